@@ -1,31 +1,31 @@
 #!/bin/sh
-# Sets up this Mac to serve models: installs the agent and the engine next to this script as a launchd daemon with a dedicated
-# account, upgrades an older version, or removes them.
+# Makes this Mac serve models: installs the agent and the engine from this script's folder as a launchd daemon under their
+# own account, upgrades an older version, or uninstalls them.
 #
-#   sudo sh install.sh --join FILE    first installation; FILE contains the output of `kubectl metalfleet join-token NAME`
+#   sudo sh install.sh --join FILE    first time; FILE holds the token that `kubectl metalfleet join-token NAME` prints
 #   sudo sh install.sh                upgrade; keeps identity, weights and flags
-#   sudo sh install.sh --uninstall    remove; keeps identity, weights and flags, which --purge removes too
+#   sudo sh install.sh --uninstall    uninstall; keeps identity, weights and flags unless --purge is given
 #
-# It checks everything before it changes anything, prints the changes, and asks for confirmation. A failed installation is
-# undone. install.sh --help lists the flags. It uses only tools that are part of macOS.
+# It checks everything before it changes anything, prints the changes, and asks for confirmation. If a step fails, it undoes
+# all changes. install.sh --help lists the flags. It uses only tools that come with macOS.
 set -eu
 umask 022
 
 label=dev.metalfleet.agent
 limit_label=dev.metalfleet.wired-limit
 account=_metalfleet
-# MLX's kernels require this macOS version; a test compares it with that of the wheel and the engine.
+# MLX's kernels are built for this macOS; config/macos compares it with the wheel's and the engine's.
 oldest=14
-# Disk space for two versions of the programs, because an upgrade keeps the previous one.
+# Twice the size of the programs, because an upgrade keeps the previous version.
 needed_mib=1024
-# Memory that must be left to the system; the agent assumes the same (metal/footprint).
+# Memory reserved for the system, which the GPU must not use; the agent assumes the same (metal/footprint).
 left_mib=4096
-# Longer than the ExitTimeOut in the plist, within which an agent lets running responses finish.
+# Longer than launchd's default: a stopping agent lets running requests finish, for the ExitTimeOut of its plist.
 stop_seconds=200
-# An engine frees its memory before it ends, which takes longer for a larger model.
+# A stopping engine frees its memory first, which takes longer for large models.
 engine_seconds=120
 
-# For tests, which simulate a Mac in a folder, with their own commands.
+# For the tests, which simulate a Mac under a root folder with their own commands.
 root=
 if [ "${METALFLEET_TEST:-}" = 1 ]; then
   root=$METALFLEET_TEST_ROOT
@@ -48,10 +48,10 @@ usage() {
 usage: sudo sh install.sh [flags]
   --join FILE|-          join the fleet with the token in FILE, or from standard input
   --advertise HOST[:PORT]  address at which gateways reach this Mac; default: its host name
-  --model-root DIR       folder for file:// sources; the account _metalfleet must be able to read it
-  --agent-flag --X=Y     another flag for the agent (see `agent --help`); can be repeated
-  --wired-limit-mb MIB   maximum GPU memory, now and after each restart; 0 restores the limit of macOS
-  --keep-awake           disable sleep while this Mac is on power
+  --model-root DIR       folder that file:// sources are relative to; the account _metalfleet must be able to read it
+  --agent-flag --X=Y     another flag for the agent (see `agent --help`); may be repeated
+  --wired-limit-mb MIB   memory limit of the GPU, set now and at each start; 0 restores the default of macOS
+  --keep-awake           disable sleep while this Mac has power
   --allow-firewall       allow connections to the agent in the application firewall
   --yes                  do not ask for confirmation
   --dry-run              print the changes without making them
@@ -65,7 +65,7 @@ complain() { printf 'install: %s\n' "$*" >&2; }
 die() { complain "$@"; exit 1; }
 misused() { complain "$@"; say "install.sh --help lists the flags" >&2; exit 2; }
 
-# --- command line -----------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 join='' advertise='' model_root='' more_flags='' wired='' awake=no firewall=no yes=no dry=no mode=install purge=no
 newline='
@@ -75,7 +75,7 @@ parse() {
   while [ $# -gt 0 ]; do
     case $1 in
       --join | --advertise | --model-root | --agent-flag | --wired-limit-mb)
-        [ $# -ge 2 ] && [ -n "$2" ] || misused "$1 needs a value"
+        [ $# -ge 2 ] && [ -n "$2" ] || misused "$1 requires a value"
         take "$1" "$2"
         shift
         ;;
@@ -87,7 +87,7 @@ parse() {
       --uninstall) mode=uninstall ;;
       --purge) purge=yes ;;
       --help | -h) usage; exit 0 ;;
-      # The word is not repeated: it may be a token.
+      # The argument is not printed: it may be a token.
       *) misused "unknown argument" ;;
     esac
     shift
@@ -101,12 +101,12 @@ parse() {
 }
 
 take() {
-  case $2 in *"$newline"*) misused "$1: the value must be one line" ;; esac
+  case $2 in *"$newline"*) misused "$1: the value must be a single line" ;; esac
   case $1 in
     --join) join=$2 ;;
     --advertise) advertise=$2 ;;
     --model-root)
-      case $2 in /*) ;; *) misused "--model-root $2: want an absolute path" ;; esac
+      case $2 in /*) ;; *) misused "--model-root $2: use an absolute path, which begins with /" ;; esac
       model_root=$2
       ;;
     --agent-flag)
@@ -114,7 +114,7 @@ take() {
       more_flags=$more_flags$2$newline
       ;;
     --wired-limit-mb)
-      case $2 in *[!0-9]* | ???????*) misused "--wired-limit-mb $2: want a number of MiB, or 0 for the limit of macOS" ;; esac
+      case $2 in *[!0-9]* | ???????*) misused "--wired-limit-mb $2: want a number of MiB, or 0 for the default of macOS" ;; esac
       wired=$2
       ;;
   esac
@@ -125,7 +125,7 @@ check_flag() {
   flag_fault=
   case $1 in
     --state | --state=* | --state-dir | --state-dir=* | --grace | --grace=* | --engine | --engine=* | --kubeconfig | --kubeconfig=* | --name | --name=* | --mac | --mac=*)
-      flag_fault="${1%%=*} cannot be set for a daemon that this script installs: the plist or the identity sets it"
+      flag_fault="${1%%=*} cannot be set here: the plist or the identity of the daemon determines it"
       ;;
     --[a-z]*=* | --verbose) ;;
     *) flag_fault="\"$1\" is not a flag of the agent; write --NAME=VALUE" ;;
@@ -133,7 +133,7 @@ check_flag() {
   [ -z "$flag_fault" ]
 }
 
-# --- checks, before any change ----------------------------------------------------------------------------------------
+# --- checks, before anything is changed -------------------------------------------------------------------------------
 
 problems=0
 problem() { complain "$@"; problems=$((problems + 1)); }
@@ -142,36 +142,36 @@ number() { case $1 in '' | *[!0-9]*) return 1 ;; esac; }
 
 check_system() {
   [ "$(uname -s)" = Darwin ] || die "this is not a Mac"
-  [ "$(id -u)" -eq 0 ] || problem "run this script as root: sudo sh install.sh ..."
+  [ "$(id -u)" -eq 0 ] || problem "run it as root: sudo sh install.sh ..."
   if [ "$(sysctl -n hw.optional.arm64 2>/dev/null || echo 0)" != 1 ]; then
-    problem "this Mac has an Intel processor: models are served on Apple Silicon only"
+    problem "this Mac has an Intel processor: metalfleet requires Apple Silicon"
   fi
   macos=$(sw_vers -productVersion)
   if ! number "${macos%%.*}" || [ "${macos%%.*}" -lt "$oldest" ]; then
-    problem "macOS $macos is too old: MLX requires macOS $oldest; update it in System Settings > General > Software Update"
+    problem "macOS $macos is too old: MLX needs macOS $oldest; update it in System Settings > General > Software Update"
   fi
 }
 
-# check_archive: are the files next to this script complete, and do the programs start here?
+# check_archive: is the archive complete, and do its programs start here?
 check_archive() {
   for f in VERSION SHA256SUMS agent engine libmlx.dylib mlx.metallib "$label.plist" "$limit_label.plist"; do
-    [ -f "$here/$f" ] || { problem "$f is missing next to install.sh: unpack the complete archive again"; return; }
+    [ -f "$here/$f" ] || { problem "$f is not in the folder of install.sh: unpack the whole archive again"; return; }
   done
   version=$(cat "$here/VERSION")
   case $version in
-    '' | .* | *[!A-Za-z0-9._+-]*) problem "VERSION next to install.sh contains no version: unpack the archive again"; return ;;
+    '' | .* | *[!A-Za-z0-9._+-]*) problem "the file VERSION does not contain a version: unpack the archive again"; return ;;
   esac
   (cd "$here" && shasum -a 256 -c SHA256SUMS >/dev/null 2>&1) || {
-    problem "files next to install.sh are damaged or missing: list them with (cd $here && shasum -a 256 -c SHA256SUMS); download the archive again and verify its SHA-256 too"
+    problem "files of the archive are damaged or missing: (cd $here && shasum -a 256 -c SHA256SUMS) lists them; download the archive again and verify its SHA-256 too"
     return
   }
-  # Try copies: a browser marks downloads as quarantined, and macOS does not start a quarantined program without notarization.
+  # Run copies: browsers mark downloads as quarantined, and macOS does not start quarantined programs that Apple does not know.
   mkdir "$work/try"
   cp "$here/agent" "$here/engine" "$here/libmlx.dylib" "$work/try/"
   unmark "$work/try"
   for p in agent engine; do
-    said=$("$work/try/$p" --version 2>&1) || said="(failed) $said"
-    [ "$said" = "$p $version" ] || problem "$p does not start here as version $version; output: $said"
+    said=$("$work/try/$p" --version 2>&1) || said="an error: $said"
+    [ "$said" = "$p $version" ] || problem "$p --version does not print $version on this Mac, but $said"
   done
 }
 
@@ -181,36 +181,36 @@ check_disk() {
   disk=$root/usr/local
   [ -d "$disk" ] || disk=/
   free_kib=$(df -k "$disk" | awk 'NR == 2 {print $4}')
-  number "$free_kib" || { problem "df does not report the free disk space"; return; }
+  number "$free_kib" || { problem "cannot determine the free disk space with df"; return; }
   free_mib=$((free_kib / 1024))
   if [ "$free_mib" -lt "$needed_mib" ]; then
-    problem "the disk has $free_mib MiB free, but the programs need $needed_mib MiB"
+    problem "the disk has $free_mib MiB free, but the programs need $needed_mib"
   else
-    say "disk: $((free_mib / 1024)) GiB free; downloaded weights are stored in ${state#"$root"}"
+    say "disk: $((free_mib / 1024)) GiB free; the agent downloads weights to ${state#"$root"}"
   fi
 }
 
-# check_memory prints the memory that engines may use: the smaller of the GPU's limit and the total minus the system's reserve.
+# check_memory prints how much memory engines may use: the smaller of the GPU's limit and the memory left after the system's.
 check_memory() {
   memory_mib=$(sysctl -n hw.memsize)
-  number "$memory_mib" || { problem "sysctl does not report the memory size"; return; }
+  number "$memory_mib" || { problem "cannot determine the memory size with sysctl"; return; }
   memory_mib=$((memory_mib / 1048576))
   wired_now=$(sysctl -n iogpu.wired_limit_mb 2>/dev/null || echo 0)
   number "$wired_now" || wired_now=0
   share=$wired_now
-  if [ "$share" -eq 0 ]; then # Metal's own limit, as in agent/probe
+  if [ "$share" -eq 0 ]; then # Metal's default, as in agent/probe
     # shellcheck disable=SC2017  # in the agent's order
     if [ "$memory_mib" -le 36864 ]; then share=$((memory_mib / 3 * 2)); else share=$((memory_mib / 4 * 3)); fi
-    say "memory: $memory_mib MiB, of which the GPU may use about $share (the limit of macOS)"
+    say "memory: $memory_mib MiB, of which the GPU may use about $share (the default of macOS)"
   else
     say "memory: $memory_mib MiB, of which the GPU may use $share (iogpu.wired_limit_mb is set)"
   fi
   most=$((memory_mib - 6144))
   [ "$memory_mib" -ge 24576 ] || most=$((memory_mib - left_mib))
   if [ -n "$wired" ] && [ "$wired" -gt $((memory_mib - left_mib)) ]; then
-    problem "--wired-limit-mb $wired leaves macOS less than $left_mib MiB of $memory_mib, and it would freeze; want at most $most"
+    problem "--wired-limit-mb $wired leaves macOS less than $left_mib MiB of $memory_mib: it would freeze; want at most $most"
   elif [ -z "$wired" ] && [ "$share" -lt "$most" ]; then
-    note "on a dedicated Mac, --wired-limit-mb $most lets engines use $((most - share)) MiB more, which is the maximum that the agent uses"
+    note "on a dedicated Mac, --wired-limit-mb $most lets engines use $((most - share)) MiB more, which is the most that the agent uses"
   elif [ "$share" -gt $((memory_mib - left_mib)) ]; then
     note "iogpu.wired_limit_mb leaves macOS less than $left_mib MiB; --wired-limit-mb $most is safer"
   fi
@@ -218,47 +218,47 @@ check_memory() {
 
 check_sleep() {
   sleep_now=$(pmset -g custom | awk '/Power:/ {ac = /^AC/} ac && $1 == "sleep" {print $2; exit}')
-  number "$sleep_now" || { note "pmset does not report when this Mac sleeps; a sleeping Mac leaves the fleet"; sleep_now=; return; }
+  number "$sleep_now" || { note "cannot determine with pmset when this Mac sleeps; a Mac that sleeps leaves the fleet"; sleep_now=; return; }
   if [ "$sleep_now" -eq 0 ]; then
-    say "sleep: never while on power"
+    say "sleep: never, while it has power"
   elif [ "$awake" = no ]; then
     note "this Mac sleeps after $sleep_now minutes and then leaves the fleet: its models are loaded on other Macs. --keep-awake disables sleep"
   fi
   if pmset -g batt | grep -q InternalBattery; then
-    note "this Mac has a battery: it sleeps without power and with a closed lid, regardless of the settings"
+    note "this Mac has a battery: regardless of the settings, it sleeps without power and with its lid closed"
   fi
 }
 
 check_network() {
   if [ "${macos%%.*}" -ge 15 ] 2>/dev/null; then
-    say "Local Network privacy: macOS $macos asks users to allow apps to access the local network, but not for launchd daemons (Apple's TN3179), so no permission is needed"
-    [ "$macos" != 15.0 ] && [ "${macos#15.0.}" = "$macos" ] || note "macOS 15.0 has bugs in this area that 15.1 fixes: update it"
+    say "Local Network privacy: macOS $macos asks users before apps access the local network, but not for launchd daemons (Apple's TN3179), so there is nothing to allow"
+    [ "$macos" != 15.0 ] && [ "${macos#15.0.}" = "$macos" ] || note "macOS 15.0 has bugs in this feature that 15.1 fixes: update macOS"
   fi
   firewall_on=no
   case $(socketfilterfw --getglobalstate 2>/dev/null || true) in *"State = 1"* | *"State = 2"*) firewall_on=yes ;; esac
   if [ "$firewall_on" = no ]; then
     say "firewall: off"
   elif [ "$firewall" = no ] && ! remembered firewall; then
-    note "the application firewall is on and does not ask about daemons: gateways may be unable to reach this Mac. Use --allow-firewall to allow the agent; if a configuration profile controls the firewall, change it there"
+    note "the application firewall is on and does not ask about daemons: gateways may not reach this Mac. --allow-firewall allows connections to the agent; if a profile manages the firewall, change it there"
   fi
   case $(socketfilterfw --getblockall 2>/dev/null || true) in
-    *"block all"*"enabled"* | *"Block all"*"ENABLED"*) note "the firewall blocks all incoming connections: no gateway can reach this Mac until you turn this off" ;;
+    *"block all"*"enabled"* | *"Block all"*"ENABLED"*) note "the firewall blocks all incoming connections: gateways cannot reach this Mac until you turn this off" ;;
   esac
   case $(fdesetup status 2>/dev/null || true) in
-    *"FileVault is On"*) note "FileVault is on: after a restart, the agent does not run until a user unlocks the disk" ;;
+    *"FileVault is On"*) note "FileVault is on: after a restart the agent does not run until a user unlocks the disk" ;;
   esac
 }
 
-# check_join: this Mac needs an identity, and a token must not appear on a command line.
+# check_join: this Mac needs an identity, and a token must not be on the command line.
 check_join() {
   if [ -z "$join" ]; then
-    [ -f "$identity" ] || problem "this Mac has not joined: create a token with \`kubectl metalfleet join-token NAME\`, then pass --join FILE, or --join - to read it from standard input"
+    [ -f "$identity" ] || problem "this Mac has not joined: create a token with \`kubectl metalfleet join-token NAME\`, then add --join FILE, or --join - to pass it on standard input"
   elif [ "$join" = - ]; then
     cat >"$work/token"
-    [ -s "$work/token" ] || problem "--join -: standard input contains no token"
+    [ -s "$work/token" ] || problem "--join -: there is no token on standard input"
   elif [ ! -f "$join" ]; then
-    # The argument is not printed, because it may be the token.
-    problem "--join: the file does not exist. Do not pass a token as an argument, because all users can see it in the list of processes: write it to a file, or use --join - and standard input. If you passed a token, create a new one"
+    # The value is not printed: it may be the token itself.
+    problem "--join: there is no such file. Do not pass the token itself, because every user can see it in the process list: write it to a file, or use --join - and pass it on standard input. If the value was a token, it is exposed: create another one"
   else
     cat "$join" >"$work/token"
   fi
@@ -279,14 +279,14 @@ check_flags() {
   [ -z "$dir" ] || [ -d "$root$dir" ] || problem "--model-root $dir: the folder does not exist"
 }
 
-# set_flag FLAG replaces the flag of that name.
+# set_flag FLAG replaces the flag with the same name.
 set_flag() {
   awk -v name="${1%%=*}" '{key = $0; sub(/=.*/, "", key)} key != name' "$work/flags" >"$work/flags.new"
   printf '%s\n' "$1" >>"$work/flags.new"
   cat "$work/flags.new" >"$work/flags"
 }
 
-# --- current state and planned changes ---------------------------------------------------------------------------------
+# --- current state and planned changes --------------------------------------------------------------------------------
 
 has_record() { dscl . -read "$1" >/dev/null 2>&1; }
 has_user() { dscl . -read "/Users/$account" UniqueID >/dev/null 2>&1; }
@@ -297,7 +297,7 @@ remembered() { [ -f "$before" ] && grep -q "^$1=" "$before"; }
 current() { if [ -L "$programs/current" ]; then basename "$(readlink "$programs/current")"; fi; }
 engines() { ps -A -o user= -o pid= -o comm= | awk -v u="$account" '$1 == u && $3 ~ /\/engine$/ {print $2}'; }
 
-# render creates the daemon's plist: that of the archive, with the flags of agent.flags as further arguments.
+# render creates the daemon's plist: the archive's, with the flags of agent.flags as additional arguments.
 render() {
   awk -v flags="$work/flags" '
     /<!-- agent.flags -->/ {
@@ -309,24 +309,24 @@ render() {
       next
     }
     {print}' "$here/$label.plist" >"$work/agent.plist"
-  plutil -lint "$work/agent.plist" >/dev/null || die "the plist with the flags of agent.flags is invalid: ${flags#"$root"} has a line that cannot be part of it"
+  plutil -lint "$work/agent.plist" >/dev/null || die "cannot create a valid plist from agent.flags: ${flags#"$root"} has a line that a plist cannot contain"
 }
 
 todo=
 will() { todo="$todo $1"; shift; say "  $*" >>"$work/plan"; }
 
-# plan_install lists the steps in order. Each has do_STEP and undo_STEP.
+# plan_install lists the steps in order. Each has the functions do_STEP and undo_STEP.
 plan_install() {
-  if ! has_user || ! has_group; then will account "create the account and the group $account (without login)"; fi
+  if ! has_user || ! has_group; then will account "create the account and the group $account, which cannot log in"; fi
   for dir in "$state" "$etc" "$logs"; do
     [ -d "$dir" ] || { will folders "create ${state#"$root"} (identity, weights), ${etc#"$root"} (flags) and ${logs#"$root"} (log)"; break; }
   done
   if ! cmp -s "$here/SHA256SUMS" "$programs/versions/$version/SHA256SUMS"; then
-    will programs "install $version to ${programs#"$root"}/versions/$version"
+    will programs "install $version into ${programs#"$root"}/versions/$version"
   fi
   if ! cmp -s "$work/flags" "$flags"; then
     given=$(sed '/^$/d; /^#/d' "$work/flags" | tr '\n' ' ')
-    will flags "write the flags of the agent to ${flags#"$root"}: ${given:-none}"
+    will flags "write the agent's flags to ${flags#"$root"}: ${given:-none}"
   fi
   plan_settings
   restart=no
@@ -334,12 +334,12 @@ plan_install() {
   case $todo in *programs* | *account*) restart=yes ;; esac
   [ -z "$join" ] || restart=yes
   if [ "$restart" = yes ]; then
-    ! loaded "$label" || will stop "stop the running agent; running responses finish first, and its engines keep running and are adopted"
-    [ "$(current)" = "$version" ] || will current "set ${programs#"$root"}/current to $version$(old=$(current); [ -z "$old" ] || printf ' (now %s)' "$old")"
-    cmp -s "$work/agent.plist" "$daemons/$label.plist" || will daemon "write ${daemons#"$root"}/$label.plist: start the daemon as $account whenever this Mac starts"
+    ! loaded "$label" || will stop "stop the running agent; running requests finish first, its engines keep running and the new agent adopts them"
+    [ "$(current)" = "$version" ] || will current "point ${programs#"$root"}/current to $version$(old=$(current); [ -z "$old" ] || printf ' (currently %s)' "$old")"
+    cmp -s "$work/agent.plist" "$daemons/$label.plist" || will daemon "write ${daemons#"$root"}/$label.plist, which runs the daemon as $account at each start of this Mac"
   fi
   plan_firewall
-  [ -z "$join" ] || will join "join the fleet with the token; the key of this Mac is created here and never leaves it"
+  [ -z "$join" ] || will join "join the fleet with the token; this Mac creates its private key and never sends it"
   [ "$restart" = no ] || will start "start the daemon and check that it keeps running"
 }
 
@@ -347,13 +347,13 @@ plan_settings() {
   if [ -n "$wired" ]; then
     sed "s/@MIB@/$wired/" "$here/$limit_label.plist" >"$work/limit.plist"
     if [ "$wired" -eq 0 ]; then
-      [ "$wired_now" -eq 0 ] && [ ! -f "$daemons/$limit_label.plist" ] || will wired "restore macOS's limit for GPU memory (iogpu.wired_limit_mb is $wired_now)"
+      [ "$wired_now" -eq 0 ] && [ ! -f "$daemons/$limit_label.plist" ] || will wired "restore the GPU limit of macOS (iogpu.wired_limit_mb is $wired_now)"
     elif [ "$wired" -ne "$wired_now" ] || ! cmp -s "$work/limit.plist" "$daemons/$limit_label.plist"; then
       will wired "set iogpu.wired_limit_mb from $wired_now to $wired, now and at each start (${daemons#"$root"}/$limit_label.plist)"
     fi
   fi
   if [ "$awake" = yes ] && [ "${sleep_now:-1}" -ne 0 ]; then
-    will awake "disable sleep while this Mac is on power (pmset -c sleep 0; now ${sleep_now:-unknown})"
+    will awake "disable sleep while this Mac has power (pmset -c sleep 0; currently ${sleep_now:-unknown})"
   fi
 }
 
@@ -368,7 +368,7 @@ plan_firewall() {
 
 # --- the steps, and how to undo each ----------------------------------------------------------------------------------
 
-# remember NAME VALUE records the original value of a setting for --uninstall; the first call counts.
+# remember NAME VALUE stores the original value of a setting for --uninstall; later calls do not overwrite it.
 remember() { remembered "$1" || printf '%s=%s\n' "$1" "$2" >>"$before"; }
 forget() {
   [ -f "$before" ] || return 0
@@ -387,7 +387,7 @@ free_id() {
 do_account() {
   made_group=no made_user=no
   number=$(free_id)
-  [ -n "$number" ] || die "all ids from 300 to 399 are in use: none is left for the account $account"
+  [ -n "$number" ] || die "all IDs from 300 to 399 are in use: there is none for the account $account"
   if ! has_group; then
     made_group=yes
     dscl . -create "/Groups/$account"
@@ -420,7 +420,7 @@ do_folders() {
   done
   chown "root:wheel" "$etc"
   chown "$account:$account" "$state"
-  : >>"$logs/agent.log" # launchd would create it with the daemon's umask, unreadable for others
+  : >>"$logs/agent.log" # launchd would create it with the daemon's umask, and no other account could read it
   chown "$account:admin" "$logs" "$logs/agent.log"
   chmod 755 "$etc"
   chmod 700 "$state"
@@ -428,7 +428,7 @@ do_folders() {
   chmod 640 "$logs/agent.log"
 }
 undo_folders() {
-  # A state folder with an identity stays, because its join token has been used.
+  # A state folder with an identity stays: its join token cannot be used again.
   printf '%s' "$made_folders" | while IFS= read -r dir; do
     case $dir in
       "$state") [ -f "$identity" ] || rm -rf "$dir" ;;
@@ -510,7 +510,7 @@ undo_awake() {
 do_stop() { bootout "$label"; }
 undo_stop() { loaded "$label" || launchctl bootstrap system "$daemons/$label.plist"; }
 
-# bootout LABEL stops a daemon and waits until launchd has unloaded it, because an earlier bootstrap fails.
+# bootout LABEL stops a daemon and waits until launchd has released it: a bootstrap before that fails.
 bootout() {
   launchctl bootout "system/$1" 2>/dev/null || true
   left=$stop_seconds
@@ -549,16 +549,16 @@ undo_firewall() {
 }
 
 do_join() {
-  # shellcheck disable=SC2024  # root reads the token for the program of the account
+  # shellcheck disable=SC2024  # the token is read by root, for the account's program
   (cd / && sudo -u "$account" "$programs/versions/$version/agent" join --token-file - --state "$state") <"$work/token"
   rm -f "$work/token"
 }
-undo_join() { [ ! -f "$identity" ] || complain "this Mac has joined and keeps its identity: run install.sh again without --join"; }
+undo_join() { [ ! -f "$identity" ] || complain "this Mac has already joined the fleet: run install.sh again without --join"; }
 
 do_start() {
   launchctl enable "system/$label"
   launchctl bootstrap system "$daemons/$label.plist"
-  # An agent that cannot run exits at once, and launchd restarts it after ten seconds: wait for one pid to last.
+  # An agent that cannot run exits immediately, and launchd restarts it after ten seconds: so wait for a stable process ID.
   left=30 pid='' since=$left
   while [ "$left" -gt 0 ]; do
     sleep 1
@@ -567,7 +567,7 @@ do_start() {
     [ "$now" = "$pid" ] || { pid=$now since=$left; }
     if [ -n "$pid" ] && [ $((since - left)) -ge 5 ]; then return; fi
   done
-  complain "the agent does not keep running; the end of ${logs#"$root"}/agent.log:"
+  complain "the agent does not keep running; the last lines of ${logs#"$root"}/agent.log:"
   tail -n 5 "$logs/agent.log" >&2 2>/dev/null || true
   return 1
 }
@@ -577,14 +577,14 @@ undo_start() { bootout "$label"; }
 
 undo=
 locked=no
-# finish runs on every exit. It undoes the steps of a failed installation in reverse order, including the failed step.
+# finish runs at every exit. It undoes a failed install, last step first, including the step that failed.
 finish() {
   status=$?
   trap - EXIT
   trap '' INT TERM HUP
   set +eu
   if [ "$status" -ne 0 ] && [ -n "$undo" ]; then
-    complain "failed; undoing the changes"
+    complain "failed; undoing all changes"
     for step in $undo; do "undo_$step" || complain "could not undo: $step"; done
   fi
   [ "$locked" = no ] || rmdir "$lock"
@@ -598,7 +598,7 @@ ask() {
     say "$1"
     exit 0
   fi
-  say "will change:"
+  say "changes:"
   cat "$work/plan"
   [ "$dry" = no ] || { say "dry run: nothing was changed"; exit 0; }
   if [ "$yes" = no ]; then
@@ -608,7 +608,7 @@ ask() {
     case $answer in y | Y | yes) ;; *) die "nothing was changed" ;; esac
   fi
   mkdir -p "$root/var/run"
-  mkdir "$lock" 2>/dev/null || die "another install.sh is running; if that is not the case, remove ${lock#"$root"}"
+  mkdir "$lock" 2>/dev/null || die "another install.sh is running; if none is, remove ${lock#"$root"}"
   locked=yes
 }
 
@@ -625,14 +625,14 @@ install() {
   [ "$problems" -eq 0 ] || die "nothing was changed"
   render
   plan_install
-  ask "metalfleet $version is installed and running: nothing to change"
+  ask "metalfleet $version is installed and running with these settings: nothing to change"
   for step in $todo; do
     undo="$step $undo"
     "do_$step"
   done
   undo=
   tidy
-  say "metalfleet $version is running; its log is ${logs#"$root"}/agent.log. Check it in the cluster with: kubectl get mac"
+  say "metalfleet $version is running; its log is ${logs#"$root"}/agent.log. To see this Mac in the cluster: kubectl get mac"
 }
 
 # tidy removes all versions except this one and the previous one.
@@ -652,12 +652,12 @@ tidy() {
 
 plan_uninstall() {
   count=$(engines | wc -l | tr -d ' ')
-  ! loaded "$label" || will away_agent "stop the agent; running responses finish first"
+  ! loaded "$label" || will away_agent "stop the agent; running requests finish first"
   [ "$count" -eq 0 ] || will away_engines "stop the running engines ($count) and free their memory: drain this Mac first with \`kubectl metalfleet drain NAME\` to lose no request"
   if [ -f "$daemons/$label.plist" ]; then will away_daemon "remove ${daemons#"$root"}/$label.plist"; fi
-  if remembered firewall; then will away_firewall "remove the agent from the application firewall"; fi
-  if remembered wired || [ -f "$daemons/$limit_label.plist" ]; then will away_wired "restore iogpu.wired_limit_mb to $(was wired)"; fi
-  if remembered sleep; then will away_awake "restore sleep to $(was sleep) minutes"; fi
+  if remembered firewall; then will away_firewall "remove the agent from the application firewall's list"; fi
+  if remembered wired || [ -f "$daemons/$limit_label.plist" ]; then will away_wired "restore iogpu.wired_limit_mb to its original value ($(was wired))"; fi
+  if remembered sleep; then will away_awake "restore sleep to its original value ($(was sleep) minutes)"; fi
   if [ -d "$programs" ]; then will away_programs "remove ${programs#"$root"}"; fi
   [ "$purge" = yes ] || return 0
   if [ -d "$state" ] || [ -d "$etc" ] || [ -d "$logs" ]; then
@@ -668,7 +668,7 @@ plan_uninstall() {
 
 do_away_agent() { bootout "$label"; }
 
-# A process that is killed during GPU work can leave stranded GPU memory: send SIGTERM first, and wait.
+# A process killed while computing can leak GPU memory that no process owns: send SIGTERM first, and wait.
 do_away_engines() {
   for signal in TERM KILL; do
     left=$engine_seconds
@@ -678,7 +678,7 @@ do_away_engines() {
       left=$((left - 1))
     done
   done
-  [ -z "$(engines)" ] || die "engines of $account do not stop: restart this Mac, then run this script again"
+  [ -z "$(engines)" ] || die "engines of $account do not stop: restart this Mac, then run this command again"
 }
 do_away_daemon() { rm -f "$daemons/$label.plist"; }
 do_away_firewall() {
@@ -706,12 +706,12 @@ do_away_account() {
 
 uninstall() {
   [ "$(uname -s)" = Darwin ] || die "this is not a Mac"
-  [ "$(id -u)" -eq 0 ] || die "run this script as root: sudo sh install.sh --uninstall"
+  [ "$(id -u)" -eq 0 ] || die "run it as root: sudo sh install.sh --uninstall"
   plan_uninstall
-  [ "$purge" = yes ] || [ ! -d "$state" ] || say "kept: ${state#"$root"} (identity, weights), ${etc#"$root"}, ${logs#"$root"}, the account $account; --purge removes them too"
-  ask "metalfleet is not installed here: nothing to remove"
+  [ "$purge" = yes ] || [ ! -d "$state" ] || say "keeping ${state#"$root"} (identity, weights), ${etc#"$root"}, ${logs#"$root"} and the account $account; --purge removes them too"
+  ask "metalfleet is not installed on this Mac: nothing to remove"
   for step in $todo; do "do_$step"; done
-  say "metalfleet is removed from this Mac. Remove it from the cluster with: kubectl delete mac NAME"
+  say "metalfleet is removed from this Mac. To remove the Mac from the cluster: kubectl delete mac NAME"
 }
 
 parse "$@"

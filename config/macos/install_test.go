@@ -55,7 +55,7 @@ func TestInstallMakesADaemonThatRuns(t *testing.T) {
 	}) {
 		t.Error("what a browser marked stays marked, and macOS does not start it")
 	}
-	for _, words := range []string{"will change:", "create the account", "set /usr/local/metalfleet/current to v1.0.0", "--advertise=studio.example:7443", "join the fleet"} {
+	for _, words := range []string{"changes:", "create the account", "point /usr/local/metalfleet/current to v1.0.0", "--advertise=studio.example:7443", "join the fleet"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("it does not say %q:\n%s", words, said)
 		}
@@ -107,7 +107,7 @@ func TestUpgradeKeepsIdentityFlagsAndWeights(t *testing.T) {
 	for _, version := range []string{"v1.1.0", "v1.2.0"} {
 		m.pack(version)
 		said := m.mustInstall()
-		for _, words := range []string{"running responses finish first", "to " + version + " (now "} {
+		for _, words := range []string{"running requests finish first", "to " + version + " (currently "} {
 			if !strings.Contains(said, words) {
 				t.Errorf("it does not say %q:\n%s", words, said)
 			}
@@ -144,37 +144,37 @@ func TestWhatWouldNotWorkIsRefusedBeforeAnythingChanges(t *testing.T) {
 		stdin  string
 		want   string // in what it says
 	}{
-		"old macOS":                            {facts: func(f *facts) { f.MacOS = "13.7.2" }, want: "macOS 13.7.2 is too old: MLX requires macOS 14"},
+		"old macOS":                            {facts: func(f *facts) { f.MacOS = "13.7.2" }, want: "macOS 13.7.2 is too old: MLX needs macOS 14"},
 		"macOS of no number":                   {facts: func(f *facts) { f.MacOS = "" }, want: "is too old"},
 		"Intel":                                {facts: func(f *facts) { f.Arm64 = "" }, want: "Intel"},
 		"no Mac":                               {facts: func(f *facts) { f.System = "Linux" }, want: "not a Mac"},
 		"not root":                             {facts: func(f *facts) { f.UID = 501 }, want: "sudo sh install.sh"},
-		"a full disk":                          {facts: func(f *facts) { f.FreeMiB = 500 }, want: "the disk has 500 MiB free, but the programs need 1024 MiB"},
+		"a full disk":                          {facts: func(f *facts) { f.FreeMiB = 500 }, want: "the disk has 500 MiB free, but the programs need 1024"},
 		"no token":                             {args: []string{"--yes"}, want: "kubectl metalfleet join-token NAME"},
-		"a token as argument":                  {args: []string{"--yes", "--join", secret}, want: "the list of processes"},
+		"a token as argument":                  {args: []string{"--yes", "--join", secret}, want: "the process list"},
 		"a token as a word":                    {args: []string{"--yes", secret}, want: "unknown argument"},
-		"an empty token":                       {args: []string{"--yes", "--join", "-"}, want: "standard input contains no token"},
+		"an empty token":                       {args: []string{"--yes", "--join", "-"}, want: "no token on standard input"},
 		"a question and a token on one stream": {args: []string{"--join", "-"}, stdin: secret, want: "add --yes"},
-		"a damaged file":                       {before: func(m *played) { m.write(filepath.Join(m.archive, "libmlx.dylib"), "damaged", 0o644) }, want: "files next to install.sh are damaged"},
-		"a missing file":                       {before: func(m *played) { m.must(os.Remove(filepath.Join(m.archive, "mlx.metallib"))) }, want: "mlx.metallib is missing next to install.sh"},
+		"a damaged file":                       {before: func(m *played) { m.write(filepath.Join(m.archive, "libmlx.dylib"), "damaged", 0o644) }, want: "files of the archive are damaged"},
+		"a missing file":                       {before: func(m *played) { m.must(os.Remove(filepath.Join(m.archive, "mlx.metallib"))) }, want: "mlx.metallib is not in the folder of install.sh"},
 		"a version that leads elsewhere": {before: func(m *played) {
 			m.write(filepath.Join(m.archive, "VERSION"), "../../../etc", 0o644)
 			m.sum()
-		}, want: "contains no version"},
+		}, want: "does not contain a version"},
 		"an engine that does not start": {before: func(m *played) {
 			m.write(filepath.Join(m.archive, "engine"), "#!/bin/sh\necho dyld: symbol not found >&2\nexit 134\n", 0o755)
 			m.sum()
-		}, want: "engine does not start here as version v1.0.0; output: (failed) dyld: symbol not found"},
+		}, want: "engine --version does not print v1.0.0 on this Mac, but an error: dyld: symbol not found"},
 		"a limit that leaves nothing":    {args: []string{"--wired-limit-mb", "65000"}, want: "want at most 59392"},
 		"a limit that is no number":      {args: []string{"--wired-limit-mb", "60g"}, want: "want a number of MiB"},
 		"a model root that is not there": {args: []string{"--model-root", "/nowhere"}, want: "the folder does not exist"},
 		"a model root that is no path":   {args: []string{"--model-root", "models"}, want: "an absolute path"},
-		"a flag of the plist":            {args: []string{"--agent-flag", "--state=/x"}, want: "--state cannot be set for a daemon"},
-		"a declared Mac":                 {args: []string{"--agent-flag", "--mac=chip=M1"}, want: "--mac cannot be set for a daemon"},
+		"a flag of the plist":            {args: []string{"--agent-flag", "--state=/x"}, want: "--state cannot be set here"},
+		"a declared Mac":                 {args: []string{"--agent-flag", "--mac=chip=M1"}, want: "--mac cannot be set here"},
 		"a flag that is none":            {args: []string{"--agent-flag", "verbose"}, want: "not a flag of the agent"},
-		"a flag of two lines":            {args: []string{"--agent-flag", "--hub-endpoint=a\n--grace=9h"}, want: "one line"},
-		"a flag in the file":             {before: func(m *played) { m.write(m.at("usr/local/etc/metalfleet/agent.flags"), "--grace=9h\n", 0o644) }, want: "--grace cannot be set for a daemon"},
-		"a flag without its value":       {args: []string{"--advertise"}, want: "needs a value"},
+		"a flag of two lines":            {args: []string{"--agent-flag", "--hub-endpoint=a\n--grace=9h"}, want: "a single line"},
+		"a flag in the file":             {before: func(m *played) { m.write(m.at("usr/local/etc/metalfleet/agent.flags"), "--grace=9h\n", 0o644) }, want: "--grace cannot be set here"},
+		"a flag without its value":       {args: []string{"--advertise"}, want: "requires a value"},
 		"purge alone":                    {args: []string{"--purge"}, want: "requires --uninstall"},
 		"a join and an uninstall":        {args: []string{"--uninstall", "--keep-awake"}, want: "--uninstall can be combined only with"},
 		"another install.sh":             {before: func(m *played) { m.must(os.Mkdir(m.at("var/run/metalfleet-install.lock"), 0o755)) }, want: "another install.sh is running"},
@@ -230,7 +230,7 @@ func TestWhatAPersonShouldKnowIsSaid(t *testing.T) {
 	}{
 		"a Mac that sleeps":          {func(f *facts) { f.Sleep = 15 }, "sleeps after 15 minutes and then leaves the fleet", "sleep: never"},
 		"a Mac that does not":        {func(f *facts) { f.Sleep = 0 }, "sleep: never", "leaves the fleet"},
-		"a notebook":                 {func(f *facts) { f.Battery = true }, "a closed lid", ""},
+		"a notebook":                 {func(f *facts) { f.Battery = true }, "lid closed", ""},
 		"the system's own limit":     {nil, "65536 MiB, of which the GPU may use about 49152", "is set"},
 		"what more it could hold":    {nil, "--wired-limit-mb 59392 lets engines use 10240 MiB more", ""},
 		"a limit that is set":        {func(f *facts) { f.Wired = 59392 }, "may use 59392 (iogpu.wired_limit_mb is set)", "MiB more"},
@@ -238,7 +238,7 @@ func TestWhatAPersonShouldKnowIsSaid(t *testing.T) {
 		"Local Network privacy":      {nil, "not for launchd daemons", "15.1 fixes"},
 		"macOS 15.0":                 {func(f *facts) { f.MacOS = "15.0.1" }, "15.1 fixes", ""},
 		"macOS 14":                   {func(f *facts) { f.MacOS = "14.6" }, "firewall: off", "Local Network"},
-		"a firewall":                 {func(f *facts) { f.Firewall = 1 }, "Use --allow-firewall", "firewall: off"},
+		"a firewall":                 {func(f *facts) { f.Firewall = 1 }, "--allow-firewall allows connections", "firewall: off"},
 		"a firewall that blocks all": {func(f *facts) { f.Firewall, f.BlockAll = 2, true }, "blocks all incoming", ""},
 		"FileVault":                  {func(f *facts) { f.FileVault = true }, "until a user unlocks the disk", ""},
 	} {
@@ -285,7 +285,7 @@ func TestSettingsAreChangedWhenAskedForAndComeBack(t *testing.T) {
 	if f.Sleep != 0 || f.Wired != 59392 || !slices.Equal(f.Allowed, []string{m.at("usr/local/metalfleet/versions/v1.0.0/agent")}) {
 		t.Errorf("sleep %d, limit %d, allowed %q", f.Sleep, f.Wired, f.Allowed)
 	}
-	for _, words := range []string{"from 50000 to 59392", "now 10", "in the application firewall"} {
+	for _, words := range []string{"from 50000 to 59392", "currently 10", "in the application firewall"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("it does not say %q:\n%s", words, said)
 		}
@@ -396,7 +396,7 @@ func fails(t *testing.T, m *played, args func(*played) []string, n int) {
 		t.Errorf("the Mac had joined, and its identity is gone:\n%s", said)
 	}
 	if isFirst && err == nil {
-		if !strings.Contains(said, "has joined and keeps its identity") || m.facts().Records["/Users/_metalfleet"] == nil {
+		if !strings.Contains(said, "has already joined the fleet") || m.facts().Records["/Users/_metalfleet"] == nil {
 			t.Errorf("the Mac has joined, and it is not said or its account is gone:\n%s", said)
 		}
 		m.must(os.RemoveAll(m.at(state)))
@@ -435,12 +435,12 @@ func TestACopyThatDiffersIsNotUsed(t *testing.T) {
 func TestADaemonThatKeepsDyingIsUndone(t *testing.T) {
 	m := joined(t)
 	m.pack("v1.1.0")
-	m.write(m.at("Library/Logs/metalfleet/agent.log"), "agent: --advertise: \"x\" is no port\n", 0o640)
+	m.write(m.at("Library/Logs/metalfleet/agent.log"), "agent: --advertise: \"x\" is not a valid port\n", 0o640)
 	was := m.picture()
 	m.change(func(f *facts) { f.AgentDies = true })
 	said, code := m.install("", "--yes")
 	m.change(func(f *facts) { f.AgentDies = false })
-	if code == 0 || !strings.Contains(said, "does not keep running") || !strings.Contains(said, "is no port") || m.picture() != was {
+	if code == 0 || !strings.Contains(said, "does not keep running") || !strings.Contains(said, "is not a valid port") || m.picture() != was {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
 }
@@ -460,7 +460,7 @@ func TestUninstallLeavesWhatIsTheUsersUnlessToldOtherwise(t *testing.T) {
 			t.Errorf("%s is still there", path)
 		}
 	}
-	if m.facts().Daemons[label] != nil || m.read(state+"/weights/file") != "weights" || m.read(state+"/account.json") != secret || !strings.Contains(said, "kept: /usr/local/var/metalfleet") {
+	if m.facts().Daemons[label] != nil || m.read(state+"/weights/file") != "weights" || m.read(state+"/account.json") != secret || !strings.Contains(said, "keeping /usr/local/var/metalfleet") {
 		t.Errorf("daemons %v:\n%s", m.facts().Daemons, said)
 	}
 	m.mustInstall() // with what stayed

@@ -19,7 +19,7 @@ import (
 
 // others are programs that are not ours, whose flags nothing here can check.
 var others = []string{
-	"aws", "base64", "brew", "cat", "cd", "command", "curl", "cut", "dlv", "docker", "echo", "export", "git", "go", "launchctl", "ln", "mkdir", "oras", "otool", "printf",
+	"aws", "base64", "brew", "cat", "cd", "command", "curl", "cut", "dlv", "docker", "echo", "export", "git", "launchctl", "ln", "mkdir", "oras", "otool", "printf",
 	"date", "sed", "sha256sum", "shasum", "skopeo", "tar", "test", "[", "umask", "xcode-select", "kustomize", "source", "python3", "pip",
 }
 
@@ -169,6 +169,8 @@ func (c *checker) command(words []string) error {
 		return c.program(program, words[1:])
 	case program == "bash" || program == "sh":
 		return c.shell(words[1:])
+	case program == "go":
+		return packages(words[1:])
 	case program == "make":
 		return nil // the test of package docs compares targets
 	case slices.Contains(others, program):
@@ -320,6 +322,18 @@ func (c *checker) helm(words []string) error {
 		}
 		if path, _, _ := strings.Cut(words[i+1], "="); !c.values[path] {
 			return fmt.Errorf("the chart has no value %s", path)
+		}
+	}
+	return nil
+}
+
+// packages checks that the folders which the go command is given exist.
+func packages(words []string) error {
+	for _, w := range words {
+		if strings.HasPrefix(w, "./") {
+			if _, err := os.Stat(filepath.Join(root, strings.TrimSuffix(w, "/..."))); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

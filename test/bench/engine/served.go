@@ -95,7 +95,7 @@ func prefill(ctx context.Context, e *served.Engine) (scenario.Values, error) {
 // story times a stream from its first to its last token, and reads the footprint
 // of the process while the stream holds its KV.
 func story(ctx context.Context, e *served.Engine) (scenario.Values, error) {
-	chat := &wire.Chat{Messages: []*wire.ChatMessage{{Role: "user", Content: "Tell a long story about a lighthouse keeper and the sea."}}}
+	chat := &wire.Chat{Messages: []*wire.ChatMessage{{Role: "user", Content: "Write a long story about a lighthouse keeper and the sea."}}}
 	var admitted, first, last time.Time
 	var values scenario.Values
 	var failed error

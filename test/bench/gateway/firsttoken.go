@@ -1,15 +1,11 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
-	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/test/bench/report"
 	"metalfleet.dev/metalfleet/test/bench/scenario"
 	"metalfleet.dev/metalfleet/test/bench/traffic"
@@ -52,51 +48,17 @@ func runFirstToken(ctx context.Context, e *scenario.Env, r *report.Report) error
 }
 
 func firstTokens(name, url string, transport *http.Transport) scenario.Turn {
+	target := traffic.HTTP{Client: &http.Client{Transport: transport, Timeout: time.Minute}, URL: url, Model: tinyfleet.Chat}
 	return scenario.Turn{Name: name, Run: func(ctx context.Context) (scenario.Values, error) {
 		defer transport.CloseIdleConnections()
-		c := &http.Client{Transport: transport, Timeout: time.Minute}
 		var all []time.Duration
 		for range firstRequests {
-			d, err := firstText(ctx, c, url)
-			if err != nil {
-				return nil, err
+			a := traffic.Ask(ctx, target, traffic.Request{Messages: []traffic.Message{{Role: "user", Content: "Hello"}}, MaxTokens: 8})
+			if a.Err != nil {
+				return nil, a.Err
 			}
-			all = append(all, d)
+			all = append(all, a.First)
 		}
 		return scenario.Values{"p50": ms(traffic.Percentile(all, 50))}, nil
 	}}
-}
-
-const firstBody = `{"model":"` + tinyfleet.Chat + `","messages":[{"role":"user","content":"Hello"}],"max_tokens":8,"temperature":0,"stream":true}`
-
-// firstText is the time to the first text of a stream, which is read to its end.
-func firstText(ctx context.Context, c *http.Client, url string) (took time.Duration, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", bytes.NewReader([]byte(firstBody)))
-	if err != nil {
-		return 0, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	began := time.Now()
-	resp, err := c.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("the answer is %s", resp.Status)
-	}
-	events := openai.NewEventReader(resp.Body)
-	for {
-		var chunk openai.ChatCompletionChunk
-		switch err := events.NextChunk(&chunk); {
-		case errors.Is(err, io.EOF) && took > 0:
-			_, err := io.Copy(io.Discard, resp.Body) // otherwise the connection is not kept
-			return took, err
-		case err != nil:
-			return 0, fmt.Errorf("stream: %w", err)
-		}
-		if took == 0 && len(chunk.Choices) > 0 && chunk.Choices[0].Delta.Content != nil && *chunk.Choices[0].Delta.Content != "" {
-			took = time.Since(began)
-		}
-	}
 }

@@ -1,11 +1,9 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -17,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"metalfleet.dev/metalfleet/agent/serve"
-	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/pick"
@@ -123,17 +120,7 @@ func (f *fleet) stop() error {
 	return errors.Join(errs...)
 }
 
-// macOf is the name of an engine's Mac, and replicaOf its inverse.
 func macOf(n int) string { return fmt.Sprintf("mac-%d", n) }
-
-func replicaOf(mac string) (int, error) {
-	for n := range replicas {
-		if mac == macOf(n) {
-			return n, nil
-		}
-	}
-	return 0, fmt.Errorf("the answer comes from an unknown Mac, %q", mac)
-}
 
 // engineOf lets an agent's port use one engine that is always there.
 type engineOf struct {
@@ -167,10 +154,9 @@ func (e engineOf) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.Rera
 
 // front is a gateway's front with one policy.
 type front struct {
-	url    string
-	stop   func() error
-	proxy  *proxy.Proxy
-	client *http.Client
+	traffic.HTTP
+	stop  func() error
+	proxy *proxy.Proxy
 }
 
 func (f *fleet) open(choose pick.Policy) (*front, error) {
@@ -179,76 +165,14 @@ func (f *fleet) open(choose pick.Policy) (*front, error) {
 		return nil, err
 	}
 	p := proxy.New(proxy.Config{Table: f.table, Identity: func() *identity.Identity { return f.identity }, Registry: prometheus.NewRegistry(), Log: logr.Discard(),
-		Pick: choose, KeepAlive: time.Hour /* so that every response header names its Mac */, Waiting: waiting.Limits{Count: 10_000, Bytes: 1 << 30, Age: 10 * time.Minute}})
-	return &front{url: "http://" + l.Addr().String(), stop: serveMac(l, p, nil), proxy: p,
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}}, nil
+		Pick: choose, KeepAlive: time.Hour, Waiting: waiting.Limits{Count: 10_000, Bytes: 1 << 30, Age: 10 * time.Minute}})
+	return &front{stop: serveMac(l, p, nil), proxy: p, HTTP: traffic.HTTP{Client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}},
+		URL: "http://" + l.Addr().String(), Model: "bench", Silent: true}}, nil
 }
 
 func (f *front) close() error {
-	f.client.CloseIdleConnections()
+	f.Client.CloseIdleConnections()
 	err := f.stop()
 	f.proxy.Close()
 	return err
-}
-
-// answer to one request.
-type answer struct {
-	first          time.Duration
-	prompt, cached int
-	replica        int
-	err            error
-}
-
-// ask sends a request when it is due and reads its stream to the end.
-func (f *front) ask(ctx context.Context, body []byte, due time.Time) (a answer) {
-	timer := time.NewTimer(time.Until(due))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return answer{err: ctx.Err()}
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/chat/completions", bytes.NewReader(body))
-	if err != nil {
-		return answer{err: err}
-	}
-	resp, err := f.client.Do(r)
-	if err != nil {
-		return answer{err: err}
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-		return answer{err: fmt.Errorf("%s: %s", resp.Status, text)}
-	}
-	if a.replica, a.err = replicaOf(resp.Header.Get(agentapi.HeaderMac)); a.err == nil {
-		a.err = a.read(openai.NewEventReader(resp.Body), due)
-	}
-	return a
-}
-
-func (a *answer) read(events *openai.EventReader, due time.Time) error {
-	for {
-		var chunk struct {
-			Usage *openai.Usage `json:"usage"`
-		}
-		err := events.NextChunk(&chunk)
-		switch {
-		case err == io.EOF && a.prompt == 0:
-			return errors.New("the answer has no usage")
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return err
-		}
-		if a.first == 0 {
-			a.first = time.Since(due)
-		}
-		if u := chunk.Usage; u != nil {
-			a.prompt = u.PromptTokens
-			if u.PromptTokensDetails != nil {
-				a.cached = u.PromptTokensDetails.CachedTokens
-			}
-		}
-	}
 }

@@ -2,12 +2,9 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
-	"sync"
 	"time"
 
 	"metalfleet.dev/metalfleet/gateway/pick"
@@ -59,8 +56,7 @@ func routingFigures() []scenario.Figure {
 		out = append(out,
 			scenario.Figure{Name: p.name + ", hit rate", Unit: "%", Of: p.name + "/hits", Scale: 100},
 			scenario.Figure{Name: p.name + ", first token, p50", Unit: "ms", Of: p.name + "/p50"},
-			scenario.Figure{Name: p.name + ", first token, p99", Unit: "ms", Of: p.name + "/p99"},
-			scenario.Figure{Name: p.name + ", busiest replica / average", Unit: "x", Of: p.name + "/imbalance"})
+			scenario.Figure{Name: p.name + ", first token, p99", Unit: "ms", Of: p.name + "/p99"})
 	}
 	for _, p := range policies[1:] {
 		out = append(out,
@@ -130,22 +126,16 @@ func (s script) text(tokens int, seed ...uint64) string {
 	return traffic.Prompt(s.words(tokens), all)
 }
 
-type message struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
-
-// body of the request of a turn: its system prompt and the conversation so far.
-func (s script) body(t turn) ([]byte, error) {
-	messages := []message{{"system", s.text(s.shape.system, 1, uint64(t.group))}}
+// request of a turn: its system prompt and the conversation so far.
+func (s script) request(t turn) traffic.Request {
+	messages := []traffic.Message{{Role: "system", Content: s.text(s.shape.system, 1, uint64(t.group))}}
 	for n := range t.number + 1 {
-		messages = append(messages, message{"user", s.text(s.shape.question, 2, uint64(t.conversation), uint64(n))})
+		messages = append(messages, traffic.Message{Role: "user", Content: s.text(s.shape.question, 2, uint64(t.conversation), uint64(n))})
 		if n < t.number {
-			messages = append(messages, message{"assistant", s.text(s.shape.reply, 3, uint64(t.conversation), uint64(n))})
+			messages = append(messages, traffic.Message{Role: "assistant", Content: s.text(s.shape.reply, 3, uint64(t.conversation), uint64(n))})
 		}
 	}
-	return json.Marshal(map[string]any{"model": "bench", "stream": true, "max_tokens": answerTokens, "temperature": 0, "messages": messages,
-		"stream_options": map[string]bool{"include_usage": true}})
+	return traffic.Request{Messages: messages, MaxTokens: answerTokens}
 }
 
 // alone is the median time of a prompt of the middle turn that no engine knows.
@@ -168,38 +158,16 @@ func (f *fleet) run(ctx context.Context, choose pick.Policy, trace []turn, s scr
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, front.close()) }()
-	bodies := make([][]byte, len(trace))
+	requests, at := make([]traffic.Request, len(trace)), make([]time.Duration, len(trace))
 	for i, t := range trace {
-		if bodies[i], err = s.body(t); err != nil {
-			return nil, err
-		}
+		requests[i], at[i] = s.request(t), t.at
 	}
-	answers := make([]answer, len(trace))
-	var wg sync.WaitGroup
-	began := time.Now()
-	for i, t := range trace {
-		wg.Go(func() { answers[i] = front.ask(ctx, bodies[i], began.Add(t.at)) })
-	}
-	wg.Wait()
-	return sum(answers)
-}
-
-// sum returns the figures of a run in which every request was answered.
-func sum(answers []answer) (scenario.Values, error) {
-	prompt, cached, each := 0, 0, make([]int, replicas)
-	var first []time.Duration
-	for i, a := range answers {
-		if a.err != nil {
-			return nil, fmt.Errorf("request %d: %w", i, a.err)
-		}
-		prompt, cached, first = prompt+a.prompt, cached+a.cached, append(first, a.first)
-		each[a.replica]++
-	}
-	if prompt == 0 {
-		return nil, errors.New("no prompt had a token")
+	answers, err := traffic.Sum(traffic.OpenLoop(ctx, front, requests, at))
+	if err != nil {
+		return nil, err
 	}
 	return scenario.Values{
-		"hits": float64(cached) / float64(prompt), "imbalance": float64(slices.Max(each)) * replicas / float64(len(answers)),
-		"p50": ms(traffic.Percentile(first, 50)), "p99": ms(traffic.Percentile(first, 99)),
+		"hits": float64(answers.Cached) / float64(answers.Prompt),
+		"p50":  ms(traffic.Percentile(answers.First, 50)), "p99": ms(traffic.Percentile(answers.First, 99)),
 	}, nil
 }

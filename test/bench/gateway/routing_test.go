@@ -1,13 +1,12 @@
 package gateway
 
 import (
-	"errors"
 	"reflect"
 	"slices"
 	"testing"
-	"time"
 
 	"metalfleet.dev/metalfleet/test/bench/scenario/boundtest"
+	"metalfleet.dev/metalfleet/test/bench/traffic"
 )
 
 func TestATraceFollowsItsSeed(t *testing.T) {
@@ -36,47 +35,23 @@ func TestATraceFollowsItsSeed(t *testing.T) {
 
 func TestNoTwoRunsSendTheSameText(t *testing.T) {
 	s := script{words: func(n int) int { return n }, shape: chats(1)}
-	body := func(salt uint64, x turn) string {
+	messages := func(salt uint64, x turn) []traffic.Message {
 		s.salt = salt
-		b, err := s.body(x)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
+		return s.request(x).Messages
 	}
-	first, second := turn{group: 1, conversation: 2}, turn{group: 1, conversation: 2, number: 1}
-	a, b := body(1, first), body(1, second)
-	i := slices.Index([]byte(a), ']') - 1
-	if a[:i] != b[:i] || len(b) <= len(a) {
+	a, b := messages(1, turn{group: 1, conversation: 2}), messages(1, turn{group: 1, conversation: 2, number: 1})
+	if len(a) != 2 || len(b) != 4 || !slices.Equal(a, b[:2]) {
 		t.Error("the second turn does not continue the first")
 	}
-	if body(2, first) == a || body(1, turn{group: 1, conversation: 3}) == a {
+	if messages(2, turn{group: 1, conversation: 2})[0] == a[0] || messages(1, turn{group: 1, conversation: 3})[1] == a[1] {
 		t.Error("another run or conversation has the same text")
-	}
-}
-
-func TestARunWithAFailedAnswerIsNotMeasured(t *testing.T) {
-	good := answer{first: time.Second, prompt: 10, cached: 5, replica: 1}
-	if v, err := sum([]answer{good, good}); err != nil || v["hits"] != 0.5 || v["imbalance"] != replicas || v["p99"] != 1000 {
-		t.Errorf("%+v, %v", v, err)
-	}
-	for name, answers := range map[string][]answer{"one failed": {good, {err: errors.New("cut")}}, "none": nil} {
-		if _, err := sum(answers); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-	if n, err := replicaOf(macOf(7)); n != 7 || err != nil {
-		t.Error(n, err)
-	}
-	if _, err := replicaOf("mac-8"); err == nil {
-		t.Error("an unknown Mac was accepted")
 	}
 }
 
 func TestBoundsOfRouting(t *testing.T) {
 	good := boundtest.Values{}
 	for _, p := range policies {
-		good[p.name+"/hits"], good[p.name+"/p50"], good[p.name+"/p99"], good[p.name+"/imbalance"] = []float64{0.4}, []float64{1}, []float64{15}, []float64{1}
+		good[p.name+"/hits"], good[p.name+"/p50"], good[p.name+"/p99"] = []float64{0.4}, []float64{1}, []float64{15}
 	}
 	good["prefix affinity/hits"] = []float64{0.48}
 	boundtest.Check(t, good, boundtest.Figures(routingFigures()...), map[string]boundtest.Values{

@@ -91,18 +91,3 @@ func TestOnlyKnownPeersAreInstalled(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestAStreamIsReadUpToDone(t *testing.T) {
-	const whole = ": keepalive 1/2\n\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\",\"finish_reason\":\"length\"}]}\n\n" +
-		"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n"
-	n := 0
-	prompt, answer, err := read(strings.NewReader(whole+"data: [DONE]\n\n"), func() { n++ })
-	if err != nil || n != 2 || prompt != 7 || answer != 3 {
-		t.Errorf("%d pieces, %d and %d tokens: %v", n, prompt, answer, err)
-	}
-	for name, text := range map[string]string{"cut off": whole, "broken event": "data: {\n"} {
-		if _, _, err := read(strings.NewReader(text), func() {}); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}

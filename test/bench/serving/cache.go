@@ -253,7 +253,7 @@ func knownPrompt(round, end int) []int32 {
 	return out
 }
 
-// firstToken times a prompt of which the engine has to find so many tokens in
+// firstToken times a prompt of which the engine has to find cached tokens in
 // its cache, from the call to the first token.
 func firstToken(ctx context.Context, e *served.Engine, prompt []int32, cached int64) (took time.Duration, err error) {
 	began := time.Now()

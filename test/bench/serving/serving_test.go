@@ -22,19 +22,19 @@ type paced struct {
 	most int
 }
 
-func (p *paced) Ask(ctx context.Context, r traffic.Request, each func()) (int, int, error) {
+func (p *paced) Ask(ctx context.Context, r traffic.Request, each func()) (traffic.Usage, error) {
 	if r.MaxTokens == 1 {
 		p.prompts.Add(1)
 		defer p.prompts.Add(-1)
 		time.Sleep(time.Duration(1+min(p.streams.Load(), 1)) * time.Second)
 		each()
-		return len(strings.Fields(r.Prompt)), 1, nil
+		return traffic.Usage{Prompt: len(strings.Fields(r.Prompt))}, nil
 	}
 	p.streams.Add(1)
 	defer p.streams.Add(-1)
 	for n := range r.MaxTokens {
 		if n == p.most && n > 0 {
-			return 1, n, nil
+			return traffic.Usage{Generated: n}, nil
 		}
 		gap := 10 * time.Millisecond
 		if p.prompts.Load() > 0 {
@@ -44,10 +44,10 @@ func (p *paced) Ask(ctx context.Context, r traffic.Request, each func()) (int, i
 		case <-time.After(gap):
 			each()
 		case <-ctx.Done():
-			return 1, n, ctx.Err()
+			return traffic.Usage{}, ctx.Err()
 		}
 	}
-	return 1, r.MaxTokens, nil
+	return traffic.Usage{Generated: r.MaxTokens}, nil
 }
 
 func same(tokens int) int { return tokens }
@@ -56,7 +56,7 @@ var short = stall{prompt: 200, stream: 20, context: 4096}
 
 func TestGapsNextToAPromptAreThoseOfTheStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		got, err := short.round(t.Context(), asker{&paced{}, same, 1})
+		got, err := short.round(t.Context(), caller{&paced{}, same, 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestGapsNextToAPromptAreThoseOfTheStream(t *testing.T) {
 func TestAStreamThatEndsEarlyIsNotMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, most := range []int{3, 12} { // before the prompt is sent, and before it is computed
-			if _, err := short.round(t.Context(), asker{&paced{most: most}, same, 1}); err == nil || !strings.Contains(err.Error(), "the stream ended after") {
+			if _, err := short.round(t.Context(), caller{&paced{most: most}, same, 1}); err == nil || !strings.Contains(err.Error(), "the stream ended after") {
 				t.Errorf("a stream of %d pieces: %v", most, err)
 			}
 		}
@@ -130,10 +130,10 @@ type quick struct {
 	log  *[]string
 }
 
-func (q quick) Ask(_ context.Context, r traffic.Request, each func()) (int, int, error) {
+func (q quick) Ask(_ context.Context, r traffic.Request, each func()) (traffic.Usage, error) {
 	*q.log = append(*q.log, q.name+" "+r.Prompt)
 	each()
-	return 1, r.MaxTokens, nil
+	return traffic.Usage{Generated: r.MaxTokens}, nil
 }
 
 func TestBothServersGetTheSamePromptsInTurns(t *testing.T) {

@@ -91,7 +91,7 @@ func (s stall) measure(ctx context.Context, e *scenario.Env) (samples scenario.S
 	seed := uint64(0)
 	turn := scenario.Turn{Name: s.name, Run: func(ctx context.Context) (scenario.Values, error) {
 		seed++
-		return s.round(ctx, asker{target, words, seed})
+		return s.round(ctx, caller{target, words, seed})
 	}}
 	return scenario.Rounds{Count: e.Rounds, Warm: s.warm, Log: e.Log}.Run(ctx, scenario.Group{Name: "stall", Turns: []scenario.Turn{turn}})
 }
@@ -114,19 +114,19 @@ func (s stall) figures() []scenario.Figure {
 	}
 }
 
-// asker makes the requests of one round, all of them different.
-type asker struct {
+// caller makes the requests of one round, all of them different.
+type caller struct {
 	traffic.Target
 	words func(tokens int) int
 	seed  uint64
 }
 
-func (a asker) request(n uint64, prompt, tokens int) traffic.Request {
+func (a caller) request(n uint64, prompt, tokens int) traffic.Request {
 	return traffic.Request{Prompt: traffic.Prompt(a.words(prompt), 100*a.seed+n), MaxTokens: tokens}
 }
 
 // round runs a stream alone, a prompt alone, and then both.
-func (s stall) round(ctx context.Context, a asker) (scenario.Values, error) {
+func (s stall) round(ctx context.Context, a caller) (scenario.Values, error) {
 	stream := traffic.Ask(ctx, a, a.request(0, streamPrompt, s.stream))
 	if stream.Err != nil {
 		return nil, stream.Err
@@ -153,15 +153,15 @@ func (s stall) round(ctx context.Context, a asker) (scenario.Values, error) {
 
 // both sends a prompt while a stream is under way. It returns the gaps of the
 // stream that ended after the prompt was sent and began before it was computed.
-func (s stall) both(ctx context.Context, a asker) (gaps []time.Duration, prompt traffic.Answer, err error) {
+func (s stall) both(ctx context.Context, a caller) (gaps []time.Duration, prompt traffic.Answer, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	pieces := make(chan time.Time, s.context)
 	ended := make(chan error, 1)
 	go func() { // until the stream ends or is cancelled, which both waits for
-		_, tokens, err := a.Ask(ctx, a.request(2, streamPrompt, s.context/2), func() { pieces <- time.Now() })
+		u, err := a.Ask(ctx, a.request(2, streamPrompt, s.context/2), func() { pieces <- time.Now() })
 		close(pieces)
-		ended <- errors.Join(fmt.Errorf("the stream ended after %d tokens, before the prompt was computed", tokens), err)
+		ended <- errors.Join(fmt.Errorf("the stream ended after %d tokens, before the prompt was computed", u.Generated), err)
 	}()
 	var last time.Time
 	for range underway {

@@ -22,44 +22,54 @@ import (
 	"metalfleet.dev/metalfleet/test/bench/served"
 )
 
-// Request is a prompt in plain text and the length of its greedy answer.
+// Request is a prompt in plain text, or messages of a chat, and the length of the
+// greedy answer.
 type Request struct {
 	Prompt    string
+	Messages  []Message
 	MaxTokens int
 }
+
+// Message of a chat.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// Usage is the tokens of a request, as the server counted them.
+type Usage struct{ Prompt, Cached, Generated int }
 
 // Target is a server.
 type Target interface {
 	// Ask runs one request and calls each for every piece of the answer as it
-	// arrives. It returns how many tokens prompt and answer had.
-	Ask(ctx context.Context, r Request, each func()) (prompt, answer int, err error)
+	// arrives.
+	Ask(ctx context.Context, r Request, each func()) (Usage, error)
 }
 
 // Engine is one of ours, over its socket.
 type Engine struct{ Client wire.EngineClient }
 
 // Ask runs one request.
-func (e Engine) Ask(ctx context.Context, r Request, each func()) (prompt, answer int, err error) {
+func (e Engine) Ask(ctx context.Context, r Request, each func()) (Usage, error) {
 	usage, err := served.Generate(ctx, e.Client, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: r.Prompt}, MaxTokens: int64(r.MaxTokens)},
 		func(ev *wire.GenerateEvent) {
 			if len(ev.GetDelta().GetTokens()) > 0 {
 				each()
 			}
 		})
-	return int(usage.GetPromptTokens()), int(usage.GetGeneratedTokens()), err
+	return Usage{int(usage.GetPromptTokens()), int(usage.GetCachedTokens()), int(usage.GetGeneratedTokens())}, err
 }
 
 // Answer is what one request took.
 type Answer struct {
+	Usage
 	// Due is when the request was to be sent, from the beginning of the load.
 	Due time.Duration
 	// First is from Due to the first piece, Whole to the end.
 	First, Whole time.Duration
 	// Gaps between the pieces.
 	Gaps []time.Duration
-	// Prompt and Tokens are the lengths of prompt and answer.
-	Prompt, Tokens int
-	Err            error
+	Err  error
 }
 
 // Ask runs one request.
@@ -70,7 +80,7 @@ func Ask(ctx context.Context, t Target, r Request) Answer {
 func ask(ctx context.Context, t Target, r Request, due time.Time) Answer {
 	var a Answer
 	var last time.Time
-	a.Prompt, a.Tokens, a.Err = t.Ask(ctx, r, func() {
+	a.Usage, a.Err = t.Ask(ctx, r, func() {
 		now := time.Now()
 		if last.IsZero() {
 			a.First = now.Sub(due)
@@ -81,7 +91,7 @@ func ask(ctx context.Context, t Target, r Request, due time.Time) Answer {
 	})
 	a.Whole = time.Since(due)
 	if a.Err == nil && last.IsZero() {
-		a.Err = fmt.Errorf("an answer of %d tokens had no piece", a.Tokens)
+		a.Err = fmt.Errorf("an answer of %d tokens had no piece", a.Generated)
 	}
 	return a
 }
@@ -186,22 +196,24 @@ type Figures struct {
 	// TokensPerSecond of all answers together, from the first request to the last
 	// token.
 	TokensPerSecond float64
+	// Usage of all requests.
+	Usage
 }
 
 // Sum returns the figures of answers, or the error of the first that failed.
 func Sum(answers []Answer) (Figures, error) {
 	var f Figures
 	var end time.Duration
-	tokens := 0
 	for i, a := range answers {
 		if a.Err != nil {
 			return f, fmt.Errorf("request %d: %w", i, a.Err)
 		}
-		f.First, f.Gaps, tokens = append(f.First, a.First), append(f.Gaps, a.Gaps...), tokens+a.Tokens
+		f.First, f.Gaps = append(f.First, a.First), append(f.Gaps, a.Gaps...)
+		f.Prompt, f.Cached, f.Generated = f.Prompt+a.Prompt, f.Cached+a.Cached, f.Generated+a.Generated
 		end = max(end, a.Due+a.Whole)
 	}
 	if end > 0 {
-		f.TokensPerSecond = float64(tokens) / end.Seconds()
+		f.TokensPerSecond = float64(f.Generated) / end.Seconds()
 	}
 	return f, nil
 }

@@ -13,16 +13,16 @@ import (
 // slow answers with pieces a second apart, the first after two seconds.
 type slow struct{ fail bool }
 
-func (s slow) Ask(_ context.Context, r Request, each func()) (int, int, error) {
+func (s slow) Ask(_ context.Context, r Request, each func()) (Usage, error) {
 	if s.fail {
-		return 0, 0, errors.New("refused")
+		return Usage{}, errors.New("refused")
 	}
 	time.Sleep(time.Second)
 	for range r.MaxTokens {
 		time.Sleep(time.Second)
 		each()
 	}
-	return 5, r.MaxTokens, nil
+	return Usage{Prompt: 5, Generated: r.MaxTokens}, nil
 }
 
 func TestArrivalsDoNotWaitForAnswers(t *testing.T) {
@@ -87,9 +87,9 @@ func TestPercentilesAreByNearestRank(t *testing.T) {
 // counting makes each tokens of a word.
 type counting struct{ each int }
 
-func (c counting) Ask(_ context.Context, r Request, each func()) (int, int, error) {
+func (c counting) Ask(_ context.Context, r Request, each func()) (Usage, error) {
 	each()
-	return c.each * len(strings.Fields(r.Prompt)), r.MaxTokens, nil
+	return Usage{Prompt: c.each * len(strings.Fields(r.Prompt))}, nil
 }
 
 func TestTheServerCountsTheTokensOfWords(t *testing.T) {
@@ -99,5 +99,22 @@ func TestTheServerCountsTheTokensOfWords(t *testing.T) {
 	}
 	if _, err := Words(t.Context(), counting{0}); err == nil {
 		t.Error("a server that counts no tokens was accepted")
+	}
+}
+
+func TestAStreamOfEventsIsReadUpToDone(t *testing.T) {
+	const whole = ": keepalive 1/2\n\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"\"}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"b\"},\"finish_reason\":\"length\"}]}\n\n" +
+		"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\n"
+	for silent, want := range map[bool]int{false: 2, true: 4} {
+		n := 0
+		u, err := HTTP{Silent: silent}.read(strings.NewReader(whole+"data: [DONE]\n\n"), func() { n++ })
+		if err != nil || n != want || u != (Usage{7, 2, 3}) {
+			t.Errorf("%d pieces, want %d; %+v, %v", n, want, u, err)
+		}
+	}
+	for name, text := range map[string]string{"cut off": whole, "broken event": "data: {\n\n"} {
+		if _, err := (HTTP{}).read(strings.NewReader(text), func() {}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
 	}
 }

@@ -1,17 +1,33 @@
-package main
+// Package grammar measures the token masks of structured output next to those of
+// llguidance, over the vocabulary of a large model.
+//
+// It owns the schemas, the bound on a mask's share of a decode step, and the peer's
+// side (peer.py). The vocabulary and the answers are those of test/oracle/grammar.
+//
+// Start reading at Subject.
+package grammar
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/test/bench/report"
+	"metalfleet.dev/metalfleet/test/bench/scenario"
+	oracle "metalfleet.dev/metalfleet/test/oracle/grammar"
 )
+
+// python has llguidance; bash test/oracle/install.sh grammar makes it.
+var python = filepath.Join(".cache", "oracle", "grammar", "venv", "bin", "python")
 
 const (
 	// benchWords is the vocabulary of Qwen3.
@@ -23,10 +39,18 @@ const (
 	atMost = 0.05
 )
 
-const about = "`make bench-grammar`: the mask of each token of random answers under seven schemas, over a vocabulary of 151,936 tokens (words, JSON's\n" +
-	"punctuation, digits, several scripts), and llguidance's of the same answers in the same run. First: nothing is known of the schema, which was\n" +
-	"just compiled, as in its first request. Again: a second request of the same schema. The share is of a decode step of 6.2 ms, the\n" +
-	"fastest that we measured (8B on an H100). The engine makes the mask while the step is computed, so that less than this is seen, or nothing."
+// Subject is `bench grammar`.
+func Subject() scenario.Subject {
+	return scenario.Subject{Name: "grammar", Help: "the token masks of structured output next to llguidance's", Scenarios: []scenario.Scenario{masks}}
+}
+
+var masks = scenario.Scenario{
+	Name: "masks", Title: "Masks of structured output", Rounds: 5, Run: run,
+	About: `The mask of each token of random answers under seven schemas, over a vocabulary of 151,936 tokens (words, JSON's punctuation,
+digits, several scripts), and llguidance's masks of the same answers in the same round. First: the schema was just compiled, as in its
+first request. Again: a second request with the same schema. The share is of a decode step of 6.2 ms, the fastest that was measured
+(8B on an H100). The engine computes the mask while the step runs, so a client sees less than this, or nothing.`,
+}
 
 // benchSchemas are of the kinds that clients send.
 var benchSchemas = []string{
@@ -53,8 +77,8 @@ type pass struct {
 	Refused         int
 }
 
-func bench(o options) error {
-	words := newWords(benchWords - 1)
+func run(ctx context.Context, e *scenario.Env, r *report.Report) error {
+	words := oracle.Words(benchWords - 1)
 	words = append(words, nil) // the end
 	vocab := grammar.NewVocabulary(len(words), func(id int32) []byte { return words[id] })
 	job := struct {
@@ -73,15 +97,14 @@ func bench(o options) error {
 		if err != nil {
 			return err
 		}
-		ids, err := write(rand.New(rand.NewPCG(o.seed, uint64(i))), grammar.NewTable(g, vocab), words[:len(words)-1], 150, int32(opening(s)))
+		ids, err := oracle.Write(rand.New(rand.NewPCG(1, uint64(i))), grammar.NewTable(g, vocab), words[:len(words)-1], 150, int32(opening(s)))
 		if err != nil {
 			return err
 		}
 		job.Answers = append(job.Answers, ids)
 	}
-	r := report.New("grammar", "Masks of structured output", about)
 	var ours, theirs [2][]pass
-	for range o.runs {
+	for range e.Rounds {
 		us, err := oursOnce(vocab, words, job.Answers)
 		if err != nil {
 			return err
@@ -94,7 +117,7 @@ func bench(o options) error {
 		if err != nil {
 			return err
 		}
-		if err := o.ask("peer.py", bytes.NewBuffer(raw), &peer); err != nil {
+		if err := ask(ctx, raw, &peer); err != nil {
 			return err
 		}
 		for i := range 2 {
@@ -103,7 +126,18 @@ func bench(o options) error {
 	}
 	r.Peer("llguidance", "1.9.1")
 	fill(r, ours, theirs)
-	return r.Finish(o.out)
+	return nil
+}
+
+// ask has llguidance compute the masks of a job.
+func ask(ctx context.Context, job []byte, out any) error {
+	cmd := exec.CommandContext(ctx, python, filepath.Join("test", "bench", "grammar", "peer.py"))
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(job), os.Stderr
+	raw, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("llguidance (bash test/oracle/install.sh grammar): %w", err)
+	}
+	return json.Unmarshal(raw, out)
 }
 
 // oursOnce goes over the answers twice with fresh tables.
