@@ -122,7 +122,7 @@ func TestTheRulesOfAnAdministratorBoundANamespace(t *testing.T) {
 	known()
 	w.deploy("big", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("30Gi") })
 	d := w.deployment("big", v1alpha1.ConditionPlaced, v1alpha1.ReasonOverQuota)
-	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "the namespace "+w.ns+" may reserve 20.0 GiB")
+	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "namespace "+w.ns+" may reserve 20.0 GiB")
 	change := func(text string) {
 		t.Helper()
 		before := rules.DeepCopy()

@@ -198,7 +198,7 @@ func TestWeightsAreFetchedBeforeASwap(t *testing.T) {
 	mac := w.swapped("tight", v1alpha1.ReasonDownloading, fleettest.Serve)
 	const serves, fetches = "hf://org/one Running; ", "hf://org/two Downloaded; "
 	d := w.rollout("tight", v1alpha1.RolloutPrefetching)
-	wantContains(t, "Progressing", message(d.Status.Conditions, v1alpha1.ConditionProgressing), "fetched on tight before a replica of the old revision gives its room")
+	wantContains(t, "Progressing", message(d.Status.Conditions, v1alpha1.ConditionProgressing), "on tight before a replica of the old revision drains there")
 	w.ordered("tight", serves+fetches)
 
 	w.edit("tight", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused = true })

@@ -132,7 +132,7 @@ func TestSourceProblemsAreReasons(t *testing.T) {
 	w.deploy("tight", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("1Mi") })
 
 	d := w.deployment("missing", v1alpha1.ConditionAccepted, v1alpha1.ReasonSourceNotFound)
-	wantContains(t, "missing", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "mac-1: no such file", "1 more")
+	wantContains(t, "missing", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "mac-1: no such file", "failed on 2 Macs")
 	d = w.deployment("bad", v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidModel)
 	wantContains(t, "bad", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "mac-1", "tensor 7")
 	w.deployment("other", v1alpha1.ConditionAccepted, v1alpha1.ReasonDigestMismatch)

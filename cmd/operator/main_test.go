@@ -160,7 +160,7 @@ func asKEDA(ctx context.Context, c client.Client, s settings) error {
 	}
 	defer conn.Close()
 	_, err = externalscaler.NewExternalScalerClient(conn).IsActive(ctx, &externalscaler.ScaledObjectRef{Name: "object", Namespace: "default", ScalerMetadata: map[string]string{"deployment": "none"}})
-	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "the trigger of ScaledObject object names") {
+	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "the trigger of ScaledObject object refers to") {
 		return fmt.Errorf("answers %w", err)
 	}
 	return nil

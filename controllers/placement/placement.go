@@ -126,7 +126,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	var wait time.Duration
 	writes := newWrites()
 	for _, replica := range open(replicas) {
-		d := plan.Decision{Mac: replica.Spec.NodeName, Reason: v1alpha1.ReasonPlaced, Message: "on " + replica.Spec.NodeName}
+		d := plan.Decision{Mac: replica.Spec.NodeName, Reason: v1alpha1.ReasonPlaced, Message: "placed on " + replica.Spec.NodeName}
 		if replica.Spec.NodeName == "" {
 			d = snapshot.Pick(replica)
 		}

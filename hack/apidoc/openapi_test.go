@@ -172,11 +172,16 @@ func TestAFieldThatIsTakenNeedsASchema(t *testing.T) {
 
 func TestWhatARefusalOffersIsTaken(t *testing.T) {
 	r := bodies()["post /v1/rerank"]
-	if _, err := r.harmless("rank_fields", `Leave it out or send ["other"].`); err == nil {
+	if _, err := r.harmless("rank_fields", `Omit it or send ["other"].`); err == nil {
 		t.Error("a refusal offers what is refused too")
 	}
-	got, err := r.harmless("rank_fields", `Leave it out or send ["text"].`)
+	got, err := r.harmless("rank_fields", `Omit it or send ["text"].`)
 	if err != nil || len(got) != 2 {
 		t.Errorf("offered are %v, %v", got, err)
+	}
+	// The decoder's own message is understood, whatever its wording is today.
+	field, message, err := r.property("rank_fields")
+	if values, ok := field.(schema)["enum"].([]any); err != nil || !ok || len(values) != 2 {
+		t.Errorf("the message %q offers %v, %v", message, field, err)
 	}
 }

@@ -1,11 +1,11 @@
-// Command quickstart tells the whole story on one machine: a control plane, an
-// operator, a gateway and three declared Macs come up as real processes, a
-// manifest is applied with kubectl, a question is asked through the gateway,
-// and what the model freed is shown when it goes.
+// Command quickstart runs a whole fleet on one machine: it starts a control
+// plane, an operator, a gateway and three simulated Macs as real processes,
+// applies a manifest with kubectl, sends a prompt through the gateway, and
+// shows the memory that the model frees when it is deleted.
 //
-// It owns the order of the story and, with -once, its assertions. Processes
-// belong to package fleet; building and fetching to run.sh, which starts this
-// program last. It refuses to run twice in one checkout.
+// It owns the order of the steps and, with -once, the assertions. Processes
+// belong to package fleet; run.sh builds and downloads, and starts this program
+// last. It refuses to run twice in one checkout.
 //
 // Start reading at story.tell.
 package main
@@ -34,11 +34,11 @@ func main() {
 func run() error {
 	var s story
 	var port int
-	root := flag.String("root", ".", "folder of the module")
-	modelRoot := flag.String("model-root", "", "folder that the Macs take models from")
-	flag.StringVar(&s.source, "source", "", "source of the model, in place of the sample's")
-	flag.BoolVar(&s.once, "once", false, "run the story with assertions and exit")
-	flag.IntVar(&port, "port", 0, "port of the gateway on 127.0.0.1; 0 takes a free one")
+	root := flag.String("root", ".", "root folder of the module")
+	modelRoot := flag.String("model-root", "", "model root folder of the Macs")
+	flag.StringVar(&s.source, "source", "", "model source to use instead of the sample's")
+	flag.BoolVar(&s.once, "once", false, "run once with assertions, then exit")
+	flag.IntVar(&port, "port", 0, "port of the gateway on 127.0.0.1; 0 selects a free one")
 	flag.Parse()
 	if flag.NArg() > 0 || *modelRoot == "" {
 		return fmt.Errorf("usage: quickstart -model-root DIR [-root DIR] [-source file://...] [-once] [-port N]")
@@ -67,7 +67,7 @@ func run() error {
 	return s.run(work, hurry)
 }
 
-// run tells the story and takes everything back, whatever happened.
+// run runs all steps and cleans up on every exit.
 func (s *story) run(work, hurry context.Context) error {
 	err := s.tell(work)
 	if s.fleet == nil {
@@ -77,15 +77,15 @@ func (s *story) run(work, hurry context.Context) error {
 		logs := filepath.Join(s.root, ".run", "quickstart-failed")
 		err = errors.Join(err, s.fleet.KeepLogs(logs), fmt.Errorf("the logs are in %s", logs))
 	}
-	s.step("taking everything back")
+	s.step("cleaning up")
 	err = errors.Join(quiet(work, err), s.fleet.Stop(hurry))
 	if err == nil {
-		fmt.Println("   every process has ended; caches stay in bin/ and .cache/")
+		fmt.Println("   all processes have ended; caches stay in bin/ and .cache/")
 	}
 	return err
 }
 
-// quiet drops what went wrong because the user asked for the end.
+// quiet drops errors that the user's interrupt caused.
 func quiet(work context.Context, err error) error {
 	if work.Err() != nil {
 		return nil
@@ -93,8 +93,8 @@ func quiet(work context.Context, err error) error {
 	return err
 }
 
-// interruptible returns a context that the first Ctrl-C ends (the work) and one
-// that the second ends (patience while taking everything back).
+// interruptible returns a context that the first Ctrl-C cancels (the work) and
+// one that the second cancels (the cleanup).
 func interruptible() (work, hurry context.Context, stop func()) {
 	work, endWork := context.WithCancel(context.Background())
 	hurry, endHurry := context.WithCancel(context.Background())
@@ -121,8 +121,8 @@ func interruptible() (work, hurry context.Context, stop func()) {
 	}
 }
 
-// lock makes this the only quickstart of the checkout. The lock is on the
-// folder itself, so that no file is left behind, whatever ends this process.
+// lock makes this the only quickstart of the checkout. It locks the folder
+// itself, so that no lock file remains when the process is killed.
 func lock(dir string) (free func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
@@ -132,20 +132,19 @@ func lock(dir string) (free func(), err error) {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another quickstart runs in this checkout, end it first with Ctrl-C (lock on %s: %w)", dir, err), d.Close())
+		return nil, errors.Join(fmt.Errorf("another quickstart is running in this checkout; end it with Ctrl-C first (lock on %s: %w)", dir, err), d.Close())
 	}
 	return func() {
-		_ = os.Remove(dir) // goes only if it is empty
+		_ = os.Remove(dir) // removed only if it is empty
 		_ = d.Close()
 	}, nil
 }
 
-// takeAway ends and removes what an earlier run left that was killed before it
-// could do so itself.
+// takeAway removes the processes and files of an earlier run that was killed.
 func takeAway(hurry context.Context, dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	fmt.Println("   an earlier quickstart was killed; taking back what it left in", dir)
+	fmt.Println("   an earlier quickstart was killed; cleaning up", dir)
 	return fleet.Remove(hurry, dir)
 }

@@ -20,10 +20,11 @@ import (
 	"metalfleet.dev/metalfleet/test/fleet"
 )
 
-// tolerance is how far freed bytes may lie from what /proc said just before.
+// tolerance is the maximum difference between the freed bytes and the figure in
+// /proc just before.
 const tolerance = 0.05
 
-// goneTimeout bounds the way from a delete to the reclaim on the MacNode.
+// goneTimeout is the maximum time from a delete to the reclaim on the MacNode.
 const goneTimeout = 90 * time.Second
 
 // held is one engine before the delete.
@@ -34,8 +35,8 @@ type held struct {
 	bytes   int64 // read here, from /proc
 }
 
-// assertAll goes on from the answer to the freed bytes, and fails at the first
-// thing that is not as promised.
+// assertAll continues from the response to the freed bytes, and fails at the
+// first wrong result.
 func (s *story) assertAll(ctx context.Context) error {
 	s.step("kubectl get md,mr,mac")
 	if err := s.assertTable(ctx); err != nil {
@@ -71,19 +72,19 @@ func (s *story) assertAll(ctx context.Context) error {
 	return nil
 }
 
-// assertTable wants model, ready/desired, memory, freed and age in what the
-// user sees, each with a figure of the deployment that serves.
+// assertTable checks model, ready/desired, memory, freed and age in kubectl's
+// output, each with a figure of the deployment that serves.
 func (s *story) assertTable(ctx context.Context) error {
-	// Figures follow Ready within a heartbeat of the agent's report.
-	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errors.New("figures do not appear"))
+	// The figures follow Ready within a heartbeat of the agent.
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errors.New("no figures"))
 	defer cancel()
-	err := fleet.Poll(ctx, 200*time.Millisecond, "figures are there", func(ctx context.Context) error {
+	err := fleet.Poll(ctx, 200*time.Millisecond, "figures are available", func(ctx context.Context) error {
 		md, _, err := s.look(ctx)
 		if err != nil {
 			return err
 		}
 		if md.Status.FootprintBytes == 0 {
-			return errors.New("the deployment's memory is 0")
+			return errors.New("the memory of the deployment is 0")
 		}
 		return nil
 	})
@@ -147,7 +148,7 @@ func checkTable(out, source string) error {
 func column(table string) (map[string]string, error) {
 	lines := strings.Split(table, "\n")
 	if len(lines) < 2 {
-		return nil, fmt.Errorf("a table without rows: %q", table)
+		return nil, fmt.Errorf("table without rows: %q", table)
 	}
 	head, row := lines[0], lines[1]
 	out := map[string]string{}
@@ -167,7 +168,7 @@ func column(table string) (map[string]string, error) {
 // readEngines finds the engine of every replica by the pid in the MacNode's
 // status, and reads its memory from /proc.
 func (s *story) readEngines(ctx context.Context, want int) ([]held, error) {
-	s.step("reading each engine's memory from /proc")
+	s.step("reading the memory of each engine from /proc")
 	living, err := fleet.Engines(s.dir)
 	if err != nil {
 		return nil, err
@@ -186,7 +187,7 @@ func (s *story) readEngines(ctx context.Context, want int) ([]held, error) {
 				}
 			}
 			if h.engine.PID == 0 {
-				return nil, fmt.Errorf("no engine with pid %d lives, as Mac %s reports", a.PID, mac.Name)
+				return nil, fmt.Errorf("no engine with pid %d is running, but Mac %s reports it", a.PID, mac.Name)
 			}
 			if h.bytes, err = fleet.Footprint(h.engine.PID); err != nil {
 				return nil, err
@@ -209,10 +210,10 @@ func countMacs(all []held) int {
 	return len(names)
 }
 
-// assertFreed wants the reclaim on the MacNode and its Event to say what /proc
-// said, more than the weights, and the process to be gone.
+// assertFreed checks that the reclaim on the MacNode and its Event report the
+// bytes of /proc, which exceed the weights, and that the process has ended.
 func (s *story) assertFreed(ctx context.Context, h held) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, goneTimeout, fmt.Errorf("not within %s", goneTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, goneTimeout, fmt.Errorf("timed out after %s", goneTimeout))
 	defer cancel()
 	var last v1alpha1.Reclaim
 	err := fleet.Poll(ctx, 50*time.Millisecond, "the MacNode reports the reclaim", func(ctx context.Context) error {
@@ -221,7 +222,7 @@ func (s *story) assertFreed(ctx context.Context, h held) error {
 			return err
 		}
 		if len(mac.Status.Reclaims) == 0 || mac.Status.Reclaims[0].ReplicaUID != h.replica {
-			return errors.New("no reclaim of that replica")
+			return errors.New("no reclaim for that replica")
 		}
 		last = mac.Status.Reclaims[0]
 		return nil
@@ -230,7 +231,7 @@ func (s *story) assertFreed(ctx context.Context, h held) error {
 		return err
 	}
 	if last.FreedBytes == nil {
-		return errors.New("the last reclaim does not know its bytes")
+		return errors.New("the last reclaim has no freed bytes")
 	}
 	if err := s.checkFreed(h, *last.FreedBytes, "the MacNode's last reclaim"); err != nil {
 		return err
@@ -243,9 +244,9 @@ func (s *story) assertFreed(ctx context.Context, h held) error {
 		return err
 	}
 	if h.engine.Alive() {
-		return fmt.Errorf("process %d lives still", h.engine.PID)
+		return fmt.Errorf("process %d is still running", h.engine.PID)
 	}
-	fmt.Printf("   %-8s freed %s (%d bytes), %+.1f %% of what /proc said; exit %s, host check %s, %d ms; process %d is gone\n",
+	fmt.Printf("   %-8s freed %s (%d bytes), %+.1f %% from /proc; exit %s, host check %s, %d ms; process %d has ended\n",
 		h.mac, v1alpha1.FormatBytes(*last.FreedBytes), *last.FreedBytes,
 		100*(float64(*last.FreedBytes)/float64(h.bytes)-1), last.Exit, last.HostCheck, last.DurationMilliseconds, h.engine.PID)
 	return nil
@@ -261,23 +262,23 @@ func (s *story) checkFreed(h held, freed int64, who string) error {
 
 func checkBytes(who string, freed, read, weights int64) error {
 	if read <= 0 {
-		return fmt.Errorf("/proc said that %d bytes were held", read)
+		return fmt.Errorf("/proc reports %d bytes in use", read)
 	}
 	if off := math.Abs(float64(freed)/float64(read) - 1); off > tolerance {
-		return fmt.Errorf("%s says %d bytes were freed, /proc said %d: %.1f %% apart, want at most %.0f %%", who, freed, read, 100*off, 100*tolerance)
+		return fmt.Errorf("%s reports %d freed bytes, /proc reported %d: a difference of %.1f %%, want at most %.0f %%", who, freed, read, 100*off, 100*tolerance)
 	}
 	if freed <= weights {
-		return fmt.Errorf("%s says %d bytes were freed, not more than the %d bytes of the weights", who, freed, weights)
+		return fmt.Errorf("%s reports %d freed bytes, want more than the %d bytes of the weights", who, freed, weights)
 	}
 	return nil
 }
 
 var freedBytes = regexp.MustCompile(`([0-9]+) bytes`)
 
-// eventBytes finds the Event about a Mac that tells what was freed.
+// eventBytes finds the Event about a Mac that reports the freed bytes.
 func (s *story) eventBytes(ctx context.Context, mac string) (int64, error) {
 	var bytes int64
-	err := fleet.Poll(ctx, 50*time.Millisecond, "an Event tells what was freed", func(ctx context.Context) error {
+	err := fleet.Poll(ctx, 50*time.Millisecond, "an Event reports the freed bytes", func(ctx context.Context) error {
 		var events corev1.EventList
 		if err := s.fleet.Client.List(ctx, &events); err != nil {
 			return err
@@ -297,25 +298,25 @@ func (s *story) eventBytes(ctx context.Context, mac string) (int64, error) {
 	return bytes, err
 }
 
-// waitDeleted waits until the finalizers let the deployment go.
+// waitDeleted waits until the finalizers release the deployment.
 func (s *story) waitDeleted(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, goneTimeout, fmt.Errorf("not within %s", goneTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, goneTimeout, fmt.Errorf("timed out after %s", goneTimeout))
 	defer cancel()
-	return fleet.Poll(ctx, 50*time.Millisecond, "the deployment is gone", func(ctx context.Context) error {
+	return fleet.Poll(ctx, 50*time.Millisecond, "the deployment is deleted", func(ctx context.Context) error {
 		_, _, err := s.look(ctx)
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		if err == nil {
-			err = errors.New("it is there still")
+			err = errors.New("it still exists")
 		}
 		return err
 	})
 }
 
-// summary prints seconds per step.
+// summary prints the seconds of each step.
 func (s *story) summary() {
-	s.step("the story in seconds")
+	s.step("duration of each step in seconds")
 	for _, t := range s.took {
 		fmt.Printf("   %6.1f  %s\n", t.time.Seconds(), t.name)
 	}

@@ -1,8 +1,8 @@
-# Sourced by run.sh. preflight PORT says, one line for each, what this machine lacks and how to mend it, and fails if
-# anything is lacking. It changes nothing.
+# Sourced by run.sh. preflight PORT prints one line for each missing prerequisite with its fix, and fails if there is any. It
+# changes nothing.
 
-# Amounts in MiB. Compiling Kubernetes takes the most: several compilers run at once, and the build cache grows. Released
-# programs are fetched (100 MB) and unpacked (300 MB).
+# Sizes in MiB. Compiling Kubernetes needs the most: several compilers run in parallel, and the build cache grows. Released
+# programs are downloaded (100 MB) and unpacked (300 MB).
 disk_compile=8000
 disk_fetch=1500
 disk_warm=1000
@@ -27,14 +27,14 @@ go_problem() {
   case $version in
     go1.*) ;;
     devel*) return ;;
-    *) echo "go env GOVERSION says \"$version\""; return ;;
+    *) echo "go env GOVERSION reports \"$version\""; return ;;
   esac
   minor=${version#go1.}
   minor=${minor%%[!0-9]*}
-  [ "${minor:-0}" -ge 26 ] || echo "Go is $version, 1.26 or newer is needed"
+  [ "${minor:-0}" -ge 26 ] || echo "Go is $version, but 1.26 or newer is required"
 }
 
-# free_disk FOLDER and free_memory print MiB, or nothing where it cannot be known.
+# free_disk FOLDER and free_memory print MiB, or nothing if the value is unknown.
 free_disk() {
   local dir=$1
   while [ ! -d "$dir" ]; do dir=$(dirname "$dir"); done
@@ -49,10 +49,10 @@ free_memory() {
   fi
 }
 
-# taken PORT: a program listens there.
+# taken PORT: is a program listening there?
 taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# short WANTED FOUND: fewer were found; unknown is not held against the machine.
+# short WANTED FOUND: is FOUND less than WANTED? An unknown value passes.
 short() { [ -n "$2" ] && [ "$2" -lt "$1" ]; }
 
 check_tools() {
@@ -65,12 +65,12 @@ check_tools() {
   if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
     for tool in etcd kube-apiserver kubectl; do
       [ -x "$KUBEBUILDER_ASSETS/$tool" ] ||
-        problem "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS holds no program $tool" "unset it, and Kubernetes is built here"
+        problem "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS contains no program $tool" "unset it to build Kubernetes here"
     done
   fi
 }
 
-# check_room: what is needed until it is known whether Kubernetes has to be compiled.
+# check_room checks disk and memory before it is known whether Kubernetes must be compiled.
 check_room() {
   if [ -n "${KUBEBUILDER_ASSETS:-}" ] || [ -x bin/kube/kube ] || [ -e bin/kube/released ]; then
     want_room "$disk_warm" "$memory_warm"
@@ -88,30 +88,30 @@ want_room() {
   for dir in "$PWD" "${cache:-$PWD}"; do
     found=$(free_disk "$dir")
     if short "$disk" "$found"; then
-      problem "$found MiB are free on the disk of $dir, $disk are needed" "free some (go clean -cache empties Go's build cache)"
+      problem "the disk of $dir has $found MiB free, but $disk MiB are required" "free disk space (go clean -cache empties Go's build cache)"
       break
     fi
   done
   found=$(free_memory)
   short "$memory" "$found" &&
-    problem "$found MiB of memory are free, $memory are needed" "close some programs"
+    problem "$found MiB of memory are free, but $memory MiB are required" "close some programs"
 }
 
 check_ports() {
   local port=$1
   case $port in
     0) return ;;
-    *[!0-9]* | "") problem "PORT=$port is not a port" "run it with PORT=8080, say"; return ;;
+    *[!0-9]* | "") problem "PORT=$port is not a port" "run it with a port such as PORT=8080"; return ;;
   esac
-  [ "$port" -le 65535 ] || { problem "PORT=$port is not a port" "run it with PORT=8080, say"; return; }
-  ! taken "$port" || problem "port $port of 127.0.0.1 is taken" "end the program that has it, or choose another: PORT=8181 make quickstart"
+  [ "$port" -le 65535 ] || { problem "PORT=$port is not a port" "run it with a port such as PORT=8080"; return; }
+  ! taken "$port" || problem "port $port on 127.0.0.1 is in use" "stop the program that uses it, or choose another port: PORT=8181 make quickstart"
 }
 
 preflight() {
-  echo "== looking at this machine"
+  echo "== checking this machine"
   check_tools
   have go && check_room
   check_ports "$1"
-  [ "$problems" -eq 0 ] || { echo "quickstart: $problems problem(s) to mend first, each with its fix above" >&2; return 1; }
+  [ "$problems" -eq 0 ] || { echo "quickstart: fix the $problems problem(s) above first" >&2; return 1; }
   echo "   $(go env GOVERSION), $(free_disk "$PWD") MiB of disk and $(free_memory) MiB of memory free"
 }

@@ -48,8 +48,8 @@ func TestPreflightNamesEachProblemWithItsFix(t *testing.T) {
 		"a port that is taken":   {"go1.26.0", port, roomy, "", []string{"port " + port, "PORT="}},
 		"a port that is a word":  {"go1.26.0", "http", roomy, "", []string{"PORT=http is not a port"}},
 		"room to fetch":          {"go1.26.0", "0", "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=", nil},
-		"no room to fetch":       {"go1.26.0", "0", "free_disk() { echo 1200; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=", []string{"1200 MiB are free", "1500 are needed"}},
-		"no room to compile":     {"go1.26.0", "0", "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=none", []string{"2 problem(s)", "8000 are needed", "4000 are needed"}},
+		"no room to fetch":       {"go1.26.0", "0", "free_disk() { echo 1200; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=", []string{"1200 MiB free", "1500 MiB are required"}},
+		"no room to compile":     {"go1.26.0", "0", "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=none", []string{"2 problem(s)", "8000 MiB are required", "4000 MiB are required"}},
 		"assets without kubectl": {"go1.26.0", "0", roomy, "KUBEBUILDER_ASSETS=/nowhere", []string{"no program kubectl", "unset it"}},
 		"two at once":            {"go1.25.9", port, roomy, "", []string{"2 problem(s)", "Go is go1.25.9", "port " + port}},
 	} {

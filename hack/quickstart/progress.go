@@ -13,14 +13,14 @@ import (
 	"metalfleet.dev/metalfleet/test/fleet"
 )
 
-// readyTimeout bounds the way from a manifest to a ready model: three times
-// what a busy two-core machine was seen to take.
+// readyTimeout is the maximum time from a manifest to a ready model: three
+// times what a busy two-core machine took.
 const readyTimeout = 2 * time.Minute
 
 // waitReady waits until the deployment has want ready replicas, and prints
-// every change on the way with bytes and ETA.
+// every change with bytes and ETA.
 func (s *story) waitReady(ctx context.Context, want int32) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("not within %s", readyTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("timed out after %s", readyTimeout))
 	defer cancel()
 	shown := map[string]string{}
 	show := func(key, line string) {
@@ -62,7 +62,8 @@ func (s *story) look(ctx context.Context) (*v1alpha1.ModelDeployment, []v1alpha1
 	return md, list.Items, nil
 }
 
-// firstTrouble is the message of the first condition that holds things up.
+// firstTrouble returns the message of the first condition that blocks the
+// deployment.
 func firstTrouble(md *v1alpha1.ModelDeployment) string {
 	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionFits, v1alpha1.ConditionPlaced} {
 		c := meta.FindStatusCondition(md.Status.Conditions, kind)
@@ -81,7 +82,7 @@ func sentences(md *v1alpha1.ModelDeployment) string {
 	return out
 }
 
-// describe says where a replica is and how far.
+// describe returns the Mac of a replica and its progress.
 func describe(r *v1alpha1.ModelReplica) string {
 	p := r.Status.Progress
 	if r.Spec.NodeName == "" || p.Stage == "" {

