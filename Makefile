@@ -53,7 +53,7 @@ darwin: ## build and vet every program for an Apple Silicon Mac, and link the en
 	@bash hack/darwin/run.sh '$(VERSION)'
 
 .PHONY: kube
-kube: ## put a local Kubernetes into bin/kube: fetched if possible, else compiled
+kube: ## compile the local Kubernetes of the tests into bin/kube (make quickstart fetches its own if possible)
 	@bash hack/kube.sh
 
 .PHONY: cluster
