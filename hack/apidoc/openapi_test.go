@@ -172,10 +172,10 @@ func TestAFieldThatIsTakenNeedsASchema(t *testing.T) {
 
 func TestWhatARefusalOffersIsTaken(t *testing.T) {
 	r := bodies()["post /v1/rerank"]
-	if _, err := r.harmless("rank_fields", `Leave it out or send ["other"].`); err == nil {
+	if _, err := r.harmless("rank_fields", `Omit it or send ["other"].`); err == nil {
 		t.Error("a refusal offers what is refused too")
 	}
-	got, err := r.harmless("rank_fields", `Leave it out or send ["text"].`)
+	got, err := r.harmless("rank_fields", `Omit it or send ["text"].`)
 	if err != nil || len(got) != 2 {
 		t.Errorf("offered are %v, %v", got, err)
 	}
