@@ -38,8 +38,8 @@ test: kube build ## run every test of every package with the race detector, a re
 .PHONY: build
 build: ## build every program into bin/
 	@mkdir -p bin
-	GOEXPERIMENT=$(ENGINE_EXPERIMENT) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/engine
-	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(filter-out engine,$(PROGRAMS)))
+	$(if $(filter engine,$(PROGRAMS)),GOEXPERIMENT=$(ENGINE_EXPERIMENT) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/engine)
+	$(if $(filter-out engine,$(PROGRAMS)),go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(filter-out engine,$(PROGRAMS))))
 
 .PHONY: mlx
 mlx: ## build the engine with MLX, and the libraries it needs, into bin/mlx (needs g++; fetches the SDK from a wheel)

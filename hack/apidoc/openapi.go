@@ -249,7 +249,7 @@ func (r route) property(name string) (property any, why string, err error) {
 	return s, "", nil
 }
 
-var remedies = regexp.MustCompile(`Omit it or send (.*)\.$`)
+var remedies = regexp.MustCompile(` or send (.*)\.$`)
 
 // harmless are the values that a refusal offers, each of which is taken.
 func (r route) harmless(name, sentence string) ([]any, error) {

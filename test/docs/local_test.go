@@ -200,18 +200,22 @@ func (w *world) manifest(t *testing.T, d document, b pages.Block, dir string) {
 	}
 }
 
-// compare wants the first line of shown output, but for its spacing, among what
-// the block before it printed.
+// compare wants the first line of shown output, and every line of column titles,
+// among what the block before it printed, but for the spacing.
 func compare(t *testing.T, d document, b pages.Block, said string) {
 	t.Helper()
-	squeeze := func(line string) string { return strings.Join(strings.Fields(line), " ") }
-	first, _, _ := strings.Cut(b.Text, "\n")
+	printed := map[string]bool{}
 	for line := range strings.Lines(said) {
-		if squeeze(line) == squeeze(first) {
-			return
+		printed[strings.Join(strings.Fields(line), " ")] = true
+	}
+	n := 0
+	for line := range strings.Lines(b.Text) {
+		line = strings.Join(strings.Fields(line), " ")
+		n++
+		if title := line != "" && line == strings.ToUpper(line); (n == 1 || title) && !printed[line] {
+			t.Errorf("%s:%d: the page shows %q, which the command did not print:\n%s", d.path, b.Line, line, said)
 		}
 	}
-	t.Errorf("%s:%d: the page shows %q, which the command did not print:\n%s", d.path, b.Line, first, said)
 }
 
 // TestABlockThatFailsIsFound: exit codes count, also in the middle.
