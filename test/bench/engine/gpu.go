@@ -25,7 +25,7 @@ func gpuScenario(shape string) scenario.Scenario {
 		About: fmt.Sprintf(`Random weights, 4 bits in groups of 64, bfloat16. Both sides have the same files loaded at once and take turns;
 several rows are measured in every third round. Decoding begins after %d tokens and takes %d; a step is built from the tokens of the one
 before while that still computes, on both sides. Prefill is the time to the first token. One round that does not count compiles the kernels.
-The figures say that the bridge and its layout are right, not how fast a Mac is.`, gpuPrompt, gpuTokens),
+The figures show that the bridge and its layout are right, not how fast a Mac is.`, gpuPrompt, gpuTokens),
 	}
 }
 
@@ -57,7 +57,7 @@ var gpuAsks = []gpuAsk{
 
 func (a gpuAsk) name(side string) string { return fmt.Sprintf("%s %d x %d", side, a.streams, a.prompt) }
 
-// decodes tells asks whose decoding is a figure from those whose prefill is.
+// decodes reports whether the decoding is a figure; otherwise the prefill is.
 func (a gpuAsk) decodes() bool { return a.tokens == gpuTokens }
 
 func runGPU(ctx context.Context, e *scenario.Env, r *report.Report, shape string) (err error) {
