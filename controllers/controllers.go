@@ -171,7 +171,7 @@ func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *s
 	server := &identity.Server{Issuer: issuer}
 	err := mgr.Add(&demand.Server{Ledger: ledger, Address: c.DemandAddress, TLS: server.TLS, Urgent: scaler.Urgent, Log: mgr.GetLogger().WithName("demand")})
 	if err != nil {
-		return nil, fmt.Errorf("figures of gateways: %w", err)
+		return nil, fmt.Errorf("reports of gateways: %w", err)
 	}
 	source := &external.Source{Client: mgr.GetClient(), Figures: scaler.Figures, Now: c.Clock.Now}
 	return scaler, errors.Join(setupExternal(mgr, c, issuer, source), setupKEDA(mgr, c, issuer, source))
@@ -212,7 +212,7 @@ func setupKEDA(mgr ctrl.Manager, c Config, issuer *identity.Issuer, source *exte
 	err = errors.Join(mgr.Add(&keda.Server{Scaler: scaler, Pass: pass, Address: c.KEDAAddress, Certificate: own.Certificate, Log: log}),
 		mgr.Add(&keda.Keeper{Pass: pass, Log: log}))
 	if err != nil {
-		return fmt.Errorf("figures for KEDA: %w", err)
+		return fmt.Errorf("metrics for KEDA: %w", err)
 	}
 	return nil
 }

@@ -245,10 +245,10 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 	good := jointoken.Options{Mac: "mac-1", Namespace: system, Server: server, CA: ca, Again: true}
 	for want, change := range map[string]func(*jointoken.Options){
 		"is joined and alive":                 func(o *jointoken.Options) { o.Again = false },
-		"no MacNode's name":                   func(o *jointoken.Options) { o.Mac = "Mac_1" },
+		"is not a valid MacNode name":         func(o *jointoken.Options) { o.Mac = "Mac_1" },
 		"good for 10m0s to 24h0m0s":           func(o *jointoken.Options) { o.Life = time.Minute },
-		"no address of an API server":         func(o *jointoken.Options) { o.Server = "10.0.0.1:6443" },
-		"holds something that is no certific": func(o *jointoken.Options) { o.CA = []byte("x") },
+		"is not the URL of an API server":     func(o *jointoken.Options) { o.Server = "10.0.0.1:6443" },
+		"contains something other than certi": func(o *jointoken.Options) { o.CA = []byte("x") },
 	} {
 		o := good
 		change(&o)
@@ -258,7 +258,7 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 	}
 	insecure := env.Config()
 	insecure.Insecure, insecure.CAData = true, nil
-	if _, _, err := jointoken.Endpoint(insecure); err == nil || !says(err, "without checking") {
+	if _, _, err := jointoken.Endpoint(insecure); err == nil || !says(err, "does not verify the certificate") {
 		t.Errorf("an API server that nobody checks: %v", err)
 	}
 	var none corev1.Secret

@@ -49,7 +49,7 @@ func TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne(t *testing.T) {
 		s.PriorityClassName = class
 	})
 	d := w.deployment("high", v1alpha1.ConditionAccepted, v1alpha1.ReasonPriorityClassNotFound)
-	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "there is no PriorityClass "+class, "kubectl get priorityclass")
+	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "PriorityClass "+class, "kubectl get priorityclass")
 	w.shared(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 1000})
 
 	d = w.deployment("high", v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempting)

@@ -113,7 +113,7 @@ func TestAnOnDemandReplicaThatIsRefusedWaitsWhereItIs(t *testing.T) {
 	first := w.mac("mac-1", refuse)
 	w.deploy("small", onDemand)
 	d := w.deployment("small", v1alpha1.ConditionDegraded, v1alpha1.ReasonInsufficientRoom)
-	wantContains(t, "Degraded", message(d.Status.Conditions, v1alpha1.ConditionDegraded), "scale down a model that stays loaded on that Mac")
+	wantContains(t, "Degraded", message(d.Status.Conditions, v1alpha1.ConditionDegraded), "scale down an Always model on that Mac")
 	w.mac("mac-2", holding(60*gib)) // not before: whichever Mac finds the weights first gets the replica
 	before := uids(w.replicas("small"))
 	w.pass(time.Minute)

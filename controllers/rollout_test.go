@@ -66,7 +66,7 @@ func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
 		if h == nil || h.Reason != v1alpha1.ReasonCanaryFailed || h.Revision != halted.Status.UpdateRevision || halted.Status.CurrentRevision != first.Status.CurrentRevision {
 			t.Fatalf("%s: %s", name, brief(halted))
 		}
-		wantContains(t, "Progressing", message(halted.Status.Conditions, v1alpha1.ConditionProgressing), "rollout undo "+name, "goes on serving")
+		wantContains(t, "Progressing", message(halted.Status.Conditions, v1alpha1.ConditionProgressing), "rollout undo "+name, "continues to serve")
 		w.eventually(name+": the old revision serves, and nothing of the new one is left", func() error {
 			d, all := w.get(name), w.replicas(name)
 			if len(all) != 1 || all[0].Spec.Revision != first.Status.CurrentRevision || d.Status.ReadyReplicas != 1 {
@@ -232,7 +232,7 @@ func TestASwapGoesOnWhereTheWeightsDoNotFitBefore(t *testing.T) {
 	w.swapped("full", v1alpha1.ReasonDiskFull, fleettest.KeepsBusy)
 	w.eventually("the swap says that nothing is fetched before", func() error {
 		d := w.get("full")
-		if d.Status.Rollout.State != v1alpha1.RolloutSwapping || !strings.Contains(message(d.Status.Conditions, v1alpha1.ConditionProgressing), "they do not fit on its disk beside the old ones") {
+		if d.Status.Rollout.State != v1alpha1.RolloutSwapping || !strings.Contains(message(d.Status.Conditions, v1alpha1.ConditionProgressing), "the disk has no space for both models") {
 			return errors.New(brief(d))
 		}
 		return nil

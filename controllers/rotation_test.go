@@ -142,7 +142,7 @@ func TestTheAuthorityRotates(t *testing.T) {
 	// 1. Both roots are published; the old one signs.
 	w.touch(identity.AnnotationRotate, "1")
 	both := w.wantRoots(2, identity.SecretGateway, "mac-mac-1", "mac-mac-2", "mac-never-came", "mac-late")
-	w.rotationSays("Spreading", "gateways read the next root until")
+	w.rotationSays("Spreading", "gateways have time to read the next root until")
 	if got := w.signedBy(w.joined("mac-1").certificate.Leaf); got != old[0] {
 		t.Errorf("while gateways read the next root, %s signs", got)
 	}

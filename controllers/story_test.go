@@ -161,7 +161,7 @@ func TestTooLargeForEveryMac(t *testing.T) {
 	w.deploy("huge", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "file://huge.gguf" })
 	d := w.deployment("huge", v1alpha1.ConditionFits, v1alpha1.ReasonTooLarge)
 	wantContains(t, "Fits", message(d.Status.Conditions, v1alpha1.ConditionFits),
-		"2 Macs: 2 too small even when empty", "mac-1 can promise 12.0 GiB", "mac-2 can promise 60.0 GiB")
+		"2 Macs: 2 too small even if empty", "mac-1 can reserve 12.0 GiB", "mac-2 can reserve 60.0 GiB")
 	if meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionFits) {
 		t.Error("Fits is true")
 	}

@@ -59,7 +59,7 @@ func files(t *testing.T, patterns ...string) []string {
 // documents are all Markdown files of the repository.
 func documents(t *testing.T) []string {
 	t.Helper()
-	out := files(t, "*.md")
+	out := slices.DeleteFunc(files(t, "*.md"), func(path string) bool { return strings.Contains(path, "testdata/") })
 	if len(out) < 10 {
 		t.Fatalf("only %d documents: %q", len(out), out)
 	}
@@ -121,6 +121,19 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		}
 		if e, ok := Explain(r); ok != explained[r] || ok && e.Meaning == "" {
 			t.Errorf("Explain(%s) = %+v, %v", r, e, ok)
+		}
+	}
+}
+
+func TestEveryErrorCodeIsListed(t *testing.T) {
+	all := constants(t, "api/openai/errors.go", "Code")
+	if len(all) < 15 {
+		t.Fatalf("only %d codes were found", len(all))
+	}
+	text := section(t, "docs/reference/api.md", "## Errors")
+	for _, code := range all { // those of api/agentapi are between gateway and agent
+		if !strings.Contains(text, "`"+code+"`") {
+			t.Errorf("docs/reference/api.md does not list the error code %s", code)
 		}
 	}
 }

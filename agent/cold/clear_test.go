@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -17,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 func TestClearReportsTheBytesFreedOnDisk(t *testing.T) {
@@ -191,8 +191,7 @@ func TestOrphanedNamespacesAreDeleted(t *testing.T) {
 // TestTheOwnerComesBackAfterACrashAtEveryOperation of itself or of an engine:
 // what is on the disk is in the books, nothing half is, and a block is whole.
 func TestTheOwnerComesBackAfterACrashAtEveryOperation(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	for at := int64(1); !t.Failed(); at++ {
 		crashed := false
 		synctest.Test(t, func(t *testing.T) {

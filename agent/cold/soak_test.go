@@ -19,11 +19,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 var (
 	soakFor  = flag.Duration("soak", 2*time.Hour, "how much virtual time TestDayOfTrafficStaysWithinTheLimit runs")
-	soakSeed = flag.Uint64("seed", 0, "of that test's random numbers; 0 takes another each time")
+	soakSeed = flag.Uint64("seed", 0, "seed of its random choices; 0 takes that of package test/seed")
 )
 
 // What a block of the soak is: 256 tokens with 64 bytes each.
@@ -42,13 +43,13 @@ const (
 // and the declared backlog at every disk operation, each block reads back as
 // written, and in the end every block is accounted for.
 func TestDayOfTrafficStaysWithinTheLimit(t *testing.T) {
-	seed := *soakSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
+	from := *soakSeed
+	if from == 0 {
+		from = seed.Of(t)
 	}
-	t.Logf("%s of virtual time, seed %d", *soakFor, seed)
+	t.Logf("%s of virtual time, seed %d", *soakFor, from)
 	synctest.Test(t, func(t *testing.T) {
-		s := &soak{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: faultfs.New(40 << 20)}
+		s := &soak{t: t, r: rand.New(rand.NewPCG(from, 0)), f: faultfs.New(40 << 20)}
 		s.open()
 		s.f.Inject(s.fault)
 		ctx, cancel := context.WithTimeout(t.Context(), *soakFor)

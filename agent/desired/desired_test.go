@@ -52,7 +52,7 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		"the name of a token":               {func(a *v1alpha1.Assignment) { a.TokenRef = strings.Repeat("0a", 32) }, ""},
 		"a tokenRef that is another key":    {func(a *v1alpha1.Assignment) { a.TokenRef = "../tls.key" }, "not a valid reference"},
 		"an unknown state":                  {func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, "does not support"},
-		"a file that leaves its folder":     {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "leaves the model's folder"},
+		"a file that leaves its folder":     {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "outside the model's folder"},
 		"a digest that is not its files'":   {func(a *v1alpha1.Assignment) { a.Model.Digest = "sha256:00" }, "does not match"},
 		"unknown dimensions":                {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize = 0 }, "headSize"},
 		"unknown dimensions, but drained":   {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize, a.Desired = 0, v1alpha1.DesiredDrained }, ""},

@@ -14,18 +14,20 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 var (
 	stepsFlag = flag.Int("steps", 0, "steps of random histories; 0: as many as a test run may take")
-	seedFlag  = flag.Uint64("seed", 0, "seed of the first random history; 0: by the clock")
+	seedFlag  = flag.Uint64("seed", 0, "seed of the first random history; 0 takes that of package test/seed")
 )
 
 // length of one random history. Each begins with an empty Mac and ends with one.
 const length = 400
 
 func TestRandomHistories(t *testing.T) {
-	steps, seed := *stepsFlag, *seedFlag
+	steps, from := *stepsFlag, *seedFlag
 	if steps == 0 {
 		steps = 100_000
 		if raceEnabled {
@@ -35,10 +37,9 @@ func TestRandomHistories(t *testing.T) {
 			steps /= 10
 		}
 	}
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
+	if from == 0 {
+		from = seed.Of(t)
 	}
-	t.Logf("seed %d", seed) // now: a run that is broken off can be told
 	began := time.Now()
 	var next atomic.Int64 // history to play
 	t.Run("workers", func(t *testing.T) {
@@ -50,7 +51,7 @@ func TestRandomHistories(t *testing.T) {
 					if int(i)*length >= steps {
 						return
 					}
-					random(t, seed+uint64(i))
+					random(t, from+uint64(i))
 					if (i+1)%5000 == 0 { // a soak says that it lives
 						fmt.Printf("%d steps in %v\n", (i+1)*length, time.Since(began).Round(time.Second))
 					}
@@ -58,7 +59,7 @@ func TestRandomHistories(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("seed %d: %d steps in %v, %.0f steps/s", seed, steps, time.Since(began).Round(time.Millisecond), float64(steps)/time.Since(began).Seconds())
+	t.Logf("seed %d: %d steps in %v, %.0f steps/s", from, steps, time.Since(began).Round(time.Millisecond), float64(steps)/time.Since(began).Seconds())
 }
 
 // random plays one random history, and shrinks it if it breaks an invariant.

@@ -31,7 +31,7 @@ type Divergence struct {
 }
 
 // GaugeBound is by how much the gauges of an engine may disagree, in bytes: a
-// tenth of the largest, at least 1 GiB and at most the 5 GiB of P18.
+// tenth of the largest, at least 1 GiB and at most 5 GiB.
 func GaugeBound(gauge int64) int64 {
 	return min(5*footprint.GiB, max(footprint.GiB, gauge/10))
 }

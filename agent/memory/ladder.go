@@ -145,7 +145,7 @@ func (e *Enforcer) evict(s sight, d *deeds, reason v1alpha1.ReclaimReason) {
 	e.take(s, d, deficit, anyPriority, spare, reason, e.last.Because)
 }
 
-// take adds victims for a deficit, at most spare ones, and at the pace of M12.
+// take adds victims for a deficit, at most spare ones, one for each Pause.
 func (e *Enforcer) take(s sight, d *deeds, deficit int64, forPriority int32, spare int, reason v1alpha1.ReclaimReason, because string, protect ...Key) {
 	if paced := e.Pause > 0 && reason != v1alpha1.ReclaimEmergency; paced {
 		if !e.lastVictim.IsZero() && s.Now.Sub(e.lastVictim) < e.Pause {

@@ -452,12 +452,12 @@ func TestVerdicts(t *testing.T) {
 		reason string
 		avoid  time.Duration
 	}{
-		"other bytes":     {fmt.Errorf("copy: %w", mismatch), reasonLied, 24 * time.Hour},
-		"too slow":        {&download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Err: errSlow}, reasonSlow, 10 * time.Minute},
-		"busy":            {&download.Error{Status: 503}, reasonRefused, 0},
-		"the grant ended": {&download.Error{Status: 403}, reasonRefused, time.Minute},
-		"not there":       {&download.Error{Status: 404}, reasonRefused, time.Minute},
-		"cut":             {errors.New("connection reset"), reasonGone, time.Minute},
+		"other bytes":       {fmt.Errorf("copy: %w", mismatch), reasonLied, 24 * time.Hour},
+		"too slow":          {&download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Err: errSlow}, reasonSlow, 10 * time.Minute},
+		"busy":              {&download.Error{Status: 503}, reasonRefused, 0},
+		"the grant expired": {&download.Error{Status: 403}, reasonRefused, time.Minute},
+		"not there":         {&download.Error{Status: 404}, reasonRefused, time.Minute},
+		"cut":               {errors.New("connection reset"), reasonGone, time.Minute},
 	} {
 		if reason, avoid := verdict(tc.err); reason != tc.reason || avoid != tc.avoid {
 			t.Errorf("%s: %s for %s", name, reason, avoid)

@@ -160,7 +160,7 @@ func TestMessagesErrorsHaveAnthropicsShape(t *testing.T) {
 func TestBrokenMessagesStreamEndsWithAnErrorEvent(t *testing.T) {
 	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the Mac is short of memory"})))
 	_, got := p.message(`,"stream":true`, agentapi.HeaderRequestID, "id-1")
-	const end = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"The request was ended: the Mac is short of memory. Send it again.\"},\"request_id\":\"id-1\"}\n\n"
+	const end = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"The request was aborted: the Mac is short of memory. Send it again.\"},\"request_id\":\"id-1\"}\n\n"
 	if !strings.HasSuffix(got, end) || strings.Contains(got, "message_stop") || strings.Contains(got, "message_delta") {
 		t.Errorf("%s", got)
 	}

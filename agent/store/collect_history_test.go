@@ -6,19 +6,18 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 // TestRandomHistoriesOfADiskThatFillsUp: models that share files come, are used,
 // pinned, claimed and collected, over restarts. What is wanted stays, the mark is
 // kept as far as that allows, every byte is counted once, and every file is right.
 func TestRandomHistoriesOfADiskThatFillsUp(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	repo, base := repository()
 	recs := family(repo, base, 10)

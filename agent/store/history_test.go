@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 // TestRandomHistories plays random orders against a store and a plain model of
 // it: a set of digests, and how many holds each has.
 func TestRandomHistories(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	contents := map[string][]byte{}
 	w := newWorld(t)

@@ -1,13 +1,14 @@
 // Package agentapi is the contract between the gateway and the agents: TLS
-// identities, paths, headers and the codes by which an agent says that another
-// Mac may be tried.
+// identities, paths, headers, and the error codes that allow a retry on another
+// Mac.
 //
-// It owns who may speak to whom: an agent proves with a server certificate
+// It owns the authentication rules: an agent proves with a server certificate
 // that it is the Mac of that name; a gateway proves with a client certificate
-// that it is a gateway; no certificate is good for both. What Macs copy from one
-// another has a protocol of its own, and needs the operator's grant. It refuses nothing
-// itself: the standard library's TLS does, with the configurations made here.
-// The bodies on this port are those of package openai.
+// that it is a gateway; no certificate serves both purposes. Copying weights
+// between Macs uses a separate protocol and requires a grant from the operator.
+// The package rejects no peer itself: the standard library's TLS does, with the
+// configurations made here. The request bodies on this port are those of
+// package openai.
 //
 // Start reading at ServerTLS and ClientTLS, then Grant.
 package agentapi
@@ -28,55 +29,60 @@ import (
 	"strings"
 )
 
-// DefaultPort is the agent's one port.
+// DefaultPort is the agent's only port.
 const DefaultPort = 7443
 
 // Headers between gateway and agent.
 const (
 	// HeaderReplica carries the UID of the replica that the gateway picked.
 	HeaderReplica = "X-Metalfleet-Replica"
-	// HeaderEpoch carries its epoch; an agent that holds another one refuses.
+	// HeaderEpoch carries the epoch of the replica; an agent with another epoch
+	// refuses the request.
 	HeaderEpoch = "X-Metalfleet-Epoch"
-	// HeaderMac on an answer names the Mac that served it.
+	// HeaderMac on a response names the Mac that served it.
 	HeaderMac = "X-Metalfleet-Mac"
-	// HeaderRequestID follows a request through gateway, agent and engine.
+	// HeaderRequestID identifies a request in the gateway, the agent and the
+	// engine.
 	HeaderRequestID = "X-Request-Id"
-	// HeaderRetryable on an error answer says that nothing was done and another
-	// replica may be tried: "true" or absent.
+	// HeaderRetryable with the value "true" on an error response marks a
+	// request that had no effect and may be retried on another replica.
 	HeaderRetryable = "X-Metalfleet-Retryable"
-	// HeaderModel on a request to an agent is what its answer is to call the model,
-	// where its client asked for the names of another deployment; on a client's
-	// answer it is the deployment that answered then, as NAMESPACE/NAME.
+	// HeaderModel on a request to an agent is the model name to use in the
+	// response, when the client addressed another deployment. On a response to
+	// a client it is the deployment that answered, as NAMESPACE/NAME.
 	HeaderModel = "X-Metalfleet-Model"
-	// HeaderQueuePosition and HeaderQueueETA (seconds) on an answer say where its
-	// request stood in the gateway's waiting room when it entered, and how long
-	// that was thought to take; HeaderQueueSeconds how long it took.
+	// HeaderQueuePosition and HeaderQueueETA (seconds) on a response are the
+	// position of the request when it entered the gateway's queue, and the
+	// estimated wait. HeaderQueueSeconds is the actual wait.
 	HeaderQueuePosition = "X-Metalfleet-Queue-Position"
 	HeaderQueueETA      = "X-Metalfleet-Queue-Eta"
 	HeaderQueueSeconds  = "X-Metalfleet-Queue-Seconds"
-	// HeaderTimeout on a client's request says in how many seconds its answer must
-	// have ended.
+	// HeaderTimeout on a client's request is the time, in seconds, within which
+	// the response must be complete.
 	HeaderTimeout = "X-Metalfleet-Timeout"
-	// HeaderOwner names whose a request is, by the API key that the gateway let in;
-	// without it, it is everybody's.
+	// HeaderOwner identifies the owner of a request by the API key that the
+	// gateway accepted. Without the header, all requests share one owner.
 	HeaderOwner = "X-Metalfleet-Owner"
-	// HeaderPriority is the most urgent priority that the request may have, and
-	// its own where its body names none: that of the client's API key.
+	// HeaderPriority is the highest priority that the request may have, and its
+	// default: that of the client's API key.
 	HeaderPriority = "X-Metalfleet-Priority"
-	// HeaderTokens on a whole answer, and in the trailer of a stream, counts its
-	// prompt and its text, as "12+34", whether the client asked for usage or not.
+	// HeaderTokens on a complete response, and in the trailer of a stream, is
+	// the number of prompt and output tokens, in the form "12+34". It is sent
+	// even when the client did not request usage.
 	HeaderTokens = "X-Metalfleet-Tokens"
 )
 
-// maxTokens of a prompt or an answer; a header that says more is not believed.
+// maxTokens is the maximum number of tokens of a prompt or an output; a header
+// with more is ignored.
 const maxTokens = 1 << 31
 
-// SetTokens says what an answer used, under a header of that name.
+// SetTokens writes HeaderTokens under the given header name.
 func SetTokens(h http.Header, name string, prompt, text int) {
 	h.Set(name, fmt.Sprintf("%d+%d", prompt, text))
 }
 
-// Tokens is the sum that HeaderTokens says; ok is false where it says none.
+// Tokens returns the sum of the counts in HeaderTokens; ok is false when the
+// header is missing or invalid.
 func Tokens(h http.Header) (sum int64, ok bool) {
 	prompt, text, _ := strings.Cut(h.Get(HeaderTokens), "+")
 	for _, part := range []string{prompt, text} {
@@ -89,36 +95,38 @@ func Tokens(h http.Header) (sum int64, ok bool) {
 	return sum, true
 }
 
-// PathHealth answers 204 on the agent's port while it takes requests.
+// PathHealth returns 204 on the agent's port while it accepts requests.
 const PathHealth = "/metalfleet/v1/health"
 
-// MaxBodyBytes bounds a request body at the gateway and at the agent alike: the
-// longest context of text, with room for escapes, far below one wire message.
+// MaxBodyBytes is the maximum size of a request body at the gateway and at the
+// agent: the longest context as text, with room for escapes, and much smaller
+// than the maximum message size of the wire protocol.
 const MaxBodyBytes = 16 << 20
 
-// Error codes of an agent that are not the model's own answer. All of them come
-// before the first byte of a body and with HeaderRetryable.
+// Error codes of an agent, as opposed to errors of the model. The agent sends
+// them before the first byte of a body, together with HeaderRetryable.
 const (
 	// CodeReplicaNotHere: this Mac does not hold that replica and epoch (503).
 	CodeReplicaNotHere = "replica_not_here"
-	// CodeReplicaNotReady: it is loading, draining or backing off (503).
+	// CodeReplicaNotReady: the replica is loading, draining or backing off
+	// (503).
 	CodeReplicaNotReady = "replica_not_ready"
 	// CodeEngineLost: the engine ended while the request waited (502).
 	CodeEngineLost = "engine_lost"
-	// CodeQueueFull: too many requests wait there (503).
+	// CodeQueueFull: the replica's queue is full (503).
 	CodeQueueFull = "queue_full"
 )
 
 // GatewayName is the DNS name in a gateway's client certificate.
 const GatewayName = "gateway.metalfleet.dev"
 
-// MacServerName is the DNS name in the certificate of the Mac called name.
+// MacServerName returns the DNS name in the certificate of the Mac called name.
 func MacServerName(name string) string { return name + macDomain }
 
-// ServerTLS is how an agent listens: TLS 1.3, its own certificate for clients
-// that mean this Mac, and client certificates of roots that name a gateway.
-// getCertificate is asked at every handshake, so that a renewed certificate
-// needs no restart.
+// ServerTLS returns the TLS configuration of an agent's listener: TLS 1.3, the
+// agent's certificate for clients that name this Mac, and client certificates
+// under roots that identify a gateway. getCertificate is called for every
+// handshake, so that a renewed certificate takes effect without a restart.
 func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -132,7 +140,8 @@ func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 		},
 		ClientAuth: tls.RequireAndVerifyClientCert,
 		ClientCAs:  roots,
-		// A session taken up again would outlive the authority that vouched for it.
+		// A resumed session would outlive the authority that signed its
+		// certificate.
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
@@ -146,20 +155,20 @@ func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 	}
 }
 
-// meant wants a client that names the Mac of the certificate: who means another
-// one, or does not say whom, would get answers of the wrong Mac.
+// meant accepts only clients that name the Mac of the certificate. A client
+// that names another Mac, or none, would receive responses of the wrong Mac.
 func meant(hello *tls.ClientHelloInfo, c *tls.Certificate) error {
 	if hello.ServerName == "" {
-		return errors.New("client does not say which Mac it means")
+		return errors.New("client does not name a Mac (TLS server name)")
 	}
 	if err := hello.SupportsCertificate(c); err != nil {
-		return fmt.Errorf("client means %q: %w", hello.ServerName, err)
+		return fmt.Errorf("client requests Mac %q: %w", hello.ServerName, err)
 	}
 	return nil
 }
 
-// ClientTLS is how a gateway dials the Mac called mac, whatever its address:
-// only a certificate with that Mac's name under roots is accepted.
+// ClientTLS returns the TLS configuration for dialing the Mac called mac at any
+// address: it accepts only a certificate with that Mac's name under roots.
 func ClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool, mac string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -172,13 +181,14 @@ func ClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 	}
 }
 
-// MaxRoots is how many roots anybody trusts at a time: two while one takes over
-// from another, with room.
+// MaxRoots is the maximum number of trusted roots: two during a rotation, and
+// some room.
 const MaxRoots = 8
 
-// Roots reads the roots to trust, in PEM, with the fingerprints by which they
-// are told apart. A bundle that holds anything else, or nothing, is refused: who
-// trusts a part of what was meant would refuse others later, one by one.
+// Roots parses the trusted roots in PEM and returns them with their
+// fingerprints. It rejects a bundle that is empty or contains anything else,
+// because a client that trusts only a part of the intended roots would fail
+// later, one server at a time.
 func Roots(bundle []byte) (*x509.CertPool, []string, error) {
 	certs, err := RootCertificates(bundle)
 	if err != nil {
@@ -192,36 +202,37 @@ func Roots(bundle []byte) (*x509.CertPool, []string, error) {
 	return pool, fingerprints, nil
 }
 
-// RootCertificates are the roots of Roots themselves, each once.
+// RootCertificates returns the certificates that Roots parses, without
+// duplicates.
 func RootCertificates(bundle []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := bytes.TrimSpace(bundle); len(rest) > 0; rest = bytes.TrimSpace(rest) {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return nil, errors.New("the roots to trust hold something that is no certificate")
+			return nil, errors.New("the trusted roots contain something other than certificates")
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("a root to trust: %w", err)
+			return nil, fmt.Errorf("parse trusted root: %w", err)
 		}
 		if !slices.ContainsFunc(certs, cert.Equal) {
 			certs = append(certs, cert)
 		}
 	}
 	if n := len(certs); n == 0 || n > MaxRoots {
-		return nil, fmt.Errorf("there are %d roots to trust, want 1 to %d", n, MaxRoots)
+		return nil, fmt.Errorf("there are %d trusted roots, want 1 to %d", n, MaxRoots)
 	}
 	return certs, nil
 }
 
-// Fingerprint is the SHA-256 of a certificate, in hex.
+// Fingerprint returns the SHA-256 digest of a certificate, in hex.
 func Fingerprint(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.Raw)
 	return hex.EncodeToString(sum[:])
 }
 
-// RequestID is the id that a request travels with: the one that its sender
-// gave, where it is fit for logs and headers, or else a new one.
+// RequestID returns the id of a request: the one that the sender provided, if
+// it is fit for logs and headers, or else a new one.
 func RequestID(given string) string {
 	if len(given) > 0 && len(given) <= 128 && strings.IndexFunc(given, unfit) < 0 {
 		return given

@@ -16,27 +16,27 @@ import (
 	"time"
 )
 
-// What one Mac copies from another, its neighbour, goes over connections of
-// their own protocol. A Mac's certificate opens no other connection to a Mac's
-// port, nothing but weights is to be had over one, and no weights over another.
+// Macs copy weights from their peers over connections with a protocol of their
+// own. A Mac's certificate opens no other connection to a Mac's port, such a
+// connection serves only weights, and other connections serve no weights.
 const (
-	// ProtoWeights is offered in the handshake (ALPN) by a Mac that means it; what
-	// is spoken then is HTTP/1.1.
+	// ProtoWeights is the ALPN protocol that a Mac offers to copy weights; the
+	// protocol inside is HTTP/1.1.
 	ProtoWeights = "metalfleet-weights/1"
-	// PathWeights begins the path of a file; WeightsPath has the rest.
+	// PathWeights is the prefix of the path of a file; see WeightsPath.
 	PathWeights = "/metalfleet/v1/weights/"
 	// HeaderGrant carries the operator's grant.
 	HeaderGrant = "X-Metalfleet-Grant"
-	// HeaderFetched on a refusal (503) says how many bytes of the weights are here:
-	// they are being fetched.
+	// HeaderFetched on a refusal (503) is the number of bytes that a download
+	// in progress has completed.
 	HeaderFetched = "X-Metalfleet-Fetched"
 )
 
-// WeightsPath is where a Mac gives the file of that SHA-256 (hex) among the
-// weights of that digest.
+// WeightsPath returns the path of the file with that SHA-256 digest (hex) in
+// the weights with that digest.
 func WeightsPath(digest, sha256 string) string { return PathWeights + digest + "/" + sha256 }
 
-// CutWeightsPath is its reverse.
+// CutWeightsPath parses a path that WeightsPath returned.
 func CutWeightsPath(path string) (digest, sha256 string, ok bool) {
 	rest, ok := strings.CutPrefix(path, PathWeights)
 	if !ok {
@@ -46,38 +46,39 @@ func CutWeightsPath(path string) (digest, sha256 string, ok bool) {
 	return digest, sha256, ok && digest != "" && sha256 != "" && !strings.Contains(sha256, "/")
 }
 
-// MaxGrantLife is the longest that a grant is good for; one that says more is
-// refused.
+// MaxGrantLife is the maximum validity of a grant; a longer one is rejected.
 const MaxGrantLife = 24 * time.Hour
 
-// maxGrant is the most characters of a grant that is looked at.
+// maxGrant is the maximum length of a grant, in characters.
 const maxGrant = 2048
 
-// grantContext stands before what is signed. A root of the authority signs
-// certificates too, which begin with another byte.
+// grantContext precedes the signed data. A root of the authority also signs
+// certificates, which begin with another byte.
 const grantContext = "metalfleet weights grant v1\n"
 
-// Grant is the operator's word that one Mac may read weights of another.
+// Grant is the operator's permission for one Mac to read weights from another.
 type Grant struct {
-	// Giver is the Mac that is asked, Asker the one that may ask.
+	// Giver is the Mac that serves the weights, Asker the one that may read
+	// them.
 	Giver string `json:"giver"`
 	Asker string `json:"asker"`
-	// Digest of the weights, and the Source that they must have come from: who
-	// only knows a digest, or names it at a source of his own, gets nothing.
+	// Digest identifies the weights, and Source is where they must have been
+	// downloaded from: knowing a digest, or naming it at another source, is not
+	// enough to read them.
 	Digest string `json:"digest"`
 	Source string `json:"source"`
-	// Issued and Expires in seconds since 1970.
+	// Issued and Expires are in seconds since 1970.
 	Issued  int64 `json:"issued"`
 	Expires int64 `json:"expires"`
 }
 
-// Same says that two grants differ in their times alone.
+// Same reports whether two grants differ only in their times.
 func (g Grant) Same(o Grant) bool {
 	g.Issued, g.Expires = o.Issued, o.Expires
 	return g == o
 }
 
-// Sign writes the grant down with the key of a root.
+// Sign encodes the grant and signs it with the key of a root.
 func (g Grant) Sign(key *ecdsa.PrivateKey) (string, error) {
 	payload, err := json.Marshal(g)
 	if err != nil {
@@ -95,11 +96,11 @@ func (g Grant) Sign(key *ecdsa.PrivateKey) (string, error) {
 	return text, nil
 }
 
-// errGrant says that a grant is not one of this fleet's operator.
-var errGrant = errors.New("the grant was not signed by a root that is trusted here")
+// errGrant is returned for a grant that this fleet's operator did not sign.
+var errGrant = errors.New("the grant is not signed by a trusted root")
 
-// ReadGrant wants a grant that one of the roots signed and that is good now.
-// What it is good for is the caller's to compare.
+// ReadGrant returns a grant that one of the roots signed and that is valid now.
+// The caller must check what the grant permits.
 func ReadGrant(text string, roots []*x509.Certificate, now time.Time) (Grant, error) {
 	var g Grant
 	payload, signature, cut := strings.Cut(text, ".")
@@ -124,16 +125,16 @@ func ReadGrant(text string, roots []*x509.Certificate, now time.Time) (Grant, er
 	expires := time.Unix(g.Expires, 0)
 	switch {
 	case expires.Sub(time.Unix(g.Issued, 0)) > MaxGrantLife:
-		return g, fmt.Errorf("the grant is for longer than %s", MaxGrantLife)
+		return g, fmt.Errorf("the grant is valid for longer than %s", MaxGrantLife)
 	case !now.Before(expires):
-		return g, fmt.Errorf("the grant ended at %s", expires.UTC().Format(time.RFC3339))
+		return g, fmt.Errorf("the grant expired at %s", expires.UTC().Format(time.RFC3339))
 	}
 	return g, nil
 }
 
 const macDomain = ".mac.metalfleet.dev"
 
-// MacOf is the Mac that a certificate names, and nothing beside it.
+// MacOf returns the Mac that a certificate names, and no other name.
 func MacOf(c *x509.Certificate) (string, bool) {
 	if len(c.DNSNames) != 1 {
 		return "", false
@@ -142,12 +143,12 @@ func MacOf(c *x509.Certificate) (string, bool) {
 	return name, ok && name != "" && !strings.Contains(name, ".")
 }
 
-// VerifyMac wants the certificate of a Mac that one of the roots signed, and
-// says which one it is.
+// VerifyMac checks that one of the roots signed the certificate of a Mac, and
+// returns the name of the Mac.
 func VerifyMac(c *x509.Certificate, roots *x509.CertPool) (string, error) {
 	name, ok := MacOf(c)
 	if !ok {
-		return "", fmt.Errorf("certificate of %q is no Mac's", c.Subject.CommonName)
+		return "", fmt.Errorf("certificate of %q is not a Mac's", c.Subject.CommonName)
 	}
 	if _, err := c.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		return "", fmt.Errorf("certificate of Mac %s: %w", name, err)
@@ -155,12 +156,14 @@ func VerifyMac(c *x509.Certificate, roots *x509.CertPool) (string, error) {
 	return name, nil
 }
 
-// WeightsServerTLS is how an agent listens for other Macs, those that offer
-// ProtoWeights: TLS 1.3 and their own certificates, and no gateway's.
+// WeightsServerTLS returns the TLS configuration of an agent's listener for
+// other Macs, which offer ProtoWeights: TLS 1.3 and certificates of Macs, not
+// of gateways.
 func WeightsServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
 	c := ServerTLS(getCertificate, roots)
 	c.NextProtos = []string{"http/1.1"}
-	// A Mac's certificate is a server's, which the library's own look refuses.
+	// A Mac's certificate is a server certificate, which the library's own
+	// check rejects.
 	c.ClientAuth = tls.RequireAnyClientCert
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		if len(s.PeerCertificates) == 0 {
@@ -172,15 +175,16 @@ func WeightsServerTLS(getCertificate func() (*tls.Certificate, error), roots *x5
 	return c
 }
 
-// WeightsClientTLS is how a Mac dials its neighbour called mac.
+// WeightsClientTLS returns the TLS configuration for dialing the peer called
+// mac.
 func WeightsClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool, mac string) *tls.Config {
 	c := ClientTLS(getCertificate, roots, mac)
 	c.NextProtos = []string{ProtoWeights, "http/1.1"}
 	return c
 }
 
-// OverWeights says that a request came from another Mac, and from which: its
-// certificate passes no handshake but that of WeightsServerTLS.
+// OverWeights reports whether a request came from another Mac, and returns its
+// name: only the handshake of WeightsServerTLS accepts a Mac's certificate.
 func OverWeights(r *http.Request) (mac string, ok bool) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return "", false

@@ -7,40 +7,43 @@ import (
 	"strings"
 )
 
-// DefaultTunnelPort is where gateways take tunnels.
+// DefaultTunnelPort is the port on which gateways accept tunnels.
 const DefaultTunnelPort = 7444
 
-// Before TLS, in which the gateway is the client as it is everywhere, each end
-// says one line: the agent whose certificate the gateway must find, the gateway
-// which of several it is, so that an agent has one tunnel to each. Neither is
-// proven by that; TLS proves the first, and the second decides nothing else.
+// Before TLS, in which the gateway is the client as on every connection, each
+// end sends one line: the agent sends the name of the Mac whose certificate the
+// gateway must verify, and the gateway sends its own name, so that an agent
+// keeps one tunnel to each gateway. The lines prove nothing: TLS proves the
+// first name, and the second only identifies the gateway.
 const (
 	tunnelHello = "metalfleet-tunnel/1 "
 	tunnelReply = "metalfleet-gateway/1 "
-	// maxTunnelName bounds both names: a Mac's is a DNS label.
+	// maxTunnelName is the maximum length of both names: a Mac's name is a DNS
+	// label.
 	maxTunnelName = 63
 )
 
-// ErrNoTunnel says that something else is at the other end than a tunnel has.
-var ErrNoTunnel = errors.New("not the other end of a tunnel")
+// ErrNoTunnel is returned when the other end does not speak the tunnel
+// protocol.
+var ErrNoTunnel = errors.New("the peer does not speak the tunnel protocol")
 
 // SayTunnel begins a tunnel of the Mac called mac.
 func SayTunnel(w io.Writer, mac string) error { return sayTunnel(w, tunnelHello, mac) }
 
-// HearTunnel reads which Mac says that it opened a tunnel, and not a byte more.
-// Nothing is proven by it.
+// HearTunnel reads the name of the Mac that opened a tunnel, and not a byte
+// more. The name is not verified.
 func HearTunnel(r io.Reader) (mac string, err error) { return hearTunnel(r, tunnelHello) }
 
-// SayGateway tells an agent which gateway its tunnel came to.
+// SayGateway sends the gateway's name to the agent that opened a tunnel.
 func SayGateway(w io.Writer, gateway string) error { return sayTunnel(w, tunnelReply, gateway) }
 
-// HearGateway reads which gateway a tunnel came to, and not a byte more. Nothing
-// is proven by it.
+// HearGateway reads the name of the gateway at the other end of a tunnel, and
+// not a byte more. The name is not verified.
 func HearGateway(r io.Reader) (gateway string, err error) { return hearTunnel(r, tunnelReply) }
 
 func sayTunnel(w io.Writer, as, name string) error {
 	if !tunnelName(name) {
-		return fmt.Errorf("%w: %q is no name: lower-case letters, digits and hyphens, at most %d", ErrNoTunnel, name, maxTunnelName)
+		return fmt.Errorf("%w: %q is not a valid name; want lower-case letters, digits and hyphens, at most %d", ErrNoTunnel, name, maxTunnelName)
 	}
 	_, err := io.WriteString(w, as+name+"\n")
 	return err
@@ -64,7 +67,7 @@ func hearTunnel(r io.Reader, as string) (name string, err error) {
 	return "", ErrNoTunnel
 }
 
-// tunnelName says that a name can be a Mac's or a gateway's.
+// tunnelName reports whether a name can be that of a Mac or a gateway.
 func tunnelName(name string) bool {
 	return len(name) > 0 && len(name) <= maxTunnelName && strings.IndexFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'

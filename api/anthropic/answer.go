@@ -16,8 +16,8 @@ const (
 	StopToolUse   = "tool_use"
 )
 
-// Usage counts the tokens of a message. Those that came out of a cache are not
-// among InputTokens.
+// Usage counts the tokens of a message. InputTokens does not include the tokens
+// that were read from a cache.
 type Usage struct {
 	InputTokens              int `json:"input_tokens"`
 	CacheCreationInputTokens int `json:"cache_creation_input_tokens"`
@@ -25,13 +25,12 @@ type Usage struct {
 	OutputTokens             int `json:"output_tokens"`
 }
 
-// NewUsage counts prompt tokens, of which some were cached, and those of the
-// answer.
+// NewUsage counts prompt tokens, of which some were cached, and output tokens.
 func NewUsage(prompt, cached, output int) Usage {
 	return Usage{InputTokens: prompt - cached, CacheReadInputTokens: cached, OutputTokens: output}
 }
 
-// MessageAnswer is the whole answer of /v1/messages.
+// MessageAnswer is the non-streamed response of /v1/messages.
 type MessageAnswer struct {
 	ID           string        `json:"id"`
 	Type         string        `json:"type"`
@@ -43,7 +42,7 @@ type MessageAnswer struct {
 	Usage        Usage         `json:"usage"`
 }
 
-// AnswerBlock is a block of an answer, or what is added to one.
+// AnswerBlock is a content block of a response, or a delta of one.
 type AnswerBlock struct {
 	Type      string          `json:"type"`
 	Text      *string         `json:"text,omitempty"`
@@ -52,30 +51,30 @@ type AnswerBlock struct {
 	ID        string          `json:"id,omitempty"`
 	Name      string          `json:"name,omitempty"`
 	Input     json.RawMessage `json:"input,omitempty"`
-	// PartialJSON adds to the input.
+	// PartialJSON is appended to the input.
 	PartialJSON *string `json:"partial_json,omitempty"`
 }
 
-// TextBlock, ThinkingBlock and ToolUseBlock are the blocks of an answer. What a
-// model thinks is not signed.
+// TextBlock, ThinkingBlock and ToolUseBlock create the content blocks of a
+// response. Thinking is not signed.
 func TextBlock(text string) AnswerBlock { return AnswerBlock{Type: BlockText, Text: &text} }
 
-// ThinkingBlock is what the model thought.
+// ThinkingBlock creates a block with the model's thinking.
 func ThinkingBlock(text string) AnswerBlock {
 	return AnswerBlock{Type: BlockThinking, Thinking: &text, Signature: new(string)}
 }
 
-// ToolUseBlock is a call of a tool with an id of its own.
+// ToolUseBlock creates a tool call with a new id.
 func ToolUseBlock(name string, input json.RawMessage) AnswerBlock {
 	return AnswerBlock{Type: BlockToolUse, ID: newID("toolu_"), Name: name, Input: input}
 }
 
-// CountAnswer is the answer of /v1/messages/count_tokens.
+// CountAnswer is the response of /v1/messages/count_tokens.
 type CountAnswer struct {
 	InputTokens int `json:"input_tokens"`
 }
 
-// NewID makes the id of an answer.
+// NewID generates the id of a response.
 func NewID() string { return newID("msg_") }
 
 func newID(prefix string) string {
@@ -84,19 +83,19 @@ func newID(prefix string) string {
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// Answer builds the responses to one request, streamed or whole. The events of a
-// stream come in this order: Opening once; Text, Thinking, Call and Input for each
-// piece; Finish once. It is for one stream.
+// Answer builds the response to one request, streamed or not. The events of a
+// stream come in this order: Opening once; Text, Thinking, Call and Input for
+// each delta; Finish once. An Answer serves one stream.
 type Answer struct {
 	ID, Model string
-	// PromptTokens are known before the answer begins.
+	// PromptTokens is known before the response begins.
 	PromptTokens int
-	// open is the type of the block under way, which is that of index.
+	// open is the type of the current block, which has index index.
 	open  string
 	index int
 }
 
-// Stop is why an answer ended: Reason, and for StopSequence which one it was.
+// Stop is why a response ended: Reason, and for StopSequence the sequence.
 type Stop struct{ Reason, Sequence string }
 
 func (s Stop) sequence() *string {
@@ -106,7 +105,7 @@ func (s Stop) sequence() *string {
 	return &s.Sequence
 }
 
-// Whole is the response that is not streamed.
+// Whole returns the non-streamed response.
 func (a *Answer) Whole(blocks []AnswerBlock, stop Stop, u Usage) MessageAnswer {
 	m := a.message(u)
 	m.Content = append(m.Content, blocks...)
@@ -155,8 +154,8 @@ type bare struct {
 	Type string `json:"type"`
 }
 
-// Opening begins a stream. How much of the prompt was cached is not known yet;
-// Finish says it.
+// Opening begins a stream. The number of cached tokens is not known yet; Finish
+// reports it.
 func (a *Answer) Opening() []openai.NamedEvent {
 	return []openai.NamedEvent{{Name: "message_start", Data: messageStart{"message_start", a.message(NewUsage(a.PromptTokens, 0, 0))}}, {Name: "ping", Data: bare{"ping"}}}
 }
@@ -166,22 +165,22 @@ func (a *Answer) Text(text string) []openai.NamedEvent {
 	return append(a.begin(TextBlock("")), a.adds(AnswerBlock{Type: "text_delta", Text: &text}))
 }
 
-// Thinking adds to what the model thinks.
+// Thinking adds to the model's thinking.
 func (a *Answer) Thinking(text string) []openai.NamedEvent {
 	return append(a.begin(ThinkingBlock("")), a.adds(AnswerBlock{Type: "thinking_delta", Thinking: &text}))
 }
 
-// Call begins a call of a tool.
+// Call begins a tool call.
 func (a *Answer) Call(name string) []openai.NamedEvent {
 	return a.begin(ToolUseBlock(name, json.RawMessage("{}")))
 }
 
-// Input adds to the input of the call that began last.
+// Input adds to the input of the most recent call.
 func (a *Answer) Input(text string) []openai.NamedEvent {
 	return []openai.NamedEvent{a.adds(AnswerBlock{Type: "input_json_delta", PartialJSON: &text})}
 }
 
-// begin begins a block, unless one of its type is under way that it goes on.
+// begin begins a block, unless a block of its type is open and can continue.
 func (a *Answer) begin(b AnswerBlock) []openai.NamedEvent {
 	if a.open == b.Type && b.Type != BlockToolUse {
 		return nil
@@ -195,7 +194,7 @@ func (a *Answer) adds(delta AnswerBlock) openai.NamedEvent {
 	return openai.NamedEvent{Name: "content_block_delta", Data: blockDelta{"content_block_delta", a.index, delta}}
 }
 
-// close ends the block under way.
+// close ends the current block.
 func (a *Answer) close() []openai.NamedEvent {
 	if a.open == "" {
 		return nil

@@ -1,24 +1,25 @@
-// Package anthropic holds the wire types of the Anthropic-compatible API: POST
-// /v1/messages and POST /v1/messages/count_tokens.
+// Package anthropic defines the wire types of the Anthropic-compatible API:
+// POST /v1/messages and POST /v1/messages/count_tokens.
 //
-// It owns the strict decoding of requests, the whole answer and the events of a
-// streamed one, and the shape of errors. It refuses to drop anything silently,
-// as package openai does: a field or a block is honoured, changes nothing of the
-// answer, or is refused by its name.
+// It owns the strict decoding of requests, the responses and stream events, and
+// the format of errors. Like package openai, it ignores nothing silently: a
+// field or a block is applied, has no effect on the response, or is rejected by
+// name.
 //
 // Start reading at Decode, then Answer and ErrorBody.
 package anthropic
 
-// HeaderVersion names the version of the API that a client speaks, Version the
-// one that is spoken here.
+// HeaderVersion is the header for the API version of a client; Version is the
+// version that this package implements.
 const (
 	HeaderVersion = "Anthropic-Version"
 	Version       = "2023-06-01"
-	// VersionNext is what the official clients of October 2026 and later send. Of
-	// what it changed, a request that is taken shows nothing: it took sampling
-	// parameters away, which stay honoured here.
+	// VersionNext is the version that official clients send since October 2026.
+	// Requests that are accepted look the same in both versions; it removed
+	// sampling parameters, which this package still accepts.
 	VersionNext = "2026-10-21"
-	// HeaderRequestID on an answer is how Anthropic's clients find the request's id.
+	// HeaderRequestID is the response header in which Anthropic's clients
+	// expect the request id.
 	HeaderRequestID = "Request-Id"
 	// HeaderKey carries an API key, as Anthropic's clients send it.
 	HeaderKey = "X-Api-Key"

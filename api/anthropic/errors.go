@@ -6,7 +6,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// errorBody is an error as Anthropic's clients know it.
+// errorBody is the error format of the Anthropic API.
 type errorBody struct {
 	Type      string      `json:"type"`
 	Error     errorDetail `json:"error"`
@@ -18,7 +18,7 @@ type errorDetail struct {
 	Message string `json:"message"`
 }
 
-// errorType is Anthropic's word for a status.
+// errorType returns Anthropic's error type for an HTTP status.
 func errorType(status int) string {
 	switch status {
 	case http.StatusUnauthorized:
@@ -42,8 +42,8 @@ func errorType(status int) string {
 	return "invalid_request_error"
 }
 
-// ErrorBody is the body of an answer that is an error; id is the request's, and
-// may be unknown.
+// ErrorBody returns the body of an error response; id is the id of the request
+// and may be empty.
 func ErrorBody(e *openai.Error, id string) ([]byte, error) {
 	b := errorBody{Type: "error", Error: errorDetail{Type: errorType(e.Status), Message: e.Message}}
 	if id != "" {

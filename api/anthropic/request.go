@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// maxTokensBound keeps a limit inside what every back end counts in.
+	// maxTokensBound keeps limits within the integer range of every back end.
 	maxTokensBound = math.MaxInt32
-	// maxStops is how many stop sequences an engine looks for.
+	// maxStops is the maximum number of stop sequences that an engine supports.
 	maxStops = 16
 )
 
-// Types of blocks.
+// Types of content blocks.
 const (
 	BlockText       = "text"
 	BlockThinking   = "thinking"
@@ -30,7 +30,7 @@ const (
 type Request struct {
 	Model     string
 	MaxTokens int
-	// System is the system prompt; empty for none.
+	// System is the system prompt; it may be empty.
 	System   string
 	Messages []Message
 	// Stop sequences end the text.
@@ -39,9 +39,9 @@ type Request struct {
 	Temperature, TopP *float64
 	TopK              *int
 	UserID            string
-	// Use is what the model may do with tools.
+	// Use is the choice of tools.
 	Use openai.ToolUse
-	// Thinking says that the model is to think first, where it can.
+	// Thinking enables thinking, if the model supports it.
 	Thinking bool
 
 	counts bool // tokens alone
@@ -54,23 +54,24 @@ type Message struct {
 	Blocks []Block
 }
 
-// Block is one piece of a turn. What of it is set goes by its type.
+// Block is one content block of a message. Its type determines which fields are
+// set.
 type Block struct {
 	Type string
-	// Text of a text, of thinking, or of a tool's result.
+	// Text is the text of a text block, a thinking block or a tool result.
 	Text string
-	// ID of a tool's use, which its result names too; Name and Input (a JSON
-	// object) are the tool's.
+	// ID identifies a tool use, and its result refers to it; Name and Input (a
+	// JSON object) are those of the tool.
 	ID, Name string
 	Input    json.RawMessage
-	// Failed says that a tool's result is an error.
+	// Failed marks a tool result as an error.
 	Failed bool
 }
 
-// Decode reads the body of POST /v1/messages. Its error is an *openai.Error.
+// Decode reads the body of POST /v1/messages. It returns an *openai.Error.
 func Decode(body []byte) (*Request, error) { return decode(body, &Request{}) }
 
-// DecodeCount reads the body of POST /v1/messages/count_tokens. Its error is an
+// DecodeCount reads the body of POST /v1/messages/count_tokens. It returns an
 // *openai.Error.
 func DecodeCount(body []byte) (*Request, error) { return decode(body, &Request{counts: true}) }
 
@@ -107,7 +108,7 @@ func decode(body []byte, r *Request) (*Request, error) {
 	return r, r.Use.Check()
 }
 
-// settings are the fields of a request that is to be answered.
+// settings returns the fields of a request that generates a response.
 func (r *Request) settings() map[string]openai.Field {
 	return map[string]openai.Field{
 		"max_tokens":         maxTokens(&r.MaxTokens),
@@ -135,8 +136,8 @@ func maxTokens(to *int) openai.Field {
 	}
 }
 
-// cacheControl says where what was computed should be remembered. It is,
-// everywhere and for as long as there is room, so nothing follows of it.
+// cacheControl accepts a cache breakpoint. Prompts are always cached while
+// there is room, so it has no effect.
 func cacheControl(param string, raw json.RawMessage) error {
 	kind, ttl := "", "5m"
 	err := openai.Object(raw, param, map[string]openai.Field{"type": openai.String(&kind), "ttl": openai.Optional(openai.String(&ttl))})
@@ -158,10 +159,10 @@ func (r *Request) decodeStops(param string, raw json.RawMessage) error {
 			return err
 		}
 		if strings.TrimSpace(s) == "" {
-			return openai.Invalid(at, "'%s' must hold more than white space.", at)
+			return openai.Invalid(at, "'%s' must not be only white space.", at)
 		}
 		if len(r.Stop) == maxStops {
-			return openai.Invalid(param, "'%s' may name at most %d strings.", param, maxStops)
+			return openai.Invalid(param, "'%s' must have at most %d strings.", param, maxStops)
 		}
 		r.Stop = append(r.Stop, s)
 		return nil
@@ -172,8 +173,8 @@ func (r *Request) decodeMetadata(param string, raw json.RawMessage) error {
 	return openai.Object(raw, param, map[string]openai.Field{"user_id": openai.Optional(openai.String(&r.UserID))})
 }
 
-// decodeSystem takes a string, or blocks of text, which follow one another with
-// an empty line between.
+// decodeSystem accepts a string or text blocks, which it joins with an empty
+// line.
 func (r *Request) decodeSystem(param string, raw json.RawMessage) error {
 	blocks, err := decodeContent(param, raw, "system")
 	if err != nil {
@@ -200,7 +201,7 @@ func (r *Request) decodeMessages(param string, raw json.RawMessage) error {
 		case err != nil:
 			return err
 		case m.Role != openai.RoleUser && m.Role != openai.RoleAssistant:
-			return openai.Invalid(at+".role", "'%s.role' must be user or assistant, not '%s'. A system prompt belongs into 'system'.", at, openai.Shorten(m.Role))
+			return openai.Invalid(at+".role", "'%s.role' must be user or assistant, not '%s'. Send the system prompt in 'system'.", at, openai.Shorten(m.Role))
 		case content == nil:
 			return openai.Required(at + ".content")
 		}
@@ -213,7 +214,7 @@ func (r *Request) decodeMessages(param string, raw json.RawMessage) error {
 	})
 }
 
-// decodeContent takes a string or a list of blocks that may stand with a role.
+// decodeContent accepts a string or a list of blocks that the role allows.
 func decodeContent(param string, raw json.RawMessage, role string) ([]Block, error) {
 	if openai.Kind(raw) == "string" {
 		b := Block{Type: BlockText}
@@ -234,7 +235,7 @@ func decodeContent(param string, raw json.RawMessage, role string) ([]Block, err
 	return out, err
 }
 
-// blocksOf are the types of blocks that may stand with a role.
+// blocksOf are the types of blocks that each role allows.
 var blocksOf = map[string][]string{
 	"system":             {BlockText},
 	openai.RoleUser:      {BlockText, BlockToolResult},
@@ -263,7 +264,7 @@ func decodeBlock(param string, raw json.RawMessage, role string) (Block, error) 
 		allowed = allowed || t == b.Type
 	}
 	if !allowed {
-		return b, openai.Unsupported(param+".type", fmt.Sprintf("A block of the type '%s' cannot be read here; what can: %s.",
+		return b, openai.Unsupported(param+".type", fmt.Sprintf("Content blocks of type '%s' are not supported in this place; supported types: %s.",
 			openai.Shorten(b.Type), strings.Join(blocksOf[role], ", ")))
 	}
 	return b, b.decode(param, raw)
@@ -278,7 +279,7 @@ func (b *Block) decode(param string, raw json.RawMessage) error {
 		fields["text"], fields["citations"] = openai.String(&b.Text), openai.Idle("[]")
 		need["text"] = &b.Text
 	case BlockThinking:
-		// The signature is how Anthropic finds that a client changed the text.
+		// Anthropic uses the signature to detect a modified text.
 		fields["thinking"], fields["signature"] = openai.String(&b.Text), openai.String(&skip)
 	case BlockToolUse:
 		fields["id"], fields["name"], fields["input"] = openai.String(&b.ID), openai.String(&b.Name), b.decodeInput

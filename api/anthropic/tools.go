@@ -7,7 +7,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// leastBudget of thinking, as Anthropic has it.
+// leastBudget is Anthropic's minimum budget for thinking.
 const leastBudget = 1024
 
 func (r *Request) decodeTools(param string, raw json.RawMessage) error {
@@ -19,7 +19,7 @@ func (r *Request) decodeTools(param string, raw json.RawMessage) error {
 		fields["cache_control"] = openai.Optional(cacheControl)
 		for name, value := range openai.Members(raw) {
 			if string(name) == "type" && string(value) != `"custom"` && string(value) != "null" {
-				return openai.Unsupported(param+".type", fmt.Sprintf("Tools of the type %s are not run here; send tools with an 'input_schema', which the client runs.", openai.Shorten(string(value))))
+				return openai.Unsupported(param+".type", fmt.Sprintf("Server tools (type %s) are not supported; send tools with an 'input_schema', which the client runs.", openai.Shorten(string(value))))
 			}
 		}
 		if err := openai.Object(raw, param, fields); err != nil {
@@ -33,7 +33,7 @@ func (r *Request) decodeTools(param string, raw json.RawMessage) error {
 	})
 }
 
-// decodeChoice reads Anthropic's words for a choice of tools.
+// decodeChoice reads tool_choice in Anthropic's format.
 func (r *Request) decodeChoice(param string, raw json.RawMessage) error {
 	var form string
 	err := openai.Object(raw, param, map[string]openai.Field{
@@ -60,13 +60,13 @@ func (r *Request) decodeChoice(param string, raw json.RawMessage) error {
 		return openai.Invalid(param+".type", "'%s.type' must be one of auto, any, tool, none, not '%s'.", param, openai.Shorten(form))
 	}
 	if r.Use.Function != "" {
-		return openai.Invalid(param+".name", "'%s.name' belongs to the type tool.", param)
+		return openai.Invalid(param+".name", "'%s.name' is only allowed with the type tool.", param)
 	}
 	return nil
 }
 
-// decodeThinking reads whether the model is to think first. How long it does is
-// its own affair: a budget is taken, and nothing is cut.
+// decodeThinking reads whether thinking is enabled. The model decides how long
+// it thinks: a budget is accepted but not enforced.
 func (r *Request) decodeThinking(param string, raw json.RawMessage) error {
 	var form string
 	var budget *int
@@ -80,7 +80,7 @@ func (r *Request) decodeThinking(param string, raw json.RawMessage) error {
 	case form == "enabled" && budget == nil:
 		return openai.Required(param + ".budget_tokens")
 	case form != "enabled" && budget != nil:
-		return openai.Invalid(param+".budget_tokens", "'%s.budget_tokens' belongs to the type enabled.", param)
+		return openai.Invalid(param+".budget_tokens", "'%s.budget_tokens' is only allowed with the type enabled.", param)
 	case form != "enabled" && form != "adaptive" && form != "disabled":
 		return openai.Invalid(param+".type", "'%s.type' must be one of enabled, adaptive, disabled, not '%s'.", param, openai.Shorten(form))
 	}

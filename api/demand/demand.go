@@ -1,9 +1,9 @@
-// Package demand is the contract by which gateways tell the operator what is
-// asked of each model.
+// Package demand is the contract for the reports in which gateways send the
+// operator the demand for each model.
 //
-// It owns the report, what of it can be believed at all, and who the operator
-// proves to be. It refuses figures that nobody can have counted. A gateway proves
-// itself with its client certificate, as at the port of a Mac.
+// It owns the report, the plausibility checks on it, and the identity of the
+// operator. It rejects figures that no gateway can have counted. A gateway
+// authenticates with its client certificate, as on the port of a Mac.
 //
 // Start reading at Report.
 package demand
@@ -21,20 +21,20 @@ import (
 // DefaultPort is the operator's port for reports.
 const DefaultPort = 8443
 
-// Path takes a Report as JSON, by POST.
+// Path accepts a Report as JSON, by POST.
 const Path = "/metalfleet/v1/demand"
 
-// Every is how often a gateway reports at least; one that has begun to make a
-// request wait reports at once.
+// Every is the maximum interval between two reports of a gateway. A gateway
+// reports at once when a request begins to wait.
 const Every = time.Second
 
-// MaxBytes bounds a report.
+// MaxBytes is the maximum size of a report.
 const MaxBytes = 8 << 20
 
 // OperatorName is the DNS name in the operator's server certificate.
 const OperatorName = "operator.metalfleet.dev"
 
-// Bounds of a report: no gateway can have counted more.
+// Limits of a report: no gateway can have counted more.
 const (
 	maxModels   = 20_000
 	maxReplicas = 100_000
@@ -42,44 +42,45 @@ const (
 	maxName     = 320
 )
 
-// ErrInvalid says that a report cannot be true.
-var ErrInvalid = errors.New("not a report that a gateway can make")
+// ErrInvalid is returned for a report that cannot be true.
+var ErrInvalid = errors.New("invalid demand report")
 
-// Report is all that one gateway counts, at one time. What it does not name has
-// no requests there.
+// Report holds all counts of one gateway at one time. Models and replicas that
+// it does not name have no requests there.
 type Report struct {
-	// Gateway tells gateways apart, and one from its successor: it is made when the
-	// program starts.
+	// Gateway identifies one run of a gateway: it is generated when the program
+	// starts.
 	Gateway string `json:"gateway"`
-	// UpMillis is how long the gateway has taken requests.
+	// UpMillis is how long the gateway has accepted requests.
 	UpMillis int64 `json:"upMillis"`
-	// Last says that this gateway ends, and reports no more.
+	// Last marks the final report of a gateway that shuts down.
 	Last bool `json:"last,omitempty"`
-	// Models that were asked for.
+	// Models are the models that clients have requested.
 	Models []Model `json:"models,omitempty"`
-	// Replicas are the requests that this gateway has sent to each and that have not
-	// ended, by UID.
+	// Replicas is the number of unfinished requests that this gateway has sent
+	// to each replica, by UID.
 	Replicas map[string]int `json:"replicas,omitempty"`
 }
 
-// Model is what is asked of one deployment.
+// Model is the demand for one deployment.
 type Model struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Running were sent to replicas; Waiting are in the waiting room.
+	// Running requests were sent to replicas; Waiting requests are in the
+	// queue.
 	Running int `json:"running,omitempty"`
 	Waiting int `json:"waiting,omitempty"`
-	// OldestMillis is how long the one waits that waits longest.
+	// OldestMillis is how long the oldest request in the queue has waited.
 	OldestMillis int64 `json:"oldestMillis,omitempty"`
-	// Begun counts the requests that ever came; it may begin anew.
+	// Begun is the total number of requests; it may restart at zero.
 	Begun uint64 `json:"begun,omitempty"`
 }
 
-// Check refuses what cannot be true. A gateway counts requests at replicas and
-// at models in one place, so the two sums are one.
+// Check rejects a report that cannot be true. A gateway counts requests at
+// replicas and for models in one place, so both sums must be equal.
 func (r *Report) Check() error {
 	if r.Gateway == "" || len(r.Gateway) > maxName {
-		return fmt.Errorf("%w: it does not say which gateway it is from", ErrInvalid)
+		return fmt.Errorf("%w: it does not name its gateway", ErrInvalid)
 	}
 	if r.UpMillis < 0 || len(r.Models) > maxModels || len(r.Replicas) > maxReplicas {
 		return fmt.Errorf("%w: up for %d ms, %d models, %d replicas", ErrInvalid, r.UpMillis, len(r.Models), len(r.Replicas))
@@ -89,7 +90,7 @@ func (r *Report) Check() error {
 	for _, m := range r.Models {
 		key := [2]string{m.Namespace, m.Name}
 		if m.Namespace == "" || m.Name == "" || len(m.Namespace)+len(m.Name) > maxName || seen[key] {
-			return fmt.Errorf("%w: a model without a name, or named twice", ErrInvalid)
+			return fmt.Errorf("%w: a model name is empty or appears twice", ErrInvalid)
 		}
 		seen[key] = true
 		if m.Running < 0 || m.Waiting < 0 || m.Running > maxRequests || m.Waiting > maxRequests || m.OldestMillis < 0 ||
@@ -105,17 +106,19 @@ func (r *Report) Check() error {
 		sent += n
 	}
 	if running != sent {
-		return fmt.Errorf("%w: %d requests of models run, and %d at replicas", ErrInvalid, running, sent)
+		return fmt.Errorf("%w: %d running requests by model, but %d by replica", ErrInvalid, running, sent)
 	}
 	return nil
 }
 
-// ServerTLS is how the operator listens: for gateways alone.
+// ServerTLS returns the TLS configuration of the operator's listener, which
+// accepts only gateways.
 func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
 	return agentapi.ServerTLS(getCertificate, roots)
 }
 
-// ClientTLS is how a gateway dials the operator, whatever its address.
+// ClientTLS returns the TLS configuration with which a gateway dials the
+// operator, at any address.
 func ClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
 	c := agentapi.ClientTLS(getCertificate, roots, "")
 	c.ServerName = OperatorName

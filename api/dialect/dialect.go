@@ -1,11 +1,11 @@
-// Package dialect tells the APIs apart that one port speaks: by the path of a
-// request, how its errors look, how its stream of events ends, and how such a
-// stream tells an error.
+// Package dialect distinguishes the APIs that one port serves: the paths of
+// each API, the format of its errors, and how its event streams end or report
+// an error.
 //
-// It owns that list for gateway and agent alike, so that an error has one shape
-// wherever it was made. It refuses to know more of a route: bodies belong to
-// packages openai, anthropic, responses and rerank. A program that is mounted
-// below another path than the root is not served: the paths here are whole ones.
+// It owns that list for gateway and agent alike, so that an error has the same
+// format wherever it occurs. It knows nothing else about a route: bodies belong
+// to packages openai, anthropic, responses and rerank. The paths here are
+// absolute; a server mounted under another prefix is not supported.
 //
 // Start reading at Of.
 package dialect
@@ -37,18 +37,20 @@ const (
 	PathResponses   = "/v1/responses"
 )
 
-// HeaderCode carries the code of an error whose body has no place for it.
+// HeaderCode carries the code of an error in an API whose error body has no
+// field for it.
 const HeaderCode = "X-Metalfleet-Error-Code"
 
 // Dialect is one API.
 type Dialect struct {
 	// Name of the API.
 	Name string
-	// body of an error to the request of that id.
+	// body returns the error body for the request with that id.
 	body func(e *openai.Error, id string) ([]byte, error)
-	// event is an error inside a stream: its name, empty for none, and its data.
+	// event returns an error inside a stream: the event name, which may be
+	// empty, and the data.
 	event func(e *openai.Error, id string) (name string, data []byte, err error)
-	// ends begin the last event of a stream.
+	// ends are the prefixes of the last event of a stream.
 	ends [][]byte
 }
 
@@ -80,7 +82,7 @@ var (
 			[]byte("event: response.failed\n"), []byte("event: error\n")}}
 )
 
-// Of is the dialect of a path. What no API has is answered as OpenAI's is.
+// Of returns the dialect of a path. Unknown paths use the OpenAI dialect.
 func Of(path string) *Dialect {
 	switch {
 	case path == PathRerank || path == PathRerankV2:
@@ -93,8 +95,8 @@ func Of(path string) *Dialect {
 	return OpenAI
 }
 
-// WriteError answers a request that nothing was written to yet. Its own error
-// means that the client is gone.
+// WriteError sends an error response. Nothing may have been written to the
+// response before. It returns an error when the client has disconnected.
 func (d *Dialect) WriteError(w http.ResponseWriter, err error, id string) error {
 	e := openai.AsError(err)
 	if d == OpenAI || d == Responses {
@@ -118,8 +120,8 @@ func (d *Dialect) WriteError(w http.ResponseWriter, err error, id string) error 
 	return err
 }
 
-// ErrorEvent is an error as the last event of a stream, whole. No client takes
-// the answer before it for the end of one.
+// ErrorEvent returns an error as the last event of a stream. No client takes it
+// for the regular end of a response.
 func (d *Dialect) ErrorEvent(err error, id string) ([]byte, error) {
 	name, data, err := d.event(openai.AsError(err), id)
 	if err != nil {
@@ -131,7 +133,7 @@ func (d *Dialect) ErrorEvent(err error, id string) ([]byte, error) {
 	return fmt.Appendf(nil, "data: %s\n\n", data), nil
 }
 
-// ParseError reads the error out of an answer of any dialect.
+// ParseError reads the error from a response in any dialect.
 func ParseError(status int, h http.Header, body []byte) *openai.Error {
 	e := openai.ParseError(status, h, body)
 	if e.Code == "" {
@@ -140,11 +142,11 @@ func ParseError(status int, h http.Header, body []byte) *openai.Error {
 	return e
 }
 
-// EndBytes are as many of an event's first bytes as Ends looks at.
+// EndBytes is the number of leading bytes of an event that Ends examines.
 const EndBytes = 64
 
-// Ends says that an event is the last one of its stream, an error or not; of
-// the event its first EndBytes are enough.
+// Ends reports whether an event is the last one of its stream, an error or not.
+// The first EndBytes of the event are enough.
 func (d *Dialect) Ends(event []byte) bool {
 	for _, end := range d.ends {
 		if bytes.HasPrefix(event, end) {

@@ -98,12 +98,12 @@ func TestATokenThatSufferedOnItsWayIsRefused(t *testing.T) {
 
 func TestATokenThatSaysTooLittleIsNotMade(t *testing.T) {
 	for want, change := range map[string]func(*Token){
-		"no address":     func(o *Token) { o.Server = "http://10.0.0.1" },
-		"MacNode's name": func(o *Token) { o.Mac = "Studio_1" },
-		"no namespace":   func(o *Token) { o.Namespace = "" },
-		"no credential":  func(o *Token) { o.Credential = "" },
-		"when it ends":   func(o *Token) { o.Expires = time.Time{} },
-		"no certificate": func(o *Token) { o.CA = []byte("-----BEGIN") },
+		"not the URL":             func(o *Token) { o.Server = "http://10.0.0.1" },
+		"valid MacNode name":      func(o *Token) { o.Mac = "Studio_1" },
+		"not a valid namespace":   func(o *Token) { o.Namespace = "" },
+		"no credential":           func(o *Token) { o.Credential = "" },
+		"no expiry time":          func(o *Token) { o.Expires = time.Time{} },
+		"other than certificates": func(o *Token) { o.CA = []byte("-----BEGIN") },
 	} {
 		o := token(t)
 		change(&o)

@@ -18,10 +18,10 @@ import (
 
 const requestType = "CERTIFICATE REQUEST"
 
-// subjectAltName is the one extension that a request has.
+// subjectAltName is the only extension that a request may have.
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// NewKey makes a Mac's key. It stays on the Mac.
+// NewKey generates a Mac's key, which never leaves the Mac.
 func NewKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -30,7 +30,8 @@ func NewKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// NewRequest asks, in PEM, for the certificate of the Mac called mac.
+// NewRequest returns a request, in PEM, for the certificate of the Mac called
+// mac.
 func NewRequest(mac string, key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		Subject: subject(mac), DNSNames: []string{agentapi.MacServerName(mac)},
@@ -41,7 +42,7 @@ func NewRequest(mac string, key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: requestType, Bytes: der}), nil
 }
 
-// RequestKey is the public key of a request, whoever's it is.
+// RequestKey returns the public key of any certificate request.
 func RequestKey(request []byte) (*ecdsa.PublicKey, error) {
 	r, err := parseRequest(request)
 	if err != nil {
@@ -51,8 +52,8 @@ func RequestKey(request []byte) (*ecdsa.PublicKey, error) {
 }
 
 // CheckRequest returns the key of a request that asks for exactly what
-// NewRequest asks for, and is signed with that key. Nothing else of the request
-// is to be used: what is signed is made from the Mac's name.
+// NewRequest asks for, and is signed with that key. Callers must use nothing
+// else from the request: the certificate is built from the Mac's name.
 func CheckRequest(request []byte, mac string) (*ecdsa.PublicKey, error) {
 	r, err := parseRequest(request)
 	if err != nil {
@@ -91,8 +92,8 @@ func keyOf(r *x509.CertificateRequest) (*ecdsa.PublicKey, error) {
 	return key, nil
 }
 
-// checkNames compares the subject byte by byte: what reads alike to one parser
-// may not to another.
+// checkNames compares the subject byte by byte, because parsers may disagree
+// about equal-looking names.
 func checkNames(r *x509.CertificateRequest, mac string) error {
 	want, err := asn1.Marshal(subject(mac).ToRDNSequence())
 	if err != nil {
@@ -103,10 +104,10 @@ func checkNames(r *x509.CertificateRequest, mac string) error {
 	}
 	name := agentapi.MacServerName(mac)
 	if !slices.Equal(r.DNSNames, []string{name}) || len(r.EmailAddresses)+len(r.IPAddresses)+len(r.URIs) > 0 {
-		return fmt.Errorf("its names are %q and %d others, want %q alone", r.DNSNames, len(r.EmailAddresses)+len(r.IPAddresses)+len(r.URIs), name)
+		return fmt.Errorf("its names are %q and %d others, want only %q", r.DNSNames, len(r.EmailAddresses)+len(r.IPAddresses)+len(r.URIs), name)
 	}
 	if slices.ContainsFunc(r.Extensions, func(e pkix.Extension) bool { return !e.Id.Equal(subjectAltName) }) {
-		return errors.New("it asks for more than a name: only the extension subjectAltName may be there")
+		return errors.New("it requests more than a name: subjectAltName must be the only extension")
 	}
 	return nil
 }

@@ -9,20 +9,21 @@ import (
 	"time"
 )
 
-// Access is a Mac's way into the API once it has joined.
+// Access is a Mac's credential for the API server after it has joined.
 type Access struct {
-	// Token of the Mac's own ServiceAccount.
+	// Token authenticates as the Mac's own ServiceAccount.
 	Token string `json:"token"`
-	// Expires says when it ends.
+	// Expires is when the token expires.
 	Expires time.Time `json:"expires"`
 }
 
-// ErrSealed says that an envelope was not made for this key and request.
+// ErrSealed is returned for an envelope that was not made for this key and
+// request.
 var ErrSealed = errors.New("the API token in the Secret is not sealed to this Mac's key")
 
-// Seal encloses what only the holder of the request's key may read: whoever
-// sees the Secret, or had the join token too, gains nothing. It is HPKE
-// (RFC 9180) to the P-256 key of the request with that UID.
+// Seal encrypts data so that only the holder of the request's key can read it:
+// reading the Secret, even together with the join token, is not enough. It uses
+// HPKE (RFC 9180) with the P-256 key of the request with that UID.
 func Seal(key *ecdsa.PublicKey, uid string, a Access) ([]byte, error) {
 	curve, err := key.ECDH()
 	if err != nil {
@@ -43,7 +44,7 @@ func Seal(key *ecdsa.PublicKey, uid string, a Access) ([]byte, error) {
 	return sealed, nil
 }
 
-// Open reads what Seal enclosed for the request with that UID.
+// Open decrypts what Seal encrypted for the request with that UID.
 func Open(key *ecdsa.PrivateKey, uid string, sealed []byte) (Access, error) {
 	curve, err := key.ECDH()
 	if err != nil {

@@ -17,35 +17,38 @@ import (
 	"time"
 )
 
-// Token is what an administrator carries to a Mac. It is a secret.
+// Token is the join token that an administrator carries to a Mac. It is a
+// secret.
 type Token struct {
-	// Server is the https URL of the API server, as the Mac reaches it.
+	// Server is the https URL at which the Mac reaches the API server.
 	Server string
-	// CA holds the certificates, in PEM, that the server is known by; empty
-	// means the Mac's own roots.
+	// CA holds the CA certificates of the API server, in PEM; when it is empty,
+	// the Mac uses its own roots.
 	CA []byte
-	// Namespace of the Mac's Lease, Secret and accounts.
+	// Namespace is the namespace of the Mac's Lease, Secret and accounts.
 	Namespace string
 	// Mac is the name of the MacNode.
 	Mac string
-	// Credential is good for one request for a certificate.
+	// Credential allows one certificate request.
 	Credential string
-	// Expires says when Credential ends.
+	// Expires is when Credential expires.
 	Expires time.Time
 }
 
-// Errors of Parse; each sentence says what to do.
+// Errors of Parse; each message names the next step.
 var (
-	ErrNoToken = errors.New("this is no join token; copy all of what `kubectl metalfleet join-token` printed, from " + prefix)
-	ErrVersion = errors.New("this join token has a form that this agent does not know; upgrade the agent")
-	ErrDamaged = errors.New("the join token was cut off or changed on its way; copy it again, whole")
+	ErrNoToken = errors.New("this is not a join token; copy the complete output of `kubectl metalfleet join-token`, starting with " + prefix)
+	ErrVersion = errors.New("this agent does not support the format of this join token; upgrade the agent")
+	ErrDamaged = errors.New("the join token is truncated or modified; copy the complete token again")
 )
 
-// A token reads prefix + version + "." + base64url(deflate(JSON)) + "." + checksum.
+// A token has the form prefix + version + "." + base64url(deflate(JSON)) + "."
+// + checksum.
 const (
 	prefix  = "metalfleet-join-"
 	version = "v1"
-	// most is far beyond what a token needs, so that a file that is none is not read in.
+	// most is much more than a token needs; it prevents reading a large
+	// unrelated file.
 	most = 64 << 10
 )
 
@@ -59,15 +62,15 @@ type wire struct {
 	Expires    int64    `json:"expires"` // Unix seconds
 }
 
-// String tells of a token without its secret.
+// String describes a token without its secret.
 func (t Token) String() string {
 	return fmt.Sprintf("join token of Mac %s for %s until %s", t.Mac, t.Server, t.Expires.UTC().Format(time.RFC3339))
 }
 
-// GoString is String: no format shows the secret.
+// GoString is String, so that no format verb shows the secret.
 func (t Token) GoString() string { return t.String() }
 
-// Encode gives the token's printable form: one word of about 2,000 characters.
+// Encode returns the printable form: one word of about 2,000 characters.
 func (t Token) Encode() (string, error) {
 	if err := t.check(); err != nil {
 		return "", err
@@ -92,7 +95,8 @@ func (t Token) Encode() (string, error) {
 	return body + "." + checksum(body), nil
 }
 
-// Parse reads the printable form. White space does not count: terminals wrap.
+// Parse reads the printable form. It ignores white space, because terminals
+// wrap lines.
 func Parse(s string) (Token, error) {
 	if len(s) > most {
 		return Token{}, ErrNoToken
@@ -128,8 +132,8 @@ func Parse(s string) (Token, error) {
 	return t, t.check()
 }
 
-// checksum notices what copying does to a text; it keeps no forger out, whose
-// token no API server would take.
+// checksum detects copying mistakes. It does not prevent forgery; the API
+// server rejects a forged token.
 func checksum(body string) string {
 	sum := sha256.Sum256([]byte(body))
 	return base64.RawURLEncoding.EncodeToString(sum[:6])
@@ -140,26 +144,26 @@ var (
 	namespaceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )
 
-// CheckMac refuses what cannot be the name of a MacNode.
+// CheckMac rejects a string that is not a valid MacNode name.
 func CheckMac(name string) error {
 	if !macName.MatchString(name) {
-		return fmt.Errorf("%q is no MacNode's name: up to 52 lower-case letters, digits and '-', with a letter or digit at both ends", name)
+		return fmt.Errorf("%q is not a valid MacNode name: want up to 52 lower-case letters, digits and '-', beginning and ending with a letter or digit", name)
 	}
 	return nil
 }
 
-// check refuses a token that says too little, or what nobody could mean.
+// check rejects a token that is incomplete or implausible.
 func (t Token) check() error {
 	u, err := url.Parse(t.Server)
 	switch {
 	case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("join token: %q is no address of an API server; want https://HOST[:PORT]", t.Server)
+		return fmt.Errorf("join token: %q is not the URL of an API server; want https://HOST[:PORT]", t.Server)
 	case !namespaceName.MatchString(t.Namespace):
-		return fmt.Errorf("join token: %q is no namespace", t.Namespace)
+		return fmt.Errorf("join token: %q is not a valid namespace", t.Namespace)
 	case t.Credential == "" || strings.ContainsAny(t.Credential, " \r\n"):
-		return errors.New("join token: it holds no credential")
+		return errors.New("join token: it contains no credential")
 	case t.Expires.Unix() <= 0:
-		return errors.New("join token: it does not say when it ends")
+		return errors.New("join token: it has no expiry time")
 	}
 	if err := CheckMac(t.Mac); err != nil {
 		return fmt.Errorf("join token: %w", err)
@@ -168,13 +172,13 @@ func (t Token) check() error {
 	return err
 }
 
-// decodePEM reads the certificates of a bundle and refuses anything else in it.
+// decodePEM parses the certificates of a bundle and rejects any other content.
 func decodePEM(bundle []byte) ([][]byte, error) {
 	var out [][]byte
 	for rest := bytes.TrimSpace(bundle); len(rest) > 0; rest = bytes.TrimSpace(rest) {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return nil, errors.New("join token: the API server's CA holds something that is no certificate")
+			return nil, errors.New("join token: the API server's CA contains something other than certificates")
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return nil, fmt.Errorf("join token: the API server's CA: %w", err)

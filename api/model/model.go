@@ -1,11 +1,11 @@
-// Package model describes what a model is, apart from where it runs: the
-// record that an inspection brings back (files, sizes, digests) and the facts
-// read from the file headers (layers, heads, bytes).
+// Package model describes a model independently of where it runs: the record
+// that an inspection produces (files, sizes, digests) and the facts read from
+// the file headers (layers, heads, sizes).
 //
-// It owns the vocabulary that placement, the node agent and the engine share,
-// and the digest that names a set of weights everywhere (store, status,
-// caches). It refuses to guess: a fact that a header does not state is left
-// zero, and Facts.Validate names it. It imports the standard library alone.
+// It owns the vocabulary that placement, the agent and the engine share, and
+// the digest that identifies a set of weights everywhere (store, status,
+// caches). It does not guess: a fact that a header does not contain stays zero,
+// and Facts.Validate reports it. It imports only the standard library.
 //
 // Start reading at Record.
 //
@@ -22,87 +22,99 @@ import (
 	"strings"
 )
 
-// Format is how weights lie on disk.
+// Format is the file format of weights.
 // +kubebuilder:validation:Enum=gguf;safetensors
 type Format string
 
 const (
-	// FormatGGUF is one self-contained file: weights, tokenizer, template.
+	// FormatGGUF is one self-contained file: weights, tokenizer and chat
+	// template.
 	FormatGGUF Format = "gguf"
 	// FormatSafetensors is a folder as MLX and Hugging Face write it.
 	FormatSafetensors Format = "safetensors"
 )
 
-// Record is what an inspection found behind a source: which files, how large,
-// with which digests, and what their headers say.
+// Record is what the inspection of a model source found: the files with their
+// sizes and digests, and the contents of their headers.
 type Record struct {
-	// source is where the files come from, as the user named it.
+	// source is the URL of the files, as in spec.model.source.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Source string `json:"source"`
-	// commit is that of a hub's repository, which source's revision meant when it
-	// was looked at; left out for other sources.
+	// commit is the commit that the revision of a Hugging Face repository
+	// resolved to during the inspection. It is absent for other sources.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{40}$`
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit,omitempty"`
-	// digest names this set of files: "sha256:" and the hex digest over the
+	// digest identifies this set of files: "sha256:" and the hex digest of the
 	// sorted paths, sizes and digests of the files.
 	// +required
 	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +kubebuilder:validation:MaxLength=71
 	Digest string `json:"digest"`
-	// format is how the weights lie on disk.
+	// format is the file format of the weights. Valid values are:
+	// - gguf: one self-contained file with weights, tokenizer and chat
+	//   template.
+	// - safetensors: a folder as MLX and Hugging Face write it.
 	// +required
 	Format Format `json:"format"`
-	// files are the files that make the model, sorted by path.
+	// files are the files of the model, sorted by path.
 	// +required
 	// +listType=map
 	// +listMapKey=path
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	Files []File `json:"files"`
-	// facts are read from the headers of the files.
+	// facts are the dimensions of the model, read from the headers of the
+	// files.
 	// +required
 	Facts Facts `json:"facts"`
 }
 
 // File is one file of a model.
 type File struct {
-	// path of the file inside the model's folder; slashes, never absolute.
+	// path is the path of the file in the model's folder, relative and with
+	// slashes.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Path string `json:"path"`
-	// bytes is the size of the file.
+	// bytes is the size of the file, in bytes.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Bytes int64 `json:"bytes"`
-	// sha256 is the hex digest of the file's content.
+	// sha256 is the SHA-256 digest of the file, in lower-case hex.
 	// +required
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	// +kubebuilder:validation:MaxLength=64
 	SHA256 string `json:"sha256"`
 }
 
-// Facts are the dimensions that decide how much memory a model needs and
-// whether an engine can run it. Zero means "the header did not say".
+// Facts are the dimensions that determine how much memory a model needs and
+// whether an engine can run it. Zero means that the headers do not contain the
+// value.
 type Facts struct {
-	// architecture is the family, as the file names it ("llama", "qwen3").
+	// architecture is the model architecture as the file names it, for example
+	// llama or qwen3.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Architecture string `json:"architecture"`
-	// name is the model's own name, if the file carries one.
+	// name is the model's own name. It is absent when the file does not contain
+	// one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name,omitempty"`
-	// task is what the model is made for: Embed turns texts into vectors, Rerank
-	// scores documents for a query. Left out for a model that writes text.
+	// task is what the model is for. Default: Generate. Valid values are:
+	// - Generate: generates text.
+	// - Embed: converts texts to embedding vectors.
+	// - Rerank: scores documents for a query.
 	// +optional
 	Task Task `json:"task,omitempty"`
-	// quantization is the dominant weight type ("Q4_1", "BF16", "affine 4-bit group 64").
+	// quantization is the dominant weight type, for example "Q4_1", "BF16" or
+	// "affine 4-bit group 64".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Quantization string `json:"quantization,omitempty"`
@@ -110,23 +122,24 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Layers int64 `json:"layers,omitempty"`
-	// growingLayers is the number of layers whose cache grows with every
-	// token (attention without a window). Equal to layers for a plain decoder;
-	// growing, window, recurrent and encoder layers together are all layers.
+	// growingLayers is the number of layers whose KV cache grows with every
+	// token (attention without a sliding window). It equals layers for a plain
+	// decoder. The growing, window, recurrent and encoder layers add up to all
+	// layers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GrowingLayers int64 `json:"growingLayers,omitempty"`
-	// windowLayers is the number of layers whose attention sees the last
-	// windowTokens alone.
+	// windowLayers is the number of layers with sliding-window attention over
+	// the last windowTokens tokens.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WindowLayers int64 `json:"windowLayers,omitempty"`
-	// windowTokens is how many latest tokens a window layer sees.
+	// windowTokens is the size of the sliding window, in tokens.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WindowTokens int64 `json:"windowTokens,omitempty"`
-	// encoderLayers is the number of layers whose tokens see one another all at
-	// once, and that keep nothing of a text that was read.
+	// encoderLayers is the number of layers with bidirectional attention, which
+	// keep no KV cache.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	EncoderLayers int64 `json:"encoderLayers,omitempty"`
@@ -135,13 +148,13 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	RecurrentLayers int64 `json:"recurrentLayers,omitempty"`
-	// recurrentStateBytes is what the states of all recurrent layers take for
-	// one sequence.
+	// recurrentStateBytes is the size of the states of all recurrent layers for
+	// one sequence, in bytes.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	RecurrentStateBytes int64 `json:"recurrentStateBytes,omitempty"`
-	// recurrentSize is the width of what a recurrent layer computes for a token:
-	// queries, keys, values and the gate of its output.
+	// recurrentSize is the width of the activations that a recurrent layer
+	// computes for a token: queries, keys, values and the output gate.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	RecurrentSize int64 `json:"recurrentSize,omitempty"`
@@ -149,17 +162,17 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	HiddenSize int64 `json:"hiddenSize,omitempty"`
-	// feedForwardSize is the inner width of the feed-forward block; of one expert
-	// where every block is a mixture of experts.
+	// feedForwardSize is the inner width of the feed-forward block, or of one
+	// expert when every block is a mixture of experts.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	FeedForwardSize int64 `json:"feedForwardSize,omitempty"`
-	// experts is the number of experts in a block that is a mixture; all of them
-	// are in memory. Left out for a model without any.
+	// experts is the number of experts in a mixture-of-experts block; all of
+	// them are in memory. It is absent for other models.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Experts int64 `json:"experts,omitempty"`
-	// expertsPerToken is how many of them a token goes through.
+	// expertsPerToken is the number of experts that process a token.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ExpertsPerToken int64 `json:"expertsPerToken,omitempty"`
@@ -171,7 +184,8 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	QueryHeads int64 `json:"queryHeads,omitempty"`
-	// keyValueHeads is the number of key and value heads (grouped-query attention).
+	// keyValueHeads is the number of key and value heads (grouped-query
+	// attention).
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	KeyValueHeads int64 `json:"keyValueHeads,omitempty"`
@@ -179,34 +193,36 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	HeadSize int64 `json:"headSize,omitempty"`
-	// vocabularySize is the number of tokens the output head scores.
+	// vocabularySize is the number of tokens in the output layer.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	VocabularySize int64 `json:"vocabularySize,omitempty"`
-	// contextTokens is the longest context the model was trained for.
+	// contextTokens is the longest context, in tokens, that the model was
+	// trained for.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ContextTokens int64 `json:"contextTokens,omitempty"`
-	// keyValueElementBytes is the width of one stored key or value element as
-	// the model was written: 4 where it means float32, 2 in half precision. A
-	// back end may keep them wider.
+	// keyValueElementBytes is the size of one stored key or value element, in
+	// bytes, in the precision of the model: 4 for float32, 2 for half
+	// precision. A back end may use a larger type.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	KeyValueElementBytes int64 `json:"keyValueElementBytes,omitempty"`
-	// weightBytes is what the weights occupy once loaded: as they lie in the
-	// file, but for types of GGUF that are held in a wider form.
+	// weightBytes is the size of the loaded weights, in bytes. It equals the
+	// size in the file, except for GGUF types that are converted to a larger
+	// type.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WeightBytes int64 `json:"weightBytes,omitempty"`
-	// wideWeightBytes is what they occupy on a back end that keeps a bias beside
-	// every scale, and numbers that GGUF means as float32 in float32, as MLX
-	// does. Left out where that is weightBytes.
+	// wideWeightBytes is the size of the loaded weights, in bytes, on a back
+	// end such as MLX that stores a bias for every scale and keeps float32
+	// values of GGUF in float32. It is absent when it equals weightBytes.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WideWeightBytes int64 `json:"wideWeightBytes,omitempty"`
 }
 
-// Task is what a model is made for.
+// Task is what a model is for.
 // +kubebuilder:validation:Enum=Generate;Embed;Rerank
 type Task string
 
@@ -217,7 +233,7 @@ const (
 	Rerank   Task = "Rerank"
 )
 
-// TaskOf is the task of a model with these facts.
+// TaskOf returns the task of a model with these facts.
 func (f Facts) TaskOf() Task {
 	if f.Task == "" {
 		return Generate
@@ -225,20 +241,21 @@ func (f Facts) TaskOf() Task {
 	return f.Task
 }
 
-// SetTask sets the task, and leaves out that a model writes text, as records did
-// before there were others.
+// SetTask sets the task. It stores Generate as the empty string, as records did
+// before other tasks existed.
 func (f *Facts) SetTask(t Task) {
 	if f.Task = t; t == Generate {
 		f.Task = ""
 	}
 }
 
-// ErrIncomplete says that a record lacks something that memory arithmetic or
-// identity needs.
+// ErrIncomplete is returned for a record without a value that the computation
+// of memory or of the digest needs.
 var ErrIncomplete = errors.New("model record is incomplete")
 
-// Validate reports every dimension that is missing. A model whose dimensions
-// are unknown cannot be admitted anywhere: unknown is never zero bytes.
+// Validate returns an error that names every missing dimension. A model with
+// unknown dimensions cannot be admitted anywhere, because unknown never means
+// zero bytes.
 func (f Facts) Validate() error {
 	var missing []string
 	for _, d := range []struct {
@@ -278,7 +295,7 @@ func (f Facts) Validate() error {
 	return f.validateLayers()
 }
 
-// validateLayers wants every layer to be of exactly one kind of cache.
+// validateLayers checks that every layer has exactly one kind of cache.
 func (f Facts) validateLayers() error {
 	known := int64(0)
 	for _, n := range []int64{f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.EncoderLayers} {
@@ -288,7 +305,7 @@ func (f Facts) validateLayers() error {
 		known += n
 	}
 	if known != f.Layers {
-		return fmt.Errorf("%w: growingLayers, windowLayers, recurrentLayers and encoderLayers say what %d layers keep, there are %d", ErrIncomplete, known, f.Layers)
+		return fmt.Errorf("%w: growingLayers, windowLayers, recurrentLayers and encoderLayers add up to %d, but the model has %d layers", ErrIncomplete, known, f.Layers)
 	}
 	if f.WideWeightBytes < 0 {
 		return fmt.Errorf("%w: wideWeightBytes is %d", ErrIncomplete, f.WideWeightBytes)
@@ -296,7 +313,7 @@ func (f Facts) validateLayers() error {
 	return nil
 }
 
-// Bytes is the sum over the files.
+// Bytes returns the total size of the files.
 func (r Record) Bytes() int64 {
 	var sum int64
 	for _, f := range r.Files {
@@ -305,8 +322,8 @@ func (r Record) Bytes() int64 {
 	return sum
 }
 
-// DigestOf names a set of files by content: the SHA-256 over one line per
-// file, sorted by path, holding its digest, size and path.
+// DigestOf returns the digest of a set of files: the SHA-256 digest of one line
+// per file, sorted by path, with the file's digest, size and path.
 func DigestOf(files []File) string {
 	sorted := append([]File(nil), files...)
 	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Path < sorted[j].Path })
@@ -319,19 +336,19 @@ func DigestOf(files []File) string {
 
 var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Validate checks a record that came over a wire: files present, paths that
-// stay inside the model's folder, well-formed digests, and a digest that
-// really is the one of the files.
+// Validate checks a record that was received from a peer: it has files, their
+// paths stay inside the model's folder, their digests are well-formed, and the
+// digest of the record matches the files.
 func (r Record) Validate() error {
 	if len(r.Files) == 0 {
 		return fmt.Errorf("%w: no files", ErrIncomplete)
 	}
 	for _, f := range r.Files {
 		if !LocalPath(f.Path) {
-			return fmt.Errorf("model record: path %q leaves the model's folder", f.Path)
+			return fmt.Errorf("model record: path %q is outside the model's folder", f.Path)
 		}
 		if f.Bytes <= 0 || !hexDigest.MatchString(f.SHA256) {
-			return fmt.Errorf("%w: size or digest of %q", ErrIncomplete, f.Path)
+			return fmt.Errorf("%w: invalid size or digest of %q", ErrIncomplete, f.Path)
 		}
 	}
 	if want := DigestOf(r.Files); r.Digest != want {
@@ -340,7 +357,7 @@ func (r Record) Validate() error {
 	return nil
 }
 
-// LocalPath reports whether p is a relative slash path that stays below its
+// LocalPath reports whether p is a relative slash path that stays inside its
 // folder: no empty or dot elements, no backslash, no NUL.
 func LocalPath(p string) bool {
 	if p == "" || strings.ContainsAny(p, "\\\x00") {

@@ -30,8 +30,8 @@ func TestRecordValidate(t *testing.T) {
 	}{
 		"a good record passes":               {files: []File{file("m.gguf")}},
 		"no files is incomplete":             {want: "no files"},
-		"a path that climbs out is refused":  {files: []File{file("../m.gguf")}, want: "leaves the model's folder"},
-		"an absolute path is refused":        {files: []File{file("/etc/m")}, want: "leaves the model's folder"},
+		"a path that climbs out is refused":  {files: []File{file("../m.gguf")}, want: "outside the model's folder"},
+		"an absolute path is refused":        {files: []File{file("/etc/m")}, want: "outside the model's folder"},
 		"a foreign digest is refused":        {files: []File{file("m")}, digest: "sha256:00", want: "does not match"},
 		"a size of zero is incomplete":       {files: []File{{Path: "m", SHA256: strings.Repeat("ab", 32)}}, want: "size or digest"},
 		"a digest that is no hex is refused": {files: []File{{Path: "m", Bytes: 1, SHA256: "zz"}}, want: "size or digest"},

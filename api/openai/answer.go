@@ -1,7 +1,7 @@
 package openai
 
-// ChatAnswer builds the responses to one chat request, streamed or whole. All
-// of them share id, time and model. Chunks belong to the choice called Index.
+// ChatAnswer builds the responses to one chat request, streamed or not. All of
+// them share id, time and model. Chunks belong to the choice with index Index.
 type ChatAnswer struct {
 	Index        int
 	ID           string
@@ -10,35 +10,36 @@ type ChatAnswer struct {
 	IncludeUsage bool
 }
 
-// Whole is the response that is not streamed.
+// Whole returns the non-streamed response.
 func (a ChatAnswer) Whole(text, finish string, usage Usage) ChatCompletion {
 	return ChatCompletion{ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
 		Choices: []ChatChoice{{Index: a.Index, Message: AnswerMessage{Role: RoleAssistant, Content: &text}, FinishReason: finish}},
 		Usage:   &usage}
 }
 
-// Opening is the first chunk: it says who speaks.
+// Opening returns the first chunk, which sets the role.
 func (a ChatAnswer) Opening() ChatCompletionChunk {
 	empty := ""
 	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{Role: RoleAssistant, Content: &empty}})
 }
 
-// Text is a chunk that adds text.
+// Text returns a chunk that adds text.
 func (a ChatAnswer) Text(text string) ChatCompletionChunk {
 	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{Content: &text}})
 }
 
-// Reasoning is a chunk that adds to what the model thinks.
+// Reasoning returns a chunk that adds to the model's reasoning.
 func (a ChatAnswer) Reasoning(text string) ChatCompletionChunk {
 	return a.chunk(ChatChunkChoice{Delta: Delta{ReasoningContent: text}})
 }
 
-// Finish is the last chunk with a choice.
+// Finish returns the last chunk with a choice.
 func (a ChatAnswer) Finish(reason string) ChatCompletionChunk {
 	return a.chunk(ChatChunkChoice{Index: a.Index, FinishReason: &reason})
 }
 
-// Usage is the chunk after Finish, sent only where IncludeUsage is set.
+// Usage returns the chunk after Finish, which is sent only when IncludeUsage is
+// set.
 func (a ChatAnswer) Usage(u Usage) ChatCompletionChunk {
 	c := a.chunk()
 	c.Usage = ChunkUsage{Present: true, Usage: &u}
@@ -50,8 +51,8 @@ func (a ChatAnswer) chunk(choices ...ChatChunkChoice) ChatCompletionChunk {
 		Choices: append([]ChatChunkChoice{}, choices...), Usage: ChunkUsage{Present: a.IncludeUsage}}
 }
 
-// CompletionAnswer builds the responses to one completion request. Chunks belong to
-// the choice called Index.
+// CompletionAnswer builds the responses to one completion request. Chunks
+// belong to the choice with index Index.
 type CompletionAnswer struct {
 	Index        int
 	ID           string
@@ -60,24 +61,25 @@ type CompletionAnswer struct {
 	IncludeUsage bool
 }
 
-// Whole is the response that is not streamed.
+// Whole returns the non-streamed response.
 func (a CompletionAnswer) Whole(text, finish string, usage Usage) Completion {
 	c := a.chunk(CompletionChoice{Index: a.Index, Text: text, FinishReason: &finish})
 	c.Usage = ChunkUsage{Present: true, Usage: &usage}
 	return c
 }
 
-// Text is a chunk that adds text.
+// Text returns a chunk that adds text.
 func (a CompletionAnswer) Text(text string) Completion {
 	return a.chunk(CompletionChoice{Index: a.Index, Text: text})
 }
 
-// Finish is the last chunk with a choice.
+// Finish returns the last chunk with a choice.
 func (a CompletionAnswer) Finish(reason string) Completion {
 	return a.chunk(CompletionChoice{Index: a.Index, FinishReason: &reason})
 }
 
-// Usage is the chunk after Finish, sent only where IncludeUsage is set.
+// Usage returns the chunk after Finish, which is sent only when IncludeUsage is
+// set.
 func (a CompletionAnswer) Usage(u Usage) Completion {
 	c := a.chunk()
 	c.Usage = ChunkUsage{Present: true, Usage: &u}

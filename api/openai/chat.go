@@ -8,20 +8,21 @@ import (
 	"strings"
 )
 
-// maxTokensBound keeps a limit inside what every back end counts in.
+// maxTokensBound keeps limits within the integer range of every back end.
 const maxTokensBound = math.MaxInt32
 
-// MostPriority bounds a priority, either way.
+// MostPriority is the maximum absolute value of a priority.
 const MostPriority = 1000
 
-// maxChoices is how many answers a request may want: OpenAI's bound.
+// maxChoices is the maximum number of choices for a request, as in OpenAI's
+// API.
 const maxChoices = 128
 
-// maxStops is how many stop strings a request may name.
+// maxStops is the maximum number of stop strings.
 const maxStops = 4
 
-// DecodeChatRequest reads the body of POST /v1/chat/completions. Its error is
-// an *Error.
+// DecodeChatRequest reads the body of POST /v1/chat/completions. It returns an
+// *Error.
 func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 	if err := checkJSON(body); err != nil {
 		return nil, err
@@ -85,12 +86,12 @@ func (r *ChatRequest) check() error {
 	}
 	a, b := r.MaxTokens, r.MaxCompletionTokens
 	if a != nil && b != nil && *a != *b {
-		return Invalid("max_tokens", "'max_tokens' (%d) and 'max_completion_tokens' (%d) are the same limit. Send one of them.", *a, *b)
+		return Invalid("max_tokens", "'max_tokens' (%d) and 'max_completion_tokens' (%d) set the same limit. Send only one of them.", *a, *b)
 	}
 	return nil
 }
 
-// fields are the parameters of both text routes.
+// fields returns the parameters that both text routes share.
 func (p *Parameters) fields() map[string]field {
 	return map[string]field{
 		"model": stringInto(&p.Model),
@@ -156,7 +157,7 @@ func (p *Parameters) decodeStop(param string, raw json.RawMessage) error {
 
 func checkStop(param, s string) error {
 	if s == "" {
-		return Invalid(param, "'%s' must not be empty: an empty string would stop at once.", param)
+		return Invalid(param, "'%s' must not be an empty string, which would stop the output at once.", param)
 	}
 	return nil
 }
@@ -187,14 +188,15 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 
 		"reasoning_content": optional(stringInto(&m.Reasoning)),
 
-		// What an assistant's answer holds when a client sends it back whole.
+		// Clients send these members of an assistant's message back.
 		"refusal":       idle(),
 		"annotations":   idle("[]"),
 		"audio":         idle(),
 		"function_call": idle(),
 		"tool_calls":    optional(m.decodeCalls),
 		"tool_call_id":  optional(stringInto(&m.CallID)),
-		// LiteLLM's clients send back what of an answer it had no place for.
+		// LiteLLM's clients send back members of a response that have no field of
+		// their own.
 		"provider_specific_fields": idle("{}", `{"refusal":null}`),
 	})
 	if err != nil {
@@ -203,8 +205,7 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 	return m, m.checkRole(param)
 }
 
-// checkRole refuses roles that are not known, and members that do not belong to a
-// role.
+// checkRole rejects unknown roles, and members that do not belong to a role.
 func (m *Message) checkRole(param string) error {
 	switch m.Role {
 	case RoleSystem, RoleDeveloper, RoleUser, RoleAssistant, RoleTool:
@@ -212,27 +213,27 @@ func (m *Message) checkRole(param string) error {
 		return required(param + ".role")
 	case "function":
 		return &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".role", Code: CodeUnsupportedParameter,
-			Message: "Messages of the role 'function' are not supported yet; send the role tool."}
+			Message: "The role 'function' is not supported; send the role tool."}
 	default:
 		return Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, tool, not '%s'.", param+".role", Shorten(m.Role))
 	}
 	switch {
 	case len(m.Calls) > 0 && m.Role != RoleAssistant:
-		return Invalid(param+".tool_calls", "'%s' belongs to messages of the role assistant.", param+".tool_calls")
+		return Invalid(param+".tool_calls", "'%s' is only allowed in messages with the role assistant.", param+".tool_calls")
 	case m.Role == RoleTool && m.CallID == "":
 		return required(param + ".tool_call_id")
 	case m.CallID != "" && m.Role != RoleTool:
-		return Invalid(param+".tool_call_id", "'%s' belongs to messages of the role tool.", param+".tool_call_id")
+		return Invalid(param+".tool_call_id", "'%s' is only allowed in messages with the role tool.", param+".tool_call_id")
 	case m.Reasoning != "" && m.Role != RoleAssistant:
-		return Invalid(param+".reasoning_content", "'%s' belongs to messages of the role assistant.", param+".reasoning_content")
+		return Invalid(param+".reasoning_content", "'%s' is only allowed in messages with the role assistant.", param+".reasoning_content")
 	case len(m.Content.Parts) == 0 && len(m.Calls) == 0:
 		return required(param + ".content")
 	}
 	return nil
 }
 
-// Effort takes OpenAI's words for how much to think; which of them a model takes,
-// its template says.
+// Effort reads OpenAI's values of the reasoning effort; the model's chat
+// template determines which of them it supports.
 func Effort(to *string) Field {
 	return func(param string, raw json.RawMessage) error {
 		if err := stringInto(to)(param, raw); err != nil {
@@ -272,7 +273,8 @@ func decodePart(param string, raw json.RawMessage) (ContentPart, error) {
 			text = &p.Text
 			return stringInto(text)(param, raw)
 		},
-		// These parts are refused by type below, whatever they hold.
+		// These parts are rejected by type further down, regardless of their
+		// content.
 		"image_url": later, "input_audio": later, "file": later, "refusal": later,
 	})
 	switch {
@@ -282,7 +284,7 @@ func decodePart(param string, raw json.RawMessage) (ContentPart, error) {
 		return p, required(param + ".type")
 	case p.Type != "text":
 		return p, &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".type", Code: CodeUnsupportedParameter,
-			Message: "Content parts of the type '" + Shorten(p.Type) + "' are not supported yet; send text parts."}
+			Message: "Content parts of type '" + Shorten(p.Type) + "' are not supported; send text parts."}
 	case text == nil:
 		return p, required(param + ".text")
 	}

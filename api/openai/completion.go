@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// DecodeCompletionRequest reads the body of POST /v1/completions. Its error is
-// an *Error.
+// DecodeCompletionRequest reads the body of POST /v1/completions. It returns an
+// *Error.
 func DecodeCompletionRequest(body []byte) (*CompletionRequest, error) {
 	if err := checkJSON(body); err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func DecodeCompletionRequest(body []byte) (*CompletionRequest, error) {
 	return r, nil
 }
 
-// decode takes a string, a list of one string, a list of tokens, or a list of
+// decode accepts a string, a list of one string, a list of tokens, or a list of
 // one list of tokens.
 func (p *Prompt) decode(param string, raw json.RawMessage) error {
 	switch kind(raw) {
@@ -70,7 +70,7 @@ func (p *Prompt) decodeList(param string, raw json.RawMessage) error {
 		}
 		switch {
 		case prompts > 1 || (prompts == 1 && p.Tokens != nil):
-			return Invalid(param, "More than one prompt in '%s' is not supported yet. Send a request for each.", param)
+			return Invalid(param, "More than one prompt in '%s' is not supported. Send one request for each prompt.", param)
 		case k == "string":
 			return p.decodeText(at, raw)
 		case k == "number" && prompts == 0:

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 )
 
-// ConstraintKind is what the form of an answer is written in.
+// ConstraintKind is the language of a constraint.
 type ConstraintKind string
 
-// The kinds of forms.
+// The kinds of constraints.
 const (
 	ConstraintObject  ConstraintKind = "json_object"
 	ConstraintSchema  ConstraintKind = "json_schema"
@@ -17,27 +17,28 @@ const (
 	ConstraintChoice  ConstraintKind = "choice"
 )
 
-// Constraint is the form that an answer has to have.
+// Constraint restricts the form of a response (structured output).
 type Constraint struct {
 	Kind ConstraintKind `json:"kind"`
-	// Text is the schema, expression or grammar.
+	// Text is the schema, regular expression or grammar.
 	Text string `json:"text,omitempty"`
-	// Choices, of which the answer is one.
+	// Choices are the allowed responses.
 	Choices []string `json:"choices,omitempty"`
-	// Param names the field that it came in.
+	// Param is the name of the request field with the constraint.
 	Param string `json:"param"`
 }
 
-// constrain takes the one form of a request; a second one is refused.
+// constrain sets the constraint of a request; it rejects a second one.
 func (p *Parameters) constrain(c Constraint) error {
 	if p.Constraint != nil {
-		return Invalid(c.Param, "'%s' and '%s' both say what form the answer has. Send one of them.", p.Constraint.Param, c.Param)
+		return Invalid(c.Param, "'%s' and '%s' both constrain the form of the response. Send only one of them.", p.Constraint.Param, c.Param)
 	}
 	p.Constraint = &c
 	return nil
 }
 
-// constraintFields are those of vLLM, by their new and their old names.
+// constraintFields returns vLLM's fields for constraints, by their new and
+// their old names.
 func (p *Parameters) constraintFields() map[string]field {
 	return map[string]field{
 		"structured_outputs": optional(p.decodeStructured),
@@ -58,7 +59,7 @@ func (p *Parameters) decodeStructured(param string, raw json.RawMessage) error {
 		"json_object": optional(p.decodeAnyObject),
 	})
 	if err == nil && p.Constraint == before {
-		return Invalid(param, "'%s' must hold one of json, regex, grammar, choice and json_object.", param)
+		return Invalid(param, "'%s' must contain exactly one of json, regex, grammar, choice and json_object.", param)
 	}
 	return err
 }
@@ -69,12 +70,12 @@ func (p *Parameters) decodeAnyObject(param string, raw json.RawMessage) error {
 		return err
 	}
 	if !on {
-		return Invalid(param, "'%s' can only be true; leave it out for any answer.", param)
+		return Invalid(param, "'%s' must be true. Omit it for a response without constraint.", param)
 	}
 	return p.constrain(Constraint{Kind: ConstraintObject, Param: param})
 }
 
-// decodeSchema takes a schema, or a string that holds one.
+// decodeSchema accepts a schema, or a string that contains one.
 func (p *Parameters) decodeSchema(param string, raw json.RawMessage) error {
 	c := Constraint{Kind: ConstraintSchema, Param: param}
 	switch kind(raw) {
@@ -120,8 +121,8 @@ func (p *Parameters) decodeChoice(param string, raw json.RawMessage) error {
 	return p.constrain(c)
 }
 
-// decodeResponseFormat reads what OpenAI defines. A schema is enforced whether it
-// is called strict or not.
+// decodeResponseFormat reads OpenAI's response_format. A schema is enforced
+// whether or not it is strict.
 func (r *ChatRequest) decodeResponseFormat(param string, raw json.RawMessage) error {
 	var form string
 	var schema json.RawMessage

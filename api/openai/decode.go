@@ -15,33 +15,34 @@ import (
 )
 
 // field decodes one member of an object into the request. Its error names the
-// parameter already.
+// parameter.
 type field func(param string, raw json.RawMessage) error
 
-// promisedBytes of a body are made room for before any has come.
+// promisedBytes is the maximum buffer size that is allocated before any part of
+// a body has arrived.
 const promisedBytes = 64 << 10
 
-// ReadBody reads a request body of at most limit bytes; a longer one is
-// refused with 413. promised is the length that its head says, or below zero.
+// ReadBody reads a request body of at most limit bytes and rejects a longer one
+// with 413. promised is the Content-Length, or negative when it is unknown.
 func ReadBody(r io.Reader, promised, limit int64) ([]byte, error) {
 	var b bytes.Buffer
 	if promised >= 0 {
-		b.Grow(int(min(promised, promisedBytes)) + bytes.MinRead) // else it grows to find the end
+		b.Grow(int(min(promised, promisedBytes)) + bytes.MinRead) // otherwise it grows to find the end
 	}
 	_, err := b.ReadFrom(io.LimitReader(r, limit+1))
 	body := b.Bytes()
 	if err != nil {
-		return nil, &Error{Status: 400, Type: TypeInvalidRequest, Message: "The request body could not be read to its end.", Cause: err}
+		return nil, &Error{Status: 400, Type: TypeInvalidRequest, Message: "The request body could not be read completely.", Cause: err}
 	}
 	if int64(len(body)) > limit {
 		return nil, &Error{Status: 413, Type: TypeInvalidRequest, Code: CodeBodyTooLarge,
-			Message: fmt.Sprintf("The request body is larger than %d bytes. Send a shorter conversation.", limit)}
+			Message: fmt.Sprintf("The request body exceeds %d bytes. Send a shorter conversation.", limit)}
 	}
 	return body, nil
 }
 
-// PlainBody refuses a request whose body is packed, as its header says: nothing
-// is unfolded, and what was not unfolded is not read as if it had been.
+// PlainBody rejects a request body with a Content-Encoding, because the body is
+// never decompressed and must not be parsed as if it had been.
 func PlainBody(h http.Header) error {
 	for _, encoding := range h.Values("Content-Encoding") {
 		if encoding != "" && !strings.EqualFold(encoding, "identity") {
@@ -51,7 +52,8 @@ func PlainBody(h http.Header) error {
 	return nil
 }
 
-// checkJSON refuses what is not one JSON value in UTF-8, with its position.
+// checkJSON rejects anything but one JSON value in UTF-8, and reports the
+// position.
 func checkJSON(body []byte) error {
 	if !utf8.Valid(body) {
 		at := 0
@@ -71,7 +73,7 @@ func checkJSON(body []byte) error {
 	}
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		// Offset counts the offending byte too.
+		// Offset counts the invalid byte too.
 		return malformed(body, max(syntax.Offset-1, 0), syntax.Error())
 	}
 	return malformed(body, 0, err.Error())
@@ -86,9 +88,9 @@ func malformed(body []byte, offset int64, what string) error {
 		Message: fmt.Sprintf("The request body is not valid JSON: %s, at byte %d (line %d, column %d).", what, offset, line, column)}
 }
 
-// decodeObject hands every member of a JSON object to its field. A member
-// without one is refused, as is a member that occurs twice. within is the
-// path of the object, empty at the top.
+// decodeObject passes every member of a JSON object to its field. It rejects a
+// member without a field, and a duplicate member. within is the path of the
+// object, empty at the top level.
 func decodeObject(raw []byte, within string, fields map[string]field) error {
 	return decodeMembers(raw, within, func(name string) (field, error) {
 		decode, known := fields[name]
@@ -99,8 +101,8 @@ func decodeObject(raw []byte, within string, fields map[string]field) error {
 	})
 }
 
-// decodeMembers hands every member of a JSON object to the field of its name,
-// each name once.
+// decodeMembers passes every member of a JSON object to the field of its name
+// and rejects duplicates.
 func decodeMembers(raw []byte, within string, of func(name string) (field, error)) error {
 	if kind(raw) != "object" {
 		return wrongKind(within, "an object", raw)
@@ -122,7 +124,7 @@ func decodeMembers(raw []byte, within string, of func(name string) (field, error
 			return malformed(raw, dec.InputOffset(), err.Error())
 		}
 		if seen[name] {
-			return Invalid(param, "The parameter '%s' is given twice.", Shorten(param))
+			return Invalid(param, "The parameter '%s' appears twice.", Shorten(param))
 		}
 		seen[name] = true
 		decode, err := of(name)
@@ -136,7 +138,7 @@ func decodeMembers(raw []byte, within string, of func(name string) (field, error
 	return nil
 }
 
-// decodeArray hands every element of a JSON array to one.
+// decodeArray passes every element of a JSON array to one.
 func decodeArray(param string, raw json.RawMessage, one field) error {
 	if kind(raw) != "array" {
 		return wrongKind(param, "a list", raw)
@@ -164,7 +166,7 @@ func join(within, name string) string {
 	return within + "." + name
 }
 
-// Shorten bounds what a client's own text adds to a message about it.
+// Shorten truncates a client's text for use in an error message.
 func Shorten(s string) string {
 	const most = 64
 	if len(s) <= most {
@@ -177,7 +179,7 @@ func Shorten(s string) string {
 	return s[:cut] + "..."
 }
 
-// kind names the JSON type of a valid value.
+// kind returns the JSON type of a valid value.
 func kind(raw json.RawMessage) string {
 	raw = bytes.TrimLeft(raw, " \t\r\n")
 	if len(raw) == 0 {
@@ -205,7 +207,7 @@ func wrongKind(param, want string, raw json.RawMessage) error {
 	return Invalid(param, "'%s' must be %s, not %s.", param, want, kind(raw))
 }
 
-// optional makes a field that leaves the request as it is when the value is
+// optional returns a field that leaves the request unchanged when the value is
 // null.
 func optional(inner field) field {
 	return func(param string, raw json.RawMessage) error {
@@ -234,7 +236,7 @@ func boolInto(to *bool) field {
 	}
 }
 
-// floatInto takes a number from low to high, both included.
+// floatInto accepts a number from low to high, inclusive.
 func floatInto(to **float64, low, high float64) field {
 	return func(param string, raw json.RawMessage) error {
 		if kind(raw) != "number" {
@@ -249,16 +251,16 @@ func floatInto(to **float64, low, high float64) field {
 	}
 }
 
-// integer takes a whole number from low to high, both included.
+// integer accepts an integer from low to high, inclusive.
 func integer(low, high int64, set func(int64)) field {
 	return func(param string, raw json.RawMessage) error {
 		if kind(raw) != "number" {
-			return wrongKind(param, "a whole number", raw)
+			return wrongKind(param, "an integer", raw)
 		}
 		v, err := strconv.ParseInt(string(raw), 10, 64)
 		switch {
 		case errors.Is(err, strconv.ErrSyntax):
-			return Invalid(param, "'%s' must be a whole number, not %s.", param, Shorten(string(raw)))
+			return Invalid(param, "'%s' must be an integer, not %s.", param, Shorten(string(raw)))
 		case err != nil || v < low || v > high:
 			return Invalid(param, "'%s' must be between %d and %d, not %s.", param, low, high, Shorten(string(raw)))
 		}
@@ -267,8 +269,9 @@ func integer(low, high int64, set func(int64)) field {
 	}
 }
 
-// idle makes the field of a parameter that exists and is not supported yet.
-// null and the given values mean "as if it were absent" and pass.
+// idle returns the field of a known parameter that is not supported yet. It
+// accepts null and the given values, which have the same effect as an absent
+// parameter.
 func idle(neutral ...string) field {
 	return func(param string, raw json.RawMessage) error {
 		if kind(raw) == "null" {
@@ -294,18 +297,18 @@ func idle(neutral ...string) field {
 }
 
 func unsupported(param string, neutral []string) error {
-	remedy := "Leave it out."
+	remedy := "Omit it."
 	if len(neutral) > 0 {
-		remedy = "Leave it out or send " + strings.Join(neutral, " or ") + "."
+		remedy = "Omit it or send " + strings.Join(neutral, " or ") + "."
 	}
 	return &Error{Status: 400, Type: TypeInvalidRequest, Param: param, Code: CodeUnsupportedParameter,
-		Message: fmt.Sprintf("The parameter '%s' is not supported yet. %s", param, remedy)}
+		Message: fmt.Sprintf("The parameter '%s' is not supported. %s", param, remedy)}
 }
 
 func unknownParameter(param string) error {
 	param = Shorten(param)
 	return &Error{Status: 400, Type: TypeInvalidRequest, Param: param, Code: CodeUnknownParameter,
-		Message: fmt.Sprintf("The parameter '%s' is not known. Check its spelling or leave it out.", param)}
+		Message: fmt.Sprintf("The parameter '%s' is unknown. Check its spelling or omit it.", param)}
 }
 
 func required(param string) error {

@@ -96,7 +96,7 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 			t.Errorf("%s: %s refused: %v", r.name, r.neutral, err)
 		}
 		_, err := DecodeChatRequest([]byte(chatBody(`"` + r.name + `":` + r.other)))
-		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported yet")
+		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported")
 	}
 	completions := []row{
 		{"suffix", `""`, `"x"`}, {"best_of", `1`, `2`},
@@ -106,7 +106,7 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 			t.Errorf("%s: %s refused: %v", r.name, r.neutral, err)
 		}
 		_, err := DecodeCompletionRequest([]byte(completionBody(`"` + r.name + `":` + r.other)))
-		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported yet")
+		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported")
 	}
 }
 
@@ -114,10 +114,10 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 	tests := map[string]struct {
 		body, param, code, message string
 	}{
-		"unknown field":                {chatBody(`"temprature":1`), "temprature", CodeUnknownParameter, "'temprature' is not known"},
-		"field names are exact":        {chatBody(`"Temperature":1`), "Temperature", CodeUnknownParameter, "'Temperature' is not known"},
-		"unknown field in a message":   {`{"model":"m","messages":[{"role":"user","content":"x","wieght":1}]}`, "messages[0].wieght", CodeUnknownParameter, "not known"},
-		"field given twice":            {chatBody(`"model":"o"`), "model", CodeInvalidValue, "given twice"},
+		"unknown field":                {chatBody(`"temprature":1`), "temprature", CodeUnknownParameter, "'temprature' is unknown"},
+		"field names are exact":        {chatBody(`"Temperature":1`), "Temperature", CodeUnknownParameter, "'Temperature' is unknown"},
+		"unknown field in a message":   {`{"model":"m","messages":[{"role":"user","content":"x","wieght":1}]}`, "messages[0].wieght", CodeUnknownParameter, "is unknown"},
+		"field given twice":            {chatBody(`"model":"o"`), "model", CodeInvalidValue, "appears twice"},
 		"not an object":                {`[1]`, "", CodeInvalidValue, "must be an object, not array"},
 		"no model":                     {`{"messages":[{"role":"user","content":"x"}]}`, "model", CodeMissingParameter, "'model' is required"},
 		"model null":                   {`{"model":null,"messages":[]}`, "model", CodeInvalidValue, "must be a string, not null"},
@@ -129,7 +129,7 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 		"no content":                   {`{"model":"m","messages":[{"role":"user"}]}`, "messages[0].content", CodeMissingParameter, "required"},
 		"empty list of parts":          {`{"model":"m","messages":[{"role":"user","content":[]}]}`, "messages[0].content", CodeMissingParameter, "required"},
 		"content a number":             {`{"model":"m","messages":[{"role":"user","content":3}]}`, "messages[0].content", CodeInvalidValue, "a string or a list of parts"},
-		"image part":                   {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, "messages[0].content[0].type", CodeUnsupportedParameter, "'image_url' are not supported yet"},
+		"image part":                   {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, "messages[0].content[0].type", CodeUnsupportedParameter, "'image_url' are not supported"},
 		"text part without text":       {`{"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]}`, "messages[0].content[0].text", CodeMissingParameter, "required"},
 		"temperature too high":         {chatBody(`"temperature":2.01`), "temperature", CodeInvalidValue, "between 0 and 2"},
 		"temperature negative":         {chatBody(`"temperature":-0.1`), "temperature", CodeInvalidValue, "between 0 and 2"},
@@ -141,22 +141,22 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 		"frequency_penalty too high":   {chatBody(`"frequency_penalty":2.1`), "frequency_penalty", CodeInvalidValue, "between -2 and 2"},
 		"presence_penalty too low":     {chatBody(`"presence_penalty":-3`), "presence_penalty", CodeInvalidValue, "between -2 and 2"},
 		"max_tokens zero":              {chatBody(`"max_tokens":0`), "max_tokens", CodeInvalidValue, "between 1"},
-		"max_tokens a fraction":        {chatBody(`"max_tokens":1.5`), "max_tokens", CodeInvalidValue, "whole number"},
+		"max_tokens a fraction":        {chatBody(`"max_tokens":1.5`), "max_tokens", CodeInvalidValue, "an integer"},
 		"max_tokens huge":              {chatBody(`"max_tokens":99999999999999999999`), "max_tokens", CodeInvalidValue, "between 1"},
-		"two limits":                   {chatBody(`"max_tokens":1,"max_completion_tokens":2`), "max_tokens", CodeInvalidValue, "Send one of them"},
+		"two limits":                   {chatBody(`"max_tokens":1,"max_completion_tokens":2`), "max_tokens", CodeInvalidValue, "Send only one of them"},
 		"five stops":                   {chatBody(`"stop":["a","b","c","d","e"]`), "stop", CodeInvalidValue, "at most 4"},
-		"empty stop":                   {chatBody(`"stop":["a",""]`), "stop[1]", CodeInvalidValue, "must not be empty"},
+		"empty stop":                   {chatBody(`"stop":["a",""]`), "stop[1]", CodeInvalidValue, "must not be an empty string"},
 		"stop a number":                {chatBody(`"stop":1`), "stop", CodeInvalidValue, "a string or a list of strings"},
 		"stream a string":              {chatBody(`"stream":"yes"`), "stream", CodeInvalidValue, "true or false"},
 		"stream_options, no stream":    {chatBody(`"stream_options":{"include_usage":true}`), "stream_options", CodeInvalidValue, "only allowed when"},
-		"unknown stream option":        {chatBody(`"stream":true,"stream_options":{"x":1}`), "stream_options.x", CodeUnknownParameter, "not known"},
-		"obfuscation":                  {chatBody(`"stream":true,"stream_options":{"include_obfuscation":true}`), "stream_options.include_obfuscation", CodeUnsupportedParameter, "not supported yet"},
+		"unknown stream option":        {chatBody(`"stream":true,"stream_options":{"x":1}`), "stream_options.x", CodeUnknownParameter, "is unknown"},
+		"obfuscation":                  {chatBody(`"stream":true,"stream_options":{"include_obfuscation":true}`), "stream_options.include_obfuscation", CodeUnsupportedParameter, "not supported"},
 		"malformed":                    {"{\n \"model\": }", "", CodeMalformedJSON, "at byte 12 (line 2, column 11)"},
 		"cut off":                      {`{"model":"m"`, "", CodeMalformedJSON, "unexpected end"},
 		"empty body":                   {``, "", CodeMalformedJSON, "unexpected end"},
 		"more than one value":          {`{} {}`, "", CodeMalformedJSON, "at byte 3"},
 		"not UTF-8":                    {"{\"model\":\"\xff\"}", "", CodeMalformedJSON, "not UTF-8, at byte 10"},
-		"long names are cut in errors": {chatBody(`"` + strings.Repeat("é", 4000) + `":1`), strings.Repeat("é", 32) + "...", CodeUnknownParameter, "not known"},
+		"long names are cut in errors": {chatBody(`"` + strings.Repeat("é", 4000) + `":1`), strings.Repeat("é", 32) + "...", CodeUnknownParameter, "is unknown"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -191,8 +191,8 @@ func TestCompletionPrompts(t *testing.T) {
 	bad := map[string]string{
 		`""`: "must not be empty", `[]`: "must not be empty", `[""]`: "must not be empty", `[[]]`: "must not be empty",
 		`["a","b"]`: "More than one prompt", `[[1],[2]]`: "More than one prompt", `["a",1]`: "a string or a token", `[1,"a"]`: "More than one prompt",
-		`[-1]`: "between 0", `[1.5]`: "whole number", `[[1,"a"]]`: "whole number", `{}`: "a string or a list", `3`: "a string or a list",
-		`null`: "required", `[[[1]]]`: "whole number", `[null]`: "a string or a token",
+		`[-1]`: "between 0", `[1.5]`: "an integer", `[[1,"a"]]`: "an integer", `{}`: "a string or a list", `3`: "a string or a list",
+		`null`: "required", `[[[1]]]`: "an integer", `[null]`: "a string or a token",
 	}
 	for raw, message := range bad {
 		_, err := DecodeCompletionRequest([]byte(`{"model":"m","prompt":` + raw + `}`))

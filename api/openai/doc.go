@@ -1,14 +1,13 @@
-// Package openai holds the wire types of the OpenAI-compatible API, its
+// Package openai defines the wire types of the OpenAI-compatible API, its
 // server-sent events and its errors.
 //
-// It owns the JSON shapes of /v1/models, /v1/chat/completions and
-// /v1/completions, the strict decoding of their requests, the event stream
-// writer and reader, and the mapping between typed errors and HTTP statuses.
+// It owns the JSON formats of /v1/models, /v1/chat/completions and
+// /v1/completions, the strict decoding of their requests, the writer and reader
+// of event streams, and the mapping between typed errors and HTTP statuses.
 //
-// It refuses to drop anything silently: a request field is either honoured,
-// or it holds the value that changes nothing, or the request is refused with a
-// sentence naming the field. It serves nothing, routes nothing, and imports
-// only the standard library.
+// It ignores nothing silently: a request field is applied, has a value without
+// effect, or the request is rejected with a message that names the field. It
+// serves no requests and imports only the standard library.
 //
 // Start reading at DecodeChatRequest, then EventWriter and Error.
 package openai

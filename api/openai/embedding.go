@@ -8,40 +8,41 @@ import (
 )
 
 const (
-	// maxInputs is how many texts a request for embeddings may have.
+	// maxInputs is the maximum number of texts in a request for embeddings.
 	maxInputs = 2048
-	// maxDimensions bounds what may be asked for; models have fewer.
+	// maxDimensions is the maximum value of dimensions; models have fewer.
 	maxDimensions = 1 << 20
-	// encodings of a vector.
+	// Encodings of a vector.
 	encodeFloat  = "float"
 	encodeBase64 = "base64"
 )
 
-// EmbeddingRequest is the body of POST /v1/embeddings. Its fields behind User are
-// not OpenAI's.
+// EmbeddingRequest is the body of POST /v1/embeddings. The fields after User
+// are extensions to OpenAI's API.
 type EmbeddingRequest struct {
 	Model string
 	Input EmbeddingInput
-	// Dimensions, where not 0, is how many numbers of each vector are wanted.
+	// Dimensions is the number of dimensions of the vectors; 0 means those of
+	// the model.
 	Dimensions int
-	// Base64 says that vectors are wanted as their bytes.
+	// Base64 requests vectors as base64-encoded bytes.
 	Base64 bool
 	User   string
-	// Truncate cuts what is longer than the model reads, which is refused
-	// otherwise.
+	// Truncate truncates inputs that exceed the model's context; without it,
+	// they are rejected.
 	Truncate bool
-	// Prompt is the name of one of the model's prompts; Instruction says in words
-	// what a query is for.
+	// Prompt is the name of one of the model's prompts; Instruction describes
+	// the task of a query.
 	Prompt, Instruction string
 }
 
-// EmbeddingInput is texts or lists of tokens, never both.
+// EmbeddingInput holds texts or lists of tokens, never both.
 type EmbeddingInput struct {
 	Texts  []string
 	Tokens [][]int32
 }
 
-// DecodeEmbeddingRequest reads the body of POST /v1/embeddings. Its error is an
+// DecodeEmbeddingRequest reads the body of POST /v1/embeddings. It returns an
 // *Error.
 func DecodeEmbeddingRequest(body []byte) (*EmbeddingRequest, error) {
 	if err := checkJSON(body); err != nil {
@@ -81,8 +82,8 @@ func (r *EmbeddingRequest) decodeEncoding(param string, raw json.RawMessage) err
 	return nil
 }
 
-// decode takes a string, a list of strings, a list of tokens, or a list of lists
-// of tokens.
+// decode accepts a string, a list of strings, a list of tokens, or a list of
+// lists of tokens.
 func (in *EmbeddingInput) decode(param string, raw json.RawMessage) error {
 	switch kind(raw) {
 	case "null":
@@ -116,10 +117,10 @@ func (in *EmbeddingInput) decodeList(param string, raw json.RawMessage) error {
 			first = k
 		}
 		if count++; k != first {
-			return Invalid(param, "'%s' must be strings, tokens, or lists of tokens, and not a mixture of them.", param)
+			return Invalid(param, "'%s' must contain only strings, only tokens, or only lists of tokens.", param)
 		}
 		if count > maxInputs && k != "number" {
-			return Invalid(param, "'%s' may have at most %d entries. Send several requests.", param, maxInputs)
+			return Invalid(param, "'%s' must have at most %d entries. Send several requests.", param, maxInputs)
 		}
 		switch k {
 		case "string":
@@ -144,7 +145,7 @@ func (in *EmbeddingInput) decodeList(param string, raw json.RawMessage) error {
 	return err
 }
 
-// decodeTokens adds a token to the last list, or begins one.
+// decodeTokens adds a token to the last list, or begins a list.
 func (in *EmbeddingInput) decodeTokens(param string, raw json.RawMessage, more bool) error {
 	if !more {
 		in.Tokens = append(in.Tokens, nil)
@@ -153,7 +154,7 @@ func (in *EmbeddingInput) decodeTokens(param string, raw json.RawMessage, more b
 	return integer(0, math.MaxInt32, func(v int64) { *last = append(*last, int32(v)) })(param, raw)
 }
 
-// EmbeddingList is the answer of /v1/embeddings.
+// EmbeddingList is the response of /v1/embeddings.
 type EmbeddingList struct {
 	Object string         `json:"object"`
 	Data   []Embedding    `json:"data"`
@@ -161,7 +162,7 @@ type EmbeddingList struct {
 	Usage  EmbeddingUsage `json:"usage"`
 }
 
-// EmbeddingUsage counts tokens of an answer that has no text.
+// EmbeddingUsage counts the tokens of a response without generated text.
 type EmbeddingUsage struct {
 	PromptTokens int `json:"prompt_tokens"`
 	TotalTokens  int `json:"total_tokens"`
@@ -174,13 +175,13 @@ type Embedding struct {
 	Embedding Vector `json:"embedding"`
 }
 
-// Vector is written as numbers, or as the base64 of its little-endian bytes.
+// Vector is encoded as numbers, or as the base64 of its little-endian bytes.
 type Vector struct {
 	Values []float32
 	Base64 bool
 }
 
-// MarshalJSON writes it.
+// MarshalJSON implements json.Marshaler.
 func (v Vector) MarshalJSON() ([]byte, error) {
 	if !v.Base64 {
 		return json.Marshal(v.Values)
@@ -192,11 +193,11 @@ func (v Vector) MarshalJSON() ([]byte, error) {
 	return json.Marshal(base64.StdEncoding.EncodeToString(b))
 }
 
-// unitSlack is how far from 1 the length of a vector is that was made 1.
+// unitSlack is the tolerance for the length of a normalized vector.
 const unitSlack = 1e-3
 
-// Shorter is the first numbers of a vector. What had a length of 1 gets it
-// again, as models that may be cut are meant to be.
+// Shorter returns the first dimensions of a vector. A normalized vector is
+// normalized again, as Matryoshka embeddings require.
 func Shorter(v []float32, dimensions int) []float32 {
 	out := append([]float32(nil), v[:dimensions]...)
 	length := norm(v)
@@ -216,13 +217,13 @@ func norm(v []float32) float64 {
 	return math.Sqrt(squares)
 }
 
-// Embeddings is the answer to the request. It refuses more dimensions than the
-// model has.
+// Embeddings builds the response to the request. It rejects a request for more
+// dimensions than the model has.
 func (r *EmbeddingRequest) Embeddings(vectors [][]float32, promptTokens int) (EmbeddingList, error) {
 	list := EmbeddingList{Object: "list", Model: r.Model, Data: []Embedding{}, Usage: EmbeddingUsage{promptTokens, promptTokens}}
 	for i, v := range vectors {
 		if r.Dimensions > len(v) {
-			return list, Invalid("dimensions", "'dimensions' is %d, and the vectors of this model have %d.", r.Dimensions, len(v))
+			return list, Invalid("dimensions", "'dimensions' is %d, but the vectors of this model have only %d.", r.Dimensions, len(v))
 		}
 		if r.Dimensions > 0 {
 			v = Shorter(v, r.Dimensions)

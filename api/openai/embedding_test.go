@@ -42,15 +42,15 @@ func TestInvalidEmbeddingRequestIsRefusedByName(t *testing.T) {
 		"an empty list":        {`{"model":"m","input":[]}`, "input", CodeInvalidValue, "must not be empty"},
 		"an empty text within": {`{"model":"m","input":["a",""]}`, "input[1]", CodeInvalidValue, "must not be empty"},
 		"empty tokens":         {`{"model":"m","input":[[]]}`, "input[0]", CodeInvalidValue, "must not be empty"},
-		"texts and tokens":     {`{"model":"m","input":["a",5]}`, "input", CodeInvalidValue, "not a mixture"},
-		"tokens and a list":    {`{"model":"m","input":[5,[6]]}`, "input", CodeInvalidValue, "not a mixture"},
+		"texts and tokens":     {`{"model":"m","input":["a",5]}`, "input", CodeInvalidValue, "must contain only"},
+		"tokens and a list":    {`{"model":"m","input":[5,[6]]}`, "input", CodeInvalidValue, "must contain only"},
 		"a token below zero":   {`{"model":"m","input":[-5]}`, "input", CodeInvalidValue, "between 0 and"},
 		"an object":            {`{"model":"m","input":{}}`, "input", CodeInvalidValue, "a string or a list"},
 		"a list of objects":    {`{"model":"m","input":[{}]}`, "input[0]", CodeInvalidValue, "a string or a token"},
 		"too many":             {`{"model":"m","input":[` + strings.Repeat(`"a",`, maxInputs) + `"a"]}`, "input", CodeInvalidValue, "at most 2048"},
 		"another encoding":     {`{"model":"m","input":"a","encoding_format":"hex"}`, "encoding_format", CodeInvalidValue, "float or base64"},
 		"no dimensions":        {`{"model":"m","input":"a","dimensions":0}`, "dimensions", CodeInvalidValue, "between 1 and"},
-		"an unknown field":     {`{"model":"m","input":"a","task":"x"}`, "task", CodeUnknownParameter, "not known"},
+		"an unknown field":     {`{"model":"m","input":"a","task":"x"}`, "task", CodeUnknownParameter, "is unknown"},
 		"no JSON":              {`{`, "", CodeMalformedJSON, "not valid JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,5 +104,5 @@ func TestFewerDimensionsKeepUnitLength(t *testing.T) {
 	}
 	r.Dimensions = 4
 	_, err = r.Embeddings([][]float32{whole}, 1)
-	wantError(t, err, 400, "dimensions", CodeInvalidValue, "have 3")
+	wantError(t, err, 400, "dimensions", CodeInvalidValue, "only 3")
 }

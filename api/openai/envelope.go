@@ -6,24 +6,24 @@ import (
 	"unicode/utf8"
 )
 
-// Envelope is what a program that forwards a request reads of it: where it goes,
-// and what its prompt begins with.
+// Envelope holds the parts of a request that a proxy needs: its destination and
+// the beginning of its prompt.
 type Envelope struct {
 	Model string
-	// Stream says that the answer is wanted as events.
+	// Stream requests a streamed response.
 	Stream bool
-	// Messages, Prompt and Tools are as they were sent; nil where they are not.
+	// Messages, Prompt and Tools hold the raw JSON; nil when absent.
 	Messages, Prompt, Tools json.RawMessage
-	// System is the system prompt where it stands beside the messages, and Previous
-	// the id of the response that the request goes on from.
+	// System is the system prompt when it is separate from the messages, and
+	// Previous is the id of the response that the request continues.
 	System   json.RawMessage
 	Previous string
 }
 
-// DecodeEnvelope reads the body of any request that names a model, for a program
-// that forwards the bytes and leaves their check to who answers. Its error is an
-// *Error. Of a member that is given twice the last counts, which whoever answers
-// refuses anyhow.
+// DecodeEnvelope reads the body of any request that names a model, for a proxy
+// that forwards the bytes and leaves validation to the backend. It returns an
+// *Error. The last of duplicate members counts; the backend rejects them
+// anyway.
 func DecodeEnvelope(body []byte) (Envelope, error) {
 	var e Envelope
 	if !utf8.Valid(body) || !json.Valid(body) {
@@ -52,7 +52,7 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 				e.Messages = value
 			}
 		case "previous_response_id":
-			_ = json.Unmarshal(value, &e.Previous) // what is no string, whoever answers refuses
+			_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
 		}
 	}
 	if model == nil {
@@ -67,7 +67,8 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 	return e, nil
 }
 
-// isItems says that an input is a conversation, and not texts to embed.
+// isItems reports whether an input is a conversation, as opposed to texts to
+// embed.
 func isItems(input json.RawMessage) bool {
 	for first := range Elements(input) {
 		return kind(first) == "object"
@@ -75,7 +76,8 @@ func isItems(input json.RawMessage) bool {
 	return false
 }
 
-// Elements are those of a valid JSON array; of anything else there are none.
+// Elements returns the elements of a valid JSON array, and none of anything
+// else.
 func Elements(array json.RawMessage) func(yield func(json.RawMessage) bool) {
 	return func(yield func(json.RawMessage) bool) {
 		if kind(array) != "array" {
@@ -92,7 +94,8 @@ func Elements(array json.RawMessage) func(yield func(json.RawMessage) bool) {
 	}
 }
 
-// Members are those of a valid JSON object; of anything else there are none.
+// Members returns the members of a valid JSON object, and none of anything
+// else.
 func Members(object json.RawMessage) func(yield func(name []byte, value json.RawMessage) bool) {
 	if kind(object) != "object" {
 		return func(func([]byte, json.RawMessage) bool) {}
@@ -100,8 +103,7 @@ func Members(object json.RawMessage) func(yield func(name []byte, value json.Raw
 	return members(object)
 }
 
-// members reads an object that is known to be one, and valid: its values are
-// passed over and not decoded.
+// members reads a valid JSON object. It skips its values without decoding them.
 func members(object []byte) func(yield func(name []byte, value json.RawMessage) bool) {
 	return func(yield func([]byte, json.RawMessage) bool) {
 		rest := skipSpace(skipSpace(object)[1:])
@@ -118,7 +120,7 @@ func members(object []byte) func(yield func(name []byte, value json.RawMessage) 
 	}
 }
 
-// plainName is a quoted name without its quotes and escapes.
+// plainName returns a quoted name without quotes and escapes.
 func plainName(quoted []byte) []byte {
 	inner := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
@@ -126,7 +128,7 @@ func plainName(quoted []byte) []byte {
 	}
 	var name string
 	if json.Unmarshal(quoted, &name) != nil {
-		return nil // it was valid before
+		return nil // validated before
 	}
 	return []byte(name)
 }
@@ -141,7 +143,7 @@ func afterComma(rest []byte) []byte {
 
 func skipSpace(b []byte) []byte { return bytes.TrimLeft(b, " \t\r\n") }
 
-// valueEnd is where the value ends that b begins with.
+// valueEnd returns the end of the value at the start of b.
 func valueEnd(b []byte) int {
 	depth := 0
 	for i := 0; i < len(b); i++ {
@@ -172,7 +174,7 @@ func valueEnd(b []byte) int {
 	return len(b)
 }
 
-// stringEnd is where the quoted string ends that b begins with.
+// stringEnd returns the end of the quoted string at the start of b.
 func stringEnd(b []byte) int {
 	for i := 1; i < len(b); i++ {
 		n := bytes.IndexByte(b[i:], '"')

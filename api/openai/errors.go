@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Types of errors, as clients know them.
+// Error types of OpenAI's API.
 const (
 	TypeInvalidRequest  = "invalid_request_error"
 	TypeAuthentication  = "authentication_error"
@@ -20,7 +20,7 @@ const (
 	TypeInsufficientMem = "insufficient_memory_error"
 )
 
-// Codes of errors that programs may branch on.
+// Error codes that programs may branch on.
 const (
 	CodeMalformedJSON         = "malformed_json"
 	CodeBodyTooLarge          = "request_too_large"
@@ -45,8 +45,8 @@ const (
 	CodeAborted               = "aborted_for_memory"
 )
 
-// Error is an API error: what the client sees, and the status it travels
-// with. Cause is for logs and never reaches the client.
+// Error is an API error: the body that the client receives, and the HTTP
+// status. Cause is for logs and never reaches the client.
 type Error struct {
 	Status     int
 	Message    string
@@ -58,12 +58,12 @@ type Error struct {
 	Cause      error
 }
 
-// Memory holds the figures of an error about memory, in bytes.
+// Memory holds the figures of a memory error, in bytes.
 type Memory struct {
 	Used, Needed, Limit int64
 }
 
-// Error implements error; it says all that a log should.
+// Error implements error; the text includes the cause, for logs.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("http %d: %s", e.Status, e.Message)
 	if e.Cause != nil {
@@ -89,7 +89,7 @@ type errorBody struct {
 	LimitBytes  *int64  `json:"limit_bytes,omitempty"`
 }
 
-// MarshalJSON writes the body that clients expect, envelope included.
+// MarshalJSON returns the body that clients expect, including the envelope.
 func (e *Error) MarshalJSON() ([]byte, error) {
 	b := errorBody{Message: e.Message, Type: e.Type}
 	if e.Param != "" {
@@ -104,125 +104,126 @@ func (e *Error) MarshalJSON() ([]byte, error) {
 	return Marshal(errorEnvelope{Error: &b})
 }
 
-// Invalid is a 400 about one parameter, or about the whole body when param is
-// empty.
+// Invalid returns a 400 about one parameter, or about the whole body when param
+// is empty.
 func Invalid(param, format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: TypeInvalidRequest, Param: Shorten(param), Code: CodeInvalidValue,
 		Message: fmt.Sprintf(format, args...)}
 }
 
-// ContextLengthExceeded is a 400: the prompt alone does not fit.
+// ContextLengthExceeded returns a 400: the prompt exceeds the context length.
 func ContextLengthExceeded(prompt, limit int) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: TypeInvalidRequest, Param: "messages", Code: CodeContextLengthExceeded,
-		Message: fmt.Sprintf("This model's context holds %d tokens, and the prompt has %d. Shorten it.", limit, prompt)}
+		Message: fmt.Sprintf("This model's maximum context length is %d tokens, but the prompt has %d tokens. Shorten the prompt.", limit, prompt)}
 }
 
-// Unauthorized is a 401.
+// Unauthorized returns a 401.
 func Unauthorized() *Error {
 	return &Error{Status: http.StatusUnauthorized, Type: TypeAuthentication, Code: CodeInvalidAPIKey,
-		Message: "The API key is missing or not valid. Send it as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'."}
+		Message: "The API key is missing or invalid. Send it as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'."}
 }
 
-// ExpiredKey is a 401 to the holder of a key that was good until then.
+// ExpiredKey returns a 401 for an API key that has expired.
 func ExpiredKey(name string, at time.Time) *Error {
 	return &Error{Status: http.StatusUnauthorized, Type: TypeAuthentication, Code: CodeInvalidAPIKey,
-		Message: fmt.Sprintf("The API key '%s' expired at %s. Ask for a new one.", name, at.UTC().Format(time.RFC3339))}
+		Message: fmt.Sprintf("The API key '%s' expired at %s. Request a new one.", name, at.UTC().Format(time.RFC3339))}
 }
 
-// EncodedBody is a 415: a body is taken as plain JSON alone, so that a small
-// one cannot unfold into a large one.
+// EncodedBody returns a 415: a body must be plain JSON, so that a small body
+// cannot decompress into a large one.
 func EncodedBody(encoding string) *Error {
 	return &Error{Status: http.StatusUnsupportedMediaType, Type: TypeInvalidRequest, Code: CodeUnsupportedEncoding,
-		Message: fmt.Sprintf("A request body with Content-Encoding '%s' is not taken. Send plain JSON.", Shorten(encoding))}
+		Message: fmt.Sprintf("The Content-Encoding '%s' is not supported. Send uncompressed JSON.", Shorten(encoding))}
 }
 
-// ModelNotFound is a 404 that names the model.
+// ModelNotFound returns a 404 that names the model.
 func ModelNotFound(model string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: TypeInvalidRequest, Param: "model", Code: CodeModelNotFound,
-		Message: fmt.Sprintf("The model '%s' does not exist here. GET /v1/models lists what is served.", Shorten(model))}
+		Message: fmt.Sprintf("The model '%s' does not exist. GET /v1/models lists the available models.", Shorten(model))}
 }
 
-// RouteNotFound is a 404 for a path that the API does not have.
+// RouteNotFound returns a 404 for a path that the API does not have.
 func RouteNotFound(method, path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: TypeInvalidRequest, Code: CodeRouteNotFound,
 		Message: fmt.Sprintf("There is no route %s %s.", Shorten(method), Shorten(path))}
 }
 
-// MethodNotAllowed is a 405 for a path that has other methods.
+// MethodNotAllowed returns a 405 for a path that supports other methods.
 func MethodNotAllowed(method, path, allowed string) *Error {
 	return &Error{Status: http.StatusMethodNotAllowed, Type: TypeInvalidRequest, Code: CodeMethodNotAllowed,
 		Message: fmt.Sprintf("%s is not allowed on %s; use %s.", Shorten(method), Shorten(path), allowed)}
 }
 
-// PrefillMemoryExceeded is a 413: the prompt would need more memory than the
+// PrefillMemoryExceeded returns a 413: the prompt needs more memory than the
 // Mac may use.
 func PrefillMemoryExceeded(m Memory) *Error {
 	return &Error{Status: http.StatusRequestEntityTooLarge, Type: TypeInvalidRequest, Code: CodePrefillMemoryExceeded, Memory: &m,
-		Message: fmt.Sprintf("The prompt needs %d bytes; %d of %d are in use. Shorten it.", m.Needed, m.Used, m.Limit)}
+		Message: fmt.Sprintf("The prompt needs %d bytes of memory; %d of %d bytes are in use. Shorten the prompt.", m.Needed, m.Used, m.Limit)}
 }
 
-// PrefillMemoryShort is a 503: the prompt does not fit beside what is in use
-// now, and may once that has ended.
+// PrefillMemoryShort returns a 503: the prompt does not fit into the free
+// memory now, and may fit when other requests have ended.
 func PrefillMemoryShort(m Memory, retryAfter time.Duration) *Error {
 	e := PrefillMemoryExceeded(m)
 	e.Status, e.Type, e.RetryAfter = http.StatusServiceUnavailable, TypeUnavailable, retryAfter
-	e.Message = fmt.Sprintf("The prompt needs %d bytes; %d of %d are in use at the moment. Try again later.", m.Needed, m.Used, m.Limit)
+	e.Message = fmt.Sprintf("The prompt needs %d bytes of memory; %d of %d bytes are currently in use. Try again later.", m.Needed, m.Used, m.Limit)
 	return e
 }
 
-// RateLimited is a 429.
+// RateLimited returns a 429.
 func RateLimited(retryAfter time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: TypeRateLimit, Code: CodeRateLimitExceeded, RetryAfter: retryAfter,
 		Message: "Too many requests. Slow down and try again."}
 }
 
-// Internal is a 500. The client learns nothing of the cause.
+// Internal returns a 500. The client does not learn the cause.
 func Internal(cause error) *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: TypeServer, Code: CodeInternal, Cause: cause,
-		Message: "The server had an error while it worked on the request."}
+		Message: "The server encountered an internal error."}
 }
 
-// EngineFailed is a 500: the engine died or broke under a running request.
+// EngineFailed returns a 500: the engine failed during the request.
 func EngineFailed(cause error) *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: TypeServer, Code: CodeEngineFailed, Cause: cause,
-		Message: "The engine failed while it worked on the request. Send it again."}
+		Message: "The engine failed while processing the request. Send the request again."}
 }
 
-// NoEndpoint is a 503: the model exists and no replica of it is ready.
+// NoEndpoint returns a 503: the model exists, but no replica is ready.
 func NoEndpoint(model string, retryAfter time.Duration) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: TypeUnavailable, Code: CodeNoEndpoint, RetryAfter: retryAfter,
 		Message: fmt.Sprintf("No replica of the model '%s' is ready yet. Try again later.", Shorten(model))}
 }
 
-// Overloaded is a 503: the queue is full.
+// Overloaded returns a 503: the queue is full.
 func Overloaded(retryAfter time.Duration) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: TypeUnavailable, Code: CodeOverloaded, RetryAfter: retryAfter,
-		Message: "Too many requests are waiting already. Try again later."}
+		Message: "Too many requests are already waiting. Try again later."}
 }
 
-// Aborted is a 503 before the first byte, and the last event of a stream after
-// it: the Mac is short of memory and ended the request.
+// Aborted returns the error for a request that was ended because the Mac is
+// short of memory: a 503 before the first byte, and the last event of a stream
+// after it.
 func Aborted(reason string, retryAfter time.Duration) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: TypeUnavailable, Code: CodeAborted, RetryAfter: retryAfter,
-		Message: "The request was ended: " + reason + ". Send it again."}
+		Message: "The request was aborted: " + reason + ". Send it again."}
 }
 
-// NoRoomNow is a 503: the model is not loaded, and may fit later.
+// NoRoomNow returns a 503: the model is not loaded, and may fit later.
 func NoRoomNow(m Memory, retryAfter time.Duration) *Error {
 	e := InsufficientMemory(m)
 	e.Status, e.Type, e.RetryAfter = http.StatusServiceUnavailable, TypeUnavailable, retryAfter
 	return e
 }
 
-// InsufficientMemory is a 507: the model cannot be loaded beside what is
-// promised or in use, and waiting does not help.
+// InsufficientMemory returns a 507: the model does not fit into the memory that
+// is not reserved or in use, and waiting does not help.
 func InsufficientMemory(m Memory) *Error {
 	return &Error{Status: http.StatusInsufficientStorage, Type: TypeInsufficientMem, Code: CodeInsufficientMemory, Memory: &m,
-		Message: fmt.Sprintf("The model needs %d bytes; %d of %d are in use.", m.Needed, m.Used, m.Limit)}
+		Message: fmt.Sprintf("The model needs %d bytes of memory; %d of %d bytes are in use.", m.Needed, m.Used, m.Limit)}
 }
 
-// AsError finds the API error in err. Any other error becomes Internal, so
-// that its text does not reach the client.
+// AsError returns the API error in err. It converts any other error to
+// Internal, so that its text does not reach the client.
 func AsError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -231,8 +232,8 @@ func AsError(err error) *Error {
 	return Internal(err)
 }
 
-// WriteError answers a request that nothing was written to yet. Its own error
-// means that the client is gone.
+// WriteError sends an error response. Nothing may have been written to the
+// response before. It returns an error when the client has disconnected.
 func WriteError(w http.ResponseWriter, err error) error {
 	e := AsError(err)
 	body, err := e.MarshalJSON()
@@ -251,12 +252,12 @@ func WriteError(w http.ResponseWriter, err error) error {
 	return err
 }
 
-// ParseError reads the error out of a response that is not 2xx. A body of
-// another shape is kept out of the message.
+// ParseError reads the error from a response with a status other than 2xx. A
+// body in an unknown format does not become part of the message.
 func ParseError(status int, header http.Header, body []byte) *Error {
 	e := parseErrorBody(body)
 	if e == nil {
-		e = &Error{Type: TypeServer, Message: fmt.Sprintf("The server answered with status %d and no error body.", status)}
+		e = &Error{Type: TypeServer, Message: fmt.Sprintf("The server returned status %d without an error body.", status)}
 	}
 	e.Status = status
 	if seconds, err := strconv.ParseInt(header.Get("Retry-After"), 10, 32); err == nil && seconds > 0 {
@@ -265,7 +266,7 @@ func ParseError(status int, header http.Header, body []byte) *Error {
 	return e
 }
 
-// parseErrorBody returns nil where body is not an error envelope.
+// parseErrorBody returns nil when body is not an error envelope.
 func parseErrorBody(body []byte) *Error {
 	var env errorEnvelope
 	if json.Unmarshal(body, &env) != nil || env.Error == nil {

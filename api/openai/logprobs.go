@@ -9,57 +9,59 @@ import (
 )
 
 const (
-	// maxTopLogprobs bounds top_logprobs of a chat, maxLogprobs logprobs of a
-	// completion, which asks for the same.
+	// maxTopLogprobs is the maximum of top_logprobs of a chat completion,
+	// maxLogprobs the maximum of logprobs of a completion, which has the same
+	// meaning.
 	maxTopLogprobs = 20
 	maxLogprobs    = 5
-	// maxBiased is how many tokens logit_bias may name, each with a bias of
-	// -maxBias to maxBias.
+	// maxBiased is the maximum number of tokens in logit_bias, each with a bias
+	// from -maxBias to maxBias.
 	maxBiased = 300
 	maxBias   = 100
 )
 
-// unlikely is written for a token that cannot be: JSON has no infinity.
+// unlikely is the log-probability of an impossible token: JSON has no infinity.
 const unlikely = -9999
 
-// Likely is a token as an engine spells it, and the natural logarithm of its
+// Likely is a token as the engine spells it, and the natural logarithm of its
 // probability.
 type Likely struct {
 	Bytes   []byte
 	Logprob float32
 }
 
-// Ranked is a token of an answer, and what else was likely there, the most likely
-// first.
+// Ranked is a token of the output and its most likely alternatives, in
+// descending order of probability.
 type Ranked struct {
 	Likely
 	Top []Likely
 }
 
-// ChatLogprobs are the log-probabilities of a chat's choice, or of what a chunk
-// adds to it.
+// ChatLogprobs are the log-probabilities of a choice or chunk of a chat
+// completion.
 type ChatLogprobs struct {
 	Content []ChatLogprob `json:"content"`
-	// Refusal is always null: no model refuses in a field of its own.
+	// Refusal is always null, because no model has a separate field for
+	// refusals.
 	Refusal *[]ChatLogprob `json:"refusal"`
 }
 
-// ChatLogprob is one token of an answer.
+// ChatLogprob is one token of the output.
 type ChatLogprob struct {
 	TokenLogprob
 	TopLogprobs []TokenLogprob `json:"top_logprobs"`
 }
 
-// TokenLogprob is a token and its log-probability. Bytes are there for tokens
-// that are not whole characters: those of several tokens together are the text.
+// TokenLogprob is a token and its log-probability. Bytes is set for tokens that
+// are not complete characters: the bytes of several tokens form the text.
 type TokenLogprob struct {
 	Token   string  `json:"token"`
 	Logprob float32 `json:"logprob"`
 	Bytes   []int   `json:"bytes"`
 }
 
-// NewChatLogprobs writes log-probabilities as chats have them; none make an empty
-// list, not null.
+// NewChatLogprobs converts log-probabilities to the format of chat completions.
+// The result is an empty list, not null, when there are none.
 func NewChatLogprobs(ranked []Ranked) *ChatLogprobs {
 	out := &ChatLogprobs{Content: []ChatLogprob{}}
 	for _, r := range ranked {
@@ -82,8 +84,8 @@ func tokenLogprob(l Likely) TokenLogprob {
 
 func finite(v float32) float32 { return max(v, unlikely) }
 
-// written is the text of a token. What is not whole characters is written as
-// OpenAI does it: \x and two digits for each byte of them, in completions behind
+// written returns the text of a token. Incomplete characters are written as in
+// OpenAI's API: \x and two digits for each byte, in completions with the prefix
 // "bytes:".
 func written(token []byte, mark string) string {
 	if utf8.Valid(token) {
@@ -103,26 +105,26 @@ func written(token []byte, mark string) string {
 	return b.String()
 }
 
-// CompletionLogprobs are the log-probabilities of a completion's choice, or of
-// what a chunk adds to it: lists with an element for each token.
+// CompletionLogprobs are the log-probabilities of a choice or chunk of a
+// completion: lists with one element for each token.
 type CompletionLogprobs struct {
 	Tokens        []string  `json:"tokens"`
 	TokenLogprobs []float32 `json:"token_logprobs"`
-	// TopLogprobs hold the most likely tokens by their text, and the one that was
-	// drawn.
+	// TopLogprobs are the most likely tokens by their text, and the sampled
+	// one.
 	TopLogprobs []map[string]float32 `json:"top_logprobs"`
-	// TextOffset is how many characters of the choice's text stand before a token.
+	// TextOffset is the number of characters of the text before each token.
 	TextOffset []int `json:"text_offset"`
 }
 
-// CompletionOffsets count characters through the chunks of one choice. The zero
-// value begins.
+// CompletionOffsets counts characters over the chunks of one choice. The zero
+// value starts at 0.
 type CompletionOffsets struct {
 	characters int
-	open       []byte // of a character that is not whole
+	open       []byte // of an incomplete character
 }
 
-// Logprobs writes log-probabilities as completions have them.
+// Logprobs converts log-probabilities to the format of completions.
 func (o *CompletionOffsets) Logprobs(ranked []Ranked) *CompletionLogprobs {
 	out := &CompletionLogprobs{Tokens: []string{}, TokenLogprobs: []float32{}, TopLogprobs: []map[string]float32{}, TextOffset: []int{}}
 	for _, r := range ranked {
@@ -131,7 +133,7 @@ func (o *CompletionOffsets) Logprobs(ranked []Ranked) *CompletionLogprobs {
 		out.TokenLogprobs = append(out.TokenLogprobs, finite(r.Logprob))
 		top := map[string]float32{text: finite(r.Logprob)}
 		for _, l := range r.Top {
-			// Of two tokens with one text the more likely counts.
+			// Of two tokens with the same text, the more likely one counts.
 			name := written(l.Bytes, "bytes:")
 			if known, ok := top[name]; !ok || l.Logprob > known {
 				top[name] = finite(l.Logprob)
@@ -144,7 +146,7 @@ func (o *CompletionOffsets) Logprobs(ranked []Ranked) *CompletionLogprobs {
 	return out
 }
 
-// pass counts the characters that are whole with these bytes.
+// pass counts the characters that these bytes complete.
 func (o *CompletionOffsets) pass(bytes []byte) {
 	o.open = append(o.open, bytes...)
 	for len(o.open) > 0 && utf8.FullRune(o.open) {
@@ -154,16 +156,16 @@ func (o *CompletionOffsets) pass(bytes []byte) {
 	}
 }
 
-// decodeBias takes an object of token ids and numbers.
+// decodeBias accepts an object of token ids and numbers.
 func (p *Parameters) decodeBias(param string, raw json.RawMessage) error {
 	p.LogitBias = map[int32]float64{}
 	return decodeMembers(raw, param, func(name string) (field, error) {
 		id, err := strconv.ParseInt(name, 10, 32)
 		if err != nil || id < 0 || strconv.FormatInt(id, 10) != name {
-			return nil, Invalid(param, "'%s' must name tokens by their ids, whole numbers from 0, not '%s'.", param, Shorten(name))
+			return nil, Invalid(param, "'%s' must use token ids (integers from 0) as keys, not '%s'.", param, Shorten(name))
 		}
 		if len(p.LogitBias) == maxBiased {
-			return nil, Invalid(param, "'%s' may name at most %d tokens.", param, maxBiased)
+			return nil, Invalid(param, "'%s' must have at most %d tokens.", param, maxBiased)
 		}
 		return func(param string, raw json.RawMessage) error {
 			var v *float64
@@ -176,8 +178,8 @@ func (p *Parameters) decodeBias(param string, raw json.RawMessage) error {
 	})
 }
 
-// TopLogprobsWanted says how many alternatives are told beside the
-// log-probability of each token; ok is false where none is wanted.
+// TopLogprobsWanted returns the requested number of alternatives for each
+// token; ok is false when no log-probabilities are requested.
 func (r *ChatRequest) TopLogprobsWanted() (n int, ok bool) {
 	if r.TopLogprobs != nil {
 		n = *r.TopLogprobs
@@ -192,13 +194,14 @@ func (r *ChatRequest) checkLogprobs() error {
 	return nil
 }
 
-// checkEcho refuses what an echo would have to be computed for.
+// checkEcho rejects combinations with echo that would need additional
+// computation.
 func (r *CompletionRequest) checkEcho() error {
 	switch {
 	case r.Echo && r.Logprobs != nil:
-		return Invalid("echo", "'echo' together with 'logprobs' is not supported: log-probabilities of a prompt are not computed. Send one of them.")
+		return Invalid("echo", "'echo' together with 'logprobs' is not supported, because log-probabilities of the prompt are not computed. Send only one of them.")
 	case r.Echo && r.Prompt.Tokens != nil:
-		return Invalid("echo", "'echo' is not supported with a prompt of tokens. Send the prompt as text, or leave 'echo' out.")
+		return Invalid("echo", "'echo' is not supported with a prompt of tokens. Send the prompt as text, or omit 'echo'.")
 	}
 	return nil
 }

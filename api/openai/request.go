@@ -21,9 +21,9 @@ const (
 	FinishCalls  = "tool_calls"
 )
 
-// DefaultCompletionTokens is how many tokens /v1/completions makes when the
-// request names no limit. Chat completions have no such default: they run to
-// the end of turn or of the context.
+// DefaultCompletionTokens is the maximum number of tokens that /v1/completions
+// generates when the request sets no limit. Chat completions have no such
+// default: they continue to the end of the turn or of the context.
 const DefaultCompletionTokens = 16
 
 // Parameters are the fields that both text routes share. A nil pointer means
@@ -40,17 +40,17 @@ type Parameters struct {
 	FrequencyPenalty *float64 `json:"frequency_penalty,omitempty"`
 	PresencePenalty  *float64 `json:"presence_penalty,omitempty"`
 
-	// LogitBias is added to the logits of tokens, by their ids.
+	// LogitBias is added to the logits of tokens, by token id.
 	LogitBias map[int32]float64 `json:"logit_bias,omitempty"`
 
-	// Priority: lower ones go first, as vLLM has it; 0 is everybody's. nil where
-	// the request says nothing.
+	// Priority orders requests as in vLLM: lower values run first, 0 is the
+	// default. It is nil when the request does not set it.
 	Priority *int `json:"priority,omitempty"`
 
-	// N is how many answers are wanted to the same prompt; see Choices.
+	// N is the requested number of choices; see Choices.
 	N *int `json:"n,omitempty"`
 
-	// Constraint is the form of the answer; nil is any.
+	// Constraint restricts the form of the response; nil means no restriction.
 	Constraint *Constraint `json:"constraint,omitempty"`
 
 	Stop          []string       `json:"stop,omitempty"`
@@ -59,17 +59,17 @@ type Parameters struct {
 	User          string         `json:"user,omitempty"`
 }
 
-// StreamOptions change what a stream carries.
+// StreamOptions are options of a streamed response.
 type StreamOptions struct {
 	IncludeUsage bool `json:"include_usage,omitempty"`
 }
 
-// IncludeUsage says whether the stream ends with a usage chunk.
+// IncludeUsage reports whether the stream ends with a usage chunk.
 func (p *Parameters) IncludeUsage() bool {
 	return p.StreamOptions != nil && p.StreamOptions.IncludeUsage
 }
 
-// Choices is how many answers are wanted, 1 where nothing is said.
+// Choices returns the number of choices to generate; the default is 1.
 func (p *Parameters) Choices() int {
 	if p.N == nil {
 		return 1
@@ -83,17 +83,17 @@ type ChatRequest struct {
 	// MaxCompletionTokens is the newer name of MaxTokens; see TokenLimit.
 	MaxCompletionTokens *int      `json:"max_completion_tokens,omitempty"`
 	Messages            []Message `json:"messages"`
-	// Logprobs asks for the log-probability of each token, TopLogprobs for those
-	// of so many alternatives.
+	// Logprobs requests the log-probability of each token, TopLogprobs the
+	// number of alternatives.
 	Logprobs    bool `json:"logprobs,omitempty"`
 	TopLogprobs *int `json:"top_logprobs,omitempty"`
 	ToolUse
-	// Effort is how much the model is to think; empty says nothing of it.
+	// Effort is the reasoning effort; empty means the model's default.
 	Effort string `json:"reasoning_effort,omitempty"`
 }
 
-// TokenLimit is the most tokens the answer may have; ok is false where the
-// request names no limit.
+// TokenLimit returns the maximum number of tokens to generate; ok is false when
+// the request sets no limit.
 func (r *ChatRequest) TokenLimit() (limit int, ok bool) {
 	switch {
 	case r.MaxCompletionTokens != nil:
@@ -104,39 +104,40 @@ func (r *ChatRequest) TokenLimit() (limit int, ok bool) {
 	return 0, false
 }
 
-// Message is one turn of a conversation.
+// Message is one message of a conversation.
 type Message struct {
 	Role    string  `json:"role"`
 	Content Content `json:"content"`
-	// Name tells speakers of one role apart; chat templates may use it.
+	// Name distinguishes participants with the same role; chat templates may
+	// use it.
 	Name string `json:"name,omitempty"`
-	// Reasoning of an assistant's turn; most templates leave out that of earlier
-	// turns.
+	// Reasoning is the reasoning of an assistant's message; most chat templates
+	// drop it for earlier turns.
 	Reasoning string `json:"reasoning_content,omitempty"`
-	// Calls of tools by an assistant's turn, and of a tool's turn the call that it
-	// answers.
+	// Calls are the tool calls of an assistant's message. For a tool's message,
+	// CallID is the call that it answers.
 	Calls  []Call `json:"-"`
 	CallID string `json:"tool_call_id,omitempty"`
 }
 
-// Content is what a message says: a string, or a list of parts.
+// Content is the content of a message: a string, or a list of parts.
 type Content struct {
 	// Parts hold the content in order; a plain string is one text part.
 	Parts []ContentPart
 }
 
-// ContentPart is one piece of a message. Only text parts exist so far.
+// ContentPart is one part of a message. Only text parts are supported.
 type ContentPart struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
 }
 
-// TextContent makes the content that is one string.
+// TextContent returns content that is one string.
 func TextContent(text string) Content {
 	return Content{Parts: []ContentPart{{Type: "text", Text: text}}}
 }
 
-// Text joins the text parts without a separator.
+// Text returns the text parts, joined without a separator.
 func (c Content) Text() string {
 	if len(c.Parts) == 1 {
 		return c.Parts[0].Text
@@ -148,7 +149,7 @@ func (c Content) Text() string {
 	return b.String()
 }
 
-// MarshalJSON writes one text part as a string and anything else as a list.
+// MarshalJSON encodes one text part as a string and anything else as a list.
 func (c Content) MarshalJSON() ([]byte, error) {
 	if len(c.Parts) == 1 && c.Parts[0].Type == "text" {
 		return json.Marshal(c.Parts[0].Text)
@@ -163,14 +164,14 @@ func (c Content) MarshalJSON() ([]byte, error) {
 type CompletionRequest struct {
 	Parameters
 	Prompt Prompt `json:"prompt"`
-	// Logprobs asks for the log-probability of each token, and those of so many
+	// Logprobs requests the log-probability of each token, with this number of
 	// alternatives.
 	Logprobs *int `json:"logprobs,omitempty"`
-	// Echo puts the prompt, a text, in front of the answer.
+	// Echo returns the prompt, which must be text, in front of the output.
 	Echo bool `json:"echo,omitempty"`
 }
 
-// TokenLimit is the most tokens the answer may have.
+// TokenLimit returns the maximum number of tokens to generate.
 func (r *CompletionRequest) TokenLimit() int {
 	if r.MaxTokens != nil {
 		return *r.MaxTokens
@@ -184,7 +185,7 @@ type Prompt struct {
 	Tokens []int32
 }
 
-// MarshalJSON writes tokens as a list and text as a string.
+// MarshalJSON encodes tokens as a list and text as a string.
 func (p Prompt) MarshalJSON() ([]byte, error) {
 	if p.Tokens != nil {
 		return json.Marshal(p.Tokens)

@@ -14,7 +14,7 @@ const (
 	CompletionIDPrefix = "cmpl-"
 )
 
-// NewID makes a fresh response id.
+// NewID generates a response id.
 func NewID(prefix string) string {
 	var b [12]byte
 	rand.Read(b[:]) // never fails since Go 1.24
@@ -29,17 +29,18 @@ type Usage struct {
 	PromptTokensDetails *PromptTokensDetails `json:"prompt_tokens_details,omitempty"`
 }
 
-// PromptTokensDetails say how many prompt tokens came out of a cache.
+// PromptTokensDetails is the number of prompt tokens that were read from a
+// cache.
 type PromptTokensDetails struct {
 	CachedTokens int `json:"cached_tokens"`
 }
 
-// NewUsage adds up.
+// NewUsage returns the counts and their total.
 func NewUsage(prompt, completion int) Usage {
 	return Usage{PromptTokens: prompt, CompletionTokens: completion, TotalTokens: prompt + completion}
 }
 
-// ChatCompletion is the whole answer of /v1/chat/completions.
+// ChatCompletion is the non-streamed response of /v1/chat/completions.
 type ChatCompletion struct {
 	ID      string       `json:"id"`
 	Object  string       `json:"object"`
@@ -49,7 +50,7 @@ type ChatCompletion struct {
 	Usage   *Usage       `json:"usage,omitempty"`
 }
 
-// ChatChoice is one answer.
+// ChatChoice is one choice of a chat completion.
 type ChatChoice struct {
 	Index        int           `json:"index"`
 	Message      AnswerMessage `json:"message"`
@@ -57,12 +58,12 @@ type ChatChoice struct {
 	FinishReason string        `json:"finish_reason"`
 }
 
-// AnswerMessage is what the assistant said.
+// AnswerMessage is the assistant's message.
 type AnswerMessage struct {
 	Role    string  `json:"role"`
-	Content *string `json:"content"` // null where there are only calls
+	Content *string `json:"content"` // null when there are only tool calls
 	Refusal *string `json:"refusal"`
-	// ReasoningContent is what the model thought before it answered.
+	// ReasoningContent is the model's reasoning before its answer.
 	ReasoningContent string     `json:"reasoning_content,omitempty"`
 	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
 }
@@ -77,7 +78,7 @@ type ChatCompletionChunk struct {
 	Usage   ChunkUsage        `json:"usage,omitzero"`
 }
 
-// ChatChunkChoice is what a chunk adds to one answer.
+// ChatChunkChoice is the part of a chunk that belongs to one choice.
 type ChatChunkChoice struct {
 	Index        int           `json:"index"`
 	Delta        Delta         `json:"delta"`
@@ -85,17 +86,17 @@ type ChatChunkChoice struct {
 	FinishReason *string       `json:"finish_reason"`
 }
 
-// Delta is what a chunk adds to a message.
+// Delta is the part that a chunk adds to a message.
 type Delta struct {
 	Role    string  `json:"role,omitempty"`
 	Content *string `json:"content,omitempty"`
-	// ReasoningContent adds to what the model thinks before it answers.
+	// ReasoningContent adds to the model's reasoning.
 	ReasoningContent string     `json:"reasoning_content,omitempty"`
 	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
 }
 
-// Completion is the whole answer of /v1/completions, and one event of its
-// stream.
+// Completion is the non-streamed response of /v1/completions, and one event of
+// its stream.
 type Completion struct {
 	ID      string             `json:"id"`
 	Object  string             `json:"object"`
@@ -105,7 +106,7 @@ type Completion struct {
 	Usage   ChunkUsage         `json:"usage,omitzero"`
 }
 
-// CompletionChoice is one answer, or what a chunk adds to it.
+// CompletionChoice is one choice, or the part that a chunk adds to it.
 type CompletionChoice struct {
 	Index        int                 `json:"index"`
 	Text         string              `json:"text"`
@@ -114,31 +115,31 @@ type CompletionChoice struct {
 }
 
 // ChunkUsage is the usage member of a stream's chunk, which has three states:
-// absent (the client did not ask), null (asked, not yet known) and known.
+// absent (not requested), null (requested, not known yet) and known.
 type ChunkUsage struct {
 	Present bool
 	Usage   *Usage
 }
 
-// IsZero says that the member is absent.
+// IsZero reports whether the member is absent.
 func (u ChunkUsage) IsZero() bool { return !u.Present }
 
-// MarshalJSON writes null or the figures.
+// MarshalJSON encodes null or the figures.
 func (u ChunkUsage) MarshalJSON() ([]byte, error) { return json.Marshal(u.Usage) }
 
-// UnmarshalJSON reads null or the figures.
+// UnmarshalJSON decodes null or the figures.
 func (u *ChunkUsage) UnmarshalJSON(b []byte) error {
 	u.Present, u.Usage = true, nil
 	return json.Unmarshal(b, &u.Usage)
 }
 
-// ModelList is the answer of GET /v1/models.
+// ModelList is the response of GET /v1/models.
 type ModelList struct {
 	Object string  `json:"object"`
 	Data   []Model `json:"data"`
 }
 
-// Model is one served model, and the answer of GET /v1/models/NAME.
+// Model is one served model, and the response of GET /v1/models/NAME.
 type Model struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
@@ -146,18 +147,19 @@ type Model struct {
 	OwnedBy string `json:"owned_by"`
 }
 
-// NewModel fills the fixed fields.
+// NewModel returns a Model with its constant fields set.
 func NewModel(id string, created int64, ownedBy string) Model {
 	return Model{ID: id, Object: "model", Created: created, OwnedBy: ownedBy}
 }
 
-// NewModelList fills the fixed fields; no models make an empty list, not null.
+// NewModelList returns a list with its constant fields set; without models it
+// is an empty list, not null.
 func NewModelList(models ...Model) ModelList {
 	return ModelList{Object: "list", Data: append([]Model{}, models...)}
 }
 
-// Marshal writes a response as the API does: compact, without escaping <, >
-// and &, and without a newline at the end.
+// Marshal encodes a response as the API does: compact, without escaping <, >
+// and &, and without a trailing newline.
 func Marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

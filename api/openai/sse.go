@@ -11,19 +11,20 @@ import (
 	"strings"
 )
 
-// ErrStreamEnded is returned for an event after the last one.
+// ErrStreamEnded is returned for an event after the end of the stream.
 var ErrStreamEnded = errors.New("event stream has ended")
 
-// ErrLineTooLong is returned for an event larger than the reader's bound.
+// ErrLineTooLong is returned for an event larger than the reader's limit.
 var ErrLineTooLong = errors.New("event is too long")
 
 var doneData = []byte("[DONE]")
 
-// KeepAlive is the comment that keeps a silent stream open.
+// KeepAlive is the comment that keeps an idle stream open.
 const KeepAlive = "keep-alive"
 
-// EventWriter writes a server-sent event stream: one write and one flush for
-// each event. The first event sends the header. It is for one goroutine.
+// EventWriter writes a stream of server-sent events, with one write and one
+// flush for each event. The first event sends the header. It is not safe for
+// concurrent use.
 type EventWriter struct {
 	w       http.ResponseWriter
 	flush   func() error
@@ -32,14 +33,14 @@ type EventWriter struct {
 	buf     bytes.Buffer
 }
 
-// NewEventWriter makes a writer; nothing is sent before the first event, so
-// that a request can still be refused with a status.
+// NewEventWriter returns a writer that sends nothing before the first event, so
+// that a request can still be rejected with a status.
 func NewEventWriter(w http.ResponseWriter) *EventWriter {
 	return &EventWriter{w: w, flush: http.NewResponseController(w).Flush}
 }
 
-// Started says whether the header is out: from then on only Fail can tell the
-// client of an error.
+// Started reports whether the header has been sent: from then on, only Fail can
+// report an error to the client.
 func (e *EventWriter) Started() bool { return e.started }
 
 // Send writes v as one event.
@@ -51,13 +52,13 @@ func (e *EventWriter) Send(v any) error {
 	return e.write("data: ", data)
 }
 
-// NamedEvent is one of a stream whose events have names.
+// NamedEvent is an event of a stream with event names.
 type NamedEvent struct {
 	Name string
 	Data any
 }
 
-// Event writes v as one event that has a name.
+// Event writes v as one event with a name.
 func (e *EventWriter) Event(name string, v any) error {
 	data, err := Marshal(v)
 	if err != nil {
@@ -66,17 +67,16 @@ func (e *EventWriter) Event(name string, v any) error {
 	return e.write("event: "+name+"\ndata: ", data)
 }
 
-// End says that the last event was sent, of a stream that does not end with
-// [DONE].
+// End marks a stream that does not end with [DONE] as complete.
 func (e *EventWriter) End() { e.ended = true }
 
-// Comment writes a comment, which clients skip. Newlines in it are dropped.
+// Comment writes a comment, which clients ignore. Newlines in it are dropped.
 func (e *EventWriter) Comment(text string) error {
 	text = strings.NewReplacer("\n", " ", "\r", " ").Replace(text)
 	return e.write(": ", []byte(text))
 }
 
-// Done ends the stream well.
+// Done ends the stream successfully.
 func (e *EventWriter) Done() error {
 	if err := e.write("data: ", doneData); err != nil {
 		return err
@@ -86,8 +86,8 @@ func (e *EventWriter) Done() error {
 }
 
 // Fail ends the stream with an error event. No [DONE] follows, so that no
-// client takes the answer for whole. Before the first event it answers with
-// the error's status instead.
+// client takes the response for complete. Before the first event, it sends an
+// error response with the error's status instead.
 func (e *EventWriter) Fail(err error) error {
 	if e.ended {
 		return ErrStreamEnded
@@ -128,23 +128,23 @@ func (e *EventWriter) write(prefix string, data []byte) error {
 	return nil
 }
 
-// maxEventBytes bounds what the reader keeps of one event.
+// maxEventBytes is the maximum size of an event that the reader accepts.
 const maxEventBytes = 8 << 20
 
-// EventReader reads a server-sent event stream. Lines end in LF or CRLF.
+// EventReader reads a stream of server-sent events. Lines end in LF or CRLF.
 type EventReader struct {
 	r   *bufio.Reader
 	err error
 }
 
-// NewEventReader reads from r.
+// NewEventReader returns a reader of r.
 func NewEventReader(r io.Reader) *EventReader {
 	return &EventReader{r: bufio.NewReader(r)}
 }
 
 // Next returns the data of the next event. It returns io.EOF after [DONE],
-// io.ErrUnexpectedEOF if the stream breaks off before, and an *Error (status
-// 200: the stream had begun) for an error event. Comments are skipped.
+// io.ErrUnexpectedEOF if the stream ends before, and an *Error (status 200,
+// because the stream had begun) for an error event. It skips comments.
 func (e *EventReader) Next() ([]byte, error) {
 	if e.err != nil {
 		return nil, e.err
@@ -166,8 +166,8 @@ func (e *EventReader) Next() ([]byte, error) {
 	return data, nil
 }
 
-// next collects the data lines up to an empty one. An event that the end of
-// the stream cuts is dropped, as the standard says.
+// next returns the data lines up to an empty line. It drops an incomplete event
+// at the end of the stream, as the standard requires.
 func (e *EventReader) next() ([]byte, error) {
 	var data []byte
 	var any bool
@@ -189,7 +189,7 @@ func (e *EventReader) next() ([]byte, error) {
 		}
 		name, value, _ := bytes.Cut(line, []byte(":"))
 		if string(name) != "data" {
-			continue // a comment, or a field that these streams do not use
+			continue // a comment or an unused field
 		}
 		if any {
 			data = append(data, '\n')

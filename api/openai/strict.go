@@ -3,59 +3,61 @@ package openai
 import "encoding/json"
 
 // Field decodes one member of an object into a request. Its error names the
-// parameter. The packages of other APIs are built of the same fields, so that
-// all of them refuse alike.
+// parameter. The packages of the other APIs use the same fields, so that all of
+// them reject requests in the same way.
 type Field = field
 
-// CheckJSON refuses what is not one JSON value in UTF-8, with its position.
+// CheckJSON rejects anything but one JSON value in UTF-8, and reports the
+// position.
 func CheckJSON(body []byte) error { return checkJSON(body) }
 
-// Object hands every member of a JSON object to its field. A member without one
-// is refused, as is one that occurs twice. within is the path of the object,
-// empty at the top.
+// Object passes every member of a JSON object to its field. It rejects a member
+// without a field, and a duplicate member. within is the path of the object,
+// empty at the top level.
 func Object(raw json.RawMessage, within string, fields map[string]Field) error {
 	return decodeObject(raw, within, fields)
 }
 
-// Array hands every element of a JSON array to one.
+// Array passes every element of a JSON array to one.
 func Array(param string, raw json.RawMessage, one Field) error { return decodeArray(param, raw, one) }
 
-// Kind names the JSON type of a valid value: object, array, string, boolean,
+// Kind returns the JSON type of a valid value: object, array, string, boolean,
 // null or number.
 func Kind(raw json.RawMessage) string { return kind(raw) }
 
-// WrongKind refuses a value that is not what it must be.
+// WrongKind returns the error for a value of the wrong type.
 func WrongKind(param, want string, raw json.RawMessage) error { return wrongKind(param, want, raw) }
 
-// Optional leaves the request as it is where the value is null.
+// Optional leaves the request unchanged when the value is null.
 func Optional(inner Field) Field { return optional(inner) }
 
-// String takes a string.
+// String accepts a string.
 func String(to *string) Field { return stringInto(to) }
 
-// Bool takes true or false.
+// Bool accepts true or false.
 func Bool(to *bool) Field { return boolInto(to) }
 
-// Float takes a number from low to high, both included.
+// Float accepts a number from low to high, inclusive.
 func Float(to **float64, low, high float64) Field { return floatInto(to, low, high) }
 
-// Int takes a whole number from low to high, both included.
+// Int accepts an integer from low to high, inclusive.
 func Int(to **int, low, high int64) Field { return intInto(to, low, high) }
 
-// Raw takes any value as it is.
+// Raw accepts any value unchanged.
 func Raw(to *json.RawMessage) Field {
 	return func(_ string, raw json.RawMessage) error { *to = raw; return nil }
 }
 
-// Idle is a parameter that exists and is not supported yet: null and the
-// neutral values pass, others are refused by name.
+// Idle is a known parameter that is not supported yet: it accepts null and the
+// neutral values, and rejects others by name.
 func Idle(neutral ...string) Field { return idle(neutral...) }
 
-// Required says that a parameter is missing.
+// Required returns the error for a missing parameter.
 func Required(param string) error { return required(param) }
 
-// Unsupported refuses a parameter that is known, with what to send instead of it.
+// Unsupported returns the error for a known parameter, with an alternative to
+// send.
 func Unsupported(param, remedy string) *Error {
 	return &Error{Status: 400, Type: TypeInvalidRequest, Param: Shorten(param), Code: CodeUnsupportedParameter,
-		Message: "The parameter '" + Shorten(param) + "' is not supported yet. " + remedy}
+		Message: "The parameter '" + Shorten(param) + "' is not supported. " + remedy}
 }

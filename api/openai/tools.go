@@ -13,18 +13,19 @@ type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description,omitempty"`
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
-	// Strict wants arguments of no other form than Parameters.
+	// Strict requires arguments that match Parameters.
 	Strict bool `json:"-"`
 }
 
-// ToolUse is what a request says of tools; the routes differ in how they write it.
+// ToolUse holds the tools and the tool choice of a request; each route has its
+// own format for them.
 type ToolUse struct {
 	Tools []Tool `json:"tools,omitempty"`
-	// Choice is one of auto, none and required; empty is auto. Function is the one
-	// that has to be called.
+	// Choice is auto, none or required; empty means auto. Function is the
+	// function that the model must call.
 	Choice   string `json:"tool_choice,omitempty"`
 	Function string `json:"function,omitempty"`
-	// Single says that at most one is called.
+	// Single allows at most one call.
 	Single bool `json:"single,omitempty"`
 }
 
@@ -35,8 +36,8 @@ const (
 	ChoiceRequired = "required"
 )
 
-// Offered are the tools that the model is told of: none, where it is not to call
-// any.
+// Offered returns the tools that the model may use: none when the choice is
+// none.
 func (u *ToolUse) Offered() []Tool {
 	if u.Choice == ChoiceNone {
 		return nil
@@ -44,13 +45,13 @@ func (u *ToolUse) Offered() []Tool {
 	return u.Tools
 }
 
-// Strict says that one of them is.
+// Strict reports whether one of the tools is strict.
 func (u *ToolUse) Strict() bool {
 	return slices.ContainsFunc(u.Tools, func(t Tool) bool { return t.Strict })
 }
 
-// Definitions are tools as chat templates know them, written alike whatever route
-// they came by.
+// Definitions returns the tools in the format of chat templates, which is the
+// same for all routes.
 func Definitions(tools []Tool) (string, error) {
 	type definition struct {
 		Type     string `json:"type"`
@@ -67,25 +68,25 @@ func Definitions(tools []Tool) (string, error) {
 	return string(raw), nil
 }
 
-// Check refuses a choice that cannot be made of the tools.
+// Check rejects a choice that the tools do not allow.
 func (u *ToolUse) Check() error {
 	for i, t := range u.Tools {
 		if slices.ContainsFunc(u.Tools[:i], func(o Tool) bool { return o.Name == t.Name }) {
-			return Invalid("tools", "Two tools are called '%s'. Each needs a name of its own.", t.Name)
+			return Invalid("tools", "The tool name '%s' appears twice. Give each tool a unique name.", t.Name)
 		}
 	}
 	switch {
 	case len(u.Tools) == 0 && (u.Choice == ChoiceRequired || u.Function != ""):
-		return Invalid("tool_choice", "'tool_choice' asks for a call, and 'tools' holds none.")
+		return Invalid("tool_choice", "'tool_choice' requires a tool call, but 'tools' is empty.")
 	case u.Function != "" && !slices.ContainsFunc(u.Tools, func(t Tool) bool { return t.Name == u.Function }):
-		return Invalid("tool_choice", "'tool_choice' names '%s', and no tool has that name.", Shorten(u.Function))
+		return Invalid("tool_choice", "'tool_choice' names '%s', but no tool has that name.", Shorten(u.Function))
 	}
 	return nil
 }
 
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 
-// CheckTool refuses what cannot be a tool's name or parameters.
+// CheckTool rejects an invalid name or invalid parameters of a tool.
 func CheckTool(param string, t Tool) error {
 	switch {
 	case t.Name == "":
@@ -96,8 +97,8 @@ func CheckTool(param string, t Tool) error {
 	return nil
 }
 
-// ToolFields are the fields of a function's definition; parameters is their name
-// for its schema.
+// ToolFields returns the fields of a function's definition; parameters is the
+// name of the field with its schema.
 func (t *Tool) ToolFields(parameters string) map[string]Field {
 	return map[string]Field{
 		"name":        String(&t.Name),
@@ -119,7 +120,7 @@ func (t *Tool) decodeParameters(param string, raw json.RawMessage) error {
 	return nil
 }
 
-// toolFields are those of chat completions.
+// toolFields returns the fields of chat completions.
 func (u *ToolUse) toolFields() map[string]field {
 	return map[string]field{
 		"tools":               optional(u.decodeTools),
@@ -128,7 +129,7 @@ func (u *ToolUse) toolFields() map[string]field {
 	}
 }
 
-// Parallel reads whether more than one may be called.
+// Parallel reads whether the model may call more than one tool.
 func (u *ToolUse) Parallel(param string, raw json.RawMessage) error {
 	var parallel bool
 	err := boolInto(&parallel)(param, raw)
@@ -158,7 +159,7 @@ func (u *ToolUse) decodeTools(param string, raw json.RawMessage) error {
 		case form == "":
 			return required(param + ".type")
 		case form != "function":
-			return Unsupported(param+".type", fmt.Sprintf("Tools of the type '%s' are not known here; send functions.", Shorten(form)))
+			return Unsupported(param+".type", fmt.Sprintf("Tools of type '%s' are not supported; send functions.", Shorten(form)))
 		case !given:
 			return required(param + ".function")
 		}
@@ -167,7 +168,7 @@ func (u *ToolUse) decodeTools(param string, raw json.RawMessage) error {
 	})
 }
 
-// DecodeChoice reads one of the words.
+// DecodeChoice reads one of the words auto, none and required.
 func (u *ToolUse) DecodeChoice(param string, raw json.RawMessage) error {
 	if err := stringInto(&u.Choice)(param, raw); err != nil {
 		return err
@@ -195,14 +196,14 @@ func (u *ToolUse) decodeChoice(param string, raw json.RawMessage) error {
 	case err != nil:
 		return err
 	case form != "function":
-		return Unsupported(param+".type", fmt.Sprintf("A choice of the type '%s' is not known here; name a function, or send auto, none or required.", Shorten(form)))
+		return Unsupported(param+".type", fmt.Sprintf("A tool choice of type '%s' is not supported; name a function, or send auto, none or required.", Shorten(form)))
 	case u.Function == "":
 		return required(param + ".function.name")
 	}
 	return nil
 }
 
-// Call is a call of a tool in an earlier turn.
+// Call is a tool call in an earlier turn.
 type Call struct {
 	ID, Name string
 	// Arguments is a JSON object.
@@ -226,7 +227,7 @@ func (m *Message) decodeCalls(param string, raw json.RawMessage) error {
 		case err != nil:
 			return err
 		case form != "" && form != "function":
-			return Unsupported(param+".type", fmt.Sprintf("Calls of the type '%s' are not known here; send functions.", Shorten(form)))
+			return Unsupported(param+".type", fmt.Sprintf("Tool calls of type '%s' are not supported; send functions.", Shorten(form)))
 		case c.ID == "":
 			return required(param + ".id")
 		case c.Name == "":
@@ -240,7 +241,8 @@ func (m *Message) decodeCalls(param string, raw json.RawMessage) error {
 	})
 }
 
-// DecodeArguments reads an object that is written as a string, as calls have it.
+// DecodeArguments reads an object that is encoded as a string, as in tool
+// calls.
 func (c *Call) DecodeArguments(param string, raw json.RawMessage) error {
 	var text string
 	if err := stringInto(&text)(param, raw); err != nil {
@@ -250,14 +252,14 @@ func (c *Call) DecodeArguments(param string, raw json.RawMessage) error {
 		text = "{}"
 	}
 	if !json.Valid([]byte(text)) || kind(json.RawMessage(text)) != "object" {
-		return Invalid(param, "'%s' must hold a JSON object as a string. Leave out a call that is broken.", param)
+		return Invalid(param, "'%s' must be a JSON object encoded as a string. Omit an invalid call.", param)
 	}
 	c.Arguments = json.RawMessage(text)
 	return nil
 }
 
-// checkResults wants the result of a tool behind its call, and gives it the
-// function's name, which some templates read.
+// checkResults requires that every tool result follows its call, and adds the
+// name of the function, which some chat templates use.
 func checkResults(all []Message) error {
 	names := map[string]string{}
 	for i := range all {
@@ -271,44 +273,44 @@ func checkResults(all []Message) error {
 		name, ok := names[m.CallID]
 		if !ok {
 			param := fmt.Sprintf("messages[%d].tool_call_id", i)
-			return Invalid(param, "'%s' is %s, and no call in 'tool_calls' before it has that id.", param, Shorten(m.CallID))
+			return Invalid(param, "'%s' is %s, but no earlier call in 'tool_calls' has that id.", param, Shorten(m.CallID))
 		}
 		m.Name = name
 	}
 	return nil
 }
 
-// ToolCall is a call in an answer, or what a chunk adds to it.
+// ToolCall is a tool call in a response, or the part that a chunk adds to it.
 type ToolCall struct {
-	// Index is nil in an answer that is not streamed.
+	// Index is nil in a response that is not streamed.
 	Index    *int         `json:"index,omitempty"`
 	ID       string       `json:"id,omitempty"`
 	Type     string       `json:"type,omitempty"`
 	Function ToolFunction `json:"function"`
 }
 
-// ToolFunction is what is called.
+// ToolFunction is the function of a call.
 type ToolFunction struct {
 	Name      string `json:"name,omitempty"`
 	Arguments string `json:"arguments"`
 }
 
-// CallIDPrefix of calls.
+// CallIDPrefix is the prefix of call ids.
 const CallIDPrefix = "call_"
 
-// NewToolCall is a call with an id of its own.
+// NewToolCall returns a call with a new id.
 func NewToolCall(name, arguments string) ToolCall {
 	return ToolCall{ID: NewID(CallIDPrefix), Type: "function", Function: ToolFunction{Name: name, Arguments: arguments}}
 }
 
-// Call is a chunk that begins a call.
+// Call returns a chunk that begins a call.
 func (a ChatAnswer) Call(index int, name, arguments string) ChatCompletionChunk {
 	c := NewToolCall(name, arguments)
 	c.Index = &index
 	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{ToolCalls: []ToolCall{c}}})
 }
 
-// Arguments is a chunk that adds to a call.
+// Arguments returns a chunk that adds to the arguments of a call.
 func (a ChatAnswer) Arguments(index int, text string) ChatCompletionChunk {
 	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{ToolCalls: []ToolCall{{Index: &index, Function: ToolFunction{Arguments: text}}}}})
 }

@@ -1,9 +1,9 @@
-// Package rerank holds the wire types of reranking as Cohere's and Jina's clients
-// speak it: POST /v1/rerank and POST /v2/rerank.
+// Package rerank defines the wire types of reranking for Cohere's and Jina's
+// clients: POST /v1/rerank and POST /v2/rerank.
 //
 // It owns the strict decoding of requests, the order of the results, and the
-// shape of errors, in which each of those clients finds the sentence. It refuses
-// to drop anything silently, as package openai does, and scores nothing.
+// format of errors, which serves both kinds of clients. Like package openai, it
+// ignores nothing silently. It computes no scores.
 //
 // Start reading at Decode and Request.Answer.
 package rerank
@@ -19,38 +19,38 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// maxDocuments is how many documents a request may have.
+// maxDocuments is the maximum number of documents in a request.
 const maxDocuments = 2048
 
-// Version of the API that a path names.
+// Version is the version of the API, from the request path.
 type Version int
 
-// The versions. Jina's is V1 too.
+// The API versions. Jina's API is V1 too.
 const (
 	V1 Version = 1
 	V2 Version = 2
 )
 
-// Request is the body of both routes. Its fields Truncate and Instruction are
-// neither Cohere's nor Jina's.
+// Request is the body of both routes. Truncate and Instruction are extensions
+// to both APIs.
 type Request struct {
 	Model     string
 	Query     string
 	Documents []string
-	// TopN, where there is one, is how many results are wanted.
+	// TopN is the maximum number of results; nil means all.
 	TopN *int
-	// Echo says that results are wanted with their documents.
+	// Echo includes the documents in the results.
 	Echo bool
-	// Truncate cuts what is longer than the model reads, as both do where nobody
-	// says otherwise.
+	// Truncate truncates documents that exceed the model's context. Default:
+	// true, as in both APIs.
 	Truncate bool
-	// Instruction says in words what the query is for.
+	// Instruction describes the task of the query.
 	Instruction string
 
 	version Version
 }
 
-// Decode reads a body. Its error is an *openai.Error.
+// Decode reads a request body. It returns an *openai.Error.
 func Decode(body []byte, v Version) (*Request, error) {
 	if err := openai.CheckJSON(body); err != nil {
 		return nil, err
@@ -83,11 +83,11 @@ func Decode(body []byte, v Version) (*Request, error) {
 	return r, nil
 }
 
-// decodeDocuments takes strings, and objects with a text.
+// decodeDocuments accepts strings, and objects with a text.
 func (r *Request) decodeDocuments(param string, raw json.RawMessage) error {
 	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
 		if len(r.Documents) == maxDocuments {
-			return openai.Invalid(param, "'%s' may have at most %d entries. Send several requests.", param, maxDocuments)
+			return openai.Invalid(param, "'%s' must have at most %d entries. Send several requests.", param, maxDocuments)
 		}
 		var text string
 		decode := openai.String(&text)
@@ -101,15 +101,15 @@ func (r *Request) decodeDocuments(param string, raw json.RawMessage) error {
 			return err
 		}
 		if text == "" {
-			return openai.Invalid(at, "'%s' must be a text or an object with one, and not be empty.", at)
+			return openai.Invalid(at, "'%s' must be a non-empty text, or an object with one.", at)
 		}
 		r.Documents = append(r.Documents, text)
 		return nil
 	})
 }
 
-// Answer is what both routes say: Cohere's clients read id and meta, Jina's model
-// and usage.
+// Answer is the response of both routes: Cohere's clients read id and meta,
+// Jina's model and usage.
 type Answer struct {
 	ID      string                `json:"id"`
 	Model   string                `json:"model"`
@@ -118,19 +118,19 @@ type Answer struct {
 	Meta    Meta                  `json:"meta"`
 }
 
-// Result is the score of one document; Index is its place in the request.
+// Result is the score of one document; Index is its position in the request.
 type Result struct {
 	Index          int       `json:"index"`
 	RelevanceScore float32   `json:"relevance_score"`
 	Document       *Document `json:"document,omitempty"`
 }
 
-// Document is one that was sent.
+// Document is a document of the request.
 type Document struct {
 	Text string `json:"text"`
 }
 
-// Meta is what Cohere tells of a request.
+// Meta is Cohere's metadata of a response.
 type Meta struct {
 	APIVersion struct {
 		Version string `json:"version"`
@@ -143,8 +143,9 @@ type Meta struct {
 	} `json:"tokens"`
 }
 
-// Answer orders scores, which stand as the documents do: the best first, and of
-// two alike the one that was sent first.
+// Answer builds the response from the scores of the documents, in the order of
+// the request. It sorts by descending score, and documents with equal scores by
+// position.
 func (r *Request) Answer(scores []float32, promptTokens int) Answer {
 	a := Answer{ID: newID(), Model: r.Model, Results: []Result{}, Usage: openai.EmbeddingUsage{PromptTokens: promptTokens, TotalTokens: promptTokens}}
 	a.Meta.APIVersion.Version = string(rune('0' + r.version))
@@ -165,15 +166,15 @@ func (r *Request) Answer(scores []float32, promptTokens int) Answer {
 	return a
 }
 
-// newID makes the id of an answer.
+// newID generates the id of a response.
 func newID() string {
 	var b [4]byte
 	rand.Read(b[:]) // never fails since Go 1.24
 	return "rerank-" + hex.EncodeToString(b[:])
 }
 
-// ErrorBody is an error as clients of these routes look for it: Cohere's in
-// message, Jina's in detail, all others in error.
+// ErrorBody returns an error body for all clients of these routes: Cohere's
+// read message, Jina's detail, all others error.
 func ErrorBody(e *openai.Error) ([]byte, error) {
 	inner, err := e.MarshalJSON()
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 	StatusCancelled  = "cancelled"
 )
 
-// Response is the object of this API.
+// Response is the response object of this API.
 type Response struct {
 	ID                 string            `json:"id"`
 	Object             string            `json:"object"`
@@ -36,7 +36,7 @@ type Response struct {
 	Store              bool              `json:"store"`
 	Temperature        *float64          `json:"temperature"`
 	Text               textFormat        `json:"text"`
-	// ToolChoice is a word, or an object that names a function.
+	// ToolChoice is a string, or an object that names a function.
 	ToolChoice any        `json:"tool_choice"`
 	Tools      []function `json:"tools"`
 	TopP       *float64   `json:"top_p"`
@@ -45,7 +45,7 @@ type Response struct {
 	User       *string    `json:"user"`
 }
 
-// Failure is why a response has no end.
+// Failure is why a response failed.
 type Failure struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -71,7 +71,7 @@ type textFormat struct {
 type Usage struct {
 	InputTokens        int `json:"input_tokens"`
 	InputTokensDetails struct {
-		// CacheWriteTokens is always 0: what is kept for later costs nobody anything.
+		// CacheWriteTokens is always 0, because writing to the cache is not billed.
 		CacheWriteTokens int `json:"cache_write_tokens"`
 		CachedTokens     int `json:"cached_tokens"`
 	} `json:"input_tokens_details"`
@@ -82,7 +82,7 @@ type Usage struct {
 	TotalTokens int `json:"total_tokens"`
 }
 
-// NewUsage says in this API's words what chats say in theirs.
+// NewUsage converts the usage of a chat completion to this API.
 func NewUsage(u openai.Usage) *Usage {
 	out := &Usage{InputTokens: u.PromptTokens, OutputTokens: u.CompletionTokens, TotalTokens: u.TotalTokens}
 	if u.PromptTokensDetails != nil {
@@ -91,7 +91,7 @@ func NewUsage(u openai.Usage) *Usage {
 	return out
 }
 
-// Deleted is the answer to a deletion.
+// Deleted is the response to a deletion.
 type Deleted struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
@@ -108,20 +108,20 @@ type ItemList struct {
 }
 
 // Answer builds the response to one request, whole or as events, which come in
-// this order: Opening once, then Thinking, Text, and Call, Arguments and EndCall for
-// the pieces as they come, then Finish or Fail once. It is for one stream.
+// this order: Opening once; Thinking, Text, and Call, Arguments and EndCall for
+// each delta; Finish or Fail once. An Answer serves one stream.
 type Answer struct {
 	Response Response
 
 	sequence int
-	// items are those that are whole; item is the one under way, whose text or
-	// arguments are text.
+	// items are the complete items; item is the current one, and text is its
+	// text or its arguments.
 	items []Item
 	item  *Item
 	text  []byte
 }
 
-// NewAnswer begins a response in progress.
+// NewAnswer returns a response in progress.
 func NewAnswer(id string, created int64, r *Request) *Answer {
 	a := &Answer{Response: Response{ID: id, Object: "response", CreatedAt: created, Status: StatusInProgress,
 		Instructions: r.Instructions, MaxOutputTokens: r.MaxOutputTokens, Metadata: r.Metadata, Model: r.Model, Output: []Item{},
@@ -137,10 +137,10 @@ func NewAnswer(id string, created int64, r *Request) *Answer {
 	return a
 }
 
-// partThought is the type of a part that holds thoughts.
+// partThought is the type of a part that holds reasoning.
 const partThought = "reasoning_text"
 
-// partOf is a part of an item of this type.
+// partOf returns a part for an item of this type.
 func partOf(kind, text string) Part {
 	if kind == ItemReasoning {
 		return Part{Type: partThought, Text: text}
@@ -178,7 +178,7 @@ type textEvent struct {
 	ContentIndex   int     `json:"content_index"`
 	Delta          *string `json:"delta,omitempty"`
 	Text           *string `json:"text,omitempty"`
-	// Logprobs of output_text are always there, and empty.
+	// Logprobs of output_text is always present and empty.
 	Logprobs []any `json:"logprobs,omitzero"`
 }
 
@@ -192,7 +192,7 @@ type argumentsEvent struct {
 	Arguments      *string `json:"arguments,omitempty"`
 }
 
-// next is the number of the next event.
+// next returns the sequence number of the next event.
 func (a *Answer) next() int {
 	a.sequence++
 	return a.sequence - 1
@@ -210,7 +210,7 @@ func (a *Answer) part(name, text string) openai.NamedEvent {
 	return openai.NamedEvent{Name: name, Data: partEvent{name, a.next(), a.item.ID, len(a.items), 0, partOf(a.item.Type, text)}}
 }
 
-// said tells text of the item under way: a piece of it, or all.
+// said returns the event for text of the current item: a delta, or all of it.
 func (a *Answer) said(delta, text *string) openai.NamedEvent {
 	name, likely := "response.output_text", []any{}
 	if a.item.Type == ItemReasoning {
@@ -227,7 +227,7 @@ func (a *Answer) Opening() []openai.NamedEvent {
 	return []openai.NamedEvent{a.whole("response.created"), a.whole("response.in_progress")}
 }
 
-// begin has an item of this type under way.
+// begin opens an item of this type, unless it is the current one.
 func (a *Answer) begin(kind string) []openai.NamedEvent {
 	if a.item != nil && a.item.Type == kind {
 		return nil
@@ -244,7 +244,7 @@ func (a *Answer) begin(kind string) []openai.NamedEvent {
 	return append(out, a.itemIs("response.output_item.added"), a.part("response.content_part.added", ""))
 }
 
-// close ends the item under way.
+// close ends the current item.
 func (a *Answer) close(status string) []openai.NamedEvent {
 	if a.item == nil {
 		return nil
@@ -269,7 +269,7 @@ func (a *Answer) close(status string) []openai.NamedEvent {
 // Text adds text.
 func (a *Answer) Text(text string) []openai.NamedEvent { return a.say(ItemMessage, text) }
 
-// Thinking adds thoughts.
+// Thinking adds reasoning.
 func (a *Answer) Thinking(text string) []openai.NamedEvent { return a.say(ItemReasoning, text) }
 
 func (a *Answer) say(kind, text string) []openai.NamedEvent {
@@ -278,7 +278,7 @@ func (a *Answer) say(kind, text string) []openai.NamedEvent {
 	return append(out, a.said(&text, nil))
 }
 
-// Call begins a call.
+// Call begins a tool call.
 func (a *Answer) Call(name string) []openai.NamedEvent {
 	out := a.close(StatusCompleted)
 	i := newItem(ItemCall)
@@ -287,14 +287,14 @@ func (a *Answer) Call(name string) []openai.NamedEvent {
 	return append(out, a.itemIs("response.output_item.added"))
 }
 
-// Arguments adds to the call that is under way.
+// Arguments adds to the arguments of the current call.
 func (a *Answer) Arguments(text string) []openai.NamedEvent {
 	const name = "response.function_call_arguments.delta"
 	a.text = append(a.text, text...)
 	return []openai.NamedEvent{{Name: name, Data: argumentsEvent{Type: name, SequenceNumber: a.next(), ItemID: a.item.ID, OutputIndex: len(a.items), Delta: &text}}}
 }
 
-// EndCall ends the call under way; one that is not whole cannot be made.
+// EndCall ends the current call; an incomplete call must not be executed.
 func (a *Answer) EndCall(whole bool) []openai.NamedEvent {
 	if whole {
 		return a.close(StatusCompleted)
@@ -302,8 +302,8 @@ func (a *Answer) EndCall(whole bool) []openai.NamedEvent {
 	return a.close(StatusIncomplete)
 }
 
-// Finish ends a response that came to its end; limit says that the limit of tokens
-// ended it.
+// Finish ends a completed response; limit reports whether the token limit ended
+// it.
 func (a *Answer) Finish(limit bool, u *Usage) []openai.NamedEvent {
 	r, name := &a.Response, "response.completed"
 	r.Status, r.Usage = StatusCompleted, u
@@ -320,7 +320,7 @@ func (a *Answer) Finish(limit bool, u *Usage) []openai.NamedEvent {
 	return append(out, a.whole(name))
 }
 
-// Fail ends a response that did not come to its end: it failed, or was cancelled.
+// Fail ends a response that failed or was cancelled.
 func (a *Answer) Fail(status string, e *openai.Error) []openai.NamedEvent {
 	a.Response.Status, a.Response.Error = status, nil
 	if status != StatusCancelled {
@@ -329,8 +329,8 @@ func (a *Answer) Fail(status string, e *openai.Error) []openai.NamedEvent {
 	return []openai.NamedEvent{a.whole("response.failed")}
 }
 
-// failureCode is the word for an error that this API has: of a closed list, which
-// clients take nothing beside.
+// failureCode returns the error code of this API for an error. Clients accept
+// only a fixed list of codes.
 func failureCode(e *openai.Error) string {
 	switch {
 	case e.Status == http.StatusTooManyRequests:

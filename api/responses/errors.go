@@ -2,18 +2,18 @@ package responses
 
 import "metalfleet.dev/metalfleet/api/openai"
 
-// errorEvent is how a stream of this API tells an error that is nobody's
-// response: one that was lost on its way.
+// errorEvent is a stream error of this API that belongs to no response, for
+// example a lost connection.
 type errorEvent struct {
 	Type    string  `json:"type"`
 	Code    *string `json:"code"`
 	Message string  `json:"message"`
 	Param   *string `json:"param"`
-	// SequenceNumber of who does not count the events is 0.
+	// SequenceNumber is 0 when the sender does not count events.
 	SequenceNumber int `json:"sequence_number"`
 }
 
-// ErrorEvent is the data of the event "error".
+// ErrorEvent returns the data of the event "error".
 func ErrorEvent(e *openai.Error) ([]byte, error) {
 	out := errorEvent{Type: "error", Message: e.Message}
 	if e.Code != "" {

@@ -15,12 +15,13 @@ import (
 
 const (
 	idPrefix   = "resp_"
-	randomText = 32 // characters of an id that nobody guesses
+	randomText = 32 // characters of an unguessable id
 	maxID      = 256
 )
 
-// NewID makes the id of a response that the Mac of that name keeps: who has the
-// id knows where to ask for it, and nobody else can name it.
+// NewID generates the id of a response that the given Mac stores: the id
+// contains the Mac's name, and only a client that received the id can name the
+// response.
 func NewID(mac string) string {
 	return idPrefix + hex16() + base64.RawURLEncoding.EncodeToString([]byte(mac))
 }
@@ -31,7 +32,7 @@ func hex16() string {
 	return hex.EncodeToString(b[:])
 }
 
-// MacOf is the Mac that keeps a response.
+// MacOf returns the Mac that stores a response.
 func MacOf(id string) (mac string, ok bool) {
 	if len(id) <= len(idPrefix)+randomText || len(id) > maxID || id[:len(idPrefix)] != idPrefix {
 		return "", false
@@ -40,40 +41,40 @@ func MacOf(id string) (mac string, ok bool) {
 	return string(name), err == nil
 }
 
-// CodePreviousNotFound is what OpenAI's clients know.
+// CodePreviousNotFound is the code that OpenAI's clients recognize.
 const CodePreviousNotFound = "previous_response_not_found"
 
-// NotFound is a 404 for a response that is not kept.
+// NotFound returns a 404 for a response that is not stored.
 func NotFound(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusNotFound, Type: openai.TypeInvalidRequest, Code: "response_not_found",
-		Message: "The response '" + openai.Shorten(id) + "' is not kept. A response is kept in memory on the Mac that gave it, for a day at most and as long as there is room, unless 'store' was false."}
+		Message: "The response '" + openai.Shorten(id) + "' is not stored. The Mac that generated a response stores it in memory for at most a day, if it has room, unless 'store' was false."}
 }
 
-// PreviousNotFound is a 400 for a conversation that cannot be taken up again.
+// PreviousNotFound returns a 400 for a conversation that cannot be continued.
 func PreviousNotFound(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: CodePreviousNotFound, Param: "previous_response_id",
-		Message: "The previous response '" + openai.Shorten(id) + "' is not kept where this model is served. Send the whole conversation as 'input'."}
+		Message: "The previous response '" + openai.Shorten(id) + "' is not stored where this model is served. Send the complete conversation as 'input'."}
 }
 
-// ItemsQuery are the parameters by which a page of input items is asked for.
+// ItemsQuery are the query parameters that select a page of input items.
 var ItemsQuery = []string{"limit", "order", "after"}
 
-// ParseQuery reads the query of a request that asks for a response. What cannot be
-// read, or is there twice, is refused: a part of it would be dropped otherwise.
+// ParseQuery reads the query of a request for a stored response. It rejects an
+// invalid or duplicate parameter instead of ignoring it.
 func ParseQuery(raw string) (url.Values, error) {
 	query, err := url.ParseQuery(raw)
-	if err != nil { // which may quote a key
-		return nil, openai.Invalid("", "The query behind '?' cannot be read. Write NAME=VALUE, pairs apart by '&', and other characters as %%XX.")
+	if err != nil { // which may contain a key
+		return nil, openai.Invalid("", "The query string after '?' is invalid. Write NAME=VALUE pairs separated by '&', with other characters encoded as %%XX.")
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if len(query[name]) > 1 {
-			return nil, openai.Invalid(openai.Shorten(name), "The parameter '%s' is given twice.", openai.Shorten(name))
+			return nil, openai.Invalid(openai.Shorten(name), "The parameter '%s' appears twice.", openai.Shorten(name))
 		}
 	}
 	return query, nil
 }
 
-// IDOf is the id in the path of a request that asks for a response.
+// IDOf returns the id in the path of a request for a stored response.
 func IDOf(path string) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(path, "/v1/responses/"), "/")
 	return id

@@ -15,17 +15,17 @@ const (
 	ItemReasoning = "reasoning"
 )
 
-// Item is one of what a response answers to, or says: a message, a call of a
-// function, what the function gave, or thoughts.
+// Item is an input or output item of a response: a message, a function call,
+// the output of a function, or reasoning.
 type Item struct {
 	ID     string `json:"id"`
 	Type   string `json:"type"`
 	Role   string `json:"role,omitempty"`
 	Status string `json:"status"`
-	// Summary of thoughts is always there, and empty.
+	// Summary of a reasoning item is always present and empty.
 	Summary []Part `json:"summary,omitzero"`
 	Content []Part `json:"content,omitzero"`
-	// CallID is that of a call, and of what came of it.
+	// CallID is the id of a call, and of its output.
 	CallID string `json:"call_id,omitempty"`
 	Name   string `json:"name,omitempty"`
 	// Arguments of a call are a JSON object.
@@ -33,16 +33,16 @@ type Item struct {
 	Output    *string `json:"output,omitempty"`
 }
 
-// Part is a piece of an item's content.
+// Part is a content part of an item.
 type Part struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
-	// Annotations and Logprobs are always there, and empty, in an output_text.
+	// Annotations and Logprobs of an output_text are always present and empty.
 	Annotations *[]any `json:"annotations,omitempty"`
 	Logprobs    *[]any `json:"logprobs,omitempty"`
 }
 
-// Text of all parts.
+// Text returns the text of all parts.
 func (i Item) Text() string {
 	var b strings.Builder
 	for _, p := range i.Content {
@@ -51,7 +51,7 @@ func (i Item) Text() string {
 	return b.String()
 }
 
-// Bytes of all texts.
+// Bytes returns the size of all texts.
 func (i Item) Bytes() int64 {
 	n := len(i.Name) + len(i.CallID)
 	for _, p := range i.Content {
@@ -65,10 +65,10 @@ func (i Item) Bytes() int64 {
 	return int64(n)
 }
 
-// prefixes of the ids of items.
+// prefixes are the prefixes of item ids.
 var prefixes = map[string]string{ItemMessage: "msg_", ItemCall: "fc_", ItemOutput: "fco_", ItemReasoning: "rs_"}
 
-// newItem is one that is whole.
+// newItem returns a completed item.
 func newItem(kind string) Item {
 	return Item{ID: prefixes[kind] + hex16(), Type: kind, Status: StatusCompleted}
 }
@@ -103,7 +103,7 @@ func decodeItem(param string, raw json.RawMessage) (Item, error) {
 	case ItemReasoning:
 		return item, item.decodeThoughts(param, raw, fields)
 	}
-	return item, openai.Unsupported(param+".type", "Items of the type '"+openai.Shorten(kind)+"' cannot be read; send messages, calls of functions, their outputs, and reasoning.")
+	return item, openai.Unsupported(param+".type", "Items of type '"+openai.Shorten(kind)+"' are not supported; send messages, function calls, function call outputs, and reasoning.")
 }
 
 func (i *Item) decodeMessage(param string, raw json.RawMessage, fields map[string]openai.Field) error {
@@ -168,7 +168,7 @@ func (i *Item) decodeOutput(param string, raw json.RawMessage, fields map[string
 	return nil
 }
 
-// takeOutput reads a text, or a list of them, which may be empty.
+// takeOutput reads a text, or a list of texts, which may be empty.
 func (i *Item) takeOutput(param string, raw json.RawMessage) error {
 	i.Output = new(string)
 	if openai.Kind(raw) == "string" {
@@ -181,8 +181,9 @@ func (i *Item) takeOutput(param string, raw json.RawMessage) error {
 	})
 }
 
-// decodeThoughts reads thoughts as an answer has them. What is encrypted elsewhere
-// cannot be read here, and a summary is not what was thought.
+// decodeThoughts reads reasoning in the format of a response. Encrypted
+// reasoning of other servers cannot be read, and a summary does not replace the
+// reasoning.
 func (i *Item) decodeThoughts(param string, raw json.RawMessage, fields map[string]openai.Field) error {
 	i.Summary = []Part{}
 	fields["summary"], fields["encrypted_content"] = openai.Idle("[]"), openai.Idle()
@@ -232,9 +233,10 @@ func decodePart(param string, raw json.RawMessage, want string) (Part, error) {
 	err := openai.Object(raw, param, map[string]openai.Field{
 		"type": openai.String(&p.Type),
 		"text": func(param string, raw json.RawMessage) error { text = &p.Text; return openai.String(text)(param, raw) },
-		// What an answer's part holds when a client sends it back whole.
+		// Clients send these members of a response's part back.
 		"annotations": openai.Idle("[]"), "logprobs": openai.Idle("[]"),
-		// These parts are refused by type below, whatever they hold.
+		// These parts are rejected by type further down, regardless of their
+		// content.
 		"image_url": later, "file_id": later, "detail": later, "file_data": later, "file_url": later, "filename": later, "input_audio": later, "refusal": later,
 	})
 	switch {
@@ -243,7 +245,7 @@ func decodePart(param string, raw json.RawMessage, want string) (Part, error) {
 	case p.Type == "":
 		return p, openai.Required(param + ".type")
 	case p.Type != "input_text" && p.Type != "output_text":
-		return p, openai.Unsupported(param+".type", "Parts of the type '"+openai.Shorten(p.Type)+"' cannot be read; send text.")
+		return p, openai.Unsupported(param+".type", "Content parts of type '"+openai.Shorten(p.Type)+"' are not supported; send text.")
 	case p.Type != want:
 		return p, openai.Invalid(param+".type", "'%s.type' must be %s here, not %s.", param, want, p.Type)
 	case text == nil:

@@ -10,7 +10,8 @@ import (
 
 const (
 	maxTokensBound = math.MaxInt32
-	// maxMetadata bounds the pairs, the others the characters of a key and a value.
+	// Maximum number of metadata pairs, and maximum number of characters of their
+	// keys and values.
 	maxMetadata, maxMetadataKey, maxMetadataValue = 16, 64, 512
 )
 
@@ -19,23 +20,25 @@ type Request struct {
 	Model        string
 	Instructions *string
 	Input        []Item
-	// MaxOutputTokens of the answer, where there is a limit.
+	// MaxOutputTokens is the maximum number of tokens to generate; nil means no
+	// limit.
 	MaxOutputTokens   *int
 	Temperature, TopP *float64
 	Stream            bool
-	// Store keeps the response; it is true unless the client says otherwise.
+	// Store keeps the response for later requests. Default: true.
 	Store bool
-	// Previous is the response that this one goes on from; empty for none.
+	// Previous is the id of the response that this one continues; it may be
+	// empty.
 	Previous string
 	Metadata map[string]string
 	User     *string
-	// Use says what may be called; Effort is how much the model is to think, empty
-	// for its own.
+	// Use is the choice of tools; Effort is the reasoning effort, empty for the
+	// model's default.
 	Use    openai.ToolUse
 	Effort string
 }
 
-// Decode reads a body. Its error is an *openai.Error.
+// Decode reads a request body. It returns an *openai.Error.
 func Decode(body []byte) (*Request, error) {
 	if err := openai.CheckJSON(body); err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func Decode(body []byte) (*Request, error) {
 	return r, r.Use.Check()
 }
 
-// present takes a string whose absence is told from an empty one.
+// present accepts a string and distinguishes an absent one from an empty one.
 func present(to **string, value *string) openai.Field {
 	return func(param string, raw json.RawMessage) error {
 		*to = value
@@ -106,11 +109,11 @@ func (r *Request) decodeMetadata(param string, raw json.RawMessage) error {
 		}
 		if _, twice := r.Metadata[string(name)]; twice {
 			at := openai.Shorten(param + "." + string(name))
-			return openai.Invalid(at, "The parameter '%s' is given twice.", at)
+			return openai.Invalid(at, "The parameter '%s' appears twice.", at)
 		}
 		r.Metadata[string(name)] = text
 		if len(r.Metadata) > maxMetadata || utf8.RuneCount(name) > maxMetadataKey || utf8.RuneCountInString(text) > maxMetadataValue {
-			return openai.Invalid(param, "'%s' may have at most %d pairs, with keys of at most %d characters and values of at most %d.", param, maxMetadata, maxMetadataKey, maxMetadataValue)
+			return openai.Invalid(param, "'%s' must have at most %d pairs, with keys of at most %d characters and values of at most %d characters.", param, maxMetadata, maxMetadataKey, maxMetadataValue)
 		}
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// function is a tool as a response shows it.
+// function is a tool in the format of a response.
 type function struct {
 	Type        string          `json:"type"`
 	Name        string          `json:"name"`
@@ -16,7 +16,7 @@ type function struct {
 	Strict      bool            `json:"strict"`
 }
 
-// Bytes of its texts.
+// Bytes returns the size of its texts.
 func (f function) Bytes() int64 {
 	n := len(f.Name) + len(f.Parameters)
 	if f.Description != nil {
@@ -31,7 +31,7 @@ type named struct {
 	Name string `json:"name"`
 }
 
-// formOf is the member type of an object, whatever else it holds.
+// formOf returns the member "type" of an object and ignores other members.
 func formOf(param string, raw json.RawMessage) (string, error) {
 	if openai.Kind(raw) != "object" {
 		return "", openai.WrongKind(param, "an object", raw)
@@ -57,7 +57,7 @@ func (r *Request) decodeTools(param string, raw json.RawMessage) error {
 		case err != nil:
 			return err
 		case form != "function":
-			return openai.Unsupported(param+".type", fmt.Sprintf("Tools of the type '%s' are not run here; send functions, which the client runs.", openai.Shorten(form)))
+			return openai.Unsupported(param+".type", fmt.Sprintf("Server tools of type '%s' are not supported; send functions, which the client runs.", openai.Shorten(form)))
 		}
 		var t openai.Tool
 		fields := t.ToolFields("parameters")
@@ -81,7 +81,7 @@ func (r *Request) decodeChoice(param string, raw json.RawMessage) error {
 	case err != nil:
 		return err
 	case form != "function":
-		return openai.Unsupported(param+".type", fmt.Sprintf("A choice of the type '%s' is not known here; name a function, or send auto, none or required.", openai.Shorten(form)))
+		return openai.Unsupported(param+".type", fmt.Sprintf("A tool choice of type '%s' is not supported; name a function, or send auto, none or required.", openai.Shorten(form)))
 	}
 	err = openai.Object(raw, param, map[string]openai.Field{"type": openai.String(&form), "name": openai.String(&r.Use.Function)})
 	if err == nil && r.Use.Function == "" {
@@ -90,8 +90,8 @@ func (r *Request) decodeChoice(param string, raw json.RawMessage) error {
 	return err
 }
 
-// decodeReasoning reads how much to think. Thoughts are told as they are; nobody
-// here sums them up.
+// decodeReasoning reads the reasoning effort. Reasoning is returned unchanged,
+// without a summary.
 func (r *Request) decodeReasoning(param string, raw json.RawMessage) error {
 	return openai.Object(raw, param, map[string]openai.Field{
 		"effort":           openai.Optional(openai.Effort(&r.Effort)),
@@ -102,7 +102,7 @@ func (r *Request) decodeReasoning(param string, raw json.RawMessage) error {
 	})
 }
 
-// choiceOf is the choice of tools as a response shows it.
+// choiceOf returns the tool choice in the format of a response.
 func choiceOf(u openai.ToolUse) any {
 	switch {
 	case u.Function != "":
@@ -113,7 +113,7 @@ func choiceOf(u openai.ToolUse) any {
 	return openai.ChoiceAuto
 }
 
-// toolsOf are the tools as a response shows them.
+// toolsOf returns the tools in the format of a response.
 func toolsOf(u openai.ToolUse) []function {
 	out := []function{}
 	for _, t := range u.Tools {

@@ -2,7 +2,8 @@ package v1alpha1
 
 import "fmt"
 
-// FormatBytes writes bytes for people, with one decimal: "11.5 GiB". Zero is "0".
+// FormatBytes formats a byte count for display, with binary units and one
+// decimal: "11.5 GiB". Zero is "0".
 func FormatBytes(n int64) string {
 	if n == 0 {
 		return "0"

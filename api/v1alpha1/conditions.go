@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Conditions. One writer each.
+// Condition types. Each condition has exactly one writer.
 //
 //	on          condition                                          writer
 //	deployment  Ready Accepted Fits Placed Downloaded              operator (modeldeployment)
@@ -19,50 +19,57 @@ import (
 //	            Accepting MemoryPressure WiredStranded             agent
 //	            MemoryDiverged GuardInactive
 const (
-	// ConditionReady: a deployment has enough ready replicas; a replica
-	// serves, its Mac is alive and it is not draining; a Mac was heard from lately.
+	// ConditionReady: a deployment has enough ready replicas; a replica serves,
+	// is not draining, and its Mac is alive; a Mac has renewed its Lease
+	// recently.
 	ConditionReady = "Ready"
-	// ConditionAccepted: the source was inspected and the names are free.
+	// ConditionAccepted: the source was inspected and the served names are
+	// free.
 	ConditionAccepted = "Accepted"
-	// ConditionFits: at least one Mac could hold a replica if it were empty.
+	// ConditionFits: at least one Mac could hold a replica if the Mac were
+	// empty.
 	ConditionFits = "Fits"
-	// ConditionPlaced: every wanted replica (or this one) has a Mac.
+	// ConditionPlaced: all desired replicas (or this one) have a Mac.
 	ConditionPlaced = "Placed"
-	// ConditionDownloaded: the weights are on the Mac's disk, verified.
+	// ConditionDownloaded: the weights are on the Mac's disk and verified.
 	ConditionDownloaded = "Downloaded"
-	// ConditionProgressing: a rollout, a download or a load goes on.
+	// ConditionProgressing: a rollout, a download or a load is in progress.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded: something failed and is tried again.
+	// ConditionDegraded: something failed and is being retried.
 	ConditionDegraded = "Degraded"
-	// ConditionRouted: every deployment that routing names is there.
+	// ConditionRouted: all deployments that spec.routing names exist.
 	ConditionRouted = "Routed"
-	// ConditionAdmitted: the Mac's ledger reserved the memory.
+	// ConditionAdmitted: the Mac has reserved the memory.
 	ConditionAdmitted = "Admitted"
-	// ConditionLoaded: the engine holds the model.
+	// ConditionLoaded: the engine has loaded the model.
 	ConditionLoaded = "Loaded"
-	// ConditionServing: requests are answered.
+	// ConditionServing: the engine accepts requests.
 	ConditionServing = "Serving"
-	// ConditionReleased: the engine is gone and what it freed is recorded.
+	// ConditionReleased: the engine has ended and the freed memory is recorded.
 	ConditionReleased = "Released"
-	// ConditionAccepting: the agent takes orders; false while it shuts down.
+	// ConditionAccepting: the agent accepts requests and assignments; false
+	// while it shuts down or is replaced.
 	ConditionAccepting = "Accepting"
-	// ConditionAgentCurrent: the Mac's agent is the version that the administrator
-	// wants, or with no wish one that this operator serves.
+	// ConditionAgentCurrent: the agent has the version that the administrator
+	// requested or, without a request, one that this operator supports.
 	ConditionAgentCurrent = "AgentCurrent"
-	// ConditionMemoryPressure: engines are above the soft mark of the Mac's ceiling.
+	// ConditionMemoryPressure: engines use more memory than the soft threshold
+	// of the Mac's ceiling.
 	ConditionMemoryPressure = "MemoryPressure"
-	// ConditionWiredStranded: memory is wired that no living process owns; only
-	// a reboot brings it back, and placement skips the Mac.
+	// ConditionWiredStranded: wired memory belongs to no live process. Only a
+	// reboot frees it, and placement skips the Mac.
 	ConditionWiredStranded = "WiredStranded"
-	// ConditionMemoryDiverged: the gauges of an engine, or of the Mac, disagree
-	// by more than a bound: bytes are held that nobody accounts for.
+	// ConditionMemoryDiverged: memory measurements of an engine or of the Mac
+	// disagree by more than the tolerance, so some memory is in use but
+	// unaccounted for.
 	ConditionMemoryDiverged = "MemoryDiverged"
-	// ConditionGuardInactive: a guard cannot act (a probe fails, an engine does
-	// not take its limits, a model's dimensions are unknown).
+	// ConditionGuardInactive: a memory guard cannot act, because a probe fails,
+	// an engine does not accept its limits, or the dimensions of a model are
+	// unknown.
 	ConditionGuardInactive = "GuardInactive"
 )
 
-// Reasons of the Mac's memory conditions.
+// Reasons for the memory conditions of a Mac.
 const (
 	ReasonBelowSoftMark  = "BelowSoftMark"
 	ReasonSoftPressure   = "SoftPressure"
@@ -79,41 +86,42 @@ const (
 	ReasonLimitsNotTaken = "LimitsNotTaken"
 )
 
-// Reasons of Ready, on all three kinds.
+// Reasons for Ready, on all three kinds.
 const (
 	ReasonReady          = "Ready"
 	ReasonNotReady       = "NotReady"
 	ReasonScaledToZero   = "ScaledToZero"
 	ReasonMacSilent      = "MacSilent"      // the Mac's Lease was not renewed for 30 s
-	ReasonMacGone        = "MacGone"        // the MacNode was deleted, or silent for 180 s
-	ReasonBrakeHeld      = "BrakeHeld"      // more than half of the fleet fell silent at once: nothing is moved
+	ReasonMacGone        = "MacGone"        // the MacNode was deleted, or its Lease was not renewed for 180 s
+	ReasonBrakeHeld      = "BrakeHeld"      // the circuit breaker is open: more than half of the Macs went silent at once, and nothing is moved
 	ReasonNeverHeardFrom = "NeverHeardFrom" // the Mac's agent has not joined yet
 	ReasonHeardFrom      = "HeardFrom"
 	ReasonDraining       = "Draining"
 	ReasonPending        = "Pending"
 )
 
-// Reasons of AgentCurrent, and of Accepting while an agent is replaced.
+// Reasons for AgentCurrent, and for Accepting while an agent is replaced.
 const (
 	ReasonAgentCurrent     = "AgentCurrent"
-	ReasonAgentSupported   = "AgentSupported"   // no version is wanted, and this one is served
-	ReasonAgentOutdated    = "AgentOutdated"    // another is wanted, and its turn has not come
-	ReasonAgentUpgrading   = "AgentUpgrading"   // it is its turn
-	ReasonAgentRolledBack  = "AgentRolledBack"  // the version that is wanted did not prove itself
-	ReasonAgentRefused     = "AgentRefused"     // the archive is not what was ordered
-	ReasonAgentTooOld      = "AgentTooOld"      // older than this operator serves
+	ReasonAgentSupported   = "AgentSupported"   // no version is requested, and this one is supported
+	ReasonAgentOutdated    = "AgentOutdated"    // another version is requested, and the upgrade has not started
+	ReasonAgentUpgrading   = "AgentUpgrading"   // the upgrade is in progress
+	ReasonAgentRolledBack  = "AgentRolledBack"  // the requested version failed, and the previous one runs again
+	ReasonAgentRefused     = "AgentRefused"     // the archive does not match the request
+	ReasonAgentTooOld      = "AgentTooOld"      // older than this operator supports
 	ReasonAgentTooNew      = "AgentTooNew"      // newer than this operator
-	ReasonAgentUnversioned = "AgentUnversioned" // its version, or ours, cannot be compared
+	ReasonAgentUnversioned = "AgentUnversioned" // the version of the agent or of the operator cannot be compared
 )
 
-// Reasons of Accepted.
+// Reasons for Accepted.
 const (
 	ReasonAccepted     = "Accepted"
 	ReasonInspecting   = "Inspecting"
-	ReasonNoMacs       = "NoMacs" // no ready Mac may look at the source
+	ReasonNoMacs       = "NoMacs" // no ready Mac can inspect the source
 	ReasonNameConflict = "NameConflict"
-	ReasonUnknownSize  = "UnknownSize" // the headers do not say enough to compute memory
-	// What a Mac reports of an inspection; used for Accepted as it is.
+	ReasonUnknownSize  = "UnknownSize" // the file headers lack dimensions that are needed to compute memory
+	// Reasons for a failed inspection, as the Mac reports them; copied to
+	// Accepted.
 	ReasonSourceNotFound    = "SourceNotFound"
 	ReasonSourceForbidden   = "SourceForbidden"
 	ReasonSourceUnreachable = "SourceUnreachable"
@@ -121,52 +129,58 @@ const (
 	ReasonInvalidModel      = "InvalidModel"
 	ReasonUnsupportedModel  = "UnsupportedModel"
 	ReasonContextTooLong    = "ContextTooLong"
-	ReasonCacheUseless      = "CacheUseless"     // cache.ssd for a model that remembers no prompts
-	ReasonLimitTooSmall     = "LimitTooSmall"    // memory.limit is less than what the model needs
-	ReasonInspectionFailed  = "InspectionFailed" // a Mac gave a reason that is not one of these
-	// What a hub says of a token; also of a download.
-	ReasonGatedModel   = "GatedModel"   // its licence is to be accepted on the hub
-	ReasonTokenRefused = "TokenRefused" // the token is wrong, expired or may not read
-	ReasonTokenMissing = "TokenMissing" // it has not reached the Mac
-	// ReasonPriorityClassNotFound: priorityClassName names no PriorityClass.
+	ReasonCacheUseless      = "CacheUseless"     // cache.ssd is set for a model that has no prefix cache
+	ReasonLimitTooSmall     = "LimitTooSmall"    // memory.limit is less than the model needs
+	ReasonInspectionFailed  = "InspectionFailed" // a Mac reported an unknown reason
+	// Reasons that concern the credentials for a hub, also for a download.
+	ReasonGatedModel   = "GatedModel"   // the licence must be accepted on the hub
+	ReasonTokenRefused = "TokenRefused" // the token is wrong, expired or lacks read permission
+	ReasonTokenMissing = "TokenMissing" // the token has not reached the Mac
+	// ReasonPriorityClassNotFound: the PriorityClass does not exist.
 	ReasonPriorityClassNotFound = "PriorityClassNotFound"
-	// What the operator finds behind model.secretRef.
+	// Reasons that concern the Secret of model.secretRef.
 	ReasonSecretNotFound  = "SecretNotFound"
-	ReasonSecretInvalid   = "SecretInvalid"   // no key token, or another kind of Secret
-	ReasonSecretForbidden = "SecretForbidden" // the operator may not read it
+	ReasonSecretInvalid   = "SecretInvalid"   // the Secret has no key token, or the wrong type
+	ReasonSecretForbidden = "SecretForbidden" // the operator is not allowed to read the Secret
 )
 
-// Reasons of Routed.
+// Reasons for Routed.
 const (
 	ReasonTargetsFound   = "TargetsFound"
-	ReasonTargetNotFound = "TargetNotFound" // routing names a deployment that is not in the namespace
+	ReasonTargetNotFound = "TargetNotFound" // routing names a deployment that does not exist in the namespace
 )
 
-// Reasons of Fits and Placed.
+// Reasons for Fits and Placed.
 const (
 	ReasonFits         = "Fits"
 	ReasonTooLarge     = "TooLarge"
 	ReasonPlaced       = "Placed"
 	ReasonNoRoom       = "NoRoom"
 	ReasonNoCandidates = "NoCandidates"
-	// ReasonOverQuota: the administrator's rules let the namespace promise no more.
+	// ReasonOverQuota: the placement rules do not allow the namespace to
+	// reserve more memory.
 	ReasonOverQuota = "OverQuota"
-	// ReasonPriorityForbidden: the rules keep its PriorityClass from the namespace.
+	// ReasonPriorityForbidden: the placement rules do not allow the namespace
+	// to use the PriorityClass.
 	ReasonPriorityForbidden = "PriorityForbidden"
-	// ReasonInvalidRules: the rules cannot be read, so nothing new is placed.
+	// ReasonInvalidRules: the placement rules are invalid, so nothing new is
+	// placed.
 	ReasonInvalidRules = "InvalidRules"
-	// ReasonPreempting: replicas of a lower priority drain for this one.
+	// ReasonPreempting: replicas with a lower priority drain to make room for
+	// this one.
 	ReasonPreempting = "Preempting"
-	// ReasonPrefetching: its weights are fetched where a replica of the old
-	// revision is to drain for this one.
+	// ReasonPrefetching: a Mac downloads the weights before its replica of the
+	// old revision drains to make room for this one.
 	ReasonPrefetching = "Prefetching"
-	// ReasonSwapping: a replica of the old revision drains for this one.
+	// ReasonSwapping: a replica of the old revision drains to make room for
+	// this one.
 	ReasonSwapping = "Swapping"
-	// ReasonPreempted: its room goes to a replica of a higher priority.
+	// ReasonPreempted: a replica with a higher priority takes its room.
 	ReasonPreempted = "Preempted"
 )
 
-// Reasons of the five conditions of an assignment, Progressing and Degraded.
+// Reasons for the five conditions of an assignment, and for Progressing and
+// Degraded.
 const (
 	ReasonWaiting          = "Waiting"
 	ReasonDownloading      = "Downloading"
@@ -175,9 +189,9 @@ const (
 	ReasonDiskFull         = "DiskFull"
 	ReasonReserved         = "Reserved"
 	ReasonInsufficientRoom = "InsufficientMemory"
-	ReasonOnDemand         = "OnDemand"       // the first request loads it
-	ReasonWaitingRoom      = "WaitingForRoom" // memory is promised to others that are busy
-	ReasonHostUnsettled    = "HostUnsettled"  // an engine ended uncleanly; the host's memory is looked at first
+	ReasonOnDemand         = "OnDemand"       // the first request loads the model
+	ReasonWaitingRoom      = "WaitingForRoom" // busy models use the memory
+	ReasonHostUnsettled    = "HostUnsettled"  // an engine ended uncleanly; the Mac's memory is checked before the next start
 	ReasonLoading          = "Loading"
 	ReasonLoaded           = "Loaded"
 	ReasonLoadFailed       = "LoadFailed"
@@ -187,40 +201,42 @@ const (
 	ReasonStopped          = "Stopped"
 	ReasonReleased         = "Released"
 	ReasonHeld             = "Held"
-	ReasonCanaryFailed     = "CanaryFailed" // the engine loaded its model and generated no token
+	ReasonCanaryFailed     = "CanaryFailed" // the engine loaded its model but generated no token
 	ReasonStable           = "Stable"
 	ReasonShuttingDown     = "ShuttingDown"
-	ReasonMacSleeps        = "MacSleeps"    // the Mac said that it is about to
-	ReasonMacShutsDown     = "MacShutsDown" // or to restart
-	ReasonSurging          = "Surging"      // this and the next: states of a rollout
+	ReasonMacSleeps        = "MacSleeps"    // the Mac is about to sleep
+	ReasonMacShutsDown     = "MacShutsDown" // the Mac is about to shut down or restart
+	ReasonSurging          = "Surging"      // this and the next one: states of a rollout
 	ReasonReplacing        = "Replacing"
 	ReasonPaused           = "Paused"
 	ReasonHalted           = "Halted"
-	ReasonProgressDeadline = "ProgressDeadlineExceeded" // no progress, and nothing to fall back to
+	ReasonProgressDeadline = "ProgressDeadlineExceeded" // no progress, and no previous revision to fall back to
 )
 
 // Labels, annotations, finalizers and field managers.
 const (
-	// LabelDeployment on a replica names its deployment.
+	// LabelDeployment on a replica is the name of its deployment.
 	LabelDeployment = "metalfleet.dev/deployment"
-	// LabelRevision on a replica names its revision.
+	// LabelRevision on a replica is the name of its revision.
 	LabelRevision = "metalfleet.dev/revision"
-	// AnnotationLost on a MacNode, "true": an administrator gave it up, and the
-	// brake does not hold it.
+	// AnnotationLost with the value "true" on a MacNode declares the Mac lost:
+	// the circuit breaker does not protect its replicas.
 	AnnotationLost = "metalfleet.dev/lost"
-	// AnnotationRetiring on a ModelReplica, "true": it goes once it is idle, and
-	// gateways prefer others. The autoscaler sets it and takes it back.
+	// AnnotationRetiring with the value "true" on a ModelReplica marks it for
+	// removal once it is idle; gateways prefer other replicas. The autoscaler
+	// sets and removes it.
 	AnnotationRetiring = "metalfleet.dev/retiring"
-	// AnnotationSpec on a ControllerRevision holds what of the deployment's spec
-	// made it, as JSON: what an undo writes back.
+	// AnnotationSpec on a ControllerRevision holds the part of the deployment's
+	// spec that the revision was created from, as JSON. A rollback restores it.
 	AnnotationSpec = "metalfleet.dev/spec"
-	// LabelMac on what the operator makes for a Mac names it.
+	// LabelMac is the name of the Mac that the operator created an object for.
 	LabelMac = "metalfleet.dev/mac"
-	// FinalizerReplicas on a deployment: its replicas are not released yet.
+	// FinalizerReplicas keeps a deployment until its replicas are released.
 	FinalizerReplicas = "metalfleet.dev/replicas"
-	// FinalizerRelease on a replica: its Mac has not released it yet.
+	// FinalizerRelease keeps a replica until its Mac has released it.
 	FinalizerRelease = "metalfleet.dev/release"
-	// FinalizerIdentity on a MacNode: what the operator made for its agent is still there.
+	// FinalizerIdentity keeps a MacNode until the objects that the operator
+	// created for its agent are deleted.
 	FinalizerIdentity = "metalfleet.dev/identity"
 	// ManagerAgent is the agent's field manager.
 	ManagerAgent = "metalfleet-agent"
@@ -236,7 +252,8 @@ const (
 	ManagerPlacement = "metalfleet-placement"
 )
 
-// Timers of failure detection, in seconds; design and reasons in docs/concepts/architecture.md.
+// Timeouts of failure detection, in seconds; docs/concepts/architecture.md explains
+// them.
 const (
 	LeaseRenewSeconds = 10
 	MacSilentSeconds  = 30
@@ -244,24 +261,26 @@ const (
 	AvoidSeconds      = 600
 )
 
-// HubTokenKeyPrefix begins the keys of hub tokens in a Mac's Secret; what
-// follows is the tokenRef that orders name.
+// HubTokenKeyPrefix is the prefix of the keys in a Mac's Secret that hold
+// credentials for model sources. The rest of the key is the tokenRef that
+// assignments and inspections name.
 const HubTokenKeyPrefix = "hub-token."
 
-// CredentialS3 begins, in a Mac's Secret, what is an access key of a bucket and
-// no token: "s3:ID:SECRET" or "s3:ID:SECRET:SESSION", each part escaped as in a
-// query. A hub's token has no colon.
+// CredentialS3 is the prefix of a value in a Mac's Secret that holds an access
+// key of a bucket instead of a token: "s3:ID:SECRET" or "s3:ID:SECRET:SESSION",
+// each part escaped as in a query. The token of a hub contains no colon.
 const CredentialS3 = "s3:"
 
-// CredentialOCI begins what is a login of a registry: "oci:NAME:PASSWORD", in the
-// same way.
+// CredentialOCI is the prefix of a value that holds the login of a registry:
+// "oci:NAME:PASSWORD", escaped in the same way.
 const CredentialOCI = "oci:"
 
-// AgentObjectName is the name of a Mac's Lease, ServiceAccount and Secret.
+// AgentObjectName returns the name of a Mac's Lease, ServiceAccount and Secret.
 func AgentObjectName(mac string) string { return "mac-" + mac }
 
-// EngineFile begins the names of what an agent keeps of one replica and epoch
-// in its state folder: the log of its engines is logs/NAME.log there.
+// EngineFile returns the prefix of the names of the files that an agent keeps
+// for one replica and epoch in its state folder: the log of its engines is
+// logs/NAME.log.
 func EngineFile(replicaUID string, epoch int64) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", replicaUID, epoch))
 	return hex.EncodeToString(sum[:6])

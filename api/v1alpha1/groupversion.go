@@ -1,14 +1,15 @@
-// Package v1alpha1 holds the three kinds of the group metalfleet.dev:
-// ModelDeployment (what a user wants served), ModelReplica (one copy of it on
-// one Mac) and MacNode (one Mac: its figures and its orders).
+// Package v1alpha1 defines the three kinds of the API group metalfleet.dev:
+// ModelDeployment (a model that a user wants served), ModelReplica (one copy of
+// it on one Mac) and MacNode (one Mac: its capacity, its assignments and its
+// reports).
 //
-// It owns the schema, the names of conditions, reasons, labels and finalizers,
-// and nothing that acts. It refuses what cannot be meant, by bounds and by CEL
-// rules whose messages say what to do. It imports apimachinery, core/v1 and
-// api/model alone.
+// The package owns the schema and the names of conditions, reasons, labels and
+// finalizers; it contains no behaviour. Validation limits and CEL rules reject
+// invalid objects, with messages that name the fix. It imports apimachinery,
+// core/v1 and api/model only.
 //
-// Start reading at modeldeployment_types.go; conditions.go lists who writes
-// which condition.
+// Start reading at modeldeployment_types.go; conditions.go lists the writer of
+// each condition.
 //
 // +kubebuilder:object:generate=true
 // +groupName=metalfleet.dev
@@ -23,7 +24,7 @@ import (
 // GroupVersion is metalfleet.dev/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "metalfleet.dev", Version: "v1alpha1"}
 
-// AddToScheme registers the kinds.
+// AddToScheme registers the three kinds and their lists.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&ModelDeployment{}, &ModelDeploymentList{},

@@ -4,84 +4,92 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MacNodeStatus is what a Mac's agent reports.
+// MacNodeStatus is the most recently observed state of a Mac, as its agent
+// reports it.
 type MacNodeStatus struct {
-	// observedGeneration of the orders that this report takes into account.
+	// observedGeneration is the generation of the spec that this status
+	// describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// agentVersion that runs there.
+	// agentVersion is the version of the running agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	AgentVersion string `json:"agentVersion,omitempty"`
-	// bootID changes when the agent starts; engines survive that.
+	// bootID identifies one run of the agent. It changes when the agent
+	// restarts; engines keep running across a restart.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	BootID string `json:"bootID,omitempty"`
-	// agentUpgrade is the last upgrade of the agent.
+	// agentUpgrade is the most recent upgrade of the agent.
 	// +optional
 	AgentUpgrade *AgentUpgrade `json:"agentUpgrade,omitempty"`
-	// address of the agent's one port.
+	// address is where the agent accepts requests.
 	// +optional
 	Address *MacAddress `json:"address,omitempty"`
-	// trustedRoots are the SHA-256 fingerprints, in hex, of the operator's roots
-	// by which this Mac knows gateways at this moment. The operator signs with a
-	// new root only when every living Mac names it here.
+	// trustedRoots are the SHA-256 fingerprints, in hex, of the operator's root
+	// certificates that this Mac currently trusts. The operator signs with a
+	// new root only when every live Mac lists it here.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{64}$`
 	// +kubebuilder:validation:items:MaxLength=64
 	TrustedRoots []string `json:"trustedRoots,omitempty"`
-	// chip, such as "M2Ultra".
+	// chip is the chip of the Mac, for example M2Ultra.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Chip string `json:"chip,omitempty"`
-	// backends of the engine there, such as "mlx" or "ref".
+	// backend is the compute back end of the engines on this Mac: mlx or ref.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	Backend string `json:"backend,omitempty"`
-	// simulated is true where chip and memory were declared and not measured.
+	// simulated is true when chip and memory were declared with agent --mac
+	// instead of measured.
 	// +optional
 	Simulated bool `json:"simulated,omitempty"`
-	// memory of the Mac.
+	// memory reports the memory of the Mac and of its engines.
 	// +optional
 	Memory MacMemory `json:"memory,omitzero"`
-	// disk of the weight store.
+	// disk reports the disk that holds the weights.
 	// +optional
 	Disk MacDisk `json:"disk,omitzero"`
-	// settings that the agent follows now, whoever said them.
+	// settings are the settings that the agent currently uses, from
+	// spec.settings or from its flags.
 	// +optional
 	Settings SettingsInForce `json:"settings,omitzero"`
-	// cacheCleared is the last order to clear caches that was carried out.
+	// cacheCleared is the result of the most recent spec.clearCache.
 	// +optional
 	CacheCleared *CacheCleared `json:"cacheCleared,omitempty"`
-	// weights on disk, by digest.
+	// weights lists the models on disk, by digest.
 	// +optional
 	// +listType=map
 	// +listMapKey=digest
 	// +kubebuilder:validation:MaxItems=256
 	Weights []StoredWeights `json:"weights,omitempty"`
-	// assignments as the Mac sees them.
+	// assignments reports the state of each assignment.
 	// +optional
 	// +listType=map
 	// +listMapKey=replicaUID
 	// +kubebuilder:validation:MaxItems=128
 	Assignments []AssignmentStatus `json:"assignments,omitempty"`
-	// inspections and their results.
+	// inspections reports the state and result of each inspection.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=64
 	Inspections []InspectionStatus `json:"inspections,omitempty"`
-	// reclaims are the last 16, newest first.
+	// reclaims lists the 16 most recently ended engines and the memory that
+	// they freed, newest first.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Reclaims []Reclaim `json:"reclaims,omitempty"`
-	// summary holds rounded figures for people.
+	// summary holds rounded figures for display.
 	// +optional
 	Summary MacSummary `json:"summary,omitzero"`
-	// conditions: Ready and AgentCurrent (the operator's); Accepting, MemoryPressure, WiredStranded, MemoryDiverged, GuardInactive (the agent's).
+	// conditions are the conditions of the Mac. The operator writes Ready and
+	// AgentCurrent; the agent writes Accepting, MemoryPressure, WiredStranded,
+	// MemoryDiverged and GuardInactive.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -89,41 +97,49 @@ type MacNodeStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// MacAddress is where a Mac's agent listens.
+// MacAddress is where a Mac's agent accepts requests.
 type MacAddress struct {
-	// host name or IP address.
+	// host is the host name or IP address of the Mac.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Host string `json:"host"`
-	// port of TLS with client certificates.
+	// port is the agent's port, which requires TLS with client certificates.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
-	// reach is how gateways come to the Mac; absent, they go there directly.
+	// reach is how gateways connect to the Mac. Default: Direct. Valid values
+	// are:
+	// - Direct: gateways connect to host and port.
+	// - Tunnel: the agent connects to each gateway, and requests use these
+	//   connections.
+	// - DirectOrTunnel: gateways connect directly while that works, and
+	//   otherwise use the tunnel.
 	// +optional
 	Reach MacReach `json:"reach,omitempty"`
 }
 
-// MacReach is how gateways come to a Mac. Direct: they open connections to its
-// host and port. Tunnel: its agent opens one to each gateway, and they open none.
-// DirectOrTunnel: they go directly while that works, else through the tunnel.
+// MacReach is how gateways connect to a Mac. Direct: gateways connect to its
+// host and port. Tunnel: the agent connects to each gateway, and requests use
+// these connections. DirectOrTunnel: gateways connect directly while that
+// works, and otherwise use the tunnel.
 // +kubebuilder:validation:Enum=Direct;Tunnel;DirectOrTunnel
 type MacReach string
 
-// Ways to a Mac.
+// The ways to reach a Mac.
 const (
 	ReachDirect         MacReach = "Direct"
 	ReachTunnel         MacReach = "Tunnel"
 	ReachDirectOrTunnel MacReach = "DirectOrTunnel"
 )
 
-// CeilingTerm is what binds a Mac's ceiling.
+// CeilingTerm is the term that limits a Mac's memory ceiling.
 // +kubebuilder:validation:Enum=Static;Dynamic;MetalCap;Explicit
 type CeilingTerm string
 
-// The terms of the ceiling; design and constants stand in metal/footprint.
+// The terms of the ceiling; metal/footprint documents the design and the
+// constants.
 const (
 	CeilingStatic   CeilingTerm = "Static"
 	CeilingDynamic  CeilingTerm = "Dynamic"
@@ -131,201 +147,233 @@ const (
 	CeilingExplicit CeilingTerm = "Explicit"
 )
 
-// PressureLevel is how near a Mac's engines are to its ceiling; the fractions
-// stand in metal/footprint.
+// PressureLevel is how close the engines' memory use is to the Mac's ceiling;
+// the thresholds are in metal/footprint.
 // +kubebuilder:validation:Enum=Normal;Soft;Hard;Emergency
 type PressureLevel string
 
 const (
-	// PressureNormal: below the soft mark.
+	// PressureNormal: memory use is under the soft threshold.
 	PressureNormal PressureLevel = "Normal"
-	// PressureSoft: new prompts wait, idle OnDemand models go.
+	// PressureSoft: new prompts wait and idle OnDemand models are unloaded.
 	PressureSoft PressureLevel = "Soft"
-	// PressureHard: idle models go, then requests of whoever is over its limit end.
+	// PressureHard: idle models are unloaded, then requests of engines over
+	// their limit are ended.
 	PressureHard PressureLevel = "Hard"
-	// PressureEmergency: over what was promised to the system.
+	// PressureEmergency: engines use memory that is reserved for the system.
 	PressureEmergency PressureLevel = "Emergency"
 )
 
-// MacMemory are the figures of a Mac's memory, in bytes, measured where not said otherwise.
+// MacMemory reports the memory of a Mac, in bytes. Figures are measured unless
+// their description calls them an estimate.
 type MacMemory struct {
-	// totalBytes of the machine.
+	// totalBytes is the physical memory of the Mac.
 	// +optional
 	TotalBytes int64 `json:"totalBytes,omitempty"`
-	// ceilingBytes is the most that engines may use together.
+	// ceilingBytes is the maximum memory that all engines may use together.
 	// +optional
 	CeilingBytes int64 `json:"ceilingBytes,omitempty"`
-	// ceilingTerm is what binds the ceiling.
+	// ceilingTerm is the term that determines ceilingBytes. Valid values are:
+	// - Static: the Mac's memory minus the reserve of spec.memory.policy.
+	// - MetalCap: the Mac's limit for GPU memory.
+	// - Explicit: spec.memory.ceiling.
 	// +optional
 	CeilingTerm CeilingTerm `json:"ceilingTerm,omitempty"`
-	// dynamicCeilingBytes is what the system's free memory allows engines at
-	// this moment. It gates loads and the enforcer, never what was promised.
+	// dynamicCeilingBytes is the memory that engines may use at this moment,
+	// computed from the free memory of the system. It limits loads and triggers
+	// evictions, but does not change reservations.
 	// +optional
 	DynamicCeilingBytes int64 `json:"dynamicCeilingBytes,omitempty"`
-	// effectiveCeilingBytes is the smaller of both ceilings, and what pressure is judged by.
+	// effectiveCeilingBytes is the smaller of ceilingBytes and
+	// dynamicCeilingBytes. pressureLevel is relative to it.
 	// +optional
 	EffectiveCeilingBytes int64 `json:"effectiveCeilingBytes,omitempty"`
-	// effectiveCeilingTerm is what binds it.
+	// effectiveCeilingTerm is the term that determines effectiveCeilingBytes: a
+	// value of ceilingTerm, or Dynamic for dynamicCeilingBytes.
 	// +optional
 	EffectiveCeilingTerm CeilingTerm `json:"effectiveCeilingTerm,omitempty"`
-	// pressureLevel that the agent acts on.
+	// pressureLevel is the memory pressure that the agent acts on. Valid values
+	// are:
+	// - Normal: memory use is under the soft threshold.
+	// - Soft: new prompts wait and idle OnDemand models are unloaded.
+	// - Hard: idle models are unloaded, then requests of engines over their
+	//   limit are ended.
+	// - Emergency: engines use memory that is reserved for the system.
 	// +optional
 	PressureLevel PressureLevel `json:"pressureLevel,omitempty"`
-	// activeBytes are the live arrays of all engines, as the engines count them.
+	// activeBytes is the size of the live arrays of all engines, as the engines
+	// count them.
 	// +optional
 	ActiveBytes int64 `json:"activeBytes,omitempty"`
-	// accountedBytes are loaded weights and KV in use, as the engines count them.
+	// accountedBytes is the size of loaded weights and KV cache in use, as the
+	// engines count them.
 	// +optional
 	AccountedBytes int64 `json:"accountedBytes,omitempty"`
-	// pooledBytes are free inside the engines' back ends and not yet returned.
+	// pooledBytes is the free memory that the engines' back ends keep and have
+	// not returned to the system.
 	// +optional
 	PooledBytes int64 `json:"pooledBytes,omitempty"`
-	// strandedBytes are wired, and no living process owns them.
+	// strandedBytes is the wired memory that no live process owns. Only a
+	// reboot frees it.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	StrandedBytes int64 `json:"strandedBytes,omitempty"`
-	// swapUsedBytes of the machine.
+	// swapUsedBytes is the swap space in use.
 	// +optional
 	SwapUsedBytes int64 `json:"swapUsedBytes,omitempty"`
-	// thermalState of the machine, as it says: Nominal, Fair, Serious, Critical.
+	// thermalState is the thermal state that macOS reports: Nominal, Fair,
+	// Serious or Critical.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	ThermalState string `json:"thermalState,omitempty"`
-	// capacityBytes is the most that may be reserved, somewhat under the ceiling.
+	// capacityBytes is the maximum memory that may be reserved for replicas,
+	// somewhat less than ceilingBytes.
 	// +optional
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
-	// reservedBytes promised to replicas, an estimate.
+	// reservedBytes is the memory reserved for replicas, an estimate.
 	// +optional
 	ReservedBytes int64 `json:"reservedBytes,omitempty"`
-	// footprintBytes of all engines.
+	// footprintBytes is the memory footprint of all engine processes, as the
+	// kernel reports it.
 	// +optional
 	FootprintBytes int64 `json:"footprintBytes,omitempty"`
-	// foreignBytes used by what no engine owns.
+	// foreignBytes is the memory in use that belongs to no engine.
 	// +optional
 	ForeignBytes int64 `json:"foreignBytes,omitempty"`
-	// freeBytes the system could give out at once.
+	// freeBytes is the memory that the system can allocate at once.
 	// +optional
 	FreeBytes int64 `json:"freeBytes,omitempty"`
-	// freedBytesTotal measured as freed since the agent's journal began.
+	// freedBytesTotal is the memory measured as freed by all ended engines
+	// since the agent's journal was created.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	FreedBytesTotal int64 `json:"freedBytesTotal,omitempty"`
-	// indeterminateReclaims counts unloads whose effect on the host could not be attributed.
+	// indeterminateReclaims is the number of unloads whose effect on the Mac's
+	// memory could not be attributed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	IndeterminateReclaims int64 `json:"indeterminateReclaims,omitempty"`
-	// measuredAt is when the figures were read.
+	// measuredAt is when the figures were measured.
 	// +optional
 	MeasuredAt *metav1.Time `json:"measuredAt,omitempty"`
 }
 
-// MacDisk are the figures of the disk that holds weights.
+// MacDisk reports the disk that holds the weights.
 type MacDisk struct {
-	// freeBytes on it.
+	// freeBytes is the free space on the disk, in bytes.
 	// +optional
 	FreeBytes int64 `json:"freeBytes,omitempty"`
-	// totalBytes of it.
+	// totalBytes is the size of the disk, in bytes.
 	// +optional
 	TotalBytes int64 `json:"totalBytes,omitempty"`
-	// weightsBytes that the store holds; a file that several models have counts
-	// once.
+	// weightsBytes is the size of all downloaded weights, in bytes. A file that
+	// several models share counts once.
 	// +optional
 	WeightsBytes int64 `json:"weightsBytes,omitempty"`
-	// collected is what was removed to make room since the agent started.
+	// collected reports the unused weights that were removed to free disk space
+	// since the agent started.
 	// +optional
 	Collected Collected `json:"collected,omitzero"`
-	// message says what is wrong with the disk; empty while nothing is.
+	// message describes a problem with the disk. It is empty when there is
+	// none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// cache of what engines computed of prompts.
+	// cache reports the prefix cache on the disk.
 	// +optional
 	Cache MacCache `json:"cache,omitzero"`
 }
 
-// Collected are the weights that a Mac removed to make room: nobody wanted them.
+// Collected reports the unused weights that a Mac removed to free disk space.
 type Collected struct {
-	// models that were removed.
+	// models is the number of models that were removed.
 	// +optional
 	Models int64 `json:"models,omitempty"`
-	// bytes of their files that no other model has.
+	// bytes is the disk space, in bytes, that was freed.
 	// +optional
 	Bytes int64 `json:"bytes,omitempty"`
-	// last of them, newest first.
+	// last lists the most recent removals, newest first.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Last []Collection `json:"last,omitempty"`
 }
 
-// CollectionReason is why weights that nobody wants were removed.
+// CollectionReason is why unused weights were removed.
 // +kubebuilder:validation:Enum=HighMark;Download
 type CollectionReason string
 
 const (
-	// CollectedForMark: the disk was above its high mark.
+	// CollectedForMark: disk usage was above --disk-high-percent.
 	CollectedForMark CollectionReason = "HighMark"
-	// CollectedForDownload: a download needed the room.
+	// CollectedForDownload: a download needed the space.
 	CollectedForDownload CollectionReason = "Download"
 )
 
-// Collection is one removal of weights that nobody wanted.
+// Collection records the removal of one unused model.
 type Collection struct {
-	// digest of the model record.
+	// digest is the digest of the model record.
 	// +required
 	// +kubebuilder:validation:MaxLength=71
 	Digest string `json:"digest"`
-	// source that they came from.
+	// source is where the weights were downloaded from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Source string `json:"source,omitempty"`
-	// bytes of their files that no other model has.
+	// bytes is the disk space, in bytes, that the removal freed. Files shared
+	// with other models do not count.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Bytes int64 `json:"bytes"`
-	// reason of it.
+	// reason is why the weights were removed. Valid values are:
+	// - HighMark: disk usage was above the agent's --disk-high-percent.
+	// - Download: a download needed the space.
 	// +required
 	Reason CollectionReason `json:"reason"`
-	// time of it.
+	// time is when the weights were removed.
 	// +required
 	Time metav1.Time `json:"time"`
 }
 
-// MacCache are the figures of a Mac's cache on disk. Counts are since its agent
-// started.
+// MacCache reports the prefix cache on a Mac's disk. Counters start at zero
+// when the agent starts.
 type MacCache struct {
-	// bytes that it holds, of limitBytes that all models together may take now.
+	// bytes is the size of the cache, in bytes.
 	// +optional
 	Bytes int64 `json:"bytes,omitempty"`
-	// limitBytes follows the disk's free space.
+	// limitBytes is the current maximum size of the cache for all models
+	// together, in bytes. It depends on the free space of the disk.
 	// +optional
 	LimitBytes int64 `json:"limitBytes,omitempty"`
-	// writtenBytes to the disk.
+	// writtenBytes is the number of bytes written to the cache.
 	// +optional
 	WrittenBytes int64 `json:"writtenBytes,omitempty"`
-	// hits are blocks that were read and did not have to be computed again.
+	// hits is the number of blocks that were read instead of computed.
 	// +optional
 	Hits int64 `json:"hits,omitempty"`
-	// dropped blocks had no room, or came too fast for the disk.
+	// dropped is the number of blocks that were discarded because the cache was
+	// full or the disk was too slow.
 	// +optional
 	Dropped int64 `json:"dropped,omitempty"`
-	// message says what is wrong with it; empty while nothing is.
+	// message describes a problem with the cache. It is empty when there is
+	// none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
 
-// StoredWeights are complete, verified files on a Mac's disk.
+// StoredWeights is one complete, verified model on a Mac's disk.
 type StoredWeights struct {
-	// digest of the model record.
+	// digest is the digest of the model record.
 	// +required
 	// +kubebuilder:validation:MaxLength=71
 	Digest string `json:"digest"`
-	// bytes of its files.
+	// bytes is the size of the model's files, in bytes.
 	// +required
 	Bytes int64 `json:"bytes"`
-	// reclaimableBytes come back if a download needs the room: nobody wants these
-	// weights. Files that other models have do not count.
+	// reclaimableBytes is the disk space, in bytes, that removing this model
+	// would free for a download. It is 0 while the model is in use or pinned.
+	// Files shared with other models do not count.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ReclaimableBytes int64 `json:"reclaimableBytes,omitempty"`
@@ -333,23 +381,23 @@ type StoredWeights struct {
 
 // MacSummary holds rounded figures for kubectl get.
 type MacSummary struct {
-	// memory of the machine.
+	// memory is the physical memory of the Mac, for example "192.0 GiB".
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Memory string `json:"memory,omitempty"`
-	// ceiling of all engines.
+	// ceiling is the maximum memory that all engines may use together.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Ceiling string `json:"ceiling,omitempty"`
-	// reserved by replicas.
+	// reserved is the memory reserved for replicas, an estimate.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Reserved string `json:"reserved,omitempty"`
-	// used by engines.
+	// used is the memory footprint of all engines.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Used string `json:"used,omitempty"`
-	// freed so far.
+	// freed is the memory measured as freed so far.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Freed string `json:"freed,omitempty"`

@@ -8,8 +8,9 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 )
 
-// MacNode is one Mac: its figures, its orders and what it reports of them. It
-// is the only object, with its Lease and its Secret, that the Mac's agent sees.
+// MacNode is one Mac: its settings, the replicas assigned to it, and the state
+// that its agent reports. The agent can access only this object, its Lease and
+// its Secret.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=mac,categories=metalfleet
@@ -17,80 +18,87 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Chip",type=string,JSONPath=`.status.chip`
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`
-// +kubebuilder:printcolumn:name="Ceiling",type=string,JSONPath=`.status.summary.ceiling`,description="the most that engines may use"
-// +kubebuilder:printcolumn:name="Reserved",type=string,JSONPath=`.status.summary.reserved`,description="promised to replicas (an estimate)"
-// +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.summary.used`,description="measured footprint of all engines"
-// +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="measured as freed so far"
-// +kubebuilder:printcolumn:name="Pressure",type=string,JSONPath=`.status.memory.pressureLevel`,description="what the agent acts on: Normal, Soft, Hard or Emergency",priority=1
+// +kubebuilder:printcolumn:name="Ceiling",type=string,JSONPath=`.status.summary.ceiling`,description="maximum memory that all engines may use together"
+// +kubebuilder:printcolumn:name="Reserved",type=string,JSONPath=`.status.summary.reserved`,description="memory reserved for replicas (an estimate)"
+// +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.summary.used`,description="measured memory footprint of all engines"
+// +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="memory measured as freed so far"
+// +kubebuilder:printcolumn:name="Pressure",type=string,JSONPath=`.status.memory.pressureLevel`,description="memory pressure: Normal, Soft, Hard or Emergency",priority=1
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agentVersion`,description="version of the agent",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="a MacNode's name is a DNS label of at most 52 characters: lower-case letters, digits and '-'"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 52 characters: lower-case letters, digits and '-'"
 type MacNode struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// spec is what the administrator and the operator want of this Mac.
+	// spec is the desired state of the Mac, written by the administrator and
+	// the operator.
 	// +optional
 	Spec MacNodeSpec `json:"spec,omitzero"`
-	// status is what the Mac's agent reports; the condition Ready is the operator's.
+	// status is the state that the Mac's agent reports. The operator writes the
+	// conditions Ready and AgentCurrent.
 	// +optional
 	Status MacNodeStatus `json:"status,omitzero"`
 }
 
-// MacNodeSpec is what is wanted of a Mac.
+// MacNodeSpec is the desired state of a Mac.
 type MacNodeSpec struct {
-	// unschedulable keeps new replicas away; those here stay.
+	// unschedulable keeps new replicas away from the Mac. Replicas that it
+	// already holds stay. Default: false.
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
-	// taints keep away replicas that do not tolerate them.
+	// taints keep away replicas that do not tolerate them, like the taints of a
+	// Node.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Taints []corev1.Taint `json:"taints,omitempty"`
-	// memory says how much of this Mac engines may use.
+	// memory limits the memory that engines may use on this Mac.
 	// +optional
 	Memory MacMemoryPolicy `json:"memory,omitzero"`
-	// pinnedWeights are digests of models whose files stay on this Mac's disk once
-	// they are there, as status.weights names them, whether or not a replica
-	// needs them.
+	// pinnedWeights are the digests of models, as status.weights lists them,
+	// whose files this Mac keeps on disk even when no replica needs them.
+	// Pinning does not start a download.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +kubebuilder:validation:items:MaxLength=71
 	PinnedWeights []string `json:"pinnedWeights,omitempty"`
-	// settings of the agent that change while it runs. What is absent is as the
-	// agent was started.
+	// settings are agent settings that take effect without a restart. An absent
+	// setting keeps the value of the agent's flag.
 	// +optional
 	Settings AgentSettings `json:"settings,omitzero"`
-	// clearCache has this Mac give back what its caches hold, once for each value
-	// of request.
+	// clearCache requests that this Mac clears its prefix caches, once for each
+	// value of request. status.cacheCleared holds the result.
 	// +optional
 	ClearCache *CacheClear `json:"clearCache,omitempty"`
-	// assignments are the replicas this Mac is to hold. Written by the operator.
+	// assignments are the replicas that this Mac should hold. The operator
+	// writes this field.
 	// +optional
 	// +listType=map
 	// +listMapKey=replicaUID
 	// +kubebuilder:validation:MaxItems=64
 	Assignments []Assignment `json:"assignments,omitempty"`
-	// inspections are sources this Mac is to look at. Written by the operator.
+	// inspections are the model sources that this Mac should inspect. The
+	// operator writes this field.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=64
 	Inspections []Inspection `json:"inspections,omitempty"`
-	// agent is the version of the agent that this Mac is to run; absent, it stays
-	// with what it runs. Written by the operator.
+	// agent is the agent version that this Mac should run. When it is absent,
+	// the Mac keeps its current version. The operator writes this field.
 	// +optional
 	Agent *AgentOrder `json:"agent,omitempty"`
 }
 
-// MemoryPolicy is how much of a Mac's memory is left to the system and its user.
+// MemoryPolicy selects how much of a Mac's memory is reserved for the system
+// and its user.
 // +kubebuilder:validation:Enum=Safe;Balanced;Aggressive;Custom
 type MemoryPolicy string
 
-// The policies; metal/footprint has their constants.
+// The memory policies; metal/footprint has their constants.
 const (
 	MemorySafe       MemoryPolicy = "Safe"
 	MemoryBalanced   MemoryPolicy = "Balanced"
@@ -98,132 +106,149 @@ const (
 	MemoryCustom     MemoryPolicy = "Custom"
 )
 
-// MacMemoryPolicy bounds the engines of one Mac.
+// MacMemoryPolicy limits the memory of the engines on one Mac.
 type MacMemoryPolicy struct {
-	// policy leaves 8 (Safe), 6 (Balanced), 4 (Aggressive) or 2 GiB (Custom) to
-	// the system, and 4 GiB on Macs with less than 24 GiB. Default: Balanced.
+	// policy selects how much memory is reserved for the system. Default:
+	// Balanced. Valid values are:
+	// - Safe: 8 GiB.
+	// - Balanced: 6 GiB.
+	// - Aggressive: 4 GiB.
+	// - Custom: 2 GiB.
+	//
+	// With Safe, Balanced and Aggressive, a Mac with less than 24 GiB reserves
+	// 4 GiB.
 	// +optional
 	Policy MemoryPolicy `json:"policy,omitempty"`
-	// ceiling is a hard promise: engines together never use more. It only ever
-	// tightens what the policy allows.
+	// ceiling is the maximum memory that all engines may use together, for
+	// example 96Gi. It can lower the limit that policy sets, but not raise it.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.ceiling must be more than zero, such as 96Gi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.ceiling must be greater than zero, for example 96Gi"
 	Ceiling *resource.Quantity `json:"ceiling,omitempty"`
 }
 
-// Assignment is the order to hold one replica.
+// Assignment assigns one replica to this Mac.
 type Assignment struct {
 	// replicaUID is the UID of the ModelReplica.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ReplicaUID string `json:"replicaUID"`
-	// epoch of the replica.
+	// epoch is the epoch of the ModelReplica.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Epoch int64 `json:"epoch"`
-	// namespace of the replica.
+	// namespace is the namespace of the ModelReplica.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
-	// name of the replica.
+	// name is the name of the ModelReplica.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// servedNames that clients may use for it.
+	// servedNames are the model names that clients may use for the replica.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=9
 	// +kubebuilder:validation:items:MaxLength=320
 	ServedNames []string `json:"servedNames,omitempty"`
-	// model to serve.
+	// model is the model to serve.
 	// +required
 	Model model.Record `json:"model"`
-	// tokenRef names the hub token, among those in this Mac's Secret, that the
-	// source is read with; the token itself is never here.
+	// tokenRef identifies the entry of this Mac's Secret that holds the
+	// credentials for the model source. The credentials themselves are never
+	// stored here.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	// +kubebuilder:validation:MaxLength=64
 	TokenRef string `json:"tokenRef,omitempty"`
-	// neighbours are Macs of the same site that the weights may be copied from,
-	// the best first, before their source is asked. Those that are being fetched
-	// there are waited for.
+	// neighbours are Macs of the same site from which this Mac may copy the
+	// weights, in order of preference, before it downloads them from the
+	// source. If a peer is still downloading the weights, this Mac waits for
+	// it.
 	// +optional
 	// +listType=map
 	// +listMapKey=mac
 	// +kubebuilder:validation:MaxItems=4
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
-	// context to serve it with.
+	// context holds the context limits of the engine.
 	// +required
 	Context ContextLimits `json:"context"`
-	// reservedBytes is the memory promised to it.
+	// reservedBytes is the memory reserved for the engine, in bytes.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	ReservedBytes int64 `json:"reservedBytes"`
-	// drainSeconds is how long running requests may go on after the order to drain.
+	// drainSeconds is how long running requests may continue, in seconds, after
+	// the assignment is drained.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
-	// cache of what was computed of earlier prompts, on disk.
+	// cache limits the prefix cache on disk.
 	// +optional
 	Cache CacheLimits `json:"cache,omitzero"`
-	// residency says when its engine is in memory.
+	// residency controls when the model is in memory.
 	// +optional
 	Residency Residency `json:"residency,omitzero"`
-	// desired state.
+	// desired is the desired state of the assignment. Valid values are:
+	// - Downloaded: the weights are on disk; no engine runs.
+	// - Running: an engine serves the model.
+	// - Drained: running requests finish, then the engine stops and the freed
+	//   memory is measured.
 	// +required
 	Desired DesiredState `json:"desired"`
 }
 
-// Neighbour is a Mac that another one may copy weights from.
+// Neighbour is a peer: a Mac of the same site from which weights may be copied.
 type Neighbour struct {
-	// mac is its name.
+	// mac is the name of the peer's MacNode.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=52
 	Mac string `json:"mac"`
-	// address of its agent's port.
+	// address is where the peer's agent accepts requests.
 	// +required
 	Address MacAddress `json:"address"`
-	// grant is the operator's signed word that this Mac may read these weights
-	// there, for some hours. It is of no use to another Mac.
+	// grant is a token, signed by the operator and valid for two hours, that
+	// allows this Mac, and no other, to read these weights from the peer.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Grant string `json:"grant"`
 }
 
-// Inspection is the order to look at a source and report what it holds.
+// Inspection requests that a Mac reads a model source and reports what it
+// contains.
 type Inspection struct {
-	// id is made from all below.
+	// id identifies the inspection. It is derived from the other fields.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
-	// source to look at.
+	// source is the model source to inspect.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Source string `json:"source"`
-	// sha256 that the file must have, if one was given.
+	// sha256 is the expected SHA-256 digest of the file, in lower-case hex.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	SHA256 string `json:"sha256,omitempty"`
-	// revision of a hub's repository; empty means main.
+	// revision is the branch, tag or commit of a Hugging Face repository.
+	// Default: main.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Revision string `json:"revision,omitempty"`
-	// files are the patterns that choose the weights of a hub's repository.
+	// files are the patterns that select the model's files in the source.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=256
 	Files []string `json:"files,omitempty"`
-	// tokenRef names the hub token, among those in this Mac's Secret, that the
-	// source is read with; the token itself is never here.
+	// tokenRef identifies the entry of this Mac's Secret that holds the
+	// credentials for the model source. The credentials themselves are never
+	// stored here.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	// +kubebuilder:validation:MaxLength=64
@@ -237,6 +262,6 @@ type MacNodeList struct {
 	// metadata is the standard list metadata.
 	// +optional
 	metav1.ListMeta `json:"metadata,omitzero"`
-	// items of the list.
+	// items are the MacNodes of the list.
 	Items []MacNode `json:"items"`
 }

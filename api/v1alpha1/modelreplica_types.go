@@ -7,8 +7,8 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 )
 
-// ModelReplica is one copy of a model on one Mac. The operator makes it; its
-// status is derived from what the Mac reports.
+// ModelReplica is one copy of a model on one Mac. The operator creates it and
+// derives its status from the reports of the Mac.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=mr,categories=metalfleet
@@ -19,202 +19,231 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.summary.progress`
-// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`,description="measured footprint of its engine"
-// +kubebuilder:printcolumn:name="Reserved",type=integer,JSONPath=`.status.memory.reservedBytes`,description="promised by its Mac's ledger, in bytes (an estimate)",priority=1
-// +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="measured as freed so far"
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`,description="measured memory footprint of the engine"
+// +kubebuilder:printcolumn:name="Reserved",type=integer,JSONPath=`.status.memory.reservedBytes`,description="memory reserved on the Mac, in bytes (an estimate)",priority=1
+// +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="memory measured as freed so far"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ModelReplica struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// spec is the order.
+	// spec is the desired state of the replica.
 	// +required
 	Spec ModelReplicaSpec `json:"spec"`
-	// status is what the Mac reports of it.
+	// status is the most recently observed state of the replica.
 	// +optional
 	Status ModelReplicaStatus `json:"status,omitzero"`
 }
 
-// DesiredState is what an assignment is to become.
+// DesiredState is the desired state of an assignment.
 // +kubebuilder:validation:Enum=Downloaded;Running;Drained
 type DesiredState string
 
 const (
-	// DesiredDownloaded keeps the weights on disk, with no engine.
+	// DesiredDownloaded keeps the weights on disk, without an engine.
 	DesiredDownloaded DesiredState = "Downloaded"
 	// DesiredRunning keeps an engine serving.
 	DesiredRunning DesiredState = "Running"
-	// DesiredDrained finishes running requests, stops the engine and measures what was freed.
+	// DesiredDrained lets running requests finish, then stops the engine and
+	// measures the freed memory.
 	DesiredDrained DesiredState = "Drained"
 )
 
-// ModelReplicaSpec is the order for one replica.
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)",message="nodeName is bound once; delete the replica to move it"
-// +kubebuilder:validation:XValidation:rule="self.epoch == oldSelf.epoch && self.revision == oldSelf.revision && self.model == oldSelf.model && self.context == oldSelf.context && self.reservedBytes == oldSelf.reservedBytes",message="a replica's epoch, revision, model, context and reservation never change; its deployment makes a new replica instead"
+// ModelReplicaSpec is the desired state of one replica.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)",message="nodeName cannot be changed once it is set; delete the replica to move it"
+// +kubebuilder:validation:XValidation:rule="self.epoch == oldSelf.epoch && self.revision == oldSelf.revision && self.model == oldSelf.model && self.context == oldSelf.context && self.reservedBytes == oldSelf.reservedBytes",message="epoch, revision, model, context and reservedBytes of a replica are immutable; change the ModelDeployment, which creates new replicas"
 type ModelReplicaSpec struct {
-	// deploymentRef is the deployment it belongs to.
+	// deploymentRef is the ModelDeployment that owns the replica.
 	// +required
 	DeploymentRef DeploymentReference `json:"deploymentRef"`
-	// revision is the name of the ControllerRevision it was made from.
+	// revision is the name of the ControllerRevision that the replica was
+	// created from.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Revision string `json:"revision"`
-	// slot is its place among the wanted replicas of the revision.
+	// slot is the index of the replica among the replicas of its revision, from
+	// 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2000
 	Slot int32 `json:"slot,omitempty"`
-	// epoch fences it: what a Mac reports of another epoch is not about this replica.
+	// epoch is the fencing token of the replica: reports of a Mac that carry
+	// another epoch are ignored.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Epoch int64 `json:"epoch"`
-	// model is the record that the inspection brought back.
+	// model is the model record that the inspection of the source produced.
 	// +required
 	Model model.Record `json:"model"`
-	// context that memory is reserved for.
+	// context holds the context limits that memory is reserved for.
 	// +required
 	Context ContextLimits `json:"context"`
-	// reservedBytes is the memory promised to it: an estimate from the file headers, or memory.limit.
+	// reservedBytes is the memory reserved for the replica, in bytes:
+	// memory.limit, or an estimate from the headers of the model's files.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	ReservedBytes int64 `json:"reservedBytes"`
-	// drainSeconds is how long running requests may go on after the order to drain.
+	// drainSeconds is how long running requests may continue, in seconds, after
+	// the replica is drained.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
-	// cache of what was computed of earlier prompts, on disk.
+	// cache limits the prefix cache on disk.
 	// +optional
 	Cache CacheLimits `json:"cache,omitzero"`
-	// residency says when its engine is in memory. It may change under a running replica.
+	// residency controls when the model is in memory. It may change while the
+	// replica runs.
 	// +optional
 	Residency Residency `json:"residency,omitzero"`
-	// placement says which Macs may hold it.
+	// placement controls which Macs may hold the replica.
 	// +optional
 	Placement PlacementSpec `json:"placement,omitzero"`
-	// priority among all replicas: those without a Mac are placed in its order,
-	// and one without room may take that of a lower one.
+	// priority orders pending replicas: those with a higher priority are placed
+	// first, and may preempt replicas with a lower one when no Mac has room.
 	// +optional
 	Priority Priority `json:"priority,omitzero"`
-	// avoid lists Macs that refused or failed its predecessor, until a time.
+	// avoid lists Macs on which a predecessor was refused or failed. Placement
+	// does not choose them until the given time.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Avoid []AvoidedMac `json:"avoid,omitempty"`
-	// swap: where no Mac has room for it, it may take that of one replica of
-	// another revision of its deployment.
+	// swap allows the replica to replace one replica of another revision of its
+	// deployment when no Mac has room for both.
 	// +optional
 	Swap bool `json:"swap,omitempty"`
-	// prefetchNodeName is the MacNode that fetches its weights, or keeps them,
-	// while it has none of its own: there a replica of another revision gives it
-	// its room once they lie there. Placement sets it.
+	// prefetchNodeName is the MacNode that downloads or keeps the weights
+	// before the replica is placed. When they are complete, a replica of
+	// another revision on that Mac is drained to make room. Placement sets this
+	// field.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	PrefetchNodeName string `json:"prefetchNodeName,omitempty"`
-	// nodeName is the MacNode that placement chose. Bound once.
+	// nodeName is the MacNode that placement chose. It cannot change once it is
+	// set.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	NodeName string `json:"nodeName,omitempty"`
-	// desired is Running, or Drained before a replica goes.
+	// desired is the desired state of the replica. Valid values are:
+	// - Downloaded: the weights are on disk; no engine runs.
+	// - Running: an engine serves the model.
+	// - Drained: running requests finish, then the engine stops; the operator
+	//   sets it before it deletes a replica.
 	// +required
 	Desired DesiredState `json:"desired"`
 }
 
-// Priority is what a PriorityClass says, as it was when it was read.
+// Priority is the priority of a replica, as it was in its PriorityClass when
+// the operator read it.
 type Priority struct {
-	// className of the PriorityClass; empty for none.
+	// className is the name of the PriorityClass. It is empty without a class.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	ClassName string `json:"className,omitempty"`
-	// value of it, higher before lower; 0 without a class.
+	// value is the value of the PriorityClass. Higher values are placed first.
+	// It is 0 without a class.
 	// +optional
 	Value int32 `json:"value,omitempty"`
-	// preemptionPolicy Never waits for room and takes nobody's.
+	// preemptionPolicy controls whether the replica may preempt others.
+	// Default: PreemptLowerPriority. Valid values are:
+	// - PreemptLowerPriority: the replica may take the room of replicas with a
+	//   lower priority.
+	// - Never: the replica waits for room.
 	// +optional
 	// +kubebuilder:validation:Enum=Never;PreemptLowerPriority
 	PreemptionPolicy corev1.PreemptionPolicy `json:"preemptionPolicy,omitempty"`
 }
 
-// Preempts says whether a replica may take the room of one with a lower priority.
+// Preempts reports whether a replica may take the room of replicas with a lower
+// priority.
 func (p Priority) Preempts() bool { return p.PreemptionPolicy != corev1.PreemptNever }
 
-// DeploymentReference names the owning deployment.
+// DeploymentReference identifies the ModelDeployment that owns a replica.
 type DeploymentReference struct {
-	// name of the ModelDeployment, in the same namespace.
+	// name is the name of the ModelDeployment, in the same namespace.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// uid of the ModelDeployment.
+	// uid is the UID of the ModelDeployment.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid"`
 }
 
-// AvoidedMac is a Mac not to be chosen before a time.
+// AvoidedMac is a Mac that placement does not choose until a given time.
 type AvoidedMac struct {
-	// name of the MacNode.
+	// name is the name of the MacNode.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// until when.
+	// until is when placement may choose the Mac again.
 	// +required
 	Until metav1.Time `json:"until"`
-	// reason of the refusal.
+	// reason is why the Mac is avoided.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 }
 
-// ContextLimits are the resolved bounds of a replica; see ContextSpec.
+// ContextLimits is the resolved form of ContextSpec that replicas and Macs use.
 type ContextLimits struct {
-	// tokens of the longest request, prompt and answer together.
+	// tokens is the maximum length of a request, prompt and output together, in
+	// tokens.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Tokens int64 `json:"tokens"`
-	// sequences that run at once at most.
+	// sequences is the maximum number of requests that the replica runs
+	// concurrently.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Sequences int64 `json:"sequences"`
-	// cacheTokens that all running requests share.
+	// cacheTokens is the size of the KV cache that all running requests share,
+	// in tokens.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	CacheTokens int64 `json:"cacheTokens"`
 }
 
-// ModelReplicaStatus is what is known of a replica.
+// ModelReplicaStatus is the most recently observed state of a replica.
 type ModelReplicaStatus struct {
-	// observedGeneration is the generation that this status describes.
+	// observedGeneration is the generation of the spec that this status
+	// describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// progress of the stage it is in.
+	// progress is the current stage of the replica and its progress.
 	// +optional
 	Progress Progress `json:"progress,omitzero"`
-	// memory as the Mac last reported it.
+	// memory is the memory of the engine, as the Mac most recently reported it.
 	// +optional
 	Memory EngineMemory `json:"memory,omitzero"`
-	// freed is the last reclaim, and the total over all loads.
+	// freed is the memory that the last unload freed, and the total over all
+	// loads.
 	// +optional
 	Freed Freed `json:"freed,omitzero"`
-	// restarts of the engine on this Mac.
+	// restarts is the number of times that the engine was restarted on this
+	// Mac.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
-	// lastFailure is what the last of the restarts was for; it stays when the engine serves again.
+	// lastFailure is the failure that caused the most recent restart. It stays
+	// after the engine serves again.
 	// +optional
 	LastFailure *EngineFailure `json:"lastFailure,omitempty"`
-	// canary is the token that its engine generated before it took requests;
-	// absent until then. It is of spec.revision, which never changes.
+	// canary is the test token that the engine generated before it accepted
+	// requests. It is absent until then.
 	// +optional
 	Canary *Canary `json:"canary,omitempty"`
-	// summary holds rounded figures for people.
+	// summary holds rounded figures for display.
 	// +optional
 	Summary ReplicaSummary `json:"summary,omitzero"`
-	// conditions: Ready, Placed, and what the Mac reports: Downloaded, Admitted, Loaded, Serving, Released.
+	// conditions are the conditions of the replica: Ready, Placed, and those
+	// that the Mac reports: Downloaded, Admitted, Loaded, Serving and Released.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -223,7 +252,7 @@ type ModelReplicaStatus struct {
 }
 
 // Stage is what a Mac is doing for an assignment. Conditions carry the state;
-// a stage says which work the progress figures count.
+// the stage is the work that the progress figures count.
 // +kubebuilder:validation:Enum=Queued;Downloading;Verifying;Loading;Serving;Draining;Released;Failed
 type Stage string
 
@@ -239,102 +268,124 @@ const (
 	StageFailed      Stage = "Failed"
 )
 
-// Progress of a stage.
+// Progress is the progress of the current stage of a replica.
 type Progress struct {
-	// stage that the figures count.
+	// stage is the work that the other figures count. Valid values are:
+	// - Queued: the replica waits to start.
+	// - Downloading: the weights are being downloaded.
+	// - Verifying: the digests of the weights are being checked.
+	// - Loading: the engine loads the weights.
+	// - Serving: the engine accepts requests.
+	// - Draining: running requests finish.
+	// - Released: the engine has ended and its memory is released.
+	// - Failed: the replica failed.
 	// +optional
 	Stage Stage `json:"stage,omitempty"`
-	// bytesDone of bytesTotal.
+	// bytesDone is the number of bytes that the stage has processed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	BytesDone int64 `json:"bytesDone,omitempty"`
-	// bytesTotal of the stage.
+	// bytesTotal is the number of bytes that the stage has to process.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	BytesTotal int64 `json:"bytesTotal,omitempty"`
-	// etaSeconds to its end, an estimate from the rate so far; absent when unknown.
+	// etaSeconds is the estimated time to the end of the stage, in seconds. It
+	// is absent when it is unknown.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ETASeconds *int64 `json:"etaSeconds,omitempty"`
 }
 
-// EngineMemory is the memory of one engine, measured where not said otherwise.
+// EngineMemory reports the memory of one engine, in bytes. Figures are measured
+// unless their description calls them an estimate.
 type EngineMemory struct {
-	// reservedBytes promised by the Mac's ledger, an estimate.
+	// reservedBytes is the memory that the Mac reserves for the engine, an
+	// estimate.
 	// +optional
 	ReservedBytes int64 `json:"reservedBytes,omitempty"`
-	// limitBytes is the process's ceiling.
+	// limitBytes is the memory limit of the engine process.
 	// +optional
 	LimitBytes int64 `json:"limitBytes,omitempty"`
-	// footprintBytes is the kernel's figure for the process.
+	// footprintBytes is the memory footprint of the process, as the kernel
+	// reports it.
 	// +optional
 	FootprintBytes int64 `json:"footprintBytes,omitempty"`
-	// weightsBytes as the engine counts them.
+	// weightsBytes is the size of the loaded weights, as the engine counts
+	// them.
 	// +optional
 	WeightsBytes int64 `json:"weightsBytes,omitempty"`
-	// kvInUseBytes are KV blocks held by requests, as the engine counts them.
+	// kvInUseBytes is the size of the KV cache blocks that requests use, as the
+	// engine counts them.
 	// +optional
 	KVInUseBytes int64 `json:"kvInUseBytes,omitempty"`
-	// activeBytes are all live arrays, as the engine counts them.
+	// activeBytes is the size of all live arrays, as the engine counts them.
 	// +optional
 	ActiveBytes int64 `json:"activeBytes,omitempty"`
-	// accountedBytes are loaded weights and KV in use, as the engine counts them.
+	// accountedBytes is the size of loaded weights and KV cache in use, as the
+	// engine counts them.
 	// +optional
 	AccountedBytes int64 `json:"accountedBytes,omitempty"`
-	// pooledBytes are free inside the back end and not yet returned.
+	// pooledBytes is the free memory that the engine's back end keeps and has
+	// not returned to the system.
 	// +optional
 	PooledBytes int64 `json:"pooledBytes,omitempty"`
-	// measuredAt is when the footprint was read.
+	// measuredAt is when the footprint was measured.
 	// +optional
 	MeasuredAt *metav1.Time `json:"measuredAt,omitempty"`
 }
 
-// HostCheck says how far the host's memory confirmed a reclaim.
+// HostCheck reports whether the Mac's memory figures confirm that memory was
+// freed.
 // +kubebuilder:validation:Enum=Verified;Indeterminate;Stranded
 type HostCheck string
 
 const (
-	// HostCheckVerified: the host's memory fell by what the process held.
+	// HostCheckVerified: the Mac's used memory fell by the footprint of the
+	// process.
 	HostCheckVerified HostCheck = "Verified"
-	// HostCheckIndeterminate: the host's memory cannot be attributed (other
-	// engines work, or the Mac is gone). The figure of the process stays exact.
+	// HostCheckIndeterminate: the change cannot be attributed, because other
+	// engines were active or the Mac is gone. The figure of the process is
+	// still exact.
 	HostCheckIndeterminate HostCheck = "Indeterminate"
-	// HostCheckStranded: memory remains that no process owns.
+	// HostCheckStranded: memory stays in use that no process owns.
 	HostCheckStranded HostCheck = "Stranded"
 )
 
-// Freed is what was measured when engines of this replica went.
+// Freed is the memory that the engines of a replica freed when they ended.
 type Freed struct {
-	// bytes of the last reclaim: the footprint of the process just before its
-	// observed exit. Absent when it could not be known.
+	// bytes is the memory that the last unload freed: the footprint of the
+	// process just before its exit was observed. It is absent when it could not
+	// be measured.
 	// +optional
 	Bytes *int64 `json:"bytes,omitempty"`
-	// totalBytes over all loads of this replica.
+	// totalBytes is the memory, in bytes, freed over all loads of the replica.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TotalBytes int64 `json:"totalBytes,omitempty"`
-	// reason of the last reclaim.
+	// reason is why the last engine ended, for example Drained or Idle.
 	// +optional
 	Reason ReclaimReason `json:"reason,omitempty"`
-	// hostCheck of the last reclaim.
+	// hostCheck reports whether the Mac's memory figures confirm the last
+	// unload: Verified, Indeterminate or Stranded.
 	// +optional
 	HostCheck HostCheck `json:"hostCheck,omitempty"`
-	// time of the last reclaim.
+	// time is when the last engine ended.
 	// +optional
 	Time *metav1.Time `json:"time,omitempty"`
 }
 
 // ReplicaSummary holds rounded figures for kubectl get.
 type ReplicaSummary struct {
-	// progress such as "Downloading 41% (38.2 MiB of 93.1 MiB, 4 s)".
+	// progress is the current stage and its progress, for example "Downloading
+	// 41% (38.2 MiB of 93.1 MiB, 4 s)".
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	Progress string `json:"progress,omitempty"`
-	// memory is the measured footprint.
+	// memory is the measured memory footprint of the engine.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Memory string `json:"memory,omitempty"`
-	// freed so far.
+	// freed is the memory measured as freed so far.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Freed string `json:"freed,omitempty"`
@@ -347,6 +398,6 @@ type ModelReplicaList struct {
 	// metadata is the standard list metadata.
 	// +optional
 	metav1.ListMeta `json:"metadata,omitzero"`
-	// items of the list.
+	// items are the ModelReplicas of the list.
 	Items []ModelReplica `json:"items"`
 }

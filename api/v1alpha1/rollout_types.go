@@ -9,62 +9,65 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// WithoutRoom is what a rollout does where no Mac has room for a replica of the
-// new revision beside the old ones.
+// WithoutRoom selects what a rollout does when no Mac has room for a new
+// replica alongside the old ones.
 // +kubebuilder:validation:Enum=Swap;Wait
 type WithoutRoom string
 
 const (
-	// WithoutRoomSwap has one replica of the old revision drain for one of the
-	// new; requests wait in the gateway meanwhile.
+	// WithoutRoomSwap drains one replica of the old revision to make room for
+	// one of the new; requests wait at the gateway meanwhile.
 	WithoutRoomSwap WithoutRoom = "Swap"
-	// WithoutRoomWait leaves the old ones alone until there is room.
+	// WithoutRoomWait keeps the old replicas until there is room.
 	WithoutRoomWait WithoutRoom = "Wait"
 )
 
-// RolloutSpec says how a new revision replaces the old one.
-// +kubebuilder:validation:XValidation:rule="!(has(self.maxSurge) && (self.maxSurge == 0 || self.maxSurge == '0%') && (!has(self.maxUnavailable) || self.maxUnavailable == 0 || self.maxUnavailable == '0%'))",message="maxSurge and maxUnavailable cannot both be zero: no replica could ever be replaced"
+// RolloutSpec controls how a new revision replaces the current one.
+// +kubebuilder:validation:XValidation:rule="!(has(self.maxSurge) && (self.maxSurge == 0 || self.maxSurge == '0%') && (!has(self.maxUnavailable) || self.maxUnavailable == 0 || self.maxUnavailable == '0%'))",message="maxSurge and maxUnavailable must not both be zero, because no replica could be replaced"
 type RolloutSpec struct {
-	// maxSurge is how many replicas above the wanted number may exist during a
-	// rollout: a number, or a percentage of replicas such as "25%", rounded up.
-	// Default: 1.
+	// maxSurge is the maximum number of replicas above the desired number
+	// during a rollout: a number, or a percentage of replicas such as "25%",
+	// rounded up. Default: 1.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,4}%$') && int(self.replace('%', '')) <= 1000 : self >= 0 && self <= 1000",message="maxSurge must be a number from 0 to 1000, or a percentage from 0% to 1000%"
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
-	// maxUnavailable is how many replicas below the wanted number may be ready
+	// maxUnavailable is the maximum number of replicas that may be unavailable
 	// during a rollout: a number, or a percentage of replicas such as "25%",
-	// rounded down. Where both round to 0, it is 1. Default: 0.
+	// rounded down. When both maxSurge and maxUnavailable round to 0,
+	// maxUnavailable is 1. Default: 0.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,3}%$') && int(self.replace('%', '')) <= 100 : self >= 0 && self <= 1000",message="maxUnavailable must be a number from 0 to 1000, or a percentage from 0% to 100%"
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// withoutRoom says what happens where no Mac has room for a replica of the new
-	// revision beside the old ones. Swap: the weights are fetched where one of the
-	// old serves, if the disk takes both; then that one drains, unloads, and the
-	// new one takes its room, one after the other, below maxUnavailable if it must
-	// be; requests wait in the gateway meanwhile. Wait: the old ones serve until
-	// there is room. Default: Swap.
+	// withoutRoom selects what happens when no Mac has room for a new replica
+	// alongside the old ones. Default: Swap. Valid values are:
+	// - Swap: a Mac that serves an old replica downloads the new weights, if
+	//   its disk has space for both. Then the old replica drains and the new
+	//   one takes its place, one replica at a time, even if that exceeds
+	//   maxUnavailable. Requests wait at the gateway meanwhile.
+	// - Wait: the old replicas serve until there is room.
 	// +optional
 	WithoutRoom WithoutRoom `json:"withoutRoom,omitempty"`
-	// drainSeconds is how long running requests may go on after a replica is
-	// told to stop. Default: 600.
+	// drainSeconds is how long running requests may continue, in seconds, after
+	// a replica starts to drain. Default: 600.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
-	// progressDeadlineSeconds is how long a rollout may make no progress (no
-	// replica becomes ready, no byte is fetched or loaded) before it is halted.
-	// Default: 600.
+	// progressDeadlineSeconds is how long, in seconds, a rollout may go without
+	// progress (no replica becomes ready, nothing is downloaded or loaded)
+	// before it is halted. Default: 600.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
-	// paused: nothing is replaced. Replicas that are missing are made of the
-	// revision that serves, and the number of them still follows replicas.
+	// paused stops the rollout: no replica is replaced. Missing replicas are
+	// created from the revision that serves, and changes of replicas still
+	// apply. Default: false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// attempt: raising it tries a revision again that was halted.
+	// attempt is a counter. Increase it to retry a revision that was halted.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Attempt int64 `json:"attempt,omitempty"`
@@ -77,9 +80,9 @@ const (
 	DefaultRevisionHistoryLimit    = 10
 )
 
-// Bounds are maxSurge and maxUnavailable for so many wanted replicas, as a
-// Deployment of Kubernetes resolves them: what cannot be read counts as its
-// default, and where both come to nothing, one may be unavailable.
+// Bounds resolves maxSurge and maxUnavailable for the desired number of
+// replicas, like a Kubernetes Deployment. An invalid value counts as its
+// default, and when both resolve to 0, one replica may be unavailable.
 func (r RolloutSpec) Bounds(wanted int) (surge, unavailable int) {
 	surge = share(r.MaxSurge, wanted, 1, math.Ceil)
 	unavailable = share(r.MaxUnavailable, wanted, 0, math.Floor)
@@ -103,39 +106,42 @@ func share(v *intstr.IntOrString, of, otherwise int, round func(float64) float64
 	return int(round(float64(percent) * float64(of) / 100))
 }
 
-// RolloutState is what a rollout is doing.
+// RolloutState is the state of a rollout.
 // +kubebuilder:validation:Enum=Complete;Pending;Starting;Surging;Replacing;Prefetching;Swapping;Waiting;Paused;Halted
 type RolloutState string
 
 const (
-	// RolloutComplete: every wanted replica is of the wanted revision and ready.
+	// RolloutComplete: all desired replicas belong to updateRevision and are
+	// ready.
 	RolloutComplete RolloutState = "Complete"
-	// RolloutPending: what the spec names is not accepted yet, and what was
-	// accepted before goes on; the condition Accepted says why.
+	// RolloutPending: the current spec is not accepted yet, and the previous
+	// one stays in effect. The condition Accepted explains why.
 	RolloutPending RolloutState = "Pending"
-	// RolloutStarting: all replicas are of the wanted revision, and not all of
-	// them serve yet.
+	// RolloutStarting: all replicas belong to updateRevision, and some do not
+	// serve yet.
 	RolloutStarting RolloutState = "Starting"
-	// RolloutSurging: new replicas come up beside the old ones.
+	// RolloutSurging: new replicas start alongside the old ones.
 	RolloutSurging RolloutState = ReasonSurging
-	// RolloutReplacing: old ones go before new ones come, within maxUnavailable.
+	// RolloutReplacing: old replicas are removed before new ones start, within
+	// maxUnavailable.
 	RolloutReplacing RolloutState = ReasonReplacing
-	// RolloutPrefetching: there is no room beside the old ones, and the weights
-	// are fetched before one of them gives its own.
+	// RolloutPrefetching: there is no room alongside the old replicas; a Mac
+	// downloads the new weights before its old replica drains.
 	RolloutPrefetching RolloutState = ReasonPrefetching
-	// RolloutSwapping: there is no room beside the old ones; one after the other
-	// gives its own, and requests wait in the gateway meanwhile.
+	// RolloutSwapping: there is no room alongside the old replicas; they are
+	// drained one at a time, and requests wait at the gateway meanwhile.
 	RolloutSwapping RolloutState = ReasonSwapping
-	// RolloutWaiting: there is no room, and withoutRoom says to wait for it.
+	// RolloutWaiting: there is no room, and withoutRoom is Wait.
 	RolloutWaiting RolloutState = ReasonWaiting
-	// RolloutPaused: spec.rollout.paused.
+	// RolloutPaused: spec.rollout.paused is true.
 	RolloutPaused RolloutState = ReasonPaused
-	// RolloutHalted: the revision failed too often; the one before serves on.
+	// RolloutHalted: the new revision failed repeatedly; the previous one
+	// serves.
 	RolloutHalted RolloutState = ReasonHalted
 )
 
-// Replaces says that replicas of one revision are to replace those of another,
-// whether that goes on, waits or was stopped.
+// Replaces reports whether a rollout from one revision to another is in
+// progress, waiting, paused or halted.
 func (s RolloutState) Replaces() bool {
 	switch s {
 	case RolloutSurging, RolloutReplacing, RolloutPrefetching, RolloutSwapping, RolloutWaiting, RolloutPaused, RolloutHalted:
@@ -144,63 +150,82 @@ func (s RolloutState) Replaces() bool {
 	return false
 }
 
-// RolloutStatus is how far a rollout is.
+// RolloutStatus is the progress of a rollout.
 type RolloutStatus struct {
-	// state of the rollout.
+	// state is the state of the rollout. Valid values are:
+	// - Complete: all desired replicas belong to updateRevision and are ready.
+	// - Pending: the current spec is not accepted yet; see the condition
+	//   Accepted.
+	// - Starting: all replicas belong to updateRevision, and some do not serve
+	//   yet.
+	// - Surging: new replicas start alongside the old ones.
+	// - Replacing: old replicas are removed before new ones start, within
+	//   maxUnavailable.
+	// - Prefetching: there is no room alongside the old replicas; a Mac
+	//   downloads the new weights before its old replica drains.
+	// - Swapping: there is no room alongside the old replicas; they are drained
+	//   one at a time.
+	// - Waiting: there is no room, and withoutRoom is Wait.
+	// - Paused: spec.rollout.paused is true.
+	// - Halted: the new revision failed repeatedly; the previous one serves.
 	// +optional
 	State RolloutState `json:"state,omitempty"`
-	// startTime of the rollout to updateRevision.
+	// startTime is when the rollout to updateRevision started.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
-	// progressTime is when the figures below, or the number of available
-	// replicas, moved last.
+	// progressTime is when the rollout last made progress: placedReplicas,
+	// bytesDone or the number of available replicas changed.
 	// +optional
 	ProgressTime *metav1.Time `json:"progressTime,omitempty"`
-	// placedReplicas of updateRevision have a Mac.
+	// placedReplicas is the number of replicas of updateRevision that have a
+	// Mac.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PlacedReplicas int32 `json:"placedReplicas,omitempty"`
-	// bytesDone of what replicas of updateRevision that are not ready fetch or load.
+	// bytesDone is the number of bytes that the replicas of updateRevision
+	// which are not ready have downloaded or loaded.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	BytesDone int64 `json:"bytesDone,omitempty"`
-	// etaSeconds to its end, an estimate from the pace so far; absent when unknown.
+	// etaSeconds is the estimated time to the end of the rollout, in seconds.
+	// It is absent when it is unknown.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ETASeconds *int64 `json:"etaSeconds,omitempty"`
-	// halt says why updateRevision is not rolled out further.
+	// halt explains why the rollout to updateRevision was halted. It is absent
+	// while the rollout is not halted.
 	// +optional
 	Halt *RolloutHalt `json:"halt,omitempty"`
 }
 
-// RolloutHalt is a revision that failed too often.
+// RolloutHalt describes why a rollout was halted.
 type RolloutHalt struct {
-	// revision that failed.
+	// revision is the name of the ControllerRevision that failed.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Revision string `json:"revision"`
-	// attempt of spec.rollout at which it did.
+	// attempt is the value of spec.rollout.attempt when the revision failed.
 	// +optional
 	Attempt int64 `json:"attempt,omitempty"`
-	// reason of the failure.
+	// reason is the reason for the failure, in CamelCase.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
-	// message for people.
+	// message describes the failure and names the next step.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
-	// time of the halt.
+	// time is when the rollout was halted.
 	// +required
 	Time metav1.Time `json:"time"`
 }
 
-// Canary is the token that an engine generated before it took requests: no engine
-// says that it is ready without.
+// Canary is the test token that an engine must generate before it accepts
+// requests.
 type Canary struct {
-	// time at which the Mac knew of it.
+	// time is when the Mac observed the token.
 	// +required
 	Time metav1.Time `json:"time"`
 }

@@ -19,8 +19,8 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		want  string
 	}{
 		"no name beside a kubeconfig":     {[]string{"--name="}, "--name is required"},
-		"a name that is no label":         {[]string{"--name=Mac_1"}, "is no MacNode's name"},
-		"a name that is too long":         {[]string{"--name=" + strings.Repeat("m", 53)}, "is no MacNode's name"},
+		"a name that is no label":         {[]string{"--name=Mac_1"}, "is not a valid MacNode name"},
+		"a name that is too long":         {[]string{"--name=" + strings.Repeat("m", 53)}, "is not a valid MacNode name"},
 		"no state":                        {[]string{"--state="}, "--state is required"},
 		"a Mac that has not joined":       {[]string{"--kubeconfig="}, "has not joined"},
 		"a kubeconfig that is not there":  {nil, "--kubeconfig"},
@@ -117,8 +117,8 @@ func TestJoiningSaysWhatIsMissing(t *testing.T) {
 		"no token":                 {[]string{"--state=" + state}, "--token is required"},
 		"two tokens":               {[]string{"--state=" + state, "--token=x", "--token-file=" + torn}, "either --token-file or --token"},
 		"a word that is no flag":   {[]string{"--state=" + state, "token"}, "unexpected argument"},
-		"a token that was torn":    {[]string{"--state=" + state, "--token-file=" + torn}, "cut off or changed"},
-		"a token that is none":     {[]string{"--state=" + state, "--token=secret"}, "no join token"},
+		"a token that was torn":    {[]string{"--state=" + state, "--token-file=" + torn}, "truncated or modified"},
+		"a token that is none":     {[]string{"--state=" + state, "--token=secret"}, "not a join token"},
 		"a file that is not there": {[]string{"--state=" + state, "--token-file=" + torn + "s"}, "--token-file"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -59,11 +59,11 @@ func TestReadersAreMisused(t *testing.T) {
 		code int
 		says string
 	}{
-		"text of an encoder":        {[]string{"generate", "--model", vectors, "--prompt", "a"}, exitFailure, "ask it for embeddings"},
-		"vectors of a reranker":     {[]string{"embed", "--model", pairs, "--input", "a"}, exitModel, "made for Rerank, not for Embed"},
-		"scores of an embedder":     {[]string{"rerank", "--model", vectors, "--query", "a", "--document", "b"}, exitModel, "made for Embed, not for Rerank"},
+		"text of an encoder":        {[]string{"generate", "--model", vectors, "--prompt", "a"}, exitFailure, "use it for embeddings"},
+		"vectors of a reranker":     {[]string{"embed", "--model", pairs, "--input", "a"}, exitModel, "for Rerank, not for Embed"},
+		"scores of an embedder":     {[]string{"rerank", "--model", vectors, "--query", "a", "--document", "b"}, exitModel, "for Embed, not for Rerank"},
 		"an encoder to convert":     {[]string{"convert", "--model", vectors, "--out", filepath.Join(t.TempDir(), "out")}, exitModel, "conversion of an encoder"},
-		"what is too long":          {[]string{"embed", "--model", vectors, "--input", long}, exitUsage, "the model reads 40"},
+		"what is too long":          {[]string{"embed", "--model", vectors, "--input", long}, exitUsage, "the model supports 40"},
 		"a document of that length": {[]string{"rerank", "--model", pairs, "--query", "a", "--document", long}, exitUsage, "document 0"},
 		"an unknown prompt":         {[]string{"embed", "--model", vectors, "--input", "a", "--prompt", "x"}, exitUsage, "the model has none"},
 		"nothing to embed":          {[]string{"embed", "--model", vectors}, exitUsage, "missing --input"},

@@ -94,7 +94,7 @@ func main() {
 	}
 	err = run(ctx, logger(s.verbose), s)
 	if errors.Is(err, errLeadLost) {
-		fmt.Fprintln(os.Stderr, "operator: starts over:", err)
+		fmt.Fprintln(os.Stderr, "operator: restarting:", err)
 		err = startOver()
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func startOver() error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	return fmt.Errorf("start %s over: %w", program, syscall.Exec(program, os.Args, os.Environ()))
+	return fmt.Errorf("restart %s: %w", program, syscall.Exec(program, os.Args, os.Environ()))
 }
 
 func parse(args []string, out io.Writer) (settings, error) {
@@ -120,22 +120,22 @@ func parse(args []string, out io.Writer) (settings, error) {
 	}
 	f := flag.NewFlagSet("operator", flag.ContinueOnError)
 	f.SetOutput(out)
-	f.StringVar(&s.kubeconfig, "kubeconfig", "", "file that says where the API server is; default: $KUBECONFIG, else the Pod's service account")
-	f.StringVar(&s.namespace, "namespace", controllers.DefaultNamespace, "namespace of the operator's own objects and of those of each Mac; made if it is missing")
-	f.StringVar(&s.health, "health-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
-	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
-	f.StringVar(&s.demand, "demand-bind-address", fmt.Sprintf(":%d", demand.DefaultPort), "address at which gateways tell what is asked of each model, for autoscaling, once this operator leads; 0 for none")
-	f.StringVar(&s.metricsAPI, "metrics-api-bind-address", "0", "address at which the API server asks for external metrics of deployments, for an HPA (docs/how-to/serve.md); 0 for none; it needs --demand-bind-address")
-	f.StringVar(&s.keda, "keda-bind-address", "0", "address at which KEDA asks for the same figures, as an external scaler (docs/how-to/serve.md); 0 for none; it needs --demand-bind-address")
-	f.StringVar(&s.kedaNamespace, "keda-namespace", controllers.DefaultKEDANamespace, "namespace of KEDA, where the Secret lies by which it proves itself")
-	f.BoolVar(&s.leaderElect, "leader-elect", true, "act only while holding a Lease, so that several operators may run")
-	f.DurationVar(&s.lease, "leader-elect-lease-duration", leaderLease, "how long the others wait for a leader that is silent")
-	f.DurationVar(&s.renew, "leader-elect-renew-deadline", leaderRenew, "how long a leader that cannot renew goes on; less than the lease duration")
-	f.DurationVar(&s.retry, "leader-elect-retry-period", leaderRetry, "how often the Lease is tried")
-	f.DurationVar(&s.certificateLife, "certificate-life", controllers.DefaultCertificateLife, "how long the certificate of a Mac or a gateway is good for, 10m to 2160h; it is renewed when 70 % is over, and a root that was replaced is trusted for that long")
-	f.DurationVar(&s.authoritySpread, "authority-spread", controllers.DefaultAuthoritySpread, "how long gateways get to read a new root of the authority before it signs, 10s to 24h")
-	f.BoolVar(&s.verbose, "verbose", false, "log what is of use to a debugger")
-	f.BoolVar(&s.version, "version", false, "print the version and end")
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "path of the kubeconfig file; default: $KUBECONFIG, otherwise the Pod's service account")
+	f.StringVar(&s.namespace, "namespace", controllers.DefaultNamespace, "namespace for the objects of the operator and of each Mac; created if it does not exist")
+	f.StringVar(&s.health, "health-bind-address", ":8081", "address for /healthz and /readyz; 0 disables them")
+	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address for /metrics; 0 disables it")
+	f.StringVar(&s.demand, "demand-bind-address", fmt.Sprintf(":%d", demand.DefaultPort), "address on which the leading operator receives reports of demand from gateways, for autoscaling; 0 disables it")
+	f.StringVar(&s.metricsAPI, "metrics-api-bind-address", "0", "address for external metrics of deployments, which the API server requests for a HorizontalPodAutoscaler; 0 disables it; requires --demand-bind-address")
+	f.StringVar(&s.keda, "keda-bind-address", "0", "address of the external scaler for KEDA; 0 disables it; requires --demand-bind-address")
+	f.StringVar(&s.kedaNamespace, "keda-namespace", controllers.DefaultKEDANamespace, "namespace of KEDA, where the Secret with its client certificate is stored")
+	f.BoolVar(&s.leaderElect, "leader-elect", true, "elect a leader with a Lease, so that several operators can run; only the leader acts")
+	f.DurationVar(&s.lease, "leader-elect-lease-duration", leaderLease, "how long other operators wait for a silent leader before they take over")
+	f.DurationVar(&s.renew, "leader-elect-renew-deadline", leaderRenew, "how long a leader that cannot renew its Lease continues to act; must be less than the lease duration")
+	f.DurationVar(&s.retry, "leader-elect-retry-period", leaderRetry, "interval between attempts to acquire or renew the Lease")
+	f.DurationVar(&s.certificateLife, "certificate-life", controllers.DefaultCertificateLife, "lifetime of the certificates of Macs and gateways, 10m to 2160h; a certificate is renewed after 70 % of it, and a replaced root stays trusted for as long")
+	f.DurationVar(&s.authoritySpread, "authority-spread", controllers.DefaultAuthoritySpread, "how long gateways have to read a new root certificate before it signs, 10s to 24h")
+	f.BoolVar(&s.verbose, "verbose", false, "log details for debugging")
+	f.BoolVar(&s.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); err != nil {
 		return s, err
 	}
@@ -153,8 +153,8 @@ func parse(args []string, out io.Writer) (settings, error) {
 func (s settings) checkFigures(out io.Writer) error {
 	off := func(address string) bool { return address == "" || address == "0" }
 	if off(s.demand) && !(off(s.metricsAPI) && off(s.keda)) {
-		fmt.Fprintln(out, "operator: --metrics-api-bind-address and --keda-bind-address need --demand-bind-address, where gateways tell what is asked")
-		return errors.New("no figures to tell")
+		fmt.Fprintln(out, "operator: --metrics-api-bind-address and --keda-bind-address require --demand-bind-address, on which gateways report the demand")
+		return errors.New("demand reports are disabled")
 	}
 	if !off(s.keda) && s.kedaNamespace == "" {
 		fmt.Fprintln(out, "operator: --keda-namespace is empty; name the namespace of KEDA")
@@ -165,11 +165,11 @@ func (s settings) checkFigures(out io.Writer) error {
 
 func (s settings) checkAuthority(out io.Writer) error {
 	if s.certificateLife < 10*time.Minute || s.certificateLife > controllers.LongestCertificateLife {
-		fmt.Fprintf(out, "operator: --certificate-life %s, want 10m to 2160h\n", s.certificateLife)
+		fmt.Fprintf(out, "operator: --certificate-life is %s, want 10m to 2160h\n", s.certificateLife)
 		return errors.New("life out of range")
 	}
 	if s.authoritySpread < 10*time.Second || s.authoritySpread > 24*time.Hour {
-		fmt.Fprintf(out, "operator: --authority-spread %s, want 10s to 24h\n", s.authoritySpread)
+		fmt.Fprintf(out, "operator: --authority-spread is %s, want 10s to 24h\n", s.authoritySpread)
 		return errors.New("spread out of range")
 	}
 	return nil
@@ -254,7 +254,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	rules.ExplicitPath = kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("where is the API server? name a file with --kubeconfig: %w", err)
+		return nil, fmt.Errorf("no API server configured; set --kubeconfig: %w", err)
 	}
 	// The API server's own priority and fairness limits us; a limit in the client only adds delay.
 	config.QPS = -1
@@ -314,7 +314,7 @@ func unreachable(err error) bool {
 }
 
 // errNoKinds says that the API server does not serve our kinds.
-var errNoKinds = errors.New("the kinds of metalfleet are not installed; run `kubectl apply -f config/crd` first")
+var errNoKinds = errors.New("the CRDs of metalfleet are not installed; run `kubectl apply -f config/crd` first")
 
 func check(ctx context.Context, config *rest.Config, namespace string) error {
 	c, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
@@ -343,9 +343,9 @@ func ensureNamespace(ctx context.Context, c client.Client, name string) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("namespace %s is needed for Leases and Secrets and cannot be used: %w; make it with `kubectl create namespace %s` and grant what config/rbac says", name, err, name)
+		return fmt.Errorf("namespace %s, which holds Leases and Secrets, cannot be used: %w; create it with `kubectl create namespace %s` and grant the rights in config/rbac", name, err, name)
 	case !ns.DeletionTimestamp.IsZero():
-		return fmt.Errorf("namespace %s is being deleted; wait until it is gone, or choose another with --namespace", name)
+		return fmt.Errorf("namespace %s is being deleted; wait until the deletion has finished, or set another one with --namespace", name)
 	}
 	return nil
 }

@@ -280,7 +280,7 @@ func TestLostLeadershipStartsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it starts over and waits", func() error {
-		if !strings.Contains(out.String(), "starts over") || !strings.Contains(out.String(), "Waiting for the API server") {
+		if !strings.Contains(out.String(), "operator: restarting") || !strings.Contains(out.String(), "Waiting for the API server") {
 			return errors.New("not yet")
 		}
 		return nil

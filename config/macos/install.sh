@@ -1,13 +1,13 @@
 #!/bin/sh
-# Makes this Mac serve models: installs the agent and the engine that lie beside this script as a launchd daemon under an
-# account of their own, upgrades an older version of them, or takes them away.
+# Makes this Mac serve models: installs the agent and the engine from this script's folder as a launchd daemon under their
+# own account, upgrades an older version, or uninstalls them.
 #
 #   sudo sh install.sh --join FILE    first time; FILE holds the token that `kubectl metalfleet join-token NAME` prints
-#   sudo sh install.sh                upgrade; identity, weights and flags stay
-#   sudo sh install.sh --uninstall    take it away; identity, weights and flags stay, --purge takes these too
+#   sudo sh install.sh                upgrade; keeps identity, weights and flags
+#   sudo sh install.sh --uninstall    uninstall; keeps identity, weights and flags unless --purge is given
 #
-# It looks at everything before it changes anything, prints what it will change, and asks. What fails half-way is undone.
-# install.sh --help lists the flags. It uses nothing but what macOS brings.
+# It checks everything before it changes anything, prints the changes, and asks for confirmation. If a step fails, it undoes
+# all changes. install.sh --help lists the flags. It uses only tools that come with macOS.
 set -eu
 umask 022
 
@@ -16,16 +16,16 @@ limit_label=dev.metalfleet.wired-limit
 account=_metalfleet
 # MLX's kernels are built for this macOS; config/macos compares it with the wheel's and the engine's.
 oldest=14
-# What the programs take twice, for an upgrade keeps the version before.
+# Twice the size of the programs, because an upgrade keeps the previous version.
 needed_mib=1024
-# The GPU may not be given what the system itself needs; the agent counts on this as well (metal/footprint).
+# Memory reserved for the system, which the GPU must not use; the agent assumes the same (metal/footprint).
 left_mib=4096
-# Longer than launchd's own: an agent that ends lets running answers finish, for the ExitTimeOut of its plist.
+# Longer than launchd's default: a stopping agent lets running requests finish, for the ExitTimeOut of its plist.
 stop_seconds=200
-# An engine that ends gives its memory back first, the larger the longer.
+# A stopping engine frees its memory first, which takes longer for large models.
 engine_seconds=120
 
-# For the tests, which play a Mac below a folder, with commands of their own.
+# For the tests, which simulate a Mac under a root folder with their own commands.
 root=
 if [ "${METALFLEET_TEST:-}" = 1 ]; then
   root=$METALFLEET_TEST_ROOT
@@ -47,16 +47,16 @@ usage() {
   cat <<'USAGE'
 usage: sudo sh install.sh [flags]
   --join FILE|-          join the fleet with the token in FILE, or from standard input
-  --advertise HOST[:PORT]  how gateways reach this Mac; default: its host name
-  --model-root DIR       folder below which file:// sources lie; the account _metalfleet must be able to read it
-  --agent-flag --X=Y     another flag for the agent, as `agent --help` lists them; may be given again
-  --wired-limit-mb MIB   what the GPU may hold, now and after each start; 0 gives it back to macOS
-  --keep-awake           no sleep while this Mac has power
-  --allow-firewall       let the application firewall pass connections to the agent
-  --yes                  do not ask
-  --dry-run              say what would change, and change nothing
-  --uninstall            take the daemon, the programs and the settings away; identity, weights and flags stay
-  --purge                with --uninstall: identity, weights, flags, logs and the account go too
+  --advertise HOST[:PORT]  address at which gateways reach this Mac; default: its host name
+  --model-root DIR       folder that file:// sources are relative to; the account _metalfleet must be able to read it
+  --agent-flag --X=Y     another flag for the agent (see `agent --help`); may be repeated
+  --wired-limit-mb MIB   memory limit of the GPU, set now and at each start; 0 restores the default of macOS
+  --keep-awake           disable sleep while this Mac has power
+  --allow-firewall       allow connections to the agent in the application firewall
+  --yes                  do not ask for confirmation
+  --dry-run              print the changes without making them
+  --uninstall            remove the daemon, the programs and the settings; keep identity, weights and flags
+  --purge                with --uninstall: also remove identity, weights, flags, logs and the account
 USAGE
 }
 
@@ -65,7 +65,7 @@ complain() { printf 'install: %s\n' "$*" >&2; }
 die() { complain "$@"; exit 1; }
 misused() { complain "$@"; say "install.sh --help lists the flags" >&2; exit 2; }
 
-# --- what was asked for -----------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 join='' advertise='' model_root='' more_flags='' wired='' awake=no firewall=no yes=no dry=no mode=install purge=no
 newline='
@@ -75,7 +75,7 @@ parse() {
   while [ $# -gt 0 ]; do
     case $1 in
       --join | --advertise | --model-root | --agent-flag | --wired-limit-mb)
-        [ $# -ge 2 ] && [ -n "$2" ] || misused "$1 needs a value"
+        [ $# -ge 2 ] && [ -n "$2" ] || misused "$1 requires a value"
         take "$1" "$2"
         shift
         ;;
@@ -87,26 +87,26 @@ parse() {
       --uninstall) mode=uninstall ;;
       --purge) purge=yes ;;
       --help | -h) usage; exit 0 ;;
-      # The word is not repeated: it may be a token.
-      *) misused "one of the arguments is not known" ;;
+      # The argument is not printed: it may be a token.
+      *) misused "unknown argument" ;;
     esac
     shift
   done
   if [ "$mode" = install ]; then
-    [ "$purge" = no ] || misused "--purge goes with --uninstall"
+    [ "$purge" = no ] || misused "--purge requires --uninstall"
   elif [ -n "$join$advertise$model_root$more_flags$wired" ] || [ "$awake$firewall" != nono ]; then
-    misused "--uninstall goes with --purge, --yes and --dry-run only"
+    misused "--uninstall can be combined only with --purge, --yes and --dry-run"
   fi
-  [ "$join" != - ] || [ "$yes$dry" != nono ] || misused "--join - reads the token from standard input, so nothing can be asked there: add --yes"
+  [ "$join" != - ] || [ "$yes$dry" != nono ] || misused "--join - reads the token from standard input, so it cannot ask for confirmation: add --yes"
 }
 
 take() {
-  case $2 in *"$newline"*) misused "$1: a value is one line" ;; esac
+  case $2 in *"$newline"*) misused "$1: the value must be a single line" ;; esac
   case $1 in
     --join) join=$2 ;;
     --advertise) advertise=$2 ;;
     --model-root)
-      case $2 in /*) ;; *) misused "--model-root $2: write a whole path, which begins with /" ;; esac
+      case $2 in /*) ;; *) misused "--model-root $2: use an absolute path, which begins with /" ;; esac
       model_root=$2
       ;;
     --agent-flag)
@@ -114,26 +114,26 @@ take() {
       more_flags=$more_flags$2$newline
       ;;
     --wired-limit-mb)
-      case $2 in *[!0-9]* | ???????*) misused "--wired-limit-mb $2: want a number of MiB, 0 for the system's own" ;; esac
+      case $2 in *[!0-9]* | ???????*) misused "--wired-limit-mb $2: want a number of MiB, or 0 for the default of macOS" ;; esac
       wired=$2
       ;;
   esac
 }
 
-# check_flag FLAG: may it stand in agent.flags? Those of the plist may not.
+# check_flag FLAG: is it allowed in agent.flags? Flags of the plist are not.
 check_flag() {
   flag_fault=
   case $1 in
     --state | --state=* | --state-dir | --state-dir=* | --grace | --grace=* | --engine | --engine=* | --kubeconfig | --kubeconfig=* | --name | --name=* | --mac | --mac=*)
-      flag_fault="${1%%=*} is not for a daemon that this script installs: its plist or its identity says it"
+      flag_fault="${1%%=*} cannot be set here: the plist or the identity of the daemon determines it"
       ;;
     --[a-z]*=* | --verbose) ;;
-    *) flag_fault="\"$1\" is no flag of the agent; write --NAME=VALUE" ;;
+    *) flag_fault="\"$1\" is not a flag of the agent; write --NAME=VALUE" ;;
   esac
   [ -z "$flag_fault" ]
 }
 
-# --- looking, before anything is changed ------------------------------------------------------------------------------
+# --- checks, before anything is changed -------------------------------------------------------------------------------
 
 problems=0
 problem() { complain "$@"; problems=$((problems + 1)); }
@@ -144,7 +144,7 @@ check_system() {
   [ "$(uname -s)" = Darwin ] || die "this is not a Mac"
   [ "$(id -u)" -eq 0 ] || problem "run it as root: sudo sh install.sh ..."
   if [ "$(sysctl -n hw.optional.arm64 2>/dev/null || echo 0)" != 1 ]; then
-    problem "this Mac has an Intel processor: models are served on Apple Silicon only"
+    problem "this Mac has an Intel processor: metalfleet requires Apple Silicon"
   fi
   macos=$(sw_vers -productVersion)
   if ! number "${macos%%.*}" || [ "${macos%%.*}" -lt "$oldest" ]; then
@@ -152,26 +152,26 @@ check_system() {
   fi
 }
 
-# check_archive: is what lies beside this script whole, and does it start here?
+# check_archive: is the archive complete, and do its programs start here?
 check_archive() {
   for f in VERSION SHA256SUMS agent engine libmlx.dylib mlx.metallib "$label.plist" "$limit_label.plist"; do
-    [ -f "$here/$f" ] || { problem "$f does not lie beside install.sh: unpack the whole archive again"; return; }
+    [ -f "$here/$f" ] || { problem "$f is not in the folder of install.sh: unpack the whole archive again"; return; }
   done
   version=$(cat "$here/VERSION")
   case $version in
-    '' | .* | *[!A-Za-z0-9._+-]*) problem "VERSION beside install.sh names no version: unpack the archive again"; return ;;
+    '' | .* | *[!A-Za-z0-9._+-]*) problem "the file VERSION does not contain a version: unpack the archive again"; return ;;
   esac
   (cd "$here" && shasum -a 256 -c SHA256SUMS >/dev/null 2>&1) || {
-    problem "files beside install.sh are damaged or missing: (cd $here && shasum -a 256 -c SHA256SUMS) names them; fetch the archive again and compare its own SHA-256 too"
+    problem "files of the archive are damaged or missing: (cd $here && shasum -a 256 -c SHA256SUMS) lists them; download the archive again and verify its SHA-256 too"
     return
   }
-  # Copies are tried: a browser marks what it loads, and what is marked and not known to Apple is not started.
+  # Run copies: browsers mark downloads as quarantined, and macOS does not start quarantined programs that Apple does not know.
   mkdir "$work/try"
   cp "$here/agent" "$here/engine" "$here/libmlx.dylib" "$work/try/"
   unmark "$work/try"
   for p in agent engine; do
-    said=$("$work/try/$p" --version 2>&1) || said="nothing, or: $said"
-    [ "$said" = "$p $version" ] || problem "$p does not start here as $version; it says $said"
+    said=$("$work/try/$p" --version 2>&1) || said="an error: $said"
+    [ "$said" = "$p $version" ] || problem "$p --version does not print $version on this Mac, but $said"
   done
 }
 
@@ -181,36 +181,36 @@ check_disk() {
   disk=$root/usr/local
   [ -d "$disk" ] || disk=/
   free_kib=$(df -k "$disk" | awk 'NR == 2 {print $4}')
-  number "$free_kib" || { problem "df does not say how much room there is"; return; }
+  number "$free_kib" || { problem "cannot determine the free disk space with df"; return; }
   free_mib=$((free_kib / 1024))
   if [ "$free_mib" -lt "$needed_mib" ]; then
-    problem "$free_mib MiB are free on the disk, the programs need $needed_mib"
+    problem "the disk has $free_mib MiB free, but the programs need $needed_mib"
   else
-    say "disk: $((free_mib / 1024)) GiB free; weights that are downloaded go to ${state#"$root"}"
+    say "disk: $((free_mib / 1024)) GiB free; the agent downloads weights to ${state#"$root"}"
   fi
 }
 
-# check_memory says what engines may use: the smaller of the GPU's limit and what the system is left.
+# check_memory prints how much memory engines may use: the smaller of the GPU's limit and the memory left after the system's.
 check_memory() {
   memory_mib=$(sysctl -n hw.memsize)
-  number "$memory_mib" || { problem "sysctl does not say how much memory there is"; return; }
+  number "$memory_mib" || { problem "cannot determine the memory size with sysctl"; return; }
   memory_mib=$((memory_mib / 1048576))
   wired_now=$(sysctl -n iogpu.wired_limit_mb 2>/dev/null || echo 0)
   number "$wired_now" || wired_now=0
   share=$wired_now
-  if [ "$share" -eq 0 ]; then # Metal's own, as agent/probe has it
+  if [ "$share" -eq 0 ]; then # Metal's default, as in agent/probe
     # shellcheck disable=SC2017  # in the agent's order
     if [ "$memory_mib" -le 36864 ]; then share=$((memory_mib / 3 * 2)); else share=$((memory_mib / 4 * 3)); fi
-    say "memory: $memory_mib MiB, of which the GPU may hold about $share (macOS's own limit)"
+    say "memory: $memory_mib MiB, of which the GPU may use about $share (the default of macOS)"
   else
-    say "memory: $memory_mib MiB, of which the GPU may hold $share (iogpu.wired_limit_mb is set)"
+    say "memory: $memory_mib MiB, of which the GPU may use $share (iogpu.wired_limit_mb is set)"
   fi
   most=$((memory_mib - 6144))
   [ "$memory_mib" -ge 24576 ] || most=$((memory_mib - left_mib))
   if [ -n "$wired" ] && [ "$wired" -gt $((memory_mib - left_mib)) ]; then
-    problem "--wired-limit-mb $wired leaves macOS less than $left_mib MiB of $memory_mib: it would freeze; want $most at most"
+    problem "--wired-limit-mb $wired leaves macOS less than $left_mib MiB of $memory_mib: it would freeze; want at most $most"
   elif [ -z "$wired" ] && [ "$share" -lt "$most" ]; then
-    note "on a Mac that does nothing else, --wired-limit-mb $most lets engines use $((most - share)) MiB more; more than that the agent does not use"
+    note "on a dedicated Mac, --wired-limit-mb $most lets engines use $((most - share)) MiB more, which is the most that the agent uses"
   elif [ "$share" -gt $((memory_mib - left_mib)) ]; then
     note "iogpu.wired_limit_mb leaves macOS less than $left_mib MiB; --wired-limit-mb $most is safer"
   fi
@@ -218,53 +218,53 @@ check_memory() {
 
 check_sleep() {
   sleep_now=$(pmset -g custom | awk '/Power:/ {ac = /^AC/} ac && $1 == "sleep" {print $2; exit}')
-  number "$sleep_now" || { note "pmset does not say when this Mac sleeps; a Mac that sleeps leaves the fleet"; sleep_now=; return; }
+  number "$sleep_now" || { note "cannot determine with pmset when this Mac sleeps; a Mac that sleeps leaves the fleet"; sleep_now=; return; }
   if [ "$sleep_now" -eq 0 ]; then
     say "sleep: never, while it has power"
   elif [ "$awake" = no ]; then
-    note "this Mac sleeps after $sleep_now minutes and leaves the fleet then: its models are loaded elsewhere. --keep-awake turns that off"
+    note "this Mac sleeps after $sleep_now minutes and then leaves the fleet: its models are loaded on other Macs. --keep-awake disables sleep"
   fi
   if pmset -g batt | grep -q InternalBattery; then
-    note "this Mac has a battery: it sleeps without power, and with its lid closed, whatever is set"
+    note "this Mac has a battery: regardless of the settings, it sleeps without power and with its lid closed"
   fi
 }
 
 check_network() {
   if [ "${macos%%.*}" -ge 15 ] 2>/dev/null; then
-    say "Local Network privacy: macOS $macos asks users about apps that speak to their network; daemons of launchd are not asked about (Apple's TN3179), so there is nothing to allow"
-    [ "$macos" != 15.0 ] && [ "${macos#15.0.}" = "$macos" ] || note "macOS 15.0 had faults there that 15.1 corrects: update it"
+    say "Local Network privacy: macOS $macos asks users before apps access the local network, but not for launchd daemons (Apple's TN3179), so there is nothing to allow"
+    [ "$macos" != 15.0 ] && [ "${macos#15.0.}" = "$macos" ] || note "macOS 15.0 has bugs in this feature that 15.1 fixes: update macOS"
   fi
   firewall_on=no
   case $(socketfilterfw --getglobalstate 2>/dev/null || true) in *"State = 1"* | *"State = 2"*) firewall_on=yes ;; esac
   if [ "$firewall_on" = no ]; then
     say "firewall: off"
   elif [ "$firewall" = no ] && ! remembered firewall; then
-    note "the application firewall is on, and asks nobody about a daemon: gateways may not reach this Mac. --allow-firewall lets it pass; where a profile rules the firewall, change it there"
+    note "the application firewall is on and does not ask about daemons: gateways may not reach this Mac. --allow-firewall allows connections to the agent; if a profile manages the firewall, change it there"
   fi
   case $(socketfilterfw --getblockall 2>/dev/null || true) in
-    *"block all"*"enabled"* | *"Block all"*"ENABLED"*) note "the firewall blocks all incoming connections: no gateway reaches this Mac until that is off" ;;
+    *"block all"*"enabled"* | *"Block all"*"ENABLED"*) note "the firewall blocks all incoming connections: gateways cannot reach this Mac until you turn this off" ;;
   esac
   case $(fdesetup status 2>/dev/null || true) in
-    *"FileVault is On"*) note "FileVault is on: after a restart nothing runs here until somebody unlocks the disk" ;;
+    *"FileVault is On"*) note "FileVault is on: after a restart the agent does not run until a user unlocks the disk" ;;
   esac
 }
 
-# check_join: this Mac needs an identity, and a token is not for a command line.
+# check_join: this Mac needs an identity, and a token must not be on the command line.
 check_join() {
   if [ -z "$join" ]; then
-    [ -f "$identity" ] || problem "this Mac has not joined: make a token with \`kubectl metalfleet join-token NAME\`, then add --join FILE, or --join - to give it on standard input"
+    [ -f "$identity" ] || problem "this Mac has not joined: create a token with \`kubectl metalfleet join-token NAME\`, then add --join FILE, or --join - to pass it on standard input"
   elif [ "$join" = - ]; then
     cat >"$work/token"
-    [ -s "$work/token" ] || problem "--join -: there was no token on standard input"
+    [ -s "$work/token" ] || problem "--join -: there is no token on standard input"
   elif [ ! -f "$join" ]; then
-    # What was given is not repeated: it may be the token itself.
-    problem "--join: there is no such file. A token itself does not go there, every user would see it in the list of processes: write it to a file, or give --join - and the token on standard input. If that was one, it is known now: make another"
+    # The value is not printed: it may be the token itself.
+    problem "--join: there is no such file. Do not pass the token itself, because every user can see it in the process list: write it to a file, or use --join - and pass it on standard input. If the value was a token, it is exposed: create another one"
   else
     cat "$join" >"$work/token"
   fi
 }
 
-# check_flags makes the flags file that the daemon will have.
+# check_flags creates the new flags file of the daemon.
 check_flags() {
   if [ -f "$flags" ]; then cat "$flags"; fi >"$work/flags"
   [ -z "$advertise" ] || set_flag "--advertise=$advertise"
@@ -276,17 +276,17 @@ check_flags() {
     check_flag "$line" || problem "${flags#"$root"}: $flag_fault"
   done <"$work/flags"
   dir=$(sed -n 's/^--model-root=//p' "$work/flags" | tail -n 1)
-  [ -z "$dir" ] || [ -d "$root$dir" ] || problem "--model-root $dir: there is no such folder"
+  [ -z "$dir" ] || [ -d "$root$dir" ] || problem "--model-root $dir: the folder does not exist"
 }
 
-# set_flag FLAG puts it in place of the one of that name.
+# set_flag FLAG replaces the flag with the same name.
 set_flag() {
   awk -v name="${1%%=*}" '{key = $0; sub(/=.*/, "", key)} key != name' "$work/flags" >"$work/flags.new"
   printf '%s\n' "$1" >>"$work/flags.new"
   cat "$work/flags.new" >"$work/flags"
 }
 
-# --- what is there, and what is to change -----------------------------------------------------------------------------
+# --- current state and planned changes --------------------------------------------------------------------------------
 
 has_record() { dscl . -read "$1" >/dev/null 2>&1; }
 has_user() { dscl . -read "/Users/$account" UniqueID >/dev/null 2>&1; }
@@ -297,7 +297,7 @@ remembered() { [ -f "$before" ] && grep -q "^$1=" "$before"; }
 current() { if [ -L "$programs/current" ]; then basename "$(readlink "$programs/current")"; fi; }
 engines() { ps -A -o user= -o pid= -o comm= | awk -v u="$account" '$1 == u && $3 ~ /\/engine$/ {print $2}'; }
 
-# render makes the daemon's plist: the archive's, with the flags of agent.flags as further arguments.
+# render creates the daemon's plist: the archive's, with the flags of agent.flags as additional arguments.
 render() {
   awk -v flags="$work/flags" '
     /<!-- agent.flags -->/ {
@@ -309,24 +309,24 @@ render() {
       next
     }
     {print}' "$here/$label.plist" >"$work/agent.plist"
-  plutil -lint "$work/agent.plist" >/dev/null || die "the plist that was made of agent.flags is none: ${flags#"$root"} has a line that cannot be written there"
+  plutil -lint "$work/agent.plist" >/dev/null || die "cannot create a valid plist from agent.flags: ${flags#"$root"} has a line that a plist cannot contain"
 }
 
 todo=
 will() { todo="$todo $1"; shift; say "  $*" >>"$work/plan"; }
 
-# plan_install lists the steps in the order in which they are taken. Each has do_STEP and undo_STEP.
+# plan_install lists the steps in order. Each has the functions do_STEP and undo_STEP.
 plan_install() {
-  if ! has_user || ! has_group; then will account "make the account and the group $account, which nobody logs in as"; fi
+  if ! has_user || ! has_group; then will account "create the account and the group $account, which cannot log in"; fi
   for dir in "$state" "$etc" "$logs"; do
-    [ -d "$dir" ] || { will folders "make ${state#"$root"} (identity, weights), ${etc#"$root"} (flags) and ${logs#"$root"} (log)"; break; }
+    [ -d "$dir" ] || { will folders "create ${state#"$root"} (identity, weights), ${etc#"$root"} (flags) and ${logs#"$root"} (log)"; break; }
   done
   if ! cmp -s "$here/SHA256SUMS" "$programs/versions/$version/SHA256SUMS"; then
-    will programs "put $version into ${programs#"$root"}/versions/$version"
+    will programs "install $version into ${programs#"$root"}/versions/$version"
   fi
   if ! cmp -s "$work/flags" "$flags"; then
     given=$(sed '/^$/d; /^#/d' "$work/flags" | tr '\n' ' ')
-    will flags "write the agent's flags into ${flags#"$root"}: ${given:-none}"
+    will flags "write the agent's flags to ${flags#"$root"}: ${given:-none}"
   fi
   plan_settings
   restart=no
@@ -334,41 +334,41 @@ plan_install() {
   case $todo in *programs* | *account*) restart=yes ;; esac
   [ -z "$join" ] || restart=yes
   if [ "$restart" = yes ]; then
-    ! loaded "$label" || will stop "end the agent that runs; running answers finish first, its engines go on and are taken over"
-    [ "$(current)" = "$version" ] || will current "let ${programs#"$root"}/current be $version$(old=$(current); [ -z "$old" ] || printf ' (it is %s)' "$old")"
-    cmp -s "$work/agent.plist" "$daemons/$label.plist" || will daemon "write ${daemons#"$root"}/$label.plist: the daemon, as $account, at each start of this Mac"
+    ! loaded "$label" || will stop "stop the running agent; running requests finish first, its engines keep running and the new agent adopts them"
+    [ "$(current)" = "$version" ] || will current "point ${programs#"$root"}/current to $version$(old=$(current); [ -z "$old" ] || printf ' (currently %s)' "$old")"
+    cmp -s "$work/agent.plist" "$daemons/$label.plist" || will daemon "write ${daemons#"$root"}/$label.plist, which runs the daemon as $account at each start of this Mac"
   fi
   plan_firewall
-  [ -z "$join" ] || will join "join the fleet with the token; the key of this Mac is made here and stays here"
-  [ "$restart" = no ] || will start "start the daemon, and see that it keeps running"
+  [ -z "$join" ] || will join "join the fleet with the token; this Mac creates its private key and never sends it"
+  [ "$restart" = no ] || will start "start the daemon and check that it keeps running"
 }
 
 plan_settings() {
   if [ -n "$wired" ]; then
     sed "s/@MIB@/$wired/" "$here/$limit_label.plist" >"$work/limit.plist"
     if [ "$wired" -eq 0 ]; then
-      [ "$wired_now" -eq 0 ] && [ ! -f "$daemons/$limit_label.plist" ] || will wired "give the GPU's limit back to macOS (iogpu.wired_limit_mb is $wired_now)"
+      [ "$wired_now" -eq 0 ] && [ ! -f "$daemons/$limit_label.plist" ] || will wired "restore the GPU limit of macOS (iogpu.wired_limit_mb is $wired_now)"
     elif [ "$wired" -ne "$wired_now" ] || ! cmp -s "$work/limit.plist" "$daemons/$limit_label.plist"; then
       will wired "set iogpu.wired_limit_mb from $wired_now to $wired, now and at each start (${daemons#"$root"}/$limit_label.plist)"
     fi
   fi
   if [ "$awake" = yes ] && [ "${sleep_now:-1}" -ne 0 ]; then
-    will awake "turn sleep off while this Mac has power (pmset -c sleep 0; it is ${sleep_now:-not known})"
+    will awake "disable sleep while this Mac has power (pmset -c sleep 0; currently ${sleep_now:-unknown})"
   fi
 }
 
 plan_firewall() {
   if [ "$firewall" = yes ] || remembered firewall; then
     case $todo in
-      *current*) will firewall "let the application firewall pass connections to the agent of $version" ;;
-      *) remembered firewall || will firewall "let the application firewall pass connections to the agent of $version" ;;
+      *current*) will firewall "allow connections to the agent of $version in the application firewall" ;;
+      *) remembered firewall || will firewall "allow connections to the agent of $version in the application firewall" ;;
     esac
   fi
 }
 
-# --- the steps, and how each is undone --------------------------------------------------------------------------------
+# --- the steps, and how to undo each ----------------------------------------------------------------------------------
 
-# remember NAME VALUE keeps what a setting was, for --uninstall; the first word counts.
+# remember NAME VALUE stores the original value of a setting for --uninstall; later calls do not overwrite it.
 remember() { remembered "$1" || printf '%s=%s\n' "$1" "$2" >>"$before"; }
 forget() {
   [ -f "$before" ] || return 0
@@ -387,7 +387,7 @@ free_id() {
 do_account() {
   made_group=no made_user=no
   number=$(free_id)
-  [ -n "$number" ] || die "every id from 300 to 399 is taken: there is none for the account $account"
+  [ -n "$number" ] || die "all IDs from 300 to 399 are in use: there is none for the account $account"
   if ! has_group; then
     made_group=yes
     dscl . -create "/Groups/$account"
@@ -407,7 +407,7 @@ do_account() {
   dscl . -create "/Users/$account" IsHidden 1
 }
 undo_account() {
-  [ ! -f "$identity" ] || return 0 # it is this account's
+  [ ! -f "$identity" ] || return 0 # the identity belongs to this account
   if [ "$made_user" = yes ] && has_record "/Users/$account"; then dscl . -delete "/Users/$account"; fi
   if [ "$made_group" = yes ] && has_record "/Groups/$account"; then dscl . -delete "/Groups/$account"; fi
 }
@@ -420,7 +420,7 @@ do_folders() {
   done
   chown "root:wheel" "$etc"
   chown "$account:$account" "$state"
-  : >>"$logs/agent.log" # launchd would make it with the daemon's umask, for nobody else to read
+  : >>"$logs/agent.log" # launchd would create it with the daemon's umask, and no other account could read it
   chown "$account:admin" "$logs" "$logs/agent.log"
   chmod 755 "$etc"
   chmod 700 "$state"
@@ -428,7 +428,7 @@ do_folders() {
   chmod 640 "$logs/agent.log"
 }
 undo_folders() {
-  # A state folder with an identity in it stays: the token that made it is used up.
+  # A state folder with an identity stays: its join token cannot be used again.
   printf '%s' "$made_folders" | while IFS= read -r dir; do
     case $dir in
       "$state") [ -f "$identity" ] || rm -rf "$dir" ;;
@@ -449,7 +449,7 @@ do_programs() {
   chmod 755 "$to/.new" "$to/.new/agent" "$to/.new/engine" "$to/.new/install.sh"
   chown -R root:wheel "$to/.new"
   unmark "$to/.new"
-  (cd "$to/.new" && shasum -a 256 -c SHA256SUMS >/dev/null) || die "what was copied into ${to#"$root"} differs from the archive: is the disk full or failing?"
+  (cd "$to/.new" && shasum -a 256 -c SHA256SUMS >/dev/null) || die "the files copied to ${to#"$root"} differ from the archive: check whether the disk is full or failing"
   [ ! -d "$to/$version" ] || mv "$to/$version" "$to/.old"
   mv "$to/.new" "$to/$version"
 }
@@ -471,7 +471,7 @@ do_flags() {
 }
 undo_flags() { put_back "$flags"; }
 
-# keep FILE: as it is, for put_back.
+# keep FILE saves a copy for put_back.
 keep() { if [ -f "$1" ]; then cp -p "$1" "$work/kept-$(basename "$1")"; fi; }
 put_back() {
   if [ -f "$work/kept-$(basename "$1")" ]; then cp -p "$work/kept-$(basename "$1")" "$1"; else rm -f "$1"; fi
@@ -510,12 +510,12 @@ undo_awake() {
 do_stop() { bootout "$label"; }
 undo_stop() { loaded "$label" || launchctl bootstrap system "$daemons/$label.plist"; }
 
-# bootout LABEL ends a daemon and waits until launchd let go of it: a bootstrap before that fails.
+# bootout LABEL stops a daemon and waits until launchd has released it: a bootstrap before that fails.
 bootout() {
   launchctl bootout "system/$1" 2>/dev/null || true
   left=$stop_seconds
   while loaded "$1"; do
-    [ "$left" -gt 0 ] || { complain "$1 does not end: launchctl print system/$1 says why"; return 1; }
+    [ "$left" -gt 0 ] || { complain "$1 does not stop: see launchctl print system/$1"; return 1; }
     sleep 1
     left=$((left - 1))
   done
@@ -553,12 +553,12 @@ do_join() {
   (cd / && sudo -u "$account" "$programs/versions/$version/agent" join --token-file - --state "$state") <"$work/token"
   rm -f "$work/token"
 }
-undo_join() { [ ! -f "$identity" ] || complain "this Mac has joined, and stays so: run install.sh again without --join"; }
+undo_join() { [ ! -f "$identity" ] || complain "this Mac has already joined the fleet: run install.sh again without --join"; }
 
 do_start() {
   launchctl enable "system/$label"
   launchctl bootstrap system "$daemons/$label.plist"
-  # An agent that cannot run ends at once, and launchd tries again after ten seconds: one pid for longer is what counts.
+  # An agent that cannot run exits immediately, and launchd restarts it after ten seconds: so wait for a stable process ID.
   left=30 pid='' since=$left
   while [ "$left" -gt 0 ]; do
     sleep 1
@@ -567,7 +567,7 @@ do_start() {
     [ "$now" = "$pid" ] || { pid=$now since=$left; }
     if [ -n "$pid" ] && [ $((since - left)) -ge 5 ]; then return; fi
   done
-  complain "the agent does not keep running; its last words, from ${logs#"$root"}/agent.log:"
+  complain "the agent does not keep running; the last lines of ${logs#"$root"}/agent.log:"
   tail -n 5 "$logs/agent.log" >&2 2>/dev/null || true
   return 1
 }
@@ -577,38 +577,38 @@ undo_start() { bootout "$label"; }
 
 undo=
 locked=no
-# finish ends every way out. What a failed install began is taken back, the last step first, the step that failed too.
+# finish runs at every exit. It undoes a failed install, last step first, including the step that failed.
 finish() {
   status=$?
   trap - EXIT
   trap '' INT TERM HUP
   set +eu
   if [ "$status" -ne 0 ] && [ -n "$undo" ]; then
-    complain "failed; what was changed is taken back"
-    for step in $undo; do "undo_$step" || complain "could not take back: $step"; done
+    complain "failed; undoing all changes"
+    for step in $undo; do "undo_$step" || complain "could not undo: $step"; done
   fi
   [ "$locked" = no ] || rmdir "$lock"
   rm -rf "$work"
   exit "$status"
 }
 
-# ask prints the plan and ends the script unless it is agreed to.
+# ask prints the plan and exits unless the user confirms it.
 ask() {
   if [ ! -s "$work/plan" ]; then
     say "$1"
     exit 0
   fi
-  say "will change:"
+  say "changes:"
   cat "$work/plan"
   [ "$dry" = no ] || { say "dry run: nothing was changed"; exit 0; }
   if [ "$yes" = no ]; then
-    printf 'go on? [y/N] '
+    printf 'continue? [y/N] '
     answer=
     read -r answer || true
     case $answer in y | Y | yes) ;; *) die "nothing was changed" ;; esac
   fi
   mkdir -p "$root/var/run"
-  mkdir "$lock" 2>/dev/null || die "another install.sh runs; if none does, remove ${lock#"$root"}"
+  mkdir "$lock" 2>/dev/null || die "another install.sh is running; if none is, remove ${lock#"$root"}"
   locked=yes
 }
 
@@ -625,17 +625,17 @@ install() {
   [ "$problems" -eq 0 ] || die "nothing was changed"
   render
   plan_install
-  ask "metalfleet $version is installed and runs as asked: nothing to change"
+  ask "metalfleet $version is installed and running with these settings: nothing to change"
   for step in $todo; do
     undo="$step $undo"
     "do_$step"
   done
   undo=
   tidy
-  say "metalfleet $version runs; its log is ${logs#"$root"}/agent.log. On the cluster's side: kubectl get mac"
+  say "metalfleet $version is running; its log is ${logs#"$root"}/agent.log. To see this Mac in the cluster: kubectl get mac"
 }
 
-# tidy removes what no longer serves: versions but for this one and the one before.
+# tidy removes all versions except this one and the previous one.
 tidy() {
   case $todo in *programs*) ;; *) return 0 ;; esac
   rm -rf "$programs/versions/.old"
@@ -648,16 +648,16 @@ tidy() {
   done
 }
 
-# --- taking it away ---------------------------------------------------------------------------------------------------
+# --- uninstall --------------------------------------------------------------------------------------------------------
 
 plan_uninstall() {
   count=$(engines | wc -l | tr -d ' ')
-  ! loaded "$label" || will away_agent "end the agent; running answers finish first"
-  [ "$count" -eq 0 ] || will away_engines "end the engines that run here ($count) and give their memory back: drain this Mac first with \`kubectl metalfleet drain NAME\` and no request is lost"
+  ! loaded "$label" || will away_agent "stop the agent; running requests finish first"
+  [ "$count" -eq 0 ] || will away_engines "stop the running engines ($count) and free their memory: drain this Mac first with \`kubectl metalfleet drain NAME\` to lose no request"
   if [ -f "$daemons/$label.plist" ]; then will away_daemon "remove ${daemons#"$root"}/$label.plist"; fi
   if remembered firewall; then will away_firewall "remove the agent from the application firewall's list"; fi
-  if remembered wired || [ -f "$daemons/$limit_label.plist" ]; then will away_wired "set iogpu.wired_limit_mb back to what it was ($(was wired))"; fi
-  if remembered sleep; then will away_awake "set sleep back to what it was ($(was sleep) minutes)"; fi
+  if remembered wired || [ -f "$daemons/$limit_label.plist" ]; then will away_wired "restore iogpu.wired_limit_mb to its original value ($(was wired))"; fi
+  if remembered sleep; then will away_awake "restore sleep to its original value ($(was sleep) minutes)"; fi
   if [ -d "$programs" ]; then will away_programs "remove ${programs#"$root"}"; fi
   [ "$purge" = yes ] || return 0
   if [ -d "$state" ] || [ -d "$etc" ] || [ -d "$logs" ]; then
@@ -668,7 +668,7 @@ plan_uninstall() {
 
 do_away_agent() { bootout "$label"; }
 
-# Killed in the middle of its work, a process can leave memory of the GPU behind that nobody owns: ask first, and wait.
+# A process killed while computing can leak GPU memory that no process owns: send SIGTERM first, and wait.
 do_away_engines() {
   for signal in TERM KILL; do
     left=$engine_seconds
@@ -678,7 +678,7 @@ do_away_engines() {
       left=$((left - 1))
     done
   done
-  [ -z "$(engines)" ] || die "engines of $account do not end: restart this Mac, then run this again"
+  [ -z "$(engines)" ] || die "engines of $account do not stop: restart this Mac, then run this command again"
 }
 do_away_daemon() { rm -f "$daemons/$label.plist"; }
 do_away_firewall() {
@@ -708,10 +708,10 @@ uninstall() {
   [ "$(uname -s)" = Darwin ] || die "this is not a Mac"
   [ "$(id -u)" -eq 0 ] || die "run it as root: sudo sh install.sh --uninstall"
   plan_uninstall
-  [ "$purge" = yes ] || [ ! -d "$state" ] || say "stays: ${state#"$root"} (identity, weights), ${etc#"$root"}, ${logs#"$root"}, the account $account; --purge takes them too"
-  ask "metalfleet is not installed here: nothing to take away"
+  [ "$purge" = yes ] || [ ! -d "$state" ] || say "keeping ${state#"$root"} (identity, weights), ${etc#"$root"}, ${logs#"$root"} and the account $account; --purge removes them too"
+  ask "metalfleet is not installed on this Mac: nothing to remove"
   for step in $todo; do "do_$step"; done
-  say "metalfleet is gone from this Mac. On the cluster's side: kubectl delete mac NAME"
+  say "metalfleet is removed from this Mac. To remove the Mac from the cluster: kubectl delete mac NAME"
 }
 
 parse "$@"

@@ -55,7 +55,7 @@ func TestInstallMakesADaemonThatRuns(t *testing.T) {
 	}) {
 		t.Error("what a browser marked stays marked, and macOS does not start it")
 	}
-	for _, words := range []string{"will change:", "make the account", "let /usr/local/metalfleet/current be v1.0.0", "--advertise=studio.example:7443", "join the fleet"} {
+	for _, words := range []string{"changes:", "create the account", "point /usr/local/metalfleet/current to v1.0.0", "--advertise=studio.example:7443", "join the fleet"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("it does not say %q:\n%s", words, said)
 		}
@@ -107,7 +107,7 @@ func TestUpgradeKeepsIdentityFlagsAndWeights(t *testing.T) {
 	for _, version := range []string{"v1.1.0", "v1.2.0"} {
 		m.pack(version)
 		said := m.mustInstall()
-		for _, words := range []string{"running answers finish first", "be " + version + " (it is "} {
+		for _, words := range []string{"running requests finish first", "to " + version + " (currently "} {
 			if !strings.Contains(said, words) {
 				t.Errorf("it does not say %q:\n%s", words, said)
 			}
@@ -149,35 +149,35 @@ func TestWhatWouldNotWorkIsRefusedBeforeAnythingChanges(t *testing.T) {
 		"Intel":                                {facts: func(f *facts) { f.Arm64 = "" }, want: "Intel"},
 		"no Mac":                               {facts: func(f *facts) { f.System = "Linux" }, want: "not a Mac"},
 		"not root":                             {facts: func(f *facts) { f.UID = 501 }, want: "sudo sh install.sh"},
-		"a full disk":                          {facts: func(f *facts) { f.FreeMiB = 500 }, want: "500 MiB are free on the disk, the programs need 1024"},
+		"a full disk":                          {facts: func(f *facts) { f.FreeMiB = 500 }, want: "the disk has 500 MiB free, but the programs need 1024"},
 		"no token":                             {args: []string{"--yes"}, want: "kubectl metalfleet join-token NAME"},
-		"a token as argument":                  {args: []string{"--yes", "--join", secret}, want: "the list of processes"},
-		"a token as a word":                    {args: []string{"--yes", secret}, want: "is not known"},
+		"a token as argument":                  {args: []string{"--yes", "--join", secret}, want: "the process list"},
+		"a token as a word":                    {args: []string{"--yes", secret}, want: "unknown argument"},
 		"an empty token":                       {args: []string{"--yes", "--join", "-"}, want: "no token on standard input"},
 		"a question and a token on one stream": {args: []string{"--join", "-"}, stdin: secret, want: "add --yes"},
-		"a damaged file":                       {before: func(m *played) { m.write(filepath.Join(m.archive, "libmlx.dylib"), "damaged", 0o644) }, want: "files beside install.sh are damaged"},
-		"a missing file":                       {before: func(m *played) { m.must(os.Remove(filepath.Join(m.archive, "mlx.metallib"))) }, want: "mlx.metallib does not lie beside install.sh"},
+		"a damaged file":                       {before: func(m *played) { m.write(filepath.Join(m.archive, "libmlx.dylib"), "damaged", 0o644) }, want: "files of the archive are damaged"},
+		"a missing file":                       {before: func(m *played) { m.must(os.Remove(filepath.Join(m.archive, "mlx.metallib"))) }, want: "mlx.metallib is not in the folder of install.sh"},
 		"a version that leads elsewhere": {before: func(m *played) {
 			m.write(filepath.Join(m.archive, "VERSION"), "../../../etc", 0o644)
 			m.sum()
-		}, want: "names no version"},
+		}, want: "does not contain a version"},
 		"an engine that does not start": {before: func(m *played) {
 			m.write(filepath.Join(m.archive, "engine"), "#!/bin/sh\necho dyld: symbol not found >&2\nexit 134\n", 0o755)
 			m.sum()
-		}, want: "engine does not start here as v1.0.0; it says nothing, or: dyld: symbol not found"},
-		"a limit that leaves nothing":    {args: []string{"--wired-limit-mb", "65000"}, want: "want 59392 at most"},
+		}, want: "engine --version does not print v1.0.0 on this Mac, but an error: dyld: symbol not found"},
+		"a limit that leaves nothing":    {args: []string{"--wired-limit-mb", "65000"}, want: "want at most 59392"},
 		"a limit that is no number":      {args: []string{"--wired-limit-mb", "60g"}, want: "want a number of MiB"},
-		"a model root that is not there": {args: []string{"--model-root", "/nowhere"}, want: "there is no such folder"},
-		"a model root that is no path":   {args: []string{"--model-root", "models"}, want: "a whole path"},
-		"a flag of the plist":            {args: []string{"--agent-flag", "--state=/x"}, want: "--state is not for a daemon"},
-		"a declared Mac":                 {args: []string{"--agent-flag", "--mac=chip=M1"}, want: "--mac is not for a daemon"},
-		"a flag that is none":            {args: []string{"--agent-flag", "verbose"}, want: "no flag of the agent"},
-		"a flag of two lines":            {args: []string{"--agent-flag", "--hub-endpoint=a\n--grace=9h"}, want: "one line"},
-		"a flag in the file":             {before: func(m *played) { m.write(m.at("usr/local/etc/metalfleet/agent.flags"), "--grace=9h\n", 0o644) }, want: "--grace is not for a daemon"},
-		"a flag without its value":       {args: []string{"--advertise"}, want: "needs a value"},
-		"purge alone":                    {args: []string{"--purge"}, want: "goes with --uninstall"},
-		"a join and an uninstall":        {args: []string{"--uninstall", "--keep-awake"}, want: "--uninstall goes with"},
-		"another install.sh":             {before: func(m *played) { m.must(os.Mkdir(m.at("var/run/metalfleet-install.lock"), 0o755)) }, want: "another install.sh runs"},
+		"a model root that is not there": {args: []string{"--model-root", "/nowhere"}, want: "the folder does not exist"},
+		"a model root that is no path":   {args: []string{"--model-root", "models"}, want: "an absolute path"},
+		"a flag of the plist":            {args: []string{"--agent-flag", "--state=/x"}, want: "--state cannot be set here"},
+		"a declared Mac":                 {args: []string{"--agent-flag", "--mac=chip=M1"}, want: "--mac cannot be set here"},
+		"a flag that is none":            {args: []string{"--agent-flag", "verbose"}, want: "not a flag of the agent"},
+		"a flag of two lines":            {args: []string{"--agent-flag", "--hub-endpoint=a\n--grace=9h"}, want: "a single line"},
+		"a flag in the file":             {before: func(m *played) { m.write(m.at("usr/local/etc/metalfleet/agent.flags"), "--grace=9h\n", 0o644) }, want: "--grace cannot be set here"},
+		"a flag without its value":       {args: []string{"--advertise"}, want: "requires a value"},
+		"purge alone":                    {args: []string{"--purge"}, want: "requires --uninstall"},
+		"a join and an uninstall":        {args: []string{"--uninstall", "--keep-awake"}, want: "--uninstall can be combined only with"},
+		"another install.sh":             {before: func(m *played) { m.must(os.Mkdir(m.at("var/run/metalfleet-install.lock"), 0o755)) }, want: "another install.sh is running"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -228,19 +228,19 @@ func TestWhatAPersonShouldKnowIsSaid(t *testing.T) {
 		facts     func(*facts)
 		want, not string
 	}{
-		"a Mac that sleeps":          {func(f *facts) { f.Sleep = 15 }, "sleeps after 15 minutes and leaves the fleet", "sleep: never"},
+		"a Mac that sleeps":          {func(f *facts) { f.Sleep = 15 }, "sleeps after 15 minutes and then leaves the fleet", "sleep: never"},
 		"a Mac that does not":        {func(f *facts) { f.Sleep = 0 }, "sleep: never", "leaves the fleet"},
 		"a notebook":                 {func(f *facts) { f.Battery = true }, "lid closed", ""},
-		"the system's own limit":     {nil, "65536 MiB, of which the GPU may hold about 49152", "is set"},
+		"the system's own limit":     {nil, "65536 MiB, of which the GPU may use about 49152", "is set"},
 		"what more it could hold":    {nil, "--wired-limit-mb 59392 lets engines use 10240 MiB more", ""},
-		"a limit that is set":        {func(f *facts) { f.Wired = 59392 }, "may hold 59392 (iogpu.wired_limit_mb is set)", "MiB more"},
+		"a limit that is set":        {func(f *facts) { f.Wired = 59392 }, "may use 59392 (iogpu.wired_limit_mb is set)", "MiB more"},
 		"a limit that freezes":       {func(f *facts) { f.Wired = 65000 }, "leaves macOS less than 4096 MiB; --wired-limit-mb 59392 is safer", "MiB more"},
-		"Local Network privacy":      {nil, "daemons of launchd are not asked about", "15.1 corrects"},
-		"macOS 15.0":                 {func(f *facts) { f.MacOS = "15.0.1" }, "15.1 corrects", ""},
+		"Local Network privacy":      {nil, "not for launchd daemons", "15.1 fixes"},
+		"macOS 15.0":                 {func(f *facts) { f.MacOS = "15.0.1" }, "15.1 fixes", ""},
 		"macOS 14":                   {func(f *facts) { f.MacOS = "14.6" }, "firewall: off", "Local Network"},
-		"a firewall":                 {func(f *facts) { f.Firewall = 1 }, "--allow-firewall lets it pass", "firewall: off"},
+		"a firewall":                 {func(f *facts) { f.Firewall = 1 }, "--allow-firewall allows connections", "firewall: off"},
 		"a firewall that blocks all": {func(f *facts) { f.Firewall, f.BlockAll = 2, true }, "blocks all incoming", ""},
-		"FileVault":                  {func(f *facts) { f.FileVault = true }, "until somebody unlocks the disk", ""},
+		"FileVault":                  {func(f *facts) { f.FileVault = true }, "until a user unlocks the disk", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -264,7 +264,7 @@ func TestItAsks(t *testing.T) {
 	m := newMac(t)
 	was := m.picture()
 	for _, answer := range []string{"", "n\n", "maybe\n"} {
-		if said, code := m.install(answer, "--join", m.token()); code == 0 || !strings.Contains(said, "go on? [y/N]") || m.picture() != was {
+		if said, code := m.install(answer, "--join", m.token()); code == 0 || !strings.Contains(said, "continue? [y/N]") || m.picture() != was {
 			t.Errorf("answer %q: exit code %d:\n%s", answer, code, said)
 		}
 	}
@@ -285,7 +285,7 @@ func TestSettingsAreChangedWhenAskedForAndComeBack(t *testing.T) {
 	if f.Sleep != 0 || f.Wired != 59392 || !slices.Equal(f.Allowed, []string{m.at("usr/local/metalfleet/versions/v1.0.0/agent")}) {
 		t.Errorf("sleep %d, limit %d, allowed %q", f.Sleep, f.Wired, f.Allowed)
 	}
-	for _, words := range []string{"from 50000 to 59392", "it is 10", "application firewall pass"} {
+	for _, words := range []string{"from 50000 to 59392", "currently 10", "in the application firewall"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("it does not say %q:\n%s", words, said)
 		}
@@ -382,7 +382,7 @@ func fails(t *testing.T, m *played, args func(*played) []string, n int) {
 	line, was := args(m), m.picture()
 	m.change(func(f *facts) { f.FailAt = f.Changes + n })
 	said, code := m.install("", line...)
-	if strings.Contains(said, "could not take back") {
+	if strings.Contains(said, "could not undo") {
 		t.Errorf("not taken back:\n%s", said)
 	}
 	if code == 0 {
@@ -396,7 +396,7 @@ func fails(t *testing.T, m *played, args func(*played) []string, n int) {
 		t.Errorf("the Mac had joined, and its identity is gone:\n%s", said)
 	}
 	if isFirst && err == nil {
-		if !strings.Contains(said, "has joined, and stays so") || m.facts().Records["/Users/_metalfleet"] == nil {
+		if !strings.Contains(said, "has already joined the fleet") || m.facts().Records["/Users/_metalfleet"] == nil {
 			t.Errorf("the Mac has joined, and it is not said or its account is gone:\n%s", said)
 		}
 		m.must(os.RemoveAll(m.at(state)))
@@ -427,7 +427,7 @@ func TestACopyThatDiffersIsNotUsed(t *testing.T) {
 	cp, err := exec.LookPath("cp")
 	m.must(err)
 	m.write(filepath.Join(m.bin(), "cp"), "#!/bin/sh\n"+cp+" \"$@\" || exit 1\ncase $1,$2 in */mlx.metallib,*/.new/) printf k >\"$2/mlx.metallib\" ;; esac\n", 0o755)
-	if said, code := m.install("", "--yes", "--join", m.token()); code == 0 || !strings.Contains(said, "differs from the archive") || m.picture() != was {
+	if said, code := m.install("", "--yes", "--join", m.token()); code == 0 || !strings.Contains(said, "differ from the archive") || m.picture() != was {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
 }
@@ -435,12 +435,12 @@ func TestACopyThatDiffersIsNotUsed(t *testing.T) {
 func TestADaemonThatKeepsDyingIsUndone(t *testing.T) {
 	m := joined(t)
 	m.pack("v1.1.0")
-	m.write(m.at("Library/Logs/metalfleet/agent.log"), "agent: --advertise: \"x\" is no port\n", 0o640)
+	m.write(m.at("Library/Logs/metalfleet/agent.log"), "agent: --advertise: \"x\" is not a valid port\n", 0o640)
 	was := m.picture()
 	m.change(func(f *facts) { f.AgentDies = true })
 	said, code := m.install("", "--yes")
 	m.change(func(f *facts) { f.AgentDies = false })
-	if code == 0 || !strings.Contains(said, "does not keep running") || !strings.Contains(said, "is no port") || m.picture() != was {
+	if code == 0 || !strings.Contains(said, "does not keep running") || !strings.Contains(said, "is not a valid port") || m.picture() != was {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
 }
@@ -460,7 +460,7 @@ func TestUninstallLeavesWhatIsTheUsersUnlessToldOtherwise(t *testing.T) {
 			t.Errorf("%s is still there", path)
 		}
 	}
-	if m.facts().Daemons[label] != nil || m.read(state+"/weights/file") != "weights" || m.read(state+"/account.json") != secret || !strings.Contains(said, "stays: /usr/local/var/metalfleet") {
+	if m.facts().Daemons[label] != nil || m.read(state+"/weights/file") != "weights" || m.read(state+"/account.json") != secret || !strings.Contains(said, "keeping /usr/local/var/metalfleet") {
 		t.Errorf("daemons %v:\n%s", m.facts().Daemons, said)
 	}
 	m.mustInstall() // with what stayed
@@ -471,7 +471,7 @@ func TestUninstallLeavesWhatIsTheUsersUnlessToldOtherwise(t *testing.T) {
 	if is := m.picture(); is != empty {
 		t.Errorf("left:\n%s\nwas\n%s", is, empty)
 	}
-	if said := m.mustInstall("--uninstall", "--purge"); !strings.Contains(said, "nothing to take away") {
+	if said := m.mustInstall("--uninstall", "--purge"); !strings.Contains(said, "nothing to remove") {
 		t.Errorf("again:\n%s", said)
 	}
 }
@@ -499,7 +499,7 @@ func TestUninstallEndsEnginesAndAsksThemFirst(t *testing.T) {
 	m.must(os.Remove(filepath.Join(m.bin(), "sleep"))) // they need some time
 	m.write(filepath.Join(m.bin(), "sleep"), "#!/bin/sh\nexec /bin/sleep 0.02\n", 0o755)
 	said := m.mustInstall("--uninstall")
-	if !strings.Contains(said, "end the engines that run here (2)") || alive(engines[0].Process.Pid) || alive(engines[1].Process.Pid) {
+	if !strings.Contains(said, "stop the running engines (2)") || alive(engines[0].Process.Pid) || alive(engines[1].Process.Pid) {
 		t.Errorf("engines live on:\n%s", said)
 	}
 	b, err := os.ReadFile(notes)

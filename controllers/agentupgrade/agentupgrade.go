@@ -90,7 +90,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			if err := r.order(ctx, mac.DeepCopy(), wish); err != nil {
 				return reconcile.Result{}, err
 			}
-			ctrl.LoggerFrom(ctx).Info("Mac is to upgrade its agent", "MacNode", mac.Name, "version", wish.Version, "attempt", wish.Attempt)
+			ctrl.LoggerFrom(ctx).Info("Agent upgrade starts", "MacNode", mac.Name, "version", wish.Version, "attempt", wish.Attempt)
 		}
 		if err := r.judge(ctx, mac, wish); err != nil {
 			return reconcile.Result{}, err
@@ -111,7 +111,7 @@ func (r *Reconciler) wish(ctx context.Context) (*turn.Wish, error) {
 	}
 	w, err := turn.Read(&cm)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "The wished agent cannot be read; no Mac is upgraded")
+		ctrl.LoggerFrom(ctx).Error(err, "Invalid agent version in the ConfigMap; no Mac is upgraded")
 		return nil, nil
 	}
 	return w, nil

@@ -259,7 +259,7 @@ func (r *Reconciler) tell(ctx context.Context, d *v1alpha1.ModelDeployment, from
 		InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelDeployment",
 			Namespace: d.Namespace, Name: d.Name, UID: d.UID},
 		Type: corev1.EventTypeNormal, Reason: "Scaled",
-		Message:        fmt.Sprintf("from %d to %d replicas (%s): %s", from, to.DesiredReplicas, to.Reason, to.Message),
+		Message:        fmt.Sprintf("scaled from %d to %d replicas (%s): %s", from, to.DesiredReplicas, to.Reason, to.Message),
 		Source:         corev1.EventSource{Component: "metalfleet-operator"},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 	}

@@ -69,7 +69,7 @@ func node(mac *v1alpha1.MacNode) *corev1.Node {
 // Of says whether a Mac satisfies the placement, or what it lacks.
 func (e *Eligibility) Of(mac *v1alpha1.MacNode) (rejection string, ok bool) {
 	if e.err != nil {
-		return "not told apart: the affinity cannot be read: " + e.err.Error(), false
+		return "not checked, because the affinity is invalid: " + e.err.Error(), false
 	}
 	for k, v := range e.spec.NodeSelector {
 		if got, has := mac.Labels[k]; !has || got != v {

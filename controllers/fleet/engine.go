@@ -58,7 +58,7 @@ func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *
 	m := spec.Model
 	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record}
 	if err := record.Facts.Validate(); err != nil {
-		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; without it the memory cannot be computed, use a file whose header states it"}
+		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; the memory requirement cannot be computed without it, use a file whose header contains it"}
 	}
 	trained := record.Facts.ContextTokens
 	if t := spec.Context.Tokens; t > trained {
@@ -69,7 +69,7 @@ func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *
 	if spec.Cache.SSD != nil {
 		if task := record.Facts.TaskOf(); task != model.Generate {
 			return e, &Refusal{v1alpha1.ReasonCacheUseless, fmt.Sprintf(
-				"cache.ssd is for models that write text, which this one does not (task %s): it remembers no prompts; leave cache.ssd out", task)}
+				"cache.ssd is only valid for models that generate text, but the task of this model is %s; remove cache.ssd", task)}
 		}
 		queue, err := footprint.CacheQueue(record.Facts)
 		if err != nil {
@@ -86,7 +86,7 @@ func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *
 	}
 	if e.LimitBytes > 0 && e.LimitBytes < need {
 		return e, &Refusal{v1alpha1.ReasonLimitTooSmall, fmt.Sprintf(
-			"memory.limit is %d bytes (%s), but the model with this context needs an estimated %d bytes (%s); raise memory.limit, lower context.cacheTokens, or leave memory.limit out",
+			"memory.limit is %d bytes (%s), but the model with this context needs an estimated %d bytes (%s); raise memory.limit, lower context.cacheTokens, or remove memory.limit",
 			e.LimitBytes, v1alpha1.FormatBytes(e.LimitBytes), need, v1alpha1.FormatBytes(need))}
 	}
 	return e, nil

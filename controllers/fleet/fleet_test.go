@@ -92,14 +92,14 @@ func TestInspect(t *testing.T) {
 		digest          string
 		reason, message string
 	}{
-		"no Mac":                      {nil, "", v1alpha1.ReasonNoMacs, "no Mac"},
+		"no Mac":                      {nil, "", v1alpha1.ReasonNoMacs, "no ready Mac"},
 		"only a silent Mac":           {[]v1alpha1.MacNode{ready("a", silent)}, "", v1alpha1.ReasonNoMacs, ""},
 		"nobody answered yet":         {[]v1alpha1.MacNode{ready("a"), ready("b")}, "", v1alpha1.ReasonInspecting, "waiting for a, b"},
 		"one found it":                {[]v1alpha1.MacNode{ready("a"), ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, record.Digest, "", ""},
 		"the first by name is taken":  {[]v1alpha1.MacNode{ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &other)), ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, record.Digest, "", ""},
 		"one failed, one still looks": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b", reports(d, v1alpha1.InspectionRunning, "", "", nil))}, "", v1alpha1.ReasonInspecting, "waiting for b"},
 		"all failed, the one that says most": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)),
-			ready("b", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonInvalidModel, "cut off", nil))}, "", v1alpha1.ReasonInvalidModel, "b: cut off (1 more"},
+			ready("b", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonInvalidModel, "cut off", nil))}, "", v1alpha1.ReasonInvalidModel, "b: cut off (the inspection failed on 2 Macs"},
 		"an unknown reason has a name":        {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, "Whatever", "x", nil))}, "", v1alpha1.ReasonInspectionFailed, "a: x"},
 		"a record that does not hold is none": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &forged))}, "", v1alpha1.ReasonInvalidModel, "does not match"},
 		"resolved without a record is none":   {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", nil))}, "", v1alpha1.ReasonInvalidModel, "no model record"},

@@ -98,18 +98,18 @@ func Credential(s *corev1.Secret, source string) ([]byte, *Refusal) {
 		return login(s, source)
 	}
 	if s.Type != corev1.SecretTypeOpaque && s.Type != "" {
-		return invalid(s, "is of type %s; what a model is read with lies in one of type %s: %s", s.Type, corev1.SecretTypeOpaque, makeSecret(s.Namespace, s.Name, source))
+		return invalid(s, "is of type %s; credentials for a model source need type %s: %s", s.Type, corev1.SecretTypeOpaque, makeSecret(s.Namespace, s.Name, source))
 	}
 	if strings.HasPrefix(source, BucketScheme) {
 		return accessKey(s, source)
 	}
 	raw, ok := s.Data[tokenKey]
 	if !ok {
-		return invalid(s, "has no key %q; put the hub token there: %s", tokenKey, makeSecret(s.Namespace, s.Name, source))
+		return invalid(s, "has no key %q; store the Hugging Face token there: %s", tokenKey, makeSecret(s.Namespace, s.Name, source))
 	}
 	token, ok := oneLine(raw, maxTokenBytes)
 	if !ok || strings.Contains(token, ":") {
-		return invalid(s, "holds no token under key %q: want one line of at most %d printable characters without blanks and colons", tokenKey, maxTokenBytes)
+		return invalid(s, "contains no valid token under key %q: want one line of at most %d printable characters without spaces and colons", tokenKey, maxTokenBytes)
 	}
 	return []byte(token), nil
 }
@@ -124,11 +124,11 @@ func accessKey(s *corev1.Secret, source string) ([]byte, *Refusal) {
 			break
 		}
 		if !ok {
-			return invalid(s, "has no key %q, and the source is in a bucket; put the access key there: %s", key, makeSecret(s.Namespace, s.Name, source))
+			return invalid(s, "has no key %q, which an s3:// source needs; store the access key there: %s", key, makeSecret(s.Namespace, s.Name, source))
 		}
 		part, ok := oneLine(raw, maxKeyBytes)
 		if !ok {
-			return invalid(s, "holds under key %q no part of an access key: want one line of at most %d printable characters without blanks", key, maxKeyBytes)
+			return invalid(s, "contains no valid access key under key %q: want one line of at most %d printable characters without spaces", key, maxKeyBytes)
 		}
 		if i > 0 {
 			out += ":"
@@ -160,7 +160,7 @@ func CredentialKind(source string) string {
 func login(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	host := registryOf(source)
 	if s.Type != corev1.SecretTypeDockerConfigJson {
-		return invalid(s, "is of type %q; the login of a registry lies in one of type %s: %s", s.Type, corev1.SecretTypeDockerConfigJson, makeSecret(s.Namespace, s.Name, source))
+		return invalid(s, "is of type %q; credentials for a registry need type %s: %s", s.Type, corev1.SecretTypeDockerConfigJson, makeSecret(s.Namespace, s.Name, source))
 	}
 	var config struct {
 		Auths map[string]struct {
@@ -170,7 +170,7 @@ func login(s *corev1.Secret, source string) ([]byte, *Refusal) {
 		} `json:"auths"`
 	}
 	if err := json.Unmarshal(s.Data[corev1.DockerConfigJsonKey], &config); err != nil {
-		return invalid(s, "holds no JSON under key %q; make it anew: %s", corev1.DockerConfigJsonKey, makeSecret(s.Namespace, s.Name, source))
+		return invalid(s, "contains no valid JSON under key %q; create it again: %s", corev1.DockerConfigJsonKey, makeSecret(s.Namespace, s.Name, source))
 	}
 	for _, key := range []string{host, "https://" + host, "https://" + host + "/v1/", "https://" + host + "/v2/", "https://index." + host + "/v1/"} {
 		auth, ok := config.Auths[key]
@@ -183,11 +183,11 @@ func login(s *corev1.Secret, source string) ([]byte, *Refusal) {
 		name, ok := oneLine([]byte(auth.Username), maxKeyBytes)
 		password, also := oneLine([]byte(auth.Password), maxKeyBytes)
 		if !ok || !also {
-			return invalid(s, "holds for registry %s no name and password of one line each; make it anew: %s", host, makeSecret(s.Namespace, s.Name, source))
+			return invalid(s, "contains no valid name and password for registry %s; create it again: %s", host, makeSecret(s.Namespace, s.Name, source))
 		}
 		return []byte(v1alpha1.CredentialOCI + url.QueryEscape(name) + ":" + url.QueryEscape(password)), nil
 	}
-	return invalid(s, "holds no login of registry %s; add it: %s", host, makeSecret(s.Namespace, s.Name, source))
+	return invalid(s, "contains no login for registry %s; add it: %s", host, makeSecret(s.Namespace, s.Name, source))
 }
 
 // oneLine takes one line of printable characters without blanks.
@@ -204,13 +204,13 @@ func invalid(s *corev1.Secret, format string, args ...any) ([]byte, *Refusal) {
 // NoSecret is the refusal for a Secret that is not there.
 func NoSecret(namespace, name, source string) *Refusal {
 	return &Refusal{v1alpha1.ReasonSecretNotFound,
-		fmt.Sprintf("there is no Secret %s/%s, which model.secretRef names; make it: %s", namespace, name, makeSecret(namespace, name, source))}
+		fmt.Sprintf("Secret %s/%s, which model.secretRef names, does not exist; create it: %s", namespace, name, makeSecret(namespace, name, source))}
 }
 
 // UnreadableSecret is the refusal for a Secret that the operator may not read.
 func UnreadableSecret(namespace, name string) *Refusal {
 	return &Refusal{v1alpha1.ReasonSecretForbidden,
-		fmt.Sprintf("the operator may not read Secret %s/%s, which model.secretRef names; let its ServiceAccount get Secrets there (config/rbac/role.yaml, or a Role in that namespace)", namespace, name)}
+		fmt.Sprintf("the operator is not allowed to read Secret %s/%s, which model.secretRef names; allow its ServiceAccount to get Secrets there (config/rbac/role.yaml, or a Role in that namespace)", namespace, name)}
 }
 
 func makeSecret(namespace, name, source string) string {

@@ -130,12 +130,12 @@ func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 	}
 	switch {
 	case len(waiting) > 0:
-		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(waiting) + " to look at " + d.Spec.Model.Source}}
+		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(waiting) + " to inspect " + d.Spec.Model.Source}}
 	case len(failures) > 0:
 		return Finding{Refusal: worst(failures)}
 	default:
 		return Finding{Waiting: Refusal{v1alpha1.ReasonNoMacs,
-			"no Mac that is ready and satisfies spec.placement can look at the source; `kubectl get mac` shows the Macs"}}
+			"no ready Mac that matches spec.placement can inspect the source; `kubectl get mac` lists the Macs"}}
 	}
 }
 
@@ -148,7 +148,7 @@ type macFailure struct {
 func recordOf(r *v1alpha1.InspectionStatus) (*model.Record, *Refusal) {
 	if r.State == v1alpha1.InspectionResolved {
 		if r.Model == nil {
-			return nil, &Refusal{v1alpha1.ReasonInvalidModel, "the report holds no model record"}
+			return nil, &Refusal{v1alpha1.ReasonInvalidModel, "the report contains no model record"}
 		}
 		if err := r.Model.Validate(); err != nil {
 			return nil, &Refusal{v1alpha1.ReasonInvalidModel, err.Error()}
@@ -184,9 +184,9 @@ func worst(failures []macFailure) *Refusal {
 	f := slices.MaxFunc(failures, func(a, b macFailure) int {
 		return cmp.Or(cmp.Compare(severity(a.Reason), severity(b.Reason)), cmp.Compare(b.mac, a.mac))
 	})
-	message := fmt.Sprintf("%s: %s", f.mac, cmp.Or(f.Message, "no sentence was given"))
+	message := fmt.Sprintf("%s: %s", f.mac, cmp.Or(f.Message, "no message"))
 	if n := len(failures) - 1; n > 0 {
-		message += fmt.Sprintf(" (%d more of the Macs that were asked failed as well)", n)
+		message += fmt.Sprintf(" (the inspection failed on %d Macs in total)", n+1)
 	}
 	return &Refusal{f.Reason, message}
 }

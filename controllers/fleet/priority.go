@@ -18,7 +18,7 @@ func PriorityOf(spec *v1alpha1.ModelDeploymentSpec, class *schedulingv1.Priority
 		return v1alpha1.Priority{}, nil
 	case class == nil:
 		return v1alpha1.Priority{}, &Refusal{v1alpha1.ReasonPriorityClassNotFound,
-			"there is no PriorityClass " + spec.PriorityClassName + "; `kubectl get priorityclass` lists those that there are"}
+			"PriorityClass " + spec.PriorityClassName + " does not exist; `kubectl get priorityclass` lists the existing ones"}
 	}
 	p := v1alpha1.Priority{ClassName: class.Name, Value: class.Value}
 	if ptr.Deref(class.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {

@@ -40,7 +40,7 @@ const keyCA = "ca.crt"
 
 // errNoAuthority says that a Secret holds no usable authority. It is never
 // overwritten: every Mac and gateway trusts what was in it.
-var errNoAuthority = errors.New("holds no usable certificate authority; restore it from a backup, or delete it to make a new one, which every Mac and gateway then has to learn")
+var errNoAuthority = errors.New("contains no usable certificate authority; restore it from a backup, or delete it to create a new one, which all Macs and gateways must then learn")
 
 // root is a self-signed certificate with its key.
 type root struct {
@@ -124,7 +124,7 @@ func (a *authority) issue(l leaf, now, until time.Time) (map[string][]byte, erro
 // root leaves the trusted ones by that word.
 func (a *authority) signLeaf(t *x509.Certificate, key crypto.PublicKey) ([]byte, error) {
 	if t.NotAfter.After(a.state.IssuedUntil) {
-		return nil, fmt.Errorf("sign certificate of %s: it would end at %s, and the authority's Secret says that none ends after %s", t.Subject.CommonName, t.NotAfter, a.state.IssuedUntil)
+		return nil, fmt.Errorf("sign certificate of %s: it would expire at %s, but the authority's Secret allows no expiry after %s", t.Subject.CommonName, t.NotAfter, a.state.IssuedUntil)
 	}
 	return sign(t, a.cert, key, a.key)
 }
@@ -214,7 +214,7 @@ func parsePair(data map[string][]byte, certName, keyName string) (*x509.Certific
 	}
 	block, _ := pem.Decode(data[keyName])
 	if block == nil {
-		return nil, nil, fmt.Errorf("%s is no PEM block", keyName)
+		return nil, nil, fmt.Errorf("%s is not a PEM block", keyName)
 	}
 	any, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {

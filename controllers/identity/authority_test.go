@@ -106,21 +106,21 @@ func TestADamagedAuthorityIsNotReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, data := range map[string]map[string][]byte{
-		"tls.crt is not one PEM block (it is empty)":           nil,
-		"tls.key is no PEM block":                              without(good(), corev1.TLSPrivateKeyKey),
-		"not a CA's":                                           leafData,
-		"tls.key does not belong to tls.crt":                   with(good(), corev1.TLSPrivateKeyKey, good()[corev1.TLSPrivateKeyKey]),
-		"next.crt is not one PEM block (cut off)":              with(good(), keyNext, good()[keyNext][:100]),
-		"next.key is no PEM block":                             without(good(), keyNextKey),
-		"next.key does not belong to next.crt":                 with(good(), keyNextKey, good()[keyNextKey]),
-		"spread-since without next.crt":                        without(without(good(), keyNext), keyNextKey),
-		"spread-since is no time":                              with(good(), keySpreadSince, []byte("yesterday")),
-		"the same root twice":                                  sameTwice(good()),
-		"issued-until is no time":                              with(good(), keyIssuedUntil, nil),
-		"old.crt is not one PEM block (there is none)":         without(retiring(), keyOld),
-		"old.crt is not one PEM block (two of them)":           with(retiring(), keyOld, append(retiring()[keyOld], retiring()[keyOld]...)),
-		"old.crt without old-until":                            without(retiring(), keyOldUntil),
-		"next.crt and old.crt; there is one rotation at a tim": both(good(), retiring()),
+		"tls.crt is not one PEM block (it is empty)":                    nil,
+		"tls.key is not a PEM block":                                    without(good(), corev1.TLSPrivateKeyKey),
+		"not a CA's":                                                    leafData,
+		"tls.key does not belong to tls.crt":                            with(good(), corev1.TLSPrivateKeyKey, good()[corev1.TLSPrivateKeyKey]),
+		"next.crt is not one PEM block (cut off)":                       with(good(), keyNext, good()[keyNext][:100]),
+		"next.key is not a PEM block":                                   without(good(), keyNextKey),
+		"next.key does not belong to next.crt":                          with(good(), keyNextKey, good()[keyNextKey]),
+		"spread-since without next.crt":                                 without(without(good(), keyNext), keyNextKey),
+		"spread-since is not a time":                                    with(good(), keySpreadSince, []byte("yesterday")),
+		"the same root twice":                                           sameTwice(good()),
+		"issued-until is not a time":                                    with(good(), keyIssuedUntil, nil),
+		"old.crt is not one PEM block (there is none)":                  without(retiring(), keyOld),
+		"old.crt is not one PEM block (two of them)":                    with(retiring(), keyOld, append(retiring()[keyOld], retiring()[keyOld]...)),
+		"old.crt without old-until":                                     without(retiring(), keyOldUntil),
+		"next.crt and old.crt, but only one rotation can run at a time": both(good(), retiring()),
 	} {
 		want, _, _ := strings.Cut(want, " (")
 		_, err := parseAuthority(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: SecretCA}, Data: data}, now)

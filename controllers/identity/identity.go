@@ -102,7 +102,7 @@ func (i *Issuer) create(ctx context.Context) (*authority, *corev1.Secret, error)
 	if err := i.Client.Create(ctx, made, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 		return nil, nil, fmt.Errorf("create authority: %w", err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Certificate authority made", "Secret", i.key())
+	ctrl.LoggerFrom(ctx).Info("Certificate authority created", "Secret", i.key())
 	ca, err := parseAuthority(made, i.Clock.Now())
 	return ca, made, err
 }
@@ -136,7 +136,7 @@ func (i *Issuer) signer(ctx context.Context, now time.Time, life time.Duration) 
 	s = s.DeepCopy()
 	s.Data[keyIssuedUntil] = stamp(most)
 	if err := i.Client.Update(ctx, s, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-		return nil, until, fmt.Errorf("write when the authority's certificates end: %w", err)
+		return nil, until, fmt.Errorf("write the latest expiry of certificates: %w", err)
 	}
 	ca, err = parseAuthority(s, now)
 	return ca, until, err
@@ -219,7 +219,7 @@ func (i *Issuer) tell(ctx context.Context, mac string) error {
 		err = i.Client.Update(ctx, &have, client.FieldOwner(v1alpha1.ManagerOperator))
 	}
 	if err != nil {
-		return fmt.Errorf("tell Mac %s the authority: %w", mac, err)
+		return fmt.Errorf("write the authority to the Secret of Mac %s: %w", mac, err)
 	}
 	return nil
 }

@@ -98,13 +98,13 @@ func judgeRequester(p petition) *refusal {
 	spec := p.request.Spec
 	switch {
 	case !p.known:
-		return &refusal{join.ReasonNotAMac, fmt.Sprintf("%s is no account of a Mac", spec.Username)}
+		return &refusal{join.ReasonNotAMac, fmt.Sprintf("%s is not the account of a Mac", spec.Username)}
 	case p.request.Name != join.RequestName(p.from.account):
-		return &refusal{join.ReasonWrongName, fmt.Sprintf("account %s may make the request %s alone", p.from.account, join.RequestName(p.from.account))}
+		return &refusal{join.ReasonWrongName, fmt.Sprintf("account %s may create only the request %s", p.from.account, join.RequestName(p.from.account))}
 	case p.mac == nil || !p.mac.DeletionTimestamp.IsZero():
-		return &refusal{join.ReasonNoMac, fmt.Sprintf("there is no MacNode %s; make one, and a join token for it", p.from.mac)}
+		return &refusal{join.ReasonNoMac, fmt.Sprintf("MacNode %s does not exist; create it with `kubectl metalfleet join-token`", p.from.mac)}
 	case p.account == nil || types.UID(spec.UID) != p.account.UID:
-		return &refusal{join.ReasonOldAccount, fmt.Sprintf("account %s was deleted since, with its MacNode; this Mac has to join again", p.from.account)}
+		return &refusal{join.ReasonOldAccount, fmt.Sprintf("account %s has been deleted with its MacNode; this Mac must join again", p.from.account)}
 	}
 	return nil
 }
@@ -113,12 +113,12 @@ func judgeRequester(p petition) *refusal {
 func judgeToken(p petition) *refusal {
 	switch {
 	case p.anchor == nil:
-		return &refusal{join.ReasonTokenUsed, "the join token was used or burned; make a new one"}
+		return &refusal{join.ReasonTokenUsed, "the join token was used or revoked; create a new one"}
 	case !slices.Equal([]string(p.request.Spec.Extra[credentialID]), []string{string(p.anchor.Data[join.KeyCredential])}):
-		return &refusal{join.ReasonTokenReplaced, "a newer join token was made for this Mac; use that one, or make another"}
+		return &refusal{join.ReasonTokenReplaced, "a newer join token was created for this Mac; use that one, or create another"}
 	}
 	if by := p.anchor.Data[join.KeyRequest]; len(by) > 0 && string(by) != string(p.request.UID) {
-		return &refusal{join.ReasonTokenUsed, "the join token was used by another request; if that was not this Mac, delete the MacNode and begin again"}
+		return &refusal{join.ReasonTokenUsed, "the join token was used by another request; if that was not this Mac, delete the MacNode and start again"}
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (r *Macs) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 func (r *Macs) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	var macs v1alpha1.MacNodeList
 	if err := r.Client.List(ctx, &macs); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Macs are told of the authority's roots later")
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs; they receive the roots of the authority later")
 		return nil
 	}
 	out := make([]reconcile.Request, len(macs.Items))
@@ -125,7 +125,7 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 func (r *Macs) letIn(ctx context.Context, mac string) error {
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Issuer.Namespace, Name: join.Account(mac)}, &corev1.Secret{})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("look for a join token of Mac %s: %w", mac, err)
+		return fmt.Errorf("read the join token of Mac %s: %w", mac, err)
 	}
 	for _, o := range r.joinRights(mac) {
 		if err == nil {

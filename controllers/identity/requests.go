@@ -135,9 +135,9 @@ func (r *Requests) refuse(ctx context.Context, csr *certificatesv1.CertificateSi
 		err = r.Client.SubResource("approval").Update(ctx, csr)
 	}
 	if err != nil {
-		return fmt.Errorf("refuse request %s: %w", csr.Name, err)
+		return fmt.Errorf("reject request %s: %w", csr.Name, err)
 	}
-	log.Info("Certificate refused", "reason", no.reason, "message", no.message)
+	log.Info("Certificate request rejected", "reason", no.reason, "message", no.message)
 	return nil
 }
 
@@ -151,7 +151,7 @@ func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) 
 	}
 	csr := p.request
 	if !has(csr, certificatesv1.CertificateApproved) {
-		r.setCondition(csr, certificatesv1.CertificateApproved, join.ReasonIssued, "asked for by the account of Mac "+p.from.mac)
+		r.setCondition(csr, certificatesv1.CertificateApproved, join.ReasonIssued, "requested by the account of Mac "+p.from.mac)
 		if err := r.Client.SubResource("approval").Update(ctx, csr); err != nil {
 			return fmt.Errorf("approve request %s: %w", csr.Name, err)
 		}
@@ -252,9 +252,9 @@ func (r *Requests) anchorOf(ctx context.Context, request string) (*corev1.Secret
 func (r *Requests) burn(ctx context.Context, anchor *corev1.Secret) error {
 	err := r.Client.Delete(ctx, anchor, client.Preconditions{UID: &anchor.UID})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a newer one is none of ours
-		return fmt.Errorf("burn join token %s: %w", anchor.Name, err)
+		return fmt.Errorf("revoke join token %s: %w", anchor.Name, err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Join token burned", "Secret", client.ObjectKeyFromObject(anchor))
+	ctrl.LoggerFrom(ctx).Info("Join token revoked", "Secret", client.ObjectKeyFromObject(anchor))
 	return nil
 }
 

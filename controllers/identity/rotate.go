@@ -169,7 +169,7 @@ func (r *Rotation) step(ctx context.Context, ca *authority, s *corev1.Secret, d 
 		return fmt.Errorf("write step %s of the rotation: %w", d.Step, err)
 	}
 	reason, message := describe(d, next)
-	ctrl.LoggerFrom(ctx).Info("Authority rotates", "step", d.Step, "stage", stage, "why", d.Why, "root", next.state.Signing.Fingerprint)
+	ctrl.LoggerFrom(ctx).Info("Rotation of the authority advances", "step", d.Step, "stage", stage, "why", d.Why, "root", next.state.Signing.Fingerprint)
 	r.tell(ctx, s, reason, message, now)
 	return nil
 }
@@ -179,15 +179,15 @@ func describe(d rotation.Decision, next *authority) (reason, message string) {
 	short := func(r rotation.Root) string { return r.Fingerprint[:16] }
 	switch d.Step {
 	case rotation.Begin:
-		return EventRotationBegun, fmt.Sprintf("root %s is made and published beside %s, which goes on signing: %s", short(*next.state.Next), short(next.state.Signing), d.Why)
+		return EventRotationBegun, fmt.Sprintf("root %s is created and published alongside %s, which continues to sign: %s", short(*next.state.Next), short(next.state.Signing), d.Why)
 	case rotation.Spread:
-		return EventRotationSpread, fmt.Sprintf("root %s is published; gateways read it, and Macs that live confirm it", short(*next.state.Next))
+		return EventRotationSpread, fmt.Sprintf("root %s is published; waiting for gateways to read it and for live Macs to confirm it", short(*next.state.Next))
 	case rotation.Respread:
-		return EventRotationRespread, "gateways are told again: " + d.Why
+		return EventRotationRespread, "publishing the roots to gateways again: " + d.Why
 	case rotation.Sign:
-		return EventRootSigns, fmt.Sprintf("root %s signs from now on: %s; root %s is trusted until %s", short(next.state.Signing), d.Why, short(*next.state.Old), stamp(next.state.OldUntil))
+		return EventRootSigns, fmt.Sprintf("root %s now signs certificates: %s; root %s is trusted until %s", short(next.state.Signing), d.Why, short(*next.state.Old), stamp(next.state.OldUntil))
 	}
-	return EventRotationEnded, fmt.Sprintf("root %s is the only one that is trusted: %s", short(next.state.Signing), d.Why)
+	return EventRotationEnded, fmt.Sprintf("root %s is the only trusted root: %s", short(next.state.Signing), d.Why)
 }
 
 func annotate(s *corev1.Secret, sentence string) {
@@ -205,7 +205,7 @@ func (r *Rotation) say(ctx context.Context, s *corev1.Secret, sentence string) e
 	s = s.DeepCopy()
 	annotate(s, sentence)
 	if err := r.Client.Update(ctx, s, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-		return fmt.Errorf("write what the rotation waits for: %w", err)
+		return fmt.Errorf("write the state of the rotation: %w", err)
 	}
 	return nil
 }
@@ -227,6 +227,6 @@ func (r *Rotation) tell(ctx context.Context, s *corev1.Secret, reason, message s
 	}
 	err := r.Client.Create(ctx, e, client.DisableReadYourWritesConsistency)
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		ctrl.LoggerFrom(ctx).Error(err, "Event is not posted", "reason", reason)
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot post an Event", "reason", reason)
 	}
 }

@@ -387,7 +387,7 @@ func TestAMacThatLivesAndSaysNothingHoldsTheSwitch(t *testing.T) {
 	if got := d.authority().state.Stage(); got != rotation.Spreading {
 		t.Fatalf("%s without the word of a Mac that lives", got)
 	}
-	if got, want := s.Annotations[AnnotationRotation], "Spreading: Macs that live do not say that they trust the next root: m1"; got != want {
+	if got, want := s.Annotations[AnnotationRotation], "Spreading: these live Macs have not confirmed that they trust the next root: m1"; got != want {
 		t.Errorf("it says %q, want %q", got, want)
 	}
 	d.annotate(AnnotationRotateAtOnce, "now")

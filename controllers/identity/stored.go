@@ -68,7 +68,7 @@ func readAuthority(data map[string][]byte, now time.Time) (*authority, error) {
 		return nil, err
 	}
 	if a.state.Next != nil && a.state.Old != nil {
-		return nil, fmt.Errorf("it holds %s and %s; there is one rotation at a time", keyNext, keyOld)
+		return nil, fmt.Errorf("it contains %s and %s, but only one rotation can run at a time", keyNext, keyOld)
 	}
 	for _, r := range a.trusted {
 		if !r.IsCA {
@@ -82,7 +82,7 @@ func readAuthority(data map[string][]byte, now time.Time) (*authority, error) {
 func (a *authority) readNext(data map[string][]byte) (err error) {
 	if len(data[keyNext])+len(data[keyNextKey]) == 0 {
 		if len(data[keySpreadSince]) > 0 {
-			return fmt.Errorf("it holds %s without %s", keySpreadSince, keyNext)
+			return fmt.Errorf("it contains %s without %s", keySpreadSince, keyNext)
 		}
 		return nil
 	}
@@ -110,14 +110,14 @@ func (a *authority) readOld(data map[string][]byte) error {
 	a.state.Old = &old
 	a.trusted, a.bundle = slices.Insert(a.trusted, 0, cert), append(certificatePEM(cert.Raw), a.bundle...)
 	if a.state.OldUntil, err = timeIn(data, keyOldUntil); err == nil && a.state.OldUntil.IsZero() {
-		err = fmt.Errorf("it holds %s without %s", keyOld, keyOldUntil)
+		err = fmt.Errorf("it contains %s without %s", keyOld, keyOldUntil)
 	}
 	return errors.Join(err, a.distinct(old))
 }
 
 func (a *authority) distinct(other rotation.Root) error {
 	if other.Fingerprint == a.state.Signing.Fingerprint {
-		return errors.New("it holds the same root twice")
+		return errors.New("it contains the same root twice")
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func timeIn(data map[string][]byte, key string) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, string(data[key]))
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s is no time: %w", key, err)
+		return time.Time{}, fmt.Errorf("%s is not a time: %w", key, err)
 	}
 	return t, nil
 }
@@ -175,7 +175,7 @@ func (a *authority) apply(data map[string][]byte, d rotation.Decision, w rotatio
 			delete(data, key)
 		}
 	default:
-		return fmt.Errorf("no step %q", d.Step)
+		return fmt.Errorf("unknown step %q", d.Step)
 	}
 	return nil
 }

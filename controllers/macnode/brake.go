@@ -80,13 +80,13 @@ func back(before *metav1.Condition, p Pulse, age time.Duration, now time.Time) b
 func (s Sight) Judge(b Brake) status.Condition {
 	c := Judge(s.Before, s.Pulse)
 	if s.Leaving != "" && c.Reason != v1alpha1.ReasonNeverHeardFrom {
-		return status.False(v1alpha1.ConditionReady, v1alpha1.ReasonMacGone, s.Leaving+"; its replicas are made elsewhere at once")
+		return status.False(v1alpha1.ConditionReady, v1alpha1.ReasonMacGone, s.Leaving+"; its replicas are recreated on other Macs at once")
 	}
 	if c.Reason != v1alpha1.ReasonMacGone || s.gone() || s.Announced || s.Lost || !b.Holds() {
 		return c
 	}
 	return status.Unknown(v1alpha1.ConditionReady, v1alpha1.ReasonBrakeHeld, fmt.Sprintf(
-		"%d of %d Macs fell silent within %.0f s: nothing is moved until half of the fleet is heard again for as long; look at the network first. Of a Mac that is really lost say `kubectl annotate mac NAME %s=true`, or delete it",
+		"%d of %d Macs stopped reporting within %.0f s, so no replica is moved until half of the fleet has reported for as long; check the network first. Mark a Mac that is really lost with `kubectl annotate mac NAME %s=true`, or delete it",
 		b.Silent, b.Fleet, brakeWindow.Seconds(), v1alpha1.AnnotationLost))
 }
 

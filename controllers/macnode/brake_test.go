@@ -114,7 +114,7 @@ func TestTheBrakeKeepsAMacFromBeingGone(t *testing.T) {
 		if c.Reason != tc.want {
 			t.Errorf("%s: %s, want %s", name, c.Reason, tc.want)
 		}
-		if c.Reason == v1alpha1.ReasonBrakeHeld && (c.Status != metav1.ConditionUnknown || !strings.Contains(c.Message, "3 of 4 Macs fell silent within 60 s") || !strings.Contains(c.Message, "metalfleet.dev/lost=true")) {
+		if c.Reason == v1alpha1.ReasonBrakeHeld && (c.Status != metav1.ConditionUnknown || !strings.Contains(c.Message, "3 of 4 Macs stopped reporting within 60 s") || !strings.Contains(c.Message, "metalfleet.dev/lost=true")) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}

@@ -209,7 +209,7 @@ func TestUnmeasuredReclaimHasNoFigure(t *testing.T) {
 	r.FreedBytes, r.HostCheck = nil, v1alpha1.HostCheckStranded
 	mac.Status.Reclaims = []v1alpha1.Reclaim{r}
 	for _, e := range eventsOf(t, mac) {
-		if !strings.HasPrefix(e.Message, "freed an unknown number of bytes on m") || !strings.Contains(e.Message, "a reboot brings it back") || e.Type != corev1.EventTypeWarning {
+		if !strings.HasPrefix(e.Message, "freed an unknown number of bytes on m") || !strings.Contains(e.Message, "reboot the Mac to free it") || e.Type != corev1.EventTypeWarning {
 			t.Errorf("%s %q", e.Type, e.Message)
 		}
 	}

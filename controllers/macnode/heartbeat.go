@@ -157,7 +157,7 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 	if status.Equal(before, after) {
 		return nil
 	}
-	ctrl.LoggerFrom(ctx).Info("Mac judged", "MacNode", mac.Name, "reason", next.Reason)
+	ctrl.LoggerFrom(ctx).Info("Condition Ready of a Mac changed", "MacNode", mac.Name, "reason", next.Reason)
 	return status.Apply(ctx, h.Client, status.Document{
 		Object: mac, Manager: v1alpha1.ManagerOperator,
 		Status: map[string][]metav1.Condition{"conditions": after},

@@ -41,10 +41,10 @@ func Judge(before *metav1.Condition, p Pulse) status.Condition {
 		return status.False(is, v1alpha1.ReasonNeverHeardFrom, "the Mac's agent has not joined yet")
 	case p.Silence >= goneAfter || stays(v1alpha1.ReasonMacGone):
 		return status.False(is, v1alpha1.ReasonMacGone,
-			fmt.Sprintf("not heard from for %d s; its replicas are made elsewhere", v1alpha1.MacGoneSeconds))
+			fmt.Sprintf("no heartbeat for %d s; its replicas are recreated on other Macs", v1alpha1.MacGoneSeconds))
 	case p.Silence >= silentAfter || stays(v1alpha1.ReasonMacSilent) || stays(v1alpha1.ReasonBrakeHeld):
 		return status.Unknown(is, v1alpha1.ReasonMacSilent,
-			fmt.Sprintf("not heard from for %d s; its engines may well serve; after %d s its replicas are made elsewhere", v1alpha1.MacSilentSeconds, v1alpha1.MacGoneSeconds))
+			fmt.Sprintf("no heartbeat for %d s; its engines may still serve; after %d s its replicas are recreated on other Macs", v1alpha1.MacSilentSeconds, v1alpha1.MacGoneSeconds))
 	default:
 		return status.True(is, v1alpha1.ReasonHeardFrom, "the Mac's agent renews its Lease")
 	}

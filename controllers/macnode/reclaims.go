@@ -86,7 +86,7 @@ func (r *Reclaims) tell(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1a
 	}
 	if fresh {
 		r.Metrics.Reclaimed(reclaim)
-		ctrl.LoggerFrom(ctx).Info("Engine gone", "MacNode", mac.Name, "reclaim", reclaim.ID, "reason", reclaim.Reason, "freedBytes", ptr.Deref(reclaim.FreedBytes, -1))
+		ctrl.LoggerFrom(ctx).Info("Engine ended", "MacNode", mac.Name, "reclaim", reclaim.ID, "reason", reclaim.Reason, "freedBytes", ptr.Deref(reclaim.FreedBytes, -1))
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func describe(mac string, r *v1alpha1.Reclaim) string {
 		out += "; " + next
 	}
 	if r.HostCheck == v1alpha1.HostCheckStranded {
-		out += "; memory remains on " + mac + " that no process owns: see its condition WiredStranded, a reboot brings it back"
+		out += "; memory on " + mac + " stays in use that no process owns: see its condition WiredStranded, and reboot the Mac to free it"
 	}
 	return out
 }
@@ -125,19 +125,19 @@ func describe(mac string, r *v1alpha1.Reclaim) string {
 func nextStep(reason v1alpha1.ReclaimReason) string {
 	switch reason {
 	case v1alpha1.ReclaimCrashed:
-		return "it is started again after a pause; the last words are in that Mac's STATE/logs"
+		return "it restarts after a back-off; see its log in STATE/logs on that Mac"
 	case v1alpha1.ReclaimLoadFailed:
-		return "the replica's condition Loaded says why"
+		return "see the replica's condition Loaded for the cause"
 	case v1alpha1.ReclaimIdle, v1alpha1.ReclaimMadeRoom, v1alpha1.ReclaimHeadroom:
 		return "the next request loads it again"
 	case v1alpha1.ReclaimSoftPressure, v1alpha1.ReclaimHardPressure:
-		return "the next request loads it again once there is room; the Mac's status.memory says what uses it"
+		return "the next request loads it again once there is room; status.memory of the Mac shows the memory in use"
 	case v1alpha1.ReclaimLoadCancelled:
-		return "it is loaded again once the pressure is gone"
+		return "it is loaded again once the memory pressure has ended"
 	case v1alpha1.ReclaimEmergency:
-		return "see foreignBytes in the Mac's status.memory for what else grew there, or lower spec.memory.ceiling"
+		return "check foreignBytes in status.memory of the Mac for the memory of other processes, or lower spec.memory.ceiling"
 	case v1alpha1.ReclaimOverLimit:
-		return "it used more than its estimate: set memory.limit of its deployment higher, or lower its context"
+		return "it used more memory than estimated: raise memory.limit of its deployment, or lower its context"
 	}
 	return ""
 }

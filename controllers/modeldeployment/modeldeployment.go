@@ -216,7 +216,7 @@ func (r *Reconciler) finish(ctx context.Context, s *scope) error {
 func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
 	of := s.named(b.revision)
 	if of == nil {
-		return nil, fmt.Errorf("revision %s is not there", b.revision)
+		return nil, fmt.Errorf("revision %s does not exist", b.revision)
 	}
 	e := of.engine
 	reserved, err := e.ReservedBytes()

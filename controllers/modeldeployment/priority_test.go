@@ -19,7 +19,7 @@ func TestAPriorityClassIsResolvedOrRefused(t *testing.T) {
 	r.Record = &record
 	r.Deployment.Spec.PriorityClassName = "high"
 	o, err := r.Accept()
-	if err != nil || o.Engine != nil || o.Reason != v1alpha1.ReasonPriorityClassNotFound || !strings.Contains(o.Message, "there is no PriorityClass high") {
+	if err != nil || o.Engine != nil || o.Reason != v1alpha1.ReasonPriorityClassNotFound || !strings.Contains(o.Message, "PriorityClass high does not exist") {
 		t.Fatalf("without the class: %+v, %v", o, err)
 	}
 	// Those that live keep what they were given.

@@ -110,7 +110,7 @@ type Step struct {
 // r.Revisions cannot be fallen back to.
 func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (Step, error) {
 	if o.Engine == nil {
-		return Step{}, fmt.Errorf("rehearse %s/%s: it is not accepted (%s)", r.Deployment.Namespace, r.Deployment.Name, o.Reason)
+		return Step{}, fmt.Errorf("plan %s/%s: the deployment is not accepted (%s)", r.Deployment.Namespace, r.Deployment.Name, o.Reason)
 	}
 	s, err := r.scope()
 	if err != nil {

@@ -44,7 +44,7 @@ func have(words string) v1alpha1.ModelReplica {
 		case "fetches", "away":
 			reason := map[string]string{"fetches": v1alpha1.ReasonPrefetching, "away": v1alpha1.ReasonNoCandidates}[w]
 			r.Spec.PrefetchNodeName = "mac-" + fmt.Sprint(slot)
-			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: reason, Message: "its weights are fetched"})
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: reason, Message: "downloads the weights first"})
 		case "nocandidates":
 			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoCandidates})
 		case "nofetch":

@@ -123,7 +123,7 @@ func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.Rollout
 	}
 	switch {
 	case f.failures >= most:
-		h.Reason, h.Message = v1alpha1.ReasonLoadFailed, "its engine fails"
+		h.Reason, h.Message = v1alpha1.ReasonLoadFailed, "the engine fails"
 		// A Mac that starts it again at once says no more in its conditions what failed.
 		if last := f.failing.Status.LastFailure; last != nil {
 			h.Reason, h.Message = last.Reason, last.Message
@@ -243,17 +243,17 @@ func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
 
 // rolling is the sentence of a rollout for people.
 func rolling(s *scope, next v1alpha1.ModelDeploymentStatus) string {
-	out := fmt.Sprintf("%d of %d replicas have the revision %s and are available", next.UpdatedAvailableReplicas, fleet.Wanted(s.deployment), next.UpdateRevision)
+	out := fmt.Sprintf("%d of %d replicas are updated to revision %s and available", next.UpdatedAvailableReplicas, fleet.Wanted(s.deployment), next.UpdateRevision)
 	switch next.Rollout.State {
 	case v1alpha1.RolloutPrefetching:
-		out += "; there is no room beside the old ones: one after the other will give its own" + s.swapping()
+		out += "; no Mac has room alongside the old replicas: they will be replaced one at a time" + s.swapping()
 	case v1alpha1.RolloutSwapping:
-		out += "; there is no room beside the old ones: one after the other gives its own, and requests wait meanwhile" + s.swapping()
+		out += "; no Mac has room alongside the old replicas: they are replaced one at a time, and requests wait meanwhile" + s.swapping()
 	case v1alpha1.RolloutWaiting:
-		out += "; there is no room beside the old ones: add a Mac, set rollout.withoutRoom to Swap, or raise rollout.maxUnavailable"
+		out += "; no Mac has room alongside the old replicas: add a Mac, set rollout.withoutRoom to Swap, or raise rollout.maxUnavailable"
 	}
 	if e := next.Rollout.ETASeconds; e != nil {
-		out += fmt.Sprintf("; about %d s", *e)
+		out += fmt.Sprintf("; about %d s left", *e)
 	}
 	return out
 }
@@ -277,6 +277,6 @@ func (s *scope) swapping() (out string) {
 // halted is the sentence of a halt, with what may be done.
 func halted(d *v1alpha1.ModelDeployment, next v1alpha1.ModelDeploymentStatus) string {
 	h := next.Rollout.Halt
-	return fmt.Sprintf("revision %s is not rolled out further (%s: %s); revision %s goes on serving. Correct the spec, go back with `kubectl metalfleet rollout undo %s`, or try again with `kubectl metalfleet rollout resume %s`",
-		h.Revision, h.Reason, h.Message, cmp.Or(next.CurrentRevision, "before it"), d.Name, d.Name)
+	return fmt.Sprintf("the rollout of revision %s is halted (%s: %s); the previous revision (%s) continues to serve. Correct the spec, roll back with `kubectl metalfleet rollout undo %s`, or retry with `kubectl metalfleet rollout resume %s`",
+		h.Revision, h.Reason, h.Message, cmp.Or(next.CurrentRevision, "unknown"), d.Name, d.Name)
 }

@@ -263,14 +263,14 @@ func TestARolloutSaysWhatItDoesAndWhatToDo(t *testing.T) {
 		current string
 		says    string
 	}{
-		"surging":         {two, []string{"old#0 ready", "old#1 ready", "new#0"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "0 of 2 replicas have the revision new"},
-		"the pace so far": {two, []string{"old#0 ready", "new#0 ready", "new#1"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "1 of 2 replicas have the revision new and are available; about 300 s"},
+		"surging":         {two, []string{"old#0 ready", "old#1 ready", "new#0"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "0 of 2 replicas are updated to revision new"},
+		"the pace so far": {two, []string{"old#0 ready", "new#0 ready", "new#1"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "1 of 2 replicas are updated to revision new and available; about 300 s"},
 		"what its Mac expects": {with(func(s *scope) { s.replicas[2].Status.Progress.ETASeconds = ptr.To[int64](20) }),
 			[]string{"old#0 ready", "old#1 ready", "new#0"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "about 40 s"},
 		"within what may be missing": {with(func(s *scope) {
 			s.deployment.Spec.Rollout = v1alpha1.RolloutSpec{MaxSurge: intOrString("0"), MaxUnavailable: intOrString("50%")}
 		}), []string{"old#0 ready", "new#0"}, v1alpha1.RolloutReplacing, metav1.ConditionTrue, "old", ""},
-		"prefetching":            {two, []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "one after the other will give its own; new#0 unplaced fetches swap: its weights are fetched"},
+		"prefetching":            {two, []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "they will be replaced one at a time; new#0 unplaced fetches swap: downloads the weights first"},
 		"prefetching that fails": {two, []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches nofetch swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "(DownloadFailed: the hub is away)"},
 		"how long that takes": {with(func(s *scope) { s.replicas[2].Status.Progress.ETASeconds = ptr.To[int64](20) }),
 			[]string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "about 40 s"},
@@ -280,7 +280,7 @@ func TestARolloutSaysWhatItDoesAndWhatToDo(t *testing.T) {
 			[]string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, v1alpha1.RolloutWaiting, metav1.ConditionTrue, "old", "add a Mac, set rollout.withoutRoom to Swap"},
 		"paused": {with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutPaused, metav1.ConditionUnknown, "old", "rollout resume d"},
 		"halted": {with(halt("new", 0)), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutHalted, metav1.ConditionFalse, "old",
-			"revision new is not rolled out further (Why: because); revision old goes on serving. Correct the spec, go back with `kubectl metalfleet rollout undo d`"},
+			"the rollout of revision new is halted (Why: because); the previous revision (old) continues to serve. Correct the spec, roll back with `kubectl metalfleet rollout undo d`"},
 		"complete":         {two, []string{"new#0 ready", "new#1 ready"}, v1alpha1.RolloutComplete, metav1.ConditionFalse, "new", ""},
 		"an old one left":  {two, []string{"new#0 ready", "new#1 ready", "old#0 ready"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", ""},
 		"scaled up":        {with(func(s *scope) { s.deployment.Status.CurrentRevision = "new" }), []string{"new#0 ready", "new#1"}, v1alpha1.RolloutStarting, metav1.ConditionTrue, "new", ""},

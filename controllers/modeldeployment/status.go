@@ -154,7 +154,7 @@ func keep(conditions []metav1.Condition, kind string) status.Condition {
 	if c := condition(conditions, kind); c != nil {
 		return status.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message}
 	}
-	return status.Unknown(kind, v1alpha1.ReasonPending, "not judged yet")
+	return status.Unknown(kind, v1alpha1.ReasonPending, "not evaluated yet")
 }
 
 // living are the replicas that are not on their way out, the first slots first.
@@ -185,7 +185,7 @@ func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, pla
 	case !s.deployment.DeletionTimestamp.IsZero():
 		return status.False(is, v1alpha1.ReasonDraining, fmt.Sprintf("being deleted; %d replicas are not released yet", len(s.replicas)))
 	case wanted == 0:
-		return status.True(is, v1alpha1.ReasonScaledToZero, "no replica is wanted")
+		return status.True(is, v1alpha1.ReasonScaledToZero, "scaled to zero")
 	case next.ReadyReplicas >= wanted && next.LoadedReplicas == 0 && fleet.Residency(s.deployment.Spec.Residency).OnDemand():
 		return status.True(is, v1alpha1.ReasonOnDemand, progress+", none is loaded: the next request loads one")
 	case next.ReadyReplicas >= wanted:
@@ -221,7 +221,7 @@ func fitsCondition(living []*v1alpha1.ModelReplica) status.Condition {
 	if fits {
 		return status.True(is, v1alpha1.ReasonFits, "at least one Mac could hold a replica if it were empty")
 	}
-	return status.Unknown(is, v1alpha1.ReasonPending, "no replica was offered to the Macs yet")
+	return status.Unknown(is, v1alpha1.ReasonPending, "placement has not evaluated a replica yet")
 }
 
 func placedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition {
@@ -233,13 +233,13 @@ func placedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition
 		if c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced); c != nil {
 			return status.False(is, c.Reason, r.Name+": "+c.Message)
 		}
-		return status.False(is, v1alpha1.ReasonPending, r.Name+": not looked at yet")
+		return status.False(is, v1alpha1.ReasonPending, r.Name+": not evaluated yet")
 	}
 	switch {
 	case len(living) > 0:
-		return status.True(is, v1alpha1.ReasonPlaced, "every replica has a Mac")
+		return status.True(is, v1alpha1.ReasonPlaced, "all replicas are placed")
 	case fleet.Wanted(s.deployment) == 0:
-		return status.True(is, v1alpha1.ReasonScaledToZero, "no replica is wanted")
+		return status.True(is, v1alpha1.ReasonScaledToZero, "scaled to zero")
 	default:
 		return status.Unknown(is, v1alpha1.ReasonPending, "there is no replica yet")
 	}
@@ -254,20 +254,20 @@ func downloadedCondition(living []*v1alpha1.ModelReplica) status.Condition {
 		c := condition(r.Status.Conditions, v1alpha1.ConditionDownloaded)
 		switch {
 		case c == nil:
-			return status.False(is, v1alpha1.ReasonWaiting, r.Name+": the download has not begun")
+			return status.False(is, v1alpha1.ReasonWaiting, r.Name+": the download has not started")
 		case c.Status != metav1.ConditionTrue:
 			return status.False(is, c.Reason, r.Name+": "+c.Message)
 		}
 	}
-	return status.True(is, v1alpha1.ReasonVerified, "every replica has its weights on disk")
+	return status.True(is, v1alpha1.ReasonVerified, "all replicas have their weights on disk")
 }
 
 // routedCondition says whether everybody that routing names is there. Who is not
 // gets no request, and the others do.
 func routedCondition(targets, missing []string) status.Condition {
 	if len(missing) == 0 {
-		return status.True(v1alpha1.ConditionRouted, v1alpha1.ReasonTargetsFound, "routing names "+strings.Join(targets, ", "))
+		return status.True(v1alpha1.ConditionRouted, v1alpha1.ReasonTargetsFound, "found all deployments in spec.routing: "+strings.Join(targets, ", "))
 	}
 	return status.False(v1alpha1.ConditionRouted, v1alpha1.ReasonTargetNotFound, fmt.Sprintf(
-		"no ModelDeployment %s in this namespace; it gets no request. Create it, or take it out of spec.routing", strings.Join(missing, ", ")))
+		"ModelDeployment %s does not exist in this namespace and receives no requests. Create it, or remove it from spec.routing", strings.Join(missing, ", ")))
 }

@@ -16,7 +16,7 @@ func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living 
 	is := v1alpha1.ConditionProgressing
 	switch state := next.Rollout.State; {
 	case state == v1alpha1.RolloutPaused && s.deployment.DeletionTimestamp.IsZero():
-		return status.Unknown(is, string(state), fmt.Sprintf("nothing is replaced while spec.rollout.paused is set (`kubectl metalfleet rollout resume %s`); %s", s.deployment.Name, rolling(s, next)))
+		return status.Unknown(is, string(state), fmt.Sprintf("the rollout is paused by spec.rollout.paused (resume it with `kubectl metalfleet rollout resume %s`); %s", s.deployment.Name, rolling(s, next)))
 	case state == v1alpha1.RolloutHalted:
 		return status.False(is, string(state), halted(s.deployment, next))
 	case s.overdue:
@@ -24,7 +24,7 @@ func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living 
 	case state == v1alpha1.RolloutSurging || state == v1alpha1.RolloutReplacing || state == v1alpha1.RolloutPrefetching || state == v1alpha1.RolloutSwapping || state == v1alpha1.RolloutWaiting:
 		return status.True(is, string(state), rolling(s, next))
 	case len(living) != len(s.replicas):
-		return status.True(is, v1alpha1.ReasonDraining, fmt.Sprintf("%d replicas drain", len(s.replicas)-len(living)))
+		return status.True(is, v1alpha1.ReasonDraining, fmt.Sprintf("draining replicas: %d", len(s.replicas)-len(living)))
 	case s.verdict.condition.Status == metav1.ConditionUnknown:
 		return status.True(is, s.verdict.condition.Reason, s.verdict.condition.Message)
 	}
@@ -40,16 +40,16 @@ func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living 
 		}
 		return status.True(is, v1alpha1.ReasonWaiting, r.Name+" is not ready yet")
 	}
-	return status.False(is, v1alpha1.ReasonStable, "nothing is being changed")
+	return status.False(is, v1alpha1.ReasonStable, "no change is in progress")
 }
 
 func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionDegraded
 	if s.failure != nil && !apierrors.IsConflict(s.failure) {
-		return status.True(is, "ReconcileFailed", "the operator tries again: "+s.failure.Error())
+		return status.True(is, "ReconcileFailed", "the operator retries: "+s.failure.Error())
 	}
 	if s.verdict.condition.Status == metav1.ConditionFalse && len(living) > 0 {
-		return status.True(is, s.verdict.condition.Reason, "what was accepted before goes on: "+s.verdict.condition.Message)
+		return status.True(is, s.verdict.condition.Reason, "the previously accepted spec stays in effect: "+s.verdict.condition.Message)
 	}
 	if h := s.rollout.Halt; h != nil {
 		return status.True(is, h.Reason, fmt.Sprintf("revision %s failed: %s", h.Revision, h.Message))
@@ -59,7 +59,7 @@ func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Conditi
 			return status.True(is, c.Reason, r.Name+": "+c.Message+nextStep(r, c.Reason))
 		}
 	}
-	return status.False(is, v1alpha1.ReasonStable, "nothing failed")
+	return status.False(is, v1alpha1.ReasonStable, "no failure")
 }
 
 // troubles are the reasons of a replica's conditions that mean that something
@@ -113,15 +113,15 @@ func detail(r *v1alpha1.ModelReplica, c *metav1.Condition) string {
 func nextStep(r *v1alpha1.ModelReplica, reason string) string {
 	switch {
 	case reason == v1alpha1.ReasonHostUnsettled:
-		return "; the Mac looks at its memory before it starts an engine again; if this stays, see WiredStranded in `kubectl describe mac`"
+		return "; the Mac checks its memory before it starts an engine again; if this persists, see WiredStranded in `kubectl describe mac`"
 	case reason == v1alpha1.ReasonWaitingRoom && r.Spec.Residency.OnDemand():
-		return "; it loads once a model there is idle: lower that one's residency.idleSeconds, raise residency.priority here, or add a Mac"
+		return "; it loads once another model on that Mac is idle: lower residency.idleSeconds of that model, raise residency.priority of this one, or add a Mac"
 	case reason == v1alpha1.ReasonWaitingRoom:
-		return "; it loads once a model there is idle, or is drained"
+		return "; it loads once another model on that Mac is idle or drained"
 	case reason == v1alpha1.ReasonInsufficientRoom && !r.Spec.Residency.OnDemand():
-		return "; another replica is made, and that Mac is avoided for a while"
+		return "; another replica is created, and placement avoids that Mac for a while"
 	case reason == v1alpha1.ReasonInsufficientRoom:
-		return "; scale down a model that stays loaded on that Mac, let it load on demand, or delete this replica to have it placed anew"
+		return "; scale down an Always model on that Mac, make it OnDemand, or delete this replica so that it is placed again"
 	}
 	return ""
 }

@@ -48,11 +48,11 @@ func TestADeploymentNamesTheReasonsOfMemory(t *testing.T) {
 		"always, loaded":                      {onMac(always, "Ready=True/Ready Loaded=True/Loaded"), "Ready", "Stable", "Stable", ""},
 		"on demand, loading":                  {onMac(onDemand, "Ready=True/Ready Loaded=False/Loading"), "OnDemand", "Loading", "Stable", "says the Mac"},
 		"on demand, others are busy":          {onMac(onDemand, "Ready=True/Ready Loaded=False/WaitingForRoom"), "OnDemand", "WaitingForRoom", "Stable", "raise residency.priority"},
-		"always, others are busy":             {onMac(always, "Ready=False/WaitingForRoom Loaded=False/WaitingForRoom"), "WaitingForRoom", "WaitingForRoom", "Stable", "once a model there is idle"},
+		"always, others are busy":             {onMac(always, "Ready=False/WaitingForRoom Loaded=False/WaitingForRoom"), "WaitingForRoom", "WaitingForRoom", "Stable", "once another model on that Mac is idle"},
 		"an engine ended uncleanly":           {onMac(always, "Ready=False/HostUnsettled Loaded=False/HostUnsettled"), "HostUnsettled", "HostUnsettled", "HostUnsettled", "WiredStranded"},
 		"the same on demand":                  {onMac(onDemand, "Ready=True/Ready Loaded=False/HostUnsettled"), "OnDemand", "HostUnsettled", "HostUnsettled", "WiredStranded"},
-		"on demand, and promised to others":   {onMac(onDemand, "Ready=True/Ready Admitted=False/InsufficientMemory Loaded=False/Waiting"), "OnDemand", "Stable", "InsufficientMemory", "let it load on demand"},
-		"always, refused":                     {onMac(always, "Ready=False/InsufficientMemory Admitted=False/InsufficientMemory"), "InsufficientMemory", "Waiting", "InsufficientMemory", "another replica is made"},
+		"on demand, and promised to others":   {onMac(onDemand, "Ready=True/Ready Admitted=False/InsufficientMemory Loaded=False/Waiting"), "OnDemand", "Stable", "InsufficientMemory", "make it OnDemand"},
+		"always, refused":                     {onMac(always, "Ready=False/InsufficientMemory Admitted=False/InsufficientMemory"), "InsufficientMemory", "Waiting", "InsufficientMemory", "another replica is created"},
 		"on demand, crashed as it was loaded": {onMac(onDemand, "Ready=True/Ready Loaded=False/EngineCrashed"), "OnDemand", "Stable", "EngineCrashed", "says the Mac"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -69,9 +69,9 @@ func unknownFreed(f v1alpha1.Freed) v1alpha1.Freed {
 // withReleased adds the operator's own Released.
 func withReleased(reported []metav1.Condition, r *v1alpha1.ModelReplica, now time.Time) []metav1.Condition {
 	c := status.True(v1alpha1.ConditionReleased, v1alpha1.ReasonMacGone,
-		r.Spec.NodeName+" is gone: the replica is fenced by its epoch; what it freed is unknown")
+		r.Spec.NodeName+" is gone: the replica is fenced by its epoch, and the memory that it freed is unknown")
 	if r.Spec.NodeName == "" {
-		c = status.True(v1alpha1.ConditionReleased, v1alpha1.ReasonReleased, "no Mac ever held this replica")
+		c = status.True(v1alpha1.ConditionReleased, v1alpha1.ReasonReleased, "the replica was never placed on a Mac")
 	}
 	kept := status.Pick(reported, copied[:len(copied)-1]...)
 	return append(kept, status.Merge(r.Status.Conditions, r.Generation, now, c)...)
@@ -89,16 +89,16 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 		return not(v1alpha1.ReasonDraining, "running requests finish, then the engine stops")
 	case r.Spec.NodeName == "" && meta.IsStatusConditionFalse(reported, v1alpha1.ConditionDownloaded):
 		c := meta.FindStatusCondition(reported, v1alpha1.ConditionDownloaded)
-		return not(c.Reason, "its weights are fetched on "+r.Spec.PrefetchNodeName+" first: "+c.Message)
+		return not(c.Reason, r.Spec.PrefetchNodeName+" downloads the weights first: "+c.Message)
 	case r.Spec.NodeName == "":
-		return not(v1alpha1.ReasonPending, "waiting for a Mac; the condition Placed says why")
+		return not(v1alpha1.ReasonPending, "waiting for a Mac; see the condition Placed")
 	case state == fleet.MacGone:
-		return not(v1alpha1.ReasonMacGone, r.Spec.NodeName+" is gone; its deployment makes another replica")
+		return not(v1alpha1.ReasonMacGone, r.Spec.NodeName+" is gone; its deployment creates another replica")
 	case state == fleet.MacSilent:
 		return status.Unknown(v1alpha1.ConditionReady, v1alpha1.ReasonMacSilent,
-			r.Spec.NodeName+" was not heard from lately; all figures are the last that it reported")
+			r.Spec.NodeName+" has no recent heartbeat; all figures are from its last report")
 	case state == fleet.MacUnknown:
-		return status.Unknown(v1alpha1.ConditionReady, v1alpha1.ReasonPending, r.Spec.NodeName+" was not judged yet")
+		return status.Unknown(v1alpha1.ConditionReady, v1alpha1.ReasonPending, r.Spec.NodeName+" is not evaluated yet")
 	case onDemand(reported):
 		return status.True(v1alpha1.ConditionReady, v1alpha1.ReasonOnDemand, "not loaded on "+r.Spec.NodeName+": the next request loads it")
 	case meta.IsStatusConditionTrue(reported, v1alpha1.ConditionServing):
@@ -110,7 +110,7 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 		}
 	}
 	if p.Stage == "" {
-		return not(v1alpha1.ReasonWaiting, "waiting for "+r.Spec.NodeName+" to take the order")
+		return not(v1alpha1.ReasonWaiting, "waiting for "+r.Spec.NodeName+" to accept the assignment")
 	}
 	return not(v1alpha1.ReasonNotReady, "stage "+string(p.Stage)+" on "+r.Spec.NodeName)
 }

@@ -135,7 +135,7 @@ func TestAReplicaTellsOfWeightsThatAreFetchedBeforeItHasAMac(t *testing.T) {
 		is(v1alpha1.ConditionReleased, "True", v1alpha1.ReasonReleased))
 	next := derive(r, failed, now)
 	ready, downloaded := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionDownloaded)
-	if ready.Status != "False" || ready.Reason != v1alpha1.ReasonDownloadFailed || !strings.Contains(ready.Message, "on m first: says the Mac") ||
+	if ready.Status != "False" || ready.Reason != v1alpha1.ReasonDownloadFailed || !strings.Contains(ready.Message, "m downloads the weights first: says the Mac") ||
 		downloaded == nil || len(next.Conditions) != 2 || next.Progress.Stage != v1alpha1.StageServing || next.Memory.FootprintBytes != 0 {
 		t.Errorf("%+v", next)
 	}

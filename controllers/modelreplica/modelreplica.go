@@ -164,7 +164,7 @@ func (r *Reconciler) drain(ctx context.Context, replica *v1alpha1.ModelReplica) 
 	before := replica.DeepCopy()
 	replica.Spec.Desired = v1alpha1.DesiredDrained
 	if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-		return fmt.Errorf("order %s to drain: %w", client.ObjectKeyFromObject(replica), err)
+		return fmt.Errorf("drain %s: %w", client.ObjectKeyFromObject(replica), err)
 	}
 	return nil
 }
@@ -198,7 +198,7 @@ func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica
 	controllerutil.RemoveFinalizer(replica, v1alpha1.FinalizerRelease)
 	if err := r.Client.Patch(ctx, replica, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
 		client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-		return fmt.Errorf("let go %s: %w", client.ObjectKeyFromObject(replica), err)
+		return fmt.Errorf("remove finalizer of %s: %w", client.ObjectKeyFromObject(replica), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Replica released", "MacNode", replica.Spec.NodeName, "freedBytesTotal", replica.Status.Freed.TotalBytes)
 	return nil

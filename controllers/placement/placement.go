@@ -160,11 +160,11 @@ func (r *Reconciler) read(ctx context.Context) (*plan.Snapshot, []v1alpha1.Model
 	case err == nil:
 		rules = cm
 	case !apierrors.IsNotFound(err):
-		return nil, nil, fmt.Errorf("read the rules of placement: %w", err)
+		return nil, nil, fmt.Errorf("read the placement rules: %w", err)
 	}
 	read := plan.ReadRules(rules)
 	if err := read.Err(); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "The rules of placement cannot be read; nothing new is placed")
+		ctrl.LoggerFrom(ctx).Error(err, "Invalid placement rules; nothing new is placed")
 	}
 	return plan.NewSnapshot(macs.Items, replicas.Items, r.Clock.Now()).Under(read), replicas.Items, nil
 }
@@ -277,10 +277,10 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica, d plan.Decision) error {
 	for _, v := range d.Victims {
 		victim := v.DeepCopy()
-		why := fmt.Sprintf("its room on %s goes to a replica of a higher priority: %d, and its own is %d", d.Awaits, replica.Spec.Priority.Value, v.Spec.Priority.Value)
+		why := fmt.Sprintf("its room on %s is needed for a replica with a higher priority (%d; this replica has %d)", d.Awaits, replica.Spec.Priority.Value, v.Spec.Priority.Value)
 		reason := v1alpha1.ReasonPreempted
 		if v.Spec.DeploymentRef.UID == replica.Spec.DeploymentRef.UID {
-			reason, why = v1alpha1.ReasonSwapping, fmt.Sprintf("its room on %s goes to the revision %s", d.Awaits, replica.Spec.Revision)
+			reason, why = v1alpha1.ReasonSwapping, fmt.Sprintf("its room on %s is needed for revision %s", d.Awaits, replica.Spec.Revision)
 		}
 		err := r.report(ctx, victim, status.False(v1alpha1.ConditionPlaced, reason, why))
 		if err == nil {

@@ -99,7 +99,7 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, says: "no request was sent"},
 		"a key is wanted":              {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "requires an API key"},
 		"no key to ask a model with":   {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "METALFLEET_API_KEY is not set"},
-		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", says: "not valid"},
+		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", says: "API key is missing or invalid"},
 		"a key that is good":           {gateway: locked(&asked), key: "good", objects: []client.Object{mac(yes), deployment("a", yes)}, says: "apps/a answered"},
 		"all is well":                  {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no), deployment("b", yes)}, says: "apps/b answered"},
 	} {

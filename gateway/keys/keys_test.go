@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -105,12 +107,13 @@ func TestABrokenSecretIsRefused(t *testing.T) {
 		"a pattern":                    {with("models", "team-*"), "entry 1"},
 		"the key for a model":          {with("models", token+"="), "entry 1"},
 		"too many models":              {with("models", strings.Repeat("m,", maxEntries+1)), "entries"},
+		"too many namespaces":          {with("modelNamespaces", strings.Repeat("n,", maxEntries+1)), "entries"},
 		"a namespace of all":           {with("modelNamespaces", "*"), "modelNamespaces entry 1"},
 		"no requests a minute":         {with("requestsPerMinute", "0"), "requestsPerMinute"},
 		"requests that are no word":    {with("requestsPerMinute", "60/s"), "requestsPerMinute"},
 		"tokens below zero":            {with("tokensPerMinute", "-1"), "tokensPerMinute"},
-		"a priority that is no number": {with("priority", "high"), "priority"},
-		"a priority beyond its bounds": {with("priority", "-1001"), "priority"},
+		"a priority that is no number": {with("priority", "high"), "priority must be a whole number from -1000 to 1000"},
+		"a priority beyond its bounds": {with("priority", "-1001"), "priority must be from -1000 to 1000"},
 		"tokens beyond reason":         {with("tokensPerMinute", "1000000001"), "tokensPerMinute"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,6 +130,30 @@ func TestABrokenSecretIsRefused(t *testing.T) {
 	}
 	if _, err := Parse(good); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestKeyAtEveryBoundIsUsable(t *testing.T) {
+	longest := strings.Repeat("x", maxName)
+	for name, g := range map[string]Grant{
+		"models":                    {Models: slices.Repeat([]string{"m"}, maxEntries)},
+		"namespaces":                {ModelNamespaces: slices.Repeat([]string{"n"}, maxEntries)},
+		"limits":                    {Models: []string{"m"}, RequestsPerMinute: maxPerMinute, TokensPerMinute: maxPerMinute},
+		"the least urgent priority": {Models: []string{"m"}, Priority: openai.MostPriority},
+		"the most urgent priority":  {Models: []string{"m"}, Priority: -openai.MostPriority},
+		"one per minute":            {Models: []string{"m"}, RequestsPerMinute: 1, TokensPerMinute: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, _ := newStore(t)
+			secret, token := made(t, longest, g)
+			store.Set(secret)
+			if k, why := store.Find(token); k == nil || why != "" {
+				t.Errorf("the key is refused: %q", why)
+			}
+		})
+	}
+	if name, ok := nameIn(prefix + longest + "_" + strings.Repeat("A", maxRandom)); !ok || name != longest {
+		t.Errorf("the longest token is of %q, %v", name, ok)
 	}
 }
 
@@ -280,6 +307,17 @@ func TestAKeyComesChangesAndGoes(t *testing.T) {
 		t.Error("a change of models is not taken, or gave back what was used")
 	}
 
+	for _, member := range []string{"requestsPerMinute", "tokensPerMinute"} {
+		raised := secret.DeepCopy()
+		raised.Data[member] = []byte("7")
+		s.Set(raised)
+		k := find()
+		if limits := []int64{k.TakeRequest(s.Now()).Limit, k.TakeTokens(1, s.Now()).Limit}; !slices.Contains(limits, 7) {
+			t.Errorf("%s is 7 in the Secret, and the limits are %v", member, limits)
+		}
+		s.Set(secret)
+	}
+
 	broken := secret.DeepCopy()
 	broken.Data["models"] = []byte("m n/")
 	s.Set(broken)
@@ -331,6 +369,7 @@ func TestLimits(t *testing.T) {
 
 	want("tokens", k.TakeTokens(500, c.at), Verdict{OK: true, Left: Left{600, 100, 50 * time.Second}})
 	want("tokens beyond", k.TakeTokens(200, c.at), Verdict{Left: Left{600, 100, 50 * time.Second}, Wait: 10 * time.Second})
+	want("a minute's, once it is there", k.TakeTokens(600, c.at), Verdict{Left: Left{600, 100, 50 * time.Second}, Wait: 50 * time.Second})
 	want("more than a minute's", k.TakeTokens(601, c.at), Verdict{Left: Left{600, 100, 50 * time.Second}, Wait: 50*time.Second + 100*time.Millisecond, Never: true})
 	k.AddTokens(700, c.at) // the answer was long: 600 are owed
 	want("what is owed is waited for", k.TakeTokens(1, c.at), Verdict{Left: Left{600, 0, 2 * time.Minute}, Wait: time.Minute + 100*time.Millisecond})
@@ -386,7 +425,7 @@ func TestAttackAWrongKeyCostsBoundedWork(t *testing.T) {
 	if name, ok := nameIn(NewToken("a.b-c")); !ok || name != "a.b-c" {
 		t.Errorf("a key of ours is of %q, %v", name, ok)
 	}
-	for _, token := range []string{"mf_a_" + strings.Repeat("A", maxToken), "mf_" + strings.Repeat("a", maxName+1) + "_A", strings.Repeat("_", 1<<20)} {
+	for _, token := range []string{"sk_a_A", "mf_a_" + strings.Repeat("A", maxToken), "mf_" + strings.Repeat("a", maxName+1) + "_A", strings.Repeat("_", 1<<20)} {
 		if name, ok := nameIn(token); ok {
 			t.Errorf("%d bytes are taken for a key of %.80q", len(token), name)
 		}

@@ -19,7 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
-// document is one public API: its file below api/openapi, and its operations.
+// document is one public API: its file in api/openapi, and its operations.
 type document struct {
 	file, title string
 	fault       any // an error's body
@@ -76,7 +76,7 @@ func documents() []document {
 	}
 }
 
-// countRoute is the route that counts: what says how to answer is not known there.
+// countRoute counts tokens: fields that only affect the answer are unknown there.
 func countRoute(messages route) route {
 	r := route{name: "POST " + dialect.PathCountTokens, base: maps.Clone(messages.base), fields: map[string]string{}, schemas: messages.schemas,
 		decode: func(b []byte) (any, error) { return anthropic.DecodeCount(b) }}

@@ -14,7 +14,7 @@ const (
 	share     = `{"type":"number","minimum":0,"maximum":1}`
 	jsonForm  = `{"anyOf":[{"type":"object"},{"type":"boolean"},{"type":"string"}]}`
 	choices   = `{"type":"array","items":{"type":"string"}}`
-	// form is one of the ways to say what form an answer has.
+	// form is one of the fields that constrain an answer.
 	form = `{"type":"object","minProperties":1,"maxProperties":1,"additionalProperties":false,"properties":{"json":` + jsonForm + `,"regex":{"type":"string"},` +
 		`"grammar":{"type":"string"},"choice":` + choices + `,"json_object":{"const":true}}}`
 	textPart  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string"}}}`

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// compared is a family beside one reference.
+// compared is a family and one reference.
 type compared struct {
 	family, reference, tolerance, where string
 	files                               int
@@ -78,7 +78,7 @@ func readRecords(root string) (records, error) {
 var (
 	affineName = regexp.MustCompile(`^(\d+) bits by \d+`)
 	recurring  = regexp.MustCompile(`\brecurring = (\d[0-9.]*)\b`)
-	beside     = regexp.MustCompile(`\bfromFloat32 = (\d[0-9.]*)\b`)
+	fromFloat  = regexp.MustCompile(`\bfromFloat32 = (\d[0-9.]*)\b`)
 	stated     = regexp.MustCompile(`\b(?:ours|tolerance) = (\d[0-9.]*(?:e-?\d+)?)\b`)
 )
 
@@ -114,15 +114,15 @@ func alias(family string) string {
 }
 
 // tolerance is what tests state, smallest first, and by how much it is larger
-// for families with recurrent layers; empty means that it is not. Where beside is
-// set, those are held against the reference's own distance from float32 instead.
-type tolerance struct{ stated, recurring, beside string }
+// for families with recurrent layers; empty means that it is not. Where distance
+// is set, those are compared with the reference's own distance from float32 instead.
+type tolerance struct{ stated, recurring, distance string }
 
 // of is the tolerance of one family.
 func (t tolerance) of(family string) string {
 	switch hybrid := family == "qwen3_5" || family == "qwen3_next"; {
-	case hybrid && t.beside != "":
-		return t.beside + " x the reference's own distance from float32"
+	case hybrid && t.distance != "":
+		return t.distance + " x the reference's own distance from float32"
 	case hybrid && t.recurring != "":
 		return t.recurring + " x " + t.stated
 	}
@@ -154,8 +154,8 @@ func toleranceOf(pkg, record string) (tolerance, error) {
 		if m := recurring.FindSubmatch(text); m != nil {
 			out.recurring = string(m[1])
 		}
-		if m := beside.FindSubmatch(text); m != nil {
-			out.beside = string(m[1])
+		if m := fromFloat.FindSubmatch(text); m != nil {
+			out.distance = string(m[1])
 		}
 	}
 	out.stated = cmp.Or(strings.Join(slices.Sorted(maps.Keys(found)), " or "), "as the tests say")

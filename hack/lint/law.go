@@ -27,7 +27,7 @@ type room struct {
 const bridge = "metal/mlx"
 
 // testOnly are the packages under test that _test.go files elsewhere may import.
-func testOnly() []string { return []string{"test/patience", "test/testenv", "test/tinymodel"} }
+func testOnly() []string { return []string{"test/patience", "test/seed", "test/testenv", "test/tinymodel"} }
 
 // goLibs are the libraries metal may use beside the standard library.
 func goLibs() []string {
@@ -202,7 +202,7 @@ func refuseOwn(r room, f file, own string) string {
 		if f.test && matchAny(testOnly(), own) {
 			return ""
 		}
-		return "only hack and test import test (patience, testenv and tinymodel: _test.go files everywhere)"
+		return "only hack and test import test (patience, seed, testenv and tinymodel: _test.go files everywhere)"
 	}
 	if matchAny(r.own, own) {
 		return ""

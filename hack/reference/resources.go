@@ -120,7 +120,7 @@ func typeOf(p *apiextensionsv1.JSONSchemaProps) string {
 	return p.Type
 }
 
-// requirement is what stands beside the type: required, or the default.
+// requirement is shown next to the type: required, or the default.
 func requirement(parent *apiextensionsv1.JSONSchemaProps, name string, p *apiextensionsv1.JSONSchemaProps) string {
 	if p.Default != nil {
 		return ", default " + string(p.Default.Raw)

@@ -24,6 +24,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/test/seed"
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
@@ -372,8 +373,7 @@ func TestRequestRefusedByTheGuardLeavesNoClaims(t *testing.T) {
 func TestRandomCancellations(t *testing.T) {
 	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
 		t.Run(name, func(t *testing.T) {
-			seed := uint64(time.Now().UnixNano())
-			t.Logf("seed %d", seed)
+			seed := seed.Of(t)
 			r := rand.New(rand.NewPCG(seed, 0))
 			rs := conversation(400)
 			want := askAll(t, ready(t, engine.Options{ModelPath: path}, ref.Options{}), rs)

@@ -107,8 +107,7 @@ func (k Kernels) ahead(f model.Facts) int64 {
 	return max(1, min(k.LayersAhead, f.Layers))
 }
 
-// outputBytes is the width that the output of attention counts for (catalogue,
-// "Prefill estimator": output = q c d 4).
+// outputBytes is the width of an element of attention's output, a float32.
 const outputBytes = 4
 
 // Fused reports whether attention of so many query tokens, each with group
@@ -208,7 +207,7 @@ func (k Kernels) attention(f model.Facts, chunk, keys int64) amount {
 }
 
 // attend is attention of exactly so many queries: output = q c d 4, and scores
-// q c L w where no fused kernel does it (catalogue, "Prefill estimator").
+// q c L w where no fused kernel does it.
 func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 	a := product(f.QueryHeads, queries, f.HeadSize, outputBytes)
 	windowed := min(keys, f.WindowTokens+queries)

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 func TestEveryLayerKindIsClassified(t *testing.T) {
@@ -90,8 +90,7 @@ func (w world) longest(s kv.Shape, tokens []int32, most int) int {
 // Random histories against a model that stores prefixes instead of keys: blocks
 // and states come and go, and prompts share beginnings.
 func TestLongestRestorablePoint(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	found, partial := 0, 0
 	for _, s := range []kv.Shape{{Block: 4}, {Block: 4, States: true}, {Block: 8, States: true, Grid: 2}, {Block: 8, States: true, Grid: 1}, {Block: 4, States: true, Bare: true}} {

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/kvtest"
 	"metalfleet.dev/metalfleet/metal/pages"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 // page is what the smallest block takes.
@@ -179,8 +179,7 @@ func sizeOf(key int) int { return 100 + key*int(page)/3 }
 // evicted, the total after every step, and what is offered to the disk tier,
 // each block once.
 func TestRandomHistories(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	for i := range uint64(60) {
 		x := &play{t: t, r: rand.New(rand.NewPCG(seed, i)), below: kvtest.NewFake()}
 		budget := int64(10+x.r.IntN(60)) * page

@@ -126,9 +126,9 @@ typedef struct {
 bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods, const float *growth);
 
 // Caches. A slab has slots numbered from 0; move gives the request in a slot of
-// from (or a new one, if from is null) the slot behind the last of to, and
+// from (or a new one, if from is null) the slot after the last of to, and
 // closes the gap it leaves; remove closes the gap of one that ended. Slide moves
-// so many tokens of a slot, from one on, to its first.
+// length tokens of a slot, from token from on, to its first.
 typedef struct {
   int32_t kv_heads, size, type;
 } bridge_kv_shape;
@@ -140,7 +140,7 @@ bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot,
 bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type);
 // Save copies tokens [first, last) of a slot, layer by layer keys then values,
 // each [kvHeads, tokens, size], once they are computed; put writes such blocks,
-// one behind another from the first token on, and computes them.
+// one after another from the first token on, and computes them.
 bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst);
 // stage starts such a copy into one array of the device's, and staged copies that out.
 bridge_made bridge_slab_stage(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last);
@@ -171,7 +171,7 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
 // Recurrent states lie in slabs as well: what the convolution saw in place of
 // keys, [slots, 1, taps-1, channels], and in place of values the matrices,
 // [slots, value_heads, key_size, value_size]. Join gives a new request, whose
-// state is zeros, the slot behind the last. Save and put copy what a slot holds,
+// state is zeros, the slot after the last. Save and put copy what a slot holds,
 // layer by layer.
 typedef struct {
   int32_t key_heads, key_size, value_heads, value_size, taps;

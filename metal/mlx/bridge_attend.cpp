@@ -97,7 +97,7 @@ void compile_ragged(int size) {
 }
 
 // Attention of a piece by products and a softmax, where the framework's own
-// kernel would be planned anew for every length: heads that share keys are rows
+// kernel would be planned again for every length: heads that share keys are rows
 // of one product.
 mx::array attend_by_products(const attention &a, const mx::array &q, const mx::array &k, const mx::array &v, const mx::array &mask) {
   const auto *spec = a.spec;
@@ -216,7 +216,7 @@ const mx::array &mask_of(const attention &a, const std::vector<int32_t> &positio
   });
 }
 
-// Above so many tokens, rows of different lengths are attended one by one: a
+// Above this many tokens, rows of different lengths are attended one by one: a
 // mask would read what the shorter ones do not have. Measured on an H100, 8
 // rows of 8k: 543 us under a mask, 322 us one by one.
 constexpr int longest_masked = 1024;

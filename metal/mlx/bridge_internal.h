@@ -31,8 +31,8 @@ struct bridge_array {
 // Keys or values of one layer: [slots, kvHeads, capacity, size].
 struct slab_array {
   mx::array value;
-  // written says that it was written into: no other array shares its buffer, but
-  // for those that steps read it through.
+  // written is true once a step wrote into it: then no other array shares its
+  // buffer, except those through which steps read it.
   bool written = false;
 };
 
@@ -48,9 +48,9 @@ struct bridge_slab {
 
 namespace bridge {
 
-// What belongs to a thread that attached. Lists of numbers that operations
-// need on the device are kept until the computation ends, because every layer
-// of a step asks with the same ones.
+// State of a thread that attached. Lists of numbers that operations need on the
+// device are kept until the computation ends, because every layer of a step uses
+// the same ones.
 struct thread_state {
   uint64_t owner = 0;
   int attached = 0;
@@ -58,10 +58,10 @@ struct thread_state {
   std::map<std::vector<int32_t>, mx::array> masks;
   std::vector<float> periods;
   std::optional<mx::array> frequencies;
-  // From how many weights on a product is computed on two streams.
+  // Products with at least this many weights are computed on two streams.
   int64_t halved_from = 1 << 24;
-  // So many bytes of what is restored come as they are, to be taken apart on the
-  // device; 0 where the host takes them apart.
+  // Saved blocks are uploaded unchanged, this many bytes at a time, and split on
+  // the device; if 0, the host splits them.
   int64_t whole = 0;
 
   void forget() {
@@ -73,9 +73,9 @@ struct thread_state {
 };
 
 extern thread_local thread_state self;
-// A processor's second stream, once it is wanted. A stream is a thread that
-// never ends, so this one outlives the back end that asked for it.
-extern thread_local std::optional<mx::Stream> beside;
+// A processor's second stream, created at its first use. A stream is a thread
+// that never ends, so it outlives the back end.
+extern thread_local std::optional<mx::Stream> second_stream;
 extern std::atomic<uint64_t> entered;
 
 // The status of the exception that is being handled. Call it in a catch clause.
@@ -152,8 +152,8 @@ const mx::array &list_of(std::vector<int32_t> wanted);
 // Slots [from, to) of a slab's array.
 mx::array slots_of(const mx::array &a, int from, int to);
 
-// Puts a slot, wide enough for capacity tokens, after the last.
-void put_behind(std::optional<slab_array> &held, mx::array slot, int capacity);
+// Appends a slot, padded to capacity tokens.
+void append_slot(std::optional<slab_array> &held, mx::array slot, int capacity);
 
 // Rearranges every layer of slabs.
 void rearrange(const std::vector<bridge_slab *> &slabs, const std::function<void(size_t)> &change);

@@ -52,8 +52,8 @@ static bool has_few_rows(mx::Dtype type, int32_t group, int32_t bits, int32_t ou
   return runs_kernels() && type == mx::bfloat16 && bits == 4 && group == 64 && out % few_rows_outputs == 0 && in % few_rows_columns == 0;
 }
 
-// Biases where there are any.
-static std::optional<mx::array> beside_scales(const bridge_array *biases) { return biases == nullptr ? std::nullopt : std::optional(biases->value); }
+// The biases, if there are any.
+static std::optional<mx::array> optional_biases(const bridge_array *biases) { return biases == nullptr ? std::nullopt : std::optional(biases->value); }
 
 static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, int32_t group, int32_t bits) {
   return x.shape(0) <= some_rows && w.ndim() == 2 && x.dtype() == scales.dtype() && has_few_rows(scales.dtype(), group, bits, w.shape(0), x.shape(1));
@@ -101,18 +101,18 @@ bridge_status bridge_halve(uint64_t owner, int64_t from) {
   return guarded<bridge_status>(owner, [&](bridge_status &) { self.halved_from = from; });
 }
 
-// The outputs of a matrix in two halves, on two streams of a processor: what
-// one is told is computed on one core.
+// The outputs of a matrix in two halves, on two streams of a processor, each of
+// which computes on one core.
 static mx::array multiply_in_halves(const mx::array &x, const mx::array &w, const mx::array &scales, const std::optional<mx::array> &biases, int group, int bits, int32_t mode) {
-  if (!beside) {
-    beside = mx::new_stream(mx::Device::cpu);
+  if (!second_stream) {
+    second_stream = mx::new_stream(mx::Device::cpu);
   }
   int out = w.shape(0), half = out / 2;
   auto part = [&](int from, int to, mx::StreamOrDevice on) {
     auto rows = [&](const mx::array &a) { return mx::slice(a, {from, 0}, {to, a.shape(1)}, on); };
     return mx::quantized_matmul(x, rows(w), rows(scales), biases ? std::optional(rows(*biases)) : std::nullopt, true, group, bits, mode_name(mode), on);
   };
-  auto second = part(half, out, *beside);
+  auto second = part(half, out, *second_stream);
   return mx::concatenate({part(0, half, {}), second}, 1);
 }
 
@@ -133,12 +133,12 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
     }
     int parts = w->value.ndim() == 3 ? w->value.shape(0) : 1;
     if (!on_gpu() && parts == 1 && static_cast<int64_t>(w->value.shape(0)) * in.shape(1) >= self.halved_from && w->value.shape(0) > 1) {
-      return multiply_in_halves(in, w->value, scales->value, beside_scales(biases), group, bits, mode);
+      return multiply_in_halves(in, w->value, scales->value, optional_biases(biases), group, bits, mode);
     }
     if (parts > 1) {
       in = mx::transpose(mx::reshape(in, {in.shape(0), parts, in.shape(1) / parts}), {1, 0, 2});
     }
-    auto out = mx::quantized_matmul(in, w->value, scales->value, beside_scales(biases), true, group, bits, mode_name(mode));
+    auto out = mx::quantized_matmul(in, w->value, scales->value, optional_biases(biases), true, group, bits, mode_name(mode));
     if (parts > 1) {
       out = mx::sum(out, 0);
     }
@@ -179,7 +179,7 @@ bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array
   });
 }
 
-// From so many products on, rows are sorted by their expert, so that each
+// With this many products or more, rows are sorted by their expert, so that each
 // expert's weights are read once (mlx-lm 0.32.2, models/switch_layers.py).
 constexpr int sorted_from = 64;
 
@@ -297,7 +297,7 @@ bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
   return making(owner, [&] { return fused<geglu>({flat(gate), flat(up)})[0]; });
 }
 
-// As mlx-lm's swiglu_oai: of gate, up, the limit, the limit below, one and alpha.
+// As mlx-lm's swiglu_oai: of gate, up, the upper limit, the lower limit, one and alpha.
 static std::vector<mx::array> clamped_swiglu(const std::vector<mx::array> &in) {
   auto gate = mx::minimum(in[0], in[2]), up = mx::minimum(mx::maximum(in[1], in[3]), in[2]);
   return {mx::multiply(mx::add(up, in[4]), mx::multiply(gate, mx::sigmoid(mx::multiply(in[5], gate))))};
@@ -431,7 +431,7 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
     auto turn = [&](const mx::array &rows, const mx::array &offsets) {
       return mx::fast::rope(rows, spec->size, false, base, spec->scale, offsets, freqs);
     };
-    auto grown = [&](mx::array turned) { // behind, as mlx-lm rounds it
+    auto grown = [&](mx::array turned) { // after the rotation, as mlx-lm rounds it
       if (growth == nullptr) {
         return turned;
       }

@@ -44,7 +44,7 @@ std::vector<mx::array> news_of(const std::vector<mx::array> &in) {
   return {mx::multiply(mx::subtract(in[0], mx::multiply(in[1], mx::exp(in[2]))), in[3])};
 }
 
-// A state behind a row: of the state, decay, the key and what is written.
+// The state after a row: of the state, decay, the key and what is written.
 std::vector<mx::array> state_of(const std::vector<mx::array> &in) {
   return {mx::add(mx::multiply(in[0], mx::exp(in[1])), mx::multiply(in[2], in[3]))};
 }
@@ -93,7 +93,7 @@ std::vector<mx::array> convolved(const recurrence &r, std::vector<mx::array> row
   return fused<convolution_of>(rows);
 }
 
-// What is read behind rows, and the state then.
+// What is read after rows, and the state then.
 struct recurred {
   mx::array out, seen, matrix;
 };
@@ -120,8 +120,8 @@ recurred recur_once(const recurrence &r, const mx::array &rows, const mx::array 
   return {mx::reshape(out, {n, heads * v}), last, state};
 }
 
-// Rows of a sequence are taken so many at once: what they write depends on one
-// another through a triangle of products of keys, which is solved first.
+// Rows of a sequence are computed in blocks of this many: what they write depends
+// on one another through a triangle of products of keys, which is solved first.
 constexpr int rows_at_once = 64;
 
 // A square of ones and zeros.
@@ -135,7 +135,7 @@ template <class F> mx::array square(int size, F &&one) {
   return mx::array(values.data(), {size, size}, mx::float32);
 }
 
-// The inverse of I + a, where a has numbers below its diagonal alone. Those of
+// The inverse of I + a, where a is strictly lower triangular. Those of
 // blocks of 1, 2, 4 and so on are joined two by two.
 mx::array inverse(const mx::array &a, int size) {
   auto joins = [&](int block) {
@@ -172,11 +172,11 @@ std::pair<mx::array, mx::array> delta_rule(const recurrence &r, const mx::array 
   auto q = blocked(r.queries(mixed)), k = blocked(r.keys(mixed)), v = blocked(r.values(mixed));
   auto takes = blocked(mx::expand_dims(beta, -1));
   auto past = mx::cumsum(blocked(mx::expand_dims(decay, -1)), 2); // [heads, blocks, size, 1]
-  auto below = square(size, [](int row, int column) { return column <= row; });
-  auto between = mx::exp(mx::where(mx::greater(below, mx::array(0.5f)), mx::subtract(past, mx::swapaxes(past, -1, -2)), mx::array(-std::numeric_limits<float>::infinity())));
+  auto lower = square(size, [](int row, int column) { return column <= row; });
+  auto between = mx::exp(mx::where(mx::greater(lower, mx::array(0.5f)), mx::subtract(past, mx::swapaxes(past, -1, -2)), mx::array(-std::numeric_limits<float>::infinity())));
   auto turned = mx::swapaxes(k, -1, -2), since = mx::exp(past);
-  auto above = square(size, [](int row, int column) { return column < row; });
-  auto solved = inverse(mx::multiply(mx::multiply(mx::multiply(takes, mx::matmul(k, turned)), between), above), size);
+  auto strictly_lower = square(size, [](int row, int column) { return column < row; });
+  auto solved = inverse(mx::multiply(mx::multiply(mx::multiply(takes, mx::matmul(k, turned)), between), strictly_lower), size);
   auto wanted = mx::matmul(solved, mx::multiply(takes, v)), said = mx::matmul(solved, mx::multiply(mx::multiply(takes, since), k));
   auto scores = mx::multiply(mx::matmul(q, turned), between);
   auto asked = mx::multiply(q, since);
@@ -210,7 +210,7 @@ recurred recur_all(const recurrence &r, const mx::array &rows, const mx::array &
   return {out, last, mx::reshape(after, matrix.shape())};
 }
 
-// An array of the host's, with what lies at src, which moves behind it.
+// A host array of the bytes at src; src moves to the byte after them.
 mx::array from_host(mx::Dtype type, mx::Shape shape, const uint8_t *&src) {
   void *memory = nullptr;
   auto out = host_array(type, std::move(shape), &memory);
@@ -296,8 +296,8 @@ bridge_status bridge_state_join(uint64_t owner, bridge_slab *to, const bridge_st
   return guarded<bridge_status>(owner, [&](bridge_status &) {
     int channels = 2 * shape->key_heads * shape->key_size + shape->value_heads * shape->value_size;
     rearrange({to}, [&](size_t i) {
-      put_behind(to->layers[i].keys, mx::zeros({1, 1, shape->taps - 1, channels}, mx::float32), 0);
-      put_behind(to->layers[i].values, mx::zeros({1, shape->value_heads, shape->key_size, shape->value_size}, mx::float32), 0);
+      append_slot(to->layers[i].keys, mx::zeros({1, 1, shape->taps - 1, channels}, mx::float32), 0);
+      append_slot(to->layers[i].values, mx::zeros({1, shape->value_heads, shape->key_size, shape->value_size}, mx::float32), 0);
     });
   });
 }

@@ -134,12 +134,12 @@ void copy_out(const std::vector<mx::array> &all, int slot, int first, int last, 
   }
 }
 
-// Copies out what a slot of a slab holds, some layers at a time: on CUDA as many
-// as have so many bytes.
+// How many bytes copy_slot copies at a time on CUDA. Elsewhere it copies
+// layers_at_once layers.
 constexpr size_t copied_at_once = 64 << 20;
 
-// Puts what was saved of some tokens, all layers of a block behind one another,
-// into a slot, from a token on.
+// Writes saved tokens into a slot, from a token on. A block has the layers one
+// after another.
 void put_blocks(bridge_slab &slab, int slot, int from, const bridge_block *blocks, int32_t n) {
   std::vector<mx::array> whole, changed;
   for (int32_t i = 0; i < n; i++) {
@@ -162,7 +162,7 @@ void put_blocks(bridge_slab &slab, int slot, int from, const bridge_block *block
   mx::eval(std::move(changed));
 }
 
-// So many bytes of blocks at once.
+// Writes blocks, at most at_once bytes of them at a time.
 void put_whole(bridge_slab &slab, int slot, const bridge_block *blocks, int32_t n, int64_t at_once) {
   int64_t token = 2 * static_cast<int64_t>(slab.layers.size()) * slab.shape.kv_heads * slab.shape.size * static_cast<int64_t>(mx::size_of(type_of(slab.shape.type)));
   for (int32_t i = 0, from = 0, length = 0; i < n; from += length) {
@@ -185,7 +185,7 @@ mx::array slots_of(const mx::array &a, int from, int to) {
   return mx::slice(a, {from, 0, 0, 0}, {to, a.shape(1), a.shape(2), a.shape(3)});
 }
 
-void put_behind(std::optional<slab_array> &held, mx::array slot, int capacity) {
+void append_slot(std::optional<slab_array> &held, mx::array slot, int capacity) {
   if (int missing = capacity - slot.shape(2); missing > 0) {
     slot = mx::pad(slot, {2}, mx::Shape{0}, mx::Shape{missing}, mx::array(0, slot.dtype()));
   }
@@ -232,7 +232,7 @@ const mx::array &in_place(slab_array &held) {
   return a;
 }
 
-// The old handle goes before anything is computed, so that its buffer is reused.
+// The old handle is released before anything is computed, so that its buffer is reused.
 // Where all of a slab is written, the framework would give the fresh rows back
 // themselves, whose buffer others may own, and in another order.
 void place(std::optional<slab_array> &held, mx::array fresh, int first, int start) {
@@ -304,13 +304,13 @@ bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, 
     rearrange(slabs, [&](size_t i) {
       auto &target = to->layers[i];
       if (from == nullptr) {
-        put_behind(target.keys, mx::zeros(one, type), to->capacity);
-        put_behind(target.values, mx::zeros(one, type), to->capacity);
+        append_slot(target.keys, mx::zeros(one, type), to->capacity);
+        append_slot(target.values, mx::zeros(one, type), to->capacity);
         return;
       }
       auto &source = from->layers[i];
-      put_behind(target.keys, slots_of(source.keys->value, slot, slot + 1), to->capacity);
-      put_behind(target.values, slots_of(source.values->value, slot, slot + 1), to->capacity);
+      append_slot(target.keys, slots_of(source.keys->value, slot, slot + 1), to->capacity);
+      append_slot(target.values, slots_of(source.values->value, slot, slot + 1), to->capacity);
       close_gap(source.keys, slot);
       close_gap(source.values, slot);
     });

@@ -133,9 +133,9 @@ static const char *const few_rows_source = R"(
   }
 )";
 
-// What some_rows has of the machine beside products: two bfloat16 a b + c, and 16
-// bytes that are on their way to shared memory, zeros where there are none, until
-// all but the last N that were begun together have come.
+// Instructions of some_rows other than products: two bfloat16 a b + c, and copies
+// of 16 bytes to shared memory (zeros where there are none), which are complete
+// once all but the last N groups have arrived.
 static const char *const some_rows_machine = R"(
 __device__ __forceinline__ unsigned some_rows_fma(unsigned a, unsigned b, unsigned c) {
   unsigned d;

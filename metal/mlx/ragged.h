@@ -1,17 +1,17 @@
 // The source of a CUDA kernel, compiled by the framework when it is first used
-// (mlx::fast::cuda_kernel), and the list that it goes by.
+// (mlx::fast::cuda_kernel), and the list of its parameters.
 //
-// Attention of segments of a step, each of whatever length behind whatever it
-// holds: q [rows, heads, SIZE] of the step to keys and values where they lie, in
+// Attention of the segments of a step, which may have any length and any context
+// length: q [rows, heads, SIZE] of the step attends to keys and values in place, in
 // up to four slabs [slots, kv_heads, capacity, SIZE]; y [rows, heads, SIZE]. All
 // numbers are bfloat16, scores and sums float32. The framework has no such
 // kernel: it attends answers of different lengths one by one or by operations
 // of their own under a mask, and pieces of prompts after planning each length;
 // each takes the host longer than the device (H100, 36 layers: 8 ms for a piece
-// of 28 tokens beside an answer that takes 6.5).
+// of 28 tokens, next to a decode that takes 6.5).
 //
 // A token's queries of the heads that share keys are pairs (token, head), and a
-// tile is 16 pairs of a segment, one behind another. A block has a tile and a
+// tile is 16 consecutive pairs of a segment. A block has a tile and a
 // head of keys. Its warps take 16 keys each in turn, with a softmax of their own
 // each, which are merged at the end. Products are the tensor cores'
 // (mma.m16n8k16); what comes next is asked for before what is there is
@@ -24,7 +24,7 @@
 // is of the e-th of them.
 //
 // TestRaggedKernelOnTheProcessor runs it without a GPU; the self-test of the
-// engine (bfloat16: attention of pieces beside answers) does on one.
+// engine (bfloat16: attention of prefill chunks with decodes) does on one.
 
 #ifndef METALFLEET_RAGGED_H
 #define METALFLEET_RAGGED_H
@@ -42,8 +42,8 @@ struct ragged_segment {
   int32_t slab, slot, capacity, start, length, row, out;
 };
 
-// What the kernel goes by: heads, heads of keys, the scale of scores as powers
-// of two have it, and the tiles of all segments.
+// The kernel's parameters: heads, heads of keys, the scale of scores for powers
+// of two, and the tiles of all segments.
 inline std::vector<int32_t> ragged_list(int32_t heads, int32_t kv_heads, float scale, const std::vector<ragged_segment> &segments) {
   scale *= 1.44269504f; // log2 e
   std::vector<int32_t> out{heads, kv_heads, 0, 0};

@@ -15,8 +15,8 @@ func floatsAt(p unsafe.Pointer, i int) archsimd.Float32x8 {
 	return archsimd.LoadFloat32x8((*[8]float32)(unsafe.Add(p, 4*i)))
 }
 
-// vectorDotRows is dot for every row of so many, scaled. The rows are as long as
-// q, which is whole lanes.
+// vectorDotRows is dot for len(out) rows, scaled. The rows are as long as q, which
+// is whole lanes.
 func vectorDotRows(out, q, rows []float32, scale float32) {
 	size := len(q)
 	_, _ = q[:size-size%lanes], rows[:len(out)*size]
@@ -133,8 +133,8 @@ func vectorMax(x []float32, top float32) float32 {
 	return top
 }
 
-// exps is exp in every lane; ok where no lane holds a number so large, or none
-// at all, that exp goes another way.
+// exps is exp in every lane. It is not ok if a lane is NaN, or so large that exp
+// computes it in another way.
 func exps(x archsimd.Float32x8) (e archsimd.Float32x8, ok bool) {
 	one, magic := archsimd.BroadcastFloat32x8(1), archsimd.BroadcastFloat32x8(0x1.8p23)
 	n := x.Mul(archsimd.BroadcastFloat32x8(1.44269504)).Add(magic).Sub(magic)

@@ -20,8 +20,8 @@ func wordsAt(p unsafe.Pointer, at int) archsimd.Uint32x8 {
 }
 
 // vectorDots sums one plane of rows [lo, hi), whole lanes of them, for every
-// token. other says that the plane is not as wide as the first one. Eight rows
-// are taken apart into a byte for every element, one row a lane of four bytes.
+// token. other is true if the plane is not as wide as the first one. Eight rows
+// are split into a byte for every element, one row a lane of four bytes.
 // The bytes stand in eight variables and not in an array: that would be kept
 // in memory.
 func vectorDots(v *vector, words []byte, bits, lo, hi, plane int, other bool) {
@@ -170,7 +170,7 @@ func vectorSpread(to *[digits]repeated, values *[groupSize]int32, n int) {
 				even.AsInt8x32().Store((*[32]int8)(to[d][2*i][side:]))
 				odd.AsInt8x32().Store((*[32]int8)(to[d][2*i+1][side:]))
 			}
-			// Each digit is the nearest one; what it leaves goes up.
+			// Each digit is the nearest one; the next digit gets the remainder.
 			x = x.Sub(x.ShiftAllLeft(24).ShiftAllRight(24)).ShiftAllRight(8)
 		}
 	}

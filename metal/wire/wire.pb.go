@@ -208,8 +208,8 @@ const (
 	// CODE_ABORTED: ended because the Mac is short of memory (503 and
 	// Retry-After before the first byte, else a terminal event).
 	Code_CODE_ABORTED Code = 8
-	// CODE_NO_ROOM: the model cannot be loaded beside what is promised or in use
-	// on this Mac (507, or 503 where waiting helps). Used by the agent.
+	// CODE_NO_ROOM: the memory reserved or in use on this Mac leaves no room to load
+	// the model (507, or 503 where waiting helps). Used by the agent.
 	Code_CODE_NO_ROOM Code = 9
 )
 
@@ -1028,9 +1028,9 @@ type GenerateRequest struct {
 	// the youngest gives way where the cache is full. 0 is everybody's.
 	Priority int32 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
 	// top_logprobs, where present, asks for the log-probability of each token and
-	// of so many alternatives, 0 to 20.
+	// of that many alternatives, 0 to 20.
 	TopLogprobs *int32 `protobuf:"varint,9,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
-	// constraint that the answer satisfies, behind the model's reasoning.
+	// constraint that the answer satisfies, after the model's reasoning.
 	Constraint    *Constraint `protobuf:"bytes,10,opt,name=constraint,proto3" json:"constraint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1463,7 +1463,7 @@ type Calls struct {
 	// is strict.
 	Required bool   `protobuf:"varint,1,opt,name=required,proto3" json:"required,omitempty"`
 	Name     string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// single: the answer ends behind its first call.
+	// single: the answer ends after its first call.
 	Single bool `protobuf:"varint,3,opt,name=single,proto3" json:"single,omitempty"`
 	// strict functions are called with arguments of their schema or not at all.
 	Strict        bool `protobuf:"varint,4,opt,name=strict,proto3" json:"strict,omitempty"`
@@ -1908,7 +1908,7 @@ type Delta struct {
 	// reasoning is whole characters of what the model thinks, where it was asked to
 	// be split off. Its tokens have no logprobs.
 	Reasoning string `protobuf:"bytes,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
-	// calls of tools, behind text and reasoning. Their tokens have no logprobs.
+	// calls of tools, after text and reasoning. Their tokens have no logprobs.
 	Calls         []*CallDelta `protobuf:"bytes,5,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1986,10 +1986,10 @@ type CallDelta struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// arguments is the next piece of a JSON object.
 	Arguments string `protobuf:"bytes,2,opt,name=arguments,proto3" json:"arguments,omitempty"`
-	// ended: the arguments are whole, or written says that they never will be.
+	// ended: the arguments are complete or, where written is set, never will be.
 	Ended bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
-	// written is all that the model wrote of a call that is broken; it is text of the
-	// answer for whoever has not passed the call on.
+	// written is the raw text of a malformed call; a client that has not passed the
+	// call on treats it as text of the answer.
 	Written       string `protobuf:"bytes,4,opt,name=written,proto3" json:"written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2053,8 +2053,9 @@ func (x *CallDelta) GetWritten() string {
 	return ""
 }
 
-// TokenLogprobs say how likely a token was, before bias, penalties, filters and
-// temperature, and what else was likely, the most likely first.
+// TokenLogprobs are the log-probabilities of a token and of its most likely
+// alternatives, in descending order, before bias, penalties, filters and
+// temperature.
 type TokenLogprobs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chosen        *Logprob               `protobuf:"bytes,1,opt,name=chosen,proto3" json:"chosen,omitempty"`
@@ -2728,20 +2729,20 @@ type Limits struct {
 	MemoryBytes int64 `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// cache_bytes the back end may keep pooled.
 	CacheBytes int64 `protobuf:"varint,2,opt,name=cache_bytes,json=cacheBytes,proto3" json:"cache_bytes,omitempty"`
-	// pause_prefill holds back new prompts; running work goes on.
+	// pause_prefill holds back new prompts; running requests continue.
 	PausePrefill bool `protobuf:"varint,3,opt,name=pause_prefill,json=pausePrefill,proto3" json:"pause_prefill,omitempty"`
 	// sequence grows with every publication; older values are ignored.
 	Sequence int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// footprint_bytes is what the kernel last said of this process; the guard
 	// takes the largest of it and the engine's own figures. 0: not measured.
 	FootprintBytes int64 `protobuf:"varint,5,opt,name=footprint_bytes,json=footprintBytes,proto3" json:"footprint_bytes,omitempty"`
-	// headroom_bytes is how much more the Mac gives this process now, whatever
-	// its own ceiling says; meaningful where headroom_known.
+	// headroom_bytes is how much more memory the Mac can give this process now,
+	// regardless of the process's own ceiling; valid only with headroom_known.
 	HeadroomBytes int64 `protobuf:"varint,6,opt,name=headroom_bytes,json=headroomBytes,proto3" json:"headroom_bytes,omitempty"`
 	HeadroomKnown bool  `protobuf:"varint,7,opt,name=headroom_known,json=headroomKnown,proto3" json:"headroom_known,omitempty"`
 	// headroom_answered is the newest Guard.headroom_request that was dealt with.
 	HeadroomAnswered int64 `protobuf:"varint,8,opt,name=headroom_answered,json=headroomAnswered,proto3" json:"headroom_answered,omitempty"`
-	// can_make_room says that an idle engine could still be unloaded for this one.
+	// can_make_room: an idle engine could still be unloaded for this one.
 	CanMakeRoom   bool `protobuf:"varint,9,opt,name=can_make_room,json=canMakeRoom,proto3" json:"can_make_room,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2886,7 +2887,7 @@ func (x *SetLimitsResponse) GetMemory() *Memory {
 
 type TrimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// prefix_cache says that what is remembered of prompts goes too.
+	// prefix_cache: the prefix cache is dropped as well.
 	PrefixCache   bool `protobuf:"varint,1,opt,name=prefix_cache,json=prefixCache,proto3" json:"prefix_cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2994,7 +2995,7 @@ type CacheLease struct {
 	// granted_bytes may be taken of the disk in this epoch, all in all. A grant is
 	// never taken back but with its epoch.
 	GrantedBytes int64 `protobuf:"varint,3,opt,name=granted_bytes,json=grantedBytes,proto3" json:"granted_bytes,omitempty"`
-	// final: no more is granted for now, so nobody is to wait for it.
+	// final: no more is granted for now; do not wait for it.
 	Final bool `protobuf:"varint,4,opt,name=final,proto3" json:"final,omitempty"`
 	// answers is the sequence of the newest report that was booked.
 	Answers       int64 `protobuf:"varint,5,opt,name=answers,proto3" json:"answers,omitempty"`
@@ -3072,9 +3073,9 @@ type CacheReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// origin in the first report, which holds nothing else.
 	Origin *CacheOrigin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
-	// sequence grows by one with each report behind the first.
+	// sequence grows by one with each report after the first.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// epoch that all below is of.
+	// epoch that the following fields refer to.
 	Epoch string `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// persisted blocks, in order; spent_bytes of the grant are used up.
 	Persisted  []*CacheFile `protobuf:"bytes,4,rep,name=persisted,proto3" json:"persisted,omitempty"`

@@ -73,7 +73,7 @@ type EngineClient interface {
 	// what it had queued; then the agent closes the stream.
 	Cache(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CacheLease, CacheReport], error)
 	// Abort ends every running and waiting request with a terminal error of
-	// CODE_ABORTED; the engine goes on. The answer comes once their memory is back.
+	// CODE_ABORTED; the engine keeps running. It answers once their memory is free.
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	// Shutdown stops admission, lets running requests finish until the
 	// deadline, cancels the rest, releases the model, and exits with code 0
@@ -248,7 +248,7 @@ type EngineServer interface {
 	// what it had queued; then the agent closes the stream.
 	Cache(grpc.BidiStreamingServer[CacheLease, CacheReport]) error
 	// Abort ends every running and waiting request with a terminal error of
-	// CODE_ABORTED; the engine goes on. The answer comes once their memory is back.
+	// CODE_ABORTED; the engine keeps running. It answers once their memory is free.
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	// Shutdown stops admission, lets running requests finish until the
 	// deadline, cancels the rest, releases the model, and exits with code 0

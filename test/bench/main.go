@@ -25,6 +25,7 @@ import (
 	"metalfleet.dev/metalfleet/test/bench/fleet"
 	"metalfleet.dev/metalfleet/test/bench/footprint"
 	"metalfleet.dev/metalfleet/test/bench/gateway"
+	"metalfleet.dev/metalfleet/test/bench/grammar"
 	"metalfleet.dev/metalfleet/test/bench/placement"
 	"metalfleet.dev/metalfleet/test/bench/reclaim"
 	"metalfleet.dev/metalfleet/test/bench/scenario"
@@ -32,7 +33,7 @@ import (
 )
 
 func subjects() []scenario.Subject {
-	return []scenario.Subject{engine.Subject(), serving.Subject(), gateway.Subject(), placement.Subject(), reclaim.Subject(), footprint.Subject(), fleet.Subject()}
+	return []scenario.Subject{engine.Subject(), serving.Subject(), gateway.Subject(), placement.Subject(), reclaim.Subject(), footprint.Subject(), fleet.Subject(), grammar.Subject()}
 }
 
 func main() {

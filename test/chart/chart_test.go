@@ -9,7 +9,7 @@ import (
 
 func TestASentenceEnds(t *testing.T) {
 	for text, want := range map[string]bool{
-		"spec is what is wanted.": true, "how many (at most 8)": true, "a name": false, "": false, "x.": false, "  ": false,
+		"spec is the desired state.": true, "how many (at most 8)": true, "a name": false, "": false, "x.": false, "  ": false,
 		"key: value, as in `a`": true,
 	} {
 		if got := told(text); got != want {

@@ -125,8 +125,8 @@ func (s *story) join(ctx context.Context) error {
 	return nil
 }
 
-// join has the Mac join as README tells an administrator: a token is made on
-// the node and goes through a pipe to the Mac.
+// join has the Mac join as an administrator would: a token is made on
+// the node and piped to the Mac.
 func (m *mac) join(ctx context.Context, s *story) error {
 	for _, dir := range []string{m.state, filepath.Join(m.state, "models")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

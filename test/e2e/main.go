@@ -1,4 +1,4 @@
-// Command e2e is the system as its users get it, end to end, behind make e2e: a
+// Command e2e is the system as its users get it, end to end (make e2e): a
 // real one-node Kubernetes without a way out, the chart installed by Helm, two
 // Macs that join, a model applied from a hub, and a Pod with the official Python
 // client that streams an answer through the Service. Then a Mac's link is cut
@@ -6,7 +6,7 @@
 // those of docs/how-to/install.md. With -rolling it is the story of story.roll.
 //
 // It owns the story, the images, the hub and the Macs. It asserts on what users
-// see: answers, conditions, events. It refuses to leave anything behind: a
+// see: answers, conditions, events. It refuses to leave anything: a
 // process, mount, link, control group or network namespace that is there
 // afterwards and was not before fails it.
 //
@@ -38,7 +38,7 @@ func main() {
 	flag.StringVar(&o.root, "root", ".", "folder of the module, with programs in bin")
 	flag.StringVar(&o.dir, "dir", filepath.Join(".cache", "e2e"), "folder of images and of what runs; logs stay there")
 	flag.StringVar(&o.python, "python", filepath.Join(".cache", "client", "bin", "python"), "interpreter with the official client (test/client.sh)")
-	flag.BoolVar(&o.rolling, "rolling", false, "tell the other story: everything is replaced under streams (make e2e-rolling)")
+	flag.BoolVar(&o.rolling, "rolling", false, "run the other story: everything is replaced under streams (make e2e-rolling)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -134,7 +134,7 @@ func (s *story) documented(ctx context.Context, page, id string) (string, error)
 	return string(out), err
 }
 
-// install is what the page tells a user, with the images of this build.
+// install follows the page, with the images of this build.
 func (s *story) install(ctx context.Context) error {
 	_, err := s.documented(ctx, "how-to/install.md", "install")
 	return err
@@ -334,7 +334,7 @@ func (s *story) refused(ctx context.Context) error {
 	return nil
 }
 
-// remove deletes the model: its engines end, and their bytes are told.
+// remove deletes the model: its engines end, and their freed bytes are reported.
 func (s *story) remove(ctx context.Context) error {
 	if _, err := s.kubectl(ctx, "-n", team, "delete", "md", model, "--timeout=120s"); err != nil {
 		return err
@@ -396,7 +396,7 @@ func (s *story) evidence() error {
 		out, err := s.kubectl(ctx, args...)
 		fmt.Printf("--- kubectl %s (%v)\n%s\n", strings.Join(args, " "), err, out)
 	}
-	return fmt.Errorf("logs lie below %s", s.dir)
+	return fmt.Errorf("logs are in %s", s.dir)
 }
 
 // end stops Macs and cluster.

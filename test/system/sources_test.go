@@ -220,10 +220,10 @@ func (s *suite) refusedByTheAPI(t *testing.T) {
 	}{
 		"unknown field":          {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "replica": 1}, "replica"},
 		"no tokens":              {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": -1}}, "context.tokens"},
-		"cache below one length": {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": 512, "cacheTokens": 256}}, "one request of full length must fit"},
+		"cache below one length": {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": 512, "cacheTokens": 256}}, "one request of maximum length fits"},
 		"https without a digest": {map[string]any{"model": map[string]any{"source": "https://example.com/a.gguf"}}, "sha256 is required"},
 		"another scheme":         {map[string]any{"model": map[string]any{"source": "ftp://example.com/a.gguf"}}, "must begin with file://"},
-		"a digest for a hub":     {map[string]any{"model": map[string]any{"source": "hf://org/model", "sha256": strings.Repeat("0", 64)}}, "say the digests of their files themselves"},
+		"a digest for a hub":     {map[string]any{"model": map[string]any{"source": "hf://org/model", "sha256": strings.Repeat("0", 64)}}, "sha256 is only valid for file:// and https:// sources"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &unstructured.Unstructured{Object: map[string]any{

@@ -88,10 +88,10 @@ func hostAddsUp(t *testing.T, p probe.Probe) {
 		t.Errorf("%+v", h)
 	}
 	if !slices.Contains([]string{"", probe.Normal, probe.Warning, probe.Critical}, h.Pressure) {
-		t.Errorf("pressure %q is no word of ours", h.Pressure)
+		t.Errorf("unknown memory pressure %q", h.Pressure)
 	}
 	if !slices.Contains([]string{"", probe.Nominal, probe.Fair, probe.Serious, probe.Critical}, h.Thermal) {
-		t.Errorf("thermal state %q is no word of ours", h.Thermal)
+		t.Errorf("unknown thermal state %q", h.Thermal)
 	}
 }
 

@@ -1,9 +1,8 @@
-// Package agentapitest makes throw-away certificates for tests of what speaks
-// on the agents' port.
+// Package agentapitest creates short-lived certificates for tests of the
+// agents' port.
 //
-// It owns a certificate authority that lives as long as a test. It refuses to
-// be used for anything else: keys stay in memory and certificates last an hour,
-// save those that a test forges.
+// It owns a certificate authority that exists for one test. Keys stay in memory
+// and certificates expire after an hour, except those that a test forges.
 //
 // Start reading at NewCA.
 package agentapitest
@@ -31,12 +30,12 @@ type CA struct {
 	pem  []byte
 }
 
-// PEM is a leaf as a Secret holds it.
+// PEM is a leaf certificate and its key as a Secret stores them.
 type PEM struct {
 	Certificate, Key, CA []byte
 }
 
-// NewCA makes an authority.
+// NewCA creates an authority.
 func NewCA(tb testing.TB) *CA {
 	tb.Helper()
 	c := &CA{tb: tb}
@@ -51,7 +50,8 @@ func NewCA(tb testing.TB) *CA {
 	return c
 }
 
-// make issues template for a new key; the authority's own is signed with itself.
+// make issues template for a new key; the authority's own certificate is
+// self-signed.
 func (c *CA) make(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
 	c.tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -81,7 +81,7 @@ func (c *CA) sign(template *x509.Certificate, public any, own *ecdsa.PrivateKey)
 	return der
 }
 
-// Roots trust this authority.
+// Roots returns a pool that trusts this authority.
 func (c *CA) Roots() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(c.cert)
@@ -91,10 +91,10 @@ func (c *CA) Roots() *x509.CertPool {
 // Gateway issues a gateway's client certificate.
 func (c *CA) Gateway() PEM { return c.leaf(agentapi.GatewayName, x509.ExtKeyUsageClientAuth) }
 
-// Server is a server certificate for a name.
+// Server issues a server certificate for a DNS name.
 func (c *CA) Server(dns string) PEM { return c.leaf(dns, x509.ExtKeyUsageServerAuth) }
 
-// Forged issues a gateway's client certificate after it was changed.
+// Forged issues a gateway's client certificate after change has modified it.
 func (c *CA) Forged(change func(*x509.Certificate)) PEM {
 	t := template(agentapi.GatewayName, x509.ExtKeyUsageClientAuth)
 	change(t)
@@ -106,15 +106,15 @@ func (c *CA) Mac(name string) PEM {
 	return c.leaf(agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth)
 }
 
-// MacFor issues, in PEM, the certificate of the Mac called name for a key that
-// the Mac holds.
+// MacFor issues, in PEM, the certificate of the Mac called name for the Mac's
+// key.
 func (c *CA) MacFor(name string, key *ecdsa.PublicKey) []byte {
 	c.tb.Helper()
 	der := c.sign(template(agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth), key, nil)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// PEM is the authority's own certificate.
+// PEM returns the authority's certificate.
 func (c *CA) PEM() []byte { return c.pem }
 
 func template(dns string, usage x509.ExtKeyUsage) *x509.Certificate {
@@ -138,7 +138,7 @@ func (c *CA) issue(t *x509.Certificate) PEM {
 	}
 }
 
-// Pair is the leaf as TLS takes it.
+// Pair returns the leaf certificate for use with TLS.
 func (p PEM) Pair(tb testing.TB) func() (*tls.Certificate, error) {
 	tb.Helper()
 	pair, err := tls.X509KeyPair(p.Certificate, p.Key)
@@ -148,8 +148,8 @@ func (p PEM) Pair(tb testing.TB) func() (*tls.Certificate, error) {
 	return func() (*tls.Certificate, error) { return &pair, nil }
 }
 
-// Grant signs what one Mac may read of another; valid for an hour where it says
-// no times.
+// Grant signs a grant that allows one Mac to read weights from another. It is
+// valid for an hour unless it sets its own times.
 func (c *CA) Grant(g agentapi.Grant) string {
 	c.tb.Helper()
 	if g.Expires == 0 {
@@ -162,5 +162,5 @@ func (c *CA) Grant(g agentapi.Grant) string {
 	return text
 }
 
-// Certificates are the authority's own.
+// Certificates returns the authority's certificates.
 func (c *CA) Certificates() []*x509.Certificate { return []*x509.Certificate{c.cert} }

@@ -22,20 +22,20 @@ func Judge(w *Wish, mac *v1alpha1.MacNode, operator string) metav1.Condition {
 	up, order := mac.Status.AgentUpgrade, mac.Spec.Agent
 	switch {
 	case up.Is(order) && up.Phase == v1alpha1.UpgradeRolledBack:
-		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentRolledBack, "%s did not prove itself and %s runs again: %s", up.To, runs, up.Message)
+		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentRolledBack, "%s did not become ready, and %s runs again: %s", up.To, runs, up.Message)
 	case up.Is(order) && up.Phase == v1alpha1.UpgradeRefused:
 		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, "%s was not installed: %s", up.To, up.Message)
 	case order != nil && (order.Version != runs || busy(mac)):
-		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentUpgrading, "runs %s, ordered %s: %s", runs, order.Version, progress(mac, up, order))
+		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentUpgrading, "runs %s, upgrading to %s: %s", runs, order.Version, progress(mac, up, order))
 	}
 	served, reason, message := Serves(operator, runs)
 	switch {
 	case served == metav1.ConditionFalse:
 		return say(served, reason, "%s", message)
 	case w != nil && w.Version == runs:
-		return say(metav1.ConditionTrue, v1alpha1.ReasonAgentCurrent, "runs %s as wanted", runs)
+		return say(metav1.ConditionTrue, v1alpha1.ReasonAgentCurrent, "runs the requested version %s", runs)
 	case w != nil && (w.Mac == "" || w.Mac == mac.Name):
-		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentOutdated, "runs %s, %s is wanted: `kubectl metalfleet upgrade-agents --status` says when its turn comes", runs, w.Version)
+		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentOutdated, "runs %s, but %s is requested; `kubectl metalfleet upgrade-agents --status` shows the progress of the upgrade", runs, w.Version)
 	}
 	return say(served, reason, "%s", message)
 }
@@ -47,13 +47,13 @@ func Judge(w *Wish, mac *v1alpha1.MacNode, operator string) metav1.Condition {
 // match; others that are no such numbers cannot be compared.
 func Serves(operator, agent string) (status metav1.ConditionStatus, reason, message string) {
 	if operator == agent {
-		return metav1.ConditionTrue, v1alpha1.ReasonAgentSupported, "runs " + agent + " as the operator does"
+		return metav1.ConditionTrue, v1alpha1.ReasonAgentSupported, "runs " + agent + ", the version of the operator"
 	}
 	o, err1 := version.ParseSemantic(operator)
 	a, err2 := version.ParseSemantic(agent)
 	if err1 != nil || err2 != nil {
 		return metav1.ConditionUnknown, v1alpha1.ReasonAgentUnversioned,
-			fmt.Sprintf("the agent is %s and the operator %s, which cannot be compared; it is served all the same", agent, operator)
+			fmt.Sprintf("the versions of the agent (%s) and the operator (%s) cannot be compared; the operator accepts the agent", agent, operator)
 	}
 	newer := a.Major() > o.Major() || a.Major() == o.Major() && a.Minor() > o.Minor()
 	same := a.Major() == o.Major() && a.Minor()+1 >= o.Minor()
@@ -61,10 +61,10 @@ func Serves(operator, agent string) (status metav1.ConditionStatus, reason, mess
 	switch {
 	case newer:
 		return metav1.ConditionFalse, v1alpha1.ReasonAgentTooNew,
-			fmt.Sprintf("the agent is %s and the operator only %s; upgrade CRDs and operator first (helm upgrade), then agents", agent, operator)
+			fmt.Sprintf("the agent version %s is newer than the operator version %s; upgrade CRDs and operator first (helm upgrade), then agents", agent, operator)
 	case same || before:
-		return metav1.ConditionTrue, v1alpha1.ReasonAgentSupported, fmt.Sprintf("runs %s, which operator %s serves", agent, operator)
+		return metav1.ConditionTrue, v1alpha1.ReasonAgentSupported, fmt.Sprintf("runs %s, which operator %s supports", agent, operator)
 	}
 	return metav1.ConditionFalse, v1alpha1.ReasonAgentTooOld,
-		fmt.Sprintf("the agent is %s and operator %s serves this and the minor version before; upgrade it: kubectl metalfleet upgrade-agents --mac NAME", agent, operator)
+		fmt.Sprintf("the agent version %s is too old: operator %s supports its own minor version and the previous one; upgrade the agent: kubectl metalfleet upgrade-agents --mac NAME", agent, operator)
 }

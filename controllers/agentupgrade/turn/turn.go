@@ -82,7 +82,7 @@ type Turn struct {
 // come by name; one that is at it, or failed, comes before all that wait.
 func Next(w *Wish, operator string, macs []v1alpha1.MacNode, now time.Time) Turn {
 	if w == nil {
-		return Turn{State: Idle, Message: "no version is wanted"}
+		return Turn{State: Idle, Message: "no version is requested"}
 	}
 	t := Turn{}
 	for i := range macs {
@@ -90,12 +90,12 @@ func Next(w *Wish, operator string, macs []v1alpha1.MacNode, now time.Time) Turn
 	}
 	slices.SortFunc(t.Macs, func(a, b Standing) int { return cmp.Compare(a.Mac, b.Mac) })
 	if w.Mac != "" && !slices.ContainsFunc(t.Macs, func(s Standing) bool { return s.Mac == w.Mac }) {
-		t.State, t.Message = Waiting, fmt.Sprintf("there is no Mac %s", w.Mac)
+		t.State, t.Message = Waiting, fmt.Sprintf("Mac %s does not exist", w.Mac)
 		return t
 	}
 	t.decide(w)
 	if served, _, message := Serves(operator, w.Version); served == metav1.ConditionFalse && t.Start {
-		t.set(Waiting, nil, "no Mac is upgraded to what this operator does not serve: %s", message)
+		t.set(Waiting, nil, "this operator does not support the requested version: %s", message)
 		t.Mac, t.Start = "", false
 	}
 	return t
@@ -122,7 +122,7 @@ func (t *Turn) decide(w *Wish) {
 	different, away, pending := t.first(Different), t.first(Away), t.first(Pending)
 	switch {
 	case failed != nil:
-		t.set(Halted, failed, "Mac %s: %s; no other Mac is touched. Run `kubectl metalfleet upgrade-agents` again with a version that is well", failed.Mac, failed.Message)
+		t.set(Halted, failed, "Mac %s: %s; no other Mac is upgraded. Run `kubectl metalfleet upgrade-agents` again with a working version", failed.Mac, failed.Message)
 	case underway != nil:
 		t.set(Upgrading, underway, "Mac %s: %s", underway.Mac, underway.Message)
 	case settling != nil:
@@ -133,11 +133,11 @@ func (t *Turn) decide(w *Wish) {
 	case pending == nil:
 		t.set(Done, nil, "%s", t.done(w))
 	case w.Paused:
-		t.set(Paused, nil, "paused; `kubectl metalfleet upgrade-agents --resume` goes on with Mac %s", pending.Mac)
+		t.set(Paused, nil, "paused; `kubectl metalfleet upgrade-agents --resume` continues with Mac %s", pending.Mac)
 	case away != nil:
 		// One Mac less already, and nobody knows why: what it held may be all that
 		// is left of a model elsewhere, and a second one must not go as well.
-		t.set(Waiting, away, "Mac %s: %s. Bring it back, or cordon or delete it, and the upgrade goes on", away.Mac, away.Message)
+		t.set(Waiting, away, "Mac %s: %s. Bring it back, cordon it or delete it to continue the upgrade", away.Mac, away.Message)
 	default:
 		t.set(Upgrading, pending, "Mac %s is next", pending.Mac)
 		t.Start = true
@@ -152,9 +152,9 @@ func (t *Turn) done(w *Wish) string {
 		}
 	}
 	if len(left) > 0 {
-		return fmt.Sprintf("every Mac that can be asked runs %s; caught up later: %s", w.Version, strings.Join(left, ", "))
+		return fmt.Sprintf("all reachable Macs run %s; to be upgraded later: %s", w.Version, strings.Join(left, ", "))
 	}
-	return "every Mac that is meant runs " + w.Version
+	return "all selected Macs run " + w.Version
 }
 
 // standing reads where one Mac stands. What it was ordered counts before what
@@ -173,15 +173,15 @@ func standing(w *Wish, mac *v1alpha1.MacNode, now time.Time) Standing {
 		return at(Failed, "%s to %s (%s)", up.Phase, up.To, up.Message)
 	case ordered && runs && isTrue(mac, v1alpha1.ConditionReady) && !saysNo(mac, v1alpha1.ConditionAccepting):
 		if s.settles = settles(mac, now); s.settles > 0 {
-			return at(Settling, "runs %s, watched for %s more", w.Version, s.settles.Round(time.Second))
+			return at(Settling, "runs %s, observed for another %s", w.Version, s.settles.Round(time.Second))
 		}
 		return at(Current, "runs %s", w.Version)
 	case ordered:
 		return at(Underway, "%s", progress(mac, up, order))
 	case busy(mac):
-		return at(Different, "still at %s, phase %s", up.To, up.Phase)
+		return at(Different, "still upgrading to %s, phase %s", up.To, up.Phase)
 	case w.Mac != "" && w.Mac != mac.Name:
-		return at(NotMeant, "not meant")
+		return at(NotMeant, "not selected")
 	case runs:
 		return at(Current, "runs %s", w.Version)
 	}
@@ -200,13 +200,13 @@ func reachable(mac *v1alpha1.MacNode) (Place, string) {
 	case ready == nil || ready.Reason == v1alpha1.ReasonNeverHeardFrom || mac.Status.AgentVersion == "":
 		return Skipped, "its agent has not joined yet"
 	case ready.Status != metav1.ConditionTrue && saysNo(mac, v1alpha1.ConditionAccepting):
-		return Skipped, "its agent was stopped"
+		return Skipped, "its agent is stopped"
 	case ready.Status != metav1.ConditionTrue:
-		return Away, "not heard from, and it did not say why"
+		return Away, "unreachable for an unknown reason"
 	case saysNo(mac, v1alpha1.ConditionAccepting):
-		return Skipped, "its agent stops"
+		return Skipped, "its agent is stopping"
 	}
-	return Pending, "waits for its turn"
+	return Pending, "waiting"
 }
 
 // busy: it takes no requests, or soon will not, for the sake of another order.
@@ -219,12 +219,12 @@ func busy(mac *v1alpha1.MacNode) bool {
 }
 
 func progress(mac *v1alpha1.MacNode, up *v1alpha1.AgentUpgrade, order *v1alpha1.AgentOrder) string {
-	words := "ordered; its agent has not answered yet"
+	words := "requested; the agent has not responded yet"
 	if up.Is(order) {
 		words = strings.TrimSuffix(fmt.Sprintf("%s: %s", up.Phase, up.Message), ": ")
 	}
 	if !isTrue(mac, v1alpha1.ConditionReady) {
-		words += "; it is not heard from just now"
+		words += "; the Mac is currently unreachable"
 	}
 	return words
 }

@@ -87,13 +87,13 @@ func TestWhoseTurnItIs(t *testing.T) {
 		says  string
 	}{
 		"the first by name begins":                     {macs: []v1alpha1.MacNode{mac("b"), mac("a")}, state: Upgrading, mac: "a", start: true},
-		"nobody begins beside one that was ordered":    {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered)}, state: Upgrading, mac: "b", says: "not answered"},
+		"nobody begins beside one that was ordered":    {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered)}, state: Upgrading, mac: "b", says: "not responded"},
 		"nobody begins beside one that drains":         {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeDraining))}, state: Upgrading, mac: "b"},
 		"nobody begins beside one on trial":            {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, runsIt, stopped, phase(v1alpha1.UpgradeTrial))}, state: Upgrading, mac: "b", says: "Trial"},
-		"a new one is watched for a while":             {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), currentFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "watched for 20s"},
-		"a new one nobody judged yet is watched":       {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded)), mac("b")}, state: Upgrading, mac: "a", says: "watched for 30s"},
+		"a new one is watched for a while":             {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), currentFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 20s"},
+		"a new one nobody judged yet is watched":       {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 30s"},
 		"the next begins after that":                   {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute)), mac("b")}, state: Upgrading, mac: "b", start: true},
-		"one that is new and not ready is waited for":  {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "not heard from"},
+		"one that is new and not ready is waited for":  {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "currently unreachable"},
 		"a rollback halts":                             {macs: []v1alpha1.MacNode{mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Halted, mac: "a", says: "because"},
 		"a refusal halts":                              {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeRefused))}, state: Halted, mac: "b"},
 		"a rollback halts also what is underway":       {macs: []v1alpha1.MacNode{mac("a", ordered), mac("b", ordered, phase(v1alpha1.UpgradeRolledBack))}, state: Halted, mac: "b"},
@@ -101,15 +101,15 @@ func TestWhoseTurnItIs(t *testing.T) {
 		"one that drains for another order goes first": {macs: []v1alpha1.MacNode{mac("a"), mac("b", another, phase(v1alpha1.UpgradeDraining))}, state: Waiting, mac: "b", says: "v0.3.9"},
 		"a pause begins nothing":                       {wish: func(w *Wish) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a")}, state: Paused, says: "--resume"},
 		"a pause leaves who is at it":                  {wish: func(w *Wish) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a", ordered)}, state: Upgrading, mac: "a"},
-		"nobody begins while one is silent":            {macs: []v1alpha1.MacNode{mac("a"), mac("z", silent)}, state: Waiting, mac: "z", says: "cordon or delete"},
+		"nobody begins while one is silent":            {macs: []v1alpha1.MacNode{mac("a"), mac("z", silent)}, state: Waiting, mac: "z", says: "cordon it or delete it"},
 		"nobody begins while one is gone":              {macs: []v1alpha1.MacNode{mac("a"), mac("z", gone)}, state: Waiting, mac: "z"},
 		"one that was stopped holds nobody up":         {macs: []v1alpha1.MacNode{mac("a", gone, stopped), mac("z")}, state: Upgrading, mac: "z", start: true},
 		"one that never joined holds nobody up":        {macs: []v1alpha1.MacNode{mac("a", never), mac("z")}, state: Upgrading, mac: "z", start: true},
 		"a cordoned one that is silent holds none up":  {macs: []v1alpha1.MacNode{mac("a", cordoned, silent), mac("z")}, state: Upgrading, mac: "z", start: true},
 		"a cordoned one is caught up later":            {macs: []v1alpha1.MacNode{mac("a", cordoned), mac("z", runsIt)}, state: Done, says: "a (cordoned)"},
-		"all have it":                                  {macs: []v1alpha1.MacNode{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "every Mac that is meant runs v0.4.0"},
+		"all have it":                                  {macs: []v1alpha1.MacNode{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "all selected Macs run v0.4.0"},
 		"only the one that is meant":                   {wish: func(w *Wish) { w.Mac = "z" }, macs: []v1alpha1.MacNode{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"nobody of that name":                          {wish: func(w *Wish) { w.Mac = "x" }, macs: []v1alpha1.MacNode{mac("a")}, state: Waiting, says: "no Mac x"},
+		"nobody of that name":                          {wish: func(w *Wish) { w.Mac = "x" }, macs: []v1alpha1.MacNode{mac("a")}, state: Waiting, says: "Mac x does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := wish()

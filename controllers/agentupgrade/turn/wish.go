@@ -56,15 +56,15 @@ func (w *Wish) Check() error {
 	u, err := url.Parse(w.Source)
 	switch {
 	case !versionShape.MatchString(w.Version):
-		return fmt.Errorf("version %q, want what `agent --version` prints behind its name, such as v0.4.0", w.Version)
+		return fmt.Errorf("version is %q, want the version that `agent --version` prints, for example v0.4.0", w.Version)
 	case err != nil || u.Hostname() == "" || !sourceShape.MatchString(w.Source) || len(w.Source) > maxSource:
-		return fmt.Errorf("url %q, want the https:// address of a .tar.gz archive, without a password or an @", w.Source)
+		return fmt.Errorf("url is %q, want the https:// URL of a .tar.gz archive, without a password or an @", w.Source)
 	case !digestShape.MatchString(w.SHA256):
-		return fmt.Errorf("sha256 %q, want 64 digits as sha256sum prints them", w.SHA256)
+		return fmt.Errorf("sha256 is %q, want 64 lower-case hex digits, as printed by sha256sum", w.SHA256)
 	case w.Attempt < 1:
-		return fmt.Errorf("attempt %d, want at least 1", w.Attempt)
+		return fmt.Errorf("attempt is %d, want at least 1", w.Attempt)
 	case w.DrainSeconds != nil && (*w.DrainSeconds < 0 || *w.DrainSeconds > maxDrain):
-		return fmt.Errorf("drainSeconds %d, want 0 to %d", *w.DrainSeconds, maxDrain)
+		return fmt.Errorf("drainSeconds is %d, want 0 to %d", *w.DrainSeconds, maxDrain)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func Read(cm *corev1.ConfigMap) (*Wish, error) {
 			seconds := int32(n)
 			w.DrainSeconds = &seconds
 		default:
-			return nil, fmt.Errorf("ConfigMap %s has the unknown key %q; `kubectl metalfleet upgrade-agents` writes it", cm.Name, key)
+			return nil, fmt.Errorf("ConfigMap %s has the unknown key %q; use `kubectl metalfleet upgrade-agents` to write the ConfigMap", cm.Name, key)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("ConfigMap %s: %s is %q: %w", cm.Name, key, text, err)

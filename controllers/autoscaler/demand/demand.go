@@ -157,15 +157,15 @@ func (l *Ledger) Whole(serve int) (whole bool, why string) {
 	}
 	switch {
 	case l.started.IsZero():
-		return false, "this operator does not listen for gateways; start it with --demand-bind-address"
+		return false, "this operator receives no reports from gateways; start it with --demand-bind-address"
 	case len(l.gateways) == 0:
-		return false, "no gateway reports what is asked; is it started with --operator, and does it reach that address?"
+		return false, "no gateway reports its demand; check that gateways run with --operator and can reach that address"
 	case silent > 0:
-		return false, fmt.Sprintf("%d of %d gateways are silent", silent, len(l.gateways))
+		return false, fmt.Sprintf("%d of %d gateways have stopped reporting", silent, len(l.gateways))
 	case heard < serve:
-		return false, fmt.Sprintf("%d gateways take requests, and %d report them; do all reach the operator?", serve, heard)
+		return false, fmt.Sprintf("%d gateways accept requests, but reports come from only %d of them; check that all of them can reach the operator", serve, heard)
 	case now.Sub(l.started) < warm:
-		return false, "the operator has just started, and does not know yet which gateways there are"
+		return false, "the operator has just started and does not know all gateways yet"
 	case young > 0:
 		return false, fmt.Sprintf("%d of %d gateways have just started", young, len(l.gateways))
 	}

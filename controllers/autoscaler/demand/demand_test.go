@@ -67,7 +67,7 @@ func (r *room) sum(running, waiting int) {
 
 func TestSeveralGatewaysSumUp(t *testing.T) {
 	r := newRoom(t)
-	r.whole(false, "does not listen")
+	r.whole(false, "receives no reports")
 	r.l.Listen()
 	r.whole(false, "no gateway")
 	r.report("a", 3, 1, 9)
@@ -90,7 +90,7 @@ func TestAGatewayThatWasNeverHeardIsKnown(t *testing.T) {
 	r.now = r.now.Add(time.Minute)
 	r.report("a", 1, 0, 1)
 	r.wholeOf(1, true, "")
-	r.wholeOf(2, false, "2 gateways take requests, and 1 report them")
+	r.wholeOf(2, false, "2 gateways accept requests, but reports come from only 1 of them")
 	r.report("b", 0, 0, 0)
 	r.wholeOf(2, true, "")
 }
@@ -103,7 +103,7 @@ func TestASilentGatewayIsNoZero(t *testing.T) {
 	r.report("a", 3, 0, 3)
 	r.now = r.now.Add(20 * time.Second)
 	r.report("b", 0, 1, 1)
-	r.whole(false, "1 of 2 gateways are silent")
+	r.whole(false, "1 of 2 gateways have stopped reporting")
 	r.sum(0, 1) // what it said long ago is not said again
 	if !r.l.Busy("r1") {
 		t.Error("the replica where it had requests is taken for idle")

@@ -41,7 +41,7 @@ func (*Server) NeedLeaderElection() bool { return false }
 func (s *Server) Start(ctx context.Context) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
 	if err != nil {
-		return fmt.Errorf("listen for the figures of gateways (--demand-bind-address): %w", err)
+		return fmt.Errorf("listen for reports of gateways (--demand-bind-address): %w", err)
 	}
 	s.Ledger.Listen()
 	h := &http.Server{Handler: s, TLSConfig: s.TLS(), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
@@ -57,7 +57,7 @@ func (s *Server) Start(ctx context.Context) error {
 		}
 	}()
 	if err := h.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve the figures of gateways: %w", err)
+		return fmt.Errorf("serve reports of gateways: %w", err)
 	}
 	<-ended
 	return nil
@@ -66,17 +66,17 @@ func (s *Server) Start(ctx context.Context) error {
 // ServeHTTP takes one report.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || r.URL.Path != demand.Path {
-		http.Error(w, "POST "+demand.Path+" is all there is", http.StatusNotFound)
+		http.Error(w, "not found; the only route is POST "+demand.Path, http.StatusNotFound)
 		return
 	}
 	var report demand.Report
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, demand.MaxBytes)).Decode(&report); err != nil {
-		http.Error(w, "not a report: "+err.Error(), http.StatusBadRequest)
+		http.Error(w, "invalid report: "+err.Error(), http.StatusBadRequest)
 		return
 	}
 	urgent, err := s.Ledger.Take(&report)
 	if err != nil {
-		s.Log.Info("A gateway's report is refused; nothing is taken away meanwhile", "reason", err.Error())
+		s.Log.Info("Rejected the report of a gateway; no deployment is scaled down meanwhile", "reason", err.Error())
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}

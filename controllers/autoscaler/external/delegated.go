@@ -69,7 +69,7 @@ func (v *Vouched) current(ctx context.Context) (*trust, error) {
 	}
 	var c corev1.ConfigMap
 	if err := v.Live.Get(ctx, client.ObjectKey{Namespace: trustNamespace, Name: trustName}, &c); err != nil {
-		return nil, fmt.Errorf("how the API server proves itself (the role extension-apiserver-authentication-reader of %s lets that be read): %w", trustNamespace, err)
+		return nil, fmt.Errorf("read the API server's client CA (allowed by the role extension-apiserver-authentication-reader in %s): %w", trustNamespace, err)
 	}
 	t, err := parseTrust(c.Data)
 	if err != nil {
@@ -82,7 +82,7 @@ func (v *Vouched) current(ctx context.Context) (*trust, error) {
 func parseTrust(data map[string]string) (*trust, error) {
 	t := &trust{roots: x509.NewCertPool()}
 	if !t.roots.AppendCertsFromPEM([]byte(data[keyCA])) {
-		return nil, fmt.Errorf("%s/%s has no %s: this API server hands no requests on (--requestheader-client-ca-file)", trustNamespace, trustName, keyCA)
+		return nil, fmt.Errorf("%s/%s has no %s: API aggregation is not configured on this API server (--requestheader-client-ca-file)", trustNamespace, trustName, keyCA)
 	}
 	for key, into := range map[string]*[]string{keyNames: &t.names, keyUser: &t.users, keyGroup: &t.groups, keyExtra: &t.extras} {
 		if data[key] == "" {
@@ -124,7 +124,7 @@ func (v *Vouched) Caller(r *http.Request) (Caller, error) {
 		return Caller{}, err
 	}
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return Caller{}, apierrors.NewUnauthorized("only the API server may ask, with its certificate")
+		return Caller{}, apierrors.NewUnauthorized("only the API server may send requests, with its client certificate")
 	}
 	leaf := r.TLS.PeerCertificates[0]
 	between := x509.NewCertPool()
@@ -133,10 +133,10 @@ func (v *Vouched) Caller(r *http.Request) (Caller, error) {
 	}
 	_, err = leaf.Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: between, CurrentTime: v.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
-		return Caller{}, apierrors.NewUnauthorized("only the API server may ask: " + err.Error())
+		return Caller{}, apierrors.NewUnauthorized("only the API server may send requests: " + err.Error())
 	}
 	if len(t.names) > 0 && !slices.Contains(t.names, leaf.Subject.CommonName) {
-		return Caller{}, apierrors.NewUnauthorized("only the API server may ask, and not " + leaf.Subject.CommonName)
+		return Caller{}, apierrors.NewUnauthorized("only the API server may send requests, not " + leaf.Subject.CommonName)
 	}
 	u := Caller{extra: map[string]authorizationv1.ExtraValue{}}
 	for _, h := range t.users {
@@ -145,7 +145,7 @@ func (v *Vouched) Caller(r *http.Request) (Caller, error) {
 		}
 	}
 	if u.name == "" {
-		return Caller{}, apierrors.NewUnauthorized("the API server does not say who asks")
+		return Caller{}, apierrors.NewUnauthorized("the API server does not name the user of the request")
 	}
 	for _, h := range t.groups {
 		u.groups = append(u.groups, r.Header.Values(h)...)
@@ -174,7 +174,7 @@ func cutFold(name, prefix string) (string, bool) {
 }
 
 // errReview says that the API server did not say whether somebody may read.
-var errReview = errors.New("the API server does not say whether that may be read")
+var errReview = errors.New("cannot check authorization with the API server")
 
 // Reviewed asks the API server whether a user may read a metric.
 func Reviewed(c client.Client) func(ctx context.Context, u Caller, namespace, metric string) error {

@@ -57,12 +57,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		status := statusOf(err)
 		out, code = status, int(status.Code)
-		h.Log.V(1).Info("External metric is refused", "path", r.URL.Path, "reason", err.Error())
+		h.Log.V(1).Info("Rejected a request for an external metric", "path", r.URL.Path, "reason", err.Error())
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	if err := json.NewEncoder(w).Encode(out); err != nil {
-		h.Log.V(1).Info("answer was not sent", "reason", err.Error())
+		h.Log.V(1).Info("send response", "reason", err.Error())
 	}
 }
 
@@ -133,7 +133,7 @@ func (h *Handler) values(ctx context.Context, namespace, metric string, selector
 	}
 	if len(out.Items) == 0 {
 		return nil, apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("modeldeployments").GroupResource(),
-			fmt.Sprintf("of %s=%q in namespace %s", Label, selector, namespace))
+			fmt.Sprintf("for %s=%q in namespace %s", Label, selector, namespace))
 	}
 	return out, nil
 }

@@ -54,7 +54,7 @@ func handler(t *testing.T) *Handler {
 		Client: fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(deployment("chat", false), deployment("code", false), deployment("own", true)).Build(),
 		Figures: func(_ context.Context, of types.NamespacedName) (demand.Figures, string, error) {
 			if of.Name == "code" {
-				return demand.Figures{Running: 9}, "1 of 2 gateways are silent", nil
+				return demand.Figures{Running: 9}, "1 of 2 gateways have stopped reporting", nil
 			}
 			return demand.Figures{Running: 3, Waiting: 4, Oldest: 1500 * time.Millisecond}, "", nil
 		},
@@ -98,11 +98,11 @@ func TestFiguresAreWholeOrRefused(t *testing.T) {
 		code int
 		says string
 	}{
-		"a part":             {"/namespaces/ns/" + Requests + "?labelSelector=deployment%3Dcode", 503, "1 of 2 gateways are silent"},
-		"one of two a part":  {"/namespaces/ns/" + Requests + "?labelSelector=deployment%20in%20(chat,code)", 503, "not whole"},
+		"a part":             {"/namespaces/ns/" + Requests + "?labelSelector=deployment%3Dcode", 503, "1 of 2 gateways have stopped reporting"},
+		"one of two a part":  {"/namespaces/ns/" + Requests + "?labelSelector=deployment%20in%20(chat,code)", 503, "is incomplete"},
 		"a misspelt name":    {"/namespaces/ns/" + Requests + "?labelSelector=deployment%3Dchta", 404, "chta"},
 		"another namespace":  {"/namespaces/other/" + Requests + "?labelSelector=deployment%3Dchat", 404, "chat"},
-		"scales itself":      {"/namespaces/ns/" + QueueSeconds + "?labelSelector=deployment%3Down", 409, "take spec.autoscaling out"},
+		"scales itself":      {"/namespaces/ns/" + QueueSeconds + "?labelSelector=deployment%3Down", 409, "remove spec.autoscaling"},
 		"no such metric":     {"/namespaces/ns/requests", 404, "requests"},
 		"no namespace":       {"/" + Requests, 404, ""},
 		"no selector at all": {"/namespaces/ns/" + Requests + "?labelSelector=%3D%3D", 400, "labelSelector"},

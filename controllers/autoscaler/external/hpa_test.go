@@ -190,8 +190,8 @@ func TestKubernetesOwnHPAScalesADeployment(t *testing.T) {
 	spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "file://x.gguf"}, Context: v1alpha1.ContextSpec{Tokens: 256, Sequences: 1}}
 	key := s.create("chat", spec)
 	s.want(key, 3)
-	s.ask(0, "1 of 2 gateways are silent")
-	s.wantSaid(key, "not whole")
+	s.ask(0, "1 of 2 gateways have stopped reporting")
+	s.wantSaid(key, "is incomplete")
 	if n, err := s.follow(key); err != nil || n != 3 {
 		t.Errorf("by a part of the figures %d replicas are wanted, want 3; %v", n, err)
 	}
@@ -201,7 +201,7 @@ func TestKubernetesOwnHPAScalesADeployment(t *testing.T) {
 	spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 3}
 	own := s.create("own", spec)
 	s.ask(10, "")
-	s.wantSaid(own, "take spec.autoscaling out")
+	s.wantSaid(own, "remove spec.autoscaling")
 	if n, err := s.follow(own); err != nil || n != 1 {
 		t.Errorf("of one that scales itself %d replicas are wanted; %v", n, err)
 	}

@@ -55,7 +55,7 @@ func (*Server) NeedLeaderElection() bool { return false }
 func (s *Server) Start(ctx context.Context) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
 	if err != nil {
-		return fmt.Errorf("listen for questions of external metrics (--metrics-api-bind-address): %w", err)
+		return fmt.Errorf("listen for external metrics requests (--metrics-api-bind-address): %w", err)
 	}
 	h := &http.Server{Handler: s.Handler, TLSConfig: s.Vouched.TLS(s.Certificate), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log), slog.LevelDebug)}
@@ -84,7 +84,7 @@ func (s *Server) keep(ctx context.Context) {
 	for {
 		err := s.vouch(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
-			s.Log.Error(err, "The API server does not know who serves external metrics; HPA and KEDA get none")
+			s.Log.Error(err, "Cannot register as the server of external metrics; HPA and KEDA receive no metrics")
 		}
 		failing = err != nil
 		select {
@@ -105,10 +105,10 @@ func (s *Server) vouch(ctx context.Context) error {
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})
 	name := "v1beta1." + metrics.GroupName
 	if err := s.Client.Get(ctx, client.ObjectKey{Name: name}, u); err != nil {
-		return fmt.Errorf("APIService %s, which the chart makes: %w", name, err)
+		return fmt.Errorf("read APIService %s, which the chart creates: %w", name, err)
 	}
 	if to, _, _ := unstructured.NestedString(u.Object, "spec", "service", "name"); to != Service {
-		return fmt.Errorf("APIService %s belongs to the Service %q: another program serves external metrics here, and there can be one", name, to)
+		return fmt.Errorf("APIService %s refers to Service %q: another program already serves external metrics, and only one can", name, to)
 	}
 	before := u.DeepCopy()
 	if err := unstructured.SetNestedField(u.Object, encode(authority), "spec", "caBundle"); err != nil {
@@ -119,7 +119,7 @@ func (s *Server) vouch(ctx context.Context) error {
 		return err
 	}
 	if err := s.Client.Patch(ctx, u, patch, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-		return fmt.Errorf("name the authority in APIService %s: %w", name, err)
+		return fmt.Errorf("write the CA bundle of APIService %s: %w", name, err)
 	}
 	return nil
 }

@@ -73,11 +73,11 @@ func (s *Source) Active(ctx context.Context, d *v1alpha1.ModelDeployment) (bool,
 func (s *Source) figures(ctx context.Context, d *v1alpha1.ModelDeployment) (f demand.Figures, part, err error) {
 	if d.Spec.Autoscaling != nil {
 		return f, nil, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("modeldeployments").GroupResource(), d.Name,
-			fmt.Errorf("it scales itself by spec.autoscaling, and two that scale it would fight: take spec.autoscaling out, or what asks for this metric away"))
+			fmt.Errorf("spec.autoscaling is set, and two autoscalers would conflict: remove spec.autoscaling, or the HPA or ScaledObject that uses this metric"))
 	}
 	f, why, err := s.Figures(ctx, types.NamespacedName{Namespace: d.Namespace, Name: d.Name})
 	if err == nil && why != "" {
-		part = apierrors.NewServiceUnavailable("the figures of " + d.Namespace + "/" + d.Name + " are not whole, and none are given: " + why)
+		part = apierrors.NewServiceUnavailable("the demand for " + d.Namespace + "/" + d.Name + " is incomplete and is not reported: " + why)
 	}
 	return f, part, err
 }

@@ -77,7 +77,7 @@ func (s *Scaler) GetMetrics(ctx context.Context, r *externalscaler.GetMetricsReq
 		return nil, refusal(err)
 	}
 	if r.GetMetricName() != t.metric {
-		return nil, status.Errorf(codes.InvalidArgument, "metric %q is asked for, and the trigger of ScaledObject %s/%s says %q", r.GetMetricName(), t.of.Namespace, r.GetScaledObjectRef().GetName(), t.metric)
+		return nil, status.Errorf(codes.InvalidArgument, "the request is for metric %q, but the trigger of ScaledObject %s/%s has metric %q", r.GetMetricName(), t.of.Namespace, r.GetScaledObjectRef().GetName(), t.metric)
 	}
 	value, err := s.Source.Value(ctx, d, t.metric)
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Scaler) of(ctx context.Context, ref *externalscaler.ScaledObjectRef) (t
 		return t, nil, fmt.Errorf("read deployment %s: %w", t.of, err)
 	}
 	if err != nil {
-		return t, nil, status.Errorf(codes.NotFound, "namespace %s has no ModelDeployment %q, which the trigger of ScaledObject %s names", t.of.Namespace, t.of.Name, ref.GetName())
+		return t, nil, status.Errorf(codes.NotFound, "namespace %s has no ModelDeployment %q, which the trigger of ScaledObject %s refers to", t.of.Namespace, t.of.Name, ref.GetName())
 	}
 	return t, d, nil
 }

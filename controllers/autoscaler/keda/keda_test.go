@@ -75,8 +75,8 @@ func scaler(t testing.TB) *Scaler {
 	t.Helper()
 	return &Scaler{Clock: clock.RealClock{}, Source: source(t, figures{
 		"chat": {f: demand.Figures{Running: 3, Waiting: 4, Oldest: 1500 * time.Millisecond}},
-		"code": {f: demand.Figures{Running: 9}, part: "1 of 2 gateways are silent"},
-		"part": {part: "1 of 2 gateways are silent"},
+		"code": {f: demand.Figures{Running: 9}, part: "1 of 2 gateways have stopped reporting"},
+		"part": {part: "1 of 2 gateways have stopped reporting"},
 		"late": {f: demand.Figures{Asked: time.Now().Add(-30 * time.Second)}},
 		"idle": {f: demand.Figures{Asked: time.Now().Add(-2 * time.Minute)}},
 	})}
@@ -147,19 +147,19 @@ func TestWhatATriggerMustNotSay(t *testing.T) {
 		code codes.Code
 		says string
 	}{
-		"no deployment":     {asks("ns"), codes.InvalidArgument, "names no deployment"},
+		"no deployment":     {asks("ns"), codes.InvalidArgument, "has no deployment"},
 		"no namespace":      {asks("", keyDeployment, "chat"), codes.InvalidArgument, "no namespace"},
 		"nothing at all":    {nil, codes.InvalidArgument, "no namespace"},
 		"a misspelt name":   {asks("ns", keyDeployment, "chta"), codes.NotFound, `no ModelDeployment "chta"`},
 		"another namespace": {asks("other", keyDeployment, "chat"), codes.NotFound, "namespace other"},
-		"a misspelt word":   {asks("ns", keyDeployment, "chat", "tagret", "4"), codes.InvalidArgument, "tagret is not known"},
+		"a misspelt word":   {asks("ns", keyDeployment, "chat", "tagret", "4"), codes.InvalidArgument, "unknown key tagret"},
 		"no such metric":    {asks("ns", keyDeployment, "chat", keyMetric, "requests"), codes.InvalidArgument, external.QueueSeconds},
-		"no number":         {asks("ns", keyDeployment, "chat", keyTarget, "four"), codes.InvalidArgument, "no number"},
-		"no real number":    {asks("ns", keyDeployment, "chat", keyTarget, "NaN"), codes.InvalidArgument, "no number"},
-		"nothing for one":   {asks("ns", keyDeployment, "chat", keyTarget, "0"), codes.InvalidArgument, "no number"},
-		"no end for one":    {asks("ns", keyDeployment, "chat", keyTarget, "Inf"), codes.InvalidArgument, "no number"},
-		"no target of time": {asks("ns", keyDeployment, "chat", keyMetric, external.QueueSeconds), codes.InvalidArgument, "how much of"},
-		"no sequences":      {asks("ns", keyDeployment, "dims"), codes.InvalidArgument, "how much of"},
+		"no number":         {asks("ns", keyDeployment, "chat", keyTarget, "four"), codes.InvalidArgument, "want a number"},
+		"no real number":    {asks("ns", keyDeployment, "chat", keyTarget, "NaN"), codes.InvalidArgument, "want a number"},
+		"nothing for one":   {asks("ns", keyDeployment, "chat", keyTarget, "0"), codes.InvalidArgument, "want a number"},
+		"no end for one":    {asks("ns", keyDeployment, "chat", keyTarget, "Inf"), codes.InvalidArgument, "want a number"},
+		"no target of time": {asks("ns", keyDeployment, "chat", keyMetric, external.QueueSeconds), codes.InvalidArgument, "set it to the target of"},
+		"no sequences":      {asks("ns", keyDeployment, "dims"), codes.InvalidArgument, "set it to the target of"},
 	} {
 		_, err := s.GetMetricSpec(t.Context(), c.ref)
 		if status.Code(err) != c.code || !strings.Contains(err.Error(), c.says) {
@@ -177,9 +177,9 @@ func TestFiguresForKEDAAreWholeOrRefused(t *testing.T) {
 		code               codes.Code
 		says               string
 	}{
-		"a part":         {"code", external.Requests, codes.Unavailable, "1 of 2 gateways are silent"},
-		"scales itself":  {"own", external.Requests, codes.FailedPrecondition, "take spec.autoscaling out"},
-		"another metric": {"chat", external.QueueSeconds, codes.InvalidArgument, "the trigger of ScaledObject ns/object says"},
+		"a part":         {"code", external.Requests, codes.Unavailable, "1 of 2 gateways have stopped reporting"},
+		"scales itself":  {"own", external.Requests, codes.FailedPrecondition, "remove spec.autoscaling"},
+		"another metric": {"chat", external.QueueSeconds, codes.InvalidArgument, "the trigger of ScaledObject ns/object has metric"},
 	} {
 		_, err := s.GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{ScaledObjectRef: asks("ns", keyDeployment, c.deployment), MetricName: c.metric})
 		if status.Code(err) != c.code || !strings.Contains(err.Error(), c.says) {
@@ -270,7 +270,7 @@ func TestAStreamTellsKEDAAtOnce(t *testing.T) {
 		f.tell(1, "")
 		want(look, false, true) // at once
 		want(repeat, false, true, true)
-		f.tell(0, "1 of 2 gateways are silent")
+		f.tell(0, "1 of 2 gateways have stopped reporting")
 		want(time.Minute, false, true, true)
 		f.tell(0, "")
 		want(look, false, true, true, false)

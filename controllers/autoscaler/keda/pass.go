@@ -40,7 +40,7 @@ const (
 )
 
 // errNoPass says that nobody can be let in yet.
-var errNoPass = errors.New("holds no pass yet; the operator that leads makes one")
+var errNoPass = errors.New("contains no client certificate yet; the leading operator creates one")
 
 // Pass is the one certificate that KEDA is known by. No authority signs it: it is
 // the one in the Secret, or none.
@@ -61,7 +61,7 @@ type Pass struct {
 func (p *Pass) get(ctx context.Context) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
 	if err := p.Client.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: Secret}, s); err != nil {
-		return nil, fmt.Errorf("the Secret %s/%s, which the chart makes (operator.keda): %w", p.Namespace, Secret, err)
+		return nil, fmt.Errorf("read Secret %s/%s, which the chart creates (operator.keda): %w", p.Namespace, Secret, err)
 	}
 	return s, nil
 }
@@ -88,7 +88,7 @@ func (p *Pass) current(ctx context.Context) ([]byte, error) {
 // check lets in who holds the pass, whose key TLS has seen used.
 func (p *Pass) check(pass []byte, raw [][]byte) error {
 	if len(raw) == 0 || !bytes.Equal(raw[0], pass) {
-		return fmt.Errorf("only KEDA may ask, with the pass of Secret %s/%s", p.Namespace, Secret)
+		return fmt.Errorf("only KEDA may send requests, with the client certificate of Secret %s/%s", p.Namespace, Secret)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func parsePass(data map[string][]byte, now time.Time) (*x509.Certificate, error)
 		return nil, err
 	}
 	if now.After(pair.Leaf.NotAfter) {
-		return nil, fmt.Errorf("it ended at %s", pair.Leaf.NotAfter)
+		return nil, fmt.Errorf("it expired at %s", pair.Leaf.NotAfter)
 	}
 	return pair.Leaf, nil
 }
@@ -150,7 +150,7 @@ func newPass(now time.Time) (map[string][]byte, error) {
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("make pass: %w", err)
+		return nil, fmt.Errorf("create client certificate: %w", err)
 	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {

@@ -75,7 +75,7 @@ func (s *Server) Start(ctx context.Context) error {
 func (s *Server) note(ctx context.Context, r any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (any, error) {
 	out, err := answer(ctx, r)
 	if err != nil {
-		s.Log.V(1).Info("KEDA is refused", "call", info.FullMethod, "reason", err.Error())
+		s.Log.V(1).Info("Rejected a request of KEDA", "call", info.FullMethod, "reason", err.Error())
 	}
 	return out, err
 }
@@ -116,7 +116,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	for {
 		err := k.Pass.keep(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
-			k.Log.Error(err, "KEDA cannot prove itself, and gets no figures")
+			k.Log.Error(err, "Cannot provide a client certificate for KEDA; KEDA receives no metrics")
 		}
 		failing = err != nil
 		select {

@@ -36,7 +36,7 @@ func passed(t *testing.T) (*Pass, *clocktesting.FakeClock) {
 	now := clocktesting.NewFakeClock(time.Now())
 	authority := []byte("authority")
 	p := &Pass{Client: c, Namespace: "keda", Clock: now, Authority: func(context.Context) ([]byte, error) { return authority, nil }}
-	if _, err := p.current(t.Context()); err == nil || !strings.Contains(err.Error(), "holds no pass yet") {
+	if _, err := p.current(t.Context()); err == nil || !strings.Contains(err.Error(), "contains no client certificate yet") {
 		t.Fatalf("without a pass: %v", err)
 	}
 	if err := p.keep(t.Context()); err != nil {
@@ -109,7 +109,7 @@ func TestAPassIsKept(t *testing.T) {
 func TestWithoutTheChartsSecretTheReasonIsSaid(t *testing.T) {
 	p := &Pass{Client: fake.NewClientBuilder().WithScheme(scheme(t)).Build(), Namespace: "keda", Clock: clocktesting.NewFakeClock(time.Now()),
 		Authority: func(context.Context) ([]byte, error) { return nil, nil }}
-	if err := p.keep(t.Context()); err == nil || !strings.Contains(err.Error(), "which the chart makes (operator.keda)") {
+	if err := p.keep(t.Context()); err == nil || !strings.Contains(err.Error(), "which the chart creates (operator.keda)") {
 		t.Error(err)
 	}
 }

@@ -50,21 +50,21 @@ func parse(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	case t.of.Namespace == "":
 		return t, status.Error(codes.InvalidArgument, "the ScaledObject has no namespace")
 	case t.of.Name == "":
-		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger names no %s: say which ModelDeployment it scales by", keyDeployment)
+		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger has no %s: set it to the name of the ModelDeployment to scale", keyDeployment)
 	case len(strange) > 0:
-		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: %s is not known; there are %s, %s and %s", strings.Join(strange, ", "), keyDeployment, keyMetric, keyTarget)
+		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: unknown key %s; valid keys are %s, %s and %s", strings.Join(strange, ", "), keyDeployment, keyMetric, keyTarget)
 	}
 	if metric, ok := said[keyMetric]; ok {
 		t.metric = metric
 	}
 	if !slices.Contains(external.Names(), t.metric) {
-		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: there is no %s %q; there are %s", keyMetric, t.metric, strings.Join(external.Names(), " and "))
+		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: unknown %s %q; valid values are %s", keyMetric, t.metric, strings.Join(external.Names(), " and "))
 	}
 	if target, ok := said[keyTarget]; ok {
 		n, err := strconv.ParseFloat(target, 64)
 		// KEDA hands thousandths to the HPA.
 		if err != nil || !(n >= 0.001 && n <= math.MaxInt32) {
-			return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: %s %q is no number from 0.001 to %d", keyTarget, target, math.MaxInt32)
+			return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: %s is %q, want a number from 0.001 to %d", keyTarget, target, math.MaxInt32)
 		}
 		t.target = n
 	}
@@ -80,5 +80,5 @@ func (t trigger) targetOf(d *v1alpha1.ModelDeployment) (float64, error) {
 	case t.metric == external.Requests && d.Spec.Context.Sequences > 0:
 		return float64(d.Spec.Context.Sequences), nil
 	}
-	return 0, status.Errorf(codes.InvalidArgument, "metadata of the trigger says no %s: how much of %s one replica is for", keyTarget, t.metric)
+	return 0, status.Errorf(codes.InvalidArgument, "metadata of the trigger has no %s: set it to the target of %s for each replica", keyTarget, t.metric)
 }

@@ -277,7 +277,7 @@ func (c *choice) stuck() int {
 }
 
 func (c *choice) noRoom() {
-	c.say(NoRoom, fmt.Sprintf("%d are wanted, and no Mac has room for %d of those that were asked for; free memory, add a Mac, or lower maxReplicas", c.Wanted, c.stuck()))
+	c.say(NoRoom, fmt.Sprintf("%s needed, but no Mac has room for %d of them; free memory, add a Mac, or lower maxReplicas", replicas(c.Wanted), c.stuck()))
 }
 
 // up asks for more.
@@ -288,10 +288,10 @@ func (c *choice) up() {
 		c.noRoom()
 		return
 	case c.Desired > 0 && c.now.Sub(c.HighSince) < c.UpDelay:
-		c.say(Delayed, fmt.Sprintf("%d are wanted; more come after %s", c.Wanted, c.UpDelay))
+		c.say(Delayed, fmt.Sprintf("%s needed; more are added after %s", replicas(c.Wanted), c.UpDelay))
 		return
 	case c.Desired > 0 && loading && c.now.Sub(c.Changed) < step:
-		c.say(Delayed, fmt.Sprintf("%d are wanted; those that were asked for a moment ago begin first", c.Wanted))
+		c.say(Delayed, fmt.Sprintf("%s needed; waiting for the most recently added ones to start", replicas(c.Wanted)))
 		return
 	}
 	to := min(c.Wanted, max(2*c.Desired, 2))
@@ -306,7 +306,7 @@ func (c *choice) up() {
 }
 
 func (c *choice) figures() string {
-	return fmt.Sprintf("%d requests, %d of them waiting; a replica is wanted for %d", c.f.Requests, c.f.Waiting, c.Target)
+	return fmt.Sprintf("%d requests, %d of them waiting; the target is %d for each replica", c.f.Requests, c.f.Waiting, c.Target)
 }
 
 // down asks for fewer, if that is safe.
@@ -315,30 +315,30 @@ func (c *choice) down() {
 	forced := c.Desired > c.Max
 	switch {
 	case !c.f.Complete:
-		c.say(Unheard, "not every gateway was heard lately; nothing is taken away")
+		c.say(Unheard, "not every gateway has reported recently; no replica is removed")
 		return
 	case forced:
 		to = c.Max
 	case c.idle() && c.Wanted == 0:
 		to = 0
 	case c.LowSince.IsZero() || c.now.Sub(c.LowSince) < c.DownDelay:
-		c.say(Delayed, fmt.Sprintf("%d would be enough; fewer come once they were for %s", c.Wanted, c.DownDelay))
+		c.say(Delayed, fmt.Sprintf("%s would suffice; the others are removed after %s", replicas(c.Wanted), c.DownDelay))
 		return
 	case to >= c.Desired:
 		// It was not enough all the time: what is remembered begins anew.
 		c.LowSince, c.Low = c.now, c.Wanted
-		c.say(Delayed, fmt.Sprintf("%d would be enough, and were not all the time", c.Wanted))
+		c.say(Delayed, fmt.Sprintf("%s would suffice now, but would not have during the whole delay", replicas(c.Wanted)))
 		return
 	}
 	if c.replacing() {
-		c.say(RollingOut, "replicas are being replaced; none is taken away meanwhile")
+		c.say(RollingOut, "a rollout is in progress; no replica is removed meanwhile")
 		return
 	}
 	to = max(to, c.Desired/2)
 	idle := c.idleOnes(len(c.replicas) - to)
 	c.Retire = c.busyOnes(len(c.replicas)-to-len(idle), idle)
 	if c.now.Sub(c.Changed) < step && !forced {
-		c.say(Delayed, fmt.Sprintf("%d would be enough; the next ones go in a moment", c.Wanted))
+		c.say(Delayed, fmt.Sprintf("%s would suffice; the next ones are removed shortly", replicas(c.Wanted)))
 		return
 	}
 	c.lower(to, len(idle), forced)
@@ -348,16 +348,16 @@ func (c *choice) down() {
 func (c *choice) lower(to, idle int, forced bool) {
 	next := max(to, len(c.replicas)-idle)
 	if next >= c.Desired {
-		c.say(Busy, fmt.Sprintf("%d would be enough; all %d replicas run requests; new ones go to others first, and one that is idle goes", c.Wanted, len(c.replicas)))
+		c.say(Busy, fmt.Sprintf("%s would suffice, but all %d are busy; gateways prefer other replicas, and a replica is removed once it is idle", replicas(c.Wanted), len(c.replicas)))
 		return
 	}
 	switch {
 	case next == 0:
-		c.set(0, Idle, fmt.Sprintf("nothing was asked for %s", c.Idle))
+		c.set(0, Idle, fmt.Sprintf("no requests for %s", c.Idle))
 	case forced:
 		c.set(next, Bounds, fmt.Sprintf("maxReplicas is %d", c.Max))
 	default:
-		c.set(next, LowDemand, fmt.Sprintf("%d were enough for %s", max(c.Low, c.Wanted), c.DownDelay))
+		c.set(next, LowDemand, fmt.Sprintf("%s sufficed for %s", replicas(max(c.Low, c.Wanted)), c.DownDelay))
 	}
 }
 
@@ -426,7 +426,15 @@ func (c *choice) set(n int, reason, message string) {
 // say explains the number; at the upper bound it says so.
 func (c *choice) say(reason, message string) {
 	if reason == Steady && c.free > c.Max {
-		reason, message = AtMaximum, fmt.Sprintf("%d would be wanted; maxReplicas is %d", c.free, c.Max)
+		reason, message = AtMaximum, fmt.Sprintf("%s needed, but maxReplicas is %d", replicas(c.free), c.Max)
 	}
 	c.Reason, c.Message = reason, message
+}
+
+// replicas is a number of replicas in words: "1 replica", "3 replicas".
+func replicas(n int) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", n)
 }

@@ -46,9 +46,9 @@ const accountWithin = 30 * time.Second
 // Errors that callers may want to tell apart.
 var (
 	// ErrAlive says that the Mac is joined and was heard from lately.
-	ErrAlive = errors.New("is joined and alive; a join token would give its place to another machine")
+	ErrAlive = errors.New("is already joined and alive; a new join token would let another machine take its place")
 	// ErrNoAccount says that nobody made the Mac's account.
-	ErrNoAccount = errors.New("the operator has not made its account: does it run?")
+	ErrNoAccount = errors.New("the operator has not created its account; check that the operator is running.")
 )
 
 // Options say for which Mac, and how it reaches the API server.
@@ -77,10 +77,10 @@ func Endpoint(config *rest.Config) (server string, ca []byte, err error) {
 		return "", nil, fmt.Errorf("address of the API server: %w", err)
 	}
 	if u.Scheme != "https" || config.Insecure {
-		return "", nil, fmt.Errorf("the API server %s is reached without checking its certificate; a Mac joins only one that it can verify: put certificate-authority-data into the kubeconfig", u)
+		return "", nil, fmt.Errorf("the kubeconfig does not verify the certificate of the API server %s, but a Mac must verify it; add certificate-authority-data to the kubeconfig", u)
 	}
 	if config.ServerName != "" {
-		return "", nil, fmt.Errorf("the API server %s is known as %s by the kubeconfig's tls-server-name; name it by an address that its certificate has", u, config.ServerName)
+		return "", nil, fmt.Errorf("the kubeconfig's tls-server-name renames the API server %s to %s, which a Mac cannot do; use an address that is in the certificate of the API server", u, config.ServerName)
 	}
 	ca = config.CAData
 	if len(ca) == 0 && config.CAFile != "" {
@@ -101,7 +101,7 @@ func Mint(ctx context.Context, c client.Client, o Options) (token string, expire
 		return "", time.Time{}, err
 	}
 	if o.Life < Shortest || o.Life > Longest {
-		return "", time.Time{}, fmt.Errorf("a join token is good for %s to %s, not for %s", Shortest, Longest, o.Life)
+		return "", time.Time{}, fmt.Errorf("a join token can be valid for %s to %s, not for %s", Shortest, Longest, o.Life)
 	}
 	// A token that could not be printed is refused before anything is made.
 	t := join.Token{Server: o.Server, CA: o.CA, Namespace: o.Namespace, Mac: o.Mac, Credential: "none", Expires: time.Now().Add(o.Life)}
@@ -130,12 +130,12 @@ func ensureMac(ctx context.Context, c client.Client, o Options) error {
 		mac = &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: o.Mac, Labels: o.Labels}}
 		err = c.Create(ctx, mac)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("make MacNode %s: %w", o.Mac, err)
+			return fmt.Errorf("create MacNode %s: %w", o.Mac, err)
 		}
 	case err != nil:
 		return fmt.Errorf("read MacNode %s: %w", o.Mac, err)
 	case !mac.DeletionTimestamp.IsZero():
-		return fmt.Errorf("MacNode %s is being deleted; wait until it is gone", o.Mac)
+		return fmt.Errorf("MacNode %s is being deleted; wait until the deletion has finished", o.Mac)
 	case !o.Again && meta.IsStatusConditionTrue(mac.Status.Conditions, v1alpha1.ConditionReady):
 		return fmt.Errorf("%s %w", o.Mac, ErrAlive)
 	}
@@ -150,10 +150,10 @@ func newAnchor(ctx context.Context, c client.Client, o Options) (*corev1.Secret,
 		Type:       corev1.SecretTypeOpaque,
 	}
 	if err := c.Delete(ctx, anchor.DeepCopy()); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("burn the earlier join token of Mac %s: %w", o.Mac, err)
+		return nil, fmt.Errorf("revoke the previous join token of Mac %s: %w", o.Mac, err)
 	}
 	if err := c.Create(ctx, anchor); err != nil {
-		return nil, fmt.Errorf("make Secret %s: %w", anchor.Name, err)
+		return nil, fmt.Errorf("create Secret %s: %w", anchor.Name, err)
 	}
 	return anchor, nil
 }
@@ -200,7 +200,7 @@ func whenThereIsAnAccount(ctx context.Context, c client.Client, o Options, r *au
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limited.Done():
-			return fmt.Errorf("MacNode %s is there, but after %s %w See `kubectl -n %s get deployment metalfleet-operator`", o.Mac, accountWithin, ErrNoAccount, o.Namespace)
+			return fmt.Errorf("MacNode %s exists, but after %s %w See `kubectl -n %s get deployment metalfleet-operator`", o.Mac, accountWithin, ErrNoAccount, o.Namespace)
 		case <-tick.C:
 		}
 	}
@@ -211,7 +211,7 @@ func whenThereIsAnAccount(ctx context.Context, c client.Client, o Options, r *au
 func credentialID(token string) (string, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return "", errors.New("the API server's token is no JSON Web Token; Kubernetes 1.32 or newer is needed")
+		return "", errors.New("the API server's token is not a JSON Web Token; Kubernetes 1.32 or newer is required")
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
@@ -221,7 +221,7 @@ func credentialID(token string) (string, error) {
 		ID string `json:"jti"`
 	}
 	if err := json.Unmarshal(raw, &claims); err != nil || claims.ID == "" {
-		return "", errors.New("the API server's token has no id; Kubernetes 1.32 or newer is needed")
+		return "", errors.New("the API server's token has no id; Kubernetes 1.32 or newer is required")
 	}
 	return "JTI=" + claims.ID, nil
 }

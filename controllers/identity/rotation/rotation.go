@@ -154,11 +154,11 @@ func begin(now time.Time, s State, w World, p Policy, atOnce bool) Decision {
 	due := s.Signing.NotBefore.Add(s.Signing.NotAfter.Sub(s.Signing.NotBefore) / 100 * time.Duration(p.SharePercent))
 	switch {
 	case atOnce:
-		return Decision{Step: Begin, Hurry: true, Why: fmt.Sprintf("asked for at once (%q)", w.AtOnce)}
+		return Decision{Step: Begin, Hurry: true, Why: fmt.Sprintf("requested immediately (%q)", w.AtOnce)}
 	case w.Asked != "" && w.Asked != s.Handled:
-		return Decision{Step: Begin, Why: fmt.Sprintf("asked for (%q)", w.Asked)}
+		return Decision{Step: Begin, Why: fmt.Sprintf("requested (%q)", w.Asked)}
 	case !now.Before(due):
-		return Decision{Step: Begin, Why: fmt.Sprintf("%d %% of the signing root's life is over", p.SharePercent)}
+		return Decision{Step: Begin, Why: fmt.Sprintf("%d %% of the lifetime of the signing root has passed", p.SharePercent)}
 	}
 	return Decision{Again: due.Sub(now), Why: "the next rotation begins at " + stamp(due)}
 }
@@ -172,21 +172,21 @@ func spread(now time.Time, s State, w World, p Policy) Decision {
 	over := s.SpreadSince.Add(p.Spread)
 	switch {
 	case !w.GatewaysTold && !s.SpreadSince.IsZero():
-		d.Step, d.Why = Respread, "the gateways' Secret was changed by somebody else"
+		d.Step, d.Why = Respread, "another writer changed the gateways' Secret"
 	case !w.GatewaysTold:
-		d.Why = "the gateways' Secret does not name the next root yet"
+		d.Why = "the gateways' Secret does not contain the next root yet"
 	case s.SpreadSince.IsZero():
-		d.Step, d.Why = Spread, "the gateways' Secret names both roots"
+		d.Step, d.Why = Spread, "the gateways' Secret contains both roots"
 	case len(untold) > 0:
-		d.Why = "Secrets of Macs do not name the next root yet: " + some(untold)
+		d.Why = "Secrets of these Macs do not contain the next root yet: " + some(untold)
 	case hurry:
-		d.Step, d.Why = Sign, "nobody is waited for"
+		d.Step, d.Why = Sign, "confirmations are not required"
 	case now.Before(over):
-		d.Again, d.Why = over.Sub(now), "gateways read the next root until "+stamp(over)
+		d.Again, d.Why = over.Sub(now), "gateways have time to read the next root until "+stamp(over)
 	case len(unconfirmed) > 0:
-		d.Why = "Macs that live do not say that they trust the next root: " + some(unconfirmed)
+		d.Why = "these live Macs have not confirmed that they trust the next root: " + some(unconfirmed)
 	default:
-		d.Step, d.Why = Sign, "gateways had the time to read the next root, and every Mac that lives trusts it"
+		d.Step, d.Why = Sign, "gateways had time to read the next root, and all live Macs trust it"
 	}
 	return d
 }
@@ -195,11 +195,11 @@ func spread(now time.Time, s State, w World, p Policy) Decision {
 func retire(now time.Time, s State, atOnce bool) Decision {
 	switch {
 	case s.Hurry || atOnce:
-		return Decision{Step: End, Why: "nobody is waited for"}
+		return Decision{Step: End, Why: "an immediate rotation was requested"}
 	case now.Before(s.OldUntil):
 		return Decision{Again: s.OldUntil.Sub(now), Why: "certificates of the old root may be valid until " + stamp(s.OldUntil)}
 	}
-	return Decision{Step: End, Why: "no certificate of the old root can be valid any more"}
+	return Decision{Step: End, Why: "all certificates of the old root have expired"}
 }
 
 // macs are the names of those whose Secret is not written, and of those that

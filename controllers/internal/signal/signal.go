@@ -36,27 +36,27 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 	m := &Metrics{
 		reclaims: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "metalfleet_operator_reclaims_total",
-			Help: "Engines that went, as reported by the Macs.",
+			Help: "Number of engines that ended, as reported by the Macs.",
 		}, []string{"reason", "host_check"}),
 		freed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "metalfleet_operator_freed_bytes_total",
-			Help: "Bytes that the Macs measured as freed.",
+			Help: "Memory in bytes that the Macs measured as freed.",
 		}, []string{"reason"}),
 		scaled: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "metalfleet_operator_scaled_total",
-			Help: "Times that the autoscaler changed the number of replicas of a deployment, by why.",
+			Help: "Number of times that the autoscaler changed the number of replicas of a deployment, by reason.",
 		}, []string{"reason"}),
 		stage: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "metalfleet_operator_authority_stage",
-			Help: "1 for the stage that the rotation of the authority is in, 0 for the others.",
+			Help: "1 for the current stage of the rotation of the authority, 0 for the others.",
 		}, []string{"stage"}),
 		expires: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "metalfleet_operator_authority_expires_timestamp_seconds",
-			Help: "When the root that signs certificates ends.",
+			Help: "Expiry time of the root that signs certificates, in seconds since 1970.",
 		}),
 		unconfirmed: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "metalfleet_operator_authority_unconfirmed_macs",
-			Help: "Macs that live and do not say that they trust the root that signs next.",
+			Help: "Number of live Macs that have not confirmed that they trust the next root.",
 		}),
 	}
 	for _, c := range []prometheus.Collector{m.reclaims, m.freed, m.scaled, m.stage, m.expires, m.unconfirmed, replicas{reader}} {
@@ -78,7 +78,7 @@ func (m *Metrics) Demand(registry prometheus.Registerer, gateways func() int, wh
 	}
 	g := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "metalfleet_operator_demand_gateways",
-		Help: "Gateways that report what is asked of each model to this operator, which leads.",
+		Help: "Number of gateways that report their demand to this operator, if it is the leader.",
 	}, func() float64 { return float64(gateways()) })
 	if err := registry.Register(g); err != nil {
 		return fmt.Errorf("register metric: %w", err)
@@ -119,7 +119,7 @@ func (m *Metrics) Authority(stage string, all []string, expires time.Time, uncon
 type replicas struct{ reader client.Reader }
 
 var replicasDesc = prometheus.NewDesc("metalfleet_operator_replicas",
-	"Replicas by state: unplaced, starting, ready, silent, draining.", []string{"state"}, nil)
+	"Number of replicas by state: unplaced, starting, ready, silent, draining.", []string{"state"}, nil)
 
 // Describe implements prometheus.Collector.
 func (replicas) Describe(out chan<- *prometheus.Desc) { out <- replicasDesc }

@@ -30,7 +30,7 @@ func (s *Snapshot) Candidates(r *v1alpha1.ModelReplica) []Candidate {
 		rejected, ok := v.filter(i)
 		if ok {
 			c.Fits = true
-			c.Why = fmt.Sprintf("%s of %s are promised there", v1alpha1.FormatBytes(st.promise.Always), v1alpha1.FormatBytes(st.capacity))
+			c.Why = fmt.Sprintf("%s of %s reserved", v1alpha1.FormatBytes(st.promise.Always), v1alpha1.FormatBytes(st.capacity))
 		} else {
 			c.Why = rejected.alone(r)
 		}
@@ -44,13 +44,13 @@ func (r rejection) alone(replica *v1alpha1.ModelReplica) string {
 	need := v1alpha1.FormatBytes(replica.Spec.ReservedBytes)
 	switch r.kind {
 	case tooSmall:
-		return fmt.Sprintf("too small even when empty (need %s, capacity %s)", need, v1alpha1.FormatBytes(r.bytes))
+		return fmt.Sprintf("too small even if empty (need %s, capacity %s)", need, v1alpha1.FormatBytes(r.bytes))
 	case short:
 		return fmt.Sprintf("short of memory (need %s, free %s)", need, v1alpha1.FormatBytes(r.bytes))
 	case noDisk:
-		return fmt.Sprintf("without room on disk for the model (need %s, free %s)", v1alpha1.FormatBytes(replica.Spec.Model.Bytes()), v1alpha1.FormatBytes(r.bytes))
+		return fmt.Sprintf("without disk space for the model (need %s, free %s)", v1alpha1.FormatBytes(replica.Spec.Model.Bytes()), v1alpha1.FormatBytes(r.bytes))
 	case avoided:
-		why := fmt.Sprintf("avoided after a refusal, for %s more", r.left.Round(time.Second))
+		why := fmt.Sprintf("avoided for another %s after a refusal", r.left.Round(time.Second))
 		for _, a := range replica.Spec.Avoid {
 			if a.Name == r.mac && a.Reason != "" {
 				why += ": " + a.Reason

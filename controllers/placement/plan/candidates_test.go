@@ -25,11 +25,11 @@ func TestEveryMacHasItsOwnReason(t *testing.T) {
 	}
 	want := []string{
 		"a false 4.0 GiB: short of memory (need 8.0 GiB, free 4.0 GiB)",
-		"b false 4.0 GiB: too small even when empty (need 8.0 GiB, capacity 4.0 GiB)",
+		"b false 4.0 GiB: too small even if empty (need 8.0 GiB, capacity 4.0 GiB)",
 		"c false 10.0 GiB: cordoned",
 		"d false 10.0 GiB: not ready",
-		"e false 10.0 GiB: avoided after a refusal, for 1m30s more: the ledger has no room",
-		"f true 9.0 GiB: 1.0 GiB of 10.0 GiB are promised there",
+		"e false 10.0 GiB: avoided for another 1m30s after a refusal: the ledger has no room",
+		"f true 9.0 GiB: 1.0 GiB of 10.0 GiB reserved",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)

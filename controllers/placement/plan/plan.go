@@ -303,7 +303,7 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 	st := s.macs[best]
 	if wait := v.patience(best, looks); wait > 0 {
 		return Decision{Reason: v1alpha1.ReasonWaiting, RetryAfter: wait,
-			Message: "a replica of this deployment is on " + st.mac.Name + "; waiting for another Mac that still looks for the model's files"}
+			Message: "" + st.mac.Name + " already has a replica of this deployment; waiting for another Mac that is still inspecting the source"}
 	}
 	return Decision{Mac: st.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: st.chosen(r)}
 }

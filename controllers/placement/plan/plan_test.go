@@ -124,11 +124,11 @@ func TestPick(t *testing.T) {
 			replicas{replica("s", 30*gib, on("a")), replica("t", 40*gib, on("b"))}, replica("r", 40*gib), "", v1alpha1.ReasonNoRoom,
 			"3 Macs: 2 short of memory (need 40.0 GiB, largest free 34.0 GiB), 1 cordoned"},
 		"too large for every Mac, each named": {macs{mac("a", 12*gib), mac("b", 38*gib, silentMac)}, nil, replica("r", 41*gib), "", v1alpha1.ReasonTooLarge,
-			"2 Macs: 2 too small even when empty (need 41.0 GiB, largest capacity 38.0 GiB); a can promise 12.0 GiB of the 41.0 GiB needed; b can promise 38.0 GiB of the 41.0 GiB needed"},
+			"2 Macs: 2 too small even if empty (need 41.0 GiB, largest capacity 38.0 GiB); a can reserve 12.0 GiB of the required 41.0 GiB; b can reserve 38.0 GiB of the required 41.0 GiB"},
 		"too large where others are no candidates at all": {macs{mac("a", 12*gib), mac("b", 99*gib, taintedMac(corev1.TaintEffectNoSchedule))}, nil,
 			replica("r", 41*gib), "", v1alpha1.ReasonTooLarge, "b is tainted"},
 		"a large Mac that is silent is hope": {macs{mac("a", 12*gib), mac("b", 99*gib, silentMac)}, nil, replica("r", 41*gib), "", v1alpha1.ReasonNoCandidates, "1 not ready"},
-		"no Mac at all":                      {nil, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "no MacNode yet"},
+		"no Mac at all":                      {nil, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "no MacNode"},
 		"unknown capacity holds nothing":     {macs{mac("a", 0)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "1 of unknown capacity"},
 		"a cordoned Mac takes nothing new":   {macs{mac("a", 9*gib, cordonedMac)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "1 cordoned"},
 		"a Mac that shuts down neither":      {macs{mac("a", 9*gib, shutting)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "1 shutting down"},
@@ -144,7 +144,7 @@ func TestPick(t *testing.T) {
 			replica("r", gib, func(r *v1alpha1.ModelReplica) { r.Spec.Placement.Chips = []string{"M4Max"} }), "b", v1alpha1.ReasonPlaced, ""},
 		"a file is served where it lies": {macs{mac("a", 9*gib), mac("b", 9*gib, holds("sha256:d"))}, nil, replica("r", gib, file), "b", v1alpha1.ReasonPlaced, ""},
 		"rather than share a Mac it waits for one that still looks": {macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib)},
-			replicas{replica("s", gib, on("a"), of("d"))}, replica("r", gib, of("d"), file, born(time.Second)), "", v1alpha1.ReasonWaiting, "is on a; waiting"},
+			replicas{replica("s", gib, on("a"), of("d"))}, replica("r", gib, of("d"), file, born(time.Second)), "", v1alpha1.ReasonWaiting, "a already has a replica"},
 		"but not for ever": {macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib)},
 			replicas{replica("s", gib, on("a"), of("d"))}, replica("r", gib, of("d"), file, born(spreadPatience)), "a", v1alpha1.ReasonPlaced, ""},
 		"nor for one that has looked": {macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib, looked)},
@@ -157,12 +157,12 @@ func TestPick(t *testing.T) {
 		"a refusal is remembered":                        {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", time.Minute)), "", v1alpha1.ReasonNoCandidates, "1 avoided after a refusal"},
 		"OnDemand replicas do not count against one another": {macs{mac("a", 10*gib)},
 			replicas{replica("s", 8*gib, on("a"), onDemand), replica("t", 9*gib, on("a"), onDemand)}, replica("r", 10*gib, onDemand), "a", v1alpha1.ReasonPlaced,
-			"on a: needs 10.0 GiB when loaded, an estimate; 0 of 10.0 GiB are promised there to what stays in memory, the rest is shared with 2 more on demand"},
+			"placed on a: needs an estimated 10.0 GiB when loaded; 0 of 10.0 GiB are reserved for Always models, and 2 other OnDemand models share the rest"},
 		"what stays in memory counts against OnDemand": {macs{mac("a", 10*gib)},
 			replicas{replica("s", 6*gib, on("a"))}, replica("r", 4*gib+1, onDemand), "", v1alpha1.ReasonNoRoom, "1 Mac: 1 short of memory (need 4.0 GiB, largest free 4.0 GiB)"},
 		"OnDemand does not count against what stays in memory": {macs{mac("a", 10*gib)},
-			replicas{replica("s", 9*gib, on("a"), onDemand)}, replica("r", 10*gib), "a", v1alpha1.ReasonPlaced, "0 of 10.0 GiB were promised there before"},
-		"an OnDemand model larger than a Mac does not fit there": {macs{mac("a", 10*gib)}, nil, replica("r", 11*gib, onDemand), "", v1alpha1.ReasonTooLarge, "1 too small even when empty"},
+			replicas{replica("s", 9*gib, on("a"), onDemand)}, replica("r", 10*gib), "a", v1alpha1.ReasonPlaced, "0 of 10.0 GiB were reserved before"},
+		"an OnDemand model larger than a Mac does not fit there": {macs{mac("a", 10*gib)}, nil, replica("r", 11*gib, onDemand), "", v1alpha1.ReasonTooLarge, "1 too small even if empty"},
 		"fewer OnDemand bytes are better": {macs{mac("a", 10*gib), mac("b", 10*gib)},
 			replicas{replica("s", 4*gib, on("a"), onDemand)}, replica("r", gib, onDemand), "b", v1alpha1.ReasonPlaced, ""},
 		"an OnDemand model is not starved for weights on disk": {macs{mac("a", 10*gib, withWeights), mac("b", 10*gib)},
@@ -235,7 +235,7 @@ func TestAMacHoldsNoMoreReplicasThanOrdersFit(t *testing.T) {
 		existing = append(existing, replica(fmt.Sprint(i), 1, on("a")))
 	}
 	r := replica("r", 1)
-	if d := NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib)}, existing, now).Pick(&r); d.Mac != "" || !strings.Contains(d.Message, "1 full of replicas") {
+	if d := NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib)}, existing, now).Pick(&r); d.Mac != "" || !strings.Contains(d.Message, "1 at the maximum number of replicas") {
 		t.Errorf("got %+v", d)
 	}
 }

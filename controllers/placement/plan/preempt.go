@@ -57,15 +57,15 @@ func (v *view) preempt() (Decision, bool) {
 func (v *view) order(best *eviction) Decision {
 	name := v.s.macs[best.mac].mac.Name
 	d := Decision{Reason: v1alpha1.ReasonPreempting, Awaits: name, Victims: best.victims,
-		Message: fmt.Sprintf("waits for room on %s, where replicas of a lower priority than %d drain", name, v.r.Spec.Priority.Value)}
+		Message: fmt.Sprintf("waiting for room on %s, where replicas with a lower priority than %d are draining", name, v.r.Spec.Priority.Value)}
 	n := len(best.victims)
 	switch {
 	case best.swap && n > 0:
-		d.Reason, d.Message = v1alpha1.ReasonSwapping, fmt.Sprintf("%s of the old revision gives its room on %s", best.victims[0].Name, name)
+		d.Reason, d.Message = v1alpha1.ReasonSwapping, fmt.Sprintf("%s of the old revision drains to make room on %s", best.victims[0].Name, name)
 	case best.swap:
-		d.Reason, d.Message = v1alpha1.ReasonSwapping, fmt.Sprintf("waits for room on %s, where a replica of the old revision drains", name)
+		d.Reason, d.Message = v1alpha1.ReasonSwapping, fmt.Sprintf("waiting for room on %s, where a replica of the old revision is draining", name)
 	case n > 0:
-		d.Message = fmt.Sprintf("%d of a lower priority than %d give their room on %s", n, v.r.Spec.Priority.Value, name)
+		d.Message = fmt.Sprintf("draining %d of the replicas with a lower priority than %d to make room on %s", n, v.r.Spec.Priority.Value, name)
 	}
 	if best.swap {
 		d.Message += best.lead.note()

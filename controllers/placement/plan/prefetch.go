@@ -25,7 +25,7 @@ const (
 // note says in a sentence about a swap that it goes on without the weights.
 func (l lead) note() string {
 	if l == leadRefused || l == leadNoRoom {
-		return "; the weights are not fetched before, for they do not fit on its disk beside the old ones"
+		return "; the weights are not downloaded before, because the disk has no space for both models"
 	}
 	return ""
 }
@@ -65,7 +65,7 @@ func (e *eviction) waits() bool {
 func (v *view) prefetch(e *eviction) Decision {
 	name := v.s.macs[e.mac].mac.Name
 	return Decision{Reason: v1alpha1.ReasonPrefetching, Prefetch: name,
-		Message: fmt.Sprintf("its weights (%s) are fetched on %s before a replica of the old revision gives its room there", v1alpha1.FormatBytes(v.r.Spec.Model.Bytes()), name)}
+		Message: fmt.Sprintf("downloading the weights (%s) on %s before a replica of the old revision drains there", v1alpha1.FormatBytes(v.r.Spec.Model.Bytes()), name)}
 }
 
 // FetchesOn is the Mac that has the order to fetch a replica's weights after the

@@ -60,14 +60,14 @@ func (v *view) explain() Decision {
 		}
 	}
 	if len(rejected) == 0 {
-		return Decision{Reason: v1alpha1.ReasonNoCandidates, Message: "there is no MacNode yet; join a Mac"}
+		return Decision{Reason: v1alpha1.ReasonNoCandidates, Message: "the fleet has no MacNode; join a Mac"}
 	}
 	has := func(k kind) bool {
 		return slices.ContainsFunc(rejected, func(x rejection) bool { return x.kind == k })
 	}
 	d := Decision{Reason: reasonOf(rejected), Message: Compact(r, rejected)}
 	if has(stranded) {
-		d.Message += "; reboot the Mac whose condition WiredStranded is True: `kubectl describe mac` says which bytes nobody owns"
+		d.Message += "; reboot the Mac whose condition WiredStranded is True: `kubectl describe mac` shows the stranded memory"
 	}
 	for _, x := range rejected {
 		if x.kind == avoided && (d.RetryAfter == 0 || x.left < d.RetryAfter) {
@@ -82,9 +82,9 @@ func (v *view) explain() Decision {
 		d.Message += eachCapacity(r.Spec.ReservedBytes, rejected) +
 			"; lower context.cacheTokens or context.sequences, use a smaller quantization, or add a larger Mac"
 	case has(short) || has(overcommitted):
-		d.Message += "; scale down or delete another deployment, let one that is seldom used load on demand (residency.policy), or add a Mac"
+		d.Message += "; scale down or delete another deployment, make a rarely used one OnDemand (residency.policy), or add a Mac"
 	case has(noDisk):
-		d.Message += "; free disk space there, or delete models it no longer needs"
+		d.Message += "; free disk space on these Macs, or delete models that are no longer needed"
 	case has(uneven):
 		d.Message += "; add a Mac to the domain with the fewest replicas, raise maxSkew, or set whenUnsatisfiable: ScheduleAnyway"
 	}
@@ -136,15 +136,15 @@ func Compact(r *v1alpha1.ModelReplica, rejected []rejection) string {
 func (r rejection) words() string {
 	switch r.kind {
 	case tooSmall:
-		return "too small even when empty"
+		return "too small even if empty"
 	case short:
 		return "short of memory"
 	case overcommitted:
-		return "sharing all that the administrator's onDemandOvercommit allows"
+		return "at the limit of onDemandOvercommit"
 	case noDisk:
-		return "without room on disk for the model"
+		return "without disk space for the model"
 	case uneven:
-		return "where topologySpread over " + r.text + " allows no more"
+		return "at the limit of topologySpread for " + r.text
 	case cordoned:
 		return "cordoned"
 	case notReady:
@@ -152,19 +152,19 @@ func (r rejection) words() string {
 	case shuttingDown:
 		return "shutting down"
 	case skewed:
-		return "with an agent that this operator does not serve (`kubectl describe mac`, AgentCurrent)"
+		return "with an agent version that this operator does not support (see AgentCurrent in `kubectl describe mac`)"
 	case stranded:
 		return "with stranded memory"
 	case avoided:
 		return "avoided after a refusal"
 	case looking:
-		return "still looking for the model's files"
+		return "still inspecting the source"
 	case withoutFiles:
 		return "without the model's files"
 	case unknownCapacity:
 		return "of unknown capacity"
 	case full:
-		return "full of replicas"
+		return "at the maximum number of replicas"
 	default:
 		return r.text
 	}
@@ -200,7 +200,7 @@ func eachCapacity(need int64, rejected []rejection) string {
 			break
 		}
 		if r.kind == tooSmall {
-			fmt.Fprintf(&b, "; %s can promise %s of the %s needed", r.mac, v1alpha1.FormatBytes(r.bytes), v1alpha1.FormatBytes(need))
+			fmt.Fprintf(&b, "; %s can reserve %s of the required %s", r.mac, v1alpha1.FormatBytes(r.bytes), v1alpha1.FormatBytes(need))
 		} else {
 			fmt.Fprintf(&b, "; %s is %s", r.mac, r.words())
 		}
@@ -213,9 +213,9 @@ func (st *state) chosen(r *v1alpha1.ModelReplica) string {
 	need, capacity := v1alpha1.FormatBytes(r.Spec.ReservedBytes), v1alpha1.FormatBytes(st.capacity)
 	before := v1alpha1.FormatBytes(st.promise.Always)
 	if r.Spec.Residency.OnDemand() {
-		return fmt.Sprintf("on %s: needs %s when loaded, an estimate; %s of %s are promised there to what stays in memory, the rest is shared with %d more on demand",
+		return fmt.Sprintf("placed on %s: needs an estimated %s when loaded; %s of %s are reserved for Always models, and %d other OnDemand models share the rest",
 			st.mac.Name, need, before, capacity, len(st.promise.OnDemand))
 	}
-	return fmt.Sprintf("on %s: %s promised to this replica, an estimate; %s of %s were promised there before",
+	return fmt.Sprintf("placed on %s: reserved an estimated %s for this replica; %s of %s were reserved before",
 		st.mac.Name, need, before, capacity)
 }

@@ -60,14 +60,14 @@ func ReadRules(cm *corev1.ConfigMap) Rules {
 func (r *Rules) read(cm *corev1.ConfigMap) error {
 	for key := range cm.Data {
 		if key != RulesKey {
-			return fmt.Errorf("unknown key %q, want %q alone", key, RulesKey)
+			return fmt.Errorf("unknown key %q, want only %q", key, RulesKey)
 		}
 	}
 	if err := yaml.UnmarshalStrict([]byte(cm.Data[RulesKey]), r); err != nil {
 		return fmt.Errorf("%s: %w", RulesKey, err)
 	}
 	if r.OnDemandOvercommit != 0 && r.OnDemandOvercommit < 1 {
-		return fmt.Errorf("%s: onDemandOvercommit is %v, want at least 1, or leave it out", RulesKey, r.OnDemandOvercommit)
+		return fmt.Errorf("%s: onDemandOvercommit is %v, want at least 1; remove it for no limit", RulesKey, r.OnDemandOvercommit)
 	}
 	if err := r.Default.check(); err != nil {
 		return fmt.Errorf("%s: default: %w", RulesKey, err)
@@ -94,18 +94,18 @@ func (r Rules) Err() error { return r.unreadable }
 // namespace was promised already.
 func (r Rules) refuse(replica *v1alpha1.ModelReplica, reserved int64) (reason, message string) {
 	if r.unreadable != nil {
-		return v1alpha1.ReasonInvalidRules, r.unreadable.Error() + "; an administrator has to mend it, and nothing new is placed before"
+		return v1alpha1.ReasonInvalidRules, r.unreadable.Error() + "; an administrator must correct it before anything new is placed"
 	}
 	bounds, listed := r.Namespaces[replica.Namespace]
 	if !listed {
 		bounds = r.Default
 	}
 	if class := replica.Spec.Priority.ClassName; class != "" && bounds.PriorityClasses != nil && !slices.Contains(*bounds.PriorityClasses, class) {
-		return v1alpha1.ReasonPriorityForbidden, fmt.Sprintf("the namespace %s may not use the PriorityClass %s; choose another, or ask an administrator", replica.Namespace, class)
+		return v1alpha1.ReasonPriorityForbidden, fmt.Sprintf("namespace %s is not allowed to use PriorityClass %s; choose another one, or ask an administrator", replica.Namespace, class)
 	}
 	need := replica.Spec.ReservedBytes
 	if bounds.Memory != nil && !replica.Spec.Residency.OnDemand() && reserved+need > bounds.Memory.Value() {
-		return v1alpha1.ReasonOverQuota, fmt.Sprintf("the namespace %s may reserve %s; %s are reserved and this replica needs %s: scale down another deployment there, let it load on demand (residency.policy), or ask an administrator for more",
+		return v1alpha1.ReasonOverQuota, fmt.Sprintf("namespace %s may reserve %s, has reserved %s, and this replica needs %s; scale down another deployment in the namespace, make it OnDemand (residency.policy), or ask an administrator for more",
 			replica.Namespace, v1alpha1.FormatBytes(bounds.Memory.Value()), v1alpha1.FormatBytes(reserved), v1alpha1.FormatBytes(need))
 	}
 	return "", ""

@@ -163,7 +163,7 @@ func (r *run) testMore(name string, v any) (bool, error) {
 	case "filter", "test":
 		s, ok := plain(v).(string)
 		if _, hashable, err := r.hash(v, 0); err != nil || !hashable {
-			return false, failf("%s names no %s", typeName(v), name)
+			return false, failf("%s is not the name of a %s", typeName(v), name)
 		}
 		if name == "test" {
 			return ok && isTest(s), nil

@@ -13,6 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 // clean does what an owner does to clear a namespace: it ends the epoch, then
@@ -233,8 +234,7 @@ func TestFencingIsIdempotentAndFindsWhatACrashLeft(t *testing.T) {
 // TestNoBytesButThoseThatWerePutAreEverReadAfterACrash: the machine stops at
 // every operation in turn, as a process that ends and as a loss of power.
 func TestNoBytesButThoseThatWerePutAreEverReadAfterACrash(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	for at := int64(1); !t.Failed(); at++ {
 		r := rand.New(rand.NewPCG(seed, uint64(at)))
 		crashed := false

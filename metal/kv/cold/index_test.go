@@ -11,6 +11,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 func id(namespace, n int) cold.ID {
@@ -48,8 +49,7 @@ func (p *plainIndex) touch(e cold.Entry) {
 
 // Order, totals and sums over random histories are those of a list.
 func TestIndexEqualsItsPlainModel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	x, p := cold.NewIndex(), &plainIndex{}
 	for step := range 20_000 {

@@ -14,14 +14,14 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 // Random histories on a disk that fails, is slow and corrupts data, under an
 // owner that grants and ends epochs. The counters always add up, no byte is
 // written without a grant, and no read returns what was not put.
 func TestEveryAcceptedBlockIsAccountedFor(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	var sum cold.Counters
 	for round := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
@@ -156,8 +156,7 @@ func faulty(err error) bool {
 // TestAnEngineNeverTakesMoreOfTheDiskThanItWasGranted, whatever fails: what
 // could not be removed counts.
 func TestAnEngineNeverTakesMoreOfTheDiskThanItWasGranted(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	for round := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, round))

@@ -25,7 +25,7 @@ func gpuScenario(shape string) scenario.Scenario {
 		About: fmt.Sprintf(`Random weights, 4 bits in groups of 64, bfloat16. Both sides have the same files loaded at once and take turns;
 several rows are measured in every third round. Decoding begins after %d tokens and takes %d; a step is built from the tokens of the one
 before while that still computes, on both sides. Prefill is the time to the first token. One round that does not count compiles the kernels.
-The figures show that the bridge and its layout are right, not how fast a Mac is.`, gpuPrompt, gpuTokens),
+The figures show that the bridge and its layout are right; they do not predict the speed of a Mac.`, gpuPrompt, gpuTokens),
 	}
 }
 

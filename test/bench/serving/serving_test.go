@@ -56,7 +56,7 @@ var short = stall{prompt: 200, stream: 20, context: 4096}
 
 func TestGapsNextToAPromptAreThoseOfTheStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		got, err := short.round(t.Context(), asker{&paced{}, same, 1})
+		got, err := short.round(t.Context(), caller{&paced{}, same, 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestGapsNextToAPromptAreThoseOfTheStream(t *testing.T) {
 func TestAStreamThatEndsEarlyIsNotMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, most := range []int{3, 12} { // before the prompt is sent, and before it is computed
-			if _, err := short.round(t.Context(), asker{&paced{most: most}, same, 1}); err == nil || !strings.Contains(err.Error(), "the stream ended after") {
+			if _, err := short.round(t.Context(), caller{&paced{most: most}, same, 1}); err == nil || !strings.Contains(err.Error(), "the stream ended after") {
 				t.Errorf("a stream of %d pieces: %v", most, err)
 			}
 		}

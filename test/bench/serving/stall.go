@@ -89,7 +89,7 @@ func (s stall) measure(ctx context.Context, e *scenario.Env, r *report.Report) (
 	seed := uint64(0)
 	return e.Measure(ctx, r, s.warm, s.figures(), scenario.One(s.name, func(ctx context.Context) (scenario.Values, error) {
 		seed++
-		return s.round(ctx, asker{target, words, seed})
+		return s.round(ctx, caller{target, words, seed})
 	}))
 }
 
@@ -111,19 +111,19 @@ func (s stall) figures() []scenario.Figure {
 	}
 }
 
-// asker makes the requests of one round, all of them different.
-type asker struct {
+// caller makes the requests of one round, all of them different.
+type caller struct {
 	traffic.Target
 	words func(tokens int) int
 	seed  uint64
 }
 
-func (a asker) request(n uint64, prompt, tokens int) traffic.Request {
+func (a caller) request(n uint64, prompt, tokens int) traffic.Request {
 	return traffic.Request{Prompt: traffic.Prompt(a.words(prompt), 100*a.seed+n), MaxTokens: tokens}
 }
 
 // round runs a stream alone, a prompt alone, and then both.
-func (s stall) round(ctx context.Context, a asker) (scenario.Values, error) {
+func (s stall) round(ctx context.Context, a caller) (scenario.Values, error) {
 	stream := traffic.Ask(ctx, a, a.request(0, streamPrompt, s.stream))
 	if stream.Err != nil {
 		return nil, stream.Err
@@ -150,7 +150,7 @@ func (s stall) round(ctx context.Context, a asker) (scenario.Values, error) {
 
 // both sends a prompt while a stream is under way. It returns the gaps of the
 // stream that ended after the prompt was sent and began before it was computed.
-func (s stall) both(ctx context.Context, a asker) (gaps []time.Duration, prompt traffic.Answer, err error) {
+func (s stall) both(ctx context.Context, a caller) (gaps []time.Duration, prompt traffic.Answer, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	pieces := make(chan time.Time, s.context)

@@ -72,8 +72,9 @@ def tame(body, mark):
             if isinstance(named, dict) and "name" in named:
                 named["name"] = "tool_0"
     for name, call_id in (("messages", "tool_call_id"), ("input", "call_id")):
-        if isinstance(body.get(name), list):
-            body[name] = answered(body[name], call_id)
+        turns = body.get(name)
+        if isinstance(turns, list) and all(isinstance(turn, dict) for turn in turns):
+            body[name] = answered(turns, call_id)
     if isinstance(body.get("dimensions"), int):
         body["dimensions"] = 1 + body["dimensions"] % 8
 

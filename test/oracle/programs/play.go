@@ -3,7 +3,7 @@
 // with tiny models.
 //
 // programs.go lists the programs and how each is run; run has a script for each, and
-// said what each is known to print. A missing step, a program that fails, a gateway
+// said the known output of each. A missing step, a program that fails, a gateway
 // and an agent that answer differently, and new output all fail the test. The model's
 // words are those of tinymodel.Caller.
 //

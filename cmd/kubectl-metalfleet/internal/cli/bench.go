@@ -16,13 +16,13 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
-const benchLong = `Sends requests to a model, several at once, and says how it answers: the time to
-the first token, tokens per second of all and of one stream, errors by kind.
-What is measured is the model together with the way there: through a
-port-forward that is the API server too; --url leaves it out.
+const benchLong = `Sends concurrent requests to a model and reports the time to first token, the
+tokens per second of one stream and of all streams, and errors by kind. The
+figures include the connection: with a port-forward, that includes the API
+server; use --url to avoid it.
 
-p99 of a time is what 99 of 100 requests stay within; p99 of a rate is what 99 of
-100 reach. The exit code is 1 where a request failed.
+99 % of the requests stay within the p99 of a time, and 99 % reach the p99 of a
+rate. The exit code is 1 if a request failed.
 
 ` + wayHelp
 
@@ -31,19 +31,19 @@ func (a *app) bench() *cobra.Command {
 	var requests, streams int
 	var prompt string
 	c := &cobra.Command{
-		Use: "bench MODEL", Short: "Measure how a model answers", Long: benchLong, Args: exactly(1, "one MODEL"),
+		Use: "bench MODEL", Short: "Measure the latency and throughput of a model", Long: benchLong, Args: exactly(1, "one MODEL"),
 		Example:           "  kubectl metalfleet bench qwen3-8b\n  kubectl metalfleet bench qwen3-8b --requests 200 --streams 16 --max-tokens 128 -o json",
 		ValidArgsFunction: a.complete(modelNames),
 	}
 	f.bind(c)
-	c.Flags().IntVar(&requests, "requests", 20, "how many requests")
-	c.Flags().IntVar(&streams, "streams", 4, "how many at once")
-	c.Flags().StringVar(&prompt, "prompt", "Write a short story about a lighthouse.", "what each request asks")
+	c.Flags().IntVar(&requests, "requests", 20, "number of requests to send")
+	c.Flags().IntVar(&streams, "streams", 4, "number of concurrent requests")
+	c.Flags().StringVar(&prompt, "prompt", "Write a short story about a lighthouse.", "prompt of each request")
 	c.Flags().Lookup("max-tokens").DefValue = "64"
 	f.maxTokens = 64
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if requests < 1 || streams < 1 {
-			return usagef("--requests and --streams want at least 1")
+			return usagef("--requests and --streams must be at least 1")
 		}
 		t, err := a.open(cmd.Context(), &f, args[0])
 		if err != nil {
@@ -87,7 +87,7 @@ func (a *app) report(r load.Report) error {
 		}
 		return failed
 	}
-	fmt.Fprintf(a.Out, "%s: %s, %d at once, in %.1f s\n", r.Model, picture.Count(r.Requests, "request"), r.Streams, r.Seconds)
+	fmt.Fprintf(a.Out, "%s: %s, %d concurrent, in %.1f s\n", r.Model, picture.Count(r.Requests, "request"), r.Streams, r.Seconds)
 	var t picture.Table
 	t.Row("FIGURE", "P50", "P99", "UNIT")
 	t.Row("time to first token", figure(r.FirstToken.P50), figure(r.FirstToken.P99), "ms")

@@ -30,17 +30,17 @@ type frontFlags struct {
 	system       string
 }
 
-const wayHelp = `The way there is a port-forward to a Pod of the gateway, through the API server,
-with your own rights; --url names a gateway that is reachable by itself. Where
-the gateway wants an API key, it is taken from the environment variable
-METALFLEET_API_KEY, or from the file of --api-key-file; it is never printed.`
+const wayHelp = `The command connects through a port-forward to a Pod of the gateway, with your own
+permissions; --url connects to a gateway directly. If the gateway requires an API
+key, the command reads it from the environment variable METALFLEET_API_KEY, or
+from the file in --api-key-file; it never prints the key.`
 
 func (f *frontFlags) bind(c *cobra.Command) {
-	c.Flags().StringVar(&f.url, "url", "", "base URL of a gateway, such as http://127.0.0.1:8080; default: a port-forward")
+	c.Flags().StringVar(&f.url, "url", "", "base URL of a gateway, for example http://127.0.0.1:8080; default: use a port-forward")
 	c.Flags().StringVar(&f.keyFile, "api-key-file", "", "file with the API key; default: $"+keyVariable)
-	c.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "most tokens of an answer; 0: what the server allows")
-	c.Flags().Float64Var(&f.temperature, "temperature", -1, "0 to 2; left to the server where it is not given")
-	c.Flags().StringVar(&f.system, "system", "", "what the model is told before the conversation")
+	c.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "maximum number of tokens to generate; 0 uses the server's limit")
+	c.Flags().Float64Var(&f.temperature, "temperature", -1, "sampling temperature, 0 to 2; default: the server's")
+	c.Flags().StringVar(&f.system, "system", "", "system prompt")
 }
 
 // talk is what chat and bench need to ask a model.
@@ -55,7 +55,7 @@ type talk struct {
 // open checks the flags and finds the way.
 func (a *app) open(ctx context.Context, f *frontFlags, named string) (*talk, error) {
 	if f.maxTokens < 0 || f.temperature > 2 {
-		return nil, usagef("--max-tokens wants 0 or more, --temperature 0 to 2")
+		return nil, usagef("--max-tokens must be at least 0, and --temperature from 0 to 2")
 	}
 	t := &talk{model: named, key: a.Getenv(keyVariable)}
 	if f.keyFile != "" {
@@ -115,18 +115,18 @@ func hint(err error, model string) error {
 	}
 	switch refused.Code {
 	case openai.CodeInvalidAPIKey:
-		return fmt.Errorf("%w; put a valid key into %s", err, keyVariable)
+		return fmt.Errorf("%w; set %s to a valid key", err, keyVariable)
 	case openai.CodeModelNotFound:
-		return fmt.Errorf("%w; `kubectl get md -A` shows what is deployed", err)
+		return fmt.Errorf("%w; `kubectl get md -A` lists the deployed models", err)
 	case openai.CodeNoEndpoint:
-		return fmt.Errorf("%w; `kubectl metalfleet why %s` says what holds it up", err, model)
+		return fmt.Errorf("%w; run `kubectl metalfleet why %s` to see why", err, model)
 	}
 	return err
 }
 
-const chatLong = `Asks a model and prints the answer as it comes. With a PROMPT, or a prompt on
-standard input, it asks once; on a terminal without one it goes on turn by turn
-until Ctrl-D.
+const chatLong = `Sends a prompt to a model and streams the response. With a PROMPT, or a prompt on
+standard input, it sends one request; on a terminal without PROMPT, it starts a
+conversation that ends with Ctrl-D.
 
 MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that clients use.
 
@@ -135,10 +135,10 @@ MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that clients u
 func (a *app) chat() *cobra.Command {
 	var f frontFlags
 	c := &cobra.Command{
-		Use: "chat MODEL [PROMPT]", Short: "Ask a model", Long: chatLong,
+		Use: "chat MODEL [PROMPT]", Short: "Chat with a model", Long: chatLong,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("%s wants one MODEL and at most one PROMPT, got %d arguments; put quotes around the prompt", c.CommandPath(), len(args))
+				return usagef("%s takes one MODEL and at most one PROMPT, got %d arguments; quote the prompt", c.CommandPath(), len(args))
 			}
 			return nil
 		},
@@ -150,7 +150,7 @@ func (a *app) chat() *cobra.Command {
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		turnByTurn := len(args) == 1 && a.InTerminal
 		if turnByTurn && a.json() {
-			return usagef("-o json prints one answer: give a PROMPT, or one on standard input")
+			return usagef("-o json needs a prompt: pass PROMPT, or write it to standard input")
 		}
 		prompt, err := a.prompt(args, turnByTurn)
 		if err != nil {
@@ -181,7 +181,7 @@ func (a *app) prompt(args []string, turnByTurn bool) (string, error) {
 		return "", fmt.Errorf("read the prompt from standard input: %w", err)
 	}
 	if strings.TrimSpace(string(b)) == "" {
-		return "", usagef("there is no prompt: give a PROMPT, or one on standard input")
+		return "", usagef("the prompt is empty: pass PROMPT, or write it to standard input")
 	}
 	return string(b), nil
 }
@@ -224,7 +224,7 @@ func (a *app) ask(ctx context.Context, t *talk, prompt string) (front.Reply, err
 			FirstMilliseconds: reply.First.Milliseconds(), TotalMilliseconds: reply.Total.Milliseconds()})
 	}
 	if reply.FinishReason == "length" {
-		fmt.Fprintln(a.Err, "(the answer was cut at its limit of tokens)")
+		fmt.Fprintln(a.Err, "(the response was truncated at the token limit)")
 	}
 	return reply, nil
 }
@@ -232,7 +232,7 @@ func (a *app) ask(ctx context.Context, t *talk, prompt string) (front.Reply, err
 // converse asks turn by turn. A turn that fails is told, and the conversation
 // goes on without it.
 func (a *app) converse(ctx context.Context, t *talk) error {
-	fmt.Fprintln(a.Err, "Talking to "+t.model+"; Ctrl-D ends.")
+	fmt.Fprintln(a.Err, "Chatting with "+t.model+"; press Ctrl-D to exit.")
 	lines := a.lines(ctx)
 	for {
 		fmt.Fprint(a.Err, "> ")

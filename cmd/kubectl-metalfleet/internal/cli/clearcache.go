@@ -16,10 +16,9 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
-const clearCacheLong = `Has a Mac give back what its caches hold, and says how many bytes came back: what
-its engines remember of prompts and their pooled memory, then every block in the
-cache on its disk. Requests that run go on. --tier memory or --tier disk means one
-of the two.`
+const clearCacheLong = `Clears the caches of a Mac and reports the freed bytes: first the prefix caches of
+its engines and their pooled memory, then all blocks in its cache on disk. Running
+requests continue. Use --tier memory or --tier disk to clear only one of them.`
 
 // tiers by the word of --tier.
 var tiers = map[string]v1alpha1.CacheTier{"all": v1alpha1.CacheTierAll, "memory": v1alpha1.CacheTierMemory, "disk": v1alpha1.CacheTierDisk}
@@ -28,19 +27,19 @@ func (a *app) clearCache() *cobra.Command {
 	var tier string
 	var timeout time.Duration
 	c := &cobra.Command{
-		Use: "clear-cache MAC", Short: "Clear the caches of one Mac and say what came back", Long: clearCacheLong, Args: exactly(1, "one MAC"),
+		Use: "clear-cache MAC", Short: "Clear the caches of a Mac", Long: clearCacheLong, Args: exactly(1, "one MAC"),
 		Example:           "  kubectl metalfleet clear-cache mac-mini-2\n  kubectl metalfleet clear-cache mac-mini-2 --tier disk",
 		ValidArgsFunction: a.complete(macNames),
 	}
-	c.Flags().StringVar(&tier, "tier", "all", "all, memory or disk")
-	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait for the Mac's answer; 0: not at all")
+	c.Flags().StringVar(&tier, "tier", "all", "caches to clear: all, memory or disk")
+	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait for the Mac to clear its caches; 0 does not wait")
 	_ = c.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"all", "memory", "disk"}, cobra.ShellCompDirectiveNoFileComp))
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if tiers[tier] == "" {
 			return usagef("--tier is %q, want all, memory or disk", tier)
 		}
 		if timeout < 0 {
-			return usagef("--timeout is %s, want a time like 2m, or 0", timeout)
+			return usagef("--timeout is %s, want a duration such as 2m, or 0", timeout)
 		}
 		cl, err := a.connect()
 		if err != nil {
@@ -56,10 +55,10 @@ func (a *app) clearCache() *cobra.Command {
 			return err
 		}
 		if err := cl.Patch(cmd.Context(), mac, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager)); err != nil {
-			return a.apiError("order Mac "+args[0]+" to clear its caches", err)
+			return a.apiError("request Mac "+args[0]+" to clear its caches", err)
 		}
 		if timeout == 0 {
-			fmt.Fprintf(a.Out, "Mac %s is ordered to clear its caches (request %s)\n", args[0], order.Request)
+			fmt.Fprintf(a.Out, "Requested Mac %s to clear its caches (request %s)\n", args[0], order.Request)
 			return nil
 		}
 		return a.awaitCleared(cmd.Context(), cl, args[0], order.Request, timeout)
@@ -84,7 +83,7 @@ func (a *app) awaitCleared(ctx context.Context, c *cluster, name, request string
 		case mac.Status.CacheCleared != nil && mac.Status.CacheCleared.Request == request:
 			return a.showCleared(name, mac.Status.CacheCleared)
 		case mac.Spec.ClearCache == nil || mac.Spec.ClearCache.Request != request:
-			return fmt.Errorf("clear the caches of Mac %s: another order took the place of this one; `kubectl metalfleet status %s -o json` has its answer", name, name)
+			return fmt.Errorf("clear the caches of Mac %s: another request replaced this one; see its result with `kubectl metalfleet status %s -o json`", name, name)
 		}
 		select {
 		case <-ctx.Done():
@@ -95,7 +94,7 @@ func (a *app) awaitCleared(ctx context.Context, c *cluster, name, request string
 }
 
 func unanswered(name string) error {
-	return fmt.Errorf("clear the caches of Mac %s: it did not answer in time (--timeout); the order stays, and it follows it once it is heard from: `kubectl metalfleet nodes` says whether it is, and an agent older than the operator does not know this order", name)
+	return fmt.Errorf("clear the caches of Mac %s: timed out (--timeout); the request stays, and the Mac follows it once it is reachable. Check with `kubectl metalfleet nodes` that the Mac is ready, and that its agent is not older than the operator", name)
 }
 
 // showCleared says what came back; what could not be cleared is a failure.
@@ -113,12 +112,12 @@ func (a *app) showCleared(name string, c *v1alpha1.CacheCleared) error {
 			parts = append(parts, v1alpha1.FormatBytes(*c.DiskBytes)+" of disk")
 		}
 		if len(parts) == 0 {
-			parts = []string{"nothing: it keeps no cache on disk"}
+			parts = []string{"nothing: it has no cache on disk"}
 		}
-		fmt.Fprintf(a.Out, "Mac %s gave back %s\n", name, strings.Join(parts, " and "))
+		fmt.Fprintf(a.Out, "Mac %s freed %s\n", name, strings.Join(parts, " and "))
 	}
 	if c.Message != "" {
-		return fmt.Errorf("not all caches of Mac %s are cleared: %s", name, c.Message)
+		return fmt.Errorf("not all caches of Mac %s were cleared: %s", name, c.Message)
 	}
 	return nil
 }

@@ -115,16 +115,16 @@ func (a *app) commands() []*cobra.Command {
 	}
 }
 
-const rootLong = `kubectl metalfleet shows and works a fleet of Macs that serve models.
+const rootLong = `kubectl metalfleet inspects and operates a fleet of Macs that serve models.
 
-Exit codes: 0 done; 1 failed; 2 the command line is wrong; and of plan, 3 does
-not fit, 4 cannot be told yet. Colours are left out where the output is no
-terminal, or NO_COLOR is set.`
+Exit codes: 0 success; 1 failure; 2 invalid command line; plan also uses 3 (does
+not fit) and 4 (unknown). The output has no colours if it is not a terminal, or if
+NO_COLOR is set.`
 
 func newRoot(e *Env) *cobra.Command {
 	a := &app{Env: e, flags: &clusterFlags{}}
 	root := &cobra.Command{
-		Use: "kubectl-metalfleet", Short: "Show and work a fleet of Macs that serve models", Long: rootLong,
+		Use: "kubectl-metalfleet", Short: "Inspect and operate a fleet of Macs that serve models", Long: rootLong,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl metalfleet"},
 		SilenceErrors: true, SilenceUsage: true, SuggestionsMinimumDistance: 2,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -147,32 +147,32 @@ func newRoot(e *Env) *cobra.Command {
 func unknownCommand(c *cobra.Command, name string) error {
 	near := c.SuggestionsFor(name)
 	if len(near) > 0 {
-		return usagef("there is no command %q; did you mean %s?", name, strings.Join(near, ", "))
+		return usagef("unknown command %q; did you mean %s?", name, strings.Join(near, ", "))
 	}
-	return usagef("there is no command %q", name)
+	return usagef("unknown command %q", name)
 }
 
 // exactly wants n arguments, called what.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usagef("%s wants %s, got %d arguments", c.CommandPath(), what, len(args))
+			return usagef("%s takes %s, got %d", c.CommandPath(), what, len(args))
 		}
 		return nil
 	}
 }
 
 // none wants no argument.
-func none() cobra.PositionalArgs { return exactly(0, "no argument") }
+func none() cobra.PositionalArgs { return exactly(0, "no arguments") }
 
 // outputFlag adds -o to a command that prints data.
 func (a *app) outputFlag(c *cobra.Command) {
-	c.Flags().StringVarP(&a.output, "output", "o", "", `"json", or empty for text`)
+	c.Flags().StringVarP(&a.output, "output", "o", "", `output format: "json", or empty for text`)
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp))
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if a.output != "" && a.output != "json" {
-			return usagef("--output is %q, want json or nothing", a.output)
+			return usagef("--output is %q, want json or an empty string", a.output)
 		}
 		return run(c, args)
 	}

@@ -36,8 +36,8 @@ type clusterFlags struct {
 }
 
 func (f *clusterFlags) bind(to *pflag.FlagSet) {
-	to.StringVar(&f.kubeconfig, clientcmd.RecommendedConfigPathFlag, "", "file that says where the API server is; default: $KUBECONFIG, else ~/.kube/config")
-	to.StringVar(&f.system, "system-namespace", defaultSystem, "namespace that metalfleet itself runs in")
+	to.StringVar(&f.kubeconfig, clientcmd.RecommendedConfigPathFlag, "", "path of the kubeconfig file; default: $KUBECONFIG, otherwise ~/.kube/config")
+	to.StringVar(&f.system, "system-namespace", defaultSystem, "namespace in which metalfleet is installed")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
 	names.ContextOverrideFlags.Namespace.ShortName = "n"
 	clientcmd.BindOverrideFlags(&f.overrides, to, names)
@@ -64,7 +64,7 @@ func (a *app) connect() (*cluster, error) {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &a.flags.overrides)
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("where is the API server? name a file with --kubeconfig or a context with --context: %w", err)
+		return nil, fmt.Errorf("no API server configured; set --kubeconfig or --context: %w", err)
 	}
 	// The API server's own priority and fairness limits us.
 	config.QPS = -1
@@ -90,13 +90,13 @@ func (a *app) apiError(did string, err error) error {
 	case err == nil:
 		return nil
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("%s: this cluster does not have the kinds of metalfleet; install the chart, or name another cluster with --context: %w", did, err)
+		return fmt.Errorf("%s: metalfleet is not installed in this cluster; install the chart, or select another cluster with --context: %w", did, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%s: you may not: %w; ask your administrator for the right", did, err)
+		return fmt.Errorf("%s: permission denied: %w; ask your administrator for access", did, err)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s: the API server does not know you: %w; log in again, or name another user with --context", did, err)
+		return fmt.Errorf("%s: authentication failed: %w; log in again, or select another user with --context", did, err)
 	case errors.As(err, &address), errors.As(err, &network):
-		return fmt.Errorf("%s: the API server does not answer: %w; is --context the right one?", did, err)
+		return fmt.Errorf("%s: the API server is unreachable: %w; check --context", did, err)
 	default:
 		return fmt.Errorf("%s: %w", did, err)
 	}
@@ -120,7 +120,7 @@ func (a *app) mac(ctx context.Context, c client.Reader, name string) (*v1alpha1.
 	var mac v1alpha1.MacNode
 	err := c.Get(ctx, client.ObjectKey{Name: name}, &mac)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no Mac %q; `kubectl metalfleet nodes` lists them", name)
+		return nil, fmt.Errorf("Mac %q does not exist; `kubectl metalfleet nodes` lists all Macs", name)
 	}
 	if err != nil {
 		return nil, a.apiError("read Mac "+name, err)
@@ -144,15 +144,15 @@ func (a *app) deployment(ctx context.Context, c *cluster, named string) (*v1alph
 		return nil, a.apiError("read deployment "+namespace+"/"+name, err)
 	}
 	if qualified {
-		return nil, fmt.Errorf("there is no ModelDeployment %s/%s; `kubectl get md -A` lists them", namespace, name)
+		return nil, fmt.Errorf("ModelDeployment %s/%s does not exist; `kubectl get md -A` lists all deployments", namespace, name)
 	}
 	owner, err := a.ownerOf(ctx, c, named)
 	if err != nil {
 		return nil, err
 	}
 	if owner == nil {
-		return nil, fmt.Errorf("there is no ModelDeployment %q in the namespace %q, and none that serves that name; "+
-			"`kubectl get md -A` lists them, NAMESPACE/NAME names one of another namespace", named, namespace)
+		return nil, fmt.Errorf("no ModelDeployment in namespace %[2]q has the name %[1]q, and none serves it; "+
+			"`kubectl get md -A` lists all deployments; use NAMESPACE/NAME for another namespace", named, namespace)
 	}
 	return owner, nil
 }

@@ -17,12 +17,12 @@ import (
 )
 
 func (a *app) cordon() *cobra.Command {
-	return a.schedulable("cordon MAC", "Keep new replicas away from a Mac", "Sets spec.unschedulable of the MacNode: no new replica goes there, those that are there stay.",
+	return a.schedulable("cordon MAC", "Keep new replicas away from a Mac", "Sets spec.unschedulable of the MacNode: placement assigns no new replicas to the Mac. Its current\nreplicas stay.",
 		"  kubectl metalfleet cordon mac-mini-2", true)
 }
 
 func (a *app) uncordon() *cobra.Command {
-	return a.schedulable("uncordon MAC", "Let replicas onto a Mac again", "Clears spec.unschedulable of the MacNode. Replicas that went elsewhere stay there.",
+	return a.schedulable("uncordon MAC", "Allow new replicas on a Mac again", "Clears spec.unschedulable of the MacNode. Replicas that have moved to other Macs stay there.",
 		"  kubectl metalfleet uncordon mac-mini-2", false)
 }
 
@@ -45,7 +45,7 @@ func (a *app) setCordoned(ctx context.Context, c *cluster, name string, cordoned
 	}
 	word := map[bool]string{true: "cordoned", false: "uncordoned"}[cordoned]
 	if mac.Spec.Unschedulable == cordoned {
-		fmt.Fprintf(a.Out, "Mac %s is %s already\n", name, word)
+		fmt.Fprintf(a.Out, "Mac %s is already %s\n", name, word)
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": cordoned}})
@@ -60,14 +60,14 @@ func (a *app) setCordoned(ctx context.Context, c *cluster, name string, cordoned
 }
 
 const drainLong = `Empties a Mac: cordons it, then deletes its replicas one at a time, so that their
-deployments make successors on other Macs, and waits until those are ready and
-every engine here has gone. Running requests end in peace within drainSeconds of
-their deployment.
+deployments create replacements on other Macs, and waits until these are ready
+and all engines on the Mac have ended. Running requests may continue for
+rollout.drainSeconds of their deployment.
 
-A replica stays where no other Mac can hold it, and where it is the last one of
-its model that is ready, unless rollout.maxUnavailable of its deployment allows
-that: what stays is told with what to do, and the exit code is 1. The Mac stays
-cordoned in any case; run it again to go on.`
+A replica stays if no other Mac can hold it, or if it is the last ready replica of
+its model, unless rollout.maxUnavailable of its deployment allows its removal.
+The command lists such replicas with the next step and exits with code 1. The Mac
+stays cordoned in any case; run the command again to continue.`
 
 // drainPatience is the default of --timeout: drainSeconds is 600 by default,
 // and a large model takes minutes to load elsewhere.
@@ -80,15 +80,15 @@ func (a *app) drain() *cobra.Command {
 	var allow bool
 	var timeout time.Duration
 	c := &cobra.Command{
-		Use: "drain MAC", Short: "Move what is on a Mac to others", Long: drainLong, Args: exactly(1, "one MAC"),
+		Use: "drain MAC", Short: "Move all replicas from a Mac to other Macs", Long: drainLong, Args: exactly(1, "one MAC"),
 		Example:           "  kubectl metalfleet drain mac-mini-2\n  kubectl metalfleet drain mac-mini-2 --timeout 5m --allow-unserved",
 		ValidArgsFunction: a.complete(macNames),
 	}
-	c.Flags().BoolVar(&allow, "allow-unserved", false, "take down also the last ready replica of a model, and one that no other Mac can hold")
-	c.Flags().DurationVar(&timeout, "timeout", drainPatience, "give up after this time; 0: never")
+	c.Flags().BoolVar(&allow, "allow-unserved", false, "also remove the last ready replica of a model, and replicas that no other Mac can hold")
+	c.Flags().DurationVar(&timeout, "timeout", drainPatience, "maximum time to wait; 0 waits forever")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if timeout < 0 {
-			return usagef("--timeout is %s, want a time like 10m, or 0", timeout)
+			return usagef("--timeout is %s, want a duration such as 10m, or 0", timeout)
 		}
 		cl, err := a.connect()
 		if err != nil {
@@ -132,14 +132,14 @@ func (r *draining) toTheEnd(ctx context.Context) error {
 	for {
 		done, err := r.step(ctx)
 		if ctx.Err() != nil {
-			return r.remains("gave up waiting (--timeout)")
+			return r.remains("timed out (--timeout)")
 		}
 		if err != nil || done {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return r.remains("gave up waiting (--timeout)")
+			return r.remains("timed out (--timeout)")
 		case <-tick.C:
 		}
 	}
@@ -151,7 +151,7 @@ func (r *draining) remains(why string) error {
 	if len(r.left) > 0 {
 		what = "\n  " + strings.Join(r.left, "\n  ")
 	}
-	return fmt.Errorf("drain Mac %s: %s; it stays cordoned, `kubectl metalfleet uncordon %s` takes that back%s", r.d.Mac, why, r.d.Mac, what)
+	return fmt.Errorf("drain Mac %s: %s; the Mac stays cordoned, undo it with `kubectl metalfleet uncordon %s`%s", r.d.Mac, why, r.d.Mac, what)
 }
 
 func (r *draining) step(ctx context.Context) (done bool, err error) {
@@ -174,14 +174,14 @@ func (r *draining) step(ctx context.Context) (done bool, err error) {
 		if err := r.c.Delete(ctx, x, client.Preconditions{UID: &x.UID}); client.IgnoreNotFound(err) != nil {
 			return false, r.apiError("delete replica "+x.Namespace+"/"+x.Name, err)
 		}
-		r.once(fmt.Sprintf("%s/%s is told to drain (footprint %s, measured)", x.Namespace, x.Name, v1alpha1.FormatBytes(x.Status.Memory.FootprintBytes)))
+		r.once(fmt.Sprintf("Draining %s/%s (measured footprint %s)", x.Namespace, x.Name, v1alpha1.FormatBytes(x.Status.Memory.FootprintBytes)))
 	}
 	switch {
 	case move.Done:
 		r.summary()
 		return true, nil
 	case move.Stuck:
-		return false, r.remains("a person has to decide")
+		return false, r.remains("some replicas cannot be moved")
 	}
 	return false, nil
 }
@@ -205,11 +205,11 @@ func (r *draining) notice(w drain.World) {
 		freed, check, known := reclaimed(w.Macs, r.d.Mac, uid)
 		if !known {
 			r.freedUnknown++
-			r.once(name + " is gone; what it freed is not known")
+			r.once(name + " is removed; the memory that it freed is unknown")
 			continue
 		}
 		r.freed += freed
-		r.once(fmt.Sprintf("%s is gone and freed %s (host check: %s)", name, v1alpha1.FormatBytes(freed), check))
+		r.once(fmt.Sprintf("%s is removed and freed %s (host check: %s)", name, v1alpha1.FormatBytes(freed), check))
 	}
 }
 
@@ -232,7 +232,7 @@ func reclaimed(macs []v1alpha1.MacNode, mac, uid string) (freed int64, check v1a
 func (r *draining) summary() {
 	freed := v1alpha1.FormatBytes(r.freed) + " freed"
 	if r.freedUnknown > 0 {
-		freed += fmt.Sprintf(", and what %d of them freed is not known", r.freedUnknown)
+		freed += fmt.Sprintf("; the memory that %d of them freed is unknown", r.freedUnknown)
 	}
 	noun := "replicas"
 	if r.moved == 1 {

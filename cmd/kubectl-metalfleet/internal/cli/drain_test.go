@@ -131,8 +131,8 @@ func TestCordonAndUncordon(t *testing.T) {
 		command, says string
 		cordoned      bool
 	}{
-		{"cordon", "Mac mac-1 is cordoned\n", true}, {"cordon", "Mac mac-1 is cordoned already\n", true},
-		{"uncordon", "Mac mac-1 is uncordoned\n", false}, {"uncordon", "Mac mac-1 is uncordoned already\n", false},
+		{"cordon", "Mac mac-1 is cordoned\n", true}, {"cordon", "Mac mac-1 is already cordoned\n", true},
+		{"uncordon", "Mac mac-1 is uncordoned\n", false}, {"uncordon", "Mac mac-1 is already uncordoned\n", false},
 	} {
 		out, _ := p.wants(ExitOK, step.command, "mac-1")
 		mac, err := p.macNow("mac-1")
@@ -143,7 +143,7 @@ func TestCordonAndUncordon(t *testing.T) {
 	}
 	for _, command := range []string{"cordon", "uncordon", "drain"} {
 		_, errs := p.wants(ExitFailed, command, "ghost")
-		contains(t, command, errs, `there is no Mac "ghost"`)
+		contains(t, command, errs, `Mac "ghost" does not exist`)
 	}
 	_, errs := p.wants(ExitUsage, "drain", "mac-1", "--timeout", "-1s")
 	contains(t, "drain", errs, "--timeout is -1s")
@@ -178,7 +178,7 @@ func TestDrainMovesWhatIsOnAMac(t *testing.T) {
 
 	// The other Mac: nowhere to go, and nothing is touched.
 	_, errs = p.wants(ExitFailed, "drain", "mac-2", "--timeout", "4m")
-	contains(t, "drain", errs, "a person has to decide", "no other Mac can hold it: 1 Mac: 1 cordoned", "it stays cordoned")
+	contains(t, "drain", errs, "some replicas cannot be moved", "no other Mac can hold it: 1 Mac: 1 cordoned", "the Mac stays cordoned")
 	p.ready(two, 2)
 	p.asksWhy(t, ns)
 }
@@ -197,10 +197,10 @@ func (p *person) asksWhy(t *testing.T, ns string) {
 	})
 	text := "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: new, namespace: " + ns + "}\nspec: {model: {source: '" + source + "'}}\n"
 	out, _ := p.wants(ExitNoFit, "plan", "-f", file(t, "m.yaml", text))
-	contains(t, "plan", out, "it does not fit", "known from", "mac-1  64.0 GiB  cordoned")
+	contains(t, "plan", out, "it does not fit", "Model: llama Q4_1, from", "mac-1  64.0 GiB  cordoned")
 	p.wants(ExitOK, "uncordon", "mac-1")
 	out, _ = p.wants(ExitOK, "plan", "-f", file(t, "m.yaml", text))
-	contains(t, "plan", out, "it fits", "on mac-1: 10.6 GiB promised to this replica")
+	contains(t, "plan", out, "it fits", "placed on mac-1: reserved an estimated 10.6 GiB")
 }
 
 func TestTheOnlyReplicaStaysUnlessAPersonAllows(t *testing.T) {
@@ -212,7 +212,7 @@ func TestTheOnlyReplicaStaysUnlessAPersonAllows(t *testing.T) {
 	p.ready(one, 1)
 	p.joined("mac-2", holding(64*gib))
 	_, errs := p.wants(ExitFailed, "drain", "mac-1")
-	contains(t, "drain", errs, "no other replica of one is ready", "kubectl scale md one -n team-e --replicas=2", "kubectl metalfleet uncordon mac-1")
+	contains(t, "drain", errs, "the last ready replica of one", "kubectl scale md one -n team-e --replicas=2", "kubectl metalfleet uncordon mac-1")
 	p.ready(one, 1)
 	out, _ := p.wants(ExitOK, "drain", "mac-1", "--allow-unserved", "--timeout", "4m")
 	contains(t, "drain", out, "Mac mac-1 is drained: 1 replica moved, 10.0 GiB freed")
@@ -230,12 +230,12 @@ func TestDrainGivesUpInTime(t *testing.T) {
 	p.joined("mac-2", holding(64*gib))
 	// The replica never finishes its requests.
 	_, errs := p.wants(ExitFailed, "drain", "mac-1", "--allow-unserved", "--timeout", "20s")
-	contains(t, "drain", errs, "gave up waiting (--timeout)", "drains: running requests end within 1 s")
+	contains(t, "drain", errs, "timed out (--timeout)", "is draining: running requests may continue for up to 1 s")
 	p.eventually("the Mac ends them", func() error {
 		return agent.Edit(context.Background(), func(s *fleettest.Script) { s.Behave = nil })
 	})
 	out, _ := p.wants(ExitOK, "drain", "mac-1", "--timeout", "4m")
-	if !strings.HasPrefix(out, "Mac mac-1 is cordoned already\n") {
+	if !strings.HasPrefix(out, "Mac mac-1 is already cordoned\n") {
 		t.Errorf("the second run: %s", out)
 	}
 }

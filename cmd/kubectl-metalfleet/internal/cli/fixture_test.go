@@ -120,7 +120,7 @@ func (p *person) office() {
 	p.replica(loading, "coder-33334444", "", func(r *v1alpha1.ModelReplica) {
 		r.Spec.Slot, r.Spec.ReservedBytes = 1, 180*gib
 		r.Status.Conditions = []metav1.Condition{p.is(v1alpha1.ConditionPlaced, metav1.ConditionFalse, v1alpha1.ReasonNoRoom,
-			"4 Macs: 2 too small even when empty (need 180.0 GiB, largest capacity 14.0 GiB), 1 short of memory (need 180.0 GiB, largest free 170.0 GiB), 1 not ready", 200*time.Second)}
+			"4 Macs: 2 too small even if empty (need 180.0 GiB, largest capacity 14.0 GiB), 1 short of memory (need 180.0 GiB, largest free 170.0 GiB), 1 not ready", 200*time.Second)}
 	})
 }
 

@@ -21,18 +21,18 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
-const logsLong = `Prints the Events of a model (of its deployment, its replicas and their Macs), or
-of a Mac and what is on it, in the order in which they happened; -f follows.
-The API server keeps Events for an hour by default.
+const logsLong = `Prints the Events of a model (its deployment, its replicas and their Macs), or of a
+Mac and its replicas, in chronological order; -f follows new Events. The API
+server keeps Events for an hour by default.
 
-Engines do not send their logs to the API: they lie on their Macs, in the state
-folder of the agent (agent --state), and this command prints to standard error
-which files. -o json prints one JSON object a line.`
+The logs of engines are not available through the API: they are on the Macs, in
+the state folder of the agent (agent --state). This command prints the paths of
+the files to standard error. -o json prints one JSON object per line.`
 
 func (a *app) logs() *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
-		Use: "logs MODEL|MAC", Short: "Print the Events of a model or a Mac, and where engine logs lie", Long: logsLong, Args: exactly(1, "one MODEL or MAC"),
+		Use: "logs MODEL|MAC", Short: "Print the Events of a model or a Mac, and the location of engine logs", Long: logsLong, Args: exactly(1, "one MODEL or MAC"),
 		Example: "  kubectl metalfleet logs qwen3-8b -f\n  kubectl metalfleet logs mac-mini-2",
 		ValidArgsFunction: a.complete(func(ctx context.Context, c *cluster) ([]string, error) {
 			macs, err := macNames(ctx, c)
@@ -40,7 +40,7 @@ func (a *app) logs() *cobra.Command {
 			return append(macs, models...), errors.Join(err, err2)
 		}),
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow new Events until Ctrl-C")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		cl, err := a.connect()
 		if err != nil {
@@ -80,7 +80,7 @@ func (a *app) subject(ctx context.Context, c *cluster, named string) (*subject, 
 		var mac v1alpha1.MacNode
 		err := c.Get(ctx, client.ObjectKey{Name: named}, &mac)
 		if apierrors.IsNotFound(err) || strings.Contains(named, "/") {
-			return nil, fmt.Errorf("%w; and there is no Mac of that name", modelErr)
+			return nil, fmt.Errorf("%w; no Mac has that name either", modelErr)
 		}
 		if err != nil {
 			return nil, a.apiError("read Mac "+named, err)
@@ -160,7 +160,7 @@ func (a *app) tell(ctx context.Context, c *cluster, s *subject, follow bool) err
 		}
 	}
 	if printed == 0 && !follow {
-		fmt.Fprintln(a.Err, "No Event is kept of it.")
+		fmt.Fprintln(a.Err, "No Events found.")
 	}
 	a.whereLogsLie(s)
 	return a.tellOn(ctx, s, watches)
@@ -196,7 +196,7 @@ func (a *app) tellOn(ctx context.Context, s *subject, watches []watch.Interface)
 			if person.Err() != nil {
 				return nil
 			}
-			return errors.New("the API server ended the watch; run the command again to go on")
+			return errors.New("the API server ended the watch; run the command again to continue")
 		case e := <-events:
 			if e.Type == watch.Error {
 				return a.apiError("watch Events", apierrors.FromObject(e.Object))
@@ -217,7 +217,7 @@ func (a *app) whereLogsLie(s *subject) {
 	if len(s.files) == 0 || a.json() {
 		return
 	}
-	fmt.Fprintf(a.Err, "Engine logs are not in the API; they lie in the agent's state folder (agent --state):\n  %s\n", strings.Join(s.files, "\n  "))
+	fmt.Fprintf(a.Err, "Engine logs are not available through the API; they are in the state folder of the agent (agent --state):\n  %s\n", strings.Join(s.files, "\n  "))
 }
 
 // when an Event happened the last time.

@@ -40,7 +40,7 @@ func TestLogsAreEventsInTheOrderOfTime(t *testing.T) {
 	p.happens("MacNode", "", "mac-mini-1", "SoftPressure", "of another Mac", time.Minute)
 	out, errs := p.wants(ExitOK, "logs", "team-a/chat")
 	golden(t, "logs", out)
-	contains(t, "logs", errs, "Engine logs are not in the API", "chat-0a1b2c3d on Mac mac-studio-1: STATE/logs/")
+	contains(t, "logs", errs, "Engine logs are not available through the API", "chat-0a1b2c3d on Mac mac-studio-1: STATE/logs/")
 
 	out, _ = p.wants(ExitOK, "logs", "mac-mini-1", "-o", "json")
 	var told told
@@ -49,9 +49,9 @@ func TestLogsAreEventsInTheOrderOfTime(t *testing.T) {
 		t.Errorf("JSON: %s", out)
 	}
 	_, errs = p.wants(ExitOK, "logs", "mac-new")
-	contains(t, "logs", errs, "No Event is kept of it.")
+	contains(t, "logs", errs, "No Events found.")
 	_, errs = p.wants(ExitFailed, "logs", "ghost")
-	contains(t, "logs", errs, `there is no ModelDeployment "ghost"`, "and there is no Mac of that name")
+	contains(t, "logs", errs, `no ModelDeployment in namespace "default" has the name "ghost"`, "no Mac has that name")
 	p.followsLogs(t)
 }
 

@@ -152,9 +152,9 @@ func said(got string, parts ...string) error {
 func TestAnEmptyFleetIsSaidSo(t *testing.T) {
 	p := newPerson(t)
 	_, errs := p.wants(ExitOK, "nodes")
-	contains(t, "nodes", errs, "There is no Mac yet")
+	contains(t, "nodes", errs, "The fleet has no Macs")
 	out, _ := p.wants(ExitOK, "top", "--once")
-	contains(t, "top", out, "There is no Mac.")
+	contains(t, "top", out, "The fleet has no Macs.")
 	out, _ = p.wants(ExitOK, "nodes", "-o", "json")
 	contains(t, "nodes", out, `"macs": []`)
 }
@@ -166,17 +166,17 @@ func TestWhatCannotBeMeant(t *testing.T) {
 		args string
 		says string
 	}{
-		{ExitUsage, "nods", `there is no command "nods"; did you mean nodes, logs?`},
+		{ExitUsage, "nods", `unknown command "nods"; did you mean nodes, logs?`},
 		{ExitUsage, "nodes --colour", "unknown flag: --colour"},
 		{ExitUsage, "nodes -o yaml", `--output is "yaml"`},
-		{ExitUsage, "nodes extra", "wants no argument, got 1"},
-		{ExitUsage, "why", "wants one MODEL, got 0"},
+		{ExitUsage, "nodes extra", "takes no arguments, got 1"},
+		{ExitUsage, "why", "takes one MODEL, got 0"},
 		{ExitUsage, "top a b", "at most one MAC"},
-		{ExitFailed, "why ghost", `there is no ModelDeployment "ghost" in the namespace "default"`},
-		{ExitFailed, "why a/ghost", "there is no ModelDeployment a/ghost"},
-		{ExitFailed, "top ghost", `there is no Mac "ghost"`},
-		{ExitFailed, "nodes --context nowhere", "name a file with --kubeconfig or a context with --context"},
-		{ExitFailed, "nodes --server https://127.0.0.1:1", "the API server does not answer"},
+		{ExitFailed, "why ghost", `no ModelDeployment in namespace "default" has the name "ghost"`},
+		{ExitFailed, "why a/ghost", "ModelDeployment a/ghost does not exist"},
+		{ExitFailed, "top ghost", `Mac "ghost" does not exist`},
+		{ExitFailed, "nodes --context nowhere", "set --kubeconfig or --context"},
+		{ExitFailed, "nodes --server https://127.0.0.1:1", "the API server is unreachable"},
 	} {
 		_, errs := p.wants(tc.code, strings.Split(tc.args, " ")...)
 		contains(t, tc.args, errs, "error: ", tc.says)

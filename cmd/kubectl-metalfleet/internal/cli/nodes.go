@@ -10,10 +10,11 @@ import (
 
 const nodesLong = `Lists the Macs of the fleet.
 
-CEILING is the most that engines may use together, RESERVED what is promised to
-models (an estimate), USED the measured footprint of all engines, FREED what was
-measured as freed so far. MODELS counts the replicas that hold their model in
-memory, and all that are on the Mac. "-" means that the Mac has not said.`
+CEILING is the maximum memory that all engines may use together, RESERVED the
+memory reserved for models (an estimate), USED the measured footprint of all
+engines, and FREED the memory measured as freed so far. MODELS is the number of
+replicas whose model is in memory, and of all replicas on the Mac. "-" means that
+the Mac has not reported the value.`
 
 func (a *app) nodes() *cobra.Command {
 	c := &cobra.Command{
@@ -35,7 +36,7 @@ func (a *app) nodes() *cobra.Command {
 			return a.printJSON(map[string]any{"macs": list})
 		}
 		if len(list) == 0 {
-			_, err := fmt.Fprintln(a.Err, "There is no Mac yet; join one.")
+			_, err := fmt.Fprintln(a.Err, "The fleet has no Macs; join one.")
 			return err
 		}
 		return inventory.Table(a.Out, list, a.Now())

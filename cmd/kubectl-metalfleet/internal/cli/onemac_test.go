@@ -51,7 +51,7 @@ func TestMacStatusShowsModelsMemoryAndHardware(t *testing.T) {
 		t.Error(out)
 	}
 	_, errs := p.wants(ExitFailed, "status", "mac-nowhere")
-	contains(t, "status", errs, `there is no Mac "mac-nowhere"`)
+	contains(t, "status", errs, `Mac "mac-nowhere" does not exist`)
 }
 
 // Against a real API server, which by itself refuses what the plugin refuses.
@@ -71,14 +71,14 @@ func TestSettingsAreReadBackAsWritten(t *testing.T) {
 	if out, _ := p.wants(ExitOK, "settings", "mac-set", "--from", "-", "-o", "json"); out != written {
 		t.Errorf("written was %s and %s is read back", written, out)
 	}
-	for word, want := range map[string]string{"loglevel=Debug": `there is no setting "loglevel"`, "settings.cacheLimit=0": "at least 1"} {
+	for word, want := range map[string]string{"loglevel=Debug": `unknown setting "loglevel"`, "settings.cacheLimit=0": "at least 1"} {
 		_, errs := p.wants(ExitUsage, "settings", "mac-set", word)
 		contains(t, word, errs, want)
 	}
 	p.wants(ExitUsage, "settings", "mac-set", "--from", "-", "unschedulable=true")
 	for patch, want := range map[string]string{
-		`{"spec":{"settings":{"cacheLimit":"0"}}}`:                 "settings.cacheLimit must be more than zero",
-		`{"spec":{"settings":{"cacheFree":"-1"}}}`:                 "settings.cacheFree must not be below zero",
+		`{"spec":{"settings":{"cacheLimit":"0"}}}`:                 "settings.cacheLimit must be greater than zero",
+		`{"spec":{"settings":{"cacheFree":"-1"}}}`:                 "settings.cacheFree must not be negative",
 		`{"spec":{"settings":{"logLevel":"Trace"}}}`:               `Unsupported value: "Trace"`,
 		`{"spec":{"clearCache":{"request":"../x"}}}`:               "spec.clearCache.request",
 		`{"spec":{"clearCache":{"tier":"Disk"}}}`:                  "Required value",
@@ -124,10 +124,10 @@ func TestClearCachePrintsTheBytesFreed(t *testing.T) {
 		says   string
 	}{
 		{nil, v1alpha1.CacheTierAll, v1alpha1.CacheCleared{MemoryBytes: ptr.To(gib), DiskBytes: ptr.To(3 * gib), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1", Bytes: ptr.To(gib)}}},
-			ExitOK, "Mac mac-full gave back 1.0 GiB of memory from 1 engine and 3.0 GiB of disk\n"},
-		{[]string{"--tier", "disk"}, v1alpha1.CacheTierDisk, v1alpha1.CacheCleared{}, ExitOK, "gave back nothing: it keeps no cache on disk"},
+			ExitOK, "Mac mac-full freed 1.0 GiB of memory from 1 engine and 3.0 GiB of disk\n"},
+		{[]string{"--tier", "disk"}, v1alpha1.CacheTierDisk, v1alpha1.CacheCleared{}, ExitOK, "freed nothing: it has no cache on disk"},
 		{[]string{"--tier", "memory"}, v1alpha1.CacheTierMemory, v1alpha1.CacheCleared{MemoryBytes: ptr.To[int64](0), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1"}}, Message: "the engine of replica u1 did not answer"},
-			ExitFailed, "not all caches of Mac mac-full are cleared: the engine of replica u1 did not answer"},
+			ExitFailed, "not all caches of Mac mac-full were cleared: the engine of replica u1 did not answer"},
 	} {
 		var out, errs lockedBuffer
 		ended := make(chan int, 1)
@@ -148,7 +148,7 @@ func TestClearCachePrintsTheBytesFreed(t *testing.T) {
 	_, errs := p.wants(ExitUsage, "clear-cache", "mac-full", "--tier", "weights")
 	contains(t, "clear-cache", errs, "want all, memory or disk")
 	_, errs = p.wants(ExitFailed, "clear-cache", "mac-full", "--timeout", "1ms")
-	contains(t, "clear-cache", errs, "did not answer in time")
+	contains(t, "clear-cache", errs, "timed out (--timeout)")
 	out, _ := p.wants(ExitOK, "clear-cache", "mac-full", "--timeout", "0")
-	contains(t, "clear-cache", out, "is ordered to clear its caches")
+	contains(t, "clear-cache", out, "to clear its caches")
 }

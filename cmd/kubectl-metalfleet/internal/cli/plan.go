@@ -29,33 +29,31 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-const planLong = `Says what would happen if the ModelDeployments of a file were applied, and
-changes nothing. The API server validates them (a dry run of what kubectl apply
-does); the operator's own decisions then say how many replicas there would be,
-what memory each needs by its terms, and which Mac it would get, or each Mac's
-reason.
+const planLong = `Previews the effect of applying the ModelDeployments in a file, and changes
+nothing. The API server validates them (a server-side dry run). The operator's own
+code then computes the number of replicas, the memory that each needs, and the
+Mac that each is placed on, or the reason why a Mac does not fit.
 
-The dimensions of the model come from what the fleet knows of that source. Where
-nobody looked at it yet, --model names the model's files on this machine, of
-which the headers alone are read; without it the answer is "not known", never a
-guess. Disk space is judged where the fleet knows the files, as each Mac last
-reported it.
+The dimensions of the model come from the fleet, if it has inspected the source.
+Otherwise, --model names the model's files on this machine, of which only the
+headers are read; without it, the result is "unknown", never a guess. Disk space
+is checked, as each Mac last reported it, if the fleet knows the files.
 
-Exit codes: 0 it fits, 1 an error (a manifest that is refused too), 3 it does
-not fit, 4 it is not known. Several deployments are judged one by one, each
-beside what runs now; the code is the largest.`
+Exit codes: 0 it fits, 1 an error (also a rejected manifest), 3 it does not fit,
+4 unknown. Several deployments are evaluated one by one, each in addition to the
+current fleet; the exit code is the highest one.`
 
 func (a *app) plan() *cobra.Command {
 	var file, modelDir string
 	c := &cobra.Command{
-		Use: "plan -f FILE", Short: "Say what would happen if a manifest were applied", Long: planLong, Args: none(),
+		Use: "plan -f FILE", Short: "Preview the effect of applying a manifest", Long: planLong, Args: none(),
 		Example: "  kubectl metalfleet plan -f qwen.yaml\n  kubectl metalfleet plan -f - --model ./Qwen3-8B-4bit < qwen.yaml",
 	}
 	c.Flags().StringVarP(&file, "filename", "f", "", "YAML or JSON file with ModelDeployments; - for standard input")
-	c.Flags().StringVar(&modelDir, "model", "", "folder or GGUF file on this machine, whose headers say the model's dimensions where the fleet does not know them")
+	c.Flags().StringVar(&modelDir, "model", "", "folder or GGUF file on this machine; its headers provide the model's dimensions if the fleet does not know them")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if file == "" {
-			return usagef("name a file with -f, or - for standard input")
+			return usagef("set -f to a file, or to - for standard input")
 		}
 		manifests, err := a.manifests(file)
 		if err != nil {
@@ -116,13 +114,13 @@ func (a *app) manifests(file string) ([]*unstructured.Unstructured, error) {
 			continue
 		}
 		if u.GroupVersionKind() != v1alpha1.GroupVersion.WithKind("ModelDeployment") {
-			return nil, fmt.Errorf("%s holds a %s %q: plan judges ModelDeployments of %s alone; leave the others out",
+			return nil, fmt.Errorf("%s contains a %s %q: plan supports only ModelDeployments of %s; remove other objects",
 				file, u.GetKind(), u.GetName(), v1alpha1.GroupVersion)
 		}
 		out = append(out, u)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s holds no ModelDeployment", file)
+		return nil, fmt.Errorf("%s contains no ModelDeployment", file)
 	}
 	return out, nil
 }
@@ -229,9 +227,9 @@ func (a *app) rules(ctx context.Context, c client.Reader, w *rehearse.World) err
 	case err == nil:
 		w.Rules = plan.ReadRules(cm)
 	case apierrors.IsForbidden(err):
-		w.NoRules = fmt.Sprintf("you may not read the ConfigMap %s/%s: bounds that an administrator may have set for this namespace are left out", a.flags.system, plan.ConfigMapName)
+		w.NoRules = fmt.Sprintf("you are not allowed to read ConfigMap %s/%s: placement rules of an administrator for this namespace are not considered", a.flags.system, plan.ConfigMapName)
 	case !apierrors.IsNotFound(err):
-		return a.apiError("read the rules of placement", err)
+		return a.apiError("read the placement rules", err)
 	}
 	return nil
 }
@@ -261,14 +259,14 @@ func (a *app) dryRun(ctx context.Context, c *cluster, manifest *unstructured.Uns
 		}
 	}
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-		return nil, exists, fmt.Errorf("%s: the API server refuses the manifest: %w", did, err)
+		return nil, exists, fmt.Errorf("%s: the API server rejected the manifest: %w", did, err)
 	}
 	if err != nil {
 		return nil, exists, a.apiError(did, err)
 	}
 	d = &v1alpha1.ModelDeployment{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(merged.Object, d); err != nil {
-		return nil, exists, fmt.Errorf("%s: read what the API server answered: %w", did, err)
+		return nil, exists, fmt.Errorf("%s: read the response of the API server: %w", did, err)
 	}
 	return d, exists, nil
 }
@@ -290,7 +288,7 @@ func merge(stored, manifest *unstructured.Unstructured) ([]byte, error) {
 	}
 	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch(applied, modified, current)
 	if err != nil {
-		return nil, fmt.Errorf("merge with what is stored: %w", err)
+		return nil, fmt.Errorf("merge with the stored object: %w", err)
 	}
 	return patch, nil
 }

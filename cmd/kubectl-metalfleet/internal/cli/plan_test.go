@@ -91,7 +91,7 @@ func TestPlanOnARealAPIServer(t *testing.T) {
 func (p *person) plansAChange(t *testing.T, chat *v1alpha1.ModelDeployment) {
 	scaled := "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: chat, namespace: team-a}\nspec:\n  model: {source: hf://org/small-4bit}\n  replicas: 2\n"
 	out, _ := p.wants(ExitOK, "plan", "-f", file(t, "m.yaml", scaled))
-	contains(t, "plan", out, "would be changed: it fits", "known from what this fleet's Macs found", "chat-0a1b2c3d  mac-studio-1  stays")
+	contains(t, "plan", out, "would be changed: it fits", "Model: llama Q4_1, from the inspection of the source", "chat-0a1b2c3d  mac-studio-1  stays")
 	var after v1alpha1.ModelDeployment
 	p.must(p.c.Get(context.Background(), client.ObjectKeyFromObject(chat), &after))
 	if after.Generation != chat.Generation || after.ResourceVersion != chat.ResourceVersion {
@@ -105,7 +105,7 @@ func TestPlanReadsHeaders(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
 	p.must(tinymodel.Write(path, tinymodel.Default()))
 	out, _ := p.wants(ExitOK, "plan", "-f", file(t, "m.yaml", manifest), "--model", path)
-	contains(t, "plan", out, "it fits", "known from the headers in "+path, "keys and values")
+	contains(t, "plan", out, "it fits", "from the headers in "+path, "KV cache")
 }
 
 func TestManifestsThatCannotBeMeant(t *testing.T) {
@@ -120,8 +120,8 @@ func TestManifestsThatCannotBeMeant(t *testing.T) {
 		{ExitFailed, head + "spec: {model: {source: 'https://h/y.gguf'}}\n", "model.sha256 is required"},
 		{ExitFailed, head + "spec: {modle: {source: 'hf://o/n'}}\n", `unknown field "spec.modle"`},
 		{ExitFailed, head + "spec: {model: {source: 'hf://o/n'}, replcas: 2}\n", `unknown field "spec.replcas"`},
-		{ExitFailed, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n", `holds a ConfigMap "m"`},
-		{ExitFailed, "", "holds no ModelDeployment"},
+		{ExitFailed, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n", `contains a ConfigMap "m"`},
+		{ExitFailed, "", "contains no ModelDeployment"},
 		{ExitFailed, "{", "read the manifest"},
 		{ExitFailed, "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: m, namespace: nowhere}\nspec: {model: {source: 'hf://o/n'}}\n", `"nowhere" not found`},
 	} {
@@ -129,7 +129,7 @@ func TestManifestsThatCannotBeMeant(t *testing.T) {
 		contains(t, tc.text, errs, tc.says)
 	}
 	_, errs := p.wants(ExitUsage, "plan")
-	contains(t, "plan", errs, "name a file with -f")
+	contains(t, "plan", errs, "set -f to a file")
 	_, errs = p.wants(ExitFailed, "plan", "-f", "/nonexistent.yaml")
 	contains(t, "plan", errs, "no such file")
 	_, errs = p.wants(ExitFailed, "plan", "-f", file(t, "m.yaml", head+"spec: {model: {source: 'hf://o/n'}}\n"), "--model", "/nonexistent")

@@ -8,9 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -18,9 +20,9 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
-const rolloutLong = `Shows how far a change of a model has reached its replicas, stops it, lets it go
-on, and goes back to an earlier revision. MODEL is the name of a ModelDeployment,
-NAMESPACE/NAME, or a name that clients use.`
+const rolloutLong = `Shows, pauses and resumes the rollout of a model, and rolls back to an earlier
+revision. MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that
+clients use.`
 
 func (a *app) rollout() *cobra.Command {
 	c := &cobra.Command{Use: "rollout", Short: "Show, pause, resume and undo the rollout of a model", Long: rolloutLong,
@@ -32,14 +34,14 @@ func (a *app) rollout() *cobra.Command {
 			return unknownCommand(c, args[0])
 		}, Args: cobra.ArbitraryArgs}
 	c.AddCommand(a.rolloutStatus(), a.rolloutHistory(),
-		a.rolloutChange("pause", "Replace nothing until it is resumed", func(d *v1alpha1.ModelDeployment) string {
+		a.rolloutChange("pause", "Pause a rollout until it is resumed", func(d *v1alpha1.ModelDeployment) string {
 			if d.Spec.Rollout.Paused {
-				return "is paused already"
+				return "is already paused"
 			}
 			d.Spec.Rollout.Paused = true
 			return "is paused"
 		}),
-		a.rolloutChange("resume", "Let a paused rollout go on, or try a halted one again", resume), a.rolloutUndo())
+		a.rolloutChange("resume", "Resume a paused rollout, or retry a halted one", resume), a.rolloutUndo())
 	return c
 }
 
@@ -49,10 +51,10 @@ func resume(d *v1alpha1.ModelDeployment) string {
 	switch {
 	case d.Spec.Rollout.Paused:
 		d.Spec.Rollout.Paused = false
-		return "goes on"
+		return "is resumed"
 	case halt != nil && halt.Revision == d.Status.UpdateRevision && halt.Attempt == d.Spec.Rollout.Attempt:
 		d.Spec.Rollout.Attempt++
-		return fmt.Sprintf("is tried again (attempt %d)", d.Spec.Rollout.Attempt)
+		return fmt.Sprintf("is retried (attempt %d)", d.Spec.Rollout.Attempt)
 	}
 	return "is neither paused nor halted"
 }
@@ -87,10 +89,27 @@ func (a *app) rolloutChange(verb, short string, change func(*v1alpha1.ModelDeplo
 	return c
 }
 
-// writeSpec writes what changed, if nobody else changed the deployment meanwhile.
+// writeSpec writes what changed, unless the spec has changed since it was read. A
+// status that the operator writes meanwhile is no conflict.
 func (a *app) writeSpec(ctx context.Context, cl *cluster, before, after *v1alpha1.ModelDeployment) error {
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := cl.Patch(ctx, after, patch, client.FieldOwner(fieldManager)); err != nil {
+	base := before.DeepCopy()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+		err := cl.Patch(ctx, after.DeepCopy(), patch, client.FieldOwner(fieldManager))
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		var now v1alpha1.ModelDeployment
+		if readErr := cl.Get(ctx, client.ObjectKeyFromObject(before), &now); readErr != nil {
+			return readErr
+		}
+		if now.Generation != before.Generation {
+			return fmt.Errorf("its spec has changed in the meantime; check it and try again: %s", err.Error()) // no conflict to retry
+		}
+		base.ResourceVersion = now.ResourceVersion
+		return err
+	})
+	if err != nil {
 		return a.apiError("change ModelDeployment "+before.Namespace+"/"+before.Name, err)
 	}
 	return nil
@@ -136,12 +155,12 @@ func (a *app) rolloutHistory() *cobra.Command {
 
 func (a *app) rolloutUndo() *cobra.Command {
 	var number int64
-	c := &cobra.Command{Use: "undo MODEL", Short: "Go back to an earlier revision", Args: exactly(1, "one MODEL"),
-		Long: "Writes spec.model, context, memory and cache as they were for an earlier revision: the one that\n" +
-			"serves while another is rolled out, else the one before it, or --to-revision. It is rolled out as\nany change is; the rest of the spec stays.",
+	c := &cobra.Command{Use: "undo MODEL", Short: "Roll back to an earlier revision", Args: exactly(1, "one MODEL"),
+		Long: "Restores spec.model, context, memory and cache from an earlier revision: during a rollout the one\n" +
+			"that serves, otherwise the previous one, or the one in --to-revision. The change is rolled out like\nany other; the rest of the spec stays unchanged.",
 		Example:           "  kubectl metalfleet rollout undo qwen3-8b\n  kubectl metalfleet rollout undo qwen3-8b --to-revision 2",
 		ValidArgsFunction: a.complete(modelNames)}
-	c.Flags().Int64Var(&number, "to-revision", 0, "`number` of the revision as `rollout history` lists it; 0: the one before")
+	c.Flags().Int64Var(&number, "to-revision", 0, "`number` of the revision in `rollout history`; 0 selects the previous one")
 	run := a.onModel(func(ctx context.Context, cl *cluster, d *v1alpha1.ModelDeployment) error {
 		h, err := a.history(ctx, cl, d)
 		if err != nil {
@@ -155,12 +174,12 @@ func (a *app) rolloutUndo() *cobra.Command {
 		if err := a.writeSpec(ctx, cl, before, d); err != nil {
 			return err
 		}
-		fmt.Fprintf(a.Out, "%s/%s goes back to revision %d (%s)\n", d.Namespace, d.Name, to.Number, picture.Plain(to.Source))
+		fmt.Fprintf(a.Out, "%s/%s is rolled back to revision %d (%s)\n", d.Namespace, d.Name, to.Number, picture.Plain(to.Source))
 		return nil
 	})
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if number < 0 {
-			return usagef("--to-revision is %d, want a number that `rollout history` lists", number)
+			return usagef("--to-revision is %d, want a number from `rollout history`", number)
 		}
 		return run(cmd, args)
 	}
@@ -169,12 +188,12 @@ func (a *app) rolloutUndo() *cobra.Command {
 
 func (a *app) rolloutStatus() *cobra.Command {
 	watch, timeout := true, time.Duration(0)
-	c := &cobra.Command{Use: "status MODEL", Short: "Show a rollout until it is done", Args: exactly(1, "one MODEL"),
-		Long:              "Prints what the rollout does each time that changes, until it is complete (exit code 0), or halted,\npaused or overdue (1). With --watch=false it prints it once.",
+	c := &cobra.Command{Use: "status MODEL", Short: "Show the progress of a rollout", Args: exactly(1, "one MODEL"),
+		Long:              "Prints the state of the rollout whenever it changes, until it is complete (exit code 0), or halted,\npaused or past its deadline (exit code 1). With --watch=false, it prints the state once.",
 		Example:           "  kubectl metalfleet rollout status qwen3-8b\n  kubectl metalfleet rollout status qwen3-8b --watch=false",
 		ValidArgsFunction: a.complete(modelNames)}
-	c.Flags().BoolVarP(&watch, "watch", "w", true, "go on until it ends")
-	c.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time; 0: never")
+	c.Flags().BoolVarP(&watch, "watch", "w", true, "watch until the rollout ends")
+	c.Flags().DurationVar(&timeout, "timeout", 0, "maximum time to wait; 0 waits forever")
 	c.RunE = a.onModel(func(ctx context.Context, cl *cluster, d *v1alpha1.ModelDeployment) error {
 		if timeout > 0 {
 			var cancel context.CancelFunc
@@ -212,11 +231,11 @@ func done(d *v1alpha1.ModelDeployment) bool {
 // sayRollout is the rollout in a sentence, and why it will not end by itself.
 func sayRollout(d *v1alpha1.ModelDeployment) (said string, ends error) {
 	if d.Status.ObservedGeneration != d.Generation || d.Status.Rollout.State == "" {
-		return "the operator has not seen this spec yet", nil
+		return "the operator has not observed this spec yet", nil
 	}
 	state := d.Status.Rollout.State
 	if done(d) {
-		return fmt.Sprintf("Complete: %d of %d replicas are available and of the revision %s", d.Status.UpdatedAvailableReplicas, d.Status.Replicas, d.Status.UpdateRevision), nil
+		return fmt.Sprintf("Complete: %d of %d replicas of revision %s are available", d.Status.UpdatedAvailableReplicas, d.Status.Replicas, d.Status.UpdateRevision), nil
 	}
 	said = string(state)
 	if c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionAccepted); c != nil && state == v1alpha1.RolloutPending {

@@ -67,7 +67,7 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 			t.Errorf("%q: exit code %d, want %d and %q:\n%s%s", args, got, code, says, out, errs)
 		}
 	}
-	want(ExitOK, "has not seen this spec yet", "status", "m", "--watch=false")
+	want(ExitOK, "has not observed this spec yet", "status", "m", "--watch=false")
 	halt := &v1alpha1.RolloutHalt{Revision: "m-2", Reason: v1alpha1.ReasonCanaryFailed, Message: "no token", Time: metav1.Now()}
 	report(func(s *v1alpha1.ModelDeploymentStatus) {
 		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutHalted, Halt: halt}
@@ -76,16 +76,16 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 	want(ExitFailed, "Halted: m-2 fails", "status", "m")
 	want(ExitOK, "1         serves  0         hf://o/n@v1", "history", "m")
 	want(ExitOK, "2         halted  0         hf://o/n@v2", "history", "m")
-	want(ExitOK, "is tried again (attempt 1)", "resume", "m")
+	want(ExitOK, "is retried (attempt 1)", "resume", "m")
 	want(ExitOK, "is paused", "pause", "m")
-	want(ExitOK, "is paused already", "pause", "m")
+	want(ExitOK, "is already paused", "pause", "m")
 	want(ExitFailed, "resume it first", "undo", "m")
-	want(ExitOK, "goes on", "resume", "m")
+	want(ExitOK, "is resumed", "resume", "m")
 	want(ExitOK, "is neither paused nor halted", "resume", "m")
 	want(ExitFailed, "no revision 9", "undo", "m", "--to-revision", "9")
 	want(ExitUsage, "--to-revision is -1", "undo", "m", "--to-revision=-1")
-	want(ExitUsage, "no command", "undoo", "m")
-	want(ExitOK, "goes back to revision 1 (hf://o/n@v1)", "undo", "m")
+	want(ExitUsage, "unknown command", "undoo", "m")
+	want(ExitOK, "is rolled back to revision 1 (hf://o/n@v1)", "undo", "m")
 	if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
 		t.Fatal(err)
 	}
@@ -97,4 +97,44 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutComplete}
 	})
 	want(ExitOK, "Complete: 1 of 1 replicas", "status", "m")
+}
+
+// TestAStatusThatChangesMeanwhileIsNoConflict: the operator writes it all the
+// time. Another spec is one.
+func TestAStatusThatChangesMeanwhileIsNoConflict(t *testing.T) {
+	p := newPerson(t)
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "meanwhile", Namespace: p.namespace("meanwhile")}}
+	d.Spec.Model = v1alpha1.ModelSource{Source: "hf://o/n"}
+	p.make(d)
+	read := func() *v1alpha1.ModelDeployment {
+		now := &v1alpha1.ModelDeployment{}
+		p.must(p.c.Get(t.Context(), client.ObjectKeyFromObject(d), now))
+		return now
+	}
+	var o, e lockedBuffer
+	environment := p.env(&o, &e)
+	a, cl := &app{Env: &environment, flags: &clusterFlags{}}, &cluster{WithWatch: p.c}
+
+	before := read()
+	after := before.DeepCopy()
+	after.Spec.Rollout.Paused = true
+	written := read()
+	written.Status.ReadyReplicas = 1
+	p.must(p.c.Status().Update(t.Context(), written))
+	if err := a.writeSpec(t.Context(), cl, before, after); err != nil {
+		t.Errorf("a status that was written meanwhile: %v", err)
+	}
+	if now := read(); !now.Spec.Rollout.Paused || now.Status.ReadyReplicas != 1 {
+		t.Errorf("paused %v, %d replicas ready", now.Spec.Rollout.Paused, now.Status.ReadyReplicas)
+	}
+
+	before = read()
+	after = before.DeepCopy()
+	after.Spec.Rollout.Paused = false
+	other := read()
+	other.Spec.Rollout.Attempt = 7
+	p.must(p.c.Update(t.Context(), other))
+	if err := a.writeSpec(t.Context(), cl, before, after); err == nil {
+		t.Error("a spec that somebody else changed meanwhile was overwritten")
+	}
 }

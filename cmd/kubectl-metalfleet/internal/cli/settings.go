@@ -15,21 +15,21 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
-const settingsLong = `Shows the settings of a Mac that change while it works, or changes those that are
-named. NAME=null takes one away, so that the agent's own flag holds; what is not
-named is not touched.
+const settingsLong = `Shows the settings of a Mac that take effect without a restart, or changes the given
+ones. NAME=null removes a setting, so that the agent's own flag applies; other
+settings stay unchanged.
 
--o json prints all of them as one object, and --from FILE ("-" for standard
-input) makes them as such an object says. "status MAC" shows what the agent
-follows.`
+-o json prints all settings as one object, and --from FILE ("-" for standard
+input) applies such an object. "status MAC" shows the settings that the agent
+uses.`
 
 func (a *app) settings() *cobra.Command {
 	var from string
 	c := &cobra.Command{
-		Use: "settings MAC [NAME=VALUE...]", Short: "Show or change the settings of one Mac", Long: settingsLong,
+		Use: "settings MAC [NAME=VALUE...]", Short: "Show or change the settings of a Mac", Long: settingsLong,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("%s wants one MAC, and NAME=VALUE for what is to be changed", c.CommandPath())
+				return usagef("%s takes one MAC, and NAME=VALUE for each setting to change", c.CommandPath())
 			}
 			return nil
 		},
@@ -76,7 +76,7 @@ func (a *app) wanted(words []string, from string) (onemac.Settings, error) {
 		return s, nil
 	}
 	if len(words) > 0 {
-		return nil, usagef("--from and %s: say the settings in one place", strings.Join(words, " "))
+		return nil, usagef("use either --from or %s, not both", strings.Join(words, " "))
 	}
 	in := a.In
 	if from != "-" {

@@ -6,13 +6,13 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/onemac"
 )
 
-const statusLong = `Shows what one Mac does, as it last said: its hardware, the pressure on its memory,
-which models are loaded and how large they are, what runs and waits in each of
-them, its cache on disk, and the settings that its agent follows.`
+const statusLong = `Shows the most recently reported state of a Mac: its hardware and memory pressure,
+the loaded models with their size and their running and waiting requests, its
+cache on disk, and the settings that its agent uses.`
 
 func (a *app) status() *cobra.Command {
 	c := &cobra.Command{
-		Use: "status MAC", Short: "Show what one Mac does", Long: statusLong, Args: exactly(1, "one MAC"),
+		Use: "status MAC", Short: "Show the state of a Mac", Long: statusLong, Args: exactly(1, "one MAC"),
 		Example:           "  kubectl metalfleet status mac-mini-2\n  kubectl metalfleet status mac-mini-2 -o json",
 		ValidArgsFunction: a.complete(macNames),
 	}

@@ -136,9 +136,9 @@ func TestChatThroughTheAPIServer(t *testing.T) {
 func TestTheWayThatIsNotThere(t *testing.T) {
 	p := newPerson(t)
 	_, errs := p.wants(ExitFailed, "--system-namespace", "nowhere", "chat", "m", "hi")
-	contains(t, "chat", errs, "there is no Service metalfleet-gateway", "--system-namespace", "--url")
+	contains(t, "chat", errs, "Service metalfleet-gateway does not exist", "--system-namespace", "--url")
 	_, errs = p.wants(ExitFailed, "chat", "m", "hi", "--url", "http://127.0.0.1:1")
-	contains(t, "chat", errs, "ask the gateway")
+	contains(t, "chat", errs, "send the request to the gateway")
 	_, errs = p.wants(ExitFailed, "chat", "m", "hi", "--url", "127.0.0.1:1")
 	contains(t, "chat", errs, "want http://HOST:PORT")
 }
@@ -149,21 +149,21 @@ func TestChatSaysWhatToDo(t *testing.T) {
 	for _, tc := range []struct {
 		model, says string
 	}{
-		{"locked", "put a valid key into METALFLEET_API_KEY"},
-		{"ghost", "`kubectl get md -A` shows what is deployed"},
-		{"asleep", "`kubectl metalfleet why asleep` says what holds it up"},
-		{"breaks", "the answer broke off before its end"},
+		{"locked", "set METALFLEET_API_KEY to a valid key"},
+		{"ghost", "`kubectl get md -A` lists the deployed models"},
+		{"asleep", "`kubectl metalfleet why asleep`"},
+		{"breaks", "the response is incomplete"},
 		{"fails", "The engine failed"},
 	} {
 		_, errs := p.wants(ExitFailed, "chat", tc.model, "hi", "--url", server.URL)
 		contains(t, tc.model, errs, tc.says)
 	}
 	for args, says := range map[string]string{
-		"chat m hi there":            "put quotes around the prompt",
-		"chat m hi --temperature 3":  "--temperature 0 to 2",
-		"bench m --streams 0":        "want at least 1",
-		"chat":                       "wants one MODEL",
-		"chat m --url " + server.URL: "there is no prompt",
+		"chat m hi there":            "quote the prompt",
+		"chat m hi --temperature 3":  "--temperature from 0 to 2",
+		"bench m --streams 0":        "must be at least 1",
+		"chat":                       "takes one MODEL",
+		"chat m --url " + server.URL: "the prompt is empty",
 		"bench m --max-tokens many":  "invalid argument",
 	} {
 		_, errs := p.wants(ExitUsage, strings.Split(args, " ")...)
@@ -220,7 +220,7 @@ func TestBenchTellsWhatFailed(t *testing.T) {
 	p := newPerson(t)
 	_, server := startModel(t)
 	out, _ := p.wants(ExitOK, "bench", "m", "--requests", "8", "--streams", "2", "--prompt", "one two three", "--url", server.URL)
-	contains(t, "bench", out, "m: 8 requests, 2 at once", "24 tokens", "failed: 0")
+	contains(t, "bench", out, "m: 8 requests, 2 concurrent", "24 tokens", "failed: 0")
 	out, _ = p.wants(ExitFailed, "bench", "ghost", "--requests", "3", "--url", server.URL)
 	contains(t, "bench", out, "failed: 3", "3 x 404 model_not_found", "time to first token  -")
 }

@@ -19,10 +19,10 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
-const topLong = `Shows the memory of each Mac as bars, and below it its engines with their
-footprint against their limit. On a terminal it follows the fleet until Ctrl-C;
-with --once, with -o json, or where the output is no terminal it prints one
-picture. Macs report figures every 30 s, and only where they moved.`
+const topLong = `Shows the memory of each Mac as bars, followed by its engines with their footprint
+and limit. On a terminal it updates until Ctrl-C; with --once, with -o json, or if
+the output is not a terminal, it prints once. Macs report changed figures every
+30 s.`
 
 // redrawEvery bounds how often the picture is drawn.
 const redrawEvery = 500 * time.Millisecond
@@ -30,11 +30,11 @@ const redrawEvery = 500 * time.Millisecond
 func (a *app) top() *cobra.Command {
 	var once bool
 	c := &cobra.Command{
-		Use: "top [MAC]", Short: "Follow the memory of Macs and engines", Long: topLong, Args: atMostOne("MAC"),
+		Use: "top [MAC]", Short: "Monitor the memory of Macs and engines", Long: topLong, Args: atMostOne("MAC"),
 		Example:           "  kubectl metalfleet top\n  kubectl metalfleet top mac-studio-1 --once",
 		ValidArgsFunction: a.complete(macNames),
 	}
-	c.Flags().BoolVar(&once, "once", false, "print one picture and end")
+	c.Flags().BoolVar(&once, "once", false, "print once and exit")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		cl, err := a.connect()
 		if err != nil {
@@ -58,7 +58,7 @@ func (a *app) top() *cobra.Command {
 func atMostOne(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) > 1 {
-			return usagef("%s wants at most one %s, got %d arguments", c.CommandPath(), what, len(args))
+			return usagef("%s takes at most one %s, got %d", c.CommandPath(), what, len(args))
 		}
 		return nil
 	}
@@ -97,7 +97,7 @@ func (a *app) listed(ctx context.Context, c client.Reader, only string) ([]inven
 func (a *app) frame(list []inventory.Mac) ([]byte, error) {
 	var b bytes.Buffer
 	if len(list) == 0 {
-		b.WriteString("There is no Mac.\n")
+		b.WriteString("The fleet has no Macs.\n")
 	}
 	for i := range list {
 		if i > 0 {
@@ -191,14 +191,14 @@ func (a *app) redraw(ctx context.Context, from client.Reader, only string, chang
 // screen is a frame as a terminal is given it: cleared, cut to its height, and
 // above it the time and what is wrong.
 func (a *app) screen(frame []byte, trouble error, now time.Time) []byte {
-	head := "metalfleet, " + now.Format(time.TimeOnly) + ", Ctrl-C ends"
+	head := "metalfleet, " + now.Format(time.TimeOnly) + ", press Ctrl-C to exit"
 	if trouble != nil {
-		head += "; " + a.ink().Bad("the API server does not answer, what follows is older: ") + picture.Plain(trouble.Error())
+		head += "; " + a.ink().Bad("the API server is unreachable, showing older data: ") + picture.Plain(trouble.Error())
 	}
 	lines := strings.Split(strings.TrimRight(head+"\n"+string(frame), "\n"), "\n")
 	if _, height, err := a.Size(); err == nil && height > 1 && len(lines) > height-1 {
 		more := len(lines) - (height - 2)
-		lines = append(lines[:height-2], fmt.Sprintf("... %d more lines; name a MAC to see it alone", more))
+		lines = append(lines[:height-2], fmt.Sprintf("... %d more lines; pass MAC to show a single Mac", more))
 	}
 	return []byte("\x1b[H\x1b[2J" + strings.Join(lines, "\n") + "\n")
 }

@@ -18,17 +18,17 @@ import (
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 )
 
-const upgradeLong = `Says which agent the Macs are to run, and shows how far they are.
+const upgradeLong = `Requests an agent version for the Macs, and shows the progress of the upgrade.
 
-One Mac is upgraded at a time: its requests go to other Macs, the running ones
-finish, its agent is replaced with its engines running, and the next Mac comes
-once this one was well for 30 s. An agent that is not ready within 60 s is taken
-back, and nothing more is upgraded. Running the command again, with the same
-build or another, tries again.
+The Macs are upgraded one at a time: new requests go to other Macs, running ones
+finish, the agent is replaced while its engines keep running, and the next Mac
+follows once this one has been healthy for 30 s. An agent that is not ready within
+60 s is rolled back, and the upgrade halts. Run the command again, with the same
+or another version, to retry.
 
 --url is the https address of the .tar.gz archive with the programs agent and
-engine, --version what its agent prints with --version. Without flags, or with
---status, nothing is changed.`
+engine, and --version is the version that this agent prints with --version.
+Without flags, or with --status, the command changes nothing.`
 
 // wishFlags are the flags of upgrade-agents.
 type wishFlags struct {
@@ -46,14 +46,14 @@ func (a *app) upgradeAgents() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.wish.Version, "version", "", "`version` that the Macs are to run")
-	flags.StringVar(&f.wish.Source, "url", "", "https `address` of its archive")
+	flags.StringVar(&f.wish.Version, "version", "", "`version` that the Macs should run")
+	flags.StringVar(&f.wish.Source, "url", "", "https `address` of the archive")
 	flags.StringVar(&f.wish.SHA256, "sha256", "", "`digest` of the archive")
 	flags.StringVar(&f.wish.Mac, "mac", "", "upgrade only this `Mac`")
-	flags.Int32Var(&f.drain, "drain-seconds", 600, "how long running requests may go on")
-	flags.BoolVar(&f.pause, "pause", false, "begin with no further Mac")
-	flags.BoolVar(&f.resume, "resume", false, "go on after a pause")
-	flags.BoolVar(&f.status, "status", false, "only show how far it is")
+	flags.Int32Var(&f.drain, "drain-seconds", 600, "how long running requests may continue, in seconds")
+	flags.BoolVar(&f.pause, "pause", false, "pause: start no further upgrades")
+	flags.BoolVar(&f.resume, "resume", false, "resume after a pause")
+	flags.BoolVar(&f.status, "status", false, "only show the progress")
 	_ = c.RegisterFlagCompletionFunc("mac", a.complete(macNames))
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := f.check(flags.Changed("drain-seconds")); err != nil {
@@ -85,11 +85,11 @@ func (f *wishFlags) check(drain bool) error {
 	}
 	switch {
 	case named && (f.wish.Source == "" || f.wish.SHA256 == ""), !named && (f.wish.Source != "" || f.wish.SHA256 != ""):
-		return usagef("--version, --url and --sha256 go together")
+		return usagef("--version, --url and --sha256 must be used together")
 	case !named && (f.wish.Mac != "" || drain):
-		return usagef("--mac and --drain-seconds go with --version, --url and --sha256")
+		return usagef("--mac and --drain-seconds require --version, --url and --sha256")
 	case verbs > 1:
-		return usagef("--version, --pause, --resume and --status exclude one another")
+		return usagef("--version, --pause, --resume and --status are mutually exclusive")
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (f *wishFlags) apply(before *turn.Wish) (*turn.Wish, error) {
 		return &next, nil
 	case f.pause || f.resume:
 		if before == nil {
-			return nil, fmt.Errorf("nothing is wanted that could be paused; name it with --version, --url and --sha256")
+			return nil, fmt.Errorf("no agent version is requested; request one with --version, --url and --sha256")
 		}
 		next := *before
 		next.Paused = f.pause
@@ -167,7 +167,7 @@ func (a *app) showUpgrade(ctx context.Context, c client.Reader, w *turn.Wish) er
 		return a.printJSON(map[string]any{"wish": w, "upgrade": t})
 	}
 	if w != nil {
-		fmt.Fprintf(a.Out, "%s is wanted (attempt %d)\n", picture.Plain(w.Version), w.Attempt)
+		fmt.Fprintf(a.Out, "Requested version: %s (attempt %d)\n", picture.Plain(w.Version), w.Attempt)
 	}
 	fmt.Fprintf(a.Out, "%s: %s\n", t.State, picture.Plain(t.Message))
 	if len(t.Macs) == 0 {

@@ -29,9 +29,9 @@ func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
 		"a pause":                  {wishFlags{pause: true}, &before, 4, true, ""},
 		"the end of a pause":       {wishFlags{resume: true}, &before, 4, false, ""},
 		"a look":                   {wishFlags{status: true}, &before, 4, true, ""},
-		"a pause of nothing":       {wishFlags{pause: true}, nil, 0, false, "nothing is wanted"},
+		"a pause of nothing":       {wishFlags{pause: true}, nil, 0, false, "no agent version is requested"},
 		"an archive without https": {wishFlags{wish: turn.Wish{Version: "v1", Source: "http://x/a", SHA256: digest}}, nil, 0, false, "https://"},
-		"a digest that is none":    {wishFlags{wish: turn.Wish{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, nil, 0, false, "64 digits"},
+		"a digest that is none":    {wishFlags{wish: turn.Wish{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, nil, 0, false, "64 lower-case hex digits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := tc.flags.apply(tc.before)
@@ -62,7 +62,7 @@ func TestUpgradeAgentsWritesTheWishAndShowsTheMacs(t *testing.T) {
 	})
 	digest := strings.Repeat("a", 64)
 	code, out, errs := p.run("upgrade-agents", "--version", "v0.4.0", "--url", "https://releases.example.com/a.tar.gz", "--sha256", digest)
-	if code != ExitOK || !strings.Contains(out, "v0.4.0 is wanted (attempt 1)") {
+	if code != ExitOK || !strings.Contains(out, "Requested version: v0.4.0 (attempt 1)") {
 		t.Fatalf("%d: %s%s", code, out, errs)
 	}
 	if code, out, errs = p.run("upgrade-agents", "--pause", "-o", "json"); code != ExitOK || !strings.Contains(out, `"paused": true`) {

@@ -6,15 +6,15 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/explain"
 )
 
-const whyLong = `Says which stage a model stands in, what holds it up, since when, what to do
-next, and of each Mac why it was or was not chosen: by the code that places
-replicas, as the fleet is now.
+const whyLong = `Shows the stage that a model is in, what blocks it and since when, the next step,
+and why each Mac was or was not chosen. The reasons come from the operator's
+placement code, applied to the current fleet.
 
 MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that clients use.`
 
 func (a *app) why() *cobra.Command {
 	c := &cobra.Command{
-		Use: "why MODEL", Short: "Say what holds a model up, and what to do", Long: whyLong, Args: exactly(1, "one MODEL"),
+		Use: "why MODEL", Short: "Explain why a model is not ready, and what to do", Long: whyLong, Args: exactly(1, "one MODEL"),
 		Example:           "  kubectl metalfleet why qwen3-8b\n  kubectl metalfleet why team-a/qwen3-8b -o json",
 		ValidArgsFunction: a.complete(modelNames),
 	}

@@ -121,13 +121,13 @@ func (p *pass) consider(r *v1alpha1.ModelReplica) {
 	name := r.Namespace + "/" + r.Name
 	if !r.DeletionTimestamp.IsZero() {
 		p.moving = true
-		p.wait("%s drains: running requests end within %d s, then its engine goes", name, r.Spec.DrainSeconds)
+		p.wait("%s is draining: running requests may continue for up to %d s, then its engine stops", name, r.Spec.DrainSeconds)
 		return
 	}
 	deployment := p.deploymentOf(r)
 	if deployment == nil || !deployment.DeletionTimestamp.IsZero() {
 		p.moving = true
-		p.wait("%s goes with its deployment", name)
+		p.wait("%s is being removed with its deployment", name)
 		return
 	}
 	if !p.mayGo(r, deployment) {
@@ -137,7 +137,7 @@ func (p *pass) consider(r *v1alpha1.ModelReplica) {
 	asked.Spec.NodeName, asked.Spec.Avoid = "", nil
 	decision := p.s.Pick(&asked)
 	if decision.Mac == "" && !p.AllowUnserved {
-		p.wait("%s stays, because no other Mac can hold it: %s; or take it down with --allow-unserved", name, decision.Message)
+		p.wait("%s stays, because no other Mac can hold it: %s; or remove it with --allow-unserved", name, decision.Message)
 		return
 	}
 	p.s.Assume(&asked, decision.Mac)
@@ -177,8 +177,8 @@ func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool
 	case !whole:
 		return false // its successor is told of below
 	}
-	p.wait("%s/%s stays, because no other replica of %s is ready and requests would fail until its successor is: "+
-		"scale it up first (kubectl scale md %s -n %s --replicas=%d), or take it down with --allow-unserved",
+	p.wait("%s/%s stays, because it is the last ready replica of %s and requests would fail until its replacement is ready: "+
+		"scale up first (kubectl scale md %s -n %s --replicas=%d), or remove it with --allow-unserved",
 		r.Namespace, r.Name, d.Name, d.Name, d.Namespace, wanted+1)
 	return false
 }
@@ -210,7 +210,7 @@ func (p *pass) unready(d *v1alpha1.ModelDeployment) string {
 		if ready := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
 			return fmt.Sprintf(": %s on %s (%s)", r.Name, r.Spec.NodeName, cmp.Or(r.Status.Summary.Progress, ready.Message))
 		}
-		return ": " + r.Name + " begins"
+		return ": " + r.Name + " is starting"
 	}
 	return ""
 }

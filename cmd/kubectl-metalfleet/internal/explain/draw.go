@@ -17,14 +17,14 @@ func (s *Story) Draw(to io.Writer, now time.Time, ink picture.Ink) error {
 	fmt.Fprintf(&b, "%s/%s is %s: %s replicas ready, stage: %s\n", s.Namespace, s.Name, s.word(ink), s.Count, s.Stage)
 	fmt.Fprintf(&b, "Source: %s\n", picture.Plain(s.Source))
 	if h := s.Holdup; h != nil {
-		fmt.Fprintf(&b, "Held up by: %s\n", picture.Plain(h.sentence()))
+		fmt.Fprintf(&b, "Blocked by: %s\n", picture.Plain(h.sentence()))
 		if h.Meaning != "" {
-			fmt.Fprintf(&b, "That means: %s\n", h.Meaning)
+			fmt.Fprintf(&b, "Meaning: %s\n", h.Meaning)
 		}
 		fmt.Fprintf(&b, "Since: %s\n", since(h.Since, now))
 		next := h.Next
 		if next == "" {
-			next = "none, it goes on by itself"
+			next = "none, it continues automatically"
 		}
 		fmt.Fprintf(&b, "Next step: %s\n", next)
 	}
@@ -34,7 +34,7 @@ func (s *Story) Draw(to io.Writer, now time.Time, ink picture.Ink) error {
 	if len(s.Replicas) > 0 {
 		b.WriteString("\n")
 		t := picture.Table{}
-		t.Row("REPLICA", "MAC", "STAGE", "FOR", "WHAT HOLDS IT UP")
+		t.Row("REPLICA", "MAC", "STAGE", "FOR", "BLOCKED BY")
 		for _, r := range s.Replicas {
 			age, why := "", ""
 			if r.Holdup != nil {
@@ -52,7 +52,7 @@ func (s *Story) Draw(to io.Writer, now time.Time, ink picture.Ink) error {
 	if s.About != "" {
 		fmt.Fprintf(&b, "\nMacs (%s):\n", picture.Plain(s.About))
 		t := picture.Table{}
-		t.Row("MAC", "VERDICT")
+		t.Row("MAC", "RESULT")
 		for _, m := range s.Macs {
 			t.Row(m.Name, m.Verdict)
 		}
@@ -69,7 +69,7 @@ func (s *Story) Draw(to io.Writer, now time.Time, ink picture.Ink) error {
 func (s *Story) word(ink picture.Ink) string {
 	switch {
 	case s.Stage == StageDraining:
-		return ink.Warn("on its way out")
+		return ink.Warn("being deleted")
 	case s.Stage == StageZero:
 		return ink.Warn("scaled to zero")
 	case s.Ready && len(s.Notes) == 0:
@@ -94,7 +94,7 @@ func (h *Holdup) sentence() string {
 
 func since(t *metav1.Time, now time.Time) string {
 	if t.IsZero() {
-		return "not known"
+		return "unknown"
 	}
 	return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), picture.Age(t.Time, now))
 }

@@ -174,8 +174,8 @@ func stage(d *v1alpha1.ModelDeployment, stories []Replica, own []*v1alpha1.Model
 		return StageServing, nil
 	}
 	if len(living) == 0 {
-		return StageReplicas, &Holdup{Reason: v1alpha1.ReasonPending, Message: "no replica was made yet",
-			Next: "wait a moment; if it stays, see the operator's log: `kubectl logs -n metalfleet-system deploy/metalfleet-operator`"}
+		return StageReplicas, &Holdup{Reason: v1alpha1.ReasonPending, Message: "the operator has not created a replica yet",
+			Next: "wait a moment; if it persists, see the operator's log: `kubectl logs -n metalfleet-system deploy/metalfleet-operator`"}
 	}
 	least := slices.MinFunc(living, func(a, b Replica) int { return cmp.Compare(advance(a.Stage), advance(b.Stage)) })
 	return least.Stage, least.Holdup
@@ -188,9 +188,9 @@ func advance(s Stage) int {
 
 // unseen: the operator has not looked at the deployment as it is.
 func unseen(d *v1alpha1.ModelDeployment) *Holdup {
-	message := fmt.Sprintf("the operator has not looked at generation %d yet", d.Generation)
+	message := fmt.Sprintf("the operator has not observed generation %d yet", d.Generation)
 	return &Holdup{Reason: v1alpha1.ReasonPending, Message: message, Since: ptr.To(d.CreationTimestamp),
-		Next: "wait a moment; if it stays, is the operator running? `kubectl get pods -n metalfleet-system`"}
+		Next: "wait a moment; if it persists, check that the operator is running: `kubectl get pods -n metalfleet-system`"}
 }
 
 // leaving: it is being deleted, and some Mac has not let go yet.

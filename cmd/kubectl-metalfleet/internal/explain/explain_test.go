@@ -75,9 +75,9 @@ func TestStages(t *testing.T) {
 		"it looked at an older state":   {old, nil, StageOperator, v1alpha1.ReasonPending, ""},
 		"the source is looked at":       {deployment(is(v1alpha1.ConditionAccepted, unknown, v1alpha1.ReasonInspecting)), nil, StageSource, v1alpha1.ReasonInspecting, ""},
 		"the source is refused":         {deployment(is(v1alpha1.ConditionAccepted, no, v1alpha1.ReasonSourceNotFound)), nil, StageSource, v1alpha1.ReasonSourceNotFound, ""},
-		"no replica was made":           {deployment(accepted), nil, StageReplicas, v1alpha1.ReasonPending, ""},
+		"has not created a replica":     {deployment(accepted), nil, StageReplicas, v1alpha1.ReasonPending, ""},
 		"no Mac has room":               {deployment(accepted), []v1alpha1.ModelReplica{placed("r", "", is(v1alpha1.ConditionPlaced, no, v1alpha1.ReasonNoRoom))}, StagePlacement, v1alpha1.ReasonNoRoom, "r"},
-		"placement has not looked":      {deployment(accepted), []v1alpha1.ModelReplica{placed("r", "")}, StagePlacement, v1alpha1.ReasonPending, "r"},
+		"placement has not evaluated":   {deployment(accepted), []v1alpha1.ModelReplica{placed("r", "")}, StagePlacement, v1alpha1.ReasonPending, "r"},
 		"its Mac is silent":             {deployment(accepted), []v1alpha1.ModelReplica{on(is(v1alpha1.ConditionReady, no, v1alpha1.ReasonMacSilent))}, StageMac, v1alpha1.ReasonMacSilent, "r"},
 		"its Mac took no order":         {deployment(accepted), []v1alpha1.ModelReplica{on()}, StageDownload, v1alpha1.ReasonPending, "r"},
 		"the disk is full":              {deployment(accepted), []v1alpha1.ModelReplica{on(is(disk, no, v1alpha1.ReasonDiskFull))}, StageDownload, v1alpha1.ReasonDiskFull, "r"},
@@ -88,7 +88,7 @@ func TestStages(t *testing.T) {
 		"it serves":                     {serving, []v1alpha1.ModelReplica{on(yes(disk, room, loaded, v1alpha1.ConditionServing, v1alpha1.ConditionReady)...)}, StageServing, "", ""},
 		"on demand":                     {deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonOnDemand)), nil, StageOnDemand, "", ""},
 		"scaled to zero":                {zero, nil, StageZero, "", ""},
-		"on its way out":                {going, []v1alpha1.ModelReplica{on()}, StageDraining, v1alpha1.ReasonDraining, ""},
+		"being deleted":                 {going, []v1alpha1.ModelReplica{on()}, StageDraining, v1alpha1.ReasonDraining, ""},
 		"the least advanced is told of": {two, []v1alpha1.ModelReplica{loading, placed("s", "", is(v1alpha1.ConditionPlaced, no, v1alpha1.ReasonNoRoom))}, StagePlacement, v1alpha1.ReasonNoRoom, "s"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestEveryMacSaysWhatItFound(t *testing.T) {
 	for _, m := range s.Macs {
 		got = append(got, m.Name+" "+m.Verdict)
 	}
-	want := "a SourceNotFound: no such file; b looks at it; c asked, no answer yet; d with another chip; e not ready; f found it"
+	want := "a SourceNotFound: no such file; b inspecting; c requested, not started yet; d with another chip; e not ready; f found the model"
 	if strings.Join(got, "; ") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, "; "), want)
 	}

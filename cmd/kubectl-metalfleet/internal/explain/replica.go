@@ -24,11 +24,11 @@ func replicaStage(r *v1alpha1.ModelReplica) (Stage, *Holdup) {
 	ready := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReady)
 	switch {
 	case !r.DeletionTimestamp.IsZero():
-		h := &Holdup{Of: r.Name, Reason: v1alpha1.ReasonDraining, Message: "running requests end, then its Mac releases it", Since: r.DeletionTimestamp}
+		h := &Holdup{Of: r.Name, Reason: v1alpha1.ReasonDraining, Message: "running requests finish, then the Mac releases the replica", Since: r.DeletionTimestamp}
 		h.explain()
 		return StageDraining, h
 	case r.Spec.NodeName == "":
-		return StagePlacement, of(r, v1alpha1.ConditionPlaced, "placement has not looked at it yet")
+		return StagePlacement, of(r, v1alpha1.ConditionPlaced, "placement has not evaluated it yet")
 	case ready != nil && (ready.Reason == v1alpha1.ReasonMacSilent || ready.Reason == v1alpha1.ReasonMacGone):
 		return StageMac, holdup(r.Name, ready)
 	case ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason == v1alpha1.ReasonOnDemand:
@@ -41,16 +41,16 @@ func replicaStage(r *v1alpha1.ModelReplica) (Stage, *Holdup) {
 		stage     Stage
 		silence   string
 	}{
-		{v1alpha1.ConditionDownloaded, StageDownload, "its Mac has not taken the order yet"},
-		{v1alpha1.ConditionAdmitted, StageMemory, "its Mac has not judged its memory yet"},
-		{v1alpha1.ConditionLoaded, StageLoad, "its Mac has not begun to load it"},
-		{v1alpha1.ConditionServing, StageStart, "it is loaded, and its Mac has not said that it serves"},
+		{v1alpha1.ConditionDownloaded, StageDownload, "the Mac has not accepted the assignment yet"},
+		{v1alpha1.ConditionAdmitted, StageMemory, "the Mac has not checked the memory yet"},
+		{v1alpha1.ConditionLoaded, StageLoad, "the Mac has not started to load the model"},
+		{v1alpha1.ConditionServing, StageStart, "the model is loaded, but the Mac does not report it as serving yet"},
 	} {
 		if !meta.IsStatusConditionTrue(r.Status.Conditions, step.condition) {
 			return step.stage, withProgress(of(r, step.condition, step.silence), r)
 		}
 	}
-	return StageStart, of(r, v1alpha1.ConditionReady, "the operator has not judged it yet")
+	return StageStart, of(r, v1alpha1.ConditionReady, "the operator has not evaluated it yet")
 }
 
 // of is the holdup by one condition, or by its absence.
@@ -98,11 +98,11 @@ func candidates(r *v1alpha1.ModelReplica, w World) (about string, macs []Mac) {
 		m := Mac{Name: c.Mac, Chosen: c.Mac == r.Spec.NodeName, Fits: c.Fits}
 		switch {
 		case m.Chosen && c.Fits:
-			m.Verdict = "chosen; beside this replica " + c.Why
+			m.Verdict = "chosen; without this replica: " + c.Why
 		case m.Chosen:
-			m.Verdict = "chosen; now " + c.Why
+			m.Verdict = "chosen; now: " + c.Why
 		case c.Fits && r.Spec.NodeName != "":
-			m.Verdict = "could hold it too; " + c.Why
+			m.Verdict = "could hold it as well; " + c.Why
 		case c.Fits:
 			m.Verdict = "can hold it; " + c.Why
 		default:
@@ -110,7 +110,7 @@ func candidates(r *v1alpha1.ModelReplica, w World) (about string, macs []Mac) {
 		}
 		macs = append(macs, m)
 	}
-	return fmt.Sprintf("%s needs %s, an estimate", r.Name, v1alpha1.FormatBytes(r.Spec.ReservedBytes)), macs
+	return fmt.Sprintf("%s needs an estimated %s", r.Name, v1alpha1.FormatBytes(r.Spec.ReservedBytes)), macs
 }
 
 // looking says of every Mac what it found behind the source.
@@ -129,14 +129,14 @@ func looking(d *v1alpha1.ModelDeployment, w World) (about string, macs []Mac) {
 		case fleet.StateOf(mac) != fleet.MacReady:
 			m.Verdict = "not ready"
 		case !m.Chosen:
-			m.Verdict = "not asked: one Mac is enough to look at a source that is downloaded"
+			m.Verdict = "not needed: another Mac inspects the source"
 		default:
 			m.Verdict = found(mac, id)
 		}
 		macs = append(macs, m)
 	}
 	slices.SortFunc(macs, func(a, b Mac) int { return strings.Compare(a.Name, b.Name) })
-	return "who looks at " + d.Spec.Model.Source, macs
+	return "inspection of " + d.Spec.Model.Source, macs
 }
 
 func found(mac *v1alpha1.MacNode, id string) string {
@@ -144,12 +144,12 @@ func found(mac *v1alpha1.MacNode, id string) string {
 		switch {
 		case r.ID != id:
 		case r.State == v1alpha1.InspectionResolved:
-			return "found it"
+			return "found the model"
 		case r.State == v1alpha1.InspectionFailed:
 			return r.Reason + ": " + r.Message
 		default:
-			return "looks at it"
+			return "inspecting"
 		}
 	}
-	return "asked, no answer yet"
+	return "requested, not started yet"
 }

@@ -54,7 +54,7 @@ func (w *Way) Chat(ctx context.Context, key string, r Request, text func(string)
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.base.JoinPath("v1", "chat", "completions").String(), bytes.NewReader(body))
 	if err != nil {
-		return Reply{}, fmt.Errorf("make the request: %w", err)
+		return Reply{}, fmt.Errorf("create the request: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if key != "" {
@@ -63,13 +63,13 @@ func (w *Way) Chat(ctx context.Context, key string, r Request, text func(string)
 	begun := time.Now()
 	response, err := w.http.Do(request)
 	if err != nil {
-		return Reply{}, fmt.Errorf("ask the gateway: %w", err)
+		return Reply{}, fmt.Errorf("send the request to the gateway: %w", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		refusal, err := io.ReadAll(io.LimitReader(response.Body, maxErrorBody))
 		if err != nil {
-			return Reply{}, fmt.Errorf("read the gateway's refusal: %w", err)
+			return Reply{}, fmt.Errorf("read the gateway's error: %w", err)
 		}
 		return Reply{}, openai.ParseError(response.StatusCode, response.Header, refusal)
 	}
@@ -91,7 +91,7 @@ func read(from io.Reader, begun time.Time, text func(string) error) (Reply, erro
 		case errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
 			return reply, nil
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			return reply, errors.New("the answer broke off before its end: the connection to the gateway was lost")
+			return reply, errors.New("the response is incomplete: the connection to the gateway was lost")
 		case err != nil:
 			return reply, err
 		}

@@ -89,8 +89,8 @@ func Forward(ctx context.Context, config *rest.Config, c client.Reader, namespac
 	case <-ready:
 	case err := <-ended:
 		stop()
-		return nil, fmt.Errorf("port-forward to %s/%s: %w; you need the right to create pods/portforward in that namespace, "+
-			"or name the gateway with --url", pod.Namespace, pod.Name, err)
+		return nil, fmt.Errorf("port-forward to %s/%s: %w; you need permission to create pods/portforward in that namespace, "+
+			"or set the URL of the gateway with --url", pod.Namespace, pod.Name, err)
 	}
 	ports, err := forwarder.GetPorts()
 	if err != nil {
@@ -130,8 +130,8 @@ func findPod(ctx context.Context, c client.Reader, namespace string) (*corev1.Po
 	var service corev1.Service
 	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: Service}, &service)
 	if apierrors.IsNotFound(err) {
-		return nil, 0, fmt.Errorf("there is no Service %s in the namespace %q: "+
-			"name the one that metalfleet runs in with --system-namespace, or the gateway with --url", Service, namespace)
+		return nil, 0, fmt.Errorf("Service %s does not exist in namespace %q: "+
+			"set --system-namespace to the namespace of metalfleet, or --url to the URL of the gateway", Service, namespace)
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the gateway's Service: %w", err)
@@ -143,7 +143,7 @@ func findPod(ctx context.Context, c client.Reader, namespace string) (*corev1.Po
 	ready := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !answers(&p) })
 	slices.SortFunc(ready, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	if len(ready) == 0 || len(service.Spec.Ports) == 0 {
-		return nil, 0, fmt.Errorf("no Pod of the gateway is ready in the namespace %q: `kubectl get pods -n %s` shows them", namespace, namespace)
+		return nil, 0, fmt.Errorf("no gateway Pod is ready in namespace %q; check with `kubectl get pods -n %s`", namespace, namespace)
 	}
 	port, err := targetPort(service.Spec.Ports[0], &ready[0])
 	return &ready[0], port, err
@@ -167,5 +167,5 @@ func targetPort(port corev1.ServicePort, pod *corev1.Pod) (int32, error) {
 			}
 		}
 	}
-	return 0, errors.New("the Pod " + pod.Name + " has no port called " + port.TargetPort.StrVal)
+	return 0, errors.New("Pod " + pod.Name + " has no port called " + port.TargetPort.StrVal)
 }

@@ -36,7 +36,7 @@ func TestOnlyAReadyPod(t *testing.T) {
 		t.Errorf("got %v, port %d, %v", p, port, err)
 	}
 	c = fake.NewClientBuilder().WithScheme(s).WithObjects(service, pod("a", corev1.ConditionFalse)).Build()
-	if _, _, err := findPod(context.Background(), c, "system"); err == nil || !strings.Contains(err.Error(), "no Pod of the gateway is ready") {
+	if _, _, err := findPod(context.Background(), c, "system"); err == nil || !strings.Contains(err.Error(), "no gateway Pod is ready") {
 		t.Errorf("no Pod is ready: %v", err)
 	}
 }

@@ -47,7 +47,7 @@ func Of(d *v1alpha1.ModelDeployment, all []appsv1.ControllerRevision, replicas [
 		}
 		line := Revision{Number: r.Revision, Name: r.Name, Created: r.CreationTimestamp.Time, State: stateOf(d, r.Name)}
 		if e, err := fleet.DecodeEngine(r.Data.Raw); err == nil {
-			line.Source, line.Context = e.Source, fmt.Sprintf("%d tokens, %d at once, %d shared", e.Context.Tokens, e.Context.Sequences, e.Context.CacheTokens)
+			line.Source, line.Context = e.Source, fmt.Sprintf("%d tokens, %d sequences, %d cache tokens", e.Context.Tokens, e.Context.Sequences, e.Context.CacheTokens)
 			if e.Revision != "" {
 				line.Source += "@" + e.Revision
 			}
@@ -89,7 +89,7 @@ func (h History) Undo(d *v1alpha1.ModelDeployment, number int64) (Revision, erro
 		return to, err
 	}
 	if to.spec == nil {
-		return to, fmt.Errorf("revision %d (%s) does not say which spec made it: set spec.model and spec.context by hand", to.Number, to.Name)
+		return to, fmt.Errorf("revision %d (%s) does not contain its spec: set spec.model and spec.context manually", to.Number, to.Name)
 	}
 	to.spec.WriteTo(&d.Spec)
 	return to, nil
@@ -97,12 +97,12 @@ func (h History) Undo(d *v1alpha1.ModelDeployment, number int64) (Revision, erro
 
 func (h History) target(d *v1alpha1.ModelDeployment, number int64) (Revision, error) {
 	if d.Spec.Rollout.Paused {
-		return Revision{}, fmt.Errorf("the rollout of %s is paused: resume it first with `kubectl metalfleet rollout resume %s`", d.Name, d.Name)
+		return Revision{}, fmt.Errorf("the rollout of %s is paused; resume it first with `kubectl metalfleet rollout resume %s`", d.Name, d.Name)
 	}
 	if number > 0 {
 		i := slices.IndexFunc(h, func(r Revision) bool { return r.Number == number })
 		if i < 0 {
-			return Revision{}, fmt.Errorf("%s has no revision %d; `kubectl metalfleet rollout history %s` lists those it has", d.Name, number, d.Name)
+			return Revision{}, fmt.Errorf("%s has no revision %d; `kubectl metalfleet rollout history %s` lists its revisions", d.Name, number, d.Name)
 		}
 		return h[i], nil
 	}
@@ -113,5 +113,5 @@ func (h History) target(d *v1alpha1.ModelDeployment, number int64) (Revision, er
 			return r, nil
 		}
 	}
-	return Revision{}, fmt.Errorf("%s has no earlier revision to go back to", d.Name)
+	return Revision{}, fmt.Errorf("%s has no earlier revision", d.Name)
 }

@@ -41,7 +41,7 @@ func TestAnUndoGoesToWhatServed(t *testing.T) {
 		to, wrong       string
 	}{
 		"in the middle of a rollout": {"a", "c", 0, false, "a", ""},
-		"after it":                   {"c", "c", 0, false, "", "does not say which spec made it"},
+		"after it":                   {"c", "c", 0, false, "", "does not contain its spec"},
 		"of the newest":              {"bare", "bare", 0, false, "c", ""},
 		"by its number":              {"c", "c", 2, false, "b", ""},
 		"one that is not there":      {"c", "c", 7, false, "", "rollout history d"},

@@ -53,7 +53,7 @@ func Bars(to io.Writer, m *Mac, ink picture.Ink) error {
 		return err
 	}
 	if m.Memory == nil {
-		_, err := fmt.Fprintln(to, "  memory is not known: the Mac has not reported yet")
+		_, err := fmt.Fprintln(to, "  memory is unknown: the Mac has not reported yet")
 		return err
 	}
 	t := picture.Table{Indent: "  "}
@@ -62,13 +62,13 @@ func Bars(to io.Writer, m *Mac, ink picture.Ink) error {
 		bytes int64
 		what  string
 	}{
-		{"ceiling", m.Memory.CeilingBytes, "most that engines may use, of " + v1alpha1.FormatBytes(m.Memory.TotalBytes) + " of memory"},
-		{"reserved", m.Memory.ReservedBytes, "promised to models, an estimate"},
-		{"used", m.Memory.UsedBytes, "footprint of all engines, measured"},
+		{"ceiling", m.Memory.CeilingBytes, "maximum for all engines, of " + v1alpha1.FormatBytes(m.Memory.TotalBytes) + " of memory"},
+		{"reserved", m.Memory.ReservedBytes, "reserved for models (an estimate)"},
+		{"used", m.Memory.UsedBytes, "footprint of all engines (measured)"},
 	} {
 		t.Row(x.name, v1alpha1.FormatBytes(x.bytes), picture.Bar(x.bytes, m.Memory.TotalBytes, barWidth), x.what)
 	}
-	t.Row("freed", v1alpha1.FormatBytes(m.Memory.FreedBytes), "measured as freed so far")
+	t.Row("freed", v1alpha1.FormatBytes(m.Memory.FreedBytes), "freed so far (measured)")
 	if err := t.Write(to); err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func Of(m *v1alpha1.MacNode) Status {
 // Write draws it for a person.
 func (s *Status) Write(to io.Writer) error {
 	if s.Memory == nil {
-		_, err := fmt.Fprintf(to, "%s has not reported yet; its agent has to join first\n", picture.Plain(s.Mac))
+		_, err := fmt.Fprintf(to, "Mac %s has not reported yet; its agent must join first\n", picture.Plain(s.Mac))
 		return err
 	}
 	var t picture.Table
@@ -103,7 +103,7 @@ func (s *Status) Write(to io.Writer) error {
 	holds, most := s.cache()
 	t.Row("Disk cache", holds, most)
 	t.Row("Log", string(s.Settings.LogLevel))
-	for _, said := range []struct{ what, why string }{{"Settings refused", s.Settings.Message}, {"Cache trouble", s.Cache.Message}} {
+	for _, said := range []struct{ what, why string }{{"Rejected settings", s.Settings.Message}, {"Cache error", s.Cache.Message}} {
 		if said.why != "" {
 			t.Row(said.what, said.why)
 		}
@@ -143,9 +143,9 @@ func measured(n int64) string {
 // cache on the disk, in words.
 func (s *Status) cache() (holds, most string) {
 	if s.Cache.Bytes == 0 && s.Cache.LimitBytes == 0 {
-		return "", "none is open"
+		return "", "none"
 	}
-	return v1alpha1.FormatBytes(s.Cache.Bytes), "of " + v1alpha1.FormatBytes(s.Cache.LimitBytes) + " at most now"
+	return v1alpha1.FormatBytes(s.Cache.Bytes), "limit " + v1alpha1.FormatBytes(s.Cache.LimitBytes)
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }

@@ -77,16 +77,16 @@ func TestEverySettingHasAName(t *testing.T) {
 // The error lists the known names.
 func TestUnknownSettingIsRefusedByName(t *testing.T) {
 	for word, want := range map[string]string{
-		"loglevel=Debug":            `there is no setting "loglevel"; there are memory.ceiling`,
+		"loglevel=Debug":            `unknown setting "loglevel"; valid settings are memory.ceiling`,
 		"settings.logLevel=Trace":   `settings.logLevel is "Trace", want Info, Debug`,
-		"settings.cacheLimit=0":     `settings.cacheLimit is "0", want bytes, at least 1`,
-		"settings.cacheFree=-1":     `settings.cacheFree is "-1", want bytes, at least 0`,
+		"settings.cacheLimit=0":     `settings.cacheLimit is "0", want a quantity of at least 1`,
+		"settings.cacheFree=-1":     `settings.cacheFree is "-1", want a quantity of at least 0`,
 		"memory.ceiling=lots":       `memory.ceiling is "lots"`,
 		"memory.policy=Wild":        `memory.policy is "Wild"`,
 		"unschedulable=yes":         `unschedulable is "yes", want true, false`,
 		"settings.logLevel":         "want NAME=VALUE",
 		"settings.logLevel=":        "want NAME=VALUE",
-		"unschedulable.deeper=true": "there is no setting",
+		"unschedulable.deeper=true": "unknown setting",
 	} {
 		if _, err := Parse([]string{word}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", word, err, want)
@@ -96,9 +96,9 @@ func TestUnknownSettingIsRefusedByName(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 	for text, want := range map[string]string{
-		`{"spec":{}}`:              "settings are a JSON object",
-		`{"identity":"x"}`:         `there is no setting "identity"`,
-		`{"unschedulable":true}`:   "settings are a JSON object",
+		`{"spec":{}}`:              "settings must be a JSON object",
+		`{"identity":"x"}`:         `unknown setting "identity"`,
+		`{"unschedulable":true}`:   "settings must be a JSON object",
 		`{"memory.policy":"Nice"}`: "memory.policy is",
 	} {
 		if _, err := Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -112,7 +112,7 @@ func TestMacThatNeverReportedShowsNoZeros(t *testing.T) {
 	m.Name = "m1"
 	s := Of(m)
 	var b strings.Builder
-	if err := s.Write(&b); err != nil || b.String() != "m1 has not reported yet; its agent has to join first\n" || s.Memory != nil {
+	if err := s.Write(&b); err != nil || b.String() != "Mac m1 has not reported yet; its agent must join first\n" || s.Memory != nil {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }

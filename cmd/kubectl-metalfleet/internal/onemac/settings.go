@@ -66,7 +66,7 @@ func atLeast(least int64) func(string) error {
 	return func(s string) error {
 		q, err := resource.ParseQuantity(s)
 		if err != nil || q.Value() < least {
-			return fmt.Errorf("%q, want bytes, at least %d, such as 96Gi", s, least)
+			return fmt.Errorf("%q, want a quantity of at least %d bytes, for example 96Gi", s, least)
 		}
 		return nil
 	}
@@ -90,7 +90,7 @@ func Parse(words []string) (Settings, error) {
 	for _, word := range words {
 		name, value, is := strings.Cut(word, "=")
 		if !is || value == "" {
-			return nil, fmt.Errorf("%q is no setting: want NAME=VALUE, or NAME=%s for the default", word, Null)
+			return nil, fmt.Errorf("%q is not a setting: want NAME=VALUE, or NAME=%s for the default", word, Null)
 		}
 		if _, twice := all[name]; twice {
 			return nil, fmt.Errorf("%s is set twice", name)
@@ -106,7 +106,7 @@ func Parse(words []string) (Settings, error) {
 func Decode(b []byte) (Settings, error) {
 	var all Settings
 	if err := json.Unmarshal(b, &all); err != nil {
-		return nil, fmt.Errorf("settings are a JSON object of names and texts, or null for the default: %w", err)
+		return nil, fmt.Errorf("settings must be a JSON object with string values, or null for the default: %w", err)
 	}
 	return all, all.check()
 }
@@ -118,7 +118,7 @@ func (all Settings) check() error {
 		s, known := settings[name]
 		switch value := all[name]; {
 		case !known:
-			wrong = append(wrong, fmt.Errorf("there is no setting %q; there are %s", name, strings.Join(Names(), ", ")))
+			wrong = append(wrong, fmt.Errorf("unknown setting %q; valid settings are %s", name, strings.Join(Names(), ", ")))
 		case value != nil:
 			if err := s.check(*value); err != nil {
 				wrong = append(wrong, fmt.Errorf("%s is %w", name, err))

@@ -18,14 +18,14 @@ func (a *Answer) Draw(to io.Writer, ink picture.Ink) error {
 	}
 	fmt.Fprintf(&b, "ModelDeployment %s/%s is valid and %s: %s\n", a.Namespace, a.Name, would, a.word(ink))
 	if a.Verdict != Fits && len(a.Replicas) == 0 {
-		fmt.Fprintf(&b, "Because: %s: %s\n", a.Reason, picture.Plain(a.Message))
+		fmt.Fprintf(&b, "Reason: %s: %s\n", a.Reason, picture.Plain(a.Message))
 	}
 	if m := a.Model; m != nil {
 		kind := m.Architecture
 		if m.Quantization != "" {
 			kind += " " + m.Quantization
 		}
-		fmt.Fprintf(&b, "Model: %s, known from %s\n", picture.Plain(kind), m.From)
+		fmt.Fprintf(&b, "Model: %s, from %s\n", picture.Plain(kind), m.From)
 	}
 	a.drawNeed(&b)
 	if err := a.drawReplicas(&b); err != nil {
@@ -49,7 +49,7 @@ func (a *Answer) word(ink picture.Ink) string {
 	case Fits:
 		return ink.Good("it fits")
 	case Unknown:
-		return ink.Warn("whether it fits is not known")
+		return ink.Warn("it is unknown whether it fits")
 	default:
 		return ink.Bad("it does not fit")
 	}
@@ -60,14 +60,14 @@ func (a *Answer) drawNeed(b *strings.Builder) {
 	if n == nil {
 		return
 	}
-	fmt.Fprintf(b, "Each replica needs %s, an estimate, for %d tokens, %d sequences, %d cache tokens:\n",
+	fmt.Fprintf(b, "Each replica needs an estimated %s for %d tokens, %d sequences, %d cache tokens:\n",
 		v1alpha1.FormatBytes(n.TotalBytes), n.Context.Tokens, n.Context.Sequences, n.Context.CacheTokens)
 	t := picture.Table{Indent: "  "}
 	for _, term := range []struct {
 		name  string
 		bytes int64
 	}{
-		{"weights", n.WeightsBytes}, {"keys and values", n.KVBytes}, {"one step", n.TransientBytes}, {"pooled", n.PooledBytes}, {"process", n.OverheadBytes},
+		{"weights", n.WeightsBytes}, {"KV cache", n.KVBytes}, {"step buffers", n.TransientBytes}, {"pooled", n.PooledBytes}, {"process", n.OverheadBytes},
 	} {
 		t.Row(term.name, v1alpha1.FormatBytes(term.bytes))
 	}
@@ -76,7 +76,7 @@ func (a *Answer) drawNeed(b *strings.Builder) {
 		fmt.Fprintf(b, "  memory.limit reserves %s\n", v1alpha1.FormatBytes(n.ReservedBytes))
 	}
 	if n.OnDemand {
-		b.WriteString("  on demand: the first request loads it, and it shares its Mac's memory with others on demand\n")
+		b.WriteString("  OnDemand: the first request loads the model, and it shares memory with other OnDemand models\n")
 	}
 }
 
@@ -86,7 +86,7 @@ func (a *Answer) drawReplicas(b *strings.Builder) error {
 	}
 	b.WriteString("\n")
 	t := picture.Table{}
-	t.Row("REPLICA", "MAC", "WHAT HAPPENS")
+	t.Row("REPLICA", "MAC", "RESULT")
 	for _, r := range a.Replicas {
 		what := r.Message
 		switch {
@@ -98,7 +98,7 @@ func (a *Answer) drawReplicas(b *strings.Builder) error {
 		t.Row(r.Name, r.Mac, what)
 	}
 	for _, name := range a.Removed {
-		t.Row(name, "", "goes, once what replaces it is ready")
+		t.Row(name, "", "removed once its replacement is ready")
 	}
 	return t.Write(b)
 }
@@ -107,13 +107,13 @@ func (a *Answer) drawMacs(b *strings.Builder) error {
 	if len(a.Macs) == 0 {
 		return nil
 	}
-	subject := "of the first replica without a Mac"
+	subject := "for the first replica without a Mac"
 	if a.Verdict == Unknown {
-		subject = "as they are now"
+		subject = "current state"
 	}
 	fmt.Fprintf(b, "\nMacs, %s:\n", subject)
 	t := picture.Table{}
-	t.Row("MAC", "FREE", "VERDICT")
+	t.Row("MAC", "FREE", "RESULT")
 	for _, m := range a.Macs {
 		free := ""
 		if m.FreeBytes > 0 {

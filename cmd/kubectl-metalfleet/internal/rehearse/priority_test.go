@@ -33,7 +33,7 @@ func TestWhatAPriorityWouldTake(t *testing.T) {
 	}
 	w.Class = &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 9}
 	a := ask()
-	if brief(a) != "Fits: a" || strings.Join(a.Preempted, " ") != "ns/other-0" || !strings.Contains(strings.Join(a.Notes, "\n"), "would give their room: ns/other-0") {
+	if brief(a) != "Fits: a" || strings.Join(a.Preempted, " ") != "ns/other-0" || !strings.Contains(strings.Join(a.Notes, "\n"), "would be preempted: ns/other-0") {
 		t.Errorf("with a class: %s, preempted %v, %q", brief(a), a.Preempted, a.Notes)
 	}
 	w.Replicas[0].DeletionTimestamp = &metav1.Time{Time: now}

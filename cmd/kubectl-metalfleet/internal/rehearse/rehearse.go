@@ -151,7 +151,7 @@ func Ask(w World, q Question) (Answer, error) {
 	if err != nil {
 		return a, err
 	}
-	from := "what this fleet's Macs found behind the source"
+	from := "the inspection of the source by this fleet"
 	if outcome.Status == metav1.ConditionUnknown {
 		if record, where := elsewhere(w, q); record != nil {
 			r.Record, from = record, where
@@ -201,7 +201,7 @@ func elsewhere(w World, q Question) (record *model.Record, from string) {
 		}
 	}
 	if newest != nil {
-		return record, fmt.Sprintf("the deployment %s/%s of the same source", newest.Namespace, newest.Labels[v1alpha1.LabelDeployment])
+		return record, fmt.Sprintf("deployment %s/%s with the same source", newest.Namespace, newest.Labels[v1alpha1.LabelDeployment])
 	}
 	if q.Facts != nil {
 		return &model.Record{Source: m.Source, Facts: *q.Facts}, "the headers in " + q.FactsDir
@@ -238,9 +238,9 @@ func (a *Answer) unknown(w World, q Question) {
 		asked = append(asked, m.Name)
 	}
 	if len(asked) > 0 {
-		a.Notes = append(a.Notes, "once applied, "+strings.Join(asked, ", ")+" would look at the source; the memory is known then")
+		a.Notes = append(a.Notes, "once applied, "+strings.Join(asked, ", ")+" inspects the source, and the memory requirement becomes known")
 	}
-	a.Notes = append(a.Notes, "to know before, name the model's files on this machine with --model")
+	a.Notes = append(a.Notes, "to compute the memory requirement now, pass the model's files on this machine with --model")
 }
 
 // macs asks placement about every Mac.

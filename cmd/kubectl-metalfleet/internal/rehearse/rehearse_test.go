@@ -152,7 +152,7 @@ func TestASourceThatNobodyLookedAtIsNotGuessed(t *testing.T) {
 	if err != nil || a.Verdict != Unknown || a.Need != nil || a.Model != nil || len(a.Replicas) != 0 {
 		t.Fatalf("got %+v, %v", a, err)
 	}
-	if len(a.Macs) != 1 || a.Macs[0].FreeBytes != 30*gib || !strings.Contains(strings.Join(a.Notes, "\n"), "a would look at the source") {
+	if len(a.Macs) != 1 || a.Macs[0].FreeBytes != 30*gib || !strings.Contains(strings.Join(a.Notes, "\n"), "a inspects the source") {
 		t.Errorf("what can be said anyway is missing: %+v", a)
 	}
 
@@ -163,7 +163,7 @@ func TestASourceThatNobodyLookedAtIsNotGuessed(t *testing.T) {
 	}
 	d.Spec.Model.Source = "file://small.gguf"
 	a, err = Ask(w, Question{Deployment: d, Facts: &facts, FactsDir: "./model"})
-	if err != nil || brief(a) != "Fits: a" || !strings.Contains(strings.Join(a.Notes, "\n"), "which Macs hold the files is not known") {
+	if err != nil || brief(a) != "Fits: a" || !strings.Contains(strings.Join(a.Notes, "\n"), "which Macs have the files is unknown") {
 		t.Errorf("files of Macs, with headers: %+v, %v", a, err)
 	}
 }
@@ -174,7 +174,7 @@ func TestTheRecordOfAnotherDeploymentIsUsed(t *testing.T) {
 	w := World{Now: now, Macs: []v1alpha1.MacNode{mac("a", 30*gib)}, Revisions: []appsv1.ControllerRevision{revision(t, other, "other-1")}}
 	facts := small.Facts
 	a, err := Ask(w, Question{Deployment: d, Facts: &facts, FactsDir: "./model"})
-	if err != nil || brief(a) != "Fits: a" || a.Model.From != "the deployment ns/other of the same source" || !slices.ContainsFunc(a.Notes, func(n string) bool { return strings.Contains(n, "--model was not needed") }) {
+	if err != nil || brief(a) != "Fits: a" || a.Model.From != "deployment ns/other with the same source" || !slices.ContainsFunc(a.Notes, func(n string) bool { return strings.Contains(n, "--model was not needed") }) {
 		t.Fatalf("got %+v, %v", a, err)
 	}
 	d.Spec.Model.Revision = "v2"

@@ -199,19 +199,19 @@ func (a *Answer) conclude(st *stage, stays map[string]bool, q Question) {
 
 func (a *Answer) remark(st *stage, q Question) {
 	if scaledToZero(q.Deployment) {
-		a.Notes = append(a.Notes, "no replica is wanted (spec.replicas is 0): nothing would be loaded")
+		a.Notes = append(a.Notes, "spec.replicas is 0: no model would be loaded")
 	}
 	if st.filesUnknown && strings.HasPrefix(q.Deployment.Spec.Model.Source, fleet.FileScheme) {
-		a.Notes = append(a.Notes, "which Macs hold the files is not known before they looked: memory, labels, taints and chips alone were judged")
+		a.Notes = append(a.Notes, "which Macs have the files is unknown before they inspect the source: only memory, labels, taints and chips were evaluated")
 	}
 	if len(st.preempted) > 0 {
-		a.Notes = append(a.Notes, "replicas of a lower priority would give their room: "+strings.Join(st.preempted, ", "))
+		a.Notes = append(a.Notes, "replicas with a lower priority would be preempted: "+strings.Join(st.preempted, ", "))
 	}
 	if q.Facts != nil && !st.filesUnknown {
-		a.Notes = append(a.Notes, "--model was not needed: the fleet knows the record of this source")
+		a.Notes = append(a.Notes, "--model was not needed: the fleet already knows this source")
 	}
 	if a.Swaps > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("there is no room beside the old revision: %d of its replicas would give their own, one after the other, and requests would wait meanwhile", a.Swaps))
+		a.Notes = append(a.Notes, fmt.Sprintf("no Mac has room alongside the old revision: %d of its replicas would be replaced one at a time, and requests would wait meanwhile", a.Swaps))
 	}
 	left := 0
 	for i := range st.own {
@@ -220,6 +220,6 @@ func (a *Answer) remark(st *stage, q Question) {
 		}
 	}
 	if a.Verdict == DoesNotFit && left > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("%d of the old revision would go on serving; where there is no room beside them, rollout.withoutRoom: Swap replaces them in place, one after the other", left))
+		a.Notes = append(a.Notes, fmt.Sprintf("%d replicas of the old revision would continue to serve; set rollout.withoutRoom to Swap to replace them in place, one at a time", left))
 	}
 }

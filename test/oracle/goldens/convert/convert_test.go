@@ -30,8 +30,8 @@ type converted struct {
 	Group int `json:"group"`
 	// Type is empty where it was kept.
 	Type string `json:"type"`
-	// As is the plan of a model that check.py asks for logits, which are Logits
-	// behind Prompt on our own engine; Bound is how far quantising may move them.
+	// As is the plan of a model that check.py computes logits of; Logits are ours
+	// after Prompt, and Bound is how far quantisation may move them.
 	As     string    `json:"as,omitempty"`
 	Bound  float64   `json:"bound,omitempty"`
 	Prompt []int32   `json:"prompt,omitempty"`
@@ -84,7 +84,7 @@ func run(ctx context.Context, smollm2, dir, texts string) error {
 	return tokenizers(ctx, smollm2, texts, dir)
 }
 
-// sources writes tiny models in every format, and says what becomes of them.
+// sources writes tiny models in every format and returns their conversions.
 func sources(dir string) ([]converted, error) {
 	var all []converted
 	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
@@ -174,7 +174,7 @@ func (c *converted) run(ctx context.Context) error {
 	return err
 }
 
-// logits behind a prompt, as our engine computes them from a folder.
+// logits after a prompt, as our engine computes them from a folder.
 func logits(ctx context.Context, folder string, prompt []int32) ([]float32, error) {
 	s, err := engine.OpenSession(ctx, folder, ref.New(ref.Options{}))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // plans are what becomes of a hybrid and of a GPT-OSS, and how far that may move
-// its logits: the root mean square of the change beside that of the logits. The
+// its logits: the root mean square of the change over that of the logits. The
 // models are random, so nothing in them is redundant. Seen: 0.097, 0.19, 0.85, 0.51,
 // 0.93 and 0.97.
 func plans() map[string]float64 {
@@ -19,7 +19,7 @@ func plans() map[string]float64 {
 }
 
 // families are those whose folders mlx-lm words otherwise than they came: hybrids
-// of both layouts, with experts and without, beside eyes and alone, and GPT-OSS as
+// of both layouts, with and without experts, with and without a vision tower, and GPT-OSS as
 // mlx-lm converts it (published folders and GGUF files of it are not converted).
 func families(dir string) ([]converted, error) {
 	var out []converted

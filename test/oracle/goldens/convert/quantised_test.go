@@ -19,7 +19,7 @@ type quantisation struct {
 	Name          string  `json:"name"`
 	Out           string  `json:"out"`
 	BitsPerWeight float64 `json:"bitsPerWeight"`
-	// Logits behind each prompt, as our engine computes them from the folder.
+	// Logits after each prompt, as our engine computes them from the folder.
 	Logits [][]float32 `json:"logits"`
 }
 

@@ -41,8 +41,8 @@ type kit struct {
 	Name, Folder, GGUF, Pre string
 	Count                   int
 	Lossless                bool
-	Around                  int       // so many texts are read with special tokens around, too
-	Decoded                 int       // so many texts are decoded
+	Around                  int       // number of texts that are also read with special tokens around
+	Decoded                 int       // number of texts that are decoded
 	Plain                   bool      // special tokens in texts are text
 	IDs                     [][]int32 // to decode; nil where texts are read
 }

@@ -1,4 +1,6 @@
-package main
+//go:build oracle
+
+package grammar
 
 import (
 	"encoding/json"
@@ -40,7 +42,7 @@ func suites(o options) error {
 		t := tally{why: map[string]int{}}
 		files, err := filepath.Glob(filepath.Join(o.folder, "source", "json", "tests", dialect, "*.json"))
 		if err != nil || len(files) == 0 {
-			return fmt.Errorf("no suite of %s under %s; run test/oracle/grammar/install.sh (%v)", dialect, o.folder, err)
+			return fmt.Errorf("no suite of %s under %s; make test-oracle SUITE=grammar installs it (%v)", dialect, o.folder, err)
 		}
 		formats, err := filepath.Glob(filepath.Join(o.folder, "source", "json", "tests", dialect, "optional", "format", "*.json"))
 		if err != nil {
@@ -83,7 +85,7 @@ func (t *tally) judge(file string, g group) {
 		t.why[keyword]++
 		return
 	}
-	words := newWords(256)
+	words := Words(256)
 	var table *grammar.Table
 	if compiled != nil {
 		table = grammar.NewTable(compiled, grammar.NewVocabulary(len(words), func(id int32) []byte { return words[id] }))

@@ -1,4 +1,6 @@
-package main
+//go:build oracle
+
+package grammar
 
 import (
 	"fmt"
@@ -21,7 +23,7 @@ func newSchema(rng *rand.Rand) any {
 	return s
 }
 
-// one is a schema with so many levels below it, which may refer to refs others.
+// one returns a schema with depth levels under it, which may refer to refs others.
 func one(rng *rand.Rand, depth, refs int) any {
 	if refs > 0 && rng.IntN(6) == 0 {
 		return m{"$ref": fmt.Sprintf("#/$defs/d%d", rng.IntN(refs))}
@@ -139,7 +141,7 @@ func either(rng *rand.Rand, depth, refs int) m {
 	return m{"anyOf": []any{one(rng, depth, refs), one(rng, depth, refs)}}
 }
 
-// oneOf has alternatives that a const tells apart.
+// oneOf has alternatives that a const distinguishes.
 func oneOf(rng *rand.Rand, depth, refs int) m {
 	kind := func(n int) m {
 		return m{"type": "object", "properties": m{"kind": m{"const": n}, "v": one(rng, depth, refs)}, "required": []string{"kind"}}
@@ -149,55 +151,4 @@ func oneOf(rng *rand.Rand, depth, refs int) m {
 
 func all(rng *rand.Rand, depth, refs int) m {
 	return m{"allOf": []any{object(rng, depth, refs), m{"type": "object", "properties": m{"id": whole(rng, 0, 0)}, "required": []string{"id"}}}}
-}
-
-// newWords is a vocabulary: all bytes, then tokens as byte-level tokenizers have
-// them: words with and without a blank in front, punctuation of JSON, digits,
-// characters of several bytes and parts of them.
-func newWords(size int) [][]byte {
-	rng := rand.New(rand.NewPCG(7, uint64(size)))
-	var out [][]byte
-	known := map[string]bool{}
-	add := func(text string) {
-		if !known[text] && len(out) < size {
-			known[text] = true
-			out = append(out, []byte(text))
-		}
-	}
-	for b := range 256 {
-		add(string([]byte{byte(b)}))
-	}
-	for _, w := range []string{`{"`, `":`, `": `, `":"`, `": "`, `",`, `", "`, `","`, `"}`, `"]`, `}}`, `]}`, `},`, ` {`, ` [`, `[]`, `{}`, ` "`, `\"`, `\n`, `\\`, "\n  ", "\n    ", "true", "false", "null", " true", "},{"} {
-		add(w)
-	}
-	letters := "etaoinshrdlucmfwypvbgkjqxz"
-	word := func() string {
-		b := make([]byte, 1+rng.IntN(9))
-		for i := range b {
-			b[i] = letters[min(rng.IntN(26), rng.IntN(26))]
-		}
-		return string(b)
-	}
-	for len(out) < size {
-		w := word()
-		switch n := rng.IntN(100); {
-		case n < 45:
-			add(" " + w)
-		case n < 75:
-			add(w)
-		case n < 80:
-			add(fmt.Sprintf("%03d", rng.IntN(1000)))
-		case n < 84:
-			add(w + []string{`"`, `":`, `",`, `(`, `)`, `;`, "\n", `\`, `="`, `.`}[rng.IntN(10)])
-		case n < 90:
-			add(string([]rune{rune(0x4e00 + rng.IntN(0x5000)), rune(0x4e00 + rng.IntN(0x5000))}))
-		case n < 93:
-			add(string([]byte(string(rune(0x4e00 + rng.IntN(0x5000))))[:2]))
-		case n < 97:
-			add(string([]rune{rune(0x400 + rng.IntN(0x100)), rune(0x400 + rng.IntN(0x100)), rune(0x400 + rng.IntN(0x100))}))
-		default:
-			add(w + word() + word())
-		}
-	}
-	return out
 }

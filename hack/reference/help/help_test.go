@@ -1,0 +1,23 @@
+package help
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFlagsAreReadFromHelp(t *testing.T) {
+	text := "Usage of p:\n  -grace duration\n    \thow long, with\n    \ttwo lines (default 20s)\n  -v\tshort\n  -engine program\n    \tthe engine program (default \"/x/engine\")\n"
+	want := []Flag{
+		{"grace", "duration", "20s", "how long, with two lines"}, {"v", "", "", "short"}, {"engine", "program", `"/x/engine"`, "the engine program"},
+	}
+	if diff := cmp.Diff(want, Flags(text)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAProgramThatIsMissingNamesTheTarget(t *testing.T) {
+	if _, err := Of(t.TempDir(), "agent"); err == nil {
+		t.Error("no error")
+	}
+}
