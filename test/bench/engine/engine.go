@@ -128,12 +128,7 @@ func runDecode(ctx context.Context, e *scenario.Env, r *report.Report) (err erro
 			figures = append(figures, refFigures...)
 		}
 	}
-	samples, err := scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx, groups...)
-	if err != nil {
-		return err
-	}
-	samples.Fill(r, figures...)
-	return nil
+	return e.Measure(ctx, r, 0, figures, groups...)
 }
 
 func (p pair) group(a ask, ours *loaded, peer *peers.Peer) scenario.Group {

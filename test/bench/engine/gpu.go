@@ -57,7 +57,7 @@ var gpuAsks = []gpuAsk{
 
 func (a gpuAsk) name(side string) string { return fmt.Sprintf("%s %d x %d", side, a.streams, a.prompt) }
 
-// decodes tells asks whose decoding is a figure from those whose prefill is.
+// decodes reports whether the decoding is a figure; otherwise the prefill is.
 func (a gpuAsk) decodes() bool { return a.tokens == gpuTokens }
 
 func runGPU(ctx context.Context, e *scenario.Env, r *report.Report, shape string) (err error) {

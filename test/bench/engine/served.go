@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/bench/models"
 	"metalfleet.dev/metalfleet/test/bench/proc"
 	"metalfleet.dev/metalfleet/test/bench/report"
@@ -14,13 +13,6 @@ import (
 	"metalfleet.dev/metalfleet/test/bench/served"
 	"metalfleet.dev/metalfleet/test/bench/traffic"
 )
-
-var servedScenario = scenario.Scenario{
-	Name: "served", Title: "The engine as the agent runs it", Rounds: 5, Run: runServed,
-	About: fmt.Sprintf(`SmolLM2-135M-Instruct in Q4_1 on ref, "engine serve" over its socket. Prefill is from admission to the first token of
-a prompt of %d tokens, decode is between the first and the last token of a story of %d. The footprint is Pss_Anon + Pss_Shmem + SwapPss of
-the process while the story is written.`, longPrompt, storyTokens),
-}
 
 const (
 	longPrompt  = 512
@@ -30,6 +22,13 @@ const (
 	leastPrefill   = 40.0
 	mostPerWeights = 1.6
 )
+
+var servedScenario = scenario.Scenario{
+	Name: "served", Title: "The engine as the agent runs it", Rounds: 5, Run: runServed,
+	About: fmt.Sprintf(`SmolLM2-135M-Instruct in Q4_1 on ref, "engine serve" over its socket. Prefill is from the call to the first token of a
+prompt of %d tokens, decode is between the first and the last token of an answer of %d to a short one. The footprint is Pss_Anon + Pss_Shmem +
+SwapPss of the process while that answer is written.`, longPrompt, storyTokens),
+}
 
 func runServed(ctx context.Context, e *scenario.Env, r *report.Report) (err error) {
 	gguf, err := models.Fetch(ctx, "smollm2")
@@ -41,10 +40,17 @@ func runServed(ctx context.Context, e *scenario.Env, r *report.Report) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Stop()) }()
-	samples, err := scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx, scenario.Group{Name: "served", Turns: []scenario.Turn{
-		{Name: "prefill", Run: func(ctx context.Context) (scenario.Values, error) { return prefill(ctx, engine) }},
-		{Name: "story", Run: func(ctx context.Context) (scenario.Values, error) { return story(ctx, engine) }},
-	}})
+	target := traffic.Engine{Client: engine.Client}
+	words, err := traffic.Words(ctx, target)
+	if err != nil {
+		return err
+	}
+	samples, err := scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx,
+		scenario.One("prefill", func(ctx context.Context) (scenario.Values, error) {
+			a := traffic.Ask(ctx, target, traffic.Request{Prompt: traffic.Prompt(words(longPrompt), 1), MaxTokens: 1})
+			return scenario.Values{"rate": float64(a.Prompt) / a.First.Seconds()}, a.Err
+		}),
+		scenario.One("story", func(ctx context.Context) (scenario.Values, error) { return story(ctx, engine, words) }))
 	if err != nil {
 		return err
 	}
@@ -65,69 +71,36 @@ func fillServed(samples scenario.Samples, r *report.Report) {
 		scenario.Figure{Name: "footprint while a stream runs", Unit: "MB", Of: "story/footprint", Scale: 1e-6, Bound: footprint},
 		scenario.Figure{Name: "weights as loaded", Unit: "MB", Of: "story/weights", Scale: 1e-6},
 		scenario.Figure{Name: "KV of the stream", Unit: "MB", Of: "story/kv", Scale: 1e-6},
-		scenario.Figure{Name: "first token of a chat question", Unit: "ms", Of: "story/first"},
-		scenario.Figure{Name: "start to ready", Unit: "ms", Of: "start/ready"},
-	)
-}
-
-// prefill times a prompt from its admission to the first token.
-func prefill(ctx context.Context, e *served.Engine) (scenario.Values, error) {
-	ids := make([]int32, longPrompt)
-	for i := range ids {
-		ids[i] = int32(1000 + i*37%20000)
-	}
-	var admitted time.Time
-	var took time.Duration
-	_, err := served.Generate(ctx, e.Client, &wire.GenerateRequest{MaxTokens: 1, Input: served.Tokens(ids)}, func(ev *wire.GenerateEvent) {
-		switch {
-		case ev.GetAdmitted() != nil:
-			admitted = time.Now()
-		case took == 0:
-			took = time.Since(admitted)
-		}
-	})
-	if err == nil && took <= 0 {
-		err = fmt.Errorf("a prompt of %d gave no token", longPrompt)
-	}
-	return scenario.Values{"rate": longPrompt / took.Seconds()}, err
+		scenario.Figure{Name: "first token of a short prompt", Unit: "ms", Of: "story/first"},
+		scenario.Figure{Name: "start to ready", Unit: "ms", Of: "start/ready"})
 }
 
 // story times a stream from its first to its last token, and reads the footprint
 // of the process while the stream holds its KV.
-func story(ctx context.Context, e *served.Engine) (scenario.Values, error) {
-	chat := &wire.Chat{Messages: []*wire.ChatMessage{{Role: "user", Content: "Write a long story about a lighthouse keeper and the sea."}}}
-	var admitted, first, last time.Time
-	var values scenario.Values
+func story(ctx context.Context, e *served.Engine, words func(int) int) (v scenario.Values, _ error) {
+	var first, last time.Time
 	var failed error
-	tokens := 0
-	_, err := served.Generate(ctx, e.Client, &wire.GenerateRequest{MaxTokens: storyTokens, Input: &wire.GenerateRequest_Chat{Chat: chat}}, func(ev *wire.GenerateEvent) {
-		if ev.GetAdmitted() != nil {
-			admitted = time.Now()
-		}
-		n := len(ev.GetDelta().GetTokens())
-		if n == 0 {
-			return
-		}
+	pieces, began := 0, time.Now()
+	u, err := traffic.Engine{Client: e.Client}.Ask(ctx, traffic.Request{Prompt: traffic.Prompt(words(24), 2), MaxTokens: storyTokens}, func() {
 		last = time.Now()
-		if tokens == 0 {
+		if pieces++; pieces == 1 {
 			first = last
 		}
-		if tokens += n; tokens >= storyTokens*3/4 && values == nil {
-			values, failed = memory(ctx, e)
+		if pieces == storyTokens*3/4 {
+			v, failed = memory(ctx, e)
 		}
 	})
-	if err == nil && failed == nil && tokens < storyTokens*3/4 {
-		err = fmt.Errorf("the story ended after %d tokens, too few to time", tokens)
+	if err == nil && failed == nil && v == nil {
+		err = fmt.Errorf("the answer ended after %d pieces, too few to time", pieces)
 	}
 	if err := errors.Join(err, failed); err != nil {
 		return nil, err
 	}
-	values["first"] = traffic.Milliseconds(first.Sub(admitted))
-	values["decode"] = float64(tokens-1) / last.Sub(first).Seconds()
-	return values, nil
+	v["first"], v["decode"] = traffic.Milliseconds(first.Sub(began)), float64(u.Generated-1)/last.Sub(first).Seconds()
+	return v, nil
 }
 
-// memory returns what the engine and the kernel report.
+// memory is what the engine and the kernel report.
 func memory(ctx context.Context, e *served.Engine) (scenario.Values, error) {
 	st, err := e.Status(ctx)
 	if err != nil {

@@ -83,17 +83,11 @@ func run(ctx context.Context, e *scenario.Env, r *report.Report, n int, window t
 		}
 		fmt.Fprintf(e.Log, "%d Macs run\n", n)
 		round := 0
-		turn := scenario.Turn{Name: "fleet", Run: func(ctx context.Context) (scenario.Values, error) {
+		return e.Measure(ctx, r, 0, figures, scenario.One("fleet", func(ctx context.Context) (scenario.Values, error) {
 			round++
 			v, err := measure(ctx, f, round, n, window)
 			return v, errors.Join(err, macs.failure())
-		}}
-		samples, err := scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx, scenario.Group{Name: "fleet", Turns: []scenario.Turn{turn}})
-		if err != nil {
-			return err
-		}
-		samples.Fill(r, figures...)
-		return nil
+		}))
 	})
 }
 

@@ -38,12 +38,7 @@ func runFirstToken(ctx context.Context, e *scenario.Env, r *report.Report) error
 		g := scenario.Group{Name: "first token", Turns: []scenario.Turn{
 			firstTokens("gateway", w.URL, &http.Transport{}), firstTokens("agent", url, &http.Transport{TLSClientConfig: config}),
 		}}
-		samples, err := scenario.Rounds{Count: e.Rounds, Warm: 1, Log: e.Log}.Run(ctx, g)
-		if err != nil {
-			return err
-		}
-		samples.Fill(r, firstTokenFigures...)
-		return nil
+		return e.Measure(ctx, r, 1, firstTokenFigures, g)
 	})
 }
 

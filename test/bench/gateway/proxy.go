@@ -88,12 +88,7 @@ func runProxy(ctx context.Context, e *scenario.Env, r *report.Report, o proxyOpt
 	for _, t := range append([]*target{w.nginx, w.ours}, peers...) {
 		turns = append(turns, scenario.Turn{Name: t.name, Run: func(ctx context.Context) (scenario.Values, error) { return w.round(ctx, t) }})
 	}
-	samples, err := scenario.Rounds{Count: e.Rounds, Warm: 1, Log: e.Log}.Run(ctx, scenario.Group{Name: "proxies", Turns: turns})
-	if err != nil {
-		return err
-	}
-	samples.Fill(r, proxyFigures(peers)...)
-	return nil
+	return e.Measure(ctx, r, 1, proxyFigures(peers), scenario.Group{Name: "proxies", Turns: turns})
 }
 
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }

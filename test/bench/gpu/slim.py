@@ -5,7 +5,7 @@ usage: slim.py WHEEL CAPABILITY OUT
 libmlx.so carries its kernels in a section of fat binaries (.nv_fatbin): each is a header of 16 bytes (magic, version,
 length of the header, length of what follows) and images with headers of their own (kind, version, length of the header,
 length of the image; the generation at byte 28). Images keep their place and length, so that no offset changes; zeros
-then compress to nothing. OUT gets lib.tar.xz: libmlx.so, the libraries beside it, and the headers that MLX's run-time
+then compress to nothing. OUT gets lib.tar.xz: libmlx.so, the libraries that it needs, and the headers that MLX's run-time
 compiler reads.
 """
 import io

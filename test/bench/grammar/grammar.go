@@ -71,137 +71,130 @@ func opening(schema string) byte {
 	return '{'
 }
 
-// pass is the microseconds of one run, first or again.
-type pass struct {
-	Masks, Compiled []float64
-	Refused         int
+// job is what both sides compute masks for.
+type job struct {
+	Tokens  []string  `json:"tokens"`
+	End     int       `json:"end"`
+	Schemas []string  `json:"schemas"`
+	Answers [][]int32 `json:"answers"`
+
+	words [][]byte
+	vocab *grammar.Vocabulary
 }
 
-func run(ctx context.Context, e *scenario.Env, r *report.Report) error {
-	words := oracle.Words(benchWords - 1)
-	words = append(words, nil) // the end
-	vocab := grammar.NewVocabulary(len(words), func(id int32) []byte { return words[id] })
-	job := struct {
-		Tokens  []string  `json:"tokens"`
-		End     int       `json:"end"`
-		Schemas []string  `json:"schemas"`
-		Answers [][]int32 `json:"answers"`
-	}{End: benchWords - 1}
-	for _, w := range words {
-		job.Tokens = append(job.Tokens, hex.EncodeToString(w))
+// newJob has random answers to every schema.
+func newJob() (*job, error) {
+	j := &job{End: benchWords - 1, Schemas: benchSchemas, words: append(oracle.Words(benchWords-1), nil)} // the last token is the end
+	j.vocab = grammar.NewVocabulary(len(j.words), func(id int32) []byte { return j.words[id] })
+	for _, w := range j.words {
+		j.Tokens = append(j.Tokens, hex.EncodeToString(w))
 	}
-	job.Tokens[job.End] = hex.EncodeToString([]byte("<|end|>"))
-	job.Schemas = benchSchemas
+	j.Tokens[j.End] = hex.EncodeToString([]byte("<|end|>"))
 	for i, s := range benchSchemas {
 		g, err := grammar.Compile(grammar.Spec{Kind: grammar.JSONSchema, Source: s})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		ids, err := oracle.Write(rand.New(rand.NewPCG(1, uint64(i))), grammar.NewTable(g, vocab), words[:len(words)-1], 150, int32(opening(s)))
+		ids, err := oracle.Write(rand.New(rand.NewPCG(1, uint64(i))), grammar.NewTable(g, j.vocab), j.words[:j.End], 150, int32(opening(s)))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		job.Answers = append(job.Answers, ids)
+		j.Answers = append(j.Answers, ids)
 	}
-	var ours, theirs [2][]pass
-	for range e.Rounds {
-		us, err := oursOnce(vocab, words, job.Answers)
-		if err != nil {
-			return err
-		}
-		var peer struct {
-			Version string
-			Passes  [2]pass
-		}
-		raw, err := json.Marshal(job)
-		if err != nil {
-			return err
-		}
-		if err := ask(ctx, raw, &peer); err != nil {
-			return err
-		}
-		for i := range 2 {
-			ours[i], theirs[i] = append(ours[i], us[i]), append(theirs[i], peer.Passes[i])
-		}
+	return j, nil
+}
+
+func run(ctx context.Context, e *scenario.Env, r *report.Report) error {
+	j, err := newJob()
+	if err != nil {
+		return err
 	}
 	r.Peer("llguidance", "1.9.1")
-	fill(r, ours, theirs)
-	return nil
+	return e.Measure(ctx, r, 0, figures(), scenario.Group{Name: "masks", Turns: []scenario.Turn{{Name: "ours", Run: j.ours}, {Name: "llguidance", Run: j.peer}}})
 }
 
-// ask has llguidance compute the masks of a job.
-func ask(ctx context.Context, job []byte, out any) error {
+// pass is the microseconds of one run over all answers, first or again.
+type pass struct{ Masks, Compiled []float64 }
+
+// values of the first pass and of the second.
+func values(first, again pass) scenario.Values {
+	v := scenario.Values{"compiled": slices.Max(first.Compiled)}
+	for when, masks := range map[string][]float64{"first": first.Masks, "again": again.Masks} {
+		slices.Sort(masks)
+		sum := 0.0
+		for _, m := range masks {
+			sum += m
+		}
+		v[when+" mean"], v[when+" p99"] = sum/float64(len(masks)), masks[int(0.99*float64(len(masks)-1))]
+	}
+	return v
+}
+
+func figures() []scenario.Figure {
+	out := []scenario.Figure{
+		{Name: "compiling, slowest schema", Unit: "us", Of: "ours/compiled"},
+		{Name: "compiling, slowest schema, llguidance", Unit: "us", Of: "llguidance/compiled"},
+	}
+	for _, when := range []string{"first", "again"} {
+		for _, figure := range []string{"mean", "p99"} {
+			name, value := fmt.Sprintf("mask, %s, %s", when, figure), when+" "+figure
+			out = append(out,
+				scenario.Figure{Name: name, Unit: "us", Of: "ours/" + value},
+				scenario.Figure{Name: name + ", llguidance", Unit: "us", Of: "llguidance/" + value})
+		}
+		out = append(out, scenario.Figure{Name: "share of a step of 6.2 ms, " + when, Unit: "%", Of: "ours/" + when + " mean", Scale: 100 / decodeStep, Bound: report.Under(100 * atMost)})
+	}
+	return out
+}
+
+// peer has llguidance compute the masks.
+func (j *job) peer(ctx context.Context) (scenario.Values, error) {
+	input, err := json.Marshal(j)
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.CommandContext(ctx, python, filepath.Join("test", "bench", "grammar", "peer.py"))
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(job), os.Stderr
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), os.Stderr
 	raw, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("llguidance (bash test/oracle/install.sh grammar): %w", err)
+		return nil, fmt.Errorf("llguidance (bash test/oracle/install.sh grammar): %w", err)
 	}
-	return json.Unmarshal(raw, out)
+	var out struct{ Passes [2]pass }
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return nil, fmt.Errorf("llguidance printed %q: %w", raw, err)
+	}
+	return values(out.Passes[0], out.Passes[1]), nil
 }
 
-// oursOnce goes over the answers twice with fresh tables.
-func oursOnce(vocab *grammar.Vocabulary, words [][]byte, answers [][]int32) (out [2]pass, err error) {
+// ours goes over the answers twice with new tables.
+func (j *job) ours(context.Context) (scenario.Values, error) {
 	var tables []*grammar.Table
-	for i := range 2 {
-		for j, s := range benchSchemas {
+	var out [2]pass
+	for i := range out {
+		for n, s := range benchSchemas {
 			if i == 0 {
 				began := time.Now()
 				g, err := grammar.Compile(grammar.Spec{Kind: grammar.JSONSchema, Source: s})
 				if err != nil {
-					return out, err
+					return nil, err
 				}
-				tables = append(tables, grammar.NewTable(g, vocab))
+				tables = append(tables, grammar.NewTable(g, j.vocab))
 				out[0].Compiled = append(out[0].Compiled, micros(began))
 			}
-			m := tables[j].Match(false)
-			for _, id := range answers[j] {
+			m := tables[n].Match(false)
+			for _, id := range j.Answers[n] {
 				began := time.Now()
 				if _, err := m.Mask(); err != nil {
-					return out, err
+					return nil, err
 				}
 				out[i].Masks = append(out[i].Masks, micros(began))
-				if !m.Advance(words[id]) {
-					return out, fmt.Errorf("%q does not fit any more", words[id])
+				if !m.Advance(j.words[id]) {
+					return nil, fmt.Errorf("%q does not fit any more", j.words[id])
 				}
 			}
 		}
 	}
-	return out, nil
+	return values(out[0], out[1]), nil
 }
 
 func micros(since time.Time) float64 { return float64(time.Since(since).Nanoseconds()) / 1000 }
-
-func fill(r *report.Report, ours, theirs [2][]pass) {
-	each := func(passes []pass, of func(pass) float64) []float64 {
-		var out []float64
-		for _, p := range passes {
-			out = append(out, of(p))
-		}
-		return out
-	}
-	mean := func(p pass) float64 {
-		sum := 0.0
-		for _, v := range p.Masks {
-			sum += v
-		}
-		return sum / float64(len(p.Masks))
-	}
-	at := func(q float64) func(pass) float64 {
-		return func(p pass) float64 {
-			sorted := slices.Sorted(slices.Values(p.Masks))
-			return sorted[int(q*float64(len(sorted)-1))]
-		}
-	}
-	compiled := func(p pass) float64 { return slices.Max(p.Compiled) }
-	share := func(p pass) float64 { return 100 * mean(p) / decodeStep }
-	r.Add("compiling, slowest schema", "us", report.Bound{}, each(ours[0], compiled)...)
-	r.Add("compiling, slowest schema, llguidance", "us", report.Bound{}, each(theirs[0], compiled)...)
-	for i, when := range []string{"first", "again"} {
-		r.Add("mask, "+when+", mean", "us", report.Bound{}, each(ours[i], mean)...)
-		r.Add("mask, "+when+", mean, llguidance", "us", report.Bound{}, each(theirs[i], mean)...)
-		r.Add("mask, "+when+", p99", "us", report.Bound{}, each(ours[i], at(0.99))...)
-		r.Add("mask, "+when+", p99, llguidance", "us", report.Bound{}, each(theirs[i], at(0.99))...)
-		r.Add("share of a step of 6.2 ms, "+when, "%", report.Under(100*atMost), each(ours[i], share)...)
-	}
-}

@@ -1,5 +1,5 @@
 """The protocol of peers.go: a line "STREAMS PROMPT TOKENS" on standard input, a line of JSON on standard output.
-Everything that a library prints goes to standard error."""
+Output of libraries is redirected to standard error."""
 
 import json
 import os

@@ -10,8 +10,8 @@ package placement
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -61,31 +61,21 @@ func kinds(f *fleet) []kind {
 
 func runPasses(ctx context.Context, e *scenario.Env, r *report.Report) error {
 	f := newFleet(1)
-	all := kinds(f)
-	groups := []scenario.Group{{Name: "empty fleet", Turns: []scenario.Turn{{Name: "empty", Run: f.fill}}}}
-	figures := []scenario.Figure{}
-	for _, k := range all {
-		groups = append(groups, scenario.Group{Name: k.name, Turns: []scenario.Turn{{Name: k.name, Run: func(ctx context.Context) (scenario.Values, error) { return f.time(ctx, k) }}}})
+	groups := []scenario.Group{scenario.One("empty", f.fill)}
+	var figures []scenario.Figure
+	for _, k := range kinds(f) {
+		groups = append(groups, scenario.One(k.name, func(ctx context.Context) (scenario.Values, error) { return f.time(ctx, k) }))
 		figures = append(figures, passFigures(k.name)...)
 	}
-	groups = append(groups, scenario.Group{Name: "heap", Turns: []scenario.Turn{{Name: "heap", Run: f.heap}}})
-	samples, err := scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx, groups...)
-	if err != nil {
-		return err
-	}
-	samples.Fill(r, append(figures,
-		scenario.Figure{Name: "10,000 replicas in an empty fleet, one pass", Unit: "ms", Of: "empty/took"},
-		scenario.Figure{Name: "heap of a snapshot", Unit: "KiB", Of: "heap/KiB"})...)
-	return nil
+	figures = append(figures, scenario.Figure{Name: "10,000 replicas in an empty fleet, one pass", Unit: "ms", Of: "empty/took"})
+	return e.Measure(ctx, r, 0, figures, groups...)
 }
 
 func passFigures(kind string) []scenario.Figure {
 	return []scenario.Figure{
 		{Name: kind + ": p99", Unit: "ms", Of: kind + "/p99", Bound: report.Under(mostPass)},
 		{Name: kind + ": median", Unit: "ms", Of: kind + "/median"},
-		{Name: kind + ": processor time, mean", Unit: "ms", Of: kind + "/cpu mean"},
-		{Name: kind + ": processor time, p99", Unit: "ms", Of: kind + "/cpu p99"},
-		{Name: kind + ": allocated by a pass", Unit: "KiB", Of: kind + "/KiB"},
+		{Name: kind + ": processor time, mean", Unit: "ms", Of: kind + "/cpu"},
 	}
 }
 
@@ -102,15 +92,14 @@ func (f *fleet) fill(context.Context) (scenario.Values, error) {
 	return scenario.Values{"took": traffic.Milliseconds(time.Since(began))}, nil
 }
 
-// time runs passes of one kind.
+// time runs passes of one kind. Their processor time includes garbage
+// collections: it is what a pass costs on a busy machine.
 func (f *fleet) time(ctx context.Context, k kind) (scenario.Values, error) {
-	took, cost := make([]time.Duration, 0, passes), make([]time.Duration, 0, passes)
-	allocated := proc.Allocated()
-	first, err := cpuTime()
+	took := make([]time.Duration, 0, passes)
+	before, err := proc.CPUTime(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
-	last := first
 	for range passes {
 		began := time.Now()
 		n := f.pass(k.unplaced, func(*v1alpha1.ModelReplica, string) {})
@@ -118,30 +107,13 @@ func (f *fleet) time(ctx context.Context, k kind) (scenario.Values, error) {
 		if n != k.placed {
 			return nil, fmt.Errorf("%d replicas were placed, want %d", n, k.placed)
 		}
-		now, err := cpuTime()
-		if err != nil {
-			return nil, err
-		}
-		cost, last = append(cost, now-last), now
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 	}
-	return scenario.Values{
-		"median": traffic.Milliseconds(traffic.Percentile(took, 50)), "p99": traffic.Milliseconds(traffic.Percentile(took, 99)),
-		"cpu mean": traffic.Milliseconds((last - first) / passes), "cpu p99": traffic.Milliseconds(traffic.Percentile(cost, 99)),
-		"KiB": (proc.Allocated() - allocated) / passes / 1024,
-	}, nil
-}
-
-// cpuTime of this process so far, garbage collections included: what a pass
-// costs on a busy machine.
-func cpuTime() (time.Duration, error) {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0, fmt.Errorf("processor time: %w", err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+	after, err := proc.CPUTime(os.Getpid())
+	return scenario.Values{"median": traffic.Milliseconds(traffic.Percentile(took, 50)), "p99": traffic.Milliseconds(traffic.Percentile(took, 99)),
+		"cpu": traffic.Milliseconds((after - before) / passes)}, err
 }
 
 // pass does what the operator's reconciler does, without writes. The extra
@@ -166,17 +138,4 @@ func (f *fleet) pass(extra []v1alpha1.ModelReplica, bind func(*v1alpha1.ModelRep
 		}
 	}
 	return n
-}
-
-// heap measures what a snapshot keeps.
-func (f *fleet) heap(context.Context) (scenario.Values, error) {
-	before := proc.Heap()
-	s := plan.NewSnapshot(f.macs, f.all, f.now)
-	more := f.more(100, 8)
-	for i := range more {
-		s.Pick(&more[i])
-	}
-	grown := proc.Heap() - before
-	s.Pick(&more[0]) // keeps the snapshot alive
-	return scenario.Values{"KiB": grown / 1024}, nil
 }

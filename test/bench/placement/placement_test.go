@@ -20,7 +20,7 @@ func TestEachKindOfPassPlacesWhatItHasTo(t *testing.T) {
 }
 
 func TestBoundsOfPlacement(t *testing.T) {
-	good := boundtest.Values{"x/p99": {49, 90, 49}, "x/median": {1}, "x/cpu mean": {1}, "x/cpu p99": {1}, "x/KiB": {1}}
+	good := boundtest.Values{"x/p99": {49, 90, 49}, "x/median": {1}, "x/cpu": {1}}
 	boundtest.Check(t, good, boundtest.Figures(passFigures("x")...), map[string]boundtest.Values{"x: p99": {"x/p99": {50, 50, 1}}})
 	ready := boundtest.Figures(readyFigures...)
 	boundtest.Check(t, boundtest.Values{"apply/ready": {1500, 9000, 1400}}, ready, map[string]boundtest.Values{

@@ -48,17 +48,11 @@ func runReady(ctx context.Context, e *scenario.Env, r *report.Report) error {
 	o := system.Options{Root: ".", ModelRoot: models, Macs: []system.Mac{{Name: "studio", Chip: "M2Ultra", Memory: "192Gi"}}}
 	return system.With(ctx, o, e.Logs, func(ctx context.Context, f *system.Fleet) error {
 		n := 0
-		turn := scenario.Turn{Name: "apply", Run: func(ctx context.Context) (scenario.Values, error) {
+		return e.Measure(ctx, r, 0, readyFigures, scenario.One("apply", func(ctx context.Context) (scenario.Values, error) {
 			n++
 			took, err := apply(ctx, f.Client, fmt.Sprintf("round-%d", n))
 			return scenario.Values{"ready": traffic.Milliseconds(took)}, err
-		}}
-		samples, err := scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx, scenario.Group{Name: "ready", Turns: []scenario.Turn{turn}})
-		if err != nil {
-			return err
-		}
-		samples.Fill(r, readyFigures...)
-		return nil
+		}))
 	})
 }
 

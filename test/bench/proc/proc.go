@@ -75,15 +75,6 @@ func Heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// Allocated returns how many bytes this process has allocated so far, after a
-// collection.
-func Allocated() float64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return float64(m.TotalAlloc)
-}
-
 // kilobytes adds fields of a file of "key: n kB" lines, in bytes.
 func kilobytes(path string, keys ...string) (int64, error) {
 	b, err := os.ReadFile(path)

@@ -93,9 +93,7 @@ func run(ctx context.Context, e *scenario.Env, r *report.Report, o options) erro
 		if !e.Wants(back.name) {
 			continue
 		}
-		samples, err := measure(ctx, e, dir, back.name, back.engine, o.window*time.Duration(back.windows))
-		samples.Fill(r, figures(back.name)...) // also if a later round failed
-		if err != nil {
+		if err := measure(ctx, e, r, dir, back.name, back.engine, o.window*time.Duration(back.windows)); err != nil {
 			return fmt.Errorf("%s: %w", back.name, err)
 		}
 	}
@@ -132,16 +130,16 @@ func writeModels(ctx context.Context, dir string, bytes int64) error {
 }
 
 // measure evicts the large model again and again on a fleet of one Mac.
-func measure(ctx context.Context, e *scenario.Env, dir, backend, engine string, window time.Duration) (samples scenario.Samples, err error) {
+func measure(ctx context.Context, e *scenario.Env, r *report.Report, dir, backend, engine string, window time.Duration) error {
 	program, err := filepath.Abs(engine)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := os.Stat(program); err != nil {
-		return nil, fmt.Errorf("the engine is not built, run `make build mlx`: %w", err)
+		return fmt.Errorf("the engine is not built, run `make build mlx`: %w", err)
 	}
 	o := fleet.Options{Root: ".", ModelRoot: dir, Macs: []fleet.Mac{{Name: mac, Chip: "M2Ultra", Memory: "64Gi", Flags: []string{"--engine=" + program}}}}
-	err = fleet.With(ctx, o, e.Logs, func(ctx context.Context, f *fleet.Fleet) (err error) {
+	return fleet.With(ctx, o, e.Logs, func(ctx context.Context, f *fleet.Fleet) (err error) {
 		b := &bench{f, window}
 		err = errors.Join(
 			f.Deploy(ctx, fleet.Model{Name: streaming, File: streamFile, Tokens: streamContext, Sequences: 1}),
@@ -149,14 +147,11 @@ func measure(ctx context.Context, e *scenario.Env, dir, backend, engine string, 
 		if err != nil {
 			return err
 		}
-		turn := scenario.Turn{Name: backend, Run: func(ctx context.Context) (scenario.Values, error) {
+		return e.Measure(ctx, r, 0, figures(backend), scenario.One(backend, func(ctx context.Context) (scenario.Values, error) {
 			t, err := b.evict(ctx)
 			return t.values(), err
-		}}
-		samples, err = scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx, scenario.Group{Name: "evictions", Turns: []scenario.Turn{turn}})
-		return err
+		}))
 	})
-	return samples, err
 }
 
 func figures(backend string) []scenario.Figure {

@@ -1,10 +1,10 @@
 package report
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -27,76 +27,47 @@ type Machine struct {
 // ThisMachine describes the machine that this program runs on.
 func ThisMachine() Machine {
 	m := Machine{CPU: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version()}
+	var about string
 	if runtime.GOOS == "linux" {
-		m.readLinux(os.ReadFile)
+		for _, path := range []string{"/proc/cpuinfo", "/proc/meminfo", "/proc/sys/kernel/osrelease", "/proc/loadavg"} {
+			b, _ := os.ReadFile(path) // a missing file is a missing field
+			about += path + ": " + string(b)
+		}
 	} else {
-		m.readDarwin(sysctl)
+		b, _ := exec.Command("sysctl", "machdep.cpu.brand_string", "hw.memsize", "kern.osrelease", "vm.loadavg").Output() // the same
+		about = string(b)
 	}
+	m.parse(about)
 	return m
 }
 
-func (m *Machine) readLinux(read func(path string) ([]byte, error)) {
-	if name := field(read, "/proc/cpuinfo", "model name"); name != "" {
-		m.CPU = name
-	}
-	if kib, err := strconv.ParseInt(strings.TrimSuffix(field(read, "/proc/meminfo", "MemTotal"), " kB"), 10, 64); err == nil {
-		m.MemoryBytes = kib << 10
-	}
-	if b, err := read("/proc/sys/kernel/osrelease"); err == nil {
-		m.Kernel = "Linux " + string(bytes.TrimSpace(b))
-	}
-	if b, err := read("/proc/loadavg"); err == nil {
-		m.Load = first(string(b))
-	}
-}
-
-// field returns the value of the first "key: value" line of a file.
-func field(read func(string) ([]byte, error), path, key string) string {
-	b, err := read(path)
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(b)) {
-		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == key {
-			return strings.TrimSpace(v)
+// parse finds the fields in the files of Linux, or in the output of sysctl on
+// macOS.
+func (m *Machine) parse(about string) {
+	field := func(pattern string) string {
+		found := regexp.MustCompile(`(?m)^(?:` + pattern + `)[^\S\n]*(\S.*)$`).FindStringSubmatch(about)
+		if found == nil {
+			return ""
 		}
+		return strings.TrimSpace(found[1])
 	}
-	return ""
-}
-
-// readDarwin asks sysctl for each field.
-func (m *Machine) readDarwin(ask func(name string) string) {
-	if name := ask("machdep.cpu.brand_string"); name != "" {
-		m.CPU = name
+	if cpu := field(`model name\s*:|machdep\.cpu\.brand_string:`); cpu != "" {
+		m.CPU = cpu
 	}
-	if n, err := strconv.ParseInt(ask("hw.memsize"), 10, 64); err == nil {
+	if n, err := strconv.ParseInt(field(`hw\.memsize:`), 10, 64); err == nil {
 		m.MemoryBytes = n
 	}
-	if v := ask("kern.osrelease"); v != "" {
+	if n, err := strconv.ParseInt(strings.TrimSuffix(field(`(?:/proc/meminfo: )?MemTotal:`), " kB"), 10, 64); err == nil {
+		m.MemoryBytes = n << 10
+	}
+	if v := field(`/proc/sys/kernel/osrelease:`); v != "" {
+		m.Kernel = "Linux " + v
+	}
+	if v := field(`kern\.osrelease:`); v != "" {
 		m.Kernel = "Darwin " + v
 	}
-	m.Load = first(strings.Trim(ask("vm.loadavg"), "{ }"))
-}
-
-func sysctl(name string) string {
-	b, err := exec.Command("sysctl", "-n", name).Output()
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
-
-// first returns the first of several numbers, or 0.
-func first(s string) float64 {
-	f := strings.Fields(s)
-	if len(f) == 0 {
-		return 0
-	}
-	v, err := strconv.ParseFloat(f[0], 64)
-	if err != nil {
-		return 0
-	}
-	return v
+	load, _, _ := strings.Cut(field(`/proc/loadavg:|vm\.loadavg: \{`), " ")
+	m.Load, _ = strconv.ParseFloat(load, 64) // 0 without one
 }
 
 // String is the machine in one line.

@@ -2,8 +2,6 @@ package report
 
 import (
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -117,36 +115,18 @@ func TestTheFilesHoldTheWholeReport(t *testing.T) {
 	}
 }
 
-func TestAMachineWithoutSomeFields(t *testing.T) {
-	files := map[string]string{
-		"/proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nprocessor\t: 1\nmodel name\t: Another\n",
-		"/proc/meminfo": "MemTotal:       2000 kB\nMemFree: 1 kB\n", "/proc/sys/kernel/osrelease": "6.1.2\n", "/proc/loadavg": "3.25 1 1 1/1 1\n",
-	}
-	read := func(path string) ([]byte, error) {
-		s, ok := files[path]
-		if !ok {
-			return nil, fs.ErrNotExist
+func TestAMachineIsDescribedAsFarAsItReports(t *testing.T) {
+	for about, want := range map[string]Machine{
+		"/proc/cpuinfo: processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: Another\n/proc/meminfo: MemTotal:       2000 kB\nMemFree: 1 kB\n" +
+			"/proc/sys/kernel/osrelease: 6.1.2\n/proc/loadavg: 3.25 1 1 1/1 1\n": {CPU: "Some CPU @ 2 GHz", MemoryBytes: 2000 << 10, Kernel: "Linux 6.1.2", Load: 3.25},
+		"machdep.cpu.brand_string: Apple M2 Ultra\nhw.memsize: 206158430208\nkern.osrelease: 24.1.0\nvm.loadavg: { 1.50 2 3 }\n": {CPU: "Apple M2 Ultra", MemoryBytes: 206158430208, Kernel: "Darwin 24.1.0", Load: 1.5},
+		"": {CPU: "as before"},
+	} {
+		got := Machine{CPU: "as before"}
+		got.parse(about)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q:\n%s", about, diff)
 		}
-		return []byte(s), nil
-	}
-	var got Machine
-	got.readLinux(read)
-	want := Machine{CPU: "Some CPU @ 2 GHz", MemoryBytes: 2000 << 10, Kernel: "Linux 6.1.2", Load: 3.25}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("Linux:\n%s", diff)
-	}
-	answers := map[string]string{"machdep.cpu.brand_string": "Apple M2 Ultra", "hw.memsize": "206158430208", "kern.osrelease": "24.1.0", "vm.loadavg": "{ 1.50 2 3 }"}
-	got = Machine{}
-	got.readDarwin(func(name string) string { return answers[name] })
-	want = Machine{CPU: "Apple M2 Ultra", MemoryBytes: 206158430208, Kernel: "Darwin 24.1.0", Load: 1.5}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("macOS:\n%s", diff)
-	}
-	got = Machine{CPU: "as before"}
-	got.readLinux(func(string) ([]byte, error) { return nil, errors.New("nothing here") })
-	got.readDarwin(func(string) string { return "" })
-	if diff := cmp.Diff(Machine{CPU: "as before"}, got); diff != "" {
-		t.Errorf("no field is known:\n%s", diff)
 	}
 	if m := ThisMachine(); m.Cores < 1 || m.Go == "" || m.CPU == "" {
 		t.Errorf("this machine is %+v", m)

@@ -31,6 +31,21 @@ type Group struct {
 	Every int
 }
 
+// One is a group of a single turn.
+func One(name string, run func(context.Context) (Values, error)) Group {
+	return Group{Name: name, Turns: []Turn{{Name: name, Run: run}}}
+}
+
+// Measure runs groups for the rounds of the scenario, after some that do not
+// count, and adds figures to the report, also those of rounds before an error.
+func (e *Env) Measure(ctx context.Context, r *report.Report, warm int, figures []Figure, groups ...Group) error {
+	samples, err := Rounds{Count: e.Rounds, Warm: warm, Log: e.Log}.Run(ctx, groups...)
+	if len(samples) > 0 {
+		samples.Fill(r, figures...)
+	}
+	return err
+}
+
 // Rounds is how often groups run.
 type Rounds struct {
 	Count int

@@ -16,17 +16,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/process"
 )
 
 // Options select the engine and what it serves.
@@ -65,14 +63,12 @@ type Engine struct {
 	PID    int
 	// Placed and Ready are the times from the start of the process until all
 	// weights were where they are computed with, and until it was ready, both to
-	// the 20 ms between two status messages.
+	// the 25 ms between two looks.
 	Placed, Ready time.Duration
 
-	cmd *exec.Cmd
-	dir string
-	// ended receives once how the process ended; nil before it was started.
-	ended chan error
-	close func() error
+	program *process.Program
+	dir     string
+	close   func() error
 	// granting ends with the engine, if it has a disk.
 	granting sync.WaitGroup
 }
@@ -80,8 +76,6 @@ type Engine struct {
 const (
 	readyLimit = 10 * time.Minute
 	stopLimit  = 30 * time.Second
-	// interval of status messages, in milliseconds.
-	interval = 20
 )
 
 // Start runs an engine until it is ready. Stop ends it.
@@ -92,37 +86,42 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	}
 	e := &Engine{dir: dir, close: func() error { return nil }}
 	if err := e.start(ctx, o); err != nil {
-		log, _ := os.ReadFile(e.log())
-		return nil, errors.Join(fmt.Errorf("serve %s: %w\n%s", o.Model, err, log), e.kill())
+		return nil, errors.Join(fmt.Errorf("serve %s: %w", o.Model, err), e.kill())
 	}
 	return e, nil
 }
 
-func (e *Engine) log() string { return filepath.Join(e.dir, "log") }
-
 func (e *Engine) start(ctx context.Context, o Options) error {
-	began := time.Now()
-	socket, err := e.launch(ctx, o)
+	model, err := filepath.Abs(o.Model)
 	if err != nil {
 		return err
 	}
-	e.PID, e.ended = e.cmd.Process.Pid, make(chan error, 1)
-	if o.Started != nil {
-		o.Started(e.PID)
+	cfg, err := json.Marshal(wire.Config{ReplicaUID: "bench", Epoch: 1, ModelPath: model, Backend: o.Backend,
+		ContextTokens: int64(o.ContextTokens), Sequences: int64(o.Sequences), CacheTokens: int64(cmp.Or(o.CacheTokens, o.ContextTokens*o.Sequences)),
+		LimitBytes: cmp.Or(o.LimitBytes, 1<<40), ModelDigest: o.ModelDigest, CacheQueueBytes: o.DiskQueue})
+	if err != nil {
+		return err
 	}
-	running, over := context.WithCancelCause(ctx)
-	defer over(nil)
-	go func() { // until the process ends, which Stop and kill wait for
-		err := e.cmd.Wait()
-		over(fmt.Errorf("the process ended: %w", cmp.Or(err, errors.New("exit status 0"))))
-		e.ended <- err
-	}()
+	config, socket := filepath.Join(e.dir, "config.json"), filepath.Join(e.dir, "s")
+	if err := os.WriteFile(config, cfg, 0o600); err != nil {
+		return err
+	}
 	conn, err := wire.Dial(socket)
 	if err != nil {
 		return err
 	}
 	e.Client, e.close = wire.NewEngineClient(conn), conn.Close
-	if err := e.await(running, began, o.UntilPlaced); err != nil || o.Disk == nil {
+	e.program = process.New("engine", o.Program, e.dir, "serve", "--socket", socket, "--config", config,
+		"--cache-memory", strconv.FormatInt(o.CacheMemory, 10), "--prefix-cache="+strconv.FormatBool(o.PrefixCache))
+	e.program.Env = o.Env
+	began := time.Now()
+	if err := e.program.Start(); err != nil {
+		return err
+	}
+	if e.PID = e.program.PID(); o.Started != nil {
+		o.Started(e.PID)
+	}
+	if err := e.await(ctx, began, o.UntilPlaced); err != nil || o.Disk == nil {
 		return err
 	}
 	// It ends with the engine. Benchmarks notice if nothing was written.
@@ -130,65 +129,32 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 	return nil
 }
 
-// launch writes the configuration, starts the process and returns its socket.
-func (e *Engine) launch(ctx context.Context, o Options) (socket string, err error) {
-	model, err := filepath.Abs(o.Model)
-	if err != nil {
-		return "", err
-	}
-	cfg, err := json.Marshal(wire.Config{ReplicaUID: "bench", Epoch: 1, ModelPath: model, Backend: o.Backend,
-		ContextTokens: int64(o.ContextTokens), Sequences: int64(o.Sequences), CacheTokens: int64(cmp.Or(o.CacheTokens, o.ContextTokens*o.Sequences)),
-		LimitBytes: cmp.Or(o.LimitBytes, 1<<40), ModelDigest: o.ModelDigest, CacheQueueBytes: o.DiskQueue})
-	if err != nil {
-		return "", err
-	}
-	config, socket := filepath.Join(e.dir, "config.json"), filepath.Join(e.dir, "s")
-	if err := os.WriteFile(config, cfg, 0o600); err != nil {
-		return "", err
-	}
-	log, err := os.Create(e.log())
-	if err != nil {
-		return "", err
-	}
-	defer log.Close()
-	e.cmd = exec.CommandContext(ctx, o.Program, "serve", "--socket", socket, "--config", config,
-		"--cache-memory", strconv.FormatInt(o.CacheMemory, 10), "--prefix-cache="+strconv.FormatBool(o.PrefixCache))
-	e.cmd.Stdout, e.cmd.Stderr = log, log
-	e.cmd.Env = append(os.Environ(), o.Env...)
-	if err := e.cmd.Start(); err != nil {
-		return "", fmt.Errorf("start: %w", err)
-	}
-	return socket, nil
-}
-
 func (e *Engine) await(ctx context.Context, began time.Time, untilPlaced bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyLimit, fmt.Errorf("the engine is not ready after %s", readyLimit))
 	defer cancel()
-	for {
-		w, err := e.Client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: interval}, grpc.WaitForReady(true))
-		for err == nil {
-			var st *wire.Status
-			if st, err = w.Recv(); err != nil {
-				break
-			}
-			done, total := st.GetLoad().GetBytesDone(), st.GetLoad().GetBytesTotal()
-			if e.Placed == 0 && total > 0 && done >= total {
-				if e.Placed = time.Since(began); untilPlaced {
-					return nil
-				}
-			}
-			switch st.GetState() {
-			case wire.State_STATE_READY:
-				e.Ready = time.Since(began)
-				return nil
-			case wire.State_STATE_FAILED:
-				return fmt.Errorf("the engine failed: %s: %s", st.GetReason(), st.GetMessage())
-			}
+	var failed error
+	err := e.program.Ready(ctx, func(ctx context.Context) error {
+		st, err := e.Status(ctx)
+		if err != nil {
+			return err
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		done, total := st.GetLoad().GetBytesDone(), st.GetLoad().GetBytesTotal()
+		if e.Placed == 0 && total > 0 && done >= total {
+			e.Placed = time.Since(began)
 		}
-	}
+		switch {
+		case st.GetState() == wire.State_STATE_READY && !untilPlaced:
+			e.Ready = time.Since(began)
+			return nil
+		case st.GetState() == wire.State_STATE_FAILED:
+			failed = fmt.Errorf("the engine failed: %s: %s; its log ends:\n%s", st.GetReason(), st.GetMessage(), process.Tail(e.program.Log))
+			return nil
+		case untilPlaced && e.Placed > 0:
+			return nil
+		}
+		return fmt.Errorf("the engine is %s with %d of %d bytes", st.GetState(), done, total)
+	})
+	return cmp.Or(err, failed)
 }
 
 // Status returns the engine's current status.
@@ -248,25 +214,26 @@ func (e *Engine) Stop() error {
 	if e.Ready == 0 {
 		return e.kill()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), stopLimit, fmt.Errorf("the engine did not end within %s", stopLimit))
 	defer cancel()
-	if _, err := e.Client.Shutdown(ctx, &wire.ShutdownRequest{}); err != nil {
-		return errors.Join(fmt.Errorf("stop the engine: %w", err), e.kill())
+	_, err := e.Client.Shutdown(ctx, &wire.ShutdownRequest{})
+	for err == nil {
+		ended, over := e.program.Ended()
+		if over {
+			return errors.Join(ended, e.kill())
+		}
+		select {
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
-	select {
-	case err := <-e.ended:
-		e.granting.Wait()
-		return errors.Join(err, e.close(), os.RemoveAll(e.dir))
-	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("the engine did not end within %s", stopLimit), e.kill())
-	}
+	return errors.Join(fmt.Errorf("stop the engine: %w", err), e.kill())
 }
 
+// kill ends the process if it runs, and removes its files.
 func (e *Engine) kill() error {
-	if e.ended != nil {
-		_ = e.cmd.Process.Kill()
-		<-e.ended // an error, since it was killed
-	}
+	err := e.program.Kill()
 	e.granting.Wait()
-	return errors.Join(e.close(), os.RemoveAll(e.dir))
+	return errors.Join(err, e.close(), os.RemoveAll(e.dir))
 }

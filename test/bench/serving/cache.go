@@ -157,8 +157,7 @@ func (k *knownPrompts) measure(ctx context.Context, e *scenario.Env, warm int) (
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, with.Stop()) }()
-	turn := scenario.Turn{Name: k.Backend, Run: func(ctx context.Context) (scenario.Values, error) { return k.ask(ctx, without, with) }}
-	return scenario.Rounds{Count: e.Rounds, Warm: warm, Log: e.Log}.Run(ctx, scenario.Group{Name: "known prompts", Turns: []scenario.Turn{turn}})
+	return scenario.Rounds{Count: e.Rounds, Warm: warm, Log: e.Log}.Run(ctx, scenario.One(k.Backend, func(ctx context.Context) (scenario.Values, error) { return k.ask(ctx, without, with) }))
 }
 
 // ask asks for one prompt in every way.
@@ -253,8 +252,8 @@ func knownPrompt(round, end int) []int32 {
 	return out
 }
 
-// firstToken times a prompt of which the engine has to find cached tokens in
-// its cache, from the call to the first token.
+// firstToken times a prompt from the call to the first token. The engine has to
+// find the given number of its tokens in the cache.
 func firstToken(ctx context.Context, e *served.Engine, prompt []int32, cached int64) (took time.Duration, err error) {
 	began := time.Now()
 	usage, err := served.Generate(ctx, e.Client, &wire.GenerateRequest{MaxTokens: 1, Input: served.Tokens(prompt)}, func(ev *wire.GenerateEvent) {

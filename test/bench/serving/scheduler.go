@@ -43,7 +43,7 @@ func runScheduler(ctx context.Context, e *scenario.Env, r *report.Report) error 
 		}
 	}
 	before := proc.Heap()
-	samples, err := scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx, scenario.Group{Name: "steps", Turns: []scenario.Turn{{Name: "steps", Run: w.measure}}})
+	samples, err := scenario.Rounds{Count: e.Rounds, Log: e.Log}.Run(ctx, scenario.One("steps", w.measure))
 	if err != nil {
 		return err
 	}

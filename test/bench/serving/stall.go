@@ -69,31 +69,28 @@ func runStalls(ctx context.Context, e *scenario.Env, r *report.Report, all ...st
 		if !e.Wants(s.name) {
 			continue
 		}
-		samples, err := s.measure(ctx, e)
-		if err != nil {
+		if err := s.measure(ctx, e, r); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		samples.Fill(r, s.figures()...)
 	}
 	return nil
 }
 
-func (s stall) measure(ctx context.Context, e *scenario.Env) (samples scenario.Samples, err error) {
+func (s stall) measure(ctx context.Context, e *scenario.Env, r *report.Report) (err error) {
 	target, stop, err := s.start(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	words, err := traffic.Words(ctx, target)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	seed := uint64(0)
-	turn := scenario.Turn{Name: s.name, Run: func(ctx context.Context) (scenario.Values, error) {
+	return e.Measure(ctx, r, s.warm, s.figures(), scenario.One(s.name, func(ctx context.Context) (scenario.Values, error) {
 		seed++
 		return s.round(ctx, caller{target, words, seed})
-	}}
-	return scenario.Rounds{Count: e.Rounds, Warm: s.warm, Log: e.Log}.Run(ctx, scenario.Group{Name: "stall", Turns: []scenario.Turn{turn}})
+	}))
 }
 
 func (s stall) figures() []scenario.Figure {
