@@ -16,7 +16,7 @@ var phraseList string
 
 // visibleBound is how many phrases of the list 10,000 words that a user reads may
 // hold. It only falls, and ends at 1.
-const visibleBound = 44
+const visibleBound = 1
 
 // phrase is one line of the list.
 type phrase struct {
