@@ -106,7 +106,7 @@ func TestOnlyAnIdentityThatCouldServeIsUsed(t *testing.T) {
 		"a gateway's":                {a.leaf(t, agentapi.MacServerName("m1"), x509.ExtKeyUsageClientAuth), "key usage"},
 		"a key of another":           {mixed, "private key does not match"},
 		"signed by somebody else":    {foreign, "unknown authority"},
-		"without an authority":       {none, "no certificate"},
+		"without an authority":       {none, "other than certificates"},
 		"nothing at all (a new Mac)": {material{}, "certificate and key"},
 	} {
 		t.Run(name, func(t *testing.T) {

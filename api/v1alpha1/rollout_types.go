@@ -67,7 +67,8 @@ type RolloutSpec struct {
 	// apply. Default: false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// attempt is a counter. Increase it to retry a revision that was halted.
+	// attempt retries a halted revision: increase it to try the revision again.
+	// Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Attempt int64 `json:"attempt,omitempty"`

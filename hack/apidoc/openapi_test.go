@@ -179,7 +179,7 @@ func TestWhatARefusalOffersIsTaken(t *testing.T) {
 	if err != nil || len(got) != 2 {
 		t.Errorf("offered are %v, %v", got, err)
 	}
-	// The decoder's own message is understood; no test repeats its wording.
+	// The decoder's own message is understood, regardless of its wording.
 	field, message, err := r.property("rank_fields")
 	if values, ok := field.(schema)["enum"].([]any); err != nil || !ok || len(values) != 2 {
 		t.Errorf("the message %q offers %v, %v", message, field, err)
