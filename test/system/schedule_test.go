@@ -61,12 +61,12 @@ type fault struct {
 
 func (f fault) String() string { return fmt.Sprintf("%s, %.1f s", f.kind, f.lasts.Seconds()) }
 
-// fixedRound is every kind once, and a link cut in both ways.
+// fixedRound is every kind once; a link is cut and a clock is off in both ways.
 func fixedRound() (out [][]fault) {
 	for i, k := range kinds() {
 		least, _ := lastsFor(k)
 		out = append(out, []fault{{k, i, least}})
-		if k == linkCut {
+		if k == linkCut || k == clockOff {
 			out = append(out, []fault{{k, i + 1, least}})
 		}
 	}
