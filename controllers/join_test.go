@@ -244,9 +244,9 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 	w.must(err)
 	good := jointoken.Options{Mac: "mac-1", Namespace: system, Server: server, CA: ca, Again: true}
 	for want, change := range map[string]func(*jointoken.Options){
-		"is already joined and alive":                 func(o *jointoken.Options) { o.Again = false },
+		"is already joined and alive":         func(o *jointoken.Options) { o.Again = false },
 		"is not a valid MacNode name":         func(o *jointoken.Options) { o.Mac = "Mac_1" },
-		"can be valid for 10m0s to 24h0m0s":           func(o *jointoken.Options) { o.Life = time.Minute },
+		"can be valid for 10m0s to 24h0m0s":   func(o *jointoken.Options) { o.Life = time.Minute },
 		"is not the URL of an API server":     func(o *jointoken.Options) { o.Server = "10.0.0.1:6443" },
 		"contains something other than certi": func(o *jointoken.Options) { o.CA = []byte("x") },
 	} {

@@ -27,7 +27,9 @@ type room struct {
 const bridge = "metal/mlx"
 
 // testOnly are the packages under test that _test.go files elsewhere may import.
-func testOnly() []string { return []string{"test/patience", "test/seed", "test/testenv", "test/tinymodel"} }
+func testOnly() []string {
+	return []string{"test/patience", "test/seed", "test/testenv", "test/tinymodel"}
+}
 
 // goLibs are the libraries metal may use beside the standard library.
 func goLibs() []string {
