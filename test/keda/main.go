@@ -107,7 +107,7 @@ func test(ctx context.Context, w *world) error {
 		}},
 		{"one that scales itself is refused, and stays as it is", func(ctx context.Context) error {
 			w.ask("own", 10)
-			return errors.Join(w.create(ctx, "own", true), w.scale(ctx, "own"), w.until(ctx, w.kedaSays("take spec.autoscaling out")), w.holds(ctx, "own", 1, 5*time.Second))
+			return errors.Join(w.create(ctx, "own", true), w.scale(ctx, "own"), w.until(ctx, w.kedaSays("remove spec.autoscaling")), w.holds(ctx, "own", 1, 5*time.Second))
 		}},
 	}
 	for _, s := range steps {

@@ -275,7 +275,7 @@ func (w *world) partIsSaid(name string) func(context.Context) error {
 		conditions, _, _ := unstructured.NestedSlice(hpa.Object, "status", "conditions")
 		for _, c := range conditions {
 			if c := c.(map[string]any); c["type"] == "ScalingActive" && c["status"] == "False" {
-				return w.kedaSays("not whole")(ctx)
+				return w.kedaSays("is incomplete")(ctx)
 			}
 		}
 		return fmt.Errorf("the HPA goes on: %v", conditions)
