@@ -170,7 +170,7 @@ func (o operation) render() (schema, error) {
 		// An event as it is read: its data is JSON, or the [DONE] of OpenAI's.
 		content["text/event-stream"] = schema{"schema": schema{"type": "object", "required": []string{"data"}, "properties": schema{"data": text(), "event": text()}}}
 	}
-	done := schema{"description": "The answer.", "content": content}
+	done := schema{"description": "The response.", "content": content}
 	if o.links != nil {
 		done["links"] = o.links
 	}

@@ -96,8 +96,8 @@ func refused() map[string]string {
 		"gateway.apiKeys.enabled=yes":                                      "enabled",
 		"gateway.apiKeys.namespace=Keys":                                   "namespace",
 		"operator.keda.namespace=Keda":                                     "namespace",
-		"operator.keda.enabled=true,operator.externalMetrics.enabled=true": "exclude one another",
-		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default":   "release's own",
+		"operator.keda.enabled=true,operator.externalMetrics.enabled=true": "mutually exclusive",
+		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default":   "namespace of the release",
 	}
 }
 
