@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"metalfleet.dev/metalfleet/docs"
 	"metalfleet.dev/metalfleet/test/cluster"
 	"metalfleet.dev/metalfleet/test/fleet"
 	"metalfleet.dev/metalfleet/test/sandbox"
@@ -193,6 +195,39 @@ func (w *world) helm(ctx context.Context, args ...string) (string, error) {
 		return string(b), fmt.Errorf("helm %s: %w: %s", args[0], err, strings.TrimSpace(string(b)))
 	}
 	return string(b), nil
+}
+
+// documented runs a block of commands of a page as a user who copies it: in a folder
+// with the chart and a file values.yaml, with the images of this build. verbose adds a
+// value of each program, so that an upgrade replaces both.
+//
+// The lifetimes are the shortest that the operator accepts: TestRolling waits for them.
+func (w *world) documented(t *testing.T, page, id string, verbose bool) string {
+	t.Helper()
+	script, err := docs.Script(page, id)
+	must(t, err)
+	dir := filepath.Join(w.dir, "documented")
+	must(t, os.MkdirAll(dir, 0o755))
+	if err := os.Symlink(filepath.Join(w.root, "charts"), filepath.Join(dir, "charts")); !errors.Is(err, os.ErrExist) {
+		must(t, err)
+	}
+	values, err := json.Marshal(map[string]any{
+		"image":    map[string]any{"pullPolicy": "Never"},
+		"gateway":  map[string]any{"drainSeconds": 30, "verbose": verbose},
+		"operator": map[string]any{"certificateLife": "10m", "authoritySpread": "10s", "verbose": verbose},
+	})
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "values.yaml"), values, 0o644))
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = dir
+	bin, home := filepath.Join(w.root, "bin"), filepath.Join(w.dir, "helm")
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(bin, "kube")+":"+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+w.cluster.Kubeconfig,
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "REGISTRY="+registry, "TAG="+tag)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("the block %s of docs/%s: %v: %s", id, page, err, out)
+	}
+	return string(out)
 }
 
 // plugin runs the kubectl plugin, and returns what it printed.

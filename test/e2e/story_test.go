@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -36,22 +35,12 @@ func TestStory(t *testing.T) {
 	)
 }
 
-// chart is the folder of the chart.
-func (w *world) chart() string { return filepath.Join(w.root, "charts", "metalfleet") }
-
-// install is what the documentation shows, with the images of this build. The
-// lifetimes are the shortest that the operator accepts: TestRolling waits for them.
+// install is what the documentation shows.
 func (w *world) install(t *testing.T) {
 	if out, err := w.helm(t.Context(), "status", "metalfleet"); err == nil && strings.Contains(out, "deployed") {
 		return // by the story before
 	}
-	args := []string{"install", "metalfleet", w.chart(), "--create-namespace", "--wait", "--timeout", "3m"}
-	for _, v := range []string{"image.registry=" + registry, "image.tag=" + tag, "image.pullPolicy=Never", "gateway.drainSeconds=30",
-		"operator.certificateLife=10m", "operator.authoritySpread=10s"} {
-		args = append(args, "--set", v)
-	}
-	_, err := w.helm(t.Context(), args...)
-	must(t, err)
+	w.documented(t, "how-to/install.md", "install", false)
 }
 
 // manifest is what a user applies.
@@ -137,9 +126,8 @@ func (w *world) look(t *testing.T) {
 }
 
 func (w *world) test(t *testing.T) {
-	out, err := w.helm(t.Context(), "test", "metalfleet", "--timeout", "2m")
-	if err != nil || !strings.Contains(out, "Succeeded") {
-		t.Errorf("helm test printed %q (%v)", out, err)
+	if out := w.documented(t, "how-to/install.md", "verify", false); !strings.Contains(out, "Succeeded") {
+		t.Errorf("helm test printed %q", out)
 	}
 }
 
@@ -185,8 +173,7 @@ func (w *world) remove(t *testing.T) {
 }
 
 func (w *world) uninstall(t *testing.T) {
-	_, err := w.helm(t.Context(), "uninstall", "metalfleet", "--wait", "--timeout", "2m")
-	must(t, err)
+	w.documented(t, "how-to/install.md", "uninstall", false)
 	// Kinds stay, and so do Macs: an uninstall loses no data.
 	if out := w.kubectl(t, "get", "mac", "-o", "name"); len(strings.Fields(out)) != len(w.macs) {
 		t.Errorf("of %d Macs there are %q", len(w.macs), out)

@@ -128,9 +128,7 @@ func (w *world) restart(t *testing.T, program string) {
 
 // upgrade changes a value of each program, so that both are replaced at once.
 func (w *world) upgrade(t *testing.T) {
-	_, err := w.helm(t.Context(), "upgrade", "metalfleet", w.chart(), "--reuse-values", "--wait", "--timeout", "3m",
-		"--set", "gateway.verbose=true", "--set", "operator.verbose=true")
-	must(t, err)
+	w.documented(t, "how-to/install.md", "upgrade", true)
 	w.through(t)
 }
 
