@@ -236,9 +236,7 @@ func edges(rule any) []any {
 	for _, branch := range listOf(r["anyOf"]) {
 		out = append(out, edges(branch)...)
 	}
-	for _, v := range listOf(r["enum"]) {
-		out = append(out, v)
-	}
+	out = append(out, listOf(r["enum"])...)
 	if v, ok := r["const"]; ok {
 		out = append(out, v)
 	}

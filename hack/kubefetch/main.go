@@ -65,7 +65,7 @@ type fetcher struct {
 // the folder as it was.
 func (f fetcher) run(ctx context.Context, programs []string) error {
 	if f.out == "" || len(programs) == 0 {
-		return errors.New("usage: kubefetch -out FOLDER PROGRAM...")
+		return errors.New("usage: kubefetch -out FOLDER PROGRAM [PROGRAM]")
 	}
 	if f.mirror == "none" {
 		return errors.New("KUBE_MIRROR=none: released programs are not fetched")

@@ -48,7 +48,7 @@ var (
 	// ErrAlive says that the Mac is joined and was heard from lately.
 	ErrAlive = errors.New("is already joined and alive; a new join token would let another machine take its place")
 	// ErrNoAccount says that nobody made the Mac's account.
-	ErrNoAccount = errors.New("the operator has not created its account; check that the operator is running.")
+	ErrNoAccount = errors.New("the operator has not created its account; check that the operator is running")
 )
 
 // Options say for which Mac, and how it reaches the API server.

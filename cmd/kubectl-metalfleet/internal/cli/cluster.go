@@ -120,7 +120,7 @@ func (a *app) mac(ctx context.Context, c client.Reader, name string) (*v1alpha1.
 	var mac v1alpha1.MacNode
 	err := c.Get(ctx, client.ObjectKey{Name: name}, &mac)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("Mac %q does not exist; `kubectl metalfleet nodes` lists all Macs", name)
+		return nil, fmt.Errorf("there is no Mac %q; `kubectl metalfleet nodes` lists all Macs", name)
 	}
 	if err != nil {
 		return nil, a.apiError("read Mac "+name, err)

@@ -143,7 +143,7 @@ func TestCordonAndUncordon(t *testing.T) {
 	}
 	for _, command := range []string{"cordon", "uncordon", "drain"} {
 		_, errs := p.wants(ExitFailed, command, "ghost")
-		contains(t, command, errs, `Mac "ghost" does not exist`)
+		contains(t, command, errs, `there is no Mac "ghost"`)
 	}
 	_, errs := p.wants(ExitUsage, "drain", "mac-1", "--timeout", "-1s")
 	contains(t, "drain", errs, "--timeout is -1s")

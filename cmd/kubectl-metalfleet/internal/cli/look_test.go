@@ -174,7 +174,7 @@ func TestWhatCannotBeMeant(t *testing.T) {
 		{ExitUsage, "top a b", "at most one MAC"},
 		{ExitFailed, "why ghost", `no ModelDeployment in namespace "default" has the name "ghost"`},
 		{ExitFailed, "why a/ghost", "ModelDeployment a/ghost does not exist"},
-		{ExitFailed, "top ghost", `Mac "ghost" does not exist`},
+		{ExitFailed, "top ghost", `there is no Mac "ghost"`},
 		{ExitFailed, "nodes --context nowhere", "set --kubeconfig or --context"},
 		{ExitFailed, "nodes --server https://127.0.0.1:1", "the API server is unreachable"},
 	} {

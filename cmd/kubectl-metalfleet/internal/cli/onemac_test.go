@@ -51,7 +51,7 @@ func TestMacStatusShowsModelsMemoryAndHardware(t *testing.T) {
 		t.Error(out)
 	}
 	_, errs := p.wants(ExitFailed, "status", "mac-nowhere")
-	contains(t, "status", errs, `Mac "mac-nowhere" does not exist`)
+	contains(t, "status", errs, `there is no Mac "mac-nowhere"`)
 }
 
 // Against a real API server, which by itself refuses what the plugin refuses.

@@ -136,7 +136,7 @@ func TestChatThroughTheAPIServer(t *testing.T) {
 func TestTheWayThatIsNotThere(t *testing.T) {
 	p := newPerson(t)
 	_, errs := p.wants(ExitFailed, "--system-namespace", "nowhere", "chat", "m", "hi")
-	contains(t, "chat", errs, "Service metalfleet-gateway does not exist", "--system-namespace", "--url")
+	contains(t, "chat", errs, "there is no Service metalfleet-gateway", "--system-namespace", "--url")
 	_, errs = p.wants(ExitFailed, "chat", "m", "hi", "--url", "http://127.0.0.1:1")
 	contains(t, "chat", errs, "send the request to the gateway")
 	_, errs = p.wants(ExitFailed, "chat", "m", "hi", "--url", "127.0.0.1:1")

@@ -130,7 +130,7 @@ func findPod(ctx context.Context, c client.Reader, namespace string) (*corev1.Po
 	var service corev1.Service
 	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: Service}, &service)
 	if apierrors.IsNotFound(err) {
-		return nil, 0, fmt.Errorf("Service %s does not exist in namespace %q: "+
+		return nil, 0, fmt.Errorf("there is no Service %s in namespace %q: "+
 			"set --system-namespace to the namespace of metalfleet, or --url to the URL of the gateway", Service, namespace)
 	}
 	if err != nil {
