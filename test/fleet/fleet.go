@@ -10,7 +10,7 @@
 // It refuses to build anything: programs come from bin/ and, through package
 // testenv, from bin/kube; a missing one is an error that names the make target.
 //
-// The quickstart, the whole-system test, the failover test and bench-ready use
+// The quickstart, the whole-system test, the failover test and the benchmarks use
 // it. Start reading at Start; agents.go joins a Mac as an administrator would.
 package fleet
 
