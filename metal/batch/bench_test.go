@@ -3,7 +3,7 @@ package batch
 import "testing"
 
 // BenchmarkStep is a whole turn of the scheduler with 64 answers under way and
-// as many requests waiting: what make bench-sched measures.
+// as many requests waiting: what "bench serving" measures, too.
 func BenchmarkStep(b *testing.B) {
 	const rows = 64
 	s, err := New(Limits{ContextTokens: 1 << 20, CacheTokens: rows << 20, BlockTokens: 256, Sequences: rows, Queue: rows})

@@ -368,7 +368,7 @@ func TestShortPromptsDoNotSayHowQuickLongOnesAre(t *testing.T) {
 // TestALongPromptThatLooksBackIsPacedToItsEnd on a small machine, again and again: a
 // token costs the more the more it looks back at, the first steps with a prompt take
 // longer as it is read in beside them, short prompts are quick, and now and then others
-// keep the machine busy. The bounds are those of bench-stall, the stream alone as long as
+// keep the machine busy. The bounds are those of the scenario stall of bench serving, the stream alone as long as
 // there.
 func TestALongPromptThatLooksBackIsPacedToItsEnd(t *testing.T) {
 	for noise, most := range map[float64]float64{0: 1.75, 0.03: 1.8, 0.1: 1.85} {
@@ -412,7 +412,7 @@ func (m *lookingBack) step(l Load, ms float64) float64 {
 	return ms
 }
 
-// round is one of bench-stall: a stream alone, a prompt alone, and such a prompt
+// round is one of the scenario stall: a stream alone, a prompt alone, and such a prompt
 // beside a stream. It says how much longer the slowest step in a hundred and the
 // prompt take.
 func (m *lookingBack) round() (worst, slower float64) {

@@ -29,7 +29,7 @@ type backend struct {
 	touched int64
 	// process is what the process takes by itself: a Go runtime with gRPC and
 	// what its collector leaves takes 4 MB when idle and up to 3 more when asked,
-	// libmlx on a processor 4 more (make bench-footprint, on vocabularies of 512).
+	// libmlx on a processor 4 more (bench footprint, on vocabularies of 512).
 	// What Metal takes on a Mac is not measured yet: its share is a guess on the
 	// safe side. tokenBytes is what each token of the vocabulary takes.
 	process, tokenBytes int64
@@ -58,8 +58,8 @@ func table() []backend {
 
 // widening is for a processor, on which MLX has no fused kernels: norms, ropes
 // and attention compute in float32 (mlx/fast.cpp, the fallbacks). SmolLM2 in
-// bfloat16 took 8 MB more than its activations' own width (make
-// bench-footprint).
+// bfloat16 took 8 MB more than its activations' own width
+// (bench footprint).
 func widening(k Kernels) Kernels {
 	k.WidenedBytes = 4
 	return k

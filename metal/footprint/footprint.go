@@ -6,7 +6,7 @@
 // stand in one table. It refuses unknown dimensions: what cannot be computed
 // cannot be admitted, and is never zero bytes. Every figure it returns is an
 // estimate and is labelled so wherever it is shown. It measures nothing and
-// imports the standard library and api/model alone; `make bench-footprint`
+// imports the standard library and api/model alone; `bench footprint` (test/bench)
 // holds it against what the kernel says.
 //
 // Start reading at Estimate, then PrefillPeak in prefill.go, the table in

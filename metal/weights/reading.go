@@ -13,7 +13,7 @@ const (
 	// emitters place rows at once.
 	emitters = 2
 	// piecesAhead is how many pieces there are at once: those that are placed,
-	// and so many more that the disk is kept busy meanwhile (make bench-load).
+	// and so many more that the disk is kept busy meanwhile (bench engine, load).
 	piecesAhead = emitters + 5
 	// chunksAhead is the same of what lies beside pieces.
 	chunksAhead = emitters + 1

@@ -82,17 +82,11 @@ const (
 	streams, leastOfStreams  = 8, 1.7
 )
 
-func runDecode(ctx context.Context, e *scenario.Env, r *report.Report) (err error) {
+func runDecode(ctx context.Context, e *scenario.Env, r *report.Report) error {
 	gguf, folder, err := models.SmolLM2(ctx, e.Engine, e.Cache)
 	if err != nil {
 		return err
 	}
-	var stops []func() error
-	defer func() {
-		for _, stop := range stops {
-			err = errors.Join(err, stop())
-		}
-	}()
 	var groups []scenario.Group
 	var figures []scenario.Figure
 	for _, p := range pairs {
@@ -107,13 +101,13 @@ func runDecode(ctx context.Context, e *scenario.Env, r *report.Report) (err erro
 		if err != nil {
 			return err
 		}
-		stops = append(stops, peer.Stop)
+		e.Cleanup(peer.Stop)
 		r.Versions = append(r.Versions, peer.Versions...)
 		ours, err := load(ctx, program, p.backend, model)
 		if err != nil {
 			return err
 		}
-		stops = append(stops, ours.Stop)
+		e.Cleanup(ours.Stop)
 		for _, a := range p.asks {
 			groups = append(groups, p.group(a, ours, peer))
 			figures = append(figures, p.figures(a)...)
@@ -123,7 +117,7 @@ func runDecode(ctx context.Context, e *scenario.Env, r *report.Report) (err erro
 			if err != nil {
 				return err
 			}
-			stops = append(stops, coarse.Stop)
+			e.Cleanup(coarse.Stop)
 			groups = append(groups, refGroups(ours, coarse, peer)...)
 			figures = append(figures, refFigures...)
 		}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -60,7 +59,7 @@ func (a gpuAsk) name(side string) string { return fmt.Sprintf("%s %d x %d", side
 // decodes reports whether the decoding is a figure; otherwise the prefill is.
 func (a gpuAsk) decodes() bool { return a.tokens == gpuTokens }
 
-func runGPU(ctx context.Context, e *scenario.Env, r *report.Report, shape string) (err error) {
+func runGPU(ctx context.Context, e *scenario.Env, r *report.Report, shape string) error {
 	folder, err := models.Shape(e.Cache, shape)
 	if err != nil {
 		return err
@@ -69,12 +68,12 @@ func runGPU(ctx context.Context, e *scenario.Env, r *report.Report, shape string
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, ours.Stop()) }()
+	e.Cleanup(ours.Stop)
 	peer, err := peers.Start(ctx, peers.MLXLM, e.Python, folder)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, peer.Stop()) }()
+	e.Cleanup(peer.Stop)
 	r.Versions = append(r.Versions, peer.Versions...)
 	var groups []scenario.Group
 	for _, a := range gpuAsks {
@@ -84,11 +83,8 @@ func runGPU(ctx context.Context, e *scenario.Env, r *report.Report, shape string
 		}})
 	}
 	samples, err := scenario.Rounds{Count: e.Rounds, Warm: 1, Budget: gpuBudget, Fewest: gpuFewest, Log: e.Log}.Run(ctx, groups...)
-	if err != nil {
-		return err
-	}
 	samples.Fill(r, gpuFigures(shape)...)
-	return nil
+	return err
 }
 
 func gpuFigures(shape string) []scenario.Figure {

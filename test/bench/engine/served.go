@@ -30,7 +30,7 @@ prompt of %d tokens, decode is between the first and the last token of an answer
 SwapPss of the process while that answer is written.`, longPrompt, storyTokens),
 }
 
-func runServed(ctx context.Context, e *scenario.Env, r *report.Report) (err error) {
+func runServed(ctx context.Context, e *scenario.Env, r *report.Report) error {
 	gguf, err := models.Fetch(ctx, "smollm2")
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func runServed(ctx context.Context, e *scenario.Env, r *report.Report) (err erro
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, engine.Stop()) }()
+	e.Cleanup(engine.Stop)
 	target := traffic.Engine{Client: engine.Client}
 	words, err := traffic.Words(ctx, target)
 	if err != nil {
@@ -55,24 +55,22 @@ func runServed(ctx context.Context, e *scenario.Env, r *report.Report) (err erro
 		return err
 	}
 	samples.Set("start/ready", traffic.Milliseconds(engine.Ready))
-	fillServed(samples, r)
+	samples.Fill(r, servedFigures(report.Median(samples.Runs("story/weights")), report.Median(samples.Runs("story/kv")))...)
 	return nil
 }
 
-func fillServed(samples scenario.Samples, r *report.Report) {
-	footprint := report.Bound{}
-	weights, kv := samples.Runs("story/weights"), samples.Runs("story/kv")
-	if len(weights) > 0 && len(kv) > 0 {
-		footprint = report.Under((mostPerWeights*report.Median(weights) + report.Median(kv)) / 1e6).Of(fmt.Sprintf("%g x weights + KV", mostPerWeights))
+// servedFigures of a model with weights that holds KV.
+func servedFigures(weights, kv float64) []scenario.Figure {
+	most := report.Under((mostPerWeights*weights + kv) / 1e6).Of(fmt.Sprintf("%g x weights + KV", mostPerWeights))
+	return []scenario.Figure{
+		{Name: "decode", Unit: "tokens/s", Of: "story/decode", Bound: report.AtLeast(leastDecode)},
+		{Name: fmt.Sprintf("prefill of %d", longPrompt), Unit: "tokens/s", Of: "prefill/rate", Bound: report.AtLeast(leastPrefill)},
+		{Name: "footprint while a stream runs", Unit: "MB", Of: "story/footprint", Scale: 1e-6, Bound: most},
+		{Name: "weights as loaded", Unit: "MB", Of: "story/weights", Scale: 1e-6},
+		{Name: "KV of the stream", Unit: "MB", Of: "story/kv", Scale: 1e-6},
+		{Name: "first token of a short prompt", Unit: "ms", Of: "story/first"},
+		{Name: "start to ready", Unit: "ms", Of: "start/ready"},
 	}
-	samples.Fill(r,
-		scenario.Figure{Name: "decode", Unit: "tokens/s", Of: "story/decode", Bound: report.AtLeast(leastDecode)},
-		scenario.Figure{Name: fmt.Sprintf("prefill of %d", longPrompt), Unit: "tokens/s", Of: "prefill/rate", Bound: report.AtLeast(leastPrefill)},
-		scenario.Figure{Name: "footprint while a stream runs", Unit: "MB", Of: "story/footprint", Scale: 1e-6, Bound: footprint},
-		scenario.Figure{Name: "weights as loaded", Unit: "MB", Of: "story/weights", Scale: 1e-6},
-		scenario.Figure{Name: "KV of the stream", Unit: "MB", Of: "story/kv", Scale: 1e-6},
-		scenario.Figure{Name: "first token of a short prompt", Unit: "ms", Of: "story/first"},
-		scenario.Figure{Name: "start to ready", Unit: "ms", Of: "start/ready"})
 }
 
 // story times a stream from its first to its last token, and reads the footprint

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -69,11 +68,10 @@ var figures = []scenario.Figure{
 }
 
 func run(ctx context.Context, e *scenario.Env, r *report.Report, n int, window time.Duration) error {
-	models, err := os.MkdirTemp("", "mf-models-")
+	models, err := e.Scratch()
 	if err != nil {
-		return fmt.Errorf("models: %w", err)
+		return err
 	}
-	defer os.RemoveAll(models)
 	o := system.Options{Root: ".", ModelRoot: models, Say: func(s string) { fmt.Fprintln(e.Log, s) }}
 	return system.With(ctx, o, e.Logs, func(ctx context.Context, f *system.Fleet) error {
 		macs, err := startMacs(ctx, f, n)

@@ -34,7 +34,7 @@ func (w *world) newGateway(ctx context.Context, upstream *net.TCPAddr) (*target,
 	if err != nil {
 		return nil, err
 	}
-	w.stops = append(w.stops, env.Stop)
+	w.Cleanup(env.Stop)
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/waiting"
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/bench/scenario"
 	"metalfleet.dev/metalfleet/test/bench/served"
 	"metalfleet.dev/metalfleet/test/bench/traffic"
 )
@@ -29,38 +29,36 @@ import (
 // fleet is engines, each with an agent's port and a Mac's certificate in front
 // of it, and the table by which a gateway knows them.
 type fleet struct {
+	*scenario.Env
 	engines  []*served.Engine
-	stops    []func() error
 	table    *route.Table
 	identity *identity.Identity
 }
 
-// newFleet starts the engines at once. The caller stops the fleet, also after an
-// error.
-func newFleet(ctx context.Context, program, model string) (*fleet, error) {
-	f := &fleet{engines: make([]*served.Engine, replicas), table: route.NewTable()}
-	dir, err := os.MkdirTemp("", "mf-")
+// newFleet starts the engines at once.
+func newFleet(ctx context.Context, e *scenario.Env, model string) (*fleet, error) {
+	f := &fleet{Env: e, engines: make([]*served.Engine, replicas), table: route.NewTable()}
+	dir, err := e.Scratch()
 	if err != nil {
-		return f, fmt.Errorf("scratch folder: %w", err)
+		return nil, err
 	}
-	f.stops = append(f.stops, func() error { return os.RemoveAll(dir) })
 	var macs []string
 	for i := range replicas {
 		macs = append(macs, macOf(i))
 	}
 	certificates, err := newCertificates(filepath.Join(dir, "pki"), macs...)
 	if err != nil {
-		return f, err
+		return nil, err
 	}
 	data, err := certificates.identity()
 	if err != nil {
-		return f, err
+		return nil, err
 	}
 	if f.identity, err = identity.Parse(data); err != nil {
-		return f, err
+		return nil, err
 	}
-	if err := f.startEngines(ctx, program, model); err != nil {
-		return f, err
+	if err := f.startEngines(ctx, model); err != nil {
+		return nil, err
 	}
 	f.table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "default", Name: "bench"}, UID: "d", Names: "bench"})
 	for i := range f.engines {
@@ -73,16 +71,21 @@ func newFleet(ctx context.Context, program, model string) (*fleet, error) {
 }
 
 // startEngines starts them with one thread each.
-func (f *fleet) startEngines(ctx context.Context, program, model string) error {
+func (f *fleet) startEngines(ctx context.Context, model string) error {
 	errs := make([]error, len(f.engines))
 	var wg sync.WaitGroup
 	for i := range f.engines {
 		wg.Go(func() {
-			f.engines[i], errs[i] = served.Start(ctx, served.Options{Program: program, Backend: "ref", Model: model, ContextTokens: contextTokens,
+			f.engines[i], errs[i] = served.Start(ctx, served.Options{Program: f.Engine, Backend: "ref", Model: model, ContextTokens: contextTokens,
 				Sequences: sequences, CacheTokens: cacheTokens, PrefixCache: true, Env: []string{"GOMAXPROCS=1"}})
 		})
 	}
 	wg.Wait()
+	for _, e := range f.engines {
+		if e != nil {
+			f.Cleanup(e.Stop)
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -98,27 +101,13 @@ func (f *fleet) serve(i int, c *certificates) error {
 	}
 	uid := fmt.Sprint("replica-", i)
 	handler := serve.NewHandler(serve.Config{Engines: engineOf{f.engines[i].Client, uid}, Mac: macOf(i), Log: logr.Discard()})
-	f.stops = append(f.stops, serveMac(l, handler, config))
+	f.Cleanup(serveMac(l, handler, config))
 	f.table.SetMac(route.Mac{Name: macOf(i), Address: l.Addr().String(), Open: true})
 	f.table.SetReplica(route.Replica{UID: uid, Epoch: 1, Deployment: route.Key{Namespace: "default", Name: "bench"}, DeploymentUID: "d", Mac: macOf(i), Ready: true, Sequences: sequences})
 	return nil
 }
 
 func (f *fleet) target(i int) traffic.Target { return traffic.Engine{Client: f.engines[i].Client} }
-
-// stop ends ports and engines.
-func (f *fleet) stop() error {
-	var errs []error
-	for _, stop := range f.stops {
-		errs = append(errs, stop())
-	}
-	for _, e := range f.engines {
-		if e != nil {
-			errs = append(errs, e.Stop())
-		}
-	}
-	return errors.Join(errs...)
-}
 
 func macOf(n int) string { return fmt.Sprintf("mac-%d", n) }
 

@@ -16,58 +16,19 @@ import (
 	"metalfleet.dev/metalfleet/test/bench/traffic"
 )
 
-// proxied are the samples of a proxy in three rounds.
-func proxied(name string, p50, requests, event, stream float64) boundtest.Values {
-	three := func(v float64) []float64 { return []float64{v, v, v} }
-	v := boundtest.Values{name + "/p50": three(p50), name + "/event": three(event), name + "/stream": three(stream)}
-	for _, n := range connections {
-		v[name+seen(n)], v[name+core(n)] = three(requests/4), three(requests)
-	}
-	return v
-}
-
-func together(all ...boundtest.Values) boundtest.Values {
-	out := boundtest.Values{nameAgent + "/p50": {0.1, 0.1, 0.1}}
-	for _, v := range all {
-		for key, runs := range v {
-			out[key] = runs
-		}
-	}
-	return out
-}
-
-func TestBoundsNextToNginx(t *testing.T) {
-	good := together(proxied(nameOurs, 0.35, 11000, 19, 63), proxied(nameNginx, 0.2, 30000, 10, 50))
-	figures := boundtest.Figures(proxyFigures(nil)...)
-	boundtest.Check(t, good, figures, map[string]boundtest.Values{
-		"added to a request, gateway - nginx":                         {"gateway/p50": {0.35, 0.41, 0.41}},
-		"requests by the clock on 256 connections, gateway / nginx":   {"gateway" + seen(256): {11000, 2500, 2500}},
-		"processor time of an event, gateway / nginx":                 {"gateway/event": {19, 21, 21}},
-		"memory of a waiting stream, gateway":                         {"gateway/stream": {63, 65, 65}},
-		"nginx: requests of a core, 32 connections: not measured":     {"nginx" + core(32): nil},
-		"requests by the clock on 32 connections, gateway / nginx: n": {"nginx" + seen(32): nil},
+func TestBoundsNextToOtherProxies(t *testing.T) {
+	figures := proxyFigures([]*target{{name: "known", pid: 7}, {name: "unknown"}})
+	boundtest.Check(t, figures, nil, map[string]boundtest.Values{
+		"added to a request, gateway - nginx":                       {"gateway/p50": {1.21}},
+		"requests by the clock on 256 connections, gateway / nginx": {"gateway" + seen(256): {0.34}},
+		"processor time of an event, gateway / nginx":               {"gateway/event": {2.1}},
+		"memory of a waiting stream, gateway":                       {"gateway/stream": {65}},
+		"nginx: requests of a core, 32 connections: not measured":   {"nginx" + core(32): nil},
+		"gateway / known":   {"known" + seen(32): {1.1}},
+		"gateway / unknown": {"unknown" + seen(256): {1.1}},
 	})
-	if got := boundtest.Verdict(good, boundtest.Values{"gateway/p50": {0.35, 3, 0.35}}, figures); got != "" {
-		t.Errorf("one slow round: %s", got)
-	}
-}
-
-func TestAnotherProxyMayNotBeAhead(t *testing.T) {
-	ours := together(proxied(nameOurs, 0.2, 30000, 10, 50), proxied(nameNginx, 0.2, 30000, 10, 50))
-	known, unknown := &target{name: "known", pid: 7}, &target{name: "unknown"}
-	good := together(ours, proxied("known", 1, 29000, 9, 9), proxied("unknown", 1, 29000, 9, 9))
-	boundtest.Check(t, good, boundtest.Figures(proxyFigures([]*target{known, unknown})...), map[string]boundtest.Values{
-		"gateway / known": {"known" + seen(32): {31000}}, "gateway / unknown": {"unknown" + seen(256): {31000}},
-	})
-	names := map[string]bool{}
-	for _, f := range proxyFigures([]*target{known, unknown}) {
-		names[f.Name] = true
-	}
-	for name, want := range map[string]bool{"unknown: added to a request": true, "unknown: requests by the clock, 32 connections": true,
-		"unknown: requests of a core, 32 connections": false, "unknown: memory of a waiting stream": false, "known: memory of a waiting stream": true} {
-		if names[name] != want {
-			t.Errorf("a figure %q: %v, want %v", name, names[name], want)
-		}
+	if got := boundtest.Verdict(figures, boundtest.Values{"unknown/stream": nil, "unknown" + core(32): nil}); got != "" {
+		t.Errorf("figures of an unknown process are wanted: %s", got)
 	}
 }
 
@@ -85,8 +46,8 @@ func TestPeersAreParsed(t *testing.T) {
 		"c localhost:3 POST /openai/v1/chat/completions "}, flat); d != "" {
 		t.Error(d)
 	}
-	for _, bad := range []string{"a", "a=", "a=127.0.0.1:1", "a=https://h:1", "a=http://h", "a=http://h:1/v1", "a=http://h:1/x/v1/", "a=http://h:1/?q", "=http://h:1", "nginx=http://h:1",
-		"gateway=http://h:1", "agent=http://h:1", "a=http://h:1=x", "a=http://h:1=0", "a=http://h:1,a=http://h:2"} {
+	for _, bad := range []string{"a", "a=", "a=127.0.0.1:1", "a=https://h:1", "a=http://h", "a=http://h:1/v1", "a=http://h:1/x/v1/", "=http://h:1", "nginx=http://h:1",
+		"gateway=http://h:1", "agent=http://h:1", "a=http://h:1=x", "a=http://h:1=1=2", "a=http://h:1,a=http://h:2"} {
 		if _, err := parsePeers(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
@@ -96,9 +57,9 @@ func TestPeersAreParsed(t *testing.T) {
 // scripted is the scripted agent over TLS, without a proxy.
 func scripted(t *testing.T) *world {
 	t.Helper()
-	w := &world{proxyOptions: proxyOptions{short: 20 * time.Millisecond, events: 100 * time.Millisecond, idle: 3, streams: 3}, agent: &agent{short: shortAnswer()}}
+	w := &world{proxyOptions: proxyOptions{short: 20 * time.Millisecond, events: 100 * time.Millisecond, idle: 3, streams: 3}, Env: &scenario.Env{}, agent: &agent{short: shortAnswer()}}
 	t.Cleanup(func() {
-		if err := w.stop(); err != nil {
+		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -167,10 +128,11 @@ func TestAnUnexpectedAnswerIsNotMeasured(t *testing.T) {
 	}
 }
 
-func TestBoundsOfTheFirstToken(t *testing.T) {
-	boundtest.Check(t, boundtest.Values{"gateway/p50": {2, 9, 2}, "agent/p50": {1, 1, 1}}, boundtest.Figures(firstTokenFigures...), map[string]boundtest.Values{
-		"added to the first token, p50: median":       {"gateway/p50": {2.1, 2.1, 1}},
-		"added to the first token, p50: not measured": {"agent/p50": nil},
+func TestBoundsOfTheFirstTokenAndOfRouting(t *testing.T) {
+	boundtest.Check(t, firstTokenFigures, boundtest.Values{"gateway/p50": {2}}, map[string]boundtest.Values{"added to the first token": {"gateway/p50": {2.1}}})
+	boundtest.Check(t, routingFigures(), boundtest.Values{"prefix affinity/hits": {1.2}}, map[string]boundtest.Values{
+		"hit rate, ours / least load":          {"least load/hits": {1.1}},
+		"first token, p99, ours / round robin": {"round robin/p99": {0.9}},
 	})
 }
 
@@ -211,16 +173,4 @@ func TestNoTwoRunsSendTheSameText(t *testing.T) {
 	if messages(2, turn{group: 1, conversation: 2})[0] == a[0] || messages(1, turn{group: 1, conversation: 3})[1] == a[1] {
 		t.Error("another run or conversation has the same text")
 	}
-}
-
-func TestBoundsOfRouting(t *testing.T) {
-	good := boundtest.Values{}
-	for _, p := range policies {
-		good[p.name+"/hits"], good[p.name+"/p50"], good[p.name+"/p99"] = []float64{0.4}, []float64{1}, []float64{15}
-	}
-	good["prefix affinity/hits"] = []float64{0.48}
-	boundtest.Check(t, good, boundtest.Figures(routingFigures()...), map[string]boundtest.Values{
-		"hit rate, ours / least load":          {"least load/hits": {0.41}},
-		"first token, p99, ours / round robin": {"round robin/p99": {14}},
-	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"time"
 
@@ -53,7 +52,7 @@ const (
 // connections at which short answers are asked for.
 var connections = []int{32, 256}
 
-func runProxy(ctx context.Context, e *scenario.Env, r *report.Report, o proxyOptions) (err error) {
+func runProxy(ctx context.Context, e *scenario.Env, r *report.Report, o proxyOptions) error {
 	peers, err := parsePeers(o.peers)
 	if err != nil {
 		return err
@@ -65,18 +64,11 @@ func runProxy(ctx context.Context, e *scenario.Env, r *report.Report, o proxyOpt
 	if len(cores) < 2 {
 		return fmt.Errorf("this process may run on cores %v; the proxy needs one and its clients another", cores)
 	}
-	unpin, err := proc.Pin(cores[1:]...)
-	if err != nil {
+	if err := proc.Pin(cores[1:]); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, unpin()) }()
-	dir, err := os.MkdirTemp("", "mf-")
-	if err != nil {
-		return fmt.Errorf("scratch folder: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	w, err := newWorld(ctx, dir, strconv.Itoa(cores[0]), o)
-	defer func() { err = errors.Join(err, w.stop()) }()
+	e.Cleanup(func() error { return proc.Pin(cores) })
+	w, err := newWorld(ctx, e, strconv.Itoa(cores[0]), o)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func routingFigures() []scenario.Figure {
 	return out
 }
 
-func runRouting(ctx context.Context, e *scenario.Env, r *report.Report, requests int) (err error) {
+func runRouting(ctx context.Context, e *scenario.Env, r *report.Report, requests int) error {
 	if requests < 1 {
 		return fmt.Errorf("-requests is %d, want at least 1", requests)
 	}
@@ -81,8 +81,7 @@ func runRouting(ctx context.Context, e *scenario.Env, r *report.Report, requests
 	if err != nil {
 		return err
 	}
-	f, err := newFleet(ctx, e.Engine, model)
-	defer func() { err = errors.Join(err, f.stop()) }()
+	f, err := newFleet(ctx, e, model)
 	if err != nil {
 		return err
 	}

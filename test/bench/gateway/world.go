@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +17,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/test/bench/peers"
+	"metalfleet.dev/metalfleet/test/bench/scenario"
 	"metalfleet.dev/metalfleet/test/process"
 )
 
@@ -28,25 +27,28 @@ const macName = "bench"
 // world is everything that the proxies are measured with, and the proxies.
 type world struct {
 	proxyOptions
+	*scenario.Env
 	dir, core    string
 	agent        *agent
 	certificates *certificates
 	nginxVersion string
 
 	direct, nginx, ours *target
-	stops               []func() error
 }
 
 // newWorld starts everything but the proxies, each of which is started for its
-// round. The caller stops the world, also after an error.
-func newWorld(ctx context.Context, dir, core string, o proxyOptions) (w *world, err error) {
-	w = &world{proxyOptions: o, dir: dir, core: core, agent: &agent{short: shortAnswer()}}
-	if w.certificates, err = newCertificates(filepath.Join(dir, "pki"), macName); err != nil {
-		return w, err
+// round.
+func newWorld(ctx context.Context, e *scenario.Env, core string, o proxyOptions) (w *world, err error) {
+	w = &world{proxyOptions: o, Env: e, core: core, agent: &agent{short: shortAnswer()}}
+	if w.dir, err = e.Scratch(); err != nil {
+		return nil, err
+	}
+	if w.certificates, err = newCertificates(filepath.Join(w.dir, "pki"), macName); err != nil {
+		return nil, err
 	}
 	upstream, err := w.listen("127.0.0.1:0", true)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	if o.peers != "" {
 		if _, err := w.listen(o.upstream, false); err != nil {
@@ -54,10 +56,10 @@ func newWorld(ctx context.Context, dir, core string, o proxyOptions) (w *world, 
 		}
 	}
 	if w.direct, err = w.straight(upstream); err != nil {
-		return w, err
+		return nil, err
 	}
 	if w.nginx, err = w.newNginx(ctx, upstream); err != nil {
-		return w, err
+		return nil, err
 	}
 	w.ours, err = w.newGateway(ctx, upstream)
 	return w, err
@@ -76,7 +78,7 @@ func (w *world) listen(address string, secure bool) (*net.TCPAddr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scripted agent: %w", err)
 	}
-	w.stops = append(w.stops, serveMac(l, w.agent, config))
+	w.Cleanup(serveMac(l, w.agent, config))
 	return l.Addr().(*net.TCPAddr), nil
 }
 
@@ -89,16 +91,6 @@ func (w *world) straight(upstream net.Addr) (*target, error) {
 	config := agentapi.ClientTLS(pair, w.certificates.roots, macName)
 	config.NextProtos = nil // HTTP/1.1
 	return &target{name: nameAgent, address: upstream.String(), tls: config}, nil
-}
-
-// stop ends everything, in reverse order.
-func (w *world) stop() error {
-	var errs []error
-	for _, stop := range slices.Backward(w.stops) {
-		errs = append(errs, stop())
-	}
-	w.stops = nil
-	return errors.Join(errs...)
 }
 
 // nginxConfig is a plain proxy that keeps its connections and does not buffer,
@@ -187,7 +179,7 @@ func (w *world) program(name, address, key string, command []string, ready func(
 		return err
 	}
 	t.end = p.Stop
-	w.stops = append(w.stops, func() error { return p.Stop(context.Background()) })
+	w.Cleanup(func() error { return p.Stop(context.Background()) })
 	return t
 }
 
@@ -221,30 +213,31 @@ func answers(url string) func(context.Context) error {
 	}
 }
 
-var peerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-
 // parsePeers parses name=url or name=url=pid, separated by commas.
 func parsePeers(list string) ([]*target, error) {
 	var out []*target
-	for entry := range strings.SplitSeq(list, ",") {
-		if entry == "" {
-			continue
+	for entry := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
+		parts := strings.Split(entry, "=")
+		names := []string{"", nameOurs, nameNginx, nameAgent}
+		for _, t := range out {
+			names = append(names, t.name)
 		}
-		name, rest, _ := strings.Cut(entry, "=")
-		address, pid, hasPID := strings.Cut(rest, "=")
-		u, err := url.Parse(address)
-		if err != nil || u.Scheme != "http" || u.Port() == "" || u.RawQuery != "" || strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1") || !peerName.MatchString(name) ||
-			slices.Contains([]string{nameOurs, nameNginx, nameAgent}, name) || slices.ContainsFunc(out, func(t *target) bool { return t.name == name }) {
-			return nil, fmt.Errorf("peer %q: want name=http://host:port or name=http://host:port=pid, each name once, with the path in front of /v1 after the port if there is one", entry)
+		if len(parts) == 2 {
+			parts = append(parts, "0")
+		}
+		if len(parts) != 3 || slices.Contains(names, parts[0]) {
+			return nil, fmt.Errorf("peer %q: want name=url or name=url=pid, each name once", entry)
+		}
+		u, err := url.Parse(parts[1])
+		if err != nil || u.Scheme != "http" || u.Port() == "" || strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1") {
+			return nil, fmt.Errorf("peer %q: want http://host:port, followed by the path in front of /v1 if there is one", entry)
+		}
+		pid, err := strconv.Atoi(parts[2])
+		if err != nil {
+			return nil, fmt.Errorf("peer %q: %q is no process id", entry, parts[2])
 		}
 		nothing := func(context.Context) error { return nil }
-		t := &target{name: name, address: u.Host, path: strings.TrimRight(u.Path, "/"), begin: nothing, end: nothing}
-		if hasPID {
-			if t.pid, err = strconv.Atoi(pid); err != nil || t.pid < 1 {
-				return nil, fmt.Errorf("peer %q: %q is no process id", entry, pid)
-			}
-		}
-		out = append(out, t)
+		out = append(out, &target{name: parts[0], address: u.Host, path: strings.TrimRight(u.Path, "/"), pid: pid, begin: nothing, end: nothing})
 	}
 	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -59,12 +60,23 @@ func Cores() ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cores: %w", err)
 	}
-	for line := range strings.Lines(string(b)) {
-		if list, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok {
-			return coreList(strings.TrimSpace(list))
-		}
+	_, list, ok := strings.Cut(string(b), "\nCpus_allowed_list:")
+	if !ok {
+		return nil, errors.New("cores: /proc/self/status has no Cpus_allowed_list")
 	}
-	return nil, errors.New("cores: /proc/self/status has no Cpus_allowed_list")
+	list, _, _ = strings.Cut(list, "\n")
+	return coreList(strings.TrimSpace(list))
+}
+
+// Pin restricts all threads of this process to some cores, and with them the
+// programs that it starts from then on.
+func Pin(cores []int) error {
+	list := strings.Trim(strings.ReplaceAll(fmt.Sprint(cores), " ", ","), "[]")
+	if out, err := exec.Command("taskset", "--all-tasks", "--cpu-list", "--pid", list, strconv.Itoa(os.Getpid())).CombinedOutput(); err != nil {
+		return fmt.Errorf("pin this process to cores %s: %w\n%s", list, err, out)
+	}
+	runtime.GOMAXPROCS(len(cores))
+	return nil
 }
 
 // Heap returns the heap of this process in bytes, after a collection.

@@ -97,8 +97,8 @@ func (b *bench) evict(ctx context.Context) (t trial, err error) {
 	return t, nil
 }
 
-// watch lowers the ceiling and observes the end of the engine in three ways: its
-// memory, its process, and the status of the Mac.
+// watch lowers the ceiling and observes the end of the engine in two ways: its
+// memory, and the status of the Mac.
 func (b *bench) watch(ctx context.Context, r fleet.Resident) (trial, error) {
 	w, err := b.Client.Watch(ctx, &v1alpha1.MacNodeList{}, client.MatchingFields{"metadata.name": mac})
 	if err != nil {
@@ -109,17 +109,7 @@ func (b *bench) watch(ctx context.Context, r fleet.Resident) (trial, error) {
 	if err != nil {
 		return trial{}, err
 	}
-	type end struct {
-		at       time.Time
-		readings []reading
-		err      error
-	}
-	ended := make(chan end, 1)
 	readings := follow(ctx, r.Engine.PID)
-	go func() { // bounded by ctx; its channel has room
-		at, err := proc.AwaitEnd(ctx, r.Engine.PID)
-		ended <- end{at, <-readings, err}
-	}()
 	ordered := time.Now()
 	if err := b.lowerCeiling(ctx, r.Engine.PID); err != nil {
 		return trial{}, err
@@ -128,8 +118,7 @@ func (b *bench) watch(ctx context.Context, r fleet.Resident) (trial, error) {
 	if err != nil {
 		return trial{}, err
 	}
-	e := <-ended
-	return compare(reclaim, at, ordered, e.at, e.readings), e.err
+	return compare(reclaim, at, ordered, <-readings), nil
 }
 
 // lowerCeiling sets a ceiling that is too low for the engine that leaves.
@@ -189,13 +178,19 @@ func awaitReclaim(ctx context.Context, w watch.Interface, known []v1alpha1.Recla
 }
 
 // compare puts what the agent reported next to what was seen here.
-func compare(r v1alpha1.Reclaim, reported, ordered, ended time.Time, readings []reading) trial {
-	t := trial{status: reported.Sub(ended), took: ended.Sub(ordered), freed: -1}
+func compare(r v1alpha1.Reclaim, reported, ordered time.Time, seen observation) trial {
+	t := trial{status: reported.Sub(seen.ended), took: seen.ended.Sub(ordered), freed: -1}
 	if r.FreedBytes != nil {
 		t.freed = *r.FreedBytes
 	}
-	t.read = lastBefore(readings, r.Time.Add(-time.Duration(r.DurationMilliseconds)*time.Millisecond))
+	t.read = lastBefore(seen.readings, r.Time.Add(-time.Duration(r.DurationMilliseconds)*time.Millisecond))
 	return t
+}
+
+// observation of a process until it has ended, to readEvery.
+type observation struct {
+	readings []reading
+	ended    time.Time
 }
 
 // reading of a process's memory, and when it was done.
@@ -204,22 +199,23 @@ type reading struct {
 	bytes int64
 }
 
-// follow reads a process until it has ended, and then returns all readings.
-func follow(ctx context.Context, pid int) <-chan []reading {
-	out := make(chan []reading, 1)
+// follow reads a process until it has ended.
+func follow(ctx context.Context, pid int) <-chan observation {
+	out := make(chan observation, 1)
 	go func() { // ends with the process or with ctx; its channel has room
-		var all []reading
+		var o observation
 		tick := time.NewTicker(readEvery)
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			bytes, err := proc.Footprint(pid)
+			o.ended = time.Now()
 			if err != nil {
-				break // the process has ended
+				break // the process has no memory any more
 			}
-			all = append(all, reading{time.Now(), bytes})
+			o.readings = append(o.readings, reading{o.ended, bytes})
 			<-tick.C
 		}
-		out <- all
+		out <- o
 	}()
 	return out
 }

@@ -4,8 +4,8 @@
 // gateway.
 //
 // It owns the models, the stream and the bounds. What it compares with, it reads
-// itself: memory from /proc, the end of a process from the kernel, the status
-// from a watch, tokens where the client receives them.
+// itself: memory and the end of a process from /proc, the status from a watch,
+// tokens where the client receives them.
 //
 // Start reading at Subject, then bench.evict.
 package reclaim
@@ -46,8 +46,8 @@ func Subject() scenario.Subject {
 			Run: func(ctx context.Context, e *scenario.Env, r *report.Report) error { return run(ctx, e, r, o) },
 			About: `Real processes on one machine. An idle OnDemand engine with random weights is evicted because its Mac's ceiling is lowered to less
 than what is in use, while SmolLM2 streams through the gateway, one short answer after another. Freed bytes are compared with the last reading
-of /proc (Pss_Anon + Pss_Shmem + SwapPss) before the agent ended the engine. The status counts from the end of the process, as the kernel
-reports it, to the watch event of the MacNode that holds the reclaim. Gaps between tokens are those that the client sees, in windows of the same
+of /proc (Pss_Anon + Pss_Shmem + SwapPss) before the agent ended the engine. The status counts from the end of the process, to 20 ms,
+to the watch event of the MacNode that holds the reclaim. Gaps between tokens are those that the client sees, in windows of the same
 length before and after the ceiling was lowered, in the same stream.`,
 		}},
 	}

@@ -53,7 +53,7 @@ func TestFreedBytesAreComparedWithTheReadingBeforeTheEviction(t *testing.T) {
 	freed := int64(100)
 	r := v1alpha1.Reclaim{FreedBytes: &freed, DurationMilliseconds: 200, Time: metav1.NewMicroTime(at(1200))}
 	readings := []reading{{at(900), 90}, {at(990), 101}, {at(1050), 60}, {at(1190), 20}}
-	got := compare(r, at(1300), at(950), at(1190), readings)
+	got := compare(r, at(1300), at(950), observation{readings, at(1190)})
 	if got.read != 101 || got.freed != 100 || got.status != 110*time.Millisecond || got.took != 240*time.Millisecond {
 		t.Errorf("%+v", got)
 	}

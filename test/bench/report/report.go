@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// Report is one measurement: New begins it, Add and Ratio fill it, Finish prints,
+// Report is one measurement: New begins it, Add fills it, Finish prints,
 // writes and judges it.
 type Report struct {
 	// Name of the files, without extension.
@@ -79,18 +79,6 @@ func (r *Report) Add(name, unit string, bound Bound, runs ...float64) {
 		l.Runs = nil // JSON cannot express NaN
 	}
 	r.Lines = append(r.Lines, l)
-}
-
-// Ratio adds ours/theirs of each round. Lists of different lengths count as not
-// measured.
-func (r *Report) Ratio(name string, bound Bound, ours, theirs []float64) {
-	var ratios []float64
-	if len(ours) == len(theirs) {
-		for i := range ours {
-			ratios = append(ratios, ours[i]/theirs[i])
-		}
-	}
-	r.Add(name, "x", bound, ratios...)
 }
 
 // Median of at least one run.

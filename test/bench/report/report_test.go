@@ -67,21 +67,6 @@ func TestAMissedBoundIsNotAFigureWithoutRuns(t *testing.T) {
 	}
 }
 
-func TestARatioIsTakenRoundByRound(t *testing.T) {
-	r := New("x", "X", "")
-	r.Ratio("paired", AtLeast(0.5), []float64{1, 30, 2}, []float64{2, 40, 8})
-	r.Ratio("a round is missing", AtLeast(0), []float64{1, 2}, []float64{1})
-	r.Ratio("a peer at zero", AtLeast(0), []float64{1}, []float64{0})
-	if got, want := r.Lines[0].Runs, []float64{0.5, 0.75, 0.25}; !cmp.Equal(got, want) || r.Lines[0].Median != 0.5 || !r.Lines[0].Passed {
-		t.Errorf("ratios %+v, want %v and the median 0.5", r.Lines[0], want)
-	}
-	for _, l := range r.Lines[1:] {
-		if l.Passed {
-			t.Errorf("%s: passed", l.Name)
-		}
-	}
-}
-
 func TestTheFilesHoldTheWholeReport(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bench")
 	r := New("x", "Two cores", "What it is.")

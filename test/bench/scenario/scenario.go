@@ -71,9 +71,34 @@ type Env struct {
 	// Log receives progress.
 	Log io.Writer
 
-	rounds  int // as given; 0 leaves it to the scenario
-	only    *regexp.Regexp
-	current string // name of the current scenario
+	rounds   int // as given; 0 leaves it to the scenario
+	only     *regexp.Regexp
+	current  string // name of the current scenario
+	cleanups []func() error
+}
+
+// Cleanup runs f when the scenario has ended, the last one first.
+func (e *Env) Cleanup(f func() error) { e.cleanups = append(e.cleanups, f) }
+
+// Close runs what Cleanup was given.
+func (e *Env) Close() error {
+	var errs []error
+	for _, f := range slices.Backward(e.cleanups) {
+		errs = append(errs, f())
+	}
+	e.cleanups = nil
+	return errors.Join(errs...)
+}
+
+// Scratch creates a folder that is removed when the scenario has ended. Its path
+// is short enough for sockets.
+func (e *Env) Scratch() (string, error) {
+	dir, err := os.MkdirTemp("", "mf-")
+	if err != nil {
+		return "", fmt.Errorf("scratch folder: %w", err)
+	}
+	e.Cleanup(func() error { return os.RemoveAll(dir) })
+	return dir, nil
 }
 
 // Flags declares the options and returns the Env that they fill.
@@ -159,7 +184,7 @@ func (e *Env) one(ctx context.Context, subject string, s Scenario, gpu report.Ve
 	if e.GPU {
 		r.Peer(gpu.Name, gpu.Version)
 	}
-	err := s.Run(ctx, e, r)
+	err := errors.Join(s.Run(ctx, e, r), e.Close())
 	if err != nil && ctx.Err() != nil {
 		err = errors.Join(err, context.Cause(ctx))
 	}

@@ -2,7 +2,6 @@ package serving
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"metalfleet.dev/metalfleet/test/bench/models"
@@ -71,16 +70,17 @@ func batchGPU(shape *string) runner {
 	}
 }
 
-func (l load) run(ctx context.Context, e *scenario.Env, r *report.Report, folder string) (err error) {
+func (l load) run(ctx context.Context, e *scenario.Env, r *report.Report, folder string) error {
 	b := contest{load: l}
 	for _, s := range []server{ours(e.MLXEngine, "mlx", folder, l.context, l.most()), peer(e, folder, l.most())} {
 		target, stop, err := s.start(ctx)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, stop()) }()
+		e.Cleanup(stop)
 		b.targets = append(b.targets, named{s.name, target})
 	}
+	var err error
 	if b.words, err = traffic.Words(ctx, b.targets[0]); err != nil {
 		return err
 	}

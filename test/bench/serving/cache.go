@@ -103,7 +103,7 @@ func cacheGPU(shape *string) runner {
 		if err != nil {
 			return err
 		}
-		fillCacheGPU(samples, r)
+		samples.Fill(r, cacheGPUFigures(k.tokenBytes)...)
 		return nil
 	}
 }
@@ -124,20 +124,16 @@ func cacheFigures(backend string) []scenario.Figure {
 	}
 }
 
-// fillCacheGPU bounds the copy of known tokens instead of shares of computing
+// cacheGPUFigures bound the copy of known tokens instead of shares of computing
 // them, which takes a GPU little time.
-func fillCacheGPU(samples scenario.Samples, r *report.Report) {
+func cacheGPUFigures(tokenBytes float64) []scenario.Figure {
 	figures := cacheFigures("mlx")
 	for i := range figures {
 		figures[i].Bound = report.Bound{}
 	}
-	var bound report.Bound
-	if bytes := samples.Runs("mlx/token bytes"); len(bytes) > 0 {
-		bound = report.AtMost(1000 * report.Median(bytes) * known / copyRate)
-	}
-	samples.Fill(r, append(figures,
+	return append(figures,
 		scenario.Figure{Name: "mlx, a step of decoding", Unit: "ms", Of: "mlx/step"},
-		scenario.Figure{Name: "mlx, known, beyond two steps", Unit: "ms", Of: "mlx/beyond", Bound: bound})...)
+		scenario.Figure{Name: "mlx, known, beyond two steps", Unit: "ms", Of: "mlx/beyond", Bound: report.AtMost(1000 * tokenBytes * known / copyRate)})
 }
 
 // measure runs the rounds on two engines, of which one has a cache.

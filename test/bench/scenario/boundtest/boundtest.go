@@ -8,6 +8,7 @@
 package boundtest
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -18,40 +19,37 @@ import (
 // Values of samples by "turn/value".
 type Values map[string][]float64
 
-// Fill turns samples into figures.
-type Fill func(scenario.Samples, *report.Report)
-
-// Figures is the Fill of a table.
-func Figures(figures ...scenario.Figure) Fill {
-	return func(s scenario.Samples, r *report.Report) { s.Fill(r, figures...) }
-}
-
-// Verdict of samples of which some were changed; empty if every bound is met.
-func Verdict(good, change Values, fill Fill) string {
+// Verdict of figures whose samples are 1 except for those given; empty if every
+// bound is met.
+func Verdict(figures []scenario.Figure, given ...Values) string {
+	values := Values{}
+	for _, f := range figures {
+		values[f.Of], values[f.Over], values[f.Less] = []float64{1}, []float64{1}, []float64{1}
+	}
+	for _, v := range given {
+		maps.Copy(values, v)
+	}
 	samples := scenario.Samples{}
-	for key, runs := range good {
-		if changed, ok := change[key]; ok {
-			runs = changed
-		}
+	for key, runs := range values {
 		samples.Set(key, runs...)
 	}
 	r := report.New("x", "", "")
-	fill(samples, r)
+	samples.Fill(r, figures...)
 	if err := r.Judge(); err != nil {
 		return err.Error()
 	}
 	return ""
 }
 
-// Check wants good samples to meet every bound, and each change to give a
-// verdict that contains its name.
-func Check(t *testing.T, good Values, fill Fill, changes map[string]Values) {
+// Check wants good samples to meet every bound, and each change of them to give
+// a verdict that contains its name.
+func Check(t *testing.T, figures []scenario.Figure, good Values, changes map[string]Values) {
 	t.Helper()
-	if got := Verdict(good, nil, fill); got != "" {
+	if got := Verdict(figures, good); got != "" {
 		t.Errorf("good samples: %s", got)
 	}
 	for want, change := range changes {
-		if got := Verdict(good, change, fill); !strings.Contains(got, want) {
+		if got := Verdict(figures, good, change); !strings.Contains(got, want) {
 			t.Errorf("verdict %q, want %q in it", got, want)
 		}
 	}

@@ -1,39 +1,13 @@
 package proc
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"strconv"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// AwaitEnd returns when the kernel reported the end of a process, which need not
-// be a child of this one.
-func AwaitEnd(ctx context.Context, pid int) (time.Time, error) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("watch process %d: %w", pid, err)
-	}
-	defer unix.Close(fd)
-	const interval = 100 // ms between two looks at ctx
-	for ctx.Err() == nil {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, interval)
-		at := time.Now()
-		switch {
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return at, fmt.Errorf("watch process %d: %w", pid, err)
-		case n > 0:
-			return at, nil
-		}
-	}
-	return time.Time{}, context.Cause(ctx)
-}
 
 // mostCached is the share of files that may stay in the page cache: reading them
 // still counts as reading from the disk.
@@ -96,44 +70,4 @@ func resident(f *os.File) (cached, size int64, err error) {
 		cached += int64(p&1) * page
 	}
 	return min(cached, size), size, nil
-}
-
-// Pin restricts the threads of this process to some cores, and with them the
-// programs that it starts from then on. undo lifts the restriction.
-func Pin(cores ...int) (undo func() error, err error) {
-	var before, set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return nil, fmt.Errorf("cores of this process: %w", err)
-	}
-	for _, c := range cores {
-		set.Set(c)
-	}
-	threads := runtime.GOMAXPROCS(len(cores))
-	undo = func() error {
-		runtime.GOMAXPROCS(threads)
-		return pinThreads(&before)
-	}
-	if err := pinThreads(&set); err != nil {
-		return nil, errors.Join(err, undo())
-	}
-	return undo, nil
-}
-
-func pinThreads(set *unix.CPUSet) error {
-	for range 2 { // a thread may start another one before it is pinned itself
-		tasks, err := os.ReadDir("/proc/self/task")
-		if err != nil {
-			return fmt.Errorf("threads of this process: %w", err)
-		}
-		for _, t := range tasks {
-			id, err := strconv.Atoi(t.Name())
-			if err == nil {
-				err = unix.SchedSetaffinity(id, set)
-			}
-			if err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("pin thread %s: %w", t.Name(), err)
-			}
-		}
-	}
-	return nil
 }
