@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -68,10 +69,14 @@ func Enter(t *testing.T) bool {
 	if end, limited := t.Deadline(); limited {
 		args = append(args, "-test.timeout="+(time.Until(end)-5*time.Second).String())
 	}
-	own := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(arg string) bool { return strings.HasPrefix(arg, "-test.") })
+	flag.Visit(func(f *flag.Flag) { // those of the test itself
+		if !strings.HasPrefix(f.Name, "test.") {
+			args = append(args, "-"+f.Name+"="+f.Value.String())
+		}
+	})
 	lines := &indented{out: os.Stdout, parallel: make(chan struct{})}
 	ended := make(chan error, 1)
-	go func() { ended <- Rerun(t.Context(), append(args, own...), lines) }()
+	go func() { ended <- Rerun(t.Context(), args, lines) }()
 	for parallel := lines.parallel; ; {
 		select {
 		case <-parallel:
