@@ -48,10 +48,17 @@ func main() {
 	out := json.NewEncoder(os.Stdout)
 	for in.Scan() {
 		if err := out.Encode(play(client, in.Bytes())); err != nil {
-			fmt.Fprintln(os.Stderr, "openaigo:", err)
-			os.Exit(1)
+			fail(err)
 		}
 	}
+	if err := in.Err(); err != nil {
+		fail(fmt.Errorf("read a call: %w", err))
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "openaigo:", err)
+	os.Exit(1)
 }
 
 // play does one call.

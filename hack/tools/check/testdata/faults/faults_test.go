@@ -1,0 +1,8 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestLog(t *testing.T) { t.Log(fmt.Sprintf("%s", 1)) }
