@@ -274,6 +274,9 @@ func (a *app) lines(ctx context.Context) <-chan string {
 				return
 			}
 		}
+		if err := scanner.Err(); err != nil {
+			fmt.Fprintln(a.Err, "error: read the prompt from standard input:", err)
+		}
 	}()
 	return out
 }
