@@ -83,6 +83,23 @@ func TestTooLargeDiffersFromNoRoomNow(t *testing.T) {
 	}
 }
 
+func TestLoadThatFitsExactlyIsAdmitted(t *testing.T) {
+	empty := mac(106, 0)
+	if err := ledgerFor(empty).Admit(Want{Key: Key{"new", 1}, Bytes: empty.Limits.Capacity}, empty); err != nil {
+		t.Errorf("the whole capacity: %v", err)
+	}
+	shared := mac(106, 0, with(engine("pinned", 60, 9), always))
+	if short := noRoom(t, ledgerFor(shared).Admit(Want{Key: Key{"new", 1}, Bytes: shared.Limits.Capacity}, shared)); short.Final {
+		t.Errorf("a model as large as the capacity never fits: %v", short)
+	}
+	full := mac(64, 40)
+	room := footprint.SoftMark(24*gib, footprint.Balanced)
+	if err := ledgerFor(full).Admit(Want{Key: Key{"new", 1}, Bytes: room}, full); err != nil {
+		t.Errorf("all of the free memory: %v", err)
+	}
+	noRoom(t, ledgerFor(full).Admit(Want{Key: Key{"new", 1}, Bytes: room + 1}, full))
+}
+
 func TestRefusalLeavesTheLedgerUnchanged(t *testing.T) {
 	r := mac(64, 60)
 	l := ledgerFor(r)
@@ -95,6 +112,7 @@ func TestRefusalLeavesTheLedgerUnchanged(t *testing.T) {
 }
 
 func TestIdleEnginesAreEvictedToAdmit(t *testing.T) {
+	capacity := float64(mac(64, 0).Limits.Capacity) / float64(gib) // 52.2 of a ceiling of 58
 	for name, tc := range map[string]struct {
 		engines []EngineReading
 		want    []Key
@@ -105,8 +123,10 @@ func TestIdleEnginesAreEvictedToAdmit(t *testing.T) {
 		"none where all of them are not enough":   {[]EngineReading{engine("a", 5, 9), with(engine("b", 40, 1), busy)}, nil, false},
 		"none of a higher priority":               {[]EngineReading{with(engine("a", 45, 9), func(e *EngineReading) { e.Priority = 1 })}, nil, false},
 		"none where one is ending that covers it": {[]EngineReading{engine("a", 20, 9), with(engine("b", 25, 1), stopping)}, nil, true},
+		"the one that covers it exactly":          {[]EngineReading{with(engine("a", capacity-30, 9), always), engine("b", 20, 9)}, []Key{{"b", 1}}, false},
+		"none where one that ends is exactly it":  {[]EngineReading{with(engine("a", capacity-30, 9), always), with(engine("b", 20, 9), stopping)}, nil, true},
 	} {
-		r := mac(64, 0, tc.engines...) // ceiling 58, capacity 52.2
+		r := mac(64, 0, tc.engines...)
 		short := noRoom(t, ledgerFor(r).Admit(want(30), r))
 		if !cmp.Equal(short.Victims, tc.want) || short.Pending != tc.pending || short.Final {
 			t.Errorf("%s: victims %v, pending %v", name, short.Victims, short.Pending)
@@ -184,6 +204,18 @@ func TestIdleEnginesAreEvictedForALoad(t *testing.T) {
 	r.Engines[0].Stopping = true
 	if short = noRoom(t, ledgerFor(r).Admit(want(20), r)); !short.Pending || short.Victims != nil {
 		t.Errorf("%+v", short)
+	}
+}
+
+func TestOnlyOtherLoadsCountAsGrowth(t *testing.T) {
+	reserved := func(e *EngineReading) { e.Reserved = 20 * gib }
+	serving := mac(64, 39, with(engine("serving", 1, 9), reserved)) // 24 left
+	if err := ledgerFor(serving).Admit(want(20), serving); err != nil {
+		t.Errorf("the unused reservation of an engine that serves: %v", err)
+	}
+	started := mac(64, 39, with(with(engine("new", 1, 0), reserved), loading))
+	if err := ledgerFor(started).Admit(want(20), started); err != nil {
+		t.Errorf("what the load itself will still take: %v", err)
 	}
 }
 
@@ -272,6 +304,10 @@ func TestCeilingNamesTheBindingTerm(t *testing.T) {
 		}
 	}
 	r := mac(64, 0, engine("a", 10, 1))
+	r.Host.Free, r.Host.Inactive, r.Host.Active = gib, 20*gib, gib
+	if c := CeilingOf(r); !c.DynamicKnown || c.Term != footprint.Dynamic {
+		t.Errorf("more inactive than active pages: %+v", c)
+	}
 	r.Host.Free, r.Host.Inactive, r.Host.Active = gib, 0, 0
 	if c := CeilingOf(r); c.DynamicKnown || c.Term != footprint.Static {
 		t.Errorf("a system that tells no pages: %+v", c)

@@ -86,6 +86,8 @@ func TestLevelsRiseAndFallWithHysteresis(t *testing.T) {
 		"over the fixed ceiling for two polls":           {{101, h}, {101, e}},
 		"over the fixed ceiling for one":                 {{101, h}, {99, h}, {101, h}},
 		"2 GiB over it at once":                          {{102.1, e}},
+		"at the fixed ceiling for two polls":             {{100, h}, {100, h}},
+		"exactly 2 GiB over it":                          {{102, h}},
 		"an emergency ends well below the ceiling":       {{103, e}, {99, e}, {97, h}},
 		"straight down":                                  {{103, e}, {10, n}},
 	} {
@@ -137,6 +139,18 @@ func TestEvictionAimsBelowTheSoftMark(t *testing.T) {
 	// 4 GiB are over 87.5, 1.5 over the mark: the engine of 2 is not enough.
 	d := newPolls().see(0, pinned(79.5), engine("small", 2, 9), engine("a", 5, 5), engine("b", 5, 1))
 	wantShort(t, "", d, v1alpha1.PressureSoft, "evict a")
+}
+
+// Below an emergency, memory that an engine returns anyway is no gain.
+func TestVictimIsMeasuredWithoutItsPool(t *testing.T) {
+	pooled := func(held, pool float64) EngineReading {
+		return with(engine("pooled", held, 9), func(e *EngineReading) {
+			e.Pooled = int64(pool * float64(gib))
+			e.Active, e.Accounted = e.Footprint-e.Pooled, e.Footprint-e.Pooled
+		})
+	}
+	wantShort(t, "4.5 GiB are over", newPolls().see(0, pinned(82), pooled(10, 8), engine("a", 8, 1)), v1alpha1.PressureSoft, "trim pooled, evict a")
+	wantShort(t, "in an emergency", newPolls().see(0, pinned(80), pooled(20, 17), engine("a", 3, 1)), v1alpha1.PressureEmergency, "evict pooled")
 }
 
 func TestUnrelievableSoftPressureDoesNotPauseForever(t *testing.T) {
@@ -205,7 +219,7 @@ func TestFallingDynamicCeilingAbortsNoRequest(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	wantShort(t, "after it", p.see(10, over, load), v1alpha1.PressureNormal, "")
-	p.see(-104, over, load)
+	wantShort(t, "another dip", p.see(-104, over, load), v1alpha1.PressureHard, "")
 	wantShort(t, "where it lasts the load goes", p.see(-104, over, load), v1alpha1.PressureHard, "cancel load")
 	for range 20 {
 		wantShort(t, "never the requests", p.see(-104, over), v1alpha1.PressureHard, "")
@@ -224,12 +238,19 @@ func TestPooledMemoryIsReclaimedFirst(t *testing.T) {
 	}
 	p := newPolls()
 	wantShort(t, "without pressure nobody is asked", p.see(0, pooled(60, 20), engine("a", 20, 1)), v1alpha1.PressureNormal, "")
+	for range 2 * trimPolls {
+		p.see(0, pooled(60, 20), engine("a", 20, 1))
+	}
 	wantShort(t, "over the mark with the pool alone", p.see(0, pooled(76, 20), engine("a", 20, 1)), v1alpha1.PressureNormal, "trim pinned")
 	for i := range 4 {
 		wantShort(t, fmt.Sprint("the request is ", i+1, " polls old"), p.see(0, pooled(76, 20), engine("a", 10, 1), engine("b", 10, 2)), v1alpha1.PressureNormal, "")
 	}
 	wantShort(t, "five polls: what is held counts, and it is asked again", p.see(0, pooled(76, 20), engine("a", 10, 1), engine("b", 10, 2)),
 		v1alpha1.PressureHard, "trim pinned, evict b")
+	for name, cannot := range map[string]func(*EngineReading){"loads": loading, "stops": stopping} {
+		unable := with(pooled(91, 20), func(e *EngineReading) { e.Requests, e.Holds = 0, 0; cannot(e) })
+		wantShort(t, "one that "+name+" cannot return its pool", newPolls().see(0, unable), v1alpha1.PressureSoft, "")
+	}
 	wantShort(t, "asking again does not begin anew", p.see(0, pooled(76, 20), engine("a", 10, 1), with(engine("b", 10, 2), stopping)), v1alpha1.PressureHard, "")
 }
 
@@ -353,6 +374,13 @@ func TestEngineOverItsOwnLimitIsHandledAlone(t *testing.T) {
 	wantShort(t, "it helped", see(p, leak(9, 0, 0)), v1alpha1.PressureNormal, "")
 	wantShort(t, "and is forgotten", see(p, leak(13, 0, 1)), v1alpha1.PressureNormal, "")
 	p = newPolls()
+	wantShort(t, "over it by its pool, and not the first", p.see(0, pinned(10), leak(12, 3, 1)), v1alpha1.PressureNormal, "trim leak")
+	p = newPolls()
+	see(p, leak(13, 0, 1))
+	see(p, leak(13, 0, 1))
+	unknown := with(leak(13, 0, 0), func(e *EngineReading) { e.BusyKnown = false })
+	wantShort(t, "its requests may not have ended", see(p, unknown), v1alpha1.PressureNormal, "")
+	p = newPolls()
 	see(p, with(leak(13, 0, 0), loading))
 	wantShort(t, "a load over it is cancelled", see(p, with(leak(13, 0, 0), loading)), v1alpha1.PressureNormal, "cancel leak")
 }
@@ -464,6 +492,9 @@ func TestHeadroomForAPromptComesFromIdleEngines(t *testing.T) {
 	if d.Actions[0].Reason != v1alpha1.ReclaimHeadroom || d.PausePrefill {
 		t.Errorf("%+v", d)
 	}
+	pooled := with(engine("pooled", 20, 0), func(e *EngineReading) { always(e); busy(e); e.Pooled = 3 * gib })
+	wantShort(t, "pools are returned for it", newPolls().see(0, asks(20), pooled), v1alpha1.PressureNormal, "trim pooled")
+	wantShort(t, "hard pressure comes first", newPolls().see(0, asks(60), pinned(20), engine("a", 16, 9), engine("b", 3, 1)), v1alpha1.PressureHard, "evict a")
 	wantShort(t, "less than is left", newPolls().see(0, asks(14), idle), v1alpha1.PressureNormal, "")
 	wantShort(t, "one that is ending will do", newPolls().see(0, asks(20), engine("other", 5, 9), with(engine("ending", 15, 1), stopping)), v1alpha1.PressureNormal, "")
 	wantShort(t, "not from who is held", newPolls().see(0, asks(20), with(idle, busy)), v1alpha1.PressureNormal, "")

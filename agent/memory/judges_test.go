@@ -155,6 +155,21 @@ func TestDivergingGauges(t *testing.T) {
 	}
 }
 
+func TestEveryDivergingEngineIsReported(t *testing.T) {
+	diverging := func(uid string) EngineReading {
+		return with(engine(uid, 20, 1), func(e *EngineReading) { e.Active, e.Accounted = 10*gib, 10*gib })
+	}
+	engines := []EngineReading{diverging("a"), engine("healthy", 20, 1), diverging("b")}
+	d := &Divergence{}
+	var f Finding
+	for _, at := range []time.Duration{0, 10 * time.Second} {
+		f = d.Observe(Reading{Now: start().Add(at), Engines: engines}, Residue{})
+	}
+	if f.Bytes != 20*gib || !strings.Contains(f.Message, "replica a") || !strings.Contains(f.Message, "replica b") || strings.Contains(f.Message, "healthy") {
+		t.Errorf("%+v", f)
+	}
+}
+
 func TestResidueOfAnEmptyPool(t *testing.T) {
 	observe := func(left Residue, engines ...EngineReading) (f Finding) {
 		d := &Divergence{}
