@@ -128,5 +128,5 @@ mutation: ## change one operator at a time and report the tests that do not noti
 	@bash hack/mutation.sh $(PKG) $(ARGS)
 
 .PHONY: bench
-bench: ## measure: SUBJECT=engine, serving, gateway, placement, reclaim, footprint or fleet; ARGS="-rounds 3"
+bench: ## measure: SUBJECT=engine, serving, gateway, placement, reclaim, footprint, fleet or grammar; ARGS="-rounds 3"
 	@bash test/bench/run.sh $(SUBJECT) $(ARGS)

@@ -8,6 +8,10 @@ subject=${1:-engine}
 [ $# -eq 0 ] || shift
 work=${WORK:-.cache/gpu/work}
 bundle=$PWD/bin/gpu
+command -v nvidia-smi >/dev/null 2>&1 || {
+  echo "bench: no NVIDIA GPU here; run test/bench/gpu/bundle.sh, copy this tree with bin/gpu to a host that has one, and run this there" >&2
+  exit 1
+}
 [ -f "$bundle/programs.tar.xz" ] || bash test/bench/gpu/bundle.sh
 tar -C "$bundle" -xJf "$bundle/programs.tar.xz"
 

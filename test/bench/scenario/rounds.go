@@ -75,8 +75,8 @@ func (n Rounds) Run(ctx context.Context, groups ...Group) (Samples, error) {
 				return samples, fmt.Errorf("%s, round %d: %w", g.Name, round+1, err)
 			}
 		}
-		if n.Log != nil {
-			fmt.Fprintf(n.Log, "round %d of %d done\n", round+1, n.Count)
+		if n.Log != nil && round >= 0 {
+			fmt.Fprintf(n.Log, "%s: round %d of %d done\n", groups[0].Name, round+1, n.Count)
 		}
 	}
 	return samples, nil

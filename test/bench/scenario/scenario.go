@@ -207,7 +207,7 @@ func (e *Env) one(ctx context.Context, subject string, s Scenario, gpu report.Ve
 func device(ctx context.Context) (report.Version, error) {
 	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").Output()
 	if err != nil {
-		return report.Version{}, fmt.Errorf("no NVIDIA GPU here (nvidia-smi: %w): run test/bench/gpu/bundle.sh, copy this tree with bin/gpu to a host that has one, and run test/bench/gpu/run.sh there", err)
+		return report.Version{}, fmt.Errorf("ask nvidia-smi for the GPU (see test/bench/gpu/run.sh): %w", err)
 	}
 	name, driver, _ := strings.Cut(strings.TrimSpace(string(out)), ",")
 	return report.Version{Name: name, Version: "driver " + strings.TrimSpace(driver)}, nil

@@ -138,7 +138,7 @@ func TestScenariosAreSelectedJudgedAndReported(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
-		if _, _, err := runWith(t, "-gpu"); err == nil || !strings.Contains(err.Error(), "test/bench/gpu/bundle.sh") {
+		if _, _, err := runWith(t, "-gpu"); err == nil || !strings.Contains(err.Error(), "test/bench/gpu/run.sh") {
 			t.Errorf("without a GPU: %v", err)
 		}
 	}
