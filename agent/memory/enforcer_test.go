@@ -181,6 +181,13 @@ func TestUnrelievableSoftPressureDoesNotPauseForever(t *testing.T) {
 // All idle engines, then requests of engines over their limit, then loads.
 func TestHardPressureEscalates(t *testing.T) {
 	over := func(e *EngineReading) { e.Limit = e.Gauge() - gib }
+	farOver := func(e *EngineReading) { e.Limit = e.Gauge() - 9*gib }
+	requests := func(uid string, gibs float64, n int64, limit func(*EngineReading)) EngineReading {
+		return with(engine(uid, gibs, 0), func(e *EngineReading) { always(e); limit(e); e.Requests = n })
+	}
+	loads := func(uid string, gibs float64, priority int32) EngineReading {
+		return with(engine(uid, gibs, 0), func(e *EngineReading) { loading(e); e.Priority = priority })
+	}
 	load := with(engine("load", 5, 0), loading)
 	for name, tc := range map[string]struct {
 		engines []EngineReading
@@ -197,9 +204,27 @@ func TestHardPressureEscalates(t *testing.T) {
 		"the least important load":                    {[]EngineReading{pinned(86), with(load, func(e *EngineReading) { e.Priority = 1 }), with(engine("other", 5, 0), loading)}, "cancel other"},
 		"no load below the hard mark, idle ones gone": {[]EngineReading{pinned(85), load, engine("a", 6, 1)}, "evict a"},
 		"nobody who keeps its limit":                  {[]EngineReading{pinned(96)}, ""},
+		"an idle engine that is the first":            {[]EngineReading{engine("a", 10, 1), pinned(86)}, "evict a"},
+		"no idle engine where one that ends suffices": {[]EngineReading{pinned(80), with(engine("a", 10, 1), stopping), engine("b", 6, 1)}, ""},
+		"the busiest of two, which is the first":      {[]EngineReading{requests("a", 46, 7, over), requests("b", 50, 1, over)}, "abort a"},
+		"the busiest of two, which is the last":       {[]EngineReading{requests("a", 50, 1, over), requests("b", 46, 7, over)}, "abort b"},
+		"as busy, further over its limit":             {[]EngineReading{requests("a", 50, 1, over), requests("b", 46, 1, farOver), requests("c", 0.1, 1, over)}, "abort b"},
+		"as busy, further over its limit, the first":  {[]EngineReading{requests("a", 46, 1, farOver), requests("b", 50, 1, over)}, "abort a"},
+		"not one within its limit that is the first":  {[]EngineReading{pinned(46), requests("b", 50, 1, over)}, "abort b"},
+		"the least important load, which is larger":   {[]EngineReading{pinned(86), loads("a", 6, 0), loads("b", 4, 1)}, "cancel a"},
+		"the least important load, which is smaller":  {[]EngineReading{pinned(86), loads("a", 6, 1), loads("b", 4, 0)}, "cancel b"},
+		"the larger load, which is the first":         {[]EngineReading{pinned(86), loads("a", 6, 0), loads("b", 4, 0)}, "cancel a"},
+		"the larger load, which is the last":          {[]EngineReading{pinned(86), loads("a", 4, 0), loads("b", 6, 0)}, "cancel b"},
 	} {
 		wantShort(t, name, newPolls().see(0, tc.engines...), v1alpha1.PressureHard, tc.want)
 	}
+}
+
+func TestHardPressureAbortsAnEngineOnce(t *testing.T) {
+	over := with(pinned(96), func(e *EngineReading) { e.Limit = 95 * gib })
+	p := newPolls()
+	wantShort(t, "at once", p.see(0, over), v1alpha1.PressureHard, "abort pinned")
+	wantShort(t, "while its requests end", p.see(0, over), v1alpha1.PressureHard, "")
 }
 
 func TestCancelledLoadHasAReason(t *testing.T) {
@@ -292,6 +317,17 @@ func TestEmergencyWithinLimitsTakesTheLowestPriority(t *testing.T) {
 	c := with(engine("c", 25, 0), func(e *EngineReading) { busy(e); e.Priority = 3 })
 	p := newPolls()
 	wantShort(t, "OnDemand before Always, low before high", p.see(0, a, b, c), v1alpha1.PressureEmergency, "abort b")
+	small := with(engine("small", 10, 0), func(e *EngineReading) { busy(e); e.Priority = -1 })
+	for name, engines := range map[string][]EngineReading{"first": {small, a, b, c}, "last": {a, b, c, small}} {
+		wantShort(t, "the lowest, although it is small and the "+name, newPolls().see(0, engines...), v1alpha1.PressureEmergency, "abort small")
+	}
+	same := with(engine("same", 40, 0), busy)
+	for name, engines := range map[string][]EngineReading{"first": {same, a, b}, "last": {a, b, same}} {
+		wantShort(t, "the larger of equals, the "+name, newPolls().see(0, engines...), v1alpha1.PressureEmergency, "abort same")
+	}
+	load := with(engine("load", 14, 0), loading)
+	wantShort(t, "a load", newPolls().see(0, pinned(90), load), v1alpha1.PressureEmergency, "cancel load")
+	wantShort(t, "not one that is ending", newPolls().see(0, with(engine("ending", 1, 0), stopping), pinned(103)), v1alpha1.PressureEmergency, "abort pinned")
 	done := func(e *EngineReading) { e.Requests = 0 }
 	wantShort(t, "then it ends", p.see(0, a, with(b, done), c), v1alpha1.PressureEmergency, "unload b")
 }
@@ -375,6 +411,10 @@ func TestEngineOverItsOwnLimitIsHandledAlone(t *testing.T) {
 	wantShort(t, "and is forgotten", see(p, leak(13, 0, 1)), v1alpha1.PressureNormal, "")
 	p = newPolls()
 	wantShort(t, "over it by its pool, and not the first", p.see(0, pinned(10), leak(12, 3, 1)), v1alpha1.PressureNormal, "trim leak")
+	p = newPolls()
+	ending := with(engine("ending", 5, 0), stopping)
+	p.see(0, ending, pinned(10), leak(13, 0, 1))
+	wantShort(t, "its requests, and not the first", p.see(0, ending, pinned(10), leak(13, 0, 1)), v1alpha1.PressureNormal, "abort leak")
 	p = newPolls()
 	see(p, leak(13, 0, 1))
 	see(p, leak(13, 0, 1))
@@ -495,6 +535,10 @@ func TestHeadroomForAPromptComesFromIdleEngines(t *testing.T) {
 	pooled := with(engine("pooled", 20, 0), func(e *EngineReading) { always(e); busy(e); e.Pooled = 3 * gib })
 	wantShort(t, "pools are returned for it", newPolls().see(0, asks(20), pooled), v1alpha1.PressureNormal, "trim pooled")
 	wantShort(t, "hard pressure comes first", newPolls().see(0, asks(60), pinned(20), engine("a", 16, 9), engine("b", 3, 1)), v1alpha1.PressureHard, "evict a")
+	another := with(asks(20), func(e *EngineReading) { e.Key.UID = "another"; e.Footprint, e.Active, e.Accounted = gib, gib, gib })
+	wantShort(t, "one engine is enough for two prompts", newPolls().see(0, asks(20), another, idle, engine("b", 5, 1)), v1alpha1.PressureNormal, "evict idle")
+	wantShort(t, "not the first that asks", newPolls().see(0, engine("b", 5, 1), asks(20), idle), v1alpha1.PressureNormal, "evict idle")
+	wantShort(t, "not for who is ending", newPolls().see(0, with(asks(20), stopping), idle), v1alpha1.PressureNormal, "")
 	wantShort(t, "less than is left", newPolls().see(0, asks(14), idle), v1alpha1.PressureNormal, "")
 	wantShort(t, "one that is ending will do", newPolls().see(0, asks(20), engine("other", 5, 9), with(engine("ending", 15, 1), stopping)), v1alpha1.PressureNormal, "")
 	wantShort(t, "not from who is held", newPolls().see(0, asks(20), with(idle, busy)), v1alpha1.PressureNormal, "")

@@ -40,6 +40,8 @@ func TestVictimSelection(t *testing.T) {
 		"the longest unused where any would do":                         {[]EngineReading{engine("new", 10, 1), engine("old", 10, 9)}, 5 * gib, "old"},
 		"one that alone covers the deficit, before an older small one":  {[]EngineReading{engine("small", 2, 90), engine("large", 20, 1)}, 5 * gib, "large"},
 		"the longest unused of those that cover it":                     {[]EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, 5 * gib, "b"},
+		"one that covers it exactly, the first":                         {[]EngineReading{engine("exact", 5, 9), engine("large", 20, 1)}, 5 * gib, "exact"},
+		"one that covers it exactly, the last":                          {[]EngineReading{engine("large", 20, 1), engine("exact", 5, 9)}, 5 * gib, "exact"},
 		"the largest where none covers it":                              {[]EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, 50 * gib, "a"},
 		"the longest unused of equally large ones that do not cover it": {[]EngineReading{engine("new", 2, 1), engine("old", 2, 9)}, 50 * gib, "old"},
 		"the first where nothing tells them apart":                      {[]EngineReading{engine("a", 2, 1), engine("b", 2, 1)}, gib, "a"},
@@ -109,6 +111,9 @@ func TestVictimsCoverTheDeficit(t *testing.T) {
 	keys, sum := victims(engines, 9*gib, anyPriority, EngineReading.Gauge)
 	if want := []Key{{"b", 1}, {"a", 1}}; !cmp.Equal(keys, want) || sum != 10*gib {
 		t.Errorf("got %v with %d, want %v: the largest first, then one that covers the rest", keys, sum, want)
+	}
+	if keys, sum := victims(engines, 10*gib, anyPriority, EngineReading.Gauge); len(keys) != 2 || sum != 10*gib {
+		t.Errorf("got %v with %d, want those that cover it exactly", keys, sum)
 	}
 	if keys, sum := victims(engines, 99*gib, anyPriority, EngineReading.Gauge); len(keys) != 3 || sum != 12*gib {
 		t.Errorf("got %v with %d, want all three", keys, sum)

@@ -124,12 +124,17 @@ func TestWhatCanNeverRunIsRefused(t *testing.T) {
 	}
 	for name, l := range map[string]Limits{
 		"cache below context": {ContextTokens: 10, CacheTokens: 9, BlockTokens: 1, Sequences: 1},
+		"no context":          {CacheTokens: 1, BlockTokens: 1, Sequences: 1},
+		"no block size":       {ContextTokens: 1, CacheTokens: 1, Sequences: 1},
 		"no sequences":        {ContextTokens: 1, CacheTokens: 1, BlockTokens: 1},
+		"negative queue":      {ContextTokens: 1, CacheTokens: 1, BlockTokens: 1, Sequences: 1, Queue: -1},
+		"negative boundary":   {ContextTokens: 1, CacheTokens: 1, BlockTokens: 1, Sequences: 1, Boundary: -1},
 	} {
 		if _, err := New(l); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
+	scheduler(t, Limits{ContextTokens: 1, CacheTokens: 1, BlockTokens: 1, Sequences: 1})
 }
 
 func submit(t *testing.T, s *Scheduler, all ...Request) {
@@ -179,6 +184,19 @@ func TestTheLastBlocksAreLeftToWhoMayGrowIntoThem(t *testing.T) {
 	s.Remove(1)
 	if got := s.Admit(); !slices.Equal(got, []ID{3}) {
 		t.Errorf("%v was admitted, want 3", got)
+	}
+}
+
+func TestLastBlockIsGivenAwayWhenNoRunningRequestNeedsIt(t *testing.T) {
+	for name, tc := range map[string]struct{ prompt, cache int }{
+		"half of its last block is free":   {prompt: 15, cache: 30},
+		"it has all blocks of its context": {prompt: 30, cache: 40},
+	} {
+		s := scheduler(t, Limits{ContextTokens: 30, CacheTokens: tc.cache, BlockTokens: 10, Sequences: 2, Queue: 5})
+		submit(t, s, Request{ID: 1, Prompt: tc.prompt}, Request{ID: 2, Prompt: 5})
+		if got := s.Admit(); !slices.Equal(got, []ID{1, 2}) {
+			t.Errorf("%s: %v run, want 1 and 2", name, got)
+		}
 	}
 }
 
@@ -382,12 +400,40 @@ func TestAPromptIsProposedBeforeItIsPlannedAndMayBeHeldBack(t *testing.T) {
 	if step := s.Plan(stale); len(step.Rows) != 1 || !step.Rows[0].Decode() {
 		t.Errorf("with a piece that was computed already the step is %+v, want the answer alone", step)
 	}
+	submit(t, s, Request{ID: 3, Prompt: 9})
+	s.Admit()
+	if step := s.Plan(Row{ID: 3}); slices.ContainsFunc(step.Rows, func(r Row) bool { return r.ID == 3 }) {
+		t.Errorf("with a piece of no tokens the step is %+v", step)
+	}
+	s.Remove(3)
 	if rows := s.Prompts(0); len(rows) > 0 {
 		t.Errorf("proposed %+v of no tokens", rows)
 	}
 	s.PausePrefill(true)
 	if rows := s.Prompts(5); len(rows) > 0 {
 		t.Errorf("while paused %+v are proposed", rows)
+	}
+}
+
+func TestProgressThatDoesNotFitIsRefused(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 4, CacheTokens: 8, BlockTokens: 2, Sequences: 1, Queue: 1})
+	submit(t, s, Request{ID: 1, Prompt: 3})
+	run(t, s, plan(s, 8)) // 3 tokens of the prompt and one of the answer
+	for name, tc := range map[string]struct {
+		err  error
+		want error
+	}{
+		"a row of an unknown request": {s.Computed(Row{ID: 7, Length: 1}), ErrUnknown},
+		"a row that was computed":     {s.Computed(Row{ID: 1, Start: 0, Length: 3}), ErrUnknown},
+		"a token of an unknown one":   {s.Grow(7), ErrUnknown},
+		"a token beyond the context":  {s.Grow(1), ErrTooLong},
+	} {
+		if !errors.Is(tc.err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, tc.err, tc.want)
+		}
+	}
+	if s.Answers() != 1 || s.InKV(1) != 3 {
+		t.Errorf("%d answers, %d tokens in KV", s.Answers(), s.InKV(1))
 	}
 }
 
@@ -559,4 +605,6 @@ func TestFreeTokensAreThosePromisedThatNobodyHolds(t *testing.T) {
 	want(100 - 32)
 	s.Remove(0)
 	want(100)
+	s = scheduler(t, Limits{ContextTokens: 96, CacheTokens: 96, BlockTokens: 16, Sequences: 1})
+	want(96) // whole blocks
 }
