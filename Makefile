@@ -95,7 +95,7 @@ test-mlx: ## run the tests of everything that uses a back end on MLX as well
 .PHONY: test-system
 test-system: kube build ## run the chart's tests and the longer stories of real processes; STORY=Chaos runs one (Linux, root)
 	bash test/client.sh
-	[ -n "$(STORY)" ] || { bash hack/helm.sh && go test -tags stories -count=1 ./test/chart; }
+	[ -n "$(STORY)" ] || { bash hack/helm.sh && go test -tags stories -count=1 ./charts; }
 	go test -tags stories -count=1 -timeout 60m -v -run '^Test$(STORY)' -skip '^TestTheWholeSystem$$' ./test/system $(ARGS)
 
 .PHONY: e2e

@@ -11,7 +11,7 @@ failed=0
 CGO_ENABLED=1 go test -race -p $(($(getconf _NPROCESSORS_ONLN) + 1)) -count=1 -timeout "$timeout" ./... || failed=1
 [ "$(go env GOARCH)" != amd64 ] ||
   CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" ./metal/ref ./metal/arch ./metal/engine || failed=1
-for module in hack/tools test/prometheus; do
+for module in hack/tools charts/prometheus; do
   (cd "$module" && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" ./...) || failed=1
 done
 exit "$failed"

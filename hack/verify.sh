@@ -33,7 +33,7 @@ changed=$(git diff --name-only HEAD -- '*.pb.go' '*zz_generated*' config/crd con
 unformatted=$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do [ ! -f "$f" ] || gofmt -l "$f"; done)
 [ -z "$unformatted" ] || complain "not gofmt'ed: $unformatted"
 
-for module in . test/oracle/clients/openaigo test/prometheus hack/kube hack/tools; do
+for module in . test/oracle/clients/openaigo charts/prometheus hack/kube hack/tools; do
   (cd "$module" && go mod tidy -diff) >&2 || complain "$module/go.mod is not tidy: run go mod tidy there"
 done
 [ "$failed" -eq 0 ] && echo "verify: generated files, format and modules are as committed"

@@ -82,7 +82,7 @@ func TestDialectIsFoundInItsFixture(t *testing.T) {
 	const folder = "testdata/dialect"
 	d := list(t)
 	sources := tree(t, folder)
-	segments := append(goSegments(sources), documentSegment("doc.md", read(t, filepath.Join(folder, "doc.md"))))
+	segments := append(goSegments(sources), documentSegment("doc.md", read(t, filepath.Join(folder, "document.txt"))))
 	var got []string
 	for _, f := range append(d.findings(segments), d.identifiers(sources)...) {
 		got = append(got, fmt.Sprintf("%s %s %s", f.at, f.kind, f))

@@ -11,11 +11,9 @@ import (
 	"strings"
 )
 
-// Lengths of functions, in lines from the func to its closing brace.
-const (
-	longFunction = 60  // past it, look for the second idea
-	hardFunction = 100 // past it, do not ask for review
-)
+// longFunction is how many lines a function has at most, from the func to its
+// closing brace.
+const longFunction = 60
 
 // undocumented lists the packages without a package comment of some substance.
 func undocumented(sources []source) []string {
@@ -52,10 +50,10 @@ func badNames(sources []source) []string {
 	return out
 }
 
-// functionLengths maps "package.Function" to its lines, for functions past the
-// first limit in code that people write and ship.
-func functionLengths(sources []source) map[string]int {
-	out := map[string]int{}
+// longFunctions lists functions past the limit in code that people write and
+// ship.
+func longFunctions(sources []source) []string {
+	var out []string
 	for _, s := range sources {
 		if s.test || s.generated {
 			continue
@@ -67,10 +65,11 @@ func functionLengths(sources []source) map[string]int {
 			}
 			lines := s.set.Position(f.End()).Line - s.set.Position(f.Pos()).Line + 1
 			if lines > longFunction {
-				out[s.pkg+"."+functionName(f)] = lines
+				out = append(out, fmt.Sprintf("%s.%s: %d lines: past %d, look for the second idea", s.pkg, functionName(f), lines, longFunction))
 			}
 		}
 	}
+	sort.Strings(out)
 	return out
 }
 
@@ -93,29 +92,6 @@ func functionName(f *ast.FuncDecl) string {
 			return f.Name.Name
 		}
 	}
-}
-
-// tooLong compares the lengths with the list of those known to be long, which
-// may only shrink.
-func tooLong(lengths map[string]int, known []string) []string {
-	var out []string
-	listed := map[string]bool{}
-	for _, name := range known {
-		listed[name] = true
-		if _, ok := lengths[name]; !ok {
-			out = append(out, fmt.Sprintf("%s: no longer past %d lines: take it off the list", name, longFunction))
-		}
-	}
-	for name, lines := range lengths {
-		switch {
-		case lines > hardFunction:
-			out = append(out, fmt.Sprintf("%s: %d lines: no function has over %d", name, lines, hardFunction))
-		case !listed[name]:
-			out = append(out, fmt.Sprintf("%s: %d lines: past %d, look for the second idea", name, lines, longFunction))
-		}
-	}
-	sort.Strings(out)
-	return out
 }
 
 // silentSkips lists tests that skip without saying why.

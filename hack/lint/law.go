@@ -63,6 +63,8 @@ func law() []room {
 			why: "programs are not libraries"},
 		{path: "config", own: []string{"metal/footprint"}, libs: every,
 			why: "config holds manifests and scripts; their tests compare them with metal/footprint only"},
+		{path: "charts", kube: every, libs: every,
+			why: "charts hold templates; their tests ask Helm, an API server and Prometheus"},
 		{path: "docs",
 			why: "docs holds documents and what reads them: the standard library only"},
 	}
@@ -100,6 +102,9 @@ func reconcilers() []room {
 		})
 	}
 	rooms = append(rooms, room{
+		path: "controllers/sim", own: []string{"controllers/...", "api/..."}, kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/...", "k8s.io/utils/..."},
+		why: "controllers/sim runs what the reconcilers decide, and speaks to nobody",
+	}, room{
 		path: "controllers/agentupgrade/turn", own: []string{"controllers/agentupgrade/turn/...", "api/..."},
 		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},
 		why:  "agentupgrade/turn is pure: it reads a snapshot and speaks to nobody",

@@ -96,7 +96,7 @@ func startSuite(t *testing.T) *suite {
 }
 
 // dashboards wants the programs to expose every series that the chart's alerts
-// and dashboards select. What they make of the series is test/prometheus' to
+// and dashboards select. What they make of the series is charts/prometheus' to
 // test.
 func (s *suite) dashboards(t *testing.T) {
 	exposed := map[string][]map[string]string{} // label sets by name

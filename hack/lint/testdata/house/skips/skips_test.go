@@ -1,4 +1,4 @@
-package long
+package skips
 
 import "testing"
 

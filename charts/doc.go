@@ -1,4 +1,4 @@
-// Package chart tests the Helm chart: Helm's own linter, wrong values that the
+// Package charts tests the Helm chart: Helm's own linter, wrong values that the
 // schema must refuse, every rendered variant against a real API server, the
 // kustomization in config/ against what the chart renders, and a sentence for
 // every field of the kinds.
@@ -11,4 +11,4 @@
 // need no program.
 //
 // Start reading at TestEveryVariantIsValid.
-package chart
+package charts

@@ -16,7 +16,7 @@
 // It refuses the wall clock and every effect but its output: no API server, no
 // process. Its tests run small fleets; a large one:
 //
-//	go test -count=1 -timeout 0 -v ./test/sim -run OneFleet -macs 2000 -hours 6 -seed 1
+//	go test -count=1 -timeout 0 -v ./controllers/sim -run OneFleet -macs 2000 -hours 6 -seed 1
 //
 // Start reading at run, then world.step.
 package sim

@@ -1,6 +1,6 @@
 //go:build stories
 
-package chart
+package charts
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 )
 
 // root is the folder of the module, whose bin has the programs.
-const root = "../.."
+const root = ".."
 
 var chartDir = filepath.Join(root, "charts", "metalfleet")
 

@@ -1,4 +1,4 @@
-module metalfleet.dev/metalfleet/test/prometheus
+module metalfleet.dev/metalfleet/charts/prometheus
 
 go 1.26.0
 

@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-const chart = "../../charts/metalfleet/files"
+const chart = "../metalfleet/files"
 
 // scenario is a set of series, and when an alert fires over them.
 type scenario struct {

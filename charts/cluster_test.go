@@ -1,6 +1,6 @@
 //go:build stories
 
-package chart
+package charts
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package chart
+package charts
 
 import (
 	"os"
@@ -92,7 +92,7 @@ spec:
 }
 
 func TestEveryFieldOfTheKindsHasASentence(t *testing.T) {
-	files, err := filepath.Glob("../../config/crd/*.yaml")
+	files, err := filepath.Glob("../config/crd/*.yaml")
 	if err != nil || len(files) < 3 {
 		t.Fatalf("kinds in config/crd: %q, %v", files, err)
 	}
@@ -115,7 +115,7 @@ func TestTheChartCarriesWhatWasGenerated(t *testing.T) {
 		"rbac/role.yaml":   "rbac",
 		"rbac/agents.yaml": "rbac",
 	} {
-		files, err := filepath.Glob(filepath.Join("../../config", from))
+		files, err := filepath.Glob(filepath.Join("../config", from))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no file config/%s: %v", from, err)
 		}
@@ -124,7 +124,7 @@ func TestTheChartCarriesWhatWasGenerated(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := os.ReadFile(filepath.Join("../../charts/metalfleet/files", to, filepath.Base(f))); err != nil || string(got) != string(want) {
+			if got, err := os.ReadFile(filepath.Join("metalfleet/files", to, filepath.Base(f))); err != nil || string(got) != string(want) {
 				t.Errorf("%s differs in the chart (%v): run make generate", f, err)
 			}
 		}
