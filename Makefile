@@ -30,7 +30,7 @@ quickstart: ## run the whole system on this machine; ARGS=--once asserts each st
 	bash hack/quickstart/run.sh $(ARGS)
 
 .PHONY: test
-test: kube build ## run every test of every package with the race detector, a real API server and the whole system
+test: kube build ## run every test of every package, with a real API server and one story through the whole system
 	@bash hack/test.sh $(TEST_TIMEOUT)
 
 ##@ Build
@@ -87,6 +87,10 @@ lint: ## run go vet, staticcheck, the import law, the house rules and shellcheck
 	@bash hack/lint/run.sh
 
 ##@ Longer tests
+
+.PHONY: test-race
+test-race: kube build ## run every test of every package under the race detector (needs gcc)
+	@bash hack/test.sh -race $(TEST_TIMEOUT)
 
 .PHONY: test-mlx
 test-mlx: ## run the tests of everything that uses a back end on MLX as well

@@ -1,3 +1,5 @@
+//go:build !race
+
 package macos
 
 import (
@@ -18,7 +20,11 @@ func TestMain(m *testing.M) {
 	dir, name := os.Getenv("PLAYED_MAC"), filepath.Base(os.Args[0])
 	play, ok := commands()[name]
 	if dir == "" || !ok {
-		os.Exit(run(m))
+		code := m.Run()
+		if template.dir != "" {
+			_ = os.RemoveAll(template.dir)
+		}
+		os.Exit(code)
 	}
 	f, err := load(dir)
 	if err != nil {
@@ -48,24 +54,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
-
-// run makes the program that plays commands, and runs the tests.
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "played")
-	if err == nil {
-		playerPath, err = player(dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "build what plays a Mac's commands:", err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	defer func() { _ = os.RemoveAll(template.dir) }()
-	return m.Run()
-}
-
-// playerPath is the program that plays a Mac's commands.
-var playerPath string
 
 // call is one call of a command.
 type call struct {

@@ -95,7 +95,7 @@ grammar() {
 programs() {
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "python3 is $(python3 --version); the programs need 3.11 or later"
   for pins in "$here"/programs/pins/*.txt; do
-    environment "$cache/programs/$(basename "$pins" .txt)" "$pins" --no-deps --only-binary :all: --require-hashes
+    environment "$cache/programs/$(basename "$pins" .txt)" "$pins" --no-deps --only-binary :all:
   done
 }
 

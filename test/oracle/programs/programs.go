@@ -50,7 +50,6 @@ func versionOf(root string, p Program) (string, error) {
 	}
 	for line := range strings.Lines(string(raw)) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), p.Package+"=="); ok {
-			v, _, _ = strings.Cut(v, " ") // hashes follow
 			return v, nil
 		}
 	}
