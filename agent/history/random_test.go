@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"metalfleet.dev/metalfleet/test/race"
 	"metalfleet.dev/metalfleet/test/seed"
 )
 
@@ -30,7 +31,7 @@ func TestRandomHistories(t *testing.T) {
 	steps, from := *stepsFlag, *seedFlag
 	if steps == 0 {
 		steps = 100_000
-		if raceEnabled {
+		if race.Enabled {
 			steps = 6_000
 		}
 		if testing.Short() {

@@ -78,8 +78,11 @@ const stride = 8
 func TestEveryCaseIsRecorded(t *testing.T) {
 	all := records(t)
 	listed := map[string]bool{}
-	for _, c := range tinymodel.Cases() {
+	for i, c := range tinymodel.Cases() {
 		listed[c.Name] = true
+		if i%everyCase != 0 {
+			continue
+		}
 		path, err := c.Write(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
