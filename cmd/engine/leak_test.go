@@ -32,7 +32,9 @@ func resident(t *testing.T, pid int) (kb int64) {
 
 // generate runs one request of a process and returns how it ended.
 func (p *process) generate(ctx context.Context, tokens int64) (*wire.Finished, error) {
-	s, err := p.client.Generate(ctx, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "Hello"}, MaxTokens: tokens})
+	s, err := p.client.Generate(ctx, &wire.GenerateRequest{
+		Input: &wire.GenerateRequest_Prompt{Prompt: "Hello"}, MaxTokens: tokens, Sampling: &wire.Sampling{Temperature: new(float32)},
+	})
 	for err == nil {
 		var ev *wire.GenerateEvent
 		if ev, err = s.Recv(); err == nil && ev.GetFinished() != nil {
@@ -53,17 +55,23 @@ func TestLeakOutsideTheBackEndIsStoppedAtTheProcessLimit(t *testing.T) {
 	p := serveProcess(t, "--test-leak", fmt.Sprint(8<<20))
 	p.awaitReady(t, ctx)
 	before := resident(t, p.cmd.Process.Pid)
-	if f, err := p.generate(ctx, 20); err != nil || f.GetError() != nil {
+	f, err := p.generate(ctx, 20)
+	if err != nil || f.GetError() != nil {
 		t.Fatalf("under the limit: %v, %v", f, err)
 	}
+	// Every step but the last leaks before its token is sent.
+	steps := f.GetUsage().GetGeneratedTokens() - 1
+	if steps < 8 {
+		t.Fatalf("the answer has only %d tokens", steps+1)
+	}
 	after := resident(t, p.cmd.Process.Pid)
-	if after-before < 80<<20 {
-		t.Errorf("%d bytes came in 20 steps that leak 8 MiB each", after-before)
+	if after-before < steps*8<<20 {
+		t.Errorf("the process grew by %d bytes in %d steps that leak 8 MiB each", after-before, steps)
 	}
 	if _, err := p.client.SetLimits(ctx, &wire.Limits{MemoryBytes: before + 40<<20, Sequence: 1, FootprintBytes: after}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := p.generate(ctx, 20)
+	_, err = p.generate(ctx, 20)
 	if r := wire.RefusalOf(err); r.GetCode() != wire.Code_CODE_MEMORY || r.GetUsedBytes() < after*9/10 || r.GetLimitBytes() != before+40<<20 {
 		t.Errorf("above the limit: %v", err)
 	}

@@ -9,7 +9,7 @@
 // from its own sources. There is no Mac: only the desired number of replicas is
 // tested.
 //
-//	make build kube && bash test/keda/build.sh && go test -count=1 -v -tags stories ./test/keda
+//	make build kube && bash test/keda/build.sh && go test -count=1 -v -tags stories ./test/keda   (part of make test-system)
 //
 // Start reading at TestKEDAScalesADeployment.
 package keda
