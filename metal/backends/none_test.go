@@ -1,4 +1,4 @@
-//go:build !mlx
+//go:build !mlx && !race
 
 package backends
 

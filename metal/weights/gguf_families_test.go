@@ -1,3 +1,5 @@
+//go:build !race
+
 package weights_test
 
 import (
