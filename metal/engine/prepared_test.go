@@ -49,7 +49,7 @@ func noRoomIsHeld(t *testing.T, e *engine.Engine) {
 	}
 	block := pages.Held(engine.BlockBytes(e))
 	bytes, blocks := held()
-	for deadline := time.Now().Add(10 * time.Second); bytes != blocks*block; bytes, blocks = held() {
+	for deadline := time.Now().Add(patience); bytes != blocks*block; bytes, blocks = held() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes are held for %d blocks of %d", bytes, blocks, block)
 		}

@@ -8,13 +8,14 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/kvtest"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // prepared waits until so many bytes are held, and there is room for so many
 // blocks.
 func prepared(t *testing.T, m *kv.Memory, want int64, spares int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); m.Bytes() != want || m.Spares() != spares; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience.Of(t)); m.Bytes() != want || m.Spares() != spares; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes are held, %d of it room, want %d and %d", m.Bytes(), m.Spares(), want, spares)
 		}

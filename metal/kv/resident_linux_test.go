@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // TestWhatIsPreparedIsResident: its writer waits for no page.
@@ -14,7 +15,7 @@ func TestWhatIsPreparedIsResident(t *testing.T) {
 	defer m.Close(t.Context())
 	before := resident(t)
 	m.Prepare(size, 1)
-	for deadline := time.Now().Add(10 * time.Second); resident(t)-before < size*9/10; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience.Of(t)); resident(t)-before < size*9/10; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes more are resident, want %d", resident(t)-before, size)
 		}
