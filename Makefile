@@ -9,8 +9,8 @@ export GOFLAGS := -trimpath
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
 LDFLAGS := -X main.version=$(VERSION)
 # Go's vector instructions, an experiment for amd64, make the back end ref several times as fast, with the same bits.
-# Without them, as on a Mac, it is built as usual.
-ENGINE_EXPERIMENT = $(if $(filter amd64,$(shell go env GOARCH)),simd)
+# Without them, as on a Mac and under the race detector, it is built as usual.
+export GOEXPERIMENT := $(if $(filter amd64,$(shell go env GOARCH)),simd)
 PROGRAMS = $(notdir $(wildcard cmd/*))
 TOOL := go tool -modfile=hack/tools/go.mod
 # The build tags of tests that plain go test leaves out: long stories, the one-node cluster, and references to install.
@@ -38,8 +38,7 @@ test: kube build ## run every test of every package, with a real API server and 
 .PHONY: build
 build: ## build every program into bin/
 	@mkdir -p bin
-	$(if $(filter engine,$(PROGRAMS)),GOEXPERIMENT=$(ENGINE_EXPERIMENT) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/engine)
-	$(if $(filter-out engine,$(PROGRAMS)),go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(filter-out engine,$(PROGRAMS))))
+	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
 
 .PHONY: mlx
 mlx: ## build the engine with MLX, and the libraries it needs, into bin/mlx (needs g++; fetches the SDK from a wheel)
@@ -48,9 +47,9 @@ mlx: ## build the engine with MLX, and the libraries it needs, into bin/mlx (nee
 .PHONY: darwin
 darwin: ## build and vet every program for an Apple Silicon Mac, and link the engine with MLX (Linux; checked, not run)
 	@mkdir -p bin/darwin-arm64
-	GOOS=darwin GOARCH=arm64 go build -ldflags '$(LDFLAGS)' -o bin/darwin-arm64/ $(addprefix ./cmd/,$(PROGRAMS))
-	GOOS=darwin GOARCH=arm64 go vet ./...
-	@bash hack/darwin/run.sh '$(VERSION)'
+	GOEXPERIMENT= GOOS=darwin GOARCH=arm64 go build -ldflags '$(LDFLAGS)' -o bin/darwin-arm64/ $(addprefix ./cmd/,$(PROGRAMS))
+	GOEXPERIMENT= GOOS=darwin GOARCH=arm64 go vet ./...
+	@GOEXPERIMENT= bash hack/darwin/run.sh '$(VERSION)'
 
 .PHONY: kube
 kube: ## compile the local Kubernetes of the tests into bin/kube (make quickstart fetches its own if possible)
