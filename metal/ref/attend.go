@@ -266,6 +266,9 @@ func (a *attention) tiles(sc *scratch, visit func(q *query, from, to int, keys, 
 // accumulate adds the rows of v, each times its p, to out: four rows at a time
 // and then the rest. Which rows stand together depends on the position of the
 // query alone: tiles begin at the same positions wherever a block ends.
+//
+//go:norace
+//go:nocheckptr
 func accumulate(out, v, p []float32) {
 	n := len(out)
 	for ; len(p) >= 4; p, v = p[4:], v[4*n:] {

@@ -11,6 +11,9 @@ import "metalfleet.dev/metalfleet/metal/quant"
 func (m *matrix) inColumns() bool { return m.format.Quantized() && !m.format.BlockFloat() }
 
 // blockRow writes the float32 values of one row of small floats.
+//
+//go:norace
+//go:nocheckptr
 func (m *matrix) blockRow(row int, dst []float32) {
 	group := m.format.Group
 	bytes, groups := m.in*m.format.Bits/8, m.in/group

@@ -38,6 +38,9 @@ func (c *column) check(l layout, rows int) {
 // so a column lies in a mapping, or has room behind it (tests).
 
 // addOne serves 4-bit elements and the first token alone.
+//
+//go:norace
+//go:nocheckptr
 func (g *group) addOne(acc []float32, c *column, zero uint64) {
 	t := &g.nibbles
 	words, scales, bias, step := unsafe.Pointer(unsafe.SliceData(c.low)), unsafe.Pointer(unsafe.SliceData(c.scales)), c.bias, c.step
@@ -67,6 +70,9 @@ func (g *group) addOne(acc []float32, c *column, zero uint64) {
 }
 
 // addTwo serves 4-bit elements and both tokens.
+//
+//go:norace
+//go:nocheckptr
 func (g *group) addTwo(acc0, acc1 []float32, c *column, zero uint64) {
 	t := &g.nibbles
 	words, scales, bias, step := unsafe.Pointer(unsafe.SliceData(c.low)), unsafe.Pointer(unsafe.SliceData(c.scales)), c.bias, c.step
@@ -101,6 +107,9 @@ func (g *group) addTwo(acc0, acc1 []float32, c *column, zero uint64) {
 
 // planeSums writes start plus the sums of a plane for every row: both tokens'
 // dot products with what lies in it.
+//
+//go:norace
+//go:nocheckptr
 func (g *group) planeSums(p plane, out []uint64, words []byte, start uint64) {
 	at := unsafe.Pointer(unsafe.SliceData(words))
 	switch p.bits {
@@ -134,6 +143,9 @@ func (g *group) planeSums(p plane, out []uint64, words []byte, start uint64) {
 
 // addPlanes joins the sums of two planes, the second so many bits above the
 // first, and adds both tokens' contributions.
+//
+//go:norace
+//go:nocheckptr
 func (g *group) addPlanes(acc0, acc1 []float32, c *column, low, high []uint64, above int) {
 	scales, bias, step := unsafe.Pointer(unsafe.SliceData(c.scales)), c.bias, c.step
 	kind, factor0, factor1, sum0, sum1 := c.kind, g.first.scale, g.second.scale, g.first.sum, g.second.sum

@@ -141,6 +141,9 @@ func (g *group) fourSingle(i int) (h halfByte) {
 }
 
 // fill adds what the low and the high half of each byte contribute.
+//
+//go:norace
+//go:nocheckptr
 func (t *table) fill(low, high halfByte) {
 	l0, l1, l2, l3, l4, l5, l6, l7 := low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7]
 	for h, y := range high {

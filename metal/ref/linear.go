@@ -295,6 +295,9 @@ func (b *Backend) dense(x *array, m *matrix, out *array) {
 }
 
 // dot sums in eight lanes, then the rest in order.
+//
+//go:norace
+//go:nocheckptr
 func dot(w, x []float32) float32 {
 	x = x[:len(w)]
 	var a, b, c, d, e, f, g, h float32

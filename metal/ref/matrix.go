@@ -155,6 +155,8 @@ func (m *matrix) widen(raw []byte, dst []float32) {
 	}
 }
 
+//go:norace
+//go:nocheckptr
 func widenBrain(dst []float32, src []uint16) {
 	src = src[:len(dst)]
 	for ; len(dst) >= 4 && len(src) >= 4; dst, src = dst[4:], src[4:] {

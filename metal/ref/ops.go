@@ -283,6 +283,9 @@ func exponentials(x []float32, top float32) {
 
 // exp is e^x in float32, within 2 units in the last place: x = n ln2 + r, a
 // polynomial for e^r, and n moved into the exponent.
+//
+//go:norace
+//go:nocheckptr
 func exp(x float32) float32 {
 	switch {
 	case x != x:

@@ -26,6 +26,10 @@
 // With EightBitActivations activations of a group of 32 have 8 bits instead of
 // 23: other bits, and the same law of summation.
 //
+// The innermost loops are invisible to the race detector (go:norace), which would
+// make them some fifty times slower. Each works on rows of its caller alone; tests
+// compare the bits of any number of threads.
+//
 // Start reading at New, then linear.go for products and load.go for weights.
 package ref
 
