@@ -9,7 +9,7 @@ export GOFLAGS := -trimpath
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
 LDFLAGS := -X main.version=$(VERSION)
 # Go's vector instructions, an experiment for amd64, make the back end ref several times as fast, with the same bits.
-# Without them, as on a Mac and under the race detector, it is built as usual.
+# Without them, as on a Mac and under the race detector, it is built as usual. Programs of others are built without.
 export GOEXPERIMENT := $(if $(filter amd64,$(shell go env GOARCH)),simd)
 PROGRAMS = $(notdir $(wildcard cmd/*))
 TOOL := go tool -modfile=hack/tools/go.mod

@@ -20,6 +20,6 @@ failed=0
 go test $race -p $(($(getconf _NPROCESSORS_ONLN) + 1)) -count=1 -timeout "$timeout" ./... || failed=1
 [ -z "$race" ] || exit "$failed"
 for module in hack/tools charts/prometheus; do
-  (cd "$module" && go test -count=1 -timeout "$timeout" ./...) || failed=1
+  (cd "$module" && GOEXPERIMENT= go test -count=1 -timeout "$timeout" ./...) || failed=1
 done
 exit "$failed"
