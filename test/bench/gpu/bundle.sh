@@ -1,11 +1,10 @@
 #!/bin/bash
 # Packs what test/bench/gpu/run.sh needs into bin/gpu, so that one folder travels to a host with an NVIDIA GPU that has
-# no network: our programs, MLX's CUDA build (the machine code of one GPU generation), and the wheels of mlx-lm.
-# usage: test/bench/gpu/bundle.sh [compute capability, 90] [the host's Python, 3.12]
+# no network: our programs, and the wheels of MLX's CUDA build and of mlx-lm.
+# usage: test/bench/gpu/bundle.sh [the host's Python, 3.12]
 set -eu -o pipefail
 cd "$(dirname "$0")/../../.."
-capability=${1:-90}
-python=${2:-3.12}
+python=${1:-3.12}
 mlx=0.32.4 mlx_lm=0.32.2
 cache=$PWD/.cache/gpu
 out=$PWD/bin/gpu
@@ -25,8 +24,7 @@ check "$cache/mlx_lm-$mlx_lm-py3-none-any.whl" 5c0991248cfff5872503d74f466d2532d
 
 rm -rf "$out"
 mkdir -p "$out/wheels"
-cp "$cache"/mlx-"$mlx"-cp"${python/./}"-*.whl "$cache"/mlx_lm-"$mlx_lm"-*.whl "$out/wheels/"
-python3 test/bench/gpu/slim.py "$cache"/mlx_cuda_13-"$mlx"-*.whl "$capability" "$out/cuda"
+cp "$cache"/mlx-"$mlx"-cp"${python/./}"-*.whl "$cache"/mlx_cuda_13-"$mlx"-*.whl "$cache"/mlx_lm-"$mlx_lm"-*.whl "$out/wheels/"
 programs=$(mktemp -d)
 trap 'rm -rf "$programs"' EXIT
 bash hack/mlx/go.sh build -trimpath -ldflags '-s -w' -o "$programs/engine" ./cmd/engine

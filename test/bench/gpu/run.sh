@@ -20,7 +20,6 @@ if [ ! -f "$site/ready" ]; then
   rm -rf "$site"
   mkdir -p "$site"
   python3 -m pip install -q --no-index --no-deps --no-compile --target "$site" "$bundle"/wheels/*.whl
-  tar -C "$site" -xJf "$bundle/cuda.tar.xz"
   touch "$site/ready"
 fi
 site=$(cd "$site" && pwd)
