@@ -19,10 +19,12 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/test/race"
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
@@ -63,6 +65,23 @@ func start(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
 		}
 	})
 	return e
+}
+
+// hybrid is a model of which two layers in three are recurrent.
+func hybrid(t *testing.T) string {
+	t.Helper()
+	return hybridOf(t, tinymodel.Default())
+}
+
+func hybridOf(t *testing.T, c tinymodel.Config) string {
+	t.Helper()
+	c.Family, c.Layers, c.NormSpread = tinymodel.Qwen35, 3, 0.3
+	c.Hybrid = tinymodel.Hybrid{Interval: 3, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 8, Taps: 4, Rotary: 0.5}
+	path := filepath.Join(t.TempDir(), "hybrid")
+	if err := tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 32, quant.Float32)}); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func ready(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
@@ -216,6 +235,10 @@ func TestEachRequestHasItsOwnSampler(t *testing.T) {
 	c.Context = 512
 	path := model(t, c)
 	text := strings.Repeat("The fleet keeps every model. ", 12)
+	most := 170
+	if race.Enabled {
+		most = 60
+	}
 	var rs []engine.Request
 	for i, change := range []func(*sample.Params){
 		func(*sample.Params) {},
@@ -231,7 +254,7 @@ func TestEachRequestHasItsOwnSampler(t *testing.T) {
 	} {
 		p := *draws(uint64(i))
 		change(&p)
-		rs = append(rs, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 170})
+		rs = append(rs, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: most})
 	}
 	rs[8].Logprobs, rs[9].Logprobs = alternatives(3), alternatives(0)
 	e := ready(t, engine.Options{ModelPath: path, Sequences: len(rs)}, ref.Options{})

@@ -1,35 +1,17 @@
+//go:build !race
+
 package engine_test
 
 import (
 	"context"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/engine"
-	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
-
-// hybrid is a model of which two layers in three are recurrent.
-func hybrid(t *testing.T) string {
-	t.Helper()
-	return hybridOf(t, tinymodel.Default())
-}
-
-func hybridOf(t *testing.T, c tinymodel.Config) string {
-	t.Helper()
-	c.Family, c.Layers, c.NormSpread = tinymodel.Qwen35, 3, 0.3
-	c.Hybrid = tinymodel.Hybrid{Interval: 3, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 8, Taps: 4, Rotary: 0.5}
-	path := filepath.Join(t.TempDir(), "hybrid")
-	if err := tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 32, quant.Float32)}); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 func TestAHybridAnswersTheSameAloneInCompanyAndAhead(t *testing.T) {
 	path := hybrid(t)
