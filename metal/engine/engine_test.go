@@ -24,7 +24,6 @@ import (
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
-	"metalfleet.dev/metalfleet/test/race"
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
@@ -235,10 +234,6 @@ func TestEachRequestHasItsOwnSampler(t *testing.T) {
 	c.Context = 512
 	path := model(t, c)
 	text := strings.Repeat("The fleet keeps every model. ", 12)
-	most := 170
-	if race.Enabled {
-		most = 60
-	}
 	var rs []engine.Request
 	for i, change := range []func(*sample.Params){
 		func(*sample.Params) {},
@@ -254,7 +249,7 @@ func TestEachRequestHasItsOwnSampler(t *testing.T) {
 	} {
 		p := *draws(uint64(i))
 		change(&p)
-		rs = append(rs, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: most})
+		rs = append(rs, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 170})
 	}
 	rs[8].Logprobs, rs[9].Logprobs = alternatives(3), alternatives(0)
 	e := ready(t, engine.Options{ModelPath: path, Sequences: len(rs)}, ref.Options{})

@@ -24,6 +24,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/test/race"
 	"metalfleet.dev/metalfleet/test/seed"
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
@@ -102,6 +103,9 @@ func TestRestoredAnswersEqualComputedOnes(t *testing.T) {
 			continue
 		}
 		seen[c.Config.Family] = true
+		if race.Enabled && c.Config.Family != tinymodel.Llama && c.Config.Family != tinymodel.Qwen35 {
+			continue // the families differ in arithmetic alone
+		}
 		t.Run(string(c.Config.Family), func(t *testing.T) {
 			path, err := c.Write(t.TempDir())
 			if err != nil {
@@ -140,6 +144,9 @@ func TestRestoredAnswersEqualComputedOnes(t *testing.T) {
 // filled.
 func TestAnswersAreCached(t *testing.T) {
 	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
+		if race.Enabled && name == "hybrid" {
+			continue
+		}
 		for how, r := range map[string]ref.Options{"step by step": {}, "steps ahead": {Ahead: true}} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				e := ready(t, engine.Options{ModelPath: path, CacheMemory: mebi}, r)
@@ -219,6 +226,9 @@ func TestLongPromptResumesFromItsLastBoundary(t *testing.T) {
 		"hybrid":          {hybridOf(t, lengthy(tinymodel.Default())), 8000, 2 * 2, 2 * 2048, false},
 		"hybrid, on disk": {hybridOf(t, lengthy(tinymodel.Default())), 8000, 2 * 2, 2 * 2048, true},
 	} {
+		if race.Enabled && name != "plain, on disk" {
+			continue // minutes
+		}
 		t.Run(name, c.resumes)
 	}
 }
@@ -378,7 +388,11 @@ func TestRandomCancellations(t *testing.T) {
 			rs := conversation(400)
 			want := askAll(t, ready(t, engine.Options{ModelPath: path}, ref.Options{}), rs)
 			e := ready(t, engine.Options{ModelPath: path, Sequences: 2, CacheTokens: 700, CacheMemory: 1 << 20}, ref.Options{Ahead: r.IntN(2) == 0})
-			for range 40 {
+			rounds := 40
+			if race.Enabled {
+				rounds = 10
+			}
+			for range rounds {
 				var streams []*engine.Stream
 				var which []int
 				for range 1 + r.IntN(4) {
