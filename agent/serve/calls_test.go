@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -200,7 +201,7 @@ func TestMessagesToolChoiceReachesTheEngine(t *testing.T) {
 		`,"thinking":{"type":"disabled","budget_tokens":2000}`:          "thinking.budget_tokens",
 	} {
 		p := newPort(t, servetest.Say("x"))
-		if status, got := p.message(extra); status != 400 || !strings.Contains(got, param) {
+		if status, got := p.message(extra, agentapi.HeaderStrictFields, "true"); status != 400 || !strings.Contains(got, param) {
 			t.Errorf("%s: %d %s", extra, status, got)
 		}
 	}

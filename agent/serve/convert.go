@@ -58,8 +58,8 @@ type piece struct {
 	parts []part
 }
 
-func decodeChat(body []byte) (*request, error) {
-	r, err := openai.DecodeChatRequest(body)
+func decodeChat(d *openai.Decoder, body []byte) (*request, error) {
+	r, err := d.Chat(body)
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +88,8 @@ func decodeChat(body []byte) (*request, error) {
 		}}, nil
 }
 
-func decodeCompletion(body []byte) (*request, error) {
-	r, err := openai.DecodeCompletionRequest(body)
+func decodeCompletion(d *openai.Decoder, body []byte) (*request, error) {
+	r, err := d.Completion(body)
 	if err != nil {
 		return nil, err
 	}

@@ -147,9 +147,9 @@ func (h *handler) models(w http.ResponseWriter, r *http.Request) error {
 	return openai.ModelNotFound(name)
 }
 
-// text answers a text route: decode, find the replica, hold its engine, wait
-// for its admission, write. Past the body there is no way to the client but
-// through the door, which the engine's admission opens.
+// text answers a text route: decode, find the replica, hold its engine, wait for
+// its admission, write. After the body is decoded, the response can be written
+// only through the door, which the engine's admission opens.
 func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error {
 	if err := wantMethod(w, r, http.MethodPost); err != nil {
 		return err
@@ -161,27 +161,34 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	if err != nil {
 		return err
 	}
-	return h.admit(admission.NewDoor(w), r, id, body)
-}
-
-func (h *handler) admit(door admission.Door, r *http.Request, id string, body []byte) error {
-	decode := decoders[r.URL.Path]
-	if decode == nil {
-		decode = func(body []byte) (*request, error) { return h.decodeResponse(body, r.Header.Get(agentapi.HeaderOwner)) }
-	}
-	req, err := decode(body)
+	d := decoderFor(r.Header)
+	req, err := h.decode(d, r, body)
 	if err != nil {
 		return err
 	}
+	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
 	req.wire.Id = id
 	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
 		return err
 	}
-	return h.answer(door, r, req)
+	return h.answer(admission.NewDoor(w), r, req)
+}
+
+// decoderFor returns a decoder that is as strict as the gateway asks for.
+func decoderFor(h http.Header) *openai.Decoder {
+	return &openai.Decoder{Strict: h.Get(agentapi.HeaderStrictFields) == "true"}
+}
+
+// decode reads the body of a text route.
+func (h *handler) decode(d *openai.Decoder, r *http.Request, body []byte) (*request, error) {
+	if decode := decoders[r.URL.Path]; decode != nil {
+		return decode(d, body)
+	}
+	return h.decodeResponse(d, body, r.Header.Get(agentapi.HeaderOwner))
 }
 
 // decoders read the bodies of text routes.
-var decoders = map[string]func([]byte) (*request, error){
+var decoders = map[string]func(*openai.Decoder, []byte) (*request, error){
 	pathChat: decodeChat, pathCompletions: decodeCompletion, dialect.PathMessages: decodeMessage, dialect.PathCountTokens: decodeCount,
 }
 

@@ -22,8 +22,8 @@ func anthropicVersion(r *http.Request) error {
 }
 
 // decodeMessage reads a request of Anthropic's.
-func decodeMessage(body []byte) (*request, error) {
-	r, err := anthropic.Decode(body)
+func decodeMessage(d *openai.Decoder, body []byte) (*request, error) {
+	r, err := anthropic.Decode(d, body)
 	if err != nil {
 		return nil, err
 	}
@@ -40,8 +40,8 @@ func decodeMessage(body []byte) (*request, error) {
 
 // decodeCount reads a request that asks how long its prompt is. An engine says
 // that when it takes a request; this one is cancelled then.
-func decodeCount(body []byte) (*request, error) {
-	r, err := anthropic.DecodeCount(body)
+func decodeCount(d *openai.Decoder, body []byte) (*request, error) {
+	r, err := anthropic.DecodeCount(d, body)
 	if err != nil {
 		return nil, err
 	}

@@ -20,14 +20,14 @@ type reading struct {
 }
 
 // decodeReading reads the body of such a route.
-func decodeReading(path, id string, body []byte) (*reading, error) {
+func decodeReading(d *openai.Decoder, path, id string, body []byte) (*reading, error) {
 	switch path {
 	case dialect.PathRerank:
-		return decodeRerank(id, body, rerank.V1)
+		return decodeRerank(d, id, body, rerank.V1)
 	case dialect.PathRerankV2:
-		return decodeRerank(id, body, rerank.V2)
+		return decodeRerank(d, id, body, rerank.V2)
 	}
-	r, err := openai.DecodeEmbeddingRequest(body)
+	r, err := d.Embedding(body)
 	if err != nil {
 		return nil, err
 	}
@@ -53,8 +53,8 @@ func decodeReading(path, id string, body []byte) (*reading, error) {
 	}}, nil
 }
 
-func decodeRerank(id string, body []byte, v rerank.Version) (*reading, error) {
-	r, err := rerank.Decode(body, v)
+func decodeRerank(d *openai.Decoder, id string, body []byte, v rerank.Version) (*reading, error) {
+	r, err := rerank.Decode(d, body, v)
 	if err != nil {
 		return nil, err
 	}
@@ -82,10 +82,12 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	if err != nil {
 		return err
 	}
-	req, err := decodeReading(r.URL.Path, id, body)
+	d := decoderFor(r.Header)
+	req, err := decodeReading(d, r.URL.Path, id, body)
 	if err != nil {
 		return err
 	}
+	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
 	hold, err := h.acquire(r, req.model)
 	if err != nil {
 		return err

@@ -138,7 +138,7 @@ func TestReadingsOfOtherModelsAndMethodsAreRefused(t *testing.T) {
 		"a model that writes": {"POST", dialect.PathEmbeddings, `{"model":"m","input":"a"}`, 400},
 		"an unknown model":    {"POST", dialect.PathEmbeddings, `{"model":"nobody","input":"a"}`, 404},
 		"another method":      {"GET", dialect.PathRerank, "", 405},
-		"an unknown field":    {"POST", dialect.PathRerank, `{"model":"r","query":"q","documents":["a"],"x":1}`, 400},
+		"a refused field":     {"POST", dialect.PathRerank, `{"model":"r","query":"q","documents":["a"],"rank_fields":["b"]}`, 400},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if resp := p.do(tc.method, tc.path, tc.body); resp.StatusCode != tc.status {

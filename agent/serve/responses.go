@@ -23,8 +23,8 @@ const (
 
 // decodeResponse reads a request for a response. What it goes on from has to be
 // its owner's, and kept here.
-func (h *handler) decodeResponse(body []byte, owner string) (*request, error) {
-	r, err := responses.Decode(body)
+func (h *handler) decodeResponse(d *openai.Decoder, body []byte, owner string) (*request, error) {
+	r, err := responses.Decode(d, body)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,12 @@
 // Package serve is the agent's one port: the OpenAI-compatible API over TLS
 // with client certificates, answered by the engines of this Mac.
 //
-// It owns the way of a request through the agent: decode strictly, take a hold
+// It owns the way of a request through the agent: decode its body, take a hold
 // on the engine, wait until the engine admitted the request, and only then
 // write the answer, streamed or whole; every request ends exactly once, with a
 // full answer, a typed refusal before the first byte, or an error event inside
-// the stream. It refuses what package openai refuses, and says with
+// the stream. A header names the fields that decoding ignored. It refuses what
+// package openai refuses, and says with
 // agentapi.HeaderRetryable where another Mac may be tried.
 //
 // It starts no engine and knows no Kubernetes: it is given Engines.

@@ -428,7 +428,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		c.Accepting = func() bool { return accepting }
 	})
 	p.wantRefusal(p.do("POST", "/v1/chat/completions", `{"model":`), refusal{400, openai.CodeMalformedJSON, "", false})
-	p.wantRefusal(p.chat(`,"surprise":1`), refusal{400, openai.CodeUnknownParameter, "", false})
+	p.wantRefusal(p.chat(`,"suffix":1,"seed":"x"`), refusal{400, openai.CodeInvalidValue, "", false})
 	p.wantRefusal(p.chat(`,"user":"`+strings.Repeat("x", 200)+`"`), refusal{413, openai.CodeBodyTooLarge, "", false})
 	p.wantRefusal(p.do("GET", "/v1/nothing", ""), refusal{404, openai.CodeRouteNotFound, "", false})
 	p.wantRefusal(p.do("GET", "/v1/models/nobody", ""), refusal{404, openai.CodeModelNotFound, "", false})

@@ -70,7 +70,33 @@ const (
 	// the number of prompt and output tokens, in the form "12+34". It is sent
 	// even when the client did not request usage.
 	HeaderTokens = "X-Metalfleet-Tokens"
+	// HeaderIgnored on a response lists the fields of the request that were
+	// ignored, as openai.Decoder names them.
+	HeaderIgnored = "X-Metalfleet-Ignored"
+	// HeaderStrictFields on a request to an agent, with the value "true", has it
+	// refuse fields that it would otherwise ignore. The gateway sets it.
+	HeaderStrictFields = "X-Metalfleet-Strict-Fields"
 )
+
+// ignoredSeparator separates the names in HeaderIgnored.
+const ignoredSeparator = ", "
+
+// SetIgnored writes HeaderIgnored under the given header name, unless there are
+// no names.
+func SetIgnored(h http.Header, name string, ignored []string) {
+	if len(ignored) > 0 {
+		h.Set(name, strings.Join(ignored, ignoredSeparator))
+	}
+}
+
+// Ignored returns the names in HeaderIgnored.
+func Ignored(h http.Header) []string {
+	list := h.Get(HeaderIgnored)
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ignoredSeparator)
+}
 
 // maxTokens is the maximum number of tokens of a prompt or an output; a header
 // with more is ignored.

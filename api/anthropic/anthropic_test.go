@@ -15,8 +15,11 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
+// strictly decodes without ignoring a field.
+func strictly() *openai.Decoder { return &openai.Decoder{Strict: true} }
+
 func TestRequestIsParsed(t *testing.T) {
-	got, err := Decode([]byte(`{"model":"m","max_tokens":9,"stream":true,"temperature":1,"top_p":0.5,"top_k":3,
+	got, err := Decode(strictly(), []byte(`{"model":"m","max_tokens":9,"stream":true,"temperature":1,"top_p":0.5,"top_k":3,
 		"stop_sequences":["x","\n\ny"],"metadata":{"user_id":"u"},"cache_control":{"type":"ephemeral"},
 		"system":[{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":"1h"}},{"type":"text","text":"b"}],
 		"messages":[{"role":"user","content":"hi"},
@@ -28,7 +31,7 @@ func TestRequestIsParsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, half, three := 1.0, 0.5, 3
-	want := &Request{Model: "m", MaxTokens: 9, Stream: true, Temperature: &one, TopP: &half, TopK: &three, Stop: []string{"x", "\n\ny"}, UserID: "u",
+	want := &Request{Model: "m", MaxTokens: 9, Stream: true, Temperature: &one, TopP: &half, TopK: &three, Stop: []string{"x", "\n\ny"},
 		System: "a\n\nb", Messages: []Message{
 			{"user", []Block{{Type: "text", Text: "hi"}}},
 			{"assistant", []Block{{Type: "thinking", Text: "hm"}, {Type: "text", Text: "c"}, {Type: "tool_use", ID: "t1", Name: "f", Input: json.RawMessage(`{"q": 1}`)}}},
@@ -57,7 +60,7 @@ var documentedFields = map[string]struct{ value, verdict string }{
 	"temperature":        {`0.5`, honoured},
 	"top_k":              {`5`, honoured},
 	"top_p":              {`0.5`, honoured},
-	"metadata":           {`{"user_id":"u"}`, honoured},
+	"metadata":           {`{"user_id":"u"}`, ""}, // accepted without effect
 	"cache_control":      {`{"type":"ephemeral"}`, ""},
 	"tools":              {`[{"name":"f","input_schema":{"type":"object"}}]`, honoured},
 	"tool_choice":        {`{"type":"none"}`, honoured},
@@ -85,12 +88,12 @@ func body(base map[string]string, name, value string) []byte {
 
 func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	base := map[string]string{"model": `"m"`, "max_tokens": "9", "messages": `[{"role":"user","content":"hi"}]`}
-	without, err := Decode(body(base, "", ""))
+	without, err := Decode(strictly(), body(base, "", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, f := range documentedFields {
-		got, err := Decode(body(base, name, f.value))
+		got, err := Decode(strictly(), body(base, name, f.value))
 		var e *openai.Error
 		switch {
 		case f.verdict == refused:
@@ -141,7 +144,7 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		"a field that nobody knows":    {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"n":2}`, "n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Decode([]byte(tc.body))
+			_, err := Decode(strictly(), []byte(tc.body))
 			var e *openai.Error
 			if !errors.As(err, &e) || e.Status != 400 || e.Param != tc.param {
 				t.Errorf("%v", err)
@@ -152,11 +155,11 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 
 func TestCountTokensTakesNoSettings(t *testing.T) {
 	const base = `{"model":"m","system":"s","messages":[{"role":"user","content":"a"}]`
-	if r, err := DecodeCount([]byte(base + "}")); err != nil || r.System != "s" || len(r.Messages) != 1 {
+	if r, err := DecodeCount(strictly(), []byte(base+"}")); err != nil || r.System != "s" || len(r.Messages) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	var e *openai.Error
-	if _, err := DecodeCount([]byte(base + `,"max_tokens":1}`)); !errors.As(err, &e) || e.Param != "max_tokens" {
+	if _, err := DecodeCount(strictly(), []byte(base+`,"max_tokens":1}`)); !errors.As(err, &e) || e.Param != "max_tokens" {
 		t.Errorf("%v", err)
 	}
 }

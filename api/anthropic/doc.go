@@ -1,10 +1,9 @@
 // Package anthropic defines the wire types of the Anthropic-compatible API:
 // POST /v1/messages and POST /v1/messages/count_tokens.
 //
-// It owns the strict decoding of requests, the responses and stream events, and
-// the format of errors. Like package openai, it ignores nothing silently: a
-// field or a block is applied, has no effect on the response, or is rejected by
-// name.
+// It owns the decoding of requests, the responses and stream events, and the
+// format of errors. Like package openai, it ignores nothing silently: a field or
+// a block is applied, is ignored and named, or is rejected by name.
 //
 // Start reading at Decode, then Answer and ErrorBody.
 package anthropic

@@ -38,13 +38,10 @@ type Request struct {
 	Stream            bool
 	Temperature, TopP *float64
 	TopK              *int
-	UserID            string
 	// Use is the choice of tools.
 	Use openai.ToolUse
 	// Thinking enables thinking, if the model supports it.
 	Thinking bool
-
-	counts bool // tokens alone
 }
 
 // Message is one turn.
@@ -68,33 +65,43 @@ type Block struct {
 	Failed bool
 }
 
+// decoder fills a Request.
+type decoder struct {
+	*openai.Decoder
+	r *Request
+	// counts is set for requests that only count tokens.
+	counts bool
+}
+
 // Decode reads the body of POST /v1/messages. It returns an *openai.Error.
-func Decode(body []byte) (*Request, error) { return decode(body, &Request{}) }
+func Decode(d *openai.Decoder, body []byte) (*Request, error) {
+	return decoder{d, &Request{}, false}.decode(body)
+}
 
 // DecodeCount reads the body of POST /v1/messages/count_tokens. It returns an
 // *openai.Error.
-func DecodeCount(body []byte) (*Request, error) { return decode(body, &Request{counts: true}) }
+func DecodeCount(d *openai.Decoder, body []byte) (*Request, error) {
+	return decoder{d, &Request{}, true}.decode(body)
+}
 
-func decode(body []byte, r *Request) (*Request, error) {
+func (d decoder) decode(body []byte) (*Request, error) {
 	if err := openai.CheckJSON(body); err != nil {
 		return nil, err
 	}
+	r, route := d.r, countUnused
 	fields := map[string]openai.Field{
-		"model":         openai.String(&r.Model),
-		"messages":      r.decodeMessages,
-		"system":        openai.Optional(r.decodeSystem),
-		"tools":         openai.Optional(r.decodeTools),
-		"tool_choice":   openai.Optional(r.decodeChoice),
-		"thinking":      openai.Optional(r.decodeThinking),
-		"cache_control": openai.Optional(cacheControl),
-		"mcp_servers":   openai.Idle("[]"),
-		"output_config": openai.Idle("{}"),
-		"output_format": openai.Idle(),
+		"model":       openai.String(&r.Model),
+		"messages":    d.messages,
+		"system":      openai.Optional(d.system),
+		"tools":       openai.Optional(d.tools),
+		"tool_choice": openai.Optional(d.choice),
+		"thinking":    openai.Optional(d.thinking),
 	}
-	if !r.counts {
-		maps.Copy(fields, r.settings())
+	if !d.counts {
+		maps.Copy(fields, d.settings())
+		route = messageUnused
 	}
-	if err := openai.Object(body, "", fields); err != nil {
+	if err := d.Object(body, "", fields, route, promptUnused); err != nil {
 		return nil, err
 	}
 	switch {
@@ -102,26 +109,22 @@ func decode(body []byte, r *Request) (*Request, error) {
 		return nil, openai.Required("model")
 	case len(r.Messages) == 0:
 		return nil, openai.Required("messages")
-	case r.MaxTokens == 0 && !r.counts:
+	case r.MaxTokens == 0 && !d.counts:
 		return nil, openai.Required("max_tokens")
 	}
 	return r, r.Use.Check()
 }
 
 // settings returns the fields of a request that generates a response.
-func (r *Request) settings() map[string]openai.Field {
+func (d decoder) settings() map[string]openai.Field {
+	r := d.r
 	return map[string]openai.Field{
-		"max_tokens":         maxTokens(&r.MaxTokens),
-		"stop_sequences":     openai.Optional(r.decodeStops),
-		"stream":             openai.Optional(openai.Bool(&r.Stream)),
-		"temperature":        openai.Optional(openai.Float(&r.Temperature, 0, 1)),
-		"top_p":              openai.Optional(openai.Float(&r.TopP, 0, 1)),
-		"top_k":              openai.Optional(openai.Int(&r.TopK, 0, math.MaxInt32)),
-		"metadata":           openai.Optional(r.decodeMetadata),
-		"service_tier":       openai.Idle(`"auto"`, `"standard_only"`),
-		"container":          openai.Idle(),
-		"context_management": openai.Idle(),
-		"inference_geo":      openai.Idle(),
+		"max_tokens":     maxTokens(&r.MaxTokens),
+		"stop_sequences": openai.Optional(r.decodeStops),
+		"stream":         openai.Optional(openai.Bool(&r.Stream)),
+		"temperature":    openai.Optional(openai.Float(&r.Temperature, 0, 1)),
+		"top_p":          openai.Optional(openai.Float(&r.TopP, 0, 1)),
+		"top_k":          openai.Optional(openai.Int(&r.TopK, 0, math.MaxInt32)),
 	}
 }
 
@@ -134,22 +137,6 @@ func maxTokens(to *int) openai.Field {
 		*to = *n
 		return nil
 	}
-}
-
-// cacheControl accepts a cache breakpoint. Prompts are always cached while
-// there is room, so it has no effect.
-func cacheControl(param string, raw json.RawMessage) error {
-	kind, ttl := "", "5m"
-	err := openai.Object(raw, param, map[string]openai.Field{"type": openai.String(&kind), "ttl": openai.Optional(openai.String(&ttl))})
-	switch {
-	case err != nil:
-		return err
-	case kind != "ephemeral":
-		return openai.Invalid(param+".type", "'%s.type' must be ephemeral, not '%s'.", param, openai.Shorten(kind))
-	case ttl != "5m" && ttl != "1h":
-		return openai.Invalid(param+".ttl", "'%s.ttl' must be 5m or 1h, not '%s'.", param, openai.Shorten(ttl))
-	}
-	return nil
 }
 
 func (r *Request) decodeStops(param string, raw json.RawMessage) error {
@@ -169,18 +156,14 @@ func (r *Request) decodeStops(param string, raw json.RawMessage) error {
 	})
 }
 
-func (r *Request) decodeMetadata(param string, raw json.RawMessage) error {
-	return openai.Object(raw, param, map[string]openai.Field{"user_id": openai.Optional(openai.String(&r.UserID))})
-}
-
-// decodeSystem accepts a string or text blocks, which it joins with an empty
+// system accepts a string or text blocks, which it joins with an empty
 // line.
-func (r *Request) decodeSystem(param string, raw json.RawMessage) error {
-	blocks, err := decodeContent(param, raw, "system")
+func (d decoder) system(param string, raw json.RawMessage) error {
+	blocks, err := d.content(param, raw, "system")
 	if err != nil {
 		return err
 	}
-	r.System = joined(blocks, "\n\n")
+	d.r.System = joined(blocks, "\n\n")
 	return nil
 }
 
@@ -192,11 +175,11 @@ func joined(blocks []Block, between string) string {
 	return strings.Join(texts, between)
 }
 
-func (r *Request) decodeMessages(param string, raw json.RawMessage) error {
+func (d decoder) messages(param string, raw json.RawMessage) error {
 	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
 		var m Message
 		var content json.RawMessage
-		err := openai.Object(raw, at, map[string]openai.Field{"role": openai.String(&m.Role), "content": openai.Raw(&content)})
+		err := d.Object(raw, at, map[string]openai.Field{"role": openai.String(&m.Role), "content": openai.Raw(&content)}, turnUnused)
 		switch {
 		case err != nil:
 			return err
@@ -205,17 +188,17 @@ func (r *Request) decodeMessages(param string, raw json.RawMessage) error {
 		case content == nil:
 			return openai.Required(at + ".content")
 		}
-		m.Blocks, err = decodeContent(at+".content", content, m.Role)
+		m.Blocks, err = d.content(at+".content", content, m.Role)
 		if err == nil && len(m.Blocks) == 0 {
 			return openai.Invalid(at+".content", "'%s.content' must not be empty.", at)
 		}
-		r.Messages = append(r.Messages, m)
+		d.r.Messages = append(d.r.Messages, m)
 		return err
 	})
 }
 
-// decodeContent accepts a string or a list of blocks that the role allows.
-func decodeContent(param string, raw json.RawMessage, role string) ([]Block, error) {
+// content accepts a string or a list of blocks that the role allows.
+func (d decoder) content(param string, raw json.RawMessage, role string) ([]Block, error) {
 	if openai.Kind(raw) == "string" {
 		b := Block{Type: BlockText}
 		if err := openai.String(&b.Text)(param, raw); err != nil || b.Text == "" {
@@ -228,7 +211,7 @@ func decodeContent(param string, raw json.RawMessage, role string) ([]Block, err
 	}
 	var out []Block
 	err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
-		b, err := decodeBlock(at, raw, role)
+		b, err := d.block(at, raw, role)
 		out = append(out, b)
 		return err
 	})
@@ -243,8 +226,8 @@ var blocksOf = map[string][]string{
 	BlockToolResult:      {BlockText},
 }
 
-// decodeBlock reads a block by its type.
-func decodeBlock(param string, raw json.RawMessage, role string) (Block, error) {
+// block reads a block by its type.
+func (d decoder) block(param string, raw json.RawMessage, role string) (Block, error) {
 	var b Block
 	if openai.Kind(raw) != "object" {
 		return b, openai.WrongKind(param, "an object", raw)
@@ -267,30 +250,31 @@ func decodeBlock(param string, raw json.RawMessage, role string) (Block, error) 
 		return b, openai.Unsupported(param+".type", fmt.Sprintf("Content blocks of type '%s' are not supported in this place; supported types: %s.",
 			openai.Shorten(b.Type), strings.Join(blocksOf[role], ", ")))
 	}
-	return b, b.decode(param, raw)
+	return b, d.members(&b, param, raw)
 }
 
-func (b *Block) decode(param string, raw json.RawMessage) error {
+// members reads the members of a block.
+func (d decoder) members(b *Block, param string, raw json.RawMessage) error {
 	var skip string
-	fields := map[string]openai.Field{"type": openai.String(&skip), "cache_control": openai.Optional(cacheControl)}
+	fields := map[string]openai.Field{"type": openai.String(&skip)}
+	own := blockUnused[b.Type]
 	need := map[string]*string{}
 	switch b.Type {
 	case BlockText:
-		fields["text"], fields["citations"] = openai.String(&b.Text), openai.Idle("[]")
+		fields["text"] = openai.String(&b.Text)
 		need["text"] = &b.Text
 	case BlockThinking:
 		// Anthropic uses the signature to detect a modified text.
 		fields["thinking"], fields["signature"] = openai.String(&b.Text), openai.String(&skip)
 	case BlockToolUse:
 		fields["id"], fields["name"], fields["input"] = openai.String(&b.ID), openai.String(&b.Name), b.decodeInput
-		fields["caller"] = openai.Idle(`{"type":"direct"}`)
 		need["id"], need["name"] = &b.ID, &b.Name
 	case BlockToolResult:
-		fields["tool_use_id"], fields["content"] = openai.String(&b.ID), openai.Optional(b.decodeResult)
+		fields["tool_use_id"], fields["content"] = openai.String(&b.ID), openai.Optional(d.result(b))
 		fields["is_error"] = openai.Optional(openai.Bool(&b.Failed))
 		need["tool_use_id"] = &b.ID
 	}
-	if err := openai.Object(raw, param, fields); err != nil {
+	if err := d.Object(raw, param, fields, own, blockCache); err != nil {
 		return err
 	}
 	for _, name := range []string{"text", "id", "name", "tool_use_id"} {
@@ -312,8 +296,10 @@ func (b *Block) decodeInput(param string, raw json.RawMessage) error {
 	return nil
 }
 
-func (b *Block) decodeResult(param string, raw json.RawMessage) error {
-	blocks, err := decodeContent(param, raw, BlockToolResult)
-	b.Text = joined(blocks, "\n")
-	return err
+func (d decoder) result(b *Block) openai.Field {
+	return func(param string, raw json.RawMessage) error {
+		blocks, err := d.content(param, raw, BlockToolResult)
+		b.Text = joined(blocks, "\n")
+		return err
+	}
 }

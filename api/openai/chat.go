@@ -21,45 +21,24 @@ const maxChoices = 128
 // maxStops is the maximum number of stop strings.
 const maxStops = 4
 
-// DecodeChatRequest reads the body of POST /v1/chat/completions. It returns an
-// *Error.
-func DecodeChatRequest(body []byte) (*ChatRequest, error) {
+// Chat reads the body of POST /v1/chat/completions. It returns an *Error.
+func (d *Decoder) Chat(body []byte) (*ChatRequest, error) {
 	if err := checkJSON(body); err != nil {
 		return nil, err
 	}
 	r := new(ChatRequest)
-	fields := r.fields()
-	maps.Copy(fields, r.constraintFields())
-	maps.Copy(fields, r.toolFields())
+	fields := r.fields(d)
+	maps.Copy(fields, r.constraintFields(d))
+	maps.Copy(fields, r.toolFields(d))
 	maps.Copy(fields, map[string]field{
-		"messages": r.decodeMessages,
-		"max_completion_tokens": optional(integer(1, maxTokensBound, func(v int64) {
-			n := int(v)
-			r.MaxCompletionTokens = &n
-		})),
-
-		"functions":              idle("[]"),
-		"function_call":          idle(`"none"`, `"auto"`),
-		"logprobs":               optional(boolInto(&r.Logprobs)),
-		"top_logprobs":           optional(intInto(&r.TopLogprobs, 0, maxTopLogprobs)),
-		"response_format":        optional(r.decodeResponseFormat),
-		"modalities":             idle(`["text"]`),
-		"audio":                  idle(),
-		"prediction":             idle(),
-		"reasoning_effort":       optional(Effort(&r.Effort)),
-		"verbosity":              idle(`"medium"`),
-		"web_search_options":     idle(),
-		"moderation":             idle(),
-		"metadata":               idle("{}"),
-		"store":                  idle("false"),
-		"service_tier":           idle(`"auto"`, `"default"`),
-		"safety_identifier":      idle(),
-		"prompt_cache_key":       idle(),
-		"prompt_cache_options":   idle(),
-		"prompt_cache_retention": idle(),
-		"chat_template_kwargs":   idle("{}"),
+		"messages":              r.messages(d),
+		"max_completion_tokens": optional(intInto(&r.MaxCompletionTokens, 1, maxTokensBound)),
+		"logprobs":              optional(boolInto(&r.Logprobs)),
+		"top_logprobs":          optional(intInto(&r.TopLogprobs, 0, maxTopLogprobs)),
+		"response_format":       optional(r.responseFormat(d)),
+		"reasoning_effort":      optional(Effort(&r.Effort)),
 	})
-	if err := decodeObject(body, "", fields); err != nil {
+	if err := d.Object(body, "", fields, chatUnused, textUnused); err != nil {
 		return nil, err
 	}
 	if err := r.check(); err != nil {
@@ -92,25 +71,18 @@ func (r *ChatRequest) check() error {
 }
 
 // fields returns the parameters that both text routes share.
-func (p *Parameters) fields() map[string]field {
+func (p *Parameters) fields(d *Decoder) map[string]field {
 	return map[string]field{
-		"model": stringInto(&p.Model),
-		"max_tokens": optional(integer(1, maxTokensBound, func(v int64) {
-			n := int(v)
-			p.MaxTokens = &n
-		})),
-		"temperature": optional(floatInto(&p.Temperature, 0, 2)),
-		"top_p":       optional(floatInto(&p.TopP, 0, 1)),
-		"top_k": optional(integer(-1, math.MaxInt32, func(v int64) {
-			n := int(v)
-			p.TopK = &n
-		})),
+		"model":          stringInto(&p.Model),
+		"max_tokens":     optional(intInto(&p.MaxTokens, 1, maxTokensBound)),
+		"temperature":    optional(floatInto(&p.Temperature, 0, 2)),
+		"top_p":          optional(floatInto(&p.TopP, 0, 1)),
+		"top_k":          optional(intInto(&p.TopK, -1, math.MaxInt32)),
 		"min_p":          optional(floatInto(&p.MinP, 0, 1)),
 		"seed":           optional(integer(math.MinInt64, math.MaxInt64, func(v int64) { p.Seed = &v })),
 		"stop":           optional(p.decodeStop),
 		"stream":         optional(boolInto(&p.Stream)),
-		"stream_options": optional(p.decodeStreamOptions),
-		"user":           optional(stringInto(&p.User)),
+		"stream_options": optional(p.streamOptions(d)),
 
 		"frequency_penalty": optional(floatInto(&p.FrequencyPenalty, -2, 2)),
 		"presence_penalty":  optional(floatInto(&p.PresencePenalty, -2, 2)),
@@ -162,43 +134,34 @@ func checkStop(param, s string) error {
 	return nil
 }
 
-func (p *Parameters) decodeStreamOptions(param string, raw json.RawMessage) error {
-	var o StreamOptions
-	p.StreamOptions = &o
-	return decodeObject(raw, param, map[string]field{
-		"include_usage":       optional(boolInto(&o.IncludeUsage)),
-		"include_obfuscation": idle("false"),
-	})
+func (p *Parameters) streamOptions(d *Decoder) field {
+	return func(param string, raw json.RawMessage) error {
+		var o StreamOptions
+		p.StreamOptions = &o
+		return d.Object(raw, param, map[string]field{"include_usage": optional(boolInto(&o.IncludeUsage))}, streamUnused)
+	}
 }
 
-func (r *ChatRequest) decodeMessages(param string, raw json.RawMessage) error {
-	return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
-		m, err := decodeMessage(param, raw)
-		r.Messages = append(r.Messages, m)
-		return err
-	})
+func (r *ChatRequest) messages(d *Decoder) field {
+	return func(param string, raw json.RawMessage) error {
+		return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+			m, err := d.message(param, raw)
+			r.Messages = append(r.Messages, m)
+			return err
+		})
+	}
 }
 
-func decodeMessage(param string, raw json.RawMessage) (Message, error) {
+func (d *Decoder) message(param string, raw json.RawMessage) (Message, error) {
 	var m Message
-	err := decodeObject(raw, param, map[string]field{
-		"role":    stringInto(&m.Role),
-		"name":    optional(stringInto(&m.Name)),
-		"content": optional(m.Content.decode),
-
+	err := d.Object(raw, param, map[string]field{
+		"role":              stringInto(&m.Role),
+		"name":              optional(stringInto(&m.Name)),
+		"content":           optional(m.Content.decode(d)),
 		"reasoning_content": optional(stringInto(&m.Reasoning)),
-
-		// Clients send these members of an assistant's message back.
-		"refusal":       idle(),
-		"annotations":   idle("[]"),
-		"audio":         idle(),
-		"function_call": idle(),
-		"tool_calls":    optional(m.decodeCalls),
-		"tool_call_id":  optional(stringInto(&m.CallID)),
-		// LiteLLM's clients send back members of a response that have no field of
-		// their own.
-		"provider_specific_fields": idle("{}", `{"refusal":null}`),
-	})
+		"tool_calls":        optional(m.calls(d)),
+		"tool_call_id":      optional(stringInto(&m.CallID)),
+	}, messageUnused)
 	if err != nil {
 		return m, err
 	}
@@ -248,26 +211,28 @@ func Effort(to *string) Field {
 
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
-func (c *Content) decode(param string, raw json.RawMessage) error {
-	switch kind(raw) {
-	case "string":
-		c.Parts = []ContentPart{{Type: "text"}}
-		return stringInto(&c.Parts[0].Text)(param, raw)
-	case "array":
-		return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
-			p, err := decodePart(param, raw)
-			c.Parts = append(c.Parts, p)
-			return err
-		})
+func (c *Content) decode(d *Decoder) field {
+	return func(param string, raw json.RawMessage) error {
+		switch kind(raw) {
+		case "string":
+			c.Parts = []ContentPart{{Type: "text"}}
+			return stringInto(&c.Parts[0].Text)(param, raw)
+		case "array":
+			return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+				p, err := d.part(param, raw)
+				c.Parts = append(c.Parts, p)
+				return err
+			})
+		}
+		return wrongKind(param, "a string or a list of parts", raw)
 	}
-	return wrongKind(param, "a string or a list of parts", raw)
 }
 
-func decodePart(param string, raw json.RawMessage) (ContentPart, error) {
+func (d *Decoder) part(param string, raw json.RawMessage) (ContentPart, error) {
 	var p ContentPart
 	var text *string
 	later := func(string, json.RawMessage) error { return nil }
-	err := decodeObject(raw, param, map[string]field{
+	err := d.Object(raw, param, map[string]field{
 		"type": stringInto(&p.Type),
 		"text": func(param string, raw json.RawMessage) error {
 			text = &p.Text
@@ -276,7 +241,7 @@ func decodePart(param string, raw json.RawMessage) (ContentPart, error) {
 		// These parts are rejected by type further down, regardless of their
 		// content.
 		"image_url": later, "input_audio": later, "file": later, "refusal": later,
-	})
+	}, partUnused)
 	switch {
 	case err != nil:
 		return p, err

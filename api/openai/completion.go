@@ -6,23 +6,20 @@ import (
 	"math"
 )
 
-// DecodeCompletionRequest reads the body of POST /v1/completions. It returns an
-// *Error.
-func DecodeCompletionRequest(body []byte) (*CompletionRequest, error) {
+// Completion reads the body of POST /v1/completions. It returns an *Error.
+func (d *Decoder) Completion(body []byte) (*CompletionRequest, error) {
 	if err := checkJSON(body); err != nil {
 		return nil, err
 	}
 	r := new(CompletionRequest)
-	fields := r.fields()
-	maps.Copy(fields, r.constraintFields())
+	fields := r.fields(d)
+	maps.Copy(fields, r.constraintFields(d))
 	maps.Copy(fields, map[string]field{
 		"prompt":   r.Prompt.decode,
-		"suffix":   idle(`""`),
 		"echo":     optional(boolInto(&r.Echo)),
-		"best_of":  idle("1"),
 		"logprobs": optional(intInto(&r.Logprobs, 0, maxLogprobs)),
 	})
-	if err := decodeObject(body, "", fields); err != nil {
+	if err := d.Object(body, "", fields, completionUnused, textUnused); err != nil {
 		return nil, err
 	}
 	if err := r.Parameters.check(); err != nil {

@@ -39,9 +39,9 @@ func (p *Parameters) constrain(c Constraint) error {
 
 // constraintFields returns vLLM's fields for constraints, by their new and
 // their old names.
-func (p *Parameters) constraintFields() map[string]field {
+func (p *Parameters) constraintFields(d *Decoder) map[string]field {
 	return map[string]field{
-		"structured_outputs": optional(p.decodeStructured),
+		"structured_outputs": optional(p.structured(d)),
 		"guided_json":        optional(p.decodeSchema),
 		"guided_regex":       optional(p.textForm(ConstraintRegex)),
 		"guided_grammar":     optional(p.textForm(ConstraintGrammar)),
@@ -49,19 +49,21 @@ func (p *Parameters) constraintFields() map[string]field {
 	}
 }
 
-func (p *Parameters) decodeStructured(param string, raw json.RawMessage) error {
-	before := p.Constraint
-	err := decodeObject(raw, param, map[string]field{
-		"json":        optional(p.decodeSchema),
-		"regex":       optional(p.textForm(ConstraintRegex)),
-		"grammar":     optional(p.textForm(ConstraintGrammar)),
-		"choice":      optional(p.decodeChoice),
-		"json_object": optional(p.decodeAnyObject),
-	})
-	if err == nil && p.Constraint == before {
-		return Invalid(param, "'%s' must contain exactly one of json, regex, grammar, choice and json_object.", param)
+func (p *Parameters) structured(d *Decoder) field {
+	return func(param string, raw json.RawMessage) error {
+		before := p.Constraint
+		err := d.Object(raw, param, map[string]field{
+			"json":        optional(p.decodeSchema),
+			"regex":       optional(p.textForm(ConstraintRegex)),
+			"grammar":     optional(p.textForm(ConstraintGrammar)),
+			"choice":      optional(p.decodeChoice),
+			"json_object": optional(p.decodeAnyObject),
+		}, structuredUnused)
+		if err == nil && p.Constraint == before {
+			return Invalid(param, "'%s' must contain exactly one of json, regex, grammar, choice and json_object.", param)
+		}
+		return err
 	}
-	return err
 }
 
 func (p *Parameters) decodeAnyObject(param string, raw json.RawMessage) error {
@@ -121,42 +123,41 @@ func (p *Parameters) decodeChoice(param string, raw json.RawMessage) error {
 	return p.constrain(c)
 }
 
-// decodeResponseFormat reads OpenAI's response_format. A schema is enforced
-// whether or not it is strict.
-func (r *ChatRequest) decodeResponseFormat(param string, raw json.RawMessage) error {
-	var form string
-	var schema json.RawMessage
-	given := false
-	err := decodeObject(raw, param, map[string]field{
-		"type": stringInto(&form),
-		"json_schema": optional(func(param string, raw json.RawMessage) error {
-			given = true
-			return decodeObject(raw, param, map[string]field{
-				"name":        optional(stringInto(new(string))),
-				"description": optional(stringInto(new(string))),
-				"strict":      optional(boolInto(new(bool))),
-				"schema": func(_ string, raw json.RawMessage) error {
-					schema = raw
-					return nil
-				},
-			})
-		}),
-	})
-	switch {
-	case err != nil:
-		return err
-	case form == "":
-		return required(param + ".type")
-	case form != "json_schema" && given:
-		return Invalid(param+".json_schema", "'%s' is only allowed when '%s' is json_schema.", param+".json_schema", param+".type")
-	case form == "text":
-		return nil
-	case form == "json_object":
-		return r.constrain(Constraint{Kind: ConstraintObject, Param: param})
-	case form != "json_schema":
-		return Invalid(param+".type", "'%s' must be one of text, json_object, json_schema, not '%s'.", param+".type", Shorten(form))
-	case schema == nil:
-		return required(param + ".json_schema.schema")
+// responseFormat reads OpenAI's response_format. A schema is enforced whether
+// or not it is strict.
+func (r *ChatRequest) responseFormat(d *Decoder) field {
+	return func(param string, raw json.RawMessage) error {
+		var form string
+		var schema json.RawMessage
+		given := false
+		err := d.Object(raw, param, map[string]field{
+			"type": stringInto(&form),
+			"json_schema": optional(func(param string, raw json.RawMessage) error {
+				given = true
+				return d.Object(raw, param, map[string]field{
+					"name":        optional(stringInto(new(string))),
+					"description": optional(stringInto(new(string))),
+					"strict":      optional(boolInto(new(bool))),
+					"schema":      Raw(&schema),
+				})
+			}),
+		})
+		switch {
+		case err != nil:
+			return err
+		case form == "":
+			return required(param + ".type")
+		case form != "json_schema" && given:
+			return Invalid(param+".json_schema", "'%s' is only allowed when '%s' is json_schema.", param+".json_schema", param+".type")
+		case form == "text":
+			return nil
+		case form == "json_object":
+			return r.constrain(Constraint{Kind: ConstraintObject, Param: param})
+		case form != "json_schema":
+			return Invalid(param+".type", "'%s' must be one of text, json_object, json_schema, not '%s'.", param+".type", Shorten(form))
+		case schema == nil:
+			return required(param + ".json_schema.schema")
+		}
+		return r.decodeSchema(param+".json_schema.schema", schema)
 	}
-	return r.decodeSchema(param+".json_schema.schema", schema)
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -86,19 +85,6 @@ func malformed(body []byte, offset int64, what string) error {
 	column := len(before) - (bytes.LastIndexByte(before, '\n') + 1) + 1
 	return &Error{Status: 400, Type: TypeInvalidRequest, Code: CodeMalformedJSON,
 		Message: fmt.Sprintf("The request body is not valid JSON: %s, at byte %d (line %d, column %d).", what, offset, line, column)}
-}
-
-// decodeObject passes every member of a JSON object to its field. It rejects a
-// member without a field, and a duplicate member. within is the path of the
-// object, empty at the top level.
-func decodeObject(raw []byte, within string, fields map[string]field) error {
-	return decodeMembers(raw, within, func(name string) (field, error) {
-		decode, known := fields[name]
-		if !known {
-			return nil, unknownParameter(join(within, name))
-		}
-		return decode, nil
-	})
 }
 
 // decodeMembers passes every member of a JSON object to the field of its name
@@ -269,28 +255,12 @@ func integer(low, high int64, set func(int64)) field {
 	}
 }
 
-// idle returns the field of a known parameter that is not supported yet. It
-// accepts null and the given values, which have the same effect as an absent
-// parameter.
-func idle(neutral ...string) field {
+// only returns the field of a parameter that is not supported: it accepts null
+// and the neutral values, which have the same effect as an absent parameter.
+func only(neutral ...string) field {
 	return func(param string, raw json.RawMessage) error {
-		if kind(raw) == "null" {
+		if isNeutral(raw, neutral) {
 			return nil
-		}
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, raw); err != nil {
-			return malformed(raw, 0, err.Error())
-		}
-		text := compact.String()
-		if slices.Contains(neutral, text) {
-			return nil
-		}
-		if v, err := strconv.ParseFloat(text, 64); err == nil {
-			for _, n := range neutral {
-				if w, err := strconv.ParseFloat(n, 64); err == nil && v == w {
-					return nil
-				}
-			}
 		}
 		return unsupported(param, neutral)
 	}

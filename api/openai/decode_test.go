@@ -12,6 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// strictly decodes without ignoring a field.
+func strictly() *Decoder { return &Decoder{Strict: true} }
+
 func ptr[T any](v T) *T { return &v }
 
 func chatBody(extra string) string {
@@ -35,7 +38,7 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 		{"role":"assistant","content":"c","refusal":null,"annotations":[],"audio":null,"function_call":null,"tool_calls":null,"provider_specific_fields":{"refusal": null}}],
 		"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.05,"frequency_penalty":-2,"presence_penalty":0.5,"seed":-9223372036854775808,
 		"stop":["x","y"],"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false},"user":"u"}`
-	got, err := DecodeChatRequest([]byte(body))
+	got, err := strictly().Chat([]byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +46,7 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 		Parameters: Parameters{Model: "m", Temperature: ptr(0.0), TopP: ptr(0.5), TopK: ptr(-1), MinP: ptr(0.05),
 			FrequencyPenalty: ptr(-2.0), PresencePenalty: ptr(0.5),
 			Seed: ptr(int64(-9223372036854775808)), Stop: []string{"x", "y"}, Stream: true,
-			StreamOptions: &StreamOptions{IncludeUsage: true}, User: "u"},
+			StreamOptions: &StreamOptions{IncludeUsage: true}},
 		MaxCompletionTokens: ptr(7),
 		Messages: []Message{
 			{Role: "system", Content: TextContent("be brief")},
@@ -62,7 +65,7 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	twice, err := DecodeChatRequest(again)
+	twice, err := strictly().Chat(again)
 	if err != nil {
 		t.Fatalf("own encoding refused: %v", err)
 	}
@@ -92,20 +95,20 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 		{"chat_template_kwargs", `{}`, `{"enable_thinking":false}`},
 	}
 	for _, r := range rows {
-		if _, err := DecodeChatRequest([]byte(chatBody(`"` + r.name + `":` + r.neutral))); err != nil {
+		if _, err := strictly().Chat([]byte(chatBody(`"` + r.name + `":` + r.neutral))); err != nil {
 			t.Errorf("%s: %s refused: %v", r.name, r.neutral, err)
 		}
-		_, err := DecodeChatRequest([]byte(chatBody(`"` + r.name + `":` + r.other)))
+		_, err := strictly().Chat([]byte(chatBody(`"` + r.name + `":` + r.other)))
 		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported")
 	}
 	completions := []row{
 		{"suffix", `""`, `"x"`}, {"best_of", `1`, `2`},
 	}
 	for _, r := range completions {
-		if _, err := DecodeCompletionRequest([]byte(completionBody(`"` + r.name + `":` + r.neutral))); err != nil {
+		if _, err := strictly().Completion([]byte(completionBody(`"` + r.name + `":` + r.neutral))); err != nil {
 			t.Errorf("%s: %s refused: %v", r.name, r.neutral, err)
 		}
-		_, err := DecodeCompletionRequest([]byte(completionBody(`"` + r.name + `":` + r.other)))
+		_, err := strictly().Completion([]byte(completionBody(`"` + r.name + `":` + r.other)))
 		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported")
 	}
 }
@@ -160,7 +163,7 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := DecodeChatRequest([]byte(tc.body))
+			_, err := strictly().Chat([]byte(tc.body))
 			wantError(t, err, 400, tc.param, tc.code, tc.message)
 		})
 	}
@@ -176,7 +179,7 @@ func TestCompletionPrompts(t *testing.T) {
 		`[[0,49151]]`: {Tokens: []int32{0, 49151}},
 	}
 	for raw, want := range good {
-		r, err := DecodeCompletionRequest([]byte(`{"model":"m","prompt":` + raw + `}`))
+		r, err := strictly().Completion([]byte(`{"model":"m","prompt":` + raw + `}`))
 		if err != nil {
 			t.Errorf("%s: %v", raw, err)
 			continue
@@ -195,15 +198,15 @@ func TestCompletionPrompts(t *testing.T) {
 		`null`: "required", `[[[1]]]`: "an integer", `[null]`: "a string or a token",
 	}
 	for raw, message := range bad {
-		_, err := DecodeCompletionRequest([]byte(`{"model":"m","prompt":` + raw + `}`))
+		_, err := strictly().Completion([]byte(`{"model":"m","prompt":` + raw + `}`))
 		if err == nil || !strings.Contains(err.Error(), message) {
 			t.Errorf("%s: error %v, want %q", raw, err, message)
 		}
 	}
-	if _, err := DecodeCompletionRequest([]byte(`{"model":"m"}`)); err == nil {
+	if _, err := strictly().Completion([]byte(`{"model":"m"}`)); err == nil {
 		t.Error("missing prompt accepted")
 	}
-	if _, err := DecodeCompletionRequest([]byte(completionBody(`"messages":[]`))); err == nil {
+	if _, err := strictly().Completion([]byte(completionBody(`"messages":[]`))); err == nil {
 		t.Error("messages accepted on completions")
 	}
 }
@@ -246,7 +249,7 @@ func TestReadBodyRefusesWhatIsTooLarge(t *testing.T) {
 }
 
 func TestDeepNestingIsRefusedNotOverflowed(t *testing.T) {
-	_, err := DecodeChatRequest([]byte(strings.Repeat("[", 1<<20)))
+	_, err := strictly().Chat([]byte(strings.Repeat("[", 1<<20)))
 	wantError(t, err, 400, "", CodeMalformedJSON, "not valid JSON")
 }
 
@@ -304,9 +307,9 @@ func FuzzDecodeRequests(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]}`))
 	f.Add([]byte("{\"\xff\":"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		chat, err := DecodeChatRequest(body)
+		chat, err := strictly().Chat(body)
 		checkOutcome(t, chat, err, chat == nil)
-		completion, err := DecodeCompletionRequest(body)
+		completion, err := strictly().Completion(body)
 		checkOutcome(t, completion, err, completion == nil)
 	})
 }
@@ -332,9 +335,9 @@ func checkOutcome(t *testing.T, request any, err error, isNil bool) {
 	var again any
 	switch request.(type) {
 	case *ChatRequest:
-		again, err = DecodeChatRequest(body)
+		again, err = strictly().Chat(body)
 	case *CompletionRequest:
-		again, err = DecodeCompletionRequest(body)
+		again, err = strictly().Completion(body)
 	default:
 		err = fmt.Errorf("unexpected %T", request)
 	}

@@ -17,8 +17,8 @@ const (
 	encodeBase64 = "base64"
 )
 
-// EmbeddingRequest is the body of POST /v1/embeddings. The fields after User
-// are extensions to OpenAI's API.
+// EmbeddingRequest is the body of POST /v1/embeddings. Truncate and
+// the fields after it are extensions to OpenAI's API.
 type EmbeddingRequest struct {
 	Model string
 	Input EmbeddingInput
@@ -27,7 +27,6 @@ type EmbeddingRequest struct {
 	Dimensions int
 	// Base64 requests vectors as base64-encoded bytes.
 	Base64 bool
-	User   string
 	// Truncate truncates inputs that exceed the model's context; without it,
 	// they are rejected.
 	Truncate bool
@@ -42,23 +41,21 @@ type EmbeddingInput struct {
 	Tokens [][]int32
 }
 
-// DecodeEmbeddingRequest reads the body of POST /v1/embeddings. It returns an
-// *Error.
-func DecodeEmbeddingRequest(body []byte) (*EmbeddingRequest, error) {
+// Embedding reads the body of POST /v1/embeddings. It returns an *Error.
+func (d *Decoder) Embedding(body []byte) (*EmbeddingRequest, error) {
 	if err := checkJSON(body); err != nil {
 		return nil, err
 	}
 	r := new(EmbeddingRequest)
-	err := decodeObject(body, "", map[string]field{
+	err := d.Object(body, "", map[string]field{
 		"model":           stringInto(&r.Model),
 		"input":           r.Input.decode,
 		"dimensions":      optional(integer(1, maxDimensions, func(v int64) { r.Dimensions = int(v) })),
 		"encoding_format": optional(r.decodeEncoding),
-		"user":            optional(stringInto(&r.User)),
 		"truncate":        optional(boolInto(&r.Truncate)),
 		"prompt_name":     optional(stringInto(&r.Prompt)),
 		"instruction":     optional(stringInto(&r.Instruction)),
-	})
+	}, embeddingUnused)
 	switch {
 	case err != nil:
 		return nil, err

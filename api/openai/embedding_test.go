@@ -22,7 +22,7 @@ func TestEmbeddingInputs(t *testing.T) {
 		"many tokens":      {"[" + strings.Repeat(`7,`, 3*maxInputs) + `7]`, EmbeddingInput{Tokens: [][]int32{slices.Repeat([]int32{7}, 3*maxInputs+1)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := DecodeEmbeddingRequest([]byte(`{"model":"m","input":` + tc.input + `}`))
+			r, err := strictly().Embedding([]byte(`{"model":"m","input":` + tc.input + `}`))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,7 +54,7 @@ func TestInvalidEmbeddingRequestIsRefusedByName(t *testing.T) {
 		"no JSON":              {`{`, "", CodeMalformedJSON, "not valid JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := DecodeEmbeddingRequest([]byte(tc.body))
+			_, err := strictly().Embedding([]byte(tc.body))
 			wantError(t, err, 400, tc.param, tc.code, tc.message)
 		})
 	}

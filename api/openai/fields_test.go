@@ -57,7 +57,7 @@ var chatFields = map[string]documented{
 	"tools":                  {`[{"type":"function","function":{"name":"f"}}]`, honoured},
 	"top_logprobs":           {`5,"logprobs":true`, honoured},
 	"top_p":                  {`0.5`, honoured},
-	"user":                   {`"u"`, honoured},
+	"user":                   {`"u"`, ""}, // accepted without effect
 	"verbosity":              {`"low"`, refused},
 	"web_search_options":     {`{}`, refused},
 }
@@ -81,7 +81,7 @@ var completionFields = map[string]documented{
 	"suffix":            {`"x"`, refused},
 	"temperature":       {`0.5`, honoured},
 	"top_p":             {`0.5`, honoured},
-	"user":              {`"u"`, honoured},
+	"user":              {`"u"`, ""}, // accepted without effect
 }
 
 // embeddingFields are those of types/embedding_create_params.py.
@@ -90,7 +90,7 @@ var embeddingFields = map[string]documented{
 	"model":           {`"other"`, honoured},
 	"dimensions":      {`2`, honoured},
 	"encoding_format": {`"base64"`, honoured},
-	"user":            {`"u"`, honoured},
+	"user":            {`"u"`, ""}, // accepted without effect
 }
 
 func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
@@ -101,11 +101,11 @@ func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 		decode func([]byte) (any, error)
 	}{
 		{"chat", chatFields, map[string]string{"model": `"m"`, "messages": `[{"role":"user","content":"hi"}]`},
-			func(b []byte) (any, error) { return DecodeChatRequest(b) }},
+			func(b []byte) (any, error) { return strictly().Chat(b) }},
 		{"completions", completionFields, map[string]string{"model": `"m"`, "prompt": `"hi"`},
-			func(b []byte) (any, error) { return DecodeCompletionRequest(b) }},
+			func(b []byte) (any, error) { return strictly().Completion(b) }},
 		{"embeddings", embeddingFields, map[string]string{"model": `"m"`, "input": `"hi"`},
-			func(b []byte) (any, error) { return DecodeEmbeddingRequest(b) }},
+			func(b []byte) (any, error) { return strictly().Embedding(b) }},
 	} {
 		without, err := route.decode(body(route.base, "", ""))
 		if err != nil {
@@ -168,14 +168,14 @@ func TestBiasAndLogprobsAreRefusedOutsideTheirBounds(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			decode := func(b []byte) error { _, err := DecodeChatRequest(b); return err }
+			decode := func(b []byte) error { _, err := strictly().Chat(b); return err }
 			if strings.Contains(tc.body, `"prompt"`) {
-				decode = func(b []byte) error { _, err := DecodeCompletionRequest(b); return err }
+				decode = func(b []byte) error { _, err := strictly().Completion(b); return err }
 			}
 			wantError(t, decode([]byte(tc.body)), 400, tc.param, CodeInvalidValue, tc.message)
 		})
 	}
-	r, err := DecodeChatRequest([]byte(chatBody(`"logit_bias":` + biases(maxBiased) + `,"logprobs":false,"top_logprobs":0`)))
+	r, err := strictly().Chat([]byte(chatBody(`"logit_bias":` + biases(maxBiased) + `,"logprobs":false,"top_logprobs":0`)))
 	if err != nil || len(r.LogitBias) != maxBiased {
 		t.Errorf("%v", err)
 	}
@@ -194,11 +194,11 @@ func biases(n int) string {
 }
 
 func TestReasoningOfEarlierTurnsIsTaken(t *testing.T) {
-	r, err := DecodeChatRequest([]byte(`{"model":"m","messages":[{"role":"assistant","content":"a","reasoning_content":"b"},{"role":"assistant","content":"a","reasoning_content":null}]}`))
+	r, err := strictly().Chat([]byte(`{"model":"m","messages":[{"role":"assistant","content":"a","reasoning_content":"b"},{"role":"assistant","content":"a","reasoning_content":null}]}`))
 	if err != nil || r.Messages[0].Reasoning != "b" || r.Messages[1].Reasoning != "" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	_, err = DecodeChatRequest([]byte(`{"model":"m","messages":[{"role":"user","content":"a","reasoning_content":"b"}]}`))
+	_, err = strictly().Chat([]byte(`{"model":"m","messages":[{"role":"user","content":"a","reasoning_content":"b"}]}`))
 	wantError(t, err, 400, "messages[0].reasoning_content", CodeInvalidValue, "role assistant")
 }
 
@@ -216,7 +216,7 @@ func TestTheFormOfAnAnswerIsReadOrRefused(t *testing.T) {
 		`"guided_choice":["a","b"],"guided_json":null`:         {Kind: ConstraintChoice, Choices: []string{"a", "b"}, Param: "guided_choice"},
 		`"guided_json":true,"response_format":{"type":"text"}`: {Kind: ConstraintSchema, Text: "true", Param: "guided_json"},
 	} {
-		r, err := DecodeChatRequest([]byte(chatBody(body)))
+		r, err := strictly().Chat([]byte(chatBody(body)))
 		if err != nil {
 			t.Errorf("%s: %v", body, err)
 			continue
@@ -237,7 +237,7 @@ func TestTheFormOfAnAnswerIsReadOrRefused(t *testing.T) {
 		`"structured_outputs":{"whitespace_pattern":"a","regex":"a"}`:          {"structured_outputs.whitespace_pattern", CodeUnknownParameter, "is unknown"},
 		`"guided_regex":"a","response_format":{"type":"json_object"}`:          {"response_format", CodeInvalidValue, "Send only one of them"},
 	} {
-		_, err := DecodeChatRequest([]byte(chatBody(body)))
+		_, err := strictly().Chat([]byte(chatBody(body)))
 		wantError(t, err, 400, want.param, want.code, want.message)
 	}
 }

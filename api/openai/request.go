@@ -56,7 +56,6 @@ type Parameters struct {
 	Stop          []string       `json:"stop,omitempty"`
 	Stream        bool           `json:"stream,omitempty"`
 	StreamOptions *StreamOptions `json:"stream_options,omitempty"`
-	User          string         `json:"user,omitempty"`
 }
 
 // StreamOptions are options of a streamed response.

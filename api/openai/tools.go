@@ -121,10 +121,10 @@ func (t *Tool) decodeParameters(param string, raw json.RawMessage) error {
 }
 
 // toolFields returns the fields of chat completions.
-func (u *ToolUse) toolFields() map[string]field {
+func (u *ToolUse) toolFields(d *Decoder) map[string]field {
 	return map[string]field{
-		"tools":               optional(u.decodeTools),
-		"tool_choice":         optional(u.decodeChoice),
+		"tools":               optional(u.tools(d)),
+		"tool_choice":         optional(u.choice(d)),
 		"parallel_tool_calls": optional(u.Parallel),
 	}
 }
@@ -137,35 +137,37 @@ func (u *ToolUse) Parallel(param string, raw json.RawMessage) error {
 	return err
 }
 
-func (u *ToolUse) decodeTools(param string, raw json.RawMessage) error {
-	return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
-		var form string
-		var t Tool
-		given := false
-		err := decodeObject(raw, param, map[string]field{
-			"type": stringInto(&form),
-			"function": func(param string, raw json.RawMessage) error {
-				given = true
-				if err := decodeObject(raw, param, t.ToolFields("parameters")); err != nil {
-					return err
-				}
-				return CheckTool(param, t)
-			},
-			"custom": func(string, json.RawMessage) error { return nil }, // refused by its type
+func (u *ToolUse) tools(d *Decoder) field {
+	return func(param string, raw json.RawMessage) error {
+		return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+			var form string
+			var t Tool
+			given := false
+			err := d.Object(raw, param, map[string]field{
+				"type": stringInto(&form),
+				"function": func(param string, raw json.RawMessage) error {
+					given = true
+					if err := d.Object(raw, param, t.ToolFields("parameters"), functionUnused); err != nil {
+						return err
+					}
+					return CheckTool(param, t)
+				},
+				"custom": func(string, json.RawMessage) error { return nil }, // refused by its type
+			}, toolUnused)
+			switch {
+			case err != nil:
+				return err
+			case form == "":
+				return required(param + ".type")
+			case form != "function":
+				return Unsupported(param+".type", fmt.Sprintf("Tools of type '%s' are not supported; send functions.", Shorten(form)))
+			case !given:
+				return required(param + ".function")
+			}
+			u.Tools = append(u.Tools, t)
+			return nil
 		})
-		switch {
-		case err != nil:
-			return err
-		case form == "":
-			return required(param + ".type")
-		case form != "function":
-			return Unsupported(param+".type", fmt.Sprintf("Tools of type '%s' are not supported; send functions.", Shorten(form)))
-		case !given:
-			return required(param + ".function")
-		}
-		u.Tools = append(u.Tools, t)
-		return nil
-	})
+	}
 }
 
 // DecodeChoice reads one of the words auto, none and required.
@@ -179,28 +181,30 @@ func (u *ToolUse) DecodeChoice(param string, raw json.RawMessage) error {
 	return nil
 }
 
-func (u *ToolUse) decodeChoice(param string, raw json.RawMessage) error {
-	if kind(raw) == "string" {
-		return u.DecodeChoice(param, raw)
+func (u *ToolUse) choice(d *Decoder) field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) == "string" {
+			return u.DecodeChoice(param, raw)
+		}
+		var form string
+		err := d.Object(raw, param, map[string]field{
+			"type": stringInto(&form),
+			"function": func(param string, raw json.RawMessage) error {
+				return d.Object(raw, param, map[string]field{"name": stringInto(&u.Function)})
+			},
+			"allowed_tools": func(string, json.RawMessage) error { return nil }, // refused by its type
+			"custom":        func(string, json.RawMessage) error { return nil },
+		})
+		switch {
+		case err != nil:
+			return err
+		case form != "function":
+			return Unsupported(param+".type", fmt.Sprintf("A tool choice of type '%s' is not supported; name a function, or send auto, none or required.", Shorten(form)))
+		case u.Function == "":
+			return required(param + ".function.name")
+		}
+		return nil
 	}
-	var form string
-	err := decodeObject(raw, param, map[string]field{
-		"type": stringInto(&form),
-		"function": func(param string, raw json.RawMessage) error {
-			return decodeObject(raw, param, map[string]field{"name": stringInto(&u.Function)})
-		},
-		"allowed_tools": func(string, json.RawMessage) error { return nil }, // refused by its type
-		"custom":        func(string, json.RawMessage) error { return nil },
-	})
-	switch {
-	case err != nil:
-		return err
-	case form != "function":
-		return Unsupported(param+".type", fmt.Sprintf("A tool choice of type '%s' is not supported; name a function, or send auto, none or required.", Shorten(form)))
-	case u.Function == "":
-		return required(param + ".function.name")
-	}
-	return nil
 }
 
 // Call is a tool call in an earlier turn.
@@ -210,35 +214,37 @@ type Call struct {
 	Arguments json.RawMessage
 }
 
-func (m *Message) decodeCalls(param string, raw json.RawMessage) error {
-	return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
-		var form string
-		var c Call
-		err := decodeObject(raw, param, map[string]field{
-			"id":    stringInto(&c.ID),
-			"type":  optional(stringInto(&form)),
-			"index": optional(integer(0, maxTokensBound, func(int64) {})), // of a stream, which some send back
-			"function": func(param string, raw json.RawMessage) error {
-				return decodeObject(raw, param, map[string]field{"name": stringInto(&c.Name), "arguments": c.DecodeArguments})
-			},
-			"custom": func(string, json.RawMessage) error { return nil },
+func (m *Message) calls(d *Decoder) field {
+	return func(param string, raw json.RawMessage) error {
+		return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+			var form string
+			var c Call
+			err := d.Object(raw, param, map[string]field{
+				"id":    stringInto(&c.ID),
+				"type":  optional(stringInto(&form)),
+				"index": optional(integer(0, maxTokensBound, func(int64) {})), // of a stream, which some send back
+				"function": func(param string, raw json.RawMessage) error {
+					return d.Object(raw, param, map[string]field{"name": stringInto(&c.Name), "arguments": c.DecodeArguments})
+				},
+				"custom": func(string, json.RawMessage) error { return nil },
+			})
+			switch {
+			case err != nil:
+				return err
+			case form != "" && form != "function":
+				return Unsupported(param+".type", fmt.Sprintf("Tool calls of type '%s' are not supported; send functions.", Shorten(form)))
+			case c.ID == "":
+				return required(param + ".id")
+			case c.Name == "":
+				return required(param + ".function.name")
+			}
+			if c.Arguments == nil {
+				c.Arguments = json.RawMessage("{}")
+			}
+			m.Calls = append(m.Calls, c)
+			return nil
 		})
-		switch {
-		case err != nil:
-			return err
-		case form != "" && form != "function":
-			return Unsupported(param+".type", fmt.Sprintf("Tool calls of type '%s' are not supported; send functions.", Shorten(form)))
-		case c.ID == "":
-			return required(param + ".id")
-		case c.Name == "":
-			return required(param + ".function.name")
-		}
-		if c.Arguments == nil {
-			c.Arguments = json.RawMessage("{}")
-		}
-		m.Calls = append(m.Calls, c)
-		return nil
-	})
+	}
 }
 
 // DecodeArguments reads an object that is encoded as a string, as in tool

@@ -30,7 +30,7 @@ func TestToolsThatCannotBeMeantAreRefused(t *testing.T) {
 		"a call without an id":    {`"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}]`, "messages[0].tool_calls[0].id", "required"},
 		"neither text nor calls":  {`"messages":[{"role":"assistant","tool_calls":[]}]`, "messages[0].content", "required"},
 	} {
-		_, err := DecodeChatRequest([]byte(`{"model":"m",` + c.body + `}`))
+		_, err := strictly().Chat([]byte(`{"model":"m",` + c.body + `}`))
 		if e := new(Error); !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, c.says) {
 			t.Errorf("%s: %v", name, err)
 		}

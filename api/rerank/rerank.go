@@ -1,7 +1,7 @@
 // Package rerank defines the wire types of reranking for Cohere's and Jina's
 // clients: POST /v1/rerank and POST /v2/rerank.
 //
-// It owns the strict decoding of requests, the order of the results, and the
+// It owns the decoding of requests, the order of the results, and the
 // format of errors, which serves both kinds of clients. Like package openai, it
 // ignores nothing silently. It computes no scores.
 //
@@ -50,26 +50,34 @@ type Request struct {
 	version Version
 }
 
+// Unused lists the fields of both routes without effect.
+func Unused() []openai.Place { return []openai.Place{{Unused: unused}} }
+
+// unused are the fields of both routes without effect.
+var unused = []openai.Unused{
+	{Name: "max_tokens_per_doc", Why: "a document is cut to the model's context"},
+	{Name: "priority", Why: "requests are answered in their order of arrival", Neutral: []string{"0"}},
+	{Name: "user", Why: openai.WhyLabel, Foreign: true},
+
+	{Name: "max_chunks_per_doc", Why: "a document is scored as a whole", Neutral: []string{"1"}, Refused: true},
+	{Name: "rank_fields", Why: "a document is its text", Neutral: []string{`["text"]`}, Refused: true},
+}
+
 // Decode reads a request body. It returns an *openai.Error.
-func Decode(body []byte, v Version) (*Request, error) {
+func Decode(d *openai.Decoder, body []byte, v Version) (*Request, error) {
 	if err := openai.CheckJSON(body); err != nil {
 		return nil, err
 	}
 	r := &Request{Echo: v == V1, Truncate: true, version: v}
-	err := openai.Object(body, "", map[string]openai.Field{
+	err := d.Object(body, "", map[string]openai.Field{
 		"model":            openai.String(&r.Model),
 		"query":            openai.String(&r.Query),
-		"documents":        r.decodeDocuments,
+		"documents":        r.documents(d),
 		"top_n":            openai.Optional(openai.Int(&r.TopN, 1, math.MaxInt32)),
 		"return_documents": openai.Optional(openai.Bool(&r.Echo)),
 		"truncate":         openai.Optional(openai.Bool(&r.Truncate)),
 		"instruction":      openai.Optional(openai.String(&r.Instruction)),
-
-		"max_chunks_per_doc": openai.Idle("1"),
-		"max_tokens_per_doc": openai.Idle(),
-		"rank_fields":        openai.Idle(`["text"]`),
-		"priority":           openai.Idle("0"),
-	})
+	}, unused)
 	switch {
 	case err != nil:
 		return nil, err
@@ -83,29 +91,30 @@ func Decode(body []byte, v Version) (*Request, error) {
 	return r, nil
 }
 
-// decodeDocuments accepts strings, and objects with a text.
-func (r *Request) decodeDocuments(param string, raw json.RawMessage) error {
-	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
-		if len(r.Documents) == maxDocuments {
-			return openai.Invalid(param, "'%s' must have at most %d entries. Send several requests.", param, maxDocuments)
-		}
-		var text string
-		decode := openai.String(&text)
-		if openai.Kind(raw) == "object" {
-			decode = func(at string, raw json.RawMessage) error {
-				text = ""
-				return openai.Object(raw, at, map[string]openai.Field{"text": openai.String(&text)})
+// documents accepts strings, and objects with a text.
+func (r *Request) documents(d *openai.Decoder) openai.Field {
+	return func(param string, raw json.RawMessage) error {
+		return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+			if len(r.Documents) == maxDocuments {
+				return openai.Invalid(param, "'%s' must have at most %d entries. Send several requests.", param, maxDocuments)
 			}
-		}
-		if err := decode(at, raw); err != nil {
-			return err
-		}
-		if text == "" {
-			return openai.Invalid(at, "'%s' must be a non-empty text, or an object with one.", at)
-		}
-		r.Documents = append(r.Documents, text)
-		return nil
-	})
+			var text string
+			decode := openai.String(&text)
+			if openai.Kind(raw) == "object" {
+				decode = func(at string, raw json.RawMessage) error {
+					return d.Object(raw, at, map[string]openai.Field{"text": openai.String(&text)})
+				}
+			}
+			if err := decode(at, raw); err != nil {
+				return err
+			}
+			if text == "" {
+				return openai.Invalid(at, "'%s' must be a non-empty text, or an object with one.", at)
+			}
+			r.Documents = append(r.Documents, text)
+			return nil
+		})
+	}
 }
 
 // Answer is the response of both routes: Cohere's clients read id and meta,

@@ -14,13 +14,16 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
+// strictly decodes without ignoring a field.
+func strictly() *openai.Decoder { return &openai.Decoder{Strict: true} }
+
 func body(extra string) []byte {
 	return []byte(`{"model":"m","query":"q","documents":["a",{"text":"b"},"c"]` + extra + `}`)
 }
 
 func decode(t *testing.T, v Version, extra string) *Request {
 	t.Helper()
-	r, err := Decode(body(extra), v)
+	r, err := Decode(strictly(), body(extra), v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +103,7 @@ func TestEveryFieldIsHonouredOrRefusedByName(t *testing.T) {
 		"too many documents":       {`{"model":"m","query":"q","documents":[` + strings.Repeat(`"a",`, maxDocuments) + `"a"]}`, "documents"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Decode([]byte(tc.body), V2)
+			_, err := Decode(strictly(), []byte(tc.body), V2)
 			var e *openai.Error
 			if !errors.As(err, &e) || e.Status != 400 || e.Param != tc.param || !strings.Contains(e.Message, "'"+tc.param+"'") {
 				t.Errorf("%v", err)

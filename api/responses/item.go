@@ -79,7 +79,7 @@ func message(role string, parts ...Part) Item {
 	return i
 }
 
-func decodeItem(param string, raw json.RawMessage) (Item, error) {
+func (d decoder) item(param string, raw json.RawMessage) (Item, error) {
 	kind := ItemMessage
 	if openai.Kind(raw) != "object" {
 		return Item{}, openai.WrongKind(param, "an object", raw)
@@ -95,22 +95,21 @@ func decodeItem(param string, raw json.RawMessage) (Item, error) {
 	fields := map[string]openai.Field{"type": openai.String(&skip), "id": openai.Optional(openai.String(&skip)), "status": openai.Optional(openai.String(&skip))}
 	switch kind {
 	case ItemMessage:
-		return item, item.decodeMessage(param, raw, fields)
+		return item, d.message(&item, param, raw, fields)
 	case ItemCall:
-		return item, item.decodeCall(param, raw, fields)
+		return item, d.call(&item, param, raw, fields)
 	case ItemOutput:
-		return item, item.decodeOutput(param, raw, fields)
+		return item, d.output(&item, param, raw, fields)
 	case ItemReasoning:
-		return item, item.decodeThoughts(param, raw, fields)
+		return item, d.thoughts(&item, param, raw, fields)
 	}
 	return item, openai.Unsupported(param+".type", "Items of type '"+openai.Shorten(kind)+"' are not supported; send messages, function calls, function call outputs, and reasoning.")
 }
 
-func (i *Item) decodeMessage(param string, raw json.RawMessage, fields map[string]openai.Field) error {
+func (d decoder) message(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
 	var content json.RawMessage
 	fields["role"], fields["content"] = openai.String(&i.Role), openai.Raw(&content)
-	fields["phase"] = openai.Idle()
-	err := openai.Object(raw, param, fields)
+	err := d.Object(raw, param, fields, messageUnused)
 	switch {
 	case err != nil:
 		return err
@@ -124,18 +123,14 @@ func (i *Item) decodeMessage(param string, raw json.RawMessage, fields map[strin
 	default:
 		return openai.Invalid(param+".role", "'%s.role' must be one of system, developer, user, assistant, not '%s'.", param, openai.Shorten(i.Role))
 	}
-	i.Content, err = decodeParts(param+".content", content, i.Role)
+	i.Content, err = d.parts(param+".content", content, i.Role)
 	return err
 }
 
-func (i *Item) decodeCall(param string, raw json.RawMessage, fields map[string]openai.Field) error {
+func (d decoder) call(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
 	var c openai.Call
 	fields["call_id"], fields["name"], fields["arguments"] = openai.String(&i.CallID), openai.String(&i.Name), c.DecodeArguments
-	for _, name := range []string{"caller", "namespace"} {
-		fields[name] = openai.Idle()
-	}
-	fields["async"] = openai.Idle("false")
-	err := openai.Object(raw, param, fields)
+	err := d.Object(raw, param, fields, callUnused)
 	switch {
 	case err != nil:
 		return err
@@ -151,12 +146,9 @@ func (i *Item) decodeCall(param string, raw json.RawMessage, fields map[string]o
 	return nil
 }
 
-func (i *Item) decodeOutput(param string, raw json.RawMessage, fields map[string]openai.Field) error {
-	fields["call_id"], fields["output"] = openai.String(&i.CallID), i.takeOutput
-	for _, name := range []string{"caller", "namespace", "name"} {
-		fields[name] = openai.Idle()
-	}
-	err := openai.Object(raw, param, fields)
+func (d decoder) output(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
+	fields["call_id"], fields["output"] = openai.String(&i.CallID), d.result(i)
+	err := d.Object(raw, param, fields, outputUnused)
 	switch {
 	case err != nil:
 		return err
@@ -168,29 +160,30 @@ func (i *Item) decodeOutput(param string, raw json.RawMessage, fields map[string
 	return nil
 }
 
-// takeOutput reads a text, or a list of texts, which may be empty.
-func (i *Item) takeOutput(param string, raw json.RawMessage) error {
-	i.Output = new(string)
-	if openai.Kind(raw) == "string" {
-		return openai.String(i.Output)(param, raw)
+// result reads a text, or a list of texts, which may be empty.
+func (d decoder) result(i *Item) openai.Field {
+	return func(param string, raw json.RawMessage) error {
+		i.Output = new(string)
+		if openai.Kind(raw) == "string" {
+			return openai.String(i.Output)(param, raw)
+		}
+		return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+			p, err := d.part(at, raw, "input_text")
+			*i.Output += p.Text
+			return err
+		})
 	}
-	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
-		p, err := decodePart(at, raw, "input_text")
-		*i.Output += p.Text
-		return err
-	})
 }
 
-// decodeThoughts reads reasoning in the format of a response. Encrypted
+// thoughts reads reasoning in the format of a response. Encrypted
 // reasoning of other servers cannot be read, and a summary does not replace the
 // reasoning.
-func (i *Item) decodeThoughts(param string, raw json.RawMessage, fields map[string]openai.Field) error {
+func (d decoder) thoughts(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
 	i.Summary = []Part{}
-	fields["summary"], fields["encrypted_content"] = openai.Idle("[]"), openai.Idle()
 	fields["content"] = openai.Optional(func(param string, raw json.RawMessage) error {
 		return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
 			p := Part{}
-			err := openai.Object(raw, at, map[string]openai.Field{"type": openai.String(&p.Type), "text": openai.String(&p.Text)})
+			err := d.Object(raw, at, map[string]openai.Field{"type": openai.String(&p.Type), "text": openai.String(&p.Text)})
 			if err == nil && p.Type != partThought {
 				err = openai.Invalid(at+".type", "'%s.type' must be %s here, not '%s'.", at, partThought, openai.Shorten(p.Type))
 			}
@@ -198,10 +191,10 @@ func (i *Item) decodeThoughts(param string, raw json.RawMessage, fields map[stri
 			return err
 		})
 	})
-	return openai.Object(raw, param, fields)
+	return d.Object(raw, param, fields, thoughtUnused)
 }
 
-func decodeParts(param string, raw json.RawMessage, role string) ([]Part, error) {
+func (d decoder) parts(param string, raw json.RawMessage, role string) ([]Part, error) {
 	want := "input_text"
 	if role == openai.RoleAssistant {
 		want = "output_text"
@@ -216,7 +209,7 @@ func decodeParts(param string, raw json.RawMessage, role string) ([]Part, error)
 	}
 	var out []Part
 	err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
-		p, err := decodePart(at, raw, want)
+		p, err := d.part(at, raw, want)
 		out = append(out, p)
 		return err
 	})
@@ -226,19 +219,17 @@ func decodeParts(param string, raw json.RawMessage, role string) ([]Part, error)
 	return out, err
 }
 
-func decodePart(param string, raw json.RawMessage, want string) (Part, error) {
+func (d decoder) part(param string, raw json.RawMessage, want string) (Part, error) {
 	var p Part
 	later := func(string, json.RawMessage) error { return nil }
 	var text *string
-	err := openai.Object(raw, param, map[string]openai.Field{
+	err := d.Object(raw, param, map[string]openai.Field{
 		"type": openai.String(&p.Type),
 		"text": func(param string, raw json.RawMessage) error { text = &p.Text; return openai.String(text)(param, raw) },
-		// Clients send these members of a response's part back.
-		"annotations": openai.Idle("[]"), "logprobs": openai.Idle("[]"),
 		// These parts are rejected by type further down, regardless of their
 		// content.
 		"image_url": later, "file_id": later, "detail": later, "file_data": later, "file_url": later, "filename": later, "input_audio": later, "refusal": later,
-	})
+	}, partUnused)
 	switch {
 	case err != nil:
 		return p, err

@@ -38,47 +38,19 @@ type Request struct {
 	Effort string
 }
 
+// decoder fills a Request.
+type decoder struct {
+	*openai.Decoder
+	r *Request
+}
+
 // Decode reads a request body. It returns an *openai.Error.
-func Decode(body []byte) (*Request, error) {
+func Decode(d *openai.Decoder, body []byte) (*Request, error) {
 	if err := openai.CheckJSON(body); err != nil {
 		return nil, err
 	}
 	r := &Request{Store: true, Metadata: map[string]string{}}
-	var instructions, user string
-	err := openai.Object(body, "", map[string]openai.Field{
-		"model":                openai.String(&r.Model),
-		"input":                r.decodeInput,
-		"instructions":         openai.Optional(present(&r.Instructions, &instructions)),
-		"max_output_tokens":    openai.Optional(openai.Int(&r.MaxOutputTokens, 1, maxTokensBound)),
-		"temperature":          openai.Optional(openai.Float(&r.Temperature, 0, 2)),
-		"top_p":                openai.Optional(openai.Float(&r.TopP, 0, 1)),
-		"stream":               openai.Optional(openai.Bool(&r.Stream)),
-		"store":                openai.Optional(openai.Bool(&r.Store)),
-		"previous_response_id": openai.Optional(openai.String(&r.Previous)),
-		"metadata":             openai.Optional(r.decodeMetadata),
-		"user":                 openai.Optional(present(&r.User, &user)),
-		"tools":                openai.Optional(r.decodeTools),
-		"tool_choice":          openai.Optional(r.decodeChoice),
-		"parallel_tool_calls":  openai.Optional(r.Use.Parallel),
-		"reasoning":            openai.Optional(r.decodeReasoning),
-
-		"background":             openai.Idle("false"),
-		"context_management":     openai.Idle("[]"),
-		"conversation":           openai.Idle(),
-		"include":                openai.Idle("[]"),
-		"max_tool_calls":         openai.Idle(),
-		"moderation":             openai.Idle(),
-		"prompt":                 openai.Idle(),
-		"prompt_cache_key":       openai.Idle(),
-		"prompt_cache_options":   openai.Idle(),
-		"prompt_cache_retention": openai.Idle(),
-		"safety_identifier":      openai.Idle(),
-		"service_tier":           openai.Idle(`"auto"`, `"default"`),
-		"stream_options":         openai.Idle("{}", `{"include_obfuscation":false}`),
-		"text":                   openai.Idle("{}", `{"format":{"type":"text"}}`),
-		"top_logprobs":           openai.Idle("0"),
-		"truncation":             openai.Idle(`"disabled"`),
-	})
+	err := d.Object(body, "", decoder{d, r}.fields(), requestUnused)
 	switch {
 	case err != nil:
 		return nil, err
@@ -90,12 +62,65 @@ func Decode(body []byte) (*Request, error) {
 	return r, r.Use.Check()
 }
 
-// present accepts a string and distinguishes an absent one from an empty one.
-func present(to **string, value *string) openai.Field {
-	return func(param string, raw json.RawMessage) error {
-		*to = value
-		return openai.String(value)(param, raw)
+func (d decoder) fields() map[string]openai.Field {
+	r := d.r
+	return map[string]openai.Field{
+		"model":                openai.String(&r.Model),
+		"input":                d.input,
+		"instructions":         openai.Optional(present(&r.Instructions)),
+		"max_output_tokens":    openai.Optional(openai.Int(&r.MaxOutputTokens, 1, maxTokensBound)),
+		"temperature":          openai.Optional(openai.Float(&r.Temperature, 0, 2)),
+		"top_p":                openai.Optional(openai.Float(&r.TopP, 0, 1)),
+		"stream":               openai.Optional(openai.Bool(&r.Stream)),
+		"store":                openai.Optional(openai.Bool(&r.Store)),
+		"previous_response_id": openai.Optional(openai.String(&r.Previous)),
+		"metadata":             openai.Optional(r.decodeMetadata),
+		"user":                 openai.Optional(present(&r.User)),
+		"tools":                openai.Optional(d.tools),
+		"tool_choice":          openai.Optional(d.choice),
+		"parallel_tool_calls":  openai.Optional(r.Use.Parallel),
+		"reasoning":            openai.Optional(d.reasoning),
+		"stream_options":       openai.Optional(d.streamOptions),
+		"text":                 openai.Optional(d.text),
+		"include":              openai.Optional(d.include),
 	}
+}
+
+// present accepts a string and distinguishes an absent one from an empty one.
+func present(to **string) openai.Field {
+	return func(param string, raw json.RawMessage) error {
+		*to = new(string)
+		return openai.String(*to)(param, raw)
+	}
+}
+
+// streamOptions reads options, none of which has an effect.
+func (d decoder) streamOptions(param string, raw json.RawMessage) error {
+	return d.Object(raw, param, nil, streamUnused)
+}
+
+// text reads the form of the output.
+func (d decoder) text(param string, raw json.RawMessage) error {
+	return d.Object(raw, param, nil, textUnused)
+}
+
+// include reads what else the response shall contain. Most of it concerns tools
+// of OpenAI's servers and encrypted reasoning, which there are none of here.
+func (d decoder) include(param string, raw json.RawMessage) error {
+	if d.Strict {
+		return openai.Only("[]")(param, raw)
+	}
+	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		var what string
+		if err := openai.String(&what)(at, raw); err != nil {
+			return err
+		}
+		if what == "message.output_text.logprobs" {
+			return openai.Unsupported(at, "Log-probabilities are not available on this route. Omit it.")
+		}
+		d.Ignore(param)
+		return nil
+	})
 }
 
 func (r *Request) decodeMetadata(param string, raw json.RawMessage) error {
@@ -119,7 +144,8 @@ func (r *Request) decodeMetadata(param string, raw json.RawMessage) error {
 	return nil
 }
 
-func (r *Request) decodeInput(param string, raw json.RawMessage) error {
+func (d decoder) input(param string, raw json.RawMessage) error {
+	r := d.r
 	switch openai.Kind(raw) {
 	case "string":
 		var text string
@@ -133,7 +159,7 @@ func (r *Request) decodeInput(param string, raw json.RawMessage) error {
 		return nil
 	case "array":
 		return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
-			item, err := decodeItem(at, raw)
+			item, err := d.item(at, raw)
 			r.Input = append(r.Input, item)
 			return err
 		})

@@ -16,6 +16,9 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
+// strictly decodes without ignoring a field.
+func strictly() *openai.Decoder { return &openai.Decoder{Strict: true} }
+
 func TestIDNamesTheReplicaThatStoresTheResponse(t *testing.T) {
 	seen := map[string]bool{}
 	for _, mac := range []string{"a", "studio-1.office", strings.Repeat("m", 63)} {
@@ -90,12 +93,12 @@ var sameIDs = cmpopts.IgnoreFields(Item{}, "ID")
 
 func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	base := map[string]string{"model": `"m"`, "input": `"hi"`}
-	without, err := Decode(body(base, "", ""))
+	without, err := Decode(strictly(), body(base, "", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, f := range documentedFields {
-		got, err := Decode(body(base, name, f.value))
+		got, err := Decode(strictly(), body(base, name, f.value))
 		var e *openai.Error
 		switch {
 		case f.verdict == refused:
@@ -162,7 +165,7 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		"no tokens":                  {`{"model":"m","input":"a","max_output_tokens":0}`, "max_output_tokens"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Decode([]byte(tc.body))
+			_, err := Decode(strictly(), []byte(tc.body))
 			var e *openai.Error
 			if !errors.As(err, &e) || e.Status != 400 || e.Param != tc.param {
 				t.Errorf("%v", err)
@@ -179,7 +182,7 @@ func TestMetadataIsCountedInCharacters(t *testing.T) {
 		"the longest key and value": `"` + key + `":"` + value + `"`,
 		"the most pairs":            pairs(16),
 	} {
-		r, err := Decode([]byte(metadata(members)))
+		r, err := Decode(strictly(), []byte(metadata(members)))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -50,29 +50,30 @@ func formOf(param string, raw json.RawMessage) (string, error) {
 	return form, nil
 }
 
-func (r *Request) decodeTools(param string, raw json.RawMessage) error {
+func (d decoder) tools(param string, raw json.RawMessage) error {
 	return openai.Array(param, raw, func(param string, raw json.RawMessage) error {
 		form, err := formOf(param, raw)
 		switch {
 		case err != nil:
 			return err
+		case !d.Strict && form != "function" && form != "custom" && form != "namespace":
+			return d.LeaveOut(param, form, raw) // nothing is run on this server
 		case form != "function":
 			return openai.Unsupported(param+".type", fmt.Sprintf("Server tools of type '%s' are not supported; send functions, which the client runs.", openai.Shorten(form)))
 		}
 		var t openai.Tool
 		fields := t.ToolFields("parameters")
 		fields["type"] = openai.String(&form)
-		fields["async"], fields["defer_loading"] = openai.Idle("false"), openai.Idle("false")
-		fields["allowed_callers"], fields["output_schema"] = openai.Idle(`["direct"]`), openai.Idle()
-		if err := openai.Object(raw, param, fields); err != nil {
+		if err := d.Object(raw, param, fields, toolUnused); err != nil {
 			return err
 		}
-		r.Use.Tools = append(r.Use.Tools, t)
+		d.r.Use.Tools = append(d.r.Use.Tools, t)
 		return openai.CheckTool(param, t)
 	})
 }
 
-func (r *Request) decodeChoice(param string, raw json.RawMessage) error {
+func (d decoder) choice(param string, raw json.RawMessage) error {
+	r := d.r
 	if openai.Kind(raw) == "string" {
 		return r.Use.DecodeChoice(param, raw)
 	}
@@ -83,23 +84,17 @@ func (r *Request) decodeChoice(param string, raw json.RawMessage) error {
 	case form != "function":
 		return openai.Unsupported(param+".type", fmt.Sprintf("A tool choice of type '%s' is not supported; name a function, or send auto, none or required.", openai.Shorten(form)))
 	}
-	err = openai.Object(raw, param, map[string]openai.Field{"type": openai.String(&form), "name": openai.String(&r.Use.Function)})
+	err = d.Object(raw, param, map[string]openai.Field{"type": openai.String(&form), "name": openai.String(&r.Use.Function)})
 	if err == nil && r.Use.Function == "" {
 		return openai.Required(param + ".name")
 	}
 	return err
 }
 
-// decodeReasoning reads the reasoning effort. Reasoning is returned unchanged,
-// without a summary.
-func (r *Request) decodeReasoning(param string, raw json.RawMessage) error {
-	return openai.Object(raw, param, map[string]openai.Field{
-		"effort":           openai.Optional(openai.Effort(&r.Effort)),
-		"summary":          openai.Idle(),
-		"generate_summary": openai.Idle(),
-		"context":          openai.Idle(`"auto"`),
-		"mode":             openai.Idle(`"standard"`),
-	})
+// reasoning reads the reasoning effort. Reasoning is returned unchanged, without
+// a summary.
+func (d decoder) reasoning(param string, raw json.RawMessage) error {
+	return d.Object(raw, param, map[string]openai.Field{"effort": openai.Optional(openai.Effort(&d.r.Effort))}, reasoningUnused)
 }
 
 // choiceOf returns the tool choice in the format of a response.

@@ -23,22 +23,24 @@ import (
 // to take.
 func TestEveryStatementOfADocumentHolds(t *testing.T) {
 	for name, r := range bodies() {
-		t.Run(name, func(t *testing.T) {
-			s, _, err := r.schema()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for field, property := range s["properties"].(schema) {
-				rule := plain(t, property)
-				for _, value := range edges(rule) {
-					raw := encode(t, called(field, value))
-					want := allows(t, rule, value)
-					if got := r.takes(field, raw+companions(r, field, value)); got != want {
-						t.Errorf("%s: %.160s is taken: %t, and the document says the opposite", field, raw, got)
+		for _, strict := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s strict %t", name, strict), func(t *testing.T) {
+				s, _, err := r.schema(strict)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for field, property := range s["properties"].(schema) {
+					rule := plain(t, property)
+					for _, value := range edges(rule) {
+						raw := encode(t, called(field, value))
+						want := allows(t, rule, value)
+						if got := r.takes(strict, field, raw+companions(r, field, value)); got != want {
+							t.Errorf("%s: %.160s is taken: %t, and the document says the opposite", field, raw, got)
+						}
 					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -143,6 +145,8 @@ func keeps(t *testing.T, rule map[string]any, keyword string, want, value any) b
 		return slices.ContainsFunc(kinds, func(k any) bool { return isKind(value, k.(string)) })
 	case "const":
 		return reflect.DeepEqual(value, want)
+	case "not":
+		return !allows(t, want, value)
 	case "enum":
 		return slices.ContainsFunc(want.([]any), func(w any) bool { return reflect.DeepEqual(value, w) })
 	case "anyOf":

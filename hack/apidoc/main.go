@@ -1,14 +1,17 @@
 // Command apidoc writes the field lists of docs/reference/api.md: for every
-// field that the references of the APIs document, whether it is honoured, has no
-// effect, or is refused; and the OpenAPI documents in api/openapi. It asks the
+// field that the references of the APIs document, whether it is honoured, ignored
+// or refused, and why; and the OpenAPI documents in api/openapi. It asks the
 // decoders themselves.
 //
 //	go run ./hack/apidoc            checks the page and the documents
 //	go run ./hack/apidoc -write     writes them
 //
 // It owns the list of documented fields (fields.go), each with a value that has
-// an effect, and their schemas (schemas.go). Answers are described from the types
-// that are written. Start reading at route.summary and at document.render.
+// an effect where the field is honoured, and their schemas (schemas.go). The
+// decoders' packages list the fields without effect. Responses are described from
+// the types that are written. The documents describe what is accepted by default;
+// tests also hold the strict variant of each schema to strict decoding. Start
+// reading at route.summary and at document.render.
 package main
 
 import (
@@ -21,6 +24,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -132,54 +136,105 @@ func summaries() (string, error) {
 type route struct {
 	name   string
 	base   map[string]string // a body that is taken
-	fields map[string]string // documented ones, each with a value that means something
-	// schemas of the fields that are taken, and of others.
+	fields map[string]string // documented ones, each with a value
+	// schemas of the fields that are honoured.
 	schemas map[string]string
-	decode  func([]byte) (any, error)
+	decode  func(*openai.Decoder, []byte) (any, error)
+	unused  []openai.Place
+	// partly are fields of which some values are ignored, and why.
+	partly map[string]string
 }
 
-// summary sorts the fields by what the decoder does with them.
+// summary lists the fields by what the decoder does with them.
 func (r route) summary() (string, error) {
-	without, err := r.decode(body(r.base, "", ""))
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", r.name, err)
-	}
-	var honoured, idle, refused []string
+	var honoured []string
 	for _, name := range slices.Sorted(maps.Keys(r.fields)) {
-		got, err := r.decode(body(r.base, name, r.fields[name]))
-		var refusal *openai.Error
-		switch {
-		case errors.As(err, &refusal):
-			refused = append(refused, fmt.Sprintf("`%s`%s", name, neutral(refusal.Message)))
-		case err != nil:
+		yes, err := r.honours(name)
+		if err != nil {
 			return "", fmt.Errorf("%s, %s: %w", r.name, name, err)
-		case same(got, without):
-			idle = append(idle, "`"+name+"`")
-		default:
+		}
+		if yes {
 			honoured = append(honoured, "`"+name+"`")
 		}
 	}
-	out := "\n### " + r.name + "\n\n"
-	for _, group := range []struct {
-		title string
-		names []string
-	}{{"Honoured", honoured}, {"Accepted without effect", idle}, {"Refused", refused}} {
-		if len(group.names) > 0 {
-			out += "- " + group.title + ": " + strings.Join(group.names, ", ") + ".\n"
-		}
-	}
-	return out, nil
+	out := "\n### " + r.name + "\n\nHonoured: " + strings.Join(honoured, ", ") + ".\n\n| field | | why |\n|---|---|---|\n"
+	return out + strings.Join(r.rows(), ""), nil
 }
 
-// neutral are the values of a refused field that change nothing, as its refusal
-// offers them.
-func neutral(refusal string) string {
-	_, offer, found := strings.Cut(refusal, "or send ")
-	if !found {
-		return ""
+// rows describe the fields that are ignored or refused, by their paths.
+func (r route) rows() []string {
+	var out []string
+	for _, p := range r.unused {
+		for _, u := range p.Unused {
+			what := "ignored"
+			if u.Refused {
+				what = "refused"
+				if len(u.Neutral) > 0 {
+					what += ", except `" + strings.Join(u.Neutral, "`, `") + "`"
+				}
+			}
+			out = append(out, fmt.Sprintf("| `%s` | %s | %s |\n", pathOf(p, u.Name), what, u.Why))
+		}
 	}
-	return " (`" + strings.ReplaceAll(strings.TrimSuffix(offer, "."), " or ", "` or `") + "`)"
+	for name, why := range r.partly {
+		out = append(out, fmt.Sprintf("| `%s` | ignored in part | %s |\n", name, why))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
+
+func pathOf(p openai.Place, name string) string {
+	if p.Path == "" {
+		return name
+	}
+	return p.Path + "." + name
+}
+
+// unusedField finds a field without effect by its path.
+func (r route) unusedField(path string) (openai.Unused, bool) {
+	for _, p := range r.unused {
+		for _, u := range p.Unused {
+			if pathOf(p, u.Name) == path {
+				return u, true
+			}
+		}
+	}
+	return openai.Unused{}, false
+}
+
+// honours reports whether the value of a documented field has an effect. What
+// has none must be in a list of the decoder's package, which says why.
+func (r route) honours(name string) (bool, error) {
+	without, err := r.decode(&openai.Decoder{}, body(r.base, "", ""))
+	if err != nil {
+		return false, err
+	}
+	var d openai.Decoder
+	got, err := r.decode(&d, body(r.base, name, r.fields[name]))
+	var refusal *openai.Error
+	switch {
+	case errors.As(err, &refusal):
+		if u, ok := r.unusedField(index.ReplaceAllString(refusal.Param, "[]")); !ok || !u.Refused {
+			return false, fmt.Errorf("it is refused, and not listed as such: %w", err)
+		}
+		return false, nil
+	case err != nil:
+		return false, err
+	case !same(got, without):
+		return true, nil
+	case len(d.Ignored()) == 0:
+		return false, fmt.Errorf("its value has no effect; give it another one in fields.go")
+	}
+	for _, ignored := range d.Ignored() {
+		if _, ok := r.unusedField(ignored); !ok && r.partly[ignored] == "" {
+			return false, fmt.Errorf("%s is ignored, and not listed as such", ignored)
+		}
+	}
+	return false, nil
+}
+
+// index of a list in a path.
+var index = regexp.MustCompile(`\[[0-9]+\]`)
 
 // same compares what was decoded; ids that are made on the way differ each time.
 func same(a, b any) bool {

@@ -49,8 +49,8 @@ func TestAnOutdatedPageIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"head\n", "tail\n", "- Refused: `best_of` (`1`)", "`temperature`", "- Accepted without effect: `cache_control`", "- Accepted without effect: `parallel_tool_calls`",
-		"`service_tier` (`\"auto\"` or `\"default\"`)"} {
+	for _, want := range []string{"head\n", "tail\n", "### POST /v1/chat/completions", "Honoured: `frequency_penalty`, ", "`parallel_tool_calls`",
+		"| `best_of` | refused, except `1` | ", "| `metadata` | ignored | ", "| `messages[].content[].cache_control` | ignored | ", "| `include` | ignored in part | "} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("the page lacks %q", want)
 		}

@@ -76,13 +76,13 @@ func documents() []document {
 	}
 }
 
-// countRoute counts tokens: fields that only affect the answer are unknown there.
+// countRoute counts tokens: fields that only affect the answer are not its own.
 func countRoute(messages route) route {
 	r := route{name: "POST " + dialect.PathCountTokens, base: maps.Clone(messages.base), fields: map[string]string{}, schemas: messages.schemas,
-		decode: func(b []byte) (any, error) { return anthropic.DecodeCount(b) }}
+		decode: func(d *openai.Decoder, b []byte) (any, error) { return anthropic.DecodeCount(d, b) }, unused: anthropic.UnusedOfCounts(), partly: messages.partly}
 	delete(r.base, "max_tokens")
 	for name, value := range messages.fields {
-		_, err := r.decode(body(r.base, name, value))
+		_, err := r.decode(&openai.Decoder{Strict: true}, body(r.base, name, value))
 		if e := new(openai.Error); !errors.As(err, &e) || e.Code != openai.CodeUnknownParameter {
 			r.fields[name] = value
 		}
@@ -186,7 +186,7 @@ func (o operation) render() (schema, error) {
 	if o.body == nil {
 		return out, nil
 	}
-	taken, refused, err := o.body.schema()
+	taken, refused, err := o.body.schema(false)
 	if err != nil {
 		return nil, err
 	}
@@ -194,6 +194,9 @@ func (o operation) render() (schema, error) {
 	out["requestBody"] = schema{"required": true, "content": schema{"application/json": schema{"schema": taken, "example": example}}}
 	if len(refused) > 0 {
 		out["x-metalfleet-refused"] = refused
+	}
+	if ignored := o.body.ignored(); len(ignored) > 0 {
+		out["x-metalfleet-ignored"] = ignored
 	}
 	return out, err
 }
@@ -203,12 +206,23 @@ func (r route) example() (out map[string]json.RawMessage, err error) {
 	return out, json.Unmarshal(body(r.base, "", ""), &out)
 }
 
-// schema of a body: what the decoder takes, and with which sentence it refuses
-// the rest of what is documented.
-func (r route) schema() (taken schema, refused map[string]string, err error) {
+// ignored are the documented fields that are ignored, and why.
+func (r route) ignored() map[string]string {
+	out := map[string]string{}
+	for name := range r.fields {
+		if u, ok := r.unusedField(name); ok && !u.Refused {
+			out[name] = u.Why
+		}
+	}
+	return out
+}
+
+// schema of a body: what a decoder takes, strict or not, and with which sentence
+// it refuses the rest of what is documented.
+func (r route) schema(strict bool) (taken schema, refused map[string]string, err error) {
 	properties, required, refused := schema{}, []string{}, map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(r.fields)) {
-		property, why, err := r.property(name)
+		property, why, err := r.property(name, strict)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -218,48 +232,85 @@ func (r route) schema() (taken schema, refused map[string]string, err error) {
 		properties[name] = property
 		without := maps.Clone(r.base)
 		delete(without, name)
-		if _, err := r.decode(body(without, "", "")); err != nil {
+		if _, err := r.decode(&openai.Decoder{}, body(without, "", "")); err != nil {
 			required = append(required, name)
 		}
 	}
-	return schema{"type": "object", "properties": properties, "required": required, "additionalProperties": false}, refused, nil
+	taken = schema{"type": "object", "properties": properties, "required": required}
+	if strict {
+		taken["additionalProperties"] = false
+	}
+	return taken, refused, nil
 }
 
 // property is the schema of one field. Of one that is refused, what is left is
 // null and the values that mean nothing.
-func (r route) property(name string) (property any, why string, err error) {
+func (r route) property(name string, strict bool) (property any, why string, err error) {
+	if u, ok := r.unusedField(name); ok && !u.Refused && !strict {
+		return schema{}, "", nil
+	}
 	var refusal *openai.Error
-	if _, err := r.decode(body(r.base, name, r.fields[name])); errors.As(err, &refusal) {
-		harmless, err := r.harmless(name, refusal.Message)
+	if _, err := r.decode(&openai.Decoder{Strict: strict}, body(r.base, name, r.fields[name])); errors.As(err, &refusal) && refusal.Param == name {
+		harmless, err := r.harmless(name, refusal.Message, strict)
 		return schema{"enum": harmless}, refusal.Message, err
 	}
 	raw, ok := r.schemas[name]
 	if !ok {
 		return nil, "", fmt.Errorf("the field %s is taken and has no schema; write one in schemas.go", name)
 	}
-	var s schema
+	var s any
 	exact := json.NewDecoder(strings.NewReader(raw)) // a float has no room for the bounds of 64 bits
 	exact.UseNumber()
 	if err := exact.Decode(&s); err != nil {
 		return nil, "", fmt.Errorf("schema of %s: %w", name, err)
 	}
-	if r.takes(name, "null") {
+	s = variant(s, strict)
+	if r.takes(strict, name, "null") && !slices.Contains([]string{"{}", "true"}, fmt.Sprint(s)) {
 		return orNull(s), "", nil
 	}
 	return s, "", nil
 }
 
+// open is a keyword of schemas.go: the schema of a value when decoding is not
+// strict, where that is another one.
+const open = "x-open"
+
+// variant is a schema as it holds for strict decoding, which takes no members
+// but those of the schema, or for the usual one, which ignores others.
+func variant(s any, strict bool) any {
+	switch s := s.(type) {
+	case []any:
+		out := make([]any, len(s))
+		for i := range s {
+			out[i] = variant(s[i], strict)
+		}
+		return out
+	case schema:
+		if other, ok := s[open]; ok && !strict {
+			return variant(other, strict)
+		}
+		out := schema{}
+		for name, value := range s {
+			if name != open && (strict || name != "additionalProperties" || value != false) {
+				out[name] = variant(value, strict)
+			}
+		}
+		return out
+	}
+	return s
+}
+
 var remedies = regexp.MustCompile(` or send (.*)\.$`)
 
 // harmless are the values that a refusal offers, each of which is taken.
-func (r route) harmless(name, sentence string) ([]any, error) {
+func (r route) harmless(name, sentence string, strict bool) ([]any, error) {
 	out := []any{nil}
 	offered := "null"
 	if m := remedies.FindStringSubmatch(sentence); m != nil {
 		offered += " or " + m[1]
 	}
 	for value := range strings.SplitSeq(offered, " or ") {
-		if !r.takes(name, value) {
+		if !r.takes(strict, name, value) {
 			return nil, fmt.Errorf("the field %s is refused, with %q, and so is %s", name, sentence, value)
 		}
 		var v any
@@ -273,7 +324,7 @@ func (r route) harmless(name, sentence string) ([]any, error) {
 	return out, nil
 }
 
-func (r route) takes(name, value string) bool {
-	_, err := r.decode(body(r.base, name, value))
+func (r route) takes(strict bool, name, value string) bool {
+	_, err := r.decode(&openai.Decoder{Strict: strict}, body(r.base, name, value))
 	return err == nil
 }

@@ -34,40 +34,45 @@ func TestDocumentsSayWhatTheDecodersTake(t *testing.T) {
 		t.Errorf("%d operations take a body, want 8", len(bodies()))
 	}
 	for name, r := range bodies() {
-		t.Run(name, func(t *testing.T) {
-			s, refused, err := r.schema()
-			if err != nil {
-				t.Fatal(err)
+		for _, strict := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s strict %t", name, strict), func(t *testing.T) { r.wantSchemaOfDecoder(t, strict) })
+		}
+	}
+}
+
+func (r route) wantSchemaOfDecoder(t *testing.T, strict bool) {
+	s, refused, err := r.schema(strict)
+	if err != nil {
+		t.Fatal(err)
+	}
+	properties := s["properties"].(schema)
+	if !slices.Equal(slices.Sorted(maps.Keys(properties)), slices.Sorted(maps.Keys(r.fields))) {
+		t.Errorf("the document has %v, the references %v", slices.Sorted(maps.Keys(properties)), slices.Sorted(maps.Keys(r.fields)))
+	}
+	for field, property := range properties {
+		for value, ok := range probes(t, property) {
+			if field == "top_logprobs" && properties["logprobs"] != nil {
+				value += `,"logprobs":true` // which it is allowed with alone
 			}
-			properties := s["properties"].(schema)
-			if !slices.Equal(slices.Sorted(maps.Keys(properties)), slices.Sorted(maps.Keys(r.fields))) {
-				t.Errorf("the document has %v, the references %v", slices.Sorted(maps.Keys(properties)), slices.Sorted(maps.Keys(r.fields)))
+			if r.takes(strict, field, value) != ok {
+				t.Errorf("%s: %.60s is taken: %t, and the document says the opposite", field, value, !ok)
 			}
-			for field, property := range properties {
-				for value, ok := range probes(t, property) {
-					if field == "top_logprobs" && properties["logprobs"] != nil {
-						value += `,"logprobs":true` // which it is allowed with alone
-					}
-					if r.takes(field, value) != ok {
-						t.Errorf("%s: %.60s is taken: %t, and the document says the opposite", field, value, !ok)
-					}
-				}
-				if _, is := refused[field]; is && r.takes(field, r.fields[field]) {
-					t.Errorf("%s is said to be refused, and is taken", field)
-				}
-			}
-			for _, field := range s["required"].([]string) {
-				without := maps.Clone(r.base)
-				delete(without, field)
-				if _, err := r.decode(body(without, "", "")); err == nil {
-					t.Errorf("%s is said to be required, and is not", field)
-				}
-			}
-			var e *openai.Error
-			if _, err := r.decode(body(r.base, "no_such_field", "1")); !errors.As(err, &e) || e.Code != openai.CodeUnknownParameter {
-				t.Errorf("the document takes no other fields, and the decoder says %v", err)
-			}
-		})
+		}
+		if _, is := refused[field]; is && r.takes(strict, field, r.fields[field]) {
+			t.Errorf("%s is said to be refused, and is taken", field)
+		}
+	}
+	for _, field := range s["required"].([]string) {
+		without := maps.Clone(r.base)
+		delete(without, field)
+		if _, err := r.decode(&openai.Decoder{Strict: strict}, body(without, "", "")); err == nil {
+			t.Errorf("%s is said to be required, and is not", field)
+		}
+	}
+	var e *openai.Error
+	_, err = r.decode(&openai.Decoder{Strict: strict}, body(r.base, "no_such_field", "1"))
+	if closed := errors.As(err, &e) && e.Code == openai.CodeUnknownParameter; closed != (s["additionalProperties"] == false) {
+		t.Errorf("the document takes other fields: %v, and the decoder says %v", !closed, err)
 	}
 }
 
@@ -167,22 +172,22 @@ func TestAFieldThatIsTakenNeedsASchema(t *testing.T) {
 	r := bodies()["post /v1/rerank"]
 	r.schemas = maps.Clone(r.schemas)
 	delete(r.schemas, "top_n")
-	if _, _, err := r.schema(); err == nil || !strings.Contains(err.Error(), "top_n") {
+	if _, _, err := r.schema(false); err == nil || !strings.Contains(err.Error(), "top_n") {
 		t.Errorf("a field without a schema is written: %v", err)
 	}
 }
 
 func TestWhatARefusalOffersIsTaken(t *testing.T) {
 	r := bodies()["post /v1/rerank"]
-	if _, err := r.harmless("rank_fields", `Omit it or send ["other"].`); err == nil {
+	if _, err := r.harmless("rank_fields", `Omit it or send ["other"].`, true); err == nil {
 		t.Error("a refusal offers what is refused too")
 	}
-	got, err := r.harmless("rank_fields", `Omit it or send ["text"].`)
+	got, err := r.harmless("rank_fields", `Omit it or send ["text"].`, true)
 	if err != nil || len(got) != 2 {
 		t.Errorf("offered are %v, %v", got, err)
 	}
 	// The decoder's own message is understood, regardless of its wording.
-	field, message, err := r.property("rank_fields")
+	field, message, err := r.property("rank_fields", false)
 	if values, ok := field.(schema)["enum"].([]any); err != nil || !ok || len(values) != 2 {
 		t.Errorf("the message %q offers %v, %v", message, field, err)
 	}

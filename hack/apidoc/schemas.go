@@ -1,8 +1,9 @@
 package main
 
 // The schemas of documented fields, as the references of the APIs have them and
-// within what is supported here. A field that is refused has one too where its
-// reference was read already: it is written once the decoder takes the field.
+// within what is supported here. They hold for strict decoding; the keyword x-open
+// has the schema that holds otherwise, which is that of any value for a member
+// that is ignored.
 const (
 	anyText   = `{"type":"string"}`
 	someText  = `{"type":"string","minLength":1}`
@@ -15,12 +16,22 @@ const (
 	jsonForm  = `{"anyOf":[{"type":"object"},{"type":"boolean"},{"type":"string"}]}`
 	choices   = `{"type":"array","items":{"type":"string"}}`
 	// form is one of the fields that constrain an answer.
-	form = `{"type":"object","minProperties":1,"maxProperties":1,"additionalProperties":false,"properties":{"json":` + jsonForm + `,"regex":{"type":"string"},` +
+	form = `{"x-open":{"anyOf":[` + formOf + `"required":["json"],"properties":{"json":` + jsonForm + `,"regex":{"type":"null"},"grammar":{"type":"null"},"choice":{"type":"null"},"json_object":{"type":"null"}}},` +
+		formOf + `"required":["regex"],"properties":{"json":{"type":"null"},"regex":{"type":"string"},"grammar":{"type":"null"},"choice":{"type":"null"},"json_object":{"type":"null"}}},` +
+		formOf + `"required":["grammar"],"properties":{"json":{"type":"null"},"regex":{"type":"null"},"grammar":{"type":"string"},"choice":{"type":"null"},"json_object":{"type":"null"}}},` +
+		formOf + `"required":["choice"],"properties":{"json":{"type":"null"},"regex":{"type":"null"},"grammar":{"type":"null"},"choice":` + choices + `,"json_object":{"type":"null"}}},` +
+		formOf + `"required":["json_object"],"properties":{"json":{"type":"null"},"regex":{"type":"null"},"grammar":{"type":"null"},"choice":{"type":"null"},"json_object":{"const":true}}}]},` +
+		`"type":"object","minProperties":1,"maxProperties":1,"additionalProperties":false,"properties":{"json":` + jsonForm + `,"regex":{"type":"string"},` +
 		`"grammar":{"type":"string"},"choice":` + choices + `,"json_object":{"const":true}}}`
+	formOf    = `{"type":"object",`
 	textPart  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string"}}}`
 	said      = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":` + textPart + `}]}`
 	maybeText = `{"type":["string","null"]}`
 	empty     = `{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}`
+	// unsaid and unlisted are members that have no effect; strict decoding takes
+	// null, or an empty list too.
+	unsaid   = `{"x-open":{},"type":"null"}`
+	unlisted = `{"x-open":{},"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}`
 	// arguments of a call hold a JSON object; of a string's content a schema is a
 	// remark, which validators do not check.
 	arguments = `{"type":"string","contentMediaType":"application/json","contentSchema":{"type":"object"}}`
@@ -28,8 +39,8 @@ const (
 	callOf = `{"type":"object","required":["id","function"],"additionalProperties":false,"properties":{"id":` + someText + `,"type":{"enum":["function","",null]},` +
 		`"index":{"type":["integer","null"],"minimum":0,"maximum":2147483647},"function":{"type":"object","required":["name"],"additionalProperties":false,"properties":{"name":` + someText + `,"arguments":` + arguments + `}}}}`
 	// answerOf are the other members that an assistant's message may have.
-	answerOf = `"role":{"const":"assistant"},"name":` + maybeText + `,"reasoning_content":` + maybeText + `,"refusal":{"type":"null"},"annotations":` + empty +
-		`,"audio":{"type":"null"},"provider_specific_fields":{"enum":[null,{},{"refusal":null}]},"function_call":{"type":"null"}`
+	answerOf = `"role":{"const":"assistant"},"name":` + maybeText + `,"reasoning_content":` + maybeText + `,"refusal":{"type":"null"},"annotations":` + unlisted +
+		`,"audio":{"type":"null"},"provider_specific_fields":{"x-open":{},"enum":[null,{},{"refusal":null}]},"function_call":{"type":"null"}`
 	// chatMessages: a tool's message answers a call of an earlier message, which a
 	// schema cannot state.
 	chatMessages = `{"type":"array","minItems":1,"items":{"anyOf":[` +
@@ -42,7 +53,7 @@ const (
 		`{"type":"object","required":["type","json_schema"],"additionalProperties":false,"properties":{"type":{"const":"json_schema"},"json_schema":{"type":"object","required":["schema"],` +
 		`"additionalProperties":false,"properties":{"name":{"type":["string","null"]},"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"schema":` + jsonForm + `}}}}]}`
 	stops         = `{"anyOf":[{"type":"string","minLength":1},{"type":"array","maxItems":4,"items":{"type":"string","minLength":1}}]}`
-	streamOptions = `{"type":"object","additionalProperties":false,"properties":{"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"enum":[false,null]}}}`
+	streamOptions = `{"type":"object","additionalProperties":false,"properties":{"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"x-open":{},"enum":[false,null]}}}`
 	// tokenID is a whole number from 0 to 2147483647, in digits.
 	tokenID   = `^(0|[1-9][0-9]{0,8}|1[0-9]{9}|20[0-9]{8}|21[0-3][0-9]{7}|214[0-6][0-9]{6}|2147[0-3][0-9]{5}|21474[0-7][0-9]{4}|214748[0-2][0-9]{3}|2147483[0-5][0-9]{2}|21474836[0-3][0-9]|214748364[0-7])$`
 	bias      = `{"type":"object","maxProperties":300,"propertyNames":{"pattern":"` + tokenID + `"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`
@@ -50,11 +61,12 @@ const (
 	chatTools = `{"type":"array","items":{"type":"object","required":["type","function"],"additionalProperties":false,"properties":{"type":{"const":"function"},"function":{"type":"object",` +
 		`"required":["name"],"additionalProperties":false,"properties":{"name":` + toolName + `,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}}}}}`
 	// Anthropic's tools.
-	messageTools = `{"type":"array","items":{"type":"object","required":["name","input_schema"],"additionalProperties":false,"properties":{"type":{"enum":["custom",null]},"name":` + toolName +
-		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"input_schema":{"type":"object"},"cache_control":` + cacheMark + `}}}`
+	messageTools = `{"type":"array","items":{"x-open":{"anyOf":[` + messageTool + `,{"type":"object","required":["type"],"properties":{"type":{"type":"string","not":{"const":"custom"}}}}]},"anyOf":[` + messageTool + `]}}`
+	messageTool  = `{"type":"object","required":["name","input_schema"],"additionalProperties":false,"properties":{"type":{"enum":["custom",null]},"name":` + toolName +
+		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"input_schema":{"type":"object"},"cache_control":` + cacheMark + `}}`
 	messageChoice = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["auto","any","none"]},"disable_parallel_tool_use":{"type":["boolean","null"]}}},` +
 		`{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"tool"},"name":` + toolName + `,"disable_parallel_tool_use":{"type":["boolean","null"]}}}]}`
-	thinking = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["adaptive","disabled"]},"budget_tokens":{"type":"null"}}},` +
+	thinking = `{"x-open":{"type":"object","required":["type"],"properties":{"type":{"enum":["adaptive","disabled","enabled"]}}},"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["adaptive","disabled"]},"budget_tokens":{"type":"null"}}},` +
 		`{"type":"object","required":["type","budget_tokens"],"additionalProperties":false,"properties":{"type":{"const":"enabled"},"budget_tokens":{"type":"integer","minimum":1024,"maximum":2147483647}}}]}`
 	chatChoice = `{"anyOf":[{"enum":["auto","none","required"]},{"type":"object","required":["type","function"],"additionalProperties":false,"properties":{"type":{"const":"function"},` +
 		`"function":{"type":"object","required":["name"],"additionalProperties":false,"properties":{"name":` + toolName + `}}}}]}`
@@ -99,11 +111,11 @@ var rerankSchemas = map[string]string{
 const (
 	// visible is a character that is not white space.
 	visible    = `[^\t\n\u000b\f\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
-	cacheMark  = `{"anyOf":[{"type":"null"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"ephemeral"},"ttl":{"enum":["5m","1h",null]}}}]}`
-	textBlock  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string","minLength":1},"cache_control":` + cacheMark + `,"citations":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}}}`
+	cacheMark  = `{"x-open":{},"anyOf":[{"type":"null"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"ephemeral"},"ttl":{"enum":["5m","1h",null]}}}]}`
+	textBlock  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string","minLength":1},"cache_control":` + cacheMark + `,"citations":` + unlisted + `}}`
 	textBlocks = `{"anyOf":[{"type":"string"},{"type":"array","items":` + textBlock + `}]}`
 	resultOf   = `{"type":"object","required":["type","tool_use_id"],"additionalProperties":false,"properties":{"type":{"const":"tool_result"},"tool_use_id":{"type":"string","minLength":1},"is_error":{"type":["boolean","null"]},"cache_control":` + cacheMark + `,"content":{"anyOf":[{"type":"null"},` + textBlocks + `]}}}`
-	useOf      = `{"type":"object","required":["type","id","name","input"],"additionalProperties":false,"properties":{"type":{"const":"tool_use"},"id":{"type":"string","minLength":1},"name":{"type":"string","minLength":1},"input":{"type":"object"},"cache_control":` + cacheMark + `,"caller":{"anyOf":[{"type":"null"},{"const":{"type":"direct"}}]}}}`
+	useOf      = `{"type":"object","required":["type","id","name","input"],"additionalProperties":false,"properties":{"type":{"const":"tool_use"},"id":{"type":"string","minLength":1},"name":{"type":"string","minLength":1},"input":{"type":"object"},"cache_control":` + cacheMark + `,"caller":{"x-open":{},"anyOf":[{"type":"null"},{"const":{"type":"direct"}}]}}}`
 	thoughtOf  = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"thinking"},"thinking":{"type":"string"},"signature":{"type":"string"},"cache_control":` + cacheMark + `}}`
 )
 
@@ -112,7 +124,6 @@ var messageSchemas = map[string]string{
 	"stream": yesOrNo, "temperature": share, "top_k": `{"type":"integer","minimum":0,"maximum":2147483647}`, "top_p": share, "cache_control": cacheMark,
 	"metadata": `{"type":"object","additionalProperties":false,"properties":{"user_id":{"type":["string","null"]}}}`,
 	"tools":    messageTools, "tool_choice": messageChoice, "thinking": thinking,
-	"service_tier": `{"enum":["auto","standard_only"]}`,
 	"messages": `{"type":"array","minItems":1,"items":{"anyOf":[` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"user"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + resultOf + `]}}]}}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + thoughtOf + `,` + useOf + `]}}]}}}]}}`,
@@ -122,20 +133,21 @@ var messageSchemas = map[string]string{
 const (
 	inputParts  = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}}}]}`
 	outputParts = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"output_text"},"text":{"type":"string"},` +
-		`"annotations":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]},"logprobs":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}}}}]}`
+		`"annotations":` + unlisted + `,"logprobs":` + unlisted + `}}}]}`
 	itemOf     = `"id":{"type":["string","null"]},"status":{"type":["string","null"]}`
-	itemFields = `"type":{"const":"message"},"phase":{"type":"null"},` + itemOf
-	callFields = itemOf + `,"caller":{"type":"null"},"namespace":{"type":"null"},"call_id":` + someText
+	itemFields = `"type":{"const":"message"},"phase":` + unsaid + `,` + itemOf
+	callFields = itemOf + `,"caller":` + unsaid + `,"call_id":` + someText
 	// An output answers a call before it, which a schema cannot state.
-	callItem   = `{"type":"object","required":["type","call_id","name","arguments"],"additionalProperties":false,"properties":{"type":{"const":"function_call"},` + callFields + `,"async":{"enum":[false,null]},"name":` + someText + `,"arguments":` + arguments + `}}`
-	outputItem = `{"type":"object","required":["type","call_id","output"],"additionalProperties":false,"properties":{"type":{"const":"function_call_output"},` + callFields + `,"name":{"type":"null"},"output":{"anyOf":[{"type":"string"},` +
+	callItem   = `{"type":"object","required":["type","call_id","name","arguments"],"additionalProperties":false,"properties":{"type":{"const":"function_call"},` + callFields + `,"namespace":{"type":"null"},"async":{"enum":[false,null]},"name":` + someText + `,"arguments":` + arguments + `}}`
+	outputItem = `{"type":"object","required":["type","call_id","output"],"additionalProperties":false,"properties":{"type":{"const":"function_call_output"},` + callFields + `,"namespace":` + unsaid + `,"name":` + unsaid + `,"output":{"anyOf":[{"type":"string"},` +
 		`{"type":"array","items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}}}]}}}`
-	thoughtItem = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning"},` + itemOf + `,"summary":` + empty + `,"encrypted_content":{"type":"null"},` +
+	thoughtItem = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning"},` + itemOf + `,"summary":` + unlisted + `,"encrypted_content":` + unsaid + `,` +
 		`"content":{"anyOf":[{"type":"null"},{"type":"array","items":{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning_text"},"text":{"type":"string"}}}}]}}}`
-	responseTools = `{"type":"array","items":{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName +
-		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}}}`
+	responseTools = `{"type":"array","items":{"x-open":{"anyOf":[` + responseTool + `,{"type":"object","required":["type"],"properties":{"type":{"type":"string","minLength":1,"not":{"enum":["function","custom","namespace"]}}}}]},"anyOf":[` + responseTool + `]}}`
+	responseTool  = `{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName +
+		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}}`
 	responseChoice = `{"anyOf":[{"enum":["auto","none","required"]},{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName + `}}]}`
-	reasoningOf    = `{"type":"object","additionalProperties":false,"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"summary":{"type":"null"},"generate_summary":{"type":"null"},` +
+	reasoningOf    = `{"type":"object","additionalProperties":false,"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"summary":` + unsaid + `,"generate_summary":` + unsaid + `,` +
 		`"context":{"enum":["auto",null]},"mode":{"enum":["standard",null]}}}`
 )
 
@@ -143,7 +155,10 @@ var responseSchemas = map[string]string{
 	"model": someText, "instructions": anyText, "max_output_tokens": limit, "previous_response_id": anyText, "store": yesOrNo, "stream": yesOrNo,
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "parallel_tool_calls": yesOrNo,
 	"tools": responseTools, "tool_choice": responseChoice, "reasoning": reasoningOf,
-	"metadata": `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`,
+	"include":        `{"x-open":{"type":"array","items":{"type":"string","not":{"const":"message.output_text.logprobs"}}},"type":"array","maxItems":0}`,
+	"stream_options": `{"type":"object","additionalProperties":false,"properties":{"include_obfuscation":{"x-open":{},"enum":[false,null]}}}`,
+	"text":           `{"type":"object","additionalProperties":false,"properties":{"format":{"enum":[{"type":"text"},null]},"verbosity":{"x-open":{},"enum":["medium",null]}}}`,
+	"metadata":       `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`,
 	"input": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"anyOf":[` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},` + itemFields + `,"content":` + inputParts + `}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},` + itemFields + `,"content":` + outputParts + `}},` + callItem + `,` + outputItem + `,` + thoughtItem + `]}}]}`,

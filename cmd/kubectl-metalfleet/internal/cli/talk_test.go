@@ -32,7 +32,7 @@ type parrot struct {
 
 func (m *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	raw, _ := io.ReadAll(r.Body)
-	request, err := openai.DecodeChatRequest(raw)
+	request, err := (&openai.Decoder{Strict: true}).Chat(raw)
 	if err != nil {
 		_ = openai.WriteError(w, err)
 		return

@@ -11,13 +11,6 @@ type Field = field
 // position.
 func CheckJSON(body []byte) error { return checkJSON(body) }
 
-// Object passes every member of a JSON object to its field. It rejects a member
-// without a field, and a duplicate member. within is the path of the object,
-// empty at the top level.
-func Object(raw json.RawMessage, within string, fields map[string]Field) error {
-	return decodeObject(raw, within, fields)
-}
-
 // Array passes every element of a JSON array to one.
 func Array(param string, raw json.RawMessage, one Field) error { return decodeArray(param, raw, one) }
 
@@ -48,9 +41,9 @@ func Raw(to *json.RawMessage) Field {
 	return func(_ string, raw json.RawMessage) error { *to = raw; return nil }
 }
 
-// Idle is a known parameter that is not supported yet: it accepts null and the
-// neutral values, and rejects others by name.
-func Idle(neutral ...string) Field { return idle(neutral...) }
+// Only is the field of a parameter that is not supported: it accepts null and
+// the neutral values, and rejects others by name.
+func Only(neutral ...string) Field { return only(neutral...) }
 
 // Required returns the error for a missing parameter.
 func Required(param string) error { return required(param) }
