@@ -50,7 +50,7 @@ type flags struct {
 	drain, tryTimeout, requestTimeout                                       time.Duration
 	waiting                                                                 waiting.Limits
 	pick                                                                    pick.Policy
-	verbose, version                                                        bool
+	strictFields, verbose, version                                          bool
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -75,6 +75,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 		f.pick, err = pick.PolicyNamed(name)
 		return err
 	})
+	set.BoolVar(&f.strictFields, "strict-fields", false, "refuse request fields that have no effect, instead of ignoring them and naming them in X-Metalfleet-Ignored")
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
@@ -142,7 +143,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
 	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Tunnels: tunnels,
-		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, Drain: f.drain, Log: log})
+		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

@@ -58,6 +58,8 @@ type Grant struct {
 	// Priority is the most urgent one that its requests may name, and theirs where
 	// they name none: lower ones go first, 0 is everybody's.
 	Priority int64
+	// StrictFields has requests refused whose fields have no effect.
+	StrictFields bool
 }
 
 // Key is one key as its Secret states it, and what it has used.

@@ -43,7 +43,7 @@ func TestASecretSaysWhatItsKeyAllows(t *testing.T) {
 	for name, g := range map[string]Grant{
 		"everything": {Models: []string{"*"}},
 		"all of it": {Models: []string{"smollm2", "team-a/chat.v2", "Qwen3:8b"}, ModelNamespaces: []string{"team-b", "team-c"},
-			Expires: time.Date(2030, 1, 31, 0, 0, 0, 0, time.UTC), RequestsPerMinute: 60, TokensPerMinute: 100000, Priority: -5},
+			Expires: time.Date(2030, 1, 31, 0, 0, 0, 0, time.UTC), RequestsPerMinute: 60, TokensPerMinute: 100000, Priority: -5, StrictFields: true},
 		"namespaces alone": {ModelNamespaces: []string{"a"}, RequestsPerMinute: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,6 +114,7 @@ func TestABrokenSecretIsRefused(t *testing.T) {
 		"tokens below zero":            {with("tokensPerMinute", "-1"), "tokensPerMinute"},
 		"a priority that is no number": {with("priority", "high"), "priority must be a whole number from -1000 to 1000"},
 		"a priority beyond its bounds": {with("priority", "-1001"), "priority must be from -1000 to 1000"},
+		"neither strict nor not":       {with("strictFields", "maybe"), "strictFields must be true or false"},
 		"tokens beyond reason":         {with("tokensPerMinute", "1000000001"), "tokensPerMinute"},
 	} {
 		t.Run(name, func(t *testing.T) {

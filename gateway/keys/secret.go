@@ -30,6 +30,7 @@ const (
 	memberRequests        = "requestsPerMinute"
 	memberTokens          = "tokensPerMinute"
 	memberPriority        = "priority"
+	memberStrict          = "strictFields"
 )
 
 const (
@@ -90,6 +91,10 @@ func (k *Key) read(member, value string) (err error) {
 	case memberPriority:
 		if k.Priority, err = strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil {
 			err = invalid(member, "must be a whole number from %d to %d; lower values are served first", -openai.MostPriority, openai.MostPriority)
+		}
+	case memberStrict:
+		if k.StrictFields, err = strconv.ParseBool(strings.TrimSpace(value)); err != nil {
+			err = invalid(member, "must be true or false")
 		}
 	default:
 		err = invalid(member, "is unknown; check its spelling or remove it")
@@ -190,6 +195,9 @@ func NewSecret(namespace, name string, g Grant) (s *corev1.Secret, token string,
 	if g.Priority != 0 {
 		data[memberPriority] = strconv.FormatInt(g.Priority, 10)
 	}
+	if g.StrictFields {
+		data[memberStrict] = "true"
+	}
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/part-of": "metalfleet"}},
@@ -207,7 +215,7 @@ func (g *Grant) end() string {
 
 // same says that two grants allow the same.
 func (g *Grant) same(o *Grant) bool {
-	return slices.Equal(g.Models, o.Models) && slices.Equal(g.ModelNamespaces, o.ModelNamespaces) && g.Expires.Equal(o.Expires) && g.Priority == o.Priority && g.sameLimits(o)
+	return slices.Equal(g.Models, o.Models) && slices.Equal(g.ModelNamespaces, o.ModelNamespaces) && g.Expires.Equal(o.Expires) && g.Priority == o.Priority && g.StrictFields == o.StrictFields && g.sameLimits(o)
 }
 
 func (g *Grant) sameLimits(o *Grant) bool {

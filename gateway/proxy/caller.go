@@ -32,6 +32,9 @@ func (c caller) name() string {
 	return c.key.Name
 }
 
+// strict reports whether the caller's key refuses fields without effect.
+func (c caller) strict() bool { return c.key != nil && c.key.StrictFields }
+
 // rank says for the agent how urgent the caller's requests may be. What a client
 // says of that itself is not passed on.
 func (c caller) rank(h http.Header) {

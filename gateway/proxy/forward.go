@@ -29,6 +29,8 @@ type query struct {
 	// key is whose it is, deadline when its client wants to know; zero is none.
 	key      string
 	deadline time.Time
+	// strict has the agent refuse fields without effect.
+	strict bool
 	// prefix of its prompt, by which replicas that remember it are found.
 	prefix pick.Prefix
 	// only this Mac keeps what the request goes on from; empty where any will do.
@@ -192,6 +194,9 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 		if values := r.Header.Values(name); len(values) > 0 {
 			out.Header[name] = values
 		}
+	}
+	if q.strict {
+		out.Header.Set(agentapi.HeaderStrictFields, "true")
 	}
 	if q.routed != nil {
 		out.Header.Set(agentapi.HeaderModel, q.model.Shown())

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
 )
 
 // metrics of the gateway. Labels come from closed sets: routes, statuses,
@@ -23,6 +26,9 @@ type metrics struct {
 	waits     *prometheus.CounterVec
 	waited    prometheus.Histogram
 	passed    *prometheus.CounterVec
+	ignored   *prometheus.CounterVec
+	// fieldLabel is the label of an ignored field.
+	fieldLabel func(name string) string
 }
 
 var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
@@ -52,8 +58,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Time that queued requests waited for a replica.", Buckets: seconds}),
 		passed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "fallbacks_total",
 			Help: "Requests passed on to the next deployment of a route, by the reason why the previous one could not answer: none_ready, refused, busy."}, []string{"reason"}),
+		ignored: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "ignored_fields_total",
+			Help: "Answered requests with a field that was ignored, by the name of the field; other for fields that no API documents."}, []string{"field"}),
+		fieldLabel: dialect.FieldLabels(),
 	}
-	r.MustRegister(m.passed, m.ejected, m.waits, m.waited, m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken, m.suspected)
+	r.MustRegister(m.ignored, m.passed, m.ejected, m.waits, m.waited, m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken, m.suspected)
 	m.begin()
 	return m
 }
@@ -75,6 +84,19 @@ func (m *metrics) begin() {
 	}
 	for _, reason := range []string{passedNone, passedRefused, passedBusy} {
 		m.passed.WithLabelValues(reason)
+	}
+	m.ignored.WithLabelValues(dialect.OtherField)
+}
+
+// countIgnored counts the fields that an agent's answer names as ignored, each
+// once.
+func (m *metrics) countIgnored(h http.Header) {
+	var counted []string
+	for _, name := range agentapi.Ignored(h) {
+		if label := m.fieldLabel(name); !slices.Contains(counted, label) {
+			counted = append(counted, label)
+			m.ignored.WithLabelValues(label).Inc()
+		}
 	}
 }
 

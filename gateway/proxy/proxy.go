@@ -100,6 +100,9 @@ type Config struct {
 	// TryTimeout is how long one replica may take to begin its answer, and
 	// RequestTimeout how long all may take; 0 is without end.
 	TryTimeout, RequestTimeout time.Duration
+	// StrictFields has agents refuse the fields of requests that have no effect,
+	// which they ignore otherwise. A key may ask for the same.
+	StrictFields bool
 }
 
 // Proxy is the front as a handler.
@@ -156,7 +159,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	name, handle := p.route(r)
 	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
 	w := newReply(plain, p.WriteTimeout)
-	w.dialect = dialect.Of(r.URL.Path)
+	w.dialect, w.metrics = dialect.Of(r.URL.Path), p.metrics
 	w.Header().Set(agentapi.HeaderRequestID, id)
 	if w.dialect == dialect.Anthropic {
 		w.Header().Set(anthropic.HeaderRequestID, id)
@@ -348,7 +351,7 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	}
 	defer cancel()
 	w.streams = asked.Stream
-	q := &query{name: asked.Model, body: body, prefix: prefixOf(asked), key: c.name(), deadline: deadline}
+	q := &query{name: asked.Model, body: body, prefix: prefixOf(asked), key: c.name(), deadline: deadline, strict: p.StrictFields || c.strict()}
 	all, routed := p.stages(model, q)
 	if q.only, all, err = keeper(asked, all); err != nil {
 		return err

@@ -26,6 +26,8 @@ type reply struct {
 	meter     *meter    // of the answer
 	streams   bool      // events were asked for
 	model     string    // that answers, where its client is told
+	metrics   *metrics
+	answered  bool // by an agent
 }
 
 func newReply(w http.ResponseWriter, timeout time.Duration) *reply {
@@ -95,9 +97,17 @@ var ours = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-En
 // begun says that the head is out: from here errors are told inside the stream.
 func (w *reply) begun() bool { return w.status != 0 }
 
-// begin sends the head of an agent's answer, once.
+// begin sends the head of an agent's response, once. If the gateway has begun the
+// stream to keep it open, the head is sent already, and the names of ignored fields
+// become a trailer.
 func (w *reply) begin(resp *http.Response, mac string) {
+	if w.answered {
+		return
+	}
+	w.answered = true
+	w.metrics.countIgnored(resp.Header)
 	if w.begun() {
+		agentapi.SetIgnored(w.Header(), http.TrailerPrefix+agentapi.HeaderIgnored, agentapi.Ignored(resp.Header))
 		return
 	}
 	for name, values := range resp.Header {
