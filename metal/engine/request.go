@@ -200,10 +200,7 @@ func (s *serving) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
 			return nil, s.tooLong(fmt.Sprintf("the messages have %d bytes", n))
 		}
 		rendered, err := s.text.Render(ctx, *r.Chat)
-		switch {
-		case errors.Is(err, text.ErrEffort):
-			return nil, invalid("reasoning_effort", "%v", err)
-		case err != nil:
+		if err != nil {
 			return nil, invalid("messages", "%v", err)
 		}
 		written, opts = rendered, tokenizer.EncodeOptions{ParseSpecial: true}

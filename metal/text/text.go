@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +33,7 @@ type Text struct {
 	templates *chat.Templates // nil where the model has none
 	special   map[string]string
 	calls     toolcall.Format
+	can       abilities
 }
 
 // Chat is a conversation to be continued.
@@ -43,8 +43,9 @@ type Chat struct {
 	Arguments json.RawMessage
 	// Tools is a JSON array of tool definitions; empty means none.
 	Tools json.RawMessage
-	// Effort is how much the model is to think, for templates that take it; empty
-	// means what the template has.
+	// Effort is how much the model is to think, from none to max. A template that
+	// does not grade it switches reasoning on or off, if it can. Empty means the
+	// template's default.
 	Effort string
 }
 
@@ -73,7 +74,10 @@ func Open(ctx context.Context, f *weights.File) (*Text, error) {
 	if err := t.templates.Check(ctx, t.options()); err != nil {
 		return nil, err
 	}
-	t.calls, err = t.detect(ctx)
+	if t.calls, err = t.detect(ctx); err != nil {
+		return nil, err
+	}
+	t.can, err = t.probe(ctx)
 	return t, err
 }
 
@@ -163,11 +167,11 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 	o.Tools, o.Arguments = c.Tools, c.Arguments
 	if c.Effort != "" {
 		var err error
-		if o.Arguments, err = t.effort(c); err != nil {
+		if o.Arguments, err = t.can.withEffort(c.Arguments, c.Effort); err != nil {
 			return "", err
 		}
 	}
-	messages := c.Messages
+	messages := t.arranged(c.Messages)
 	if t.calls == toolcall.Mistral {
 		var err error
 		if messages, err = shortIDs(messages); err != nil {
@@ -175,32 +179,6 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 		}
 	}
 	return t.templates.Render(ctx, messages, o)
-}
-
-// ErrEffort says that a template does not take how much the model is to think.
-var ErrEffort = errors.New("unsupported reasoning_effort")
-
-// effort adds to a template's arguments how much the model is to think.
-func (t *Text) effort(c Chat) (json.RawMessage, error) {
-	all := map[string]json.RawMessage{}
-	if len(c.Arguments) > 0 {
-		if err := json.Unmarshal(c.Arguments, &all); err != nil {
-			return nil, fmt.Errorf("%w: template arguments: %w", chat.ErrMessages, err)
-		}
-	}
-	switch graded, switched := t.templates.Says("reasoning_effort"), t.templates.Says("enable_thinking"); {
-	case graded && slices.Contains([]string{"low", "medium", "high"}, c.Effort):
-		all["reasoning_effort"] = json.RawMessage(`"` + c.Effort + `"`)
-	case !graded && switched && c.Effort == "none":
-		all["enable_thinking"] = json.RawMessage("false")
-	case graded:
-		return nil, fmt.Errorf("%w: this model supports low, medium and high, not %q", ErrEffort, c.Effort)
-	case switched:
-		return nil, fmt.Errorf("%w: this model can only switch reasoning on or off; send \"none\" to switch it off, or omit it", ErrEffort)
-	default:
-		return nil, fmt.Errorf("%w: this model's template does not support it; omit it", ErrEffort)
-	}
-	return json.Marshal(all)
 }
 
 // Reasoning is how a model's thoughts stand before its answer.

@@ -1376,8 +1376,8 @@ type Chat struct {
 	// calls of the tools in tools_json come in Delta.calls. A model whose calls are
 	// not known is refused with CODE_INVALID.
 	Calls *Calls `protobuf:"bytes,5,opt,name=calls,proto3" json:"calls,omitempty"`
-	// reasoning_effort for templates that take one; empty means their own. What a
-	// template does not take is refused with CODE_INVALID.
+	// reasoning_effort, from none to max; empty means the template's own. A template
+	// that does not grade it switches reasoning on or off, if it can.
 	ReasoningEffort string `protobuf:"bytes,6,opt,name=reasoning_effort,json=reasoningEffort,proto3" json:"reasoning_effort,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
