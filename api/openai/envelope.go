@@ -18,6 +18,8 @@ type Envelope struct {
 	// Previous is the id of the response that the request continues.
 	System   json.RawMessage
 	Previous string
+	// CacheKey names the conversation; it may be empty.
+	CacheKey string
 }
 
 // DecodeEnvelope reads the body of any request that names a model, for a proxy
@@ -53,6 +55,8 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 			}
 		case "previous_response_id":
 			_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
+		case "prompt_cache_key":
+			_ = json.Unmarshal(value, &e.CacheKey)
 		}
 	}
 	if model == nil {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 
@@ -15,10 +16,22 @@ const (
 	ownBytes    = 2 << 10
 )
 
-// prefixOf is where a request's prompt begins. Of a chat, what it shares with
+// prefixOf is where a request's prompt begins. The cache key of a client names the
+// conversation, also when its first message changes, as it does when a client
+// summarizes what came before.
+func prefixOf(e openai.Envelope) pick.Prefix {
+	p := prefixOfPrompt(e)
+	if e.CacheKey != "" {
+		p.Own = pick.Hash([]byte("prompt_cache_key"), []byte(e.CacheKey))
+		p.Shared = cmp.Or(p.Shared, p.Own)
+	}
+	return p
+}
+
+// prefixOfPrompt is where the prompt itself begins. Of a chat, what it shares with
 // others are its tools and its system prompt, and its conversation is told by
 // the first message after them: both stay as they are from turn to turn.
-func prefixOf(e openai.Envelope) pick.Prefix {
+func prefixOfPrompt(e openai.Envelope) pick.Prefix {
 	if e.Messages == nil {
 		return prefixOfText(e.Prompt)
 	}

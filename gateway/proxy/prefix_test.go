@@ -75,6 +75,28 @@ func TestWherePromptsOfOtherAPIsBegin(t *testing.T) {
 	}
 }
 
+func TestACacheKeyNamesTheConversation(t *testing.T) {
+	const system, one, two = `{"role":"system","content":"s"}`, `{"role":"user","content":"one"}`, `{"role":"user","content":"two"}`
+	key := func(k string) string { return `"prompt_cache_key":"` + k + `",` }
+	first := prefixIn(t, key("a")+`"messages":[`+system+`,`+one+`]`)
+	summarized, other := prefixIn(t, key("a")+`"messages":[`+system+`,`+two+`]`), prefixIn(t, key("b")+`"messages":[`+system+`,`+one+`]`)
+	if summarized != first || other.Shared != first.Shared || other.Own == first.Own {
+		t.Errorf("%+v, with another first message %+v, with another key %+v", first, summarized, other)
+	}
+	if without := prefixIn(t, `"messages":[`+system+`,`+one+`]`); without.Shared != first.Shared || without.Own == first.Own {
+		t.Errorf("%+v, without a key %+v", first, without)
+	}
+	text := prefixIn(t, key("a")+`"input":"hi"`)
+	if text.Shared == 0 || text.Own != first.Own {
+		t.Errorf("an input that is one text: %+v", text)
+	}
+	for _, none := range []string{`"prompt_cache_key":"",`, `"prompt_cache_key":null,`, `"prompt_cache_key":5,`} {
+		if p := prefixIn(t, none+`"input":"hi"`); p != (pick.Prefix{}) {
+			t.Errorf("%s: %+v", none, p)
+		}
+	}
+}
+
 func TestWhatEndedIsNotCounted(t *testing.T) {
 	table := route.NewTable()
 	key := route.Key{Namespace: "ns", Name: "m"}
