@@ -22,7 +22,9 @@ type answer struct {
 	admitted     *admission.Admitted
 	form         form
 	includeUsage bool
-	id           string
+	// continuousUsage includes the usage so far in each chunk.
+	continuousUsage bool
+	id              string
 	// forms of all choices, of which form is the first; ask admits another one.
 	forms []form
 	ask   func(i int) (*admission.Admitted, error)
@@ -92,10 +94,19 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 				}
 				continue
 			}
+			u.grow(e)
+			a.tellUsage(out, &u)
 			if err := a.more(out, e); err != nil {
 				return fmt.Errorf("%w: %w", errClientGone, err)
 			}
 		}
+	}
+}
+
+// tellUsage has the next chunks carry the usage so far, if the client wants it.
+func (a answer) tellUsage(out *eventStream, u *used) {
+	if a.continuousUsage {
+		out.usage = u.soFar(a.admitted.PromptTokens())
 	}
 }
 
@@ -143,6 +154,7 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 		agentapi.SetTokens(out.header, http.TrailerPrefix+agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 	}
 	a.stopped(e.end)
+	a.tellUsage(out, u)
 	err := out.send(e.choice, a.forms[e.choice].finish(reason))
 	if err == nil && last && a.includeUsage {
 		err = out.send(0, a.form.usage(usage))
@@ -212,6 +224,8 @@ type eventStream struct {
 	*openai.EventWriter
 	header   http.Header // and trailer
 	openings []any       // nil where there is none, or it was sent
+	// usage so far, for the chunks of a stream that includes it in each; else nil.
+	usage *openai.Usage
 }
 
 func (s *eventStream) send(choice int, chunk any) error {
@@ -228,7 +242,7 @@ func (s *eventStream) send(choice int, chunk any) error {
 func (s *eventStream) one(chunk any) error {
 	events, named := chunk.([]openai.NamedEvent)
 	if !named {
-		return s.Send(chunk)
+		return s.Send(s.withUsage(chunk))
 	}
 	for _, e := range events {
 		if err := s.Event(e.Name, e.Data); err != nil {
@@ -236,6 +250,27 @@ func (s *eventStream) one(chunk any) error {
 		}
 	}
 	return nil
+}
+
+// withUsage is a chunk with the usage so far, unless it has its own.
+func (s *eventStream) withUsage(chunk any) any {
+	if s.usage == nil {
+		return chunk
+	}
+	usage := openai.ChunkUsage{Present: true, Usage: s.usage}
+	switch c := chunk.(type) {
+	case openai.ChatCompletionChunk:
+		if c.Usage.Usage == nil {
+			c.Usage = usage
+		}
+		return c
+	case openai.Completion:
+		if c.Usage.Usage == nil {
+			c.Usage = usage
+		}
+		return c
+	}
+	return chunk
 }
 
 func (s *eventStream) comment() error { return s.Comment(openai.KeepAlive) }

@@ -76,17 +76,38 @@ type event struct {
 type used struct {
 	usage openai.Usage
 	ended int
+	// running counts the output tokens so far of the choices that have not ended.
+	running map[int]int
 	// failed says that one of them ended with an error.
 	failed bool
 }
 
 func (u *used) add(e event) {
 	of := usageOf(e.end.GetUsage())
+	delete(u.running, e.choice)
 	if u.ended++; u.ended == 1 || e.choice == 0 {
 		u.usage.PromptTokens, u.usage.PromptTokensDetails = of.PromptTokens, of.PromptTokensDetails
 	}
 	u.usage.CompletionTokens += of.CompletionTokens
 	u.usage.TotalTokens = u.usage.PromptTokens + u.usage.CompletionTokens
+}
+
+// grow counts the tokens of a piece.
+func (u *used) grow(e event) {
+	if u.running == nil {
+		u.running = map[int]int{}
+	}
+	u.running[e.choice] += len(e.more.GetTokens())
+}
+
+// soFar is the usage of all choices up to now, for a prompt of that many tokens.
+func (u *used) soFar(prompt int) *openai.Usage {
+	text := u.usage.CompletionTokens
+	for _, n := range u.running {
+		text += n
+	}
+	out := openai.NewUsage(prompt, text)
+	return &out
 }
 
 // another is the request for a choice. Where the client chose the seed, each

@@ -10,7 +10,9 @@ type request struct {
 	model        string
 	stream       bool
 	includeUsage bool
-	wire         *wire.GenerateRequest
+	// continuousUsage includes the usage so far in each chunk.
+	continuousUsage bool
+	wire            *wire.GenerateRequest
 	// priority that the request names, nil where it names none.
 	priority *int
 	// choices is how many answers are wanted; 0 is one.
@@ -70,7 +72,10 @@ func decodeChat(d *openai.Decoder, body []byte) (*request, error) {
 		top := int32(n)
 		g.TopLogprobs = &top
 	}
-	chat := &wire.Chat{SplitReasoning: true, ReasoningEffort: r.Effort}
+	chat := &wire.Chat{SplitReasoning: true}
+	if err := reason(chat, &r.Reasoning); err != nil {
+		return nil, err
+	}
 	if err := offer(chat, &r.ToolUse); err != nil {
 		return nil, err
 	}
@@ -82,9 +87,9 @@ func decodeChat(d *openai.Decoder, body []byte) (*request, error) {
 		chat.Messages = append(chat.Messages, turn)
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), continuousUsage: r.ContinuousUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
 		answer: func(model string, created int64) form {
-			return &chatForm{a: openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()}, logprobs: r.Logprobs}
+			return &chatForm{a: openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()}, logprobs: r.Logprobs, hidden: r.Hidden()}
 		}}, nil
 }
 
@@ -108,7 +113,7 @@ func decodeCompletion(d *openai.Decoder, body []byte) (*request, error) {
 	} else {
 		g.Input = &wire.GenerateRequest_Prompt{Prompt: r.Prompt.Text}
 	}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), continuousUsage: r.ContinuousUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
 		answer: func(model string, created int64) form {
 			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()},
 				logprobs: r.Logprobs != nil, echo: echo}
@@ -210,12 +215,18 @@ type thinker interface {
 type chatForm struct {
 	a        openai.ChatAnswer
 	logprobs bool // wanted
+	hidden   bool // the model's reasoning
 	// begun counts calls; callable says that one of them was whole.
 	begun    int
 	callable bool
 }
 
-func (f *chatForm) thinks(text string) any { return f.a.Reasoning(text) }
+func (f *chatForm) thinks(text string) any {
+	if f.hidden {
+		return nil
+	}
+	return f.a.Reasoning(text)
+}
 
 func (f *chatForm) opening() any             { return f.a.Opening() }
 func (f *chatForm) finish(reason string) any { return f.a.Finish(calling(reason, f.callable)) }
@@ -247,7 +258,9 @@ func (f *chatForm) text(p piece) any {
 func (f *chatForm) whole(p piece, reason string, u openai.Usage) any {
 	c := f.a.Whole(p.text, reason, u)
 	m := &c.Choices[0].Message
-	m.ReasoningContent = p.thoughts
+	if !f.hidden {
+		m.ReasoningContent = p.thoughts
+	}
 	for _, one := range p.parts {
 		if one.call != nil {
 			m.ToolCalls = append(m.ToolCalls, openai.NewToolCall(one.call.name, one.call.arguments))

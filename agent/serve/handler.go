@@ -231,7 +231,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if !req.stream {
 		return a.whole(ctx, cancel, door)
 	}
-	a.includeUsage = req.includeUsage
+	a.includeUsage, a.continuousUsage = req.includeUsage, req.continuousUsage
 	return a.stream(ctx, cancel, door)
 }
 

@@ -9,7 +9,6 @@ import (
 const (
 	whyAsked    = "does not change the number of prompt tokens"
 	whyLoaded   = "a tool is shown to the model as it is declared"
-	whyBudget   = "the model decides how long it thinks"
 	whyDisplay  = "thinking is returned as the model writes it"
 	whyEdits    = "a prompt is answered as a whole"
 	whyEcho     = "clients send it back from an earlier answer"
@@ -97,7 +96,7 @@ var (
 
 // thinkingUnused are members of thinking.
 var thinkingUnused = []openai.Unused{
-	{Name: "budget_tokens", Why: whyBudget},
+	{Name: "budget_tokens", Why: openai.WhyBudget},
 	{Name: "display", Why: whyDisplay, Foreign: true},
 }
 

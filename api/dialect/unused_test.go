@@ -15,7 +15,7 @@ import (
 // bodies have an object at every place where fields without effect may stand.
 var bodies = map[string]string{
 	PathChat: `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"tools":[{"type":"function","function":{"name":"f"}}],
-		"stream":true,"stream_options":{},"structured_outputs":{"regex":"a"}}`,
+		"stream":true,"stream_options":{},"structured_outputs":{"regex":"a"},"thinking":{"type":"enabled"},"reasoning":{}}`,
 	PathCompletions: `{"model":"m","prompt":"hi","stream":true,"stream_options":{},"structured_outputs":{"regex":"a"}}`,
 	PathEmbeddings:  `{"model":"m","input":"hi"}`,
 	PathRerank:      `{"model":"m","query":"q","documents":["a"]}`,

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
-	"slices"
-	"strings"
 )
 
 // maxTokensBound keeps limits within the integer range of every back end.
@@ -30,13 +28,13 @@ func (d *Decoder) Chat(body []byte) (*ChatRequest, error) {
 	fields := r.fields(d)
 	maps.Copy(fields, r.constraintFields(d))
 	maps.Copy(fields, r.toolFields(d))
+	maps.Copy(fields, r.reasoningFields(d))
 	maps.Copy(fields, map[string]field{
 		"messages":              r.messages(d),
 		"max_completion_tokens": optional(intInto(&r.MaxCompletionTokens, 1, maxTokensBound)),
 		"logprobs":              optional(boolInto(&r.Logprobs)),
 		"top_logprobs":          optional(intInto(&r.TopLogprobs, 0, maxTopLogprobs)),
 		"response_format":       optional(r.responseFormat(d)),
-		"reasoning_effort":      optional(Effort(&r.Effort)),
 	})
 	if err := d.Object(body, "", fields, chatUnused, textUnused); err != nil {
 		return nil, err
@@ -90,6 +88,8 @@ func (p *Parameters) fields(d *Decoder) map[string]field {
 		"priority":   optional(intInto(&p.Priority, -MostPriority, MostPriority)),
 		"n":          optional(intInto(&p.N, 1, maxChoices)),
 		"logit_bias": optional(p.decodeBias),
+
+		"prompt_cache_key": optional(stringInto(&p.CacheKey)),
 	}
 }
 
@@ -138,7 +138,10 @@ func (p *Parameters) streamOptions(d *Decoder) field {
 	return func(param string, raw json.RawMessage) error {
 		var o StreamOptions
 		p.StreamOptions = &o
-		return d.Object(raw, param, map[string]field{"include_usage": optional(boolInto(&o.IncludeUsage))}, streamUnused)
+		return d.Object(raw, param, map[string]field{
+			"include_usage":          optional(boolInto(&o.IncludeUsage)),
+			"continuous_usage_stats": optional(boolInto(&o.ContinuousUsage)),
+		}, streamUnused)
 	}
 }
 
@@ -154,18 +157,40 @@ func (r *ChatRequest) messages(d *Decoder) field {
 
 func (d *Decoder) message(param string, raw json.RawMessage) (Message, error) {
 	var m Message
+	reasoning := ""
 	err := d.Object(raw, param, map[string]field{
 		"role":              stringInto(&m.Role),
 		"name":              optional(stringInto(&m.Name)),
 		"content":           optional(m.Content.decode(d)),
 		"reasoning_content": optional(stringInto(&m.Reasoning)),
+		"reasoning":         optional(d.reasoningText(&reasoning)),
 		"tool_calls":        optional(m.calls(d)),
 		"tool_call_id":      optional(stringInto(&m.CallID)),
 	}, messageUnused)
 	if err != nil {
 		return m, err
 	}
+	switch {
+	case m.Reasoning != "" || reasoning == "":
+	case m.Role == RoleAssistant:
+		m.Reasoning = reasoning
+	default:
+		if err := d.unknown(param+".reasoning", json.RawMessage("{}")); err != nil {
+			return m, err
+		}
+	}
 	return m, m.checkRole(param)
+}
+
+// reasoningText reads the other name of reasoning_content. It ignores what is no
+// text.
+func (d *Decoder) reasoningText(to *string) field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) == "string" {
+			return stringInto(to)(param, raw)
+		}
+		return d.unknown(param, raw)
+	}
 }
 
 // checkRole rejects unknown roles, and members that do not belong to a role.
@@ -194,22 +219,6 @@ func (m *Message) checkRole(param string) error {
 	}
 	return nil
 }
-
-// Effort reads OpenAI's values of the reasoning effort; the model's chat
-// template determines which of them it supports.
-func Effort(to *string) Field {
-	return func(param string, raw json.RawMessage) error {
-		if err := stringInto(to)(param, raw); err != nil {
-			return err
-		}
-		if !slices.Contains(efforts, *to) {
-			return Invalid(param, "'%s' must be one of %s, not '%s'.", param, strings.Join(efforts, ", "), Shorten(*to))
-		}
-		return nil
-	}
-}
-
-var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 func (c *Content) decode(d *Decoder) field {
 	return func(param string, raw json.RawMessage) error {

@@ -40,7 +40,7 @@ var chatFields = map[string]documented{
 	"parallel_tool_calls":    {`true`, ""}, // nothing to say where there are no tools
 	"prediction":             {`{"type":"content","content":"x"}`, refused},
 	"presence_penalty":       {`0.5`, honoured},
-	"prompt_cache_key":       {`"k"`, refused},
+	"prompt_cache_key":       {`"k"`, honoured},
 	"prompt_cache_options":   {`{"mode":"implicit"}`, refused},
 	"prompt_cache_retention": {`"24h"`, refused},
 	"reasoning_effort":       {`"low"`, honoured},

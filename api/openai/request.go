@@ -50,6 +50,10 @@ type Parameters struct {
 	// N is the requested number of choices; see Choices.
 	N *int `json:"n,omitempty"`
 
+	// CacheKey names the conversation that the prompt belongs to; requests with the
+	// same key are best served by the same Mac.
+	CacheKey string `json:"prompt_cache_key,omitempty"`
+
 	// Constraint restricts the form of the response; nil means no restriction.
 	Constraint *Constraint `json:"constraint,omitempty"`
 
@@ -61,11 +65,19 @@ type Parameters struct {
 // StreamOptions are options of a streamed response.
 type StreamOptions struct {
 	IncludeUsage bool `json:"include_usage,omitempty"`
+	// ContinuousUsage includes the usage so far in each chunk of a stream that
+	// includes usage.
+	ContinuousUsage bool `json:"continuous_usage_stats,omitempty"`
 }
 
 // IncludeUsage reports whether the stream ends with a usage chunk.
 func (p *Parameters) IncludeUsage() bool {
 	return p.StreamOptions != nil && p.StreamOptions.IncludeUsage
+}
+
+// ContinuousUsage reports whether each chunk of the stream has the usage so far.
+func (p *Parameters) ContinuousUsage() bool {
+	return p.IncludeUsage() && p.StreamOptions.ContinuousUsage
 }
 
 // Choices returns the number of choices to generate; the default is 1.
@@ -87,8 +99,7 @@ type ChatRequest struct {
 	Logprobs    bool `json:"logprobs,omitempty"`
 	TopLogprobs *int `json:"top_logprobs,omitempty"`
 	ToolUse
-	// Effort is the reasoning effort; empty means the model's default.
-	Effort string `json:"reasoning_effort,omitempty"`
+	Reasoning
 }
 
 // TokenLimit returns the maximum number of tokens to generate; ok is false when

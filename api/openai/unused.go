@@ -7,6 +7,7 @@ const (
 	WhyCache   = "prompts are always cached while there is memory"
 	WhyLabel   = "a label for the sender's own use"
 	WhyService = "concerns only the vendor's service"
+	WhyBudget  = "the model decides how long it thinks"
 	whyLoading = "memory and context length are set in the ModelDeployment"
 	whyBackend = "there is one implementation"
 	whyExtra   = "adds nothing to the text of an answer"
@@ -26,6 +27,7 @@ const (
 func UnusedOfChats() []Place {
 	return []Place{
 		{Unused: chatUnused}, {Unused: textUnused}, {Path: "stream_options", Unused: streamUnused}, {Path: "structured_outputs", Unused: structuredUnused},
+		{Path: "thinking", Unused: thinkingUnused}, {Path: "reasoning", Unused: reasoningUnused},
 		{Path: "messages[]", Unused: messageUnused}, {Path: "messages[].content[]", Unused: partUnused},
 		{Path: "tools[]", Unused: toolUnused}, {Path: "tools[].function", Unused: functionUnused},
 	}
@@ -45,7 +47,6 @@ var chatUnused = []Unused{
 	{Name: "store", Why: "chat completions are not stored", Neutral: []string{"false"}},
 	{Name: "service_tier", Why: WhyService, Neutral: []string{`"auto"`, `"default"`}},
 	{Name: "safety_identifier", Why: WhyService},
-	{Name: "prompt_cache_key", Why: WhyCache},
 	{Name: "prompt_cache_options", Why: WhyCache},
 	{Name: "prompt_cache_retention", Why: WhyCache},
 	{Name: "verbosity", Why: "a hint that no chat template reads", Neutral: []string{`"medium"`}},
@@ -57,12 +58,14 @@ var chatUnused = []Unused{
 	{Name: "audio", Why: whyMedia, Refused: true},
 	{Name: "web_search_options", Why: "there is no web search", Refused: true},
 	{Name: "moderation", Why: "there is no moderation", Refused: true},
-	{Name: "chat_template_kwargs", Why: whyPrompt, Neutral: []string{"{}"}, Refused: true},
 
 	{Name: "echo", Why: "only completions return their prompt", Neutral: []string{"false"}, Refused: true, Foreign: true},
 	{Name: "best_of", Why: whySampler, Neutral: []string{"1"}, Refused: true, Foreign: true},
 	{Name: "separate_reasoning", Why: "reasoning is always separate from the content", Neutral: []string{"true"}, Refused: true, Foreign: true},
 	{Name: "add_generation_prompt", Why: whyPrompt, Neutral: []string{"true"}, Refused: true, Foreign: true},
+	{Name: "thinking_budget", Why: WhyBudget, Foreign: true},
+	{Name: "reasoning_budget", Why: WhyBudget, Neutral: []string{"-1"}, Foreign: true},
+	{Name: "reasoning_format", Why: "reasoning is always separate from the content", Neutral: []string{`"auto"`, `"deepseek"`}, Refused: true, Foreign: true},
 	{Name: "continue_final_message", Why: whyPrompt, Neutral: []string{"false"}, Refused: true, Foreign: true},
 	{Name: "chat_template", Why: whyPrompt, Refused: true, Foreign: true},
 	{Name: "documents", Why: whyPrompt, Neutral: []string{"[]"}, Refused: true, Foreign: true},
@@ -78,7 +81,6 @@ var completionUnused = []Unused{
 	{Name: "store", Why: "completions are not stored", Neutral: []string{"false"}, Foreign: true},
 	{Name: "service_tier", Why: WhyService, Neutral: []string{`"auto"`, `"default"`}, Foreign: true},
 	{Name: "safety_identifier", Why: WhyService, Foreign: true},
-	{Name: "prompt_cache_key", Why: WhyCache, Foreign: true},
 	{Name: "add_special_tokens", Why: whyPrompt, Neutral: []string{"true"}, Refused: true, Foreign: true},
 }
 
@@ -135,6 +137,18 @@ var textUnused = []Unused{
 var streamUnused = []Unused{
 	{Name: "include_obfuscation", Why: whyExtra, Neutral: []string{"false"}},
 }
+
+// thinkingUnused are members of thinking, reasoningUnused of reasoning.
+var (
+	thinkingUnused = []Unused{
+		{Name: "budget_tokens", Why: WhyBudget, Foreign: true},
+		{Name: "clear_thinking", Why: "the chat template decides which reasoning of earlier turns it shows", Foreign: true},
+	}
+	reasoningUnused = []Unused{
+		{Name: "max_tokens", Why: WhyBudget, Foreign: true},
+		{Name: "summary", Why: "reasoning is returned in full", Foreign: true},
+	}
+)
 
 // messageUnused are members of a message.
 var messageUnused = []Unused{

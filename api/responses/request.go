@@ -36,6 +36,8 @@ type Request struct {
 	// model's default.
 	Use    openai.ToolUse
 	Effort string
+	// CacheKey names the conversation, as in chat completions.
+	CacheKey string
 }
 
 // decoder fills a Request.
@@ -73,6 +75,7 @@ func (d decoder) fields() map[string]openai.Field {
 		"top_p":                openai.Optional(openai.Float(&r.TopP, 0, 1)),
 		"stream":               openai.Optional(openai.Bool(&r.Stream)),
 		"store":                openai.Optional(openai.Bool(&r.Store)),
+		"prompt_cache_key":     openai.Optional(openai.String(&r.CacheKey)),
 		"previous_response_id": openai.Optional(openai.String(&r.Previous)),
 		"metadata":             openai.Optional(r.decodeMetadata),
 		"user":                 openai.Optional(present(&r.User)),

@@ -58,7 +58,7 @@ var documentedFields = map[string]struct{ value, verdict string }{
 	"parallel_tool_calls":    {`false`, honoured},
 	"previous_response_id":   {`"resp_1"`, honoured},
 	"prompt":                 {`{"id":"p"}`, refused},
-	"prompt_cache_key":       {`"k"`, refused},
+	"prompt_cache_key":       {`"k"`, honoured},
 	"prompt_cache_options":   {`{"mode":"implicit"}`, refused},
 	"prompt_cache_retention": {`"24h"`, refused},
 	"reasoning":              {`{"effort":"low"}`, honoured},

@@ -22,7 +22,6 @@ var requestUnused = []openai.Unused{
 	{Name: "client_metadata", Why: openai.WhyLabel, Foreign: true},
 	{Name: "context_management", Why: whyPrompt, Neutral: []string{"[]"}},
 	{Name: "max_tool_calls", Why: "limits tools of OpenAI's servers, which are left out"},
-	{Name: "prompt_cache_key", Why: openai.WhyCache},
 	{Name: "prompt_cache_options", Why: openai.WhyCache},
 	{Name: "prompt_cache_retention", Why: openai.WhyCache},
 	{Name: "safety_identifier", Why: openai.WhyService},

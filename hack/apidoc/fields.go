@@ -17,7 +17,7 @@ var textFields = map[string]string{
 	"model": `"other"`, "frequency_penalty": `0.5`, "logit_bias": `{"5":-1.5}`, "max_tokens": `5`, "n": `2`, "presence_penalty": `0.5`, "seed": `5`,
 	"stop": `["x"]`, "stream": `true`, "stream_options": `{"include_usage":true},"stream":true`, "temperature": `0.5`, "top_p": `0.5`, "user": `"u"`,
 	"top_k": `5`, "min_p": `0.5`, "priority": `1`, "structured_outputs": `{"regex":"a"}`, "guided_json": `{"type":"object"}`, "guided_regex": `"a"`,
-	"guided_choice": `["a","b"]`, "guided_grammar": `"root ::= \"a\""`,
+	"guided_choice": `["a","b"]`, "guided_grammar": `"root ::= \"a\""`, "prompt_cache_key": `"k"`,
 }
 
 // more is a with the fields of b.
@@ -57,8 +57,9 @@ func routes() []route {
 var chat = map[string]string{
 	"messages": `[{"role":"user","content":"other"}]`, "audio": `{"format":"wav","voice":"alloy"}`, "function_call": `{"name":"f"}`, "functions": `[{"name":"f"}]`,
 	"logprobs": `true`, "max_completion_tokens": `5`, "metadata": `{"a":"b"}`, "modalities": `["audio"]`, "moderation": `{"model":"m"}`,
-	"parallel_tool_calls": `false`, "prediction": `{"type":"content","content":"x"}`, "prompt_cache_key": `"k"`, "prompt_cache_options": `{"mode":"implicit"}`,
-	"prompt_cache_retention": `"24h"`, "reasoning_effort": `"low"`, "response_format": `{"type":"json_object"}`, "safety_identifier": `"k"`,
+	"parallel_tool_calls": `false`, "prediction": `{"type":"content","content":"x"}`, "prompt_cache_options": `{"mode":"implicit"}`,
+	"prompt_cache_retention": `"24h"`, "enable_thinking": `true`, "thinking": `{"type":"disabled"}`, "reasoning": `{"effort":"low"}`, "include_reasoning": `false`,
+	"reasoning_effort": `"low"`, "response_format": `{"type":"json_object"}`, "safety_identifier": `"k"`,
 	"service_tier": `"priority"`, "store": `true`, "tool_choice": `"none","tools":[{"type":"function","function":{"name":"f"}}]`, "tools": `[{"type":"function","function":{"name":"f"}}]`,
 	"top_logprobs": `5,"logprobs":true`, "verbosity": `"low"`, "web_search_options": `{}`, "chat_template_kwargs": `{"a":1}`,
 }

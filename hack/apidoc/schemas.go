@@ -39,7 +39,7 @@ const (
 	callOf = `{"type":"object","required":["id","function"],"additionalProperties":false,"properties":{"id":` + someText + `,"type":{"enum":["function","",null]},` +
 		`"index":{"type":["integer","null"],"minimum":0,"maximum":2147483647},"function":{"type":"object","required":["name"],"additionalProperties":false,"properties":{"name":` + someText + `,"arguments":` + arguments + `}}}}`
 	// answerOf are the other members that an assistant's message may have.
-	answerOf = `"role":{"const":"assistant"},"name":` + maybeText + `,"reasoning_content":` + maybeText + `,"refusal":{"type":"null"},"annotations":` + unlisted +
+	answerOf = `"role":{"const":"assistant"},"name":` + maybeText + `,"reasoning_content":` + maybeText + `,"reasoning":{"x-open":{},"type":["string","null"]},"refusal":{"type":"null"},"annotations":` + unlisted +
 		`,"audio":{"type":"null"},"provider_specific_fields":{"x-open":{},"enum":[null,{},{"refusal":null}]},"function_call":{"type":"null"}`
 	// chatMessages: a tool's message answers a call of an earlier message, which a
 	// schema cannot state.
@@ -53,7 +53,7 @@ const (
 		`{"type":"object","required":["type","json_schema"],"additionalProperties":false,"properties":{"type":{"const":"json_schema"},"json_schema":{"type":"object","required":["schema"],` +
 		`"additionalProperties":false,"properties":{"name":{"type":["string","null"]},"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"schema":` + jsonForm + `}}}}]}`
 	stops         = `{"anyOf":[{"type":"string","minLength":1},{"type":"array","maxItems":4,"items":{"type":"string","minLength":1}}]}`
-	streamOptions = `{"type":"object","additionalProperties":false,"properties":{"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"x-open":{},"enum":[false,null]}}}`
+	streamOptions = `{"type":"object","additionalProperties":false,"properties":{"include_usage":{"type":["boolean","null"]},"continuous_usage_stats":{"type":["boolean","null"]},"include_obfuscation":{"x-open":{},"enum":[false,null]}}}`
 	// tokenID is a whole number from 0 to 2147483647, in digits.
 	tokenID   = `^(0|[1-9][0-9]{0,8}|1[0-9]{9}|20[0-9]{8}|21[0-3][0-9]{7}|214[0-6][0-9]{6}|2147[0-3][0-9]{5}|21474[0-7][0-9]{4}|214748[0-2][0-9]{3}|2147483[0-5][0-9]{2}|21474836[0-3][0-9]|214748364[0-7])$`
 	bias      = `{"type":"object","maxProperties":300,"propertyNames":{"pattern":"` + tokenID + `"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`
@@ -79,13 +79,17 @@ var textSchemas = map[string]string{
 	"presence_penalty": penalty, "seed": whole64, "stop": stops, "stream": yesOrNo, "stream_options": streamOptions,
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "top_k": `{"type":"integer","minimum":-1,"maximum":2147483647}`, "min_p": share,
 	"priority": `{"type":"integer","minimum":-1000,"maximum":1000}`, "structured_outputs": form, "guided_json": jsonForm, "guided_regex": anyText,
-	"guided_choice": choices, "guided_grammar": anyText,
+	"guided_choice": choices, "guided_grammar": anyText, "prompt_cache_key": anyText,
 }
 
 var chatSchemas = more(textSchemas, map[string]string{
 	"messages": chatMessages, "logprobs": yesOrNo, "max_completion_tokens": limit, "response_format": answerFormat,
 	"top_logprobs": `{"type":"integer","minimum":0,"maximum":20}`, "parallel_tool_calls": yesOrNo, "tools": chatTools, "tool_choice": chatChoice,
-	"reasoning_effort": `{"enum":["none","minimal","low","medium","high","xhigh","max"]}`,
+	"reasoning_effort": `{"enum":["none","minimal","low","medium","high","xhigh","max"]}`, "enable_thinking": yesOrNo, "include_reasoning": yesOrNo,
+	"thinking": `{"anyOf":[{"type":"boolean"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["enabled","adaptive","auto","disabled"]}}}]}`,
+	"reasoning": `{"type":"object","additionalProperties":false,"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"enabled":{"type":["boolean","null"]},` +
+		`"exclude":{"type":["boolean","null"]},"max_tokens":` + unsaid + `}}`,
+	"chat_template_kwargs": `{"type":"object","propertyNames":{"not":{"enum":["messages","tools"]}}}`,
 })
 
 var completionSchemas = more(textSchemas, map[string]string{
@@ -152,7 +156,7 @@ const (
 )
 
 var responseSchemas = map[string]string{
-	"model": someText, "instructions": anyText, "max_output_tokens": limit, "previous_response_id": anyText, "store": yesOrNo, "stream": yesOrNo,
+	"model": someText, "instructions": anyText, "prompt_cache_key": anyText, "max_output_tokens": limit, "previous_response_id": anyText, "store": yesOrNo, "stream": yesOrNo,
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "parallel_tool_calls": yesOrNo,
 	"tools": responseTools, "tool_choice": responseChoice, "reasoning": reasoningOf,
 	"include":        `{"x-open":{"type":"array","items":{"type":"string","not":{"const":"message.output_text.logprobs"}}},"type":"array","maxItems":0}`,

@@ -1,0 +1,38 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// toggles are the variables by which chat templates switch reasoning on and off.
+// A template reads one of them, or none.
+var toggles = []string{"enable_thinking", "thinking"}
+
+// reason has the chat template follow what a request says of the model's
+// reasoning. Variables that the client names itself come first.
+func reason(chat *wire.Chat, r *openai.Reasoning) error {
+	chat.ReasoningEffort = r.Effort
+	if r.Thinking == nil {
+		chat.TemplateArgumentsJson = string(r.TemplateArguments)
+		return nil
+	}
+	if !*r.Thinking && r.Effort == "" {
+		chat.ReasoningEffort = openai.EffortNone // for templates that only grade it
+	}
+	all := map[string]json.RawMessage{}
+	for _, name := range toggles {
+		all[name] = json.RawMessage(fmt.Sprint(*r.Thinking))
+	}
+	if r.TemplateArguments != nil {
+		if err := json.Unmarshal(r.TemplateArguments, &all); err != nil {
+			return fmt.Errorf("decode template arguments: %w", err)
+		}
+	}
+	raw, err := json.Marshal(all)
+	chat.TemplateArgumentsJson = string(raw)
+	return err
+}
