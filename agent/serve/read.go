@@ -31,7 +31,8 @@ func decodeReading(d *openai.Decoder, path, id string, body []byte) (*reading, e
 	if err != nil {
 		return nil, err
 	}
-	w := &wire.EmbedRequest{Id: id, Texts: r.Input.Texts, Prompt: r.Prompt, Instruction: r.Instruction, Truncate: r.Truncate}
+	w := &wire.EmbedRequest{Id: id, Texts: r.Input.Texts, Prompt: r.Prompt, Instruction: r.Instruction, Truncate: r.Truncate,
+		InputType: r.InputType, MaxTokens: int64(r.MaxTokens)}
 	for _, ids := range r.Input.Tokens {
 		w.TokenLists = append(w.TokenLists, &wire.TokenList{Ids: ids})
 	}
@@ -58,7 +59,7 @@ func decodeRerank(d *openai.Decoder, id string, body []byte, v rerank.Version) (
 	if err != nil {
 		return nil, err
 	}
-	w := &wire.RerankRequest{Id: id, Query: r.Query, Documents: r.Documents, Instruction: r.Instruction, Truncate: r.Truncate}
+	w := &wire.RerankRequest{Id: id, Query: r.Query, Documents: r.Documents, Instruction: r.Instruction, Truncate: r.Truncate, MaxTokens: int64(r.MaxTokens)}
 	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := hold.Rerank(ctx, w)
 		if err != nil {

@@ -46,6 +46,15 @@ func TestEmbeddings(t *testing.T) {
 		"texts": {`"input":["a","b"],"truncate":true,"prompt_name":"query"`,
 			&wire.EmbedRequest{Texts: []string{"a", "b"}, Prompt: "query", Truncate: true},
 			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]},{"object":"embedding","index":1,"embedding":[1,0.5]}],` + usage},
+		"a type of texts": {`"input":"a","input_type":"search_query","truncate":"END"`,
+			&wire.EmbedRequest{Texts: []string{"a"}, InputType: "search_query", Truncate: true},
+			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
+		"fewer tokens": {`"input":"a","truncate_prompt_tokens":7`,
+			&wire.EmbedRequest{Texts: []string{"a"}, Truncate: true, MaxTokens: 7},
+			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
+		"as many tokens as the model reads": {`"input":"a","truncate_prompt_tokens":-1`,
+			&wire.EmbedRequest{Texts: []string{"a"}, Truncate: true},
+			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
 		"tokens": {`"input":[[1,2],[3]],"instruction":"find","dimensions":1`,
 			&wire.EmbedRequest{TokenLists: []*wire.TokenList{{Ids: []int32{1, 2}}, {Ids: []int32{3}}}, Instruction: "find"},
 			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0]},{"object":"embedding","index":1,"embedding":[1]}],` + usage},
@@ -82,6 +91,13 @@ func TestRerank(t *testing.T) {
 		if got := read(t, resp); resp.StatusCode != 200 || !strings.Contains(got, says) || resp.Header.Get(agentapi.HeaderTokens) != "7+0" {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, got)
 		}
+	}
+	resp := p.do("POST", dialect.PathRerank, `{"model":"r","query":"q","documents":["a","b"],"truncate":false,"truncate_prompt_tokens":9,"max_tokens_per_doc":100,"user":"u"}`)
+	if r := <-asked; !r.GetTruncate() || r.GetMaxTokens() != 9 {
+		t.Errorf("the engine is asked %v", r)
+	}
+	if read(t, resp); resp.StatusCode != 200 || resp.Header.Get(agentapi.HeaderIgnored) != "max_tokens_per_doc, user" {
+		t.Errorf("%d, ignored %q", resp.StatusCode, resp.Header.Get(agentapi.HeaderIgnored))
 	}
 }
 

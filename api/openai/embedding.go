@@ -30,9 +30,13 @@ type EmbeddingRequest struct {
 	// Truncate truncates inputs that exceed the model's context; without it,
 	// they are rejected.
 	Truncate bool
+	// MaxTokens of each input, which is truncated to it; 0 means what the model
+	// supports.
+	MaxTokens int
 	// Prompt is the name of one of the model's prompts; Instruction describes
-	// the task of a query.
-	Prompt, Instruction string
+	// the task of a query. InputType is the kind of the inputs, such as query or
+	// document, for which the model may have a prompt.
+	Prompt, Instruction, InputType string
 }
 
 // EmbeddingInput holds texts or lists of tokens, never both.
@@ -52,9 +56,12 @@ func (d *Decoder) Embedding(body []byte) (*EmbeddingRequest, error) {
 		"input":           r.Input.decode,
 		"dimensions":      optional(integer(1, maxDimensions, func(v int64) { r.Dimensions = int(v) })),
 		"encoding_format": optional(r.decodeEncoding),
-		"truncate":        optional(boolInto(&r.Truncate)),
+		"truncate":        optional(TruncateInputs(&r.Truncate)),
 		"prompt_name":     optional(stringInto(&r.Prompt)),
 		"instruction":     optional(stringInto(&r.Instruction)),
+		"input_type":      optional(stringInto(&r.InputType)),
+
+		"truncate_prompt_tokens": optional(TruncateTo(&r.Truncate, &r.MaxTokens)),
 	}, embeddingUnused)
 	switch {
 	case err != nil:
@@ -65,6 +72,44 @@ func (d *Decoder) Embedding(body []byte) (*EmbeddingRequest, error) {
 		return nil, required("input")
 	}
 	return r, nil
+}
+
+// TruncateInputs reads whether long inputs are truncated at their end: a boolean,
+// or the word of Cohere's and NVIDIA's clients.
+func TruncateInputs(to *bool) Field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) == "boolean" {
+			return boolInto(to)(param, raw)
+		}
+		if kind(raw) != "string" {
+			return wrongKind(param, "true, false, END or NONE", raw)
+		}
+		var word string
+		if err := stringInto(&word)(param, raw); err != nil {
+			return err
+		}
+		if word != "END" && word != "NONE" {
+			return Invalid(param, "'%s' must be true, false, END or NONE, not '%s'.", param, Shorten(word))
+		}
+		*to = word == "END"
+		return nil
+	}
+}
+
+// TruncateTo reads vLLM's number of tokens to which inputs are truncated; -1
+// means what the model supports.
+func TruncateTo(truncate *bool, tokens *int) Field {
+	return func(param string, raw json.RawMessage) error {
+		var n *int
+		if err := intInto(&n, -1, math.MaxInt32)(param, raw); err != nil {
+			return err
+		}
+		if *n == 0 {
+			return Invalid(param, "'%s' must be -1 or at least 1, not 0.", param)
+		}
+		*truncate, *tokens = true, max(*n, 0)
+		return nil
+	}
 }
 
 func (r *EmbeddingRequest) decodeEncoding(param string, raw json.RawMessage) error {

@@ -196,7 +196,7 @@ var embeddingUnused = []Unused{
 	{Name: "normalize", Why: "the model decides whether vectors are normalized", Neutral: []string{"true"}, Refused: true, Foreign: true},
 	{Name: "embedding_types", Why: "use encoding_format", Neutral: []string{`["float"]`}, Refused: true, Foreign: true},
 	{Name: "embedding_type", Why: "use encoding_format", Neutral: []string{`"float"`}, Refused: true, Foreign: true},
-	{Name: "task", Why: "use prompt_name, input_type or instruction", Refused: true, Foreign: true},
+	{Name: "task", Why: "use input_type, prompt_name or instruction", Refused: true, Foreign: true},
 	{Name: "late_chunking", Why: "not supported", Neutral: []string{"false"}, Refused: true, Foreign: true},
 }
 

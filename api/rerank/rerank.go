@@ -44,6 +44,9 @@ type Request struct {
 	// Truncate truncates documents that exceed the model's context. Default:
 	// true, as in both APIs.
 	Truncate bool
+	// MaxTokens of the query and a document together, to which the document is
+	// truncated; 0 means what the model supports.
+	MaxTokens int
 	// Instruction describes the task of the query.
 	Instruction string
 
@@ -75,8 +78,10 @@ func Decode(d *openai.Decoder, body []byte, v Version) (*Request, error) {
 		"documents":        r.documents(d),
 		"top_n":            openai.Optional(openai.Int(&r.TopN, 1, math.MaxInt32)),
 		"return_documents": openai.Optional(openai.Bool(&r.Echo)),
-		"truncate":         openai.Optional(openai.Bool(&r.Truncate)),
+		"truncate":         openai.Optional(openai.TruncateInputs(&r.Truncate)),
 		"instruction":      openai.Optional(openai.String(&r.Instruction)),
+
+		"truncate_prompt_tokens": openai.Optional(openai.TruncateTo(&r.Truncate, &r.MaxTokens)),
 	}, unused)
 	switch {
 	case err != nil:

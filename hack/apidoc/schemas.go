@@ -13,6 +13,8 @@ const (
 	limit     = `{"type":"integer","minimum":1,"maximum":2147483647}`
 	penalty   = `{"type":"number","minimum":-2,"maximum":2}`
 	share     = `{"type":"number","minimum":0,"maximum":1}`
+	cutOrNot  = `{"anyOf":[{"type":"boolean"},{"enum":["END","NONE"]}]}`
+	cutTo     = `{"anyOf":[{"const":-1},{"type":"integer","minimum":1,"maximum":2147483647}]}`
 	jsonForm  = `{"anyOf":[{"type":"object"},{"type":"boolean"},{"type":"string"}]}`
 	choices   = `{"type":"array","items":{"type":"string"}}`
 	// form is one of the fields that constrain an answer.
@@ -102,11 +104,11 @@ var embeddingSchemas = map[string]string{
 	"model": someText, "dimensions": `{"type":"integer","minimum":1,"maximum":1048576}`, "encoding_format": `{"enum":["float","base64"]}`, "user": anyText,
 	"input": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"maxItems":2048,"items":` + someText + `},{"type":"array","minItems":1,"items":` + token + `},` +
 		`{"type":"array","minItems":1,"maxItems":2048,"items":{"type":"array","minItems":1,"items":` + token + `}}]}`,
-	"truncate": yesOrNo, "prompt_name": anyText, "instruction": anyText,
+	"truncate": cutOrNot, "truncate_prompt_tokens": cutTo, "prompt_name": anyText, "input_type": anyText, "instruction": anyText,
 }
 
 var rerankSchemas = map[string]string{
-	"model": someText, "query": someText, "top_n": limit, "return_documents": yesOrNo, "truncate": yesOrNo, "instruction": anyText,
+	"model": someText, "query": someText, "top_n": limit, "return_documents": yesOrNo, "truncate": cutOrNot, "truncate_prompt_tokens": cutTo, "instruction": anyText,
 	"documents": `{"type":"array","minItems":1,"maxItems":2048,"items":{"anyOf":[` + someText +
 		`,{"type":"object","required":["text"],"additionalProperties":false,"properties":{"text":` + someText + `}}]}}`,
 }

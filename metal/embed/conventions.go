@@ -1,6 +1,7 @@
 package embed
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +60,43 @@ type Options struct {
 	// Truncate cuts what is too long, as the model's makers do; without it, it
 	// is refused.
 	Truncate bool
+	// MaxTokens of an input, which is cut to it where Truncate is set; 0 is what the
+	// model reads.
+	MaxTokens int
+	// InputType is the kind of texts to embed, such as query or document. The
+	// model's prompt for that kind stands before them, if it has one.
+	InputType string
+}
+
+// inputTypes are names that makers give to the prompt for one kind of texts.
+var inputTypes = [][]string{
+	{"query", "search_query", "retrieval.query", "s2p_query"},
+	{"document", "search_document", "passage", "retrieval.passage", "text", "corpus"},
+}
+
+// promptFor returns the name of the model's prompt for a kind of texts; empty for
+// none.
+func (c *Conventions) promptFor(inputType string) string {
+	names := []string{inputType}
+	for _, same := range inputTypes {
+		if slices.Contains(same, inputType) {
+			names = append(names, same...)
+		}
+	}
+	for _, name := range names {
+		if _, ok := c.Prompts[name]; ok {
+			return name
+		}
+	}
+	return ""
+}
+
+// limit is how many tokens of an input are read.
+func (c *Conventions) limit(o Options) int {
+	if o.MaxTokens > 0 {
+		return min(c.Limit, o.MaxTokens)
+	}
+	return c.Limit
 }
 
 // ConventionsOf reads them. task is what the model is wanted for; empty takes
@@ -145,10 +183,7 @@ func (c *Conventions) prompt(o Options) (string, error) {
 	case o.Instruction != "": // the model card of Qwen3-Embedding
 		return "Instruct: " + o.Instruction + "\nQuery:", nil
 	}
-	name := o.Prompt
-	if name == "" {
-		name = c.Default
-	}
+	name := cmp.Or(o.Prompt, c.promptFor(o.InputType), c.Default)
 	if name == "" {
 		return "", nil
 	}
@@ -178,14 +213,14 @@ func (c *Conventions) Text(tok *tokenizer.Tokenizer, text string, o Options) (In
 	if err != nil {
 		return Input{}, err
 	}
-	return c.around(tok, c.Limit, o.Truncate, ids)
+	return c.around(tok, c.limit(o), o.Truncate, ids)
 }
 
 // Tokens takes a text that its sender has tokenized, without what the tokenizer
 // puts around one. Nothing is put before it: a prompt is text. Errors are those
 // of Text.
 func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (Input, error) {
-	if o.Prompt != "" || o.Instruction != "" {
+	if o.Prompt != "" || o.Instruction != "" || c.Prompts[c.promptFor(o.InputType)] != "" {
 		return Input{}, fmt.Errorf("%w: a prompt or an instruction requires text input, but the input is tokens", ErrPrompt)
 	}
 	for i, id := range ids {
@@ -193,7 +228,7 @@ func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (
 			return Input{}, fmt.Errorf("token %d is %d, but the vocabulary has %d", i, id, tok.Size())
 		}
 	}
-	return c.around(tok, c.Limit, o.Truncate, ids)
+	return c.around(tok, c.limit(o), o.Truncate, ids)
 }
 
 // Pair writes a query and a document to be scored.
@@ -212,7 +247,7 @@ func (c *Conventions) Pair(tok *tokenizer.Tokenizer, query, document string, o O
 	if err != nil {
 		return Input{}, err
 	}
-	return c.around(tok, c.Limit, o.Truncate, first, second)
+	return c.around(tok, c.limit(o), o.Truncate, first, second)
 }
 
 // around puts ids into the model's template, within the limit.

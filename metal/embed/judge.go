@@ -94,9 +94,9 @@ func (c *Conventions) judged(tok *tokenizer.Tokenizer, query, document string, o
 		return Input{}, err
 	}
 	j := c.judge
-	room := c.Limit - len(j.prefix) - len(j.suffix)
+	room := c.limit(o) - len(j.prefix) - len(j.suffix)
 	if room < 1 {
-		return Input{}, fmt.Errorf("%w: the query and the template have %d tokens, but the model supports %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.Limit)
+		return Input{}, fmt.Errorf("%w: the query and the template have %d tokens, but the limit is %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.limit(o))
 	}
 	in, err := c.around(tok, room, o.Truncate, ids)
 	if err != nil {

@@ -347,6 +347,65 @@ func TestPromptsAndInstructions(t *testing.T) {
 	}
 }
 
+// TestAnInputTypeIsTheModelsPromptOfThatKind, by any of the names that makers give
+// it; a model without one reads the text alone.
+func TestAnInputTypeIsTheModelsPromptOfThatKind(t *testing.T) {
+	r := openReader(t, write(t, tinymodel.Readers()[0]), ref.New(ref.Options{}))
+	r.Prompts, r.Default = map[string]string{"query": "Q: ", "passage": "P: ", "clustering": "C: ", "usual": "U: "}, ""
+	ids := func(text string, o embed.Options) []int32 {
+		in, err := r.Text(r.tok, text, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in.IDs
+	}
+	for kind, prompt := range map[string]string{"query": "Q: ", "search_query": "Q: ", "retrieval.query": "Q: ", "document": "P: ", "search_document": "P: ", "passage": "P: ", "clustering": "C: ", "classification": "", "": ""} {
+		if got, want := ids("x", embed.Options{InputType: kind}), ids(prompt+"x", embed.Options{}); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", kind, got, want)
+		}
+	}
+	if got, want := ids("x", embed.Options{InputType: "query", Prompt: "clustering"}), ids("C: x", embed.Options{}); !slices.Equal(got, want) {
+		t.Errorf("a prompt by its name: %v, want %v", got, want)
+	}
+	r.Default = "usual"
+	if got, want := ids("x", embed.Options{InputType: "classification"}), ids("x", embed.Options{Prompt: "usual"}); !slices.Equal(got, want) {
+		t.Errorf("a kind that the model does not know: %v, want %v", got, want)
+	}
+	if _, err := r.Tokens(r.tok, []int32{7}, embed.Options{InputType: "query"}); !errors.Is(err, embed.ErrPrompt) {
+		t.Errorf("a prompt before tokens: %v", err)
+	}
+	if _, err := r.Tokens(r.tok, []int32{7}, embed.Options{InputType: "classification"}); err != nil {
+		t.Errorf("a kind without a prompt before tokens: %v", err)
+	}
+}
+
+func TestInputsAreCutToFewerTokens(t *testing.T) {
+	for _, c := range tinymodel.Readers() {
+		r := openReader(t, write(t, c), ref.New(ref.Options{}))
+		read := func(text string, o embed.Options) (embed.Input, error) {
+			if c.Rerank {
+				return r.Pair(r.tok, "a", text, o)
+			}
+			return r.Text(r.tok, text, o)
+		}
+		short, err := read("q", embed.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := len(short.IDs) + 3
+		got, err := read(strings.Repeat("q ", 20), embed.Options{Truncate: true, MaxTokens: most})
+		if err != nil || len(got.IDs) != most {
+			t.Errorf("%s: %d tokens, want %d (%v)", c.Name, len(got.IDs), most, err)
+		}
+		if got, err := read("q", embed.Options{Truncate: true, MaxTokens: 1 << 30}); err != nil || !slices.Equal(got.IDs, short.IDs) {
+			t.Errorf("%s: a limit beyond the model's changes %v to %v (%v)", c.Name, short.IDs, got.IDs, err)
+		}
+		if _, err := read(strings.Repeat("q ", 20), embed.Options{MaxTokens: most}); !errors.Is(err, embed.ErrTooLong) {
+			t.Errorf("%s: %v, want ErrTooLong", c.Name, err)
+		}
+	}
+}
+
 // edit changes one file of a model's folder.
 func edit(t *testing.T, dir, name string, change func(map[string]any)) {
 	t.Helper()

@@ -2415,7 +2415,14 @@ type EmbedRequest struct {
 	Truncate bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
 	// token_lists, 1 to 2048 of them, are texts as the model's own tokens, without
 	// what its tokenizer puts around a text. No prompt is put before them.
-	TokenLists    []*TokenList `protobuf:"bytes,6,rep,name=token_lists,json=tokenLists,proto3" json:"token_lists,omitempty"`
+	TokenLists []*TokenList `protobuf:"bytes,6,rep,name=token_lists,json=tokenLists,proto3" json:"token_lists,omitempty"`
+	// input_type is the kind of the texts, such as "query" or "document": the model's
+	// prompt for that kind is put before them, if it has one and prompt and
+	// instruction are empty.
+	InputType string `protobuf:"bytes,7,opt,name=input_type,json=inputType,proto3" json:"input_type,omitempty"`
+	// max_tokens of each text, which is cut to it where truncate is set; 0 is what the
+	// model reads.
+	MaxTokens     int64 `protobuf:"varint,8,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2490,6 +2497,20 @@ func (x *EmbedRequest) GetTokenLists() []*TokenList {
 		return x.TokenLists
 	}
 	return nil
+}
+
+func (x *EmbedRequest) GetInputType() string {
+	if x != nil {
+		return x.InputType
+	}
+	return ""
+}
+
+func (x *EmbedRequest) GetMaxTokens() int64 {
+	if x != nil {
+		return x.MaxTokens
+	}
+	return 0
 }
 
 type EmbedResponse struct {
@@ -2600,7 +2621,9 @@ type RerankRequest struct {
 	Instruction string `protobuf:"bytes,4,opt,name=instruction,proto3" json:"instruction,omitempty"`
 	// truncate cuts what is longer than the model reads; without it, that is
 	// refused.
-	Truncate      bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	Truncate bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	// max_tokens of a query and a document together, as in EmbedRequest.
+	MaxTokens     int64 `protobuf:"varint,6,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2668,6 +2691,13 @@ func (x *RerankRequest) GetTruncate() bool {
 		return x.Truncate
 	}
 	return false
+}
+
+func (x *RerankRequest) GetMaxTokens() int64 {
+	if x != nil {
+		return x.MaxTokens
+	}
+	return 0
 }
 
 type RerankResponse struct {
@@ -3848,7 +3878,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\vlimit_bytes\x18\x05 \x01(\x03R\n" +
 	"limitBytes\x128\n" +
 	"\x18retry_after_milliseconds\x18\x06 \x01(\x03R\x16retryAfterMilliseconds\x12\x14\n" +
-	"\x05param\x18\a \x01(\tR\x05param\"\xcc\x01\n" +
+	"\x05param\x18\a \x01(\tR\x05param\"\x8a\x02\n" +
 	"\fEmbedRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05texts\x18\x02 \x03(\tR\x05texts\x12\x16\n" +
@@ -3856,18 +3886,24 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\vinstruction\x18\x04 \x01(\tR\vinstruction\x12\x1a\n" +
 	"\btruncate\x18\x05 \x01(\bR\btruncate\x12@\n" +
 	"\vtoken_lists\x18\x06 \x03(\v2\x1f.metalfleet.engine.v1.TokenListR\n" +
-	"tokenLists\"z\n" +
+	"tokenLists\x12\x1d\n" +
+	"\n" +
+	"input_type\x18\a \x01(\tR\tinputType\x12\x1d\n" +
+	"\n" +
+	"max_tokens\x18\b \x01(\x03R\tmaxTokens\"z\n" +
 	"\rEmbedResponse\x126\n" +
 	"\avectors\x18\x01 \x03(\v2\x1c.metalfleet.engine.v1.VectorR\avectors\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\" \n" +
 	"\x06Vector\x12\x16\n" +
-	"\x06values\x18\x01 \x03(\x02R\x06values\"\x91\x01\n" +
+	"\x06values\x18\x01 \x03(\x02R\x06values\"\xb0\x01\n" +
 	"\rRerankRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05query\x18\x02 \x01(\tR\x05query\x12\x1c\n" +
 	"\tdocuments\x18\x03 \x03(\tR\tdocuments\x12 \n" +
 	"\vinstruction\x18\x04 \x01(\tR\vinstruction\x12\x1a\n" +
-	"\btruncate\x18\x05 \x01(\bR\btruncate\"[\n" +
+	"\btruncate\x18\x05 \x01(\bR\btruncate\x12\x1d\n" +
+	"\n" +
+	"max_tokens\x18\x06 \x01(\x03R\tmaxTokens\"[\n" +
 	"\x0eRerankResponse\x12\x16\n" +
 	"\x06scores\x18\x01 \x03(\x02R\x06scores\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\"\xd5\x02\n" +
