@@ -52,15 +52,14 @@ const unknownAge = 0
 // Models lists what is served here as a gateway lists it.
 func (e engines) Models() []openai.Model { return listed(e.pool.Endpoints()) }
 
-// listed has each name once, in their order: NAMESPACE/NAME, which always is a
-// model's own, only where it has no shorter one.
+// listed has each name once, in their order. NAMESPACE/NAME, which is the last one
+// of each model, is listed only where a model has no other.
 func listed(all []pool.Endpoint) []openai.Model {
 	owners := map[string]string{}
 	for _, p := range all {
-		full := func(name string) bool { return strings.Contains(name, "/") }
-		names := slices.DeleteFunc(slices.Clone(p.ServedNames), full)
-		if len(names) == 0 {
-			names = p.ServedNames
+		names := p.ServedNames
+		if n := len(names) - 1; n > 0 && strings.HasPrefix(names[n], p.Namespace+"/") {
+			names = names[:n]
 		}
 		for _, name := range names {
 			owners[name] = p.Namespace

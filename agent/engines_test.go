@@ -21,9 +21,9 @@ import (
 func TestAgentListsModelsLikeTheGateway(t *testing.T) {
 	got := listed([]pool.Endpoint{
 		{UID: "1", Namespace: "b", ServedNames: []string{"two", "b/two"}}, {UID: "2", Namespace: "b", ServedNames: []string{"two", "b/two"}},
-		{UID: "3", Namespace: "a", ServedNames: []string{"x", "one", "a/one"}}, {UID: "4", Namespace: "c", ServedNames: []string{"c/two"}}, {UID: "5", Namespace: "d"},
+		{UID: "3", Namespace: "a", ServedNames: []string{"x", "one", "Org/One-1", "a/one"}}, {UID: "4", Namespace: "c", ServedNames: []string{"c/two"}}, {UID: "5", Namespace: "d"},
 	})
-	want := []openai.Model{openai.NewModel("c/two", 0, "c"), openai.NewModel("one", 0, "a"), openai.NewModel("two", 0, "b"), openai.NewModel("x", 0, "a")}
+	want := []openai.Model{openai.NewModel("Org/One-1", 0, "a"), openai.NewModel("c/two", 0, "c"), openai.NewModel("one", 0, "a"), openai.NewModel("two", 0, "b"), openai.NewModel("x", 0, "a")}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

@@ -45,15 +45,15 @@ type ModelDeploymentSpec struct {
 	// +required
 	Model ModelSource `json:"model"`
 	// servedNames are the names that clients use in the request field "model",
-	// for example qwen3-8b. Default: metadata.name. The name NAMESPACE/NAME
-	// always works as well. When several deployments claim the same name, the
-	// oldest one owns it.
+	// for example qwen3-8b or Qwen/Qwen3-8B. Default: metadata.name. The name
+	// NAMESPACE/NAME always works as well, and belongs to that deployment. When
+	// several deployments claim the same other name, the oldest one owns it.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=128
-	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$`
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?(/[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?)?$`
 	ServedNames []string `json:"servedNames,omitempty"`
 	// replicas is the number of replicas, each on a Mac that placement chooses.
 	// A HorizontalPodAutoscaler or KEDA can set it through the scale
@@ -446,7 +446,7 @@ type ModelDeploymentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=71
 	ModelDigest string `json:"modelDigest,omitempty"`
-	// servedNames are the names that this deployment owns: its bare names, then
+	// servedNames are the names that this deployment owns: those of its spec, then
 	// NAMESPACE/NAME.
 	// +optional
 	// +listType=atomic

@@ -179,6 +179,29 @@ func TestNamesBelongToTheOldest(t *testing.T) {
 	}
 }
 
+// A name with a slash may be what another deployment is called in full: that one
+// owns it, regardless of age.
+func TestNamesWithASlash(t *testing.T) {
+	hub, claimant, owner := deployment("hub", "file://m", 2*time.Hour), deployment("claimant", "file://m", 3*time.Hour), deployment("owner", "file://m", time.Hour)
+	hub.Spec.ServedNames = []string{"Qwen/Qwen3-8B", "ns/hub"}
+	claimant.Spec.ServedNames = []string{"ns/owner", "ns/vacant"}
+	all := []v1alpha1.ModelDeployment{hub, claimant, owner}
+	for d, want := range map[*v1alpha1.ModelDeployment]struct{ owned, lost []string }{
+		&hub:      {[]string{"Qwen/Qwen3-8B", "ns/hub"}, nil},
+		&claimant: {[]string{"ns/vacant", "ns/claimant"}, []string{"ns/owner"}},
+		&owner:    {[]string{"owner", "ns/owner"}, nil},
+	} {
+		owned, conflicts := Names(d, all)
+		var lost []string
+		for _, c := range conflicts {
+			lost = append(lost, c.Name)
+		}
+		if !slices.Equal(owned, want.owned) || !slices.Equal(lost, want.lost) {
+			t.Errorf("%s owns %v and not %v, want %v", d.Name, owned, lost, want)
+		}
+	}
+}
+
 func TestAssignmentsFollowFromReplicas(t *testing.T) {
 	d := deployment("d", "file://m.gguf", time.Hour)
 	var replicas []v1alpha1.ModelReplica

@@ -73,7 +73,7 @@ func findRecord(s *scope) (*model.Record, fleet.Finding) {
 func conflictMessage(conflicts []fleet.NameConflict) string {
 	parts := make([]string, 0, len(conflicts))
 	for _, c := range conflicts {
-		parts = append(parts, fmt.Sprintf("the name %q belongs to the older deployment %s/%s", c.Name, c.Owner.Namespace, c.Owner.Name))
+		parts = append(parts, fmt.Sprintf("the name %q belongs to the deployment %s/%s", c.Name, c.Owner.Namespace, c.Owner.Name))
 	}
 	return strings.Join(parts, "; ") + "; choose another name in spec.servedNames, or delete that deployment"
 }

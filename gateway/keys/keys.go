@@ -72,13 +72,13 @@ type Key struct {
 	budget *budget
 }
 
-// Allows says whether the key may ask a deployment by a name that clients use.
-// An entry with a slash means the deployment; one without means the name, also
-// when it passes to another deployment.
+// Allows reports whether the key may ask a deployment by a name that clients use.
+// An entry that can be NAMESPACE/NAME means that deployment; any other entry means
+// the name, also when it passes to another deployment.
 func (k *Key) Allows(name string, of route.Key) bool {
 	return slices.Contains(k.ModelNamespaces, of.Namespace) ||
 		slices.ContainsFunc(k.Models, func(m string) bool {
-			return m == everyModel || m == of.String() || m == name && !strings.Contains(m, "/")
+			return m == everyModel || m == of.String() || m == name && !isFullName(m)
 		})
 }
 

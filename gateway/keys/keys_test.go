@@ -42,7 +42,7 @@ func made(t *testing.T, name string, g Grant) (*corev1.Secret, string) {
 func TestASecretSaysWhatItsKeyAllows(t *testing.T) {
 	for name, g := range map[string]Grant{
 		"everything": {Models: []string{"*"}},
-		"all of it": {Models: []string{"smollm2", "team-a/chat.v2", "Qwen3:8b"}, ModelNamespaces: []string{"team-b", "team-c"},
+		"all of it": {Models: []string{"smollm2", "team-a/chat.v2", "Qwen3:8b", "Qwen/Qwen3-8B"}, ModelNamespaces: []string{"team-b", "team-c"},
 			Expires: time.Date(2030, 1, 31, 0, 0, 0, 0, time.UTC), RequestsPerMinute: 60, TokensPerMinute: 100000, Priority: -5, StrictFields: true},
 		"namespaces alone": {ModelNamespaces: []string{"a"}, RequestsPerMinute: 1},
 	} {
@@ -193,6 +193,9 @@ func TestWhatAKeyMayAsk(t *testing.T) {
 		"a namespace is no prefix":                      {Grant{ModelNamespaces: []string{"team"}}, "team-a/chat", chat, false},
 		"everything":                                    {Grant{Models: []string{"*"}}, "team-b/chat", other, true},
 		"a bare name that looks like the deployment's":  {Grant{Models: []string{"chat"}}, "team-b/chat", other, false},
+		"a served name with a slash":                    {Grant{Models: []string{"Qwen/Qwen3-8B"}}, "Qwen/Qwen3-8B", chat, true},
+		"another one":                                   {Grant{Models: []string{"Qwen/Qwen3-8B"}}, "Qwen/Qwen3-4B", chat, false},
+		"a deployment by its name with a slash":         {Grant{Models: []string{"team-a/chat"}}, "Qwen/Qwen3-8B", chat, true},
 		"a full name is not compared with what is said": {Grant{Models: []string{"team-a/chat"}}, "team-a/chat", other, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -134,7 +134,7 @@ func checkName(name string) error {
 }
 
 // servedName is what a deployment may call itself.
-var servedName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?$`)
+var servedName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?(/[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?)?$`)
 
 // Check refuses a grant that cannot be meant.
 func (g *Grant) Check() error {
@@ -166,11 +166,13 @@ func (g *Grant) Check() error {
 }
 
 func isModel(m string) bool {
-	namespace, name, full := strings.Cut(m, "/")
-	if full {
-		return len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
-	}
-	return m == everyModel || servedName.MatchString(m)
+	return m == everyModel || isFullName(m) || servedName.MatchString(m)
+}
+
+// isFullName reports whether an entry can be NAMESPACE/NAME of a deployment.
+func isFullName(m string) bool {
+	namespace, name, slash := strings.Cut(m, "/")
+	return slash && len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
 // NewSecret is the Secret of a new key, and the token that its holder sends:

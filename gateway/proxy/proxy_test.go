@@ -355,6 +355,23 @@ func TestModelsAreListedByServedName(t *testing.T) {
 	}
 }
 
+func TestServedNamesMayHaveASlash(t *testing.T) {
+	w := newWorld(t)
+	m := w.addMac("a", say("{}"))
+	w.deployment("m", "Org/Model-1", "m")
+	for _, path := range []string{"/v1/models/Org/Model-1", "/v1/models/Org%2FModel-1"} {
+		if got := read(t, w.do("GET", path, "")); !strings.Contains(got, `"id":"Org/Model-1"`) {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+	if got := read(t, w.do("GET", "/v1/models", "")); !strings.Contains(got, `"id":"Org/Model-1"`) {
+		t.Errorf("the list is %s", got)
+	}
+	if resp := w.do("POST", chatPath, `{"model":"Org/Model-1","messages":[]}`); resp.StatusCode != http.StatusOK || m.requests.Load() != 1 {
+		t.Errorf("status %d, %d requests", resp.StatusCode, m.requests.Load())
+	}
+}
+
 func TestAConflictingNameLeadsToItsOwner(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("a", say(`"owner"`)) // serves ns/m, which owns "m"

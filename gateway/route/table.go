@@ -59,10 +59,10 @@ func (d Deployment) same(o Deployment) bool {
 	return d.servesAs(o) && d.Start == o.Start
 }
 
-// shown is what answers call it: its first bare name, or its full one.
+// shown is what answers call it: the first of its names, or NAMESPACE/NAME.
 func (d Deployment) shown() string {
 	for name := range strings.SplitSeq(d.Names, "\n") {
-		if name != "" && !strings.Contains(name, "/") {
+		if name != "" && name != d.Key.String() {
 			return name
 		}
 	}
@@ -205,8 +205,8 @@ func (t *Table) Lookup(name string) (*Model, bool) {
 	return m, ok
 }
 
-// Names are those to show to clients, sorted: the bare names, and the full
-// name of a model that owns no bare one.
+// Names are those to show to clients, sorted: the names of each model, and
+// NAMESPACE/NAME of a model that owns no other.
 func (t *Table) Names() []Name { return t.names.Load().listed }
 
 // SetDeployment adds or changes a deployment.
@@ -371,29 +371,27 @@ func (t *Table) rename() {
 	t.names.Store(indexOf(slices.Collect(maps.Values(t.deployments))))
 }
 
-// indexOf gives each bare name to the oldest deployment whose status claims
-// it, and every NAMESPACE/NAME to its own.
+// indexOf gives every NAMESPACE/NAME to its own deployment, and each other name to
+// the oldest one whose status claims it.
 func indexOf(entries []*entry) *index {
 	slices.SortFunc(entries, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Key.String(), b.Key.String()))
 	})
 	out := &index{byName: make(map[string]*Model, 2*len(entries))}
 	for _, e := range entries {
-		full, bare := e.Key.String(), false
-		out.byName[full] = e.model
+		out.byName[e.Key.String()] = e.model
+	}
+	for _, e := range entries {
+		named := false
 		for name := range strings.SplitSeq(e.Names, "\n") {
-			// A name with a slash would be another deployment's full name.
-			if name == "" || strings.Contains(name, "/") {
-				continue
-			}
-			if _, taken := out.byName[name]; !taken {
-				bare = true
+			if _, taken := out.byName[name]; name != "" && !taken {
+				named = true
 				out.byName[name] = e.model
 				out.listed = append(out.listed, Name{name, e.model})
 			}
 		}
-		if !bare {
-			out.listed = append(out.listed, Name{full, e.model})
+		if !named {
+			out.listed = append(out.listed, Name{e.Key.String(), e.model})
 		}
 	}
 	slices.SortFunc(out.listed, func(a, b Name) int { return strings.Compare(a.Name, b.Name) })

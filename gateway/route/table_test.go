@@ -27,9 +27,8 @@ func (w world) want() map[string][]route.Endpoint {
 	out := map[string][]route.Endpoint{}
 	owner := map[string]route.Deployment{}
 	for _, d := range w.deployments {
-		owner[d.Key.String()] = d
 		for _, n := range strings.Split(d.Names, "\n") {
-			if n == "" || strings.Contains(n, "/") {
+			if n == "" {
 				continue
 			}
 			o, taken := owner[n]
@@ -37,6 +36,9 @@ func (w world) want() map[string][]route.Endpoint {
 				owner[n] = d
 			}
 		}
+	}
+	for _, d := range w.deployments { // NAMESPACE/NAME is its own, regardless of age
+		owner[d.Key.String()] = d
 	}
 	for name, d := range owner {
 		out[name] = nil
@@ -69,7 +71,7 @@ func TestRandomHistoriesEndInTheSameTable(t *testing.T) {
 					t.Fatalf("seed %d step %d: %q: %s", seed, step, name, d)
 				}
 			}
-			for _, name := range []string{"a", "b", "ns/d0", "ns/d1", "ns/d2"} {
+			for _, name := range []string{"a", "b", "Org/M-1", "ns/d0", "ns/d1", "ns/d2"} {
 				if _, ok := table.Lookup(name); ok {
 					if _, wanted := want[name]; !wanted {
 						t.Fatalf("seed %d step %d: %q should be gone", seed, step, name)
@@ -86,7 +88,7 @@ func change(rng *rand.Rand, table *route.Table, w world) {
 	key := route.Key{Namespace: "ns", Name: pick("d0", "d1", "d2")}
 	switch rng.IntN(7) {
 	case 0, 1:
-		d := route.Deployment{Key: key, UID: pick("u1", "u2"), Created: int64(rng.IntN(3)), Names: pick("", "a", "b", "a\nb", "b\nns/d0")}
+		d := route.Deployment{Key: key, UID: pick("u1", "u2"), Created: int64(rng.IntN(3)), Names: pick("", "a", "b", "a\nb", "b\nns/d0", "ns/d1", "Org/M-1\na")}
 		w.deployments[key] = d
 		table.SetDeployment(d)
 	case 2:
