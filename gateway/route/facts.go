@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"net"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -20,6 +22,7 @@ func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
 		Created: d.CreationTimestamp.Unix(),
 		Names:   strings.Join(d.Status.ServedNames, "\n"),
 		Routing: routingOf(d.Spec.Routing),
+		Context: d.Spec.Context.Tokens,
 	}
 	if a := d.Status.Autoscaling; a != nil {
 		out.Start = time.Duration(a.StartSeconds) * time.Second
@@ -59,7 +62,57 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 		Cold:      saysNo(r.Status.Conditions, v1alpha1.ConditionLoaded),
 		Retiring:  r.Annotations[v1alpha1.AnnotationRetiring] != "",
 		Sequences: r.Spec.Context.Sequences,
+		Facts: Facts{
+			Context: r.Spec.Context.Tokens, Trained: r.Spec.Model.Facts.ContextTokens, Task: taskOf(r.Spec.Model),
+			Digest: r.Spec.Model.Digest, Bytes: r.Spec.Model.Facts.WeightBytes, Format: string(r.Spec.Model.Format),
+			Architecture: r.Spec.Model.Facts.Architecture, Quantization: r.Spec.Model.Facts.Quantization,
+		},
 	}
+}
+
+// taskOf returns the task of a model whose record was read; of others it is
+// unknown.
+func taskOf(r model.Record) model.Task {
+	if r.Digest == "" {
+		return ""
+	}
+	return r.Facts.TaskOf()
+}
+
+// Facts are what is known of a deployment's model. A zero value is unknown.
+type Facts struct {
+	// Context is the maximum length of a request in tokens; Trained is the longest
+	// that the model was trained for.
+	Context, Trained int64
+	Task             model.Task
+	// Digest of the files, and Bytes of the loaded weights.
+	Digest string
+	Bytes  int64
+	// Format of the files, Architecture and Quantization as they name them.
+	Format, Architecture, Quantization string
+}
+
+// factsOf returns the facts of a deployment: those of its replica with the lowest
+// UID, a ready one if there is one. The context is the shortest of all ready
+// replicas, because any of them may answer. Without replicas only the spec is
+// known.
+func factsOf(d Deployment, replicas map[string]Replica) Facts {
+	var best Replica
+	found, context := false, int64(0)
+	for _, r := range replicas {
+		if r.DeploymentUID != d.UID {
+			continue
+		}
+		if !found || r.Ready && !best.Ready || r.Ready == best.Ready && r.UID < best.UID {
+			best, found = r, true
+		}
+		if n := r.Facts.Context; r.Ready && n > 0 && (context == 0 || n < context) {
+			context = n
+		}
+	}
+	f := best.Facts
+	f.Context = cmp.Or(context, f.Context, d.Context)
+	return f
 }
 
 // MacOf reads what the table needs. Only a Mac that is known to be away or

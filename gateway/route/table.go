@@ -47,11 +47,14 @@ type Deployment struct {
 	Start time.Duration
 	// Routing of requests for its bare names; nil where it answers them itself.
 	Routing *Routing
+	// Context is the maximum length of a request in tokens, as its spec sets it; 0
+	// where it does not.
+	Context int64
 }
 
-// servesAs says that two have the same names, endpoints and routing.
+// servesAs reports whether two have the same names, endpoints, facts and routing.
 func (d Deployment) servesAs(o Deployment) bool {
-	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && reflect.DeepEqual(d.Routing, o.Routing)
+	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Context == o.Context && reflect.DeepEqual(d.Routing, o.Routing)
 }
 
 // same says that two say the same.
@@ -80,6 +83,7 @@ type Replica struct {
 	Cold          bool // an OnDemand replica whose model is not in memory
 	Retiring      bool // others are preferred, so that it may go
 	Sequences     int64
+	Facts         Facts
 }
 
 // Mac is what the table needs of a MacNode.
@@ -116,7 +120,11 @@ type Model struct {
 	start     atomic.Int64 // a time.Duration
 	routing   atomic.Pointer[Routing]
 	shown     atomic.Pointer[string]
+	facts     atomic.Pointer[Facts]
 }
+
+// Facts returns what is known of the model.
+func (m *Model) Facts() Facts { return *m.facts.Load() }
 
 // Shown is what answers call it that were asked of another name.
 func (m *Model) Shown() string { return *m.shown.Load() }
@@ -301,6 +309,19 @@ func (t *Table) Mac(name string) (Mac, bool) {
 	return m, ok && m.Address != ""
 }
 
+// Macs are those that can be reached, in the order of their names.
+func (t *Table) Macs() []Mac {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []Mac
+	for _, name := range slices.Sorted(maps.Keys(t.macs)) {
+		if m := t.macs[name]; m.Address != "" {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
 // DeleteMac forgets one.
 func (t *Table) DeleteMac(name string) {
 	t.mu.Lock()
@@ -339,12 +360,14 @@ func (t *Table) refreshMac(name string) {
 	}
 }
 
-// refresh makes one model's endpoints again.
+// refresh makes one model's endpoints and facts again.
 func (t *Table) refresh(key Key) {
 	e, known := t.deployments[key]
 	if !known {
 		return
 	}
+	facts := factsOf(e.Deployment, t.members[key])
+	e.model.facts.Store(&facts)
 	endpoints := endpointsOf(e.UID, t.members[key], t.macs)
 	if old := e.model.endpoints.Swap(&endpoints); old == nil || !slices.Equal(*old, endpoints) {
 		e.model.tell()

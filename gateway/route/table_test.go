@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
@@ -250,6 +251,66 @@ func TestWhichReplicasRetire(t *testing.T) {
 			t.Errorf("%q: %+v, annotations %v", value, got, r.Annotations)
 		}
 	}
+}
+
+// TestFactsOfAModel: what clients are shown holds for every replica that may
+// answer, and a deployment without replicas shows only what its spec sets.
+func TestFactsOfAModel(t *testing.T) {
+	key := route.Key{Namespace: "ns", Name: "d"}
+	record := func(context int64) *v1alpha1.ModelReplica {
+		r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{DeploymentRef: v1alpha1.DeploymentReference{Name: "d", UID: "u"}, Desired: v1alpha1.DesiredRunning,
+			Context: v1alpha1.ContextLimits{Tokens: context, Sequences: 4, CacheTokens: 9}}}
+		r.Namespace = "ns"
+		r.Spec.Model = model.Record{Source: "https://example.com/m.gguf", Digest: "sha256:1", Format: model.FormatGGUF, Files: []model.File{{Path: "m.gguf"}},
+			Facts: model.Facts{Architecture: "qwen3", Quantization: "Q4_K", ContextTokens: 40960, WeightBytes: 7, Layers: 3}}
+		return r
+	}
+	replica := func(uid string, context int64, ready bool) route.Replica {
+		kept, err := route.Slim(record(context))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := kept.(*v1alpha1.ModelReplica)
+		if r.Spec.Model.Source != "" || r.Spec.Model.Files != nil || r.Spec.Model.Facts.Layers != 0 {
+			t.Errorf("the cache keeps %+v", r.Spec.Model)
+		}
+		out := route.ReplicaOf(r)
+		out.UID, out.Ready = uid, ready
+		return out
+	}
+	known := func(context int64) route.Facts {
+		return route.Facts{Context: context, Trained: 40960, Task: model.Generate, Digest: "sha256:1", Bytes: 7, Format: "gguf", Architecture: "qwen3", Quantization: "Q4_K"}
+	}
+	table := route.NewTable()
+	want := func(step string, f route.Facts) {
+		t.Helper()
+		m, _ := table.Lookup("ns/d")
+		if d := cmp.Diff(f, m.Facts()); d != "" {
+			t.Errorf("%s: %s", step, d)
+		}
+	}
+	table.SetDeployment(route.Deployment{Key: key, UID: "u"})
+	want("nothing known", route.Facts{})
+	spec := &v1alpha1.ModelDeployment{Spec: v1alpha1.ModelDeploymentSpec{Context: v1alpha1.ContextSpec{Tokens: 4096, Sequences: 2}}}
+	spec.Namespace, spec.Name, spec.UID = "ns", "d", "u"
+	kept, err := route.Slim(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.SetDeployment(route.DeploymentOf(kept.(*v1alpha1.ModelDeployment)))
+	want("no replica", route.Facts{Context: 4096})
+	table.SetReplica(replica("b", 2048, false))
+	want("one that is not ready", known(2048))
+	table.SetReplica(replica("c", 8192, true))
+	want("one that is ready", known(8192))
+	table.SetReplica(replica("d", 1024, true))
+	want("the shortest of those that answer", known(1024))
+	other := replica("e", 16, true)
+	other.DeploymentUID = "before"
+	table.SetReplica(other)
+	want("one of a predecessor", known(1024))
+	table.DeleteReplica("d")
+	want("after a deletion", known(8192))
 }
 
 func TestMacsThatTakeRequests(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -27,7 +28,7 @@ func Slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelDeployment:
 		o.ManagedFields, o.Annotations = nil, nil
-		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing}
+		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing, Context: v1alpha1.ContextSpec{Tokens: o.Spec.Context.Tokens}}
 		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
 		if a := o.Status.Autoscaling; a != nil {
 			status.Autoscaling = &v1alpha1.AutoscalingStatus{StartSeconds: a.StartSeconds}
@@ -40,7 +41,7 @@ func Slim(in any) (any, error) {
 			o.Annotations = map[string]string{v1alpha1.AnnotationRetiring: retiring}
 		}
 		o.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: o.Spec.DeploymentRef, Epoch: o.Spec.Epoch, NodeName: o.Spec.NodeName, Desired: o.Spec.Desired,
-			Context: v1alpha1.ContextLimits{Sequences: o.Spec.Context.Sequences}}
+			Context: v1alpha1.ContextLimits{Tokens: o.Spec.Context.Tokens, Sequences: o.Spec.Context.Sequences}, Model: slimModel(o.Spec.Model)}
 		o.Status = v1alpha1.ModelReplicaStatus{Conditions: o.Status.Conditions}
 	case *v1alpha1.MacNode:
 		o.ManagedFields, o.Annotations = nil, nil
@@ -48,6 +49,12 @@ func Slim(in any) (any, error) {
 		o.Status = v1alpha1.MacNodeStatus{Address: o.Status.Address, Conditions: o.Status.Conditions}
 	}
 	return in, nil
+}
+
+// slimModel keeps the facts that clients are shown.
+func slimModel(r model.Record) model.Record {
+	return model.Record{Digest: r.Digest, Format: r.Format, Facts: model.Facts{Architecture: r.Facts.Architecture, Task: r.Facts.Task,
+		Quantization: r.Facts.Quantization, ContextTokens: r.Facts.ContextTokens, WeightBytes: r.Facts.WeightBytes}}
 }
 
 // Watch has every change that informers see put into the table, and marks the
