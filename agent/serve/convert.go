@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"net/http"
+
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -60,7 +62,7 @@ type piece struct {
 	parts []part
 }
 
-func decodeChat(d *openai.Decoder, body []byte) (*request, error) {
+func decodeChat(d *openai.Decoder, _ http.Header, body []byte) (*request, error) {
 	r, err := d.Chat(body)
 	if err != nil {
 		return nil, err
@@ -93,7 +95,7 @@ func decodeChat(d *openai.Decoder, body []byte) (*request, error) {
 		}}, nil
 }
 
-func decodeCompletion(d *openai.Decoder, body []byte) (*request, error) {
+func decodeCompletion(d *openai.Decoder, _ http.Header, body []byte) (*request, error) {
 	r, err := d.Completion(body)
 	if err != nil {
 		return nil, err

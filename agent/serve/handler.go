@@ -182,13 +182,13 @@ func decoderFor(h http.Header) *openai.Decoder {
 // decode reads the body of a text route.
 func (h *handler) decode(d *openai.Decoder, r *http.Request, body []byte) (*request, error) {
 	if decode := decoders[r.URL.Path]; decode != nil {
-		return decode(d, body)
+		return decode(d, r.Header, body)
 	}
 	return h.decodeResponse(d, body, r.Header.Get(agentapi.HeaderOwner))
 }
 
 // decoders read the bodies of text routes.
-var decoders = map[string]func(*openai.Decoder, []byte) (*request, error){
+var decoders = map[string]func(*openai.Decoder, http.Header, []byte) (*request, error){
 	pathChat: decodeChat, pathCompletions: decodeCompletion, dialect.PathMessages: decodeMessage, dialect.PathCountTokens: decodeCount,
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
@@ -22,30 +23,30 @@ func anthropicVersion(r *http.Request) error {
 }
 
 // decodeMessage reads a request of Anthropic's.
-func decodeMessage(d *openai.Decoder, body []byte) (*request, error) {
+func decodeMessage(d *openai.Decoder, h http.Header, body []byte) (*request, error) {
 	r, err := anthropic.Decode(d, body)
 	if err != nil {
 		return nil, err
 	}
-	g, err := messageRequest(r)
+	g, err := messageRequest(d, h, r)
 	if err != nil {
 		return nil, err
 	}
 	g.MaxTokens = int64(r.MaxTokens)
 	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g,
 		answer: func(model string, _ int64) form {
-			return &messageForm{a: anthropic.Answer{ID: anthropic.NewID(), Model: model}, thinking: r.Thinking}
+			return &messageForm{a: anthropic.Answer{ID: anthropic.NewID(), Model: model}, thinking: r.Thinks()}
 		}}, nil
 }
 
-// decodeCount reads a request that asks how long its prompt is. An engine says
-// that when it takes a request; this one is cancelled then.
-func decodeCount(d *openai.Decoder, body []byte) (*request, error) {
+// decodeCount reads a request for the number of tokens of its prompt. The engine
+// counts them when it admits the request, which is cancelled then.
+func decodeCount(d *openai.Decoder, h http.Header, body []byte) (*request, error) {
 	r, err := anthropic.DecodeCount(d, body)
 	if err != nil {
 		return nil, err
 	}
-	g, err := messageRequest(r)
+	g, err := messageRequest(d, h, r)
 	if err != nil {
 		return nil, err
 	}
@@ -53,27 +54,43 @@ func decodeCount(d *openai.Decoder, body []byte) (*request, error) {
 	return &request{model: r.Model, wire: g, count: func(n int) any { return anthropic.CountAnswer{InputTokens: n} }}, nil
 }
 
-// noThinking is what a template that can have the model think first is told: in
-// this API it does so only where the request says so.
-const (
-	noThinking   = `{"enable_thinking":false}`
-	withThinking = `{"enable_thinking":true}`
-)
+// attributionBlock is the name of the attribution block among ignored fields.
+const attributionBlock = "system[x-anthropic-billing-header]"
+
+// systemPrompt returns the system prompt. The attribution block differs from
+// session to session, so it would keep every prompt out of the prefix cache: it is
+// left out unless the gateway says otherwise.
+func systemPrompt(d *openai.Decoder, h http.Header, r *anthropic.Request) string {
+	switch {
+	case r.Attribution == "":
+		return r.System
+	case h.Get(agentapi.HeaderAttribution) != agentapi.AttributionKeep:
+		d.Ignore(attributionBlock)
+		return r.System
+	case r.System == "":
+		return r.Attribution
+	}
+	return r.Attribution + "\n\n" + r.System
+}
 
 // messageRequest is what an engine is asked.
-func messageRequest(r *anthropic.Request) (*wire.GenerateRequest, error) {
+func messageRequest(d *openai.Decoder, h http.Header, r *anthropic.Request) (*wire.GenerateRequest, error) {
 	if last := r.Messages[len(r.Messages)-1]; last.Role == openai.RoleAssistant {
 		return nil, openai.Unsupported("messages", "The last message has the role assistant, but this server does not continue a partial response. End with a user message.")
 	}
-	chat := &wire.Chat{TemplateArgumentsJson: noThinking, SplitReasoning: true}
-	if r.Thinking {
-		chat.TemplateArgumentsJson = withThinking
+	chat := &wire.Chat{SplitReasoning: true, ReasoningEffort: r.Effort}
+	if r.Thinking != nil && !*r.Thinking && r.Effort == "" {
+		chat.ReasoningEffort = openai.EffortNone
+	}
+	// In this API the model thinks only where the request says so.
+	if err := toggle(chat, r.Thinks(), nil); err != nil {
+		return nil, err
 	}
 	if err := offer(chat, &r.Use); err != nil {
 		return nil, err
 	}
-	if r.System != "" {
-		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: r.System})
+	if system := systemPrompt(d, h, r); system != "" {
+		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: system})
 	}
 	tools := map[string]string{} // names by the ids of their uses
 	for _, m := range r.Messages {
@@ -83,7 +100,7 @@ func messageRequest(r *anthropic.Request) (*wire.GenerateRequest, error) {
 		}
 		chat.Messages = append(chat.Messages, turns...)
 	}
-	g := generation(&openai.Parameters{Temperature: r.Temperature, TopP: r.TopP, TopK: r.TopK, Stop: r.Stop})
+	g := generation(&openai.Parameters{Temperature: r.Temperature, TopP: r.TopP, TopK: r.TopK, Stop: r.Stop, Constraint: r.Constraint})
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
 	return g, nil
 }

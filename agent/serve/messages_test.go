@@ -105,7 +105,7 @@ func TestMessagesConversationReachesTheTemplate(t *testing.T) {
 		{"role":"user","content":[{"type":"tool_result","tool_use_id":"t2","is_error":true,"content":"no"}]}]}`, agentapi.HeaderRequestID, "id-1")
 	hot, k := float32(0.5), int32(4)
 	want := &wire.GenerateRequest{Id: "id-1", MaxTokens: 9, Stop: []string{"E"}, Sampling: &wire.Sampling{Temperature: &hot, TopK: &k},
-		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{SplitReasoning: true, TemplateArgumentsJson: `{"enable_thinking":false}`, Messages: []*wire.ChatMessage{
+		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{SplitReasoning: true, TemplateArgumentsJson: `{"enable_thinking":false,"thinking":false}`, Messages: []*wire.ChatMessage{
 			{Role: "system", Content: "s"},
 			{Role: "user", Content: "a\n\nb"},
 			{Role: "assistant", Content: "c", ExtraJson: `{"reasoning_content":"hm","tool_calls":[{"id":"t1","type":"function","function":{"name":"f","arguments":{"q":"<"}}}]}`},
@@ -116,6 +116,130 @@ func TestMessagesConversationReachesTheTemplate(t *testing.T) {
 		}}}}
 	if d := cmp.Diff(want, <-p.seen, protocmp.Transform()); d != "" {
 		t.Error(d)
+	}
+}
+
+// What Claude Code and the official SDKs send with every request.
+func TestMessagesOfCodingAgentsAreTaken(t *testing.T) {
+	const tool = `"name":"Bash","description":"d","input_schema":{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","properties":{},"additionalProperties":false}`
+	for name, tc := range map[string]struct{ extra, ignored string }{
+		"a cache mark with scope":    {`,"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral","scope":"global","ttl":"1h"}}]`, "system[].cache_control"},
+		"edits of the context":       {`,"context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]}`, "context_management"},
+		"adaptive thinking":          {`,"thinking":{"type":"adaptive","display":"summarized"}`, "thinking.display"},
+		"a budget for thinking":      {`,"thinking":{"type":"enabled","budget_tokens":31999}`, "thinking.budget_tokens"},
+		"hints of a tool":            {`,"tools":[{` + tool + `,"eager_input_streaming":true,"defer_loading":true,"input_examples":[{}],"allowed_callers":["code_execution_20260120"],"cache_control":{"type":"ephemeral"}}]`, "tools[].eager_input_streaming, tools[].defer_loading, tools[].input_examples, tools[].allowed_callers, tools[].cache_control"},
+		"neutral hints of a tool":    {`,"tools":[{"type":"custom",` + tool + `,"defer_loading":false,"allowed_callers":["direct"],"strict":false}]`, ""},
+		"tools of Anthropic's":       {`,"tools":[{` + tool + `},{"type":"web_search_20250305","name":"web_search","max_uses":8},{"type":"bash_20250124","name":"bash"}]`, "tools[web_search_20250305], tools[bash_20250124]"},
+		"speed":                      {`,"speed":"fast"`, "speed"},
+		"the usual speed":            {`,"speed":"standard"`, ""},
+		"diagnostics":                {`,"diagnostics":{"previous_message_id":"msg_1"}`, "diagnostics"},
+		"metadata":                   {`,"metadata":{"user_id":"u"}`, "metadata"},
+		"nothing to fall back on":    {`,"fallbacks":[],"mcp_servers":[],"container":null`, ""},
+		"a caller of an earlier use": {`,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"},{"type":"tool_use","id":"t1","name":"Bash","input":{},"caller":{"type":"direct"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"x","is_error":false}]}],"tools":[{` + tool + `}]`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := `"messages":[{"role":"user","content":"hi"}]` + tc.extra
+			if strings.Contains(tc.extra, `"messages"`) {
+				body = tc.extra[1:]
+			}
+			for path, limit := range map[string]string{dialect.PathMessages: `"max_tokens":32000,`, dialect.PathCountTokens: ""} {
+				p := newPort(t, servetest.Say("x"))
+				resp := p.do("POST", path+"?beta=true", `{"model":"m",`+limit+body+`}`, "anthropic-beta", "claude-code-20250219,interleaved-thinking-2025-05-14")
+				if got := read(t, resp); resp.StatusCode != 200 || resp.Header.Get(agentapi.HeaderIgnored) != tc.ignored {
+					t.Errorf("%s: %d, ignored %q: %s", path, resp.StatusCode, resp.Header.Get(agentapi.HeaderIgnored), got)
+				}
+			}
+		})
+	}
+}
+
+func TestCountTokensTakesTheFieldsOfAMessage(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	resp := p.do("POST", dialect.PathCountTokens, `{"model":"m","max_tokens":9,"stream":true,"temperature":2,"messages":[{"role":"user","content":"hi"}]}`)
+	if got := read(t, resp); resp.StatusCode != 200 || got != `{"input_tokens":3}` || resp.Header.Get(agentapi.HeaderIgnored) != "max_tokens, stream, temperature" {
+		t.Errorf("%d, ignored %q: %s", resp.StatusCode, resp.Header.Get(agentapi.HeaderIgnored), got)
+	}
+}
+
+func TestMessagesThatWouldBeAnsweredDifferentlyAreRefused(t *testing.T) {
+	for extra, param := range map[string]string{
+		`,"mcp_servers":[{"type":"url","url":"u","name":"n"}]`: "mcp_servers",
+		`,"container":"c"`:            "container",
+		`,"fallbacks":["other"]`:      "fallbacks",
+		`,"thread":{"type":"create"}`: "thread",
+		`,"tool_choice":{"type":"any"},"tools":[{"type":"web_search_20250305","name":"web_search"}]`:                      "tool_choice",
+		`,"tool_choice":{"type":"tool","name":"web_search"},"tools":[{"type":"web_search_20250305","name":"web_search"}]`: "tool_choice",
+		`,"system":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}]`:                  "image",
+	} {
+		p := newPort(t, servetest.Say("x"))
+		if status, got := p.message(extra); status != 400 || !strings.Contains(got, param) {
+			t.Errorf("%s: %d %s", extra, status, got)
+		}
+	}
+}
+
+func TestInstructionsBetweenTurnsReachTheTemplateInTheirPlace(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	resp := p.do("POST", dialect.PathMessages, `{"model":"m","max_tokens":9,"system":"s","messages":[{"role":"user","content":"a"},
+		{"role":"system","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]},{"role":"user","content":"d"},{"role":"system","content":"e"}]}`)
+	if got := read(t, resp); resp.StatusCode != 200 {
+		t.Fatalf("%d %s", resp.StatusCode, got)
+	}
+	want := []*wire.ChatMessage{{Role: "system", Content: "s"}, {Role: "user", Content: "a"}, {Role: "system", Content: "b\n\nc"}, {Role: "user", Content: "d"}, {Role: "system", Content: "e"}}
+	if d := cmp.Diff(want, (<-p.seen).GetChat().GetMessages(), protocmp.Transform()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestThinkingAndEffortOfAMessageReachTheTemplate(t *testing.T) {
+	const on, off = `{"enable_thinking":true,"thinking":true}`, `{"enable_thinking":false,"thinking":false}`
+	for extra, want := range map[string]struct{ effort, arguments string }{
+		``:                                     {"", off},
+		`,"thinking":{"type":"adaptive"}`:      {"", on},
+		`,"thinking":{"type":"disabled"}`:      {"none", off},
+		`,"output_config":{"effort":"medium"}`: {"medium", off},
+		`,"thinking":{"type":"adaptive"},"output_config":{"effort":"low"}`:   {"low", on},
+		`,"thinking":{"type":"disabled"},"output_config":{"effort":"xhigh"}`: {"xhigh", off},
+		`,"thinking":{"type":"enabled"},"output_config":{"task_budget":{}}`:  {"", on},
+		`,"output_config":{}`: {"", off},
+	} {
+		p := newPort(t, servetest.Say("x"))
+		if status, got := p.message(extra); status != 200 {
+			t.Errorf("%s: %d %s", extra, status, got)
+			continue
+		}
+		if chat := (<-p.seen).GetChat(); chat.GetReasoningEffort() != want.effort || chat.GetTemplateArgumentsJson() != want.arguments {
+			t.Errorf("%s: effort %q, arguments %s", extra, chat.GetReasoningEffort(), chat.GetTemplateArgumentsJson())
+		}
+	}
+}
+
+func TestTheFormatOfAMessageReachesTheEngine(t *testing.T) {
+	const format = `{"type":"json_schema","schema":{ "type": "object" }}`
+	for extra, param := range map[string]string{`,"output_config":{"format":` + format + `}`: "output_config.format.schema", `,"output_format":` + format: "output_format.schema"} {
+		p := newPort(t, servetest.Say("x"))
+		p.message(extra)
+		if c := (<-p.seen).GetConstraint(); c.GetJsonSchema() != `{"type":"object"}` || c.GetParam() != param {
+			t.Errorf("%s: the engine is asked for %v", extra, c)
+		}
+	}
+}
+
+// Two sessions that differ only in the attribution block have the same prompt.
+func TestTheAttributionBlockIsNoPartOfThePromptUnlessTheGatewayKeepsIt(t *testing.T) {
+	const block = "x-anthropic-billing-header: cc_version=2.1.120.cf9; cch=543cf;"
+	system := `,"system":[{"type":"text","text":"` + block + `"},{"type":"text","text":"You are"}]`
+	p := newPort(t, servetest.Say("x"))
+	resp := p.do("POST", dialect.PathMessages, `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]`+system+`}`)
+	read(t, resp)
+	if got := (<-p.seen).GetChat().GetMessages()[0].GetContent(); got != "You are" || resp.Header.Get(agentapi.HeaderIgnored) != "system[x-anthropic-billing-header]" {
+		t.Errorf("the system prompt is %q, ignored %q", got, resp.Header.Get(agentapi.HeaderIgnored))
+	}
+	p = newPort(t, servetest.Say("x"))
+	resp = p.do("POST", dialect.PathMessages, `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]`+system+`}`, agentapi.HeaderAttribution, agentapi.AttributionKeep)
+	read(t, resp)
+	if got := (<-p.seen).GetChat().GetMessages()[0].GetContent(); got != block+"\n\nYou are" || resp.Header.Get(agentapi.HeaderIgnored) != "" {
+		t.Errorf("the system prompt is %q, ignored %q", got, resp.Header.Get(agentapi.HeaderIgnored))
 	}
 }
 

@@ -23,12 +23,17 @@ func reason(chat *wire.Chat, r *openai.Reasoning) error {
 	if !*r.Thinking && r.Effort == "" {
 		chat.ReasoningEffort = openai.EffortNone // for templates that only grade it
 	}
+	return toggle(chat, *r.Thinking, r.TemplateArguments)
+}
+
+// toggle switches reasoning on or off, unless the client's own variables do.
+func toggle(chat *wire.Chat, on bool, own json.RawMessage) error {
 	all := map[string]json.RawMessage{}
 	for _, name := range toggles {
-		all[name] = json.RawMessage(fmt.Sprint(*r.Thinking))
+		all[name] = json.RawMessage(fmt.Sprint(on))
 	}
-	if r.TemplateArguments != nil {
-		if err := json.Unmarshal(r.TemplateArguments, &all); err != nil {
+	if own != nil {
+		if err := json.Unmarshal(own, &all); err != nil {
 			return fmt.Errorf("decode template arguments: %w", err)
 		}
 	}

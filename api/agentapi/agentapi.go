@@ -76,7 +76,13 @@ const (
 	// HeaderStrictFields on a request to an agent, with the value "true", has it
 	// refuse fields that it would otherwise ignore. The gateway sets it.
 	HeaderStrictFields = "X-Metalfleet-Strict-Fields"
+	// HeaderAttribution on a request to an agent, with the value AttributionKeep, leaves the
+	// attribution block of Anthropic's clients in the prompt. The gateway sets it.
+	HeaderAttribution = "X-Metalfleet-Attribution"
 )
+
+// AttributionKeep is the value of HeaderAttribution.
+const AttributionKeep = "keep"
 
 // ignoredSeparator separates the names in HeaderIgnored.
 const ignoredSeparator = ", "

@@ -70,8 +70,9 @@ var documentedFields = map[string]struct{ value, verdict string }{
 	"inference_geo":      {`"eu"`, refused},
 	"mcp_servers":        {`[{"type":"url"}]`, refused},
 	"context_management": {`{"edits":[]}`, refused},
-	"output_config":      {`{"effort":"low"}`, refused},
-	"output_format":      {`{"type":"json_schema"}`, refused},
+	"output_config":      {`{"effort":"low"}`, honoured},
+	"output_format":      {`{"type":"json_schema","schema":{}}`, honoured},
+	"thread":             {`{"type":"create"}`, refused},
 }
 
 func body(base map[string]string, name, value string) []byte {
@@ -112,11 +113,19 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 	with := func(messages string) string { return `{"model":"m","max_tokens":9,"messages":` + messages + `}` }
 	block := func(b string) string { return with(`[{"role":"user","content":[` + b + `]}]`) }
 	said := func(b string) string { return with(`[{"role":"assistant","content":[` + b + `]}]`) }
+	format := func(f string) string {
+		return `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"output_config":{"format":` + f + `}}`
+	}
 	for name, tc := range map[string]struct{ body, param string }{
 		"no model":                     {`{"max_tokens":9,"messages":[{"role":"user","content":"a"}]}`, "model"},
 		"no limit":                     {`{"model":"m","messages":[{"role":"user","content":"a"}]}`, "max_tokens"},
 		"no messages":                  {with("[]"), "messages"},
-		"a system turn":                {with(`[{"role":"system","content":"a"}]`), "messages[0].role"},
+		"a turn of another role":       {with(`[{"role":"tool","content":"a"}]`), "messages[0].role"},
+		"a system turn with an image":  {with(`[{"role":"system","content":[{"type":"image"}]}]`), "messages[0].content[0].type"},
+		"a format of another type":     {format(`{"type":"yaml"}`), "output_config.format.type"},
+		"a format without a schema":    {format(`{"type":"json_schema"}`), "output_config.format.schema"},
+		"a schema that is a number":    {format(`{"type":"json_schema","schema":5}`), "output_config.format.schema"},
+		"an effort of no name":         {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"output_config":{"effort":"huge"}}`, "output_config.effort"},
 		"no content":                   {with(`[{"role":"user"}]`), "messages[0].content"},
 		"empty content":                {with(`[{"role":"user","content":[]}]`), "messages[0].content"},
 		"an empty text":                {with(`[{"role":"user","content":""}]`), "messages[0].content"},
@@ -150,6 +159,78 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+func TestAResponseIsHeldToASchemaByEitherName(t *testing.T) {
+	const schema = `{"type":"json_schema","schema":{ "type": "object" }}`
+	decode := func(extra string) (*Request, error) {
+		return Decode(&openai.Decoder{}, []byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],`+extra+`}`))
+	}
+	for extra, param := range map[string]string{
+		`"output_config":{"format":` + schema + `}`: "output_config.format.schema",
+		`"output_format":` + schema:                 "output_format.schema",
+	} {
+		r, err := decode(extra)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(&openai.Constraint{Kind: openai.ConstraintSchema, Text: `{"type":"object"}`, Param: param}, r.Constraint); d != "" {
+			t.Errorf("%s: %s", extra, d)
+		}
+	}
+	var e *openai.Error
+	if _, err := decode(`"output_format":` + schema + `,"output_config":{"format":` + schema + `}`); !errors.As(err, &e) || !strings.Contains(e.Message, "Send only one of them") {
+		t.Errorf("two schemas: %v", err)
+	}
+}
+
+func TestTheAttributionBlockIsCutFromTheHeadOfTheSystemPrompt(t *testing.T) {
+	const block = "x-anthropic-billing-header: cc_version=2.1; cch=543cf;"
+	for system, want := range map[string][2]string{
+		`"` + block + `"`:                  {block, ""},
+		`"` + block + `\n\nYou are\nkind"`: {block, "You are\nkind"},
+		`[{"type":"text","text":"` + block + `"},{"type":"text","text":"You are"},{"type":"text","text":"kind"}]`: {block, "You are\n\nkind"},
+		`[{"type":"text","text":"` + block + `\nYou are"},{"type":"text","text":"kind"}]`:                         {block, "You are\n\nkind"},
+		`[{"type":"text","text":"` + block + `"}]`:                                                                {block, ""},
+		`[{"type":"text","text":"You are"},{"type":"text","text":"` + block + `"}]`:                               {"", "You are\n\n" + block},
+		`" ` + block + `"`: {"", " " + block},
+		`"You are"`:        {"", "You are"},
+		`[]`:               {"", ""},
+	} {
+		r, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"system":`+system+`}`))
+		if err != nil || r.Attribution != want[0] || r.System != want[1] {
+			t.Errorf("%s: %q and %q, %v", system, r.Attribution, r.System, err)
+		}
+	}
+}
+
+func TestThreadsAreRefusedAsTheToolRunnerExpects(t *testing.T) {
+	_, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","max_tokens":9,"thread":{"type":"create"},"messages":[{"role":"user","content":"a"}]}`))
+	raw, err := ErrorBody(openai.AsError(err), "id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var body struct {
+		Error struct {
+			Type    string
+			Details struct {
+				ErrorCode   string `json:"error_code"`
+				Unsupported []string
+			}
+		}
+	}
+	if err := json.Unmarshal(raw, &body); err != nil || body.Error.Type != "invalid_request_error" || body.Error.Details.ErrorCode != "thread_unsupported_request" || !slices.Equal(body.Error.Details.Unsupported, []string{"thread"}) {
+		t.Errorf("%s, %v", raw, err)
+	}
+}
+
+func TestThinkingThatCannotBeReadIsLeftOut(t *testing.T) {
+	var d openai.Decoder
+	r, err := Decode(&d, []byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"},
+		{"role":"assistant","content":[{"type":"redacted_thinking","data":"x"},{"type":"text","text":"b"}]},{"role":"user","content":"c"}]}`))
+	if err != nil || len(r.Messages[1].Blocks) != 1 || r.Messages[1].Blocks[0].Text != "b" || !slices.Equal(d.Ignored(), []string{"messages[].content[redacted_thinking]"}) {
+		t.Errorf("%+v, %v, ignored %q", r, err, d.Ignored())
 	}
 }
 

@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"encoding/json"
 	"net/http"
 
 	"metalfleet.dev/metalfleet/api/openai"
@@ -16,6 +17,8 @@ type errorBody struct {
 type errorDetail struct {
 	Type    string `json:"type"`
 	Message string `json:"message"`
+	// Details are those of the error, if it has any.
+	Details json.RawMessage `json:"details,omitempty"`
 }
 
 // errorType returns Anthropic's error type for an HTTP status.
@@ -45,7 +48,7 @@ func errorType(status int) string {
 // ErrorBody returns the body of an error response; id is the id of the request
 // and may be empty.
 func ErrorBody(e *openai.Error, id string) ([]byte, error) {
-	b := errorBody{Type: "error", Error: errorDetail{Type: errorType(e.Status), Message: e.Message}}
+	b := errorBody{Type: "error", Error: errorDetail{Type: errorType(e.Status), Message: e.Message, Details: e.Details}}
 	if id != "" {
 		b.RequestID = &id
 	}

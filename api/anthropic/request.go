@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/openai"
@@ -30,9 +31,13 @@ const (
 type Request struct {
 	Model     string
 	MaxTokens int
-	// System is the system prompt; it may be empty.
-	System   string
-	Messages []Message
+	// System is the system prompt without Attribution; both may be empty.
+	System string
+	// Attribution is the block by which Claude Code identifies the client to
+	// Anthropic. It stands at the head of the system prompt and differs from session
+	// to session.
+	Attribution string
+	Messages    []Message
 	// Stop sequences end the text.
 	Stop              []string
 	Stream            bool
@@ -40,13 +45,22 @@ type Request struct {
 	TopK              *int
 	// Use is the choice of tools.
 	Use openai.ToolUse
-	// Thinking enables thinking, if the model supports it.
-	Thinking bool
+	// Thinking enables or disables thinking, if the model supports it; nil means that
+	// the request does not set it. Effort is how much the model is to think, empty
+	// for its default.
+	Thinking *bool
+	Effort   string
+	// Constraint restricts the form of the response; nil means no restriction.
+	Constraint *openai.Constraint
 }
+
+// Thinks reports whether the response has thinking: only a request that enables it
+// gets any.
+func (r *Request) Thinks() bool { return r.Thinking != nil && *r.Thinking }
 
 // Message is one turn.
 type Message struct {
-	// Role is user or assistant.
+	// Role is user or assistant, or system for instructions between them.
 	Role   string
 	Blocks []Block
 }
@@ -96,6 +110,10 @@ func (d decoder) decode(body []byte) (*Request, error) {
 		"tools":       openai.Optional(d.tools),
 		"tool_choice": openai.Optional(d.choice),
 		"thinking":    openai.Optional(d.thinking),
+		"thread":      openai.Optional(noThreads),
+
+		"output_config": openai.Optional(d.outputConfig),
+		"output_format": openai.Optional(d.outputFormat),
 	}
 	if !d.counts {
 		maps.Copy(fields, d.settings())
@@ -159,12 +177,67 @@ func (r *Request) decodeStops(param string, raw json.RawMessage) error {
 // system accepts a string or text blocks, which it joins with an empty
 // line.
 func (d decoder) system(param string, raw json.RawMessage) error {
-	blocks, err := d.content(param, raw, "system")
+	blocks, err := d.content(param, raw, openai.RoleSystem)
 	if err != nil {
 		return err
 	}
+	if len(blocks) > 0 {
+		d.r.Attribution, blocks[0].Text = CutAttribution(blocks[0].Text)
+		if blocks[0].Text == "" {
+			blocks = blocks[1:]
+		}
+	}
 	d.r.System = joined(blocks, "\n\n")
 	return nil
+}
+
+// AttributionPrefix is the beginning of the attribution block.
+const AttributionPrefix = "x-anthropic-billing-header:"
+
+// CutAttribution separates the attribution block from the head of a system prompt.
+// It is the first line, if that line begins with x-anthropic-billing-header.
+func CutAttribution(system string) (attribution, rest string) {
+	if !strings.HasPrefix(system, AttributionPrefix) {
+		return "", system
+	}
+	attribution, rest, _ = strings.Cut(system, "\n")
+	return attribution, strings.TrimLeft(rest, "\n")
+}
+
+// noThreads refuses conversations that the server continues. The details have
+// the official clients send the whole conversation instead.
+func noThreads(param string, _ json.RawMessage) error {
+	e := openai.Unsupported(param, "Send the whole conversation in 'messages'.")
+	e.Details = json.RawMessage(`{"error_code":"thread_unsupported_request","unsupported":["thread"]}`)
+	return e
+}
+
+// outputConfig reads how the response is to be made.
+func (d decoder) outputConfig(param string, raw json.RawMessage) error {
+	return d.Object(raw, param, map[string]openai.Field{
+		"effort": openai.Optional(openai.Effort(&d.r.Effort)),
+		"format": openai.Optional(d.outputFormat),
+	}, outputUnused)
+}
+
+// outputFormat reads a JSON schema that the response has to match.
+func (d decoder) outputFormat(param string, raw json.RawMessage) error {
+	var form string
+	var schema json.RawMessage
+	err := d.Object(raw, param, map[string]openai.Field{"type": openai.String(&form), "schema": openai.Raw(&schema), "name": openai.Optional(openai.String(new(string)))})
+	switch {
+	case err != nil:
+		return err
+	case form != "json_schema":
+		return openai.Invalid(param+".type", "'%s.type' must be json_schema, not '%s'.", param, openai.Shorten(form))
+	case schema == nil:
+		return openai.Required(param + ".schema")
+	case d.r.Constraint != nil:
+		return openai.Invalid(param, "'%s' and '%s' both constrain the form of the response. Send only one of them.", strings.TrimSuffix(d.r.Constraint.Param, ".schema"), param)
+	}
+	c, err := openai.SchemaConstraint(param+".schema", schema)
+	d.r.Constraint = &c
+	return err
 }
 
 func joined(blocks []Block, between string) string {
@@ -183,8 +256,8 @@ func (d decoder) messages(param string, raw json.RawMessage) error {
 		switch {
 		case err != nil:
 			return err
-		case m.Role != openai.RoleUser && m.Role != openai.RoleAssistant:
-			return openai.Invalid(at+".role", "'%s.role' must be user or assistant, not '%s'. Send the system prompt in 'system'.", at, openai.Shorten(m.Role))
+		case m.Role != openai.RoleUser && m.Role != openai.RoleAssistant && m.Role != openai.RoleSystem:
+			return openai.Invalid(at+".role", "'%s.role' must be user, assistant or system, not '%s'.", at, openai.Shorten(m.Role))
 		case content == nil:
 			return openai.Required(at + ".content")
 		}
@@ -212,15 +285,21 @@ func (d decoder) content(param string, raw json.RawMessage, role string) ([]Bloc
 	var out []Block
 	err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
 		b, err := d.block(at, raw, role)
+		if b.Type == blockRedacted && err == nil {
+			return d.LeaveOut(at, b.Type, raw)
+		}
 		out = append(out, b)
 		return err
 	})
 	return out, err
 }
 
+// blockRedacted is thinking that only the server that wrote it can read.
+const blockRedacted = "redacted_thinking"
+
 // blocksOf are the types of blocks that each role allows.
 var blocksOf = map[string][]string{
-	"system":             {BlockText},
+	openai.RoleSystem:    {BlockText},
 	openai.RoleUser:      {BlockText, BlockToolResult},
 	openai.RoleAssistant: {BlockText, BlockThinking, BlockToolUse},
 	BlockToolResult:      {BlockText},
@@ -242,11 +321,10 @@ func (d decoder) block(param string, raw json.RawMessage, role string) (Block, e
 	if b.Type == "" {
 		return b, openai.Required(param + ".type")
 	}
-	allowed := false
-	for _, t := range blocksOf[role] {
-		allowed = allowed || t == b.Type
+	if b.Type == blockRedacted && role == openai.RoleAssistant && !d.Strict {
+		return b, nil // left out
 	}
-	if !allowed {
+	if !slices.Contains(blocksOf[role], b.Type) {
 		return b, openai.Unsupported(param+".type", fmt.Sprintf("Content blocks of type '%s' are not supported in this place; supported types: %s.",
 			openai.Shorten(b.Type), strings.Join(blocksOf[role], ", ")))
 	}

@@ -96,6 +96,7 @@ func (d decoder) thinking(param string, raw json.RawMessage) error {
 	case form != "enabled" && form != "adaptive" && form != "disabled":
 		return openai.Invalid(param+".type", "'%s.type' must be one of enabled, adaptive, disabled, not '%s'.", param, openai.Shorten(form))
 	}
-	d.r.Thinking = form != "disabled"
+	on := form != "disabled"
+	d.r.Thinking = &on
 	return nil
 }

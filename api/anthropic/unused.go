@@ -28,7 +28,7 @@ func UnusedOfCounts() []openai.Place {
 
 func promptPlaces() []openai.Place {
 	return []openai.Place{
-		{Unused: promptUnused}, {Path: "thinking", Unused: thinkingUnused}, {Path: "messages[]", Unused: turnUnused},
+		{Unused: promptUnused}, {Path: "thinking", Unused: thinkingUnused}, {Path: "output_config", Unused: outputUnused}, {Path: "messages[]", Unused: turnUnused},
 		{Path: "system[]", Unused: blockCache}, {Path: "messages[].content[]", Unused: blockCache},
 		{Path: "messages[].content[]", Type: BlockText, Unused: blockUnused[BlockText]},
 		{Path: "messages[].content[]", Type: BlockToolUse, Unused: blockUnused[BlockToolUse]},
@@ -46,9 +46,8 @@ var promptUnused = []openai.Unused{
 	{Name: "anthropic_beta", Why: openai.WhyService, Neutral: []string{"[]"}, Foreign: true},
 	{Name: "user_profile_id", Why: openai.WhyLabel, Foreign: true},
 
+	{Name: "thread", Why: "send the whole conversation", Refused: true},
 	{Name: "mcp_servers", Why: whyNoServer, Neutral: []string{"[]"}, Refused: true},
-	{Name: "output_config", Why: "not supported", Neutral: []string{"{}"}, Refused: true},
-	{Name: "output_format", Why: "not supported", Refused: true},
 }
 
 // messageUnused are the fields of POST /v1/messages without effect.
@@ -58,7 +57,7 @@ var messageUnused = []openai.Unused{
 	{Name: "inference_geo", Why: openai.WhyService},
 	{Name: "context_management", Why: whyEdits},
 
-	{Name: "container", Why: whyNoServer, Refused: true},
+	{Name: "container", Why: whyNoServer, Neutral: []string{"{}", `""`}, Refused: true},
 	{Name: "fallbacks", Why: "routes of a ModelDeployment choose other models", Neutral: []string{"[]"}, Refused: true, Foreign: true},
 }
 
@@ -74,8 +73,13 @@ var countUnused = []openai.Unused{
 	{Name: "service_tier", Why: whyAsked, Foreign: true},
 	{Name: "inference_geo", Why: whyAsked, Foreign: true},
 	{Name: "context_management", Why: whyEdits, Foreign: true},
-	{Name: "container", Why: whyAsked, Foreign: true},
-	{Name: "fallbacks", Why: whyAsked, Foreign: true},
+	{Name: "container", Why: whyAsked, Neutral: []string{"{}", `""`}, Foreign: true},
+	{Name: "fallbacks", Why: whyAsked, Neutral: []string{"[]"}, Foreign: true},
+}
+
+// outputUnused are members of output_config.
+var outputUnused = []openai.Unused{
+	{Name: "task_budget", Why: openai.WhyBudget, Foreign: true},
 }
 
 // turnUnused are members of a message.

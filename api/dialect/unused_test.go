@@ -28,7 +28,7 @@ var bodies = map[string]string{
 }
 
 const messages = `"model":"m","system":[{"type":"text","text":"s"}],"messages":[{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"tool_use","id":"t","name":"f","input":{}}]},
-	{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"r"}]}]}],"tools":[{"name":"f","input_schema":{"type":"object"}}],"thinking":{"type":"adaptive"}}`
+	{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"r"}]}]}],"tools":[{"name":"f","input_schema":{"type":"object"}}],"thinking":{"type":"adaptive"},"output_config":{}}`
 
 func decodeBody(d *openai.Decoder, route string, body []byte) error {
 	var err error

@@ -79,22 +79,32 @@ func (p *Parameters) decodeAnyObject(param string, raw json.RawMessage) error {
 
 // decodeSchema accepts a schema, or a string that contains one.
 func (p *Parameters) decodeSchema(param string, raw json.RawMessage) error {
+	c, err := SchemaConstraint(param, raw)
+	if err != nil {
+		return err
+	}
+	return p.constrain(c)
+}
+
+// SchemaConstraint returns the constraint to a schema, or to a string that
+// contains one.
+func SchemaConstraint(param string, raw json.RawMessage) (Constraint, error) {
 	c := Constraint{Kind: ConstraintSchema, Param: param}
 	switch kind(raw) {
 	case "object", "boolean":
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, raw); err != nil {
-			return malformed(raw, 0, err.Error())
+			return c, malformed(raw, 0, err.Error())
 		}
 		c.Text = compact.String()
 	case "string":
 		if err := json.Unmarshal(raw, &c.Text); err != nil {
-			return malformed(raw, 0, err.Error())
+			return c, malformed(raw, 0, err.Error())
 		}
 	default:
-		return wrongKind(param, "a JSON schema", raw)
+		return c, wrongKind(param, "a JSON schema", raw)
 	}
-	return p.constrain(c)
+	return c, nil
 }
 
 func (p *Parameters) textForm(k ConstraintKind) field {

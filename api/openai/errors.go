@@ -55,7 +55,10 @@ type Error struct {
 	Code       string // empty becomes null
 	RetryAfter time.Duration
 	Memory     *Memory
-	Cause      error
+	// Details is a JSON object that programs may branch on; only Anthropic's errors
+	// have a place for it.
+	Details json.RawMessage
+	Cause   error
 }
 
 // Memory holds the figures of a memory error, in bytes.

@@ -46,7 +46,9 @@ func routes() []route {
 			schemas: rerankSchemas, decode: func(d *openai.Decoder, b []byte) (any, error) { return rerank.Decode(d, b, rerank.V1) }, unused: rerank.Unused()},
 		{name: "POST " + dialect.PathMessages, base: map[string]string{"model": `"m"`, "messages": say, "max_tokens": `9`}, fields: message, schemas: messageSchemas,
 			decode: func(d *openai.Decoder, b []byte) (any, error) { return anthropic.Decode(d, b) }, unused: anthropic.UnusedOfMessages(),
-			partly: map[string]string{"tools": "tools of Anthropic's own types are left out, because nothing is run on the server"}},
+			partly: map[string]string{"tools": "tools of Anthropic's own types are left out, because nothing is run on the server",
+				"messages[].content": "blocks of redacted thinking are left out, because only the server that wrote them can read them",
+				"system":             "the attribution block of Claude Code is left out, unless the gateway runs with `--keep-attribution`"}},
 		{name: "POST " + dialect.PathResponses, base: map[string]string{"model": `"m"`, "input": `"hi"`}, fields: response, schemas: responseSchemas,
 			decode: func(d *openai.Decoder, b []byte) (any, error) { return responses.Decode(d, b) }, unused: responses.Unused(),
 			partly: map[string]string{"include": "encrypted reasoning and results of tools of OpenAI's servers, which there are none of",
@@ -69,7 +71,7 @@ var message = map[string]string{
 	"temperature": `0.5`, "top_k": `5`, "top_p": `0.5`, "metadata": `{"user_id":"u"}`, "cache_control": `{"type":"ephemeral"}`,
 	"tools": `[{"name":"f","input_schema":{"type":"object"}}]`, "tool_choice": `{"type":"none"},"tools":[{"name":"f","input_schema":{"type":"object"}}]`, "thinking": `{"type":"enabled","budget_tokens":1024}`,
 	"service_tier": `"priority"`, "container": `"c"`, "inference_geo": `"eu"`, "mcp_servers": `[{"type":"url"}]`, "context_management": `{"edits":[]}`,
-	"output_config": `{"effort":"low"}`, "output_format": `{"type":"json_schema"}`,
+	"output_config": `{"effort":"low"}`, "output_format": `{"type":"json_schema","schema":{"type":"object"}}`, "thread": `{"type":"create"}`,
 }
 
 var response = map[string]string{

@@ -115,6 +115,8 @@ var rerankSchemas = map[string]string{
 
 // What Anthropic's blocks are.
 const (
+	// schemaFormat holds a response to a schema.
+	schemaFormat = `{"type":"object","required":["type","schema"],"additionalProperties":false,"properties":{"type":{"const":"json_schema"},"name":{"type":["string","null"]},"schema":` + jsonForm + `}}`
 	// visible is a character that is not white space.
 	visible    = `[^\t\n\u000b\f\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
 	cacheMark  = `{"x-open":{},"anyOf":[{"type":"null"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"ephemeral"},"ttl":{"enum":["5m","1h",null]}}}]}`
@@ -130,7 +132,10 @@ var messageSchemas = map[string]string{
 	"stream": yesOrNo, "temperature": share, "top_k": `{"type":"integer","minimum":0,"maximum":2147483647}`, "top_p": share, "cache_control": cacheMark,
 	"metadata": `{"type":"object","additionalProperties":false,"properties":{"user_id":{"type":["string","null"]}}}`,
 	"tools":    messageTools, "tool_choice": messageChoice, "thinking": thinking,
+	"output_config": `{"type":"object","additionalProperties":false,"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"format":{"anyOf":[{"type":"null"},` + schemaFormat + `]}}}`,
+	"output_format": schemaFormat,
 	"messages": `{"type":"array","minItems":1,"items":{"anyOf":[` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"system"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":` + textBlock + `}]}}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"user"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + resultOf + `]}}]}}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + thoughtOf + `,` + useOf + `]}}]}}}]}}`,
 }
