@@ -64,6 +64,8 @@ type Options struct {
 	TryTimeout, RequestTimeout time.Duration
 	// StrictFields has requests refused whose fields have no effect.
 	StrictFields bool
+	// KeepAttribution leaves the attribution block of Anthropic's clients in prompts.
+	KeepAttribution bool
 	// Operator is the HOST:PORT at which the operator takes what is asked of this
 	// gateway; empty tells nobody, and nothing is scaled by it.
 	Operator string
@@ -110,7 +112,7 @@ func Run(ctx context.Context, o Options) error {
 		return o.end(err)
 	}
 	front := proxy.New(proxy.Config{TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
-		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields})
+		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, KeepAttribution: o.KeepAttribution})
 	defer front.Close()
 	if o.Operator != "" {
 		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Figures: front.Demand, Wakes: front.Wakes(), Log: o.Log.WithName("demand")}

@@ -50,7 +50,7 @@ type flags struct {
 	drain, tryTimeout, requestTimeout                                       time.Duration
 	waiting                                                                 waiting.Limits
 	pick                                                                    pick.Policy
-	strictFields, verbose, version                                          bool
+	strictFields, keepAttribution, verbose, version                         bool
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -76,6 +76,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 		return err
 	})
 	set.BoolVar(&f.strictFields, "strict-fields", false, "refuse request fields that have no effect, instead of ignoring them and naming them in X-Metalfleet-Ignored")
+	set.BoolVar(&f.keepAttribution, "keep-attribution", false, "leave the block x-anthropic-billing-header of Anthropic's clients in the system prompt; by default it is removed, because it differs from session to session and defeats the prefix cache")
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
@@ -143,7 +144,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
 	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Tunnels: tunnels,
-		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, Drain: f.drain, Log: log})
+		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

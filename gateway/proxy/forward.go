@@ -31,6 +31,8 @@ type query struct {
 	deadline time.Time
 	// strict has the agent refuse fields without effect.
 	strict bool
+	// attribution has the agent keep the attribution block.
+	attribution bool
 	// prefix of its prompt, by which replicas that remember it are found.
 	prefix pick.Prefix
 	// only this Mac keeps what the request goes on from; empty where any will do.
@@ -197,6 +199,9 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 	}
 	if q.strict {
 		out.Header.Set(agentapi.HeaderStrictFields, "true")
+	}
+	if q.attribution {
+		out.Header.Set(agentapi.HeaderAttribution, agentapi.AttributionKeep)
 	}
 	if q.routed != nil {
 		out.Header.Set(agentapi.HeaderModel, q.model.Shown())

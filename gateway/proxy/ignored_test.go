@@ -109,6 +109,17 @@ func TestStrictFieldsOfTheGatewayOrOfAKeyReachTheAgent(t *testing.T) {
 	}
 }
 
+func TestAgentsKeepTheAttributionBlockOnlyForAGatewayThatDoes(t *testing.T) {
+	for keep, want := range map[bool]string{false: "", true: "keep"} {
+		w := newWorld(t, func(c *proxy.Config) { c.KeepAttribution = keep })
+		m := w.addMac("a", say("{}"))
+		read(t, w.do("POST", "/v1/messages", `{"model":"m","messages":[]}`, agentapi.HeaderAttribution, "keep"))
+		if got := (<-m.seen).Header.Get(agentapi.HeaderAttribution); got != want {
+			t.Errorf("%t: the agent got %q", keep, got)
+		}
+	}
+}
+
 // Clients of Anthropic's API name betas in the query and in a header.
 func TestBetasOfClientsAreAccepted(t *testing.T) {
 	w := newWorld(t)

@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"slices"
 
+	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/pick"
 )
@@ -19,6 +21,13 @@ const (
 // prefixOf is where a request's prompt begins. The cache key of a client names the
 // conversation, also when its first message changes, as it does when a client
 // summarizes what came before.
+func (p *Proxy) prefixOf(e openai.Envelope) pick.Prefix {
+	if !p.KeepAttribution {
+		e.System = withoutAttribution(e.System)
+	}
+	return prefixOf(e)
+}
+
 func prefixOf(e openai.Envelope) pick.Prefix {
 	p := prefixOfPrompt(e)
 	if e.CacheKey != "" {
@@ -26,6 +35,41 @@ func prefixOf(e openai.Envelope) pick.Prefix {
 		p.Shared = cmp.Or(p.Shared, p.Own)
 	}
 	return p
+}
+
+// space is the white space of JSON.
+const space = " \t\r\n"
+
+// attributionBytes of a system prompt are searched for the attribution block.
+const attributionBytes = 256
+
+// withoutAttribution is a system prompt as the agent has it read: without the
+// attribution block at its head, which differs from session to session.
+func withoutAttribution(system json.RawMessage) json.RawMessage {
+	if !bytes.Contains(system[:min(len(system), attributionBytes)], []byte(anthropic.AttributionPrefix)) {
+		return system
+	}
+	first, rest := system, json.RawMessage(nil)
+	for block := range openai.Elements(system) {
+		first = nil
+		for name, value := range openai.Members(block) {
+			if string(name) == "text" {
+				first = value
+			}
+		}
+		inner := bytes.TrimLeft(bytes.TrimLeft(system, space)[1:], space) // after the bracket
+		rest = bytes.TrimLeft(inner[len(block):], space+",")
+		break
+	}
+	var text string
+	if json.Unmarshal(first, &text) != nil {
+		return system // the backend rejects it
+	}
+	attribution, text := anthropic.CutAttribution(text)
+	if attribution == "" {
+		return system
+	}
+	return append([]byte(text), rest...)
 }
 
 // prefixOfPrompt is where the prompt itself begins. Of a chat, what it shares with

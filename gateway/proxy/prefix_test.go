@@ -75,6 +75,41 @@ func TestWherePromptsOfOtherAPIsBegin(t *testing.T) {
 	}
 }
 
+// TestTheAttributionBlockIsNoPartOfThePrefix: Claude Code begins each session's
+// system prompt with another one.
+func TestTheAttributionBlockIsNoPartOfThePrefix(t *testing.T) {
+	block := func(cch string) string { return `x-anthropic-billing-header: cc_version=2.1.120.cf9; cch=` + cch + `;` }
+	const one = `"messages":[{"role":"user","content":"one"}]`
+	blocks := func(cch string) string {
+		return `"system": [ {"type":"text","text":"` + block(cch) + `"} , {"type":"text","text":"You are","cache_control":{"type":"ephemeral"}}],` + one
+	}
+	text := func(cch string) string { return `"system":"` + block(cch) + `\nYou are",` + one }
+	keep, drop := &Proxy{Config: Config{KeepAttribution: true}}, &Proxy{}
+	of := func(p *Proxy, members string) pick.Prefix {
+		e, err := openai.DecodeEnvelope([]byte(`{"model":"m",` + members + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.prefixOf(e)
+	}
+	for name, members := range map[string]func(string) string{"blocks": blocks, "one text": text} {
+		if a, b := of(drop, members("a1")), of(drop, members("b2")); a != b || a.Shared == 0 {
+			t.Errorf("%s: two sessions begin with %+v and %+v", name, a, b)
+		}
+		if a, b := of(keep, members("a1")), of(keep, members("b2")); a.Shared == b.Shared {
+			t.Errorf("%s: two sessions with a block that is kept begin with %+v", name, a)
+		}
+	}
+	if a, b := of(drop, blocks("a")), of(drop, `"system":[{"type":"text","text":"You are someone else"}],`+one); a.Shared == b.Shared {
+		t.Errorf("other system prompts: %+v", a)
+	}
+	for _, odd := range []string{`[[["x-anthropic-billing-header:"]]]`, `[{"text":["x-anthropic-billing-header:"]}]`, `{"text":"x-anthropic-billing-header:"}`, `[{"text":"a x-anthropic-billing-header:"}]`, `["x-anthropic-billing-header:",1]`} {
+		if p := of(drop, `"system":`+odd+`,`+one); p.Shared == 0 {
+			t.Errorf("%s: %+v", odd, p)
+		}
+	}
+}
+
 func TestACacheKeyNamesTheConversation(t *testing.T) {
 	const system, one, two = `{"role":"system","content":"s"}`, `{"role":"user","content":"one"}`, `{"role":"user","content":"two"}`
 	key := func(k string) string { return `"prompt_cache_key":"` + k + `",` }

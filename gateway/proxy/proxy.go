@@ -103,6 +103,9 @@ type Config struct {
 	// StrictFields has agents refuse the fields of requests that have no effect,
 	// which they ignore otherwise. A key may ask for the same.
 	StrictFields bool
+	// KeepAttribution leaves the attribution block of Anthropic's clients in the
+	// prompt, where it differs from session to session.
+	KeepAttribution bool
 }
 
 // Proxy is the front as a handler.
@@ -351,7 +354,7 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	}
 	defer cancel()
 	w.streams = asked.Stream
-	q := &query{name: asked.Model, body: body, prefix: prefixOf(asked), key: c.name(), deadline: deadline, strict: p.StrictFields || c.strict()}
+	q := &query{name: asked.Model, body: body, prefix: p.prefixOf(asked), key: c.name(), deadline: deadline, strict: p.StrictFields || c.strict(), attribution: p.KeepAttribution}
 	all, routed := p.stages(model, q)
 	if q.only, all, err = keeper(asked, all); err != nil {
 		return err

@@ -7,11 +7,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/test/fleet"
@@ -64,6 +67,82 @@ func (s *suite) remembered(t *testing.T) {
 	if cached == 0 {
 		t.Error("no replica had a prompt in its cache that it had computed")
 	}
+}
+
+// twoSessions sends two first messages of a coding agent that differ only in the
+// attribution block at the head of the system prompt. The second one is answered
+// by the same Mac, which has its prompt in the cache.
+func (s *suite) twoSessions(t *testing.T) {
+	// The cache keeps whole blocks of prompts, so the prompt is a little longer than
+	// a number of them.
+	const block, most = 256, 20
+	words := 0
+	for range 4 {
+		n := s.countTokens(t, session("one", words))
+		if n > 2000 && n%block > 0 && n%block <= most {
+			break
+		}
+		missing := (2000/block+1)*block + most/2 - n
+		if words == 0 {
+			words = missing
+			continue
+		}
+		words = max(1, words+missing*words/(n-s.countTokens(t, session("one", 0))))
+	}
+	first, second := s.message(t, session("one", words)), s.message(t, session("two", words))
+	prompt := second.Usage.InputTokens + second.Usage.CacheReadInputTokens
+	if second.mac != first.mac || prompt < 2000 || float64(second.Usage.CacheReadInputTokens) < 0.99*float64(prompt) {
+		t.Errorf("the second session was answered by %s, the first by %s; %d of its %d prompt tokens were cached", second.mac, first.mac, second.Usage.CacheReadInputTokens, prompt)
+	}
+}
+
+// session is the first request of a session, with a number of words in its system
+// prompt.
+func session(id string, words int) map[string]any {
+	text := func(s string) any { return map[string]any{"type": "text", "text": s} }
+	return map[string]any{"model": "slow", "messages": []any{map[string]any{"role": "user", "content": "Mend the test."}}, "system": []any{
+		text("x-anthropic-billing-header: cc_version=2.1.120.cf9; cc_entrypoint=cli; cch=" + id + ";"), text("You mend programs." + strings.Repeat(" a", words))}}
+}
+
+// post sends a request of Anthropic's API.
+func (s *suite) post(t *testing.T, path string, request map[string]any, answer any) http.Header {
+	t.Helper()
+	body, err := json.Marshal(request)
+	must(t, err)
+	resp, err := http.Post(s.URL+path, "application/json", bytes.NewReader(body))
+	must(t, err)
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	must(t, err)
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %s", path, resp.Status, raw)
+	}
+	must(t, json.Unmarshal(raw, answer))
+	return resp.Header
+}
+
+func (s *suite) countTokens(t *testing.T, request map[string]any) int {
+	t.Helper()
+	var count anthropic.CountAnswer
+	s.post(t, "/v1/messages/count_tokens", request, &count)
+	return count.InputTokens
+}
+
+type message struct {
+	anthropic.MessageAnswer
+	mac string
+}
+
+func (s *suite) message(t *testing.T, request map[string]any) message {
+	t.Helper()
+	request["max_tokens"] = 2
+	var m message
+	h := s.post(t, "/v1/messages", request, &m.MessageAnswer)
+	m.mac = h.Get(agentapi.HeaderMac)
+	if got := h.Get(agentapi.HeaderIgnored); got != "system[x-anthropic-billing-header]" {
+		t.Errorf("ignored fields are %q", got)
+	}
+	return m
 }
 
 // listed wants a model in /v1/models.

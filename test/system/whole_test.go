@@ -65,6 +65,7 @@ func TestTheWholeSystem(t *testing.T) {
 	s.slow = s.deploy(t, fleet.Model{Name: "slow", File: "slow.gguf", Tokens: slowContext, Chips: []string{"M4Max", "M2Ultra"}}, replicas(2))
 	s.waitReady(t, s.slow, 2)
 	t.Run("an answer, whole and streamed", s.answers)
+	t.Run("two sessions of a coding agent", s.twoSessions)
 	t.Run("an engine is killed", s.engineKilled)
 	t.Run("an agent is killed", s.agentKilled)
 	t.Run("a Mac is dead", s.deadMac) // small is gone from here on
