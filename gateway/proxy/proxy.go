@@ -163,6 +163,9 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
 	w := newReply(plain, p.WriteTimeout)
 	w.dialect, w.metrics = dialect.Of(r.URL.Path), p.metrics
+	if asksAnthropic(r) {
+		w.dialect = dialect.Anthropic
+	}
 	w.Header().Set(agentapi.HeaderRequestID, id)
 	if w.dialect == dialect.Anthropic {
 		w.Header().Set(anthropic.HeaderRequestID, id)
@@ -272,7 +275,10 @@ func only(method string, h handle) handle {
 	}
 }
 
-func (p *Proxy) models(_ context.Context, c caller, w *reply, _ *http.Request) error {
+func (p *Proxy) models(_ context.Context, c caller, w *reply, r *http.Request) error {
+	if asksAnthropic(r) {
+		return p.anthropicModels(c, w, r)
+	}
 	if err := p.ready(); err != nil {
 		return err
 	}
@@ -288,6 +294,9 @@ func (p *Proxy) models(_ context.Context, c caller, w *reply, _ *http.Request) e
 
 func (p *Proxy) oneModel(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	name := strings.TrimPrefix(r.URL.Path, pathModels+"/")
+	if asksAnthropic(r) {
+		return p.anthropicModelNamed(ctx, c, w, name)
+	}
 	m, err := p.lookup(ctx, c, name)
 	if err != nil {
 		return err
