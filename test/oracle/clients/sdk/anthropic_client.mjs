@@ -1,6 +1,6 @@
 // What the official JavaScript client of the Anthropic API sees. Started by test/oracle/clients; BASE_URL says where the server is.
 import Anthropic from "@anthropic-ai/sdk";
-import { events, plain, play, whole } from "./lines.mjs";
+import { events, page, plain, play, whole } from "./lines.mjs";
 
 const client = new Anthropic({ baseURL: process.env.BASE_URL, apiKey: "none", maxRetries: 0, timeout: 120_000 });
 
@@ -16,6 +16,8 @@ const calls = {
   "messages.stream": (a) => events(client.messages.create({ ...a, stream: true })),
   "messages.helper": helper,
   "messages.count": (a) => whole(client.messages.countTokens(a)),
+  "models.list": (a) => page(client.models.list(a)),
+  "models.get": (a) => whole(client.models.retrieve(a.model_id)),
 };
 
 await play(client, calls, (e) => {

@@ -36,6 +36,8 @@ CALLS = {
     "messages.stream": lambda **a: events(client.messages.with_raw_response.create(stream=True, **a)),
     "messages.helper": helper,
     "messages.count": lambda **a: whole(client.messages.with_raw_response.count_tokens(**a)),
+    "models.list": lambda **a: {"result": {"data": [plain(m) for m in client.models.list(**a)]}},
+    "models.get": lambda **a: whole(client.models.with_raw_response.retrieve(**a)),
 }
 
 
