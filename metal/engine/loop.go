@@ -33,6 +33,8 @@ type active struct {
 	// the text of their tokens.
 	logprobs *int
 	untold   untold
+	// progress of the prompt is reported.
+	progress bool
 	// constraint that the answer is held to; nil is none.
 	constraint *constrained
 	// reasoner tells thoughts from the answer; nil takes all for the answer.

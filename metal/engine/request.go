@@ -48,6 +48,8 @@ type Request struct {
 	// Logprobs is how many alternatives are told beside the log-probability of
 	// each token, as sample.Rank has them; nil tells none of it.
 	Logprobs *int
+	// Progress asks for events that report how much of the prompt is computed.
+	Progress bool
 }
 
 // Generate checks a request whole and queues it. The error is a *Refusal.
@@ -138,7 +140,7 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 		return nil, s.tooLong(fmt.Sprintf("the prompt has %d tokens and max_tokens is %d", len(tokens), r.MaxTokens))
 	}
 	a := &active{
-		tokens: tokens, prompt: len(tokens), maxTokens: r.MaxTokens, priority: r.Priority, params: params, logprobs: r.Logprobs,
+		tokens: tokens, prompt: len(tokens), maxTokens: r.MaxTokens, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
 		decoder: s.tok.NewDecoder(true), stops: sample.NewStopMatcher(r.Stop), stream: newStream(tokens[:len(tokens):len(tokens)], s.tok.Bytes),
 	}
 	if a.maxTokens == 0 {

@@ -233,6 +233,9 @@ func (l *looping) land(f *flight) error {
 				return err
 			}
 		}
+		if end := r.Start + r.Length; a.progress && end <= a.prompt && a.generated() == 0 {
+			a.stream.progressed(Progress{Processed: end, Cached: a.cached})
+		}
 		if l.flight == nil {
 			l.keep(a)
 		} else if l.due(a) {

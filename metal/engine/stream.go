@@ -52,9 +52,15 @@ type Event struct {
 	// the first of its text is shown. What belongs to a stop string alone, or ends
 	// a turn, has none.
 	Logprobs []sample.Ranked
+	// Progress of the prompt, where it is wanted. It comes before all text.
+	Progress *Progress
 	// Finished is set on the last event.
 	Finished *Finished
 }
+
+// Progress is how much of a prompt has been computed: Processed tokens, including
+// the Cached ones, which were restored.
+type Progress struct{ Processed, Cached int }
 
 // Stream is an admitted request. Its producer never waits for its reader:
 // pieces that are not read yet are joined, and an answer is bounded.
@@ -76,6 +82,7 @@ type Stream struct {
 	unread    int64 // bytes of ranked
 	calls     []Call
 	before    []Event // whole ones, that are read first
+	progress  *Progress
 	finished  *Finished
 	delivered bool
 	after     func()
@@ -124,6 +131,11 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 		ev, s.before = s.before[0], s.before[1:]
 		return ev, true, false
 	}
+	if s.progress != nil {
+		ev = Event{Progress: s.progress}
+		s.progress = nil
+		return ev, true, false
+	}
 	if len(s.calls) == 0 && len(s.text) == 0 && len(s.thoughts) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
 		return Event{}, false, false
 	}
@@ -139,6 +151,15 @@ func (s *Stream) cut() Event {
 	ev := Event{Text: string(s.text), Reasoning: string(s.thoughts), Calls: s.calls, Tokens: s.tokens, Logprobs: s.ranked}
 	s.text, s.thoughts, s.calls, s.tokens, s.ranked = nil, nil, nil, nil, nil
 	return ev
+}
+
+// progressed notes how much of the prompt has been computed. What was not read of
+// it before is replaced.
+func (s *Stream) progressed(p Progress) {
+	s.mu.Lock()
+	s.progress = &p
+	s.mu.Unlock()
+	s.notify()
 }
 
 // push adds a token and what it adds to the thoughts; the reader is told of it by

@@ -1031,7 +1031,9 @@ type GenerateRequest struct {
 	// of that many alternatives, 0 to 20.
 	TopLogprobs *int32 `protobuf:"varint,9,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
 	// constraint that the answer satisfies, after the model's reasoning.
-	Constraint    *Constraint `protobuf:"bytes,10,opt,name=constraint,proto3" json:"constraint,omitempty"`
+	Constraint *Constraint `protobuf:"bytes,10,opt,name=constraint,proto3" json:"constraint,omitempty"`
+	// progress asks for deltas that report the progress of the prompt.
+	Progress      bool `protobuf:"varint,21,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1147,6 +1149,13 @@ func (x *GenerateRequest) GetConstraint() *Constraint {
 		return x.Constraint
 	}
 	return nil
+}
+
+func (x *GenerateRequest) GetProgress() bool {
+	if x != nil {
+		return x.Progress
+	}
+	return false
 }
 
 type isGenerateRequest_Input interface {
@@ -1909,7 +1918,10 @@ type Delta struct {
 	// be split off. Its tokens have no logprobs.
 	Reasoning string `protobuf:"bytes,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
 	// calls of tools, after text and reasoning. Their tokens have no logprobs.
-	Calls         []*CallDelta `protobuf:"bytes,5,rep,name=calls,proto3" json:"calls,omitempty"`
+	Calls []*CallDelta `protobuf:"bytes,5,rep,name=calls,proto3" json:"calls,omitempty"`
+	// progress of the prompt, where it was asked for. Such a delta comes before all
+	// others and has nothing else.
+	Progress      *Progress `protobuf:"bytes,11,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1979,6 +1991,67 @@ func (x *Delta) GetCalls() []*CallDelta {
 	return nil
 }
 
+func (x *Delta) GetProgress() *Progress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+// Progress is how much of a prompt has been computed.
+type Progress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// processed_tokens of the prompt, including cached_tokens, which were restored.
+	ProcessedTokens int64 `protobuf:"varint,1,opt,name=processed_tokens,json=processedTokens,proto3" json:"processed_tokens,omitempty"`
+	CachedTokens    int64 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Progress) Reset() {
+	*x = Progress{}
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Progress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Progress) ProtoMessage() {}
+
+func (x *Progress) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Progress.ProtoReflect.Descriptor instead.
+func (*Progress) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Progress) GetProcessedTokens() int64 {
+	if x != nil {
+		return x.ProcessedTokens
+	}
+	return 0
+}
+
+func (x *Progress) GetCachedTokens() int64 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
 // CallDelta is a piece of a call.
 type CallDelta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1997,7 +2070,7 @@ type CallDelta struct {
 
 func (x *CallDelta) Reset() {
 	*x = CallDelta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2009,7 +2082,7 @@ func (x *CallDelta) String() string {
 func (*CallDelta) ProtoMessage() {}
 
 func (x *CallDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2022,7 +2095,7 @@ func (x *CallDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallDelta.ProtoReflect.Descriptor instead.
 func (*CallDelta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CallDelta) GetName() string {
@@ -2066,7 +2139,7 @@ type TokenLogprobs struct {
 
 func (x *TokenLogprobs) Reset() {
 	*x = TokenLogprobs{}
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2078,7 +2151,7 @@ func (x *TokenLogprobs) String() string {
 func (*TokenLogprobs) ProtoMessage() {}
 
 func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2091,7 +2164,7 @@ func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
 func (*TokenLogprobs) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TokenLogprobs) GetChosen() *Logprob {
@@ -2122,7 +2195,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2207,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2220,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -2185,7 +2258,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2270,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2283,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -2252,7 +2325,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2337,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2350,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Usage) GetPromptTokens() int64 {
@@ -2322,7 +2395,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2407,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2420,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Refusal) GetCode() Code {
@@ -2429,7 +2502,7 @@ type EmbedRequest struct {
 
 func (x *EmbedRequest) Reset() {
 	*x = EmbedRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2514,7 @@ func (x *EmbedRequest) String() string {
 func (*EmbedRequest) ProtoMessage() {}
 
 func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2527,7 @@ func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
 func (*EmbedRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EmbedRequest) GetId() string {
@@ -2524,7 +2597,7 @@ type EmbedResponse struct {
 
 func (x *EmbedResponse) Reset() {
 	*x = EmbedResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2536,7 +2609,7 @@ func (x *EmbedResponse) String() string {
 func (*EmbedResponse) ProtoMessage() {}
 
 func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2549,7 +2622,7 @@ func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
 func (*EmbedResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EmbedResponse) GetVectors() []*Vector {
@@ -2575,7 +2648,7 @@ type Vector struct {
 
 func (x *Vector) Reset() {
 	*x = Vector{}
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2660,7 @@ func (x *Vector) String() string {
 func (*Vector) ProtoMessage() {}
 
 func (x *Vector) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2673,7 @@ func (x *Vector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vector.ProtoReflect.Descriptor instead.
 func (*Vector) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Vector) GetValues() []float32 {
@@ -2630,7 +2703,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2715,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2728,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RerankRequest) GetId() string {
@@ -2711,7 +2784,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +2796,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +2809,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RerankResponse) GetScores() []float32 {
@@ -2780,7 +2853,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2865,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2878,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -2880,7 +2953,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +2965,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +2978,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetLimitsResponse) GetMemory() *Memory {
@@ -2925,7 +2998,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3010,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2950,7 +3023,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TrimRequest) GetPrefixCache() bool {
@@ -2972,7 +3045,7 @@ type TrimResponse struct {
 
 func (x *TrimResponse) Reset() {
 	*x = TrimResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2984,7 +3057,7 @@ func (x *TrimResponse) String() string {
 func (*TrimResponse) ProtoMessage() {}
 
 func (x *TrimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2997,7 +3070,7 @@ func (x *TrimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimResponse.ProtoReflect.Descriptor instead.
 func (*TrimResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TrimResponse) GetBytesReclaimed() int64 {
@@ -3035,7 +3108,7 @@ type CacheLease struct {
 
 func (x *CacheLease) Reset() {
 	*x = CacheLease{}
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +3120,7 @@ func (x *CacheLease) String() string {
 func (*CacheLease) ProtoMessage() {}
 
 func (x *CacheLease) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +3133,7 @@ func (x *CacheLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheLease.ProtoReflect.Descriptor instead.
 func (*CacheLease) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CacheLease) GetDirectory() string {
@@ -3125,7 +3198,7 @@ type CacheReport struct {
 
 func (x *CacheReport) Reset() {
 	*x = CacheReport{}
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3137,7 +3210,7 @@ func (x *CacheReport) String() string {
 func (*CacheReport) ProtoMessage() {}
 
 func (x *CacheReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,7 +3223,7 @@ func (x *CacheReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheReport.ProtoReflect.Descriptor instead.
 func (*CacheReport) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CacheReport) GetOrigin() *CacheOrigin {
@@ -3242,7 +3315,7 @@ type CacheOrigin struct {
 
 func (x *CacheOrigin) Reset() {
 	*x = CacheOrigin{}
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +3327,7 @@ func (x *CacheOrigin) String() string {
 func (*CacheOrigin) ProtoMessage() {}
 
 func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3267,7 +3340,7 @@ func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrigin.ProtoReflect.Descriptor instead.
 func (*CacheOrigin) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CacheOrigin) GetModel() string {
@@ -3302,7 +3375,7 @@ type CacheFile struct {
 
 func (x *CacheFile) Reset() {
 	*x = CacheFile{}
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3387,7 @@ func (x *CacheFile) String() string {
 func (*CacheFile) ProtoMessage() {}
 
 func (x *CacheFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3400,7 @@ func (x *CacheFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFile.ProtoReflect.Descriptor instead.
 func (*CacheFile) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CacheFile) GetKey() []byte {
@@ -3376,7 +3449,7 @@ type CacheCounters struct {
 
 func (x *CacheCounters) Reset() {
 	*x = CacheCounters{}
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3388,7 +3461,7 @@ func (x *CacheCounters) String() string {
 func (*CacheCounters) ProtoMessage() {}
 
 func (x *CacheCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3401,7 +3474,7 @@ func (x *CacheCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheCounters.ProtoReflect.Descriptor instead.
 func (*CacheCounters) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CacheCounters) GetAccepted() int64 {
@@ -3526,7 +3599,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[40]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3538,7 +3611,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[40]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3551,7 +3624,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -3571,7 +3644,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[41]
+	mi := &file_metal_wire_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3583,7 +3656,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[41]
+	mi := &file_metal_wire_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3596,7 +3669,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AbortResponse) GetAborted() int64 {
@@ -3616,7 +3689,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[42]
+	mi := &file_metal_wire_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3628,7 +3701,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[42]
+	mi := &file_metal_wire_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3641,7 +3714,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{42}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -3661,7 +3734,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[43]
+	mi := &file_metal_wire_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3673,7 +3746,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[43]
+	mi := &file_metal_wire_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3686,7 +3759,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{43}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -3762,7 +3835,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eheadroom_bytes\x18\x05 \x01(\x03R\rheadroomBytes\x12)\n" +
 	"\x10throttled_chunks\x18\x06 \x01(\x03R\x0fthrottledChunks\x12)\n" +
 	"\x10refused_requests\x18\a \x01(\x03R\x0frefusedRequests\x12)\n" +
-	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xb7\x03\n" +
+	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xd3\x03\n" +
 	"\x0fGenerateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04chat\x18\x02 \x01(\v2\x1a.metalfleet.engine.v1.ChatH\x00R\x04chat\x12\x18\n" +
@@ -3777,7 +3850,8 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\n" +
 	"constraint\x18\n" +
 	" \x01(\v2 .metalfleet.engine.v1.ConstraintR\n" +
-	"constraintB\a\n" +
+	"constraint\x12\x1a\n" +
+	"\bprogress\x18\x15 \x01(\bR\bprogressB\a\n" +
 	"\x05inputB\x0f\n" +
 	"\r_top_logprobs\"\xdc\x01\n" +
 	"\n" +
@@ -3841,13 +3915,17 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x05event\"T\n" +
 	"\bAdmitted\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12#\n" +
-	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"\xc9\x01\n" +
+	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"\x85\x02\n" +
 	"\x05Delta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\x12?\n" +
 	"\blogprobs\x18\x03 \x03(\v2#.metalfleet.engine.v1.TokenLogprobsR\blogprobs\x12\x1c\n" +
 	"\treasoning\x18\x04 \x01(\tR\treasoning\x125\n" +
-	"\x05calls\x18\x05 \x03(\v2\x1f.metalfleet.engine.v1.CallDeltaR\x05calls\"m\n" +
+	"\x05calls\x18\x05 \x03(\v2\x1f.metalfleet.engine.v1.CallDeltaR\x05calls\x12:\n" +
+	"\bprogress\x18\v \x01(\v2\x1e.metalfleet.engine.v1.ProgressR\bprogress\"Z\n" +
+	"\bProgress\x12)\n" +
+	"\x10processed_tokens\x18\x01 \x01(\x03R\x0fprocessedTokens\x12#\n" +
+	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"m\n" +
 	"\tCallDelta\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\targuments\x18\x02 \x01(\tR\targuments\x12\x14\n" +
@@ -4036,7 +4114,7 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
 	(Task)(0),                 // 1: metalfleet.engine.v1.Task
@@ -4062,32 +4140,33 @@ var file_metal_wire_wire_proto_goTypes = []any{
 	(*GenerateEvent)(nil),     // 21: metalfleet.engine.v1.GenerateEvent
 	(*Admitted)(nil),          // 22: metalfleet.engine.v1.Admitted
 	(*Delta)(nil),             // 23: metalfleet.engine.v1.Delta
-	(*CallDelta)(nil),         // 24: metalfleet.engine.v1.CallDelta
-	(*TokenLogprobs)(nil),     // 25: metalfleet.engine.v1.TokenLogprobs
-	(*Logprob)(nil),           // 26: metalfleet.engine.v1.Logprob
-	(*Finished)(nil),          // 27: metalfleet.engine.v1.Finished
-	(*Usage)(nil),             // 28: metalfleet.engine.v1.Usage
-	(*Refusal)(nil),           // 29: metalfleet.engine.v1.Refusal
-	(*EmbedRequest)(nil),      // 30: metalfleet.engine.v1.EmbedRequest
-	(*EmbedResponse)(nil),     // 31: metalfleet.engine.v1.EmbedResponse
-	(*Vector)(nil),            // 32: metalfleet.engine.v1.Vector
-	(*RerankRequest)(nil),     // 33: metalfleet.engine.v1.RerankRequest
-	(*RerankResponse)(nil),    // 34: metalfleet.engine.v1.RerankResponse
-	(*Limits)(nil),            // 35: metalfleet.engine.v1.Limits
-	(*SetLimitsResponse)(nil), // 36: metalfleet.engine.v1.SetLimitsResponse
-	(*TrimRequest)(nil),       // 37: metalfleet.engine.v1.TrimRequest
-	(*TrimResponse)(nil),      // 38: metalfleet.engine.v1.TrimResponse
-	(*CacheLease)(nil),        // 39: metalfleet.engine.v1.CacheLease
-	(*CacheReport)(nil),       // 40: metalfleet.engine.v1.CacheReport
-	(*CacheOrigin)(nil),       // 41: metalfleet.engine.v1.CacheOrigin
-	(*CacheFile)(nil),         // 42: metalfleet.engine.v1.CacheFile
-	(*CacheCounters)(nil),     // 43: metalfleet.engine.v1.CacheCounters
-	(*AbortRequest)(nil),      // 44: metalfleet.engine.v1.AbortRequest
-	(*AbortResponse)(nil),     // 45: metalfleet.engine.v1.AbortResponse
-	(*ShutdownRequest)(nil),   // 46: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 47: metalfleet.engine.v1.ShutdownResponse
-	nil,                       // 48: metalfleet.engine.v1.Sampling.LogitBiasEntry
-	nil,                       // 49: metalfleet.engine.v1.CacheCounters.DroppedEntry
+	(*Progress)(nil),          // 24: metalfleet.engine.v1.Progress
+	(*CallDelta)(nil),         // 25: metalfleet.engine.v1.CallDelta
+	(*TokenLogprobs)(nil),     // 26: metalfleet.engine.v1.TokenLogprobs
+	(*Logprob)(nil),           // 27: metalfleet.engine.v1.Logprob
+	(*Finished)(nil),          // 28: metalfleet.engine.v1.Finished
+	(*Usage)(nil),             // 29: metalfleet.engine.v1.Usage
+	(*Refusal)(nil),           // 30: metalfleet.engine.v1.Refusal
+	(*EmbedRequest)(nil),      // 31: metalfleet.engine.v1.EmbedRequest
+	(*EmbedResponse)(nil),     // 32: metalfleet.engine.v1.EmbedResponse
+	(*Vector)(nil),            // 33: metalfleet.engine.v1.Vector
+	(*RerankRequest)(nil),     // 34: metalfleet.engine.v1.RerankRequest
+	(*RerankResponse)(nil),    // 35: metalfleet.engine.v1.RerankResponse
+	(*Limits)(nil),            // 36: metalfleet.engine.v1.Limits
+	(*SetLimitsResponse)(nil), // 37: metalfleet.engine.v1.SetLimitsResponse
+	(*TrimRequest)(nil),       // 38: metalfleet.engine.v1.TrimRequest
+	(*TrimResponse)(nil),      // 39: metalfleet.engine.v1.TrimResponse
+	(*CacheLease)(nil),        // 40: metalfleet.engine.v1.CacheLease
+	(*CacheReport)(nil),       // 41: metalfleet.engine.v1.CacheReport
+	(*CacheOrigin)(nil),       // 42: metalfleet.engine.v1.CacheOrigin
+	(*CacheFile)(nil),         // 43: metalfleet.engine.v1.CacheFile
+	(*CacheCounters)(nil),     // 44: metalfleet.engine.v1.CacheCounters
+	(*AbortRequest)(nil),      // 45: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 46: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 47: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 48: metalfleet.engine.v1.ShutdownResponse
+	nil,                       // 49: metalfleet.engine.v1.Sampling.LogitBiasEntry
+	nil,                       // 50: metalfleet.engine.v1.CacheCounters.DroppedEntry
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
@@ -4104,53 +4183,54 @@ var file_metal_wire_wire_proto_depIdxs = []int32{
 	15, // 11: metalfleet.engine.v1.Constraint.choice:type_name -> metalfleet.engine.v1.Choice
 	18, // 12: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
 	17, // 13: metalfleet.engine.v1.Chat.calls:type_name -> metalfleet.engine.v1.Calls
-	48, // 14: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
+	49, // 14: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
 	22, // 15: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
 	23, // 16: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
-	27, // 17: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
-	25, // 18: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
-	24, // 19: metalfleet.engine.v1.Delta.calls:type_name -> metalfleet.engine.v1.CallDelta
-	26, // 20: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
-	26, // 21: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
-	2,  // 22: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
-	28, // 23: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
-	29, // 24: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
-	3,  // 25: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	19, // 26: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
-	32, // 27: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
-	28, // 28: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	28, // 29: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	9,  // 30: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 31: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	41, // 32: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
-	42, // 33: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
-	43, // 34: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
-	49, // 35: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
-	4,  // 36: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 37: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	13, // 38: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	30, // 39: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	33, // 40: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	35, // 41: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	37, // 42: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	39, // 43: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
-	44, // 44: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	46, // 45: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 46: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 47: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	21, // 48: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	31, // 49: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	34, // 50: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	36, // 51: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	38, // 52: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	40, // 53: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
-	45, // 54: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	47, // 55: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	46, // [46:56] is the sub-list for method output_type
-	36, // [36:46] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	28, // 17: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
+	26, // 18: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
+	25, // 19: metalfleet.engine.v1.Delta.calls:type_name -> metalfleet.engine.v1.CallDelta
+	24, // 20: metalfleet.engine.v1.Delta.progress:type_name -> metalfleet.engine.v1.Progress
+	27, // 21: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
+	27, // 22: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
+	2,  // 23: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
+	29, // 24: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
+	30, // 25: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
+	3,  // 26: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
+	19, // 27: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
+	33, // 28: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	29, // 29: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	29, // 30: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 31: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 32: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	42, // 33: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
+	43, // 34: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
+	44, // 35: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
+	50, // 36: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
+	4,  // 37: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 38: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 39: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	31, // 40: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	34, // 41: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	36, // 42: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	38, // 43: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	40, // 44: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
+	45, // 45: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	47, // 46: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 47: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 48: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	21, // 49: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	32, // 50: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	35, // 51: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	37, // 52: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	39, // 53: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	41, // 54: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
+	46, // 55: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	48, // 56: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	47, // [47:57] is the sub-list for method output_type
+	37, // [37:47] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -4182,7 +4262,7 @@ func file_metal_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -120,7 +120,7 @@ func refuse(err error) error {
 }
 
 func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
-	out := engine.Request{MaxTokens: int(r.GetMaxTokens()), Stop: r.GetStop(), Priority: int(r.GetPriority())}
+	out := engine.Request{MaxTokens: int(r.GetMaxTokens()), Stop: r.GetStop(), Priority: int(r.GetPriority()), Progress: r.GetProgress()}
 	switch in := r.GetInput().(type) {
 	case *wire.GenerateRequest_Prompt:
 		out.Prompt = &in.Prompt

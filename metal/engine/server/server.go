@@ -189,6 +189,12 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 		if err != nil {
 			return err
 		}
+		if p := ev.Progress; p != nil {
+			d := &wire.Delta{Progress: &wire.Progress{ProcessedTokens: int64(p.Processed), CachedTokens: int64(p.Cached)}}
+			if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
+				return err
+			}
+		}
 		if ev.Text != "" || ev.Reasoning != "" || len(ev.Tokens) > 0 || len(ev.Calls) > 0 || len(ev.Logprobs) > 0 {
 			for _, d := range toDeltas(ev, stream.Spell) {
 				if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {

@@ -169,6 +169,41 @@ func TestOneRequestFromHelloToShutdown(t *testing.T) {
 	}
 }
 
+// Progress comes before the text, and only where it was asked for.
+func TestProgressTravels(t *testing.T) {
+	s := serve(t, engine.Options{})
+	s.await(t, wire.State_STATE_READY)
+	for _, wanted := range []bool{true, false} {
+		stream, err := s.client.Generate(deadline(t), &wire.GenerateRequest{Id: "r", MaxTokens: 2, Progress: wanted, Input: &wire.GenerateRequest_Prompt{Prompt: "once upon a time"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var processed, prompt int64
+		text := false
+		for {
+			ev, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := ev.GetAdmitted(); a != nil {
+				prompt = a.GetPromptTokens()
+			}
+			if p := ev.GetDelta().GetProgress(); p != nil {
+				if processed = p.GetProcessedTokens(); text {
+					t.Errorf("progress %v after text", p)
+				}
+			}
+			text = text || len(ev.GetDelta().GetTokens()) > 0
+			if ev.GetFinished() != nil {
+				break
+			}
+		}
+		if wanted && processed != prompt || !wanted && processed != 0 {
+			t.Errorf("wanted %v: %d of %d tokens", wanted, processed, prompt)
+		}
+	}
+}
+
 func TestRefusalsCarryTheirType(t *testing.T) {
 	s := serve(t, engine.Options{})
 	s.await(t, wire.State_STATE_READY)
