@@ -111,8 +111,10 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return o.end(err)
 	}
+	draining := &atomic.Bool{}
 	front := proxy.New(proxy.Config{TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
-		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, KeepAttribution: o.KeepAttribution})
+		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, KeepAttribution: o.KeepAttribution,
+		Draining: draining.Load})
 	defer front.Close()
 	if o.Operator != "" {
 		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Figures: front.Demand, Wakes: front.Wakes(), Log: o.Log.WithName("demand")}
@@ -125,7 +127,7 @@ func Run(ctx context.Context, o Options) error {
 			}
 		})
 	}
-	s := newServers(o, front, registry, func() bool {
+	s := newServers(o, front, registry, draining, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
 	return s.run(ctx, failed)
@@ -205,13 +207,13 @@ type servers struct {
 	Options
 	front, health  *http.Server
 	requests       *lastRequests
-	draining       atomic.Bool
+	draining       *atomic.Bool
 	cancelRequests context.CancelCauseFunc
 }
 
-func newServers(o Options, front http.Handler, registry *prometheus.Registry, ready func() bool) *servers {
+func newServers(o Options, front http.Handler, registry *prometheus.Registry, draining *atomic.Bool, ready func() bool) *servers {
 	requests, cancel := context.WithCancelCause(context.Background())
-	s := &servers{Options: o, requests: &lastRequests{next: front}, cancelRequests: cancel}
+	s := &servers{Options: o, requests: &lastRequests{next: front}, draining: draining, cancelRequests: cancel}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })

@@ -50,6 +50,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		h.weights(plain, r)
 		return
 	}
+	r = dialect.CanonicalRequest(r)
 	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
 	w := newBoundedWriter(plain, h.WriteTimeout)
 	w.Header().Set(agentapi.HeaderRequestID, id)
@@ -114,8 +115,9 @@ func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error
 	return openai.RouteNotFound(r.Method, path)
 }
 
+// wantMethod refuses other methods; HEAD is allowed wherever GET is.
 func wantMethod(w http.ResponseWriter, r *http.Request, method string) error {
-	if r.Method == method {
+	if r.Method == method || method == http.MethodGet && r.Method == http.MethodHead {
 		return nil
 	}
 	w.Header().Set("Allow", method)

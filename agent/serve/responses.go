@@ -168,8 +168,8 @@ func (f *responseForm) failed(e *openai.Error, _ string) any {
 func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 	id, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dialect.PathResponses+"/"), "/")
 	switch {
-	case what == "" && r.Method != http.MethodGet && r.Method != http.MethodDelete:
-		w.Header().Set("Allow", "GET, DELETE")
+	case what == "" && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodDelete:
+		w.Header().Set("Allow", "GET, HEAD, DELETE")
 		return openai.MethodNotAllowed(r.Method, r.URL.Path, "GET or DELETE")
 	case what == "cancel":
 		if err := wantMethod(w, r, http.MethodPost); err != nil {

@@ -545,6 +545,30 @@ func TestSilentStreamsAreKeptOpen(t *testing.T) {
 	p.wantRefusal(p.chat(`,"stream":true`), refusal{400, openai.CodeInvalidValue, "", false})
 }
 
+// The agent serves the same paths as the gateway, and HEAD wherever GET works.
+func TestPathsAndHeadAreThoseOfTheGateway(t *testing.T) {
+	p := newPort(t, servetest.Say("a"))
+	for _, path := range []string{"/v1/models", "/v1/models/", "//models", "/v1/models/m", agentapi.PathHealth} {
+		get, head := p.do("GET", path, ""), p.do("HEAD", path, "")
+		if get.StatusCode != head.StatusCode || get.StatusCode/100 != 2 || read(t, head) != "" || head.Header.Get("Content-Type") != get.Header.Get("Content-Type") {
+			t.Errorf("%s: GET %d, HEAD %d %v", path, get.StatusCode, head.StatusCode, head.Header)
+		}
+	}
+	resp := p.do("POST", "/chat/completions/", `{"model":"m","messages":[{"role":"user","content":"hi"}]}`)
+	if got := read(t, resp); resp.StatusCode != 200 || !strings.Contains(got, `"object":"chat.completion"`) {
+		t.Errorf("%d %s", resp.StatusCode, got)
+	}
+	var stored struct{ ID string }
+	if err := json.Unmarshal([]byte(read(t, p.do("POST", "/responses", `{"model":"m","input":"hi"}`))), &stored); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]int{stored.ID: 200, "resp_1": 404} {
+		if resp := p.do("HEAD", "/v1/responses/"+id, ""); resp.StatusCode != want || read(t, resp) != "" {
+			t.Errorf("%s: %d", id, resp.StatusCode)
+		}
+	}
+}
+
 func TestFakePassesTheSuite(t *testing.T) {
 	f := servetest.New()
 	f.Add("m", here, servetest.Say("a", "b"))

@@ -7,7 +7,7 @@
 // to packages openai, anthropic, responses and rerank. The paths here are
 // absolute; a server mounted under another prefix is not supported.
 //
-// Start reading at Of.
+// Start reading at Canonical, then Of.
 package dialect
 
 import (
@@ -22,19 +22,6 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/rerank"
 	"metalfleet.dev/metalfleet/api/responses"
-)
-
-// Paths of the routes.
-const (
-	PathModels      = "/v1/models"
-	PathChat        = "/v1/chat/completions"
-	PathCompletions = "/v1/completions"
-	PathEmbeddings  = "/v1/embeddings"
-	PathRerank      = "/v1/rerank"
-	PathRerankV2    = "/v2/rerank"
-	PathMessages    = "/v1/messages"
-	PathCountTokens = "/v1/messages/count_tokens"
-	PathResponses   = "/v1/responses"
 )
 
 // HeaderCode carries the code of an error in an API whose error body has no
@@ -82,7 +69,8 @@ var (
 			[]byte("event: response.failed\n"), []byte("event: error\n")}}
 )
 
-// Of returns the dialect of a path. Unknown paths use the OpenAI dialect.
+// Of returns the dialect of a canonical path. Unknown paths use the OpenAI
+// dialect.
 func Of(path string) *Dialect {
 	switch {
 	case path == PathRerank || path == PathRerankV2:

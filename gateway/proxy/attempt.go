@@ -126,10 +126,15 @@ func ended(ctx context.Context) error {
 			Message: "The response was not complete within the time limit of the request. Ask for a shorter response, or allow more time.", Cause: errTotal}
 	}
 	if errors.Is(context.Cause(ctx), ErrShuttingDown) {
-		return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: "shutting_down",
-			RetryAfter: noEndpointRetry, Message: "The gateway is shutting down. Send the request again.", Cause: ErrShuttingDown}
+		return shuttingDown(ErrShuttingDown)
 	}
 	return fmt.Errorf("%w: %w", errClientGone, context.Cause(ctx))
+}
+
+// shuttingDown returns the error for a request that another gateway should serve.
+func shuttingDown(cause error) *openai.Error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: "shutting_down",
+		RetryAfter: noEndpointRetry, Message: "The gateway is shutting down. Send the request again.", Cause: cause}
 }
 
 // streamError has the shape into which net/http's own error of a reset stream

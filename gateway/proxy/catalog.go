@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -14,7 +15,7 @@ import (
 // Anthropic's API. It has the same paths as OpenAI's, but its clients always send
 // their version.
 func asksAnthropic(r *http.Request) bool {
-	return r.Header.Get(anthropic.HeaderVersion) != "" && (r.URL.Path == pathModels || strings.HasPrefix(r.URL.Path, pathModels+"/"))
+	return r.Header.Get(anthropic.HeaderVersion) != "" && (r.URL.Path == dialect.PathModels || strings.HasPrefix(r.URL.Path, dialect.PathModels+"/"))
 }
 
 // anthropicModels lists the models that the caller may ask for, in pages.

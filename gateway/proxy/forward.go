@@ -174,7 +174,11 @@ func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
 // making. A client's credentials stay here.
 func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, q *query) *http.Request {
 	body := q.body
-	out := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "https", Host: e.Address, Path: r.URL.Path}, Host: e.Address,
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet // the server leaves out the body
+	}
+	out := &http.Request{Method: method, URL: &url.URL{Scheme: "https", Host: e.Address, Path: r.URL.Path}, Host: e.Address,
 		Body: bodyReader(body), ContentLength: int64(len(body)),
 		GetBody: func() (bodyCloser, error) { return bodyReader(body), nil },
 		Header: http.Header{

@@ -71,7 +71,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 // count the value that a series begins with. Other statuses begin with their
 // first request.
 func (m *metrics) begin() {
-	for _, route := range append(slices.Clone(forwarded), pathModels) {
+	for _, route := range append(slices.Clone(forwarded), dialect.PathModels) {
 		m.requests.WithLabelValues(route, strconv.Itoa(http.StatusOK))
 		m.duration.WithLabelValues(route)
 		m.firstByte.WithLabelValues(route)

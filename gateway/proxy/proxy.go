@@ -25,9 +25,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -53,9 +51,6 @@ var ErrShuttingDown = errors.New("gateway is shutting down")
 var errClientGone = errors.New("client disconnected")
 
 const (
-	pathModels = dialect.PathModels
-	pathChat   = dialect.PathChat
-
 	// maxTries bounds how many replicas one request is sent to in one round.
 	maxTries = 5
 	// unreadTime is how long the rest of a body may keep the answer of a request
@@ -106,6 +101,9 @@ type Config struct {
 	// KeepAttribution leaves the attribution block of Anthropic's clients in the
 	// prompt, where it differs from session to session.
 	KeepAttribution bool
+	// Draining reports whether the gateway is about to end, for probes; nil means
+	// never.
+	Draining func() bool
 }
 
 // Proxy is the front as a handler.
@@ -137,6 +135,9 @@ func New(c Config) *Proxy {
 	if c.Pick == nil {
 		c.Pick = pick.Choose
 	}
+	if c.Draining == nil {
+		c.Draining = func() bool { return false }
+	}
 	b := newBook(c.Waiting)
 	b.pick = c.Pick
 	c.Registry.MustRegister(&census{b})
@@ -159,7 +160,8 @@ func (p *Proxy) Close() { p.macs.close() }
 
 // ServeHTTP answers one request, exactly once.
 func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
-	name, handle := p.route(r)
+	r = dialect.CanonicalRequest(r)
+	to := p.route(r)
 	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
 	w := newReply(plain, p.WriteTimeout)
 	w.dialect, w.metrics = dialect.Of(r.URL.Path), p.metrics
@@ -170,11 +172,11 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if w.dialect == dialect.Anthropic {
 		w.Header().Set(anthropic.HeaderRequestID, id)
 	}
-	ended := p.metrics.observe(name)
+	ended := p.metrics.observe(to.name)
 	defer func() { w.meter.settle(w.status); ended(w.status, w.firstByte) }()
-	about := &scope{gateway: p.Log, id: id, route: name}
+	about := &scope{gateway: p.Log, id: id, route: to.name}
 
-	err := p.serve(context.WithValue(r.Context(), scopeKey{}, about), handle, w, r)
+	err := p.serve(context.WithValue(r.Context(), scopeKey{}, about), to, w, r)
 	if err == nil {
 		return
 	}
@@ -226,11 +228,14 @@ type handle func(context.Context, caller, *reply, *http.Request) error
 // where a body was left unread, and until readBody says more it has little time.
 // Where there is no body the server reads already, to hear of a client that leaves:
 // a time that ends there ends this request, and all that come after it.
-func (p *Proxy) serve(ctx context.Context, h handle, w *reply, r *http.Request) error {
+func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request) error {
 	if r.Body != http.NoBody {
 		if err := w.rc.SetReadDeadline(time.Now().Add(min(unreadTime, p.ReadTimeout))); err != nil {
 			return fmt.Errorf("bound the time of an unread body: %w", err)
 		}
+	}
+	if to.open {
+		return to.handle(ctx, caller{address: r.RemoteAddr}, w, r)
 	}
 	c, err := p.admit(ctx, w, r)
 	if err != nil {
@@ -239,69 +244,7 @@ func (p *Proxy) serve(ctx context.Context, h handle, w *reply, r *http.Request) 
 	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
 		s.owner = c.name()
 	}
-	return h(ctx, c, w, r)
-}
-
-// route finds what the path asks for, and its name in metrics.
-func (p *Proxy) route(r *http.Request) (string, handle) {
-	path := r.URL.Path
-	switch {
-	case slices.Contains(forwarded, path):
-		return path, only(http.MethodPost, p.text)
-	case strings.HasPrefix(path, dialect.PathResponses+"/"):
-		return dialect.PathResponses, p.kept
-	case path == pathModels:
-		return path, only(http.MethodGet, p.models)
-	case strings.HasPrefix(path, pathModels+"/"):
-		return pathModels, only(http.MethodGet, p.oneModel)
-	}
-	return "other", func(context.Context, caller, *reply, *http.Request) error {
-		return openai.RouteNotFound(r.Method, path)
-	}
-}
-
-// forwarded are the routes whose requests name a model and go to one of its
-// replicas.
-var forwarded = []string{pathChat, dialect.PathCompletions, dialect.PathEmbeddings, dialect.PathRerank, dialect.PathRerankV2,
-	dialect.PathMessages, dialect.PathCountTokens, dialect.PathResponses}
-
-func only(method string, h handle) handle {
-	return func(ctx context.Context, c caller, w *reply, r *http.Request) error {
-		if r.Method != method {
-			w.Header().Set("Allow", method)
-			return openai.MethodNotAllowed(r.Method, r.URL.Path, method)
-		}
-		return h(ctx, c, w, r)
-	}
-}
-
-func (p *Proxy) models(_ context.Context, c caller, w *reply, r *http.Request) error {
-	if asksAnthropic(r) {
-		return p.anthropicModels(c, w, r)
-	}
-	if err := p.ready(); err != nil {
-		return err
-	}
-	names := p.Table.Names()
-	list := make([]openai.Model, 0, len(names))
-	for _, n := range names {
-		if c.may(n.Name, n.Model) {
-			list = append(list, openai.NewModel(n.Name, n.Model.Created, n.Model.Namespace))
-		}
-	}
-	return w.json(openai.NewModelList(list...))
-}
-
-func (p *Proxy) oneModel(ctx context.Context, c caller, w *reply, r *http.Request) error {
-	name := strings.TrimPrefix(r.URL.Path, pathModels+"/")
-	if asksAnthropic(r) {
-		return p.anthropicModelNamed(ctx, c, w, name)
-	}
-	m, err := p.lookup(ctx, c, name)
-	if err != nil {
-		return err
-	}
-	return w.json(openai.NewModel(name, m.Created, m.Namespace))
+	return to.handle(ctx, c, w, r)
 }
 
 // ready refuses requests until table and identity were read once: before that

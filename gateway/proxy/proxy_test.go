@@ -314,7 +314,7 @@ func TestWhatNoAgentNeedsToSee(t *testing.T) {
 	w.wantRefusal(w.do("POST", chatPath, `{"model":"m","x":"`+strings.Repeat("x", 300)+`"}`), refusal{413, openai.CodeBodyTooLarge, ""})
 	w.wantRefusal(w.do("POST", "/v1/images/generations", `{"model":"m"}`), refusal{404, openai.CodeRouteNotFound, ""})
 	w.wantRefusal(w.do("GET", "/v1/models/nobody", ""), refusal{404, openai.CodeModelNotFound, ""})
-	for path, allowed := range map[string]string{chatPath: "POST", "/v1/completions": "POST", "/v1/models": "GET", "/v1/models/m": "GET"} {
+	for path, allowed := range map[string]string{chatPath: "POST", "/v1/completions": "POST", "/v1/models": "GET, HEAD", "/v1/models/m": "GET, HEAD"} {
 		r := w.do("DELETE", path, "")
 		w.wantRefusal(r, refusal{405, openai.CodeMethodNotAllowed, ""})
 		if r.Header.Get("Allow") != allowed {

@@ -69,7 +69,7 @@ func shaped(path string, body []byte) error {
 		} `json:"error"`
 		RequestID *string `json:"request_id"`
 	}
-	switch dialect.Of(path) {
+	switch dialect.Of(dialect.Canonical(path)) {
 	case dialect.Rerank:
 		err := strictly(body, &double)
 		if err == nil && (double.Message == "" || double.Detail != double.Message || double.Error.Message != double.Message) {
@@ -110,7 +110,7 @@ func judgeStream(path string, body []byte) error {
 	}
 	events := strings.Split(strings.TrimSuffix(string(body), "\n\n"), "\n\n")
 	last := events[len(events)-1] + "\n"
-	if !dialect.Of(path).Ends([]byte(last)) || strings.HasPrefix(last, "event: error") || strings.HasPrefix(last, `data: {"error"`) || strings.HasPrefix(last, "event: response.failed") {
+	if !dialect.Of(dialect.Canonical(path)).Ends([]byte(last)) || strings.HasPrefix(last, "event: error") || strings.HasPrefix(last, `data: {"error"`) || strings.HasPrefix(last, "event: response.failed") {
 		return fmt.Errorf("the stream ends with %.300q", last)
 	}
 	return nil
