@@ -105,7 +105,7 @@ func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error
 		return h.kept(w, r)
 	case decoders[path] != nil || path == dialect.PathResponses:
 		return h.text(w, r, id)
-	case path == dialect.PathEmbeddings || path == dialect.PathRerank || path == dialect.PathRerankV2:
+	case path == dialect.PathEmbeddings || path == dialect.PathRerank || path == dialect.PathRerankV2 || path == dialect.PathScore:
 		return h.read(w, r, id)
 	case path == pathModels || strings.HasPrefix(path, pathModels+"/"):
 		return h.models(w, r)

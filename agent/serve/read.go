@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -23,9 +24,14 @@ type reading struct {
 func decodeReading(d *openai.Decoder, path, id string, body []byte) (*reading, error) {
 	switch path {
 	case dialect.PathRerank:
+		if rerank.HasTexts(body) {
+			return decodeTexts(d, id, body)
+		}
 		return decodeRerank(d, id, body, rerank.V1)
 	case dialect.PathRerankV2:
 		return decodeRerank(d, id, body, rerank.V2)
+	case dialect.PathScore:
+		return decodeScore(d, id, body)
 	}
 	r, err := d.Embedding(body)
 	if err != nil {
@@ -61,15 +67,63 @@ func decodeRerank(d *openai.Decoder, id string, body []byte, v rerank.Version) (
 	}
 	w := &wire.RerankRequest{Id: id, Query: r.Query, Documents: r.Documents, Instruction: r.Instruction, Truncate: r.Truncate, MaxTokens: int64(r.MaxTokens)}
 	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
-		got, err := hold.Rerank(ctx, w)
+		got, err := scores(ctx, hold, w)
 		if err != nil {
 			return nil, 0, err
 		}
-		if len(got.GetScores()) != len(r.Documents) {
-			return nil, 0, fmt.Errorf("the engine returned %d scores for %d documents", len(got.GetScores()), len(r.Documents))
-		}
 		tokens := int(got.GetUsage().GetPromptTokens())
 		return r.Answer(got.GetScores(), tokens), tokens, nil
+	}}, nil
+}
+
+// decodeTexts reads a rerank request of a client of text-embeddings-inference.
+func decodeTexts(d *openai.Decoder, id string, body []byte) (*reading, error) {
+	r, err := rerank.DecodeTexts(d, body)
+	if err != nil {
+		return nil, err
+	}
+	w := &wire.RerankRequest{Id: id, Query: r.Query, Documents: r.Texts, Truncate: r.Truncate}
+	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
+		got, err := scores(ctx, hold, w)
+		return r.Ranks(got.GetScores()), int(got.GetUsage().GetPromptTokens()), err
+	}}, nil
+}
+
+// scores asks the engine for the score of each document.
+func scores(ctx context.Context, hold Hold, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+	got, err := hold.Rerank(ctx, r)
+	if err == nil && len(got.GetScores()) != len(r.GetDocuments()) {
+		err = fmt.Errorf("the engine returned %d scores for %d documents", len(got.GetScores()), len(r.GetDocuments()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return got, nil
+}
+
+// decodeScore reads pairs of texts. Documents of one query are scored together.
+func decodeScore(d *openai.Decoder, id string, body []byte) (*reading, error) {
+	r, err := rerank.DecodeScore(d, body)
+	if err != nil {
+		return nil, err
+	}
+	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
+		all, tokens := make([]float32, len(r.Documents)), 0
+		for i, g := range r.Groups() {
+			w := &wire.RerankRequest{Id: fmt.Sprintf("%s-%d", id, i), Query: g.Query, Instruction: r.Instruction, Truncate: r.Truncate}
+			for _, at := range g.At {
+				w.Documents = append(w.Documents, r.Documents[at])
+			}
+			got, err := scores(ctx, hold, w)
+			if err != nil {
+				return nil, 0, err
+			}
+			for j, at := range g.At {
+				all[at] = got.GetScores()[j]
+			}
+			tokens += int(got.GetUsage().GetPromptTokens())
+		}
+		return r.Answer(time.Now().Unix(), all, tokens), tokens, nil
 	}}, nil
 }
 

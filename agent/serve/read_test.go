@@ -101,6 +101,49 @@ func TestRerank(t *testing.T) {
 	}
 }
 
+// Clients of text-embeddings-inference read a list of ranks.
+func TestRerankOfTexts(t *testing.T) {
+	var asked *wire.RerankRequest
+	p := readerPort(t, servetest.Reader{Rerank: func(_ context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+		asked = r
+		return &wire.RerankResponse{Scores: []float32{0.25, 0.5}, Usage: &wire.Usage{PromptTokens: 3}}, nil
+	}})
+	for body, want := range map[string]string{
+		`{"model":"r","query":"q","texts":["a","b"]}`:                    `[{"index":1,"score":0.5},{"index":0,"score":0.25}]`,
+		`{"model":"r","query":"q","texts":["a","b"],"return_text":true}`: `[{"index":1,"score":0.5,"text":"b"},{"index":0,"score":0.25,"text":"a"}]`,
+	} {
+		resp := p.do("POST", "/rerank", body, agentapi.HeaderRequestID, "id-1")
+		if got := read(t, resp); resp.StatusCode != 200 || got != want || resp.Header.Get(agentapi.HeaderTokens) != "3+0" {
+			t.Errorf("%d %s", resp.StatusCode, got)
+		}
+		if d := cmp.Diff(&wire.RerankRequest{Id: "id-1", Query: "q", Documents: []string{"a", "b"}, Truncate: true}, asked, protocmp.Transform()); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+// Documents of one query are scored together, and all come back in their order.
+func TestScore(t *testing.T) {
+	var asked []*wire.RerankRequest
+	p := readerPort(t, servetest.Reader{Rerank: func(_ context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+		asked = append(asked, r)
+		out := &wire.RerankResponse{Usage: &wire.Usage{PromptTokens: 3}}
+		for _, d := range r.GetDocuments() {
+			out.Scores = append(out.Scores, float32(len(d)))
+		}
+		return out, nil
+	}})
+	resp := p.do("POST", "/score", `{"model":"r","text_1":["q","r","q"],"text_2":["a","bb","ccc"]}`, agentapi.HeaderRequestID, "id-1")
+	want := []*wire.RerankRequest{{Id: "id-1-0", Query: "q", Documents: []string{"a", "ccc"}, Truncate: true}, {Id: "id-1-1", Query: "r", Documents: []string{"bb"}, Truncate: true}}
+	if d := cmp.Diff(want, asked, protocmp.Transform()); d != "" {
+		t.Error(d)
+	}
+	says := `"model":"r","data":[{"index":0,"object":"score","score":1},{"index":1,"object":"score","score":2},{"index":2,"object":"score","score":3}],"usage":{"prompt_tokens":6,"total_tokens":6}}`
+	if got := read(t, resp); resp.StatusCode != 200 || !strings.HasSuffix(got, says) || resp.Header.Get(agentapi.HeaderTokens) != "6+0" {
+		t.Errorf("%d %s", resp.StatusCode, got)
+	}
+}
+
 func TestReadingsThatFailAreRefusedInTheirOwnShape(t *testing.T) {
 	refusal := func(r *wire.Refusal) error { return wire.Refuse(r) }
 	for name, tc := range map[string]struct {
@@ -127,6 +170,7 @@ func TestReadingsThatFailAreRefusedInTheirOwnShape(t *testing.T) {
 			for path, body := range map[string]string{
 				dialect.PathEmbeddings: `{"model":"r","input":"a"}`,
 				dialect.PathRerank:     `{"model":"r","query":"q","documents":["a"]}`,
+				dialect.PathScore:      `{"model":"r","text_1":"q","text_2":"a"}`,
 			} {
 				resp := p.do("POST", path, body)
 				got := read(t, resp)
@@ -134,7 +178,7 @@ func TestReadingsThatFailAreRefusedInTheirOwnShape(t *testing.T) {
 				if e.Status != tc.status || e.Code != tc.code || (resp.Header.Get(agentapi.HeaderRetryable) == "true") != tc.retryable {
 					t.Errorf("%s: %v, %s", path, e, got)
 				}
-				if strings.Contains(got, `"detail"`) != (path == dialect.PathRerank) {
+				if strings.Contains(got, `"detail"`) == (path == dialect.PathEmbeddings) {
 					t.Errorf("%s has another shape: %s", path, got)
 				}
 			}

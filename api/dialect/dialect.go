@@ -73,7 +73,7 @@ var (
 // dialect.
 func Of(path string) *Dialect {
 	switch {
-	case path == PathRerank || path == PathRerankV2:
+	case path == PathRerank || path == PathRerankV2 || path == PathScore:
 		return Rerank
 	case path == PathMessages || strings.HasPrefix(path, PathMessages+"/"):
 		return Anthropic

@@ -1,5 +1,7 @@
 // Package rerank defines the wire types of reranking for Cohere's and Jina's
-// clients: POST /v1/rerank and POST /v2/rerank.
+// clients: POST /v1/rerank and POST /v2/rerank. It has two more forms of the same
+// task: the pairs of vLLM's POST /v1/score, and the texts that clients of
+// text-embeddings-inference send to /rerank.
 //
 // It owns the decoding of requests, the order of the results, and the
 // format of errors, which serves both kinds of clients. Like package openai, it

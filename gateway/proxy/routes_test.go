@@ -21,6 +21,7 @@ func TestEveryFormOfAPathIsForwardedAsOne(t *testing.T) {
 		dialect.PathMessages:    {"/messages", "/v1/v1/messages?beta=true"},
 		dialect.PathRerank:      {"/rerank"},
 		dialect.PathRerankV2:    {"/v1/v2/rerank"},
+		dialect.PathScore:       {"/score"},
 		dialect.PathEmbeddings:  {"/embeddings/"},
 		dialect.PathCompletions: {"/completions"},
 		dialect.PathResponses:   {"/responses"},

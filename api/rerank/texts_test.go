@@ -1,0 +1,55 @@
+package rerank
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+func TestRequestsWithTextsAreDistinguished(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"query":"q","texts":["a"]}`:                 true,
+		`{"query":"q","documents":["a"]}`:             false,
+		`{"query":"\"texts\"","documents":["texts"]}`: false,
+		`{"query":{"texts":1}}`:                       false,
+		`{"query":"q","texts":`:                       false,
+		`["texts"]`:                                   false,
+	} {
+		if got := HasTexts([]byte(body)); got != want {
+			t.Errorf("%s: %v", body, got)
+		}
+	}
+}
+
+func TestRanksAreSortedByScoreAndPosition(t *testing.T) {
+	r, err := DecodeTexts(&openai.Decoder{}, []byte(`{"model":"m","query":"q","texts":["a","b","c"],"raw_scores":false,"truncation_direction":"Right","truncate":false}`))
+	if err != nil || r.Truncate {
+		t.Fatal(r, err)
+	}
+	want := []Rank{{Index: 1, Score: 0.5}, {Index: 0, Score: 0.25}, {Index: 2, Score: 0.25}}
+	if d := cmp.Diff(want, r.Ranks([]float32{0.25, 0.5, 0.25})); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestRequestsWithTextsThatCannotBeMeantAreRefused(t *testing.T) {
+	for body, param := range map[string]string{
+		`{"query":"q","texts":["a"]}`:                                      "model",
+		`{"model":"m","texts":["a"]}`:                                      "query",
+		`{"model":"m","query":"q","texts":[]}`:                             "texts",
+		`{"model":"m","query":"q","texts":["a",""]}`:                       "texts[1]",
+		`{"model":"m","query":"q","texts":["a"],"documents":["b"]}`:        "documents",
+		`{"model":"m","query":"q","texts":["a"],"raw_scores":true}`:        "raw_scores",
+		`{"model":"m","query":"q","texts":["a"],"return_text":"yes"}`:      "return_text",
+		`{"model":"m","query":"q","texts":["a"],"truncation_direction":2}`: "truncation_direction",
+	} {
+		_, err := DecodeTexts(&openai.Decoder{}, []byte(body))
+		var e *openai.Error
+		if !errors.As(err, &e) || e.Status != 400 || e.Param != param {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
