@@ -4,7 +4,7 @@
 //
 // It owns that list for gateway and agent alike, so that an error has the same
 // format wherever it occurs. It knows nothing else about a route: bodies belong
-// to packages openai, anthropic, responses and rerank. The paths here are
+// to packages openai, anthropic, responses, rerank and ollama. The paths here are
 // absolute; a server mounted under another prefix is not supported.
 //
 // Start reading at Canonical, then Of.
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/ollama"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/rerank"
 	"metalfleet.dev/metalfleet/api/responses"
@@ -67,6 +68,7 @@ var (
 		},
 		ends: [][]byte{[]byte("event: response.completed\n"), []byte("event: response.incomplete\n"),
 			[]byte("event: response.failed\n"), []byte("event: error\n")}}
+	Ollama = &Dialect{Name: "Ollama", body: func(e *openai.Error, _ string) ([]byte, error) { return ollama.ErrorBody(e) }, event: unnamed}
 )
 
 // Of returns the dialect of a canonical path. Unknown paths use the OpenAI
@@ -75,6 +77,8 @@ func Of(path string) *Dialect {
 	switch {
 	case path == PathRerank || path == PathRerankV2 || path == PathScore:
 		return Rerank
+	case strings.HasPrefix(path, ollamaPrefix):
+		return Ollama
 	case path == PathMessages || strings.HasPrefix(path, PathMessages+"/"):
 		return Anthropic
 	case path == PathResponses || strings.HasPrefix(path, PathResponses+"/"):

@@ -145,6 +145,38 @@ type Model struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
+	ModelFacts
+}
+
+// ModelFacts are members of a Model beyond OpenAI's, under the names by which
+// clients of other servers read them. What is unknown is absent.
+type ModelFacts struct {
+	// MaxModelLen is the maximum length of a request in tokens, prompt and output
+	// together, as vLLM names it; ContextLength is the same for other clients.
+	MaxModelLen   int64 `json:"max_model_len,omitempty"`
+	ContextLength int64 `json:"context_length,omitempty"`
+	// Meta has the same as llama.cpp names it.
+	Meta *ModelMeta `json:"meta,omitempty"`
+	// Capabilities are what the model is made for.
+	Capabilities []string `json:"capabilities,omitempty"`
+}
+
+// ModelMeta are facts as llama.cpp names them.
+type ModelMeta struct {
+	ContextTokens int64 `json:"n_ctx,omitempty"`
+	// TrainedTokens is the longest context that the model was trained for.
+	TrainedTokens int64 `json:"n_ctx_train,omitempty"`
+	// Bytes of the weights.
+	Bytes int64 `json:"size,omitempty"`
+}
+
+// NewModelFacts returns facts; those that are zero are unknown.
+func NewModelFacts(context int64, meta ModelMeta, capabilities []string) ModelFacts {
+	f := ModelFacts{MaxModelLen: context, ContextLength: context, Capabilities: capabilities}
+	if meta.ContextTokens = context; meta != (ModelMeta{}) {
+		f.Meta = &meta
+	}
+	return f
 }
 
 // NewModel returns a Model with its constant fields set.

@@ -36,6 +36,7 @@ func HasTexts(body []byte) bool {
 
 // unusedOfTexts are the fields of text-embeddings-inference without effect.
 var unusedOfTexts = []openai.Unused{
+	{Name: "documents", Why: "the texts are scored", Refused: true},
 	{Name: "raw_scores", Why: "scores are between 0 and 1", Neutral: []string{"false"}, Refused: true},
 	{Name: "truncation_direction", Why: "texts are cut at their end", Neutral: []string{`"right"`, `"Right"`}, Refused: true},
 }

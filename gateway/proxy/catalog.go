@@ -24,10 +24,8 @@ func (p *Proxy) anthropicModels(c caller, w *reply, r *http.Request) error {
 		return err
 	}
 	var all []anthropic.Model
-	for _, n := range p.Table.Names() {
-		if c.may(n.Name, n.Model) {
-			all = append(all, anthropicModel(n.Name, n.Model))
-		}
+	for _, n := range p.shown(c) {
+		all = append(all, anthropicModel(n.Name, n.Model))
 	}
 	page, err := anthropic.NewModelList(all, r.URL.Query())
 	if err != nil {

@@ -44,13 +44,23 @@ func (p *Proxy) route(r *http.Request) target {
 		return target{name: path, handle: readOnly(p.health), open: true}
 	case path == dialect.PathRoot:
 		return target{name: path, handle: readOnly(greet), open: true}
+	case path == dialect.PathTags:
+		return target{name: path, handle: readOnly(p.tags)}
+	case path == dialect.PathShow:
+		return target{name: path, handle: only(p.show, http.MethodPost)}
+	case path == dialect.PathVersion:
+		return target{name: path, handle: readOnly(ollamaVersion)}
 	}
 	return target{name: routeOther, handle: noRoute}
 }
 
 // noRoute refuses a path that leads nowhere.
 func noRoute(_ context.Context, _ caller, _ *reply, r *http.Request) error {
-	return openai.RouteNotFound(r.Method, r.URL.Path)
+	e := openai.RouteNotFound(r.Method, r.URL.Path)
+	if dialect.Of(r.URL.Path) == dialect.Ollama {
+		e.Message += " Of Ollama's API this server has only GET /api/tags, POST /api/show and GET /api/version; use the routes under /v1 to generate text."
+	}
+	return e
 }
 
 // only refuses other methods than those.

@@ -80,7 +80,7 @@ func TestHeadIsGetWithoutABody(t *testing.T) {
 	w := newWorld(t)
 	m := w.addMac("mac-a", say(`{"stored":true}`))
 	stored := dialect.PathResponses + "/" + responses.NewID("mac-a")
-	for _, path := range []string{"/v1/models", "/v1/models/m", "//v1/models/", "/models", "/", "/health", stored} {
+	for _, path := range []string{"/v1/models", "/v1/models/m", "//v1/models/", "/models", "/", "/health", "/api/tags", "/api/version", stored} {
 		get, head := w.do("GET", path, ""), w.do("HEAD", path, "")
 		body := read(t, get)
 		if get.StatusCode != 200 || body == "" || head.StatusCode != 200 || read(t, head) != "" ||
@@ -112,7 +112,7 @@ func TestProbesNeedNoKey(t *testing.T) {
 	if got := read(t, l.do("GET", "/health", "")); got != `{"status":"ok"}` {
 		t.Errorf("health %s", got)
 	}
-	for _, path := range []string{"/v1/models"} {
+	for _, path := range []string{"/v1/models", "/api/tags", "/api/version"} {
 		if resp := l.do("GET", path, ""); resp.StatusCode != 401 {
 			t.Errorf("%s: %d", path, resp.StatusCode)
 		}
@@ -135,6 +135,7 @@ func TestUnknownRoutesAreNamed(t *testing.T) {
 		"/v1/images/generations": `"code":"route_not_found"`,
 		"/v1/nothing/":           `There is no route POST /v1/nothing/.`,
 		"/v1/messages/batches":   `{"type":"error","error":{"type":"not_found_error"`,
+		"/api/chat":              `{"error":"There is no route POST /api/chat. Of Ollama's API`,
 	} {
 		resp := w.do("POST", path, "{}")
 		if got := read(t, resp); resp.StatusCode != 404 || !strings.Contains(got, want) || !w.counts("requests_total", "route", "other") {

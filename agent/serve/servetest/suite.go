@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"reflect"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func Run(t *testing.T, s Subject) {
 		list := s.Engines.Models()
 		for _, m := range list {
 			_, leads := s.Engines.Resolve(m.ID)
-			if one, ok := s.Engines.Model(m.ID); !leads || !ok || one != m {
+			if one, ok := s.Engines.Model(m.ID); !leads || !ok || !reflect.DeepEqual(one, m) {
 				t.Errorf("Models() has %v, and by its name is %v, %v", m, one, ok)
 			}
 		}
