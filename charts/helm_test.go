@@ -96,6 +96,8 @@ func refused() map[string]string {
 		"gateway.drainSeconds=-1":                                          "drainSeconds",
 		"gateway.apiKeys.enabled=yes":                                      "enabled",
 		"gateway.apiKeys.namespace=Keys":                                   "namespace",
+		"gateway.corsOrigins={chat.example.com}":                           "corsOrigins",
+		"gateway.corsOrigins={https://chat.example.com/}":                  "corsOrigins",
 		"operator.keda.namespace=Keda":                                     "namespace",
 		"operator.keda.enabled=true,operator.externalMetrics.enabled=true": "mutually exclusive",
 		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default":   "namespace of the release",
@@ -118,6 +120,20 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 
 // TestEveryVariantIsValid lints and renders each variant and has the API server
 // validate every object.
+// A comma in one origin would become two, so each is an item of a list.
+func TestOriginsBecomeOneFlag(t *testing.T) {
+	for set, want := range map[string]string{
+		"":                        "",
+		"gateway.corsOrigins={*}": `- "--cors-origins=*"`,
+		"gateway.corsOrigins={https://a.example.com,app://obsidian.md}": `- "--cors-origins=https://a.example.com,app://obsidian.md"`,
+	} {
+		out, err := helm(t.Context(), "template", "metalfleet", chartDir, "--show-only", "templates/gateway.yaml", "--set", set)
+		if err != nil || want == "" && strings.Contains(string(out), "cors-origins") || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v\n%s", set, err, out)
+		}
+	}
+}
+
 func TestEveryVariantIsValid(t *testing.T) {
 	c := newCluster(t)
 	for _, v := range variants() {

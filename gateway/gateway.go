@@ -66,6 +66,9 @@ type Options struct {
 	StrictFields bool
 	// KeepAttribution leaves the attribution block of Anthropic's clients in prompts.
 	KeepAttribution bool
+	// Origins of web pages that may use the API from a browser, as proxy.Config has
+	// them.
+	Origins []string
 	// Operator is the HOST:PORT at which the operator takes what is asked of this
 	// gateway; empty tells nobody, and nothing is scaled by it.
 	Operator string
@@ -114,7 +117,7 @@ func Run(ctx context.Context, o Options) error {
 	draining := &atomic.Bool{}
 	front := proxy.New(proxy.Config{TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, KeepAttribution: o.KeepAttribution,
-		Draining: draining.Load})
+		Origins: o.Origins, Draining: draining.Load})
 	defer front.Close()
 	if o.Operator != "" {
 		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Figures: front.Demand, Wakes: front.Wakes(), Log: o.Log.WithName("demand")}

@@ -30,6 +30,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway"
 	"metalfleet.dev/metalfleet/gateway/heap"
 	"metalfleet.dev/metalfleet/gateway/pick"
+	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
@@ -51,6 +52,7 @@ type flags struct {
 	waiting                                                                 waiting.Limits
 	pick                                                                    pick.Policy
 	strictFields, keepAttribution, verbose, version                         bool
+	origins                                                                 []string
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -77,6 +79,10 @@ func parse(args []string, out io.Writer) (flags, error) {
 	})
 	set.BoolVar(&f.strictFields, "strict-fields", false, "refuse request fields that have no effect, instead of ignoring them and naming them in X-Metalfleet-Ignored")
 	set.BoolVar(&f.keepAttribution, "keep-attribution", false, "leave the block x-anthropic-billing-header of Anthropic's clients in the system prompt; by default it is removed, because it differs from session to session and defeats the prefix cache")
+	set.Func("cors-origins", "comma-separated `origins` of web pages that may use the API from a browser, such as https://chat.example.com or http://localhost:3000, or * for all; by default none may", func(list string) (err error) {
+		f.origins, err = proxy.ParseOrigins(list)
+		return err
+	})
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
@@ -144,7 +150,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
 	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Tunnels: tunnels,
-		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
+		Origins: f.origins, Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

@@ -101,6 +101,9 @@ type Config struct {
 	// KeepAttribution leaves the attribution block of Anthropic's clients in the
 	// prompt, where it differs from session to session.
 	KeepAttribution bool
+	// Origins of web pages that browsers let read responses, from ParseOrigins;
+	// without any, browsers let only pages of the gateway's own origin.
+	Origins []string
 	// Draining reports whether the gateway is about to end, for probes; nil means
 	// never.
 	Draining func() bool
@@ -113,6 +116,7 @@ type Proxy struct {
 	macs    macs
 	bodies  bodies
 	metrics *metrics
+	cors    *cors
 }
 
 // New makes a front. Close it when no request runs.
@@ -141,7 +145,7 @@ func New(c Config) *Proxy {
 	b := newBook(c.Waiting)
 	b.pick = c.Pick
 	c.Registry.MustRegister(&census{b})
-	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
+	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry), cors: newCORS(c.Origins)}
 	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
 	b.has = p.macs.has
 	if c.TakesTunnels {
@@ -172,6 +176,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if w.dialect == dialect.Anthropic {
 		w.Header().Set(anthropic.HeaderRequestID, id)
 	}
+	p.cors.mark(w.Header(), r)
 	ended := p.metrics.observe(to.name)
 	defer func() { w.meter.settle(w.status); ended(w.status, w.firstByte) }()
 	about := &scope{gateway: p.Log, id: id, route: to.name}

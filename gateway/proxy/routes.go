@@ -31,6 +31,14 @@ var forwarded = []string{dialect.PathChat, dialect.PathCompletions, dialect.Path
 // route finds where a request leads.
 func (p *Proxy) route(r *http.Request) target {
 	path := r.URL.Path
+	to := p.byPath(path)
+	if p.cors != nil && isPreflight(r) {
+		return target{to.name, p.cors.preflight, true}
+	}
+	return to
+}
+
+func (p *Proxy) byPath(path string) target {
 	switch {
 	case slices.Contains(forwarded, path):
 		return target{name: path, handle: only(p.text, http.MethodPost)}
