@@ -25,6 +25,8 @@ type answer struct {
 	// continuousUsage includes the usage so far in each chunk.
 	continuousUsage bool
 	id              string
+	// progress of the prompt is wanted.
+	progress bool
 	// forms of all choices, of which form is the first; ask admits another one.
 	forms []form
 	ask   func(i int) (*admission.Admitted, error)
@@ -73,22 +75,32 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 	defer stop()
 	w, u := door.Open(a.admitted), used{}
 	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), openings: a.openings()}
-	silence := time.NewTicker(a.KeepAlive)
-	defer silence.Stop()
+	idle := newIdle(a)
+	defer idle.Stop()
 	for {
+		if out.wrote { // not where an event of the engine shows nothing
+			out.wrote = false
+			idle.Reset(a.KeepAlive)
+		}
 		select {
 		case <-ctx.Done():
 			return a.fail(ctx, out, ctx.Err())
-		case <-silence.C:
-			if err := out.comment(); err != nil {
+		case <-idle.C:
+			if err := idle.keepAlive(out, nil); err != nil {
 				return fmt.Errorf("%w: %w", errClientGone, err)
 			}
 		case e := <-events:
-			silence.Reset(a.KeepAlive)
+			if p := e.more.GetProgress(); p != nil {
+				if err := idle.progress(out, p); err != nil {
+					return fmt.Errorf("%w: %w", errClientGone, err)
+				}
+				continue
+			}
 			if e.err != nil {
 				return a.fail(ctx, out, e.err)
 			}
 			if e.end != nil {
+				idle.finished[e.choice] = true
 				if err := a.finish(ctx, out, e, &u); err != nil || u.ended == len(a.forms) || u.failed {
 					return err
 				}
@@ -226,6 +238,7 @@ type eventStream struct {
 	openings []any       // nil where there is none, or it was sent
 	// usage so far, for the chunks of a stream that includes it in each; else nil.
 	usage *openai.Usage
+	wrote bool // since that was last set to false
 }
 
 func (s *eventStream) send(choice int, chunk any) error {
@@ -240,6 +253,7 @@ func (s *eventStream) send(choice int, chunk any) error {
 
 // one sends a chunk, or what a form with named events made of it.
 func (s *eventStream) one(chunk any) error {
+	s.wrote = true
 	events, named := chunk.([]openai.NamedEvent)
 	if !named {
 		return s.Send(s.withUsage(chunk))
@@ -272,8 +286,6 @@ func (s *eventStream) withUsage(chunk any) any {
 	}
 	return chunk
 }
-
-func (s *eventStream) comment() error { return s.Comment(openai.KeepAlive) }
 
 // writeJSON writes a whole answer. Nothing is returned once writing began: a
 // client that is gone cannot be told so.

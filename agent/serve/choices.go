@@ -115,6 +115,7 @@ func (u *used) soFar(prompt int) *openai.Usage {
 func (r *request) another(i int) *wire.GenerateRequest {
 	w := proto.CloneOf(r.wire)
 	w.Id = fmt.Sprintf("%s-%d", r.wire.GetId(), i)
+	w.Progress = false // their prompt is one
 	if w.GetSampling().Seed != nil {
 		seed := w.GetSampling().GetSeed() + int64(i)
 		w.Sampling.Seed = &seed
@@ -212,7 +213,9 @@ func (c *choices) read(ctx context.Context, i int, admitted *admission.Admitted,
 		if !c.bring(ctx, e) || e.err != nil {
 			return false
 		}
-		begun()
+		if e.more.GetProgress() == nil { // else its prompt is still being computed
+			begun()
+		}
 		if e.end != nil {
 			return true
 		}

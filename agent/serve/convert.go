@@ -34,6 +34,9 @@ type form interface {
 	text(piece) any
 	finish(reason string) any
 	usage(openai.Usage) any
+	// keepAlive makes the event that keeps an idle stream open, with the progress of
+	// the prompt if that is wanted and known. Nil means that a comment has to do.
+	keepAlive(p *openai.PromptProgress) any
 	whole(p piece, reason string, u openai.Usage) any
 }
 
@@ -49,6 +52,12 @@ type teller interface {
 	over()
 	// failed ends a stream that had begun.
 	failed(e *openai.Error, requestID string) any
+}
+
+// identified is a form of responses whose id the gateway may know before.
+type identified interface {
+	form
+	identify(id string)
 }
 
 // piece is text of an answer, and how likely its tokens were where that is
@@ -230,6 +239,9 @@ func (f *chatForm) thinks(text string) any {
 	return f.a.Reasoning(text)
 }
 
+func (f *chatForm) identify(id string)                     { f.a.ID = id }
+func (f *chatForm) keepAlive(p *openai.PromptProgress) any { return f.a.KeepAlive(p) }
+
 func (f *chatForm) opening() any             { return f.a.Opening() }
 func (f *chatForm) finish(reason string) any { return f.a.Finish(calling(reason, f.callable)) }
 
@@ -308,6 +320,9 @@ func (f *completionForm) opening() any {
 	}
 	return f.a.Text(f.echo)
 }
+
+func (f *completionForm) identify(id string)                     { f.a.ID = id }
+func (f *completionForm) keepAlive(p *openai.PromptProgress) any { return f.a.KeepAlive(p) }
 
 func (f *completionForm) finish(reason string) any { return f.a.Finish(reason) }
 func (f *completionForm) usage(u openai.Usage) any { return f.a.Usage(u) }

@@ -170,6 +170,7 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	}
 	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
 	req.wire.Id = id
+	req.wire.Progress = req.stream && (req.wire.Progress || r.Header.Get(agentapi.HeaderProgress) == "true")
 	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
 		return err
 	}
@@ -218,7 +219,10 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if req.count != nil {
 		return writeJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
 	}
-	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id}
+	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id, progress: req.wire.Progress}
+	if f, ok := a.form.(identified); ok && r.Header.Get(agentapi.HeaderResponseID) != "" {
+		f.identify(r.Header.Get(agentapi.HeaderResponseID))
+	}
 	if t, named := a.form.(teller); named {
 		t.admitted(admitted.PromptTokens(), func() { end(errCancelled) })
 		defer t.over()

@@ -182,10 +182,13 @@ func (f *messageForm) calls(c *wire.CallDelta) any {
 
 func (f *messageForm) admitted(n int, _ func()) { f.a.PromptTokens = n }
 func (f *messageForm) over()                    {}
-func (f *messageForm) stopped(by string)        { f.stop.Sequence = by }
-func (f *messageForm) opening() any             { return f.a.Opening() }
-func (f *messageForm) text(p piece) any         { return f.a.Text(p.text) }
-func (f *messageForm) finish(r string) any      { f.reason = r; return []openai.NamedEvent(nil) }
+
+func (f *messageForm) keepAlive(p *openai.PromptProgress) any { return anthropic.Ping(p) }
+
+func (f *messageForm) stopped(by string)   { f.stop.Sequence = by }
+func (f *messageForm) opening() any        { return f.a.Opening() }
+func (f *messageForm) text(p piece) any    { return f.a.Text(p.text) }
+func (f *messageForm) finish(r string) any { f.reason = r; return []openai.NamedEvent(nil) }
 func (f *messageForm) usage(u openai.Usage) any {
 	return f.a.Finish(f.ending(f.reason), messageUsage(u))
 }

@@ -104,6 +104,16 @@ func (f *responseForm) over() {
 	}
 }
 
+func (f *responseForm) identify(id string) { f.a.Response.ID = id }
+
+// keepAlive returns nil, not an empty list, where the response has no such event.
+func (f *responseForm) keepAlive(p *openai.PromptProgress) any {
+	if events := f.a.KeepAlive(p); events != nil {
+		return events
+	}
+	return nil
+}
+
 func (f *responseForm) stopped(string)   {}
 func (f *responseForm) opening() any     { return f.a.Opening() }
 func (f *responseForm) text(p piece) any { return f.a.Text(p.text) }

@@ -102,8 +102,8 @@ type Config struct {
 	// WriteTimeout is how long one write waits for a client that does not
 	// read; 0 means 30 s.
 	WriteTimeout time.Duration
-	// KeepAlive is how long a stream may be silent before a comment keeps it
-	// open; 0 means 10 s.
+	// KeepAlive is how long a stream may be idle before an event keeps it open; 0
+	// means agentapi.KeepAlive.
 	KeepAlive time.Duration
 	// ResponsesBytes and ResponsesAge bound what is kept of responses to be asked
 	// for again; 0 means 64 MiB and a day.
@@ -128,7 +128,7 @@ func (c Config) withDefaults() Config {
 		c.WriteTimeout = 30 * time.Second
 	}
 	if c.KeepAlive == 0 {
-		c.KeepAlive = 10 * time.Second
+		c.KeepAlive = agentapi.KeepAlive
 	}
 	if c.ResponsesBytes == 0 {
 		c.ResponsesBytes = 64 << 20

@@ -27,6 +27,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // DefaultPort is the agent's only port.
@@ -66,6 +67,13 @@ const (
 	// HeaderPriority is the highest priority that the request may have, and its
 	// default: that of the client's API key.
 	HeaderPriority = "X-Metalfleet-Priority"
+	// HeaderResponseID on a request to an agent is the id of a streamed response:
+	// the gateway may have sent it to the client already, in an event that kept
+	// the stream open.
+	HeaderResponseID = "X-Metalfleet-Response-Id"
+	// HeaderProgress on a client's request, with the value "true", asks for events
+	// that report the progress of the prompt.
+	HeaderProgress = "X-Metalfleet-Progress"
 	// HeaderTokens on a complete response, and in the trailer of a stream, is
 	// the number of prompt and output tokens, in the form "12+34". It is sent
 	// even when the client did not request usage.
@@ -129,6 +137,10 @@ func Tokens(h http.Header) (sum int64, ok bool) {
 
 // PathHealth returns 204 on the agent's port while it accepts requests.
 const PathHealth = "/metalfleet/v1/health"
+
+// KeepAlive is how long a stream may be idle before an event keeps it open. Clients
+// are promised one every ten seconds, delays on the way included.
+const KeepAlive = 9 * time.Second
 
 // MaxBodyBytes is the maximum size of a request body at the gateway and at the
 // agent: the longest context as text, with room for escapes, and much smaller

@@ -117,6 +117,19 @@ func (a *Answer) message(u Usage) MessageAnswer {
 	return MessageAnswer{ID: a.ID, Type: "message", Role: openai.RoleAssistant, Model: a.Model, Content: []AnswerBlock{}, Usage: u}
 }
 
+// ping is the event that keeps an idle stream open.
+type ping struct {
+	Type string `json:"type"`
+	// Progress of the prompt, where the client asked for it.
+	Progress *openai.PromptProgress `json:"prompt_progress,omitempty"`
+}
+
+// Ping returns the event that keeps an idle stream open. It may come at any
+// point of a stream.
+func Ping(p *openai.PromptProgress) []openai.NamedEvent {
+	return []openai.NamedEvent{{Name: "ping", Data: ping{"ping", p}}}
+}
+
 type messageStart struct {
 	Type    string        `json:"type"`
 	Message MessageAnswer `json:"message"`

@@ -1,6 +1,6 @@
 // Package dialect distinguishes the APIs that one port serves: the paths of
-// each API, the format of its errors, and how its event streams end or report
-// an error.
+// each API, the format of its errors, how its event streams end or report an
+// error, and which events only keep an idle stream open.
 //
 // It owns that list for gateway and agent alike, so that an error has the same
 // format wherever it occurs. It knows nothing else about a route: bodies belong
@@ -40,6 +40,8 @@ type Dialect struct {
 	event func(e *openai.Error, id string) (name string, data []byte, err error)
 	// ends are the prefixes of the last event of a stream.
 	ends [][]byte
+	// idle reports whether an event holds nothing of a response; nil if none does.
+	idle func(event []byte) bool
 }
 
 func plain(e *openai.Error, _ string) ([]byte, error) { return e.MarshalJSON() }
@@ -52,7 +54,7 @@ func unnamed(e *openai.Error, _ string) (string, []byte, error) {
 // The dialects.
 var (
 	OpenAI = &Dialect{Name: "OpenAI", body: plain, event: unnamed,
-		ends: [][]byte{[]byte("data: [DONE]"), []byte(`data: {"error":`)}}
+		ends: [][]byte{[]byte("data: [DONE]"), []byte(`data: {"error":`)}, idle: emptyChunk}
 	Rerank = &Dialect{Name: "rerank", event: unnamed,
 		body: func(e *openai.Error, _ string) ([]byte, error) { return rerank.ErrorBody(e) }}
 	Anthropic = &Dialect{Name: "Anthropic", body: anthropic.ErrorBody,
@@ -60,14 +62,15 @@ var (
 			data, err := anthropic.ErrorBody(e, id)
 			return "error", data, err
 		},
-		ends: [][]byte{[]byte("event: message_stop\n"), []byte("event: error\n")}}
+		ends: [][]byte{[]byte("event: message_stop\n"), []byte("event: error\n")}, idle: eventNamed("ping")}
 	Responses = &Dialect{Name: "Responses", body: plain,
 		event: func(e *openai.Error, _ string) (string, []byte, error) {
 			data, err := responses.ErrorEvent(e)
 			return "error", data, err
 		},
 		ends: [][]byte{[]byte("event: response.completed\n"), []byte("event: response.incomplete\n"),
-			[]byte("event: response.failed\n"), []byte("event: error\n")}}
+			[]byte("event: response.failed\n"), []byte("event: error\n")},
+		idle: eventNamed("response.created", "response.in_progress")}
 	Ollama = &Dialect{Name: "Ollama", body: func(e *openai.Error, _ string) ([]byte, error) { return ollama.ErrorBody(e) }, event: unnamed}
 )
 

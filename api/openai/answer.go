@@ -30,7 +30,15 @@ func (a ChatAnswer) Text(text string) ChatCompletionChunk {
 
 // Reasoning returns a chunk that adds to the model's reasoning.
 func (a ChatAnswer) Reasoning(text string) ChatCompletionChunk {
-	return a.chunk(ChatChunkChoice{Delta: Delta{ReasoningContent: text}})
+	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{ReasoningContent: text}})
+}
+
+// KeepAlive returns a chunk without content, which keeps an idle stream open: clients
+// count it as activity, and add nothing. It may come before Opening.
+func (a ChatAnswer) KeepAlive(p *PromptProgress) ChatCompletionChunk {
+	c := a.chunk(ChatChunkChoice{Index: a.Index})
+	c.Progress, c.Usage = p, ChunkUsage{}
+	return c
 }
 
 // Finish returns the last chunk with a choice.
@@ -71,6 +79,13 @@ func (a CompletionAnswer) Whole(text, finish string, usage Usage) Completion {
 // Text returns a chunk that adds text.
 func (a CompletionAnswer) Text(text string) Completion {
 	return a.chunk(CompletionChoice{Index: a.Index, Text: text})
+}
+
+// KeepAlive returns a chunk without text, which keeps an idle stream open.
+func (a CompletionAnswer) KeepAlive(p *PromptProgress) Completion {
+	c := a.chunk(CompletionChoice{Index: a.Index})
+	c.Progress, c.Usage = p, ChunkUsage{}
+	return c
 }
 
 // Finish returns the last chunk with a choice.

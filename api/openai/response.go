@@ -70,12 +70,25 @@ type AnswerMessage struct {
 
 // ChatCompletionChunk is one event of a streamed chat completion.
 type ChatCompletionChunk struct {
-	ID      string            `json:"id"`
-	Object  string            `json:"object"`
-	Created int64             `json:"created"`
-	Model   string            `json:"model"`
-	Choices []ChatChunkChoice `json:"choices"`
-	Usage   ChunkUsage        `json:"usage,omitzero"`
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	Model   string `json:"model"`
+	// Progress of the prompt, where the client asked for it.
+	Progress *PromptProgress   `json:"prompt_progress,omitempty"`
+	Choices  []ChatChunkChoice `json:"choices"`
+	Usage    ChunkUsage        `json:"usage,omitzero"`
+}
+
+// PromptProgress is how much of a prompt has been computed, in tokens, as
+// llama.cpp names it. Processed includes Cache, the tokens that were read from a
+// cache.
+type PromptProgress struct {
+	Total     int `json:"total"`
+	Cache     int `json:"cache"`
+	Processed int `json:"processed"`
+	// TimeMS is the time since the engine took the request, in milliseconds.
+	TimeMS int64 `json:"time_ms"`
 }
 
 // ChatChunkChoice is the part of a chunk that belongs to one choice.
@@ -98,12 +111,14 @@ type Delta struct {
 // Completion is the non-streamed response of /v1/completions, and one event of
 // its stream.
 type Completion struct {
-	ID      string             `json:"id"`
-	Object  string             `json:"object"`
-	Created int64              `json:"created"`
-	Model   string             `json:"model"`
-	Choices []CompletionChoice `json:"choices"`
-	Usage   ChunkUsage         `json:"usage,omitzero"`
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	Model   string `json:"model"`
+	// Progress of the prompt, where the client of a stream asked for it.
+	Progress *PromptProgress    `json:"prompt_progress,omitempty"`
+	Choices  []CompletionChoice `json:"choices"`
+	Usage    ChunkUsage         `json:"usage,omitzero"`
 }
 
 // CompletionChoice is one choice, or the part that a chunk adds to it.

@@ -152,6 +152,8 @@ type responseEvent struct {
 	Type           string   `json:"type"`
 	SequenceNumber int      `json:"sequence_number"`
 	Response       Response `json:"response"`
+	// Progress of the prompt, where the client asked for it.
+	Progress *openai.PromptProgress `json:"prompt_progress,omitempty"`
 }
 
 type itemEvent struct {
@@ -199,7 +201,7 @@ func (a *Answer) next() int {
 }
 
 func (a *Answer) whole(name string) openai.NamedEvent {
-	return openai.NamedEvent{Name: name, Data: responseEvent{name, a.next(), a.Response}}
+	return openai.NamedEvent{Name: name, Data: responseEvent{Type: name, SequenceNumber: a.next(), Response: a.Response}}
 }
 
 func (a *Answer) itemIs(name string) openai.NamedEvent {
@@ -222,9 +224,32 @@ func (a *Answer) said(delta, text *string) openai.NamedEvent {
 	return openai.NamedEvent{Name: name, Data: textEvent{name, a.next(), a.item.ID, len(a.items), 0, delta, text, likely}}
 }
 
+// Follow makes the next event the one after that many, which were sent elsewhere.
+func (a *Answer) Follow(events int) { a.sequence = events }
+
 // Opening begins a stream.
 func (a *Answer) Opening() []openai.NamedEvent {
 	return []openai.NamedEvent{a.whole("response.created"), a.whole("response.in_progress")}
+}
+
+// KeepAlive returns an event that keeps an idle stream open, after Opening: clients
+// count it as activity, and their accumulators add nothing. That is the response
+// with its complete items; within an item, whose text an accumulator would lose by
+// that, it is an empty delta. It returns nil where there is no such event.
+func (a *Answer) KeepAlive(p *openai.PromptProgress) []openai.NamedEvent {
+	empty := ""
+	switch {
+	case a.item == nil:
+		const name = "response.in_progress"
+		r := a.Response
+		r.Output = append(r.Output, a.items...)
+		return []openai.NamedEvent{{Name: name, Data: responseEvent{name, a.next(), r, p}}}
+	case a.item.Type == ItemCall:
+		return a.Arguments("")
+	case a.item.Type == ItemMessage, a.item.Type == ItemReasoning:
+		return []openai.NamedEvent{a.said(&empty, nil)}
+	}
+	return nil
 }
 
 // begin opens an item of this type, unless it is the current one.

@@ -63,7 +63,12 @@ func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, g grant,
 	upstream, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil) // whatever happens: the agent hears of the end
 	ask := request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), q)
-	w.model = q.answers()
+	if w.model = q.answers(); w.keepAlives != nil {
+		w.keepAlives.model = q.shown()
+		if id := w.keepAlives.place(e.Mac); id != "" {
+			ask.Header[agentapi.HeaderResponseID] = []string{id}
+		}
+	}
 	begun, silent := p.bounded(cancel), w.keepOpen(p.KeepAlive, cancel)
 	resp, err := p.macs.way(e).RoundTrip(ask)
 	begun()
@@ -183,7 +188,7 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 	if err != nil {
 		return p.failed(ctx, fmt.Errorf("read the response: %w", err))
 	}
-	if w.begun() { // a stream has, with comments alone: what is told now is told inside it
+	if w.begun() { // a stream that was kept open: the refusal becomes an event
 		return nil, dialect.ParseError(resp.StatusCode, resp.Header, first)
 	}
 	w.meter.hear(resp.Header)
@@ -203,21 +208,26 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 }
 
 // stream delivers whole events, with one flush for each read. A stream that
-// breaks off ends with an error event, which no client takes for the end; as
-// long as only comments were sent, another Mac can take over instead.
+// breaks off ends with an error event, which no client takes for the end; until
+// the answer has begun, another Mac can take over instead.
 func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac string) (*failure, error) {
 	events := newBlocks(resp.Body, w.dialect)
 	defer events.free()
 	resp.Header.Del("Content-Length")
-	answered := false
+	answered, follow := false, w.keepAlives.follower()
 	block, err := events.next()
 	for ; len(block) > 0; block, err = events.next() {
+		if !answered {
+			answered = w.begins(block)
+		}
+		if follow != nil {
+			block = follow(block)
+		}
 		w.begin(resp, mac)
 		w.meter.events(block)
 		if err := w.send(block); err != nil {
 			return nil, fmt.Errorf("%w: %w", errClientGone, err)
 		}
-		answered = answered || !onlyComments(block)
 	}
 	w.meter.hear(resp.Trailer)
 	switch {
@@ -230,6 +240,18 @@ func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac s
 		return p.failed(ctx, fmt.Errorf("read the first event: %w", err))
 	}
 	return nil, p.breakOff(ctx, mac, err)
+}
+
+// begins reports whether the answer begins with a block of an agent's stream.
+func (w *reply) begins(block []byte) bool {
+	if w.dialect.Idle(block) {
+		w.keepAlives.passed(block)
+		return false
+	}
+	if w.keepAlives != nil {
+		w.keepAlives.answered = true
+	}
+	return true
 }
 
 // breakOff is what the client is told of an answer that is not whole. A client

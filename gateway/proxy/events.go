@@ -93,14 +93,3 @@ func (b *blocks) note(block []byte) {
 // ended says that the stream told its own end, or an error. Half an event after
 // it means that something was cut.
 func (b *blocks) ended() bool { return b.held == b.sent && b.of.Ends(b.last) }
-
-// onlyComments says that a block holds nothing of an answer: agents send
-// comments to keep a silent stream open.
-func onlyComments(block []byte) bool {
-	for line := range bytes.SplitSeq(block, []byte("\n")) {
-		if len(line) > 0 && line[0] != ':' {
-			return false
-		}
-	}
-	return true
-}

@@ -105,6 +105,7 @@ func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, q *query
 			return err
 		}
 		q.failed(g.Endpoint, failed)
+		w.keepAlives.displace()
 		if failed.reason == reasonConnection {
 			p.distrust(logOf(ctx), g.Mac, failed.err)
 		}
@@ -196,7 +197,7 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 	if owner := ownerOf(ctx); owner != "" {
 		out.Header.Set(agentapi.HeaderOwner, owner)
 	}
-	for _, name := range []string{"Accept", anthropic.HeaderVersion, agentapi.HeaderPriority} {
+	for _, name := range []string{"Accept", anthropic.HeaderVersion, agentapi.HeaderPriority, agentapi.HeaderProgress} {
 		if values := r.Header.Values(name); len(values) > 0 {
 			out.Header[name] = values
 		}

@@ -6,7 +6,13 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync/atomic"
+	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -16,11 +22,18 @@ import (
 // request goes on from, and of those that may answer it the ones that it serves.
 // The id says which Mac; nothing of it is known here, so a gateway's restart
 // forgets nothing.
-func keeper(asked openai.Envelope, all []*route.Model) (mac string, there []*route.Model, err error) {
+func (p *Proxy) keeper(ctx context.Context, asked openai.Envelope, all []*route.Model) (mac string, there []*route.Model, err error) {
 	if asked.Previous == "" {
 		return "", all, nil
 	}
-	if mac, ok := responses.MacOf(asked.Previous); ok {
+	mac, ok := responses.MacOf(asked.Previous)
+	if responses.IsAnywhere(asked.Previous) {
+		mac, ok, err = p.find(ctx, asked.Previous)
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	if ok {
 		for _, m := range all {
 			if slices.ContainsFunc(m.Endpoints(), func(e route.Endpoint) bool { return e.Mac == mac }) {
 				there = append(there, m)
@@ -54,7 +67,17 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 		return err // the agent is sent what could be read of it
 	}
 	id := responses.IDOf(r.URL.Path)
+	ctx, cancel, _, err := p.bound(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
 	name, ok := responses.MacOf(id)
+	if responses.IsAnywhere(id) {
+		if name, ok, err = p.find(ctx, id); err != nil {
+			return err
+		}
+	}
 	if !ok {
 		return responses.NotFound(id)
 	}
@@ -62,11 +85,6 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 	if !ok {
 		return responses.NotFound(id)
 	}
-	ctx, cancel, _, err := p.bound(ctx, r)
-	if err != nil {
-		return err
-	}
-	defer cancel()
 	failed, err := p.attempt(ctx, w, r, grant{route.Endpoint{Mac: mac.Name, Address: mac.Address, Reach: mac.Reach}, func() {}}, &query{})
 	if failed == nil {
 		return err
@@ -75,6 +93,68 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 		return failed.refusal
 	}
 	p.distrust(logOf(ctx), mac.Name, failed.err)
+	return unreached(id, failed.err)
+}
+
+func unreached(id string, cause error) error {
 	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: openai.CodeNoEndpoint, RetryAfter: noEndpointRetry,
-		Message: fmt.Sprintf("The Mac that stores the response '%s' cannot be reached. Try again later.", openai.Shorten(id)), Cause: failed.err}
+		Message: fmt.Sprintf("The Mac that stores the response '%s' cannot be reached. Try again later.", openai.Shorten(id)), Cause: cause}
+}
+
+const (
+	// maxFinds is how many searches run at once: each asks every Mac.
+	maxFinds = 2
+	// findAtOnce is how many Macs one search asks at the same time, and findTime
+	// how long it may take.
+	findAtOnce = 16
+	findTime   = 3 * time.Second
+)
+
+// find asks all Macs which one keeps a response whose id names none: its client was
+// given the id while the request waited for a replica.
+func (p *Proxy) find(ctx context.Context, id string) (mac string, found bool, err error) {
+	select {
+	case p.finding <- struct{}{}:
+		defer func() { <-p.finding }()
+	case <-ctx.Done():
+		return "", false, ended(ctx)
+	}
+	asking, stop := context.WithTimeout(ctx, findTime)
+	defer stop()
+	var all errgroup.Group
+	all.SetLimit(findAtOnce)
+	var keeper atomic.Pointer[string]
+	for _, m := range p.Table.Macs() {
+		all.Go(func() error {
+			has, err := p.keeps(asking, m, id)
+			if has && keeper.CompareAndSwap(nil, &m.Name) {
+				stop() // no other Mac has it
+			}
+			return err
+		})
+	}
+	err = all.Wait()
+	switch name := keeper.Load(); {
+	case name != nil:
+		return *name, true, nil
+	case ctx.Err() != nil:
+		return "", false, ended(ctx)
+	case err != nil:
+		return "", false, unreached(id, err)
+	}
+	return "", false, nil
+}
+
+// keeps asks one Mac whether it keeps a response.
+func (p *Proxy) keeps(ctx context.Context, m route.Mac, id string) (bool, error) {
+	ask := &http.Request{Method: http.MethodHead, URL: &url.URL{Scheme: "https", Host: m.Address, Path: dialect.PathResponses + "/" + id}, Host: m.Address,
+		Header: http.Header{"User-Agent": {"metalfleet-gateway"}}}
+	if owner := ownerOf(ctx); owner != "" {
+		ask.Header.Set(agentapi.HeaderOwner, owner)
+	}
+	resp, err := p.macs.way(route.Endpoint{Mac: m.Name, Address: m.Address, Reach: m.Reach}).RoundTrip(ask.WithContext(ctx))
+	if err != nil {
+		return false, fmt.Errorf("ask %s for a response: %w", m.Name, err)
+	}
+	return resp.StatusCode == http.StatusOK, resp.Body.Close()
 }

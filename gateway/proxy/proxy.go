@@ -90,7 +90,8 @@ type Config struct {
 	// Waiting bounds the requests that wait for a replica; without a count nobody
 	// waits, and who finds none is refused.
 	Waiting waiting.Limits
-	// KeepAlive is how long a stream that waits may be silent; 0 means 10 s.
+	// KeepAlive is how long a stream may be idle before an event keeps it open; 0
+	// means agentapi.KeepAlive.
 	KeepAlive time.Duration
 	// TryTimeout is how long one replica may take to begin its answer, and
 	// RequestTimeout how long all may take; 0 is without end.
@@ -117,6 +118,8 @@ type Proxy struct {
 	bodies  bodies
 	metrics *metrics
 	cors    *cors
+	// finding bounds the searches for responses whose ids name no Mac.
+	finding chan struct{}
 }
 
 // New makes a front. Close it when no request runs.
@@ -134,7 +137,7 @@ func New(c Config) *Proxy {
 		c.WriteTimeout = 30 * time.Second
 	}
 	if c.KeepAlive == 0 {
-		c.KeepAlive = 10 * time.Second
+		c.KeepAlive = agentapi.KeepAlive
 	}
 	if c.Pick == nil {
 		c.Pick = pick.Choose
@@ -145,7 +148,7 @@ func New(c Config) *Proxy {
 	b := newBook(c.Waiting)
 	b.pick = c.Pick
 	c.Registry.MustRegister(&census{b})
-	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry), cors: newCORS(c.Origins)}
+	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry), cors: newCORS(c.Origins), finding: make(chan struct{}, maxFinds)}
 	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
 	b.has = p.macs.has
 	if c.TakesTunnels {
@@ -310,11 +313,16 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 		return err
 	}
 	defer cancel()
-	w.streams = asked.Stream
+	if asked.Stream {
+		w.keepAlives = newKeepAlives(r.URL.Path, asked.Model, body)
+	}
 	q := &query{name: asked.Model, body: body, prefix: p.prefixOf(asked), key: c.name(), deadline: deadline, strict: p.StrictFields || c.strict(), attribution: p.KeepAttribution}
 	all, routed := p.stages(model, q)
-	if q.only, all, err = keeper(asked, all); err != nil {
+	if q.only, all, err = p.keeper(ctx, asked, all); err != nil {
 		return err
+	}
+	if w.keepAlives != nil {
+		w.keepAlives.home = q.only
 	}
 	q.begin(all, routed)
 	return p.forward(ctx, w, r, q)

@@ -24,10 +24,11 @@ type reply struct {
 	began     time.Time // when the request came
 	last      time.Time // when something was written last
 	meter     *meter    // of the answer
-	streams   bool      // events were asked for
-	model     string    // that answers, where its client is told
 	metrics   *metrics
 	answered  bool // by an agent
+	// keepAlives is nil unless the request asks for a stream.
+	keepAlives *keepAlives
+	model      string // that answers, where its client is told
 }
 
 func newReply(w http.ResponseWriter, timeout time.Duration) *reply {
@@ -66,6 +67,13 @@ func (w *reply) refuse(e *openai.Error) error {
 	id := w.Header().Get(agentapi.HeaderRequestID)
 	if !w.begun() {
 		return w.dialect.WriteError(w, e, id)
+	}
+	failed, err := w.keepAlives.failed(e)
+	if err != nil {
+		return err
+	}
+	if failed != "" {
+		return w.send([]byte(failed))
 	}
 	event, err := w.dialect.ErrorEvent(e, id)
 	if err != nil {

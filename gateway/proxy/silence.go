@@ -11,9 +11,9 @@ import (
 )
 
 // silence keeps a stream open whose answer has not begun: its replica loads the
-// model, or others come first there, or its prompt is long. It says so by a
-// comment whenever nothing was sent for a while. Between its beginning and end
-// the reply is its own.
+// model, or others come first there, or its prompt is long. It sends a keep-alive
+// event whenever nothing was sent for a while. Between its beginning and end the
+// reply is its own.
 type silence struct {
 	w      *reply
 	most   time.Duration
@@ -29,23 +29,23 @@ type silence struct {
 // for, nothing can be sent before the answer, and nothing is.
 func (w *reply) keepOpen(most time.Duration, cancel context.CancelCauseFunc) *silence {
 	s := &silence{w: w, most: most, cancel: cancel}
-	if !w.streams {
+	if w.keepAlives == nil {
 		return s
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timer = time.AfterFunc(max(most-time.Since(w.asked()), 0), s.tell)
+	s.timer = time.AfterFunc(max(most-time.Since(w.asked()), 0), s.tick)
 	return s
 }
 
-// tell sends one comment. A client that does not take it is gone.
-func (s *silence) tell() {
+// tick sends one keep-alive event. A client that does not take it is gone.
+func (s *silence) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
 		return
 	}
-	if err := s.w.comment(openai.KeepAlive); err != nil {
+	if err := s.w.sendKeepAlive(openai.KeepAlive); err != nil {
 		s.over, s.err = true, fmt.Errorf("%w: %w", errClientGone, err)
 		s.cancel(s.err)
 		return
@@ -73,14 +73,18 @@ func (w *reply) asked() time.Time {
 	return w.last
 }
 
-// comment says something inside the stream that clients skip; a stream that has
-// not begun begins with it.
-func (w *reply) comment(text string) error {
+// sendKeepAlive sends a keep-alive event with a comment for people; a stream that has not begun
+// begins with it.
+func (w *reply) sendKeepAlive(comment string) error {
 	if !w.begun() {
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.Header().Set("Cache-Control", "no-cache")
 		w.Header().Set("X-Accel-Buffering", "no")
 		w.WriteHeader(http.StatusOK)
 	}
-	return w.send([]byte(": " + text + "\n\n"))
+	event, err := w.keepAlives.next()
+	if err != nil {
+		return err
+	}
+	return w.send([]byte(": " + comment + "\n" + event))
 }

@@ -86,6 +86,14 @@ func (q *query) answers() string {
 	return q.model.Key.String()
 }
 
+// shown is what its answer calls the model.
+func (q *query) shown() string {
+	if q.routed == nil {
+		return q.name
+	}
+	return q.model.Shown()
+}
+
 // nextEndpoint finds where to send a request next: at the deployment that is
 // asked now, or at the one after it. Where none has a replica it waits for the
 // first, as it would if that were the only one.

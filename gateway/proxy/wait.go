@@ -136,9 +136,9 @@ func (b *book) leave(s *seat) (g grant, granted bool) {
 	}
 }
 
-// wait has a request wait for an endpoint. In a stream that waits for long,
-// comments say so; of other answers nothing can be sent before they come. One
-// that has somewhere else to go waits for as long as its routing allows.
+// wait has a request wait for an endpoint. A stream that waits for long is kept
+// open; of other answers nothing can be sent before they come. One that has
+// somewhere else to go waits for as long as its routing allows.
 func (p *Proxy) wait(ctx context.Context, w *reply, q *query) (grant, error) {
 	s := &seat{Waiter: q.waiter, query: q, granted: make(chan grant, 1), sent: make(chan error, 1)}
 	began := time.Now()
@@ -199,7 +199,7 @@ func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
 			continue
 		}
 		silent = time.Now()
-		if !w.streams {
+		if w.keepAlives == nil {
 			continue
 		}
 		at := p.book.where(s)
@@ -212,7 +212,7 @@ func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
 	}
 }
 
-// soon is when a comment that is due is sent.
+// soon is when a keep-alive event that is due is sent.
 const soon = time.Millisecond
 
 func later(a, b time.Time) time.Time {
@@ -312,5 +312,5 @@ func (w *reply) keepAlive(at place) error {
 	if at.known {
 		text += ", about " + seconds0(at.eta) + " s"
 	}
-	return w.comment(text)
+	return w.sendKeepAlive(text)
 }

@@ -1,0 +1,197 @@
+package proxy
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
+)
+
+// keepAlives makes the events that keep one stream open until its answer begins:
+// the client's parser counts them as activity, and they add nothing to the answer.
+// Clients with a timer over parsed events would give up on comments.
+//
+// A response of the Responses API has to begin with its own events, because
+// clients reject others before them. So its id is chosen here, the agent uses the
+// same, and the events of the agent are renumbered to follow those sent from here.
+type keepAlives struct {
+	path, model string
+	body        []byte
+	created     int64
+	// home is the only Mac that the request may go to; empty for any.
+	home string
+	// id of the answer; empty while it is unknown, and where clients see none.
+	id string
+	// opened counts the events of a response that the client has, up to its first
+	// item.
+	opened int
+	// answered is set once the answer has begun.
+	answered bool
+	// answer is the response as it was sent from here.
+	answer *responses.Answer
+}
+
+// newKeepAlives returns nil for a route that has no streams.
+func newKeepAlives(path, model string, body []byte) *keepAlives {
+	switch path {
+	case dialect.PathChat, dialect.PathCompletions, dialect.PathMessages, dialect.PathResponses:
+		return &keepAlives{path: path, model: model, body: body, created: time.Now().Unix()}
+	}
+	return nil
+}
+
+// place chooses the id of the answer that a Mac is asked for, unless the client
+// has it already.
+func (k *keepAlives) place(mac string) string {
+	switch {
+	case k == nil:
+		return ""
+	case k.path == dialect.PathChat && k.id == "":
+		k.id = openai.NewID(openai.ChatIDPrefix)
+	case k.path == dialect.PathCompletions && k.id == "":
+		k.id = openai.NewID(openai.CompletionIDPrefix)
+	case k.path == dialect.PathResponses && k.opened == 0:
+		k.id = responses.NewID(mac)
+	}
+	return k.id
+}
+
+// displace forgets a Mac that did not answer: the id of a response must not name
+// it. If the client has that id already, the response cannot be found later, as
+// after a restart of the Mac that stores it.
+func (k *keepAlives) displace() {
+	if k != nil && k.path == dialect.PathResponses && k.opened == 0 {
+		k.id = ""
+	}
+}
+
+// next returns the next event. If the client would accept none, it returns the end
+// of a comment.
+func (k *keepAlives) next() (string, error) {
+	switch k.path {
+	case dialect.PathMessages:
+		return k.events(anthropic.Ping(nil))
+	case dialect.PathResponses:
+		return k.nextOfResponse()
+	}
+	k.place("")
+	var chunk any = openai.ChatAnswer{ID: k.id, Created: k.created, Model: k.model}.KeepAlive(nil)
+	if k.path == dialect.PathCompletions {
+		chunk = openai.CompletionAnswer{ID: k.id, Created: k.created, Model: k.model}.KeepAlive(nil)
+	}
+	data, err := openai.Marshal(chunk)
+	return "data: " + string(data) + "\n\n", err
+}
+
+func (k *keepAlives) nextOfResponse() (string, error) {
+	if !k.begin() {
+		return "\n", nil
+	}
+	k.answer.Follow(k.opened)
+	if k.opened == 0 {
+		return k.events(k.answer.Opening())
+	}
+	return k.events(k.answer.KeepAlive(nil))
+}
+
+// begin makes the response from its request. It returns false for a request that
+// an agent will refuse.
+func (k *keepAlives) begin() bool {
+	if k.answer != nil {
+		k.answer.Response.Model = k.model
+		return true
+	}
+	r, err := responses.Decode(&openai.Decoder{}, k.body)
+	if err != nil {
+		return false
+	}
+	switch {
+	case k.id == "" && k.home != "":
+		k.id = responses.NewID(k.home)
+	case k.id == "":
+		k.id = responses.NewIDAnywhere()
+	}
+	k.answer = responses.NewAnswer(k.id, k.created, r)
+	k.answer.Response.Model = k.model
+	return true
+}
+
+// events encodes named events, and counts them.
+func (k *keepAlives) events(all []openai.NamedEvent) (string, error) {
+	var out strings.Builder
+	for _, e := range all {
+		data, err := openai.Marshal(e.Data)
+		if err != nil {
+			return "", err
+		}
+		out.WriteString("event: " + e.Name + "\ndata: " + string(data) + "\n\n")
+		k.opened++
+	}
+	return out.String(), nil
+}
+
+// failed returns the event that ends a response before its first item; empty where
+// the dialect's own error does.
+func (k *keepAlives) failed(e *openai.Error) (string, error) {
+	if k == nil || k.path != dialect.PathResponses || k.opened == 0 || k.answered || !k.begin() {
+		return "", nil
+	}
+	k.answer.Follow(k.opened)
+	return k.events(k.answer.Fail(responses.StatusFailed, e))
+}
+
+// passed notes what an agent sent before its answer begins.
+func (k *keepAlives) passed(block []byte) {
+	if k != nil && k.path == dialect.PathResponses {
+		k.opened += bytes.Count(block, dataLine)
+	}
+}
+
+var dataLine = []byte("\ndata: ")
+
+// follower returns a function that makes the events of an agent follow those that
+// the client has; nil where it has none.
+func (k *keepAlives) follower() func(block []byte) []byte {
+	if k == nil || k.path != dialect.PathResponses || k.opened == 0 {
+		return nil
+	}
+	shift := k.opened - 1 // the agent's first event is left out
+	return func(block []byte) []byte {
+		var out []byte
+		for len(block) > 0 {
+			end := bytes.Index(block, []byte("\n\n")) + 2
+			if event := block[:end]; !bytes.HasPrefix(event, []byte("event: response.created\n")) {
+				out = append(out, renumbered(event, shift)...)
+			}
+			block = block[end:]
+		}
+		return out
+	}
+}
+
+var sequenceMember = []byte(`"sequence_number":`)
+
+// renumbered adds to the sequence number of an event, which is one of the first
+// members of its data.
+func renumbered(event []byte, shift int) []byte {
+	at := bytes.Index(event, sequenceMember)
+	if at < 0 {
+		return event
+	}
+	at += len(sequenceMember)
+	end := at
+	for end < len(event) && event[end] >= '0' && event[end] <= '9' {
+		end++
+	}
+	n, err := strconv.Atoi(string(event[at:end]))
+	if err != nil {
+		return event
+	}
+	out := append(bytes.Clone(event[:at]), strconv.Itoa(n+shift)...)
+	return append(out, event[end:]...)
+}
