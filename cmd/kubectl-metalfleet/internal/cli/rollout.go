@@ -2,16 +2,17 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -89,25 +90,27 @@ func (a *app) rolloutChange(verb, short string, change func(*v1alpha1.ModelDeplo
 	return c
 }
 
+// busy is how often a change is tried while the operator writes the status.
+var busy = wait.Backoff{Steps: 20, Duration: 10 * time.Millisecond, Factor: 1.2, Jitter: 0.5}
+
 // writeSpec writes what changed, unless the spec has changed since it was read. A
 // status that the operator writes meanwhile is no conflict.
 func (a *app) writeSpec(ctx context.Context, cl *cluster, before, after *v1alpha1.ModelDeployment) error {
-	base := before.DeepCopy()
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	base, first := before.DeepCopy(), true
+	err := retry.RetryOnConflict(busy, func() error {
+		if !first { // read just before writing: during a rollout the status changes many times a second
+			var now v1alpha1.ModelDeployment
+			if err := cl.Get(ctx, client.ObjectKeyFromObject(before), &now); err != nil {
+				return err
+			}
+			if now.Generation != before.Generation {
+				return errors.New("its spec has changed in the meantime; check it and try again")
+			}
+			base.ResourceVersion = now.ResourceVersion
+		}
+		first = false
 		patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
-		err := cl.Patch(ctx, after.DeepCopy(), patch, client.FieldOwner(fieldManager))
-		if !apierrors.IsConflict(err) {
-			return err
-		}
-		var now v1alpha1.ModelDeployment
-		if readErr := cl.Get(ctx, client.ObjectKeyFromObject(before), &now); readErr != nil {
-			return readErr
-		}
-		if now.Generation != before.Generation {
-			return fmt.Errorf("its spec has changed in the meantime; check it and try again: %s", err.Error()) // no conflict to retry
-		}
-		base.ResourceVersion = now.ResourceVersion
-		return err
+		return cl.Patch(ctx, after.DeepCopy(), patch, client.FieldOwner(fieldManager))
 	})
 	if err != nil {
 		return a.apiError("change ModelDeployment "+before.Namespace+"/"+before.Name, err)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -118,13 +120,20 @@ func TestAStatusThatChangesMeanwhileIsNoConflict(t *testing.T) {
 	before := read()
 	after := before.DeepCopy()
 	after.Spec.Rollout.Paused = true
-	written := read()
-	written.Status.ReadyReplicas = 1
-	p.must(p.c.Status().Update(t.Context(), written))
+	// The status changes just before each of the first writes, as during a rollout.
+	writes := int32(0)
+	cl.WithWatch = interceptor.NewClient(p.c, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		if writes++; writes <= 8 {
+			written := read()
+			written.Status.ReadyReplicas = writes
+			p.must(p.c.Status().Update(ctx, written))
+		}
+		return c.Patch(ctx, o, patch, opts...)
+	}})
 	if err := a.writeSpec(t.Context(), cl, before, after); err != nil {
 		t.Errorf("a status that was written meanwhile: %v", err)
 	}
-	if now := read(); !now.Spec.Rollout.Paused || now.Status.ReadyReplicas != 1 {
+	if now := read(); !now.Spec.Rollout.Paused || now.Status.ReadyReplicas != 8 {
 		t.Errorf("paused %v, %d replicas ready", now.Spec.Rollout.Paused, now.Status.ReadyReplicas)
 	}
 
