@@ -193,7 +193,7 @@ const (
 	Code_CODE_UNSPECIFIED Code = 0
 	// CODE_INVALID: the request cannot be meant (400).
 	Code_CODE_INVALID Code = 1
-	// CODE_CONTEXT_LENGTH: prompt plus max_tokens exceed the context (400).
+	// CODE_CONTEXT_LENGTH: the prompt leaves no room in the context (400).
 	Code_CODE_CONTEXT_LENGTH Code = 2
 	// CODE_MEMORY: the prefill does not fit under the limit (413).
 	Code_CODE_MEMORY Code = 3
@@ -1020,7 +1020,8 @@ type GenerateRequest struct {
 	//	*GenerateRequest_Tokens
 	Input    isGenerateRequest_Input `protobuf_oneof:"input"`
 	Sampling *Sampling               `protobuf:"bytes,5,opt,name=sampling,proto3" json:"sampling,omitempty"`
-	// max_tokens to generate; 0 means up to the end of the context.
+	// max_tokens to generate, within the room that the context leaves; 0 means all of
+	// that room.
 	MaxTokens int64 `protobuf:"varint,6,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	// stop holds up to 16 strings that end the text; none of them is sent.
 	Stop []string `protobuf:"bytes,7,rep,name=stop,proto3" json:"stop,omitempty"`
@@ -1032,6 +1033,19 @@ type GenerateRequest struct {
 	TopLogprobs *int32 `protobuf:"varint,9,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
 	// constraint that the answer satisfies, after the model's reasoning.
 	Constraint *Constraint `protobuf:"bytes,10,opt,name=constraint,proto3" json:"constraint,omitempty"`
+	// min_tokens are generated before an end of turn, a token of stop_token_ids or a
+	// string of stop can end the text.
+	MinTokens int64 `protobuf:"varint,11,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
+	// ignore_eos: the text continues after tokens that end the model's turn.
+	IgnoreEos bool `protobuf:"varint,12,opt,name=ignore_eos,json=ignoreEos,proto3" json:"ignore_eos,omitempty"`
+	// stop_token_ids, up to 128, end the text as the end of a turn does.
+	StopTokenIds []int32 `protobuf:"varint,13,rep,packed,name=stop_token_ids,json=stopTokenIds,proto3" json:"stop_token_ids,omitempty"`
+	// echo: the text of the prompt comes in the first Delta.prompt and, with
+	// top_logprobs, the log-probabilities of its tokens in this one and the following.
+	// A chat is refused with CODE_INVALID.
+	Echo bool `protobuf:"varint,14,opt,name=echo,proto3" json:"echo,omitempty"`
+	// prompt_only: the prompt is computed and nothing is generated.
+	PromptOnly bool `protobuf:"varint,15,opt,name=prompt_only,json=promptOnly,proto3" json:"prompt_only,omitempty"`
 	// progress asks for deltas that report the progress of the prompt.
 	Progress      bool `protobuf:"varint,21,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1149,6 +1163,41 @@ func (x *GenerateRequest) GetConstraint() *Constraint {
 		return x.Constraint
 	}
 	return nil
+}
+
+func (x *GenerateRequest) GetMinTokens() int64 {
+	if x != nil {
+		return x.MinTokens
+	}
+	return 0
+}
+
+func (x *GenerateRequest) GetIgnoreEos() bool {
+	if x != nil {
+		return x.IgnoreEos
+	}
+	return false
+}
+
+func (x *GenerateRequest) GetStopTokenIds() []int32 {
+	if x != nil {
+		return x.StopTokenIds
+	}
+	return nil
+}
+
+func (x *GenerateRequest) GetEcho() bool {
+	if x != nil {
+		return x.Echo
+	}
+	return false
+}
+
+func (x *GenerateRequest) GetPromptOnly() bool {
+	if x != nil {
+		return x.PromptOnly
+	}
+	return false
 }
 
 func (x *GenerateRequest) GetProgress() bool {
@@ -1664,9 +1713,12 @@ type Sampling struct {
 	FrequencyPenalty *float32               `protobuf:"fixed32,6,opt,name=frequency_penalty,json=frequencyPenalty,proto3,oneof" json:"frequency_penalty,omitempty"`
 	PresencePenalty  *float32               `protobuf:"fixed32,7,opt,name=presence_penalty,json=presencePenalty,proto3,oneof" json:"presence_penalty,omitempty"`
 	// logit_bias is added to the logits of up to 300 tokens, each -100 to 100.
-	LogitBias     map[int32]float32 `protobuf:"bytes,8,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LogitBias map[int32]float32 `protobuf:"bytes,8,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	// repetition_penalty divides positive logits of tokens that came before, in the
+	// prompt or the text, and multiplies negative ones; 0.01 to 100.
+	RepetitionPenalty *float32 `protobuf:"fixed32,9,opt,name=repetition_penalty,json=repetitionPenalty,proto3,oneof" json:"repetition_penalty,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Sampling) Reset() {
@@ -1753,6 +1805,13 @@ func (x *Sampling) GetLogitBias() map[int32]float32 {
 		return x.LogitBias
 	}
 	return nil
+}
+
+func (x *Sampling) GetRepetitionPenalty() float32 {
+	if x != nil && x.RepetitionPenalty != nil {
+		return *x.RepetitionPenalty
+	}
+	return 0
 }
 
 type GenerateEvent struct {
@@ -1919,6 +1978,8 @@ type Delta struct {
 	Reasoning string `protobuf:"bytes,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
 	// calls of tools, after text and reasoning. Their tokens have no logprobs.
 	Calls []*CallDelta `protobuf:"bytes,5,rep,name=calls,proto3" json:"calls,omitempty"`
+	// prompt, where it is to be echoed, before everything else.
+	Prompt *PromptDelta `protobuf:"bytes,6,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	// progress of the prompt, where it was asked for. Such a delta comes before all
 	// others and has nothing else.
 	Progress      *Progress `protobuf:"bytes,11,opt,name=progress,proto3" json:"progress,omitempty"`
@@ -1991,9 +2052,72 @@ func (x *Delta) GetCalls() []*CallDelta {
 	return nil
 }
 
+func (x *Delta) GetPrompt() *PromptDelta {
+	if x != nil {
+		return x.Prompt
+	}
+	return nil
+}
+
 func (x *Delta) GetProgress() *Progress {
 	if x != nil {
 		return x.Progress
+	}
+	return nil
+}
+
+// PromptDelta is a piece of the prompt that is echoed.
+type PromptDelta struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// text of the whole prompt; set once.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// logprobs of its next tokens. The first token of a prompt follows nothing and has
+	// no log-probability: the fields for it are 0.
+	Logprobs      []*TokenLogprobs `protobuf:"bytes,2,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromptDelta) Reset() {
+	*x = PromptDelta{}
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromptDelta) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromptDelta) ProtoMessage() {}
+
+func (x *PromptDelta) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromptDelta.ProtoReflect.Descriptor instead.
+func (*PromptDelta) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PromptDelta) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *PromptDelta) GetLogprobs() []*TokenLogprobs {
+	if x != nil {
+		return x.Logprobs
 	}
 	return nil
 }
@@ -2010,7 +2134,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2146,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2159,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Progress) GetProcessedTokens() int64 {
@@ -2070,7 +2194,7 @@ type CallDelta struct {
 
 func (x *CallDelta) Reset() {
 	*x = CallDelta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2206,7 @@ func (x *CallDelta) String() string {
 func (*CallDelta) ProtoMessage() {}
 
 func (x *CallDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2219,7 @@ func (x *CallDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallDelta.ProtoReflect.Descriptor instead.
 func (*CallDelta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CallDelta) GetName() string {
@@ -2139,7 +2263,7 @@ type TokenLogprobs struct {
 
 func (x *TokenLogprobs) Reset() {
 	*x = TokenLogprobs{}
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2275,7 @@ func (x *TokenLogprobs) String() string {
 func (*TokenLogprobs) ProtoMessage() {}
 
 func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2288,7 @@ func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
 func (*TokenLogprobs) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TokenLogprobs) GetChosen() *Logprob {
@@ -2195,7 +2319,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2331,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2344,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -2251,14 +2375,16 @@ type Finished struct {
 	Error  *Refusal               `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// stop is the stop string that ended the text; empty where the model ended its
 	// turn.
-	Stop          string `protobuf:"bytes,5,opt,name=stop,proto3" json:"stop,omitempty"`
+	Stop string `protobuf:"bytes,5,opt,name=stop,proto3" json:"stop,omitempty"`
+	// context_full: the context was used up before max_tokens.
+	ContextFull   bool `protobuf:"varint,6,opt,name=context_full,json=contextFull,proto3" json:"context_full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2396,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2409,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -2314,18 +2440,27 @@ func (x *Finished) GetStop() string {
 	return ""
 }
 
+func (x *Finished) GetContextFull() bool {
+	if x != nil {
+		return x.ContextFull
+	}
+	return false
+}
+
 type Usage struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	PromptTokens    int64                  `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
 	GeneratedTokens int64                  `protobuf:"varint,2,opt,name=generated_tokens,json=generatedTokens,proto3" json:"generated_tokens,omitempty"`
 	CachedTokens    int64                  `protobuf:"varint,3,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
+	// reasoning_tokens of the generated ones, where reasoning is split off.
+	ReasoningTokens int64 `protobuf:"varint,4,opt,name=reasoning_tokens,json=reasoningTokens,proto3" json:"reasoning_tokens,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2337,7 +2472,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2350,7 +2485,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Usage) GetPromptTokens() int64 {
@@ -2370,6 +2505,13 @@ func (x *Usage) GetGeneratedTokens() int64 {
 func (x *Usage) GetCachedTokens() int64 {
 	if x != nil {
 		return x.CachedTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetReasoningTokens() int64 {
+	if x != nil {
+		return x.ReasoningTokens
 	}
 	return 0
 }
@@ -2395,7 +2537,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2407,7 +2549,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2420,7 +2562,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Refusal) GetCode() Code {
@@ -2502,7 +2644,7 @@ type EmbedRequest struct {
 
 func (x *EmbedRequest) Reset() {
 	*x = EmbedRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +2656,7 @@ func (x *EmbedRequest) String() string {
 func (*EmbedRequest) ProtoMessage() {}
 
 func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2527,7 +2669,7 @@ func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
 func (*EmbedRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EmbedRequest) GetId() string {
@@ -2597,7 +2739,7 @@ type EmbedResponse struct {
 
 func (x *EmbedResponse) Reset() {
 	*x = EmbedResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2751,7 @@ func (x *EmbedResponse) String() string {
 func (*EmbedResponse) ProtoMessage() {}
 
 func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2764,7 @@ func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
 func (*EmbedResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EmbedResponse) GetVectors() []*Vector {
@@ -2648,7 +2790,7 @@ type Vector struct {
 
 func (x *Vector) Reset() {
 	*x = Vector{}
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2802,7 @@ func (x *Vector) String() string {
 func (*Vector) ProtoMessage() {}
 
 func (x *Vector) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2815,7 @@ func (x *Vector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vector.ProtoReflect.Descriptor instead.
 func (*Vector) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Vector) GetValues() []float32 {
@@ -2703,7 +2845,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2857,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2870,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RerankRequest) GetId() string {
@@ -2784,7 +2926,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2796,7 +2938,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2809,7 +2951,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RerankResponse) GetScores() []float32 {
@@ -2853,7 +2995,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +3007,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3020,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -2953,7 +3095,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3107,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3120,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetLimitsResponse) GetMemory() *Memory {
@@ -2998,7 +3140,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3010,7 +3152,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3023,7 +3165,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TrimRequest) GetPrefixCache() bool {
@@ -3045,7 +3187,7 @@ type TrimResponse struct {
 
 func (x *TrimResponse) Reset() {
 	*x = TrimResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3057,7 +3199,7 @@ func (x *TrimResponse) String() string {
 func (*TrimResponse) ProtoMessage() {}
 
 func (x *TrimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3070,7 +3212,7 @@ func (x *TrimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimResponse.ProtoReflect.Descriptor instead.
 func (*TrimResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TrimResponse) GetBytesReclaimed() int64 {
@@ -3108,7 +3250,7 @@ type CacheLease struct {
 
 func (x *CacheLease) Reset() {
 	*x = CacheLease{}
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3262,7 @@ func (x *CacheLease) String() string {
 func (*CacheLease) ProtoMessage() {}
 
 func (x *CacheLease) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3275,7 @@ func (x *CacheLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheLease.ProtoReflect.Descriptor instead.
 func (*CacheLease) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CacheLease) GetDirectory() string {
@@ -3198,7 +3340,7 @@ type CacheReport struct {
 
 func (x *CacheReport) Reset() {
 	*x = CacheReport{}
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +3352,7 @@ func (x *CacheReport) String() string {
 func (*CacheReport) ProtoMessage() {}
 
 func (x *CacheReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +3365,7 @@ func (x *CacheReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheReport.ProtoReflect.Descriptor instead.
 func (*CacheReport) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CacheReport) GetOrigin() *CacheOrigin {
@@ -3315,7 +3457,7 @@ type CacheOrigin struct {
 
 func (x *CacheOrigin) Reset() {
 	*x = CacheOrigin{}
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3327,7 +3469,7 @@ func (x *CacheOrigin) String() string {
 func (*CacheOrigin) ProtoMessage() {}
 
 func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3340,7 +3482,7 @@ func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrigin.ProtoReflect.Descriptor instead.
 func (*CacheOrigin) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CacheOrigin) GetModel() string {
@@ -3375,7 +3517,7 @@ type CacheFile struct {
 
 func (x *CacheFile) Reset() {
 	*x = CacheFile{}
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3387,7 +3529,7 @@ func (x *CacheFile) String() string {
 func (*CacheFile) ProtoMessage() {}
 
 func (x *CacheFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3542,7 @@ func (x *CacheFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFile.ProtoReflect.Descriptor instead.
 func (*CacheFile) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CacheFile) GetKey() []byte {
@@ -3449,7 +3591,7 @@ type CacheCounters struct {
 
 func (x *CacheCounters) Reset() {
 	*x = CacheCounters{}
-	mi := &file_metal_wire_wire_proto_msgTypes[40]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +3603,7 @@ func (x *CacheCounters) String() string {
 func (*CacheCounters) ProtoMessage() {}
 
 func (x *CacheCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[40]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +3616,7 @@ func (x *CacheCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheCounters.ProtoReflect.Descriptor instead.
 func (*CacheCounters) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CacheCounters) GetAccepted() int64 {
@@ -3599,7 +3741,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[41]
+	mi := &file_metal_wire_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +3753,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[41]
+	mi := &file_metal_wire_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +3766,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -3644,7 +3786,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[42]
+	mi := &file_metal_wire_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3656,7 +3798,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[42]
+	mi := &file_metal_wire_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3669,7 +3811,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{42}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AbortResponse) GetAborted() int64 {
@@ -3689,7 +3831,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[43]
+	mi := &file_metal_wire_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3701,7 +3843,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[43]
+	mi := &file_metal_wire_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3714,7 +3856,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{43}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -3734,7 +3876,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[44]
+	mi := &file_metal_wire_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3746,7 +3888,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[44]
+	mi := &file_metal_wire_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3759,7 +3901,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{44}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -3835,7 +3977,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eheadroom_bytes\x18\x05 \x01(\x03R\rheadroomBytes\x12)\n" +
 	"\x10throttled_chunks\x18\x06 \x01(\x03R\x0fthrottledChunks\x12)\n" +
 	"\x10refused_requests\x18\a \x01(\x03R\x0frefusedRequests\x12)\n" +
-	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xd3\x03\n" +
+	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xec\x04\n" +
 	"\x0fGenerateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04chat\x18\x02 \x01(\v2\x1a.metalfleet.engine.v1.ChatH\x00R\x04chat\x12\x18\n" +
@@ -3850,7 +3992,15 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\n" +
 	"constraint\x18\n" +
 	" \x01(\v2 .metalfleet.engine.v1.ConstraintR\n" +
-	"constraint\x12\x1a\n" +
+	"constraint\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\v \x01(\x03R\tminTokens\x12\x1d\n" +
+	"\n" +
+	"ignore_eos\x18\f \x01(\bR\tignoreEos\x12$\n" +
+	"\x0estop_token_ids\x18\r \x03(\x05R\fstopTokenIds\x12\x12\n" +
+	"\x04echo\x18\x0e \x01(\bR\x04echo\x12\x1f\n" +
+	"\vprompt_only\x18\x0f \x01(\bR\n" +
+	"promptOnly\x12\x1a\n" +
 	"\bprogress\x18\x15 \x01(\bR\bprogressB\a\n" +
 	"\x05inputB\x0f\n" +
 	"\r_top_logprobs\"\xdc\x01\n" +
@@ -3887,7 +4037,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\n" +
 	"extra_json\x18\x04 \x01(\tR\textraJson\"\x1d\n" +
 	"\tTokenList\x12\x10\n" +
-	"\x03ids\x18\x01 \x03(\x05R\x03ids\"\xe8\x03\n" +
+	"\x03ids\x18\x01 \x03(\x05R\x03ids\"\xb3\x04\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x02H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_p\x18\x02 \x01(\x02H\x01R\x04topP\x88\x01\x01\x12\x18\n" +
@@ -3897,7 +4047,8 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x11frequency_penalty\x18\x06 \x01(\x02H\x05R\x10frequencyPenalty\x88\x01\x01\x12.\n" +
 	"\x10presence_penalty\x18\a \x01(\x02H\x06R\x0fpresencePenalty\x88\x01\x01\x12L\n" +
 	"\n" +
-	"logit_bias\x18\b \x03(\v2-.metalfleet.engine.v1.Sampling.LogitBiasEntryR\tlogitBias\x1a<\n" +
+	"logit_bias\x18\b \x03(\v2-.metalfleet.engine.v1.Sampling.LogitBiasEntryR\tlogitBias\x122\n" +
+	"\x12repetition_penalty\x18\t \x01(\x02H\aR\x11repetitionPenalty\x88\x01\x01\x1a<\n" +
 	"\x0eLogitBiasEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01B\x0e\n" +
@@ -3907,7 +4058,8 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x06_top_kB\a\n" +
 	"\x05_seedB\x14\n" +
 	"\x12_frequency_penaltyB\x13\n" +
-	"\x11_presence_penalty\"\xc9\x01\n" +
+	"\x11_presence_penaltyB\x15\n" +
+	"\x13_repetition_penalty\"\xc9\x01\n" +
 	"\rGenerateEvent\x12<\n" +
 	"\badmitted\x18\x01 \x01(\v2\x1e.metalfleet.engine.v1.AdmittedH\x00R\badmitted\x123\n" +
 	"\x05delta\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.DeltaH\x00R\x05delta\x12<\n" +
@@ -3915,14 +4067,18 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x05event\"T\n" +
 	"\bAdmitted\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12#\n" +
-	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"\x85\x02\n" +
+	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"\xc0\x02\n" +
 	"\x05Delta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\x12?\n" +
 	"\blogprobs\x18\x03 \x03(\v2#.metalfleet.engine.v1.TokenLogprobsR\blogprobs\x12\x1c\n" +
 	"\treasoning\x18\x04 \x01(\tR\treasoning\x125\n" +
-	"\x05calls\x18\x05 \x03(\v2\x1f.metalfleet.engine.v1.CallDeltaR\x05calls\x12:\n" +
-	"\bprogress\x18\v \x01(\v2\x1e.metalfleet.engine.v1.ProgressR\bprogress\"Z\n" +
+	"\x05calls\x18\x05 \x03(\v2\x1f.metalfleet.engine.v1.CallDeltaR\x05calls\x129\n" +
+	"\x06prompt\x18\x06 \x01(\v2!.metalfleet.engine.v1.PromptDeltaR\x06prompt\x12:\n" +
+	"\bprogress\x18\v \x01(\v2\x1e.metalfleet.engine.v1.ProgressR\bprogress\"b\n" +
+	"\vPromptDelta\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12?\n" +
+	"\blogprobs\x18\x02 \x03(\v2#.metalfleet.engine.v1.TokenLogprobsR\blogprobs\"Z\n" +
 	"\bProgress\x12)\n" +
 	"\x10processed_tokens\x18\x01 \x01(\x03R\x0fprocessedTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"m\n" +
@@ -3937,16 +4093,18 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\aLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x05R\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\fR\x04text\"\xc2\x01\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\"\xe5\x01\n" +
 	"\bFinished\x12:\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\".metalfleet.engine.v1.FinishReasonR\x06reason\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\x123\n" +
 	"\x05error\x18\x03 \x01(\v2\x1d.metalfleet.engine.v1.RefusalR\x05error\x12\x12\n" +
-	"\x04stop\x18\x05 \x01(\tR\x04stop\"|\n" +
+	"\x04stop\x18\x05 \x01(\tR\x04stop\x12!\n" +
+	"\fcontext_full\x18\x06 \x01(\bR\vcontextFull\"\xa7\x01\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12)\n" +
 	"\x10generated_tokens\x18\x02 \x01(\x03R\x0fgeneratedTokens\x12#\n" +
-	"\rcached_tokens\x18\x03 \x01(\x03R\fcachedTokens\"\x86\x02\n" +
+	"\rcached_tokens\x18\x03 \x01(\x03R\fcachedTokens\x12)\n" +
+	"\x10reasoning_tokens\x18\x04 \x01(\x03R\x0freasoningTokens\"\x86\x02\n" +
 	"\aRefusal\x12.\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1a.metalfleet.engine.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1d\n" +
@@ -4114,7 +4272,7 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
 	(Task)(0),                 // 1: metalfleet.engine.v1.Task
@@ -4140,33 +4298,34 @@ var file_metal_wire_wire_proto_goTypes = []any{
 	(*GenerateEvent)(nil),     // 21: metalfleet.engine.v1.GenerateEvent
 	(*Admitted)(nil),          // 22: metalfleet.engine.v1.Admitted
 	(*Delta)(nil),             // 23: metalfleet.engine.v1.Delta
-	(*Progress)(nil),          // 24: metalfleet.engine.v1.Progress
-	(*CallDelta)(nil),         // 25: metalfleet.engine.v1.CallDelta
-	(*TokenLogprobs)(nil),     // 26: metalfleet.engine.v1.TokenLogprobs
-	(*Logprob)(nil),           // 27: metalfleet.engine.v1.Logprob
-	(*Finished)(nil),          // 28: metalfleet.engine.v1.Finished
-	(*Usage)(nil),             // 29: metalfleet.engine.v1.Usage
-	(*Refusal)(nil),           // 30: metalfleet.engine.v1.Refusal
-	(*EmbedRequest)(nil),      // 31: metalfleet.engine.v1.EmbedRequest
-	(*EmbedResponse)(nil),     // 32: metalfleet.engine.v1.EmbedResponse
-	(*Vector)(nil),            // 33: metalfleet.engine.v1.Vector
-	(*RerankRequest)(nil),     // 34: metalfleet.engine.v1.RerankRequest
-	(*RerankResponse)(nil),    // 35: metalfleet.engine.v1.RerankResponse
-	(*Limits)(nil),            // 36: metalfleet.engine.v1.Limits
-	(*SetLimitsResponse)(nil), // 37: metalfleet.engine.v1.SetLimitsResponse
-	(*TrimRequest)(nil),       // 38: metalfleet.engine.v1.TrimRequest
-	(*TrimResponse)(nil),      // 39: metalfleet.engine.v1.TrimResponse
-	(*CacheLease)(nil),        // 40: metalfleet.engine.v1.CacheLease
-	(*CacheReport)(nil),       // 41: metalfleet.engine.v1.CacheReport
-	(*CacheOrigin)(nil),       // 42: metalfleet.engine.v1.CacheOrigin
-	(*CacheFile)(nil),         // 43: metalfleet.engine.v1.CacheFile
-	(*CacheCounters)(nil),     // 44: metalfleet.engine.v1.CacheCounters
-	(*AbortRequest)(nil),      // 45: metalfleet.engine.v1.AbortRequest
-	(*AbortResponse)(nil),     // 46: metalfleet.engine.v1.AbortResponse
-	(*ShutdownRequest)(nil),   // 47: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 48: metalfleet.engine.v1.ShutdownResponse
-	nil,                       // 49: metalfleet.engine.v1.Sampling.LogitBiasEntry
-	nil,                       // 50: metalfleet.engine.v1.CacheCounters.DroppedEntry
+	(*PromptDelta)(nil),       // 24: metalfleet.engine.v1.PromptDelta
+	(*Progress)(nil),          // 25: metalfleet.engine.v1.Progress
+	(*CallDelta)(nil),         // 26: metalfleet.engine.v1.CallDelta
+	(*TokenLogprobs)(nil),     // 27: metalfleet.engine.v1.TokenLogprobs
+	(*Logprob)(nil),           // 28: metalfleet.engine.v1.Logprob
+	(*Finished)(nil),          // 29: metalfleet.engine.v1.Finished
+	(*Usage)(nil),             // 30: metalfleet.engine.v1.Usage
+	(*Refusal)(nil),           // 31: metalfleet.engine.v1.Refusal
+	(*EmbedRequest)(nil),      // 32: metalfleet.engine.v1.EmbedRequest
+	(*EmbedResponse)(nil),     // 33: metalfleet.engine.v1.EmbedResponse
+	(*Vector)(nil),            // 34: metalfleet.engine.v1.Vector
+	(*RerankRequest)(nil),     // 35: metalfleet.engine.v1.RerankRequest
+	(*RerankResponse)(nil),    // 36: metalfleet.engine.v1.RerankResponse
+	(*Limits)(nil),            // 37: metalfleet.engine.v1.Limits
+	(*SetLimitsResponse)(nil), // 38: metalfleet.engine.v1.SetLimitsResponse
+	(*TrimRequest)(nil),       // 39: metalfleet.engine.v1.TrimRequest
+	(*TrimResponse)(nil),      // 40: metalfleet.engine.v1.TrimResponse
+	(*CacheLease)(nil),        // 41: metalfleet.engine.v1.CacheLease
+	(*CacheReport)(nil),       // 42: metalfleet.engine.v1.CacheReport
+	(*CacheOrigin)(nil),       // 43: metalfleet.engine.v1.CacheOrigin
+	(*CacheFile)(nil),         // 44: metalfleet.engine.v1.CacheFile
+	(*CacheCounters)(nil),     // 45: metalfleet.engine.v1.CacheCounters
+	(*AbortRequest)(nil),      // 46: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 47: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 48: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 49: metalfleet.engine.v1.ShutdownResponse
+	nil,                       // 50: metalfleet.engine.v1.Sampling.LogitBiasEntry
+	nil,                       // 51: metalfleet.engine.v1.CacheCounters.DroppedEntry
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
@@ -4183,54 +4342,56 @@ var file_metal_wire_wire_proto_depIdxs = []int32{
 	15, // 11: metalfleet.engine.v1.Constraint.choice:type_name -> metalfleet.engine.v1.Choice
 	18, // 12: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
 	17, // 13: metalfleet.engine.v1.Chat.calls:type_name -> metalfleet.engine.v1.Calls
-	49, // 14: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
+	50, // 14: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
 	22, // 15: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
 	23, // 16: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
-	28, // 17: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
-	26, // 18: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
-	25, // 19: metalfleet.engine.v1.Delta.calls:type_name -> metalfleet.engine.v1.CallDelta
-	24, // 20: metalfleet.engine.v1.Delta.progress:type_name -> metalfleet.engine.v1.Progress
-	27, // 21: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
-	27, // 22: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
-	2,  // 23: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
-	29, // 24: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
-	30, // 25: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
-	3,  // 26: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	19, // 27: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
-	33, // 28: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
-	29, // 29: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	29, // 30: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	9,  // 31: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 32: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	42, // 33: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
-	43, // 34: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
-	44, // 35: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
-	50, // 36: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
-	4,  // 37: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 38: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	13, // 39: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	31, // 40: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	34, // 41: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	36, // 42: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	38, // 43: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	40, // 44: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
-	45, // 45: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	47, // 46: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 47: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 48: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	21, // 49: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	32, // 50: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	35, // 51: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	37, // 52: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	39, // 53: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	41, // 54: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
-	46, // 55: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	48, // 56: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	47, // [47:57] is the sub-list for method output_type
-	37, // [37:47] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	29, // 17: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
+	27, // 18: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
+	26, // 19: metalfleet.engine.v1.Delta.calls:type_name -> metalfleet.engine.v1.CallDelta
+	24, // 20: metalfleet.engine.v1.Delta.prompt:type_name -> metalfleet.engine.v1.PromptDelta
+	25, // 21: metalfleet.engine.v1.Delta.progress:type_name -> metalfleet.engine.v1.Progress
+	27, // 22: metalfleet.engine.v1.PromptDelta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
+	28, // 23: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
+	28, // 24: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
+	2,  // 25: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
+	30, // 26: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
+	31, // 27: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
+	3,  // 28: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
+	19, // 29: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
+	34, // 30: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	30, // 31: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	30, // 32: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 33: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 34: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	43, // 35: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
+	44, // 36: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
+	45, // 37: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
+	51, // 38: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
+	4,  // 39: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 40: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 41: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	32, // 42: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	35, // 43: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	37, // 44: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	39, // 45: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	41, // 46: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
+	46, // 47: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	48, // 48: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 49: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 50: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	21, // 51: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	33, // 52: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	36, // 53: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	38, // 54: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	40, // 55: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	42, // 56: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
+	47, // 57: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	49, // 58: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	49, // [49:59] is the sub-list for method output_type
+	39, // [39:49] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -4262,7 +4423,7 @@ func file_metal_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
