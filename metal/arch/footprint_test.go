@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/nn"
@@ -67,6 +68,31 @@ func TestEncoderPassTakesItsEstimatedFootprint(t *testing.T) {
 	}
 }
 
+// all measures a step whose tokens all have logits.
+func all(t *testing.T, path string, facts model.Facts, length int) {
+	t.Helper()
+	want, err := footprint.PrefillPeak(facts, footprint.KernelsOf(footprint.Ref), footprint.Prefill{New: int64(length), AllLogits: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := ref.New(ref.Options{Threads: 2})
+	n := loadOn(t, path, b)
+	rows := make([]int, length)
+	for i := range rows {
+		rows[i] = i
+	}
+	before := b.Memory().Active()
+	if _, err := n.step(tokens(length, n.vocab), []tensor.Segment{{Request: 1, Length: length}}, rows); err != nil {
+		t.Fatal(err)
+	}
+	n.cache.Drop(1)
+	// A copy on the host is no memory of the back end.
+	host := int64(4*length) * facts.VocabularySize
+	if got := b.Peak() - before + host; got > want.Total() || got < want.Total()/2 {
+		t.Errorf("a step with all logits takes %d bytes, the estimate says %d", got, want.Total())
+	}
+}
+
 // For every model family on ref: at most the estimate, at least half of it.
 func TestStepTakesItsEstimatedFootprint(t *testing.T) {
 	const length = 128
@@ -116,6 +142,7 @@ func TestStepTakesItsEstimatedFootprint(t *testing.T) {
 				t.Errorf("a step takes %d bytes, the estimate says %d", got, step)
 			}
 			t.Logf("a step takes %d bytes, %.2f of the estimate", got, float64(got)/float64(step))
+			all(t, path, facts, length)
 		})
 	}
 }

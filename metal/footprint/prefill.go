@@ -20,6 +20,9 @@ type Prefill struct {
 	Room int64
 	// Chunk of them are computed in one step at most; 0 or less: all at once.
 	Chunk int64
+	// AllLogits are wanted: those of each token of a chunk, not of the prompt's last
+	// token alone.
+	AllLogits bool
 }
 
 // Peak is what computing a prompt takes beside what is in use, in bytes.
@@ -34,7 +37,7 @@ type Peak struct {
 	// Activations of one chunk in the layers that are computed at once, without
 	// those of Attention.
 	Activations int64
-	// Logits of the prompt's last token.
+	// Logits of the prompt's last token, or of each token of a chunk.
 	Logits int64
 }
 
@@ -147,7 +150,11 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 	}
 	before, after := k.held(f, 1, made), k.held(f, 1, p.Cached+p.New)
 	attention, activations := k.attention(f, chunk, p.New+p.Cached), k.activations(f, chunk)
-	logits := k.logits(f, 1)
+	rows := int64(1)
+	if p.AllLogits {
+		rows = chunk
+	}
+	logits := k.logits(f, rows)
 	if err := check("a prompt", p.New, before, after, attention, activations, logits); err != nil {
 		return Peak{}, err
 	}
