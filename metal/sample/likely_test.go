@@ -26,11 +26,22 @@ type golden struct {
 		Presence, Frequency float64
 		Choice              int32
 	}
+	Repeated struct {
+		Bias                            map[int32]float32
+		Came                            []int32
+		Repetition, Presence, Frequency float64
+		Logits                          string
+	}
 }
 
 func (g golden) row(t *testing.T) []float32 {
 	t.Helper()
-	raw, err := base64.StdEncoding.DecodeString(g.Logits)
+	return decoded(t, g.Logits)
+}
+
+func decoded(t *testing.T, logits string) []float32 {
+	t.Helper()
+	raw, err := base64.StdEncoding.DecodeString(logits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +113,62 @@ func TestBiasAndPenaltiesChooseAsTheReference(t *testing.T) {
 	}
 	if moved < 3 {
 		t.Errorf("only %d choices were other ones than without a bias", moved)
+	}
+}
+
+// Bias and penalties leave the logits that mlx-lm leaves, in its order.
+func TestRepetitionPenaltyIsThatOfTheReference(t *testing.T) {
+	changed := 0
+	for _, g := range goldens(t) {
+		logits, r := g.row(t), g.Repeated
+		p := Greedy()
+		p.Bias, p.RepetitionPenalty, p.PresencePenalty, p.FrequencyPenalty = r.Bias, r.Repetition, r.Presence, r.Frequency
+		var counts Counts
+		for _, id := range r.Came {
+			counts.Add(id)
+		}
+		got, want := New(len(logits)).adjust(p, logits, &counts), decoded(t, r.Logits)
+		for id := range want {
+			if d := math.Abs(float64(got[id] - want[id])); got[id] != want[id] && !(d <= 1e-6*math.Abs(float64(want[id]))+1e-6) {
+				t.Errorf("%s: logit of token %d is %v, want %v", g.Name, id, got[id], want[id])
+			}
+			if want[id] != logits[id] {
+				changed++
+			}
+		}
+	}
+	if changed < 40 {
+		t.Errorf("only %d logits were changed", changed)
+	}
+}
+
+// Tokens of the prompt count as much as generated ones, and for nothing else.
+func TestRepetitionPenaltyCountsThePrompt(t *testing.T) {
+	logits := []float32{4, 3, -1, 2}
+	var counts Counts
+	counts.Prompt([]int32{0, 2, 0, -1, 9})
+	p := Greedy()
+	p.FrequencyPenalty, p.PresencePenalty = 2, 2
+	for penalty, want := range map[float64]int32{0: 0, 1: 0, 1.25: 0, 2: 1} {
+		p.RepetitionPenalty = penalty
+		if p.Argmax() {
+			t.Error("the device may not choose where there is a penalty")
+		}
+		if got, err := New(len(logits)).Token(p, logits, 0, &counts); err != nil || got != want {
+			t.Errorf("penalty %v: token %d, %v; want %d", penalty, got, err, want)
+		}
+	}
+	p = Greedy()
+	p.RepetitionPenalty = 2
+	if p.Argmax() {
+		t.Error("the device may not choose where there is a repetition penalty")
+	}
+	if got := New(len(logits)).adjust(p, logits, &counts); !slices.Equal(got, []float32{2, 3, -2, 2}) {
+		t.Errorf("logits %v", got)
+	}
+	counts.Add(1)
+	if got, err := New(len(logits)).Token(p, logits, 1, &counts); err != nil || got != 0 {
+		t.Errorf("a generated token: %d, %v", got, err)
 	}
 }
 

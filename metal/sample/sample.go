@@ -6,8 +6,8 @@
 // and logits that are not numbers. It knows nothing of tensors, requests or
 // vocabularies; back ends that sample on their device follow the same rules.
 //
-// The rules, in order: a bias is added to the logits and penalties are taken off
-// them; temperature 0 takes the largest (the lowest id on ties); otherwise top-p, min-p and top-k are
+// The rules, in order: a bias is added to the logits, and penalties lower those of
+// tokens that came before; temperature 0 takes the largest (the lowest id on ties); otherwise top-p, min-p and top-k are
 // applied to the untempered probabilities, the temperature comes last, and one
 // uniform number, a function of seed and token index alone, picks among what
 // is left in order of ids.
@@ -59,6 +59,10 @@ type Params struct {
 	// generated, PresencePenalty once if it was.
 	FrequencyPenalty float64
 	PresencePenalty  float64
+	// RepetitionPenalty divides the logits of tokens in the prompt or the answer if
+	// they are positive, and else multiplies them; 0 and 1 change nothing. Hugging
+	// Face, vLLM and mlx-lm define it so. It comes before the other penalties.
+	RepetitionPenalty float64
 	// Seed chooses the sequence of uniform numbers.
 	Seed uint64
 	// Bias is added to the logits of tokens.
@@ -70,6 +74,9 @@ const (
 	// biasBound: OpenAI's bounds.
 	mostBias  = 300
 	biasBound = 100
+	// leastRepetition and mostRepetition bound the repetition penalty, so that no
+	// logit becomes infinite.
+	leastRepetition, mostRepetition = 0.01, 100
 )
 
 // Neutral samples from the model's own distribution.
@@ -102,6 +109,9 @@ func (p Params) Validate() error {
 			return &ParamError{Param: c.name, Value: c.v, Want: c.want}
 		}
 	}
+	if v := p.RepetitionPenalty; v != 0 && !(v >= leastRepetition && v <= mostRepetition) { // NaN too
+		return &ParamError{Param: "repetition_penalty", Value: v, Want: fmt.Sprintf("a number from %v to %d", leastRepetition, mostRepetition)}
+	}
 	return p.validateBias()
 }
 
@@ -117,12 +127,18 @@ func (p Params) validateBias() error {
 	return nil
 }
 
-func (p Params) penalised() bool { return p.FrequencyPenalty != 0 || p.PresencePenalty != 0 }
+func (p Params) penalised() bool {
+	return p.FrequencyPenalty != 0 || p.PresencePenalty != 0 || p.Repeats()
+}
+
+// Repeats reports whether there is a repetition penalty, for which the tokens of
+// the prompt count.
+func (p Params) Repeats() bool { return p.RepetitionPenalty != 0 && p.RepetitionPenalty != 1 }
 
 func (p Params) filtered() bool { return p.TopP < 1 || p.TopK > 0 }
 
-// Counts remember how often a request generated each token. The zero value is
-// ready. Only requests with a penalty need one.
+// Counts remember which tokens came before in a request, and how often each was
+// generated. The zero value is ready. Only requests with a penalty need one.
 type Counts struct {
 	n map[int32]int32
 }
@@ -133,6 +149,16 @@ func (c *Counts) Add(token int32) {
 		c.n = map[int32]int32{}
 	}
 	c.n[token]++
+}
+
+// Prompt adds the tokens of the prompt, which the repetition penalty alone counts.
+func (c *Counts) Prompt(tokens []int32) {
+	if c.n == nil {
+		c.n = map[int32]int32{}
+	}
+	for _, id := range tokens {
+		c.n[id] += 0
+	}
 }
 
 // Sampler holds the scratch memory for rows of one vocabulary, so that a token
@@ -189,7 +215,7 @@ func Argmax(logits []float32) (int32, error) {
 	return int32(best), nil
 }
 
-// adjust adds the bias and takes penalties off, each token by itself.
+// adjust adds the bias and applies the penalties, each token by itself.
 func (s *Sampler) adjust(p Params, logits []float32, counts *Counts) []float32 {
 	s.row = append(s.row[:0], logits...)
 	row := s.row
@@ -203,10 +229,25 @@ func (s *Sampler) adjust(p Params, logits []float32, counts *Counts) []float32 {
 	}
 	for id, n := range counts.n {
 		if int(id) < len(row) && id >= 0 {
-			row[id] -= float32(p.FrequencyPenalty*float64(n) + p.PresencePenalty)
+			row[id] = p.penalise(row[id], n)
 		}
 	}
 	return row
+}
+
+// penalise lowers the logit of a token that came before and was generated n times.
+func (p Params) penalise(v float32, n int32) float32 {
+	switch {
+	case !p.Repeats():
+	case v > 0:
+		v /= float32(p.RepetitionPenalty)
+	default:
+		v *= float32(p.RepetitionPenalty)
+	}
+	if n == 0 {
+		return v // in the prompt alone
+	}
+	return v - float32(p.FrequencyPenalty*float64(n)+p.PresencePenalty)
 }
 
 // edge is the last token that is kept, in order of falling logits and, among

@@ -229,12 +229,21 @@ func TestImpossibleParametersAreRefusedByName(t *testing.T) {
 		"top_k":             func(p *Params) { p.TopK = -2 },
 		"frequency_penalty": func(p *Params) { p.FrequencyPenalty = 3 },
 		"presence_penalty":  func(p *Params) { p.PresencePenalty = -3 },
+
+		"repetition_penalty": func(p *Params) { p.RepetitionPenalty = -1 },
 	} {
 		p := good
 		change(&p)
 		var e *ParamError
 		if err := p.Validate(); !errors.As(err, &e) || e.Param != name || !errors.Is(err, ErrParams) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for penalty, ok := range map[float64]bool{0: true, 0.001: false, 0.01: true, 1.1: true, 100: true, 101: false, math.NaN(): false} {
+		p := good
+		p.RepetitionPenalty = penalty
+		if err := p.Validate(); (err == nil) != ok {
+			t.Errorf("repetition_penalty %v: %v", penalty, err)
 		}
 	}
 }
