@@ -39,6 +39,9 @@ type active struct {
 	constraint *constrained
 	// reasoner tells thoughts from the answer; nil takes all for the answer.
 	reasoner *reasoner
+	// census counts the tokens of thoughts: the reasoner, or in its place one whose
+	// text nobody reads, where calls and thoughts are told apart together.
+	census *reasoner
 	// caller reads calls of tools in the answer; nil takes all for text.
 	caller *caller
 	// asked says that the host was asked for room once, weighed that the guard
@@ -240,6 +243,9 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 		return false
 	}
+	if a.reasoner == nil {
+		a.census.see(token, text)
+	}
 	thoughts, text, counts := a.reasoner.see(token, a.caller.shown(token, text, a.decoder))
 	if !counts {
 		p.ranked = nil
@@ -296,7 +302,7 @@ func (l *looping) end(a *active, f Finished) {
 	delete(l.active, a.id)
 	l.e.letGo(a)
 	l.e.release()
-	f.Usage.Generated, f.Usage.Cached = a.generated(), a.cached
+	f.Usage.Generated, f.Usage.Cached, f.Usage.Reasoning = a.generated(), a.cached, a.census.counted()
 	l.publish()
 	a.stream.finish(f)
 }

@@ -19,6 +19,8 @@ type reasoner struct {
 	// end the thoughts so far.
 	strip bool
 	held  string
+	// tokens of thoughts, without the tags around them.
+	tokens int
 }
 
 // channels are the tokens of messages with headers, as GPT-OSS writes them, and
@@ -56,12 +58,17 @@ func (r *reasoner) see(token int32, shown string) (thoughts, answer string, coun
 	case r == nil:
 		return "", shown, true
 	case r.channels != nil:
-		return r.channels.see(token, shown)
+		thoughts, answer, counts = r.channels.see(token, shown)
+		if r.channels.thinks(token) {
+			r.tokens++
+		}
+		return thoughts, answer, counts
 	case r.underWay && token == r.closes[0]:
 		thoughts = r.think(strings.TrimSuffix(shown, r.tags.Closes))
 		r.underWay, r.strip, r.held = false, true, ""
 		return thoughts, "", false
 	case r.underWay:
+		r.tokens++
 		return r.think(shown), "", false
 	case r.may && token == r.opens:
 		r.may, r.underWay, r.strip = false, true, true
@@ -73,6 +80,14 @@ func (r *reasoner) see(token int32, shown string) (thoughts, answer string, coun
 		r.strip = shown == ""
 	}
 	return "", shown, !r.strip
+}
+
+// counted is how many tokens were thoughts.
+func (r *reasoner) counted() int {
+	if r == nil {
+		return 0
+	}
+	return r.tokens
 }
 
 // think is the part of thoughts that can be told now: line ends wait for what
@@ -100,6 +115,11 @@ func (r *reasoner) rest(shown string) (thoughts, answer string) {
 		return r.think(shown), ""
 	}
 	return "", shown
+}
+
+// thinks reports whether a token that was just seen is part of a thought.
+func (c *channels) thinks(token int32) bool {
+	return !c.header && token != c.message && strings.HasPrefix(strings.TrimSpace(c.name), "analysis")
 }
 
 // see reads headers; what is in the channel final, or in none, is the answer.

@@ -31,19 +31,20 @@ func TestThoughtsAreToldApartFromTheAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		prompt, ids      []int32
 		thoughts, answer string
-		counted          int
+		counted, thought int
 	}{
-		"the model opens":            {nil, []int32{tokOpens, tokLine, tokA, tokLine, tokB, tokLine, tokCloses, tokLine, tokLine, tokB, tokLine, tokA}, "a\nb", "b\na", 3},
-		"the template opened":        {[]int32{tokOpens, tokLine}, []int32{tokA, tokCloses, tokB}, "a", "b", 1},
-		"the template closed":        {[]int32{tokOpens, tokLine, tokCloses, tokLine}, []int32{tokA, tokOpens, tokB}, "", "a<think>b", 3},
-		"no thoughts":                {nil, []int32{tokA, tokOpens, tokB, tokCloses}, "", "a<think>b</think>", 4},
-		"cut while it thinks":        {nil, []int32{tokOpens, tokA, tokLine}, "a", "", 0},
-		"nothing thought":            {nil, []int32{tokOpens, tokLine, tokLine, tokCloses, tokLine, tokA}, "", "a", 1},
-		"a second thought is answer": {nil, []int32{tokOpens, tokA, tokCloses, tokB, tokOpens, tokA}, "a", "b<think>a", 3},
+		"the model opens":            {nil, []int32{tokOpens, tokLine, tokA, tokLine, tokB, tokLine, tokCloses, tokLine, tokLine, tokB, tokLine, tokA}, "a\nb", "b\na", 3, 5},
+		"the template opened":        {[]int32{tokOpens, tokLine}, []int32{tokA, tokCloses, tokB}, "a", "b", 1, 1},
+		"the template closed":        {[]int32{tokOpens, tokLine, tokCloses, tokLine}, []int32{tokA, tokOpens, tokB}, "", "a<think>b", 3, 0},
+		"no thoughts":                {nil, []int32{tokA, tokOpens, tokB, tokCloses}, "", "a<think>b</think>", 4, 0},
+		"cut while it thinks":        {nil, []int32{tokOpens, tokA, tokLine}, "a", "", 0, 2},
+		"nothing thought":            {nil, []int32{tokOpens, tokLine, tokLine, tokCloses, tokLine, tokA}, "", "a", 1, 2},
+		"a second thought is answer": {nil, []int32{tokOpens, tokA, tokCloses, tokB, tokOpens, tokA}, "a", "b<think>a", 3, 1},
 	} {
-		thoughts, answer, counted := told(t, reasonerOf(thinker(t, false), tags, c.prompt), c.ids...)
-		if thoughts != c.thoughts || answer != c.answer || counted != c.counted {
-			t.Errorf("%s: thought %q, answered %q in %d tokens", name, thoughts, answer, counted)
+		r := reasonerOf(thinker(t, false), tags, c.prompt)
+		thoughts, answer, counted := told(t, r, c.ids...)
+		if thoughts != c.thoughts || answer != c.answer || counted != c.counted || r.counted() != c.thought {
+			t.Errorf("%s: thought %q in %d tokens, answered %q in %d", name, thoughts, r.counted(), answer, counted)
 		}
 	}
 	if thoughts, answer, _ := told(t, nil, tokOpens, tokA, tokCloses); thoughts != "" || answer != "<think>a</think>" {
@@ -58,6 +59,10 @@ func TestThoughtsAreToldApartFromTheAnswer(t *testing.T) {
 func TestChannelsAreToldApart(t *testing.T) {
 	const start, channel, message, end = 100, 101, 102, 103
 	control := map[string]int32{"<|start|>": start, "<|channel|>": channel, "<|message|>": message, "<|end|>": end}
+	counts := map[string]int{
+		"<|channel|> analysis <|message|> Think . <|end|> <|start|> assistant <|channel|> final <|message|> Yes .": 2,
+		"<|channel|> ana lysis <|message|> a <|end|> <|start|> assistant":                                          1,
+	}
 	for written, want := range map[string][2]string{
 		"<|channel|> analysis <|message|> Think . <|end|> <|start|> assistant <|channel|> final <|message|> Yes .": {"Think.", "Yes."},
 		"<|channel|> final <|message|> Yes":                               {"", "Yes"},
@@ -80,6 +85,9 @@ func TestChannelsAreToldApart(t *testing.T) {
 		}
 		if thoughts != want[0] || answer != want[1] {
 			t.Errorf("%s: thought %q, answered %q", written, thoughts, answer)
+		}
+		if r.counted() != counts[written] {
+			t.Errorf("%s: thought %d tokens, want %d", written, r.counted(), counts[written])
 		}
 	}
 }

@@ -152,6 +152,7 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 	if a.caller, refusal = s.callsOf(r); refusal != nil {
 		return nil, refusal
 	}
+	a.census = a.reasoner
 	if a.caller != nil && reasonsIn(s.text) {
 		a.reasoner = nil
 	}

@@ -22,9 +22,9 @@ const (
 	Error FinishReason = "error"
 )
 
-// Usage counts tokens. Generated includes the token that ended the turn; Cached
-// ones of the prompt were restored and not computed.
-type Usage struct{ Prompt, Generated, Cached int }
+// Usage counts tokens. Generated includes the token that ended the turn, and those
+// of Reasoning; Cached ones of the prompt were restored and not computed.
+type Usage struct{ Prompt, Generated, Cached, Reasoning int }
 
 // Finished is the last event of every stream.
 type Finished struct {

@@ -93,7 +93,9 @@ func toFinished(f *engine.Finished) *wire.Finished {
 	reason := map[engine.FinishReason]wire.FinishReason{
 		engine.Stop: wire.FinishReason_FINISH_REASON_STOP, engine.Length: wire.FinishReason_FINISH_REASON_LENGTH, engine.Error: wire.FinishReason_FINISH_REASON_ERROR,
 	}
-	out := &wire.Finished{Reason: reason[f.Reason], Stop: f.Stop, Usage: &wire.Usage{PromptTokens: int64(f.Usage.Prompt), GeneratedTokens: int64(f.Usage.Generated), CachedTokens: int64(f.Usage.Cached)}}
+	u := f.Usage
+	out := &wire.Finished{Reason: reason[f.Reason], Stop: f.Stop,
+		Usage: &wire.Usage{PromptTokens: int64(u.Prompt), GeneratedTokens: int64(u.Generated), CachedTokens: int64(u.Cached), ReasoningTokens: int64(u.Reasoning)}}
 	if f.Err != nil {
 		out.Error = toRefusal(f.Err)
 	}
