@@ -150,9 +150,6 @@ func (c *caller) shown(token int32, text string, d *tokenizer.Decoder) string {
 	return text + d.Flush() + c.hidden[token]
 }
 
-// ended says that a token ends the turn of a model that calls.
-func (c *caller) ended(token int32) bool { return c != nil && c.ends[token] }
-
 // read takes more text of the answer, and says what it brings, in order.
 func (c *caller) read(text string) []said {
 	if c == nil {
@@ -216,7 +213,10 @@ func (l *looping) tell(a *active, brought []said) (stopped bool) {
 			a.stream.pushCalls(s.calls)
 			continue
 		}
-		shown, stopped := a.stops.Push(s.text)
+		shown, stopped := s.text, false
+		if least := a.ending.least; least == 0 || a.generated() > least {
+			shown, stopped = a.stops.Push(s.text)
+		}
 		a.untold.decodes(len(s.text))
 		a.stream.pushText(shown, s.thoughts, a.untold.shows(len(shown)))
 		if stopped {

@@ -103,7 +103,20 @@ func TestControlTokensOfACallAreReadAndShownNowhere(t *testing.T) {
 	if d := cmp.Diff([]Event{{Calls: []Call{{Name: "f", Arguments: "{}", Ended: true}}}}, got); d != "" {
 		t.Error(d)
 	}
-	if !a.caller.ended(9) || a.caller.ended(7) || (*caller)(nil).ended(9) {
-		t.Error("a token ends the turn and is not seen, or the other way")
+	s := &serving{ends: map[int32]bool{2: true}}
+	for name, c := range map[string]struct {
+		r    Request
+		c    *caller
+		want map[int32]bool
+	}{
+		"a call":                {Request{}, a.caller, map[int32]bool{2: true, 9: true}},
+		"no tools":              {Request{}, nil, map[int32]bool{2: true}},
+		"stop tokens":           {Request{StopTokens: []int32{5, 2}}, a.caller, map[int32]bool{2: true, 5: true, 9: true}},
+		"ends that are ignored": {Request{IgnoreEnd: true, StopTokens: []int32{5}}, a.caller, map[int32]bool{5: true}},
+		"a form":                {Request{IgnoreEnd: true, Constraint: new(Constraint)}, nil, map[int32]bool{2: true}},
+	} {
+		if d := cmp.Diff(c.want, s.endingOf(c.r, c.c).tokens); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
 	}
 }

@@ -143,13 +143,22 @@ func (c *constrained) finish() {
 }
 
 // allow are the logits of a request's next token: those of the model, or of them
-// what its form allows, until the next call.
+// what its form and its least length allow, until the next call.
 func (h *hand) allow(a *active, logits []float32) ([]float32, error) {
-	if a.constraint == nil {
+	free := a.ending.free(a.generated())
+	if a.constraint == nil && free {
 		return logits, nil
 	}
 	h.allowed = slices.Grow(h.allowed[:0], len(logits))[:len(logits)]
-	return h.allowed, a.constraint.apply(logits, h.allowed)
+	if a.constraint == nil {
+		copy(h.allowed, logits)
+	} else if err := a.constraint.apply(logits, h.allowed); err != nil {
+		return nil, err
+	}
+	if !free {
+		a.ending.forbid(h.allowed)
+	}
+	return h.allowed, nil
 }
 
 // apply writes the logits of what may come next, all others are minus infinity.

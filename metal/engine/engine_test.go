@@ -246,6 +246,7 @@ func TestEachRequestHasItsOwnSampler(t *testing.T) {
 		func(p *sample.Params) { p.Bias = map[int32]float32{40: 4, 70: -100} },
 		func(p *sample.Params) { p.Seed = 0 },
 		func(p *sample.Params) { p.Temperature = 0 },
+		func(p *sample.Params) { p.RepetitionPenalty = 1.4; p.Temperature = 0 },
 	} {
 		p := *draws(uint64(i))
 		change(&p)
@@ -372,11 +373,15 @@ func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
 		"bias below tokens":    {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.Bias = map[int32]float32{-1: 1} })}, engine.Invalid, "logit_bias"},
 		"top_p":                {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.TopP = 2 })}, engine.Invalid, "top_p"},
 		"prompt too long":      {engine.Request{Prompt: &long}, engine.ContextLength, "messages"},
-		"answer too long":      {engine.Request{Prompt: prompt("a"), MaxTokens: 512}, engine.ContextLength, "messages"},
 		"huge text":            {engine.Request{Prompt: prompt(strings.Repeat("x", 200_000))}, engine.ContextLength, "messages"},
 		"huge messages":        {engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: strings.Repeat("x", 200_000)}}}}, engine.ContextLength, "messages"},
 		"broken tools":         {engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "a"}}, Tools: []byte("{")}}, engine.Invalid, "messages"},
 		"prompt fills context": {engine.Request{Tokens: make([]int32, 512)}, engine.ContextLength, "messages"},
+		"negative min_tokens":  {engine.Request{Prompt: prompt("a"), MinTokens: -1}, engine.Invalid, "min_tokens"},
+		"more than max_tokens": {engine.Request{Prompt: prompt("a"), MinTokens: 5, MaxTokens: 4}, engine.Invalid, "min_tokens"},
+		"many stop tokens":     {engine.Request{Prompt: prompt("a"), StopTokens: make([]int32, 129)}, engine.Invalid, "stop_token_ids"},
+		"unknown stop token":   {engine.Request{Prompt: prompt("a"), StopTokens: []int32{512}}, engine.Invalid, "stop_token_ids"},
+		"repetition penalty":   {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.RepetitionPenalty = -1 })}, engine.Invalid, "repetition_penalty"},
 	} {
 		s, err := e.Generate(context.Background(), c.r)
 		var r *engine.Refusal

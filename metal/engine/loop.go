@@ -24,11 +24,15 @@ type active struct {
 	tokens    []int32
 	prompt    int
 	maxTokens int
-	priority  int
-	params    sample.Params
-	counts    sample.Counts
-	decoder   *tokenizer.Decoder
-	stops     *sample.StopMatcher
+	// clamped says that the context ends before as many tokens as were wanted.
+	clamped  bool
+	priority int
+	// ending is which tokens end the answer.
+	ending  ending
+	params  sample.Params
+	counts  sample.Counts
+	decoder *tokenizer.Decoder
+	stops   *sample.StopMatcher
 	// logprobs wanted beside each token; nil where none are. untold ones wait for
 	// the text of their tokens.
 	logprobs *int
@@ -233,7 +237,7 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	a.tokens = append(a.tokens, token)
 	a.counts.Add(token)
 	l.e.generatedTotals.Add(1)
-	if l.model.serving.ends[token] || a.caller.ended(token) {
+	if a.ending.tokens[token] {
 		l.flush(a)
 		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
 		return false
@@ -270,7 +274,7 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	}
 	if a.generated() >= a.maxTokens {
 		l.flush(a)
-		l.end(a, Finished{Reason: Length})
+		l.end(a, Finished{Reason: Length, Full: a.clamped})
 		return false
 	}
 	return true

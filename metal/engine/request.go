@@ -32,8 +32,17 @@ type Request struct {
 	Tokens []int32
 	// Sampling parameters; nil means Neutral with a seed of the engine's own.
 	Sampling *sample.Params
-	// MaxTokens to generate; 0 means up to the end of the context.
+	// MaxTokens to generate, within the room that the context leaves; 0 means all of
+	// that room.
 	MaxTokens int
+	// MinTokens come before an end of turn, a token of StopTokens or a string of Stop
+	// can end the answer. A Constraint that nothing can follow ends it earlier.
+	MinTokens int
+	// IgnoreEnd goes on behind the tokens that end the model's turn; an answer with a
+	// Constraint ends there all the same.
+	IgnoreEnd bool
+	// StopTokens end the text like the end of the model's turn.
+	StopTokens []int32
 	// Stop strings end the text; none of them is shown.
 	Stop []string
 	// Priority: higher ones are admitted first; 0 is everybody's.
@@ -128,23 +137,23 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 	if refusal := checkStops(r.Stop); refusal != nil {
 		return nil, refusal
 	}
-	if r.MaxTokens < 0 {
-		return nil, invalid("max_tokens", "max_tokens is %d, want 1 or more", r.MaxTokens)
+	if refusal := s.checkLength(r); refusal != nil {
+		return nil, refusal
 	}
 	tokens, refusal := s.tokens(ctx, r)
 	if refusal != nil {
 		return nil, refusal
 	}
-	room := s.context - len(tokens)
-	if room < 1 || r.MaxTokens > room {
-		return nil, s.tooLong(fmt.Sprintf("the prompt has %d tokens and max_tokens is %d", len(tokens), r.MaxTokens))
+	most, clamped, refusal := s.roomFor(r, len(tokens))
+	if refusal != nil {
+		return nil, refusal
 	}
 	a := &active{
-		tokens: tokens, prompt: len(tokens), maxTokens: r.MaxTokens, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
+		tokens: tokens, prompt: len(tokens), maxTokens: most, clamped: clamped, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
 		decoder: s.tok.NewDecoder(true), stops: sample.NewStopMatcher(r.Stop), stream: newStream(tokens[:len(tokens):len(tokens)], s.tok.Bytes),
 	}
-	if a.maxTokens == 0 {
-		a.maxTokens = room
+	if params.Repeats() {
+		a.counts.Prompt(tokens)
 	}
 	if r.SplitReasoning && r.Chat != nil {
 		a.reasoner = reasonerOf(s.tok, s.text.Reasoning(), tokens)
@@ -163,6 +172,7 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 	if a.constraint != nil && a.caller != nil {
 		a.constraint.marks = a.caller.hidden
 	}
+	a.ending = s.endingOf(r, a.caller)
 	return a, nil
 }
 
@@ -190,7 +200,22 @@ func (s *serving) checkBias(bias map[int32]float32) *Refusal {
 }
 
 func (s *serving) tooLong(detail string) *Refusal {
-	return &Refusal{Kind: ContextLength, Param: "messages", Message: fmt.Sprintf("%s, but the context length is %d tokens in total; shorten the prompt or lower max_tokens", detail, s.context)}
+	return &Refusal{Kind: ContextLength, Param: "messages", Message: fmt.Sprintf("%s, but the context length is %d tokens in total; shorten the prompt", detail, s.context)}
+}
+
+// roomFor returns how many tokens may be generated behind a prompt. What a request
+// wants is cut to the room that the context leaves, of which clamped is true if the
+// room and not the request ends the answer. Only a prompt that leaves no room is
+// refused.
+func (s *serving) roomFor(r Request, prompt int) (most int, clamped bool, refusal *Refusal) {
+	room := s.context - prompt
+	switch {
+	case room < 1:
+		return 0, false, s.tooLong(fmt.Sprintf("the prompt has %d tokens, and at least one must be left for the answer", prompt))
+	case r.MaxTokens == 0 || r.MaxTokens > room:
+		return room, true, nil
+	}
+	return r.MaxTokens, false, nil
 }
 
 // tokens turns the input of a request into ids.

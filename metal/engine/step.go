@@ -150,7 +150,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 		if r.Sample {
 			f.sampled = append(f.sampled, r.ID)
 			last = append(last, n-1)
-			f.argmax = f.argmax && a.params.Argmax() && a.logprobs == nil && a.constraint == nil
+			f.argmax = f.argmax && a.devicePicks()
 			a.constraint.prepare()
 		}
 	}
@@ -179,6 +179,12 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	}
 	f.started = time.Now()
 	return f, nil
+}
+
+// devicePicks reports whether the next token is the largest logit, and nothing else
+// of the logits is wanted.
+func (a *active) devicePicks() bool {
+	return a.params.Argmax() && a.logprobs == nil && a.constraint == nil && a.ending.free(a.generated())
 }
 
 // followed are the token ids of a step: what the step before it yields for answers

@@ -30,7 +30,10 @@ type Usage struct{ Prompt, Generated, Cached, Reasoning int }
 type Finished struct {
 	Reason FinishReason
 	// Stop is the stop string that ended the text, if one did.
-	Stop  string
+	Stop string
+	// Full says that the answer has Length because the context is full, before as
+	// many tokens as were wanted.
+	Full  bool
 	Usage Usage
 	// Err is set when the answer did not come to its end.
 	Err *Refusal

@@ -94,7 +94,7 @@ func toFinished(f *engine.Finished) *wire.Finished {
 		engine.Stop: wire.FinishReason_FINISH_REASON_STOP, engine.Length: wire.FinishReason_FINISH_REASON_LENGTH, engine.Error: wire.FinishReason_FINISH_REASON_ERROR,
 	}
 	u := f.Usage
-	out := &wire.Finished{Reason: reason[f.Reason], Stop: f.Stop,
+	out := &wire.Finished{Reason: reason[f.Reason], Stop: f.Stop, ContextFull: f.Full,
 		Usage: &wire.Usage{PromptTokens: int64(u.Prompt), GeneratedTokens: int64(u.Generated), CachedTokens: int64(u.Cached), ReasoningTokens: int64(u.Reasoning)}}
 	if f.Err != nil {
 		out.Error = toRefusal(f.Err)
@@ -122,7 +122,8 @@ func refuse(err error) error {
 }
 
 func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
-	out := engine.Request{MaxTokens: int(r.GetMaxTokens()), Stop: r.GetStop(), Priority: int(r.GetPriority()), Progress: r.GetProgress()}
+	out := engine.Request{MaxTokens: int(r.GetMaxTokens()), MinTokens: int(r.GetMinTokens()), IgnoreEnd: r.GetIgnoreEos(), StopTokens: r.GetStopTokenIds(),
+		Stop: r.GetStop(), Priority: int(r.GetPriority()), Progress: r.GetProgress()}
 	switch in := r.GetInput().(type) {
 	case *wire.GenerateRequest_Prompt:
 		out.Prompt = &in.Prompt
@@ -189,7 +190,7 @@ func fromSampling(s *wire.Sampling) *sample.Params {
 		to   *float64
 	}{
 		{s.Temperature, &p.Temperature}, {s.TopP, &p.TopP}, {s.MinP, &p.MinP},
-		{s.FrequencyPenalty, &p.FrequencyPenalty}, {s.PresencePenalty, &p.PresencePenalty},
+		{s.FrequencyPenalty, &p.FrequencyPenalty}, {s.PresencePenalty, &p.PresencePenalty}, {s.RepetitionPenalty, &p.RepetitionPenalty},
 	} {
 		if f.from != nil {
 			*f.to = float64(*f.from)

@@ -214,7 +214,7 @@ func TestRefusalsCarryTheirType(t *testing.T) {
 	}{
 		"no input":        {&wire.GenerateRequest{Id: "a"}, wire.Code_CODE_INVALID},
 		"bad temperature": {&wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "a"}, Sampling: &wire.Sampling{Temperature: &nan}}, wire.Code_CODE_INVALID},
-		"too long":        {&wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "a"}, MaxTokens: 1 << 40}, wire.Code_CODE_CONTEXT_LENGTH},
+		"too long":        {&wire.GenerateRequest{Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: make([]int32, 512)}}}, wire.Code_CODE_CONTEXT_LENGTH},
 		"unknown token":   {&wire.GenerateRequest{Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: []int32{-5}}}}, wire.Code_CODE_INVALID},
 	} {
 		stream, err := s.client.Generate(deadline(t), c.r)
