@@ -55,6 +55,9 @@ type said struct {
 	calls          []Call
 }
 
+// toolsParam is the field of a request that has the tools.
+const toolsParam = "tools"
+
 // callsOf reads the calls that a request allows; nil where it has no tools.
 func (s *serving) callsOf(r Request) (*caller, *Refusal) {
 	if r.Calls == nil {
@@ -67,9 +70,6 @@ func (s *serving) callsOf(r Request) (*caller, *Refusal) {
 	if format == toolcall.None {
 		return nil, invalid("tools", "this engine does not know the tool-call format of this model's chat template (supported: %s); send the request without tools, or use a model whose template has a supported format", toolcall.Names())
 	}
-	if r.Constraint != nil {
-		return nil, invalid(r.Constraint.Param, "an output constraint and tools cannot be combined; send only one of them")
-	}
 	tools, err := toolcall.ReadTools(r.Chat.Tools)
 	if err != nil {
 		return nil, invalid("tools", "%v", err)
@@ -78,7 +78,7 @@ func (s *serving) callsOf(r Request) (*caller, *Refusal) {
 	if err != nil {
 		return nil, invalid("tools", "%v", err)
 	}
-	form, refusal := formOf(r.Calls, format, tools)
+	form, refusal := formOf(r.Calls, r.Constraint, format, tools)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -100,19 +100,22 @@ func (s *serving) callsOf(r Request) (*caller, *Refusal) {
 	return c, nil
 }
 
-// formOf is what the answer is held to: calls alone where one is required, else
-// calls of their schema wherever they begin; nil where the model is free.
-func formOf(c *Calls, format toolcall.Format, tools toolcall.Tools) (*Constraint, *Refusal) {
-	if !c.Required && !c.Strict {
+// formOf is what the answer is held to: calls alone where one is required; calls, or
+// an answer of the other form where there is one; else calls of their schema wherever
+// they begin. It is nil where the model is free.
+func formOf(c *Calls, other *Constraint, format toolcall.Format, tools toolcall.Tools) (*Constraint, *Refusal) {
+	if !c.Required && !c.Strict && other == nil {
 		return nil, nil
 	}
 	shape, known := format.Shape()
 	switch {
+	case !known && other != nil && !c.Required:
+		return nil, invalid(other.Param, "this engine cannot combine tools with an output constraint for models with the tool-call format %s, only with %s; send only one of them", format, toolcall.Held())
 	case !known && c.Required:
 		return nil, invalid("tool_choice", "this engine cannot force a tool call for models with the tool-call format %s, only with %s; set tool_choice to auto or none, or use response_format", format, toolcall.Held())
 	case !known:
 		return nil, invalid("tools", "this engine cannot enforce the schema of a tool for models with the tool-call format %s, only with %s; omit strict, and validate the arguments of each call", format, toolcall.Held())
-	case !c.Required && shape.Begin == "":
+	case !c.Required && shape.Begin == "" && other == nil:
 		return nil, invalid("tools", "this engine cannot detect where a tool call begins in the format %s, so strict works only for forced calls: set tool_choice to required or to a function's name, or omit strict", format)
 	}
 	names := slices.Sorted(maps.Keys(tools))
@@ -122,12 +125,16 @@ func formOf(c *Calls, format toolcall.Format, tools toolcall.Tools) (*Constraint
 		}
 		names = []string{c.Name}
 	}
-	calls := &grammar.Calls{Begin: shape.Begin, End: shape.End, Between: shape.Between, Many: shape.Many && !c.Single && c.Name == "", Free: !c.Required}
+	calls := &grammar.Calls{Begin: shape.Begin, End: shape.End, Between: shape.Between, Many: shape.Many && !c.Single && c.Name == "", Free: !c.Required && other == nil}
 	for _, name := range names {
 		before, behind := shape.Around(name)
 		calls.Ways = append(calls.Ways, grammar.Way{Name: name, Open: before, Schema: tools.Schema(name), Close: behind, Loose: !c.Strict})
 	}
-	return &Constraint{Spec: grammar.Spec{Kind: grammar.Functions, Calls: calls}, Param: "tools"}, nil
+	form := &Constraint{Spec: grammar.Spec{Kind: grammar.Functions, Calls: calls}, Param: toolsParam}
+	if other != nil && !c.Required {
+		form.Else, form.Param = &other.Spec, other.Param
+	}
+	return form, nil
 }
 
 // holds is the form that the answer is held to, where calls are wanted or another.

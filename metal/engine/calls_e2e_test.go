@@ -81,10 +81,14 @@ func TestToolsReachTheTemplate(t *testing.T) {
 		change func(*engine.Request)
 		param  string
 	}{
-		"no tools":             {func(r *engine.Request) { r.Chat.Tools = nil }, "tools"},
-		"tools of no kind":     {func(r *engine.Request) { r.Chat.Tools = []byte(`[{"name":"f"}]`) }, "tools"},
-		"a form of the answer": {func(r *engine.Request) { r.Constraint = form(grammar.JSONObject, "") }, "response_format"},
-		"a call of nobody":     {func(r *engine.Request) { r.Calls.Required, r.Calls.Name = true, "g" }, "tool_choice"},
+		"no tools":                 {func(r *engine.Request) { r.Chat.Tools = nil }, "tools"},
+		"tools of no kind":         {func(r *engine.Request) { r.Chat.Tools = []byte(`[{"name":"f"}]`) }, "tools"},
+		"a form that is no schema": {func(r *engine.Request) { r.Constraint = form(grammar.JSONSchema, "{") }, "response_format"},
+		"a schema of a tool, and a form": {func(r *engine.Request) {
+			r.Constraint, r.Calls.Strict = form(grammar.JSONObject, ""), true
+			r.Chat.Tools = []byte(strings.Replace(definitions, `"type":"object"`, `"type":"object","not":{}`, 1))
+		}, "tools"},
+		"a call of nobody": {func(r *engine.Request) { r.Calls.Required, r.Calls.Name = true, "g" }, "tool_choice"},
 		"a schema that is not enforced": {func(r *engine.Request) {
 			r.Calls.Strict, r.Chat.Tools = true, []byte(strings.Replace(definitions, `"type":"object"`, `"type":"object","not":{}`, 1))
 		}, "tools"},

@@ -64,7 +64,7 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 	}
 	t, release, err := s.grammars.Table(ctx, r.Constraint.Spec)
 	if err != nil {
-		return nil, invalid(r.Constraint.Param, "%v", err)
+		return nil, invalid(s.atFault(ctx, r.Constraint), "%v", err)
 	}
 	c := &constrained{release: release, tok: s.tok, ends: s.ends}
 	if calls := r.Constraint.Calls; calls != nil {
@@ -75,6 +75,20 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 	}
 	c.matcher = t.Match(c.thought.underWay)
 	return c, nil
+}
+
+// atFault is the field of a constraint that cannot be compiled: where it has two parts,
+// the one that cannot be compiled by itself.
+func (s *serving) atFault(ctx context.Context, c *Constraint) string {
+	if c.Else == nil {
+		return c.Param
+	}
+	_, release, err := s.grammars.Table(ctx, *c.Else)
+	if err != nil {
+		return c.Param
+	}
+	release()
+	return toolsParam
 }
 
 // thoughtOf says whether the model thinks before it answers this prompt.

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 )
@@ -131,6 +132,53 @@ func TestRequiredCallNamesAToolAndFitsItsSchema(t *testing.T) {
 	}
 }
 
+func formed(r engine.Request, schema string) engine.Request {
+	r.Constraint = form(grammar.JSONSchema, schema)
+	return r
+}
+
+// With tools and a form of the answer, an answer is calls and nothing else, or has the
+// form. A bias has a random model begin with either.
+func TestAnswerIsCallsOrHasTheForm(t *testing.T) {
+	const schema = `{"type":"object","properties":{"mood":{"enum":["good","bad"]}},"required":["mood"],"additionalProperties":false}`
+	wanted := regexp.MustCompile(`^\s*\{\s*"mood"\s*:\s*"(good|bad)"\s*\}\s*$`)
+	opening := map[string]byte{"hermes": '<', "llama": 'n'} // what a call has there that the form has not
+	for family, template := range map[string]string{"hermes": hermes, "llama": llama} {
+		e := ready(t, engine.Options{ModelPath: templated(t, brief(template)), Sequences: 4}, ref.Options{})
+		called, fitting := 0, 0
+		for seed := range uint64(6) {
+			p := draws(seed)
+			p.Bias = map[int32]float32{tokenOf(opening[family]): 100}
+			if seed%2 == 1 {
+				p.Bias[tokenOf(opening[family])] = -100
+			}
+			for _, c := range []*engine.Calls{{}, {Strict: true}, {Required: true}} {
+				if c.Required && seed%2 == 1 {
+					continue // what the bias forbids
+				}
+				a := ask(t, e, formed(heldTo(func(r *engine.Calls) { *r = *c }, p), schema))
+				calls, whole := made(a)
+				switch {
+				case a.finished.Reason != engine.Stop: // the limit cut it
+				case len(calls) > 0:
+					called++
+					if !whole || strings.TrimSpace(a.text) != "" || c.Strict && !fits(calls[0][0], calls[0][1]) {
+						t.Errorf("%s, seed %d: %q and %q", family, seed, a.text, calls)
+					}
+				default:
+					fitting++
+					if c.Required || !wanted.MatchString(a.text) {
+						t.Errorf("%s, seed %d: %q", family, seed, a.text)
+					}
+				}
+			}
+		}
+		if called == 0 || fitting == 0 {
+			t.Errorf("%s: %d answers were calls, %d had the form: the test wants both", family, called, fitting)
+		}
+	}
+}
+
 // marked is a folder whose vocabulary has a token for <tool_call>, a control token
 // maybe, and that token.
 func marked(t *testing.T, dir string, control bool) int32 {
@@ -214,9 +262,14 @@ func TestUnsupportedToolChoiceIsRefused(t *testing.T) {
 		"a call of Mistral's":      {mistral, engine.Calls{Required: true}, "tool_choice", "auto or none"},
 		"a schema of Mistral's":    {mistral, engine.Calls{Strict: true}, "tools", "omit strict"},
 		"a schema of a free Llama": {llama, engine.Calls{Strict: true}, "tools", "set tool_choice to required"},
+		"a form beside Mistral's":  {mistral, engine.Calls{}, "response_format", "send only one of them"},
 	} {
 		e := ready(t, engine.Options{ModelPath: templated(t, c.template)}, ref.Options{})
-		_, err := e.Generate(context.Background(), asking(func(r *engine.Request) { r.Calls = &c.calls }))
+		_, err := e.Generate(context.Background(), asking(func(r *engine.Request) {
+			if r.Calls = &c.calls; c.param == "response_format" {
+				r.Constraint = form(grammar.JSONObject, "")
+			}
+		}))
 		if r := new(engine.Refusal); !errors.As(err, &r) || r.Kind != engine.Invalid || r.Param != c.param || !strings.Contains(r.Message, c.says) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -154,6 +154,10 @@ func (s Spec) key() (k [sha256.Size]byte) {
 			text(w.Name, w.Open, w.Schema, w.Close)
 		}
 	}
+	if s.Else != nil {
+		other := s.Else.key()
+		h.Write(other[:])
+	}
 	h.Sum(k[:0])
 	return k
 }

@@ -29,6 +29,22 @@ type Way struct {
 	Loose bool
 }
 
+// compileFunctions is calls, or an answer of another form.
+func compileFunctions(b *builder, s Spec) (expr, error) {
+	calls, err := compileCalls(b, s.Calls)
+	if err != nil || s.Else == nil {
+		return calls, err
+	}
+	if s.Calls.Free {
+		return nil, &Error{kind: ErrInvalid, Message: "an answer of free text with calls cannot have another form as well"}
+	}
+	other, err := b.compile(*s.Else)
+	if err != nil {
+		return nil, err
+	}
+	return alt{calls, seq{alt{literal(""), literal(" "), literal("\n")}, other}}, b.err
+}
+
 func compileCalls(b *builder, c *Calls) (expr, error) {
 	if c == nil || len(c.Ways) == 0 || c.Free && c.Begin == "" {
 		return nil, &Error{kind: ErrInvalid, Message: "there is no function to call"}

@@ -45,6 +45,46 @@ func TestCallsAreThoseOfTheFunctions(t *testing.T) {
 	}
 }
 
+// Either calls or an answer of the other form, which may begin with a blank.
+func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
+	const f, object = `<call>{"name": "f", "arguments": {"a":1}}</call>`, `{"name":"x"}`
+	spec := calls(func(*Calls) {})
+	spec.Else = &Spec{Kind: JSONSchema, Source: `{"type":"object","properties":{"name":{"type":"string"}},"required":["name"],"additionalProperties":false}`}
+	tab := table(t, spec)
+	for text, want := range map[string]bool{
+		f: true, f + "\n" + f: true, object: true, "\n" + object: true, " " + object: true,
+		"": false, "Hi": false, "\n" + f: false, f + object: false, object + f: false, `{"name":1}`: false, `{"name": "f", "arguments": {"a":1}}`: false,
+	} {
+		if got := accepts(tab, text); got != want {
+			t.Errorf("%q is taken: %v", text, got)
+		}
+	}
+	// Calls without marks may begin as the other form does.
+	spec = calls(func(c *Calls) { c.Begin, c.End, c.Many = "", "", false })
+	spec.Else = &Spec{Kind: JSONObject}
+	tab = table(t, spec)
+	for text, want := range map[string]bool{`{"name": "f", "arguments": {"a":1}}`: true, object: true, `{"name": "f", "arguments": 1}`: true, "[]": false} {
+		if got := accepts(tab, text); got != want {
+			t.Errorf("%q is taken: %v", text, got)
+		}
+	}
+	choice := Spec{Kind: Choice, Choices: []string{"yes"}}
+	with := calls(func(*Calls) {})
+	without := with
+	if with.Else = &choice; with.key() == without.key() {
+		t.Error("the cache takes calls with another form for calls alone")
+	}
+	free := calls(func(c *Calls) { c.Free = true })
+	free.Else = &choice
+	broken := calls(func(*Calls) {})
+	broken.Else = &Spec{Kind: JSONSchema, Source: "{"}
+	for _, s := range []Spec{free, broken} {
+		if _, err := Compile(s); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", s.Else, err)
+		}
+	}
+}
+
 // TestFreeTextIsAnyTextWithoutTheMark: against the plain search, for marks whose
 // beginning comes again within them.
 func TestFreeTextIsAnyTextWithoutTheMark(t *testing.T) {

@@ -89,6 +89,9 @@ type Spec struct {
 	Source  string
 	Choices []string
 	Calls   *Calls
+	// Else is the form of an answer without calls, where Kind is Functions and the
+	// Calls are not Free; nil requires calls.
+	Else *Spec
 }
 
 // Grammar is a compiled constraint: rules whose nodes are joined by bytes, by
@@ -169,7 +172,7 @@ func (b *builder) compile(s Spec) (expr, error) {
 	case Choice:
 		return compileChoice(s.Choices)
 	case Functions:
-		return compileCalls(b, s.Calls)
+		return compileFunctions(b, s)
 	}
 	return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("unknown constraint kind %d", s.Kind)}
 }
