@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/sample"
 )
 
@@ -37,22 +36,19 @@ type drawn struct {
 // draw chooses a token for every row of a step that samples and whose request
 // goes on. What a request draws depends on its own row, seed and counts alone, so
 // rows are drawn side by side.
-func (l *looping) draw(step batch.Step, logits func(row int) []float32) picker {
+func (l *looping) draw(f *flight, logits func(row int) []float32) picker {
 	var wanted []int
 	var of []*active
-	for _, r := range step.Rows {
-		if !r.Sample {
-			continue
-		}
-		if a := l.active[r.ID]; a != nil {
+	for _, id := range f.sampled {
+		if a := l.active[id]; a != nil && !a.echo.only {
 			wanted = append(wanted, len(of))
 		}
-		of = append(of, l.active[r.ID])
+		of = append(of, l.active[id])
 	}
 	all := make([]drawn, len(of))
 	l.share(len(wanted), func(h *hand, i int) {
 		row := wanted[i]
-		all[row].picked, all[row].err = h.pick(of[row], logits(row))
+		all[row].picked, all[row].err = h.pick(of[row], logits(f.last[row]))
 	})
 	return func(row int) (picked, error) { return all[row].picked, all[row].err }
 }

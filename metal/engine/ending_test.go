@@ -36,7 +36,7 @@ func TestAnswerIsCutToTheRoomInTheContext(t *testing.T) {
 		}
 	}
 	if m := e.Status().Memory; m.KV != 0 {
-		t.Errorf("%d bytes of keys and values are held by nobody", m.KV)
+		t.Errorf("%d bytes of keys and values are leaked", m.KV)
 	}
 }
 

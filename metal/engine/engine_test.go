@@ -116,6 +116,9 @@ type answer struct {
 	logprobs []sample.Ranked
 	calls    []engine.Call
 	finished engine.Finished
+	// prompt that was echoed, and how likely its tokens were.
+	prompt string
+	ranked []sample.Ranked
 }
 
 func collect(t *testing.T, s *engine.Stream) answer {
@@ -135,6 +138,10 @@ func collect(t *testing.T, s *engine.Stream) answer {
 		a.tokens = append(a.tokens, ev.Tokens...)
 		a.logprobs = append(a.logprobs, ev.Logprobs...)
 		a.calls = append(a.calls, ev.Calls...)
+		if (ev.Prompt != "" || len(ev.PromptLogprobs) > 0) && len(a.tokens) > len(ev.Tokens) {
+			t.Error("a piece of the prompt came after the answer had begun")
+		}
+		a.prompt, a.ranked = a.prompt+ev.Prompt, append(a.ranked, ev.PromptLogprobs...)
 		if ev.Finished != nil {
 			a.finished = *ev.Finished
 			return a
@@ -198,6 +205,9 @@ func same(t *testing.T, what string, got, want []answer) {
 	for i := range want {
 		if !slices.Equal(got[i].tokens, want[i].tokens) || got[i].text != want[i].text || got[i].finished != want[i].finished {
 			t.Errorf("%s: request %d gave %d tokens %q, alone %d tokens %q", what, i, len(got[i].tokens), got[i].text, len(want[i].tokens), want[i].text)
+		}
+		if got[i].prompt != want[i].prompt || !reflect.DeepEqual(got[i].ranked, want[i].ranked) {
+			t.Errorf("%s: request %d echoes another prompt, or other log-probabilities from token %d on", what, i, firstOther(got[i].ranked, want[i].ranked))
 		}
 		if !reflect.DeepEqual(got[i].logprobs, want[i].logprobs) {
 			t.Errorf("%s: request %d has other log-probabilities, the first at token %d", what, i, firstOther(got[i].logprobs, want[i].logprobs))
@@ -377,11 +387,13 @@ func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
 		"huge messages":        {engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: strings.Repeat("x", 200_000)}}}}, engine.ContextLength, "messages"},
 		"broken tools":         {engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "a"}}, Tools: []byte("{")}}, engine.Invalid, "messages"},
 		"prompt fills context": {engine.Request{Tokens: make([]int32, 512)}, engine.ContextLength, "messages"},
+		"one token too many":   {engine.Request{Tokens: make([]int32, 513), PromptOnly: true}, engine.ContextLength, "messages"},
 		"negative min_tokens":  {engine.Request{Prompt: prompt("a"), MinTokens: -1}, engine.Invalid, "min_tokens"},
 		"more than max_tokens": {engine.Request{Prompt: prompt("a"), MinTokens: 5, MaxTokens: 4}, engine.Invalid, "min_tokens"},
 		"many stop tokens":     {engine.Request{Prompt: prompt("a"), StopTokens: make([]int32, 129)}, engine.Invalid, "stop_token_ids"},
 		"unknown stop token":   {engine.Request{Prompt: prompt("a"), StopTokens: []int32{512}}, engine.Invalid, "stop_token_ids"},
 		"repetition penalty":   {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.RepetitionPenalty = -1 })}, engine.Invalid, "repetition_penalty"},
+		"echo of messages":     {engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "a"}}}, Echo: true}, engine.Invalid, "echo"},
 	} {
 		s, err := e.Generate(context.Background(), c.r)
 		var r *engine.Refusal

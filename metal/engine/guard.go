@@ -173,7 +173,7 @@ func (e *Engine) awaitHeadroom(ctx context.Context, bytes int64) {
 // it is asked once.
 func (e *Engine) checkMemory(ctx context.Context, s *serving, a *active, cached int) *Refusal {
 	needed, r, refusal := e.weigh(s, a, footprint.Prefill{
-		New: int64(a.prompt - cached), Cached: int64(cached), Restored: int64(cached), Chunk: int64(e.opts.Backend.Chunk()),
+		New: int64(a.prompt - cached), Cached: int64(cached), Restored: int64(cached), Chunk: int64(a.chunk(e.opts.Backend.Chunk())), AllLogits: a.ranking(),
 	})
 	if refusal != nil {
 		return refusal

@@ -262,7 +262,7 @@ func TestUnsupportedToolChoiceIsRefused(t *testing.T) {
 		"a call of Mistral's":      {mistral, engine.Calls{Required: true}, "tool_choice", "auto or none"},
 		"a schema of Mistral's":    {mistral, engine.Calls{Strict: true}, "tools", "omit strict"},
 		"a schema of a free Llama": {llama, engine.Calls{Strict: true}, "tools", "set tool_choice to required"},
-		"a form beside Mistral's":  {mistral, engine.Calls{}, "response_format", "send only one of them"},
+		"a form with Mistral's":    {mistral, engine.Calls{}, "response_format", "send only one of them"},
 	} {
 		e := ready(t, engine.Options{ModelPath: templated(t, c.template)}, ref.Options{})
 		_, err := e.Generate(context.Background(), asking(func(r *engine.Request) {

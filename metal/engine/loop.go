@@ -24,11 +24,14 @@ type active struct {
 	tokens    []int32
 	prompt    int
 	maxTokens int
-	// clamped says that the context ends before as many tokens as were wanted.
+	// clamped is true if maxTokens is the room in the context and not what the request
+	// wants.
 	clamped  bool
 	priority int
 	// ending is which tokens end the answer.
-	ending  ending
+	ending ending
+	// echo is the prompt that is returned.
+	echo    echo
 	params  sample.Params
 	counts  sample.Counts
 	decoder *tokenizer.Decoder
@@ -43,8 +46,8 @@ type active struct {
 	constraint *constrained
 	// reasoner tells thoughts from the answer; nil takes all for the answer.
 	reasoner *reasoner
-	// census counts the tokens of thoughts: the reasoner, or in its place one whose
-	// text nobody reads, where calls and thoughts are told apart together.
+	// census counts the tokens of thoughts: it is the reasoner, or one whose text is
+	// unused if the caller separates thoughts from the answer as well.
 	census *reasoner
 	// caller reads calls of tools in the answer; nil takes all for text.
 	caller *caller

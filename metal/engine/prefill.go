@@ -16,8 +16,9 @@ type piece struct {
 	rest, start, room int64
 	// chunk is what the back end would take at once, full what time allows.
 	chunk, full int64
-	// first says that the request was not weighed since it was admitted.
-	first bool
+	// first is true if the request was not weighed since it was admitted, ranked if
+	// each token has logits.
+	first, ranked bool
 	// asked, shed and reclaimed say what was tried already.
 	asked, shed, reclaimed bool
 }
@@ -46,7 +47,7 @@ func decide(r room, p piece, est estimator) (verdict, error) {
 	if r.limit == 0 {
 		return verdict{tokens: p.full}, nil
 	}
-	prompt := footprint.Prefill{New: p.rest, Cached: p.start, Room: p.room, Chunk: p.chunk}
+	prompt := footprint.Prefill{New: p.rest, Cached: p.start, Room: p.room, Chunk: p.chunk, AllLogits: p.ranked}
 	whole, err := est.peak(prompt)
 	if err != nil {
 		return verdict{}, err
@@ -166,7 +167,7 @@ func (l *looping) piece(a *active, row batch.Row) piece {
 	rest := len(a.tokens) - row.Start
 	return piece{
 		rest: int64(rest), start: int64(row.Start), room: int64(l.model.cache.Room(tensor.RequestID(row.ID))), first: !a.weighed, asked: a.asked,
-		chunk: int64(min(l.e.opts.Backend.Chunk(), rest)), full: int64(row.Length),
+		chunk: int64(min(a.chunk(l.e.opts.Backend.Chunk()), rest)), full: int64(row.Length), ranked: a.ranking(),
 	}
 }
 
@@ -180,7 +181,7 @@ func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
 		v, err := decide(r, p, s.estimator)
 		switch {
 		case err != nil:
-			_, _, refusal := e.weigh(s, a, footprint.Prefill{New: p.rest, Cached: p.start, Chunk: p.chunk})
+			_, _, refusal := e.weigh(s, a, footprint.Prefill{New: p.rest, Cached: p.start, Chunk: p.chunk, AllLogits: p.ranked})
 			if refusal == nil { // the limit went in between: nothing to weigh against
 				return verdict{tokens: p.full}, nil
 			}

@@ -216,6 +216,9 @@ func (e *Engine) recall(ctx context.Context, a *active) int {
 		}
 	}
 	a.chain = kv.NewChain(p.shape, p.root)
+	if a.ranking() {
+		return 0
+	}
 	point := a.chain.Find(a.tokens, len(a.tokens)-1, func(k kv.Key) bool {
 		_, ok := p.ram.Size(k)
 		return ok

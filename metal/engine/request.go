@@ -35,10 +35,12 @@ type Request struct {
 	// MaxTokens to generate, within the room that the context leaves; 0 means all of
 	// that room.
 	MaxTokens int
+	// PromptOnly computes the prompt and generates nothing.
+	PromptOnly bool
 	// MinTokens come before an end of turn, a token of StopTokens or a string of Stop
 	// can end the answer. A Constraint that nothing can follow ends it earlier.
 	MinTokens int
-	// IgnoreEnd goes on behind the tokens that end the model's turn; an answer with a
+	// IgnoreEnd continues after the tokens that end the model's turn; an answer with a
 	// Constraint ends there all the same.
 	IgnoreEnd bool
 	// StopTokens end the text like the end of the model's turn.
@@ -59,6 +61,9 @@ type Request struct {
 	Logprobs *int
 	// Progress asks for events that report how much of the prompt is computed.
 	Progress bool
+	// Echo returns the text of a Prompt or of Tokens before the answer and, with
+	// Logprobs, how likely each of its tokens was.
+	Echo bool
 }
 
 // Generate checks a request whole and queues it. The error is a *Refusal.
@@ -115,20 +120,8 @@ func notReady(s State) *Refusal {
 
 // preflight is everything that can be refused about a request by itself.
 func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) {
-	params := sample.Neutral()
-	if r.Sampling != nil {
-		params = *r.Sampling
-	} else {
-		params.Seed = rand.Uint64()
-	}
-	if err := params.Validate(); err != nil {
-		refusal := invalid("", "%v", err)
-		if p := new(sample.ParamError); errors.As(err, &p) {
-			refusal.Param = p.Param
-		}
-		return nil, refusal
-	}
-	if refusal := s.checkBias(params.Bias); refusal != nil {
+	params, refusal := s.paramsOf(r)
+	if refusal != nil {
 		return nil, refusal
 	}
 	if n := r.Logprobs; n != nil && (*n < 0 || *n > sample.MostAlternatives) {
@@ -173,7 +166,25 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 		a.constraint.marks = a.caller.hidden
 	}
 	a.ending = s.endingOf(r, a.caller)
-	return a, nil
+	return a, s.echo(a, r)
+}
+
+// paramsOf returns the parameters of the sampler.
+func (s *serving) paramsOf(r Request) (sample.Params, *Refusal) {
+	params := sample.Neutral()
+	if r.Sampling != nil {
+		params = *r.Sampling
+	} else {
+		params.Seed = rand.Uint64()
+	}
+	if err := params.Validate(); err != nil {
+		refusal := invalid("", "%v", err)
+		if p := new(sample.ParamError); errors.As(err, &p) {
+			refusal.Param = p.Param
+		}
+		return params, refusal
+	}
+	return params, s.checkBias(params.Bias)
 }
 
 func checkStops(stops []string) *Refusal {
@@ -203,13 +214,14 @@ func (s *serving) tooLong(detail string) *Refusal {
 	return &Refusal{Kind: ContextLength, Param: "messages", Message: fmt.Sprintf("%s, but the context length is %d tokens in total; shorten the prompt", detail, s.context)}
 }
 
-// roomFor returns how many tokens may be generated behind a prompt. What a request
-// wants is cut to the room that the context leaves, of which clamped is true if the
-// room and not the request ends the answer. Only a prompt that leaves no room is
-// refused.
+// roomFor returns the maximum number of tokens to generate after a prompt. The limit
+// of a request is cut to the room that the context leaves; clamped is true if it was.
+// Only a prompt that leaves no room is refused.
 func (s *serving) roomFor(r Request, prompt int) (most int, clamped bool, refusal *Refusal) {
 	room := s.context - prompt
 	switch {
+	case r.PromptOnly && room >= 0:
+		return 1, false, nil // of the step that computes the last of the prompt; it is not drawn
 	case room < 1:
 		return 0, false, s.tooLong(fmt.Sprintf("the prompt has %d tokens, and at least one must be left for the answer", prompt))
 	case r.MaxTokens == 0 || r.MaxTokens > room:

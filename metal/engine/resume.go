@@ -34,6 +34,10 @@ func (l *looping) admit() {
 // is left to compute. It is done with it unless there is no room yet.
 func (l *looping) resume(a *active) (done bool) {
 	p := l.prefixes
+	if a.ranking() {
+		l.goOn(a, kv.Point{})
+		return true
+	}
 	point := a.chain.Find(a.tokens, len(a.tokens)-1, p.ram.Has)
 	views, ok := p.views(a.chain.Under(a.tokens, point))
 	defer func() {
@@ -63,7 +67,7 @@ func (l *looping) resume(a *active) (done bool) {
 	return true
 }
 
-// resumed notes from where a request goes on, and what it counts on from now on.
+// resumed notes the position from which a request continues.
 func (l *looping) resumed(a *active, point kv.Point) {
 	p := l.prefixes
 	p.queried.Add(int64(len(a.tokens)))
@@ -73,6 +77,12 @@ func (l *looping) resumed(a *active, point kv.Point) {
 	} else {
 		p.misses.Add(1)
 	}
+	l.goOn(a, point)
+}
+
+// goOn has a request go on from a point, and count on what lies before it.
+func (l *looping) goOn(a *active, point kv.Point) {
+	p := l.prefixes
 	if !a.began {
 		a.began, a.cached = true, point.Tokens
 	}
@@ -249,8 +259,12 @@ func (l *looping) save(a *active, key kv.Key, first, last int, state bool) bool 
 	return true
 }
 
-// cutPieces ends pieces of prompts where a state has to be saved.
+// cutPieces ends pieces of prompts where a state has to be saved, and those whose
+// tokens are ranked where their logits would take too much.
 func (l *looping) cutPieces(pieces []batch.Row) []batch.Row {
+	for i, row := range pieces {
+		pieces[i].Length = l.active[row.ID].chunk(row.Length)
+	}
 	if l.prefixes == nil {
 		return pieces
 	}

@@ -28,8 +28,14 @@ type flight struct {
 	// says that the step before it was not read by then.
 	began, started time.Time
 	ahead          bool
-	// sampled requests are those whose rows yield a token.
+	// sampled requests are those whose rows yield a token, from the logits in the
+	// rows last of out.
 	sampled []batch.ID
+	last    []int
+	// spans has for each row of the step the logits that rank tokens of a prompt, and
+	// ranked what came of them.
+	spans  []span
+	ranked []rankedRow
 	// needed bytes of its pieces of prompts, as the guard estimates them.
 	needed int64
 	// counted says that the scheduler knows the tokens of this step already,
@@ -138,7 +144,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	f := &flight{step: step, began: time.Now(), argmax: true, ahead: before != nil}
 	var ids []int32
 	var segments []tensor.Segment
-	var last []int
+	var rows []int
 	n := 0
 	for _, r := range step.Rows {
 		a := l.active[r.ID]
@@ -146,10 +152,16 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 			ids = append(ids, a.tokens[r.Start:r.Start+r.Length]...)
 		}
 		segments = append(segments, tensor.Segment{Request: tensor.RequestID(r.ID), Start: r.Start, Length: r.Length})
+		first, ranked := a.ranked(r)
+		f.spans = append(f.spans, span{first, ranked, len(rows)})
+		for i := range ranked {
+			rows = append(rows, n+first-r.Start+i)
+			f.argmax = false
+		}
 		n += r.Length
 		if r.Sample {
-			f.sampled = append(f.sampled, r.ID)
-			last = append(last, n-1)
+			f.sampled, f.last = append(f.sampled, r.ID), append(f.last, len(rows))
+			rows = append(rows, n-1)
 			f.argmax = f.argmax && a.devicePicks()
 			a.constraint.prepare()
 		}
@@ -159,7 +171,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	f.scope = l.e.opts.Backend.NewScope(l.e.hard)
 	inner := f.scope.Child()
 	defer inner.Close()
-	out := l.model.model.Step(inner, l.model.cache, before.followed(inner, step, ids), segments, last)
+	out := l.model.model.Step(inner, l.model.cache, before.followed(inner, step, ids), segments, rows)
 	if inner.Err() != nil {
 		out = nil
 	}
@@ -226,7 +238,7 @@ func (l *looping) land(f *flight) error {
 	l.failures, l.relieved = 0, false
 	row := -1
 	var late []*active
-	for _, r := range f.step.Rows {
+	for i, r := range f.step.Rows {
 		if r.Sample {
 			row++
 		}
@@ -238,6 +250,9 @@ func (l *looping) land(f *flight) error {
 			if err := l.sched.Computed(r); err != nil {
 				return err
 			}
+		}
+		if f.ranked != nil && !l.tellRanked(a, f.ranked[i]) {
+			continue
 		}
 		if end := r.Start + r.Length; a.progress && end <= a.prompt && a.generated() == 0 {
 			a.stream.progressed(Progress{Processed: end, Cached: a.cached})
@@ -263,7 +278,9 @@ func (l *looping) timed(f *flight) {
 	took := f.took(l.landed, now, l.flight)
 	l.landed = now
 	load := f.step.Load()
-	l.pace.Took(load, took)
+	if f.ranked == nil { // else it took longer than prompts do
+		l.pace.Took(load, took)
+	}
 	if l.e.log.Enabled(context.Background(), slog.LevelDebug) {
 		l.e.log.Debug("step", "answers", load.Answers, "promptTokens", load.Tokens, "prompts", len(f.step.Rows)-load.Answers, "seen", load.Seen, "past", load.Past, "waiting", l.sched.Waiting(),
 			"ahead", f.ahead, "built", f.built().Microseconds(), "took", took.Microseconds())
@@ -296,6 +313,10 @@ func (f *flight) took(landed, now time.Time, next *flight) time.Duration {
 
 // deliver gives a request the token of its row.
 func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
+	if a.echo.only {
+		l.end(a, Finished{Reason: Length})
+		return
+	}
 	p, err := pick(row)
 	if err != nil {
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "cannot sample the model's output: " + err.Error()}})
@@ -336,15 +357,25 @@ func (l *looping) read(f *flight) (picker, error) {
 		}, f.scope.Err()
 	}
 	width, use := shape[1], l.vocabulary(f.out)
-	if n := shape[0] * width; cap(l.logits) < n {
-		l.logits = make([]float32, n)
-	}
-	flat := l.logits[:shape[0]*width]
+	flat := l.space(shape[0], width)
 	f.scope.Read(f.out, flat)
 	if err := f.scope.Err(); err != nil {
 		return nil, err
 	}
-	return l.draw(f.step, func(row int) []float32 { return flat[row*width:][:use] }), nil
+	logits := func(row int) []float32 { return flat[row*width:][:use] }
+	if shape[0] > len(f.sampled) {
+		l.rank(f, logits)
+	}
+	return l.draw(f, logits), nil
+}
+
+// space has room for rows of logits. It is kept for the next step, unless a prompt
+// that was ranked made it larger than steps need.
+func (l *looping) space(rows, width int) []float32 {
+	if most := l.e.opts.Sequences * width; rows*width <= most && cap(l.logits) > most || cap(l.logits) < rows*width {
+		l.logits = make([]float32, rows*width)
+	}
+	return l.logits[:rows*width]
 }
 
 // abandon gives up the step under way.

@@ -31,8 +31,8 @@ type Finished struct {
 	Reason FinishReason
 	// Stop is the stop string that ended the text, if one did.
 	Stop string
-	// Full says that the answer has Length because the context is full, before as
-	// many tokens as were wanted.
+	// Full is true if the answer has Length because the context was used up before
+	// the limit of the request.
 	Full  bool
 	Usage Usage
 	// Err is set when the answer did not come to its end.
@@ -48,6 +48,11 @@ type Event struct {
 	Reasoning string
 	// Calls are pieces of calls of tools, behind Text and Reasoning.
 	Calls []Call
+	// Prompt is the text of the prompt, where it is to be echoed. It comes first.
+	Prompt string
+	// PromptLogprobs, where they are wanted, of the tokens of the prompt, in order
+	// and before all others. The first token has none: it is named alone.
+	PromptLogprobs []sample.Ranked
 	// Tokens are those behind all that and any text still held back. The token
 	// that ends a turn is not among them.
 	Tokens []int32
@@ -82,10 +87,12 @@ type Stream struct {
 	thoughts  []byte
 	tokens    []int32
 	ranked    []sample.Ranked
-	unread    int64 // bytes of ranked
+	unread    int64 // bytes of ranked and prompts
 	calls     []Call
-	before    []Event // whole ones, that are read first
 	progress  *Progress
+	echoed    string
+	prompts   []sample.Ranked // of the prompt's tokens
+	before    []Event         // whole ones, that are read first
 	finished  *Finished
 	delivered bool
 	after     func()
@@ -139,7 +146,7 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 		s.progress = nil
 		return ev, true, false
 	}
-	if len(s.calls) == 0 && len(s.text) == 0 && len(s.thoughts) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
+	if s.echoed == "" && len(s.prompts) == 0 && len(s.calls) == 0 && len(s.text) == 0 && len(s.thoughts) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
 		return Event{}, false, false
 	}
 	ev = s.cut()
@@ -151,7 +158,8 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 
 // cut is what came since the last cut; it is called with mu held.
 func (s *Stream) cut() Event {
-	ev := Event{Text: string(s.text), Reasoning: string(s.thoughts), Calls: s.calls, Tokens: s.tokens, Logprobs: s.ranked}
+	ev := Event{Text: string(s.text), Reasoning: string(s.thoughts), Calls: s.calls, Tokens: s.tokens, Logprobs: s.ranked, Prompt: s.echoed, PromptLogprobs: s.prompts}
+	s.echoed, s.prompts = "", nil
 	s.text, s.thoughts, s.calls, s.tokens, s.ranked = nil, nil, nil, nil, nil
 	return ev
 }
@@ -173,6 +181,18 @@ func (s *Stream) push(token int32, thoughts string) {
 	s.order(thoughts != "")
 	s.thoughts = append(s.thoughts, thoughts...)
 	s.tokens = append(s.tokens, token)
+}
+
+// pushPrompt adds text of the prompt, and how likely more of its tokens were.
+func (s *Stream) pushPrompt(text string, ranked []sample.Ranked) {
+	s.mu.Lock()
+	s.echoed += text
+	s.prompts = append(s.prompts, ranked...)
+	for _, r := range ranked {
+		s.unread += r.Bytes()
+	}
+	s.mu.Unlock()
+	s.notify()
 }
 
 // order keeps what comes behind a call behind it; it is called with mu held.

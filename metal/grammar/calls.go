@@ -38,11 +38,17 @@ func compileFunctions(b *builder, s Spec) (expr, error) {
 	if s.Calls.Free {
 		return nil, &Error{kind: ErrInvalid, Message: "an answer of free text with calls cannot have another form as well"}
 	}
+	if s.Else.Kind == Functions {
+		return nil, &Error{kind: ErrInvalid, Message: "an answer cannot be calls or other calls"}
+	}
 	other, err := b.compile(*s.Else)
 	if err != nil {
 		return nil, err
 	}
-	return alt{calls, seq{alt{literal(""), literal(" "), literal("\n")}, other}}, b.err
+	if s.Else.Kind == JSONObject || s.Else.Kind == JSONSchema {
+		other = seq{blankBeforeJSON(), other}
+	}
+	return alt{calls, other}, b.err
 }
 
 func compileCalls(b *builder, c *Calls) (expr, error) {

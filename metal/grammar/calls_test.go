@@ -69,6 +69,13 @@ func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
 		}
 	}
 	choice := Spec{Kind: Choice, Choices: []string{"yes"}}
+	spec.Else = &choice
+	tab = table(t, spec)
+	for text, want := range map[string]bool{"yes": true, " yes": false, "no": false} {
+		if got := accepts(tab, text); got != want {
+			t.Errorf("%q is taken: %v", text, got)
+		}
+	}
 	with := calls(func(*Calls) {})
 	without := with
 	if with.Else = &choice; with.key() == without.key() {
@@ -78,10 +85,16 @@ func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
 	free.Else = &choice
 	broken := calls(func(*Calls) {})
 	broken.Else = &Spec{Kind: JSONSchema, Source: "{"}
-	for _, s := range []Spec{free, broken} {
+	nested := calls(func(*Calls) {})
+	nested.Else = &without
+	for _, s := range []Spec{free, broken, nested} {
 		if _, err := Compile(s); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", s.Else, err)
 		}
+	}
+	broken.Else = &Spec{Kind: JSONSchema, Source: strings.Repeat(" ", maxSource+1)}
+	if _, err := Compile(broken); !errors.Is(err, ErrLimit) {
+		t.Errorf("a source that is too large: %v", err)
 	}
 }
 

@@ -136,7 +136,7 @@ const unreachable = 1 << 30
 
 // Compile makes the automaton of a constraint. The error is an *Error.
 func Compile(s Spec) (*Grammar, error) {
-	if len(s.Source) > maxSource {
+	if len(s.Source) > maxSource || s.Else != nil && len(s.Else.Source) > maxSource {
 		return nil, tooLarge("bytes of source", maxSource)
 	}
 	b := &builder{sets: map[string]int32{}}
@@ -148,9 +148,8 @@ func Compile(s Spec) (*Grammar, error) {
 	b.fill(start, e)
 	b.fill(behind, seq{repeat{literal("\n"), 0, 2}, ref(start)})
 	if s.Kind == JSONObject || s.Kind == JSONSchema {
-		// Models begin JSON with a blank at times.
 		first := b.rule()
-		b.fill(first, seq{alt{literal(""), literal(" "), literal("\n")}, ref(start)})
+		b.fill(first, seq{blankBeforeJSON(), ref(start)})
 		start = first
 	}
 	if b.err != nil {
@@ -176,6 +175,9 @@ func (b *builder) compile(s Spec) (expr, error) {
 	}
 	return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("unknown constraint kind %d", s.Kind)}
 }
+
+// blankBeforeJSON is what models write before JSON at times.
+func blankBeforeJSON() expr { return alt{literal(""), literal(" "), literal("\n")} }
 
 const (
 	maxChoices     = 1024

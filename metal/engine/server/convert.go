@@ -61,8 +61,12 @@ func toPrefixCache(p engine.PrefixStatus) *wire.PrefixCache {
 // read for a while holds those of a whole answer.
 const mostRanked = 256
 
-// toDeltas is one message, or several where it holds many log-probabilities.
+// toDeltas is what an event has of the answer: no message, one, or several where it
+// holds many log-probabilities.
 func toDeltas(ev engine.Event, spell func(int32) []byte) []*wire.Delta {
+	if ev.Text == "" && ev.Reasoning == "" && len(ev.Tokens) == 0 && len(ev.Calls) == 0 && len(ev.Logprobs) == 0 {
+		return nil
+	}
 	first := &wire.Delta{Text: ev.Text, Reasoning: ev.Reasoning, Tokens: ev.Tokens}
 	for _, c := range ev.Calls {
 		first.Calls = append(first.Calls, &wire.CallDelta{Name: c.Name, Arguments: c.Arguments, Ended: c.Ended, Written: c.Written})
@@ -73,6 +77,23 @@ func toDeltas(ev engine.Event, spell func(int32) []byte) []*wire.Delta {
 			out = append(out, new(wire.Delta))
 		}
 		last := out[len(out)-1]
+		last.Logprobs = append(last.Logprobs, toLogprobs(r, spell))
+	}
+	return out
+}
+
+// toPrompt is what an event has of the prompt.
+func toPrompt(ev engine.Event, spell func(int32) []byte) (out []*wire.Delta) {
+	if ev.Prompt == "" && len(ev.PromptLogprobs) == 0 {
+		return nil
+	}
+	last := &wire.PromptDelta{Text: ev.Prompt}
+	out = append(out, &wire.Delta{Prompt: last})
+	for _, r := range ev.PromptLogprobs {
+		if len(last.Logprobs) == mostRanked {
+			last = new(wire.PromptDelta)
+			out = append(out, &wire.Delta{Prompt: last})
+		}
 		last.Logprobs = append(last.Logprobs, toLogprobs(r, spell))
 	}
 	return out
@@ -123,7 +144,7 @@ func refuse(err error) error {
 
 func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 	out := engine.Request{MaxTokens: int(r.GetMaxTokens()), MinTokens: int(r.GetMinTokens()), IgnoreEnd: r.GetIgnoreEos(), StopTokens: r.GetStopTokenIds(),
-		Stop: r.GetStop(), Priority: int(r.GetPriority()), Progress: r.GetProgress()}
+		Stop: r.GetStop(), Priority: int(r.GetPriority()), Progress: r.GetProgress(), Echo: r.GetEcho(), PromptOnly: r.GetPromptOnly()}
 	switch in := r.GetInput().(type) {
 	case *wire.GenerateRequest_Prompt:
 		out.Prompt = &in.Prompt

@@ -56,6 +56,52 @@ func TestWhatIsAskedOfLogprobsReachesTheEngine(t *testing.T) {
 	}
 }
 
+// An echoed prompt comes in messages of its own, before those of the answer.
+func TestEchoedPromptIsSeveralMessages(t *testing.T) {
+	spell := func(id int32) []byte { return []byte{byte(id)} }
+	for n, messages := range map[int]int{0: 1, 1: 1, mostRanked: 1, mostRanked + 1: 2, 2*mostRanked + 1: 3} {
+		ev := engine.Event{Prompt: "p"}
+		for i := range n {
+			ev.PromptLogprobs = append(ev.PromptLogprobs, sample.Ranked{Chosen: sample.Likely{ID: int32(i), Logprob: -1}})
+		}
+		out, next := toPrompt(ev, spell), int32(0)
+		for i, d := range out {
+			p := d.GetPrompt()
+			if (p.GetText() == "p") != (i == 0) || d.GetText() != "" || len(p.GetLogprobs()) > mostRanked {
+				t.Errorf("%d: message %d is %v", n, i, d)
+			}
+			for _, l := range p.GetLogprobs() {
+				if l.GetChosen().GetToken() != next {
+					t.Fatalf("%d: token %d is %v", n, next, l)
+				}
+				next++
+			}
+		}
+		if len(out) != messages || int(next) != n || toDeltas(ev, spell) != nil {
+			t.Errorf("%d tokens became %d in %d messages, want %d", n, next, len(out), messages)
+		}
+	}
+	if out := toPrompt(engine.Event{Text: "t"}, spell); out != nil {
+		t.Errorf("no prompt became %v", out)
+	}
+	f := toFinished(&engine.Finished{Reason: engine.Length, Full: true, Usage: engine.Usage{Generated: 5, Reasoning: 3}})
+	if !f.GetContextFull() || f.GetUsage().GetReasoningTokens() != 3 {
+		t.Errorf("%v", f)
+	}
+}
+
+func TestLengthsAndEchoesReachTheEngine(t *testing.T) {
+	penalty := float32(1.5)
+	got, refusal := fromRequest(&wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "p"}, Sampling: &wire.Sampling{RepetitionPenalty: &penalty},
+		MaxTokens: 9, MinTokens: 2, IgnoreEos: true, StopTokenIds: []int32{5}, Echo: true, PromptOnly: true})
+	if refusal != nil || got.MaxTokens != 9 || got.MinTokens != 2 || !got.IgnoreEnd || len(got.StopTokens) != 1 || !got.Echo || !got.PromptOnly || got.Sampling.RepetitionPenalty != 1.5 {
+		t.Errorf("%+v, %v", got, refusal)
+	}
+	if got, _ := fromRequest(&wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "p"}}); got.MinTokens != 0 || got.IgnoreEnd || got.Echo || got.PromptOnly || got.Sampling.Repeats() {
+		t.Errorf("nothing was asked for: %+v, %+v", got, got.Sampling)
+	}
+}
+
 func TestWhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
 	for _, c := range []*engine.Calls{nil, {}, {Required: true}, {Required: true, Name: "f"}, {Single: true}, {Strict: true}} {
 		in := &wire.Chat{ToolsJson: "[]"}

@@ -195,11 +195,9 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 				return err
 			}
 		}
-		if ev.Text != "" || ev.Reasoning != "" || len(ev.Tokens) > 0 || len(ev.Calls) > 0 || len(ev.Logprobs) > 0 {
-			for _, d := range toDeltas(ev, stream.Spell) {
-				if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
-					return err
-				}
+		for _, d := range append(toPrompt(ev, stream.Spell), toDeltas(ev, stream.Spell)...) {
+			if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
+				return err
 			}
 		}
 		if ev.Finished != nil {

@@ -24,7 +24,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// tolerance of logits, and the least margin at which greedy must agree.
+// tolerance of logits and log-probabilities, and the least margin at which greedy must
+// agree.
 const tolerance = 2e-2
 
 // golden is the file that make.py writes.
@@ -41,8 +42,10 @@ type goldenCase struct {
 		ID    int32
 		Logit float64
 	}
-	Greedy  []int32
-	Margins []float64
+	// Logprobs of all tokens but the first.
+	Logprobs []float64
+	Greedy   []int32
+	Margins  []float64
 }
 
 var (
@@ -91,17 +94,56 @@ func run(ctx context.Context, model, path, backend string) (err error) {
 	if err != nil {
 		return err
 	}
-	worst, compared := 0.0, 0
+	worst, worstRanked, compared, ranked := 0.0, 0.0, 0, 0
 	for _, c := range g.Cases {
 		d, n, err := check(ctx, e, s, tok, c)
 		if err != nil {
 			return fmt.Errorf("case %.40q: %w", c.Question+c.Text, err)
 		}
 		worst, compared = max(worst, d), compared+n
+		if d, err = echoed(ctx, e, c); err != nil {
+			return fmt.Errorf("case %.40q, echoed: %w", c.Question+c.Text, err)
+		}
+		ranked, worstRanked = ranked+len(c.Logprobs), max(worstRanked, d)
 	}
-	fmt.Printf("%s, %s: %d cases equal to %s: token ids exact, %d greedy tokens equal, worst of the %d largest logits off by %.5f (tolerance %g)\n",
-		filepath.Base(model), backend, len(g.Cases), g.MadeBy, compared, len(g.Cases[0].Top), worst, tolerance)
+	fmt.Printf("%s, %s: %d cases equal to %s: token ids exact, %d greedy tokens equal, worst of the %d largest logits off by %.5f, of %d log-probabilities of prompts by %.5f (tolerance %g)\n",
+		filepath.Base(model), backend, len(g.Cases), g.MadeBy, compared, len(g.Cases[0].Top), worst, ranked, worstRanked, tolerance)
 	return nil
+}
+
+// echoed returns the worst difference of a log-probability of the prompt.
+func echoed(ctx context.Context, e *engine.Engine, c goldenCase) (worst float64, err error) {
+	none := 0
+	stream, err := e.Generate(ctx, engine.Request{Tokens: c.Tokens, Echo: true, PromptOnly: true, Logprobs: &none})
+	if err != nil {
+		return 0, err
+	}
+	var got []sample.Ranked
+	for {
+		ev, err := stream.Next(ctx)
+		if err != nil {
+			return 0, err
+		}
+		got = append(got, ev.PromptLogprobs...)
+		if ev.Finished == nil {
+			continue
+		}
+		if ev.Finished.Err != nil {
+			return 0, ev.Finished.Err
+		}
+		break
+	}
+	if len(got) != len(c.Tokens) || len(c.Logprobs) != len(c.Tokens)-1 {
+		return 0, fmt.Errorf("%d log-probabilities of %d tokens, the reference has %d", len(got), len(c.Tokens), len(c.Logprobs))
+	}
+	for i, want := range c.Logprobs {
+		d := math.Abs(got[i+1].Chosen.Logprob - want)
+		if got[i+1].Chosen.ID != c.Tokens[i+1] || !(d <= tolerance) {
+			return 0, fmt.Errorf("token %d of the prompt is %+v, the reference has %v", i+1, got[i+1].Chosen, want)
+		}
+		worst = max(worst, d)
+	}
+	return worst, nil
 }
 
 func openTokenizer(ctx context.Context, model string) (*tokenizer.Tokenizer, error) {

@@ -1,6 +1,6 @@
-"""Writes token ids, the largest logits and a greedy continuation of some
-prompts, computed by mlx-lm's own Llama in float32 on the weights of a GGUF file,
-dequantised to float32 by the gguf package.
+"""Writes token ids, their log-probabilities within the prompt, the largest logits
+after it and a greedy continuation of some prompts, computed by mlx-lm's own Llama
+in float32 on the weights of a GGUF file, dequantised to float32 by the gguf package.
 
     make.py MODEL.gguf OUT.json               the committed record: testdata/smollm2.json
     make.py MODEL.gguf OUT.json --varied      the prompts of prompts.py
@@ -127,9 +127,11 @@ def main(path, out, *texts):
     for case in cases:
         ids = tok.encode(case["text"], add_special_tokens=False).ids
         cache = make_prompt_cache(model)
-        logits = model(mx.array([ids]), cache=cache)[0, -1]
+        logits = model(mx.array([ids]), cache=cache)[0]
         assert logits.dtype == mx.float32
-        values = np.array(logits)
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        case["logprobs"] = [round(float(logprobs[i, ids[i + 1]].item()), 4) for i in range(len(ids) - 1)]
+        values = np.array(logits[-1])
         order = np.argsort(-values, kind="stable")[:TOP]
         case["tokens"] = ids
         case["top"] = [{"id": int(i), "logit": round(float(values[i]), 5)} for i in order]
