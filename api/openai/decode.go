@@ -266,7 +266,7 @@ func only(neutral ...string) field {
 	}
 }
 
-func unsupported(param string, neutral []string) error {
+func unsupported(param string, neutral []string) *Error {
 	remedy := "Omit it."
 	if len(neutral) > 0 {
 		remedy = "Omit it or send " + strings.Join(neutral, " or ") + "."

@@ -99,7 +99,7 @@ func (d *Decoder) unused(u *Unused) Field {
 	case d.Strict && u.Foreign:
 		return d.unknown
 	case u.Refused:
-		return only(u.Neutral...)
+		return u.refuse
 	case d.Strict && u.Strict != nil:
 		return optional(u.Strict)
 	case d.Strict:
@@ -111,6 +111,21 @@ func (d *Decoder) unused(u *Unused) Field {
 		}
 		return nil
 	}
+}
+
+// whyNone is the reason of a refused field that has no better one.
+const whyNone = "not supported"
+
+// refuse accepts only the neutral values; its error has the reason.
+func (u *Unused) refuse(param string, raw json.RawMessage) error {
+	if isNeutral(raw, u.Neutral) {
+		return nil
+	}
+	e := unsupported(param, u.Neutral)
+	if u.Why != whyNone {
+		e.Message = strings.Replace(e.Message, "is not supported.", "is not supported: "+u.Why+".", 1)
+	}
+	return e
 }
 
 // Ignore remembers a field that a decoding function leaves without effect.
