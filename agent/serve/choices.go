@@ -88,6 +88,7 @@ func (u *used) add(e event) {
 	if u.ended++; u.ended == 1 || e.choice == 0 {
 		u.usage.PromptTokens, u.usage.PromptTokensDetails = of.PromptTokens, of.PromptTokensDetails
 	}
+	u.usage.CompletionTokensDetails = &openai.CompletionTokensDetails{ReasoningTokens: u.usage.Reasoning() + of.Reasoning()}
 	u.usage.CompletionTokens += of.CompletionTokens
 	u.usage.TotalTokens = u.usage.PromptTokens + u.usage.CompletionTokens
 }

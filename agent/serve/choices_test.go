@@ -30,7 +30,7 @@ func sayOwn() servetest.Script {
 
 func TestEveryChoiceIsToldWholeAndItsTokensAreCounted(t *testing.T) {
 	p := newPort(t, sayOwn())
-	usage := `"usage":{"prompt_tokens":3,"completion_tokens":8,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":1}}`
+	usage := `"usage":{"prompt_tokens":3,"completion_tokens":8,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":1},"completion_tokens_details":{"reasoning_tokens":0}}`
 	resp := p.do("POST", "/v1/chat/completions", `{"model":"m","n":3,"messages":[{"role":"user","content":"hi"}]}`, agentapi.HeaderRequestID, "r")
 	said := func(i int, text, reason string) string {
 		return fmt.Sprintf(`{"index":%d,"message":{"role":"assistant","content":"%s","refusal":null},"logprobs":null,"finish_reason":"%s"}`, i, text, reason)
@@ -61,7 +61,7 @@ func TestAStreamCarriesEveryChoice(t *testing.T) {
 	resp := p.do("POST", "/v1/chat/completions", `{"model":"m","n":3,"messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true}}`, agentapi.HeaderRequestID, "r")
 	events := strings.Split(strings.TrimSuffix(normal(read(t, resp)), "\n\n"), "\n\n")
 	lead := `data: {"id":"chatcmpl-X","object":"chat.completion.chunk","created":1,"model":"m","choices":[`
-	usage := lead + `],"usage":{"prompt_tokens":3,"completion_tokens":8,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":1}}}`
+	usage := lead + `],"usage":{"prompt_tokens":3,"completion_tokens":8,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":1},"completion_tokens_details":{"reasoning_tokens":0}}}`
 	if n := len(events); n != 3*4+2 || events[n-2] != usage || events[n-1] != "data: [DONE]" {
 		t.Fatalf("%d events, the last ones %q", n, events[max(0, n-2):])
 	}

@@ -19,6 +19,9 @@ type request struct {
 	priority *int
 	// choices is how many answers are wanted; 0 is one.
 	choices int
+	// shorten drops the beginning of a conversation that exceeds the context length.
+	// It returns false where nothing more can be dropped; nil drops nothing.
+	shorten func() bool
 	// answer makes the responses of this route, which call the model so.
 	answer func(model string, created int64) form
 	// count, where there is one, makes the response of a route that asks for no
@@ -187,6 +190,7 @@ func float(v *float64) *float32 {
 func usageOf(u *wire.Usage) openai.Usage {
 	out := openai.NewUsage(int(u.GetPromptTokens()), int(u.GetGeneratedTokens()))
 	out.PromptTokensDetails = &openai.PromptTokensDetails{CachedTokens: int(u.GetCachedTokens())}
+	out.CompletionTokensDetails = &openai.CompletionTokensDetails{ReasoningTokens: int(u.GetReasoningTokens())}
 	return out
 }
 

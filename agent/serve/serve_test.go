@@ -141,7 +141,7 @@ func TestChatStreamIsExact(t *testing.T) {
 		chunk(`{"index":0,"delta":{"content":"Par"},"logprobs":null,"finish_reason":null}`, "null") +
 		chunk(`{"index":0,"delta":{"content":"is"},"logprobs":null,"finish_reason":null}`, "null") +
 		chunk(`{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}`, "null") +
-		chunk("", `{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6,"prompt_tokens_details":{"cached_tokens":1}}`) +
+		chunk("", `{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6,"prompt_tokens_details":{"cached_tokens":1},"completion_tokens_details":{"reasoning_tokens":0}}`) +
 		"data: [DONE]\n\n"
 	if d := cmp.Diff(want, normal(read(t, resp))); d != "" {
 		t.Error(d)
@@ -159,7 +159,7 @@ func TestCompletionStreamAndWholeAnswers(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	usage := `"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1}}`
+	usage := `"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1},"completion_tokens_details":{"reasoning_tokens":0}}`
 	got = normal(read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"x"}`)))
 	want = `{"id":"cmpl-X","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"a b","logprobs":null,"finish_reason":"length"}],` + usage + `}`
 	if d := cmp.Diff(want, got); d != "" {
