@@ -2,7 +2,8 @@
 // again and go on from them.
 //
 // It owns how long that is: at most an age, and as many bytes as it may hold; the
-// oldest go first. What a response takes is counted by its texts. It refuses to
+// oldest go first. What a response takes is counted by its texts; an item that several
+// responses share, as those of one conversation do, counts once. It refuses to
 // tell one owner of another's responses: they are as if they did not exist. It
 // keeps nothing on a disk, so an agent's restart forgets all of them.
 //
@@ -11,6 +12,7 @@ package shelf
 
 import (
 	"container/list"
+	"iter"
 	"sync"
 	"time"
 
@@ -33,22 +35,42 @@ type Entry struct {
 	Cancel func()
 }
 
+// bytes is what an entry takes by itself, without the texts of its items.
 func (e *Entry) bytes() int64 {
 	n := int64(entryBytes)
-	for _, i := range e.Input {
-		n += entryBytes/16 + i.Bytes()
-	}
-	for _, i := range e.Response.Output {
-		n += i.Bytes()
-	}
-	for _, i := range e.Talk {
-		n += entryBytes/16 + i.Bytes()
+	for range e.items() {
+		n += entryBytes / 16
 	}
 	for _, t := range e.Response.Tools {
 		n += entryBytes/16 + t.Bytes()
 	}
 	if e.Response.Instructions != nil {
 		n += int64(len(*e.Response.Instructions))
+	}
+	return n
+}
+
+// items are those that the response was given, its output, and the conversation.
+func (e *Entry) items() iter.Seq[responses.Item] {
+	return func(yield func(responses.Item) bool) {
+		for _, all := range [][]responses.Item{e.Input, e.Response.Output, e.Talk} {
+			for _, i := range all {
+				if !yield(i) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// itemBytes are the texts of its items, each once.
+func (e *Entry) itemBytes() (n int64) {
+	seen := map[string]bool{}
+	for i := range e.items() {
+		if !seen[i.ID] {
+			seen[i.ID] = true
+			n += i.Bytes()
+		}
 	}
 	return n
 }
@@ -65,6 +87,15 @@ type Shelf struct {
 	byID  map[string]*list.Element
 	order list.List // of *kept, the oldest first
 	held  int64
+	// items of all responses, by their ids.
+	items map[string]*shared
+}
+
+// shared is an item, and how often responses have it.
+type shared struct {
+	item  responses.Item
+	owner string
+	uses  int
 }
 
 type kept struct {
@@ -120,14 +151,23 @@ func (s *Shelf) Cancel(id, owner string) (e Entry, found, cancelled bool) {
 func (s *Shelf) put(e Entry, since time.Time) bool {
 	id := e.Response.ID
 	k := &kept{id, e, e.bytes(), since}
-	if k.bytes > s.Bytes {
+	if k.bytes+e.itemBytes() > s.Bytes {
 		return false
 	}
 	if s.byID == nil {
-		s.byID = map[string]*list.Element{}
+		s.byID, s.items = map[string]*list.Element{}, map[string]*shared{}
 	}
 	s.byID[id] = s.order.PushBack(k)
 	s.held += k.bytes
+	for i := range e.items() {
+		use := s.items[i.ID]
+		if use == nil {
+			use = &shared{item: i, owner: e.Owner}
+			s.items[i.ID] = use
+			s.held += i.Bytes()
+		}
+		use.uses++
+	}
 	s.trim()
 	return true
 }
@@ -147,7 +187,26 @@ func (s *Shelf) trim() {
 func (s *Shelf) drop(e *list.Element) {
 	k := s.order.Remove(e).(*kept)
 	delete(s.byID, k.id)
+	for i := range k.entry.items() {
+		use := s.items[i.ID]
+		if use.uses--; use.uses == 0 {
+			delete(s.items, i.ID)
+			s.held -= use.item.Bytes()
+		}
+	}
 	s.held -= k.bytes
+}
+
+// Item finds an item of an owner's responses.
+func (s *Shelf) Item(id, owner string) (responses.Item, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trim()
+	use, ok := s.items[id]
+	if !ok || use.owner != owner {
+		return responses.Item{}, false
+	}
+	return use.item, true
 }
 
 // Get finds an owner's response.

@@ -6,12 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
 func entry(id, owner, status string, text string) Entry {
-	return Entry{Owner: owner, Response: responses.Response{ID: id, Status: status}, Talk: []responses.Item{{Role: "user", Content: []responses.Part{{Text: text}}}}}
+	return Entry{Owner: owner, Response: responses.Response{ID: id, Status: status}, Talk: []responses.Item{{ID: "msg_" + id, Role: "user", Content: []responses.Part{{Text: text}}}}}
 }
 
 func has(s *Shelf, id, owner string) bool { _, ok := s.Get(id, owner); return ok }
@@ -100,11 +99,65 @@ func TestCallsAndToolsCount(t *testing.T) {
 		"a call that was made": {Response: responses.Response{Output: []responses.Item{call}}},
 		"an output":            {Input: []responses.Item{output}},
 		"the conversation":     {Talk: []responses.Item{call}},
-		"tools": {Response: responses.NewAnswer("resp_1", 1, &responses.Request{Use: openai.ToolUse{
-			Tools: []openai.Tool{{Name: "f", Parameters: []byte(`{"description":"` + text + `"}`)}}}}).Response},
+		"tools": {Response: responses.NewAnswer("resp_1", 1, &responses.Request{
+			Tools: []responses.DeclaredTool{{Tool: responses.Tool{Name: "f", Parameters: []byte(`{"description":"` + text + `"}`)}}}}).Response},
 	} {
-		if n := e.bytes(); n < long || n > 2*long {
+		if n := e.bytes() + e.itemBytes(); n < long || n > 2*long {
 			t.Errorf("%s: %d bytes", name, n)
 		}
+	}
+}
+
+// An item is the input or the output of one response, or of several.
+func TestItemsAreFoundAsLongAsAResponseHasThem(t *testing.T) {
+	item := func(id string) responses.Item { return responses.Item{ID: id, Type: responses.ItemMessage} }
+	s := &Shelf{Bytes: 1 << 20, Age: time.Minute}
+	s.Put(Entry{Owner: "team", Response: responses.Response{ID: "a", Status: responses.StatusInProgress}, Input: []responses.Item{item("in")}})
+	if _, ok := s.Item("out", "team"); ok {
+		t.Error("an item is found before it exists")
+	}
+	s.End(Entry{Owner: "team", Response: responses.Response{ID: "a", Status: responses.StatusCompleted, Output: []responses.Item{item("out")}}, Input: []responses.Item{item("in")}})
+	s.Put(Entry{Owner: "team", Response: responses.Response{ID: "b", Status: responses.StatusCompleted}, Input: []responses.Item{item("out"), item("out")}})
+	found := func(id, owner string) bool {
+		i, ok := s.Item(id, owner)
+		return ok && i.ID == id
+	}
+	if !found("in", "team") || !found("out", "team") || found("out", "other") || found("out", "") || found("none", "team") {
+		t.Error("items are not found, or not by their owner alone")
+	}
+	s.Delete("a", "team")
+	if found("in", "team") || !found("out", "team") {
+		t.Error("an item went or stayed without its response")
+	}
+	s.Delete("b", "team")
+	if found("out", "team") || len(s.items) != 0 {
+		t.Errorf("%d items are left", len(s.items))
+	}
+}
+
+// Each turn of a conversation is stored with all that came before.
+func TestItemsOfOneConversationCountOnce(t *testing.T) {
+	const turns, text = 50, 10 << 10
+	s := &Shelf{Bytes: 4 << 20, Age: time.Hour}
+	var talk []responses.Item
+	for n := range turns {
+		item := responses.Item{ID: fmt.Sprint("msg_", n), Type: responses.ItemMessage, Content: []responses.Part{{Text: strings.Repeat("x", text)}}}
+		talk = append(talk[:n:n], item)
+		if !s.Put(Entry{Response: responses.Response{ID: fmt.Sprint(n), Output: []responses.Item{item}}, Input: talk[:n], Talk: talk}) {
+			t.Fatal("no room")
+		}
+	}
+	held, n := s.Held()
+	if n != turns || held < turns*text || held > 3*turns*text {
+		t.Errorf("%d responses take %d bytes", n, held)
+	}
+	for n := range turns {
+		if _, ok := s.Item(fmt.Sprint("msg_", n), ""); !ok {
+			t.Errorf("item %d is not found", n)
+		}
+		s.Delete(fmt.Sprint(n), "")
+	}
+	if held, _ := s.Held(); held != 0 || len(s.items) != 0 {
+		t.Errorf("%d bytes and %d items are left", held, len(s.items))
 	}
 }
