@@ -80,10 +80,12 @@ func calling(reason string, calls bool) string {
 	return reason
 }
 
-// part of an answer: text, or a call.
+// part of an answer: text, with how likely its tokens were where that is wanted, or a
+// call.
 type part struct {
-	text string
-	call *call
+	text   string
+	ranked []openai.Ranked
+	call   *call
 }
 
 type call struct{ name, arguments string }
@@ -91,9 +93,9 @@ type call struct{ name, arguments string }
 // gathered is an answer while it is collected.
 type gathered struct {
 	thoughts strings.Builder
-	ranked   []openai.Ranked
 	parts    []part
 	last     strings.Builder // the text under way
+	ranked   []openai.Ranked // of the text under way
 	open     *call
 }
 
@@ -124,18 +126,20 @@ func (g *gathered) add(d *wire.Delta) {
 
 // cut ends the text under way.
 func (g *gathered) cut() {
-	if g.last.Len() > 0 {
-		g.parts = append(g.parts, part{text: g.last.String()})
+	if g.last.Len() > 0 || len(g.ranked) > 0 {
+		g.parts = append(g.parts, part{text: g.last.String(), ranked: g.ranked})
 		g.last.Reset()
+		g.ranked = nil
 	}
 }
 
 func (g *gathered) piece() piece {
 	g.cut()
-	p := piece{thoughts: g.thoughts.String(), ranked: g.ranked, parts: g.parts}
+	p := piece{thoughts: g.thoughts.String(), parts: g.parts}
 	var text strings.Builder
 	for _, one := range g.parts {
 		text.WriteString(one.text)
+		p.ranked = append(p.ranked, one.ranked...)
 	}
 	p.text = text.String()
 	return p

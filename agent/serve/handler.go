@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // errClientGone says that there is nobody left to answer.
@@ -101,10 +102,10 @@ func (h *handler) weights(plain http.ResponseWriter, r *http.Request) {
 func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error {
 	path := r.URL.Path
 	switch {
+	case decoders[path] != nil || path == dialect.PathResponses || path == dialect.PathInputTokens:
+		return h.text(w, r, id)
 	case strings.HasPrefix(path, dialect.PathResponses+"/"):
 		return h.kept(w, r)
-	case decoders[path] != nil || path == dialect.PathResponses:
-		return h.text(w, r, id)
 	case path == dialect.PathEmbeddings || path == dialect.PathRerank || path == dialect.PathRerankV2 || path == dialect.PathScore:
 		return h.read(w, r, id)
 	case path == pathModels || strings.HasPrefix(path, pathModels+"/"):
@@ -187,7 +188,11 @@ func (h *handler) decode(d *openai.Decoder, r *http.Request, body []byte) (*requ
 	if decode := decoders[r.URL.Path]; decode != nil {
 		return decode(d, r.Header, body)
 	}
-	return h.decodeResponse(d, body, r.Header.Get(agentapi.HeaderOwner))
+	owner := r.Header.Get(agentapi.HeaderOwner)
+	if r.URL.Path == dialect.PathInputTokens {
+		return h.decodeInputTokens(d, body, owner)
+	}
+	return h.decodeResponse(d, body, owner)
 }
 
 // decoders read the bodies of text routes.
@@ -208,13 +213,9 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	ctx, end := context.WithCancelCause(r.Context())
 	cancel := func() { end(nil) }
 	defer cancel()
-	stream, err := hold.Generate(ctx, req.wire)
+	admitted, err := admit(ctx, hold, req)
 	if err != nil {
-		return ended(ctx, err)
-	}
-	admitted, err := admission.Await(stream)
-	if err != nil {
-		return ended(ctx, err)
+		return err
 	}
 	if req.count != nil {
 		return writeJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
@@ -239,6 +240,24 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	}
 	a.includeUsage, a.continuousUsage = req.includeUsage, req.continuousUsage
 	return a.stream(ctx, cancel, door)
+}
+
+// admit waits until the engine takes a request. One that exceeds the context length
+// is shortened, where the client allows that.
+func admit(ctx context.Context, hold Hold, req *request) (*admission.Admitted, error) {
+	for {
+		stream, err := hold.Generate(ctx, req.wire)
+		var admitted *admission.Admitted
+		if err == nil {
+			admitted, err = admission.Await(stream)
+		}
+		if err == nil {
+			return admitted, nil
+		}
+		if wire.RefusalOf(err).GetCode() != wire.Code_CODE_CONTEXT_LENGTH || req.shorten == nil || !req.shorten() {
+			return nil, ended(ctx, err)
+		}
+	}
 }
 
 // urgency is the engine's priority, of which higher ones go first, of a request

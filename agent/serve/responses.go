@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -21,51 +22,9 @@ const (
 	itemsDefault, itemsMost = 20, 100
 )
 
-// decodeResponse reads a request for a response. What it goes on from has to be
-// its owner's, and kept here.
-func (h *handler) decodeResponse(d *openai.Decoder, body []byte, owner string) (*request, error) {
-	r, err := responses.Decode(d, body)
-	if err != nil {
-		return nil, err
-	}
-	var talk []responses.Item
-	if r.Previous != "" {
-		before, ok := h.shelf.Get(r.Previous, owner)
-		if !ok {
-			return nil, responses.PreviousNotFound(r.Previous)
-		}
-		if before.Response.Status != responses.StatusCompleted && before.Response.Status != responses.StatusIncomplete {
-			return nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", before.Response.Status)
-		}
-		talk = slices.Clone(before.Talk)
-	}
-	talk = append(talk, r.Input...)
-	chat := &wire.Chat{SplitReasoning: true, ReasoningEffort: r.Effort}
-	if err := offer(chat, &r.Use); err != nil {
-		return nil, err
-	}
-	if r.Instructions != nil && *r.Instructions != "" {
-		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: *r.Instructions})
-	}
-	turns, err := talkOf(talk)
-	if err != nil {
-		return nil, err
-	}
-	chat.Messages = append(chat.Messages, turns...)
-	g := generation(&openai.Parameters{Temperature: r.Temperature, TopP: r.TopP})
-	if r.MaxOutputTokens != nil {
-		g.MaxTokens = int64(*r.MaxOutputTokens)
-	}
-	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g, answer: func(model string, created int64) form {
-		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Owner: owner, Input: r.Input, Talk: talk}}
-		f.a.Response.Model = model
-		if r.Store {
-			f.shelf = h.shelf
-		}
-		return f
-	}}, nil
-}
+// includeQuery are the names of a parameter without effect: what it may name is
+// included in a response anyway, or there is none of it here.
+var includeQuery = []string{"include", "include[]"}
 
 // responseForm makes the bodies of a response, and keeps it.
 type responseForm struct {
@@ -116,7 +75,7 @@ func (f *responseForm) keepAlive(p *openai.PromptProgress) any {
 
 func (f *responseForm) stopped(string)   {}
 func (f *responseForm) opening() any     { return f.a.Opening() }
-func (f *responseForm) text(p piece) any { return f.a.Text(p.text) }
+func (f *responseForm) text(p piece) any { return f.a.Text(p.text, p.ranked...) }
 
 func (f *responseForm) thinks(text string) any { return f.a.Thinking(text) }
 
@@ -139,9 +98,12 @@ func (f *responseForm) finish(r string) any {
 	return []openai.NamedEvent(nil)
 }
 
-func (f *responseForm) usage(u openai.Usage) any {
-	events := f.a.Finish(f.limit, responses.NewUsage(u))
-	f.keep() // before the client knows of the end, and goes on from it
+func (f *responseForm) usage(u openai.Usage) any { return f.end(f.limit, u) }
+
+// end stores the response before its client receives the end, and continues it.
+func (f *responseForm) end(limit bool, u openai.Usage) []openai.NamedEvent {
+	events := f.a.Finish(limit, responses.NewUsage(u), time.Now().Unix())
+	f.keep()
 	return events
 }
 
@@ -151,15 +113,14 @@ func (f *responseForm) whole(p piece, reason string, u openai.Usage) any {
 	}
 	for _, one := range p.parts {
 		if one.call == nil {
-			f.a.Text(one.text)
+			f.a.Text(one.text, one.ranked...)
 			continue
 		}
 		f.a.Call(one.call.name)
 		f.a.Arguments(one.call.arguments)
 		f.a.EndCall(true)
 	}
-	f.a.Finish(reason == openai.FinishLength, responses.NewUsage(u))
-	f.keep()
+	f.end(reason == openai.FinishLength, u)
 	return f.a.Response
 }
 
@@ -178,6 +139,8 @@ func (f *responseForm) failed(e *openai.Error, _ string) any {
 func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 	id, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dialect.PathResponses+"/"), "/")
 	switch {
+	case id == responses.CompactID:
+		return responses.NoCompaction()
 	case what == "" && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodDelete:
 		w.Header().Set("Allow", "GET, HEAD, DELETE")
 		return openai.MethodNotAllowed(r.Method, r.URL.Path, "GET or DELETE")
@@ -195,6 +158,11 @@ func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 	query, err := responses.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return err
+	}
+	if r.Method == http.MethodGet {
+		for _, name := range includeQuery {
+			query.Del(name)
+		}
 	}
 	if what != "input_items" {
 		if err := known(query); err != nil {

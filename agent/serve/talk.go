@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"encoding/json"
-
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -15,37 +13,47 @@ type turn struct {
 	beside           extra
 }
 
-// talkOf are the turns that a template sees of items.
-func talkOf(items []responses.Item) ([]*wire.ChatMessage, error) {
+// talkOf are the turns that a template sees of items. named returns the function
+// that stands for a tool.
+func talkOf(items []responses.Item, named func(namespace, name string) string) ([]*wire.ChatMessage, error) {
 	var turns []turn
-	names := map[string]string{} // of functions, by the ids of their calls
+	answered, names := map[string]bool{}, map[string]string{} // names of functions, by the ids of their calls
 	for _, i := range items {
-		switch i.Type {
-		case responses.ItemCall:
-			if i.Status != responses.StatusCompleted {
-				continue // it broke off: nobody could make it, or answer it
+		answered[i.CallID] = answered[i.CallID] || i.IsOutput()
+	}
+	for _, i := range items {
+		switch {
+		case i.IsCall():
+			if i.Status != responses.StatusCompleted && !answered[i.CallID] {
+				continue // it broke off, and was not executed
 			}
-			names[i.CallID] = i.Name
+			arguments, err := i.FunctionArguments()
+			if err != nil {
+				return nil, err
+			}
+			names[i.CallID] = named(i.Namespace, i.Name)
 			t := assistantTurn(&turns, false)
-			t.beside.ToolCalls = append(t.beside.ToolCalls, newToolCall(i.CallID, i.Name, json.RawMessage(*i.Arguments)))
-		case responses.ItemOutput:
+			t.beside.ToolCalls = append(t.beside.ToolCalls, newToolCall(i.CallID, names[i.CallID], arguments))
+		case i.IsOutput():
 			name, ok := names[i.CallID]
 			if !ok {
-				return nil, openai.Invalid("input", "A 'function_call_output' item refers to the 'call_id' %s, but no earlier 'function_call' item has that id.", openai.Shorten(i.CallID))
+				return nil, openai.Invalid("input", "A '%s' item refers to the 'call_id' %s, but no earlier call has that id.", i.Type, openai.Shorten(i.CallID))
 			}
 			turns = append(turns, turn{role: openai.RoleTool, text: *i.Output, name: name, beside: extra{ToolCallID: i.CallID}})
-		case responses.ItemReasoning:
+		case i.Type == responses.ItemReasoning:
 			if i.Text() != "" {
 				turns = append(turns, turn{role: openai.RoleAssistant, beside: extra{Reasoning: i.Text()}})
 			}
+		case i.Role != openai.RoleAssistant:
+			turns = append(turns, turn{role: templateRole(i.Role), text: i.Text()})
 		default:
-			if i.Role != openai.RoleAssistant {
-				turns = append(turns, turn{role: templateRole(i.Role), text: i.Text()})
-				continue
-			}
 			assistantTurn(&turns, true).text += i.Text()
 		}
 	}
+	return messagesOf(turns)
+}
+
+func messagesOf(turns []turn) ([]*wire.ChatMessage, error) {
 	var out []*wire.ChatMessage
 	for _, t := range turns {
 		m := &wire.ChatMessage{Role: t.role, Content: t.text, Name: t.name}

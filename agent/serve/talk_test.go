@@ -38,11 +38,8 @@ func TestResponsesToolCallStream(t *testing.T) {
 	p := newPort(t, thinking())
 	got := settled(read(t, p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true,"store":false,"reasoning":{"effort":"low"}`+responseTools+`}`)))
 	response := func(status, output, usage string) string {
-		return `{"id":"resp_X","object":"response","created_at":1,"status":"` + status + `","background":false,"error":null,"incomplete_details":null,"instructions":null,` +
-			`"max_output_tokens":null,"metadata":{},"model":"m","output":[` + output + `],"parallel_tool_calls":true,"previous_response_id":null,` +
-			`"reasoning":{"effort":"low","summary":null},"service_tier":"default","store":false,"temperature":null,"text":{"format":{"type":"text"}},"tool_choice":"auto",` +
-			`"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object"},"strict":false},{"type":"function","name":"g","description":null,"parameters":null,"strict":false}],` +
-			`"top_p":null,"truncation":"disabled","usage":` + usage + `,"user":null}`
+		return responseJSON(status, output, `"low"`, `{"type":"function","name":"f","description":"d","parameters":{"type":"object"},"strict":false},`+
+			`{"type":"function","name":"g","description":null,"parameters":null,"strict":false}`, usage)
 	}
 	var want strings.Builder
 	n := 0

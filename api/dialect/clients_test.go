@@ -58,7 +58,7 @@ func TestRequestsOfCodex(t *testing.T) {
 			ignored: "input[].summary, input[].encrypted_content"},
 		"the phase of an answer":   {body: `{"model":"m","input":[{"role":"user","content":"x"},{"type":"message","role":"assistant","phase":"final_answer","content":[{"type":"output_text","text":"y"}]},{"role":"user","content":"z"}]}`, ignored: "input[].phase"},
 		"an output that is a list": {body: `{"model":"m","input":[` + called + `,{"type":"function_call_output","call_id":"c1","output":[{"type":"input_text","text":"ok"}]}],"tools":[` + shell + `]}`},
-		"hints":                    {body: `{"model":"m","input":"hi","truncation":"auto","max_tool_calls":5,"service_tier":"flex","safety_identifier":"u","prompt_cache_retention":"24h"}`, ignored: "truncation, max_tool_calls, service_tier, safety_identifier, prompt_cache_retention"},
+		"hints":                    {body: `{"model":"m","input":"hi","truncation":"auto","max_tool_calls":5,"service_tier":"flex","safety_identifier":"u","prompt_cache_retention":"24h"}`, ignored: "max_tool_calls, service_tier, safety_identifier, prompt_cache_retention"},
 		"an image":                 {body: `{"model":"m","input":[{"type":"message","role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,AAAA"}]}]}`, refused: "input[0].content[0].type"},
 	})
 }

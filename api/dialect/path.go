@@ -17,6 +17,7 @@ const (
 	PathMessages    = "/v1/messages"
 	PathCountTokens = "/v1/messages/count_tokens"
 	PathResponses   = "/v1/responses"
+	PathInputTokens = "/v1/responses/input_tokens"
 
 	// PathRoot and PathHealth answer probes.
 	PathRoot   = "/"
@@ -37,7 +38,7 @@ const ollamaPrefix = "/api/"
 // known are the paths of all routes that name nothing.
 var known = map[string]bool{
 	PathModels: true, PathChat: true, PathCompletions: true, PathEmbeddings: true, PathRerank: true, PathRerankV2: true, PathScore: true,
-	PathMessages: true, PathCountTokens: true, PathResponses: true, PathRoot: true, PathHealth: true, PathTags: true, PathShow: true, PathVersion: true,
+	PathMessages: true, PathCountTokens: true, PathResponses: true, PathInputTokens: true, PathRoot: true, PathHealth: true, PathTags: true, PathShow: true, PathVersion: true,
 }
 
 // parents are the paths under which a route has names of its own: of a model, or

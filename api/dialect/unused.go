@@ -23,6 +23,7 @@ func Unused() map[string][]openai.Place {
 		PathMessages:    anthropic.UnusedOfMessages(),
 		PathCountTokens: anthropic.UnusedOfCounts(),
 		PathResponses:   responses.Unused(),
+		PathInputTokens: responses.Unused(),
 	}
 }
 

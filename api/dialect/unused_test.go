@@ -22,10 +22,14 @@ var bodies = map[string]string{
 	PathRerankV2:    `{"model":"m","query":"q","documents":["a"]}`,
 	PathMessages:    `{"max_tokens":9,` + messages,
 	PathCountTokens: `{` + messages,
-	PathResponses: `{"model":"m","input":[{"type":"message","role":"assistant","content":[{"type":"output_text","text":"hi"}]},
-		{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"x"},{"type":"reasoning"}],
-		"tools":[{"type":"function","name":"f"}],"text":{},"reasoning":{},"stream_options":{}}`,
+	PathResponses:   responseBody,
+	PathInputTokens: responseBody,
 }
+
+const responseBody = `{"model":"m","input":[{"type":"message","role":"assistant","content":[{"type":"output_text","text":"hi"}]},
+		{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"x"},{"type":"reasoning"},
+		{"type":"custom_tool_call","call_id":"d","name":"g","input":"x"},{"type":"custom_tool_call_output","call_id":"d","output":"x"}],
+		"tools":[{"type":"function","name":"f"},{"type":"custom","name":"g"}],"text":{},"reasoning":{},"stream_options":{}}`
 
 const messages = `"model":"m","system":[{"type":"text","text":"s"}],"messages":[{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"tool_use","id":"t","name":"f","input":{}}]},
 	{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"r"}]}]}],"tools":[{"name":"f","input_schema":{"type":"object"}}],"thinking":{"type":"adaptive"},"output_config":{}}`
@@ -49,6 +53,8 @@ func decodeBody(d *openai.Decoder, route string, body []byte) error {
 		_, err = anthropic.DecodeCount(d, body)
 	case PathResponses:
 		_, err = responses.Decode(d, body)
+	case PathInputTokens:
+		_, err = responses.DecodeCount(d, body)
 	}
 	return err
 }

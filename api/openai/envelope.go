@@ -20,6 +20,9 @@ type Envelope struct {
 	Previous string
 	// CacheKey names the conversation; it may be empty.
 	CacheKey string
+	// Reference is the id of a stored item that the input refers to; the last one, if
+	// there are several.
+	Reference string
 }
 
 // DecodeEnvelope reads the body of any request that names a model, for a proxy
@@ -51,7 +54,7 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 			e.System = value
 		case "input":
 			if isItems(value) {
-				e.Messages = value
+				e.Messages, e.Reference = value, lastReference(value)
 			}
 		case "previous_response_id":
 			_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
@@ -78,6 +81,33 @@ func isItems(input json.RawMessage) bool {
 		return kind(first) == "object"
 	}
 	return false
+}
+
+// itemReference is the type of an input item that stands for a stored one.
+var itemReference = []byte(`"item_reference"`)
+
+// lastReference returns the id of the last reference in an input, if there is one.
+func lastReference(input json.RawMessage) string {
+	if !bytes.Contains(input, itemReference) {
+		return ""
+	}
+	last := ""
+	for item := range Elements(input) {
+		var id json.RawMessage
+		refers := false
+		for name, value := range Members(item) {
+			switch string(name) {
+			case "type":
+				refers = bytes.Equal(value, itemReference)
+			case "id":
+				id = value
+			}
+		}
+		if refers {
+			_ = json.Unmarshal(id, &last) // the backend rejects anything but a string
+		}
+	}
+	return last
 }
 
 // Elements returns the elements of a valid JSON array, and none of anything

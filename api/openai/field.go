@@ -45,6 +45,18 @@ func Raw(to *json.RawMessage) Field {
 // the neutral values, and rejects others by name.
 func Only(neutral ...string) Field { return only(neutral...) }
 
+// Fields returns the decoders of some fields of the text routes.
+func (p *Parameters) Fields(d *Decoder, names ...string) map[string]Field {
+	all, some := p.fields(d), map[string]Field{}
+	for _, name := range names {
+		some[name] = all[name]
+	}
+	return some
+}
+
+// Constrain sets the constraint of a request; it rejects a second one.
+func (p *Parameters) Constrain(c Constraint) error { return p.constrain(c) }
+
 // Required returns the error for a missing parameter.
 func Required(param string) error { return required(param) }
 

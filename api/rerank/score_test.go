@@ -22,7 +22,7 @@ func TestPairsOfAScoreRequest(t *testing.T) {
 		"other names":         {`"queries":"q","documents":["a","b"]`, []Group{{"q", []int{0, 1}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := DecodeScore(&openai.Decoder{}, []byte(`{"model":"m",` + tc.body + `}`))
+			r, err := DecodeScore(&openai.Decoder{}, []byte(`{"model":"m",`+tc.body+`}`))
 			if err != nil {
 				t.Fatal(err)
 			}

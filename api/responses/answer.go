@@ -6,250 +6,71 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// Statuses of a response.
-const (
-	StatusInProgress = "in_progress"
-	StatusCompleted  = "completed"
-	StatusIncomplete = "incomplete"
-	StatusFailed     = "failed"
-	StatusCancelled  = "cancelled"
-)
-
-// Response is the response object of this API.
-type Response struct {
-	ID                 string            `json:"id"`
-	Object             string            `json:"object"`
-	CreatedAt          int64             `json:"created_at"`
-	Status             string            `json:"status"`
-	Background         bool              `json:"background"`
-	Error              *Failure          `json:"error"`
-	IncompleteDetails  *Incomplete       `json:"incomplete_details"`
-	Instructions       *string           `json:"instructions"`
-	MaxOutputTokens    *int              `json:"max_output_tokens"`
-	Metadata           map[string]string `json:"metadata"`
-	Model              string            `json:"model"`
-	Output             []Item            `json:"output"`
-	ParallelToolCalls  bool              `json:"parallel_tool_calls"`
-	PreviousResponseID *string           `json:"previous_response_id"`
-	Reasoning          reasoning         `json:"reasoning"`
-	ServiceTier        string            `json:"service_tier"`
-	Store              bool              `json:"store"`
-	Temperature        *float64          `json:"temperature"`
-	Text               textFormat        `json:"text"`
-	// ToolChoice is a string, or an object that names a function.
-	ToolChoice any        `json:"tool_choice"`
-	Tools      []function `json:"tools"`
-	TopP       *float64   `json:"top_p"`
-	Truncation string     `json:"truncation"`
-	Usage      *Usage     `json:"usage"`
-	User       *string    `json:"user"`
-}
-
-// Failure is why a response failed.
-type Failure struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-}
-
-// Incomplete is why a response ended early.
-type Incomplete struct {
-	Reason string `json:"reason"`
-}
-
-type reasoning struct {
-	Effort  *string `json:"effort"`
-	Summary *string `json:"summary"`
-}
-
-type textFormat struct {
-	Format struct {
-		Type string `json:"type"`
-	} `json:"format"`
-}
-
-// Usage counts tokens.
-type Usage struct {
-	InputTokens        int `json:"input_tokens"`
-	InputTokensDetails struct {
-		// CacheWriteTokens is always 0, because writing to the cache is not billed.
-		CacheWriteTokens int `json:"cache_write_tokens"`
-		CachedTokens     int `json:"cached_tokens"`
-	} `json:"input_tokens_details"`
-	OutputTokens        int `json:"output_tokens"`
-	OutputTokensDetails struct {
-		ReasoningTokens int `json:"reasoning_tokens"`
-	} `json:"output_tokens_details"`
-	TotalTokens int `json:"total_tokens"`
-}
-
-// NewUsage converts the usage of a chat completion to this API.
-func NewUsage(u openai.Usage) *Usage {
-	out := &Usage{InputTokens: u.PromptTokens, OutputTokens: u.CompletionTokens, TotalTokens: u.TotalTokens}
-	if u.PromptTokensDetails != nil {
-		out.InputTokensDetails.CachedTokens = u.PromptTokensDetails.CachedTokens
-	}
-	return out
-}
-
-// Deleted is the response to a deletion.
-type Deleted struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Deleted bool   `json:"deleted"`
-}
-
-// ItemList is a page of input items.
-type ItemList struct {
-	Object  string  `json:"object"`
-	Data    []Item  `json:"data"`
-	FirstID *string `json:"first_id"`
-	LastID  *string `json:"last_id"`
-	HasMore bool    `json:"has_more"`
-}
-
 // Answer builds the response to one request, whole or as events, which come in
 // this order: Opening once; Thinking, Text, and Call, Arguments and EndCall for
 // each delta; Finish or Fail once. An Answer serves one stream.
 type Answer struct {
 	Response Response
+	// Mac stores the response; the ids of its items contain its name.
+	Mac string
 
+	names    map[string]ToolName
+	logprobs bool // wanted
 	sequence int
 	// items are the complete items; item is the current one, and text is its
-	// text or its arguments.
+	// text, its arguments or its input.
 	items []Item
 	item  *Item
 	text  []byte
+	// likely are the log-probabilities of the current text, raw reads the input of
+	// the current custom tool.
+	likely []openai.ChatLogprob
+	raw    rawInput
 }
 
 // NewAnswer returns a response in progress.
 func NewAnswer(id string, created int64, r *Request) *Answer {
-	a := &Answer{Response: Response{ID: id, Object: "response", CreatedAt: created, Status: StatusInProgress,
-		Instructions: r.Instructions, MaxOutputTokens: r.MaxOutputTokens, Metadata: r.Metadata, Model: r.Model, Output: []Item{},
-		ParallelToolCalls: !r.Use.Single, ServiceTier: "default", Store: r.Store, Temperature: r.Temperature, ToolChoice: choiceOf(r.Use), Tools: toolsOf(r.Use),
-		TopP: r.TopP, Truncation: "disabled", User: r.User}}
-	if r.Previous != "" {
-		a.Response.PreviousResponseID = &r.Previous
-	}
-	if r.Effort != "" {
-		a.Response.Reasoning.Effort = &r.Effort
-	}
-	a.Response.Text.Format.Type = "text"
-	return a
+	return &Answer{Response: newResponse(id, created, r), names: r.Names, logprobs: r.Logprobs}
 }
 
 // partThought is the type of a part that holds reasoning.
 const partThought = "reasoning_text"
 
-// partOf returns a part for an item of this type.
-func partOf(kind, text string) Part {
-	if kind == ItemReasoning {
+// part returns a part for the current item.
+func (a *Answer) part(text string, likely []openai.ChatLogprob) Part {
+	if a.item.Type == ItemReasoning {
 		return Part{Type: partThought, Text: text}
 	}
-	return Part{Type: "output_text", Text: text, Annotations: &[]any{}, Logprobs: &[]any{}}
-}
-
-type responseEvent struct {
-	Type           string   `json:"type"`
-	SequenceNumber int      `json:"sequence_number"`
-	Response       Response `json:"response"`
-	// Progress of the prompt, where the client asked for it.
-	Progress *openai.PromptProgress `json:"prompt_progress,omitempty"`
-}
-
-type itemEvent struct {
-	Type           string `json:"type"`
-	SequenceNumber int    `json:"sequence_number"`
-	OutputIndex    int    `json:"output_index"`
-	Item           Item   `json:"item"`
-}
-
-type partEvent struct {
-	Type           string `json:"type"`
-	SequenceNumber int    `json:"sequence_number"`
-	ItemID         string `json:"item_id"`
-	OutputIndex    int    `json:"output_index"`
-	ContentIndex   int    `json:"content_index"`
-	Part           Part   `json:"part"`
-}
-
-type textEvent struct {
-	Type           string  `json:"type"`
-	SequenceNumber int     `json:"sequence_number"`
-	ItemID         string  `json:"item_id"`
-	OutputIndex    int     `json:"output_index"`
-	ContentIndex   int     `json:"content_index"`
-	Delta          *string `json:"delta,omitempty"`
-	Text           *string `json:"text,omitempty"`
-	// Logprobs of output_text is always present and empty.
-	Logprobs []any `json:"logprobs,omitzero"`
-}
-
-type argumentsEvent struct {
-	Type           string  `json:"type"`
-	SequenceNumber int     `json:"sequence_number"`
-	ItemID         string  `json:"item_id"`
-	OutputIndex    int     `json:"output_index"`
-	Delta          *string `json:"delta,omitempty"`
-	Name           string  `json:"name,omitempty"`
-	Arguments      *string `json:"arguments,omitempty"`
-}
-
-// next returns the sequence number of the next event.
-func (a *Answer) next() int {
-	a.sequence++
-	return a.sequence - 1
-}
-
-func (a *Answer) whole(name string) openai.NamedEvent {
-	return openai.NamedEvent{Name: name, Data: responseEvent{Type: name, SequenceNumber: a.next(), Response: a.Response}}
-}
-
-func (a *Answer) itemIs(name string) openai.NamedEvent {
-	return openai.NamedEvent{Name: name, Data: itemEvent{name, a.next(), len(a.items), *a.item}}
-}
-
-func (a *Answer) part(name, text string) openai.NamedEvent {
-	return openai.NamedEvent{Name: name, Data: partEvent{name, a.next(), a.item.ID, len(a.items), 0, partOf(a.item.Type, text)}}
-}
-
-// said returns the event for text of the current item: a delta, or all of it.
-func (a *Answer) said(delta, text *string) openai.NamedEvent {
-	name, likely := "response.output_text", []any{}
-	if a.item.Type == ItemReasoning {
-		name, likely = "response.reasoning_text", nil
+	if likely == nil {
+		likely = []openai.ChatLogprob{}
 	}
-	if name += ".delta"; delta == nil {
-		name = name[:len(name)-len("delta")] + "done"
-	}
-	return openai.NamedEvent{Name: name, Data: textEvent{name, a.next(), a.item.ID, len(a.items), 0, delta, text, likely}}
+	return Part{Type: "output_text", Text: text, Annotations: &[]any{}, Logprobs: &likely}
 }
 
-// Follow makes the next event the one after that many, which were sent elsewhere.
-func (a *Answer) Follow(events int) { a.sequence = events }
-
-// Opening begins a stream.
-func (a *Answer) Opening() []openai.NamedEvent {
-	return []openai.NamedEvent{a.whole("response.created"), a.whole("response.in_progress")}
+// Text adds text, with the log-probabilities of its tokens, if there are any.
+func (a *Answer) Text(text string, ranked ...openai.Ranked) []openai.NamedEvent {
+	var likely []openai.ChatLogprob
+	if a.logprobs {
+		likely = openai.NewChatLogprobs(ranked).Content
+	}
+	return a.say(ItemMessage, text, likely)
 }
 
-// KeepAlive returns an event that keeps an idle stream open, after Opening: clients
-// count it as activity, and their accumulators add nothing. That is the response
-// with its complete items; within an item, whose text an accumulator would lose by
-// that, it is an empty delta. It returns nil where there is no such event.
-func (a *Answer) KeepAlive(p *openai.PromptProgress) []openai.NamedEvent {
-	empty := ""
-	switch {
-	case a.item == nil:
-		const name = "response.in_progress"
-		r := a.Response
-		r.Output = append(r.Output, a.items...)
-		return []openai.NamedEvent{{Name: name, Data: responseEvent{name, a.next(), r, p}}}
-	case a.item.Type == ItemCall:
-		return a.Arguments("")
-	case a.item.Type == ItemMessage, a.item.Type == ItemReasoning:
-		return []openai.NamedEvent{a.said(&empty, nil)}
-	}
-	return nil
+// Thinking adds reasoning.
+func (a *Answer) Thinking(text string) []openai.NamedEvent { return a.say(ItemReasoning, text, nil) }
+
+func (a *Answer) say(kind, text string, likely []openai.ChatLogprob) []openai.NamedEvent {
+	out := a.begin(kind)
+	a.text, a.likely = append(a.text, text...), append(a.likely, likely...)
+	return append(out, a.said(&text, nil, likely))
+}
+
+// open makes an item the current one.
+func (a *Answer) open(kind string) *Item {
+	i := newItem(kind, a.Mac)
+	i.Status = StatusInProgress
+	a.item, a.text, a.likely, a.raw = &i, nil, nil, rawInput{}
+	return a.item
 }
 
 // begin opens an item of this type, unless it is the current one.
@@ -258,15 +79,67 @@ func (a *Answer) begin(kind string) []openai.NamedEvent {
 		return nil
 	}
 	out := a.close(StatusCompleted)
-	i := newItem(kind)
-	i.Status, i.Content = StatusInProgress, []Part{}
+	i := a.open(kind)
+	i.Content = []Part{}
 	if kind == ItemMessage {
 		i.Role = openai.RoleAssistant
 	} else {
 		i.Summary = []Part{}
 	}
-	a.item, a.text = &i, nil
-	return append(out, a.itemIs("response.output_item.added"), a.part("response.content_part.added", ""))
+	return append(out, a.itemIs("response.output_item.added"), a.partIs("response.content_part.added", a.part("", nil)))
+}
+
+// Call begins a call of the function that stands for a tool.
+func (a *Answer) Call(function string) []openai.NamedEvent {
+	out := a.close(StatusCompleted)
+	of, known := a.names[function]
+	if !known {
+		of.Name = function
+	}
+	kind, text := ItemCall, new(string)
+	if of.Custom {
+		kind = ItemCustomCall
+	}
+	i := a.open(kind)
+	if of.Custom {
+		i.Input = text
+	} else {
+		i.Arguments = text
+	}
+	i.CallID, i.Name, i.Namespace = openai.NewID(openai.CallIDPrefix), of.Name, of.Namespace
+	return append(out, a.itemIs("response.output_item.added"))
+}
+
+// Arguments adds to the arguments of the current call.
+func (a *Answer) Arguments(text string) []openai.NamedEvent {
+	if a.item.Type == ItemCustomCall {
+		return a.input(a.raw.push(text))
+	}
+	a.text = append(a.text, text...)
+	const name = "response.function_call_arguments.delta"
+	return []openai.NamedEvent{{Name: name, Data: argumentsEvent{Type: name, SequenceNumber: a.next(), ItemID: a.item.ID, OutputIndex: len(a.items), Delta: &text}}}
+}
+
+// input adds to the input of the current custom tool.
+func (a *Answer) input(text string) []openai.NamedEvent {
+	if text == "" {
+		return nil
+	}
+	a.text = append(a.text, text...)
+	return []openai.NamedEvent{a.inputIs(&text)}
+}
+
+// EndCall ends the current call; an incomplete call must not be executed.
+func (a *Answer) EndCall(whole bool) []openai.NamedEvent {
+	var out []openai.NamedEvent
+	if whole && a.item.Type == ItemCustomCall {
+		out = a.input(a.raw.rest())
+	}
+	status := StatusCompleted
+	if !whole {
+		status = StatusIncomplete
+	}
+	return append(out, a.close(status)...)
 }
 
 // close ends the current item.
@@ -277,64 +150,36 @@ func (a *Answer) close(status string) []openai.NamedEvent {
 	a.item.Status = status
 	text := string(a.text)
 	var out []openai.NamedEvent
-	if a.item.Type == ItemCall {
+	switch a.item.Type {
+	case ItemCall:
 		const name = "response.function_call_arguments.done"
 		a.item.Arguments = &text
 		out = append(out, openai.NamedEvent{Name: name, Data: argumentsEvent{Type: name, SequenceNumber: a.next(), ItemID: a.item.ID, OutputIndex: len(a.items), Name: a.item.Name, Arguments: &text}})
-	} else {
-		out = append(out, a.said(nil, &text), a.part("response.content_part.done", text))
-		a.item.Content = []Part{partOf(a.item.Type, text)}
+	case ItemCustomCall:
+		const name = "response.custom_tool_call_input.done"
+		a.item.Input = &text
+		out = append(out, openai.NamedEvent{Name: name, Data: inputEvent{Type: name, SequenceNumber: a.next(), ItemID: a.item.ID, OutputIndex: len(a.items), Input: &text}})
+	default:
+		part := a.part(text, a.likely)
+		a.item.Content = []Part{part}
+		out = append(out, a.said(nil, &text, a.likely), a.partIs("response.content_part.done", part))
 	}
 	out = append(out, a.itemIs("response.output_item.done"))
 	a.items = append(a.items, *a.item)
-	a.item, a.text = nil, nil
+	a.item, a.text, a.likely = nil, nil, nil
 	return out
 }
 
-// Text adds text.
-func (a *Answer) Text(text string) []openai.NamedEvent { return a.say(ItemMessage, text) }
-
-// Thinking adds reasoning.
-func (a *Answer) Thinking(text string) []openai.NamedEvent { return a.say(ItemReasoning, text) }
-
-func (a *Answer) say(kind, text string) []openai.NamedEvent {
-	out := a.begin(kind)
-	a.text = append(a.text, text...)
-	return append(out, a.said(&text, nil))
-}
-
-// Call begins a tool call.
-func (a *Answer) Call(name string) []openai.NamedEvent {
-	out := a.close(StatusCompleted)
-	i := newItem(ItemCall)
-	i.Status, i.CallID, i.Name, i.Arguments = StatusInProgress, openai.NewID(openai.CallIDPrefix), name, new(string)
-	a.item = &i
-	return append(out, a.itemIs("response.output_item.added"))
-}
-
-// Arguments adds to the arguments of the current call.
-func (a *Answer) Arguments(text string) []openai.NamedEvent {
-	const name = "response.function_call_arguments.delta"
-	a.text = append(a.text, text...)
-	return []openai.NamedEvent{{Name: name, Data: argumentsEvent{Type: name, SequenceNumber: a.next(), ItemID: a.item.ID, OutputIndex: len(a.items), Delta: &text}}}
-}
-
-// EndCall ends the current call; an incomplete call must not be executed.
-func (a *Answer) EndCall(whole bool) []openai.NamedEvent {
-	if whole {
-		return a.close(StatusCompleted)
-	}
-	return a.close(StatusIncomplete)
-}
-
-// Finish ends a completed response; limit reports whether the token limit ended
+// Finish ends a response at a time; limit reports whether the token limit ended
 // it.
-func (a *Answer) Finish(limit bool, u *Usage) []openai.NamedEvent {
+func (a *Answer) Finish(limit bool, u *Usage, now int64) []openai.NamedEvent {
 	r, name := &a.Response, "response.completed"
 	r.Status, r.Usage = StatusCompleted, u
 	if limit {
 		name = "response.incomplete"
 		r.Status, r.IncompleteDetails = StatusIncomplete, &Incomplete{"max_output_tokens"}
+	} else {
+		r.CompletedAt = &now
 	}
 	var out []openai.NamedEvent
 	if len(a.items) == 0 && a.item == nil {
@@ -345,13 +190,17 @@ func (a *Answer) Finish(limit bool, u *Usage) []openai.NamedEvent {
 	return append(out, a.whole(name))
 }
 
-// Fail ends a response that failed or was cancelled.
+// Fail ends a response that failed or was cancelled. What was generated of it
+// stays in its output.
 func (a *Answer) Fail(status string, e *openai.Error) []openai.NamedEvent {
-	a.Response.Status, a.Response.Error = status, nil
+	out := a.close(StatusIncomplete)
+	r := &a.Response
+	r.Status, r.Error = status, nil
+	r.Output = append(r.Output, a.items...)
 	if status != StatusCancelled {
-		a.Response.Error = &Failure{failureCode(e), e.Message}
+		r.Error = &Failure{failureCode(e), e.Message}
 	}
-	return []openai.NamedEvent{a.whole("response.failed")}
+	return append(out, a.whole("response.failed"))
 }
 
 // failureCode returns the error code of this API for an error. Clients accept

@@ -22,8 +22,11 @@ const (
 // NewID generates the id of a response that the given Mac stores: the id
 // contains the Mac's name, and only a client that received the id can name the
 // response.
-func NewID(mac string) string {
-	return idPrefix + hex16() + base64.RawURLEncoding.EncodeToString([]byte(mac))
+func NewID(mac string) string { return idAt(idPrefix, mac) }
+
+// idAt generates an id that contains the name of the Mac that stores its object.
+func idAt(prefix, mac string) string {
+	return prefix + hex16() + base64.RawURLEncoding.EncodeToString([]byte(mac))
 }
 
 func hex16() string {
@@ -44,13 +47,24 @@ func IsAnywhere(id string) bool {
 	return ok && len(random) == randomText && err == nil
 }
 
-// MacOf returns the Mac that stores a response.
+// MacOf returns the Mac that stores a response or an item.
 func MacOf(id string) (mac string, ok bool) {
-	if len(id) <= len(idPrefix)+randomText || len(id) > maxID || id[:len(idPrefix)] != idPrefix {
+	rest, ok := withoutPrefix(id)
+	if !ok || len(rest) <= randomText || len(id) > maxID {
 		return "", false
 	}
-	name, err := base64.RawURLEncoding.DecodeString(id[len(idPrefix)+randomText:])
+	name, err := base64.RawURLEncoding.DecodeString(rest[randomText:])
 	return string(name), err == nil
+}
+
+// withoutPrefix returns an id without the prefix of a response or an item.
+func withoutPrefix(id string) (rest string, ok bool) {
+	for _, prefix := range append(slices.Collect(maps.Values(prefixes)), idPrefix) {
+		if rest, ok := strings.CutPrefix(id, prefix); ok {
+			return rest, true
+		}
+	}
+	return "", false
 }
 
 // CodePreviousNotFound is the code that OpenAI's clients recognize.
@@ -66,6 +80,25 @@ func NotFound(id string) *openai.Error {
 func PreviousNotFound(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: CodePreviousNotFound, Param: "previous_response_id",
 		Message: "The previous response '" + openai.Shorten(id) + "' is not stored where this model is served. Send the complete conversation as 'input'."}
+}
+
+// CodeItemNotFound is the code of an item that is referenced and not stored.
+const CodeItemNotFound = "item_not_found"
+
+// ItemNotFound returns a 404 for a reference to an item that is not stored.
+func ItemNotFound(param, id string) *openai.Error {
+	return &openai.Error{Status: http.StatusNotFound, Type: openai.TypeInvalidRequest, Code: CodeItemNotFound, Param: param,
+		Message: "The item '" + openai.Shorten(id) + "' is not stored where this model is served. Items are stored with their response, unless 'store' was false. Send the complete item instead of a reference."}
+}
+
+// CompactID is the last part of the path of OpenAI's route that compacts a
+// conversation. It stands where the other routes have an id.
+const CompactID = "compact"
+
+// NoCompaction returns a 404 for that route.
+func NoCompaction() *openai.Error {
+	return &openai.Error{Status: http.StatusNotFound, Type: openai.TypeInvalidRequest, Code: openai.CodeRouteNotFound,
+		Message: "This server does not compact conversations. Ask the model for a summary in an ordinary request, and send it as the input of the next one."}
 }
 
 // ItemsQuery are the query parameters that select a page of input items.

@@ -9,14 +9,20 @@ import (
 
 // Types of items.
 const (
-	ItemMessage   = "message"
-	ItemCall      = "function_call"
-	ItemOutput    = "function_call_output"
-	ItemReasoning = "reasoning"
+	ItemMessage      = "message"
+	ItemCall         = "function_call"
+	ItemOutput       = "function_call_output"
+	ItemCustomCall   = "custom_tool_call"
+	ItemCustomOutput = "custom_tool_call_output"
+	ItemReasoning    = "reasoning"
+	// ItemReference stands for a stored item with its id.
+	ItemReference = "item_reference"
+	// itemTools declares more tools; no item is left of it.
+	itemTools = "additional_tools"
 )
 
-// Item is an input or output item of a response: a message, a function call,
-// the output of a function, or reasoning.
+// Item is an input or output item of a response: a message, a call of a function
+// or of a custom tool, the output of a call, or reasoning.
 type Item struct {
 	ID     string `json:"id"`
 	Type   string `json:"type"`
@@ -28,18 +34,22 @@ type Item struct {
 	// CallID is the id of a call, and of its output.
 	CallID string `json:"call_id,omitempty"`
 	Name   string `json:"name,omitempty"`
-	// Arguments of a call are a JSON object.
+	// Namespace of the tool that is called; it may be empty.
+	Namespace string `json:"namespace,omitempty"`
+	// Arguments of a function are a JSON object, unless the call is incomplete.
 	Arguments *string `json:"arguments,omitempty"`
-	Output    *string `json:"output,omitempty"`
+	// Input of a custom tool is any text.
+	Input  *string `json:"input,omitempty"`
+	Output *string `json:"output,omitempty"`
 }
 
 // Part is a content part of an item.
 type Part struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
-	// Annotations and Logprobs of an output_text are always present and empty.
-	Annotations *[]any `json:"annotations,omitempty"`
-	Logprobs    *[]any `json:"logprobs,omitempty"`
+	// Annotations and Logprobs of an output_text are always present.
+	Annotations *[]any                `json:"annotations,omitempty"`
+	Logprobs    *[]openai.ChatLogprob `json:"logprobs,omitempty"`
 }
 
 // Text returns the text of all parts.
@@ -51,13 +61,29 @@ func (i Item) Text() string {
 	return b.String()
 }
 
+// IsCall reports whether the item calls a tool, and IsOutput whether it is the
+// output of one.
+func (i Item) IsCall() bool { return i.Type == ItemCall || i.Type == ItemCustomCall }
+
+// IsOutput is described with IsCall.
+func (i Item) IsOutput() bool { return i.Type == ItemOutput || i.Type == ItemCustomOutput }
+
+// logprobBytes is about the size of one log-probability, without its text.
+const logprobBytes = 64
+
 // Bytes returns the size of all texts.
 func (i Item) Bytes() int64 {
-	n := len(i.Name) + len(i.CallID)
+	n := len(i.Name) + len(i.CallID) + len(i.Namespace)
 	for _, p := range i.Content {
 		n += len(p.Text)
+		if p.Logprobs == nil {
+			continue
+		}
+		for _, l := range *p.Logprobs {
+			n += (1 + len(l.TopLogprobs)) * (logprobBytes + 9*len(l.Token))
+		}
 	}
-	for _, text := range []*string{i.Arguments, i.Output} {
+	for _, text := range []*string{i.Arguments, i.Input, i.Output} {
 		if text != nil {
 			n += len(*text)
 		}
@@ -66,47 +92,91 @@ func (i Item) Bytes() int64 {
 }
 
 // prefixes are the prefixes of item ids.
-var prefixes = map[string]string{ItemMessage: "msg_", ItemCall: "fc_", ItemOutput: "fco_", ItemReasoning: "rs_"}
+var prefixes = map[string]string{ItemMessage: "msg_", ItemCall: "fc_", ItemOutput: "fco_", ItemCustomCall: "ctc_", ItemCustomOutput: "ctco_", ItemReasoning: "rs_"}
 
-// newItem returns a completed item.
-func newItem(kind string) Item {
-	return Item{ID: prefixes[kind] + hex16(), Type: kind, Status: StatusCompleted}
+// newItem returns a completed item that the given Mac stores, if one does.
+func newItem(kind, mac string) Item {
+	return Item{ID: idAt(prefixes[kind], mac), Type: kind, Status: StatusCompleted}
 }
 
 func message(role string, parts ...Part) Item {
-	i := newItem(ItemMessage)
+	i := newItem(ItemMessage, "")
 	i.Role, i.Content = role, parts
 	return i
 }
 
-func (d decoder) item(param string, raw json.RawMessage) (Item, error) {
-	kind := ItemMessage
-	if openai.Kind(raw) != "object" {
-		return Item{}, openai.WrongKind(param, "an object", raw)
-	}
+// typeOf returns the type of an input item. Messages and references need none.
+func typeOf(param string, raw json.RawMessage) (string, error) {
+	kind, named, said := ItemMessage, false, false
 	for name, value := range openai.Members(raw) {
-		if string(name) == "type" {
-			if err := openai.String(&kind)(param+".type", value); err != nil {
-				return Item{}, err
+		switch string(name) {
+		case "type":
+			if openai.Kind(value) != "null" {
+				err := openai.String(&kind)(param+".type", value)
+				return kind, err
 			}
+		case "id":
+			named = openai.Kind(value) == "string"
+		case "role", "content":
+			said = true
 		}
 	}
-	item, skip := newItem(kind), ""
-	fields := map[string]openai.Field{"type": openai.String(&skip), "id": openai.Optional(openai.String(&skip)), "status": openai.Optional(openai.String(&skip))}
-	switch kind {
-	case ItemMessage:
-		return item, d.message(&item, param, raw, fields)
-	case ItemCall:
-		return item, d.call(&item, param, raw, fields)
-	case ItemOutput:
-		return item, d.output(&item, param, raw, fields)
-	case ItemReasoning:
-		return item, d.thoughts(&item, param, raw, fields)
+	if named && !said {
+		kind = ItemReference
 	}
-	return item, openai.Unsupported(param+".type", "Items of type '"+openai.Shorten(kind)+"' are not supported; send messages, function calls, function call outputs, and reasoning.")
+	return kind, nil
 }
 
-func (d decoder) message(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
+// item reads an input item and adds it to the request.
+func (d *decoder) item(param string, raw json.RawMessage) error {
+	if openai.Kind(raw) != "object" {
+		return openai.WrongKind(param, "an object", raw)
+	}
+	kind, err := typeOf(param, raw)
+	if err != nil {
+		return err
+	}
+	item, skip := newItem(kind, ""), ""
+	fields := map[string]openai.Field{"type": openai.Optional(openai.String(&skip)), "id": openai.Optional(openai.String(&skip)), "status": openai.Optional(openai.String(&skip))}
+	switch kind {
+	case ItemMessage:
+		err = d.message(&item, param, raw, fields)
+	case ItemCall, ItemCustomCall:
+		err = d.call(&item, param, raw, fields)
+	case ItemOutput, ItemCustomOutput:
+		err = d.output(&item, param, raw, fields)
+	case ItemReasoning:
+		err = d.thoughts(&item, param, raw, fields)
+	case ItemReference:
+		err = d.reference(&item, param, raw, fields)
+	case itemTools:
+		return d.moreTools(param, raw, fields)
+	default:
+		return openai.Unsupported(param+".type", "Items of type '"+openai.Shorten(kind)+"' are not supported; send messages, calls of functions and custom tools, their outputs, reasoning, and references to these.")
+	}
+	d.r.Input = append(d.r.Input, item)
+	return err
+}
+
+func (d *decoder) reference(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
+	i.ID = ""
+	fields["id"] = openai.String(&i.ID)
+	err := d.Object(raw, param, fields)
+	if err == nil && i.ID == "" {
+		return openai.Required(param + ".id")
+	}
+	return err
+}
+
+// moreTools reads an item that declares tools. They are available in the whole
+// response.
+func (d *decoder) moreTools(param string, raw json.RawMessage, fields map[string]openai.Field) error {
+	skip := ""
+	fields["role"], fields["tools"] = openai.Optional(openai.String(&skip)), openai.Optional(d.tools)
+	return d.Object(raw, param, fields)
+}
+
+func (d *decoder) message(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
 	var content json.RawMessage
 	fields["role"], fields["content"] = openai.String(&i.Role), openai.Raw(&content)
 	err := d.Object(raw, param, fields, messageUnused)
@@ -127,9 +197,17 @@ func (d decoder) message(i *Item, param string, raw json.RawMessage, fields map[
 	return err
 }
 
-func (d decoder) call(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
-	var c openai.Call
-	fields["call_id"], fields["name"], fields["arguments"] = openai.String(&i.CallID), openai.String(&i.Name), c.DecodeArguments
+// call reads a call of a function or of a custom tool.
+func (d *decoder) call(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
+	fields["call_id"], fields["name"], fields["namespace"] = openai.String(&i.CallID), openai.String(&i.Name), openai.Optional(openai.String(&i.Namespace))
+	what, text := "arguments", &i.Arguments
+	if i.Type == ItemCustomCall {
+		what, text = "input", &i.Input
+	}
+	fields[what] = present(text)
+	if i.Type == ItemCall {
+		fields[what] = i.arguments
+	}
 	err := d.Object(raw, param, fields, callUnused)
 	switch {
 	case err != nil:
@@ -138,15 +216,33 @@ func (d decoder) call(i *Item, param string, raw json.RawMessage, fields map[str
 		return openai.Required(param + ".call_id")
 	case i.Name == "":
 		return openai.Required(param + ".name")
-	case c.Arguments == nil:
-		return openai.Required(param + ".arguments")
+	case *text == nil:
+		return openai.Required(param + "." + what)
 	}
-	text := string(c.Arguments)
+	return nil
+}
+
+// arguments reads a JSON object that is encoded as a string. A response that
+// reached its token limit may end in the middle of a call, and clients send it
+// back: a call with such arguments is incomplete.
+func (i *Item) arguments(param string, raw json.RawMessage) error {
+	var text string
+	if err := openai.String(&text)(param, raw); err != nil {
+		return err
+	}
+	switch valid := json.Valid([]byte(text)); {
+	case strings.TrimSpace(text) == "":
+		text = "{}"
+	case !valid:
+		i.Status = StatusIncomplete
+	case openai.Kind(json.RawMessage(text)) != "object" && openai.Kind(json.RawMessage(text)) != "null":
+		return openai.Invalid(param, "'%s' must be a JSON object encoded as a string. Omit an invalid call.", param)
+	}
 	i.Arguments = &text
 	return nil
 }
 
-func (d decoder) output(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
+func (d *decoder) output(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
 	fields["call_id"], fields["output"] = openai.String(&i.CallID), d.result(i)
 	err := d.Object(raw, param, fields, outputUnused)
 	switch {
@@ -161,7 +257,7 @@ func (d decoder) output(i *Item, param string, raw json.RawMessage, fields map[s
 }
 
 // result reads a text, or a list of texts, which may be empty.
-func (d decoder) result(i *Item) openai.Field {
+func (d *decoder) result(i *Item) openai.Field {
 	return func(param string, raw json.RawMessage) error {
 		i.Output = new(string)
 		if openai.Kind(raw) == "string" {
@@ -178,7 +274,7 @@ func (d decoder) result(i *Item) openai.Field {
 // thoughts reads reasoning in the format of a response. Encrypted
 // reasoning of other servers cannot be read, and a summary does not replace the
 // reasoning.
-func (d decoder) thoughts(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
+func (d *decoder) thoughts(i *Item, param string, raw json.RawMessage, fields map[string]openai.Field) error {
 	i.Summary = []Part{}
 	fields["content"] = openai.Optional(func(param string, raw json.RawMessage) error {
 		return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
@@ -194,7 +290,9 @@ func (d decoder) thoughts(i *Item, param string, raw json.RawMessage, fields map
 	return d.Object(raw, param, fields, thoughtUnused)
 }
 
-func (d decoder) parts(param string, raw json.RawMessage, role string) ([]Part, error) {
+// parts reads the content of a message. Only that of an assistant, who may have
+// only reasoned, can be empty.
+func (d *decoder) parts(param string, raw json.RawMessage, role string) ([]Part, error) {
 	want := "input_text"
 	if role == openai.RoleAssistant {
 		want = "output_text"
@@ -202,24 +300,24 @@ func (d decoder) parts(param string, raw json.RawMessage, role string) ([]Part, 
 	if openai.Kind(raw) == "string" {
 		p := Part{Type: want}
 		err := openai.String(&p.Text)(param, raw)
-		if err == nil && p.Text == "" {
+		if err == nil && p.Text == "" && role != openai.RoleAssistant {
 			err = openai.Invalid(param, "'%s' must not be empty.", param)
 		}
 		return []Part{p}, err
 	}
-	var out []Part
+	out := []Part{}
 	err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
 		p, err := d.part(at, raw, want)
 		out = append(out, p)
 		return err
 	})
-	if err == nil && len(out) == 0 {
+	if err == nil && len(out) == 0 && role != openai.RoleAssistant {
 		return nil, openai.Invalid(param, "'%s' must not be empty.", param)
 	}
 	return out, err
 }
 
-func (d decoder) part(param string, raw json.RawMessage, want string) (Part, error) {
+func (d *decoder) part(param string, raw json.RawMessage, want string) (Part, error) {
 	var p Part
 	later := func(string, json.RawMessage) error { return nil }
 	var text *string

@@ -22,13 +22,20 @@ func strictly() *openai.Decoder { return &openai.Decoder{Strict: true} }
 func TestIDNamesTheReplicaThatStoresTheResponse(t *testing.T) {
 	seen := map[string]bool{}
 	for _, mac := range []string{"a", "studio-1.office", strings.Repeat("m", 63)} {
+		for kind, prefix := range prefixes {
+			i := newItem(kind, mac)
+			if got, ok := MacOf(i.ID); !ok || got != mac || !strings.HasPrefix(i.ID, prefix) || seen[i.ID] {
+				t.Errorf("the item %q is of %q, %v", i.ID, got, ok)
+			}
+			seen[i.ID] = true
+		}
 		id := NewID(mac)
 		if got, ok := MacOf(id); !ok || got != mac || seen[id] || IDOf("/v1/responses/"+id+"/cancel") != id || strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
 			t.Errorf("%q is of %q, %v", id, got, ok)
 		}
 		seen[id] = true
 	}
-	for _, id := range []string{"", "resp_", "resp_" + strings.Repeat("0", 32), "msg_" + strings.Repeat("0", 40), "resp_" + strings.Repeat("0", 32) + "!", NewID(strings.Repeat("m", 300))} {
+	for _, id := range []string{"", "resp_", "resp_" + strings.Repeat("0", 32), "tool_" + strings.Repeat("0", 40), "msg_" + strings.Repeat("0", 32), "resp_" + strings.Repeat("0", 32) + "!", NewID(strings.Repeat("m", 300))} {
 		if mac, ok := MacOf(id); ok {
 			t.Errorf("%q is of %q", id, mac)
 		}
@@ -47,7 +54,7 @@ var documentedFields = map[string]struct{ value, verdict string }{
 	"background":             {`true`, refused},
 	"context_management":     {`[{"type":"compaction"}]`, refused},
 	"conversation":           {`"conv_1"`, refused},
-	"include":                {`["message.output_text.logprobs"]`, refused},
+	"include":                {`["message.output_text.logprobs"]`, honoured},
 	"input":                  {`"other"`, honoured},
 	"instructions":           {`"i"`, honoured},
 	"max_output_tokens":      {`5`, honoured},
@@ -68,12 +75,12 @@ var documentedFields = map[string]struct{ value, verdict string }{
 	"stream":                 {`true`, honoured},
 	"stream_options":         {`{"include_obfuscation":true}`, refused},
 	"temperature":            {`0.5`, honoured},
-	"text":                   {`{"format":{"type":"json_object"}}`, refused},
+	"text":                   {`{"format":{"type":"json_object"}}`, honoured},
 	"tool_choice":            {`"none"`, honoured},
 	"tools":                  {`[{"type":"function","name":"f"}]`, honoured},
-	"top_logprobs":           {`5`, refused},
+	"top_logprobs":           {`5`, honoured},
 	"top_p":                  {`0.5`, honoured},
-	"truncation":             {`"auto"`, refused},
+	"truncation":             {`"auto"`, honoured},
 	"user":                   {`"u"`, honoured},
 }
 
@@ -122,11 +129,12 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		"an empty text":              {input(`""`), "input"},
 		"a number":                   {input(`5`), "input"},
 		"a number within":            {input(`[5]`), "input[0]"},
-		"a call of another kind":     {input(`[{"type":"custom_tool_call","call_id":"c"}]`), "input[0].type"},
+		"a call of another kind":     {input(`[{"type":"shell_call","call_id":"c"}]`), "input[0].type"},
+		"a custom call of nothing":   {input(`[{"type":"custom_tool_call","call_id":"c","name":"f"}]`), "input[0].input"},
 		"a call without an id":       {input(`[{"type":"function_call","name":"f","arguments":"{}"}]`), "input[0].call_id"},
 		"a call without a name":      {input(`[{"type":"function_call","call_id":"c","arguments":"{}"}]`), "input[0].name"},
 		"a call without arguments":   {input(`[{"type":"function_call","call_id":"c","name":"f"}]`), "input[0].arguments"},
-		"arguments that broke off":   {input(`[{"type":"function_call","call_id":"c","name":"f","arguments":"{\"a"}]`), "input[0].arguments"},
+		"arguments that are a list":  {input(`[{"type":"function_call","call_id":"c","name":"f","arguments":"[]"}]`), "input[0].arguments"},
 		"an output without an id":    {input(`[{"type":"function_call_output","output":"a"}]`), "input[0].call_id"},
 		"an output of nothing":       {input(`[{"type":"function_call_output","call_id":"c"}]`), "input[0].output"},
 		"an output with an image":    {input(`[{"type":"function_call_output","call_id":"c","output":[{"type":"input_image","image_url":"u"}]}]`), "input[0].output[0].type"},
@@ -143,7 +151,7 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		"a choice of nothing":        {`{"model":"m","input":"a","tool_choice":"required"}`, "tool_choice"},
 		"an effort of no name":       {`{"model":"m","input":"a","reasoning":{"effort":"huge"}}`, "reasoning.effort"},
 		"a summary":                  {`{"model":"m","input":"a","reasoning":{"summary":"auto"}}`, "reasoning.summary"},
-		"a reference":                {input(`[{"type":"item_reference","id":"m"}]`), "input[0].type"},
+		"a reference to nothing":     {input(`[{"type":"item_reference","id":""}]`), "input[0].id"},
 		"no role":                    {input(`[{"content":"a"}]`), "input[0].role"},
 		"another role":               {input(`[{"role":"tool","content":"a"}]`), "input[0].role"},
 		"no content":                 {input(`[{"role":"user"}]`), "input[0].content"},
@@ -160,6 +168,22 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		"a value that is too long":   {metadata(`"a":"` + strings.Repeat("é", 513) + `"`), "metadata"},
 		"a key that is too long":     {metadata(`"` + strings.Repeat("é", 65) + `":"a"`), "metadata"},
 		"too many pairs":             {metadata(pairs(17)), "metadata"},
+		"a form of no type":          {`{"model":"m","input":"a","text":{"format":{"name":"x"}}}`, "text.format.type"},
+		"a form of another type":     {`{"model":"m","input":"a","text":{"format":{"type":"yaml"}}}`, "text.format.type"},
+		"a form without a schema":    {`{"model":"m","input":"a","text":{"format":{"type":"json_schema","name":"x"}}}`, "text.format.schema"},
+		"a schema that is a list":    {`{"model":"m","input":"a","text":{"format":{"type":"json_schema","schema":[]}}}`, "text.format.schema"},
+		"a schema of an object":      {`{"model":"m","input":"a","text":{"format":{"type":"json_object","schema":{}}}}`, "text.format.schema"},
+		"another truncation":         {`{"model":"m","input":"a","truncation":"middle"}`, "truncation"},
+		"too many alternatives":      {`{"model":"m","input":"a","top_logprobs":21}`, "top_logprobs"},
+		"another thing to include":   {`{"model":"m","input":"a","include":["reasoning.encrypted_content"]}`, "include[0]"},
+		"a grammar of no syntax":     {custom(`,"format":{"type":"grammar","definition":"a"}`), "tools[0].format.syntax"},
+		"a grammar without text":     {custom(`,"format":{"type":"grammar","syntax":"lark"}`), "tools[0].format.definition"},
+		"a format of no type":        {custom(`,"format":{"type":"x"}`), "tools[0].format.type"},
+		"a namespace without a name": {`{"model":"m","input":"a","tools":[{"type":"namespace","tools":[]}]}`, "tools[0].name"},
+		"a namespace without tools":  {`{"model":"m","input":"a","tools":[{"type":"namespace","name":"n"}]}`, "tools[0].tools"},
+		"a tool within a namespace":  {`{"model":"m","input":"a","tools":[{"type":"namespace","name":"n","tools":[{"type":"function"}]}]}`, "tools[0].tools[0].name"},
+		"a choice of no mode":        {`{"model":"m","input":"a","tool_choice":{"type":"allowed_tools","tools":[]}}`, "tool_choice.mode"},
+		"a choice of unknown tools":  {`{"model":"m","input":"a","tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"g"}]}}`, "tool_choice"},
 		"a field that nobody knows":  {`{"model":"m","input":"a","n":2}`, "n"},
 		"a field of another API":     {`{"model":"m","input":"a","max_tokens":2}`, "max_tokens"},
 		"no tokens":                  {`{"model":"m","input":"a","max_output_tokens":0}`, "max_output_tokens"},
@@ -191,6 +215,11 @@ func TestMetadataIsCountedInCharacters(t *testing.T) {
 			t.Errorf("%s: read as %q", name, r.Metadata)
 		}
 	}
+}
+
+// custom is a request with a custom tool.
+func custom(members string) string {
+	return `{"model":"m","input":"a","tools":[{"type":"custom","name":"f"` + members + `}]}`
 }
 
 func metadata(members string) string {

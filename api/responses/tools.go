@@ -3,36 +3,128 @@ package responses
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// function is a tool in the format of a response.
-type function struct {
-	Type        string          `json:"type"`
-	Name        string          `json:"name"`
-	Description *string         `json:"description"`
-	Parameters  json.RawMessage `json:"parameters"`
-	Strict      bool            `json:"strict"`
+// Types of tools.
+const (
+	toolFunction  = "function"
+	toolCustom    = "custom"
+	toolNamespace = "namespace"
+)
+
+// Tool is a function or a custom tool in the format of a response.
+type Tool struct {
+	Type        string  `json:"type"`
+	Name        string  `json:"name"`
+	Description *string `json:"description"`
+	// Parameters and Strict belong to functions, Format to custom tools.
+	Parameters json.RawMessage `json:"parameters,omitempty"`
+	Strict     *bool           `json:"strict,omitempty"`
+	Format     *ToolFormat     `json:"format,omitempty"`
+}
+
+// DeclaredTool is a tool of a response, or a namespace of them.
+type DeclaredTool struct {
+	Tool
+	// Tools belong to namespaces.
+	Tools []Tool `json:"tools,omitzero"`
+}
+
+// ToolFormat is the format of the input of a custom tool: any text, or the text of
+// a grammar.
+type ToolFormat struct {
+	Type       string `json:"type"`
+	Syntax     string `json:"syntax,omitempty"`
+	Definition string `json:"definition,omitempty"`
 }
 
 // Bytes returns the size of its texts.
-func (f function) Bytes() int64 {
-	n := len(f.Name) + len(f.Parameters)
-	if f.Description != nil {
-		n += len(*f.Description)
+func (t Tool) Bytes() int64 {
+	n := len(t.Name) + len(t.Parameters)
+	if t.Description != nil {
+		n += len(*t.Description)
+	}
+	if t.Format != nil {
+		n += len(t.Format.Definition)
 	}
 	return int64(n)
 }
 
-// named is a choice of one function.
-type named struct {
-	Type string `json:"type"`
-	Name string `json:"name"`
+// Bytes returns the size of its texts.
+func (t DeclaredTool) Bytes() int64 {
+	all := t.Tool.Bytes()
+	for _, one := range t.Tools {
+		all += one.Bytes()
+	}
+	return all
 }
 
-// formOf returns the member "type" of an object and ignores other members.
-func formOf(param string, raw json.RawMessage) (string, error) {
+// ToolName is what a function that is shown to the model stands for.
+type ToolName struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Custom tools take one text.
+	Custom bool `json:"custom,omitempty"`
+}
+
+// namespaceSeparator joins a namespace and a name, as MCP clients do.
+const namespaceSeparator = "__"
+
+// maxFunctionName is the maximum length of the name of a function.
+const maxFunctionName = 128
+
+// FunctionName returns the name of the function that stands for a tool.
+func (r *Request) FunctionName(namespace, name string) string {
+	for function, of := range r.Names {
+		if of.Namespace == namespace && of.Name == name {
+			return function
+		}
+	}
+	return joined(namespace, name)
+}
+
+func joined(namespace, name string) string {
+	if namespace == "" {
+		return name
+	}
+	return strings.TrimSuffix(namespace, namespaceSeparator) + namespaceSeparator + name
+}
+
+// named registers a tool under the name of a function that no other tool has.
+func (r *Request) named(of ToolName) (string, error) {
+	for _, other := range r.Names {
+		if other.Namespace == of.Namespace && other.Name == of.Name {
+			return "", openai.Invalid("tools", "The tool name '%s' appears twice. Give each tool a unique name.", openai.Shorten(of.Name))
+		}
+	}
+	base := joined(of.Namespace, of.Name)
+	function := suffixed(base, "")
+	for n := 2; ; n++ {
+		if _, taken := r.Names[function]; !taken {
+			break
+		}
+		function = suffixed(base, "_"+strconv.Itoa(n))
+	}
+	if r.Names == nil {
+		r.Names = map[string]ToolName{}
+	}
+	r.Names[function] = of
+	return function, nil
+}
+
+// suffixed appends a suffix to a name, and shortens that to what a function may
+// have.
+func suffixed(base, suffix string) string {
+	return base[:min(len(base), maxFunctionName-len(suffix))] + suffix
+}
+
+// typeOfTool returns the member "type" of an object and ignores other members.
+func typeOfTool(param string, raw json.RawMessage) (string, error) {
 	if openai.Kind(raw) != "object" {
 		return "", openai.WrongKind(param, "an object", raw)
 	}
@@ -50,73 +142,318 @@ func formOf(param string, raw json.RawMessage) (string, error) {
 	return form, nil
 }
 
-func (d decoder) tools(param string, raw json.RawMessage) error {
+// tools reads a list of tools. Tools that OpenAI's servers run are left out,
+// because nothing is run on this server.
+func (d *decoder) tools(param string, raw json.RawMessage) error {
 	return openai.Array(param, raw, func(param string, raw json.RawMessage) error {
-		form, err := formOf(param, raw)
-		switch {
-		case err != nil:
-			return err
-		case !d.Strict && form != "function" && form != "custom" && form != "namespace":
-			return d.LeaveOut(param, form, raw) // nothing is run on this server
-		case form != "function":
-			return openai.Unsupported(param+".type", fmt.Sprintf("Server tools of type '%s' are not supported; send functions, which the client runs.", openai.Shorten(form)))
-		}
-		var t openai.Tool
-		fields := t.ToolFields("parameters")
-		fields["type"] = openai.String(&form)
-		if err := d.Object(raw, param, fields, toolUnused); err != nil {
+		form, err := typeOfTool(param, raw)
+		if err != nil {
 			return err
 		}
-		d.r.Use.Tools = append(d.r.Use.Tools, t)
-		return openai.CheckTool(param, t)
+		if form == toolNamespace {
+			return d.namespace(param, raw)
+		}
+		t, err := d.tool(form, "", param, raw)
+		if t != nil {
+			d.r.Tools = append(d.r.Tools, DeclaredTool{Tool: *t})
+		}
+		return err
 	})
 }
 
-func (d decoder) choice(param string, raw json.RawMessage) error {
-	r := d.r
-	if openai.Kind(raw) == "string" {
-		return r.Use.DecodeChoice(param, raw)
+// tool reads a function or a custom tool; it returns nil for one that is left out.
+func (d *decoder) tool(form, namespace, param string, raw json.RawMessage) (*Tool, error) {
+	switch {
+	case form == toolFunction:
+		return d.function(namespace, param, raw)
+	case form == toolCustom:
+		return d.custom(namespace, param, raw)
 	}
-	form, err := formOf(param, raw)
+	return nil, d.leaveOut(form, param, raw)
+}
+
+// leaveOut ignores a tool that nothing runs here.
+func (d *decoder) leaveOut(form, param string, raw json.RawMessage) error {
+	if d.Strict {
+		return openai.Unsupported(param+".type", fmt.Sprintf("Server tools of type '%s' are not supported; send functions, which the client runs.", openai.Shorten(form)))
+	}
+	return d.LeaveOut(param, form, raw)
+}
+
+func (d *decoder) function(namespace, param string, raw json.RawMessage) (*Tool, error) {
+	var f openai.Tool
+	skip := ""
+	fields := f.ToolFields("parameters")
+	fields["type"] = openai.String(&skip)
+	if err := d.Object(raw, param, fields, toolUnused); err != nil {
+		return nil, err
+	}
+	t := &Tool{Type: toolFunction, Name: f.Name, Description: described(f.Description), Parameters: f.Parameters, Strict: &f.Strict}
+	if t.Parameters == nil {
+		t.Parameters = json.RawMessage("null")
+	}
+	return t, d.show(param, f, ToolName{Namespace: namespace, Name: f.Name})
+}
+
+// custom reads a tool that takes one text. The model is shown a function with one
+// string. A regular expression is part of its schema; a grammar is only part of its
+// description.
+func (d *decoder) custom(namespace, param string, raw json.RawMessage) (*Tool, error) {
+	var f openai.Tool
+	format := ToolFormat{Type: "text"}
+	skip := ""
+	err := d.Object(raw, param, map[string]openai.Field{
+		"type": openai.String(&skip), "name": openai.String(&f.Name), "description": openai.Optional(openai.String(&f.Description)),
+		"format": openai.Optional(d.toolFormat(&format)),
+	}, toolUnused)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tool{Type: toolCustom, Name: f.Name, Description: described(f.Description), Format: &format}
+	input := struct {
+		Type    string `json:"type"`
+		Pattern string `json:"pattern,omitempty"`
+	}{Type: "string"}
+	switch format.Syntax {
+	case syntaxRegex:
+		input.Pattern = "^(?:" + format.Definition + ")$"
+	case syntaxLark:
+		f.Description = strings.TrimSpace(f.Description + "\n\nThe input must match this grammar, written for Lark:\n" + format.Definition)
+	}
+	schema, err := openai.Marshal(input)
+	if err != nil {
+		return nil, err
+	}
+	f.Parameters = json.RawMessage(`{"type":"object","properties":{"` + inputMember + `":` + string(schema) + `},"required":["` + inputMember + `"],"additionalProperties":false}`)
+	return t, d.show(param, f, ToolName{Namespace: namespace, Name: f.Name, Custom: true})
+}
+
+// Syntaxes of the grammar of a custom tool.
+const (
+	syntaxLark  = "lark"
+	syntaxRegex = "regex"
+)
+
+func (d *decoder) toolFormat(f *ToolFormat) openai.Field {
+	return func(param string, raw json.RawMessage) error {
+		*f = ToolFormat{}
+		err := d.Object(raw, param, map[string]openai.Field{
+			"type": openai.String(&f.Type), "syntax": openai.Optional(openai.String(&f.Syntax)), "definition": openai.Optional(openai.String(&f.Definition)),
+		})
+		switch {
+		case err != nil:
+			return err
+		case f.Type == "text":
+			f.Syntax, f.Definition = "", ""
+			return nil
+		case f.Type != "grammar":
+			return openai.Invalid(param+".type", "'%s' must be text or grammar, not '%s'.", param+".type", openai.Shorten(f.Type))
+		case f.Syntax != syntaxLark && f.Syntax != syntaxRegex:
+			return openai.Invalid(param+".syntax", "'%s' must be lark or regex, not '%s'.", param+".syntax", openai.Shorten(f.Syntax))
+		case f.Definition == "":
+			return openai.Required(param + ".definition")
+		}
+		return nil
+	}
+}
+
+// namespace reads a group of tools. The model is shown each of them under a name
+// that begins with that of the group, and the first one with the description of
+// the group.
+func (d *decoder) namespace(param string, raw json.RawMessage) error {
+	group := DeclaredTool{Tool: Tool{Type: toolNamespace, Description: new(string)}, Tools: []Tool{}}
+	var tools json.RawMessage
+	skip := ""
+	err := d.Object(raw, param, map[string]openai.Field{
+		"type": openai.String(&skip), "name": openai.String(&group.Name), "description": openai.Optional(openai.String(group.Description)), "tools": openai.Raw(&tools),
+	})
 	switch {
 	case err != nil:
 		return err
-	case form != "function":
-		return openai.Unsupported(param+".type", fmt.Sprintf("A tool choice of type '%s' is not supported; name a function, or send auto, none or required.", openai.Shorten(form)))
+	case tools == nil:
+		return openai.Required(param + ".tools")
 	}
-	err = d.Object(raw, param, map[string]openai.Field{"type": openai.String(&form), "name": openai.String(&r.Use.Function)})
-	if err == nil && r.Use.Function == "" {
-		return openai.Required(param + ".name")
+	if err := openai.CheckTool(param, openai.Tool{Name: group.Name}); err != nil {
+		return err
 	}
+	first := len(d.r.Use.Tools)
+	err = openai.Array(param+".tools", tools, func(param string, raw json.RawMessage) error {
+		form, err := typeOfTool(param, raw)
+		if err != nil {
+			return err
+		}
+		t, err := d.tool(form, group.Name, param, raw)
+		if t != nil {
+			group.Tools = append(group.Tools, *t)
+		}
+		return err
+	})
+	if all := d.r.Use.Tools; len(all) > first && *group.Description != "" {
+		all[first].Description = strings.TrimSpace(*group.Description + "\n\n" + all[first].Description)
+	}
+	d.r.Tools = append(d.r.Tools, group)
 	return err
 }
 
-// reasoning reads the reasoning effort. Reasoning is returned unchanged, without
-// a summary.
-func (d decoder) reasoning(param string, raw json.RawMessage) error {
-	return d.Object(raw, param, map[string]openai.Field{"effort": openai.Optional(openai.Effort(&d.r.Effort))}, reasoningUnused)
+// show adds the function that the model sees of a tool.
+func (d *decoder) show(param string, f openai.Tool, of ToolName) error {
+	if err := openai.CheckTool(param, f); err != nil {
+		return err
+	}
+	var err error
+	if f.Name, err = d.r.named(of); err != nil {
+		return err
+	}
+	d.r.Use.Tools = append(d.r.Use.Tools, f)
+	return nil
 }
 
-// choiceOf returns the tool choice in the format of a response.
-func choiceOf(u openai.ToolUse) any {
+func described(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+// choice is a choice among the tools, as a request gives it.
+type choice struct {
+	// only is the tool that the model must call.
+	only *chosen
+	// allowed are the tools that the model may call; nil means all.
+	allowed []chosen
+	mode    string
+}
+
+// chosen names a tool.
+type chosen struct {
+	Type      string `json:"type"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// allowedTools is a choice of several tools in the format of a response.
+type allowedTools struct {
+	Type  string   `json:"type"`
+	Mode  string   `json:"mode"`
+	Tools []chosen `json:"tools"`
+}
+
+const choiceAllowed = "allowed_tools"
+
+func (d *decoder) decodeChoice(param string, raw json.RawMessage) error {
+	r := d.r
+	if openai.Kind(raw) == "string" {
+		err := r.Use.DecodeChoice(param, raw)
+		r.Choice = r.Use.Choice
+		return err
+	}
+	form, err := typeOfTool(param, raw)
 	switch {
-	case u.Function != "":
-		return named{"function", u.Function}
-	case u.Choice != "":
-		return u.Choice
+	case err != nil:
+		return err
+	case form == toolFunction || form == toolCustom:
+		d.choice.only = &chosen{}
+		r.Choice = d.choice.only
+		return d.chosen(d.choice.only)(param, raw)
+	case form == choiceAllowed:
+		return d.allowedTools(param, raw)
 	}
-	return openai.ChoiceAuto
+	return openai.Unsupported(param+".type", fmt.Sprintf("A tool choice of type '%s' is not supported; name a function or a custom tool, or send auto, none or required.", openai.Shorten(form)))
 }
 
-// toolsOf returns the tools in the format of a response.
-func toolsOf(u openai.ToolUse) []function {
-	out := []function{}
-	for _, t := range u.Tools {
-		f := function{Type: "function", Name: t.Name, Parameters: t.Parameters, Strict: t.Strict}
-		if t.Description != "" {
-			f.Description = &t.Description
+func (d *decoder) chosen(c *chosen) openai.Field {
+	return func(param string, raw json.RawMessage) error {
+		err := d.Object(raw, param, map[string]openai.Field{"type": openai.String(&c.Type), "name": openai.String(&c.Name), "namespace": openai.Optional(openai.String(&c.Namespace))})
+		if err == nil && c.Name == "" {
+			return openai.Required(param + ".name")
 		}
-		out = append(out, f)
+		return err
 	}
-	return out
+}
+
+// allowedTools reads a choice of several tools. Those that are left out of the
+// tools are left out here, too.
+func (d *decoder) allowedTools(param string, raw json.RawMessage) error {
+	d.choice.allowed = []chosen{}
+	skip, given := "", false
+	err := d.Object(raw, param, map[string]openai.Field{
+		"type": openai.String(&skip), "mode": openai.String(&d.choice.mode),
+		"tools": func(param string, raw json.RawMessage) error {
+			return openai.Array(param, raw, func(param string, raw json.RawMessage) error {
+				given = true
+				form, err := typeOfTool(param, raw)
+				if err != nil {
+					return err
+				}
+				if form != toolFunction && form != toolCustom {
+					return d.leaveOut(form, param, raw)
+				}
+				var c chosen
+				err = d.chosen(&c)(param, raw)
+				d.choice.allowed = append(d.choice.allowed, c)
+				return err
+			})
+		},
+	})
+	switch {
+	case err != nil:
+		return err
+	case d.choice.mode != openai.ChoiceAuto && d.choice.mode != openai.ChoiceRequired:
+		return openai.Invalid(param+".mode", "'%s.mode' must be auto or required, not '%s'.", param, openai.Shorten(d.choice.mode))
+	case !given:
+		return openai.Invalid(param+".tools", "'%s.tools' must name at least one tool.", param)
+	}
+	d.r.Choice = allowedTools{choiceAllowed, d.choice.mode, d.choice.allowed}
+	return nil
+}
+
+// offer applies the choice to the tools.
+func (d *decoder) offer() error {
+	r, c := d.r, d.choice
+	switch {
+	case c.only != nil:
+		r.Use.Function = r.chosenName(*c.only)
+	case c.allowed != nil:
+		if err := d.allow(); err != nil {
+			return err
+		}
+		r.Use.Choice = c.mode
+	case r.Choice == nil:
+		r.Choice = openai.ChoiceAuto
+	}
+	return r.Use.Check()
+}
+
+// chosenName returns the name of the function that stands for a chosen tool. Where
+// no tool has just its name, one in a namespace may have it.
+func (r *Request) chosenName(c chosen) string {
+	function := r.FunctionName(c.Namespace, c.Name)
+	if _, known := r.Names[function]; known || c.Namespace != "" {
+		return function
+	}
+	var others []string
+	for other, of := range r.Names {
+		if of.Name == c.Name {
+			others = append(others, other)
+		}
+	}
+	if len(others) == 1 {
+		return others[0]
+	}
+	return function
+}
+
+// allow leaves the allowed tools.
+func (d *decoder) allow() error {
+	r := d.r
+	var functions []string
+	for _, c := range d.choice.allowed {
+		function := r.chosenName(c)
+		if _, known := r.Names[function]; !known {
+			return openai.Invalid("tool_choice", "'tool_choice' names '%s', but no tool has that name.", openai.Shorten(c.Name))
+		}
+		functions = append(functions, function)
+	}
+	r.Use.Tools = slices.DeleteFunc(r.Use.Tools, func(t openai.Tool) bool { return !slices.Contains(functions, t.Name) })
+	return nil
 }

@@ -11,9 +11,11 @@ const (
 func Unused() []openai.Place {
 	return []openai.Place{
 		{Unused: requestUnused}, {Path: "stream_options", Unused: streamUnused}, {Path: "text", Unused: textUnused}, {Path: "reasoning", Unused: reasoningUnused},
-		{Path: "input[]", Type: ItemMessage, Unused: messageUnused}, {Path: "input[]", Type: ItemCall, Unused: callUnused},
-		{Path: "input[]", Type: ItemOutput, Unused: outputUnused}, {Path: "input[]", Type: ItemReasoning, Unused: thoughtUnused},
-		{Path: "input[].content[]", Unused: partUnused}, {Path: "tools[]", Unused: toolUnused},
+		{Path: "input[]", Type: ItemMessage, Unused: messageUnused}, {Path: "input[]", Type: ItemReasoning, Unused: thoughtUnused},
+		{Path: "input[]", Type: ItemCall, Unused: callUnused}, {Path: "input[]", Type: ItemCustomCall, Unused: callUnused},
+		{Path: "input[]", Type: ItemOutput, Unused: outputUnused}, {Path: "input[]", Type: ItemCustomOutput, Unused: outputUnused},
+		{Path: "input[].content[]", Unused: partUnused},
+		{Path: "tools[]", Type: toolFunction, Unused: toolUnused}, {Path: "tools[]", Type: toolCustom, Unused: toolUnused},
 	}
 }
 
@@ -26,13 +28,11 @@ var requestUnused = []openai.Unused{
 	{Name: "prompt_cache_retention", Why: openai.WhyCache},
 	{Name: "safety_identifier", Why: openai.WhyService},
 	{Name: "service_tier", Why: openai.WhyService, Neutral: []string{`"auto"`, `"default"`}},
-	{Name: "truncation", Why: whyPrompt, Neutral: []string{`"disabled"`}},
 
-	{Name: "background", Why: "not supported", Neutral: []string{"false"}, Refused: true},
-	{Name: "conversation", Why: "use previous_response_id", Refused: true},
+	{Name: "background", Why: "a response is generated only while its client waits for it; stream it to see its progress", Neutral: []string{"false"}, Refused: true},
+	{Name: "conversation", Why: "there are no stored conversations; continue a response with previous_response_id", Refused: true},
 	{Name: "moderation", Why: "there is no moderation", Refused: true},
 	{Name: "prompt", Why: "there are no stored prompts", Refused: true},
-	{Name: "top_logprobs", Why: "not supported", Neutral: []string{"0"}, Refused: true},
 }
 
 // streamUnused are members of stream_options, textUnused of text.
@@ -40,7 +40,6 @@ var (
 	streamUnused = []openai.Unused{{Name: "include_obfuscation", Why: "adds nothing to the text of an answer", Neutral: []string{"false"}}}
 	textUnused   = []openai.Unused{
 		{Name: "verbosity", Why: "a hint that no chat template reads", Neutral: []string{`"medium"`}},
-		{Name: "format", Why: "not supported", Neutral: []string{`{"type":"text"}`}, Refused: true},
 	}
 )
 
@@ -58,7 +57,6 @@ var (
 	messageUnused = []openai.Unused{{Name: "phase", Why: whyEcho}}
 	callUnused    = []openai.Unused{
 		{Name: "caller", Why: whyEcho},
-		{Name: "namespace", Why: "not supported", Refused: true},
 		{Name: "async", Why: "not supported", Neutral: []string{"false"}, Refused: true},
 	}
 	outputUnused = []openai.Unused{
@@ -80,7 +78,7 @@ var partUnused = []openai.Unused{
 	{Name: "logprobs", Why: whyEcho, Neutral: []string{"[]"}},
 }
 
-// toolUnused are members of a function.
+// toolUnused are members of a function or a custom tool.
 var toolUnused = []openai.Unused{
 	{Name: "defer_loading", Why: "a tool is shown to the model as it is declared", Neutral: []string{"false"}},
 	{Name: "allowed_callers", Why: "only the model calls tools", Neutral: []string{`["direct"]`}},

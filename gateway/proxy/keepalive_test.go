@@ -228,7 +228,7 @@ func TestAResponseIsOneStreamWhoeverBeginsIt(t *testing.T) {
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
 		time.Sleep(30 * time.Millisecond)
 		a := agentResponse(r)
-		written(rw, a.Opening(), a.KeepAlive(nil), a.Text("Par"), a.KeepAlive(nil), a.Text("is"), a.Finish(false, &responses.Usage{}))
+		written(rw, a.Opening(), a.KeepAlive(nil), a.Text("Par"), a.KeepAlive(nil), a.Text("is"), a.Finish(false, &responses.Usage{}, 0))
 	})
 	w.setReady("mac-a", false)
 	resp := w.do("POST", dialect.PathResponses, responseBody)
@@ -257,7 +257,7 @@ func TestAResponseThatIsLoadedForNamesItsMac(t *testing.T) {
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
 		time.Sleep(30 * time.Millisecond)
 		a := agentResponse(r)
-		written(rw, a.Opening(), a.Text("x"), a.Finish(false, &responses.Usage{}))
+		written(rw, a.Opening(), a.Text("x"), a.Finish(false, &responses.Usage{}, 0))
 	})
 	id := wantOneResponse(t, eventsOf(t, read(t, w.do("POST", dialect.PathResponses, responseBody))), "response.completed")
 	if mac, _ := responses.MacOf(id); mac != "mac-a" {
@@ -308,7 +308,7 @@ func TestAResponseThatWasRefusedOnceNamesNoMac(t *testing.T) {
 			return
 		}
 		a := agentResponse(r)
-		written(rw, a.Opening(), a.Text("x"), a.Finish(false, &responses.Usage{}))
+		written(rw, a.Opening(), a.Text("x"), a.Finish(false, &responses.Usage{}, 0))
 	})
 	for deadline := time.Now().Add(patience.Of(t)); ; {
 		sent := time.Now()
@@ -336,7 +336,7 @@ func TestAnotherMacTakesOverAResponseThatHasOnlyBegun(t *testing.T) {
 		if turn.Add(1) == 1 {
 			abort(r)
 		}
-		written(rw, a.Text("x"), a.Finish(false, &responses.Usage{}))
+		written(rw, a.Text("x"), a.Finish(false, &responses.Usage{}, 0))
 	}
 	w.addMac("mac-a", answer)
 	w.addMac("mac-b", answer)

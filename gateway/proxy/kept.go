@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -23,12 +24,13 @@ import (
 // The id says which Mac; nothing of it is known here, so a gateway's restart
 // forgets nothing.
 func (p *Proxy) keeper(ctx context.Context, asked openai.Envelope, all []*route.Model) (mac string, there []*route.Model, err error) {
-	if asked.Previous == "" {
+	id := cmp.Or(asked.Previous, asked.Reference)
+	if id == "" {
 		return "", all, nil
 	}
-	mac, ok := responses.MacOf(asked.Previous)
-	if responses.IsAnywhere(asked.Previous) {
-		mac, ok, err = p.find(ctx, asked.Previous)
+	mac, ok := responses.MacOf(id)
+	if responses.IsAnywhere(id) {
+		mac, ok, err = p.find(ctx, id)
 	}
 	if err != nil {
 		return "", nil, err
@@ -43,7 +45,10 @@ func (p *Proxy) keeper(ctx context.Context, asked openai.Envelope, all []*route.
 			return mac, there, nil
 		}
 	}
-	return "", nil, responses.PreviousNotFound(asked.Previous)
+	if asked.Previous == "" {
+		return "", nil, responses.ItemNotFound("input", id)
+	}
+	return "", nil, responses.PreviousNotFound(id)
 }
 
 // plainQuery is a query without the values that are nobody's business behind the
@@ -67,6 +72,9 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 		return err // the agent is sent what could be read of it
 	}
 	id := responses.IDOf(r.URL.Path)
+	if id == responses.CompactID {
+		return responses.NoCompaction()
+	}
 	ctx, cancel, _, err := p.bound(ctx, r)
 	if err != nil {
 		return err

@@ -98,6 +98,41 @@ func TestContinuationIsRoutedToTheStoringMac(t *testing.T) {
 	}
 }
 
+// Clients that keep no response id refer to each stored item.
+func TestReferenceIsRoutedToTheStoringMac(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.addMac("mac-a", say("{}")), w.addMac("mac-b", say("{}"))
+	ask := func(path, id string) *http.Response {
+		return w.do("POST", path, `{"model":"m","input":[{"role":"user","content":"x"},{"type":"item_reference","id":"`+id+`"},{"role":"user","content":"y"}]}`)
+	}
+	at := func(prefix, mac string) string { return prefix + strings.TrimPrefix(responses.NewID(mac), "resp_") }
+	for range 5 {
+		for path, prefix := range map[string]string{dialect.PathResponses: "msg_", dialect.PathInputTokens: "rs_"} {
+			if resp := ask(path, at(prefix, "mac-b")); resp.StatusCode != 200 {
+				t.Fatal(read(t, resp))
+			}
+		}
+	}
+	if a.requests.Load() != 0 || b.requests.Load() != 10 {
+		t.Errorf("%d and %d requests", a.requests.Load(), b.requests.Load())
+	}
+	for _, id := range []string{at("msg_", "mac-z"), "msg_1", "other"} {
+		resp := ask(dialect.PathResponses, id)
+		if got := read(t, resp); resp.StatusCode != 404 || !strings.Contains(got, `"code":"`+responses.CodeItemNotFound) {
+			t.Errorf("%s: %d %s", id, resp.StatusCode, got)
+		}
+	}
+}
+
+func TestCompactionIsRefusedByName(t *testing.T) {
+	w := newWorld(t)
+	a := w.addMac("mac-a", say("{}"))
+	resp := w.do("POST", dialect.PathResponses+"/compact", `{"model":"m","input":"x"}`)
+	if got := read(t, resp); resp.StatusCode != 404 || !strings.Contains(got, "compact") || !strings.Contains(got, `"code":"route_not_found"`) || a.requests.Load() != 0 {
+		t.Errorf("%d %s", resp.StatusCode, got)
+	}
+}
+
 // The owner is the name of the API key, never a header of the client.
 func TestAgentLearnsTheOwnerOfARequest(t *testing.T) {
 	l := newLocked(t)

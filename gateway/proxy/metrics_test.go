@@ -25,7 +25,7 @@ func TestSeriesOfOrdinaryUseBeginAtZero(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]int{"requests_total": 10, "request_duration_seconds": 10, "time_to_first_byte_seconds": 10, "retries_total": 4, "waits_total": 6, "fallbacks_total": 3, "answers_broken_off_total": 1} {
+	for name, want := range map[string]int{"requests_total": 11, "request_duration_seconds": 11, "time_to_first_byte_seconds": 11, "retries_total": 4, "waits_total": 6, "fallbacks_total": 3, "answers_broken_off_total": 1} {
 		if got := series["metalfleet_gateway_"+name]; got != want {
 			t.Errorf("%s has %d series before the first request, want %d", name, got, want)
 		}

@@ -26,7 +26,7 @@ const routeOther = "other"
 // forwarded are the routes whose requests name a model and go to one of its
 // replicas.
 var forwarded = []string{dialect.PathChat, dialect.PathCompletions, dialect.PathEmbeddings, dialect.PathRerank, dialect.PathRerankV2,
-	dialect.PathScore, dialect.PathMessages, dialect.PathCountTokens, dialect.PathResponses}
+	dialect.PathScore, dialect.PathMessages, dialect.PathCountTokens, dialect.PathResponses, dialect.PathInputTokens}
 
 // route finds where a request leads.
 func (p *Proxy) route(r *http.Request) target {

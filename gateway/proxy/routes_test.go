@@ -25,6 +25,7 @@ func TestEveryFormOfAPathIsForwardedAsOne(t *testing.T) {
 		dialect.PathEmbeddings:  {"/embeddings/"},
 		dialect.PathCompletions: {"/completions"},
 		dialect.PathResponses:   {"/responses"},
+		dialect.PathInputTokens: {"/responses/input_tokens"},
 	} {
 		for _, path := range paths {
 			resp := w.do("POST", path, `{"model":"m"}`)
@@ -39,7 +40,7 @@ func TestEveryFormOfAPathIsForwardedAsOne(t *testing.T) {
 			}
 		}
 	}
-	if n := w.labels("requests_total", "route"); n > 10 {
+	if n := w.labels("requests_total", "route"); n > 11 {
 		t.Errorf("%d routes are counted", n)
 	}
 }

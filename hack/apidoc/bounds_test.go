@@ -55,7 +55,14 @@ func companions(r route, field string, value any) string {
 			return `,"logprobs":true`
 		}
 	case "tool_choice":
-		return `,"tools":` + strings.ReplaceAll(r.fields["tools"], `"f"`, toolOf(value))
+		tools := strings.ReplaceAll(r.fields["tools"], `"f"`, toolOf(value))
+		for _, tool := range listOf(members(value)["tools"]) { // of which several may be called
+			if toolOf(tool) == `"f"` {
+				continue
+			}
+			tools = strings.TrimSuffix(tools, "]") + "," + strings.TrimPrefix(strings.ReplaceAll(r.fields["tools"], `"f"`, toolOf(tool)), "[")
+		}
+		return `,"tools":` + tools
 	}
 	return ""
 }

@@ -75,11 +75,12 @@ var message = map[string]string{
 }
 
 var response = map[string]string{
-	"background": `true`, "context_management": `[{"type":"compaction"}]`, "conversation": `"conv_1"`, "include": `["reasoning.encrypted_content"]`,
+	"background": `true`, "context_management": `[{"type":"compaction"}]`, "conversation": `"conv_1"`, "include": `["message.output_text.logprobs"]`,
 	"input": `"other"`, "instructions": `"i"`, "max_output_tokens": `5`, "max_tool_calls": `5`, "metadata": `{"a":"b"}`, "model": `"other"`,
 	"moderation": `{"model":"m"}`, "parallel_tool_calls": `false`, "previous_response_id": `"resp_1"`, "prompt": `{"id":"p"}`, "prompt_cache_key": `"k"`,
 	"prompt_cache_options": `{"mode":"implicit"}`, "prompt_cache_retention": `"24h"`, "reasoning": `{"effort":"low"}`, "safety_identifier": `"k"`,
 	"service_tier": `"priority"`, "store": `false`, "stream": `true`, "stream_options": `{"include_obfuscation":true}`, "temperature": `0.5`,
 	"text": `{"format":{"type":"json_object"}}`, "tool_choice": `"none","tools":[{"type":"function","name":"f"}]`, "tools": `[{"type":"function","name":"f"}]`, "top_logprobs": `5`, "top_p": `0.5`,
-	"truncation": `"auto"`, "user": `"u"`,
+	"truncation": `"auto"`, "user": `"u"`, "presence_penalty": `0.5`, "frequency_penalty": `0.5`, "top_k": `5`, "min_p": `0.5`, "seed": `5`, "stop": `["x"]`, "priority": `1`,
+	"logit_bias": `{"5":-1.5}`,
 }

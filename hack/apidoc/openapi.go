@@ -51,6 +51,8 @@ func documents() []document {
 	}
 	create := post(dialect.PathResponses, "createResponse", responses.Response{}, true)
 	create.links = links("getResponse", "listInputItems", "cancelResponse", "deleteResponse")
+	input := by[dialect.PathResponses]
+	input.name, input.decode = "POST "+dialect.PathInputTokens, func(d *openai.Decoder, b []byte) (any, error) { return responses.DecodeCount(d, b) }
 	count := countRoute(by[dialect.PathMessages])
 	return []document{
 		{"openai.json", "OpenAI's routes", openaiFault(), []operation{
@@ -60,6 +62,7 @@ func documents() []document {
 			{method: "get", path: dialect.PathModels, id: "listModels", answer: openai.ModelList{}},
 			{method: "get", path: dialect.PathModels + "/{model}", id: "getModel", answer: openai.Model{}, item: "model"},
 			create,
+			{method: "post", path: dialect.PathInputTokens, id: "countInputTokens", body: &input, answer: responses.InputTokens{}},
 			{method: "get", path: dialect.PathResponses + "/{response_id}", id: "getResponse", answer: responses.Response{}, item: "response_id"},
 			{method: "delete", path: dialect.PathResponses + "/{response_id}", id: "deleteResponse", answer: responses.Deleted{}, item: "response_id"},
 			{method: "post", path: dialect.PathResponses + "/{response_id}/cancel", id: "cancelResponse", answer: responses.Response{}, item: "response_id"},

@@ -140,37 +140,59 @@ var messageSchemas = map[string]string{
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + thoughtOf + `,` + useOf + `]}}]}}}]}}`,
 }
 
-// Items and parts of responses.
+// Items, parts and tools of responses.
 const (
 	inputParts  = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}}}]}`
-	outputParts = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"output_text"},"text":{"type":"string"},` +
+	outputParts = `{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"output_text"},"text":{"type":"string"},` +
 		`"annotations":` + unlisted + `,"logprobs":` + unlisted + `}}}]}`
-	itemOf     = `"id":{"type":["string","null"]},"status":{"type":["string","null"]}`
-	itemFields = `"type":{"const":"message"},"phase":` + unsaid + `,` + itemOf
+	itemOf     = `"id":` + maybeText + `,"status":` + maybeText
+	itemFields = `"type":{"enum":["message",null]},"phase":` + unsaid + `,` + itemOf
 	callFields = itemOf + `,"caller":` + unsaid + `,"call_id":` + someText
+	madeFields = callFields + `,"namespace":` + maybeText + `,"async":{"enum":[false,null]},"name":` + someText
 	// An output answers a call before it, which a schema cannot state.
-	callItem   = `{"type":"object","required":["type","call_id","name","arguments"],"additionalProperties":false,"properties":{"type":{"const":"function_call"},` + callFields + `,"namespace":{"type":"null"},"async":{"enum":[false,null]},"name":` + someText + `,"arguments":` + arguments + `}}`
-	outputItem = `{"type":"object","required":["type","call_id","output"],"additionalProperties":false,"properties":{"type":{"const":"function_call_output"},` + callFields + `,"namespace":` + unsaid + `,"name":` + unsaid + `,"output":{"anyOf":[{"type":"string"},` +
+	callItem = `{"type":"object","required":["type","call_id","name","arguments"],"additionalProperties":false,"properties":{"type":{"const":"function_call"},` + madeFields +
+		`,"arguments":{"type":"string","contentSchema":{"type":["object","null"]}}}}`
+	customItem = `{"type":"object","required":["type","call_id","name","input"],"additionalProperties":false,"properties":{"type":{"const":"custom_tool_call"},` + madeFields + `,"input":{"type":"string"}}}`
+	outputItem = `{"type":"object","required":["type","call_id","output"],"additionalProperties":false,"properties":{"type":{"enum":["function_call_output","custom_tool_call_output"]},` + callFields + `,"namespace":` + unsaid + `,"name":` + unsaid + `,"output":{"anyOf":[{"type":"string"},` +
 		`{"type":"array","items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}}}]}}}`
 	thoughtItem = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning"},` + itemOf + `,"summary":` + unlisted + `,"encrypted_content":` + unsaid + `,` +
 		`"content":{"anyOf":[{"type":"null"},{"type":"array","items":{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning_text"},"text":{"type":"string"}}}}]}}}`
-	responseTools = `{"type":"array","items":{"x-open":{"anyOf":[` + responseTool + `,{"type":"object","required":["type"],"properties":{"type":{"type":"string","minLength":1,"not":{"enum":["function","custom","namespace"]}}}}]},"anyOf":[` + responseTool + `]}}`
-	responseTool  = `{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName +
-		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}}`
-	responseChoice = `{"anyOf":[{"enum":["auto","none","required"]},{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName + `}}]}`
-	reasoningOf    = `{"type":"object","additionalProperties":false,"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"summary":` + unsaid + `,"generate_summary":` + unsaid + `,` +
+	referenceItem = `{"type":"object","required":["id"],"additionalProperties":false,"properties":{"type":{"enum":["item_reference",null]},"id":` + someText + `,"status":` + maybeText + `}}`
+	toolsItem     = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"additional_tools"},` + itemOf + `,"role":` + maybeText + `,"tools":{"anyOf":[{"type":"null"},` + responseTools + `]}}}`
+
+	responseTools = `{"type":"array","items":{"x-open":{"anyOf":[` + groupedTool + `,` + toolGroup + `,` + otherTool + `"function","custom","namespace"` + otherToolEnd + `]},"anyOf":[` + groupedTool + `,` + toolGroup + `]}}`
+	// groupedTool is a tool that may be in a namespace; others are left out.
+	groupedTool = `{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName +
+		`,"description":` + maybeText + `,"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}},` +
+		`{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"custom"},"name":` + toolName + `,"description":` + maybeText + `,"format":` + customFormat + `}}`
+	customFormat = `{"anyOf":[{"type":"null"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"text"},"syntax":` + maybeText + `,"definition":` + maybeText + `}},` +
+		`{"type":"object","required":["type","syntax","definition"],"additionalProperties":false,"properties":{"type":{"const":"grammar"},"syntax":{"enum":["lark","regex"]},"definition":` + someText + `}}]}`
+	toolGroup = `{"type":"object","required":["type","name","tools"],"additionalProperties":false,"properties":{"type":{"const":"namespace"},"name":` + toolName + `,"description":` + maybeText +
+		`,"tools":{"type":"array","items":{"x-open":{"anyOf":[` + groupedTool + `,` + otherTool + `"function","custom"` + otherToolEnd + `]},"anyOf":[` + groupedTool + `]}}}}`
+	otherTool      = `{"type":"object","required":["type"],"properties":{"type":{"type":"string","minLength":1,"not":{"enum":[`
+	otherToolEnd   = `]}}}}`
+	chosenTool     = `{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"enum":["function","custom"]},"name":` + toolName + `}}`
+	responseChoice = `{"anyOf":[{"enum":["auto","none","required"]},` + chosenTool + `,{"type":"object","required":["type","mode","tools"],"additionalProperties":false,"properties":{"type":{"const":"allowed_tools"},` +
+		`"mode":{"enum":["auto","required"]},"tools":{"type":"array","minItems":1,"items":{"x-open":{"anyOf":[` + chosenTool + `,` + otherTool + `"function","custom"` + otherToolEnd + `]},"anyOf":[` + chosenTool + `]}}}}]}`
+	reasoningOf = `{"type":"object","additionalProperties":false,"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"summary":` + unsaid + `,"generate_summary":` + unsaid + `,` +
 		`"context":{"enum":["auto",null]},"mode":{"enum":["standard",null]}}}`
+	textFormat = `{"anyOf":[{"type":"null"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["text","json_object"]},` + formatFields + `}},` +
+		`{"type":"object","required":["type","schema"],"additionalProperties":false,"properties":{"type":{"const":"json_schema"},"schema":{"type":["object","boolean"]},` + formatFields + `}}]}`
+	formatFields = `"name":` + maybeText + `,"description":` + maybeText + `,"strict":{"type":["boolean","null"]}`
 )
 
 var responseSchemas = map[string]string{
 	"model": someText, "instructions": anyText, "prompt_cache_key": anyText, "max_output_tokens": limit, "previous_response_id": anyText, "store": yesOrNo, "stream": yesOrNo,
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "parallel_tool_calls": yesOrNo,
 	"tools": responseTools, "tool_choice": responseChoice, "reasoning": reasoningOf,
-	"include":        `{"x-open":{"type":"array","items":{"type":"string","not":{"const":"message.output_text.logprobs"}}},"type":"array","maxItems":0}`,
+	"include":        `{"x-open":{"type":"array","items":{"type":"string"}},"type":"array","items":{"const":"message.output_text.logprobs"}}`,
 	"stream_options": `{"type":"object","additionalProperties":false,"properties":{"include_obfuscation":{"x-open":{},"enum":[false,null]}}}`,
-	"text":           `{"type":"object","additionalProperties":false,"properties":{"format":{"enum":[{"type":"text"},null]},"verbosity":{"x-open":{},"enum":["medium",null]}}}`,
+	"text":           `{"type":"object","additionalProperties":false,"properties":{"format":` + textFormat + `,"verbosity":{"x-open":{},"enum":["medium",null]}}}`,
 	"metadata":       `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`,
 	"input": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"anyOf":[` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},` + itemFields + `,"content":` + inputParts + `}},` +
-		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},` + itemFields + `,"content":` + outputParts + `}},` + callItem + `,` + outputItem + `,` + thoughtItem + `]}}]}`,
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},` + itemFields + `,"content":` + outputParts + `}},` +
+		callItem + `,` + customItem + `,` + outputItem + `,` + thoughtItem + `,` + referenceItem + `,` + toolsItem + `]}}]}`,
+	"prompt_cache_key": anyText, "top_logprobs": `{"type":"integer","minimum":0,"maximum":20}`, "truncation": `{"enum":["auto","disabled"]}`,
+	"presence_penalty": penalty, "frequency_penalty": penalty, "top_k": textSchemas["top_k"], "min_p": share, "seed": whole64, "stop": stops, "priority": textSchemas["priority"], "logit_bias": bias,
 }

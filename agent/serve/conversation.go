@@ -1,0 +1,151 @@
+package serve
+
+import (
+	"fmt"
+	"slices"
+
+	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// decodeResponse reads a request for a response. The response that it continues,
+// and the items that it refers to, must be its owner's and stored here.
+func (h *handler) decodeResponse(d *openai.Decoder, body []byte, owner string) (*request, error) {
+	r, err := responses.Decode(d, body)
+	if err != nil {
+		return nil, err
+	}
+	r.Identify(h.Mac)
+	req, talk, err := h.responseRequest(r, owner)
+	if err != nil {
+		return nil, err
+	}
+	req.answer = func(model string, created int64) form {
+		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Owner: owner, Input: r.Input, Talk: talk}}
+		f.a.Response.Model, f.a.Mac = model, h.Mac
+		if r.Store {
+			f.shelf = h.shelf
+		}
+		return f
+	}
+	return req, nil
+}
+
+// decodeInputTokens reads a request that asks how many tokens the prompt of a
+// response has.
+func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, owner string) (*request, error) {
+	r, err := responses.DecodeCount(d, body)
+	if err != nil {
+		return nil, err
+	}
+	req, _, err := h.responseRequest(r, owner)
+	if err != nil {
+		return nil, err
+	}
+	req.stream, req.wire.MaxTokens = false, 1
+	req.count = func(n int) any { return responses.NewInputTokens(n) }
+	return req, nil
+}
+
+// responseRequest makes the request to an engine. It returns the conversation so
+// far as well.
+func (h *handler) responseRequest(r *responses.Request, owner string) (*request, []responses.Item, error) {
+	talk, err := h.conversation(r, owner)
+	if err != nil {
+		return nil, nil, err
+	}
+	chat := &wire.Chat{SplitReasoning: true, ReasoningEffort: r.Effort}
+	if err := offer(chat, &r.Use); err != nil {
+		return nil, nil, err
+	}
+	if r.Instructions != nil && *r.Instructions != "" {
+		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: *r.Instructions})
+	}
+	turns, err := talkOf(talk, r.FunctionName)
+	if err != nil {
+		return nil, nil, err
+	}
+	chat.Messages = joinSystem(append(chat.Messages, turns...))
+	g := generation(&r.Sampling)
+	if r.MaxOutputTokens != nil {
+		g.MaxTokens = int64(*r.MaxOutputTokens)
+	}
+	if r.Logprobs {
+		top := int32(r.TopLogprobs)
+		g.TopLogprobs = &top
+	}
+	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
+	req := &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g, priority: r.Sampling.Priority}
+	if r.Truncate {
+		req.shorten = shortening(chat)
+	}
+	return req, talk, nil
+}
+
+// conversation returns the items before the answer. References in the input are
+// replaced by their items.
+func (h *handler) conversation(r *responses.Request, owner string) ([]responses.Item, error) {
+	var talk []responses.Item
+	if r.Previous != "" {
+		before, ok := h.shelf.Get(r.Previous, owner)
+		if !ok {
+			return nil, responses.PreviousNotFound(r.Previous)
+		}
+		if before.Response.Status != responses.StatusCompleted && before.Response.Status != responses.StatusIncomplete {
+			return nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", before.Response.Status)
+		}
+		talk = slices.Clone(before.Talk)
+	}
+	for i := range r.Input {
+		if r.Input[i].Type != responses.ItemReference {
+			continue
+		}
+		item, ok := h.shelf.Item(r.Input[i].ID, owner)
+		if !ok {
+			return nil, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
+		}
+		r.Input[i] = item
+	}
+	return append(talk, r.Input...), nil
+}
+
+// joinSystem joins the system messages at the beginning: many templates take only
+// one.
+func joinSystem(all []*wire.ChatMessage) []*wire.ChatMessage {
+	n := 1
+	for n < len(all) && all[0].GetRole() == openai.RoleSystem && all[n].GetRole() == openai.RoleSystem {
+		all[0].Content += "\n\n" + all[n].GetContent()
+		n++
+	}
+	if n == 1 {
+		return all
+	}
+	return append(all[:1], all[n:]...)
+}
+
+// shortening returns a function that drops the beginning of a conversation: the
+// oldest exchanges, each from one message of the user to the next, and twice as
+// many each time. Instructions stay, and so does the last exchange.
+func shortening(chat *wire.Chat) func() bool {
+	drop := 1
+	return func() bool {
+		head := 0
+		for head < len(chat.Messages) && chat.Messages[head].GetRole() == openai.RoleSystem {
+			head++
+		}
+		var begins []int // of exchanges after the first
+		for i := head + 1; i < len(chat.Messages); i++ {
+			if chat.Messages[i].GetRole() == openai.RoleUser {
+				begins = append(begins, i)
+			}
+		}
+		if len(begins) == 0 {
+			return false
+		}
+		chat.Messages = slices.Delete(chat.Messages, head, begins[min(drop, len(begins))-1])
+		drop *= 2
+		return true
+	}
+}

@@ -1,0 +1,217 @@
+package responses
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// withTools decodes a request with tools, and returns what was ignored of it.
+func withTools(t *testing.T, tools, more string) (*Request, []string) {
+	t.Helper()
+	var d openai.Decoder
+	r, err := Decode(&d, []byte(`{"model":"m","input":"a","tools":`+tools+more+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, d.Ignored()
+}
+
+// marshalled is a value as clients receive it.
+func marshalled(t *testing.T, v any) string {
+	t.Helper()
+	b, err := openai.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestNamespacesAreFlattenedIntoUniqueFunctions(t *testing.T) {
+	const tools = `[{"type":"function","name":"mcp__a__f"},{"type":"namespace","name":"mcp__a","description":"Group.","tools":[` +
+		`{"type":"function","name":"f","description":"d","parameters":{"type":"object"}},{"type":"custom","name":"g"},{"type":"web_search"}]},` +
+		`{"type":"namespace","name":"b__","tools":[{"type":"function","name":"f"}]},{"type":"namespace","name":"empty","description":"d","tools":[]}]`
+	r, ignored := withTools(t, tools, "")
+	var names []string
+	for _, f := range r.Use.Tools {
+		names = append(names, f.Name)
+	}
+	if want := []string{"mcp__a__f", "mcp__a__f_2", "mcp__a__g", "b__f"}; !slices.Equal(names, want) {
+		t.Errorf("the functions are %q, want %q", names, want)
+	}
+	if d := r.Use.Tools[1].Description; d != "Group.\n\nd" {
+		t.Errorf("the first function of a group is described as %q", d)
+	}
+	if want := []string{"tools[].tools[web_search]"}; !slices.Equal(ignored, want) {
+		t.Errorf("ignored are %q, want %q", ignored, want)
+	}
+	for function, of := range r.Names {
+		if got := r.FunctionName(of.Namespace, of.Name); got != function {
+			t.Errorf("%+v is called %s, want %s", of, got, function)
+		}
+	}
+	if got := r.FunctionName("gone", "f"); got != "gone__f" {
+		t.Errorf("a tool of an earlier response is called %s", got)
+	}
+	const shown = `[{"type":"function","name":"mcp__a__f","description":null,"parameters":null,"strict":false},{"type":"namespace","name":"mcp__a","description":"Group.","tools":[` +
+		`{"type":"function","name":"f","description":"d","parameters":{"type":"object"},"strict":false},{"type":"custom","name":"g","description":null,"format":{"type":"text"}}]},` +
+		`{"type":"namespace","name":"b__","description":"","tools":[{"type":"function","name":"f","description":null,"parameters":null,"strict":false}]},{"type":"namespace","name":"empty","description":"d","tools":[]}]`
+	if d := cmp.Diff(shown, marshalled(t, r.Tools)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestLongNamesOfNamespacesAreShortenedAndStayUnique(t *testing.T) {
+	long := strings.Repeat("n", 100)
+	r, _ := withTools(t, `[{"type":"namespace","name":"`+long+`","tools":[{"type":"function","name":"`+long+`a"},{"type":"function","name":"`+long+`b"}]}]`, "")
+	seen := map[string]bool{}
+	for _, f := range r.Use.Tools {
+		if err := openai.CheckTool("", f); err != nil || seen[f.Name] {
+			t.Errorf("%s: %v", f.Name, err)
+		}
+		seen[f.Name] = true
+	}
+}
+
+// The model is shown a function of one text.
+func TestCustomToolsAreShownAsFunctions(t *testing.T) {
+	const plain = `{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`
+	for name, tc := range map[string]struct{ format, description, parameters string }{
+		"any text":     {``, "d", plain},
+		"text":         {`,"format":{"type":"text"}`, "d", plain},
+		"a Lark text":  {`,"format":{"type":"grammar","syntax":"lark","definition":"start: /a/"}`, "d\n\nThe input must match this grammar, written for Lark:\nstart: /a/", plain},
+		"a regex text": {`,"format":{"type":"grammar","syntax":"regex","definition":"a|b"}`, "d", strings.Replace(plain, `"string"`, `"string","pattern":"^(?:a|b)$"`, 1)},
+	} {
+		r, ignored := withTools(t, `[{"type":"custom","name":"f","description":"d"`+tc.format+`}]`, "")
+		f := r.Use.Tools[0]
+		if f.Description != tc.description || string(f.Parameters) != tc.parameters || f.Strict || !r.Names["f"].Custom || ignored != nil {
+			t.Errorf("%s: %q %s, ignored %q", name, f.Description, f.Parameters, ignored)
+		}
+	}
+}
+
+func TestToolsOfTheVendorsServersAreLeftOut(t *testing.T) {
+	const tools = `[{"type":"web_search","external_web_access":true},{"type":"local_shell"},{"type":"file_search","vector_store_ids":["v"]},{"type":"code_interpreter","container":{"type":"auto"}},` +
+		`{"type":"image_generation"},{"type":"mcp","server_label":"l","server_url":"https://x"},{"type":"computer_use_preview"},{"type":"tool_search"},{"type":"function","name":"f"}]`
+	r, ignored := withTools(t, tools, "")
+	want := []string{"tools[web_search]", "tools[local_shell]", "tools[file_search]", "tools[code_interpreter]", "tools[image_generation]", "tools[mcp]", "tools[computer_use_preview]", "tools[tool_search]"}
+	if len(r.Use.Tools) != 1 || len(r.Tools) != 1 || !slices.Equal(ignored, want) {
+		t.Errorf("%d tools, ignored are %q", len(r.Use.Tools), ignored)
+	}
+}
+
+func TestChoicesAmongTools(t *testing.T) {
+	const tools = `[{"type":"function","name":"f"},{"type":"custom","name":"g"},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}]`
+	for choice, want := range map[string]struct {
+		use       openai.ToolUse
+		functions []string
+	}{
+		`"required"`:                                     {openai.ToolUse{Choice: "required"}, []string{"f", "g", "n__f"}},
+		`{"type":"function","name":"f"}`:                 {openai.ToolUse{Function: "f"}, []string{"f", "g", "n__f"}},
+		`{"type":"custom","name":"g"}`:                   {openai.ToolUse{Function: "g"}, []string{"f", "g", "n__f"}},
+		`{"type":"function","namespace":"n","name":"f"}`: {openai.ToolUse{Function: "n__f"}, []string{"f", "g", "n__f"}},
+		`{"type":"allowed_tools","mode":"required","tools":[{"type":"custom","name":"g"}]}`:               {openai.ToolUse{Choice: "required"}, []string{"g"}},
+		`{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","namespace":"n","name":"f"}]}`: {openai.ToolUse{Choice: "auto"}, []string{"n__f"}},
+	} {
+		r, _ := withTools(t, tools, `,"tool_choice":`+choice)
+		var functions []string
+		for _, f := range r.Use.Tools {
+			functions = append(functions, f.Name)
+		}
+		if r.Use.Choice != want.use.Choice || r.Use.Function != want.use.Function || !slices.Equal(functions, want.functions) {
+			t.Errorf("%s: %+v", choice, r.Use)
+		}
+		if got := marshalled(t, r.Choice); got != choice {
+			t.Errorf("%s is shown as %s", choice, got)
+		}
+	}
+	r, _ := withTools(t, `[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}]`, `,"tool_choice":{"type":"function","name":"f"}`)
+	if r.Use.Function != "n__f" {
+		t.Errorf("a choice without a namespace means %q", r.Use.Function)
+	}
+	// The choice may come before the tools.
+	var err error
+	r, err = Decode(&openai.Decoder{}, []byte(`{"tool_choice":{"type":"custom","name":"g"},"model":"m","input":"a","tools":`+tools+`}`))
+	if err != nil || r.Use.Function != "g" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	var d openai.Decoder
+	_, err = Decode(&d, []byte(`{"model":"m","input":"a","tools":[{"type":"web_search"},{"type":"function","name":"f"}],`+
+		`"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"web_search"},{"type":"function","name":"f"}]}}`))
+	if want := []string{"tools[web_search]", "tool_choice.tools[web_search]"}; err != nil || !slices.Equal(d.Ignored(), want) {
+		t.Errorf("%v, ignored are %q", err, d.Ignored())
+	}
+}
+
+// Codex declares tools in the input as well.
+func TestToolsOfTheInputAreAvailable(t *testing.T) {
+	r, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":[{"role":"user","content":"a"},{"type":"additional_tools","role":"developer","tools":[{"type":"custom","name":"g"}]}],"tools":[{"type":"function","name":"f"}]}`))
+	if err != nil || len(r.Use.Tools) != 2 || len(r.Tools) != 2 || len(r.Input) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestStructuredOutput(t *testing.T) {
+	for format, want := range map[string]struct {
+		constraint *openai.Constraint
+		shown      string
+	}{
+		`{"type":"text"}`:        {nil, `{"type":"text"}`},
+		`null`:                   {nil, `{"type":"text"}`},
+		`{"type":"json_object"}`: {&openai.Constraint{Kind: openai.ConstraintObject, Param: "text.format"}, `{"type":"json_object"}`},
+		`{"type":"json_schema","name":"a","strict":true,"schema":{"type": "object"}}`: {&openai.Constraint{Kind: openai.ConstraintSchema, Text: `{"type":"object"}`, Param: "text.format.schema"},
+			`{"type":"json_schema","name":"a","description":null,"schema":{"type":"object"},"strict":true}`},
+		`{"type":"json_schema","name":"a","description":"d","schema":true}`: {&openai.Constraint{Kind: openai.ConstraintSchema, Text: `true`, Param: "text.format.schema"},
+			`{"type":"json_schema","name":"a","description":"d","schema":true,"strict":false}`},
+	} {
+		r, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":"a","text":{"format":`+format+`}}`))
+		if err != nil {
+			t.Errorf("%s: %v", format, err)
+			continue
+		}
+		if d := cmp.Diff(want.constraint, r.Sampling.Constraint); d != "" {
+			t.Errorf("%s: %s", format, d)
+		}
+		if got := marshalled(t, r.Format); got != want.shown {
+			t.Errorf("%s is shown as %s", format, got)
+		}
+	}
+}
+
+// A response that ended within a call, as clients send it back.
+func TestCallThatBrokeOffIsAcceptedBack(t *testing.T) {
+	const call = `{"type":"function_call","call_id":"c","name":"f","status":"incomplete","arguments":"{\"a"}`
+	body := []byte(`{"model":"m","input":[` + call + `,{"type":"function_call_output","call_id":"c","output":"x"},{"role":"assistant","content":[]},{"role":"assistant","content":""}]}`)
+	r, err := Decode(strictly(), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	arguments, err := r.Input[0].FunctionArguments()
+	if err != nil || string(arguments) != "{}" || *r.Input[0].Arguments != `{"a` || r.Input[0].Status != StatusIncomplete {
+		t.Errorf("%s, %v; %+v", arguments, err, r.Input[0])
+	}
+}
+
+func TestArgumentsOfCalls(t *testing.T) {
+	text := func(s string) *string { return &s }
+	for name, tc := range map[string]struct {
+		item Item
+		want string
+	}{
+		"a function":             {Item{Type: ItemCall, Arguments: text(`{"a": 1}`)}, `{"a": 1}`},
+		"a call that broke off":  {Item{Type: ItemCall, Arguments: text(`{"a`)}, `{}`},
+		"arguments of a list":    {Item{Type: ItemCall, Arguments: text(`[]`)}, `{}`},
+		"a custom tool":          {Item{Type: ItemCustomCall, Input: text("a\n\"<b>\"")}, `{"input":"a\n\"<b>\""}`},
+		"a custom tool, nothing": {Item{Type: ItemCustomCall, Input: text("")}, `{"input":""}`},
+	} {
+		got, err := tc.item.FunctionArguments()
+		if err != nil || string(got) != tc.want || !json.Valid(got) {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+}
