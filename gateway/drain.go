@@ -63,6 +63,7 @@ func (s *servers) drain() {
 	draining, done := context.WithTimeout(context.Background(), s.Drain)
 	defer done()
 	s.requests.ending.Store(true)
+	defer s.background(draining)
 	if s.requests.quiet(draining, lull) == nil && s.front.Shutdown(draining) == nil {
 		return
 	}

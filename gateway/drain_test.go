@@ -105,6 +105,29 @@ func TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds(t *testing.T) {
 	}
 }
 
+// Responses in the background run without a request of a client.
+func TestDrainWaitsForResponsesInTheBackground(t *testing.T) {
+	l := startLastWords(t, time.Minute, make(chan struct{}))
+	finish := make(chan struct{})
+	l.servers.background = func(ctx context.Context) {
+		select {
+		case <-finish:
+		case <-ctx.Done():
+			t.Error("the time of the drain was over before the drain")
+		}
+	}
+	l.stop()
+	select {
+	case err := <-l.ended:
+		t.Fatalf("the gateway ended although a response runs: %v", err)
+	case <-time.After(2 * lull):
+	}
+	close(finish)
+	if err := <-l.ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestQuietWaitsForRunningRequestsAndForALullAfterThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lastRequests{}

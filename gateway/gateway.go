@@ -133,6 +133,7 @@ func Run(ctx context.Context, o Options) error {
 	s := newServers(o, front, registry, draining, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
+	s.background = front.Drain
 	return s.run(ctx, failed)
 }
 
@@ -208,7 +209,10 @@ func newRegistry() *prometheus.Registry {
 // servers are the two listeners.
 type servers struct {
 	Options
-	front, health  *http.Server
+	front, health *http.Server
+	// background waits for the responses that run without a client, until a context
+	// ends.
+	background     func(context.Context)
 	requests       *lastRequests
 	draining       *atomic.Bool
 	cancelRequests context.CancelCauseFunc
@@ -216,7 +220,8 @@ type servers struct {
 
 func newServers(o Options, front http.Handler, registry *prometheus.Registry, draining *atomic.Bool, ready func() bool) *servers {
 	requests, cancel := context.WithCancelCause(context.Background())
-	s := &servers{Options: o, requests: &lastRequests{next: front}, draining: draining, cancelRequests: cancel}
+	s := &servers{Options: o, requests: &lastRequests{next: front}, draining: draining, cancelRequests: cancel,
+		background: func(context.Context) {}}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })

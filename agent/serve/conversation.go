@@ -2,9 +2,11 @@ package serve
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -12,16 +14,21 @@ import (
 
 // decodeResponse reads a request for a response. The response that it continues,
 // and the items that it refers to, must be its owner's and stored here.
-func (h *handler) decodeResponse(d *openai.Decoder, body []byte, owner string) (*request, error) {
+func (h *handler) decodeResponse(d *openai.Decoder, body []byte, head http.Header) (*request, error) {
 	r, err := responses.Decode(d, body)
 	if err != nil {
 		return nil, err
+	}
+	owner := head.Get(agentapi.HeaderOwner)
+	if r.Background && head.Get(agentapi.HeaderBackground) != "true" {
+		return nil, openai.Invalid("background", "This port runs no responses in the background. Send the request to a gateway, or omit 'background'.")
 	}
 	r.Identify(h.Mac)
 	req, talk, err := h.responseRequest(r, owner)
 	if err != nil {
 		return nil, err
 	}
+	req.stream = req.stream || r.Background
 	req.answer = func(model string, created int64) form {
 		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Owner: owner, Input: r.Input, Talk: talk}}
 		f.a.Response.Model, f.a.Mac = model, h.Mac

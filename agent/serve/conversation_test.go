@@ -309,7 +309,6 @@ func TestTruncationDropsTheBeginningOfAConversation(t *testing.T) {
 func TestUnsupportedFieldsAreRefusedWithAReason(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	for field, want := range map[string]struct{ param, reason string }{
-		`"background":true`:       {"background", "stream"},
 		`"conversation":"conv_1"`: {"conversation", "previous_response_id"},
 		`"prompt":{"id":"p"}`:     {"prompt", "stored prompts"},
 		`"input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`: {"input[0].content[0].type", "send text"},
@@ -328,11 +327,13 @@ func TestUnsupportedFieldsAreRefusedWithAReason(t *testing.T) {
 // Other servers' parameters of the sampler, as vLLM has them.
 func TestResponsesAreSampledAsAsked(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
-	_, asked, _ := p.asked(`{"model":"m","input":"hi","temperature":0.5,"top_p":0.25,"top_k":3,"min_p":0.125,"seed":7,"presence_penalty":1,"frequency_penalty":-1,"stop":["a"],"priority":2}`)
+	_, asked, _ := p.asked(`{"model":"m","input":"hi","temperature":0.5,"top_p":0.25,"top_k":3,"min_p":0.125,"seed":7,"presence_penalty":1,"frequency_penalty":-1,"stop":["a"],"priority":2,
+		"repetition_penalty":1.5,"min_tokens":2,"ignore_eos":true,"stop_token_ids":[3]}`)
 	f := func(v float32) *float32 { return &v }
 	k, seed := int32(3), int64(7)
-	want := &wire.Sampling{Temperature: f(0.5), TopP: f(0.25), TopK: &k, MinP: f(0.125), Seed: &seed, PresencePenalty: f(1), FrequencyPenalty: f(-1)}
-	if d := cmp.Diff(want, asked.GetSampling(), protocmp.Transform()); d != "" || !slices.Equal(asked.GetStop(), []string{"a"}) || asked.GetPriority() != -2 {
+	want := &wire.Sampling{Temperature: f(0.5), TopP: f(0.25), TopK: &k, MinP: f(0.125), Seed: &seed, PresencePenalty: f(1), FrequencyPenalty: f(-1), RepetitionPenalty: f(1.5)}
+	if d := cmp.Diff(want, asked.GetSampling(), protocmp.Transform()); d != "" || !slices.Equal(asked.GetStop(), []string{"a"}) || asked.GetPriority() != -2 ||
+		asked.GetMinTokens() != 2 || !asked.GetIgnoreEos() || !slices.Equal(asked.GetStopTokenIds(), []int32{3}) {
 		t.Errorf("%s %v", d, asked)
 	}
 }

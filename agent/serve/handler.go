@@ -188,11 +188,10 @@ func (h *handler) decode(d *openai.Decoder, r *http.Request, body []byte) (*requ
 	if decode := decoders[r.URL.Path]; decode != nil {
 		return decode(d, r.Header, body)
 	}
-	owner := r.Header.Get(agentapi.HeaderOwner)
 	if r.URL.Path == dialect.PathInputTokens {
-		return h.decodeInputTokens(d, body, owner)
+		return h.decodeInputTokens(d, body, r.Header.Get(agentapi.HeaderOwner))
 	}
-	return h.decodeResponse(d, body, owner)
+	return h.decodeResponse(d, body, r.Header)
 }
 
 // decoders read the bodies of text routes.

@@ -52,10 +52,14 @@ func (f *responseForm) keep() {
 	}
 }
 
-// over forgets a response that nobody was told the end of, save one that was
-// cancelled by its id.
+// over forgets a response whose client left before its end, unless it was
+// cancelled by its id. A response in the background has failed.
 func (f *responseForm) over() {
 	if f.ended || f.shelf == nil {
+		return
+	}
+	if f.a.Response.Background {
+		f.failed(&openai.Error{Status: http.StatusServiceUnavailable, Message: "The gateway that ran the response ended before the response was complete. Send the request again."}, "")
 		return
 	}
 	if e, ok := f.shelf.Get(f.entry.Response.ID, f.entry.Owner); ok && e.Response.Status == responses.StatusInProgress {

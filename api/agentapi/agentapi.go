@@ -84,6 +84,10 @@ const (
 	// HeaderStrictFields on a request to an agent, with the value "true", has it
 	// refuse fields that it would otherwise ignore. The gateway sets it.
 	HeaderStrictFields = "X-Metalfleet-Strict-Fields"
+	// HeaderBackground on a request to an agent, with the value "true", reports that
+	// the gateway reads the response to its end even if the client leaves. The
+	// response is then a stream of events.
+	HeaderBackground = "X-Metalfleet-Background"
 	// HeaderAttribution on a request to an agent, with the value AttributionKeep, leaves the
 	// attribution block of Anthropic's clients in the prompt. The gateway sets it.
 	HeaderAttribution = "X-Metalfleet-Attribution"

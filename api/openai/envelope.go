@@ -10,19 +10,20 @@ import (
 // the beginning of its prompt.
 type Envelope struct {
 	Model string
-	// Stream requests a streamed response.
-	Stream bool
+	// Stream requests a streamed response, and Background one that does not end when
+	// its client leaves.
+	Stream, Background bool
 	// Messages, Prompt and Tools hold the raw JSON; nil when absent.
 	Messages, Prompt, Tools json.RawMessage
 	// System is the system prompt when it is separate from the messages, and
 	// Previous is the id of the response that the request continues.
 	System   json.RawMessage
 	Previous string
-	// CacheKey names the conversation; it may be empty.
-	CacheKey string
 	// Reference is the id of a stored item that the input refers to; the last one, if
 	// there are several.
 	Reference string
+	// CacheKey names the conversation; it may be empty.
+	CacheKey string
 }
 
 // DecodeEnvelope reads the body of any request that names a model, for a proxy
@@ -44,6 +45,8 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 			model = value
 		case "stream":
 			e.Stream = string(value) == "true"
+		case "background":
+			e.Background = string(value) == "true"
 		case "messages":
 			e.Messages = value
 		case "prompt":

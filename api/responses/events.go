@@ -68,7 +68,13 @@ func (a *Answer) Follow(events int) { a.sequence = events }
 
 // Opening begins a stream.
 func (a *Answer) Opening() []openai.NamedEvent {
-	return []openai.NamedEvent{a.whole("response.created"), a.whole("response.in_progress")}
+	status := a.Response.Status
+	if a.Response.Background {
+		a.Response.Status = StatusQueued
+	}
+	created := a.whole("response.created")
+	a.Response.Status = status
+	return []openai.NamedEvent{created, a.whole("response.in_progress")}
 }
 
 // KeepAlive returns an event that keeps an idle stream open, after Opening: clients

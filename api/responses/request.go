@@ -33,6 +33,8 @@ type Request struct {
 	Stream   bool
 	// Store keeps the response for later requests. Default: true.
 	Store bool
+	// Background has the response continue after its client has left. It is stored.
+	Background bool
 	// Previous is the id of the response that this one continues; it may be
 	// empty.
 	Previous string
@@ -98,6 +100,8 @@ func decode(d *openai.Decoder, body []byte, needsInput bool) (*Request, error) {
 		return nil, openai.Required("model")
 	case needsInput && !to.given:
 		return nil, openai.Required("input")
+	case r.Background && !r.Store:
+		return nil, openai.Invalid("background", "'background' requires 'store': a response that is not stored cannot be retrieved.")
 	}
 	r.labels(body)
 	return r, to.offer()
@@ -124,8 +128,8 @@ func orNil[T any](raw json.RawMessage) *T {
 	return v
 }
 
-// samplingFields are the fields that a request shares with chat completions. The
-// last ones belong to other servers' version of the API.
+// samplingFields are the fields that a request shares with chat completions. Most
+// of them belong to other servers' version of the API.
 var samplingFields = []string{"temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "seed", "stop", "priority", "logit_bias"}
 
 func (d *decoder) fields() map[string]openai.Field {
@@ -138,6 +142,7 @@ func (d *decoder) fields() map[string]openai.Field {
 		"max_output_tokens":    openai.Optional(openai.Int(&r.MaxOutputTokens, 1, maxTokensBound)),
 		"stream":               openai.Optional(openai.Bool(&r.Stream)),
 		"store":                openai.Optional(openai.Bool(&r.Store)),
+		"background":           openai.Optional(openai.Bool(&r.Background)),
 		"prompt_cache_key":     openai.Optional(openai.String(&r.CacheKey)),
 		"previous_response_id": openai.Optional(openai.String(&r.Previous)),
 		"metadata":             openai.Optional(r.decodeMetadata),

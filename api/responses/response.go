@@ -4,6 +4,8 @@ import "metalfleet.dev/metalfleet/api/openai"
 
 // Statuses of a response.
 const (
+	// StatusQueued is the status of a response in the background when it is created.
+	StatusQueued     = "queued"
 	StatusInProgress = "in_progress"
 	StatusCompleted  = "completed"
 	StatusIncomplete = "incomplete"
@@ -13,12 +15,11 @@ const (
 
 // Response is the response object of this API.
 type Response struct {
-	ID        string `json:"id"`
-	Object    string `json:"object"`
-	CreatedAt int64  `json:"created_at"`
-	Status    string `json:"status"`
-	// Background is always false.
-	Background bool `json:"background"`
+	ID         string `json:"id"`
+	Object     string `json:"object"`
+	CreatedAt  int64  `json:"created_at"`
+	Status     string `json:"status"`
+	Background bool   `json:"background"`
 	// CompletedAt is null unless the response is completed.
 	CompletedAt        *int64            `json:"completed_at"`
 	Error              *Failure          `json:"error"`
@@ -127,7 +128,7 @@ type ItemList struct {
 
 // newResponse returns a response in progress.
 func newResponse(id string, created int64, r *Request) Response {
-	out := Response{ID: id, Object: "response", CreatedAt: created, Status: StatusInProgress,
+	out := Response{ID: id, Object: "response", CreatedAt: created, Status: StatusInProgress, Background: r.Background,
 		FrequencyPenalty: orDefault(r.Sampling.FrequencyPenalty, 0), Instructions: r.Instructions, MaxOutputTokens: r.MaxOutputTokens, MaxToolCalls: r.MaxToolCalls,
 		Metadata: r.Metadata, Model: r.Model, Output: []Item{}, ParallelToolCalls: !r.Use.Single, PresencePenalty: orDefault(r.Sampling.PresencePenalty, 0),
 		PreviousResponseID: described(r.Previous), PromptCacheKey: described(r.CacheKey), SafetyIdentifier: r.SafetyID, ServiceTier: "default", Store: r.Store,

@@ -51,7 +51,7 @@ const (
 // types/responses/response_create_params.py, each with a value that means
 // something. One without a verdict changes nothing.
 var documentedFields = map[string]struct{ value, verdict string }{
-	"background":             {`true`, refused},
+	"background":             {`true`, honoured},
 	"context_management":     {`[{"type":"compaction"}]`, refused},
 	"conversation":           {`"conv_1"`, refused},
 	"include":                {`["message.output_text.logprobs"]`, honoured},

@@ -29,7 +29,6 @@ var requestUnused = []openai.Unused{
 	{Name: "safety_identifier", Why: openai.WhyService},
 	{Name: "service_tier", Why: openai.WhyService, Neutral: []string{`"auto"`, `"default"`}},
 
-	{Name: "background", Why: "a response is generated only while its client waits for it; stream it to see its progress", Neutral: []string{"false"}, Refused: true},
 	{Name: "conversation", Why: "there are no stored conversations; continue a response with previous_response_id", Refused: true},
 	{Name: "moderation", Why: "there is no moderation", Refused: true},
 	{Name: "prompt", Why: "there are no stored prompts", Refused: true},

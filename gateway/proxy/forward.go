@@ -31,6 +31,8 @@ type query struct {
 	deadline time.Time
 	// strict has the agent refuse fields without effect.
 	strict bool
+	// background has the agent send a stream, which is read to its end.
+	background bool
 	// attribution has the agent keep the attribution block.
 	attribution bool
 	// prefix of its prompt, by which replicas that remember it are found.
@@ -204,6 +206,9 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 	}
 	if q.strict {
 		out.Header.Set(agentapi.HeaderStrictFields, "true")
+	}
+	if q.background {
+		out.Header.Set(agentapi.HeaderBackground, "true")
 	}
 	if q.attribution {
 		out.Header.Set(agentapi.HeaderAttribution, agentapi.AttributionKeep)

@@ -113,11 +113,12 @@ type Config struct {
 // Proxy is the front as a handler.
 type Proxy struct {
 	Config
-	book    *book
-	macs    macs
-	bodies  bodies
-	metrics *metrics
-	cors    *cors
+	book       *book
+	macs       macs
+	bodies     bodies
+	metrics    *metrics
+	cors       *cors
+	background *background
 	// finding bounds the searches for responses whose ids name no Mac.
 	finding chan struct{}
 }
@@ -148,7 +149,8 @@ func New(c Config) *Proxy {
 	b := newBook(c.Waiting)
 	b.pick = c.Pick
 	c.Registry.MustRegister(&census{b})
-	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry), cors: newCORS(c.Origins), finding: make(chan struct{}, maxFinds)}
+	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry), cors: newCORS(c.Origins),
+		finding: make(chan struct{}, maxFinds), background: newBackground()}
 	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
 	b.has = p.macs.has
 	if c.TakesTunnels {
@@ -162,8 +164,12 @@ func New(c Config) *Proxy {
 // Tunnels takes connections of Macs; nil where none are taken.
 func (p *Proxy) Tunnels() *tunnel.Hub { return p.macs.tunnels }
 
-// Close ends idle connections to Macs.
-func (p *Proxy) Close() { p.macs.close() }
+// Close ends responses in the background, and idle connections to Macs.
+func (p *Proxy) Close() {
+	p.background.end(ErrShuttingDown)
+	p.background.runs.Wait()
+	p.macs.close()
+}
 
 // ServeHTTP answers one request, exactly once.
 func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
@@ -295,11 +301,26 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 		w.Header().Set("Connection", "close")
 		return err
 	}
-	defer release()
 	asked, err := openai.DecodeEnvelope(body)
+	if err == nil && asked.Background && r.URL.Path == dialect.PathResponses {
+		r = r.Clone(context.WithoutCancel(ctx)) // it outlives its handler
+		return p.detach(ctx, w, asked, func(ctx context.Context, w *reply) error {
+			defer release()
+			return p.ask(ctx, c, w, r, asked, body)
+		})
+	}
+	defer release()
 	if err != nil {
 		return err
 	}
+	if asked.Stream {
+		w.keepAlives = newKeepAlives(r.URL.Path, asked.Model, body)
+	}
+	return p.ask(ctx, c, w, r, asked, body)
+}
+
+// ask forwards a request whose body was read.
+func (p *Proxy) ask(ctx context.Context, c caller, w *reply, r *http.Request, asked openai.Envelope, body []byte) error {
 	model, err := p.lookup(ctx, c, asked.Model)
 	if err != nil {
 		return err
@@ -313,10 +334,8 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 		return err
 	}
 	defer cancel()
-	if asked.Stream {
-		w.keepAlives = newKeepAlives(r.URL.Path, asked.Model, body)
-	}
-	q := &query{name: asked.Model, body: body, prefix: p.prefixOf(asked), key: c.name(), deadline: deadline, strict: p.StrictFields || c.strict(), attribution: p.KeepAttribution}
+	q := &query{name: asked.Model, body: body, prefix: p.prefixOf(asked), key: c.name(), deadline: deadline, strict: p.StrictFields || c.strict(),
+		attribution: p.KeepAttribution, background: asked.Background && r.URL.Path == dialect.PathResponses}
 	all, routed := p.stages(model, q)
 	if q.only, all, err = p.keeper(ctx, asked, all); err != nil {
 		return err

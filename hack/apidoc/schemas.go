@@ -193,6 +193,6 @@ var responseSchemas = map[string]string{
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},` + itemFields + `,"content":` + inputParts + `}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},` + itemFields + `,"content":` + outputParts + `}},` +
 		callItem + `,` + customItem + `,` + outputItem + `,` + thoughtItem + `,` + referenceItem + `,` + toolsItem + `]}}]}`,
-	"prompt_cache_key": anyText, "top_logprobs": `{"type":"integer","minimum":0,"maximum":20}`, "truncation": `{"enum":["auto","disabled"]}`,
+	"background": yesOrNo, "top_logprobs": `{"type":"integer","minimum":0,"maximum":20}`, "truncation": `{"enum":["auto","disabled"]}`,
 	"presence_penalty": penalty, "frequency_penalty": penalty, "top_k": textSchemas["top_k"], "min_p": share, "seed": whole64, "stop": stops, "priority": textSchemas["priority"], "logit_bias": bias,
 }

@@ -1,0 +1,189 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// eventCreated is the event with which the stream of a response begins.
+const eventCreated = "response.created"
+
+// background runs responses that do not end when their clients leave. For agents
+// and for limits they are requests like others: the gateway reads each one to its
+// end.
+type background struct {
+	ctx  context.Context // ends all of them, with its cause
+	end  context.CancelCauseFunc
+	runs sync.WaitGroup
+}
+
+func newBackground() *background {
+	ctx, end := context.WithCancelCause(context.Background())
+	return &background{ctx: ctx, end: end}
+}
+
+// Drain waits until no response runs in the background. Those that still run when
+// ctx ends are cancelled. No request may begin after it.
+func (p *Proxy) Drain(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { p.background.end(ErrShuttingDown) })
+	defer stop()
+	p.background.runs.Wait()
+}
+
+// detached is a response whose client may leave: the handler of the client takes
+// the parts until then, and later ones are dropped.
+type detached struct {
+	head   http.Header
+	status int
+	begun  bool
+	parts  chan part
+	left   chan struct{} // closed when the handler returns
+	// events is set by the handler if the response is a stream of events.
+	events bool
+}
+
+// part is what one write adds to a response. The first one has the head.
+type part struct {
+	head   http.Header
+	status int
+	data   []byte
+}
+
+func (d *detached) Header() http.Header { return d.head }
+
+func (d *detached) WriteHeader(status int) { d.status = status }
+
+func (d *detached) Write(b []byte) (int, error) {
+	next := part{data: bytes.Clone(b)}
+	if !d.begun {
+		d.begun, next.head, next.status = true, d.head.Clone(), d.status
+	}
+	select {
+	case d.parts <- next:
+	case <-d.left:
+	}
+	return len(b), nil
+}
+
+// SetWriteDeadline does nothing: the handler bounds its writes to the client.
+func (d *detached) SetWriteDeadline(time.Time) error { return nil }
+
+// FlushError does nothing, for the same reason.
+func (d *detached) FlushError() error { return nil }
+
+// detach answers a request whose response continues without its client. The client
+// gets the response in progress, whose id it needs to retrieve the rest, or the
+// stream for as long as it stays.
+func (p *Proxy) detach(ctx context.Context, w *reply, asked openai.Envelope, run func(context.Context, *reply) error) error {
+	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(p.background.ctx, func() { cancel(context.Cause(p.background.ctx)) })
+	d := &detached{head: w.Header().Clone(), parts: make(chan part), left: make(chan struct{})}
+	defer close(d.left)
+	over := make(chan error, 1)
+	// The response counts as running instead of the request, which may end first.
+	p.metrics.inFlight.Dec()
+	defer p.metrics.inFlight.Inc()
+	p.background.runs.Go(func() {
+		p.metrics.inFlight.Inc()
+		defer p.metrics.inFlight.Dec()
+		defer cancel(nil)
+		defer stop()
+		inner := newReply(d, p.WriteTimeout)
+		inner.dialect, inner.metrics = w.dialect, w.metrics
+		err := runDetached(running, inner, run)
+		inner.meter.settle(inner.status)
+		if err != nil {
+			logOf(ctx).V(1).Info("Response in the background failed", "reason", err.Error())
+		}
+		over <- err
+	})
+	for {
+		select {
+		case next := <-d.parts:
+			if done, err := d.relay(w, next, asked.Stream); done || err != nil {
+				return err
+			}
+		case err := <-over:
+			if !w.begun() {
+				maps.Copy(w.Header(), d.head)
+			}
+			return err
+		case <-ctx.Done():
+			if !w.begun() { // the client has no id by which to ask for the response
+				cancel(context.Cause(ctx))
+			}
+			return ended(ctx)
+		}
+	}
+}
+
+// errIncomplete is the error of a response that broke off.
+var errIncomplete = errors.New("the response broke off")
+
+// runDetached turns the panic that ends a connection to a client into an error.
+func runDetached(ctx context.Context, w *reply, run func(context.Context, *reply) error) (err error) {
+	defer func() {
+		v := recover()
+		if e, aborts := v.(error); aborts && errors.Is(e, http.ErrAbortHandler) {
+			err = errIncomplete
+		} else if v != nil {
+			panic(v)
+		}
+	}()
+	return run(ctx, w)
+}
+
+// relay gives the client a part of a detached response. It returns true when the
+// client needs no more: of a stream of events, a client that wants no stream gets
+// only the response that the first event has.
+func (d *detached) relay(w *reply, next part, stream bool) (done bool, err error) {
+	if next.head != nil {
+		maps.Copy(w.Header(), next.head)
+		d.events = isEvents(next.head.Get("Content-Type"))
+	}
+	if d.events && !stream {
+		response, ok := createdIn(next.data)
+		if !ok {
+			return false, nil
+		}
+		for _, name := range []string{"Cache-Control", "X-Accel-Buffering"} {
+			w.Header().Del(name)
+		}
+		return true, w.json(response)
+	}
+	if next.head != nil {
+		w.WriteHeader(next.status)
+	}
+	if err := w.send(next.data); err != nil {
+		return false, fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return false, nil
+}
+
+// createdIn returns the response in the first event of a stream, which follows
+// comments.
+func createdIn(block []byte) (json.RawMessage, bool) {
+	for line := range bytes.SplitSeq(block, []byte("\n")) {
+		data, is := bytes.CutPrefix(line, []byte("data: "))
+		if !is {
+			continue
+		}
+		var event struct {
+			Type     string
+			Response json.RawMessage
+		}
+		if json.Unmarshal(data, &event) == nil && event.Type == eventCreated {
+			return event.Response, true
+		}
+	}
+	return nil, false
+}

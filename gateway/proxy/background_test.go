@@ -1,0 +1,178 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/test/patience"
+)
+
+const (
+	backgroundBody = `{"model":"m","input":"x","background":true}`
+	createdEvent   = `{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}`
+)
+
+// slowResponse is an agent whose response continues when next is closed. It sends
+// on ended what its request ended with.
+func slowResponse(next <-chan struct{}, ended chan<- error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, []string{"metadata"})
+		out := openai.NewEventWriter(w)
+		_ = out.Comment("waits")
+		_ = out.Event("response.created", json.RawMessage(createdEvent))
+		select {
+		case <-next:
+		case <-r.Context().Done():
+			ended <- r.Context().Err()
+			return
+		}
+		_ = out.Event("response.completed", json.RawMessage(`{"type":"response.completed"}`))
+		agentapi.SetTokens(w.Header(), http.TrailerPrefix+agentapi.HeaderTokens, 100, 50)
+		ended <- nil
+	}
+}
+
+func TestBackgroundResponseContinuesWithoutItsClient(t *testing.T) {
+	const limit = 1000
+	l := newLocked(t)
+	token := l.key("k", keys.Grant{Models: []string{"*"}, TokensPerMinute: limit})
+	next, ended := make(chan struct{}), make(chan error, 1)
+	m := l.addMac("mac-a", slowResponse(next, ended))
+	resp := l.with(token, "POST", dialect.PathResponses, backgroundBody)
+	if got := read(t, resp); resp.StatusCode != 200 || got != `{"id":"resp_1","status":"in_progress"}` || resp.Header.Get("Content-Type") != "application/json" ||
+		resp.Header.Get(agentapi.HeaderMac) != "mac-a" || resp.Header.Get(agentapi.HeaderIgnored) != "metadata" || resp.Header.Get("Cache-Control") != "" {
+		t.Errorf("%d %v %s", resp.StatusCode, resp.Header, got)
+	}
+	if seen := <-m.seen; seen.Header.Get(agentapi.HeaderBackground) != "true" {
+		t.Error("the agent is not asked for a stream")
+	}
+	if n := l.counter("requests_in_flight"); n != 1 {
+		t.Errorf("%v requests run", n)
+	}
+	close(next)
+	if err := <-ended; err != nil {
+		t.Errorf("the request to the agent ended with %v", err)
+	}
+	eventually(t, "the tokens are counted", func() bool { return l.counter("api_key_tokens_total") == 150 })
+	eventually(t, "nothing runs", func() bool { return l.counter("requests_in_flight") == 0 })
+}
+
+func TestStreamInTheBackgroundContinuesWithoutItsClient(t *testing.T) {
+	w := newWorld(t)
+	next, ended := make(chan struct{}), make(chan error, 2)
+	w.addMac("mac-a", slowResponse(next, ended))
+	body := strings.Replace(backgroundBody, "true", `true,"stream":true`, 1)
+	ask := func(ctx context.Context) (*http.Response, *bufio.Reader) {
+		resp, err := w.try(ctx, "POST", dialect.PathResponses, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp, bufio.NewReader(resp.Body)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	_, left := ask(ctx)
+	resp, stays := ask(t.Context())
+	for _, client := range []*bufio.Reader{left, stays} {
+		for line := ""; !strings.Contains(line, "in_progress"); {
+			var err error
+			if line, err = client.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	leave()
+	close(next)
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Errorf("a request to the agent ended with %v", err)
+		}
+	}
+	rest, err := io.ReadAll(stays)
+	if err != nil || !strings.Contains(string(rest), "event: response.completed\n") || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("%v %q, %v", resp.Header, rest, err)
+	}
+}
+
+// Without its id, no one can retrieve a response.
+func TestClientThatLeavesBeforeItsBackgroundResponseBeginsCancelsIt(t *testing.T) {
+	w := newWorld(t)
+	ended := make(chan struct{})
+	m := w.addMac("mac-a", func(_ http.ResponseWriter, r *http.Request) { untilGone(r); close(ended) })
+	ctx, leave := context.WithCancel(t.Context())
+	go func() { <-m.seen; leave() }()
+	if resp, err := w.try(ctx, "POST", dialect.PathResponses, backgroundBody); err == nil {
+		t.Errorf("%d", resp.StatusCode)
+	}
+	select {
+	case <-ended:
+	case <-time.After(patience.Of(t)):
+		t.Error("the agent continues")
+	}
+}
+
+func TestRefusalOfABackgroundResponse(t *testing.T) {
+	w := newWorld(t)
+	w.addMac("mac-a", func(rw http.ResponseWriter, _ *http.Request) {
+		_ = openai.WriteError(rw, openai.Invalid("input", "no"))
+	})
+	resp := w.do("POST", dialect.PathResponses, backgroundBody)
+	if got := read(t, resp); resp.StatusCode != 400 || !strings.Contains(got, `"message":"no"`) {
+		t.Errorf("by the agent: %d %s", resp.StatusCode, got)
+	}
+	w.setReady("mac-a", false)
+	w.wantRefusal(w.do("POST", dialect.PathResponses, backgroundBody), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.do("POST", dialect.PathResponses, `{"background":true}`), refusal{400, openai.CodeMissingParameter, ""})
+	if n := w.counter("requests_in_flight"); n != 0 {
+		t.Errorf("%v requests run", n)
+	}
+}
+
+func TestMacThatIsLostBreaksOffABackgroundResponse(t *testing.T) {
+	w := newWorld(t)
+	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
+		_ = openai.NewEventWriter(rw).Event("response.created", json.RawMessage(createdEvent))
+		abort(r)
+	})
+	if got := read(t, w.do("POST", dialect.PathResponses, strings.Replace(backgroundBody, "true", `true,"stream":true`, 1))); !strings.Contains(got, "event: error\n") {
+		t.Error(got)
+	}
+}
+
+func TestDrainWaitsForBackgroundResponses(t *testing.T) {
+	for name, late := range map[string]bool{"one that ends in time": false, "one that is too late": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			next, ended := make(chan struct{}), make(chan error, 1)
+			w.addMac("mac-a", slowResponse(next, ended))
+			read(t, w.do("POST", dialect.PathResponses, backgroundBody))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			drained := make(chan struct{})
+			go func() { w.proxy.Drain(ctx); close(drained) }()
+			select {
+			case <-drained:
+				t.Fatal("the drain is over although a response runs")
+			case <-time.After(20 * time.Millisecond):
+			}
+			if late {
+				cancel()
+			} else {
+				close(next)
+			}
+			if err := <-ended; late != (err != nil) {
+				t.Errorf("the response ended with %v", err)
+			}
+			<-drained
+		})
+	}
+}
