@@ -27,8 +27,10 @@ type answer struct {
 	id              string
 	// progress of the prompt is wanted.
 	progress bool
-	// forms of all choices, of which form is the first; ask admits another one.
+	// forms of all choices, of which form is the first, and each prompt has as many
+	// as each says; ask admits another one.
 	forms []form
+	each  int
 	ask   func(i int) (*admission.Admitted, error)
 }
 
@@ -38,7 +40,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
 	got := make([]gathered, len(a.forms))
-	all, u := make([]choice, len(a.forms)), used{}
+	all, u := make([]choice, len(a.forms)), used{choices: a.each}
 	for {
 		var e event
 		select {
@@ -73,7 +75,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
-	w, u := door.Open(a.admitted), used{}
+	w, u := door.Open(a.admitted), used{choices: a.each}
 	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), openings: a.openings()}
 	idle := newIdle(a)
 	defer idle.Stop()
@@ -125,6 +127,15 @@ func (a answer) tellUsage(out *eventStream, u *used) {
 // more writes what a choice brought: thoughts, text behind them, calls behind that.
 func (a answer) more(out *eventStream, e event) error {
 	f := a.forms[e.choice]
+	if prompt := e.more.GetPrompt(); prompt != nil {
+		t, ok := f.(echoes)
+		if !ok {
+			return fmt.Errorf("%w: the engine echoed a prompt that was not wanted", admission.ErrOrder)
+		}
+		t.echo(prompt)
+		return nil
+	}
+	out.echo(e.choice, f)
 	if t, ok := f.(thinker); ok && e.more.GetReasoning() != "" {
 		if chunk := t.thinks(e.more.GetReasoning()); chunk != nil {
 			if err := out.send(e.choice, chunk); err != nil {
@@ -132,7 +143,7 @@ func (a answer) more(out *eventStream, e event) error {
 			}
 		}
 	}
-	p := piece{text: e.more.GetText(), ranked: rankedOf(e.more)}
+	p := piece{text: e.more.GetText(), ranked: rankedOf(e.more.GetLogprobs())}
 	if p.text != "" || p.ranked != nil { // else a character is not whole yet
 		if err := out.send(e.choice, f.text(p)); err != nil {
 			return err
@@ -166,6 +177,7 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 		agentapi.SetTokens(out.header, http.TrailerPrefix+agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 	}
 	a.stopped(e.end)
+	out.echo(e.choice, a.forms[e.choice])
 	a.tellUsage(out, u)
 	err := out.send(e.choice, a.forms[e.choice].finish(reason))
 	if err == nil && last && a.includeUsage {
@@ -183,7 +195,7 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 // stopped tells a form that wants to know by what the text was ended.
 func (a answer) stopped(end *wire.Finished) {
 	if t, ok := a.form.(teller); ok {
-		t.stopped(end.GetStop())
+		t.stopped(end)
 	}
 }
 
@@ -239,6 +251,15 @@ type eventStream struct {
 	// usage so far, for the chunks of a stream that includes it in each; else nil.
 	usage *openai.Usage
 	wrote bool // since that was last set to false
+}
+
+// echo makes the prompt that a form returns the opening of its choice.
+func (s *eventStream) echo(choice int, f form) {
+	if t, ok := f.(echoes); ok {
+		if chunk := t.echoed(); chunk != nil {
+			s.openings[choice] = chunk
+		}
+	}
 }
 
 func (s *eventStream) send(choice int, chunk any) error {

@@ -93,6 +93,7 @@ type call struct{ name, arguments string }
 // gathered is an answer while it is collected.
 type gathered struct {
 	thoughts strings.Builder
+	prompt   echoed
 	parts    []part
 	last     strings.Builder // the text under way
 	ranked   []openai.Ranked // of the text under way
@@ -100,8 +101,9 @@ type gathered struct {
 }
 
 func (g *gathered) add(d *wire.Delta) {
+	g.prompt.add(d.GetPrompt())
 	g.thoughts.WriteString(d.GetReasoning())
-	g.ranked = append(g.ranked, rankedOf(d)...)
+	g.ranked = append(g.ranked, rankedOf(d.GetLogprobs())...)
 	g.last.WriteString(d.GetText())
 	for _, c := range d.GetCalls() {
 		if c.GetName() != "" {
@@ -135,7 +137,7 @@ func (g *gathered) cut() {
 
 func (g *gathered) piece() piece {
 	g.cut()
-	p := piece{thoughts: g.thoughts.String(), parts: g.parts}
+	p := piece{thoughts: g.thoughts.String(), prompt: g.prompt, parts: g.parts}
 	var text strings.Builder
 	for _, one := range g.parts {
 		text.WriteString(one.text)

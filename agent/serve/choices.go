@@ -72,10 +72,13 @@ type event struct {
 	err    error
 }
 
-// used adds up what the choices that ended took. Their prompt is one.
+// used adds up what the choices that ended took. A prompt counts once for its
+// choices, of which each has as many.
 type used struct {
-	usage openai.Usage
-	ended int
+	usage   openai.Usage
+	choices int // for each prompt
+	prompts map[int]openai.Usage
+	ended   int
 	// running counts the output tokens so far of the choices that have not ended.
 	running map[int]int
 	// failed says that one of them ended with an error.
@@ -83,14 +86,23 @@ type used struct {
 }
 
 func (u *used) add(e event) {
-	of := usageOf(e.end.GetUsage())
 	delete(u.running, e.choice)
-	if u.ended++; u.ended == 1 || e.choice == 0 {
-		u.usage.PromptTokens, u.usage.PromptTokensDetails = of.PromptTokens, of.PromptTokensDetails
+	of, prompt := usageOf(e.end.GetUsage()), e.choice/max(1, u.choices)
+	if u.prompts == nil {
+		u.prompts = map[int]openai.Usage{}
 	}
-	u.usage.CompletionTokensDetails = &openai.CompletionTokensDetails{ReasoningTokens: u.usage.Reasoning() + of.Reasoning()}
-	u.usage.CompletionTokens += of.CompletionTokens
-	u.usage.TotalTokens = u.usage.PromptTokens + u.usage.CompletionTokens
+	if _, known := u.prompts[prompt]; !known || e.choice%max(1, u.choices) == 0 {
+		u.prompts[prompt] = of
+	}
+	u.ended++
+	text, thoughts := u.usage.CompletionTokens+of.CompletionTokens, u.usage.Reasoning()+of.Reasoning()
+	tokens, cached := 0, 0
+	for _, p := range u.prompts {
+		tokens, cached = tokens+p.PromptTokens, cached+p.PromptTokensDetails.CachedTokens
+	}
+	u.usage = openai.NewUsage(tokens, text)
+	u.usage.PromptTokensDetails = &openai.PromptTokensDetails{CachedTokens: cached}
+	u.usage.CompletionTokensDetails = &openai.CompletionTokensDetails{ReasoningTokens: thoughts}
 }
 
 // grow counts the tokens of a piece.
@@ -101,25 +113,32 @@ func (u *used) grow(e event) {
 	u.running[e.choice] += len(e.more.GetTokens())
 }
 
-// soFar is the usage of all choices up to now, for a prompt of that many tokens.
+// soFar is the usage of all choices up to now; prompt is the number of tokens of the
+// first prompt.
 func (u *used) soFar(prompt int) *openai.Usage {
 	text := u.usage.CompletionTokens
+	if _, known := u.prompts[0]; known {
+		prompt = 0
+	}
 	for _, n := range u.running {
 		text += n
 	}
-	out := openai.NewUsage(prompt, text)
+	out := openai.NewUsage(u.usage.PromptTokens+prompt, text)
 	return &out
 }
 
 // another is the request for a choice. Where the client chose the seed, each
-// choice has its own, the same ones every time.
+// choice of a prompt has its own, the same ones every time.
 func (r *request) another(i int) *wire.GenerateRequest {
-	w := proto.CloneOf(r.wire)
+	w, each := proto.CloneOf(r.wire), max(1, r.choices)
 	w.Id = fmt.Sprintf("%s-%d", r.wire.GetId(), i)
 	w.Progress = false // their prompt is one
 	if w.GetSampling().Seed != nil {
-		seed := w.GetSampling().GetSeed() + int64(i)
+		seed := w.GetSampling().GetSeed() + int64(i%each)
 		w.Sampling.Seed = &seed
+	}
+	if r.prompts != nil {
+		setPrompt(w, r.prompts[i/each])
 	}
 	return w
 }
@@ -139,7 +158,8 @@ func (a answer) begin(ctx context.Context, cancel context.CancelFunc) (events <-
 
 // choices are the answers to one request. The first has been admitted; the others
 // are asked for once it has begun, since by then their prompt has been computed
-// and is remembered.
+// and is remembered. Of several prompts, the first choice of each comes before the
+// others for the same reason.
 type choices struct {
 	answer
 	events chan<- event
@@ -168,10 +188,13 @@ func (c *choices) run(ctx context.Context) {
 // work asks for choices that nobody asked for yet, one after another.
 func (c *choices) work(ctx context.Context) {
 	for {
-		i := int(c.next.Add(1))
-		if i >= len(c.forms) {
+		next := int(c.next.Add(1))
+		if next >= len(c.forms) {
 			return
 		}
+		each := max(1, c.each)
+		prompts := len(c.forms) / each
+		i := next%prompts*each + next/prompts
 		admitted, err := c.admit(ctx, i)
 		if err != nil {
 			c.bring(ctx, event{choice: i, err: err})

@@ -21,10 +21,16 @@ type send = func(*wire.GenerateEvent) error
 func sayOwn() servetest.Script {
 	return func(ctx context.Context, r *wire.GenerateRequest, send send) error {
 		_, own, another := strings.Cut(r.GetId(), "-")
-		if !another {
-			return servetest.Events(servetest.Admit(), servetest.Text("0"), servetest.Text("!"), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 2))(ctx, r, send)
+		events := []*wire.GenerateEvent{servetest.Admit()}
+		if r.GetEcho() {
+			events = append(events, servetest.Prompt(r.GetPrompt()))
 		}
-		return servetest.Events(servetest.Admit(), servetest.Text(own), servetest.Text("?"), servetest.Finish(wire.FinishReason_FINISH_REASON_LENGTH, 3))(ctx, r, send)
+		if !another {
+			events = append(events, servetest.Text("0"), servetest.Text("!"), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 2))
+		} else {
+			events = append(events, servetest.Text(own), servetest.Text("?"), servetest.Finish(wire.FinishReason_FINISH_REASON_LENGTH, 3))
+		}
+		return servetest.Events(events...)(ctx, r, send)
 	}
 }
 

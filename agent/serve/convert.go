@@ -17,11 +17,14 @@ type request struct {
 	wire            *wire.GenerateRequest
 	// priority that the request names, nil where it names none.
 	priority *int
-	// choices is how many answers are wanted; 0 is one.
+	// choices is how many answers are wanted; 0 is one. With several prompts, each
+	// has as many.
 	choices int
 	// shorten drops the beginning of a conversation that exceeds the context length.
 	// It returns false where nothing more can be dropped; nil drops nothing.
 	shorten func() bool
+	// prompts of a completion; nil where there is one input, that of wire.
+	prompts []openai.Prompt
 	// answer makes the responses of this route, which call the model so.
 	answer func(model string, created int64) form
 	// count, where there is one, makes the response of a route that asks for no
@@ -48,10 +51,10 @@ type form interface {
 type teller interface {
 	form
 	// admitted is told first how many tokens the prompt has and how to cancel the
-	// answer, stopped before the end which stop string came, if one did, and over
-	// that nothing more comes, however it ended.
+	// answer, stopped before the end how the engine ended it, and over that nothing
+	// more comes, however it ended.
 	admitted(promptTokens int, cancel func())
-	stopped(by string)
+	stopped(end *wire.Finished)
 	over()
 	// failed ends a stream that had begun.
 	failed(e *openai.Error, requestID string) any
@@ -70,6 +73,8 @@ type piece struct {
 	// thoughts of the model come apart from its text.
 	thoughts string
 	ranked   []openai.Ranked
+	// prompt that is echoed.
+	prompt echoed
 	// parts are text and calls in their order; text joins those of text.
 	parts []part
 }
@@ -114,24 +119,26 @@ func decodeCompletion(d *openai.Decoder, _ http.Header, body []byte) (*request, 
 	}
 	g := generation(&r.Parameters)
 	g.MaxTokens = int64(r.TokenLimit())
+	g.PromptOnly, g.Echo = g.MaxTokens == 0, r.Echo
 	if r.Logprobs != nil {
 		top := int32(*r.Logprobs)
 		g.TopLogprobs = &top
 	}
-	echo := ""
-	if r.Echo {
-		echo = r.Prompt.Text
-	}
-	if r.Prompt.Tokens != nil {
-		g.Input = &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: r.Prompt.Tokens}}
-	} else {
-		g.Input = &wire.GenerateRequest_Prompt{Prompt: r.Prompt.Text}
-	}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), continuousUsage: r.ContinuousUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
+	setPrompt(g, r.Prompts[0])
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), continuousUsage: r.ContinuousUsage(), wire: g, priority: r.Priority, choices: r.Choices(), prompts: r.Prompts,
 		answer: func(model string, created int64) form {
 			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()},
-				logprobs: r.Logprobs != nil, echo: echo}
+				logprobs: r.Logprobs != nil}
 		}}, nil
+}
+
+// setPrompt makes a prompt the input of a request.
+func setPrompt(g *wire.GenerateRequest, p openai.Prompt) {
+	if p.Tokens != nil {
+		g.Input = &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: p.Tokens}}
+	} else {
+		g.Input = &wire.GenerateRequest_Prompt{Prompt: p.Text}
+	}
 }
 
 // templateRole is the name that chat templates know: "developer" is the newer
@@ -145,7 +152,7 @@ func templateRole(role string) string {
 
 func generation(p *openai.Parameters) *wire.GenerateRequest {
 	s := &wire.Sampling{Temperature: float(p.Temperature), TopP: float(p.TopP), MinP: float(p.MinP), Seed: p.Seed}
-	s.FrequencyPenalty, s.PresencePenalty = float(p.FrequencyPenalty), float(p.PresencePenalty)
+	s.FrequencyPenalty, s.PresencePenalty, s.RepetitionPenalty = float(p.FrequencyPenalty), float(p.PresencePenalty), float(p.RepetitionPenalty)
 	if p.TopK != nil {
 		k := int32(max(*p.TopK, 0)) // -1 says what 0 says: all of them
 		s.TopK = &k
@@ -156,7 +163,11 @@ func generation(p *openai.Parameters) *wire.GenerateRequest {
 		}
 		s.LogitBias[id] = float32(v)
 	}
-	return &wire.GenerateRequest{Sampling: s, Stop: p.Stop, Constraint: constraintOf(p.Constraint)}
+	g := &wire.GenerateRequest{Sampling: s, Stop: p.Stop, Constraint: constraintOf(p.Constraint), IgnoreEos: p.IgnoreEOS, StopTokenIds: p.StopTokens}
+	if p.MinTokens != nil {
+		g.MinTokens = int64(*p.MinTokens)
+	}
+	return g
 }
 
 func constraintOf(c *openai.Constraint) *wire.Constraint {
@@ -206,11 +217,11 @@ func reasonOf(f *wire.Finished) (reason string, ok bool) {
 	return "", false
 }
 
-// rankedOf is how likely the tokens behind a piece of text were.
-func rankedOf(d *wire.Delta) []openai.Ranked {
+// rankedOf is how likely tokens were.
+func rankedOf(tokens []*wire.TokenLogprobs) []openai.Ranked {
 	var out []openai.Ranked
 	likely := func(l *wire.Logprob) openai.Likely { return openai.Likely{Bytes: l.GetText(), Logprob: l.GetLogprob()} }
-	for _, t := range d.GetLogprobs() {
+	for _, t := range tokens {
 		r := openai.Ranked{Likely: likely(t.GetChosen())}
 		for _, l := range t.GetTop() {
 			r.Top = append(r.Top, likely(l))
@@ -314,15 +325,50 @@ type completionForm struct {
 	a        openai.CompletionAnswer
 	logprobs bool // wanted
 	offsets  openai.CompletionOffsets
-	// echo stands in front of the answer.
-	echo string
+	// prompt that stands in front of the answer.
+	prompt echoed
 }
 
-func (f *completionForm) opening() any {
-	if f.echo == "" {
+// echoed is a prompt that is returned, and how likely its tokens were where that is
+// wanted.
+type echoed struct {
+	text   string
+	ranked []openai.Ranked
+}
+
+func (e *echoed) add(d *wire.PromptDelta) {
+	e.text += d.GetText()
+	e.ranked = append(e.ranked, rankedOf(d.GetLogprobs())...)
+}
+
+// echoes is a form that returns the prompt in front of the answer.
+type echoes interface {
+	form
+	// echo takes a piece of the prompt, and echoed makes a chunk of them all, once;
+	// it is nil where there is none.
+	echo(d *wire.PromptDelta)
+	echoed() any
+}
+
+func (f *completionForm) echo(d *wire.PromptDelta) { f.prompt.add(d) }
+
+func (f *completionForm) echoed() any {
+	if f.prompt.text == "" {
 		return nil
 	}
-	return f.a.Text(f.echo)
+	c := f.a.Text(f.prompt.text)
+	c.Choices[0].Logprobs = f.promptLogprobs(f.prompt)
+	f.prompt = echoed{}
+	return c
+}
+
+func (f *completionForm) opening() any { return nil }
+
+func (f *completionForm) promptLogprobs(p echoed) *openai.CompletionLogprobs {
+	if !f.logprobs || p.text == "" {
+		return nil
+	}
+	return f.offsets.Prompt(p.text, p.ranked)
 }
 
 func (f *completionForm) identify(id string)                     { f.a.ID = id }
@@ -334,7 +380,10 @@ func (f *completionForm) usage(u openai.Usage) any { return f.a.Usage(u) }
 func (f *completionForm) text(p piece) any { return f.tell(f.a.Text(p.text), p) }
 
 func (f *completionForm) whole(p piece, reason string, u openai.Usage) any {
-	return f.tell(f.a.Whole(f.echo+p.text, reason, u), p)
+	before := f.promptLogprobs(p.prompt)
+	c := f.tell(f.a.Whole(p.prompt.text+p.text, reason, u), p)
+	c.Choices[0].Logprobs = before.Join(c.Choices[0].Logprobs)
+	return c
 }
 
 func (f *completionForm) tell(c openai.Completion, p piece) openai.Completion {
@@ -345,7 +394,7 @@ func (f *completionForm) tell(c openai.Completion, p piece) openai.Completion {
 }
 
 func (f *completionForm) choice(i int) form {
-	one := &completionForm{a: f.a, logprobs: f.logprobs, echo: f.echo}
+	one := &completionForm{a: f.a, logprobs: f.logprobs}
 	one.a.Index = i
 	return one
 }

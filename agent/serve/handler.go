@@ -227,7 +227,8 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 		t.admitted(admitted.PromptTokens(), func() { end(errCancelled) })
 		defer t.over()
 	}
-	a.forms, a.ask = formsOf(a.form, req.choices), func(i int) (*admission.Admitted, error) {
+	a.each = max(1, req.choices)
+	a.forms, a.ask = formsOf(a.form, a.each*max(1, len(req.prompts))), func(i int) (*admission.Admitted, error) {
 		stream, err := hold.Generate(ctx, req.another(i))
 		if err != nil {
 			return nil, err

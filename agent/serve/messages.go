@@ -154,8 +154,9 @@ type messageForm struct {
 	a      anthropic.Answer
 	stop   anthropic.Stop
 	reason string
-	// thinking says that thoughts are told; callable that a call was whole.
-	thinking, callable bool
+	// thinking is true if thoughts are returned, callable if a call was whole, full if
+	// the context was used up.
+	thinking, callable, full bool
 }
 
 func (f *messageForm) thinks(text string) any {
@@ -185,7 +186,10 @@ func (f *messageForm) over()                    {}
 
 func (f *messageForm) keepAlive(p *openai.PromptProgress) any { return anthropic.Ping(p) }
 
-func (f *messageForm) stopped(by string)   { f.stop.Sequence = by }
+func (f *messageForm) stopped(end *wire.Finished) {
+	f.stop.Sequence, f.full = end.GetStop(), end.GetContextFull()
+}
+
 func (f *messageForm) opening() any        { return f.a.Opening() }
 func (f *messageForm) text(p piece) any    { return f.a.Text(p.text) }
 func (f *messageForm) finish(r string) any { f.reason = r; return []openai.NamedEvent(nil) }
@@ -220,6 +224,8 @@ func (f *messageForm) failed(e *openai.Error, id string) any {
 // ending is Anthropic's word for why an answer ended.
 func (f *messageForm) ending(reason string) anthropic.Stop {
 	switch {
+	case reason == openai.FinishLength && f.full:
+		return anthropic.Stop{Reason: anthropic.StopContext}
 	case reason == openai.FinishLength:
 		return anthropic.Stop{Reason: anthropic.StopMaxTokens}
 	case f.stop.Sequence != "":
@@ -231,5 +237,5 @@ func (f *messageForm) ending(reason string) anthropic.Stop {
 }
 
 func messageUsage(u openai.Usage) anthropic.Usage {
-	return anthropic.NewUsage(u.PromptTokens, u.PromptTokensDetails.CachedTokens, u.CompletionTokens)
+	return anthropic.NewUsage(u.PromptTokens, u.PromptTokensDetails.CachedTokens, u.CompletionTokens).WithThinking(u.Reasoning())
 }

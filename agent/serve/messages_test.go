@@ -73,6 +73,9 @@ data: {"type":"message_stop"}
 
 func TestMessagesWithoutStreaming(t *testing.T) {
 	length := wire.FinishReason_FINISH_REASON_LENGTH
+	full := servetest.Finish(length, 9)
+	full.GetFinished().ContextFull = true
+	full.GetFinished().Usage.ReasoningTokens = 4
 	for name, tc := range map[string]struct {
 		script servetest.Script
 		want   string
@@ -81,7 +84,9 @@ func TestMessagesWithoutStreaming(t *testing.T) {
 			`"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":1,"output_tokens":2}}`},
 		"a stop sequence": {servetest.Events(servetest.Admit(), servetest.Text("a"), stoppedBy("END")), `"stop_reason":"stop_sequence","stop_sequence":"END"`},
 		"the limit":       {servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.Finish(length, 9)), `"stop_reason":"max_tokens","stop_sequence":null`},
-		"no text":         {servetest.Say(), `"content":[],"stop_reason":"end_turn"`},
+		"the context": {servetest.Events(servetest.Admit(), servetest.Text("a"), full), `"stop_reason":"model_context_window_exceeded","stop_sequence":null,` +
+			`"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":1,"output_tokens":9,"output_tokens_details":{"thinking_tokens":4}}}`},
+		"no text": {servetest.Say(), `"content":[],"stop_reason":"end_turn"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPort(t, tc.script)

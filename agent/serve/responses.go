@@ -77,9 +77,9 @@ func (f *responseForm) keepAlive(p *openai.PromptProgress) any {
 	return nil
 }
 
-func (f *responseForm) stopped(string)   {}
-func (f *responseForm) opening() any     { return f.a.Opening() }
-func (f *responseForm) text(p piece) any { return f.a.Text(p.text, p.ranked...) }
+func (f *responseForm) stopped(*wire.Finished) {}
+func (f *responseForm) opening() any           { return f.a.Opening() }
+func (f *responseForm) text(p piece) any       { return f.a.Text(p.text, p.ranked...) }
 
 func (f *responseForm) thinks(text string) any { return f.a.Thinking(text) }
 

@@ -248,13 +248,13 @@ func TestLogprobsAreToldOnBothRoutesStreamedAndWhole(t *testing.T) {
 }
 
 func TestBiasReachesTheEngineAndAnEchoStandsInFront(t *testing.T) {
-	p := newPort(t, servetest.Say(" b"))
+	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Prompt("a"), servetest.Text(" b"), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 1)))
 	got := read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"a","echo":true,"logit_bias":{"5":-100,"6":1.5}}`))
 	if !strings.Contains(got, `"text":"a b","logprobs":null`) {
 		t.Errorf("whole: %s", got)
 	}
 	r := <-p.seen
-	if d := cmp.Diff(map[int32]float32{5: -100, 6: 1.5}, r.GetSampling().GetLogitBias()); d != "" || r.TopLogprobs != nil {
+	if d := cmp.Diff(map[int32]float32{5: -100, 6: 1.5}, r.GetSampling().GetLogitBias()); d != "" || r.TopLogprobs != nil || !r.GetEcho() {
 		t.Errorf("%s, alternatives %v", d, r.TopLogprobs)
 	}
 	got = read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"a","echo":true,"stream":true}`))

@@ -14,6 +14,8 @@ const (
 	StopMaxTokens = "max_tokens"
 	StopSequence  = "stop_sequence"
 	StopToolUse   = "tool_use"
+	// StopContext: the context was used up before max_tokens.
+	StopContext = "model_context_window_exceeded"
 )
 
 // Usage counts the tokens of a message. InputTokens does not include the tokens
@@ -23,11 +25,27 @@ type Usage struct {
 	CacheCreationInputTokens int `json:"cache_creation_input_tokens"`
 	CacheReadInputTokens     int `json:"cache_read_input_tokens"`
 	OutputTokens             int `json:"output_tokens"`
+
+	OutputTokensDetails *OutputTokensDetails `json:"output_tokens_details,omitempty"`
+}
+
+// OutputTokensDetails is the number of output tokens that the model used for
+// thinking.
+type OutputTokensDetails struct {
+	ThinkingTokens int `json:"thinking_tokens"`
 }
 
 // NewUsage counts prompt tokens, of which some were cached, and output tokens.
 func NewUsage(prompt, cached, output int) Usage {
 	return Usage{InputTokens: prompt - cached, CacheReadInputTokens: cached, OutputTokens: output}
+}
+
+// WithThinking adds how many of the output tokens were used for thinking, if any.
+func (u Usage) WithThinking(tokens int) Usage {
+	if tokens > 0 {
+		u.OutputTokensDetails = &OutputTokensDetails{ThinkingTokens: tokens}
+	}
+	return u
 }
 
 // MessageAnswer is the non-streamed response of /v1/messages.

@@ -16,8 +16,17 @@ const MostPriority = 1000
 // API.
 const maxChoices = 128
 
-// maxStops is the maximum number of stop strings.
-const maxStops = 4
+// maxStops is the maximum number of stop strings, maxStopTokens of stop tokens.
+const (
+	maxStops      = 4
+	maxStopTokens = 128
+)
+
+// minRepetition and maxRepetition bound the repetition penalty; 1 has no effect.
+const (
+	minRepetition = 0.01
+	maxRepetition = 100
+)
 
 // Chat reads the body of POST /v1/chat/completions. It returns an *Error.
 func (d *Decoder) Chat(body []byte) (*ChatRequest, error) {
@@ -85,6 +94,13 @@ func (p *Parameters) fields(d *Decoder) map[string]field {
 		"frequency_penalty": optional(floatInto(&p.FrequencyPenalty, -2, 2)),
 		"presence_penalty":  optional(floatInto(&p.PresencePenalty, -2, 2)),
 
+		"repetition_penalty": optional(p.decodeRepetition),
+		"repeat_penalty":     optional(p.decodeRepetition),
+
+		"min_tokens":     optional(intInto(&p.MinTokens, 0, maxTokensBound)),
+		"ignore_eos":     optional(boolInto(&p.IgnoreEOS)),
+		"stop_token_ids": optional(p.decodeStopTokens),
+
 		"priority":   optional(intInto(&p.Priority, -MostPriority, MostPriority)),
 		"n":          optional(intInto(&p.N, 1, maxChoices)),
 		"logit_bias": optional(p.decodeBias),
@@ -132,6 +148,28 @@ func checkStop(param, s string) error {
 		return Invalid(param, "'%s' must not be an empty string, which would stop the output at once.", param)
 	}
 	return nil
+}
+
+// decodeRepetition accepts the repetition penalty by either of its names: vLLM's and
+// llama.cpp's.
+func (p *Parameters) decodeRepetition(param string, raw json.RawMessage) error {
+	before := p.RepetitionPenalty
+	if err := floatInto(&p.RepetitionPenalty, minRepetition, maxRepetition)(param, raw); err != nil {
+		return err
+	}
+	if before != nil && *before != *p.RepetitionPenalty {
+		return Invalid(param, "'repetition_penalty' and 'repeat_penalty' are the same parameter. Send only one of them.")
+	}
+	return nil
+}
+
+func (p *Parameters) decodeStopTokens(param string, raw json.RawMessage) error {
+	return decodeArray(param, raw, func(at string, raw json.RawMessage) error {
+		if len(p.StopTokens) == maxStopTokens {
+			return Invalid(param, "'%s' must have at most %d tokens.", param, maxStopTokens)
+		}
+		return integer(0, math.MaxInt32, func(v int64) { p.StopTokens = append(p.StopTokens, int32(v)) })(at, raw)
+	})
 }
 
 func (p *Parameters) streamOptions(d *Decoder) field {

@@ -15,9 +15,10 @@ func (d *Decoder) Completion(body []byte) (*CompletionRequest, error) {
 	fields := r.fields(d)
 	maps.Copy(fields, r.constraintFields(d))
 	maps.Copy(fields, map[string]field{
-		"prompt":   r.Prompt.decode,
-		"echo":     optional(boolInto(&r.Echo)),
-		"logprobs": optional(intInto(&r.Logprobs, 0, maxLogprobs)),
+		"prompt":     r.prompts,
+		"echo":       optional(boolInto(&r.Echo)),
+		"logprobs":   optional(intInto(&r.Logprobs, 0, maxLogprobs)),
+		"max_tokens": optional(intInto(&r.MaxTokens, 0, maxTokensBound)),
 	})
 	if err := d.Object(body, "", fields, completionUnused, textUnused); err != nil {
 		return nil, err
@@ -25,68 +26,86 @@ func (d *Decoder) Completion(body []byte) (*CompletionRequest, error) {
 	if err := r.Parameters.check(); err != nil {
 		return nil, err
 	}
-	if r.Prompt.Text == "" && r.Prompt.Tokens == nil {
+	if r.Prompts == nil {
 		return nil, required("prompt")
 	}
-	if err := r.checkEcho(); err != nil {
+	if err := r.checkChoices(); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// decode accepts a string, a list of one string, a list of tokens, or a list of
-// one list of tokens.
-func (p *Prompt) decode(param string, raw json.RawMessage) error {
+// prompts accepts a string, a list of strings, a list of tokens, or a list of
+// lists of tokens.
+func (r *CompletionRequest) prompts(param string, raw json.RawMessage) error {
 	switch kind(raw) {
 	case "null":
 		return required(param)
 	case "string":
-		return p.decodeText(param, raw)
+		return r.addText(param, raw)
 	case "array":
-		return p.decodeList(param, raw)
+		return r.promptList(param, raw)
 	}
 	return wrongKind(param, "a string or a list", raw)
 }
 
-func (p *Prompt) decodeText(param string, raw json.RawMessage) error {
+func (r *CompletionRequest) addText(param string, raw json.RawMessage) error {
+	var p Prompt
 	if err := stringInto(&p.Text)(param, raw); err != nil {
 		return err
 	}
 	if p.Text == "" {
 		return Invalid(param, "'%s' must not be empty.", param)
 	}
+	r.Prompts = append(r.Prompts, p)
 	return nil
 }
 
-func (p *Prompt) decodeList(param string, raw json.RawMessage) error {
-	prompts := 0
+func (r *CompletionRequest) promptList(param string, raw json.RawMessage) error {
+	var first string
+	var tokens Prompt // of a list of tokens
 	err := decodeArray(param, raw, func(at string, raw json.RawMessage) error {
 		k := kind(raw)
-		if k != "number" {
-			prompts++
+		if first == "" {
+			first = k
 		}
 		switch {
-		case prompts > 1 || (prompts == 1 && p.Tokens != nil):
-			return Invalid(param, "More than one prompt in '%s' is not supported. Send one request for each prompt.", param)
+		case k != "string" && k != "number" && k != "array":
+			return wrongKind(at, "a string or a token", raw)
+		case k != first:
+			return Invalid(param, "'%s' must contain only strings, only tokens, or only lists of tokens.", param)
+		case k == "number":
+			return tokens.decodeToken(at, raw)
+		case len(r.Prompts) == maxChoices:
+			return Invalid(param, "'%s' must have at most %d prompts. Send several requests.", param, maxChoices)
 		case k == "string":
-			return p.decodeText(at, raw)
-		case k == "number" && prompts == 0:
-			return p.decodeToken(at, raw)
-		case k == "array":
-			if err := decodeArray(at, raw, p.decodeToken); err != nil {
-				return err
-			}
-			if p.Tokens == nil {
-				return Invalid(at, "'%s' must not be empty.", at)
-			}
-			return nil
+			return r.addText(at, raw)
 		}
-		return wrongKind(at, "a string or a token", raw)
+		var p Prompt
+		if err := decodeArray(at, raw, p.decodeToken); err != nil {
+			return err
+		}
+		if p.Tokens == nil {
+			return Invalid(at, "'%s' must not be empty.", at)
+		}
+		r.Prompts = append(r.Prompts, p)
+		return nil
 	})
-	if err == nil && p.Text == "" && p.Tokens == nil {
+	if tokens.Tokens != nil {
+		r.Prompts = append(r.Prompts, tokens)
+	}
+	if err == nil && r.Prompts == nil {
 		return Invalid(param, "'%s' must not be empty.", param)
 	}
 	return err
+}
+
+// checkChoices bounds the choices of all prompts together.
+func (r *CompletionRequest) checkChoices() error {
+	if all := len(r.Prompts) * r.Choices(); all > maxChoices {
+		return Invalid("n", "'n' is %d for each of %d prompts, but a request may have at most %d choices in total. Send several requests.", r.Choices(), len(r.Prompts), maxChoices)
+	}
+	return nil
 }
 
 func (p *Prompt) decodeToken(param string, raw json.RawMessage) error {

@@ -168,13 +168,15 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 }
 
 func TestCompletionPrompts(t *testing.T) {
-	good := map[string]Prompt{
-		`"hi"`:        {Text: "hi"},
-		`["hi"]`:      {Text: "hi"},
-		`[1,2]`:       {Tokens: []int32{1, 2}},
-		`[[3]]`:       {Tokens: []int32{3}},
-		`[0]`:         {Tokens: []int32{0}},
-		`[[0,49151]]`: {Tokens: []int32{0, 49151}},
+	good := map[string][]Prompt{
+		`"hi"`:              {{Text: "hi"}},
+		`["hi"]`:            {{Text: "hi"}},
+		`[1,2]`:             {{Tokens: []int32{1, 2}}},
+		`[[3]]`:             {{Tokens: []int32{3}}},
+		`[0]`:               {{Tokens: []int32{0}}},
+		`[[0,49151]]`:       {{Tokens: []int32{0, 49151}}},
+		`["b","a","b"]`:     {{Text: "b"}, {Text: "a"}, {Text: "b"}},
+		`[[1],[2,3],[1,2]]`: {{Tokens: []int32{1}}, {Tokens: []int32{2, 3}}, {Tokens: []int32{1, 2}}},
 	}
 	for raw, want := range good {
 		r, err := strictly().Completion([]byte(`{"model":"m","prompt":` + raw + `}`))
@@ -182,7 +184,7 @@ func TestCompletionPrompts(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		if d := cmp.Diff(want, r.Prompt); d != "" {
+		if d := cmp.Diff(want, r.Prompts); d != "" {
 			t.Errorf("%s: %s", raw, d)
 		}
 		if r.TokenLimit() != DefaultCompletionTokens {
@@ -191,7 +193,8 @@ func TestCompletionPrompts(t *testing.T) {
 	}
 	bad := map[string]string{
 		`""`: "must not be empty", `[]`: "must not be empty", `[""]`: "must not be empty", `[[]]`: "must not be empty",
-		`["a","b"]`: "More than one prompt", `[[1],[2]]`: "More than one prompt", `["a",1]`: "a string or a token", `[1,"a"]`: "More than one prompt",
+		`["a",1]`: "only strings", `[1,"a"]`: "only strings", `["a",[1]]`: "only strings", `[[1],2]`: "only strings", `["a",""]`: "must not be empty", `[[1],[]]`: "must not be empty",
+		`["a"` + strings.Repeat(`,"a"`, maxChoices) + `]`: "at most 128 prompts",
 		`[-1]`: "between 0", `[1.5]`: "an integer", `[[1,"a"]]`: "an integer", `{}`: "a string or a list", `3`: "a string or a list",
 		`null`: "required", `[[[1]]]`: "an integer", `[null]`: "a string or a token",
 	}

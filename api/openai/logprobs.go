@@ -1,6 +1,8 @@
 package openai
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -108,8 +110,10 @@ func written(token []byte, mark string) string {
 // CompletionLogprobs are the log-probabilities of a choice or chunk of a
 // completion: lists with one element for each token.
 type CompletionLogprobs struct {
-	Tokens        []string  `json:"tokens"`
-	TokenLogprobs []float32 `json:"token_logprobs"`
+	Tokens []string `json:"tokens"`
+	// TokenLogprobs has null for the first token of a prompt, and so has
+	// TopLogprobs.
+	TokenLogprobs []*float32 `json:"token_logprobs"`
 	// TopLogprobs are the most likely tokens by their text, and the sampled
 	// one.
 	TopLogprobs []map[string]float32 `json:"top_logprobs"`
@@ -126,12 +130,12 @@ type CompletionOffsets struct {
 
 // Logprobs converts log-probabilities to the format of completions.
 func (o *CompletionOffsets) Logprobs(ranked []Ranked) *CompletionLogprobs {
-	out := &CompletionLogprobs{Tokens: []string{}, TokenLogprobs: []float32{}, TopLogprobs: []map[string]float32{}, TextOffset: []int{}}
+	out := &CompletionLogprobs{Tokens: []string{}, TokenLogprobs: []*float32{}, TopLogprobs: []map[string]float32{}, TextOffset: []int{}}
 	for _, r := range ranked {
-		text := written(r.Bytes, "bytes:")
+		text, logprob := written(r.Bytes, "bytes:"), finite(r.Logprob)
 		out.Tokens = append(out.Tokens, text)
-		out.TokenLogprobs = append(out.TokenLogprobs, finite(r.Logprob))
-		top := map[string]float32{text: finite(r.Logprob)}
+		out.TokenLogprobs = append(out.TokenLogprobs, &logprob)
+		top := map[string]float32{text: logprob}
 		for _, l := range r.Top {
 			// Of two tokens with the same text, the more likely one counts.
 			name := written(l.Bytes, "bytes:")
@@ -144,6 +148,48 @@ func (o *CompletionOffsets) Logprobs(ranked []Ranked) *CompletionLogprobs {
 		o.pass(r.Bytes)
 	}
 	return out
+}
+
+// Prompt converts the log-probabilities of an echoed prompt, of which the first
+// token has none. Offsets are those of the text: a token that the tokenizer put in
+// front of it has no characters there, and a space that it put in front of a word
+// does not count.
+func (o *CompletionOffsets) Prompt(text string, ranked []Ranked) *CompletionLogprobs {
+	var out *CompletionLogprobs
+	for i, r := range ranked {
+		before := *o
+		one := o.Logprobs(ranked[i : i+1])
+		switch after, spaced := bytes.CutPrefix(r.Bytes, []byte(" ")); {
+		case before.characters > 0 || len(before.open) > 0 || strings.HasPrefix(text, string(r.Bytes)):
+		case spaced && strings.HasPrefix(text, string(after)):
+			*o = before
+			o.pass(after)
+		case i == 0:
+			*o = before
+		}
+		if i == 0 {
+			out, one.TokenLogprobs[0], one.TopLogprobs[0] = one, nil, nil
+			continue
+		}
+		out.add(one)
+	}
+	*o = CompletionOffsets{characters: utf8.RuneCountInString(text)}
+	return out
+}
+
+// Join returns the log-probabilities of a prompt and of the output after it; either
+// may be nil.
+func (l *CompletionLogprobs) Join(more *CompletionLogprobs) *CompletionLogprobs {
+	if l == nil || more == nil {
+		return cmp.Or(l, more)
+	}
+	l.add(more)
+	return l
+}
+
+func (l *CompletionLogprobs) add(more *CompletionLogprobs) {
+	l.Tokens, l.TokenLogprobs = append(l.Tokens, more.Tokens...), append(l.TokenLogprobs, more.TokenLogprobs...)
+	l.TopLogprobs, l.TextOffset = append(l.TopLogprobs, more.TopLogprobs...), append(l.TextOffset, more.TextOffset...)
 }
 
 // pass counts the characters that these bytes complete.
@@ -190,18 +236,6 @@ func (r *ChatRequest) TopLogprobsWanted() (n int, ok bool) {
 func (r *ChatRequest) checkLogprobs() error {
 	if !r.Logprobs && r.TopLogprobs != nil && *r.TopLogprobs > 0 {
 		return Invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
-	}
-	return nil
-}
-
-// checkEcho rejects combinations with echo that would need additional
-// computation.
-func (r *CompletionRequest) checkEcho() error {
-	switch {
-	case r.Echo && r.Logprobs != nil:
-		return Invalid("echo", "'echo' together with 'logprobs' is not supported, because log-probabilities of the prompt are not computed. Send only one of them.")
-	case r.Echo && r.Prompt.Tokens != nil:
-		return Invalid("echo", "'echo' is not supported with a prompt of tokens. Send the prompt as text, or omit 'echo'.")
 	}
 	return nil
 }

@@ -58,3 +58,52 @@ func TestCompletionLogprobsAreExact(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// The first token follows nothing. Offsets are those of the text, which has neither
+// a token that the tokenizer put in front of it, nor the space that it put there.
+func TestLogprobsOfAPromptAreExact(t *testing.T) {
+	ranked := func(tokens ...string) (out []Ranked) {
+		for i, token := range tokens {
+			r := Ranked{Likely: Likely{[]byte(token), 0 - float32(i)}}
+			if i > 0 {
+				r.Top = []Likely{{[]byte("x"), -0.5}}
+			}
+			out = append(out, r)
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		text   string
+		tokens []string
+		want   []int
+		end    int
+	}{
+		"bytes":                    {"é b\U0001F600", []string{"\xc3", "\xa9", " b", "\xf0\x9f\x98", "\x80"}, []int{0, 0, 1, 3, 3}, 4},
+		"a token in front":         {"a b", []string{"<s>", "a", " b"}, []int{0, 0, 1}, 3},
+		"a space in front":         {"a b", []string{" a", " b"}, []int{0, 1}, 3},
+		"both in front":            {"a b", []string{"<s>", " a", " b"}, []int{0, 0, 1}, 3},
+		"the token is in the text": {"<s>a", []string{"<s>", "a"}, []int{0, 3}, 4},
+	} {
+		var o CompletionOffsets
+		got := o.Prompt(c.text, ranked(c.tokens...))
+		if d := cmp.Diff(c.want, got.TextOffset); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+		if len(got.TokenLogprobs) != len(c.tokens) || got.TokenLogprobs[0] != nil || got.TopLogprobs[0] != nil || *got.TokenLogprobs[1] != -1 || len(got.TopLogprobs[1]) != 2 {
+			t.Errorf("%s: %s", name, bytesOf(t, got))
+		}
+		if next := o.Logprobs(ranked("!")); next.TextOffset[0] != c.end {
+			t.Errorf("%s: the output is at %d, want %d", name, next.TextOffset[0], c.end)
+		}
+	}
+	var o CompletionOffsets
+	want := `{"tokens":["a"," b","!"],"token_logprobs":[null,-1,0],"top_logprobs":[null,{" b":-1,"x":-0.5},{"!":0}],"text_offset":[0,1,3]}`
+	prompt := o.Prompt("a b", ranked("a", " b"))
+	if d := cmp.Diff(want, bytesOf(t, prompt.Join(o.Logprobs(ranked("!"))))); d != "" {
+		t.Error(d)
+	}
+	var none *CompletionLogprobs
+	if none.Join(nil) != nil || none.Join(prompt) != prompt || prompt.Join(nil) != prompt {
+		t.Error("joined with nothing, log-probabilities are others")
+	}
+}

@@ -40,6 +40,16 @@ type Parameters struct {
 	FrequencyPenalty *float64 `json:"frequency_penalty,omitempty"`
 	PresencePenalty  *float64 `json:"presence_penalty,omitempty"`
 
+	// RepetitionPenalty divides or multiplies the logits of tokens of the prompt
+	// and the output, as in Hugging Face's transformers and in vLLM.
+	RepetitionPenalty *float64 `json:"repetition_penalty,omitempty"`
+
+	// MinTokens come before anything but MaxTokens can end the output. IgnoreEOS
+	// continues it after the end of the model's turn. StopTokens end it.
+	MinTokens  *int    `json:"min_tokens,omitempty"`
+	IgnoreEOS  bool    `json:"ignore_eos,omitempty"`
+	StopTokens []int32 `json:"stop_token_ids,omitempty"`
+
 	// LogitBias is added to the logits of tokens, by token id.
 	LogitBias map[int32]float64 `json:"logit_bias,omitempty"`
 
@@ -173,15 +183,18 @@ func (c Content) MarshalJSON() ([]byte, error) {
 // CompletionRequest is the body of POST /v1/completions.
 type CompletionRequest struct {
 	Parameters
-	Prompt Prompt `json:"prompt"`
+	// Prompts has at least one element. Each has its own choices.
+	Prompts []Prompt `json:"prompt"`
 	// Logprobs requests the log-probability of each token, with this number of
 	// alternatives.
 	Logprobs *int `json:"logprobs,omitempty"`
-	// Echo returns the prompt, which must be text, in front of the output.
+	// Echo returns the prompt in front of the output and, with Logprobs, the
+	// log-probabilities of its tokens.
 	Echo bool `json:"echo,omitempty"`
 }
 
-// TokenLimit returns the maximum number of tokens to generate.
+// TokenLimit returns the maximum number of tokens to generate; 0 computes only
+// the prompt.
 func (r *CompletionRequest) TokenLimit() int {
 	if r.MaxTokens != nil {
 		return *r.MaxTokens

@@ -130,7 +130,8 @@ func orNil[T any](raw json.RawMessage) *T {
 
 // samplingFields are the fields that a request shares with chat completions. Most
 // of them belong to other servers' version of the API.
-var samplingFields = []string{"temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "seed", "stop", "priority", "logit_bias"}
+var samplingFields = []string{"temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "seed", "stop", "priority", "logit_bias",
+	"repetition_penalty", "repeat_penalty", "min_tokens", "ignore_eos", "stop_token_ids"}
 
 func (d *decoder) fields() map[string]openai.Field {
 	r := d.r

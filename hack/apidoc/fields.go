@@ -17,7 +17,8 @@ var textFields = map[string]string{
 	"model": `"other"`, "frequency_penalty": `0.5`, "logit_bias": `{"5":-1.5}`, "max_tokens": `5`, "n": `2`, "presence_penalty": `0.5`, "seed": `5`,
 	"stop": `["x"]`, "stream": `true`, "stream_options": `{"include_usage":true},"stream":true`, "temperature": `0.5`, "top_p": `0.5`, "user": `"u"`,
 	"top_k": `5`, "min_p": `0.5`, "priority": `1`, "structured_outputs": `{"regex":"a"}`, "guided_json": `{"type":"object"}`, "guided_regex": `"a"`,
-	"guided_choice": `["a","b"]`, "guided_grammar": `"root ::= \"a\""`, "prompt_cache_key": `"k"`,
+	"guided_choice": `["a","b"]`, "guided_grammar": `"root ::= \"a\""`, "repetition_penalty": `1.1`, "repeat_penalty": `1.1`, "min_tokens": `2`,
+	"ignore_eos": `true`, "stop_token_ids": `[5]`, "prompt_cache_key": `"k"`,
 }
 
 // more is a with the fields of b.
@@ -82,5 +83,5 @@ var response = map[string]string{
 	"service_tier": `"priority"`, "store": `false`, "stream": `true`, "stream_options": `{"include_obfuscation":true}`, "temperature": `0.5`,
 	"text": `{"format":{"type":"json_object"}}`, "tool_choice": `"none","tools":[{"type":"function","name":"f"}]`, "tools": `[{"type":"function","name":"f"}]`, "top_logprobs": `5`, "top_p": `0.5`,
 	"truncation": `"auto"`, "user": `"u"`, "presence_penalty": `0.5`, "frequency_penalty": `0.5`, "top_k": `5`, "min_p": `0.5`, "seed": `5`, "stop": `["x"]`, "priority": `1`,
-	"logit_bias": `{"5":-1.5}`,
+	"logit_bias": `{"5":-1.5}`, "repetition_penalty": `1.1`, "repeat_penalty": `1.1`, "min_tokens": `2`, "ignore_eos": `true`, "stop_token_ids": `[5]`,
 }

@@ -132,6 +132,9 @@ func probes(t *testing.T, property any) map[string]bool {
 // beyond is a number that is farther out; of the largest whole ones, whose
 // neighbours do not fit, one with a digit more.
 func beyond(n json.Number, by int64) string {
+	if f, err := n.Float64(); err == nil && strings.Contains(n.String(), ".") {
+		return fmt.Sprint(f + float64(by))
+	}
 	v, err := n.Int64()
 	if err != nil || v+by < v != (by < 0) {
 		return n.String() + "0"

@@ -13,10 +13,12 @@ const (
 	limit     = `{"type":"integer","minimum":1,"maximum":2147483647}`
 	penalty   = `{"type":"number","minimum":-2,"maximum":2}`
 	share     = `{"type":"number","minimum":0,"maximum":1}`
-	cutOrNot  = `{"anyOf":[{"type":"boolean"},{"enum":["END","NONE"]}]}`
-	cutTo     = `{"anyOf":[{"const":-1},{"type":"integer","minimum":1,"maximum":2147483647}]}`
-	jsonForm  = `{"anyOf":[{"type":"object"},{"type":"boolean"},{"type":"string"}]}`
-	choices   = `{"type":"array","items":{"type":"string"}}`
+	// repetition is of one parameter with two names; both, if different, are refused.
+	repetition = `{"type":"number","minimum":0.01,"maximum":100}`
+	jsonForm   = `{"anyOf":[{"type":"object"},{"type":"boolean"},{"type":"string"}]}`
+	choices    = `{"type":"array","items":{"type":"string"}}`
+	cutOrNot   = `{"anyOf":[{"type":"boolean"},{"enum":["END","NONE"]}]}`
+	cutTo      = `{"anyOf":[{"const":-1},{"type":"integer","minimum":1,"maximum":2147483647}]}`
 	// form is one of the fields that constrain an answer.
 	form = `{"x-open":{"anyOf":[` + formOf + `"required":["json"],"properties":{"json":` + jsonForm + `,"regex":{"type":"null"},"grammar":{"type":"null"},"choice":{"type":"null"},"json_object":{"type":"null"}}},` +
 		formOf + `"required":["regex"],"properties":{"json":{"type":"null"},"regex":{"type":"string"},"grammar":{"type":"null"},"choice":{"type":"null"},"json_object":{"type":"null"}}},` +
@@ -81,7 +83,8 @@ var textSchemas = map[string]string{
 	"presence_penalty": penalty, "seed": whole64, "stop": stops, "stream": yesOrNo, "stream_options": streamOptions,
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "top_k": `{"type":"integer","minimum":-1,"maximum":2147483647}`, "min_p": share,
 	"priority": `{"type":"integer","minimum":-1000,"maximum":1000}`, "structured_outputs": form, "guided_json": jsonForm, "guided_regex": anyText,
-	"guided_choice": choices, "guided_grammar": anyText, "prompt_cache_key": anyText,
+	"guided_choice": choices, "guided_grammar": anyText, "repetition_penalty": repetition, "repeat_penalty": repetition, "min_tokens": token, "ignore_eos": yesOrNo,
+	"stop_token_ids": `{"type":"array","maxItems":128,"items":` + token + `}`, "prompt_cache_key": anyText,
 }
 
 var chatSchemas = more(textSchemas, map[string]string{
@@ -95,9 +98,9 @@ var chatSchemas = more(textSchemas, map[string]string{
 })
 
 var completionSchemas = more(textSchemas, map[string]string{
-	"prompt": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"maxItems":1,"items":` + someText + `},{"type":"array","minItems":1,"items":` + token + `},` +
-		`{"type":"array","minItems":1,"maxItems":1,"items":{"type":"array","minItems":1,"items":` + token + `}}]}`,
-	"echo": yesOrNo, "logprobs": `{"type":"integer","minimum":0,"maximum":5}`,
+	"prompt": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"maxItems":128,"items":` + someText + `},{"type":"array","minItems":1,"items":` + token + `},` +
+		`{"type":"array","minItems":1,"maxItems":128,"items":{"type":"array","minItems":1,"items":` + token + `}}]}`,
+	"echo": yesOrNo, "logprobs": `{"type":"integer","minimum":0,"maximum":5}`, "max_tokens": token,
 })
 
 var embeddingSchemas = map[string]string{
@@ -195,4 +198,5 @@ var responseSchemas = map[string]string{
 		callItem + `,` + customItem + `,` + outputItem + `,` + thoughtItem + `,` + referenceItem + `,` + toolsItem + `]}}]}`,
 	"background": yesOrNo, "top_logprobs": `{"type":"integer","minimum":0,"maximum":20}`, "truncation": `{"enum":["auto","disabled"]}`,
 	"presence_penalty": penalty, "frequency_penalty": penalty, "top_k": textSchemas["top_k"], "min_p": share, "seed": whole64, "stop": stops, "priority": textSchemas["priority"], "logit_bias": bias,
+	"repetition_penalty": repetition, "repeat_penalty": repetition, "min_tokens": token, "ignore_eos": yesOrNo, "stop_token_ids": textSchemas["stop_token_ids"],
 }

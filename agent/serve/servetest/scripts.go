@@ -16,6 +16,11 @@ func Text(t string) *wire.GenerateEvent {
 	return &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: t}}}
 }
 
+// Prompt is an event that echoes the prompt.
+func Prompt(text string, tokens ...*wire.TokenLogprobs) *wire.GenerateEvent {
+	return &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Prompt: &wire.PromptDelta{Text: text, Logprobs: tokens}}}}
+}
+
 // Finish is the last event, after n generated tokens.
 func Finish(reason wire.FinishReason, n int) *wire.GenerateEvent {
 	return &wire.GenerateEvent{Event: &wire.GenerateEvent_Finished{Finished: &wire.Finished{Reason: reason,
