@@ -183,6 +183,9 @@ func responseCalls(c openai.Client) map[string]caller {
 		"responses.stream": events(func(x ctx, p responses.ResponseNewParams, o options) *ssestream.Stream[responses.ResponseStreamEventUnion] {
 			return c.Responses.NewStreaming(x, p, o...)
 		}),
+		"responses.input_tokens": whole(func(x ctx, p responses.InputTokenCountParams, o options) (*responses.InputTokenCountResponse, error) {
+			return c.Responses.InputTokens.Count(x, p, o...)
+		}),
 		"responses.get": func(x ctx, args json.RawMessage, o options) (reply, error) {
 			r, err := c.Responses.Get(x, named(args, "id"), responses.ResponseGetParams{}, o...)
 			return answer(r, err)

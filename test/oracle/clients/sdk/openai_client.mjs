@@ -1,6 +1,6 @@
 // What the official JavaScript client of the OpenAI API sees. Started by test/oracle/clients; BASE_URL says where the server is.
 import OpenAI from "openai";
-import { zodResponseFormat } from "openai/helpers/zod";
+import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 import { events, page, plain, play, whole } from "./lines.mjs";
 
@@ -20,6 +20,10 @@ async function cancelled(args) {
   return { events: seen, result };
 }
 
+// With parse the client adds what it parsed to the response.
+const formed = (a) => ({ ...a, text: { format: zodTextFormat(City, "city") } });
+const parsed = (r) => ({ result: { ...plain(r), parsed: plain(r.output_parsed) } });
+
 const calls = {
   "chat.create": (a) => whole(client.chat.completions.create(a)),
   "chat.stream": (a) => events(client.chat.completions.create({ ...a, stream: true })),
@@ -34,6 +38,9 @@ const calls = {
   "responses.create": (a) => whole(client.responses.create(a)),
   "responses.stream": (a) => events(client.responses.create({ ...a, stream: true })),
   "responses.helper": async (a) => ({ result: plain(await client.responses.stream(a).finalResponse()) }),
+  "responses.parse": async (a) => parsed(await client.responses.parse(formed(a))),
+  "responses.parse_stream": async (a) => parsed(await client.responses.stream(formed(a)).finalResponse()),
+  "responses.input_tokens": (a) => whole(client.responses.inputTokens.count(a)),
   "responses.get": ({ id }) => whole(client.responses.retrieve(id)),
   "responses.delete": async ({ id }) => ({ result: await (await client.responses.delete(id).asResponse()).json() }),
   "responses.cancel": ({ id }) => whole(client.responses.cancel(id)),

@@ -13,8 +13,8 @@ options = dict(base_url=os.environ["BASE_URL"], api_key="none", max_retries=0, t
 client = openai.OpenAI(**options, _strict_response_validation=True)
 
 
-# Two kinds of answers have types that the API itself does not keep: vectors in base64, for which the client asks by itself,
-# and the events of a text completion, which have no finish reason yet.
+# Some answers have types that the API itself does not keep: vectors in base64, for which the client asks by itself, the
+# events of a text completion, which have no finish reason yet, and an echoed prompt, whose first token has no log-probability.
 lax = openai.OpenAI(**options)
 
 
@@ -56,6 +56,16 @@ def parsed(answer):
     return {"result": out, "request_id": answer._request_id}
 
 
+def parsed_response(response):
+    return {"result": {**plain(response), "parsed": plain(response.output_parsed)}}
+
+
+def parsed_stream(**args):
+    with client.responses.stream(text_format=City, **args) as stream:
+        types = [e.type for e in stream]
+        return {"types": types, **parsed_response(stream.get_final_response())}
+
+
 def cancelled(**args):
     with client.responses.create(stream=True, **args) as stream:
         seen, result = [], None
@@ -75,7 +85,7 @@ CALLS = {
     "chat.stream": lambda **a: events(client.chat.completions.with_raw_response.create(stream=True, **a)),
     "chat.helper": lambda **a: helper(client.chat.completions.stream(**a)),
     "chat.parse": lambda **a: parsed(client.chat.completions.parse(response_format=City, **a)),
-    "completions.create": lambda **a: whole(client.completions.with_raw_response.create(**a)),
+    "completions.create": lambda **a: whole((lax if a.get("echo") else client).completions.with_raw_response.create(**a)),
     "completions.stream": lambda **a: events(lax.completions.with_raw_response.create(stream=True, **a)),
     "embeddings.create": lambda **a: whole((client if "encoding_format" in a else lax).embeddings.with_raw_response.create(**a)),
     "models.list": lambda: page(client.models.with_raw_response.list()),
@@ -84,6 +94,9 @@ CALLS = {
     "responses.create": lambda **a: whole(client.responses.with_raw_response.create(**a)),
     "responses.stream": lambda **a: events(client.responses.with_raw_response.create(stream=True, **a)),
     "responses.helper": lambda **a: helper(client.responses.stream(**a)),
+    "responses.parse": lambda **a: parsed_response(client.responses.parse(text_format=City, **a)),
+    "responses.parse_stream": parsed_stream,
+    "responses.input_tokens": lambda **a: whole(client.responses.input_tokens.with_raw_response.count(**a)),
     "responses.get": lambda id: whole(client.responses.with_raw_response.retrieve(id)),
     "responses.delete": gone,
     "responses.cancel": lambda id: whole(client.responses.with_raw_response.cancel(id)),

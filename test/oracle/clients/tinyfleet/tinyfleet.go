@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,7 +74,7 @@ func (w *World) Agent() (url string, config *tls.Config) {
 
 // Names are those that rows may name.
 func (w *World) Names() map[string]any {
-	return map[string]any{"model": Chat, "slow": Slow, "caller": Caller, "embedder": Embedder, "reranker": Reranker, "mac": mac}
+	return map[string]any{"model": Chat, "slow": Slow, "caller": Caller, "embedder": Embedder, "reranker": Reranker, "mac": mac, "too_long": strings.Repeat("long ", 1100)}
 }
 
 // With runs use on a system, and takes everything back.
