@@ -103,6 +103,30 @@ func TestStreamInTheBackgroundContinuesWithoutItsClient(t *testing.T) {
 	}
 }
 
+// Clients give up on a stream that is idle for long.
+func TestStreamInTheBackgroundIsKeptOpenWhileItWaits(t *testing.T) {
+	w := newWorld(t, room(10, impatient))
+	next, ended := make(chan struct{}), make(chan error, 1)
+	close(next)
+	w.addMac("mac-a", slowResponse(next, ended))
+	w.setReady("mac-a", false)
+	resp := w.do("POST", dialect.PathResponses, strings.Replace(backgroundBody, "true", `true,"stream":true`, 1))
+	in := bufio.NewReader(resp.Body)
+	for events := 0; events < 2; {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(line, "event: response.") {
+			events++
+		}
+	}
+	w.setReady("mac-a", true)
+	if rest, err := io.ReadAll(in); err != nil || !strings.Contains(string(rest), "event: response.completed\n") {
+		t.Errorf("%q, %v", rest, err)
+	}
+}
+
 // Without its id, no one can retrieve a response.
 func TestClientThatLeavesBeforeItsBackgroundResponseBeginsCancelsIt(t *testing.T) {
 	w := newWorld(t)

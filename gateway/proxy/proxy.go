@@ -302,21 +302,22 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 		return err
 	}
 	asked, err := openai.DecodeEnvelope(body)
+	answer := func(ctx context.Context, w *reply) error {
+		defer release()
+		if asked.Stream {
+			w.keepAlives = newKeepAlives(r.URL.Path, asked.Model, body)
+		}
+		return p.ask(ctx, c, w, r, asked, body)
+	}
 	if err == nil && asked.Background && r.URL.Path == dialect.PathResponses {
 		r = r.Clone(context.WithoutCancel(ctx)) // it outlives its handler
-		return p.detach(ctx, w, asked, func(ctx context.Context, w *reply) error {
-			defer release()
-			return p.ask(ctx, c, w, r, asked, body)
-		})
+		return p.detach(ctx, w, asked, answer)
 	}
-	defer release()
 	if err != nil {
+		release()
 		return err
 	}
-	if asked.Stream {
-		w.keepAlives = newKeepAlives(r.URL.Path, asked.Model, body)
-	}
-	return p.ask(ctx, c, w, r, asked, body)
+	return answer(ctx, w)
 }
 
 // ask forwards a request whose body was read.
