@@ -438,6 +438,17 @@ func (s *Scheduler) Forget(id ID) {
 	}
 }
 
+// Redo sets the number of a request's known tokens and has the newest of them computed again:
+// the token that followed it does not count.
+func (s *Scheduler) Redo(id ID, known int) error {
+	r := s.all[id]
+	if r == nil || !r.running || known < 1 || known > r.known || r.computed < known-1 {
+		return fmt.Errorf("compute token %d of request %d again: %w", known, id, ErrUnknown)
+	}
+	r.known, r.computed = known, known-1
+	return nil
+}
+
 // InKV says how many tokens of a request are in KV; unknown ones have none.
 func (s *Scheduler) InKV(id ID) int {
 	if r := s.all[id]; r != nil {

@@ -139,6 +139,40 @@ func TestWhatCanNeverRunIsRefused(t *testing.T) {
 	scheduler(t, Limits{ContextTokens: 1, CacheTokens: 1, BlockTokens: 1, Sequences: 1})
 }
 
+// The newest token that counts is computed again, whether the one after it was recorded or not.
+func TestATokenIsDrawnAgain(t *testing.T) {
+	for name, grown := range map[string]bool{"before it is recorded": false, "after": true} {
+		s := scheduler(t, Limits{ContextTokens: 30, CacheTokens: 60, BlockTokens: 10, Sequences: 2, Queue: 2})
+		submit(t, s, Request{ID: 1, Prompt: 9, Tokens: 3}, Request{ID: 2, Prompt: 3})
+		run(t, s, plan(s, 20))
+		step := plan(s, 20)
+		for _, r := range step.Rows {
+			if err := s.Computed(r); err != nil {
+				t.Fatal(err)
+			}
+			if grown || r.ID == 2 {
+				if err := s.Grow(r.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := s.Redo(1, 10); err != nil {
+			t.Fatal(err)
+		}
+		if got := plan(s, 20).Rows; len(got) != 2 || got[0] != (Row{ID: 1, Start: 9, Length: 1, Sample: true}) {
+			t.Errorf("%s: the next step is %+v", name, got)
+		}
+		for _, known := range []int{0, 12, 5} {
+			if err := s.Redo(1, known); !errors.Is(err, ErrUnknown) && known != 5 {
+				t.Errorf("%s: to %d tokens: %v", name, known, err)
+			}
+		}
+		if err := s.Redo(3, 1); !errors.Is(err, ErrUnknown) {
+			t.Errorf("%s: a request that is not there: %v", name, err)
+		}
+	}
+}
+
 func submit(t *testing.T, s *Scheduler, all ...Request) {
 	t.Helper()
 	for _, r := range all {
