@@ -168,8 +168,8 @@ func joinable(a, b chat.Message) bool {
 func (a abilities) withEffort(arguments json.RawMessage, effort string) (json.RawMessage, error) {
 	all := map[string]json.RawMessage{}
 	if len(arguments) > 0 {
-		if err := json.Unmarshal(arguments, &all); err != nil {
-			return nil, fmt.Errorf("%w: template arguments: %w", chat.ErrMessages, err)
+		if json.Unmarshal(arguments, &all) != nil {
+			return nil, fmt.Errorf("%w: the template arguments are not an object", chat.ErrMessages)
 		}
 	}
 	if all == nil {

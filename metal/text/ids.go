@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 
@@ -23,8 +24,8 @@ func shortIDs(messages []chat.Message) ([]chat.Message, error) {
 			continue
 		}
 		var members map[string]json.RawMessage
-		if err := json.Unmarshal(m.Extra, &members); err != nil {
-			return nil, fmt.Errorf("%w: message %d: %w", chat.ErrMessages, i, err)
+		if json.Unmarshal(m.Extra, &members) != nil {
+			return nil, fmt.Errorf("%w: the members of message %d are not an object", chat.ErrMessages, i)
 		}
 		for name, shorten := range map[string]func(json.RawMessage) (json.RawMessage, error){"tool_call_id": shortenID, "tool_calls": shortenCalls} {
 			if raw, ok := members[name]; ok {
@@ -50,8 +51,8 @@ func shortenCalls(raw json.RawMessage) (json.RawMessage, error) {
 		Function json.RawMessage `json:"function"`
 	}
 	var calls []call
-	if err := json.Unmarshal(raw, &calls); err != nil {
-		return nil, err
+	if json.Unmarshal(raw, &calls) != nil {
+		return nil, errors.New("want a list of calls, each with an id")
 	}
 	for i := range calls {
 		var err error
@@ -65,8 +66,8 @@ func shortenCalls(raw json.RawMessage) (json.RawMessage, error) {
 // shortenID is the same for the same id.
 func shortenID(raw json.RawMessage) (json.RawMessage, error) {
 	var id string
-	if err := json.Unmarshal(raw, &id); err != nil {
-		return nil, err
+	if json.Unmarshal(raw, &id) != nil {
+		return nil, errors.New("want a string as id")
 	}
 	if !shortID.MatchString(id) {
 		sum := sha256.Sum256([]byte(id))

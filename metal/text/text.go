@@ -172,7 +172,7 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 		}
 	}
 	messages := t.arranged(c.Messages)
-	if t.calls == toolcall.Mistral {
+	if t.calls == toolcall.Mistral || t.calls == toolcall.MistralNamed {
 		var err error
 		if messages, err = shortIDs(messages); err != nil {
 			return "", err
