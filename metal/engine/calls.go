@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"context"
 	"maps"
 	"slices"
+	"strings"
 
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -16,10 +18,11 @@ type Calls struct {
 	// one function that is called, once.
 	Required bool
 	Name     string
-	// Single ends the answer behind its first call.
+	// Single ends the answer after its first call.
 	Single bool
-	// Strict: functions are called with arguments of their schema or not at all. Where
-	// a call is Required and this is not set, a schema that cannot be enforced is not.
+	// Strict holds arguments to all of their schema that can be enforced. Otherwise a call of
+	// an answer that need not be calls is held to the names of functions and to what schemas
+	// declare of types and members.
 	Strict bool
 }
 
@@ -29,8 +32,8 @@ type Call struct {
 	Name string
 	// Arguments is the next piece of a JSON object.
 	Arguments string
-	// Ended says that the arguments are whole, or that they never will be: Written is
-	// then what the model wrote of the call.
+	// Ended is set where the arguments are whole, or never will be: Written is then what the
+	// model wrote of the call.
 	Ended   bool
 	Written string
 }
@@ -38,15 +41,13 @@ type Call struct {
 // caller reads the calls of tools in an answer.
 type caller struct {
 	parser *toolcall.Parser
-	// hidden are control tokens of the format that decoders leave out; ends are those
-	// that end the model's turn.
+	// hidden are control tokens of the format that decoders leave out, and the text that
+	// stands for each; ends are those that end the model's turn.
 	hidden map[int32]string
 	ends   map[int32]bool
 	single bool
-	// over says that a single call has ended.
+	// over is set once a single call has ended.
 	over bool
-	// form that the answer is held to; nil for none.
-	form *Constraint
 }
 
 // said is a piece of an answer: thoughts or text, or pieces of calls.
@@ -58,31 +59,51 @@ type said struct {
 // toolsParam is the field of a request that has the tools.
 const toolsParam = "tools"
 
-// callsOf reads the calls that a request allows; nil where it has no tools.
-func (s *serving) callsOf(r Request) (*caller, *Refusal) {
+// callsOf has the calls read that a request allows, and holds them to the form that parses;
+// nil where the request has no tools.
+func (s *serving) callsOf(ctx context.Context, r Request, prompt []int32) (*caller, *constrained, *Refusal) {
 	if r.Calls == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if r.Chat == nil || len(r.Chat.Tools) == 0 {
-		return nil, invalid("tools", "tool calls are requested but there are no tools")
+		return nil, nil, invalid("tools", "tool calls are requested but there are no tools")
 	}
 	format := s.text.Calls()
 	if format == toolcall.None {
-		return nil, invalid("tools", "this engine does not know the tool-call format of this model's chat template (supported: %s); send the request without tools, or use a model whose template has a supported format", toolcall.Names())
+		return nil, nil, invalid("tools", "this engine does not know the tool-call format of this model's chat template (supported: %s); send the request without tools, or use a model whose template has a supported format", toolcall.Names())
 	}
 	tools, err := toolcall.ReadTools(r.Chat.Tools)
 	if err != nil {
-		return nil, invalid("tools", "%v", err)
+		return nil, nil, invalid("tools", "%v", err)
 	}
-	p, err := toolcall.New(format, tools)
-	if err != nil {
-		return nil, invalid("tools", "%v", err)
+	if _, declared := tools[r.Calls.Name]; r.Calls.Name != "" && !declared {
+		return nil, nil, invalid("tool_choice", "tool_choice requires %q, but no tool has that name", r.Calls.Name)
 	}
-	form, refusal := formOf(r.Calls, r.Constraint, format, tools)
+	c := s.markers(format)
+	c.single = r.Calls.Single
+	tokens := slices.Collect(maps.Values(c.hidden))
+	other := r.Constraint != nil && !r.Calls.Required
+	form, refusal := s.hold(ctx, r, prompt, format.Grammar(tools, toolcall.Hold{
+		Tokens: tokens, Required: r.Calls.Required || other, Name: r.Calls.Name, Single: r.Calls.Single, Strict: r.Calls.Strict}))
 	if refusal != nil {
-		return nil, refusal
+		return nil, nil, refusal
 	}
-	c := &caller{parser: p, hidden: map[int32]string{}, ends: map[int32]bool{}, single: r.Calls.Single, form: form}
+	if c.parser, err = toolcall.New(format, tools, toolcall.Options{Tokens: tokens, Held: form != nil && !other}); err != nil {
+		form.finish()
+		return nil, nil, invalid("tools", "%v", err)
+	}
+	for id, marker := range c.hidden {
+		c.hidden[id] = format.Mark(marker)
+	}
+	if form != nil {
+		form.marks = c.hidden
+	}
+	return c, form, nil
+}
+
+// markers finds the control tokens of a format.
+func (s *serving) markers(format toolcall.Format) *caller {
+	c := &caller{hidden: map[int32]string{}, ends: map[int32]bool{}}
 	for _, marker := range format.Markers() {
 		id, known := s.tok.ID(marker)
 		if !known {
@@ -97,64 +118,54 @@ func (s *serving) callsOf(r Request) (*caller, *Refusal) {
 			c.ends[id] = true
 		}
 	}
-	return c, nil
+	return c
 }
 
-// formOf is what the answer is held to: calls alone where one is required; calls, or
-// an answer of the other form where there is one; else calls of their schema wherever
-// they begin. It is nil where the model is free.
-func formOf(c *Calls, other *Constraint, format toolcall.Format, tools toolcall.Tools) (*Constraint, *Refusal) {
-	if !c.Required && !c.Strict && other == nil {
-		return nil, nil
-	}
-	shape, known := format.Shape()
-	switch {
-	case !known && other != nil && !c.Required:
-		return nil, invalid(other.Param, "this engine cannot combine tools with an output constraint for models with the tool-call format %s, only with %s; send only one of them", format, toolcall.Held())
-	case !known && c.Required:
-		return nil, invalid("tool_choice", "this engine cannot force a tool call for models with the tool-call format %s, only with %s; set tool_choice to auto or none, or use response_format", format, toolcall.Held())
-	case !known:
-		return nil, invalid("tools", "this engine cannot enforce the schema of a tool for models with the tool-call format %s, only with %s; omit strict, and validate the arguments of each call", format, toolcall.Held())
-	case !c.Required && shape.Begin == "" && other == nil:
-		return nil, invalid("tools", "this engine cannot detect where a tool call begins in the format %s, so strict works only for forced calls: set tool_choice to required or to a function's name, or omit strict", format)
-	}
-	names := slices.Sorted(maps.Keys(tools))
-	if c.Name != "" {
-		if !slices.Contains(names, c.Name) {
-			return nil, invalid("tool_choice", "tool_choice requires %q, but no tool has that name", c.Name)
-		}
-		names = []string{c.Name}
-	}
-	calls := &grammar.Calls{Begin: shape.Begin, End: shape.End, Between: shape.Between, Many: shape.Many && !c.Single && c.Name == "", Free: !c.Required && other == nil}
-	for _, name := range names {
-		before, behind := shape.Around(name)
-		calls.Ways = append(calls.Ways, grammar.Way{Name: name, Open: before, Schema: tools.Schema(name), Close: behind, Loose: !c.Strict})
-	}
+// hold compiles the form of calls, and the other form that an answer may have. Where calls
+// are free and not strict, an answer is not held to a form that cannot be compiled: what is no
+// call is then text.
+func (s *serving) hold(ctx context.Context, r Request, prompt []int32, calls *grammar.Calls) (*constrained, *Refusal) {
 	form := &Constraint{Spec: grammar.Spec{Kind: grammar.Functions, Calls: calls}, Param: toolsParam}
-	if other != nil && !c.Required {
+	switch other := r.Constraint; {
+	case r.Calls.Required:
+		form.Param = "tool_choice"
+	case other != nil:
 		form.Else, form.Param = &other.Spec, other.Param
 	}
-	return form, nil
-}
-
-// holds is the form that the answer is held to, where calls are wanted or another.
-func (c *caller) holds(other *Constraint) *Constraint {
-	if c == nil || c.form == nil {
-		return other
+	r.Constraint = form
+	c, refusal := s.constrain(ctx, r, prompt)
+	if refusal != nil && calls.Free && !r.Calls.Strict && ctx.Err() == nil {
+		return nil, nil
 	}
-	return c.form
+	return c, refusal
 }
 
 // reasonsIn says that calls and thoughts of an answer are told apart together.
 func reasonsIn(t *text.Text) bool { return t.Calls() == toolcall.Harmony }
 
-// shown is the text of a token with the control tokens that the parser needs, which
-// come behind whatever waits in the decoder: a character that broke off.
-func (c *caller) shown(token int32, text string, d *tokenizer.Decoder) string {
-	if c == nil || c.hidden[token] == "" {
+// shown is the text of a token, where calls are read without what stands for control tokens.
+func (c *caller) shown(text string) string {
+	if c == nil || !strings.Contains(text, marksBegin) {
 		return text
 	}
-	return text + d.Flush() + c.hidden[token]
+	return strings.Map(func(r rune) rune {
+		if r >= 0xfdd0 && r <= 0xfdef {
+			return '\ufffd'
+		}
+		return r
+	}, text)
+}
+
+// marksBegin is how the texts that stand for control tokens begin in UTF-8.
+const marksBegin = "\xef\xb7"
+
+// mark is what stands for a control token that the parser reads, after what waits in the
+// decoder: a character that broke off.
+func (c *caller) mark(token int32, d *tokenizer.Decoder) string {
+	if c == nil || c.hidden[token] == "" {
+		return ""
+	}
+	return d.Flush() + c.hidden[token]
 }
 
 // read takes more text of the answer, and says what it brings, in order.
@@ -165,12 +176,20 @@ func (c *caller) read(text string) []said {
 	return c.sort(c.parser.Push(text))
 }
 
-// rest is what the parser held back at the end.
-func (c *caller) rest() []said {
+// rest is what the parser held back at the end; cut is set where a limit ended the answer.
+func (c *caller) rest(cut bool) []said {
 	if c == nil {
 		return nil
 	}
-	return c.sort(c.parser.Flush())
+	return c.sort(c.parser.Flush(cut))
+}
+
+// broken counts what began as a call and was returned as text.
+func (c *caller) broken() int {
+	if c == nil {
+		return 0
+	}
+	return c.parser.Broken()
 }
 
 func (c *caller) sort(events []toolcall.Event) (out []said) {

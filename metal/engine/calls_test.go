@@ -14,11 +14,17 @@ const oneTool = `[{"type":"function","function":{"name":"f","parameters":{"type"
 // calling is an answer of a model that may call f.
 func calling(t *testing.T, single bool, stops ...string) *active {
 	t.Helper()
+	return callingBy(t, single, nil, stops...)
+}
+
+// callingBy is the same where the vocabulary has control tokens.
+func callingBy(t *testing.T, single bool, tokens []string, stops ...string) *active {
+	t.Helper()
 	tools, err := toolcall.ReadTools([]byte(oneTool))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := toolcall.New(toolcall.Hermes, tools)
+	p, err := toolcall.New(toolcall.Hermes, tools, toolcall.Options{Tokens: tokens, Held: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +41,7 @@ func brought(a *active, pieces ...string) (events []Event, stopped bool) {
 		}
 	}
 	if !stopped {
-		l.tell(a, a.caller.rest())
+		l.tell(a, a.caller.rest(false))
 	}
 	for {
 		ev, ok, _ := a.stream.take()
@@ -63,7 +69,7 @@ func TestCallsComeAfterTheirText(t *testing.T) {
 		"half a stop before":      {[]string{"ab"}, false, []string{"a", oneCall, "b"}, []Event{{Text: "a", Calls: []Call{f}}, {Text: "b"}}, false},
 		"a stop in the arguments": {[]string{"arguments"}, false, []string{oneCall}, []Event{{Calls: []Call{f}}}, false},
 		"a call that is broken": {nil, true, []string{`<tool_call>{"name": "f", "arguments": {x`},
-			[]Event{{Calls: []Call{{Name: "f", Arguments: "{", Ended: true, Written: `<tool_call>{"name": "f", "arguments": {`}}}, {Text: "x"}}, false},
+			[]Event{{Calls: []Call{{Name: "f", Arguments: "{", Ended: true, Written: `{"name": "f", "arguments": {`}}}, {Text: "x"}}, false},
 	} {
 		got, stopped := brought(calling(t, c.single, c.stops...), c.pieces...)
 		if d := cmp.Diff(c.want, got); d != "" || stopped != c.stopped {
@@ -78,7 +84,7 @@ func TestTokensOfCallsHaveNoLogprobs(t *testing.T) {
 		a.untold.add(&sample.Ranked{Chosen: sample.Likely{ID: int32(i)}}, 0)
 		l.tell(a, a.caller.read(piece))
 	}
-	l.tell(a, a.caller.rest())
+	l.tell(a, a.caller.rest(false))
 	var ids []int32
 	for {
 		ev, ok, _ := a.stream.take()
@@ -95,12 +101,12 @@ func TestTokensOfCallsHaveNoLogprobs(t *testing.T) {
 }
 
 func TestControlTokensOfACallAreReadAndShownNowhere(t *testing.T) {
-	a := calling(t, false)
-	a.caller.hidden = map[int32]string{7: "<tool_call>", 8: "</tool_call>"}
+	a := callingBy(t, false, []string{"<tool_call>", "</tool_call>"})
+	a.caller.hidden = map[int32]string{7: toolcall.Hermes.Mark("<tool_call>"), 8: toolcall.Hermes.Mark("</tool_call>")}
 	a.caller.ends = map[int32]bool{9: true}
 	d := thinker(t, false).NewDecoder(true)
-	got, _ := brought(a, a.caller.shown(7, "", d), a.caller.shown(1, `{"name": "f"}`, d), a.caller.shown(8, "", d))
-	if d := cmp.Diff([]Event{{Calls: []Call{{Name: "f", Arguments: "{}", Ended: true}}}}, got); d != "" {
+	got, _ := brought(a, "<tool_call>", a.caller.mark(7, d), a.caller.shown(`{"name": "f"}`)+a.caller.mark(1, d), a.caller.mark(8, d), a.caller.mark(8, d))
+	if d := cmp.Diff([]Event{{Text: "<tool_call>", Calls: []Call{{Name: "f", Arguments: "{}", Ended: true}}}}, got); d != "" {
 		t.Error(d)
 	}
 	s := &serving{ends: map[int32]bool{2: true}}
@@ -118,5 +124,8 @@ func TestControlTokensOfACallAreReadAndShownNowhere(t *testing.T) {
 		if d := cmp.Diff(c.want, s.endingOf(c.r, c.c).tokens); d != "" {
 			t.Errorf("%s: %s", name, d)
 		}
+	}
+	if shown := a.caller.shown("a\ufdd0b\ufdef\ufdf0"); shown != "a\ufffdb\ufffd\ufdf0" || (*caller)(nil).shown("\ufdd0") != "\ufdd0" {
+		t.Errorf("text of a model that looks like a control token becomes %q", shown)
 	}
 }

@@ -31,10 +31,17 @@ type constrained struct {
 	ends    map[int32]bool
 	// thought is where the model's reasoning has got to.
 	thought thought
-	// marks are control tokens that stand for their text where calls are read.
-	marks map[int32]string
+	// marks are control tokens and what stands for them where calls are read; silent reports
+	// whether a token shows nothing.
+	marks  map[int32]string
+	silent func(id int32) bool
 	// begun says that a token of the answer came.
 	begun bool
+	// free text is part of the form: a token is drawn as if there was none, and under a mask
+	// only where it does not fit. masked is set once that happened to a token that the device
+	// drew: the host draws those that follow. lost is set where the form can be followed no
+	// more.
+	free, masked, lost bool
 	// coming is the mask of the next token while it is made beside the step.
 	coming chan masked
 }
@@ -66,11 +73,12 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 	if err != nil {
 		return nil, invalid(s.atFault(ctx, r.Constraint), "%v", err)
 	}
-	c := &constrained{release: release, tok: s.tok, ends: s.ends}
-	if calls := r.Constraint.Calls; calls != nil {
-		c.begun = calls.Free // any text may begin so, shown or not
+	c := &constrained{release: release, tok: s.tok, ends: s.ends, silent: s.silent}
+	calls := r.Constraint.Calls
+	if calls != nil {
+		c.free, c.begun = calls.Free, calls.Free // any text may begin so, shown or not
 	}
-	if r.Chat != nil {
+	if r.Chat != nil && (calls == nil || !reasonsIn(s.text)) {
 		c.thought = thoughtOf(s.tok, s.text.Reasoning(), prompt)
 	}
 	c.matcher = t.Match(c.thought.underWay)
@@ -133,7 +141,7 @@ func lastIndex(ids []int32, id int32) int {
 // prepare begins to make the mask of the next token; it is made while the step is
 // computed.
 func (c *constrained) prepare() {
-	if c == nil || c.coming != nil || c.thought.underWay {
+	if c == nil || c.free || c.coming != nil || c.thought.underWay {
 		return
 	}
 	coming, m := make(chan masked, 1), c.matcher
@@ -175,6 +183,41 @@ func (h *hand) allow(a *active, logits []float32) ([]float32, error) {
 	return h.allowed, nil
 }
 
+// onDevice reports whether the device may draw the tokens of an answer.
+func (c *constrained) onDevice() bool { return c == nil || c.free && !c.masked }
+
+// fits reports whether a form that has free text allows a token.
+func (c *constrained) fits(token int32) bool {
+	if c == nil || !c.free || c.lost || c.thought.underWay || c.thought.may && token == c.thought.opens {
+		return true
+	}
+	m := c.matcher
+	if c.ends[token] && c.marks[token] == "" {
+		return m.Accepting()
+	}
+	return m.Advance(c.spelt(token))
+}
+
+// spelt is what a token adds to an answer.
+func (c *constrained) spelt(token int32) []byte {
+	switch mark := c.marks[token]; {
+	case mark != "":
+		return []byte(mark)
+	case c.silent != nil && c.silent(token):
+		return nil
+	}
+	return c.tok.Bytes(token)
+}
+
+// loses reports whether an error ends a form with free text, and not its answer.
+func (c *constrained) loses(err error) bool {
+	if c == nil || !c.free || err == nil {
+		return false
+	}
+	c.lost = true
+	return true
+}
+
 // apply writes the logits of what may come next, all others are minus infinity.
 func (c *constrained) apply(logits, out []float32) error {
 	never := float32(math.Inf(-1))
@@ -187,11 +230,9 @@ func (c *constrained) apply(logits, out []float32) error {
 		}
 		return nil
 	}
-	c.prepare()
-	m := <-c.coming
-	c.coming = nil
-	if m.err != nil {
-		return m.err
+	bits, err := c.mask()
+	if err != nil {
+		return err
 	}
 	for i := range out {
 		out[i] = never
@@ -201,7 +242,7 @@ func (c *constrained) apply(logits, out []float32) error {
 			out[id] = logits[id]
 		}
 	}
-	for w, word := range m.bits {
+	for w, word := range bits {
 		if word == 0 {
 			continue
 		}
@@ -217,13 +258,24 @@ func (c *constrained) apply(logits, out []float32) error {
 		}
 	}
 	if !c.begun {
-		c.forbidOtherwiseShown(m.bits, out)
+		c.forbidOtherwiseShown(bits, out)
 	}
 	c.control(allow)
 	if !slices.ContainsFunc(out, func(v float32) bool { return v > never }) {
 		return errors.New("no token of the vocabulary can continue the output as the constraint requires")
 	}
 	return nil
+}
+
+// mask is that of the next token.
+func (c *constrained) mask() ([]uint64, error) {
+	if c.free {
+		return c.matcher.Mask()
+	}
+	c.prepare()
+	m := <-c.coming
+	c.coming = nil
+	return m.bits, m.err
 }
 
 // control allows what shows nothing and may come: the end of the answer, a mark, the
@@ -262,6 +314,9 @@ func (c *constrained) forbidOtherwiseShown(bits []uint64, out []float32) {
 	}
 }
 
+// errNoFit: a token that was drawn is not one that the form allows.
+var errNoFit = errors.New("the token does not satisfy the output constraint")
+
 // took goes on behind a token that does not end the answer. done says that
 // nothing may follow it.
 func (c *constrained) took(id int32) (done bool, err error) {
@@ -284,7 +339,13 @@ func (c *constrained) took(id int32) (done bool, err error) {
 		return false, nil
 	}
 	t.may, c.begun = false, true
-	if !c.matcher.Advance(c.tok.Bytes(id)) {
+	if c.lost {
+		return false, nil
+	}
+	if !c.matcher.Advance(c.spelt(id)) {
+		if c.loses(errNoFit) {
+			return false, nil
+		}
 		return false, fmt.Errorf("token %d does not satisfy the output constraint", id)
 	}
 	return c.matcher.Ended(), nil

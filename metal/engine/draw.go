@@ -69,17 +69,41 @@ func (l *looping) share(n int, do func(h *hand, i int)) {
 	others.Wait()
 }
 
+// again marks the number of a token that is drawn a second time.
+const again = 1 << 62
+
 // pick chooses a token from logits on the host.
 func (h *hand) pick(a *active, logits []float32) (picked, error) {
-	model := logits
-	logits, err := h.allow(a, logits)
-	if err != nil {
-		return picked{}, err
-	}
-	token, err := h.sampler.Token(a.params, logits, uint64(a.generated()), &a.counts)
+	token, err := h.token(a, logits)
 	if err != nil || a.logprobs == nil {
 		return picked{token: token}, err
 	}
-	ranked, err := sample.Rank(model, token, *a.logprobs)
+	ranked, err := sample.Rank(logits, token, *a.logprobs)
 	return picked{token: token, ranked: &ranked}, err
+}
+
+func (h *hand) token(a *active, logits []float32) (int32, error) {
+	c, n := a.constraint, uint64(a.generated())
+	if c == nil || !c.free {
+		allowed, err := h.allow(a, logits)
+		if err != nil {
+			return 0, err
+		}
+		return h.sampler.Token(a.params, allowed, n, &a.counts)
+	}
+	likely := logits
+	if !a.ending.free(a.generated()) {
+		h.allowed = append(h.allowed[:0], logits...)
+		a.ending.forbid(h.allowed)
+		likely = h.allowed
+	}
+	token, err := h.sampler.Token(a.params, likely, n, &a.counts)
+	if err != nil || c.fits(token) {
+		return token, err
+	}
+	allowed, err := h.allow(a, logits)
+	if c.loses(err) {
+		return token, nil
+	}
+	return h.sampler.Token(a.params, allowed, n|again, &a.counts)
 }

@@ -231,11 +231,14 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 
 // spellShown is what a token shows; one that shows nothing has no bytes.
 func (s *serving) spellShown(id int32) []byte {
-	if s.ends[id] || s.tok.IsControl(id) {
+	if s.silent(id) {
 		return nil
 	}
 	return s.tok.Bytes(id)
 }
+
+// silent reports whether a token shows nothing.
+func (s *serving) silent(id int32) bool { return s.ends[id] || s.tok.IsControl(id) }
 
 // errCanary: the model computes and what comes out is no answer.
 var errCanary = errors.New("the model cannot generate a token")

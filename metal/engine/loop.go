@@ -241,7 +241,7 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	a.counts.Add(token)
 	l.e.generatedTotals.Add(1)
 	if a.ending.tokens[token] {
-		l.flush(a)
+		l.flush(a, false)
 		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
 		return false
 	}
@@ -253,7 +253,10 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	if a.reasoner == nil {
 		a.census.see(token, text)
 	}
-	thoughts, text, counts := a.reasoner.see(token, a.caller.shown(token, text, a.decoder))
+	thoughts, text, counts := a.reasoner.see(token, a.caller.shown(text))
+	if !a.reasoner.thinking() {
+		text += a.caller.mark(token, a.decoder)
+	}
 	if !counts {
 		p.ranked = nil
 	}
@@ -271,23 +274,24 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 		return false
 	}
 	if done {
-		l.flush(a)
+		l.flush(a, false)
 		l.end(a, Finished{Reason: Stop})
 		return false
 	}
 	if a.generated() >= a.maxTokens {
-		l.flush(a)
+		l.flush(a, true)
 		l.end(a, Finished{Reason: Length, Full: a.clamped})
 		return false
 	}
 	return true
 }
 
-// flush shows what decoder and stop strings held back.
-func (l *looping) flush(a *active) {
-	thoughts, text := a.reasoner.rest(a.decoder.Flush())
+// flush shows what decoder and stop strings held back; cut is set where a limit ended the
+// answer.
+func (l *looping) flush(a *active, cut bool) {
+	thoughts, text := a.reasoner.rest(a.caller.shown(a.decoder.Flush()))
 	a.stream.pushText("", thoughts, nil)
-	if l.tell(a, append(a.caller.read(text), a.caller.rest()...)) {
+	if l.tell(a, append(a.caller.read(text), a.caller.rest(cut)...)) {
 		return
 	}
 	held := a.stops.Flush()
@@ -310,6 +314,7 @@ func (l *looping) end(a *active, f Finished) {
 	l.e.letGo(a)
 	l.e.release()
 	f.Usage.Generated, f.Usage.Cached, f.Usage.Reasoning = a.generated(), a.cached, a.census.counted()
+	f.TextCalls = a.caller.broken()
 	l.publish()
 	a.stream.finish(f)
 }

@@ -51,6 +51,9 @@ func reasonerOf(tok *tokenizer.Tokenizer, tags text.Reasoning, prompt []int32) *
 	return &reasoner{thought: t, tags: tags, strip: t.underWay}
 }
 
+// thinking reports whether thoughts are under way.
+func (r *reasoner) thinking() bool { return r != nil && r.channels == nil && r.underWay }
+
 // see takes a token and the text that it completes, and says what of it is
 // thought and what is answered; counts says that the token belongs to the answer.
 func (r *reasoner) see(token int32, shown string) (thoughts, answer string, counts bool) {

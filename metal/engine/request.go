@@ -151,19 +151,20 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 	if r.SplitReasoning && r.Chat != nil {
 		a.reasoner = reasonerOf(s.tok, s.text.Reasoning(), tokens)
 	}
-	if a.caller, refusal = s.callsOf(r); refusal != nil {
+	if a.caller, a.constraint, refusal = s.callsOf(ctx, r, tokens); refusal != nil {
 		return nil, refusal
 	}
 	a.census = a.reasoner
 	if a.caller != nil && reasonsIn(s.text) {
 		a.reasoner = nil
 	}
-	r.Constraint = a.caller.holds(r.Constraint)
-	if a.constraint, refusal = s.constrain(ctx, r, tokens); refusal != nil {
-		return nil, refusal
+	if a.caller == nil {
+		if a.constraint, refusal = s.constrain(ctx, r, tokens); refusal != nil {
+			return nil, refusal
+		}
 	}
-	if a.constraint != nil && a.caller != nil {
-		a.constraint.marks = a.caller.hidden
+	if a.caller != nil && a.constraint != nil && !a.constraint.free {
+		r.IgnoreEnd = false // the answer has to end with its form
 	}
 	a.ending = s.endingOf(r, a.caller)
 	return a, s.echo(a, r)

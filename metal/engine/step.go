@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
@@ -41,8 +42,9 @@ type flight struct {
 	// counted says that the scheduler knows the tokens of this step already,
 	// because the next one was built on them.
 	counted bool
-	// ended requests have a row here and no longer want it.
-	ended []*active
+	// ended requests have a row here and no longer want it; the rows of those in again were
+	// built on a token that is drawn once more.
+	ended, again []*active
 }
 
 // begin computes a step whose pieces of prompts need so many bytes, or starts it
@@ -103,7 +105,7 @@ func (l *looping) notLaunched(step batch.Step, err error) error {
 // computed once more for nothing. Nothing else waits for this step to land: a cancel, what is remembered of a prompt, an answer of the
 // agent, a state that is to be saved before it moves on.
 func (l *looping) steady(f *flight) bool {
-	if !l.e.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(l.fresh) > 0 || l.hold != nil || !l.sched.Steady(f.step) || l.stops(f.step) {
+	if !l.e.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(f.again) > 0 || len(l.fresh) > 0 || l.hold != nil || !l.sched.Steady(f.step) || l.stops(f.step) {
 		return false
 	}
 	for _, r := range f.step.Rows {
@@ -196,7 +198,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 // devicePicks reports whether the next token is the largest logit, and nothing else
 // of the logits is wanted.
 func (a *active) devicePicks() bool {
-	return a.params.Argmax() && a.logprobs == nil && a.constraint == nil && a.ending.free(a.generated())
+	return a.params.Argmax() && a.logprobs == nil && a.constraint.onDevice() && a.ending.free(a.generated())
 }
 
 // followed are the token ids of a step: what the step before it yields for answers
@@ -243,7 +245,7 @@ func (l *looping) land(f *flight) error {
 			row++
 		}
 		a := l.active[r.ID]
-		if a == nil { // it ended while this step was under way
+		if a == nil || slices.Contains(f.again, a) { // it ended while this step was under way, or its row counts for nothing
 			continue
 		}
 		if !f.counted {
@@ -267,7 +269,27 @@ func (l *looping) land(f *flight) error {
 		}
 	}
 	l.keepLate(late)
+	for _, a := range f.again {
+		if l.active[a.id] == a {
+			l.cutBack(a)
+		}
+	}
 	l.timed(f)
+	return nil
+}
+
+// drawAgain has the newest token of a request drawn once more, by the host and under a mask:
+// the device drew one that does not go on with the request's form.
+func (l *looping) drawAgain(a *active) error {
+	a.constraint.masked = true
+	if err := l.sched.Redo(a.id, len(a.tokens)); err != nil {
+		return err
+	}
+	if l.flight != nil { // it writes after that token
+		l.flight.again = append(l.flight.again, a)
+		return nil
+	}
+	l.cutBack(a)
 	return nil
 }
 
@@ -320,6 +342,12 @@ func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
 	p, err := pick(row)
 	if err != nil {
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "cannot sample the model's output: " + err.Error()}})
+		return
+	}
+	if f.argmax && !a.constraint.fits(p.token) {
+		if err := l.drawAgain(a); err != nil {
+			l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
+		}
 		return
 	}
 	if !l.take(a, p) || f.counted {

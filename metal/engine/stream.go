@@ -35,6 +35,8 @@ type Finished struct {
 	// the limit of the request.
 	Full  bool
 	Usage Usage
+	// TextCalls began as calls of tools and were returned as text.
+	TextCalls int
 	// Err is set when the answer did not come to its end.
 	Err *Refusal
 }

@@ -142,7 +142,8 @@ func TestThinkingIsFreeAndTheFormBeginsBehindIt(t *testing.T) {
 // a blank that is not shown.
 func TestCallMayFollowReasoning(t *testing.T) {
 	calls := func(free bool) grammar.Spec {
-		return grammar.Spec{Kind: grammar.Functions, Calls: &grammar.Calls{Begin: "ab", Free: free, Ways: []grammar.Way{{Name: "f", Open: "b", Schema: "true"}}}}
+		return grammar.Spec{Kind: grammar.Functions, Calls: &grammar.Calls{Free: free, Functions: []grammar.Function{{Name: "b", Schema: "true"}},
+			Groups: []grammar.Group{{Begin: "ab", Chains: []grammar.Chain{{Open: `\n?`, Forms: []grammar.Form{{}}}}}}}}
 	}
 	thinks := thought{may: true, opens: tokOpens, closes: []int32{tokCloses}}
 	c := inForm(t, calls(false), true, thinks)

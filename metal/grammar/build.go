@@ -1,7 +1,9 @@
 package grammar
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 )
 
 // expr is a piece of a grammar before it has nodes.
@@ -28,9 +30,65 @@ type builder struct {
 	err   error
 	// sets are the rules of character classes that were made already.
 	sets map[string]int32
-	// work done for schemas, and nodes that were made elsewhere and count here.
+	// work done for schemas, and nodes that were given up and count.
 	work, spent int
-	object      expr // any JSON object; nil until it is made
+	// mostNodes and mostWork are the bounds for what is compiled now; 0 stands for maxNodes and
+	// maxWork.
+	mostNodes, mostWork int
+	wants               []want
+	// patterns are the rules of regular expressions that were made already.
+	patterns map[string]ref
+}
+
+// budget are the bounds of nodes and work.
+func (b *builder) budget() (nodes, work int) {
+	return cmp.Or(b.mostNodes, maxNodes), cmp.Or(b.mostWork, maxWork)
+}
+
+// exceeds counts a piece of work and reports whether it is one too many.
+func (b *builder) exceeds() bool {
+	_, most := b.budget()
+	b.work++
+	return b.work > most
+}
+
+// attempt makes an expression with half of what is left; where that fails, it gives up the
+// nodes and returns false. They count nevertheless, so that many attempts that fail take no
+// longer than one grammar.
+func (b *builder) attempt(make func() (expr, error)) (expr, bool) {
+	nodes, work := b.budget()
+	mostNodes, mostWork := b.mostNodes, b.mostWork
+	at, rules, wants := len(b.nodes), len(b.rules), len(b.wants)
+	b.mostNodes, b.mostWork = nodes-(nodes-b.spent-at)/2, work-(work-b.work)/2
+	e, err := make()
+	b.mostNodes, b.mostWork = mostNodes, mostWork
+	if err == nil && b.err == nil {
+		return e, true
+	}
+	b.spent += len(b.nodes) - at
+	b.nodes, b.rules, b.wants, b.err = b.nodes[:at], b.rules[:rules], b.wants[:wants], nil
+	maps.DeleteFunc(b.sets, func(_ string, r int32) bool { return int(r) >= rules })
+	maps.DeleteFunc(b.patterns, func(_ string, r ref) bool { return int(r) >= rules })
+	return nil, false
+}
+
+// pattern is the rule of a regular expression that matches a whole text.
+func (b *builder) pattern(source string) (expr, error) {
+	if r, ok := b.patterns[source]; ok || source == "" {
+		if source == "" {
+			return literal(""), nil
+		}
+		return r, nil
+	}
+	e, err := compileRegex(b, source)
+	if err != nil {
+		return nil, err
+	}
+	if b.patterns == nil {
+		b.patterns = map[string]ref{}
+	}
+	b.patterns[source] = e.(ref)
+	return e, nil
 }
 
 func (b *builder) fail(err error) {
@@ -40,7 +98,7 @@ func (b *builder) fail(err error) {
 }
 
 func (b *builder) node() int32 {
-	if b.spent+len(b.nodes) >= maxNodes {
+	if most, _ := b.budget(); b.spent+len(b.nodes) >= most {
 		b.fail(tooLarge("states", maxNodes))
 		return 0
 	}

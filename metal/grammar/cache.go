@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"sync"
@@ -146,12 +147,9 @@ func (s Spec) key() (k [sha256.Size]byte) {
 	fmt.Fprintf(h, "%d %d ", s.Kind, len(s.Choices))
 	text(s.Source)
 	text(s.Choices...)
-	if c := s.Calls; c != nil {
-		fmt.Fprintf(h, " %v %v %d ", c.Many, c.Free, len(c.Ways))
-		text(c.Begin, c.End, c.Between)
-		for _, w := range c.Ways {
-			fmt.Fprintf(h, "%v", w.Loose)
-			text(w.Name, w.Open, w.Schema, w.Close)
+	if s.Calls != nil {
+		if err := json.NewEncoder(h).Encode(s.Calls); err != nil {
+			panic(fmt.Sprintf("calls cannot be encoded: %v", err))
 		}
 	}
 	if s.Else != nil {

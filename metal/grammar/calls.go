@@ -1,32 +1,78 @@
 package grammar
 
 import (
-	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // Calls is an answer that is calls of functions, or one with such calls in it.
 type Calls struct {
-	// Ways to call, of which each call is one.
-	Ways []Way
-	// Begin and End stand around each call, Between between two; line ends may stand
-	// inside of Begin and End. They may be empty.
-	Begin, End, Between string
-	// Many calls may follow one another; else the answer is one.
-	Many bool
-	// Free lets any text stand around calls: Begin, which must not be empty then,
-	// begins a call wherever it comes.
-	Free bool
+	Functions []Function
+	// Groups of calls, by how they begin. Without Free, the answer is one of them or, with
+	// Many, several with the text Between between two; Lead, a regular expression, stands
+	// before the first.
+	Groups        []Group
+	Many          bool
+	Lead, Between string
+	// Final, a regular expression, stands before an answer of the form Spec.Else.
+	Final string
+	// Free lets any text stand around groups: a group's Begin, which must not be empty then,
+	// begins it wherever it comes. First are groups whose Begin begins them at the start of the
+	// answer alone.
+	Free  bool
+	First []Group
+	// Sloppy holds the arguments to what their schema contains of types, members and listed
+	// values, and takes the flaws that metal/toolcall repairs.
+	Sloppy bool
 }
 
-// Way is a call of one function: JSON of a schema between two texts.
-type Way struct {
-	Name         string
-	Open, Schema string
-	Close        string
-	// Loose takes any object for arguments where the schema cannot be enforced;
-	// else it is refused.
-	Loose bool
+// Function is what can be called.
+type Function struct{ Name, Schema string }
+
+// Group is calls after a text.
+type Group struct {
+	Begin string
+	// Only is the function that Begin names; the first call then has no name of its own.
+	Only string
+	// Chains are the ways in which the calls follow one another.
+	Chains []Chain
+}
+
+// Chain is one or more calls. Regular expressions stand before the first of them, between
+// two, and after the last; an empty Between allows one call.
+type Chain struct {
+	Open         string
+	Forms        []Form
+	Between, End string
+}
+
+// Style is how arguments are written.
+type Style int
+
+// The styles.
+const (
+	// JSON: an object of the schema.
+	JSON Style = iota
+	// Tagged: parameters between tags, see Tags.
+	Tagged
+	// Code: the text of the only parameter, of functions that have one parameter, a string.
+	Code
+	// Reversed: an object of the schema that stands before the name. Answers to requests with
+	// many functions do not have this form.
+	Reversed
+)
+
+// Form is a way to write a call. Its parts are regular expressions.
+type Form struct {
+	Style Style
+	// Before stands before the name, Middle between the name and the arguments, and After
+	// after them.
+	Before, Middle, After string
+	// None stands after the name of a function that is called without arguments, and Null in
+	// their place, where its schema allows that and the form has it.
+	None, Null string
+	Tags       Tags
 }
 
 // compileFunctions is calls, or an answer of another form.
@@ -45,125 +91,354 @@ func compileFunctions(b *builder, s Spec) (expr, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Else.Kind == JSONObject || s.Else.Kind == JSONSchema {
+	if s.Calls.Final != "" {
+		before, err := b.pattern(s.Calls.Final)
+		if err != nil {
+			return nil, err
+		}
+		other = seq{before, other}
+	} else if s.Else.Kind == JSONObject || s.Else.Kind == JSONSchema {
 		other = seq{blankBeforeJSON(), other}
 	}
 	return alt{calls, other}, b.err
 }
 
 func compileCalls(b *builder, c *Calls) (expr, error) {
-	if c == nil || len(c.Ways) == 0 || c.Free && c.Begin == "" {
+	if c == nil || len(c.Functions) == 0 || len(c.Groups)+len(c.First) == 0 {
 		return nil, &Error{kind: ErrInvalid, Message: "there is no function to call"}
 	}
 	all := 0
-	for _, w := range c.Ways {
-		all += len(w.Schema)
+	for _, f := range c.Functions {
+		all += len(f.Schema)
 	}
-	if len(c.Ways) > maxChoices || all > maxSource {
+	if len(c.Functions) > maxChoices || all > maxSource {
 		return nil, &Error{kind: ErrLimit, Message: fmt.Sprintf("too many functions: at most %d are supported, with schemas of %d bytes in total", maxChoices, maxSource)}
 	}
-	var ways alt
-	for _, w := range c.Ways {
-		arguments, err := b.arguments(w)
+	k := &calls{b: b, sloppy: c.Sloppy, chains: map[string]ref{}}
+	for _, f := range c.Functions {
+		k.functions = append(k.functions, &function{Function: f})
+	}
+	if c.Free {
+		return k.free(c)
+	}
+	var groups alt
+	for _, g := range c.Groups {
+		e, err := k.group(g)
 		if err != nil {
 			return nil, err
 		}
-		ways = append(ways, seq{literal(w.Open), arguments, literal(w.Close)})
+		groups = append(groups, seq{literal(g.Begin), e})
 	}
-	line := repeat{literal("\n"), 0, 1}
-	if c.Begin == "" {
-		line.max = 0
+	lead, err := b.pattern(c.Lead)
+	if err != nil {
+		return nil, err
 	}
-	call := b.define(seq{line, ways, line, literal(c.End)})
-	if c.Free {
-		return b.text(c.Begin, call), b.err
-	}
-	one := b.define(seq{literal(c.Begin), call})
+	one := b.define(groups)
 	if !c.Many {
-		return one, b.err
+		return seq{lead, one}, b.err
 	}
-	return seq{one, repeat{seq{literal(c.Between), one}, 0, -1}}, b.err
+	return seq{lead, one, repeat{seq{literal(c.Between), one}, 0, -1}}, b.err
 }
 
-// arguments of a function are an object, whatever else its schema says.
-func (b *builder) arguments(w Way) (expr, error) {
-	if w.Loose && !b.holds(w.Schema) {
-		return b.anyObject()
-	}
-	e, err := compileArguments(b, w.Schema)
-	if at := new(Error); errors.As(err, &at) {
-		named := *at
-		named.Message = fmt.Sprintf("the parameters of %q: %s", w.Name, at.Message)
-		return nil, &named
-	}
-	return e, err
+// calls compiles the groups of one answer.
+type calls struct {
+	b         *builder
+	functions []*function
+	sloppy    bool
+	object    expr // any JSON object; nil until it is made
+	chains    map[string]ref
 }
 
-// holds says whether a schema can be enforced. What fails counts, and has half of
-// what is left, so that many that fail take no longer than one grammar.
-func (b *builder) holds(schema string) bool {
-	used := b.spent + len(b.nodes)
-	trial := &builder{sets: map[string]int32{}, spent: used + (maxNodes-used)/2, work: b.work + (maxWork-b.work)/2}
-	began := trial.work
-	_, err := compileArguments(trial, schema)
-	if err == nil && trial.err == nil {
-		return true
+// function is one that can be called, with its arguments in the styles that were needed.
+type function struct {
+	Function
+	written map[string]expr
+}
+
+// free is any text in which a group follows each Begin.
+func (k *calls) free(c *Calls) (expr, error) {
+	t := newText(k.b)
+	for i, g := range slices.Concat(c.Groups, c.First) {
+		if g.Begin == "" {
+			return nil, &Error{kind: ErrInvalid, Message: "a call in free text needs a beginning"}
+		}
+		e, err := k.group(g)
+		if err != nil {
+			return nil, err
+		}
+		if i < len(c.Groups) {
+			t.mark(g.Begin, k.b.define(e))
+		} else {
+			t.first(g.Begin, k.b.define(e))
+		}
 	}
-	b.spent += len(trial.nodes)
-	b.work += trial.work - began
-	return false
+	return t.rule(), k.b.err
+}
+
+// group is the calls of a group, without its beginning.
+func (k *calls) group(g Group) (expr, error) {
+	var chains alt
+	for _, c := range g.Chains {
+		e, err := k.chain(c, g.Only)
+		if err != nil {
+			return nil, err
+		}
+		chains = append(chains, e)
+	}
+	return chains, nil
+}
+
+func (k *calls) chain(c Chain, only string) (expr, error) {
+	key := fmt.Sprintf("%#v %q", c, only)
+	if r, made := k.chains[key]; made {
+		return r, nil
+	}
+	var parts [3]expr
+	for i, source := range []string{c.Open, c.Between, c.End} {
+		var err error
+		if parts[i], err = k.b.pattern(source); err != nil {
+			return nil, err
+		}
+	}
+	first, err := k.call(c.Forms, only)
+	if err != nil {
+		return nil, err
+	}
+	next := first
+	if only != "" {
+		parts[0] = literal("")
+		if next, err = k.call(c.Forms, ""); err != nil {
+			return nil, err
+		}
+	}
+	further := repeat{seq{parts[1], next}, 0, -1}
+	if c.Between == "" {
+		further.max = 0
+	}
+	r := k.b.define(seq{parts[0], first, further, parts[2]})
+	k.chains[key] = r
+	return r, nil
+}
+
+// call is one call in any of some forms; one of the function only has no name.
+func (k *calls) call(forms []Form, only string) (expr, error) {
+	var all alt
+	for _, f := range forms {
+		e, err := k.form(f, only)
+		if err != nil {
+			return nil, err
+		}
+		if e != nil {
+			all = append(all, e)
+		}
+	}
+	return k.b.define(all), nil
+}
+
+// form is the calls of all functions in one form, or what follows the name of only one; nil
+// where it suits none.
+func (k *calls) form(f Form, only string) (expr, error) {
+	var parts [5]expr
+	for i, source := range []string{f.Before, f.Middle, f.After, f.None, f.Null} {
+		var err error
+		if parts[i], err = k.b.pattern(source); err != nil {
+			return nil, err
+		}
+	}
+	before, middle, after, none, null := parts[0], parts[1], parts[2], parts[3], parts[4]
+	if f.Style == Reversed && (only != "" || len(k.functions) > maxReversed) {
+		return nil, nil
+	}
+	var all alt
+	for _, fn := range k.functions {
+		if only != "" && only != fn.Name {
+			continue
+		}
+		arguments, empty, err := k.arguments(fn, f)
+		if err != nil {
+			return nil, err
+		}
+		if arguments == nil {
+			continue
+		}
+		if f.Null != "" && empty {
+			arguments = alt{arguments, null}
+		}
+		switch {
+		case only != "":
+			return seq{arguments, after}, nil
+		case f.Style == Reversed:
+			all = append(all, seq{arguments, middle, literal(fn.Name)})
+			continue
+		}
+		all = append(all, seq{literal(fn.Name), middle, arguments, after})
+		if f.None != "" && empty {
+			all = append(all, seq{literal(fn.Name), none})
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return nil, nil
+	case f.Style == Reversed:
+		return seq{before, all, after}, nil
+	}
+	return seq{before, all}, nil
+}
+
+// maxReversed functions may be called with the arguments first: until the name comes, those
+// of all of them are followed at once.
+const maxReversed = 32
+
+// arguments of a function in a form, nil where that does not suit it; empty is set where it
+// may be called without any. A schema that is too large is not enforced: the arguments are
+// then any object.
+func (k *calls) arguments(fn *function, f Form) (e expr, empty bool, err error) {
+	style := f.Style
+	if style == Reversed {
+		style = JSON
+	}
+	key := fmt.Sprint(style, f.Tags)
+	if e, done := fn.written[key]; done {
+		return e, fn.written["empty"] != nil, nil
+	}
+	var without expr
+	e, ok := k.b.attempt(func() (expr, error) {
+		s, err := newSchemas(k.b, fn.Schema, manner{forgiving: true, sloppy: k.sloppy, inTags: f.Style == Tagged})
+		if err != nil {
+			return nil, err
+		}
+		object := &members{names: []string{"type"}, of: map[string]value{"type": "object"}}
+		of := goal{{s.root, ""}, {object, ownPath}}
+		if fits, err := s.satisfiesGoal(&members{}, of); fits && err == nil {
+			without = literal("")
+		}
+		e, err := s.written(of, f)
+		if err != nil {
+			return nil, err
+		}
+		return e, s.finish()
+	})
+	if !ok {
+		without = literal("")
+		if e, err = k.unheld(f); err != nil {
+			return nil, false, err
+		}
+	}
+	if fn.written == nil {
+		fn.written = map[string]expr{}
+	}
+	fn.written[key] = e
+	if without != nil {
+		fn.written["empty"] = without
+	}
+	return e, without != nil, k.b.err
+}
+
+// unheld are arguments that no schema is enforced of.
+func (k *calls) unheld(f Form) (expr, error) {
+	switch f.Style {
+	case Tagged:
+		s, err := newSchemas(k.b, anyObject, manner{forgiving: true, sloppy: k.sloppy, inTags: true})
+		if err != nil {
+			return nil, err
+		}
+		e, err := s.written(goal{{s.root, ""}}, f)
+		if err != nil {
+			return nil, err
+		}
+		return e, s.finish()
+	case Code:
+		return nil, nil
+	}
+	return k.anyObject()
+}
+
+// written are the arguments of a goal in the style of a form.
+func (s *schemas) written(g goal, f Form) (expr, error) {
+	switch f.Style {
+	case Tagged:
+		return s.tagged(g, f.Tags)
+	case Code:
+		return s.code(g)
+	}
+	return s.rule(g)
 }
 
 // anyObject is made once.
-func (b *builder) anyObject() (expr, error) {
-	if b.object != nil {
-		return b.object, nil
+func (k *calls) anyObject() (expr, error) {
+	if k.object != nil {
+		return k.object, nil
 	}
-	var err error
-	b.object, err = compileSchema(b, anyObject)
-	return b.object, err
+	s, err := newSchemas(k.b, anyObject, manner{forgiving: true, sloppy: k.sloppy})
+	if err != nil {
+		return nil, err
+	}
+	if k.object, err = s.rule(goal{{s.root, ""}}); err != nil {
+		return nil, err
+	}
+	return k.object, s.finish()
 }
 
 const anyObject = `{"type":"object"}`
 
-// text is any text in which a call stands behind each marker.
-func (b *builder) text(marker string, call ref) ref {
-	rule := b.rule()
-	nodes := []int32{b.rules[rule]}
-	for range len(marker) - 1 {
-		nodes = append(nodes, b.node())
+// code is the text of the only parameter, if that is a string: any text without control
+// tokens. It is nil for other functions.
+func (s *schemas) code(g goal) (expr, error) {
+	cases, err := s.open(g, nil)
+	if err != nil || len(cases) != 1 {
+		return nil, err
 	}
-	called := b.node()
-	if b.err != nil {
-		return ref(rule)
+	sh, err := s.membersOf(cases[0])
+	if err != nil || len(sh.names) != 1 {
+		return nil, err
 	}
-	for i, from := range nodes {
-		b.nodes[from].final = true
-		for lo := 0; lo < 256; {
-			to, hi := behind(marker, i, byte(lo)), lo
-			for hi < 255 && behind(marker, i, byte(hi+1)) == to {
-				hi++
-			}
-			next := called
-			if to < len(marker) {
-				next = nodes[to]
-			}
-			b.join(from, edge{kind: edgeBytes, lo: byte(lo), hi: byte(hi), to: next})
-			lo = hi + 1
-		}
+	of, err := s.member(cases[0], sh.names[0], true, s.matchesName(cases[0], sh.names[0]))
+	if err != nil {
+		return nil, err
 	}
-	b.join(called, edge{kind: edgeCall, rule: int32(call), to: nodes[0]})
-	return ref(rule)
+	if kinds, err := s.kinds(of); err != nil || kinds != typeString {
+		return nil, err
+	}
+	return repeat{runes(noMark), 0, -1}, nil
 }
 
-// behind is how many bytes of a marker stand at the end of text that had n of them,
-// with one byte more.
-func behind(marker string, n int, next byte) int {
-	text := marker[:n] + string([]byte{next})
-	for k := len(text); k > 0; k-- {
-		if text[len(text)-k:] == marker[:k] {
-			return k
-		}
+// kinds are the types of a goal.
+func (s *schemas) kinds(g goal) (types, error) {
+	cases, err := s.open(g, nil)
+	if err != nil {
+		return 0, err
 	}
-	return 0
+	all := types(0)
+	for _, c := range cases {
+		kinds, err := s.typesOf(c)
+		if err != nil {
+			return 0, err
+		}
+		all |= kinds
+	}
+	return all, nil
+}
+
+// Marks are the characters that stand for control tokens; no text contains them.
+const (
+	firstMark = 0xfdd0
+	lastMark  = 0xfdef
+)
+
+// Mark is the character that stands for control token n of a format, 0 to 31.
+func Mark(n int) string { return string(rune(firstMark + n&31)) }
+
+// noMark are the characters of text.
+var noMark = newRuneSet(runeRange{0, firstMark - 1}, runeRange{lastMark + 1, 0x10ffff})
+
+// Literal is a regular expression of a text.
+func Literal(text string) string {
+	var out strings.Builder
+	for _, c := range text {
+		if strings.ContainsRune(`\.+*?()|[]{}^$`, c) {
+			out.WriteByte('\\')
+		}
+		out.WriteRune(c)
+	}
+	return out.String()
 }

@@ -9,13 +9,24 @@ import (
 	"testing"
 )
 
-func calls(change func(*Calls)) Spec {
-	way := func(name, schema string) Way {
-		return Way{Name: name, Open: `{"name": "` + name + `", "arguments": `, Schema: schema, Close: "}"}
-	}
-	c := &Calls{Begin: "<call>", End: "</call>", Between: "\n", Many: true, Ways: []Way{way("f", `{"properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}`), way("g", `{"type":"object","additionalProperties":false}`)}}
+// called is a constraint of calls of f and g, of which f takes an integer.
+func called(change func(*Calls)) Spec {
+	form := Form{Before: `\{"name": "`, Middle: `", "arguments": `, After: `\}`}
+	c := &Calls{Between: "\n", Many: true, Functions: []Function{{"f", `{"properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}`}, {"g", `{"type":"object","additionalProperties":false}`}},
+		Groups: []Group{{Begin: "<call>", Chains: []Chain{{Open: `\n?`, Forms: []Form{form}, End: `\n?</call>`}}}}}
 	change(c)
 	return Spec{Kind: Functions, Calls: c}
+}
+
+// tagsOf are those of Qwen3-Coder.
+var tagsOf = Tags{Open: "<p=", Then: ">", Close: "</p>", End: "</f>", Ends: "</call>", Begins: []string{"<call>"}}
+
+func tagged(change func(*Calls)) Spec {
+	return called(func(c *Calls) {
+		c.Groups[0].Chains[0].Forms[0] = Form{Style: Tagged, Before: "<f=", Middle: ">", Tags: tagsOf}
+		c.Functions[0].Schema = `{"properties":{"a":{"type":"integer"},"s":{"type":"string"},"t":{"type":"string"},"e":{"enum":["x","y"]}},"required":["a"],"additionalProperties":false}`
+		change(c)
+	})
 }
 
 func TestCallsAreThoseOfTheFunctions(t *testing.T) {
@@ -25,13 +36,21 @@ func TestCallsAreThoseOfTheFunctions(t *testing.T) {
 		change    func(*Calls)
 		good, bad []string
 	}{
-		"many":    {func(*Calls) {}, []string{f, g, f + "\n" + g + "\n" + f}, append([]string{f + g, f + "\n", " " + f}, bad...)},
-		"one":     {func(c *Calls) { c.Many = false }, []string{f, g}, append([]string{f + "\n" + g}, bad...)},
-		"no mark": {func(c *Calls) { c.Begin, c.End, c.Many = "", "", false }, []string{`{"name": "g", "arguments": {}}`}, append([]string{"\n" + `{"name": "g", "arguments": {}}`, g}, bad...)},
+		"many": {func(*Calls) {}, []string{f, g, f + "\n" + g + "\n" + f}, append([]string{f + g, f + "\n", " " + f}, bad...)},
+		"one":  {func(c *Calls) { c.Many = false }, []string{f, g}, append([]string{f + "\n" + g}, bad...)},
+		"no mark": {func(c *Calls) {
+			c.Groups[0] = Group{Chains: []Chain{{Forms: c.Groups[0].Chains[0].Forms}}}
+			c.Many = false
+		}, []string{`{"name": "g", "arguments": {}}`}, append([]string{"\n" + `{"name": "g", "arguments": {}}`, g}, bad...)},
+		"a lead":  {func(c *Calls) { c.Lead = "(ab)*" }, []string{f, "abab" + g}, []string{"a" + f, f + "ab"}},
+		"a chain": {func(c *Calls) { c.Groups[0].Chains[0].Between = ", ?" }, []string{f, `<call>{"name": "g", "arguments": {}}, {"name": "g", "arguments": {}}</call>`}, bad},
 		"free": {func(c *Calls) { c.Free = true }, []string{"", "Hi", "a < b <call", "<<call" + "x", "\xff\x00", f, "Hi " + f + " and " + g + "."},
 			[]string{"<call>", "Hi <call> you", "<call></call>", `<<call>{"name": "h"`, `a<call>{"name": "f", "arguments": 1}</call>`, f + `<call>{"name": "g", "arguments": {"a":1}}</call>`}},
+		"free, with a first": {func(c *Calls) {
+			c.Free, c.First = true, []Group{{Begin: "{f: ", Only: "f", Chains: []Chain{{Forms: []Form{{Before: "[{]", Middle: ": ", After: "[}]"}}, Between: ";"}}}}
+		}, []string{"", "{", "{f", "{f:", "{g: x", " {f: x", `{f: {"a":1}} ok`, `{f: {"a":1}};{g: {}}` + g, "{f<call" + "x", "{" + g}, []string{"{f: ", "{f: x", "{f<call>"}},
 	} {
-		tab := table(t, calls(c.change))
+		tab := table(t, called(c.change))
 		for _, text := range c.good {
 			if !accepts(tab, text) {
 				t.Errorf("%s: %q is refused", name, text)
@@ -48,7 +67,7 @@ func TestCallsAreThoseOfTheFunctions(t *testing.T) {
 // Either calls or an answer of the other form, which may begin with a blank.
 func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
 	const f, object = `<call>{"name": "f", "arguments": {"a":1}}</call>`, `{"name":"x"}`
-	spec := calls(func(*Calls) {})
+	spec := called(func(*Calls) {})
 	spec.Else = &Spec{Kind: JSONSchema, Source: `{"type":"object","properties":{"name":{"type":"string"}},"required":["name"],"additionalProperties":false}`}
 	tab := table(t, spec)
 	for text, want := range map[string]bool{
@@ -60,7 +79,10 @@ func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
 		}
 	}
 	// Calls without marks may begin as the other form does.
-	spec = calls(func(c *Calls) { c.Begin, c.End, c.Many = "", "", false })
+	spec = called(func(c *Calls) {
+		c.Groups[0] = Group{Chains: []Chain{{Forms: c.Groups[0].Chains[0].Forms}}}
+		c.Many = false
+	})
 	spec.Else = &Spec{Kind: JSONObject}
 	tab = table(t, spec)
 	for text, want := range map[string]bool{`{"name": "f", "arguments": {"a":1}}`: true, object: true, `{"name": "f", "arguments": 1}`: true, "[]": false} {
@@ -76,16 +98,20 @@ func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
 			t.Errorf("%q is taken: %v", text, got)
 		}
 	}
-	with := calls(func(*Calls) {})
+	spec.Calls.Final = "(so )+"
+	if tab = table(t, spec); accepts(tab, "yes") || !accepts(tab, "so so yes") {
+		t.Error("what stands before the other form is not required")
+	}
+	with := called(func(*Calls) {})
 	without := with
 	if with.Else = &choice; with.key() == without.key() {
 		t.Error("the cache takes calls with another form for calls alone")
 	}
-	free := calls(func(c *Calls) { c.Free = true })
+	free := called(func(c *Calls) { c.Free = true })
 	free.Else = &choice
-	broken := calls(func(*Calls) {})
+	broken := called(func(*Calls) {})
 	broken.Else = &Spec{Kind: JSONSchema, Source: "{"}
-	nested := calls(func(*Calls) {})
+	nested := called(func(*Calls) {})
 	nested.Else = &without
 	for _, s := range []Spec{free, broken, nested} {
 		if _, err := Compile(s); !errors.Is(err, ErrInvalid) {
@@ -103,7 +129,7 @@ func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
 func TestFreeTextIsAnyTextWithoutTheMark(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, mark := range []string{"ab", "aab", "abab", "aaa", "abaabab"} {
-		tab := table(t, calls(func(c *Calls) { c.Free, c.Begin = true, mark }))
+		tab := table(t, called(func(c *Calls) { c.Free, c.Groups[0].Begin = true, mark }))
 		for range 400 {
 			text := make([]byte, rng.IntN(12))
 			for i := range text {
@@ -116,58 +142,184 @@ func TestFreeTextIsAnyTextWithoutTheMark(t *testing.T) {
 	}
 }
 
-func TestFunctionsThatCannotBeHeldAreRefused(t *testing.T) {
-	odd := `{"type":"object","properties":{"a":{"not":{}}}}`
-	_, err := Compile(calls(func(c *Calls) { c.Ways[0].Schema = odd }))
-	if e := new(Error); !errors.As(err, &e) || !errors.Is(err, ErrUnsupported) || e.Keyword != "not" || !strings.Contains(e.Message, `"f"`) {
-		t.Errorf("%v", err)
+// The members of arguments come in any order, and those that are required all come.
+func TestArgumentsComeInAnyOrder(t *testing.T) {
+	schema := `{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"object","properties":{"x":{"const":1},"y":{"const":2}},"required":["y"]},"c":{"type":"null"}},"required":["a","b"]}`
+	tab := table(t, called(func(c *Calls) { c.Functions = []Function{{"f", schema}} }))
+	call := func(arguments string) string { return `<call>{"name": "f", "arguments": ` + arguments + `}</call>` }
+	for _, good := range []string{`{"a":1,"b":{"y":2}}`, `{"b":{"y":2,"x":1},"c":null,"a":1}`, `{"c":null, "b": {"x":1, "y":2}, "a":1}`} {
+		if !accepts(tab, call(good)) {
+			t.Errorf("%s is refused", good)
+		}
 	}
-	loose := table(t, calls(func(c *Calls) { c.Ways[0].Schema, c.Ways[0].Loose = odd, true }))
-	if !accepts(loose, `<call>{"name": "f", "arguments": {"b":[1]}}</call>`) || accepts(loose, `<call>{"name": "f", "arguments": 1}</call>`) {
-		t.Error("a schema that cannot be enforced is not any object")
+	for _, bad := range []string{`{}`, `{"a":1}`, `{"b":{"y":2}}`, `{"a":1,"a":1,"b":{"y":2}}`, `{"a":1,"b":{"x":1}}`, `{"a":1,"b":{"y":2,"y":2}}`, `{"a":1,"b":{"y":2},}`, `{"a":1,"b":{"y":2},"d":1}`} {
+		if accepts(tab, call(bad)) {
+			t.Errorf("%s is taken", bad)
+		}
 	}
-	for name, change := range map[string]func(*Calls){
-		"none":                  func(c *Calls) { c.Ways = nil },
-		"free without a mark":   func(c *Calls) { c.Free, c.Begin = true, "" },
-		"no object can be said": func(c *Calls) { c.Ways = c.Ways[:1]; c.Ways[0].Schema = `{"type":"integer"}` },
+	impossible := called(func(c *Calls) {
+		c.Functions = []Function{{"f", `{"properties":{"a":false},"required":["a"]}`}}
+	})
+	if _, err := Compile(impossible); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a member that is required and cannot be: %v", err)
+	}
+}
+
+// Sloppy JSON is what package toolcall repairs, held to types, members and listed values.
+func TestSloppyArguments(t *testing.T) {
+	schema := `{"type":"object","properties":{"n":{"type":"integer","maximum":3},"s":{"type":"string","maxLength":2,"format":"date"},"b":{"type":"boolean"},"l":{"type":"array","items":{"enum":["x"]}},"o":{"type":"string","nullable":true}},"required":["n"]}`
+	tab := table(t, called(func(c *Calls) { c.Sloppy, c.Functions = true, []Function{{"f", schema}} }))
+	call := func(arguments string) string { return `<call>{"name": "f", "arguments": ` + arguments + `}</call>` }
+	for _, good := range []string{`{"n":1}`, "{\n\t\"n\" : 5.0 ,\n}", `{"n":12345678901234567890,"s":"it\'s long"}`, "{\"s\":\"a\n\tb\",\"n\":9}", `{"n":1,"b":True}`, `{"n":1,"l":["x", "x" , ]}`, `{"n":1,"o":None}`, `{"n":1,"more":{"a":1.5,}}`} {
+		if !accepts(tab, call(good)) {
+			t.Errorf("%s is refused", good)
+		}
+	}
+	for _, bad := range []string{`{}`, `{"n":1.5}`, `{"n":"1"}`, `{"n":1,,}`, `{,"n":1}`, `{"n":1,"l":[,]}`, `{"n":1,"l":["y"]}`, `{"n":1,"b":"true"}`, `{"n":1,"n":1}`, `{"n":1,"s":"\x"}`, `{"n":1,"s":Paris}`} {
+		if accepts(tab, call(bad)) {
+			t.Errorf("%s is taken", bad)
+		}
+	}
+	closed := table(t, called(func(c *Calls) { c.Sloppy = true }))
+	if accepts(closed, call(`{"a":1,"b":1}`)) {
+		t.Error("a member that the schema forbids is taken")
+	}
+}
+
+func TestParametersBetweenTags(t *testing.T) {
+	for name, c := range map[string]struct {
+		change    func(*Calls)
+		good, bad []string
+	}{
+		"strict": {func(*Calls) {}, []string{
+			"<f=f><p=a>1</p></f>", "<f=f><p=s>\nlong < text </x>\n</p>\n<p=a>\n1\n</p>\n</f>", "<f=f><p=e>\nx\n</p><p=a>-7</p></f>", "<f=g></f>", "<f=f><p=s><p=t></p><p=a>1</p></f>",
+			"<f=f><p=t>\n</p><p=s>\n<p=t></p><p=a>1</p></f>",
+		}, []string{
+			"<f=f></f>", "<f=f><p=a>1</p>", "<f=f><p=a>x</p></f>", "<f=f><p=a>1</p><p=a>1</p></f>", "<f=f><p=a>1</p><p=b>1</p></f>", "<f=f><p=e>z</p><p=a>1</p></f>", "<f=h></f>",
+			"<f=f><p=s>x\n<p=a>1</p></f>", "<f=f><p=a>1</p><p=s>x</f>", "<f=f><p=a>1</p><p=s>x</f>y</p></f>",
+		}},
+		"sloppy": {func(c *Calls) { c.Sloppy = true }, []string{
+			"<f=f><p=a>5.0</p></f>", "<f=f><p=s>x\n<p=a>1</p></f>", "<f=f><p=a>1</p><p=s>x</f>", "<f=f><p=a>1</p><p=s>x</f>y</p></f>", "<f=f><p=a>1\n<p=s>x</p></f>", "<f=f><p=a>1</f>",
+			"<f=f><p=a>1</p></p></f>",
+		}, []string{"<f=f><p=s>x</f>", "<f=f><p=s>x</f><call></p><p=a>1</p></f>", "<f=f><p=a>x\n</p></f>", "<f=f><p=a>1<p=s>x</p></f>", "<f=f><p=a>1</p>", "<f=f><p=a>1"}},
+		"no schema": {func(c *Calls) { c.Functions[0].Schema = `{` }, []string{"<f=f><p=z>1</p><p=a>x</p></f>"}, []string{"<f=f><p=a>"}},
+		"texts that are held": {func(c *Calls) {
+			c.Functions[0].Schema = `{"properties":{"s":{"type":"string","maxLength":3,"minLength":1},"d":{"type":"string","format":"date"},"m":{"type":["string","integer"]},"o":{"type":"object","properties":{"a":{"const":1}}}},"additionalProperties":{"type":"integer"}}`
+		}, []string{"<f=f><p=s>\nabc\n</p><p=d>2024-02-29</p><p=m>any\n</p><p=o>{\"a\":1}</p><p=x>1</p></f>"}, []string{"<f=f><p=s>abcd</p></f>", "<f=f><p=s></p></f>", "<f=f><p=d>2023-02-29</p></f>", "<f=f><p=o>{\"a\":2}</p></f>", "<f=f><p=s>a<b</p></f>"}},
 	} {
-		if _, err := Compile(calls(change)); !errors.Is(err, ErrInvalid) {
+		tab := table(t, tagged(c.change))
+		for _, text := range c.good {
+			if !accepts(tab, "<call>"+text+"</call>") {
+				t.Errorf("%s: %q is refused", name, text)
+			}
+		}
+		for _, text := range c.bad {
+			if accepts(tab, "<call>"+text+"</call>") {
+				t.Errorf("%s: %q is taken", name, text)
+			}
+		}
+	}
+}
+
+func TestCallsInOtherStyles(t *testing.T) {
+	for name, c := range map[string]struct {
+		form      Form
+		good, bad []string
+	}{
+		"no arguments":    {Form{Before: "[(]", Middle: " ", After: "[)]", None: " none[)]"}, []string{`(g none)`, `(g {})`, `(f {"a":1})`}, []string{"(f none)"}},
+		"null":            {Form{Before: "[(]", Middle: " ", After: "[)]", Null: "null"}, []string{`(g null)`, `(g {})`, `(f {"a":1})`}, []string{"(f null)"}},
+		"arguments first": {Form{Style: Reversed, Before: "[(]", Middle: " ", After: "[)]"}, []string{`({} g)`, `({"a":1} f)`}, []string{`({"a":1} g)`, `({} f)`, `({} k)`}},
+		"code":            {Form{Style: Code, Before: "[(]", Middle: " ", After: "[)]"}, []string{"(h print(1))"}, []string{"(f print(1))", "(g x)", "(h \ufdd0)"}},
+	} {
+		tab := table(t, called(func(c2 *Calls) {
+			c2.Functions = append(c2.Functions, Function{"h", `{"properties":{"code":{"type":"string"}}}`})
+			c2.Groups[0].Chains[0].Forms[0] = c.form
+		}))
+		if c.form.Style != Code {
+			c.bad = append(c.bad, "(h)")
+		}
+		for _, text := range c.good {
+			if !accepts(tab, "<call>"+text+"</call>") {
+				t.Errorf("%s: %q is refused", name, text)
+			}
+		}
+		for _, text := range c.bad {
+			if accepts(tab, "<call>"+text+"</call>") {
+				t.Errorf("%s: %q is taken", name, text)
+			}
+		}
+	}
+}
+
+// A keyword that cannot be enforced or read is not enforced; what else the schema contains is.
+func TestSchemasOfToolsAreNeverRefused(t *testing.T) {
+	for name, schema := range map[string]string{
+		"not":               `{"type":"object","not":{},"properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}`,
+		"a dialect":         `{"$schema":"http://json-schema.org/draft-04/schema#","properties":{"a":{"type":"integer","multipleOf":2,"x":1}},"required":["a"]}`,
+		"odd keywords":      `{"properties":{"a":{"allOf":[{"type":"integer"},{"type":5}]},"b":{"pattern":"(","type":"string"}},"required":["a"]}`,
+		"an odd nesting":    `{"properties":{"a":{"oneOf":[{"type":"integer"},{"type":"number"}]}},"required":["a"]}`,
+		"a foreign schema":  `{"properties":{"a":{"$ref":"https://example.com/x"},"b":{"$ref":"#/none"},"c":{"$ref":"#/properties/c"}},"required":["a"]}`,
+		"a boolean":         `{"type":"object","properties":{"a":true},"required":["a"]}`,
+		"a format":          `{"properties":{"a":{"type":"integer"},"b":{"type":"string","format":"colour"}},"required":["a"]}`,
+		"something unknown": `{"properties":{"a":{"type":"integer","if":{},"then":5,"contains":1,"uniqueItems":true}},"required":["a"]}`,
+	} {
+		tab := table(t, called(func(c *Calls) { c.Functions[0].Schema = schema }))
+		if !accepts(tab, `<call>{"name": "f", "arguments": {"a":1}}</call>`) || accepts(tab, `<call>{"name": "f", "arguments": {}}</call>`) {
+			t.Errorf("%s: the rest of the schema is not enforced", name)
+		}
+	}
+	for name, schema := range map[string]string{"no JSON": "{", "not an object": "5", "an odd list": `{"properties":[],"required":"a"}`, "an odd reference": `{"$ref":"#/none"}`, "too large": fmt.Sprintf(`{"properties":{"a":{"type":"array","maxItems":%d}}}`, maxNodes)} {
+		tab := table(t, called(func(c *Calls) { c.Functions[0].Schema = schema }))
+		if !accepts(tab, `<call>{"name": "f", "arguments": {"b":[1]}}</call>`) || accepts(tab, `<call>{"name": "f", "arguments": 1}</call>`) {
+			t.Errorf("%s: the arguments are not any object", name)
+		}
+	}
+}
+
+func TestCallsThatCannotBeAreRefused(t *testing.T) {
+	for name, change := range map[string]func(*Calls){
+		"no function":         func(c *Calls) { c.Functions = nil },
+		"no group":            func(c *Calls) { c.Groups = nil },
+		"free without a mark": func(c *Calls) { c.Free, c.Groups[0].Begin = true, "" },
+	} {
+		if _, err := Compile(called(change)); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// TestFunctionsAreBounded: however many there are, and however they fail.
+// However many functions there are, and however they fail.
 func TestFunctionsAreBounded(t *testing.T) {
-	most := func(n int, schema string, loose bool) func(*Calls) {
-		return func(c *Calls) {
-			w := c.Ways[1]
-			w.Schema, w.Loose = schema, loose
-			c.Ways = slices.Repeat([]Way{w}, n)
+	most := func(n int, schema string) func(*Calls) {
+		return func(c *Calls) { c.Functions = slices.Repeat([]Function{{"g", schema}}, n) }
+	}
+	for name, change := range map[string]func(*Calls){
+		"too many": most(maxChoices+1, `{}`),
+		"too much": most(1, strings.Repeat(" ", maxSource)+`{}`),
+	} {
+		if _, err := Compile(called(change)); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	wide := fmt.Sprintf(`{"properties":{"a":{"type":"array","maxItems":%d}}}`, maxNodes)
 	for name, change := range map[string]func(*Calls){
-		"too many":               most(maxChoices+1, `{}`, false),
-		"too much":               most(1, strings.Repeat(" ", maxSource)+`{}`, false),
-		"large together":         most(2, fmt.Sprintf(`{"properties":{"a":{"type":"array","maxItems":%d}}}`, maxNodes/2), false),
-		"each fails by itself":   most(64, wide, true),
-		"each fails at the last": most(maxChoices, `{"properties":{"a":{"type":"array","maxItems":500},"b":{"not":{}}}}`, true),
+		"each fails":         most(64, wide),
+		"large together":     most(8, fmt.Sprintf(`{"properties":{"a":{"type":"array","maxItems":%d}}}`, maxNodes/8)),
+		"each fails at last": most(maxChoices, `{"properties":{"a":{"type":"array","maxItems":500},"b":{"type":"array","maxItems":`+fmt.Sprint(maxNodes)+`}}}`),
 	} {
-		if _, err := Compile(calls(change)); !errors.Is(err, ErrLimit) {
+		g, err := Compile(called(change))
+		if err != nil && !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-	if !accepts(table(t, calls(most(2, wide, true))), `<call>{"name": "g", "arguments": {"b":[1]}}</call>`) {
-		t.Error("what is too large to be enforced is not any object")
-	}
-	if _, err := Compile(calls(most(maxChoices, `{"not":{}}`, true))); err != nil {
-		t.Errorf("many of any object: %v", err)
+		if err == nil && len(g.nodes) > maxNodes {
+			t.Errorf("%s: %d nodes", name, len(g.nodes))
+		}
 	}
 	b := &builder{sets: map[string]int32{}}
 	for range 3 {
-		work, spent := b.work, b.spent
-		if b.holds(`{"properties":{"a":{"not":{}}}}`) || b.work <= work || b.spent <= spent {
+		work, spent, nodes := b.work, b.spent, len(b.nodes)
+		_, ok := b.attempt(func() (expr, error) { return compileSchema(b, `{"properties":{"a":{"not":{}}}}`) })
+		if ok || b.work <= work || b.spent <= spent || len(b.nodes) != nodes {
 			t.Errorf("what fails counts as %d of work and %d nodes", b.work-work, b.spent-spent)
 		}
 	}
@@ -176,12 +328,13 @@ func TestFunctionsAreBounded(t *testing.T) {
 func TestCallsThatDifferAreNotTakenForOneAnother(t *testing.T) {
 	seen := map[[32]byte]string{}
 	for name, change := range map[string]func(*Calls){
-		"plain": func(*Calls) {}, "one": func(c *Calls) { c.Many = false }, "free": func(c *Calls) { c.Free = true }, "begin": func(c *Calls) { c.Begin = "x" },
-		"end": func(c *Calls) { c.End = "x" }, "between": func(c *Calls) { c.Between = "x" }, "name": func(c *Calls) { c.Ways[0].Name = "x" },
-		"open": func(c *Calls) { c.Ways[0].Open = "x" }, "schema": func(c *Calls) { c.Ways[0].Schema = "x" }, "close": func(c *Calls) { c.Ways[0].Close = "x" },
-		"loose": func(c *Calls) { c.Ways[0].Loose = true }, "fewer": func(c *Calls) { c.Ways = c.Ways[:1] },
+		"plain": func(*Calls) {}, "one": func(c *Calls) { c.Many = false }, "free": func(c *Calls) { c.Free = true }, "begin": func(c *Calls) { c.Groups[0].Begin = "x" },
+		"end": func(c *Calls) { c.Groups[0].Chains[0].End = "x" }, "between": func(c *Calls) { c.Between = "x" }, "name": func(c *Calls) { c.Functions[0].Name = "x" },
+		"schema": func(c *Calls) { c.Functions[0].Schema = "x" }, "form": func(c *Calls) { c.Groups[0].Chains[0].Forms[0].Before = "x" },
+		"style": func(c *Calls) { c.Groups[0].Chains[0].Forms[0].Style = Tagged }, "tags": func(c *Calls) { c.Groups[0].Chains[0].Forms[0].Tags = tagsOf },
+		"sloppy": func(c *Calls) { c.Sloppy = true }, "first": func(c *Calls) { c.First = c.Groups }, "lead": func(c *Calls) { c.Lead = "x" }, "final": func(c *Calls) { c.Final = "x" }, "fewer": func(c *Calls) { c.Functions = c.Functions[:1] },
 	} {
-		k := calls(change).key()
+		k := called(change).key()
 		if other, twice := seen[k]; twice {
 			t.Errorf("%s is taken for %s", name, other)
 		}

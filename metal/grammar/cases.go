@@ -30,8 +30,8 @@ func typeOf(name string) (types, bool) {
 func (s *schemas) typesOf(c oneCase) (types, error) {
 	all := types(typeAny)
 	for _, o := range c {
-		if v, ok := o.get("multipleOf"); ok && v != nil {
-			all &^= typeFraction // it is 1
+		if v, ok := o.get("multipleOf"); ok && v == json.Number("1") {
+			all &^= typeFraction
 		}
 		v, ok := o.get("type")
 		if !ok {
@@ -49,6 +49,9 @@ func (s *schemas) typesOf(c oneCase) (types, error) {
 				return 0, s.malformed("type", o.path, "null, boolean, integer, number, string, array or object, or a list of these")
 			}
 			here |= t
+		}
+		if v, ok := o.get("nullable"); ok && v == true && s.forgiving {
+			here |= typeNull
 		}
 		all &= here
 	}
@@ -78,10 +81,11 @@ func (s *schemas) emitCase(c oneCase) (expr, error) {
 	}
 	var all alt
 	if kinds&typeNull != 0 {
-		all = append(all, literal("null"))
+		all = append(all, s.constants("null", "None")...)
 	}
 	if kinds&typeBool != 0 {
-		all = append(all, literal("true"), literal("false"))
+		all = append(all, s.constants("true", "True")...)
+		all = append(all, s.constants("false", "False")...)
 	}
 	for _, part := range []struct {
 		of   types
@@ -97,6 +101,14 @@ func (s *schemas) emitCase(c oneCase) (expr, error) {
 		all = append(all, e)
 	}
 	return all, nil
+}
+
+// constants are the spellings of one: Python's too, in sloppy JSON.
+func (s *schemas) constants(json, python literal) alt {
+	if s.sloppy {
+		return alt{json, python}
+	}
+	return alt{json}
 }
 
 // listed are the values of the first enum or const; satisfies looks at the others.

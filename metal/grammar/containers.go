@@ -71,7 +71,7 @@ func (s *schemas) membersOf(c oneCase) (shapeOf, error) {
 	}
 	// Whoever lists properties means these, where nothing says otherwise: other
 	// members are valid, and are not made.
-	sh.open = free || len(sh.patterns) > 0 || len(sh.names) == 0
+	sh.open = free || len(sh.patterns) > 0 || len(sh.names) == 0 || s.sloppy
 	return sh, nil
 }
 
@@ -165,7 +165,7 @@ func (s *schemas) freeNames(c oneCase, sh shapeOf) ([]freeName, error) {
 // namesOf are all names but those listed, which these patterns alone match.
 func (s *schemas) namesOf(sh shapeOf, matching func(string) (bool, error)) (expr, error) {
 	if len(sh.names) == 0 && len(sh.patterns) == 0 {
-		return seq{literal(`"`), repeat{s.char, 0, -1}, literal(`"`)}, nil
+		return seq{literal(`"`), s.content, literal(`"`)}, nil
 	}
 	listed := oneOf(sh.names)
 	if listed == nil {
@@ -183,6 +183,10 @@ func (s *schemas) namesOf(sh shapeOf, matching func(string) (bool, error)) (expr
 		if all, err = both(all, r); err != nil {
 			return nil, err
 		}
+	}
+	all, err := s.writable(all)
+	if err != nil {
+		return nil, err
 	}
 	return seq{literal(`"`), s.b.emitRegular(all, inJSON), literal(`"`)}, nil
 }
@@ -204,6 +208,9 @@ func (s *schemas) emitObject(c oneCase, _ types) (expr, error) {
 	free, err := s.freeNames(c, sh)
 	if err != nil {
 		return nil, err
+	}
+	if s.forgiving && least <= len(sh.required) && most < 0 && len(sh.names) <= maxTaken {
+		return s.anyOrder(c, sh, free)
 	}
 	if least <= len(sh.required) {
 		least = 0
@@ -358,7 +365,12 @@ func (s *schemas) arrayOf(item []ref, least, most int) (expr, error) {
 	b := s.b
 	rule := b.rule()
 	at := b.emit(seq{literal("["), s.space}, b.rules[rule])
-	end := b.node()
+	end, some := b.node(), b.node() // some items came
+	comma := expr(literal(","))
+	if s.sloppy {
+		comma = seq{s.space, literal(",")}
+		b.empty(b.emit(comma, some), end)
+	}
 	last := max(first, least, 1)
 	if most >= 0 {
 		last = most
@@ -370,18 +382,22 @@ func (s *schemas) arrayOf(item []ref, least, most int) (expr, error) {
 		if i >= least {
 			b.empty(at, end)
 		}
+		if i > 0 && i >= least {
+			b.empty(at, some)
+		}
 		if most >= 0 && i == last {
 			break
 		}
 		e := seq{item[min(i, first)]}
 		if i > 0 {
-			e = seq{literal(","), s.space, item[min(i, first)]}
+			e = seq{comma, s.space, item[min(i, first)]}
 		}
 		if most < 0 && i == last {
 			loop := b.node()
 			b.empty(at, loop)
 			b.empty(b.emit(e, loop), loop)
 			b.empty(loop, end)
+			b.empty(loop, some)
 			break
 		}
 		at = b.emit(e, at)

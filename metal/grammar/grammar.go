@@ -79,7 +79,7 @@ const (
 	EBNF
 	// Choice of the texts of Spec.Choices.
 	Choice
-	// Functions are called as Spec.Calls says.
+	// Functions are called as in Spec.Calls.
 	Functions
 )
 
@@ -101,6 +101,8 @@ type Grammar struct {
 	rules []int32 // first node of each
 	// start is the rule of an answer, behind that of one that follows reasoning.
 	start, behind int32
+	// wants are what the edges of the kind edgeAll need.
+	wants []want
 	// class of each byte: bytes of one class are alike to every edge; sample is
 	// one byte of each.
 	class   [256]uint8
@@ -114,6 +116,11 @@ const (
 	edgeEmpty edgeKind = iota
 	edgeBytes
 	edgeCall
+	// edgeTake takes the member lo of the rule, once; edgeHas is open once that was taken, and
+	// edgeAll once all members of the want that rule numbers were.
+	edgeTake
+	edgeHas
+	edgeAll
 )
 
 type edge struct {
@@ -121,6 +128,29 @@ type edge struct {
 	lo, hi byte
 	rule   int32
 	to     int32
+}
+
+// maxTaken is how many members of one rule can be distinguished.
+const maxTaken = 64
+
+// want is a set of members, and the first nodes of the rules of their values.
+type want struct {
+	members uint64
+	nodes   []int32
+}
+
+// across follows an edge that takes no byte and calls no rule, if it is open where members
+// were taken.
+func (g *Grammar) across(e edge, taken uint64) (uint64, bool) {
+	switch bit := uint64(1) << e.lo; e.kind {
+	case edgeTake:
+		return taken | bit, taken&bit == 0
+	case edgeHas:
+		return taken, taken&bit != 0
+	case edgeAll:
+		return 0, taken&g.wants[e.rule].members == g.wants[e.rule].members
+	}
+	return taken, true
 }
 
 type node struct {
@@ -205,7 +235,7 @@ func compileChoice(choices []string) (expr, error) {
 
 // finish drops what leads nowhere and refuses what cannot be walked.
 func (b *builder) finish(start, behind int32) (*Grammar, error) {
-	g := &Grammar{nodes: b.nodes, rules: b.rules, start: start, behind: behind}
+	g := &Grammar{nodes: b.nodes, rules: b.rules, start: start, behind: behind, wants: b.wants}
 	g.measure()
 	if g.nodes[g.rules[start]].need >= unreachable {
 		return nil, &Error{kind: ErrInvalid, Message: "the constraint cannot be satisfied: its parts exclude one another"}
@@ -229,8 +259,8 @@ func (g *Grammar) measure() {
 		n.need = unreachable
 		for _, e := range n.edges {
 			into[e.to] = append(into[e.to], int32(i))
-			if e.kind == edgeCall {
-				into[g.rules[e.rule]] = append(into[g.rules[e.rule]], int32(i))
+			for _, first := range g.needed(e) {
+				into[first] = append(into[first], int32(i))
 			}
 		}
 	}
@@ -263,10 +293,22 @@ func (g *Grammar) measure() {
 // an edge.
 func (g *Grammar) edgeNeed(e edge) int32 {
 	need := g.nodes[e.to].need
-	if e.kind == edgeCall {
-		need = max(need, g.nodes[g.rules[e.rule]].need+1)
+	for _, first := range g.needed(e) {
+		need = max(need, g.nodes[first].need+1)
 	}
 	return min(need, unreachable)
+}
+
+// needed are the first nodes of the rules on which an edge depends: of the one that it
+// calls, or of the values of all members that it wants.
+func (g *Grammar) needed(e edge) []int32 {
+	switch e.kind {
+	case edgeCall:
+		return g.rules[e.rule : e.rule+1]
+	case edgeAll:
+		return g.wants[e.rule].nodes
+	}
+	return nil
 }
 
 // refuseLeftRecursion refuses a rule that calls itself before any byte: its
@@ -338,7 +380,7 @@ func (g *Grammar) nothing(rule int32, empty []bool, visit func(n int32)) {
 		work = work[:len(work)-1]
 		visit(n)
 		for _, e := range g.nodes[n].edges {
-			if (e.kind == edgeEmpty || e.kind == edgeCall && empty[e.rule]) && !seen[e.to] {
+			if e.kind != edgeBytes && (e.kind != edgeCall || empty[e.rule]) && !seen[e.to] {
 				seen[e.to] = true
 				work = append(work, e.to)
 			}
@@ -386,6 +428,9 @@ func (g *Grammar) Bytes() int64 {
 	n := int64(len(g.nodes))*40 + int64(len(g.rules))*4
 	for i := range g.nodes {
 		n += int64(len(g.nodes[i].edges)) * 12
+	}
+	for _, w := range g.wants {
+		n += 32 + int64(len(w.nodes))*4
 	}
 	return n
 }

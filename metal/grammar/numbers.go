@@ -13,8 +13,10 @@ type bound struct {
 }
 
 const (
-	// freeDigits of a number on a side that has no bound.
-	freeDigits = 18
+	// freeDigits of a number on a side that has no bound, and sloppyDigits of one in sloppy
+	// JSON, whose model means them all.
+	freeDigits   = 18
+	sloppyDigits = 64
 	// maxDigits of a bound.
 	maxDigits = 40
 )
@@ -128,12 +130,19 @@ func inward(b bound, direction int64) bound {
 
 func (s *schemas) freeNumber(fraction bool) expr {
 	digit := runes(newRuneSet(runeRange{'0', '9'}))
-	whole := seq{repeat{literal("-"), 0, 1}, alt{literal("0"), seq{runes(newRuneSet(runeRange{'1', '9'})), repeat{digit, 0, freeDigits - 1}}}}
-	if !fraction {
+	most := freeDigits
+	if s.sloppy {
+		most = sloppyDigits
+	}
+	whole := seq{repeat{literal("-"), 0, 1}, alt{literal("0"), seq{runes(newRuneSet(runeRange{'1', '9'})), repeat{digit, 0, most - 1}}}}
+	switch {
+	case !fraction && s.sloppy:
+		return s.b.define(seq{whole, repeat{seq{literal("."), repeat{literal("0"), 1, freeDigits}}, 0, 1}})
+	case !fraction:
 		return s.b.define(whole)
 	}
 	return s.b.define(seq{whole,
-		repeat{seq{literal("."), repeat{digit, 1, freeDigits}}, 0, 1},
+		repeat{seq{literal("."), repeat{digit, 1, most}}, 0, 1},
 		repeat{seq{alt{literal("e"), literal("E")}, repeat{alt{literal("+"), literal("-")}, 0, 1}, repeat{digit, 1, 2}}, 0, 1}})
 }
 

@@ -57,6 +57,19 @@ func (s runeSet) not() runeSet {
 	return newRuneSet(append(out, runeRange{next, utf8.MaxRune})...)
 }
 
+// both are the characters of two sets.
+func (s runeSet) both(o runeSet) runeSet {
+	var ranges []runeRange
+	for _, a := range s {
+		for _, b := range o {
+			if lo, hi := max(a.lo, b.lo), min(a.hi, b.hi); lo <= hi {
+				ranges = append(ranges, runeRange{lo, hi})
+			}
+		}
+	}
+	return newRuneSet(ranges...)
+}
+
 func (s runeSet) has(c rune) bool {
 	for _, r := range s {
 		if r.lo <= c && c <= r.hi {

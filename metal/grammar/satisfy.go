@@ -7,7 +7,7 @@ import (
 
 // satisfies says whether a value that a schema lists satisfies a whole case.
 func (s *schemas) satisfies(v value, c oneCase) (bool, error) {
-	if s.b.work++; s.b.work > maxWork {
+	if s.b.exceeds() {
 		return false, tooLarge("steps to compile", maxWork)
 	}
 	kinds, err := s.typesOf(c)
@@ -139,7 +139,7 @@ func (s *schemas) apartWithin(a, b []oneCase, depth int) bool {
 // apart tells two cases apart by their types, by values that they list, by the
 // ranges of their numbers, and by members that both require.
 func (s *schemas) apart(a, b oneCase, depth int) bool {
-	if s.b.work++; s.b.work > maxWork || depth > maxApart {
+	if s.b.exceeds() || depth > maxApart {
 		return false
 	}
 	x, errX := s.typesOf(a)

@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -25,10 +26,18 @@ type place struct {
 // goal is schemas that all hold.
 type goal []place
 
-// object is a schema whose own keywords hold.
+// object is a schema whose own keywords hold, but for those in skip.
 type object struct {
 	*members
 	path string
+	skip map[string]bool
+}
+
+func (o object) get(name string) (value, bool) {
+	if o.skip[name] {
+		return nil, false
+	}
+	return o.members.get(name)
 }
 
 // oneCase is objects that all hold.
@@ -40,58 +49,76 @@ const (
 	maxGoal  = 64
 )
 
+// manner is how strictly a schema is read and its values are written.
+type manner struct {
+	// forgiving: a keyword that cannot be enforced, or read, is not enforced. Members may
+	// come in any order.
+	forgiving bool
+	// sloppy: only types, members and listed values are enforced, other members are allowed
+	// unless the schema forbids them, and JSON may have the flaws that metal/toolcall repairs.
+	sloppy bool
+	// inTags: values stand between tags, so that no string has a tag in it.
+	inTags bool
+}
+
 // schemas compiles one document.
 type schemas struct {
 	b     *builder
 	root  value
 	rules map[string]ref
 	todo  []func() error
-	// tools of all documents, made once.
+	manner
+	// tools of all documents, made once. content is any string without its quotes.
 	space, char ref
+	content     expr
 	// patterns that were parsed already.
 	patterns map[string]*regular
 }
 
-func compileSchema(b *builder, source string) (expr, error) { return compileValue(b, source, nil) }
-
-// compileArguments makes objects of a schema, which may leave out that they are.
-func compileArguments(b *builder, source string) (expr, error) {
-	object, err := parseValue(anyObject)
+func compileSchema(b *builder, source string) (expr, error) {
+	s, err := newSchemas(b, source, manner{})
 	if err != nil {
 		return nil, err
 	}
-	return compileValue(b, source, goal{{object, " object"}}) // no pointer is written so
+	top, err := s.rule(goal{{s.root, ""}})
+	if err != nil {
+		return nil, err
+	}
+	return top, s.finish()
 }
 
-// compileValue makes the values of a schema for which others hold too.
-func compileValue(b *builder, source string, others goal) (expr, error) {
+func newSchemas(b *builder, source string, how manner) (*schemas, error) {
 	root, err := parseValue(source)
 	if err != nil {
 		return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("the schema is not JSON: %v", err)}
 	}
-	s := &schemas{b: b, root: root, rules: map[string]ref{}, patterns: map[string]*regular{}}
+	s := &schemas{b: b, root: root, rules: map[string]ref{}, patterns: map[string]*regular{}, manner: how}
 	s.common()
-	top, err := s.rule(append(goal{{root, ""}}, others...))
-	if err != nil {
-		return nil, err
-	}
+	return s, nil
+}
+
+// finish makes the rules that were only named so far.
+func (s *schemas) finish() error {
 	for len(s.todo) > 0 {
 		next := s.todo[0]
 		s.todo = s.todo[1:]
 		if err := next(); err != nil {
-			return nil, err
+			return err
 		}
-		if b.err != nil {
-			return nil, b.err
+		if s.b.err != nil {
+			return s.b.err
 		}
 	}
-	return top, nil
+	return nil
 }
 
 // common are the rules that every schema needs: bounded blanks between tokens,
 // and a character of a string, escaped or not.
 func (s *schemas) common() {
 	s.space = s.b.define(alt{literal(""), literal(" "), seq{literal("\n"), alt{repeat{literal(" "), 0, 32}, repeat{literal("\t"), 0, 16}}}})
+	if s.sloppy {
+		s.space = s.b.define(repeat{blank, 0, maxBlanks})
+	}
 	hex := runes(newRuneSet(runeRange{'0', '9'}, runeRange{'a', 'f'}, runeRange{'A', 'F'}))
 	pick := func(set string) expr {
 		var ranges []runeRange
@@ -100,17 +127,39 @@ func (s *schemas) common() {
 		}
 		return runes(newRuneSet(ranges...))
 	}
-	plain := newRuneSet(runeRange{0x20, 0x21}, runeRange{0x23, 0x5b}, runeRange{0x5d, utf8.MaxRune})
-	s.char = s.b.define(alt{
-		runes(plain),
-		seq{literal(`\`), pick(`"\/bfnrt`)},
+	plain, escapes := newRuneSet(runeRange{0x20, 0x21}, runeRange{0x23, 0x5b}, runeRange{0x5d, utf8.MaxRune}), `"\/bfnrt`
+	if s.sloppy {
+		plain, escapes = newRuneSet(runeRange{0, 0x21}, runeRange{0x23, 0x5b}, runeRange{0x5d, utf8.MaxRune}), `"\/bfnrt'`
+	}
+	escaped := s.b.define(alt{
+		seq{literal(`\`), pick(escapes)},
 		seq{literal(`\u`), alt{
 			seq{pick("0123456789abcefABCEF"), hex, hex, hex},
 			seq{pick("dD"), pick("01234567"), hex, hex},
 			seq{pick("dD"), pick("89abAB"), hex, hex, literal(`\u`), pick("dD"), pick("cdefCDEF"), hex, hex},
 		}},
 	})
+	if s.forgiving { // a control token ends a string, so that none stands in it
+		plain = plain.both(noMark)
+	}
+	if !s.inTags {
+		s.char = s.b.define(alt{runes(plain), escaped})
+		s.content = repeat{s.char, 0, -1}
+		return
+	}
+	plain = plain.both(noTag)
+	s.char = s.b.define(alt{runes(plain), escaped})
+	// A tag begins with </, or with < in a line of its own.
+	opens := repeat{literal("<"), 1, -1}
+	afterOpen := alt{runes(plain.both(newRuneSet(runeRange{0, '/' - 1}, runeRange{'/' + 1, utf8.MaxRune}))), escaped}
+	s.content = s.b.define(seq{repeat{alt{s.char, seq{opens, afterOpen}}, 0, -1}, repeat{literal("<"), 0, -1}})
 }
+
+// maxBlanks may stand between two parts of sloppy JSON: a model that writes nothing else does
+// not come to an end.
+const maxBlanks = 64
+
+var blank = alt{literal(" "), literal("\n"), literal("\t"), literal("\r")}
 
 func (s *schemas) unsupported(keyword, path, format string, args ...any) error {
 	return &Error{kind: ErrUnsupported, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q cannot be enforced: ", keyword) + fmt.Sprintf(format, args...)}
@@ -146,22 +195,42 @@ func (s *schemas) rule(g goal) (ref, error) {
 	r := s.b.rule()
 	s.rules[key] = ref(r)
 	s.todo = append(s.todo, func() error {
-		cases, err := s.open(keep, nil)
+		all, err := s.cases(keep)
+		if err != nil && s.forgives(err) {
+			all, err = s.cases(slices.DeleteFunc(keep, func(p place) bool { return p.path != ownPath }))
+		}
 		if err != nil {
 			return err
-		}
-		var all alt
-		for _, c := range cases {
-			e, err := s.emitCase(c)
-			if err != nil {
-				return err
-			}
-			all = append(all, e)
 		}
 		s.b.fill(r, all)
 		return nil
 	})
 	return ref(r), nil
+}
+
+// ownPath is that of a schema of ours that applies too; no pointer is written so.
+const ownPath = " "
+
+// forgives reports whether a value may be anything where its schema cannot be read.
+func (s *schemas) forgives(err error) bool {
+	return s.forgiving && s.b.err == nil && !errors.Is(err, ErrLimit)
+}
+
+// cases are the values of a goal.
+func (s *schemas) cases(g goal) (expr, error) {
+	cases, err := s.open(g, nil)
+	if err != nil {
+		return nil, err
+	}
+	var all alt
+	for _, c := range cases {
+		e, err := s.emitCase(c)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
 }
 
 // open finds the cases of a goal. following are the references on the way.
@@ -200,7 +269,7 @@ func product(a, b []oneCase) ([]oneCase, error) {
 }
 
 func (s *schemas) openOne(p place, following []string) ([]oneCase, error) {
-	if s.b.work++; s.b.work > maxWork {
+	if s.b.exceeds() {
 		return nil, tooLarge("steps to compile", maxWork)
 	}
 	switch of := p.of.(type) {
@@ -213,7 +282,7 @@ func (s *schemas) openOne(p place, following []string) ([]oneCase, error) {
 		if err := s.checkKeywords(of, p.path); err != nil {
 			return nil, err
 		}
-		return s.openObject(object{of, p.path}, following)
+		return s.openObject(object{of, p.path, s.skipped()}, following)
 	}
 	return nil, &Error{kind: ErrInvalid, Path: p.path, Message: "a schema must be an object, true or false"}
 }
@@ -277,7 +346,7 @@ func (s *schemas) openList(keyword string, list []value, path string, following 
 	}
 	var all []oneCase
 	for i, cases := range each {
-		if keyword == "oneOf" {
+		if keyword == "oneOf" && !s.forgiving {
 			for j := range i {
 				if !s.apartAll(each[j], cases) {
 					return nil, s.unsupported("oneOf", path, "alternatives %d and %d may both match the same value; use anyOf, or add a const that distinguishes them", j, i)
@@ -345,10 +414,28 @@ var keywords = map[string]bool{
 	"minLength": true, "maxLength": true, "pattern": true, "format": true,
 }
 
+// structural are the keywords that sloppy JSON is not held to.
+var notStructural = map[string]bool{
+	"patternProperties": true, "minProperties": true, "maxProperties": true, "minItems": true, "maxItems": true,
+	"minimum": true, "maximum": true, "exclusiveMinimum": true, "exclusiveMaximum": true,
+	"minLength": true, "maxLength": true, "pattern": true, "format": true, "multipleOf": true,
+}
+
+// skipped are the keywords that are not looked at.
+func (s *schemas) skipped() map[string]bool {
+	if s.sloppy {
+		return notStructural
+	}
+	return nil
+}
+
 // Keyword says whether a keyword of JSON Schema is taken.
 func Keyword(name string) bool { return keywords[name] }
 
 func (s *schemas) checkKeywords(m *members, path string) error {
+	if s.forgiving {
+		return nil
+	}
 	for _, name := range m.names {
 		v := m.of[name]
 		switch {

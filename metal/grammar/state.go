@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -11,18 +12,21 @@ import (
 // followed further.
 var ErrAmbiguous = errors.New("the constraint is too ambiguous to follow; make it less ambiguous")
 
-// cell is one return address; equal stacks are one cell.
+// cell is one return address, with the members that the returning rule had taken; equal
+// stacks are one cell.
 type cell struct {
 	ret    int32
 	depth  int32
+	taken  uint64
 	parent *cell
 	id     uint64
 }
 
-// item is a node and where to go when its rule ends; a nil stack is the end of
-// all.
+// item is a node, the members that its rule has taken, and where to go when the rule ends;
+// a nil stack is the end of all.
 type item struct {
 	node  int32
+	taken uint64
 	stack *cell
 }
 
@@ -52,8 +56,8 @@ const (
 )
 
 type cellKey struct {
-	ret    int32
-	parent uint64
+	ret           int32
+	taken, parent uint64
 }
 
 // Table holds the states of one grammar and their masks over one vocabulary. Any
@@ -110,10 +114,10 @@ func (t *Table) forget() {
 }
 
 // begin is the first state of a rule.
-func (t *Table) begin(rule int32) *state { return t.settle([]item{{t.g.rules[rule], nil}}) }
+func (t *Table) begin(rule int32) *state { return t.settle([]item{{node: t.g.rules[rule]}}) }
 
-func (t *Table) push(ret int32, parent *cell) *cell {
-	k := cellKey{ret: ret}
+func (t *Table) push(ret int32, taken uint64, parent *cell) *cell {
+	k := cellKey{ret: ret, taken: taken}
 	depth := int32(1)
 	if parent != nil {
 		k.parent, depth = parent.id, parent.depth+1
@@ -122,7 +126,7 @@ func (t *Table) push(ret int32, parent *cell) *cell {
 		return c
 	}
 	t.made++
-	c := &cell{ret: ret, depth: depth, parent: parent, id: t.made}
+	c := &cell{ret: ret, depth: depth, taken: taken, parent: parent, id: t.made}
 	t.cells[k] = c
 	t.bytes += 96
 	return c
@@ -149,12 +153,14 @@ func (t *Table) settle(from []item) *state {
 		bytes := false
 		for _, e := range n.edges {
 			switch e.kind {
-			case edgeEmpty:
-				t.reach(item{e.to, it.stack})
-			case edgeCall:
-				t.call(e, it.stack)
-			default:
+			case edgeBytes:
 				bytes = true
+			case edgeCall:
+				t.call(e, it)
+			default:
+				if taken, ok := t.g.across(e, it.taken); ok {
+					t.reach(item{e.to, taken, it.stack})
+				}
 			}
 		}
 		if bytes {
@@ -163,7 +169,7 @@ func (t *Table) settle(from []item) *state {
 		if n.final && it.stack == nil {
 			accepting = true
 		} else if n.final {
-			t.reach(item{it.stack.ret, it.stack.parent})
+			t.reach(item{it.stack.ret, it.stack.taken, it.stack.parent})
 		}
 	}
 	return t.intern(kept, accepting)
@@ -184,21 +190,21 @@ func (t *Table) reach(it item) {
 }
 
 // call enters a rule; a call that nothing follows leaves no return address.
-func (t *Table) call(e edge, stack *cell) {
+func (t *Table) call(e edge, from item) {
 	to := &t.g.nodes[e.to]
 	first := t.g.rules[e.rule]
 	if to.final && len(to.edges) == 0 {
-		t.reach(item{first, stack})
+		t.reach(item{node: first, stack: from.stack})
 		return
 	}
 	depth := int32(1)
-	if stack != nil {
-		depth = stack.depth + 1
+	if from.stack != nil {
+		depth = from.stack.depth + 1
 	}
 	if depth-1+to.need > maxDepth { // reach looks at what is called
 		return
 	}
-	t.reach(item{first, t.push(e.to, stack)})
+	t.reach(item{node: first, stack: t.push(e.to, from.taken, from.stack)})
 }
 
 // intern returns the one state of these items.
@@ -216,12 +222,7 @@ func (t *Table) intern(items []item, accepting bool) *state {
 		if a.node != b.node {
 			return int(a.node) - int(b.node)
 		}
-		if x, y := id(a), id(b); x < y {
-			return -1
-		} else if x > y {
-			return 1
-		}
-		return 0
+		return cmp.Or(cmp.Compare(id(a), id(b)), cmp.Compare(a.taken, b.taken))
 	})
 	t.key = t.key[:0]
 	if accepting {
@@ -230,6 +231,7 @@ func (t *Table) intern(items []item, accepting bool) *state {
 	for _, it := range items {
 		t.key = binary.AppendUvarint(t.key, uint64(it.node))
 		t.key = binary.AppendUvarint(t.key, id(it))
+		t.key = binary.AppendUvarint(t.key, it.taken)
 	}
 	if s := t.states[string(t.key)]; s != nil {
 		return s
@@ -240,7 +242,7 @@ func (t *Table) intern(items []item, accepting bool) *state {
 	}
 	s := &state{items: slices.Clone(items), accepting: accepting, round: t.rounds}
 	t.states[string(t.key)] = s
-	t.bytes += int64(len(t.key)) + int64(len(items))*16 + 192
+	t.bytes += int64(len(t.key)) + int64(len(items))*24 + 192
 	return s
 }
 
@@ -257,7 +259,7 @@ func (t *Table) step(s *state, class uint8) *state {
 	for _, it := range s.items {
 		for _, e := range t.g.nodes[it.node].edges {
 			if e.kind == edgeBytes && e.lo <= b && b <= e.hi {
-				moved = append(moved, item{e.to, it.stack})
+				moved = append(moved, item{e.to, it.taken, it.stack})
 			}
 		}
 	}

@@ -42,7 +42,10 @@ func (s *schemas) emitString(c oneCase, _ types) (expr, error) {
 	if err != nil {
 		return nil, err
 	}
-	if shape == nil {
+	switch {
+	case shape == nil && least == 0 && most < 0:
+		return seq{literal(`"`), s.content, literal(`"`)}, nil
+	case shape == nil:
 		return seq{literal(`"`), repeat{s.char, least, most}, literal(`"`)}, nil
 	}
 	if least > 0 || most >= 0 {
@@ -54,7 +57,21 @@ func (s *schemas) emitString(c oneCase, _ types) (expr, error) {
 			return nil, err
 		}
 	}
+	if shape, err = s.writable(shape); err != nil {
+		return nil, err
+	}
 	return seq{literal(`"`), s.b.emitRegular(shape, inJSON), literal(`"`)}, nil
+}
+
+// writable is an expression without the texts that cannot be written where the value stands.
+func (s *schemas) writable(all *regular) (*regular, error) {
+	switch {
+	case s.inTags:
+		return both(all, onlyOf(noTag))
+	case s.forgiving:
+		return both(all, onlyOf(noMark))
+	}
+	return all, nil
 }
 
 // shape is what patterns and formats allow; nil where there are none.

@@ -30,7 +30,7 @@ var shapes = []struct {
 	{Hermes, regexp.MustCompile(`<tool_call>\s*\{\s*"name":\s*"probe_function",\s*"arguments":\s*\{"probe_argument":\s*"probe value"\}\s*\}\s*</tool_call>`)},
 	{Hermes, regexp.MustCompile(`<tool_call>\s*\{\s*"arguments":\s*\{"probe_argument":\s*"probe value"\},\s*"name":\s*"probe_function"\s*\}\s*</tool_call>`)},
 	{Mistral, regexp.MustCompile(`\[TOOL_CALLS\]\s*\[\s*\{[^{}]*"probe_function"[^{}]*"arguments":\s*\{"probe_argument":\s*"probe value"\}`)},
-	{Mistral, regexp.MustCompile(`\[TOOL_CALLS\]\s*probe_function(\[CALL_ID\]\w+)?(\[ARGS\])?\s*\{"probe_argument":\s*"probe value"\}`)},
+	{MistralNamed, regexp.MustCompile(`\[TOOL_CALLS\]\s*probe_function(\[CALL_ID\]\w+)?(\[ARGS\])?\s*\{"probe_argument":\s*"probe value"\}`)},
 	{Harmony, regexp.MustCompile(`to=functions\.probe_function[^{}]*<\|message\|>\s*\{"probe_argument":\s*"probe value"\}`)},
 	{Llama, regexp.MustCompile(`(<\|end_header_id\|>|<\|python_tag\|>)\s*\{"name":\s*"probe_function",\s*"parameters":\s*\{"probe_argument":\s*"probe value"\}\}`)},
 }

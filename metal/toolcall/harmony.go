@@ -2,7 +2,6 @@ package toolcall
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -16,126 +15,163 @@ const (
 	harmonyReturn    = "<|return|>"
 )
 
-// harmony is messages with headers: what is in the channel final, or in none, is
-// text, what is for a function is a call, and all else are thoughts.
+const (
+	tagStart symbol = firstTag + iota
+	tagChannel
+	tagMessage
+	tagConstrain
+	tagEnd
+	tagCallMade
+	tagReturn
+)
+
+// harmony is messages with headers: the channel final, or none, is text, a message to a
+// function is a call, and everything else is thoughts.
 type harmony struct {
-	tools   Tools
-	markers []string
-	part    []byte // of a marker
-	// body says that the header has ended; raw is what was read of the message.
-	body bool
-	raw  []byte
-	kind Kind
-	// call under way.
-	name         string
-	args         *scanner
-	begun, whole bool
+	tools Tools
+	lex   *lexer
+	// header is that of the message, with the tags in it, until body is set.
+	header strings.Builder
+	body   bool
+	plain  bool // the header has no tag
+	kind   Kind
+	// raw is the body of a message to a function, so far.
+	raw []byte
+	// name is the function that is called; code is its only parameter, where the message may
+	// be that parameter's text.
+	name, code string
+	args       *arguments
+	whole      bool
+	// unsure: the body may be arguments or the text of a parameter.
+	unsure bool
 }
 
-func newHarmony(tools Tools) *harmony {
-	return &harmony{tools: tools, markers: []string{harmonyStart, harmonyChannel, harmonyMessage, harmonyEnd, harmonyCall, harmonyReturn}}
+func newHarmony(l *lexer, tools Tools) *harmony {
+	return &harmony{lex: l, tools: tools, plain: true}
 }
 
-func (h *harmony) inside() bool { return !h.body || h.kind != Text || len(h.part) > 0 }
+func (h *harmony) inside() bool { return !h.body || h.kind != Text }
 
-func (h *harmony) push(b byte, out *sink) {
-	h.part = append(h.part, b)
-	if slices.Contains(h.markers, string(h.part)) {
-		marker := string(h.part)
-		h.part = nil
-		h.marker(marker, out)
+func (h *harmony) push(s symbol, out *sink) {
+	switch {
+	case s >= firstTag && h.inString() && !h.lex.token(s): // letters that are text
+		for _, b := range []byte(h.lex.letters(s)) {
+			h.inBody(b, out)
+		}
+	case s == tagMessage && !h.body:
+		h.open(h.header.String())
+		h.body = true
+	case (s == tagChannel || s == tagConstrain) && !h.body:
+		h.header.WriteString(h.lex.letters(s))
+		h.plain = false
+	case s == tagMessage || s == tagConstrain:
+	case s >= firstTag:
+		h.finish(out)
+		h.header.Reset()
+		h.body, h.plain = false, false
+		if s == tagChannel {
+			h.header.WriteString(h.lex.letters(s))
+		}
+	case !h.body:
+		h.header.WriteByte(byte(s))
+	default:
+		h.inBody(byte(s), out)
+	}
+}
+
+// inString reports whether a string of a call's arguments is open.
+func (h *harmony) inString() bool {
+	return h.body && h.kind == Arguments && h.args != nil && h.args.object && h.args.json.inString()
+}
+
+func (h *harmony) tail(all []symbol, out *sink) {
+	if h.body && h.kind == Arguments {
 		return
 	}
-	at := 0
-	for at < len(h.part) && !slices.ContainsFunc(h.markers, func(m string) bool { return strings.HasPrefix(m, string(h.part[at:])) }) {
-		h.byte(h.part[at], out)
-		at++
-	}
-	h.part = h.part[at:]
-}
-
-func (h *harmony) marker(m string, out *sink) {
-	switch {
-	case m == harmonyMessage && !h.body:
-		h.header(string(h.raw))
-		h.raw = append(h.raw, m...)
-		h.body = true
-	case m == harmonyChannel && !h.body:
-		h.raw = append(h.raw, m...)
-	default:
-		h.finish(out)
-		if h.raw, h.body = nil, false; m == harmonyChannel {
-			h.raw = []byte(m)
-		}
+	for _, s := range all {
+		h.push(s, out)
 	}
 }
 
 var (
-	recipient = regexp.MustCompile(`to=(\S+?)(?:<\||\s|$)`)
-	channel   = regexp.MustCompile(`<\|channel\|>\s*(\w+)`)
+	recipient  = regexp.MustCompile(`to=([^\s<]+)`)
+	channel    = regexp.MustCompile(`<\|channel\|>\s*(\w+)`)
+	constraint = regexp.MustCompile(`(?:<\|constrain\|>\s*|\s)(\w+)\s*$`)
 )
 
-// header says what the message is.
-func (h *harmony) header(text string) {
-	h.kind, h.name, h.args, h.begun, h.whole = Text, "", nil, false, false
-	if c := channel.FindStringSubmatch(text); c != nil && c[1] != "final" {
+// open reads the header of a message.
+func (h *harmony) open(header string) {
+	h.kind, h.raw, h.args, h.name, h.code = Text, nil, nil, "", ""
+	h.whole, h.unsure = false, false
+	if c := channel.FindStringSubmatch(header); c != nil && c[1] != "final" {
 		h.kind = Thought
 	}
-	to := recipient.FindStringSubmatch(text)
-	if to == nil {
+	to := recipient.FindStringSubmatch(header)
+	if to == nil || to[1] == "user" || to[1] == "assistant" {
 		return
 	}
-	name, _ := strings.CutPrefix(to[1], "functions.")
-	if _, declared := h.tools[name]; declared {
-		h.kind, h.name, h.args = Arguments, name, new(scanner)
+	h.kind, h.name = Arguments, h.tools.resolve(to[1])
+	if h.name == "" {
+		return
 	}
+	h.args = newArguments(h.tools, h.name)
+	s := h.args.shape
+	if names := s.names(); len(names) == 1 {
+		if types := s.member(names[0]).types(); len(types) == 1 && types[0] == "string" {
+			h.code = names[0]
+		}
+	}
+	form := constraint.FindStringSubmatch(header)
+	h.unsure = h.code != "" && form != nil && form[1] != "json" && form[1] != "commentary"
 }
 
-// byte takes one that is of no marker.
-func (h *harmony) byte(b byte, out *sink) {
-	if h.raw = append(h.raw, b); !h.body {
-		return
-	}
+// inBody takes a byte of a message.
+func (h *harmony) inBody(b byte, out *sink) {
 	if h.kind != Arguments {
-		out.one(h.kind, b)
+		out.text(h.kind, string([]byte{b}))
 		return
 	}
-	switch {
-	case h.whole && isBlank(b), !h.begun && isBlank(b):
+	blank := len(h.raw) == 0 && isBlank(b)
+	if h.raw = append(h.raw, b); h.whole {
+		h.afterCall(b, out)
 		return
-	case h.whole || !h.begun && b != '{':
-		h.broken(out)
-		return
-	case !h.begun:
-		h.begun = true
-		out.tell(Begin, h.name)
 	}
-	switch h.args.push(b) {
-	case bad:
-		h.broken(out)
+	if blank {
+		h.raw = nil
+	}
+	if blank || h.args == nil || h.unsure {
+		return
+	}
+	if len(h.raw) == 1 && b != '{' && h.code != "" {
+		h.unsure = true
+		return
+	}
+	switch h.args.push(b, out) {
 	case done:
 		h.whole = true
-		out.one(Arguments, b)
-	default:
-		out.one(Arguments, b)
+	case bad, over:
+		h.refuse(out, len(h.raw)-1)
 	}
 }
 
-// broken goes on with text where a call does not: the last bytes read are of it,
-// and all of the message where the call was not told.
-func (h *harmony) broken(out *sink) {
-	last := len(h.raw) - 1
-	switch {
-	case h.whole:
-		out.whole()
-		out.tell(Text, string(h.raw[last:]))
-	case h.begun:
-		out.tell(End, string(h.raw[:last]))
-		out.tell(Text, string(h.raw[last:]))
-	default:
-		out.tell(Text, string(h.raw))
+// afterCall takes a byte after the arguments: brackets too many are dropped.
+func (h *harmony) afterCall(b byte, out *sink) {
+	if isBlank(b) || b == '}' {
+		return
 	}
-	h.kind = Text
+	out.whole()
+	h.kind, h.args = Text, nil
+	out.text(Text, string([]byte{b}))
+}
+
+// refuse has a message that is no call be text. Only part of it was written of the call.
+func (h *harmony) refuse(out *sink, part int) {
+	begun := h.args != nil && h.args.begun
+	if out.refuse(begun, false, string(h.raw[:part])) {
+		h.raw = h.raw[part:]
+	}
+	out.text(Text, string(h.raw))
+	h.kind, h.args = Text, nil
 }
 
 // finish ends a message.
@@ -143,23 +179,65 @@ func (h *harmony) finish(out *sink) {
 	if !h.body || h.kind != Arguments {
 		return
 	}
+	h.kind = Text
 	switch {
+	case h.args == nil:
+		h.refuse(out, 0)
 	case h.whole:
 		out.whole()
-	case h.begun:
-		out.tell(End, string(h.raw))
-	default: // a call without arguments
-		out.tell(Begin, h.name)
-		out.tell(Arguments, "{}")
+	case len(h.raw) == 0:
+		h.args.none(out)
 		out.whole()
+	case h.unsure:
+		h.call(out)
+	default:
+		h.refuse(out, len(h.raw))
 	}
-	h.kind = Text
 }
 
-func (h *harmony) end(out *sink) {
-	for _, b := range h.part {
-		h.byte(b, out)
+// call reports a message that may be arguments or the text of the only parameter.
+func (h *harmony) call(out *sink) {
+	text, ok := unwrapped(string(h.raw), h.args.shape)
+	if !ok {
+		text = inTag(h.code, string(h.raw))
 	}
-	h.part = nil
-	h.finish(out)
+	h.args.begin(out)
+	out.arguments(text)
+	out.whole()
+}
+
+// inTag is an object with one member, a string.
+func inTag(name, value string) string {
+	var out strings.Builder
+	for i, text := range []string{name, value} {
+		out.WriteString([]string{`{"`, `": "`}[i])
+		for j := range len(text) {
+			out.WriteString(escaped(text[j]))
+		}
+	}
+	out.WriteString(`"}`)
+	return out.String()
+}
+
+func (h *harmony) end(cut bool, out *sink) {
+	switch {
+	case !h.body && h.plain:
+		out.text(Text, h.header.String())
+	case cut && h.body && h.kind == Arguments && !h.whole:
+		h.cut(out)
+	default:
+		h.finish(out)
+	}
+}
+
+// cut ends a message that a limit cut.
+func (h *harmony) cut(out *sink) {
+	switch {
+	case h.args == nil:
+		h.refuse(out, 0)
+		return
+	case !h.args.begun:
+		h.args.begin(out)
+	}
+	out.cut(h.name + string(h.raw))
 }

@@ -1,257 +1,185 @@
 package toolcall
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
-// body reads what stands behind a marker.
+// body reads what follows a tag that begins calls.
 type body interface {
-	push(b byte, out *sink) verdict
-	// told says whether a call was begun that is not ended, and whether all its
-	// arguments came.
-	told() (begun, whole bool)
-	// held is how many of the last bytes would have become arguments.
-	held() int
-	// closes is a mark that may end it; empty for none.
-	closes() string
+	// push takes a symbol and reports each call that is complete. It returns over only
+	// after such a call.
+	push(s symbol, out *sink) verdict
+	// rest are symbols that push took since the last complete call although they belong to
+	// what follows it.
+	rest() []symbol
+	// end is called where nothing follows; cut is set where a limit ended the answer. It
+	// returns false where the symbols since the last complete call are no call.
+	end(cut bool, out *sink) bool
+	// begun reports whether a call was begun and not ended, and meant whether the symbols since
+	// the last complete call, without a tag, would be taken for a call by a person.
+	begun() bool
+	meant() bool
 }
 
-// marked is text in which markers begin calls. Blanks around calls are dropped.
+// marked is text in which tags begin calls. Blanks around calls are dropped, and so are
+// the format's control tokens that belong to no call.
 type marked struct {
-	tools   Tools
-	markers []string
-	make    func(marker string) body
-	// queue is what is read next: what turned out to be no call comes again, as
-	// text.
-	queue []byte
-	// blanks and part wait for what they become: blanks before a marker, and the
-	// beginning of one. behind says that a call stands right before them.
-	blanks, part []byte
-	behind       bool
-	// in is the body under way, raw what was read of it with its marker, which has
-	// mark bytes, and calls those that were whole before it.
-	in    body
-	raw   []byte
-	mark  int
-	calls int
-	// ending is the mark that may end the body before it.
-	ending string
+	lex   *lexer
+	tags  []symbol
+	enter func(tag symbol) body
+	// queue is read next: what turned out to be no call comes again, as text.
+	queue []symbol
+	// second of the queue are read again, and again is how many more may be.
+	second, again int
+	// blanks wait for the text after them; after is set where a call precedes them.
+	blanks []byte
+	after  bool
+	// in is the body under way, and raw are its symbols since the last complete call, its tag
+	// among them where tagged is set. Where known is set, these were counted as no call before.
+	in     body
+	raw    []symbol
+	tagged bool
+	calls  int
+	known  bool
 }
 
-func newMarked(tools Tools, markers []string, make func(marker string) body) *marked {
-	return &marked{tools: tools, markers: markers, make: make}
+// againFactor bounds how often a symbol is read again on average: a body that fails late
+// may contain the tags of many others.
+const againFactor = 8
+
+func newMarked(l *lexer, tags []symbol, enter func(tag symbol) body) *marked {
+	return &marked{lex: l, tags: tags, enter: enter}
 }
 
-func (m *marked) inside() bool { return m.in != nil || m.ending != "" || len(m.part)+len(m.blanks) > 0 }
+func (m *marked) inside() bool { return m.in != nil || len(m.blanks) > 0 }
 
-func (m *marked) push(b byte, out *sink) {
-	m.queue = append(m.queue, b)
+func (m *marked) push(s symbol, out *sink) {
+	m.again += againFactor
+	m.queue = append(m.queue, s)
+	m.read(out)
+}
+
+func (m *marked) tail(all []symbol, out *sink) {
+	if m.in != nil {
+		m.raw = append(m.raw, all...)
+		return
+	}
+	for _, s := range all {
+		m.push(s, out)
+	}
+}
+
+func (m *marked) read(out *sink) {
 	for len(m.queue) > 0 {
-		b := m.queue[0]
+		s := m.queue[0]
 		m.queue = m.queue[1:]
-		switch {
-		case m.in != nil:
-			m.body(b, out)
-		case m.ending != "":
-			m.close(b)
-		default:
-			m.text(b, out)
+		m.second = max(0, m.second-1)
+		if m.in != nil {
+			m.inBody(s, out)
+		} else {
+			m.text(s, out)
 		}
 	}
 }
 
-// text takes a byte outside of calls.
-func (m *marked) text(b byte, out *sink) {
-	if len(m.part) == 0 && isBlank(b) {
-		m.blanks = append(m.blanks, b)
-		return
+// text takes a symbol outside of calls.
+func (m *marked) text(s symbol, out *sink) {
+	switch {
+	case slices.Contains(m.tags, s) && m.again > 0:
+		m.in, m.raw, m.tagged, m.calls, m.known = m.enter(s), []symbol{s}, true, out.calls, m.second > 0
+	case s < firstTag && isBlank(byte(s)):
+		m.blanks = append(m.blanks, byte(s))
+	default:
+		m.show(m.lex.text(s), out)
 	}
-	m.part = append(m.part, b)
-	if i := slices.Index(m.markers, string(m.part)); i >= 0 {
-		m.enter(m.markers[i], out)
-		return
-	}
-	at := 0
-	for at < len(m.part) && !m.begins(m.part[at:]) {
-		at++
-	}
-	if at == 0 {
-		return
-	}
-	m.show(string(m.part[:at]), out)
-	m.part = m.part[at:]
 }
 
-// begins says that a marker may begin so.
-func (m *marked) begins(part []byte) bool {
-	return slices.ContainsFunc(m.markers, func(marker string) bool { return strings.HasPrefix(marker, string(part)) })
-}
-
-// show tells text, with the blanks before it.
+// show reports text with the blanks before it.
 func (m *marked) show(text string, out *sink) {
-	if !m.behind {
-		out.tell(Text, string(m.blanks))
+	if text == "" {
+		return
 	}
-	m.blanks, m.behind = nil, false
-	out.tell(Text, text)
+	if !m.after {
+		text = string(m.blanks) + text
+	}
+	m.called(false)
+	out.text(Text, text)
 }
 
-// enter begins a body.
-func (m *marked) enter(marker string, out *sink) {
-	m.in, m.raw, m.mark, m.calls = m.make(marker), []byte(marker), len(marker), out.calls
-	m.part = nil
-}
+// called notes whether a call came last; the blanks before it are dropped.
+func (m *marked) called(yes bool) { m.after, m.blanks = yes, nil }
 
-// body takes a byte of a body.
-func (m *marked) body(b byte, out *sink) {
-	m.raw = append(m.raw, b)
-	v := m.in.push(b, out)
-	if v != bad && v != over && out.calls > m.calls {
-		m.raw, m.mark, m.calls, m.behind, m.blanks = nil, 0, out.calls, true, nil
+// inBody takes a symbol of a body.
+func (m *marked) inBody(s symbol, out *sink) {
+	m.raw = append(m.raw, s)
+	v := m.in.push(s, out)
+	if out.calls > m.calls {
+		m.calls, m.known, m.tagged = out.calls, false, false
+		m.raw = slices.Clone(m.in.rest())
+		if v == over || v == bad {
+			m.raw = append(m.raw, s)
+		}
+		m.called(true)
 	}
 	switch v {
 	case done:
-		m.ending, m.in, m.behind, m.blanks = m.in.closes(), nil, true, nil
-	case over, bad:
-		m.leave(out)
+		m.in = nil
+	case over:
+		m.in = nil
+		m.queue = slices.Insert(m.queue, 0, m.raw...)
+	case bad:
+		m.leave(len(m.raw)-1, out)
 	}
 }
 
-// leave ends a body that does not go on: what is no call is read again as text,
-// and so are the last bytes, which are not of it.
-func (m *marked) leave(out *sink) {
-	begun, whole := m.in.told()
-	last := max(1, m.in.held())
-	raw, rest := m.raw[:len(m.raw)-last], m.raw[len(m.raw)-last:]
-	switch {
-	case begun && whole:
-		out.whole()
-		m.ending = m.in.closes()
-		m.behind, m.blanks = true, nil
-	case begun:
-		out.tell(End, string(raw))
-		m.behind, m.blanks = true, nil
-	default:
-		rest = m.raw[m.mark:]
-		if m.mark > 0 {
-			m.show(string(m.raw[:m.mark]), out)
-		}
-	}
+// leave ends a body that is no call: what was read of it comes again, as text. Only part
+// of it was written of the call.
+func (m *marked) leave(part int, out *sink) {
+	begun := m.in.begun()
+	known := m.known || !m.tagged && !m.in.meant()
 	m.in = nil
-	m.queue = append(slices.Clone(rest), m.queue...)
-}
-
-// close takes a byte behind a body that may be closed by a mark.
-func (m *marked) close(b byte) {
-	switch {
-	case len(m.part) == 0 && isBlank(b):
-		return
-	case !strings.HasPrefix(m.ending, string(append(m.part, b))):
-		m.queue = append(append(slices.Clone(m.part), b), m.queue...)
-		m.part, m.ending = nil, ""
+	if out.refuse(begun, known, m.lex.plain(m.raw[:part])) {
+		m.called(true)
+		m.queue = slices.Insert(m.queue, 0, m.raw[part:]...)
 		return
 	}
-	if m.part = append(m.part, b); len(m.part) == len(m.ending) {
-		m.part, m.ending = nil, ""
+	rest := m.raw
+	if m.tagged { // the tag begins nothing this time
+		rest = slices.Concat(symbols(m.lex.text(rest[0])), rest[1:])
 	}
+	m.again -= len(rest)
+	m.second = max(m.second, len(rest))
+	m.queue = slices.Insert(m.queue, 0, rest...)
 }
 
-func (m *marked) end(out *sink) {
-	if m.in != nil {
-		begun, whole := m.in.told()
+func symbols(text string) (out []symbol) {
+	for i := range len(text) {
+		out = append(out, symbol(text[i]))
+	}
+	return out
+}
+
+// end is called where nothing follows.
+func (m *marked) end(cut bool, out *sink) {
+	for m.in != nil {
+		written, begun := m.lex.plain(m.raw), m.in.begun()
 		switch {
-		case begun && whole:
-			out.whole()
-			m.behind = true
-		case begun:
-			out.tell(End, string(m.raw))
-			m.behind = true
-		case len(m.raw) > 0:
-			m.show(string(m.raw), out)
+		case m.in.end(cut, out):
+			m.queue = append(m.queue, m.in.rest()...)
+			m.in = nil
+			m.called(true)
+		case cut && begun:
+			out.cut(written)
+			m.in = nil
+			m.called(true)
+		case cut:
+			m.in = nil
+			m.show(written, out)
+		default:
+			m.leave(len(m.raw), out)
 		}
-		m.in, m.blanks = nil, nil
+		m.read(out)
 	}
-	if len(m.part) > 0 {
-		m.show(string(m.part), out)
+	if !m.after {
+		out.text(Text, string(m.blanks))
 	}
-	if !m.behind {
-		out.tell(Text, string(m.blanks))
-	}
-	m.part, m.blanks, m.ending = nil, nil, ""
+	m.blanks = nil
 }
-
-const (
-	openCall  = "<tool_call>"
-	closeCall = "</tool_call>"
-)
-
-// tagged is an object behind <tool_call>.
-type tagged struct {
-	*object
-	ended bool
-}
-
-func newTagged(tools Tools) body { return &tagged{object: newObject(tools, "arguments")} }
-
-func (t *tagged) push(b byte, out *sink) verdict {
-	v := t.object.push(b, out)
-	if v == done {
-		t.ended = true
-		out.whole()
-	}
-	return v
-}
-
-func (t *tagged) told() (begun, whole bool) { return t.begun && !t.ended, t.whole }
-func (t *tagged) held() int                 { return 0 }
-func (t *tagged) closes() string            { return closeCall }
-
-const pythonTag = "<|python_tag|>"
-
-// llama is objects, apart by semicolons, at the start of an answer or behind
-// <|python_tag|>.
-type llama struct {
-	tools Tools
-	in    *object
-	next  bool // an object may begin
-}
-
-func newLlama(tools Tools) *marked {
-	m := newMarked(tools, []string{pythonTag}, func(string) body { return &llama{tools: tools, next: true} })
-	m.in = m.make("")
-	return m
-}
-
-func (l *llama) push(b byte, out *sink) verdict {
-	if l.in != nil {
-		v := l.in.push(b, out)
-		if v != done {
-			return v
-		}
-		l.in, l.next = nil, false
-		out.whole()
-		return more
-	}
-	switch {
-	case isBlank(b):
-		return more
-	case b == ';' && !l.next:
-		l.next = true
-		return more
-	case b == '{' && l.next:
-		l.in = newObject(l.tools, "parameters", "arguments")
-		return l.in.push(b, out)
-	}
-	return bad
-}
-
-func (l *llama) told() (begun, whole bool) {
-	if l.in == nil {
-		return false, false
-	}
-	return l.in.begun, l.in.whole
-}
-
-func (l *llama) held() int      { return 0 }
-func (l *llama) closes() string { return "" }

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// object reads {"name": "f", "arguments": {…}}, in whatever order, and tells the
-// arguments while they are written where the name came before them.
+// object reads a call as one object, {"name": "f", "arguments": {…}}, in any order of its
+// members, and reports the arguments as they are written where the name came first.
 type object struct {
 	tools Tools
-	keys  []string // of the arguments
 	state objectState
-	scan  scanner
-	key   []byte // as JSON
+	scan  repairer // of a key, or of a value that is kept
+	key   string
 	value []byte // of the member, where it is kept
-	given bool
-	// name of the call, args that wait for it.
-	name string
-	args string
-	// begun says that the call was told, whole that all its arguments were.
-	begun, whole bool
+	given bool   // the arguments
+	name  string
+	args  *arguments // while they are read
+	// late are arguments that came before the name.
+	late string
+	// whole is set once all arguments were reported.
+	whole bool
 }
 
 type objectState uint8
@@ -30,24 +30,31 @@ const (
 	objectKey
 	objectColon
 	objectValue
-	objectBehind
+	objectAfter
 )
 
-// beside are members that some models write and that say nothing.
-var beside = []string{"id", "type"}
+// argumentKeys are the names that models give to the arguments, and idle members that
+// some write and that mean nothing.
+var (
+	argumentKeys = []string{"arguments", "parameters"}
+	idleKeys     = []string{"id", "type"}
+)
 
-func newObject(tools Tools, keys ...string) *object { return &object{tools: tools, keys: keys} }
+func newObject(tools Tools) *object { return &object{tools: tools} }
 
-// push takes a byte. Behind bad, a call that was told has to be ended.
+// push takes a byte.
 func (o *object) push(b byte, out *sink) verdict {
 	switch o.state {
 	case objectKey:
-		o.key = append(o.key, b)
-		if v := o.scan.push(b); v != done {
-			return v
+		v := o.scan.push(b)
+		if v == done {
+			if json.Unmarshal([]byte(o.scan.take()), &o.key) != nil {
+				return bad
+			}
+			o.state = objectColon
+			return more
 		}
-		o.state = objectColon
-		return more
+		return v
 	case objectValue:
 		return o.inside(b, out)
 	}
@@ -57,63 +64,63 @@ func (o *object) push(b byte, out *sink) verdict {
 	switch {
 	case o.state == objectOpens && b == '{':
 		o.state = objectFirst
-	case (o.state == objectFirst || o.state == objectBehind) && b == '}':
+	case (o.state == objectFirst || o.state == objectAfter) && b == '}':
 		return o.close(out)
-	case o.state == objectBehind && b == ',':
+	case o.state == objectAfter && b == ',':
 		o.state = objectFirst
 	case o.state == objectFirst && b == '"':
-		o.state, o.scan, o.key = objectKey, scanner{}, nil
+		o.state, o.scan, o.key = objectKey, repairer{}, ""
 		return o.push(b, out)
 	case o.state == objectColon && b == ':':
-		o.state, o.scan, o.value = objectValue, scanner{}, nil
-		return o.known()
+		return o.member()
 	default:
 		return bad
 	}
 	return more
 }
 
-// known refuses members that no call has, and those that come twice.
-func (o *object) known() verdict {
-	switch key := o.memberName(); {
-	case key == "name" && o.name == "", slices.Contains(o.keys, key) && !o.given, slices.Contains(beside, key):
+// member begins a value. A member that no call has, or a second one, is refused.
+func (o *object) member() verdict {
+	o.state, o.scan, o.value = objectValue, repairer{}, nil
+	switch {
+	case o.key == "name" && o.name == "", slices.Contains(idleKeys, o.key):
+		return more
+	case slices.Contains(argumentKeys, o.key) && !o.given:
+		o.given = true
+		if o.name != "" {
+			o.args = newArguments(o.tools, o.name)
+		}
 		return more
 	}
 	return bad
 }
 
-func (o *object) memberName() string {
-	var key string
-	if json.Unmarshal(o.key, &key) != nil {
-		return ""
-	}
-	return key
-}
-
 // inside takes a byte of a member's value.
 func (o *object) inside(b byte, out *sink) verdict {
+	if o.args != nil && !o.whole {
+		v := o.args.push(b, out)
+		if v == done {
+			o.state, o.whole = objectAfter, true
+			return more
+		}
+		return v
+	}
+	if len(o.value) == 0 && isBlank(b) {
+		return more
+	}
 	v := o.scan.push(b)
+	o.scan.take()
 	if v == bad {
 		return bad
 	}
-	key := o.memberName()
-	streams := o.name != "" && slices.Contains(o.keys, key)
-	switch {
-	case v == over || len(o.value) == 0 && isBlank(b):
-	case o.begun && streams:
-		out.one(Arguments, b)
-	case streams && len(o.value) == 0 && b == '{':
-		o.begun, o.value = true, []byte{b}
-		out.tell(Begin, o.name)
-		out.one(Arguments, b)
-	default:
+	if v != over {
 		o.value = append(o.value, b)
 	}
 	if v == more {
 		return more
 	}
-	o.state = objectBehind
-	if !o.member(key) {
+	o.state = objectAfter
+	if !o.kept() {
 		return bad
 	}
 	if v == over {
@@ -122,50 +129,47 @@ func (o *object) inside(b byte, out *sink) verdict {
 	return more
 }
 
-// member takes a value that is whole.
-func (o *object) member(key string) bool {
+// kept takes a value that is whole.
+func (o *object) kept() bool {
 	switch {
-	case key == "name":
-		if json.Unmarshal(o.value, &o.name) != nil {
+	case o.key == "name":
+		var name string
+		if json.Unmarshal(o.value, &name) != nil {
 			return false
 		}
-		_, declared := o.tools[o.name]
-		return declared
-	case !slices.Contains(o.keys, key):
+		o.name = o.tools.resolve(name)
+		return o.name != ""
+	case slices.Contains(idleKeys, o.key):
 		return true
 	}
-	o.given = true
-	if o.begun {
-		o.whole = true
-		return true
-	}
-	o.args = string(o.value)
-	if o.args[0] == '"' { // some write the object as a string
-		if json.Unmarshal(o.value, &o.args) != nil {
-			return false
-		}
-	}
-	return isObject(o.args)
+	o.late = string(o.value)
+	return true
 }
 
-func isObject(text string) bool {
-	var members map[string]json.RawMessage
-	return json.Unmarshal([]byte(text), &members) == nil && members != nil
-}
-
-// close ends the object: a call whose arguments came before its name, or never,
-// is told now.
+// close ends the object: a call whose arguments came before its name, or never, is
+// reported now.
 func (o *object) close(out *sink) verdict {
-	if o.name == "" || o.state == objectFirst && len(o.key) > 0 {
+	if o.name == "" {
 		return bad
 	}
-	if !o.begun {
-		if o.args == "" {
-			o.args = "{}"
+	if !o.whole {
+		a := newArguments(o.tools, o.name)
+		if o.late == "" {
+			a.none(out)
+		} else if text, ok := unwrapped(o.late, a.shape); ok {
+			a.begin(out)
+			out.arguments(text)
+		} else {
+			return bad
 		}
-		out.tell(Begin, o.name)
-		out.tell(Arguments, o.args)
-		o.begun, o.whole = true, true
+		o.args, o.whole = a, true
 	}
+	out.whole()
 	return done
+}
+
+// reported is whether the call was begun and not ended yet, and whether all its arguments
+// were reported: such a call lacks nothing but its bracket.
+func (o *object) reported() (begun, whole bool) {
+	return o.args != nil && o.args.begun, o.whole
 }

@@ -7,7 +7,8 @@
 // that shows none of them has no format. What is no call in the end is text, with
 // everything that was written; a name that was not declared makes no call.
 //
-// It knows no tokens and no requests. Start reading at New and Parser.
+// It knows no tokens and no requests. Start reading at New and Parser; Grammar is what an
+// answer is held to so that the parser finds calls in it.
 package toolcall
 
 import (
@@ -15,6 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/metal/grammar"
 )
 
 // Format is a way of writing calls.
@@ -33,14 +37,17 @@ const (
 	// Llama: the answer is {"name": "f", "parameters": {…}}, with or without
 	// <|python_tag|> before it.
 	Llama Format = "llama3"
-	// Mistral: [TOOL_CALLS] and a list of objects, or a name and its arguments.
-	Mistral Format = "mistral"
+	// Mistral: [TOOL_CALLS] and a list of objects, or MistralNamed, a name and its arguments.
+	Mistral      Format = "mistral"
+	MistralNamed Format = "mistral-named"
 	// Harmony: messages to functions.f in channels, of GPT-OSS.
 	Harmony Format = "harmony"
 )
 
 // Formats are all that can be read.
-func Formats() []Format { return []Format{Hermes, QwenXML, Llama, Mistral, Harmony} }
+func Formats() []Format {
+	return []Format{Hermes, QwenXML, Llama, Mistral, MistralNamed, Harmony}
+}
 
 // Names lists the formats for people.
 func Names() string { return "Qwen and Hermes, Qwen3-Coder, Llama 3, Mistral, GPT-OSS" }
@@ -53,7 +60,7 @@ func (f Format) Markers() []string {
 		return []string{openCall, closeCall}
 	case Llama:
 		return []string{pythonTag}
-	case Mistral:
+	case Mistral, MistralNamed:
 		return []string{mistralCalls, mistralArgs, mistralID}
 	case Harmony:
 		return []string{harmonyStart, harmonyChannel, harmonyMessage, harmonyConstrain, harmonyEnd, harmonyCall, harmonyReturn}
@@ -92,146 +99,124 @@ type Event struct {
 	Text string
 }
 
-// Parser tells calls from text. What it tells does not depend on how the text is
-// cut. It is for one goroutine.
+// Options of a parser.
+type Options struct {
+	// Tokens are the markers of the format that are control tokens of the vocabulary: Mark
+	// stands for them, and the same letters in an answer are ordinary text.
+	Tokens []string
+	// Held is set where the model cannot write a call that is none: calls are then reported
+	// while they are written, otherwise once they are complete.
+	Held bool
+}
+
+// Parser separates calls from text. What it reports does not depend on how the text is
+// divided. It is for one goroutine.
 type Parser struct {
+	lex   *lexer
 	out   sink
 	m     machine
 	ended bool
 }
 
-// machine reads one format, byte by byte.
+// machine reads one format.
 type machine interface {
-	push(b byte, out *sink)
-	// end is told that nothing more comes.
-	end(out *sink)
-	// inside says that what came last is no text so far.
+	push(s symbol, out *sink)
+	// tail takes the beginning of a tag that a limit cut, which is not held against a call.
+	tail(all []symbol, out *sink)
+	// end is called where nothing follows; cut is set where a limit ended the answer.
+	end(cut bool, out *sink)
+	// inside reports whether what came last is no text so far.
 	inside() bool
 }
 
 // New makes a parser of an answer to a request that declares these tools.
-func New(f Format, tools Tools) (*Parser, error) {
-	p := new(Parser)
+func New(f Format, tools Tools, o Options) (*Parser, error) {
+	var further []string
+	if f == Hermes || f == QwenXML {
+		further = []string{openFunction, closeFunction, openParameter, closeParameter}
+	}
+	l := newLexer(f, o.Tokens, further...)
+	p := &Parser{lex: l, out: sink{held: o.Held, control: f.Markers()}}
+	p.out.control = slices.DeleteFunc(p.out.control, func(m string) bool { return slices.Contains(o.Tokens, m) })
+	qwen := func(tag symbol) body { return newQwen(l, tools, tag) }
 	switch f {
 	case Hermes:
-		p.m = newMarked(tools, []string{openCall}, func(string) body { return newTagged(tools) })
+		p.m = newMarked(l, []symbol{tagCall}, qwen)
 	case QwenXML:
-		p.m = newMarked(tools, []string{openCall, openFunction}, func(marker string) body { return newXML(tools, marker) })
+		p.m = newMarked(l, []symbol{tagCall, tagFunction}, qwen)
 	case Llama:
-		p.m = newLlama(tools)
-	case Mistral:
-		p.m = newMarked(tools, []string{mistralCalls}, func(string) body { return newMistral(tools) })
+		p.m = newLlama(l, tools)
+	case Mistral, MistralNamed:
+		p.m = newMarked(l, []symbol{tagCalls}, func(symbol) body { return &mistral{lex: l, tools: tools} })
 	case Harmony:
-		p.m = newHarmony(tools)
+		p.m = newHarmony(l, tools)
 	default:
 		return nil, fmt.Errorf("%w: no parser for the tool-call format %q", ErrTools, f)
 	}
 	return p, nil
 }
 
+// Mark is the text that stands for a marker of the format which is a control token; empty
+// for other texts. It is a noncharacter of Unicode, which no other text contains.
+func (f Format) Mark(marker string) string {
+	i := slices.Index(f.Markers(), marker)
+	if i < 0 {
+		return ""
+	}
+	return grammar.Mark(i)
+}
+
 // Push takes more of the answer.
 func (p *Parser) Push(text string) []Event {
 	for i := range len(text) {
-		p.m.push(text[i], &p.out)
+		p.lex.push(text[i], p.symbol)
 	}
 	return p.out.take()
 }
 
-// Flush ends the answer.
-func (p *Parser) Flush() []Event {
+func (p *Parser) symbol(s symbol) { p.m.push(s, &p.out) }
+
+// Flush ends the answer; cut is set where a limit ended it, not the model. A call that is
+// not complete then ends with what was written of it.
+func (p *Parser) Flush(cut bool) []Event {
 	if !p.ended {
 		p.ended = true
-		p.m.end(&p.out)
+		if cut {
+			var tail []symbol
+			p.lex.flush(func(s symbol) { tail = append(tail, s) })
+			p.m.tail(tail, &p.out)
+		} else {
+			p.lex.flush(p.symbol)
+		}
+		p.m.end(cut, &p.out)
 	}
 	return p.out.take()
 }
 
-// Inside says that what came last is part of a call, or may become one.
-func (p *Parser) Inside() bool { return p.m.inside() }
+// Inside reports whether what came last is part of a call, or may become one.
+func (p *Parser) Inside() bool { return p.m.inside() || len(p.lex.part) > 0 }
 
-// Calls counts the calls that were whole.
+// Calls counts the calls that were complete.
 func (p *Parser) Calls() int { return p.out.calls }
 
-// sink joins what is told.
-type sink struct {
-	events []Event
-	// last is more text of the event told last.
-	last  []byte
-	calls int
-}
+// Broken counts what began as a call and was returned as text.
+func (p *Parser) Broken() int { return p.out.broken }
 
-func (s *sink) tell(k Kind, text string) {
-	if text == "" && k != Begin && k != End {
-		return
-	}
-	if n := len(s.events); n > 0 && s.events[n-1].Kind == k && k != Begin && k != End {
-		s.last = append(s.last, text...)
-		return
-	}
-	s.join()
-	s.events = append(s.events, Event{k, text})
-}
-
-// one tells a byte.
-func (s *sink) one(k Kind, b byte) {
-	if n := len(s.events); n > 0 && s.events[n-1].Kind == k {
-		s.last = append(s.last, b)
-		return
-	}
-	s.tell(k, string([]byte{b}))
-}
-
-func (s *sink) join() {
-	if len(s.last) > 0 {
-		s.events[len(s.events)-1].Text += string(s.last)
-		s.last = s.last[:0]
-	}
-}
-
-// whole ends a call.
-func (s *sink) whole() {
-	s.calls++
-	s.tell(End, "")
-}
-
-func (s *sink) take() []Event {
-	s.join()
-	out := s.events
-	s.events = nil
-	return out
-}
-
-// ErrTools says that definitions of tools cannot be read.
+// ErrTools: definitions of tools cannot be read.
 var ErrTools = errors.New("invalid tools")
 
-// Tools are what a request declares: the parameters of each function by name.
-type Tools map[string]parameters
+// Tools are the functions that a request declares, by name.
+type Tools map[string]tool
 
-// parameters is what is read of a function's schema.
-type parameters struct {
-	Properties map[string]struct {
-		Type  types `json:"type"`
-		AnyOf []struct {
-			Type types `json:"type"`
-		} `json:"anyOf"`
-	} `json:"properties"`
-	// whole is the schema.
-	whole json.RawMessage
+// tool is a function.
+type tool struct {
+	// parameters is the schema of its arguments as it was sent, and shape what it declares.
+	parameters json.RawMessage
+	shape      shape
 }
 
-// types of a schema: one, or a list.
-type types []string
-
-func (t *types) UnmarshalJSON(raw []byte) error {
-	var one string
-	if json.Unmarshal(raw, &one) == nil {
-		*t = types{one}
-		return nil
-	}
-	return json.Unmarshal(raw, (*[]string)(t))
-}
-
-// ReadTools reads definitions as OpenAI's chat completions have them.
+// ReadTools reads definitions as OpenAI's chat completions have them. It takes any schema:
+// the parts that cannot be read declare nothing.
 func ReadTools(raw json.RawMessage) (Tools, error) {
 	var list []struct {
 		Function struct {
@@ -239,8 +224,8 @@ func ReadTools(raw json.RawMessage) (Tools, error) {
 			Parameters json.RawMessage `json:"parameters"`
 		} `json:"function"`
 	}
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrTools, err)
+	if json.Unmarshal(raw, &list) != nil {
+		return nil, fmt.Errorf("%w: want a list of functions, each with a name", ErrTools)
 	}
 	out := Tools{}
 	for i, t := range list {
@@ -251,26 +236,20 @@ func ReadTools(raw json.RawMessage) (Tools, error) {
 		if _, twice := out[f.Name]; twice {
 			return nil, fmt.Errorf("%w: two tools are named %q", ErrTools, f.Name)
 		}
-		p := parameters{whole: f.Parameters}
-		if len(f.Parameters) > 0 {
-			if err := json.Unmarshal(f.Parameters, &p); err != nil {
-				return nil, fmt.Errorf("%w: the parameters of %q: %w", ErrTools, f.Name, err)
-			}
-		}
-		out[f.Name] = p
+		out[f.Name] = tool{parameters: f.Parameters, shape: shapeOf(f.Parameters)}
 	}
 	return out, nil
 }
 
-// typesOf are the types that a parameter may have; nil where nothing is said.
-func (t Tools) typesOf(function, parameter string) []string {
-	p, ok := t[function].Properties[parameter]
-	if !ok {
-		return nil
+// prefix is what some models write before the name of a function.
+const prefix = "functions."
+
+// resolve is the declared name that a model means; empty where it means none.
+func (t Tools) resolve(written string) string {
+	for _, name := range []string{written, strings.TrimPrefix(written, prefix)} {
+		if _, declared := t[name]; declared {
+			return name
+		}
 	}
-	all := slices.Clone([]string(p.Type))
-	for _, one := range p.AnyOf {
-		all = append(all, one.Type...)
-	}
-	return all
+	return ""
 }

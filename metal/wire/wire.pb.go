@@ -1517,13 +1517,13 @@ func (x *Chat) GetReasoningEffort() string {
 type Calls struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// required: the answer is calls and nothing else; name, where it is set, is the
-	// one function that is called. It is refused where that cannot be enforced, and so
-	// is strict.
+	// one function that is called.
 	Required bool   `protobuf:"varint,1,opt,name=required,proto3" json:"required,omitempty"`
 	Name     string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// single: the answer ends after its first call.
 	Single bool `protobuf:"varint,3,opt,name=single,proto3" json:"single,omitempty"`
-	// strict functions are called with arguments of their schema or not at all.
+	// strict functions are called with arguments of their schema, as far as it can be
+	// enforced.
 	Strict        bool `protobuf:"varint,4,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2185,8 +2185,9 @@ type CallDelta struct {
 	Arguments string `protobuf:"bytes,2,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	// ended: the arguments are complete or, where written is set, never will be.
 	Ended bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
-	// written is the raw text of a malformed call; a client that has not passed the
-	// call on treats it as text of the answer.
+	// written is the raw text of a call that is not complete: a limit cut it, or it is
+	// malformed; a client that has not passed a malformed call on treats it as text of
+	// the answer.
 	Written       string `protobuf:"bytes,4,opt,name=written,proto3" json:"written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2377,7 +2378,9 @@ type Finished struct {
 	// turn.
 	Stop string `protobuf:"bytes,5,opt,name=stop,proto3" json:"stop,omitempty"`
 	// context_full: the context was used up before max_tokens.
-	ContextFull   bool `protobuf:"varint,6,opt,name=context_full,json=contextFull,proto3" json:"context_full,omitempty"`
+	ContextFull bool `protobuf:"varint,6,opt,name=context_full,json=contextFull,proto3" json:"context_full,omitempty"`
+	// text_calls began as calls of tools and were returned as text.
+	TextCalls     int32 `protobuf:"varint,7,opt,name=text_calls,json=textCalls,proto3" json:"text_calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2445,6 +2448,13 @@ func (x *Finished) GetContextFull() bool {
 		return x.ContextFull
 	}
 	return false
+}
+
+func (x *Finished) GetTextCalls() int32 {
+	if x != nil {
+		return x.TextCalls
+	}
+	return 0
 }
 
 type Usage struct {
@@ -4093,13 +4103,15 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\aLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x05R\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\fR\x04text\"\xe5\x01\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\"\x84\x02\n" +
 	"\bFinished\x12:\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\".metalfleet.engine.v1.FinishReasonR\x06reason\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\x123\n" +
 	"\x05error\x18\x03 \x01(\v2\x1d.metalfleet.engine.v1.RefusalR\x05error\x12\x12\n" +
 	"\x04stop\x18\x05 \x01(\tR\x04stop\x12!\n" +
-	"\fcontext_full\x18\x06 \x01(\bR\vcontextFull\"\xa7\x01\n" +
+	"\fcontext_full\x18\x06 \x01(\bR\vcontextFull\x12\x1d\n" +
+	"\n" +
+	"text_calls\x18\a \x01(\x05R\ttextCalls\"\xa7\x01\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12)\n" +
 	"\x10generated_tokens\x18\x02 \x01(\x03R\x0fgeneratedTokens\x12#\n" +

@@ -115,7 +115,7 @@ func toFinished(f *engine.Finished) *wire.Finished {
 		engine.Stop: wire.FinishReason_FINISH_REASON_STOP, engine.Length: wire.FinishReason_FINISH_REASON_LENGTH, engine.Error: wire.FinishReason_FINISH_REASON_ERROR,
 	}
 	u := f.Usage
-	out := &wire.Finished{Reason: reason[f.Reason], Stop: f.Stop, ContextFull: f.Full,
+	out := &wire.Finished{Reason: reason[f.Reason], Stop: f.Stop, ContextFull: f.Full, TextCalls: int32(f.TextCalls),
 		Usage: &wire.Usage{PromptTokens: int64(u.Prompt), GeneratedTokens: int64(u.Generated), CachedTokens: int64(u.Cached), ReasoningTokens: int64(u.Reasoning)}}
 	if f.Err != nil {
 		out.Error = toRefusal(f.Err)

@@ -1,0 +1,202 @@
+package toolcall
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+// maxName of a function or a parameter.
+const maxName = 256
+
+type functionState uint8
+
+const (
+	functionName functionState = iota
+	functionBetween
+	parameterName
+	parameterValue
+	// nextName reads the name after a tag in a value: that of a declared parameter ends
+	// the value.
+	nextName
+	// mayEnd follows the end of the call in a value that was not closed. It was text of the
+	// value where a tag closes that later, else the end.
+	mayEnd
+)
+
+// function reads a call whose parameters stand between tags. The declared types decide what
+// a value is in JSON.
+type function struct {
+	lex    *lexer
+	tools  Tools
+	state  functionState
+	part   []byte // of a name
+	name   string
+	begun  bool
+	given  []string // parameters
+	shape  shape    // of the call's arguments
+	value  *tagged
+	pieces []symbol // since nextName or mayEnd
+}
+
+func newFunction(l *lexer, tools Tools) *function { return &function{lex: l, tools: tools} }
+
+// push takes a symbol. Where it returns done, further are the symbols that do not belong to
+// the call, this one last.
+func (f *function) push(s symbol, out *sink) (v verdict, further []symbol) {
+	switch f.state {
+	case functionName, parameterName:
+		return f.inName(s, out), nil
+	case parameterValue:
+		f.inValue(s, out)
+		return more, nil
+	case nextName:
+		f.next(s, out)
+		return more, nil
+	case mayEnd:
+		return f.afterEnd(s, out)
+	}
+	switch {
+	case s < firstTag && isBlank(byte(s)), s == tagParameterEnd:
+		return more, nil
+	case s == tagParameter:
+		f.state, f.part = parameterName, nil
+		return more, nil
+	case s == tagFunctionEnd:
+		f.close(out)
+		return done, nil
+	case s == tagCallEnd || s == tagCall || s == tagFunction: // its own end is missing
+		f.close(out)
+		return done, []symbol{s}
+	}
+	return bad, nil
+}
+
+func (f *function) close(out *sink) {
+	out.arguments("}")
+	f.begun = false
+	out.whole()
+}
+
+// inName takes a symbol of a name.
+func (f *function) inName(s symbol, out *sink) verdict {
+	if s != '>' {
+		if f.part = append(f.part, byte(s)); s >= firstTag || s == '\n' || len(f.part) > maxName {
+			return bad
+		}
+		return more
+	}
+	name := strings.TrimSpace(string(f.part))
+	if f.state == parameterName {
+		if name == "" || slices.Contains(f.given, name) && slices.Contains(f.shape.names(), name) {
+			return bad
+		}
+		f.parameter(name, out)
+		return more
+	}
+	if f.name = f.tools.resolve(name); f.name == "" {
+		return bad
+	}
+	f.state, f.begun, f.shape = functionBetween, true, f.tools[f.name].shape
+	out.begin(f.name)
+	out.arguments("{")
+	return more
+}
+
+// parameter begins a value.
+func (f *function) parameter(name string, out *sink) {
+	key, err := json.Marshal(name)
+	if err != nil {
+		panic("a string cannot be encoded as JSON: " + err.Error())
+	}
+	if len(f.given) > 0 {
+		out.arguments(", ")
+	}
+	f.given = append(f.given, name)
+	out.arguments(string(key) + ": ")
+	f.value = newTagged(name, f.shape.member(name), out)
+	f.state = parameterValue
+}
+
+// inValue takes a symbol of a value, or of what ends it.
+func (f *function) inValue(s symbol, out *sink) {
+	switch {
+	case s == tagParameterEnd:
+		f.value.close(false, out)
+		f.state = functionBetween
+	case s == tagParameter && f.value.mayClose():
+		f.state, f.part, f.pieces = nextName, nil, []symbol{s}
+	case s == tagFunctionEnd || s == tagCallEnd:
+		f.state, f.pieces = mayEnd, []symbol{s}
+	default:
+		f.value.text(f.lex.letters(s), out)
+	}
+}
+
+// next takes a symbol of a name in a value.
+func (f *function) next(s symbol, out *sink) {
+	if s < firstTag && s != '>' && s != '\n' && len(f.part) < maxName {
+		f.part, f.pieces = append(f.part, byte(s)), append(f.pieces, s)
+		return
+	}
+	name := strings.TrimSpace(string(f.part))
+	if s == '>' && slices.Contains(f.shape.names(), name) && !slices.Contains(f.given, name) {
+		f.value.close(true, out)
+		f.parameter(name, out)
+		return
+	}
+	f.resume(out)
+	f.inValue(s, out)
+}
+
+// resume continues the value: what seemed to end it is its text.
+func (f *function) resume(out *sink) {
+	for _, s := range f.pieces {
+		f.value.text(f.lex.letters(s), out)
+	}
+	f.state, f.pieces = parameterValue, nil
+}
+
+// afterEnd takes a symbol after the end of the call in a value that was not closed.
+func (f *function) afterEnd(s symbol, out *sink) (verdict, []symbol) {
+	switch s {
+	case tagParameterEnd:
+		f.resume(out)
+		f.inValue(s, out)
+		return more, nil
+	case tagCall, tagFunction:
+		if f.complete() {
+			return done, append(f.ended(out), s)
+		}
+	}
+	f.pieces = append(f.pieces, s)
+	return more, nil
+}
+
+// complete reports whether all required parameters were given.
+func (f *function) complete() bool {
+	return !slices.ContainsFunc(f.shape.required(), func(name string) bool { return !slices.Contains(f.given, name) })
+}
+
+// ended ends the call where it seemed to end, and returns the symbols after that.
+func (f *function) ended(out *sink) []symbol {
+	f.value.close(true, out)
+	further := f.pieces
+	if further[0] == tagFunctionEnd {
+		further = further[1:]
+	}
+	f.close(out)
+	return slices.Clone(further)
+}
+
+// end is called where nothing follows; further are the symbols after the call.
+func (f *function) end(cut bool, out *sink) (further []symbol, ok bool) {
+	switch {
+	case f.state == functionBetween && !cut:
+		f.close(out)
+		return nil, true
+	case f.state == mayEnd && f.complete() && (!cut || slices.Contains(f.pieces, tagCallEnd)):
+		return f.ended(out), true
+	}
+	return nil, false
+}
