@@ -59,7 +59,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		if !ok {
 			return ended(ctx, failure(e.end))
 		}
-		all[e.choice] = choice{got[e.choice].piece(), reason}
+		all[e.choice] = choice{got[e.choice].piece(reason), reason}
 		if u.add(e); u.ended < len(all) {
 			continue
 		}

@@ -88,7 +88,8 @@ type part struct {
 	call   *call
 }
 
-type call struct{ name, arguments string }
+// call of a function. One that is not complete has written, what the model wrote of it.
+type call struct{ name, arguments, written string }
 
 // gathered is an answer while it is collected.
 type gathered struct {
@@ -114,14 +115,11 @@ func (g *gathered) add(d *wire.Delta) {
 			continue
 		}
 		g.open.arguments += c.GetArguments()
-		switch {
-		case !c.GetEnded():
+		if !c.GetEnded() {
 			continue
-		case c.GetWritten() == "":
-			g.parts = append(g.parts, part{call: g.open})
-		default: // it is no call: what was written of it is text
-			g.last.WriteString(c.GetWritten())
 		}
+		g.open.written = c.GetWritten()
+		g.parts = append(g.parts, part{call: g.open})
 		g.open = nil
 	}
 }
@@ -135,14 +133,54 @@ func (g *gathered) cut() {
 	}
 }
 
-func (g *gathered) piece() piece {
+// piece is the whole answer. A call that is not complete is one that a limit cut; where the
+// model ended the answer it is text.
+func (g *gathered) piece(reason string) piece {
 	g.cut()
-	p := piece{thoughts: g.thoughts.String(), prompt: g.prompt, parts: g.parts}
+	p := piece{thoughts: g.thoughts.String(), prompt: g.prompt}
 	var text strings.Builder
 	for _, one := range g.parts {
+		if one.call != nil && one.call.written != "" && reason != openai.FinishLength {
+			one = part{text: one.call.written}
+		}
+		if n := len(p.parts); one.call == nil && n > 0 && p.parts[n-1].call == nil {
+			p.parts[n-1].text += one.text
+			p.parts[n-1].ranked = append(p.parts[n-1].ranked, one.ranked...)
+		} else {
+			p.parts = append(p.parts, one)
+		}
 		text.WriteString(one.text)
 		p.ranked = append(p.ranked, one.ranked...)
 	}
 	p.text = text.String()
 	return p
+}
+
+// members is the object that arguments are, or the complete members of those that a limit
+// cut.
+func (c *call) members() json.RawMessage {
+	if c.written == "" {
+		return json.RawMessage(c.arguments)
+	}
+	dec := json.NewDecoder(strings.NewReader(c.arguments))
+	out := []byte{'{'}
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return json.RawMessage("{}")
+	}
+	for dec.More() {
+		name, err := dec.Token()
+		var value json.RawMessage
+		if err != nil || dec.Decode(&value) != nil {
+			break
+		}
+		key, err := json.Marshal(name)
+		if err != nil {
+			break
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, key...), ':'), value...)
+	}
+	return append(out, '}')
 }

@@ -10,6 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -75,6 +76,36 @@ func TestMalformedToolCallIsText(t *testing.T) {
 	p = newPort(t, servetest.Events(servetest.Admit(), callOf("", &wire.CallDelta{Name: "g", Arguments: "{}", Ended: true}), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3)))
 	if got := called(read(t, p.chat(someTools))); !strings.Contains(got, `"content":null,`) {
 		t.Errorf("an answer of calls alone: %s", got)
+	}
+}
+
+// A call that max_tokens cut is one in every API: the client knows by the finish reason.
+func TestCallCutByTheLimitIsReturned(t *testing.T) {
+	p := newPort(t, servetest.Events(servetest.Admit(), callOf("", &wire.CallDelta{Name: "f", Arguments: `{"a": [1], "b": "x`}, &wire.CallDelta{Ended: true, Written: "<f>{"}),
+		servetest.Finish(wire.FinishReason_FINISH_REASON_LENGTH, 3)))
+	chat := called(read(t, p.chat(someTools)))
+	_, message := p.message(messageTools)
+	if out := p.respond(responseTools).Output; len(out) != 1 || out[0].Status != responses.StatusIncomplete || *out[0].Arguments != `{"a": [1], "b": "x` {
+		t.Errorf("responses: %+v", out)
+	}
+	for route, c := range map[string]struct{ got, want string }{
+		"chat":     {chat, `"content":null,"refusal":null,"tool_calls":[{"id":"call_X","type":"function","function":{"name":"f","arguments":"{\"a\": [1], \"b\": \"x"}}]},"logprobs":null,"finish_reason":"length"`},
+		"messages": {called(message), `"content":[{"type":"tool_use","id":"toolu_X","name":"f","input":{"a":[1]}}],"stop_reason":"max_tokens"`},
+	} {
+		if !strings.Contains(c.got, c.want) {
+			t.Errorf("%s: %s, want %s", route, c.got, c.want)
+		}
+	}
+}
+
+// Arguments that a limit cut reach the template as none.
+func TestCutArgumentsAreAcceptedBack(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	for _, arguments := range []string{`{`, `{\"city\": \"Par`, ``, `null`, `{\"city\": 1,`} {
+		status := p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"`+arguments+`"}}]},{"role":"tool","tool_call_id":"c1","content":"r"}]}`).StatusCode
+		if got := (<-p.seen).GetChat().GetMessages()[1].GetExtraJson(); status != 200 || got != `{"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":{}}}]}` {
+			t.Errorf("%q: %d, the template gets %s", arguments, status, got)
+		}
 	}
 }
 

@@ -129,7 +129,7 @@ func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage,
 		}
 	}
 	beside.Reasoning = strings.Join(thoughts, "\n\n")
-	if len(texts) == 0 && len(beside.ToolCalls) == 0 && beside.Reasoning == "" {
+	if len(texts) == 0 && len(beside.ToolCalls) == 0 && beside.Reasoning == "" && len(m.Blocks) > 0 {
 		return out, nil
 	}
 	turn := &wire.ChatMessage{Role: m.Role, Content: strings.Join(texts, "\n\n")}
@@ -207,8 +207,8 @@ func (f *messageForm) whole(p piece, reason string, u openai.Usage) any {
 			blocks = append(blocks, anthropic.TextBlock(one.text))
 			continue
 		}
-		f.callable = true
-		blocks = append(blocks, anthropic.ToolUseBlock(one.call.name, json.RawMessage(one.call.arguments)))
+		f.callable = f.callable || one.call.written == ""
+		blocks = append(blocks, anthropic.ToolUseBlock(one.call.name, one.call.members()))
 	}
 	return f.a.Whole(blocks, f.ending(reason), messageUsage(u))
 }

@@ -122,7 +122,7 @@ func (f *responseForm) whole(p piece, reason string, u openai.Usage) any {
 		}
 		f.a.Call(one.call.name)
 		f.a.Arguments(one.call.arguments)
-		f.a.EndCall(true)
+		f.a.EndCall(one.call.written == "")
 	}
 	f.end(reason == openai.FinishLength, u)
 	return f.a.Response

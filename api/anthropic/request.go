@@ -262,7 +262,7 @@ func (d decoder) messages(param string, raw json.RawMessage) error {
 			return openai.Required(at + ".content")
 		}
 		m.Blocks, err = d.content(at+".content", content, m.Role)
-		if err == nil && len(m.Blocks) == 0 {
+		if err == nil && len(m.Blocks) == 0 && m.Role != openai.RoleAssistant { // a limit may end a response before its first block
 			return openai.Invalid(at+".content", "'%s.content' must not be empty.", at)
 		}
 		d.r.Messages = append(d.r.Messages, m)

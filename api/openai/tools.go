@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // Tool is a function that a model may call.
@@ -248,20 +249,28 @@ func (m *Message) calls(d *Decoder) field {
 }
 
 // DecodeArguments reads an object that is encoded as a string, as in tool
-// calls.
+// calls. Arguments that a limit cut, as a response contains them, are accepted:
+// the call then has none.
 func (c *Call) DecodeArguments(param string, raw json.RawMessage) error {
 	var text string
 	if err := stringInto(&text)(param, raw); err != nil {
 		return err
 	}
-	if text == "" {
-		text = "{}"
-	}
-	if !json.Valid([]byte(text)) || kind(json.RawMessage(text)) != "object" {
+	if json.Valid([]byte(text)) && kind(json.RawMessage(text)) != "object" && kind(json.RawMessage(text)) != "null" {
 		return Invalid(param, "'%s' must be a JSON object encoded as a string. Omit an invalid call.", param)
 	}
-	c.Arguments = json.RawMessage(text)
+	c.Arguments = ObjectOf(text)
 	return nil
+}
+
+// ObjectOf returns the JSON object in a text, or an empty object if the text
+// contains none.
+func ObjectOf(text string) json.RawMessage {
+	text = strings.TrimSpace(text)
+	if !json.Valid([]byte(text)) || kind(json.RawMessage(text)) != "object" {
+		text = "{}"
+	}
+	return json.RawMessage(text)
 }
 
 // checkResults requires that every tool result follows its call, and adds the

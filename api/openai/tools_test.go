@@ -26,7 +26,6 @@ func TestToolsThatCannotBeMeantAreRefused(t *testing.T) {
 		"a user's calls":          {`"messages":[{"role":"user","content":"a","tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]}]`, "messages[0].tool_calls", "assistant"},
 		"an id of a user":         {`"messages":[{"role":"user","content":"a","tool_call_id":"c"}]`, "messages[0].tool_call_id", "role tool"},
 		"arguments of no kind":    {`"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":"[1]"}}]}]`, "messages[0].tool_calls[0].function.arguments", "JSON object"},
-		"arguments cut":           {`"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":"{"}}]}]`, "messages[0].tool_calls[0].function.arguments", "JSON object"},
 		"a call without an id":    {`"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}]`, "messages[0].tool_calls[0].id", "required"},
 		"neither text nor calls":  {`"messages":[{"role":"assistant","tool_calls":[]}]`, "messages[0].content", "required"},
 	} {

@@ -18,11 +18,10 @@ func (i Item) FunctionArguments() (json.RawMessage, error) {
 	if i.Input != nil {
 		return openai.Marshal(map[string]string{inputMember: *i.Input})
 	}
-	raw := json.RawMessage("{}")
-	if i.Arguments != nil && json.Valid([]byte(*i.Arguments)) && openai.Kind(json.RawMessage(*i.Arguments)) == "object" {
-		raw = json.RawMessage(*i.Arguments)
+	if i.Arguments == nil {
+		return json.RawMessage("{}"), nil
 	}
-	return raw, nil
+	return openai.ObjectOf(*i.Arguments), nil
 }
 
 // rawInput reads the input of a custom tool out of the arguments of the function
