@@ -28,6 +28,8 @@ type metrics struct {
 	// given is what other Macs copied from here, and blamed why they gave nothing.
 	given  prometheus.Counter
 	blamed *prometheus.CounterVec
+	// textCalls are tool calls that were returned as text.
+	textCalls prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -55,10 +57,13 @@ func newMetrics() *metrics {
 			Name: "metalfleet_agent_neighbour_failures_total", Help: "Copies that another Mac failed to provide, by reason: lied, slow, refused, gone.",
 		}, []string{"reason"}),
 	}
+	m.textCalls = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "metalfleet_agent_tool_calls_text_total", Help: "Tool calls of models that were malformed and returned as text.",
+	})
 	for _, r := range neighbour.Reasons() {
 		m.blamed.WithLabelValues(r)
 	}
-	m.registry.MustRegister(m.given, m.blamed, m.freed, m.reclaims, m.collected, m.collections, m.fetched, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.textCalls, m.given, m.blamed, m.freed, m.reclaims, m.collected, m.collections, m.fetched, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -76,6 +81,9 @@ func (m *metrics) collect(c v1alpha1.Collection) {
 
 // fetch counts bytes of a source; its scheme is one of those that the store knows.
 func (m *metrics) fetch(scheme string, n int) { m.fetched.WithLabelValues(scheme).Add(float64(n)) }
+
+// textCall counts tool calls that were returned as text.
+func (m *metrics) textCall(n int) { m.textCalls.Add(float64(n)) }
 
 // give counts bytes that another Mac got, and blame one that gave none.
 func (m *metrics) give(n int)          { m.given.Add(float64(n)) }

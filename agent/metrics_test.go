@@ -56,6 +56,14 @@ func TestFreedBytesAreCountedByReason(t *testing.T) {
 		`metalfleet_agent_reclaims_total{host_check="Indeterminate",reason="MadeRoom"} 1`)
 }
 
+func TestToolCallsReturnedAsTextAreCounted(t *testing.T) {
+	m := newMetrics()
+	m.watch(func() *pool.Snapshot { return &pool.Snapshot{} }, noOrders)
+	wantLines(t, scrape(t, m), "metalfleet_agent_tool_calls_text_total 0")
+	m.textCall(3)
+	wantLines(t, scrape(t, m), "metalfleet_agent_tool_calls_text_total 3")
+}
+
 func TestMetricsExposeEveryLedgerTerm(t *testing.T) {
 	m := newMetrics()
 	memory := v1alpha1.MacMemory{

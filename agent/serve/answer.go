@@ -66,6 +66,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		w, usage := door.Open(a.admitted), u.usage
 		a.stopped(e.end)
 		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
+		a.textCalls(w.Header(), agentapi.HeaderCalls, u)
 		return writeJSON(w, a.body(all, usage))
 	}
 }
@@ -175,6 +176,7 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 	usage, last := u.usage, u.ended == len(a.forms)
 	if last {
 		agentapi.SetTokens(out.header, http.TrailerPrefix+agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
+		a.textCalls(out.header, http.TrailerPrefix+agentapi.HeaderCalls, *u)
 	}
 	a.stopped(e.end)
 	out.echo(e.choice, a.forms[e.choice])
@@ -190,6 +192,14 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	return nil
+}
+
+// textCalls counts the calls that were returned as text, and marks the response.
+func (a answer) textCalls(h http.Header, name string, u used) {
+	if u.textCalls > 0 {
+		a.TextCalls(u.textCalls)
+		h.Set(name, agentapi.CallsText)
+	}
 }
 
 // stopped tells a form that wants to know by what the text was ended.

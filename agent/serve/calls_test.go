@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/responses"
@@ -95,6 +96,27 @@ func TestCallCutByTheLimitIsReturned(t *testing.T) {
 		if !strings.Contains(c.got, c.want) {
 			t.Errorf("%s: %s, want %s", route, c.got, c.want)
 		}
+	}
+}
+
+// A header, or the trailer of a stream, names calls that were returned as text, and the agent
+// counts them.
+func TestCallsReturnedAsTextAreNamed(t *testing.T) {
+	end := servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3)
+	end.GetFinished().TextCalls = 2
+	counted := 0
+	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("now("), end), func(c *serve.Config) { c.TextCalls = func(n int) { counted += n } })
+	whole := p.chat(someTools)
+	read(t, whole)
+	stream := p.chat(someTools + `,"stream":true`)
+	read(t, stream)
+	if whole.Header.Get(agentapi.HeaderCalls) != "text" || stream.Trailer.Get(agentapi.HeaderCalls) != "text" || counted != 4 {
+		t.Errorf("the header is %q, the trailer %q, %d calls were counted", whole.Header.Get(agentapi.HeaderCalls), stream.Trailer.Get(agentapi.HeaderCalls), counted)
+	}
+	p = newPort(t, calls())
+	whole = p.chat(someTools)
+	if read(t, whole); whole.Header.Get(agentapi.HeaderCalls) != "" {
+		t.Error("an answer whose calls are calls has the header")
 	}
 }
 

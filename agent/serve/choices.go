@@ -83,9 +83,12 @@ type used struct {
 	running map[int]int
 	// failed says that one of them ended with an error.
 	failed bool
+	// textCalls were returned as text.
+	textCalls int
 }
 
 func (u *used) add(e event) {
+	u.textCalls += int(e.end.GetTextCalls())
 	delete(u.running, e.choice)
 	of, prompt := usageOf(e.end.GetUsage()), e.choice/max(1, u.choices)
 	if u.prompts == nil {

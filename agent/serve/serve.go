@@ -109,6 +109,8 @@ type Config struct {
 	// for again; 0 means 64 MiB and a day.
 	ResponsesBytes int64
 	ResponsesAge   time.Duration
+	// TextCalls counts tool calls that were returned as text; nil counts nothing.
+	TextCalls func(n int)
 }
 
 func (c Config) withDefaults() Config {
@@ -132,6 +134,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.ResponsesBytes == 0 {
 		c.ResponsesBytes = 64 << 20
+	}
+	if c.TextCalls == nil {
+		c.TextCalls = func(int) {}
 	}
 	if c.ResponsesAge == 0 {
 		c.ResponsesAge = 24 * time.Hour

@@ -91,7 +91,14 @@ const (
 	// HeaderAttribution on a request to an agent, with the value AttributionKeep, leaves the
 	// attribution block of Anthropic's clients in the prompt. The gateway sets it.
 	HeaderAttribution = "X-Metalfleet-Attribution"
+	// HeaderCalls with the value CallsText, on a complete response and in the
+	// trailer of a stream, marks a response whose text contains what began as a
+	// tool call and is none.
+	HeaderCalls = "X-Metalfleet-Calls"
 )
+
+// CallsText is the value of HeaderCalls.
+const CallsText = "text"
 
 // AttributionKeep is the value of HeaderAttribution.
 const AttributionKeep = "keep"

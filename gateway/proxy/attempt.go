@@ -230,6 +230,7 @@ func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac s
 		}
 	}
 	w.meter.hear(resp.Trailer)
+	w.trailer(resp.Trailer)
 	switch {
 	case err == io.EOF && events.ended():
 		return nil, nil

@@ -109,6 +109,27 @@ func TestStreamsOfEachDialectEndAndBreakOffAsItSays(t *testing.T) {
 	}
 }
 
+// TestTextCallsAreNamedToTheClient: by the agent's header, or by its trailer after a stream.
+func TestTextCallsAreNamedToTheClient(t *testing.T) {
+	w := newWorld(t)
+	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
+		name := http.TrailerPrefix + agentapi.HeaderCalls
+		answer := events(nil, "a", "[DONE]")
+		if r.URL.Path == dialect.PathMessages {
+			name, answer = agentapi.HeaderCalls, say("{}")
+			rw.Header().Set(name, agentapi.CallsText)
+		}
+		answer(rw, r)
+		rw.Header().Set(name, agentapi.CallsText)
+	})
+	whole, stream := w.do("POST", dialect.PathMessages, `{"model":"m"}`), w.do("POST", dialect.PathChat, `{"model":"m","stream":true}`)
+	read(t, whole)
+	read(t, stream)
+	if whole.Header.Get(agentapi.HeaderCalls) != agentapi.CallsText || stream.Trailer.Get(agentapi.HeaderCalls) != agentapi.CallsText {
+		t.Errorf("headers %v, trailer %v", whole.Header, stream.Trailer)
+	}
+}
+
 // TestEmbeddingsCountAgainstTheirKey: as chats do, by the agent's own count.
 func TestEmbeddingsCountAgainstTheirKey(t *testing.T) {
 	l := newLocked(t)

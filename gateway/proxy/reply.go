@@ -102,6 +102,13 @@ var ours = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-En
 	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderModel, agentapi.HeaderRequestID, agentapi.HeaderTokens,
 	agentapi.HeaderQueuePosition, agentapi.HeaderQueueETA, agentapi.HeaderQueueSeconds}
 
+// trailer passes on what an agent reports after a stream.
+func (w *reply) trailer(h http.Header) {
+	if v := h.Get(agentapi.HeaderCalls); v != "" {
+		w.Header().Set(http.TrailerPrefix+agentapi.HeaderCalls, v)
+	}
+}
+
 // begun says that the head is out: from here errors are told inside the stream.
 func (w *reply) begun() bool { return w.status != 0 }
 
