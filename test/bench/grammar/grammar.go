@@ -18,9 +18,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/grammar"
+	"metalfleet.dev/metalfleet/metal/toolcall"
 	"metalfleet.dev/metalfleet/test/bench/report"
 	"metalfleet.dev/metalfleet/test/bench/scenario"
 	oracle "metalfleet.dev/metalfleet/test/oracle/grammar"
@@ -46,10 +48,11 @@ func Subject() scenario.Subject {
 
 var masks = scenario.Scenario{
 	Name: "masks", Title: "Masks of structured output", Rounds: 5, Run: run,
-	About: `The mask of each token of random answers under seven schemas, over a vocabulary of 151,936 tokens (words, JSON's punctuation,
-digits, several scripts), and llguidance's masks of the same answers in the same round. First: the schema was just compiled, as in its
-first request. Again: a second request with the same schema. The share is of a decode step of 6.2 ms, the fastest that was measured
-(8B on an H100). The engine computes the mask while the step runs, so a client sees less than this, or nothing.`,
+	About: `The mask of each token of random answers under seven schemas, and of required calls of tools with these schemas, over a vocabulary of
+151,936 tokens (words, JSON's punctuation, digits, several scripts), and llguidance's masks of the same answers in the same round.
+First: the schema was just compiled, as in its first request. Again: a second request with the same schema. The share is of a decode
+step of 6.2 ms, the fastest that was measured (8B on an H100). The engine computes the mask while the step runs, so a client sees less
+than this, or nothing. Where calls are not required, masks are computed for tokens that do not fit alone.`,
 }
 
 // benchSchemas are of the kinds that clients send.
@@ -80,6 +83,42 @@ type job struct {
 
 	words [][]byte
 	vocab *grammar.Vocabulary
+	calls [][]int32
+}
+
+// benchCalls are calls of the tool that has the second schema.
+var benchCalls = []struct {
+	format  toolcall.Format
+	written string
+}{
+	{toolcall.Hermes, "<tool_call>\n{\"name\": \"tool_1\", \"arguments\": {\"name\": \"Ada Lovelace\", \"age\": 36, \"email\": \"ada@example.org\"}}\n</tool_call>"},
+	{toolcall.QwenXML, "<tool_call>\n<function=tool_1>\n<parameter=name>\nAda Lovelace\n</parameter>\n<parameter=age>\n36\n</parameter>\n<parameter=email>\nada@example.org\n</parameter>\n</function>\n</tool_call>"},
+}
+
+// callSpec are calls of tools that have the schemas.
+func callSpec(f toolcall.Format) (grammar.Spec, error) {
+	var definitions []string
+	for i, s := range benchSchemas {
+		definitions = append(definitions, fmt.Sprintf(`{"function":{"name":"tool_%d","parameters":%s}}`, i, s))
+	}
+	tools, err := toolcall.ReadTools([]byte("[" + strings.Join(definitions, ",") + "]"))
+	return grammar.Spec{Kind: grammar.Functions, Calls: f.Grammar(tools, toolcall.Hold{Required: true})}, err
+}
+
+// encode takes the longest token each time.
+func (j *job) encode(text string) (ids []int32) {
+	known := map[string]int32{}
+	for id, w := range j.words {
+		known[string(w)] = int32(id)
+	}
+	for text != "" {
+		n := min(len(text), 32)
+		for n > 1 && known[text[:n]] == 0 {
+			n--
+		}
+		ids, text = append(ids, known[text[:n]]), text[n:]
+	}
+	return ids
 }
 
 // newJob has random answers to every schema.
@@ -100,6 +139,9 @@ func newJob() (*job, error) {
 			return nil, err
 		}
 		j.Answers = append(j.Answers, ids)
+	}
+	for _, c := range benchCalls {
+		j.calls = append(j.calls, j.encode(c.written))
 	}
 	return j, nil
 }
@@ -142,7 +184,9 @@ func figures() []scenario.Figure {
 				scenario.Figure{Name: name, Unit: "us", Of: "ours/" + value},
 				scenario.Figure{Name: name + ", llguidance", Unit: "us", Of: "llguidance/" + value})
 		}
-		out = append(out, scenario.Figure{Name: "share of a step of 6.2 ms, " + when, Unit: "%", Of: "ours/" + when + " mean", Scale: 100 / decodeStep, Bound: report.Under(100 * atMost)})
+		for _, of := range []string{"", "calls "} {
+			out = append(out, scenario.Figure{Name: of + "share of a step of 6.2 ms, " + when, Unit: "%", Of: "ours/" + of + when + " mean", Scale: 100 / decodeStep, Bound: report.Under(100 * atMost)})
+		}
 	}
 	return out
 }
@@ -166,15 +210,39 @@ func (j *job) peer(ctx context.Context) (scenario.Values, error) {
 	return values(out.Passes[0], out.Passes[1]), nil
 }
 
-// ours goes over the answers twice with new tables.
+// ours are the masks of the answers and of the calls.
 func (j *job) ours(context.Context) (scenario.Values, error) {
+	var schemas, calls []grammar.Spec
+	for _, s := range benchSchemas {
+		schemas = append(schemas, grammar.Spec{Kind: grammar.JSONSchema, Source: s})
+	}
+	for _, c := range benchCalls {
+		s, err := callSpec(c.format)
+		if err != nil {
+			return nil, err
+		}
+		calls = append(calls, s)
+	}
+	out, err := j.twice(schemas, j.Answers)
+	if err != nil {
+		return nil, err
+	}
+	called, err := j.twice(calls, j.calls)
+	for name, v := range called {
+		out["calls "+name] = v
+	}
+	return out, err
+}
+
+// twice goes over answers twice with new tables.
+func (j *job) twice(specs []grammar.Spec, answers [][]int32) (scenario.Values, error) {
 	var tables []*grammar.Table
 	var out [2]pass
 	for i := range out {
-		for n, s := range benchSchemas {
+		for n, s := range specs {
 			if i == 0 {
 				began := time.Now()
-				g, err := grammar.Compile(grammar.Spec{Kind: grammar.JSONSchema, Source: s})
+				g, err := grammar.Compile(s)
 				if err != nil {
 					return nil, err
 				}
@@ -182,7 +250,7 @@ func (j *job) ours(context.Context) (scenario.Values, error) {
 				out[0].Compiled = append(out[0].Compiled, micros(began))
 			}
 			m := tables[n].Match(false)
-			for _, id := range j.Answers[n] {
+			for _, id := range answers[n] {
 				began := time.Now()
 				if _, err := m.Mask(); err != nil {
 					return nil, err
