@@ -197,13 +197,15 @@ func write(t *testing.T, tab *Table, tokens [][]byte, rng *rand.Rand, most int) 
 var words = []string{`{"`, `":`, `",`, `"}`, `,"`, `true`, `null`, ` {`, `}}`, `]}`, `the`, ` the`, `hello world`, "é", "日本", `\n`, `\u00`, `12`, `0.`, "\n  ", "\xe6\x97", "a long token of more than sixteen", `a"b`, "]"}
 
 func TestTheMaskIsWhatTheMatcherTakes(t *testing.T) {
-	v, tokens := bytesAlone(words...)
+	v, tokens := bytesAlone(append([]string{"<call>", "call>", "calm", "cat", "<f=", "f=g", "f>", "</p>", "p=s", "/p>x", "<", "\ufdd0"}, words...)...)
+	free := func(c *Calls) { c.Free, c.Sloppy = true, true }
 	for _, spec := range []Spec{
 		{Kind: JSONObject},
 		schema(`{"type":"object","properties":{"a":{"type":"string","maxLength":5},"b":{"type":"array","items":{"type":"number","minimum":0.5,"maximum":12.5}}},"required":["a","b"]}`),
 		schema(`{"type":"string","pattern":"^[a-z ]{3,40}$"}`),
 		{Kind: Regex, Source: `[^x]{20}|(the ?)*`},
 		{Kind: Regex, Source: `日?.{0,3}`},
+		called(func(*Calls) {}), called(free), tagged(func(*Calls) {}), tagged(free),
 	} {
 		g, err := Compile(spec)
 		if err != nil {

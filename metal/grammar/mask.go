@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"unicode/utf8"
@@ -10,9 +11,9 @@ import (
 // change.
 type Vocabulary struct {
 	size int
-	// unsafe tokens hold a quote, a backslash, a control character or a part of a
-	// character; the others are text that a JSON string may hold as it is, grouped
-	// by how many characters they have.
+	// unsafe tokens hold a quote, a backslash, a <, a control character, a mark or a part
+	// of a character; the others are text that a JSON string or a value between tags may
+	// hold as it is, grouped by their number of characters.
 	unsafe trie
 	safe   []safeGroup
 	bytes  int64
@@ -133,15 +134,12 @@ func Allows(mask []uint64, id int32) bool {
 	return id >= 0 && int(id>>6) < len(mask) && mask[id>>6]&(1<<(id&63)) != 0
 }
 
-// isSafe says that text is whole characters that stand for themselves in a JSON
-// string.
+// safeRunes stand for themselves in a JSON string, and begin no tag.
+var safeRunes = newRuneSet(runeRange{0x20, '"' - 1}, runeRange{'"' + 1, '<' - 1}, runeRange{'<' + 1, '\\' - 1}, runeRange{'\\' + 1, utf8.MaxRune}).both(noMark)
+
+// isSafe reports whether text is whole characters of safeRunes.
 func isSafe(text []byte) bool {
-	for _, b := range text {
-		if b < 0x20 || b == '"' || b == '\\' {
-			return false
-		}
-	}
-	return utf8.Valid(text)
+	return utf8.Valid(text) && !bytes.ContainsFunc(text, func(c rune) bool { return !safeRunes.has(c) })
 }
 
 // mask finds the tokens that may come in a state. Tokens that hold nothing but
@@ -152,17 +150,15 @@ func (t *Table) mask(s *state) ([]uint64, error) {
 	}
 	t.tooMany = false
 	mask := t.vocab.none()
-	t.walk(s, &t.vocab.unsafe, mask)
+	t.walk(s, &t.vocab.unsafe, 0, len(t.vocab.unsafe.nodes), mask)
 	run := t.run(s)
 	for i := range t.vocab.safe {
 		g := &t.vocab.safe[i]
 		if run < g.characters {
-			t.walk(s, &g.trie, mask)
+			t.most(s, g, mask)
 			continue
 		}
-		for j, w := range g.mask {
-			mask[j] |= w
-		}
+		g.all(mask)
 	}
 	if t.tooMany {
 		return nil, ErrAmbiguous
@@ -172,12 +168,55 @@ func (t *Table) mask(s *state) ([]uint64, error) {
 	return mask, nil
 }
 
-// walk adds the tokens of a trie that may come. A subtree is left where its first
+// all adds all tokens of a group.
+func (g *safeGroup) all(mask []uint64) {
+	for i, w := range g.mask {
+		mask[i] |= w
+	}
+}
+
+// most adds the tokens of a group that may come. Where any text may follow most first bytes,
+// as in a text that looks like the beginning of a tag, only the others are walked.
+func (t *Table) most(s *state, g *safeGroup, mask []uint64) {
+	nodes := g.trie.nodes
+	var odd []int32
+	walked := 0
+	for i := int32(0); i < int32(len(nodes)); i = nodes[i].end {
+		if to := t.step(s, t.g.class[nodes[i].b]); to == t.dead || t.run(to) < g.characters {
+			odd = append(odd, i)
+			walked += int(nodes[i].end - i)
+		}
+	}
+	if 2*walked > len(nodes) {
+		t.walk(s, &g.trie, 0, len(nodes), mask)
+		return
+	}
+	g.all(mask)
+	for _, i := range odd {
+		for at := i; at < nodes[i].end; at++ {
+			g.trie.tokens(at, func(id int32) { mask[id>>6] &^= 1 << (id & 63) })
+		}
+		t.walk(s, &g.trie, int(i), int(nodes[i].end), mask)
+	}
+}
+
+// tokens are those that end in a node.
+func (t *trie) tokens(at int32, each func(id int32)) {
+	if t.nodes[at].token < 0 {
+		return
+	}
+	each(t.nodes[at].token)
+	for _, id := range t.more[at] {
+		each(id)
+	}
+}
+
+// walk adds the tokens of a part of a trie that may come. A subtree is left where its first
 // byte must not come.
-func (t *Table) walk(s *state, tr *trie, mask []uint64) {
+func (t *Table) walk(s *state, tr *trie, from, end int, mask []uint64) {
 	t.path = append(t.path[:0], s)
 	nodes := tr.nodes
-	for i := int32(0); i < int32(len(nodes)); {
+	for i := int32(from); i < int32(end); {
 		n := &nodes[i]
 		to := t.step(t.path[n.depth], t.g.class[n.b])
 		if to == t.dead {
@@ -185,12 +224,7 @@ func (t *Table) walk(s *state, tr *trie, mask []uint64) {
 			continue
 		}
 		t.path = append(t.path[:n.depth+1], to)
-		if n.token >= 0 {
-			set(mask, n.token)
-			for _, id := range tr.more[i] {
-				set(mask, id)
-			}
-		}
+		tr.tokens(i, func(id int32) { set(mask, id) })
 		i++
 	}
 }
@@ -258,8 +292,8 @@ type byteRange struct{ lo, hi byte }
 
 // safeWays are the bytes of all safe characters.
 var safeWays = func() [][]byteRange {
-	ways := [][]byteRange{{{0x20, 0x21}}, {{0x23, 0x5b}}, {{0x5d, 0x7f}}}
-	for _, r := range (runeSet{{0x80, 0xd7ff}, {0xe000, utf8.MaxRune}}) {
+	var ways [][]byteRange
+	for _, r := range safeRunes {
 		splitUTF8(r.lo, r.hi, func(way []byteRange) { ways = append(ways, slices.Clone(way)) })
 	}
 	return ways
