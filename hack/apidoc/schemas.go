@@ -36,9 +36,9 @@ const (
 	// null, or an empty list too.
 	unsaid   = `{"x-open":{},"type":"null"}`
 	unlisted = `{"x-open":{},"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}`
-	// arguments of a call hold a JSON object; of a string's content a schema is a
-	// remark, which validators do not check.
-	arguments = `{"type":"string","contentMediaType":"application/json","contentSchema":{"type":"object"}}`
+	// arguments of a call hold a JSON object, or what a limit left of one; of a
+	// string's content a schema is a remark, which validators do not check.
+	arguments = `{"type":"string","contentSchema":{"type":["object","null"]}}`
 	// callOf is a call in an earlier turn.
 	callOf = `{"type":"object","required":["id","function"],"additionalProperties":false,"properties":{"id":` + someText + `,"type":{"enum":["function","",null]},` +
 		`"index":{"type":["integer","null"],"minimum":0,"maximum":2147483647},"function":{"type":"object","required":["name"],"additionalProperties":false,"properties":{"name":` + someText + `,"arguments":` + arguments + `}}}}`
@@ -140,7 +140,7 @@ var messageSchemas = map[string]string{
 	"messages": `{"type":"array","minItems":1,"items":{"anyOf":[` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"system"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":` + textBlock + `}]}}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"user"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + resultOf + `]}}]}}},` +
-		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + thoughtOf + `,` + useOf + `]}}]}}}]}}`,
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"anyOf":[{"type":"string"},{"type":"array","items":{"anyOf":[` + textBlock + `,` + thoughtOf + `,` + useOf + `]}}]}}}]}}`,
 }
 
 // Items, parts and tools of responses.
