@@ -241,3 +241,47 @@ func TestAMacHoldsNoMoreReplicasThanOrdersFit(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 }
+
+func TestAssumedReplicasCountTowardsTheMaximumOfAMac(t *testing.T) {
+	var existing []v1alpha1.ModelReplica
+	for i := range 63 {
+		existing = append(existing, replica(fmt.Sprint(i), 1, on("a")))
+	}
+	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib)}, existing, now)
+	last, further := replica("last", 1), replica("further", 1)
+	for range 3 {
+		undo := s.Assume(&last, "a")
+		if d := s.Pick(&further); d.Mac != "" {
+			t.Fatalf("a 65th replica is placed on %s", d.Mac)
+		}
+		undo()
+		if d := s.Pick(&further); d.Mac != "a" {
+			t.Fatalf("after the undo: %s", d.Message)
+		}
+	}
+}
+
+// Macs without the label belong to no domain, wherever they stand in the list.
+func TestMacsWithoutTheLabelOfASpreadChangeNothingForTheOthers(t *testing.T) {
+	rack := func(name string) func(*v1alpha1.MacNode) {
+		return func(m *v1alpha1.MacNode) { m.Labels["rack"] = name }
+	}
+	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib, rack("1")), mac("aa", 64*gib, rack("1")), mac("b", 64*gib), mac("c", 64*gib, rack("2"))},
+		[]v1alpha1.ModelReplica{replica("first", gib, of("d"), on("aa"))}, now)
+	r := replica("second", gib, of("d"), spreadOver("rack", 1, corev1.DoNotSchedule), prefers(100, expression("rack", corev1.NodeSelectorOpIn, "1")))
+	if d := s.Pick(&r); d.Mac != "c" {
+		t.Errorf("placed on %q: %s", d.Mac, d.Message)
+	}
+}
+
+func TestEachAvoidedMacHasItsOwnReason(t *testing.T) {
+	r := replica("r", gib)
+	for _, name := range []string{"a", "b"} {
+		r.Spec.Avoid = append(r.Spec.Avoid, v1alpha1.AvoidedMac{Name: name, Reason: "reason of " + name, Until: metav1.Time{Time: now.Add(time.Minute)}})
+	}
+	for _, c := range NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib), mac("b", 64*gib)}, nil, now).Candidates(&r) {
+		if want := "avoided for another 1m0s after a refusal: reason of " + c.Mac; c.Why != want {
+			t.Errorf("%s: %q, want %q", c.Mac, c.Why, want)
+		}
+	}
+}
