@@ -123,16 +123,17 @@ func hugeNumber(rng *rand.Rand, path string) shot {
 	return post(path, bytes.Replace(b, []byte(`:4,`), []byte(":"+value+","), 1), anything)
 }
 
+// surrogate has text that is no Unicode; in a field that is ignored, nothing reads it.
 func surrogate(rng *rand.Rand, path string) shot {
 	lone := of(rng, `"\ud800"`, `"\udfff\ud800"`, `"a\ud83d"`, `"\u0000"`, `"\ufffe\uffff"`, `"`+strings.Repeat(`\ud800`, 200)+`"`)
 	switch rng.IntN(4) {
 	case 0:
 		return post(path, bytes.Replace(least(path), []byte(`"default/`), []byte(`"\ud800`), 1), refusal)
 	case 1:
-		return post(path, with(path, `x`, lone), refusal)
+		return post(path, with(path, `x`, lone), anything)
 	case 2:
 		b := least(path)
-		return post(path, fmt.Appendf(nil, `%s,%s:1}`, b[:len(b)-1], lone), refusal)
+		return post(path, fmt.Appendf(nil, `%s,%s:1}`, b[:len(b)-1], lone), anything)
 	}
 	return post(path, saying(path, lone), anything)
 }
@@ -147,7 +148,7 @@ func duplicatePair(rng *rand.Rand, _ string) shot {
 	case 0:
 		return post(dialect.PathChat, with(dialect.PathChat, "logit_bias", `{"5":1,"\u0035":2}`), refusal)
 	case 1:
-		return post(dialect.PathMessages, with(dialect.PathMessages, "metadata", `{"user_id":"a","user_id":"b"}`), refusal)
+		return post(dialect.PathMessages, with(dialect.PathMessages, "metadata", `{"user_id":"a","user_id":"b"}`), anything)
 	}
 	return post(dialect.PathResponses, with(dialect.PathResponses, "metadata", `{"a":"1","\u0061":"2"}`), refusal)
 }
@@ -298,7 +299,7 @@ func many(rng *rand.Rand, path string) shot {
 	for i := range n {
 		b = fmt.Appendf(b[:len(b)-1], `,"field%d":null}`, i)
 	}
-	return post(path, b, refusal)
+	return post(path, b, anything)
 }
 
 func oddToken(rng *rand.Rand, _ string) shot {
