@@ -72,8 +72,13 @@ func (h *hostile) run(asking, ctx context.Context) error {
 			h.fire(ctx, stalled())
 		}
 	})
+	var round []int // each round has every kind once, so that none is missing on a slow machine
 	for asking.Err() == nil && !h.full() {
-		k := kinds[h.rng.IntN(len(kinds))]
+		if len(round) == 0 {
+			round = h.rng.Perm(len(kinds))
+		}
+		k := kinds[round[0]]
+		round = round[1:]
 		s := k.make(h.rng, paths[h.rng.IntN(len(paths))])
 		s.kind = k.name
 		h.fire(ctx, s)
