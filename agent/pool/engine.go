@@ -162,7 +162,9 @@ func (p *Pool) talk(ctx context.Context, e *entry, g *engine) {
 		return
 	}
 	if err != nil {
-		p.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()})
+		if !exitsSoon(ctx, g) {
+			p.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()})
+		}
 		return
 	}
 	p.change(func() { p.backend = h.GetBackend() })
@@ -176,6 +178,25 @@ func (p *Pool) talk(ctx context.Context, e *entry, g *engine) {
 		}
 	}
 }
+
+// exitsSoon waits a moment for the end of an engine whose connection failed. A
+// process that dies closes its socket before the agent learns its exit status,
+// and the exit status is the better explanation.
+func exitsSoon(ctx context.Context, g *engine) bool {
+	wait := time.NewTimer(exitGrace)
+	defer wait.Stop()
+	select {
+	case <-g.proc.Done():
+		return true
+	case <-ctx.Done():
+		return true
+	case <-wait.C:
+		return false
+	}
+}
+
+// exitGrace is how long a failed connection waits for the exit status.
+const exitGrace = time.Second
 
 // watchAgain is the pause before a broken status stream is opened again.
 const watchAgain = 100 * time.Millisecond

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -457,4 +458,23 @@ func TestResidencyMayChangeUnderARunningEngine(t *testing.T) {
 		s.after(time.Second)
 		s.want("a", "Serving True/Serving")
 	})
+}
+
+// TestExitWhileLoadingIsReportedByItsStatus: the connections of a process end a
+// moment before its exit status is known, and only the status explains it.
+func TestExitWhileLoadingIsReportedByItsStatus(t *testing.T) {
+	for _, reap := range []int64{0, 1, 500} {
+		t.Run(fmt.Sprintf("known after %d ms", reap), func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.follow(s.model("a", enginetest.Script{HoldBytes: gib, LoadMilliseconds: 100, Deaf: true, DieLoading: 3, ReapMilliseconds: reap}))
+				s.after(900 * time.Millisecond) // before the restart
+				if r := s.lastReclaim(); r.Reason != v1alpha1.ReclaimLoadFailed || r.Exit != v1alpha1.ExitCrashed {
+					t.Errorf("%+v", r)
+				}
+				if f := s.report("a").LastFailure; f == nil || f.Message != "the engine exited while loading (exit code 3)" {
+					t.Errorf("last failure: %+v", f)
+				}
+			})
+		})
+	}
 }

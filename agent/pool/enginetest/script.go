@@ -30,6 +30,9 @@ type Script struct {
 	FailMessage string `json:"failMessage,omitempty"`
 	// DieLoading exits with that code while it loads.
 	DieLoading int `json:"dieLoading,omitempty"`
+	// ReapMilliseconds pass in a Twin between the end of the connections of a
+	// process that exits by itself and the moment its exit status is known.
+	ReapMilliseconds int64 `json:"reapMilliseconds,omitempty"`
 	// HangLoading gets no further than half of the load.
 	HangLoading bool `json:"hangLoading,omitempty"`
 	// Deaf answers no call at all.

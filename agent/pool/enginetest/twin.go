@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/probe"
@@ -258,6 +259,9 @@ func (e *TwinEngine) end(how process.Exit) {
 		delete(e.twin.living, e.socket)
 	}
 	e.twin.mu.Unlock()
+	if d := e.fake.script.ReapMilliseconds; d > 0 && how.Code > 0 {
+		time.Sleep(time.Duration(d) * time.Millisecond)
+	}
 	e.twin.probe.EndProcess(e.id)
 	close(e.done)
 }
