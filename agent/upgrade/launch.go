@@ -106,7 +106,9 @@ func (p Program) Enter() (*Launched, error) {
 		}
 		return nil, Ended(exit)
 	case become:
-		err = p.exec(p.Folder.agent(*s.Current), roleAgent)
+		if err = p.Folder.unchanged(*s.Current); err == nil {
+			err = p.exec(p.Folder.agent(*s.Current), roleAgent)
+		}
 		// It is damaged or gone: better the installed one than none.
 		p.Log.Error(err, "Cannot start the upgraded agent; running the installed one", "version", s.Current.Version)
 		return in, p.Folder.Update(func(s State) State { s.Current = nil; return s })
@@ -137,8 +139,12 @@ func environ(role string, more ...string) []string {
 
 // back is the program to return to when a trial failed.
 func (p Program) back(s State) string {
-	if s.Current != nil {
-		return p.Folder.agent(*s.Current)
+	if s.Current == nil {
+		return s.BasePath
 	}
-	return s.BasePath
+	if err := p.Folder.unchanged(*s.Current); err != nil {
+		p.Log.Error(err, "Not returning to the upgraded agent; running the installed one", "version", s.Current.Version)
+		return s.BasePath
+	}
+	return p.Folder.agent(*s.Current)
 }

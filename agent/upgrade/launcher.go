@@ -68,6 +68,9 @@ func (p Program) try(t *Trial, signals <-chan os.Signal) (ended syscall.WaitStat
 		return 0, err.Error(), false
 	}
 	p.Log.Info("Starting the new agent on trial", "version", t.Version, "from", t.From)
+	if err := p.Folder.unchanged(t.Build); err != nil {
+		return 0, "it cannot be started: " + err.Error(), false
+	}
 	c, err := p.startChild(t.Build)
 	if err != nil {
 		return 0, "it cannot be started: " + err.Error(), false

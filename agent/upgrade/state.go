@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/agent/integrity"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -23,6 +24,9 @@ type Build struct {
 	Version string `json:"version"`
 	// SHA256 of the archive, which names its folder.
 	SHA256 string `json:"sha256"`
+	// Files are its programs and libraries as they were unpacked; none where an
+	// older agent unpacked them.
+	Files integrity.Files `json:"files,omitempty"`
 }
 
 // Trial is a build that has to prove itself.
@@ -94,6 +98,14 @@ func (f Folder) of(sha256 string) string {
 
 // agent is the program of a build.
 func (f Folder) agent(b Build) string { return filepath.Join(f.of(b.SHA256), "agent") }
+
+// unchanged compares a build with what was unpacked.
+func (f Folder) unchanged(b Build) error {
+	if b.Files == nil {
+		return nil
+	}
+	return b.Files.Check(f.of(b.SHA256))
+}
 
 // ErrLayout says that a newer program wrote the state.
 var ErrLayout = errors.New("state of upgrades has a newer layout")

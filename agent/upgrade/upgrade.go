@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/integrity"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -162,6 +163,9 @@ func (u *Upgrader) follow(ctx context.Context, o *v1alpha1.AgentOrder) bool {
 		}
 	}()
 	err := u.fetch(fetching, o)
+	if err == nil {
+		t.Files, err = integrity.Of(u.Folder.of(o.SHA256), "agent", "engine")
+	}
 	cancelled := context.Cause(fetching)
 	cancel(nil)
 	<-superseded

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/agent/integrity"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/test/patience"
 )
@@ -107,7 +109,7 @@ until grep -q Succeeded "$UPGRADE_TEST_ENTER/upgrade/state.json"; do sleep 0.05;
 		t.Errorf("ended with %d, want the 5 of the agent", code)
 	}
 	s := load(t, f)
-	if s.Trial != nil || s.Current == nil || *s.Current != build || s.Last.Phase != v1alpha1.UpgradeSucceeded || s.Last.From != "v1" || s.Last.Attempt != 3 {
+	if s.Trial != nil || s.Current == nil || !reflect.DeepEqual(*s.Current, build) || s.Last.Phase != v1alpha1.UpgradeSucceeded || s.Last.From != "v1" || s.Last.Attempt != 3 {
 		t.Errorf("remembered %+v, last %+v", s, s.Last)
 	}
 }
@@ -125,6 +127,9 @@ func TestAProgramThatFailsItsTrialIsTakenBack(t *testing.T) {
 		"does not end either":  {"trap '' TERM; while :; do sleep 0.1; done", nil, "not ready within 2s"},
 		"another word":         {"printf nope! >&3; exec 3>&-; exec sleep 60", nil, "not ready within 2s"},
 		"started too often":    {"printf ready >&3; exit 0", func(s *State) { s.Trial.Starts = maxStarts }, "was started 3 times"},
+		"was changed": {"printf ready >&3; exit 0", func(s *State) {
+			s.Trial.Files = integrity.Files{"agent": strings.Repeat("0", 64)}
+		}, "agent was changed"},
 		"is not there": {"", func(s *State) {
 			s.Trial.SHA256 = strings.Repeat("9", 64)
 		}, "cannot be started"},
@@ -152,8 +157,17 @@ func TestARollbackReturnsToTheBuildFromBefore(t *testing.T) {
 	if _, code := enter(t, dir); code != 8 {
 		t.Errorf("ended with %d, want the 8 of v1.5", code)
 	}
-	if s := load(t, f); s.Current == nil || *s.Current != before {
+	if s := load(t, f); s.Current == nil || !reflect.DeepEqual(*s.Current, before) {
 		t.Errorf("remembered %+v", s)
+	}
+}
+
+func TestARollbackDoesNotReturnToAChangedBuild(t *testing.T) {
+	before := Build{Version: "v1.5", SHA256: strings.Repeat("5", 64), Files: integrity.Files{"agent": strings.Repeat("0", 64)}}
+	dir, f := mac(t, "exit 1", func(s *State) { s.Current = &before })
+	program(t, f.agent(before), "exit 8")
+	if _, code := enter(t, dir); code != 7 {
+		t.Errorf("ended with %d, want the 7 of the installed agent", code)
 	}
 }
 
@@ -176,7 +190,7 @@ cp "$UPGRADE_TEST_ENTER/next.json" "$UPGRADE_TEST_ENTER/upgrade/state.json"; exi
 	if _, code := enter(t, dir); code != 6 {
 		t.Errorf("ended with %d, want the 6 of v3", code)
 	}
-	if s := load(t, f); s.Current == nil || *s.Current != next || s.Last.To != "v3" {
+	if s := load(t, f); s.Current == nil || !reflect.DeepEqual(*s.Current, next) || s.Last.To != "v3" {
 		t.Errorf("remembered %+v", s)
 	}
 }

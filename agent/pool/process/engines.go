@@ -2,10 +2,13 @@ package process
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 	"syscall"
 
 	"google.golang.org/grpc"
 
+	"metalfleet.dev/metalfleet/agent/integrity"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -50,10 +53,18 @@ type Conn interface {
 type System struct {
 	// Probe names processes by their start and measures them.
 	Probe probe.Probe
+	// Program are the engine's files as they are to be; Start refuses a program
+	// that something changed since. None: no comparison.
+	Program integrity.Files
 }
 
 // Start starts a process in its own session.
 func (s System) Start(ctx context.Context, spec Spec) (Handle, error) {
+	if s.Program != nil {
+		if err := s.Program.Check(filepath.Dir(spec.Path)); err != nil {
+			return nil, fmt.Errorf("start engine: %w; if it was replaced on purpose, restart the agent", err)
+		}
+	}
 	p, err := Start(ctx, spec, s.Probe)
 	if err != nil {
 		return nil, err // a nil *Process would not be a nil Handle
