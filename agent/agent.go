@@ -121,13 +121,16 @@ func (a *Agent) open() error {
 	}
 	ordered := func() *journal.Orders { return a.journal.Snapshot().Orders }
 	var leases func(kv.Origin, func() int64) (pool.CacheLease, error)
+	cacheDir := ""
 	if a.Cache != nil {
+		cacheDir = a.Cache.Dir
 		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, orders: ordered, tried: make(chan struct{})}
 		leases = a.cache.lease
 	}
 	a.pool, err = pool.New(pool.Config{
 		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe, Cache: leases,
 		Weights: weights{a.store}, Engine: a.Engine, EngineEnv: a.EngineEnv, StateDir: a.StateDir,
+		CacheDir: cacheDir, Sandbox: a.Sandbox,
 		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed, Fault: a.Fault,
 	})
 	if err != nil {

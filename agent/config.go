@@ -20,6 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/tunnel"
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // Orders says what this Mac is to do. Run delivers whenever that changes, and
@@ -102,8 +103,11 @@ type Config struct {
 	// Engine is the program, and EngineEnv its environment.
 	Engine    string
 	EngineEnv []string
-	Probe     probe.Probe
-	Sources   download.Policy
+	// Sandbox says whether engines confine themselves; empty means where the
+	// system can.
+	Sandbox wire.Sandbox
+	Probe   probe.Probe
+	Sources download.Policy
 	// HubEndpoint is where hf:// sources lie; empty means the Hugging Face Hub.
 	HubEndpoint string
 	// DownloadRate bounds all downloads together, in bytes per second, and

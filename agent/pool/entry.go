@@ -137,6 +137,7 @@ func (e *entry) config(path string) wire.Config {
 // that: a new agent must not unload what an old one started.
 func sameService(have, want wire.Config) bool {
 	have.ModelPath, have.LimitBytes, have.Backend = want.ModelPath, want.LimitBytes, want.Backend
+	have.CacheDir, have.Sandbox = want.CacheDir, want.Sandbox
 	if have.Task == "" { // it does what its model is made for, which is what was inspected
 		have.Task = want.Task
 	}

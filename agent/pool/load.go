@@ -44,6 +44,7 @@ func (p *Pool) load(e *entry) {
 // newEngine describes the next engine of an entry; the caller holds mu.
 func (p *Pool) newEngine(e *entry) *engine {
 	config := e.config(e.download.path)
+	config.CacheDir, config.Sandbox = p.CacheDir, p.Sandbox
 	f := p.files.engine(e.key, e.loads)
 	return &engine{
 		key: e.key, load: e.loads, config: config, files: f, loadBegan: time.Now(),

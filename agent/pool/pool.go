@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/agent/integrity"
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/process"
@@ -19,6 +21,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // Weights brings the files of a model to this Mac's disk.
@@ -44,6 +47,10 @@ type Config struct {
 	// Cache opens an engine's leave to keep blocks of its model on this Mac's disk,
 	// which may take so many bytes there; nil where this Mac keeps none.
 	Cache func(o kv.Origin, most func() int64) (CacheLease, error)
+	// CacheDir is the folder of those blocks, which engines may write.
+	CacheDir string
+	// Sandbox says whether engines confine themselves.
+	Sandbox wire.Sandbox
 	// StateDir holds logs and, where the path is short enough, sockets.
 	StateDir string
 	Timing   Timing
@@ -108,7 +115,11 @@ func New(c Config) (*Pool, error) {
 		c.Fault = func(string) {}
 	}
 	if c.Engines == nil {
-		c.Engines = process.System{Probe: c.Probe}
+		program, err := integrity.Of(filepath.Dir(c.Engine), filepath.Base(c.Engine))
+		if err != nil {
+			return nil, err
+		}
+		c.Engines = process.System{Probe: c.Probe, Program: program}
 	}
 	f, err := newFiles(c.StateDir)
 	if err != nil {

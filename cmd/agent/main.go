@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,6 +49,7 @@ import (
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // version is set by the linker.
@@ -74,14 +76,14 @@ type exitCode int
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 type flags struct {
-	name, kubeconfig, namespace, state, modelRoot, engine string
-	listen, advertise, mac, metrics, sources, hub         string
-	tunnels                                               []string
-	downloadRate, cacheDir, cacheLimit, cacheFree         string
-	giveRate                                              string
-	downloadsAtOnce, diskHigh, diskLow, givesAtOnce       int
-	probeInterval, grace                                  time.Duration
-	verbose, version, upgrades                            bool
+	name, kubeconfig, namespace, state, modelRoot, engine, sandbox string
+	listen, advertise, mac, metrics, sources, hub                  string
+	tunnels                                                        []string
+	downloadRate, cacheDir, cacheLimit, cacheFree                  string
+	giveRate                                                       string
+	downloadsAtOnce, diskHigh, diskLow, givesAtOnce                int
+	probeInterval, grace                                           time.Duration
+	verbose, version, upgrades                                     bool
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -102,6 +104,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.state, "state-dir", "", "the same as --state")
 	set.StringVar(&f.modelRoot, "model-root", "", "`folder` that file:// sources are relative to (default: file:// sources are disabled)")
 	set.StringVar(&f.engine, "engine", besideMe("engine"), "path of the engine `program`")
+	set.StringVar(&f.sandbox, "engine-sandbox", string(wire.SandboxAuto), "confine engines to their model, cache folder and socket: auto (where the system can), require (refuse to start an engine that cannot be confined) or off")
 	set.StringVar(&f.listen, "listen", fmt.Sprintf(":%d", agentapi.DefaultPort), "`address` that the agent listens on")
 	set.StringVar(&f.advertise, "advertise", "", "host or `host:port` at which gateways reach this Mac (default: the listen address, or this machine's host name)")
 	set.StringVar(&f.mac, "mac", "", "use this hardware description instead of detecting it: `chip=M2Ultra,memory=192Gi`")
@@ -174,6 +177,9 @@ func (f flags) check() error {
 	}
 	if u, err := url.Parse(f.hub); err != nil || download.CheckURL(u) != nil || u.RawQuery != "" || u.Fragment != "" {
 		return fmt.Errorf("--hub-endpoint %q is not a valid URL of a hub; write https://HOST", f.hub)
+	}
+	if !slices.Contains(wire.Sandboxes, wire.Sandbox(f.sandbox)) {
+		return fmt.Errorf("--engine-sandbox %q: want auto, require or off", f.sandbox)
 	}
 	if _, err := exec.LookPath(f.engine); err != nil {
 		return fmt.Errorf("--engine: program not found: %w", err)
@@ -273,11 +279,27 @@ func newLogger(to io.Writer, verbose bool) (logr.Logger, func(debug bool)) {
 	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})), set
 }
 
+// engineVariables are the environment variables, or prefixes that end in "_" or
+// are "GO", that an engine is given. An agent's environment may hold tokens.
+var engineVariables = []string{
+	"PATH", "HOME", "TMPDIR", "LANG", "TZ", "LC_", "GO", "METALFLEET_", "MLX_", "OMP_", "OPENBLAS_", "CUDA_", "LD_LIBRARY_PATH", "DYLD_",
+}
+
+func engineEnvironment(own []string) []string {
+	return slices.DeleteFunc(slices.Clone(own), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return !slices.ContainsFunc(engineVariables, func(kept string) bool {
+			prefix := strings.HasSuffix(kept, "_") || kept == "GO"
+			return name == kept || prefix && strings.HasPrefix(name, kept)
+		})
+	})
+}
+
 // config turns flags into what an agent is made of; it opens the ports last.
 func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config, error) {
 	c := agent.Config{
 		Log: log, Name: f.name, Version: version, BootID: agent.NewBootID(), StateDir: f.state, ModelRoot: f.modelRoot, HubEndpoint: f.hub,
-		Engine: f.engine, EngineEnv: os.Environ(), Grace: f.grace, Timing: pool.Timing{Poll: f.probeInterval},
+		Engine: f.engine, EngineEnv: engineEnvironment(os.Environ()), Sandbox: wire.Sandbox(f.sandbox), Grace: f.grace, Timing: pool.Timing{Poll: f.probeInterval},
 	}
 	var err error
 	if c.Engine, err = filepath.Abs(f.engine); err != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -24,6 +25,7 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		"no state":                        {[]string{"--state="}, "--state is required"},
 		"a Mac that has not joined":       {[]string{"--kubeconfig="}, "has not joined"},
 		"a kubeconfig that is not there":  {nil, "--kubeconfig"},
+		"an unknown kind of sandbox":      {[]string{"--engine-sandbox=maybe"}, "--engine-sandbox"},
 		"an engine that is not there":     {[]string{"--engine=/no/such"}, "--engine"},
 		"a Mac that is none":              {[]string{"--mac=chip=i9,memory=1Gi"}, "--mac: chip"},
 		"a hub that is no address":        {[]string{"--hub-endpoint=http://hub"}, "--hub-endpoint"},
@@ -128,5 +130,13 @@ func TestJoiningSaysWhatIsMissing(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestEngineIsNotGivenTheAgentsSecrets(t *testing.T) {
+	got := engineEnvironment([]string{"PATH=/bin", "HF_TOKEN=secret", "HTTPS_PROXY=http://user:secret@proxy", "GOMAXPROCS=2", "MLX_X=1", "LC_ALL=C", "PATHS=x", "empty"})
+	want := []string{"PATH=/bin", "GOMAXPROCS=2", "MLX_X=1", "LC_ALL=C"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -290,8 +291,9 @@ func TestServeOutlivesTheTerminalAndObeysItsAgent(t *testing.T) {
 	if err := p.cmd.Wait(); err != nil {
 		t.Errorf("after SIGTERM the process ended with %v\n%s", err, p.log)
 	}
-	if _, err := os.Lstat(p.socket); err == nil {
-		t.Error("the socket is still there")
+	if c, err := net.Dial("unix", p.socket); err == nil {
+		c.Close()
+		t.Error("something still listens on the socket")
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -41,6 +42,10 @@ func serve(ctx context.Context, e *env, args []string) error {
 	if err != nil {
 		return usageError{err}
 	}
+	confine, err := prepareSandbox(cfg, *socket, *configPath)
+	if err != nil {
+		return err
+	}
 	backend, err := openBackend(cfg.Backend, 0, cfg.Activations)
 	if err != nil {
 		return err
@@ -50,12 +55,11 @@ func serve(ctx context.Context, e *env, args []string) error {
 		_ = backend.Close() // nothing was computed
 		return err
 	}
-	level := slog.LevelInfo
-	if *steps {
-		level = slog.LevelDebug
-	}
-	log := slog.New(slog.NewJSONHandler(e.stderr, &slog.HandlerOptions{Level: level})).With("replicaUID", cfg.ReplicaUID, "epoch", cfg.Epoch)
+	log := serveLog(e, cfg, *steps)
 	log.Info("engine started", "version", version, "pid", os.Getpid(), "backend", backend.Name())
+	if err := confine(log); err != nil {
+		return errors.Join(err, l.Close(), backend.Close())
+	}
 	var cache *server.Cache
 	var below func(kv.Origin) kv.Tier
 	if cfg.CacheQueueBytes > 0 {
@@ -73,6 +77,14 @@ func serve(ctx context.Context, e *env, args []string) error {
 	}, cache)
 	log.Info("engine stopped")
 	return err
+}
+
+func serveLog(e *env, cfg wire.Config, steps bool) *slog.Logger {
+	level := slog.LevelInfo
+	if steps {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewJSONHandler(e.stderr, &slog.HandlerOptions{Level: level})).With("replicaUID", cfg.ReplicaUID, "epoch", cfg.Epoch)
 }
 
 // hiddenLeak adds a flag that no help lists: with it the engine takes so many

@@ -36,6 +36,7 @@ func goLibs() []string {
 	return []string{
 		"golang.org/x/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
 		"google.golang.org/genproto/googleapis/rpc/...", "github.com/dlclark/regexp2/...", "github.com/cespare/xxhash/v2",
+		"github.com/landlock-lsm/go-landlock/...",
 	}
 }
 

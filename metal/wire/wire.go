@@ -65,7 +65,28 @@ type Config struct {
 	// Task is what the model is to do (model.Task); empty takes what it says
 	// itself.
 	Task string `json:"task,omitempty"`
+	// CacheDir is the folder of this Mac's disk cache, which the process may
+	// write; empty without one.
+	CacheDir string `json:"cacheDir,omitempty"`
+	// Sandbox says whether the process confines itself; empty means SandboxAuto.
+	Sandbox Sandbox `json:"sandbox,omitempty"`
 }
+
+// Sandbox says whether an engine gives up what it has no use for, such as the
+// network, before it reads a model.
+type Sandbox string
+
+// Values of Sandbox.
+const (
+	// SandboxAuto confines the engine where the system can, and logs where it cannot.
+	SandboxAuto Sandbox = "auto"
+	// SandboxRequire refuses to start an engine that cannot be confined.
+	SandboxRequire Sandbox = "require"
+	SandboxOff     Sandbox = "off"
+)
+
+// Sandboxes are all values.
+var Sandboxes = []Sandbox{SandboxAuto, SandboxRequire, SandboxOff}
 
 // ReadConfig decodes and checks a configuration.
 func ReadConfig(r io.Reader) (Config, error) {
@@ -97,6 +118,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("engine configuration: cacheQueueBytes %d, want 0 (no disk cache) or more", c.CacheQueueBytes)
 	case c.CacheQueueBytes > 0 && c.ModelDigest == "":
 		return errors.New("engine configuration: a disk cache requires modelDigest, which separates the blocks of different models")
+	case c.Sandbox != "" && !slices.Contains(Sandboxes, c.Sandbox):
+		return fmt.Errorf("engine configuration: sandbox %q, want auto, require or off", c.Sandbox)
 	case !slices.Contains([]string{"", "Generate", "Embed", "Rerank"}, c.Task):
 		return fmt.Errorf("engine configuration: task %q, want Generate, Embed or Rerank", c.Task)
 	}

@@ -2,8 +2,9 @@
 // Unix socket that only the engine's user may open, and that answers no other.
 //
 // It owns the translation between package wire and package engine, and the
-// life of the socket. It refuses to outlive a shut-down engine and to leave
-// its socket file behind. It decides nothing about requests.
+// life of the socket. It refuses to outlive a shut-down engine. A confined
+// engine cannot remove the socket's file; its agent does. It decides nothing
+// about requests.
 //
 // Start reading at Serve.
 package server

@@ -1,0 +1,9 @@
+package sandbox
+
+import "golang.org/x/sys/unix"
+
+const (
+	nativeArch = unix.AUDIT_ARCH_X86_64
+	// firstForeignCall is the bit that marks a call of the x32 ABI.
+	firstForeignCall = 0x40000000
+)

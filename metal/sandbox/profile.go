@@ -1,0 +1,53 @@
+package sandbox
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// profile is r in the profile language of macOS, where the last rule that
+// matches decides. It refuses by name instead of allowing by name: which
+// services Metal needs differs between chips and releases of macOS, while an
+// engine never needs what is refused here.
+func profile(r Rules, program string) string {
+	var b strings.Builder
+	line := func(parts ...string) { b.WriteString(strings.Join(parts, " ") + "\n") }
+	line("(version 1)")
+	line("(allow default)")
+	line(`(deny network-outbound)`)
+	line(`(deny network-bind (local ip "*:*"))`)
+	line(`(deny network-inbound (local ip "*:*"))`)
+	line("(deny process-exec)")
+	line("(allow process-exec", "(literal", quoted(program)+"))")
+	line("(deny process-fork)")
+	line("(deny signal (target others))")
+	line("(deny file-write*)")
+	line(`(allow file-write-data (literal "/dev/null"))`)
+	// What belongs to people and to the agent, and other models.
+	for _, secret := range append([]string{"/Users", "/Volumes", "/private/tmp", "/private/var/root"}, stateFolder(r)...) {
+		line("(deny file-read*", "(subpath", quoted(secret)+"))")
+	}
+	for _, path := range append([]string{filepath.Dir(program)}, r.Read...) { // its libraries lie there
+		line("(allow file-read*", "(subpath", quoted(path)+"))")
+	}
+	for _, path := range r.Write {
+		line("(allow file-read* file-write*", "(subpath", quoted(path)+"))")
+	}
+	line("(allow file-read* file-write*", "(literal", quoted(r.Socket)+"))")
+	// Darwin's compiler of Metal kernels keeps its output in this folder.
+	line(`(allow file-read* file-write* (regex #"^/private/var/folders/[^/]+/[^/]+/C/"))`)
+	return b.String()
+}
+
+// stateFolder is the agent's, in which it keeps its identity: the socket lies
+// in its folder "run", unless that path would be too long.
+func stateFolder(r Rules) []string {
+	if run := filepath.Dir(r.Socket); filepath.Base(run) == "run" {
+		return []string{filepath.Dir(run)}
+	}
+	return nil
+}
+
+// quoted is a path as a string of the profile language.
+func quoted(path string) string { return strconv.Quote(path) }

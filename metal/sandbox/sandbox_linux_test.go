@@ -1,0 +1,168 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// confinedIn makes the test program confine itself to a folder and try things.
+const confinedIn = "METALFLEET_SANDBOX_TEST"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(confinedIn); dir != "" {
+		tryAll(dir)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// attempts are what a confined process tries, and whether it may.
+func attempts(dir string, l net.Listener, other string) []struct {
+	what    string
+	allowed bool
+	try     func() error
+} {
+	read := func(path string) func() error {
+		return func() error { _, err := os.ReadFile(path); return err }
+	}
+	write := func(path string) func() error {
+		return func() error { return os.WriteFile(path, []byte("x"), 0o600) }
+	}
+	dial := func(network, address string) func() error {
+		return func() error {
+			c, err := net.Dial(network, address)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		}
+	}
+	return []struct {
+		what    string
+		allowed bool
+		try     func() error
+	}{
+		{"read its weights", true, read(filepath.Join(dir, "weights/model"))},
+		{"read its own memory map", true, read("/proc/self/smaps_rollup")},
+		{"write to its cache", true, write(filepath.Join(dir, "cache/new"))},
+		{"move within its cache", true, func() error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "cache/sub"), 0o700), os.Rename(filepath.Join(dir, "cache/new"), filepath.Join(dir, "cache/sub/moved")))
+		}},
+		{"change its weights", false, write(filepath.Join(dir, "weights/model"))},
+		{"read another file", false, read(filepath.Join(dir, "identity"))},
+		{"list another folder", false, func() error { _, err := os.ReadDir(dir); return err }},
+		{"read the memory map of its parent", false, read(fmt.Sprintf("/proc/%d/maps", os.Getppid()))},
+		{"write outside its folders", false, write(filepath.Join(dir, "new"))},
+		{"connect over TCP", false, dial("tcp", "127.0.0.1:9")},
+		{"send over UDP", false, dial("udp", "127.0.0.1:9")},
+		{"connect to another socket", false, dial("unix", other)},
+		{"listen", false, func() error { _, err := net.Listen("tcp", "127.0.0.1:0"); return err }},
+		{"run a program", false, func() error { return exec.Command("/bin/true").Run() }},
+		{"signal its parent", false, func() error { return syscall.Kill(os.Getppid(), syscall.SIGCONT) }},
+	}
+}
+
+// tryAll prints what went against the rules.
+func tryAll(dir string) {
+	say := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+	var hold sync.WaitGroup
+	ready, goOn := make(chan struct{}), make(chan struct{})
+	for range 4 { // threads that exist before
+		hold.Go(func() {
+			runtime.LockOSThread()
+			ready <- struct{}{}
+			<-goOn
+			if _, err := os.ReadFile(filepath.Join(dir, "identity")); err == nil {
+				say("a thread from before may read another file")
+			}
+			if _, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0); !errors.Is(err, syscall.EPERM) {
+				say("a thread from before may make a socket: %v", err)
+			}
+		})
+		<-ready
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "own.sock"))
+	if err != nil {
+		say("listen: %v", err)
+		return
+	}
+	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache")}}); err != nil {
+		say("enter: %v", err)
+		return
+	}
+	close(goOn)
+	hold.Wait()
+	for _, a := range attempts(dir, l, filepath.Join(dir, "other.sock")) {
+		err := a.try()
+		if (err == nil) != a.allowed {
+			say("%s: %v", a.what, err)
+		}
+	}
+	say("listening")
+	c, err := l.Accept()
+	if err != nil {
+		say("accept: %v", err)
+		return
+	}
+	c.Close()
+	say("done")
+}
+
+func TestConfinedProcessReachesOnlyItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"weights", "cache"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{"weights/model", "identity"} {
+		if err := os.WriteFile(filepath.Join(dir, f), []byte("secret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, err := net.Listen("unix", filepath.Join(dir, "other.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), confinedIn+"="+dir, "GOCOVERDIR="+t.TempDir())
+	out := &strings.Builder{}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	write.Close()
+	buffer := make([]byte, 1<<12)
+	for dialled := false; ; {
+		n, err := read.Read(buffer)
+		out.Write(buffer[:n])
+		if !dialled && strings.Contains(out.String(), "listening\n") {
+			dialled = true
+			if c, err := net.Dial("unix", filepath.Join(dir, "own.sock")); err != nil {
+				t.Error(err)
+			} else {
+				c.Close()
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err := cmd.Wait(); err != nil || out.String() != "listening\ndone\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
