@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"math"
 	"slices"
 
 	"metalfleet.dev/metalfleet/api/openai"
@@ -15,6 +16,8 @@ import (
 type TextsRequest struct {
 	Model, Query string
 	Texts        []string
+	// TopN bounds the results; nil returns all.
+	TopN *int
 	// Echo includes the texts in the results.
 	Echo     bool
 	Truncate bool
@@ -51,6 +54,7 @@ func DecodeTexts(d *openai.Decoder, body []byte) (*TextsRequest, error) {
 		"model":       openai.String(&r.Model),
 		"query":       openai.String(&r.Query),
 		"texts":       texts(&r.Texts),
+		"top_n":       openai.Optional(openai.Int(&r.TopN, 1, math.MaxInt32)),
 		"return_text": openai.Optional(openai.Bool(&r.Echo)),
 		"truncate":    openai.Optional(openai.Bool(&r.Truncate)),
 	}, unusedOfTexts)
@@ -84,5 +88,8 @@ func (r *TextsRequest) Ranks(scores []float32) []Rank {
 		}
 	}
 	slices.SortStableFunc(out, func(x, y Rank) int { return cmp.Compare(y.Score, x.Score) })
+	if r.TopN != nil {
+		out = out[:min(*r.TopN, len(out))]
+	}
 	return out
 }

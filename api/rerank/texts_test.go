@@ -33,6 +33,12 @@ func TestRanksAreSortedByScoreAndPosition(t *testing.T) {
 	if d := cmp.Diff(want, r.Ranks([]float32{0.25, 0.5, 0.25})); d != "" {
 		t.Error(d)
 	}
+	for topN, n := range []int{1: 1, 2: 2, 3: 3, 4: 3} {
+		r.TopN = &topN
+		if d := cmp.Diff(want[:n], r.Ranks([]float32{0.25, 0.5, 0.25})); d != "" {
+			t.Errorf("top_n %d: %s", topN, d)
+		}
+	}
 }
 
 func TestRequestsWithTextsThatCannotBeMeantAreRefused(t *testing.T) {
@@ -42,6 +48,7 @@ func TestRequestsWithTextsThatCannotBeMeantAreRefused(t *testing.T) {
 		`{"model":"m","query":"q","texts":[]}`:                             "texts",
 		`{"model":"m","query":"q","texts":["a",""]}`:                       "texts[1]",
 		`{"model":"m","query":"q","texts":["a"],"documents":["b"]}`:        "documents",
+		`{"model":"m","query":"q","texts":["a"],"top_n":0}`:                "top_n",
 		`{"model":"m","query":"q","texts":["a"],"raw_scores":true}`:        "raw_scores",
 		`{"model":"m","query":"q","texts":["a"],"return_text":"yes"}`:      "return_text",
 		`{"model":"m","query":"q","texts":["a"],"truncation_direction":2}`: "truncation_direction",
