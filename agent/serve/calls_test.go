@@ -187,7 +187,7 @@ func TestMessagesToolUseStream(t *testing.T) {
 		}
 		return out + event("content_block_stop", `"index":`+index)
 	}
-	want := block("0", `"type":"thinking","thinking":"","signature":""`, `"type":"thinking_delta","thinking":"Hm"`) +
+	want := block("0", `"type":"thinking","thinking":"","signature":""`, `"type":"thinking_delta","thinking":"Hm"`, `"type":"signature_delta","signature":""`) +
 		block("1", `"type":"text","text":""`, `"type":"text_delta","text":"See."`) +
 		block("2", `"type":"tool_use","id":"toolu_X","name":"f","input":{}`, `"type":"input_json_delta","partial_json":"{\"a\": 1}"`) +
 		block("3", `"type":"tool_use","id":"toolu_X","name":"g","input":{}`, `"type":"input_json_delta","partial_json":"{}"`) +

@@ -230,9 +230,13 @@ func (a *Answer) close() []openai.NamedEvent {
 	if a.open == "" {
 		return nil
 	}
+	var out []openai.NamedEvent
+	if a.open == BlockThinking { // clients wait for a signature, also an empty one
+		out = append(out, a.adds(AnswerBlock{Type: "signature_delta", Signature: new(string)}))
+	}
 	a.open = ""
 	a.index++
-	return []openai.NamedEvent{{Name: "content_block_stop", Data: blockStop{"content_block_stop", a.index - 1}}}
+	return append(out, openai.NamedEvent{Name: "content_block_stop", Data: blockStop{"content_block_stop", a.index - 1}})
 }
 
 // Finish ends a stream.
