@@ -214,6 +214,8 @@ func (h *handler) cancel(w http.ResponseWriter, id, owner string) error {
 	switch {
 	case !found:
 		return responses.NotFound(id)
+	case !cancelled && !e.Response.Background:
+		return openai.Invalid("", "Cannot cancel a synchronous response. It is %s; only a response in progress can be cancelled.", e.Response.Status)
 	case !cancelled:
 		return openai.Invalid("", "The response is %s; only a response in progress can be cancelled.", e.Response.Status)
 	}

@@ -224,7 +224,9 @@ func TestResponseStreamIsCancelledByID(t *testing.T) {
 	if got := p.kept("GET", id, 200); !strings.Contains(got, `"status":"cancelled"`) {
 		t.Error(got)
 	}
-	p.kept("POST", id+"/cancel", 400)
+	if got := p.kept("POST", id+"/cancel", 400); !strings.Contains(got, "Cannot cancel a synchronous response.") {
+		t.Error(got)
+	}
 	if resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","previous_response_id":"`+id+`"}`); resp.StatusCode != 400 {
 		t.Errorf("gone on from: %d", resp.StatusCode)
 	}

@@ -73,7 +73,7 @@ const CodePreviousNotFound = "previous_response_not_found"
 // NotFound returns a 404 for a response that is not stored.
 func NotFound(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusNotFound, Type: openai.TypeInvalidRequest, Code: "response_not_found",
-		Message: "The response '" + openai.Shorten(id) + "' is not stored. The Mac that generated a response stores it in memory for at most a day, if it has room, unless 'store' was false."}
+		Message: "Response with id '" + openai.Shorten(id) + "' not found. The Mac that generated a response stores it in memory for at most a day, if it has room, unless 'store' was false."}
 }
 
 // PreviousNotFound returns a 400 for a conversation that cannot be continued.

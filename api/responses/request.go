@@ -101,7 +101,7 @@ func decode(d *openai.Decoder, body []byte, needsInput bool) (*Request, error) {
 	case needsInput && !to.given:
 		return nil, openai.Required("input")
 	case r.Background && !r.Store:
-		return nil, openai.Invalid("background", "'background' requires 'store': a response that is not stored cannot be retrieved.")
+		return nil, openai.Invalid("background", "background can only be used when `store` is true: a response that is not stored cannot be retrieved.")
 	}
 	r.labels(body)
 	return r, to.offer()
