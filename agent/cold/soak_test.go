@@ -211,7 +211,7 @@ func (s *soak) use(ctx context.Context, n int) {
 		tier := s.running[n].tier
 		s.requests++
 		s.mu.Unlock()
-		k := kv.Root(soakOrigin(n), nil)
+		k := kv.Root(soakOrigin(n), kv.Salt{})
 		missed := false
 		for i := range length {
 			k = k.Next([]int32{int32(chat), int32(i)})

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"reflect"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -141,7 +142,7 @@ func sameService(have, want wire.Config) bool {
 	if have.Task == "" { // it does what its model is made for, which is what was inspected
 		have.Task = want.Task
 	}
-	return have == want
+	return reflect.DeepEqual(have, want)
 }
 
 // download runs Ensure in a goroutine.

@@ -70,7 +70,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
 		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory,
 		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
-		CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, TestLeak: *leak, Log: log,
+		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, TestLeak: *leak, Log: log,
 	})
 	err = server.Serve(ctx, l, eng, server.Identity{
 		Version: version, ReplicaUID: cfg.ReplicaUID, Epoch: cfg.Epoch, ConfigHash: cfg.Hash(), Backend: backend.Name(),

@@ -80,6 +80,11 @@ type Options struct {
 	// ModelDigest names the weights, and Numerics whatever else changes bits: back
 	// end, versions, precision. What is remembered is found under both.
 	ModelDigest, Numerics string
+	// SharedPrefixes are texts with which prompts or system messages of any tenant may
+	// begin; what is remembered of these beginnings is found by all tenants within
+	// SharedScope.
+	SharedPrefixes []string
+	SharedScope    string
 	// CacheQueue is how many bytes of what waits for the tier below may be in
 	// memory.
 	CacheQueue int64

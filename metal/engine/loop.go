@@ -55,6 +55,8 @@ type active struct {
 	// let its prompt begin.
 	asked, weighed bool
 
+	// salt of the keys of its blocks.
+	salt kv.Salt
 	// chain of keys, where prompts are remembered, and what the request counts on.
 	chain *kv.Chain
 	holds []kv.Holding

@@ -21,9 +21,13 @@ const attachPatience = time.Second
 // prefixes is what an engine remembers of the prompts that it computed. Any
 // goroutine may look; the loop alone saves and restores.
 type prefixes struct {
-	shape kv.Shape
-	root  kv.Key
-	ram   *kv.Memory
+	shape  kv.Shape
+	origin kv.Origin
+	ram    *kv.Memory
+	// shared are the prompts whose beginnings all tenants find, with keys from the
+	// root common.
+	shared [][]int32
+	common kv.Key
 	// blockTokens is how many tokens the back end takes at a time, of tokenBytes.
 	blockTokens int
 	tokenBytes  int64
@@ -152,9 +156,11 @@ func (e *Engine) remember(m *loadedModel) {
 		below = e.opts.Below(origin)
 	}
 	p := &prefixes{
-		shape: m.shape, root: kv.Root(origin, nil), blockTokens: m.blockTokens, tokenBytes: m.cache.SliceBytes(1),
+		shape: m.shape, origin: origin, blockTokens: m.blockTokens, tokenBytes: m.cache.SliceBytes(1),
 		extra: e.opts.CacheMemory, stop: func() {},
 	}
+	p.common = kv.Root(origin, kv.Salt{Tenant: "shared/" + e.opts.SharedScope})
+	p.shared = e.sharedPrompts(m.serving)
 	p.ram = kv.NewMemory(e.opts.budget(p, m.cacheTokens), below)
 	if pinner, ok := e.opts.Backend.(tensor.Pinner); ok && pinner.Apart() {
 		p.ram.PinBy(pinner.Pin)
@@ -215,7 +221,7 @@ func (e *Engine) recall(ctx context.Context, a *active) int {
 		case <-ctx.Done():
 		}
 	}
-	a.chain = kv.NewChain(p.shape, p.root)
+	a.chain = p.chain(a)
 	if a.ranking() {
 		return 0
 	}

@@ -11,6 +11,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
@@ -49,6 +50,12 @@ type Request struct {
 	Stop []string
 	// Priority: higher ones are admitted first; 0 is everybody's.
 	Priority int
+	// Tenant whose request it is: what is remembered of its prompt is found by
+	// requests of the same tenant only. Empty where there is one tenant.
+	Tenant string
+	// CacheSalt is the client's own: requests with another one, or none, do not find
+	// what is remembered either.
+	CacheSalt string
 	// Constraint is the form of the answer; nil is any.
 	Constraint *Constraint
 	// SplitReasoning tells what a model thinks before it answers a Chat apart from
@@ -143,6 +150,7 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 	}
 	a := &active{
 		tokens: tokens, prompt: len(tokens), maxTokens: most, clamped: clamped, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
+		salt:    kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt},
 		decoder: s.tok.NewDecoder(true), stops: sample.NewStopMatcher(r.Stop), stream: newStream(tokens[:len(tokens):len(tokens)], s.tok.Bytes),
 	}
 	if params.Repeats() {

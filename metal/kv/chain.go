@@ -121,25 +121,39 @@ type Chain struct {
 	shape Shape
 	root  Key
 	keys  []Key
+	// shared of the tokens, at the beginning, have keys from the root common.
+	shared int
+	common Key
 }
 
 // NewChain begins a sequence.
-func NewChain(s Shape, root Key) *Chain { return &Chain{shape: s, root: root} }
+func NewChain(s Shape, root Key) *Chain { return &Chain{shape: s, root: root, common: root} }
+
+// Share gives the first tokens of a new chain keys from another root, so that others
+// find them too. What holds a token after these has keys of the chain's own root.
+func (c *Chain) Share(common Key, tokens int) { c.common, c.shared = common, tokens }
 
 // Grow computes the keys of blocks that are full, up to the number of tokens.
 func (c *Chain) Grow(tokens []int32) {
 	for n := c.shape.Block; (len(c.keys)+1)*n <= len(tokens); {
-		c.keys = append(c.keys, c.parent(len(c.keys)).Next(tokens[len(c.keys)*n:][:n]))
+		at := len(c.keys)
+		c.keys = append(c.keys, c.parent(at, (at+1)*n).Next(tokens[at*n:][:n]))
 	}
 }
 
 // Keys of the whole blocks, in order.
 func (c *Chain) Keys() []Key { return c.keys }
 
-// parent is the key before block i.
-func (c *Chain) parent(i int) Key {
-	if i == 0 {
+// parent is the key before what begins with block i and ends after end tokens.
+func (c *Chain) parent(i, end int) Key {
+	own := c.shared / c.shape.Block // the first block with a token that is not shared
+	switch {
+	case i == 0 && end <= c.shared:
+		return c.common
+	case i == 0:
 		return c.root
+	case i == own && end > c.shared:
+		return c.root.after(c.keys[i-1])
 	}
 	return c.keys[i-1]
 }
@@ -149,7 +163,7 @@ func (c *Chain) parent(i int) Key {
 // block has.
 func (c *Chain) State(tokens []int32, n int) Key {
 	block := n / c.shape.Block
-	return c.parent(block).State(tokens[block*c.shape.Block : n])
+	return c.parent(block, n).State(tokens[block*c.shape.Block : n])
 }
 
 // Point is where a sequence can go on.

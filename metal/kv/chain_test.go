@@ -95,7 +95,7 @@ func TestLongestRestorablePoint(t *testing.T) {
 	found, partial := 0, 0
 	for _, s := range []kv.Shape{{Block: 4}, {Block: 4, States: true}, {Block: 8, States: true, Grid: 2}, {Block: 8, States: true, Grid: 1}, {Block: 4, States: true, Bare: true}} {
 		has, w := map[kv.Key]bool{}, world{map[string]bool{}, map[string]bool{}}
-		root := kv.Root(origin, nil)
+		root := kv.Root(origin, kv.Salt{})
 		var prompts [][]int32
 		for range 600 {
 			tokens := prompt(r, prompts)
@@ -174,7 +174,7 @@ func TestReplayOf90000TokensResumesFromItsLastBoundary(t *testing.T) {
 	}
 	const computed = 52_345
 	has := map[kv.Key]bool{}
-	c := kv.NewChain(s, kv.Root(origin, nil))
+	c := kv.NewChain(s, kv.Root(origin, kv.Salt{}))
 	c.Grow(tokens[:computed])
 	for _, k := range c.Keys() {
 		has[k] = true
@@ -183,7 +183,7 @@ func TestReplayOf90000TokensResumesFromItsLastBoundary(t *testing.T) {
 		has[c.State(tokens, at)] = true
 	}
 	find := func(tokens []int32) kv.Point {
-		return kv.NewChain(s, kv.Root(origin, nil)).Find(tokens, len(tokens)-1, func(k kv.Key) bool { return has[k] })
+		return kv.NewChain(s, kv.Root(origin, kv.Salt{})).Find(tokens, len(tokens)-1, func(k kv.Key) bool { return has[k] })
 	}
 	if got := find(tokens); got.Tokens != 51_200 {
 		t.Errorf("resumed from %d, want 51200", got.Tokens)
@@ -191,5 +191,48 @@ func TestReplayOf90000TokensResumesFromItsLastBoundary(t *testing.T) {
 	tokens[30_000]++
 	if got := find(tokens); got.Tokens != 28_672 {
 		t.Errorf("another token at 30000: resumed from %d, want 28672", got.Tokens)
+	}
+}
+
+// A tenant finds its own blocks and states, and of another's those of the shared
+// beginning, up to its last whole block or state.
+func TestTenantsFindOnlyWhatIsShared(t *testing.T) {
+	common := kv.Root(origin, kv.Salt{Tenant: "everyone"})
+	for _, s := range []kv.Shape{{Block: 4}, {Block: 4, States: true}, {Block: 8, States: true, Grid: 2}, {Block: 4, States: true, Bare: true}} {
+		for shared := range 20 {
+			chain := func(tenant string) *kv.Chain {
+				c := kv.NewChain(s, kv.Root(origin, kv.Salt{Tenant: tenant}))
+				if shared > 0 {
+					c.Share(common, shared)
+				}
+				return c
+			}
+			tokens := make([]int32, 32)
+			for i := range tokens {
+				tokens[i] = int32(i)
+			}
+			has := map[kv.Key]bool{}
+			a := chain("a")
+			a.Grow(tokens)
+			for _, k := range a.Keys() {
+				has[k] = true
+			}
+			step := s.Block
+			if s.Grid > 0 {
+				step = s.Grid
+			}
+			for n := step; s.States && n <= len(tokens); n += step {
+				has[a.State(tokens, n)] = true
+			}
+			find := func(tenant string) int {
+				return chain(tenant).Find(tokens, len(tokens), func(k kv.Key) bool { return has[k] }).Tokens
+			}
+			if got := find("a"); got != len(tokens) {
+				t.Errorf("%v, %d shared: the tenant itself finds %d tokens", s, shared, got)
+			}
+			if got, want := find("b"), shared/step*step; got != want {
+				t.Errorf("%v, %d shared: another tenant finds %d tokens, want %d", s, shared, got, want)
+			}
+		}
 	}
 }

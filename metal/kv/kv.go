@@ -5,8 +5,9 @@
 // keys; where prompts are cut (Shape) and from which points they can go on
 // (Chain); and the tier in RAM (Memory), whose room is taken and given back in
 // room.go, and made before it is wanted in ahead.go. It refuses to guess: a key
-// is made of everything that the bytes depend on, so that a change of weights,
-// numerics, layout or an earlier token never finds them, and a point is one only
+// is made of everything that the bytes depend on, and of the tenant that asked, so
+// that a change of weights, numerics, layout, an earlier token or the tenant never
+// finds them, and a point is one only
 // if every layer can be restored there. It sees no tensor, no file and no clock.
 //
 // Start reading at Root and Key.Next, then Chain.Find, then Memory.
@@ -30,7 +31,8 @@ var (
 	ErrCorrupt = errors.New("cached data is damaged")
 )
 
-// Key names the bytes of one block: SHA-256 over all that they depend on.
+// Key names the bytes of one block: SHA-256 over all that they depend on, whose last
+// four bytes give way to the tenant.
 type Key [sha256.Size]byte
 
 // String is the key in hexadecimal, 64 digits.
@@ -58,18 +60,53 @@ type Origin struct {
 	Layout string
 }
 
-// Root is the key before the first block. extra is what else the prompt
-// depends on, such as an adapter; nil for nothing.
-func Root(o Origin, extra []byte) Key {
-	h := sha256.New()
-	for _, part := range [][]byte{[]byte("metalfleet kv 1"), []byte(o.Model), []byte(o.Numerics), []byte(o.Layout), extra} {
-		var n [8]byte
-		binary.LittleEndian.PutUint64(n[:], uint64(len(part)))
-		h.Write(n[:])
-		h.Write(part)
-	}
-	return Key(h.Sum(nil))
+// Salt separates blocks of the same tokens. The zero value is the salt of requests
+// without a tenant.
+type Salt struct {
+	// Tenant whose request computed the blocks. No other tenant finds them.
+	Tenant string
+	// Extra separates blocks within a tenant.
+	Extra string
 }
+
+// Root is the key before the first block of prompts with that salt.
+func Root(o Origin, s Salt) Key {
+	k := Key(digest("metalfleet kv 2", o.Model, o.Numerics, o.Layout, s.Tenant, s.Extra))
+	k.mark(TenantOf(s.Tenant))
+	return k
+}
+
+// digest is the SHA-256 of texts, each after its length.
+func digest(texts ...string) [sha256.Size]byte {
+	var b []byte
+	for _, t := range texts {
+		b = binary.LittleEndian.AppendUint64(b, uint64(len(t)))
+		b = append(b, t...)
+	}
+	return sha256.Sum256(b)
+}
+
+// Tenant identifies the tenant of a block in its key, so that tiers can give each
+// its share without further records. It is 0 for requests without a tenant.
+type Tenant uint32
+
+// TenantOf returns the identifier of a tenant. Two tenants with the same one share a
+// share and nothing else.
+func TenantOf(name string) Tenant {
+	if name == "" {
+		return 0
+	}
+	sum := digest("metalfleet tenant", name)
+	return Tenant(max(1, binary.LittleEndian.Uint32(sum[:])))
+}
+
+// tenantAt is where a key has its tenant; what is before it is a digest.
+const tenantAt = sha256.Size - 4
+
+// Tenant returns the tenant of a block.
+func (k Key) Tenant() Tenant { return Tenant(binary.LittleEndian.Uint32(k[tenantAt:])) }
+
+func (k *Key) mark(t Tenant) { binary.LittleEndian.PutUint32(k[tenantAt:], uint32(t)) }
 
 // Next is the key of the block that follows k and holds these tokens.
 func (k Key) Next(tokens []int32) Key { return k.over(0, tokens) }
@@ -79,13 +116,23 @@ func (k Key) Next(tokens []int32) Key { return k.over(0, tokens) }
 // block and perhaps none.
 func (k Key) State(tokens []int32) Key { return k.over(1, tokens) }
 
+// after is the key before the first block of k's own that follows blocks which are
+// shared, the last of them with the key parent.
+func (k Key) after(parent Key) Key {
+	next := Key(sha256.Sum256(append(append(append([]byte(nil), k[:]...), 2), parent[:]...)))
+	next.mark(k.Tenant())
+	return next
+}
+
 func (k Key) over(kind byte, tokens []int32) Key {
 	buf := make([]byte, 0, len(k)+1+4*len(tokens))
 	buf = append(append(buf, k[:]...), kind)
 	for _, t := range tokens {
 		buf = binary.LittleEndian.AppendUint32(buf, uint32(t))
 	}
-	return sha256.Sum256(buf)
+	next := Key(sha256.Sum256(buf))
+	next.mark(k.Tenant())
+	return next
 }
 
 // Saved is what became of a Put.

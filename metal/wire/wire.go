@@ -70,6 +70,11 @@ type Config struct {
 	CacheDir string `json:"cacheDir,omitempty"`
 	// Sandbox says whether the process confines itself; empty means SandboxAuto.
 	Sandbox Sandbox `json:"sandbox,omitempty"`
+	// SharedPrefixes are texts with which prompts or system messages of any tenant may
+	// begin: the prefix cache of these beginnings serves all tenants within SharedScope,
+	// which names the deployment.
+	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
+	SharedScope    string   `json:"sharedScope,omitempty"`
 }
 
 // Sandbox says whether an engine gives up what it has no use for, such as the
@@ -120,6 +125,8 @@ func (c Config) Validate() error {
 		return errors.New("engine configuration: a disk cache requires modelDigest, which separates the blocks of different models")
 	case c.Sandbox != "" && !slices.Contains(Sandboxes, c.Sandbox):
 		return fmt.Errorf("engine configuration: sandbox %q, want auto, require or off", c.Sandbox)
+	case len(c.SharedPrefixes) > 0 && c.SharedScope == "":
+		return errors.New("engine configuration: sharedPrefixes require sharedScope, which names the deployment that shares them")
 	case !slices.Contains([]string{"", "Generate", "Embed", "Rerank"}, c.Task):
 		return fmt.Errorf("engine configuration: task %q, want Generate, Embed or Rerank", c.Task)
 	}
@@ -130,7 +137,7 @@ func (c Config) Validate() error {
 func (c Config) Hash() string {
 	b, err := json.Marshal(c)
 	if err != nil {
-		panic("wire: Config holds only strings and integers: " + err.Error())
+		panic("wire: Config holds only strings, lists of them and integers: " + err.Error())
 	}
 	sum := sha256.Sum256(bytes.TrimSpace(b))
 	return hex.EncodeToString(sum[:])

@@ -1047,7 +1047,13 @@ type GenerateRequest struct {
 	// prompt_only: the prompt is computed and nothing is generated.
 	PromptOnly bool `protobuf:"varint,15,opt,name=prompt_only,json=promptOnly,proto3" json:"prompt_only,omitempty"`
 	// progress asks for deltas that report the progress of the prompt.
-	Progress      bool `protobuf:"varint,21,opt,name=progress,proto3" json:"progress,omitempty"`
+	Progress bool `protobuf:"varint,21,opt,name=progress,proto3" json:"progress,omitempty"`
+	// tenant whose request it is: what the engine remembers of the prompt is found by
+	// requests of the same tenant only. Empty where there is one tenant.
+	Tenant string `protobuf:"bytes,22,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// cache_salt of the client: requests with another one, or none, do not find what is
+	// remembered either.
+	CacheSalt     string `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1205,6 +1211,20 @@ func (x *GenerateRequest) GetProgress() bool {
 		return x.Progress
 	}
 	return false
+}
+
+func (x *GenerateRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *GenerateRequest) GetCacheSalt() string {
+	if x != nil {
+		return x.CacheSalt
+	}
+	return ""
 }
 
 type isGenerateRequest_Input interface {
@@ -3987,7 +4007,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eheadroom_bytes\x18\x05 \x01(\x03R\rheadroomBytes\x12)\n" +
 	"\x10throttled_chunks\x18\x06 \x01(\x03R\x0fthrottledChunks\x12)\n" +
 	"\x10refused_requests\x18\a \x01(\x03R\x0frefusedRequests\x12)\n" +
-	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xec\x04\n" +
+	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xa3\x05\n" +
 	"\x0fGenerateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04chat\x18\x02 \x01(\v2\x1a.metalfleet.engine.v1.ChatH\x00R\x04chat\x12\x18\n" +
@@ -4011,7 +4031,10 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x04echo\x18\x0e \x01(\bR\x04echo\x12\x1f\n" +
 	"\vprompt_only\x18\x0f \x01(\bR\n" +
 	"promptOnly\x12\x1a\n" +
-	"\bprogress\x18\x15 \x01(\bR\bprogressB\a\n" +
+	"\bprogress\x18\x15 \x01(\bR\bprogress\x12\x16\n" +
+	"\x06tenant\x18\x16 \x01(\tR\x06tenant\x12\x1d\n" +
+	"\n" +
+	"cache_salt\x18\x17 \x01(\tR\tcacheSaltB\a\n" +
 	"\x05inputB\x0f\n" +
 	"\r_top_logprobs\"\xdc\x01\n" +
 	"\n" +

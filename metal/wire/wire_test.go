@@ -41,6 +41,7 @@ var samples = map[string]proto.Message{
 	"event-progress":  &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Progress: &Progress{ProcessedTokens: 1, CachedTokens: 2}}}},
 	"event-calls":     &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Calls: []*CallDelta{{Name: "n", Arguments: "{", Ended: true, Written: "w"}, {Arguments: "}"}}}}},
 	"generate-prompt": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}},
+	"generate-tenant": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}, Tenant: "t", CacheSalt: "s"},
 	"generate-echo": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}, Sampling: &Sampling{RepetitionPenalty: ptr(float32(1.25))}, MinTokens: 1, IgnoreEos: true,
 		StopTokenIds: []int32{2, 300}, Echo: true, PromptOnly: true},
 	"event-prompt":    &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Prompt: &PromptDelta{Text: "t", Logprobs: []*TokenLogprobs{{Chosen: &Logprob{Token: 5, Logprob: -0.5, Text: []byte("t")}}}}}}},

@@ -14,7 +14,7 @@ import (
 type Namespace [32]byte
 
 // NamespaceOf is where the blocks of an engine lie.
-func NamespaceOf(o kv.Origin) Namespace { return Namespace(kv.Root(o, nil)) }
+func NamespaceOf(o kv.Origin) Namespace { return Namespace(kv.Root(o, kv.Salt{})) }
 
 // String is the name of the folder.
 func (n Namespace) String() string { return hex.EncodeToString(n[:]) }

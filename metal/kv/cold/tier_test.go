@@ -22,7 +22,7 @@ const dir = "/cache"
 
 func origin() kv.Origin { return kv.Origin{Model: "sha256:ab", Numerics: "ref 1", Layout: "16 tokens"} }
 
-func key(n int) kv.Key { return kv.Root(origin(), nil).Next([]int32{int32(n)}) }
+func key(n int) kv.Key { return kv.Root(origin(), kv.Salt{}).Next([]int32{int32(n)}) }
 
 // payload of a key: nothing else ever belongs under it.
 func payload(n, size int) []byte {

@@ -14,6 +14,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func Run(t *testing.T, open func(*testing.T) kv.Tier) {
 
 // KeyOf is the i-th key of a test.
 func KeyOf(i int) kv.Key {
-	return kv.Root(kv.Origin{Model: "kvtest"}, binary.LittleEndian.AppendUint64(nil, uint64(i)))
+	return kv.Root(kv.Origin{Model: "kvtest"}, kv.Salt{Extra: strconv.Itoa(i)})
 }
 
 // Payload is n bytes that depend on seed.

@@ -30,7 +30,7 @@ const patience = time.Minute
 
 var origin = kv.Origin{Model: "sha256:ab", Numerics: "ref 1", Layout: "16 tokens"}
 
-func key(n int32) kv.Key { return kv.Root(origin, nil).Next([]int32{n}) }
+func key(n int32) kv.Key { return kv.Root(origin, kv.Salt{}).Next([]int32{n}) }
 
 // end is the engine's end of a stream.
 type end func(grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error
