@@ -13,24 +13,24 @@ import (
 )
 
 // decodeResponse reads a request for a response. The response that it continues,
-// and the items that it refers to, must be its owner's and stored here.
+// and the items that it refers to, must be of its tenant and stored here.
 func (h *handler) decodeResponse(d *openai.Decoder, body []byte, head http.Header) (*request, error) {
 	r, err := responses.Decode(d, body)
 	if err != nil {
 		return nil, err
 	}
-	owner := head.Get(agentapi.HeaderOwner)
+	tenant := head.Get(agentapi.HeaderTenant)
 	if r.Background && head.Get(agentapi.HeaderBackground) != "true" {
 		return nil, openai.Invalid("background", "This port runs no responses in the background. Send the request to a gateway, or omit 'background'.")
 	}
 	r.Identify(h.Mac)
-	req, talk, err := h.responseRequest(r, owner)
+	req, talk, err := h.responseRequest(r, tenant)
 	if err != nil {
 		return nil, err
 	}
 	req.stream = req.stream || r.Background
 	req.answer = func(model string, created int64) form {
-		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Owner: owner, Input: r.Input, Talk: talk}}
+		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Tenant: tenant, Input: r.Input, Talk: talk}}
 		f.a.Response.Model, f.a.Mac = model, h.Mac
 		if r.Store {
 			f.shelf = h.shelf
@@ -42,12 +42,12 @@ func (h *handler) decodeResponse(d *openai.Decoder, body []byte, head http.Heade
 
 // decodeInputTokens reads a request that asks how many tokens the prompt of a
 // response has.
-func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, owner string) (*request, error) {
+func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, tenant string) (*request, error) {
 	r, err := responses.DecodeCount(d, body)
 	if err != nil {
 		return nil, err
 	}
-	req, _, err := h.responseRequest(r, owner)
+	req, _, err := h.responseRequest(r, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +58,8 @@ func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, owner string
 
 // responseRequest makes the request to an engine. It returns the conversation so
 // far as well.
-func (h *handler) responseRequest(r *responses.Request, owner string) (*request, []responses.Item, error) {
-	talk, err := h.conversation(r, owner)
+func (h *handler) responseRequest(r *responses.Request, tenant string) (*request, []responses.Item, error) {
+	talk, err := h.conversation(r, tenant)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -76,6 +76,7 @@ func (h *handler) responseRequest(r *responses.Request, owner string) (*request,
 	}
 	chat.Messages = joinSystem(append(chat.Messages, turns...))
 	g := generation(&r.Sampling)
+	g.CacheSalt = r.CacheSalt
 	if r.MaxOutputTokens != nil {
 		g.MaxTokens = int64(*r.MaxOutputTokens)
 	}
@@ -93,10 +94,10 @@ func (h *handler) responseRequest(r *responses.Request, owner string) (*request,
 
 // conversation returns the items before the answer. References in the input are
 // replaced by their items.
-func (h *handler) conversation(r *responses.Request, owner string) ([]responses.Item, error) {
+func (h *handler) conversation(r *responses.Request, tenant string) ([]responses.Item, error) {
 	var talk []responses.Item
 	if r.Previous != "" {
-		before, ok := h.shelf.Get(r.Previous, owner)
+		before, ok := h.shelf.Get(r.Previous, tenant)
 		if !ok {
 			return nil, responses.PreviousNotFound(r.Previous)
 		}
@@ -109,7 +110,7 @@ func (h *handler) conversation(r *responses.Request, owner string) ([]responses.
 		if r.Input[i].Type != responses.ItemReference {
 			continue
 		}
-		item, ok := h.shelf.Item(r.Input[i].ID, owner)
+		item, ok := h.shelf.Item(r.Input[i].ID, tenant)
 		if !ok {
 			return nil, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
 		}

@@ -128,7 +128,7 @@ func TestReferencesStandForStoredItems(t *testing.T) {
 	_, asked, _ = p.asked(`{"model":"m","input":[{"type":"item_reference","id":"` + list.Data[0].ID + `"},{"type":"item_reference","id":"` + first.Output[1].ID + `"},{"role":"user","content":"x"}]}`)
 	wantTalk(t, asked, &wire.ChatMessage{Role: "user", Content: "hi"}, &wire.ChatMessage{Role: "assistant", Content: "See."}, &wire.ChatMessage{Role: "user", Content: "x"})
 	for name, tc := range map[string]struct{ id, owner string }{"unknown": {"msg_1", ""}, "another's": {first.Output[1].ID, "other"}} {
-		resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":[{"role":"user","content":"x"},{"type":"item_reference","id":"`+tc.id+`"}]}`, agentapi.HeaderOwner, tc.owner)
+		resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":[{"role":"user","content":"x"},{"type":"item_reference","id":"`+tc.id+`"}]}`, agentapi.HeaderTenant, tc.owner)
 		if got := read(t, resp); resp.StatusCode != 404 || !strings.Contains(got, `"param":"input[1].id","code":"item_not_found"`) {
 			t.Errorf("%s: %d %s", name, resp.StatusCode, got)
 		}

@@ -170,7 +170,7 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 		return err
 	}
 	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
-	req.wire.Id = id
+	req.wire.Id, req.wire.Tenant = id, r.Header.Get(agentapi.HeaderTenant)
 	req.wire.Progress = req.stream && (req.wire.Progress || r.Header.Get(agentapi.HeaderProgress) == "true")
 	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (h *handler) decode(d *openai.Decoder, r *http.Request, body []byte) (*requ
 		return decode(d, r.Header, body)
 	}
 	if r.URL.Path == dialect.PathInputTokens {
-		return h.decodeInputTokens(d, body, r.Header.Get(agentapi.HeaderOwner))
+		return h.decodeInputTokens(d, body, r.Header.Get(agentapi.HeaderTenant))
 	}
 	return h.decodeResponse(d, body, r.Header)
 }

@@ -62,8 +62,8 @@ func (f *responseForm) over() {
 		f.failed(&openai.Error{Status: http.StatusServiceUnavailable, Message: "The gateway that ran the response ended before the response was complete. Send the request again."}, "")
 		return
 	}
-	if e, ok := f.shelf.Get(f.entry.Response.ID, f.entry.Owner); ok && e.Response.Status == responses.StatusInProgress {
-		f.shelf.Delete(f.entry.Response.ID, f.entry.Owner)
+	if e, ok := f.shelf.Get(f.entry.Response.ID, f.entry.Tenant); ok && e.Response.Status == responses.StatusInProgress {
+		f.shelf.Delete(f.entry.Response.ID, f.entry.Tenant)
 	}
 }
 
@@ -178,17 +178,17 @@ func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 
 // ofKept does what is asked of the response with an id.
 func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string, query url.Values) error {
-	owner := r.Header.Get(agentapi.HeaderOwner)
+	tenant := r.Header.Get(agentapi.HeaderTenant)
 	if r.Method == http.MethodDelete {
-		if !h.shelf.Delete(id, owner) {
+		if !h.shelf.Delete(id, tenant) {
 			return responses.NotFound(id)
 		}
 		return writeJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
 	}
 	if what == "cancel" {
-		return h.cancel(w, id, owner)
+		return h.cancel(w, id, tenant)
 	}
-	e, ok := h.shelf.Get(id, owner)
+	e, ok := h.shelf.Get(id, tenant)
 	if !ok {
 		return responses.NotFound(id)
 	}
@@ -209,8 +209,8 @@ func known(query url.Values, names ...string) error {
 }
 
 // cancel ends a response in progress.
-func (h *handler) cancel(w http.ResponseWriter, id, owner string) error {
-	e, found, cancelled := h.shelf.Cancel(id, owner)
+func (h *handler) cancel(w http.ResponseWriter, id, tenant string) error {
+	e, found, cancelled := h.shelf.Cancel(id, tenant)
 	switch {
 	case !found:
 		return responses.NotFound(id)

@@ -127,8 +127,8 @@ func TestResponseIsStoredContinuedAndDeleted(t *testing.T) {
 
 func TestResponsesOfAnotherOwnerAreNotFound(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
-	mine := p.respond("", agentapi.HeaderOwner, "team-a")
-	for _, other := range [][]string{{agentapi.HeaderOwner, "team-b"}, nil} {
+	mine := p.respond("", agentapi.HeaderTenant, "team-a")
+	for _, other := range [][]string{{agentapi.HeaderTenant, "team-b"}, nil} {
 		p.kept("GET", mine.ID, 404, other...)
 		p.kept("DELETE", mine.ID, 404, other...)
 		p.kept("POST", mine.ID+"/cancel", 404, other...)
@@ -138,7 +138,7 @@ func TestResponsesOfAnotherOwnerAreNotFound(t *testing.T) {
 			t.Errorf("another goes on from it: %d", resp.StatusCode)
 		}
 	}
-	p.kept("GET", mine.ID, 200, agentapi.HeaderOwner, "team-a")
+	p.kept("GET", mine.ID, 200, agentapi.HeaderTenant, "team-a")
 }
 
 func TestResponseWithStoreFalseIsNotStored(t *testing.T) {

@@ -61,9 +61,11 @@ const (
 	// HeaderTimeout on a client's request is the time, in seconds, within which
 	// the response must be complete.
 	HeaderTimeout = "X-Metalfleet-Timeout"
-	// HeaderOwner identifies the owner of a request by the API key that the
-	// gateway accepted. Without the header, all requests share one owner.
-	HeaderOwner = "X-Metalfleet-Owner"
+	// HeaderTenant is the tenant of the API key that the gateway accepted. Stored
+	// responses and cached prompts are found by requests of the same tenant only.
+	// Without the header, all requests are of one tenant. Its name is older than
+	// tenants, so that agents and gateways of different versions keep them apart.
+	HeaderTenant = "X-Metalfleet-Owner"
 	// HeaderPriority is the highest priority that the request may have, and its
 	// default: that of the client's API key.
 	HeaderPriority = "X-Metalfleet-Priority"

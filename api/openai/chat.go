@@ -106,6 +106,7 @@ func (p *Parameters) fields(d *Decoder) map[string]field {
 		"logit_bias": optional(p.decodeBias),
 
 		"prompt_cache_key": optional(stringInto(&p.CacheKey)),
+		"cache_salt":       optional(Salt(&p.CacheSalt)),
 	}
 }
 

@@ -24,6 +24,8 @@ type Envelope struct {
 	Reference string
 	// CacheKey names the conversation; it may be empty.
 	CacheKey string
+	// CacheSalt separates cached prompts within a tenant; it may be empty.
+	CacheSalt string
 }
 
 // DecodeEnvelope reads the body of any request that names a model, for a proxy
@@ -63,6 +65,8 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 			_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
 		case "prompt_cache_key":
 			_ = json.Unmarshal(value, &e.CacheKey)
+		case "cache_salt":
+			_ = json.Unmarshal(value, &e.CacheSalt)
 		}
 	}
 	if model == nil {

@@ -63,6 +63,9 @@ type Parameters struct {
 	// CacheKey names the conversation that the prompt belongs to; requests with the
 	// same key are best served by the same Mac.
 	CacheKey string `json:"prompt_cache_key,omitempty"`
+	// CacheSalt separates the cached prompts of requests within a tenant: only
+	// requests with the same salt find them.
+	CacheSalt string `json:"cache_salt,omitempty"`
 
 	// Constraint restricts the form of the response; nil means no restriction.
 	Constraint *Constraint `json:"constraint,omitempty"`

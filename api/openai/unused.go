@@ -90,7 +90,6 @@ var textUnused = []Unused{
 	{Name: "user", Why: WhyLabel, Strict: anyString},
 
 	{Name: "cache_prompt", Why: WhyCache, Neutral: []string{"true"}, Foreign: true},
-	{Name: "cache_salt", Why: WhyCache, Foreign: true},
 	{Name: "session_id", Why: WhyLabel, Foreign: true},
 	{Name: "request_id", Why: WhyLabel, Foreign: true},
 	{Name: "timings_per_token", Why: whyExtra, Neutral: []string{"false"}, Foreign: true},

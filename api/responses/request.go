@@ -55,6 +55,8 @@ type Request struct {
 	Effort string
 	// CacheKey names the conversation, as in chat completions.
 	CacheKey string
+	// CacheSalt separates cached prompts within a tenant, as in chat completions.
+	CacheSalt string
 
 	// Tools, Choice and Format are as the response shows them.
 	Tools  []DeclaredTool
@@ -145,6 +147,7 @@ func (d *decoder) fields() map[string]openai.Field {
 		"store":                openai.Optional(openai.Bool(&r.Store)),
 		"background":           openai.Optional(openai.Bool(&r.Background)),
 		"prompt_cache_key":     openai.Optional(openai.String(&r.CacheKey)),
+		"cache_salt":           openai.Optional(openai.Salt(&r.CacheSalt)),
 		"previous_response_id": openai.Optional(openai.String(&r.Previous)),
 		"metadata":             openai.Optional(r.decodeMetadata),
 		"user":                 openai.Optional(present(&r.User)),

@@ -55,6 +55,7 @@ func parseNewKey(args []string, now time.Time, out io.Writer) (name, namespace s
 	set.Func("requests-per-minute", "maximum `number` of requests per minute at each gateway (default: no limit)", positive(&g.RequestsPerMinute))
 	set.Func("tokens-per-minute", "maximum `number` of prompt and response tokens per minute at each gateway (default: no limit)", positive(&g.TokensPerMinute))
 	set.Int64Var(&g.Priority, "priority", 0, "most urgent `priority` that its requests may set, and the priority of requests that set none: lower values are served first, keys without this flag have 0")
+	set.StringVar(&g.Tenant, "tenant", "", "`tenant` of the key: keys of one tenant share stored responses and cached prompts; default: the key itself")
 	set.BoolVar(&g.StrictFields, "strict-fields", false, "refuse request fields that have no effect, instead of ignoring them")
 	if err := set.Parse(args); err != nil {
 		return "", "", g, err

@@ -60,6 +60,9 @@ type Grant struct {
 	Priority int64
 	// StrictFields has requests refused whose fields have no effect.
 	StrictFields bool
+	// Tenant whose key it is. Keys of one tenant share stored responses and cached
+	// prompts; a key without a tenant is a tenant of its own.
+	Tenant string
 }
 
 // Key is one key as its Secret states it, and what it has used.
@@ -68,8 +71,19 @@ type Key struct {
 	Name string
 	Grant
 	digest [sha256.Size]byte
+	uid    string // of its Secret
 	label  string // in metrics
 	budget *budget
+}
+
+// TenantID identifies the tenant of the key in headers and cache keys. Without a
+// tenant in its Secret it identifies the Secret itself, so that a key that is deleted
+// and created again under the same name finds nothing of the old one.
+func (k *Key) TenantID() string {
+	if k.Tenant != "" {
+		return "tenant/" + k.Tenant
+	}
+	return "key/" + k.Name + "/" + k.uid
 }
 
 // Allows reports whether the key may ask a deployment by a name that clients use.

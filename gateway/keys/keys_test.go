@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -43,7 +46,7 @@ func TestASecretSaysWhatItsKeyAllows(t *testing.T) {
 	for name, g := range map[string]Grant{
 		"everything": {Models: []string{"*"}},
 		"all of it": {Models: []string{"smollm2", "team-a/chat.v2", "Qwen3:8b", "Qwen/Qwen3-8B"}, ModelNamespaces: []string{"team-b", "team-c"},
-			Expires: time.Date(2030, 1, 31, 0, 0, 0, 0, time.UTC), RequestsPerMinute: 60, TokensPerMinute: 100000, Priority: -5, StrictFields: true},
+			Expires: time.Date(2030, 1, 31, 0, 0, 0, 0, time.UTC), RequestsPerMinute: 60, TokensPerMinute: 100000, Priority: -5, StrictFields: true, Tenant: "team-a"},
 		"namespaces alone": {ModelNamespaces: []string{"a"}, RequestsPerMinute: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,6 +118,8 @@ func TestABrokenSecretIsRefused(t *testing.T) {
 		"a priority that is no number": {with("priority", "high"), "priority must be a whole number from -1000 to 1000"},
 		"a priority beyond its bounds": {with("priority", "-1001"), "priority must be from -1000 to 1000"},
 		"neither strict nor not":       {with("strictFields", "maybe"), "strictFields must be true or false"},
+		"a tenant without a name":      {with("tenant", " "), "tenant must not be empty"},
+		"a tenant that is a path":      {with("tenant", "a/b"), "tenant must consist"},
 		"tokens beyond reason":         {with("tokensPerMinute", "1000000001"), "tokensPerMinute"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -432,6 +437,38 @@ func TestAttackAWrongKeyCostsBoundedWork(t *testing.T) {
 	for _, token := range []string{"sk_a_A", "mf_a_" + strings.Repeat("A", maxToken), "mf_" + strings.Repeat("a", maxName+1) + "_A", strings.Repeat("_", 1<<20)} {
 		if name, ok := nameIn(token); ok {
 			t.Errorf("%d bytes are taken for a key of %.80q", len(token), name)
+		}
+	}
+}
+
+// Keys of one tenant are one tenant. Another key is its own, also one of the same name
+// in place of a key that was deleted.
+func TestAKeyNamesItsTenant(t *testing.T) {
+	store := NewStore(Options{Registry: prometheus.NewRegistry(), Log: logr.Discard()})
+	tenant := func(name, uid, tenant string) string {
+		s, token := made(t, name, Grant{Models: []string{"*"}, Tenant: tenant})
+		s.UID = types.UID(uid)
+		store.Set(s)
+		k, why := store.Find(token)
+		if why != "" {
+			t.Fatal(why)
+		}
+		return k.TenantID()
+	}
+	one, again, other := tenant("k", "uid-1", ""), tenant("k", "uid-2", ""), tenant("l", "uid-3", "")
+	if one == again || one == other || again == other {
+		t.Errorf("three keys are the tenants %q, %q and %q", one, again, other)
+	}
+	a, b := tenant("k", "uid-4", "team"), tenant("l", "uid-5", "team")
+	if a != b || a == one {
+		t.Errorf("two keys of a tenant are %q and %q", a, b)
+	}
+	secret, token := made(t, "k", Grant{Models: []string{"*"}})
+	for _, uid := range []types.UID{"old", "new"} { // the same bytes, restored from a file
+		secret.UID = uid
+		store.Set(secret)
+		if k, _ := store.Find(token); k.TenantID() != "key/k/"+string(uid) {
+			t.Errorf("the tenant is %q", k.TenantID())
 		}
 	}
 }

@@ -31,6 +31,7 @@ const (
 	memberTokens          = "tokensPerMinute"
 	memberPriority        = "priority"
 	memberStrict          = "strictFields"
+	memberTenant          = "tenant"
 )
 
 const (
@@ -58,7 +59,7 @@ func Parse(s *corev1.Secret) (*Key, error) {
 	if err := checkName(s.Name); err != nil {
 		return nil, err
 	}
-	k := &Key{Name: s.Name}
+	k := &Key{Name: s.Name, uid: string(s.UID)}
 	digest, err := hex.DecodeString(string(s.Data[memberDigest]))
 	if err != nil || copy(k.digest[:], digest) != sha256.Size || len(digest) != sha256.Size {
 		return nil, invalid(memberDigest, "must be the SHA-256 of the key, as 64 hex digits")
@@ -95,6 +96,11 @@ func (k *Key) read(member, value string) (err error) {
 	case memberStrict:
 		if k.StrictFields, err = strconv.ParseBool(strings.TrimSpace(value)); err != nil {
 			err = invalid(member, "must be true or false")
+		}
+	case memberTenant:
+		k.Tenant = strings.TrimSpace(value)
+		if k.Tenant == "" {
+			err = invalid(member, "must not be empty; omit it to make the key a tenant of its own")
 		}
 	default:
 		err = invalid(member, "is unknown; check its spelling or remove it")
@@ -159,6 +165,9 @@ func (g *Grant) Check() error {
 			return invalid(member, "must be from 1 to %d", maxPerMinute)
 		}
 	}
+	if g.Tenant != "" && len(validation.IsDNS1123Label(g.Tenant)) > 0 {
+		return invalid(memberTenant, "must consist of lower-case letters, digits and dashes, at most 63 characters")
+	}
 	if g.Priority < -openai.MostPriority || g.Priority > openai.MostPriority {
 		return invalid(memberPriority, "must be from %d to %d", -openai.MostPriority, openai.MostPriority)
 	}
@@ -197,6 +206,9 @@ func NewSecret(namespace, name string, g Grant) (s *corev1.Secret, token string,
 	if g.Priority != 0 {
 		data[memberPriority] = strconv.FormatInt(g.Priority, 10)
 	}
+	if g.Tenant != "" {
+		data[memberTenant] = g.Tenant
+	}
 	if g.StrictFields {
 		data[memberStrict] = "true"
 	}
@@ -217,7 +229,7 @@ func (g *Grant) end() string {
 
 // same says that two grants allow the same.
 func (g *Grant) same(o *Grant) bool {
-	return slices.Equal(g.Models, o.Models) && slices.Equal(g.ModelNamespaces, o.ModelNamespaces) && g.Expires.Equal(o.Expires) && g.Priority == o.Priority && g.StrictFields == o.StrictFields && g.sameLimits(o)
+	return slices.Equal(g.Models, o.Models) && slices.Equal(g.ModelNamespaces, o.ModelNamespaces) && g.Expires.Equal(o.Expires) && g.Priority == o.Priority && g.StrictFields == o.StrictFields && g.Tenant == o.Tenant && g.sameLimits(o)
 }
 
 func (g *Grant) sameLimits(o *Grant) bool {

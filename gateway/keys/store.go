@@ -117,7 +117,7 @@ func (s *Store) Set(secret *corev1.Secret) {
 	}
 	delete(s.refused, k.Name)
 	old := s.keys[k.Name]
-	if old != nil && old.digest == k.digest && old.same(&k.Grant) {
+	if old != nil && old.digest == k.digest && old.uid == k.uid && old.same(&k.Grant) {
 		return
 	}
 	s.put(k, old)

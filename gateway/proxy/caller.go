@@ -32,6 +32,14 @@ func (c caller) name() string {
 	return c.key.Name
 }
 
+// tenant whose request it is; empty where no keys are asked.
+func (c caller) tenant() string {
+	if c.key == nil {
+		return ""
+	}
+	return c.key.TenantID()
+}
+
 // strict reports whether the caller's key refuses fields without effect.
 func (c caller) strict() bool { return c.key != nil && c.key.StrictFields }
 

@@ -196,8 +196,8 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 		out.Header.Del(agentapi.HeaderEpoch)
 		out.URL.RawQuery = plainQuery(r.URL.Query())
 	}
-	if owner := ownerOf(ctx); owner != "" {
-		out.Header.Set(agentapi.HeaderOwner, owner)
+	if tenant := tenantOf(ctx); tenant != "" {
+		out.Header.Set(agentapi.HeaderTenant, tenant)
 	}
 	for _, name := range []string{"Accept", anthropic.HeaderVersion, agentapi.HeaderPriority, agentapi.HeaderProgress} {
 		if values := r.Header.Values(name); len(values) > 0 {

@@ -374,7 +374,7 @@ func TestAResponseWhoseIDNamesNoMacIsFound(t *testing.T) {
 		switch {
 		case r.URL.Path == dialect.PathResponses:
 			_, _ = io.WriteString(rw, `"continued"`)
-		case r.URL.Path != dialect.PathResponses+"/"+id || r.Header.Get(agentapi.HeaderOwner) != "team":
+		case r.URL.Path != dialect.PathResponses+"/"+id || r.Header.Get(agentapi.HeaderTenant) != "key/team/":
 			_ = openai.WriteError(rw, responses.NotFound(id))
 		default:
 			_, _ = io.WriteString(rw, `"stored"`)

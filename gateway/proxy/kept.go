@@ -157,8 +157,8 @@ func (p *Proxy) find(ctx context.Context, id string) (mac string, found bool, er
 func (p *Proxy) keeps(ctx context.Context, m route.Mac, id string) (bool, error) {
 	ask := &http.Request{Method: http.MethodHead, URL: &url.URL{Scheme: "https", Host: m.Address, Path: dialect.PathResponses + "/" + id}, Host: m.Address,
 		Header: http.Header{"User-Agent": {"metalfleet-gateway"}}}
-	if owner := ownerOf(ctx); owner != "" {
-		ask.Header.Set(agentapi.HeaderOwner, owner)
+	if tenant := tenantOf(ctx); tenant != "" {
+		ask.Header.Set(agentapi.HeaderTenant, tenant)
 	}
 	resp, err := p.macs.way(route.Endpoint{Mac: m.Name, Address: m.Address, Reach: m.Reach}).RoundTrip(ask.WithContext(ctx))
 	if err != nil {

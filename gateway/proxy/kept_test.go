@@ -133,19 +133,19 @@ func TestCompactionIsRefusedByName(t *testing.T) {
 	}
 }
 
-// The owner is the name of the API key, never a header of the client.
-func TestAgentLearnsTheOwnerOfARequest(t *testing.T) {
+// The tenant is that of the API key, never a header of the client.
+func TestAgentLearnsTheTenantOfARequest(t *testing.T) {
 	l := newLocked(t)
 	token := l.key("team", keys.Grant{Models: []string{"*"}})
 	m := l.addMac("mac-a", say("{}"))
 	for _, call := range []struct{ method, path, body string }{
 		{"POST", dialect.PathResponses, `{"model":"m","input":"x"}`}, {"GET", dialect.PathResponses + "/" + responses.NewID("mac-a"), ""},
 	} {
-		if resp := l.with(token, call.method, call.path, call.body, agentapi.HeaderOwner, "other"); resp.StatusCode != 200 {
+		if resp := l.with(token, call.method, call.path, call.body, agentapi.HeaderTenant, "other"); resp.StatusCode != 200 {
 			t.Fatal(read(t, resp))
 		}
-		if got := (<-m.seen).Header.Values(agentapi.HeaderOwner); len(got) != 1 || got[0] != "team" {
-			t.Errorf("%s: the owner is %q", call.method, got)
+		if got := (<-m.seen).Header.Values(agentapi.HeaderTenant); len(got) != 1 || got[0] != "key/team/" {
+			t.Errorf("%s: the tenant is %q", call.method, got)
 		}
 	}
 	if resp := l.with("", "GET", dialect.PathResponses+"/"+responses.NewID("mac-a"), ""); resp.StatusCode != 401 {
@@ -153,9 +153,9 @@ func TestAgentLearnsTheOwnerOfARequest(t *testing.T) {
 	}
 	open := newWorld(t)
 	n := open.addMac("mac-a", say("{}"))
-	open.do("POST", dialect.PathResponses, `{"model":"m","input":"x"}`, agentapi.HeaderOwner, "other")
-	if got := (<-n.seen).Header.Get(agentapi.HeaderOwner); got != "" {
-		t.Errorf("where no keys are asked the owner is %q", got)
+	open.do("POST", dialect.PathResponses, `{"model":"m","input":"x"}`, agentapi.HeaderTenant, "other")
+	if got := (<-n.seen).Header.Get(agentapi.HeaderTenant); got != "" {
+		t.Errorf("where no keys are asked the tenant is %q", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"slices"
 
@@ -21,11 +22,26 @@ const (
 // prefixOf is where a request's prompt begins. The cache key of a client names the
 // conversation, also when its first message changes, as it does when a client
 // summarizes what came before.
-func (p *Proxy) prefixOf(e openai.Envelope) pick.Prefix {
+//
+// The hashes are salted like the cache of the engine, so that a Mac that remembers
+// the prompt of one tenant is not found by another.
+func (p *Proxy) prefixOf(e openai.Envelope, tenant string) pick.Prefix {
 	if !p.KeepAttribution {
 		e.System = withoutAttribution(e.System)
 	}
-	return prefixOf(e)
+	return salted(prefixOf(e), tenant, e.CacheSalt)
+}
+
+func salted(p pick.Prefix, tenant, salt string) pick.Prefix {
+	if tenant == "" && salt == "" {
+		return p
+	}
+	for _, h := range []*uint64{&p.Shared, &p.Own} {
+		if *h != 0 {
+			*h = pick.Hash([]byte(tenant), []byte(salt), binary.BigEndian.AppendUint64(nil, *h))
+		}
+	}
+	return p
 }
 
 func prefixOf(e openai.Envelope) pick.Prefix {

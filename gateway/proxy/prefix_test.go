@@ -90,7 +90,7 @@ func TestTheAttributionBlockIsNoPartOfThePrefix(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.prefixOf(e)
+		return p.prefixOf(e, "")
 	}
 	for name, members := range map[string]func(string) string{"blocks": blocks, "one text": text} {
 		if a, b := of(drop, members("a1")), of(drop, members("b2")); a != b || a.Shared == 0 {
@@ -191,5 +191,35 @@ func TestASilentRequestStaysCounted(t *testing.T) {
 	b.prune(now.Add(time.Hour))
 	if len(b.replicas) != 0 || len(b.models) != 0 {
 		t.Errorf("%d replicas and %d models are remembered", len(b.replicas), len(b.models))
+	}
+}
+
+// A tenant that guesses another's prompt is sent where its own prompts are.
+func TestAffinityIsSaltedLikeTheCache(t *testing.T) {
+	const prompt = `"messages":[{"role":"system","content":"s"},{"role":"user","content":"one"}]`
+	of := func(tenant, members string) pick.Prefix {
+		e, err := openai.DecodeEnvelope([]byte(`{"model":"m",` + members + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return (&Proxy{}).prefixOf(e, tenant)
+	}
+	seen := map[uint64]string{}
+	for name, p := range map[string]pick.Prefix{
+		"no tenant": of("", prompt), "tenant a": of("tenant/a", prompt), "tenant b": of("tenant/b", prompt),
+		"tenant a with a salt": of("tenant/a", `"cache_salt":"s",`+prompt), "no tenant with a salt": of("", `"cache_salt":"s",`+prompt),
+	} {
+		for _, h := range []uint64{p.Shared, p.Own} {
+			if other, ok := seen[h]; ok || h == 0 {
+				t.Errorf("%s: %d is that of %q", name, h, other)
+			}
+			seen[h] = name
+		}
+	}
+	if a, b := of("tenant/a", prompt), of("tenant/a", prompt); a != b {
+		t.Errorf("one tenant begins with %+v and %+v", a, b)
+	}
+	if p := of("tenant/a", `"input":"hi"`); p != (pick.Prefix{}) {
+		t.Errorf("without a prefix: %+v", p)
 	}
 }

@@ -210,8 +210,8 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 
 // scope is what log lines of one request begin with. Most requests write none.
 type scope struct {
-	gateway          logr.Logger
-	id, route, owner string
+	gateway           logr.Logger
+	id, route, tenant string
 }
 
 type scopeKey struct{}
@@ -226,10 +226,10 @@ func logOf(ctx context.Context) logr.Logger {
 	return logr.Discard()
 }
 
-// ownerOf is the name of the key that a request was let in with.
-func ownerOf(ctx context.Context) string {
+// tenantOf is the tenant of the key that a request was admitted with.
+func tenantOf(ctx context.Context) string {
 	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
-		return s.owner
+		return s.tenant
 	}
 	return ""
 }
@@ -256,7 +256,7 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 		return err
 	}
 	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
-		s.owner = c.name()
+		s.tenant = c.tenant()
 	}
 	return to.handle(ctx, c, w, r)
 }
@@ -335,7 +335,7 @@ func (p *Proxy) ask(ctx context.Context, c caller, w *reply, r *http.Request, as
 		return err
 	}
 	defer cancel()
-	q := &query{name: asked.Model, body: body, prefix: p.prefixOf(asked), key: c.name(), deadline: deadline, strict: p.StrictFields || c.strict(),
+	q := &query{name: asked.Model, body: body, prefix: p.prefixOf(asked, c.tenant()), key: c.name(), deadline: deadline, strict: p.StrictFields || c.strict(),
 		attribution: p.KeepAttribution, background: asked.Background && r.URL.Path == dialect.PathResponses}
 	all, routed := p.stages(model, q)
 	if q.only, all, err = p.keeper(ctx, asked, all); err != nil {

@@ -18,7 +18,7 @@ var textFields = map[string]string{
 	"stop": `["x"]`, "stream": `true`, "stream_options": `{"include_usage":true},"stream":true`, "temperature": `0.5`, "top_p": `0.5`, "user": `"u"`,
 	"top_k": `5`, "min_p": `0.5`, "priority": `1`, "structured_outputs": `{"regex":"a"}`, "guided_json": `{"type":"object"}`, "guided_regex": `"a"`,
 	"guided_choice": `["a","b"]`, "guided_grammar": `"root ::= \"a\""`, "repetition_penalty": `1.1`, "repeat_penalty": `1.1`, "min_tokens": `2`,
-	"ignore_eos": `true`, "stop_token_ids": `[5]`, "prompt_cache_key": `"k"`,
+	"ignore_eos": `true`, "stop_token_ids": `[5]`, "prompt_cache_key": `"k"`, "cache_salt": `"s"`,
 }
 
 // more is a with the fields of b.
@@ -78,7 +78,7 @@ var message = map[string]string{
 var response = map[string]string{
 	"background": `true`, "context_management": `[{"type":"compaction"}]`, "conversation": `"conv_1"`, "include": `["message.output_text.logprobs"]`,
 	"input": `"other"`, "instructions": `"i"`, "max_output_tokens": `5`, "max_tool_calls": `5`, "metadata": `{"a":"b"}`, "model": `"other"`,
-	"moderation": `{"model":"m"}`, "parallel_tool_calls": `false`, "previous_response_id": `"resp_1"`, "prompt": `{"id":"p"}`, "prompt_cache_key": `"k"`,
+	"moderation": `{"model":"m"}`, "parallel_tool_calls": `false`, "previous_response_id": `"resp_1"`, "prompt": `{"id":"p"}`, "prompt_cache_key": `"k"`, "cache_salt": `"s"`,
 	"prompt_cache_options": `{"mode":"implicit"}`, "prompt_cache_retention": `"24h"`, "reasoning": `{"effort":"low"}`, "safety_identifier": `"k"`,
 	"service_tier": `"priority"`, "store": `false`, "stream": `true`, "stream_options": `{"include_obfuscation":true}`, "temperature": `0.5`,
 	"text": `{"format":{"type":"json_object"}}`, "tool_choice": `"none","tools":[{"type":"function","name":"f"}]`, "tools": `[{"type":"function","name":"f"}]`, "top_logprobs": `5`, "top_p": `0.5`,

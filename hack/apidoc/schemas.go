@@ -58,6 +58,7 @@ const (
 		`"additionalProperties":false,"properties":{"name":{"type":["string","null"]},"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"schema":` + jsonForm + `}}}}]}`
 	stops         = `{"anyOf":[{"type":"string","minLength":1},{"type":"array","maxItems":4,"items":{"type":"string","minLength":1}}]}`
 	streamOptions = `{"type":"object","additionalProperties":false,"properties":{"include_usage":{"type":["boolean","null"]},"continuous_usage_stats":{"type":["boolean","null"]},"include_obfuscation":{"x-open":{},"enum":[false,null]}}}`
+	saltText      = `{"type":"string","minLength":1,"maxLength":1024}`
 	// tokenID is a whole number from 0 to 2147483647, in digits.
 	tokenID   = `^(0|[1-9][0-9]{0,8}|1[0-9]{9}|20[0-9]{8}|21[0-3][0-9]{7}|214[0-6][0-9]{6}|2147[0-3][0-9]{5}|21474[0-7][0-9]{4}|214748[0-2][0-9]{3}|2147483[0-5][0-9]{2}|21474836[0-3][0-9]|214748364[0-7])$`
 	bias      = `{"type":"object","maxProperties":300,"propertyNames":{"pattern":"` + tokenID + `"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`
@@ -84,7 +85,7 @@ var textSchemas = map[string]string{
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "top_k": `{"type":"integer","minimum":-1,"maximum":2147483647}`, "min_p": share,
 	"priority": `{"type":"integer","minimum":-1000,"maximum":1000}`, "structured_outputs": form, "guided_json": jsonForm, "guided_regex": anyText,
 	"guided_choice": choices, "guided_grammar": anyText, "repetition_penalty": repetition, "repeat_penalty": repetition, "min_tokens": token, "ignore_eos": yesOrNo,
-	"stop_token_ids": `{"type":"array","maxItems":128,"items":` + token + `}`, "prompt_cache_key": anyText,
+	"stop_token_ids": `{"type":"array","maxItems":128,"items":` + token + `}`, "prompt_cache_key": anyText, "cache_salt": saltText,
 }
 
 var chatSchemas = more(textSchemas, map[string]string{
@@ -185,7 +186,7 @@ const (
 )
 
 var responseSchemas = map[string]string{
-	"model": someText, "instructions": anyText, "prompt_cache_key": anyText, "max_output_tokens": limit, "previous_response_id": anyText, "store": yesOrNo, "stream": yesOrNo,
+	"model": someText, "instructions": anyText, "prompt_cache_key": anyText, "cache_salt": saltText, "max_output_tokens": limit, "previous_response_id": anyText, "store": yesOrNo, "stream": yesOrNo,
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "parallel_tool_calls": yesOrNo,
 	"tools": responseTools, "tool_choice": responseChoice, "reasoning": reasoningOf,
 	"include":        `{"x-open":{"type":"array","items":{"type":"string"}},"type":"array","items":{"const":"message.output_text.logprobs"}}`,

@@ -4,7 +4,7 @@
 // It owns how long that is: at most an age, and as many bytes as it may hold; the
 // oldest go first. What a response takes is counted by its texts; an item that several
 // responses share, as those of one conversation do, counts once. It refuses to
-// tell one owner of another's responses: they are as if they did not exist. It
+// show one tenant another's responses: they are as if they did not exist. It
 // keeps nothing on a disk, so an agent's restart forgets all of them.
 //
 // Start reading at Shelf.
@@ -24,7 +24,7 @@ const entryBytes = 4 << 10
 
 // Entry is one response.
 type Entry struct {
-	Owner string
+	Tenant string
 	// Response as a client sees it, and Input what it answered to.
 	Response responses.Response
 	Input    []responses.Item
@@ -93,9 +93,9 @@ type Shelf struct {
 
 // shared is an item, and how often responses have it.
 type shared struct {
-	item  responses.Item
-	owner string
-	uses  int
+	item   responses.Item
+	tenant string
+	uses   int
 }
 
 type kept struct {
@@ -130,13 +130,13 @@ func (s *Shelf) End(e Entry) {
 	}
 }
 
-// Cancel ends an owner's response in progress. One that has ended stays as it is.
-func (s *Shelf) Cancel(id, owner string) (e Entry, found, cancelled bool) {
+// Cancel ends a tenant's response in progress. One that has ended stays as it is.
+func (s *Shelf) Cancel(id, tenant string) (e Entry, found, cancelled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
 	at, ok := s.byID[id]
-	if !ok || at.Value.(*kept).entry.Owner != owner {
+	if !ok || at.Value.(*kept).entry.Tenant != tenant {
 		return Entry{}, false, false
 	}
 	k := at.Value.(*kept)
@@ -162,7 +162,7 @@ func (s *Shelf) put(e Entry, since time.Time) bool {
 	for i := range e.items() {
 		use := s.items[i.ID]
 		if use == nil {
-			use = &shared{item: i, owner: e.Owner}
+			use = &shared{item: i, tenant: e.Tenant}
 			s.items[i.ID] = use
 			s.held += i.Bytes()
 		}
@@ -197,36 +197,36 @@ func (s *Shelf) drop(e *list.Element) {
 	s.held -= k.bytes
 }
 
-// Item finds an item of an owner's responses.
-func (s *Shelf) Item(id, owner string) (responses.Item, bool) {
+// Item finds an item of a tenant's responses.
+func (s *Shelf) Item(id, tenant string) (responses.Item, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
 	use, ok := s.items[id]
-	if !ok || use.owner != owner {
+	if !ok || use.tenant != tenant {
 		return responses.Item{}, false
 	}
 	return use.item, true
 }
 
-// Get finds an owner's response.
-func (s *Shelf) Get(id, owner string) (Entry, bool) {
+// Get finds a tenant's response.
+func (s *Shelf) Get(id, tenant string) (Entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
 	e, ok := s.byID[id]
-	if !ok || e.Value.(*kept).entry.Owner != owner {
+	if !ok || e.Value.(*kept).entry.Tenant != tenant {
 		return Entry{}, false
 	}
 	return e.Value.(*kept).entry, true
 }
 
-// Delete forgets an owner's response.
-func (s *Shelf) Delete(id, owner string) bool {
+// Delete forgets a tenant's response.
+func (s *Shelf) Delete(id, tenant string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.byID[id]
-	if !ok || e.Value.(*kept).entry.Owner != owner {
+	if !ok || e.Value.(*kept).entry.Tenant != tenant {
 		return false
 	}
 	s.drop(e)

@@ -9,11 +9,11 @@ import (
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
-func entry(id, owner, status string, text string) Entry {
-	return Entry{Owner: owner, Response: responses.Response{ID: id, Status: status}, Talk: []responses.Item{{ID: "msg_" + id, Role: "user", Content: []responses.Part{{Text: text}}}}}
+func entry(id, tenant, status string, text string) Entry {
+	return Entry{Tenant: tenant, Response: responses.Response{ID: id, Status: status}, Talk: []responses.Item{{ID: "msg_" + id, Role: "user", Content: []responses.Part{{Text: text}}}}}
 }
 
-func has(s *Shelf, id, owner string) bool { _, ok := s.Get(id, owner); return ok }
+func has(s *Shelf, id, tenant string) bool { _, ok := s.Get(id, tenant); return ok }
 
 func TestTheOldestGoesForWantOfRoom(t *testing.T) {
 	const most = 10 * (entryBytes + 2000)
@@ -55,7 +55,7 @@ func TestAgeEndsWhatIsKept(t *testing.T) {
 	}
 }
 
-func TestOwnersAreApart(t *testing.T) {
+func TestTenantsAreApart(t *testing.T) {
 	s := &Shelf{Bytes: 1 << 20, Age: time.Minute}
 	s.Put(entry("a", "team", responses.StatusInProgress, ""))
 	if has(s, "a", "") || has(s, "a", "other") || s.Delete("a", "other") {
@@ -65,7 +65,7 @@ func TestOwnersAreApart(t *testing.T) {
 		t.Error("another's is cancelled")
 	}
 	if !has(s, "a", "team") || !s.Delete("a", "team") || has(s, "a", "team") {
-		t.Error("the owner does not see it")
+		t.Error("the tenant does not see it")
 	}
 }
 
@@ -112,18 +112,18 @@ func TestCallsAndToolsCount(t *testing.T) {
 func TestItemsAreFoundAsLongAsAResponseHasThem(t *testing.T) {
 	item := func(id string) responses.Item { return responses.Item{ID: id, Type: responses.ItemMessage} }
 	s := &Shelf{Bytes: 1 << 20, Age: time.Minute}
-	s.Put(Entry{Owner: "team", Response: responses.Response{ID: "a", Status: responses.StatusInProgress}, Input: []responses.Item{item("in")}})
+	s.Put(Entry{Tenant: "team", Response: responses.Response{ID: "a", Status: responses.StatusInProgress}, Input: []responses.Item{item("in")}})
 	if _, ok := s.Item("out", "team"); ok {
 		t.Error("an item is found before it exists")
 	}
-	s.End(Entry{Owner: "team", Response: responses.Response{ID: "a", Status: responses.StatusCompleted, Output: []responses.Item{item("out")}}, Input: []responses.Item{item("in")}})
-	s.Put(Entry{Owner: "team", Response: responses.Response{ID: "b", Status: responses.StatusCompleted}, Input: []responses.Item{item("out"), item("out")}})
-	found := func(id, owner string) bool {
-		i, ok := s.Item(id, owner)
+	s.End(Entry{Tenant: "team", Response: responses.Response{ID: "a", Status: responses.StatusCompleted, Output: []responses.Item{item("out")}}, Input: []responses.Item{item("in")}})
+	s.Put(Entry{Tenant: "team", Response: responses.Response{ID: "b", Status: responses.StatusCompleted}, Input: []responses.Item{item("out"), item("out")}})
+	found := func(id, tenant string) bool {
+		i, ok := s.Item(id, tenant)
 		return ok && i.ID == id
 	}
 	if !found("in", "team") || !found("out", "team") || found("out", "other") || found("out", "") || found("none", "team") {
-		t.Error("items are not found, or not by their owner alone")
+		t.Error("items are not found, or not by their tenant alone")
 	}
 	s.Delete("a", "team")
 	if found("in", "team") || !found("out", "team") {

@@ -1,0 +1,44 @@
+package serve_test
+
+import (
+	"testing"
+
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// Every text route tells the engine whose cache the prompt may use: the tenant by the
+// gateway's header, the salt by the client's field.
+func TestTheEngineLearnsTenantAndSalt(t *testing.T) {
+	p := newPort(t, servetest.Say("hi"))
+	for name, tc := range map[string]struct{ path, body, salt string }{
+		"chat":                {dialect.PathChat, `{"model":"m","messages":[{"role":"user","content":"x"}]`, "s"},
+		"completion":          {dialect.PathCompletions, `{"model":"m","prompt":"x"`, "s"},
+		"several completions": {dialect.PathCompletions, `{"model":"m","n":2,"prompt":["x","y"]`, "s"},
+		"response":            {dialect.PathResponses, `{"model":"m","input":"x"`, "s"},
+		"message":             {dialect.PathMessages, `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"x"}]`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := tc.body + `}`
+			if tc.salt != "" {
+				body = tc.body + `,"cache_salt":"` + tc.salt + `"}`
+			}
+			if resp := p.do("POST", tc.path, body, agentapi.HeaderTenant, "tenant/a"); resp.StatusCode != 200 {
+				t.Fatal(resp.Status)
+			}
+			for n := len(p.seen); n > 0; n-- {
+				if r := <-p.seen; r.GetTenant() != "tenant/a" || r.GetCacheSalt() != tc.salt {
+					t.Errorf("the engine is given the tenant %q and the salt %q", r.GetTenant(), r.GetCacheSalt())
+				}
+			}
+		})
+	}
+	for _, bad := range []string{`""`, `5`} {
+		resp := p.do("POST", dialect.PathChat, `{"model":"m","messages":[{"role":"user","content":"x"}],"cache_salt":`+bad+`}`)
+		if resp.StatusCode != 400 {
+			t.Errorf("cache_salt %s: %s, want an error (%s)", bad, resp.Status, openai.CodeInvalidValue)
+		}
+	}
+}
