@@ -23,7 +23,13 @@ const (
 	firstPause  = time.Second
 	lastPause   = time.Minute
 	personPause = 30 * time.Second
-	atOnce      = 2
+)
+
+// Bounds of what runs at once. One namespace never takes all of it, so that slow
+// sources of one tenant do not hold up the inspections of the others.
+const (
+	atOnce       = 3
+	perNamespace = 2
 )
 
 // Resolving is one look at a source; *Resolver does it.
@@ -67,7 +73,8 @@ func (i *Inspector) Set(orders []v1alpha1.Inspection) {
 	for _, o := range orders {
 		wanted[o.ID] = true
 		if j := i.jobs[o.ID]; j != nil {
-			if reflect.DeepEqual(j.order, o) {
+			if sameSource(j.order, o) {
+				j.order = o
 				continue
 			}
 			j.stop()
@@ -86,6 +93,13 @@ func (i *Inspector) Set(orders []v1alpha1.Inspection) {
 	i.mu.Unlock()
 	signal(i.poke)
 	signal(i.changed)
+}
+
+// sameSource reports whether two orders inspect the same. The namespace that is
+// charged for it may change without another look.
+func sameSource(a, b v1alpha1.Inspection) bool {
+	a.Namespace = b.Namespace
+	return reflect.DeepEqual(a, b)
 }
 
 func (j *job) stop() {
@@ -161,13 +175,15 @@ func (i *Inspector) Run(ctx context.Context) {
 	}
 }
 
-// take marks the job that has waited longest as running; nil if none is due.
+// take marks the job that has waited longest as running, of those whose namespace
+// may run another one; nil if none is due.
 func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	running := i.running()
 	var due *job
 	for _, j := range i.jobs {
-		if j.cancel != nil || j.next.IsZero() || time.Now().Before(j.next) {
+		if !j.due(time.Now()) || running[j.order.Namespace] >= perNamespace {
 			continue
 		}
 		if due == nil || j.next.Before(due.next) || j.next.Equal(due.next) && j.order.ID < due.order.ID {
@@ -181,13 +197,29 @@ func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 	return due, ctx
 }
 
-// untilNext is how long nothing falls due, an hour at most.
+// due reports whether a job waits to be run.
+func (j *job) due(now time.Time) bool { return j.cancel == nil && !j.next.IsZero() && !now.Before(j.next) }
+
+// running counts the jobs that run, by namespace. The caller holds the lock.
+func (i *Inspector) running() map[string]int {
+	out := map[string]int{}
+	for _, j := range i.jobs {
+		if j.cancel != nil {
+			out[j.order.Namespace]++
+		}
+	}
+	return out
+}
+
+// untilNext is how long nothing falls due, an hour at most. What waits for
+// another job of its namespace is woken by the end of that.
 func (i *Inspector) untilNext() time.Duration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	wait := time.Hour
+	running := i.running()
 	for _, j := range i.jobs {
-		if j.cancel == nil && !j.next.IsZero() {
+		if j.cancel == nil && !j.next.IsZero() && running[j.order.Namespace] < perNamespace {
 			wait = min(wait, time.Until(j.next))
 		}
 	}
@@ -196,7 +228,10 @@ func (i *Inspector) untilNext() time.Duration {
 
 // look carries out one job and notes what came of it.
 func (i *Inspector) look(ctx context.Context, j *job) {
-	rec, err := i.resolver.Resolve(ctx, j.order)
+	i.mu.Lock()
+	order := j.order
+	i.mu.Unlock()
+	rec, err := i.resolver.Resolve(ctx, order)
 	stopped := ctx.Err() != nil
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -123,12 +123,13 @@ func TestInspectorReportsEachOrder(t *testing.T) {
 	})
 }
 
-func TestInspectorLooksAtTwoAtOnceAndOnce(t *testing.T) {
+func TestInspectorLooksAtAFewAtOnceAndOnce(t *testing.T) {
 	s := &scripted{}
 	run(t, s, func(i *Inspector) {
 		var all []v1alpha1.Inspection
 		for n := range 8 {
 			all = append(all, order(fmt.Sprint(n), fmt.Sprint("s", n)))
+			all[n].Namespace = fmt.Sprint("ns", n%2)
 		}
 		for range 5 { // orders that stay are not begun anew
 			i.Set(all)
@@ -233,6 +234,43 @@ func TestAWaitForATokenIsNoFailure(t *testing.T) {
 		after(time.Hour)
 		if n := s.count("hf://o/m"); n != 7 {
 			t.Errorf("%d looks: what is resolved is looked at again", n)
+		}
+	})
+}
+
+// Slow sources of one namespace leave a slot for the sources of another.
+func TestInspectorSharesItsSlotsAmongNamespaces(t *testing.T) {
+	s := &scripted{}
+	run(t, s, func(i *Inspector) {
+		var orders []v1alpha1.Inspection
+		for n := range 20 {
+			o := order(fmt.Sprintf("junk-%02d", n), fmt.Sprint("junk", n))
+			o.Namespace = "a"
+			orders = append(orders, o)
+		}
+		i.Set(orders)
+		after(100 * time.Millisecond)
+		late := order("late", "late")
+		late.Namespace = "b"
+		i.Set(append(orders, late))
+		after(10 * time.Millisecond)
+		if s.count("late") != 1 {
+			t.Error("the source of namespace b waits for those of namespace a")
+		}
+		after(30 * time.Second)
+		if n := len(states(i)); n != 21 || s.most > atOnce {
+			t.Errorf("%d results, up to %d at once", n, s.most)
+		}
+		for _, o := range orders {
+			if s.count(o.Source) != 1 {
+				t.Errorf("%s was inspected %d times", o.Source, s.count(o.Source))
+			}
+		}
+		late.Namespace = "c"
+		i.Set(append(orders, late))
+		after(time.Second)
+		if s.count("late") != 1 {
+			t.Error("another namespace alone starts the inspection again")
 		}
 	})
 }

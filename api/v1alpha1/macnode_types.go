@@ -226,6 +226,12 @@ type Inspection struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
+	// namespace is the namespace of the ModelDeployment that needs the
+	// inspection. A Mac that has more inspections than it can run at once
+	// divides them fairly among namespaces.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
 	// source is the model source to inspect.
 	// +required
 	// +kubebuilder:validation:MinLength=1

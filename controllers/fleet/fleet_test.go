@@ -156,6 +156,37 @@ func TestDownloadSourcesAreInspectedByOneMac(t *testing.T) {
 	}
 }
 
+// Sources of one namespace cannot use up the inspections of every Mac.
+func TestInspectionsAreSharedAmongNamespaces(t *testing.T) {
+	macs := []v1alpha1.MacNode{ready("a"), ready("b")}
+	var all []v1alpha1.ModelDeployment
+	for i := range 2 * MaxInspections {
+		d := deployment(fmt.Sprint("junk-", i), fmt.Sprintf("file://nothing-%d.gguf", i), 2*time.Hour)
+		d.Namespace = "many"
+		all = append(all, d)
+	}
+	for i := range 3 {
+		d := deployment(fmt.Sprint("real-", i), fmt.Sprintf("file://real-%d.gguf", i), time.Duration(60-i)*time.Minute)
+		d.Namespace = "few"
+		all = append(all, d)
+	}
+	for _, m := range macs {
+		got := Inspections(m.Name, all, macs)
+		if len(got) != MaxInspections {
+			t.Fatalf("Mac %s has %d inspections, want %d", m.Name, len(got), MaxInspections)
+		}
+		var few []string
+		for _, i := range got[:6] {
+			if i.Namespace == "few" {
+				few = append(few, i.Source)
+			}
+		}
+		if want := []string{"file://real-0.gguf", "file://real-1.gguf", "file://real-2.gguf"}; !slices.Equal(few, want) {
+			t.Errorf("Mac %s inspects %q of the later namespace among its first 6, want %q", m.Name, few, want)
+		}
+	}
+}
+
 func TestNamesBelongToTheOldest(t *testing.T) {
 	old, young, dying := deployment("old", "file://m", 2*time.Hour), deployment("young", "file://m", time.Hour), deployment("dying", "file://m", 3*time.Hour)
 	old.Spec.ServedNames, young.Spec.ServedNames, dying.Spec.ServedNames = []string{"chat"}, []string{"chat", "talk"}, []string{"chat", "talk"}

@@ -84,32 +84,49 @@ func assignment(r *v1alpha1.ModelReplica, names []string, owner *v1alpha1.ModelD
 }
 
 // Inspections are the sources that a Mac is to look at: those of the living
-// deployments that ask it, each once. The oldest deployments come first and at
-// most MaxInspections.
+// deployments that ask it, each once and at most MaxInspections. Namespaces take
+// turns, each with its oldest deployment first, so that no namespace can use up
+// the bound for the others.
 func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []v1alpha1.Inspection {
+	isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
+	seen := map[string]bool{}
+	var out []v1alpha1.Inspection
+	for _, d := range byTurns(deployments) {
+		id := InspectionID(d)
+		if seen[id] || !slices.ContainsFunc(Asked(d, macs), isMac) {
+			continue
+		}
+		seen[id] = true
+		m := d.Spec.Model
+		out = append(out, v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)})
+		if len(out) == MaxInspections {
+			break
+		}
+	}
+	return out
+}
+
+// byTurns sorts the living deployments so that the oldest of every namespace
+// come first, then the second oldest of every namespace, and so on.
+func byTurns(deployments []v1alpha1.ModelDeployment) []*v1alpha1.ModelDeployment {
 	var living []*v1alpha1.ModelDeployment
 	for i := range deployments {
 		if deployments[i].DeletionTimestamp.IsZero() {
 			living = append(living, &deployments[i])
 		}
 	}
-	slices.SortFunc(living, func(a, b *v1alpha1.ModelDeployment) int {
+	older := func(a, b *v1alpha1.ModelDeployment) int {
 		if Older(a, b) {
 			return -1
 		}
 		return 1
-	})
-	seen := map[string]bool{}
-	var out []v1alpha1.Inspection
-	for _, d := range living {
-		id := InspectionID(d)
-		isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
-		if seen[id] || len(out) == MaxInspections || !slices.ContainsFunc(Asked(d, macs), isMac) {
-			continue
-		}
-		seen[id] = true
-		m := d.Spec.Model
-		out = append(out, v1alpha1.Inspection{ID: id, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)})
 	}
-	return out
+	slices.SortFunc(living, older)
+	turn, turns := map[*v1alpha1.ModelDeployment]int{}, map[string]int{}
+	for _, d := range living {
+		turn[d] = turns[d.Namespace]
+		turns[d.Namespace]++
+	}
+	slices.SortFunc(living, func(a, b *v1alpha1.ModelDeployment) int { return cmp.Or(turn[a]-turn[b], older(a, b)) })
+	return living
 }
