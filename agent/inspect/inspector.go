@@ -198,7 +198,9 @@ func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 }
 
 // due reports whether a job waits to be run.
-func (j *job) due(now time.Time) bool { return j.cancel == nil && !j.next.IsZero() && !now.Before(j.next) }
+func (j *job) due(now time.Time) bool {
+	return j.cancel == nil && !j.next.IsZero() && !now.Before(j.next)
+}
 
 // running counts the jobs that run, by namespace. The caller holds the lock.
 func (i *Inspector) running() map[string]int {

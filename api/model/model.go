@@ -71,7 +71,24 @@ type Record struct {
 	// files.
 	// +required
 	Facts Facts `json:"facts"`
+	// vouchedBy are the MacNodes whose inspections found this record, as the
+	// operator noted them when it accepted the model; system:operator stands
+	// for the operator itself. A Mac that is not listed downloads the files
+	// only after two of them, or the operator, have vouched for the record.
+	// Macs do not report it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MaxLength=64
+	VouchedBy []string `json:"vouchedBy,omitempty"`
 }
+
+// MaxVouchers is how many entries vouchedBy has at most.
+const MaxVouchers = 4
+
+// VoucherOperator stands for the operator in vouchedBy. No MacNode can have this
+// name.
+const VoucherOperator = "system:operator"
 
 // File is one file of a model.
 type File struct {

@@ -126,6 +126,8 @@ const (
 	ReasonSourceForbidden   = "SourceForbidden"
 	ReasonSourceUnreachable = "SourceUnreachable"
 	ReasonDigestMismatch    = "DigestMismatch"
+	ReasonReportRefused     = "ReportRefused"  // the report of a Mac contradicts the deployment
+	ReasonSourceDisputed    = "SourceDisputed" // Macs found different contents, and no two of them the same
 	ReasonInvalidModel      = "InvalidModel"
 	ReasonUnsupportedModel  = "UnsupportedModel"
 	ReasonContextTooLong    = "ContextTooLong"

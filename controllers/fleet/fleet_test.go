@@ -127,35 +127,6 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-func TestDownloadSourcesAreInspectedByOneMac(t *testing.T) {
-	d := deployment("d", "https://host/m.gguf", time.Hour)
-	macs := []v1alpha1.MacNode{ready("a"), ready("b"), ready("c"), ready("d")}
-	names := func() []string {
-		var out []string
-		for _, m := range Asked(&d, macs) {
-			out = append(out, m.Name)
-		}
-		return out
-	}
-	first := names()
-	if len(first) != 1 {
-		t.Fatalf("asked %v, want one", first)
-	}
-	i := slices.IndexFunc(macs, func(m v1alpha1.MacNode) bool { return m.Name == first[0] })
-	reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceUnreachable, "no route", nil)(&macs[i])
-	if both := names(); len(both) != 2 || !slices.Contains(both, first[0]) {
-		t.Errorf("asked %v after %v could not reach it, want one more", both, first)
-	}
-	silent(&macs[i])
-	if next := names(); len(next) != 1 || next[0] == first[0] {
-		t.Errorf("asked %v after %v fell silent, want another", next, first)
-	}
-	d.Spec.Placement.Chips = []string{"M9"}
-	if none := names(); none != nil {
-		t.Errorf("asked %v, but no Mac may hold it", none)
-	}
-}
-
 // Sources of one namespace cannot use up the inspections of every Mac.
 func TestInspectionsAreSharedAmongNamespaces(t *testing.T) {
 	macs := []v1alpha1.MacNode{ready("a"), ready("b")}
@@ -417,6 +388,9 @@ func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
 				walk(path+"."+v.Type().Field(i).Name, v.Field(i))
 			}
 		case reflect.Slice:
+			if path == "engine.Model.VouchedBy" { // who found the record is not part of what runs
+				return
+			}
 			old := v.Interface()
 			if v.Type().Elem().Kind() == reflect.String {
 				v.Set(reflect.ValueOf([]string{"x"}))

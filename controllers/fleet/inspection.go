@@ -31,9 +31,8 @@ func InspectionID(d *v1alpha1.ModelDeployment) string {
 
 // Asked are the Macs that are to inspect a deployment's source, sorted by
 // name. For file:// that is every Mac the deployment may be placed on, because
-// each has files of its own. For what is downloaded one ready Mac is enough: the first by
-// rendezvous hash; one that says the source is unreachable stays asked and the
-// next is asked as well.
+// each has files of its own. What is downloaded is inspected by ready Macs in
+// the order of a rendezvous hash, until two of them agree: usually two.
 func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.MacNode {
 	var eligible []*v1alpha1.MacNode
 	for i := range macs {
@@ -49,13 +48,12 @@ func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.Mac
 	id := InspectionID(d)
 	eligible = slices.DeleteFunc(eligible, func(m *v1alpha1.MacNode) bool { return StateOf(m) != MacReady })
 	var asked []*v1alpha1.MacNode
-	for len(eligible) > 0 { // mostly once
+	var heard testimony
+	for len(eligible) > 0 && !heard.mayAgree() { // usually twice
 		first := foremost(id, eligible)
 		mac := eligible[first]
 		asked = append(asked, mac)
-		if r := inspectionOf(mac, id); r == nil || r.State != v1alpha1.InspectionFailed || r.Reason != v1alpha1.ReasonSourceUnreachable {
-			break
-		}
+		heard.add(d, mac.Name, inspectionOf(mac, id))
 		eligible = slices.Delete(eligible, first, first+1)
 	}
 	slices.SortFunc(asked, byName)
@@ -99,40 +97,46 @@ func inspectionOf(mac *v1alpha1.MacNode, id string) *v1alpha1.InspectionStatus {
 
 // Finding is what the Macs say of a source.
 type Finding struct {
-	// Record, once one of them resolved it.
+	// Record, once it is accepted; its vouchedBy names the Macs that found it.
 	Record *model.Record
-	// Refusal, when every ready Mac that was asked failed.
+	// Refusal, when every ready Mac that was asked failed, or they disagree.
 	Refusal *Refusal
 	// Waiting says whom we wait for, while there is neither.
 	Waiting Refusal
 }
 
 // Inspect reads what the Macs report of a deployment's source. What a Mac says
-// is checked again: a record that does not hold together is a failure.
+// is checked again: a report that contradicts the deployment, or a record that
+// does not hold together, is a failure of that Mac.
+//
+// A file:// record is the one that most Macs found. A record of anything that is
+// downloaded is accepted once two Macs found the same. Where only one can reach
+// the source, its record is accepted with that Mac alone in vouchedBy, and no
+// other Mac acts on it.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 	id := InspectionID(d)
-	var failures []macFailure
-	var waiting []string
+	var heard testimony
 	for _, mac := range Asked(d, macs) {
-		if StateOf(mac) != MacReady {
-			continue
+		if StateOf(mac) == MacReady {
+			heard.add(d, mac.Name, inspectionOf(mac, id))
 		}
-		report := inspectionOf(mac, id)
-		if report == nil || report.State == v1alpha1.InspectionRunning {
-			waiting = append(waiting, mac.Name)
-			continue
-		}
-		record, refusal := recordOf(report)
-		if refusal == nil {
-			return Finding{Record: record}
-		}
-		failures = append(failures, macFailure{mac.Name, *refusal})
 	}
+	heard.validate()
+	source := d.Spec.Model.Source
+	best, local := heard.best(), strings.HasPrefix(source, FileScheme)
 	switch {
-	case len(waiting) > 0:
-		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(waiting) + " to inspect " + d.Spec.Model.Source}}
-	case len(failures) > 0:
-		return Finding{Refusal: worst(failures)}
+	case best != nil && (local || len(best.macs) >= vouchersNeeded):
+		return Finding{Record: best.accepted()}
+	case len(heard.waiting) > 0 && best != nil:
+		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(heard.waiting) + " to confirm what " + list(best.macs) + " reported of " + source}}
+	case len(heard.waiting) > 0:
+		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(heard.waiting) + " to inspect " + source}}
+	case len(heard.groups) == 1:
+		return Finding{Record: best.accepted()}
+	case len(heard.groups) > 1:
+		return Finding{Refusal: heard.disputed(source)}
+	case len(heard.failures) > 0:
+		return Finding{Refusal: worst(heard.failures)}
 	default:
 		return Finding{Waiting: Refusal{v1alpha1.ReasonNoMacs,
 			"no ready Mac that matches spec.placement can inspect the source; `kubectl get mac` lists the Macs"}}
@@ -142,24 +146,6 @@ func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 type macFailure struct {
 	mac string
 	Refusal
-}
-
-// recordOf reads a report that is no longer running.
-func recordOf(r *v1alpha1.InspectionStatus) (*model.Record, *Refusal) {
-	if r.State == v1alpha1.InspectionResolved {
-		if r.Model == nil {
-			return nil, &Refusal{v1alpha1.ReasonInvalidModel, "the report contains no model record"}
-		}
-		if err := r.Model.Validate(); err != nil {
-			return nil, &Refusal{v1alpha1.ReasonInvalidModel, err.Error()}
-		}
-		return r.Model, nil
-	}
-	reason := r.Reason
-	if severity(reason) < 0 {
-		reason = v1alpha1.ReasonInspectionFailed
-	}
-	return nil, &Refusal{reason, r.Message}
 }
 
 // bySeverity are the reasons of a failed inspection. Later ones say more about
@@ -175,6 +161,7 @@ var bySeverity = []string{
 	v1alpha1.ReasonUnsupportedModel,
 	v1alpha1.ReasonInvalidModel,
 	v1alpha1.ReasonDigestMismatch,
+	v1alpha1.ReasonReportRefused,
 }
 
 func severity(reason string) int { return slices.Index(bySeverity, reason) }
@@ -191,19 +178,10 @@ func worst(failures []macFailure) *Refusal {
 	return &Refusal{f.Reason, message}
 }
 
-// HoldsSource says whether a Mac can serve a record: a download source from
-// anywhere, a file:// source only where these very files lie.
+// HoldsSource says whether a Mac holds the files of a file:// record: only where
+// these very files lie can it be served.
 func HoldsSource(mac *v1alpha1.MacNode, m *model.Record) bool {
-	if !strings.HasPrefix(m.Source, FileScheme) || HasWeights(mac, m.Digest) {
-		return true
-	}
-	for i := range mac.Status.Inspections {
-		r := &mac.Status.Inspections[i]
-		if r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source {
-			return true
-		}
-	}
-	return false
+	return HasWeights(mac, m.Digest) || reported(mac, m)
 }
 
 // StillLooks says that a Mac may yet find a record's source: it has reported

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 )
 
@@ -31,7 +32,10 @@ func objects(t *testing.T, os ...client.Object) client.WithWatch {
 			t.Fatal(err)
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(s).WithObjects(os...).WithStatusSubresource(&v1alpha1.MacNode{}).Build()
+	return fake.NewClientBuilder().WithScheme(s).WithObjects(os...).WithStatusSubresource(&v1alpha1.MacNode{}).
+		WithIndex(&v1alpha1.ModelDeployment{}, fleet.IndexInspection, func(o client.Object) []string {
+			return []string{fleet.InspectionID(o.(*v1alpha1.ModelDeployment))}
+		}).Build()
 }
 
 // aMac was not judged yet: the first look at its Lease makes it Ready.

@@ -52,6 +52,7 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(holder), builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(askableChanged())).
+		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectors), builder.WithPredicates(verdictsChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.site), builder.WithPredicates(siteChanged())).
 		Complete(r)
 }
@@ -80,12 +81,39 @@ func askable(o client.Object) string {
 	m := o.(*v1alpha1.MacNode)
 	var b strings.Builder
 	fmt.Fprint(&b, fleet.StateOf(m), m.Labels, m.Spec.Taints, m.Status.Chip)
-	for _, i := range m.Status.Inspections {
-		if i.State == v1alpha1.InspectionFailed && i.Reason == v1alpha1.ReasonSourceUnreachable {
-			fmt.Fprint(&b, i.ID)
+	return b.String()
+}
+
+// verdictsChanged passes a Mac whose reports of sources changed: they decide
+// whether another Mac is asked.
+func verdictsChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !status.Equal(e.ObjectOld.(*v1alpha1.MacNode).Status.Inspections, e.ObjectNew.(*v1alpha1.MacNode).Status.Inspections)
+	}}
+}
+
+// inspectors are the Macs that are asked for a source of which this one reports
+// something.
+func (r *Orders) inspectors(ctx context.Context, o client.Object) []reconcile.Request {
+	macs, err := r.listMacs(ctx)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
+		return nil
+	}
+	names := map[string]bool{}
+	for _, i := range o.(*v1alpha1.MacNode).Status.Inspections {
+		var deployments v1alpha1.ModelDeploymentList
+		if err := r.Client.List(ctx, &deployments, client.MatchingFields{fleet.IndexInspection: i.ID}, client.DisableReadYourWritesConsistency); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
+			continue
+		}
+		for n := range deployments.Items {
+			if !strings.HasPrefix(deployments.Items[n].Spec.Model.Source, fleet.FileScheme) {
+				maps.Copy(names, askedNames(&deployments.Items[n], macs))
+			}
 		}
 	}
-	return b.String()
+	return requests(names)
 }
 
 // holder is the Mac that has an order for a replica.

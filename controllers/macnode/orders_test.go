@@ -53,13 +53,21 @@ func TestADeploymentConcernsFewMacs(t *testing.T) {
 		return out
 	}
 	got := names(hub)
-	if len(got) != 3 || !slices.Contains(got, "mac-07") || !slices.Contains(got, "mac-11") {
-		t.Errorf("a deployment of a hub concerns %v, want the Mac that is asked, mac-07 that was, and mac-11 that holds a replica", got)
+	if len(got) != 4 || !slices.Contains(got, "mac-07") || !slices.Contains(got, "mac-11") {
+		t.Errorf("a deployment of a hub concerns %v, want the two Macs that are asked, mac-07 that was, and mac-11 that holds a replica", got)
 	}
 	if got := names(local); len(got) != 40 {
 		t.Errorf("a deployment of files of Macs concerns %d Macs, want all 40: each has files of its own", len(got))
 	}
-	if got := r.neighbours(t.Context(), all[3]); len(got) != 2 {
-		t.Errorf("a Mac that changed concerns %v, want the one that is asked for the hub's model, and the one that was", got)
+	if got := r.neighbours(t.Context(), all[3]); len(got) != 3 {
+		t.Errorf("a Mac that changed concerns %v, want the two that are asked for the hub's model, and the one that was", got)
+	}
+	reporter := all[3].(*v1alpha1.MacNode).DeepCopy()
+	if got := r.inspectors(t.Context(), reporter); len(got) != 0 {
+		t.Errorf("a Mac that reports nothing concerns %v", got)
+	}
+	reporter.Status.Inspections = []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(hub), State: v1alpha1.InspectionFailed}}
+	if got := r.inspectors(t.Context(), reporter); len(got) != 3 {
+		t.Errorf("a report about the hub's model concerns %v, want the two that are asked, and the one that was", got)
 	}
 }

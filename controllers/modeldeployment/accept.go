@@ -83,5 +83,9 @@ func describe(m *model.Record) string {
 	if m.Facts.Quantization != "" {
 		kind += " " + m.Facts.Quantization
 	}
-	return fmt.Sprintf("%s, %s of weights, %s", kind, v1alpha1.FormatBytes(m.Bytes()), m.Digest)
+	out := fmt.Sprintf("%s, %s of weights, %s", kind, v1alpha1.FormatBytes(m.Bytes()), m.Digest)
+	if len(m.VouchedBy) > 0 {
+		out += ", found by " + strings.Join(m.VouchedBy, ", ")
+	}
+	return out
 }

@@ -51,7 +51,7 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	for i, have := range s.revisions {
 		// By what it holds, not by its name: an operator that names revisions in
 		// another way replaces no engine.
-		if !status.Equal(have.engine, e) {
+		if !sameEngine(have.engine, e) {
 			continue
 		}
 		if i < len(s.revisions)-1 {
@@ -88,6 +88,12 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	}
 	s.revisions = append(s.revisions, made)
 	return made, nil
+}
+
+// sameEngine compares engines regardless of who vouched for their records.
+func sameEngine(a, b fleet.Engine) bool {
+	a.Model.VouchedBy, b.Model.VouchedBy = nil, nil
+	return status.Equal(a, b)
 }
 
 // revisionName has at most 63 characters, because it is also a label. The UID

@@ -3,6 +3,7 @@ package fleettest
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 
 	"metalfleet.dev/metalfleet/api/model"
 )
@@ -21,5 +22,14 @@ func Model(source, seed string, weightBytes int64) model.Record {
 		},
 	}
 	r.Digest = model.DigestOf(r.Files)
+	if strings.HasPrefix(source, "hf://") {
+		r.Commit = hex.EncodeToString(sum[:20])
+	}
+	return r
+}
+
+// Accepted is a record as the operator keeps it in a revision, for every Mac.
+func Accepted(r model.Record) model.Record {
+	r.VouchedBy = []string{model.VoucherOperator}
 	return r
 }

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
@@ -65,7 +66,7 @@ const maxClasses = 64
 func sameClass(a, b *v1alpha1.ModelReplica) bool {
 	return a.Spec.ReservedBytes == b.Spec.ReservedBytes && a.Spec.Residency == b.Spec.Residency &&
 		a.Spec.Model.Source == b.Spec.Model.Source && a.Spec.Model.Digest == b.Spec.Model.Digest &&
-		slices.Equal(a.Spec.Avoid, b.Spec.Avoid) && equality.Semantic.DeepEqual(a.Spec.Placement, b.Spec.Placement)
+		slices.Equal(a.Spec.Model.VouchedBy, b.Spec.Model.VouchedBy) && slices.Equal(a.Spec.Avoid, b.Spec.Avoid) && equality.Semantic.DeepEqual(a.Spec.Placement, b.Spec.Placement)
 }
 
 // class finds or makes the class of a replica.
@@ -75,9 +76,9 @@ func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 		return c
 	}
 	c := &class{of: r, fixed: make([]fixed, len(s.macs))}
-	asks := fleet.NewEligibility(r.Spec.Placement)
+	asks, vouched := fleet.NewEligibility(r.Spec.Placement), s.vouched(&r.Spec.Model)
 	for i, st := range s.macs {
-		c.fixed[i] = s.fix(st, r, asks)
+		c.fixed[i] = s.fix(st, r, asks, vouched)
 	}
 	for _, t := range r.Spec.Placement.TopologySpread {
 		c.spreads = append(c.spreads, s.spreadOver(c, t))
@@ -89,8 +90,17 @@ func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 	return c
 }
 
-// fix reads one Mac for a class.
-func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibility) fixed {
+// vouched says that any Mac may fetch a record's files.
+func (s *Snapshot) vouched(m *model.Record) bool {
+	macs := make([]*v1alpha1.MacNode, 0, len(s.macs))
+	for _, st := range s.macs {
+		macs = append(macs, st.mac)
+	}
+	return fleet.Vouched(m, macs)
+}
+
+// fix reads one Mac for a class. vouched says that any Mac may fetch the files.
+func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibility, vouched bool) fixed {
 	no := func(k kind, figure int64) fixed {
 		return fixed{no: &rejection{mac: st.mac.Name, kind: k, bytes: figure}}
 	}
@@ -110,8 +120,11 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 			return fixed{no: &rejection{mac: st.mac.Name, kind: avoided, left: left}}
 		}
 	}
-	out := fixed{holds: fleet.HoldsSource(st.mac, &r.Spec.Model)}
-	if !out.holds && !fleet.StillLooks(st.mac, r.Spec.Model.Source) {
+	out := fixed{holds: vouched || fleet.VouchesItself(st.mac, &r.Spec.Model)}
+	switch {
+	case !out.holds && downloads(r):
+		return no(unvouched, 0)
+	case !out.holds && !fleet.StillLooks(st.mac, r.Spec.Model.Source):
 		return no(withoutFiles, 0)
 	}
 	if st.capacity <= 0 {

@@ -34,7 +34,7 @@ func replica(name string, need int64, change ...func(*v1alpha1.ModelReplica)) v1
 	r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
 	r.Spec.DeploymentRef.UID = "deployment of " + name
 	r.Spec.ReservedBytes = need
-	r.Spec.Model = model.Record{Source: "https://host/m.gguf", Digest: "sha256:d"}
+	r.Spec.Model = model.Record{Source: "https://host/m.gguf", Digest: "sha256:d", VouchedBy: []string{"x", "y"}}
 	for _, c := range change {
 		c(&r)
 	}
@@ -102,6 +102,9 @@ func TestPick(t *testing.T) {
 	strandedMac := func(m *v1alpha1.MacNode) {
 		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionWiredStranded, Status: metav1.ConditionTrue})
 	}
+	vouchedBy := func(macs ...string) func(*v1alpha1.ModelReplica) {
+		return func(r *v1alpha1.ModelReplica) { r.Spec.Model.VouchedBy = macs }
+	}
 	type macs = []v1alpha1.MacNode
 	type replicas = []v1alpha1.ModelReplica
 	for name, tc := range map[string]struct {
@@ -116,8 +119,12 @@ func TestPick(t *testing.T) {
 		"equals are decided by name":  {macs{mac("b", 10*gib), mac("a", 10*gib)}, nil, replica("r", 5*gib), "a", v1alpha1.ReasonPlaced, ""},
 		"siblings are spread even where weights lie": {macs{mac("a", 10*gib, withWeights), mac("b", 10*gib)},
 			replicas{replica("s", gib, on("a"), of("d"))}, replica("r", gib, of("d")), "b", v1alpha1.ReasonPlaced, ""},
-		"weights on disk outweigh balance": {macs{mac("a", 10*gib, withWeights), mac("b", 100*gib)}, nil, replica("r", 5*gib), "a", v1alpha1.ReasonPlaced, ""},
-		"an exact fit fits":                {macs{mac("a", 10*gib)}, replicas{replica("s", 6*gib, on("a"))}, replica("r", 4*gib), "a", v1alpha1.ReasonPlaced, ""},
+		"weights on disk outweigh balance":              {macs{mac("a", 10*gib, withWeights), mac("b", 100*gib)}, nil, replica("r", 5*gib), "a", v1alpha1.ReasonPlaced, ""},
+		"a download that one Mac found is for that Mac": {macs{mac("a", 9*gib), mac("b", 100*gib)}, nil, replica("r", 5*gib, vouchedBy("a")), "a", v1alpha1.ReasonPlaced, ""},
+		"no other Mac fetches it": {macs{mac("a", 9*gib, silentMac), mac("b", 100*gib)}, nil, replica("r", 5*gib, vouchedBy("a")), "", v1alpha1.ReasonNoCandidates,
+			"1 waiting for a second Mac to confirm"},
+		"unless it holds the weights": {macs{mac("a", 9*gib), mac("b", 9*gib, withWeights)}, nil, replica("r", 5*gib, vouchedBy("c")), "b", v1alpha1.ReasonPlaced, ""},
+		"an exact fit fits":           {macs{mac("a", 10*gib)}, replicas{replica("s", 6*gib, on("a"))}, replica("r", 4*gib), "a", v1alpha1.ReasonPlaced, ""},
 		"one byte more does not": {macs{mac("a", 10*gib)}, replicas{replica("s", 6*gib, on("a"))}, replica("r", 4*gib+1), "", v1alpha1.ReasonNoRoom,
 			"1 Mac: 1 short of memory (need 4.0 GiB, largest free 4.0 GiB)"},
 		"a draining replica still holds its promise": {macs{mac("a", 10*gib)}, replicas{replica("s", 6*gib, on("a"), releasing)}, replica("r", 5*gib), "", v1alpha1.ReasonNoRoom, ""},

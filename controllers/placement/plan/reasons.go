@@ -28,6 +28,7 @@ const (
 	avoided
 	looking
 	withoutFiles
+	unvouched
 	unknownCapacity
 	full
 	constraint
@@ -161,6 +162,8 @@ func (r rejection) words() string {
 		return "still inspecting the source"
 	case withoutFiles:
 		return "without the model's files"
+	case unvouched:
+		return "waiting for a second Mac to confirm what the source contains"
 	case unknownCapacity:
 		return "of unknown capacity"
 	case full:

@@ -244,7 +244,7 @@ func (m *mac) assignment(order *v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 func recordOf(source string) model.Record {
 	sum := sha256.Sum256([]byte(source))
 	r := model.Record{
-		Source: source, Format: model.FormatGGUF,
+		Source: source, Commit: hex.EncodeToString(sum[:20]), Format: model.FormatGGUF,
 		Files: []model.File{{Path: "model.gguf", Bytes: 8e9, SHA256: hex.EncodeToString(sum[:])}},
 		Facts: model.Facts{
 			Architecture: "llama", Quantization: "Q4_1", Layers: 30, GrowingLayers: 30, HiddenSize: 576, FeedForwardSize: 1536,

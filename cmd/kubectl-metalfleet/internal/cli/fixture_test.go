@@ -17,7 +17,7 @@ const gib = int64(1) << 30
 
 const source = "hf://org/small-4bit"
 
-var small = fleettest.Model(source, "small", 9*gib)
+var small = fleettest.Accepted(fleettest.Model(source, "small", 9*gib))
 
 // is a condition that began some time before the plugin's now.
 func (p *person) is(kind string, s metav1.ConditionStatus, reason, message string, ago time.Duration) metav1.Condition {

@@ -129,7 +129,7 @@ func looking(d *v1alpha1.ModelDeployment, w World) (about string, macs []Mac) {
 		case fleet.StateOf(mac) != fleet.MacReady:
 			m.Verdict = "not ready"
 		case !m.Chosen:
-			m.Verdict = "not needed: another Mac inspects the source"
+			m.Verdict = "not needed: other Macs inspect the source"
 		default:
 			m.Verdict = found(mac, id)
 		}

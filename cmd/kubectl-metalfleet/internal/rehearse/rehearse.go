@@ -231,6 +231,7 @@ func need(e fleet.Engine, d *v1alpha1.ModelDeployment) (*Need, error) {
 func (a *Answer) unknown(w World, q Question) {
 	d := q.Deployment
 	nobody := v1alpha1.ModelReplica{}
+	nobody.Spec.Model.VouchedBy = []string{model.VoucherOperator}
 	nobody.Spec.Placement, nobody.Spec.Residency = d.Spec.Placement, fleet.Residency(d.Spec.Residency)
 	a.Macs = macs(plan.NewSnapshot(w.Macs, w.Replicas, w.Now), &nobody)
 	var asked []string
@@ -238,7 +239,7 @@ func (a *Answer) unknown(w World, q Question) {
 		asked = append(asked, m.Name)
 	}
 	if len(asked) > 0 {
-		a.Notes = append(a.Notes, "once applied, "+strings.Join(asked, ", ")+" inspects the source, and the memory requirement becomes known")
+		a.Notes = append(a.Notes, "once applied, the source is inspected by "+strings.Join(asked, ", ")+", and the memory requirement becomes known")
 	}
 	a.Notes = append(a.Notes, "to compute the memory requirement now, pass the model's files on this machine with --model")
 }

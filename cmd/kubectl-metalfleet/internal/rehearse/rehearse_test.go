@@ -28,7 +28,7 @@ const source = "hf://org/small"
 
 var (
 	now   = time.Unix(1_800_000_000, 0)
-	small = fleettest.Model(source, "small", 9*gib)
+	small = fleettest.Accepted(fleettest.Model(source, "small", 9*gib))
 )
 
 // mac of a capacity; the model needs about 11 GiB.
@@ -154,7 +154,7 @@ func TestASourceThatNobodyLookedAtIsNotGuessed(t *testing.T) {
 	if err != nil || a.Verdict != Unknown || a.Need != nil || a.Model != nil || len(a.Replicas) != 0 {
 		t.Fatalf("got %+v, %v", a, err)
 	}
-	if len(a.Macs) != 1 || a.Macs[0].FreeBytes != 30*gib || !strings.Contains(strings.Join(a.Notes, "\n"), "a inspects the source") {
+	if len(a.Macs) != 1 || a.Macs[0].FreeBytes != 30*gib || !strings.Contains(strings.Join(a.Notes, "\n"), "inspected by a,") {
 		t.Errorf("what can be said anyway is missing: %+v", a)
 	}
 

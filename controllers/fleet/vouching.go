@@ -1,0 +1,237 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// vouchersNeeded is how many Macs have to find the same record before a Mac that
+// did not find it acts on it. A Mac may have been taken over: its word counts for
+// itself, and a second one makes it count for others.
+const vouchersNeeded = 2
+
+// Vouched reports whether every Mac may act on a record: enough Macs vouched for
+// it when it was accepted, or report the same now.
+func Vouched(m *model.Record, macs []*v1alpha1.MacNode) bool {
+	if strings.HasPrefix(m.Source, FileScheme) {
+		return false // each Mac has files of its own
+	}
+	if len(m.VouchedBy) >= vouchersNeeded || slices.Contains(m.VouchedBy, model.VoucherOperator) {
+		return true
+	}
+	n := 0
+	for _, mac := range macs {
+		if StateOf(mac) == MacReady && (slices.Contains(m.VouchedBy, mac.Name) || reported(mac, m)) {
+			n++
+		}
+	}
+	return n >= vouchersNeeded
+}
+
+// VouchesItself reports whether a Mac may act on a record by its own word: it
+// found the record itself, or holds the weights.
+func VouchesItself(mac *v1alpha1.MacNode, m *model.Record) bool {
+	return HoldsSource(mac, m) || !strings.HasPrefix(m.Source, FileScheme) && slices.Contains(m.VouchedBy, mac.Name)
+}
+
+// reported says that a Mac reports these contents of a record's source now. A
+// later commit with the same files is the same.
+func reported(mac *v1alpha1.MacNode, m *model.Record) bool {
+	return slices.ContainsFunc(mac.Status.Inspections, func(r v1alpha1.InspectionStatus) bool {
+		return r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source
+	})
+}
+
+// testimony is what the asked Macs report of one source.
+type testimony struct {
+	// groups of Macs that found the same.
+	groups []*agreement
+	// waiting are those that report nothing yet.
+	waiting []string
+	// failures of all others; verdicts counts those that are about the source, and
+	// not about the way to it or about the report.
+	failures []macFailure
+	verdicts int
+}
+
+// agreement is a record with the Macs that found it, sorted by name.
+type agreement struct {
+	record *model.Record
+	macs   []string
+}
+
+// add takes the report of a Mac; nil: there is none.
+func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.InspectionStatus) {
+	if r == nil || r.State == v1alpha1.InspectionRunning {
+		t.waiting = append(t.waiting, mac)
+		return
+	}
+	record, refusal := recordOf(&d.Spec.Model, r)
+	if refusal != nil {
+		t.failures = append(t.failures, macFailure{mac, *refusal})
+		if refusal.Reason != v1alpha1.ReasonSourceUnreachable && refusal.Reason != v1alpha1.ReasonReportRefused {
+			t.verdicts++
+		}
+		return
+	}
+	for _, g := range t.groups {
+		if sameRecord(g.record, record) {
+			g.macs = append(g.macs, mac)
+			slices.Sort(g.macs)
+			return
+		}
+	}
+	t.groups = append(t.groups, &agreement{record, []string{mac}})
+}
+
+// mayAgree reports whether enough Macs were asked: with those that have not
+// reported yet, enough of them may come to one result.
+func (t *testimony) mayAgree() bool {
+	most := t.verdicts
+	if best := t.best(); best != nil {
+		most = max(most, len(best.macs))
+	}
+	return most+len(t.waiting) >= vouchersNeeded
+}
+
+// validate turns records that do not hold together into failures. Macs of one
+// group have the same files: what holds for one holds for all.
+func (t *testimony) validate() {
+	t.groups = slices.DeleteFunc(t.groups, func(g *agreement) bool {
+		err := g.record.Validate()
+		if err != nil {
+			for _, mac := range g.macs {
+				t.failures = append(t.failures, macFailure{mac, Refusal{v1alpha1.ReasonInvalidModel, err.Error()}})
+			}
+		}
+		return err != nil
+	})
+}
+
+// best is the largest group, of equals the one with the first Mac by name; nil
+// where there is none.
+func (t *testimony) best() *agreement {
+	if len(t.groups) == 0 {
+		return nil
+	}
+	return slices.MinFunc(t.groups, func(a, b *agreement) int {
+		return cmp.Or(len(b.macs)-len(a.macs), cmp.Compare(a.macs[0], b.macs[0]))
+	})
+}
+
+// accepted is the record with those who vouch for it, and nobody whom a Mac named.
+func (g *agreement) accepted() *model.Record {
+	out := g.record.DeepCopy()
+	out.VouchedBy = slices.Clone(g.macs[:min(len(g.macs), model.MaxVouchers)])
+	return out
+}
+
+// disputed names the Macs that disagree, with what each found.
+func (t *testimony) disputed(source string) *Refusal {
+	var says []string
+	for _, g := range t.groups {
+		found := g.record.Digest
+		if g.record.Commit != "" {
+			found += " of commit " + g.record.Commit
+		}
+		says = append(says, list(g.macs)+" found "+found)
+	}
+	slices.Sort(says)
+	return &Refusal{v1alpha1.ReasonSourceDisputed, fmt.Sprintf(
+		"the Macs do not agree on the contents of %s: %s; if the source changed in between, name a commit (model.revision) or a digest, else find out which Mac is wrong and delete its MacNode", source, list(says))}
+}
+
+// sameRecord reports whether two Macs found the same. The model's own name is
+// only for people.
+func sameRecord(a, b *model.Record) bool {
+	x, y := a.Facts, b.Facts
+	x.Name, y.Name = "", ""
+	return a.Source == b.Source && a.Commit == b.Commit && a.Digest == b.Digest && a.Format == b.Format && x == y && slices.Equal(a.Files, b.Files)
+}
+
+// recordOf reads a report that is no longer running, and compares it with what
+// the deployment names.
+func recordOf(m *v1alpha1.ModelSource, r *v1alpha1.InspectionStatus) (*model.Record, *Refusal) {
+	if r.State == v1alpha1.InspectionResolved {
+		if r.Model == nil {
+			return nil, &Refusal{v1alpha1.ReasonInvalidModel, "the report contains no model record"}
+		}
+		if why := contradiction(m, r.Model); why != "" {
+			return nil, &Refusal{v1alpha1.ReasonReportRefused, "the report of this Mac contradicts the deployment: " + why + "; check that nobody else controls the Mac"}
+		}
+		return r.Model, nil
+	}
+	reason := r.Reason
+	if severity(reason) < 0 {
+		reason = v1alpha1.ReasonInspectionFailed
+	}
+	return nil, &Refusal{reason, r.Message}
+}
+
+var commitID = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+// contradiction says how a record differs from what a deployment names; empty:
+// it does not.
+func contradiction(m *v1alpha1.ModelSource, r *model.Record) string {
+	repository, folder, revision := hubParts(m)
+	switch {
+	case r.Source != m.Source:
+		return fmt.Sprintf("its source is %.200q", r.Source)
+	case strings.HasPrefix(m.Source, "https://") && (m.SHA256 == "" || len(r.Files) != 1):
+		return "an https:// source is one file with the digest model.sha256"
+	case m.SHA256 != "" && len(r.Files) != 1:
+		return fmt.Sprintf("it has %d files, but model.sha256 is the digest of one", len(r.Files))
+	case m.SHA256 != "" && r.Files[0].SHA256 != m.SHA256:
+		return "the SHA-256 of its file is " + r.Files[0].SHA256
+	case repository == (r.Commit == ""):
+		return "it has no commit, or one where there are none"
+	case commitID.MatchString(revision) && r.Commit != revision:
+		return "its commit is " + r.Commit
+	}
+	for _, f := range r.Files {
+		if !strings.HasSuffix(f.Path, ".gguf") && !strings.HasSuffix(f.Path, ".safetensors") {
+			continue // what belongs to the weights: their folder decides
+		}
+		if folder != "" && f.Path != folder && !strings.HasPrefix(f.Path, folder+"/") || !selected(f.Path, m.Files) {
+			return fmt.Sprintf("its file %.200q is none that the deployment selects", f.Path)
+		}
+	}
+	return ""
+}
+
+// hubParts reads an hf:// source, as hf://OWNER/NAME[@REVISION][/PATH]; Macs
+// check the rest of it.
+func hubParts(m *v1alpha1.ModelSource) (is bool, folder, revision string) {
+	rest, is := strings.CutPrefix(m.Source, HubScheme)
+	if !is {
+		return false, "", ""
+	}
+	parts := strings.SplitN(rest, "/", 3)
+	revision = m.Revision
+	if len(parts) > 1 {
+		if _, at, ok := strings.Cut(parts[1], "@"); ok {
+			revision = at
+		}
+	}
+	if len(parts) > 2 {
+		folder = strings.Trim(parts[2], "/")
+	}
+	return true, folder, revision
+}
+
+// selected reports whether a path is among those that model.files selects: a
+// pattern is for the whole path or for its last element.
+func selected(p string, globs []string) bool {
+	return len(globs) == 0 || slices.ContainsFunc(globs, func(g string) bool {
+		whole, _ := path.Match(g, p)
+		last, _ := path.Match(g, path.Base(p))
+		return whole || last
+	})
+}

@@ -1,0 +1,227 @@
+//go:build !race
+
+package fleet
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+)
+
+// resolvedAs reports a record for a deployment's source.
+func resolvedAs(d *v1alpha1.ModelDeployment, r model.Record) v1alpha1.InspectionStatus {
+	return v1alpha1.InspectionStatus{ID: InspectionID(d), State: v1alpha1.InspectionResolved, Model: &r}
+}
+
+func failedWith(d *v1alpha1.ModelDeployment, reason string) v1alpha1.InspectionStatus {
+	return v1alpha1.InspectionStatus{ID: InspectionID(d), State: v1alpha1.InspectionFailed, Reason: reason, Message: "as the test says"}
+}
+
+// TestAReportCannotReplaceWhatTheOwnerNamed: a Mac that was taken over reports
+// other weights for a source than the deployment names.
+func TestAReportCannotReplaceWhatTheOwnerNamed(t *testing.T) {
+	pinned, commit := strings.Repeat("a", 64), strings.Repeat("c", 40)
+	https := v1alpha1.ModelSource{Source: "https://models.example.com/good.gguf", SHA256: pinned}
+	repository := v1alpha1.ModelSource{Source: "hf://org/model", Revision: commit, Files: []string{"*Q8_0.gguf"}}
+	folder := v1alpha1.ModelSource{Source: "hf://org/model@" + commit + "/4bit"}
+	good := func(m v1alpha1.ModelSource) model.Record {
+		r := fleettest.Model(m.Source, "good", 1<<30)
+		switch {
+		case m.SHA256 != "":
+			r.Files[0].SHA256 = m.SHA256
+		case len(m.Files) > 0:
+			r.Files[0].Path, r.Commit = "model-Q8_0.gguf", commit
+		default:
+			r.Files[0].Path, r.Commit = "4bit/model.gguf", commit
+		}
+		return r
+	}
+	for name, tc := range map[string]struct {
+		source v1alpha1.ModelSource
+		lie    func(*model.Record)
+	}{
+		"nothing, at an address":      {https, nil},
+		"nothing, of a repository":    {repository, nil},
+		"nothing, of a folder":        {folder, nil},
+		"another source":              {https, func(r *model.Record) { r.Source = "https://evil.example.net/backdoored.gguf" }},
+		"another digest":              {https, func(r *model.Record) { r.Files[0].SHA256 = strings.Repeat("b", 64) }},
+		"another file as well":        {https, func(r *model.Record) { r.Files = append(r.Files, model.File{Path: "x", Bytes: 1, SHA256: pinned}) }},
+		"a commit where none is":      {https, func(r *model.Record) { r.Commit = commit }},
+		"another commit":              {repository, func(r *model.Record) { r.Commit = strings.Repeat("d", 40) }},
+		"no commit":                   {repository, func(r *model.Record) { r.Commit = "" }},
+		"a file that is not selected": {repository, func(r *model.Record) { r.Files[0].Path = "model-Q4_0.gguf" }},
+		"another repository":          {repository, func(r *model.Record) { r.Source = "hf://evil/model" }},
+		"another commit than @":       {folder, func(r *model.Record) { r.Commit = strings.Repeat("d", 40) }},
+		"a file of another folder":    {folder, func(r *model.Record) { r.Files[0].Path = "4bitter/model.gguf" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := deployment("d", tc.source.Source, time.Hour)
+			d.Spec.Model = tc.source
+			r := good(tc.source)
+			if tc.lie != nil {
+				tc.lie(&r)
+			}
+			r.Digest = model.DigestOf(r.Files)
+			mac := ready("a")
+			mac.Status.Inspections = []v1alpha1.InspectionStatus{resolvedAs(&d, r)}
+			f := Inspect(&d, []v1alpha1.MacNode{mac})
+			if tc.lie == nil {
+				if f.Record == nil {
+					t.Errorf("an honest report is refused: %+v", f)
+				}
+				return
+			}
+			if f.Record != nil || f.Refusal == nil || f.Refusal.Reason != v1alpha1.ReasonReportRefused || !strings.Contains(f.Refusal.Message, "a: ") {
+				t.Errorf("%+v, want a refusal that names the Mac", f)
+			}
+		})
+	}
+}
+
+// fleetOf are ready Macs with their reports; an empty report is none. The first
+// is asked first, and so on.
+func fleetOf(d *v1alpha1.ModelDeployment, reports ...v1alpha1.InspectionStatus) []v1alpha1.MacNode {
+	macs := make([]v1alpha1.MacNode, 0, len(reports))
+	for _, name := range []string{"a", "b", "c", "d", "e"}[:len(reports)] {
+		macs = append(macs, ready(name))
+	}
+	slices.SortFunc(macs, func(a, b v1alpha1.MacNode) int {
+		if spread(InspectionID(d), a.Name) < spread(InspectionID(d), b.Name) {
+			return -1
+		}
+		return 1
+	})
+	for i, r := range reports {
+		if r.ID != "" {
+			macs[i].Status.Inspections = []v1alpha1.InspectionStatus{r}
+		}
+	}
+	return macs
+}
+
+// TestTwoMacsHaveToFindTheSame before a record of a download is everybody's.
+func TestTwoMacsHaveToFindTheSame(t *testing.T) {
+	d := deployment("d", "hf://org/model", time.Hour)
+	honest, evil := fleettest.Model("hf://org/model", "good", 1<<30), fleettest.Model("hf://org/model", "evil", 1<<30)
+	evil.VouchedBy = []string{"a", "b", model.VoucherOperator} // it would like to
+	smaller, moved := honest, honest
+	smaller.Facts.Layers, smaller.Facts.GrowingLayers = 1, 1
+	moved.Commit = strings.Repeat("e", 40)
+	good, bad, none := resolvedAs(&d, honest), resolvedAs(&d, evil), v1alpha1.InspectionStatus{}
+	unreachable, missing := failedWith(&d, v1alpha1.ReasonSourceUnreachable), failedWith(&d, v1alpha1.ReasonSourceNotFound)
+	for name, tc := range map[string]struct {
+		reports  []v1alpha1.InspectionStatus
+		asked    int
+		digest   string // of the accepted record
+		vouchers int
+		reason   string // of what is waited for, or refused
+	}{
+		"no report yet":                          {[]v1alpha1.InspectionStatus{none, none, none}, 2, "", 0, v1alpha1.ReasonInspecting},
+		"one report":                             {[]v1alpha1.InspectionStatus{bad, none, none}, 2, "", 0, v1alpha1.ReasonInspecting},
+		"two of the same":                        {[]v1alpha1.InspectionStatus{good, good, none}, 2, honest.Digest, 2, ""},
+		"two that differ":                        {[]v1alpha1.InspectionStatus{bad, good, none}, 3, "", 0, v1alpha1.ReasonInspecting},
+		"the third decides":                      {[]v1alpha1.InspectionStatus{bad, good, good}, 3, honest.Digest, 2, ""},
+		"other dimensions are another record":    {[]v1alpha1.InspectionStatus{resolvedAs(&d, smaller), good, good}, 3, honest.Digest, 2, ""},
+		"another commit is another record":       {[]v1alpha1.InspectionStatus{resolvedAs(&d, moved), good, none}, 3, "", 0, v1alpha1.ReasonInspecting},
+		"no third Mac":                           {[]v1alpha1.InspectionStatus{bad, good}, 2, "", 0, v1alpha1.ReasonSourceDisputed},
+		"all differ":                             {[]v1alpha1.InspectionStatus{bad, good, resolvedAs(&d, moved)}, 3, "", 0, v1alpha1.ReasonSourceDisputed},
+		"the only Mac":                           {[]v1alpha1.InspectionStatus{good}, 1, honest.Digest, 1, ""},
+		"the only one that reaches the source":   {[]v1alpha1.InspectionStatus{unreachable, good, unreachable}, 3, honest.Digest, 1, ""},
+		"unreachable for the first":              {[]v1alpha1.InspectionStatus{unreachable, good, good}, 3, honest.Digest, 2, ""},
+		"two do not find it":                     {[]v1alpha1.InspectionStatus{missing, missing, none}, 2, "", 0, v1alpha1.ReasonSourceNotFound},
+		"one does not find it, two do":           {[]v1alpha1.InspectionStatus{missing, good, good}, 3, honest.Digest, 2, ""},
+		"unreachable for all":                    {[]v1alpha1.InspectionStatus{unreachable, unreachable, unreachable}, 3, "", 0, v1alpha1.ReasonSourceUnreachable},
+		"what contradicts the spec is no report": {[]v1alpha1.InspectionStatus{resolvedAs(&d, fleettest.Model("hf://evil/model", "good", 1<<30)), good, good}, 3, honest.Digest, 2, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			macs := fleetOf(&d, tc.reports...)
+			if n := len(Asked(&d, macs)); n != tc.asked {
+				t.Errorf("%d Macs are asked, want %d", n, tc.asked)
+			}
+			f := Inspect(&d, macs)
+			if tc.digest != "" {
+				if f.Record == nil || f.Record.Digest != tc.digest || len(f.Record.VouchedBy) != tc.vouchers || f.Record.Facts != honest.Facts {
+					t.Errorf("%+v, want %s with %d vouchers", f, tc.digest, tc.vouchers)
+				}
+				return
+			}
+			got := f.Waiting
+			if f.Refusal != nil {
+				got = *f.Refusal
+			}
+			if f.Record != nil || got.Reason != tc.reason {
+				t.Errorf("%+v, want reason %s", f, tc.reason)
+			}
+		})
+	}
+}
+
+func TestAnotherMacIsAskedForOneThatFellSilent(t *testing.T) {
+	d := deployment("d", "https://host/m.gguf", time.Hour)
+	macs := []v1alpha1.MacNode{ready("a"), ready("b"), ready("c"), ready("d")}
+	first := Asked(&d, macs)
+	if len(first) != 2 {
+		t.Fatalf("%d Macs are asked, want 2", len(first))
+	}
+	kept := first[1].Name
+	silent(first[0])
+	next := Asked(&d, macs)
+	if len(next) != 2 || next[0] == first[0] || next[1] == first[0] || next[0].Name != kept && next[1].Name != kept {
+		t.Errorf("another pair than %s and one more is asked", kept)
+	}
+	d.Spec.Placement.Chips = []string{"M9"}
+	if none := Asked(&d, macs); none != nil {
+		t.Errorf("asked %v, but no Mac may hold it", none)
+	}
+}
+
+// TestAWordCountsForItsMac: who may act on a record.
+func TestAWordCountsForItsMac(t *testing.T) {
+	d := deployment("d", "hf://org/model", time.Hour)
+	found := fleettest.Model("hf://org/model", "good", 1<<30)
+	later := found
+	later.Commit = strings.Repeat("e", 40) // the same files
+	by := func(names ...string) model.Record {
+		r := found
+		r.VouchedBy = names
+		return r
+	}
+	a, b, c := ready("a"), ready("b"), ready("c")
+	b.Status.Inspections = []v1alpha1.InspectionStatus{resolvedAs(&d, later)}
+	c.Status.Inspections = []v1alpha1.InspectionStatus{resolvedAs(&d, fleettest.Model("hf://org/model", "other", 1<<30))}
+	holds := ready("holds")
+	holds.Status.Weights = []v1alpha1.StoredWeights{{Digest: found.Digest}}
+	for name, tc := range map[string]struct {
+		record model.Record
+		macs   []*v1alpha1.MacNode
+		all    bool
+		alone  []string // those that may by their own word
+	}{
+		"two vouched":                    {by("x", "y"), []*v1alpha1.MacNode{&a, &c}, true, nil},
+		"the operator vouched":           {by(model.VoucherOperator), []*v1alpha1.MacNode{&a, &c}, true, nil},
+		"one vouched":                    {by("a"), []*v1alpha1.MacNode{&a, &c}, false, []string{"a"}},
+		"a second one finds the same":    {by("a"), []*v1alpha1.MacNode{&a, &b, &c}, true, []string{"a", "b"}},
+		"one that is gone, and a second": {by("x"), []*v1alpha1.MacNode{&a, &b, &c}, false, []string{"b"}},
+		"nobody vouched":                 {by(), []*v1alpha1.MacNode{&a, &c, &holds}, false, []string{"holds"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Vouched(&tc.record, tc.macs); got != tc.all {
+				t.Errorf("counts for every Mac: %v, want %v", got, tc.all)
+			}
+			var alone []string
+			for _, m := range tc.macs {
+				if VouchesItself(m, &tc.record) {
+					alone = append(alone, m.Name)
+				}
+			}
+			if !slices.Equal(alone, tc.alone) {
+				t.Errorf("counts for %v, want %v", alone, tc.alone)
+			}
+		})
+	}
+}
