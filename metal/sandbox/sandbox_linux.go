@@ -53,7 +53,10 @@ func fileRules(r Rules) ([]landlock.Rule, error) {
 		}
 	}
 	for _, path := range r.Write {
-		rules = append(rules, landlock.RWDirs(path).WithRefer().IgnoreIfMissing())
+		if info, err := os.Stat(path); err != nil || !info.IsDir() {
+			continue // a disk that is away ends no engine
+		}
+		rules = append(rules, landlock.RWDirs(path).WithRefer())
 	}
 	return rules, nil
 }

@@ -95,7 +95,7 @@ func tryAll(dir string) {
 		say("listen: %v", err)
 		return
 	}
-	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache")}}); err != nil {
+	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache"), filepath.Join(dir, "absent"), filepath.Join(dir, "identity")}}); err != nil {
 		say("enter: %v", err)
 		return
 	}
