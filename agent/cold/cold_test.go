@@ -28,7 +28,9 @@ func origin(model string) kv.Origin {
 	return kv.Origin{Model: model, Numerics: "ref 1", Layout: "16 tokens"}
 }
 
-func key(model string, n int) kv.Key { return kv.Root(origin(model), kv.Salt{}).Next([]int32{int32(n)}) }
+func key(model string, n int) kv.Key {
+	return kv.Root(origin(model), kv.Salt{}).Next([]int32{int32(n)})
+}
 
 // payload fills two pages with its header.
 func payload(n int) []byte { return bytes.Repeat([]byte{byte(n), byte(n >> 8), 7}, 2000) }

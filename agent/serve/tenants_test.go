@@ -9,7 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// Every text route tells the engine whose cache the prompt may use: the tenant by the
+// Every text route names to the engine whose cache the prompt may use: the tenant by the
 // gateway's header, the salt by the client's field.
 func TestTheEngineLearnsTenantAndSalt(t *testing.T) {
 	p := newPort(t, servetest.Say("hi"))

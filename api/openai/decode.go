@@ -213,7 +213,7 @@ func stringInto(to *string) field {
 	}
 }
 
-// maxSalt bounds a cache salt, in bytes.
+// maxSalt bounds a cache salt, in characters.
 const maxSalt = 1 << 10
 
 // Salt reads a cache salt, which must not be empty.
@@ -222,8 +222,8 @@ func Salt(to *string) func(param string, raw json.RawMessage) error {
 		if err := stringInto(to)(param, raw); err != nil {
 			return err
 		}
-		if n := len(*to); n == 0 || n > maxSalt {
-			return Invalid(param, "'%s' must have 1 to %d bytes, not %d. Omit it for the tenant's common cache.", param, maxSalt, n)
+		if n := utf8.RuneCountInString(*to); n == 0 || n > maxSalt {
+			return Invalid(param, "'%s' must have 1 to %d characters, not %d. Omit it for the tenant's common cache.", param, maxSalt, n)
 		}
 		return nil
 	}

@@ -48,12 +48,12 @@ func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.Mac
 	id := InspectionID(d)
 	eligible = slices.DeleteFunc(eligible, func(m *v1alpha1.MacNode) bool { return StateOf(m) != MacReady })
 	var asked []*v1alpha1.MacNode
-	var heard testimony
-	for len(eligible) > 0 && !heard.mayAgree() { // usually twice
+	var found testimony
+	for len(eligible) > 0 && !found.mayAgree() { // usually twice
 		first := foremost(id, eligible)
 		mac := eligible[first]
 		asked = append(asked, mac)
-		heard.add(d, mac.Name, inspectionOf(mac, id))
+		found.add(d, mac.Name, inspectionOf(mac, id))
 		eligible = slices.Delete(eligible, first, first+1)
 	}
 	slices.SortFunc(asked, byName)
@@ -115,28 +115,28 @@ type Finding struct {
 // other Mac acts on it.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 	id := InspectionID(d)
-	var heard testimony
+	var found testimony
 	for _, mac := range Asked(d, macs) {
 		if StateOf(mac) == MacReady {
-			heard.add(d, mac.Name, inspectionOf(mac, id))
+			found.add(d, mac.Name, inspectionOf(mac, id))
 		}
 	}
-	heard.validate()
+	found.validate()
 	source := d.Spec.Model.Source
-	best, local := heard.best(), strings.HasPrefix(source, FileScheme)
+	best, local := found.best(), strings.HasPrefix(source, FileScheme)
 	switch {
 	case best != nil && (local || len(best.macs) >= vouchersNeeded):
 		return Finding{Record: best.accepted()}
-	case len(heard.waiting) > 0 && best != nil:
-		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(heard.waiting) + " to confirm what " + list(best.macs) + " reported of " + source}}
-	case len(heard.waiting) > 0:
-		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(heard.waiting) + " to inspect " + source}}
-	case len(heard.groups) == 1:
+	case len(found.waiting) > 0 && best != nil:
+		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(found.waiting) + " to confirm what " + list(best.macs) + " reported of " + source}}
+	case len(found.waiting) > 0:
+		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(found.waiting) + " to inspect " + source}}
+	case len(found.groups) == 1:
 		return Finding{Record: best.accepted()}
-	case len(heard.groups) > 1:
-		return Finding{Refusal: heard.disputed(source)}
-	case len(heard.failures) > 0:
-		return Finding{Refusal: worst(heard.failures)}
+	case len(found.groups) > 1:
+		return Finding{Refusal: found.disputed(source)}
+	case len(found.failures) > 0:
+		return Finding{Refusal: worst(found.failures)}
 	default:
 		return Finding{Waiting: Refusal{v1alpha1.ReasonNoMacs,
 			"no ready Mac that matches spec.placement can inspect the source; `kubectl get mac` lists the Macs"}}

@@ -41,7 +41,7 @@ func VouchesItself(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return HoldsSource(mac, m) || !strings.HasPrefix(m.Source, FileScheme) && slices.Contains(m.VouchedBy, mac.Name)
 }
 
-// reported says that a Mac reports these contents of a record's source now. A
+// reported is whether a Mac reports these contents of a record's source now. A
 // later commit with the same files is the same.
 func reported(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return slices.ContainsFunc(mac.Status.Inspections, func(r v1alpha1.InspectionStatus) bool {
@@ -126,7 +126,7 @@ func (t *testimony) best() *agreement {
 	})
 }
 
-// accepted is the record with those who vouch for it, and nobody whom a Mac named.
+// accepted is the record with those who vouch for it, and none that a Mac named.
 func (g *agreement) accepted() *model.Record {
 	out := g.record.DeepCopy()
 	out.VouchedBy = slices.Clone(g.macs[:min(len(g.macs), model.MaxVouchers)])
@@ -164,7 +164,7 @@ func recordOf(m *v1alpha1.ModelSource, r *v1alpha1.InspectionStatus) (*model.Rec
 			return nil, &Refusal{v1alpha1.ReasonInvalidModel, "the report contains no model record"}
 		}
 		if why := contradiction(m, r.Model); why != "" {
-			return nil, &Refusal{v1alpha1.ReasonReportRefused, "the report of this Mac contradicts the deployment: " + why + "; check that nobody else controls the Mac"}
+			return nil, &Refusal{v1alpha1.ReasonReportRefused, "the report of this Mac contradicts the deployment: " + why + "; check that no one else controls the Mac"}
 		}
 		return r.Model, nil
 	}
@@ -177,7 +177,7 @@ func recordOf(m *v1alpha1.ModelSource, r *v1alpha1.InspectionStatus) (*model.Rec
 
 var commitID = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// contradiction says how a record differs from what a deployment names; empty:
+// contradiction is how a record differs from what a deployment names; empty:
 // it does not.
 func contradiction(m *v1alpha1.ModelSource, r *model.Record) string {
 	repository, folder, revision := hubParts(m)

@@ -207,7 +207,7 @@ func TestAWordCountsForItsMac(t *testing.T) {
 		"one vouched":                    {by("a"), []*v1alpha1.MacNode{&a, &c}, false, []string{"a"}},
 		"a second one finds the same":    {by("a"), []*v1alpha1.MacNode{&a, &b, &c}, true, []string{"a", "b"}},
 		"one that is gone, and a second": {by("x"), []*v1alpha1.MacNode{&a, &b, &c}, false, []string{"b"}},
-		"nobody vouched":                 {by(), []*v1alpha1.MacNode{&a, &c, &holds}, false, []string{"holds"}},
+		"no one vouched":                 {by(), []*v1alpha1.MacNode{&a, &c, &holds}, false, []string{"holds"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Vouched(&tc.record, tc.macs); got != tc.all {

@@ -49,7 +49,7 @@ func TestAnOutdatedPageIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"head\n", "tail\n", "### POST /v1/chat/completions", "Honoured: `chat_template_kwargs`, ", "`parallel_tool_calls`",
+	for _, want := range []string{"head\n", "tail\n", "### POST /v1/chat/completions", "Honoured: `cache_salt`, `chat_template_kwargs`, ", "`parallel_tool_calls`",
 		"| `best_of` | refused, except `1` | ", "| `metadata` | ignored | ", "| `messages[].content[].cache_control` | ignored | ", "| `include` | ignored in part | "} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("the page lacks %q", want)

@@ -23,7 +23,7 @@ func (p *prefixes) chain(a *active) *kv.Chain {
 }
 
 // sharedTokens is how many tokens a prompt has in common with one of the shared
-// prompts. All of them are known to whoever wrote the deployment, so that finding
+// prompts. All of them are known to the one who wrote the deployment, so that finding
 // them in the cache reveals no other request.
 func (p *prefixes) sharedTokens(tokens []int32) int {
 	longest := 0

@@ -90,7 +90,7 @@ func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 	return c
 }
 
-// vouched says that any Mac may fetch a record's files.
+// vouched is whether any Mac may fetch a record's files.
 func (s *Snapshot) vouched(m *model.Record) bool {
 	macs := make([]*v1alpha1.MacNode, 0, len(s.macs))
 	for _, st := range s.macs {
@@ -99,7 +99,7 @@ func (s *Snapshot) vouched(m *model.Record) bool {
 	return fleet.Vouched(m, macs)
 }
 
-// fix reads one Mac for a class. vouched says that any Mac may fetch the files.
+// fix reads one Mac for a class. vouched is whether any Mac may fetch the files.
 func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibility, vouched bool) fixed {
 	no := func(k kind, figure int64) fixed {
 		return fixed{no: &rejection{mac: st.mac.Name, kind: k, bytes: figure}}
