@@ -160,6 +160,6 @@ func TestAnotherChoiceOfFilesIsLookedAt(t *testing.T) {
 	w.mac("mac-1", onTheHub())
 	w.deploy("chosen", func(s *v1alpha1.ModelDeploymentSpec) { s.Model = v1alpha1.ModelSource{Source: hubSource} })
 	w.deployment("chosen", v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
-	w.edit("chosen", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Revision, s.Model.Files = "v2", []string{"*Q8*"} })
+	w.edit("chosen", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Revision, s.Model.Files = "v2", []string{"model*"} })
 	w.deployment("chosen", v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
 }
