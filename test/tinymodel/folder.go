@@ -68,8 +68,8 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		return err
 	}
 	vocab.fill(c)
-	if c.Script != nil {
-		return errors.New("tiny model: one with a script is a GGUF file")
+	if c.Script != nil || c.Dictation != nil {
+		return errors.New("tiny model: one with a script or a dictation is a GGUF file")
 	}
 	if c.RopeFactors {
 		return errors.New("tiny model: a folder has no tensor of rope factors")

@@ -92,6 +92,9 @@ func (c Config) tensors() []tensor {
 	if c.Script != nil {
 		c.Script.play(out, c.endOfTurn(), c.Hidden)
 	}
+	if c.Dictation != nil {
+		c.Dictation.play(out, c)
+	}
 	return out
 }
 

@@ -113,6 +113,8 @@ type Config struct {
 	NormSpread float64
 	// Script is what the model says; nil leaves that to random weights.
 	Script *Script
+	// Dictation lets the chat template decide what the model says.
+	Dictation *Dictation
 }
 
 // Experts are those of every Step-th layer (0: of every one) but the Dense ones.
@@ -209,6 +211,9 @@ func (c Config) validate(vocabulary int) error {
 	case c.Endless && c.Untied:
 		return errors.New("tiny model: one without end needs a tied head")
 	}
+	if err := c.validDictation(); err != nil {
+		return err
+	}
 	return c.validScript()
 }
 
@@ -286,8 +291,11 @@ func (c Config) endOfTurn() int {
 }
 
 func (c Config) template() string {
-	if c.Script != nil {
+	switch {
+	case c.Script != nil:
 		return c.Script.Template
+	case c.Dictation != nil:
+		return c.Dictation.template()
 	}
 	return Template
 }

@@ -70,6 +70,9 @@ func (v *vocabulary) fill(c Config) {
 	if c.Script != nil {
 		c.Script.add(v)
 	}
+	if c.Dictation != nil {
+		c.Dictation.add(v)
+	}
 	v.reserve(c.Vocabulary)
 }
 
