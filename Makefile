@@ -110,13 +110,12 @@ e2e: cluster build ## run a user's story in a one-node cluster: Helm, two Macs, 
 test-oracle: kube build ## compare with references we did not write: SUITE=text, engine, convert, embed, grammar, hub, fuzz
 	ARGS='$(ARGS)' bash test/oracle/run.sh $(SUITE)
 
-.PHONY: test-clients
+.PHONY: test-clients test-agents test-programs
 test-clients: kube build ## have the official OpenAI and Anthropic clients play the conformance table
-	ARGS='$(ARGS)' bash test/oracle/run.sh clients
-
-.PHONY: test-programs
-test-programs: kube build ## run third-party programs, pinned, at a gateway and at an agent
-	ARGS='$(ARGS)' bash test/oracle/run.sh programs
+test-agents: kube build ## have pinned coding agents fix a failing test (Linux, root), AGENTS="sdks js" all but aider; test-programs runs other third-party programs
+test-programs: kube build
+test-clients test-agents test-programs:
+	ARGS='$(ARGS)' AGENTS='$(AGENTS)' bash test/oracle/run.sh $(@:test-%=%)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s) each; findings go to testdata/fuzz

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs what the oracle tests compare with, once for each set of pinned versions, under .cache/oracle.
 # usage: test/oracle/install.sh NAME...
+#   agents     coding agents and libraries for them (Python, JavaScript); AGENTS="sdks js" leaves aider out
 #   clients    the official OpenAI and Anthropic clients (Python, JavaScript, Go)
 #   fuzz       schemathesis
 #   grammar    jsonschema, its official test suite, and llguidance
@@ -12,8 +13,8 @@ cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0 GOFLAGS=-trimpath
 here=test/oracle
 cache=$PWD/.cache/oracle
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 mkdir -p "$cache"
 
 fail() {
@@ -25,7 +26,8 @@ command -v python3 >/dev/null 2>&1 || fail "python3 is missing; install Python 3
 
 # attempt WHAT COMMAND... runs a command and shows its output only if it fails.
 attempt() {
-  local what=$1
+  local what=$1 log
+  log=$(mktemp "$logs/XXXXXX")
   shift
   "$@" >"$log" 2>&1 || {
     cat "$log" >&2
@@ -47,10 +49,10 @@ environment() {
   fi
 }
 
-# javascript sets node and npm: this machine's, if Node.js is at least version 20, else one from a Python wheel.
+# javascript VERSION sets node and npm: this machine's, if Node.js is at least that version, else one from a Python wheel.
 javascript() {
   local wheel=$cache/clients/node pins=$here/clients/sdk/node.txt
-  if command -v npm >/dev/null 2>&1 && node -e 'process.exit(process.versions.node.split(".")[0] < 20 ? 1 : 0)' >/dev/null 2>&1; then
+  if command -v npm >/dev/null 2>&1 && node -e "process.exit(process.versions.node.split('.')[0] < $1 ? 1 : 0)" >/dev/null 2>&1; then
     node=$(node -p process.execPath)
     npm=(npm)
     return
@@ -62,19 +64,57 @@ javascript() {
   npm=("$node" "$package/lib/node_modules/npm/bin/npm-cli.js")
 }
 
-clients() {
-  local sdk=$cache/clients/sdk lock=$here/clients/sdk/package-lock.json
-  mkdir -p "$sdk"
-  environment "$cache/clients/python" "$here/clients/sdk/requirements.txt" --no-deps
-  javascript
-  ln -sf "$node" "$sdk/node"
-  if ! cmp -s "$lock" "$sdk/node_modules/installed.json"; then
-    echo "installing the JavaScript clients into $sdk" >&2
-    cp "$here/clients/sdk/package.json" "$lock" "$sdk/"
-    # In its folder: with --prefix, npm looks for the lock file elsewhere.
-    attempt "$lock" bash -c 'cd "$1" && shift && "$@"' npm "$sdk" "${npm[@]}" ci --ignore-scripts --no-audit --no-fund
-    cp "$lock" "$sdk/node_modules/installed.json"
+# packages FOLDER FROM installs what package-lock.json in FROM lists, or package.json where that pins everything, unless it is
+# there already, and links node.
+packages() {
+  local folder=$1 from=$2 pins=$2/package-lock.json how="ci"
+  [ -e "$pins" ] || pins=$from/package.json how="install --no-package-lock"
+  mkdir -p "$folder"
+  ln -sf "$node" "$folder/node"
+  cmp -s "$pins" "$folder/node_modules/installed.json" && return
+  echo "installing $from into $folder" >&2
+  rm -rf "$folder/node_modules"
+  cp "$from"/package*.json "$folder/"
+  # In its folder: with --prefix, npm looks for the lock file elsewhere. npm itself starts node by its name.
+  # shellcheck disable=SC2016,SC2086  # the inner shell expands the first; how holds several words
+  attempt "$from" bash -c 'cd "$1" && shift && PATH=$PWD:$PATH "$@"' npm "$folder" "${npm[@]}" $how --ignore-scripts --no-audit --no-fund
+  cp "$pins" "$folder/node_modules/installed.json"
+}
+
+# agents installs its environments at the same time.
+agents() {
+  local env pid running=()
+  for env in ${AGENTS:-aider sdks js}; do
+    if [ "$env" = js ]; then
+      agents_js &
+    else
+      # Python compiles what it imports; all of it would take longer.
+      environment "$cache/agents/$env" "$here/agents/pins/$env.txt" --only-binary :all: --no-compile &
+    fi
+    running+=($!)
+  done
+  for pid in "${running[@]}"; do wait "$pid"; done
+}
+
+# agents_js also runs two scripts of packages, which put the program for this machine in its place.
+agents_js() {
+  local folder=$cache/agents/js
+  javascript 22
+  packages "$folder" "$here/agents/js"
+  if [ ! -e "$folder/node_modules/.bin/node" ]; then
+    attempt opencode "$node" "$folder/node_modules/opencode-ai/postinstall.mjs"
+    attempt claude "$node" "$folder/node_modules/@anthropic-ai/claude-code/install.cjs"
+    ln -sf "$node" "$folder/node_modules/.bin/node"
+    ln -sfn node_modules/.bin "$folder/bin"
   fi
+  cp "$here"/agents/run/*.mjs "$folder/"
+}
+
+clients() {
+  local sdk=$cache/clients/sdk
+  environment "$cache/clients/python" "$here/clients/sdk/requirements.txt" --no-deps
+  javascript 20
+  packages "$sdk" "$here/clients/sdk"
   cp "$here"/clients/sdk/*.py "$here"/clients/sdk/*.mjs "$sdk/"
   go build -C "$here/clients/openaigo" -o "$cache/clients/openaigo" .
 }
@@ -101,10 +141,10 @@ programs() {
 
 for name in "$@"; do
   case $name in
-    clients | grammar | programs) "$name" ;;
+    agents | clients | grammar | programs) "$name" ;;
     fuzz) environment "$cache/fuzz" "$here/fuzzapi/packages.txt" ;;
     hub) environment "$cache/hub" "$here/hub/requirements.txt" ;;
-    *) fail "there is no oracle called $name; usage: test/oracle/install.sh clients|fuzz|grammar|hub|programs" ;;
+    *) fail "there is no oracle called $name; usage: test/oracle/install.sh agents|clients|fuzz|grammar|hub|programs" ;;
   esac
   echo "$cache/$name"
 done

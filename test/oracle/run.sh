@@ -9,8 +9,10 @@
 #   hub       downloads by the official Hugging Face client from the hub of our tests
 #   clients   the conformance table, played by the official OpenAI and Anthropic clients
 #   programs  third-party programs at a gateway and at an agent
+#   agents    coding agents that fix a failing test through a gateway, without a network (Linux, root);
+#             AGENTS="sdks js" leaves aider out
 #   fuzz      random and hostile requests; ARGS="-for 10m -seed 0" explores
-# clients, programs and fuzz need the programs of make build and the local Kubernetes of make kube.
+# agents, clients, programs and fuzz need the programs of make build and the local Kubernetes of make kube.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0 GOFLAGS=-trimpath
@@ -35,6 +37,10 @@ for suite in "$@"; do
       bash hack/models/fetch.sh minilm
       oracle goldens/readers
       oracle embedapi -model "$PWD/.cache/models/minilm"
+      ;;
+    agents)
+      bash test/oracle/install.sh agents
+      oracle agents -envs "${AGENTS:-aider sdks js}"
       ;;
     clients | grammar | hub | programs)
       bash test/oracle/install.sh "$suite"
