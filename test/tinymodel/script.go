@@ -133,12 +133,16 @@ func (b block) among(fill func([]byte)) func([]byte) {
 }
 
 // Caller is a model that calls get_weather where a conversation has tools, and
-// says of what the tool gave whether it holds the word sunny.
+// says of what the tool gave whether it holds the word sunny. A tool that takes an
+// input, as custom tools do, is given that in place of a city. Where a
+// grammar forbids the next piece of a script, the model draws any token in its
+// place, so the script's arguments have to be those of the tool.
 func Caller() Config {
 	c := Default()
 	c.Name, c.Untied, c.Type, c.Context = "caller", true, weights.F32, 2048
 	c.Script = &Script{Template: callerTemplate, Lines: []Line{
 		{"<|call|>", []string{"<tool_call>\n", `{"name": `, `"get_weather", `, `"arguments": `, `{"city": `, `"Par`, `is"}}`, "\n</tool_call>"}},
+		{"<|input|>", []string{"<tool_call>\n{", `"name": "get_weather"`, `, "arguments": `, `{"input": `, `"Pa`, `ris"`, "}}\n</tool_call>"}},
 		{"<|sunny|>", []string{"It is ", "sunny ", "in Paris."}},
 		{"<|other|>", []string{"The tool ", "did not ", "say sunny."}},
 		{"<|plain|>", []string{"I have ", "no tool ", "to ask."}},
@@ -155,4 +159,4 @@ const callerTemplate = `{% if tools %}<|im_start|>system
 {"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% if messages[-1]['role'] == 'tool' %}{{ '<|sunny|>' if 'sunny' in messages[-1]['content'] else '<|other|>' }}{% elif tools %}<|call|>{% else %}<|plain|>{% endif %}{% endif %}`
+{% if messages[-1]['role'] == 'tool' %}{{ '<|sunny|>' if 'sunny' in messages[-1]['content'] else '<|other|>' }}{% elif tools %}{{ '<|input|>' if 'input' in ((tools[0].function.parameters or {}).properties or {}) else '<|call|>' }}{% else %}<|plain|>{% endif %}{% endif %}`

@@ -4,8 +4,7 @@
 //
 // It owns the rows (rows.yaml), which clients there are, and the judgement of
 // what a client saw. It refuses a row without a want, a name that is nobody's,
-// and an exception without a reason. It sends nothing: Command clients does, and
-// hack/apidoc prints the rows.
+// and an exception without a reason. It sends nothing: Command clients does.
 //
 // Start reading at Row, then Judge.
 package table
