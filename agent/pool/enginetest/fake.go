@@ -28,6 +28,9 @@ type world interface {
 	hold(bytes int64) (release func())
 	// gate waits while the process is stopped, until ctx ends.
 	gate(ctx context.Context) bool
+	// skew keeps what this engine does apart from what others do at the same
+	// instant of virtual time.
+	skew() time.Duration
 	// exit ends the engine. A program's does not return; what runs in a twin
 	// sees life end.
 	exit(code int)
@@ -54,8 +57,10 @@ type fake struct {
 	aborted bool     // work was ended by Abort and not by Shutdown
 	pool    []func() // releases of pooled bytes
 	pooled  int64
-	// forget releases what is remembered of prompts; nil where nothing is.
+	// forget releases what is remembered of prompts, cached bytes; nil where
+	// nothing is.
 	forget  func()
+	cached  int64
 	limits  *wire.Limits
 	asked   int64 // headroom requests so far
 	stopped bool
@@ -75,7 +80,7 @@ func (e *fake) pause(milliseconds int64) bool {
 	if milliseconds <= 0 {
 		return e.life.Err() == nil
 	}
-	timer := time.NewTimer(time.Duration(milliseconds) * time.Millisecond)
+	timer := time.NewTimer(e.delay(milliseconds))
 	defer timer.Stop()
 	select {
 	case <-e.life.Done():
@@ -83,6 +88,11 @@ func (e *fake) pause(milliseconds int64) bool {
 	case <-timer.C:
 		return e.world.gate(e.life)
 	}
+}
+
+// delay of something that this engine does.
+func (e *fake) delay(milliseconds int64) time.Duration {
+	return time.Duration(milliseconds)*time.Millisecond + e.world.skew()
 }
 
 // loadSteps is in how many parts a load reports its progress.
@@ -119,9 +129,7 @@ func (e *fake) load() {
 	}
 	e.change(func() {
 		e.keep(e.script.PooledBytes)
-		if e.script.PrefixCacheBytes > 0 {
-			e.forget = e.world.hold(e.script.PrefixCacheBytes)
-		}
+		e.remember(e.script.PrefixCacheBytes)
 		if e.state == wire.State_STATE_LOADING {
 			e.state = wire.State_STATE_READY
 		}
@@ -136,6 +144,16 @@ func (e *fake) keep(bytes int64) {
 	if bytes > 0 {
 		e.pool = append(e.pool, e.world.hold(bytes))
 		e.pooled += bytes
+	}
+}
+
+// remember holds bytes of prompts, in place of those before; the caller holds mu.
+func (e *fake) remember(bytes int64) {
+	if e.forget != nil {
+		e.forget()
+	}
+	if e.forget, e.cached = nil, bytes; bytes > 0 {
+		e.forget = e.world.hold(bytes)
 	}
 }
 
@@ -177,7 +195,7 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 		Memory: e.memory(), Activity: &wire.Activity{Running: e.running},
 		Guard: &wire.Guard{Active: e.limits != nil, LimitsSequence: e.limits.GetSequence(), HeadroomRequest: e.asked},
 	}
-	if e.script.PrefixCacheBytes > 0 {
+	if e.script.PrefixCacheBytes+e.cached > 0 {
 		s.PrefixCache = &wire.PrefixCache{Bytes: s.Memory.PrefixCacheBytes, BudgetBytes: e.script.PrefixCacheBytes, QueriedTokens: QueriedTokens, RestoredTokens: RestoredTokens}
 	}
 	if !s.Guard.Active {
@@ -194,10 +212,7 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 
 // memory is the engine's own account; the caller holds mu.
 func (e *fake) memory() *wire.Memory {
-	kv, prefixes := e.running*e.script.RequestBytes, int64(0)
-	if e.forget != nil {
-		prefixes = e.script.PrefixCacheBytes
-	}
+	kv, prefixes := e.running*e.script.RequestBytes, e.cached
 	return &wire.Memory{WeightsBytes: e.loaded, KvInUseBytes: kv, ActiveBytes: e.loaded + kv + prefixes, PooledBytes: e.pooled, PrefixCacheBytes: prefixes}
 }
 
@@ -210,7 +225,7 @@ func (e *fake) Watch(r *wire.WatchRequest, stream grpc.ServerStreamingServer[wir
 	if interval == 0 {
 		interval = time.Second
 	}
-	tick := time.NewTicker(interval)
+	tick := time.NewTicker(interval + e.world.skew())
 	defer tick.Stop()
 	for {
 		s, changed := e.status()
@@ -238,6 +253,7 @@ func (e *fake) SetLimits(ctx context.Context, l *wire.Limits) (*wire.SetLimitsRe
 			e.limits = l
 		}
 	})
+	e.pause(e.script.AcknowledgeMilliseconds)
 	s, _ := e.status()
 	return &wire.SetLimitsResponse{Memory: s.GetMemory()}, nil
 }
@@ -253,13 +269,13 @@ func (e *fake) Trim(ctx context.Context, ask *wire.TrimRequest) (*wire.TrimRespo
 			release()
 		}
 		r.BytesReclaimed, e.pool, e.pooled = e.pooled, nil, 0
-		if ask.GetPrefixCache() && e.forget != nil {
-			r.BytesReclaimed += e.script.PrefixCacheBytes
-			e.forget()
-			e.forget = nil
+		if ask.GetPrefixCache() {
+			r.BytesReclaimed += e.cached
+			e.remember(0)
 		}
 		r.Memory = e.memory()
 	})
+	e.pause(e.script.AcknowledgeMilliseconds)
 	return r, nil
 }
 

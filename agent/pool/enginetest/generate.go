@@ -38,7 +38,7 @@ func (e *fake) Generate(r *wire.GenerateRequest, stream grpc.ServerStreamingServ
 			return stream.Context().Err()
 		case <-work.Done():
 			return finish(stream, made, wire.FinishReason_FINISH_REASON_ERROR, e.ended())
-		case <-time.After(time.Duration(e.script.TokenMilliseconds) * time.Millisecond):
+		case <-time.After(e.delay(e.script.TokenMilliseconds)):
 		}
 		if err := stream.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: "word ", Tokens: []int32{1}}}}); err != nil {
 			return err
@@ -138,5 +138,6 @@ func (e *fake) Abort(ctx context.Context, _ *wire.AbortRequest) (*wire.AbortResp
 		e.aborted = false
 		e.work, e.cancel = context.WithCancel(context.Background())
 	})
+	e.pause(e.script.AcknowledgeMilliseconds)
 	return &wire.AbortResponse{Aborted: n}, nil
 }

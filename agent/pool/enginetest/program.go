@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -107,6 +108,8 @@ func (program) pid() int { return os.Getpid() }
 
 // gate: the kernel stops a process by itself.
 func (program) gate(context.Context) bool { return true }
+
+func (program) skew() time.Duration { return 0 }
 
 func (program) exit(code int) { os.Exit(code) }
 

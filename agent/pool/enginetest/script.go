@@ -46,6 +46,9 @@ type Script struct {
 	IgnoreTrim   bool `json:"ignoreTrim,omitempty"`
 	IgnoreAbort  bool `json:"ignoreAbort,omitempty"`
 	IgnoreLimits bool `json:"ignoreLimits,omitempty"`
+	// AcknowledgeMilliseconds pass before Trim, Abort and SetLimits answer; what
+	// they ask for is done at once.
+	AcknowledgeMilliseconds int64 `json:"acknowledgeMilliseconds,omitempty"`
 	// TokenMilliseconds between two words.
 	TokenMilliseconds int64 `json:"tokenMilliseconds,omitempty"`
 	// Task is what it is for (model.Task); empty: to write text. The

@@ -31,6 +31,7 @@ type Twin struct {
 	living  map[string]*TwinEngine // by socket
 	changed chan struct{}          // closed when an engine begins
 	refuse  error
+	apart   bool
 }
 
 var _ process.Engines = (*Twin)(nil)
@@ -53,6 +54,14 @@ func (t *Twin) RefuseStarts(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refuse = err
+}
+
+// SetApart keeps what engines do at one instant some nanoseconds apart, in the
+// order of their replicas' names, so that it is the same in every run.
+func (t *Twin) SetApart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.apart = true
 }
 
 // Engine finds the living engine of a replica; nil where there is none.
@@ -99,7 +108,7 @@ func (t *Twin) Start(_ context.Context, s process.Spec) (process.Handle, error) 
 		return nil, fmt.Errorf("start engine: %w", t.refuse)
 	}
 	t.pids++
-	e := &TwinEngine{twin: t, id: t.pids, socket: socket, done: make(chan struct{}), awake: open()}
+	e := &TwinEngine{twin: t, id: t.pids, socket: socket, apart: t.apart, done: make(chan struct{}), awake: open()}
 	life, end := context.WithCancel(context.Background())
 	e.fake = newFake(config, t.scripts[config.ModelPath], e)
 	e.fake.life, e.kill = life, end
@@ -135,6 +144,7 @@ type TwinEngine struct {
 	fake   *fake
 	id     int
 	socket string
+	apart  bool
 	kill   context.CancelFunc // ends fake.life
 
 	mu    sync.Mutex // guards what follows; taken inside of nothing but fake.mu
@@ -186,6 +196,9 @@ func (e *TwinEngine) SetPooled(bytes int64) {
 		e.fake.keep(bytes)
 	})
 }
+
+// SetCached changes how much it remembers of prompts.
+func (e *TwinEngine) SetCached(bytes int64) { e.fake.change(func() { e.fake.remember(bytes) }) }
 
 // Signal is what kill(2) does: SIGSTOP and SIGCONT, SIGTERM, SIGKILL.
 func (e *TwinEngine) Signal(s syscall.Signal) error {
@@ -294,6 +307,16 @@ func (e *TwinEngine) hold(bytes int64) (release func()) {
 	}
 	add(bytes)
 	return sync.OnceFunc(func() { add(-bytes) })
+}
+
+// skew is some nanoseconds that grow with the name of the replica, where
+// engines are kept apart.
+func (e *TwinEngine) skew() time.Duration {
+	if !e.apart {
+		return 0
+	}
+	name := e.fake.config.ReplicaUID + "\x00\x00\x00"
+	return time.Duration(name[0]&31)<<8 + time.Duration(name[1]&15)<<4 + time.Duration(name[2]&15)
 }
 
 func (e *TwinEngine) startTime() string { return fmt.Sprintf("twin/%d", e.id) }
