@@ -55,6 +55,20 @@ type State struct {
 	// Unsettled: an engine ended uncleanly, and the host's memory was not found
 	// in order twice since.
 	Unsettled bool `json:"unsettled,omitempty"`
+	// Wired is what was found of wired memory since the machine started; nil:
+	// nothing yet.
+	Wired *Wired `json:"wired,omitempty"`
+}
+
+// Wired is the evidence about wired memory that no process owns, in bytes; see
+// memory.Evidence.
+type Wired struct {
+	// Boot of the machine that the figures are of.
+	Boot      string `json:"boot"`
+	Baseline  int64  `json:"baseline"`
+	Left      int64  `json:"left,omitempty"`
+	Elsewhere int64  `json:"elsewhere,omitempty"`
+	Stranded  bool   `json:"stranded,omitempty"`
 }
 
 // Orders are what this Mac is to do, as read from its MacNode and checked.

@@ -20,9 +20,10 @@ func (s *State) PutEngine(e Engine) {
 	s.Engines = append(s.Engines, e)
 }
 
-// DropEngine forgets the engine of a replica and epoch.
-func (s *State) DropEngine(uid string, epoch int64) {
-	s.Engines = slices.DeleteFunc(s.Engines, func(e Engine) bool { return e.ReplicaUID == uid && e.Epoch == epoch })
+// DropEngine forgets one engine of a replica and epoch, and none that was started
+// after it.
+func (s *State) DropEngine(uid string, epoch, load int64) {
+	s.Engines = slices.DeleteFunc(s.Engines, func(e Engine) bool { return e.ReplicaUID == uid && e.Epoch == epoch && e.Load == load })
 }
 
 // Replica finds what is remembered of a replica and epoch, and begins it if

@@ -25,8 +25,8 @@ type NoRoomError struct {
 	// (for a promise: beyond what was promised to them), Capacity the most
 	// that may be promised.
 	Needed, Reserved, InUse, Capacity int64
-	// Available is what could be given now.
-	Available int64
+	// Available is what could be given now; Foreign is used by other programs.
+	Available, Foreign int64
 	// Ceiling that Term binds: of Limits, or the dynamic one.
 	Ceiling int64
 	Limits  footprint.Limits
@@ -52,7 +52,7 @@ func (e *NoRoomError) Error() string {
 	case e.Final:
 		return fmt.Sprintf("%s, but this Mac can reserve at most %s %s: the model is too large for this Mac even when nothing else is loaded", needs, v1alpha1.FormatBytes(e.Capacity), bound)
 	case e.Term == footprint.Dynamic:
-		return fmt.Sprintf("%s, but the Mac's free memory allows only %s now, in addition to %s used by engines %s", needs, v1alpha1.FormatBytes(e.Available), v1alpha1.FormatBytes(e.InUse), bound)
+		return fmt.Sprintf("%s, but the Mac's free memory allows only %s now, in addition to %s used by engines and %s by other programs %s", needs, v1alpha1.FormatBytes(e.Available), v1alpha1.FormatBytes(e.InUse), v1alpha1.FormatBytes(e.Foreign), bound)
 	case e.InUse > 0:
 		return fmt.Sprintf("%s, but %s of %s are already reserved and engines use %s more %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), v1alpha1.FormatBytes(e.InUse), bound)
 	}
@@ -71,6 +71,9 @@ func (l *Ledger) Admit(w Want, r Reading) error {
 	defer l.mu.Unlock()
 	if held, ok := l.reserved[w.Key]; ok {
 		w.Bytes = held
+		if held > l.limits.Capacity { // the ceiling fell since: a load would only be cancelled again
+			return l.tooLarge(w)
+		}
 	} else if err := l.promise(w, r.Engines); err != nil {
 		return err
 	}
@@ -85,28 +88,39 @@ func (l *Ledger) Admit(w Want, r Reading) error {
 // uses beyond its reservation is gone for others too, and what an engine uses
 // that nobody reserved is gone whole; the caller holds mu.
 func (l *Ledger) promise(w Want, engines []EngineReading) error {
-	short := &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), Capacity: l.limits.Capacity,
-		Ceiling: l.limits.Ceiling, Limits: l.limits, Term: l.limits.Term}
+	if w.Bytes > l.limits.Capacity {
+		return l.tooLarge(w)
+	}
+	short := l.short(w)
 	for _, e := range engines {
 		short.InUse += max(0, e.Gauge()-l.reserved[e.Key])
 	}
 	left := l.limits.Capacity - short.Reserved - short.InUse
 	short.Available = max(0, left)
-	switch {
-	case w.Bytes > l.limits.Capacity:
-		short.Final = true
-		return short
-	case w.Bytes > left:
+	if w.Bytes > left {
 		short.room(w, engines, w.Bytes-left, func(e EngineReading) int64 { return max(e.Gauge(), l.reserved[e.Key]) })
 		return short
 	}
 	return nil
 }
 
+// short begins a refusal by what may be promised; the caller holds mu.
+func (l *Ledger) short(w Want) *NoRoomError {
+	return &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), Capacity: l.limits.Capacity,
+		Ceiling: l.limits.Ceiling, Limits: l.limits, Term: l.limits.Term}
+}
+
+// tooLarge refuses what does not fit an empty Mac; the caller holds mu.
+func (l *Ledger) tooLarge(w Want) *NoRoomError {
+	short := l.short(w)
+	short.Final, short.Available = true, max(0, l.limits.Capacity-short.Reserved)
+	return short
+}
+
 // give checks what the Mac has now: bytes that no engine owns are gone for a
 // load, and so is what other loads will still take; the caller holds mu.
 func (l *Ledger) give(w Want, r Reading) error {
-	short := &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), InUse: use(r.Engines), Capacity: l.limits.Capacity, Limits: l.limits, Term: footprint.Dynamic}
+	short := &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), InUse: use(r.Engines), Capacity: l.limits.Capacity, Limits: l.limits, Term: footprint.Dynamic, Foreign: r.Host.Foreign}
 	switch {
 	case !r.HostKnown:
 		short.Because = "the memory of this Mac could not be measured"

@@ -161,6 +161,20 @@ func TestUseBeyondTheReservationCounts(t *testing.T) {
 	}
 }
 
+// The ceiling fell below what one engine was promised: it is not loaded again
+// only to be cancelled.
+func TestPromiseBeyondTheCapacityIsNotLoaded(t *testing.T) {
+	l := ledgerFor(mac(64, 0))
+	if err := l.Admit(want(44), mac(64, 0)); err != nil {
+		t.Fatal(err)
+	}
+	l.SetHost(footprint.Host{Total: 64 * gib, Explicit: 30 * gib, Policy: footprint.Balanced})
+	short := noRoom(t, l.Admit(want(44), mac(64, 0)))
+	if !short.Final || short.Needed != 44*gib || short.Capacity != 27*gib || !strings.Contains(short.Error(), "27.0 GiB") {
+		t.Errorf("%+v", short)
+	}
+}
+
 func TestForeignMemoryCountsAgainstALoad(t *testing.T) {
 	r := mac(64, 40) // 24 are free or inactive: soft mark 21.6
 	l := ledgerFor(r)
@@ -168,7 +182,7 @@ func TestForeignMemoryCountsAgainstALoad(t *testing.T) {
 	if short.Term != footprint.Dynamic || short.Final || short.Ceiling != 24*gib || short.Available != footprint.SoftMark(24*gib, footprint.Balanced) {
 		t.Errorf("%+v", short)
 	}
-	if s := short.Error(); s != "needs 22.0 GiB, but the Mac's free memory allows only 21.6 GiB now, in addition to 0 used by engines (ceiling 24.0 GiB, bound by Dynamic)" {
+	if s := short.Error(); s != "needs 22.0 GiB, but the Mac's free memory allows only 21.6 GiB now, in addition to 0 used by engines and 40.0 GiB by other programs (ceiling 24.0 GiB, bound by Dynamic)" {
 		t.Error(s)
 	}
 	if err := l.Admit(want(21), r); err != nil {

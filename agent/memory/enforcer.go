@@ -2,6 +2,7 @@ package memory
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/probe"
@@ -27,9 +28,10 @@ const (
 	// what it sees, and is not counted where polls in a row are. Every end of
 	// an engine causes one.
 	leastPause = 500 * time.Millisecond
-	// endingPolls is how long an emergency waits for engines that are ending
-	// and suffice, before it takes the requests of one that is not.
-	endingPolls = 10
+	// criticalPause between two steps against pressure that only the system
+	// reports: no figure shows how much is missing, and the system takes
+	// seconds to notice what a step freed.
+	criticalPause = 10 * time.Second
 	// stuckPolls of soft pressure in which nothing can fall: pausing does not help.
 	stuckPolls = 10
 )
@@ -37,30 +39,34 @@ const (
 // Enforcer derives from each poll what is to be done. It is not safe for
 // concurrent use, has no clock and does nothing itself.
 type Enforcer struct {
-	// Pause between two victims; 0 takes all that are needed at once.
-	Pause time.Duration
-
 	poll    int64
 	counted time.Time // the last poll that was counted
 	between bool      // this one is not
 	level   v1alpha1.PressureLevel
 	last    Decision // of the last poll that could see
 	// Polls in a row: below the mark of the level; over the fixed ceiling; hard
-	// by the dynamic term alone; soft although nothing can fall; in an
-	// emergency that what is ending will end.
-	calm, over, dip, stuck, ending int
-	graced                         int64 // the poll of grace of this emergency; 0: not had
-	lastVictim                     time.Time
-	engines                        map[Key]*memo
+	// by the dynamic term alone; soft although nothing can fall.
+	calm, over, dip, stuck int
+	graced                 int64     // the poll of grace of this emergency; 0: not had
+	criticalStep           time.Time // the last step against pressure without a figure
+	engines                map[Key]*memo
 }
 
 // memo is what must span polls of one engine, as numbers of polls; 0: never.
 type memo struct {
-	asked     int64 // first for its pooled bytes, in this pressure
+	asked     int64 // first for its pooled bytes, in this pressure and since it last returned them
 	askedLast int64
-	aborted   int64 // its requests, since it or the Mac is over
-	over      int   // polls in a row over its own limit
+	pooled    int64     // bytes at the last request
+	returned  bool      // fewer were pooled at some poll since then
+	cache     int64     // asked last for its prompt cache
+	cacheAt   time.Time // and when
+	aborted   int64     // its requests, since it or the Mac is over
+	over      int       // polls in a row over its own limit
 }
+
+// refilled reports whether an engine returned its pool when it was asked and
+// has another one now: it is asked again before its pool counts as used.
+func (m *memo) refilled(g EngineReading) bool { return m.returned && g.Pooled > 0 }
 
 // NewEnforcer begins at PressureNormal and has asked nobody.
 func NewEnforcer() *Enforcer {
@@ -89,6 +95,7 @@ func (e *Enforcer) Poll(r Reading) Decision {
 	}
 	e.last.Actions = e.act(s)
 	e.last.PausePrefill = e.pause(s)
+	e.last.Follow = e.level != v1alpha1.PressureNormal || slices.ContainsFunc(r.Engines, EngineReading.overLimit)
 	return e.last
 }
 
@@ -109,10 +116,12 @@ func blind(r Reading) string {
 func (e *Enforcer) remember(engines []EngineReading) {
 	next := make(map[Key]*memo, len(engines))
 	for _, g := range engines {
-		next[g.Key] = &memo{}
-		if m, ok := e.engines[g.Key]; ok {
-			next[g.Key] = m
+		m, ok := e.engines[g.Key]
+		if !ok {
+			m = &memo{}
 		}
+		m.returned = m.returned || m.askedLast > 0 && g.Pooled < m.pooled
+		next[g.Key] = m
 	}
 	e.engines = next
 }
@@ -124,7 +133,7 @@ type sight struct {
 	// raw adds up the gauges, net leaves the pools out, and use is what soft
 	// and hard compare: net for an engine that may still return its pool.
 	raw, net, use int64
-	// pending is what engines hold that are ending.
+	// pending is what engines hold that are ending and can be expected to.
 	pending int64
 	// unsettled: a pool was returned just now, and footprints still fall.
 	unsettled bool
@@ -136,7 +145,7 @@ func (e *Enforcer) look(r Reading) sight {
 	for _, g := range r.Engines {
 		s.net += g.settled()
 		s.use += e.compared(g)
-		if g.Stopping {
+		if g.Stopping && !g.Stuck {
 			s.pending += g.Gauge()
 		}
 		s.unsettled = s.unsettled || unsettled(g, r.Now)
@@ -146,7 +155,7 @@ func (e *Enforcer) look(r Reading) sight {
 
 // compared is what soft and hard pressure count of an engine.
 func (e *Enforcer) compared(g EngineReading) int64 {
-	if m := e.engines[g.Key]; m.asked > 0 && e.poll-m.asked >= trimPolls {
+	if m := e.engines[g.Key]; m.asked > 0 && e.poll-m.asked >= trimPolls && !m.refilled(g) {
 		return g.Gauge()
 	}
 	return g.settled()
@@ -227,7 +236,7 @@ func (e *Enforcer) count(s sight) {
 	e.over = e.inARow(e.over, s.raw > s.c.Fixed)
 	e.dip = e.inARow(e.dip, s.use > s.c.Hard && s.use <= footprint.HardMark(s.c.Fixed))
 	if s.raw <= s.c.Fixed {
-		e.graced, e.ending = 0, 0
+		e.graced = 0
 	}
 }
 

@@ -150,7 +150,7 @@ func TestVictimIsMeasuredWithoutItsPool(t *testing.T) {
 		})
 	}
 	wantShort(t, "4.5 GiB are over", newPolls().see(0, pinned(82), pooled(10, 8), engine("a", 8, 1)), v1alpha1.PressureSoft, "trim pooled, evict a")
-	wantShort(t, "in an emergency", newPolls().see(0, pinned(80), pooled(20, 17), engine("a", 3, 1)), v1alpha1.PressureEmergency, "evict pooled")
+	wantShort(t, "in an emergency", newPolls().see(0, pinned(98), pooled(20, 17), engine("a", 5, 1)), v1alpha1.PressureEmergency, "evict pooled, evict a")
 }
 
 func TestUnrelievableSoftPressureDoesNotPauseForever(t *testing.T) {
@@ -342,13 +342,12 @@ func TestEmergencyActsAfterOnePollOfGrace(t *testing.T) {
 	wantShort(t, "once", p.see(0, pooled), v1alpha1.PressureEmergency, "abort pinned")
 	p = newPolls()
 	wantShort(t, "an idle engine covers it", p.see(0, pinned(90), engine("a", 14, 1)), v1alpha1.PressureEmergency, "evict a")
-	for i := range endingPolls - 1 {
-		wantShort(t, fmt.Sprint("it ends for ", i+1, " s"), p.see(0, pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "")
+	ending := with(engine("a", 14, 1), stopping)
+	for range 60 {
+		wantShort(t, "it ends, and the others are untouched", p.see(0, pinned(90), ending), v1alpha1.PressureEmergency, "")
 	}
-	wantShort(t, "it does not end", p.see(0, pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "abort pinned")
-	for range 3 {
-		wantShort(t, "and is no reason to end another", p.see(0, pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "")
-	}
+	ending.Stuck = true
+	wantShort(t, "it was killed and does not end", p.see(0, pinned(90), ending), v1alpha1.PressureEmergency, "abort pinned")
 	p = newPolls()
 	wantShort(t, "nothing covers it", p.see(0, pinned(102), engine("a", 1, 1)), v1alpha1.PressureEmergency, "evict a, abort pinned")
 }
@@ -374,7 +373,7 @@ func TestExtraPollsDoNotShortenWaits(t *testing.T) {
 	wantShort(t, "for two polls", p.see(0, pinned(101)), v1alpha1.PressureEmergency, "abort pinned")
 	p = newPolls()
 	wantShort(t, "the pool of one that is asked", p.see(0, pinned(90), engine("a", 14, 1)), v1alpha1.PressureEmergency, "evict a")
-	for range 2 * endingPolls {
+	for range 20 {
 		wantShort(t, "it ends", between(pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "")
 	}
 }
@@ -466,20 +465,114 @@ func TestFailedPollKeepsTheCounters(t *testing.T) {
 	}
 }
 
-func TestPauseBetweenVictims(t *testing.T) {
+// The figure covers two engines: both go at once.
+func TestVictimsCoverTheDeficitInOnePoll(t *testing.T) {
 	engines := []EngineReading{pinned(70), engine("a", 9, 9), engine("b", 9, 8), engine("c", 9, 7)}
-	wantShort(t, "none", newPolls().see(0, engines...), v1alpha1.PressureHard, "evict a, evict b")
-	p := newPolls()
-	p.Pause = 3 * time.Second
-	wantShort(t, "the first", p.see(0, engines...), v1alpha1.PressureHard, "evict a")
-	engines[1].Stopping = true
-	for range 2 {
-		wantShort(t, "the pause", p.see(0, engines...), v1alpha1.PressureHard, "")
+	wantShort(t, "hard", newPolls().see(0, engines...), v1alpha1.PressureHard, "evict a, evict b")
+	wantShort(t, "an emergency", newPolls().see(0, pinned(90), engine("a", 6, 9), engine("b", 8, 8)), v1alpha1.PressureEmergency, "evict b, evict a")
+}
+
+// remembers is an engine that caches prompts in that much of its memory, in GiB.
+func remembers(e EngineReading, gibs float64) EngineReading {
+	e.Cached = int64(gibs * float64(gib))
+	return e
+}
+
+func TestCachesShrinkBeforeAModelIsEvicted(t *testing.T) {
+	caches := func(d Decision) (of []string) {
+		for _, a := range d.Actions {
+			if a.Cache {
+				of = append(of, a.Key.UID)
+			}
+		}
+		return of
 	}
-	wantShort(t, "the second", p.see(0, engines...), v1alpha1.PressureHard, "evict b")
+	small, large := remembers(pinned(60), 12), remembers(with(pinned(20), func(e *EngineReading) { e.Key.UID = "large" }), 15)
+	p := newPolls()
+	d := p.see(0, small, large, engine("idle", 18, 9))
+	wantShort(t, "the largest cache covers it", d, v1alpha1.PressureHard, "trim large")
+	wantShort(t, "it has not answered", p.see(0, small, large, engine("idle", 18, 9)), v1alpha1.PressureHard, "")
+	large.Cached, large.Footprint, large.Active, large.Accounted = 0, 5*gib, 5*gib, 5*gib
+	wantShort(t, "it answered", p.see(0, small, large, engine("idle", 18, 9)), v1alpha1.PressureNormal, "")
+
 	p = newPolls()
-	p.Pause = time.Hour
-	wantShort(t, "an emergency waits for nobody", p.see(0, pinned(90), engine("a", 6, 9), engine("b", 8, 8)), v1alpha1.PressureEmergency, "evict b, evict a")
+	silent := remembers(pinned(80), 12)
+	wantShort(t, "asked", p.see(0, silent, engine("idle", 18, 9)), v1alpha1.PressureHard, "trim pinned")
+	for range trimPolls - 1 {
+		wantShort(t, "waits for the answer", p.see(0, silent, engine("idle", 18, 9)), v1alpha1.PressureHard, "")
+	}
+	wantShort(t, "asked again", p.see(0, silent, engine("idle", 18, 9)), v1alpha1.PressureHard, "trim pinned")
+	answered := silent
+	answered.TrimAcknowledged = p.now.Add(300 * time.Millisecond)
+	wantShort(t, "it answers and drops nothing", p.see(0, answered, engine("idle", 18, 9)), v1alpha1.PressureHard, "evict idle")
+
+	d = newPolls().see(0, remembers(pinned(80), 2), engine("idle", 18, 9))
+	wantShort(t, "a cache that does not cover it", d, v1alpha1.PressureHard, "trim pinned, evict idle")
+	if diff := cmp.Diff([]string{"pinned"}, caches(d)); diff != "" {
+		t.Error(diff)
+	}
+	d = newPolls().see(0, remembers(pinned(91), 12))
+	wantShort(t, "soft pressure that would evict nothing", d, v1alpha1.PressureSoft, "")
+	d = newPolls().see(0, remembers(pinned(70), 12), engine("a", 11, 9), engine("b", 10, 1))
+	wantShort(t, "soft pressure that would evict", d, v1alpha1.PressureSoft, "trim pinned")
+
+	pooled := remembers(with(pinned(104), func(e *EngineReading) {
+		e.Limit, e.Pooled = 0, 20*gib
+		e.Active, e.Accounted = 84*gib, 84*gib
+	}), 4)
+	d = newPolls().see(0, pooled, engine("idle", 1, 9))
+	wantShort(t, "an emergency that the pool covers", d, v1alpha1.PressureEmergency, "trim pinned")
+	if of := caches(d); of != nil {
+		t.Errorf("caches of %v are dropped", of)
+	}
+	p = newPolls()
+	full := remembers(with(pinned(104), func(e *EngineReading) { e.Limit = 0 }), 20)
+	wantShort(t, "an emergency that the cache covers", p.see(0, full, engine("idle", 1, 9)), v1alpha1.PressureEmergency, "trim pinned")
+	wantShort(t, "it does not", p.see(0, full, engine("idle", 1, 9)), v1alpha1.PressureEmergency, "evict idle, abort pinned")
+}
+
+func TestRefilledPoolIsAskedForAgain(t *testing.T) {
+	pool := func(gibs float64) EngineReading {
+		return with(pinned(70+gibs), func(e *EngineReading) {
+			e.Limit, e.Pooled = 0, int64(gibs*float64(gib))
+			e.Active, e.Accounted = 70*gib, 70*gib
+		})
+	}
+	idle := engine("idle", 2, 9)
+	p := newPolls()
+	wantShort(t, "asked", p.see(0, pool(25), idle), v1alpha1.PressureNormal, "trim pinned")
+	wantShort(t, "returned", p.see(0, pool(0), idle), v1alpha1.PressureNormal, "")
+	for range trimPolls {
+		p.see(0, pool(0), idle)
+	}
+	wantShort(t, "full again", p.see(0, pool(25), idle), v1alpha1.PressureNormal, "trim pinned")
+	for range trimPolls - 1 {
+		wantShort(t, "it has time", p.see(0, pool(25), idle), v1alpha1.PressureNormal, "")
+	}
+	wantShort(t, "it keeps it", p.see(0, pool(25), idle), v1alpha1.PressureHard, "trim pinned, evict idle")
+}
+
+func TestCriticalPressureOfTheSystemTakesOneStepAndLooks(t *testing.T) {
+	p, engines := newPolls(), []EngineReading{pinned(10), engine("a", 9, 9), engine("b", 9, 8), engine("c", 9, 7)}
+	critical := func(pause time.Duration) Decision {
+		p.now = p.now.Add(pause)
+		r := mac(total, 0, engines...)
+		r.Now, r.Host.Pressure = p.now, probe.Critical
+		return p.Poll(r)
+	}
+	wantShort(t, "one engine", critical(time.Second), v1alpha1.PressureSoft, "evict a")
+	engines = []EngineReading{pinned(10), engine("b", 9, 8), engine("c", 9, 7)}
+	for range 9 {
+		wantShort(t, "then it looks", critical(time.Second), v1alpha1.PressureSoft, "")
+	}
+	wantShort(t, "it did not help", critical(time.Second), v1alpha1.PressureSoft, "evict b")
+}
+
+func TestEngineOverItsLimitIsFollowed(t *testing.T) {
+	over := with(engine("over", 12, 9), func(e *EngineReading) { e.Limit = 10 * gib })
+	if !newPolls().see(0, over).Follow || newPolls().see(0, engine("within", 12, 9)).Follow || !newPolls().see(0, pinned(91)).Follow {
+		t.Error("Follow is not: over a limit, or under pressure")
+	}
 }
 
 // The engines are within their limits, and the Mac is full.

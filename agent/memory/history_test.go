@@ -16,7 +16,7 @@ import (
 func TestRandomHistoriesKeepTheLaw(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 5))
-		p, asked, aborted := newPolls(), map[Key]int{}, map[Key]bool{}
+		p, asked, aborted := newPolls(), map[Key]request{}, map[Key]bool{}
 		for poll := range 100 {
 			p.now = p.now.Add(time.Second)
 			r := anyReading(random, p.now)
@@ -28,6 +28,13 @@ func TestRandomHistoriesKeepTheLaw(t *testing.T) {
 	}
 }
 
+// request for pooled bytes, and whether fewer were pooled at a poll since.
+type request struct {
+	poll     int
+	pooled   int64
+	returned bool
+}
+
 func anyReading(random *rand.Rand, now time.Time) Reading {
 	var engines []EngineReading
 	for _, uid := range []string{"a", "b", "c", "d", "e"} {
@@ -36,7 +43,8 @@ func anyReading(random *rand.Rand, now time.Time) Reading {
 		}
 		engines = append(engines, with(engine(uid, float64(random.IntN(40)), random.IntN(60)), func(e *EngineReading) {
 			e.Active, e.Accounted = e.Footprint*int64(random.IntN(5))/4, e.Footprint*int64(random.IntN(5))/4
-			e.Pooled = int64(random.IntN(3)) * gib
+			e.Pooled, e.Cached = int64(random.IntN(3))*gib, int64(random.IntN(3))*gib
+			e.Stuck = e.Stopping && random.IntN(4) == 0
 			e.Limit += int64(random.IntN(5)-3) * gib
 			e.OnDemand, e.BusyKnown, e.Loading, e.Stopping = random.IntN(2) == 0, random.IntN(8) > 0, random.IntN(8) == 0, random.IntN(8) == 0
 			e.Holds, e.Requests = int64(random.IntN(3)/2), int64(random.IntN(3)/2)
@@ -55,7 +63,7 @@ func anyReading(random *rand.Rand, now time.Time) Reading {
 }
 
 // lawful checks one decision; asked and aborted span the polls of a history.
-func lawful(r Reading, d Decision, poll int, asked map[Key]int, aborted map[Key]bool) error {
+func lawful(r Reading, d Decision, poll int, asked map[Key]request, aborted map[Key]bool) error {
 	if d.Headroom < 0 || d.Ceiling < 0 || d.Dynamic < 0 {
 		return fmt.Errorf("a negative figure")
 	}
@@ -66,16 +74,26 @@ func lawful(r Reading, d Decision, poll int, asked map[Key]int, aborted map[Key]
 		return fmt.Errorf("prompts do not wait")
 	}
 	done := map[Key]bool{}
+	if blind(r) == "" {
+		for _, e := range r.Engines {
+			if last, ok := asked[e.Key]; ok && e.Pooled < last.pooled {
+				last.returned = true
+				asked[e.Key] = last
+			}
+		}
+	}
 	for _, a := range d.Actions {
 		e := r.Engines[slices.IndexFunc(r.Engines, func(e EngineReading) bool { return e.Key == a.Key })]
 		if err := lawfulAction(e, a, d, r.Now); err != nil {
 			return err
 		}
 		if a.Step == StepTrim {
-			if last, ok := asked[a.Key]; ok && poll-last < trimPolls {
-				return fmt.Errorf("%s is asked again after %d polls", a.Key.UID, poll-last)
+			if last, ok := asked[a.Key]; ok && !a.Cache && poll-last.poll < trimPolls && !last.returned {
+				return fmt.Errorf("%s is asked again after %d polls", a.Key.UID, poll-last.poll)
 			}
-			asked[a.Key] = poll
+			if e.Pooled > 0 && !a.Cache {
+				asked[a.Key] = request{poll: poll, pooled: e.Pooled}
+			}
 			continue
 		}
 		if done[a.Key] {

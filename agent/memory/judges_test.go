@@ -31,9 +31,20 @@ func TestSettledHost(t *testing.T) {
 }
 
 // wired is an observation of a Mac of 64 GiB, seconds after start.
+// Each engine holds as much.
 func wired(seconds int, gibs, footprints float64, engines int) WiredReading {
+	held := map[int]int64{}
+	for pid := range engines {
+		held[pid] = int64(footprints*float64(gib)) / int64(engines)
+	}
 	return WiredReading{At: start().Add(time.Duration(seconds) * time.Second), Wired: int64(gibs * float64(gib)), Known: true, Measurable: true,
-		Footprints: int64(footprints * float64(gib)), Engines: engines, Total: 64 * gib}
+		Held: held, Total: 64 * gib}
+}
+
+// ends adds the end of an engine that was not seen before.
+func (w WiredReading) ends(n int64) WiredReading {
+	w.Ends = n
+	return w
 }
 
 func TestStrandedWiredMemory(t *testing.T) {
@@ -44,20 +55,26 @@ func TestStrandedWiredMemory(t *testing.T) {
 		bytes  int64
 	}{
 		"nothing beyond the system's own":          {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 20, 1), wired(20, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
-		"20 GiB stay":                              {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(20, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"20 GiB stay while others serve":           {[]WiredReading{wired(0, 3, 0, 0), wired(10, 43, 20, 1), wired(20, 43, 20, 1)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"4 GiB are within the bound":               {[]WiredReading{wired(0, 3, 0, 0), wired(10, 7, 0, 0), wired(20, 7, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 4},
-		"seen once":                                {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
-		"seen twice within 10 s":                   {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(19, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
-		"seen twice, but not in a row":             {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(15, 3, 0, 0), wired(20, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
-		"a failed reading between does not matter": {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), {Measurable: true}, wired(20, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"a failed reading keeps what was found":    {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(20, 23, 0, 0), {Measurable: true}}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"it came back":                             {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(20, 23, 0, 0), wired(30, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
+		"20 GiB stay":                              {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"20 GiB stay while others serve":           {[]WiredReading{wired(0, 3, 0, 0), wired(5, 43, 40, 2), wired(10, 43, 20, 1), wired(20, 43, 20, 1)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"20 GiB stay while another one grows":      {[]WiredReading{wired(0, 3, 0, 0), wired(5, 43, 40, 2), wired(10, 62, 39, 1), wired(20, 62, 39, 1)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"20 GiB of an engine that no look saw":     {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0).ends(1), wired(20, 23, 0, 0).ends(1)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"4 GiB are within the bound":               {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 7, 0, 0), wired(20, 7, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 4},
+		"seen once":                                {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
+		"seen twice within 10 s":                   {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(19, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
+		"given back late":                          {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(15, 3, 0, 0), wired(30, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
+		"a failed reading between does not matter": {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), {Measurable: true}, wired(20, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"a failed reading keeps what was found":    {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0), {Measurable: true}}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"it came back":                             {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0), wired(30, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
 		"footprints beyond what is wired":          {[]WiredReading{wired(0, 3, 0, 0), wired(10, 20, 30, 1), wired(20, 20, 30, 1)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
 		"an empty pool was never seen":             {[]WiredReading{wired(0, 40, 10, 1), wired(10, 40, 10, 1)}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
 		"never read":                               {[]WiredReading{{Measurable: true}}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
 		"no Mac":                                   {[]WiredReading{{}}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
-		"the least that an empty pool showed":      {[]WiredReading{wired(0, 9, 0, 0), wired(10, 3, 0, 0), wired(20, 9, 0, 0), wired(30, 9, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 6},
+		"the least that an empty pool showed":      {[]WiredReading{wired(0, 9, 0, 0), wired(5, 3, 0, 0), wired(7, 9, 6, 1), wired(20, 9, 0, 0), wired(30, 9, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 6},
+		"a virtual machine on an empty Mac":        {[]WiredReading{wired(0, 3, 0, 0), wired(10, 11, 0, 0), wired(20, 11, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
+		"a virtual machine while engines serve":    {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 20, 1), wired(20, 31, 20, 1), wired(30, 31, 20, 1), wired(40, 11, 0, 0), wired(50, 11, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
+		"20 GiB stay with a virtual machine":       {[]WiredReading{wired(0, 3, 0, 0), wired(5, 11, 0, 0), wired(10, 31, 20, 1), wired(20, 31, 0, 0), wired(30, 31, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"and stay when it ends":                    {[]WiredReading{wired(0, 3, 0, 0), wired(5, 11, 0, 0), wired(10, 31, 20, 1), wired(20, 31, 0, 0), wired(30, 31, 0, 0), wired(40, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
 	} {
 		s := &Stranding{}
 		var f Finding
@@ -88,13 +105,13 @@ func TestNothingStartsAfterAnUncleanExitBeforeTheCheckPassedTwice(t *testing.T) 
 		gibs float64
 		want bool
 	}{{1, 3, false}, {5, 3, false}, {10, 3, false}, {11, 3, true}, {12, 3, true}, {13, 23, false}} {
-		if s.Observe(wired(step.at, step.gibs, 0, 0)); s.MayStart() != step.want {
+		if s.Observe(wired(step.at, step.gibs, 0, 0).ends(int64(step.at))); s.MayStart() != step.want {
 			t.Errorf("after %d s with %v GiB wired: %v", step.at, step.gibs, s.MayStart())
 		}
 	}
 	s.Unclean()
 	s.Observe(wired(20, 3, 0, 0))
-	s.Observe(wired(25, 23, 0, 0)) // a check that fails begins anew
+	s.Observe(wired(25, 23, 0, 0).ends(25)) // a check that fails begins again
 	s.Observe(wired(30, 3, 0, 0))
 	if s.MayStart() {
 		t.Error("a failed check between two that passed is overlooked")
@@ -196,5 +213,38 @@ func TestResidueOfAnEmptyPool(t *testing.T) {
 	d := &Divergence{}
 	if f := d.Observe(Reading{Now: start()}, Residue{Processes: 57 * gib}); f.Status != metav1.ConditionFalse {
 		t.Errorf("said at the first look: %+v", f)
+	}
+}
+
+// A restarted agent goes on with what the one before it knew.
+func TestRestoredEvidenceJudgesAsBefore(t *testing.T) {
+	before := &Stranding{}
+	for _, w := range []WiredReading{wired(0, 3, 0, 0), wired(5, 43, 40, 2), wired(10, 43, 20, 1), wired(20, 43, 20, 1)} {
+		before.Observe(w)
+	}
+	s := &Stranding{}
+	s.Restore(before.Evidence())
+	if s.MayStart() {
+		t.Error("engines start before the first look, on a Mac with stranded memory")
+	}
+	if f := s.Observe(wired(30, 43, 20, 1)); f.Status != metav1.ConditionTrue || f.Bytes != 20*gib {
+		t.Errorf("stranded memory is forgotten: %+v", f)
+	}
+	for name, tc := range map[string]struct {
+		unclean bool
+		status  metav1.ConditionStatus
+	}{
+		"an engine ended between the agents":   {true, metav1.ConditionTrue},
+		"a virtual machine began between them": {false, metav1.ConditionFalse},
+	} {
+		s := &Stranding{}
+		s.Restore(Evidence{Baseline: 3 * gib, BaselineKnown: true})
+		if tc.unclean {
+			s.Unclean()
+		}
+		s.Observe(wired(0, 23, 0, 0))
+		if f := s.Observe(wired(10, 23, 0, 0)); f.Status != tc.status {
+			t.Errorf("%s: %+v", name, f)
+		}
 	}
 }

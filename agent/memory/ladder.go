@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -9,12 +10,13 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// deeds collects what a poll leads to, one action per engine beside a trim.
+// deeds collects what a poll leads to, one action per engine and a trim.
 type deeds struct {
 	actions []Action
 	done    []Key // engines with an action other than a trim
 	ending  []Key // those of them that end
 	freed   int64 // what they give up by ending, by size
+	cached  int64 // what prompt caches give up that were asked for and not dropped yet
 	size    func(EngineReading) int64
 }
 
@@ -28,6 +30,18 @@ func (d *deeds) add(g EngineReading, step Step, reason v1alpha1.ReclaimReason, b
 		d.freed += d.size(g)
 		d.ending = append(d.ending, g.Key)
 	}
+}
+
+// askCache asks an engine for its prompt cache, in the request for its pool
+// where there is one.
+func (d *deeds) askCache(g EngineReading) {
+	d.cached += g.Cached
+	i := slices.IndexFunc(d.actions, func(a Action) bool { return a.Key == g.Key && a.Step == StepTrim })
+	if i < 0 {
+		d.add(g, StepTrim, "", fmt.Sprintf("memory is short and %s of prompts are cached", word(g.Cached)))
+		i = len(d.actions) - 1
+	}
+	d.actions[i].Cache = true
 }
 
 // all are the actions, without trims of engines that end: what is pooled goes
@@ -56,6 +70,9 @@ func (e *Enforcer) act(s sight) []Action {
 		e.evict(s, d, v1alpha1.ReclaimHardPressure)
 		e.cancelWork(s, d)
 	case v1alpha1.PressureEmergency:
+		if e.grace(s, min(s.net, s.raw-s.pending)) {
+			break
+		}
 		e.evict(s, d, v1alpha1.ReclaimEmergency)
 		e.emergency(s, d)
 	}
@@ -74,15 +91,51 @@ func (e *Enforcer) trim(s sight, d *deeds) {
 			m.asked = 0
 			continue
 		}
-		due := m.askedLast == 0 || e.poll-m.askedLast >= trimPolls
-		if due && g.Pooled > 0 && !g.Loading && !g.Stopping {
-			m.askedLast = e.poll
+		due := m.askedLast == 0 || e.poll-m.askedLast >= trimPolls || m.refilled(g)
+		if due && g.Pooled > 0 && !g.Loading && !g.Stopping && !unsettled(g, s.Now) {
+			if m.refilled(g) {
+				m.asked = 0 // this pool was not asked for yet
+			}
+			m.askedLast, m.pooled, m.returned = e.poll, g.Pooled, false
 			d.add(g, StepTrim, "", fmt.Sprintf("memory is short and %s are pooled", word(g.Pooled)))
 		}
 		if m.asked == 0 && m.askedLast > 0 && e.poll-m.askedLast < trimPolls {
 			m.asked = m.askedLast
 		}
 	}
+}
+
+// shrinkCaches asks for prompt caches, the largest first, until they cover the
+// deficit, and returns what is left of it. What an engine was asked for in the
+// last polls counts until it has answered; in an emergency for one poll.
+func (e *Enforcer) shrinkCaches(s sight, d *deeds, deficit int64) int64 {
+	patience := int64(trimPolls)
+	if e.level == v1alpha1.PressureEmergency {
+		patience = 1
+	}
+	var open []EngineReading
+	for _, g := range s.Engines {
+		m := e.engines[g.Key]
+		switch {
+		case g.Cached <= 0 || g.Loading || g.Stopping || d.has(g.Key):
+		case m.cache == 0 || e.poll-m.cache >= trimPolls:
+			open = append(open, g)
+		case e.poll-m.cache < patience && g.TrimAcknowledged.Before(m.cacheAt):
+			d.cached += g.Cached
+			deficit -= g.Cached
+		}
+	}
+	slices.SortStableFunc(open, func(a, b EngineReading) int { return cmp.Compare(b.Cached, a.Cached) })
+	for _, g := range open {
+		if deficit <= 0 {
+			break
+		}
+		m := e.engines[g.Key]
+		m.cache, m.cacheAt = e.poll, s.Now
+		d.askCache(g)
+		deficit -= g.Cached
+	}
+	return deficit
 }
 
 // wanted is the most that a guard asked for.
@@ -127,32 +180,38 @@ func (e *Enforcer) abort(g EngineReading, d *deeds, because string) {
 }
 
 // evict takes idle engines until the use is below the soft mark by the
-// hysteresis, counting on those that are ending. Soft pressure leaves one
-// OnDemand engine where it is.
+// hysteresis, counting on those that are ending and, before any of them, on
+// prompt caches. Soft pressure leaves one OnDemand engine where it is, and asks
+// for caches only in place of an engine.
 func (e *Enforcer) evict(s sight, d *deeds, reason v1alpha1.ReclaimReason) {
 	left := s.use
 	if reason == v1alpha1.ReclaimEmergency {
 		left = s.raw
 	}
 	deficit := left - s.pending - d.freed - aim(s.c.Soft, s.c.Bytes)
-	if deficit <= 0 && e.level == v1alpha1.PressureSoft && s.use <= s.c.Soft && s.pending+d.freed == 0 && s.systemCritical() {
-		deficit = 1 // no figure says how much is short: one engine, then look again
+	if deficit <= 0 && e.systemShort(s, d) {
+		deficit = 1 // no figure shows what is short: one step, then look again
+		e.criticalStep = s.Now
 	}
 	spare := len(s.Engines)
 	if reason == v1alpha1.ReclaimSoftPressure {
 		spare = onDemand(s.Engines) - 1
 	}
-	e.take(s, d, deficit, anyPriority, spare, reason, e.last.Because)
+	if deficit <= 0 || reason == v1alpha1.ReclaimSoftPressure && (spare <= 0 || victim(s.Engines, deficit, anyPriority, d.size, d.done) < 0) {
+		return
+	}
+	e.take(s, d, e.shrinkCaches(s, d, deficit), anyPriority, spare, reason, e.last.Because)
 }
 
-// take adds victims for a deficit, at most spare ones, one for each Pause.
+// systemShort reports whether the system reports critical pressure that no
+// figure explains, and what was done about it last has had time to show.
+func (e *Enforcer) systemShort(s sight, d *deeds) bool {
+	return e.level == v1alpha1.PressureSoft && s.use <= s.c.Soft && s.pending+d.freed == 0 && s.systemCritical() &&
+		(e.criticalStep.IsZero() || s.Now.Sub(e.criticalStep) >= criticalPause)
+}
+
+// take adds victims for a deficit, at most spare ones.
 func (e *Enforcer) take(s sight, d *deeds, deficit int64, forPriority int32, spare int, reason v1alpha1.ReclaimReason, because string, protect ...Key) {
-	if paced := e.Pause > 0 && reason != v1alpha1.ReclaimEmergency; paced {
-		if !e.lastVictim.IsZero() && s.Now.Sub(e.lastVictim) < e.Pause {
-			return
-		}
-		spare = min(spare, 1)
-	}
 	for ; deficit > 0 && spare > 0; spare-- {
 		i := victim(s.Engines, deficit, forPriority, d.size, slices.Concat(d.done, protect))
 		if i < 0 {
@@ -160,7 +219,6 @@ func (e *Enforcer) take(s sight, d *deeds, deficit int64, forPriority int32, spa
 		}
 		deficit -= d.size(s.Engines[i])
 		d.add(s.Engines[i], StepEvict, reason, because)
-		e.lastVictim = s.Now
 	}
 }
 
@@ -181,7 +239,7 @@ func (s sight) systemCritical() bool { return s.Host.Pressure == probe.Critical 
 // busiest engine over its limit, else a load. A dip of the dynamic term ends
 // no request, and a load only if it lasts.
 func (e *Enforcer) cancelWork(s sight, d *deeds) {
-	left := s.use - s.pending - d.freed
+	left := s.use - s.pending - d.freed - d.cached
 	fixed := left > footprint.HardMark(s.c.Fixed)
 	if left <= s.c.Hard {
 		return
@@ -226,19 +284,22 @@ func loadToCancel(engines []EngineReading) (best EngineReading, ok bool) {
 	return best, ok
 }
 
-// emergency ends the work of the worst offender, and the engine itself only if
-// the next reading is still over. One poll of grace is given where pools cover
-// the excess; engines that are ending and suffice have endingPolls, and only
-// what they still work on is ended at once.
-func (e *Enforcer) emergency(s sight, d *deeds) {
-	if s.raw <= s.c.Fixed {
-		return
-	}
-	left := s.raw - s.pending - d.freed
-	if e.graced == 0 && (s.net <= s.c.Fixed || left <= s.c.Fixed) {
+// grace gives an emergency one poll in which nothing is taken, where what
+// engines return or give up anyway leaves no more than the fixed ceiling.
+func (e *Enforcer) grace(s sight, left int64) bool {
+	if s.raw > s.c.Fixed && e.graced == 0 && left <= s.c.Fixed {
 		e.graced = e.poll
 	}
-	if e.graced == e.poll {
+	return e.graced == e.poll
+}
+
+// emergency ends the work of the worst offender, and the engine itself only if
+// the next reading is still over. Where engines that are ending suffice, only
+// what they still work on is ended: the others are untouched until one of them
+// turns out to be stuck.
+func (e *Enforcer) emergency(s sight, d *deeds) {
+	left := s.raw - s.pending - d.freed
+	if s.raw <= s.c.Fixed || e.grace(s, left-d.cached) {
 		return
 	}
 	for _, g := range s.Engines { // who is draining need not finish
@@ -246,7 +307,7 @@ func (e *Enforcer) emergency(s sight, d *deeds) {
 			e.abort(g, d, e.last.Because)
 		}
 	}
-	if e.ending = e.inARow(e.ending, left <= s.c.Fixed); left <= s.c.Fixed && e.ending < endingPolls {
+	if left <= s.c.Fixed {
 		return
 	}
 	g, ok := worst(s.Engines, d)
@@ -255,12 +316,11 @@ func (e *Enforcer) emergency(s sight, d *deeds) {
 	}
 	because := fmt.Sprintf("%s; this engine is the worst offender with %s", e.last.Because, word(g.Gauge()))
 	switch {
-	case g.Loading && left > s.c.Fixed:
-		d.add(g, StepCancelLoad, v1alpha1.ReclaimEmergency, because)
 	case g.Loading:
+		d.add(g, StepCancelLoad, v1alpha1.ReclaimEmergency, because)
 	case e.engines[g.Key].aborted == 0:
 		e.abort(g, d, because)
-	case left > s.c.Fixed && e.fresh(g):
+	case e.fresh(g):
 		d.add(g, StepUnload, v1alpha1.ReclaimEmergency, because)
 	}
 }

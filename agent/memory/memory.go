@@ -34,24 +34,29 @@
 //
 // An engine's gauge is the largest of active bytes, kernel footprint and
 // accounted bytes. Pools are asked for first: until a request is 5 polls old,
-// soft and hard compare the gauge without the pool; nothing is destroyed on a
+// soft and hard compare the gauge without the pool, and a pool that was
+// returned and filled again is asked for again; nothing is destroyed on a
 // reading less than 0.5 s after an engine returned its pool (footprints fall
 // 0.25 to 0.5 s later); an emergency compares the whole gauge, with one poll
-// of grace where pools, or engines that go anyway, cover the excess.
+// of grace, for idle engines too, where pools, or engines that end anyway,
+// cover the excess. Cached prompts are asked for before a model is evicted, and
+// only where pools do not suffice.
 //
 //	soft       prompts wait; idle OnDemand engines go, but not the last one
 //	hard       all idle OnDemand engines; then, above the hard mark of the fixed
 //	           ceiling, the requests of the busiest engine over its own limit;
 //	           else a load (also where the dynamic term is short for 2 polls)
 //	emergency  the requests of the worst offender; the engine itself where the
-//	           next reading is still over and nothing that is ending suffices
+//	           next reading is still over. Where engines that are ending suffice,
+//	           the others are untouched, unless one does not end when killed
 //
 // An engine over its own limit is dealt with alone, at every level: its pool,
 // its requests, itself, a poll apart. Prompts wait no longer where soft
 // pressure has lasted 10 polls and nothing runs or can go that would end it.
 //
 // What the system says: critical memory pressure is soft pressure at least and
-// holds loads back; a warning is shown only, because the dynamic term sees
+// holds loads back; where no figure shows what is short, one step is taken in
+// 10 s; a warning is shown only, because the dynamic term sees
 // what it warns of. A critical thermal state holds loads back. Swap in use is
 // shown and said, and is no level: macOS keeps swap files long after the need.
 //
@@ -62,8 +67,9 @@
 // # Judges
 //
 // Settled wants the host's logical bytes to fall by what was freed less
-// max(2 GiB, 5 %). Stranding: wired - footprints - what an empty pool left
-// wired, over max(4 GiB, 2 % of RAM) in two observations 10 s apart.
+// max(2 GiB, 5 %). Stranding: what stays wired when engines end or their
+// footprints fall, over max(4 GiB, 2 % of RAM) in two observations 10 s apart;
+// what is wired without such a fall belongs to other programs.
 // Divergence: gauges apart by a tenth, at least 1 and at most 5 GiB, or over
 // 1 GiB left where no model is loaded, for 10 s. The figures of 2 and 5 GiB and
 // 5 % are the reference server's; the others are ours.

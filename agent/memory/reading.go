@@ -30,10 +30,15 @@ type EngineReading struct {
 	FootprintKnown bool
 	// Active, Pooled and Accounted are the engine's own figures.
 	Active, Pooled, Accounted int64
+	// Cached is the part of Accounted that it remembers of prompts and can drop.
+	Cached int64
 	// Reserved in the ledger, and Limit of the process.
 	Reserved, Limit int64
 	// Loading until it is ready; Stopping once it was asked to end.
 	Loading, Stopping bool
+	// Stuck: it was killed some time ago and has not ended. Its bytes do not
+	// come back.
+	Stuck bool
 	// OnDemand engines may be evicted; Always ones never are.
 	OnDemand bool
 	// Holds, and the requests the engine itself counts. BusyKnown is false
@@ -55,6 +60,9 @@ type EngineReading struct {
 // Gauge is the largest of the three gauges of an engine.
 func (e EngineReading) Gauge() int64 { return max(e.Active, e.Footprint, e.Accounted) }
 
+// overLimit reports whether it holds more than its own limit, its pool included.
+func (e EngineReading) overLimit() bool { return e.Limit > 0 && e.Gauge() > e.Limit }
+
 // Idle reports whether nothing uses it, positively known.
 func (e EngineReading) Idle() bool { return !e.Loading && !e.Stopping && e.idle() }
 
@@ -73,6 +81,8 @@ type Decision struct {
 	// Headroom is how many bytes all engines together may still take.
 	Headroom int64
 	Actions  []Action
+	// Follow: look again after a Poll, also where all engines are idle.
+	Follow bool
 	// Because says in a sentence why the level is what it is.
 	Because string
 	// GuardInactive says why nothing can be done in this poll: the machine or
@@ -104,6 +114,8 @@ type Action struct {
 	Key    Key
 	Step   Step
 	Reason v1alpha1.ReclaimReason // of StepEvict, StepCancelLoad and StepUnload
+	// Cache: StepTrim asks for the prompt cache too.
+	Cache bool
 	// Because is a sentence for logs and clients.
 	Because string
 }

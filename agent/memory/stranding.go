@@ -18,7 +18,7 @@ type Finding struct {
 	Status  metav1.ConditionStatus
 	Reason  string
 	Message string
-	// Bytes that nobody owns; never negative.
+	// Bytes that no process owns; never negative.
 	Bytes int64
 }
 
@@ -31,26 +31,55 @@ type WiredReading struct {
 	Known bool
 	// Measurable is false where this system never tells (not a Mac).
 	Measurable bool
-	// Footprints of all living engine processes, read after Wired.
-	Footprints int64
-	// Engines that have a process.
-	Engines int
+	// Held by each living engine process, by its id, read after Wired.
+	Held map[int]int64
+	// Ends counts the engine processes that were seen to end.
+	Ends int64
 	// Total memory of the machine.
 	Total int64
 }
 
-// Stranding judges whether wired memory is left that no process owns. Its zero
-// value has seen nothing. Baseline is the least that was wired while the pool
-// was empty; it may be restored if it was taken since this machine started.
+// footprints adds up what living engines hold.
+func (w WiredReading) footprints() (sum int64) {
+	for _, held := range w.Held {
+		sum += held
+	}
+	return sum
+}
+
+// Stranding judges whether wired memory is left that engines held and no
+// process owns. Its zero value has seen nothing.
 type Stranding struct {
+	evidence Evidence
+	seen     bool          // an observation was judged since the start or Restore
+	held     map[int]int64 // by each engine in the last observation
+	ends     int64         // until the last observation
+	over     time.Time     // since when too much is left; zero: it is not
+	unclean  bool          // an engine ended uncleanly, and the check has not passed twice since
+	passed   time.Time     // when it passed first since then
+	last     *Finding
+}
+
+// Evidence is what the judge has learned since the machine started, in bytes:
+// an agent that restarts must not forget it.
+type Evidence struct {
+	// Baseline is the least that was wired while the pool was empty.
 	Baseline      int64
 	BaselineKnown bool
-
-	over    time.Time // since when too much is unowned; zero: it is not
-	unclean bool      // an engine ended uncleanly, and the check has not passed twice since
-	passed  time.Time // when it passed first since then
-	last    *Finding
+	// Left stayed wired when the footprints of engines fell; Elsewhere was
+	// wired beyond the baseline without such a fall: by other programs, such
+	// as a virtual machine, or by the system.
+	Left, Elsewhere int64
+	// Stranded: too much was left in two observations.
+	Stranded bool
 }
+
+// Evidence of all observations so far.
+func (s *Stranding) Evidence() Evidence { return s.evidence }
+
+// Restore takes over the evidence of an agent before, taken since this
+// machine started.
+func (s *Stranding) Restore(e Evidence) { s.evidence, s.seen = e, false }
 
 // StrandingBound is what may be wired without an owner: max(4 GiB, 2 %) of the
 // machine's memory, in bytes.
@@ -62,7 +91,16 @@ func (s *Stranding) Unclean() { s.unclean, s.passed = true, time.Time{} }
 
 // MayStart reports whether engines may be started: no check is due, and
 // nothing looks stranded.
-func (s *Stranding) MayStart() bool { return !s.unclean && s.over.IsZero() }
+func (s *Stranding) MayStart() bool {
+	return !s.unclean && s.over.IsZero() && !s.evidence.Stranded
+}
+
+// Exceeds reports whether more is wired than living processes, the system and
+// other programs account for, by one look alone.
+func (s *Stranding) Exceeds(wired, footprints, total int64) bool {
+	e := &s.evidence
+	return e.BaselineKnown && wired-footprints-e.Baseline-e.Elsewhere > StrandingBound(total)
+}
 
 // Observe judges one observation; two at least 10 s apart decide. A reading
 // that failed changes nothing.
@@ -76,39 +114,88 @@ func (s *Stranding) Observe(w WiredReading) Finding {
 	case !w.Known:
 		return Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "wired memory could not be measured yet"}
 	}
-	rest := max(0, w.Wired-w.Footprints)
-	if w.Engines == 0 && (!s.BaselineKnown || rest < s.Baseline) {
-		s.Baseline, s.BaselineKnown = rest, true
+	e, rest := &s.evidence, max(0, w.Wired-w.footprints())
+	if len(w.Held) == 0 && (!e.BaselineKnown || rest < e.Baseline) {
+		e.Baseline, e.BaselineKnown = rest, true
 	}
-	if !s.BaselineKnown {
+	if e.BaselineKnown {
+		s.attribute(w, max(0, rest-e.Baseline))
+	}
+	s.seen, s.held, s.ends = true, w.Held, w.Ends
+	if !e.BaselineKnown {
 		s.pass(w.At)
 		return s.say(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "engines have been running since the agent started: the system's own wired memory will be measured once none is running"})
 	}
-	return s.judge(w, max(0, rest-s.Baseline))
+	return s.judge(w)
 }
 
-// judge compares what nobody owns with the bound.
-func (s *Stranding) judge(w WiredReading, unowned int64) Finding {
+// attribute divides what is wired without an owner. What engines left is what
+// stayed when one of them ended, or when their footprints fell by as much.
+// While engines run the figure is too low by what they hold unwired, so that
+// only an empty pool shows that other programs wire less.
+func (s *Stranding) attribute(w WiredReading, unowned int64) {
+	e := &s.evidence
+	if len(w.Held) == 0 {
+		others := unowned
+		if e.Stranded {
+			others = max(0, unowned-e.Left) // what other programs return does not clear the engines
+		}
+		e.Elsewhere = min(e.Elsewhere, others)
+	}
+	left := max(0, unowned-e.Elsewhere)
+	if grown := left - e.Left; grown > 0 && !s.ended(w) {
+		theirs := min(grown, s.fell(w))
+		e.Elsewhere += grown - theirs
+		left = e.Left + theirs
+	}
+	e.Left = left
+}
+
+// ended reports whether an engine has ended since the last observation, or may
+// have ended before the first.
+func (s *Stranding) ended(w WiredReading) bool {
+	if !s.seen {
+		return s.unclean
+	}
+	return w.Ends != s.ends
+}
+
+// fell is by how much engines hold less than at the last observation.
+func (s *Stranding) fell(w WiredReading) (sum int64) {
+	for pid, held := range s.held {
+		sum += max(0, held-w.Held[pid])
+	}
+	return sum
+}
+
+// judge compares what engines left with the bound.
+func (s *Stranding) judge(w WiredReading) Finding {
+	e, bound := &s.evidence, StrandingBound(w.Total)
 	figures := fmt.Sprintf("%s are wired, engines hold %s, the system itself wires %s",
-		v1alpha1.FormatBytes(w.Wired), v1alpha1.FormatBytes(w.Footprints), v1alpha1.FormatBytes(s.Baseline))
-	if unowned <= StrandingBound(w.Total) {
-		s.over = time.Time{}
+		word(w.Wired), word(w.footprints()), word(e.Baseline))
+	if e.Elsewhere > bound {
+		figures += fmt.Sprintf(", other programs %s", word(e.Elsewhere))
+	}
+	if e.Left <= bound {
+		s.over, e.Stranded = time.Time{}, false
 		s.pass(w.At)
-		return s.say(Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "unowned wired memory does not exceed the limit of " + v1alpha1.FormatBytes(StrandingBound(w.Total)), Bytes: unowned})
+		f := Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Bytes: e.Left,
+			Message: "wired memory that engines left does not exceed the limit of " + word(bound)}
+		if e.Elsewhere > bound {
+			f.Message += fmt.Sprintf("; other programs wire %s, such as a virtual machine: engines start in what they leave free", word(e.Elsewhere))
+		}
+		return s.say(f)
 	}
 	s.passed = time.Time{}
 	if s.over.IsZero() {
 		s.over = w.At
 	}
-	if w.At.Sub(s.over) < apart {
-		f := Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "seen once, not yet confirmed: " + figures, Bytes: unowned}
-		if s.last != nil && s.last.Status == metav1.ConditionTrue {
-			f = *s.last
-		}
-		return s.say(f)
+	if !e.Stranded && w.At.Sub(s.over) < apart {
+		return s.say(Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "seen once, not yet confirmed: " + figures, Bytes: e.Left})
 	}
-	return s.say(Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWiredUnowned, Bytes: unowned,
-		Message: fmt.Sprintf("%s are wired and no living process owns them (%s): no engine is started on this Mac; reboot it to free the memory", v1alpha1.FormatBytes(unowned), figures)})
+	e.Stranded = true
+	return s.say(Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWiredUnowned, Bytes: e.Left,
+		Message: fmt.Sprintf("%s stayed wired when engines ended, and no living process owns them (%s): no engine is started on this Mac; reboot it to free the memory", word(e.Left), figures)})
 }
 
 // pass counts a check that passed: after the second, at least 10 s later,

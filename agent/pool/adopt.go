@@ -41,7 +41,7 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 	if r.PID == 0 && !p.identify(ctx, &r) {
 		p.Log.Info("An engine was about to start but is not running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load)
 		p.files.engine(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}, r.Load).remove()
-		p.record(func(s *journal.State) { s.DropEngine(r.ReplicaUID, r.Epoch) })
+		p.record(func(s *journal.State) { s.DropEngine(r.ReplicaUID, r.Epoch, r.Load) }, nil)
 		return
 	}
 	proc, err := p.Engines.Adopt(p.life, r.PID, r.StartTime)
@@ -60,7 +60,8 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 	}
 	g.child(proc)
 	if r.LastUse != nil {
-		g.lastUse, g.lastUseKept = *r.LastUse, *r.LastUse
+		g.lastUse = earlier(*r.LastUse, time.Now())
+		g.lastUseKept = g.lastUse
 	}
 	if err := g.connect(p.Engines); err != nil {
 		panic("pool: the address of a Unix socket is always valid: " + err.Error())
@@ -72,7 +73,7 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 		e.engine, e.reserved, e.state, e.loads = g, true, Loading, max(e.loads, r.Load)
 		e.released, e.refused = false, nil
 	})
-	p.record(func(s *journal.State) { s.PutEngine(r) })
+	p.recordEngine(e, g)
 	p.Log.Info("Engine adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	if r.Stop != nil { // an agent before us began to end it: it is not ready again in between
 		p.unload(e, r.Stop.Reason, nil)
@@ -93,35 +94,24 @@ func (p *Pool) missed(r journal.Engine) {
 	g := &engine{key: k, load: r.Load, record: r}
 	end := ending{reason: v1alpha1.ReclaimCrashed, exit: v1alpha1.ExitUnknown, since: now}
 	if r.Stop != nil {
-		end.reason, end.since, end.freed = r.Stop.Reason, r.Stop.Since, r.Stop.Footprint
+		end.reason, end.since, end.freed = r.Stop.Reason, earlier(r.Stop.Since, now), r.Stop.Footprint
 	}
 	reclaim := end.reclaim(g, v1alpha1.HostCheckIndeterminate, now)
 	p.files.engine(k, r.Load).remove()
+	var e *entry
 	p.change(func() {
-		e := p.entry(k)
+		e = p.entry(k)
 		e.loads = max(e.loads, r.Load)
-		e.freed = addFreed(e.freed, reclaim)
-		p.reclaims = prepend(p.reclaims, reclaim)
-		p.indeterminate++
 		p.stranding.Unclean() // how it ended is not known
-		if end.freed != nil {
-			p.freedTotal += *end.freed
-		}
 		if end.reason == v1alpha1.ReclaimCrashed {
 			p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: "the engine ended while no agent was running"}, now)
 		}
 		e.reserved = false
 	})
-	p.record(func(s *journal.State) {
-		s.DropEngine(k.UID, k.Epoch)
-		s.Reclaims = prepend(s.Reclaims, reclaim)
-		p.read(func() {
-			s.FreedBytesTotal, s.IndeterminateReclaims, s.Unsettled = p.freedTotal, p.indeterminate, !p.stranding.MayStart()
-			p.entry(k).persist(s)
-		})
+	p.recordReclaim(e, reclaim, func() {
+		p.Log.Info("Engine ended while no agent was running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+		p.Reclaimed(reclaim)
 	})
-	p.Log.Info("Engine ended while no agent was running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
-	p.Reclaimed(reclaim)
 }
 
 // strays finds engines by their files that the journal does not know, because

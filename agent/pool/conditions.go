@@ -35,7 +35,9 @@ func (e *entry) asleep() bool {
 func (p *Pool) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
 	serves := condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonOnDemand, "the first request loads the model")
 	if !e.asleep() {
-		if e.engine != nil && e.state != Ready && !e.outdated() {
+		if reason, why := p.blocked(); why != "" && e.engine != nil && e.engine.gone {
+			all[3] = condition(v1alpha1.ConditionServing, metav1.ConditionFalse, reason, "no engine is started: %s", why)
+		} else if e.engine != nil && e.state != Ready && !e.outdated() {
 			all[3] = serves // a request waits for the load, or for the next one
 		}
 		return
@@ -47,7 +49,10 @@ func (p *Pool) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
 		return
 	}
 	all[1] = condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonOnDemand, "memory is reserved when a request loads the model")
-	switch {
+	switch reason, why := p.blocked(); {
+	case why != "":
+		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, "no engine is started: %s", why)
+		all[3] = named(all[2], v1alpha1.ConditionServing)
 	case e.setBackNow(now): // Loaded and Serving say why, and that it is tried again
 	case e.demand != nil:
 		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading, "a request is waiting for the model to load")
@@ -68,9 +73,11 @@ func named(c metav1.Condition, kind string) metav1.Condition {
 func (p *Pool) heldBack(e *entry, now time.Time) *metav1.Condition {
 	starts := e.want == wantRunning && e.engine == nil && e.refused == nil && e.download.done && (!e.onDemand() || e.demand != nil)
 	var c metav1.Condition
-	switch {
+	switch reason, why := p.blocked(); {
 	case !starts:
 		return nil
+	case why != "":
+		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, "no engine is started: %s", why)
 	case !p.stranding.MayStart():
 		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonHostUnsettled, "an engine ended uncleanly: the next one starts after two checks of the Mac's memory")
 	case e.short != nil && !e.roomAgain.IsZero():
@@ -127,6 +134,8 @@ func (e *entry) loadedCondition() metav1.Condition {
 		return condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, format, args...)
 	}
 	switch {
+	case e.refused != nil && e.refused.Reason == v1alpha1.ReasonInsufficientRoom && e.failure != nil:
+		return no(e.failure.Reason, "%s", e.failure.Message) // Admitted says why it does not come back
 	case e.refused != nil && e.failure != nil:
 		return no(e.refused.Reason, "%s", e.refused.Message)
 	case e.engine != nil && e.engine.failure != nil: // given up, and not gone yet

@@ -56,7 +56,7 @@ func (p *Pool) pause(now time.Time) time.Duration {
 			pause = min(pause, max(p.Timing.Poll, g.lastUse.Add(e.idleAfter()).Sub(now)))
 		}
 	}
-	if p.decision.Level != v1alpha1.PressureNormal || !p.stranding.MayStart() {
+	if p.decision.Follow || !p.mayStart() {
 		return p.Timing.Poll // what was begun is followed
 	}
 	return pause
@@ -88,6 +88,9 @@ func (p *Pool) poll() {
 		if d.Level != p.decision.Level && p.decision.Level != "" {
 			p.Log.Info("Memory pressure changed", "level", d.Level, "because", d.Because)
 		}
+		if d.Level != p.decision.Level {
+			p.mac.pressure = p.pressureFigures(r, d)
+		}
 		p.decision, p.polled = d, r.Now
 		p.mac.divergence = p.divergence.Observe(r, p.residue(r))
 	})
@@ -99,7 +102,10 @@ func (p *Pool) poll() {
 	p.publishLimits(r, d)
 	p.watchdogs(r)
 	p.watchWired(r.Host, r.HostKnown)
-	p.rememberUse(lastUseKept)
+	p.refuseBlocked()
+	if p.booksDue() {
+		p.keepBooks()
+	}
 }
 
 // act executes a decision through the ways that exist anyway. It returns the
@@ -118,7 +124,7 @@ func (p *Pool) act(d memory.Decision) (forHeadroom *engine) {
 		}
 		switch a.Step {
 		case memory.StepTrim:
-			p.trim(g, d.Level)
+			p.trim(g, a.Cache)
 		case memory.StepAbort:
 			p.abort(g, a.Because)
 		case memory.StepEvict:
@@ -150,9 +156,9 @@ func (p *Pool) ask(g *engine, what string, call func(context.Context) error, don
 	})
 }
 
-// trim asks an engine for its pooled bytes, and under hard pressure for what it
-// remembers of prompts as well, unless it is asked already.
-func (p *Pool) trim(g *engine, level v1alpha1.PressureLevel) {
+// trim asks an engine for its pooled bytes, and for its prompt cache where that
+// is needed, unless it is asked already.
+func (p *Pool) trim(g *engine, cache bool) {
 	again := false
 	p.read(func() {
 		if again = g.trim.running; !again {
@@ -163,7 +169,7 @@ func (p *Pool) trim(g *engine, level v1alpha1.PressureLevel) {
 		return
 	}
 	p.ask(g, "Trim", func(ctx context.Context) error {
-		_, err := g.client.Trim(ctx, &wire.TrimRequest{PrefixCache: level == v1alpha1.PressureHard || level == v1alpha1.PressureEmergency})
+		_, err := g.client.Trim(ctx, &wire.TrimRequest{PrefixCache: cache})
 		return err
 	}, func(err error) {
 		g.trim.running = false

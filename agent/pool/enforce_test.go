@@ -189,23 +189,24 @@ func TestTrimAndAbortReachTheEngine(t *testing.T) {
 	})
 }
 
-// Soft pressure keeps them.
-func TestHardPressureDropsPromptCaches(t *testing.T) {
+// A trim that does not ask for it keeps it.
+func TestTrimDropsThePromptCacheOnRequest(t *testing.T) {
 	play(t, func(s *stage) {
-		s.follow(s.model("a", enginetest.Script{HoldBytes: gib, PrefixCacheBytes: 2 * gib}))
+		a := s.model("a", enginetest.Script{HoldBytes: gib, PrefixCacheBytes: 2 * gib})
+		a.ReservedBytes = 4 * gib
+		s.follow(a)
 		s.after(15 * time.Second)
-		trim := []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: memory.StepTrim}}
 		if m := s.Snapshot().Memory; m.AccountedBytes != 3*gib || m.ActiveBytes != 3*gib || m.FootprintBytes != 3*gib {
 			t.Errorf("before: %+v", m)
 		}
 		for _, c := range []struct {
-			level           v1alpha1.PressureLevel
+			cache           bool
 			holds, accounts int64
-		}{{v1alpha1.PressureSoft, 3 * gib, 3 * gib}, {v1alpha1.PressureHard, gib, gib}} {
-			s.act(memory.Decision{Level: c.level, Actions: trim})
+		}{{false, 3 * gib, 3 * gib}, {true, gib, gib}} {
+			s.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: memory.StepTrim, Cache: c.cache}}})
 			s.after(15 * time.Second) // an idle Mac is looked at every ten seconds
 			if m := s.Snapshot().Memory; m.FootprintBytes != c.holds || m.AccountedBytes != c.accounts {
-				t.Errorf("at %s pressure %d bytes are held and %d accounted for, want %d and %d", c.level, m.FootprintBytes, m.AccountedBytes, c.holds, c.accounts)
+				t.Errorf("with the cache %t: %d bytes are held and %d accounted for, want %d and %d", c.cache, m.FootprintBytes, m.AccountedBytes, c.holds, c.accounts)
 			}
 		}
 		s.wantResident("a")

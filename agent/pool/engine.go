@@ -81,6 +81,7 @@ type stopping struct {
 	// confirmed Shutdown.
 	rung     rung
 	answered bool
+	killed   time.Time // when SIGKILL was sent; zero: it was not
 	// told is closed when the call of Shutdown has returned.
 	told chan struct{}
 	// hurry ends running requests at once, with a typed error.

@@ -37,9 +37,12 @@ type entry struct {
 	// canary of the last engine that was ready; nil before the first.
 	canary   *v1alpha1.Canary
 	crashes  []time.Time
-	restart  time.Time // not before
+	setBacks []time.Time // the latest ends for memory
+	restart  time.Time   // not before
 	freed    v1alpha1.Freed
 	released bool
+	// recording: its release, or that it is forgotten, is being written down.
+	recording bool
 	// demand is the load that requests wait for; nil while none does.
 	demand *demand
 	// short is why there was no room at the last try, until it is tried again
@@ -69,8 +72,11 @@ type download struct {
 }
 
 // remember takes what the journal knows of a replica.
-func (e *entry) remember(r journal.Replica) {
-	e.loads, e.restarts, e.lastFailure, e.crashes = r.Loads, r.Restarts, r.LastFailure, r.Crashes
+func (e *entry) remember(r journal.Replica, now time.Time) {
+	e.loads, e.restarts, e.lastFailure = r.Loads, r.Restarts, r.LastFailure
+	for _, at := range r.Crashes {
+		e.crashes = append(e.crashes, earlier(at, now))
+	}
 	e.refused, e.freed, e.released = r.Refused, r.Freed, r.Released
 	switch {
 	case e.refused != nil:
@@ -78,6 +84,15 @@ func (e *entry) remember(r journal.Replica) {
 	case e.released:
 		e.state = Exited
 	}
+}
+
+// earlier keeps a time of the journal from lying in the future: the clock may
+// have been set back since, and a wait that is counted from it would not end.
+func earlier(at, now time.Time) time.Time {
+	if at.After(now) {
+		return now
+	}
+	return at
 }
 
 // take makes an assignment the entry's order.
@@ -110,7 +125,7 @@ func (e *entry) view(hostKnown, settled bool) view {
 		downloaded: d.done, downloading: d.running, downloadEnding: d.ending, downloadNotBefore: d.notBefore,
 		downloadRefused: d.failure != nil && d.failure.Final,
 		reserved:        e.reserved, refused: e.refused != nil || !hostKnown && d.done && !e.reserved,
-		engine: e.engine != nil, loadNotBefore: e.restart, released: e.released,
+		engine: e.engine != nil, loadNotBefore: e.restart, released: e.released, recording: e.recording,
 		onDemand: e.onDemand(), demanded: e.demand != nil, roomNotBefore: e.roomAgain, unsettled: !settled,
 	}
 	if e.demand != nil {
@@ -206,27 +221,36 @@ func (d *download) finished(path string, err error, now time.Time) {
 	d.notBefore = now.Add(max(d.failure.RetryAfter, downloadPause(d.attempts)))
 }
 
-// release gives back the reservation of an entry that was drained.
+// release gives back the reservation of an entry that was drained, and reports
+// it once that is written down.
 func (p *Pool) release(e *entry) {
-	if !p.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Released = true }) {
-		return
-	}
-	p.Fault(FaultReleased)
-	p.Ledger.Release(e.key)
-	p.change(func() {
-		e.reserved, e.released, e.state = false, true, Exited
-		p.roomChanged()
+	p.giveBack(e)
+	p.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Released = true }, func() {
+		p.Fault(FaultReleased)
+		p.change(func() { e.recording, e.released, e.state = false, true, Exited })
+		p.wake()
 	})
 }
 
 // forget ends an entry that no order names.
 func (p *Pool) forget(e *entry) {
-	if !p.record(func(s *journal.State) { s.DropReplica(e.key.UID, e.key.Epoch) }) {
-		return
-	}
+	p.giveBack(e)
+	p.record(func(s *journal.State) { s.DropReplica(e.key.UID, e.key.Epoch) }, func() {
+		p.change(func() {
+			if e.recording = false; e.want == wantGone && e.engine == nil { // an order may name it again
+				delete(p.entries, e.key)
+			}
+		})
+		p.wake()
+	})
+}
+
+// giveBack ends the reservation of an entry without an engine, which is about to
+// be written down.
+func (p *Pool) giveBack(e *entry) {
 	p.Ledger.Release(e.key)
 	p.change(func() {
-		delete(p.entries, e.key)
+		e.recording, e.reserved = true, false
 		p.roomChanged()
 	})
 }

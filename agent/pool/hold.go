@@ -61,7 +61,7 @@ func (p *Pool) hold(h *Hold, k memory.Key) error {
 	case <-h.ctx.Done():
 		err = h.ctx.Err()
 	case <-timer.C:
-		err = &NotReadyError{State: Loading, RetryAfter: notReadyRetry}
+		err = p.stillWaiting(k)
 	case <-p.life.Done():
 		err = &NotReadyError{State: Loading, RetryAfter: notReadyRetry}
 	}
@@ -85,7 +85,7 @@ func (p *Pool) takeOrJoin(h *Hold, k memory.Key) (<-chan error, error) {
 	case !e.onDemand():
 		return nil, &NotReadyError{State: e.state, RetryAfter: notReadyRetry}
 	}
-	if err := e.unavailable(now); err != nil {
+	if err := p.unavailable(e, now); err != nil {
 		return nil, err
 	}
 	told, began := e.join(h, now)
@@ -94,6 +94,23 @@ func (p *Pool) takeOrJoin(h *Hold, k memory.Key) (<-chan error, error) {
 		p.wake()
 	}
 	return told, nil
+}
+
+// stillWaiting is the error of a request that has waited for LoadWait: it names
+// what the load waits for.
+func (p *Pool) stillWaiting(k memory.Key) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.entries[k]
+	switch {
+	case e == nil:
+		return ErrNotHere
+	case e.engine == nil && e.short != nil:
+		return &RoomError{Cause: e.short, RetryAfter: p.Timing.RoomRetry}
+	case e.engine == nil && !p.mayStart():
+		return p.blockedError(e, "the memory of this Mac is still being checked after an engine ended uncleanly")
+	}
+	return &NotReadyError{State: Loading, RetryAfter: notReadyRetry}
 }
 
 // leave gives up waiting because of err; a hold that was granted in the same

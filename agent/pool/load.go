@@ -2,8 +2,10 @@ package pool
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,11 +68,11 @@ func (p *Pool) start(e *entry, g *engine) (process.Handle, error) {
 	if err := g.connect(p.Engines); err != nil {
 		return nil, err
 	}
-	if !p.record(func(s *journal.State) {
+	if err := p.save(func(s *journal.State) {
 		s.PutEngine(g.record)
 		s.Replica(e.key.UID, e.key.Epoch).Loads = g.load
-	}) {
-		return nil, fmt.Errorf("start engine: %w", p.life.Err())
+	}); err != nil {
+		return nil, &notSavedError{err} // a process that no journal knows could be lost
 	}
 	p.Fault(FaultLoadRecorded)
 	proc, err := p.Engines.Start(p.life, process.Spec{
@@ -82,10 +84,30 @@ func (p *Pool) start(e *entry, g *engine) (process.Handle, error) {
 	}
 	p.Fault(FaultLoadStarted)
 	g.record.PID, g.record.StartTime = proc.ID()
-	p.record(func(s *journal.State) { s.PutEngine(g.record) })
+	p.recordEngine(e, g)
 	p.Fault(FaultLoadIdentified)
 	return proc, nil
 }
+
+// recordEngine writes down the process of an engine, unless it has ended
+// meanwhile.
+func (p *Pool) recordEngine(e *entry, g *engine) {
+	p.record(func(s *journal.State) {
+		p.read(func() {
+			if e.engine == g && !g.gone {
+				s.PutEngine(g.record)
+			}
+		})
+	}, nil)
+}
+
+// notSavedError: what is about to be done could not be written down.
+type notSavedError struct{ err error }
+
+func (e *notSavedError) Error() string {
+	return "the agent's journal cannot be written: " + diskFault(e.err)
+}
+func (e *notSavedError) Unwrap() error { return e.err }
 
 // neverStarted takes back an engine that has no process.
 func (p *Pool) neverStarted(e *entry, g *engine, err error) {
@@ -98,13 +120,20 @@ func (p *Pool) neverStarted(e *entry, g *engine, err error) {
 	}
 	g.files.remove()
 	now := time.Now()
+	vacate := func() {
+		p.change(func() { p.vacate(e) })
+		p.wake()
+	}
+	if unsaved := (*notSavedError)(nil); errors.As(err, &unsaved) { // no fault of the engine, and the journal does not know it
+		p.change(func() { e.setBack(journal.Refusal{Reason: ReasonStateNotSaved, Message: err.Error()}, now) })
+		vacate()
+		return
+	}
 	p.change(func() { p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()}, now) })
 	p.record(func(s *journal.State) {
-		s.DropEngine(e.key.UID, e.key.Epoch)
+		s.DropEngine(e.key.UID, e.key.Epoch, g.load)
 		p.read(func() { e.persist(s) })
-	})
-	p.change(func() { p.vacate(e) })
-	p.wake()
+	}, vacate)
 }
 
 // fail counts a crash or failed load and decides on a restart; the caller
@@ -129,15 +158,23 @@ func (p *Pool) fail(e *entry, why journal.Refusal, now time.Time) {
 	p.Ledger.Release(e.key)
 }
 
-// pressurePause is how long an engine stays away that had to go for memory, or
-// whose load was given up for it. It is no failure of the engine, so it does
-// not count as one.
-const pressurePause = 10 * time.Second
+// An engine that was ended for memory, or whose load was given up for it, stays
+// away for pressurePause, and twice as long each time that it happens again
+// within pressureWindow, at most for maxPressurePause. It is no failure of the
+// engine, so it does not count as one.
+const (
+	pressurePause    = 10 * time.Second
+	maxPressurePause = 5 * time.Minute
+	pressureWindow   = 30 * time.Minute
+)
 
 // setBack keeps an entry from being loaded for a while; the caller holds
 // Pool.mu, and no process is there.
 func (e *entry) setBack(why journal.Refusal, now time.Time) {
-	e.failure, e.restart, e.state = &why, now.Add(pressurePause), Reserved
+	recent := slices.DeleteFunc(e.setBacks, func(t time.Time) bool { return now.Sub(t) >= pressureWindow })
+	e.setBacks = append(recent, now)
+	e.restart = now.Add(min(maxPressurePause, pressurePause<<min(len(recent), 10)))
+	e.failure, e.state = &why, Reserved
 	e.disappoint(e.failedLoad(why, now))
 }
 

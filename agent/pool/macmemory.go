@@ -2,6 +2,8 @@ package pool
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,9 +15,17 @@ import (
 // ReasonEngineGuard of GuardInactive: an engine's own guard cannot act.
 const ReasonEngineGuard = "EngineGuardInactive"
 
+// ReasonStateNotSaved of GuardInactive, Loaded and Serving: the agent's journal
+// cannot be written.
+const ReasonStateNotSaved = "StateNotSaved"
+
 // macFindings are what the judges of the last poll said.
 type macFindings struct {
 	wired, divergence memory.Finding
+	// wiredUnseen: the last look at wired memory failed.
+	wiredUnseen bool
+	// pressure is what was measured when the level was entered.
+	pressure string
 }
 
 // memory adds up the Mac's figures; the caller holds mu. Reserved is an
@@ -67,13 +77,32 @@ func (p *Pool) pressureCondition() metav1.Condition {
 	case p.polled.IsZero():
 		return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "not measured yet")
 	case p.decision.Level == v1alpha1.PressureSoft:
-		return yes(v1alpha1.ReasonSoftPressure, "engines use more than the soft mark: new prompts wait and idle OnDemand models are unloaded; if this lasts, close other programs or move a model to another Mac")
+		return yes(v1alpha1.ReasonSoftPressure, p.mac.pressure+": new prompts wait and idle OnDemand models are unloaded; if this lasts, close other programs or move a model to another Mac")
 	case p.decision.Level == v1alpha1.PressureHard:
-		return yes(v1alpha1.ReasonHardPressure, "engines use more than the hard mark: idle models are unloaded, then requests are aborted; close other programs, lower a model's context, or move it to another Mac")
+		return yes(v1alpha1.ReasonHardPressure, p.mac.pressure+": idle models are unloaded, then requests are aborted; close other programs, lower a model's context, or move it to another Mac")
 	case p.decision.Level == v1alpha1.PressureEmergency:
-		return yes(v1alpha1.ReasonEmergency, "engines use more than the ceiling: requests of the worst offender are aborted; lower its context or its cache tokens, or move it to another Mac")
+		return yes(v1alpha1.ReasonEmergency, p.mac.pressure+": requests of the worst offender are aborted; lower its context or its cache tokens, or move it to another Mac")
 	}
 	return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionFalse, v1alpha1.ReasonBelowSoftMark, "engines use less than the soft mark of the ceiling")
+}
+
+// pressureFigures is what was measured when a level was entered: what engines
+// hold, what other programs use, and the model that holds most. It stays as it
+// is until the level changes, so that the condition does not change with every
+// poll. The caller holds mu.
+func (p *Pool) pressureFigures(r memory.Reading, d memory.Decision) string {
+	s := d.Because
+	if r.Host.Foreign > 0 {
+		s += fmt.Sprintf("; other programs use %s", v1alpha1.FormatBytes(r.Host.Foreign))
+	}
+	if len(r.Engines) == 0 {
+		return s
+	}
+	most := slices.MaxFunc(r.Engines, func(a, b memory.EngineReading) int { return cmp.Compare(a.Gauge(), b.Gauge()) })
+	if e := p.entries[most.Key]; e != nil && most.Gauge() > 0 {
+		s += fmt.Sprintf("; %s/%s holds most, %s", e.order.Namespace, e.order.Name, v1alpha1.FormatBytes(most.Gauge()))
+	}
+	return s
 }
 
 // limitsPatience is how long an engine may owe the answer to its limits.
@@ -88,6 +117,9 @@ func (p *Pool) guardCondition() metav1.Condition {
 	}
 	if why := p.decision.GuardInactive; why != "" {
 		return yes(v1alpha1.ReasonProbeFails, "%s; nothing is evicted or refused based on measurements until this works again: see the agent's log", why)
+	}
+	if p.unsaved != "" {
+		return yes(ReasonStateNotSaved, "the agent's journal cannot be written (%s): engines are unloaded as before, but none is started, and what has ended is reported later; free disk space on this Mac", p.unsaved)
 	}
 	var worst *engine // a fixed one, so that the message does not change from poll to poll
 	reason, why := "", ""

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/memory"
 )
 
 // demand is a load that requests wait for: one for an entry, however many
@@ -61,13 +62,16 @@ func (e *entry) disappoint(err error) {
 }
 
 // unavailable says why an OnDemand entry cannot even be waited for; nil if it
-// can. The caller holds Pool.mu.
-func (e *entry) unavailable(now time.Time) error {
+// can. The caller holds mu.
+func (p *Pool) unavailable(e *entry, now time.Time) error {
+	_, blocked := p.blocked()
 	switch {
 	case e.refused != nil:
 		return &LoadError{Reason: e.refused.Reason, Message: e.refused.Message}
 	case !e.download.done && e.engine == nil:
 		return &NotReadyError{State: e.state, RetryAfter: notReadyRetry}
+	case e.unstaffed() && blocked != "":
+		return p.blockedError(e, blocked)
 	case e.engine == nil && e.setBackNow(now):
 		return &LoadError{Reason: e.failure.Reason, Message: e.failure.Message, RetryAfter: e.restart.Sub(now)}
 	}
@@ -101,29 +105,35 @@ func (g *engine) use(now time.Time) {
 // after a restart of the agent its idle time begins that much early at most.
 const lastUseKept = 10 * time.Second
 
-// rememberUse writes down when engines were used last, if the journal lags. A
-// failure is only logged: it is tried again at the next poll.
-func (p *Pool) rememberUse(lag time.Duration) {
-	uses := map[string]time.Time{} // by socket, which is unique
-	p.read(func() {
-		for _, e := range p.entries {
-			if g := e.engine; g != nil && g.proc != nil && !g.gone && g.lastUse.Sub(g.lastUseKept) > lag {
-				at := g.lastUse
-				uses[g.record.Socket], g.lastUseKept, g.record.LastUse = at, at, &at
-			}
-		}
-	})
-	if len(uses) == 0 {
+// unstaffed reports whether the entry has no process: none was started, or the
+// last one has ended and that is being written down. The caller holds Pool.mu.
+func (e *entry) unstaffed() bool { return e.engine == nil || e.engine.gone }
+
+// blockedError is the error of a request where no engine can be started on this Mac;
+// the caller holds mu.
+func (p *Pool) blockedError(e *entry, why string) error {
+	limits := p.Ledger.Account().Limits
+	return &RoomError{RetryAfter: blockedRetry, Cause: &memory.NoRoomError{
+		Needed: e.order.ReservedBytes, Capacity: limits.Capacity, Ceiling: limits.Ceiling, Limits: limits, Term: limits.Term, Because: why,
+	}}
+}
+
+// blockedRetry is when a request may come again where no engine can be started:
+// what blocks it lasts.
+const blockedRetry = 30 * time.Second
+
+// refuseBlocked ends the wait of requests for a load that cannot begin.
+func (p *Pool) refuseBlocked() {
+	why := ""
+	p.read(func() { _, why = p.blocked() })
+	if why == "" {
 		return
 	}
-	err := p.Journal.Update(func(s *journal.State) {
-		for i := range s.Engines {
-			if at, ok := uses[s.Engines[i].Socket]; ok {
-				s.Engines[i].LastUse = &at
+	p.change(func() {
+		for _, e := range p.entries {
+			if e.demand != nil && e.unstaffed() {
+				e.disappoint(p.blockedError(e, why))
 			}
 		}
 	})
-	if err != nil {
-		p.Log.Error(err, "Failed to store when engines were last used")
-	}
 }

@@ -39,6 +39,11 @@ const (
 	wantGone
 )
 
+// leaves reports whether an engine that is there is to end.
+func (w want) leaves() bool {
+	return w == wantDownloaded || w == wantDrained || w == wantGone
+}
+
 // view is all that plan looks at of one entry.
 type view struct {
 	key  memory.Key
@@ -54,10 +59,11 @@ type view struct {
 	// goes on; it serves another configuration.
 	engine, starting, unloading, outdated bool
 	loadNotBefore                         time.Time
-	released                              bool
+	// released, and recording: the last step is being written down.
+	released, recording bool
 	// onDemand: a load begins with a request only; demanded: since when one
-	// waits. No room was found before roomNotBefore; unsettled: an engine ended
-	// uncleanly and the host was not looked at twice since.
+	// waits. No room was found before roomNotBefore; unsettled: the host's
+	// memory is not in order, or the journal cannot be written.
 	onDemand, demanded, unsettled bool
 	since, roomNotBefore          time.Time
 }
@@ -69,6 +75,7 @@ const (
 	stepDownload step = iota + 1
 	stepCancelDownload
 	stepReserve
+	stepPromise // a reservation alone, without asking whether it can be loaded
 	stepLoad
 	stepUnload
 	stepUnreserve // the reservation is given back
@@ -110,7 +117,7 @@ func plan(views []view, now time.Time) (actions []action, again time.Time) {
 // takes puts what gives memory back before what asks for it; of the latter,
 // those that nobody waits for come first (Always), then the longest waiting.
 func takes(a action) int {
-	if a.step == stepReserve || a.step == stepLoad {
+	if a.step == stepReserve || a.step == stepPromise || a.step == stepLoad {
 		return 1
 	}
 	return 0
@@ -162,8 +169,8 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 			return action{}, v.loadNotBefore // from then on requests may come, and somebody must say so
 		}
 		return action{}, time.Time{}
-	case v.unsettled:
-		return action{}, time.Time{} // the look that settles it wakes the loop
+	case v.unsettled: // the look that settles it wakes the loop
+		return planPromise(v, now)
 	case now.Before(v.roomNotBefore):
 		return action{}, v.roomNotBefore // an exit or a release comes before, mostly
 	case !v.reserved:
@@ -174,6 +181,18 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 		return action{}, v.loadNotBefore
 	}
 	return action{step: stepLoad}, time.Time{}
+}
+
+// planPromise keeps the memory of a replica that is wanted resident, also while
+// it may not be started: an agent that restarts asks for it again.
+func planPromise(v view, now time.Time) (action, time.Time) {
+	switch {
+	case v.onDemand || v.reserved:
+		return action{}, time.Time{}
+	case now.Before(v.roomNotBefore):
+		return action{}, v.roomNotBefore
+	}
+	return action{step: stepPromise}, time.Time{}
 }
 
 func planDownload(v view, now time.Time) (action, time.Time) {
@@ -199,7 +218,7 @@ func planEnd(v view, reason v1alpha1.ReclaimReason, last step) action {
 	switch {
 	case v.engine:
 		return planStop(v, reason)
-	case v.downloadEnding:
+	case v.downloadEnding, v.recording:
 		return action{} // its end wakes the loop
 	case v.downloading:
 		return action{step: stepCancelDownload}

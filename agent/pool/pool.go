@@ -35,7 +35,7 @@ type Weights interface {
 // Config is what a pool is made of.
 type Config struct {
 	Log     logr.Logger
-	Journal *journal.Journal
+	Journal Journal
 	Ledger  *memory.Ledger
 	Probe   probe.Probe
 	Weights Weights
@@ -70,6 +70,10 @@ type Pool struct {
 	// wakes makes Run plan, pokes makes enforce look at the Mac, and stirs
 	// makes it look as often as while an engine works.
 	wakes, pokes, stirs chan struct{}
+	// books makes bookkeep write down what polls found.
+	books chan struct{}
+	// boot names this boot of the machine; empty where it is not known.
+	boot string
 	// enforcer belongs to the goroutine of enforce alone.
 	enforcer *memory.Enforcer
 	// life ends with Run: the supervisor stops, engines live on.
@@ -92,6 +96,9 @@ type Pool struct {
 	decision      memory.Decision // of the last poll
 	polled        time.Time       // when that was; zero: never
 	stranding     memory.Stranding
+	evidenceKept  memory.Evidence // of stranding, as the journal has it
+	ends          int64           // processes that were seen to end
+	unsaved       string          // why the journal could not be written last; empty: it could
 	divergence    memory.Divergence
 	mac           macFindings
 	conditions    []metav1.Condition // of the Mac, as last published
@@ -127,16 +134,15 @@ func New(c Config) (*Pool, error) {
 	}
 	p := &Pool{
 		Config: c, files: f, wakes: make(chan struct{}, 1), pokes: make(chan struct{}, 1), stirs: make(chan struct{}, 1),
+		books:    make(chan struct{}, 1),
 		enforcer: memory.NewEnforcer(), entries: map[memory.Key]*entry{},
 	}
 	p.life, p.finish = context.WithCancel(context.Background())
 	s := c.Journal.Snapshot()
 	p.reclaims, p.freedTotal, p.indeterminate = s.Reclaims, s.FreedBytesTotal, s.IndeterminateReclaims
-	if s.Unsettled {
-		p.stranding.Unclean()
-	}
+	p.restoreWired(s)
 	for _, r := range s.Replicas {
-		p.entry(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}).remember(r)
+		p.entry(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}).remember(r, time.Now())
 	}
 	p.publish()
 	return p, nil
@@ -208,6 +214,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, p.finish)
 	defer stop()
 	p.tasks.Go(p.enforce)
+	p.tasks.Go(p.bookkeep)
 	for p.life.Err() == nil {
 		again := p.pass(time.Now())
 		timer := time.NewTimer(time.Until(again))
@@ -223,7 +230,9 @@ func (p *Pool) Run(ctx context.Context) error {
 		timer.Stop()
 	}
 	p.tasks.Wait()
-	p.rememberUse(0)
+	if err := p.saveBooks(0); err != nil {
+		p.Log.Error(err, "Failed to store when engines were last used")
+	}
 	return ctx.Err()
 }
 
@@ -246,7 +255,7 @@ func (p *Pool) views() []view {
 	defer p.mu.Unlock()
 	views := make([]view, 0, len(p.entries))
 	for _, e := range p.entries {
-		views = append(views, e.view(p.hostKnown, p.stranding.MayStart()))
+		views = append(views, e.view(p.hostKnown, p.mayStart()))
 	}
 	slices.SortFunc(views, func(a, b view) int { return byKey(a.key, b.key) })
 	return views
@@ -269,6 +278,8 @@ func (p *Pool) execute(a action) {
 		p.change(e.download.end)
 	case stepReserve:
 		p.reserve(e)
+	case stepPromise:
+		p.promise(e)
 	case stepLoad:
 		p.load(e)
 	case stepUnload:
@@ -317,22 +328,5 @@ func (p *Pool) poke() {
 	select {
 	case p.pokes <- struct{}{}:
 	default:
-	}
-}
-
-// record writes to the journal, and tries until it succeeds: what is not on
-// disk must not be acted on. It returns false when the pool ended first.
-func (p *Pool) record(change func(*journal.State)) bool {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		err := p.Journal.Update(change)
-		if err == nil {
-			return true
-		}
-		p.Log.Error(err, "Failed to write the journal; retrying")
-		select {
-		case <-p.life.Done():
-			return false
-		case <-time.After(pause):
-		}
 	}
 }

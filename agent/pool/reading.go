@@ -81,7 +81,9 @@ func (p *Pool) engineReading(e *entry, g *engine, known bool, reserved int64, no
 	r := memory.EngineReading{
 		Key: e.key, Footprint: g.footprint, FootprintKnown: known,
 		Active: m.GetActiveBytes(), Pooled: m.GetPooledBytes(), Accounted: accounted(m),
-		Reserved: reserved, Limit: g.config.LimitBytes, Loading: !g.ready && g.stop == nil, Stopping: g.stop != nil,
+		Cached:   m.GetPrefixCacheBytes(),
+		Reserved: reserved, Limit: g.config.LimitBytes, Loading: !g.ready && g.stop == nil,
+		Stopping: g.stop != nil, Stuck: g.stop != nil && !g.stop.killed.IsZero() && now.Sub(g.stop.killed) > p.Timing.Killed,
 		OnDemand: e.onDemand(), Holds: int64(len(g.holds)), Requests: a.GetRunning() + a.GetQueued(),
 		BusyKnown: g.status != nil && now.Sub(g.heardAt) <= silentPolls*p.Timing.Poll,
 		Priority:  e.order.Residency.Priority, TrimAsked: g.trim.asked, TrimAcknowledged: g.trim.acknowledged,
@@ -130,25 +132,30 @@ func (p *Pool) measure(g *engine) (bytes int64, ok bool) {
 // ownFootprint measures all engines now and adds up what they hold; where one
 // cannot be measured its last figure counts.
 func (p *Pool) ownFootprint() (sum int64) {
-	sum, _ = p.ownFootprints()
+	held, _, _ := p.ownFootprints()
+	for _, n := range held {
+		sum += n
+	}
 	return sum
 }
 
-// ownFootprints says also whether all of them could be measured.
-func (p *Pool) ownFootprints() (sum int64, known bool) {
-	known = true
+// ownFootprints is what each engine holds, by its process id, how many turned
+// out to be gone, and whether all others could be measured.
+func (p *Pool) ownFootprints() (held map[int]int64, gone int64, known bool) {
+	held, known = map[int]int64{}, true
 	for _, g := range p.engines() {
 		n, err := g.proc.Footprint()
 		switch {
 		case errors.Is(err, probe.ErrGone):
-			n = 0
+			gone++
+			continue
 		case err != nil:
 			p.read(func() { n = g.footprint })
 			known = false
 		}
-		sum += n
+		held[g.pid] = n
 	}
-	return sum, known
+	return held, gone, known
 }
 
 // residue is what is left where nothing should be; the caller holds mu.

@@ -24,6 +24,7 @@ func (p *Pool) collect(e *entry, g *engine) {
 			g.stop = &stopping{reason: how.reason, since: now, before: p.host, alone: p.alone(g)}
 		}
 		e.state, g.ready, g.gone = Exited, false, true
+		p.ends++
 		if unclean(how.exit) {
 			p.stranding.Unclean()
 		}
@@ -33,33 +34,48 @@ func (p *Pool) collect(e *entry, g *engine) {
 	p.Fault(FaultExitSettled)
 	r := how.reclaim(g, check, now)
 	g.files.remove()
-	p.change(func() {
-		e.freed = addFreed(e.freed, r)
-		p.reclaims = prepend(p.reclaims, r)
-		if r.FreedBytes != nil {
-			p.freedTotal += *r.FreedBytes
-		}
-		if check == v1alpha1.HostCheckIndeterminate {
-			p.indeterminate++
-		}
-		p.afterExit(e, g, r, now)
+	p.change(func() { p.afterExit(e, g, r, now) })
+	p.poke() // its memory is back, also where the disk does not answer
+	p.recordReclaim(e, r, func() {
+		p.Fault(FaultExitRecorded)
+		p.change(func() { p.vacate(e) }) // only now may another be started
+		p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
+		p.Reclaimed(r)
+		p.wake()
+		p.poke() // an unload always ends with a look at the Mac
 	})
-	if !p.record(func(s *journal.State) {
-		s.DropEngine(e.key.UID, e.key.Epoch)
-		s.Reclaims = prepend(s.Reclaims, r)
-		p.read(func() {
-			s.FreedBytesTotal, s.IndeterminateReclaims, s.Unsettled = p.freedTotal, p.indeterminate, !p.stranding.MayStart()
-			e.persist(s)
-		})
-	}) {
-		return // the next agent finds the process gone
+}
+
+// recordReclaim writes a reclaim down, counts it once it is on disk, and then
+// lets the entry go on. If the pool ends before that, the next agent finds the
+// process gone.
+func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, then func()) {
+	freed, indeterminate := int64(0), int64(0)
+	if r.FreedBytes != nil {
+		freed = *r.FreedBytes
 	}
-	p.Fault(FaultExitRecorded)
-	p.change(func() { p.vacate(e) }) // only now may another be started
-	p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
-	p.Reclaimed(r)
-	p.wake()
-	p.poke() // an unload always ends with a look at the Mac
+	if r.HostCheck == v1alpha1.HostCheckIndeterminate {
+		indeterminate = 1
+	}
+	p.record(func(s *journal.State) {
+		s.DropEngine(r.ReplicaUID, r.Epoch, r.Load)
+		s.Reclaims = prepend(s.Reclaims, r)
+		s.FreedBytesTotal += freed
+		s.IndeterminateReclaims += indeterminate
+		p.read(func() {
+			s.Unsettled = !p.stranding.MayStart()
+			e.persist(s)
+			s.Replica(r.ReplicaUID, r.Epoch).Freed = addFreed(e.freed, r)
+		})
+	}, func() {
+		p.change(func() {
+			e.freed = addFreed(e.freed, r)
+			p.reclaims = prepend(p.reclaims, r)
+			p.freedTotal += freed
+			p.indeterminate += indeterminate
+		})
+		then()
+	})
 }
 
 // lastWord waits for the return of a Shutdown that is under way: the answer and

@@ -17,6 +17,20 @@ func (p *Pool) reserve(e *entry) {
 	}
 }
 
+// promise asks the ledger for a reservation alone: nothing is evicted for an
+// engine that may not be started yet, and nothing is refused.
+func (p *Pool) promise(e *entry) {
+	var short *memory.NoRoomError
+	switch err := p.Ledger.Reserve(e.key, e.order.ReservedBytes); {
+	case err == nil:
+		p.change(func() { e.reserved, e.state = true, Reserved })
+	case errors.As(err, &short):
+		p.awaitRoom(e, short)
+	default:
+		p.refuse(e, err)
+	}
+}
+
 // admitted asks for memory to load a model: that it may be promised, and that
 // the Mac has it now. Where it has not, idle OnDemand engines go for it, one at
 // a time; the entry is tried again after each observed exit.
@@ -118,12 +132,13 @@ func (p *Pool) noVictim(e *entry, short *memory.NoRoomError) {
 }
 
 // spare is what the ledger may promise to a replica beside what is promised
-// for good, to replicas that are always resident; the caller holds mu.
+// for good: to replicas that are wanted resident always, and not to those that
+// leave the memory. The caller holds mu.
 func (p *Pool) spare(k memory.Key) int64 {
 	a := p.Ledger.Account()
 	left := a.Limits.Capacity
 	for holder, bytes := range a.Holders {
-		if e := p.entries[holder]; holder != k && (e == nil || !e.onDemand() && e.want != wantDrained && e.want != wantGone) {
+		if e := p.entries[holder]; holder != k && (e == nil || !e.onDemand() && !e.want.leaves()) {
 			left -= bytes
 		}
 	}
@@ -152,11 +167,12 @@ func (p *Pool) refuse(e *entry, why error) {
 	refused := &journal.Refusal{Reason: v1alpha1.ReasonInsufficientRoom, Message: why.Error()}
 	p.change(func() {
 		name = e.order.Namespace + "/" + e.order.Name
-		e.refused, e.state = refused, Failed
+		p.Ledger.Release(e.key) // it may have been promised before the ceiling fell
+		e.refused, e.state, e.reserved = refused, Failed, false
+		p.roomChanged()
 		e.disappoint(&LoadError{Reason: refused.Reason, Message: refused.Message})
 	})
 	p.Log.Info("Replica was not admitted", "ModelReplica", name, "reason", refused.Message)
-	if err := p.Journal.Update(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Refused = refused }); err != nil {
-		p.Log.Error(err, "Failed to store a refusal") // it would only be made again
-	}
+	p.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Refused = refused }, nil)
+	p.wake()
 }

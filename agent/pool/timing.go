@@ -21,8 +21,14 @@ type Timing struct {
 	Stray time.Duration
 	// Stop, StopPerGiB: how long an engine may take after Shutdown.
 	Stop, StopPerGiB time.Duration
-	// Term is how long it may take after SIGTERM, beside StopPerGiB.
+	// HurriedStop is Stop where its memory is needed now; Term is half as long
+	// then.
+	HurriedStop time.Duration
+	// Term is how long it may take after SIGTERM, in addition to StopPerGiB.
 	Term time.Duration
+	// Killed is how long a process may take to end after SIGKILL before its
+	// memory is no longer counted on.
+	Killed time.Duration
 	// Settle is the pause between looks at the host's memory after an exit.
 	Settle time.Duration
 	// LoadStall is how long a load may make no progress while its process
@@ -45,7 +51,8 @@ func (t Timing) withDefaults() Timing {
 		Hello: cmp.Or(t.Hello, 15*time.Second),
 		Adopt: cmp.Or(t.Adopt, 4*time.Second), Stray: cmp.Or(t.Stray, 2*time.Second),
 		Stop: cmp.Or(t.Stop, time.Minute), StopPerGiB: cmp.Or(t.StopPerGiB, 500*time.Millisecond),
-		Term: cmp.Or(t.Term, 10*time.Second), Settle: cmp.Or(t.Settle, 500*time.Millisecond),
+		HurriedStop: cmp.Or(t.HurriedStop, 15*time.Second),
+		Term:        cmp.Or(t.Term, 10*time.Second), Killed: cmp.Or(t.Killed, 10*time.Second), Settle: cmp.Or(t.Settle, 500*time.Millisecond),
 		LoadStall: cmp.Or(t.LoadStall, 2*time.Minute), Silence: cmp.Or(t.Silence, time.Minute),
 		LoadWait: cmp.Or(t.LoadWait, 10*time.Minute), RoomRetry: cmp.Or(t.RoomRetry, time.Second),
 	}

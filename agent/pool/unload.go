@@ -27,7 +27,7 @@ func (p *Pool) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine
 		}
 		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil, told: make(chan struct{})}
 		if old := g.record.Stop; old != nil { // an agent before us began it
-			g.stop.reason, g.stop.since, g.stop.footprint = old.Reason, old.Since, old.Footprint
+			g.stop.reason, g.stop.since, g.stop.footprint = old.Reason, earlier(old.Since, time.Now()), old.Footprint
 		}
 		g.ready, e.state = false, Draining
 	})
@@ -58,16 +58,15 @@ func hurried(r v1alpha1.ReclaimReason) bool {
 
 // recordStop writes down that the engine was asked to end, and what it held.
 func (p *Pool) recordStop(g *engine) {
-	var r journal.Engine
-	p.read(func() {
-		g.record.Stop = &journal.Stop{Reason: g.stop.reason, Since: g.stop.since, Footprint: g.stop.footprint}
-		r = g.record
-	})
 	p.record(func(s *journal.State) {
-		if s.Engine(r.ReplicaUID, r.Epoch) != nil { // it may have ended and been collected meanwhile
-			s.PutEngine(r)
+		if s.Engine(g.key.UID, g.key.Epoch) == nil {
+			return // it ended and was collected meanwhile
 		}
-	})
+		p.read(func() {
+			g.record.Stop = &journal.Stop{Reason: g.stop.reason, Since: g.stop.since, Footprint: g.stop.footprint}
+			s.PutEngine(g.record)
+		})
+	}, nil)
 }
 
 // drain waits until no request uses the engine, or its deadline. It reports
@@ -115,10 +114,14 @@ func (p *Pool) stopEngine(e *entry, g *engine) {
 	p.recordStop(g)
 	p.Fault(FaultUnloadMeasured)
 	extra := time.Duration(held/footprint.MiB) * p.Timing.StopPerGiB / 1024
-	if p.shutdown(g, p.Timing.Stop+extra) {
+	stop, term := p.Timing.Stop, p.Timing.Term
+	if g.stop.hurry {
+		stop, term = min(stop, p.Timing.HurriedStop), term/2
+	}
+	if p.shutdown(g, stop+extra) {
 		return
 	}
-	if p.signal(g, rungTerm, syscall.SIGTERM, p.Timing.Term+extra) {
+	if p.signal(g, rungTerm, syscall.SIGTERM, term+extra) {
 		return
 	}
 	p.signal(g, rungKill, syscall.SIGKILL, 0)
@@ -145,7 +148,11 @@ func (p *Pool) shutdown(g *engine, limit time.Duration) (ended bool) {
 // signal sends one and waits for the observed exit; a limit of 0 waits for ever.
 func (p *Pool) signal(g *engine, r rung, s syscall.Signal, limit time.Duration) (ended bool) {
 	p.Log.Info("Engine does not exit; sending a signal", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "pid", g.pid, "signal", s.String())
-	p.read(func() { g.stop.rung = r })
+	p.read(func() {
+		if g.stop.rung = r; r == rungKill {
+			g.stop.killed = time.Now()
+		}
+	})
 	if err := g.proc.Signal(s); err != nil {
 		p.Log.Error(err, "Cannot signal engine", "pid", g.pid)
 	}
