@@ -3,6 +3,7 @@ package history
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -50,11 +51,11 @@ func (w *World) Do(cmd string, args []datadriven.CmdArg, input string) (string, 
 
 func (w *World) commands() map[string]func(*arguments) (string, error) {
 	return map[string]func(*arguments) (string, error){
-		"mac": w.setMac, "probe": w.setProbe, "starts": w.setStarts, "model": w.model,
+		"mac": w.setMac, "probe": w.setProbe, "disk": w.setDisk, "starts": w.setStarts, "model": w.model,
 		"order": w.order, "orders": w.orderAll, "withdraw": w.withdraw,
 		"request": w.request, "hold": w.holdOnly, "use": w.use, "release": w.giveBack, "hang-up": w.hang,
-		"engine": w.engine, "agent": w.agent, "wait": w.wait,
-		"status": w.status, "limits": w.limits, "metrics": w.metrics,
+		"engine": w.engine, "journal": w.rewrite, "agent": w.agent, "wait": w.wait, "clock": w.clock, "sleep": w.sleep,
+		"status": w.status, "finish": w.finish, "limits": w.limits, "metrics": w.metrics,
 	}
 }
 
@@ -167,7 +168,13 @@ func parseBytes(s string) (int64, error) {
 }
 
 func (w *World) setMac(a *arguments) (string, error) {
+	if a.flag("reboot") {
+		return "", errors.Join(a.done(), w.reboot())
+	}
 	first := w.pool == nil
+	w.muddle(slices.ContainsFunc(a.args, func(arg datadriven.CmdArg) bool {
+		return slices.Contains([]string{"stranded", "wired", "unwired", "wired-known"}, arg.Key)
+	}))
 	ceiling := int64(-1)
 	a.bytes("ceiling", &ceiling)
 	if policy, ok := a.text("policy"); ok {
@@ -203,17 +210,37 @@ func (w *World) setMac(a *arguments) (string, error) {
 	return "", nil
 }
 
+// muddle notes that what is wired does not show any more what engines left.
+func (w *World) muddle(yes bool) {
+	w.mu.Lock()
+	w.tally.murky = w.tally.murky || yes
+	w.mu.Unlock()
+}
+
+// finish withdraws all orders and wants an empty Mac.
+func (w *World) finish(a *arguments) (string, error) {
+	return "", errors.Join(a.done(), w.Finish())
+}
+
 func (w *World) setProbe(a *arguments) (string, error) {
 	var host, engines error
 	what := a.word()
+	w.muddle(what == "fails")
 	switch {
 	case what == "works":
 	case what == "fails" && a.flag("host"):
 		host = errProbe
 	case what == "fails" && a.flag("engines"):
 		engines = errProbe
+	case what == "fails":
+		replica, ok := a.text("engine")
+		if !ok {
+			return "", errors.New("want works, fails host, fails engines or fails engine=NAME")
+		}
+		w.mac.failFor(replica)
+		return "", a.done()
 	default:
-		return "", errors.New("want works, fails host or fails engines")
+		return "", errors.New("want works or fails")
 	}
 	w.mac.fail(host, engines)
 	return "", a.done()
@@ -234,9 +261,10 @@ func (w *World) setStarts(a *arguments) (string, error) {
 func (w *World) engine(a *arguments) (string, error) {
 	name := a.word()
 	e := w.twin.Engine(name)
-	extra, pooled := int64(-1), int64(-1)
+	extra, pooled, prefixes := int64(-1), int64(-1), int64(-1)
 	a.bytes("extra", &extra)
 	a.bytes("pooled", &pooled)
+	a.bytes("prefixes", &prefixes)
 	exit := a.number("exit", -1)
 	signal := syscall.Signal(0)
 	for key, s := range map[string]syscall.Signal{"kill": syscall.SIGKILL, "stop": syscall.SIGSTOP, "continue": syscall.SIGCONT} {
@@ -256,6 +284,9 @@ func (w *World) engine(a *arguments) (string, error) {
 	if pooled >= 0 {
 		e.SetPooled(pooled)
 	}
+	if prefixes >= 0 {
+		e.SetCached(prefixes)
+	}
 	if exit >= 0 {
 		e.Exit(int(exit))
 	}
@@ -274,18 +305,39 @@ func (w *World) agent(a *arguments) (string, error) {
 		return "", errors.New("want stop, start or restart")
 	}
 	if what != "start" && w.stop != nil {
-		w.orphan()
-		w.halt()
-		w.settle()
+		w.leave()
 	}
 	if what == "stop" || w.stop != nil {
 		return "", nil
 	}
+	return "", w.again()
+}
+
+// leave ends the agent; its engines live on.
+func (w *World) leave() {
+	w.orphan()
+	w.halt()
+	w.settle()
+}
+
+// again starts an agent, which reads the orders.
+func (w *World) again() error {
 	if err := w.boot(); err != nil {
-		return "", err
+		return err
 	}
 	w.apply()
-	return "", nil
+	return nil
+}
+
+// reboot ends everything on the Mac and starts its agent again.
+func (w *World) reboot() error {
+	if w.stop != nil {
+		w.leave()
+	}
+	w.twin.KillAll()
+	w.settle()
+	w.mac.reboot()
+	return w.again()
 }
 
 func (w *World) wait(a *arguments) (string, error) {

@@ -14,7 +14,8 @@
 // One command a line, then "----", then what it printed. Sizes are
 // written 36GiB or 512MiB, times 10s, 500ms or 5m. What happened since the
 // command before is printed first, each line with the time since the history
-// began and whom it is about; lines of one instant are sorted by that name.
+// began and whom it is about; lines of one instant are sorted by that name. What
+// engines do at one instant is done in the order of their names.
 //
 // # The Mac
 //
@@ -24,19 +25,24 @@
 // GPU may wire), policy=Balanced, ceiling= (the administrator's number, 0 for
 // none), foreign= (used by others), active= and inactive= (pages that the
 // system would give up; without them there is no dynamic ceiling), wired= (by
-// the system itself), stranded= (wired, and nobody's), returns= (how late the
+// the system and other programs), stranded= (wired, and no process's), returns= (how late the
 // Mac gets back what a process held), pressure=, thermal=, swap=, and
 // unwired or wired-known (whether the system tells what is wired).
 //
-//	probe fails host      also: engines; probe works
+//	mac reboot            every process ends; what is stranded is freed
+//	probe fails host      also: engines, engine=a; probe works
 //	starts fail           also: starts work
+//	disk full             the journal cannot be written; also: slow=2s, works
+//	clock jump=-1h        the wall clock is set; the next agent reads old times
+//	sleep 8h              the Mac sleeps: the clock does not stop, and clients leave
 //
 // # Models
 //
 //	model a holds=36GiB load=4s
 //
-// says how engines behave that are started from now on: pooled=, kv= (held by
-// each request), pools-kv (and pooled after it), leak= and every=, headroom=
+// sets the behaviour of engines that are started from now on: pooled=, prefixes=
+// (remembered of prompts), wired= and compressed= (parts of what it holds),
+// acks= (how late it answers), kv= (held by each request), pools-kv (and pooled after it), leak= and every=, headroom=
 // (asked for by each request), token= and shutdown= (times), strands= (stays
 // wired when the process ends), fails=Reason, dies=code, hangs, deaf,
 // ignores=(shutdown, term, trim, abort, limits), and download=ok, fails,
@@ -65,12 +71,14 @@
 //
 // # Engines, the agent, time
 //
-//	engine a extra=1GiB           also: pooled=, exit=1, kill, stop, continue
+//	engine a extra=1GiB           also: pooled=, prefixes=, exit=1, kill, stop, continue
 //	agent stop                    also: start, restart
+//	journal a reserved=10GiB      as an agent before wrote it; the limit stays
 //	wait 10s
 //	status                        states, holds, ledger, gauges, conditions, reclaims
 //	limits                        what each engine was told last
 //	metrics                       freed bytes and reclaims by reason
+//	finish                        withdraws all orders and wants an empty Mac
 //
 // Start reading at World.Do.
 package history

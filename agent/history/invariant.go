@@ -3,6 +3,7 @@ package history
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,8 +23,22 @@ type tally struct {
 	// reserved at the last check: promises stay when the capacity shrinks.
 	reserved int64
 	unclean  time.Time // the last end that nobody asked for, or that took force
-	faults   []string
+	// ended is why the last engine of a replica and epoch ended, and restarts
+	// are the starts after an end that the pool or a fault forced, under this
+	// agent.
+	ended    map[string]v1alpha1.ReclaimReason
+	restarts map[string][]time.Time
+	// murky: what is wired does not show what engines left, because the history
+	// changed it otherwise, or kept the agent from seeing or remembering it.
+	murky  bool
+	faults []string
 }
+
+// maxRestarts in restartWindow of one replica and epoch: back-off grows.
+const (
+	maxRestarts   = 12
+	restartWindow = 10 * time.Minute
+)
 
 type reasonTally struct {
 	reclaims int
@@ -43,7 +58,8 @@ type life struct {
 }
 
 func newTally() tally {
-	return tally{lives: map[string]*life{}, sockets: map[string]string{}, reasons: map[v1alpha1.ReclaimReason]*reasonTally{}, checks: map[v1alpha1.HostCheck]int{}}
+	return tally{lives: map[string]*life{}, sockets: map[string]string{}, reasons: map[v1alpha1.ReclaimReason]*reasonTally{}, checks: map[v1alpha1.HostCheck]int{},
+		ended: map[string]v1alpha1.ReclaimReason{}, restarts: map[string][]time.Time{}}
 }
 
 func reclaimID(uid string, epoch, load int64) string {
@@ -67,6 +83,23 @@ func (t *tally) start(l *life, tells bool) {
 	}
 }
 
+// restarted counts a start after a forced end: there is no endless loop of them.
+func (t *tally) restarted(l *life) {
+	id := epochID(l.uid, l.epoch)
+	switch t.ended[id] {
+	case v1alpha1.ReclaimCrashed, v1alpha1.ReclaimLoadFailed, v1alpha1.ReclaimOverLimit, v1alpha1.ReclaimHardPressure,
+		v1alpha1.ReclaimEmergency, v1alpha1.ReclaimLoadCancelled:
+	default:
+		return
+	}
+	recent := slices.DeleteFunc(t.restarts[id], func(at time.Time) bool { return l.began.Sub(at) >= restartWindow })
+	if t.restarts[id] = append(recent, l.began); len(t.restarts[id]) > maxRestarts {
+		t.fault("starts: %s was started %d times in %v, and had to end each time", id, len(t.restarts[id]), restartWindow)
+	}
+}
+
+func epochID(uid string, epoch int64) string { return fmt.Sprintf("%s/%d", uid, epoch) }
+
 // living is the life of a replica that was not reclaimed; nil where none is.
 func (t *tally) living(uid string) *life {
 	for _, l := range t.lives {
@@ -77,8 +110,10 @@ func (t *tally) living(uid string) *life {
 	return nil
 }
 
-// again: a new agent begins the ladder of each unload anew.
+// again: a new agent begins the ladder of each unload again, and does not know
+// when memory was short.
 func (t *tally) again(now time.Time) {
+	clear(t.restarts)
 	for _, l := range t.lives {
 		if !l.unloaded.IsZero() {
 			l.unloaded = now
@@ -138,6 +173,7 @@ func (w *World) reclaimed(r v1alpha1.Reclaim) {
 	}
 	of.reclaims++
 	t.checks[r.HostCheck]++
+	t.ended[epochID(r.ReplicaUID, r.Epoch)] = r.Reason
 	if r.Exit != v1alpha1.ExitClean && r.Exit != v1alpha1.ExitTerminated {
 		t.unclean = r.Time.Time
 	}
@@ -267,16 +303,39 @@ func (w *World) checkWaits() {
 		}
 		// The ladder of pool.Timing, each rung with 0.5 s for each GiB: the
 		// engine may have grown since it was asked, if it ignores that.
-		allowed := l.drain + 72*time.Second + time.Duration(w.mac.peak(l.pid)/footprint.GiB+1)*time.Second
+		// A disk that does not answer holds each of three writes up for a second.
+		allowed := l.drain + 75*time.Second + time.Duration(w.mac.peak(l.pid)/footprint.GiB+1)*time.Second
 		if now.Sub(l.unloaded) > allowed && w.procs.engine(l.pid) != nil {
 			w.tally.fault("waits: %s is unloaded for %v, of %v that it may take", id, now.Sub(l.unloaded), allowed)
 		}
 	}
+	stranded := w.stranded()
 	for _, r := range w.requests {
-		if r.ends == 0 && !r.held && now.Sub(r.began) > longestLoad {
-			w.tally.fault("waits: %s waits for %v", r.id, now.Sub(r.began))
+		if r.ends > 0 || r.held {
+			continue
+		}
+		waits := now.Sub(r.began)
+		switch {
+		case waits > longestLoad:
+			w.tally.fault("waits: %s waits for %v", r.id, waits)
+		case min(waits, stranded) > strandedWait && w.tally.living(r.replica) == nil:
+			w.tally.fault("waits: %s waits for %v for a load, and nothing is loaded on this Mac since %v", r.id, waits, stranded)
 		}
 	}
+}
+
+// strandedWait is how long a request may wait for a load on a Mac with stranded
+// memory: two looks, and some polls.
+const strandedWait = 30 * time.Second
+
+// stranded is for how long the agent knows that engines left too much wired; 0
+// where they did not, or where it cannot know.
+func (w *World) stranded() time.Duration {
+	since := w.mac.strandedSince()
+	if since.IsZero() || w.stop == nil || w.tally.murky || !w.mac.tells() {
+		return 0
+	}
+	return time.Since(since)
 }
 
 // longestLoad is pool.Timing.LoadWait, and the instant after it.
@@ -287,6 +346,7 @@ const longestLoad = 10*time.Minute + time.Second
 func (w *World) Finish() error {
 	w.hangUpAll()
 	w.mac.fail(nil, nil)
+	w.disk.set(false, 0)
 	w.twin.RefuseStarts(nil)
 	w.settle()
 	if w.stop == nil && w.pool != nil {

@@ -3,9 +3,11 @@ package history
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/agent/probe"
 )
@@ -20,11 +22,20 @@ type mac struct {
 	set      settings
 	hostErr  error
 	engineEr error
-	seen     map[int]int64 // processes, and what they held when last looked at
-	peaks    map[int]int64 // the most each process was seen to hold
-	strands  map[int]int64 // what stays wired when a process ends
+	blind    map[string]bool // replicas whose engines cannot be measured
+	seen     map[int]int64   // processes, and what they held when last looked at
+	peaks    map[int]int64   // the most each process was seen to hold
+	pages    map[int]pages   // of each process
+	left     int64           // what ended processes left wired
+	leftAt   time.Time       // since when that is too much; zero: it is not
+	boots    int
 	late     []late
 }
+
+// pages are the parts of what a process holds that are not as the rest: those
+// that stay wired when it ends, the only ones that are wired (-1: all are), and
+// those that the compressor stores.
+type pages struct{ strands, wired, compressed int64 }
 
 // settings are what a history says of the Mac, in bytes.
 type settings struct {
@@ -34,9 +45,9 @@ type settings struct {
 	pressure, thermal                                              string
 }
 
-// pages that are left to files: others take the inactive ones first, and then
-// the active ones down to the last.
-func (s *settings) pages(used int64) (active, inactive, free int64) {
+// files are the pages that are left to them: others take the inactive ones
+// first, and then the active ones down to the last.
+func (s *settings) files(used int64) (active, inactive, free int64) {
 	left := max(0, s.total-used)
 	if active = min(s.active, left); s.active > 0 {
 		active = max(active, 16<<10)
@@ -52,19 +63,42 @@ type late struct {
 }
 
 func newMac(s *probe.Scripted, t *enginetest.Twin) *mac {
-	return &mac{Scripted: s, twin: t, seen: map[int]int64{}, peaks: map[int]int64{}, strands: map[int]int64{}, set: settings{wired: 1 << 30}}
+	m := &mac{Scripted: s, twin: t, blind: map[string]bool{}, seen: map[int]int64{}, peaks: map[int]int64{}, pages: map[int]pages{}, set: settings{wired: 1 << 30}}
+	m.reboot()
+	return m
+}
+
+// reboot frees what no process owns. The first process names the boot.
+func (m *mac) reboot() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.look()
+	m.boots++
+	m.set.stranded, m.left, m.leftAt, m.late = 0, 0, time.Time{}, nil
+	m.Scripted.SetProcess(1, fmt.Sprintf("boot/%d", m.boots), 0)
 }
 
 func (m *mac) change(f func(*settings)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f(&m.set)
+	if m.set.stranded == 0 {
+		m.left, m.leftAt = 0, time.Time{}
+	}
 }
 
-// fail makes readings fail; nil makes them work.
+// fail makes readings fail; nil makes them work, those of single engines too.
 func (m *mac) fail(host, engines error) {
 	m.mu.Lock()
 	m.hostErr, m.engineEr = host, engines
+	clear(m.blind)
+	m.mu.Unlock()
+}
+
+// failFor makes the readings of one replica's engines fail.
+func (m *mac) failFor(replica string) {
+	m.mu.Lock()
+	m.blind[replica] = true
 	m.mu.Unlock()
 }
 
@@ -80,29 +114,38 @@ func (m *mac) Host(_ context.Context, own int64) (probe.Host, error) {
 	m.look()
 	s, now := m.set, time.Now()
 	used := s.foreign + s.stranded
-	wired := s.wired + s.stranded
-	for _, held := range m.seen {
-		used, wired = used+held, wired+held
+	wired, compressed := s.wired+s.stranded, int64(0)
+	for pid, held := range m.seen {
+		p := m.pages[pid]
+		if used += held; p.wired < 0 {
+			wired += held
+		} else {
+			wired += min(held, p.wired)
+		}
+		compressed += min(held, p.compressed)
 	}
 	for _, l := range m.late {
 		if now.Before(l.until) {
 			used += l.bytes
 		}
 	}
-	active, inactive, free := s.pages(used)
+	active, inactive, free := s.files(used - compressed/2) // two pages fit into one
 	return probe.Host{
 		Chip: "M2Ultra", Total: s.total, MetalCap: s.metal, Free: free,
 		Foreign: max(0, used-own), Used: used, Inactive: inactive, Active: active,
-		Wired: wired, WiredKnown: !s.unwired, SwapUsed: s.swap, Pressure: s.pressure, Thermal: s.thermal,
+		Wired: wired, WiredKnown: !s.unwired, Compressed: compressed, SwapUsed: s.swap, Pressure: s.pressure, Thermal: s.thermal,
 	}, nil
 }
 
-// Footprint of one engine.
-func (m *mac) Footprint(pid int) (int64, error) {
+// footprint of one engine of a replica.
+func (m *mac) footprint(replica string, pid int) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.engineEr != nil {
 		return 0, m.engineEr
+	}
+	if m.blind[replica] {
+		return 0, errProbe
 	}
 	n, err := m.Scripted.Footprint(pid)
 	m.peaks[pid] = max(m.peaks[pid], n)
@@ -122,19 +165,32 @@ func (m *mac) look() {
 		if _, lives := living[pid]; lives {
 			continue
 		}
-		m.set.stranded += min(held, m.strands[pid])
-		if rest := held - m.strands[pid]; rest > 0 && m.set.returns > 0 {
+		strands := m.pages[pid].strands
+		m.set.stranded += min(held, strands)
+		m.left += min(held, strands)
+		if m.leftAt.IsZero() && m.left > memory.StrandingBound(m.set.total) {
+			m.leftAt = time.Now()
+		}
+		if rest := held - strands; rest > 0 && m.set.returns > 0 {
 			m.late = append(m.late, late{rest, time.Now().Add(m.set.returns)})
 		}
 	}
 	m.seen = living
 }
 
-// began notes what stays of a process when it ends.
-func (m *mac) began(pid int, strands int64) {
+// began notes the pages of a process.
+func (m *mac) began(pid int, p pages) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.strands[pid] = strands
+	m.pages[pid] = p
+}
+
+// strandedSince is since when ended engines have left too much wired, as far as
+// the agent can have seen it; zero: they have not.
+func (m *mac) strandedSince() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.leftAt
 }
 
 // peak is the most that a process was seen to hold.

@@ -28,7 +28,7 @@ const defaultDrain = 30 * time.Second
 type behaviour struct {
 	script   enginetest.Script
 	download string
-	strands  int64
+	pages    pages
 }
 
 func (w *World) setCeiling(bytes int64) {
@@ -40,7 +40,7 @@ func (w *World) setCeiling(bytes int64) {
 
 func (w *World) model(a *arguments) (string, error) {
 	name := a.word()
-	b := behaviour{download: "ok"}
+	b := behaviour{download: "ok", pages: pages{wired: -1}}
 	s := &b.script
 	s.TokenMilliseconds, s.LeakMilliseconds = 100, 1000
 	a.bytes("holds", &s.HoldBytes)
@@ -48,7 +48,11 @@ func (w *World) model(a *arguments) (string, error) {
 	a.bytes("kv", &s.RequestBytes)
 	a.bytes("leak", &s.LeakBytes)
 	a.bytes("headroom", &s.HeadroomBytes)
-	a.bytes("strands", &b.strands)
+	a.bytes("prefixes", &s.PrefixCacheBytes)
+	a.bytes("strands", &b.pages.strands)
+	a.bytes("wired", &b.pages.wired)
+	a.bytes("compressed", &b.pages.compressed)
+	a.milliseconds("acks", &s.AcknowledgeMilliseconds)
 	a.milliseconds("load", &s.LoadMilliseconds)
 	a.milliseconds("every", &s.LeakMilliseconds)
 	a.milliseconds("token", &s.TokenMilliseconds)
@@ -74,6 +78,7 @@ func (w *World) model(a *arguments) (string, error) {
 	if err := a.done(); err != nil {
 		return "", err
 	}
+	w.muddle(b.pages.wired >= 0)
 	w.mu.Lock()
 	w.models[name] = b
 	w.mu.Unlock()

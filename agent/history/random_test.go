@@ -154,7 +154,7 @@ func script(lines []string) string {
 // generate makes a random history: a Mac, models, orders, and then whatever a
 // day brings.
 func generate(r *rand.Rand, n int) []string {
-	g := &generator{Rand: r}
+	g := &generator{Rand: r, clear: r.IntN(2) == 0}
 	lines := []string{g.mac()}
 	for _, name := range names {
 		lines = append(lines, g.model(name), g.order(name))
@@ -170,12 +170,19 @@ var names = []string{"a", "b", "c", "d", "e"}
 type generator struct {
 	*rand.Rand
 	requests int
+	// clear: what is wired shows what engines left, so that the checker knows
+	// when nothing may be started. Other histories hide it in every way.
+	clear bool
 }
 
 func pick[T any](g *generator, of ...T) T { return of[g.IntN(len(of))] }
 
 func (g *generator) mac() string {
-	return fmt.Sprintf("mac memory=64GiB%s%s%s", pick(g, "", "", " active=2GiB inactive=4GiB"), pick(g, "", "", " unwired"), pick(g, "", " returns=1700ms"))
+	hidden := pick(g, "", "", " unwired")
+	if g.clear {
+		hidden = ""
+	}
+	return fmt.Sprintf("mac memory=64GiB%s%s%s", pick(g, "", "", " active=2GiB inactive=4GiB"), hidden, pick(g, "", " returns=1700ms"))
 }
 
 func (g *generator) model(name string) string {
@@ -186,13 +193,22 @@ func (g *generator) model(name string) string {
 	}{
 		{4, " kv=700MiB"}, {6, " pools-kv"}, {6, " pooled=3GiB"}, {12, " leak=300MiB"}, {10, " headroom=5GiB"}, {10, " shutdown=3100ms"},
 		{25, " strands=6GiB"}, {25, " fails=UnsupportedModel"}, {20, " dies=3"}, {20, " hangs"}, {30, " deaf"}, {12, " ignores=(shutdown)"},
+		{6, " prefixes=3GiB"}, {10, " compressed=4GiB"}, {10, " acks=2300ms"}, {g.unclear(12), " wired=2GiB"},
 		{25, " ignores=(shutdown, term)"}, {15, " ignores=(trim, abort)"}, {15, " ignores=(limits)"}, {12, " download=fails"}, {25, " download=hangs"}, {25, " download=refused"},
 	} {
-		if g.IntN(odd.in) == 0 && !(strings.Contains(s, "ignores") && strings.Contains(odd.text, "ignores")) && !(strings.Contains(s, "download") && strings.Contains(odd.text, "download")) {
+		if odd.in > 0 && g.IntN(odd.in) == 0 && !(strings.Contains(s, "ignores") && strings.Contains(odd.text, "ignores")) && !(strings.Contains(s, "download") && strings.Contains(odd.text, "download")) {
 			s += odd.text
 		}
 	}
 	return s
+}
+
+// unclear is n, or 0 in a history that is clear.
+func (g *generator) unclear(n int) int {
+	if g.clear {
+		return 0
+	}
+	return n
 }
 
 func (g *generator) order(name string) string {
@@ -236,12 +252,17 @@ func (g *generator) step() string {
 	case k < 98:
 		return g.engine(name)
 	}
-	return pick(g, "agent restart", "agent restart", "agent stop", "agent start", "agent start")
+	return pick(g, "agent restart", "agent restart", "agent stop", "agent start", "agent start",
+		fmt.Sprintf("journal %s reserved=%dGiB", name, 1+g.IntN(28)), "mac reboot")
 }
 
 // weather is what happens to the Mac.
 func (g *generator) weather() string {
-	switch g.IntN(7) {
+	k := g.IntN(10)
+	if g.clear {
+		k = pick(g, 0, 1, 2, 3, 4, 5, 6)
+	}
+	switch k {
 	case 0:
 		return fmt.Sprintf("mac foreign=%dGiB", g.IntN(40))
 	case 1:
@@ -249,15 +270,21 @@ func (g *generator) weather() string {
 	case 2:
 		return "mac pressure=" + pick(g, "Normal", "Warning", "Critical")
 	case 3:
-		return "mac stranded=" + pick(g, "0GiB", "0GiB", "3GiB", "9GiB")
-	case 4:
-		return pick(g, "probe fails host", "probe fails engines", "probe works", "probe works", "probe works")
-	case 5:
 		return pick(g, "starts fail", "starts work", "starts work")
+	case 4:
+		return fmt.Sprintf("clock jump=%ds", g.IntN(7200)-3600)
+	case 5:
+		return fmt.Sprintf("sleep %ds", g.IntN(30000))
+	case 7:
+		return "mac " + pick(g, "stranded=0GiB", "stranded=0GiB", "stranded=3GiB", "stranded=9GiB", "wired=9GiB", "wired=1GiB")
+	case 8:
+		return pick(g, "probe fails host", "probe fails engines", "probe fails engine="+pick(g, names...), "probe works", "probe works", "probe works")
+	case 9:
+		return pick(g, "disk full", "disk slow=1400ms", "disk works", "disk works", "disk works")
 	}
 	return fmt.Sprintf("mac active=%dGiB inactive=%dGiB", g.IntN(8), g.IntN(8))
 }
 
 func (g *generator) engine(name string) string {
-	return "engine " + name + " " + pick(g, fmt.Sprintf("extra=%dGiB", g.IntN(12)), fmt.Sprintf("pooled=%dGiB", g.IntN(6)), "exit=1", "kill", "stop", "continue", "continue", "extra=0GiB", "pooled=2GiB")
+	return "engine " + name + " " + pick(g, fmt.Sprintf("extra=%dGiB", g.IntN(12)), fmt.Sprintf("pooled=%dGiB", g.IntN(6)), fmt.Sprintf("prefixes=%dGiB", g.IntN(5)), "exit=1", "kill", "stop", "continue", "continue", "extra=0GiB", "pooled=2GiB")
 }

@@ -84,9 +84,12 @@ func replica(b *strings.Builder, r *v1alpha1.AssignmentStatus, holds map[string]
 	if r.Epoch > 1 {
 		fmt.Fprintf(b, ", epoch %d", r.Epoch)
 	}
-	m := &r.Memory
+	m, prefixes := &r.Memory, int64(0)
+	if r.Activity != nil {
+		prefixes = r.Activity.CacheBytes
+	}
 	if f := figures("reserved", m.ReservedBytes, "limit", m.LimitBytes, "footprint", m.FootprintBytes, "weights", m.WeightsBytes,
-		"kv", m.KVInUseBytes, "pooled", m.PooledBytes, "freed in all", r.Freed.TotalBytes); f != "" {
+		"kv", m.KVInUseBytes, "prefixes", prefixes, "pooled", m.PooledBytes, "freed in all", r.Freed.TotalBytes); f != "" {
 		fmt.Fprintf(b, ", %s", f)
 	}
 	b.WriteString("\n ")

@@ -88,17 +88,25 @@ func (w *World) began(c wire.Config, pid int, socket string) {
 	w.mu.Lock()
 	w.tally.sockets[socket] = c.ReplicaUID
 	w.tally.start(&life{uid: c.ReplicaUID, epoch: c.Epoch, load: load, pid: pid, limit: c.LimitBytes, began: time.Now()}, w.mac.tells())
+	w.tally.restarted(w.tally.lives[reclaimID(c.ReplicaUID, c.Epoch, load)])
+	if stranded := w.stranded(); stranded > strandedStart {
+		w.tally.fault("stranded: process %d of %s was started %v after engines left too much wired", pid, c.ReplicaUID, stranded)
+	}
 	if alive > 1 {
 		w.tally.fault("reservations: %d processes of %s live at once", alive, c.ReplicaUID)
 	}
 	if !promised {
 		w.tally.fault("reservations: process %d of %s was started without a reservation", pid, c.ReplicaUID)
 	}
-	strands := w.models[filepath.Base(c.ModelPath)].strands
+	pages := w.models[filepath.Base(c.ModelPath)].pages
 	w.mu.Unlock()
-	w.mac.began(pid, strands)
+	w.mac.began(pid, pages)
 	w.diary.write(c.ReplicaUID, "started, load %d", load)
 }
+
+// strandedStart is how late a start may be that was under way when memory was
+// left.
+const strandedStart = time.Second
 
 type handle struct {
 	process.Handle
@@ -109,7 +117,7 @@ type handle struct {
 // Footprint as the Mac's probe measures it, or not.
 func (h handle) Footprint() (int64, error) {
 	pid, _ := h.ID()
-	return h.world.mac.Footprint(pid)
+	return h.world.mac.footprint(h.uid, pid)
 }
 
 // Signal notes the rung of the ladder.

@@ -29,6 +29,8 @@ type World struct {
 	mac   *mac
 	twin  *enginetest.Twin
 	procs *watched
+	disk  disk
+	jump  time.Duration // of the wall clock, since the last agent started
 	diary diary
 
 	pool   *pool.Pool
@@ -57,6 +59,7 @@ func New(dir string) *World {
 	w.diary.begun = w.begun
 	scripted := probe.NewScripted(probe.Host{})
 	w.twin = enginetest.NewTwin(scripted)
+	w.twin.SetApart()
 	w.mac = newMac(scripted, w.twin)
 	w.procs = &watched{Twin: w.twin, world: w}
 	return w
@@ -72,13 +75,16 @@ func (w *World) Close() {
 
 // boot starts an agent's pool over what lies on disk and on the Mac.
 func (w *World) boot() error {
+	if err := w.shift(); err != nil {
+		return err
+	}
 	j, err := journal.Open(w.dir, time.Now())
 	if err != nil {
 		return err
 	}
 	w.ledger = memory.NewLedger()
 	w.pool, err = pool.New(pool.Config{
-		Log: logr.New(&logs{diary: &w.diary, world: w}), Journal: j, Ledger: w.ledger, Probe: w.mac, Weights: &weights{w},
+		Log: logr.New(&logs{diary: &w.diary, world: w}), Journal: books{j, &w.disk}, Ledger: w.ledger, Probe: w.mac, Weights: &weights{w},
 		Engines: w.procs, StateDir: w.dir, Reclaimed: w.reclaimed,
 	})
 	if err != nil {
@@ -165,8 +171,11 @@ func (d *diary) take() string {
 	d.lines = nil
 	d.mu.Unlock()
 	slices.SortStableFunc(lines, func(a, b line) int {
-		if a.at != b.at {
-			return cmp.Compare(a.at, b.at)
+		if a, b := a.at.Truncate(instant), b.at.Truncate(instant); a != b {
+			return cmp.Compare(a, b)
+		}
+		if repeats(a.text) && repeats(b.text) && a.whom == b.whom {
+			return strings.Compare(a.text, b.text) // polls and calls fail side by side
 		}
 		return cmp.Or(compareNames(a.whom, b.whom), rank(a.text)-rank(b.text))
 	})
@@ -181,6 +190,10 @@ func (d *diary) take() string {
 	return b.String()
 }
 
+// instant is what counts as one: engines that do something at the same time are
+// less than that apart, in the same order in every run.
+const instant = time.Millisecond
+
 // together makes one line of an error that polls find again, and of what
 // happens to all requests of one command in one instant.
 func together(lines []line) (out []line) {
@@ -193,7 +206,7 @@ func together(lines []line) (out []line) {
 		}
 		if l.whom = strings.TrimRight(l.whom, "0123456789"); !strings.HasSuffix(l.whom, ".") {
 			l.whom = l.name
-		} else if n := len(out); n > 0 && out[n-1].at == l.at && out[n-1].text == l.text && out[n-1].whom == l.whom+"N" {
+		} else if n := len(out); n > 0 && out[n-1].at.Truncate(instant) == l.at.Truncate(instant) && out[n-1].text == l.text && out[n-1].whom == l.whom+"N" {
 			out[n-1].times++
 			continue
 		} else {
@@ -232,5 +245,5 @@ func compareNames(a, b string) int {
 
 // clock writes a time since the beginning, such as 75.5s.
 func clock(d time.Duration) string {
-	return fmt.Sprintf("%.1fs", d.Seconds())
+	return fmt.Sprintf("%.1fs", d.Truncate(instant).Seconds())
 }
