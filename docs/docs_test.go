@@ -24,6 +24,7 @@ const root = ".."
 var elsewhere = map[string]string{
 	"InvalidOrder":         "agent/pool/status.go",
 	"EngineGuardInactive":  "agent/pool/macmemory.go",
+	"StateNotSaved":        "agent/pool/macmemory.go",
 	"ReconcileFailed":      "controllers/modeldeployment/troubles.go",
 	"ModelNotFound":        "metal/engine/refusal.go",
 	"InvalidConfiguration": "metal/engine/refusal.go",
