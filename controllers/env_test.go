@@ -90,7 +90,7 @@ func installRBAC() error {
 	if err != nil {
 		return err
 	}
-	for _, f := range []string{"operator.yaml", "role.yaml", "agents.yaml"} {
+	for _, f := range []string{"operator.yaml", "role.yaml", "people.yaml", "agents.yaml", "writes.yaml"} {
 		raw, err := os.Open(filepath.Join(dir, f))
 		if err != nil {
 			return err
@@ -215,16 +215,22 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// startOperator runs the controllers as the operator's ServiceAccount.
-func (w *world) startOperator() {
-	w.t.Helper()
+// asOperator is the configuration of a client that is the operator's
+// ServiceAccount.
+func asOperator() *rest.Config {
 	config := env.Config()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + system + ":metalfleet-operator",
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + system, "system:authenticated"}}
+	return config
+}
+
+// startOperator runs the controllers as the operator's ServiceAccount.
+func (w *world) startOperator() {
+	w.t.Helper()
 	o := controllers.ManagerOptions(system)
 	o.Metrics = metricsserver.Options{BindAddress: "0"}
 	o.Controller.SkipNameValidation = ptr.To(true)
-	mgr, err := ctrl.NewManager(config, o)
+	mgr, err := ctrl.NewManager(asOperator(), o)
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.must(controllers.Setup(ctx, mgr, controllers.Config{Namespace: system, Clock: w.clock, CertificateLife: controllers.DefaultCertificateLife,

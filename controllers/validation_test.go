@@ -217,6 +217,11 @@ func TestMacNodeSchema(t *testing.T) {
 
 func TestReplicaSchema(t *testing.T) {
 	s := newSchema(t)
+	operator, err := client.New(asOperator(), client.Options{Scheme: controllers.Scheme()}) // who alone may write replicas
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.c = client.WithFieldValidation(operator, metav1.FieldValidationStrict)
 	make := func(name, mac string) *v1alpha1.ModelReplica {
 		r := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}}
 		r.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: v1alpha1.DeploymentReference{Name: "d", UID: "u"}, Revision: "d-1", Epoch: 1, Model: small,
@@ -252,8 +257,9 @@ func TestReplicaSchema(t *testing.T) {
 			if err := sub.c.Create(sub.ctx, r); err != nil {
 				t.Fatal(err)
 			}
+			before := r.DeepCopy()
 			tc.change(&r.Spec)
-			sub.want(sub.c.Update(sub.ctx, r), tc.sentence)
+			sub.want(sub.c.Patch(sub.ctx, r, client.MergeFrom(before)), tc.sentence)
 			_ = sub.c.Delete(sub.ctx, r)
 		})
 	}

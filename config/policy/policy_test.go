@@ -1,0 +1,515 @@
+//go:build !race
+
+package policy
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/yaml"
+
+	"metalfleet.dev/metalfleet/test/patience"
+	"metalfleet.dev/metalfleet/test/testenv"
+)
+
+const system = "metalfleet-system"
+
+// The accounts that act in these tests.
+const (
+	operator = "system:serviceaccount:" + system + ":metalfleet-operator"
+	studio   = "system:serviceaccount:" + system + ":mac-studio"
+	root     = "" // a cluster administrator
+	fleet    = "fleet"
+	oncall   = "oncall"
+	patcher  = "patcher"
+	mallory  = "mallory"
+)
+
+// rights are those of the people, beyond what config/rbac grants.
+const rights = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: tenant}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: db, namespace: tenant}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: fleet}
+rules: [{apiGroups: [metalfleet.dev], resources: [macnodes, macnodes/status], verbs: ["*"]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: patcher}
+rules: [{apiGroups: [metalfleet.dev], resources: [macnodes], verbs: [get, patch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: mallory}
+rules: [{apiGroups: [metalfleet.dev], resources: [modeldeployments, modelreplicas, modelreplicas/status], verbs: ["*"]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: fleet}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: fleet}
+subjects: [{kind: User, name: fleet}, {kind: User, name: "` + studio + `"}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: patcher}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: patcher}
+subjects: [{kind: User, name: patcher}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: oncall}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: metalfleet-cordon}
+subjects: [{kind: User, name: oncall}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: mallory, namespace: tenant}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: mallory}
+subjects: [{kind: User, name: mallory}]
+---
+apiVersion: metalfleet.dev/v1alpha1
+kind: MacNode
+metadata: {name: studio}
+---
+apiVersion: metalfleet.dev/v1alpha1
+kind: MacNode
+metadata: {name: ordered}
+spec: {inspections: [{id: i, source: "hf://a/b"}]}
+`
+
+// world is an API server with both folders applied.
+type world struct {
+	t   *testing.T
+	env *testenv.Env
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return &world{t: t, env: env}
+}
+
+// env is one API server for all tests of this package; they run in sequence.
+var env *testenv.Env
+
+func TestMain(m *testing.M) {
+	ctrllog.SetLogger(logr.Discard())
+	os.Exit(func() int {
+		var err error
+		if env, err = testenv.Start(context.Background(), testenv.Options{}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() {
+			if err := env.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
+		if err := install(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// install applies the rights of people, before there are policies to judge them,
+// and both folders.
+func install() error {
+	c, err := client.New(env.Config(), client.Options{})
+	if err != nil {
+		return err
+	}
+	texts := []string{rights}
+	for _, file := range []string{"../rbac/operator.yaml", "../rbac/role.yaml", "../rbac/people.yaml", "../rbac/agents.yaml", "../rbac/writes.yaml", "addresses.yaml", "tenants.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		texts = append(texts, string(text))
+	}
+	for _, text := range texts {
+		all, err := objects(text)
+		if err != nil {
+			return err
+		}
+		for _, o := range all {
+			if err := c.Create(context.Background(), o); err != nil {
+				return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// as is a client that acts as a user; the empty name is an administrator.
+func (w *world) as(user string) client.Client {
+	w.t.Helper()
+	config := w.env.Config()
+	if user != "" {
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	}
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+// objects reads YAML documents.
+func objects(text string) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for doc := range strings.SplitSeq("\n"+text, "\n---") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
+			return nil, fmt.Errorf("%w in %s", err, doc)
+		}
+		if len(o.Object) > 0 {
+			out = append(out, o)
+		}
+	}
+	return out, nil
+}
+
+// object reads one.
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	all, err := objects(text)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d objects, %v", len(all), err)
+	}
+	return all[0]
+}
+
+// attempt is one write and how it must end.
+type attempt struct {
+	name, who string
+	// do creates an object, or is replaced by patch, update or remove.
+	object string
+	patch  string // of the object; a merge patch
+	status bool   // the patch is of the status
+	remove bool
+	update bool
+	// refused is what the refusal of a policy must contain; empty if the write is
+	// allowed.
+	refused string
+}
+
+// try does a write without storing it.
+func (w *world) try(ctx context.Context, a attempt) error {
+	c, o := w.as(a.who), object(w.t, a.object)
+	patch := client.RawPatch(types.MergePatchType, []byte(a.patch))
+	switch {
+	case a.remove:
+		return c.Delete(ctx, o, client.DryRunAll)
+	case a.update:
+		have := o.DeepCopy()
+		if err := w.as(root).Get(ctx, client.ObjectKeyFromObject(o), have); err != nil {
+			return err
+		}
+		o.SetResourceVersion(have.GetResourceVersion())
+		return c.Update(ctx, o, client.DryRunAll)
+	case a.patch != "" && a.status:
+		return c.Status().Patch(ctx, o, patch, client.DryRunAll)
+	case a.patch != "":
+		return c.Patch(ctx, o, patch, client.DryRunAll)
+	}
+	return c.Create(ctx, o, client.DryRunAll)
+}
+
+// play waits until the last policy of the files is in force, and then makes each
+// attempt.
+func (w *world) play(attempts []attempt) {
+	w.t.Helper()
+	w.inForce(attempts)
+	for _, a := range attempts {
+		w.t.Run(a.name, func(t *testing.T) {
+			err := w.try(t.Context(), a)
+			switch {
+			case a.refused == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case a.refused != "" && (err == nil || !strings.Contains(err.Error(), a.refused)):
+				t.Errorf("%v, want a refusal that contains %q", err, a.refused)
+			}
+		})
+	}
+}
+
+// inForce waits until the first attempt that a policy refuses is refused, and
+// the first that is allowed is allowed: the API server learns of policies,
+// parameters and roles by watches.
+func (w *world) inForce(attempts []attempt) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience.Of(w.t))
+	defer cancel()
+	for _, a := range attempts {
+		for {
+			err := w.try(ctx, a)
+			if a.refused == "" && err == nil || a.refused != "" && err != nil && strings.Contains(err.Error(), a.refused) {
+				break
+			}
+			if ctx.Err() != nil {
+				return // the attempts themselves report it
+			}
+		}
+	}
+}
+
+const mac = "{apiVersion: metalfleet.dev/v1alpha1, kind: MacNode, metadata: {name: studio}}"
+
+// TestOnlyTheOperatorOrdersMacs: rights to write MacNodes are no rights to run
+// code on a Mac.
+func TestOnlyTheOperatorOrdersMacs(t *testing.T) {
+	agent := `{"spec":{"agent":{"version":"v9.0.0","source":"https://evil.example.net/a.tar.gz","sha256":"` + strings.Repeat("a", 64) + `","attempt":1}}}`
+	ordered := strings.ReplaceAll(mac, "studio", "ordered")
+	unscheduled, tainted := `{"spec":{"unschedulable":true}}`, `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`
+	const orders, more, cordon = "only the operator may write spec.assignments", "needs the verb update on macnodes", "needs the verb update on macnodes/cordon"
+	w := newWorld(t)
+	w.play([]attempt{
+		{name: "an administrator orders an agent", who: root, object: mac, patch: agent, refused: orders},
+		{name: "the fleet's administrator orders an agent", who: fleet, object: mac, patch: agent, refused: orders},
+		{name: "a person on call orders an agent", who: oncall, object: mac, patch: agent, refused: orders},
+		{name: "a backup without orders replaces a Mac", who: root, object: ordered, update: true, refused: orders},
+		{name: "orders come with a new Mac", who: root, object: "{apiVersion: metalfleet.dev/v1alpha1, kind: MacNode, metadata: {name: new}, spec: {inspections: [{id: i, source: \"hf://a/b\"}]}}", refused: orders},
+		{name: "a new Mac", who: fleet, object: "{apiVersion: metalfleet.dev/v1alpha1, kind: MacNode, metadata: {name: new}}"},
+		{name: "the operator orders an agent", who: operator, object: mac, patch: agent},
+		{name: "the operator withdraws orders", who: operator, object: ordered, patch: `{"spec":{"inspections":null}}`},
+		{name: "a person on call cordons", who: oncall, object: mac, patch: unscheduled},
+		{name: "a person on call cordons a Mac with orders", who: oncall, object: ordered, patch: unscheduled},
+		{name: "the fleet's administrator cordons", who: fleet, object: mac, patch: unscheduled},
+		{name: "a right to patch is none to cordon", who: patcher, object: mac, patch: unscheduled, refused: cordon},
+		{name: "a person on call taints", who: oncall, object: mac, patch: tainted, refused: more},
+		{name: "a person on call labels", who: oncall, object: mac, patch: `{"metadata":{"labels":{"a":"b"}}}`, refused: more},
+		{name: "a person on call removes a finalizer", who: oncall, object: mac, patch: `{"metadata":{"finalizers":["a.example/b"]}}`, refused: more},
+		{name: "a person on call lowers the ceiling", who: oncall, object: mac, patch: `{"spec":{"memory":{"ceiling":"1Gi"}}}`, refused: more},
+		{name: "the fleet's administrator taints", who: fleet, object: mac, patch: tainted},
+		{name: "a tenant makes a replica", who: mallory, object: replica, refused: "only the operator may create a ModelReplica"},
+		{name: "an administrator makes a replica", who: root, object: replica, refused: "only the operator may create a ModelReplica"},
+	})
+}
+
+const replica = `
+apiVersion: metalfleet.dev/v1alpha1
+kind: ModelReplica
+metadata: {name: r, namespace: tenant}
+spec:
+  deploymentRef: {name: d, uid: u}
+  revision: r
+  epoch: 1
+  reservedBytes: 1
+  desired: Running
+  context: {tokens: 16, sequences: 1, cacheTokens: 32}
+  model: {source: "file://team-a/private.gguf", format: gguf, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000",
+    files: [{path: m.gguf, bytes: 1, sha256: "0000000000000000000000000000000000000000000000000000000000000000"}],
+    facts: {architecture: llama, layers: 1, growingLayers: 1, hiddenSize: 64, feedForwardSize: 64, queryHeads: 1, keyValueHeads: 1, headSize: 64, vocabularySize: 100, contextTokens: 100, keyValueElementBytes: 2, weightBytes: 1000}}
+`
+
+// TestThePolicyNamesEveryFieldOfAMac: a field that it does not compare could be
+// written by anyone who may patch MacNodes.
+func TestThePolicyNamesEveryFieldOfAMac(t *testing.T) {
+	text, err := os.ReadFile("../rbac/writes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd, err := os.ReadFile("../crd/metalfleet.dev_macnodes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := object(t, strings.TrimPrefix(string(crd), "---\n"))
+	versions, _, err := unstructured.NestedSlice(o.Object, "spec", "versions")
+	if err != nil || len(versions) == 0 {
+		t.Fatalf("versions %v, %v", versions, err)
+	}
+	fields, _, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties")
+	if err != nil || len(fields) < 9 {
+		t.Fatalf("fields %v, %v", fields, err)
+	}
+	for f := range fields {
+		if !strings.Contains(string(text), "variables.before.?"+f) || !strings.Contains(string(text), "variables.after.?"+f) {
+			t.Errorf("metalfleet-macnode-writes does not compare spec.%s", f)
+		}
+	}
+}
+
+// rbac is an object of the group rbac.authorization.k8s.io.
+func rbac(kind, name, rest string) string {
+	return "{apiVersion: rbac.authorization.k8s.io/v1, kind: " + kind + ", metadata: {name: " + name + rest + "}"
+}
+
+// TestTheOperatorWritesOnlyRolesOfMacs: a compromised operator cannot lock out a
+// cluster, nor share its own rights.
+func TestTheOperatorWritesOnlyRolesOfMacs(t *testing.T) {
+	const foreign, subject, rules = "only the roles and bindings of Macs", "only to the account of that Mac", "only the objects of that Mac"
+	account := `[{kind: User, apiGroup: rbac.authorization.k8s.io, name: "` + studio + `"}]`
+	ref := func(name string) string {
+		return "}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: " + name + "}, subjects: "
+	}
+	own := "}, rules: [{apiGroups: [metalfleet.dev], resources: [macnodes], resourceNames: [studio], verbs: [get]}, {apiGroups: [certificates.k8s.io], resources: [certificatesigningrequests], verbs: [create]}]"
+	here := ", namespace: " + system
+	w := newWorld(t)
+	// The API server looks at a role before policies judge who binds it.
+	if err := w.as(root).Create(t.Context(), object(t, rbac("ClusterRole", "metalfleet-mac-studio", own))); err != nil {
+		t.Fatal(err)
+	}
+	w.play([]attempt{
+		{name: "delete the binding cluster-admin", who: operator, object: rbac("ClusterRoleBinding", "cluster-admin", "}"), remove: true, refused: foreign},
+		{name: "delete the scheduler's role", who: operator, object: rbac("ClusterRole", "system:kube-scheduler", "}"), remove: true, refused: foreign},
+		{name: "empty a role", who: operator, object: rbac("ClusterRole", "system:kube-dns", "}, rules: []"), update: true, refused: foreign},
+		{name: "share its rights", who: operator, object: rbac("ClusterRoleBinding", "gift", ref("metalfleet-operator")+"[{kind: Group, name: system:unauthenticated, apiGroup: rbac.authorization.k8s.io}]"), refused: foreign},
+		{name: "share its rights under a Mac's name", who: operator, object: rbac("ClusterRoleBinding", "metalfleet-mac-studio", ref("metalfleet-operator")+account), refused: subject},
+		{name: "a Mac's rights for all", who: operator, object: rbac("ClusterRoleBinding", "metalfleet-mac-studio", ref("metalfleet-mac-studio")+"[{kind: Group, name: system:authenticated, apiGroup: rbac.authorization.k8s.io}]"), refused: subject},
+		{name: "rights to all Macs", who: operator, object: rbac("ClusterRole", "metalfleet-mac-studio", "}, rules: [{apiGroups: [metalfleet.dev], resources: [macnodes], verbs: [get]}]"), update: true, refused: rules},
+		{name: "rights to another Mac", who: operator, object: rbac("ClusterRole", "metalfleet-mac-studio", "}, rules: [{apiGroups: [metalfleet.dev], resources: [macnodes], resourceNames: [other], verbs: [get]}]"), update: true, refused: rules},
+		{name: "rights to the authority", who: operator, object: rbac("Role", "mac-studio", here+"}, rules: [{apiGroups: [\"\"], resources: [secrets], resourceNames: [metalfleet-ca], verbs: [get]}]"), refused: rules},
+		{name: "a role of its own", who: operator, object: rbac("Role", "metalfleet-operator", here+"}"), remove: true, refused: foreign},
+		{name: "the role of a Mac", who: operator, object: rbac("ClusterRole", "metalfleet-mac-mini", strings.ReplaceAll(own, "studio", "mini"))},
+		{name: "the role of a Mac changes", who: operator, object: rbac("ClusterRole", "metalfleet-mac-studio", own), update: true},
+		{name: "the binding of a Mac", who: operator, object: rbac("ClusterRoleBinding", "metalfleet-mac-studio", ref("metalfleet-mac-studio")+account)},
+		{name: "the local role of a Mac", who: operator, object: rbac("Role", "mac-studio", here+"}, rules: [{apiGroups: [\"\"], resources: [secrets], resourceNames: [mac-studio], verbs: [get]}]")},
+		{name: "an administrator empties a role", who: root, object: rbac("ClusterRole", "system:kube-dns", "}, rules: []"), update: true},
+	})
+	for _, namespace := range []string{"tenant", "kube-system"} {
+		err := w.as(operator).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "db"}, &corev1.Secret{})
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("the operator reads a Secret of %s: %v", namespace, err)
+		}
+	}
+	binding := object(t, rbac("RoleBinding", "metalfleet", ", namespace: tenant}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: metalfleet-secret-reader}, "+
+		"subjects: [{kind: ServiceAccount, name: metalfleet-operator, namespace: "+system+"}]"))
+	if err := w.as(root).Create(t.Context(), binding); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually(func() error {
+		return w.as(operator).Get(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "db"}, &corev1.Secret{})
+	})
+}
+
+func (w *world) eventually(ask func() error) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience.Of(w.t))
+	defer cancel()
+	for err := ask(); err != nil; err = ask() {
+		if ctx.Err() != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// TestAMacAdvertisesNoAddressOfGateways: a gateway would connect to itself, or to
+// the metadata service of its node.
+func TestAMacAdvertisesNoAddressOfGateways(t *testing.T) {
+	var attempts []attempt
+	for host, refused := range map[string]string{
+		"169.254.169.254": "link-local", "127.0.0.1": "loopback", "127.9.9.9": "loopback", "::1": "loopback", "fe80::1": "link-local", "0.0.0.0": "unspecified", "::": "unspecified",
+		"::ffff:127.0.0.1": "unusual form", "127.1": "unusual form", "2130706433": "unusual form", "0x7f.0.0.1": "unusual form", "127.0.0.1.": "unusual form",
+		"localhost": "localhost", "LOCALHOST.": "localhost", "a.localhost": "localhost",
+		"10.1.2.3": "", "192.168.1.20": "", "2001:db8::7": "", "studio.local": "", "mac-1.example.com": "", "mac1": "",
+	} {
+		attempts = append(attempts, attempt{name: host, who: fleet, object: mac, status: true, patch: `{"status":{"address":{"host":"` + host + `","port":7443}}}`, refused: refused})
+	}
+	newWorld(t).play(attempts)
+}
+
+// deployment is one of a tenant, with more in its spec.
+func deployment(name, source, more string) string {
+	return `{apiVersion: metalfleet.dev/v1alpha1, kind: ModelDeployment, metadata: {name: ` + name + `, namespace: tenant}, spec: {model: {source: "` + source + `"}` + more + `}}`
+}
+
+// TestATenantGetsWhatItsNamespaceIsAllowed: by default public sources, the names of
+// its namespace, and neither priority nor taints.
+func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
+	const own, hub = ", servedNames: [tenant/a]", "hf://org/model"
+	w := newWorld(t)
+	w.play([]attempt{
+		{name: "a foreign file", who: mallory, object: deployment("a", "file://team-a/private.gguf", own), refused: "may not use the source"},
+		{name: "a foreign file by way of its own folder", who: mallory, object: deployment("a", "file://tenant/../team-a/private.gguf", own), refused: "may not use the source"},
+		{name: "a foreign file in disguise", who: mallory, object: deployment("a", "file://tenant/%2E%2e/team-a/private.gguf", own), refused: "may not use the source"},
+		{name: "a folder whose name begins alike", who: mallory, object: deployment("a", "file://tenant2/private.gguf", own), refused: "may not use the source"},
+		{name: "its own file", who: mallory, object: deployment("a", "file://tenant/a.gguf", own)},
+		{name: "a model of the hub", who: mallory, object: deployment("a", hub, own)},
+		{name: "its full name under another object name", who: mallory, object: deployment("b", hub, ", servedNames: [tenant/b, tenant/c]")},
+		{name: "a squatted name", who: mallory, object: deployment("a", hub, ", servedNames: [gpt-4o]"), refused: "may not serve the name gpt-4o"},
+		{name: "a squatted object name", who: mallory, object: deployment("gpt-4o", hub, ""), refused: "may not serve the name gpt-4o"},
+		{name: "another namespace's name", who: mallory, object: deployment("a", hub, ", servedNames: [team-a/a]"), refused: "may not serve the name team-a/a"},
+		{name: "system-node-critical", who: mallory, object: deployment("a", hub, own+", priorityClassName: system-node-critical"), refused: "may not use the priority class system-node-critical"},
+		{name: "a toleration", who: mallory, object: deployment("a", hub, own+", placement: {tolerations: [{key: dedicated, operator: Exists}]}"), refused: "may not tolerate the taint dedicated"},
+		{name: "a toleration of everything", who: mallory, object: deployment("a", hub, own+", placement: {tolerations: [{operator: Exists}]}"), refused: "may not tolerate the taint *"},
+		{name: "an administrator keeps the rules of the namespace", who: root, object: deployment("gpt-4o", hub, ""), refused: "may not serve the name"},
+	})
+	w.allow(`{"tenant.sources":"hf://org/* file://shared/*","tenant.names":"gpt-4o team-a/*","tenant.priorityClasses":"urgent","tenant.tolerations":"dedicated"}`)
+	w.play([]attempt{
+		{name: "a shared file", who: mallory, object: deployment("gpt-4o", "file://shared/a.gguf", "")},
+		{name: "what only the default allows", who: mallory, object: deployment("gpt-4o", "file://tenant/a.gguf", ""), refused: "may not use the source"},
+		{name: "another owner on the hub", who: mallory, object: deployment("gpt-4o", "hf://other/model", ""), refused: "may not use the source"},
+		{name: "allowed names", who: mallory, object: deployment("a", hub, ", servedNames: [gpt-4o, team-a/x]")},
+		{name: "an allowed priority", who: mallory, object: deployment("gpt-4o", hub, ", priorityClassName: urgent")},
+		{name: "another priority", who: mallory, object: deployment("gpt-4o", hub, ", priorityClassName: system-node-critical"), refused: "may not use the priority class"},
+		{name: "an allowed toleration", who: mallory, object: deployment("gpt-4o", hub, ", placement: {tolerations: [{key: dedicated, operator: Exists}]}")},
+	})
+	w.ratchet()
+}
+
+// allow changes the lists of namespaces.
+func (w *world) allow(lists string) {
+	w.t.Helper()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "metalfleet-tenants"}}
+	if err := w.as(root).Patch(w.t.Context(), cm, client.RawPatch(types.MergePatchType, []byte(`{"data":`+lists+`}`))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// ratchet: rules that become stricter do not stop what exists, but what it adds.
+func (w *world) ratchet() {
+	o := object(w.t, deployment("gpt-4o", "file://shared/a.gguf", ", priorityClassName: urgent, placement: {tolerations: [{key: dedicated, operator: Exists}]}"))
+	w.eventually(func() error { return w.as(mallory).Create(w.t.Context(), o.DeepCopy()) })
+	w.allow(`{"tenant.sources":"","tenant.names":"","tenant.priorityClasses":"","tenant.tolerations":""}`)
+	old := deployment("gpt-4o", "file://shared/a.gguf", "")
+	w.play([]attempt{
+		{name: "another source", who: mallory, object: old, patch: `{"spec":{"model":{"source":"hf://a/b"}}}`, refused: "may not use the source"},
+		{name: "another name", who: mallory, object: old, patch: `{"spec":{"servedNames":["gpt-4o","gpt-5"]}}`, refused: "may not serve the name gpt-5"},
+		{name: "another priority", who: mallory, object: old, patch: `{"spec":{"priorityClassName":"high"}}`, refused: "may not use the priority class"},
+		{name: "more replicas", who: mallory, object: old, patch: `{"spec":{"replicas":2}}`},
+		{name: "a finalizer", who: operator, object: old, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
+		{name: "no priority", who: mallory, object: old, patch: `{"spec":{"priorityClassName":null}}`},
+	})
+}
+
+// TestTheListsAreThoseOfThePolicy: a misspelt list in the ConfigMap would mean the
+// default.
+func TestTheListsAreThoseOfThePolicy(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(".", "tenants.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := objects(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
+		data, _, _ := unstructured.NestedStringMap(o.Object, "data")
+		for key := range data {
+			if list, ok := strings.CutPrefix(key, "_default."); ok && strings.Count(string(text), "'_default."+list+"'") != 1 {
+				t.Errorf("the policy does not read %s", key)
+			}
+		}
+	}
+}
