@@ -103,6 +103,7 @@ func TestDeleteANamespaceWhoseSecretsWentFirst(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", onTheHub())
 	dead := w.mac("mac-2", onTheHub())
+	w.letReadSecrets()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "hub"}, StringData: map[string]string{"token": "hf_first"}}
 	w.must(w.c.Create(w.ctx, secret))
 	for name, mac := range map[string]string{"alive": "mac-1", "dead": "mac-2"} {

@@ -71,7 +71,10 @@ func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
 	w.mac("mac-1", onTheHub())
 	w.mac("mac-2", onTheHub())
 	w.withToken("private", "mac-1", "hub")
-	d := w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
+	d := w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretForbidden)
+	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "kubectl create rolebinding metalfleet-secrets -n "+w.ns)
+	w.letReadSecrets()
+	d = w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
 	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "kubectl create secret generic hub -n "+w.ns)
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "hub"}, StringData: map[string]string{"word": "hf_first"}}
@@ -117,6 +120,7 @@ func TestAttackASecretOfAnotherNamespace(t *testing.T) {
 	ours := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "hub"}, StringData: map[string]string{"token": "hf_ours"}}
 	w.must(w.c.Create(w.ctx, ours))
 	t.Cleanup(func() { w.must(w.c.Delete(w.ctx, ours)) })
+	w.letReadSecrets()
 	w.withToken("thief", "mac-1", "hub")
 	w.deployment("thief", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
 	if got := w.tokensOf("mac-1"); len(got) > 0 {
@@ -125,16 +129,27 @@ func TestAttackASecretOfAnotherNamespace(t *testing.T) {
 	w.must(w.c.Delete(w.ctx, other))
 }
 
-// TestTheOperatorGetsSecretsByNameAlone: it may neither list nor watch those of
-// users.
-func TestTheOperatorGetsSecretsByNameAlone(t *testing.T) {
+// letReadSecrets lets the operator get the Secrets of the test's namespace, as an
+// administrator does.
+func (w *world) letReadSecrets() {
+	w.t.Helper()
+	w.must(w.c.Create(w.ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "metalfleet-secrets"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "metalfleet-secret-reader"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: system, Name: "metalfleet-operator"}}}))
+}
+
+// TestTheOperatorReadsNoSecretsByDefault: an administrator grants that by
+// namespace, and by name alone: no role lists or watches those of users.
+func TestTheOperatorReadsNoSecretsByDefault(t *testing.T) {
 	w := newWorld(t)
-	var role rbacv1.ClusterRole
-	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "metalfleet-operator"}, &role))
-	for _, r := range role.Rules {
-		for _, resource := range r.Resources {
-			if (resource == "secrets" || resource == "*") && fmt.Sprint(r.Verbs) != "[get]" {
-				t.Errorf("in the whole cluster it may %v %s", r.Verbs, resource)
+	for name, want := range map[string]string{"metalfleet-operator": "", "metalfleet-secret-reader": "[get]"} {
+		var role rbacv1.ClusterRole
+		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: name}, &role))
+		for _, r := range role.Rules {
+			for _, resource := range r.Resources {
+				if (resource == "secrets" || resource == "*") && fmt.Sprint(r.Verbs) != want {
+					t.Errorf("in the whole cluster %s may %v %s", name, r.Verbs, resource)
+				}
 			}
 		}
 	}

@@ -210,7 +210,7 @@ func NoSecret(namespace, name, source string) *Refusal {
 // UnreadableSecret is the refusal for a Secret that the operator may not read.
 func UnreadableSecret(namespace, name string) *Refusal {
 	return &Refusal{v1alpha1.ReasonSecretForbidden,
-		fmt.Sprintf("the operator is not allowed to read Secret %s/%s, which model.secretRef names; allow its ServiceAccount to get Secrets there (config/rbac/role.yaml, or a Role in that namespace)", namespace, name)}
+		fmt.Sprintf("the operator is not allowed to read Secret %s/%s, which model.secretRef names; an administrator allows it with `kubectl create rolebinding metalfleet-secrets -n %s --clusterrole=metalfleet-secret-reader --serviceaccount=metalfleet-system:metalfleet-operator`, or with operator.secretNamespaces in the values of the chart", namespace, name, namespace)}
 }
 
 func makeSecret(namespace, name, source string) string {

@@ -38,7 +38,6 @@ import (
 
 // A user's Secret is got by the name that a deployment of its namespace says,
 // and never listed or watched.
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=metalfleet-system,verbs=get;list;watch;update
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;modeldeployments,verbs=get;list;watch
 
