@@ -1,11 +1,12 @@
 // Package gateway is the OpenAI-compatible front of a fleet: it wires the
-// table of replicas, the gateway's identity, the proxy and its two listeners.
+// table of replicas, the gateway's identity, the proxy and its three listeners.
 //
 // It owns the order of start and stop: health first, so that a kubelet can
 // ask, and whether or not an API server answers; requests as soon as the port is open, refused with 503 until table,
 // identity and, where they are asked, API keys were read once; at the end running
 // answers first, the watches last.
-// It refuses nothing itself and writes nothing to the API server.
+// It refuses nothing itself and writes nothing to the API server but reviews of
+// who may read metrics.
 //
 // Start reading at Run; package proxy has the way of a request.
 package gateway
@@ -33,6 +34,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/api/scrape"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/demand"
 	"metalfleet.dev/metalfleet/gateway/identity"
@@ -52,8 +54,9 @@ type Options struct {
 	// KeysNamespace holds the API keys that clients must bring, and no other
 	// Secret; empty asks for none.
 	KeysNamespace string
-	// Front takes clients, Health metrics and probes. Run closes both.
-	Front, Health net.Listener
+	// Front takes clients, Health probes, and Metrics whoever may read metrics, as
+	// package scrape has it. Run closes all three.
+	Front, Health, Metrics net.Listener
 	// Tunnels takes connections of Macs that gateways cannot reach; nil takes none.
 	// Run closes it.
 	Tunnels net.Listener
@@ -130,7 +133,12 @@ func Run(ctx context.Context, o Options) error {
 			}
 		})
 	}
-	s := newServers(o, front, registry, draining, func() bool {
+	listener, figures, err := scrape.Serve(o.Metrics, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), o.REST)
+	if err != nil {
+		return o.end(err)
+	}
+	o.Metrics = listener
+	s := newServers(o, front, figures, draining, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
 	s.background = front.Drain
@@ -142,7 +150,7 @@ func (o Options) end(err error) error {
 	if o.Tunnels != nil {
 		err = errors.Join(err, o.Tunnels.Close())
 	}
-	return errors.Join(err, o.Front.Close(), o.Health.Close())
+	return errors.Join(err, o.Front.Close(), o.Health.Close(), o.Metrics.Close())
 }
 
 // watchKeys has API keys read by informers of their own: no Secret of theirs
@@ -206,10 +214,10 @@ func newRegistry() *prometheus.Registry {
 	return r
 }
 
-// servers are the two listeners.
+// servers are those of the three listeners.
 type servers struct {
 	Options
-	front, health *http.Server
+	front, health, metrics *http.Server
 	// background waits for the responses that run without a client, until a context
 	// ends.
 	background     func(context.Context)
@@ -218,12 +226,11 @@ type servers struct {
 	cancelRequests context.CancelCauseFunc
 }
 
-func newServers(o Options, front http.Handler, registry *prometheus.Registry, draining *atomic.Bool, ready func() bool) *servers {
+func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, ready func() bool) *servers {
 	requests, cancel := context.WithCancelCause(context.Background())
 	s := &servers{Options: o, requests: &lastRequests{next: front}, draining: draining, cancelRequests: cancel,
 		background: func(context.Context) {}}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready() || s.draining.Load() {
@@ -235,6 +242,9 @@ func newServers(o Options, front http.Handler, registry *prometheus.Registry, dr
 		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return requests }}
 	s.health = &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, ErrorLog: errorLog}
+	metrics := http.NewServeMux()
+	metrics.Handle("GET "+scrape.Path, figures)
+	s.metrics = &http.Server{Handler: metrics, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10, ErrorLog: errorLog}
 	return s
 }
 
@@ -253,6 +263,7 @@ func (s *servers) run(ctx context.Context, failed chan error) error {
 		})
 	}
 	serve(s.health, s.Health)
+	serve(s.metrics, s.Metrics)
 	serve(s.front, s.Front)
 	var err error
 	select {
@@ -261,7 +272,7 @@ func (s *servers) run(ctx context.Context, failed chan error) error {
 	}
 	s.draining.Store(true)
 	s.drain()
-	err = errors.Join(err, s.health.Close())
+	err = errors.Join(err, s.metrics.Close(), s.health.Close())
 	wg.Wait()
 	return err
 }

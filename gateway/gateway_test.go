@@ -192,7 +192,7 @@ func (c *cluster) start(drain time.Duration, change ...func(*gateway.Options)) *
 	config := c.env.Config()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + namespace + ":metalfleet-gateway",
 		Groups: []string{"system:serviceaccounts", "system:authenticated"}}
-	var listeners [2]net.Listener
+	var listeners [3]net.Listener
 	for i := range listeners {
 		var err error
 		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -203,7 +203,7 @@ func (c *cluster) start(drain time.Duration, change ...func(*gateway.Options)) *
 	f := &front{t: c.t, url: "http://" + listeners[0].Addr().String(), health: "http://" + listeners[1].Addr().String(),
 		stop: stop, ended: make(chan error, 1)}
 	go func() {
-		o := gateway.Options{REST: config, Namespace: namespace, Front: listeners[0], Health: listeners[1], Drain: drain, Log: testr.New(c.t)}
+		o := gateway.Options{REST: config, Namespace: namespace, Front: listeners[0], Health: listeners[1], Metrics: listeners[2], Drain: drain, Log: testr.New(c.t)}
 		for _, f := range change {
 			f(&o)
 		}

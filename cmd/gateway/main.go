@@ -47,12 +47,12 @@ func main() {
 }
 
 type flags struct {
-	kubeconfig, namespace, keysNamespace, listen, health, operator, tunnels string
-	drain, tryTimeout, requestTimeout                                       time.Duration
-	waiting                                                                 waiting.Limits
-	pick                                                                    pick.Policy
-	strictFields, keepAttribution, verbose, version                         bool
-	origins                                                                 []string
+	kubeconfig, namespace, keysNamespace, listen, health, metrics, operator, tunnels string
+	drain, tryTimeout, requestTimeout                                                time.Duration
+	waiting                                                                          waiting.Limits
+	pick                                                                             pick.Policy
+	strictFields, keepAttribution, verbose, version                                  bool
+	origins                                                                          []string
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -63,7 +63,8 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.namespace, "namespace", namespace(), "namespace of the Secret metalfleet-gateway")
 	set.StringVar(&f.keysNamespace, "api-keys-namespace", "", "require an API key from clients; the keys are the Secrets in this `namespace`, which must contain no other Secrets")
 	set.StringVar(&f.listen, "listen", ":8080", "`address` that clients connect to")
-	set.StringVar(&f.health, "health", ":8081", "`address` of /metrics, /healthz and /readyz")
+	set.StringVar(&f.health, "health", ":8081", "`address` of /healthz and /readyz")
+	set.StringVar(&f.metrics, "metrics", ":8082", "`address` of /metrics, which needs TLS and the bearer token of an account that may get it; open on a loopback address")
 	set.StringVar(&f.operator, "operator", "", "`HOST:PORT` of the operator, which receives the demand for each model for autoscaling; the host name may resolve to several addresses")
 	set.StringVar(&f.tunnels, "tunnels", "", "`address` for tunnels from Macs that gateways cannot reach; empty disables tunnels")
 	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "time for running requests to finish after SIGTERM")
@@ -142,14 +143,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for probes (--health): %w", err), front.Close())
 	}
+	metrics, err := net.Listen("tcp", f.metrics)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for scrapes (--metrics): %w", err), front.Close(), health.Close())
+	}
 	var tunnels net.Listener
 	if f.tunnels != "" {
 		if tunnels, err = net.Listen("tcp", f.tunnels); err != nil {
-			return errors.Join(fmt.Errorf("listen for tunnels (--tunnels): %w", err), front.Close(), health.Close())
+			return errors.Join(fmt.Errorf("listen for tunnels (--tunnels): %w", err), front.Close(), health.Close(), metrics.Close())
 		}
 	}
 	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
-	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Tunnels: tunnels,
+	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Metrics: metrics, Tunnels: tunnels,
 		Origins: f.origins, Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
 }
 

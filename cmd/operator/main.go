@@ -16,6 +16,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -37,6 +38,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"metalfleet.dev/metalfleet/api/demand"
+	"metalfleet.dev/metalfleet/api/scrape"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
 )
@@ -123,7 +125,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "path of the kubeconfig file; default: $KUBECONFIG, otherwise the Pod's service account")
 	f.StringVar(&s.namespace, "namespace", controllers.DefaultNamespace, "namespace for the objects of the operator and of each Mac; created if it does not exist")
 	f.StringVar(&s.health, "health-bind-address", ":8081", "address for /healthz and /readyz; 0 disables them")
-	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address for /metrics; 0 disables it")
+	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address for /metrics, which needs TLS and the bearer token of an account that may get it; open on a loopback address; 0 disables it")
 	f.StringVar(&s.demand, "demand-bind-address", fmt.Sprintf(":%d", demand.DefaultPort), "address on which the leading operator receives reports of demand from gateways, for autoscaling; 0 disables it")
 	f.StringVar(&s.metricsAPI, "metrics-api-bind-address", "0", "address for external metrics of deployments, which the API server requests for a HorizontalPodAutoscaler; 0 disables it; requires --demand-bind-address")
 	f.StringVar(&s.keda, "keda-bind-address", "0", "address of the external scaler for KEDA; 0 disables it; requires --demand-bind-address")
@@ -240,6 +242,12 @@ func start(ctx context.Context, mgr ctrl.Manager) error {
 func managerOptions(s settings) ctrl.Options {
 	o := controllers.ManagerOptions(s.namespace)
 	o.Metrics = metricsserver.Options{BindAddress: s.metrics}
+	if !scrape.Open(s.metrics) {
+		o.Metrics.SecureServing = true
+		o.Metrics.FilterProvider = func(config *rest.Config, _ *http.Client) (metricsserver.Filter, error) {
+			return func(_ logr.Logger, next http.Handler) (http.Handler, error) { return scrape.NewGate(config, next) }, nil
+		}
+	}
 	o.HealthProbeBindAddress = s.health
 	o.LeaderElection = s.leaderElect
 	o.LeaderElectionID = leaderElector

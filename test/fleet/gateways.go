@@ -56,6 +56,7 @@ type Gateway struct {
 	URL string
 
 	health  string // URL without a path
+	metrics string
 	program *process.Program
 }
 
@@ -76,17 +77,22 @@ func (f *Fleet) AddGateway(ctx context.Context, name string) (*Gateway, error) {
 // addGateway starts a gateway with the rights that config/rbac gives its
 // ServiceAccount; port 0 takes a free one.
 func (f *Fleet) addGateway(ctx context.Context, name string, port int) (*Gateway, error) {
-	health, err := testenv.FreePort()
-	if err == nil && port == 0 {
-		port, err = testenv.FreePort()
+	var free [3]int
+	for i := range free {
+		var err error
+		if free[i], err = testenv.FreePort(); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil, err
+	health, metrics := free[0], free[1]
+	if port == 0 {
+		port = free[2]
 	}
-	g := &Gateway{Name: name, URL: fmt.Sprintf("http://127.0.0.1:%d", port), health: fmt.Sprintf("http://127.0.0.1:%d", health)}
+	g := &Gateway{Name: name, URL: fmt.Sprintf("http://127.0.0.1:%d", port), health: fmt.Sprintf("http://127.0.0.1:%d", health), metrics: fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)}
 	g.program = process.New(name, f.bin("gateway"), f.LogDir(), append([]string{
 		"--kubeconfig=" + f.gatewayKubeconfig(), "--namespace=" + Namespace, "--api-keys-namespace=" + f.options.KeysNamespace,
 		fmt.Sprintf("--listen=127.0.0.1:%d", port), fmt.Sprintf("--health=127.0.0.1:%d", health),
+		fmt.Sprintf("--metrics=127.0.0.1:%d", metrics),
 		"--operator=" + f.demand, "--drain-timeout=3s"}, f.options.GatewayFlags[name]...)...)
 	f.mu.Lock()
 	f.gateways = append(f.gateways, g)

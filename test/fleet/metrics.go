@@ -66,4 +66,4 @@ func (g *Gateway) WaitInFlight(ctx context.Context, want int) error {
 }
 
 // MetricsURL is the endpoint of the gateway's metrics.
-func (g *Gateway) MetricsURL() string { return g.health + "/metrics" }
+func (g *Gateway) MetricsURL() string { return g.metrics }

@@ -57,7 +57,7 @@ func (w *world) newGateway(ctx context.Context, upstream *net.TCPAddr) (*target,
 	}
 	program := filepath.Join("bin", "gateway")
 	return w.program(nameOurs, address, key, []string{program, "--kubeconfig=" + env.Kubeconfig, "--namespace=" + namespace,
-		"--api-keys-namespace=" + keysNamespace, "--listen=" + address, "--health=" + health, "--drain-timeout=0s"}, answers("http://"+health+"/readyz")), nil
+		"--api-keys-namespace=" + keysNamespace, "--listen=" + address, "--health=" + health, "--metrics=127.0.0.1:0", "--drain-timeout=0s"}, answers("http://"+health+"/readyz")), nil
 }
 
 // writeObjects creates a model with replicas on the scripted agent and an API key

@@ -1,0 +1,196 @@
+// Package scrape lets only those read the metrics of operators and gateways
+// whom the cluster allows to.
+//
+// It owns TLS and the question to the API server: who a bearer token belongs to
+// (TokenReview), and whether that account may get /metrics
+// (SubjectAccessReview), as the filters of controller-runtime do without the
+// dependencies of k8s.io/apiserver. It refuses more questions at once than it
+// has room for, so that nobody floods the API server by way of this port. An
+// address on the loopback interface is open: whoever reaches it is on the
+// machine.
+//
+// Start reading at Serve and Gate.
+package scrape
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
+)
+
+const (
+	// Path is what is protected, and what the account must be allowed to get.
+	Path = "/metrics"
+	// allowedFor and refusedFor are how long an answer of the API server holds.
+	allowedFor = time.Minute
+	refusedFor = 10 * time.Second
+	// maxAnswers and maxQuestions bound what is remembered, and what is asked at
+	// once.
+	maxAnswers, maxQuestions = 256, 4
+	// questionTime is how long the API server may take.
+	questionTime = 5 * time.Second
+	// questionRate bounds the questions of one program, in questions per second.
+	questionRate, questionBurst = 10, 20
+)
+
+// Open reports whether an address, as HOST:PORT, is on the loopback interface,
+// where metrics need neither TLS nor an account.
+func Open(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Serve returns what serves metrics on a listener: the listener itself on the
+// loopback interface, and otherwise one with TLS and a Gate.
+func Serve(l net.Listener, metrics http.Handler, config *rest.Config) (net.Listener, http.Handler, error) {
+	if Open(l.Addr().String()) {
+		return l, metrics, nil
+	}
+	gate, err := NewGate(config, metrics)
+	if err != nil {
+		return nil, nil, err
+	}
+	certificate, err := selfSigned()
+	if err != nil {
+		return nil, nil, err
+	}
+	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{certificate}}), gate, nil
+}
+
+// selfSigned keeps tokens from being read on the way. It proves no name.
+func selfSigned() (tls.Certificate, error) {
+	pem, key, err := cert.GenerateSelfSignedCertKey("metalfleet-metrics", nil, nil)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("certificate for metrics: %w", err)
+	}
+	return tls.X509KeyPair(pem, key)
+}
+
+// Gate is a handler that passes requests of allowed accounts on to the next.
+type Gate struct {
+	next http.Handler
+	ask  func(ctx context.Context, token string) (status int, err error)
+	now  func() time.Time
+	room chan struct{}
+
+	mu      sync.Mutex // guards answers
+	answers map[[sha256.Size]byte]answer
+}
+
+type answer struct {
+	status int // http.StatusOK, or the refusal
+	until  time.Time
+}
+
+// NewGate makes a gate that asks an API server.
+func NewGate(config *rest.Config, next http.Handler) (*Gate, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = questionRate, questionBurst
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client for reviews of tokens: %w", err)
+	}
+	return newGate(func(ctx context.Context, token string) (int, error) { return review(ctx, clients, token) }, time.Now, next), nil
+}
+
+func newGate(ask func(context.Context, string) (int, error), now func() time.Time, next http.Handler) *Gate {
+	return &Gate{next: next, ask: ask, now: now, room: make(chan struct{}, maxQuestions), answers: map[[sha256.Size]byte]answer{}}
+}
+
+// ServeHTTP implements http.Handler.
+func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || token == "" {
+		http.Error(w, "metrics need a bearer token of an account that may get "+Path+" (ClusterRole metalfleet-metrics-reader)", http.StatusUnauthorized)
+		return
+	}
+	switch status := g.status(r.Context(), token); status {
+	case http.StatusOK:
+		g.next.ServeHTTP(w, r)
+	case http.StatusForbidden:
+		http.Error(w, "this account may not get "+Path+"; bind it to the ClusterRole metalfleet-metrics-reader", status)
+	case http.StatusUnauthorized:
+		http.Error(w, "the API server does not know this token", status)
+	default:
+		http.Error(w, "the API server cannot be asked about this token at the moment", status)
+	}
+}
+
+// status asks about a token that has no answer yet, or no longer.
+func (g *Gate) status(ctx context.Context, token string) int {
+	key := sha256.Sum256([]byte(token))
+	g.mu.Lock()
+	known, ok := g.answers[key]
+	g.mu.Unlock()
+	if ok && g.now().Before(known.until) {
+		return known.status
+	}
+	select {
+	case g.room <- struct{}{}:
+		defer func() { <-g.room }()
+	default:
+		return http.StatusServiceUnavailable
+	}
+	ctx, cancel := context.WithTimeout(ctx, questionTime)
+	defer cancel()
+	status, err := g.ask(ctx, token)
+	if err != nil {
+		return http.StatusServiceUnavailable
+	}
+	fresh := answer{status, g.now().Add(refusedFor)}
+	if status == http.StatusOK {
+		fresh.until = g.now().Add(allowedFor)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.answers) >= maxAnswers {
+		clear(g.answers)
+	}
+	g.answers[key] = fresh
+	return status
+}
+
+// review has the API server say whose token it is, and what that account may.
+func review(ctx context.Context, clients kubernetes.Interface, token string) (int, error) {
+	who, err := clients.AuthenticationV1().TokenReviews().Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("review a token: %w", err)
+	}
+	if !who.Status.Authenticated {
+		return http.StatusUnauthorized, nil
+	}
+	user := who.Status.User
+	extra := map[string]authorizationv1.ExtraValue{}
+	for k, v := range user.Extra {
+		extra[k] = authorizationv1.ExtraValue(v)
+	}
+	may, err := clients.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: Path, Verb: "get"},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("review access to %s: %w", Path, err)
+	}
+	if !may.Status.Allowed {
+		return http.StatusForbidden, nil
+	}
+	return http.StatusOK, nil
+}
