@@ -112,17 +112,25 @@ func Scheme() *runtime.Scheme {
 
 // ManagerOptions are what the controllers need of a manager: a cache that holds
 // no Secret of other namespaces, and reads that see our own writes, without
-// which nothing could be counted once.
-func ManagerOptions(namespace string) ctrl.Options {
+// which nothing could be counted once. Models are read in the watched namespaces;
+// none means all.
+func ManagerOptions(namespace string, watched ...string) ctrl.Options {
 	return ctrl.Options{
 		Scheme: Scheme(),
-		Cache:  cacheOptions(namespace),
+		Cache:  cacheOptions(namespace, watched),
 		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
 	}
 }
 
-func cacheOptions(namespace string) cache.Options {
+func cacheOptions(namespace string, watched []string) cache.Options {
 	here := map[string]cache.Config{namespace: {}}
+	var models map[string]cache.Config // nil reads all namespaces
+	for _, name := range watched {
+		if models == nil {
+			models = map[string]cache.Config{}
+		}
+		models[name] = cache.Config{}
+	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -137,7 +145,9 @@ func cacheOptions(namespace string) cache.Options {
 			&discoveryv1.EndpointSlice{}: {Namespaces: here},
 			&rbacv1.ClusterRole{}:        {Label: having(v1alpha1.LabelMac)},
 			&rbacv1.ClusterRoleBinding{}: {Label: having(v1alpha1.LabelMac)},
-			&appsv1.ControllerRevision{}: {Label: having(v1alpha1.LabelDeployment)},
+			&v1alpha1.ModelDeployment{}:  {Namespaces: models},
+			&v1alpha1.ModelReplica{}:     {Namespaces: models},
+			&appsv1.ControllerRevision{}: {Namespaces: models, Label: having(v1alpha1.LabelDeployment)},
 			// What others ask of other signers is none of ours.
 			&certificatesv1.CertificateSigningRequest{}: {Field: fields.OneTermEqualSelector("spec.signerName", join.Signer)},
 		},

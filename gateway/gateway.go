@@ -51,6 +51,8 @@ type Options struct {
 	REST *rest.Config
 	// Namespace that holds the gateway's Secret.
 	Namespace string
+	// Watch names the namespaces whose models are served; none means all.
+	Watch []string
 	// KeysNamespace holds the API keys that clients must bring, and no other
 	// Secret; empty asks for none.
 	KeysNamespace string
@@ -187,7 +189,7 @@ func newCache(o Options) (cache.Cache, error) {
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	kinds := route.Kinds()
+	kinds := route.Kinds(o.Watch...)
 	kinds[client.Object(&corev1.Secret{})] = identity.Kind(o.Namespace)
 	informers, err := cache.New(o.REST, cache.Options{Scheme: scheme, Mapper: mapper(), ByObject: kinds, ReaderFailOnMissingInformer: true})
 	if err != nil {

@@ -52,7 +52,7 @@ type flags struct {
 	waiting                                                                          waiting.Limits
 	pick                                                                             pick.Policy
 	strictFields, keepAttribution, verbose, version                                  bool
-	origins                                                                          []string
+	origins, watch                                                                   []string
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -62,6 +62,10 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig `file` for the API server; not needed inside a cluster")
 	set.StringVar(&f.namespace, "namespace", namespace(), "namespace of the Secret metalfleet-gateway")
 	set.StringVar(&f.keysNamespace, "api-keys-namespace", "", "require an API key from clients; the keys are the Secrets in this `namespace`, which must contain no other Secrets")
+	set.Func("watch-namespaces", "comma-separated `namespaces` whose models are served; by default those of all", func(list string) error {
+		f.watch = strings.Split(list, ",")
+		return nil
+	})
 	set.StringVar(&f.listen, "listen", ":8080", "`address` that clients connect to")
 	set.StringVar(&f.health, "health", ":8081", "`address` of /healthz and /readyz")
 	set.StringVar(&f.metrics, "metrics", ":8082", "`address` of /metrics, which needs TLS and the bearer token of an account that may get it; open on a loopback address")
@@ -154,7 +158,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
-	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Metrics: metrics, Tunnels: tunnels,
+	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, Watch: f.watch, KeysNamespace: f.keysNamespace, Front: front, Health: health, Metrics: metrics, Tunnels: tunnels,
 		Origins: f.origins, Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
 }
 

@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -79,6 +80,7 @@ type settings struct {
 	lease, renew, retry   time.Duration
 	certificateLife       time.Duration
 	authoritySpread       time.Duration
+	watch                 []string
 }
 
 func main() {
@@ -124,6 +126,10 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.SetOutput(out)
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "path of the kubeconfig file; default: $KUBECONFIG, otherwise the Pod's service account")
 	f.StringVar(&s.namespace, "namespace", controllers.DefaultNamespace, "namespace for the objects of the operator and of each Mac; created if it does not exist")
+	f.Func("watch-namespaces", "comma-separated `namespaces` whose ModelDeployments are served; by default those of all", func(list string) error {
+		s.watch = strings.Split(list, ",")
+		return nil
+	})
 	f.StringVar(&s.health, "health-bind-address", ":8081", "address for /healthz and /readyz; 0 disables them")
 	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address for /metrics, which needs TLS and the bearer token of an account that may get it; open on a loopback address; 0 disables it")
 	f.StringVar(&s.demand, "demand-bind-address", fmt.Sprintf(":%d", demand.DefaultPort), "address on which the leading operator receives reports of demand from gateways, for autoscaling; 0 disables it")
@@ -201,7 +207,7 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 		return err
 	}
 	if s.mayUninstall {
-		return mayUninstall(ctx, config)
+		return mayUninstall(ctx, config, s.watch)
 	}
 	if err := prepare(ctx, log, config, s.namespace); err != nil {
 		return err
@@ -240,7 +246,7 @@ func start(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 func managerOptions(s settings) ctrl.Options {
-	o := controllers.ManagerOptions(s.namespace)
+	o := controllers.ManagerOptions(s.namespace, s.watch...)
 	o.Metrics = metricsserver.Options{BindAddress: s.metrics}
 	if !scrape.Open(s.metrics) {
 		o.Metrics.SecureServing = true

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,16 +16,23 @@ import (
 
 // mayUninstall refuses while ModelDeployments exist: without an operator nobody
 // would take their engines from the Macs. The chart runs it before a delete.
-func mayUninstall(ctx context.Context, config *rest.Config) error {
+func mayUninstall(ctx context.Context, config *rest.Config, namespaces []string) error {
 	c, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
 	if err != nil {
 		return fmt.Errorf("client for %s: %w", config.Host, err)
 	}
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
 	var all v1alpha1.ModelDeploymentList
-	if err := c.List(ctx, &all); meta.IsNoMatchError(err) {
-		return nil // the kinds are gone, and so is everything of them
-	} else if err != nil {
-		return fmt.Errorf("list ModelDeployments: %w", err)
+	for _, namespace := range namespaces {
+		var list v1alpha1.ModelDeploymentList
+		if err := c.List(ctx, &list, client.InNamespace(namespace)); meta.IsNoMatchError(err) {
+			return nil // the kinds are gone, and so is everything of them
+		} else if err != nil {
+			return fmt.Errorf("list ModelDeployments: %w", err)
+		}
+		all.Items = append(all.Items, list.Items...)
 	}
 	if len(all.Items) == 0 {
 		return nil

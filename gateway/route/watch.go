@@ -14,10 +14,18 @@ import (
 )
 
 // Kinds are what Watch reads, each with the change that keeps the cache small.
-func Kinds() map[client.Object]cache.ByObject {
+// Models are read in the given namespaces; none means all.
+func Kinds(namespaces ...string) map[client.Object]cache.ByObject {
+	var models map[string]cache.Config
+	for _, name := range namespaces {
+		if models == nil {
+			models = map[string]cache.Config{}
+		}
+		models[name] = cache.Config{}
+	}
 	return map[client.Object]cache.ByObject{
-		&v1alpha1.ModelDeployment{}: {Transform: Slim},
-		&v1alpha1.ModelReplica{}:    {Transform: Slim},
+		&v1alpha1.ModelDeployment{}: {Namespaces: models, Transform: Slim},
+		&v1alpha1.ModelReplica{}:    {Namespaces: models, Transform: Slim},
 		&v1alpha1.MacNode{}:         {Transform: Slim},
 	}
 }
