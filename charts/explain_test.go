@@ -116,6 +116,9 @@ func TestTheChartCarriesWhatWasGenerated(t *testing.T) {
 		"crd/*.yaml":       "crds",
 		"rbac/role.yaml":   "rbac",
 		"rbac/agents.yaml": "rbac",
+		"rbac/writes.yaml": "rbac",
+		"rbac/people.yaml": "rbac",
+		"policy/*.yaml":    "policy",
 	} {
 		files, err := filepath.Glob(filepath.Join("../config", from))
 		if err != nil || len(files) == 0 {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
@@ -36,7 +38,8 @@ type variant struct {
 
 // everything that can be turned on.
 var everything = []string{
-	"networkPolicies.enabled=true", "monitoring.serviceMonitors.enabled=true", "monitoring.rules.enabled=true", "monitoring.dashboards.enabled=true",
+	"metrics.readers[0].name=prometheus", "metrics.readers[0].namespace=monitoring", "operator.secretNamespaces={restricted}", "placement.onDemandOvercommit=4",
+	"tenants.namespaces.restricted.names={assistant}", "tenants.namespaces.restricted.memory=256Gi", "monitoring.serviceMonitors.enabled=true", "monitoring.rules.enabled=true", "monitoring.dashboards.enabled=true",
 	"gateway.apiKeys.enabled=true",
 }
 
@@ -48,17 +51,20 @@ func variants() []variant {
 			"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "Job/metalfleet-uninstall-guard", "Pod/metalfleet-test",
 			"ValidatingAdmissionPolicy/metalfleet-agent-writes", "ValidatingAdmissionPolicyBinding/metalfleet-agent-writes",
 			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
-		}, lacks: []string{"NetworkPolicy/metalfleet-gateway", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys",
+			"ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes", "ValidatingAdmissionPolicyBinding/metalfleet-operator-rights",
+			"ValidatingAdmissionPolicyBinding/metalfleet-mac-addresses", "ValidatingAdmissionPolicyBinding/metalfleet-tenants", "ConfigMap/metalfleet-tenants",
+			"ConfigMap/metalfleet-placement", "NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ClusterRole/metalfleet-cordon",
+		}, lacks: []string{"ClusterRoleBinding/metalfleet-operator-secrets", "ClusterRoleBinding/metalfleet-metrics-readers", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys",
 			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-keda", "ClusterTriggerAuthentication/metalfleet"}},
 		{name: "everything", set: everything, has: []string{
 			"NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ServiceMonitor/metalfleet-gateway", "ServiceMonitor/metalfleet-operator",
-			"PrometheusRule/metalfleet", "ConfigMap/metalfleet-dashboard-fleet",
+			"PrometheusRule/metalfleet", "ConfigMap/metalfleet-dashboard-fleet", "RoleBinding/metalfleet-operator-secrets", "ClusterRoleBinding/metalfleet-metrics-readers",
 			"Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys", "RoleBinding/metalfleet-gateway-api-keys",
 		}},
-		{name: "metrics", set: []string{"operator.externalMetrics.enabled=true", "networkPolicies.enabled=true"}, has: []string{
+		{name: "metrics", set: []string{"operator.externalMetrics.enabled=true"}, has: []string{
 			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-metrics-api", "ClusterRole/metalfleet-operator-external-metrics",
 		}, lacks: []string{"Service/metalfleet-operator-keda", "Secret/metalfleet-keda"}},
-		{name: "keda", set: []string{"operator.keda.enabled=true", "operator.keda.namespace=" + scalers, "networkPolicies.enabled=true"}, has: []string{
+		{name: "keda", set: []string{"operator.keda.enabled=true", "operator.keda.namespace=" + scalers}, has: []string{
 			"Service/metalfleet-operator-keda", "Secret/metalfleet-keda", "Role/metalfleet-operator-keda", "RoleBinding/metalfleet-operator-keda",
 			"ClusterTriggerAuthentication/metalfleet",
 		}, lacks: []string{"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-metrics-api"}},
@@ -67,6 +73,13 @@ func variants() []variant {
 			"operator.replicas=1", "gateway.replicas=1",
 		}, has: []string{"Deployment/metalfleet-operator"}, lacks: []string{
 			"CustomResourceDefinition/macnodes.metalfleet.dev", "Job/metalfleet-uninstall-guard", "ClusterRole/metalfleet-view", "PodDisruptionBudget/metalfleet-gateway",
+		}},
+		{name: "open", set: []string{"tenants.open=true", "macs.allowLocalAddresses=true", "networkPolicies.enabled=false", "operator.secretNamespaces={*}"}, has: []string{
+			"ClusterRoleBinding/metalfleet-operator-secrets", "ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes",
+		}, lacks: []string{"ValidatingAdmissionPolicyBinding/metalfleet-tenants", "ConfigMap/metalfleet-tenants", "ConfigMap/metalfleet-placement",
+			"ValidatingAdmissionPolicyBinding/metalfleet-mac-addresses", "NetworkPolicy/metalfleet-gateway"}},
+		{name: "namespaced", set: []string{"watchNamespaces={restricted,default}"}, has: []string{
+			"RoleBinding/metalfleet-operator-models", "RoleBinding/metalfleet-gateway-models", "ClusterRole/metalfleet-operator-models",
 		}},
 		{name: "placed", set: []string{
 			"image.registry=registry.example/fleet", "image.tag=v1", "imagePullSecrets={pull}", "operator.nodeSelector.disk=ssd",
@@ -91,6 +104,13 @@ func refused() map[string]string {
 		"operator.authoritySpread=":                                        "authoritySpread",
 		"monitoring.serviceMonitors.interval=often":                        "interval",
 		"networkPolicies=true":                                             "networkPolicies",
+		"tenants.open=maybe":                                               "open",
+		"tenants.default.names={a b}":                                      "names",
+		"tenants.default.memory=much":                                      "memory",
+		"tenants.namespaces.team-a.name={a}":                               "team-a",
+		"watchNamespaces={Team}":                                           "watchNamespaces",
+		"operator.secretNamespaces={Team}":                                 "secretNamespaces",
+		"networkPolicies.clients={}":                                       "clients",
 		"image.pullPolicy=Sometimes":                                       "pullPolicy",
 		"gateway.strictFields=maybe":                                       "strictFields",
 		"gateway.drainSeconds=-1":                                          "drainSeconds",
@@ -194,4 +214,38 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 		return out.Bytes(), fmt.Errorf("%s %s: %w: %s%s", filepath.Base(cmd.Path), cmd.Args[1], err, complaint.String(), out.String())
 	}
 	return out.Bytes(), nil
+}
+
+// TestANamespacedInstallationReadsNoModelsElsewhere: its rights in the whole
+// cluster are those to objects that are in no namespace.
+func TestANamespacedInstallationReadsNoModelsElsewhere(t *testing.T) {
+	text, err := helm(t.Context(), "template", "metalfleet", chartDir, "--set", "watchNamespaces={a,b}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bound []string
+	for _, o := range objects {
+		if o.GetKind() == "ClusterRoleBinding" {
+			name, _, _ := unstructured.NestedString(o.Object, "roleRef", "name")
+			bound = append(bound, name)
+		}
+	}
+	for _, o := range objects {
+		if o.GetKind() != "ClusterRole" || !slices.Contains(bound, o.GetName()) {
+			continue
+		}
+		rules, _, _ := unstructured.NestedSlice(o.Object, "rules")
+		for _, r := range rules {
+			if text := fmt.Sprint(r); strings.Contains(text, "modeldeployments") || strings.Contains(text, "modelreplicas") || strings.Contains(text, "secrets") {
+				t.Errorf("%s may do in all namespaces: %s", o.GetName(), text)
+			}
+		}
+	}
+	if len(bound) < 2 {
+		t.Errorf("bound in the whole cluster are %q", bound)
+	}
 }

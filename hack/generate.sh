@@ -46,7 +46,8 @@ carry() {
 rbac() {
   need controllers "RBAC"
   controller_gen rbac:roleName=metalfleet-operator paths=./controllers/... output:rbac:dir=config/rbac
-  carry rbac config/rbac/role.yaml config/rbac/agents.yaml
+  carry rbac config/rbac/role.yaml config/rbac/agents.yaml config/rbac/writes.yaml config/rbac/people.yaml
+  carry policy config/policy/*.yaml
 }
 
 [ $# -gt 0 ] || set -- wire api rbac

@@ -58,3 +58,20 @@ topologySpreadConstraints:
   labelSelector:
     matchLabels: {{- include "metalfleet.selector" . | nindent 6 }}
 {{- end }}
+
+{{/* Those of a list of rules that are of resources in namespaces, or the others: (dict "rules" $list "ofNamespaces" true). */}}
+{{- define "metalfleet.rules" -}}
+{{- $out := list }}
+{{- range $rule := .rules }}
+{{- $resources := list }}
+{{- range $resource := $rule.resources }}
+{{- if eq $.ofNamespaces (has (splitList "/" $resource | first) (list "modeldeployments" "modelreplicas" "controllerrevisions")) }}
+{{- $resources = append $resources $resource }}
+{{- end }}
+{{- end }}
+{{- if $resources }}
+{{- $out = append $out (merge (dict "resources" $resources) $rule) }}
+{{- end }}
+{{- end }}
+{{- toYaml $out }}
+{{- end }}
