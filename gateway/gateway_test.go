@@ -123,12 +123,15 @@ func (c *cluster) startMac(name string) {
 		case <-r.Context().Done():
 		}
 	}))
-	pair, err := c.ca.Mac(name).Pair(c.t)()
+	node := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	c.create(node)
+	certificate := c.ca.MacOfUID(name, string(node.UID))
+	pair, err := certificate.Pair(c.t)()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.mac.EnableHTTP2 = true
-	c.mac.TLS = agentapi.ServerTLS(c.ca.Mac(name).Pair(c.t), c.ca.Roots())
+	c.mac.TLS = agentapi.ServerTLS(certificate.Pair(c.t), c.ca.Roots())
 	c.mac.TLS.Certificates = append(c.mac.TLS.Certificates, *pair)
 	c.mac.StartTLS()
 	c.t.Cleanup(c.mac.Close)
@@ -146,7 +149,9 @@ func (c *cluster) secret() *corev1.Secret {
 func (c *cluster) serve() (*v1alpha1.ModelDeployment, *v1alpha1.ModelReplica) {
 	c.t.Helper()
 	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-a"}}
-	c.create(mac)
+	if err := c.client.Get(c.t.Context(), client.ObjectKeyFromObject(mac), mac); err != nil {
+		c.t.Fatal(err)
+	}
 	address := c.mac.Listener.Addr().(*net.TCPAddr)
 	mac.Status.Address = &v1alpha1.MacAddress{Host: address.IP.String(), Port: int32(address.Port)}
 	c.updateStatus(mac)

@@ -216,6 +216,9 @@ func TestAttackWeightsByAStranger(t *testing.T) {
 			t.Errorf("%s: HTTP %d", what, status)
 		}
 	}
+	if status, _, err := s.get(s.ca.MacOfUID("asker", "of a MacNode that was deleted"), path, s.grant(nil)); err != nil || status != http.StatusForbidden {
+		t.Errorf("the Mac that had the asker's name before: HTTP %d, %v", status, err)
+	}
 	if s.shelf.asked != 0 {
 		t.Error("a stranger got to the shelf")
 	}

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -236,6 +237,47 @@ func ClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 			return getCertificate()
 		},
 	}
+}
+
+// macURI begins the URI in a Mac's certificate that names its MacNode by UID.
+const macURI = "urn:metalfleet:macnode:"
+
+// MacURI returns the URI in the certificate of the Mac whose MacNode has a UID. A
+// name may be used again; a UID is not.
+func MacURI(uid string) *url.URL {
+	return &url.URL{Scheme: "urn", Opaque: strings.TrimPrefix(macURI, "urn:") + uid}
+}
+
+// UIDOf returns the UID that a Mac's certificate names; empty if it names none, or
+// several.
+func UIDOf(c *x509.Certificate) string {
+	if len(c.URIs) != 1 {
+		return ""
+	}
+	uid, ok := strings.CutPrefix(c.URIs[0].String(), macURI)
+	if !ok {
+		return ""
+	}
+	return uid
+}
+
+// ErrReplaced is returned for the certificate of a MacNode that does not exist any
+// more, for example because another Mac has its name now.
+var ErrReplaced = errors.New("the certificate is of another MacNode of that name")
+
+// RequireUID has a client accept only the Mac whose MacNode has a UID, in addition
+// to its name. An empty UID, which no API server gives, compares nothing.
+func RequireUID(c *tls.Config, uid string) *tls.Config {
+	if uid == "" {
+		return c
+	}
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		if len(s.PeerCertificates) == 0 || UIDOf(s.PeerCertificates[0]) != uid {
+			return ErrReplaced
+		}
+		return nil
+	}
+	return c
 }
 
 // MaxRoots is the maximum number of trusted roots: two during a rotation, and

@@ -12,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net/url"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/join"
@@ -130,14 +132,15 @@ func (a *authority) signLeaf(t *x509.Certificate, key crypto.PublicKey) ([]byte,
 }
 
 // issueMac signs, in PEM, the server certificate of a Mac for a key that the
-// Mac holds. Nothing but the key is the requester's.
-func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, now, until time.Time) ([]byte, error) {
+// Mac holds, and the MacNode of that UID. Nothing but the key is the requester's.
+func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, uid types.UID, now, until time.Time) ([]byte, error) {
 	t, err := template(mac, now, until)
 	if err != nil {
 		return nil, err
 	}
 	t.Subject.Organization = []string{join.Organization}
 	t.DNSNames = []string{agentapi.MacServerName(mac)}
+	t.URIs = []*url.URL{agentapi.MacURI(string(uid))}
 	t.KeyUsage = x509.KeyUsageDigitalSignature
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	der, err := a.signLeaf(t, key)

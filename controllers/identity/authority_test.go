@@ -189,10 +189,10 @@ func TestNothingIsSignedForLongerThanTheSecretSays(t *testing.T) {
 	if _, err := ca.issue(leaf{dnsName: "x", usage: x509.ExtKeyUsageClientAuth}, now, late); err == nil {
 		t.Error("a gateway's certificate may outlive its root's time")
 	}
-	if _, err := ca.issueMac(&key.PublicKey, "m", now, late); err == nil {
+	if _, err := ca.issueMac(&key.PublicKey, "m", "uid", now, late); err == nil {
 		t.Error("a Mac's certificate may outlive its root's time")
 	}
-	if _, err := ca.issueMac(&key.PublicKey, "m", now, now.Add(leafLife)); err != nil {
+	if _, err := ca.issueMac(&key.PublicKey, "m", "uid", now, now.Add(leafLife)); err != nil {
 		t.Error(err)
 	}
 }

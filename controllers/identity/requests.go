@@ -161,7 +161,7 @@ func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) 
 	if err != nil {
 		return err
 	}
-	if csr.Status.Certificate, err = ca.issueMac(key, p.from.mac, now, until); err != nil {
+	if csr.Status.Certificate, err = ca.issueMac(key, p.from.mac, p.mac.UID, now, until); err != nil {
 		return err
 	}
 	if err := r.Client.Status().Update(ctx, csr); err != nil {

@@ -226,7 +226,7 @@ func (d *drama) readMac(m *party, n int) {
 		return
 	}
 	d.must(err)
-	signed, err := ca.issueMac(&m.key.PublicKey, m.name, d.clock.Now(), until)
+	signed, err := ca.issueMac(&m.key.PublicKey, m.name, "uid", d.clock.Now(), until)
 	d.must(err)
 	block, _ := pem.Decode(signed)
 	leaf, err := x509.ParseCertificate(block.Bytes)

@@ -80,9 +80,9 @@ func (i *Identity) Succeeds(older *Identity) bool {
 	return !slices.ContainsFunc(older.trusted, func(root string) bool { return !slices.Contains(i.trusted, root) })
 }
 
-// ClientTLS is how the Mac called mac is dialled.
-func (i *Identity) ClientTLS(mac string) *tls.Config {
-	return agentapi.ClientTLS(func() (*tls.Certificate, error) { return &i.certificate, nil }, i.roots, mac)
+// ClientTLS is how the Mac called mac is dialled, whose MacNode has that UID.
+func (i *Identity) ClientTLS(mac, uid string) *tls.Config {
+	return agentapi.RequireUID(agentapi.ClientTLS(func() (*tls.Certificate, error) { return &i.certificate, nil }, i.roots, mac), uid)
 }
 
 // OperatorTLS is how the operator is dialled.

@@ -16,7 +16,7 @@ func TestParseRefusesWhatNoMacWouldAccept(t *testing.T) {
 		return map[string][]byte{"tls.crt": p.Certificate, "tls.key": p.Key, "ca.crt": p.CA}
 	}
 	good := data(ca.Gateway())
-	if i, err := identity.Parse(good); err != nil || i.ClientTLS("a").ServerName != "a.mac.metalfleet.dev" {
+	if i, err := identity.Parse(good); err != nil || i.ClientTLS("a", "").ServerName != "a.mac.metalfleet.dev" {
 		t.Fatalf("a good Secret is refused: %v", err)
 	}
 	with := func(key string, value []byte) map[string][]byte {

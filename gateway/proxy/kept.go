@@ -93,7 +93,7 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 	if !ok {
 		return responses.NotFound(id)
 	}
-	failed, err := p.attempt(ctx, w, r, grant{route.Endpoint{Mac: mac.Name, Address: mac.Address, Reach: mac.Reach}, func() {}}, &query{})
+	failed, err := p.attempt(ctx, w, r, grant{route.Endpoint{Mac: mac.Name, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach}, func() {}}, &query{})
 	if failed == nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (p *Proxy) keeps(ctx context.Context, m route.Mac, id string) (bool, error)
 	if tenant := tenantOf(ctx); tenant != "" {
 		ask.Header.Set(agentapi.HeaderTenant, tenant)
 	}
-	resp, err := p.macs.way(route.Endpoint{Mac: m.Name, Address: m.Address, Reach: m.Reach}).RoundTrip(ask.WithContext(ctx))
+	resp, err := p.macs.way(route.Endpoint{Mac: m.Name, MacUID: m.UID, Address: m.Address, Reach: m.Reach}).RoundTrip(ask.WithContext(ctx))
 	if err != nil {
 		return false, fmt.Errorf("ask %s for a response: %w", m.Name, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/tunnel"
@@ -57,12 +58,68 @@ type macs struct {
 // conn is the connection to one Mac at one address. Its handshakes were made
 // under identity, or under ones that identity succeeds.
 type conn struct {
-	identity *identity.Identity
-	address  string
+	identity     *identity.Identity
+	uid, address string // uid of the MacNode
 	*http.Transport
+
+	mu   sync.Mutex        // guards open
+	open map[net.Conn]bool // nil when the MacNode is gone
 
 	failed atomic.Bool  // it did, and was not seen to work since
 	looked atomic.Int64 // when that was last looked for, in Unix nanoseconds
+}
+
+// drop cuts all connections to a Mac whose MacNode is gone: who has them is no Mac of
+// the fleet any more.
+func (m *macs) drop(mac string) {
+	m.mu.Lock()
+	c := m.conns[mac]
+	delete(m.conns, mac)
+	m.mu.Unlock()
+	m.looks.Go(func() { // the table waits for its caller, and closing notifies others
+		if c != nil {
+			c.cut()
+		}
+		if m.tunnels != nil {
+			m.tunnels.Drop(mac)
+		}
+	})
+}
+
+// cut closes all open connections, and each that is opened later.
+func (c *conn) cut() {
+	c.mu.Lock()
+	open := c.open
+	c.open = nil
+	c.mu.Unlock()
+	for raw := range open {
+		_ = raw.Close()
+	}
+}
+
+// track remembers a connection until it is closed.
+func (c *conn) track(raw net.Conn) (net.Conn, error) {
+	t := &tracked{Conn: raw, of: c}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		return nil, errors.Join(agentapi.ErrReplaced, raw.Close())
+	}
+	c.open[t] = true
+	return t, nil
+}
+
+type tracked struct {
+	net.Conn
+	of *conn
+}
+
+// Close implements net.Conn.
+func (t *tracked) Close() error {
+	t.of.mu.Lock()
+	delete(t.of.open, t)
+	t.of.mu.Unlock()
+	return t.Conn.Close()
 }
 
 // to is the connection to an endpoint's Mac. It outlives a certificate that is
@@ -73,14 +130,14 @@ func (m *macs) to(e route.Endpoint) *conn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id, c := m.identity(), m.conns[e.Mac] // under the lock: never an older one than before
-	if c != nil && id.Succeeds(c.identity) && c.address == e.Address {
+	if c != nil && id.Succeeds(c.identity) && c.address == e.Address && c.uid == e.MacUID {
 		c.identity = id
 		return c
 	}
 	if c != nil {
 		c.CloseIdleConnections()
 	}
-	c = &conn{identity: id, address: e.Address}
+	c = &conn{identity: id, uid: e.MacUID, address: e.Address, open: map[net.Conn]bool{}}
 	c.Transport = m.newTransport(c, e.Mac)
 	if m.conns == nil {
 		m.conns = map[string]*conn{}
@@ -110,6 +167,9 @@ func (m *macs) newTransport(c *conn, mac string) *http.Transport {
 			if err != nil {
 				return nil, fmt.Errorf("%w: %w", errNotReached, err)
 			}
+			if raw, err = c.track(raw); err != nil {
+				return nil, fmt.Errorf("%w: %w", errNotReached, err)
+			}
 			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 			defer cancel()
 			heard := &heard{Conn: raw, lost: func() {
@@ -119,7 +179,7 @@ func (m *macs) newTransport(c *conn, mac string) *http.Transport {
 				}
 			}}
 			heard.note()
-			secure := tls.Client(gather(heard), m.identity().ClientTLS(mac))
+			secure := tls.Client(gather(heard), m.identity().ClientTLS(mac, c.uid))
 			if err := secure.HandshakeContext(ctx); err != nil {
 				return nil, fmt.Errorf("%w: %w", errNotReached, errors.Join(err, secure.Close()))
 			}

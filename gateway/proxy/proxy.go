@@ -153,8 +153,9 @@ func New(c Config) *Proxy {
 		finding: make(chan struct{}, maxFinds), background: newBackground()}
 	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
 	b.has = p.macs.has
+	c.Table.OnGone(p.macs.drop)
 	if c.TakesTunnels {
-		p.macs.tunnels = tunnel.New(tunnel.Options{Identity: c.Identity, HTTP2: watched, Wrap: func(c net.Conn) net.Conn { return gather(c) },
+		p.macs.tunnels = tunnel.New(tunnel.Options{UID: c.Table.UID, Identity: c.Identity, HTTP2: watched, Wrap: func(c net.Conn) net.Conn { return gather(c) },
 			Changed: func(string) { b.wakeAll() }, Log: c.Log.WithName("tunnel")})
 		c.Registry.MustRegister(newTunnels(p.macs.tunnels))
 	}

@@ -118,7 +118,7 @@ func factsOf(d Deployment, replicas map[string]Replica) Facts {
 // MacOf reads what the table needs. Only a Mac that is known to be away or
 // known to shut down is closed: the replica's own condition covers the rest.
 func MacOf(m *v1alpha1.MacNode) Mac {
-	out := Mac{Name: m.Name, Open: m.DeletionTimestamp.IsZero() && !saysNo(m.Status.Conditions, v1alpha1.ConditionReady) &&
+	out := Mac{Name: m.Name, UID: string(m.UID), Open: m.DeletionTimestamp.IsZero() && !saysNo(m.Status.Conditions, v1alpha1.ConditionReady) &&
 		!saysNo(m.Status.Conditions, v1alpha1.ConditionAccepting)}
 	if a := m.Status.Address; a != nil {
 		out.Address, out.Reach = net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port))), a.Reach

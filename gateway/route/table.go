@@ -89,6 +89,7 @@ type Replica struct {
 // Mac is what the table needs of a MacNode.
 type Mac struct {
 	Name    string
+	UID     string            // of its MacNode
 	Address string            // host:port; empty when unknown
 	Open    bool              // takes requests
 	Reach   v1alpha1.MacReach // empty is directly
@@ -99,6 +100,7 @@ type Endpoint struct {
 	Replica string // UID
 	Epoch   int64
 	Mac     string
+	MacUID  string // of its MacNode
 	Address string
 	// Reach is how: directly where it is empty.
 	Reach v1alpha1.MacReach
@@ -185,6 +187,7 @@ type Table struct {
 	members     map[Key]map[string]Replica // replicas by their deployment
 	macs        map[string]Mac
 	onMac       map[string]map[string]Replica // replicas by their Mac
+	gone        func(mac string)
 }
 
 type entry struct {
@@ -294,11 +297,31 @@ func (t *Table) DeleteReplica(uid string) {
 func (t *Table) SetMac(m Mac) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if old, known := t.macs[m.Name]; known && old == m {
+	old, known := t.macs[m.Name]
+	if known && old == m {
 		return
 	}
 	t.macs[m.Name] = m
 	t.refreshMac(m.Name)
+	if known && old.UID != m.UID && t.gone != nil {
+		t.gone(m.Name)
+	}
+}
+
+// OnGone has a function called for each Mac whose MacNode was deleted, or
+// replaced by another one of its name. The function must not use the table.
+func (t *Table) OnGone(gone func(mac string)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gone = gone
+}
+
+// UID returns the UID of a MacNode; ok is false if there is none of that name.
+func (t *Table) UID(mac string) (uid string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m, ok := t.macs[mac]
+	return m.UID, ok
 }
 
 // Mac finds one that can be reached, whether it takes new requests or not.
@@ -328,6 +351,9 @@ func (t *Table) DeleteMac(name string) {
 	defer t.mu.Unlock()
 	delete(t.macs, name)
 	t.refreshMac(name)
+	if t.gone != nil {
+		t.gone(name)
+	}
 }
 
 func link[K comparable](to map[K]map[string]Replica, at K, r Replica) {
@@ -382,7 +408,7 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	for _, r := range replicas {
 		mac := macs[r.Mac]
 		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
-			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Reach: mac.Reach, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences})
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences})
 		}
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })

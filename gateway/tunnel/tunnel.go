@@ -7,7 +7,9 @@
 // only a gateway's by the Mac. It refuses what does not begin as a tunnel, who
 // cannot prove in time to be the Mac that is named, more strangers at once than it
 // has room for, and from one address more than its share of that room. A second
-// tunnel of a Mac takes over from the first, whose answers go on.
+// tunnel of a Mac takes over from the first, whose answers go on. The certificate must
+// be of the MacNode that has the name now: when that is deleted or replaced, its tunnel
+// is closed at once, with all answers.
 //
 // Streams share a connection as they do on a direct one: HTTP/2's windows bound
 // each, so that one that is read slowly holds up no other, and a Mac takes as
@@ -56,6 +58,9 @@ var ErrNone = errors.New("the Mac has no tunnel to this gateway")
 
 // Options of a hub.
 type Options struct {
+	// UID of a Mac's MacNode; not ok if there is none of that name. Nil compares no
+	// UIDs.
+	UID func(mac string) (uid string, ok bool)
 	// Identity with which Macs are met; nil until it is known.
 	Identity func() *identity.Identity
 	// HTTP2 of each connection: pings, windows.
@@ -82,12 +87,15 @@ type Hub struct {
 // line is one connection of a Mac.
 type line struct {
 	*http.ClientConn
-	mac      string
+	mac, uid string
 	identity *identity.Identity
 }
 
 // New makes a hub without tunnels.
 func New(o Options) *Hub {
+	if o.UID == nil {
+		o.UID = func(string) (string, bool) { return "", true }
+	}
 	if o.Changed == nil {
 		o.Changed = func(string) {}
 	}
@@ -312,8 +320,12 @@ func (h *Hub) prove(ctx context.Context, c net.Conn) (*line, error) {
 	if err := agentapi.SayGateway(c, h.id); err != nil {
 		return nil, err
 	}
-	l := &line{mac: mac, identity: id}
-	secure := tls.Client(h.Wrap(&told{Conn: c, gone: func() { h.gone(l) }}), id.ClientTLS(mac))
+	uid, ok := h.UID(mac)
+	if !ok {
+		return nil, fmt.Errorf("there is no MacNode %s", mac)
+	}
+	l := &line{mac: mac, uid: uid, identity: id}
+	secure := tls.Client(h.Wrap(&told{Conn: c, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, secure.Close())
 	}
@@ -338,7 +350,7 @@ func (h *Hub) prove(ctx context.Context, c net.Conn) (*line, error) {
 func (h *Hub) put(l *line) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
+	if uid, ok := h.UID(l.mac); h.closed || !ok || uid != l.uid { // it may have gone meanwhile
 		return false
 	}
 	if before := h.tunnels[l.mac]; before != nil {
@@ -346,6 +358,24 @@ func (h *Hub) put(l *line) bool {
 	}
 	h.tunnels[l.mac] = l
 	return true
+}
+
+// Drop closes the tunnels of a Mac whose MacNode is gone, with all answers.
+func (h *Hub) Drop(mac string) {
+	h.mu.Lock()
+	var all []*line
+	if l := h.tunnels[mac]; l != nil {
+		all = append(all, l)
+	}
+	for l := range h.old {
+		if l.mac == mac {
+			all = append(all, l)
+		}
+	}
+	h.mu.Unlock()
+	for _, l := range all { // not under the lock: Close calls gone
+		_ = l.Close()
+	}
 }
 
 // gone forgets a tunnel that was closed.

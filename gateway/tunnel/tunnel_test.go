@@ -31,13 +31,34 @@ type world struct {
 	address string
 	changed chan string
 	stop    func()
+
+	mu   sync.Mutex        // guards uids
+	uids map[string]string // of MacNodes that are not those of agentapitest; empty: there is none
+}
+
+// uid is that of a MacNode.
+func (w *world) uid(mac string) (string, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if uid, set := w.uids[mac]; set {
+		return uid, uid != ""
+	}
+	return agentapitest.UID(mac), true
+}
+
+// replace gives a MacNode another UID, or deletes it.
+func (w *world) replace(mac, uid string) {
+	w.mu.Lock()
+	w.uids[mac] = uid
+	w.mu.Unlock()
+	w.hub.Drop(mac)
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, ca: agentapitest.NewCA(t), changed: make(chan string, 100)}
+	w := &world{t: t, ca: agentapitest.NewCA(t), changed: make(chan string, 100), uids: map[string]string{}}
 	w.ids.Set(w.identity(w.ca.Gateway()))
-	w.hub = tunnel.New(tunnel.Options{Identity: w.ids.Current, Log: logr.Discard(), Changed: func(mac string) { w.changed <- mac },
+	w.hub = tunnel.New(tunnel.Options{UID: w.uid, Identity: w.ids.Current, Log: logr.Discard(), Changed: func(mac string) { w.changed <- mac },
 		HTTP2: http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: time.Minute}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,11 +127,17 @@ func (w *world) dial(says string) net.Conn {
 // from an authority; ended is closed when nothing is served on it any more.
 func (w *world) open(says string, ca *agentapitest.CA, is string, answer http.HandlerFunc) (s *http.Server, ended <-chan struct{}) {
 	w.t.Helper()
+	return w.openAs(says, ca.MacOfUID(is, w.certified(is)), answer)
+}
+
+// openAs opens a tunnel with a certificate.
+func (w *world) openAs(says string, as agentapitest.PEM, answer http.HandlerFunc) (s *http.Server, ended <-chan struct{}) {
+	w.t.Helper()
 	c := w.dial(says)
 	l := &one{conn: make(chan net.Conn, 1), done: make(chan struct{}), at: c.LocalAddr()}
 	l.conn <- c
 	gone := make(chan struct{})
-	s = &http.Server{Handler: answer, TLSConfig: agentapi.ServerTLS(ca.Mac(is).Pair(w.t), w.ca.Roots()),
+	s = &http.Server{Handler: answer, TLSConfig: agentapi.ServerTLS(as.Pair(w.t), w.ca.Roots()),
 		ConnState: func(_ net.Conn, s http.ConnState) {
 			if s == http.StateClosed {
 				close(gone)
@@ -120,6 +147,14 @@ func (w *world) open(says string, ca *agentapitest.CA, is string, answer http.Ha
 	go func() { defer close(served); _ = s.ServeTLS(l, "", "") }()
 	w.t.Cleanup(func() { _ = s.Close(); <-served })
 	return s, gone
+}
+
+// certified is the UID that a certificate made now names.
+func (w *world) certified(mac string) string {
+	if uid, ok := w.uid(mac); ok {
+		return uid
+	}
+	return agentapitest.UID(mac)
 }
 
 // mac opens a good tunnel.
@@ -468,5 +503,58 @@ func TestTunnelsEndWithTheGateway(t *testing.T) {
 	w.wait("the tunnel ends", ended)
 	if _, ok := w.hub.To("a"); ok {
 		t.Error("it is used")
+	}
+}
+
+// TestAttackAStolenMacTakesTheTunnelOfItsSuccessor: a Mac was stolen, its MacNode
+// deleted, and another machine joined under its name. The thief's certificate is
+// valid for hours and has the same name.
+func TestAttackAStolenMacTakesTheTunnelOfItsSuccessor(t *testing.T) {
+	w := newWorld(t)
+	says := func(text string) http.HandlerFunc {
+		return func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, text) }
+	}
+	w.mac("studio", says("the thief"))
+	w.wantChange("studio")
+	w.replace("studio", "")
+	w.wantChange("studio")
+	if text, err := w.answer("studio", "/x"); !errors.Is(err, tunnel.ErrNone) {
+		t.Errorf("the Mac of a deleted MacNode answers %q, %v", text, err)
+	}
+	_, ended := w.mac("studio", says("the thief"))
+	<-ended // it is refused while there is no MacNode
+
+	w.replace("studio", "the successor's")
+	w.mac("studio", says("the successor"))
+	w.wantChange("studio")
+	thief := w.ca.MacOfUID("studio", agentapitest.UID("studio"))
+	_, ended = w.openAs("studio", thief, says("the thief"))
+	<-ended
+	if text, err := w.answer("studio", "/x"); err != nil || text != "the successor" {
+		t.Errorf("after the thief dialled: %q, %v", text, err)
+	}
+}
+
+// TestAReplacedMacNodeEndsAnswersOnItsTunnel: what runs is cut, not only what would
+// begin.
+func TestAReplacedMacNodeEndsAnswersOnItsTunnel(t *testing.T) {
+	w := newWorld(t)
+	began := make(chan struct{})
+	w.mac("studio", func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(rw, "begins")
+		rw.(http.Flusher).Flush()
+		close(began)
+		<-r.Context().Done()
+	})
+	w.wantChange("studio")
+	resp, err := w.ask(t.Context(), "studio", "/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	<-began
+	w.replace("studio", "another")
+	if text, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("the answer ended well: %q", text)
 	}
 }

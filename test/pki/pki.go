@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,6 +41,7 @@ type Leaf struct {
 	Subject pkix.Name
 	IPs     []net.IP
 	DNS     []string
+	URIs    []*url.URL
 }
 
 // New makes an authority and the folder of what it issues, and issues leaves.
@@ -52,7 +54,7 @@ func New(dir string, leaves ...Leaf) (*Authority, error) {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	for _, l := range leaves {
-		if err := p.issue(l); err != nil {
+		if err := p.Issue(l); err != nil {
 			return nil, fmt.Errorf("certificate %s: %w", l.Name, err)
 		}
 	}
@@ -82,13 +84,14 @@ func (p *Authority) makeCA() error {
 	return p.write("ca", der, p.key)
 }
 
-func (p *Authority) issue(l Leaf) error {
+// Issue makes a leaf, in place of an earlier one of its name.
+func (p *Authority) Issue(l Leaf) error {
 	template, err := template(l.Subject)
 	if err != nil {
 		return err
 	}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	template.IPAddresses, template.DNSNames = l.IPs, l.DNS
+	template.IPAddresses, template.DNSNames, template.URIs = l.IPs, l.DNS, l.URIs
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err

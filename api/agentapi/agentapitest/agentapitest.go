@@ -16,6 +16,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net/url"
 	"testing"
 	"time"
 
@@ -101,16 +102,27 @@ func (c *CA) Forged(change func(*x509.Certificate)) PEM {
 	return c.issue(t)
 }
 
-// Mac issues the server certificate of the Mac called name.
-func (c *CA) Mac(name string) PEM {
-	return c.leaf(agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth)
+// Mac issues the server certificate of the Mac called name, whose MacNode has the UID
+// that UID returns.
+func (c *CA) Mac(name string) PEM { return c.MacOfUID(name, UID(name)) }
+
+// UID is that of the MacNode of a Mac in tests.
+func UID(name string) string { return "uid-of-" + name }
+
+// MacOfUID issues the server certificate of a Mac whose MacNode has another UID.
+func (c *CA) MacOfUID(name, uid string) PEM {
+	t := template(agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth)
+	t.URIs = []*url.URL{agentapi.MacURI(uid)}
+	return c.issue(t)
 }
 
 // MacFor issues, in PEM, the certificate of the Mac called name for the Mac's
 // key.
 func (c *CA) MacFor(name string, key *ecdsa.PublicKey) []byte {
 	c.tb.Helper()
-	der := c.sign(template(agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth), key, nil)
+	t := template(agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth)
+	t.URIs = []*url.URL{agentapi.MacURI(UID(name))}
+	der := c.sign(t, key, nil)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
@@ -152,6 +164,9 @@ func (p PEM) Pair(tb testing.TB) func() (*tls.Certificate, error) {
 // valid for an hour unless it sets its own times.
 func (c *CA) Grant(g agentapi.Grant) string {
 	c.tb.Helper()
+	if g.AskerUID == "" {
+		g.AskerUID = UID(g.Asker)
+	}
 	if g.Expires == 0 {
 		g.Issued, g.Expires = time.Now().Unix(), time.Now().Add(time.Hour).Unix()
 	}

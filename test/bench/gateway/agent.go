@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"time"
@@ -136,13 +137,21 @@ type certificates struct {
 	roots     *x509.CertPool
 }
 
+func leafOf(name, dns string) pki.Leaf {
+	return pki.Leaf{Name: name, Subject: pkix.Name{CommonName: dns}, DNS: []string{dns}}
+}
+
+// certify replaces the certificate of a Mac by one for its MacNode.
+func (c *certificates) certify(mac, uid string) error {
+	leaf := leafOf(mac, agentapi.MacServerName(mac))
+	leaf.URIs = []*url.URL{agentapi.MacURI(uid)}
+	return c.authority.Issue(leaf)
+}
+
 func newCertificates(dir string, macs ...string) (*certificates, error) {
-	leaf := func(name, dns string) pki.Leaf {
-		return pki.Leaf{Name: name, Subject: pkix.Name{CommonName: dns}, DNS: []string{dns}}
-	}
-	leaves := []pki.Leaf{leaf("gateway", agentapi.GatewayName)}
+	leaves := []pki.Leaf{leafOf("gateway", agentapi.GatewayName)}
 	for _, mac := range macs {
-		leaves = append(leaves, leaf(mac, agentapi.MacServerName(mac)))
+		leaves = append(leaves, leafOf(mac, agentapi.MacServerName(mac)))
 	}
 	authority, err := pki.New(dir, leaves...)
 	if err != nil {
@@ -159,10 +168,15 @@ func newCertificates(dir string, macs ...string) (*certificates, error) {
 	return c, nil
 }
 
-// pair loads the certificate of a Mac or of the gateway.
+// pair loads the certificate of a Mac or of the gateway, at each handshake: that of a
+// Mac is replaced when there is a MacNode.
 func (c *certificates) pair(name string) (func() (*tls.Certificate, error), error) {
-	pair, err := tls.LoadX509KeyPair(c.authority.File(name+".crt"), c.authority.File(name+".key"))
-	return func() (*tls.Certificate, error) { return &pair, nil }, err
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(c.authority.File(name+".crt"), c.authority.File(name+".key"))
+		return &pair, err
+	}
+	_, err := load()
+	return load, err
 }
 
 // server is the TLS configuration of a Mac's agent.

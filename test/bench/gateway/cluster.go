@@ -83,6 +83,9 @@ func (w *world) writeObjects(ctx context.Context, c client.Client, upstream *net
 			return "", fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
 		}
 	}
+	if err := w.certificates.certify(macName, string(mac.UID)); err != nil {
+		return "", err
+	}
 	status := []client.Object{mac, md}
 	for n := range proxyReplicas {
 		mr := replica(md, n)
