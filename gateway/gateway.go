@@ -56,7 +56,7 @@ type Options struct {
 	// KeysNamespace holds the API keys that clients must bring, and no other
 	// Secret; empty asks for none.
 	KeysNamespace string
-	// Front takes clients, Health probes, and Metrics whoever may read metrics, as
+	// Front takes clients, Health probes, and Metrics clients that may read metrics, as
 	// package scrape has it. Run closes all three.
 	Front, Health, Metrics net.Listener
 	// Tunnels takes connections of Macs that gateways cannot reach; nil takes none.

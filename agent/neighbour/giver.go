@@ -131,7 +131,7 @@ func (g *Giver) entitled(r *http.Request, now time.Time) (agentapi.Grant, string
 		return grant, "", err
 	case grant.Asker != asker:
 		return grant, "", fmt.Errorf("the grant is for Mac %q, but %q sent it", grant.Asker, asker)
-	case grant.AskerUID != agentapi.UIDOf(r.TLS.PeerCertificates[0]):
+	case grant.ClientUID != agentapi.UIDOf(r.TLS.PeerCertificates[0]):
 		return grant, "", agentapi.ErrReplaced
 	case grant.Giver != g.mac:
 		return grant, "", fmt.Errorf("the grant is for weights of Mac %q", grant.Giver)

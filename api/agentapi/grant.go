@@ -62,9 +62,9 @@ type Grant struct {
 	// them.
 	Giver string `json:"giver"`
 	Asker string `json:"asker"`
-	// AskerUID is the UID of the asker's MacNode: a Mac that takes over the name is
+	// ClientUID is the UID of that Mac's MacNode: a Mac that takes over the name is
 	// another one.
-	AskerUID string `json:"askerUID"`
+	ClientUID string `json:"clientUID"`
 	// Digest identifies the weights, and Source is where they must have been
 	// downloaded from: knowing a digest, or naming it at another source, is not
 	// enough to read them.

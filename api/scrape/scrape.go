@@ -5,8 +5,8 @@
 // (TokenReview), and whether that account may get /metrics
 // (SubjectAccessReview), as the filters of controller-runtime do without the
 // dependencies of k8s.io/apiserver. It refuses more questions at once than it
-// has room for, so that nobody floods the API server by way of this port. An
-// address on the loopback interface is open: whoever reaches it is on the
+// has room for, so that no client floods the API server through this port. An
+// address on the loopback interface is open: a client that reaches it is on the
 // machine.
 //
 // Start reading at Serve and Gate.

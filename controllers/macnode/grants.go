@@ -53,7 +53,7 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []
 		a := &orders[i]
 		for _, n := range sites.Neighbours(mac, a) {
 			want := agentapi.Grant{
-				Giver: n.Name, Asker: mac.Name, AskerUID: string(mac.UID), Digest: a.Model.Digest, Source: a.Model.Source,
+				Giver: n.Name, Asker: mac.Name, ClientUID: string(mac.UID), Digest: a.Model.Digest, Source: a.Model.Source,
 				Issued: now.Unix(), Expires: now.Add(GrantLife).Unix(),
 			}
 			grant, err := r.Grants.Grant(ctx, want, before[a.ReplicaUID+"/"+n.Name], renewGrant)

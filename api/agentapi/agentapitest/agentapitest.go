@@ -164,8 +164,8 @@ func (p PEM) Pair(tb testing.TB) func() (*tls.Certificate, error) {
 // valid for an hour unless it sets its own times.
 func (c *CA) Grant(g agentapi.Grant) string {
 	c.tb.Helper()
-	if g.AskerUID == "" {
-		g.AskerUID = UID(g.Asker)
+	if g.ClientUID == "" {
+		g.ClientUID = UID(g.Asker)
 	}
 	if g.Expires == 0 {
 		g.Issued, g.Expires = time.Now().Unix(), time.Now().Add(time.Hour).Unix()
