@@ -75,6 +75,10 @@ func (p *Pool) start(e *entry, g *engine) (process.Handle, error) {
 		return nil, &notSavedError{err} // a process that no journal knows could be lost
 	}
 	p.Fault(FaultLoadRecorded)
+	check := false
+	if p.read(func() { check = !p.stranding.MayStart() }); check { // an engine ended while the disk was slow
+		return nil, errCheckDue
+	}
 	proc, err := p.Engines.Start(p.life, process.Spec{
 		Path: p.Engine, Args: []string{"serve", "--socket", g.files.socket, "--config", g.files.config},
 		Env: p.EngineEnv, LogPath: g.files.log,
@@ -101,6 +105,10 @@ func (p *Pool) recordEngine(e *entry, g *engine) {
 	}, nil)
 }
 
+// errCheckDue: between the decision to start an engine and its start another
+// engine ended uncleanly, and the Mac's memory is to be checked first.
+var errCheckDue = errors.New("the Mac's memory is checked first, after an engine's unclean end")
+
 // notSavedError: what is about to be done could not be written down.
 type notSavedError struct{ err error }
 
@@ -114,7 +122,11 @@ func (p *Pool) neverStarted(e *entry, g *engine, err error) {
 	if p.life.Err() != nil {
 		return
 	}
-	p.Log.Error(err, "Engine does not start", "ModelReplica", g.record.Namespace+"/"+g.record.Name)
+	if replica := g.record.Namespace + "/" + g.record.Name; errors.Is(err, errCheckDue) {
+		p.Log.Info("Engine starts later", "ModelReplica", replica, "reason", err.Error())
+	} else {
+		p.Log.Error(err, "Engine does not start", "ModelReplica", replica)
+	}
 	if g.client != nil {
 		_ = g.client.Close()
 	}
@@ -129,7 +141,13 @@ func (p *Pool) neverStarted(e *entry, g *engine, err error) {
 		vacate()
 		return
 	}
-	p.change(func() { p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()}, now) })
+	p.change(func() {
+		if errors.Is(err, errCheckDue) {
+			e.state = Reserved
+			return
+		}
+		p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()}, now)
+	})
 	p.record(func(s *journal.State) {
 		s.DropEngine(e.key.UID, e.key.Epoch, g.load)
 		p.read(func() { e.persist(s) })

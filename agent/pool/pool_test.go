@@ -221,6 +221,12 @@ func TestAKilledEngineIsReportedReclaimedAndStartedAgain(t *testing.T) {
 	}
 	h.Release()
 	r.backsOff("u", s.PID)
+	eventually(r.t, func() string { // it is written down first
+		if len(r.Snapshot().Reclaims) == 0 {
+			return "no reclaim is reported"
+		}
+		return ""
+	})
 	if c := r.Snapshot().Reclaims[0]; c.Reason != v1alpha1.ReclaimCrashed || c.Exit != v1alpha1.ExitCrashed || c.FreedBytes == nil || *c.FreedBytes < 32*mib {
 		t.Errorf("reclaim %+v", c)
 	}
