@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -61,9 +62,11 @@ func knockAs(t *testing.T, program, socket string, who *syscall.Credential) stri
 	cmd := exec.CommandContext(t.Context(), program)
 	cmd.Env = []string{knockVariable + "=" + socket}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-	out, err := cmd.CombinedOutput()
+	var stderr bytes.Buffer // a test program built with -cover warns here that GOCOVERDIR is not set
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("knock at %s as %+v: %v: %s", socket, who, err, out)
+		t.Fatalf("knock at %s as %+v: %v: %s%s", socket, who, err, out, &stderr)
 	}
 	return strings.TrimSpace(string(out))
 }
