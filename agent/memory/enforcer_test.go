@@ -213,6 +213,8 @@ func TestHardPressureEscalates(t *testing.T) {
 		"not one within its limit that is the first":  {[]EngineReading{pinned(46), requests("b", 50, 1, over)}, "abort b"},
 		"the least important load, which is larger":   {[]EngineReading{pinned(86), loads("a", 6, 0), loads("b", 4, 1)}, "cancel a"},
 		"the least important load, which is smaller":  {[]EngineReading{pinned(86), loads("a", 6, 1), loads("b", 4, 0)}, "cancel b"},
+		"a load over its limit is cancelled":          {[]EngineReading{pinned(91), with(loads("a", 6, 0), func(e *EngineReading) { over(e); e.Holds = 1 })}, "cancel a"},
+		"the only load, however important":            {[]EngineReading{pinned(91), loads("a", 6, 5)}, "cancel a"},
 		"the larger load, which is the first":         {[]EngineReading{pinned(86), loads("a", 6, 0), loads("b", 4, 0)}, "cancel a"},
 		"the larger load, which is the last":          {[]EngineReading{pinned(86), loads("a", 4, 0), loads("b", 6, 0)}, "cancel b"},
 	} {
@@ -328,6 +330,8 @@ func TestEmergencyWithinLimitsTakesTheLowestPriority(t *testing.T) {
 	load := with(engine("load", 14, 0), loading)
 	wantShort(t, "a load", newPolls().see(0, pinned(90), load), v1alpha1.PressureEmergency, "cancel load")
 	wantShort(t, "not one that is ending", newPolls().see(0, with(engine("ending", 1, 0), stopping), pinned(103)), v1alpha1.PressureEmergency, "abort pinned")
+	unlimited := with(engine("unlimited", 90, 0), func(e *EngineReading) { always(e); busy(e); e.Limit = 0 })
+	wantShort(t, "without a limit of its own it is not over it", newPolls().see(0, unlimited, with(b, func(e *EngineReading) { e.Limit = 29 * gib })), v1alpha1.PressureEmergency, "abort b")
 	done := func(e *EngineReading) { e.Requests = 0 }
 	wantShort(t, "then it ends", p.see(0, a, with(b, done), c), v1alpha1.PressureEmergency, "unload b")
 }
@@ -408,6 +412,11 @@ func TestEngineOverItsOwnLimitIsHandledAlone(t *testing.T) {
 	see(p, leak(13, 0, 1))
 	wantShort(t, "it helped", see(p, leak(9, 0, 0)), v1alpha1.PressureNormal, "")
 	wantShort(t, "and is forgotten", see(p, leak(13, 0, 1)), v1alpha1.PressureNormal, "")
+	p = newPolls()
+	p.see(0, leak(13, 0, 1), pinned(65), engine("idle", 10, 9), engine("more", 1, 1))
+	p.see(0, leak(13, 0, 1), pinned(65), engine("idle", 10, 9), engine("more", 1, 1))
+	p.see(0, leak(13, 0, 0), pinned(65), engine("idle", 10, 9), engine("more", 1, 1))
+	wantShort(t, "its end is enough under soft pressure", p.see(0, leak(13, 0, 0), pinned(67), engine("idle", 10, 9), engine("more", 1, 1)), v1alpha1.PressureSoft, "unload leak")
 	p = newPolls()
 	wantShort(t, "over it by its pool, and not the first", p.see(0, pinned(10), leak(12, 3, 1)), v1alpha1.PressureNormal, "trim leak")
 	p = newPolls()
@@ -632,6 +641,7 @@ func TestHeadroomForAPromptComesFromIdleEngines(t *testing.T) {
 	wantShort(t, "one engine is enough for two prompts", newPolls().see(0, asks(20), another, idle, engine("b", 5, 1)), v1alpha1.PressureNormal, "evict idle")
 	wantShort(t, "not the first that asks", newPolls().see(0, engine("b", 5, 1), asks(20), idle), v1alpha1.PressureNormal, "evict idle")
 	wantShort(t, "not for who is ending", newPolls().see(0, with(asks(20), stopping), idle), v1alpha1.PressureNormal, "")
+	wantShort(t, "not for who is ending, small as it is", newPolls().see(0, with(engine("ending", 1, 0), func(e *EngineReading) { stopping(e); e.HeadroomWanted = 60 * gib }), pinned(60), idle), v1alpha1.PressureNormal, "")
 	wantShort(t, "less than is left", newPolls().see(0, asks(14), idle), v1alpha1.PressureNormal, "")
 	wantShort(t, "one that is ending will do", newPolls().see(0, asks(20), engine("other", 5, 9), with(engine("ending", 15, 1), stopping)), v1alpha1.PressureNormal, "")
 	wantShort(t, "not from who is held", newPolls().see(0, asks(20), with(idle, busy)), v1alpha1.PressureNormal, "")

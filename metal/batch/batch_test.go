@@ -142,7 +142,7 @@ func TestWhatCanNeverRunIsRefused(t *testing.T) {
 // The newest token that counts is computed again, whether the one after it was recorded or not.
 func TestATokenIsDrawnAgain(t *testing.T) {
 	for name, grown := range map[string]bool{"before it is recorded": false, "after": true} {
-		s := scheduler(t, Limits{ContextTokens: 30, CacheTokens: 60, BlockTokens: 10, Sequences: 2, Queue: 2})
+		s := scheduler(t, Limits{ContextTokens: 30, CacheTokens: 60, BlockTokens: 10, Sequences: 3, Queue: 2})
 		submit(t, s, Request{ID: 1, Prompt: 9, Tokens: 3}, Request{ID: 2, Prompt: 3})
 		run(t, s, plan(s, 20))
 		step := plan(s, 20)
@@ -167,7 +167,12 @@ func TestATokenIsDrawnAgain(t *testing.T) {
 				t.Errorf("%s: to %d tokens: %v", name, known, err)
 			}
 		}
-		if err := s.Redo(3, 1); !errors.Is(err, ErrUnknown) {
+		submit(t, s, Request{ID: 3, Prompt: 9})
+		s.Admit()
+		if err := s.Redo(3, 5); !errors.Is(err, ErrUnknown) {
+			t.Errorf("%s: a token of a prompt that is not computed: %v", name, err)
+		}
+		if err := s.Redo(4, 1); !errors.Is(err, ErrUnknown) {
 			t.Errorf("%s: a request that is not there: %v", name, err)
 		}
 	}
