@@ -184,6 +184,9 @@ func TestPick(t *testing.T) {
 		"a Mac with stranded memory is skipped":  {macs{mac("a", 99*gib, strandedMac), mac("b", 9*gib)}, nil, replica("r", gib), "b", v1alpha1.ReasonPlaced, ""},
 		"stranded memory says how it ends": {macs{mac("a", 99*gib, strandedMac)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates,
 			"1 Mac: 1 with stranded memory; reboot the Mac whose condition WiredStranded is True"},
+		"its end is not waited for": {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", 0)), "a", v1alpha1.ReasonPlaced, ""},
+		"fewer OnDemand bytes evict less often": {macs{mac("a", 10*gib), mac("b", 10*gib)},
+			replicas{replica("s", 6*gib, on("a"), onDemand), replica("t", 2*gib, on("b"), onDemand)}, replica("r", gib, onDemand), "b", v1alpha1.ReasonPlaced, ""},
 		"and forgotten": {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", -time.Second)), "a", v1alpha1.ReasonPlaced, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,8 +201,23 @@ func TestPick(t *testing.T) {
 func TestAvoidedMacIsTriedAgainInTime(t *testing.T) {
 	r := replica("r", gib)
 	r.Spec.Avoid = []v1alpha1.AvoidedMac{{Name: "a", Until: metav1.NewTime(now.Add(time.Minute))}, {Name: "b", Until: metav1.NewTime(now.Add(time.Second))}}
-	if d := NewSnapshot([]v1alpha1.MacNode{mac("a", 9*gib), mac("b", 9*gib)}, nil, now).Pick(&r); d.RetryAfter != time.Second {
-		t.Errorf("retry after %s, want 1 s", d.RetryAfter)
+	large := replica("large", gib, weighs("sha256:w", 4*gib))
+	large.Spec.Avoid = r.Spec.Avoid
+	full := mac("full", 9*gib, disk(gib))
+	for name, tc := range map[string]struct {
+		replica v1alpha1.ModelReplica
+		macs    []v1alpha1.MacNode
+		want    time.Duration
+	}{
+		"the first of two":                 {r, []v1alpha1.MacNode{mac("a", 9*gib), mac("b", 9*gib)}, time.Second},
+		"with one that is cordoned":        {r, []v1alpha1.MacNode{mac("b", 9*gib), mac("c", 9*gib, cordonedMac)}, time.Second},
+		"before a full disk":               {large, []v1alpha1.MacNode{mac("b", 9*gib), full}, time.Second},
+		"a full disk alone":                {large, []v1alpha1.MacNode{full}, diskAgain},
+		"nothing that time alone can mend": {r, []v1alpha1.MacNode{mac("c", 9*gib, cordonedMac)}, 0},
+	} {
+		if d := NewSnapshot(tc.macs, nil, now).Pick(&tc.replica); d.RetryAfter != tc.want {
+			t.Errorf("%s: retry after %s, want %s", name, d.RetryAfter, tc.want)
+		}
 	}
 }
 
@@ -218,6 +236,12 @@ func TestAssumptionsAddUpAndCanBeTakenBack(t *testing.T) {
 		t.Fatalf("%d replicas of 36 GiB on 64 GiB", placed)
 	}
 	undo()
+	twin := replica("twin", gib, of("d"))
+	s = NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib), mac("b", 64*gib)}, nil, now)
+	s.Assume(&twin, "a")()
+	if d := s.Pick(&twin); d.Mac != "a" {
+		t.Errorf("a sibling that was taken back is avoided: %s", d.Message)
+	}
 	r := replica("again", 36*gib)
 	if d := s.Pick(&r); d.Mac != "a" {
 		t.Errorf("after the undo: %s", d.Message)
@@ -289,6 +313,19 @@ func TestEachAvoidedMacHasItsOwnReason(t *testing.T) {
 	for _, c := range NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib), mac("b", 64*gib)}, nil, now).Candidates(&r) {
 		if want := "avoided for another 1m0s after a refusal: reason of " + c.Mac; c.Why != want {
 			t.Errorf("%s: %q, want %q", c.Mac, c.Why, want)
+		}
+	}
+}
+
+func TestTheMacsThatAreTooSmallAreNamedUpToTwenty(t *testing.T) {
+	var macs []v1alpha1.MacNode
+	for i := range 22 {
+		macs = append(macs, mac(fmt.Sprintf("m%02d", i), gib))
+	}
+	r := replica("r", 2*gib)
+	for n, more := range map[int]string{20: "; m19 can reserve 1.0 GiB of the required 2.0 GiB; lower", 22: "of the required 2.0 GiB; and 2 more; lower"} {
+		if d := NewSnapshot(macs[:n], nil, now).Pick(&r); strings.Count(d.Message, "can reserve") != 20 || !strings.Contains(d.Message, more) {
+			t.Errorf("of %d Macs: %s", n, d.Message)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -84,6 +85,7 @@ func TestWeightsAreFetchedBeforeARoomIsGiven(t *testing.T) {
 		"nobody knows the disk":           {macs{a(0)}, here, nil, noRoom, "", "", "without disk space"},
 		"nor whether less would fit":      {macs{a(0)}, here, []change{carries("new", 3*gib)}, noRoom, "", "", "without disk space"},
 		"memory is not what lacks":        {macs{a(2 * gib)}, []v1alpha1.ModelReplica{old("s", "a", ready, func(r *v1alpha1.ModelReplica) { r.Spec.ReservedBytes = gib })}, nil, noRoom, "", "", "without disk space"},
+		"the spread forbids the Mac":      {macs{a(2 * gib)}, here, []change{spreadOver("rack", 1, corev1.DoNotSchedule)}, noRoom, "", "", "without disk space"},
 		"files that are used in place":    {macs{a(9 * gib)}, here, []change{func(r *v1alpha1.ModelReplica) { r.Spec.Model.Source = "https://x"; r.Spec.Model.Files = nil }}, swap, "s", "a", ""},
 		"without leave to swap":           {macs{a(9 * gib)}, here, []change{ahead("a"), func(r *v1alpha1.ModelReplica) { r.Spec.Swap = false }}, noRoom, "", "", ""},
 		"a Mac that has them comes first": {macs{a(9 * gib), b(9*gib, has("new", 5*gib, 9*gib))}, []v1alpha1.ModelReplica{old("s", "a"), old("t", "b", ready)}, nil, swap, "t", "b", ""},
@@ -133,6 +135,15 @@ func TestADiskIsNotPromisedTwiceToWhatIsFetchedAhead(t *testing.T) {
 	s = NewSnapshot([]v1alpha1.MacNode{one}, append(olds, who("r", "a")), now)
 	if d := s.Pick(&second); d.Reason == v1alpha1.ReasonPrefetching || d.Awaits != "" {
 		t.Errorf("in the next: %s: %s", d.Reason, d.Message)
+	}
+	partly := who("r", "a")
+	partly.Status.Progress = v1alpha1.Progress{Stage: v1alpha1.StageDownloading, BytesDone: 4 * gib, BytesTotal: 5 * gib}
+	if d := NewSnapshot([]v1alpha1.MacNode{one}, append(olds, partly), now).Pick(&second); d.Reason != v1alpha1.ReasonPrefetching {
+		t.Errorf("with one that is nearly complete: %s: %s", d.Reason, d.Message)
+	}
+	complete := mac("a", 20*gib, has("old", gib, 9*gib), has("new-r", 5*gib, 9*gib))
+	if d := NewSnapshot([]v1alpha1.MacNode{complete}, append(olds, who("r", "a")), now).Pick(&second); d.Reason != v1alpha1.ReasonPrefetching {
+		t.Errorf("with one that is complete: %s: %s", d.Reason, d.Message)
 	}
 	gone := who("r", "a")
 	gone.DeletionTimestamp = &metav1.Time{Time: now}

@@ -43,6 +43,8 @@ func TestASwapTakesTheRoomOfOneOldReplica(t *testing.T) {
 			replica("r", 9*gib, of("d"), revised("new"), swaps), "", "", v1alpha1.ReasonPlaced},
 		"nobody else while one drains": {replicas{old("s", "a", drains), old("t", "b")},
 			replica("r", 9*gib, of("d"), revised("new"), swaps), "a", "", v1alpha1.ReasonSwapping},
+		"of two on a Mac the one that does not serve": {replicas{replica("s", 5*gib, on("a"), of("d"), revised("old"), ready), replica("t", 5*gib, on("a"), of("d"), revised("old")), replica("u", 9*gib, on("b"), of("e"))},
+			replica("r", 5*gib, of("d"), revised("new"), swaps), "a", "t", v1alpha1.ReasonSwapping},
 		"never two": {replicas{replica("s", 5*gib, on("a"), of("d"), revised("old")), replica("t", 5*gib, on("a"), of("d"), revised("old")), replica("u", 9*gib, on("b"), of("e"))},
 			replica("r", 9*gib, of("d"), revised("new"), swaps), "", "", v1alpha1.ReasonNoRoom},
 	} {

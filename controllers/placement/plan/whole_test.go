@@ -153,6 +153,11 @@ func TestWhatAPlacementAsks(t *testing.T) {
 		"a Mac without the label is in no domain": {macs{mac("x", 90*gib, func(m *v1alpha1.MacNode) { m.Labels = nil })}, nil,
 			replica("r", gib, spreadOver("room", 1, hard)), "", v1alpha1.ReasonNoCandidates, "1 without the label room of topologySpread"},
 		"softly, an uneven domain is only worse": {rooms, oneInA, replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, soft)), "b1", v1alpha1.ReasonPlaced, ""},
+		"softly, and weights do not outweigh three replicas": {macs{rooms[0], mac("a2", 100*gib, in("a"), withWeights), mac("b1", 100*gib, in("b"))},
+			replicas{oneInA[0], replica("t", gib, on("a1"), of("d"), revision("v2")), replica("u", gib, on("a1"), of("d"), revision("v2"))},
+			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, soft)), "b1", v1alpha1.ReasonPlaced, ""},
+		"softly, a Mac without the label is the last": {macs{mac("a", 90*gib, func(m *v1alpha1.MacNode) { m.Labels = nil }), mac("b", 10*gib, in("b"))}, nil,
+			replica("r", gib, spreadOver("room", 1, soft)), "b", v1alpha1.ReasonPlaced, ""},
 		"softly, and better than a sibling": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, oneInA,
 			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, soft)), "a2", v1alpha1.ReasonPlaced, ""},
 	} {
@@ -232,6 +237,9 @@ func TestOnDemandOvercommitIsAnExplicitFactor(t *testing.T) {
 			t.Errorf("%q: %s, %s", text, d.Reason, d.Message)
 		}
 		stays := replica("stays", 6*gib)
+		if want == v1alpha1.ReasonNoRoom && !strings.Contains(d.Message, "scale down or delete another deployment") {
+			t.Errorf("%q: no next step: %s", text, d.Message)
+		}
 		if d := NewSnapshot(macs, existing, now).Under(rules(t, text)).Pick(&stays); d.Mac != "a" {
 			t.Errorf("%q: what stays in memory shares nothing: %s", text, d.Message)
 		}
@@ -254,6 +262,9 @@ func TestRulesThatCannotBeReadPlaceNothing(t *testing.T) {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
+	if err := rules(t, "namespaces: {ns: {memory: 0}}").Err(); err != nil {
+		t.Errorf("a namespace that may reserve nothing: %v", err)
+	}
 	if r := ReadRules(nil); r.Err() != nil || r.OnDemandOvercommit != 0 {
 		t.Errorf("without a ConfigMap: %+v", r)
 	}
@@ -267,6 +278,8 @@ func ready(r *v1alpha1.ModelReplica) {
 }
 
 func TestPreemption(t *testing.T) {
+	aged := func(r *v1alpha1.ModelReplica) { r.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour)) }
+	young := func(r *v1alpha1.ModelReplica) { r.CreationTimestamp = metav1.NewTime(now) }
 	never := func(r *v1alpha1.ModelReplica) { r.Spec.Priority.PreemptionPolicy = corev1.PreemptNever }
 	type replicas = []v1alpha1.ModelReplica
 	two := []v1alpha1.MacNode{mac("a", 10*gib), mac("b", 10*gib)}
@@ -289,6 +302,14 @@ func TestPreemption(t *testing.T) {
 			replica("r", 5*gib, priority(5)), "a", "s", v1alpha1.ReasonPreempting},
 		"one that serves is spared": {replicas{replica("s", 5*gib, on("a"), ready), replica("t", 5*gib, on("a")), replica("u", 9*gib, on("b"), priority(9))},
 			replica("r", 5*gib, priority(5)), "a", "t", v1alpha1.ReasonPreempting},
+		"the fewest bytes": {replicas{replica("s", 9*gib, on("a")), replica("t", 7*gib, on("b")), replica("u", 2*gib, on("b"), priority(9))},
+			replica("r", 6*gib, priority(5)), "b", "t", v1alpha1.ReasonPreempting},
+		"the younger, which is the last": {replicas{replica("s", 5*gib, on("a"), aged), replica("t", 5*gib, on("a"), young), replica("u", 9*gib, on("b"), priority(9))},
+			replica("r", 5*gib, priority(5)), "a", "t", v1alpha1.ReasonPreempting},
+		"the younger, which is the first": {replicas{replica("s", 5*gib, on("a"), young), replica("t", 5*gib, on("a"), aged), replica("u", 9*gib, on("b"), priority(9))},
+			replica("r", 5*gib, priority(5)), "a", "s", v1alpha1.ReasonPreempting},
+		"none from a Mac outside of the spread": {replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))},
+			replica("r", 9*gib, priority(5), spreadOver("rack", 1, corev1.DoNotSchedule)), "", "", v1alpha1.ReasonNoCandidates},
 		"nobody where all of them are not enough": {replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a"), priority(9)), replica("u", 9*gib, on("b"), priority(9))},
 			replica("r", 6*gib, priority(5)), "", "", v1alpha1.ReasonNoRoom},
 		"who drains already is enough": {replicas{replica("s", 9*gib, on("a"), leaving), replica("t", 9*gib, on("b"))},
@@ -306,6 +327,9 @@ func TestPreemption(t *testing.T) {
 			}
 			if d.Awaits != tc.awaits || strings.Join(victims, " ") != tc.victims || d.Reason != tc.reason {
 				t.Errorf("awaits %q, victims %v, %s: %s", d.Awaits, victims, d.Reason, d.Message)
+			}
+			if d.Reason == v1alpha1.ReasonPreempting && strings.HasPrefix(d.Message, "waiting for room") != (tc.victims == "") {
+				t.Errorf("victims %q: %s", tc.victims, d.Message)
 			}
 			if again := NewSnapshot(two, tc.existing, now).Pick(&tc.replica); again.Message != d.Message || again.Awaits != d.Awaits {
 				t.Errorf("the same fleet, another decision: %s", again.Message)
