@@ -83,10 +83,17 @@ func TestAnAnswerHasTheFormOfItsConstraint(t *testing.T) {
 		"items":       {schema(`{"type":"array","items":{"enum":[1,"a"]},"minItems":1,"maxItems":3}`), []string{`[1]`, `[1,"a",1]`}, []string{`[]`, `[2]`, `[1,1,1,1]`}},
 		"lengths": {schema(`{"type":"string","minLength":2,"maxLength":3}`), []string{`"ab"`, `"abc"`, `"éé"`, `"\u00e9\n"`, `"\ud83d\ude00😀"`},
 			[]string{`"a"`, `"abcd"`, `"\ud83d\ude00"`}},
-		"pattern and length": {schema(`{"type":"string","pattern":"^a.*z$","maxLength":4}`), []string{`"az"`, `"abbz"`, `"a\"z"`}, []string{`"a"`, `"abbbz"`, `"baz"`}},
-		"pattern anywhere":   {schema(`{"type":"string","pattern":"[0-9]"}`), []string{`"a1b"`, `"1"`, `"\n1"`}, []string{`""`, `"ab"`}},
-		"whole numbers":      {schema(`{"type":"integer","minimum":-12,"exclusiveMaximum":105}`), []string{"-12", "-9", "0", "7", "99", "104"}, []string{"-13", "105", "1.0", "00", "1000"}},
-		"numbers":            {schema(`{"type":"number","minimum":-1.25,"maximum":2.5}`), []string{"-1.25", "-1.2", "0", "0.001", "2.5", "2.49999", "1", "2.50"}, []string{"-1.26", "2.51", "3", "2.500001", "-2", "1e0"}},
+		"pattern and length":                {schema(`{"type":"string","pattern":"^a.*z$","maxLength":4}`), []string{`"az"`, `"abbz"`, `"a\"z"`}, []string{`"a"`, `"abbbz"`, `"baz"`}},
+		"pattern anywhere":                  {schema(`{"type":"string","pattern":"[0-9]"}`), []string{`"a1b"`, `"1"`, `"\n1"`}, []string{`""`, `"ab"`}},
+		"whole numbers":                     {schema(`{"type":"integer","minimum":-12,"exclusiveMaximum":105}`), []string{"-12", "-9", "0", "7", "99", "104"}, []string{"-13", "105", "1.0", "00", "1000"}},
+		"numbers":                           {schema(`{"type":"number","minimum":-1.25,"maximum":2.5}`), []string{"-1.25", "-1.2", "0", "0.001", "2.5", "2.49999", "1", "2.50"}, []string{"-1.26", "2.51", "3", "2.500001", "-2", "1e0"}},
+		"the stricter of two equal bounds":  {schema(`{"type":"integer","minimum":3,"exclusiveMinimum":3,"maximum":9,"exclusiveMaximum":9}`), []string{"4", "8"}, []string{"3", "9"}},
+		"the higher minimum":                {schema(`{"type":"integer","minimum":5,"exclusiveMinimum":3,"maximum":9,"exclusiveMaximum":12}`), []string{"5", "9"}, []string{"4", "10", "11"}},
+		"the higher minimum, which is last": {schema(`{"type":"integer","minimum":3,"exclusiveMinimum":5,"maximum":12,"exclusiveMaximum":9}`), []string{"6", "8"}, []string{"5", "9"}},
+		"one number":                        {schema(`{"type":"number","minimum":3,"maximum":3}`), []string{"3", "3.0"}, []string{"2", "3.1", "3."}},
+		"up to zero":                        {schema(`{"type":"integer","minimum":-5,"maximum":0}`), []string{"0", "-5"}, []string{"1", "-6"}},
+		"below zero":                        {schema(`{"type":"number","minimum":-5,"exclusiveMaximum":0}`), []string{"-0.1", "-5"}, []string{"0", "-0", "-5.1"}},
+		"whole numbers between fractions":   {schema(`{"type":"integer","minimum":1.5,"maximum":3.5}`), []string{"2", "3"}, []string{"1", "4"}},
 		"numbers without their bounds": {schema(`{"type":"number","exclusiveMinimum":0,"exclusiveMaximum":1}`),
 			[]string{"0.5", "0.0001", "0.999"}, []string{"0", "1", "0.0", "1.0", "0.00"}},
 		"all of": {schema(`{"allOf":[{"type":"object","properties":{"a":{"type":"number"}},"required":["a"]},{"properties":{"a":{"minimum":5,"type":"integer"},"b":{"type":"null"}}}]}`),
@@ -96,6 +103,8 @@ func TestAnAnswerHasTheFormOfItsConstraint(t *testing.T) {
 			[]string{`{"k":"a","v":1}`, `{"k":"b"}`}, []string{`{"k":"a"}`, `{"k":"c"}`}},
 		"a tree": {schema(`{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["v","next"]}}}`),
 			[]string{`{"v":1,"next":null}`, `{"v":1,"next":{"v":2,"next":null}}`}, []string{`{"v":1}`, `{"v":1,"next":{}}`}},
+		"enum within strict bounds": {schema(`{"enum":[1,2,3],"exclusiveMinimum":1,"exclusiveMaximum":3}`), []string{"2"}, []string{"1", "3"}},
+		"enum up to its bounds":     {schema(`{"enum":[0,1,2,3,4],"minimum":1,"maximum":3}`), []string{"1", "2", "3"}, []string{"0", "4"}},
 		"enum within bounds": {schema(`{"enum":[1,2,"x",null,[1],{"a":2}],"type":["integer","array","object"],"minimum":2}`),
 			[]string{"2", "[1]", `{"a":2}`}, []string{"1", `"x"`, "null"}},
 		"a leap day":  {schema(`{"type":"string","format":"date"}`), []string{`"2024-02-29"`, `"1999-12-31"`}, []string{`"2023-02-29"`, `"1900-02-29"`, `"2024-13-01"`, `"2024-04-31"`}},
@@ -205,6 +214,7 @@ func TestTheMaskIsWhatTheMatcherTakes(t *testing.T) {
 		schema(`{"type":"string","pattern":"^[a-z ]{3,40}$"}`),
 		{Kind: Regex, Source: `[^x]{20}|(the ?)*`},
 		{Kind: Regex, Source: `日?.{0,3}`},
+		{Kind: Regex, Source: `[a-m].{2}|[^a-m].{9}`},
 		called(func(*Calls) {}), called(free), tagged(func(*Calls) {}), tagged(free),
 	} {
 		g, err := Compile(spec)
@@ -392,5 +402,24 @@ func TestAGrammarOfTooManyReadingsEndsInAnErrorNotAHang(t *testing.T) {
 	}
 	if n := tab.Bytes(); n > 2*mostBytes {
 		t.Errorf("%d bytes", n)
+	}
+}
+
+func TestATokenWithoutTextOrOutsideOfTheVocabularyNeverComes(t *testing.T) {
+	texts := []string{"1", "", "2"}
+	v := NewVocabulary(len(texts), func(id int32) []byte { return []byte(texts[id]) })
+	g, err := Compile(schema(`{"type":"integer"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := NewTable(g, v).Match(false)
+	mask, err := m.Mask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[int32]bool{-1: false, 0: true, 1: false, 2: true, 64: false} {
+		if Allows(mask, id) != want {
+			t.Errorf("token %d is allowed: %v", id, !want)
+		}
 	}
 }
