@@ -7,9 +7,9 @@
 //
 // It owns the measurement and the bounds. It measures no speed.
 //
-//	go test ./test/leaks                                 a small part, in seconds
-//	go test -count=1 -v -timeout 0 ./test/leaks -long    10,000 passes, 1,000 cancelled requests
-//	bash hack/mlx/go.sh test ./test/leaks                the same with MLX
+//	go test ./metal/leaks                                 a small part, in seconds
+//	go test -count=1 -v -timeout 0 ./metal/leaks -long    10,000 passes, 1,000 cancelled requests
+//	bash hack/mlx/go.sh test ./metal/leaks                the same with MLX
 //
 // Start reading at TestNothingLeaks.
 package leaks
