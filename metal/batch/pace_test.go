@@ -646,3 +646,21 @@ func TestAnotherAnswerDoesNotStopThePrompts(t *testing.T) {
 		t.Errorf("a guess held for %d steps, at most %d are right", steps, guess)
 	}
 }
+
+func TestAStepOfAnswersIsGuessedFromTheNearestNumberOfThem(t *testing.T) {
+	var m measured
+	for range 3 {
+		m.add(Load{Answers: 8}, 0.4)
+	}
+	for answers, want := range map[int]float64{3: 0, 4: 0.2, 6: 0.3, 8: 0.4, 12: 0.4, 17: 0} {
+		if got := m.step(answers, 0); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%d answers take %v s, want %v", answers, got, want)
+		}
+	}
+}
+
+func TestTokensOfAStepAreThoseOfAllRows(t *testing.T) {
+	if n := (Step{Rows: []Row{{Length: 1, Sample: true, Start: 4}, {Length: 64}}}).Tokens(); n != 65 {
+		t.Errorf("%d tokens", n)
+	}
+}
