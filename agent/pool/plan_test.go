@@ -50,6 +50,7 @@ func TestPlanDerivesTheNextStep(t *testing.T) {
 		"an invalid order stops nothing":                  {view{want: wantInvalid, reserved: true, engine: true}, 0, "", time.Time{}},
 		"an invalid order starts nothing":                 {view{want: wantInvalid}, 0, "", time.Time{}},
 		"only the weights are wanted: the engine goes":    {view{want: wantDownloaded, downloaded: true, reserved: true, engine: true}, stepUnload, v1alpha1.ReclaimDrained, time.Time{}},
+		"only the weights are wanted: it ends first":      {view{want: wantDownloaded, downloaded: true, reserved: true, engine: true, unloading: true}, 0, "", time.Time{}},
 		"only the weights are wanted: no reservation":     {view{want: wantDownloaded, downloaded: true, reserved: true}, stepUnreserve, "", time.Time{}},
 		"only the weights are wanted: download":           {view{want: wantDownloaded}, stepDownload, "", time.Time{}},
 	} {
@@ -63,6 +64,38 @@ func TestPlanDerivesTheNextStep(t *testing.T) {
 				t.Errorf("again %v, want %v; actions (-want +got):\n%s", again, tc.again, d)
 			}
 		})
+	}
+}
+
+func TestMemoryIsGivenBackBeforeItIsTakenInTheOrderOfTheDemands(t *testing.T) {
+	entry := func(uid string, v view) view {
+		v.key.UID, v.downloaded, v.reserved = uid, true, true
+		return v
+	}
+	demanded := func(uid string, since time.Time) view {
+		return entry(uid, view{want: wantRunning, onDemand: true, demanded: true, since: since})
+	}
+	actions, _ := plan([]view{
+		demanded("late", at), demanded("early", at.Add(-time.Second)), entry("always", view{want: wantRunning}), entry("drained", view{want: wantDrained, engine: true}),
+	}, at)
+	var order []string
+	for _, a := range actions {
+		order = append(order, a.key.UID)
+	}
+	if d := cmp.Diff([]string{"drained", "always", "early", "late"}, order); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestThePlanIsMadeAgainWhenTheFirstEntryWaitsNoLonger(t *testing.T) {
+	waits := func(uid string, until time.Duration) view {
+		return view{key: memory.Key{UID: uid}, want: wantRunning, downloadNotBefore: at.Add(until)}
+	}
+	never := view{key: memory.Key{UID: "never"}, want: wantRunning, downloadRefused: true}
+	for _, views := range [][]view{{never, waits("a", 2), waits("b", 1)}, {waits("b", 1), waits("a", 2), never}} {
+		if _, again := plan(views, at); !again.Equal(at.Add(1)) {
+			t.Errorf("again at %v, want %v", again, at.Add(1))
+		}
 	}
 }
 
