@@ -98,7 +98,7 @@ test-mlx: ## run the tests of everything that uses a back end on MLX as well
 .PHONY: test-system
 test-system: kube build ## run the longer stories of real processes, and those of the chart and of KEDA; STORY=Chaos runs one (Linux, root)
 	bash test/client.sh
-	[ -n "$(STORY)" ] || { bash hack/helm.sh && bash test/keda/build.sh && go test -tags stories -count=1 ./charts ./test/keda; }
+	[ -n "$(STORY)" ] || { bash hack/helm.sh && bash hack/keda.sh && go test -tags stories -count=1 ./charts ./controllers/autoscaler/keda; }
 	go test -tags stories -count=1 -timeout 60m -v -run '^Test$(STORY)' -skip '^TestTheWholeSystem$$' ./test/system $(ARGS)
 
 .PHONY: e2e

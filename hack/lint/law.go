@@ -28,7 +28,7 @@ const bridge = "metal/mlx"
 
 // testOnly are the packages under test that _test.go files elsewhere may import.
 func testOnly() []string {
-	return []string{"test/patience", "test/race", "test/seed", "test/testenv", "test/tinymodel"}
+	return []string{"test/patience", "test/pki", "test/process", "test/race", "test/seed", "test/testenv", "test/tinymodel"}
 }
 
 // goLibs are the libraries metal may use beside the standard library.
@@ -214,7 +214,7 @@ func refuseOwn(r room, f file, own string) string {
 		if f.test && matchAny(testOnly(), own) {
 			return ""
 		}
-		return "only hack and test import test (patience, race, seed, testenv and tinymodel: _test.go files everywhere)"
+		return "only hack and test import test (patience, pki, process, race, seed, testenv and tinymodel: _test.go files everywhere)"
 	}
 	if matchAny(r.own, own) {
 		return ""

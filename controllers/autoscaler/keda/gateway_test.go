@@ -1,6 +1,6 @@
 //go:build stories
 
-package keda
+package keda_test
 
 import (
 	"bytes"

@@ -1,15 +1,15 @@
 #!/bin/bash
 # Builds KEDA (Apache-2.0), its operator and its server of external metrics, and takes its kinds, into bin/keda.
-# usage: test/keda/build.sh
+# usage: hack/keda.sh
 # KEDA's own sources at one version, by its go.mod and go.sum, but for the 70 scalers that ask clouds and databases: of
 # what it can ask, external scalers are left. That leaves half of the packages to compile, and nothing that is tested here.
 set -eu -o pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 GOFLAGS=-trimpath GOEXPERIMENT=
 version=v2.21.0
 sum=h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=
 out=$PWD/bin/keda
-stamp="$version $(git hash-object test/keda/build.sh) $(go env GOVERSION)"
+stamp="$version $(git hash-object hack/keda.sh) $(go env GOVERSION)"
 if [ "$(cat "$out/stamp" 2>/dev/null)" = "$stamp" ]; then
   echo "keda: $version is in bin/keda"
   exit 0

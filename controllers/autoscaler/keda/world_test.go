@@ -1,6 +1,6 @@
 //go:build stories
 
-package keda
+package keda_test
 
 import (
 	"context"
@@ -41,7 +41,7 @@ const (
 const scalerAddress = "metalfleet-operator-keda." + ownNamespace + ".svc:9443"
 
 // root is the folder of the module, whose bin has the programs.
-const root = "../.."
+const root = "../../.."
 
 // world is the cluster and what runs in it.
 type world struct {
@@ -57,7 +57,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(root, "bin", "keda", "stamp")); err != nil {
-		t.Fatalf("KEDA is not built, run test/keda/build.sh: %v", err)
+		t.Fatalf("KEDA is not built, run hack/keda.sh: %v", err)
 	}
 	w := &world{ports: map[string]int{}, logs: t.TempDir()}
 	var err error
@@ -135,7 +135,7 @@ func (w *world) launch(t *testing.T, name, path string, env []string, args ...st
 	p := process.New(name, path, w.logs, args...)
 	p.SetEnv(append([]string{"KUBECONFIG=" + w.env.Kubeconfig}, env...)...)
 	if err := p.Start(); err != nil {
-		t.Fatalf("%v; make build and test/keda/build.sh build it", err)
+		t.Fatalf("%v; make build and hack/keda.sh build it", err)
 	}
 	w.programs = append(w.programs, p)
 	return p

@@ -1,6 +1,6 @@
 //go:build stories
 
-package keda
+package keda_test
 
 import (
 	"context"
@@ -18,8 +18,14 @@ const patience = 3 * time.Minute
 // woken is what KEDA logs when it scales a target from zero.
 const woken = "Successfully updated ScaleTarget"
 
-// TestKEDAScalesADeployment is one story: each step begins where the one before
-// ended.
+// TestKEDAScalesADeployment runs KEDA's own operator and its server of external
+// metrics, built from its sources by hack/keda.sh, Kubernetes' HPA controller and
+// our operator as real processes on a real API server. KEDA scales a deployment to
+// zero and back: up from zero by the push, further by the HPA that it makes, and
+// never by incomplete figures. There is no Mac: only the desired number of
+// replicas is tested. Each step begins where the one before ended.
+//
+//	make build kube && bash hack/keda.sh && go test -count=1 -v -tags stories -run KEDAScales ./controllers/autoscaler/keda   (part of make test-system)
 func TestKEDAScalesADeployment(t *testing.T) {
 	w := newWorld(t)
 	for _, step := range []struct {
