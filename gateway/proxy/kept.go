@@ -62,8 +62,8 @@ func plainQuery(query url.Values) string {
 	return query.Encode()
 }
 
-// kept asks the Mac that keeps a response. The agent knows whose it is; it is
-// tried once, for no other Mac has it.
+// kept asks the Mac that keeps a response. The agent knows whose it is. No other
+// Mac has it, so reading it is tried twice where the connection fails.
 func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) error {
 	if err := p.ready(); err != nil {
 		return err
@@ -93,7 +93,15 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 	if !ok {
 		return responses.NotFound(id)
 	}
-	failed, err := p.attempt(ctx, w, r, grant{route.Endpoint{Mac: mac.Name, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach}, func() {}}, &query{})
+	to := grant{route.Endpoint{Mac: mac.Name, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach}, func() {}}
+	failed, err := p.attempt(ctx, w, r, to, &query{})
+	if failed.mayReread(r.Method) {
+		p.metrics.retries.WithLabelValues(failed.reason).Inc()
+		if err := pauseToReread(ctx); err != nil {
+			return err
+		}
+		failed, err = p.attempt(ctx, w, r, to, &query{})
+	}
 	if failed == nil {
 		return err
 	}
@@ -102,6 +110,31 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 	}
 	p.distrust(logOf(ctx), mac.Name, failed.err)
 	return unreached(id, failed.err)
+}
+
+// rereadAfter is the pause before a stored response is read again from the only
+// Mac that has it. A connection that was lost because a machine is busy works
+// again by then.
+const rereadAfter = 250 * time.Millisecond
+
+// mayReread reports whether a request that failed may be sent to the same Mac
+// again: it changes nothing there, and neither the agent refused it nor did it
+// take as long as a try may.
+func (f *failure) mayReread(method string) bool {
+	reads := method == http.MethodGet || method == http.MethodHead
+	return f != nil && reads && (f.reason == reasonConnection || f.reason == reasonStream)
+}
+
+// pauseToReread returns nil after rereadAfter, or why the request ended earlier.
+func pauseToReread(ctx context.Context) error {
+	pause := time.NewTimer(rereadAfter)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	}
 }
 
 func unreached(id string, cause error) error {
@@ -135,6 +168,9 @@ func (p *Proxy) find(ctx context.Context, id string) (mac string, found bool, er
 	for _, m := range p.Table.Macs() {
 		all.Go(func() error {
 			has, err := p.keeps(asking, m, id)
+			if err != nil && pauseToReread(asking) == nil {
+				has, err = p.keeps(asking, m, id)
+			}
 			if has && keeper.CompareAndSwap(nil, &m.Name) {
 				stop() // no other Mac has it
 			}

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,6 +56,39 @@ func TestStoredResponseIsRoutedByItsID(t *testing.T) {
 	}
 	if a.requests.Load() != 0 {
 		t.Errorf("another Mac was asked %d times", a.requests.Load())
+	}
+}
+
+// No other Mac has a stored response: a connection that failed once hides nothing.
+func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
+	w := newWorld(t)
+	var fails atomic.Int64
+	m := w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
+		if fails.Add(-1) >= 0 {
+			abort(r)
+		}
+		say("{}")(rw, r)
+	})
+	here, anywhere := dialect.PathResponses+"/"+responses.NewID("mac-a"), dialect.PathResponses+"/"+responses.NewIDAnywhere()
+	for _, c := range []struct {
+		name, method, path string
+		fails              int64
+		status             int
+		requests           int64
+	}{
+		{name: "one lost connection", method: "GET", path: here, fails: 1, status: 200, requests: 2},
+		{name: "its items", method: "GET", path: here + "/input_items", fails: 1, status: 200, requests: 2},
+		{name: "the search for its Mac", method: "GET", path: anywhere, fails: 1, status: 200, requests: 3},
+		{name: "two lost connections", method: "GET", path: here, fails: 2, status: 503, requests: 2},
+		{name: "a deletion, which may have been done", method: "DELETE", path: here, fails: 1, status: 503, requests: 1},
+		{name: "a cancellation", method: "POST", path: here + "/cancel", fails: 1, status: 503, requests: 1},
+	} {
+		fails.Store(c.fails)
+		before := m.requests.Load()
+		resp := w.do(c.method, c.path, "")
+		if got := read(t, resp); resp.StatusCode != c.status || m.requests.Load()-before != c.requests {
+			t.Errorf("%s: %d %s after %d requests, want %d after %d", c.name, resp.StatusCode, got, m.requests.Load()-before, c.status, c.requests)
+		}
 	}
 }
 
