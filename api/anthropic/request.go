@@ -163,8 +163,8 @@ func (r *Request) decodeStops(param string, raw json.RawMessage) error {
 		if err := openai.String(&s)(at, raw); err != nil {
 			return err
 		}
-		if strings.TrimSpace(s) == "" {
-			return openai.Invalid(at, "'%s' must not be only white space.", at)
+		if s == "" {
+			return openai.Invalid(at, "'%s' must not be an empty string, which would stop the output at once.", at)
 		}
 		if len(r.Stop) == maxStops {
 			return openai.Invalid(param, "'%s' must have at most %d strings.", param, maxStops)
