@@ -164,7 +164,7 @@ func generation(p *openai.Parameters) *wire.GenerateRequest {
 		s.LogitBias[id] = float32(v)
 	}
 	g := &wire.GenerateRequest{Sampling: s, Stop: p.Stop, Constraint: constraintOf(p.Constraint), IgnoreEos: p.IgnoreEOS, StopTokenIds: p.StopTokens,
-		CacheSalt: p.CacheSalt}
+		CacheSalt: p.CacheSalt, Progress: p.ReturnProgress}
 	if p.MinTokens != nil {
 		g.MinTokens = int64(*p.MinTokens)
 	}

@@ -220,6 +220,11 @@ func TestProgressOfThePromptIsOptional(t *testing.T) {
 				if !asked || strings.Count(got, figures) != 1 || strings.Count(got, `"processed":3`) != 1 {
 					t.Errorf("asked %v: %s", asked, got)
 				}
+				named := strings.Replace(body, "{", `{"return_progress":true,`, 1)
+				ofLlama := path == dialect.PathChat || path == dialect.PathCompletions // other APIs ignore llama.cpp's field
+				if c := ask(script, path, named); asked != ofLlama || strings.Contains(strings.Join(c.text, ""), figures) != ofLlama {
+					t.Errorf("asked %v by return_progress: %q", asked, c.text)
+				}
 				if c := ask(script, path, body); asked || strings.Contains(strings.Join(c.text, ""), "prompt_progress") {
 					t.Errorf("asked %v without being asked: %q", asked, c.text)
 				}

@@ -101,6 +101,8 @@ func (p *Parameters) fields(d *Decoder) map[string]field {
 		"ignore_eos":     optional(boolInto(&p.IgnoreEOS)),
 		"stop_token_ids": optional(p.decodeStopTokens),
 
+		"return_progress": optional(boolInto(&p.ReturnProgress)),
+
 		"priority":   optional(intInto(&p.Priority, -MostPriority, MostPriority)),
 		"n":          optional(intInto(&p.N, 1, maxChoices)),
 		"logit_bias": optional(p.decodeBias),

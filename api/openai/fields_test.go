@@ -36,6 +36,7 @@ var chatFields = map[string]documented{
 	"min_tokens":             {`5`, honoured},
 	"ignore_eos":             {`true`, honoured},
 	"stop_token_ids":         {`[5]`, honoured},
+	"return_progress":        {`true`, honoured},
 	"repetition_penalty":     {`1.1`, honoured},
 	"repeat_penalty":         {`1.1`, honoured},
 	"metadata":               {`{"a":"b"}`, refused},

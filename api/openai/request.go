@@ -57,6 +57,10 @@ type Parameters struct {
 	// default. It is nil when the request does not set it.
 	Priority *int `json:"priority,omitempty"`
 
+	// ReturnProgress asks a stream to report how much of the prompt has been
+	// computed, as in llama.cpp.
+	ReturnProgress bool `json:"return_progress,omitempty"`
+
 	// N is the requested number of choices; see Choices.
 	N *int `json:"n,omitempty"`
 

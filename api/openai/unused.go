@@ -93,7 +93,6 @@ var textUnused = []Unused{
 	{Name: "session_id", Why: WhyLabel, Foreign: true},
 	{Name: "request_id", Why: WhyLabel, Foreign: true},
 	{Name: "timings_per_token", Why: whyExtra, Neutral: []string{"false"}, Foreign: true},
-	{Name: "return_progress", Why: whyExtra, Neutral: []string{"false"}, Foreign: true},
 	{Name: "num_ctx", Why: whyLoading, Foreign: true},
 	{Name: "keep_alive", Why: whyLoading, Foreign: true},
 	{Name: "ttl", Why: whyLoading, Foreign: true},
