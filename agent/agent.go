@@ -216,6 +216,11 @@ func (a *Agent) Close() error {
 // it is announced, running requests go on for the grace period, and the
 // supervisor ends; engines live on.
 func (a *Agent) Run(ctx context.Context) error {
+	if err := a.Links.Heartbeat.Await(ctx); err != nil {
+		return err
+	}
+	ctx, quit := context.WithCancelCause(ctx)
+	defer quit(nil)
 	work, finish := context.WithCancel(context.Background())
 	defer finish()
 	a.pool.Adopt(ctx)
@@ -223,20 +228,26 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.follow(*o)
 	}
 	parts := map[string]func(context.Context) error{
-		"pool":      a.pool.Run,
-		"inspect":   func(ctx context.Context) error { a.inspector.Run(ctx); return ctx.Err() },
-		"status":    a.statusLoop,
-		"metrics":   a.serveMetrics,
-		"orders":    func(ctx context.Context) error { return a.Links.Orders.Run(ctx, a.take) },
-		"reports":   a.Links.Reports.Run,
-		"identity":  a.Links.Identity.Run,
-		"heartbeat": a.Links.Heartbeat.Run,
-		"tokens":    a.followTokens,
-		"upgrade":   a.upgrader.Run,
-		"trial":     a.prove,
-		"collect":   a.collect,
-		"clear":     a.clear,
-		"settings":  a.set,
+		"pool":     a.pool.Run,
+		"inspect":  func(ctx context.Context) error { a.inspector.Run(ctx); return ctx.Err() },
+		"status":   a.statusLoop,
+		"metrics":  a.serveMetrics,
+		"orders":   func(ctx context.Context) error { return a.Links.Orders.Run(ctx, a.take) },
+		"reports":  a.Links.Reports.Run,
+		"identity": a.Links.Identity.Run,
+		"heartbeat": func(ctx context.Context) error {
+			err := a.Links.Heartbeat.Run(ctx)
+			if errors.Is(err, register.ErrFenced) {
+				quit(err)
+			}
+			return err
+		},
+		"tokens":   a.followTokens,
+		"upgrade":  a.upgrader.Run,
+		"trial":    a.prove,
+		"collect":  a.collect,
+		"clear":    a.clear,
+		"settings": a.set,
 	}
 	if a.Power != nil {
 		parts["power"] = func(ctx context.Context) error { return a.Power(ctx, a.hear) }
@@ -259,18 +270,19 @@ func (a *Agent) Run(ctx context.Context) error {
 		})
 	}
 	a.Log.Info("Agent is serving", "address", a.Listener.Addr().String(), "MacNode", a.Name, "bootID", a.BootID)
-	ctx, orphaned := context.WithCancel(ctx)
-	defer orphaned()
 	rooms.Go(func() {
 		if a.Launched.Orphaned(work) {
 			a.Log.Info("The launcher of this agent exited; the agent exits too, its engines keep running")
-			orphaned()
+			quit(nil)
 		}
 	})
 	err := a.servePort(ctx)
 	a.fetching() // before the pool ends: parts of downloads stay for a resume
 	finish()
 	rooms.Wait()
+	if cause := context.Cause(ctx); errors.Is(cause, register.ErrFenced) {
+		return errors.Join(cause, err)
+	}
 	return err
 }
 

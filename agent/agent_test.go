@@ -192,6 +192,8 @@ type still struct{ *identity.Identity }
 
 func (still) Run(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 
+func (still) Await(context.Context) error { return nil }
+
 func newMac(t *testing.T, size tinymodel.Config) *mac {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "mf-mac-")

@@ -59,7 +59,10 @@ type Identity interface {
 
 // Heartbeat says that this Mac lives.
 type Heartbeat interface {
+	// Run returns register.ErrFenced when another machine has this identity.
 	Run(ctx context.Context) error
+	// Await returns once this agent may begin.
+	Await(ctx context.Context) error
 }
 
 // Tokens are the hub tokens that this Mac was given.

@@ -2,7 +2,8 @@
 // knows the kinds that an agent has to do with, the following of one object, the
 // heartbeat, and the condition by which an agent says whether it takes orders.
 //
-// It owns the Lease "mac-NAME" while it renews it; the operator made it. It
+// It owns the Lease "mac-NAME" while it renews it; the operator made it. Of two
+// agents with one identity the second finds out there, and ends. It
 // refuses lists and everything else that an agent has no business with: its whole world are three objects by name, its own requests for
 // certificates, and tokens of its own account. A failure of the API is waited
 // out and never taken for a deletion.
@@ -12,7 +13,7 @@ package register
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -67,32 +68,18 @@ type Heartbeat struct {
 
 	log   logr.Logger
 	renew func(ctx context.Context, now time.Time) error
+	await func(ctx context.Context) error
 }
 
 // NewHeartbeat renews the Lease of the Mac called name in namespace; holder
-// tells this start of the agent from others.
-func NewHeartbeat(c client.Client, namespace, name, holder string, log logr.Logger) *Heartbeat {
-	key := types.NamespacedName{Namespace: namespace, Name: v1alpha1.AgentObjectName(name)}
-	return &Heartbeat{log: log, renew: func(ctx context.Context, now time.Time) error {
-		return renewLease(ctx, c, key, holder, now)
-	}}
+// tells this start of the agent from others, and dir keeps what must outlive it.
+func NewHeartbeat(c client.Client, namespace, name, holder, dir string, log logr.Logger) *Heartbeat {
+	l := &lease{client: c, key: types.NamespacedName{Namespace: namespace, Name: v1alpha1.AgentObjectName(name)}, holder: holder, dir: dir, log: log}
+	return &Heartbeat{log: log, renew: l.renew, await: l.await}
 }
 
-func renewLease(ctx context.Context, c client.Client, key types.NamespacedName, holder string, now time.Time) error {
-	at := metav1.NewMicroTime(now)
-	seconds := int32(v1alpha1.MacSilentSeconds)
-	patch, err := json.Marshal(map[string]any{"spec": coordinationv1.LeaseSpec{
-		HolderIdentity: &holder, RenewTime: &at, LeaseDurationSeconds: &seconds,
-	}})
-	if err != nil {
-		return fmt.Errorf("encode lease: %w", err)
-	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	if err := c.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
-		return fmt.Errorf("renew lease %s: %w", key, err)
-	}
-	return nil
-}
+// Await returns once this agent may begin; see lease.await.
+func (h *Heartbeat) Await(ctx context.Context) error { return h.await(ctx) }
 
 const (
 	renewEvery = v1alpha1.LeaseRenewSeconds * time.Second
@@ -101,7 +88,7 @@ const (
 	retryMost  = 5 * time.Second
 )
 
-// Run renews until ctx ends, ten seconds apart with a jitter, and sooner after
+// Run renews until ctx ends or another agent has this identity, ten seconds apart with a jitter, and sooner after
 // a failure.
 func (h *Heartbeat) Run(ctx context.Context) error {
 	failures := 0
@@ -113,6 +100,8 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, ErrFenced):
+			return err
 		case err != nil:
 			pause = retryPause(failures)
 			if failures++; failures == 1 {

@@ -14,7 +14,7 @@ import (
 //	replica     Placed                                             operator (placement)
 //	            Ready, and copies of the Mac's five                operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
-//	Mac         Ready                                              operator (macnode)
+//	Mac         Ready IdentityClash                                operator (macnode)
 //	            AgentCurrent                                       operator (agentupgrade)
 //	            Accepting MemoryPressure WiredStranded             agent
 //	            MemoryDiverged GuardInactive
@@ -50,6 +50,9 @@ const (
 	// ConditionAccepting: the agent accepts requests and assignments; false
 	// while it shuts down or is replaced.
 	ConditionAccepting = "Accepting"
+	// ConditionIdentityClash: two machines run an agent with the identity of this
+	// Mac; the one that began later has stopped.
+	ConditionIdentityClash = "IdentityClash"
 	// ConditionAgentCurrent: the agent has the version that the administrator
 	// requested or, without a request, one that this operator supports.
 	ConditionAgentCurrent = "AgentCurrent"
@@ -98,6 +101,12 @@ const (
 	ReasonHeardFrom      = "HeardFrom"
 	ReasonDraining       = "Draining"
 	ReasonPending        = "Pending"
+)
+
+// Reasons for IdentityClash.
+const (
+	ReasonAgentFenced = "AgentFenced" // an agent with a copy of the Mac's state folder was stopped
+	ReasonOneAgent    = "OneAgent"
 )
 
 // Reasons for AgentCurrent, and for Accepting while an agent is replaced.
@@ -224,6 +233,9 @@ const (
 	// AnnotationLost with the value "true" on a MacNode declares the Mac lost:
 	// the circuit breaker does not protect its replicas.
 	AnnotationLost = "metalfleet.dev/lost"
+	// AnnotationFenced on the Lease of a Mac names an agent that found another one
+	// with its identity and stopped, and the time: HOLDER RFC3339.
+	AnnotationFenced = "metalfleet.dev/fenced-agent"
 	// AnnotationRetiring with the value "true" on a ModelReplica marks it for
 	// removal once it is idle; gateways prefer other replicas. The autoscaler
 	// sets and removes it.

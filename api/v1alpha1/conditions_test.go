@@ -31,14 +31,15 @@ const (
 // gets its row here, its line in the comment of conditions.go, and, if it is an
 // agent's, its word in the admission policies of config/rbac/agents.yaml.
 var writers = map[string]writer{
-	ConditionReady:        operator,
-	ConditionAccepted:     operator,
-	ConditionFits:         operator,
-	ConditionPlaced:       operator,
-	ConditionProgressing:  operator,
-	ConditionDegraded:     operator,
-	ConditionRouted:       operator,
-	ConditionAgentCurrent: operator,
+	ConditionReady:         operator,
+	ConditionAccepted:      operator,
+	ConditionFits:          operator,
+	ConditionPlaced:        operator,
+	ConditionProgressing:   operator,
+	ConditionDegraded:      operator,
+	ConditionRouted:        operator,
+	ConditionAgentCurrent:  operator,
+	ConditionIdentityClash: operator,
 	// The operator copies these five to the replica.
 	ConditionDownloaded: agentOfOrder,
 	ConditionAdmitted:   agentOfOrder,

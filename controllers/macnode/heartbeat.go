@@ -25,7 +25,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// Heartbeat keeps the condition Ready of each Mac.
+// Heartbeat keeps the conditions Ready and IdentityClash of each Mac.
 type Heartbeat struct {
 	Client client.Client
 	// Live reads past the cache.
@@ -81,14 +81,15 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if !mac.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	if err := h.observe(ctx, h.Client, mac.Name); err != nil {
+	lease, err := h.observe(ctx, h.Client, mac.Name)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
 	next := h.judge(&mac, Brake{})
 	if worse(before, next) {
 		// Our own watch may be the one that is silent: look past the cache.
-		if err := h.observe(ctx, h.Live, mac.Name); err != nil {
+		if lease, err = h.observe(ctx, h.Live, mac.Name); err != nil {
 			return reconcile.Result{}, err
 		}
 		next = h.judge(&mac, Brake{})
@@ -100,22 +101,26 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		}
 		next = h.judge(&mac, brake)
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(h.report(ctx, &mac, next))
+	twin, result := clashOf(lease, h.Clock.Now()), reconcile.Result{}
+	if twin != nil {
+		result.RequeueAfter = min(max(twin.until.Sub(h.Clock.Now()), time.Second), clashLasts) // until its report is old
+	}
+	return result, client.IgnoreNotFound(h.report(ctx, &mac, next, twin))
 }
 
 // observe reads the Lease of a Mac. One that does not exist was never renewed.
-func (h *Heartbeat) observe(ctx context.Context, from client.Reader, mac string) error {
+func (h *Heartbeat) observe(ctx context.Context, from client.Reader, mac string) (*coordinationv1.Lease, error) {
 	var lease coordinationv1.Lease
 	key := client.ObjectKey{Namespace: h.Namespace, Name: v1alpha1.AgentObjectName(mac)}
 	if err := from.Get(ctx, key, &lease); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read Lease %s: %w", key, err)
+		return nil, fmt.Errorf("read Lease %s: %w", key, err)
 	}
 	var renewed time.Time
 	if lease.Spec.RenewTime != nil {
 		renewed = lease.Spec.RenewTime.Time
 	}
 	h.pulses.Observe(mac, renewed, h.Clock.Now())
-	return nil
+	return &lease, nil
 }
 
 func (h *Heartbeat) judge(mac *v1alpha1.MacNode, b Brake) status.Condition {
@@ -151,9 +156,15 @@ func worse(before *metav1.Condition, next status.Condition) bool {
 		(next.Reason == v1alpha1.ReasonMacSilent || next.Reason == v1alpha1.ReasonMacGone)
 }
 
-func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next status.Condition) error {
-	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady)
-	after := status.Merge(before, judgedGeneration(mac, next.Status), h.Clock.Now(), next)
+func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next status.Condition, twin *clash) error {
+	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionIdentityClash)
+	after := status.Merge(before, judgedGeneration(mac, next.Status), h.Clock.Now(), append([]status.Condition{next}, twin.conditions(before)...)...)
+	if twin.starts(before) {
+		n := notice{id: "clash " + twin.holder, reason: v1alpha1.ReasonAgentFenced, message: twin.message(), warning: true, now: h.Clock.Now()}
+		if _, err := n.post(ctx, h.Client, mac.Name, referenceTo(mac)); err != nil {
+			return err
+		}
+	}
 	if status.Equal(before, after) {
 		return nil
 	}

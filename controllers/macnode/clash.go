@@ -1,0 +1,56 @@
+package macnode
+
+import (
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// clashLasts is how long the report of a fenced agent counts; it repeats it every
+// ten seconds.
+const clashLasts = time.Minute
+
+// clash is a fenced agent, as its Mac's Lease reports it.
+type clash struct {
+	holder string
+	until  time.Time
+}
+
+// clashOf reads the report; nil if there is none that still counts.
+func clashOf(lease *coordinationv1.Lease, now time.Time) *clash {
+	holder, at, ok := strings.Cut(lease.Annotations[v1alpha1.AnnotationFenced], " ")
+	reported, err := time.Parse(time.RFC3339, at)
+	// The Mac's clock may be ahead: then the report counts until it is old by ours.
+	if !ok || err != nil || now.Sub(reported) >= clashLasts {
+		return nil
+	}
+	return &clash{holder: holder, until: reported.Add(clashLasts)}
+}
+
+// conditions are what the Mac has to show of clashes: nothing if there never was
+// one.
+func (c *clash) conditions(before []metav1.Condition) []status.Condition {
+	switch {
+	case c != nil:
+		return []status.Condition{status.True(v1alpha1.ConditionIdentityClash, v1alpha1.ReasonAgentFenced, c.message())}
+	case meta.FindStatusCondition(before, v1alpha1.ConditionIdentityClash) != nil:
+		return []status.Condition{status.False(v1alpha1.ConditionIdentityClash, v1alpha1.ReasonOneAgent, "one machine runs an agent with the identity of this Mac")}
+	}
+	return nil
+}
+
+func (c *clash) message() string {
+	return "a second machine runs an agent (" + c.holder + ") with the identity of this Mac and was stopped: its state folder was copied, for example with the disk; " +
+		"give that machine a MacNode and a join token of its own, and if you do not know it, delete this MacNode and join again"
+}
+
+// starts reports whether a Mac does not show the clash yet.
+func (c *clash) starts(before []metav1.Condition) bool {
+	return c != nil && !meta.IsStatusConditionTrue(before, v1alpha1.ConditionIdentityClash)
+}

@@ -1,0 +1,51 @@
+package macnode
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+func TestAClashIsShownWhileTheFencedAgentReportsIt(t *testing.T) {
+	now := time.Unix(1_000_000, 0).UTC()
+	at := func(d time.Duration) string { return "studio/x " + now.Add(d).Format(time.RFC3339) }
+	shown := status.Merge(nil, 0, now, status.True(v1alpha1.ConditionIdentityClash, v1alpha1.ReasonAgentFenced, "m"))
+	for name, tc := range map[string]struct {
+		report string
+		before []metav1.Condition
+		want   metav1.ConditionStatus // empty: nothing is shown
+		starts bool
+	}{
+		"never":                 {"", nil, "", false},
+		"a report":              {at(0), nil, metav1.ConditionTrue, true},
+		"a report again":        {at(-10 * time.Second), shown, metav1.ConditionTrue, false},
+		"an old report":         {at(-clashLasts), shown, metav1.ConditionFalse, false},
+		"a clock that is ahead": {at(time.Hour), nil, metav1.ConditionTrue, true},
+		"nonsense":              {"studio/x", nil, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationFenced: tc.report}}}
+			c := clashOf(lease, now)
+			got := c.conditions(tc.before)
+			if c.starts(tc.before) != tc.starts {
+				t.Errorf("it starts: %v", !tc.starts)
+			}
+			if tc.want == "" {
+				if len(got) > 0 {
+					t.Errorf("%+v is shown", got)
+				}
+				return
+			}
+			after := status.Merge(tc.before, 0, now, got...)
+			if len(after) != 1 || after[0].Status != tc.want || tc.want == metav1.ConditionTrue && !strings.Contains(after[0].Message, "studio/x") {
+				t.Errorf("%+v", after)
+			}
+		})
+	}
+}
