@@ -214,6 +214,7 @@ func (w *world) documented(t *testing.T, page, id string, verbose bool) string {
 	values, err := json.Marshal(map[string]any{
 		"image":    map[string]any{"pullPolicy": "Never"},
 		"gateway":  map[string]any{"drainSeconds": 30, "verbose": verbose},
+		"tenants":  map[string]any{"namespaces": map[string]any{team: map[string]any{"names": []string{model}}}},
 		"operator": map[string]any{"certificateLife": "10m", "authoritySpread": "10s", "verbose": verbose},
 	})
 	must(t, err)

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 func TestStory(t *testing.T) {
 	sequence(t,
 		step{"helm install", w.install},
+		step{"what the defaults refuse", w.defaults},
 		step{"two Macs join", w.join},
 		step{"a model from the hub", w.deploy},
 		step{"a Pod asks", w.ask},
@@ -41,6 +44,30 @@ func (w *world) install(t *testing.T) {
 		return // by the story before
 	}
 	w.documented(t, "how-to/install.md", "install", false)
+}
+
+// defaults refuse a tenant what its namespace was not given, and metrics to anyone
+// without an account: no values of the story concern these.
+func (w *world) defaults(t *testing.T) {
+	for name, tc := range map[string]struct{ spec, want string }{
+		"a system priority": {`{"model": {"source": "hf://a/b"}, "servedNames": ["default/x"], "priorityClassName": "system-node-critical"}`, "may not use the priority class"},
+		"a foreign file":    {`{"model": {"source": "file://` + team + `/private.gguf"}, "servedNames": ["default/x"]}`, "may not use the source"},
+		"a squatted name":   {`{"model": {"source": "hf://a/b"}, "servedNames": ["` + model + `"]}`, "may not serve the name"},
+	} {
+		file := filepath.Join(w.dir, "refused.json")
+		must(t, os.WriteFile(file, []byte(`{"apiVersion": "metalfleet.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "x", "namespace": "default"}, "spec": `+tc.spec+`}`), 0o644))
+		if out, err := w.cluster.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file); err == nil || !strings.Contains(err.Error()+out, tc.want) {
+			t.Errorf("%s: %q, %v; want a refusal that contains %q", name, out, err, tc.want)
+		}
+	}
+	for _, program := range []string{"operator", "gateway"} {
+		// The API server passes requests on without the credentials of who asks.
+		path := "/api/v1/namespaces/" + namespace + "/services/https:metalfleet-" + program + "-metrics:metrics/proxy/metrics"
+		out, err := w.cluster.Kubectl(t.Context(), "get", "--raw", path)
+		if err == nil || !strings.Contains(err.Error()+out, "metrics need a bearer token") && !strings.Contains(err.Error()+out, "Unauthorized") && !strings.Contains(err.Error()+out, "provide credentials") {
+			t.Errorf("metrics of the %s without an account: %.200q, %v", program, out, err)
+		}
+	}
 }
 
 // manifest is what a user applies.

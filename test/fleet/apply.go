@@ -16,7 +16,9 @@ import (
 )
 
 // installConfig applies what an administrator installs with the CRDs: the
-// system namespace, the service accounts and the RBAC in config/rbac.
+// system namespace, the service accounts and the RBAC in config/rbac. It leaves out
+// config/policy, as the chart does with tenants.open and macs.allowLocalAddresses:
+// there is one tenant, and its Macs are on this machine.
 func (f *Fleet) installConfig(ctx context.Context) error {
 	if err := f.createNamespace(ctx, Namespace); err != nil {
 		return err
