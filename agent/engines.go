@@ -159,8 +159,8 @@ func noRoom(err *pool.RoomError) error {
 type weights struct{ store *store.Store }
 
 // Ensure fetches, and says in the pool's words why it could not.
-func (w weights) Ensure(ctx context.Context, r model.Record, progress func(done, total int64)) (string, error) {
-	path, err := w.store.Ensure(ctx, r, func(p v1alpha1.Progress) { progress(p.BytesDone, p.BytesTotal) })
+func (w weights) Ensure(ctx context.Context, r model.Record, tokenRef string, progress func(done, total int64)) (string, error) {
+	path, err := w.store.Ensure(ctx, r, tokenRef, func(p v1alpha1.Progress) { progress(p.BytesDone, p.BytesTotal) })
 	var typed *download.Error
 	if errors.As(err, &typed) {
 		return "", &pool.DownloadError{

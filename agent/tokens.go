@@ -5,7 +5,6 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/inspect"
-	"metalfleet.dev/metalfleet/api/model"
 )
 
 // token is the hub token that an order's tokenRef names, if it is here.
@@ -16,27 +15,13 @@ func (a *Agent) token(ref string) (download.Bearer, bool) {
 	return a.Links.Tokens.Of(ref)
 }
 
-// tokenFor is the hub token of an order for a record; empty where none names
-// one. It is asked for before each request, so that a token that is replaced or
-// taken away is not used any more.
-func (a *Agent) tokenFor(r model.Record) (download.Bearer, error) {
-	missing := false
-	if o := a.journal.Snapshot().Orders; o != nil {
-		for i := range o.Assignments {
-			order := &o.Assignments[i]
-			if order.TokenRef == "" || order.Model.Digest != r.Digest || order.Model.Source != r.Source {
-				continue
-			}
-			if b, ok := a.token(order.TokenRef); ok {
-				return b, nil
-			}
-			missing = true
-		}
+// tokenFor is token for a download. It is asked for before each request, so that
+// a token that is replaced or taken away is not used any more.
+func (a *Agent) tokenFor(ref string) (download.Bearer, error) {
+	if b, ok := a.token(ref); ok {
+		return b, nil
 	}
-	if missing {
-		return "", inspect.MissingToken()
-	}
-	return "", nil
+	return "", inspect.MissingToken()
 }
 
 // followTokens keeps the tokens, and looks again at what waits for one.

@@ -90,7 +90,7 @@ func (w *World) model(a *arguments) (string, error) {
 type weights struct{ world *World }
 
 // Ensure finds the path of a model, or does what the history says.
-func (s *weights) Ensure(ctx context.Context, r model.Record, progress func(done, total int64)) (string, error) {
+func (s *weights) Ensure(ctx context.Context, r model.Record, _ string, progress func(done, total int64)) (string, error) {
 	s.world.mu.Lock()
 	how := s.world.models[r.Source].download
 	s.world.mu.Unlock()

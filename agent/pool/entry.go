@@ -172,7 +172,7 @@ func (p *Pool) download(e *entry) {
 	})
 	p.tasks.Go(func() {
 		defer cancel()
-		path, err := p.Weights.Ensure(ctx, order.Model, p.downloadProgress(e))
+		path, err := p.Weights.Ensure(ctx, order.Model, order.TokenRef, p.downloadProgress(e))
 		p.change(func() { e.download.finished(path, err, time.Now()) })
 		if err != nil && ctx.Err() == nil {
 			p.Log.Info("Download failed", "ModelReplica", order.Namespace+"/"+order.Name, "reason", err.Error())

@@ -59,7 +59,7 @@ type scripts struct {
 	err error
 }
 
-func (s *scripts) Ensure(_ context.Context, r model.Record, progress func(done, total int64)) (string, error) {
+func (s *scripts) Ensure(_ context.Context, r model.Record, _ string, progress func(done, total int64)) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	progress(r.Bytes()/2, r.Bytes())

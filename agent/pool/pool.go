@@ -29,7 +29,7 @@ type Weights interface {
 	// Ensure returns the path of a file or folder that holds the record's
 	// files, complete and verified. progress may be called at any rate. A
 	// failure is a *DownloadError where its reason is known.
-	Ensure(ctx context.Context, record model.Record, progress func(done, total int64)) (path string, err error)
+	Ensure(ctx context.Context, record model.Record, tokenRef string, progress func(done, total int64)) (path string, err error)
 }
 
 // Config is what a pool is made of.

@@ -46,15 +46,15 @@ func TestAFolderOfABucketIsFetchedWhole(t *testing.T) {
 	}))
 	rec.Source = "s3://models/a%20folder/m%2B1?endpoint=" + url.QueryEscape(s.opt.Hub.Endpoint)
 	var given download.Bearer
-	s.opt.Token = func(model.Record) (download.Bearer, error) { return given, nil }
+	s.opt.Token = func(string) (download.Bearer, error) { return given, nil }
 
-	_, err := s.Ensure(t.Context(), rec, nil)
+	_, err := s.Ensure(t.Context(), rec, "mine", nil)
 	wantReason(t, err, v1alpha1.ReasonTokenRefused)
 	given = "s3:AKIA:other"
-	_, err = s.Ensure(t.Context(), rec, nil)
+	_, err = s.Ensure(t.Context(), rec, "mine", nil)
 	wantReason(t, err, v1alpha1.ReasonTokenRefused)
 	given = "hf_token"
-	_, err = s.Ensure(t.Context(), rec, nil)
+	_, err = s.Ensure(t.Context(), rec, "mine", nil)
 	wantReason(t, err, v1alpha1.ReasonTokenRefused)
 	given = "s3:AKIA:secret"
 	var counted atomic.Int64
@@ -63,7 +63,7 @@ func TestAFolderOfABucketIsFetchedWhole(t *testing.T) {
 			counted.Add(int64(n))
 		}
 	}
-	path, err := s.Ensure(t.Context(), rec, nil)
+	path, err := s.Ensure(t.Context(), rec, "mine", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

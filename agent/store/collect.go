@@ -208,7 +208,7 @@ func (s *Store) unwanted() (all []unwanted) {
 
 // inUse says whether weights are claimed or being fetched; the caller holds mu.
 func (s *Store) inUse(digest string) bool {
-	return len(s.holds[digest]) > 0 || s.flights[digest] != nil
+	return len(s.holds[digest]) > 0 || s.flying(digest)
 }
 
 // discard removes weights and notes what came back. What was claimed meanwhile

@@ -50,7 +50,7 @@ func TestRandomHistoriesOfADiskThatFillsUp(t *testing.T) {
 		}
 		switch op := rng.IntN(6); op {
 		case 0, 1:
-			if _, err := s.Ensure(t.Context(), rec, nil); err != nil {
+			if _, err := s.Ensure(t.Context(), rec, "", nil); err != nil {
 				t.Fatalf("step %d: %v", step, err)
 			}
 			wantWhole(t, s, rec)
@@ -91,7 +91,7 @@ func TestRandomHistoriesOfADiskThatFillsUp(t *testing.T) {
 		}
 	}
 	for _, rec := range recs {
-		if _, err := s.Ensure(t.Context(), rec, nil); err != nil {
+		if _, err := s.Ensure(t.Context(), rec, "", nil); err != nil {
 			t.Fatal(err)
 		}
 		wantWhole(t, s, rec)

@@ -130,7 +130,7 @@ func wants(digests ...string) func() (func(string) bool, bool) {
 func mustEnsure(t *testing.T, s *Store, recs ...model.Record) {
 	t.Helper()
 	for _, rec := range recs {
-		if _, err := s.Ensure(t.Context(), rec, nil); err != nil {
+		if _, err := s.Ensure(t.Context(), rec, "", nil); err != nil {
 			t.Fatalf("%s: %v", rec.Source, err)
 		}
 	}
@@ -213,7 +213,7 @@ func TestNothingGoesWhileItIsNotKnownWhatIsWanted(t *testing.T) {
 			if err := s.Collect(); err != nil {
 				t.Error(err)
 			}
-			_, err := s.Ensure(t.Context(), r[1], nil)
+			_, err := s.Ensure(t.Context(), r[1], "", nil)
 			wantReason(t, err, v1alpha1.ReasonDiskFull)
 			wantStored(t, s, r[0])
 			if l := s.List(); l[0].ReclaimableBytes != 0 {
@@ -248,7 +248,7 @@ func TestADownloadThatCannotFitRemovesNothing(t *testing.T) {
 	s, _ := w.start()
 	mustEnsure(t, s, r[:2]...)
 	before := w.requests.Load()
-	_, err := s.Ensure(t.Context(), recordOf(w.origin.URL+"/large", large), nil)
+	_, err := s.Ensure(t.Context(), recordOf(w.origin.URL+"/large", large), "", nil)
 	wantReason(t, err, v1alpha1.ReasonDiskFull)
 	wantStored(t, s, r[0], r[1])
 	if w.requests.Load() != before || w.partials() != 0 {
@@ -285,7 +285,7 @@ func TestWhatIsFetchedAheadStaysBelowTheHighMark(t *testing.T) {
 			s, _ := w.start()
 			mustEnsure(t, s, r[:2]...)
 			s.opt.Ahead = func(digest string) bool { return tc.ahead && digest == r[2].Digest }
-			_, err := s.Ensure(t.Context(), r[2], nil)
+			_, err := s.Ensure(t.Context(), r[2], "", nil)
 			if (err != nil) != tc.fails {
 				t.Fatal(err)
 			}
@@ -316,10 +316,10 @@ func TestTwoDownloadsAreNotGivenTheSameRoom(t *testing.T) {
 	var second error
 	var once sync.Once
 	mustGo := recordOf(w.source(), w.content)
-	_, err := s.Ensure(t.Context(), mustGo, func(p v1alpha1.Progress) {
+	_, err := s.Ensure(t.Context(), mustGo, "", func(p v1alpha1.Progress) {
 		if p.Stage == v1alpha1.StageDownloading {
 			once.Do(func() {
-				_, second = s.Ensure(t.Context(), other, nil)
+				_, second = s.Ensure(t.Context(), other, "", nil)
 				close(w.gate)
 			})
 		}
@@ -416,7 +416,7 @@ func TestAttackAPartThatIsOthersFileIsNotWrittenInto(t *testing.T) {
 	mustEnsure(t, s, rec)
 	other := withOther(rec, repo)
 	// A crash left another file's name where a download would write.
-	at := filepath.Join(s.opt.Dir, partialDir, folder(other.Digest), filesDir, "4bit")
+	at := filepath.Join(s.opt.Dir, partialDir, partial(other.Digest, want{other, ""}.origin()), filesDir, "4bit")
 	if err := os.MkdirAll(at, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +447,7 @@ func TestOneContentLiesOnceAndIsFetchedOnce(t *testing.T) {
 	mustEnsure(t, s, first)
 	before := len(stand.Requests())
 	var last v1alpha1.Progress
-	if _, err := s.Ensure(t.Context(), second, func(p v1alpha1.Progress) { last = p }); err != nil {
+	if _, err := s.Ensure(t.Context(), second, "", func(p v1alpha1.Progress) { last = p }); err != nil {
 		t.Fatal(err)
 	}
 	if last.BytesDone != second.Bytes() || last.BytesTotal != second.Bytes() {
@@ -484,14 +484,14 @@ func TestOneContentThatWasFetchedTwiceLiesOnce(t *testing.T) {
 	second := withOther(first, repo)
 	for _, rec := range []model.Record{first, second} {
 		for _, f := range rec.Files {
-			name := filepath.Join(s.opt.Dir, partialDir, folder(rec.Digest), filesDir, f.Path)
+			name := filepath.Join(s.opt.Dir, partialDir, partial(rec.Digest, want{rec, ""}.origin()), filesDir, f.Path)
 			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, contentOf(repo, rec.Commit, f.Path), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	for _, rec := range []model.Record{first, second} {
-		if _, err := s.shelf.place(rec); err != nil {
+		if _, err := s.shelf.place(rec, want{rec, ""}.origin()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,10 +24,17 @@ var errUnwanted = errors.New("no longer needed")
 // diskMargin stays free on the disk of the store.
 const diskMargin = 64 << 20
 
-// flight is the work of bringing one content here, shared by all who ask.
-type flight struct {
+// flightKey is what a flight brings, and for whom: tenants whose access differs do
+// not share one.
+type flightKey struct {
 	digest string
-	source string
+	origin origin
+}
+
+// flight is the work of bringing one content here, shared by all who ask with the
+// same access.
+type flight struct {
+	flightKey
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	// path and err are set before done closes.
@@ -62,12 +69,12 @@ func (f *flight) report(p v1alpha1.Progress) {
 
 // join boards the flight for the record's content, or starts it. One that is
 // being given up is waited for, so that two never write the same part.
-func (s *Store) join(ctx context.Context, rec model.Record) (*flight, error) {
+func (s *Store) join(ctx context.Context, w want) (*flight, error) {
 	for {
 		s.mu.Lock()
-		f := s.flights[rec.Digest]
+		f := s.flights[flightKey{w.Digest, w.origin()}]
 		if f == nil {
-			f = s.start(rec)
+			f = s.start(w)
 			s.mu.Unlock()
 			return f, nil
 		}
@@ -80,26 +87,26 @@ func (s *Store) join(ctx context.Context, rec model.Record) (*flight, error) {
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("weights of %s: %w", rec.Source, context.Cause(ctx))
+			return nil, fmt.Errorf("weights of %s: %w", w.Source, context.Cause(ctx))
 		}
 	}
 }
 
 // start is called with the lock held.
-func (s *Store) start(rec model.Record) *flight {
+func (s *Store) start(w want) *flight {
 	ctx, cancel := context.WithCancelCause(s.lifetime)
-	f := &flight{digest: rec.Digest, source: rec.Source, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1}
-	s.flights[rec.Digest] = f
+	f := &flight{flightKey: flightKey{w.Digest, w.origin()}, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1}
+	s.flights[f.flightKey] = f
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
-		path, err := s.bring(ctx, f, rec)
+		path, err := s.bring(ctx, f, w)
 		if errors.Is(context.Cause(ctx), errUnwanted) && s.lifetime.Err() == nil {
-			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
+			err = errors.Join(err, s.shelf.dropPartial(f.partial()))
 		}
 		cancel(nil)
 		s.mu.Lock()
-		delete(s.flights, rec.Digest)
+		delete(s.flights, f.flightKey)
 		f.path, f.err = path, err
 		close(f.done)
 		s.mu.Unlock()
@@ -119,22 +126,42 @@ func (s *Store) leave(f *flight) {
 	}
 }
 
+// partial is the folder that a flight downloads to.
+func (k flightKey) partial() string { return partial(k.digest, k.origin) }
+
+// flying says whether weights are on their way here; the caller holds mu.
+func (s *Store) flying(digest string) bool {
+	for k := range s.flights {
+		if k.digest == digest {
+			return true
+		}
+	}
+	return false
+}
+
 // bring returns the path of verified files.
-func (s *Store) bring(ctx context.Context, f *flight, rec model.Record) (string, error) {
+func (s *Store) bring(ctx context.Context, f *flight, rec want) (string, error) {
 	verifying := func(done int64) {
 		f.report(v1alpha1.Progress{Stage: v1alpha1.StageVerifying, BytesDone: done, BytesTotal: rec.Bytes()})
 	}
-	path, err := s.shelf.find(ctx, rec.Digest, verifying)
-	if path != "" || err != nil {
-		return path, err
+	if strings.HasPrefix(rec.Source, "file://") {
+		return s.inPlace(ctx, rec.Record, verifying)
 	}
-	switch {
-	case strings.HasPrefix(rec.Source, "file://"):
-		return s.inPlace(ctx, rec, verifying)
-	case strings.HasPrefix(rec.Source, "https://"), strings.HasPrefix(rec.Source, hub.Scheme), strings.HasPrefix(rec.Source, s3.Scheme), strings.HasPrefix(rec.Source, oci.Scheme):
-		if path := s.opt.Root.find(rec.Digest); path != "" {
+	path, err := s.shelf.find(ctx, rec.Digest, verifying)
+	if err != nil {
+		return "", err
+	}
+	if path != "" {
+		may, err := s.mayUse(ctx, rec)
+		if err != nil {
+			return "", err
+		}
+		if may {
 			return path, nil
 		}
+	}
+	switch {
+	case strings.HasPrefix(rec.Source, "https://"), strings.HasPrefix(rec.Source, hub.Scheme), strings.HasPrefix(rec.Source, s3.Scheme), strings.HasPrefix(rec.Source, oci.Scheme):
 		return s.fetch(ctx, f, rec)
 	}
 	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("unknown scheme of source %q; use file://, https://, hf://, s3:// or oci://", rec.Source)}
@@ -223,9 +250,9 @@ func changed(rec model.Record, how string) error {
 
 // fetch downloads the record's files, one after another, and puts them on the
 // shelf.
-func (s *Store) fetch(ctx context.Context, f *flight, rec model.Record) (string, error) {
+func (s *Store) fetch(ctx context.Context, f *flight, rec want) (string, error) {
 	f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
-	near := s.near(ctx, rec)
+	near := s.near(ctx, rec.Record)
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
@@ -237,17 +264,17 @@ func (s *Store) fetch(ctx context.Context, f *flight, rec model.Record) (string,
 		return "", err
 	}
 	if err := s.makeRoom(f, missing); err != nil {
-		return "", errors.Join(err, s.shelf.dropPartial(rec.Digest))
+		return "", errors.Join(err, s.shelf.dropPartial(f.partial()))
 	}
 	defer f.awaits.Store(0)
 	if err := s.transfer(ctx, f, rec, targets, near); err != nil {
 		err = s.explain(rec, err)
 		if ctx.Err() == nil && !download.IsTransient(err) && !s.mayYet(rec, err) {
-			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
+			err = errors.Join(err, s.shelf.dropPartial(f.partial()))
 		}
 		return "", err
 	}
-	path, err := s.shelf.place(rec)
+	path, err := s.shelf.place(rec.Record, f.origin)
 	if err != nil {
 		return "", download.DiskError(err, "store")
 	}
@@ -255,13 +282,13 @@ func (s *Store) fetch(ctx context.Context, f *flight, rec model.Record) (string,
 }
 
 // stage prepares the download of what is not here, and says how much that is.
-func (s *Store) stage(ctx context.Context, rec model.Record) (targets []download.Target, missing int64, err error) {
+func (s *Store) stage(ctx context.Context, rec want) (targets []download.Target, missing int64, err error) {
 	for _, f := range rec.Files {
-		url, err := s.address(rec, f)
+		url, err := s.address(rec.Record, f)
 		if err != nil {
 			return nil, 0, err
 		}
-		target, there, err := s.shelf.stage(rec, f, url)
+		target, there, err := s.shelf.stage(rec.Record, f, url, rec.origin())
 		if err != nil {
 			return nil, 0, download.DiskError(err, "make room for")
 		}
@@ -270,7 +297,7 @@ func (s *Store) stage(ctx context.Context, rec model.Record) (targets []download
 		} else if shared {
 			continue
 		}
-		target.Header, target.Gained = s.header(ctx, rec, url), s.gained(rec)
+		target.Header, target.Gained = s.header(ctx, rec, url), s.gained(rec.Record)
 		targets = append(targets, target)
 		missing += f.Bytes - there
 	}
@@ -279,7 +306,7 @@ func (s *Store) stage(ctx context.Context, rec model.Record) (targets []download
 
 // transfer fetches files one after another; their progress is that of all,
 // total bytes with those that needed no fetching.
-func (s *Store) transfer(ctx context.Context, f *flight, rec model.Record, targets []download.Target, near []Neighbour) error {
+func (s *Store) transfer(ctx context.Context, f *flight, rec want, targets []download.Target, near []Neighbour) error {
 	total := rec.Bytes()
 	before := total
 	for _, t := range targets {
@@ -291,7 +318,7 @@ func (s *Store) transfer(ctx context.Context, f *flight, rec model.Record, targe
 			f.awaits.Store(max(0, min(f.awaits.Load(), total-within.Done)))
 			f.report(downloading(within))
 		}
-		copied, err := s.copyNear(ctx, rec, t, near, show)
+		copied, err := s.copyNear(ctx, rec.Record, t, near, show)
 		if err == nil && !copied {
 			err = s.opt.Fetch.Fetch(ctx, t, show)
 		}

@@ -60,14 +60,9 @@ func TestAFolderOfTheModelRootIsUsedInPlaceAndVerified(t *testing.T) {
 	if got := strings.Join(names, " "); got != "config.json model-00001-of-2.safetensors model-00002-of-2.safetensors tokenizer.json" {
 		t.Errorf("it is made of %s", got)
 	}
-	path, err := s.Ensure(t.Context(), rec, nil)
+	path, err := s.Ensure(t.Context(), rec, "", nil)
 	if err != nil || path != filepath.Join(w.models, "llm/a") {
 		t.Fatalf("%q %v", path, err)
-	}
-	same := rec
-	same.Source, same.Commit = "hf://org/model", strings.Repeat("a", 40)
-	if path, err = s.Ensure(t.Context(), same, nil); err != nil || path != filepath.Join(w.models, "llm/a") {
-		t.Errorf("the same content by hf://: %q %v", path, err)
 	}
 	held := func(s *Store) bool {
 		l := s.List()
@@ -92,7 +87,7 @@ func TestAFolderOfTheModelRootIsUsedInPlaceAndVerified(t *testing.T) {
 	} {
 		before, was := aFolder[c.file]
 		p := w.put("llm/a/"+c.file, []byte(c.content))
-		_, err := s.Ensure(t.Context(), rec, nil)
+		_, err := s.Ensure(t.Context(), rec, "", nil)
 		if download.Reason(err, "") != v1alpha1.ReasonDigestMismatch || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want one that says %q", name, err, c.says)
 		}
@@ -103,7 +98,7 @@ func TestAFolderOfTheModelRootIsUsedInPlaceAndVerified(t *testing.T) {
 			w.put("llm/a/"+c.file, []byte(before))
 		}
 	}
-	if _, err = s.Ensure(t.Context(), rec, nil); err != nil {
+	if _, err = s.Ensure(t.Context(), rec, "", nil); err != nil {
 		t.Errorf("with everything back: %v", err)
 	}
 }
@@ -134,7 +129,7 @@ func TestTheModulesOfAFolderArePartOfTheModel(t *testing.T) {
 	if got := strings.Join(names, " "); got != "1_Pooling/config.json config.json model.safetensors modules.json" {
 		t.Errorf("it is made of %s", got)
 	}
-	path, err := s.Ensure(t.Context(), rec, nil)
+	path, err := s.Ensure(t.Context(), rec, "", nil)
 	if err != nil || path != filepath.Join(w.models, "llm/a") {
 		t.Fatalf("%q %v", path, err)
 	}
@@ -143,7 +138,7 @@ func TestTheModulesOfAFolderArePartOfTheModel(t *testing.T) {
 	}
 	for file, content := range map[string]string{"1_Pooling/config.json": `{"pooling_mode":"cls"}`, "2_Normalize/config.json": "{}", "modules.json": "[]"} {
 		p := w.put("llm/a/"+file, []byte(content))
-		_, err := s.Ensure(t.Context(), rec, nil)
+		_, err := s.Ensure(t.Context(), rec, "", nil)
 		wantReason(t, err, v1alpha1.ReasonDigestMismatch)
 		if before, was := aReader[file]; was {
 			w.put("llm/a/"+file, []byte(before))
@@ -151,7 +146,7 @@ func TestTheModulesOfAFolderArePartOfTheModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err = s.Ensure(t.Context(), rec, nil); err != nil {
+	if _, err = s.Ensure(t.Context(), rec, "", nil); err != nil {
 		t.Errorf("with everything back: %v", err)
 	}
 }

@@ -39,7 +39,7 @@ func TestRandomHistories(t *testing.T) {
 		d := rec.Digest
 		switch op := rng.IntN(6); op {
 		case 0, 1:
-			path, err := s.Ensure(t.Context(), rec, nil)
+			path, err := s.Ensure(t.Context(), rec, "", nil)
 			if err != nil {
 				t.Fatalf("step %d: ensure: %v", step, err)
 			}
@@ -70,7 +70,7 @@ func TestRandomHistories(t *testing.T) {
 				if err := os.Truncate(path, 10); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := s.Ensure(t.Context(), rec, nil); err != nil {
+				if _, err := s.Ensure(t.Context(), rec, "", nil); err != nil {
 					t.Fatalf("step %d: ensure after damage: %v", step, err)
 				}
 			}

@@ -74,7 +74,7 @@ func TestAFolderOfAHubIsFetchedWhole(t *testing.T) {
 	stand.Put("org/model", repo)
 	s := overHub(t, stand)
 	var seen []v1alpha1.Progress
-	path, err := s.Ensure(t.Context(), rec, func(p v1alpha1.Progress) { seen = append(seen, p) })
+	path, err := s.Ensure(t.Context(), rec, "", func(p v1alpha1.Progress) { seen = append(seen, p) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestAFolderOfAHubIsFetchedWhole(t *testing.T) {
 		}
 	}
 	before := len(stand.Requests())
-	if again, err := s.Ensure(t.Context(), rec, nil); err != nil || again != path || len(stand.Requests()) != before {
+	if again, err := s.Ensure(t.Context(), rec, "", nil); err != nil || again != path || len(stand.Requests()) != before {
 		t.Errorf("again: %s, %v, %d more requests", again, err, len(stand.Requests())-before)
 	}
 	for _, r := range stand.Requests() {
@@ -125,7 +125,7 @@ func TestTheModulesOfAHubsFolderLieBelowIt(t *testing.T) {
 		stand := &hubtest.Hub{}
 		stand.Put("org/model", repo)
 		s := overHub(t, stand)
-		path, err := s.Ensure(t.Context(), rec, nil)
+		path, err := s.Ensure(t.Context(), rec, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestTheModulesOfAHubsFolderLieBelowIt(t *testing.T) {
 			}
 		}
 		before := len(stand.Requests())
-		if again, err := s.Ensure(t.Context(), rec, nil); err != nil || again != path || len(stand.Requests()) != before {
+		if again, err := s.Ensure(t.Context(), rec, "", nil); err != nil || again != path || len(stand.Requests()) != before {
 			t.Errorf("again: %s, %v, %d more requests", again, err, len(stand.Requests())-before)
 		}
 		if n, err := s.Remove(rec.Digest); err != nil || n != rec.Bytes() {
@@ -161,7 +161,7 @@ func TestAFileOfAFolderThatIsNotWhatWasInspected(t *testing.T) {
 		stand.ServeHTTP(w, r)
 	})
 	s := overHub(t, wrong)
-	_, err := s.Ensure(t.Context(), rec, nil)
+	_, err := s.Ensure(t.Context(), rec, "", nil)
 	if download.Reason(err, "") != v1alpha1.ReasonDigestMismatch {
 		t.Errorf("%v", err)
 	}
@@ -190,7 +190,7 @@ func TestRecordsOfAHubThatCannotBeMeant(t *testing.T) {
 			rec.Files = slices.Clone(good.Files)
 			change(&rec)
 			rec.Digest = model.DigestOf(rec.Files)
-			if path, err := s.Ensure(t.Context(), rec, nil); err == nil {
+			if path, err := s.Ensure(t.Context(), rec, "", nil); err == nil {
 				t.Errorf("%s was handed out", path)
 			}
 		})
@@ -213,32 +213,32 @@ func TestAPrivateRepositoryIsFetchedWithItsToken(t *testing.T) {
 	s := overHub(t, stand)
 	given := map[string]error{}
 	var token download.Bearer
-	s.opt.Token = func(r model.Record) (download.Bearer, error) {
-		if r.Digest != rec.Digest {
-			t.Errorf("asked for the token of %+v", r)
+	s.opt.Token = func(ref string) (download.Bearer, error) {
+		if ref != "mine" {
+			t.Errorf("asked for the token %q", ref)
 		}
 		return token, given["error"]
 	}
-	part := filepath.Join(s.opt.Dir, partialDir, folder(rec.Digest), filesDir, rec.Files[0].Path)
+	part := filepath.Join(s.opt.Dir, partialDir, partial(rec.Digest, want{rec, "mine"}.origin()), filesDir, rec.Files[0].Path)
 
-	_, err := s.Ensure(t.Context(), rec, nil)
+	_, err := s.Ensure(t.Context(), rec, "mine", nil)
 	wantReason(t, err, v1alpha1.ReasonSourceNotFound)
 	token = "hf_other"
-	_, err = s.Ensure(t.Context(), rec, nil)
+	_, err = s.Ensure(t.Context(), rec, "mine", nil)
 	wantReason(t, err, v1alpha1.ReasonTokenRefused)
 	if _, err := os.Stat(part); err != nil {
 		t.Errorf("a denied download leaves nothing to resume: %v", err)
 	}
 	given["error"] = &download.Error{Reason: v1alpha1.ReasonTokenMissing, Message: "it is not here yet", Transient: true, Status: 401}
 	before := len(stand.Requests())
-	_, err = s.Ensure(t.Context(), rec, nil)
+	_, err = s.Ensure(t.Context(), rec, "mine", nil)
 	wantReason(t, err, v1alpha1.ReasonTokenMissing)
 	if n := len(stand.Requests()) - before; n > 0 {
 		t.Errorf("%d requests without the token", n)
 	}
 
 	token, given = "hf_secret", nil
-	if _, err = s.Ensure(t.Context(), rec, nil); err != nil {
+	if _, err = s.Ensure(t.Context(), rec, "mine", nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, request := range stand.Bearing() {
@@ -272,8 +272,8 @@ func TestAttackATokenForASourceThatIsNoHub(t *testing.T) {
 		http.ServeContent(rw, r, "m", time.Time{}, bytes.NewReader(w.content))
 	})
 	s, _ := w.start()
-	s.opt.Token = func(model.Record) (download.Bearer, error) { return "hf_secret", nil }
-	path, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), nil)
+	s.opt.Token = func(string) (download.Bearer, error) { return "hf_secret", nil }
+	path, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), "mine", nil)
 	wantContent(t, path, err, w.content)
 	if asked != "" {
 		t.Errorf("it was asked with %q", asked)

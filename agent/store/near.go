@@ -115,18 +115,27 @@ func (f *Fetching) Error() string {
 // since it was verified, or came from another source.
 var ErrNotHere = errors.New("this Mac does not have these weights")
 
+// notYet says whether weights are being fetched from a place.
+func (s *Store) notYet(digest, place string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, f := range s.flights {
+		if k.digest == digest && k.origin.Place == place {
+			p, _ := f.look()
+			return &Fetching{Done: p.BytesDone}
+		}
+	}
+	return ErrNotHere
+}
+
 // Give opens a file of downloaded weights for another Mac. Weights that came from
 // another source are not given: who asks was shown that one by nobody.
 func (s *Store) Give(digest, source, sha256 string) (*os.File, error) {
-	s.mu.Lock()
-	f := s.flights[digest]
-	s.mu.Unlock()
 	e, ok := s.shelf.entry(digest)
-	switch {
-	case !ok && f != nil && f.source == source:
-		p, _ := f.look()
-		return nil, &Fetching{Done: p.BytesDone}
-	case !ok || e.Record.Source != source:
+	if !ok {
+		return nil, s.notYet(digest, placeOf(source))
+	}
+	if !e.from(placeOf(source)) {
 		return nil, ErrNotHere
 	}
 	for _, have := range e.Record.Files {

@@ -22,7 +22,7 @@ func TestWeightsAreGiven(t *testing.T) {
 	if _, err := s.Give(rec.Digest, rec.Source, want.SHA256); !errors.Is(err, ErrNotHere) {
 		t.Errorf("before it was fetched: %v", err)
 	}
-	dir, err := s.Ensure(t.Context(), rec, nil)
+	dir, err := s.Ensure(t.Context(), rec, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,10 +58,10 @@ func TestWeightsAreGiven(t *testing.T) {
 func TestADownloadIsToldToWhoWaitsForIt(t *testing.T) {
 	_, rec := repository()
 	s := overHub(t, &hubtest.Hub{})
-	f := &flight{digest: rec.Digest, source: rec.Source, changed: make(chan struct{})}
+	f := &flight{flightKey: flightKey{rec.Digest, want{rec, ""}.origin()}, changed: make(chan struct{})}
 	f.latest.BytesDone = 7
 	s.mu.Lock()
-	s.flights[rec.Digest] = f
+	s.flights[f.flightKey] = f
 	s.mu.Unlock()
 	var fetching *Fetching
 	if _, err := s.Give(rec.Digest, rec.Source, rec.Files[0].SHA256); !errors.As(err, &fetching) || fetching.Done != 7 {
@@ -71,6 +71,6 @@ func TestADownloadIsToldToWhoWaitsForIt(t *testing.T) {
 		t.Errorf("of another source: %v", err)
 	}
 	s.mu.Lock()
-	delete(s.flights, rec.Digest)
+	delete(s.flights, f.flightKey)
 	s.mu.Unlock()
 }

@@ -38,7 +38,7 @@ func (s *Store) address(rec model.Record, f model.File) (string, error) {
 // header is what the requests for a record's files are let in with: a hub's with
 // a token, a bucket's with a signature and a registry's as it wants, if an order
 // names what for. Others are asked without anything.
-func (s *Store) header(ctx context.Context, rec model.Record, address string) func(http.Header) (http.Header, error) {
+func (s *Store) header(ctx context.Context, rec want, address string) func(http.Header) (http.Header, error) {
 	switch {
 	case strings.HasPrefix(rec.Source, hub.Scheme):
 		return func(h http.Header) (http.Header, error) {
@@ -76,15 +76,15 @@ func (s *Store) header(ctx context.Context, rec model.Record, address string) fu
 	return nil
 }
 
-// token is what an order names for the record's source; empty where none does.
-func (s *Store) token(rec model.Record) (download.Bearer, error) {
-	if s.opt.Token == nil {
+// token is the credential that an assignment names; empty where it names none.
+func (s *Store) token(rec want) (download.Bearer, error) {
+	if s.opt.Token == nil || rec.ref == "" {
 		return "", nil
 	}
-	return s.opt.Token(rec)
+	return s.opt.Token(rec.ref)
 }
 
-func (s *Store) keys(rec model.Record) (s3.Keys, error) {
+func (s *Store) keys(rec want) (s3.Keys, error) {
 	b, err := s.token(rec)
 	if err != nil {
 		return s3.Keys{}, err
@@ -92,7 +92,7 @@ func (s *Store) keys(rec model.Record) (s3.Keys, error) {
 	return s3.ReadKeys(b)
 }
 
-func (s *Store) login(rec model.Record) (oci.Login, error) {
+func (s *Store) login(rec want) (oci.Login, error) {
 	b, err := s.token(rec)
 	if err != nil {
 		return oci.Login{}, err
@@ -110,12 +110,12 @@ func (s *Store) gained(rec model.Record) func(int) {
 }
 
 // mayYet says that a file was denied to us, which another token may be given.
-func (s *Store) mayYet(rec model.Record, err error) bool {
+func (s *Store) mayYet(rec want, err error) bool {
 	return s.header(context.Background(), rec, "") != nil && download.Denied(err)
 }
 
 // explain says what the answer of a hub, a bucket or a registry means.
-func (s *Store) explain(rec model.Record, err error) error {
+func (s *Store) explain(rec want, err error) error {
 	if strings.HasPrefix(rec.Source, s3.Scheme) {
 		src, parseErr := s3.Parse(rec.Source)
 		keys, keysErr := s.keys(rec)

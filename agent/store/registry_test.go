@@ -38,14 +38,14 @@ func TestAnArtifactOfARegistryIsFetchedWhole(t *testing.T) {
 	}))
 	rec.Source = "oci://" + strings.TrimPrefix(s.opt.Hub.Endpoint, "https://") + "/org/m:moved"
 	var given download.Bearer
-	s.opt.Token = func(model.Record) (download.Bearer, error) { return given, nil }
+	s.opt.Token = func(string) (download.Bearer, error) { return given, nil }
 	for _, wrong := range []download.Bearer{"", "oci:user:other", "hf_word"} {
 		given = wrong
-		_, err := s.Ensure(t.Context(), rec, nil)
+		_, err := s.Ensure(t.Context(), rec, "mine", nil)
 		wantReason(t, err, v1alpha1.ReasonTokenRefused)
 	}
 	given = "oci:user:word"
-	path, err := s.Ensure(t.Context(), rec, nil)
+	path, err := s.Ensure(t.Context(), rec, "mine", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -305,22 +305,6 @@ func (r *Root) held() []v1alpha1.StoredWeights {
 	return out
 }
 
-// find returns the path of an unchanged model with that digest, or "".
-func (r *Root) find(digest string) string {
-	known := r.unchanged()
-	for name, h := range known {
-		if h.digest() == digest {
-			return filepath.Join(r.dir, filepath.FromSlash(name))
-		}
-	}
-	for name, rec := range r.folderRecords(known) {
-		if rec.Digest == digest {
-			return filepath.Join(r.dir, filepath.FromSlash(name))
-		}
-	}
-	return ""
-}
-
 func (r *Root) unchanged() map[string]hashed {
 	r.mu.Lock()
 	known := maps.Clone(r.known)

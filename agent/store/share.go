@@ -110,11 +110,11 @@ func (s *shelf) use(digest string, now time.Time) {
 	}
 }
 
-// donor is a file of other weights with the same content, verified and unchanged
+// donor is a file of some weights with the same content, verified and unchanged
 // since; "" where there is none.
-func (s *shelf) donor(digest string, f model.File) (name string, verified stamp) {
+func (s *shelf) donor(f model.File, may func(entry) bool) (name string, verified stamp) {
 	for _, e := range s.all() {
-		if e.Record.Digest == digest {
+		if !may(e) {
 			continue
 		}
 		for _, have := range e.Record.Files {
@@ -130,10 +130,10 @@ func (s *shelf) donor(digest string, f model.File) (name string, verified stamp)
 	return "", stamp{}
 }
 
-// share gives a file of other weights the name that a file would be fetched to,
-// and says whether it did. Whatever fails, it can be fetched.
-func (s *shelf) share(digest string, f model.File, name string) bool {
-	from, verified := s.donor(digest, f)
+// share gives a file of weights of which it may be taken the name that a file
+// would be fetched to, and says whether it did. Whatever fails, it can be fetched.
+func (s *shelf) share(f model.File, name string, may func(entry) bool) bool {
+	from, verified := s.donor(f, may)
 	if from == "" || s.root.Link(from, name) != nil {
 		return false
 	}
@@ -155,8 +155,9 @@ func (s *shelf) shared(name string) (bool, error) {
 }
 
 // shareDownloaded puts the file of other weights in the place of one that was
-// fetched beside it, and leaves that one where it cannot.
-func (s *shelf) shareDownloaded(digest string, f model.File, dir, name string) error {
+// fetched beside it, and leaves that one where it cannot. Whoever fetched it has
+// it: nobody's permission is needed.
+func (s *shelf) shareDownloaded(f model.File, dir, name string) error {
 	spare := path.Join(dir, "same")
 	if err := s.root.Remove(spare); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -165,7 +166,7 @@ func (s *shelf) shareDownloaded(digest string, f model.File, dir, name string) e
 	if err != nil {
 		return err
 	}
-	if linksOf(info) > 1 || !s.share(digest, f, spare) {
+	if linksOf(info) > 1 || !s.share(f, spare, func(entry) bool { return true }) {
 		return nil
 	}
 	return s.root.Rename(spare, name)

@@ -55,6 +55,8 @@ type entry struct {
 	Version int              `json:"version"`
 	Record  model.Record     `json:"record"`
 	Stamps  map[string]stamp `json:"stamps"`
+	// Origins are those that these weights came from or were checked with.
+	Origins []origin `json:"origins,omitempty"`
 
 	// used is when the weights were last in use: the time of record.json.
 	used time.Time
@@ -62,6 +64,8 @@ type entry struct {
 
 // usedEvery is how often a use that goes on is noted on the disk.
 const usedEvery = 10 * time.Minute
+
+var partialName = regexp.MustCompile(`^[0-9a-f]{64}-[0-9a-f]{16}$`)
 
 var hexName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
@@ -132,7 +136,7 @@ func (s *shelf) clearPartials() error {
 	}
 	for _, p := range parts {
 		info, err := p.Info()
-		if err == nil && hexName.MatchString(p.Name()) && p.IsDir() && time.Since(info.ModTime()) < keepPartial {
+		if err == nil && partialName.MatchString(p.Name()) && p.IsDir() && time.Since(info.ModTime()) < keepPartial {
 			continue
 		}
 		if err := s.root.RemoveAll(path.Join(partialDir, p.Name())); err != nil {
@@ -206,11 +210,10 @@ func (s *shelf) find(ctx context.Context, digest string, verifying func(int64)) 
 		return "", context.Cause(ctx)
 	}
 	if err == nil {
-		e.Stamps, e.used = stamps, time.Now()
-		if err := s.write(folder(digest), e); err != nil {
+		err := s.update(digest, func(e entry) entry { e.Stamps, e.used = stamps, time.Now(); return e })
+		if err != nil {
 			return "", download.DiskError(err, "write")
 		}
-		s.put(e)
 		return s.filePath(e.Record), nil
 	}
 	s.log.Info("Stored weights are damaged; downloading them again", "digest", digest, "cause", err.Error())
@@ -259,6 +262,22 @@ func (s *shelf) put(e entry) {
 	s.entries[e.Record.Digest] = e
 }
 
+// update changes what is noted of weights.
+func (s *shelf) update(digest string, change func(entry) entry) error {
+	s.placing.Lock()
+	defer s.placing.Unlock()
+	e, ok := s.entry(digest)
+	if !ok {
+		return fmt.Errorf("%s: %w", digest, fs.ErrNotExist)
+	}
+	e = change(e)
+	if err := s.write(folder(digest), e); err != nil {
+		return err
+	}
+	s.put(e)
+	return nil
+}
+
 func (s *shelf) write(dir string, e entry) error {
 	e.Version = 1
 	b, err := json.MarshalIndent(e, "", "  ")
@@ -269,9 +288,9 @@ func (s *shelf) write(dir string, e entry) error {
 }
 
 // stage prepares the download of one of a model's files and says how much of
-// it is there already. A file that other weights here have is there whole.
-func (s *shelf) stage(rec model.Record, f model.File, url string) (download.Target, int64, error) {
-	name := path.Join(partialDir, folder(rec.Digest), filesDir, f.Path)
+// it is there already. A file of other weights here that o may have is there whole.
+func (s *shelf) stage(rec model.Record, f model.File, url string, o origin) (download.Target, int64, error) {
+	name := path.Join(partialDir, partial(rec.Digest, o), filesDir, f.Path)
 	t := download.Target{URL: url, Bytes: f.Bytes, SHA256: f.SHA256, Root: s.root, Name: name}
 	if err := s.root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return t, 0, err
@@ -285,7 +304,7 @@ func (s *shelf) stage(rec model.Record, f model.File, url string) (download.Targ
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if s.share(rec.Digest, f, name) {
+		if s.share(f, name, func(e entry) bool { return e.Record.Digest != rec.Digest && e.entitles(o) }) {
 			s.reached(PointShared)
 			return t, f.Bytes, nil
 		}
@@ -297,15 +316,30 @@ func (s *shelf) stage(rec model.Record, f model.File, url string) (download.Targ
 }
 
 // place moves a complete download, which the fetcher has just hashed, to its
-// final name.
-func (s *shelf) place(rec model.Record) (string, error) {
+// final name. Where the same weights came from elsewhere before, those stay, and
+// are known to have come from here as well.
+func (s *shelf) place(rec model.Record, o origin) (string, error) {
 	s.placing.Lock()
 	defer s.placing.Unlock()
-	dir := path.Join(partialDir, folder(rec.Digest))
-	e := entry{Record: rec, Stamps: map[string]stamp{}, used: time.Now()}
+	dir := path.Join(partialDir, partial(rec.Digest, o))
+	if have, ok := s.entry(rec.Digest); ok && s.unchanged(have) {
+		have = have.with(o)
+		have.used = time.Now()
+		if err := s.write(folder(rec.Digest), have); err != nil {
+			return "", err
+		}
+		s.put(have)
+		return s.filePath(have.Record), s.root.RemoveAll(dir)
+	}
+	if gone, err := s.takeAway(rec.Digest); err != nil {
+		return "", err
+	} else if _, err := s.destroy(gone); err != nil {
+		return "", err
+	}
+	e := entry{Record: rec, Stamps: map[string]stamp{}, Origins: []origin{o}, used: time.Now()}
 	for _, f := range rec.Files {
 		name := path.Join(dir, filesDir, f.Path)
-		if err := s.shareDownloaded(rec.Digest, f, dir, name); err != nil {
+		if err := s.shareDownloaded(f, dir, name); err != nil {
 			return "", err
 		}
 		info, err := s.root.Lstat(name)
@@ -347,8 +381,8 @@ func foldersOf(rec model.Record, dir string) []string {
 }
 
 // dropPartial gives back the disk of a download that is not wanted.
-func (s *shelf) dropPartial(digest string) error {
-	if err := s.root.RemoveAll(path.Join(partialDir, folder(digest))); err != nil {
+func (s *shelf) dropPartial(name string) error {
+	if err := s.root.RemoveAll(path.Join(partialDir, name)); err != nil {
 		return fmt.Errorf("remove part file: %w", err)
 	}
 	return nil
@@ -361,8 +395,8 @@ func (s *shelf) prunePartials(stays func(digest string) bool) error {
 		return fmt.Errorf("look for part files: %w", err)
 	}
 	for _, p := range parts {
-		if digest := "sha256:" + p.Name(); !stays(digest) {
-			err = errors.Join(err, s.dropPartial(digest))
+		if !stays(digestOf(p.Name())) {
+			err = errors.Join(err, s.dropPartial(p.Name()))
 		}
 	}
 	return err

@@ -15,9 +15,9 @@
 //
 // On disk, below the folder given to Open:
 //
-//	DIGEST/record.json    what lies here, and the stamps it was verified at; its time is their last use
+//	DIGEST/record.json    what lies here, who may have it, and the stamps it was verified at; its time is their last use
 //	DIGEST/files/...      the files of the model
-//	partial/DIGEST/...    downloads under way, in the same form
+//	partial/DIGEST-WHO/   downloads under way, in the same form
 //	trash/...             what is being removed
 //	model-root.json       digests of files in the model root
 //
@@ -72,9 +72,9 @@ type Options struct {
 	AtOnce int
 	// Hub says where the files of hf:// sources lie; nil where there are none.
 	Hub *hub.Hub
-	// Token is the hub token that a record's source is read with now, empty where
-	// it needs none; nil where there are none.
-	Token func(model.Record) (download.Bearer, error)
+	// Token is the credential that an assignment names by its tokenRef; nil where
+	// there are none.
+	Token func(ref string) (download.Bearer, error)
 	// Neighbours are asked before a source is; nil where there are none.
 	Neighbours Neighbours
 	// Disk measures the disk of Dir; nil means the system's figures.
@@ -115,7 +115,7 @@ type Store struct {
 
 	// mu guards what follows.
 	mu        sync.Mutex
-	flights   map[string]*flight
+	flights   map[flightKey]*flight
 	holds     map[string]map[*Hold]struct{}
 	collected v1alpha1.Collected
 	message   string
@@ -135,7 +135,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	}
 	s := &Store{
 		opt: opt, shelf: sh, lifetime: ctx, slots: make(chan struct{}, cmp.Or(opt.AtOnce, FetchesAtOnce)),
-		flights: map[string]*flight{}, holds: map[string]map[*Hold]struct{}{},
+		flights: map[flightKey]*flight{}, holds: map[string]map[*Hold]struct{}{},
 	}
 	if opt.Fetch != nil {
 		s.registries = &oci.Client{Client: opt.Fetch.Client}
@@ -153,18 +153,21 @@ func (s *Store) Close() error {
 }
 
 // Ensure returns the path of the model's files, complete and verified: the
-// file itself for a model of one file, else the folder of all. It downloads what is missing, once for
-// all that ask for the same content, and reports progress from the caller's
+// file itself for a model of one file, else the folder of all. ref names the
+// credential that the assignment has for the source, if it has one: files that
+// another credential or another source brought are not handed out for their digest
+// alone (see access.go). It downloads what is missing, once for all that ask for
+// the same content with the same access, and reports progress from the caller's
 // own goroutine. A caller whose context ends leaves; when the last one leaves,
 // the download stops and its disk is free before Ensure returns.
-func (s *Store) Ensure(ctx context.Context, rec model.Record, progress func(v1alpha1.Progress)) (string, error) {
+func (s *Store) Ensure(ctx context.Context, rec model.Record, ref string, progress func(v1alpha1.Progress)) (string, error) {
 	if err := checkRecord(rec); err != nil {
 		return "", err
 	}
 	if progress == nil {
 		progress = func(v1alpha1.Progress) {}
 	}
-	f, err := s.join(ctx, rec)
+	f, err := s.join(ctx, want{rec, ref})
 	if err != nil {
 		return "", err
 	}
@@ -255,7 +258,7 @@ func (h *Hold) Release() {
 // model root are the administrator's and stay.
 func (s *Store) Remove(digest string) (int64, error) {
 	s.mu.Lock()
-	if len(s.holds[digest]) > 0 || s.flights[digest] != nil {
+	if len(s.holds[digest]) > 0 || s.flying(digest) {
 		s.mu.Unlock()
 		return 0, fmt.Errorf("remove %s: %w", digest, ErrInUse)
 	}
@@ -277,7 +280,7 @@ func (s *Store) Remove(digest string) (int64, error) {
 func (s *Store) Prune(wanted func(digest string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.shelf.prunePartials(func(digest string) bool { return wanted(digest) || s.flights[digest] != nil })
+	return s.shelf.prunePartials(func(digest string) bool { return wanted(digest) || s.flying(digest) })
 }
 
 // List says which weights are on this Mac, verified and unchanged since, in

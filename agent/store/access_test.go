@@ -1,0 +1,181 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// tenants is a store with the private weights of tenant a, and a server of tenant
+// b that answers with its own file for every path.
+type tenants struct {
+	*Store
+	stand   *hubtest.Hub
+	private model.Record
+	fetched atomic.Int64
+	refused atomic.Bool // b's token is not good for a's repository
+}
+
+func newTenants(t *testing.T) *tenants {
+	repo, rec := repository()
+	repo.Private, repo.Token = true, "good"
+	x := &tenants{stand: hubOf(repo), private: rec}
+	x.Store = overDir(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/evil/") {
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(make([]byte, rec.Files[1].Bytes)))
+			return
+		}
+		x.stand.ServeHTTP(w, r)
+	}), filepath.Join(t.TempDir(), "weights"))
+	x.opt.Token = func(ref string) (download.Bearer, error) {
+		if ref == "b" && x.refused.Load() {
+			return "bad", nil
+		}
+		return "good", nil
+	}
+	x.opt.Fetched = func(_ string, n int) { x.fetched.Add(int64(n)) }
+	return x
+}
+
+func (x *tenants) brought(t *testing.T) string {
+	t.Helper()
+	path, err := x.Ensure(t.Context(), x.private, "a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.fetched.Store(0)
+	return path
+}
+
+// TestAttackWeightsOfAnotherTenantByTheirDigest: tenant b knows the digest of a's
+// weights, and names them as those of a source of its own.
+func TestAttackWeightsOfAnotherTenantByTheirDigest(t *testing.T) {
+	w := newWorld(t)
+	evil := append([]byte(nil), w.content...)
+	evil[9] ^= 1
+	w.serve("/evil.gguf", evil)
+	claim := recordOf(w.origin.URL+"/evil.gguf", w.content)
+	t.Run("at an address", func(t *testing.T) {
+		s, stop := w.start()
+		if _, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), "", nil); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // and after a restart
+			path, err := s.Ensure(t.Context(), claim, "", nil)
+			if path != "" || download.Reason(err, "") != v1alpha1.ReasonDigestMismatch || w.partials() != 0 {
+				t.Errorf("%q, %v, %d parts are left", path, err, w.partials())
+			}
+			stop()
+			s, stop = w.start()
+		}
+		before := w.requests.Load()
+		if path, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), "", nil); err != nil || path == "" || w.requests.Load() != before {
+			t.Errorf("its owner is given %q, %v after %d requests", path, err, w.requests.Load()-before)
+		}
+	})
+	t.Run("of the model root", func(t *testing.T) {
+		s, _ := w.start()
+		w.put("m.gguf", w.content)
+		if _, err := s.Ensure(t.Context(), recordOf("file:///m.gguf", w.content), "", nil); err != nil {
+			t.Fatal(err)
+		}
+		if path, err := s.Ensure(t.Context(), claim, "", nil); err == nil {
+			t.Errorf("it is given %s", path)
+		}
+	})
+	t.Run("while they are downloaded", func(t *testing.T) {
+		w := newWorld(t)
+		w.gate = make(chan struct{})
+		w.serve("/evil.gguf", evil)
+		s, _ := w.start()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := s.Ensure(ctx, recordOf(w.source(), w.content), "", func(p v1alpha1.Progress) {
+			if w.gate == nil || p.BytesDone == 0 {
+				return
+			}
+			path, err := s.Ensure(ctx, recordOf(w.origin.URL+"/evil.gguf", w.content), "", nil)
+			if path != "" || download.Reason(err, "") != v1alpha1.ReasonDigestMismatch {
+				t.Errorf("%q, %v", path, err)
+			}
+			close(w.gate)
+			w.gate = nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("one file of them", func(t *testing.T) {
+		x := newTenants(t)
+		x.brought(t)
+		config := hubtest.File{Content: []byte(`{"mine":1}`)}
+		repo := hubtest.Of(map[string]hubtest.File{"config.json": config})
+		x.stand.Put("b/claims", repo)
+		rec := model.Record{Source: "hf://b/claims", Commit: repo.Refs["main"], Format: model.FormatSafetensors, Files: []model.File{
+			{Path: "config.json", Bytes: int64(len(config.Content)), SHA256: digest(config.Content)},
+			{Path: "model.safetensors", Bytes: x.private.Files[1].Bytes, SHA256: x.private.Files[1].SHA256},
+		}}
+		rec.Digest = model.DigestOf(rec.Files)
+		if path, err := x.Ensure(t.Context(), rec, "b", nil); err == nil {
+			t.Errorf("it is given %s", path)
+		}
+	})
+}
+
+// TestAnotherCredentialIsCheckedAtTheSource before it gets weights that are here;
+// it is spared the download, and asked once.
+func TestAnotherCredentialIsCheckedAtTheSource(t *testing.T) {
+	x := newTenants(t)
+	path := x.brought(t)
+	x.refused.Store(true)
+	got, err := x.Ensure(t.Context(), x.private, "b", nil)
+	if got != "" || download.Reason(err, "") != v1alpha1.ReasonTokenRefused {
+		t.Fatalf("with a token that is refused: %q, %v", got, err)
+	}
+	if got, err = x.Ensure(t.Context(), x.private, "", nil); got != "" || download.Reason(err, "") != v1alpha1.ReasonSourceNotFound {
+		t.Errorf("without a token: %q, %v", got, err)
+	}
+	x.refused.Store(false)
+	if got, err = x.Ensure(t.Context(), x.private, "b", nil); err != nil || got != path || x.fetched.Load() != 0 {
+		t.Fatalf("with a token that is good: %q, %v, %d bytes fetched", got, err, x.fetched.Load())
+	}
+	before := len(x.stand.Requests())
+	for _, ref := range []string{"a", "b"} {
+		if got, err = x.Ensure(t.Context(), x.private, ref, nil); err != nil || got != path || len(x.stand.Requests()) != before {
+			t.Errorf("%s again: %q, %v, %d requests", ref, got, err, len(x.stand.Requests())-before)
+		}
+	}
+}
+
+// TestWeightsWithoutNotesOfTheirCredential, as older stores have them, are checked
+// at their source.
+func TestWeightsWithoutNotesOfTheirCredential(t *testing.T) {
+	x := newTenants(t)
+	path := x.brought(t)
+	if err := x.shelf.update(x.private.Digest, func(e entry) entry { e.Origins = nil; return e }); err != nil {
+		t.Fatal(err)
+	}
+	before := len(x.stand.Requests())
+	got, err := x.Ensure(t.Context(), x.private, "a", nil)
+	if err != nil || got != path || len(x.stand.Requests()) == before || x.fetched.Load() != 0 {
+		t.Errorf("%q, %v, %d requests, %d bytes fetched", got, err, len(x.stand.Requests())-before, x.fetched.Load())
+	}
+	b, err := os.ReadFile(filepath.Join(x.opt.Dir, folder(x.private.Digest), recordName))
+	var e entry
+	if err = errors.Join(err, json.Unmarshal(b, &e)); err != nil || !e.entitles(want{x.private, "a"}.origin()) {
+		t.Errorf("noted are %+v, %v", e.Origins, err)
+	}
+}
