@@ -137,7 +137,7 @@ func (a *Agent) open() error {
 		return err
 	}
 	a.upgrader, err = upgrade.New(upgrade.Config{
-		Log: a.Log.WithName("upgrade"), Folder: upgrade.In(a.StateDir), Version: a.Version, Forbidden: a.NoUpgrades, Client: a.client,
+		Log: a.Log.WithName("upgrade"), Folder: upgrade.In(a.StateDir), Version: a.Version, Forbidden: a.NoUpgrades, Client: a.client, Keys: a.ReleaseKeys,
 		Changed: a.changed, Drain: func(most time.Duration) { a.drained <- most },
 	})
 	if err != nil {

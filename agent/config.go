@@ -147,6 +147,8 @@ type Config struct {
 	// that while it runs; nil: it stays.
 	Verbose  bool
 	LogDebug func(on bool)
+	// ReleaseKeys are those that have to have signed another agent; empty: any.
+	ReleaseKeys upgrade.Keys
 	// NoUpgrades refuses orders to run another agent.
 	NoUpgrades bool
 	// Fault is told each point of pool.FaultPoints, for tests that end the

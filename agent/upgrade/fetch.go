@@ -44,6 +44,9 @@ func (u *Upgrader) fetch(ctx context.Context, o *v1alpha1.AgentOrder) error {
 	if s.Current != nil && s.Current.SHA256 == o.SHA256 {
 		return fmt.Errorf("that archive is the running one, which has version %s and not %s", s.Current.Version, o.Version)
 	}
+	if err := errors.Join(older(u.Version, o), u.signed(ctx, o)); err != nil {
+		return err
+	}
 	if err := u.Prune(); err != nil {
 		return err
 	}

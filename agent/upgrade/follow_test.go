@@ -30,6 +30,8 @@ type follower struct {
 	url     string
 	digest  string
 	drained chan time.Duration
+	// signature is what the server has beside the archive.
+	signature []byte
 }
 
 func newFollower(t *testing.T, change func(*Config)) *follower {
@@ -50,7 +52,12 @@ func newFollower(t *testing.T, change func(*Config)) *follower {
 	}
 	packed := archive(t, entry{"agent", tar.TypeReg, string(program)}, entry{"engine", tar.TypeReg, string(program)}).Bytes()
 	sum := sha256.Sum256(packed)
+	f := &follower{t: t, digest: hex.EncodeToString(sum[:]), drained: make(chan time.Duration, 1)}
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/a.tar.gz.sig" {
+			_, _ = w.Write(f.signature)
+			return
+		}
 		if r.URL.Path == "/stalls" {
 			<-r.Context().Done()
 			return
@@ -60,7 +67,7 @@ func newFollower(t *testing.T, change func(*Config)) *follower {
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
-	f := &follower{t: t, url: s.URL, digest: hex.EncodeToString(sum[:]), drained: make(chan time.Duration, 1)}
+	f.url = s.URL
 	c := Config{
 		Log: testr.New(t), Folder: In(t.TempDir()), Version: "v1", Changed: func() {}, Drain: func(d time.Duration) { f.drained <- d },
 		Client: download.NewClient(download.Policy{Roots: roots, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}),

@@ -3,8 +3,9 @@
 //
 // It owns the folder "upgrade" in an agent's state folder: archives, the builds
 // they brought, and what is remembered of both. It refuses an archive whose
-// digest, machine or version is not what was ordered, before anything is
-// stopped for it, and it refuses to try again what failed.
+// digest, signature, machine or version is not what was ordered or required,
+// before anything is stopped for it, an older version unless the order allows it,
+// and to try again what failed.
 //
 // launchd starts one path for ever: the installed program. That one steps aside
 // for a build that proved itself (Enter, by exec, so that the process stays the
@@ -46,6 +47,8 @@ type Config struct {
 	// Forbidden: the owner of this Mac wants no upgrades.
 	Forbidden bool
 	Client    *download.Client
+	// Keys that have to have signed an archive; empty: any.
+	Keys Keys
 	// Changed is called when there is something new to report; Drain when a
 	// build is ready and requests are to end. Neither may block.
 	Changed func()

@@ -25,6 +25,12 @@ type AgentOrder struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Attempt int64 `json:"attempt"`
+	// downgrade controls whether the agent may be replaced by an older version.
+	// Default: Refuse. Valid values are:
+	// - Refuse: an older version, or one that cannot be compared, is refused.
+	// - Allow: any version is installed.
+	// +optional
+	Downgrade DowngradePolicy `json:"downgrade,omitempty"`
 	// drainSeconds is how long running requests may continue, in seconds,
 	// before the agent is replaced. Default: 600.
 	// +optional
@@ -32,6 +38,17 @@ type AgentOrder struct {
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
 }
+
+// DowngradePolicy controls whether an agent may be replaced by an older version.
+// +kubebuilder:validation:Enum=Refuse;Allow
+type DowngradePolicy string
+
+const (
+	// DowngradeRefuse: an older version is refused.
+	DowngradeRefuse DowngradePolicy = "Refuse"
+	// DowngradeAllow: an older version is installed.
+	DowngradeAllow DowngradePolicy = "Allow"
+)
 
 // AgentUpgradePhase is the phase of an agent upgrade.
 // +kubebuilder:validation:Enum=Fetching;Draining;Trial;Succeeded;RolledBack;Refused

@@ -79,6 +79,7 @@ type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine, sandbox string
 	listen, advertise, mac, metrics, sources, hub                  string
 	tunnels                                                        []string
+	releaseKeys                                                    string
 	downloadRate, cacheDir, cacheLimit, cacheFree                  string
 	giveRate                                                       string
 	downloadsAtOnce, diskHigh, diskLow, givesAtOnce                int
@@ -123,6 +124,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "interval of memory measurements while an engine runs")
 	set.DurationVar(&f.grace, "grace", agent.DefaultGrace, "time for running requests to finish after SIGTERM")
 	set.BoolVar(&f.upgrades, "upgrades", true, "upgrade this agent when the cluster's administrator requests another version")
+	set.StringVar(&f.releaseKeys, "release-keys", "", "PEM `file` with the public keys of the releases that this Mac installs; an upgrade without a signature of one of them is refused (default: no signature is required)")
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if len(args) > 0 && args[0] == "run" {
@@ -311,6 +313,15 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 	c.DiskMarks = store.Marks{High: f.diskHigh, Low: f.diskLow}
 	c.Power = power.Watch
 	c.DownloadsAtOnce, c.NoUpgrades, c.Launched = f.downloadsAtOnce, !f.upgrades, launched
+	if f.releaseKeys != "" {
+		text, err := os.ReadFile(f.releaseKeys)
+		if err == nil {
+			c.ReleaseKeys, err = upgrade.ReadKeys(text)
+		}
+		if err != nil {
+			return c, fmt.Errorf("--release-keys %s: %w", f.releaseKeys, err)
+		}
+	}
 	if c.DownloadRate, err = f.rate(); err != nil {
 		return c, err
 	}

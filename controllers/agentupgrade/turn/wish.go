@@ -24,6 +24,8 @@ const (
 	KeyPaused  = "paused"
 	KeyMac     = "mac"
 	KeyDrain   = "drainSeconds"
+	// KeyDowngrade is Refuse or Allow.
+	KeyDowngrade = "downgrade"
 )
 
 // Wish is the agent that an administrator wants.
@@ -38,6 +40,8 @@ type Wish struct {
 	// Mac is the only one that is meant; empty means all.
 	Mac          string `json:"mac,omitempty"`
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
+	// Downgrade says whether an older version is meant.
+	Downgrade v1alpha1.DowngradePolicy `json:"downgrade,omitempty"`
 }
 
 var (
@@ -65,13 +69,15 @@ func (w *Wish) Check() error {
 		return fmt.Errorf("attempt is %d, want at least 1", w.Attempt)
 	case w.DrainSeconds != nil && (*w.DrainSeconds < 0 || *w.DrainSeconds > maxDrain):
 		return fmt.Errorf("drainSeconds is %d, want 0 to %d", *w.DrainSeconds, maxDrain)
+	case w.Downgrade != "" && w.Downgrade != v1alpha1.DowngradeRefuse && w.Downgrade != v1alpha1.DowngradeAllow:
+		return fmt.Errorf("downgrade is %q, want %s or %s", w.Downgrade, v1alpha1.DowngradeRefuse, v1alpha1.DowngradeAllow)
 	}
 	return nil
 }
 
 // Order is what a Mac is told.
 func (w *Wish) Order() *v1alpha1.AgentOrder {
-	return &v1alpha1.AgentOrder{Version: w.Version, Source: w.Source, SHA256: w.SHA256, Attempt: w.Attempt, DrainSeconds: w.DrainSeconds}
+	return &v1alpha1.AgentOrder{Version: w.Version, Source: w.Source, SHA256: w.SHA256, Attempt: w.Attempt, DrainSeconds: w.DrainSeconds, Downgrade: w.Downgrade}
 }
 
 // Data is the ConfigMap's data for a wish.
@@ -83,6 +89,9 @@ func (w *Wish) Data() map[string]string {
 	if w.Mac != "" {
 		data[KeyMac] = w.Mac
 	}
+	if w.Downgrade != "" {
+		data[KeyDowngrade] = string(w.Downgrade)
+	}
 	if w.DrainSeconds != nil {
 		data[KeyDrain] = strconv.Itoa(int(*w.DrainSeconds))
 	}
@@ -92,11 +101,11 @@ func (w *Wish) Data() map[string]string {
 // Read reads a wish from its ConfigMap. A key that it does not know is refused:
 // somebody meant something by it.
 func Read(cm *corev1.ConfigMap) (*Wish, error) {
-	w := &Wish{Version: cm.Data[KeyVersion], Source: cm.Data[KeyURL], SHA256: cm.Data[KeySHA256], Mac: cm.Data[KeyMac]}
+	w := &Wish{Version: cm.Data[KeyVersion], Source: cm.Data[KeyURL], SHA256: cm.Data[KeySHA256], Mac: cm.Data[KeyMac], Downgrade: v1alpha1.DowngradePolicy(cm.Data[KeyDowngrade])}
 	for key, text := range cm.Data {
 		var err error
 		switch key {
-		case KeyVersion, KeyURL, KeySHA256, KeyMac:
+		case KeyVersion, KeyURL, KeySHA256, KeyMac, KeyDowngrade:
 		case KeyAttempt:
 			w.Attempt, err = strconv.ParseInt(text, 10, 64)
 		case KeyPaused:

@@ -35,6 +35,7 @@ type wishFlags struct {
 	wish                  turn.Wish
 	drain                 int32
 	pause, resume, status bool
+	downgrade             bool
 }
 
 func (a *app) upgradeAgents() *cobra.Command {
@@ -54,6 +55,7 @@ func (a *app) upgradeAgents() *cobra.Command {
 	flags.BoolVar(&f.pause, "pause", false, "pause: start no further upgrades")
 	flags.BoolVar(&f.resume, "resume", false, "resume after a pause")
 	flags.BoolVar(&f.status, "status", false, "only show the progress")
+	flags.BoolVar(&f.downgrade, "allow-downgrade", false, "install the version also where it is older than the one that runs")
 	_ = c.RegisterFlagCompletionFunc("mac", a.complete(macNames))
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := f.check(flags.Changed("drain-seconds")); err != nil {
@@ -86,8 +88,8 @@ func (f *wishFlags) check(drain bool) error {
 	switch {
 	case named && (f.wish.Source == "" || f.wish.SHA256 == ""), !named && (f.wish.Source != "" || f.wish.SHA256 != ""):
 		return usagef("--version, --url and --sha256 must be used together")
-	case !named && (f.wish.Mac != "" || drain):
-		return usagef("--mac and --drain-seconds require --version, --url and --sha256")
+	case !named && (f.wish.Mac != "" || drain || f.downgrade):
+		return usagef("--mac, --drain-seconds and --allow-downgrade require --version, --url and --sha256")
 	case verbs > 1:
 		return usagef("--version, --pause, --resume and --status are mutually exclusive")
 	}
@@ -138,6 +140,9 @@ func (f *wishFlags) apply(before *turn.Wish) (*turn.Wish, error) {
 	case f.wish.Version != "":
 		next := f.wish
 		next.Attempt = 1
+		if f.downgrade {
+			next.Downgrade = v1alpha1.DowngradeAllow
+		}
 		if before != nil {
 			next.Attempt = before.Attempt + 1
 		}

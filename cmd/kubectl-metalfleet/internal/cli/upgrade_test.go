@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 )
 
@@ -26,6 +27,7 @@ func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
 	}{
 		"the first":                {wishFlags{wish: named}, nil, 1, false, ""},
 		"the same again":           {wishFlags{wish: named}, &before, 5, false, ""},
+		"an older version":         {wishFlags{wish: named, downgrade: true}, nil, 1, false, ""},
 		"a pause":                  {wishFlags{pause: true}, &before, 4, true, ""},
 		"the end of a pause":       {wishFlags{resume: true}, &before, 4, false, ""},
 		"a look":                   {wishFlags{status: true}, &before, 4, true, ""},
@@ -40,6 +42,9 @@ func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
 					t.Errorf("%v, want %q", err, tc.wrong)
 				}
 				return
+			}
+			if err == nil && (got.Downgrade == v1alpha1.DowngradeAllow) != tc.flags.downgrade {
+				t.Errorf("a downgrade is %q", got.Downgrade)
 			}
 			if err != nil || got.Attempt != tc.attempt || got.Paused != tc.paused || got.Version != "v0.4.0" {
 				t.Errorf("%+v, %v; want attempt %d, paused %v", got, err, tc.attempt, tc.paused)
