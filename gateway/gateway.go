@@ -69,6 +69,8 @@ type Options struct {
 	TryTimeout, RequestTimeout time.Duration
 	// StrictFields has requests refused whose fields have no effect.
 	StrictFields bool
+	// AccessLog writes a line for each request that ended, without its text.
+	AccessLog bool
 	// KeepAttribution leaves the attribution block of Anthropic's clients in prompts.
 	KeepAttribution bool
 	// Origins of web pages that may use the API from a browser, as proxy.Config has
@@ -121,7 +123,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	draining := &atomic.Bool{}
 	front := proxy.New(proxy.Config{TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
-		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, KeepAttribution: o.KeepAttribution,
+		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, AccessLog: o.AccessLog, KeepAttribution: o.KeepAttribution,
 		Origins: o.Origins, Draining: draining.Load})
 	defer front.Close()
 	if o.Operator != "" {

@@ -51,7 +51,7 @@ type flags struct {
 	drain, tryTimeout, requestTimeout                                                time.Duration
 	waiting                                                                          waiting.Limits
 	pick                                                                             pick.Policy
-	strictFields, keepAttribution, verbose, version                                  bool
+	strictFields, accessLog, keepAttribution, verbose, version                       bool
 	origins, watch                                                                   []string
 }
 
@@ -83,6 +83,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 		return err
 	})
 	set.BoolVar(&f.strictFields, "strict-fields", false, "refuse request fields that have no effect, instead of ignoring them and naming them in X-Metalfleet-Ignored")
+	set.BoolVar(&f.accessLog, "access-log", false, "log each request when it ends: API key, client address, model, status, tokens and time, never its text")
 	set.BoolVar(&f.keepAttribution, "keep-attribution", false, "leave the block x-anthropic-billing-header of Anthropic's clients in the system prompt; by default it is removed, because it differs from session to session and defeats the prefix cache")
 	set.Func("cors-origins", "comma-separated `origins` of web pages that may use the API from a browser, such as https://chat.example.com or http://localhost:3000, or * for all; by default none may", func(list string) (err error) {
 		f.origins, err = proxy.ParseOrigins(list)
@@ -159,7 +160,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
 	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, Watch: f.watch, KeysNamespace: f.keysNamespace, Front: front, Health: health, Metrics: metrics, Tunnels: tunnels,
-		Origins: f.origins, Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
+		Origins: f.origins, Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, AccessLog: f.accessLog, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

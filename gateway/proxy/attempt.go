@@ -191,7 +191,7 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 	if w.begun() { // a stream that was kept open: the refusal becomes an event
 		return nil, dialect.ParseError(resp.StatusCode, resp.Header, first)
 	}
-	w.meter.hear(resp.Header)
+	w.hear(resp.Header)
 	w.begin(resp, mac)
 	if _, err := w.Write(first); err != nil {
 		return nil, fmt.Errorf("%w: %w", errClientGone, err)
@@ -229,7 +229,7 @@ func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac s
 			return nil, fmt.Errorf("%w: %w", errClientGone, err)
 		}
 	}
-	w.meter.hear(resp.Trailer)
+	w.hear(resp.Trailer)
 	w.trailer(resp.Trailer)
 	switch {
 	case err == io.EOF && events.ended():

@@ -105,6 +105,9 @@ type Config struct {
 	// Origins of web pages that browsers let read responses, from ParseOrigins;
 	// without any, browsers let only pages of the gateway's own origin.
 	Origins []string
+	// AccessLog writes a line for each request that ended: key, client, model,
+	// status and tokens, and no text.
+	AccessLog bool
 	// Draining reports whether the gateway is about to end, for probes; nil means
 	// never.
 	Draining func() bool
@@ -188,8 +191,12 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 	p.cors.mark(w.Header(), r)
 	ended := p.metrics.observe(to.name)
-	defer func() { w.meter.settle(w.status); ended(w.status, w.firstByte) }()
 	about := &scope{gateway: p.Log, id: id, route: to.name}
+	defer func() {
+		w.meter.settle(w.status)
+		ended(w.status, w.firstByte)
+		p.access(about, w, r.RemoteAddr)
+	}()
 
 	err := p.serve(context.WithValue(r.Context(), scopeKey{}, about), to, w, r)
 	if err == nil {
@@ -213,6 +220,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 type scope struct {
 	gateway           logr.Logger
 	id, route, tenant string
+	model             string // deployment that was asked for, once it is known
 }
 
 type scopeKey struct{}
@@ -284,6 +292,9 @@ func (p *Proxy) lookup(ctx context.Context, c caller, name string) (*route.Model
 	}
 	m, known := p.Table.Lookup(name)
 	if known && c.may(name, m) {
+		if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+			s.model = m.Key.String()
+		}
 		return m, nil
 	}
 	why := keys.ReasonModelUnknown

@@ -24,6 +24,7 @@ type reply struct {
 	began     time.Time // when the request came
 	last      time.Time // when something was written last
 	meter     *meter    // of the answer
+	tokens    int64     // that the agent counted
 	metrics   *metrics
 	answered  bool // by an agent
 	// keepAlives is nil unless the request asks for a stream.
