@@ -1,7 +1,7 @@
 # Images of the two programs that run in the cluster: static, without a shell, not as root.
 #   docker build --target operator -t ghcr.io/metalfleet/operator:dev .
 #   docker build --target gateway  -t ghcr.io/metalfleet/gateway:dev .
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+FROM --platform=$BUILDPLATFORM golang:1.26.5@sha256:3aff6657219a4d9c14e27fb1d8976c49c29fddb70ba835014f477e1c70636647 AS build
 ARG TARGETOS
 ARG TARGETARCH
 ARG VERSION=unversioned
