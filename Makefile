@@ -61,7 +61,7 @@ cluster: ## build what a node of the one-node cluster runs, and Helm, into bin/k
 
 .PHONY: release
 release: ## make the archives, images, chart, checksums and SBOMs of a release in dist/; VERSION=vX.Y.Z names it (Linux)
-	go run ./hack/release -out dist $(if $(filter file,$(origin VERSION)),,-version '$(VERSION)')
+	go run ./hack/release -out dist $(if $(KEY),-key '$(KEY)') $(if $(filter file,$(origin VERSION)),,-version '$(VERSION)')
 
 .PHONY: test-release
 test-release: ## make a release of this commit twice, in two places, and compare every byte (Linux)

@@ -22,6 +22,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"metalfleet.dev/metalfleet/agent/upgrade"
 )
 
 // faults are what is wrong with a release, a line each.
@@ -30,7 +32,7 @@ type faults []string
 func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
 
 // check reads a release as who downloads it would, and runs what runs here.
-func check(ctx context.Context, root, dir, helm string) error {
+func check(ctx context.Context, root, dir, helm, keys string) error {
 	var f faults
 	version := checkFolder(&f, dir)
 	if version == "" {
@@ -48,10 +50,14 @@ func check(ctx context.Context, root, dir, helm string) error {
 	}
 	c.krew()
 	c.chart(ctx, helm)
+	c.provenance()
+	if keys != "" {
+		c.signatures(keys)
+	}
 	if len(f) > 0 {
 		return fmt.Errorf("%s has faults:\n  %s", dir, strings.Join(f, "\n  "))
 	}
-	fmt.Printf("%s: %s is whole: %d files, their sums, SBOMs, programs, images, chart and krew's manifest\n", dir, version, len(files(version))+1)
+	fmt.Printf("%s: %s is whole: %d files, their sums, SBOMs, provenance, programs, images, chart and krew's manifest\n", dir, version, len(files(version))+1)
 	return nil
 }
 
@@ -63,7 +69,7 @@ func files(version string) []string {
 			archives = append(archives, fmt.Sprintf("%s_%s_%s_%s.tar.gz", plugin, version, p.goos, p.goarch))
 		}
 	}
-	all := []string{chartFile(version), krewFile(version)}
+	all := []string{chartFile(version), krewFile(version), provenanceFile(version)}
 	for _, a := range archives {
 		all = append(all, a, a+bomSuffix)
 	}
@@ -85,7 +91,7 @@ func checkFolder(f *faults, dir string) string {
 		if m := regexp.MustCompile(`^metalfleet-agent_(v.*)_darwin_arm64\.tar\.gz$`).FindStringSubmatch(e.Name()); m != nil {
 			version = m[1]
 		}
-		if e.Name() != sums {
+		if e.Name() != sums && !strings.HasSuffix(e.Name(), upgrade.SignatureSuffix) {
 			names = append(names, e.Name())
 		}
 	}

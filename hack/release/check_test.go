@@ -4,9 +4,14 @@ package main
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"debug/buildinfo"
 	"encoding/binary"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"os"
 	"os/exec"
@@ -271,7 +276,7 @@ func TestTheSameReleaseAgainIsTheSameBytes(t *testing.T) {
 
 func TestAReleaseIsCheckedAsADownload(t *testing.T) {
 	s := newStage(t)
-	if err := check(t.Context(), s.r.root, s.r.out, ""); err != nil {
+	if err := check(t.Context(), s.r.root, s.r.out, "", ""); err != nil {
 		t.Fatal(err)
 	}
 	whole := s.files()
@@ -281,17 +286,21 @@ func TestAReleaseIsCheckedAsADownload(t *testing.T) {
 		keep   bool // the sums are not written again
 		want   string
 	}{
-		"a damaged download":    {func() { s.write(s.at(chartTest), "x") }, true, sums + " does not name each file"},
-		"a file of nobody":      {func() { s.write(s.at("notes.txt"), "x") }, false, "notes.txt does not belong to it"},
-		"a file that is gone":   {func() { _ = os.Remove(s.at(krewTest)) }, false, krewTest + " is missing"},
-		"no kernels":            {func() { s.repack(macFile, func(f map[string][]byte) { f["mlx.metallib"] = nil }) }, false, macFile + " holds"},
-		"a file too much":       {func() { s.repack(macFile, func(f map[string][]byte) { f["id_rsa"] = []byte("x") }) }, false, macFile + " holds"},
-		"its own sums":          {func() { s.repack(macFile, func(f map[string][]byte) { f["libmlx.dylib"] = flip(f["libmlx.dylib"]) }) }, false, "its own " + sums},
-		"another VERSION":       {func() { s.repack(macFile, func(f map[string][]byte) { f["VERSION"] = []byte("v9.9.9\n") }) }, false, "VERSION says"},
-		"an agent for Intel":    {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = s.read(s.built["darwin/amd64"]) }) }, false, "agent is for CpuAmd64"},
-		"an agent for Linux":    {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = s.read(s.built["linux/arm64"]) }) }, false, "agent: invalid magic"},
-		"an engine without MLX": {func() { s.repack(macFile, func(f map[string][]byte) { f["engine"] = f["agent"] }) }, false, "would not find libmlx"},
-		"an agent with MLX":     {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = f["engine"] }) }, false, "or needs none"},
+		"a damaged download":  {func() { s.write(s.at(chartTest), "x") }, true, sums + " does not name each file"},
+		"a file of nobody":    {func() { s.write(s.at("notes.txt"), "x") }, false, "notes.txt does not belong to it"},
+		"a file that is gone": {func() { _ = os.Remove(s.at(krewTest)) }, false, krewTest + " is missing"},
+		"a provenance of less": {func() {
+			s.write(s.at(provenanceFile(testVersion)), strings.Replace(whole[provenanceFile(testVersion)], `"name": "`+chartTest, `"name": "x`, 1))
+		}, false, provenanceFile(testVersion) + " does not name each file"},
+		"a provenance of nothing": {func() { s.write(s.at(provenanceFile(testVersion)), "{}") }, false, "no statement of provenance"},
+		"no kernels":              {func() { s.repack(macFile, func(f map[string][]byte) { f["mlx.metallib"] = nil }) }, false, macFile + " holds"},
+		"a file too much":         {func() { s.repack(macFile, func(f map[string][]byte) { f["id_rsa"] = []byte("x") }) }, false, macFile + " holds"},
+		"its own sums":            {func() { s.repack(macFile, func(f map[string][]byte) { f["libmlx.dylib"] = flip(f["libmlx.dylib"]) }) }, false, "its own " + sums},
+		"another VERSION":         {func() { s.repack(macFile, func(f map[string][]byte) { f["VERSION"] = []byte("v9.9.9\n") }) }, false, "VERSION says"},
+		"an agent for Intel":      {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = s.read(s.built["darwin/amd64"]) }) }, false, "agent is for CpuAmd64"},
+		"an agent for Linux":      {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = s.read(s.built["linux/arm64"]) }) }, false, "agent: invalid magic"},
+		"an engine without MLX":   {func() { s.repack(macFile, func(f map[string][]byte) { f["engine"] = f["agent"] }) }, false, "would not find libmlx"},
+		"an agent with MLX":       {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = f["engine"] }) }, false, "or needs none"},
 		"a library of nobody": {func() {
 			s.repack(macFile, func(f map[string][]byte) {
 				f["engine"] = bytes.Replace(f["engine"], []byte("@rpath/libmlx"), []byte("@rpath/other_"), 1)
@@ -341,7 +350,7 @@ func TestAReleaseIsCheckedAsADownload(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err := check(t.Context(), s.r.root, s.r.out, "")
+			err := check(t.Context(), s.r.root, s.r.out, "", "")
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("want %q, got %v", c.want, err)
 			}
@@ -352,6 +361,42 @@ func TestAReleaseIsCheckedAsADownload(t *testing.T) {
 				s.write(s.at(name), body)
 			}
 		})
+	}
+}
+
+func TestEveryFileIsSignedWhereThereIsAKey(t *testing.T) {
+	s := newStage(t)
+	newKey := func(name string) (private, public string) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, err1 := x509.MarshalPKCS8PrivateKey(key)
+		open, err2 := x509.MarshalPKIXPublicKey(key.Public())
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		private, public = filepath.Join(s.r.bin, name+".key"), filepath.Join(s.r.bin, name+".pub")
+		s.write(private, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+		s.write(public, string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: open})))
+		return private, public
+	}
+	private, public := newKey("ours")
+	_, other := newKey("other")
+	if err := check(t.Context(), s.r.root, s.r.out, "", public); err == nil || !strings.Contains(err.Error(), "signature of "+sums) {
+		t.Errorf("without signatures: %v", err)
+	}
+	unsigned := s.read(s.at(sums))
+	s.r.key = private
+	s.pack()
+	if !bytes.Equal(s.read(s.at(sums)), unsigned) {
+		t.Error("signatures change the sums")
+	}
+	if err := check(t.Context(), s.r.root, s.r.out, "", public); err != nil {
+		t.Error(err)
+	}
+	if err := check(t.Context(), s.r.root, s.r.out, "", other); err == nil || !strings.Contains(err.Error(), "none of the release keys") {
+		t.Errorf("with another key: %v", err)
 	}
 }
 

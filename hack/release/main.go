@@ -6,8 +6,8 @@
 // whose licence it does not know or that does not go with ours, and an output
 // folder that holds something else. It publishes nothing.
 //
-//	go run ./hack/release [-version v0.1.0] [-out dist]     (make release)
-//	go run ./hack/release -check [-helm HELM] [-out dist]   (make test-release)
+//	go run ./hack/release [-version v0.1.0] [-key KEY] [-out dist]             (make release)
+//	go run ./hack/release -check [-helm HELM] [-public-keys KEYS] [-out dist]  (make test-release)
 //
 // Start reading at release.make and artefacts, then check.go.
 package main
@@ -44,6 +44,8 @@ func run(ctx context.Context, args []string) error {
 	home := f.String("home", "https://metalfleet.dev", "`URL` of the project, for krew")
 	archives := f.String("archives", "", "`URL` of the folder where archives will lie, for krew; default: releases/VERSION below -home")
 	checking := f.Bool("check", false, "check what lies in -out, and make nothing")
+	key := f.String("key", "", "PEM `file` with the ECDSA P-256 private key that signs every file; without it nothing is signed")
+	public := f.String("public-keys", "", "with -check: PEM `file` with the public keys of which one has to have signed every file")
 	helm := f.String("helm", "", "with -check: Helm's `program`, which lints and renders the chart")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -56,9 +58,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if *checking {
-		return check(ctx, root, *out, *helm)
+		return check(ctx, root, *out, *helm, *public)
 	}
-	r := &release{root: root, out: *out, home: *home, archives: *archives, bin: filepath.Join(root, "bin", "release")}
+	r := &release{root: root, key: *key, out: *out, home: *home, archives: *archives, bin: filepath.Join(root, "bin", "release")}
 	if err := r.name(ctx, *version); err != nil {
 		return err
 	}
@@ -69,6 +71,7 @@ func run(ctx context.Context, args []string) error {
 type release struct {
 	root, out, bin string
 	home, archives string
+	key            string // file of the key that signs; empty: none
 	version        string
 	commit         string
 	when           time.Time // of the commit; every file bears it

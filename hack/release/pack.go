@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/hack/image"
 )
 
@@ -94,8 +95,8 @@ func (r *release) artefacts(list []*program, mlx []module) []artefact {
 	return all
 }
 
-// pack writes the artefacts, an SBOM of each, the chart, krew's manifest and the
-// sums of all.
+// pack writes the artefacts, an SBOM of each, the chart, krew's manifest, their
+// provenance, the sums of all, and signatures where there is a key.
 func (r *release) pack(all []artefact) error {
 	for _, a := range all {
 		names, linked := "", [][]module{a.more}
@@ -117,7 +118,13 @@ func (r *release) pack(all []artefact) error {
 	if err := r.writeKrew(filepath.Join(r.out, krewFile(r.version))); err != nil {
 		return fmt.Errorf("krew's manifest: %w", err)
 	}
-	return writeSums(r.out)
+	if err := r.writeProvenance(); err != nil {
+		return fmt.Errorf("provenance: %w", err)
+	}
+	if err := writeSums(r.out); err != nil {
+		return err
+	}
+	return r.sign()
 }
 
 // macFiles are what the Mac's archive takes from elsewhere: its name there, and
@@ -339,7 +346,7 @@ func writeSums(dir string) error {
 	}
 	var list strings.Builder
 	for _, f := range files {
-		if f.Name() == sums {
+		if f.Name() == sums || strings.HasSuffix(f.Name(), upgrade.SignatureSuffix) {
 			continue
 		}
 		sum, err := digest(filepath.Join(dir, f.Name()))
