@@ -8,9 +8,9 @@
 //
 // Turns are fair for each flow, which is an API key at a model: one is served
 // from each in turn (start-time fair queueing), however many wait. Within a flow
-// the first to arrive comes first. So is the room itself: where it is full, the
-// newest of the flow that takes the most of it goes, unless the newcomer's flow
-// would take as much.
+// the first to arrive comes first. The room itself is shared by keys, however many
+// models they ask: where it is full, the newest of the key that takes the most of it
+// goes, unless the newcomer's key would take as much.
 //
 // Start reading at Room.Enter and Room.Next; eta.go has what is told.
 package waiting
@@ -35,7 +35,7 @@ type Limits struct {
 var (
 	// ErrFull says that others take all the room.
 	ErrFull = errors.New("the queue is full")
-	// ErrShare says that the flow takes as much of the room as any: it is its own
+	// ErrShare says that the key takes as much of the room as any: it is its own
 	// requests that are too many.
 	ErrShare = errors.New("the client's share of the queue is used up")
 	// ErrLate says that it would not be served in time, or was not.
@@ -136,63 +136,79 @@ func (r *Room) makeRoom(w *Waiter) (victims []*Waiter, err error) {
 		return nil, nil
 	}
 	held := r.shares()
-	mine := held[id{w.Model, w.Key}]
-	mine.count++
-	mine.bytes += w.Bytes
+	mine := held[holderOf(w)]
+	own := share{count: mine.count + 1, bytes: mine.bytes + w.Bytes}
 	for count > r.limits.Count || bytes > r.limits.Bytes {
 		measure := func(s share) int64 { return int64(s.count) }
 		if bytes > r.limits.Bytes {
 			measure = func(s share) int64 { return s.bytes }
 		}
+		var holder holder
 		most := share{}
-		for _, s := range held {
-			if s.flow != nil && s.count > 0 && (most.flow == nil || measure(s) > measure(most) ||
-				measure(s) == measure(most) && s.flow.newest(s) > most.flow.newest(most)) {
-				most = s
+		for h, s := range held {
+			if s.count > 0 && (most.count == 0 || measure(s) > measure(most) || measure(s) == measure(most) && s.newest().number > most.newest().number) {
+				holder, most = h, s
 			}
 		}
 		switch {
-		case most.flow == nil:
+		case most.count == 0:
 			return nil, ErrFull
-		case measure(most) < measure(mine) || most.flow.is(w):
+		case measure(most) < measure(own) || holder == holderOf(w):
 			return nil, ErrShare
-		case measure(most) == measure(mine):
+		case measure(most) == measure(own):
 			return nil, ErrFull
 		}
-		v := most.flow.waiters[most.count-1]
+		v := most.newest()
 		victims = append(victims, v)
 		most.count--
 		most.bytes -= v.Bytes
-		held[id{most.flow.queue.model, most.flow.key}] = most
+		held[holder] = most
 		count--
 		bytes -= v.Bytes
 	}
 	return victims, nil
 }
 
-// id names a flow.
-type id struct{ model, key string }
+// holder is whose share of the room a waiter takes: its key's, at all models together,
+// or where no keys are asked its model's.
+type holder struct{ key, model string }
 
-// share is what a flow takes of the room, less those that would have to leave.
-type share struct {
-	flow  *flow
-	count int
-	bytes int64
+func holderOf(w *Waiter) holder {
+	if w.Key != "" {
+		return holder{key: w.Key}
+	}
+	return holder{model: w.Model}
 }
 
-func (r *Room) shares() map[id]share {
-	out := map[id]share{}
+// share is what a holder takes of the room: the first count of its waiters, which are
+// those that need not leave.
+type share struct {
+	waiters []*Waiter // by number
+	count   int
+	bytes   int64
+}
+
+func (s share) newest() *Waiter { return s.waiters[s.count-1] }
+
+func (r *Room) shares() map[holder]share {
+	out := map[holder]share{}
 	for _, q := range r.queues {
 		for _, f := range q.flows {
-			out[id{q.model, f.key}] = share{f, len(f.waiters), f.bytes}
+			if len(f.waiters) == 0 {
+				continue
+			}
+			h := holderOf(f.waiters[0])
+			s := out[h]
+			s.waiters = append(s.waiters, f.waiters...)
+			s.count, s.bytes = len(s.waiters), s.bytes+f.bytes
+			out[h] = s
 		}
+	}
+	for _, s := range out {
+		slices.SortFunc(s.waiters, func(a, b *Waiter) int { return cmp.Compare(a.number, b.number) })
 	}
 	return out
 }
-
-func (f *flow) is(w *Waiter) bool { return f.queue.model == w.Model && f.key == w.Key }
-
-func (f *flow) newest(s share) uint64 { return f.waiters[s.count-1].number }
 
 // add puts a waiter to its place.
 func (f *flow) add(w *Waiter) {

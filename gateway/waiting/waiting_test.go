@@ -262,3 +262,25 @@ func TestRandomHistoriesKeepTheBounds(t *testing.T) {
 		}
 	}
 }
+
+// A key that asks many models takes no more of the room than one that asks one.
+func TestAKeyHasOneShareAtAllModels(t *testing.T) {
+	r := room(12, 100)
+	for i := range 10 {
+		enter(t, r, begin, fmt.Sprint("m", i), "greedy")
+	}
+	enter(t, r, begin, "m0", "modest")
+	enter(t, r, begin, "m0", "modest")
+	for i := range 4 { // until both have six
+		left, err := r.Enter(&waiting.Waiter{Model: "m0", Key: "modest", Bytes: 1}, begin)
+		if err != nil || len(left) != 1 || left[0].Key != "greedy" || left[0].Model != fmt.Sprint("m", 9-i) {
+			t.Fatalf("%v, %d had to leave, want the newest of the greedy key", err, len(left))
+		}
+	}
+	if _, err := r.Enter(&waiting.Waiter{Model: "m0", Key: "modest", Bytes: 1}, begin); !errors.Is(err, waiting.ErrShare) && !errors.Is(err, waiting.ErrFull) {
+		t.Errorf("beyond its share: %v", err)
+	}
+	if _, err := r.Enter(&waiting.Waiter{Model: "new", Key: "greedy", Bytes: 1}, begin); err == nil {
+		t.Error("the greedy key has room at another model")
+	}
+}
