@@ -1,8 +1,8 @@
 // Package shelf keeps the responses of this Mac, so that clients can ask for them
 // again and go on from them.
 //
-// It owns how long that is: at most an age, and as many bytes as it may hold; the
-// oldest go first. What a response takes is counted by its texts; an item that several
+// It owns how long that is: at most an age, and as many bytes as it may hold; where they
+// are used up, the oldest of the tenant that takes the most goes. What a response takes is counted by its texts; an item that several
 // responses share, as those of one conversation do, counts once. It refuses to
 // show one tenant another's responses: they are as if they did not exist. It
 // keeps nothing on a disk, so an agent's restart forgets all of them.
@@ -84,9 +84,9 @@ type Shelf struct {
 	Now func() time.Time
 
 	mu    sync.Mutex // guards all below
-	byID  map[string]*list.Element
-	order list.List // of *kept, the oldest first
-	held  int64
+	byID    map[string]*list.Element
+	tenants map[string]*share
+	held    int64
 	// items of all responses, by their ids.
 	items map[string]*shared
 }
@@ -96,6 +96,12 @@ type shared struct {
 	item   responses.Item
 	tenant string
 	uses   int
+}
+
+// share is what a tenant has.
+type share struct {
+	order list.List // of *kept, the oldest first
+	bytes int64
 }
 
 type kept struct {
@@ -155,46 +161,76 @@ func (s *Shelf) put(e Entry, since time.Time) bool {
 		return false
 	}
 	if s.byID == nil {
-		s.byID, s.items = map[string]*list.Element{}, map[string]*shared{}
+		s.byID, s.items, s.tenants = map[string]*list.Element{}, map[string]*shared{}, map[string]*share{}
 	}
-	s.byID[id] = s.order.PushBack(k)
-	s.held += k.bytes
+	if s.tenants[e.Tenant] == nil {
+		s.tenants[e.Tenant] = &share{}
+	}
+	s.byID[id] = s.tenants[e.Tenant].order.PushBack(k)
+	s.count(e.Tenant, k.bytes)
 	for i := range e.items() {
 		use := s.items[i.ID]
 		if use == nil {
 			use = &shared{item: i, tenant: e.Tenant}
 			s.items[i.ID] = use
-			s.held += i.Bytes()
+			s.count(use.tenant, i.Bytes())
 		}
 		use.uses++
 	}
 	s.trim()
-	return true
+	_, has := s.byID[id]
+	return has
 }
 
-// trim lets the oldest go; the lock is held.
+// count changes what a tenant has; the lock is held.
+func (s *Shelf) count(tenant string, bytes int64) {
+	s.held += bytes
+	if t := s.tenants[tenant]; t != nil {
+		t.bytes += bytes
+	}
+}
+
+// trim removes what is too old, and what there is no room for: of the tenant with the
+// most bytes the oldest. The lock is held.
 func (s *Shelf) trim() {
-	for e := s.order.Front(); e != nil; {
-		next := e.Next()
-		k := e.Value.(*kept)
-		if s.held > s.Bytes || s.now().Sub(k.since) >= s.Age {
-			s.drop(e)
+	now := s.now()
+	for _, t := range s.tenants {
+		for e := t.order.Front(); e != nil; {
+			next := e.Next()
+			if now.Sub(e.Value.(*kept).since) >= s.Age {
+				s.drop(e)
+			}
+			e = next
 		}
-		e = next
+	}
+	for s.held > s.Bytes {
+		var most *share
+		for _, t := range s.tenants {
+			if most == nil || t.bytes > most.bytes {
+				most = t
+			}
+		}
+		s.drop(most.order.Front())
 	}
 }
 
 func (s *Shelf) drop(e *list.Element) {
-	k := s.order.Remove(e).(*kept)
+	tenant := e.Value.(*kept).entry.Tenant
+	k := s.tenants[tenant].order.Remove(e).(*kept)
 	delete(s.byID, k.id)
+	defer func() {
+		if s.tenants[tenant].order.Len() == 0 {
+			delete(s.tenants, tenant)
+		}
+	}()
 	for i := range k.entry.items() {
 		use := s.items[i.ID]
 		if use.uses--; use.uses == 0 {
 			delete(s.items, i.ID)
-			s.held -= use.item.Bytes()
+			s.count(use.tenant, -use.item.Bytes())
 		}
 	}
-	s.held -= k.bytes
+	s.count(tenant, -k.bytes)
 }
 
 // Item finds an item of a tenant's responses.

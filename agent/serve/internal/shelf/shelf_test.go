@@ -161,3 +161,33 @@ func TestItemsOfOneConversationCountOnce(t *testing.T) {
 		t.Errorf("%d bytes and %d items are left", held, len(s.items))
 	}
 }
+
+// What one tenant stores does not push out what another has.
+func TestATenantFillsOnlyItsShare(t *testing.T) {
+	s := &Shelf{Bytes: 64 << 20, Age: time.Hour}
+	s.Put(entry("of a", "key-a", responses.StatusCompleted, "short"))
+	for i := range 8 {
+		s.Put(entry(fmt.Sprint("of b ", i), "key-b", responses.StatusCompleted, strings.Repeat("x", 15<<20)))
+	}
+	if !has(s, "of a", "key-a") || has(s, "of b 0", "key-b") || !has(s, "of b 7", "key-b") {
+		t.Error("a tenant pushed out another's response, or not its own oldest")
+	}
+	for i := range 4 { // as much as the other has
+		s.Put(entry(fmt.Sprint("of a ", i), "key-a", responses.StatusCompleted, strings.Repeat("x", 15<<20)))
+	}
+	mine, others := 0, 0
+	for i := range 8 {
+		if has(s, fmt.Sprint("of a ", i), "key-a") {
+			mine++
+		}
+		if has(s, fmt.Sprint("of b ", i), "key-b") {
+			others++
+		}
+	}
+	if mine != 2 || others != 2 {
+		t.Errorf("one tenant has %d large responses, the other %d", mine, others)
+	}
+	if held, _ := s.Held(); held > s.Bytes {
+		t.Errorf("%d bytes are held", held)
+	}
+}
