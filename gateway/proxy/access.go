@@ -23,6 +23,6 @@ func (p *Proxy) access(about *scope, w *reply, address string) {
 	if !p.AccessLog {
 		return
 	}
-	about.log().WithName("access").Info("Request ended", "key", about.owner, "client", address, "model", about.model,
+	about.log().WithName("access").Info("Request ended", "key", about.key, "client", address, "model", about.model,
 		"status", w.status, "tokens", w.tokens, "seconds", time.Since(w.began).Seconds())
 }

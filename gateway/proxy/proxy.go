@@ -220,6 +220,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 type scope struct {
 	gateway           logr.Logger
 	id, route, tenant string
+	key               string // its name, for the access log
 	model             string // deployment that was asked for, once it is known
 }
 
@@ -265,7 +266,7 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 		return err
 	}
 	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
-		s.tenant = c.tenant()
+		s.tenant, s.key = c.tenant(), c.name()
 	}
 	return to.handle(ctx, c, w, r)
 }
