@@ -38,6 +38,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/demand"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/intake"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
@@ -62,6 +63,9 @@ type Options struct {
 	// Tunnels takes connections of Macs that gateways cannot reach; nil takes none.
 	// Run closes it.
 	Tunnels net.Listener
+	// Connections is the most connections of clients at once, and
+	// ConnectionsPerAddress of each address; 0 is no limit.
+	Connections, ConnectionsPerAddress int
 	// Waiting bounds the requests that wait for a replica.
 	Waiting waiting.Limits
 	// TryTimeout is how long one replica may take to begin an answer, and
@@ -241,8 +245,11 @@ func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, r
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
+	clients := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress}
+	registry.MustRegister(clients)
+	s.Front = clients
 	errorLog := slog.NewLogLogger(logr.ToSlogHandler(o.Log.WithName("http")), slog.LevelDebug)
-	s.front = &http.Server{Handler: s.requests, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+	s.front = &http.Server{Handler: intake.Guard(s.requests), ConnContext: intake.Context, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return requests }}
 	s.health = &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, ErrorLog: errorLog}

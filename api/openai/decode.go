@@ -31,13 +31,23 @@ func ReadBody(r io.Reader, promised, limit int64) ([]byte, error) {
 	_, err := b.ReadFrom(io.LimitReader(r, limit+1))
 	body := b.Bytes()
 	if err != nil {
-		return nil, &Error{Status: 400, Type: TypeInvalidRequest, Message: "The request body could not be read completely.", Cause: err}
+		return nil, BodyBroken(err)
 	}
 	if int64(len(body)) > limit {
-		return nil, &Error{Status: 413, Type: TypeInvalidRequest, Code: CodeBodyTooLarge,
-			Message: fmt.Sprintf("The request body exceeds %d bytes. Send a shorter conversation.", limit)}
+		return nil, BodyTooLarge(limit)
 	}
 	return body, nil
+}
+
+// BodyBroken is the error for a request body that could not be read.
+func BodyBroken(cause error) *Error {
+	return &Error{Status: 400, Type: TypeInvalidRequest, Message: "The request body could not be read completely.", Cause: cause}
+}
+
+// BodyTooLarge is the error for a request body of more than limit bytes.
+func BodyTooLarge(limit int64) *Error {
+	return &Error{Status: 413, Type: TypeInvalidRequest, Code: CodeBodyTooLarge,
+		Message: fmt.Sprintf("The request body exceeds %d bytes. Send a shorter conversation.", limit)}
 }
 
 // PlainBody rejects a request body with a Content-Encoding, because the body is

@@ -49,6 +49,7 @@ func main() {
 type flags struct {
 	kubeconfig, namespace, keysNamespace, listen, health, metrics, operator, tunnels string
 	drain, tryTimeout, requestTimeout                                                time.Duration
+	connections, connectionsPerAddress                                               int
 	waiting                                                                          waiting.Limits
 	pick                                                                             pick.Policy
 	strictFields, accessLog, keepAttribution, verbose, version                       bool
@@ -72,6 +73,8 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.operator, "operator", "", "`HOST:PORT` of the operator, which receives the demand for each model for autoscaling; the host name may resolve to several addresses")
 	set.StringVar(&f.tunnels, "tunnels", "", "`address` for tunnels from Macs that gateways cannot reach; empty disables tunnels")
 	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "time for running requests to finish after SIGTERM")
+	set.IntVar(&f.connections, "max-connections", 4096, "maximum `number` of client connections; 0 means no limit")
+	set.IntVar(&f.connectionsPerAddress, "max-connections-per-address", 2048, "maximum `number` of connections from one client address (for IPv6, one /64 network); 0 means no limit")
 	set.IntVar(&f.waiting.Count, "queue-requests", 1000, "maximum number of requests that wait for a replica; 0 refuses requests that find none")
 	set.Int64Var(&f.waiting.Bytes, "queue-bytes", 64<<20, "maximum `bytes` of the bodies of all waiting requests together")
 	set.DurationVar(&f.waiting.Age, "queue-timeout", 5*time.Minute, "how long a request may wait, unless its client sets a shorter time in X-Metalfleet-Timeout")
@@ -101,6 +104,9 @@ func parse(args []string, out io.Writer) (flags, error) {
 		if d < 0 {
 			return f, fmt.Errorf("--%s %s is negative", name, d)
 		}
+	}
+	if f.connections < 0 || f.connectionsPerAddress < 0 {
+		return f, fmt.Errorf("--max-connections %d or --max-connections-per-address %d is negative", f.connections, f.connectionsPerAddress)
 	}
 	if w := f.waiting; w.Count < 0 || w.Count > 0 && (w.Bytes < 1 || w.Age <= 0) {
 		return f, fmt.Errorf("--queue-requests %d with --queue-bytes %d and --queue-timeout %s lets no request wait; set --queue-requests=0 to disable waiting", w.Count, w.Bytes, w.Age)
@@ -160,7 +166,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
 	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, Watch: f.watch, KeysNamespace: f.keysNamespace, Front: front, Health: health, Metrics: metrics, Tunnels: tunnels,
-		Origins: f.origins, Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, AccessLog: f.accessLog, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
+		Origins: f.origins, Operator: f.operator, Connections: f.connections, ConnectionsPerAddress: f.connectionsPerAddress, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, AccessLog: f.accessLog, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

@@ -2,8 +2,9 @@
 // running all the time: short requests fill a heap of a few megabytes many times
 // a second, and each collection costs as much as some hundred of them.
 //
-// It owns the process's GC percent, and refuses to where GOGC says one. It sets no
-// limit: a heap of more than the floor is collected as any other. What was left by
+// It owns the process's GC percent, and refuses to where GOGC says one. It also owns the
+// memory limit of the collector, unless GOMEMLIMIT is set: within a container it collects
+// more often before the heap reaches the limit of the container. What was left by
 // a busy time is given back when it is over.
 //
 // Start reading at Keep.
@@ -16,6 +17,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -43,10 +46,36 @@ const (
 // more, from the next collection on, and when the program falls quiet, until ctx
 // ends.
 func Keep(ctx context.Context) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		if limit := limitOf(cgroupLimit); limit > 0 {
+			debug.SetMemoryLimit(limit)
+		}
+	}
 	if os.Getenv("GOGC") == "" {
 		watch(&percents{until: ctx})
 		go giveBack(ctx)
 	}
+}
+
+const (
+	// cgroupLimit is where Linux has the memory limit of a container.
+	cgroupLimit = "/sys/fs/cgroup/memory.max"
+	// limitShare of it is for what the collector knows of.
+	limitShare = 0.85
+)
+
+// limitOf returns the limit for the collector, from the file of a container's limit; 0
+// where there is none.
+func limitOf(file string) int64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil || n <= 0 { // "max" is no limit
+		return 0
+	}
+	return int64(limitShare * float64(n))
 }
 
 // giveBack collects when the program is quiet, and returns to the system what is

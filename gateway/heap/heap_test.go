@@ -3,6 +3,8 @@ package heap
 import (
 	"context"
 	"math"
+	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -114,5 +116,20 @@ func TestGOGCIsObeyed(t *testing.T) {
 		if got := now(); got != 150 {
 			t.Fatalf("the percent is %d, and GOGC says 150", got)
 		}
+	}
+}
+
+func TestTheLimitOfAContainerIsRead(t *testing.T) {
+	for text, want := range map[string]int64{"1073741824\n": 912680550, "max\n": 0, "": 0, "-1": 0} {
+		file := filepath.Join(t.TempDir(), "memory.max")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := limitOf(file); got != want {
+			t.Errorf("%q limits the collector to %d bytes, want %d", text, got, want)
+		}
+	}
+	if got := limitOf(filepath.Join(t.TempDir(), "none")); got != 0 {
+		t.Errorf("without a file the limit is %d bytes", got)
 	}
 }

@@ -42,11 +42,6 @@ type bodyCloser = io.ReadCloser
 
 func bodyReader(b []byte) bodyCloser { return io.NopCloser(bytes.NewReader(b)) }
 
-// zeros never end.
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
-
 var (
 	// errTry says that a replica took longer to begin than one try may.
 	errTry = errors.New("the replica did not begin its response within the try timeout")

@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/intake"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
@@ -38,6 +39,15 @@ func (c caller) tenant() string {
 		return ""
 	}
 	return c.key.TenantID()
+}
+
+// share names whose share of the room for bodies a request counts against: its tenant,
+// or where no keys are asked its address.
+func (c caller) share() string {
+	if t := c.tenant(); t != "" {
+		return t
+	}
+	return intake.AddressOf(c.address)
 }
 
 // strict reports whether the caller's key refuses fields without effect.

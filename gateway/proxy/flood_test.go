@@ -113,7 +113,7 @@ func TestAttackManyBodies(t *testing.T) {
 		t.Errorf("an ordinary request meanwhile: %v", resp)
 	}
 	stop()
-	large := chatBody[:len(chatBody)-1] + `,"x":"` + strings.Repeat("x", 3*one) + `"}`
+	large := chatBody[:len(chatBody)-1] + `,"x":"` + strings.Repeat("x", 2*one) + `"}`
 	for began := time.Now(); ; {
 		resp := w.send(strings.NewReader(large))
 		if resp != nil && resp.StatusCode == http.StatusOK {

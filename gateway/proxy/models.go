@@ -86,7 +86,7 @@ func (p *Proxy) tags(_ context.Context, c caller, w *reply, _ *http.Request) err
 
 // show describes one model as Ollama does.
 func (p *Proxy) show(ctx context.Context, c caller, w *reply, r *http.Request) error {
-	body, release, err := p.readBody(w, r)
+	body, release, err := p.readBody(c, w, r)
 	if err != nil {
 		w.Header().Set("Connection", "close")
 		return err

@@ -16,7 +16,7 @@
 //
 // Start reading at Proxy.text, then forward.go; wait.go has the waiting room,
 // stages.go whom a request is sent to that may be answered by several deployments,
-// caller.go and meter.go what concerns keys, bodies.go the room for bodies.
+// caller.go and meter.go what concerns keys.
 package proxy
 
 import (
@@ -36,6 +36,7 @@ import (
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/intake"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -118,7 +119,7 @@ type Proxy struct {
 	Config
 	book       *book
 	macs       macs
-	bodies     bodies
+	bodies     intake.Bodies
 	metrics    *metrics
 	cors       *cors
 	background *background
@@ -132,7 +133,7 @@ func New(c Config) *Proxy {
 		c.MaxBodyBytes = agentapi.MaxBodyBytes
 	}
 	if c.MaxHeldBytes == 0 {
-		c.MaxHeldBytes = defaultHeldBytes
+		c.MaxHeldBytes = intake.DefaultBodyBytes
 	}
 	if c.ReadTimeout == 0 {
 		c.ReadTimeout = 30 * time.Second
@@ -151,9 +152,9 @@ func New(c Config) *Proxy {
 	}
 	b := newBook(c.Waiting)
 	b.pick = c.Pick
-	c.Registry.MustRegister(&census{b})
-	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry), cors: newCORS(c.Origins),
+	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: intake.Bodies{Most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry), cors: newCORS(c.Origins),
 		finding: make(chan struct{}, maxFinds), background: newBackground()}
+	c.Registry.MustRegister(&census{b}, &p.bodies)
 	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
 	b.has = p.macs.has
 	c.Table.OnGone(p.macs.drop)
@@ -308,7 +309,7 @@ func (p *Proxy) lookup(ctx context.Context, c caller, name string) (*route.Model
 
 // text forwards a request of a text route.
 func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) error {
-	body, release, err := p.readBody(w, r)
+	body, release, err := p.readBody(c, w, r)
 	if err != nil {
 		// Else the server waits for more of a body before it answers, and a client that sends none learns nothing.
 		w.Header().Set("Connection", "close")
@@ -383,22 +384,23 @@ func (p *Proxy) bound(ctx context.Context, r *http.Request) (bounded context.Con
 	return bounded, cancel, deadline, nil
 }
 
-// readBody takes in a body; its room is given back by release.
-func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func(), err error) {
+// readBody reads a request body, whose memory counts until release.
+func (p *Proxy) readBody(c caller, w *reply, r *http.Request) (body []byte, release func(), err error) {
 	if err := openai.PlainBody(r.Header); err != nil {
 		return nil, nil, err
 	}
 	if r.ContentLength > p.MaxBodyBytes {
-		_, err := openai.ReadBody(zeros{}, -1, p.MaxBodyBytes) // refused without reading
-		return nil, nil, err
+		return nil, nil, openai.BodyTooLarge(p.MaxBodyBytes)
 	}
 	if err := w.rc.SetReadDeadline(time.Now().Add(p.ReadTimeout)); err != nil {
 		return nil, nil, fmt.Errorf("bound the time of a request body: %w", err)
 	}
-	body, release, err = p.bodies.read(r.Body, r.ContentLength, p.MaxBodyBytes)
+	interrupt := func() { _ = w.rc.SetReadDeadline(time.Unix(1, 0)) } // fails with the connection
+	body, release, err = p.bodies.Read(r.Body, c.share(), r.ContentLength, p.MaxBodyBytes, interrupt)
 	if err != nil {
 		return nil, nil, err
 	}
+	intake.Arrived(r.Context())
 	if err := w.rc.SetReadDeadline(time.Time{}); err != nil {
 		release()
 		return nil, nil, fmt.Errorf("bound the time of a request body: %w", err)

@@ -9,8 +9,8 @@
 // Turns are fair for each flow, which is an API key at a model: one is served
 // from each in turn (start-time fair queueing), however many wait. Within a flow
 // the first to arrive comes first. The room itself is shared by keys, however many
-// models they ask: where it is full, the newest of the key that takes the most of it
-// goes, unless the newcomer's key would take as much.
+// models they ask: where it is full, the key that takes the most of it loses its
+// newest request, unless the newcomer's key would take as much.
 //
 // Start reading at Room.Enter and Room.Next; eta.go has what is told.
 package waiting

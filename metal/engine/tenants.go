@@ -23,8 +23,8 @@ func (p *prefixes) chain(a *active) *kv.Chain {
 }
 
 // sharedTokens is how many tokens a prompt has in common with one of the shared
-// prompts. All of them are known to the one who wrote the deployment, so that finding
-// them in the cache reveals no other request.
+// prompts. All of them are stated by the deployment, so that finding them in the
+// cache reveals no other request.
 func (p *prefixes) sharedTokens(tokens []int32) int {
 	longest := 0
 	for _, s := range p.shared {

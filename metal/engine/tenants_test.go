@@ -108,7 +108,7 @@ func TestTenantsShareWhatTheDeploymentStates(t *testing.T) {
 				t.Errorf("%s: %d tokens are restored after one question and %d after another", name, n, m)
 			}
 		}
-		other := strings.Repeat("You are another company's assistant, as nothing here states. ", 15)
+		other := strings.Repeat("You are another assistant, as nothing here states. ", 15)
 		cachedOf(t, e, ask(other, secret, "a"))
 		if n := cachedOf(t, e, ask(other, secret, "b")); n != 0 {
 			t.Errorf("%s: %d tokens of a prompt that is not shared are restored", name, n)

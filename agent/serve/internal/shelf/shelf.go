@@ -2,7 +2,7 @@
 // again and go on from them.
 //
 // It owns how long that is: at most an age, and as many bytes as it may hold; where they
-// are used up, the oldest of the tenant that takes the most goes. What a response takes is counted by its texts; an item that several
+// are used up, the tenant that takes the most loses its oldest. What a response takes is counted by its texts; an item that several
 // responses share, as those of one conversation do, counts once. It refuses to
 // show one tenant another's responses: they are as if they did not exist. It
 // keeps nothing on a disk, so an agent's restart forgets all of them.
@@ -83,7 +83,7 @@ type Shelf struct {
 	// Now tells the time; nil means time.Now.
 	Now func() time.Time
 
-	mu    sync.Mutex // guards all below
+	mu      sync.Mutex // guards all below
 	byID    map[string]*list.Element
 	tenants map[string]*share
 	held    int64

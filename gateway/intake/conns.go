@@ -1,0 +1,241 @@
+package intake
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// Listener accepts a bounded number of connections, in all and from each address.
+type Listener struct {
+	net.Listener
+	// Total and PerAddress are the most connections at once; 0 is no limit.
+	Total, PerAddress int
+
+	mu        sync.Mutex // guards what follows, and the lists of all connections
+	count     int
+	addresses map[string]*address
+	ended     map[reason]int64
+}
+
+// reason why a connection ended for want of room, which is a label too.
+type reason string
+
+const (
+	replaced  reason = "replaced" // another one took its place, before a request was complete
+	noTotal   reason = "total"    // it was refused, because all others are in use
+	noAddress reason = "address"  // it was refused, because all others of its address are in use
+)
+
+// refusals are what clients are told; a connection that is replaced is just closed.
+var refusals = map[reason]struct {
+	status  int
+	message string
+}{
+	replaced:  {},
+	noTotal:   {http.StatusServiceUnavailable, "The gateway has no room for another connection."},
+	noAddress: {http.StatusTooManyRequests, "All connections that this address may have are in use."},
+}
+
+// address is the connections of one address. Those that serve a request are in neither
+// list. The others wait for one, the oldest in front.
+type address struct {
+	name  string
+	count int
+	// fresh connections have not brought a complete request yet, used ones have.
+	fresh, used list.List
+}
+
+// waiting returns the connection that is worth least; nil where all serve.
+func (a *address) waiting() *Conn {
+	for _, l := range []*list.List{&a.fresh, &a.used} {
+		if first := l.Front(); first != nil {
+			return first.Value.(*Conn)
+		}
+	}
+	return nil
+}
+
+// Conn is an accepted connection.
+type Conn struct {
+	net.Conn
+	listener *Listener
+	heads    heads
+	once     sync.Once
+
+	// Guarded by the listener's mu.
+	address *address
+	in      *list.List // nil while it serves a request, or is closed
+	at      *list.Element
+	gone    bool
+}
+
+// Accept returns the next connection for which there is room. One that finds none takes
+// the place of another that waits for its client, or is refused with 429 or 503.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		conn := &Conn{Conn: c, listener: l}
+		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))
+		if old != nil {
+			_ = old.Close() // its client has gone, or finds out
+		}
+		if why == "" || why == replaced {
+			return conn, nil
+		}
+		refuse(c, why)
+	}
+}
+
+// Count is how many connections there are.
+func (l *Listener) Count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count
+}
+
+// enter makes room for a connection. It returns the one that has to go for it, or why
+// there is none.
+func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.addresses == nil {
+		l.addresses, l.ended = map[string]*address{}, map[reason]int64{}
+	}
+	a := l.addresses[name]
+	if a == nil {
+		a = &address{name: name}
+	}
+	switch {
+	case l.PerAddress > 0 && a.count >= l.PerAddress:
+		old, why = a.waiting(), noAddress
+	case l.Total > 0 && l.count >= l.Total:
+		old, why = l.heaviest(a), noTotal
+	}
+	if old != nil {
+		l.leave(old)
+		why = replaced
+	}
+	if why != "" {
+		l.ended[why]++
+	}
+	if why == noAddress || why == noTotal {
+		return nil, why
+	}
+	l.addresses[name] = a
+	c.address = a
+	a.count++
+	l.count++
+	c.wait(&a.fresh)
+	return old, why
+}
+
+// heaviest returns a waiting connection of the address that has the most: the
+// newcomer's, or one that has more than the newcomer's.
+func (l *Listener) heaviest(newcomer *address) (c *Conn) {
+	most := 0
+	for _, a := range l.addresses {
+		if a.count > most && (a == newcomer || a.count > newcomer.count) {
+			if w := a.waiting(); w != nil {
+				c, most = w, a.count
+			}
+		}
+	}
+	return c
+}
+
+// leave forgets a connection; the lock is held.
+func (l *Listener) leave(c *Conn) {
+	if c.gone {
+		return
+	}
+	c.gone = true
+	c.serve()
+	l.count--
+	if c.address.count--; c.address.count == 0 {
+		delete(l.addresses, c.address.name)
+	}
+}
+
+// wait puts the connection at the end of a list; the lock is held.
+func (c *Conn) wait(in *list.List) {
+	c.serve()
+	if !c.gone {
+		c.in, c.at = in, in.PushBack(c)
+	}
+}
+
+// serve takes the connection out of its list; the lock is held.
+func (c *Conn) serve() {
+	if c.in != nil {
+		c.in.Remove(c.at)
+		c.in, c.at = nil, nil
+	}
+}
+
+// Read passes on what the client sent.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.heads.see(p[:n])
+	return n, err
+}
+
+// Close ends the connection and gives its place back.
+func (c *Conn) Close() (err error) {
+	c.once.Do(func() {
+		c.listener.mu.Lock()
+		c.listener.leave(c)
+		c.listener.mu.Unlock()
+		err = c.Conn.Close()
+	})
+	return err
+}
+
+type connKey struct{}
+
+// Context is for http.Server.ConnContext.
+func Context(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// Arrived reports that the request of a context is complete: from here until it ends,
+// its connection is not closed for another one.
+func Arrived(ctx context.Context) {
+	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
+		c.listener.mu.Lock()
+		defer c.listener.mu.Unlock()
+		c.serve()
+	}
+}
+
+// ended returns the connection to those that wait for a request.
+func (c *Conn) ended() {
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.wait(&c.address.used)
+}
+
+const (
+	// refuseTime is how long a client may take to be told that it is refused.
+	refuseTime = 50 * time.Millisecond
+	refusal    = "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nRetry-After: %d\r\nConnection: close\r\n\r\n%s"
+)
+
+// refuse answers whatever the client is about to ask, and hangs up.
+func refuse(c net.Conn, why reason) {
+	status := refusals[why].status
+	body := fmt.Sprintf(`{"error":{"message":"%s Try again in a second.","type":"%s","param":null,"code":"%s"}}`, refusals[why].message, openai.TypeUnavailable, openai.CodeOverloaded)
+	if c.SetWriteDeadline(time.Now().Add(refuseTime)) == nil {
+		_, _ = fmt.Fprintf(c, refusal, status, http.StatusText(status), len(body), int(retry.Seconds()), body)
+	}
+	_ = c.Close()
+}
