@@ -147,7 +147,7 @@ func (c *constrained) prepare() {
 	coming, m := make(chan masked, 1), c.matcher
 	c.coming = coming
 	go func() {
-		bits, err := m.Mask()
+		bits, err := m.Mask(context.Background())
 		coming <- masked{bits, err}
 	}()
 }
@@ -270,7 +270,7 @@ func (c *constrained) apply(logits, out []float32) error {
 // mask is that of the next token.
 func (c *constrained) mask() ([]uint64, error) {
 	if c.free {
-		return c.matcher.Mask()
+		return c.matcher.Mask(context.Background())
 	}
 	c.prepare()
 	m := <-c.coming

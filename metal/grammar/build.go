@@ -25,6 +25,7 @@ type (
 
 // builder makes nodes. Its first error stays; what follows does nothing.
 type builder struct {
+	meter *meter
 	nodes []node
 	rules []int32
 	err   error
@@ -40,16 +41,18 @@ type builder struct {
 	patterns map[string]ref
 }
 
+func newBuilder(m *meter) *builder { return &builder{meter: m, sets: map[string]int32{}} }
+
 // budget are the bounds of nodes and work.
 func (b *builder) budget() (nodes, work int) {
 	return cmp.Or(b.mostNodes, maxNodes), cmp.Or(b.mostWork, maxWork)
 }
 
-// exceeds counts a piece of work and reports whether it is one too many.
-func (b *builder) exceeds() bool {
+// exceeds counts a step that takes so much work and reports whether it is one too many.
+func (b *builder) exceeds(work int) bool {
 	_, most := b.budget()
 	b.work++
-	return b.work > most
+	return !b.meter.spend(16+8*work) || b.work > most
 }
 
 // attempt makes an expression with half of what is left; where that fails, it gives up the
@@ -60,9 +63,11 @@ func (b *builder) attempt(make func() (expr, error)) (expr, bool) {
 	mostNodes, mostWork := b.mostNodes, b.mostWork
 	at, rules, wants := len(b.nodes), len(b.rules), len(b.wants)
 	b.mostNodes, b.mostWork = nodes-(nodes-b.spent-at)/2, work-(work-b.work)/2
-	e, err := make()
+	var e expr
+	var err error
+	enough := b.meter.within(func() { e, err = make() })
 	b.mostNodes, b.mostWork = mostNodes, mostWork
-	if err == nil && b.err == nil {
+	if enough && err == nil && b.err == nil {
 		return e, true
 	}
 	b.spent += len(b.nodes) - at
@@ -98,6 +103,10 @@ func (b *builder) fail(err error) {
 }
 
 func (b *builder) node() int32 {
+	if !b.meter.spend(1) {
+		b.fail(b.meter.err)
+		return 0
+	}
 	if most, _ := b.budget(); b.spent+len(b.nodes) >= most {
 		b.fail(tooLarge("states", maxNodes))
 		return 0
@@ -107,6 +116,9 @@ func (b *builder) node() int32 {
 }
 
 func (b *builder) join(from int32, e edge) {
+	if !b.meter.spend(1) {
+		b.fail(b.meter.err)
+	}
 	if b.err == nil {
 		b.nodes[from].edges = append(b.nodes[from].edges, e)
 	}

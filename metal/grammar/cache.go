@@ -5,27 +5,31 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
 )
 
 // Cache keeps the compiled constraints of one vocabulary, those used last, within
-// a number of bytes. Those in use stay, whatever they take.
+// a number of bytes. Those in use stay.
 type Cache struct {
 	size  int
 	spell func(id int32) []byte
 	limit int64
-	// compiling holds one place: constraints are compiled one after another, so
-	// that hostile ones take one processor and no more.
-	compiling chan struct{}
-	vocab     func() *Vocabulary
+	// lane is for what takes long, and heavy has a place for each constraint that may be
+	// compiled there at once: that bounds the memory that compilations take.
+	lane  *lane
+	heavy chan struct{}
+	vocab func() *Vocabulary
 
 	mu sync.Mutex
 	// All below are guarded by mu.
 	entries map[[sha256.Size]byte]*cached
-	turn    uint64
-	words   int64 // bytes of the vocabulary, once it is there
+	// compiling are the constraints that are compiled now.
+	compiling map[[sha256.Size]byte]*compilation
+	turn      uint64
+	words     int64 // bytes of the vocabulary, once it is there
 }
 
 type cached struct {
@@ -34,9 +38,21 @@ type cached struct {
 	used  uint64
 }
 
+// compilation is one constraint's; done is closed at its end, and err is good then.
+type compilation struct {
+	done chan struct{}
+	err  error
+}
+
+// maxHeavy compilations take long at once; any number of others do not wait for them.
+const maxHeavy = 4
+
 // NewCache makes an empty one; the vocabulary is sorted at the first constraint.
 func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
-	c := &Cache{size: size, spell: spell, limit: limit, compiling: make(chan struct{}, 1), entries: map[[sha256.Size]byte]*cached{}}
+	c := &Cache{
+		size: size, spell: spell, limit: limit, lane: newLane(), heavy: make(chan struct{}, maxHeavy),
+		entries: map[[sha256.Size]byte]*cached{}, compiling: map[[sha256.Size]byte]*compilation{},
+	}
 	c.vocab = sync.OnceValue(func() *Vocabulary {
 		v := NewVocabulary(c.size, c.spell)
 		c.mu.Lock()
@@ -51,30 +67,65 @@ func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 // release once it is done. The error is an *Error, or that of ctx.
 func (c *Cache) Table(ctx context.Context, s Spec) (t *Table, release func(), err error) {
 	k := s.key()
-	if e := c.take(k); e != nil {
-		return e.table, c.releaser(e), nil
+	for {
+		if e := c.take(k); e != nil {
+			return e.table, c.releaser(e), nil
+		}
+		running, first := c.begin(k)
+		if first {
+			e, err := c.compile(ctx, k, s)
+			c.end(k, err)
+			if err != nil {
+				return nil, nil, err
+			}
+			return e.table, c.releaser(e), nil
+		}
+		select {
+		case <-running.done:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+		var refused *Error
+		if errors.As(running.err, &refused) {
+			return nil, nil, refused
+		} // else it is there now, or its client left
 	}
-	select {
-	case c.compiling <- struct{}{}:
-		defer func() { <-c.compiling }()
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+}
+
+// begin returns the compilation of a constraint, and reports whether it is the caller's.
+func (c *Cache) begin(k [sha256.Size]byte) (running *compilation, first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if running := c.compiling[k]; running != nil {
+		return running, false
 	}
-	if e := c.take(k); e != nil { // while this one waited
-		return e.table, c.releaser(e), nil
-	}
-	g, err := Compile(s)
+	running = &compilation{done: make(chan struct{})}
+	c.compiling[k] = running
+	return running, true
+}
+
+func (c *Cache) end(k [sha256.Size]byte, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	running := c.compiling[k]
+	delete(c.compiling, k)
+	running.err = err
+	close(running.done)
+}
+
+func (c *Cache) compile(ctx context.Context, k [sha256.Size]byte, s Spec) (*cached, error) {
+	g, err := compile(newMeter(ctx, c.lane, c.heavy), s)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	e := &cached{table: NewTable(g, c.vocab()), users: 1}
+	e := &cached{table: newTable(g, c.vocab(), c.lane), users: 1}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.turn++
 	e.used = c.turn
 	c.entries[k] = e
 	c.shrink()
-	return e.table, c.releaser(e), nil
+	return e, nil
 }
 
 func (c *Cache) take(k [sha256.Size]byte) *cached {

@@ -64,8 +64,10 @@ func TestConstraintsAreToldApartAndARefusedOneIsNotKept(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	c.compiling <- struct{}{}
+	if _, first := c.begin((Spec{Kind: Regex, Source: "a"}).key()); !first {
+		t.Fatal("a constraint is compiled without a request")
+	}
 	if _, _, err := c.Table(ended, Spec{Kind: Regex, Source: "a"}); !errors.Is(err, context.Canceled) {
-		t.Errorf("whoever left waits on: %v", err)
+		t.Errorf("a client that left waits on: %v", err)
 	}
 }

@@ -114,12 +114,12 @@ func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
 	nested := called(func(*Calls) {})
 	nested.Else = &without
 	for _, s := range []Spec{free, broken, nested} {
-		if _, err := Compile(s); !errors.Is(err, ErrInvalid) {
+		if _, err := Compile(t.Context(), s); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", s.Else, err)
 		}
 	}
 	broken.Else = &Spec{Kind: JSONSchema, Source: strings.Repeat(" ", maxSource+1)}
-	if _, err := Compile(broken); !errors.Is(err, ErrLimit) {
+	if _, err := Compile(t.Context(), broken); !errors.Is(err, ErrLimit) {
 		t.Errorf("a source that is too large: %v", err)
 	}
 }
@@ -160,7 +160,7 @@ func TestArgumentsComeInAnyOrder(t *testing.T) {
 	impossible := called(func(c *Calls) {
 		c.Functions = []Function{{"f", `{"properties":{"a":false},"required":["a"]}`}}
 	})
-	if _, err := Compile(impossible); !errors.Is(err, ErrInvalid) {
+	if _, err := Compile(t.Context(), impossible); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a member that is required and cannot be: %v", err)
 	}
 }
@@ -282,7 +282,7 @@ func TestCallsThatCannotBeAreRefused(t *testing.T) {
 		"no group":            func(c *Calls) { c.Groups = nil },
 		"free without a mark": func(c *Calls) { c.Free, c.Groups[0].Begin = true, "" },
 	} {
-		if _, err := Compile(called(change)); !errors.Is(err, ErrInvalid) {
+		if _, err := Compile(t.Context(), called(change)); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -297,7 +297,7 @@ func TestFunctionsAreBounded(t *testing.T) {
 		"too many": most(maxChoices+1, `{}`),
 		"too much": most(1, strings.Repeat(" ", maxSource)+`{}`),
 	} {
-		if _, err := Compile(called(change)); !errors.Is(err, ErrLimit) {
+		if _, err := Compile(t.Context(), called(change)); !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -307,7 +307,7 @@ func TestFunctionsAreBounded(t *testing.T) {
 		"large together":     most(8, fmt.Sprintf(`{"properties":{"a":{"type":"array","maxItems":%d}}}`, maxNodes/8)),
 		"each fails at last": most(maxChoices, `{"properties":{"a":{"type":"array","maxItems":500},"b":{"type":"array","maxItems":`+fmt.Sprint(maxNodes)+`}}}`),
 	} {
-		g, err := Compile(called(change))
+		g, err := Compile(t.Context(), called(change))
 		if err != nil && !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -315,7 +315,7 @@ func TestFunctionsAreBounded(t *testing.T) {
 			t.Errorf("%s: %d nodes", name, len(g.nodes))
 		}
 	}
-	b := &builder{sets: map[string]int32{}}
+	b := newBuilder(newMeter(t.Context(), nil, nil))
 	for range 3 {
 		work, spent, nodes := b.work, b.spent, len(b.nodes)
 		_, ok := b.attempt(func() (expr, error) { return compileSchema(b, `{"properties":{"a":{"not":{}}}}`) })

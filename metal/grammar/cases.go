@@ -140,6 +140,7 @@ func (s *schemas) whole(c oneCase, keyword string, absent int, pick func(a, b in
 			continue
 		}
 		number, isNumber := v.(json.Number)
+		s.b.meter.spend(weight(number))
 		r, inBounds := exact(number)
 		if !isNumber || !inBounds || !r.IsInt() || r.Sign() < 0 {
 			return 0, s.malformed(keyword, o.path, "a non-negative whole number")

@@ -56,8 +56,13 @@ func (s *schemas) membersOf(c oneCase) (shapeOf, error) {
 			named = append(named, name)
 		}
 	}
+	if !s.b.meter.spend(8 * len(named)) {
+		return sh, s.b.meter.err
+	}
+	known := make(map[string]bool, len(named))
 	for _, n := range named {
-		if !slices.Contains(sh.names, n) {
+		if !known[n] {
+			known[n] = true
 			sh.names = append(sh.names, n)
 		}
 		if len(sh.names) > maxNames {
@@ -93,6 +98,9 @@ func (s *schemas) objectAt(o object, keyword string) (*members, error) {
 func (s *schemas) member(c oneCase, name string, named bool, matching func(pattern string) (bool, error)) (goal, error) {
 	var g goal
 	for _, o := range c {
+		if !s.b.meter.spend(1) {
+			return nil, s.b.meter.err
+		}
 		hit := false
 		if m, err := s.objectAt(o, "properties"); err != nil {
 			return nil, err
@@ -122,7 +130,7 @@ func (s *schemas) member(c oneCase, name string, named bool, matching func(patte
 func (s *schemas) matchesName(c oneCase, name string) func(string) (bool, error) {
 	return func(pattern string) (bool, error) {
 		r, err := s.pattern("patternProperties", pattern, c[0].path)
-		return err == nil && r.matches(name), err
+		return err == nil && r.matches(s.b.meter, name), err
 	}
 }
 
@@ -167,20 +175,20 @@ func (s *schemas) namesOf(sh shapeOf, matching func(string) (bool, error)) (expr
 	if len(sh.names) == 0 && len(sh.patterns) == 0 {
 		return seq{literal(`"`), s.content, literal(`"`)}, nil
 	}
-	listed := oneOf(sh.names)
+	listed := oneOf(s.b.meter, sh.names)
 	if listed == nil {
 		return nil, tooLarge("characters of names in one object", maxRegular)
 	}
-	all := listed.not()
+	all := listed.not(s.b.meter)
 	for _, p := range sh.patterns {
 		r, err := s.pattern("patternProperties", p, "")
 		if err != nil {
 			return nil, err
 		}
 		if in, _ := matching(p); !in {
-			r = r.not()
+			r = r.not(s.b.meter)
 		}
-		if all, err = both(all, r); err != nil {
+		if all, err = both(s.b.meter, all, r); err != nil {
 			return nil, err
 		}
 	}
@@ -409,8 +417,25 @@ func (s *schemas) arrayOf(item []ref, least, most int) (expr, error) {
 	return ref(rule), b.err
 }
 
-// itemsOf are the first items of an object's arrays, and the schema of the rest.
+// itemSchemas are the schemas of an object's arrays: of the first items, and of the rest.
+type itemSchemas struct {
+	prefix []place
+	rest   *place
+}
+
+// itemsOf are those of an object, read once.
 func (s *schemas) itemsOf(o object) (prefix []place, rest *place, err error) {
+	if known, ok := s.items[o.path]; ok {
+		return known.prefix, known.rest, nil
+	}
+	if prefix, rest, err = s.readItems(o); err == nil {
+		s.b.meter.spend(8 * len(prefix))
+		s.items[o.path] = itemSchemas{prefix, rest}
+	}
+	return prefix, rest, err
+}
+
+func (s *schemas) readItems(o object) (prefix []place, rest *place, err error) {
 	list := func(keyword string, v value) error {
 		all, isList := v.([]value)
 		if !isList || len(all) == 0 {

@@ -9,11 +9,15 @@ import (
 	"unicode"
 )
 
-// maxExpression bounds the source of a regular expression.
-const maxExpression = 16 << 10
+// maxExpression bounds the source of a regular expression, and maxTranslated what it is
+// translated to: the complement of a class of letters in another class has 10 KB.
+const (
+	maxExpression = 16 << 10
+	maxTranslated = 256 << 10
+)
 
 func compileRegex(b *builder, source string) (expr, error) {
-	r, err := parseRegular(source, "regex", true)
+	r, err := parseRegular(b.meter, source, "regex", true)
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +108,9 @@ func (t *translation) class() error {
 		return errors.New("the meaning of a class that begins with ] differs between regular-expression engines")
 	}
 	for t.at < len(t.in) {
+		if t.out.Len() > maxTranslated {
+			return fmt.Errorf("its classes are longer than %d bytes when written out", maxTranslated)
+		}
 		switch c := t.in[t.at]; c {
 		case ']':
 			t.out.WriteString(t.take(1))

@@ -19,7 +19,7 @@ func FuzzConstraint(f *testing.F) {
 		if len(source) > 2000 {
 			return
 		}
-		g, err := Compile(Spec{Kind: Kind(kind % 4), Source: source})
+		g, err := Compile(t.Context(), Spec{Kind: Kind(kind % 4), Source: source})
 		if err != nil {
 			if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrLimit) {
 				t.Fatalf("%v", err)
@@ -30,7 +30,7 @@ func FuzzConstraint(f *testing.F) {
 		rng := rand.New(rand.NewPCG(1, uint64(len(source))))
 		m := tab.Match(false)
 		for range 20 {
-			mask, err := m.Mask()
+			mask, err := m.Mask(t.Context())
 			if err != nil {
 				return
 			}

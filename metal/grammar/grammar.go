@@ -1,21 +1,22 @@
-// Package grammar says which tokens may come next where an answer has to have a
+// Package grammar computes which tokens may come next where an answer has to have a
 // form: JSON of a schema, a regular expression, a grammar, one of some texts, calls
 // of functions.
 //
 // It owns the compilers of these five into one automaton over bytes with a stack
 // (Grammar), its states, made as they are met, and the masks over a vocabulary,
 // found by walking the tokens as a trie and kept with each state. It refuses
-// what it cannot enforce, with a sentence that names the keyword, and whatever
-// exceeds its bounds of size: a constraint is never dropped, and never a hang.
-// What it lets through may be less than what a constraint allows (members of
-// objects come in the order of the schema, blanks are bounded), never more, and
-// from wherever an answer has got to, some way leads to its end.
+// what it cannot enforce, with a sentence that names the keyword, and what
+// exceeds its bounds of size or its budget of work (work.go): a constraint is never
+// dropped, and never a hang. What it lets through may be less than what a constraint
+// allows (members of objects come in the order of the schema, blanks are bounded),
+// never more, and from wherever an answer has got to, some way leads to its end.
 //
-// It knows no requests and no logits: whoever samples asks a Matcher for the mask
-// and tells it the token. Start reading at Compile, then state.go and mask.go.
+// It knows no requests and no logits: a sampler asks a Matcher for the mask and
+// advances it by the token. Start reading at Compile, then state.go and mask.go.
 package grammar
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -108,6 +109,7 @@ type Grammar struct {
 	class   [256]uint8
 	classes int
 	sample  []byte
+	bytes   int64
 }
 
 type edgeKind uint8
@@ -164,12 +166,35 @@ type node struct {
 
 const unreachable = 1 << 30
 
-// Compile makes the automaton of a constraint. The error is an *Error.
-func Compile(s Spec) (*Grammar, error) {
+// Compile makes the automaton of a constraint, within a budget of work. The error is an
+// *Error, or that of ctx.
+func Compile(ctx context.Context, s Spec) (*Grammar, error) {
+	return compile(newMeter(ctx, nil, nil), s)
+}
+
+// newMeter counts the work of a compilation. What takes long goes through the lane, if
+// there is one, for which it needs one of the heavy places.
+func newMeter(ctx context.Context, l *lane, heavy chan struct{}) *meter {
+	return &meter{
+		ctx: ctx, left: compileWork, quick: compileWork - quickWork, next: compileWork, lane: l, heavy: heavy,
+		exceeded: &Error{kind: ErrLimit, Message: "the constraint takes too much work to compile; simplify it"},
+	}
+}
+
+func compile(m *meter, s Spec) (*Grammar, error) {
+	defer m.done()
+	g, err := build(m, s)
+	if m.err != nil {
+		return nil, m.err // what could not be finished may look like another fault
+	}
+	return g, err
+}
+
+func build(m *meter, s Spec) (*Grammar, error) {
 	if len(s.Source) > maxSource || s.Else != nil && len(s.Else.Source) > maxSource {
 		return nil, tooLarge("bytes of source", maxSource)
 	}
-	b := &builder{sets: map[string]int32{}}
+	b := newBuilder(m)
 	e, err := b.compile(s)
 	if err != nil {
 		return nil, err
@@ -236,51 +261,60 @@ func compileChoice(choices []string) (expr, error) {
 // finish drops what leads nowhere and refuses what cannot be walked.
 func (b *builder) finish(start, behind int32) (*Grammar, error) {
 	g := &Grammar{nodes: b.nodes, rules: b.rules, start: start, behind: behind, wants: b.wants}
-	g.measure()
+	g.measure(b.meter)
+	if b.meter.err != nil {
+		return nil, b.meter.err
+	}
 	if g.nodes[g.rules[start]].need >= unreachable {
 		return nil, &Error{kind: ErrInvalid, Message: "the constraint cannot be satisfied: its parts exclude one another"}
 	}
 	if g.nodes[g.rules[start]].need > maxDepth/2 {
 		return nil, tooLarge("levels of nesting", maxDepth/2)
 	}
-	if err := g.refuseLeftRecursion(); err != nil {
+	if err := g.refuseLeftRecursion(b.meter); err != nil {
 		return nil, err
 	}
 	g.classify()
+	g.bytes = g.size()
 	return g, nil
 }
 
 // measure finds for each node how deep the shortest way to its rule's end goes,
 // and drops edges that lead to no end.
-func (g *Grammar) measure() {
-	into := make([][]int32, len(g.nodes)) // who is looked at again when this changes
+func (g *Grammar) measure(m *meter) {
+	type edgeAt struct{ node, edge int32 }
+	into := make([][]edgeAt, len(g.nodes)) // which edges are looked at again when this changes
 	for i := range g.nodes {
 		n := &g.nodes[i]
 		n.need = unreachable
-		for _, e := range n.edges {
-			into[e.to] = append(into[e.to], int32(i))
+		for at, e := range n.edges {
+			here := edgeAt{int32(i), int32(at)}
+			into[e.to] = append(into[e.to], here)
 			for _, first := range g.needed(e) {
-				into[first] = append(into[first], int32(i))
+				into[first] = append(into[first], here)
 			}
 		}
 	}
-	var work []int32
+	var work []int32 // nodes that changed
 	for i := range g.nodes {
 		if g.nodes[i].final {
 			g.nodes[i].need = 0
-			work = append(work, into[i]...)
+			work = append(work, int32(i))
 		}
 	}
 	for len(work) > 0 {
-		i := work[len(work)-1]
+		changed := work[len(work)-1]
 		work = work[:len(work)-1]
-		best := g.nodes[i].need
-		for _, e := range g.nodes[i].edges {
-			best = min(best, g.edgeNeed(e))
-		}
-		if best < g.nodes[i].need {
-			g.nodes[i].need = best
-			work = append(work, into[i]...)
+		for _, at := range into[changed] {
+			n := &g.nodes[at.node]
+			e := n.edges[at.edge]
+			if !m.spend(1 + len(g.needed(e))) {
+				return
+			}
+			if need := g.edgeNeed(e); need < n.need {
+				n.need = need
+				work = append(work, at.node)
+			}
 		}
 	}
 	for i := range g.nodes {
@@ -313,8 +347,8 @@ func (g *Grammar) needed(e edge) []int32 {
 
 // refuseLeftRecursion refuses a rule that calls itself before any byte: its
 // states would never end.
-func (g *Grammar) refuseLeftRecursion() error {
-	empty := g.emptyRules()
+func (g *Grammar) refuseLeftRecursion(m *meter) error {
+	empty := g.emptyRules(m)
 	const (
 		fresh = iota
 		open
@@ -330,8 +364,11 @@ func (g *Grammar) refuseLeftRecursion() error {
 			continue
 		}
 		state[r] = open
-		stack := []visit{{int32(r), g.firstCalls(int32(r), empty)}}
+		stack := []visit{{int32(r), g.firstCalls(m, int32(r), empty)}}
 		for len(stack) > 0 {
+			if m.err != nil {
+				return m.err
+			}
 			top := &stack[len(stack)-1]
 			if len(top.called) == 0 {
 				state[top.rule] = done
@@ -345,58 +382,80 @@ func (g *Grammar) refuseLeftRecursion() error {
 				return &Error{kind: ErrUnsupported, Keyword: "recursion", Message: "a rule of the constraint begins with itself (left recursion, or a cycle of $ref), which is not supported; put something before the recursion"}
 			case fresh:
 				state[next] = open
-				stack = append(stack, visit{next, g.firstCalls(next, empty)})
+				stack = append(stack, visit{next, g.firstCalls(m, next, empty)})
 			}
 		}
 	}
 	return nil
 }
 
-// emptyRules are those that may match nothing.
-func (g *Grammar) emptyRules() []bool {
+// emptyRules are those that may match nothing. Each rule is looked at again only where it
+// waits for one that turned out to be empty, from where it waits on.
+func (g *Grammar) emptyRules(m *meter) []bool {
 	empty := make([]bool, len(g.rules))
-	for changed := true; changed; {
-		changed = false
-		for r := range g.rules {
-			if empty[r] {
-				continue
+	type at struct{ rule, node int32 }
+	seen := map[at]bool{}
+	waits := make([][]at, len(g.rules)) // for a rule: who calls it, and where they go on
+	var work []at
+	reach := func(to at) {
+		if !seen[to] {
+			seen[to] = true
+			work = append(work, to)
+		}
+	}
+	for r, first := range g.rules {
+		reach(at{int32(r), first})
+	}
+	for len(work) > 0 {
+		here := work[len(work)-1]
+		work = work[:len(work)-1]
+		if !m.spend(1 + len(g.nodes[here.node].edges)) {
+			break
+		}
+		if g.nodes[here.node].final && !empty[here.rule] {
+			empty[here.rule] = true
+			for _, w := range waits[here.rule] {
+				reach(w)
 			}
-			g.nothing(int32(r), empty, func(n int32) {
-				if g.nodes[n].final {
-					empty[r], changed = true, true
-				}
-			})
+			m.spend(len(waits[here.rule]))
+			waits[here.rule] = nil
+		}
+		for _, e := range g.nodes[here.node].edges {
+			switch to := (at{here.rule, e.to}); {
+			case e.kind == edgeBytes:
+			case e.kind == edgeCall && !empty[e.rule]:
+				waits[e.rule] = append(waits[e.rule], to)
+			default:
+				reach(to)
+			}
 		}
 	}
 	return empty
 }
 
-// nothing visits what a rule reaches without a byte.
-func (g *Grammar) nothing(rule int32, empty []bool, visit func(n int32)) {
+// firstCalls are the rules that a rule calls before any byte.
+func (g *Grammar) firstCalls(m *meter, rule int32, empty []bool) []int32 {
+	var calls []int32
+	called := map[int32]bool{}
 	seen := map[int32]bool{g.rules[rule]: true}
 	work := []int32{g.rules[rule]}
 	for len(work) > 0 {
 		n := work[len(work)-1]
 		work = work[:len(work)-1]
-		visit(n)
+		if !m.spend(1 + len(g.nodes[n].edges)) {
+			break
+		}
 		for _, e := range g.nodes[n].edges {
+			if e.kind == edgeCall && !called[e.rule] {
+				called[e.rule] = true
+				calls = append(calls, e.rule)
+			}
 			if e.kind != edgeBytes && (e.kind != edgeCall || empty[e.rule]) && !seen[e.to] {
 				seen[e.to] = true
 				work = append(work, e.to)
 			}
 		}
 	}
-}
-
-func (g *Grammar) firstCalls(rule int32, empty []bool) []int32 {
-	var calls []int32
-	g.nothing(rule, empty, func(n int32) {
-		for _, e := range g.nodes[n].edges {
-			if e.kind == edgeCall && !slices.Contains(calls, e.rule) {
-				calls = append(calls, e.rule)
-			}
-		}
-	})
 	return calls
 }
 
@@ -424,7 +483,9 @@ func (g *Grammar) classify() {
 }
 
 // Bytes that the grammar itself takes, about.
-func (g *Grammar) Bytes() int64 {
+func (g *Grammar) Bytes() int64 { return g.bytes }
+
+func (g *Grammar) size() int64 {
 	n := int64(len(g.nodes))*40 + int64(len(g.rules))*4
 	for i := range g.nodes {
 		n += int64(len(g.nodes[i].edges)) * 12

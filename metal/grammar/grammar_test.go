@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"strings"
@@ -21,7 +22,7 @@ func bytesAlone(more ...string) (*Vocabulary, [][]byte) {
 
 func table(t testing.TB, s Spec) *Table {
 	t.Helper()
-	g, err := Compile(s)
+	g, err := Compile(t.Context(), s)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -152,7 +153,7 @@ func TestWhatCannotBeEnforcedIsRefusedByName(t *testing.T) {
 		"no choice":             {Spec{Kind: Choice}, ErrInvalid, "choice"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Compile(c.spec)
+			_, err := Compile(t.Context(), c.spec)
 			var typed *Error
 			if !errors.As(err, &typed) || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.say) {
 				t.Errorf("%v, want %v that says %s", err, c.kind, c.say)
@@ -174,7 +175,7 @@ func write(t *testing.T, tab *Table, tokens [][]byte, rng *rand.Rand, most int) 
 		if n > 100*most {
 			t.Fatalf("no end in sight behind %.200q", out)
 		}
-		mask, err := m.Mask()
+		mask, err := m.Mask(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +218,7 @@ func TestTheMaskIsWhatTheMatcherTakes(t *testing.T) {
 		{Kind: Regex, Source: `[a-m].{2}|[^a-m].{9}`},
 		called(func(*Calls) {}), called(free), tagged(func(*Calls) {}), tagged(free),
 	} {
-		g, err := Compile(spec)
+		g, err := Compile(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +227,7 @@ func TestTheMaskIsWhatTheMatcherTakes(t *testing.T) {
 		for range 30 {
 			m := tab.Match(false)
 			for range 40 {
-				mask, err := m.Mask()
+				mask, err := m.Mask(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -255,7 +256,7 @@ func TestARandomAnswerEndsAndHoldsWhatItsSchemaWants(t *testing.T) {
 		`{"type":"array","items":{"$ref":"#"},"maxItems":3}`,
 		`{"type":"object","properties":{"n":{"type":"integer","minimum":3,"maximum":1234},"s":{"type":"string","minLength":1,"maxLength":9},"t":{"$ref":"#"}},"required":["n"],"additionalProperties":{"type":"boolean"}}`,
 	} {
-		g, err := Compile(schema(source))
+		g, err := Compile(t.Context(), schema(source))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +281,7 @@ func satisfied(source string, v value) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s := &schemas{b: &builder{sets: map[string]int32{}}, root: root, rules: map[string]ref{}, patterns: map[string]*regular{}}
+	s := &schemas{b: newBuilder(newMeter(context.Background(), nil, nil)), root: root, rules: map[string]ref{}, patterns: map[string]*regular{}, enums: map[*value]map[string]bool{}, items: map[string]itemSchemas{}}
 	return s.satisfiesGoal(v, goal{{root, ""}})
 }
 
@@ -362,12 +363,12 @@ func TestStatesAreForgottenWhereTheyTakeTooMuchAndFoundAgain(t *testing.T) {
 				t.Fatal("refused")
 			}
 		}
-		if _, err := m.Mask(); err != nil {
+		if _, err := m.Mask(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		tab.mu.Lock()
-		tab.bytes = tableBytes + 1
-		tab.mu.Unlock()
+		tab.held <- struct{}{}
+		tab.bytes.Store(tableBytes + 1)
+		<-tab.held
 		if !m.Advance([]byte(`","`)) {
 			t.Fatal("refused behind forgetting")
 		}
@@ -381,7 +382,7 @@ func TestStatesAreForgottenWhereTheyTakeTooMuchAndFoundAgain(t *testing.T) {
 }
 
 func TestAGrammarOfTooManyReadingsEndsInAnErrorNotAHang(t *testing.T) {
-	g, err := Compile(Spec{Kind: EBNF, Source: "root ::= \"(\" a\na ::= \"x\" a b | \"x\" b a | \"y\"\nb ::= \"x\" b | \"x\" a b | \"x\" b b | \"x\""})
+	g, err := Compile(t.Context(), Spec{Kind: EBNF, Source: "root ::= \"(\" a\na ::= \"x\" a b | \"x\" b a | \"y\"\nb ::= \"x\" b | \"x\" a b | \"x\" b b | \"x\""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +397,7 @@ func TestAGrammarOfTooManyReadingsEndsInAnErrorNotAHang(t *testing.T) {
 		if n := len(m.s.items); n > maxItems {
 			t.Fatalf("a state has %d items", n)
 		}
-		if _, err := m.Mask(); err != nil {
+		if _, err := m.Mask(t.Context()); err != nil {
 			return
 		}
 	}

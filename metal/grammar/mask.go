@@ -119,6 +119,15 @@ func newTrie(tokens []spelt) trie {
 
 func (t *trie) bytes() int64 { return int64(len(t.nodes)) * 16 }
 
+// nodes of all tries.
+func (v *Vocabulary) nodes() int64 {
+	n := len(v.unsafe.nodes)
+	for i := range v.safe {
+		n += len(v.safe[i].trie.nodes)
+	}
+	return int64(n)
+}
+
 // Size is how many tokens a mask has bits for.
 func (v *Vocabulary) Size() int { return v.size }
 
@@ -148,11 +157,13 @@ func (t *Table) mask(s *state) ([]uint64, error) {
 	if s.mask != nil {
 		return s.mask, nil
 	}
-	t.tooMany = false
 	mask := t.vocab.none()
 	t.walk(s, &t.vocab.unsafe, 0, len(t.vocab.unsafe.nodes), mask)
 	run := t.run(s)
 	for i := range t.vocab.safe {
+		if t.failed != nil {
+			break
+		}
 		g := &t.vocab.safe[i]
 		if run < g.characters {
 			t.most(s, g, mask)
@@ -160,11 +171,11 @@ func (t *Table) mask(s *state) ([]uint64, error) {
 		}
 		g.all(mask)
 	}
-	if t.tooMany {
-		return nil, ErrAmbiguous
+	if t.failed != nil {
+		return nil, t.failed
 	}
 	s.mask = mask
-	t.bytes += int64(len(mask)) * 8
+	t.bytes.Add(int64(len(mask)) * 8)
 	return mask, nil
 }
 
@@ -182,6 +193,9 @@ func (t *Table) most(s *state, g *safeGroup, mask []uint64) {
 	var odd []int32
 	walked := 0
 	for i := int32(0); i < int32(len(nodes)); i = nodes[i].end {
+		if !t.spend(1) {
+			return
+		}
 		if to := t.step(s, t.g.class[nodes[i].b]); to == t.dead || t.run(to) < g.characters {
 			odd = append(odd, i)
 			walked += int(nodes[i].end - i)
@@ -193,11 +207,22 @@ func (t *Table) most(s *state, g *safeGroup, mask []uint64) {
 	}
 	g.all(mask)
 	for _, i := range odd {
+		if !t.spend(int(nodes[i].end - i)) {
+			return
+		}
 		for at := i; at < nodes[i].end; at++ {
 			g.trie.tokens(at, func(id int32) { mask[id>>6] &^= 1 << (id & 63) })
 		}
 		t.walk(s, &g.trie, int(i), int(nodes[i].end), mask)
 	}
+}
+
+// spend counts work of the operation, and reports whether it goes on.
+func (t *Table) spend(n int) bool {
+	if !t.meter.spend(n) {
+		t.fail(t.meter.err)
+	}
+	return t.failed == nil
 }
 
 // tokens are those that end in a node.
@@ -217,6 +242,9 @@ func (t *Table) walk(s *state, tr *trie, from, end int, mask []uint64) {
 	t.path = append(t.path[:0], s)
 	nodes := tr.nodes
 	for i := int32(from); i < int32(end); {
+		if !t.spend(1) {
+			return
+		}
 		n := &nodes[i]
 		to := t.step(t.path[n.depth], t.g.class[n.b])
 		if to == t.dead {
@@ -252,7 +280,14 @@ func (t *Table) uniformly(s *state) *state {
 	if s.run {
 		return s.uniform
 	}
-	s.run = true
+	all := t.uniform(s)
+	if t.failed == nil {
+		s.uniform, s.run = all, true
+	}
+	return all
+}
+
+func (t *Table) uniform(s *state) *state {
 	var all *state
 	for _, way := range safeWays {
 		from := []*state{s}
@@ -270,7 +305,6 @@ func (t *Table) uniformly(s *state) *state {
 			all = to
 		}
 	}
-	s.uniform = all
 	return all
 }
 

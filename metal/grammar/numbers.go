@@ -33,6 +33,7 @@ func (s *schemas) bounds(c oneCase) (low, high bound, err error) {
 				continue
 			}
 			n, isNumber := v.(json.Number)
+			s.b.meter.spend(weight(v))
 			if !isNumber {
 				return low, high, s.malformed(k.name, o.path, "a number")
 			}

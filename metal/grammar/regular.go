@@ -40,9 +40,12 @@ func (r *regular) next(s int, c rune) int {
 	return -1
 }
 
-func (r *regular) matches(text string) bool {
+func (r *regular) matches(m *meter, text string) bool {
 	s := 0
 	for _, c := range text {
+		if !m.spend(1 + len(r.states[s].ways)) {
+			return false
+		}
 		if s = r.next(s, c); s < 0 {
 			return false
 		}
@@ -52,8 +55,12 @@ func (r *regular) matches(text string) bool {
 
 // loose is an automaton over characters that may be in many places at once.
 type loose struct {
+	meter *meter
 	nodes []looseNode
 	err   error
+	// seen has for each node the number of the last closure that reached it.
+	seen     []int32
+	closures int32
 }
 
 type looseNode struct {
@@ -66,6 +73,10 @@ type looseNode struct {
 }
 
 func (l *loose) node() int {
+	if !l.meter.spend(1) {
+		l.fail(l.meter.err)
+		return 0
+	}
 	if len(l.nodes) >= maxRegular*4 {
 		l.fail(tooLarge("states of a regular expression", maxRegular*4))
 		return 0
@@ -88,12 +99,12 @@ func (l *loose) empty(from, to int) {
 
 // parseRegular makes the automaton of an expression; anchored ones match the
 // whole text, the others any part of it.
-func parseRegular(source, keyword string, anchored bool) (*regular, error) {
+func parseRegular(m *meter, source, keyword string, anchored bool) (*regular, error) {
 	parsed, err := parseExpression(source, keyword)
 	if err != nil {
 		return nil, err
 	}
-	l := &loose{}
+	l := &loose{meter: m}
 	start := l.node()
 	first := start
 	if !anchored {
@@ -147,6 +158,7 @@ func (l *loose) add(e *syntax.Regexp, from int, keyword string) int {
 		for i := 0; i < len(e.Rune); i += 2 {
 			ranges = append(ranges, runeRange{e.Rune[i], e.Rune[i+1]})
 		}
+		l.meter.spend(len(ranges))
 		l.empty(l.across(from, newRuneSet(ranges...)), end)
 	case syntax.OpAnyChar:
 		l.empty(l.across(from, anyRune()), end)
@@ -209,15 +221,19 @@ func (l *loose) repeated(e *syntax.Regexp, from, end int, keyword string) {
 
 // closure is the nodes that are reached at once, in order.
 func (l *loose) closure(from []int, atStart, atEnd bool) []int {
-	seen := map[int]bool{}
-	work := slices.Clone(from)
-	for len(work) > 0 {
+	if l.closures++; l.seen == nil {
+		l.seen = make([]int32, len(l.nodes))
+	}
+	work, out := slices.Clone(from), []int{}
+	for len(work) > 0 && l.meter.err == nil {
 		n := work[len(work)-1]
 		work = work[:len(work)-1]
-		if seen[n] {
+		if l.seen[n] == l.closures {
 			continue
 		}
-		seen[n] = true
+		l.seen[n] = l.closures
+		out = append(out, n)
+		before := len(work)
 		work = append(work, l.nodes[n].empty...)
 		if atStart {
 			work = append(work, l.nodes[n].start...)
@@ -225,10 +241,7 @@ func (l *loose) closure(from []int, atStart, atEnd bool) []int {
 		if atEnd {
 			work = append(work, l.nodes[n].end...)
 		}
-	}
-	out := make([]int, 0, len(seen))
-	for n := range seen {
-		out = append(out, n)
+		l.meter.spend(1 + len(work) - before)
 	}
 	slices.Sort(out)
 	return out
@@ -259,6 +272,9 @@ func (l *loose) determine(start int) (*regular, error) {
 	}
 	enter([]int{start}, true)
 	for s := 0; s < len(sets); s++ {
+		if l.meter.err != nil {
+			return nil, l.meter.err
+		}
 		if len(sets) > maxRegular || ways > maxWays {
 			return nil, tooLarge("states of a regular expression", maxRegular)
 		}
@@ -267,6 +283,7 @@ func (l *loose) determine(start int) (*regular, error) {
 			r.states[s].add(w)
 			ways++
 		}
+		sets[s] = nil
 	}
 	return r, nil
 }
@@ -293,12 +310,18 @@ func (l *loose) parts(nodes []int) []part {
 			cuts = append(cuts, r.lo, r.hi+1)
 		}
 	}
+	if !l.meter.spend(len(nodes) + 4*len(cuts)) {
+		return nil
+	}
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)
 	var out []part
 	for i := range max(0, len(cuts)-1) {
 		p := part{runeRange: runeRange{cuts[i], cuts[i+1] - 1}}
 		for _, n := range nodes {
+			if !l.meter.spend(1) {
+				return nil
+			}
 			if l.nodes[n].set.has(p.lo) {
 				p.to = append(p.to, l.nodes[n].to)
 			}
@@ -311,7 +334,7 @@ func (l *loose) parts(nodes []int) []part {
 }
 
 // both is what two automata match.
-func both(a, b *regular) (*regular, error) {
+func both(m *meter, a, b *regular) (*regular, error) {
 	r := &regular{}
 	known := map[[2]int]int{}
 	var pairs [][2]int
@@ -332,6 +355,9 @@ func both(a, b *regular) (*regular, error) {
 			return nil, tooLarge("states of all regular expressions together", maxRegular)
 		}
 		x, y := a.states[pairs[s][0]].ways, b.states[pairs[s][1]].ways
+		if !m.spend(4 * (1 + len(x) + len(y))) {
+			return nil, m.err
+		}
 		for i, j := 0, 0; i < len(x) && j < len(y); {
 			if lo, hi := max(x[i].lo, y[j].lo), min(x[i].hi, y[j].hi); lo <= hi {
 				w := regularWay{runeRange{lo, hi}, enter([2]int{x[i].to, y[j].to})}
@@ -349,10 +375,13 @@ func both(a, b *regular) (*regular, error) {
 }
 
 // not matches every other text.
-func (r *regular) not() *regular {
+func (r *regular) not(m *meter) *regular {
 	out := &regular{}
 	all := len(r.states)
 	for _, s := range r.states {
+		if !m.spend(1 + 4*len(s.ways)) {
+			break // the meter keeps the error
+		}
 		n := regularState{accept: !s.accept}
 		next := rune(0)
 		for _, w := range s.ways {
@@ -395,8 +424,8 @@ func ofLength(least, most int) (*regular, error) {
 }
 
 // oneOf matches these texts alone.
-func oneOf(texts []string) *regular {
-	l := &loose{}
+func oneOf(m *meter, texts []string) *regular {
+	l := &loose{meter: m}
 	start := l.node()
 	for _, t := range texts {
 		from := start
@@ -428,6 +457,10 @@ func (b *builder) emitRegular(r *regular, how spelling) ref {
 			break
 		}
 		b.nodes[nodes[i]].final = s.accept
+		if !b.meter.spend(1 + 8*len(s.ways)) {
+			b.fail(b.meter.err)
+			break
+		}
 		by := map[int][]runeRange{}
 		var order []int
 		for _, w := range s.ways {

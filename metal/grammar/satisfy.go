@@ -7,7 +7,7 @@ import (
 
 // satisfies says whether a value that a schema lists satisfies a whole case.
 func (s *schemas) satisfies(v value, c oneCase) (bool, error) {
-	if s.b.exceeds() {
+	if s.b.exceeds(len(c)) {
 		return false, tooLarge("steps to compile", maxWork)
 	}
 	kinds, err := s.typesOf(c)
@@ -19,9 +19,8 @@ func (s *schemas) satisfies(v value, c oneCase) (bool, error) {
 			return false, nil
 		}
 		if list, ok := o.get("enum"); ok {
-			all, _ := list.([]value)
-			if !slices.ContainsFunc(all, func(e value) bool { return equal(e, v) }) {
-				return false, nil
+			if all, _ := list.([]value); !s.lists(all, v) {
+				return false, s.b.meter.err
 			}
 		}
 	}
@@ -36,6 +35,23 @@ func (s *schemas) satisfies(v value, c oneCase) (bool, error) {
 		return s.fitsObject(v, c)
 	}
 	return true, nil
+}
+
+// lists reports whether a list of values has one that equals v.
+func (s *schemas) lists(all []value, v value) bool {
+	if len(all) == 0 || !s.b.meter.spend(weight(v)) {
+		return false
+	}
+	known := s.enums[&all[0]]
+	if known == nil {
+		known = make(map[string]bool, len(all))
+		for _, e := range all {
+			s.b.meter.spend(weight(e))
+			known[canonical(e)] = true
+		}
+		s.enums[&all[0]] = known
+	}
+	return known[canonical(v)]
 }
 
 func typeOfValue(v value) types {
@@ -139,7 +155,7 @@ func (s *schemas) apartWithin(a, b []oneCase, depth int) bool {
 // apart tells two cases apart by their types, by values that they list, by the
 // ranges of their numbers, and by members that both require.
 func (s *schemas) apart(a, b oneCase, depth int) bool {
-	if s.b.exceeds() || depth > maxApart {
+	if s.b.exceeds(len(a)+len(b)) || depth > maxApart {
 		return false
 	}
 	x, errX := s.typesOf(a)

@@ -71,8 +71,11 @@ type schemas struct {
 	// tools of all documents, made once. content is any string without its quotes.
 	space, char ref
 	content     expr
-	// patterns that were parsed already.
+	// patterns that were parsed already, and the canonical values of lists, by their first.
 	patterns map[string]*regular
+	enums    map[*value]map[string]bool
+	// items of arrays, by the path of their schema.
+	items map[string]itemSchemas
 }
 
 func compileSchema(b *builder, source string) (expr, error) {
@@ -92,7 +95,7 @@ func newSchemas(b *builder, source string, how manner) (*schemas, error) {
 	if err != nil {
 		return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("the schema is not JSON: %v", err)}
 	}
-	s := &schemas{b: b, root: root, rules: map[string]ref{}, patterns: map[string]*regular{}, manner: how}
+	s := &schemas{b: b, root: root, rules: map[string]ref{}, patterns: map[string]*regular{}, enums: map[*value]map[string]bool{}, items: map[string]itemSchemas{}, manner: how}
 	s.common()
 	return s, nil
 }
@@ -213,7 +216,7 @@ const ownPath = " "
 
 // forgives reports whether a value may be anything where its schema cannot be read.
 func (s *schemas) forgives(err error) bool {
-	return s.forgiving && s.b.err == nil && !errors.Is(err, ErrLimit)
+	return s.forgiving && s.b.err == nil && s.b.meter.err == nil && !errors.Is(err, ErrLimit)
 }
 
 // cases are the values of a goal.
@@ -241,7 +244,7 @@ func (s *schemas) open(g goal, following []string) ([]oneCase, error) {
 		if err != nil {
 			return nil, err
 		}
-		if all, err = product(all, more); err != nil {
+		if all, err = s.product(all, more); err != nil {
 			return nil, err
 		}
 	}
@@ -249,13 +252,16 @@ func (s *schemas) open(g goal, following []string) ([]oneCase, error) {
 }
 
 // product is each of one with each of the other.
-func product(a, b []oneCase) ([]oneCase, error) {
+func (s *schemas) product(a, b []oneCase) ([]oneCase, error) {
 	if len(a)*len(b) > maxCases {
 		return nil, tooLarge("alternatives of one value", maxCases)
 	}
 	var out []oneCase
 	for _, x := range a {
 		for _, y := range b {
+			if !s.b.meter.spend(1 + len(x) + len(y)*(len(x)+len(y))) {
+				return nil, s.b.meter.err
+			}
 			joined := slices.Clone(x)
 			for _, o := range y {
 				if !slices.ContainsFunc(joined, func(have object) bool { return have.path == o.path }) {
@@ -269,7 +275,11 @@ func product(a, b []oneCase) ([]oneCase, error) {
 }
 
 func (s *schemas) openOne(p place, following []string) ([]oneCase, error) {
-	if s.b.exceeds() {
+	size := 0
+	if m, ok := p.of.(*members); ok {
+		size = len(m.names)
+	}
+	if s.b.exceeds(size) {
 		return nil, tooLarge("steps to compile", maxWork)
 	}
 	switch of := p.of.(type) {
@@ -292,7 +302,7 @@ func (s *schemas) openObject(o object, following []string) ([]oneCase, error) {
 	var err error
 	add := func(more []oneCase, failed error) {
 		if err = failed; err == nil {
-			all, err = product(all, more)
+			all, err = s.product(all, more)
 		}
 	}
 	if v, ok := o.get("$ref"); ok {
@@ -338,7 +348,7 @@ func (s *schemas) openList(keyword string, list []value, path string, following 
 		all := []oneCase{{}}
 		for _, cases := range each {
 			var err error
-			if all, err = product(all, cases); err != nil {
+			if all, err = s.product(all, cases); err != nil {
 				return nil, err
 			}
 		}

@@ -2,14 +2,16 @@ package grammar
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
-	"sync"
+	"sync/atomic"
+	"time"
 )
 
-// ErrAmbiguous says that a grammar can be read in too many ways at once to be
-// followed further.
+// ErrAmbiguous is that of a grammar that can be read in too many ways at once to be followed
+// further.
 var ErrAmbiguous = errors.New("the constraint is too ambiguous to follow; make it less ambiguous")
 
 // cell is one return address, with the members that the returning rule had taken; equal
@@ -66,12 +68,18 @@ type Table struct {
 	g     *Grammar
 	vocab *Vocabulary
 
-	mu sync.Mutex
-	// All below are guarded by mu.
+	lane  *lane
+	bytes atomic.Int64
+	// starts are the first states of an answer, and of one that follows reasoning.
+	starts [2]*state
+
+	// held is full while an operation works on the table. A mutex would make one that cannot
+	// wait wait for another's mask.
+	held chan struct{}
+	// All below are guarded by held.
 	states map[string]*state
 	cells  map[cellKey]*cell
 	made   uint64 // cells ever
-	bytes  int64
 	dead   *state
 	key    []byte
 	work   []item
@@ -80,25 +88,26 @@ type Table struct {
 	// caches again; rounds counts how often all was forgotten.
 	strays []*state
 	rounds uint64
-	// tooMany says that a state had too many items, or that there were too many of
-	// them.
-	tooMany bool
-	path    []*state // of a walk, by depth
+	// meter of the operation, and failed what ended it early: its meter, or a state of too
+	// many items or bytes.
+	meter  *meter
+	failed error
+	path   []*state // of a walk, by depth
 }
 
-// NewTable makes an empty one.
-func NewTable(g *Grammar, v *Vocabulary) *Table {
-	t := &Table{g: g, vocab: v, dead: &state{}}
+// NewTable makes one of the first states alone.
+func NewTable(g *Grammar, v *Vocabulary) *Table { return newTable(g, v, nil) }
+
+func newTable(g *Grammar, v *Vocabulary, l *lane) *Table {
+	t := &Table{g: g, vocab: v, lane: l, dead: &state{}, held: make(chan struct{}, 1)}
 	t.forget()
+	t.meter = newAccount(v).meter(context.Background(), nil)
+	t.starts = [2]*state{t.begin(g.start), t.begin(g.behind)}
 	return t
 }
 
 // Bytes that grammar, states and masks take now, about.
-func (t *Table) Bytes() int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.g.Bytes() + t.bytes
-}
+func (t *Table) Bytes() int64 { return t.g.Bytes() + t.bytes.Load() }
 
 // forget drops all states; those that matchers hold find their way again.
 func (t *Table) forget() {
@@ -108,9 +117,10 @@ func (t *Table) forget() {
 	for _, s := range t.strays {
 		s.next, s.mask, s.uniform, s.run = nil, nil, nil, false
 	}
-	t.strays, t.tooMany = nil, false
+	t.strays = nil
 	t.rounds++
-	t.states, t.cells, t.seen, t.bytes = map[string]*state{}, map[cellKey]*cell{}, map[item]bool{}, 0
+	t.states, t.cells, t.seen = map[string]*state{}, map[cellKey]*cell{}, map[item]bool{}
+	t.bytes.Store(0)
 }
 
 // begin is the first state of a rule.
@@ -128,7 +138,7 @@ func (t *Table) push(ret int32, taken uint64, parent *cell) *cell {
 	t.made++
 	c := &cell{ret: ret, depth: depth, taken: taken, parent: parent, id: t.made}
 	t.cells[k] = c
-	t.bytes += 96
+	t.bytes.Add(96)
 	return c
 }
 
@@ -146,10 +156,12 @@ func (t *Table) settle(from []item) *state {
 		it := t.work[len(t.work)-1]
 		t.work = t.work[:len(t.work)-1]
 		if len(t.seen) > maxItems {
-			t.tooMany = true
-			return t.dead
+			return t.fail(ErrAmbiguous)
 		}
 		n := &t.g.nodes[it.node]
+		if !t.meter.spend(2 + len(n.edges)) {
+			return t.fail(t.meter.err)
+		}
 		bytes := false
 		for _, e := range n.edges {
 			switch e.kind {
@@ -236,27 +248,40 @@ func (t *Table) intern(items []item, accepting bool) *state {
 	if s := t.states[string(t.key)]; s != nil {
 		return s
 	}
-	if t.bytes > mostBytes {
-		t.tooMany = true
-		return t.dead
+	if t.bytes.Load() > mostBytes {
+		return t.fail(ErrAmbiguous)
 	}
 	s := &state{items: slices.Clone(items), accepting: accepting, round: t.rounds}
 	t.states[string(t.key)] = s
-	t.bytes += int64(len(t.key)) + int64(len(items))*24 + 192
+	t.bytes.Add(int64(len(t.key)) + int64(len(items))*24 + 192)
 	return s
+}
+
+// fail ends the operation: what it would look at from here is not known.
+func (t *Table) fail(err error) *state {
+	if t.failed == nil {
+		t.failed = err
+	}
+	return t.dead
 }
 
 // step is the state behind a byte of a class; the dead one where it must not come.
 func (t *Table) step(s *state, class uint8) *state {
+	if t.failed != nil {
+		return t.dead
+	}
 	if s.next == nil {
 		s.next = make([]*state, t.g.classes)
-		t.bytes += int64(t.g.classes) * 8
+		t.bytes.Add(int64(t.g.classes) * 8)
 	} else if to := s.next[class]; to != nil {
 		return to
 	}
 	b := t.g.sample[class]
 	var moved []item
 	for _, it := range s.items {
+		if !t.meter.spend(1 + len(t.g.nodes[it.node].edges)) {
+			return t.fail(t.meter.err)
+		}
 		for _, e := range t.g.nodes[it.node].edges {
 			if e.kind == edgeBytes && e.lo <= b && b <= e.hi {
 				moved = append(moved, item{e.to, it.taken, it.stack})
@@ -267,7 +292,7 @@ func (t *Table) step(s *state, class uint8) *state {
 	if len(moved) > 0 {
 		to = t.settle(moved)
 	}
-	if !t.tooMany {
+	if t.failed == nil {
 		s.next[class] = to
 	}
 	return to
@@ -283,60 +308,123 @@ func (t *Table) follow(s *state, text []byte) *state {
 	return s
 }
 
-// Matcher follows one answer. Copies of it go on from where it was. It is for one
-// goroutine at a time.
+// Matcher follows one answer. Copies of it go on from where it was, on the same account of
+// work. All of them together are for one goroutine at a time.
 type Matcher struct {
-	t *Table
-	s *state
+	t       *Table
+	s       *state
+	account *account
 }
 
-// Match begins an answer; behind says that it follows reasoning, where blank
+// Match begins an answer; behind is set where it follows reasoning, where blank
 // lines come first at times.
 func (t *Table) Match(behind bool) Matcher {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	rule := t.g.start
+	start := t.starts[0]
 	if behind {
-		rule = t.g.behind
+		start = t.starts[1]
 	}
-	return Matcher{t, t.begin(rule)}
+	return Matcher{t, start, newAccount(t.vocab)}
 }
 
 // Behind begins the answer again, behind reasoning.
-func (m *Matcher) Behind() Matcher { return m.t.Match(true) }
+func (m *Matcher) Behind() Matcher { return Matcher{m.t, m.t.starts[1], m.account} }
 
-// Advance takes the bytes of a token; false says that they must not come, and
-// leaves the matcher as it was.
+// Advance takes the bytes of a token, within the budget of the answer; false means that they
+// must not come, or cannot be followed, and leaves the matcher as it was.
 func (m *Matcher) Advance(text []byte) bool {
-	m.t.mu.Lock()
-	defer m.t.mu.Unlock()
-	m.t.makeRoom(m.s)
-	s := m.t.follow(m.s, text)
-	if s == m.t.dead {
-		return false
-	}
-	m.s = s
-	return true
+	ok, err := m.Follow(context.Background(), text)
+	return ok && err == nil
 }
 
-// Accepting says whether the answer may end here.
+// Follow takes the bytes of a token; false means that they must not come. An error ends the
+// answer, unless it is that of ctx.
+func (m *Matcher) Follow(ctx context.Context, text []byte) (bool, error) {
+	m.account.credit()
+	return m.follow(ctx, m.account.meter(ctx, m.t.lane), text)
+}
+
+func (m *Matcher) follow(ctx context.Context, meter *meter, text []byte) (bool, error) {
+	var to *state
+	err := m.do(ctx, meter, func() error {
+		to = m.t.follow(m.s, text)
+		return m.t.failed
+	})
+	if err != nil || to == m.t.dead {
+		return false, err
+	}
+	m.s = to
+	return true, nil
+}
+
+// Takes reports whether text may come next, and leaves the matcher as it was.
+func (m *Matcher) Takes(ctx context.Context, text []byte) (bool, error) {
+	at := *m
+	return at.follow(ctx, m.account.meter(ctx, m.t.lane), text)
+}
+
+// tryPatience is how long Try waits for another operation on the table.
+const tryPatience = time.Millisecond
+
+// Try is Follow for who cannot wait: where the table is in use, or the work is more than a
+// little, its error is ErrLate. What was done is kept for Follow.
+func (m *Matcher) Try(text []byte) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), tryPatience)
+	defer cancel()
+	m.account.credit()
+	meter := m.account.meter(context.Background(), nil)
+	meter.floor = max(0, meter.left-tryWork)
+	meter.exceeded = ErrLate
+	ok, err := m.follow(ctx, meter, text)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = ErrLate
+	}
+	return ok, err
+}
+
+// Accepting reports whether the answer may end here.
 func (m *Matcher) Accepting() bool { return m.s.accepting }
 
-// Ended says that nothing may follow.
+// Ended reports whether nothing may follow.
 func (m *Matcher) Ended() bool { return len(m.s.items) == 0 }
 
 // Mask is a bit for each token of the vocabulary that may come next; tokens that
 // end the answer are not among them. It must not be changed, and stays as it is.
-func (m *Matcher) Mask() ([]uint64, error) {
-	m.t.mu.Lock()
-	defer m.t.mu.Unlock()
+// An error ends the answer, unless it is that of ctx.
+func (m *Matcher) Mask(ctx context.Context) (mask []uint64, err error) {
+	m.account.credit()
+	err = m.do(ctx, m.account.meter(ctx, m.t.lane), func() (err error) {
+		mask, err = m.t.mask(m.s)
+		return err
+	})
+	return mask, err
+}
+
+// do has an operation work on the table once it is free.
+func (m *Matcher) do(ctx context.Context, meter *meter, work func() error) error {
+	select {
+	case m.t.held <- struct{}{}:
+	default:
+		select {
+		case m.t.held <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	defer func() { <-m.t.held }()
 	m.t.makeRoom(m.s)
-	return m.t.mask(m.s)
+	m.t.meter = meter
+	defer m.account.settle(meter)
+	err := work()
+	if m.t.failed != nil && meter.err == nil {
+		m.t.forget() // it was too large, not too slow
+	}
+	m.t.failed = nil
+	return err
 }
 
 // makeRoom forgets the states where they take too much, before one is used.
 func (t *Table) makeRoom(s *state) {
-	if t.bytes > tableBytes || t.tooMany {
+	if t.bytes.Load() > tableBytes {
 		t.forget()
 	}
 	if s.round != t.rounds {

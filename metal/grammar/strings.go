@@ -53,7 +53,7 @@ func (s *schemas) emitString(c oneCase, _ types) (expr, error) {
 		if err != nil {
 			return nil, err
 		}
-		if shape, err = both(shape, length); err != nil {
+		if shape, err = both(s.b.meter, shape, length); err != nil {
 			return nil, err
 		}
 	}
@@ -67,9 +67,9 @@ func (s *schemas) emitString(c oneCase, _ types) (expr, error) {
 func (s *schemas) writable(all *regular) (*regular, error) {
 	switch {
 	case s.inTags:
-		return both(all, onlyOf(noTag))
+		return both(s.b.meter, all, onlyOf(noTag))
 	case s.forgiving:
-		return both(all, onlyOf(noMark))
+		return both(s.b.meter, all, onlyOf(noMark))
 	}
 	return all, nil
 }
@@ -93,7 +93,7 @@ func (s *schemas) shape(c oneCase) (*regular, error) {
 			}
 			if all == nil {
 				all = r
-			} else if all, err = both(all, r); err != nil {
+			} else if all, err = both(s.b.meter, all, r); err != nil {
 				return nil, err
 			}
 		}
@@ -113,7 +113,7 @@ func (s *schemas) pattern(keyword, text, path string) (*regular, error) {
 			return nil, s.unsupported("format", path, "unknown format %q: supported are date, time, date-time, duration, uuid, ipv4, ipv6, hostname, email and uri; omit it, or use pattern", text)
 		}
 	}
-	r, err := parseRegular(source, keyword, keyword == "format")
+	r, err := parseRegular(s.b.meter, source, keyword, keyword == "format")
 	if err == nil {
 		s.patterns[keyword+text] = r
 		return r, nil
@@ -136,5 +136,5 @@ func (s *schemas) fitsString(text string, c oneCase) (bool, error) {
 		return false, err
 	}
 	shape, err := s.shape(c)
-	return shape == nil || err == nil && shape.matches(text), err
+	return shape == nil || err == nil && shape.matches(s.b.meter, text), err
 }

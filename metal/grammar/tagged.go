@@ -216,10 +216,10 @@ func (t *tagger) oneText(c oneCase, kinds types) (e expr, open bool, err error) 
 	if err != nil {
 		return nil, false, err
 	}
-	if pattern, err = both(pattern, length); err != nil {
+	if pattern, err = both(t.b.meter, pattern, length); err != nil {
 		return nil, false, err
 	}
-	if pattern, err = both(pattern, onlyOf(noTag)); err != nil {
+	if pattern, err = both(t.b.meter, pattern, onlyOf(noTag)); err != nil {
 		return nil, false, err
 	}
 	return seq{line, t.b.emitRegular(pattern, plainText), line}, false, nil
@@ -305,16 +305,16 @@ func (t *tagger) others(c oneCase, between int32, sh shapeOf) error {
 	if err != nil || slices.ContainsFunc(g, func(p place) bool { return p.of == false }) {
 		return err
 	}
-	all, err := parseRegular("[^<> \n\t\r\ufdd0-\ufdef]{1,128}", "name", true)
+	all, err := parseRegular(t.b.meter, "[^<> \n\t\r\ufdd0-\ufdef]{1,128}", "name", true)
 	if err != nil {
 		return err
 	}
 	if len(sh.names) > 0 {
-		listed := oneOf(sh.names)
+		listed := oneOf(t.b.meter, sh.names)
 		if listed == nil {
 			return tooLarge("characters of names in one function", maxRegular)
 		}
-		if all, err = both(all, listed.not()); err != nil {
+		if all, err = both(t.b.meter, all, listed.not(t.b.meter)); err != nil {
 			return err
 		}
 	}

@@ -148,6 +148,52 @@ func exact(n json.Number) (*big.Rat, bool) {
 	return new(big.Rat).SetString(string(n))
 }
 
+// weight is the work of comparing a value with another, about. Numbers are compared exactly.
+func weight(v value) int {
+	n := 1
+	switch v := v.(type) {
+	case json.Number:
+		n += 32 + len(v)
+	case string:
+		n += len(v) / 32
+	case []value:
+		for _, e := range v {
+			n += weight(e)
+		}
+	case *members:
+		for _, name := range v.names {
+			n += 1 + weight(v.of[name])
+		}
+	}
+	return n
+}
+
+// canonical is the same text for equal values, and another for others: numbers by value, objects
+// in any order of their members.
+func canonical(v value) string {
+	switch v := v.(type) {
+	case json.Number:
+		if r, ok := exact(v); ok {
+			return r.RatString()
+		}
+		return "~" + string(v)
+	case []value:
+		parts := make([]string, len(v))
+		for i, e := range v {
+			parts[i] = canonical(e)
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case *members:
+		parts := make([]string, len(v.names))
+		for i, n := range v.names {
+			parts[i] = quoted(n) + ":" + canonical(v.of[n])
+		}
+		slices.Sort(parts)
+		return "{" + strings.Join(parts, ",") + "}"
+	}
+	return written(v)
+}
+
 // equal compares as JSON Schema does: numbers by value, objects whatever their
 // order.
 func equal(a, b value) bool {

@@ -33,7 +33,7 @@ func vocabulary() (*grammar.Vocabulary, [][]byte) {
 
 func tableOf(t testing.TB, c *grammar.Calls) *grammar.Table {
 	t.Helper()
-	g, err := grammar.Compile(grammar.Spec{Kind: grammar.Functions, Calls: c})
+	g, err := grammar.Compile(t.Context(), grammar.Spec{Kind: grammar.Functions, Calls: c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestGrammarTakesWhatTheParserReads(t *testing.T) {
 // An answer of GPT-OSS that has another form than calls is a message in the channel final.
 func TestTheOtherFormOfHarmonyIsTheFinalMessage(t *testing.T) {
 	tokens := Harmony.Markers()
-	g, err := grammar.Compile(grammar.Spec{Kind: grammar.Functions, Calls: Harmony.Grammar(tools(t), Hold{Required: true, Tokens: tokens}), Else: &grammar.Spec{Kind: grammar.JSONObject}})
+	g, err := grammar.Compile(t.Context(), grammar.Spec{Kind: grammar.Functions, Calls: Harmony.Grammar(tools(t), Hold{Required: true, Tokens: tokens}), Else: &grammar.Spec{Kind: grammar.JSONObject}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func wander(t *testing.T, rng *rand.Rand, table *grammar.Table, tokens [][]byte,
 		if m.Accepting() && (m.Ended() || rng.IntN(6) == 0) {
 			return written, true
 		}
-		mask, err := m.Mask()
+		mask, err := m.Mask(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

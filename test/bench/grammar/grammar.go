@@ -122,7 +122,7 @@ func (j *job) encode(text string) (ids []int32) {
 }
 
 // newJob has random answers to every schema.
-func newJob() (*job, error) {
+func newJob(ctx context.Context) (*job, error) {
 	j := &job{End: benchWords - 1, Schemas: benchSchemas, words: append(oracle.Words(benchWords-1), nil)} // the last token is the end
 	j.vocab = grammar.NewVocabulary(len(j.words), func(id int32) []byte { return j.words[id] })
 	for _, w := range j.words {
@@ -130,7 +130,7 @@ func newJob() (*job, error) {
 	}
 	j.Tokens[j.End] = hex.EncodeToString([]byte("<|end|>"))
 	for i, s := range benchSchemas {
-		g, err := grammar.Compile(grammar.Spec{Kind: grammar.JSONSchema, Source: s})
+		g, err := grammar.Compile(ctx, grammar.Spec{Kind: grammar.JSONSchema, Source: s})
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +147,7 @@ func newJob() (*job, error) {
 }
 
 func run(ctx context.Context, e *scenario.Env, r *report.Report) error {
-	j, err := newJob()
+	j, err := newJob(ctx)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (j *job) peer(ctx context.Context) (scenario.Values, error) {
 }
 
 // ours are the masks of the answers and of the calls.
-func (j *job) ours(context.Context) (scenario.Values, error) {
+func (j *job) ours(ctx context.Context) (scenario.Values, error) {
 	var schemas, calls []grammar.Spec
 	for _, s := range benchSchemas {
 		schemas = append(schemas, grammar.Spec{Kind: grammar.JSONSchema, Source: s})
@@ -223,11 +223,11 @@ func (j *job) ours(context.Context) (scenario.Values, error) {
 		}
 		calls = append(calls, s)
 	}
-	out, err := j.twice(schemas, j.Answers)
+	out, err := j.twice(ctx, schemas, j.Answers)
 	if err != nil {
 		return nil, err
 	}
-	called, err := j.twice(calls, j.calls)
+	called, err := j.twice(ctx, calls, j.calls)
 	for name, v := range called {
 		out["calls "+name] = v
 	}
@@ -235,14 +235,14 @@ func (j *job) ours(context.Context) (scenario.Values, error) {
 }
 
 // twice goes over answers twice with new tables.
-func (j *job) twice(specs []grammar.Spec, answers [][]int32) (scenario.Values, error) {
+func (j *job) twice(ctx context.Context, specs []grammar.Spec, answers [][]int32) (scenario.Values, error) {
 	var tables []*grammar.Table
 	var out [2]pass
 	for i := range out {
 		for n, s := range specs {
 			if i == 0 {
 				began := time.Now()
-				g, err := grammar.Compile(s)
+				g, err := grammar.Compile(ctx, s)
 				if err != nil {
 					return nil, err
 				}
@@ -252,7 +252,7 @@ func (j *job) twice(specs []grammar.Spec, answers [][]int32) (scenario.Values, e
 			m := tables[n].Match(false)
 			for _, id := range answers[n] {
 				began := time.Now()
-				if _, err := m.Mask(); err != nil {
+				if _, err := m.Mask(ctx); err != nil {
 					return nil, err
 				}
 				out[i].Masks = append(out[i].Masks, micros(began))

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -25,7 +26,7 @@ func Write(rng *rand.Rand, t *grammar.Table, words [][]byte, most int, first ...
 		if len(ids) > 100*most {
 			return ids, fmt.Errorf("no end in sight")
 		}
-		mask, err := m.Mask()
+		mask, err := m.Mask(context.Background())
 		if err != nil {
 			return ids, err
 		}

@@ -5,6 +5,7 @@ package grammar
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -114,7 +115,7 @@ func (o options) ask(script string, in *bytes.Buffer, out any) error {
 func answer(rng *rand.Rand, vocab *grammar.Vocabulary, words [][]byte) (answered, error) {
 	for range 100 {
 		source := string(marshal(newSchema(rng)))
-		g, err := grammar.Compile(grammar.Spec{Kind: grammar.JSONSchema, Source: source})
+		g, err := grammar.Compile(context.Background(), grammar.Spec{Kind: grammar.JSONSchema, Source: source})
 		if errors.Is(err, grammar.ErrInvalid) {
 			continue // nothing satisfies it
 		}

@@ -3,6 +3,7 @@
 package grammar
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -74,7 +75,7 @@ func suites(o options) error {
 
 func (t *tally) judge(file string, g group) {
 	t.groups++
-	compiled, err := grammar.Compile(grammar.Spec{Kind: grammar.JSONSchema, Source: string(g.Schema)})
+	compiled, err := grammar.Compile(context.Background(), grammar.Spec{Kind: grammar.JSONSchema, Source: string(g.Schema)})
 	unsatisfiable := err != nil && strings.Contains(err.Error(), "cannot be satisfied")
 	if err != nil && !unsatisfiable {
 		t.refused++
