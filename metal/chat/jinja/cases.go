@@ -20,6 +20,15 @@ func isASCII(s string) bool {
 	return true
 }
 
+// letters counts the work of changing the case of a text: beyond ASCII each character is looked
+// up in tables.
+func (r *run) letters(s string) error {
+	if isASCII(s) {
+		return nil
+	}
+	return r.spend(len(s) / 2)
+}
+
 func uppered(s string) string {
 	if isASCII(s) {
 		return strings.ToUpper(s)

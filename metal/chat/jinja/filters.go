@@ -52,6 +52,12 @@ func softText(name string, f func(string) string) filter {
 		if err != nil {
 			return nil, err
 		}
+		if err := r.scan(len(s)); err != nil {
+			return nil, err
+		}
+		if err := r.letters(s); err != nil {
+			return nil, err
+		}
 		out := f(s)
 		return like(v, out), r.charge(len(out))
 	}
@@ -163,7 +169,7 @@ func filterDefault(_ *run, v any, a args) (any, error) {
 	return p[0], nil
 }
 
-func filterFloat(_ *run, v any, a args) (any, error) {
+func filterFloat(r *run, v any, a args) (any, error) {
 	p, err := a.bind("float", 0, "default")
 	if err != nil {
 		return nil, err
@@ -172,6 +178,9 @@ func filterFloat(_ *run, v any, a args) (any, error) {
 	case undefined:
 		return nil, failf("float requires a number, not %s", typeName(v))
 	case string:
+		if err := r.scan(8 * len(v)); err != nil {
+			return nil, err
+		}
 		if f, ok := parseFloat(v); ok {
 			return f, nil
 		}
@@ -219,7 +228,7 @@ func withoutUnderscores(s string) (string, bool) {
 	return strings.ReplaceAll(s, "_", ""), true
 }
 
-func filterInt(_ *run, v any, a args) (any, error) {
+func filterInt(r *run, v any, a args) (any, error) {
 	p, err := a.bind("int", 0, "default", "base")
 	if err != nil {
 		return nil, err
@@ -243,6 +252,9 @@ func filterInt(_ *run, v any, a args) (any, error) {
 			return i, nil
 		}
 	case string:
+		if err := r.scan(64 * len(v)); err != nil {
+			return nil, err
+		}
 		if i, ok := parseInt(v, base); ok {
 			return i, nil
 		}

@@ -44,6 +44,12 @@ func filterTitle(r *run, v any, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.scan(len(s)); err != nil {
+		return nil, err
+	}
+	if err := r.letters(s); err != nil {
+		return nil, err
+	}
 	separates := func(c rune) bool { return isSpace(c) || strings.ContainsRune("-([{<", c) }
 	var b strings.Builder
 	for s != "" {
@@ -198,6 +204,9 @@ func filterTruncate(r *run, v any, a args) (any, error) {
 			return nil, err
 		}
 	}
+	if err := r.scan(len(end)); err != nil {
+		return nil, err
+	}
 	room := length - int64(utf8.RuneCountInString(end))
 	if room < 0 || leeway < 0 {
 		return nil, failf("truncate: the end marker does not fit into %d characters", length)
@@ -234,6 +243,9 @@ func filterWordCount(r *run, v any, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.charge(len(s)); err != nil {
+		return nil, err
+	}
 	n, inWord := int64(0), false
 	for _, c := range s {
 		word := c == '_' || isAlnum(c)
@@ -242,7 +254,7 @@ func filterWordCount(r *run, v any, a args) (any, error) {
 		}
 		inWord = word
 	}
-	return n, r.charge(len(s))
+	return n, nil
 }
 
 // filterStripTags takes out comments and tags as markupsafe does, then resolves
@@ -361,6 +373,9 @@ func filterXMLAttr(r *run, v any, a args) (any, error) {
 	}
 	var parts []string
 	for i, key := range d.keys {
+		if err := r.step(); err != nil {
+			return nil, err
+		}
 		if _, missing := d.vals[i].(undefined); missing || d.vals[i] == nil {
 			continue
 		}
@@ -385,7 +400,7 @@ func filterXMLAttr(r *run, v any, a args) (any, error) {
 	return out, err
 }
 
-func filterFileSize(_ *run, v any, a args) (any, error) {
+func filterFileSize(r *run, v any, a args) (any, error) {
 	p, err := a.bind("filesizeformat", 0, "binary")
 	if err != nil {
 		return nil, err
@@ -393,6 +408,9 @@ func filterFileSize(_ *run, v any, a args) (any, error) {
 	var bytes float64
 	switch v := plain(v).(type) {
 	case string:
+		if err := r.scan(8 * len(v)); err != nil {
+			return nil, err
+		}
 		f, ok := parseFloat(v)
 		if !ok {
 			return nil, failf("filesizeformat requires a number")

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"runtime"
 	"strings"
 	"testing"
@@ -55,6 +56,23 @@ func attacks() map[string]attack {
 		"large integers":                    {"{% set n = 7 ** 2000 %}{% for i in range(99999) %}{% set m = n * n // n %}{% endfor %}", BoundSteps},
 		"large integers printed":            {"{% set n = 7 ** 5000 %}{% for i in range(99999) %}{% if n ~ '' == '' %}{% endif %}{% endfor %}", BoundSteps},
 		"slices without end":                {"{{ [1] | slice(9999999999) | list }}", BoundBytes},
+		"a strip of a long set":             {"{% set s = 'a' * 999999 %}{% set c = 'b' * 99999 ~ 'a' %}{% for i in range(9999) %}{% set t = s.strip(c) %}{% endfor %}", BoundBytes},
+		"a replace that finds nothing":      {long("{% set t = s | replace('b', '') %}"), BoundBytes},
+		"a number that is none":             {long("{{ s | int }}"), BoundSteps},
+		"a fraction that is none":           {long("{{ s | float }}"), BoundSteps},
+		"a size that is a text":             {"{% set s = '1' * 9999 %}{% for i in range(99999) %}{{ s | filesizeformat }}{% endfor %}", BoundSteps},
+		"a width that is there":             {long("{{ s | center(1) | length }}"), BoundSteps},
+		"a case that is tested":             {long("{% set t = s is upper %}"), BoundSteps},
+		"letters beyond ASCII":              {"{% set s = 'ß' * 99999 %}{% for i in range(999) %}{% set t = s.title() %}{% endfor %}", BoundSteps},
+		"the same again and again":          {"{% set l = [1] * 99999 %}{% for i in range(99999) %}{{ l | unique | list | length }}{% endfor %}", BoundBytes},
+		"sums of nothing":                   {"{% set l = [0] * 99999 %}{% for i in range(99999) %}{{ l | sum }}{% endfor %}", BoundSteps},
+		"attributes that are left out":      {"{% set d = dict.fromkeys(range(9999)) %}{% for i in range(99999) %}{{ d | xmlattr }}{% endfor %}", BoundSteps},
+		"a prefix that is not there":        {"{% set s = 'a' * 999999 %}{% for i in range(99999) %}{% set t = 'b'.removeprefix(s) %}{% endfor %}", BoundSteps},
+		"a separator that is not there":     {"{% set s = 'a' * 999999 %}{% for i in range(99999) %}{% set t = 'b'.partition(s) %}{% endfor %}", BoundSteps},
+		"a text that is not there":          {"{% set s = 'a' * 999999 %}{% for i in range(99999) %}{% set t = 'b'.count(s) %}{% endfor %}", BoundSteps},
+		"a path of many members":            {"{% set s = 'a.' * 99999 %}{% for i in range(999) %}{{ [1] | map(attribute=s, default={'a': 1}) | list | length }}{% endfor %}", BoundSteps},
+		"remainders of large integers":      {"{% set a = 7 ** 5000 %}{% set b = 3 ** 4000 %}{% for i in range(9999) %}{% for j in range(9999) %}{% set t = a % b %}{% endfor %}{% endfor %}", BoundSteps},
+		"quotients of large integers":       {"{% set a = 7 ** 100 %}{% set b = 3 ** 90 %}{% for i in range(9999) %}{% for j in range(9999) %}{% set t = a / b %}{% endfor %}{% endfor %}", BoundSteps},
 		"sorting":                           {"{{ range(99999) | reverse | list | sort | sort(true) }}", BoundBytes},
 
 		// Memory.
@@ -261,6 +279,35 @@ func TestRenderEndsWithItsContext(t *testing.T) {
 		cancel()
 		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 30*time.Second {
 			t.Errorf("%s: %v after %v", cut(source), err, took)
+		}
+	}
+}
+
+// ended is over at its first look.
+type ended struct {
+	context.Context
+	looks int
+}
+
+func (e *ended) Err() error {
+	e.looks++
+	return context.Canceled
+}
+
+// A step that reads a long text counts for more than one that reads a short one.
+func TestRenderLooksAtItsContextAfterTheSameWorkOfAnyKind(t *testing.T) {
+	many := 64 * lookEvery
+	for name, work := range map[string]func(r *run) error{
+		"steps":          func(r *run) error { return r.spend(lookEvery) },
+		"bytes read":     func(r *run) error { return r.scan(many) },
+		"bytes made":     func(r *run) error { return r.charge(many) },
+		"letters":        func(r *run) error { return r.letters(strings.Repeat("ß", many)) },
+		"large integers": func(r *run) error { return r.work(new(big.Int).Lsh(big.NewInt(1), uint(many))) },
+	} {
+		ctx := &ended{Context: t.Context()}
+		r := &run{ctx: ctx, steps: 1 << 40, bytes: 1 << 40}
+		if err := work(r); !errors.Is(err, context.Canceled) || ctx.looks != 1 {
+			t.Errorf("%s: %v after %d looks", name, err, ctx.looks)
 		}
 	}
 }

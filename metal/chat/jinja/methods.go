@@ -136,7 +136,10 @@ func dictMethod(d *Dict, name string) func(*run, args) (any, error) {
 			case "copy":
 				return r.dictOf("copy", args{pos: []any{d}})
 			}
-			return &List{Items: d.items().Items, view: "dict_items"}, r.charge(pairBytes * d.Len())
+			if err := r.charge(pairBytes * d.Len()); err != nil {
+				return nil, err
+			}
+			return &List{Items: d.items().Items, view: "dict_items"}, nil
 		}
 	}
 	return nil
@@ -151,7 +154,10 @@ func listMethod(l *List, name string) func(*run, args) (any, error) {
 			if _, err := a.bind(name, 0); err != nil {
 				return nil, err
 			}
-			return &List{Items: slices.Clone(l.Items)}, r.charge(itemBytes * len(l.Items))
+			if err := r.charge(itemBytes * len(l.Items)); err != nil {
+				return nil, err
+			}
+			return &List{Items: slices.Clone(l.Items)}, nil
 		}
 	}
 	return searchMethod(l, name)
@@ -223,6 +229,9 @@ func markupMethod(m markup, name string) func(*run, args) (any, error) {
 			}
 			l := NewList()
 			for _, item := range items {
+				if err := r.charge(itemBytes); err != nil {
+					return nil, err
+				}
 				text, err := r.escaped(item)
 				if err != nil {
 					return nil, err
@@ -264,6 +273,9 @@ func stringMethod(s, name string) func(*run, args) (any, error) {
 				return nil, err
 			}
 			if err := r.charge(3 * len(s)); err != nil {
+				return nil, err
+			}
+			if err := r.letters(s); err != nil {
 				return nil, err
 			}
 			return plain(s), nil

@@ -66,7 +66,9 @@ func integral(f float64) (v any, exact bool) {
 // the square of its length.
 func (r *run) work(b *big.Int) error {
 	words := b.BitLen()/64 + 1
-	r.steps -= words * words / 64
+	if err := r.spend(words * words / 64); err != nil {
+		return err
+	}
 	return r.charge(8 * words)
 }
 
@@ -129,6 +131,11 @@ func (r *run) integerOp(op string, a, b *big.Int) (any, error) {
 	if b.Sign() == 0 && (op == "/" || op == "//" || op == "%") {
 		return nil, failf("division by zero")
 	}
+	for _, operand := range []*big.Int{a, b} { // the result may be small
+		if err := r.work(operand); err != nil {
+			return nil, err
+		}
+	}
 	out := new(big.Int)
 	switch op {
 	case "+":
@@ -138,6 +145,9 @@ func (r *run) integerOp(op string, a, b *big.Int) (any, error) {
 	case "*":
 		out.Mul(a, b)
 	case "/":
+		if err := r.spend(a.BitLen() + b.BitLen()); err != nil { // the fraction is reduced
+			return nil, err
+		}
 		return divide(a, b)
 	case "//", "%":
 		m := new(big.Int)

@@ -53,7 +53,7 @@ type run struct {
 	now      time.Time
 	steps    int // left
 	bytes    int // left
-	ticks    int // steps taken, for looking at ctx now and then
+	ticks    int // steps since the last look at ctx
 	depth    int // of calls
 	nested   int // expressions being evaluated
 	most     int // bytes of output
@@ -128,32 +128,32 @@ func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	return r.out.String(), nil
 }
 
-// step counts one unit of work.
-func (r *run) step() error {
-	r.steps--
-	if r.steps < 0 {
+// lookEvery is how many steps are taken between two looks at ctx.
+const lookEvery = 4096
+
+// spend counts steps, each of them a unit of work, before they are taken.
+func (r *run) spend(steps int) error {
+	if r.steps -= steps; r.steps < 0 {
 		return limitf(BoundSteps, "it takes too many steps")
 	}
-	if r.ticks++; r.ticks&0xfff == 0 {
+	if r.ticks += steps; r.ticks >= lookEvery {
+		r.ticks = 0
 		return r.ctx.Err()
 	}
 	return nil
 }
 
-// scan counts bytes that were only read, 64 to a step.
-func (r *run) scan(n int) error {
-	r.steps -= n / 64
-	return r.step()
-}
+func (r *run) step() error { return r.spend(1) }
+
+// scan counts bytes that are only read, 64 to a step.
+func (r *run) scan(n int) error { return r.spend(n/64 + 1) }
 
 // charge counts bytes made.
 func (r *run) charge(n int) error {
-	r.bytes -= n
-	r.steps -= n / 64
-	if r.bytes < 0 {
+	if r.bytes -= n; r.bytes < 0 {
 		return tooMuch()
 	}
-	return r.step()
+	return r.scan(n)
 }
 
 func tooMuch() error { return limitf(BoundBytes, "its values use too much memory") }

@@ -52,9 +52,12 @@ func (r *run) within(s string, start, end any) (part string, before int64, fits 
 	return part, p.from, asked <= n && p.from <= p.until, err
 }
 
-func removeAffix(_ *run, s, name string, a args) (any, error) {
+func removeAffix(r *run, s, name string, a args) (any, error) {
 	p, err := a.strings(name, "affix")
 	if err != nil {
+		return nil, err
+	}
+	if err := r.scan(len(p[0])); err != nil {
 		return nil, err
 	}
 	if name == "removeprefix" {
@@ -84,6 +87,9 @@ func (r *run) replace(s, old, with string, count any) (any, error) {
 			return nil, err
 		}
 	}
+	if err := r.scan(len(s) + len(old)); err != nil {
+		return nil, err
+	}
 	found := int64(strings.Count(s, old))
 	if n >= 0 {
 		found = min(found, n)
@@ -91,7 +97,10 @@ func (r *run) replace(s, old, with string, count any) (any, error) {
 	if err := r.chargeTimes(len(with), found); err != nil {
 		return nil, err
 	}
-	return strings.Replace(s, old, with, int(found)), r.charge(len(s))
+	if err := r.charge(len(s)); err != nil {
+		return nil, err
+	}
+	return strings.Replace(s, old, with, int(found)), nil
 }
 
 func find(r *run, s, name string, a args) (any, error) {
@@ -102,6 +111,9 @@ func find(r *run, s, name string, a args) (any, error) {
 	sub, ok := p[0].(string)
 	if !ok {
 		return nil, failf("%s requires a str, not %s", name, typeName(p[0]))
+	}
+	if err := r.scan(len(sub)); err != nil {
+		return nil, err
 	}
 	part, before, fits, err := r.within(s, p[1], p[2])
 	if err != nil {
@@ -123,13 +135,16 @@ func find(r *run, s, name string, a args) (any, error) {
 	return before + int64(utf8.RuneCountInString(part[:at])), nil
 }
 
-func partition(_ *run, s, name string, a args) (any, error) {
+func partition(r *run, s, name string, a args) (any, error) {
 	p, err := a.strings(name, "sep")
 	if err != nil {
 		return nil, err
 	}
 	if p[0] == "" {
 		return nil, failf("%s requires a separator that is not empty", name)
+	}
+	if err := r.scan(len(p[0])); err != nil {
+		return nil, err
 	}
 	at := strings.Index(s, p[0])
 	if name == "rpartition" {
@@ -172,6 +187,9 @@ func padMethod(r *run, s, name string, a args) (any, error) {
 
 // pad fills a text up to a width, as the method of this name.
 func (r *run) pad(s, fill, name string, width int64) (string, error) {
+	if err := r.scan(len(s)); err != nil {
+		return "", err
+	}
 	missing := width - int64(utf8.RuneCountInString(s))
 	if missing <= 0 || width <= 0 {
 		return s, nil
@@ -208,6 +226,9 @@ func expandTabs(r *run, s, name string, a args) (any, error) {
 	if err := r.chargeTimes(strings.Count(s, "\t"), max(size, 0)); err != nil {
 		return nil, err
 	}
+	if err := r.charge(len(s)); err != nil {
+		return nil, err
+	}
 	var b strings.Builder
 	column := int64(0)
 	for _, c := range s {
@@ -225,5 +246,5 @@ func expandTabs(r *run, s, name string, a args) (any, error) {
 		column++
 		b.WriteRune(c)
 	}
-	return b.String(), r.charge(len(s))
+	return b.String(), nil
 }

@@ -17,6 +17,12 @@ func (r *run) pathOr(v, attribute, otherwise any) (any, error) {
 	case nil:
 		return v, nil
 	case string:
+		if err := r.scan(64 * len(name)); err != nil { // an index may be of many digits
+			return nil, err
+		}
+		if err := r.chargeTimes(textBytes, int64(strings.Count(name, "."))); err != nil {
+			return nil, err
+		}
 		parts = parts[:0]
 		for part := range strings.SplitSeq(name, ".") {
 			if all(part, isDigit) {
@@ -249,7 +255,10 @@ func filterItems(r *run, v any, a args) (any, error) {
 	case undefined:
 		return r.generate(listed(nil)), nil
 	case *Dict:
-		return r.generate(listed(d.items().Items)), r.charge(pairBytes * d.Len())
+		if err := r.charge(pairBytes * d.Len()); err != nil {
+			return nil, err
+		}
+		return r.generate(listed(d.items().Items)), nil
 	}
 	return r.generate(func() (any, bool, error) { return nil, false, failf("items requires a mapping, not %s", typeName(v)) }), nil
 }
@@ -326,6 +335,9 @@ func filterSum(r *run, v any, a args) (any, error) {
 		if err != nil || !ok {
 			return total, err
 		}
+		if err := r.step(); err != nil {
+			return nil, err
+		}
 		if item, err = r.path(item, orNil(p[0])); err != nil {
 			return nil, err
 		}
@@ -368,12 +380,15 @@ func filterSlice(r *run, v any, a args) (any, error) {
 		if number < extra {
 			n++
 		}
+		if err := r.charge(itemBytes * int(n+4)); err != nil {
+			return nil, false, err
+		}
 		l := NewList(append([]any{}, items[from:from+n]...)...)
 		if fill := orNil(p[1]); fill != nil && number >= extra {
 			l.Items = append(l.Items, fill)
 		}
 		number, from = number+1, from+n
-		return l, true, r.charge(itemBytes * (len(l.Items) + 4))
+		return l, true, nil
 	}), nil
 }
 

@@ -9,7 +9,10 @@ import (
 // foldedKey is what sorting compares: text without case unless that counts.
 func (r *run) foldedKey(v any, caseCounts bool) (any, error) {
 	if s, ok := plain(v).(string); ok && !caseCounts {
-		return lowered(s), r.charge(len(s))
+		if err := r.charge(len(s)); err != nil {
+			return nil, err
+		}
+		return lowered(s), r.letters(s)
 	}
 	return v, nil
 }
@@ -106,6 +109,9 @@ func filterSort(r *run, v any, a args) (any, error) {
 	}
 	attributes := []any{orNil(p[2])}
 	if s, ok := p[2].(string); ok {
+		if err := r.chargeTimes(textBytes, int64(strings.Count(s, ","))); err != nil {
+			return nil, err
+		}
 		attributes = attributes[:0]
 		for part := range strings.SplitSeq(s, ",") {
 			attributes = append(attributes, part)
@@ -225,6 +231,9 @@ func filterUnique(r *run, v any, a args) (any, error) {
 		for {
 			item, ok, err := next()
 			if err != nil || !ok {
+				return nil, false, err
+			}
+			if err := r.step(); err != nil {
 				return nil, false, err
 			}
 			key, err := r.key(item, orNil(p[1]), nil, given(p[0]))

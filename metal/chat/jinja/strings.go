@@ -8,7 +8,7 @@ import (
 
 // Methods of strings that cut and join.
 
-func strip(_ *run, s, name string, a args) (any, error) {
+func strip(r *run, s, name string, a args) (any, error) {
 	p, err := a.only(name, 0, "chars")
 	if err != nil {
 		return nil, err
@@ -17,7 +17,14 @@ func strip(_ *run, s, name string, a args) (any, error) {
 	switch chars := p[0].(type) {
 	case absent, nil:
 	case string:
-		in = func(c rune) bool { return strings.ContainsRune(chars, c) }
+		if err := r.charge(8 * len(chars)); err != nil {
+			return nil, err
+		}
+		set := make(map[rune]bool)
+		for _, c := range chars {
+			set[c] = true
+		}
+		in = func(c rune) bool { return set[c] }
 	default:
 		return nil, failf("%s requires a str, not %s", name, typeName(chars))
 	}
@@ -49,6 +56,9 @@ func split(r *run, s, name string, a args) (any, error) {
 	case string:
 		if sep == "" {
 			return nil, failf("split requires a separator that is not empty")
+		}
+		if err := r.scan(len(sep)); err != nil {
+			return nil, err
 		}
 		if err := r.chargeTimes(textBytes, int64(strings.Count(s, sep)+1)); err != nil {
 			return nil, err
@@ -135,6 +145,9 @@ func splitLines(r *run, s, name string, a args) (any, error) {
 
 // lines is Python's str.splitlines.
 func (r *run) lines(s string, keep bool) ([]string, error) {
+	if err := r.scan(len(s)); err != nil {
+		return nil, err
+	}
 	n := int64(1)
 	for _, c := range s {
 		if lineBreak(c) {
@@ -144,7 +157,7 @@ func (r *run) lines(s string, keep bool) ([]string, error) {
 	if err := r.chargeTimes(textBytes, n); err != nil {
 		return nil, err
 	}
-	return splitLinesOf(s, keep), r.scan(len(s))
+	return splitLinesOf(s, keep), nil
 }
 
 func splitLinesOf(s string, keep bool) []string {
@@ -220,8 +233,7 @@ func joinMethod(r *run, s, name string, a args) (any, error) {
 func (r *run) join(parts []string, sep string) (string, error) {
 	n := 0
 	for _, p := range parts {
-		n += len(p) + len(sep)
-		if n > r.bytes {
+		if n += len(p) + len(sep); n > r.bytes {
 			return "", tooMuch()
 		}
 	}

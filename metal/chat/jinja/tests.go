@@ -159,7 +159,10 @@ func (r *run) testMore(name string, v any) (bool, error) {
 		return r.equal(m, map[string]int64{"odd": 1, "even": 0}[name], 0)
 	case "lower", "upper":
 		s, err := r.text(v)
-		return err == nil && cased(s, name == "upper"), err
+		if err != nil {
+			return false, err
+		}
+		return cased(s, name == "upper"), r.scan(8 * len(s))
 	case "filter", "test":
 		s, ok := plain(v).(string)
 		if _, hashable, err := r.hash(v, 0); err != nil || !hashable {
