@@ -19,6 +19,9 @@
 // or of a higher priority, may take half of each step. So a short prompt does
 // not wait for a long one, and the long one takes at most twice its time.
 //
+// An answer whose newest token is computed and that did not grow since waits for its next
+// token: it keeps its place and its blocks, and no plan has a row of it.
+//
 // Each turn of the caller: Admit, and Restored for what a cache holds; Prompts,
 // of which whoever guards memory may cut or hold back any; Plan. Where Steady
 // says so, the next step may be built while one is under way.
@@ -313,7 +316,7 @@ func (s *Scheduler) underWay() *request {
 	s.prompts = s.prompts[:0]
 	oldest := 0
 	for _, r := range s.running {
-		if r.answers() || r.done() {
+		if r.left() == 0 || r.answers() || r.done() {
 			continue
 		}
 		s.prompts = append(s.prompts, r)

@@ -97,6 +97,34 @@ func TestWorkIsWhatThereIsToCompute(t *testing.T) {
 	}
 }
 
+func TestAnAnswerThatWaitsForItsTokenHasNoRow(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 1000, CacheTokens: 4000, BlockTokens: 16, Sequences: 4, Queue: 4})
+	submit(t, s, Request{ID: 1, Prompt: 3}, Request{ID: 2, Prompt: 5})
+	for _, r := range plan(s, 64).Rows {
+		if err := s.Computed(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Grow(2); err != nil {
+		t.Fatal(err)
+	}
+	want := []Row{{ID: 2, Start: 5, Length: 1, Sample: true}}
+	step := plan(s, 64)
+	if !slices.Equal(step.Rows, want) || len(s.Prompts(64)) != 0 || len(s.Work().Prompts) != 0 {
+		t.Errorf("rows %+v, pieces %+v, work %+v while request 1 waits", step.Rows, s.Prompts(64), s.Work())
+	}
+	if !s.Steady(step) {
+		t.Error("the next step of the other answer cannot be built on this one")
+	}
+	run(t, s, step)
+	if err := s.Grow(1); err != nil {
+		t.Fatal(err)
+	}
+	if step := plan(s, 64); len(step.Rows) != 2 || step.Rows[0] != (Row{ID: 1, Start: 3, Length: 1, Sample: true}) {
+		t.Errorf("rows %+v once its token is there", step.Rows)
+	}
+}
+
 func TestQueueIsBounded(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 10, CacheTokens: 10, BlockTokens: 5, Sequences: 1, Queue: 2})
 	for id := ID(1); id <= 3; id++ { // one may run, two may wait

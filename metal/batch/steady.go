@@ -28,7 +28,7 @@ func (s *Scheduler) Steady(step Step) bool {
 				continue
 			}
 			on++
-		case r.done():
+		case r.done(), r.left() == 0: // one that waits for its token has no row
 			continue
 		case r.empty || r.left()-step.of(r.id) <= 1:
 			return false // it would be an answer whose token is known

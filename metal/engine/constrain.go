@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -42,13 +45,24 @@ type constrained struct {
 	// drew: the host draws those that follow. lost is set where the form can be followed no
 	// more.
 	free, masked, lost bool
-	// coming is the mask of the next token while it is made beside the step.
-	coming chan masked
-}
+	// param is the field of the request.
+	param string
+	// shownOtherwise are the tokens that must not begin an answer.
+	shownOtherwise func() []int32
 
-type masked struct {
-	bits []uint64
-	err  error
+	// masking is what is made for the next token; nil where nothing was begun. late is the
+	// last token where following it takes long: matcher is the one before it then.
+	masking *masking
+	late    []byte
+	// patience is how long others may still wait for this request.
+	patience time.Duration
+	// ctx ends with the request, and what is made for it; holders are the request and those
+	// that make it. notify is called when something is ready.
+	ctx      context.Context
+	cancel   context.CancelFunc
+	holders  atomic.Int32
+	maskings *sync.WaitGroup
+	notify   func()
 }
 
 // thought is reasoning before an answer; it is free.
@@ -73,7 +87,12 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 	if err != nil {
 		return nil, invalid(s.atFault(ctx, r.Constraint), "%v", err)
 	}
-	c := &constrained{release: release, tok: s.tok, ends: s.ends, silent: s.silent}
+	c := &constrained{
+		release: release, tok: s.tok, ends: s.ends, silent: s.silent, param: r.Constraint.Param, shownOtherwise: s.shownOtherwise,
+		patience: maxLate, maskings: &s.maskings, notify: func() {},
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.holders.Store(1)
 	calls := r.Constraint.Calls
 	if calls != nil {
 		c.free, c.begun = calls.Free, calls.Free // any text may begin so, shown or not
@@ -82,6 +101,15 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 		c.thought = thoughtOf(s.tok, s.text.Reasoning(), prompt)
 	}
 	c.matcher = t.Match(c.thought.underWay)
+	if c.free {
+		return c, nil
+	}
+	// A form that takes too much work is refused here, where the request still can be.
+	if _, err := c.matcher.Mask(ctx); err != nil {
+		c.finish()
+		return nil, invalid(r.Constraint.Param, "%v", err)
+	}
+	s.shownOtherwise()
 	return c, nil
 }
 
@@ -138,32 +166,6 @@ func lastIndex(ids []int32, id int32) int {
 	return -1
 }
 
-// prepare begins to make the mask of the next token; it is made while the step is
-// computed.
-func (c *constrained) prepare() {
-	if c == nil || c.free || c.coming != nil || c.thought.underWay {
-		return
-	}
-	coming, m := make(chan masked, 1), c.matcher
-	c.coming = coming
-	go func() {
-		bits, err := m.Mask(context.Background())
-		coming <- masked{bits, err}
-	}()
-}
-
-// finish waits for what was begun, and lets go of the constraint.
-func (c *constrained) finish() {
-	if c == nil {
-		return
-	}
-	if c.coming != nil {
-		<-c.coming
-		c.coming = nil
-	}
-	c.release()
-}
-
 // allow are the logits of a request's next token: those of the model, or of them
 // what its form and its least length allow, until the next call.
 func (h *hand) allow(a *active, logits []float32) ([]float32, error) {
@@ -186,16 +188,29 @@ func (h *hand) allow(a *active, logits []float32) ([]float32, error) {
 // onDevice reports whether the device may draw the tokens of an answer.
 func (c *constrained) onDevice() bool { return c == nil || c.free && !c.masked }
 
-// fits reports whether a form that has free text allows a token.
-func (c *constrained) fits(token int32) bool {
+// fits reports whether a form that has free text allows a token; the error is errLate where
+// that is not known yet.
+func (c *constrained) fits(token int32) (bool, error) {
 	if c == nil || !c.free || c.lost || c.thought.underWay || c.thought.may && token == c.thought.opens {
-		return true
+		return true, nil
+	}
+	if err := c.caughtUp(); err != nil {
+		return false, err
 	}
 	m := c.matcher
 	if c.ends[token] && c.marks[token] == "" {
-		return m.Accepting()
+		return m.Accepting(), nil
 	}
-	return m.Advance(c.spelt(token))
+	if c.masking == nil {
+		if ok, err := m.Try(c.spelt(token)); !errors.Is(err, grammar.ErrLate) {
+			return ok, err
+		}
+	}
+	next, err := c.mask()
+	if err != nil {
+		return false, err
+	}
+	return grammar.Allows(next.bits, token) || slices.Contains(next.marks, token) || len(c.spelt(token)) == 0, nil
 }
 
 // spelt is what a token adds to an answer.
@@ -211,7 +226,7 @@ func (c *constrained) spelt(token int32) []byte {
 
 // loses reports whether an error ends a form with free text, and not its answer.
 func (c *constrained) loses(err error) bool {
-	if c == nil || !c.free || err == nil {
+	if c == nil || !c.free || err == nil || errors.Is(err, errLate) {
 		return false
 	}
 	c.lost = true
@@ -230,7 +245,7 @@ func (c *constrained) apply(logits, out []float32) error {
 		}
 		return nil
 	}
-	bits, err := c.mask()
+	next, err := c.mask()
 	if err != nil {
 		return err
 	}
@@ -242,7 +257,7 @@ func (c *constrained) apply(logits, out []float32) error {
 			out[id] = logits[id]
 		}
 	}
-	for w, word := range bits {
+	for w, word := range next.bits {
 		if word == 0 {
 			continue
 		}
@@ -258,38 +273,25 @@ func (c *constrained) apply(logits, out []float32) error {
 		}
 	}
 	if !c.begun {
-		c.forbidOtherwiseShown(bits, out)
+		c.forbidOtherwiseShown(out)
 	}
-	c.control(allow)
+	c.control(next, allow)
 	if !slices.ContainsFunc(out, func(v float32) bool { return v > never }) {
 		return errors.New("no token of the vocabulary can continue the output as the constraint requires")
 	}
 	return nil
 }
 
-// mask is that of the next token.
-func (c *constrained) mask() ([]uint64, error) {
-	if c.free {
-		return c.matcher.Mask(context.Background())
-	}
-	c.prepare()
-	m := <-c.coming
-	c.coming = nil
-	return m.bits, m.err
-}
-
 // control allows what shows nothing and may come: the end of the answer, a mark, the
 // beginning of a thought.
-func (c *constrained) control(allow func(id int32)) {
+func (c *constrained) control(m *masking, allow func(id int32)) {
 	if c.matcher.Accepting() {
 		for id := range c.ends {
 			allow(id)
 		}
 	}
-	for id, mark := range c.marks {
-		if m := c.matcher; m.Advance([]byte(mark)) {
-			allow(id)
-		}
+	for _, id := range m.marks {
+		allow(id)
 	}
 	if c.thought.may {
 		allow(c.thought.opens)
@@ -297,21 +299,29 @@ func (c *constrained) control(allow func(id int32)) {
 }
 
 // forbidOtherwiseShown leaves out what would be shown otherwise at the start of a
-// text than behind one: decoders that write blanks in front of words leave out
-// the first. Only tokens that begin with a blank can be such.
-func (c *constrained) forbidOtherwiseShown(bits []uint64, out []float32) {
-	for id := range int32(len(out)) {
-		if !grammar.Allows(bits, id) {
-			continue
-		}
-		spelt := c.tok.Bytes(id)
-		if len(spelt) == 0 || spelt[0] != ' ' {
-			continue
-		}
-		if shown, err := c.tok.Decode([]int32{id}, true); err != nil || shown != string(spelt) {
+// text than later.
+func (c *constrained) forbidOtherwiseShown(out []float32) {
+	for _, id := range c.shownOtherwise() {
+		if int(id) < len(out) {
 			out[id] = float32(math.Inf(-1))
 		}
 	}
+}
+
+// findShownOtherwise are the tokens that are shown otherwise at the start of a text: decoders
+// that write blanks in front of words leave out the first. Only tokens that begin with a blank
+// can be such.
+func (s *serving) findShownOtherwise() (ids []int32) {
+	for id := range int32(s.tok.Size()) {
+		spelt := s.tok.Bytes(id)
+		if len(spelt) == 0 || spelt[0] != ' ' {
+			continue
+		}
+		if shown, err := s.tok.Decode([]int32{id}, true); err != nil || shown != string(spelt) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // errNoFit: a token that was drawn is not one that the form allows.
@@ -335,18 +345,27 @@ func (c *constrained) took(id int32) (done bool, err error) {
 	}
 	if t.may && id == t.opens {
 		t.may, t.underWay, c.begun = false, true, true
-		c.matcher = c.matcher.Behind()
+		c.matcher, c.masking = c.matcher.Behind(), nil
 		return false, nil
 	}
 	t.may, c.begun = false, true
 	if c.lost {
 		return false, nil
 	}
-	if !c.matcher.Advance(c.spelt(id)) {
-		if c.loses(errNoFit) {
-			return false, nil
+	c.masking = nil
+	ok, err := c.matcher.Try(c.spelt(id))
+	switch {
+	case errors.Is(err, grammar.ErrLate):
+		c.late = c.spelt(id)
+		if c.late == nil {
+			c.late = []byte{}
 		}
-		return false, fmt.Errorf("token %d does not satisfy the output constraint", id)
+		return false, nil
+	case err == nil && !ok:
+		err = fmt.Errorf("token %d: %w", id, errNoFit)
 	}
-	return c.matcher.Ended(), nil
+	if c.loses(err) {
+		return false, nil
+	}
+	return c.matcher.Ended(), err
 }

@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/sample"
 )
@@ -33,6 +36,12 @@ type drawn struct {
 	err error
 }
 
+func (d *drawn) pick(h *hand, a *active, logits []float32) {
+	if d.picked, d.err = h.pick(a, logits); errors.Is(d.err, errLate) {
+		d.logits = logits
+	}
+}
+
 // draw chooses a token for every row of a step that samples and whose request
 // goes on. What a request draws depends on its own row, seed and counts alone, so
 // rows are drawn side by side.
@@ -48,7 +57,17 @@ func (l *looping) draw(f *flight, logits func(row int) []float32) picker {
 	all := make([]drawn, len(of))
 	l.share(len(wanted), func(h *hand, i int) {
 		row := wanted[i]
-		all[row].picked, all[row].err = h.pick(of[row], logits(f.last[row]))
+		all[row].pick(h, of[row], logits(f.last[row]))
+	})
+	// Those whose masks are late are waited for together.
+	wanted = slices.DeleteFunc(wanted, func(row int) bool { return !errors.Is(all[row].err, errLate) })
+	until := time.Now().Add(maxLate)
+	for _, row := range wanted {
+		of[row].constraint.await(until)
+	}
+	l.share(len(wanted), func(h *hand, i int) {
+		row := wanted[i]
+		all[row].pick(h, of[row], logits(f.last[row]))
 	})
 	return func(row int) (picked, error) { return all[row].picked, all[row].err }
 }
@@ -98,12 +117,22 @@ func (h *hand) token(a *active, logits []float32) (int32, error) {
 		likely = h.allowed
 	}
 	token, err := h.sampler.Token(a.params, likely, n, &a.counts)
-	if err != nil || c.fits(token) {
+	if err != nil {
 		return token, err
+	}
+	fits, err := c.fits(token)
+	if fits || c.loses(err) {
+		return token, nil
+	}
+	if err != nil {
+		return 0, err
 	}
 	allowed, err := h.allow(a, logits)
 	if c.loses(err) {
 		return token, nil
+	}
+	if err != nil {
+		return 0, err
 	}
 	return h.sampler.Token(a.params, allowed, n|again, &a.counts)
 }

@@ -341,6 +341,7 @@ func (e *Engine) own() {
 		e.failed(err)
 	}
 	if l != nil {
+		l.serving.maskings.Wait()
 		l.release()
 	}
 	e.closePrefixes() // the model's memory is not held up by a disk

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -92,4 +94,36 @@ func Prepared(e *Engine) int64 { return e.prefixes.Load().ram.Stats().Prepared }
 func BlockBytes(e *Engine) int64 {
 	p := e.prefixes.Load()
 	return p.tokenBytes * int64(p.shape.Block)
+}
+
+// stalls is a context that stalls the work that looks at it.
+type stalls struct {
+	context.Context
+	looked, release chan struct{}
+	once            sync.Once
+}
+
+func (s *stalls) Err() error {
+	s.once.Do(func() { close(s.looked) })
+	<-s.release
+	return context.Canceled
+}
+
+// StallConstraint keeps the states of a constraint in use, by following a text that takes
+// long, until release is called.
+func StallConstraint(e *Engine, s grammar.Spec, text string) (release func(), err error) {
+	t, free, err := e.serving.grammars.Table(context.Background(), s)
+	if err != nil {
+		return nil, err
+	}
+	ctx := &stalls{Context: context.Background(), looked: make(chan struct{}), release: make(chan struct{})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer free()
+		m := t.Match(false)
+		_, _ = m.Follow(ctx, []byte(text))
+	}()
+	<-ctx.looked
+	return func() { close(ctx.release); <-done }, nil
 }

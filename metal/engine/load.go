@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -36,8 +37,11 @@ type serving struct {
 	conventions *embed.Conventions
 	// estimator of what prompts take.
 	estimator estimator
-	// grammars that answers are held to.
-	grammars *grammar.Cache
+	// grammars that answers are held to, and the tokens that must not begin such an answer.
+	grammars       *grammar.Cache
+	shownOtherwise func() []int32
+	// maskings are under way; they end with their requests.
+	maskings sync.WaitGroup
 }
 
 // loadedModel is what the loop computes with.
@@ -220,6 +224,7 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 	}
 	if s.task == model.Generate {
 		s.grammars = grammar.NewCache(s.tok.Size(), s.spellShown, grammarBytes)
+		s.shownOtherwise = sync.OnceValue(s.findShownOtherwise)
 		return nil
 	}
 	if s.conventions, err = embed.ConventionsOf(f, s.tok, s.task); err != nil {

@@ -42,8 +42,10 @@ type active struct {
 	untold   untold
 	// progress of the prompt is reported.
 	progress bool
-	// constraint that the answer is held to; nil is none.
+	// constraint that the answer is held to; nil is none. parked are the logits of a row that
+	// left its step because its mask was late.
 	constraint *constrained
+	parked     []float32
 	// reasoner tells thoughts from the answer; nil takes all for the answer.
 	reasoner *reasoner
 	// census counts the tokens of thoughts: it is the reasoner, or one whose text is
@@ -87,6 +89,8 @@ type looping struct {
 	pace     batch.Pace
 	landed   time.Time
 	failures int
+	// parked requests wait for the masks of their next tokens.
+	parked []*active
 	// hold is a prompt that waits for room; nil if none does.
 	hold *holding
 	// prefixes that are remembered; nil if none are. fresh requests may still go on
@@ -134,6 +138,7 @@ func (l *looping) turn() (more bool, err error) {
 		l.endAll(&Refusal{Kind: Cancelled, Message: "the engine is stopping and the request did not finish in time"})
 		return false, nil
 	}
+	l.drawParked()
 	if l.flight != nil {
 		return true, l.advance()
 	}
@@ -141,7 +146,7 @@ func (l *looping) turn() (more bool, err error) {
 	pieces, needed := l.prefill()
 	step := l.sched.Plan(pieces...)
 	for _, id := range step.Preempted {
-		l.active[id].weighed = false
+		l.active[id].weighed, l.active[id].parked = false, nil
 		l.model.cache.Drop(tensor.RequestID(id))
 		l.e.preemptions.Add(1)
 	}
@@ -174,6 +179,9 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 			e.letGo(a)
 			a.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 			continue
+		}
+		if a.constraint != nil {
+			a.constraint.notify = e.poke
 		}
 		l.active[a.id] = a
 	}

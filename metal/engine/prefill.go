@@ -228,7 +228,7 @@ func (l *looping) cutBack(a *active) {
 	l.model.cache.Truncate(id, computed)
 	if l.model.cache.Length(id) < computed {
 		l.sched.Forget(a.id)
-		a.weighed = false
+		a.weighed, a.parked = false, nil
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -340,17 +341,39 @@ func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
 		return
 	}
 	p, err := pick(row)
-	if err != nil {
+	if errors.Is(err, errLate) {
+		l.park(a, p.logits)
+		return
+	}
+	if err == nil && f.argmax {
+		fits, err := a.constraint.fits(p.token)
+		if !fits && !a.constraint.loses(err) { // or it is not known: the host waits for it
+			if err := l.drawAgain(a); err != nil {
+				l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
+			}
+			return
+		}
+	}
+	l.give(a, p, err, f.counted)
+}
+
+// give adds a drawn token to its answer, or ends that with the error of drawing; counted is
+// set where the scheduler knows of the token.
+func (l *looping) give(a *active, p picked, err error, counted bool) {
+	a.parked = nil
+	switch {
+	case errors.Is(err, errWhole):
+		l.flush(a, false)
+		l.end(a, Finished{Reason: Stop})
+		return
+	case errors.Is(err, grammar.ErrWork), errors.Is(err, grammar.ErrAmbiguous):
+		l.end(a, Finished{Err: invalid(a.constraint.param, "%v", err)})
+		return
+	case err != nil:
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "cannot sample the model's output: " + err.Error()}})
 		return
 	}
-	if f.argmax && !a.constraint.fits(p.token) {
-		if err := l.drawAgain(a); err != nil {
-			l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
-		}
-		return
-	}
-	if !l.take(a, p) || f.counted {
+	if !l.take(a, p) || counted {
 		return
 	}
 	if err := l.sched.Grow(a.id); err != nil {
@@ -362,6 +385,8 @@ func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
 type picked struct {
 	token  int32
 	ranked *sample.Ranked
+	// logits of a row whose mask is late.
+	logits []float32
 }
 
 // picker chooses the token of a sampled row.

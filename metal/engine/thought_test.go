@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -68,20 +69,31 @@ func inForm(t *testing.T, form grammar.Spec, drop bool, th thought) *constrained
 	tok := thinker(t, drop)
 	s := &serving{tok: tok, ends: map[int32]bool{tokEnd: true}}
 	s.grammars = grammar.NewCache(tok.Size(), s.spellShown, 1<<20)
+	s.shownOtherwise = s.findShownOtherwise
 	c, refusal := s.constrain(context.Background(), Request{Constraint: &Constraint{Spec: form}}, nil)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
 	c.thought = th
-	t.Cleanup(c.finish)
+	t.Cleanup(func() { c.cancel() })
 	return c
+}
+
+// applied waits for the mask.
+func applied(c *constrained, logits, out []float32) error {
+	err := c.apply(logits, out)
+	for errors.Is(err, errLate) {
+		<-c.masking.done
+		err = c.apply(logits, out)
+	}
+	return err
 }
 
 // may are the tokens that may come next.
 func may(t *testing.T, c *constrained) (ids []int) {
 	t.Helper()
 	logits, out := make([]float32, 7), make([]float32, 7)
-	if err := c.apply(logits, out); err != nil {
+	if err := applied(c, logits, out); err != nil {
 		t.Fatal(err)
 	}
 	for id, v := range out {
@@ -197,7 +209,7 @@ func TestATokenThatIsShownOtherwiseAtTheStartDoesNotComeThere(t *testing.T) {
 func TestAFormThatTheVocabularyCannotSpellEndsInAnError(t *testing.T) {
 	c := under(t, "axb", false, thought{})
 	takes(t, c, tokA)
-	if err := c.apply(make([]float32, 7), make([]float32, 7)); err == nil {
+	if err := applied(c, make([]float32, 7), make([]float32, 7)); err == nil {
 		t.Error("no token can go on, and nothing is said")
 	}
 }
@@ -205,12 +217,14 @@ func TestAFormThatTheVocabularyCannotSpellEndsInAnError(t *testing.T) {
 func TestConstraintsAreLetGoOfHoweverARequestEnds(t *testing.T) {
 	c := under(t, "a", false, thought{})
 	released := 0
-	a := &active{constraint: &constrained{matcher: c.matcher, tok: c.tok, release: func() { released++ }}}
-	a.constraint.prepare()
+	free := c.release
+	c.release = func() { released++; free() }
+	a := &active{constraint: c}
+	c.prepare()
 	e := &Engine{}
 	e.letGo(a)
 	e.letGo(a)
-	if released != 1 {
+	if c.maskings.Wait(); released != 1 {
 		t.Errorf("released %d times", released)
 	}
 	e.letGo(&active{}) // one without a constraint
