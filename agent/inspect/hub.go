@@ -113,7 +113,7 @@ func (h *hubLook) single(e hub.Entry) ([]model.File, model.Facts, error) {
 		return nil, model.Facts{}, err
 	}
 	defer f.close()
-	facts, err := readFacts(f, f.size)
+	facts, err := h.resolver.readFacts(f, f.size)
 	return []model.File{{Path: e.Path, Bytes: e.Bytes, SHA256: e.SHA256}}, facts, err
 }
 

@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/download"
@@ -56,6 +57,10 @@ type Resolver struct {
 	// Token is the hub token that an order names, if it is on this Mac; nil where
 	// there are none.
 	Token func(ref string) (download.Bearer, bool)
+
+	// headers that are read at once share one budget of memory, made once.
+	headers *weights.Budget
+	once    sync.Once
 
 	// headerBytes is the most that is read of a remote header; 0 means remoteBytes.
 	headerBytes int64
@@ -99,7 +104,7 @@ func (r *Resolver) local(ctx context.Context, source, want string) (model.Record
 		return model.Record{}, err
 	}
 	defer l.Close()
-	facts, err := readFacts(l, l.Size)
+	facts, err := r.readFacts(l, l.Size)
 	if err != nil {
 		return model.Record{}, err
 	}
@@ -143,7 +148,7 @@ func (r *Resolver) remote(ctx context.Context, source, sha256 string) (model.Rec
 		return model.Record{}, err
 	}
 	defer f.close()
-	facts, err := readFacts(f, f.size)
+	facts, err := r.readFacts(f, f.size)
 	if err != nil {
 		return model.Record{}, err
 	}
@@ -156,8 +161,9 @@ func record(source string, size int64, sha256 string, facts model.Facts) model.R
 }
 
 // readFacts reads the header of a GGUF file.
-func readFacts(r io.ReaderAt, size int64) (model.Facts, error) {
-	header, err := weights.ReadHeader(r, size)
+func (r *Resolver) readFacts(src io.ReaderAt, size int64) (model.Facts, error) {
+	r.once.Do(func() { r.headers = weights.NewBudget(weights.HeaderMemory) })
+	header, err := r.headers.ReadHeader(src, size)
 	if err != nil {
 		return model.Facts{}, explain(err)
 	}

@@ -342,7 +342,7 @@ func FuzzReadFacts(f *testing.F) {
 	f.Add(tiny(f)[:4096])
 	f.Add([]byte("GGUF"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		facts, err := readFacts(bytes.NewReader(b), int64(len(b)))
+		facts, err := new(Resolver).readFacts(bytes.NewReader(b), int64(len(b)))
 		if err == nil {
 			if err := facts.Validate(); err != nil {
 				t.Error(err)

@@ -19,6 +19,8 @@ var (
 	ErrUnsupported = errors.New("not supported")
 	// ErrMissing says that a tensor or a metadata key the model needs is absent.
 	ErrMissing = errors.New("missing from the file")
+	// ErrBusy is returned where the headers that are read now take all memory for headers.
+	ErrBusy = errors.New("other model headers use the memory for headers; retry later")
 )
 
 // FormatError says what is wrong in a file and where.

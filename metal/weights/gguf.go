@@ -70,8 +70,15 @@ func (h *Header) Tensor(name string) (Tensor, bool) {
 // file. The result is consistent: every tensor lies inside the file, none
 // overlaps another, and names are unique.
 func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
+	return NewBudget(HeaderMemory).ReadHeader(r, size)
+}
+
+// ReadHeader is ReadHeader within the budget, which has all of it back when it returns. The
+// error is ErrBusy where others that are read now left too little.
+func (b *Budget) ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 	limit := min(size, maxHeaderBytes)
-	d := &decoder{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, limit), headerAhead), limit: limit, size: size}
+	d := &decoder{budget: b, r: bufio.NewReaderSize(io.NewSectionReader(r, 0, limit), headerAhead), limit: limit, size: size}
+	defer func() { b.give(d.taken) }()
 	h, err := d.header()
 	if err != nil {
 		return nil, err
@@ -118,6 +125,9 @@ func (d *decoder) metadata(h *Header, n int) error {
 		if err != nil {
 			return err
 		}
+		if err := d.take(keyMemory); err != nil {
+			return err
+		}
 		if _, dup := h.Metadata[key]; dup {
 			return d.invalid("metadata key %q appears twice", key)
 		}
@@ -147,6 +157,9 @@ func (d *decoder) tensors(h *Header, n int) error {
 	for range n {
 		t, err := d.tensor()
 		if err != nil {
+			return err
+		}
+		if err := d.take(tensorMemory); err != nil {
 			return err
 		}
 		if _, dup := h.byName[t.Name]; dup {
@@ -249,6 +262,10 @@ type decoder struct {
 	// length of the file.
 	at, limit, size int64
 	scratch         [8]byte
+	text            []byte // of the last string
+	// used memory, of which taken is counted in the budget.
+	budget      *Budget
+	used, taken int64
 }
 
 func (d *decoder) invalid(format string, args ...any) error {
@@ -285,6 +302,9 @@ func (d *decoder) bytes(n int, what string) ([]byte, error) {
 	if err := d.need(uint64(n), what); err != nil {
 		return nil, err
 	}
+	if err := d.take(int64(n)); err != nil {
+		return nil, err
+	}
 	b := make([]byte, n)
 	return b, d.fill(b, what)
 }
@@ -312,13 +332,23 @@ func (d *decoder) count(what string, most int, entry uint64) (int, error) {
 }
 
 func (d *decoder) str(what string, most int) (string, error) {
-	n, err := d.u64("length of " + what)
+	n, err := d.u64(what)
 	if err != nil {
 		return "", err
 	}
 	if n > uint64(most) {
 		return "", d.invalid("%s is %d bytes long, want at most %d", what, n, most)
 	}
-	b, err := d.bytes(int(n), what)
-	return string(b), err
+	if err := d.need(n, what); err != nil {
+		return "", err
+	}
+	if err := d.take(int64(n)); err != nil {
+		return "", err
+	}
+	if uint64(cap(d.text)) < n {
+		d.text = make([]byte, n)
+	}
+	d.text = d.text[:n]
+	err = d.fill(d.text, what)
+	return string(d.text), err
 }

@@ -94,6 +94,12 @@ func (d *decoder) array(key string) (any, error) {
 	if n > maxHeaderBytes {
 		return nil, d.invalid("metadata key %q has %d elements", key, n)
 	}
+	if err := d.need(n*uint64(size), key); err != nil {
+		return nil, err
+	}
+	if err := d.take(int64(n) * int64(size)); err != nil { // converted, besides the bytes
+		return nil, err
+	}
 	b, err := d.bytes(int(n)*size, key)
 	if err != nil {
 		return nil, err
@@ -148,6 +154,9 @@ func (d *decoder) strings(key string, n uint64) ([]string, error) {
 		return nil, d.invalid("metadata key %q has %d elements", key, n)
 	}
 	if err := d.need(n*8, key); err != nil { // each has at least its length
+		return nil, err
+	}
+	if err := d.take(stringMemory * int64(n)); err != nil {
 		return nil, err
 	}
 	out := make([]string, n)

@@ -1,0 +1,102 @@
+//go:build !race
+
+package weights_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// emptyStrings is a header with an array of n strings of no bytes.
+func emptyStrings(n uint64) *raw {
+	r := header(0, 1).str("tokenizer.ggml.tokens").u32(9).u32(8).u64(n)
+	r.Write(make([]byte, 8*n))
+	return r
+}
+
+// Reading a header allocates a small multiple of its bytes, in every part of it.
+func TestReadingAHeaderTakesMemoryInProportionToItsBytes(t *testing.T) {
+	tensors := header(50_000, 0)
+	for i := range 50_000 {
+		tensors.str(fmt.Sprint("t", i)).u32(1).u64(32).u32(0).u64(uint64(i) * 128)
+	}
+	tensors.Write(make([]byte, 50_000*128+64))
+	keys := header(0, 1<<15)
+	for i := range 1 << 15 {
+		keys.str(fmt.Sprint("k", i)).u32(8).str(strings.Repeat("x", 200))
+	}
+	numbers := header(0, 1).str("a").u32(9).u32(0).u64(8 << 20)
+	numbers.Write(make([]byte, 8<<20))
+	for name, c := range map[string]struct {
+		header *raw
+		most   uint64 // times the bytes
+	}{
+		"empty strings": {emptyStrings(1 << 20), 3}, "tensors": {tensors, 8}, "keys": {keys, 4}, "numbers": {numbers, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := c.header.Bytes()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if _, err := read(file); err != nil {
+				t.Fatal(err)
+			}
+			runtime.ReadMemStats(&after)
+			if made, most := after.TotalAlloc-before.TotalAlloc, c.most*uint64(len(file))+1<<20; made > most {
+				t.Errorf("%d bytes are allocated for a header of %d, want at most %d", made, len(file), most)
+			}
+		})
+	}
+}
+
+// stopping calls a function once the bytes before a place in a file were read.
+type stopping struct {
+	io.ReaderAt
+	at   int64
+	stop func()
+}
+
+func (s *stopping) ReadAt(b []byte, at int64) (int, error) {
+	if s.stop != nil && at >= s.at {
+		stop := s.stop
+		s.stop = nil
+		stop()
+	}
+	return s.ReaderAt.ReadAt(b, at)
+}
+
+func TestHeadersThatAreReadAtOnceShareOneBudget(t *testing.T) {
+	const budget = 32 << 20
+	b := weights.NewBudget(budget)
+	small, half := emptyStrings(1<<17).Bytes(), emptyStrings(3<<18).Bytes()
+	readHeader := func(file []byte) error {
+		_, err := b.ReadHeader(bytes.NewReader(file), int64(len(file)))
+		return err
+	}
+	var within []error
+	first := &stopping{ReaderAt: bytes.NewReader(half), at: 1 << 20}
+	first.stop = func() { // half of the budget is taken now
+		second := &stopping{ReaderAt: bytes.NewReader(half), at: 1 << 20}
+		second.stop = func() { within = append(within, readHeader(half), readHeader(small)) }
+		_, err := b.ReadHeader(second, int64(len(half)))
+		within = append(within, err)
+	}
+	if _, err := b.ReadHeader(first, int64(len(half))); err != nil {
+		t.Errorf("the first: %v", err)
+	}
+	if len(within) != 3 || !errors.Is(within[0], weights.ErrBusy) || within[1] != nil || within[2] != nil {
+		t.Errorf("a third, a small one and the second: %v, want the third to be refused", within)
+	}
+	if err := readHeader(half); err != nil {
+		t.Errorf("after all others: %v", err)
+	}
+	if err := readHeader(emptyStrings(3 << 19).Bytes()); !errors.Is(err, weights.ErrInvalid) {
+		t.Errorf("one that takes more than half of the budget: %v", err)
+	}
+}
