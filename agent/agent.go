@@ -227,6 +227,33 @@ func (a *Agent) Run(ctx context.Context) error {
 	if o := a.journal.Snapshot().Orders; o != nil {
 		a.follow(*o)
 	}
+	var rooms sync.WaitGroup
+	for name, run := range a.components(quit) {
+		rooms.Go(func() {
+			if err := run(work); work.Err() == nil {
+				a.Log.Error(err, "An agent component stopped unexpectedly", "part", name)
+			}
+		})
+	}
+	a.Log.Info("Agent is serving", "address", a.Listener.Addr().String(), "MacNode", a.Name, "bootID", a.BootID)
+	rooms.Go(func() {
+		if a.Launched.Orphaned(work) {
+			a.Log.Info("The launcher of this agent exited; the agent exits too, its engines keep running")
+			quit(nil)
+		}
+	})
+	err := a.servePort(ctx)
+	a.fetching() // before the pool ends: parts of downloads stay for a resume
+	finish()
+	rooms.Wait()
+	if cause := context.Cause(ctx); errors.Is(cause, register.ErrFenced) {
+		return errors.Join(cause, err)
+	}
+	return err
+}
+
+// components run until their context ends; quit ends the agent with a cause.
+func (a *Agent) components(quit context.CancelCauseFunc) map[string]func(context.Context) error {
 	parts := map[string]func(context.Context) error{
 		"pool":     a.pool.Run,
 		"inspect":  func(ctx context.Context) error { a.inspector.Run(ctx); return ctx.Err() },
@@ -261,29 +288,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.Tunnels != nil {
 		parts["tunnels"] = func(ctx context.Context) error { a.Tunnels.Run(ctx); return ctx.Err() }
 	}
-	var rooms sync.WaitGroup
-	for name, run := range parts {
-		rooms.Go(func() {
-			if err := run(work); work.Err() == nil {
-				a.Log.Error(err, "An agent component stopped unexpectedly", "part", name)
-			}
-		})
-	}
-	a.Log.Info("Agent is serving", "address", a.Listener.Addr().String(), "MacNode", a.Name, "bootID", a.BootID)
-	rooms.Go(func() {
-		if a.Launched.Orphaned(work) {
-			a.Log.Info("The launcher of this agent exited; the agent exits too, its engines keep running")
-			quit(nil)
-		}
-	})
-	err := a.servePort(ctx)
-	a.fetching() // before the pool ends: parts of downloads stay for a resume
-	finish()
-	rooms.Wait()
-	if cause := context.Cause(ctx); errors.Is(cause, register.ErrFenced) {
-		return errors.Join(cause, err)
-	}
-	return err
+	return parts
 }
 
 // Upgrading says that Run ended to make way for another agent, and Restart is

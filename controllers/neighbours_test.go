@@ -52,7 +52,9 @@ func TestANeighbourIsNamedWithItsGrant(t *testing.T) {
 		roots, err := agentapi.RootCertificates(ca.Data[corev1.TLSCertKey])
 		w.must(err)
 		g, err := agentapi.ReadGrant(near[0].Grant, []*x509.Certificate{roots[0]}, w.clock.Now())
-		want := agentapi.Grant{Giver: "giver", Asker: "asker", Digest: model.Digest, Source: hub}
+		var reader v1alpha1.MacNode
+		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "asker"}, &reader))
+		want := agentapi.Grant{Giver: "giver", Asker: "asker", ClientUID: string(reader.UID), Digest: model.Digest, Source: hub}
 		if err != nil || !g.Same(want) {
 			return fmt.Errorf("grant %+v, %v", g, err)
 		}

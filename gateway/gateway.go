@@ -146,11 +146,19 @@ func Run(ctx context.Context, o Options) error {
 		return o.end(err)
 	}
 	o.Metrics = listener
+	o.Front = o.bounded(registry)
 	s := newServers(o, front, figures, draining, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
 	s.background = front.Drain
 	return s.run(ctx, failed)
+}
+
+// bounded is the clients' listener with its limits.
+func (o Options) bounded(metrics prometheus.Registerer) net.Listener {
+	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress}
+	metrics.MustRegister(l)
+	return l
 }
 
 // end closes what was to be served, because of an error.
@@ -245,9 +253,6 @@ func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, r
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
-	clients := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress}
-	registry.MustRegister(clients)
-	s.Front = clients
 	errorLog := slog.NewLogLogger(logr.ToSlogHandler(o.Log.WithName("http")), slog.LevelDebug)
 	s.front = &http.Server{Handler: intake.Guard(s.requests), ConnContext: intake.Context, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,

@@ -239,7 +239,7 @@ func TestAWaitForATokenIsNoFailure(t *testing.T) {
 }
 
 // Slow sources of one namespace leave a slot for the sources of another.
-func TestInspectorSharesItsSlotsAmongNamespaces(t *testing.T) {
+func TestAttackSlowSourcesThatFillTheSlots(t *testing.T) {
 	s := &scripted{}
 	run(t, s, func(i *Inspector) {
 		var orders []v1alpha1.Inspection

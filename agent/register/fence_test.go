@@ -46,7 +46,7 @@ func read(t *testing.T, c client.Client) coordinationv1.Lease {
 }
 
 // TestTheSecondOfTwoAgentsWithOneIdentityIsFenced: a disk was cloned. The one that
-// began earlier goes on.
+// began earlier continues.
 func TestTheSecondOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
 	c, now := leases(t), time.Now()
 	first, second := start(t, c, "studio/first"), start(t, c, "studio/second")

@@ -131,7 +131,7 @@ func (s *shelf) donor(f model.File, may func(entry) bool) (name string, verified
 }
 
 // share gives a file of weights of which it may be taken the name that a file
-// would be fetched to, and says whether it did. Whatever fails, it can be fetched.
+// would be fetched to, and says whether it did. If that fails, it can be fetched.
 func (s *shelf) share(f model.File, name string, may func(entry) bool) bool {
 	from, verified := s.donor(f, may)
 	if from == "" || s.root.Link(from, name) != nil {
@@ -155,8 +155,8 @@ func (s *shelf) shared(name string) (bool, error) {
 }
 
 // shareDownloaded puts the file of other weights in the place of one that was
-// fetched beside it, and leaves that one where it cannot. Whoever fetched it has
-// it: nobody's permission is needed.
+// fetched beside it, and leaves that one where it cannot. It was fetched, so no
+// permission is needed.
 func (s *shelf) shareDownloaded(f model.File, dir, name string) error {
 	spare := path.Join(dir, "same")
 	if err := s.root.Remove(spare); err != nil && !errors.Is(err, fs.ErrNotExist) {

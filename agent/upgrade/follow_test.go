@@ -30,7 +30,7 @@ type follower struct {
 	url     string
 	digest  string
 	drained chan time.Duration
-	// signature is what the server has beside the archive.
+	// signature of the archive, as the server has it.
 	signature []byte
 }
 

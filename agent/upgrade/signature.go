@@ -19,8 +19,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// SignatureSuffix is what the URL of an archive's signature has behind the path of
-// the archive: base64 of an ECDSA signature of its SHA-256 in ASN.1, as
+// SignatureSuffix is appended to the path of an archive's URL for that of its
+// signature: base64 of an ECDSA signature of its SHA-256 in ASN.1, as
 // `cosign sign-blob --key` writes it.
 const SignatureSuffix = ".sig"
 
@@ -76,7 +76,7 @@ func (k Keys) Verify(sha256 string, signature []byte) error {
 	return errors.New("none of the release keys has signed it")
 }
 
-// signed checks the signature beside an archive before the archive is fetched.
+// signed checks the signature of an archive before the archive is fetched.
 func (u *Upgrader) signed(ctx context.Context, o *v1alpha1.AgentOrder) error {
 	if len(u.Keys) == 0 {
 		return nil
@@ -102,7 +102,7 @@ func (u *Upgrader) signed(ctx context.Context, o *v1alpha1.AgentOrder) error {
 }
 
 // older refuses an order to go back to an older version, whose faults are known,
-// unless it says that this is meant. Builds of a developer, v0.0.0-dev and such,
+// unless it allows a downgrade. Builds of a developer, v0.0.0-dev and such,
 // have no order.
 func older(own string, o *v1alpha1.AgentOrder) error {
 	have, err := version.ParseSemantic(own)

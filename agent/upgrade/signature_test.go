@@ -75,7 +75,7 @@ func TestKeysThatAreNone(t *testing.T) {
 	_, small := newKey(t, elliptic.P224())
 	_, good := newKey(t, elliptic.P256())
 	for name, text := range map[string]string{
-		"nothing": "", "no PEM": "key", "another curve": small, "something behind it": good + "x",
+		"nothing": "", "no PEM": "key", "another curve": small, "more after it": good + "x",
 		"a certificate": strings.ReplaceAll(good, "PUBLIC KEY", "CERTIFICATE"),
 	} {
 		if keys, err := ReadKeys([]byte(text)); err == nil {

@@ -72,10 +72,9 @@ type Record struct {
 	// +required
 	Facts Facts `json:"facts"`
 	// vouchedBy are the MacNodes whose inspections found this record, as the
-	// operator noted them when it accepted the model; system:operator stands
-	// for the operator itself. A Mac that is not listed downloads the files
-	// only after two of them, or the operator, have vouched for the record.
-	// Macs do not report it.
+	// operator noted them when it accepted the model. A Mac that is not listed
+	// downloads the files only if at least two are, or once two Macs report
+	// the same. Macs do not report this field; what they put there is dropped.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4
@@ -86,9 +85,9 @@ type Record struct {
 // MaxVouchers is how many entries vouchedBy has at most.
 const MaxVouchers = 4
 
-// VoucherOperator stands for the operator in vouchedBy. No MacNode can have this
-// name.
-const VoucherOperator = "system:operator"
+// VoucherPreview in vouchedBy has a preview take a record that no Mac reported as
+// confirmed. No MacNode can have this name.
+const VoucherPreview = "system:preview"
 
 // File is one file of a model.
 type File struct {

@@ -313,14 +313,8 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 	c.DiskMarks = store.Marks{High: f.diskHigh, Low: f.diskLow}
 	c.Power = power.Watch
 	c.DownloadsAtOnce, c.NoUpgrades, c.Launched = f.downloadsAtOnce, !f.upgrades, launched
-	if f.releaseKeys != "" {
-		text, err := os.ReadFile(f.releaseKeys)
-		if err == nil {
-			c.ReleaseKeys, err = upgrade.ReadKeys(text)
-		}
-		if err != nil {
-			return c, fmt.Errorf("--release-keys %s: %w", f.releaseKeys, err)
-		}
+	if c.ReleaseKeys, err = f.keys(); err != nil {
+		return c, err
 	}
 	if c.DownloadRate, err = f.rate(); err != nil {
 		return c, err
@@ -363,6 +357,22 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 		c.Listener = c.Tunnels
 	}
 	return c, err
+}
+
+// keys are those of --release-keys; none where the flag is not given.
+func (f flags) keys() (upgrade.Keys, error) {
+	if f.releaseKeys == "" {
+		return upgrade.Keys{}, nil
+	}
+	text, err := os.ReadFile(f.releaseKeys)
+	if err != nil {
+		return upgrade.Keys{}, fmt.Errorf("--release-keys: %w", err)
+	}
+	keys, err := upgrade.ReadKeys(text)
+	if err != nil {
+		return upgrade.Keys{}, fmt.Errorf("--release-keys %s: %w", f.releaseKeys, err)
+	}
+	return keys, nil
 }
 
 // cluster is what this Mac joined, or what a kubeconfig says.

@@ -100,24 +100,29 @@ func parse(args []string, out io.Writer) (flags, error) {
 	if set.NArg() > 0 {
 		return f, fmt.Errorf("unexpected argument %q; gateway takes flags only", set.Arg(0))
 	}
+	return f, f.check()
+}
+
+// check refuses values that cannot be meant.
+func (f flags) check() error {
 	for name, d := range map[string]time.Duration{"drain-timeout": f.drain, "try-timeout": f.tryTimeout, "request-timeout": f.requestTimeout} {
 		if d < 0 {
-			return f, fmt.Errorf("--%s %s is negative", name, d)
+			return fmt.Errorf("--%s %s is negative", name, d)
 		}
 	}
 	if f.connections < 0 || f.connectionsPerAddress < 0 {
-		return f, fmt.Errorf("--max-connections %d or --max-connections-per-address %d is negative", f.connections, f.connectionsPerAddress)
+		return fmt.Errorf("--max-connections %d or --max-connections-per-address %d is negative", f.connections, f.connectionsPerAddress)
 	}
 	if w := f.waiting; w.Count < 0 || w.Count > 0 && (w.Bytes < 1 || w.Age <= 0) {
-		return f, fmt.Errorf("--queue-requests %d with --queue-bytes %d and --queue-timeout %s lets no request wait; set --queue-requests=0 to disable waiting", w.Count, w.Bytes, w.Age)
+		return fmt.Errorf("--queue-requests %d with --queue-bytes %d and --queue-timeout %s lets no request wait; set --queue-requests=0 to disable waiting", w.Count, w.Bytes, w.Age)
 	}
 	if _, _, err := net.SplitHostPort(f.operator); f.operator != "" && err != nil {
-		return f, fmt.Errorf("--operator %s is not HOST:PORT: %w", f.operator, err)
+		return fmt.Errorf("--operator %s is not HOST:PORT: %w", f.operator, err)
 	}
 	if f.keysNamespace != "" && f.keysNamespace == f.namespace {
-		return f, fmt.Errorf("--api-keys-namespace %s is the gateway's own namespace: anyone who can write keys there could also replace its identity; use another namespace", f.keysNamespace)
+		return fmt.Errorf("--api-keys-namespace %s is the gateway's own namespace: anyone who can write keys there could also replace its identity; use another namespace", f.keysNamespace)
 	}
-	return f, nil
+	return nil
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {

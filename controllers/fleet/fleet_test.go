@@ -128,7 +128,7 @@ func TestInspect(t *testing.T) {
 }
 
 // Sources of one namespace cannot use up the inspections of every Mac.
-func TestInspectionsAreSharedAmongNamespaces(t *testing.T) {
+func TestAttackSourcesThatFillTheInspections(t *testing.T) {
 	macs := []v1alpha1.MacNode{ready("a"), ready("b")}
 	var all []v1alpha1.ModelDeployment
 	for i := range 2 * MaxInspections {

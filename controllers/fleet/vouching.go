@@ -23,7 +23,7 @@ func Vouched(m *model.Record, macs []*v1alpha1.MacNode) bool {
 	if strings.HasPrefix(m.Source, FileScheme) {
 		return false // each Mac has files of its own
 	}
-	if len(m.VouchedBy) >= vouchersNeeded || slices.Contains(m.VouchedBy, model.VoucherOperator) {
+	if len(m.VouchedBy) >= vouchersNeeded || slices.Contains(m.VouchedBy, model.VoucherPreview) {
 		return true
 	}
 	n := 0

@@ -22,9 +22,9 @@ func failedWith(d *v1alpha1.ModelDeployment, reason string) v1alpha1.InspectionS
 	return v1alpha1.InspectionStatus{ID: InspectionID(d), State: v1alpha1.InspectionFailed, Reason: reason, Message: "as the test says"}
 }
 
-// TestAReportCannotReplaceWhatTheOwnerNamed: a Mac that was taken over reports
+// TestAttackAReportOfOtherWeights: a Mac that was taken over reports
 // other weights for a source than the deployment names.
-func TestAReportCannotReplaceWhatTheOwnerNamed(t *testing.T) {
+func TestAttackAReportOfOtherWeights(t *testing.T) {
 	pinned, commit := strings.Repeat("a", 64), strings.Repeat("c", 40)
 	https := v1alpha1.ModelSource{Source: "https://models.example.com/good.gguf", SHA256: pinned}
 	repository := v1alpha1.ModelSource{Source: "hf://org/model", Revision: commit, Files: []string{"*Q8_0.gguf"}}
@@ -104,11 +104,11 @@ func fleetOf(d *v1alpha1.ModelDeployment, reports ...v1alpha1.InspectionStatus) 
 	return macs
 }
 
-// TestTwoMacsHaveToFindTheSame before a record of a download is everybody's.
-func TestTwoMacsHaveToFindTheSame(t *testing.T) {
+// TestAttackAMacThatLiesAboutASource: two Macs have to find the same before a record of a download is everybody's.
+func TestAttackAMacThatLiesAboutASource(t *testing.T) {
 	d := deployment("d", "hf://org/model", time.Hour)
 	honest, evil := fleettest.Model("hf://org/model", "good", 1<<30), fleettest.Model("hf://org/model", "evil", 1<<30)
-	evil.VouchedBy = []string{"a", "b", model.VoucherOperator} // it would like to
+	evil.VouchedBy = []string{"a", "b", model.VoucherPreview} // it would like to
 	smaller, moved := honest, honest
 	smaller.Facts.Layers, smaller.Facts.GrowingLayers = 1, 1
 	moved.Commit = strings.Repeat("e", 40)
@@ -203,7 +203,7 @@ func TestAWordCountsForItsMac(t *testing.T) {
 		alone  []string // those that may by their own word
 	}{
 		"two vouched":                    {by("x", "y"), []*v1alpha1.MacNode{&a, &c}, true, nil},
-		"the operator vouched":           {by(model.VoucherOperator), []*v1alpha1.MacNode{&a, &c}, true, nil},
+		"a preview":                      {by(model.VoucherPreview), []*v1alpha1.MacNode{&a, &c}, true, nil},
 		"one vouched":                    {by("a"), []*v1alpha1.MacNode{&a, &c}, false, []string{"a"}},
 		"a second one finds the same":    {by("a"), []*v1alpha1.MacNode{&a, &b, &c}, true, []string{"a", "b"}},
 		"one that is gone, and a second": {by("x"), []*v1alpha1.MacNode{&a, &b, &c}, false, []string{"b"}},

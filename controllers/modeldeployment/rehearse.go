@@ -66,7 +66,7 @@ func (r Rehearsal) Accept() (Outcome, error) {
 
 // resolved judges a record that no Mac of the fleet reported for this source.
 func resolved(spec *v1alpha1.ModelDeploymentSpec, record model.Record) Outcome {
-	record.VouchedBy = []string{model.VoucherOperator} // as if it were accepted
+	record.VouchedBy = []string{model.VoucherPreview} // as if it were accepted
 	engine, refusal := fleet.Resolve(spec, record)
 	if refusal != nil {
 		return Outcome{Status: metav1.ConditionFalse, Reason: refusal.Reason, Message: refusal.Message}

@@ -36,7 +36,7 @@ type Bodies struct {
 	mu      sync.Mutex // guards what follows, and the bytes of all bodies
 	held    int64
 	owners  map[string]*owner
-	crowded int64 // bodies that found no room or had to go
+	crowded int64 // bodies that found no room or were interrupted
 }
 
 // owner is whose bodies they are: a tenant, or an address.
@@ -52,18 +52,18 @@ type owner struct {
 type body struct {
 	room  *Bodies
 	owner *owner
-	at    *list.Element // nil once it is complete, or has to go
+	at    *list.Element // nil once it is complete, or interrupted
 	bytes int64
-	// interrupt ends the reading of a body that has to go.
+	// interrupt ends the reading of this body.
 	interrupt func()
 	crowded   bool
 }
 
 // Read reads a request body of at most limit bytes. Its memory counts against its owner
 // until release is called. promised is its length, or negative if that is unknown. Where
-// there is no room, the oldest incomplete body of the owner that holds the most has to
-// go: interrupt is called, which must end its reading, and its Read returns the error of
-// an overloaded server.
+// there is no room, the oldest incomplete body of the owner that holds the most makes
+// room: interrupt is called, which must end its reading, and its Read returns the error
+// of an overloaded server.
 func (b *Bodies) Read(from io.Reader, owner string, promised, limit int64, interrupt func()) (data []byte, release func(), err error) {
 	body := b.begin(owner, interrupt)
 	data, err = body.read(from, promised, limit)

@@ -33,7 +33,7 @@ const (
 	noAddress reason = "address"  // it was refused, because all others of its address are in use
 )
 
-// refusals are what clients are told; a connection that is replaced is just closed.
+// refusals are the answers to clients; a connection that is replaced is just closed.
 var refusals = map[reason]struct {
 	status  int
 	message string
@@ -225,12 +225,12 @@ func (c *Conn) ended() {
 }
 
 const (
-	// refuseTime is how long a client may take to be told that it is refused.
+	// refuseTime is how long a client may take to read its refusal.
 	refuseTime = 50 * time.Millisecond
 	refusal    = "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nRetry-After: %d\r\nConnection: close\r\n\r\n%s"
 )
 
-// refuse answers whatever the client is about to ask, and hangs up.
+// refuse answers the next request of the client, and closes the connection.
 func refuse(c net.Conn, why reason) {
 	status := refusals[why].status
 	body := fmt.Sprintf(`{"error":{"message":"%s Try again in a second.","type":"%s","param":null,"code":"%s"}}`, refusals[why].message, openai.TypeUnavailable, openai.CodeOverloaded)

@@ -12,7 +12,7 @@ import (
 )
 
 // heads reads the heads of the requests on one connection as they pass, up to the first
-// one with a Transfer-Encoding: net/http removes the Content-Length beside it, so that a
+// one with a Transfer-Encoding: net/http removes its Content-Length, so that a
 // handler cannot refuse such a request, which a proxy on the way may have read
 // differently (request smuggling).
 type heads struct {

@@ -149,7 +149,7 @@ const small = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 
 // 16 bodies of 15.9 MiB and 9,000 of 64 KiB that never end, as the gateway's defaults
 // have it: connections and buffers stay within their limits at any time, and clients
-// beside them are served, also one at the same address.
+// at the same time are served, also one at the same address.
 func TestAttackUnfinishedBodies(t *testing.T) {
 	const total, each = 4096, 2048
 	var sampling, attackers sync.WaitGroup
@@ -360,8 +360,8 @@ func TestAttackTwoLengths(t *testing.T) {
 		"length first":              {post + "Content-Length: 5\r\n" + chunked + end, []int{400}},
 		"encoding first":            {post + chunked + "Content-Length: 15\r\n" + end, []int{400}},
 		"in other letters":          {post + "content-length: 5\r\ntransfer-encoding: chunked\r\n" + end, []int{400}},
-		"behind a request":          {get + post + "Content-Length: 5\r\n" + chunked + end, []int{200, 400}},
-		"behind a body":             {small + "\r\n" + post + chunked + "Content-Length: 5\r\n" + end, []int{200, 400}},
+		"after a request":           {get + post + "Content-Length: 5\r\n" + chunked + end, []int{200, 400}},
+		"after a body":              {small + "\r\n" + post + chunked + "Content-Length: 5\r\n" + end, []int{200, 400}},
 		"lines end with line feeds": {"POST / HTTP/1.1\nHost: x\nContent-Length: 5\nTransfer-Encoding: chunked\n" + end, []int{400}},
 		"one encoding":              {post + chunked + end + get, []int{200}}, // the last of its connection
 		"a length in a body":        {post + "Content-Length: 51\r\n\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n\r\n" + get, []int{200, 200}},

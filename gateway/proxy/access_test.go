@@ -22,7 +22,7 @@ func TestTheAccessLogNamesWhoAskedWhatAndNoText(t *testing.T) {
 	}{
 		"a whole answer":     {body: `{"model":"m","messages":[{"content":"` + secret + `"}]}`, key: true, want: []string{"key=good", "client=127.0.0.1:", "model=ns/m", "status=200", "tokens=150", "seconds=", "route=" + chatPath, "requestID="}},
 		"a stream":           {body: `{"model":"m","stream":true,"user":"` + secret + `"}`, stream: true, key: true, want: []string{"key=good", "model=ns/m", "status=200", "tokens=150"}},
-		"a model of nobody":  {body: `{"model":"` + secret + `"}`, key: true, want: []string{"key=good", `model=""`, "status=404", "tokens=0"}},
+		"an unknown model":   {body: `{"model":"` + secret + `"}`, key: true, want: []string{"key=good", `model=""`, "status=404", "tokens=0"}},
 		"without a key":      {body: chatBody, want: []string{`key=""`, `model=""`, "status=401"}},
 		"where it is not on": {off: true, body: chatBody, key: true},
 	} {

@@ -132,7 +132,7 @@ const (
 )
 
 var messageSchemas = map[string]string{
-	"model": someText, "max_tokens": limit, "system": textBlocks, "stop_sequences": `{"type":"array","maxItems":16,"items":{"type":"string","pattern":"` + visible + `"}}`,
+	"model": someText, "max_tokens": limit, "system": textBlocks, "stop_sequences": `{"type":"array","maxItems":16,"items":{"type":"string","minLength":1}}`,
 	"stream": yesOrNo, "temperature": share, "top_k": `{"type":"integer","minimum":0,"maximum":2147483647}`, "top_p": share, "cache_control": cacheMark,
 	"metadata": `{"type":"object","additionalProperties":false,"properties":{"user_id":{"type":["string","null"]}}}`,
 	"tools":    messageTools, "tool_choice": messageChoice, "thinking": thinking,

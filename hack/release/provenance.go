@@ -104,7 +104,7 @@ func (r *release) writeProvenance() error {
 	return os.WriteFile(filepath.Join(r.out, provenanceFile(r.version)), append(b, '\n'), 0o644)
 }
 
-// sign writes a signature beside every file, as `cosign sign-blob --key` does.
+// sign writes a signature for every file, as `cosign sign-blob --key` does.
 // Signatures are random, so that the sums do not name them.
 func (r *release) sign() error {
 	if r.key == "" {

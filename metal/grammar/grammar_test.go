@@ -409,12 +409,12 @@ func TestAGrammarOfTooManyReadingsEndsInAnErrorNotAHang(t *testing.T) {
 func TestATokenWithoutTextOrOutsideOfTheVocabularyNeverComes(t *testing.T) {
 	texts := []string{"1", "", "2"}
 	v := NewVocabulary(len(texts), func(id int32) []byte { return []byte(texts[id]) })
-	g, err := Compile(schema(`{"type":"integer"}`))
+	g, err := Compile(t.Context(), schema(`{"type":"integer"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := NewTable(g, v).Match(false)
-	mask, err := m.Mask()
+	mask, err := m.Mask(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,6 @@ func Model(source, seed string, weightBytes int64) model.Record {
 
 // Accepted is a record as the operator keeps it in a revision, for every Mac.
 func Accepted(r model.Record) model.Record {
-	r.VouchedBy = []string{model.VoucherOperator}
+	r.VouchedBy = []string{model.VoucherPreview}
 	return r
 }

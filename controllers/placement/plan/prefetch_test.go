@@ -17,7 +17,7 @@ import (
 // carries gives a replica weights of so many bytes.
 func carries(digest string, bytes int64) func(*v1alpha1.ModelReplica) {
 	return func(r *v1alpha1.ModelReplica) {
-		r.Spec.Model = model.Record{Source: "https://host/" + digest, Digest: digest, VouchedBy: []string{model.VoucherOperator}, Files: []model.File{{Bytes: bytes}}}
+		r.Spec.Model = model.Record{Source: "https://host/" + digest, Digest: digest, VouchedBy: []string{model.VoucherPreview}, Files: []model.File{{Bytes: bytes}}}
 	}
 }
 

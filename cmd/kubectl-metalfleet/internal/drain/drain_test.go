@@ -45,7 +45,7 @@ func mayMiss(n int32) func(*v1alpha1.ModelDeployment) {
 func replica(of, name, mac string, change ...func(*v1alpha1.ModelReplica)) v1alpha1.ModelReplica {
 	r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
 	r.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: v1alpha1.DeploymentReference{Name: of, UID: of}, NodeName: mac, ReservedBytes: 8 * gib,
-		DrainSeconds: 600, Model: model.Record{Source: "hf://o/n", VouchedBy: []string{model.VoucherOperator}}}
+		DrainSeconds: 600, Model: model.Record{Source: "hf://o/n", VouchedBy: []string{model.VoucherPreview}}}
 	r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady},
 		{Type: v1alpha1.ConditionLoaded, Status: metav1.ConditionTrue}}
 	for _, c := range change {

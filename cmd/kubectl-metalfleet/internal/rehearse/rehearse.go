@@ -231,7 +231,7 @@ func need(e fleet.Engine, d *v1alpha1.ModelDeployment) (*Need, error) {
 func (a *Answer) unknown(w World, q Question) {
 	d := q.Deployment
 	nobody := v1alpha1.ModelReplica{}
-	nobody.Spec.Model.VouchedBy = []string{model.VoucherOperator}
+	nobody.Spec.Model.VouchedBy = []string{model.VoucherPreview}
 	nobody.Spec.Placement, nobody.Spec.Residency = d.Spec.Placement, fleet.Residency(d.Spec.Residency)
 	a.Macs = macs(plan.NewSnapshot(w.Macs, w.Replicas, w.Now), &nobody)
 	var asked []string
