@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds each run of a program.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // What a program is asked, in this order.
 const (
