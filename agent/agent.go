@@ -61,6 +61,8 @@ type Agent struct {
 	accepting        atomic.Pointer[acceptance]
 	fetching         context.CancelFunc
 	upgrader         *upgrade.Upgrader
+	// fenced: another machine has this identity, and began earlier.
+	fenced atomic.Bool
 	// replaced is how long requests may go on for an upgrade; nil: none waits.
 	replaced atomic.Pointer[time.Duration]
 	drained  chan time.Duration // how long requests may go on before an upgrade
@@ -228,7 +230,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.follow(*o)
 	}
 	var rooms sync.WaitGroup
-	for name, run := range a.components(quit) {
+	fence := func(err error) { // writes of this agent end at once
+		a.fenced.Store(true)
+		finish()
+		quit(err)
+	}
+	for name, run := range a.parts(fence) {
 		rooms.Go(func() {
 			if err := run(work); work.Err() == nil {
 				a.Log.Error(err, "An agent component stopped unexpectedly", "part", name)
@@ -252,8 +259,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// components run until their context ends; quit ends the agent with a cause.
-func (a *Agent) components(quit context.CancelCauseFunc) map[string]func(context.Context) error {
+// parts are what runs alongside the port; fence ends the agent.
+func (a *Agent) parts(fence func(error)) map[string]func(context.Context) error {
 	parts := map[string]func(context.Context) error{
 		"pool":     a.pool.Run,
 		"inspect":  func(ctx context.Context) error { a.inspector.Run(ctx); return ctx.Err() },
@@ -265,7 +272,7 @@ func (a *Agent) components(quit context.CancelCauseFunc) map[string]func(context
 		"heartbeat": func(ctx context.Context) error {
 			err := a.Links.Heartbeat.Run(ctx)
 			if errors.Is(err, register.ErrFenced) {
-				quit(err)
+				fence(err)
 			}
 			return err
 		},
@@ -381,6 +388,9 @@ func (a *Agent) announceEnd() {
 
 // announce writes at once what this agent takes.
 func (a *Agent) announce() {
+	if a.fenced.Load() {
+		return // the status is another agent's
+	}
 	a.changed()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()

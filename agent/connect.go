@@ -49,7 +49,7 @@ func Connect(c Cluster) (Links, error) {
 	reports := report.New(client, schema, c.Name, c.Log.WithName("report"))
 	reports.Reported = c.Reported
 	heartbeat := register.NewHeartbeat(client, c.Namespace, c.Name, c.Name+"/"+c.BootID, c.StateDir, c.Log.WithName("register"))
-	heartbeat.Renewed = c.Renewed
+	heartbeat.Renewed, heartbeat.Shared = c.Renewed, reports.Again
 	links := Links{
 		Orders:    desired.NewSource(client, c.Name, c.Log.WithName("desired")),
 		Reports:   reports,

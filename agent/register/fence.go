@@ -41,6 +41,9 @@ type lease struct {
 	// dir keeps fenceFile.
 	dir string
 	log logr.Logger
+	// shared is called when another agent wrote the Lease: it may have written the
+	// status as well.
+	shared func()
 
 	started time.Time
 	// version of the Lease that this start wrote last; empty if it wrote none.
@@ -68,7 +71,13 @@ func (l *lease) renew(ctx context.Context, now time.Time) error {
 		return ErrFenced
 	}
 	l.version = have.ResourceVersion
-	return l.write(ctx, now)
+	if err := l.write(ctx, now); err != nil {
+		return err
+	}
+	if l.shared != nil {
+		l.shared()
+	}
+	return nil
 }
 
 // isSecond reports whether an agent that began before this one is alive: it took

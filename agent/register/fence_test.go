@@ -50,6 +50,8 @@ func read(t *testing.T, c client.Client) coordinationv1.Lease {
 func TestTheSecondOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
 	c, now := leases(t), time.Now()
 	first, second := start(t, c, "studio/first"), start(t, c, "studio/second")
+	shared := 0
+	first.shared = func() { shared++ }
 	for i, step := range []struct {
 		of   *lease
 		want error
@@ -57,6 +59,9 @@ func TestTheSecondOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
 		if err := step.of.renew(t.Context(), now.Add(time.Duration(i)*time.Second)); !errors.Is(err, step.want) {
 			t.Fatalf("step %d: %v, want %v", i, err, step.want)
 		}
+	}
+	if shared != 2 {
+		t.Errorf("the first agent noticed %d writes of the second, want the renewal and the report", shared)
 	}
 	l := read(t, c)
 	if got := *l.Spec.HolderIdentity; got != first.holder {

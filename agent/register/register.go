@@ -65,6 +65,8 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 type Heartbeat struct {
 	// Renewed, if set, is called after each renewal.
 	Renewed func()
+	// Shared, if set, is called after another agent wrote the Lease of this Mac.
+	Shared func()
 
 	log   logr.Logger
 	renew func(ctx context.Context, now time.Time) error
@@ -75,7 +77,13 @@ type Heartbeat struct {
 // tells this start of the agent from others, and dir keeps what must outlive it.
 func NewHeartbeat(c client.Client, namespace, name, holder, dir string, log logr.Logger) *Heartbeat {
 	l := &lease{client: c, key: types.NamespacedName{Namespace: namespace, Name: v1alpha1.AgentObjectName(name)}, holder: holder, dir: dir, log: log}
-	return &Heartbeat{log: log, renew: l.renew, await: l.await}
+	h := &Heartbeat{log: log, renew: l.renew, await: l.await}
+	l.shared = func() {
+		if h.Shared != nil {
+			h.Shared()
+		}
+	}
+	return h
 }
 
 // Await returns once this agent may begin; see lease.await.

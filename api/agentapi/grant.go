@@ -62,8 +62,8 @@ type Grant struct {
 	// them.
 	Giver string `json:"giver"`
 	Asker string `json:"asker"`
-	// ClientUID is the UID of that Mac's MacNode: a Mac that takes over the name is
-	// another one.
+	// ClientUID is the UID of the MacNode that may read them: a Mac that takes over
+	// the name is another one.
 	ClientUID string `json:"clientUID"`
 	// Digest identifies the weights, and Source is where they must have been
 	// downloaded from: knowing a digest, or naming it at another source, is not

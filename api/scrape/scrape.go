@@ -5,9 +5,8 @@
 // (TokenReview), and whether that account may get /metrics
 // (SubjectAccessReview), as the filters of controller-runtime do without the
 // dependencies of k8s.io/apiserver. It refuses more questions at once than it
-// has room for, so that no client floods the API server through this port. An
-// address on the loopback interface is open: a client that reaches it is on the
-// machine.
+// has room for, so that this port is no way to flood the API server. An address
+// on the loopback interface is open: only this machine reaches it.
 //
 // Start reading at Serve and Gate.
 package scrape
