@@ -207,3 +207,18 @@ func TestAProcessWithAReusedIDIsNeitherAdoptedNorKilled(t *testing.T) {
 		t.Error("a stranger was killed")
 	}
 }
+
+// An engine shares the prefixes that its deployment states, with its namespace; one that
+// shares others is not adopted.
+func TestAnEngineSharesTheStatedPrefixes(t *testing.T) {
+	of := func(prefixes ...string) *entry {
+		return &entry{order: v1alpha1.Assignment{Namespace: "team", SharedPrefixes: prefixes}}
+	}
+	c := of("You are helpful.").config("p")
+	if len(c.SharedPrefixes) != 1 || c.SharedPrefixes[0] != "You are helpful." || c.SharedScope != "team" {
+		t.Errorf("the engine shares %q within %q", c.SharedPrefixes, c.SharedScope)
+	}
+	if none := of().config("p"); none.SharedScope != "" || sameService(none, c) || !sameService(c, of("You are helpful.").config("p")) {
+		t.Errorf("without prefixes: %+v", none)
+	}
+}

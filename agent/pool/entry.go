@@ -141,11 +141,15 @@ func (e *entry) view(hostKnown, settled bool) view {
 // config is what an engine of this entry is started with.
 func (e *entry) config(path string) wire.Config {
 	a := &e.order
-	return wire.Config{
+	c := wire.Config{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch, ModelPath: path, ModelDigest: a.Model.Digest,
 		ContextTokens: a.Context.Tokens, Sequences: a.Context.Sequences, CacheTokens: a.Context.CacheTokens,
 		CacheQueueBytes: a.Cache.QueueBytes, LimitBytes: memory.EngineLimit(a.ReservedBytes), Task: string(a.Model.Facts.Task),
 	}
+	if len(a.SharedPrefixes) > 0 {
+		c.SharedPrefixes, c.SharedScope = a.SharedPrefixes, a.Namespace
+	}
+	return c
 }
 
 // sameService reports whether an engine with configuration have does what want

@@ -188,6 +188,13 @@ type Assignment struct {
 	// cache limits the prefix cache on disk.
 	// +optional
 	Cache CacheLimits `json:"cache,omitzero"`
+	// sharedPrefixes are beginnings of prompts whose cache all tenants share.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=4096
+	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	// residency controls when the model is in memory.
 	// +optional
 	Residency Residency `json:"residency,omitzero"`

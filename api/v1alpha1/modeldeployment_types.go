@@ -314,6 +314,19 @@ type CacheSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="cache.ssd must be from 64Mi to 1Pi, for example 50Gi; remove it to keep no cache on disk"
 	SSD *resource.Quantity `json:"ssd,omitempty"`
+	// sharedPrefixes are beginnings of prompts, such as a system prompt, whose
+	// cache all tenants share. Otherwise each tenant (see API keys) has its own
+	// cache, so that none can find out what another sent. State only texts that
+	// every client may know, for example the system prompt of an application:
+	// "You are the assistant of the Example company." Deployments of the same
+	// model and namespace that state the same text share it as well. A change
+	// creates a new revision. Default: nothing is shared.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=4096
+	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 }
 
 // CacheLimits is the resolved form of CacheSpec that replicas and Macs use.

@@ -94,6 +94,13 @@ type ModelReplicaSpec struct {
 	// cache limits the prefix cache on disk.
 	// +optional
 	Cache CacheLimits `json:"cache,omitzero"`
+	// sharedPrefixes are beginnings of prompts whose cache all tenants share.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=4096
+	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	// residency controls when the model is in memory. It may change while the
 	// replica runs.
 	// +optional

@@ -109,6 +109,11 @@ func (in *Assignment) DeepCopyInto(out *Assignment) {
 	}
 	out.Context = in.Context
 	out.Cache = in.Cache
+	if in.SharedPrefixes != nil {
+		in, out := &in.SharedPrefixes, &out.SharedPrefixes
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	out.Residency = in.Residency
 }
 
@@ -319,6 +324,11 @@ func (in *CacheSpec) DeepCopyInto(out *CacheSpec) {
 		in, out := &in.SSD, &out.SSD
 		x := (*in).DeepCopy()
 		*out = &x
+	}
+	if in.SharedPrefixes != nil {
+		in, out := &in.SharedPrefixes, &out.SharedPrefixes
+		*out = make([]string, len(*in))
+		copy(*out, *in)
 	}
 }
 
@@ -1092,6 +1102,11 @@ func (in *ModelReplicaSpec) DeepCopyInto(out *ModelReplicaSpec) {
 	in.Model.DeepCopyInto(&out.Model)
 	out.Context = in.Context
 	out.Cache = in.Cache
+	if in.SharedPrefixes != nil {
+		in, out := &in.SharedPrefixes, &out.SharedPrefixes
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	out.Residency = in.Residency
 	in.Placement.DeepCopyInto(&out.Placement)
 	out.Priority = in.Priority

@@ -35,6 +35,8 @@ type Engine struct {
 	// where cache.ssd is not given. How much the disk may hold is not part of the
 	// engine: the agent grants it.
 	CacheQueueBytes int64 `json:"cacheQueueBytes,omitempty"`
+	// SharedPrefixes are beginnings of prompts whose cache all tenants share.
+	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	// LimitBytes is memory.limit, or 0.
 	LimitBytes int64 `json:"limitBytes,omitempty"`
 }
@@ -56,7 +58,7 @@ func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
 // says why there can be none.
 func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
 	m := spec.Model
-	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record}
+	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.Cache.SharedPrefixes}
 	if err := record.Facts.Validate(); err != nil {
 		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; the memory requirement cannot be computed without it, use a file whose header contains it"}
 	}

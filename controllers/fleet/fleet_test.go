@@ -440,3 +440,26 @@ func TestInspectionIDsDiffer(t *testing.T) {
 		in("a", s)
 	}
 }
+
+// Shared prefixes are part of the engine, and of what its Mac is assigned.
+func TestSharedPrefixesReachTheMac(t *testing.T) {
+	record := fleettest.Model("file://m.gguf", "a", 98_000_000)
+	hash := func(prefixes ...string) string {
+		e, refusal := Resolve(&v1alpha1.ModelDeploymentSpec{Cache: v1alpha1.CacheSpec{SharedPrefixes: prefixes}}, record)
+		if refusal != nil || !slices.Equal(e.SharedPrefixes, prefixes) {
+			t.Fatalf("%q: %v", e.SharedPrefixes, refusal)
+		}
+		h, err := e.Hash()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	if a, b, none := hash("a"), hash("b"), hash(); a == b || a == none {
+		t.Error("other prefixes make no other engine")
+	}
+	r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{SharedPrefixes: []string{"a"}}}
+	if a := assignment(r, nil, nil); !slices.Equal(a.SharedPrefixes, []string{"a"}) {
+		t.Errorf("the Mac is assigned %q", a.SharedPrefixes)
+	}
+}

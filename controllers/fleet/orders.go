@@ -68,6 +68,8 @@ func assignment(r *v1alpha1.ModelReplica, names []string, owner *v1alpha1.ModelD
 		Cache:         r.Spec.Cache,
 		Residency:     r.Spec.Residency,
 		Desired:       r.Spec.Desired,
+
+		SharedPrefixes: r.Spec.SharedPrefixes,
 	}
 	if r.Spec.NodeName == "" {
 		a.Desired = v1alpha1.DesiredDownloaded

@@ -250,6 +250,8 @@ func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
 			Priority:      s.priority(v1alpha1.Priority{}),
 			Avoid:         b.avoid,
 			Desired:       v1alpha1.DesiredRunning,
+
+			SharedPrefixes: e.SharedPrefixes,
 		},
 	}, nil
 }

@@ -72,7 +72,7 @@ type Config struct {
 	Sandbox Sandbox `json:"sandbox,omitempty"`
 	// SharedPrefixes are texts with which prompts or system messages of any tenant may
 	// begin: the prefix cache of these beginnings serves all tenants within SharedScope,
-	// which names the deployment.
+	// which is the namespace of the deployment.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	SharedScope    string   `json:"sharedScope,omitempty"`
 }
@@ -126,7 +126,7 @@ func (c Config) Validate() error {
 	case c.Sandbox != "" && !slices.Contains(Sandboxes, c.Sandbox):
 		return fmt.Errorf("engine configuration: sandbox %q, want auto, require or off", c.Sandbox)
 	case len(c.SharedPrefixes) > 0 && c.SharedScope == "":
-		return errors.New("engine configuration: sharedPrefixes require sharedScope, which names the deployment that shares them")
+		return errors.New("engine configuration: sharedPrefixes require sharedScope, the namespace that shares them")
 	case !slices.Contains([]string{"", "Generate", "Embed", "Rerank"}, c.Task):
 		return fmt.Errorf("engine configuration: task %q, want Generate, Embed or Rerank", c.Task)
 	}
