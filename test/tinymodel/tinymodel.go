@@ -72,6 +72,9 @@ type Config struct {
 	// Merged fills it up with merges instead, each one letter longer than a token
 	// before it: a tokenizer then takes the memory that a real one does.
 	Merged bool
+	// Words fills it up with random words, half of them with a blank in front: a mask of a
+	// constraint then takes the work that a real one does.
+	Words bool
 	// NormEps is added under the root of every norm.
 	NormEps float64
 	// Type of the matrices of a GGUF file; its norms are always F32.

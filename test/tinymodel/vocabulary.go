@@ -2,6 +2,7 @@ package tinymodel
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -67,6 +68,9 @@ func (v *vocabulary) fill(c Config) {
 	if c.Merged {
 		v.lengthen(c.Vocabulary - 1)
 	}
+	if c.Words {
+		v.invent(c.Vocabulary - 1)
+	}
 	if c.Script != nil {
 		c.Script.add(v)
 	}
@@ -89,6 +93,26 @@ func (v *vocabulary) lengthen(n int) {
 				v.merges = append(v.merges, v.tokens[i]+" "+string(b))
 				v.add(t, normalToken)
 			}
+		}
+	}
+}
+
+// invent adds random words up to n tokens in all, of letters as frequent as in English.
+func (v *vocabulary) invent(n int) {
+	const letters = "etaoinshrdlucmfwypvbgkjqxz"
+	known := make(map[string]bool, n)
+	for _, t := range v.tokens {
+		known[t] = true
+	}
+	rng := rand.New(rand.NewPCG(1, uint64(n)))
+	for len(v.tokens) < n {
+		word := []rune{letter(' ')}[:rng.IntN(2)]
+		for range 2 + rng.IntN(9) {
+			word = append(word, rune(letters[rng.IntN(1+rng.IntN(len(letters)))]))
+		}
+		if !known[string(word)] {
+			known[string(word)] = true
+			v.add(string(word), normalToken)
 		}
 	}
 }

@@ -22,15 +22,18 @@ import (
 
 // Subject is `bench serving`.
 func Subject() scenario.Subject {
-	shape := "qwen3-8b"
+	shape, before := "qwen3-8b", ""
 	return scenario.Subject{
-		Name: "serving", Help: "streams next to a long prompt, several streams, known prompts, the scheduler",
-		Flags: func(f *flag.FlagSet) { f.StringVar(&shape, "shape", shape, "`shape` of the random weights, with -gpu") },
+		Name: "serving", Help: "streams next to a long prompt, several streams, known prompts, the scheduler, hostile constraints",
+		Flags: func(f *flag.FlagSet) {
+			f.StringVar(&shape, "shape", shape, "`shape` of the random weights, with -gpu")
+			f.StringVar(&before, "before", "", "an older engine `program` that is measured in turns with this one, in the scenario constraints")
+		},
 		Scenarios: []scenario.Scenario{
 			stallScenario, onGPU(stallScenario, stallGPU(&shape)),
 			batchScenario, onGPU(batchScenario, batchGPU(&shape)),
 			cacheScenario, onGPU(cacheScenario, cacheGPU(&shape)),
-			schedulerScenario,
+			schedulerScenario, constraintsScenario(&before),
 		},
 	}
 }

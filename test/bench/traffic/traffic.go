@@ -28,6 +28,8 @@ type Request struct {
 	Prompt    string
 	Messages  []Message
 	MaxTokens int
+	// Constraint of the answer; only engines of ours are asked for it.
+	Constraint *wire.Constraint
 }
 
 // Message of a chat.
@@ -51,7 +53,7 @@ type Engine struct{ Client wire.EngineClient }
 
 // Ask runs one request.
 func (e Engine) Ask(ctx context.Context, r Request, each func()) (Usage, error) {
-	usage, err := served.Generate(ctx, e.Client, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: r.Prompt}, MaxTokens: int64(r.MaxTokens)},
+	usage, err := served.Generate(ctx, e.Client, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: r.Prompt}, MaxTokens: int64(r.MaxTokens), Constraint: r.Constraint},
 		func(ev *wire.GenerateEvent) {
 			if len(ev.GetDelta().GetTokens()) > 0 {
 				each()
