@@ -52,7 +52,7 @@ func stalled(t *testing.T, e *engine.Engine, closed *atomic.Bool, gate chan stru
 	return s, release
 }
 
-func TestALateMaskMakesItsOwnRowWait(t *testing.T) {
+func TestAttackALateMaskMakesItsOwnRowWait(t *testing.T) {
 	e, closed, gate := gated(t)
 	want := ask(t, e, heldToSlow(30))
 	alone := ask(t, e, engine.Request{Prompt: prompt("Hello"), Sampling: draws(7), MaxTokens: 60})

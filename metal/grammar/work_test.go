@@ -72,7 +72,7 @@ func compiled(ctx context.Context, s Spec) (*Grammar, int64, error) {
 	return g, compileWork - m.left, err
 }
 
-func TestAConstraintOverTheBudgetOfCompilingIsRefused(t *testing.T) {
+func TestAttackAConstraintOverTheBudgetOfCompilingIsRefused(t *testing.T) {
 	for name, s := range map[string]Spec{
 		"optional characters":      {Kind: Regex, Source: strings.Repeat(".?", 3500)},
 		"letters and digits":       {Kind: Regex, Source: strings.Repeat(`[\w\d ]?`, 1000)},
@@ -126,7 +126,7 @@ func TestWorkEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestAMaskOverTheBudgetEndsTheAnswer(t *testing.T) {
+func TestAttackAMaskOverTheBudgetEndsTheAnswer(t *testing.T) {
 	v, tokens := vocabularyOf(20_000)
 	for name, source := range map[string]string{
 		"five alternatives": fiveAlternatives,
@@ -242,7 +242,7 @@ func full(t *testing.T) *Cache {
 	return c
 }
 
-func TestAConstraintDoesNotWaitForOthersThatTakeLong(t *testing.T) {
+func TestAttackAConstraintThatTakesLongHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := full(t)
 		ctx, leave := context.WithCancel(t.Context())

@@ -71,7 +71,7 @@ func (s *stopping) ReadAt(b []byte, at int64) (int, error) {
 	return s.ReaderAt.ReadAt(b, at)
 }
 
-func TestHeadersThatAreReadAtOnceShareOneBudget(t *testing.T) {
+func TestAttackHeadersReadAtOnceShareOneBudget(t *testing.T) {
 	const budget = 32 << 20
 	b := weights.NewBudget(budget)
 	small, half := emptyStrings(1<<17).Bytes(), emptyStrings(3<<18).Bytes()

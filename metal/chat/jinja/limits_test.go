@@ -157,9 +157,9 @@ func attacks() map[string]attack {
 	}
 }
 
-// TestHostileTemplatesEndWithTheirBound wants every attack to end soon, in
+// TestAttackHostileTemplatesEndWithTheirBound wants every attack to end soon, in
 // little memory, with the bound that stopped it.
-func TestHostileTemplatesEndWithTheirBound(t *testing.T) {
+func TestAttackHostileTemplatesEndWithTheirBound(t *testing.T) {
 	limits := Limits{Steps: 1_000_000, Bytes: 16 << 20, Output: 1 << 20}
 	for name, a := range attacks() {
 		t.Run(name, func(t *testing.T) {
