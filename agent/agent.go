@@ -126,6 +126,9 @@ func (a *Agent) open() error {
 	cacheDir := ""
 	if a.Cache != nil {
 		cacheDir = a.Cache.Dir
+		if err := os.MkdirAll(cacheDir, 0o700); err != nil { // a confined engine reaches only a folder that is there when it starts
+			a.Log.Error(err, "Cannot make the folder of the disk cache; engines that start now will not use it")
+		}
 		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, orders: ordered, tried: make(chan struct{})}
 		leases = a.cache.lease
 	}

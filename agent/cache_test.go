@@ -74,7 +74,7 @@ func (m *mac) computed(t *testing.T, of string) string {
 	before := m.books(t).Blocks.Persisted
 	text, cached := m.told(t, of)
 	if cached != 0 {
-		t.Errorf("%s: %d tokens of a prompt that nobody asked were restored", of, cached)
+		t.Errorf("%s: %d tokens of a new prompt were restored", of, cached)
 	}
 	poll(t, func() error {
 		if s := m.books(t); s.Blocks.Persisted < before+2 || s.Blocks.Queued > 0 {

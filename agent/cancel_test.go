@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -140,7 +141,7 @@ func TestADownloadThatIsNotWantedAnyMoreGivesBackItsDisk(t *testing.T) {
 func TestAWithdrawalThatAnAgentMissedGivesBackTheDisk(t *testing.T) {
 	m := newMac(t, tinymodel.Default())
 	m.giveIdentity()
-	left := filepath.Join(m.state, "weights", "partial", "aa"+m.record.Digest[len("sha256:aa"):], "files")
+	left := filepath.Join(m.state, "weights", "partial", "aa"+m.record.Digest[len("sha256:aa"):]+"-"+strings.Repeat("0", 16), "files")
 	if err := os.MkdirAll(left, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,6 @@ func TestServeIsConfined(t *testing.T) {
 	defer cancel()
 	p := serveProcess(t)
 	p.awaitReady(t, ctx)
-	if !strings.Contains(p.log.String(), "confined to the model") {
-		t.Errorf("the log does not name a sandbox:\n%s", p.log)
-	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
@@ -35,5 +32,8 @@ func TestServeIsConfined(t *testing.T) {
 	}
 	if err := p.cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+	if !strings.Contains(p.log.String(), "confined to the model") {
+		t.Errorf("the log does not name a sandbox:\n%s", p.log)
 	}
 }

@@ -67,7 +67,7 @@ func (f *fleet) replica(deployment string, d int, size int64) v1alpha1.ModelRepl
 		UID: types.UID(fmt.Sprintf("uid-%05d", f.born)), CreationTimestamp: metav1.NewTime(f.now.Add(time.Duration(f.born-1_000_000) * time.Second))}}
 	r.Spec.DeploymentRef = v1alpha1.DeploymentReference{Name: deployment, UID: "uid-" + deployment}
 	r.Spec.Revision, r.Spec.ReservedBytes, r.Spec.Priority.Value = deployment+"-1", size*gib, int32(d%3)
-	r.Spec.Model = model.Record{Source: "hf://org/" + deployment, Digest: digest(d), Files: []model.File{{Path: "m", Bytes: size * gib / 2}}}
+	r.Spec.Model = model.Record{Source: "hf://org/" + deployment, VouchedBy: []string{model.VoucherPreview}, Digest: digest(d), Files: []model.File{{Path: "m", Bytes: size * gib / 2}}}
 	if d%5 == 0 {
 		r.Spec.Residency.Policy = v1alpha1.ResidencyOnDemand
 	}
