@@ -28,7 +28,8 @@ var (
 		"Context.CacheTokens": func(s *v1alpha1.ModelDeploymentSpec) { s.Context.CacheTokens = 20000 },
 		"Memory.Limit":        func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = ptr.To(resource.MustParse("40Gi")) },
 		// Whether there is a cache on disk reserves memory; how large it is does not.
-		"Cache.SSD": func(s *v1alpha1.ModelDeploymentSpec) { s.Cache.SSD = ptr.To(resource.MustParse("1Gi")) },
+		"Cache.SSD":            func(s *v1alpha1.ModelDeploymentSpec) { s.Cache.SSD = ptr.To(resource.MustParse("1Gi")) },
+		"Cache.SharedPrefixes": func(s *v1alpha1.ModelDeploymentSpec) { s.Cache.SharedPrefixes = []string{"You are helpful."} },
 	}
 	makesNone = map[string]func(*v1alpha1.ModelDeploymentSpec){
 		"Model.SecretRef":      func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
