@@ -120,10 +120,21 @@ func checkValues(t *testing.T, d document, text string, values map[string]bool) 
 			if !values[prefix+name] {
 				t.Errorf("%s: the chart has no value %s", d.path, prefix+name)
 			}
-			if inner, ok := v.(map[string]any); ok {
+			// A map that is empty in the chart takes any name.
+			if inner, ok := v.(map[string]any); ok && has(values, prefix+name+".") {
 				walk(prefix+name+".", inner)
 			}
 		}
 	}
 	walk("", all)
+}
+
+// has reports whether a value's path begins with prefix.
+func has(values map[string]bool, prefix string) bool {
+	for path := range values {
+		if strings.HasPrefix(path, prefix) {
+			return true
+		}
+	}
+	return false
 }
