@@ -63,6 +63,9 @@ func (w *World) setDisk(a *arguments) (string, error) {
 		}
 	}
 	w.muddle(full || slow > 0)
+	w.mu.Lock()
+	w.tally.lossy = w.tally.lossy || full
+	w.mu.Unlock()
 	w.disk.set(full, slow)
 	return "", a.done()
 }

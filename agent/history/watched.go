@@ -98,8 +98,12 @@ func (w *World) began(c wire.Config, pid int, socket string) {
 	if !promised {
 		w.tally.fault("reservations: process %d of %s was started without a reservation", pid, c.ReplicaUID)
 	}
-	pages := w.models[filepath.Base(c.ModelPath)].pages
+	model, described := w.models[filepath.Base(c.ModelPath)]
 	w.mu.Unlock()
+	pages := model.pages
+	if !described {
+		pages.wired = -1
+	}
 	w.mac.began(pid, pages)
 	w.diary.write(c.ReplicaUID, "started, load %d", load)
 }

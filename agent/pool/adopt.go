@@ -81,6 +81,7 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 	p.attend(e, g)
 	select {
 	case <-heard:
+	case <-proc.Done():
 	case <-ctx.Done():
 		p.Log.Info("Adopted engine does not answer yet", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	}
@@ -103,14 +104,19 @@ func (p *Pool) missed(r journal.Engine) {
 		e = p.entry(k)
 		e.loads = max(e.loads, r.Load)
 		p.stranding.Unclean() // how it ended is not known
-		if end.reason == v1alpha1.ReclaimCrashed {
-			p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: "the engine ended while no agent was running"}, now)
-		}
-		e.reserved = false
+		e.reserved, e.recording = false, true
 	})
-	p.recordReclaim(e, reclaim, func() {
+	var why *journal.Refusal
+	if end.reason == v1alpha1.ReclaimCrashed {
+		why = &journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: "the engine ended while no agent was running"}
+	}
+	p.recordReclaim(e, reclaim, why, now, func() {
+		e.recording = false
+		if why != nil {
+			p.fail(e, *why, now)
+		}
+	}, func() {
 		p.Log.Info("Engine ended while no agent was running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
-		p.Reclaimed(reclaim)
 	})
 }
 

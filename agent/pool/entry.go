@@ -41,7 +41,8 @@ type entry struct {
 	restart  time.Time   // not before
 	freed    v1alpha1.Freed
 	released bool
-	// recording: its release, or that it is forgotten, is being written down.
+	// recording: its release, that it is forgotten, or the end of an engine
+	// without an agent is being written down. Nothing is started until it is.
 	recording bool
 	// demand is the load that requests wait for; nil while none does.
 	demand *demand
@@ -126,7 +127,7 @@ func (e *entry) view(hostKnown, settled bool) view {
 		downloadRefused: d.failure != nil && d.failure.Final,
 		reserved:        e.reserved, refused: e.refused != nil || !hostKnown && d.done && !e.reserved,
 		engine: e.engine != nil, loadNotBefore: e.restart, released: e.released, recording: e.recording,
-		onDemand: e.onDemand(), demanded: e.demand != nil, roomNotBefore: e.roomAgain, unsettled: !settled,
+		onDemand: e.onDemand(), demanded: e.demand != nil, roomNotBefore: e.roomAgain, unsettled: !settled || e.recording,
 	}
 	if e.demand != nil {
 		v.since = e.demand.since

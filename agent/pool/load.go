@@ -75,9 +75,9 @@ func (p *Pool) start(e *entry, g *engine) (process.Handle, error) {
 		return nil, &notSavedError{err} // a process that no journal knows could be lost
 	}
 	p.Fault(FaultLoadRecorded)
-	check := false
-	if p.read(func() { check = !p.stranding.MayStart() }); check { // an engine ended while the disk was slow
-		return nil, errCheckDue
+	allowed := false
+	if p.read(func() { allowed = p.mayStart() }); !allowed { // another engine ended uncleanly while the disk wrote
+		return nil, errUnsettled
 	}
 	proc, err := p.Engines.Start(p.life, process.Spec{
 		Path: p.Engine, Args: []string{"serve", "--socket", g.files.socket, "--config", g.files.config},
@@ -93,6 +93,22 @@ func (p *Pool) start(e *entry, g *engine) (process.Handle, error) {
 	return proc, nil
 }
 
+// errUnsettled: the Mac's memory is checked before anything is started.
+var errUnsettled = errors.New("the memory of this Mac is being checked")
+
+// putOff takes back an engine that was not started, because the Mac's memory is
+// checked first. Requests keep waiting for the next one.
+func (p *Pool) putOff(e *entry, g *engine) {
+	p.Log.Info("Engine starts later", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "reason", errUnsettled.Error())
+	_ = g.client.Close()
+	g.files.remove()
+	p.change(func() { e.state = Reserved })
+	p.record(func(s *journal.State) { s.DropEngine(g.key.UID, g.key.Epoch, g.load) }, func() {
+		p.change(func() { p.vacate(e) })
+		p.wake()
+	})
+}
+
 // recordEngine writes down the process of an engine, unless it has ended
 // meanwhile.
 func (p *Pool) recordEngine(e *entry, g *engine) {
@@ -104,10 +120,6 @@ func (p *Pool) recordEngine(e *entry, g *engine) {
 		})
 	}, nil)
 }
-
-// errCheckDue: between the decision to start an engine and its start another
-// engine ended uncleanly, and the Mac's memory is to be checked first.
-var errCheckDue = errors.New("the Mac's memory is checked first, after an engine's unclean end")
 
 // notSavedError: what is about to be done could not be written down.
 type notSavedError struct{ err error }
@@ -122,11 +134,11 @@ func (p *Pool) neverStarted(e *entry, g *engine, err error) {
 	if p.life.Err() != nil {
 		return
 	}
-	if replica := g.record.Namespace + "/" + g.record.Name; errors.Is(err, errCheckDue) {
-		p.Log.Info("Engine starts later", "ModelReplica", replica, "reason", err.Error())
-	} else {
-		p.Log.Error(err, "Engine does not start", "ModelReplica", replica)
+	if errors.Is(err, errUnsettled) {
+		p.putOff(e, g)
+		return
 	}
+	p.Log.Error(err, "Engine does not start", "ModelReplica", g.record.Namespace+"/"+g.record.Name)
 	if g.client != nil {
 		_ = g.client.Close()
 	}
@@ -141,38 +153,47 @@ func (p *Pool) neverStarted(e *entry, g *engine, err error) {
 		vacate()
 		return
 	}
-	p.change(func() {
-		if errors.Is(err, errCheckDue) {
-			e.state = Reserved
-			return
-		}
-		p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()}, now)
-	})
+	p.change(func() { p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()}, now) })
 	p.record(func(s *journal.State) {
 		s.DropEngine(e.key.UID, e.key.Epoch, g.load)
 		p.read(func() { e.persist(s) })
 	}, vacate)
 }
 
+// failure of an engine, as it is counted.
+type failure struct {
+	crashes []time.Time // still in the window
+	last    *v1alpha1.EngineFailure
+	wait    time.Duration    // before the next start
+	refused *journal.Refusal // there is no next start
+}
+
+// failed counts a crash or failed load; the caller holds Pool.mu.
+func (e *entry) failed(why journal.Refusal, now time.Time) failure {
+	recent, wait, again := afterCrash(e.crashes, now)
+	f := failure{crashes: recent, wait: wait, last: &v1alpha1.EngineFailure{
+		Reason: asReason(why.Reason), Message: bounded(why.Message), Time: metav1.NewTime(now.Truncate(time.Second))}}
+	switch {
+	case !again:
+		f.refused = &journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("the engine ended %d times in %d minutes and will not be restarted; last error: %s", len(recent), int(crashWindow.Minutes()), why.Message)}
+	case hopeless(why.Reason):
+		f.refused = &why
+	}
+	return f
+}
+
 // fail counts a crash or failed load and decides on a restart; the caller
 // holds mu, and no process is there.
 func (p *Pool) fail(e *entry, why journal.Refusal, now time.Time) {
 	defer func() { e.disappoint(e.failedLoad(why, now)) }()
-	e.failure = &why
-	recent, wait, again := afterCrash(e.crashes, now)
-	e.crashes = recent
+	f := e.failed(why, now)
+	e.failure, e.crashes, e.lastFailure = &why, f.crashes, f.last
 	e.restarts++
-	e.lastFailure = &v1alpha1.EngineFailure{Reason: asReason(why.Reason), Message: bounded(why.Message), Time: metav1.NewTime(now.Truncate(time.Second))}
-	if again && !hopeless(why.Reason) {
-		e.restart, e.state = now.Add(wait), Reserved
+	if f.refused == nil {
+		e.restart, e.state = now.Add(f.wait), Reserved
 		return
 	}
-	if again {
-		e.refused = &why
-	} else {
-		e.refused = &journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("the engine ended %d times in %d minutes and will not be restarted; last error: %s", len(recent), int(crashWindow.Minutes()), why.Message)}
-	}
-	e.state, e.reserved = Failed, false
+	e.refused, e.state, e.reserved = f.refused, Failed, false
 	p.Ledger.Release(e.key)
 }
 

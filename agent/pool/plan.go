@@ -63,7 +63,7 @@ type view struct {
 	released, recording bool
 	// onDemand: a load begins with a request only; demanded: since when one
 	// waits. No room was found before roomNotBefore; unsettled: the host's
-	// memory is not in order, or the journal cannot be written.
+	// memory is not in order, or something must be written to the journal first.
 	onDemand, demanded, unsettled bool
 	since, roomNotBefore          time.Time
 }

@@ -213,6 +213,7 @@ func (p *Pool) setLedger() {
 func (p *Pool) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, p.finish)
 	defer stop()
+	p.poll() // what adopted engines gave back, or left, is seen before anything is started
 	p.tasks.Go(p.enforce)
 	p.tasks.Go(p.bookkeep)
 	for p.life.Err() == nil {

@@ -455,9 +455,12 @@ func TestAProgramThatDoesNotStartFailsInBounds(t *testing.T) {
 	if s.Restarts != 1 && !again || len(r.Snapshot().Reclaims) != 0 {
 		t.Errorf("%+v", s)
 	}
-	if n := len(r.Journal.Snapshot().Engines); n != 0 {
-		t.Errorf("%d engines in the journal", n)
-	}
+	eventually(t, func() string { // the condition shows before the journal is written
+		if n := len(r.Journal.Snapshot().Engines); n != 0 {
+			return fmt.Sprintf("%d engines in the journal", n)
+		}
+		return ""
+	})
 }
 
 func TestAnInvalidOrderTouchesNothingThatRuns(t *testing.T) {

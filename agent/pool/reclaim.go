@@ -29,27 +29,26 @@ func (p *Pool) collect(e *entry, g *engine) {
 			p.stranding.Unclean()
 		}
 	})
+	p.poke() // what it gave back, or left, is seen before anything else is started
 	p.Fault(FaultExitSeen)
 	check := p.settle(g, how.freed)
 	p.Fault(FaultExitSettled)
 	r := how.reclaim(g, check, now)
 	g.files.remove()
-	p.change(func() { p.afterExit(e, g, r, now) })
-	p.poke() // its memory is back, also where the disk does not answer
-	p.recordReclaim(e, r, func() {
-		p.Fault(FaultExitRecorded)
-		p.change(func() { p.vacate(e) }) // only now may another be started
+	p.recordReclaim(e, r, g.failureOf(r), now, func() {
+		p.afterExit(e, g, r, now)
+		p.vacate(e) // only now may another be started
+	}, func() {
 		p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
-		p.Reclaimed(r)
-		p.wake()
 		p.poke() // an unload always ends with a look at the Mac
 	})
 }
 
-// recordReclaim writes a reclaim down, counts it once it is on disk, and then
-// lets the entry go on. If the pool ends before that, the next agent finds the
+// recordReclaim writes a reclaim down, and the failure that it counts as, if it
+// does. Once that is on disk it is counted, settle runs under the lock, and the
+// reclaim is reported. If the pool ends before that, the next agent finds the
 // process gone.
-func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, then func()) {
+func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, now time.Time, settle, then func()) {
 	freed, indeterminate := int64(0), int64(0)
 	if r.FreedBytes != nil {
 		freed = *r.FreedBytes
@@ -65,15 +64,27 @@ func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, then func()) {
 		p.read(func() {
 			s.Unsettled = !p.stranding.MayStart()
 			e.persist(s)
-			s.Replica(r.ReplicaUID, r.Epoch).Freed = addFreed(e.freed, r)
+			replica := s.Replica(r.ReplicaUID, r.Epoch)
+			replica.Freed = addFreed(e.freed, r)
+			if why != nil {
+				f := e.failed(*why, now)
+				replica.Crashes, replica.LastFailure, replica.Restarts = f.crashes, f.last, e.restarts+1
+				if f.refused != nil {
+					replica.Refused = f.refused
+				}
+			}
 		})
 	}, func() {
+		p.Fault(FaultExitRecorded)
 		p.change(func() {
 			e.freed = addFreed(e.freed, r)
 			p.reclaims = prepend(p.reclaims, r)
 			p.freedTotal += freed
 			p.indeterminate += indeterminate
+			settle()
 		})
+		p.Reclaimed(r)
+		p.wake()
 		then()
 	})
 }
@@ -181,25 +192,35 @@ func (end ending) reclaim(g *engine, check v1alpha1.HostCheck, now time.Time) v1
 	}
 }
 
-// afterExit decides what the entry does next; the caller holds mu.
-func (p *Pool) afterExit(e *entry, g *engine, r v1alpha1.Reclaim, now time.Time) {
+// failureOf is what an end counts as that was the engine's fault; nil where it
+// was not.
+func (g *engine) failureOf(r v1alpha1.Reclaim) *journal.Refusal {
+	why := journal.Refusal{}
 	switch r.Reason {
 	case v1alpha1.ReclaimCrashed:
-		why := journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: fmt.Sprintf("the engine exited unexpectedly (%s)", describeExit(g.proc.Exit()))}
-		if g.failure != nil {
-			why = *g.failure
-		}
-		p.fail(e, why, now)
+		why = journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: fmt.Sprintf("the engine exited unexpectedly (%s)", describeExit(g.proc.Exit()))}
+	case v1alpha1.ReclaimLoadFailed:
+		why = journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: fmt.Sprintf("the engine exited while loading (%s)", describeExit(g.proc.Exit()))}
 	case v1alpha1.ReclaimOverLimit:
-		p.fail(e, journal.Refusal{Reason: string(r.Reason), Message: "the engine used more memory than its own limit allows"}, now)
+		return &journal.Refusal{Reason: string(r.Reason), Message: "the engine used more memory than its own limit allows"}
+	default:
+		return nil
+	}
+	if g.failure != nil {
+		why = *g.failure
+	}
+	return &why
+}
+
+// afterExit decides what the entry does next; the caller holds mu.
+func (p *Pool) afterExit(e *entry, g *engine, r v1alpha1.Reclaim, now time.Time) {
+	if why := g.failureOf(r); why != nil {
+		p.fail(e, *why, now)
+		return
+	}
+	switch r.Reason {
 	case v1alpha1.ReclaimHardPressure, v1alpha1.ReclaimEmergency, v1alpha1.ReclaimLoadCancelled:
 		e.setBack(journal.Refusal{Reason: string(r.Reason), Message: "the engine was ended because this Mac is short of memory"}, now)
-	case v1alpha1.ReclaimLoadFailed:
-		why := journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: fmt.Sprintf("the engine exited while loading (%s)", describeExit(g.proc.Exit()))}
-		if g.failure != nil {
-			why = *g.failure
-		}
-		p.fail(e, why, now)
 	case v1alpha1.ReclaimReplaced:
 		e.state = Reserved
 	default:
