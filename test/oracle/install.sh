@@ -45,6 +45,7 @@ environment() {
     mkdir -p "$(dirname "$folder")"
     python3 -m venv "$folder" || fail "python3 -m venv does not work; install your system's python3-venv, then run this again"
     attempt "$pins" "$folder/bin/python" -m pip install --disable-pip-version-check --no-input --retries 5 --progress-bar off "$@" -r "$pins"
+    attempt "$pins (pip check)" "$folder/bin/python" -m pip check
     cp "$pins" "$folder/installed.txt"
   fi
 }

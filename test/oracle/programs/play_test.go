@@ -130,6 +130,6 @@ func TestEveryPackageIsPinned(t *testing.T) {
 	}
 }
 
-var pinned = regexp.MustCompile(`^[a-z0-9-]+==[0-9][0-9a-z.]*$`)
+var pinned = regexp.MustCompile(`^[a-z0-9-]+==[0-9][0-9a-z.]*(; python_full_version < "[0-9.]+")?$`)
 
 var version = regexp.MustCompile(`^[0-9]+(\.[0-9]+)+$`)
