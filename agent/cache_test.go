@@ -71,6 +71,7 @@ func (m *mac) told(t *testing.T, of string) (text string, cached int64) {
 // the disk.
 func (m *mac) computed(t *testing.T, of string) string {
 	t.Helper()
+	m.granted(t)
 	before := m.books(t).Blocks.Persisted
 	text, cached := m.told(t, of)
 	if cached != 0 {
@@ -83,6 +84,24 @@ func (m *mac) computed(t *testing.T, of string) string {
 		return nil
 	})
 	return text
+}
+
+// granted waits until the engine may write and nothing is queued. It is granted
+// bytes once it has a first block, which is dropped if the grant is late.
+func (m *mac) granted(t *testing.T) {
+	t.Helper()
+	asked := 0
+	poll(t, func() error {
+		s := m.books(t)
+		if s.GrantedBytes == 0 {
+			asked++
+			m.say(t, "tiny", words(fmt.Sprintf("Number %d", asked)), nil)
+		}
+		if s.GrantedBytes == 0 || s.Blocks.Queued > 0 {
+			return fmt.Errorf("the engine may not write: %+v", s)
+		}
+		return nil
+	})
 }
 
 // restored asks again and wants the same answer, begun with restored tokens.
