@@ -239,6 +239,30 @@ func TestAKilledEngineIsReportedReclaimedAndStartedAgain(t *testing.T) {
 	}
 }
 
+// A full disk lets a record wait for longer than the engine lives.
+func TestAStopThatIsRecordedLateSparesTheNextLoad(t *testing.T) {
+	r := newRig(t)
+	r.script("m", enginetest.Script{})
+	r.Apply(orders(assignment("u", "m")))
+	pid := r.serving("u").PID
+	var old *engine
+	r.read(func() { old = r.entries[memory.Key{UID: "u", Epoch: 1}].engine })
+	if err := syscall.Kill(int(pid), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var again v1alpha1.AssignmentStatus
+	eventually(t, func() string {
+		if again = r.serving("u"); again.PID == pid {
+			return "the killed engine is reported as serving"
+		}
+		return ""
+	})
+	r.recordStop(old)
+	if e := r.Journal.Snapshot().Engine("u", 1); e == nil || int64(e.PID) != again.PID || e.Load != 2 || e.Stop != nil {
+		t.Errorf("the journal has %+v, and process %d serves", e, again.PID)
+	}
+}
+
 // backsOff waits for the pause of a second after a crash, or, on a machine that
 // let nobody look in that second, for what comes after it.
 func (r *rig) backsOff(uid string, crashed int64) {

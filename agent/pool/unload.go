@@ -59,8 +59,8 @@ func hurried(r v1alpha1.ReclaimReason) bool {
 // recordStop writes down that the engine was asked to end, and what it held.
 func (p *Pool) recordStop(g *engine) {
 	p.record(func(s *journal.State) {
-		if s.Engine(g.key.UID, g.key.Epoch) == nil {
-			return // it ended and was collected meanwhile
+		if of := s.Engine(g.key.UID, g.key.Epoch); of == nil || of.Load != g.load {
+			return // it ended and was collected meanwhile, and another may have been started
 		}
 		p.read(func() {
 			g.record.Stop = &journal.Stop{Reason: g.stop.reason, Since: g.stop.since, Footprint: g.stop.footprint}
