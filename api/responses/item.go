@@ -68,14 +68,18 @@ func (i Item) IsCall() bool { return i.Type == ItemCall || i.Type == ItemCustomC
 // IsOutput is described with IsCall.
 func (i Item) IsOutput() bool { return i.Type == ItemOutput || i.Type == ItemCustomOutput }
 
-// logprobBytes is about the size of one log-probability, without its text.
-const logprobBytes = 64
+// logprobBytes and contentPartBytes are about the sizes of one log-probability and
+// of one content part, without their texts.
+const (
+	logprobBytes     = 64
+	contentPartBytes = 96
+)
 
-// Bytes returns the size of all texts.
+// Bytes returns about the memory that the item's texts and content parts take.
 func (i Item) Bytes() int64 {
-	n := len(i.Name) + len(i.CallID) + len(i.Namespace)
+	n := len(i.ID) + len(i.Name) + len(i.CallID) + len(i.Namespace)
 	for _, p := range i.Content {
-		n += len(p.Text)
+		n += contentPartBytes + len(p.Text)
 		if p.Logprobs == nil {
 			continue
 		}

@@ -43,27 +43,6 @@ type ToolFormat struct {
 	Definition string `json:"definition,omitempty"`
 }
 
-// Bytes returns the size of its texts.
-func (t Tool) Bytes() int64 {
-	n := len(t.Name) + len(t.Parameters)
-	if t.Description != nil {
-		n += len(*t.Description)
-	}
-	if t.Format != nil {
-		n += len(t.Format.Definition)
-	}
-	return int64(n)
-}
-
-// Bytes returns the size of its texts.
-func (t DeclaredTool) Bytes() int64 {
-	all := t.Tool.Bytes()
-	for _, one := range t.Tools {
-		all += one.Bytes()
-	}
-	return all
-}
-
 // ToolName is what a function that is shown to the model stands for.
 type ToolName struct {
 	Namespace string `json:"namespace,omitempty"`

@@ -13,14 +13,20 @@ package shelf
 import (
 	"container/list"
 	"iter"
+	"math"
 	"sync"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
-// entryBytes is about what an entry takes beside its texts.
-const entryBytes = 4 << 10
+// entryBytes is about what an entry takes without its texts, and partBytes what
+// each item and each tool takes.
+const (
+	entryBytes = 4 << 10
+	partBytes  = 256
+)
 
 // Entry is one response.
 type Entry struct {
@@ -35,19 +41,23 @@ type Entry struct {
 	Cancel func()
 }
 
-// bytes is what an entry takes by itself, without the texts of its items.
+// bytes is what an entry takes by itself, without its items: whatever the
+// response shows of the request counts, in the size of its JSON.
 func (e *Entry) bytes() int64 {
 	n := int64(entryBytes)
 	for range e.items() {
-		n += entryBytes / 16
+		n += partBytes
 	}
 	for _, t := range e.Response.Tools {
-		n += entryBytes/16 + t.Bytes()
+		n += partBytes * int64(1+len(t.Tools))
 	}
-	if e.Response.Instructions != nil {
-		n += int64(len(*e.Response.Instructions))
+	shown := e.Response
+	shown.Output = nil
+	encoded, err := openai.Marshal(shown)
+	if err != nil {
+		return math.MaxInt64 / 2 // what cannot be shown is not kept
 	}
-	return n
+	return n + int64(len(encoded))
 }
 
 // items are those that the response was given, its output, and the conversation.

@@ -90,7 +90,8 @@ func TestWhatWasCancelledOrDeletedStaysSo(t *testing.T) {
 }
 
 // TestCallsAndToolsCount: a response of calls takes what they take.
-func TestCallsAndToolsCount(t *testing.T) {
+// What a client can make large counts, wherever the response keeps it.
+func TestAllThatIsKeptCounts(t *testing.T) {
 	const long = 100 << 10
 	text := strings.Repeat("x", long)
 	call := responses.Item{Type: responses.ItemCall, Arguments: &text}
@@ -99,6 +100,10 @@ func TestCallsAndToolsCount(t *testing.T) {
 		"a call that was made": {Response: responses.Response{Output: []responses.Item{call}}},
 		"an output":            {Input: []responses.Item{output}},
 		"the conversation":     {Talk: []responses.Item{call}},
+		"a label":              {Response: responses.Response{User: &text}},
+		"another label":        {Response: responses.Response{SafetyIdentifier: &text, PromptCacheKey: new("x")}},
+		"a text's format":      {Response: responses.NewAnswer("resp_1", 1, &responses.Request{Format: map[string]string{"schema": text}}).Response},
+		"empty parts":          {Input: []responses.Item{{Type: responses.ItemMessage, Content: make([]responses.Part, long/80)}}},
 		"tools": {Response: responses.NewAnswer("resp_1", 1, &responses.Request{
 			Tools: []responses.DeclaredTool{{Tool: responses.Tool{Name: "f", Parameters: []byte(`{"description":"` + text + `"}`)}}}}).Response},
 	} {
