@@ -33,7 +33,8 @@ type WiredReading struct {
 	Measurable bool
 	// Held by each living engine process, by its id, read after Wired.
 	Held map[int]int64
-	// Ends counts the engine processes that were seen to end.
+	// Ends counts the engine processes that were seen to end since the agent
+	// started.
 	Ends int64
 	// Total memory of the machine.
 	Total int64
@@ -79,7 +80,7 @@ func (s *Stranding) Evidence() Evidence { return s.evidence }
 
 // Restore takes over the evidence of an agent before, taken since this
 // machine started.
-func (s *Stranding) Restore(e Evidence) { s.evidence, s.seen = e, false }
+func (s *Stranding) Restore(e Evidence) { s.evidence, s.seen, s.ends = e, false, 0 }
 
 // StrandingBound is what may be wired without an owner: max(4 GiB, 2 %) of the
 // machine's memory, in bytes.
@@ -95,6 +96,10 @@ func (s *Stranding) MayStart() bool {
 	return !s.unclean && s.over.IsZero() && !s.evidence.Stranded
 }
 
+// Behind reports whether engines have ended, of ends in all, that no observation
+// has seen yet: what they left is not in the evidence.
+func (s *Stranding) Behind(ends int64) bool { return !s.seen || s.ends < ends }
+
 // Exceeds reports whether more is wired than living processes, the system and
 // other programs account for, by one look alone.
 func (s *Stranding) Exceeds(wired, footprints, total int64) bool {
@@ -108,6 +113,7 @@ func (s *Stranding) Observe(w WiredReading) Finding {
 	switch {
 	case !w.Measurable:
 		s.unclean = false // there is no check to wait for
+		s.seen, s.held, s.ends = true, w.Held, w.Ends
 		return s.say(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "this system does not report wired memory"})
 	case !w.Known && s.last != nil:
 		return *s.last
@@ -154,10 +160,7 @@ func (s *Stranding) attribute(w WiredReading, unowned int64) {
 // ended reports whether an engine has ended since the last observation, or may
 // have ended before the first.
 func (s *Stranding) ended(w WiredReading) bool {
-	if !s.seen {
-		return s.unclean
-	}
-	return w.Ends != s.ends
+	return w.Ends != s.ends || !s.seen && s.unclean
 }
 
 // fell is by how much engines hold less than at the last observation.

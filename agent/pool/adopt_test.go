@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -153,6 +155,36 @@ func TestAnUnloadGoesOnAfterARestart(t *testing.T) {
 	if c := r.Snapshot().Reclaims; len(c) != 1 || c[0].Reason != v1alpha1.ReclaimDrained || alive(s.PID) || done.Freed.TotalBytes < 8*mib {
 		t.Errorf("%+v", c)
 	}
+}
+
+// What an engine left is found by the next look at the Mac, which an agent that
+// ends before it leaves to the next one.
+func TestAnEndThatIsNotLookedAtIsLookedAtAfterARestart(t *testing.T) {
+	timing := quick()
+	timing.Poll, timing.LoadedPoll, timing.IdlePoll = time.Hour, time.Hour, time.Hour // only when it is asked for
+	r := newRigOf(t, timing)
+	r.script("m", enginetest.Script{})
+	r.Apply(orders(assignment("u", "m")))
+	r.serving("u")
+	unsettled := func(want bool) {
+		t.Helper()
+		eventually(t, func() string {
+			if got := r.Journal.Snapshot().Unsettled; got != want {
+				return fmt.Sprintf("the journal says unsettled: %v", got)
+			}
+			return ""
+		})
+	}
+	unsettled(false)
+	var e *entry
+	r.read(func() {
+		e = r.entries[memory.Key{UID: "u", Epoch: 1}]
+		r.ends++
+	})
+	r.recordReclaim(e, v1alpha1.Reclaim{ReplicaUID: "gone", Epoch: 1, Load: 1}, nil, time.Now(), func() {}, func() {})
+	unsettled(true)
+	r.poke()
+	unsettled(false)
 }
 
 func TestADamagedJournalLosesNoProcess(t *testing.T) {

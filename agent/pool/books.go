@@ -122,7 +122,7 @@ func (p *Pool) keepBooks() {
 // booksDue reports whether the journal lags what the last poll found.
 func (p *Pool) booksDue() (due bool) {
 	p.read(func() {
-		due = len(p.usesSince(lastUseKept)) > 0 || evidenceMoved(p.evidenceKept, p.stranding.Evidence())
+		due = len(p.usesSince(lastUseKept)) > 0 || p.unsettledKept != p.unsettled() || evidenceMoved(p.evidenceKept, p.stranding.Evidence())
 	})
 	return due
 }
@@ -134,7 +134,7 @@ func (p *Pool) saveBooks(lag time.Duration) error {
 	var evidence memory.Evidence
 	unsettled := false
 	p.read(func() {
-		uses, evidence, unsettled = p.usesSince(lag), p.stranding.Evidence(), !p.stranding.MayStart()
+		uses, evidence, unsettled = p.usesSince(lag), p.stranding.Evidence(), p.unsettled()
 	})
 	err := p.save(func(s *journal.State) {
 		for i := range s.Engines {
@@ -148,7 +148,7 @@ func (p *Pool) saveBooks(lag time.Duration) error {
 		return err
 	}
 	p.read(func() {
-		p.evidenceKept = evidence
+		p.evidenceKept, p.unsettledKept = evidence, unsettled
 		for _, e := range p.entries {
 			if g := e.engine; g != nil {
 				if at, ok := uses[g.record.Socket]; ok {
@@ -201,7 +201,7 @@ func (p *Pool) restoreWired(s journal.State) {
 		p.evidenceKept = memory.Evidence{Baseline: w.Baseline, BaselineKnown: true, Left: w.Left, Elsewhere: w.Elsewhere, Stranded: w.Stranded}
 		p.stranding.Restore(p.evidenceKept)
 	}
-	if s.Unsettled {
+	if p.unsettledKept = s.Unsettled; s.Unsettled {
 		p.stranding.Unclean()
 	}
 }

@@ -97,6 +97,7 @@ type Pool struct {
 	polled        time.Time       // when that was; zero: never
 	stranding     memory.Stranding
 	evidenceKept  memory.Evidence // of stranding, as the journal has it
+	unsettledKept bool            // as the journal has it
 	ends          int64           // processes that were seen to end
 	unsaved       string          // why the journal could not be written last; empty: it could
 	divergence    memory.Divergence

@@ -56,13 +56,15 @@ func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Refusal,
 	if r.HostCheck == v1alpha1.HostCheckIndeterminate {
 		indeterminate = 1
 	}
+	unsettled := false
 	p.record(func(s *journal.State) {
 		s.DropEngine(r.ReplicaUID, r.Epoch, r.Load)
 		s.Reclaims = prepend(s.Reclaims, r)
 		s.FreedBytesTotal += freed
 		s.IndeterminateReclaims += indeterminate
 		p.read(func() {
-			s.Unsettled = !p.stranding.MayStart()
+			unsettled = p.unsettled() // what it left is found by the next look at the Mac
+			s.Unsettled = unsettled
 			e.persist(s)
 			replica := s.Replica(r.ReplicaUID, r.Epoch)
 			replica.Freed = addFreed(e.freed, r)
@@ -81,6 +83,7 @@ func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Refusal,
 			p.reclaims = prepend(p.reclaims, r)
 			p.freedTotal += freed
 			p.indeterminate += indeterminate
+			p.unsettledKept = unsettled
 			settle()
 		})
 		p.Reclaimed(r)

@@ -64,6 +64,10 @@ func (p *Pool) strandedNow() (yes bool) {
 // and what is started can be written down; the caller holds mu.
 func (p *Pool) mayStart() bool { return p.stranding.MayStart() && p.unsaved == "" }
 
+// unsettled reports whether a restarted agent has to check the Mac's memory
+// before it starts anything; the caller holds mu.
+func (p *Pool) unsettled() bool { return !p.stranding.MayStart() || p.stranding.Behind(p.ends) }
+
 // blocked is why no engine can be started for longer than a check of the Mac's
 // memory takes, as a reason and a sentence with the next step; empty where that
 // is not so. The caller holds mu.
