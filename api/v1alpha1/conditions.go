@@ -128,7 +128,8 @@ const (
 	ReasonInspecting   = "Inspecting"
 	ReasonNoMacs       = "NoMacs" // no ready Mac can inspect the source
 	ReasonNameConflict = "NameConflict"
-	ReasonUnknownSize  = "UnknownSize" // the file headers lack dimensions that are needed to compute memory
+	ReasonSpecTooLarge = "SpecTooLarge" // replicas would repeat more bytes than an object of the cluster may have
+	ReasonUnknownSize  = "UnknownSize"  // the file headers lack dimensions that are needed to compute memory
 	// Reasons for a failed inspection, as the Mac reports them; copied to
 	// Accepted.
 	ReasonSourceNotFound    = "SourceNotFound"

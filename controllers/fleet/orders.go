@@ -25,8 +25,8 @@ func OrderedOn(r *v1alpha1.ModelReplica) string {
 
 // Assignments are the orders that follow from the replicas bound to a Mac: each
 // one until it is gone from the API, so that a Mac hears Drained and not
-// silence. The oldest come first and at most MaxAssignments; placement keeps
-// to that bound. Those whose weights the Mac only fetches come last.
+// silence. The oldest come first and at most MaxAssignments, and as many bytes as
+// an object may have; placement keeps to both bounds. Those whose weights the Mac only fetches come last.
 func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1alpha1.ModelDeployment) []v1alpha1.Assignment {
 	names, owners := map[string][]string{}, map[string]*v1alpha1.ModelDeployment{}
 	for i := range deployments {
@@ -47,7 +47,13 @@ func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1a
 		bound = bound[:MaxAssignments]
 	}
 	var out []v1alpha1.Assignment
+	bytes := 0
 	for _, r := range bound {
+		more := OrderBytes(r)
+		if FullOfOrders(bytes, more) {
+			break
+		}
+		bytes += more
 		uid := r.Spec.DeploymentRef.UID
 		out = append(out, assignment(r, names[uid], owners[uid]))
 	}
@@ -93,6 +99,7 @@ func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1al
 	isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
 	seen := map[string]bool{}
 	var out []v1alpha1.Inspection
+	bytes := 0
 	for _, d := range byTurns(deployments) {
 		id := InspectionID(d)
 		if seen[id] || !slices.ContainsFunc(Asked(d, macs), isMac) {
@@ -100,8 +107,11 @@ func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1al
 		}
 		seen[id] = true
 		m := d.Spec.Model
-		out = append(out, v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)})
-		if len(out) == MaxInspections {
+		in := v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)}
+		if bytes += jsonBytes(in); bytes > maxInspectionsBytes {
+			break
+		}
+		if out = append(out, in); len(out) == MaxInspections {
 			break
 		}
 	}

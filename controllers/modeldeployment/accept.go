@@ -46,6 +46,9 @@ func accept(s *scope) verdict {
 	case record == nil:
 		return no(status.Unknown, finding.Waiting)
 	}
+	if refusal := fleet.Oversized(&s.deployment.Spec, record); refusal != nil {
+		return no(status.False, *refusal)
+	}
 	engine, refusal := fleet.Resolve(&s.deployment.Spec, *record)
 	if refusal != nil {
 		return no(status.False, *refusal)

@@ -304,13 +304,21 @@ func sortForRemoval(replicas []*v1alpha1.ModelReplica) {
 	})
 }
 
+// maxUnplaced is how many replicas of a revision may wait for a Mac at once: more
+// would only fill etcd, because placement would not know better what to do.
+const maxUnplaced = 32
+
 // births fills the lowest free slots of a revision. Existing replicas, terminating
 // ones included, decide the epoch.
 func births(w wish, revision string, room int, same []*v1alpha1.ModelReplica, existing []v1alpha1.ModelReplica, now time.Time) []birth {
-	taken := map[int32]bool{}
+	taken, unplaced := map[int32]bool{}, 0
 	for _, r := range same {
 		taken[r.Spec.Slot] = true
+		if r.Spec.NodeName == "" {
+			unplaced++
+		}
 	}
+	room = min(room, maxUnplaced-unplaced)
 	last := map[int32]int64{}
 	for i := range existing {
 		if r := &existing[i]; r.Spec.Revision == revision {

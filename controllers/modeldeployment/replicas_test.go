@@ -132,6 +132,26 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// As many replicas as a spec asks for would fill etcd.
+func TestFewReplicasWaitForAMacAtOnce(t *testing.T) {
+	w := wish{count: 1000, surge: 1, revision: "new", avoid: avoidFor}
+	var existing []v1alpha1.ModelReplica
+	for i := range maxUnplaced {
+		existing = append(existing, have(fmt.Sprintf("new#%d unplaced", i)))
+	}
+	for placed := range maxUnplaced + 1 {
+		if placed > 0 {
+			existing[placed-1].Spec.NodeName = "m"
+		}
+		if got := plan(w, existing, now); len(got.create) != placed || len(got.remove) != 0 {
+			t.Errorf("%d of %d are placed: %d are created, %d removed", placed, len(existing), len(got.create), len(got.remove))
+		}
+	}
+	if got := plan(w, nil, now); len(got.create) != maxUnplaced {
+		t.Errorf("%d are created at once", len(got.create))
+	}
+}
+
 // TestABusyReplicaIsNotRemovedByANumber: of too many, those go that may, and as
 // long as none may there are too many.
 func TestABusyReplicaIsNotRemovedByANumber(t *testing.T) {

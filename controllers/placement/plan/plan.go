@@ -58,8 +58,9 @@ type state struct {
 	closed   kind
 	promise  fleet.Promise
 	onDemand int64 // the sum over promise.OnDemand
-	// replicas counts what is bound here, released or not: each has an order.
-	replicas int
+	// replicas counts what is bound here, released or not: each has an order, and
+	// together they take orderBytes.
+	replicas, orderBytes int
 	// bound are those that hold what was promised to them.
 	bound []*v1alpha1.ModelReplica
 	// leaving is the part of promise.Always that drains, and claimed what
@@ -139,6 +140,7 @@ func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 	}
 	st := s.macs[i]
 	st.replicas++
+	st.orderBytes += fleet.OrderBytes(r)
 	if living {
 		uid := r.Spec.DeploymentRef.UID
 		s.kin[uid] = append(s.kin[uid], place{i, r.Spec.Revision})
@@ -212,6 +214,7 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 	fetching, fetchBytes := slices.Clone(st.fetching), st.fetchBytes
 	st.hold(r)
 	st.replicas++
+	st.orderBytes += fleet.OrderBytes(r)
 	s.kin[owner] = append(s.kin[owner], place{i, r.Spec.Revision})
 	if downloads(r) && !fleet.HasWeights(st.mac, digest) {
 		st.fetch(digest, r.Spec.Model.Bytes())
@@ -229,6 +232,7 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 		}
 		st.bound = slices.DeleteFunc(st.bound, func(x *v1alpha1.ModelReplica) bool { return x == r })
 		st.replicas--
+		st.orderBytes -= fleet.OrderBytes(r)
 		if at := slices.Index(s.kin[owner], place{i, r.Spec.Revision}); at >= 0 {
 			s.kin[owner] = slices.Delete(s.kin[owner], at, at+1)
 		}

@@ -13,6 +13,8 @@ type view struct {
 	s *Snapshot
 	r *v1alpha1.ModelReplica
 	c *class
+	// orderBytes that the replica's order takes.
+	orderBytes int
 	// siblings counts the living replicas of the same deployment on each Mac.
 	siblings []int32
 	// ahead is, for each constraint, by how many replicas each domain would be
@@ -24,7 +26,7 @@ type view struct {
 func (s *Snapshot) view(r *v1alpha1.ModelReplica) *view { return s.viewOf(s.class(r), r) }
 
 func (s *Snapshot) viewOf(c *class, r *v1alpha1.ModelReplica) *view {
-	v := &view{s: s, r: r, c: c, siblings: make([]int32, len(s.macs))}
+	v := &view{s: s, r: r, c: c, orderBytes: fleet.OrderBytes(r), siblings: make([]int32, len(s.macs))}
 	kin := s.kin[r.Spec.DeploymentRef.UID]
 	for _, p := range kin {
 		v.siblings[p.mac]++
@@ -66,7 +68,7 @@ func (v *view) fits(i int) (kind, bool) {
 	switch {
 	case f.no != nil:
 		return f.no.kind, false
-	case st.replicas >= fleet.MaxAssignments:
+	case st.replicas >= fleet.MaxAssignments, fleet.FullOfOrders(st.orderBytes, v.orderBytes):
 		return full, false
 	case f.fetch > 0 && f.fetch > v.disk(st, f.fetch):
 		return noDisk, false

@@ -1,0 +1,93 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func filesOf(n int, path string) (out []model.File) {
+	for i := range n {
+		out = append(out, model.File{Path: fmt.Sprintf("%03d%s", i, path), Bytes: 1 << 40, SHA256: strings.Repeat("ab", 32)})
+	}
+	return out
+}
+
+// An object of 1.5 MiB is refused by etcd, and with it all orders of a Mac.
+func TestOrdersOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
+	for name, fill := range map[string]func(*v1alpha1.ModelReplica){
+		"prefixes":             func(r *v1alpha1.ModelReplica) { r.Spec.SharedPrefixes = []string{strings.Repeat("é", 4096)} },
+		"prefixes of escapes":  func(r *v1alpha1.ModelReplica) { r.Spec.SharedPrefixes = []string{strings.Repeat("<", 4096)} },
+		"controls":             func(r *v1alpha1.ModelReplica) { r.Spec.SharedPrefixes = []string{strings.Repeat("\x01", 4096)} },
+		"line separators":      func(r *v1alpha1.ModelReplica) { r.Spec.SharedPrefixes = []string{strings.Repeat("\u2028", 4096)} },
+		"many files":           func(r *v1alpha1.ModelReplica) { r.Spec.Model.Files = filesOf(256, strings.Repeat("x", 100)) },
+		"a source of escapes":  func(r *v1alpha1.ModelReplica) { r.Spec.Model.Source = strings.Repeat("&", 1024) },
+		"nothing that is long": func(*v1alpha1.ModelReplica) {},
+	} {
+		var replicas []v1alpha1.ModelReplica
+		for i := range MaxAssignments {
+			r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("n", 253), Namespace: strings.Repeat("n", 63), UID: types.UID(fmt.Sprint(i))}}
+			r.Spec.NodeName = "m"
+			fill(&r)
+			replicas = append(replicas, r)
+		}
+		orders := Assignments("m", replicas, nil)
+		b, err := json.Marshal(orders)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) > maxAssignmentsBytes || len(orders) == 0 {
+			t.Errorf("%s: %d orders take %d bytes", name, len(orders), len(b))
+		}
+		if name == "nothing that is long" && len(orders) != MaxAssignments {
+			t.Errorf("%d orders, want %d", len(orders), MaxAssignments)
+		}
+	}
+}
+
+func TestInspectionsOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
+	var deployments []v1alpha1.ModelDeployment
+	for i := range MaxInspections {
+		d := v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), Namespace: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}}
+		d.Spec.Model.Source = "https://example.org/" + fmt.Sprint(i) + strings.Repeat("&", 1000)
+		deployments = append(deployments, d)
+	}
+	in := Inspections("m", deployments, []v1alpha1.MacNode{ready("m")})
+	if b, err := json.Marshal(in); err != nil || len(b) > maxInspectionsBytes || len(in) == 0 {
+		t.Errorf("%d inspections take %d bytes, %v", len(in), len(b), err)
+	}
+}
+
+func TestADeploymentThatMakesReplicasTooLargeIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fill    func(*v1alpha1.ModelDeploymentSpec, *model.Record)
+		refused bool
+	}{
+		"a large model": {func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
+			r.Files = filesOf(200, "-of-00200.safetensors")
+		}, false},
+		"prefixes": {func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
+			s.Cache.SharedPrefixes = []string{strings.Repeat("x", 4096)}
+		}, false},
+		"a list of files": {func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
+			r.Files = filesOf(256, strings.Repeat("x", 500))
+		}, true},
+		"placement": {func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
+			s.Placement.NodeSelector = map[string]string{"a": strings.Repeat("x", 40<<10)}
+		}, true},
+	} {
+		var spec v1alpha1.ModelDeploymentSpec
+		var record model.Record
+		tc.fill(&spec, &record)
+		if r := Oversized(&spec, &record); (r != nil) != tc.refused {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
