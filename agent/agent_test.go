@@ -43,9 +43,9 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/patience"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // childVariable makes the test program play a whole agent, for a test that

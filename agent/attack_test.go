@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/patience"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // knockVariable makes the test program knock at the socket that it names, and

@@ -20,7 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // newCachingMac has a cache on disk, of so many bytes.

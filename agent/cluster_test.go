@@ -20,8 +20,8 @@ import (
 	"metalfleet.dev/metalfleet/agent/identity/signertest"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/testenv"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 const namespace = "metalfleet-system"

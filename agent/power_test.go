@@ -9,7 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // TestAMacSaysThatItGoesAndThatItIsBack before the sleep begins, at once, and

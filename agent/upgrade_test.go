@@ -11,8 +11,8 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/patience"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // accepting is what an agent says of the condition Accepting.

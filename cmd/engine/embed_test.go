@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 func reader(t *testing.T, name string) string {

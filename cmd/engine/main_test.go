@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/wire"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestMain lets the test binary stand in for the program.

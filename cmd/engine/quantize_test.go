@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // denseModel is a folder whose matrices are floats.

@@ -26,9 +26,13 @@ type room struct {
 // bridge is the only package with C in it.
 const bridge = "metal/mlx"
 
-// testOnly are the packages under test that _test.go files elsewhere may import.
+// tinymodel writes models for tests; it lives next to the packages that read them.
+const tinymodel = "metal/tinymodel"
+
+// testOnly are the packages that _test.go files everywhere may import, and no
+// file of the product.
 func testOnly() []string {
-	return []string{"test/patience", "test/pki", "test/process", "test/race", "test/seed", "test/testenv", "test/tinymodel"}
+	return []string{"test/patience", "test/pki", "test/process", "test/race", "test/seed", "test/testenv", tinymodel}
 }
 
 // goLibs are the libraries metal may use beside the standard library.
@@ -210,11 +214,14 @@ func refuseOwn(r room, f file, own string) string {
 	if match("hack/...", own) && !isTooling(f.pkg) {
 		return "only hack and test import hack"
 	}
+	if f.test && matchAny(testOnly(), own) {
+		return ""
+	}
 	if match("test/...", own) && !isTooling(f.pkg) {
-		if f.test && matchAny(testOnly(), own) {
-			return ""
-		}
-		return "only hack and test import test (patience, pki, process, race, seed, testenv and tinymodel: _test.go files everywhere)"
+		return "only hack and test import test (patience, pki, process, race, seed and testenv: _test.go files everywhere)"
+	}
+	if own == tinymodel && !isTooling(f.pkg) && !match(tinymodel+"/...", f.pkg) {
+		return "metal/tinymodel writes models for tests: only they, hack and test import it"
 	}
 	if matchAny(r.own, own) {
 		return ""

@@ -71,7 +71,7 @@ if [ -n "$source" ]; then
   root=$PWD/.cache/tiny
   mkdir -p "$root/tiny"
   # Large enough that the freed bytes exceed the noise of a process.
-  stage "generating a random model" go run ./test/tinymodel/cmd -o "$root/$source" -bytes 50000000
+  stage "generating a random model" go run ./metal/tinymodel/cmd -o "$root/$source" -bytes 50000000
   weights=$source
 elif [ -n "$fetch" ]; then
   # Prints the progress every 5 s, from the size of pip's folder and of the destination.

@@ -13,9 +13,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/test/race"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // network is a tiny model loaded on a back end of its own.

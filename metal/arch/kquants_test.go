@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // blockTolerance is the largest error of a logit of a model with so converted

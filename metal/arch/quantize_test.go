@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/weights/convert"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestQuantisedModelsStayNearTheirSource: how far the logits behind a prompt

@@ -6,8 +6,8 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/race"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // families are all that attend to what they computed before.

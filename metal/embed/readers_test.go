@@ -17,9 +17,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // recordedReader is what test/oracle/goldens/readers wrote of one tiny model.

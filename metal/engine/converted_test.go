@@ -6,8 +6,8 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestConvertedWeightsAreLoggedOnce: a type of the file that no layout holds is

@@ -12,7 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 func echoing(seed uint64, n int) engine.Request {

@@ -12,7 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 func chosen(a answer) (ids []int32) {

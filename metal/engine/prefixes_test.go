@@ -24,9 +24,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/race"
 	"metalfleet.dev/metalfleet/test/seed"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // mebi is room for all that tiny models remember.

@@ -7,7 +7,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/pages"
 	"metalfleet.dev/metalfleet/metal/ref"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // For blocks of prompts and of answers; none is held once there are no

@@ -7,7 +7,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // Figures only grow, end with the whole prompt, and come before all text. What was

@@ -5,7 +5,7 @@ package engine_test
 import (
 	"testing"
 
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // A prompt of 90,000 tokens of a hybrid model, cancelled when 51,200 are saved,

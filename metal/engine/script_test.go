@@ -9,7 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // From the prompt to the call through a whole engine, with a model whose output

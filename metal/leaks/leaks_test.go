@@ -10,7 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/backends"
 	"metalfleet.dev/metalfleet/metal/tensor"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 var long = flag.Bool("long", false, "run 10,000 forward passes and cancel 1,000 requests")

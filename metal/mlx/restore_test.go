@@ -13,8 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/mlx"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // Blocks are saved in the precision they are held in, two bytes a number except

@@ -13,8 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/mlx"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // recorded is what hack/mlx/rounding.sh wrote.

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // gemma has two layers under a window and one that sees everything.

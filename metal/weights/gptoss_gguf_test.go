@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // gptossFile is a GPT-OSS in GGUF.

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // published is a GPT-OSS as OpenAI published it, whose configuration a test

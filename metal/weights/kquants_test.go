@@ -17,8 +17,8 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/float16"
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // recordedBlocks is what the gguf package read (test/oracle/goldens/kquants).

@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	pages "metalfleet.dev/metalfleet/docs"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/fleet"
 	"metalfleet.dev/metalfleet/test/patience"
 	"metalfleet.dev/metalfleet/test/testenv"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // gateway is where pages find it.

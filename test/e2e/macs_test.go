@@ -17,11 +17,11 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/fleet"
 	"metalfleet.dev/metalfleet/test/pki"
 	"metalfleet.dev/metalfleet/test/process"
 	"metalfleet.dev/metalfleet/test/sandbox"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // mac is a machine with an agent.

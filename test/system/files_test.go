@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // webModel is a web server with one model, which interrupts its answers.

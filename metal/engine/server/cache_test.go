@@ -19,8 +19,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/wire"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // grants is an owner that grants whatever is wanted, one epoch for each lease.

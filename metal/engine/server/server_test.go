@@ -18,8 +18,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/engine/server"
 	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/wire"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // patience is what a slow machine under the race detector may need.

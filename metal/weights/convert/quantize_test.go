@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 func target(t *testing.T, text string) Target {

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 func TestMatricesAreQuantised(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // dense is the shape that the bounds of several rows are for.
 const dense = "qwen3-8b"
 
-// shapes of test/tinymodel that are measured on a GPU.
+// shapes of metal/tinymodel that are measured on a GPU.
 var shapes = []string{"qwen3-0.6b", dense, "qwen3-30b-a3b", "qwen3.5-0.8b"}
 
 func gpuScenario(shape string) scenario.Scenario {

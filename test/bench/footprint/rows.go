@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/test/bench/models"
 	"metalfleet.dev/metalfleet/test/bench/scenario"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // row is a model to measure.

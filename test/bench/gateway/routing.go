@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/gateway/pick"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/bench/models"
 	"metalfleet.dev/metalfleet/test/bench/report"
 	"metalfleet.dev/metalfleet/test/bench/scenario"
 	"metalfleet.dev/metalfleet/test/bench/traffic"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func routingScenario(requests *int) scenario.Scenario {

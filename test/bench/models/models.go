@@ -18,7 +18,7 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/quant"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // Fetch downloads real weights once and returns their path. Names are those of

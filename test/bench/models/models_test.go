@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 func TestAModelIsWrittenOnceAndNamedByItsSize(t *testing.T) {

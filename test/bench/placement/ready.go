@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/bench/report"
 	"metalfleet.dev/metalfleet/test/bench/scenario"
 	"metalfleet.dev/metalfleet/test/bench/traffic"
 	system "metalfleet.dev/metalfleet/test/fleet"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 const mostReady = 1500.0 // ms

@@ -12,6 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/bench/models"
 	"metalfleet.dev/metalfleet/test/bench/proc"
@@ -19,7 +20,6 @@ import (
 	"metalfleet.dev/metalfleet/test/bench/scenario"
 	"metalfleet.dev/metalfleet/test/bench/served"
 	"metalfleet.dev/metalfleet/test/bench/traffic"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 var cacheScenario = scenario.Scenario{

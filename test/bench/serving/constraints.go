@@ -10,13 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/bench/models"
 	"metalfleet.dev/metalfleet/test/bench/report"
 	"metalfleet.dev/metalfleet/test/bench/scenario"
 	"metalfleet.dev/metalfleet/test/bench/traffic"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // hostile is a constraint that takes as much work as it can cause.

@@ -30,8 +30,8 @@ import (
 	"strings"
 	"time"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/fleet"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // options are what the test's flags select.

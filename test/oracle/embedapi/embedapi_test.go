@@ -38,11 +38,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine/server"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/patience"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 var more = flag.String("model", "", "folder of one embedder more")

@@ -24,9 +24,9 @@ import (
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/fleet"
 	"metalfleet.dev/metalfleet/test/testenv"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 const (

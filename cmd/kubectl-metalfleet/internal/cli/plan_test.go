@@ -15,7 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/rehearse"
 	"metalfleet.dev/metalfleet/controllers/fleet"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // manifest is what a person wrote into a file.

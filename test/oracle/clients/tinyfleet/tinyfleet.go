@@ -28,8 +28,8 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/test/fleet"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // mac is the one Mac.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/quant"
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 // plans are what becomes of a hybrid and of a GPT-OSS, and how far that may move

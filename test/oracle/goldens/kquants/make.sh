@@ -13,6 +13,6 @@ python=$(bash test/oracle/goldens/mlx-lm.sh)
 models=$PWD/.cache/goldens/kquants
 rm -rf "$models"
 mkdir -p "$models"
-go run ./test/tinymodel/cmd --out "$models" --block-cases >"$models/cases.json"
+go run ./metal/tinymodel/cmd --out "$models" --block-cases >"$models/cases.json"
 "$python" test/oracle/goldens/tiny/mlx_lm_reference.py "$models/cases.json" metal/arch/testdata/kquants.json
 rm -rf "$models"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Records what sentence-transformers and transformers compute on the tiny models
-# of test/tinymodel that make vectors or scores, and what they make of texts with
+# of metal/tinymodel that make vectors or scores, and what they make of texts with
 # all-MiniLM-L6-v2. metal/embed and make test-embed-engine compute the same and
 # compare. Needs 4 GB of packages, which may be deleted afterwards
 # (rm -r .cache/goldens/transformers).
@@ -16,7 +16,7 @@ case "${1:-}" in
   tiny)
     rm -rf "$cache/readers"
     mkdir -p "$cache/readers" metal/embed/testdata
-    go run ./test/tinymodel/cmd --out "$cache/readers" --readers >"$cache/readers/readers.json"
+    go run ./metal/tinymodel/cmd --out "$cache/readers" --readers >"$cache/readers/readers.json"
     "$python" test/oracle/goldens/readers/reference.py "$cache/readers/readers.json" metal/embed/testdata/readers.json
     rm -rf "$cache/readers"
     ;;

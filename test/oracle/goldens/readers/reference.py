@@ -1,4 +1,4 @@
-"""Vectors and scores of the tiny models that test/tinymodel writes, and of a real
+"""Vectors and scores of the tiny models that metal/tinymodel writes, and of a real
 one, by sentence-transformers and by the model card of Qwen3-Reranker, float32.
 
 usage: reference.py readers.json out.json

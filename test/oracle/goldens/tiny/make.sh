@@ -1,5 +1,5 @@
 #!/bin/bash
-# Records what two references compute on the tiny models that test/tinymodel
+# Records what two references compute on the tiny models that metal/tinymodel
 # writes: logits, greedy continuations, hidden states, and a digest of every
 # dequantised weight. metal/arch computes the same and compares.
 #
@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE=1 CGO_ENABLED=0 GOFLAGS=-trimpath
 models() {
   rm -rf "$cache/tiny"
   mkdir -p "$cache/tiny"
-  go run ./test/tinymodel/cmd --out "$cache/tiny" --cases >"$cache/tiny/cases.json"
+  go run ./metal/tinymodel/cmd --out "$cache/tiny" --cases >"$cache/tiny/cases.json"
 }
 
 case "${1:-}" in

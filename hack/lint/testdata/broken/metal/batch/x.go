@@ -6,4 +6,5 @@ import (
 	_ "k8s.io/apimachinery/pkg/types"
 	_ "metalfleet.dev/metalfleet/api/model"
 	_ "metalfleet.dev/metalfleet/api/v1alpha1"
+	_ "metalfleet.dev/metalfleet/metal/tinymodel"
 )

@@ -6,7 +6,8 @@
 //
 // It owns the smallest honest model, the shapes that benchmarks run, and the
 // cases whose logits test/oracle/goldens/tiny records. It refuses sizes that no engine
-// would load. Only tests and commands under hack import it.
+// would load. The import law keeps it out of the product: tests, test and hack alone
+// import it.
 //
 // Start reading at Config, then Write and WriteFolder.
 package tinymodel

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func TestADictationFitsItsModel(t *testing.T) {

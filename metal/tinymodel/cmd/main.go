@@ -1,10 +1,10 @@
 // Command tinymodel writes a random Llama as a GGUF file, or the models of the
 // makers of goldens.
 //
-//	go run ./test/tinymodel/cmd --out model.gguf
-//	go run ./test/tinymodel/cmd --out large.gguf --bytes 4294967296
-//	go run ./test/tinymodel/cmd --out cases --cases > cases.json
-//	go run ./test/tinymodel/cmd --out readers --readers > readers.json
+//	go run ./metal/tinymodel/cmd --out model.gguf
+//	go run ./metal/tinymodel/cmd --out large.gguf --bytes 4294967296
+//	go run ./metal/tinymodel/cmd --out cases --cases > cases.json
+//	go run ./metal/tinymodel/cmd --out readers --readers > readers.json
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"metalfleet.dev/metalfleet/test/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
 func main() {

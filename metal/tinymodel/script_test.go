@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func TestAScriptIsAChainOfItsOwnTokens(t *testing.T) {

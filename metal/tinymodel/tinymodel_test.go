@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
-	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func TestEveryTypeOpensAndRoundTripsText(t *testing.T) {
