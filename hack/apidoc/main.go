@@ -157,30 +157,46 @@ func (r route) summary() (string, error) {
 			honoured = append(honoured, "`"+name+"`")
 		}
 	}
-	out := "\n### " + r.name + "\n\nHonoured: " + strings.Join(honoured, ", ") + ".\n\n| field | | why |\n|---|---|---|\n"
-	return out + strings.Join(r.rows(), ""), nil
+	out := "\n### " + r.name + "\n\nHonoured: " + strings.Join(honoured, ", ") + ".\n"
+	ignored, refused := r.reasons()
+	return out + table("ignored", ignored) + table("refused", refused), nil
 }
 
-// rows describe the fields that are ignored or refused, by their paths.
-func (r route) rows() []string {
-	var out []string
+// reasons are the fields that are ignored and those that are refused, by the
+// reason. Values that are taken follow the name of a refused field.
+func (r route) reasons() (ignored, refused map[string][]string) {
+	ignored, refused = map[string][]string{}, map[string][]string{}
 	for _, p := range r.unused {
 		for _, u := range p.Unused {
-			what := "ignored"
-			if u.Refused {
-				what = "refused"
-				if len(u.Neutral) > 0 {
-					what += ", except `" + strings.Join(u.Neutral, "`, `") + "`"
-				}
+			name := "`" + pathOf(p, u.Name) + "`"
+			switch {
+			case !u.Refused:
+				ignored[u.Why] = append(ignored[u.Why], name)
+				continue
+			case len(u.Neutral) > 0:
+				name += " (`" + strings.Join(u.Neutral, "`, `") + "`)"
 			}
-			out = append(out, fmt.Sprintf("| `%s` | %s | %s |\n", pathOf(p, u.Name), what, u.Why))
+			refused[u.Why] = append(refused[u.Why], name)
 		}
 	}
 	for name, why := range r.partly {
-		out = append(out, fmt.Sprintf("| `%s` | ignored in part | %s |\n", name, why))
+		ignored[why] = append(ignored[why], "`"+name+"` in part")
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return ignored, refused
+}
+
+// table has a row for each reason, in the order of the first fields.
+func table(verdict string, fields map[string][]string) string {
+	var rows []string
+	for why, names := range fields {
+		slices.Sort(names)
+		rows = append(rows, fmt.Sprintf("| %s | %s |\n", strings.Join(slices.Compact(names), ", "), why))
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	slices.Sort(rows)
+	return "\n| " + verdict + " | why |\n|---|---|\n" + strings.Join(rows, "")
 }
 
 func pathOf(p openai.Place, name string) string {

@@ -50,7 +50,7 @@ func TestAnOutdatedPageIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"head\n", "tail\n", "### POST /v1/chat/completions", "Honoured: `cache_salt`, `chat_template_kwargs`, ", "`parallel_tool_calls`",
-		"| `best_of` | refused, except `1` | ", "| `metadata` | ignored | ", "| `messages[].content[].cache_control` | ignored | ", "| `include` | ignored in part | "} {
+		"`best_of` (`1`)", "| ignored | why |\n", "`metadata`", "`messages[].content[].cache_control`", "| `include` in part | ", "| refused | why |\n"} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("the page lacks %q", want)
 		}
