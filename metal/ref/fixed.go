@@ -31,6 +31,9 @@ type fixed struct {
 
 // read converts a group of activations; one that is not finite makes
 // everything it touches not a number. The largest becomes one.
+//
+//go:norace
+//go:nocheckptr
 func (f *fixed) read(x []float32, one float32) {
 	x = x[:groupSize]
 	var top float32
@@ -113,6 +116,8 @@ func (g *group) word(i int) uint64 {
 type halfByte [16]uint64
 
 // multiples serves one element of 4 bits.
+//
+//go:norace
 func multiples(x uint64) (h halfByte) {
 	for q := range h {
 		h[q] = uint64(q) * x
@@ -121,6 +126,8 @@ func multiples(x uint64) (h halfByte) {
 }
 
 // twoPairs serves two elements of 2 bits, from element i on.
+//
+//go:norace
 func (g *group) twoPairs(i int) (h halfByte) {
 	x, y := g.word(i), g.word(i+1)
 	for q := range h {
@@ -130,6 +137,8 @@ func (g *group) twoPairs(i int) (h halfByte) {
 }
 
 // fourSingle serves four elements of one bit, from element i on.
+//
+//go:norace
 func (g *group) fourSingle(i int) (h halfByte) {
 	for k := range 4 {
 		x := g.word(i + k)

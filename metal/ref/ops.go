@@ -275,6 +275,8 @@ const (
 )
 
 // exponentials makes every x exp(x - top).
+//
+//go:norace
 func exponentials(x []float32, top float32) {
 	for i, v := range x {
 		x[i] = exp(v - top)

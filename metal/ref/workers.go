@@ -6,10 +6,6 @@ import (
 	"sync/atomic"
 )
 
-// spins is how often a worker looks for new work before it sleeps: layers
-// follow one another within microseconds, and a wake-up costs as much.
-const spins = 4000
-
 // workers are a fixed set of goroutines that share the tasks of one job at a
 // time. The goroutine that calls run takes part as worker 0.
 type workers struct {
