@@ -220,9 +220,13 @@ func TestPreemptedRequestsGoOnFromWhatTheySaved(t *testing.T) {
 // 8,000 tokens in blocks of full size, cancelled after the middle, resumed in
 // memory and, by another engine, from disk. replay_test.go has 90,000.
 func TestLongPromptResumesFromItsLastBoundary(t *testing.T) {
+	tokens, blocks := 8000, 20
+	if race.Enabled {
+		tokens, blocks = 3600, 8
+	}
 	for name, c := range map[string]brokenOff{
-		"plain":           {model(t, lengthy(tinymodel.Default())), 8000, 20, 20 * 256, false},
-		"plain, on disk":  {model(t, lengthy(tinymodel.Default())), 8000, 20, 20 * 256, true},
+		"plain":           {model(t, lengthy(tinymodel.Default())), tokens, int64(blocks), blocks * 256, false},
+		"plain, on disk":  {model(t, lengthy(tinymodel.Default())), tokens, int64(blocks), blocks * 256, true},
 		"hybrid":          {hybridOf(t, lengthy(tinymodel.Default())), 8000, 2 * 2, 2 * 2048, false},
 		"hybrid, on disk": {hybridOf(t, lengthy(tinymodel.Default())), 8000, 2 * 2, 2 * 2048, true},
 	} {

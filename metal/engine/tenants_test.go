@@ -76,8 +76,8 @@ func TestAttackATenantGuessesAnothersPrompt(t *testing.T) {
 
 // What a deployment shares is found by all tenants, and nothing after it.
 func TestTenantsShareWhatTheDeploymentStates(t *testing.T) {
-	system := strings.Repeat("You are the assistant of the clinic. Be brief and kind. ", 15)
-	secret := strings.Repeat("The diagnosis is epilepsy. ", 30)
+	system := strings.Repeat("You are the assistant of the clinic. Be brief and kind. ", 10)
+	secret := strings.Repeat("The diagnosis is epilepsy. ", 12)
 	conversation := func(system, question string) *text.Chat {
 		return &text.Chat{Messages: []chat.Message{{Role: "system", Content: system}, {Role: "user", Content: question}}}
 	}
@@ -99,7 +99,7 @@ func TestTenantsShareWhatTheDeploymentStates(t *testing.T) {
 		},
 	} {
 		own := whole(ask(system, secret, "a"))
-		for _, question := range []string{secret, strings.Repeat("Something else entirely. ", 30)} {
+		for _, question := range []string{secret, strings.Repeat("Something else entirely. ", 12)} {
 			n := cachedOf(t, e, ask(system, question, name+question))
 			if n == 0 || n >= own {
 				t.Errorf("%s: another tenant has %d tokens restored, the first one %d", name, n, own)
@@ -108,7 +108,7 @@ func TestTenantsShareWhatTheDeploymentStates(t *testing.T) {
 				t.Errorf("%s: %d tokens are restored after one question and %d after another", name, n, m)
 			}
 		}
-		other := strings.Repeat("You are another assistant, as nothing here states. ", 15)
+		other := strings.Repeat("You are another assistant, as nothing here states. ", 10)
 		cachedOf(t, e, ask(other, secret, "a"))
 		if n := cachedOf(t, e, ask(other, secret, "b")); n != 0 {
 			t.Errorf("%s: %d tokens of a prompt that is not shared are restored", name, n)
