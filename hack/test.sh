@@ -5,22 +5,26 @@
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 export GOFLAGS=-trimpath CGO_ENABLED=0
+GOEXPERIMENT=
+[ "$(go env GOARCH)" != amd64 ] || GOEXPERIMENT=simd
+export GOEXPERIMENT
+# go vet is a part of make lint.
+flags=(-vet=off -count=1)
 race=
-export GOEXPERIMENT=
 if [ "${1:-}" = -race ]; then
-  race=-race
-  export CGO_ENABLED=1
+  race=yes
+  # Programs that a test builds are those that make build has built the packages of.
+  flags+=(-race -exec "env CGO_ENABLED=0 GOEXPERIMENT=$GOEXPERIMENT")
+  export CGO_ENABLED=1 GOEXPERIMENT=
   shift
-elif [ "$(go env GOARCH)" = amd64 ]; then
-  export GOEXPERIMENT=simd
 fi
 timeout=${1:-20m}
 failed=0
 # One package more than there are processors: those with an API server wait most of the time. The longest begin first.
-go test $race -p $(($(getconf _NPROCESSORS_ONLN) + 1)) -count=1 -timeout "$timeout" \
+go test "${flags[@]}" -p $(($(getconf _NPROCESSORS_ONLN) + 1)) -timeout "$timeout" \
   ./controllers ./metal/engine ./agent/pool ./test/system ./... || failed=1
 [ -z "$race" ] || exit "$failed"
 for module in hack/tools charts/prometheus; do
-  (cd "$module" && GOEXPERIMENT= go test -count=1 -timeout "$timeout" ./...) || failed=1
+  (cd "$module" && GOEXPERIMENT= go test -vet=off -count=1 -timeout "$timeout" ./...) || failed=1
 done
 exit "$failed"
