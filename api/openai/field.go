@@ -41,10 +41,6 @@ func Raw(to *json.RawMessage) Field {
 	return func(_ string, raw json.RawMessage) error { *to = raw; return nil }
 }
 
-// Only is the field of a parameter that is not supported: it accepts null and
-// the neutral values, and rejects others by name.
-func Only(neutral ...string) Field { return only(neutral...) }
-
 // Fields returns the decoders of some fields of the text routes.
 func (p *Parameters) Fields(d *Decoder, names ...string) map[string]Field {
 	all, some := p.fields(d), map[string]Field{}

@@ -439,9 +439,6 @@ func (s *schemas) skipped() map[string]bool {
 	return nil
 }
 
-// Keyword says whether a keyword of JSON Schema is taken.
-func Keyword(name string) bool { return keywords[name] }
-
 func (s *schemas) checkKeywords(m *members, path string) error {
 	if s.forgiving {
 		return nil

@@ -31,16 +31,6 @@ func preTokenizers() []preTokenizer {
 	}
 }
 
-// SupportedPreTokenizers names the pre-tokenizers of byte-level BPE that
-// FromGGUF takes.
-func SupportedPreTokenizers() []string {
-	var names []string
-	for _, p := range preTokenizers() {
-		names = append(names, p.name)
-	}
-	return names
-}
-
 // isolate cuts out the matches of each expression, then takes bytes.
 func isolate(exprs ...string) func(*preTokenizing) error {
 	return func(p *preTokenizing) error {

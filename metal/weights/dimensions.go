@@ -61,11 +61,6 @@ type Rope struct {
 	Factors []float32
 }
 
-// SupportedArchitectures lists the families this build runs.
-func SupportedArchitectures() []string {
-	return []string{familyBERT, familyGemma3, familyGPTOSS, familyLlama, familyQwen2, familyQwen3, familyQwen35, familyQwen3MoE, familyQwen3Next, familyXLMRoberta}
-}
-
 // ggufFamilies are the families by their names in GGUF.
 func ggufFamilies() map[string]string {
 	return map[string]string{"gemma3": familyGemma3, "gpt-oss": familyGPTOSS, "llama": familyLlama, "qwen2": familyQwen2, "qwen3": familyQwen3, "qwen3moe": familyQwen3MoE}

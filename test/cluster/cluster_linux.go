@@ -67,9 +67,6 @@ type Cluster struct {
 	containerd *process.Program
 }
 
-// Address of the node as Macs see it.
-func (c *Cluster) Address() string { return nodeAddress }
-
 // Start brings the cluster up and returns when CoreDNS is ready. ctx bounds the
 // start alone.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
