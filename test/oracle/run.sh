@@ -20,7 +20,7 @@ export CGO_ENABLED=0 GOFLAGS=-trimpath
 # oracle PACKAGE [FLAG...] runs the tests of a package that carry the build tag oracle.
 oracle() {
   # shellcheck disable=SC2086  # ARGS holds several flags
-  go test -tags oracle -count=1 -timeout "${TIMEOUT:-30m}" -v "./test/oracle/$1" -args "${@:2}" ${ARGS:-}
+  go test -vet=off -tags oracle -count=1 -timeout "${TIMEOUT:-30m}" -v "./test/oracle/$1" -args "${@:2}" ${ARGS:-}
 }
 
 [ $# -gt 0 ] || set -- text engine convert embed grammar hub
