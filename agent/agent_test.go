@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,7 +31,6 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/neighbour"
 	"metalfleet.dev/metalfleet/agent/pool"
-	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/agent/serve"
@@ -82,37 +80,6 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	return m.Run()
-}
-
-// The same suite runs against the fake engine.
-func TestRealEnginePassesTheEngineSuite(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "slow.gguf")
-	c := tinymodel.Default()
-	c.Layers, c.Hidden, c.FeedForward, c.Context = 8, 256, 1024, 4096
-	if err := tinymodel.Write(path, c); err != nil {
-		t.Fatal(err)
-	}
-	enginetest.Run(t, enginetest.Program{Path: engineProgram, Env: os.Environ(), ModelPath: path, Context: 4096, Slow: 4000})
-}
-
-// Embeddings by an encoder and a decoder, and rerank scores by both.
-func TestEmbeddingAndRerankEnginesPassTheEngineSuite(t *testing.T) {
-	for _, r := range tinymodel.Readers() {
-		if !slices.Contains([]string{"bert mean", "qwen3 embed", "xlm-roberta rerank", "qwen3 rerank"}, r.Name) {
-			continue
-		}
-		t.Run(r.Name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "model")
-			if err := r.Write(path); err != nil {
-				t.Fatal(err)
-			}
-			limit := int64(64) // what the encoders have positions for
-			if r.Family == "qwen3" {
-				limit = 1024
-			}
-			enginetest.RunReader(t, enginetest.Program{Path: engineProgram, Env: os.Environ(), ModelPath: path, Context: limit})
-		})
-	}
 }
 
 // mac is one agent under test, with its links in memory.
