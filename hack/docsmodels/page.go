@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -55,27 +56,38 @@ func references(all []compared) string {
 	files := map[kind]int{}
 	for _, r := range all {
 		made, rest, _ := strings.Cut(r.reference, ",")
-		if strings.HasSuffix(rest, "on a processor") {
-			made += " in half precision"
-		}
 		k := kind{made, r.tolerance}
+		if strings.HasSuffix(rest, "on a processor") {
+			k.tolerance += " in half precision"
+		}
 		if !slices.Contains(order, k) {
 			order = append(order, k)
 		}
 		files[k] += r.files
 	}
-	var out []string
+	var makers []string
+	of := map[string][]string{}
 	for _, k := range order {
-		out = append(out, fmt.Sprintf("%s (%d) %s", k.made, files[k], k.tolerance))
+		if of[k.made] == nil {
+			makers = append(makers, k.made)
+		}
+		of[k.made] = append(of[k.made], fmt.Sprintf("(%d) %s", files[k], k.tolerance))
+	}
+	var out []string
+	for _, m := range makers {
+		out = append(out, m+" "+strings.Join(of[m], ", "))
 	}
 	return strings.Join(out, "; ")
 }
+
+// numbers of bits stand together: 2, 4 bits.
+var numbers = regexp.MustCompile(` bits(, \d)`)
 
 func cell(values []string) string {
 	if len(values) == 0 {
 		return "–"
 	}
-	return strings.Join(values, ", ")
+	return numbers.ReplaceAllString(strings.Join(values, ", "), "$1")
 }
 
 // formats lists what weights are stored as.
