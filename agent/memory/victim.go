@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// anyPriority: pressure takes whoever is idle.
+// anyPriority lets pressure unload any idle engine.
 const anyPriority = math.MaxInt32
 
 // Victim picks the idle engine to unload for a deficit of bytes: the longest

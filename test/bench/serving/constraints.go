@@ -40,7 +40,7 @@ const (
 	// mostStall ends a stream that stands still.
 	mostStall = 60 * time.Second
 	// mostDisturbed is p99 between tokens next to hostile constraints, as a multiple of the same next to as many streams
-	// without constraints: rows of one batch share the processors whatever they ask for.
+	// without constraints: rows of one batch share the processors, with constraints or without.
 	mostDisturbed = 1.5
 )
 
