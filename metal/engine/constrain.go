@@ -83,9 +83,9 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 	if len(s.ends) == 0 {
 		return nil, invalid(r.Constraint.Param, "this model has no end-of-sequence token, so its output cannot be constrained")
 	}
-	t, release, err := s.grammars.Table(ctx, r.Constraint.Spec)
+	t, release, err := s.grammars.Table(ctx, r.Tenant, r.Constraint.Spec)
 	if err != nil {
-		return nil, invalid(s.atFault(ctx, r.Constraint), "%v", err)
+		return nil, invalid(s.atFault(ctx, r.Tenant, r.Constraint), "%v", err)
 	}
 	c := &constrained{
 		release: release, tok: s.tok, ends: s.ends, silent: s.silent, param: r.Constraint.Param, shownOtherwise: s.shownOtherwise,
@@ -115,11 +115,11 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 
 // atFault is the field of a constraint that cannot be compiled: where it has two parts,
 // the one that cannot be compiled by itself.
-func (s *serving) atFault(ctx context.Context, c *Constraint) string {
+func (s *serving) atFault(ctx context.Context, tenant string, c *Constraint) string {
 	if c.Else == nil {
 		return c.Param
 	}
-	_, release, err := s.grammars.Table(ctx, *c.Else)
+	_, release, err := s.grammars.Table(ctx, tenant, *c.Else)
 	if err != nil {
 		return c.Param
 	}

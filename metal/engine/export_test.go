@@ -112,7 +112,7 @@ func (s *stalls) Err() error {
 // StallConstraint keeps the states of a constraint in use, by following a text that takes
 // long, until release is called.
 func StallConstraint(e *Engine, s grammar.Spec, text string) (release func(), err error) {
-	t, free, err := e.serving.grammars.Table(context.Background(), s)
+	t, free, err := e.serving.grammars.Table(context.Background(), "", s)
 	if err != nil {
 		return nil, err
 	}
@@ -127,3 +127,6 @@ func StallConstraint(e *Engine, s grammar.Spec, text string) (release func(), er
 	<-ctx.looked
 	return func() { close(ctx.release); <-done }, nil
 }
+
+// ConstraintBytes is what the constraints that were compiled take.
+func ConstraintBytes(e *Engine) int64 { return e.serving.grammars.Bytes() }

@@ -7,6 +7,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -118,5 +119,22 @@ func TestTenantsShareWhatTheDeploymentStates(t *testing.T) {
 		if n := cachedOf(t, e, salted); n != 0 {
 			t.Errorf("%s: a request with a salt has %d tokens restored", name, n)
 		}
+	}
+}
+
+// A constraint of one tenant is compiled again for another, so that no time reveals it.
+func TestTenantsHaveTheirOwnConstraints(t *testing.T) {
+	e := ready(t, engine.Options{}, ref.Options{})
+	greedy := sample.Greedy()
+	bytes := func(tenant string) int64 {
+		ask(t, e, engine.Request{Prompt: prompt("Hello"), Sampling: &greedy, MaxTokens: 4, Tenant: tenant, Constraint: form(grammar.Regex, "[a-f]{4}")})
+		return engine.ConstraintBytes(e)
+	}
+	first := bytes("a")
+	if again := bytes("a"); again != first {
+		t.Errorf("a constraint takes %d bytes, and %d when it is asked again", first, again)
+	}
+	if other := bytes("b"); other <= first {
+		t.Errorf("the constraint of one tenant serves another: %d bytes, %d before", other, first)
 	}
 }

@@ -235,7 +235,7 @@ func TestWhatConstraintsTakeCountsAsHeld(t *testing.T) {
 	s := &serving{tok: tok, ends: map[int32]bool{tokEnd: true}}
 	before := held(tensor.Memory{}, 0, s, &publication{})
 	s.grammars = grammar.NewCache(tok.Size(), s.spellShown, 1<<20)
-	_, release, err := s.grammars.Table(context.Background(), grammar.Spec{Kind: grammar.JSONObject})
+	_, release, err := s.grammars.Table(context.Background(), "", grammar.Spec{Kind: grammar.JSONObject})
 	if err != nil {
 		t.Fatal(err)
 	}

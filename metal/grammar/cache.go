@@ -11,25 +11,32 @@ import (
 	"sync"
 )
 
-// Cache keeps the compiled constraints of one vocabulary, those used last, within
-// a number of bytes. Those in use stay.
+// Cache keeps the compiled constraints of one vocabulary within a number of bytes.
+// Those in use stay. Each tenant has its own, so that no time reveals requests of
+// another; where they take too much, the tenant with the most loses what it used longest
+// ago.
 type Cache struct {
 	size  int
 	spell func(id int32) []byte
 	limit int64
-	// lane is for what takes long, and heavy has a place for each constraint that may be
-	// compiled there at once: that bounds the memory that compilations take.
-	lane  *lane
-	heavy chan struct{}
-	vocab func() *Vocabulary
+	// processors are for what takes long, and heavy has a place for each constraint that
+	// may be compiled there at once: that bounds the memory that compilations take.
+	processors, heavy *turns
+	vocab             func() *Vocabulary
 
 	mu sync.Mutex
 	// All below are guarded by mu.
-	entries map[[sha256.Size]byte]*cached
+	entries map[cacheKey]*cached
 	// compiling are the constraints that are compiled now.
-	compiling map[[sha256.Size]byte]*compilation
+	compiling map[cacheKey]*compilation
 	turn      uint64
 	words     int64 // bytes of the vocabulary, once it is there
+}
+
+// cacheKey is a constraint of a tenant.
+type cacheKey struct {
+	tenant string
+	spec   [sha256.Size]byte
 }
 
 type cached struct {
@@ -50,8 +57,8 @@ const maxHeavy = 4
 // NewCache makes an empty one; the vocabulary is sorted at the first constraint.
 func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 	c := &Cache{
-		size: size, spell: spell, limit: limit, lane: newLane(), heavy: make(chan struct{}, maxHeavy),
-		entries: map[[sha256.Size]byte]*cached{}, compiling: map[[sha256.Size]byte]*compilation{},
+		size: size, spell: spell, limit: limit, processors: newProcessors(), heavy: newTurns(maxHeavy),
+		entries: map[cacheKey]*cached{}, compiling: map[cacheKey]*compilation{},
 	}
 	c.vocab = sync.OnceValue(func() *Vocabulary {
 		v := NewVocabulary(c.size, c.spell)
@@ -63,10 +70,10 @@ func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 	return c
 }
 
-// Table returns the states of a constraint, compiled if need be; the caller calls
-// release once it is done. The error is an *Error, or that of ctx.
-func (c *Cache) Table(ctx context.Context, s Spec) (t *Table, release func(), err error) {
-	k := s.key()
+// Table returns the states of a tenant's constraint, compiled if need be; the caller
+// calls release once it is done. The error is an *Error, or that of ctx.
+func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, release func(), err error) {
+	k := cacheKey{tenant, s.key()}
 	for {
 		if e := c.take(k); e != nil {
 			return e.table, c.releaser(e), nil
@@ -93,7 +100,7 @@ func (c *Cache) Table(ctx context.Context, s Spec) (t *Table, release func(), er
 }
 
 // begin returns the compilation of a constraint, and reports whether it is the caller's.
-func (c *Cache) begin(k [sha256.Size]byte) (running *compilation, first bool) {
+func (c *Cache) begin(k cacheKey) (running *compilation, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if running := c.compiling[k]; running != nil {
@@ -104,7 +111,7 @@ func (c *Cache) begin(k [sha256.Size]byte) (running *compilation, first bool) {
 	return running, true
 }
 
-func (c *Cache) end(k [sha256.Size]byte, err error) {
+func (c *Cache) end(k cacheKey, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	running := c.compiling[k]
@@ -113,12 +120,13 @@ func (c *Cache) end(k [sha256.Size]byte, err error) {
 	close(running.done)
 }
 
-func (c *Cache) compile(ctx context.Context, k [sha256.Size]byte, s Spec) (*cached, error) {
-	g, err := compile(newMeter(ctx, c.lane, c.heavy), s)
+func (c *Cache) compile(ctx context.Context, k cacheKey, s Spec) (*cached, error) {
+	processors := &lane{c.processors, k.tenant}
+	g, err := compile(newMeter(ctx, processors, &lane{c.heavy, k.tenant}), s)
 	if err != nil {
 		return nil, err
 	}
-	e := &cached{table: newTable(g, c.vocab(), c.lane), users: 1}
+	e := &cached{table: newTable(g, c.vocab(), processors), users: 1}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.turn++
@@ -128,7 +136,7 @@ func (c *Cache) compile(ctx context.Context, k [sha256.Size]byte, s Spec) (*cach
 	return e, nil
 }
 
-func (c *Cache) take(k [sha256.Size]byte) *cached {
+func (c *Cache) take(k cacheKey) *cached {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[k]
@@ -149,25 +157,30 @@ func (c *Cache) releaser(e *cached) func() {
 	})
 }
 
-// shrink forgets whoever was used longest ago, while all take too much; it is
-// called with mu held.
+// shrink forgets what is not in use while all take too much: of the tenant with the
+// most what was used longest ago. It is called with mu held.
 func (c *Cache) shrink() {
-	all := c.words
-	for _, e := range c.entries {
-		all += e.table.Bytes()
+	all, tenants := c.words, map[string]int64{}
+	for k, e := range c.entries {
+		bytes := e.table.Bytes()
+		all += bytes
+		tenants[k.tenant] += bytes
 	}
 	for all > c.limit {
 		var oldest *cached
-		var key [sha256.Size]byte
+		var key cacheKey
 		for k, e := range c.entries {
-			if e.users == 0 && (oldest == nil || e.used < oldest.used) {
+			most, mine := tenants[key.tenant], tenants[k.tenant]
+			if e.users == 0 && (oldest == nil || mine > most || mine == most && e.used < oldest.used) {
 				oldest, key = e, k
 			}
 		}
 		if oldest == nil {
 			return
 		}
-		all -= oldest.table.Bytes()
+		bytes := oldest.table.Bytes()
+		all -= bytes
+		tenants[key.tenant] -= bytes
 		delete(c.entries, key)
 	}
 }

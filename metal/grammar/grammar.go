@@ -174,7 +174,7 @@ func Compile(ctx context.Context, s Spec) (*Grammar, error) {
 
 // newMeter counts the work of a compilation. What takes long goes through the lane, if
 // there is one, for which it needs one of the heavy places.
-func newMeter(ctx context.Context, l *lane, heavy chan struct{}) *meter {
+func newMeter(ctx context.Context, l, heavy *lane) *meter {
 	return &meter{
 		ctx: ctx, left: compileWork, quick: compileWork - quickWork, next: compileWork, lane: l, heavy: heavy,
 		exceeded: &Error{kind: ErrLimit, Message: "the constraint takes too much work to compile; simplify it"},

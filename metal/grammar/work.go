@@ -44,7 +44,7 @@ type meter struct {
 	next, quick int64
 	lane        *lane
 	// heavy has a place for each of those that may be in the lane together; nil is no bound.
-	heavy           chan struct{}
+	heavy           *lane
 	inLane, isHeavy bool
 	err             error
 }
@@ -90,50 +90,35 @@ func (m *meter) within(work func()) bool {
 	return false
 }
 
-// pass gives the place in the lane to the operation that waits longest, and waits for the next
-// place.
+// pass gives the place in the lane to the operation whose turn it is, and waits for the
+// next place.
 func (m *meter) pass() error {
 	if m.heavy != nil && !m.isHeavy {
-		select {
-		case m.heavy <- struct{}{}:
-			m.isHeavy = true
-		case <-m.ctx.Done():
-			return m.ctx.Err()
+		if err := m.heavy.take(m.ctx); err != nil {
+			return err
 		}
+		m.isHeavy = true
 	}
 	if m.inLane {
-		<-m.lane.places
+		m.lane.give()
 		m.inLane = false
 	}
-	select {
-	case m.lane.places <- struct{}{}:
-		m.inLane = true
-		return nil
-	case <-m.ctx.Done():
-		return m.ctx.Err()
+	if err := m.lane.take(m.ctx); err != nil {
+		return err
 	}
+	m.inLane = true
+	return nil
 }
 
 // done gives back what the meter holds.
 func (m *meter) done() {
 	if m.inLane {
-		<-m.lane.places
+		m.lane.give()
 	}
 	if m.isHeavy {
-		<-m.heavy
+		m.heavy.give()
 	}
 	m.inLane, m.isHeavy = false, false
-}
-
-// lane is the processors that long work on constraints may take: the others compute tokens.
-// Those that wait are served in order, a slice at a time, so that none holds up another.
-type lane struct{ places chan struct{} }
-
-// laneShare is the part of the processors that a lane has.
-const laneShare = 4
-
-func newLane() *lane {
-	return &lane{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/laneShare))}
 }
 
 // account is the work that an answer may still cause, what of it is done at once, and what a

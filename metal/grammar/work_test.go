@@ -236,8 +236,10 @@ func full(t *testing.T) *Cache {
 	t.Helper()
 	_, tokens := bytesAlone(words...)
 	c := NewCache(len(tokens), func(id int32) []byte { return tokens[id] }, 1<<20)
-	for range cap(c.lane.places) {
-		c.lane.places <- struct{}{}
+	for c.processors.free > 0 {
+		if err := c.processors.take(t.Context(), "others"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return c
 }
@@ -249,15 +251,15 @@ func TestAttackAConstraintThatTakesLongHoldsUpNoOther(t *testing.T) {
 		ended := make(chan error)
 		for i := range 2 * maxHeavy {
 			go func() {
-				_, _, err := c.Table(ctx, Spec{Kind: Regex, Source: strings.Repeat(".?", 2000+i)})
+				_, _, err := c.Table(ctx, "", Spec{Kind: Regex, Source: strings.Repeat(".?", 2000+i)})
 				ended <- err
 			}()
 		}
 		synctest.Wait()
-		if len(c.heavy) != maxHeavy {
-			t.Errorf("%d constraints take long at once, want %d", len(c.heavy), maxHeavy)
+		if n := c.heavy.inUse(); n != maxHeavy {
+			t.Errorf("%d constraints take long at once, want %d", n, maxHeavy)
 		}
-		table, release, err := c.Table(t.Context(), Spec{Kind: JSONObject})
+		table, release, err := c.Table(t.Context(), "", Spec{Kind: JSONObject})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,8 +274,82 @@ func TestAttackAConstraintThatTakesLongHoldsUpNoOther(t *testing.T) {
 				t.Errorf("a client that left got %v", err)
 			}
 		}
-		if len(c.heavy) != 0 || len(c.lane.places) != cap(c.lane.places) || len(c.compiling) != 0 {
-			t.Errorf("%d heavy places and %d of the lane are taken, %d constraints are compiled", len(c.heavy), len(c.lane.places), len(c.compiling))
+		if heavy, others := c.heavy.inUse(), c.processors.taken["others"]; heavy != 0 || c.processors.inUse() != others || len(c.compiling) != 0 {
+			t.Errorf("%d heavy places and %d processors are taken, %d constraints are compiled", heavy, c.processors.inUse()-others, len(c.compiling))
+		}
+	})
+}
+
+// A tenant with many constraints that take long does not keep another's waiting.
+func TestTenantsTakeTurnsAtConstraintsThatTakeLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := full(t)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		ended := make(chan string, 100)
+		compile := func(tenant string, i int) {
+			go func() {
+				if _, release, err := c.Table(ctx, tenant, Spec{Kind: Regex, Source: strings.Repeat("a?", 250+i)}); err == nil {
+					release()
+					ended <- tenant
+				}
+			}()
+			synctest.Wait()
+		}
+		for i := range 3 * maxHeavy {
+			compile("hog", i)
+		}
+		if c.heavy.taken["hog"] != maxHeavy {
+			t.Errorf("a tenant alone has %d places of %d", c.heavy.taken["hog"], maxHeavy)
+		}
+		compile("victim", 0)
+		for range c.processors.taken["others"] {
+			c.processors.give("others")
+		}
+		synctest.Wait()
+		for before := 0; ; before++ {
+			if tenant := <-ended; tenant == "victim" {
+				if before > maxHeavy {
+					t.Errorf("%d constraints of another tenant were compiled first", before)
+				}
+				return
+			}
+		}
+	})
+}
+
+// A place that is given back passes to the tenant that has the fewest, in turn.
+func TestTurnsPassToTheTenantWithTheFewestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns(2)
+		var got []string
+		wait := func(ctx context.Context, tenant string) {
+			go func() {
+				if turns.take(ctx, tenant) == nil {
+					got = append(got, tenant)
+				}
+			}()
+			synctest.Wait()
+		}
+		for range 5 {
+			wait(t.Context(), "a")
+		}
+		gone, leave := context.WithCancel(t.Context())
+		wait(gone, "left")
+		wait(t.Context(), "b")
+		wait(t.Context(), "c")
+		wait(t.Context(), "b")
+		leave()
+		synctest.Wait()
+		for given := 0; given < len(got); given++ { // who has a place longest gives it back
+			turns.give(got[given])
+			synctest.Wait()
+		}
+		if want := []string{"a", "a", "b", "a", "c", "b", "a", "a"}; !slices.Equal(got, want) {
+			t.Errorf("places went to %v, want %v", got, want)
+		}
+		if turns.inUse() != 0 || turns.free != 2 || len(turns.waiting) != 0 {
+			t.Errorf("%d places are taken and %d free, %d tenants wait", turns.inUse(), turns.free, len(turns.waiting))
 		}
 	})
 }
@@ -285,13 +361,13 @@ func TestOneConstraintOfManyRequestsIsCompiledOnce(t *testing.T) {
 		s := Spec{Kind: Regex, Source: strings.Repeat("a?", 250)}
 		left, tables := make(chan error), make(chan *Table)
 		go func() {
-			_, _, err := c.Table(ctx, s)
+			_, _, err := c.Table(ctx, "", s)
 			left <- err
 		}()
 		synctest.Wait()
 		for range 3 {
 			go func() {
-				table, release, err := c.Table(t.Context(), s)
+				table, release, err := c.Table(t.Context(), "", s)
 				if err != nil {
 					t.Error(err)
 				} else {
@@ -305,7 +381,7 @@ func TestOneConstraintOfManyRequestsIsCompiledOnce(t *testing.T) {
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("the first client, which left, got %v", err)
 		}
-		<-c.lane.places
+		c.processors.give("others")
 		if a, b, c := <-tables, <-tables, <-tables; a == nil || a != b || b != c {
 			t.Errorf("tables %p, %p and %p, want one", a, b, c)
 		}
@@ -351,7 +427,7 @@ func TestAMaskIsTheSameWhereverItIsMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newTable(g, v, newLane()).Match(false)
+	m := newTable(g, v, &lane{turns: newProcessors()}).Match(false)
 	m.account.quick = 0
 	for tries := 1; ; tries++ { // interrupted at each look, and begun again
 		got, err := m.Mask(&endsAt{Context: t.Context(), n: tries})
