@@ -30,8 +30,8 @@ type Stats struct {
 
 // Memory is the tier in RAM. What it holds lies outside the Go heap, so that it
 // is the system's again the moment it goes; the total is exact at any time. The
-// least recently used goes first, save what a running request counts on, and
-// never what is being read.
+// least recently used of the tenant that has the most goes first, save what a running
+// request counts on, and never what is being read.
 //
 // Over a lower tier it writes behind: what came in is offered there once, by
 // Behind as soon as it can, else when it leaves.
@@ -50,6 +50,9 @@ type Memory struct {
 	// bytes that are held by blocks, those that come or go included; counted of
 	// them are those that running requests count on or that are being read.
 	bytes, counted, budget int64
+	// tenants that have blocks, and how many bytes ever came in.
+	tenants map[Tenant]*tenancy
+	came    int64
 	// epoch grows with each Clear: what began to come before it does not
 	// appear after it.
 	epoch int64
@@ -80,7 +83,7 @@ func (b *block) size() int64 { return pages.Held(int64(len(b.mapping))) }
 
 // NewMemory makes an empty tier of so many bytes over lower, which may be nil.
 func NewMemory(budget int64, lower Tier) *Memory {
-	return &Memory{lower: lower, budget: max(0, budget), held: map[Key]*block{}, used: list.New(), dirtied: make(chan struct{}, 1)}
+	return &Memory{lower: lower, budget: max(0, budget), held: map[Key]*block{}, tenants: map[Tenant]*tenancy{}, used: list.New(), dirtied: make(chan struct{}, 1)}
 }
 
 // Stats reads the counters.
@@ -159,7 +162,7 @@ func (m *Memory) Make(key Key, n int64, fill func([]byte) error) (Saved, error) 
 func (m *Memory) make(key Key, n int64, fill func([]byte) error, dirty bool) (Saved, error) {
 	m.mu.Lock()
 	if b := m.held[key]; b != nil {
-		m.used.MoveToFront(b.at)
+		m.touch(b)
 		m.mu.Unlock()
 		return Held, nil
 	}
@@ -175,7 +178,7 @@ func (m *Memory) make(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 	other := m.held[key]
 	if err == nil && epoch == m.epoch && !m.closed && other == nil {
 		m.stats.Held++
-		m.held[key], b.at = b, m.used.PushFront(b)
+		m.enter(b)
 		if b.dirty {
 			m.dirty = append(m.dirty, b)
 			m.wake()
@@ -226,30 +229,6 @@ func (m *Memory) past(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 		m.stats.Dropped++
 	}
 	return saved, nil
-}
-
-// victim takes out the least recently used block that nobody reads, and that no
-// request counts on unless counted ones may go too. It is called with mu held.
-func (m *Memory) victim(counted bool) *block {
-	for e := m.used.Back(); e != nil; e = e.Prev() {
-		b := e.Value.(*block)
-		if b.readers == 0 && (counted || b.holders == 0) {
-			m.takeOut(b)
-			m.stats.Evicted++
-			return b
-		}
-	}
-	return nil
-}
-
-// takeOut makes a block one that nobody finds. It is called with mu held.
-func (m *Memory) takeOut(b *block) {
-	if b.holders > 0 && b.readers == 0 {
-		m.counted -= b.size()
-	}
-	delete(m.held, b.key)
-	m.used.Remove(b.at)
-	b.gone = true
 }
 
 // leave offers a block that was taken out below, and gives its memory back. It
@@ -385,7 +364,7 @@ func (m *Memory) View(key Key) (*View, error) {
 	m.stats.Hits++
 	m.count(b)
 	b.readers++
-	m.used.MoveToFront(b.at)
+	m.touch(b)
 	return &View{m: m, b: b}, nil
 }
 
@@ -427,7 +406,7 @@ func (m *Memory) Hold(key Key) (Holding, bool) {
 	}
 	m.count(b)
 	b.holders++
-	m.used.MoveToFront(b.at)
+	m.touch(b)
 	return Holding{b}, true
 }
 
@@ -446,7 +425,7 @@ func (m *Memory) Unhold(chain []Holding) {
 		if b.holders+b.readers == 0 {
 			m.counted -= b.size()
 		}
-		m.used.MoveToFront(b.at)
+		m.touch(b)
 	}
 }
 
