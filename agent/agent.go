@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/inspect"
@@ -123,19 +124,18 @@ func (a *Agent) open() error {
 	}
 	ordered := func() *journal.Orders { return a.journal.Snapshot().Orders }
 	var leases func(kv.Origin, func() int64) (pool.CacheLease, error)
+	var prepare func(model string) error
 	cacheDir := ""
 	if a.Cache != nil {
 		cacheDir = a.Cache.Dir
-		if err := os.MkdirAll(cacheDir, 0o700); err != nil { // a confined engine reaches only a folder that is there when it starts
-			a.Log.Error(err, "Cannot make the folder of the disk cache; engines that start now will not use it")
-		}
+		prepare = func(model string) error { return cold.Prepare(a.Cache.FS, a.Cache.Dir, model) }
 		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, orders: ordered, tried: make(chan struct{})}
 		leases = a.cache.lease
 	}
 	a.pool, err = pool.New(pool.Config{
 		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe, Cache: leases,
 		Weights: weights{a.store}, Engine: a.Engine, EngineEnv: a.EngineEnv, StateDir: a.StateDir,
-		CacheDir: cacheDir, Sandbox: a.Sandbox,
+		CacheDir: cacheDir, PrepareCache: prepare, Sandbox: a.Sandbox,
 		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed, Fault: a.Fault,
 	})
 	if err != nil {

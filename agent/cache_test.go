@@ -215,7 +215,7 @@ func TestCachedPromptSurvivesUnloadCrashAndAgentRestart(t *testing.T) {
 // blocks are the paths of all files of the cache.
 func (m *mac) blocks(t *testing.T) []string {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(m.state, "kv", "*", "?", "*.kv"))
+	paths, err := filepath.Glob(filepath.Join(m.state, "kv", "*", "*", "?", "*.kv"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%v, %v", paths, err)
 	}

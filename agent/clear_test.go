@@ -37,7 +37,7 @@ func (m *mac) cleared(t *testing.T, request string) v1alpha1.CacheCleared {
 // onDisk is what the files of the cache take, read by the test itself.
 func (m *mac) onDisk(t *testing.T) (n int) {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(m.state, "kv", "*", "?", "*.kv"))
+	paths, err := filepath.Glob(filepath.Join(m.state, "kv", "*", "*", "?", "*.kv"))
 	if err != nil {
 		t.Fatal(err)
 	}

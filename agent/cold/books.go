@@ -1,6 +1,8 @@
 package cold
 
 import (
+	"time"
+
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 )
@@ -34,7 +36,9 @@ func (a *account) charge() int64 { return max(0, a.granted-a.persisted) }
 type books struct {
 	budget blocks.Budget
 	// origins say whose the namespaces are; the owner keeps them.
-	origins  map[blocks.Namespace]kv.Origin
+	origins map[blocks.Namespace]kv.Origin
+	// lastUse of any block of a holder.
+	lastUse  map[holder]time.Time
 	index    *blocks.Index
 	room     blocks.Room
 	accounts map[*account]chan struct{}
@@ -46,7 +50,7 @@ type books struct {
 }
 
 func newBooks(b blocks.Budget, origins map[blocks.Namespace]kv.Origin) *books {
-	return &books{budget: b, origins: origins, index: blocks.NewIndex(), accounts: map[*account]chan struct{}{}}
+	return &books{budget: b, origins: origins, lastUse: map[holder]time.Time{}, index: blocks.NewIndex(), accounts: map[*account]chan struct{}{}}
 }
 
 // limit of all bytes on the disk, at this moment.
@@ -107,9 +111,9 @@ func (b *books) share(a *account) (s share, bounded bool) {
 	return s, true
 }
 
-// ofModel are the blocks of an account's model that go for its wish or because
-// they are too many, those whose last use is oldest, and at most so many files.
-func (b *books) ofModel(a *account, files int) (out []blocks.Entry) {
+// ofModel are the blocks of an account's model that are removed for its wish or
+// because they are too many, fairly for its tenants, and at most so many files.
+func (b *books) ofModel(a *account, files int, now time.Time) (out []blocks.Entry) {
 	s, bounded := b.share(a)
 	if !bounded {
 		return nil
@@ -119,11 +123,12 @@ func (b *books) ofModel(a *account, files int) (out []blocks.Entry) {
 		wish = 0
 	}
 	over := s.taken + s.charged + wish - s.most
+	may := b.fairly(s.taken-over, func(n blocks.Namespace) bool { return b.origins[n].Model == a.model }, now)
 	b.index.Each(func(e blocks.Entry) bool {
 		if over <= 0 || len(out) >= files {
 			return false
 		}
-		if e.Foreign == "" && b.origins[e.ID.Namespace].Model == a.model {
+		if e.Foreign == "" && may(e) {
 			over -= e.Bytes
 			out = append(out, e)
 		}

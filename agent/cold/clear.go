@@ -25,7 +25,7 @@ func (l *Lease) End() {
 
 func (w *Owner) end(a *account) {
 	a.ending = true
-	_, err := blocks.Fence(w.opt.FS, w.opt.Dir, a.namespace, a.epoch)
+	_, err := blocks.Fence(w.opt.FS, w.dir(a.namespace), a.namespace, a.epoch)
 	if err == nil {
 		err = w.rescan(a.namespace)
 	}
@@ -90,7 +90,8 @@ func (w *Owner) namespaces() map[blocks.Namespace]bool {
 // clear ends the epochs of a namespace, removes what lies there, and opens new
 // epochs for the engines that go on.
 func (w *Owner) clear(n blocks.Namespace) (freed int64, err error) {
-	freed, err = blocks.FenceAll(w.opt.FS, w.opt.Dir, n)
+	folder := blocks.Folder(w.dir(n), n)
+	freed, err = blocks.FenceAll(w.opt.FS, w.dir(n), n)
 	if err != nil {
 		return freed, err
 	}
@@ -100,15 +101,15 @@ func (w *Owner) clear(n blocks.Namespace) (freed int64, err error) {
 	}
 	if leased {
 		for _, s := range blocks.Shards() {
-			bytes, failed := blocks.RemoveTree(w.opt.FS, filepath.Join(blocks.Folder(w.opt.Dir, n), s))
+			bytes, failed := blocks.RemoveTree(w.opt.FS, filepath.Join(folder, s))
 			freed, err = freed+bytes, errors.Join(err, failed)
 		}
 	} else {
-		_ = w.opt.FS.Remove(filepath.Join(blocks.Folder(w.opt.Dir, n), blocks.OriginFile)) // no block, so it does not count
-		bytes, failed := blocks.RemoveTree(w.opt.FS, blocks.Folder(w.opt.Dir, n))
+		_ = w.opt.FS.Remove(filepath.Join(folder, blocks.OriginFile)) // no block, so it does not count
+		bytes, failed := blocks.RemoveTree(w.opt.FS, folder)
 		freed, err = freed+bytes, errors.Join(err, failed)
 		if failed == nil {
-			delete(w.origins, n)
+			defer delete(w.origins, n) // it says where the namespace lies
 		}
 	}
 	err = errors.Join(err, w.rescan(n))
@@ -151,7 +152,29 @@ func (w *Owner) Keep(models map[string]bool) (freed int64, err error) {
 			w.problem("Failed to remove cached blocks of a deleted model", failed)
 		}
 	}
-	return freed, err
+	return freed, errors.Join(err, w.removeEmpty(models))
+}
+
+// removeEmpty removes the folders of models that are not wanted and have no namespace.
+// Those of others may wait for an engine that is starting.
+func (w *Owner) removeEmpty(models map[string]bool) error {
+	keep := map[string]bool{}
+	for m := range models {
+		keep[blocks.ModelFolder(w.opt.Dir, m)] = true
+	}
+	for n := range w.namespaces() {
+		keep[w.dir(n)] = true
+	}
+	infos, err := w.opt.FS.ReadDir(w.opt.Dir)
+	if err != nil {
+		return err
+	}
+	for _, i := range infos {
+		if at := filepath.Join(w.opt.Dir, i.Name); blocks.IsModelFolder(i.Name) && !keep[at] {
+			_ = w.opt.FS.Remove(at) // one with foreign files stays until these are evicted
+		}
+	}
+	return nil
 }
 
 // Tick goes on with what could not be done at once: it removes what is too
@@ -162,6 +185,7 @@ func (w *Owner) Tick() {
 	defer w.unlock()
 	defer w.publish()
 	w.books.problem = ""
+	w.books.forget()
 	w.measure()
 	for a := range w.books.accounts {
 		if a.ending {

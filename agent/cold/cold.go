@@ -2,7 +2,9 @@
 //
 // It owns the folder of all namespaces: it alone makes folders, removes blocks,
 // knows what lies there and says how much of the disk an engine may take. There
-// is one budget for all engines, counted from the disk's free space. It refuses
+// is one budget for all engines, counted from the disk's free space. Where it is
+// used up, the tenant that takes the most loses its oldest blocks. Each model has a
+// folder, which is all that a confined engine reaches of the cache. It refuses
 // a folder that is not its own, a grant that it has not made room for, and to
 // call a model gone before it was told which there are. Engines read and write
 // the files themselves (metal/kv/cold).
@@ -70,7 +72,7 @@ func Open(o Options) (*Owner, error) {
 	w.books = newBooks(o.Budget, w.origins)
 	w.lock()
 	defer w.unlock()
-	if err := w.possess(); err != nil {
+	if err := possess(o.FS, o.Dir); err != nil {
 		return nil, err
 	}
 	if err := w.scan(); err != nil {
@@ -97,10 +99,26 @@ func (w *Owner) SetBudget(now func() blocks.Budget) {
 func (w *Owner) lock()   { w.work <- struct{}{} }
 func (w *Owner) unlock() { <-w.work }
 
+// Prepare makes the folder of a model in the cache dir, which need not be open yet: a
+// confined engine reaches only a folder that exists when it starts.
+func Prepare(f disk.FS, dir, model string) error {
+	if err := possess(f, dir); err != nil {
+		return err
+	}
+	if err := f.MkdirAll(blocks.ModelFolder(dir, model)); err != nil {
+		return fmt.Errorf("cache %s: %w", dir, err)
+	}
+	return nil
+}
+
+// dir is the folder of the model of a namespace.
+func (w *Owner) dir(n blocks.Namespace) string {
+	return blocks.ModelFolder(w.opt.Dir, w.origins[n].Model)
+}
+
 // possess marks an empty folder as a cache, and refuses any other that is not
 // marked: what is in it would be removed.
-func (w *Owner) possess() error {
-	f, dir := w.opt.FS, w.opt.Dir
+func possess(f disk.FS, dir string) error {
 	if err := f.MkdirAll(dir); err != nil {
 		return fmt.Errorf("cache %s: %w", dir, err)
 	}
@@ -153,11 +171,11 @@ func (w *Owner) begin(a *account) error {
 	a.epoch, a.granted, a.persisted, a.final = "", 0, 0, true
 	epoch := strings.ToLower(rand.Text())
 	for _, s := range blocks.Shards() {
-		if err := w.opt.FS.MkdirAll(filepath.Join(blocks.Folder(w.opt.Dir, a.namespace), s)); err != nil {
+		if err := w.opt.FS.MkdirAll(filepath.Join(blocks.Folder(w.dir(a.namespace), a.namespace), s)); err != nil {
 			return err
 		}
 	}
-	if err := w.opt.FS.MkdirAll(blocks.EpochFolder(w.opt.Dir, a.namespace, epoch)); err != nil {
+	if err := w.opt.FS.MkdirAll(blocks.EpochFolder(w.dir(a.namespace), a.namespace, epoch)); err != nil {
 		return err
 	}
 	a.epoch, a.final = epoch, false
@@ -173,7 +191,7 @@ func (l *Lease) Current() blocks.Lease {
 
 func (l *Lease) current() blocks.Lease {
 	a := l.account
-	return blocks.Lease{Dir: l.w.opt.Dir, Epoch: a.epoch, GrantedBytes: a.granted, Final: a.final}
+	return blocks.Lease{Dir: l.w.dir(a.namespace), Epoch: a.epoch, GrantedBytes: a.granted, Final: a.final}
 }
 
 // Changed has a value when the engine is to be told anew.
@@ -209,7 +227,8 @@ func (l *Lease) Report(r blocks.Report) blocks.Lease {
 func (w *Owner) persisted(a *account, files []blocks.File) {
 	for _, f := range files {
 		a.persisted += f.Bytes
-		path := blocks.Path(w.opt.Dir, a.namespace, f.Key)
+		path := blocks.Path(w.dir(a.namespace), a.namespace, f.Key)
+		w.books.used(blocks.ID{Namespace: a.namespace, Key: f.Key}, w.opt.Now())
 		w.books.index.RemoveForeign(path) // it was replaced
 		info, err := w.opt.FS.Stat(path)
 		switch {
@@ -229,7 +248,8 @@ func (w *Owner) touched(n blocks.Namespace, keys []kv.Key) {
 	now := w.opt.Now()
 	for _, k := range keys {
 		if w.books.index.Touch(blocks.ID{Namespace: n, Key: k}) {
-			if err := w.opt.FS.SetTime(blocks.Path(w.opt.Dir, n, k), now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.books.used(blocks.ID{Namespace: n, Key: k}, now)
+			if err := w.opt.FS.SetTime(blocks.Path(w.dir(n), n, k), now); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				w.problem("Failed to record the use of a cached block", err)
 			}
 		}
@@ -241,7 +261,7 @@ func (w *Owner) touched(n blocks.Namespace, keys []kv.Key) {
 func (w *Owner) grant(a *account, most int) int {
 	w.measure()
 	went := w.evict(w.books.target(a), most)
-	went += w.remove(w.books.ofModel(a, most-went))
+	went += w.remove(w.books.ofModel(a, most-went, w.opt.Now()))
 	w.books.grant(a)
 	return went
 }
@@ -262,10 +282,11 @@ func (w *Owner) measure() {
 	w.books.room = blocks.RoomOf(w.books.index.Total(), free, now)
 }
 
-// evict removes what is used least so that at most target bytes stay, and no
-// more than most files. It says how many went.
+// evict removes files so that at most target bytes stay, fairly for all tenants, and
+// no more than most files. It returns how many it removed.
 func (w *Owner) evict(target int64, most int) int {
-	return w.remove(blocks.Plan(w.books.index, target, most))
+	may := w.books.fairly(target, func(blocks.Namespace) bool { return true }, w.opt.Now())
+	return w.remove(blocks.Plan(w.books.index, target, most, may))
 }
 
 // remove removes files that make room for others, and says how many went.
@@ -286,7 +307,7 @@ func (w *Owner) remove(entries []blocks.Entry) int {
 func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 	path := e.Foreign
 	if path == "" {
-		path = blocks.Path(w.opt.Dir, e.ID.Namespace, e.ID.Key)
+		path = blocks.Path(w.dir(e.ID.Namespace), e.ID.Namespace, e.ID.Key)
 	}
 	if err := w.opt.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.books.unlinkFailures++

@@ -32,6 +32,9 @@ func key(model string, n int) kv.Key {
 	return kv.Root(origin(model), kv.Salt{}).Next([]int32{int32(n)})
 }
 
+// folder of a model's blocks.
+func folder(model string) string { return blocks.ModelFolder(dir, model) }
+
 // payload fills two pages with its header.
 func payload(n int) []byte { return bytes.Repeat([]byte{byte(n), byte(n >> 8), 7}, 2000) }
 
@@ -402,11 +405,11 @@ func TestForeignFilesCountAndGoFirst(t *testing.T) {
 		e.stop()
 		n := e.tier.Namespace()
 		if err := errors.Join(
-			m.f.Rot(blocks.Path(dir, n, key("a", 0)), 64), // the version
-			m.f.Rot(blocks.Path(dir, n, key("a", 1)), 200),
-			m.f.Rename(blocks.Path(dir, n, key("a", 2)), path.Join(blocks.Folder(dir, n), "0", "note.txt")),
+			m.f.Rot(blocks.Path(folder("a"), n, key("a", 0)), 64), // the version
+			m.f.Rot(blocks.Path(folder("a"), n, key("a", 1)), 200),
+			m.f.Rename(blocks.Path(folder("a"), n, key("a", 2)), path.Join(blocks.Folder(folder("a"), n), "0", "note.txt")),
 			m.f.MkdirAll(dir+"/some/where"),
-			m.f.Rename(blocks.Path(dir, n, key("a", 3)), dir+"/some/where/x"),
+			m.f.Rename(blocks.Path(folder("a"), n, key("a", 3)), dir+"/some/where/x"),
 		); err != nil {
 			t.Fatal(err)
 		}
@@ -426,6 +429,56 @@ func TestForeignFilesCountAndGoFirst(t *testing.T) {
 	})
 }
 
+// Engines of two models have folders next to each other, and what one of them puts into
+// its own in the name of the other is dropped.
+func TestEachModelHasAFolderOfItsOwn(t *testing.T) {
+	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
+		a, b := m.engine("a"), m.engine("b")
+		a.put(1)
+		b.put(1)
+		for _, e := range []*engine{a, b} {
+			if got := e.lease.Current().Dir; got != folder(e.model) {
+				t.Errorf("the engine of model %s writes to %s, want %s", e.model, got, folder(e.model))
+			}
+		}
+		for _, at := range m.f.Files(dir) {
+			if !strings.HasPrefix(at, folder("a")+"/") && !strings.HasPrefix(at, folder("b")+"/") && path.Base(at) != cold.Marker {
+				t.Errorf("%s is in no model's folder", at)
+			}
+		}
+		n := b.tier.Namespace()
+		a.stop()
+		b.stop()
+		if err := m.f.Rename(blocks.Folder(folder("b"), n), blocks.Folder(folder("a"), n)); err != nil {
+			t.Fatal(err)
+		}
+		again := newMac(t, m.f.Restart(), blocks.Budget{})
+		if s := again.w.Snapshot(); s.Files != 1 || len(s.Namespaces) != 1 || s.Namespaces[0].Model != "a" || again.taken() != fileBytes {
+			t.Errorf("%d bytes on the disk, %+v", again.taken(), s)
+		}
+	})
+}
+
+// Blocks of the layout without folders of models are dropped.
+func TestBlocksOfTheOldLayoutAreDropped(t *testing.T) {
+	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
+		a := m.engine("a")
+		a.put(1)
+		a.stop()
+		n := a.tier.Namespace()
+		if err := m.f.Rename(blocks.Folder(folder("a"), n), blocks.Folder(dir, n)); err != nil {
+			t.Fatal(err)
+		}
+		again := newMac(t, m.f.Restart(), blocks.Budget{})
+		if s := again.w.Snapshot(); s.Files != 0 || again.taken() != 0 {
+			t.Errorf("%d bytes on the disk, %+v", again.taken(), s)
+		}
+		if _, err := again.f.Stat(blocks.Folder(dir, n)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the old folder: %v", err)
+		}
+	})
+}
+
 func TestAFolderThatIsNoCacheIsRefused(t *testing.T) {
 	f := faultfs.New(1 << 20)
 	if err := f.MkdirAll(dir + "/photos"); err != nil {
@@ -433,6 +486,9 @@ func TestAFolderThatIsNoCacheIsRefused(t *testing.T) {
 	}
 	if _, err := cold.Open(cold.Options{FS: f, Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a metalfleet cache") {
 		t.Errorf("opened: %v", err)
+	}
+	if err := cold.Prepare(f, dir, "a"); err == nil {
+		t.Error("a model's folder was made there")
 	}
 	m, err := f.Create(dir + "/" + cold.Marker)
 	if err != nil {
@@ -462,7 +518,7 @@ func TestALinkIsNeverFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := blocks.NamespaceOf(origin("a"))
-	if err := errors.Join(w.Close(), syscall.Symlink(outside, blocks.Folder(cache, n)), syscall.Symlink(outside, path.Join(cache, "x"))); err != nil {
+	if err := errors.Join(w.Close(), cold.Prepare(os, cache, "a"), syscall.Symlink(outside, blocks.Folder(blocks.ModelFolder(cache, "a"), n)), syscall.Symlink(outside, path.Join(cache, "x"))); err != nil {
 		t.Fatal(err)
 	}
 	o, err := cold.Open(cold.Options{FS: os, Dir: cache})
@@ -481,7 +537,7 @@ func TestALinkIsNeverFollowed(t *testing.T) {
 	if _, err := os.Stat(path.Join(outside, "kept")); err != nil {
 		t.Error(err)
 	}
-	if infos, err := os.ReadDir(cache); err != nil || len(infos) != 1 {
+	if infos, err := os.ReadDir(cache); err != nil || len(infos) != 2 {
 		t.Errorf("left %v: %v", infos, err)
 	}
 }
@@ -489,7 +545,7 @@ func TestALinkIsNeverFollowed(t *testing.T) {
 func TestAFileThatCannotBeRemovedStaysInTheBooks(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{LimitBytes: 6 * fileBytes}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
-		stuck := blocks.Path(dir, e.tier.Namespace(), key("a", 0))
+		stuck := blocks.Path(folder("a"), e.tier.Namespace(), key("a", 0))
 		m.f.Inject(func(op faultfs.Op) faultfs.Fault {
 			if op.Kind == faultfs.Remove && op.Path == stuck {
 				return faultfs.Fault{Err: fs.ErrPermission}
@@ -566,6 +622,9 @@ func TestTheSystemsDiskHoldsWhatIsSaved(t *testing.T) {
 	}
 	if freed, err := w.ClearAll(); err != nil || freed != s.UsedBytes {
 		t.Errorf("%d bytes came back of %d: %v", freed, s.UsedBytes, err)
+	}
+	if _, err := w.Keep(nil); err != nil {
+		t.Error(err)
 	}
 	if infos, err := (disk.OS{}).ReadDir(root); err != nil || len(infos) != 1 {
 		t.Errorf("left %v: %v", infos, err)

@@ -35,23 +35,21 @@ func (w *Owner) scan() error {
 	}
 	var all []found
 	for _, i := range infos {
-		if i.Name == Marker {
-			continue
+		at := filepath.Join(w.opt.Dir, i.Name)
+		_, notOld := blocks.ParseNamespace(i.Name)
+		switch {
+		case i.Name == Marker:
+		case i.Mode.IsDir() && blocks.IsModelFolder(i.Name):
+			files, err := w.scanModel(at)
+			if err != nil {
+				return err
+			}
+			all = append(all, files...)
+		case i.Mode.IsDir() && notOld == nil:
+			all = append(all, w.drop(at, "an earlier version wrote them")...)
+		default:
+			all = append(all, w.foreign(at)...)
 		}
-		n, err := blocks.ParseNamespace(i.Name)
-		if err != nil || !i.Mode.IsDir() {
-			all = append(all, w.foreign(filepath.Join(w.opt.Dir, i.Name))...)
-			continue
-		}
-		if _, err := blocks.FenceAll(w.opt.FS, w.opt.Dir, n); err != nil {
-			return err
-		}
-		w.origins[n], _ = w.readOrigin(n) // without one, no model's
-		files, err := w.scanNamespace(n)
-		if err != nil {
-			return err
-		}
-		all = append(all, files...)
 	}
 	slices.SortStableFunc(all, func(a, b found) int { return a.used.Compare(b.used) })
 	for _, f := range all {
@@ -65,12 +63,56 @@ func (w *Owner) enter(f found) {
 		w.books.index.AddForeign(f.path, f.bytes)
 	} else {
 		w.books.index.Add(f.id, f.bytes)
+		w.books.used(f.id, f.used)
 	}
+}
+
+// scanModel ends the epochs in a model's folder and lists what lies there. Its engines
+// may write what they like in it: a namespace counts only where its origin is of this
+// model.
+func (w *Owner) scanModel(folder string) (all []found, err error) {
+	infos, err := w.opt.FS.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range infos {
+		at := filepath.Join(folder, i.Name)
+		n, err := blocks.ParseNamespace(i.Name)
+		if err != nil || !i.Mode.IsDir() {
+			all = append(all, w.foreign(at)...)
+			continue
+		}
+		o, err := w.readOrigin(folder, n)
+		if err != nil {
+			all = append(all, w.drop(at, err.Error())...)
+			continue
+		}
+		if _, err := blocks.FenceAll(w.opt.FS, folder, n); err != nil {
+			return nil, err
+		}
+		w.origins[n] = o
+		files, err := w.scanNamespace(n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, files...)
+	}
+	return all, nil
+}
+
+// drop removes a folder of blocks that no engine would find, and lists what is left.
+func (w *Owner) drop(folder, reason string) []found {
+	freed, err := blocks.RemoveTree(w.opt.FS, folder)
+	if err != nil {
+		w.problem("Failed to remove cached blocks that cannot be used", err)
+	}
+	w.opt.Log.Info("Removed cached blocks that cannot be used", "folder", folder, "reason", reason, "bytes", freed)
+	return w.foreign(folder)
 }
 
 // scanNamespace lists what lies in a namespace, but for the folders of epochs.
 func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
-	folder := blocks.Folder(w.opt.Dir, n)
+	folder := blocks.Folder(w.dir(n), n)
 	infos, err := w.opt.FS.ReadDir(folder)
 	if err != nil {
 		return nil, err
@@ -98,7 +140,7 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 // look judges a file of a shard by its name, and by its header unless it is
 // known.
 func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
-	at := filepath.Join(blocks.Folder(w.opt.Dir, n), shard, i.Name)
+	at := filepath.Join(blocks.Folder(w.dir(n), n), shard, i.Name)
 	key, ok := blocks.ParseName(shard, i.Name)
 	if !ok || !i.Mode.IsRegular() {
 		return w.foreign(at)
@@ -156,7 +198,7 @@ func (w *Owner) rescan(n blocks.Namespace) error {
 			w.enter(f)
 		}
 	}
-	below := blocks.Folder(w.opt.Dir, n) + string(filepath.Separator)
+	below := blocks.Folder(w.dir(n), n) + string(filepath.Separator)
 	var lost []blocks.Entry
 	w.books.index.Each(func(e blocks.Entry) bool {
 		own := strings.HasPrefix(e.Foreign, below) || e.Foreign == "" && e.ID.Namespace == n
@@ -184,7 +226,7 @@ func (w *Owner) note(o kv.Origin) error {
 	if len(b) > maxOriginBytes {
 		return fmt.Errorf("origin file has %d bytes, want at most %d", len(b), maxOriginBytes)
 	}
-	folder := blocks.Folder(w.opt.Dir, n)
+	folder := blocks.Folder(blocks.ModelFolder(w.opt.Dir, o.Model), n)
 	if err := w.opt.FS.MkdirAll(folder); err != nil {
 		return err
 	}
@@ -200,9 +242,9 @@ func (w *Owner) note(o kv.Origin) error {
 	return nil
 }
 
-// readOrigin reads what note wrote.
-func (w *Owner) readOrigin(n blocks.Namespace) (kv.Origin, error) {
-	r, err := w.opt.FS.Open(filepath.Join(blocks.Folder(w.opt.Dir, n), blocks.OriginFile))
+// readOrigin reads what note wrote in a model's folder.
+func (w *Owner) readOrigin(folder string, n blocks.Namespace) (kv.Origin, error) {
+	r, err := w.opt.FS.Open(filepath.Join(blocks.Folder(folder, n), blocks.OriginFile))
 	if err != nil {
 		return kv.Origin{}, err
 	}
@@ -219,7 +261,7 @@ func (w *Owner) readOrigin(n blocks.Namespace) (kv.Origin, error) {
 	if err := json.Unmarshal(b, &o); err != nil {
 		return kv.Origin{}, err
 	}
-	if blocks.NamespaceOf(o) != n {
+	if blocks.NamespaceOf(o) != n || blocks.ModelFolder(w.opt.Dir, o.Model) != folder {
 		return kv.Origin{}, fmt.Errorf("%s of namespace %s belongs to another namespace", blocks.OriginFile, n)
 	}
 	return o, nil

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
@@ -114,4 +115,115 @@ func TestShareHoldsWhileBlocksCannotBeDeleted(t *testing.T) {
 		m.f.Inject(nil)
 		a.stop()
 	})
+}
+
+// tenantKey is a block of a tenant's request.
+func tenantKey(model, tenant string, n int) kv.Key {
+	return kv.Root(origin(model), kv.Salt{Tenant: tenant}).Next([]int32{int32(n)})
+}
+
+// save puts a tenant's block, with as many reports as it needs.
+func (e *engine) save(tenant string, n int) {
+	e.m.t.Helper()
+	for range 5 {
+		got := e.tier.Put(tenantKey(e.model, tenant, n), payload(n))
+		e.report()
+		if got != kv.Dropped {
+			return
+		}
+	}
+	e.m.t.Errorf("block %d of tenant %q was dropped", n, tenant)
+}
+
+// kept counts a tenant's first n blocks that are on the disk.
+func (e *engine) kept(tenant string, n int) (files int) {
+	for i := range n {
+		if _, ok := e.tier.Size(tenantKey(e.model, tenant, i)); ok {
+			files++
+		}
+	}
+	return files
+}
+
+// A tenant alone fills the disk. One that comes later gets as much, from the tenant
+// that has the most, and those with less than an equal share lose nothing.
+func TestTenantsShareTheDisk(t *testing.T) {
+	play(t, 1<<30, blocks.Budget{LimitBytes: 40 * fileBytes}, func(t *testing.T, m *mac) {
+		a, b := m.engine("a"), m.engine("b")
+		for n := range 60 {
+			a.save("hog", n)
+		}
+		if files := a.kept("hog", 60); files < 30 { // the others are granted and not written yet
+			t.Errorf("a tenant alone has %d files of 40", files)
+		}
+		for n := range 5 {
+			a.save("small", n)
+			b.save("", n) // without a tenant, the share is the model's
+		}
+		for n := range 200 { // the hog does not stop, and with a second model takes no second share
+			a.save("hog", 100+n)
+			b.save("hog", 100+n)
+		}
+		if a.kept("small", 5) != 5 || b.kept("", 5) != 5 {
+			t.Errorf("of 5 blocks each, %d of a tenant and %d of a model are left", a.kept("small", 5), b.kept("", 5))
+		}
+		for n := range 60 {
+			b.save("late", n)
+		}
+		if hog, late := a.kept("hog", 400)+b.kept("hog", 400), b.kept("late", 60); late < 9 || hog < 9 {
+			t.Errorf("of 40 files, of which two tenants have 10, the third has %d and the last one %d", hog, late)
+		}
+		if a.kept("small", 5) != 5 || b.kept("", 5) != 5 {
+			t.Error("tenants with less than an equal share lost blocks")
+		}
+	})
+}
+
+// The share of a model's blocks that a deployment sets is shared in the same way.
+func TestTenantsShareWhatAModelMayHold(t *testing.T) {
+	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
+		a := m.bounded("a", "ref 1", func() int64 { return 20 * fileBytes })
+		for n := range 5 {
+			a.save("small", n)
+		}
+		for n := range 60 {
+			a.save("hog", n)
+		}
+		if a.kept("small", 5) != 5 || a.kept("hog", 60) < 12 {
+			t.Errorf("%d of 5 blocks are left, and %d of the other tenant", a.kept("small", 5), a.kept("hog", 60))
+		}
+	})
+}
+
+// A tenant that used nothing for a day has no share against others, also where the
+// agent restarted meanwhile.
+func TestAnIdleTenantsBlocksAreEvictedFirst(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		play(t, 1<<30, blocks.Budget{LimitBytes: 20 * fileBytes}, func(t *testing.T, m *mac) {
+			a := m.engine("a")
+			for n := range 5 {
+				a.save("away", n)
+				a.save("reader", n)
+			}
+			for range 25 {
+				time.Sleep(time.Hour)
+				if err := a.tier.Read(t.Context(), tenantKey("a", "reader", 0), make([]byte, len(payload(0)))); err != nil {
+					t.Fatal(err)
+				}
+				a.report()
+			}
+			if restart {
+				a.stop()
+				m = newMac(t, m.f.Restart(), blocks.Budget{LimitBytes: 20 * fileBytes})
+				a = m.engine("a")
+			}
+			for n := range 40 {
+				a.save("busy", n)
+			}
+			if a.kept("away", 5) != 0 || a.kept("reader", 5) != 5 {
+				t.Errorf("restart %t: %d blocks of an idle tenant are left, and %d of one that reads", restart, a.kept("away", 5), a.kept("reader", 5))
+			}
+			a.stop()
+		})
+	}
 }

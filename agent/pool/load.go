@@ -13,6 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -46,7 +47,10 @@ func (p *Pool) load(e *entry) {
 // newEngine describes the next engine of an entry; the caller holds mu.
 func (p *Pool) newEngine(e *entry) *engine {
 	config := e.config(e.download.path)
-	config.CacheDir, config.Sandbox = p.CacheDir, p.Sandbox
+	config.Sandbox = p.Sandbox
+	if config.CacheQueueBytes > 0 && p.CacheDir != "" {
+		config.CacheDir = cold.ModelFolder(p.CacheDir, config.ModelDigest)
+	}
 	f := p.files.engine(e.key, e.loads)
 	return &engine{
 		key: e.key, load: e.loads, config: config, files: f, loadBegan: time.Now(),
@@ -67,6 +71,11 @@ func (p *Pool) start(e *entry, g *engine) (process.Handle, error) {
 	}
 	if err := g.connect(p.Engines); err != nil {
 		return nil, err
+	}
+	if g.config.CacheDir != "" && p.PrepareCache != nil {
+		if err := p.PrepareCache(g.config.ModelDigest); err != nil { // it computes all prompts then
+			p.Log.Error(err, "Cannot make the model's folder in the disk cache", "ModelReplica", g.record.Namespace+"/"+g.record.Name)
+		}
 	}
 	if err := p.save(func(s *journal.State) {
 		s.PutEngine(g.record)

@@ -47,8 +47,10 @@ type Config struct {
 	// Cache opens an engine's leave to keep blocks of its model on this Mac's disk,
 	// which may take so many bytes there; nil where this Mac keeps none.
 	Cache func(o kv.Origin, most func() int64) (CacheLease, error)
-	// CacheDir is the folder of those blocks, which engines may write.
-	CacheDir string
+	// CacheDir is the folder of those blocks, in which engines may write that of their
+	// model. PrepareCache makes the latter before an engine starts.
+	CacheDir     string
+	PrepareCache func(model string) error
 	// Sandbox says whether engines confine themselves.
 	Sandbox wire.Sandbox
 	// StateDir holds logs and, where the path is short enough, sockets.

@@ -25,7 +25,11 @@ func profile(r Rules, program string) string {
 	line("(deny file-write*)")
 	line(`(allow file-write-data (literal "/dev/null"))`)
 	// What belongs to people and to the agent, and other models.
-	for _, secret := range append([]string{"/Users", "/Volumes", "/private/tmp", "/private/var/root"}, stateFolder(r)...) {
+	secrets := append([]string{"/Users", "/Volumes", "/private/tmp", "/private/var/root"}, stateFolder(r)...)
+	for _, path := range r.Write {
+		secrets = append(secrets, filepath.Dir(path))
+	}
+	for _, secret := range secrets {
 		line("(deny file-read*", "(subpath", quoted(secret)+"))")
 	}
 	for _, path := range append([]string{filepath.Dir(program)}, r.Read...) { // its libraries lie there

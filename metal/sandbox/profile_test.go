@@ -7,7 +7,7 @@ import (
 
 func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 	text := profile(Rules{
-		Read: []string{`/models/a "quoted" name.gguf`}, Write: []string{"/state/cache"}, Socket: "/state/run/e.sock",
+		Read: []string{`/models/a "quoted" name.gguf`}, Write: []string{"/fast/cache/model-a"}, Socket: "/state/run/e.sock",
 	}, "/usr/local/metalfleet/current/engine")
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	at := map[string]int{}
@@ -21,8 +21,8 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 	for _, order := range [][2]string{
 		{"(deny process-exec)", `(allow process-exec (literal "/usr/local/metalfleet/current/engine"))`},
 		{`(deny file-read* (subpath "/state"))`, `(allow file-read* file-write* (literal "/state/run/e.sock"))`},
-		{`(deny file-read* (subpath "/state"))`, `(allow file-read* file-write* (subpath "/state/cache"))`},
-		{"(deny file-write*)", `(allow file-read* file-write* (subpath "/state/cache"))`},
+		{`(deny file-read* (subpath "/fast/cache"))`, `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
+		{"(deny file-write*)", `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
 		{`(deny file-read* (subpath "/Users"))`, `(allow file-read* (subpath "/models/a \"quoted\" name.gguf"))`},
 	} {
 		before, ok1 := at[order[0]]

@@ -21,7 +21,8 @@ type Rules struct {
 	// Read are files and folders that may be read, with all below.
 	Read []string
 	// Write are folders in which files may be created, read, changed and
-	// removed. On Linux, one that is no folder yet stays out of reach.
+	// removed. On Linux, one that is no folder yet stays out of reach. Folders next to
+	// them are those of others, and stay out of reach everywhere.
 	Write []string
 	// Socket is the Unix socket that the process listens on. Linux takes it
 	// bound: no new one can be made afterwards.

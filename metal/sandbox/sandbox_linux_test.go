@@ -53,10 +53,16 @@ func attempts(dir string, l net.Listener, other string) []struct {
 	}{
 		{"read its weights", true, read(filepath.Join(dir, "weights/model"))},
 		{"read its own memory map", true, read("/proc/self/smaps_rollup")},
-		{"write to its cache", true, write(filepath.Join(dir, "cache/new"))},
+		{"write to its cache", true, write(filepath.Join(dir, "cache/a/new"))},
 		{"move within its cache", true, func() error {
-			return errors.Join(os.Mkdir(filepath.Join(dir, "cache/sub"), 0o700), os.Rename(filepath.Join(dir, "cache/new"), filepath.Join(dir, "cache/sub/moved")))
+			return errors.Join(os.Mkdir(filepath.Join(dir, "cache/a/sub"), 0o700), os.Rename(filepath.Join(dir, "cache/a/new"), filepath.Join(dir, "cache/a/sub/moved")))
 		}},
+		{"read another model's cache", false, read(filepath.Join(dir, "cache/b/block"))},
+		{"write to another model's cache", false, write(filepath.Join(dir, "cache/b/new"))},
+		{"move a block to another model's cache", false, func() error {
+			return os.Rename(filepath.Join(dir, "cache/a/sub/moved"), filepath.Join(dir, "cache/b/moved"))
+		}},
+		{"list the models of the cache", false, func() error { _, err := os.ReadDir(filepath.Join(dir, "cache")); return err }},
 		{"change its weights", false, write(filepath.Join(dir, "weights/model"))},
 		{"read another file", false, read(filepath.Join(dir, "identity"))},
 		{"list another folder", false, func() error { _, err := os.ReadDir(dir); return err }},
@@ -95,7 +101,7 @@ func tryAll(dir string) {
 		say("listen: %v", err)
 		return
 	}
-	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache"), filepath.Join(dir, "absent"), filepath.Join(dir, "identity")}}); err != nil {
+	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache/a"), filepath.Join(dir, "absent"), filepath.Join(dir, "identity")}}); err != nil {
 		say("enter: %v", err)
 		return
 	}
@@ -119,12 +125,12 @@ func tryAll(dir string) {
 
 func TestConfinedProcessReachesOnlyItsOwn(t *testing.T) {
 	dir := t.TempDir()
-	for _, d := range []string{"weights", "cache"} {
-		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+	for _, d := range []string{"weights", "cache/a", "cache/b"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, f := range []string{"weights/model", "identity"} {
+	for _, f := range []string{"weights/model", "identity", "cache/b/block"} {
 		if err := os.WriteFile(filepath.Join(dir, f), []byte("secret"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -65,8 +65,8 @@ type Config struct {
 	// Task is what the model is to do (model.Task); empty takes what it says
 	// itself.
 	Task string `json:"task,omitempty"`
-	// CacheDir is the folder of this Mac's disk cache, which the process may
-	// write; empty without one.
+	// CacheDir is the folder of the model in this Mac's disk cache, which the
+	// process may write; empty without one.
 	CacheDir string `json:"cacheDir,omitempty"`
 	// Sandbox says whether the process confines itself; empty means SandboxAuto.
 	Sandbox Sandbox `json:"sandbox,omitempty"`

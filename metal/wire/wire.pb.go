@@ -3262,7 +3262,7 @@ func (x *TrimResponse) GetMemory() *Memory {
 // CacheLease is what an engine may do on the disk now.
 type CacheLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// directory of all namespaces.
+	// directory of all namespaces of the engine's model.
 	Directory string `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
 	// epoch names the engine's temporary folder, which the agent made; another one
 	// ends it, and what was not written in it is dropped.

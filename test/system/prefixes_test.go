@@ -22,7 +22,7 @@ func TestPrefixesOnDiskOutliveTheirEngine(t *testing.T) {
 	w.model(t, fleet.Model{Name: "recalls", File: "tiny.gguf", OnDemand: true, IdleSeconds: 1, DrainSeconds: 1, Mac: "attic", SSD: "64Mi"})
 	first := w.recalled(t, "before anything was asked", "", 0)
 	eventually(t, "the prefix is on the disk", func(context.Context) error {
-		paths, err := filepath.Glob(filepath.Join(w.Dir(), "attic", "kv", "*", "?", "*.kv"))
+		paths, err := filepath.Glob(filepath.Join(w.Dir(), "attic", "kv", "*", "*", "?", "*.kv"))
 		if err == nil && len(paths) < 2 {
 			err = fmt.Errorf("%d blocks", len(paths))
 		}

@@ -29,6 +29,13 @@ type Index struct {
 	others  *list.List // of Entry, foreign ones in the order they were found
 	total   int64
 	sums    map[Namespace]Sum
+	tenants map[part]int64
+}
+
+// part is what one tenant has in a namespace.
+type part struct {
+	namespace Namespace
+	tenant    kv.Tenant
 }
 
 // Sum is what a namespace holds.
@@ -41,7 +48,7 @@ type Sum struct {
 func NewIndex() *Index {
 	return &Index{
 		blocks: map[ID]*list.Element{}, foreign: map[string]*list.Element{},
-		used: list.New(), others: list.New(), sums: map[Namespace]Sum{},
+		used: list.New(), others: list.New(), sums: map[Namespace]Sum{}, tenants: map[part]int64{},
 	}
 }
 
@@ -49,7 +56,7 @@ func NewIndex() *Index {
 func (x *Index) Add(id ID, bytes int64) {
 	x.Remove(id)
 	x.blocks[id] = x.used.PushBack(Entry{ID: id, Bytes: bytes})
-	x.book(id.Namespace, 1, bytes)
+	x.book(id, 1, bytes)
 }
 
 // AddForeign notes a file that is not a block of ours.
@@ -85,7 +92,7 @@ func (x *Index) Remove(id ID) int64 {
 	}
 	delete(x.blocks, id)
 	bytes := x.used.Remove(e).(Entry).Bytes
-	x.book(id.Namespace, -1, -bytes)
+	x.book(id, -1, -bytes)
 	return bytes
 }
 
@@ -109,16 +116,20 @@ func (x *Index) Forget(e Entry) int64 {
 	return x.Remove(e.ID)
 }
 
-func (x *Index) book(n Namespace, blocks int, bytes int64) {
+func (x *Index) book(id ID, blocks int, bytes int64) {
 	x.total += bytes
-	s := x.sums[n]
+	p := part{id.Namespace, id.Key.Tenant()}
+	if x.tenants[p] += bytes; x.tenants[p] == 0 {
+		delete(x.tenants, p)
+	}
+	s := x.sums[id.Namespace]
 	s.Blocks += blocks
 	s.Bytes += bytes
 	if s.Blocks == 0 {
-		delete(x.sums, n)
+		delete(x.sums, id.Namespace)
 		return
 	}
-	x.sums[n] = s
+	x.sums[id.Namespace] = s
 }
 
 // Bytes of a block, and whether it is known.
@@ -141,6 +152,13 @@ func (x *Index) ForeignFiles() int { return x.others.Len() }
 
 // Sum is what a namespace holds.
 func (x *Index) Sum(n Namespace) Sum { return x.sums[n] }
+
+// EachTenant visits what each tenant has in each namespace, in no order.
+func (x *Index) EachTenant(visit func(n Namespace, t kv.Tenant, bytes int64)) {
+	for p, bytes := range x.tenants {
+		visit(p.namespace, p.tenant, bytes)
+	}
+}
 
 // Namespaces that hold blocks, in no order.
 func (x *Index) Namespaces() []Namespace {

@@ -18,6 +18,7 @@ func id(namespace, n int) cold.ID {
 	var x cold.ID
 	x.Namespace[0] = byte(namespace)
 	binary.LittleEndian.PutUint64(x.Key[:], uint64(n))
+	x.Key[len(x.Key)-1] = byte(n % 3) // its tenant
 	return x
 }
 
@@ -89,9 +90,11 @@ func same(x *cold.Index, p *plainIndex) error {
 	}
 	var total int64
 	sums := map[cold.Namespace]cold.Sum{}
+	tenants := map[string]int64{}
 	for _, e := range want {
 		total += e.Bytes
 		if e.Foreign == "" {
+			tenants[fmt.Sprint(e.ID.Namespace, e.ID.Key.Tenant())] += e.Bytes
 			s := sums[e.ID.Namespace]
 			sums[e.ID.Namespace] = cold.Sum{Blocks: s.Blocks + 1, Bytes: s.Bytes + e.Bytes}
 		}
@@ -104,8 +107,18 @@ func same(x *cold.Index, p *plainIndex) error {
 			return fmt.Errorf("namespace %s: %+v, want %+v", n, x.Sum(n), s)
 		}
 	}
+	x.EachTenant(func(n cold.Namespace, t kv.Tenant, bytes int64) {
+		tenants[fmt.Sprint(n, t)] -= bytes
+	})
+	for part, off := range tenants {
+		if off != 0 {
+			return fmt.Errorf("%s is off by %d bytes", part, -off)
+		}
+	}
 	return nil
 }
+
+func anyBlock(cold.Entry) bool { return true }
 
 // Foreign files first, then the least recently used.
 func TestExcessFilesAreEvicted32AtATime(t *testing.T) {
@@ -119,7 +132,7 @@ func TestExcessFilesAreEvicted32AtATime(t *testing.T) {
 	x.Touch(id(0, 0))
 	calls, gone := 0, []cold.Entry{}
 	for x.Total() > 1000 {
-		plan := cold.Plan(x, 1000, cold.MaxUnlinks)
+		plan := cold.Plan(x, 1000, cold.MaxUnlinks, anyBlock)
 		if len(plan) > 32 || len(plan) < 32 && x.Total()-int64(len(plan)) > 1000 {
 			t.Fatalf("call %d removes %d files", calls, len(plan))
 		}
@@ -141,14 +154,17 @@ func TestNothingIsEvictedWithoutNeed(t *testing.T) {
 	x := cold.NewIndex()
 	x.Add(id(0, 1), 10)
 	x.Add(id(0, 2), 10)
-	if plan := cold.Plan(x, 20, 32); plan != nil {
+	if plan := cold.Plan(x, 20, 32, anyBlock); plan != nil {
 		t.Errorf("%+v goes", plan)
 	}
-	if plan := cold.Plan(x, 19, 32); len(plan) != 1 || plan[0].ID != id(0, 1) {
+	if plan := cold.Plan(x, 19, 32, anyBlock); len(plan) != 1 || plan[0].ID != id(0, 1) {
 		t.Errorf("%+v goes", plan)
 	}
-	if plan := cold.Plan(x, -1, 32); len(plan) != 2 {
+	if plan := cold.Plan(x, -1, 32, anyBlock); len(plan) != 2 {
 		t.Errorf("%+v goes", plan)
+	}
+	if plan := cold.Plan(x, 19, 32, func(e cold.Entry) bool { return e.ID != id(0, 1) }); len(plan) != 1 || plan[0].ID != id(0, 2) {
+		t.Errorf("%+v is evicted, want the one block that may be", plan)
 	}
 }
 

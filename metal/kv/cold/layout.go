@@ -1,6 +1,7 @@
 package cold
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
@@ -9,8 +10,25 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 )
 
-// Namespace is the digest of a kv.Origin. Each has a folder of its own, so that
-// what one kind of engine left behind goes as a whole.
+// modelPrefix begins the names of folders of models.
+const modelPrefix = "model-"
+
+// ModelFolder is the folder of all namespaces of a model in the cache dir. An
+// engine of that model reads and writes this one and no other.
+func ModelFolder(dir, model string) string {
+	sum := sha256.Sum256([]byte(model))
+	return filepath.Join(dir, modelPrefix+hex.EncodeToString(sum[:]))
+}
+
+// IsModelFolder reports whether a name is that of a model's folder.
+func IsModelFolder(name string) bool {
+	sum, ok := strings.CutPrefix(name, modelPrefix)
+	_, err := ParseNamespace(sum) // a digest as well
+	return ok && err == nil
+}
+
+// Namespace is the digest of a kv.Origin. Each has a folder of its own in that of
+// its model, so that what one kind of engine left behind goes as a whole.
 type Namespace [32]byte
 
 // NamespaceOf is where the blocks of an engine lie.
@@ -41,7 +59,7 @@ const (
 	digits     = "0123456789abcdef"
 )
 
-// Folder of a namespace.
+// Folder of a namespace in that of its model, which dir is here and in all that follow.
 func Folder(dir string, n Namespace) string { return filepath.Join(dir, n.String()) }
 
 // Shards are the names of the folders in a namespace that hold blocks.

@@ -63,18 +63,20 @@ func (r Room) Limit(b Budget) int64 {
 // Free is the figure that was read.
 func (r Room) Free() int64 { return r.free }
 
-// Plan is what goes so that at most target bytes stay: foreign files, then
-// blocks whose last use is oldest, and never more than most files. It changes
-// nothing.
-func Plan(x *Index, target int64, most int) []Entry {
+// Plan is what goes so that at most target bytes stay: foreign files, then of the
+// blocks that may go those whose last use is oldest, and never more than most files.
+// may is asked once for each block, in that order. Plan changes nothing.
+func Plan(x *Index, target int64, most int, may func(Entry) bool) []Entry {
 	var out []Entry
 	left := x.Total()
 	x.Each(func(e Entry) bool {
 		if left <= target || len(out) >= most {
 			return false
 		}
-		left -= e.Bytes
-		out = append(out, e)
+		if e.Foreign != "" || may(e) {
+			left -= e.Bytes
+			out = append(out, e)
+		}
 		return true
 	})
 	return out

@@ -30,7 +30,7 @@ type Options struct {
 
 // Lease is the owner's leave to write.
 type Lease struct {
-	// Dir is the folder of all namespaces.
+	// Dir is the folder of all namespaces of the engine's model.
 	Dir string
 	// Epoch names the engine's temporary folder, which the owner made.
 	Epoch string

@@ -222,7 +222,7 @@ func (k *knownPrompts) fromDisk(ctx context.Context, v scenario.Values) (err err
 			v["cold"] = traffic.Milliseconds(took)
 			continue
 		}
-		blocks, err := filepath.Glob(filepath.Join(dir, "*", "?", "*.kv"))
+		blocks, err := filepath.Glob(filepath.Join(dir, "*", "*", "?", "*.kv"))
 		if err != nil {
 			return err
 		}

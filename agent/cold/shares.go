@@ -1,0 +1,101 @@
+package cold
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+)
+
+// idleAfter is how long after its last use a holder keeps its share of the disk
+// against others.
+const idleAfter = 24 * time.Hour
+
+// holder is whose share of the disk a block takes: its tenant's, in all models
+// together, or its model's where requests name no tenant.
+type holder struct {
+	tenant kv.Tenant
+	model  string
+}
+
+func (b *books) holderOf(n blocks.Namespace, t kv.Tenant) holder {
+	if t != 0 {
+		return holder{tenant: t}
+	}
+	return holder{model: b.origins[n].Model}
+}
+
+// used notes when a block was used.
+func (b *books) used(id blocks.ID, at time.Time) {
+	if h := b.holderOf(id.Namespace, id.Key.Tenant()); at.After(b.lastUse[h]) {
+		b.lastUse[h] = at
+	}
+}
+
+// forget forgets when holders of nothing were active.
+func (b *books) forget() {
+	held := map[holder]bool{}
+	b.index.EachTenant(func(n blocks.Namespace, t kv.Tenant, _ int64) { held[b.holderOf(n, t)] = true })
+	maps.DeleteFunc(b.lastUse, func(h holder, _ time.Time) bool { return !held[h] })
+}
+
+// fairly returns which blocks of the namespaces of among may be removed so that these
+// take at most target bytes: those of idle holders, then those of the holders with the
+// most, down to one level for all of them. So one tenant alone may fill the disk, and
+// loses no more than what is above an equal share when others come. What it returns is
+// asked once for each block, in the order of their last use.
+func (b *books) fairly(target int64, among func(blocks.Namespace) bool, now time.Time) func(blocks.Entry) bool {
+	held, over := map[holder]int64{}, -target
+	b.index.EachTenant(func(n blocks.Namespace, t kv.Tenant, bytes int64) {
+		if among(n) {
+			held[b.holderOf(n, t)] += bytes
+			over += bytes
+		}
+	})
+	left := excess(held, func(h holder) bool { return now.Sub(b.lastUse[h]) >= idleAfter }, over)
+	return func(e blocks.Entry) bool {
+		h := b.holderOf(e.ID.Namespace, e.ID.Key.Tenant())
+		if !among(e.ID.Namespace) || left[h] <= 0 {
+			return false
+		}
+		left[h] -= e.Bytes
+		return true
+	}
+}
+
+// excess is how many bytes each holder gives up so that over bytes come together.
+func excess(held map[holder]int64, idle func(holder) bool, over int64) map[holder]int64 {
+	out := map[holder]int64{}
+	var active []holder
+	for h, bytes := range held {
+		if idle(h) {
+			out[h] = bytes
+			over -= bytes
+		} else {
+			active = append(active, h)
+		}
+	}
+	if over <= 0 {
+		return out
+	}
+	slices.SortFunc(active, func(a, b holder) int { return cmp.Compare(held[b], held[a]) })
+	var sum int64
+	for i, h := range active { // the first i+1 come down to the level of the next one, or not that far
+		sum += held[h]
+		var next int64
+		if i+1 < len(active) {
+			next = held[active[i+1]]
+		}
+		if n := int64(i + 1); sum-n*next >= over || next == 0 {
+			level := max(0, (sum-over)/n)
+			for _, h := range active[:i+1] {
+				out[h] = held[h] - level
+			}
+			return out
+		}
+	}
+	return out
+}
