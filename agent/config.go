@@ -47,6 +47,8 @@ type Identity interface {
 	// are those that may have signed a grant for them.
 	WeightsTLS(mac string) (*tls.Config, error)
 	Roots() []*x509.Certificate
+	// Revoked reports whether the MacNode with that UID was deleted.
+	Revoked(uid string) bool
 	// TrustedRoots are the fingerprints of the roots that gateways are checked
 	// against at the next handshake.
 	TrustedRoots() []string

@@ -79,6 +79,7 @@ type followed struct {
 func (f followed) Run(ctx context.Context) error { return f.run(ctx) }
 func (f followed) ServerTLS() *tls.Config        { return f.identity.ServerTLS() }
 func (f followed) Roots() []*x509.Certificate    { return f.identity.Roots() }
+func (f followed) Revoked(uid string) bool       { return f.identity.Revoked(uid) }
 func (f followed) WeightsTLS(mac string) (*tls.Config, error) {
 	return f.identity.WeightsTLS(mac)
 }

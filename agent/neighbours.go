@@ -19,7 +19,7 @@ func (a *Agent) newAsker() *neighbour.Asker {
 // newGiver gives weights to Macs with a grant.
 func (a *Agent) newGiver() *neighbour.Giver {
 	return neighbour.NewGiver(neighbour.GiverConfig{
-		Mac: a.Name, Roots: a.Links.Identity.Roots, Shelf: a.store, AtOnce: a.GivesAtOnce, Rate: a.GiveRate,
+		Mac: a.Name, Roots: a.Links.Identity.Roots, Revoked: a.Links.Identity.Revoked, Shelf: a.store, AtOnce: a.GivesAtOnce, Rate: a.GiveRate,
 		Given: a.metrics.give, Log: a.Log.WithName("neighbour"),
 	})
 }

@@ -4,9 +4,9 @@
 // It owns the key, which is made here and never leaves the Mac, the requests by
 // which the key gets a certificate, and a file of mode 0600 with all three, so
 // that a Mac serves after a restart while the API is away. Which roots are
-// trusted follows the Secret "mac-NAME" at once, and is told, so that the
-// operator knows when another root may sign. Key and certificate are replaced
-// when 70 % of the certificate's life is over, or when no trusted root has
+// trusted, and which deleted Macs have grants no more, follows the Secret "mac-NAME"
+// at once. The agent reports the former, so that the operator knows when another
+// root may sign. Key and certificate are replaced when 70 % of the certificate's life is over, or when no trusted root has
 // signed it. Both are read at each handshake: nothing that runs is cut. It
 // refuses a pair that does not match, a certificate that is not for this Mac,
 // one that no trusted root has signed, and roots that cannot all be read, and
@@ -45,6 +45,8 @@ type material struct {
 	Certificate []byte `json:"certificate"`
 	Key         []byte `json:"key"`
 	Authority   []byte `json:"authority"`
+	// Revoked are the deleted MacNodes, as the Secret named them last.
+	Revoked agentapi.Revoked `json:"revoked,omitempty"`
 }
 
 func (m material) equal(o material) bool {
@@ -73,6 +75,7 @@ type Identity struct {
 	log       logr.Logger
 	current   atomic.Pointer[current]
 	trusted   atomic.Pointer[[]string] // fingerprints of the roots
+	revoked   atomic.Pointer[agentapi.Revoked]
 	wakes     chan struct{}
 	changes   chan struct{}
 
@@ -93,6 +96,7 @@ func Open(dir, mac string, log logr.Logger) (*Identity, error) {
 	}
 	var m material
 	if err = json.Unmarshal(b, &m); err == nil {
+		i.revoked.Store(&m.Revoked)
 		err = i.use(m, false)
 	}
 	if err != nil { // another one is asked for
@@ -128,6 +132,9 @@ func (i *Identity) take(m material) error {
 }
 
 func (i *Identity) keep(m material) error {
+	if r := i.revoked.Load(); r != nil {
+		m.Revoked = *r
+	}
 	b, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode identity: %w", err)
@@ -194,6 +201,13 @@ func (i *Identity) Trusts(s *tls.ConnectionState) bool {
 	return t != nil && s != nil && slices.ContainsFunc(s.VerifiedChains, func(chain []*x509.Certificate) bool {
 		return slices.Contains(*t, agentapi.Fingerprint(chain[len(chain)-1]))
 	})
+}
+
+// Revoked reports whether the MacNode with that UID was deleted. Its certificate and
+// grants may still be valid then.
+func (i *Identity) Revoked(uid string) bool {
+	r := i.revoked.Load()
+	return r != nil && (*r)[uid] != 0
 }
 
 // Changed receives after other roots are trusted.

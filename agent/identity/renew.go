@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -43,6 +44,7 @@ func (i *Identity) Run(ctx context.Context, c client.WithWatch, namespace string
 	defer renewal.Wait()
 	key := types.NamespacedName{Namespace: namespace, Name: v1alpha1.AgentObjectName(i.mac)}
 	return register.Follow(ctx, c, &corev1.SecretList{}, key, i.log, func(s *corev1.Secret) {
+		i.revoke(s.Data[agentapi.KeyRevoked])
 		i.learn(s.Data[corev1.ServiceAccountRootCAKey])
 	})
 }
@@ -66,6 +68,26 @@ func (i *Identity) learn(authority []byte) {
 	select {
 	case i.wakes <- struct{}{}:
 	default:
+	}
+}
+
+// revoke refuses the Macs that the Secret names, from their next request on, also after
+// a restart.
+func (i *Identity) revoke(list []byte) {
+	revoked, err := agentapi.ReadRevoked(list)
+	if err != nil {
+		i.log.Error(err, "Cannot read which Macs were deleted; refusing those that are known")
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if old := i.revoked.Swap(&revoked); old != nil && maps.Equal(*old, revoked) {
+		return
+	}
+	if c := i.current.Load(); c != nil {
+		if err := i.keep(c.material); err != nil {
+			i.log.Error(err, "The deleted Macs are refused, but their list could not be stored")
+		}
 	}
 }
 

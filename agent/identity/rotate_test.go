@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -230,5 +232,52 @@ func TestATrustThatWasWithdrawnStaysSoAfterARestart(t *testing.T) {
 	}
 	if i = open(t, dir); i.Known() {
 		t.Error("after a restart it is used under the old root")
+	}
+}
+
+// A Mac that was deleted is refused as a peer at once, after a restart too, and until the
+// Secret no longer names it.
+func TestDeletedMacsAreRefused(t *testing.T) {
+	a := newAuthority(t)
+	dir := t.TempDir()
+	i := open(t, dir)
+	list, err := agentapi.Revoked{}.Add("u1", time.Now(), time.Now().Add(time.Hour)).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i.Revoked("u1") || i.Revoked("") {
+		t.Error("refused before it was deleted")
+	}
+	i.revoke(list)
+	if err := i.take(a.mac(t, "m1")); err != nil {
+		t.Fatal(err)
+	}
+	for _, again := range []string{"learnt before the certificate", "after a restart", "named again"} {
+		if !i.Revoked("u1") || i.Revoked("u2") {
+			t.Errorf("%s: refused u1 %t, u2 %t", again, i.Revoked("u1"), i.Revoked("u2"))
+		}
+		i.revoke([]byte("no list")) // keeps what is known
+		if again == "learnt before the certificate" {
+			i = open(t, dir)
+		} else {
+			i.revoke(list)
+		}
+	}
+	c, err := i.WeightsTLS("m2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := func(uid string) tls.ConnectionState {
+		return tls.ConnectionState{PeerCertificates: []*x509.Certificate{{URIs: []*url.URL{agentapi.MacURI(uid)}}}}
+	}
+	if err := c.VerifyConnection(peer("u1")); !errors.Is(err, agentapi.ErrReplaced) {
+		t.Errorf("weights are read from a deleted Mac: %v", err)
+	}
+	if err := c.VerifyConnection(peer("u2")); err != nil {
+		t.Error(err)
+	}
+	i.revoke(nil)
+	if i.Revoked("u1") || open(t, dir).Revoked("u1") {
+		t.Error("refused although the Secret does not name it")
 	}
 }

@@ -43,6 +43,8 @@ type Giver struct {
 	limit *rate.Limiter
 	given func(n int)
 	log   logr.Logger
+	// revoked reports whether the MacNode with a UID was deleted.
+	revoked func(uid string) bool
 }
 
 // GiverConfig is what a giver is made of.
@@ -51,6 +53,8 @@ type GiverConfig struct {
 	Mac   string
 	Roots func() []*x509.Certificate
 	Shelf Shelf
+	// Revoked reports whether the MacNode with a UID was deleted.
+	Revoked func(uid string) bool
 	// AtOnce is how many are given to at a time; 0 means nobody.
 	AtOnce int
 	// Rate is the most bytes per second for all of them; 0 means no bound.
@@ -62,7 +66,7 @@ type GiverConfig struct {
 
 // NewGiver makes a giver.
 func NewGiver(c GiverConfig) *Giver {
-	g := &Giver{mac: c.Mac, roots: c.Roots, shelf: c.Shelf, slots: make(chan struct{}, c.AtOnce), given: c.Given, log: c.Log}
+	g := &Giver{mac: c.Mac, roots: c.Roots, shelf: c.Shelf, slots: make(chan struct{}, c.AtOnce), given: c.Given, log: c.Log, revoked: c.Revoked}
 	if c.Rate > 0 {
 		g.limit = rate.NewLimiter(rate.Limit(c.Rate), pieceBytes)
 	}
@@ -111,7 +115,7 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("ETag", `"`+sum+`"`)
-	http.ServeContent(w, r, "", time.Time{}, &paced{file, g, r.Context()})
+	http.ServeContent(w, r, "", time.Time{}, &paced{file, g, r.Context(), grant.ClientUID})
 }
 
 // entitled reads the grant of a request, and says what is wrong with it. The
@@ -133,6 +137,8 @@ func (g *Giver) entitled(r *http.Request, now time.Time) (agentapi.Grant, string
 		return grant, "", fmt.Errorf("the grant is for Mac %q, but %q sent it", grant.Asker, asker)
 	case grant.ClientUID != agentapi.UIDOf(r.TLS.PeerCertificates[0]):
 		return grant, "", agentapi.ErrReplaced
+	case g.revoked(grant.ClientUID):
+		return grant, "", errRevoked
 	case grant.Giver != g.mac:
 		return grant, "", fmt.Errorf("the grant is for weights of Mac %q", grant.Giver)
 	case grant.Digest != digest:
@@ -141,15 +147,23 @@ func (g *Giver) entitled(r *http.Request, now time.Time) (agentapi.Grant, string
 	return grant, sum, nil
 }
 
-// paced is a file that is read no faster than the giver gives.
+// errRevoked refuses a Mac whose MacNode was deleted.
+var errRevoked = errors.New("the MacNode of this grant was deleted")
+
+// paced is a file that is read no faster than the giver gives, and no further once the
+// MacNode of who reads it was deleted.
 type paced struct {
 	*os.File
 	giver *Giver
 	ctx   context.Context // that of the request which reads it
+	uid   string          // of the MacNode that reads it
 }
 
 // Read hides the file's own ways to be copied at once.
 func (p *paced) Read(b []byte) (int, error) {
+	if p.giver.revoked(p.uid) {
+		return 0, errRevoked
+	}
 	n, err := p.File.Read(b[:min(len(b), pieceBytes)])
 	if p.giver.limit != nil && n > 0 {
 		if late := p.giver.limit.WaitN(p.ctx, n); late != nil {

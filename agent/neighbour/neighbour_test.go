@@ -82,7 +82,7 @@ func newStand(t *testing.T, change func(*GiverConfig)) *stand {
 	if err := os.WriteFile(s.shelf.path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := GiverConfig{Mac: "giver", Roots: s.ca.Certificates, Shelf: s.shelf, AtOnce: 1, Log: logr.Discard()}
+	c := GiverConfig{Mac: "giver", Roots: s.ca.Certificates, Revoked: func(string) bool { return false }, Shelf: s.shelf, AtOnce: 1, Log: logr.Discard()}
 	if change != nil {
 		change(&c)
 	}
@@ -221,6 +221,38 @@ func TestAttackWeightsByAStranger(t *testing.T) {
 	}
 	if s.shelf.asked != 0 {
 		t.Error("a stranger got to the shelf")
+	}
+}
+
+// A Mac whose MacNode was deleted is refused at once, with a certificate and a grant that
+// are good for hours, and what it is being given ends.
+func TestAttackWeightsByADeletedMac(t *testing.T) {
+	var mu sync.Mutex
+	revoked, given := "", 0
+	s := newStand(t, func(c *GiverConfig) {
+		c.Revoked = func(uid string) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return uid == revoked
+		}
+		c.Given = func(int) { // it is deleted after the first piece
+			mu.Lock()
+			defer mu.Unlock()
+			given++
+			revoked = agentapitest.UID("asker")
+		}
+	})
+	path := agentapi.WeightsPath(digest, sum)
+	if status, got, err := s.get(s.ca.Mac("asker"), path, s.grant(nil)); status == http.StatusOK && err == nil && len(got) == len(content) || given != 1 {
+		t.Errorf("HTTP %d, %v: %d of %d bytes in %d pieces after its MacNode was deleted", status, err, len(got), len(content), given)
+	}
+	asked := s.shelf.asked
+	if status, _, err := s.get(s.ca.Mac("asker"), path, s.grant(nil)); status != http.StatusForbidden || err != nil || s.shelf.asked != asked {
+		t.Errorf("a new request: HTTP %d, %v", status, err)
+	}
+	other := s.ca.MacOfUID("asker", "its successor")
+	if status, _, err := s.get(other, path, s.grant(func(g *agentapi.Grant) { g.ClientUID = "its successor" })); status != http.StatusOK || err != nil {
+		t.Errorf("the Mac that has its name now: HTTP %d, %v", status, err)
 	}
 }
 

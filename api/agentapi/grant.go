@@ -47,7 +47,7 @@ func CutWeightsPath(path string) (digest, sha256 string, ok bool) {
 }
 
 // MaxGrantLife is the maximum validity of a grant; a longer one is rejected.
-const MaxGrantLife = 24 * time.Hour
+const MaxGrantLife = 2 * time.Hour
 
 // maxGrant is the maximum length of a grant, in characters.
 const maxGrant = 2048

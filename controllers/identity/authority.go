@@ -60,6 +60,8 @@ type authority struct {
 	bundle []byte
 	// trusted are the roots in bundle.
 	trusted []*x509.Certificate
+	// revoked are the MacNodes whose grants Macs refuse, an agentapi.Revoked.
+	revoked []byte
 }
 
 // newRoot makes a root.

@@ -191,8 +191,35 @@ func (i *Issuer) store(ctx context.Context, s *corev1.Secret, of string) error {
 	return nil
 }
 
+// Revoke has all Macs refuse the grants to a MacNode that is deleted. Its certificate
+// is refused by gateways, which see that it is gone; Macs see no MacNode but their own.
+func (i *Issuer) Revoke(ctx context.Context, uid string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	_, s, err := i.read(ctx)
+	if err != nil {
+		return err
+	}
+	had, err := agentapi.ReadRevoked(s.Data[keyRevoked])
+	if err != nil || had[uid] != 0 {
+		return err
+	}
+	now := i.Clock.Now()
+	// A Mac's clock may be as slow as is tolerated for certificates.
+	list, err := had.Add(uid, now, now.Add(agentapi.MaxGrantLife+backdate)).Encode()
+	if err != nil {
+		return err
+	}
+	s = s.DeepCopy()
+	s.Data[keyRevoked] = list
+	if err := i.Client.Update(ctx, s, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return fmt.Errorf("revoke the grants to MacNode %s: %w", uid, err)
+	}
+	return nil
+}
+
 // tell holds the roots to trust in the Secret of a Mac, which knows gateways by
-// them. Other keys stay: they may be download credentials.
+// them, and the MacNodes whose grants it must refuse. Other keys stay: they may be download credentials.
 func (i *Issuer) tell(ctx context.Context, mac string) error {
 	ca, err := i.load(ctx)
 	if err != nil {
@@ -203,7 +230,7 @@ func (i *Issuer) tell(ctx context.Context, mac string) error {
 	err = i.Client.Get(ctx, key, &have)
 	switch {
 	case apierrors.IsNotFound(err):
-		made := secret(key, labels(mac), map[string][]byte{keyCA: ca.bundle})
+		made := secret(key, labels(mac), map[string][]byte{keyCA: ca.bundle, keyRevoked: ca.revoked})
 		made.Type = corev1.SecretTypeOpaque
 		err = i.Client.Create(ctx, made, client.FieldOwner(v1alpha1.ManagerOperator))
 	case err != nil:
@@ -211,11 +238,11 @@ func (i *Issuer) tell(ctx context.Context, mac string) error {
 		// Of an operator that still made the Mac's key; a type cannot be changed.
 		// The deletion calls us again.
 		err = i.Client.Delete(ctx, &have, client.Preconditions{UID: &have.UID})
-	case !bytes.Equal(have.Data[keyCA], ca.bundle):
+	case !bytes.Equal(have.Data[keyCA], ca.bundle) || !bytes.Equal(have.Data[keyRevoked], ca.revoked):
 		if have.Data == nil {
 			have.Data = map[string][]byte{}
 		}
-		have.Data[keyCA] = ca.bundle
+		have.Data[keyCA], have.Data[keyRevoked] = ca.bundle, ca.revoked
 		err = i.Client.Update(ctx, &have, client.FieldOwner(v1alpha1.ManagerOperator))
 	}
 	if err != nil {

@@ -64,11 +64,11 @@ func (r *Macs) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	return out
 }
 
-// rootsChanged drops what else changes in the authority's Secret.
+// rootsChanged drops what else changes in the authority's Secret than the part that Macs read.
 func rootsChanged(authority client.ObjectKey) predicate.Predicate {
-	roots := func(o client.Object) [3]string {
+	roots := func(o client.Object) [4]string {
 		data := o.(*corev1.Secret).Data
-		return [3]string{string(data[keyOld]), string(data[corev1.TLSCertKey]), string(data[keyNext])}
+		return [4]string{string(data[keyOld]), string(data[corev1.TLSCertKey]), string(data[keyNext]), string(data[keyRevoked])}
 	}
 	changed := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return roots(e.ObjectOld) != roots(e.ObjectNew) }}
 	return predicate.And(changed, predicate.NewPredicateFuncs(func(o client.Object) bool { return client.ObjectKeyFromObject(o) == authority }))
@@ -162,10 +162,17 @@ func (r *Macs) patch(ctx context.Context, mac, before *v1alpha1.MacNode) error {
 // takeBack deletes all that was made, without the help of a garbage collector,
 // and lets the MacNode go. The accounts' tokens end with them, within the ten
 // seconds that an API server may remember one; a certificate lives on until it
-// expires, but gateways dial only what a MacNode names.
+// expires, but gateways dial only what a MacNode names, and Macs read in their
+// Secrets that it is revoked.
 func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
 	if !controllerutil.ContainsFinalizer(mac, v1alpha1.FinalizerIdentity) {
 		return nil
+	}
+	switch err := r.Issuer.Revoke(ctx, string(mac.UID)); {
+	case errors.Is(err, errNoAuthority): // its repair must not hold up a deletion
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot revoke the grants to a deleted MacNode; Macs honour them until they expire", "MacNode", mac.Name)
+	case err != nil:
+		return err
 	}
 	objects := append(r.objects(mac.Name), r.joinRights(mac.Name)...)
 	for _, account := range []string{v1alpha1.AgentObjectName(mac.Name), join.Account(mac.Name)} {

@@ -10,6 +10,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -203,5 +208,61 @@ func TestADamagedAuthorityIsToldAndLeftAlone(t *testing.T) {
 	}
 	if !told {
 		t.Error("nobody is told")
+	}
+}
+
+// A MacNode that is deleted is named to every other Mac before it is gone, for as long as
+// a grant to it may be valid.
+func TestADeletedMacIsNamedToAllOthers(t *testing.T) {
+	d := newDrama(t)
+	r := &Macs{Client: d.client(), Issuer: d.issuer()}
+	reconciled := func(mac string) {
+		t.Helper()
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: mac}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(mac, uid string) {
+		t.Helper()
+		o := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: mac, UID: types.UID(uid)}}
+		d.must(d.api.Create(t.Context(), o))
+		reconciled(mac)
+		d.must(d.api.Delete(t.Context(), o))
+		reconciled(mac)
+		if err := d.api.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+			t.Fatalf("MacNode %s is still there: %v", mac, err)
+		}
+	}
+	named := func(mac string) agentapi.Revoked {
+		t.Helper()
+		reconciled(mac)
+		s, _ := d.secret(v1alpha1.AgentObjectName(mac))
+		revoked, err := agentapi.ReadRevoked(s.Data[agentapi.KeyRevoked])
+		d.must(err)
+		return revoked
+	}
+	before, _ := d.secret(SecretCA)
+	remove("stolen", "u1")
+	after, _ := d.secret(SecretCA)
+	if !rootsChanged(r.Issuer.key()).Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+		t.Error("no Mac is looked at after another was deleted")
+	}
+	grant := d.clock.Now().Add(agentapi.MaxGrantLife)
+	for _, mac := range []string{"m1", "m2"} {
+		if end := named(mac)["u1"]; end < grant.Unix() {
+			t.Errorf("Mac %s refuses the deleted one until %d, want at least %d", mac, end, grant.Unix())
+		}
+	}
+	remove("stolen", "u2") // its successor
+	if got := named("m1"); len(got) != 2 {
+		t.Errorf("named: %v", got)
+	}
+	d.clock.SetTime(grant.Add(time.Hour))
+	remove("another", "u3")
+	if got := named("m1"); len(got) != 1 || got["u3"] == 0 {
+		t.Errorf("named after all grants to the first ones expired: %v", got)
+	}
+	if d.pass(); d.authority() == nil {
+		t.Error("the authority is gone")
 	}
 }

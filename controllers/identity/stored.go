@@ -25,6 +25,7 @@ const (
 	keyHurry       = "hurry"        // "true": this rotation waits for nobody
 	keyHandled     = "rotate-handled"
 	keyHandledNow  = "rotate-at-once-handled"
+	keyRevoked     = agentapi.KeyRevoked // deleted MacNodes, for all Macs
 )
 
 // Annotations of the authority's Secret.
@@ -70,6 +71,10 @@ func readAuthority(data map[string][]byte, now time.Time) (*authority, error) {
 	if a.state.Next != nil && a.state.Old != nil {
 		return nil, fmt.Errorf("it contains %s and %s, but only one rotation can run at a time", keyNext, keyOld)
 	}
+	if _, err := agentapi.ReadRevoked(data[keyRevoked]); err != nil {
+		return nil, err
+	}
+	a.revoked = data[keyRevoked]
 	for _, r := range a.trusted {
 		if !r.IsCA {
 			return nil, fmt.Errorf("the certificate of %s is not a CA's", r.Subject.CommonName)

@@ -19,7 +19,7 @@ import (
 
 // A grant is good for GrantLife and replaced when half of that is over.
 const (
-	GrantLife  = 2 * time.Hour
+	GrantLife  = agentapi.MaxGrantLife
 	renewGrant = GrantLife / 2
 )
 
