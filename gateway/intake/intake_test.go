@@ -252,6 +252,49 @@ func TestAnAddressTakesOnlyItsShare(t *testing.T) {
 	}
 }
 
+// A connection that never brought a request gives way before one that did.
+func TestAUsedConnectionOutlivesAFreshOne(t *testing.T) {
+	f := newFront(t, 9, 2, 1<<20)
+	used := f.dial("10.0.0.1")
+	if status := answer(t, used, small); status != http.StatusOK {
+		t.Fatalf("status %d", status)
+	}
+	eventually(t, "the end of a request", func() bool {
+		f.conns.mu.Lock()
+		defer f.conns.mu.Unlock()
+		return f.conns.addresses["10.0.0.1"].used.Len() == 1
+	})
+	f.dial("10.0.0.1")
+	eventually(t, "a fresh connection", func() bool { return f.conns.Count() == 2 })
+	if status := f.ask(t, "10.0.0.1", small); status != http.StatusOK {
+		t.Errorf("the newest connection gets %d", status)
+	}
+	if status := answer(t, used, small); status != http.StatusOK {
+		t.Errorf("a second request on a connection gets %d", status)
+	}
+}
+
+// An address all of whose connections serve takes no place of one that has fewer.
+func TestAnAddressWithMoreIsRefusedBeforeOneWithFewer(t *testing.T) {
+	f := newFront(t, 3, 3, 1<<20)
+	hold := strings.Replace(small, "POST / ", "POST /hold ", 1)
+	for n := range 2 {
+		c := f.dial("10.0.0.1")
+		go func() { _, _ = io.WriteString(c, hold) }()
+		eventually(t, "a request", func() bool { return f.holding.Load() == int64(n+1) })
+	}
+	quiet := f.dial("10.0.0.2")
+	eventually(t, "a connection", func() bool { return f.conns.Count() == 3 })
+	if status := f.ask(t, "10.0.0.1", small); status != http.StatusServiceUnavailable {
+		t.Errorf("a third connection gets %d", status)
+	}
+	if status := answer(t, quiet, small); status != http.StatusOK {
+		t.Errorf("the address with one connection gets %d", status)
+	}
+	f.hold <- struct{}{}
+	f.hold <- struct{}{}
+}
+
 // Bodies of an owner that holds less stay; those of the one that holds most go.
 func TestBodiesHaveAFairShare(t *testing.T) {
 	b := &Bodies{Most: 1 << 20}
@@ -304,6 +347,54 @@ func TestBodiesHaveAFairShare(t *testing.T) {
 	}
 	if r := <-read("c", strings.NewReader("hello")); r.err != nil {
 		t.Errorf("a small body: %v", r.err)
+	}
+}
+
+// Larger bodies leave room for small ones.
+func TestSmallBodiesFindRoomNextToLargeOnes(t *testing.T) {
+	b := &Bodies{Most: 1 << 20}
+	read := func(owner string, size int) error {
+		_, release, err := b.Read(strings.NewReader(strings.Repeat("x", size)), owner, int64(size), 1<<20, func() {})
+		if err == nil {
+			t.Cleanup(release)
+		}
+		return err
+	}
+	if err := read("a", 700<<10); err != nil {
+		t.Fatal(err)
+	}
+	if err := read("b", 200<<10); openai.AsError(err).Status != http.StatusServiceUnavailable {
+		t.Errorf("a second large body: %v", err)
+	}
+	if err := read("c", 60<<10); err != nil {
+		t.Errorf("a small body: %v", err)
+	}
+}
+
+// A body for which its owner would hold more than any other is refused: the others stay,
+// although they hold more than its owner does now.
+func TestABodyIsRefusedBeforeOneOfALighterOwner(t *testing.T) {
+	b := &Bodies{Most: 1 << 20}
+	stalled, finish := io.Pipe()
+	light := make(chan error, 1)
+	go func() {
+		from := io.MultiReader(strings.NewReader(strings.Repeat("x", 300<<10)), stalled)
+		_, release, err := b.Read(from, "light", 400<<10, 1<<20, func() { finish.CloseWithError(errors.New("interrupted")) })
+		if err == nil {
+			release()
+		}
+		light <- err
+	}()
+	eventually(t, "most of a body", func() bool { return b.Held() > 400<<10 })
+	if _, _, err := b.Read(strings.NewReader(strings.Repeat("x", 500<<10)), "heavy", 500<<10, 1<<20, func() {}); openai.AsError(err).Status != http.StatusServiceUnavailable {
+		t.Errorf("the body of the heavier owner: %v", err)
+	}
+	if _, err := io.WriteString(finish, strings.Repeat("x", 100<<10)); err != nil {
+		t.Error(err)
+	}
+	finish.Close()
+	if err := <-light; err != nil {
+		t.Errorf("the body of the lighter owner: %v", err)
 	}
 }
 

@@ -284,3 +284,21 @@ func TestAKeyHasOneShareAtAllModels(t *testing.T) {
 		t.Error("the greedy key has room at another model")
 	}
 }
+
+// Where no keys are asked, models share the room: one that many ask does not keep out
+// the requests for another.
+func TestModelsShareTheRoomWhereNoKeysAreAsked(t *testing.T) {
+	r := room(6, 100)
+	for range 6 {
+		enter(t, r, begin, "busy", "")
+	}
+	for range 3 {
+		left, err := r.Enter(&waiting.Waiter{Model: "quiet", Bytes: 1}, begin)
+		if err != nil || len(left) != 1 || left[0].Model != "busy" {
+			t.Fatalf("%v, %d had to leave, want one of the busy model", err, len(left))
+		}
+	}
+	if _, err := r.Enter(&waiting.Waiter{Model: "busy", Bytes: 1}, begin); err == nil {
+		t.Error("the busy model has more than its share")
+	}
+}
