@@ -154,12 +154,11 @@ const (
 // find asks all Macs which one keeps a response whose id names none: its client was
 // given the id while the request waited for a replica.
 func (p *Proxy) find(ctx context.Context, id string) (mac string, found bool, err error) {
-	select {
-	case p.finding <- struct{}{}:
-		defer func() { <-p.finding }()
-	case <-ctx.Done():
+	end, err := p.finding.begin(ctx, tenantOf(ctx))
+	if err != nil {
 		return "", false, ended(ctx)
 	}
+	defer end()
 	asking, stop := context.WithTimeout(ctx, findTime)
 	defer stop()
 	var all errgroup.Group

@@ -124,7 +124,7 @@ type Proxy struct {
 	cors       *cors
 	background *background
 	// finding bounds the searches for responses whose ids name no Mac.
-	finding chan struct{}
+	finding *searches
 }
 
 // New makes a front. Close it when no request runs.
@@ -153,7 +153,7 @@ func New(c Config) *Proxy {
 	b := newBook(c.Waiting)
 	b.pick = c.Pick
 	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: intake.Bodies{Most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry), cors: newCORS(c.Origins),
-		finding: make(chan struct{}, maxFinds), background: newBackground()}
+		finding: newSearches(maxFinds), background: newBackground()}
 	c.Registry.MustRegister(&census{b}, &p.bodies)
 	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
 	b.has = p.macs.has

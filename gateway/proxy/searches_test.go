@@ -1,0 +1,49 @@
+package proxy
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+)
+
+// A key that asks for many responses that no Mac keeps does not have another wait for all
+// of its searches.
+func TestSearchesOfOneTenantHoldUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSearches(2)
+		var order []string
+		ends := make(chan func(), 100)
+		search := func(ctx context.Context, tenant string) {
+			go func() {
+				if end, err := s.begin(ctx, tenant); err == nil {
+					order = append(order, tenant)
+					ends <- end
+				}
+			}()
+			synctest.Wait()
+		}
+		for range 10 {
+			search(t.Context(), "hog")
+		}
+		if len(order) != 2 {
+			t.Errorf("a tenant alone has %d searches, want 2", len(order))
+		}
+		gone, leave := context.WithCancel(t.Context())
+		search(gone, "gone")
+		search(t.Context(), "victim")
+		leave()
+		synctest.Wait()
+		(<-ends)()
+		synctest.Wait()
+		if len(order) != 3 || order[2] != "victim" {
+			t.Errorf("after one search of the other tenant ended, %v began", order[2:])
+		}
+		for range 10 {
+			(<-ends)()
+			synctest.Wait()
+		}
+		if len(order) != 11 || len(s.all) != 0 || len(s.tenants) != 0 {
+			t.Errorf("%d searches began, %d run and %d tenants are known", len(order), len(s.all), len(s.tenants))
+		}
+	})
+}
