@@ -7,8 +7,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"math/big"
 	"net"
+	"net/url"
 	"testing"
 	"time"
 
@@ -140,5 +142,28 @@ func TestAttackAnOldSession(t *testing.T) {
 	}
 	if resumed {
 		t.Error("a session was taken up again")
+	}
+}
+
+// A name may be used again; only the certificate of the MacNode that has it now is accepted.
+func TestAClientRequiresTheUIDOfAMac(t *testing.T) {
+	peer := func(uris ...*url.URL) tls.ConnectionState {
+		return tls.ConnectionState{PeerCertificates: []*x509.Certificate{{URIs: uris}}}
+	}
+	verify := RequireUID(&tls.Config{}, "u1").VerifyConnection
+	for name, c := range map[string]struct {
+		peer tls.ConnectionState
+		want error
+	}{
+		"its own":        {peer(MacURI("u1")), nil},
+		"another's":      {peer(MacURI("u2")), ErrReplaced},
+		"of no UID":      {peer(), ErrReplaced},
+		"of two":         {peer(MacURI("u1"), MacURI("u2")), ErrReplaced},
+		"of another URI": {peer(&url.URL{Scheme: "urn", Opaque: "u1"}), ErrReplaced},
+		"none":           {tls.ConnectionState{}, ErrReplaced},
+	} {
+		if err := verify(c.peer); !errors.Is(err, c.want) {
+			t.Errorf("a certificate %s: %v, want %v", name, err, c.want)
+		}
 	}
 }

@@ -558,3 +558,18 @@ func TestAReplacedMacNodeEndsAnswersOnItsTunnel(t *testing.T) {
 		t.Errorf("the answer ended well: %q", text)
 	}
 }
+
+// TestAMacNodeThatIsReplacedMeanwhileGetsNoTunnel: it was there when its Mac began to
+// prove its name, and not any more when it had.
+func TestAMacNodeThatIsReplacedMeanwhileGetsNoTunnel(t *testing.T) {
+	w := newWorld(t)
+	_, ended := w.open("studio", w.ca, "studio", func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == agentapi.PathHealth { // the last question before the tunnel is used
+			w.replace("studio", "another")
+		}
+	})
+	w.wait("the end of its connection", ended)
+	if _, ok := w.hub.To("studio"); ok {
+		t.Error("it is used")
+	}
+}
