@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -375,6 +376,7 @@ func TestTheOperatorWritesOnlyRolesOfMacs(t *testing.T) {
 		{name: "delete the scheduler's role", who: operator, object: rbac("ClusterRole", "system:kube-scheduler", "}"), remove: true, refused: foreign},
 		{name: "empty a role", who: operator, object: rbac("ClusterRole", "system:kube-dns", "}, rules: []"), update: true, refused: foreign},
 		{name: "share its rights", who: operator, object: rbac("ClusterRoleBinding", "gift", ref("metalfleet-operator")+"[{kind: Group, name: system:unauthenticated, apiGroup: rbac.authorization.k8s.io}]"), refused: foreign},
+		{name: "bind cluster-admin", who: operator, object: rbac("ClusterRoleBinding", "gift", ref("cluster-admin")+"[{kind: Group, name: system:authenticated, apiGroup: rbac.authorization.k8s.io}]"), refused: "attempting to grant RBAC permissions"},
 		{name: "share its rights under a Mac's name", who: operator, object: rbac("ClusterRoleBinding", "metalfleet-mac-studio", ref("metalfleet-operator")+account), refused: subject},
 		{name: "a Mac's rights for all", who: operator, object: rbac("ClusterRoleBinding", "metalfleet-mac-studio", ref("metalfleet-mac-studio")+"[{kind: Group, name: system:authenticated, apiGroup: rbac.authorization.k8s.io}]"), refused: subject},
 		{name: "rights to all Macs", who: operator, object: rbac("ClusterRole", "metalfleet-mac-studio", "}, rules: [{apiGroups: [metalfleet.dev], resources: [macnodes], verbs: [get]}]"), update: true, refused: rules},
@@ -401,6 +403,39 @@ func TestTheOperatorWritesOnlyRolesOfMacs(t *testing.T) {
 	w.eventually(func() error {
 		return w.as(operator).Get(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "db"}, &corev1.Secret{})
 	})
+}
+
+// TestTheOperatorSignsAndSpeaksForItsOwnAlone: its rights end at its signer and at its
+// namespace.
+func TestTheOperatorSignsAndSpeaksForItsOwnAlone(t *testing.T) {
+	w := newWorld(t)
+	signer := func(verb, name string) authorizationv1.ResourceAttributes {
+		return authorizationv1.ResourceAttributes{Group: "certificates.k8s.io", Resource: "signers", Verb: verb, Name: name}
+	}
+	token := func(namespace string) authorizationv1.ResourceAttributes {
+		return authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "serviceaccounts", Subresource: "token", Verb: "create", Name: "x"}
+	}
+	for _, c := range []struct {
+		asks authorizationv1.ResourceAttributes
+		may  bool
+	}{
+		{signer("sign", "metalfleet.dev/agent"), true},
+		{signer("sign", "kubernetes.io/kube-apiserver-client"), false},
+		{signer("approve", "kubernetes.io/kube-apiserver-client"), false},
+		{token(system), true},
+		{token("kube-system"), false},
+		{token("tenant"), false},
+	} {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: operator, Groups: []string{"system:serviceaccounts", "system:authenticated"}, ResourceAttributes: &c.asks,
+		}}
+		if err := w.as(root).Create(t.Context(), review); err != nil {
+			t.Fatal(err)
+		}
+		if review.Status.Allowed != c.may {
+			t.Errorf("%+v: allowed %t, want %t", c.asks, review.Status.Allowed, c.may)
+		}
+	}
 }
 
 func (w *world) eventually(ask func() error) {

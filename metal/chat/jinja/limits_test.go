@@ -73,6 +73,11 @@ func attacks() map[string]attack {
 		"a path of many members":            {"{% set s = 'a.' * 99999 %}{% for i in range(999) %}{{ [1] | map(attribute=s, default={'a': 1}) | list | length }}{% endfor %}", BoundSteps},
 		"remainders of large integers":      {"{% set a = 7 ** 5000 %}{% set b = 3 ** 4000 %}{% for i in range(9999) %}{% for j in range(9999) %}{% set t = a % b %}{% endfor %}{% endfor %}", BoundSteps},
 		"quotients of large integers":       {"{% set a = 7 ** 100 %}{% set b = 3 ** 90 %}{% for i in range(9999) %}{% for j in range(9999) %}{% set t = a / b %}{% endfor %}{% endfor %}", BoundSteps},
+		"words that are counted":            {"{% set s = 'a ' * 99999 %}{% for i in range(99999) %}{% set t = s | wordcount %}{% endfor %}", BoundBytes},
+		"tags that are none":                {"{% set s = '<' * 99999 %}{% for i in range(99999) %}{% set t = s | striptags %}{% endfor %}", BoundBytes},
+		"a list as JSON again and again":    {"{% set l = range(9999) | list %}{% for i in range(99999) %}{% set t = l | tojson %}{% endfor %}", BoundSteps},
+		"a power again and again":           {"{% for i in range(99999) %}{% set t = 3 ** 9000 %}{% endfor %}", BoundSteps},
+		"a long fraction again and again":   {"{% for i in range(99999) %}{% set t = '%.1000f' % 1e300 %}{% endfor %}", BoundBytes},
 		"sorting":                           {"{{ range(99999) | reverse | list | sort | sort(true) }}", BoundBytes},
 
 		// Memory.
