@@ -443,3 +443,31 @@ func TestAMaskIsTheSameWhereverItIsMade(t *testing.T) {
 		return
 	}
 }
+
+// What masks take is charged to the answer: it ends when they take more than its tokens
+// bring, and never where they take less.
+func TestAnAnswerPaysForItsMasks(t *testing.T) {
+	v, _ := vocabularyOf(300)
+	masks := func(of func(a *account) int64) (n int, err error) {
+		a := newAccount(v)
+		for n = range 1000 {
+			a.credit()
+			m := a.meter(t.Context(), nil)
+			for left := of(a); left > 0 && m.err == nil; left -= sliceWork {
+				m.spend(sliceWork)
+			}
+			a.settle(m)
+			if m.err != nil {
+				return n, m.err
+			}
+		}
+		return n, nil
+	}
+	if n, err := masks(func(a *account) int64 { return a.token / 2 }); err != nil {
+		t.Errorf("cheap masks end the answer at token %d: %v", n, err)
+	}
+	n, err := masks(func(a *account) int64 { return a.token + answerWork/50 })
+	if !errors.Is(err, ErrWork) || n < 45 || n > 55 {
+		t.Errorf("masks that take a fiftieth of the budget more than their tokens bring end the answer at token %d: %v", n, err)
+	}
+}
