@@ -289,7 +289,7 @@ func (f *chatForm) whole(p piece, reason string, u openai.Usage) any {
 	c := f.a.Whole(p.text, reason, u)
 	m := &c.Choices[0].Message
 	if !f.hidden {
-		m.ReasoningContent = p.thoughts
+		m.ReasoningText = openai.NewReasoningText(p.thoughts)
 	}
 	for _, one := range p.parts {
 		if one.call != nil {

@@ -298,7 +298,7 @@ func TestThoughtsComeApartFromTheAnswerStreamedAndWhole(t *testing.T) {
 		})
 	})
 	got := read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y","reasoning_content":"<z>"},{"role":"user","content":"x"}]}`))
-	if want := `"message":{"role":"assistant","content":"ab","refusal":null,"reasoning_content":"Hmm."}`; !strings.Contains(got, want) {
+	if want := `"message":{"role":"assistant","content":"ab","refusal":null,"reasoning_content":"Hmm.","reasoning":"Hmm."}`; !strings.Contains(got, want) {
 		t.Errorf("%s\nhas no\n%s", got, want)
 	}
 	if chat := (<-p.seen).GetChat(); !chat.GetSplitReasoning() || chat.GetMessages()[1].GetExtraJson() != `{"reasoning_content":"<z>"}` || chat.GetMessages()[0].GetExtraJson() != "" {
@@ -306,7 +306,7 @@ func TestThoughtsComeApartFromTheAnswerStreamedAndWhole(t *testing.T) {
 	}
 	got = read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}`))
 	at := 0
-	for _, want := range []string{`"delta":{"role":"assistant","content":""}`, `"delta":{"reasoning_content":"Hm"}`, `"delta":{"reasoning_content":"m."}`, `"delta":{"content":"a"}`, `"delta":{"content":"b"}`} {
+	for _, want := range []string{`"delta":{"role":"assistant","content":""}`, `"delta":{"reasoning_content":"Hm","reasoning":"Hm"}`, `"delta":{"reasoning_content":"m.","reasoning":"m."}`, `"delta":{"content":"a"}`, `"delta":{"content":"b"}`} {
 		n := strings.Index(got[at:], want)
 		if n < 0 {
 			t.Fatalf("%s\nhas no %s behind what came before it", got, want)

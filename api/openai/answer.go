@@ -30,7 +30,7 @@ func (a ChatAnswer) Text(text string) ChatCompletionChunk {
 
 // Reasoning returns a chunk that adds to the model's reasoning.
 func (a ChatAnswer) Reasoning(text string) ChatCompletionChunk {
-	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{ReasoningContent: text}})
+	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{ReasoningText: NewReasoningText(text)}})
 }
 
 // KeepAlive returns a chunk without content, which keeps an idle stream open: clients

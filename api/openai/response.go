@@ -79,9 +79,22 @@ type AnswerMessage struct {
 	Role    string  `json:"role"`
 	Content *string `json:"content"` // null when there are only tool calls
 	Refusal *string `json:"refusal"`
-	// ReasoningContent is the model's reasoning before its answer.
-	ReasoningContent string     `json:"reasoning_content,omitempty"`
-	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
+	ReasoningText
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
+}
+
+// ReasoningText is the model's reasoning before its answer, or the part that a chunk
+// adds to it, under both names that clients read. No API of OpenAI's has it:
+// DeepSeek, SGLang, llama.cpp and LM Studio write reasoning_content; vLLM, Ollama
+// and OpenRouter write reasoning.
+type ReasoningText struct {
+	ReasoningContent string `json:"reasoning_content,omitempty"`
+	Reasoning        string `json:"reasoning,omitempty"`
+}
+
+// NewReasoningText returns a text under both names.
+func NewReasoningText(text string) ReasoningText {
+	return ReasoningText{ReasoningContent: text, Reasoning: text}
 }
 
 // ChatCompletionChunk is one event of a streamed chat completion.
@@ -119,9 +132,8 @@ type ChatChunkChoice struct {
 type Delta struct {
 	Role    string  `json:"role,omitempty"`
 	Content *string `json:"content,omitempty"`
-	// ReasoningContent adds to the model's reasoning.
-	ReasoningContent string     `json:"reasoning_content,omitempty"`
-	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
+	ReasoningText
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
 }
 
 // Completion is the non-streamed response of /v1/completions, and one event of
