@@ -233,7 +233,10 @@ func (c *constrained) loses(err error) bool {
 	return true
 }
 
-// apply writes the logits of what may come next, all others are minus infinity.
+// apply writes the logits of what may come next, all others are minus infinity. A
+// thought may begin only where the model prefers that to every other token. Among the
+// few that a form leaves, its mark would be drawn by models that do not reason here, and
+// the form would not hold what follows.
 func (c *constrained) apply(logits, out []float32) error {
 	never := float32(math.Inf(-1))
 	if c.thought.underWay {
@@ -276,14 +279,16 @@ func (c *constrained) apply(logits, out []float32) error {
 		c.forbidOtherwiseShown(out)
 	}
 	c.control(next, allow)
+	if c.thought.may && c.thought.opens < int32(len(out)) && logits[c.thought.opens] >= slices.Max(logits) {
+		allow(c.thought.opens)
+	}
 	if !slices.ContainsFunc(out, func(v float32) bool { return v > never }) {
 		return errors.New("no token of the vocabulary can continue the output as the constraint requires")
 	}
 	return nil
 }
 
-// control allows what shows nothing and may come: the end of the answer, a mark, the
-// beginning of a thought.
+// control allows what shows nothing and may come: the end of the answer, a mark.
 func (c *constrained) control(m *masking, allow func(id int32)) {
 	if c.matcher.Accepting() {
 		for id := range c.ends {
@@ -292,9 +297,6 @@ func (c *constrained) control(m *masking, allow func(id int32)) {
 	}
 	for _, id := range m.marks {
 		allow(id)
-	}
-	if c.thought.may {
-		allow(c.thought.opens)
 	}
 }
 

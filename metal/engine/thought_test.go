@@ -150,6 +150,33 @@ func TestThinkingIsFreeAndTheFormBeginsBehindIt(t *testing.T) {
 	wantMay(t, c, tokB)
 }
 
+// A vocabulary can have the mark although the model does not reason in this
+// conversation; then the answer has the required form from its first token.
+func TestThoughtBeginsInAFormOnlyWhereTheModelPrefersIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		likely int32
+		thinks bool
+	}{
+		"thinking is likeliest":         {tokOpens, true},
+		"an allowed token is likelier":  {tokA, false},
+		"a forbidden token is likelier": {tokB, false},
+		"the answer's end is likelier":  {tokEnd, false},
+	} {
+		logits, out := make([]float32, 7), make([]float32, 7)
+		logits[c.likely] = 1
+		form := under(t, "ab", false, thought{may: true, opens: tokOpens, closes: []int32{tokCloses}})
+		if err := applied(form, logits, out); err != nil {
+			t.Fatal(err)
+		}
+		if got := !math.IsInf(float64(out[tokOpens]), -1); got != c.thinks {
+			t.Errorf("%s: a thought may begin: %v, want %v", name, got, c.thinks)
+		}
+		if math.IsInf(float64(out[tokA]), -1) {
+			t.Errorf("%s: the form may not begin", name)
+		}
+	}
+}
+
 // A required call begins after the reasoning. Without one, text may begin with
 // a blank that is not shown.
 func TestCallMayFollowReasoning(t *testing.T) {
