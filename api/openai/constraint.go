@@ -38,7 +38,7 @@ func (p *Parameters) constrain(c Constraint) error {
 }
 
 // constraintFields returns vLLM's fields for constraints, by their new and
-// their old names.
+// their old names, and llama.cpp's.
 func (p *Parameters) constraintFields(d *Decoder) map[string]field {
 	return map[string]field{
 		"structured_outputs": optional(p.structured(d)),
@@ -46,7 +46,17 @@ func (p *Parameters) constraintFields(d *Decoder) map[string]field {
 		"guided_regex":       optional(p.textForm(ConstraintRegex)),
 		"guided_grammar":     optional(p.textForm(ConstraintGrammar)),
 		"guided_choice":      optional(p.decodeChoice),
+		"json_schema":        optional(p.decodeSchema),
+		"grammar":            optional(p.decodeGrammar),
 	}
+}
+
+// decodeGrammar reads llama.cpp's grammar, of which an empty one means none.
+func (p *Parameters) decodeGrammar(param string, raw json.RawMessage) error {
+	if string(raw) == `""` {
+		return nil
+	}
+	return p.textForm(ConstraintGrammar)(param, raw)
 }
 
 func (p *Parameters) structured(d *Decoder) field {
@@ -134,11 +144,12 @@ func (p *Parameters) decodeChoice(param string, raw json.RawMessage) error {
 }
 
 // responseFormat reads OpenAI's response_format. A schema is enforced whether
-// or not it is strict.
+// or not it is strict, and also where llama.cpp and others read it: in the
+// member schema of a json_object.
 func (r *ChatRequest) responseFormat(d *Decoder) field {
 	return func(param string, raw json.RawMessage) error {
 		var form string
-		var schema json.RawMessage
+		var schema, objectSchema json.RawMessage
 		given := false
 		err := d.Object(raw, param, map[string]field{
 			"type": stringInto(&form),
@@ -151,7 +162,11 @@ func (r *ChatRequest) responseFormat(d *Decoder) field {
 					"schema":      Raw(&schema),
 				})
 			}),
+			"schema": optional(Raw(&objectSchema)),
 		})
+		if err == nil && objectSchema != nil && form != "json_object" {
+			err, objectSchema = d.unknown(param+".schema", objectSchema), nil
+		}
 		switch {
 		case err != nil:
 			return err
@@ -161,6 +176,8 @@ func (r *ChatRequest) responseFormat(d *Decoder) field {
 			return Invalid(param+".json_schema", "'%s' is only allowed when '%s' is json_schema.", param+".json_schema", param+".type")
 		case form == "text":
 			return nil
+		case objectSchema != nil:
+			return r.decodeSchema(param+".schema", objectSchema)
 		case form == "json_object":
 			return r.constrain(Constraint{Kind: ConstraintObject, Param: param})
 		case form != "json_schema":

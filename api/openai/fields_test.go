@@ -219,9 +219,11 @@ func TestReasoningOfEarlierTurnsIsTaken(t *testing.T) {
 
 func TestTheFormOfAnAnswerIsReadOrRefused(t *testing.T) {
 	for body, want := range map[string]*Constraint{
-		`"response_format":{"type":"text"}`:        nil,
-		`"response_format":null`:                   nil,
-		`"response_format":{"type":"json_object"}`: {Kind: ConstraintObject, Param: "response_format"},
+		`"response_format":{"type":"text"}`:                                 nil,
+		`"response_format":null`:                                            nil,
+		`"response_format":{"type":"json_object"}`:                          {Kind: ConstraintObject, Param: "response_format"},
+		`"response_format":{"type":"json_object","schema":null}`:            {Kind: ConstraintObject, Param: "response_format"},
+		`"response_format":{"type":"json_object","schema":{"const": "42"}}`: {Kind: ConstraintSchema, Text: `{"const":"42"}`, Param: "response_format.schema"},
 		`"response_format":{"type":"json_schema","json_schema":{"name":"x","strict":false,"description":"d","schema":{"type": "null"}}}`: {Kind: ConstraintSchema, Text: `{"type":"null"}`, Param: "response_format.json_schema.schema"},
 		`"structured_outputs":{"json":{"type":"null"}}`:        {Kind: ConstraintSchema, Text: `{"type":"null"}`, Param: "structured_outputs.json"},
 		`"structured_outputs":{"json":"{\"a\":1}"}`:            {Kind: ConstraintSchema, Text: `{"a":1}`, Param: "structured_outputs.json"},
@@ -229,6 +231,8 @@ func TestTheFormOfAnAnswerIsReadOrRefused(t *testing.T) {
 		`"structured_outputs":{"regex":"a"}`:                   {Kind: ConstraintRegex, Text: "a", Param: "structured_outputs.regex"},
 		`"guided_grammar":"root ::= x"`:                        {Kind: ConstraintGrammar, Text: "root ::= x", Param: "guided_grammar"},
 		`"guided_choice":["a","b"],"guided_json":null`:         {Kind: ConstraintChoice, Choices: []string{"a", "b"}, Param: "guided_choice"},
+		`"json_schema":{"type":"null"},"grammar":""`:           {Kind: ConstraintSchema, Text: `{"type":"null"}`, Param: "json_schema"},
+		`"grammar":"root ::= x"`:                               {Kind: ConstraintGrammar, Text: "root ::= x", Param: "grammar"},
 		`"guided_json":true,"response_format":{"type":"text"}`: {Kind: ConstraintSchema, Text: "true", Param: "guided_json"},
 	} {
 		r, err := strictly().Chat([]byte(chatBody(body)))
@@ -243,6 +247,8 @@ func TestTheFormOfAnAnswerIsReadOrRefused(t *testing.T) {
 	for body, want := range map[string]struct{ param, code, message string }{
 		`"response_format":{}`:                                                 {"response_format.type", CodeMissingParameter, "required"},
 		`"response_format":{"type":"json_schema"}`:                             {"response_format.json_schema.schema", CodeMissingParameter, "required"},
+		`"response_format":{"type":"json_object","schema":42}`:                 {"response_format.schema", CodeInvalidValue, "a JSON schema"},
+		`"response_format":{"type":"json_schema","schema":{}}`:                 {"response_format.schema", CodeUnknownParameter, "is unknown"},
 		`"response_format":{"type":"yaml"}`:                                    {"response_format.type", CodeInvalidValue, "one of text, json_object, json_schema"},
 		`"response_format":{"type":"text","json_schema":{"schema":{}}}`:        {"response_format.json_schema", CodeInvalidValue, "only allowed"},
 		`"response_format":{"type":"json_schema","json_schema":{"schema":[]}}`: {"response_format.json_schema.schema", CodeInvalidValue, "a JSON schema"},

@@ -120,8 +120,6 @@ var textUnused = []Unused{
 	{Name: "dry_multiplier", Why: whySampler, Neutral: []string{"0"}, Refused: true, Foreign: true},
 	{Name: "xtc_probability", Why: whySampler, Neutral: []string{"0"}, Refused: true, Foreign: true},
 	{Name: "guided_whitespace_pattern", Why: "white space of structured output is fixed", Refused: true, Foreign: true},
-	{Name: "json_schema", Why: "use response_format", Refused: true, Foreign: true},
-	{Name: "grammar", Why: "use structured_outputs", Neutral: []string{`""`}, Refused: true, Foreign: true},
 	{Name: "regex", Why: "use structured_outputs", Refused: true, Foreign: true},
 	{Name: "ebnf", Why: "use structured_outputs", Refused: true, Foreign: true},
 }

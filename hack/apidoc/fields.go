@@ -18,7 +18,8 @@ var textFields = map[string]string{
 	"stop": `["x"]`, "stream": `true`, "stream_options": `{"include_usage":true},"stream":true`, "temperature": `0.5`, "top_p": `0.5`, "user": `"u"`,
 	"top_k": `5`, "min_p": `0.5`, "priority": `1`, "structured_outputs": `{"regex":"a"}`, "guided_json": `{"type":"object"}`, "guided_regex": `"a"`,
 	"guided_choice": `["a","b"]`, "guided_grammar": `"root ::= \"a\""`, "repetition_penalty": `1.1`, "repeat_penalty": `1.1`, "min_tokens": `2`,
-	"ignore_eos": `true`, "stop_token_ids": `[5]`, "prompt_cache_key": `"k"`, "cache_salt": `"s"`,
+	"ignore_eos": `true`, "stop_token_ids": `[5]`, "prompt_cache_key": `"k"`, "cache_salt": `"s"`, "json_schema": `{"type":"object"}`,
+	"grammar": `"root ::= \"a\""`,
 }
 
 // more is a with the fields of b.

@@ -53,7 +53,8 @@ const (
 		`{"type":"object","required":["role","tool_calls"],"additionalProperties":false,"properties":{` + answerOf + `,"content":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"},` + said + `]},` +
 		`"tool_calls":{"type":"array","minItems":1,"items":` + callOf + `}}},` +
 		`{"type":"object","required":["role","content","tool_call_id"],"additionalProperties":false,"properties":{"role":{"const":"tool"},"name":` + maybeText + `,"content":` + said + `,"tool_call_id":` + someText + `}}]}}`
-	answerFormat = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["text","json_object"]}}},` +
+	answerFormat = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"text"}}},` +
+		`{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"json_object"},"schema":{"anyOf":[{"type":"null"},` + jsonForm + `]}}},` +
 		`{"type":"object","required":["type","json_schema"],"additionalProperties":false,"properties":{"type":{"const":"json_schema"},"json_schema":{"type":"object","required":["schema"],` +
 		`"additionalProperties":false,"properties":{"name":{"type":["string","null"]},"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"schema":` + jsonForm + `}}}}]}`
 	stops         = `{"anyOf":[{"type":"string","minLength":1},{"type":"array","maxItems":4,"items":{"type":"string","minLength":1}}]}`
@@ -85,7 +86,7 @@ var textSchemas = map[string]string{
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "top_k": `{"type":"integer","minimum":-1,"maximum":2147483647}`, "min_p": share,
 	"priority": `{"type":"integer","minimum":-1000,"maximum":1000}`, "structured_outputs": form, "guided_json": jsonForm, "guided_regex": anyText,
 	"guided_choice": choices, "guided_grammar": anyText, "repetition_penalty": repetition, "repeat_penalty": repetition, "min_tokens": token, "ignore_eos": yesOrNo,
-	"stop_token_ids": `{"type":"array","maxItems":128,"items":` + token + `}`, "prompt_cache_key": anyText, "cache_salt": saltText,
+	"stop_token_ids": `{"type":"array","maxItems":128,"items":` + token + `}`, "prompt_cache_key": anyText, "cache_salt": saltText, "json_schema": jsonForm, "grammar": anyText,
 }
 
 var chatSchemas = more(textSchemas, map[string]string{
