@@ -73,6 +73,21 @@ type thought struct {
 	opens         int32
 	closes        []int32
 	last          []int32 // as many tokens as closes has
+	// channels is set where headers of messages end a thought instead of closes.
+	channels *channels
+}
+
+// ends reports whether a thought that is under way ends with a token, which shows
+// a text. A header of the answer can contain more than its channel: GPT-OSS writes
+// the format of structured answers there.
+func (t *thought) ends(id int32, shown string) bool {
+	if t.channels != nil {
+		t.channels.see(id, shown)
+		return id == t.channels.message && t.channels.answers()
+	}
+	t.last = append(t.last, id)
+	t.last = t.last[max(0, len(t.last)-len(t.closes)):]
+	return slices.Equal(t.last, t.closes)
 }
 
 // constrain compiles the constraint of a request; nil where it has none.
@@ -129,15 +144,15 @@ func (s *serving) atFault(ctx context.Context, tenant string, c *Constraint) str
 
 // thoughtOf says whether the model thinks before it answers this prompt.
 func thoughtOf(tok *tokenizer.Tokenizer, r text.Reasoning, prompt []int32) thought {
-	if r.Closes == "" {
+	switch {
+	case r.Closes == "":
 		return thought{}
+	case r.Always:
+		return thought{underWay: true, channels: channelsOf(tok)}
 	}
 	closes, err := tok.Encode(r.Closes, tokenizer.EncodeOptions{ParseSpecial: true})
 	if err != nil || len(closes) == 0 {
 		return thought{}
-	}
-	if r.Always {
-		return thought{underWay: true, closes: closes}
 	}
 	opens, known := tok.ID(r.Opens)
 	if !known || len(closes) != 1 {
@@ -337,11 +352,7 @@ func (c *constrained) took(id int32) (done bool, err error) {
 	}
 	t := &c.thought
 	if t.underWay {
-		t.last = append(t.last, id)
-		t.last = t.last[max(0, len(t.last)-len(t.closes)):]
-		if slices.Equal(t.last, t.closes) {
-			t.underWay = false
-		}
+		t.underWay = !t.ends(id, string(c.spelt(id)))
 		c.begun = true
 		return false, nil
 	}

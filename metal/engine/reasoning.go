@@ -31,18 +31,23 @@ type channels struct {
 	name                         string
 }
 
+// channelsOf reads an answer from its first header.
+func channelsOf(tok *tokenizer.Tokenizer) *channels {
+	c := &channels{header: true}
+	for name, to := range map[string]*int32{"<|start|>": &c.start, "<|channel|>": &c.channel, "<|message|>": &c.message, "<|end|>": &c.end} {
+		*to = tokenizer.None
+		if id, known := tok.ID(name); known {
+			*to = id
+		}
+	}
+	return c
+}
+
 // reasonerOf reads an answer behind a prompt; nil where the model does not think
 // or is not to.
 func reasonerOf(tok *tokenizer.Tokenizer, tags text.Reasoning, prompt []int32) *reasoner {
 	if tags.Always {
-		c := &channels{header: true}
-		for name, to := range map[string]*int32{"<|start|>": &c.start, "<|channel|>": &c.channel, "<|message|>": &c.message, "<|end|>": &c.end} {
-			*to = tokenizer.None
-			if id, known := tok.ID(name); known {
-				*to = id
-			}
-		}
-		return &reasoner{tags: tags, channels: c}
+		return &reasoner{tags: tags, channels: channelsOf(tok)}
 	}
 	t := thoughtOf(tok, tags, prompt)
 	if !t.may && !t.underWay {
@@ -143,8 +148,13 @@ func (c *channels) see(token int32, shown string) (thoughts, answer string, coun
 	case c.header:
 		c.name += shown
 		return "", "", false
-	case c.named && !strings.HasPrefix(strings.TrimSpace(c.name), "final"):
+	case !c.answers():
 		return shown, "", false
 	}
 	return "", shown, true
+}
+
+// answers reports whether the message of the latest header is the answer.
+func (c *channels) answers() bool {
+	return !c.named || strings.HasPrefix(strings.TrimSpace(c.name), "final")
 }

@@ -55,6 +55,39 @@ func TestThoughtsAreToldApartFromTheAnswer(t *testing.T) {
 	}
 }
 
+// The form of an answer begins with the message of its channel, also where its
+// header contains more.
+func TestHeaderOfTheAnswerEndsAThought(t *testing.T) {
+	const start, channel, message, end = 100, 101, 102, 103
+	control := map[string]int32{"<|start|>": start, "<|channel|>": channel, "<|message|>": message, "<|end|>": end, "<|constrain|>": 104}
+	analysis := "<|channel|> analysis <|message|> final . <|end|> <|start|> assistant "
+	for written, want := range map[string]string{
+		analysis + "<|channel|> final <|message|> {}":                       "{}",
+		analysis + "<|channel|> fin al <|message|> {}":                      "{}",
+		analysis + "<|channel|> final <|constrain|> json <|message|> {}":    "{}",
+		analysis + "<|channel|> commentary to=f <|message|> {} <|channel|>": "",
+		"<|message|> {}":                      "{}",
+		"<|channel|> analysis <|message|> {}": "",
+	} {
+		th := thought{underWay: true, channels: &channels{start: start, channel: channel, message: message, end: end, header: true}}
+		answer := ""
+		for _, word := range strings.Fields(written) {
+			id, isControl := control[word]
+			if isControl {
+				word = ""
+			}
+			if !th.underWay {
+				answer += word
+			} else {
+				th.underWay = !th.ends(id, word)
+			}
+		}
+		if answer != want {
+			t.Errorf("%s: the answer is %q, want %q", written, answer, want)
+		}
+	}
+}
+
 // What GPT-OSS writes behind <|start|>assistant; control tokens show no text.
 func TestChannelsAreToldApart(t *testing.T) {
 	const start, channel, message, end = 100, 101, 102, 103
