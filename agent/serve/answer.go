@@ -5,17 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
-	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// answer writes what an admitted request brings. There is none without an
-// Admitted, so nothing of an answer can be sent before the engine took the
+// answer writes the response to an admitted request. There is none without an
+// Admitted, so nothing of a response can be sent before the engine took the
 // request.
 type answer struct {
 	*handler
@@ -67,12 +66,12 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		a.stopped(e.end)
 		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 		a.textCalls(w.Header(), agentapi.HeaderCalls, u)
-		return writeJSON(w, a.body(all, usage))
+		return front.WriteJSON(w, a.body(all, usage))
 	}
 }
 
-// stream writes the answer as it comes. An error means that nothing was
-// written; once something was, errors are told inside the stream.
+// stream writes the response as it arrives. An error means that nothing was
+// written; after that, errors are sent inside the stream.
 func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
@@ -90,12 +89,12 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			return a.fail(ctx, out, ctx.Err())
 		case <-idle.C:
 			if err := idle.keepAlive(out, nil); err != nil {
-				return fmt.Errorf("%w: %w", errClientGone, err)
+				return front.Gone(err)
 			}
 		case e := <-events:
 			if p := e.more.GetProgress(); p != nil {
 				if err := idle.progress(out, p); err != nil {
-					return fmt.Errorf("%w: %w", errClientGone, err)
+					return front.Gone(err)
 				}
 				continue
 			}
@@ -112,7 +111,7 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			u.grow(e)
 			a.tellUsage(out, &u)
 			if err := a.more(out, e); err != nil {
-				return fmt.Errorf("%w: %w", errClientGone, err)
+				return front.Gone(err)
 			}
 		}
 	}
@@ -125,7 +124,7 @@ func (a answer) tellUsage(out *eventStream, u *used) {
 	}
 }
 
-// more writes what a choice brought: thoughts, text behind them, calls behind that.
+// more writes what arrived of a choice: reasoning, then text, then calls.
 func (a answer) more(out *eventStream, e event) error {
 	f := a.forms[e.choice]
 	if prompt := e.more.GetPrompt(); prompt != nil {
@@ -164,7 +163,7 @@ func (a answer) more(out *eventStream, e event) error {
 	return nil
 }
 
-// finish ends a choice with its last chunk, behind all of them the stream, or the
+// finish ends a choice with its last chunk, after all of them the stream, or the
 // stream with the engine's error.
 func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) error {
 	reason, ok := reasonOf(e.end)
@@ -189,7 +188,7 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 		err = a.close(out)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
+		return front.Gone(err)
 	}
 	return nil
 }
@@ -202,7 +201,7 @@ func (a answer) textCalls(h http.Header, name string, u used) {
 	}
 }
 
-// stopped tells a form that wants to know by what the text was ended.
+// stopped passes the reason for the end of the text to a form that needs it.
 func (a answer) stopped(end *wire.Finished) {
 	if t, ok := a.form.(teller); ok {
 		t.stopped(end)
@@ -218,7 +217,7 @@ func (a answer) close(out *eventStream) error {
 	return out.Done()
 }
 
-// breakOff ends a stream that had begun with an error, in the form's own words.
+// breakOff ends a stream that had begun with an error, in the events of its form.
 func (a answer) breakOff(out *eventStream, e *openai.Error) error {
 	t, named := a.form.(teller)
 	if !named {
@@ -233,13 +232,13 @@ func (a answer) breakOff(out *eventStream, e *openai.Error) error {
 // ordinary refusal.
 func (a answer) fail(ctx context.Context, out *eventStream, cause error) error {
 	err := ended(ctx, cause)
-	if !out.Started() || errors.Is(err, errClientGone) {
+	if !out.Started() || errors.Is(err, front.ErrClientGone) {
 		return err
 	}
 	e, _ := refused(err)
 	a.Log.Info("the stream was aborted", "requestID", a.id, "reason", e.Error())
 	if err := a.breakOff(out, e); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
+		return front.Gone(err)
 	}
 	return nil
 }
@@ -253,7 +252,7 @@ func failure(end *wire.Finished) error {
 }
 
 // eventStream sends the opening chunk of a choice before its first event. It waits
-// for that event: as long as nothing was sent, another Mac may take over.
+// for that event: until something was sent, another Mac may take over.
 type eventStream struct {
 	*openai.EventWriter
 	header   http.Header // and trailer
@@ -316,53 +315,4 @@ func (s *eventStream) withUsage(chunk any) any {
 		return c
 	}
 	return chunk
-}
-
-// writeJSON writes a whole answer. Nothing is returned once writing began: a
-// client that is gone cannot be told so.
-func writeJSON(w http.ResponseWriter, v any) error {
-	body, err := openai.Marshal(v)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	if _, err := w.Write(body); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
-	}
-	return nil
-}
-
-// boundedWriter gives every write a deadline: a client that never reads must
-// not hold an engine.
-type boundedWriter struct {
-	http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
-}
-
-func newBoundedWriter(w http.ResponseWriter, timeout time.Duration) *boundedWriter {
-	return &boundedWriter{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout}
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (b *boundedWriter) Unwrap() http.ResponseWriter { return b.ResponseWriter }
-
-func (b *boundedWriter) Write(p []byte) (int, error) {
-	if err := b.rc.SetWriteDeadline(time.Now().Add(b.timeout)); err != nil {
-		return 0, fmt.Errorf("bound a write: %w", err)
-	}
-	return b.ResponseWriter.Write(p)
-}
-
-// FlushError sends what was written. The deadline is lifted after it: with
-// HTTP/2 it would end a stream that only waits for the engine.
-func (b *boundedWriter) FlushError() error {
-	if err := b.rc.SetWriteDeadline(time.Now().Add(b.timeout)); err != nil {
-		return fmt.Errorf("bound a write: %w", err)
-	}
-	if err := b.rc.Flush(); err != nil {
-		return err
-	}
-	return b.rc.SetWriteDeadline(time.Time{})
 }

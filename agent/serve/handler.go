@@ -13,20 +13,13 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
 	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
 	"metalfleet.dev/metalfleet/api/agentapi"
-	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// errClientGone says that there is nobody left to answer.
-var errClientGone = errors.New("client disconnected")
-
-// errShuttingDown is why requests are cancelled once the drain is over.
-var errShuttingDown = errors.New("agent is shutting down")
-
 const (
-	pathModels      = dialect.PathModels
 	pathChat        = dialect.PathChat
 	pathCompletions = dialect.PathCompletions
 )
@@ -52,13 +45,9 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r = dialect.CanonicalRequest(r)
-	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
-	w := newBoundedWriter(plain, h.WriteTimeout)
-	w.Header().Set(agentapi.HeaderRequestID, id)
+	w := front.NewWriter(plain, r.ProtoMajor, h.WriteTimeout)
+	id := front.RequestID(w.Header(), r.Header, dialect.Of(r.URL.Path) == dialect.Anthropic)
 	w.Header().Set(agentapi.HeaderMac, h.Mac)
-	if dialect.Of(r.URL.Path) == dialect.Anthropic {
-		w.Header().Set(anthropic.HeaderRequestID, id)
-	}
 	if !h.Trusts(r.TLS) {
 		// In HTTP/2 too: those that run end, and the client opens another one.
 		w.Header().Set("Connection", "close")
@@ -68,7 +57,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		return
-	case errors.Is(err, errClientGone):
+	case errors.Is(err, front.ErrClientGone):
 		log.V(1).Info("client disconnected before its response ended")
 		return
 	}
@@ -91,14 +80,14 @@ func (h *handler) weights(plain http.ResponseWriter, r *http.Request) {
 		http.Error(plain, "this Mac does not share weights", http.StatusNotFound)
 		return
 	}
-	w := newBoundedWriter(plain, h.WriteTimeout)
+	w := front.NewWriter(plain, r.ProtoMajor, h.WriteTimeout)
 	h.Weights.ServeHTTP(w, r)
 	if err := w.FlushError(); err != nil {
 		h.Log.V(1).Info("a Mac disconnected before its copy was complete", "address", r.RemoteAddr)
 	}
 }
 
-// route finds what the path asks for. An error means that nothing was written.
+// route answers a request by its path. An error means that nothing was written.
 func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error {
 	path := r.URL.Path
 	switch {
@@ -108,7 +97,7 @@ func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error
 		return h.kept(w, r)
 	case path == dialect.PathEmbeddings || path == dialect.PathRerank || path == dialect.PathRerankV2 || path == dialect.PathScore:
 		return h.read(w, r, id)
-	case path == pathModels || strings.HasPrefix(path, pathModels+"/"):
+	case front.IsModels(path):
 		return h.models(w, r)
 	case path == agentapi.PathHealth:
 		return h.health(w, r)
@@ -116,17 +105,8 @@ func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error
 	return openai.RouteNotFound(r.Method, path)
 }
 
-// wantMethod refuses other methods; HEAD is allowed wherever GET is.
-func wantMethod(w http.ResponseWriter, r *http.Request, method string) error {
-	if r.Method == method || method == http.MethodGet && r.Method == http.MethodHead {
-		return nil
-	}
-	w.Header().Set("Allow", method)
-	return openai.MethodNotAllowed(r.Method, r.URL.Path, method)
-}
-
 func (h *handler) health(w http.ResponseWriter, r *http.Request) error {
-	if err := wantMethod(w, r, http.MethodGet); err != nil {
+	if err := front.AllowMethods(w, r, http.MethodGet); err != nil {
 		return err
 	}
 	if !h.Accepting() {
@@ -137,30 +117,31 @@ func (h *handler) health(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handler) models(w http.ResponseWriter, r *http.Request) error {
-	if err := wantMethod(w, r, http.MethodGet); err != nil {
+	if err := front.AllowMethods(w, r, http.MethodGet); err != nil {
 		return err
 	}
-	if r.URL.Path == pathModels {
-		return writeJSON(w, openai.NewModelList(h.Engines.Models()...))
-	}
-	name := strings.TrimPrefix(r.URL.Path, pathModels+"/")
-	if m, ok := h.Engines.Model(name); ok {
-		return writeJSON(w, m)
-	}
-	return openai.ModelNotFound(name)
+	return front.Models{
+		List: func() ([]openai.Model, error) { return h.Engines.Models(), nil },
+		Named: func(name string) (openai.Model, error) {
+			if m, ok := h.Engines.Model(name); ok {
+				return m, nil
+			}
+			return openai.Model{}, openai.ModelNotFound(name)
+		},
+	}.Serve(w, r)
 }
 
 // text answers a text route: decode, find the replica, hold its engine, wait for
 // its admission, write. After the body is decoded, the response can be written
 // only through the door, which the engine's admission opens.
 func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error {
-	if err := wantMethod(w, r, http.MethodPost); err != nil {
+	if err := front.AllowMethods(w, r, http.MethodPost); err != nil {
 		return err
 	}
 	if err := anthropicVersion(r); err != nil {
 		return err
 	}
-	body, err := h.readBody(w, r)
+	body, err := h.ReadBody(w, r, nil)
 	if err != nil {
 		return err
 	}
@@ -199,16 +180,16 @@ var decoders = map[string]func(*openai.Decoder, http.Header, []byte) (*request, 
 	pathChat: decodeChat, pathCompletions: decodeCompletion, dialect.PathMessages: decodeMessage, dialect.PathCountTokens: decodeCount,
 }
 
-// answer holds the engine, which may have to be loaded first, and writes what it
-// says. The hold waits as long as the client does.
+// answer holds the engine, which may have to be loaded first, and writes its
+// response. The hold waits as long as the client does.
 func (h *handler) answer(door admission.Door, r *http.Request, req *request) error {
 	hold, err := h.acquire(r, req.model)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
-	// Cancelled before the release: whatever happens below, the engine works
-	// on this request no longer than the hold lasts.
+	// Cancelled before the release: in any case the engine works on this request no
+	// longer than the hold lasts.
 	ctx, end := context.WithCancelCause(r.Context())
 	cancel := func() { end(nil) }
 	defer cancel()
@@ -217,7 +198,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 		return err
 	}
 	if req.count != nil {
-		return writeJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
+		return front.WriteJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
 	}
 	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id, progress: req.wire.Progress}
 	if f, ok := a.form.(identified); ok && r.Header.Get(agentapi.HeaderResponseID) != "" {
@@ -282,35 +263,17 @@ func urgency(h http.Header, named *int) (int32, error) {
 	return int32(-*named), nil
 }
 
-// ended tells an error of the engine from the end of the request itself.
+// ended distinguishes an error of the engine from the end of the request itself.
 func ended(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
 		return err
-	case errors.Is(context.Cause(ctx), errShuttingDown):
-		return fmt.Errorf("%w: %w", ErrNotReady, errShuttingDown)
+	case errors.Is(context.Cause(ctx), front.ErrShuttingDown):
+		return fmt.Errorf("%w: %w", ErrNotReady, front.ErrShuttingDown)
 	case errors.Is(context.Cause(ctx), errCancelled):
 		return &openai.Error{Status: http.StatusConflict, Type: openai.TypeInvalidRequest, Code: codeCancelled, Message: "The response was cancelled."}
 	}
-	return fmt.Errorf("%w: %w", errClientGone, err)
-}
-
-func (h *handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if err := openai.PlainBody(r.Header); err != nil {
-		return nil, err
-	}
-	rc := http.NewResponseController(w)
-	if err := rc.SetReadDeadline(time.Now().Add(h.ReadTimeout)); err != nil {
-		return nil, fmt.Errorf("bound the time of a request body: %w", err)
-	}
-	body, err := openai.ReadBody(r.Body, r.ContentLength, h.MaxBodyBytes)
-	if err != nil {
-		return nil, err
-	}
-	if err := rc.SetReadDeadline(time.Time{}); err != nil {
-		return nil, fmt.Errorf("bound the time of a request body: %w", err)
-	}
-	return body, nil
+	return front.Gone(err)
 }
 
 // target is the replica that the gateway picked, or without its headers the

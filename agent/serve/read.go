@@ -8,6 +8,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/rerank"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -130,10 +131,10 @@ func decodeScore(d *openai.Decoder, id string, body []byte) (*reading, error) {
 // read answers a route that reads texts: decode, find the replica, hold its
 // engine, and write what it made, whole.
 func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error {
-	if err := wantMethod(w, r, http.MethodPost); err != nil {
+	if err := front.AllowMethods(w, r, http.MethodPost); err != nil {
 		return err
 	}
-	body, err := h.readBody(w, r)
+	body, err := h.ReadBody(w, r, nil)
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 		return ended(r.Context(), err)
 	}
 	agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, tokens, 0)
-	return writeJSON(w, made)
+	return front.WriteJSON(w, made)
 }
 
 // acquire holds the engine that a request means, if requests are taken at all.

@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -149,11 +150,11 @@ func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Allow", "GET, HEAD, DELETE")
 		return openai.MethodNotAllowed(r.Method, r.URL.Path, "GET or DELETE")
 	case what == "cancel":
-		if err := wantMethod(w, r, http.MethodPost); err != nil {
+		if err := front.AllowMethods(w, r, http.MethodPost); err != nil {
 			return err
 		}
 	case what == "input_items":
-		if err := wantMethod(w, r, http.MethodGet); err != nil {
+		if err := front.AllowMethods(w, r, http.MethodGet); err != nil {
 			return err
 		}
 	case what != "":
@@ -183,7 +184,7 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 		if !h.shelf.Delete(id, tenant) {
 			return responses.NotFound(id)
 		}
-		return writeJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
+		return front.WriteJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
 	}
 	if what == "cancel" {
 		return h.cancel(w, id, tenant)
@@ -195,7 +196,7 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	if what == "input_items" {
 		return items(w, e.Input, query)
 	}
-	return writeJSON(w, e.Response)
+	return front.WriteJSON(w, e.Response)
 }
 
 // known refuses parameters of a query that nothing follows of.
@@ -220,7 +221,7 @@ func (h *handler) cancel(w http.ResponseWriter, id, tenant string) error {
 		return openai.Invalid("", "The response is %s; only a response in progress can be cancelled.", e.Response.Status)
 	}
 	e.Cancel()
-	return writeJSON(w, e.Response)
+	return front.WriteJSON(w, e.Response)
 }
 
 // items writes a page of what a response answered to, the newest first unless
@@ -257,5 +258,5 @@ func items(w http.ResponseWriter, all []responses.Item, query url.Values) error 
 	if n := len(list.Data); n > 0 {
 		list.FirstID, list.LastID = &list.Data[0].ID, &list.Data[n-1].ID
 	}
-	return writeJSON(w, list)
+	return front.WriteJSON(w, list)
 }

@@ -1,15 +1,15 @@
 // Package serve is the agent's one port: the OpenAI-compatible API over TLS
 // with client certificates, answered by the engines of this Mac.
 //
-// It owns the way of a request through the agent: decode its body, take a hold
-// on the engine, wait until the engine admitted the request, and only then
-// write the answer, streamed or whole; every request ends exactly once, with a
-// full answer, a typed refusal before the first byte, or an error event inside
-// the stream. A header names the fields that decoding ignored. It refuses what
-// package openai refuses, and says with
-// agentapi.HeaderRetryable where another Mac may be tried.
+// A request flows through it like this: its body is decoded, it takes a hold on the
+// engine, waits until the engine admits it, and only then its response is written,
+// streamed or whole. Every request ends exactly once: with a full response, a typed
+// refusal before the first byte, or an error event inside the stream. A header names
+// the fields that decoding ignored. It refuses what package openai refuses, and sets
+// agentapi.HeaderRetryable if another Mac may be tried. Bounds of reads and writes
+// are those of package front.
 //
-// It starts no engine and knows no Kubernetes: it is given Engines.
+// It starts no engine and knows no Kubernetes: it uses Engines.
 //
 // Start reading at Engines and handler.answer.
 package serve
@@ -24,13 +24,13 @@ import (
 	"github.com/go-logr/logr"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
-	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// What Engines say of a replica. All three mean that nothing was done. Other
-// refusals travel as wire.Refuse makes them, among them CODE_NO_ROOM.
+// Errors of Engines about a replica. All three mean that nothing was done. Other
+// refusals are made by wire.Refuse, among them CODE_NO_ROOM.
 var (
 	// ErrNotHere: this Mac does not hold that replica and epoch.
 	ErrNotHere = errors.New("replica is not on this Mac")
@@ -42,11 +42,11 @@ var (
 
 // Engines is what this Mac serves. The suite is servetest.Run.
 type Engines interface {
-	// Resolve finds the replica behind a name that clients use.
+	// Resolve finds the replica of a name that clients use.
 	Resolve(model string) (Target, bool)
 	// Models lists what is served, as a gateway lists it: not every name.
 	Models() []openai.Model
-	// Model is the one behind a name that Resolve knows.
+	// Model returns the one of a name that Resolve knows.
 	Model(name string) (openai.Model, bool)
 	// Acquire takes a hold on a replica's engine, or fails with ErrNotHere,
 	// ErrNotReady or a refusal. Where the first request loads the model it waits
@@ -95,16 +95,8 @@ type Config struct {
 	Weights http.Handler
 	// Log of failures; never of prompts or answers.
 	Log logr.Logger
-	// MaxBodyBytes bounds a request; 0 means agentapi.MaxBodyBytes.
-	MaxBodyBytes int64
-	// ReadTimeout bounds how long a body may take to arrive; 0 means 30 s.
-	ReadTimeout time.Duration
-	// WriteTimeout is how long one write waits for a client that does not
-	// read; 0 means 30 s.
-	WriteTimeout time.Duration
-	// KeepAlive is how long a stream may be idle before an event keeps it open; 0
-	// means agentapi.KeepAlive.
-	KeepAlive time.Duration
+	// Limits of reads from and writes to a client.
+	front.Limits
 	// ResponsesBytes and ResponsesAge bound what is kept of responses to be asked
 	// for again; 0 means 64 MiB and a day.
 	ResponsesBytes int64
@@ -120,18 +112,7 @@ func (c Config) withDefaults() Config {
 	if c.Trusts == nil {
 		c.Trusts = func(*tls.ConnectionState) bool { return true }
 	}
-	if c.MaxBodyBytes == 0 {
-		c.MaxBodyBytes = agentapi.MaxBodyBytes
-	}
-	if c.ReadTimeout == 0 {
-		c.ReadTimeout = 30 * time.Second
-	}
-	if c.WriteTimeout == 0 {
-		c.WriteTimeout = 30 * time.Second
-	}
-	if c.KeepAlive == 0 {
-		c.KeepAlive = agentapi.KeepAlive
-	}
+	c.Limits = c.Limits.WithDefaults()
 	if c.ResponsesBytes == 0 {
 		c.ResponsesBytes = 64 << 20
 	}

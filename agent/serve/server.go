@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/api/front"
 )
 
 // Within bounds the running requests by a time.
@@ -38,7 +40,7 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 			// A gateway that vanished must not hold engines for long.
 			SendPingTimeout: 5 * time.Second,
 			PingTimeout:     5 * time.Second,
-			// Ids and dates are others in each answer: see gateway/proxy.
+			// Ids and dates differ in each response: see gateway/upstream.
 			MaxEncoderHeaderTableSize: 1,
 		},
 	}
@@ -54,7 +56,7 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 	return err
 }
 
-// TellTime is how long cancelled requests have to tell their clients, after the
+// TellTime is how long cancelled requests have to send their clients an error, after the
 // drain of Serve.
 const TellTime = 2 * time.Second
 
@@ -64,7 +66,7 @@ func shutDown(s *http.Server, drain func() (context.Context, context.CancelFunc)
 	if err := s.Shutdown(draining); err == nil {
 		return nil
 	}
-	cancelRequests(errShuttingDown)
+	cancelRequests(front.ErrShuttingDown)
 	telling, done := context.WithTimeout(context.Background(), TellTime)
 	defer done()
 	if err := s.Shutdown(telling); err == nil {

@@ -17,6 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -65,7 +66,7 @@ func slowGateway(t *testing.T) (url string, queue func()) {
 	}
 	fake := servetest.New()
 	fake.Add("m", slowTarget, slowly)
-	agent := httptest.NewUnstartedServer(serve.NewHandler(serve.Config{Engines: loading{fake}, Mac: "mac-a", KeepAlive: keepAlive, Log: logr.Discard()}))
+	agent := httptest.NewUnstartedServer(serve.NewHandler(serve.Config{Engines: loading{fake}, Mac: "mac-a", Limits: front.Limits{KeepAlive: keepAlive}, Log: logr.Discard()}))
 	agent.EnableHTTP2 = true
 	agent.TLS = agentapi.ServerTLS(ca.Mac("mac-a").Pair(t), ca.Roots())
 	pair, err := ca.Mac("mac-a").Pair(t)()

@@ -1,0 +1,162 @@
+package front_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// connection records the deadlines that a response sets.
+type connection struct {
+	*httptest.ResponseRecorder
+	read, write []bool // whether each deadline set a bound, or removed it
+	broken      error
+}
+
+func newConnection() *connection { return &connection{ResponseRecorder: httptest.NewRecorder()} }
+
+func (c *connection) SetReadDeadline(at time.Time) error {
+	c.read = append(c.read, !at.IsZero())
+	return nil
+}
+
+func (c *connection) SetWriteDeadline(at time.Time) error {
+	c.write = append(c.write, !at.IsZero())
+	return nil
+}
+
+func (c *connection) Write(p []byte) (int, error) {
+	if c.broken != nil {
+		return 0, c.broken
+	}
+	return c.ResponseRecorder.Write(p)
+}
+
+func TestEveryWriteHasADeadlineThatEndsNoIdleStream(t *testing.T) {
+	for name, test := range map[string]struct {
+		major int
+		want  []bool
+	}{
+		"HTTP/1.1 keeps it, for the server's last flush": {major: 1, want: []bool{true, true}},
+		"HTTP/2 removes it, as it would end the stream":  {major: 2, want: []bool{true, false, true, false}},
+	} {
+		c := newConnection()
+		w := front.NewWriter(c, test.major, time.Second)
+		if err := errors.Join(w.Send([]byte("a")), w.FlushError()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if !slices.Equal(c.write, test.want) {
+			t.Errorf("%s: bounds %v, want %v", name, c.write, test.want)
+		}
+	}
+}
+
+func TestAWriterKnowsWhatWasSent(t *testing.T) {
+	w := front.NewWriter(newConnection(), 1, time.Second)
+	if w.Status() != 0 || !w.FirstWrite().IsZero() || w.IdleSince() != w.Began() {
+		t.Errorf("before the response: %d, %v, %v", w.Status(), w.FirstWrite(), w.IdleSince())
+	}
+	if _, err := w.Write([]byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	if w.Status() != http.StatusOK || w.FirstWrite().IsZero() || w.IdleSince() != w.FirstWrite() {
+		t.Errorf("after a write: %d, %v, %v", w.Status(), w.FirstWrite(), w.IdleSince())
+	}
+}
+
+func TestAClientThatDisconnectedReceivesNoError(t *testing.T) {
+	c := newConnection()
+	c.broken = io.ErrClosedPipe
+	err := front.WriteJSON(front.NewWriter(c, 1, time.Second), "a")
+	if !errors.Is(err, front.ErrClientGone) || !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("WriteJSON returned %v", err)
+	}
+}
+
+func TestBodiesAreBounded(t *testing.T) {
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		body, encoding string
+		unknownLength  bool
+		read           func(func()) ([]byte, error)
+		status         int
+		err            error
+		deadlines      []bool
+	}{
+		"a body":                               {body: "12345", deadlines: []bool{true, false}},
+		"one that is read by the caller":       {body: "12345", read: func(func()) ([]byte, error) { return []byte("12345"), nil }, deadlines: []bool{true, false}},
+		"one that the caller interrupts":       {body: "12345", read: func(stop func()) ([]byte, error) { stop(); return nil, broken }, err: broken, deadlines: []bool{true, true}},
+		"too long, by its length":              {body: "123456", status: 413},
+		"too long, without a length":           {body: "123456", unknownLength: true, status: 413, deadlines: []bool{true}},
+		"compressed, which is refused as such": {body: "12345", encoding: "gzip", status: 415},
+	} {
+		c := newConnection()
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(test.body))
+		if test.unknownLength {
+			r.ContentLength = -1
+		}
+		r.Header.Set("Content-Encoding", test.encoding)
+		got, err := front.Limits{MaxBodyBytes: 5}.WithDefaults().ReadBody(front.NewWriter(c, 1, time.Second), r, test.read)
+		var e *openai.Error
+		switch {
+		case test.status != 0:
+			if !errors.As(err, &e) || e.Status != test.status {
+				t.Errorf("%s: %v, want status %d", name, err, test.status)
+			}
+		case !errors.Is(err, test.err) || err == nil && string(got) != test.body:
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		if !slices.Equal(c.read, test.deadlines) {
+			t.Errorf("%s: deadlines %v, want %v", name, c.read, test.deadlines)
+		}
+	}
+}
+
+func TestMethods(t *testing.T) {
+	for name, test := range map[string]struct {
+		method  string
+		allowed []string
+		want    string // Allow of a refusal
+	}{
+		"the method":                 {method: http.MethodPost, allowed: []string{http.MethodPost}},
+		"HEAD wherever GET is":       {method: http.MethodHead, allowed: []string{http.MethodGet}},
+		"HEAD where no GET is":       {method: http.MethodHead, allowed: []string{http.MethodPost}, want: "POST"},
+		"another one of two":         {method: http.MethodDelete, allowed: []string{http.MethodGet, http.MethodHead}, want: "GET, HEAD"},
+		"GET where POST is expected": {method: http.MethodGet, allowed: []string{http.MethodPost}, want: "POST"},
+	} {
+		w := httptest.NewRecorder()
+		err := front.AllowMethods(w, httptest.NewRequest(test.method, "/", nil), test.allowed...)
+		if got := w.Header().Get("Allow"); got != test.want || (err == nil) != (test.want == "") {
+			t.Errorf("%s: Allow %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestModelsOfAPath(t *testing.T) {
+	models := front.Models{
+		List:  func() ([]openai.Model, error) { return []openai.Model{openai.NewModel("org/m", 1, "ns")}, nil },
+		Named: func(name string) (openai.Model, error) { return openai.Model{}, openai.ModelNotFound(name) },
+	}
+	for path, test := range map[string]struct{ body, err string }{
+		dialect.PathModels:            {body: `"object":"list"`},
+		dialect.PathModels + "/org/x": {err: "org/x"},
+	} {
+		w := newConnection()
+		err := models.Serve(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) || !strings.Contains(w.Body.String(), test.body) {
+			t.Errorf("%s: %q, %v", path, w.Body, err)
+		}
+		if !front.IsModels(path) || front.IsModels(path+"-other") != strings.Contains(path, "/org") {
+			t.Errorf("IsModels is wrong near %s", path)
+		}
+	}
+}
