@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"metalfleet.dev/metalfleet/gateway/proxy"
+	"metalfleet.dev/metalfleet/api/front"
 )
 
 const (
@@ -68,7 +68,7 @@ func (s *servers) drain() {
 		return
 	}
 	s.Log.Info("Drain timeout is over; aborting the responses that still run")
-	s.cancelRequests(proxy.ErrShuttingDown)
+	s.cancelRequests(front.ErrShuttingDown)
 	telling, done := context.WithTimeout(context.Background(), tellTime)
 	defer done()
 	if s.front.Shutdown(telling) == nil {

@@ -37,13 +37,13 @@ import (
 	"metalfleet.dev/metalfleet/api/scrape"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/demand"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/intake"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 // Options of a gateway.
@@ -67,7 +67,7 @@ type Options struct {
 	// ConnectionsPerAddress of each address; 0 is no limit.
 	Connections, ConnectionsPerAddress int
 	// Waiting bounds the requests that wait for a replica.
-	Waiting waiting.Limits
+	Waiting fairqueue.Limits
 	// TryTimeout is how long one replica may take to begin an answer, and
 	// RequestTimeout how long a request may take in all; 0 is without end.
 	TryTimeout, RequestTimeout time.Duration

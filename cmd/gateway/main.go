@@ -28,10 +28,10 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/gateway"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/heap"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
-	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 // version is set by the linker.
@@ -50,7 +50,7 @@ type flags struct {
 	kubeconfig, namespace, keysNamespace, listen, health, metrics, operator, tunnels string
 	drain, tryTimeout, requestTimeout                                                time.Duration
 	connections, connectionsPerAddress                                               int
-	waiting                                                                          waiting.Limits
+	waiting                                                                          fairqueue.Limits
 	pick                                                                             pick.Policy
 	strictFields, accessLog, keepAttribution, verbose, version                       bool
 	origins, watch                                                                   []string

@@ -5,13 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"sync"
 	"time"
 
-	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
 // eventCreated is the event with which the stream of a response begins.
@@ -21,22 +21,25 @@ const eventCreated = "response.created"
 // and for limits they are requests like others: the gateway reads each one to its
 // end.
 type background struct {
+	writeTimeout time.Duration
+	metrics      *metrics
+
 	ctx  context.Context // ends all of them, with its cause
 	end  context.CancelCauseFunc
 	runs sync.WaitGroup
 }
 
-func newBackground() *background {
+func newBackground(writeTimeout time.Duration, m *metrics) *background {
 	ctx, end := context.WithCancelCause(context.Background())
-	return &background{ctx: ctx, end: end}
+	return &background{writeTimeout: writeTimeout, metrics: m, ctx: ctx, end: end}
 }
 
-// Drain waits until no response runs in the background. Those that still run when
-// ctx ends are cancelled. No request may begin after it.
-func (p *Proxy) Drain(ctx context.Context) {
-	stop := context.AfterFunc(ctx, func() { p.background.end(ErrShuttingDown) })
+// drain waits until no response runs in the background. Those that still run when
+// ctx ends are cancelled.
+func (b *background) drain(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { b.end(front.ErrShuttingDown) })
 	defer stop()
-	p.background.runs.Wait()
+	b.runs.Wait()
 }
 
 // detached is a response whose client may leave: the handler of the client takes
@@ -83,24 +86,23 @@ func (d *detached) FlushError() error { return nil }
 // detach answers a request whose response continues without its client. The client
 // gets the response in progress, whose id it needs to retrieve the rest, or the
 // stream for as long as it stays.
-func (p *Proxy) detach(ctx context.Context, w *reply, asked openai.Envelope, run func(context.Context, *reply) error) error {
+func (b *background) detach(ctx context.Context, w *reply, stream bool, run func(context.Context, *reply) error) error {
 	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(p.background.ctx, func() { cancel(context.Cause(p.background.ctx)) })
+	stop := context.AfterFunc(b.ctx, func() { cancel(context.Cause(b.ctx)) })
 	d := &detached{head: w.Header().Clone(), parts: make(chan part), left: make(chan struct{})}
 	defer close(d.left)
 	over := make(chan error, 1)
 	// The response counts as running instead of the request, which may end first.
-	p.metrics.inFlight.Dec()
-	defer p.metrics.inFlight.Inc()
-	p.background.runs.Go(func() {
-		p.metrics.inFlight.Inc()
-		defer p.metrics.inFlight.Dec()
+	b.metrics.inFlight.Dec()
+	defer b.metrics.inFlight.Inc()
+	b.runs.Go(func() {
+		b.metrics.inFlight.Inc()
+		defer b.metrics.inFlight.Dec()
 		defer cancel(nil)
 		defer stop()
-		inner := newReply(d, p.WriteTimeout)
-		inner.dialect, inner.metrics = w.dialect, w.metrics
+		inner := newReply(d, b.writeTimeout, w.dialect, w.metrics)
 		err := runDetached(running, inner, run)
-		inner.meter.settle(inner.status)
+		inner.meter.settle(inner.Status())
 		if err != nil {
 			logOf(ctx).V(1).Info("Response in the background failed", "reason", err.Error())
 		}
@@ -109,7 +111,7 @@ func (p *Proxy) detach(ctx context.Context, w *reply, asked openai.Envelope, run
 	for {
 		select {
 		case next := <-d.parts:
-			if done, err := d.relay(w, next, asked.Stream); done || err != nil {
+			if done, err := d.relay(w, next, stream); done || err != nil {
 				return err
 			}
 		case err := <-over:
@@ -121,7 +123,7 @@ func (p *Proxy) detach(ctx context.Context, w *reply, asked openai.Envelope, run
 			if !w.begun() { // the client has no id by which to ask for the response
 				cancel(context.Cause(ctx))
 			}
-			return ended(ctx)
+			return dispatch.Ended(ctx)
 		}
 	}
 }
@@ -158,13 +160,13 @@ func (d *detached) relay(w *reply, next part, stream bool) (done bool, err error
 		for _, name := range []string{"Cache-Control", "X-Accel-Buffering"} {
 			w.Header().Del(name)
 		}
-		return true, w.json(response)
+		return true, front.WriteJSON(w, response)
 	}
 	if next.head != nil {
 		w.WriteHeader(next.status)
 	}
-	if err := w.send(next.data); err != nil {
-		return false, fmt.Errorf("%w: %w", errClientGone, err)
+	if err := w.Send(next.data); err != nil {
+		return false, front.Gone(err)
 	}
 	return false, nil
 }

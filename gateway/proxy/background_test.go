@@ -105,7 +105,7 @@ func TestStreamInTheBackgroundContinuesWithoutItsClient(t *testing.T) {
 
 // Clients give up on a stream that is idle for long.
 func TestStreamInTheBackgroundIsKeptOpenWhileItWaits(t *testing.T) {
-	w := newWorld(t, room(10, impatient))
+	w := newWorld(t, queueOf(10, impatient))
 	next, ended := make(chan struct{}), make(chan error, 1)
 	close(next)
 	w.addMac("mac-a", slowResponse(next, ended))

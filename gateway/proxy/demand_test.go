@@ -14,7 +14,7 @@ import (
 // TestTheOperatorIsToldWhatRunsAndWaits: what is sent, what waits, for how long,
 // and where it runs, in one count.
 func TestTheOperatorIsToldWhatRunsAndWaits(t *testing.T) {
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	hold := make(chan struct{})
 	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) { <-hold; say("{}")(rw, r) })
 	report := func() (r demand.Report) {
@@ -59,7 +59,7 @@ func TestTheOperatorIsToldWhatRunsAndWaits(t *testing.T) {
 // TestAWaiterIsToldWhenTheFirstReplicaIsThoughtToServe: from zero there is no pace
 // of turns yet, but what the last start took.
 func TestAWaiterIsToldWhenTheFirstReplicaIsThoughtToServe(t *testing.T) {
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	w.addMac("a", say("{}"))
 	w.setReady("a", false)
 	w.table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: "m"}, UID: "m", Names: "m", Start: 40 * time.Second})

@@ -10,8 +10,8 @@ import (
 )
 
 // blocks cuts a stream of events into blocks of whole events, one for each
-// read. What does not end with an empty line is held back: the beginning of an
-// event would spoil the error that follows it.
+// read. Bytes after the last empty line are held back: the beginning of an event
+// would corrupt the error that follows it.
 type blocks struct {
 	from io.Reader
 	of   *dialect.Dialect
@@ -31,7 +31,7 @@ const (
 
 var errEventTooLong = errors.New("event is too long")
 
-// buffers are shared by answers: pure memory, no state.
+// buffers are shared by responses: memory without state.
 var buffers = sync.Pool{New: func() any { b := make([]byte, blockBytes); return &b }}
 
 func newBlocks(from io.Reader, of *dialect.Dialect) *blocks {
@@ -90,6 +90,6 @@ func (b *blocks) note(block []byte) {
 	b.last = append(b.last[:0], event[:min(len(event), dialect.EndBytes)]...)
 }
 
-// ended says that the stream told its own end, or an error. Half an event after
-// it means that something was cut.
+// ended reports whether the stream ended with its last event, or an error. Half an
+// event after that means that something was cut.
 func (b *blocks) ended() bool { return b.held == b.sent && b.of.Ends(b.last) }

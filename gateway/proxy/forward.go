@@ -1,200 +1,178 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
-	"metalfleet.dev/metalfleet/gateway/pick"
-	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/gateway/waiting"
+	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/upstream"
 )
 
-// query is a request for a model on its way to a replica.
-type query struct {
-	name string
-	// model is the one that is asked now, rest those that come after it (stages.go).
-	model  *route.Model
-	rest   []*route.Model
-	routed *routed
+// request is a client's request on its way to a Mac.
+type request struct {
+	// Request is what the dispatcher knows of it; empty for one to a Mac itself.
+	dispatch.Request
+	client *http.Request
 	body   []byte
-	// key is whose it is, deadline when its client wants to know; zero is none.
-	key      string
-	deadline time.Time
 	// strict has the agent refuse fields without effect.
 	strict bool
 	// background has the agent send a stream, which is read to its end.
 	background bool
 	// attribution has the agent keep the attribution block.
 	attribution bool
-	// prefix of its prompt, by which replicas that remember it are found.
-	prefix pick.Prefix
-	// only this Mac keeps what the request goes on from; empty where any will do.
-	only string
-	// waiter is its place in the waiting room, should it need one.
-	waiter *waiting.Waiter
-
-	tries          int             // of this round
-	replicas, macs map[string]bool // that failed in it
-	last           *failure
-	told           *openai.Error // by an agent that refused
-	lost           int           // engines that ended under it
 }
 
-func (q *query) excluded(e route.Endpoint) bool {
-	return q.replicas[e.Replica] || q.macs[e.Mac] || q.only != "" && e.Mac != q.only
+// userAgent is the gateway's name to agents.
+const userAgent = "metalfleet-gateway"
+
+// errTry means that a replica took longer to begin than one try may.
+var errTry = errors.New("the replica did not begin its response within the try timeout")
+
+// forwarder sends requests to replicas, and their responses to clients.
+type forwarder struct {
+	dispatcher *dispatch.Dispatcher
+	macs       *upstream.Pool
+	metrics    *metrics
+	// tryTimeout bounds how long one replica may take to begin its response; 0 is
+	// without end.
+	tryTimeout time.Duration
+	keepAlive  time.Duration
 }
 
-// failed leaves out what failed.
-func (q *query) failed(e route.Endpoint, f *failure) {
-	if q.replicas == nil {
-		q.replicas, q.macs = map[string]bool{}, map[string]bool{}
-	}
-	q.tries++
-	q.last, q.told = f, better(q.told, f.refusal)
-	q.replicas[e.Replica] = true
-	if f.refusal != nil && f.refusal.Code == agentapi.CodeEngineLost {
-		q.lost++
-	}
-	if f.reason == reasonConnection {
-		q.macs[e.Mac] = true
-	}
-}
-
-// mostLost is how many engines may end under a request that waits for another
-// try: it may be what ends them.
-const mostLost = 2
-
-// mayWait says that a replica may yet answer what all refused: one that says when,
-// or whose engine ended and is started again.
-func (q *query) mayWait() bool {
-	return q.told == nil || q.told.RetryAfter > 0 || q.told.Code == agentapi.CodeEngineLost && q.lost < mostLost
-}
-
-// again begins a new round, after a while.
-func (q *query) again(now time.Time) {
-	after := againMin
-	if q.told != nil {
-		after = min(max(q.told.RetryAfter, againMin), againMax)
-	}
-	q.waiter.NotBefore = now.Add(after)
-	q.tries, q.replicas, q.macs = 0, nil, nil
-}
-
-// forward tries replicas until one answers. In one round each is tried once, and
-// none after the first byte went to the client.
-func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, q *query) error {
-	p.book.asked(q.model.Key)
+// forward tries replicas until one answers: none after the client received the first
+// byte of a response.
+func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 	for {
-		g, err := p.nextEndpoint(ctx, w, q)
+		lease, err := f.dispatcher.Acquire(ctx, &req.Request)
 		if err != nil {
 			return err
 		}
-		if q.last != nil {
-			p.metrics.retries.WithLabelValues(q.last.reason).Inc()
+		if lease.After != nil {
+			f.metrics.retries.WithLabelValues(lease.After.Reason).Inc()
 		}
-		failed, err := p.attempt(ctx, w, r, g, q)
-		p.judge(ctx, g.Endpoint, w.status, failed, err)
+		failed, err := f.try(ctx, w, req, lease)
+		if bad, known := verdict(w.Status(), failed, err); known {
+			lease.Observe(bad)
+		}
 		if failed == nil {
 			return err
 		}
-		q.failed(g.Endpoint, failed)
 		w.keepAlives.displace()
-		if failed.reason == reasonConnection {
-			p.distrust(logOf(ctx), g.Mac, failed.err)
-		}
-		logOf(ctx).V(1).Info("Replica did not respond", "reason", failed.reason, "MacNode", g.Mac, "replicaUID", g.Replica)
+		lease.Failed(failed)
 	}
 }
 
-// endpoint finds where to send a request next: at once, as long as it and its
-// model may be tried, or after a wait.
-func (p *Proxy) endpoint(ctx context.Context, w *reply, q *query) (grant, error) {
-	if q.last == nil || q.tries < maxTries && p.book.mayRetry(q.model.Key) {
-		if g, ok := p.book.take(q); ok {
-			return g, nil
-		}
-	}
+// verdict returns whether the end of a request speaks against its replica. It is not
+// known for what a client did wrong, what an agent refused before it did anything, and
+// what it has no memory for.
+func verdict(status int, failed *dispatch.Failure, err error) (bad, known bool) {
 	switch {
-	case len(q.rest) > 0 && (len(q.model.Endpoints()) == 0 || q.last != nil || p.Waiting.Count == 0 || q.routed.patience == 0):
-		return grant{}, errElsewhere
-	case q.told != nil && (p.Waiting.Count == 0 || !q.mayWait()): // waiting does not help
-		return grant{}, q.told
-	case p.Waiting.Count == 0:
-		return grant{}, openai.NoEndpoint(q.name, noEndpointRetry)
-	case q.tries > 0:
-		q.again(time.Now())
+	case failed != nil:
+		bad = failed.Reason != dispatch.ReasonRefused || failed.Refusal.Code == agentapi.CodeEngineLost
+		return bad, bad
+	case err != nil:
+		var e *openai.Error
+		bad = errors.As(err, &e) && e.Code == agentapi.CodeEngineLost // the response had begun
+		return bad, bad
 	}
-	return p.wait(ctx, w, q)
+	return status == http.StatusInternalServerError || status == http.StatusBadGateway, true
 }
 
-// judge notes how a request ended at a replica. What a client did wrong, an agent
-// refused before it did anything, or found no memory for, says nothing of it.
-func (p *Proxy) judge(ctx context.Context, e route.Endpoint, status int, failed *failure, err error) {
-	bad := failed != nil && (failed.reason != reasonRefused || failed.refusal.Code == agentapi.CodeEngineLost) ||
-		failed == nil && (err == nil && (status == http.StatusInternalServerError || status == http.StatusBadGateway) || broken(err))
-	if !bad && (failed != nil || err != nil) {
-		return
+// try sends the request to one Mac and delivers its response. A failure means that the
+// client received nothing. Without one the request has ended, with an error if the
+// client has not received that. It releases the lease.
+func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (*dispatch.Failure, error) {
+	defer lease.Release() // also if a panic aborts a response
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil) // in any case: the agent notices the end
+	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))
+	if req.Routed {
+		w.model = lease.Model.Key.String()
 	}
-	if p.book.ended(e.Replica, bad) {
-		p.metrics.ejected.Inc()
-		logOf(ctx).Info("Requests to a replica are failing; preferring others for a while", "MacNode", e.Mac, "replicaUID", e.Replica)
+	if w.keepAlives != nil {
+		w.keepAlives.model = shownName(req, lease)
+		if id := w.keepAlives.place(lease.Mac); id != "" {
+			out.Header[agentapi.HeaderResponseID] = []string{id}
+		}
 	}
+	begun, idle := f.boundTry(cancel), w.keepOpen(f.keepAlive, cancel)
+	resp, err := f.macs.To(lease.Endpoint).RoundTrip(out)
+	begun()
+	if gone := idle.end(); gone != nil && err == nil {
+		err = errors.Join(gone, resp.Body.Close())
+	}
+	if gone := context.Cause(running); errors.Is(gone, front.ErrClientGone) {
+		return nil, gone
+	}
+	if err != nil {
+		if errors.Is(context.Cause(running), errTry) {
+			err = errTry
+		}
+		return failureOf(ctx, fmt.Errorf("request to %s: %w", lease.Mac, err))
+	}
+	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
+	f.dispatcher.Trust(lease.Mac)
+	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
+		return refusal(resp), nil
+	}
+	d := delivery{w: w, resp: resp, mac: lease.Mac, forwarder: f}
+	if isEvents(resp.Header.Get("Content-Type")) {
+		return d.stream(ctx)
+	}
+	return d.whole(ctx)
 }
 
-// broken says that an answer had begun and was lost.
-func broken(err error) bool {
-	var e *openai.Error
-	return errors.As(err, &e) && e.Code == agentapi.CodeEngineLost
-}
-
-// better is what the client is told of two refusals: the later one, save that a
-// Mac where waiting helps says more than one where it does not.
-func better(a, b *openai.Error) *openai.Error {
-	if b == nil || a != nil && a.RetryAfter > 0 && b.RetryAfter == 0 {
-		return a
+// boundTry ends a try whose response does not begin in time.
+func (f *forwarder) boundTry(cancel context.CancelCauseFunc) (begun func() bool) {
+	if f.tryTimeout <= 0 {
+		return func() bool { return true }
 	}
-	return b
+	return time.AfterFunc(f.tryTimeout, func() { cancel(errTry) }).Stop
 }
 
-// distrust leaves a Mac alone for a while.
-func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
-	if p.book.suspect(mac) {
-		p.metrics.suspected.Inc()
-		log.Info("Connection to a Mac failed; preferring others for a while", "MacNode", mac, "reason", cause.Error())
+// shownName returns what the response calls the model.
+func shownName(req *request, lease *dispatch.Lease) string {
+	if !req.Routed {
+		return req.Name
 	}
+	return lease.Model.Shown()
 }
 
-// request is what the agent gets: the client's bytes, and headers of our own
-// making. A client's credentials stay here.
-func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, q *query) *http.Request {
-	body := q.body
+// outgoing returns what the agent receives: the client's bytes, and headers of the
+// gateway's own. A client's credentials are not sent.
+func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id string) *http.Request {
+	r := req.client
 	method := r.Method
 	if method == http.MethodHead {
 		method = http.MethodGet // the server leaves out the body
 	}
-	out := &http.Request{Method: method, URL: &url.URL{Scheme: "https", Host: e.Address, Path: r.URL.Path}, Host: e.Address,
-		Body: bodyReader(body), ContentLength: int64(len(body)),
-		GetBody: func() (bodyCloser, error) { return bodyReader(body), nil },
+	out := &http.Request{Method: method, URL: &url.URL{Scheme: "https", Host: lease.Address, Path: r.URL.Path}, Host: lease.Address,
+		Body: bodyReader(req.body), ContentLength: int64(len(req.body)),
+		GetBody: func() (io.ReadCloser, error) { return bodyReader(req.body), nil },
 		Header: http.Header{
 			"Content-Type":           {"application/json"},
-			"User-Agent":             {"metalfleet-gateway"},
-			agentapi.HeaderReplica:   {e.Replica},
-			agentapi.HeaderEpoch:     {strconv.FormatInt(e.Epoch, 10)},
+			"User-Agent":             {userAgent},
+			agentapi.HeaderReplica:   {lease.Replica},
+			agentapi.HeaderEpoch:     {strconv.FormatInt(lease.Epoch, 10)},
 			agentapi.HeaderRequestID: {id},
 		}}
-	if e.Replica == "" { // the Mac itself is meant
+	if lease.Model == nil { // the request is for the Mac itself
 		out.Header.Del(agentapi.HeaderReplica)
 		out.Header.Del(agentapi.HeaderEpoch)
-		out.URL.RawQuery = plainQuery(r.URL.Query())
+		out.URL.RawQuery = safeQuery(r.URL.Query())
 	}
 	if tenant := tenantOf(ctx); tenant != "" {
 		out.Header.Set(agentapi.HeaderTenant, tenant)
@@ -204,17 +182,30 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 			out.Header[name] = values
 		}
 	}
-	if q.strict {
+	if req.strict {
 		out.Header.Set(agentapi.HeaderStrictFields, "true")
 	}
-	if q.background {
+	if req.background {
 		out.Header.Set(agentapi.HeaderBackground, "true")
 	}
-	if q.attribution {
+	if req.attribution {
 		out.Header.Set(agentapi.HeaderAttribution, agentapi.AttributionKeep)
 	}
-	if q.routed != nil {
-		out.Header.Set(agentapi.HeaderModel, q.model.Shown())
+	if req.Routed {
+		out.Header.Set(agentapi.HeaderModel, lease.Model.Shown())
 	}
 	return out.WithContext(ctx)
 }
+
+// safeQuery returns a query without the values that the agent has no use for, such as
+// a key. Their names are sent: the agent refuses them by these.
+func safeQuery(query url.Values) string {
+	for name := range query {
+		if !slices.Contains(responses.ItemsQuery, name) {
+			query[name] = []string{""}
+		}
+	}
+	return query.Encode()
+}
+
+func bodyReader(b []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader(b)) }

@@ -145,13 +145,21 @@ func (k *keepAlives) failed(e *openai.Error) (string, error) {
 	return k.events(k.answer.Fail(responses.StatusFailed, e))
 }
 
-// passed notes what an agent sent before its answer begins.
-func (k *keepAlives) passed(block []byte) {
-	if k != nil && k.path == dialect.PathResponses {
+// beginsWith reports whether the answer begins with a block of an agent's stream, and
+// notes what the agent sends before that.
+func (k *keepAlives) beginsWith(block []byte, d *dialect.Dialect) bool {
+	idle := d.Idle(block)
+	switch {
+	case k == nil:
+	case !idle:
+		k.answered = true
+	case k.path == dialect.PathResponses:
 		k.opened += bytes.Count(block, dataLine)
 	}
+	return !idle
 }
 
+// dataLine begins the data of an event that follows another line.
 var dataLine = []byte("\ndata: ")
 
 // follower returns a function that makes the events of an agent follow those that

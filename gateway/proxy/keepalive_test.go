@@ -96,7 +96,7 @@ func TestEveryDialectKeepsItsStreamsOpenWithEventsOfItsOwn(t *testing.T) {
 		}, `{"type":"ping"}`, 6},
 	} {
 		t.Run(path, func(t *testing.T) {
-			w := newWorld(t, room(10, impatient))
+			w := newWorld(t, queueOf(10, impatient))
 			loaded := make(chan struct{})
 			w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
 				<-loaded
@@ -168,7 +168,7 @@ func TestOnlyStreamsAreKeptOpenByEvents(t *testing.T) {
 		dialect.PathRerank:      `{"model":"m","query":"q","documents":["a"],"stream":true}`,
 	} {
 		t.Run(path, func(t *testing.T) {
-			w := newWorld(t, room(10, impatient))
+			w := newWorld(t, queueOf(10, impatient))
 			w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
 				time.Sleep(30 * time.Millisecond)
 				say(`{"whole":true}`)(rw, r)
@@ -224,7 +224,7 @@ const responseBody = `{"model":"m","stream":true,"input":"hi"}`
 // The response begins in the queue, is kept open while the model is loaded and the
 // prompt computed, and continues with the agent's own events.
 func TestAResponseIsOneStreamWhoeverBeginsIt(t *testing.T) {
-	w := newWorld(t, room(10, impatient))
+	w := newWorld(t, queueOf(10, impatient))
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
 		time.Sleep(30 * time.Millisecond)
 		a := agentResponse(r)
@@ -253,7 +253,7 @@ func TestAResponseIsOneStreamWhoeverBeginsIt(t *testing.T) {
 
 // Where it is known which Mac will store the response, its id says so.
 func TestAResponseThatIsLoadedForNamesItsMac(t *testing.T) {
-	w := newWorld(t, room(10, impatient))
+	w := newWorld(t, queueOf(10, impatient))
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
 		time.Sleep(30 * time.Millisecond)
 		a := agentResponse(r)
@@ -267,7 +267,7 @@ func TestAResponseThatIsLoadedForNamesItsMac(t *testing.T) {
 
 // One that continues a stored response waits for the Mac that stores it.
 func TestAResponseThatGoesOnNamesItsMacFromTheQueue(t *testing.T) {
-	w := newWorld(t, room(10, impatient))
+	w := newWorld(t, queueOf(10, impatient))
 	m, end, _ := w.busy()
 	for range 2 { // as many as are sent there at once
 		w.later(t.Context(), chatBody)
@@ -297,7 +297,7 @@ func TestAResponseThatGoesOnNamesItsMacFromTheQueue(t *testing.T) {
 // repeated.
 func TestAResponseThatWasRefusedOnceNamesNoMac(t *testing.T) {
 	const keepAlive = time.Second // less than the wait for another try
-	w := newWorld(t, room(10, func(c *proxy.Config) { c.KeepAlive = keepAlive }))
+	w := newWorld(t, queueOf(10, func(c *proxy.Config) { c.KeepAlive = keepAlive }))
 	var tries atomic.Int64
 	var refused atomic.Pointer[time.Time]
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
@@ -368,7 +368,7 @@ func TestAResponseThatBeganAndIsRefusedFails(t *testing.T) {
 
 // A response whose id was given before its Mac was known is found wherever it is.
 func TestAResponseWhoseIDNamesNoMacIsFound(t *testing.T) {
-	l := newLocked(t, room(10))
+	l := newLocked(t, queueOf(10))
 	id := responses.NewIDAnywhere()
 	keeper := func(rw http.ResponseWriter, r *http.Request) {
 		switch {

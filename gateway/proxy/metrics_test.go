@@ -7,11 +7,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
 func TestSeriesOfOrdinaryUseBeginAtZero(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	newMetrics(registry)
+	dispatch.New(dispatch.Config{Registry: registry})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -40,19 +44,19 @@ func TestAClientThatLeavesBreaksNothingOff(t *testing.T) {
 		want  float64
 	}{
 		"the client left":   {context.Canceled, 0},
-		"the gateway ends":  {ErrShuttingDown, 1},
+		"the gateway ends":  {front.ErrShuttingDown, 1},
 		"the Mac broke off": {nil, 1},
 	} {
-		p := &Proxy{metrics: newMetrics(prometheus.NewRegistry())}
+		f := &forwarder{metrics: newMetrics(prometheus.NewRegistry())}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		if c.cause != nil {
 			cancel(c.cause)
 		}
-		if err := p.breakOff(ctx, "mac-1", errCut); err == nil || (errors.Is(err, errClientGone) != (c.want == 0)) {
+		if err := f.breakOff(ctx, "mac-1", errCut); err == nil || (errors.Is(err, front.ErrClientGone) != (c.want == 0)) {
 			t.Errorf("%s: %v", name, err)
 		}
 		var m dto.Metric
-		if err := p.metrics.broken.Write(&m); err != nil || m.GetCounter().GetValue() != c.want {
+		if err := f.metrics.broken.Write(&m); err != nil || m.GetCounter().GetValue() != c.want {
 			t.Errorf("%s: %v answers were broken off, want %v (%v)", name, m.GetCounter().GetValue(), c.want, err)
 		}
 		cancel(nil)

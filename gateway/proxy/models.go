@@ -2,54 +2,102 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
-	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/ollama"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-func (p *Proxy) models(_ context.Context, c caller, w *reply, r *http.Request) error {
-	if asksAnthropic(r) {
-		return p.anthropicModels(c, w, r)
-	}
-	if err := p.ready(); err != nil {
-		return err
-	}
-	list := []openai.Model{}
-	for _, n := range p.shown(c) {
-		list = append(list, modelOf(n.Name, n.Model))
-	}
-	return w.json(openai.NewModelList(list...))
+// catalog lists the models that a caller may use, as OpenAI, Anthropic and Ollama do.
+type catalog struct {
+	gate   *gate
+	limits *limits
 }
 
-func (p *Proxy) oneModel(ctx context.Context, c caller, w *reply, r *http.Request) error {
-	name := strings.TrimPrefix(r.URL.Path, dialect.PathModels+"/")
+// asksAnthropic reports whether a request for models comes from a client of
+// Anthropic's API. It has the same paths as OpenAI's, but its clients always send
+// their version.
+func asksAnthropic(r *http.Request) bool {
+	return r.Header.Get(anthropic.HeaderVersion) != "" && front.IsModels(r.URL.Path)
+}
+
+// models answers with all models, or with the one that the path names.
+func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	if asksAnthropic(r) {
-		return p.anthropicModelNamed(ctx, c, w, name)
+		return t.anthropic(ctx, c, w, r)
 	}
-	m, err := p.lookup(ctx, c, name)
+	return front.Models{
+		List: func() ([]openai.Model, error) {
+			names, err := t.gate.models(c)
+			list := []openai.Model{}
+			for _, n := range names {
+				list = append(list, modelOf(n.Name, n.Model))
+			}
+			return list, err
+		},
+		Named: func(name string) (openai.Model, error) {
+			m, err := t.gate.lookup(ctx, c, name)
+			if err != nil {
+				return openai.Model{}, err
+			}
+			return modelOf(name, m), nil
+		},
+	}.Serve(w, r)
+}
+
+// anthropic answers with the models in pages, or with the one that the path names.
+func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Request) error {
+	if name := front.ModelOf(r.URL.Path); name != "" {
+		m, err := t.gate.lookup(ctx, c, name)
+		if err != nil {
+			return err
+		}
+		return front.WriteJSON(w, anthropicModel(name, m))
+	}
+	names, err := t.gate.models(c)
 	if err != nil {
 		return err
 	}
-	return w.json(modelOf(name, m))
+	var all []anthropic.Model
+	for _, n := range names {
+		all = append(all, anthropicModel(n.Name, n.Model))
+	}
+	page, err := anthropic.NewModelList(all, r.URL.Query())
+	if err != nil {
+		return err
+	}
+	return front.WriteJSON(w, page)
 }
 
-// shown are the names that the caller may ask for.
-func (p *Proxy) shown(c caller) []route.Name {
-	var out []route.Name
-	for _, n := range p.Table.Names() {
-		if c.may(n.Name, n.Model) {
-			out = append(out, n)
-		}
-	}
+func anthropicModel(name string, m *route.Model) anthropic.Model {
+	f := m.Facts()
+	out := anthropic.NewModel(name, m.Created, f.Context)
+	out.Description = describe(f)
 	return out
 }
 
-// modelOf is a model as the OpenAI routes list it.
+// describe returns a line for a menu of models: the architecture, the quantization
+// and the context length, as far as they are known.
+func describe(f route.Facts) string {
+	var known []string
+	for _, s := range []string{f.Architecture, f.Quantization} {
+		if s != "" {
+			known = append(known, s)
+		}
+	}
+	if f.Context > 0 {
+		known = append(known, fmt.Sprintf("%d tokens of context", f.Context))
+	}
+	return strings.Join(known, ", ")
+}
+
+// modelOf returns a model as the OpenAI routes list it.
 func modelOf(name string, m *route.Model) openai.Model {
 	f := m.Facts()
 	out := openai.NewModel(name, m.Created, m.Namespace)
@@ -57,9 +105,9 @@ func modelOf(name string, m *route.Model) openai.Model {
 	return out
 }
 
-// capabilities are what a model is made for, in the words of Ollama and llama.cpp;
-// none where its task is unknown. Only engines know whether a template writes tool
-// calls or thoughts, so that is not among them.
+// capabilities returns the tasks of a model, as Ollama and llama.cpp name them; none if
+// its task is unknown. Only engines know whether a template writes tool calls or
+// reasoning, so that is not among them.
 func capabilities(f route.Facts) []string {
 	switch f.Task {
 	case model.Generate:
@@ -73,22 +121,22 @@ func capabilities(f route.Facts) []string {
 }
 
 // tags lists the models as Ollama does.
-func (p *Proxy) tags(_ context.Context, c caller, w *reply, _ *http.Request) error {
-	if err := p.ready(); err != nil {
+func (t *catalog) tags(_ context.Context, c caller, w *reply, _ *http.Request) error {
+	names, err := t.gate.models(c)
+	if err != nil {
 		return err
 	}
 	list := ollama.Tags{Models: []ollama.Model{}}
-	for _, n := range p.shown(c) {
+	for _, n := range names {
 		list.Models = append(list.Models, ollama.NewModel(ollamaFacts(n.Name, n.Model)))
 	}
-	return w.json(list)
+	return front.WriteJSON(w, list)
 }
 
 // show describes one model as Ollama does.
-func (p *Proxy) show(ctx context.Context, c caller, w *reply, r *http.Request) error {
-	body, release, err := p.readBody(c, w, r)
+func (t *catalog) show(ctx context.Context, c caller, w *reply, r *http.Request) error {
+	body, release, err := t.limits.readBody(c, w, r)
 	if err != nil {
-		w.Header().Set("Connection", "close")
 		return err
 	}
 	defer release()
@@ -96,20 +144,15 @@ func (p *Proxy) show(ctx context.Context, c caller, w *reply, r *http.Request) e
 	if err != nil {
 		return err
 	}
-	m, err := p.lookup(ctx, c, name)
+	m, err := t.gate.lookup(ctx, c, name)
 	if err != nil {
 		return err
 	}
-	return w.json(ollama.NewShow(ollamaFacts(name, m)))
+	return front.WriteJSON(w, ollama.NewShow(ollamaFacts(name, m)))
 }
 
 func ollamaFacts(name string, m *route.Model) ollama.Facts {
 	f := m.Facts()
 	return ollama.Facts{Name: name, Created: m.Created, Digest: f.Digest, Bytes: f.Bytes, Format: f.Format, Architecture: f.Architecture,
 		Quantization: f.Quantization, ContextTokens: f.Context, Capabilities: capabilities(f)}
-}
-
-// ollamaVersion is what clients of Ollama ask first.
-func ollamaVersion(_ context.Context, _ caller, w *reply, _ *http.Request) error {
-	return w.json(ollama.VersionAnswer{Version: ollama.Version})
 }

@@ -12,21 +12,17 @@ import (
 	"metalfleet.dev/metalfleet/gateway/pick"
 )
 
-// What is looked at of a prompt that does not say where its parts are: so much
-// is likely to be shared, and so much to be a conversation's own.
+// Of a prompt without parts, sharedBytes are likely to be shared with other
+// conversations, and ownBytes to be those of one conversation.
 const (
 	sharedBytes = 512
 	ownBytes    = 2 << 10
 )
 
-// prefixOf is where a request's prompt begins. The cache key of a client names the
-// conversation, also when its first message changes, as it does when a client
-// summarizes what came before.
-//
-// The hashes are salted like the cache of the engine, so that a Mac that remembers
-// the prompt of one tenant is not found by another.
-func (p *Proxy) prefixOf(e openai.Envelope, tenant string) pick.Prefix {
-	if !p.KeepAttribution {
+// prefixFor returns the prefix of a tenant's prompt. The hashes are salted like the
+// cache of the engine, so that one tenant does not find a Mac by the prompt of another.
+func prefixFor(e openai.Envelope, tenant string, keepAttribution bool) pick.Prefix {
+	if !keepAttribution {
 		e.System = withoutAttribution(e.System)
 	}
 	return salted(prefixOf(e), tenant, e.CacheSalt)
@@ -44,6 +40,9 @@ func salted(p pick.Prefix, tenant, salt string) pick.Prefix {
 	return p
 }
 
+// prefixOf returns the prefix of a prompt. The cache key of a client names the
+// conversation, even if its first message changes, as it does when a client
+// summarizes earlier ones.
 func prefixOf(e openai.Envelope) pick.Prefix {
 	p := prefixOfPrompt(e)
 	if e.CacheKey != "" {
@@ -59,7 +58,7 @@ const space = " \t\r\n"
 // attributionBytes of a system prompt are searched for the attribution block.
 const attributionBytes = 256
 
-// withoutAttribution is a system prompt as the agent has it read: without the
+// withoutAttribution returns a system prompt as the agent uses it: without the
 // attribution block at its head, which differs from session to session.
 func withoutAttribution(system json.RawMessage) json.RawMessage {
 	if !bytes.Contains(system[:min(len(system), attributionBytes)], []byte(anthropic.AttributionPrefix)) {
@@ -88,9 +87,9 @@ func withoutAttribution(system json.RawMessage) json.RawMessage {
 	return append([]byte(text), rest...)
 }
 
-// prefixOfPrompt is where the prompt itself begins. Of a chat, what it shares with
-// others are its tools and its system prompt, and its conversation is told by
-// the first message after them: both stay as they are from turn to turn.
+// prefixOfPrompt returns the prefix of the prompt itself. A chat shares its tools and
+// its system prompt with others, and its first message after them identifies the
+// conversation: both stay the same from turn to turn.
 func prefixOfPrompt(e openai.Envelope) pick.Prefix {
 	if e.Messages == nil {
 		return prefixOfText(e.Prompt)
@@ -114,7 +113,7 @@ func prefixOfPrompt(e openai.Envelope) pick.Prefix {
 	return pick.Prefix{Shared: pick.Hash(shared...)}
 }
 
-// setsUp says that a message is of those before a conversation.
+// setsUp reports whether a message is one of those before a conversation.
 func setsUp(message json.RawMessage) bool {
 	for name, value := range openai.Members(message) {
 		if string(name) == "role" {
@@ -124,7 +123,7 @@ func setsUp(message json.RawMessage) bool {
 	return false
 }
 
-// prefixOfText is that of a prompt which is one text.
+// prefixOfText returns the prefix of a prompt that is one text.
 func prefixOfText(prompt []byte) pick.Prefix {
 	if len(prompt) == 0 {
 		return pick.Prefix{}

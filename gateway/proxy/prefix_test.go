@@ -3,12 +3,9 @@ package proxy
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/pick"
-	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 func prefixIn(t *testing.T, members string) pick.Prefix {
@@ -84,13 +81,13 @@ func TestTheAttributionBlockIsNoPartOfThePrefix(t *testing.T) {
 		return `"system": [ {"type":"text","text":"` + block(cch) + `"} , {"type":"text","text":"You are","cache_control":{"type":"ephemeral"}}],` + one
 	}
 	text := func(cch string) string { return `"system":"` + block(cch) + `\nYou are",` + one }
-	keep, drop := &Proxy{Config: Config{KeepAttribution: true}}, &Proxy{}
-	of := func(p *Proxy, members string) pick.Prefix {
+	const keep, drop = true, false
+	of := func(keepAttribution bool, members string) pick.Prefix {
 		e, err := openai.DecodeEnvelope([]byte(`{"model":"m",` + members + `}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.prefixOf(e, "")
+		return prefixFor(e, "", keepAttribution)
 	}
 	for name, members := range map[string]func(string) string{"blocks": blocks, "one text": text} {
 		if a, b := of(drop, members("a1")), of(drop, members("b2")); a != b || a.Shared == 0 {
@@ -132,68 +129,6 @@ func TestACacheKeyNamesTheConversation(t *testing.T) {
 	}
 }
 
-func TestWhatEndedIsNotCounted(t *testing.T) {
-	table := route.NewTable()
-	key := route.Key{Namespace: "ns", Name: "m"}
-	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
-	table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true})
-	table.SetReplica(route.Replica{UID: "r", Deployment: key, DeploymentUID: "1", Mac: "a", Ready: true})
-	model, _ := table.Lookup("m")
-	b := newBook(waiting.Limits{})
-	q := &query{model: model, prefix: pick.Prefix{Shared: 7, Own: 8}}
-	first, _ := b.take(q)
-	second, _ := b.take(q)
-	if l := b.models[key]; l.inFlight != 2 || l.prefixes[7] != 2 {
-		t.Errorf("two run: %+v", l)
-	}
-	first.release()
-	first.release() // once is enough
-	second.release()
-	if l := b.models[key]; l.inFlight != 0 || len(l.prefixes) != 0 || b.replicas["r"].inFlight != 0 {
-		t.Errorf("none runs: %+v", l)
-	}
-}
-
-// TestASilentRequestStaysCounted (llm-d-router #2295, #2137), however long it takes and whatever else is
-// forgotten meanwhile.
-func TestASilentRequestStaysCounted(t *testing.T) {
-	table := route.NewTable()
-	key := route.Key{Namespace: "ns", Name: "m"}
-	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
-	table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true})
-	for _, uid := range []string{"silent", "idle"} {
-		table.SetReplica(route.Replica{UID: uid, Deployment: key, DeploymentUID: "1", Mac: "a", Ready: true})
-	}
-	model, _ := table.Lookup("m")
-	b := newBook(waiting.Limits{})
-	now := time.Now()
-	b.now = func() time.Time { return now }
-	only := func(uid string) grant {
-		g, ok := b.take(&query{model: model, replicas: map[string]bool{"silent": uid != "silent", "idle": uid != "idle"}})
-		if !ok || g.Replica != uid {
-			t.Fatalf("took %+v, want %s", g, uid)
-		}
-		return g
-	}
-	silent := only("silent")
-	only("idle").release()
-	now = now.Add(time.Hour)
-	b.pruneAt = 0
-	b.prune(now)
-	if l := b.replicas["silent"]; l == nil || l.inFlight != 1 || b.models[key].inFlight != 1 {
-		t.Errorf("the silent request is not counted: %+v, %+v", l, b.models[key])
-	}
-	if b.replicas["idle"] != nil {
-		t.Error("what is long idle is remembered")
-	}
-	silent.release()
-	b.pruneAt = 0
-	b.prune(now.Add(time.Hour))
-	if len(b.replicas) != 0 || len(b.models) != 0 {
-		t.Errorf("%d replicas and %d models are remembered", len(b.replicas), len(b.models))
-	}
-}
-
 // A tenant that guesses another's prompt is sent where its own prompts are.
 func TestAffinityIsSaltedLikeTheCache(t *testing.T) {
 	const prompt = `"messages":[{"role":"system","content":"s"},{"role":"user","content":"one"}]`
@@ -202,7 +137,7 @@ func TestAffinityIsSaltedLikeTheCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return (&Proxy{}).prefixOf(e, tenant)
+		return prefixFor(e, tenant, false)
 	}
 	seen := map[uint64]string{}
 	for name, p := range map[string]pick.Prefix{

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -9,61 +10,32 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
-// reply is the way to the client. Every write has a deadline: a client that
-// never reads must not hold an engine.
+// reply is the response to the client. It is the dispatcher's client of its request.
 type reply struct {
-	http.ResponseWriter
-	rc        *http.ResponseController
-	timeout   time.Duration
-	status    int
-	firstByte time.Time
-	dialect   *dialect.Dialect
-	began     time.Time // when the request came
-	last      time.Time // when something was written last
-	meter     *meter    // of the answer
-	tokens    int64     // that the agent counted
-	metrics   *metrics
-	answered  bool // by an agent
+	*front.Writer
+	dialect *dialect.Dialect
+	metrics *metrics
+	meter   *meter // of the response
+	tokens  int64  // as the agent counted them
+	// answered is set once the response of an agent has begun.
+	answered bool
 	// keepAlives is nil unless the request asks for a stream.
 	keepAlives *keepAlives
-	model      string // that answers, where its client is told
+	model      string // that answers, where the client receives its name
 }
 
-func newReply(w http.ResponseWriter, timeout time.Duration) *reply {
-	return &reply{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout, began: time.Now()}
+// newReply returns the response of a front that speaks HTTP/1.1.
+func newReply(w http.ResponseWriter, timeout time.Duration, of *dialect.Dialect, m *metrics) *reply {
+	return &reply{Writer: front.NewWriter(w, 1, timeout), dialect: of, metrics: m}
 }
 
-// WriteHeader notes the status.
-func (w *reply) WriteHeader(status int) {
-	w.status = status
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *reply) Write(p []byte) (int, error) {
-	now := time.Now()
-	if err := w.rc.SetWriteDeadline(now.Add(w.timeout)); err != nil {
-		return 0, fmt.Errorf("bound a write: %w", err)
-	}
-	if w.last = now; w.firstByte.IsZero() {
-		w.firstByte = now
-	}
-	return w.ResponseWriter.Write(p)
-}
-
-// send writes and flushes. The front is HTTP/1.1, where a deadline that passes
-// between two writes does no harm.
-func (w *reply) send(p []byte) error {
-	if _, err := w.Write(p); err != nil {
-		return err
-	}
-	return w.rc.Flush()
-}
-
-// refuse tells the client of an error: as the answer, or where a stream has
-// begun as its last event, after which nobody takes the answer for whole.
+// refuse sends an error: as the response, or in a stream that has begun as its last
+// event, after which no client takes the response for whole.
 func (w *reply) refuse(e *openai.Error) error {
 	id := w.Header().Get(agentapi.HeaderRequestID)
 	if !w.begun() {
@@ -74,32 +46,18 @@ func (w *reply) refuse(e *openai.Error) error {
 		return err
 	}
 	if failed != "" {
-		return w.send([]byte(failed))
+		return w.Send([]byte(failed))
 	}
 	event, err := w.dialect.ErrorEvent(e, id)
 	if err != nil {
 		return err
 	}
-	return w.send(event)
+	return w.Send(event)
 }
 
-func (w *reply) json(v any) error {
-	body, err := openai.Marshal(v)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(http.StatusOK)
-	if _, err := w.Write(body); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
-	}
-	return nil
-}
-
-// ours are headers that the gateway sets itself, and those that concern one
+// ownHeaders are headers that the gateway sets itself, and those that concern one
 // connection only.
-var ours = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
+var ownHeaders = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
 	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderModel, agentapi.HeaderRequestID, agentapi.HeaderTokens,
 	agentapi.HeaderQueuePosition, agentapi.HeaderQueueETA, agentapi.HeaderQueueSeconds}
 
@@ -110,8 +68,9 @@ func (w *reply) trailer(h http.Header) {
 	}
 }
 
-// begun says that the head is out: from here errors are told inside the stream.
-func (w *reply) begun() bool { return w.status != 0 }
+// begun reports whether the head was sent: from then on errors are sent inside the
+// stream.
+func (w *reply) begun() bool { return w.Status() != 0 }
 
 // begin sends the head of an agent's response, once. If the gateway has begun the
 // stream to keep it open, the head is sent already, and the names of ignored fields
@@ -127,8 +86,8 @@ func (w *reply) begin(resp *http.Response, mac string) {
 		return
 	}
 	for name, values := range resp.Header {
-		if !slices.Contains(ours, name) {
-			w.Header()[name] = values // nobody else has the answer
+		if !slices.Contains(ownHeaders, name) {
+			w.Header()[name] = values // no one else has the response
 		}
 	}
 	w.Header().Set(agentapi.HeaderMac, mac)
@@ -136,4 +95,64 @@ func (w *reply) begin(resp *http.Response, mac string) {
 		w.Header().Set(agentapi.HeaderModel, w.model)
 	}
 	w.WriteHeader(resp.StatusCode)
+}
+
+// countTokens takes the agent's own count of tokens, from the header of a whole
+// response or the trailer of a stream.
+func (w *reply) countTokens(h http.Header) {
+	if n, ok := agentapi.Tokens(h); ok {
+		w.tokens = n
+		w.meter.reported(n)
+	}
+}
+
+// Queued implements dispatch.Client: the place is in headers of the response.
+func (w *reply) Queued(at dispatch.Place) {
+	if w.begun() {
+		return
+	}
+	w.Header().Set(agentapi.HeaderQueuePosition, strconv.Itoa(at.Position))
+	if at.Known {
+		w.Header().Set(agentapi.HeaderQueueETA, wholeSeconds(at.ETA))
+	}
+}
+
+// Dequeued implements dispatch.Client.
+func (w *reply) Dequeued(waited time.Duration) {
+	if !w.begun() {
+		w.Header().Set(agentapi.HeaderQueueSeconds, strconv.FormatFloat(waited.Seconds(), 'f', 3, 64))
+	}
+}
+
+// KeepAlive implements dispatch.Client: it sends the place inside the stream. Nothing
+// can be sent before other responses.
+func (w *reply) KeepAlive(at dispatch.Place) error {
+	if w.keepAlives == nil {
+		return nil
+	}
+	w.Queued(at)
+	text := fmt.Sprintf("%s, position %d", openai.KeepAlive, at.Position)
+	if at.Known {
+		text += ", about " + wholeSeconds(at.ETA) + " s"
+	}
+	return w.sendKeepAlive(text)
+}
+
+// wholeSeconds are rounded up.
+func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
+
+// sendKeepAlive sends a keep-alive event with a comment for people. A stream that has
+// not begun begins with it.
+func (w *reply) sendKeepAlive(comment string) error {
+	if !w.begun() {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Cache-Control", "no-cache")
+		w.Header().Set("X-Accel-Buffering", "no")
+		w.WriteHeader(http.StatusOK)
+	}
+	event, err := w.keepAlives.next()
+	if err != nil {
+		return err
+	}
+	return w.Send([]byte(": " + comment + "\n" + event))
 }

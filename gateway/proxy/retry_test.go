@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -340,7 +341,7 @@ func TestShutdownTellsTheClient(t *testing.T) {
 	if _, err := stream.Next(); err != nil {
 		t.Fatal(err)
 	}
-	w.stop(proxy.ErrShuttingDown)
+	w.stop(front.ErrShuttingDown)
 	_, err := stream.Next()
 	var told *openai.Error
 	if !errors.As(err, &told) || told.Code != "shutting_down" {

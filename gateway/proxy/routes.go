@@ -8,10 +8,17 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/ollama"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
-// target is where a request leads.
+// handle answers one route. Its error is for the client, which has not received it
+// yet.
+type handle func(context.Context, caller, *reply, *http.Request) error
+
+// target is what a path leads to.
 type target struct {
 	// name in metrics, from a closed set.
 	name   string
@@ -23,39 +30,46 @@ type target struct {
 // routeOther is the name in metrics of all paths that lead nowhere.
 const routeOther = "other"
 
-// forwarded are the routes whose requests name a model and go to one of its
+// forwarded are the routes whose requests name a model and are sent to one of its
 // replicas.
 var forwarded = []string{dialect.PathChat, dialect.PathCompletions, dialect.PathEmbeddings, dialect.PathRerank, dialect.PathRerankV2,
 	dialect.PathScore, dialect.PathMessages, dialect.PathCountTokens, dialect.PathResponses, dialect.PathInputTokens}
 
-// route finds where a request leads.
-func (p *Proxy) route(r *http.Request) target {
-	path := r.URL.Path
-	to := p.byPath(path)
-	if p.cors != nil && isPreflight(r) {
-		return target{to.name, p.cors.preflight, true}
+// routes finds what answers a request.
+type routes struct {
+	inference *inference
+	stored    *stored
+	catalog   *catalog
+	gate      *gate
+	cors      *cors
+	draining  func() bool
+}
+
+// of returns what a request leads to.
+func (t *routes) of(r *http.Request) target {
+	to := t.byPath(r.URL.Path)
+	if t.cors != nil && isPreflight(r) {
+		return target{to.name, t.cors.preflight, true}
 	}
 	return to
 }
 
-func (p *Proxy) byPath(path string) target {
+func (t *routes) byPath(path string) target {
 	switch {
 	case slices.Contains(forwarded, path):
-		return target{name: path, handle: only(p.text, http.MethodPost)}
+		return target{name: path, handle: only(t.inference.serve, http.MethodPost)}
 	case strings.HasPrefix(path, dialect.PathResponses+"/"):
-		return target{name: dialect.PathResponses, handle: p.kept}
-	case path == dialect.PathModels:
-		return target{name: path, handle: readOnly(p.models)}
-	case strings.HasPrefix(path, dialect.PathModels+"/"):
-		return target{name: dialect.PathModels, handle: readOnly(p.oneModel)}
+		return target{name: dialect.PathResponses, handle: t.stored.serve}
+	case front.IsModels(path):
+		return target{name: dialect.PathModels, handle: readOnly(t.catalog.models)}
 	case path == dialect.PathHealth:
-		return target{name: path, handle: readOnly(p.health), open: true}
+		return target{name: path, handle: readOnly(t.health), open: true}
 	case path == dialect.PathRoot:
 		return target{name: path, handle: readOnly(greet), open: true}
 	case path == dialect.PathTags:
-		return target{name: path, handle: readOnly(p.tags)}
+		return target{name: path, handle: readOnly(t.catalog.tags)}
 	case path == dialect.PathShow:
-		return target{name: path, handle: only(p.show, http.MethodPost)}
+		return target{name: path, handle: only(t.catalog.show, http.MethodPost)}
 	case path == dialect.PathVersion:
 		return target{name: path, handle: readOnly(ollamaVersion)}
 	}
@@ -74,9 +88,8 @@ func noRoute(_ context.Context, _ caller, _ *reply, r *http.Request) error {
 // only refuses other methods than those.
 func only(h handle, methods ...string) handle {
 	return func(ctx context.Context, c caller, w *reply, r *http.Request) error {
-		if !slices.Contains(methods, r.Method) {
-			w.Header().Set("Allow", strings.Join(methods, ", "))
-			return openai.MethodNotAllowed(r.Method, r.URL.Path, strings.Join(methods, " or "))
+		if err := front.AllowMethods(w, r, methods...); err != nil {
+			return err
 		}
 		return h(ctx, c, w, r)
 	}
@@ -91,21 +104,23 @@ func greet(_ context.Context, _ caller, w *reply, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
 	if _, err := io.WriteString(w, "metalfleet gateway is running\n"); err != nil {
-		return errClientGone
+		return front.ErrClientGone
 	}
 	return nil
 }
 
 // health reports whether the gateway can answer requests and is not about to end.
-func (p *Proxy) health(_ context.Context, _ caller, w *reply, _ *http.Request) error {
-	if p.Draining() {
-		return shuttingDown(nil)
+func (t *routes) health(_ context.Context, _ caller, w *reply, _ *http.Request) error {
+	if t.draining() {
+		return dispatch.ShuttingDown(nil)
 	}
-	if p.Keys != nil && !p.Keys.Synced() {
-		return notYet()
-	}
-	if err := p.ready(); err != nil {
+	if err := t.gate.healthy(); err != nil {
 		return err
 	}
-	return w.json(map[string]string{"status": "ok"})
+	return front.WriteJSON(w, map[string]string{"status": "ok"})
+}
+
+// ollamaVersion answers the first request of clients of Ollama.
+func ollamaVersion(_ context.Context, _ caller, w *reply, _ *http.Request) error {
+	return front.WriteJSON(w, ollama.VersionAnswer{Version: ollama.Version})
 }

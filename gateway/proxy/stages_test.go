@@ -143,7 +143,7 @@ func TestFallbacksAnswerInTheirOrder(t *testing.T) {
 		"no room for it": {refuse(&openai.Error{Status: 507, Code: "insufficient_memory", Message: "no"}), true, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, change := range []func(*proxy.Config){func(*proxy.Config) {}, room(10)} {
+			for _, change := range []func(*proxy.Config){func(*proxy.Config) {}, queueOf(10)} {
 				w := newWorld(t, change)
 				w.addMac("a", first.answer)
 				w.setReady("a", first.ready)
@@ -181,7 +181,7 @@ func (w *world) passed(reason string) float64 {
 // TestABusyDeploymentIsWaitedForAsLongAsItsRoutingSays, and not for all the
 // time that a request has.
 func TestABusyDeploymentIsWaitedForAsLongAsItsRoutingSays(t *testing.T) {
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	m, end, _ := w.busy()
 	w.addBeside("second", say(`"second"`))
 	var first []*later
@@ -208,7 +208,7 @@ func TestABusyDeploymentIsWaitedForAsLongAsItsRoutingSays(t *testing.T) {
 
 // TestWhereNobodyCanAnswerTheFirstIsWaitedFor.
 func TestWhereNobodyCanAnswerTheFirstIsWaitedFor(t *testing.T) {
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	w.addMac("a", say(`"m"`))
 	w.setReady("a", false)
 	w.addBeside("second", say(`"second"`))

@@ -15,17 +15,18 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
-// room lets requests wait.
-func room(count int, change ...func(*proxy.Config)) func(*proxy.Config) {
+// queueOf lets that many requests wait.
+func queueOf(count int, change ...func(*proxy.Config)) func(*proxy.Config) {
 	return func(c *proxy.Config) {
-		c.Waiting = waiting.Limits{Count: count, Bytes: 1 << 20, Age: time.Minute}
+		c.Waiting = fairqueue.Limits{Count: count, Bytes: 1 << 20, Age: time.Minute}
 		for _, f := range change {
 			f(c)
 		}
@@ -104,7 +105,7 @@ func (l *later) want(t *testing.T, status int, part string) {
 // TestAWaiterGetsTheEndpointThatAppearsLater (GIE #2117): there was none when it
 // came.
 func TestAWaiterGetsTheEndpointThatAppearsLater(t *testing.T) {
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	w.addMac("a", say(`"late"`))
 	w.setReady("a", false)
 	l := w.later(t.Context(), chatBody)
@@ -125,7 +126,7 @@ func TestAWaiterGetsTheEndpointThatAppearsLater(t *testing.T) {
 
 // TestWaitersOutliveADeadMac: none was ready when it came back for another try.
 func TestWaitersOutliveADeadMac(t *testing.T) {
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	w.addMac("dead", say(`"dead"`)).kill()
 	l := w.later(t.Context(), chatBody)
 	eventually(t, "it was tried, and waits", func() bool { return w.counter("macs_suspected_total") > 0 && w.gauge("vllm:num_requests_waiting") == 1 })
@@ -134,7 +135,7 @@ func TestWaitersOutliveADeadMac(t *testing.T) {
 }
 
 func TestWhoLeavesTheQueueLeavesNothing(t *testing.T) {
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	m := w.addMac("a", say("{}"))
 	w.setReady("a", false)
 	ctx, hangUp := context.WithCancel(t.Context())
@@ -151,14 +152,14 @@ func TestWhoLeavesTheQueueLeavesNothing(t *testing.T) {
 }
 
 func TestAWaitIsOverInTime(t *testing.T) {
-	w := newWorld(t, room(10, func(c *proxy.Config) { c.Waiting.Age = 50 * time.Millisecond }))
+	w := newWorld(t, queueOf(10, func(c *proxy.Config) { c.Waiting.Age = 50 * time.Millisecond }))
 	w.addMac("a", say("{}"))
 	w.setReady("a", false)
 	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
 	if w.waits("late") != 1 {
 		t.Error("not counted as late")
 	}
-	w = newWorld(t, room(10))
+	w = newWorld(t, queueOf(10))
 	m := w.addMac("a", say("{}"))
 	w.setReady("a", false)
 	w.wantRefusal(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, "0.05"), refusal{503, openai.CodeNoEndpoint, "2"})
@@ -173,7 +174,7 @@ func TestAWaitIsOverInTime(t *testing.T) {
 	w.deployment("m", "m")
 	l = w.later(t.Context(), chatBody)
 	w.waiting(1)
-	w.stop(proxy.ErrShuttingDown)
+	w.stop(front.ErrShuttingDown)
 	l.want(t, 503, "shutting_down")
 	if m.requests.Load() != 0 {
 		t.Error("the Mac saw a request")
@@ -181,7 +182,7 @@ func TestAWaitIsOverInTime(t *testing.T) {
 }
 
 func TestWaitingStreamIsKeptOpenByEventsThatAddNothing(t *testing.T) {
-	w := newWorld(t, room(10, func(c *proxy.Config) { c.KeepAlive = 20 * time.Millisecond }))
+	w := newWorld(t, queueOf(10, func(c *proxy.Config) { c.KeepAlive = 20 * time.Millisecond }))
 	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(agentapi.HeaderRequestID) == "whole" {
 			say(`"whole"`)(rw, r)
@@ -325,7 +326,7 @@ func (w *world) busy() (m *mac, end chan struct{}, order func() []string) {
 // TestKeysHaveTurnsAtABusyReplica: it is sent one request beyond what it runs,
 // and those that wait are not served in the order in which they came.
 func TestKeysHaveTurnsAtABusyReplica(t *testing.T) {
-	l := newLocked(t, room(10))
+	l := newLocked(t, queueOf(10))
 	grant := keys.Grant{Models: []string{"*"}}
 	tokens := map[string]string{"a": l.key("greedy", grant), "b": l.key("modest", grant)}
 	m, end, order := l.busy()
@@ -356,8 +357,8 @@ func TestKeysHaveTurnsAtABusyReplica(t *testing.T) {
 	}
 }
 
-func TestAFullRoomSaysSo(t *testing.T) {
-	w := newWorld(t, room(1))
+func TestAFullQueueIsReported(t *testing.T) {
+	w := newWorld(t, queueOf(1))
 	w.addMac("a", say("{}"))
 	w.setReady("a", false)
 	ctx, hangUp := context.WithCancel(t.Context())
@@ -366,7 +367,7 @@ func TestAFullRoomSaysSo(t *testing.T) {
 	w.waiting(1)
 	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
 
-	l := newLocked(t, room(2))
+	l := newLocked(t, queueOf(2))
 	grant := keys.Grant{Models: []string{"*"}}
 	greedy, modest := l.key("greedy", grant), l.key("modest", grant)
 	l.addMac("a", say("{}"))
@@ -484,9 +485,9 @@ func TestOneConversationStaysWithOneMac(t *testing.T) {
 	}
 }
 
-// TestWithoutARoomReplicasQueueForThemselves: what a gateway would have to refuse
+// TestWithoutAQueueReplicasQueueForThemselves: what a gateway would have to refuse
 // they may still take.
-func TestWithoutARoomReplicasQueueForThemselves(t *testing.T) {
+func TestWithoutAQueueReplicasQueueForThemselves(t *testing.T) {
 	w := newWorld(t)
 	m, end, _ := w.busy()
 	var all []*later
@@ -502,14 +503,14 @@ func TestWithoutARoomReplicasQueueForThemselves(t *testing.T) {
 
 // TestWhatWaitingDoesNotHelpIsToldAtOnce, and what it may help is tried again.
 func TestWhatWaitingDoesNotHelpIsToldAtOnce(t *testing.T) {
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	m := w.addMac("a", refuse(openai.InsufficientMemory(openai.Memory{Used: 1, Needed: 2, Limit: 3})))
 	w.wantRefusal(w.chat(), refusal{507, openai.CodeInsufficientMemory, ""})
 	if m.requests.Load() != 1 || w.waits("late")+w.waits("served") != 0 {
 		t.Errorf("%d tries of what cannot be", m.requests.Load())
 	}
 
-	w = newWorld(t, room(10))
+	w = newWorld(t, queueOf(10))
 	loading := openai.NoRoomNow(openai.Memory{Used: 1, Needed: 2, Limit: 3}, time.Second)
 	first := true
 	m = w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
@@ -532,7 +533,7 @@ func TestWhatWaitingDoesNotHelpIsToldAtOnce(t *testing.T) {
 // said anything, and is started again. A request that ends engines is told so.
 func TestAnEngineThatEndsIsWaitedForOnce(t *testing.T) {
 	ended := &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost, Message: "The engine ended."}
-	w := newWorld(t, room(10))
+	w := newWorld(t, queueOf(10))
 	var asked atomic.Int64
 	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
 		if asked.Add(1) == 1 {
@@ -545,7 +546,7 @@ func TestAnEngineThatEndsIsWaitedForOnce(t *testing.T) {
 		t.Errorf("%s after %d tries", got, asked.Load())
 	}
 
-	w = newWorld(t, room(10))
+	w = newWorld(t, queueOf(10))
 	m := w.addMac("a", refuse(ended))
 	w.wantRefusal(w.chat(), refusal{http.StatusBadGateway, agentapi.CodeEngineLost, ""})
 	if n := m.requests.Load(); n != 2 {

@@ -12,9 +12,9 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/gateway/waiting"
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
@@ -145,7 +145,7 @@ func TestARequestWaitsForATunnel(t *testing.T) {
 
 // wait has requests wait, and look for a way by themselves only after an hour.
 func wait(c *proxy.Config) {
-	c.Waiting, c.KeepAlive = waiting.Limits{Count: 10, Bytes: 1 << 20, Age: time.Hour}, time.Hour
+	c.Waiting, c.KeepAlive = fairqueue.Limits{Count: 10, Bytes: 1 << 20, Age: time.Hour}, time.Hour
 }
 
 // waits is how many requests wait.

@@ -14,12 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/gateway/waiting"
 	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/bench/scenario"
 	"metalfleet.dev/metalfleet/test/bench/served"
@@ -141,25 +142,25 @@ func (e engineOf) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.Rera
 	return e.client.Rerank(ctx, r)
 }
 
-// front is a gateway's front with one policy.
-type front struct {
+// gatewayFront is a gateway's front with one policy.
+type gatewayFront struct {
 	traffic.HTTP
 	stop  func() error
 	proxy *proxy.Proxy
 }
 
-func (f *fleet) open(choose pick.Policy) (*front, error) {
+func (f *fleet) open(choose pick.Policy) (*gatewayFront, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	p := proxy.New(proxy.Config{Table: f.table, Identity: func() *identity.Identity { return f.identity }, Registry: prometheus.NewRegistry(), Log: logr.Discard(),
-		Pick: choose, KeepAlive: time.Hour, Waiting: waiting.Limits{Count: 10_000, Bytes: 1 << 30, Age: 10 * time.Minute}})
-	return &front{stop: serveMac(l, p, nil), proxy: p, HTTP: traffic.HTTP{Client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}},
+		Pick: choose, Limits: front.Limits{KeepAlive: time.Hour}, Waiting: fairqueue.Limits{Count: 10_000, Bytes: 1 << 30, Age: 10 * time.Minute}})
+	return &gatewayFront{stop: serveMac(l, p, nil), proxy: p, HTTP: traffic.HTTP{Client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}},
 		URL: "http://" + l.Addr().String(), Model: "bench", Silent: true}}, nil
 }
 
-func (f *front) close() error {
+func (f *gatewayFront) close() error {
 	f.Client.CloseIdleConnections()
 	err := f.stop()
 	f.proxy.Close()

@@ -18,10 +18,10 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/gateway/waiting"
 	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/oracle/clients/table"
 	"metalfleet.dev/metalfleet/test/oracle/clients/tinyfleet"
@@ -86,7 +86,7 @@ func slowGateway(t *testing.T) (url string, queue func()) {
 	}
 	routes.MarkSynced()
 	p := proxy.New(proxy.Config{Table: routes, Identity: func() *identity.Identity { return id }, Registry: prometheus.NewRegistry(), Log: logr.Discard(),
-		KeepAlive: keepAlive, Waiting: waiting.Limits{Count: 10, Bytes: 1 << 20, Age: time.Minute}})
+		Limits: front.Limits{KeepAlive: keepAlive}, Waiting: fairqueue.Limits{Count: 10, Bytes: 1 << 20, Age: time.Minute}})
 	t.Cleanup(p.Close)
 	front := httptest.NewServer(p)
 	t.Cleanup(front.Close)

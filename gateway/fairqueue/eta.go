@@ -1,17 +1,17 @@
-package waiting
+package fairqueue
 
 import "time"
 
 const (
-	// paceTurns is how many turns back the pace of a queue is measured.
+	// paceTurns is how many turns the pace of a queue is measured over.
 	paceTurns = 16
-	// paceLeast is how many must be known before anything is told.
+	// paceLeast is how many must be known before there is a pace.
 	paceLeast = 3
-	// paceKept is how long a queue's pace is remembered while nobody waits.
+	// paceKept is how long a queue's pace is remembered while it is empty.
 	paceKept = 10 * time.Second
 )
 
-// pace is how fast the turns of a queue come.
+// pace measures the time between the turns of a queue.
 type pace struct {
 	times []time.Time // of the last turns, oldest first
 }
@@ -23,7 +23,7 @@ func (p *pace) served(now time.Time) {
 	p.times = append(p.times, now)
 }
 
-// resume begins anew, unless the last turn was a moment ago.
+// resume begins again, unless the last turn was recent.
 func (p *pace) resume(now time.Time) {
 	if p.old(now) {
 		p.times = nil
@@ -34,7 +34,7 @@ func (p *pace) old(now time.Time) bool {
 	return len(p.times) == 0 || now.Sub(p.times[len(p.times)-1]) > paceKept
 }
 
-// each is the time of a turn; where turns have stopped coming, it grows.
+// each returns the time of a turn. If no more turns come, it grows.
 func (p *pace) each(now time.Time) (time.Duration, bool) {
 	if len(p.times) < paceLeast {
 		return 0, false
@@ -42,15 +42,15 @@ func (p *pace) each(now time.Time) (time.Duration, bool) {
 	return now.Sub(p.times[0]) / time.Duration(len(p.times)-1), true
 }
 
-// Position of a waiter: 1 is whose turn comes next. It is exact as long as
-// nobody comes or leaves and everybody can be served.
-func (r *Room) Position(w *Waiter) int {
-	mine := w.flow
+// Position returns the place of an entry: 1 is the next turn. It is exact while no
+// request enters or leaves and each can be served.
+func (q *Queue) Position(e *Entry) int {
+	mine := e.flow
 	if mine == nil {
 		return 0
 	}
 	before := 0
-	for mine.waiters[before] != w {
+	for mine.entries[before] != e {
 		before++
 	}
 	turn := mine.tag + uint64(before)
@@ -63,17 +63,17 @@ func (r *Room) Position(w *Waiter) int {
 		if f.order < mine.order {
 			ahead++
 		}
-		position += min(len(f.waiters), int(ahead))
+		position += min(len(f.entries), int(ahead))
 	}
 	return position
 }
 
-// ETA is how long a waiter will wait at the pace of late; known is false while
+// ETA returns how long an entry will wait at the recent pace; known is false while
 // there is none.
-func (r *Room) ETA(w *Waiter, now time.Time) (eta time.Duration, known bool) {
-	if w.flow == nil {
+func (q *Queue) ETA(e *Entry, now time.Time) (eta time.Duration, known bool) {
+	if e.flow == nil {
 		return 0, false
 	}
-	each, known := w.flow.queue.pace.each(now)
-	return time.Duration(r.Position(w)) * each, known
+	each, known := e.flow.queue.pace.each(now)
+	return time.Duration(q.Position(e)) * each, known
 }

@@ -1,4 +1,4 @@
-package proxy
+package upstream
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-// slow is a connection whose writes are seen and let go one by one.
+// slow is a connection whose writes the test sees and completes one by one.
 type slow struct {
 	net.Conn
 	wrote  chan []byte
@@ -36,22 +36,22 @@ func (s *slow) Write(p []byte) (int, error) {
 
 func (s *slow) Close() error { close(s.closed); return nil }
 
-func write(t *testing.T, g *gathered, text string) {
+func write(t *testing.T, g *combinedConn, text string) {
 	t.Helper()
 	if n, err := g.Write([]byte(text)); n != len(text) || err != nil {
 		t.Errorf("write %d bytes: %d, %v", len(text), n, err)
 	}
 }
 
-func TestWhatIsWrittenMeanwhileGoesOutAtOnceInItsOrder(t *testing.T) {
+func TestPendingWritesAreSentTogetherInOrder(t *testing.T) {
 	s := newSlow()
-	g := gather(s)
+	g := combineWrites(s)
 	defer g.Close()
 	write(t, g, "one ")
 	if got := string(<-s.wrote); got != "one " {
 		t.Errorf("first %q", got)
 	}
-	for _, text := range []string{"two ", "three ", "four"} { // the first is still on its way
+	for _, text := range []string{"two ", "three ", "four"} { // the first is still being sent
 		write(t, g, text)
 	}
 	s.let <- nil
@@ -65,55 +65,54 @@ func TestWhatIsWrittenMeanwhileGoesOutAtOnceInItsOrder(t *testing.T) {
 	}
 }
 
-// TestMuchIsSentByItsWriter: nobody else has to have run before.
-func TestMuchIsSentByItsWriter(t *testing.T) {
+func TestALargeWriteIsSentByItsWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow()
-		g := &gathered{Conn: s, ended: make(chan struct{})} // whose own goroutine never runs
+		g := &combinedConn{Conn: s, ended: make(chan struct{})} // whose own goroutine never runs
 		g.changed.L = &g.mu
-		write(t, g, string(make([]byte, flushBytes-2)))
+		write(t, g, string(make([]byte, combineBytes-2)))
 		write(t, g, "x") // still too little
 		done := make(chan struct{})
 		go func() { defer close(done); write(t, g, "yz") }()
-		if got := <-s.wrote; len(got) != flushBytes+1 {
-			t.Errorf("%d bytes were sent, want all %d", len(got), flushBytes+1)
+		if got := <-s.wrote; len(got) != combineBytes+1 {
+			t.Errorf("%d bytes were sent, want all %d", len(got), combineBytes+1)
 		}
-		write(t, g, string(make([]byte, flushBytes))) // waits for the one that is on its way, and holds nobody up
+		write(t, g, string(make([]byte, combineBytes))) // waits for the one that is being sent, and blocks no one
 		s.let <- nil
 		<-done
 		go write(t, g, "more")
-		if got := <-s.wrote; len(got) != flushBytes+4 {
-			t.Errorf("then %d bytes were sent, want %d", len(got), flushBytes+4)
+		if got := <-s.wrote; len(got) != combineBytes+4 {
+			t.Errorf("then %d bytes were sent, want %d", len(got), combineBytes+4)
 		}
 		s.let <- nil
 	})
 }
 
-func TestAWriteThatFailedIsToldToTheNext(t *testing.T) {
+func TestTheNextWriteReturnsTheErrorOfAFailedOne(t *testing.T) {
 	s := newSlow()
-	g := gather(s)
+	g := combineWrites(s)
 	write(t, g, "lost")
 	<-s.wrote
 	broken := errors.New("broken")
 	s.let <- broken
 	<-g.ended
 	if _, err := g.Write([]byte("more")); !errors.Is(err, broken) {
-		t.Errorf("the next write says %v", err)
+		t.Errorf("the next write returned %v", err)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestWhatWaitsToBeSentIsBounded: a Mac that takes nothing holds its writers up,
-// and closing lets them go.
-func TestWhatWaitsToBeSentIsBounded(t *testing.T) {
+// TestPendingWritesAreBounded: a Mac that reads nothing blocks its writers, and
+// closing the connection releases them.
+func TestPendingWritesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow()
-		g := gather(s)
+		g := combineWrites(s)
 		write(t, g, "x")
-		<-s.wrote // and it is not let go
-		write(t, g, string(make([]byte, gatherBytes)))
+		<-s.wrote // and it does not complete
+		write(t, g, string(make([]byte, pendingBytes)))
 		held := make(chan error, 1)
 		go func() {
 			_, err := g.Write([]byte("y"))
@@ -129,10 +128,10 @@ func TestWhatWaitsToBeSentIsBounded(t *testing.T) {
 			t.Error(err)
 		}
 		if err := <-held; !errors.Is(err, net.ErrClosed) {
-			t.Errorf("the writer that waited was told %v", err)
+			t.Errorf("the blocked writer got %v", err)
 		}
 		if _, err := g.Write([]byte("z")); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("a write after the end says %v", err)
+			t.Errorf("a write after the end returned %v", err)
 		}
 	})
 }

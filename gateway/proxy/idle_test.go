@@ -14,9 +14,9 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 // clock is a client that notes when it was sent something.
@@ -67,7 +67,7 @@ func TestClientsWithAnIdleTimerSurviveQueueAndLoad(t *testing.T) {
 				table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: "m"}, UID: "m", Names: "m"})
 				table.MarkSynced()
 				p := New(Config{Table: table, Identity: func() *identity.Identity { return &identity.Identity{} }, Registry: prometheus.NewRegistry(),
-					Log: logr.Discard(), Waiting: waiting.Limits{Count: 1, Bytes: 1 << 20, Age: long}})
+					Log: logr.Discard(), Waiting: fairqueue.Limits{Count: 1, Bytes: 1 << 20, Age: long}})
 				r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 				c := newClock()
 				p.ServeHTTP(c, r)
@@ -82,7 +82,7 @@ func TestClientsWithAnIdleTimerSurviveQueueAndLoad(t *testing.T) {
 		t.Run("load"+path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newClock()
-				w := newReply(c, time.Second)
+				w := newReply(c, time.Second, dialect.Of(path), newMetrics(prometheus.NewRegistry()))
 				w.keepAlives = newKeepAlives(path, "m", []byte(body))
 				_, cancel := context.WithCancelCause(t.Context())
 				s := w.keepOpen(agentapi.KeepAlive, cancel)

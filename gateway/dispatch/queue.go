@@ -1,0 +1,266 @@
+package dispatch
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/demand"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// Place is the place of a waiting request in the queue of its deployment.
+type Place struct {
+	// Position is 1 for the request whose turn is next.
+	Position int
+	// ETA is the expected time until its turn, if Known.
+	ETA   time.Duration
+	Known bool
+}
+
+// waiter is a request in the queue. Its wait ends with a lease, or with an error if
+// another request displaces it.
+type waiter struct {
+	*fairqueue.Entry
+	request *Request
+	granted chan *Lease
+	evicted chan error
+}
+
+func newWaiter(r *Request) *waiter {
+	return &waiter{Entry: r.entry, request: r, granted: make(chan *Lease, 1), evicted: make(chan error, 1)}
+}
+
+// queue gives slots to requests in turn. Slots are freed by the end of a request and
+// by nothing else, however long it takes.
+type queue struct {
+	now func() time.Time
+
+	mu       sync.Mutex // guards all that follows
+	slots    *slots
+	entries  *fairqueue.Queue
+	waiters  map[*fairqueue.Entry]*waiter
+	arrivals chan struct{} // holds at most one value
+}
+
+func newQueue(c Config) *queue {
+	return &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, arrivals: make(chan struct{}, 1)}
+}
+
+// take takes a slot now. ok is false if every replica is excluded or busy. Requests that
+// wait come first.
+func (q *queue) take(r *Request) (lease *Lease, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	q.slots.prune(now, func(key route.Key) bool { return q.entries.Len(key.String()) > 0 })
+	q.serve(r.model, now)
+	return q.grant(r, now)
+}
+
+// grant is take without the queue. The lock is held.
+func (q *queue) grant(r *Request, now time.Time) (*Lease, bool) {
+	endpoint, free, ok := q.slots.take(r, now)
+	if !ok {
+		return nil, false
+	}
+	model := r.model
+	return &Lease{Endpoint: endpoint, Model: model, release: sync.OnceFunc(func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		free()
+		q.serve(model, q.now())
+	})}, true
+}
+
+// enter has a request wait. It may be served before enter returns.
+func (q *queue) enter(w *waiter) (Place, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	displaced, err := q.entries.Enter(w.Entry, now)
+	for _, other := range displaced {
+		q.waiters[other].evicted <- fairqueue.ErrShare
+		delete(q.waiters, other)
+	}
+	if err != nil {
+		return Place{}, err
+	}
+	q.waiters[w.Entry] = w
+	select {
+	case q.arrivals <- struct{}{}:
+	default: // the operator is about to be notified anyway
+	}
+	at := q.placeOf(w, now)
+	q.serve(w.request.model, now)
+	return at, nil
+}
+
+// place returns a waiter's place now.
+func (q *queue) place(w *waiter) Place {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.placeOf(w, q.now())
+}
+
+func (q *queue) placeOf(w *waiter, now time.Time) Place {
+	eta, known := q.startsIn(w.request.model, now)
+	if !known {
+		eta, known = q.entries.ETA(w.Entry, now)
+	}
+	return Place{q.entries.Position(w.Entry), eta, known}
+}
+
+// startsIn returns the expected time until a model without a replica has one, counted
+// from the first request that waits for it.
+func (q *queue) startsIn(m *route.Model, now time.Time) (time.Duration, bool) {
+	takes := m.StartTime()
+	if takes == 0 || len(m.Endpoints()) > 0 {
+		return 0, false
+	}
+	since := now
+	if oldest, any := q.entries.Oldest(m.Key.String()); any {
+		since = oldest
+	}
+	return max(time.Second, since.Add(takes).Sub(now)), true
+}
+
+// wake gives free slots to the requests that wait for a model.
+func (q *queue) wake(m *route.Model) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.serve(m, q.now())
+}
+
+// wakeAll gives free slots to all requests that wait.
+func (q *queue) wakeAll() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	models := map[*route.Model]bool{}
+	for _, w := range q.waiters {
+		models[w.request.model] = true
+	}
+	for m := range models {
+		q.serve(m, q.now())
+	}
+}
+
+// serve is wake. The lock is held.
+func (q *queue) serve(m *route.Model, now time.Time) {
+	name := m.Key.String()
+	for q.entries.Len(name) > 0 {
+		var lease *Lease
+		next := q.entries.Next(name, now, func(w *fairqueue.Entry) (ok bool) {
+			lease, ok = q.grant(q.waiters[w].request, now)
+			return ok
+		})
+		if next == nil {
+			return
+		}
+		q.waiters[next].granted <- lease
+		delete(q.waiters, next)
+	}
+}
+
+// leave ends a wait that has not ended otherwise. It returns the lease that was granted
+// meanwhile.
+func (q *queue) leave(w *waiter) (lease *Lease, granted bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.entries.Leave(w.Entry)
+	delete(q.waiters, w.Entry)
+	select {
+	case lease := <-w.granted:
+		return lease, true
+	default:
+		return nil, false
+	}
+}
+
+// began counts a request's first try at a deployment.
+func (q *queue) began(key route.Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.slots.began(key, q.now())
+}
+
+// mayRetry counts another try, or returns false because there were too many.
+func (q *queue) mayRetry(key route.Key) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.slots.model(key).budget.Retry(q.now())
+}
+
+// ended notes how a request ended at a replica. It returns true if others are preferred
+// from now on.
+func (q *queue) ended(replica string, failed bool) (ejected bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.slots.outliers.Ended(replica, failed, q.now())
+}
+
+// avoid has a Mac avoided for a while. It returns false if it was avoided already.
+func (q *queue) avoid(mac string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.slots.avoid(mac, q.now())
+}
+
+// trust ends the avoidance of a Mac.
+func (q *queue) trust(mac string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.slots.macs, mac)
+}
+
+// demand fills in a report for the operator.
+func (q *queue) demand(r *demand.Report) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	waits := map[string]struct {
+		count  int
+		oldest time.Duration
+	}{}
+	for _, of := range q.entries.Lengths() {
+		w := waits[of.Model]
+		w.count, w.oldest = of.Count, now.Sub(of.Oldest)
+		waits[of.Model] = w
+	}
+	r.Models, r.Replicas = nil, map[string]int{}
+	for _, key := range slices.SortedFunc(maps.Keys(q.slots.models), route.Key.Compare) {
+		l, w := q.slots.models[key], waits[key.String()]
+		r.Models = append(r.Models, demand.Model{Namespace: key.Namespace, Name: key.Name, Running: l.inFlight, Waiting: w.count,
+			OldestMillis: max(0, w.oldest.Milliseconds()), Begun: l.begun})
+	}
+	for uid, l := range q.slots.replicas {
+		if l.inFlight > 0 {
+			r.Replicas[uid] = l.inFlight
+		}
+	}
+}
+
+// figures are the counts of one model.
+type figures struct {
+	running, waiting int
+	oldest           time.Duration
+}
+
+// figures returns the counts of every model that this gateway received a request for.
+func (q *queue) figures() map[string]figures {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	out := map[string]figures{}
+	for key, l := range q.slots.models {
+		out[key.String()] = figures{running: l.inFlight}
+	}
+	for _, of := range q.entries.Lengths() {
+		f := out[of.Model]
+		f.waiting, f.oldest = of.Count, now.Sub(of.Oldest)
+		out[of.Model] = f
+	}
+	return out
+}

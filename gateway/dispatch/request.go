@@ -1,0 +1,258 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
+	"metalfleet.dev/metalfleet/gateway/pick"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+const (
+	// backoffMin and backoffMax bound how long a request waits at least that every
+	// replica refused; within them the refusal's own Retry-After counts.
+	backoffMin = 250 * time.Millisecond
+	backoffMax = 2 * time.Second
+	// maxEnginesLost bounds how many engines may end under a request that waits for
+	// another try: it may be the cause.
+	maxEnginesLost = 2
+)
+
+// Reasons of a failed try, which are labels too.
+const (
+	ReasonConnection = "connection" // the Mac cannot be reached, or was lost
+	ReasonStream     = "stream"     // the Mac broke off this request alone
+	ReasonRefused    = "refused"    // the agent lets another Mac be tried
+	ReasonTimeout    = "timeout"    // it took longer than one try may
+)
+
+// Failure is why a try failed of which the client received nothing.
+type Failure struct {
+	Reason string
+	Err    error
+	// Refusal is the agent's own error, if it sent one.
+	Refusal *openai.Error
+}
+
+// Lease is a slot of one replica, which counts until Release.
+type Lease struct {
+	route.Endpoint
+	// Model is the deployment of the replica.
+	Model *route.Model
+	// After is the failure of the try before; nil for the first try at a deployment.
+	After *Failure
+
+	dispatcher *Dispatcher
+	request    *Request
+	release    func()
+}
+
+// LeaseOf returns a lease of a Mac without a slot, for requests to the Mac itself.
+func LeaseOf(mac route.Mac) *Lease {
+	return &Lease{Endpoint: route.Endpoint{Mac: mac.Name, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach}, release: func() {}}
+}
+
+// Release frees the slot. Further calls do nothing.
+func (l *Lease) Release() { l.release() }
+
+// Client receives what a request does while it waits. Its methods are called from
+// Dispatcher.Acquire.
+type Client interface {
+	// Queued is called when the request begins to wait.
+	Queued(Place)
+	// IdleSince returns the time since which the client has received nothing.
+	IdleSince() time.Time
+	// KeepAlive is called when it has received nothing for the keep-alive time. An error
+	// means that it disconnected.
+	KeepAlive(Place) error
+	// Dequeued is called when the wait ended with a lease.
+	Dequeued(waited time.Duration)
+}
+
+// Request is a request for a model. Route chooses the deployments that may answer it.
+type Request struct {
+	// Name of the model, as the client sent it.
+	Name string
+	// Candidates are the deployments that may answer, the preferred one first.
+	Candidates []*route.Model
+	// Routed reports that the candidates are those of a routing rule.
+	Routed bool
+	// Key is the name of its API key; empty if none is required.
+	Key string
+	// Prefix of its prompt, by which replicas are found that have it in their cache.
+	Prefix pick.Prefix
+	// OnlyMac is the only Mac that can answer; empty for any.
+	OnlyMac string
+	// Bytes of its body.
+	Bytes int64
+	// Deadline of its client; zero is none.
+	Deadline time.Time
+	// Client receives what happens during a wait.
+	Client Client
+	// Log of the request.
+	Log func() logr.Logger
+
+	patience time.Duration  // longest wait for a candidate while there is another
+	model    *route.Model   // that it is for now
+	rest     []*route.Model // candidates after it
+	entry    *fairqueue.Entry
+
+	tries          int             // in this round
+	replicas, macs map[string]bool // that failed in it
+	last           *Failure
+	refusal        *openai.Error // of an agent
+	enginesLost    int
+}
+
+// Route chooses the deployments that may answer a request for m. A name of the form
+// NAMESPACE/NAME is for that deployment alone.
+func (r *Request) Route(t *route.Table, m *route.Model) {
+	routing := m.Routing()
+	if routing == nil || r.Name == m.Key.String() {
+		r.Candidates = []*route.Model{m}
+		return
+	}
+	r.Candidates, r.Routed, r.patience = t.Order(m, r.point(routing.Sticky, m.Key)), true, routing.Patience
+}
+
+// point returns where a request is in a split: the same for all that have to stay
+// together, at every gateway, and random if that is unknown.
+func (r *Request) point(sticky string, of route.Key) uint64 {
+	var together []byte
+	switch v1alpha1.RoutingSticky(sticky) {
+	case v1alpha1.StickyNone:
+	case v1alpha1.StickyAPIKey:
+		together = []byte(r.Key)
+	default:
+		if begins := cmp.Or(r.Prefix.Own, r.Prefix.Shared); begins != 0 {
+			together = binary.BigEndian.AppendUint64(nil, begins)
+		}
+	}
+	if len(together) == 0 {
+		return rand.Uint64()
+	}
+	return pick.Hash([]byte(of.String()), together)
+}
+
+// begin has the request sent to the first of its candidates.
+func (r *Request) begin(now time.Time) { r.ask(r.Candidates[0], r.Candidates[1:], now) }
+
+// passOn has it sent to the next candidate. After the last one, if that has no replica,
+// it waits for the first that has replicas, or else for the first.
+func (r *Request) passOn(now time.Time) {
+	r.ask(r.rest[0], r.rest[1:], now)
+	if len(r.rest) > 0 || len(r.model.Endpoints()) > 0 {
+		return
+	}
+	next := r.Candidates[0]
+	for _, m := range r.Candidates {
+		if len(m.Endpoints()) > 0 {
+			next = m
+			break
+		}
+	}
+	r.ask(next, nil, now)
+}
+
+// ask has the request sent to a deployment at which nothing failed yet.
+func (r *Request) ask(m *route.Model, rest []*route.Model, now time.Time) {
+	r.model, r.rest = m, rest
+	r.tries, r.last, r.refusal = 0, nil, nil
+	r.entry = &fairqueue.Entry{Model: m.Key.String(), Key: r.Key, Bytes: r.Bytes, Deadline: r.Deadline}
+	if len(rest) > 0 {
+		if end := now.Add(r.patience); r.Deadline.IsZero() || end.Before(r.Deadline) {
+			r.entry.Deadline = end
+		}
+	}
+}
+
+// cannotAnswer returns why a deployment cannot answer the request, as a label.
+func (r *Request) cannotAnswer() string {
+	switch {
+	case r.last != nil:
+		return passedRefused
+	case len(r.model.Endpoints()) == 0:
+		return passedNone
+	}
+	return passedBusy
+}
+
+func (r *Request) excluded(e route.Endpoint) bool {
+	return r.replicas[e.Replica] || r.macs[e.Mac] || r.OnlyMac != "" && e.Mac != r.OnlyMac
+}
+
+// failed excludes a replica that failed from this round.
+func (r *Request) failed(e route.Endpoint, f *Failure) {
+	if r.replicas == nil {
+		r.replicas, r.macs = map[string]bool{}, map[string]bool{}
+	}
+	r.tries++
+	r.last, r.refusal = f, moreHelpful(r.refusal, f.Refusal)
+	r.replicas[e.Replica] = true
+	if f.Refusal != nil && f.Refusal.Code == agentapi.CodeEngineLost {
+		r.enginesLost++
+	}
+	if f.Reason == ReasonConnection {
+		r.macs[e.Mac] = true
+	}
+}
+
+// mayWait reports whether a replica may yet take a request that all refused: one that
+// named a time, or whose engine ended and is started again.
+func (r *Request) mayWait() bool {
+	return r.refusal == nil || r.refusal.RetryAfter > 0 || r.refusal.Code == agentapi.CodeEngineLost && r.enginesLost < maxEnginesLost
+}
+
+// newRound lets all replicas be tried again, after a while.
+func (r *Request) newRound(now time.Time) {
+	after := backoffMin
+	if r.refusal != nil {
+		after = min(max(r.refusal.RetryAfter, backoffMin), backoffMax)
+	}
+	r.entry.NotBefore = now.Add(after)
+	r.tries, r.replicas, r.macs = 0, nil, nil
+}
+
+// moreHelpful returns the refusal that the client receives: the later one, unless
+// waiting helps only at the Mac of the earlier one.
+func moreHelpful(earlier, later *openai.Error) *openai.Error {
+	if later == nil || earlier != nil && earlier.RetryAfter > 0 && later.RetryAfter == 0 {
+		return earlier
+	}
+	return later
+}
+
+// ErrTimeout is the cause with which a request is cancelled that takes longer than it
+// may in all.
+var ErrTimeout = errors.New("the response was not complete within the request timeout")
+
+// Ended returns the error of a request whose context ended.
+func Ended(ctx context.Context) error {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, ErrTimeout):
+		return &openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeUnavailable, Code: openai.CodeTimeout,
+			Message: "The response was not complete within the time limit of the request. Ask for a shorter response, or allow more time.", Cause: ErrTimeout}
+	case errors.Is(cause, front.ErrShuttingDown):
+		return ShuttingDown(front.ErrShuttingDown)
+	default:
+		return front.Gone(cause)
+	}
+}
+
+// ShuttingDown returns the error for a request that another gateway should serve.
+func ShuttingDown(cause error) *openai.Error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: "shutting_down",
+		RetryAfter: RetryAfter, Message: "The gateway is shutting down. Send the request again.", Cause: cause}
+}

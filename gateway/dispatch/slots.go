@@ -1,0 +1,203 @@
+package dispatch
+
+import (
+	"time"
+
+	"metalfleet.dev/metalfleet/gateway/health"
+	"metalfleet.dev/metalfleet/gateway/pick"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+const (
+	// avoidMin is how long a Mac is avoided that failed; each further failure doubles
+	// it, up to avoidMax. The operator's own verdict comes after 30 s.
+	avoidMin = 2 * time.Second
+	avoidMax = 16 * time.Second
+	// slotsPerSequence is how many requests this gateway sends to a replica for each
+	// that runs there at once, so that the next one is there when one ends. The rest
+	// wait here, where turns are fair.
+	slotsPerSequence = 2
+	// minReplicas is how many replicas are remembered before any is forgotten.
+	minReplicas = 1024
+	// forgetAfter is how long a replica without requests is remembered.
+	forgetAfter = 10 * time.Minute
+)
+
+// slots is what this gateway knows of replicas and Macs: how many requests it sent to
+// each, and which ones failed. It is for one goroutine at a time.
+type slots struct {
+	pick     pick.Policy
+	canReach func(route.Endpoint) bool
+	// perSequence is slotsPerSequence; 0 if requests cannot wait here: then the
+	// replicas' own queues take any number.
+	perSequence int
+
+	replicas map[string]*replicaLoad
+	models   map[route.Key]*modelLoad
+	macs     map[string]avoidance
+	outliers health.Outliers
+	recent   pick.Recent // prefixes of prompts, of all models
+	pruneAt  int
+}
+
+// replicaLoad is the requests that this gateway sent to a replica.
+type replicaLoad struct {
+	id       uint64
+	inFlight int
+	total    uint64
+	used     time.Time
+}
+
+// modelLoad is the requests that this gateway received for a deployment.
+type modelLoad struct {
+	inFlight int
+	begun    uint64         // in all
+	prefixes map[uint64]int // in flight, by the prefix of their prompts
+	budget   health.Budget
+	turn     uint64 // requests that received a slot
+}
+
+// add counts requests that begin, or that end.
+func (l *modelLoad) add(prefix uint64, n int) {
+	l.inFlight += n
+	if prefix == 0 {
+		return
+	}
+	if l.prefixes[prefix] += n; l.prefixes[prefix] == 0 {
+		delete(l.prefixes, prefix)
+	}
+}
+
+type avoidance struct {
+	until time.Time
+	last  time.Duration
+}
+
+func newSlots(c Config) *slots {
+	s := &slots{pick: c.Pick, canReach: c.CanReach, perSequence: slotsPerSequence,
+		replicas: map[string]*replicaLoad{}, models: map[route.Key]*modelLoad{}, macs: map[string]avoidance{}, pruneAt: minReplicas}
+	if s.pick == nil {
+		s.pick = pick.Choose
+	}
+	if s.canReach == nil {
+		s.canReach = func(route.Endpoint) bool { return true }
+	}
+	if c.Queue.Count == 0 {
+		s.perSequence = 0
+	}
+	return s
+}
+
+// take chooses a replica and counts the request there until free. ok is false if every
+// replica is excluded or busy.
+func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(), ok bool) {
+	model := s.model(r.model.Key)
+	endpoints := r.model.Endpoints()
+	candidates := make([]pick.Candidate, len(endpoints))
+	loads := s.loads(endpoints, now)
+	for i, e := range endpoints {
+		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
+			Most: s.perSequence * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
+	}
+	s.suspectOutliers(endpoints, candidates, now)
+	prefix := r.Prefix
+	prefix.InFlight, prefix.Known = model.prefixes[prefix.Shared], s.recent.Has(prefix.Shared)
+	i, ok := s.pick(candidates, prefix, model.turn)
+	if !ok {
+		return route.Endpoint{}, nil, false
+	}
+	model.turn++
+	l := loads[i]
+	l.inFlight++
+	l.total++
+	l.used = now
+	model.add(prefix.Shared, 1)
+	if prefix.Shared != 0 {
+		s.recent.Add(prefix.Shared)
+	}
+	return endpoints[i], func() {
+		l.inFlight--
+		model.add(prefix.Shared, -1)
+	}, true
+}
+
+// suspectOutliers marks the replicas at which requests fail.
+func (s *slots) suspectOutliers(endpoints []route.Endpoint, candidates []pick.Candidate, now time.Time) {
+	if !s.outliers.Any() {
+		return
+	}
+	uids := make([]string, len(endpoints))
+	for i, e := range endpoints {
+		uids[i] = e.Replica
+	}
+	for i, ejected := range s.outliers.Ejected(uids, now) {
+		candidates[i].Suspect = candidates[i].Suspect || ejected
+	}
+}
+
+func (s *slots) model(key route.Key) *modelLoad {
+	l := s.models[key]
+	if l == nil {
+		l = &modelLoad{prefixes: map[uint64]int{}}
+		s.models[key] = l
+	}
+	return l
+}
+
+// began counts a request for a model.
+func (s *slots) began(key route.Key, now time.Time) {
+	l := s.model(key)
+	l.begun++
+	l.budget.Request(now)
+}
+
+// loads returns the load of each endpoint. A new one starts at the least total of the
+// others: otherwise it would get every request until it caught up.
+func (s *slots) loads(endpoints []route.Endpoint, now time.Time) []*replicaLoad {
+	out := make([]*replicaLoad, len(endpoints))
+	least, any := uint64(0), false
+	for i, e := range endpoints {
+		if out[i] = s.replicas[e.Replica]; out[i] != nil && (!any || out[i].total < least) {
+			least, any = out[i].total, true
+		}
+	}
+	for i, e := range endpoints {
+		if out[i] == nil {
+			out[i] = &replicaLoad{id: pick.Hash([]byte(e.Replica)), total: least, used: now}
+			s.replicas[e.Replica] = out[i]
+		}
+	}
+	return out
+}
+
+// prune forgets replicas that have not been used for long, and models without requests;
+// never one with a request.
+func (s *slots) prune(now time.Time, waits func(route.Key) bool) {
+	if len(s.replicas) < s.pruneAt {
+		return
+	}
+	for uid, l := range s.replicas {
+		if l.inFlight == 0 && now.Sub(l.used) > forgetAfter {
+			delete(s.replicas, uid)
+		}
+	}
+	for key, l := range s.models {
+		if l.inFlight == 0 && !waits(key) {
+			delete(s.models, key)
+		}
+	}
+	s.outliers.Prune(now)
+	s.pruneAt = max(minReplicas, 2*len(s.replicas))
+}
+
+// avoid has a Mac avoided for a while. It returns false if it was avoided already.
+func (s *slots) avoid(mac string, now time.Time) bool {
+	a := s.macs[mac]
+	if now.Before(a.until) {
+		return false // one failure breaks many requests, and counts once
+	}
+	a.last = min(max(2*a.last, avoidMin), avoidMax)
+	a.until = now.Add(a.last)
+	s.macs[mac] = a
+	return true
+}

@@ -1,0 +1,119 @@
+package dispatch
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/gateway/fairqueue"
+	"metalfleet.dev/metalfleet/gateway/pick"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// newModel returns a model with ready replicas on one Mac.
+func newModel(replicas ...string) *route.Model {
+	table := route.NewTable()
+	key := route.Key{Namespace: "ns", Name: "m"}
+	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
+	table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true})
+	for _, uid := range replicas {
+		table.SetReplica(route.Replica{UID: uid, Deployment: key, DeploymentUID: "1", Mac: "a", Ready: true})
+	}
+	model, _ := table.Lookup("m")
+	return model
+}
+
+func TestRequestsThatEndedAreNotCounted(t *testing.T) {
+	model := newModel("r")
+	q := newQueue(Config{})
+	r := &Request{model: model, Prefix: pick.Prefix{Shared: 7, Own: 8}}
+	first, _ := q.take(r)
+	second, _ := q.take(r)
+	if l := q.slots.models[model.Key]; l.inFlight != 2 || l.prefixes[7] != 2 {
+		t.Errorf("two run: %+v", l)
+	}
+	first.Release()
+	first.Release() // once is enough
+	second.Release()
+	if l := q.slots.models[model.Key]; l.inFlight != 0 || len(l.prefixes) != 0 || q.slots.replicas["r"].inFlight != 0 {
+		t.Errorf("none runs: %+v", l)
+	}
+}
+
+// TestASilentRequestStaysCounted (llm-d-router #2295, #2137), however long it takes and
+// regardless of what else is forgotten meanwhile.
+func TestASilentRequestStaysCounted(t *testing.T) {
+	model := newModel("silent", "idle")
+	q := newQueue(Config{})
+	now := time.Now()
+	q.now = func() time.Time { return now }
+	only := func(uid string) *Lease {
+		l, ok := q.take(&Request{model: model, replicas: map[string]bool{"silent": uid != "silent", "idle": uid != "idle"}})
+		if !ok || l.Replica != uid {
+			t.Fatalf("took %+v, want %s", l, uid)
+		}
+		return l
+	}
+	prune := func() {
+		q.slots.pruneAt = 0
+		q.slots.prune(now, func(route.Key) bool { return false })
+	}
+	silent := only("silent")
+	only("idle").Release()
+	now = now.Add(time.Hour)
+	prune()
+	if l := q.slots.replicas["silent"]; l == nil || l.inFlight != 1 || q.slots.models[model.Key].inFlight != 1 {
+		t.Errorf("the silent request is not counted: %+v, %+v", l, q.slots.models[model.Key])
+	}
+	if q.slots.replicas["idle"] != nil {
+		t.Error("a replica that is idle for long is remembered")
+	}
+	silent.Release()
+	now = now.Add(time.Hour)
+	prune()
+	if len(q.slots.replicas) != 0 || len(q.slots.models) != 0 {
+		t.Errorf("%d replicas and %d models are remembered", len(q.slots.replicas), len(q.slots.models))
+	}
+}
+
+// TestALeaseThatIsGrantedTooLateIsReleased: a client may disconnect in the moment in
+// which the turn of its request comes.
+func TestALeaseThatIsGrantedTooLateIsReleased(t *testing.T) {
+	model := newModel("r")
+	d := New(Config{Queue: fairqueue.Limits{Count: 5, Bytes: 5, Age: time.Minute}, Registry: prometheus.NewRegistry()})
+	enter := func() *waiter {
+		r := &Request{Candidates: []*route.Model{model}, Log: logr.Discard}
+		r.begin(time.Now())
+		w := newWaiter(r)
+		if _, err := d.queue.enter(w); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	running := func(want int) {
+		t.Helper()
+		if n := d.queue.slots.models[model.Key].inFlight; n != want {
+			t.Errorf("%d run, want %d", n, want)
+		}
+	}
+	w := enter() // and there is a slot for it
+	running(1)
+	if _, err := d.quit(w, front.ErrClientGone); !errors.Is(err, front.ErrClientGone) {
+		t.Errorf("quit returned %v", err)
+	}
+	running(0)
+	lease, err := d.quit(enter(), fairqueue.ErrLate) // in time after all
+	if err != nil || lease.Replica != "r" {
+		t.Errorf("a turn that came with the deadline: %+v, %v", lease, err)
+	}
+	running(1)
+	lease.Release()
+	running(0)
+	if len(d.queue.waiters) != 0 || d.queue.entries.Len(model.Key.String()) != 0 {
+		t.Error("a request still waits")
+	}
+}

@@ -1,0 +1,165 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/upstream"
+)
+
+const (
+	// wholeBytes of a response that is no stream are read before any is sent, so that
+	// another replica can be tried while it is incomplete.
+	wholeBytes = 1 << 20
+	// refusalBytes of a refusal are read.
+	refusalBytes = 64 << 10
+)
+
+// errCut is an orderly end of a stream without its last event.
+var errCut = errors.New("the stream ended without its last event")
+
+// isEvents reports whether a response is a stream. The usual types are recognized
+// without being parsed.
+func isEvents(contentType string) bool {
+	switch contentType {
+	case "text/event-stream":
+		return true
+	case "application/json":
+		return false
+	}
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && kind == "text/event-stream"
+}
+
+// failureOf distinguishes the failure of a Mac from the end of the request itself.
+func failureOf(ctx context.Context, err error) (*dispatch.Failure, error) {
+	if ctx.Err() != nil {
+		return nil, dispatch.Ended(ctx)
+	}
+	return &dispatch.Failure{Reason: reasonOf(err), Err: err}, nil
+}
+
+// reasonOf distinguishes a stream that was reset or cut from a connection that failed:
+// only the second concerns the Mac.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, errTry):
+		return dispatch.ReasonTimeout
+	case errors.Is(err, errCut), upstream.IsReset(err):
+		return dispatch.ReasonStream
+	}
+	return dispatch.ReasonConnection
+}
+
+// refusal returns the error that an agent sent before it did anything.
+func refusal(resp *http.Response) *dispatch.Failure {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, refusalBytes))
+	if err != nil {
+		return &dispatch.Failure{Reason: reasonOf(err), Err: fmt.Errorf("read an error response: %w", err)}
+	}
+	e := dialect.ParseError(resp.StatusCode, resp.Header, body)
+	return &dispatch.Failure{Reason: dispatch.ReasonRefused, Err: e, Refusal: e}
+}
+
+// delivery is the response of a Mac on its way to the client.
+type delivery struct {
+	w         *reply
+	resp      *http.Response
+	mac       string
+	forwarder *forwarder
+}
+
+// whole delivers a response that is one body.
+func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
+	block := buffers.Get().(*[]byte)
+	defer buffers.Put(block)
+	b := bytes.NewBuffer((*block)[:0])
+	_, err := b.ReadFrom(io.LimitReader(d.resp.Body, wholeBytes))
+	first := b.Bytes()
+	if err != nil {
+		return failureOf(ctx, fmt.Errorf("read the response: %w", err))
+	}
+	if d.w.begun() { // a stream that was kept open: the refusal becomes an event
+		return nil, dialect.ParseError(d.resp.StatusCode, d.resp.Header, first)
+	}
+	d.w.countTokens(d.resp.Header)
+	d.w.begin(d.resp, d.mac)
+	if _, err := d.w.Write(first); err != nil {
+		return nil, front.Gone(err)
+	}
+	if len(first) < wholeBytes {
+		return nil, nil
+	}
+	// Half a response must not look whole: the connection to the client breaks.
+	if _, err := io.Copy(d.w, d.resp.Body); err != nil {
+		d.forwarder.metrics.broken.Inc()
+		panic(http.ErrAbortHandler)
+	}
+	return nil, nil
+}
+
+// stream delivers whole events, with one flush for each read. A stream that breaks off
+// ends with an error event, which no client takes for the end; until the response has
+// begun, another Mac can take over instead.
+func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
+	w, resp := d.w, d.resp
+	events := newBlocks(resp.Body, w.dialect)
+	defer events.free()
+	resp.Header.Del("Content-Length")
+	begun, follow := false, w.keepAlives.follower()
+	block, err := events.next()
+	for ; len(block) > 0; block, err = events.next() {
+		if !begun {
+			begun = w.keepAlives.beginsWith(block, w.dialect)
+		}
+		if follow != nil {
+			block = follow(block)
+		}
+		w.begin(resp, d.mac)
+		w.meter.events(block)
+		if err := w.Send(block); err != nil {
+			return nil, front.Gone(err)
+		}
+	}
+	w.countTokens(resp.Trailer)
+	w.trailer(resp.Trailer)
+	switch {
+	case err == io.EOF && events.ended():
+		return nil, nil
+	case err == io.EOF:
+		err = errCut
+	}
+	if !begun {
+		return failureOf(ctx, fmt.Errorf("read the first event: %w", err))
+	}
+	return nil, d.forwarder.breakOff(ctx, d.mac, err)
+}
+
+// breakOff returns the error of a response that is not whole. A client that
+// disconnected, as many do after the last event, is no fault of the Mac.
+func (f *forwarder) breakOff(ctx context.Context, mac string, cause error) error {
+	if ctx.Err() != nil {
+		err := dispatch.Ended(ctx)
+		if !errors.Is(err, front.ErrClientGone) {
+			f.metrics.broken.Inc()
+		}
+		return err
+	}
+	f.metrics.broken.Inc()
+	if reasonOf(cause) == dispatch.ReasonConnection {
+		f.dispatcher.Avoid(logOf(ctx), mac, cause)
+	}
+	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost,
+		Cause:   fmt.Errorf("response of Mac %s: %w", mac, cause),
+		Message: "The connection to the Mac was lost before the response was complete. Send the request again."}
+}

@@ -1,0 +1,212 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/intake"
+	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// bytesPerToken of a request body estimates the tokens of a prompt before a Mac has
+// counted them: about that of English in JSON.
+const bytesPerToken = 4
+
+// caller is the client of a request: its API key and its address.
+type caller struct {
+	key     *keys.Key // nil if no keys are required: every client may use every model
+	address string
+}
+
+// may reports whether the caller may use a model by that name.
+func (c caller) may(name string, m *route.Model) bool {
+	return c.key == nil || c.key.Allows(name, m.Key)
+}
+
+// name of the key; empty if none is required.
+func (c caller) name() string {
+	if c.key == nil {
+		return ""
+	}
+	return c.key.Name
+}
+
+// tenant of the key; empty if none is required.
+func (c caller) tenant() string {
+	if c.key == nil {
+		return ""
+	}
+	return c.key.TenantID()
+}
+
+// share names the share of the memory for bodies that a request counts against: that of
+// its tenant, or if no keys are required of its address.
+func (c caller) share() string {
+	if t := c.tenant(); t != "" {
+		return t
+	}
+	return intake.AddressOf(c.address)
+}
+
+// strict reports whether the caller's key refuses fields without effect.
+func (c caller) strict() bool { return c.key != nil && c.key.StrictFields }
+
+// setPriority sets the highest priority that the caller's requests may have, for the
+// agent. What a client sends in that header is not passed on.
+func (c caller) setPriority(h http.Header) {
+	h.Del(agentapi.HeaderPriority)
+	if c.key != nil {
+		h.Set(agentapi.HeaderPriority, strconv.FormatInt(c.key.Priority, 10))
+	}
+}
+
+// gate decides which requests are admitted, and which models their callers may use.
+type gate struct {
+	keys     *keys.Store // nil if no keys are required
+	table    *route.Table
+	identity func() *identity.Identity
+}
+
+// ready refuses requests until table and identity were read once: before that an
+// unknown name means nothing.
+func (g *gate) ready() error {
+	if g.table.Synced() && g.identity() != nil {
+		return nil
+	}
+	return notYet()
+}
+
+// healthy refuses requests until keys were read too.
+func (g *gate) healthy() error {
+	if g.keys != nil && !g.keys.Synced() {
+		return notYet()
+	}
+	return g.ready()
+}
+
+func notYet() error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: openai.CodeNoEndpoint,
+		RetryAfter: dispatch.RetryAfter, Message: "The gateway has just started and has not loaded its models yet. Try again."}
+}
+
+// admit finds the caller of a request, and takes one of the requests that its key may
+// send in a minute. It reads headers alone: the body of a stranger stays unread.
+func (g *gate) admit(ctx context.Context, w *reply, r *http.Request) (caller, error) {
+	c := caller{address: r.RemoteAddr}
+	if g.keys == nil {
+		return c, nil
+	}
+	if !g.keys.Synced() {
+		return c, notYet()
+	}
+	key, why := g.keys.Find(keys.Bearer(r.Header))
+	c.key = key
+	if why != "" {
+		g.denied(ctx, c, why, "")
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		if why == keys.ReasonExpired {
+			return c, openai.ExpiredKey(key.Name, key.Expires)
+		}
+		return c, openai.Unauthorized()
+	}
+	v := key.TakeRequest(g.keys.Now())
+	setRateHeaders(w.Header(), "Requests", v)
+	if !v.OK {
+		g.denied(ctx, c, keys.ReasonRequests, "")
+		e := openai.RateLimited(v.Wait)
+		e.Message = fmt.Sprintf("The API key '%s' may send %d requests per minute. Try again in %s.", key.Name, v.Limit, dispatch.InSeconds(v.Wait))
+		return c, e
+	}
+	g.keys.CountRequest(key)
+	return c, nil
+}
+
+// lookup finds a model by its name. One that the caller may not use is reported like
+// one that does not exist: names are not revealed to other tenants.
+func (g *gate) lookup(ctx context.Context, c caller, name string) (*route.Model, error) {
+	if err := g.ready(); err != nil {
+		return nil, err
+	}
+	m, known := g.table.Lookup(name)
+	if known && c.may(name, m) {
+		scopeOf(ctx).model = m.Key.String()
+		return m, nil
+	}
+	why := keys.ReasonModelUnknown
+	if known {
+		why = keys.ReasonModel
+	}
+	g.denied(ctx, c, why, name)
+	return nil, openai.ModelNotFound(name)
+}
+
+// models returns the names that the caller may use.
+func (g *gate) models(c caller) ([]route.Name, error) {
+	if err := g.ready(); err != nil {
+		return nil, err
+	}
+	var out []route.Name
+	for _, n := range g.table.Names() {
+		if c.may(n.Name, n.Model) {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// meter takes the tokens that the prompt is estimated to have from those that the
+// caller's key may use in a minute.
+func (g *gate) meter(ctx context.Context, c caller, w *reply, model string, body []byte) (*meter, error) {
+	if c.key == nil {
+		return nil, nil
+	}
+	estimate := 1 + int64(len(body))/bytesPerToken
+	v := c.key.TakeTokens(estimate, g.keys.Now())
+	setRateHeaders(w.Header(), "Tokens", v)
+	if v.OK {
+		return &meter{keys: g.keys, key: c.key, counted: estimate}, nil
+	}
+	g.denied(ctx, c, keys.ReasonTokens, model)
+	if v.Never {
+		w.Header().Set("X-Should-Retry", "false") // OpenAI's clients obey it
+		e := openai.RateLimited(0)
+		e.Message = fmt.Sprintf("The request has about %d tokens, but the API key '%s' may use %d per minute. Send a shorter one.", estimate, c.key.Name, v.Limit)
+		return nil, e
+	}
+	e := openai.RateLimited(v.Wait)
+	e.Message = fmt.Sprintf("The API key '%s' may use %d tokens per minute and has %d left; the request has about %d. Try again in %s.",
+		c.key.Name, v.Limit, v.Remaining, estimate, dispatch.InSeconds(v.Wait))
+	return nil, e
+}
+
+// denied writes the audit line of a request that was refused because of its key.
+func (g *gate) denied(ctx context.Context, c caller, why keys.Reason, model string) {
+	if g.keys == nil {
+		return
+	}
+	name := ""
+	if c.key != nil {
+		name = c.key.Name
+	}
+	g.keys.CountRefusal(c.key, why)
+	logOf(ctx).WithName("audit").Info("Request refused", "key", name, "client", c.address, "reason", why,
+		"model", openai.Shorten(model))
+}
+
+// setRateHeaders sets the headers in which OpenAI's clients look for their limits.
+func setRateHeaders(h http.Header, of string, v keys.Verdict) {
+	if v.Limit == 0 {
+		return
+	}
+	h.Set("X-Ratelimit-Limit-"+of, strconv.FormatInt(v.Limit, 10))
+	h.Set("X-Ratelimit-Remaining-"+of, strconv.FormatInt(v.Remaining, 10))
+	h.Set("X-Ratelimit-Reset-"+of, v.Reset.Round(time.Millisecond).String())
+}

@@ -1,0 +1,83 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// inference answers requests that name a model and are answered by its replicas.
+type inference struct {
+	gate       *gate
+	limits     *limits
+	table      *route.Table
+	stored     *stored
+	background *background
+	forwarder  *forwarder
+	// strict has agents refuse fields without effect, regardless of the key.
+	strict bool
+	// keepAttribution has agents keep the attribution block.
+	keepAttribution bool
+}
+
+// serve reads the body of a request and has it answered: while its client waits, or in
+// the background.
+func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Request) error {
+	body, release, err := i.limits.readBody(c, w, r)
+	if err != nil {
+		return err
+	}
+	envelope, err := openai.DecodeEnvelope(body)
+	if err != nil {
+		release()
+		return err
+	}
+	answer := func(ctx context.Context, w *reply, r *http.Request) error {
+		defer release()
+		if envelope.Stream {
+			w.keepAlives = newKeepAlives(r.URL.Path, envelope.Model, body)
+		}
+		return i.forward(ctx, c, w, r, envelope, body)
+	}
+	if !runsInBackground(envelope, r) {
+		return answer(ctx, w, r)
+	}
+	outliving := r.Clone(context.WithoutCancel(ctx))
+	return i.background.detach(ctx, w, envelope.Stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
+}
+
+func runsInBackground(e openai.Envelope, r *http.Request) bool {
+	return e.Background && r.URL.Path == dialect.PathResponses
+}
+
+// forward has a request whose body was read forwarded to a replica of its model.
+func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, envelope openai.Envelope, body []byte) error {
+	model, err := i.gate.lookup(ctx, c, envelope.Model)
+	if err != nil {
+		return err
+	}
+	c.setPriority(r.Header)
+	if w.meter, err = i.gate.meter(ctx, c, w, envelope.Model, body); err != nil {
+		return err
+	}
+	ctx, cancel, deadline, err := i.limits.bound(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	req := &request{client: r, body: body, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
+		Request: dispatch.Request{Name: envelope.Model, Key: c.name(), Prefix: prefixFor(envelope, c.tenant(), i.keepAttribution), Bytes: int64(len(body)),
+			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
+	req.Route(i.table, model)
+	if req.OnlyMac, req.Candidates, err = i.stored.keeper(ctx, envelope, req.Candidates); err != nil {
+		return err
+	}
+	if w.keepAlives != nil {
+		w.keepAlives.home = req.OnlyMac
+	}
+	return i.forwarder.forward(ctx, w, req)
+}

@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/intake"
+)
+
+const (
+	// unreadTime bounds how long the rest of an unread body may delay the response of
+	// a request that was refused without it.
+	unreadTime = 2 * time.Second
+	// maxTimeout is the longest time limit that a client may set.
+	maxTimeout = 24 * time.Hour
+)
+
+// limits bound the memory and the time of each request.
+type limits struct {
+	front.Limits
+	bodies *intake.Bodies
+	// total bounds how long a request may take in all; 0 is without end.
+	total time.Duration
+}
+
+// boundUnread bounds the time of a body that may stay unread: the server reads on for a
+// while after it has answered, and until readBody allows more it has little time. If
+// there is no body the server reads already, to notice that the client disconnects: a
+// deadline there would end this request, and all later ones of the connection.
+func (l *limits) boundUnread(w *reply, r *http.Request) error {
+	if r.Body == http.NoBody {
+		return nil
+	}
+	if err := w.SetReadDeadline(time.Now().Add(min(unreadTime, l.ReadTimeout))); err != nil {
+		return fmt.Errorf("bound the time of an unread body: %w", err)
+	}
+	return nil
+}
+
+// readBody reads a request body, whose memory counts until release.
+func (l *limits) readBody(c caller, w *reply, r *http.Request) (body []byte, release func(), err error) {
+	body, err = l.ReadBody(w, r, func(interrupt func()) (body []byte, err error) {
+		body, release, err = l.bodies.Read(r.Body, c.share(), r.ContentLength, l.MaxBodyBytes, interrupt)
+		if err == nil {
+			intake.Arrived(r.Context())
+		}
+		return body, err
+	})
+	if err != nil {
+		if release != nil {
+			release()
+		}
+		// Otherwise the server waits for the rest of the body before it answers, and a
+		// client that sends none learns nothing.
+		w.Header().Set("Connection", "close")
+		return nil, nil, err
+	}
+	return body, release, nil
+}
+
+// bound limits how long a request may take in all, as the gateway is configured and as
+// its client sets. Without a limit there is no deadline.
+func (l *limits) bound(ctx context.Context, r *http.Request) (bounded context.Context, cancel context.CancelFunc, deadline time.Time, err error) {
+	total := l.total
+	if text := r.Header.Get(agentapi.HeaderTimeout); text != "" {
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(seconds > 0 && seconds <= maxTimeout.Seconds()) {
+			return nil, nil, time.Time{}, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: openai.CodeInvalidValue,
+				Message: fmt.Sprintf("The header %s must be a number of seconds above 0 and at most %d, not %q.", agentapi.HeaderTimeout, int(maxTimeout.Seconds()), openai.Shorten(text))}
+		}
+		if asked := time.Duration(seconds * float64(time.Second)); total == 0 || asked < total {
+			total = asked
+		}
+	}
+	if total == 0 {
+		return ctx, func() {}, time.Time{}, nil
+	}
+	deadline = time.Now().Add(total)
+	bounded, cancel = context.WithDeadlineCause(ctx, deadline, dispatch.ErrTimeout)
+	return bounded, cancel, deadline, nil
+}

@@ -1,0 +1,45 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// scope is what log lines of one request begin with. Most requests write none.
+type scope struct {
+	gateway           logr.Logger
+	id, route, tenant string
+	key               string // its name, for the access log
+	model             string // deployment that the request is for, once it is known
+}
+
+type scopeKey struct{}
+
+func (s *scope) log() logr.Logger { return s.gateway.WithValues("requestID", s.id, "route", s.route) }
+
+func (s *scope) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, scopeKey{}, s)
+}
+
+// scopeOf returns the scope of a request. One outside a request has no log.
+func scopeOf(ctx context.Context) *scope {
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		return s
+	}
+	return &scope{gateway: logr.Discard()}
+}
+
+// logOf returns the log of a request.
+func logOf(ctx context.Context) logr.Logger { return scopeOf(ctx).log() }
+
+// tenantOf returns the tenant of the key that a request was admitted with.
+func tenantOf(ctx context.Context) string { return scopeOf(ctx).tenant }
+
+// access writes the line of the access log of a request that has ended. It has nothing
+// that a client wrote: a model is named as its deployment, or not at all.
+func (s *scope) access(w *reply, address string) {
+	s.log().WithName("access").Info("Request ended", "key", s.key, "client", address, "model", s.model,
+		"status", w.Status(), "tokens", w.tokens, "seconds", time.Since(w.Began()).Seconds())
+}

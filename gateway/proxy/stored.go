@@ -1,0 +1,206 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// stored finds responses that Macs store, and forwards requests for them.
+type stored struct {
+	gate      *gate
+	limits    *limits
+	table     *route.Table
+	forwarder *forwarder
+	// searches bounds the searches for responses whose ids name no Mac.
+	searches *searches
+}
+
+// keeper returns the Mac that a request has to be sent to, because it stores what the
+// request continues, and those of the candidates that run there. The id has the Mac's
+// name; the gateway stores nothing about it, so its restart loses nothing.
+func (s *stored) keeper(ctx context.Context, envelope openai.Envelope, candidates []*route.Model) (mac string, there []*route.Model, err error) {
+	id := cmp.Or(envelope.Previous, envelope.Reference)
+	if id == "" {
+		return "", candidates, nil
+	}
+	mac, ok, err := s.macOf(ctx, id)
+	if err != nil {
+		return "", nil, err
+	}
+	if ok {
+		for _, m := range candidates {
+			if slices.ContainsFunc(m.Endpoints(), func(e route.Endpoint) bool { return e.Mac == mac }) {
+				there = append(there, m)
+			}
+		}
+		if len(there) > 0 {
+			return mac, there, nil
+		}
+	}
+	if envelope.Previous == "" {
+		return "", nil, responses.ItemNotFound("input", id)
+	}
+	return "", nil, responses.PreviousNotFound(id)
+}
+
+// serve forwards a request to the Mac that stores a response. The agent knows whose it
+// is. No other Mac has it, so reading it is tried twice if the connection fails.
+func (s *stored) serve(ctx context.Context, _ caller, w *reply, r *http.Request) error {
+	if err := s.gate.ready(); err != nil {
+		return err
+	}
+	if _, err := responses.ParseQuery(r.URL.RawQuery); err != nil {
+		return err // the agent receives what could be parsed of it
+	}
+	id := responses.IDOf(r.URL.Path)
+	if id == responses.CompactID {
+		return responses.NoCompaction()
+	}
+	ctx, cancel, _, err := s.limits.bound(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	name, ok, err := s.macOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return responses.NotFound(id)
+	}
+	mac, ok := s.table.Mac(name)
+	if !ok {
+		return responses.NotFound(id)
+	}
+	lease, req := dispatch.LeaseOf(mac), &request{client: r}
+	failed, err := s.forwarder.try(ctx, w, req, lease)
+	if mayReread(failed, r.Method) {
+		s.forwarder.metrics.retries.WithLabelValues(failed.Reason).Inc()
+		if err := pauseToReread(ctx); err != nil {
+			return err
+		}
+		failed, err = s.forwarder.try(ctx, w, req, lease)
+	}
+	if failed == nil {
+		return err
+	}
+	if failed.Refusal != nil {
+		return failed.Refusal
+	}
+	s.forwarder.dispatcher.Avoid(logOf(ctx), mac.Name, failed.Err)
+	return unreached(id, failed.Err)
+}
+
+// macOf returns the Mac that stores a response.
+func (s *stored) macOf(ctx context.Context, id string) (mac string, known bool, err error) {
+	if responses.IsAnywhere(id) {
+		return s.find(ctx, id)
+	}
+	mac, known = responses.MacOf(id)
+	return mac, known, nil
+}
+
+// rereadAfter is the pause before a stored response is read again from the only
+// Mac that has it. A connection that was lost because a machine is busy works
+// again by then.
+const rereadAfter = 250 * time.Millisecond
+
+// mayReread reports whether a request that failed may be sent to the same Mac
+// again: it changes nothing there, the agent did not refuse it, and it did not take
+// as long as a try may.
+func mayReread(f *dispatch.Failure, method string) bool {
+	reads := method == http.MethodGet || method == http.MethodHead
+	return f != nil && reads && (f.Reason == dispatch.ReasonConnection || f.Reason == dispatch.ReasonStream)
+}
+
+// pauseToReread returns nil after rereadAfter, or why the request ended earlier.
+func pauseToReread(ctx context.Context) error {
+	pause := time.NewTimer(rereadAfter)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return nil
+	case <-ctx.Done():
+		return dispatch.Ended(ctx)
+	}
+}
+
+func unreached(id string, cause error) error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: openai.CodeNoEndpoint, RetryAfter: dispatch.RetryAfter,
+		Message: fmt.Sprintf("The Mac that stores the response '%s' cannot be reached. Try again later.", openai.Shorten(id)), Cause: cause}
+}
+
+const (
+	// maxSearches is how many searches run at once: each asks every Mac.
+	maxSearches = 2
+	// searchAtOnce is how many Macs one search asks at the same time, and searchTime
+	// how long it may take.
+	searchAtOnce = 16
+	searchTime   = 3 * time.Second
+)
+
+// find asks all Macs which one stores a response whose id names none: its client
+// received the id while the request waited for a replica.
+func (s *stored) find(ctx context.Context, id string) (mac string, found bool, err error) {
+	end, err := s.searches.begin(ctx, tenantOf(ctx))
+	if err != nil {
+		return "", false, dispatch.Ended(ctx)
+	}
+	defer end()
+	asking, stop := context.WithTimeout(ctx, searchTime)
+	defer stop()
+	var all errgroup.Group
+	all.SetLimit(searchAtOnce)
+	var keeper atomic.Pointer[string]
+	for _, m := range s.table.Macs() {
+		all.Go(func() error {
+			has, err := s.keeps(asking, m, id)
+			if err != nil && pauseToReread(asking) == nil {
+				has, err = s.keeps(asking, m, id)
+			}
+			if has && keeper.CompareAndSwap(nil, &m.Name) {
+				stop() // no other Mac has it
+			}
+			return err
+		})
+	}
+	err = all.Wait()
+	switch name := keeper.Load(); {
+	case name != nil:
+		return *name, true, nil
+	case ctx.Err() != nil:
+		return "", false, dispatch.Ended(ctx)
+	case err != nil:
+		return "", false, unreached(id, err)
+	}
+	return "", false, nil
+}
+
+// keeps asks one Mac whether it stores a response.
+func (s *stored) keeps(ctx context.Context, m route.Mac, id string) (bool, error) {
+	ask := &http.Request{Method: http.MethodHead, URL: &url.URL{Scheme: "https", Host: m.Address, Path: dialect.PathResponses + "/" + id}, Host: m.Address,
+		Header: http.Header{"User-Agent": {userAgent}}}
+	if tenant := tenantOf(ctx); tenant != "" {
+		ask.Header.Set(agentapi.HeaderTenant, tenant)
+	}
+	resp, err := s.forwarder.macs.To(dispatch.LeaseOf(m).Endpoint).RoundTrip(ask.WithContext(ctx))
+	if err != nil {
+		return false, fmt.Errorf("ask %s for a response: %w", m.Name, err)
+	}
+	return resp.StatusCode == http.StatusOK, resp.Body.Close()
+}

@@ -1,0 +1,181 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+const (
+	connectTimeout   = time.Second
+	handshakeTimeout = 2 * time.Second
+	// pingAfter of silence, and pingTimeout without an answer: a dead Mac is
+	// noticed in under 2 s, even on busy machines.
+	pingAfter   = 500 * time.Millisecond
+	pingTimeout = time.Second
+	// streamWindow bounds how much of a response a Mac may send ahead of a client
+	// that reads slowly.
+	streamWindow = 128 << 10
+)
+
+// http2Config is that of every connection to a Mac, regardless of who opened it.
+var http2Config = http.HTTP2Config{
+	SendPingTimeout:           pingAfter,
+	PingTimeout:               pingTimeout,
+	MaxReceiveBufferPerStream: streamWindow,
+	// Ids differ from request to request: to remember them for header compression
+	// costs more than it saves.
+	MaxEncoderHeaderTableSize: 1,
+}
+
+// errNotReached means that a connection to a Mac was not opened: no request was sent.
+var errNotReached = errors.New("the Mac could not be reached")
+
+// streamError has the shape into which net/http's own error of a reset stream
+// can be read.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (e streamError) Error() string { return fmt.Sprintf("stream reset with code %d", e.Code) }
+
+// IsReset reports whether an error of a request is that of its stream alone. Other
+// errors are those of the connection, and concern the Mac.
+func IsReset(err error) bool {
+	var reset streamError
+	return errors.As(err, &reset)
+}
+
+// conn is the connection to one Mac at one address. Its handshakes were made with
+// identity, or with ones that identity succeeds.
+type conn struct {
+	identity     *identity.Identity
+	uid, address string // uid of the MacNode
+	*http.Transport
+
+	mu   sync.Mutex        // guards open
+	open map[net.Conn]bool // nil when the MacNode was deleted
+
+	failed atomic.Bool  // it did, and no probe has succeeded since
+	probed atomic.Int64 // time of the last probe, in Unix nanoseconds
+}
+
+// newConn makes a connection that opens with its first request, each time with the
+// current identity. silent is called when the Mac no longer answers pings.
+func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func()) *conn {
+	c := &conn{identity: id, uid: e.MacUID, address: e.Address, open: map[net.Conn]bool{}}
+	config := http2Config
+	var http2 http.Protocols
+	http2.SetHTTP2(true)
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: -1} // the pings do more
+	c.Transport = &http.Transport{
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			raw, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", errNotReached, err)
+			}
+			if raw, err = c.track(raw); err != nil {
+				return nil, fmt.Errorf("%w: %w", errNotReached, err)
+			}
+			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+			defer cancel()
+			watched := &watchedConn{Conn: raw, lost: func() {
+				c.failed.Store(true)
+				silent()
+			}}
+			watched.received()
+			secure := tls.Client(combineWrites(watched), current().ClientTLS(e.Mac, c.uid))
+			if err := secure.HandshakeContext(ctx); err != nil {
+				return nil, fmt.Errorf("%w: %w", errNotReached, errors.Join(err, secure.Close()))
+			}
+			return secure, nil
+		},
+		DisableCompression: true,
+		IdleConnTimeout:    5 * time.Minute,
+		Protocols:          &http2,
+		HTTP2:              &config,
+	}
+	return c
+}
+
+// cut closes all open connections, and each that is opened later.
+func (c *conn) cut() {
+	c.mu.Lock()
+	open := c.open
+	c.open = nil
+	c.mu.Unlock()
+	for raw := range open {
+		_ = raw.Close()
+	}
+}
+
+// track remembers a connection until it is closed.
+func (c *conn) track(raw net.Conn) (net.Conn, error) {
+	t := &trackedConn{Conn: raw, of: c}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		return nil, errors.Join(agentapi.ErrReplaced, raw.Close())
+	}
+	c.open[t] = true
+	return t, nil
+}
+
+type trackedConn struct {
+	net.Conn
+	of *conn
+}
+
+// Close implements net.Conn.
+func (t *trackedConn) Close() error {
+	t.of.mu.Lock()
+	delete(t.of.open, t)
+	t.of.mu.Unlock()
+	return t.Conn.Close()
+}
+
+// watchedConn notes when something was last received on a connection. A living Mac
+// answers a ping after each pingAfter of silence, even if no request runs. So a
+// connection that is closed after pingAfter and pingTimeout without a byte was given up
+// by net/http, which reports that only to the requests that run there.
+type watchedConn struct {
+	net.Conn
+	lost func()
+
+	last   atomic.Pointer[time.Time]
+	closed atomic.Bool
+}
+
+func (w *watchedConn) received() {
+	now := time.Now()
+	w.last.Store(&now)
+}
+
+// Read implements net.Conn.
+func (w *watchedConn) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	if n > 0 {
+		w.received()
+	}
+	return n, err
+}
+
+// Close implements net.Conn.
+func (w *watchedConn) Close() error {
+	if w.closed.CompareAndSwap(false, true) && time.Since(*w.last.Load()) >= pingAfter+pingTimeout {
+		w.lost()
+	}
+	return w.Conn.Close()
+}

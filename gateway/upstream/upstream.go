@@ -1,0 +1,224 @@
+// Package upstream holds the gateway's connections to Macs: one HTTP/2 connection
+// for each Mac that is used, or the tunnel that the Mac opened where the gateway
+// cannot reach it.
+//
+// It owns when a connection is opened, replaced, given up and closed. It refuses a
+// Mac without the right certificate, and one whose MacNode was deleted. It sends no
+// request again after a part of it was sent, and chooses no Mac.
+//
+// Start reading at Pool.To; conn.go has a connection, write.go how writes to it are
+// combined.
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/tunnel"
+)
+
+const (
+	// probeInterval is the shortest time between two probes of whether a Mac that has
+	// a tunnel can be reached directly again, and probeTimeout bounds one.
+	probeInterval = 2 * time.Second
+	probeTimeout  = 3 * time.Second
+)
+
+// errSilent is the reason to avoid a Mac on whose connection no request failed.
+var errSilent = errors.New("the Mac does not answer pings")
+
+// Options of a pool.
+type Options struct {
+	// Table has the Macs. Connections to a Mac that it loses are closed.
+	Table *route.Table
+	// Identity with which Macs are dialled: at each handshake the current one.
+	Identity func() *identity.Identity
+	// Lost is called with a Mac whose connection fell silent, even if no request
+	// failed there.
+	Lost func(mac string, cause error)
+	// TakesTunnels allows Macs to open connections, and Changed is called when one
+	// opened or closed.
+	TakesTunnels bool
+	Changed      func()
+	// Registry takes the metrics of tunnels.
+	Registry prometheus.Registerer
+	// Log of tunnels.
+	Log logr.Logger
+}
+
+// Pool has the connections to all Macs.
+type Pool struct {
+	identity func() *identity.Identity
+	lost     func(mac string, cause error)
+	tunnels  *tunnel.Hub // nil takes none
+
+	tasks sync.WaitGroup // probes and closings
+
+	mu    sync.Mutex // guards conns
+	conns map[string]*conn
+}
+
+// New makes a pool without connections.
+func New(o Options) *Pool {
+	p := &Pool{identity: o.Identity, lost: o.Lost, conns: map[string]*conn{}}
+	if o.TakesTunnels {
+		p.tunnels = tunnel.New(tunnel.Options{UID: o.Table.UID, Identity: o.Identity, HTTP2: http2Config, Wrap: func(c net.Conn) net.Conn { return combineWrites(c) },
+			Changed: func(string) { o.Changed() }, Log: o.Log})
+		o.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "metalfleet_gateway_tunnels", Help: "Macs that have a tunnel to this gateway."},
+			func() float64 { return float64(p.tunnels.Len()) }))
+	}
+	o.Table.OnGone(p.drop)
+	return p
+}
+
+// Tunnels returns the tunnels that Macs opened; nil where none are taken.
+func (p *Pool) Tunnels() *tunnel.Hub { return p.tunnels }
+
+// CanReach reports whether requests can be sent to an endpoint.
+func (p *Pool) CanReach(e route.Endpoint) bool {
+	return e.Reach != v1alpha1.ReachTunnel || p.tunnel(e.Mac) != nil
+}
+
+// To returns what sends requests to the Mac of an endpoint.
+func (p *Pool) To(e route.Endpoint) http.RoundTripper {
+	if e.Reach != v1alpha1.ReachTunnel && e.Reach != v1alpha1.ReachDirectOrTunnel {
+		return p.direct(e)
+	}
+	t := p.tunnel(e.Mac)
+	switch {
+	case e.Reach == v1alpha1.ReachDirectOrTunnel && t == nil:
+		return p.direct(e)
+	case t == nil:
+		return noTunnel{}
+	case e.Reach == v1alpha1.ReachTunnel:
+		return t
+	}
+	direct := p.direct(e)
+	if direct.failed.Load() {
+		p.probe(direct, e)
+		return t
+	}
+	return either{direct, t}
+}
+
+// tunnel returns the one that an agent opened, or nil.
+func (p *Pool) tunnel(mac string) http.RoundTripper {
+	if p.tunnels == nil {
+		return nil
+	}
+	if t, ok := p.tunnels.To(mac); ok {
+		return t
+	}
+	return nil
+}
+
+// direct returns the connection to an endpoint's Mac. It outlives a certificate that is
+// renewed and a root that is added. When the address changed, or a root is no longer
+// trusted, the next request opens another connection, and running requests end on the
+// old one.
+func (p *Pool) direct(e route.Endpoint) *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id, c := p.identity(), p.conns[e.Mac] // under the lock: never an older one than before
+	if c != nil && id.Succeeds(c.identity) && c.address == e.Address && c.uid == e.MacUID {
+		c.identity = id
+		return c
+	}
+	if c != nil {
+		c.CloseIdleConnections()
+	}
+	c = newConn(id, e, p.identity, func() {
+		if p.lost != nil && p.tunnel(e.Mac) == nil { // a tunnel has pings of its own
+			p.lost(e.Mac, errSilent)
+		}
+	})
+	p.conns[e.Mac] = c
+	return c
+}
+
+// noTunnel sends nothing: the Mac has opened no tunnel.
+type noTunnel struct{}
+
+func (noTunnel) RoundTrip(*http.Request) (*http.Response, error) { return nil, tunnel.ErrNone }
+
+// either sends a request directly, and through the tunnel if the Mac cannot be reached
+// that way. It sends no request twice.
+type either struct {
+	direct *conn
+	tunnel http.RoundTripper
+}
+
+func (w either) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := w.direct.RoundTrip(r)
+	if err == nil || r.Context().Err() != nil || IsReset(err) {
+		return resp, err
+	}
+	w.direct.failed.Store(true)
+	if !errors.Is(err, errNotReached) {
+		return nil, err
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return nil, err
+	}
+	again := r.Clone(r.Context())
+	again.Body = body
+	return w.tunnel.RoundTrip(again)
+}
+
+// probe finds out in the background, and not too often, whether a Mac can be reached
+// directly again.
+func (p *Pool) probe(c *conn, e route.Endpoint) {
+	now, last := time.Now().UnixNano(), c.probed.Load()
+	if now-last < int64(probeInterval) || !c.probed.CompareAndSwap(last, now) {
+		return
+	}
+	p.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+		defer cancel()
+		r := &http.Request{Method: http.MethodGet, Header: http.Header{}, URL: &url.URL{Scheme: "https", Host: e.Address, Path: agentapi.PathHealth}}
+		if resp, err := c.RoundTrip(r.WithContext(ctx)); err == nil {
+			c.failed.Store(false)
+			_ = resp.Body.Close()
+		}
+	})
+}
+
+// drop closes all connections to a Mac whose MacNode was deleted: the machine is no
+// longer part of the fleet.
+func (p *Pool) drop(mac string) {
+	p.mu.Lock()
+	c := p.conns[mac]
+	delete(p.conns, mac)
+	p.mu.Unlock()
+	p.tasks.Go(func() { // the table waits for its caller, and closing notifies others
+		if c != nil {
+			c.cut()
+		}
+		if p.tunnels != nil {
+			p.tunnels.Drop(mac)
+		}
+	})
+}
+
+// Close closes idle connections.
+func (p *Pool) Close() {
+	p.tasks.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		c.CloseIdleConnections()
+	}
+}

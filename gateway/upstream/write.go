@@ -1,0 +1,119 @@
+package upstream
+
+import (
+	"net"
+	"runtime"
+	"sync"
+)
+
+const (
+	// combineBytes, the heads and bodies of a few requests, are sent by the goroutine
+	// that wrote the last of them, so that a Mac can begin with the first of many
+	// requests while others are read.
+	combineBytes = 2 << 10
+	// pendingBytes bounds what may wait to be sent on one connection; further writes
+	// block.
+	pendingBytes = 256 << 10
+)
+
+// combinedConn sends what is written to a connection from its own goroutine, so
+// that what several requests write at the same time is sent with one system call.
+// HTTP/2 writes the head and the body of each separately, and a system call costs
+// more than either. It is under TLS, which is unchanged.
+//
+// A write returns the error of an earlier one. No caller relies on it: a request
+// fails by its missing response, or by a ping that is not answered.
+type combinedConn struct {
+	net.Conn
+	ended chan struct{} // closed when the goroutine has ended
+
+	mu      sync.Mutex // guards what follows
+	changed sync.Cond
+	pending []byte
+	spare   []byte // memory for the next batch
+	sending bool   // a goroutine writes to Conn
+	err     error
+	closed  bool
+}
+
+func combineWrites(c net.Conn) *combinedConn {
+	g := &combinedConn{Conn: c, ended: make(chan struct{})}
+	g.changed.L = &g.mu
+	go g.send()
+	return g
+}
+
+// Write implements net.Conn. It keeps a copy of p.
+func (g *combinedConn) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for len(g.pending) >= pendingBytes && g.err == nil && !g.closed {
+		g.changed.Wait()
+	}
+	switch {
+	case g.err != nil:
+		return 0, g.err
+	case g.closed:
+		return 0, net.ErrClosed
+	}
+	if len(g.pending) == 0 {
+		g.changed.Broadcast()
+	}
+	g.pending = append(g.pending, p...)
+	if len(g.pending) >= combineBytes && !g.sending {
+		g.flush()
+	}
+	return len(p), nil
+}
+
+// send sends until the connection is closed or a write failed. It yields first to
+// goroutines that are about to write more.
+func (g *combinedConn) send() {
+	defer close(g.ended)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for {
+		for (len(g.pending) == 0 || g.sending) && g.err == nil && !g.closed {
+			g.changed.Wait()
+		}
+		g.mu.Unlock()
+		runtime.Gosched()
+		g.mu.Lock()
+		switch {
+		case g.err != nil || g.closed:
+			return
+		case len(g.pending) > 0 && !g.sending:
+			g.flush()
+		}
+	}
+}
+
+// flush sends what is pending. The lock is held, except while it sends. One
+// goroutine flushes at a time, so that the order is kept.
+func (g *combinedConn) flush() {
+	batch := g.pending
+	g.pending, g.spare, g.sending = g.spare, nil, true
+	g.mu.Unlock()
+	_, err := g.Conn.Write(batch)
+	g.mu.Lock()
+	g.sending = false
+	if cap(batch) <= streamWindow {
+		g.spare = batch[:0]
+	}
+	if err != nil {
+		g.err, g.pending = err, nil
+	}
+	g.changed.Broadcast()
+}
+
+// Close closes the connection. What was not sent is lost, as it would be in a buffer
+// of the kernel.
+func (g *combinedConn) Close() error {
+	g.mu.Lock()
+	g.closed = true
+	g.changed.Broadcast()
+	g.mu.Unlock()
+	err := g.Conn.Close()
+	<-g.ended
+	return err
+}
