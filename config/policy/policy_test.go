@@ -62,7 +62,7 @@ rules: [{apiGroups: [metalfleet.dev], resources: [macnodes], verbs: [get, patch]
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: mallory}
-rules: [{apiGroups: [metalfleet.dev], resources: [modeldeployments, modelreplicas, modelreplicas/status], verbs: ["*"]}]
+rules: [{apiGroups: [metalfleet.dev], resources: [modeldeployments, modeldeployments/status, modelreplicas, modelreplicas/status], verbs: ["*"]}, {apiGroups: [apps], resources: [controllerrevisions], verbs: ["*"]}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -305,6 +305,44 @@ func TestOnlyTheOperatorOrdersMacs(t *testing.T) {
 		{name: "the fleet's administrator taints", who: fleet, object: mac, patch: tainted},
 		{name: "a tenant makes a replica", who: mallory, object: replica, refused: "only the operator may create a ModelReplica"},
 		{name: "an administrator makes a replica", who: root, object: replica, refused: "only the operator may create a ModelReplica"},
+	})
+}
+
+// TestOnlyTheOperatorWritesWhatItReads: gateways route by the status of a
+// deployment, and Macs serve the record of its revision.
+func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
+	const label, owned, refused = "labels: {metalfleet.dev/deployment: mine}", "ownerReferences: [{apiVersion: metalfleet.dev/v1alpha1, kind: ModelDeployment, name: mine, uid: u, controller: true}]",
+		"only the operator may create or change the ControllerRevision"
+	revision := func(name, metadata string) string {
+		return "{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: " + name + ", namespace: tenant, " + metadata + "}, revision: 1, data: {source: a}}"
+	}
+	w := newWorld(t)
+	if err := w.as(operator).Create(t.Context(), object(t, revision("made", label+", "+owned))); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []string{deployment("mine", "hf://org/model", ", servedNames: [tenant/mine]"), revision("foreign", "labels: {a: b}")} {
+		if err := w.as(root).Create(t.Context(), object(t, o)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mine, made, foreign := deployment("mine", "hf://org/model", ""), revision("made", label), revision("foreign", "labels: {a: b}")
+	const names = `{"status":{"servedNames":["gpt-4o"]}}`
+	w.play([]attempt{
+		{name: "a tenant serves a name by its status", who: mallory, object: mine, status: true, patch: names, refused: "only the operator may"},
+		{name: "an administrator does", who: root, object: mine, status: true, patch: names, refused: "only the operator may"},
+		{name: "the operator does", who: operator, object: mine, status: true, patch: names},
+		{name: "a tenant changes the spec", who: mallory, object: mine, patch: `{"spec":{"replicas":2}}`},
+		{name: "a revision of a deployment", who: mallory, object: revision("forged", owned), refused: refused},
+		{name: "a revision with the label", who: mallory, object: revision("forged", label), refused: refused},
+		{name: "a revision becomes a deployment's", who: mallory, object: foreign, patch: `{"metadata":{"labels":{"metalfleet.dev/deployment":"mine"}}}`, refused: refused},
+		{name: "an old revision becomes the newest", who: mallory, object: made, patch: `{"revision":9}`, refused: refused},
+		{name: "another owner", who: mallory, object: made, patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"p","controller":true}]}}`, refused: refused},
+		{name: "a revision leaves its deployment", who: mallory, object: made, patch: `{"metadata":{"labels":null}}`, refused: refused},
+		{name: "the garbage collector removes an owner", who: root, object: made, patch: `{"metadata":{"ownerReferences":null}}`},
+		{name: "a finalizer", who: root, object: made, patch: `{"metadata":{"finalizers":["foregroundDeletion"]}}`},
+		{name: "a tenant deletes a revision", who: mallory, object: made, remove: true},
+		{name: "a revision of another controller", who: mallory, object: revision("other", "labels: {a: b}")},
+		{name: "the operator makes the newest", who: operator, object: made, patch: `{"revision":9}`},
 	})
 }
 

@@ -42,9 +42,10 @@ type Engine struct {
 }
 
 // OfSource says whether the engine was made from what a spec names. The token
-// that it is read with does not make it another one.
+// that it is read with does not make it another one. A record of another source
+// is none: the operator never wrote it.
 func (e Engine) OfSource(m v1alpha1.ModelSource) bool {
-	return e.Source == m.Source && e.SHA256 == m.SHA256 && e.Revision == m.Revision && slices.Equal(e.Files, m.Files)
+	return e.Source == m.Source && e.Model.Source == m.Source && e.SHA256 == m.SHA256 && e.Revision == m.Revision && slices.Equal(e.Files, m.Files)
 }
 
 // Refusal is a reason and a sentence for the condition Accepted.

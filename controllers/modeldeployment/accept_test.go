@@ -33,3 +33,14 @@ func TestABranchThatMovedOn(t *testing.T) {
 		}
 	}
 }
+
+// TestARevisionWithTheRecordOfAnotherSource is not the operator's: it would serve
+// another namespace's model.
+func TestARevisionWithTheRecordOfAnotherSource(t *testing.T) {
+	source := v1alpha1.ModelSource{Source: "hf://org/model"}
+	s := &scope{deployment: &v1alpha1.ModelDeployment{}, revisions: []revision{{engine: fleet.Engine{Source: source.Source, Model: model.Record{Source: "file://team-a/private.gguf"}}}}}
+	s.deployment.Spec.Model = source
+	if r, f := findRecord(s); r != nil || f.Waiting.Reason == "" {
+		t.Errorf("record %+v, %+v; want a new inspection", r, f)
+	}
+}
