@@ -1,6 +1,7 @@
 package agentapi
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/sha256"
@@ -81,20 +82,26 @@ func (g Grant) Same(o Grant) bool {
 	return g == o
 }
 
+// ErrGrantTooLong is returned for a grant that no Mac would accept, because its
+// source is too long.
+var ErrGrantTooLong = errors.New("the grant is too long")
+
 // Sign encodes the grant and signs it with the key of a root.
 func (g Grant) Sign(key *ecdsa.PrivateKey) (string, error) {
-	payload, err := json.Marshal(g)
-	if err != nil {
+	var payload bytes.Buffer
+	enc := json.NewEncoder(&payload)
+	enc.SetEscapeHTML(false) // the & of a query would take six bytes
+	if err := enc.Encode(g); err != nil {
 		return "", fmt.Errorf("encode grant: %w", err)
 	}
-	text := base64.RawURLEncoding.EncodeToString(payload)
+	text := base64.RawURLEncoding.EncodeToString(bytes.TrimSpace(payload.Bytes()))
 	sum := sha256.Sum256([]byte(grantContext + text))
 	signature, err := ecdsa.SignASN1(rand.Reader, key, sum[:])
 	if err != nil {
 		return "", fmt.Errorf("sign grant: %w", err)
 	}
 	if text += "." + base64.RawURLEncoding.EncodeToString(signature); len(text) > maxGrant {
-		return "", fmt.Errorf("grant has %d characters, want at most %d", len(text), maxGrant)
+		return "", fmt.Errorf("%w: it has %d characters, at most %d are allowed", ErrGrantTooLong, len(text), maxGrant)
 	}
 	return text, nil
 }

@@ -2,6 +2,7 @@ package macnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -30,7 +31,9 @@ type Granter interface {
 }
 
 // introduce names to a Mac, in each of its orders, the neighbours to copy from,
-// and says whether there are any.
+// and returns whether there are any. A neighbour whose grant cannot be signed is
+// left out: the orders are valid without it, and those of other tenants are
+// among them.
 func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []v1alpha1.Assignment, macs []v1alpha1.MacNode) (bool, error) {
 	copies := func(a v1alpha1.Assignment) bool { return fleet.Copies(mac, &a) }
 	if r.Grants == nil || !slices.ContainsFunc(orders, copies) {
@@ -49,6 +52,7 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []
 		}
 	}
 	now, any := r.Clock.Now(), false
+	var failed error // the first one that another try may mend
 	for i := range orders {
 		a := &orders[i]
 		for _, n := range sites.Neighbours(mac, a) {
@@ -58,13 +62,17 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []
 			}
 			grant, err := r.Grants.Grant(ctx, want, before[a.ReplicaUID+"/"+n.Name], renewGrant)
 			if err != nil {
-				return any, fmt.Errorf("grant %s weights of %s: %w", mac.Name, n.Name, err)
+				ctrl.LoggerFrom(ctx).Error(err, "Cannot grant a Mac the weights of another one", "peer", n.Name, "namespace", a.Namespace, "replica", a.Name)
+				if failed == nil && !errors.Is(err, agentapi.ErrGrantTooLong) {
+					failed = fmt.Errorf("grant %s weights of %s: %w", mac.Name, n.Name, err)
+				}
+				continue
 			}
 			a.Neighbours = append(a.Neighbours, v1alpha1.Neighbour{Mac: n.Name, Address: *n.Status.Address, Grant: grant})
 			any = true
 		}
 	}
-	return any, nil
+	return any, failed
 }
 
 // siteChanged passes a Mac that others may copy from now, or no more.

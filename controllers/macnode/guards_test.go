@@ -35,7 +35,8 @@ func objects(t *testing.T, os ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(s).WithObjects(os...).WithStatusSubresource(&v1alpha1.MacNode{}).
 		WithIndex(&v1alpha1.ModelDeployment{}, fleet.IndexInspection, func(o client.Object) []string {
 			return []string{fleet.InspectionID(o.(*v1alpha1.ModelDeployment))}
-		}).Build()
+		}).
+		WithIndex(&v1alpha1.ModelReplica{}, fleet.IndexNode, func(o client.Object) []string { return []string{fleet.OrderedOn(o.(*v1alpha1.ModelReplica))} }).Build()
 }
 
 // aMac was not judged yet: the first look at its Lease makes it Ready.

@@ -2,6 +2,7 @@ package macnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -211,39 +212,38 @@ func (r *Orders) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if !mac.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	wanted, copies, err := r.derive(ctx, &mac)
+	wanted, macs, err := r.derive(ctx, &mac)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	copies, ungranted := r.introduce(ctx, &mac, wanted.Assignments, macs)
 	var again reconcile.Result
 	if copies { // a grant is due after half its life
 		again.RequeueAfter = renewGrant
 	}
 	if status.Equal(wanted, orders{mac.Spec.Assignments, mac.Spec.Inspections}) {
-		return again, nil
+		return again, ungranted
 	}
 	err = status.Apply(ctx, r.Client, status.Document{Object: &mac, Manager: v1alpha1.ManagerOrders, Spec: wanted.whole()})
-	return again, client.IgnoreNotFound(err)
+	return again, errors.Join(client.IgnoreNotFound(err), ungranted)
 }
 
-// derive also says whether the Mac is to copy from others.
-func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, bool, error) {
+// derive returns the orders without neighbours, and all Macs, which are only read.
+func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, []v1alpha1.MacNode, error) {
 	var replicas v1alpha1.ModelReplicaList
 	var deployments v1alpha1.ModelDeploymentList
 	var macs v1alpha1.MacNodeList
 	if err := r.Client.List(ctx, &replicas, client.MatchingFields{fleet.IndexNode: mac.Name}); err != nil {
-		return orders{}, false, fmt.Errorf("list replicas of %s: %w", mac.Name, err)
+		return orders{}, nil, fmt.Errorf("list replicas of %s: %w", mac.Name, err)
 	}
 	if err := r.Client.List(ctx, &deployments); err != nil {
-		return orders{}, false, fmt.Errorf("list deployments: %w", err)
+		return orders{}, nil, fmt.Errorf("list deployments: %w", err)
 	}
 	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil { // all of them, and only read
-		return orders{}, false, fmt.Errorf("list Macs: %w", err)
+		return orders{}, nil, fmt.Errorf("list Macs: %w", err)
 	}
-	out := orders{
+	return orders{
 		Assignments: fleet.Assignments(mac.Name, replicas.Items, deployments.Items),
 		Inspections: fleet.Inspections(mac.Name, deployments.Items, macs.Items),
-	}
-	copies, err := r.introduce(ctx, mac, out.Assignments, macs.Items)
-	return out, copies, err
+	}, macs.Items, nil
 }
