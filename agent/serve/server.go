@@ -32,7 +32,7 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 		TLSConfig:         config,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    agentapi.MaxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(c.Log.WithName("http")), slog.LevelDebug),
 		HTTP2: &http.HTTP2Config{

@@ -34,6 +34,10 @@ import (
 // DefaultPort is the agent's only port.
 const DefaultPort = 7443
 
+// MaxHeaderBytes is the maximum size of the headers of a request to a Mac, and of
+// its response.
+const MaxHeaderBytes = 64 << 10
+
 // Headers between gateway and agent.
 const (
 	// HeaderReplica carries the UID of the replica that the gateway picked.

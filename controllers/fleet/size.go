@@ -8,9 +8,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Bounds in bytes of JSON. etcd refuses an object of 1.5 MiB: whatever one
-// deployment asks for, the orders of a Mac have to stay below, neighbours and
-// the rest of the MacNode included.
+// Bounds in bytes of JSON. etcd refuses an object of 1.5 MiB: the orders of a Mac
+// have to stay below that, with its neighbours and the rest of the MacNode.
 const (
 	maxSpecBytes        = 32 << 10  // of a deployment's spec, which its replicas repeat
 	maxRecordBytes      = 64 << 10  // of a model record: 256 files with long names
@@ -65,6 +64,6 @@ func stringBytes(s string) int {
 	return n
 }
 
-// FullOfOrders reports whether assignments that take so many bytes leave no room
+// FullOfOrders reports whether assignments of that many bytes leave no room
 // for another one of more bytes.
 func FullOfOrders(bytes, more int) bool { return bytes+more > maxAssignmentsBytes }

@@ -31,9 +31,9 @@ func (g granter) Grant(_ context.Context, want agentapi.Grant, _ string, _ time.
 	return "signed", nil
 }
 
-// TestAGrantThatFailsLeavesOutOneNeighbour: the orders of a Mac are those of many
+// TestAGrantThatFailsLeavesOutOnePeer: the orders of a Mac are those of many
 // tenants, and none of them can stop the others'.
-func TestAGrantThatFailsLeavesOutOneNeighbour(t *testing.T) {
+func TestAGrantThatFailsLeavesOutOnePeer(t *testing.T) {
 	broken := errors.New("no authority")
 	for name, tc := range map[string]struct{ err, want error }{
 		"a source that is too long": {agentapi.ErrGrantTooLong, nil},

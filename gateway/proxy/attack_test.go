@@ -3,14 +3,30 @@ package proxy_test
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
-// TestAttackDecompressionBomb: no body is unfolded, whatever it is packed with.
+// A Mac that was taken over makes each of its responses as large as it can.
+func TestAttackHeaderBombsOfAMac(t *testing.T) {
+	w := newWorld(t)
+	w.addMac("a", func(rw http.ResponseWriter, _ *http.Request) {
+		for i := range 3 {
+			rw.Header().Set(fmt.Sprintf("X-Bomb-%d", i), strings.Repeat("h", agentapi.MaxHeaderBytes/2))
+		}
+	})
+	if resp := w.do("POST", chatPath, chatBody); resp.StatusCode != http.StatusBadGateway && resp.StatusCode != http.StatusServiceUnavailable || len(resp.Header) > 30 {
+		t.Errorf("%s with %d headers", resp.Status, len(resp.Header))
+	}
+}
+
+// No body is decompressed, regardless of the encoding.
 func TestAttackDecompressionBomb(t *testing.T) {
 	var bomb bytes.Buffer
 	z := gzip.NewWriter(&bomb)

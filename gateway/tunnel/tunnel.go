@@ -335,7 +335,7 @@ func (h *Hub) prove(ctx context.Context, c net.Conn) (*line, error) {
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
 	config := h.HTTP2
-	over := &http.Transport{Protocols: &http2, DisableCompression: true, HTTP2: &config,
+	over := &http.Transport{Protocols: &http2, DisableCompression: true, HTTP2: &config, MaxResponseHeaderBytes: agentapi.MaxHeaderBytes,
 		DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return secure, nil }}
 	if l.ClientConn, err = over.NewClientConn(ctx, "https", net.JoinHostPort(agentapi.MacServerName(mac), "443")); err != nil {
 		return nil, errors.Join(err, secure.Close())

@@ -81,6 +81,7 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 	http2.SetHTTP2(true)
 	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: -1} // the pings do more
 	c.Transport = &http.Transport{
+		MaxResponseHeaderBytes: agentapi.MaxHeaderBytes,
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			raw, err := dialer.DialContext(ctx, network, address)
 			if err != nil {
