@@ -1,7 +1,9 @@
 // Package status is how reconcilers write: conditions that keep their
 // transition times, and server-side apply of only the fields a reconciler owns.
 //
-// It refuses to force: a conflict is an ordinary error that the caller returns.
+// A spec is never forced, because users write it as well: a conflict is an ordinary
+// error that the caller returns. A status is forced: an agent that applies the same
+// condition would own it too, and could keep it as it is.
 // It decides nothing; what is written is the caller's. Callers compare before
 // they write, so that an unchanged object is never written.
 //
@@ -113,7 +115,7 @@ func Apply(ctx context.Context, c client.Client, d Document) error {
 		return err
 	}
 	if d.Status != nil {
-		err = c.Status().Patch(ctx, d.Object, patch, client.FieldOwner(d.Manager))
+		err = c.Status().Patch(ctx, d.Object, patch, client.FieldOwner(d.Manager), client.ForceOwnership)
 	} else {
 		err = c.Patch(ctx, d.Object, patch, client.FieldOwner(d.Manager))
 	}

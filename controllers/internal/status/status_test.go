@@ -8,6 +8,12 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
 func TestMergeKeepsTransitionTimes(t *testing.T) {
@@ -38,5 +44,37 @@ func TestEqualTreatsAbsentAndEmptyAlike(t *testing.T) {
 	}
 	if !Equal(s{}, s{L: []string{}}) || Equal(s{L: []string{"a"}}, s{}) {
 		t.Error("absent and empty lists must be equal, others not")
+	}
+}
+
+// TestAConditionThatAnAgentCoOwns is still the operator's to change: a Mac that was
+// taken over could stay Ready for ever.
+func TestAConditionThatAnAgentCoOwns(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(mac).WithStatusSubresource(mac).Build()
+	doc := func(manager string, k Condition) Document {
+		return Document{Object: &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}, Manager: manager,
+			Status: map[string]any{"conditions": Merge(nil, 1, time.Unix(1000, 0), k)}}
+	}
+	patch, err := doc("agent", True("Ready", "HeardFrom", "")).patch(scheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		Apply(t.Context(), c, doc("operator", True("Ready", "HeardFrom", ""))),
+		c.Status().Patch(t.Context(), mac.DeepCopy(), patch, client.FieldOwner("agent")),
+		Apply(t.Context(), c, doc("operator", False("Ready", "MacGone", ""))),
+		c.Get(t.Context(), client.ObjectKeyFromObject(mac), mac),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if k := meta.FindStatusCondition(mac.Status.Conditions, "Ready"); k == nil || k.Reason != "MacGone" {
+		t.Errorf("condition %+v, want MacGone", k)
 	}
 }
