@@ -1,11 +1,9 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -121,16 +119,16 @@ func (i *Inspector) Retry() {
 	signal(i.poke)
 }
 
-// Snapshot is what is known, sorted by id. It is the caller's own copy.
+// Snapshot is what is known, sorted by id and within the budget of a report. It is
+// the caller's own copy.
 func (i *Inspector) Snapshot() []v1alpha1.InspectionStatus {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	out := make([]v1alpha1.InspectionStatus, 0, len(i.jobs))
+	results := make([]result, 0, len(i.jobs))
 	for _, j := range i.jobs {
-		out = append(out, *j.status.DeepCopy())
+		results = append(results, result{j.order.Namespace, *j.status.DeepCopy(), reportBytes(j.status)})
 	}
-	slices.SortFunc(out, func(a, b v1alpha1.InspectionStatus) int { return cmp.Compare(a.ID, b.ID) })
-	return out
+	return withinBudget(results)
 }
 
 // Changed receives after a snapshot changed; several changes may be one signal.
@@ -253,6 +251,9 @@ func (i *Inspector) look(ctx context.Context, j *job) {
 
 // settle decides what is reported and when to look again.
 func (j *job) settle(rec model.Record, err error, now time.Time) {
+	if err == nil {
+		err = tooLarge(rec)
+	}
 	if err == nil {
 		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, State: v1alpha1.InspectionResolved, Model: &rec}
 		j.next, j.fails = time.Time{}, 0

@@ -34,6 +34,9 @@ const (
 	FormatSafetensors Format = "safetensors"
 )
 
+// MaxRecordBytes bounds a Record, in bytes of JSON: 256 files with long names.
+const MaxRecordBytes = 64 << 10
+
 // Record is what the inspection of a model source found: the files with their
 // sizes and digests, and the contents of their headers.
 type Record struct {

@@ -12,7 +12,6 @@ import (
 // have to stay below that, with its neighbours and the rest of the MacNode.
 const (
 	maxSpecBytes        = 32 << 10  // of a deployment's spec, which its replicas repeat
-	maxRecordBytes      = 64 << 10  // of a model record: 256 files with long names
 	maxAssignmentsBytes = 768 << 10 // of a Mac's assignments, without neighbours
 	maxInspectionsBytes = 128 << 10 // of what a Mac is asked to inspect
 )
@@ -23,8 +22,8 @@ func Oversized(spec *v1alpha1.ModelDeploymentSpec, record *model.Record) *Refusa
 	if n := jsonBytes(spec); n > maxSpecBytes {
 		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.cache.sharedPrefixes or spec.placement", n, maxSpecBytes)}
 	}
-	if n := jsonBytes(record); n > maxRecordBytes {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the list of the model's files takes %d bytes as JSON, at most %d are allowed; choose fewer files with spec.model.files", n, maxRecordBytes)}
+	if n := jsonBytes(record); n > model.MaxRecordBytes {
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the list of the model's files takes %d bytes as JSON, at most %d are allowed; choose fewer files with spec.model.files", n, model.MaxRecordBytes)}
 	}
 	return nil
 }

@@ -76,7 +76,9 @@ func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.Ins
 	record, refusal := recordOf(&d.Spec.Model, r)
 	if refusal != nil {
 		t.failures = append(t.failures, macFailure{mac, *refusal})
-		if refusal.Reason != v1alpha1.ReasonSourceUnreachable && refusal.Reason != v1alpha1.ReasonReportRefused {
+		switch refusal.Reason {
+		case v1alpha1.ReasonSourceUnreachable, v1alpha1.ReasonReportRefused, v1alpha1.ReasonInspectionFailed:
+		default:
 			t.verdicts++
 		}
 		return

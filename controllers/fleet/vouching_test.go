@@ -114,6 +114,7 @@ func TestAttackAMacThatLiesAboutASource(t *testing.T) {
 	moved.Commit = strings.Repeat("e", 40)
 	good, bad, none := resolvedAs(&d, honest), resolvedAs(&d, evil), v1alpha1.InspectionStatus{}
 	unreachable, missing := failedWith(&d, v1alpha1.ReasonSourceUnreachable), failedWith(&d, v1alpha1.ReasonSourceNotFound)
+	full := failedWith(&d, v1alpha1.ReasonInspectionFailed)
 	for name, tc := range map[string]struct {
 		reports  []v1alpha1.InspectionStatus
 		asked    int
@@ -136,6 +137,7 @@ func TestAttackAMacThatLiesAboutASource(t *testing.T) {
 		"two do not find it":                     {[]v1alpha1.InspectionStatus{missing, missing, none}, 2, "", 0, v1alpha1.ReasonSourceNotFound},
 		"one does not find it, two do":           {[]v1alpha1.InspectionStatus{missing, good, good}, 3, honest.Digest, 2, ""},
 		"unreachable for all":                    {[]v1alpha1.InspectionStatus{unreachable, unreachable, unreachable}, 3, "", 0, v1alpha1.ReasonSourceUnreachable},
+		"no room in the reports of two":          {[]v1alpha1.InspectionStatus{full, good, full, good}, 4, honest.Digest, 2, ""},
 		"what contradicts the spec is no report": {[]v1alpha1.InspectionStatus{resolvedAs(&d, fleettest.Model("hf://evil/model", "good", 1<<30)), good, good}, 3, honest.Digest, 2, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
