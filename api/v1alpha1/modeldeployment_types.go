@@ -233,7 +233,7 @@ type ModelSource struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
-	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([^\\\\[\\\\]\\\\\\\\]|\\\\[[^\\\\[\\\\]\\\\\\\\]+\\\\])+$') && !self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="an entry of files must be a relative path or a file name, with the wildcards *, ? and [a-z], for example '*Q8_0.gguf' or '4bit/*'"
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([^\\\\[\\\\]\\\\\\\\]|\\\\[[^\\\\[\\\\]\\\\\\\\]+\\\\])+$') && !self.matches('[\\\\x00-\\\\x1f\\\\x7f]') && !self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="an entry of files must be a relative path or a file name, with the wildcards *, ? and [a-z], for example '*Q8_0.gguf' or '4bit/*', without control characters"
 	Files []string `json:"files,omitempty"`
 	// secretRef names a Secret in the namespace of the deployment that holds
 	// the credentials for the source. The operator copies them only to Macs

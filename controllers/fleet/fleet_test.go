@@ -423,8 +423,8 @@ func TestInspectionIDsDiffer(t *testing.T) {
 	seen := map[string]v1alpha1.ModelSource{}
 	in := func(namespace string, s v1alpha1.ModelSource) {
 		id := InspectionID(&v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: v1alpha1.ModelDeploymentSpec{Model: s}})
-		if before, ok := seen[id]; ok {
-			t.Errorf("%+v and %+v in %s are one order", before, s, namespace)
+		if before, ok := seen[id]; ok || len(id) != 64 {
+			t.Errorf("%+v and %+v in %s are one order, or %s is short", before, s, namespace, id)
 		}
 		seen[id] = s
 	}
@@ -436,6 +436,8 @@ func TestInspectionIDsDiffer(t *testing.T) {
 	for _, s := range []v1alpha1.ModelSource{
 		{Source: "hf://org/model"}, {Source: "hf://org/model", Revision: "v1"}, {Source: "hf://org/model", Files: []string{"v1"}},
 		{Source: "hf://org/model", Revision: "v1", Files: []string{"a"}}, {Source: "hf://org/model", Files: []string{"v1", "a"}}, {Source: "hf://org/model", SHA256: "v1"},
+		// No text of one entry makes it the list of others.
+		{Source: "hf://org/model", Files: []string{"a", "b"}}, {Source: "hf://org/model", Files: []string{"a\x00b"}}, {Source: "hf://org/model", Files: []string{"a1:b"}},
 	} {
 		in("a", s)
 	}

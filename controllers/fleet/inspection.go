@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -14,19 +15,16 @@ import (
 // FileScheme begins sources that lie on the Macs themselves.
 const FileScheme = "file://"
 
-// InspectionID names the order to look at a deployment's source. What is read
-// with a token is found under no other token's name, whatever a tenant writes:
-// there the id is a whole SHA-256.
+// InspectionID names the order to look at a deployment's source: a SHA-256 of the
+// token's name and of what is named, each with its length. No text of a
+// tenant makes it the id of another source, or of one read with another token.
 func InspectionID(d *v1alpha1.ModelDeployment) string {
 	s := d.Spec.Model
-	ref := TokenRef(d)
-	switch {
-	case ref != "":
-		return wholeDigest(append([]string{ref, s.Source, s.SHA256, s.Revision}, s.Files...)...)
-	case s.Revision == "" && len(s.Files) == 0:
-		return Digest(s.Source, s.SHA256)
+	parts := append([]string{TokenRef(d), s.Source, s.SHA256, s.Revision}, s.Files...)
+	for i, p := range parts {
+		parts[i] = strconv.Itoa(len(p)) + ":" + p
 	}
-	return Digest(append([]string{s.Source, s.SHA256, s.Revision}, s.Files...)...)
+	return wholeDigest(parts...)
 }
 
 // Asked are the Macs that are to inspect a deployment's source, sorted by
