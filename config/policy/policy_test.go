@@ -346,6 +346,26 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 	})
 }
 
+// TestAnAgentRenewsItsLeaseAndNoMore: a finalizer would keep a Lease, and an owner
+// would have it block the deletion of another object.
+func TestAnAgentRenewsItsLeaseAndNoMore(t *testing.T) {
+	lease := "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: mac-studio, namespace: " + system + "}}"
+	w := newWorld(t)
+	for _, o := range []string{lease, "{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: lease, namespace: " + system + "}, rules: [{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, update, patch]}]}",
+		"{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: lease, namespace: " + system + "}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: lease}, subjects: [{kind: User, name: \"" + studio + "\"}]}"} {
+		if err := w.as(root).Create(t.Context(), object(t, o)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const refused = "may not change the finalizers and owners"
+	w.play([]attempt{
+		{name: "a finalizer", who: studio, object: lease, patch: `{"metadata":{"finalizers":["a.example/b"]}}`, refused: refused},
+		{name: "an owner", who: studio, object: lease, patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"p","blockOwnerDeletion":true}]}}`, refused: refused},
+		{name: "a renewal", who: studio, object: lease, patch: `{"metadata":{"annotations":{"a":"b"}},"spec":{"holderIdentity":"me"}}`},
+		{name: "an administrator's finalizer", who: root, object: lease, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
+	})
+}
+
 const replica = `
 apiVersion: metalfleet.dev/v1alpha1
 kind: ModelReplica
