@@ -50,7 +50,7 @@ func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1a
 	bytes := 0
 	for _, r := range bound {
 		more := OrderBytes(r)
-		if FullOfOrders(bytes, more) {
+		if FullOfOrders(bytes, more, MaxAssignments) {
 			break
 		}
 		bytes += more

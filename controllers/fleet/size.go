@@ -63,6 +63,9 @@ func stringBytes(s string) int {
 	return n
 }
 
-// FullOfOrders reports whether assignments of that many bytes leave no room
-// for another one of more bytes.
-func FullOfOrders(bytes, more int) bool { return bytes+more > maxAssignmentsBytes }
+// FullOfOrders reports whether assignments of a number of bytes leave no room for
+// another one of more bytes, where they may have the room of a share of the
+// MaxAssignments.
+func FullOfOrders(bytes, more, share int) bool {
+	return bytes+more > maxAssignmentsBytes*share/MaxAssignments
+}

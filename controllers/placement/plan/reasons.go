@@ -31,6 +31,7 @@ const (
 	unvouched
 	unknownCapacity
 	full
+	crowded
 	constraint
 )
 
@@ -168,6 +169,8 @@ func (r rejection) words() string {
 		return "of unknown capacity"
 	case full:
 		return "at the maximum number of replicas"
+	case crowded:
+		return "at the namespace's share of its replicas (replicasPerMac)"
 	default:
 		return r.text
 	}

@@ -39,6 +39,9 @@ type NamespaceRules struct {
 	// Memory is the most that its replicas may have promised to them for good,
 	// over all Macs; absent is no bound.
 	Memory *resource.Quantity `json:"memory,omitempty"`
+	// ReplicasPerMac is how many of a Mac's fleet.MaxAssignments replicas may be of
+	// this namespace, and the same part of the bytes of its orders; 0 is no bound.
+	ReplicasPerMac int `json:"replicasPerMac,omitempty"`
 	// PriorityClasses that it may use; absent lets it use all, and an empty list
 	// none.
 	PriorityClasses *[]string `json:"priorityClasses,omitempty"`
@@ -84,7 +87,18 @@ func (n NamespaceRules) check() error {
 	if n.Memory != nil && n.Memory.Sign() < 0 {
 		return fmt.Errorf("memory is %s, want 0 or more", n.Memory)
 	}
+	if n.ReplicasPerMac < 0 {
+		return fmt.Errorf("replicasPerMac is %d, want 0 or more", n.ReplicasPerMac)
+	}
 	return nil
+}
+
+// of are the bounds of a namespace.
+func (r Rules) of(namespace string) NamespaceRules {
+	if bounds, listed := r.Namespaces[namespace]; listed {
+		return bounds
+	}
+	return r.Default
 }
 
 // Err says why the rules cannot be read; nil where they can.
@@ -96,10 +110,7 @@ func (r Rules) refuse(replica *v1alpha1.ModelReplica, reserved int64) (reason, m
 	if r.unreadable != nil {
 		return v1alpha1.ReasonInvalidRules, r.unreadable.Error() + "; an administrator must correct it before anything new is placed"
 	}
-	bounds, listed := r.Namespaces[replica.Namespace]
-	if !listed {
-		bounds = r.Default
-	}
+	bounds := r.of(replica.Namespace)
 	if class := replica.Spec.Priority.ClassName; class != "" && bounds.PriorityClasses != nil && !slices.Contains(*bounds.PriorityClasses, class) {
 		return v1alpha1.ReasonPriorityForbidden, fmt.Sprintf("namespace %s is not allowed to use PriorityClass %s; choose another one, or ask an administrator", replica.Namespace, class)
 	}

@@ -68,8 +68,10 @@ func (v *view) fits(i int) (kind, bool) {
 	switch {
 	case f.no != nil:
 		return f.no.kind, false
-	case st.replicas >= fleet.MaxAssignments, fleet.FullOfOrders(st.orderBytes, v.orderBytes):
+	case st.replicas >= fleet.MaxAssignments, fleet.FullOfOrders(st.orderBytes, v.orderBytes, fleet.MaxAssignments):
 		return full, false
+	case v.crowds(st):
+		return crowded, false
 	case f.fetch > 0 && f.fetch > v.disk(st, f.fetch):
 		return noDisk, false
 	}
@@ -92,6 +94,23 @@ func (v *view) fits(i int) (kind, bool) {
 		return looking, false
 	}
 	return 0, true
+}
+
+// crowds reports whether the namespace of the replica has its share of a Mac's
+// orders. Only a Mac that has as many in all is counted.
+func (v *view) crowds(st *state) bool {
+	most := v.s.rules.of(v.r.Namespace).ReplicasPerMac
+	if most == 0 || st.replicas < most && !fleet.FullOfOrders(st.orderBytes, v.orderBytes, most) {
+		return false
+	}
+	n, bytes := 0, 0
+	for _, r := range st.bound {
+		if r.Namespace == v.r.Namespace {
+			n++
+			bytes += fleet.OrderBytes(r)
+		}
+	}
+	return n >= most || fleet.FullOfOrders(bytes, v.orderBytes, most)
 }
 
 // filter says why a Mac cannot hold the replica.

@@ -222,6 +222,44 @@ func TestRulesBoundANamespace(t *testing.T) {
 	}
 }
 
+// TestANamespaceHasAShareOfTheReplicasOfAMac: what is on demand reserves nothing, and
+// one namespace could take all orders that a Mac can have.
+func TestANamespaceHasAShareOfTheReplicasOfAMac(t *testing.T) {
+	macs := []v1alpha1.MacNode{mac("a", 20*gib)}
+	other := func(r *v1alpha1.ModelReplica) { r.Namespace = "other" }
+	long := func(r *v1alpha1.ModelReplica) {
+		for range 4 {
+			r.Spec.SharedPrefixes = append(r.Spec.SharedPrefixes, strings.Repeat("x", 4096))
+		}
+	}
+	many := func(n int, change ...func(*v1alpha1.ModelReplica)) (out []v1alpha1.ModelReplica) {
+		for i := range n {
+			out = append(out, replica(fmt.Sprint("r", i), 1, append(change, on("a"), onDemand)...))
+		}
+		return out
+	}
+	for name, tc := range map[string]struct {
+		rules    string
+		existing []v1alpha1.ModelReplica
+		change   func(*v1alpha1.ModelReplica)
+		reason   string
+	}{
+		"below the share":                  {"default: {replicasPerMac: 32}", many(31), onDemand, v1alpha1.ReasonPlaced},
+		"at the share":                     {"default: {replicasPerMac: 32}", many(32), onDemand, v1alpha1.ReasonNoCandidates},
+		"another namespace":                {"default: {replicasPerMac: 32}", many(32), other, v1alpha1.ReasonPlaced},
+		"a namespace with a larger share":  {"{default: {replicasPerMac: 32}, namespaces: {ns: {replicasPerMac: 40}}}", many(32), onDemand, v1alpha1.ReasonPlaced},
+		"no share":                         {"", many(32), onDemand, v1alpha1.ReasonPlaced},
+		"few with long orders":             {"default: {replicasPerMac: 32}", many(25, long), long, v1alpha1.ReasonNoCandidates},
+		"another namespace with long ones": {"default: {replicasPerMac: 32}", many(20, long, other), long, v1alpha1.ReasonPlaced},
+		"those and no share":               {"", many(25, long), long, v1alpha1.ReasonPlaced},
+	} {
+		r := replica("new", 1, onDemand, tc.change)
+		if d := NewSnapshot(macs, tc.existing, now).Under(rules(t, tc.rules)).Pick(&r); d.Reason != tc.reason {
+			t.Errorf("%s: %s, %q, want %s", name, d.Reason, d.Message, tc.reason)
+		}
+	}
+}
+
 func TestOnDemandOvercommitIsAnExplicitFactor(t *testing.T) {
 	macs := []v1alpha1.MacNode{mac("a", 20*gib)}
 	existing := []v1alpha1.ModelReplica{replica("s", 10*gib, on("a")), replica("t", 9*gib, on("a"), onDemand), replica("u", 5*gib, on("a"), onDemand)}
