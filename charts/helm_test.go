@@ -107,6 +107,8 @@ func refused() map[string]string {
 		"tenants.open=maybe":                                               "open",
 		"tenants.default.names={a b}":                                      "names",
 		"tenants.default.memory=much":                                      "memory",
+		"tenants.default.replicasPerMac=65":                                "replicasPerMac",
+		"tenants.default.residencyPriority=high":                           "residencyPriority",
 		"tenants.namespaces.team-a.name={a}":                               "team-a",
 		"watchNamespaces={Team}":                                           "watchNamespaces",
 		"operator.secretNamespaces={Team}":                                 "secretNamespaces",

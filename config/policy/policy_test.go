@@ -539,6 +539,11 @@ func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
 		{name: "a folder whose name begins alike", who: mallory, object: deployment("a", "file://tenant2/private.gguf", own), refused: "may not use the source"},
 		{name: "its own file", who: mallory, object: deployment("a", "file://tenant/a.gguf", own)},
 		{name: "a model of the hub", who: mallory, object: deployment("a", hub, own)},
+		{name: "a priority to stay in memory", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, priority: 1}"), refused: "may not use a residency.priority above 0"},
+		{name: "the lowest priority", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, priority: -1000}")},
+		{name: "a bucket anywhere", who: mallory, object: deployment("a", "s3://models/x?endpoint=https://minio.example", own)},
+		{name: "a pull request anywhere", who: mallory, object: deployment("a", hub+"@refs%2Fpr%2F7", own)},
+		{name: "a control character in files", who: mallory, object: strings.Replace(deployment("a", hub, own), "model: {", `model: {files: ["a\0b"], `, 1), refused: "without control characters"},
 		{name: "its full name under another object name", who: mallory, object: deployment("b", hub, ", servedNames: [tenant/b, tenant/c]")},
 		{name: "a squatted name", who: mallory, object: deployment("a", hub, ", servedNames: [gpt-4o]"), refused: "may not serve the name gpt-4o"},
 		{name: "a squatted object name", who: mallory, object: deployment("gpt-4o", hub, ""), refused: "may not serve the name gpt-4o"},
@@ -559,6 +564,53 @@ func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
 		{name: "an allowed toleration", who: mallory, object: deployment("gpt-4o", hub, ", placement: {tolerations: [{key: dedicated, operator: Exists}]}")},
 	})
 	w.ratchet()
+	w.sources()
+}
+
+// sources: an entry of a list allows nothing of strangers.
+func (w *world) sources() {
+	w.allow(`{"tenant.sources":"s3://models/* s3://own/a/*?endpoint=https://minio.example hf://org/* hf://one/model","tenant.names":"","tenant.residencyPriority":"10"}`)
+	const refused = "may not use the source"
+	var attempts []attempt
+	for source, allowed := range map[string]bool{
+		"s3://models/x":                                                true,
+		"s3://models/x?region=eu-west-1":                               true,
+		"s3://models/x?endpoint=https://evil.example":                  false,
+		"s3://models/?endpoint=https://evil.example":                   false,
+		"s3://models/x?region=eu-west-1&endpoint=https://evil.example": false,
+		"s3://models/x?%65ndpoint=https://evil.example":                false,
+		"s3://own/a/x?endpoint=https://minio.example":                  true,
+		"s3://own/a/x": false,
+		"s3://own/b/x?endpoint=https://minio.example":                          false,
+		"s3://own/a/../b?endpoint=https://minio.example":                       false,
+		"s3://own/a/x?endpoint=https://minio.example.evil.example":             false,
+		"s3://own/a/x?endpoint=https://evil&x=?endpoint=https://minio.example": false,
+		"hf://org/model":                    true,
+		"hf://org/model@v1.0":               true,
+		"hf://org/model@feature%2Fx/folder": true,
+		"hf://org/model@refs%2Fpr%2F7":      false,
+		"hf://org/model@Refs%2fpr%2F7/4bit": false,
+		"hf://org/model@%72efs%2Fpr%2F7":    false,
+		"hf://org/model@pr%2F7":             false,
+		"hf://other/model":                  false,
+	} {
+		a := attempt{name: source, who: mallory, object: deployment("a", source, ", servedNames: [tenant/a]")}
+		if !allowed {
+			a.refused = refused
+		}
+		attempts = append(attempts, a)
+	}
+	revision := func(source, r string) string {
+		return strings.Replace(deployment("a", source, ", servedNames: [tenant/a]"), "model: {", "model: {revision: "+r+", ", 1)
+	}
+	newWorld(w.t).play(append(attempts,
+		attempt{name: "a branch", who: mallory, object: revision("hf://org/model", "v2/a")},
+		attempt{name: "a pull request by model.revision", who: mallory, object: revision("hf://org/model", "refs/pr/7"), refused: refused},
+		attempt{name: "a pull request to the one model", who: mallory, object: revision("hf://one/model", "refs/pr/7"), refused: refused},
+		attempt{name: "an old source stays", who: mallory, object: deployment("gpt-4o", "", ""), patch: `{"spec":{"replicas":3}}`},
+		attempt{name: "a priority up to the bound", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], residency: {policy: OnDemand, priority: 10}")},
+		attempt{name: "a higher one", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], residency: {policy: OnDemand, priority: 11}"), refused: "residency.priority above 10"},
+	))
 }
 
 // allow changes the lists of namespaces.
