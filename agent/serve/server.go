@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/front"
 )
 
