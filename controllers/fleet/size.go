@@ -12,7 +12,7 @@ import (
 // have to stay below that, with its neighbours and the rest of the MacNode.
 const (
 	maxSpecBytes        = 32 << 10  // of a deployment's spec, which its replicas repeat
-	maxAssignmentsBytes = 768 << 10 // of a Mac's assignments, without neighbours
+	maxAssignmentsBytes = 512 << 10 // of a Mac's assignments, without neighbours
 	maxInspectionsBytes = 128 << 10 // of what a Mac is asked to inspect
 )
 
@@ -41,7 +41,7 @@ func jsonBytes(v any) int {
 func OrderBytes(r *v1alpha1.ModelReplica) int {
 	n := 2 << 10
 	for _, f := range r.Spec.Model.Files {
-		n += 128 + stringBytes(f.Path)
+		n += 224 + 2*stringBytes(f.Path) // also a key in managedFields
 	}
 	for _, p := range r.Spec.SharedPrefixes {
 		n += stringBytes(p)
