@@ -11,7 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// found is a record of that many files with paths of that many characters.
+// found is a record with a number of files and with paths of that many characters.
 func found(files, path int) model.Record {
 	r := model.Record{Source: "hf://org/m", Digest: "sha256:" + strings.Repeat("a", 64)}
 	for i := range files {
