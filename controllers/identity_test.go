@@ -249,8 +249,8 @@ func TestIdentityIsKeptAndTakenBack(t *testing.T) {
 	_, roots, _ := w.secretOf(identity.SecretGateway)
 	var before corev1.Secret
 	w.eventually("the Mac's Secret", func() error { return w.c.Get(w.ctx, key, &before) })
-	if told := x509.NewCertPool(); !told.AppendCertsFromPEM(before.Data["ca.crt"]) || !told.Equal(roots) || len(before.Data) != 1 {
-		t.Errorf("the Mac's Secret holds %d keys, want the gateways' authority alone", len(before.Data))
+	if told := x509.NewCertPool(); !told.AppendCertsFromPEM(before.Data["ca.crt"]) || !told.Equal(roots) || len(before.Data) != 2 || before.Data[agentapi.KeyRevoked] == nil {
+		t.Errorf("the Mac's Secret holds %d keys, want the gateways' authority and the deleted Macs alone", len(before.Data))
 	}
 
 	// Deleted, it is made again; widened, a Role is narrowed again.
