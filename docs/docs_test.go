@@ -344,7 +344,7 @@ func TestEveryAttackIsInTheTable(t *testing.T) {
 	}
 	named := map[string]bool{}
 	test := regexp.MustCompile("`(\\S+\\.TestAttack\\w+)`")
-	for _, row := range regexp.MustCompile("(?m)^\\| [^|]{3,} \\| [^|]{3,} \\| (.*) \\|$").FindAllStringSubmatch(read(t, "SECURITY.md"), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| [^|]{3,} \| [^|]{3,} \| (.*) \|$`).FindAllStringSubmatch(read(t, "SECURITY.md"), -1) {
 		for _, m := range test.FindAllStringSubmatch(row[1], -1) {
 			named[m[1]] = true
 			if !tests[m[1]] {
