@@ -112,7 +112,7 @@ func (b *books) share(a *account) (s share, bounded bool) {
 }
 
 // ofModel are the blocks of an account's model that are removed for its wish or
-// because they are too many, fairly for its tenants, and at most so many files.
+// because they are too many, fairly for its tenants; there are at most files of them.
 func (b *books) ofModel(a *account, files int, now time.Time) (out []blocks.Entry) {
 	s, bounded := b.share(a)
 	if !bounded {

@@ -256,8 +256,8 @@ func (w *Owner) touched(n blocks.Namespace, keys []kv.Key) {
 	}
 }
 
-// grant makes room for what an account wants, by at most so many files, and
-// grants it as far as there is room. It says how many files went.
+// grant removes at most that many files to make room for what an account wants,
+// and grants it as far as there is room. It returns how many files it removed.
 func (w *Owner) grant(a *account, most int) int {
 	w.measure()
 	went := w.evict(w.books.target(a), most)

@@ -59,7 +59,7 @@ type drama struct {
 // party is a gateway or a Mac, with what it read last.
 type party struct {
 	name  string
-	late  int // it reads every so many ticks
+	late  int // it reads once in that many ticks
 	off   bool
 	trust []byte
 	leaf  *x509.Certificate

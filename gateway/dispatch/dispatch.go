@@ -100,8 +100,8 @@ func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 	}
 }
 
-// acquire returns a slot at the deployment that a request is for now: at once, while
-// the request and its deployment may be tried, or after a wait.
+// acquire returns a slot at the current deployment of a request: at once, while the
+// request and its deployment may be tried, or after a wait.
 func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	if r.last == nil || r.tries < maxTries && d.queue.mayRetry(r.model.Key) {
 		if lease, ok := d.queue.take(r); ok {

@@ -30,7 +30,7 @@ func (m *Memory) touch(b *block) {
 	m.tenants[b.key.Tenant()].last = m.came
 }
 
-// takeOut makes a block one that nobody finds.
+// takeOut removes a block from the index: it is no longer found.
 func (m *Memory) takeOut(b *block) {
 	if b.holders > 0 && b.readers == 0 {
 		m.counted -= b.size()
@@ -46,7 +46,7 @@ func (m *Memory) takeOut(b *block) {
 
 func (m *Memory) idle(t *tenancy) bool { return m.came-t.last > turnovers*m.budget }
 
-// victim takes out a block that nobody reads, and that no request counts on unless
+// victim takes out a block without readers, and that no request counts on unless
 // counted ones may go too: the least recently used one of an idle tenant, or of the
 // tenant with the most bytes that has such a block. So one tenant alone may fill the
 // memory, and loses no more than what is above an equal share when others come.

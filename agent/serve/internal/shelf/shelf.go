@@ -1,11 +1,12 @@
 // Package shelf keeps the responses of this Mac, so that clients can ask for them
 // again and go on from them.
 //
-// It owns how long that is: at most an age, and as many bytes as it may hold; where they
-// are used up, the tenant that takes the most loses its oldest. What a response takes is counted by its texts; an item that several
-// responses share, as those of one conversation do, counts once. It refuses to
-// show one tenant another's responses: they are as if they did not exist. It
-// keeps nothing on a disk, so an agent's restart forgets all of them.
+// It owns how long that is: at most an age, and as many bytes as it may hold;
+// where they are used up, the tenant that takes the most loses its oldest. All
+// that a response shows of its request is counted; an item that several responses
+// share, as those of one conversation do, counts once. It refuses to show
+// one tenant another's responses: they are as if they did not exist. It keeps
+// nothing on a disk, so an agent's restart forgets all of them.
 //
 // Start reading at Shelf.
 package shelf
@@ -41,7 +42,7 @@ type Entry struct {
 	Cancel func()
 }
 
-// bytes is what an entry takes by itself, without its items: whatever the
+// bytes is what an entry takes by itself, without its items: all that the
 // response shows of the request counts, in the size of its JSON.
 func (e *Entry) bytes() int64 {
 	n := int64(entryBytes)
