@@ -22,9 +22,9 @@ const root = ".."
 // elsewhere are reasons that are not constants of the API, each with the file
 // that writes it.
 var elsewhere = map[string]string{
-	"InvalidOrder":         "agent/pool/status.go",
+	"InvalidOrder":         "agent/pool/conditions.go",
 	"EngineGuardInactive":  "agent/pool/macmemory.go",
-	"StateNotSaved":        "agent/pool/macmemory.go",
+	"StateNotSaved":        "agent/pool/recorder.go",
 	"ReconcileFailed":      "controllers/modeldeployment/troubles.go",
 	"ModelNotFound":        "metal/engine/refusal.go",
 	"InvalidConfiguration": "metal/engine/refusal.go",

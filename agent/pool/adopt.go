@@ -21,41 +21,39 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Adopt takes over the engines that outlived an earlier agent and reclaims
-// those that did not. It is called once, before Run and Apply.
-func (p *Pool) Adopt(ctx context.Context) {
-	p.look()
-	ctx, cancel := context.WithTimeout(ctx, p.Timing.Adopt)
+// adopt takes over the engines that outlived an earlier agent and reclaims those
+// that did not.
+func (lc *lifecycle) adopt(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lc.Timing.Adopt)
 	defer cancel()
-	records := p.Journal.Snapshot().Engines
+	records := lc.Journal.Snapshot().Engines
 	var wg sync.WaitGroup
-	for _, r := range append(records, p.strays(records)...) {
-		wg.Go(func() { p.adoptOne(ctx, r) })
+	for _, r := range append(records, lc.strays(records)...) {
+		wg.Go(func() { lc.adoptOne(ctx, r) })
 	}
 	wg.Wait()
-	p.publish()
 }
 
 // adoptOne takes over one engine, or settles that it is gone.
-func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
-	if r.PID == 0 && !p.identify(ctx, &r) {
-		p.Log.Info("An engine was about to start but is not running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load)
-		p.files.engine(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}, r.Load).remove()
-		p.record(func(s *journal.State) { s.DropEngine(r.ReplicaUID, r.Epoch, r.Load) }, nil)
+func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
+	if r.PID == 0 && !lc.identify(ctx, &r) {
+		lc.Log.Info("An engine was about to start but is not running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load)
+		lc.files.engine(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}, r.Load).remove()
+		lc.recorder.record(func(s *journal.State) { s.DropEngine(r.ReplicaUID, r.Epoch, r.Load) }, nil)
 		return
 	}
-	proc, err := p.Engines.Adopt(p.life, r.PID, r.StartTime)
+	proc, err := lc.Engines.Adopt(lc.life, r.PID, r.StartTime)
 	if err != nil && !errors.Is(err, probe.ErrGone) {
-		p.Log.Error(err, "Cannot inspect an engine process; treating it as gone", "pid", r.PID)
+		lc.Log.Error(err, "Cannot inspect an engine process; treating it as gone", "pid", r.PID)
 	}
 	if err != nil {
-		p.missed(r)
+		lc.missed(r)
 		return
 	}
 	k := memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}
 	heard := make(chan struct{})
 	g := &engine{
-		key: k, load: r.Load, record: r, config: r.Config, files: p.files.engine(k, r.Load),
+		key: k, load: r.Load, record: r, config: r.Config, files: lc.files.engine(k, r.Load),
 		holds: map[*Hold]struct{}{}, heard: heard, loadBegan: time.Now(), progressAt: time.Now(),
 	}
 	g.child(proc)
@@ -63,33 +61,33 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 		g.lastUse = earlier(*r.LastUse, time.Now())
 		g.lastUseKept = g.lastUse
 	}
-	if err := g.connect(p.Engines); err != nil {
+	if err := g.connect(lc.Engines); err != nil {
 		panic("pool: the address of a Unix socket is always valid: " + err.Error())
 	}
-	p.Ledger.Restore(k, r.Reserved)
+	lc.Ledger.Restore(k, r.Reserved)
 	var e *entry
-	p.change(func() {
-		e = p.entry(k)
+	lc.change(func() {
+		e = lc.entry(k)
 		e.engine, e.reserved, e.state, e.loads = g, true, Loading, max(e.loads, r.Load)
 		e.released, e.refused = false, nil
 	})
-	p.recordEngine(e, g)
-	p.Log.Info("Engine adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+	lc.recordEngine(e, g)
+	lc.Log.Info("Engine adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	if r.Stop != nil { // an agent before us began to end it: it is not ready again in between
-		p.unload(e, r.Stop.Reason, nil)
+		lc.unload(e, r.Stop.Reason, nil)
 	}
-	p.attend(e, g)
+	lc.attend(e, g)
 	select {
 	case <-heard:
 	case <-proc.Done():
 	case <-ctx.Done():
-		p.Log.Info("Adopted engine does not answer yet", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+		lc.Log.Info("Adopted engine does not answer yet", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	}
 }
 
 // missed reclaims an engine that ended while no agent looked. What it held
 // then is known only if an agent measured it for a stop.
-func (p *Pool) missed(r journal.Engine) {
+func (lc *lifecycle) missed(r journal.Engine) {
 	now := time.Now()
 	k := memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}
 	g := &engine{key: k, load: r.Load, record: r}
@@ -98,44 +96,44 @@ func (p *Pool) missed(r journal.Engine) {
 		end.reason, end.since, end.freed = r.Stop.Reason, earlier(r.Stop.Since, now), r.Stop.Footprint
 	}
 	reclaim := end.reclaim(g, v1alpha1.HostCheckIndeterminate, now)
-	p.files.engine(k, r.Load).remove()
+	lc.files.engine(k, r.Load).remove()
 	var e *entry
-	p.change(func() {
-		e = p.entry(k)
+	lc.change(func() {
+		e = lc.entry(k)
 		e.loads = max(e.loads, r.Load)
-		p.stranding.Unclean() // how it ended is not known
+		lc.gate.unclean() // how it ended is not known
 		e.reserved, e.recording = false, true
 	})
 	var why *journal.Refusal
 	if end.reason == v1alpha1.ReclaimCrashed {
 		why = &journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: "the engine ended while no agent was running"}
 	}
-	p.recordReclaim(e, reclaim, why, now, func() {
+	lc.recordReclaim(e, reclaim, why, now, func() {
 		e.recording = false
 		if why != nil {
-			p.fail(e, *why, now)
+			lc.owner.failed(e, *why, now)
 		}
 	}, func() {
-		p.Log.Info("Engine ended while no agent was running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+		lc.Log.Info("Engine ended while no agent was running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	})
 }
 
 // strays finds engines by their files that the journal does not know, because
 // it was damaged. Files of engines that do not answer are removed.
-func (p *Pool) strays(known []journal.Engine) (found []journal.Engine) {
-	configs, err := filepath.Glob(filepath.Join(p.files.run, "*.json"))
+func (lc *lifecycle) strays(known []journal.Engine) (found []journal.Engine) {
+	configs, err := filepath.Glob(filepath.Join(lc.files.run, "*.json"))
 	if err != nil {
 		panic("pool: a constant glob pattern is always valid: " + err.Error())
 	}
 	for _, path := range configs {
 		name := strings.TrimSuffix(filepath.Base(path), ".json")
-		f := p.files.named(name)
+		f := lc.files.named(name)
 		if slices.ContainsFunc(known, func(r journal.Engine) bool { return r.Socket == f.socket }) {
 			continue
 		}
 		r, err := readStray(f, name)
 		if err != nil {
-			p.Log.Error(err, "Removed an invalid engine file", "file", path)
+			lc.Log.Error(err, "Removed an invalid engine file", "file", path)
 			f.remove()
 			continue
 		}
@@ -167,10 +165,10 @@ func readStray(f engineFiles, name string) (journal.Engine, error) {
 
 // identify asks the engine on a socket for its process; the socket lies in a
 // folder that only this user may write.
-func (p *Pool) identify(ctx context.Context, r *journal.Engine) bool {
-	ctx, cancel := context.WithTimeout(ctx, p.Timing.Stray)
+func (lc *lifecycle) identify(ctx context.Context, r *journal.Engine) bool {
+	ctx, cancel := context.WithTimeout(ctx, lc.Timing.Stray)
 	defer cancel()
-	conn, err := p.Engines.Dial(r.Socket)
+	conn, err := lc.Engines.Dial(r.Socket)
 	if err != nil {
 		return false
 	}
@@ -179,7 +177,7 @@ func (p *Pool) identify(ctx context.Context, r *journal.Engine) bool {
 	if err != nil || h.GetPid() <= 1 || h.GetConfigHash() != r.Config.Hash() {
 		return false
 	}
-	start, err := p.Probe.StartTime(int(h.GetPid()))
+	start, err := lc.Probe.StartTime(int(h.GetPid()))
 	if err != nil {
 		return false
 	}

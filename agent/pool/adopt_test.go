@@ -59,8 +59,8 @@ func TestALivingEngineIsAdoptedWithoutReloading(t *testing.T) {
 		t.Errorf("pid %d, was %d", again.PID, s.PID)
 	}
 	t.Logf("it serves again after %v", time.Since(began))
-	if n := len(r.Snapshot().Reclaims); n != 0 || r.Ledger.Account().Reserved != 100*mib {
-		t.Errorf("%d reclaims, %d reserved", n, r.Ledger.Account().Reserved)
+	if n := len(r.Snapshot().Reclaims); n != 0 || r.registry.ledger.Account().Reserved != 100*mib {
+		t.Errorf("%d reclaims, %d reserved", n, r.registry.ledger.Account().Reserved)
 	}
 	h, err := r.Acquire(t.Context(), "u", 1)
 	if err != nil {
@@ -142,7 +142,7 @@ func TestAnUnloadGoesOnAfterARestart(t *testing.T) {
 	a.Desired = v1alpha1.DesiredDrained
 	r.Apply(orders(a))
 	eventually(t, func() string { // the drain waits for the hold
-		if e := r.Journal.Snapshot().Engine("u", 1); e == nil || e.Stop == nil {
+		if e := r.lifecycle.Journal.Snapshot().Engine("u", 1); e == nil || e.Stop == nil {
 			return "no stop in the journal"
 		}
 		return ""
@@ -169,7 +169,7 @@ func TestAnEndThatIsNotLookedAtIsLookedAtAfterARestart(t *testing.T) {
 	unsettled := func(want bool) {
 		t.Helper()
 		eventually(t, func() string {
-			if got := r.Journal.Snapshot().Unsettled; got != want {
+			if got := r.lifecycle.Journal.Snapshot().Unsettled; got != want {
 				return fmt.Sprintf("the journal says unsettled: %v", got)
 			}
 			return ""
@@ -177,13 +177,13 @@ func TestAnEndThatIsNotLookedAtIsLookedAtAfterARestart(t *testing.T) {
 	}
 	unsettled(false)
 	var e *entry
-	r.read(func() {
-		e = r.entries[memory.Key{UID: "u", Epoch: 1}]
-		r.ends++
+	r.registry.read(func() {
+		e = r.registry.entries[memory.Key{UID: "u", Epoch: 1}]
+		r.pressure.gate.ends++
 	})
-	r.recordReclaim(e, v1alpha1.Reclaim{ReplicaUID: "gone", Epoch: 1, Load: 1}, nil, time.Now(), func() {}, func() {})
+	r.lifecycle.recordReclaim(e, v1alpha1.Reclaim{ReplicaUID: "gone", Epoch: 1, Load: 1}, nil, time.Now(), func() {}, func() {})
 	unsettled(true)
-	r.poke()
+	r.registry.poke()
 	unsettled(false)
 }
 
@@ -194,8 +194,8 @@ func TestADamagedJournalLosesNoProcess(t *testing.T) {
 	}
 	r.boot()
 	r.Apply(orders(a))
-	if again := r.serving("u"); again.PID != s.PID || len(r.engines()) != 1 {
-		t.Errorf("pid %d, was %d; %d engines", again.PID, s.PID, len(r.engines()))
+	if again := r.serving("u"); again.PID != s.PID || len(r.registry.running()) != 1 {
+		t.Errorf("pid %d, was %d; %d engines", again.PID, s.PID, len(r.registry.running()))
 	}
 }
 

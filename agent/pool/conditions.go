@@ -1,9 +1,6 @@
 package pool
 
 import (
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,45 +8,42 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
+// ReasonInvalidOrder of Admitted: the order cannot be followed.
+const ReasonInvalidOrder = "InvalidOrder"
+
 // derive computes the five conditions from what is the case now; the caller
 // holds mu.
-func (p *Pool) derive(e *entry, now time.Time) []metav1.Condition {
+func (rs *replicas) derive(e *entry, now time.Time) []metav1.Condition {
 	all := []metav1.Condition{e.downloadedCondition(), e.admittedCondition(), e.loadedCondition(), e.servingCondition(), e.releasedCondition()}
 	if e.onDemand() && e.refused == nil {
-		p.deriveOnDemand(e, all, now)
+		rs.deriveOnDemand(e, all, now)
 	}
-	if held := p.heldBack(e, now); held != nil {
+	if held := rs.heldBack(e, now); held != nil {
 		all[2] = *held
 	}
 	return all
 }
 
-// asleep: its files are here, and the first request loads it; the caller holds
-// Pool.mu.
-func (e *entry) asleep() bool {
-	return e.onDemand() && e.refused == nil && e.download.done && e.engine == nil
-}
-
 // deriveOnDemand changes what is different for an entry that the first request
 // loads: it serves without an engine, save where no request could get one.
-func (p *Pool) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
+func (rs *replicas) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
 	serves := condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonOnDemand, "the first request loads the model")
 	if !e.asleep() {
-		if reason, why := p.blocked(); why != "" && e.engine != nil && e.engine.gone {
+		if reason, why := rs.gate.blocked(); why != "" && e.engine != nil && e.engine.state == Exited {
 			all[3] = condition(v1alpha1.ConditionServing, metav1.ConditionFalse, reason, "no engine is started: %s", why)
 		} else if e.engine != nil && e.state != Ready && !e.outdated() {
 			all[3] = serves // a request waits for the load, or for the next one
 		}
 		return
 	}
-	if p.Ledger.Account().Limits.Capacity > 0 && e.order.ReservedBytes > p.spare(e.key) {
+	if rs.ledger.Account().Limits.Capacity > 0 && e.order.ReservedBytes > rs.spare(e.key) {
 		never := condition("", metav1.ConditionFalse, v1alpha1.ReasonInsufficientRoom, "the model needs %s, more than this Mac can reserve in addition to its always-resident models", v1alpha1.FormatBytes(e.order.ReservedBytes))
 		all[1], all[3] = named(never, v1alpha1.ConditionAdmitted), named(never, v1alpha1.ConditionServing)
 		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonOnDemand, "there is no room to load the model")
 		return
 	}
 	all[1] = condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonOnDemand, "memory is reserved when a request loads the model")
-	switch reason, why := p.blocked(); {
+	switch reason, why := rs.gate.blocked(); {
 	case why != "":
 		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, "no engine is started: %s", why)
 		all[3] = named(all[2], v1alpha1.ConditionServing)
@@ -63,22 +57,17 @@ func (p *Pool) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
 	}
 }
 
-func named(c metav1.Condition, kind string) metav1.Condition {
-	c.Type = kind
-	return c
-}
-
 // heldBack is Loaded of an entry that would be started and may not be yet; nil
 // where nothing holds it back.
-func (p *Pool) heldBack(e *entry, now time.Time) *metav1.Condition {
+func (rs *replicas) heldBack(e *entry, now time.Time) *metav1.Condition {
 	starts := e.want == wantRunning && e.engine == nil && e.refused == nil && e.download.done && (!e.onDemand() || e.demand != nil)
 	var c metav1.Condition
-	switch reason, why := p.blocked(); {
+	switch reason, why := rs.gate.blocked(); {
 	case !starts:
 		return nil
 	case why != "":
 		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, "no engine is started: %s", why)
-	case !p.stranding.MayStart():
+	case !rs.gate.inOrder():
 		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonHostUnsettled, "an engine ended uncleanly: the next one starts after two checks of the Mac's memory")
 	case e.short != nil && !e.roomAgain.IsZero():
 		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonWaitingRoom, "%v; retrying when memory is freed", e.short)
@@ -86,15 +75,6 @@ func (p *Pool) heldBack(e *entry, now time.Time) *metav1.Condition {
 		return nil
 	}
 	return &c
-}
-
-// outdated reports whether the engine serves another configuration than is wanted.
-func (e *entry) outdated() bool {
-	return e.want == wantRunning && e.engine != nil && !sameService(e.engine.config, e.config(""))
-}
-
-func condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
 func (e *entry) downloadedCondition() metav1.Condition {
@@ -184,49 +164,4 @@ func (e *entry) releasedCondition() metav1.Condition {
 		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "the engine has ended; the memory it held could not be measured")
 	}
 	return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "the engine has ended and freed %s", v1alpha1.FormatBytes(*e.freed.Bytes))
-}
-
-// asReason is an engine's or a store's word, where the API takes it.
-func asReason(s string) string {
-	if isReason(s) {
-		return s
-	}
-	return v1alpha1.ReasonLoadFailed
-}
-
-// isReason reports whether the API takes s as a reason: with anything else the
-// whole report would be refused. It is asked for every condition of every
-// snapshot, so it is no regular expression: ^[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?$
-func isReason(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		inner := '0' <= c && c <= '9' || c == '_' && i < len(s)-1
-		if !letter && (i == 0 || !inner) {
-			return false
-		}
-	}
-	return 1 <= len(s) && len(s) <= 64
-}
-
-// bounded fits a message into a condition.
-func bounded(s string) string {
-	if s = strings.ToValidUTF8(s, "?"); len(s) > 1024 {
-		s = strings.ToValidUTF8(s[:1021], "") + "..."
-	}
-	return s
-}
-
-// transition keeps the time of the last change of each condition's status.
-func transition(old, next []metav1.Condition, now time.Time) []metav1.Condition {
-	for i := range next {
-		c := &next[i]
-		c.LastTransitionTime = metav1.NewTime(now)
-		if j := slices.IndexFunc(old, func(o metav1.Condition) bool { return o.Type == c.Type }); j >= 0 && old[j].Status == c.Status {
-			c.LastTransitionTime = old[j].LastTransitionTime
-		}
-		c.Message = bounded(c.Message)
-		c.Reason = asReason(c.Reason)
-	}
-	return next
 }

@@ -94,7 +94,7 @@ func TestAnAgentKilledAtAnyStepLosesNothing(t *testing.T) {
 			r.Apply(orders(drained))
 			done := r.waitFor("u", v1alpha1.ConditionReleased, "True/Released")
 			r.wantNoProcess()
-			if acc := r.Ledger.Account(); len(acc.Holders) != 0 {
+			if acc := r.registry.ledger.Account(); len(acc.Holders) != 0 {
 				t.Errorf("ledger %+v", acc.Holders)
 			}
 			r.wantCountedOnce(done)
@@ -129,7 +129,7 @@ func TestAnAgentKilledAtAnyStepOfALoadServesAgain(t *testing.T) {
 			if n := len(r.processes()); n != 1 {
 				t.Errorf("%d engine processes", n)
 			}
-			if n := r.Ledger.Account().Reserved; n != a.ReservedBytes {
+			if n := r.registry.ledger.Account().Reserved; n != a.ReservedBytes {
 				t.Errorf("%d bytes are reserved", n)
 			}
 		})

@@ -17,8 +17,8 @@ type CacheLease = stream.Lease
 
 // grantDisk gives an engine leave to use this Mac's disk, where it is to, again
 // and again until ctx ends or the engine stops.
-func (p *Pool) grantDisk(ctx context.Context, e *entry, g *engine) {
-	if p.Cache == nil || g.config.CacheQueueBytes == 0 {
+func (lc *lifecycle) grantDisk(ctx context.Context, e *entry, g *engine) {
+	if lc.Cache == nil || g.config.CacheQueueBytes == 0 {
 		return
 	}
 	said := ""
@@ -27,14 +27,14 @@ func (p *Pool) grantDisk(ctx context.Context, e *entry, g *engine) {
 			if o.Model != g.config.ModelDigest {
 				return nil, fmt.Errorf("the engine's cache blocks are of model %q, want %q", o.Model, g.config.ModelDigest)
 			}
-			return p.Cache(o, func() int64 { return p.diskOf(e) })
+			return lc.Cache(o, func() int64 { return lc.diskOf(e) })
 		})
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		if why := err.Error(); why != said {
 			said = why
-			p.Log.Info("The engine does not use the disk cache for now", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why)
+			lc.Log.Info("The engine does not use the disk cache for now", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why)
 		}
 		select {
 		case <-ctx.Done():
@@ -46,7 +46,7 @@ func (p *Pool) grantDisk(ctx context.Context, e *entry, g *engine) {
 
 // diskOf is how much of the disk blocks of an entry's model may take, as it is
 // ordered now.
-func (p *Pool) diskOf(e *entry) (most int64) {
-	p.read(func() { most = e.order.Cache.SSDBytes })
+func (lc *lifecycle) diskOf(e *entry) (most int64) {
+	lc.read(func() { most = e.order.Cache.SSDBytes })
 	return most
 }

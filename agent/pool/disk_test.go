@@ -42,8 +42,8 @@ func (e *talker) Cache(s wire.Engine_CacheServer) error {
 	return err
 }
 
-// open serves an engine, and makes a pool that knows it.
-func (e *talker) open(t *testing.T) (*Pool, *entry, *engine) {
+// open serves an engine, and makes a life cycle that knows it.
+func (e *talker) open(t *testing.T) (*lifecycle, *entry, *engine) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -59,7 +59,7 @@ func (e *talker) open(t *testing.T) (*Pool, *entry, *engine) {
 	}
 	t.Cleanup(func() { conn.Close(); g.Stop(); <-served })
 	of := &engine{config: wire.Config{ModelDigest: "sha256:aa", CacheQueueBytes: 1 << 20}, client: dialled{wire.NewEngineClient(conn)}}
-	return &Pool{Config: Config{Log: logr.Discard()}}, &entry{}, of
+	return &lifecycle{registry: newRegistry(nil, func() {}), Config: Config{Log: logr.Discard()}}, &entry{}, of
 }
 
 type dialled struct{ wire.EngineClient }
@@ -78,10 +78,10 @@ func (p paper) End()                        { p.ended.Add(1) }
 // share follows the assignment.
 func TestEngineReattachesToTheDiskCache(t *testing.T) {
 	e := &talker{model: "sha256:aa", goOn: make(chan struct{})}
-	p, entry, g := e.open(t)
+	lc, entry, g := e.open(t)
 	var ended atomic.Int64
 	bounds := make(chan func() int64, 2)
-	p.Config.Cache = func(o kv.Origin, most func() int64) (CacheLease, error) {
+	lc.Cache = func(o kv.Origin, most func() int64) (CacheLease, error) {
 		if o != (kv.Origin{Model: "sha256:aa", Numerics: "ref 1", Layout: "l"}) {
 			t.Errorf("origin %+v", o)
 		}
@@ -91,13 +91,13 @@ func TestEngineReattachesToTheDiskCache(t *testing.T) {
 	done := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	go func() { defer close(done); p.grantDisk(ctx, entry, g) }()
+	go func() { defer close(done); lc.grantDisk(ctx, entry, g) }()
 	<-bounds
 	most := <-bounds
 	for _, want := range []int64{5, 7} {
-		p.mu.Lock()
+		lc.mu.Lock()
 		entry.order.Cache.SSDBytes = want
-		p.mu.Unlock()
+		lc.mu.Unlock()
 		if got := most(); got != want {
 			t.Errorf("%d bytes may be taken, want %d", got, want)
 		}
@@ -112,14 +112,14 @@ func TestEngineReattachesToTheDiskCache(t *testing.T) {
 // TestAnEngineIsGivenNoDiskOfAnotherModel, nor one that keeps nothing there.
 func TestAnEngineIsGivenNoDiskOfAnotherModel(t *testing.T) {
 	e := &talker{model: "sha256:ab"}
-	p, entry, g := e.open(t)
-	p.Config.Cache = func(o kv.Origin, _ func() int64) (CacheLease, error) {
+	lc, entry, g := e.open(t)
+	lc.Cache = func(o kv.Origin, _ func() int64) (CacheLease, error) {
 		t.Errorf("a lease for %+v", o)
 		return paper{new(atomic.Int64)}, nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); p.grantDisk(ctx, entry, g) }()
+	go func() { defer close(done); lc.grantDisk(ctx, entry, g) }()
 	for e.calls.Load() < 2 {
 		<-time.After(time.Millisecond)
 	}
@@ -127,7 +127,7 @@ func TestAnEngineIsGivenNoDiskOfAnotherModel(t *testing.T) {
 	<-done
 	before := e.calls.Load()
 	g.config.CacheQueueBytes = 0
-	p.grantDisk(t.Context(), entry, g)
+	lc.grantDisk(t.Context(), entry, g)
 	if e.calls.Load() != before {
 		t.Error("an engine without a cache was asked for it")
 	}

@@ -1,23 +1,68 @@
-// Package pool holds the engines of this Mac: one entry per replica and epoch,
-// one process per entry.
+// Package pool runs the engines of this Mac: one entry for each replica and
+// epoch, and at most one engine process for each entry.
 //
-// It owns the states of an entry, the loop that derives its next action, the
-// holds by which requests reach an engine, the loads that requests begin
-// (OnDemand), the one way an engine is unloaded, the polls in which it measures
-// the Mac, does what agent/memory decides and tells every engine its limits,
-// the reclaims, and the adoption of engines that outlived an agent. It refuses to serve what is not ready, to stop what no
-// order withdrew, and to call an engine without a Hold. It speaks no
-// Kubernetes: orders come in by Apply, everything worth reporting goes out as
-// an immutable Snapshot.
+// Three types do the work. They share a registry, which has the entries and the
+// one lock over them, and know each other by small interfaces alone; Pool
+// connects them.
 //
-// The desired state is kept apart from the observed one. plan, a pure
-// function, compares them and names the next steps; steps that take long run
-// in goroutines of their own, which the pool waits for. No lock is held while
-// anything but memory is touched.
+//   - replicas is the state machine of the replicas: desired state, plan,
+//     conditions and status. plan, a pure function, compares what is assigned
+//     with what is observed and names the next step of each entry.
+//   - lifecycle takes engines through their states: it starts and adopts
+//     processes, follows them, drains and stops them, and reclaims their memory.
+//   - pressure polls the Mac's memory and does what agent/memory decides: it
+//     admits, trims, aborts, evicts, and sends every engine its limits.
 //
-// Engines are reached through process.Engines alone, and time only through
-// package time: the whole pool runs on virtual time beside enginetest.Twin.
+// # How an assignment becomes a serving engine
 //
-// Start reading at Pool.Run, then plan; for memory at Pool.enforce, for loads
-// by requests at Pool.hold.
+// Apply makes the assignments the desired state. The plan of an entry is to
+// download its files, to reserve its memory in the ledger, and to load. For an
+// OnDemand replica the first Acquire asks for the last two. A load needs the
+// memory now: pressure evicts idle OnDemand engines for it, one at a time. The
+// journal is written before the process starts, so that no crash of the agent
+// loses a process. Once the engine reports that it is ready, requests get a
+// Hold, without which no engine is called.
+//
+// # How it is freed
+//
+// unload is the only way in which an engine is ended: because the assignment
+// changed, because the engine is idle, or because its memory is needed. It takes
+// no new requests; those that run may finish until a deadline, which has passed
+// already if the memory is needed at once. What it holds is measured, and it is
+// asked to exit, by SIGTERM and SIGKILL if it does not. After the observed end of
+// the process the host is checked for the memory, the reclaim is written to the
+// journal, and only then are the reservation and the entry free for another
+// engine.
+//
+//	            process runs          reports ready
+//	Starting ------------------> Loading ---------> Ready
+//	   |      (adopted engines      |                 |
+//	   |          begin here)       |     unload      |
+//	   |                            +---> Draining <--+
+//	   |                                     |
+//	   |                                     | no request left, or deadline
+//	   | no process                          v
+//	   | was started                      Stopping
+//	   |                                     |
+//	   |     end of the process observed     v
+//	   |       (from any state but    --> Exited
+//	   |              Starting)              |
+//	   |                                     | reclaim is in the journal
+//	   v                                     v
+//	   the entry is free for another engine
+//
+// An engine that cannot serve (it fails to load, makes no progress, or is silent)
+// is unloaded like any other; the entry then waits before the next start, or has
+// failed for good.
+//
+// The package stops nothing that is still assigned unless its memory is needed,
+// and speaks no Kubernetes: assignments come in by Apply, and everything worth
+// reporting leaves in a Snapshot. Steps that take long run in goroutines, which
+// Run waits for. The lock is held for memory work only. Engines are reached
+// through process.Engines, and time through package time: the whole pool runs on
+// virtual time with enginetest.Twin.
+//
+// Start reading at Pool.Run, then plan; for engines at lifecycle.start and
+// lifecycle.unload, for memory at pressure.poll, for requests at
+// requests.acquire.
 package pool

@@ -35,7 +35,7 @@ func TestEveryPollPublishesLimitsToEveryEngine(t *testing.T) {
 		late := s.model("late", enginetest.Script{HoldBytes: gib}, onDemand(0))
 		s.follow(a, hung, late)
 		s.used("late")
-		s.after(s.Timing.Poll)
+		s.after(s.lifecycle.Timing.Poll)
 		if s.twin.Engine("late").Limits() == nil {
 			t.Error("an engine that loaded late has no limits after one poll")
 		}
@@ -108,7 +108,7 @@ func TestLoadUnloadAndRequestTriggerAPoll(t *testing.T) {
 			t.Error("a request did not wake the enforcer")
 		}
 		s.after(5 * time.Second)
-		s.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimIdle)
+		s.pressure.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimIdle)
 		s.after(time.Second)
 		s.probe.begin(nil)
 		s.after(0)
@@ -170,17 +170,17 @@ func TestTrimAndAbortReachTheEngine(t *testing.T) {
 		go func() { end, _ := ask(s.ctx, h, 1000, nil); ended <- end }()
 		s.after(5 * time.Second)
 		k := memory.Key{UID: "a", Epoch: 1}
-		s.act(memory.Decision{Actions: []memory.Action{{Key: k, Step: memory.StepTrim}, {Key: k, Step: memory.StepTrim}}})
+		s.pressure.act(memory.Decision{Actions: []memory.Action{{Key: k, Step: memory.StepTrim}, {Key: k, Step: memory.StepTrim}}})
 		s.after(2 * time.Second)
 		if m := s.Snapshot().Memory; m.PooledBytes != 0 || m.FootprintBytes != gib {
 			t.Errorf("after a trim: %+v", m)
 		}
-		s.read(func() {
-			if g := s.entries[k].engine; g.trim.acknowledged.IsZero() || g.trim.running {
+		s.registry.read(func() {
+			if g := s.registry.entries[k].engine; g.trim.acknowledged.IsZero() || g.trim.running {
 				t.Errorf("the acknowledgement was not noted: %+v", g.trim)
 			}
 		})
-		s.act(memory.Decision{Actions: []memory.Action{{Key: k, Step: memory.StepAbort, Because: "the test wants it"}}})
+		s.pressure.act(memory.Decision{Actions: []memory.Action{{Key: k, Step: memory.StepAbort, Because: "the test wants it"}}})
 		if end := <-ended; end.GetError().GetCode() != wire.Code_CODE_ABORTED {
 			t.Errorf("ended with %v", end)
 		}
@@ -203,7 +203,7 @@ func TestTrimDropsThePromptCacheOnRequest(t *testing.T) {
 			cache           bool
 			holds, accounts int64
 		}{{false, 3 * gib, 3 * gib}, {true, gib, gib}} {
-			s.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: memory.StepTrim, Cache: c.cache}}})
+			s.pressure.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: memory.StepTrim, Cache: c.cache}}})
 			s.after(15 * time.Second) // an idle Mac is looked at every ten seconds
 			if m := s.Snapshot().Memory; m.FootprintBytes != c.holds || m.AccountedBytes != c.accounts {
 				t.Errorf("with the cache %t: %d bytes are held and %d accounted for, want %d and %d", c.cache, m.FootprintBytes, m.AccountedBytes, c.holds, c.accounts)
@@ -255,7 +255,7 @@ func TestHeadroomRequestWaitsForRunningUnloads(t *testing.T) {
 		s.used("going2")
 		h := s.acquire("asks")
 		for _, name := range []string{"going1", "going2"} {
-			s.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: name, Epoch: 1}, Step: memory.StepEvict, Reason: v1alpha1.ReclaimHardPressure}}})
+			s.pressure.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: name, Epoch: 1}, Step: memory.StepEvict, Reason: v1alpha1.ReclaimHardPressure}}})
 		}
 		began := time.Now()
 		if end, err := ask(s.ctx, h, 1, nil); err != nil {
@@ -274,7 +274,7 @@ func TestLoadCancelledForMemoryLeavesNothing(t *testing.T) {
 		got := make(chan error, 1)
 		go func() { _, err := s.Acquire(s.ctx, "a", 1); got <- err }()
 		s.after(30 * time.Second)
-		s.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: memory.StepCancelLoad, Reason: v1alpha1.ReclaimLoadCancelled}}})
+		s.pressure.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: memory.StepCancelLoad, Reason: v1alpha1.ReclaimLoadCancelled}}})
 		err := <-got
 		var load *LoadError
 		if !errors.As(err, &load) || load.Reason != string(v1alpha1.ReclaimLoadCancelled) || load.RetryAfter <= 0 {
@@ -304,7 +304,7 @@ func TestLoadCancelledForMemoryLeavesNothing(t *testing.T) {
 func TestEveryUnloadTakesOnePath(t *testing.T) {
 	act := func(step memory.Step, why v1alpha1.ReclaimReason) func(*stage, v1alpha1.Assignment) {
 		return func(s *stage, _ v1alpha1.Assignment) {
-			s.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: step, Reason: why}}})
+			s.pressure.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: step, Reason: why}}})
 		}
 	}
 	for why, trigger := range map[v1alpha1.ReclaimReason]func(*stage, v1alpha1.Assignment){
@@ -331,7 +331,7 @@ func TestEveryUnloadTakesOnePath(t *testing.T) {
 						return // it may come at any time beside the end
 					}
 					order = append(order, point)
-					if held := s.Ledger.Account().Reserved; held != 6*gib && point != FaultReleased {
+					if held := s.registry.ledger.Account().Reserved; held != 6*gib && point != FaultReleased {
 						t.Errorf("%d bytes are reserved at %s", held, point)
 					}
 				})
@@ -385,7 +385,7 @@ func TestHostIsPolledUntilItsMemoryReturns(t *testing.T) {
 						s.probe.begin(nil)
 					}
 				})
-				s.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimIdle)
+				s.pressure.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimIdle)
 				s.after(10 * time.Second)
 				if r := s.lastReclaim(); r.HostCheck != tc.want || *r.FreedBytes != 20*gib {
 					t.Errorf("%+v", r)
@@ -413,7 +413,7 @@ func TestOnePollIsEnoughWhilePeersServe(t *testing.T) {
 					ended = time.Now()
 				}
 			})
-			s.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimMadeRoom)
+			s.pressure.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimMadeRoom)
 			s.after(time.Second)
 			s.at(nil)
 			if took := ended.Sub(began); took != 0 {
@@ -604,7 +604,7 @@ func TestOnlyUnloadStopsEngines(t *testing.T) {
 		}
 		for _, call := range []string{".Shutdown(", ".Signal("} {
 			if strings.Contains(string(b), call) {
-				t.Errorf("%s calls %s: engines are ended by Pool.unload alone", name, call)
+				t.Errorf("%s calls %s: engines are ended by lifecycle.unload alone", name, call)
 			}
 		}
 	}

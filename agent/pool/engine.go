@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
@@ -34,12 +33,11 @@ type engine struct {
 	holds map[*Hold]struct{}
 	// idle is closed when a draining engine has no hold left.
 	idle chan struct{}
-	// stop is why it was asked to end; nil while it was not.
+	// state is one of Starting, Loading, Ready, Draining, Stopping and Exited. An
+	// engine whose end was observed stays Exited until its reclaim is on disk.
+	state State
+	// stop is why it was asked to end, or how it ended; nil until then.
 	stop *stopping
-	// ready since it said so.
-	ready bool
-	// gone since its end was seen; its reclaim may not be on disk yet.
-	gone bool
 	// failure it reported, or why it was given up while loading.
 	failure *journal.Refusal
 
@@ -98,6 +96,44 @@ const (
 	rungKill
 )
 
+// trimming is how an engine was asked for its pooled bytes.
+type trimming struct {
+	asked, acknowledged time.Time // zero: never
+	running             bool
+}
+
+// headroom is what an engine's guard asked for: each question is answered once,
+// after at most one idle engine went for it or none was found.
+type headroom struct {
+	// answered is the newest question that was dealt with, and told the newest
+	// of which the engine was sent the answer.
+	answered, told int64
+	// seen is the newest that the last reading held: one that came since was
+	// not looked at.
+	seen int64
+	// tied is the question that waits for the end of victim, and of whatever else
+	// is going then.
+	tied   int64
+	victim *engine
+}
+
+// alive reports whether it has a process whose end was not observed; the caller
+// holds registry.mu.
+func (g *engine) alive() bool { return g.state != Starting && g.state != Exited }
+
+// leaving reports whether it was asked to end or has ended; the caller holds
+// registry.mu.
+func (g *engine) leaving() bool {
+	return g.state == Draining || g.state == Stopping || g.state == Exited
+}
+
+// active engines change what they hold: they load, end, or work on requests.
+// The caller holds Pool.mu.
+func (g *engine) active() bool {
+	a := g.status.GetActivity()
+	return g.state != Ready || len(g.holds) > 0 || a.GetRunning()+a.GetQueued() > 0
+}
+
 // connect dials the engine; the first call waits for its socket.
 func (g *engine) connect(engines process.Engines) (err error) {
 	g.client, err = engines.Dial(g.record.Socket)
@@ -106,7 +142,7 @@ func (g *engine) connect(engines process.Engines) (err error) {
 
 // child makes proc the engine's process.
 func (g *engine) child(proc process.Handle) {
-	g.proc = proc
+	g.proc, g.state = proc, Loading
 	g.pid, _ = proc.ID()
 }
 
@@ -129,152 +165,47 @@ func (g *engine) hello(ctx context.Context) (*wire.HelloResponse, error) {
 	return h, nil
 }
 
-// attend begins what every engine has from its start or adoption to its end:
-// a goroutine that talks with it, and one that sees its end.
-func (p *Pool) attend(e *entry, g *engine) {
-	talk, hush := context.WithCancel(p.life)
-	talked := make(chan struct{})
-	p.tasks.Go(func() {
-		defer close(talked)
-		p.talk(talk, e, g)
-	})
-	p.tasks.Go(func() {
-		defer hush()
-		select {
-		case <-g.proc.Done():
-			hush()
-			<-talked
-			_ = g.client.Close()
-			p.collect(e, g)
-		case <-p.life.Done():
-			<-talked
-			_ = g.client.Close()
-			g.proc.Forget()
-		}
-	})
-}
-
-// talk says hello and then follows the engine's status until ctx ends.
-func (p *Pool) talk(ctx context.Context, e *entry, g *engine) {
-	hello, cancel := context.WithTimeout(ctx, p.Timing.Hello)
-	h, err := g.hello(hello)
-	cancel()
-	if ctx.Err() != nil {
-		return
-	}
-	if err != nil {
-		if !exitsSoon(ctx, g) {
-			p.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()})
-		}
-		return
-	}
-	p.change(func() { p.backend = h.GetBackend() })
-	p.tasks.Go(func() { p.grantDisk(ctx, e, g) }) // not waited for here: the end of a process is seen whatever the disk does
-	for {
-		p.watch(ctx, e, g)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(watchAgain): // the stream broke and the process lives
-		}
+// checkIdle tells a drain that waits for the last hold; the caller holds Pool.mu.
+func (g *engine) checkIdle() {
+	if g.idle != nil && len(g.holds) == 0 {
+		close(g.idle)
+		g.idle = nil
 	}
 }
 
-// exitsSoon waits a moment for the end of an engine whose connection failed. A
-// process that dies closes its socket before the agent learns its exit status,
-// and the exit status is the better explanation.
-func exitsSoon(ctx context.Context, g *engine) bool {
-	wait := time.NewTimer(exitGrace)
-	defer wait.Stop()
-	select {
-	case <-g.proc.Done():
-		return true
-	case <-ctx.Done():
-		return true
-	case <-wait.C:
-		return false
+// wanted is how much a guard asks for that was not dealt with, for a reading,
+// and notes which question that was; the caller holds Pool.mu.
+func (g *engine) wanted() int64 {
+	guard := g.status.GetGuard()
+	g.headroom.seen = guard.GetHeadroomRequest()
+	if guard.GetHeadroomRequest() <= g.headroom.answered || g.headroom.victim != nil {
+		return 0
+	}
+	return guard.GetHeadroomBytes()
+}
+
+// use notes the end of a use: the time to live begins again. The caller holds
+// Pool.mu.
+func (g *engine) use(now time.Time) {
+	if now.After(g.lastUse) {
+		g.lastUse = now
 	}
 }
 
-// exitGrace is how long a failed connection waits for the exit status.
-const exitGrace = time.Second
-
-// watchAgain is the pause before a broken status stream is opened again.
-const watchAgain = 100 * time.Millisecond
-
-// watch follows one status stream to its end.
-func (p *Pool) watch(ctx context.Context, e *entry, g *engine) {
-	stream, err := g.client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: uint32(p.Timing.Poll.Milliseconds())})
-	if err != nil {
-		return
+// held is what was measured last; nil: never.
+func (g *engine) held() *int64 {
+	if g.footprint <= 0 {
+		return nil
 	}
-	for {
-		s, err := stream.Recv()
-		if err != nil {
-			return
-		}
-		p.observe(e, g, s)
-	}
+	n := g.footprint
+	return &n
 }
 
-// observe takes one status message.
-func (p *Pool) observe(e *entry, g *engine, s *wire.Status) {
-	became := false
-	if s.GetState() == wire.State_STATE_READY && p.expected(g) {
-		p.Fault(FaultLoadReady)
-		p.look() // the first report of a serving engine carries its footprint
-		became = true
+// stalled is for how long the load has not moved; the caller holds Pool.mu.
+func (g *engine) stalled(r memory.EngineReading, now time.Time) time.Duration {
+	mark := loadMark{bytes: g.status.GetLoad().GetBytesDone(), total: g.status.GetLoad().GetBytesTotal(), footprint: r.Footprint}
+	if mark != g.progress {
+		g.progress, g.progressAt = mark, now
 	}
-	asks := false
-	p.change(func() {
-		now := time.Now()
-		first := g.status == nil
-		g.status, g.heardAt = s, now
-		asks = first || s.GetGuard().GetHeadroomRequest() > g.headroom.answered && g.headroom.victim == nil
-		if g.heard != nil {
-			close(g.heard)
-			g.heard = nil
-		}
-		if became = became && g.stop == nil; became {
-			g.ready, g.failure = true, nil
-			e.state, e.failure = Ready, nil
-			e.canary = &v1alpha1.Canary{Time: metav1.NewTime(now.Truncate(time.Second))} // it is ready because it generated one
-			if g.lastUse.IsZero() {                                                      // an adopted engine's may be known
-				g.use(now)
-			}
-			e.grant(g)
-		}
-	})
-	switch {
-	case became:
-		p.Log.Info("Engine is ready", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "pid", g.pid)
-		p.wake()
-		p.poke()
-	case s.GetState() == wire.State_STATE_FAILED:
-		p.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: s.GetReason(), Message: s.GetMessage()})
-	case asks:
-		p.poke() // it waits for its limits, or for the answer to its question
-	}
-}
-
-// expected reports whether the engine is waited for.
-func (p *Pool) expected(g *engine) (yes bool) {
-	p.read(func() { yes = !g.ready && g.stop == nil })
-	return yes
-}
-
-// giveUp ends an engine that cannot serve. Whoever waits for it is told at once.
-func (p *Pool) giveUp(e *entry, g *engine, as v1alpha1.ReclaimReason, why journal.Refusal) {
-	fresh := false
-	p.change(func() {
-		if fresh = g.failure == nil && g.stop == nil; fresh {
-			g.failure = &why
-			g.ready = false
-			e.disappoint(e.failedLoad(why, time.Now()))
-		}
-	})
-	if fresh {
-		p.Log.Info("Engine failed; unloading it", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why.Reason, "message", why.Message)
-		p.unload(e, as, nil)
-	}
+	return now.Sub(g.progressAt)
 }

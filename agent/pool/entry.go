@@ -87,15 +87,6 @@ func (e *entry) remember(r journal.Replica, now time.Time) {
 	}
 }
 
-// earlier keeps a time of the journal from lying in the future: the clock may
-// have been set back since, and a wait that is counted from it would not end.
-func earlier(at, now time.Time) time.Time {
-	if at.After(now) {
-		return now
-	}
-	return at
-}
-
 // take makes an assignment the entry's order.
 func (e *entry) take(a v1alpha1.Assignment) {
 	e.order, e.invalid = a, ""
@@ -117,6 +108,32 @@ func (e *entry) take(a v1alpha1.Assignment) {
 	}
 }
 
+// onDemand reports whether the first request loads the entry's engine; the
+// caller holds Pool.mu.
+func (e *entry) onDemand() bool {
+	return e.want == wantRunning && e.order.Residency.OnDemand()
+}
+
+// asleep: its files are here, and the first request loads it; the caller holds
+// Pool.mu.
+func (e *entry) asleep() bool {
+	return e.onDemand() && e.refused == nil && e.download.done && e.engine == nil
+}
+
+// unstaffed reports whether the entry has no process: none was started, or the
+// last one has ended and that is being written down. The caller holds Pool.mu.
+func (e *entry) unstaffed() bool { return e.engine == nil || e.engine.state == Exited }
+
+// outdated reports whether the engine serves another configuration than is wanted.
+func (e *entry) outdated() bool {
+	return e.want == wantRunning && e.engine != nil && !sameService(e.engine.config, e.config(""))
+}
+
+// idleAfter is the time to live of an idle engine; the caller holds Pool.mu.
+func (e *entry) idleAfter() time.Duration {
+	return time.Duration(e.order.Residency.IdleSeconds) * time.Second
+}
+
 // view is what plan sees. Without a known host nothing can be admitted.
 // settled says that no engine's unclean end is left to be looked into.
 func (e *entry) view(hostKnown, settled bool) view {
@@ -133,7 +150,7 @@ func (e *entry) view(hostKnown, settled bool) view {
 		v.since = e.demand.since
 	}
 	if e.engine != nil {
-		v.starting, v.unloading = e.engine.proc == nil, e.engine.stop != nil
+		v.starting, v.unloading = e.engine.state == Starting, e.engine.leaving()
 		v.outdated = e.outdated()
 	}
 	return v
@@ -165,46 +182,6 @@ func sameService(have, want wire.Config) bool {
 	return reflect.DeepEqual(have, want)
 }
 
-// download runs Ensure in a goroutine.
-func (p *Pool) download(e *entry) {
-	ctx, cancel := context.WithCancel(p.life)
-	var order v1alpha1.Assignment
-	p.change(func() {
-		order = e.order
-		e.download.running, e.download.cancel = true, cancel
-		e.download.since, e.download.bytes, e.download.total = time.Now(), 0, order.Model.Bytes()
-		e.download.attempts++
-	})
-	p.tasks.Go(func() {
-		defer cancel()
-		path, err := p.Weights.Ensure(ctx, order.Model, order.TokenRef, p.downloadProgress(e))
-		p.change(func() { e.download.finished(path, err, time.Now()) })
-		if err != nil && ctx.Err() == nil {
-			p.Log.Info("Download failed", "ModelReplica", order.Namespace+"/"+order.Name, "reason", err.Error())
-		}
-		p.wake()
-	})
-}
-
-// progressPause bounds how often progress makes a new snapshot.
-const progressPause = 100 * time.Millisecond
-
-func (p *Pool) downloadProgress(e *entry) func(done, total int64) {
-	var last time.Time
-	return func(done, total int64) {
-		p.mu.Lock()
-		e.download.bytes, e.download.total = done, total
-		publish := time.Since(last) >= progressPause
-		if publish {
-			last = time.Now()
-		}
-		p.mu.Unlock()
-		if publish {
-			p.publish()
-		}
-	}
-}
-
 // end tells a running download to end; one that has ended meanwhile stays as it
 // is. The caller holds Pool.mu.
 func (d *download) end() {
@@ -226,36 +203,11 @@ func (d *download) finished(path string, err error, now time.Time) {
 	d.notBefore = now.Add(max(d.failure.RetryAfter, downloadPause(d.attempts)))
 }
 
-// release gives back the reservation of an entry that was drained, and reports
-// it once that is written down.
-func (p *Pool) release(e *entry) {
-	p.giveBack(e)
-	p.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Released = true }, func() {
-		p.Fault(FaultReleased)
-		p.change(func() { e.recording, e.released, e.state = false, true, Exited })
-		p.wake()
-	})
-}
-
-// forget ends an entry that no order names.
-func (p *Pool) forget(e *entry) {
-	p.giveBack(e)
-	p.record(func(s *journal.State) { s.DropReplica(e.key.UID, e.key.Epoch) }, func() {
-		p.change(func() {
-			if e.recording = false; e.want == wantGone && e.engine == nil { // an order may name it again
-				delete(p.entries, e.key)
-			}
-		})
-		p.wake()
-	})
-}
-
-// giveBack ends the reservation of an entry without an engine, which is about to
-// be written down.
-func (p *Pool) giveBack(e *entry) {
-	p.Ledger.Release(e.key)
-	p.change(func() {
-		e.recording, e.reserved = true, false
-		p.roomChanged()
-	})
+// earlier keeps a time of the journal from lying in the future: the clock may
+// have been set back since, and a wait that is counted from it would not end.
+func earlier(at, now time.Time) time.Time {
+	if at.After(now) {
+		return now
+	}
+	return at
 }

@@ -8,7 +8,6 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
-	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -30,15 +29,14 @@ func TestClearAsksEachEngineAndReportsFreedBytes(t *testing.T) {
 }
 
 func TestClearSkipsAStoppingEngine(t *testing.T) {
-	p := &Pool{entries: map[memory.Key]*entry{}}
-	alive := struct{ process.Handle }{}
+	p := &pressure{registry: newRegistry(memory.NewLedger(), func() {})}
 	for uid, e := range map[string]*entry{
-		"loading": {engine: &engine{proc: alive}}, "gone": {engine: &engine{proc: alive, ready: true, gone: true}}, "none": {},
-		"ending": {engine: &engine{proc: alive, ready: true, stop: &stopping{}}}, "about to begin": {engine: &engine{ready: true}},
+		"loading": {engine: &engine{state: Loading}}, "gone": {engine: &engine{state: Exited}}, "none": {},
+		"draining": {engine: &engine{state: Draining}}, "stopping": {engine: &engine{state: Stopping}}, "about to begin": {engine: &engine{state: Starting}},
 	} {
 		p.entries[memory.Key{UID: uid, Epoch: 1}] = e
 	}
-	if all := p.Forget(t.Context()); len(all) != 0 {
+	if all := p.clearCaches(t.Context()); len(all) != 0 {
 		t.Errorf("%+v were asked", all)
 	}
 }

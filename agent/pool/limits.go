@@ -9,36 +9,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// headroom is what an engine's guard asked for: each question is answered once,
-// after at most one idle engine went for it or none was found.
-type headroom struct {
-	// answered is the newest question that was dealt with, and told the newest
-	// of which the engine was sent the answer.
-	answered, told int64
-	// seen is the newest that the last reading held: one that came since was
-	// not looked at.
-	seen int64
-	// tied is the question that waits for the end of victim, and of whatever else
-	// is going then.
-	tied   int64
-	victim *engine
-}
-
-// wanted is how much a guard asks for that was not dealt with, for a reading,
-// and notes which question that was; the caller holds Pool.mu.
-func (g *engine) wanted() int64 {
-	guard := g.status.GetGuard()
-	g.headroom.seen = guard.GetHeadroomRequest()
-	if guard.GetHeadroomRequest() <= g.headroom.answered || g.headroom.victim != nil {
-		return 0
-	}
-	return guard.GetHeadroomBytes()
-}
-
 // tieHeadroom deals with the open questions of one poll: they wait for the
 // engine that goes for them, or for one that is going anyway; else they are
 // answered now.
-func (p *Pool) tieHeadroom(victim *engine) {
+func (p *pressure) tieHeadroom(victim *engine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.entries {
@@ -47,8 +21,8 @@ func (p *Pool) tieHeadroom(victim *engine) {
 			continue
 		}
 		question, going := g.headroom.seen, victim
-		if going == nil || going.gone {
-			going = p.going(g)
+		if going == nil || going.state == Exited {
+			going = p.leaving(g)
 		}
 		switch {
 		case question <= g.headroom.answered:
@@ -60,27 +34,16 @@ func (p *Pool) tieHeadroom(victim *engine) {
 	}
 }
 
-// going is an engine that was asked to end and has not, beside one; nil where
-// there is none. The caller holds mu.
-func (p *Pool) going(beside *engine) *engine {
-	for _, e := range p.entries {
-		if g := e.engine; g != nil && g != beside && g.stop != nil && !g.gone {
-			return g
-		}
-	}
-	return nil
-}
-
 // answerHeadroom answers the questions that waited for the end of victim, once
 // nothing else is going: several that go at once may all be needed. The caller
 // holds mu.
-func (p *Pool) answerHeadroom(victim *engine) {
+func (p *pressure) answerHeadroom(victim *engine) {
 	for _, e := range p.entries {
 		g := e.engine
 		if g == nil || g.headroom.victim != victim {
 			continue
 		}
-		if g.headroom.victim = p.going(g); g.headroom.victim == nil {
+		if g.headroom.victim = p.leaving(g); g.headroom.victim == nil {
 			g.headroom.answered = g.headroom.tied
 		}
 	}
@@ -88,7 +51,7 @@ func (p *Pool) answerHeadroom(victim *engine) {
 
 // publishLimits tells every engine its limits, each as one value, in every
 // poll, without waiting for any of them.
-func (p *Pool) publishLimits(r memory.Reading, d memory.Decision) {
+func (p *pressure) publishLimits(r memory.Reading, d memory.Decision) {
 	busy := int64(0)
 	for _, e := range r.Engines {
 		if !e.Idle() && !e.Stopping {
@@ -124,11 +87,11 @@ func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy 
 // publishTo sends limits to an engine that is heard from and owes no answer.
 // With the answer to its question it is given what it asked for, as far as
 // that is left, and not only its share.
-func (p *Pool) publishTo(r memory.EngineReading, l *wire.Limits, left *int64) {
+func (p *pressure) publishTo(r memory.EngineReading, l *wire.Limits, left *int64) {
 	var g *engine
 	p.read(func() {
 		e := p.entries[r.Key]
-		if e == nil || e.engine == nil || e.engine.status == nil || e.engine.gone {
+		if e == nil || e.engine == nil || e.engine.status == nil || e.engine.state == Exited {
 			return
 		}
 		if e.engine.behind = !e.engine.asking.IsZero(); !e.engine.behind {

@@ -15,33 +15,20 @@ import (
 // ReasonEngineGuard of GuardInactive: an engine's own guard cannot act.
 const ReasonEngineGuard = "EngineGuardInactive"
 
-// ReasonStateNotSaved of GuardInactive, Loaded and Serving: the agent's journal
-// cannot be written.
-const ReasonStateNotSaved = "StateNotSaved"
-
-// macFindings are what the judges of the last poll said.
-type macFindings struct {
-	wired, divergence memory.Finding
-	// wiredUnseen: the last look at wired memory failed.
-	wiredUnseen bool
-	// pressure is what was measured when the level was entered.
-	pressure string
-}
-
 // memory adds up the Mac's figures; the caller holds mu. Reserved is an
 // estimate; ceilings and capacity follow from measured figures; the rest was
 // measured by the kernel or counted by the engines.
-func (p *Pool) memory() v1alpha1.MacMemory {
-	a, d := p.Ledger.Account(), &p.decision
+func (p *pressure) memory() v1alpha1.MacMemory {
+	a, d := p.ledger.Account(), &p.decision
 	m := v1alpha1.MacMemory{
-		TotalBytes: p.host.Total, CeilingBytes: a.Limits.Ceiling, CeilingTerm: v1alpha1.CeilingTerm(a.Limits.Term),
+		TotalBytes: p.meter.host.Total, CeilingBytes: a.Limits.Ceiling, CeilingTerm: v1alpha1.CeilingTerm(a.Limits.Term),
 		DynamicCeilingBytes: d.Dynamic, EffectiveCeilingBytes: d.Ceiling, EffectiveCeilingTerm: v1alpha1.CeilingTerm(d.Term),
 		PressureLevel: d.Level, CapacityBytes: a.Limits.Capacity, ReservedBytes: a.Reserved,
-		ForeignBytes: p.host.Foreign, FreeBytes: p.host.Free, SwapUsedBytes: p.host.SwapUsed, ThermalState: p.host.Thermal,
-		StrandedBytes: max(0, p.mac.wired.Bytes), FreedBytesTotal: p.freedTotal, IndeterminateReclaims: p.indeterminate,
+		ForeignBytes: p.meter.host.Foreign, FreeBytes: p.meter.host.Free, SwapUsedBytes: p.meter.host.SwapUsed, ThermalState: p.meter.host.Thermal,
+		StrandedBytes: max(0, p.gate.wired.Bytes),
 	}
 	for _, e := range p.entries {
-		if e.engine == nil || e.engine.gone {
+		if e.engine == nil || e.engine.state == Exited {
 			continue
 		}
 		s := e.engine.status.GetMemory()
@@ -50,8 +37,8 @@ func (p *Pool) memory() v1alpha1.MacMemory {
 		m.AccountedBytes += accounted(s)
 		m.PooledBytes += s.GetPooledBytes()
 	}
-	if !p.measuredAt.IsZero() {
-		at := metav1.NewTime(p.measuredAt)
+	if !p.meter.measuredAt.IsZero() {
+		at := metav1.NewTime(p.meter.measuredAt)
 		m.MeasuredAt = &at
 	}
 	return m
@@ -59,9 +46,9 @@ func (p *Pool) memory() v1alpha1.MacMemory {
 
 // macConditions say what a person should know of this Mac's memory, and what
 // to do; the caller holds mu.
-func (p *Pool) macConditions() []metav1.Condition {
+func (p *pressure) macConditions() []metav1.Condition {
 	return []metav1.Condition{p.pressureCondition(),
-		found(v1alpha1.ConditionWiredStranded, p.mac.wired), found(v1alpha1.ConditionMemoryDiverged, p.mac.divergence), p.guardCondition()}
+		found(v1alpha1.ConditionWiredStranded, p.gate.wired), found(v1alpha1.ConditionMemoryDiverged, p.diverged), p.guardCondition()}
 }
 
 // found is a finding as a condition; before the first poll nothing is known.
@@ -69,7 +56,7 @@ func found(kind string, f memory.Finding) metav1.Condition {
 	return condition(kind, cmp.Or(f.Status, metav1.ConditionUnknown), cmp.Or(f.Reason, v1alpha1.ReasonWaiting), "%s", cmp.Or(f.Message, "not measured yet"))
 }
 
-func (p *Pool) pressureCondition() metav1.Condition {
+func (p *pressure) pressureCondition() metav1.Condition {
 	yes := func(reason, message string) metav1.Condition {
 		return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, reason, "%s", message)
 	}
@@ -77,11 +64,11 @@ func (p *Pool) pressureCondition() metav1.Condition {
 	case p.polled.IsZero():
 		return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "not measured yet")
 	case p.decision.Level == v1alpha1.PressureSoft:
-		return yes(v1alpha1.ReasonSoftPressure, p.mac.pressure+": new prompts wait and idle OnDemand models are unloaded; if this lasts, close other programs or move a model to another Mac")
+		return yes(v1alpha1.ReasonSoftPressure, p.figures+": new prompts wait and idle OnDemand models are unloaded; if this lasts, close other programs or move a model to another Mac")
 	case p.decision.Level == v1alpha1.PressureHard:
-		return yes(v1alpha1.ReasonHardPressure, p.mac.pressure+": idle models are unloaded, then requests are aborted; close other programs, lower a model's context, or move it to another Mac")
+		return yes(v1alpha1.ReasonHardPressure, p.figures+": idle models are unloaded, then requests are aborted; close other programs, lower a model's context, or move it to another Mac")
 	case p.decision.Level == v1alpha1.PressureEmergency:
-		return yes(v1alpha1.ReasonEmergency, p.mac.pressure+": requests of the worst offender are aborted; lower its context or its cache tokens, or move it to another Mac")
+		return yes(v1alpha1.ReasonEmergency, p.figures+": requests of the worst offender are aborted; lower its context or its cache tokens, or move it to another Mac")
 	}
 	return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionFalse, v1alpha1.ReasonBelowSoftMark, "engines use less than the soft mark of the ceiling")
 }
@@ -90,7 +77,7 @@ func (p *Pool) pressureCondition() metav1.Condition {
 // hold, what other programs use, and the model that holds most. It stays as it
 // is until the level changes, so that the condition does not change with every
 // poll. The caller holds mu.
-func (p *Pool) pressureFigures(r memory.Reading, d memory.Decision) string {
+func (p *pressure) pressureFigures(r memory.Reading, d memory.Decision) string {
 	s := d.Because
 	if r.Host.Foreign > 0 {
 		s += fmt.Sprintf("; other programs use %s", v1alpha1.FormatBytes(r.Host.Foreign))
@@ -108,7 +95,7 @@ func (p *Pool) pressureFigures(r memory.Reading, d memory.Decision) string {
 // limitsPatience is how long an engine may owe the answer to its limits.
 const limitsPatience = 10 * time.Second
 
-func (p *Pool) guardCondition() metav1.Condition {
+func (p *pressure) guardCondition() metav1.Condition {
 	yes := func(reason, format string, args ...any) metav1.Condition {
 		return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionTrue, reason, format, args...)
 	}
@@ -118,14 +105,14 @@ func (p *Pool) guardCondition() metav1.Condition {
 	if why := p.decision.GuardInactive; why != "" {
 		return yes(v1alpha1.ReasonProbeFails, "%s; nothing is evicted or refused based on measurements until this works again: see the agent's log", why)
 	}
-	if p.unsaved != "" {
-		return yes(ReasonStateNotSaved, "the agent's journal cannot be written (%s): engines are unloaded as before, but none is started, and what has ended is reported later; free disk space on this Mac", p.unsaved)
+	if p.recorder.unsaved != "" {
+		return yes(ReasonStateNotSaved, "the agent's journal cannot be written (%s): engines are unloaded as before, but none is started, and what has ended is reported later; free disk space on this Mac", p.recorder.unsaved)
 	}
 	var worst *engine // a fixed one, so that the message does not change from poll to poll
 	reason, why := "", ""
 	for _, e := range p.entries {
 		g := e.engine
-		if g == nil || g.gone || !g.ready || worst != nil && byKey(worst.key, g.key) < 0 {
+		if g == nil || g.state != Ready || worst != nil && byKey(worst.key, g.key) < 0 {
 			continue
 		}
 		guard := g.status.GetGuard()

@@ -81,7 +81,7 @@ func TestHundredRequestsCauseOneLoad(t *testing.T) {
 		if n := s.Endpoints()[0].Holds; n != 100 {
 			t.Errorf("%d holds, want 100", n)
 		}
-		state := s.Journal.Snapshot()
+		state := s.lifecycle.Journal.Snapshot()
 		if loads := state.Replica("a", 1).Loads; loads != 1 {
 			t.Errorf("%d loads", loads)
 		}
@@ -181,14 +181,14 @@ func TestHeldEngineIsNeverEvicted(t *testing.T) {
 				h := s.acquire("a") // of the path "just loaded"
 				again := s.acquire("a")
 				h.Release()
-				if s.evict(memory.Key{UID: "a", Epoch: 1}, why) {
+				if s.pressure.evict(memory.Key{UID: "a", Epoch: 1}, why) {
 					t.Error("an engine with a hold was evicted")
 				}
 				if end, err := ask(s.ctx, again, 5, nil); err != nil || end.GetReason() != wire.FinishReason_FINISH_REASON_LENGTH {
 					t.Errorf("%v, %v", end, err)
 				}
 				again.Release()
-				if !s.evict(memory.Key{UID: "a", Epoch: 1}, why) {
+				if !s.pressure.evict(memory.Key{UID: "a", Epoch: 1}, why) {
 					t.Error("an idle engine was not evicted")
 				}
 				s.after(time.Second)
@@ -208,7 +208,7 @@ func TestReadyEngineIsAlreadyHeld(t *testing.T) {
 				seen = true
 				go func() { // as an enforcer would, at every chance
 					for range 1000 {
-						if s.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimMadeRoom) {
+						if s.pressure.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimMadeRoom) {
 							t.Error("evicted between readiness and the first use")
 							return
 						}
@@ -350,8 +350,8 @@ func TestARoomIsMadeOfIdleEnginesOneAtATime(t *testing.T) {
 }
 
 func leaving(s *stage) (n int) {
-	s.read(func() {
-		for _, e := range s.entries {
+	s.registry.read(func() {
+		for _, e := range s.registry.entries {
 			if e.engine != nil && e.engine.stop != nil {
 				n++
 			}
@@ -402,7 +402,7 @@ func TestAlwaysResidentModelIsNeverEvicted(t *testing.T) {
 		s.follow(pin, idle, more, last)
 		s.want("last", "Admitted False/InsufficientMemory")
 		s.wantResident("more pin")
-		if s.evict(memory.Key{UID: "pin", Epoch: 1}, v1alpha1.ReclaimHardPressure) {
+		if s.pressure.evict(memory.Key{UID: "pin", Epoch: 1}, v1alpha1.ReclaimHardPressure) {
 			t.Error("whoever asks, what is always resident is not evicted")
 		}
 	})

@@ -9,19 +9,22 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// State is where an entry is, as observed.
+// State is where an entry or its engine is, as observed.
 type State string
 
-// The states of an entry.
+// The states of an entry are all of these but Starting: while its engine starts
+// it is Loading. Those of an engine are Starting to Exited, in this order; the
+// package comment has the diagram.
 const (
-	Absent   State = "absent"
-	Reserved State = "reserved"
-	Loading  State = "loading"
-	Ready    State = "ready"
-	Draining State = "draining"
-	Stopping State = "stopping"
-	Exited   State = "exited"
-	Failed   State = "failed"
+	Absent   State = "absent"   // no memory is reserved
+	Reserved State = "reserved" // memory is reserved, and there is no engine
+	Starting State = "starting" // it has no process yet
+	Loading  State = "loading"  // its process loads the model
+	Ready    State = "ready"    // it takes requests
+	Draining State = "draining" // it takes no new requests; those that run may finish
+	Stopping State = "stopping" // it was asked to exit
+	Exited   State = "exited"   // the end of its process was observed
+	Failed   State = "failed"   // refused for good
 )
 
 // want is what the orders want of an entry.

@@ -1,12 +1,9 @@
 package pool
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,7 +16,6 @@ import (
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -65,55 +61,7 @@ type Config struct {
 	Fault func(point string)
 }
 
-// Pool holds the engines of this Mac. It is safe for concurrent use.
-type Pool struct {
-	Config
-	files files
-	// wakes makes Run plan, pokes makes enforce look at the Mac, and stirs
-	// makes it look as often as while an engine works.
-	wakes, pokes, stirs chan struct{}
-	// books makes bookkeep write down what polls found.
-	books chan struct{}
-	// boot names this boot of the machine; empty where it is not known.
-	boot string
-	// enforcer belongs to the goroutine of enforce alone.
-	enforcer *memory.Enforcer
-	// life ends with Run: the supervisor stops, engines live on.
-	life   context.Context
-	finish context.CancelFunc
-	tasks  sync.WaitGroup
-
-	mu         sync.Mutex // guards what follows, and all entries; held for memory work only
-	entries    map[memory.Key]*entry
-	policy     v1alpha1.MacMemoryPolicy
-	generation int64
-	host       probe.Host
-	hostKnown  bool
-	measuredAt time.Time
-	reclaims   []v1alpha1.Reclaim
-	freedTotal int64
-	// indeterminate counts reclaims whose host check could not be made.
-	indeterminate int64
-	backend       string
-	decision      memory.Decision // of the last poll
-	polled        time.Time       // when that was; zero: never
-	stranding     memory.Stranding
-	evidenceKept  memory.Evidence // of stranding, as the journal has it
-	unsettledKept bool            // as the journal has it
-	ends          int64           // processes that were seen to end
-	unsaved       string          // why the journal could not be written last; empty: it could
-	divergence    memory.Divergence
-	mac           macFindings
-	conditions    []metav1.Condition // of the Mac, as last published
-
-	// snapshot is the last that was made; stale: something changed since.
-	snapshot *Snapshot
-	stale    bool
-}
-
-// New makes a pool from its journal: it remembers replicas, and nothing runs
-// before Adopt and Run.
-func New(c Config) (*Pool, error) {
+func (c Config) withDefaults() (Config, error) {
 	c.Timing = c.Timing.withDefaults()
 	if c.Changed == nil {
 		c.Changed = func() {}
@@ -127,210 +75,164 @@ func New(c Config) (*Pool, error) {
 	if c.Engines == nil {
 		program, err := integrity.Of(filepath.Dir(c.Engine), filepath.Base(c.Engine))
 		if err != nil {
-			return nil, err
+			return c, err
 		}
 		c.Engines = process.System{Probe: c.Probe, Program: program}
+	}
+	return c, nil
+}
+
+// Pool holds the engines of this Mac: it connects the state machine of its
+// replicas, the life cycle of their engines, and the pressure loop. It is safe
+// for concurrent use.
+type Pool struct {
+	log       logr.Logger
+	registry  *registry
+	replicas  *replicas
+	requests  *requests
+	lifecycle *lifecycle
+	pressure  *pressure
+	books     *bookkeeper
+
+	// registry.mu guards what follows.
+	snapshot   *Snapshot          // the last that was made
+	conditions []metav1.Condition // of the Mac, as last published
+}
+
+// New makes a pool from its journal: it knows the replicas of the last agent,
+// and nothing runs before Adopt and Run.
+func New(c Config) (*Pool, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
 	}
 	f, err := newFiles(c.StateDir)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{
-		Config: c, files: f, wakes: make(chan struct{}, 1), pokes: make(chan struct{}, 1), stirs: make(chan struct{}, 1),
-		books:    make(chan struct{}, 1),
-		enforcer: memory.NewEnforcer(), entries: map[memory.Key]*entry{},
-	}
-	p.life, p.finish = context.WithCancel(context.Background())
+	p := connect(c, f)
 	s := c.Journal.Snapshot()
-	p.reclaims, p.freedTotal, p.indeterminate = s.Reclaims, s.FreedBytesTotal, s.IndeterminateReclaims
-	p.restoreWired(s)
+	p.lifecycle.reclaims, p.lifecycle.freedTotal, p.lifecycle.indeterminate = s.Reclaims, s.FreedBytesTotal, s.IndeterminateReclaims
+	p.pressure.gate.restore(s)
 	for _, r := range s.Replicas {
-		p.entry(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}).remember(r, time.Now())
+		p.registry.entry(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}).remember(r, time.Now())
 	}
-	p.publish()
+	p.registry.publish()
 	return p, nil
 }
 
-// entry finds an entry or makes one; the caller holds mu, or is New.
-func (p *Pool) entry(k memory.Key) *entry {
-	e := p.entries[k]
-	if e == nil {
-		e = &entry{key: k, state: Absent}
-		p.entries[k] = e
+// connect makes the parts and connects them at their interfaces.
+func connect(c Config, f files) *Pool {
+	reg := newRegistry(c.Ledger, c.Changed)
+	rec := &recorder{registry: reg, log: c.Log, journal: c.Journal}
+	mt := &meter{registry: reg, log: c.Log, timing: c.Timing, probe: c.Probe}
+	sg := &startGate{meter: mt, recorder: rec}
+	bk := &bookkeeper{registry: reg, recorder: rec, gate: sg}
+	lc := &lifecycle{registry: reg, Config: c, recorder: rec, files: f, mac: mt, gate: sg}
+	pr := &pressure{registry: reg, log: c.Log, timing: c.Timing, meter: mt, gate: sg, books: bk, recorder: rec, engines: lc, enforcer: memory.NewEnforcer()}
+	rs := &replicas{registry: reg, log: c.Log, timing: c.Timing, weights: c.Weights, recorder: rec, engines: lc, room: pr, gate: sg, fault: c.Fault}
+	rq := &requests{registry: reg, timing: c.Timing, gate: sg}
+	lc.owner = rs
+	pr.afterPoll = func(r memory.Reading) {
+		lc.boundLogs()
+		lc.watchdogs(r)
+		rq.refuseBlocked()
 	}
-	return e
+	return &Pool{log: c.Log, registry: reg, replicas: rs, requests: rq, lifecycle: lc, pressure: pr, books: bk}
 }
 
-// Apply takes orders that were positively read, or remembered from then.
-// Entries they do not name are drained and forgotten.
+// Adopt takes over the engines that outlived an earlier agent and reclaims
+// those that did not. It is called once, before Run and Apply.
+func (p *Pool) Adopt(ctx context.Context) {
+	p.pressure.meter.look()
+	p.lifecycle.adopt(ctx)
+	p.registry.publish()
+}
+
+// Apply takes assignments that were positively read, or are known from then.
+// Entries that they do not name are drained and forgotten.
 func (p *Pool) Apply(o journal.Orders) {
-	p.change(func() {
-		p.generation, p.policy = o.Generation, o.Memory
-		p.setLedger()
-		for _, e := range p.entries {
-			e.want = wantGone
-		}
-		for _, bad := range o.Invalid {
-			for k, e := range p.entries { // whatever of it runs goes on
-				if k.UID == bad.ReplicaUID {
-					e.want = wantInvalid
-				}
-			}
-			e := p.entry(memory.Key{UID: bad.ReplicaUID, Epoch: bad.Epoch})
-			e.want, e.invalid = wantInvalid, bad.Message
-		}
-		for _, a := range o.Assignments {
-			e := p.entry(memory.Key{UID: a.ReplicaUID, Epoch: a.Epoch})
-			if e.reserved && e.engine == nil && e.order.ReservedBytes != a.ReservedBytes {
-				p.Ledger.Release(e.key) // asked for again, as it is ordered now
-				e.reserved, e.state = false, Absent
-			}
-			e.take(a)
-		}
-		for _, e := range p.entries {
-			if e.want != wantRunning { // whoever waits for a load waits in vain
-				e.disappoint(&NotReadyError{State: e.state, RetryAfter: notReadyRetry})
-			}
-		}
-		p.roomChanged()
+	p.registry.change(func() {
+		p.pressure.meter.setPolicy(o.Memory)
+		p.replicas.apply(o)
 	})
-	p.wake()
-	p.poke()
-}
-
-// setLedger tells the ledger what the machine and the administrator allow; the
-// caller holds mu.
-func (p *Pool) setLedger() {
-	if !p.hostKnown {
-		return
-	}
-	h := footprint.Host{Total: p.host.Total, MetalCap: p.host.MetalCap, Policy: footprint.Policy(p.policy.Policy)}
-	if p.policy.Ceiling != nil {
-		h.Explicit = p.policy.Ceiling.Value()
-	}
-	p.Ledger.SetHost(h)
+	p.registry.wake()
+	p.registry.poke()
 }
 
 // Run derives and starts actions until ctx ends. Then it waits for its own
 // goroutines and leaves the engines running.
 func (p *Pool) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, p.finish)
+	reg := p.registry
+	stop := context.AfterFunc(ctx, reg.finish)
 	defer stop()
-	p.poll() // what adopted engines gave back, or left, is seen before anything is started
-	p.tasks.Go(p.enforce)
-	p.tasks.Go(p.bookkeep)
-	for p.life.Err() == nil {
-		again := p.pass(time.Now())
+	p.pressure.poll() // what adopted engines gave back, or left, is seen before anything is started
+	reg.tasks.Go(p.pressure.run)
+	reg.tasks.Go(p.books.run)
+	for reg.life.Err() == nil {
+		again := p.replicas.pass(time.Now())
 		timer := time.NewTimer(time.Until(again))
 		if again.IsZero() {
 			timer.Stop()
 		}
 		select {
-		case <-p.life.Done():
-		case <-p.wakes:
+		case <-reg.life.Done():
+		case <-reg.wakes:
 		case <-timer.C:
-			p.publish() // a pause has ended, which conditions speak of
+			reg.publish() // a pause has ended, which conditions report
 		}
 		timer.Stop()
 	}
-	p.tasks.Wait()
-	if err := p.saveBooks(0); err != nil {
-		p.Log.Error(err, "Failed to store when engines were last used")
+	reg.tasks.Wait()
+	if err := p.books.store(0); err != nil {
+		p.log.Error(err, "Failed to store when engines were last used")
 	}
 	return ctx.Err()
 }
 
-// pass plans on a snapshot of the entries and executes the plan, until there
-// is nothing to do at once. It returns when to look again.
-func (p *Pool) pass(now time.Time) time.Time {
-	for {
-		actions, again := plan(p.views(), now)
-		if len(actions) == 0 {
-			return again
-		}
-		for _, a := range actions {
-			p.execute(a)
-		}
+// Acquire takes a hold on the engine of a replica and epoch. It ends with ctx
+// at the latest. For a replica that is always resident it does not wait:
+// ErrNotHere or ErrNotReady say why there is no engine. One that is OnDemand is
+// loaded, once for all that wait, for Timing.LoadWait at most; ErrNoRoom and
+// ErrLoadFailed say why it was not.
+func (p *Pool) Acquire(ctx context.Context, uid string, epoch int64) (*Hold, error) {
+	return p.requests.acquire(ctx, memory.Key{UID: uid, Epoch: epoch})
+}
+
+// Forget asks each engine that serves for what it remembers of prompts and for
+// its pooled memory, all at once, and returns what each gave back. One that does
+// not answer within Hello is listed without a figure. Requests go on.
+func (p *Pool) Forget(ctx context.Context) []v1alpha1.EngineCleared {
+	return p.pressure.clearCaches(ctx)
+}
+
+// Snapshot is the newest one. It is made when it is asked for: most changes
+// are followed by others before a reader comes.
+func (p *Pool) Snapshot() *Snapshot {
+	p.registry.mu.Lock()
+	defer p.registry.mu.Unlock()
+	if p.registry.stale {
+		p.snapshot, p.registry.stale = p.build(time.Now()), false
+	}
+	return p.snapshot
+}
+
+// build makes a snapshot; the caller holds the lock.
+func (p *Pool) build(now time.Time) *Snapshot {
+	m := p.pressure.memory()
+	m.FreedBytesTotal, m.IndeterminateReclaims = p.lifecycle.freedTotal, p.lifecycle.indeterminate
+	p.conditions = transition(p.conditions, p.pressure.macConditions(), now)
+	return &Snapshot{
+		Generation: p.replicas.generation, Assignments: p.replicas.reports(now), Memory: m,
+		Reclaims: p.lifecycle.reclaims, Host: p.pressure.meter.last(), Backend: p.lifecycle.backend,
+		Conditions: slices.Clone(p.conditions), Guards: p.replicas.guards(), Remembered: p.replicas.remembered(),
 	}
 }
 
-func (p *Pool) views() []view {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	views := make([]view, 0, len(p.entries))
-	for _, e := range p.entries {
-		views = append(views, e.view(p.hostKnown, p.mayStart()))
-	}
-	slices.SortFunc(views, func(a, b view) int { return byKey(a.key, b.key) })
-	return views
-}
-
-func byKey(a, b memory.Key) int {
-	return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Epoch, b.Epoch))
-}
-
-// execute begins one action. Each leaves a mark in its entry, so that the next
-// plan does not name it again.
-func (p *Pool) execute(a action) {
-	p.mu.Lock()
-	e := p.entries[a.key]
-	p.mu.Unlock()
-	switch a.step {
-	case stepDownload:
-		p.download(e)
-	case stepCancelDownload:
-		p.change(e.download.end)
-	case stepReserve:
-		p.reserve(e)
-	case stepPromise:
-		p.promise(e)
-	case stepLoad:
-		p.load(e)
-	case stepUnload:
-		p.unload(e, a.reason, nil)
-	case stepUnreserve:
-		p.Ledger.Release(e.key)
-		p.change(func() {
-			e.reserved, e.state = false, Absent
-			p.roomChanged()
-		})
-	case stepRelease:
-		p.release(e)
-	case stepForget:
-		p.forget(e)
-	default:
-		panic(fmt.Sprintf("pool: plan named the unknown step %d", a.step))
-	}
-}
-
-// change does memory work under the lock and publishes the result.
-func (p *Pool) change(f func()) {
-	p.mu.Lock()
-	f()
-	p.stale = true
-	p.mu.Unlock()
-	p.Changed()
-}
-
-// read does a copy under the lock.
-func (p *Pool) read(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f()
-}
-
-// wake makes the loop plan again.
-func (p *Pool) wake() {
-	select {
-	case p.wakes <- struct{}{}:
-	default:
-	}
-}
-
-// poke has the Mac looked at now.
-func (p *Pool) poke() {
-	select {
-	case p.pokes <- struct{}{}:
-	default:
-	}
+// Endpoints are the replicas that requests may ask for now, with the holds of
+// this moment (a Snapshot's may be a while old).
+func (p *Pool) Endpoints() []Endpoint {
+	p.registry.mu.Lock()
+	defer p.registry.mu.Unlock()
+	return p.replicas.endpoints()
 }

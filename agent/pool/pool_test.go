@@ -97,9 +97,9 @@ func TestConcurrentAssignmentsAndRequestsCauseOneLoad(t *testing.T) {
 	}
 	wg.Wait()
 	s := r.serving("u")
-	state := r.Journal.Snapshot()
-	if loads := state.Replica("u", 1).Loads; s.Restarts != 0 || loads != 1 || len(r.engines()) != 1 {
-		t.Errorf("loads %d, engines %d", loads, len(r.engines()))
+	state := r.lifecycle.Journal.Snapshot()
+	if loads := state.Replica("u", 1).Loads; s.Restarts != 0 || loads != 1 || len(r.registry.running()) != 1 {
+		t.Errorf("loads %d, engines %d", loads, len(r.registry.running()))
 	}
 }
 
@@ -231,8 +231,8 @@ func TestAKilledEngineIsReportedReclaimedAndStartedAgain(t *testing.T) {
 		t.Errorf("reclaim %+v", c)
 	}
 	again := r.serving("u")
-	if again.PID == s.PID || len(r.engines()) != 1 {
-		t.Errorf("pid %d after %d, %d engines", again.PID, s.PID, len(r.engines()))
+	if again.PID == s.PID || len(r.registry.running()) != 1 {
+		t.Errorf("pid %d after %d, %d engines", again.PID, s.PID, len(r.registry.running()))
 	}
 	if m := r.Snapshot().Memory; m.ReservedBytes != 100*mib {
 		t.Errorf("reserved %d", m.ReservedBytes)
@@ -246,7 +246,7 @@ func TestAStopThatIsRecordedLateSparesTheNextLoad(t *testing.T) {
 	r.Apply(orders(assignment("u", "m")))
 	pid := r.serving("u").PID
 	var old *engine
-	r.read(func() { old = r.entries[memory.Key{UID: "u", Epoch: 1}].engine })
+	r.registry.read(func() { old = r.registry.entries[memory.Key{UID: "u", Epoch: 1}].engine })
 	if err := syscall.Kill(int(pid), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -257,8 +257,8 @@ func TestAStopThatIsRecordedLateSparesTheNextLoad(t *testing.T) {
 		}
 		return ""
 	})
-	r.recordStop(old)
-	if e := r.Journal.Snapshot().Engine("u", 1); e == nil || int64(e.PID) != again.PID || e.Load != 2 || e.Stop != nil {
+	r.lifecycle.recordStop(old)
+	if e := r.lifecycle.Journal.Snapshot().Engine("u", 1); e == nil || int64(e.PID) != again.PID || e.Load != 2 || e.Stop != nil {
 		t.Errorf("the journal has %+v, and process %d serves", e, again.PID)
 	}
 }
@@ -316,7 +316,7 @@ func TestAnEngineThatCannotLoadSaysWhy(t *testing.T) {
 			})
 			if tc.final {
 				s = r.waitFor("u", v1alpha1.ConditionAdmitted, "False/"+tc.reason)
-				if n := r.Ledger.Account().Reserved; n != 0 || s.Progress.Stage != v1alpha1.StageFailed {
+				if n := r.registry.ledger.Account().Reserved; n != 0 || s.Progress.Stage != v1alpha1.StageFailed {
 					t.Errorf("%d reserved, %+v", n, s.Progress)
 				}
 			}
@@ -436,7 +436,7 @@ func TestWeightsAloneAreKeptWithoutAnEngine(t *testing.T) {
 	a.Desired = v1alpha1.DesiredDownloaded
 	r.Apply(orders(a))
 	s := r.waitFor("u", v1alpha1.ConditionDownloaded, "True/Verified")
-	if len(r.engines()) != 0 || s.Memory.ReservedBytes != 0 {
+	if len(r.registry.running()) != 0 || s.Memory.ReservedBytes != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -471,7 +471,7 @@ func TestAProgramThatDoesNotStartFailsInBounds(t *testing.T) {
 	r := newRig(t)
 	r.halt()
 	r.boot()
-	r.Engine = "/no/such/engine"
+	r.lifecycle.Engine = "/no/such/engine"
 	began := time.Now()
 	r.Apply(orders(assignment("u", "m")))
 	s := r.waitFor("u", v1alpha1.ConditionLoaded, "False/LoadFailed")
@@ -480,7 +480,7 @@ func TestAProgramThatDoesNotStartFailsInBounds(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	eventually(t, func() string { // the condition shows before the journal is written
-		if n := len(r.Journal.Snapshot().Engines); n != 0 {
+		if n := len(r.lifecycle.Journal.Snapshot().Engines); n != 0 {
 			return fmt.Sprintf("%d engines in the journal", n)
 		}
 		return ""
@@ -522,7 +522,7 @@ func TestTheLedgerEqualsTheResidents(t *testing.T) {
 		}
 		return ""
 	})
-	if acc := r.Ledger.Account(); len(acc.Holders) != 1 || acc.Holders[memory.Key{UID: "a", Epoch: 1}] == 0 {
+	if acc := r.registry.ledger.Account(); len(acc.Holders) != 1 || acc.Holders[memory.Key{UID: "a", Epoch: 1}] == 0 {
 		t.Errorf("ledger %+v", acc.Holders)
 	}
 	if !alive(pa) || alive(pd) {
@@ -530,7 +530,7 @@ func TestTheLedgerEqualsTheResidents(t *testing.T) {
 	}
 	r.Apply(orders())
 	eventually(t, func() string {
-		if alive(pa) || len(r.Ledger.Account().Holders) != 0 || len(r.Snapshot().Assignments) != 0 {
+		if alive(pa) || len(r.registry.ledger.Account().Holders) != 0 || len(r.Snapshot().Assignments) != 0 {
 			return "something is left"
 		}
 		return ""

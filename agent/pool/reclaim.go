@@ -14,33 +14,30 @@ import (
 
 // collect does what follows every observed exit: it checks the host, writes
 // the reclaim down once, and only then lets the entry go on.
-func (p *Pool) collect(e *entry, g *engine) {
-	p.lastWord(g)
+func (lc *lifecycle) collect(e *entry, g *engine) {
+	lc.lastWord(g)
 	now := time.Now()
 	var how ending
-	p.read(func() {
+	lc.read(func() {
 		how = g.ending(now)
 		if g.stop == nil { // unexpected: nobody looked at the host just before
-			g.stop = &stopping{reason: how.reason, since: now, before: p.host, alone: p.alone(g)}
+			g.stop = &stopping{reason: how.reason, since: now, before: lc.mac.last(), alone: lc.alone(g)}
 		}
-		e.state, g.ready, g.gone = Exited, false, true
-		p.ends++
-		if unclean(how.exit) {
-			p.stranding.Unclean()
-		}
+		e.state, g.state = Exited, Exited
+		lc.gate.exited(unclean(how.exit))
 	})
-	p.poke() // what it gave back, or left, is seen before anything else is started
-	p.Fault(FaultExitSeen)
-	check := p.settle(g, how.freed)
-	p.Fault(FaultExitSettled)
+	lc.poke() // what it gave back, or left, is seen before anything else is started
+	lc.Fault(FaultExitSeen)
+	check := lc.gate.settle(g, how.freed)
+	lc.Fault(FaultExitSettled)
 	r := how.reclaim(g, check, now)
 	g.files.remove()
-	p.recordReclaim(e, r, g.failureOf(r), now, func() {
-		p.afterExit(e, g, r, now)
-		p.vacate(e) // only now may another be started
+	lc.recordReclaim(e, r, g.failureOf(r), now, func() {
+		lc.owner.ended(e, r, g.failureOf(r), now)
+		lc.owner.vacated(e) // only now may another be started
 	}, func() {
-		p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
-		p.poke() // an unload always ends with a look at the Mac
+		lc.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
+		lc.poke() // an unload always ends with a look at the Mac
 	})
 }
 
@@ -48,7 +45,7 @@ func (p *Pool) collect(e *entry, g *engine) {
 // does. Once that is on disk it is counted, settle runs under the lock, and the
 // reclaim is reported. If the pool ends before that, the next agent finds the
 // process gone.
-func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, now time.Time, settle, then func()) {
+func (lc *lifecycle) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, now time.Time, settle, then func()) {
 	freed, indeterminate := int64(0), int64(0)
 	if r.FreedBytes != nil {
 		freed = *r.FreedBytes
@@ -57,13 +54,13 @@ func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Refusal,
 		indeterminate = 1
 	}
 	unsettled := false
-	p.record(func(s *journal.State) {
+	lc.recorder.record(func(s *journal.State) {
 		s.DropEngine(r.ReplicaUID, r.Epoch, r.Load)
 		s.Reclaims = prepend(s.Reclaims, r)
 		s.FreedBytesTotal += freed
 		s.IndeterminateReclaims += indeterminate
-		p.read(func() {
-			unsettled = p.unsettled() // what it left is found by the next look at the Mac
+		lc.read(func() {
+			unsettled = lc.gate.unsettled() // what it left is found by the next poll
 			s.Unsettled = unsettled
 			e.persist(s)
 			replica := s.Replica(r.ReplicaUID, r.Epoch)
@@ -77,17 +74,17 @@ func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Refusal,
 			}
 		})
 	}, func() {
-		p.Fault(FaultExitRecorded)
-		p.change(func() {
+		lc.Fault(FaultExitRecorded)
+		lc.change(func() {
 			e.freed = addFreed(e.freed, r)
-			p.reclaims = prepend(p.reclaims, r)
-			p.freedTotal += freed
-			p.indeterminate += indeterminate
-			p.unsettledKept = unsettled
+			lc.reclaims = prepend(lc.reclaims, r)
+			lc.freedTotal += freed
+			lc.indeterminate += indeterminate
+			lc.gate.noteUnsettled(unsettled)
 			settle()
 		})
-		p.Reclaimed(r)
-		p.wake()
+		lc.Reclaimed(r)
+		lc.wake()
 		then()
 	})
 }
@@ -95,9 +92,9 @@ func (p *Pool) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Refusal,
 // lastWord waits for the return of a Shutdown that is under way: the answer and
 // the end of the process come together, and how it ended depends on both. The
 // connection is closed, so it returns at once.
-func (p *Pool) lastWord(g *engine) {
+func (lc *lifecycle) lastWord(g *engine) {
 	var told chan struct{}
-	p.read(func() {
+	lc.read(func() {
 		if g.stop != nil && g.stop.rung == rungShutdown {
 			told = g.stop.told
 		}
@@ -107,25 +104,8 @@ func (p *Pool) lastWord(g *engine) {
 	}
 	select {
 	case <-told:
-	case <-p.life.Done():
+	case <-lc.life.Done():
 	}
-}
-
-// vacate ends the entry's claim to an engine; the caller holds mu. What is
-// OnDemand gives its reservation back and asks again with the next request.
-func (p *Pool) vacate(e *entry) {
-	if g := e.engine; g != nil {
-		e.guards = e.guards.plus(g.status.GetGuard())
-		e.remembered = e.remembered.plus(g.status.GetPrefixCache())
-		p.answerHeadroom(g)
-	}
-	other := e.engine != nil && e.engine.record.Reserved != e.order.ReservedBytes // the next engine needs another promise
-	e.engine = nil
-	if e.reserved && (e.onDemand() || other) {
-		p.Ledger.Release(e.key)
-		e.reserved, e.state = false, Absent
-	}
-	p.roomChanged()
 }
 
 // unclean ends leave the host's memory to be looked at before the next start.
@@ -148,7 +128,7 @@ func (g *engine) ending(now time.Time) ending {
 	}
 	if g.stop == nil {
 		end := ending{reason: v1alpha1.ReclaimCrashed, exit: v1alpha1.ExitCrashed, since: now, freed: g.held()}
-		if !g.ready {
+		if g.state != Ready {
 			end.reason = v1alpha1.ReclaimLoadFailed
 		}
 		return end
@@ -156,15 +136,6 @@ func (g *engine) ending(now time.Time) ending {
 	end := ending{reason: g.stop.reason, since: g.stop.since, freed: cmp.Or(g.stop.footprint, g.held())}
 	end.exit = exitKind(g.stop.rung, g.stop.answered, g.proc.Exit())
 	return end
-}
-
-// held is what was measured last; nil: never.
-func (g *engine) held() *int64 {
-	if g.footprint <= 0 {
-		return nil
-	}
-	n := g.footprint
-	return &n
 }
 
 // exitKind tells how an engine ended that was asked to.
@@ -213,22 +184,6 @@ func (g *engine) failureOf(r v1alpha1.Reclaim) *journal.Refusal {
 		why = *g.failure
 	}
 	return &why
-}
-
-// afterExit decides what the entry does next; the caller holds mu.
-func (p *Pool) afterExit(e *entry, g *engine, r v1alpha1.Reclaim, now time.Time) {
-	if why := g.failureOf(r); why != nil {
-		p.fail(e, *why, now)
-		return
-	}
-	switch r.Reason {
-	case v1alpha1.ReclaimHardPressure, v1alpha1.ReclaimEmergency, v1alpha1.ReclaimLoadCancelled:
-		e.setBack(journal.Refusal{Reason: string(r.Reason), Message: "the engine was ended because this Mac is short of memory"}, now)
-	case v1alpha1.ReclaimReplaced:
-		e.state = Reserved
-	default:
-		e.state, e.failure = Exited, nil
-	}
 }
 
 func describeExit(x process.Exit) string {

@@ -28,13 +28,13 @@ func (r Remembered) plus(c *wire.PrefixCache) Remembered {
 
 // remembered lists what each replica remembers, over all its engines of this
 // agent's life; the caller holds mu.
-func (p *Pool) remembered() (all []Remembered) {
-	for _, e := range p.entries {
+func (rs *replicas) remembered() (all []Remembered) {
+	for _, e := range rs.entries {
 		r := e.remembered
 		if r.UID = e.key.UID; e.engine != nil {
 			c := e.engine.status.GetPrefixCache()
 			r = r.plus(c)
-			if c != nil && !e.engine.gone {
+			if c != nil && e.engine.state != Exited {
 				r.Held, r.Bytes, r.BudgetBytes = true, c.GetBytes(), c.GetBudgetBytes()
 			}
 		}

@@ -19,8 +19,8 @@ func TestWhatIsRememberedIsOneSumForEachReplica(t *testing.T) {
 		return &engine{status: &wire.Status{PrefixCache: &wire.PrefixCache{Bytes: bytes, BudgetBytes: 10 * bytes, QueriedTokens: queried, RestoredTokens: restored}}}
 	}
 	gone := told(1000, 4, 2)
-	gone.gone = true
-	p := &Pool{entries: map[memory.Key]*entry{}}
+	gone.state = Exited
+	p := &replicas{registry: newRegistry(memory.NewLedger(), func() {})}
 	for _, e := range []*entry{
 		{key: memory.Key{UID: "b", Epoch: 1}, remembered: Remembered{QueriedTokens: 100, RestoredTokens: 50}, engine: told(7, 30, 10)},
 		{key: memory.Key{UID: "b", Epoch: 2}, engine: told(5, 3, 1)},
@@ -55,7 +55,7 @@ func TestCountersOfAPrefixCacheOutliveTheirEngine(t *testing.T) {
 			if d := cmp.Diff([]Remembered{loaded}, s.Snapshot().Remembered); d != "" {
 				t.Errorf("round %d, loaded: %s", round, d)
 			}
-			s.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimIdle)
+			s.pressure.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimIdle)
 			s.after(10 * time.Second)
 			if d := cmp.Diff([]Remembered{counted}, s.Snapshot().Remembered); d != "" {
 				t.Errorf("round %d, gone: %s", round, d)

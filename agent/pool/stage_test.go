@@ -262,7 +262,7 @@ func (s *stage) lastReclaim() v1alpha1.Reclaim {
 func (s *stage) wantLedger(want ...string) {
 	s.t.Helper()
 	var got []string
-	for k := range s.Ledger.Account().Holders {
+	for k := range s.registry.ledger.Account().Holders {
 		got = append(got, k.UID)
 	}
 	slices.Sort(got)

@@ -61,31 +61,9 @@ type Endpoint struct {
 	Holds int
 }
 
-// ReasonInvalidOrder of Admitted: the order cannot be followed.
-const ReasonInvalidOrder = "InvalidOrder"
-
-// Snapshot is the newest one. It is made when it is asked for: most changes
-// are followed by others before anybody looks.
-func (p *Pool) Snapshot() *Snapshot {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stale {
-		p.snapshot, p.stale = p.build(time.Now()), false
-	}
-	return p.snapshot
-}
-
-// Endpoints are the replicas that requests may ask for now, with the holds of
-// this moment (a Snapshot's may be a while old).
-func (p *Pool) Endpoints() []Endpoint {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.endpoints()
-}
-
 // endpoints lists them in a fixed order; the caller holds mu.
-func (p *Pool) endpoints() (all []Endpoint) {
-	for _, e := range p.entries {
+func (rs *replicas) endpoints() (all []Endpoint) {
+	for _, e := range rs.entries {
 		if e.order.ReplicaUID != "" && e.want != wantInvalid && e.want != wantGone && !e.released {
 			all = append(all, e.endpoint())
 		}
@@ -96,27 +74,15 @@ func (p *Pool) endpoints() (all []Endpoint) {
 	return all
 }
 
-// publish says that there is a new snapshot.
-func (p *Pool) publish() {
-	p.mu.Lock()
-	p.stale = true
-	p.mu.Unlock()
-	p.Changed()
-}
-
-// build makes a snapshot; the caller holds mu.
-func (p *Pool) build(now time.Time) *Snapshot {
-	s := &Snapshot{Generation: p.generation, Reclaims: p.reclaims, Host: p.host, Backend: p.backend, Memory: p.memory()}
-	p.conditions = transition(p.conditions, p.macConditions(), now)
-	s.Conditions, s.Guards, s.Remembered = slices.Clone(p.conditions), p.guards(), p.remembered()
-	for _, e := range p.entries {
+// reports are those of all entries, one for each replica; the caller holds mu.
+func (rs *replicas) reports(now time.Time) (all []v1alpha1.AssignmentStatus) {
+	for _, e := range rs.entries {
 		if e.want == wantUnknown && e.engine == nil {
-			continue // remembered, and nobody asked for it yet
+			continue // known from the journal, and not assigned yet
 		}
-		s.Assignments = append(s.Assignments, p.report(e, now))
+		all = append(all, rs.report(e, now))
 	}
-	s.Assignments = oneEach(s.Assignments)
-	return s
+	return oneEach(all)
 }
 
 // oneEach sorts the reports and keeps the newest epoch of each replica: the
@@ -131,15 +97,15 @@ func oneEach(all []v1alpha1.AssignmentStatus) []v1alpha1.AssignmentStatus {
 func (e *entry) endpoint() Endpoint {
 	n := Endpoint{UID: e.key.UID, Epoch: e.key.Epoch, Namespace: e.order.Namespace, ServedNames: e.order.ServedNames}
 	if e.engine != nil {
-		n.Ready, n.Holds = e.state == Ready && e.engine.ready, len(e.engine.holds)
+		n.Ready, n.Holds = e.state == Ready && e.engine.state == Ready, len(e.engine.holds)
 	}
 	return n
 }
 
 // guards lists the counters of each replica, over all its engines of this
 // agent's life; the caller holds mu.
-func (p *Pool) guards() (all []GuardCounters) {
-	for _, e := range p.entries {
+func (rs *replicas) guards() (all []GuardCounters) {
+	for _, e := range rs.entries {
 		c := e.guards
 		if c.UID = e.key.UID; e.engine != nil {
 			c = c.plus(e.engine.status.GetGuard())
@@ -162,7 +128,7 @@ func (p *Pool) guards() (all []GuardCounters) {
 }
 
 // report says how the entry is; the caller holds mu.
-func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
+func (rs *replicas) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 	s := v1alpha1.AssignmentStatus{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch,
 		Freed: e.freed, Restarts: e.restarts, LastFailure: e.lastFailure, Canary: e.canary,
@@ -173,7 +139,7 @@ func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 			s.Memory.ReservedBytes = e.engine.record.Reserved // an order may ask for another meanwhile
 		}
 	}
-	if g := e.engine; g != nil && g.proc != nil && !g.gone {
+	if g := e.engine; g != nil && g.alive() {
 		s.PID = int64(g.pid)
 		s.Memory.LimitBytes, s.Memory.FootprintBytes = g.config.LimitBytes, g.footprint
 		m := g.status.GetMemory()
@@ -186,7 +152,7 @@ func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 			s.Memory.MeasuredAt = &at
 		}
 	}
-	e.conditions = transition(e.conditions, p.derive(e, now), now)
+	e.conditions = transition(e.conditions, rs.derive(e, now), now)
 	s.Conditions, s.Progress = slices.Clone(e.conditions), e.progress(now)
 	return s
 }

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"fmt"
-	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
@@ -17,13 +16,22 @@ const (
 	ReasonEngineSilent = "EngineSilent"
 )
 
+// boundLogs keeps the engines' logs from filling the disk.
+func (lc *lifecycle) boundLogs() {
+	for _, g := range lc.running() {
+		if err := boundLog(g.files.log); err != nil {
+			lc.Log.Error(err, "Failed to truncate an engine log")
+		}
+	}
+}
+
 // loadMark is what moves while a load goes on.
 type loadMark struct{ bytes, total, footprint int64 }
 
 // watchdogs give up engines whose process lives and which do nothing: loads
 // without progress, and loaded ones that do not answer. Until then the latter
 // count as busy, and nobody is evicted in their place.
-func (p *Pool) watchdogs(r memory.Reading) {
+func (lc *lifecycle) watchdogs(r memory.Reading) {
 	type hung struct {
 		e   *entry
 		g   *engine
@@ -31,36 +39,27 @@ func (p *Pool) watchdogs(r memory.Reading) {
 		why journal.Refusal
 	}
 	var all []hung
-	p.read(func() {
+	lc.read(func() {
 		for _, er := range r.Engines {
-			e := p.entries[er.Key]
-			if e == nil || e.engine == nil || e.engine.stop != nil {
+			e := lc.entries[er.Key]
+			if e == nil || e.engine == nil || e.engine.leaving() {
 				continue
 			}
 			g := e.engine
-			if !g.ready {
-				if stalled := g.stalled(er, r.Now); stalled > p.Timing.LoadStall {
+			if g.state != Ready {
+				if stalled := g.stalled(er, r.Now); stalled > lc.Timing.LoadStall {
 					all = append(all, hung{e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: ReasonLoadStalled,
-						Message: fmt.Sprintf("the load made no progress for %v although the process is alive", p.Timing.LoadStall)}})
+						Message: fmt.Sprintf("the load made no progress for %v although the process is alive", lc.Timing.LoadStall)}})
 				}
 				continue
 			}
-			if r.Now.Sub(g.heardAt) > p.Timing.Silence {
+			if r.Now.Sub(g.heardAt) > lc.Timing.Silence {
 				all = append(all, hung{e, g, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: ReasonEngineSilent,
-					Message: fmt.Sprintf("the engine sent nothing for %v although the process is alive", p.Timing.Silence)}})
+					Message: fmt.Sprintf("the engine sent nothing for %v although the process is alive", lc.Timing.Silence)}})
 			}
 		}
 	})
 	for _, h := range all {
-		p.giveUp(h.e, h.g, h.as, h.why)
+		lc.giveUp(h.e, h.g, h.as, h.why)
 	}
-}
-
-// stalled is for how long the load has not moved; the caller holds Pool.mu.
-func (g *engine) stalled(r memory.EngineReading, now time.Time) time.Duration {
-	mark := loadMark{bytes: g.status.GetLoad().GetBytesDone(), total: g.status.GetLoad().GetBytesTotal(), footprint: r.Footprint}
-	if mark != g.progress {
-		g.progress, g.progressAt = mark, now
-	}
-	return now.Sub(g.progressAt)
 }

@@ -1,0 +1,69 @@
+package pool
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// failure of an engine, as it is counted.
+type failure struct {
+	crashes []time.Time // still in the window
+	last    *v1alpha1.EngineFailure
+	wait    time.Duration    // before the next start
+	refused *journal.Refusal // there is no next start
+}
+
+// failed counts a crash or failed load; the caller holds Pool.mu.
+func (e *entry) failed(why journal.Refusal, now time.Time) failure {
+	recent, wait, again := afterCrash(e.crashes, now)
+	f := failure{crashes: recent, wait: wait, last: &v1alpha1.EngineFailure{
+		Reason: asReason(why.Reason), Message: bounded(why.Message), Time: metav1.NewTime(now.Truncate(time.Second))}}
+	switch {
+	case !again:
+		f.refused = &journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("the engine ended %d times in %d minutes and will not be restarted; last error: %s", len(recent), int(crashWindow.Minutes()), why.Message)}
+	case hopeless(why.Reason):
+		f.refused = &why
+	}
+	return f
+}
+
+// An engine that was ended for memory, or whose load was given up for it, stays
+// away for pressurePause, and twice as long each time that it happens again
+// within pressureWindow, at most for maxPressurePause. It is no failure of the
+// engine, so it does not count as one.
+const (
+	pressurePause    = 10 * time.Second
+	maxPressurePause = 5 * time.Minute
+	pressureWindow   = 30 * time.Minute
+)
+
+// setBack keeps an entry from being loaded for a while; the caller holds
+// Pool.mu, and no process is there.
+func (e *entry) setBack(why journal.Refusal, now time.Time) {
+	recent := slices.DeleteFunc(e.setBacks, func(t time.Time) bool { return now.Sub(t) >= pressureWindow })
+	e.setBacks = append(recent, now)
+	e.restart = now.Add(min(maxPressurePause, pressurePause<<min(len(recent), 10)))
+	e.failure, e.state = &why, Reserved
+	e.disappoint(e.failedLoad(why, now))
+}
+
+// setBackNow reports whether a failure or pressure keeps an entry from being
+// loaded; the caller holds Pool.mu.
+func (e *entry) setBackNow(now time.Time) bool { return e.failure != nil && now.Before(e.restart) }
+
+// hopeless reasons do not go away with another attempt.
+func hopeless(reason string) bool {
+	return reason == v1alpha1.ReasonUnsupportedModel || reason == v1alpha1.ReasonInvalidModel
+}
+
+// persist writes what is remembered of the entry; the caller holds mu.
+func (e *entry) persist(s *journal.State) {
+	r := s.Replica(e.key.UID, e.key.Epoch)
+	r.Loads, r.Restarts, r.LastFailure, r.Crashes, r.Refused, r.Freed = e.loads, e.restarts, e.lastFailure, e.crashes, e.refused, e.freed
+}

@@ -1,0 +1,100 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// Stream are the events of one request.
+type Stream struct {
+	grpc interface {
+		Recv() (*wire.GenerateEvent, error)
+	}
+	// over says why the call was ended from our side; nil if it was not.
+	over     func() error
+	stop     func()
+	finished bool
+}
+
+// Generate runs one request under the hold, until ctx ends or the hold is
+// released. It returns once the engine took the call; refusals come from Recv.
+func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, error) {
+	if h.ctx.Err() != nil {
+		return nil, ErrReleased
+	}
+	call, cancel := context.WithCancel(ctx)
+	unwatch := context.AfterFunc(h.ctx, cancel)
+	stream := &Stream{
+		over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) },
+		stop: func() { unwatch(); cancel() },
+	}
+	s, err := h.engine.client.Generate(call, r)
+	if err != nil {
+		stream.stop()
+		return nil, stream.explain(err)
+	}
+	stream.grpc = s
+	return stream, nil
+}
+
+// Embed runs one request for vectors under the hold, until ctx ends or the hold
+// is released. Its errors are those of Stream.Recv.
+func (h *Hold) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	return once(ctx, h, func(ctx context.Context) (*wire.EmbedResponse, error) { return h.engine.client.Embed(ctx, r) })
+}
+
+// Rerank runs one request for scores, as Embed does.
+func (h *Hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+	return once(ctx, h, func(ctx context.Context) (*wire.RerankResponse, error) { return h.engine.client.Rerank(ctx, r) })
+}
+
+// once runs a call that has one answer.
+func once[T any](ctx context.Context, h *Hold, call func(context.Context) (*T, error)) (*T, error) {
+	if h.ctx.Err() != nil {
+		return nil, ErrReleased
+	}
+	bounded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(h.ctx, cancel)()
+	out, err := call(bounded)
+	if err != nil {
+		return nil, (&Stream{over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) }}).explain(err)
+	}
+	return out, nil
+}
+
+// Recv returns the next event, io.EOF behind Finished, a gRPC status with a
+// wire.Refusal where the engine refused, the context's error where the client
+// went, or ErrEngineLost.
+func (s *Stream) Recv() (*wire.GenerateEvent, error) {
+	ev, err := s.grpc.Recv()
+	switch {
+	case err == nil:
+		s.finished = s.finished || ev.GetFinished() != nil
+		return ev, nil
+	case err == io.EOF && s.finished:
+		s.stop()
+		return nil, io.EOF
+	}
+	err = s.explain(err)
+	s.stop()
+	return nil, err
+}
+
+// Close ends the request if it still runs.
+func (s *Stream) Close() { s.stop() }
+
+// explain turns the error of a call into one that callers branch on.
+func (s *Stream) explain(err error) error {
+	if wire.RefusalOf(err) != nil {
+		return err
+	}
+	if over := s.over(); over != nil {
+		return over
+	}
+	return fmt.Errorf("%w: %w", ErrEngineLost, err)
+}

@@ -1,0 +1,158 @@
+package pool
+
+import (
+	"context"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// attend begins what every engine has from its start or adoption to its end:
+// a goroutine that talks with it, and one that sees its end.
+func (lc *lifecycle) attend(e *entry, g *engine) {
+	talk, hush := context.WithCancel(lc.life)
+	talked := make(chan struct{})
+	lc.tasks.Go(func() {
+		defer close(talked)
+		lc.talk(talk, e, g)
+	})
+	lc.tasks.Go(func() {
+		defer hush()
+		select {
+		case <-g.proc.Done():
+			hush()
+			<-talked
+			_ = g.client.Close()
+			lc.collect(e, g)
+		case <-lc.life.Done():
+			<-talked
+			_ = g.client.Close()
+			g.proc.Forget()
+		}
+	})
+}
+
+// talk says hello and then follows the engine's status until ctx ends.
+func (lc *lifecycle) talk(ctx context.Context, e *entry, g *engine) {
+	hello, cancel := context.WithTimeout(ctx, lc.Timing.Hello)
+	h, err := g.hello(hello)
+	cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		if !exitsSoon(ctx, g) {
+			lc.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()})
+		}
+		return
+	}
+	lc.change(func() { lc.backend = h.GetBackend() })
+	lc.tasks.Go(func() { lc.grantDisk(ctx, e, g) }) // not waited for here: the end of a process is seen whatever the disk does
+	for {
+		lc.watch(ctx, e, g)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(watchAgain): // the stream broke and the process lives
+		}
+	}
+}
+
+// exitsSoon waits a moment for the end of an engine whose connection failed. A
+// process that dies closes its socket before the agent learns its exit status,
+// and the exit status is the better explanation.
+func exitsSoon(ctx context.Context, g *engine) bool {
+	wait := time.NewTimer(exitGrace)
+	defer wait.Stop()
+	select {
+	case <-g.proc.Done():
+		return true
+	case <-ctx.Done():
+		return true
+	case <-wait.C:
+		return false
+	}
+}
+
+// exitGrace is how long a failed connection waits for the exit status.
+const exitGrace = time.Second
+
+// watchAgain is the pause before a broken status stream is opened again.
+const watchAgain = 100 * time.Millisecond
+
+// watch follows one status stream to its end.
+func (lc *lifecycle) watch(ctx context.Context, e *entry, g *engine) {
+	stream, err := g.client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: uint32(lc.Timing.Poll.Milliseconds())})
+	if err != nil {
+		return
+	}
+	for {
+		s, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		lc.observe(e, g, s)
+	}
+}
+
+// observe takes one status message.
+func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
+	became := false
+	if s.GetState() == wire.State_STATE_READY && lc.expected(g) {
+		lc.Fault(FaultLoadReady)
+		lc.mac.look() // the first report of a serving engine carries its footprint
+		became = true
+	}
+	asks := false
+	lc.change(func() {
+		now := time.Now()
+		first := g.status == nil
+		g.status, g.heardAt = s, now
+		asks = first || s.GetGuard().GetHeadroomRequest() > g.headroom.answered && g.headroom.victim == nil
+		if g.heard != nil {
+			close(g.heard)
+			g.heard = nil
+		}
+		if became = became && g.state == Loading; became {
+			g.state, g.failure = Ready, nil
+			if g.lastUse.IsZero() { // an adopted engine's may be known
+				g.use(now)
+			}
+			lc.owner.ready(e, g, now)
+		}
+	})
+	switch {
+	case became:
+		lc.Log.Info("Engine is ready", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "pid", g.pid)
+		lc.wake()
+		lc.poke()
+	case s.GetState() == wire.State_STATE_FAILED:
+		lc.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: s.GetReason(), Message: s.GetMessage()})
+	case asks:
+		lc.poke() // it waits for its limits, or for the answer to its question
+	}
+}
+
+// expected reports whether the engine is waited for.
+func (lc *lifecycle) expected(g *engine) (yes bool) {
+	lc.read(func() { yes = g.state == Loading })
+	return yes
+}
+
+// giveUp ends an engine that cannot serve. Requests that wait for it get the
+// reason at once.
+func (lc *lifecycle) giveUp(e *entry, g *engine, as v1alpha1.ReclaimReason, why journal.Refusal) {
+	first := false
+	lc.unload(e, as, func(current *engine) bool {
+		if first = current == g && g.failure == nil; first {
+			g.failure = &why
+			lc.owner.gaveUp(e, why, time.Now())
+		}
+		return first
+	})
+	if first {
+		lc.Log.Info("Engine failed; unloading it", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why.Reason, "message", why.Message)
+	}
+}
