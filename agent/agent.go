@@ -33,6 +33,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/neighbour"
 	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/agent/register"
 	"metalfleet.dev/metalfleet/agent/serve"
@@ -132,13 +133,20 @@ func (a *Agent) open() error {
 		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, orders: ordered, tried: make(chan struct{})}
 		leases = a.cache.lease
 	}
-	a.pool, err = pool.New(pool.Config{
-		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe, Cache: leases,
-		Weights: weights{a.store}, Engine: a.Engine, EngineEnv: a.EngineEnv, StateDir: a.StateDir,
-		CacheDir: cacheDir, PrepareCache: prepare, Sandbox: a.Sandbox,
-		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed, Fault: a.Fault,
-	})
+	engines, err := process.NewSystem(a.Probe, a.Engine)
 	if err != nil {
+		return err
+	}
+	config := pool.Config{
+		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe, Cache: leases,
+		Weights: weights{a.store}, Engines: engines, Engine: a.Engine, EngineEnv: a.EngineEnv, StateDir: a.StateDir,
+		CacheDir: cacheDir, PrepareCache: prepare, Sandbox: a.Sandbox,
+		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed,
+	}
+	if a.WrapPool != nil {
+		a.WrapPool(&config)
+	}
+	if a.pool, err = pool.New(config); err != nil {
 		return err
 	}
 	a.upgrader, err = upgrade.New(upgrade.Config{

@@ -153,8 +153,8 @@ type Config struct {
 	ReleaseKeys upgrade.Keys
 	// NoUpgrades refuses orders to run another agent.
 	NoUpgrades bool
-	// Fault is told each point of pool.FaultPoints, for tests that end the
-	// program there; nil in production.
-	Fault func(point string)
-	Links Links
+	// WrapPool may replace the journal and the engines of the pool by others that
+	// wrap them, as tests with failpoints do; nil leaves them.
+	WrapPool func(*pool.Config)
+	Links    Links
 }

@@ -17,6 +17,8 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/pool/failpoint"
+	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/test/patience"
@@ -43,16 +45,16 @@ func playAgent(encoded string) int {
 	if err != nil {
 		return fail(err)
 	}
+	host := probe.NewDeclared(probe.Declaration{Chip: "M4", Memory: 16 << 30}, probe.NewSystem())
+	doomed, engines := failpoint.Wrap(j, process.System{Probe: host}, func(point string) {
+		if point == plan.Point {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	})
 	p, err := New(Config{
-		Log: logr.Discard(), Journal: j, Ledger: memory.NewLedger(),
-		Probe:   probe.NewDeclared(probe.Declaration{Chip: "M4", Memory: 16 << 30}, probe.NewSystem()),
+		Log: logr.Discard(), Journal: doomed, Ledger: memory.NewLedger(), Probe: host, Engines: engines,
 		Weights: &scripts{dir: plan.Dir}, Engine: os.Args[0], EngineEnv: enginetest.Env(), StateDir: plan.Dir, Timing: quick(),
-		Fault: func(point string) {
-			if point == plan.Point {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-				select {}
-			}
-		},
 	})
 	if err != nil {
 		return fail(err)
@@ -79,7 +81,7 @@ func fail(err error) int {
 // finishes the job: one engine at most, the ledger equals the residents, and
 // what was freed is counted once.
 func TestAnAgentKilledAtAnyStepLosesNothing(t *testing.T) {
-	for i, point := range FaultPoints() {
+	for i, point := range failpoint.All() {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
@@ -115,7 +117,7 @@ func TestAnAgentKilledAtAnyStepLosesNothing(t *testing.T) {
 
 // TestAnAgentKilledAtAnyStepOfALoadServesAgain, with one engine and not two.
 func TestAnAgentKilledAtAnyStepOfALoadServesAgain(t *testing.T) {
-	for _, point := range FaultPoints()[:5] {
+	for _, point := range failpoint.All()[:5] {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)

@@ -13,6 +13,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/pool/failpoint"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -327,18 +328,18 @@ func TestEveryUnloadTakesOnePath(t *testing.T) {
 				s.after(10 * time.Second)
 				var order []string
 				s.at(func(point string) {
-					if point == FaultUnloadAsked {
+					if point == failpoint.UnloadAsked {
 						return // it may come at any time beside the end
 					}
 					order = append(order, point)
-					if held := s.registry.ledger.Account().Reserved; held != 6*gib && point != FaultReleased {
+					if held := s.registry.ledger.Account().Reserved; held != 6*gib && point != failpoint.Released {
 						t.Errorf("%d bytes are reserved at %s", held, point)
 					}
 				})
 				trigger(s, a)
 				s.after(5 * time.Second)
 				s.at(nil)
-				want := []string{FaultUnloadBegun, FaultUnloadRecorded, FaultUnloadDrained, FaultUnloadMeasured, FaultExitSeen, FaultExitSettled, FaultExitRecorded}
+				want := []string{failpoint.UnloadBegun, failpoint.UnloadRecorded, failpoint.UnloadDrained, failpoint.UnloadMeasured, failpoint.ExitSeen, failpoint.ExitSettled, failpoint.ExitRecorded}
 				if len(order) < len(want) || !slices.Equal(order[:len(want)], want) {
 					t.Errorf("%v", order)
 				}
@@ -371,14 +372,14 @@ func TestHostIsPolledUntilItsMemoryReturns(t *testing.T) {
 				s.after(time.Second)
 				s.at(func(point string) {
 					switch point {
-					case FaultExitSeen:
+					case failpoint.ExitSeen:
 						s.probe.begin(func(look int, h probe.Host) probe.Host {
 							if look < tc.drops {
 								h.Used += 20 * gib
 							}
 							return h
 						})
-					case FaultExitSettled:
+					case failpoint.ExitSettled:
 						if n := s.probe.count(); n < tc.looks || n > tc.looks+2 { // a poll may look meanwhile
 							t.Errorf("%d looks, want %d", n, tc.looks)
 						}
@@ -406,10 +407,10 @@ func TestOnePollIsEnoughWhilePeersServe(t *testing.T) {
 			var began, ended time.Time
 			s.at(func(point string) {
 				switch point {
-				case FaultExitSeen:
+				case failpoint.ExitSeen:
 					began = time.Now()
 					s.twin.Engine("other").SetExtra(i * 30 * gib / 3) // it allocates while the other goes
-				case FaultExitSettled:
+				case failpoint.ExitSettled:
 					ended = time.Now()
 				}
 			})

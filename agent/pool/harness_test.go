@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -111,9 +112,13 @@ func (r *rig) boot() {
 		r.t.Fatal(err)
 	}
 	r.host = probe.NewDeclared(probe.Declaration{Chip: "M4", Memory: 16 << 30}, probe.NewSystem())
+	engines, err := process.NewSystem(r.host, os.Args[0])
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	r.Pool, err = New(Config{
 		Log: testr.New(r.t), Journal: j, Ledger: memory.NewLedger(), Probe: r.host, Weights: r.weights,
-		Engine: os.Args[0], EngineEnv: enginetest.Env(), StateDir: r.dir, Timing: r.timing,
+		Engines: engines, Engine: os.Args[0], EngineEnv: enginetest.Env(), StateDir: r.dir, Timing: r.timing,
 	})
 	if err != nil {
 		r.t.Fatal(err)

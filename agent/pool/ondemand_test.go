@@ -10,6 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/pool/failpoint"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -204,7 +205,7 @@ func TestReadyEngineIsAlreadyHeld(t *testing.T) {
 		s.follow(s.model("a", enginetest.Script{LoadMilliseconds: 1000}, onDemand(0)))
 		seen := false
 		s.at(func(point string) {
-			if point == FaultLoadReady {
+			if point == failpoint.LoadReady {
 				seen = true
 				go func() { // as an enforcer would, at every chance
 					for range 1000 {

@@ -2,14 +2,12 @@ package pool
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"metalfleet.dev/metalfleet/agent/integrity"
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/process"
@@ -38,7 +36,7 @@ type Config struct {
 	// Engine is the program, and EngineEnv its environment.
 	Engine    string
 	EngineEnv []string
-	// Engines starts and dials engines; nil means processes of this machine.
+	// Engines starts and dials engines: process.System on a Mac.
 	Engines process.Engines
 	// Cache opens an engine's leave to keep blocks of its model on this Mac's disk,
 	// which may take so many bytes there; nil where this Mac keeps none.
@@ -56,12 +54,9 @@ type Config struct {
 	// Neither may block.
 	Changed   func()
 	Reclaimed func(v1alpha1.Reclaim)
-	// Fault is called at each of FaultPoints, for tests that end the agent
-	// there; nil in production.
-	Fault func(point string)
 }
 
-func (c Config) withDefaults() (Config, error) {
+func (c Config) withDefaults() Config {
 	c.Timing = c.Timing.withDefaults()
 	if c.Changed == nil {
 		c.Changed = func() {}
@@ -69,17 +64,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Reclaimed == nil {
 		c.Reclaimed = func(v1alpha1.Reclaim) {}
 	}
-	if c.Fault == nil {
-		c.Fault = func(string) {}
-	}
-	if c.Engines == nil {
-		program, err := integrity.Of(filepath.Dir(c.Engine), filepath.Base(c.Engine))
-		if err != nil {
-			return c, err
-		}
-		c.Engines = process.System{Probe: c.Probe, Program: program}
-	}
-	return c, nil
+	return c
 }
 
 // Pool holds the engines of this Mac: it connects the state machine of its
@@ -102,10 +87,7 @@ type Pool struct {
 // New makes a pool from its journal: it knows the replicas of the last agent,
 // and nothing runs before Adopt and Run.
 func New(c Config) (*Pool, error) {
-	c, err := c.withDefaults()
-	if err != nil {
-		return nil, err
-	}
+	c = c.withDefaults()
 	f, err := newFiles(c.StateDir)
 	if err != nil {
 		return nil, err
@@ -130,7 +112,7 @@ func connect(c Config, f files) *Pool {
 	bk := &bookkeeper{registry: reg, recorder: rec, gate: sg}
 	lc := &lifecycle{registry: reg, Config: c, recorder: rec, files: f, mac: mt, gate: sg}
 	pr := &pressure{registry: reg, log: c.Log, timing: c.Timing, meter: mt, gate: sg, books: bk, recorder: rec, engines: lc, enforcer: memory.NewEnforcer()}
-	rs := &replicas{registry: reg, log: c.Log, timing: c.Timing, weights: c.Weights, recorder: rec, engines: lc, room: pr, gate: sg, fault: c.Fault}
+	rs := &replicas{registry: reg, log: c.Log, timing: c.Timing, weights: c.Weights, recorder: rec, engines: lc, room: pr, gate: sg}
 	rq := &requests{registry: reg, timing: c.Timing, gate: sg}
 	lc.owner = rs
 	pr.afterPoll = func(r memory.Reading) {

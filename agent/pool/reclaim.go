@@ -27,9 +27,7 @@ func (lc *lifecycle) collect(e *entry, g *engine) {
 		lc.gate.exited(unclean(how.exit))
 	})
 	lc.poke() // what it gave back, or left, is seen before anything else is started
-	lc.Fault(FaultExitSeen)
 	check := lc.gate.settle(g, how.freed)
-	lc.Fault(FaultExitSettled)
 	r := how.reclaim(g, check, now)
 	g.files.remove()
 	lc.recordReclaim(e, r, g.failureOf(r), now, func() {
@@ -74,7 +72,6 @@ func (lc *lifecycle) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Re
 			}
 		})
 	}, func() {
-		lc.Fault(FaultExitRecorded)
 		lc.change(func() {
 			e.freed = addFreed(e.freed, r)
 			lc.reclaims = prepend(lc.reclaims, r)

@@ -52,7 +52,6 @@ type replicas struct {
 	engines  engines
 	room     room
 	gate     gate
-	fault    func(string)
 
 	generation int64 // of the assignments it follows; registry.mu guards it
 }
@@ -155,7 +154,6 @@ func (rs *replicas) execute(a action) {
 func (rs *replicas) release(e *entry) {
 	rs.giveBack(e)
 	rs.recorder.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Released = true }, func() {
-		rs.fault(FaultReleased)
 		rs.change(func() { e.recording, e.released, e.state = false, true, Exited })
 		rs.wake()
 	})

@@ -15,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/pool/failpoint"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -100,16 +101,16 @@ func (s *stage) boot() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	watched, engines := failpoint.Wrap(j, s.twin, func(point string) {
+		s.faults.Lock()
+		defer s.faults.Unlock()
+		if s.fault != nil {
+			s.fault(point)
+		}
+	})
 	s.Pool, err = New(Config{
-		Log: logr.Discard(), Journal: j, Ledger: memory.NewLedger(), Probe: s.probe, Weights: &scripts{dir: ""},
-		Engines: s.twin, StateDir: s.dir,
-		Fault: func(point string) {
-			s.faults.Lock()
-			defer s.faults.Unlock()
-			if s.fault != nil {
-				s.fault(point)
-			}
-		},
+		Log: logr.Discard(), Journal: watched, Ledger: memory.NewLedger(), Probe: s.probe, Weights: &scripts{dir: ""},
+		Engines: engines, StateDir: s.dir,
 		Reclaimed: func(r v1alpha1.Reclaim) {
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -17,7 +17,6 @@ import (
 // start starts an engine in a goroutine. The entry is marked with the engine at
 // once, so that there is never a second one.
 func (lc *lifecycle) start(e *entry) {
-	lc.Fault(FaultLoadBegun)
 	var g *engine
 	lc.change(func() {
 		e.loads++
@@ -77,7 +76,6 @@ func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 	}); err != nil {
 		return nil, &notSavedError{err} // a process that no journal knows could be lost
 	}
-	lc.Fault(FaultLoadRecorded)
 	allowed := false
 	if lc.read(func() { allowed = lc.gate.mayStart() }); !allowed { // another engine ended uncleanly while the disk wrote
 		return nil, errUnsettled
@@ -89,10 +87,8 @@ func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	lc.Fault(FaultLoadStarted)
 	g.record.PID, g.record.StartTime = proc.ID()
 	lc.recordEngine(e, g)
-	lc.Fault(FaultLoadIdentified)
 	return proc, nil
 }
 

@@ -35,12 +35,9 @@ func (lc *lifecycle) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*
 		return false
 	}
 	lc.Log.Info("Unloading engine", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", reason)
-	lc.Fault(FaultUnloadBegun)
 	lc.tasks.Go(func() {
 		lc.recordStop(g)
-		lc.Fault(FaultUnloadRecorded)
 		if lc.drain(g) {
-			lc.Fault(FaultUnloadDrained)
 			lc.stopEngine(e, g)
 		}
 	})
@@ -112,7 +109,6 @@ func (lc *lifecycle) stopEngine(e *entry, g *engine) {
 		g.stop.rung = rungShutdown
 	})
 	lc.recordStop(g)
-	lc.Fault(FaultUnloadMeasured)
 	extra := time.Duration(held/footprint.MiB) * lc.Timing.StopPerGiB / 1024
 	stop, term := lc.Timing.Stop, lc.Timing.Term
 	if g.stop.hurry {
@@ -136,7 +132,6 @@ func (lc *lifecycle) shutdown(g *engine, limit time.Duration) (ended bool) {
 		lc.read(func() { g.stop.answered = true })
 	}
 	close(g.stop.told)
-	lc.Fault(FaultUnloadAsked)
 	select {
 	case <-g.proc.Done():
 		return true

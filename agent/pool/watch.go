@@ -101,7 +101,6 @@ func (lc *lifecycle) watch(ctx context.Context, e *entry, g *engine) {
 func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 	became := false
 	if s.GetState() == wire.State_STATE_READY && lc.expected(g) {
-		lc.Fault(FaultLoadReady)
 		lc.mac.look() // the first report of a serving engine carries its footprint
 		became = true
 	}

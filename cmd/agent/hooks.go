@@ -13,13 +13,14 @@ import (
 
 	"metalfleet.dev/metalfleet/agent"
 	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/pool/failpoint"
 )
 
 // Variables that tests of real processes set. Without testVariable the others
 // are refused, so that none does anything by accident.
 const (
 	testVariable = "METALFLEET_TEST"
-	// crashVariable names one of pool.FaultPoints: the agent kills itself there.
+	// crashVariable names one of failpoint.All: the agent kills itself there.
 	crashVariable = "METALFLEET_TEST_CRASH_AT"
 	// timingVariable shortens delays, such as "stop=2s,term=1s".
 	timingVariable = "METALFLEET_TEST_TIMING"
@@ -43,11 +44,12 @@ func testHooks(c *agent.Config, getenv func(string) string) error {
 	if crash == "" {
 		return nil
 	}
-	if points := pool.FaultPoints(); !slices.Contains(points, crash) {
+	if points := failpoint.All(); !slices.Contains(points, crash) {
 		return fmt.Errorf("%s: unknown point %q, want one of %s", crashVariable, crash, strings.Join(points, ", "))
 	}
 	c.Log.Error(nil, "THIS AGENT WILL KILL ITSELF; this is a test hook", "point", crash)
-	c.Fault = dieAt(c.Log, crash)
+	die := dieAt(c.Log, crash)
+	c.WrapPool = func(p *pool.Config) { p.Journal, p.Engines = failpoint.Wrap(p.Journal, p.Engines, die) }
 	return nil
 }
 

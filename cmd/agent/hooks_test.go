@@ -8,7 +8,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"metalfleet.dev/metalfleet/agent"
-	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/pool/failpoint"
 )
 
 func TestHooksOfTestsDoNothingByAccident(t *testing.T) {
@@ -20,10 +20,10 @@ func TestHooksOfTestsDoNothingByAccident(t *testing.T) {
 	}{
 		"nothing is set":                 {},
 		"the test variable alone":        {env: map[string]string{testVariable: "1"}},
-		"a point without it":             {env: map[string]string{crashVariable: pool.FaultExitSeen}, want: testVariable + "=1"},
+		"a point without it":             {env: map[string]string{crashVariable: failpoint.ExitSeen}, want: testVariable + "=1"},
 		"delays without it":              {env: map[string]string{timingVariable: "stop=1s"}, want: testVariable + "=1"},
-		"a point":                        {env: map[string]string{testVariable: "1", crashVariable: pool.FaultExitSeen}, fault: true},
-		"a point that does not exist":    {env: map[string]string{testVariable: "1", crashVariable: "exit"}, want: pool.FaultExitSeen},
+		"a point":                        {env: map[string]string{testVariable: "1", crashVariable: failpoint.ExitSeen}, fault: true},
+		"a point that does not exist":    {env: map[string]string{testVariable: "1", crashVariable: "exit"}, want: failpoint.ExitSeen},
 		"delays":                         {env: map[string]string{testVariable: "1", timingVariable: "term=1s,stop=2s"}, stop: 2 * time.Second},
 		"a delay that does not exist":    {env: map[string]string{testVariable: "1", timingVariable: "rest=1s"}, want: "silence"},
 		"a delay that is no time at all": {env: map[string]string{testVariable: "1", timingVariable: "stop=soon"}, want: "stop=soon"},
@@ -34,8 +34,8 @@ func TestHooksOfTestsDoNothingByAccident(t *testing.T) {
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one about %q", err, test.want)
 			}
-			if (c.Fault != nil) != test.fault || c.Timing.Stop != test.stop {
-				t.Errorf("fault %v, stop %v", c.Fault != nil, c.Timing.Stop)
+			if (c.WrapPool != nil) != test.fault || c.Timing.Stop != test.stop {
+				t.Errorf("fault %v, stop %v", c.WrapPool != nil, c.Timing.Stop)
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/pool/failpoint"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/test/fleet"
 )
@@ -24,20 +24,20 @@ const (
 	evicted  = "evicted"
 )
 
-// crash is one case: the agent dies at a point of agent/pool.
+// crash is one case: the agent dies at a point of agent/pool/failpoint.
 type crash struct {
 	*world
 	mac, model, point, cause string
 }
 
-// crashCases are all points of agent/pool, each with every cause that passes it.
+// crashCases are all points of agent/pool/failpoint, each with every cause that passes it.
 func crashCases() (all []crash) {
-	for _, point := range pool.FaultPoints() {
+	for _, point := range failpoint.All() {
 		causes := []string{deleted, evicted}
 		switch {
 		case strings.HasPrefix(point, "load/"):
 			causes = []string{deployed, asked}
-		case point == pool.FaultReleased: // what is evicted stays assigned
+		case point == failpoint.Released: // what is evicted stays assigned
 			causes = []string{deleted}
 		}
 		for _, cause := range causes {
