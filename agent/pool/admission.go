@@ -17,11 +17,11 @@ func (rs *replicas) reserve(e *entry) {
 	}
 }
 
-// promise asks the ledger for a reservation alone: nothing is evicted for an
+// reserveOnly asks the ledger for a reservation alone: nothing is evicted for an
 // engine that may not be started yet, and nothing is refused.
-func (rs *replicas) promise(e *entry) {
+func (rs *replicas) reserveOnly(e *entry) {
 	var short *memory.NoRoomError
-	switch err := rs.ledger.Reserve(e.key, e.order.ReservedBytes); {
+	switch err := rs.ledger.Reserve(e.key, e.assignment.ReservedBytes); {
 	case err == nil:
 		rs.change(func() { e.reserved, e.state = true, Reserved })
 	case errors.As(err, &short):
@@ -71,7 +71,7 @@ func (rs *replicas) noVictim(e *entry, short *memory.NoRoomError) {
 	case demanded:
 		rs.change(func() {
 			e.short = short
-			e.disappoint(&RoomError{Cause: short, RetryAfter: rs.timing.RoomRetry})
+			e.failWaiters(&RoomError{Cause: short, RetryAfter: rs.timing.RoomRetry})
 		})
 	default:
 		rs.awaitRoom(e, short)
@@ -86,7 +86,7 @@ func (rs *replicas) refuseRoom(e *entry, short *memory.NoRoomError) {
 	rs.change(func() {
 		if demanded = e.onDemand(); demanded {
 			e.short = short
-			e.disappoint(&RoomError{Cause: short})
+			e.failWaiters(&RoomError{Cause: short})
 		}
 	})
 	if !demanded {
@@ -99,13 +99,13 @@ func (rs *replicas) refuse(e *entry, why error) {
 	var name string
 	refused := &journal.Refusal{Reason: v1alpha1.ReasonInsufficientRoom, Message: why.Error()}
 	rs.change(func() {
-		name = e.order.Namespace + "/" + e.order.Name
+		name = e.assignment.Namespace + "/" + e.assignment.Name
 		rs.ledger.Release(e.key) // it may have been promised before the ceiling fell
 		e.refused, e.state, e.reserved = refused, Failed, false
 		rs.roomChanged()
-		e.disappoint(&LoadError{Reason: refused.Reason, Message: refused.Message})
+		e.failWaiters(&LoadError{Reason: refused.Reason, Message: refused.Message})
 	})
 	rs.log.Info("Replica was not admitted", "ModelReplica", name, "reason", refused.Message)
 	rs.recorder.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Refused = refused }, nil)
-	rs.wake()
+	rs.replan()
 }

@@ -51,10 +51,10 @@ func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
 		return
 	}
 	k := memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}
-	heard := make(chan struct{})
+	firstStatus := make(chan struct{})
 	g := &engine{
 		key: k, load: r.Load, record: r, config: r.Config, files: lc.files.engine(k, r.Load),
-		holds: map[*Hold]struct{}{}, heard: heard, loadBegan: time.Now(), progressAt: time.Now(),
+		holds: map[*Hold]struct{}{}, firstStatus: firstStatus, loadBegan: time.Now(), progressAt: time.Now(),
 	}
 	g.child(proc)
 	if r.LastUse != nil {
@@ -64,7 +64,7 @@ func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
 	if err := g.connect(lc.Engines); err != nil {
 		panic("pool: the address of a Unix socket is always valid: " + err.Error())
 	}
-	lc.Ledger.Restore(k, r.Reserved)
+	lc.ledger.Restore(k, r.Reserved)
 	var e *entry
 	lc.change(func() {
 		e = lc.entry(k)
@@ -76,9 +76,9 @@ func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
 	if r.Stop != nil { // an agent before us began to end it: it is not ready again in between
 		lc.unload(e, r.Stop.Reason, nil)
 	}
-	lc.attend(e, g)
+	lc.supervise(e, g)
 	select {
-	case <-heard:
+	case <-firstStatus:
 	case <-proc.Done():
 	case <-ctx.Done():
 		lc.Log.Info("Adopted engine does not answer yet", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)

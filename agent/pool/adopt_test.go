@@ -34,9 +34,9 @@ func served(t *testing.T) (*rig, v1alpha1.Assignment, v1alpha1.AssignmentStatus)
 // TestAnEngineIsStartedForTheTaskThatWasInspected, and one of before that was
 // told no task is what it would be told.
 func TestAnEngineIsStartedForTheTaskThatWasInspected(t *testing.T) {
-	writes := &entry{order: assignment("u", "m")}
-	reads := &entry{order: assignment("u", "m")}
-	reads.order.Model.Facts.SetTask(model.Embed)
+	writes := &entry{assignment: assignment("u", "m")}
+	reads := &entry{assignment: assignment("u", "m")}
+	reads.assignment.Model.Facts.SetTask(model.Embed)
 	if w, r := writes.config("p"), reads.config("p"); w.Task != "" || r.Task != "Embed" {
 		t.Errorf("tasks %q and %q", w.Task, r.Task)
 	}
@@ -183,7 +183,7 @@ func TestAnEndThatIsNotLookedAtIsLookedAtAfterARestart(t *testing.T) {
 	})
 	r.lifecycle.recordReclaim(e, v1alpha1.Reclaim{ReplicaUID: "gone", Epoch: 1, Load: 1}, nil, time.Now(), func() {}, func() {})
 	unsettled(true)
-	r.registry.poke()
+	r.registry.pollNow()
 	unsettled(false)
 }
 
@@ -244,7 +244,7 @@ func TestAProcessWithAReusedIDIsNeitherAdoptedNorKilled(t *testing.T) {
 // shares others is not adopted.
 func TestAnEngineSharesTheStatedPrefixes(t *testing.T) {
 	of := func(prefixes ...string) *entry {
-		return &entry{order: v1alpha1.Assignment{Namespace: "team", SharedPrefixes: prefixes}}
+		return &entry{assignment: v1alpha1.Assignment{Namespace: "team", SharedPrefixes: prefixes}}
 	}
 	c := of("You are helpful.").config("p")
 	if len(c.SharedPrefixes) != 1 || c.SharedPrefixes[0] != "You are helpful." || c.SharedScope != "team" {

@@ -15,18 +15,17 @@ type bookkeeper struct {
 	gate     *startGate
 }
 
-// booksPause is the pause before the books are written again after a failure.
+// booksPause is the pause before another attempt after a failure.
 const booksPause = 5 * time.Second
 
-// run stores what polls find and a restart must not forget, until the
-// pool's life ends. Polls do not wait for it.
+// run stores on each signal until registry.life ends.
 func (bk *bookkeeper) run() {
 	var again <-chan time.Time
 	for {
 		select {
 		case <-bk.life.Done():
 			return
-		case <-bk.books:
+		case <-bk.bookSignal:
 		case <-again:
 		}
 		again = nil
@@ -36,8 +35,8 @@ func (bk *bookkeeper) run() {
 	}
 }
 
-// lastUseKept is how far the journal may lag behind the last use of an engine:
-// after a restart of the agent its idle time begins that much early at most.
+// lastUseKept is by how much the journal may lag the last use of an engine: after
+// a restart of the agent its idle time begins that much early at most.
 const lastUseKept = 10 * time.Second
 
 // due reports whether the journal lags what the last poll found.
@@ -48,8 +47,8 @@ func (bk *bookkeeper) due() (due bool) {
 	return due
 }
 
-// store writes down when engines were used last, if the journal lags by
-// more than that, and what is known of the Mac's wired memory.
+// store writes when engines were last used, if the journal lags by more than
+// that, and what is known of the Mac's wired memory.
 func (bk *bookkeeper) store(lag time.Duration) error {
 	var uses map[string]time.Time
 	var evidence memory.Evidence

@@ -36,8 +36,8 @@ func (rs *replicas) deriveOnDemand(e *entry, all []metav1.Condition, now time.Ti
 		}
 		return
 	}
-	if rs.ledger.Account().Limits.Capacity > 0 && e.order.ReservedBytes > rs.spare(e.key) {
-		never := condition("", metav1.ConditionFalse, v1alpha1.ReasonInsufficientRoom, "the model needs %s, more than this Mac can reserve in addition to its always-resident models", v1alpha1.FormatBytes(e.order.ReservedBytes))
+	if rs.ledger.Account().Limits.Capacity > 0 && e.assignment.ReservedBytes > rs.spare(e.key) {
+		never := condition("", metav1.ConditionFalse, v1alpha1.ReasonInsufficientRoom, "the model needs %s, more than this Mac can reserve in addition to its always-resident models", v1alpha1.FormatBytes(e.assignment.ReservedBytes))
 		all[1], all[3] = named(never, v1alpha1.ConditionAdmitted), named(never, v1alpha1.ConditionServing)
 		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonOnDemand, "there is no room to load the model")
 		return
@@ -102,7 +102,7 @@ func (e *entry) admittedCondition() metav1.Condition {
 	case e.refused != nil:
 		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, e.refused.Reason, "%s", e.refused.Message)
 	case e.reserved:
-		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonReserved, "%s are reserved", v1alpha1.FormatBytes(e.order.ReservedBytes))
+		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonReserved, "%s are reserved", v1alpha1.FormatBytes(e.assignment.ReservedBytes))
 	case e.released:
 		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, v1alpha1.ReasonReleased, "the reservation was released")
 	}

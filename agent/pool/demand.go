@@ -6,19 +6,19 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 )
 
-// demand is a load that requests wait for: one for an entry, however many
-// wait. It is made by the first request and ends with the engine's readiness
-// or with an error, each of which every waiter is told. A waiter may leave at
-// any time; when all have left, the load goes on: the next request finds it.
+// demand is a load that requests wait for: one for an entry, for all requests.
+// The first request begins it. It ends when the engine is ready or with an
+// error, and every waiter gets that. A waiter may leave at any time; when all
+// have left, the load continues and the next request finds it.
 type demand struct {
 	since time.Time
-	// waiting holds are told once, nil with the hold taken. Pool.mu guards it.
+	// waiting holds get one result, nil with the hold taken. registry.mu guards it.
 	waiting map[*Hold]chan error
 }
 
-// join lets h wait for the engine of e; the caller holds Pool.mu, and e is
+// join lets h wait for the engine of e; the caller holds registry.mu, and e is
 // OnDemand and not ready. It reports whether a load was begun.
-func (e *entry) join(h *Hold, now time.Time) (told <-chan error, began bool) {
+func (e *entry) join(h *Hold, now time.Time) (result <-chan error, began bool) {
 	if e.demand == nil {
 		e.demand = &demand{since: now, waiting: map[*Hold]chan error{}}
 		began = true
@@ -28,34 +28,35 @@ func (e *entry) join(h *Hold, now time.Time) (told <-chan error, began bool) {
 	return c, began
 }
 
-// grant gives every waiter its hold, in the same critical section in which the
+// admitWaiters gives every waiter its hold, in the same critical section in which the
 // engine became ready: nothing can evict it in between. The caller holds
-// Pool.mu.
-func (e *entry) grant(g *engine) {
+// registry.mu.
+func (e *entry) admitWaiters(g *engine) {
 	if e.demand == nil {
 		return
 	}
-	for h, told := range e.demand.waiting {
+	for h, result := range e.demand.waiting {
 		h.engine = g
 		g.holds[h] = struct{}{}
-		told <- nil
+		result <- nil
 	}
 	e.demand = nil
 }
 
-// disappoint tells every waiter why there is no engine; the caller holds Pool.mu.
-func (e *entry) disappoint(err error) {
+// failWaiters gives every waiter the reason why there is no engine; the caller
+// holds registry.mu.
+func (e *entry) failWaiters(err error) {
 	if e.demand == nil {
 		return
 	}
-	for _, told := range e.demand.waiting {
-		told <- err
+	for _, result := range e.demand.waiting {
+		result <- err
 	}
 	e.demand = nil
 }
 
-// failedLoad is what waiters are told of a load that failed, with the time of
-// the next try; the caller holds Pool.mu.
+// failedLoad is the error of requests that waited for a load that failed, with
+// the time of the next attempt; the caller holds registry.mu.
 func (e *entry) failedLoad(why journal.Refusal, now time.Time) error {
 	err := &LoadError{Reason: why.Reason, Message: why.Message}
 	if e.refused == nil {

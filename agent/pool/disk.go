@@ -47,6 +47,6 @@ func (lc *lifecycle) grantDisk(ctx context.Context, e *entry, g *engine) {
 // diskOf is how much of the disk blocks of an entry's model may take, as it is
 // ordered now.
 func (lc *lifecycle) diskOf(e *entry) (most int64) {
-	lc.read(func() { most = e.order.Cache.SSDBytes })
+	lc.read(func() { most = e.assignment.Cache.SSDBytes })
 	return most
 }

@@ -96,7 +96,7 @@ func TestEngineReattachesToTheDiskCache(t *testing.T) {
 	most := <-bounds
 	for _, want := range []int64{5, 7} {
 		lc.mu.Lock()
-		entry.order.Cache.SSDBytes = want
+		entry.assignment.Cache.SSDBytes = want
 		lc.mu.Unlock()
 		if got := most(); got != want {
 			t.Errorf("%d bytes may be taken, want %d", got, want)

@@ -12,7 +12,7 @@ func (rs *replicas) download(e *entry) {
 	ctx, cancel := context.WithCancel(rs.life)
 	var order v1alpha1.Assignment
 	rs.change(func() {
-		order = e.order
+		order = e.assignment
 		e.download.running, e.download.cancel = true, cancel
 		e.download.since, e.download.bytes, e.download.total = time.Now(), 0, order.Model.Bytes()
 		e.download.attempts++
@@ -24,7 +24,7 @@ func (rs *replicas) download(e *entry) {
 		if err != nil && ctx.Err() == nil {
 			rs.log.Info("Download failed", "ModelReplica", order.Namespace+"/"+order.Name, "reason", err.Error())
 		}
-		rs.wake()
+		rs.replan()
 	})
 }
 

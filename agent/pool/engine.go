@@ -15,8 +15,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// engine is one process from just before its start to its observed end. Pool.mu
-// guards the fields behind config; proc, conn and client are set before any
+// engine is one process from just before its start to its observed end. registry.mu
+// guards the fields after config; proc, conn and client are set before any
 // other goroutine sees the engine.
 type engine struct {
 	key    memory.Key
@@ -42,7 +42,7 @@ type engine struct {
 	failure *journal.Refusal
 
 	status    *wire.Status
-	heardAt   time.Time // of the status
+	statusAt  time.Time // of the status
 	footprint int64     // last measured; 0: never
 	measured  time.Time
 	loadBegan time.Time
@@ -52,18 +52,18 @@ type engine struct {
 	// lastUse is the end of its last hold, or its becoming ready; the journal
 	// knows lastUseKept.
 	lastUse, lastUseKept time.Time
-	// asking: limits were sent at that time and not answered yet; zero: no.
-	asking time.Time
-	// behind: a poll found them unanswered and could send nothing newer.
-	behind bool
+	// limitsSentAt is when limits were sent that are not answered yet; zero: none.
+	limitsSentAt time.Time
+	// resend: a poll found them unanswered and could not send newer ones.
+	resend bool
 	trim   trimming
-	// aborting: an Abort goes on.
+	// aborting: an Abort call is running.
 	aborting bool
 	// limitsRefused: the last limits were not taken.
 	limitsRefused bool
 	headroom      headroom
-	// heard is closed after the first status; nil afterwards.
-	heard chan struct{}
+	// firstStatus is closed after the first status; nil afterwards.
+	firstStatus chan struct{}
 }
 
 // stopping is an unload under way.
@@ -71,17 +71,17 @@ type stopping struct {
 	reason    v1alpha1.ReclaimReason
 	since     time.Time
 	footprint *int64
-	// before is the host's memory just before the stop; alone says that no
-	// other engine worked, so that a difference can be attributed.
+	// before is the host's memory just before the stop; alone: no other
+	// engine was there, so that a difference can be attributed.
 	before probe.Host
 	alone  bool
-	// rung is how far the ladder was climbed; answered says that the engine
-	// confirmed Shutdown.
+	// rung is how far the ladder was climbed; answered: the engine confirmed
+	// Shutdown.
 	rung     rung
 	answered bool
 	killed   time.Time // when SIGKILL was sent; zero: it was not
-	// told is closed when the call of Shutdown has returned.
-	told chan struct{}
+	// returned is closed when the call of Shutdown has returned.
+	returned chan struct{}
 	// hurry ends running requests at once, with a typed error.
 	hurry bool
 }
@@ -102,17 +102,16 @@ type trimming struct {
 	running             bool
 }
 
-// headroom is what an engine's guard asked for: each question is answered once,
-// after at most one idle engine went for it or none was found.
+// headroom are the requests of an engine's guard for more memory: each is answered
+// once, after at most one idle engine was evicted for it or none was found.
 type headroom struct {
-	// answered is the newest question that was dealt with, and told the newest
-	// of which the engine was sent the answer.
-	answered, told int64
-	// seen is the newest that the last reading held: one that came since was
-	// not looked at.
+	// answered is the newest request that was handled, and sent the newest of
+	// which the engine got the answer.
+	answered, sent int64
+	// seen is the newest one in the last reading; later ones were not considered.
 	seen int64
-	// tied is the question that waits for the end of victim, and of whatever else
-	// is going then.
+	// tied is the request that waits for the end of victim, and of all other
+	// engines that are being unloaded then.
 	tied   int64
 	victim *engine
 }
@@ -127,8 +126,9 @@ func (g *engine) leaving() bool {
 	return g.state == Draining || g.state == Stopping || g.state == Exited
 }
 
-// active engines change what they hold: they load, end, or work on requests.
-// The caller holds Pool.mu.
+// active reports whether what the engine holds changes: it loads, ends, or works
+// on requests.
+// The caller holds registry.mu.
 func (g *engine) active() bool {
 	a := g.status.GetActivity()
 	return g.state != Ready || len(g.holds) > 0 || a.GetRunning()+a.GetQueued() > 0
@@ -165,7 +165,7 @@ func (g *engine) hello(ctx context.Context) (*wire.HelloResponse, error) {
 	return h, nil
 }
 
-// checkIdle tells a drain that waits for the last hold; the caller holds Pool.mu.
+// checkIdle signals a drain that waits for the last hold; the caller holds registry.mu.
 func (g *engine) checkIdle() {
 	if g.idle != nil && len(g.holds) == 0 {
 		close(g.idle)
@@ -173,8 +173,8 @@ func (g *engine) checkIdle() {
 	}
 }
 
-// wanted is how much a guard asks for that was not dealt with, for a reading,
-// and notes which question that was; the caller holds Pool.mu.
+// wanted is how much an open request of the guard asks for, and notes which
+// request that is; the caller holds registry.mu.
 func (g *engine) wanted() int64 {
 	guard := g.status.GetGuard()
 	g.headroom.seen = guard.GetHeadroomRequest()
@@ -184,8 +184,8 @@ func (g *engine) wanted() int64 {
 	return guard.GetHeadroomBytes()
 }
 
-// use notes the end of a use: the time to live begins again. The caller holds
-// Pool.mu.
+// use notes a use: the idle time begins again. The caller holds
+// registry.mu.
 func (g *engine) use(now time.Time) {
 	if now.After(g.lastUse) {
 		g.lastUse = now
@@ -201,7 +201,7 @@ func (g *engine) held() *int64 {
 	return &n
 }
 
-// stalled is for how long the load has not moved; the caller holds Pool.mu.
+// stalled is for how long the load has not moved; the caller holds registry.mu.
 func (g *engine) stalled(r memory.EngineReading, now time.Time) time.Duration {
 	mark := loadMark{bytes: g.status.GetLoad().GetBytesDone(), total: g.status.GetLoad().GetBytesTotal(), footprint: r.Footprint}
 	if mark != g.progress {

@@ -14,14 +14,14 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// entry is one replica in one epoch. Pool.mu guards all of it.
+// entry is one replica in one epoch. registry.mu guards all of it.
 type entry struct {
 	key memory.Key
 
 	// Desired.
-	want    want
-	order   v1alpha1.Assignment // the last one that named it
-	invalid string
+	want       want
+	assignment v1alpha1.Assignment // the last one that named it
+	invalid    string
 
 	// Observed.
 	state    State
@@ -34,7 +34,7 @@ type entry struct {
 	restarts int32
 	// lastFailure is what the last of the restarts was for.
 	lastFailure *v1alpha1.EngineFailure
-	// canary of the last engine that was ready; nil before the first.
+	// canary of the last engine that became ready; nil before the first.
 	canary   *v1alpha1.Canary
 	crashes  []time.Time
 	setBacks []time.Time // the latest ends for memory
@@ -50,7 +50,7 @@ type entry struct {
 	// at roomAgain.
 	short     *memory.NoRoomError
 	roomAgain time.Time
-	awaits    *entry // whose engine goes for it
+	waitsFor  *entry // whose engine is evicted for it
 	// guards and remembered are what earlier engines counted.
 	guards     GuardCounters
 	remembered Remembered
@@ -61,7 +61,7 @@ type entry struct {
 // download is how far the files of an entry are.
 type download struct {
 	running, done bool
-	// ending since it was told to; it may take a while.
+	// ending: it was cancelled and has not returned.
 	ending       bool
 	cancel       context.CancelFunc
 	path         string
@@ -72,7 +72,7 @@ type download struct {
 	notBefore    time.Time
 }
 
-// remember takes what the journal knows of a replica.
+// remember restores what the journal has of a replica.
 func (e *entry) remember(r journal.Replica, now time.Time) {
 	e.loads, e.restarts, e.lastFailure = r.Loads, r.Restarts, r.LastFailure
 	for _, at := range r.Crashes {
@@ -87,9 +87,9 @@ func (e *entry) remember(r journal.Replica, now time.Time) {
 	}
 }
 
-// take makes an assignment the entry's order.
+// take makes an assignment the desired state of the entry.
 func (e *entry) take(a v1alpha1.Assignment) {
-	e.order, e.invalid = a, ""
+	e.assignment, e.invalid = a, ""
 	if a.Residency.OnDemand() && e.engine == nil && e.refused != nil && e.refused.Reason == v1alpha1.ReasonInsufficientRoom {
 		e.refused, e.state = nil, Absent // it was refused as one that is always resident
 	}
@@ -109,33 +109,33 @@ func (e *entry) take(a v1alpha1.Assignment) {
 }
 
 // onDemand reports whether the first request loads the entry's engine; the
-// caller holds Pool.mu.
+// caller holds registry.mu.
 func (e *entry) onDemand() bool {
-	return e.want == wantRunning && e.order.Residency.OnDemand()
+	return e.want == wantRunning && e.assignment.Residency.OnDemand()
 }
 
-// asleep: its files are here, and the first request loads it; the caller holds
-// Pool.mu.
+// asleep reports whether the files are here and the first request loads it; the
+// caller holds registry.mu.
 func (e *entry) asleep() bool {
 	return e.onDemand() && e.refused == nil && e.download.done && e.engine == nil
 }
 
-// unstaffed reports whether the entry has no process: none was started, or the
-// last one has ended and that is being written down. The caller holds Pool.mu.
-func (e *entry) unstaffed() bool { return e.engine == nil || e.engine.state == Exited }
+// hasNoProcess reports whether the entry has no process: none was started, or the
+// last one has ended and that is being written down. The caller holds registry.mu.
+func (e *entry) hasNoProcess() bool { return e.engine == nil || e.engine.state == Exited }
 
 // outdated reports whether the engine serves another configuration than is wanted.
 func (e *entry) outdated() bool {
 	return e.want == wantRunning && e.engine != nil && !sameService(e.engine.config, e.config(""))
 }
 
-// idleAfter is the time to live of an idle engine; the caller holds Pool.mu.
+// idleAfter is the time to live of an idle engine; the caller holds registry.mu.
 func (e *entry) idleAfter() time.Duration {
-	return time.Duration(e.order.Residency.IdleSeconds) * time.Second
+	return time.Duration(e.assignment.Residency.IdleSeconds) * time.Second
 }
 
 // view is what plan sees. Without a known host nothing can be admitted.
-// settled says that no engine's unclean end is left to be looked into.
+// settled: the host was checked after the last unclean end of an engine.
 func (e *entry) view(hostKnown, settled bool) view {
 	d := &e.download
 	v := view{
@@ -158,7 +158,7 @@ func (e *entry) view(hostKnown, settled bool) view {
 
 // config is what an engine of this entry is started with.
 func (e *entry) config(path string) wire.Config {
-	a := &e.order
+	a := &e.assignment
 	c := wire.Config{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch, ModelPath: path, ModelDigest: a.Model.Digest,
 		ContextTokens: a.Context.Tokens, Sequences: a.Context.Sequences, CacheTokens: a.Context.CacheTokens,
@@ -182,8 +182,8 @@ func sameService(have, want wire.Config) bool {
 	return reflect.DeepEqual(have, want)
 }
 
-// end tells a running download to end; one that has ended meanwhile stays as it
-// is. The caller holds Pool.mu.
+// end cancels a running download; one that has ended stays as it is. The caller
+// holds registry.mu.
 func (d *download) end() {
 	if d.running {
 		d.ending = true
@@ -203,8 +203,8 @@ func (d *download) finished(path string, err error, now time.Time) {
 	d.notBefore = now.Add(max(d.failure.RetryAfter, downloadPause(d.attempts)))
 }
 
-// earlier keeps a time of the journal from lying in the future: the clock may
-// have been set back since, and a wait that is counted from it would not end.
+// earlier returns a time of the journal, or now if that is earlier: the clock may
+// have been set back, and a wait that is counted from a future time would not end.
 func earlier(at, now time.Time) time.Time {
 	if at.After(now) {
 		return now

@@ -18,7 +18,7 @@ var (
 	ErrNoRoom = errors.New("no memory to load the replica")
 	// ErrLoadFailed: the load that the request waited for failed.
 	ErrLoadFailed = errors.New("replica failed to load")
-	// ErrEngineLost: the engine ended while the request was at it.
+	// ErrEngineLost: the engine ended while it served the request.
 	ErrEngineLost = errors.New("engine ended")
 	// ErrReleased: the hold was given back before the call.
 	ErrReleased = errors.New("hold was released")
@@ -40,11 +40,11 @@ func (e *NotReadyError) Is(target error) bool { return target == ErrNotReady }
 
 // RoomError is an ErrNoRoom with the figures of the refusal.
 type RoomError struct {
-	// Cause names what was asked, what is promised and what is left, in bytes.
+	// Cause has the bytes that are needed, reserved and left.
 	Cause *memory.NoRoomError
 	// RetryAfter is a guess at when it is worth another try; 0 where waiting
-	// does not help, because the model is too large beside what this Mac
-	// promised for good.
+	// does not help, because the model does not fit in addition to what
+	// is always resident.
 	RetryAfter time.Duration
 }
 
@@ -58,7 +58,7 @@ func (e *RoomError) Unwrap() error { return e.Cause }
 
 // LoadError is an ErrLoadFailed with its reason.
 type LoadError struct {
-	// Reason is one of the reason constants of api/v1alpha1, or an engine's word.
+	// Reason is one of the reason constants of api/v1alpha1, or an engine's own.
 	Reason, Message string
 	// RetryAfter is when the load may be tried again; 0 where it will not be.
 	RetryAfter time.Duration
@@ -76,7 +76,7 @@ type DownloadError struct {
 	// Reason is one of the reason constants of api/v1alpha1.
 	Reason  string
 	Message string
-	// Final says that trying again cannot help.
+	// Final: trying again cannot help.
 	Final bool
 	// RetryAfter is the least time to wait; zero leaves it to the pool.
 	RetryAfter time.Duration

@@ -96,7 +96,7 @@ func (f engineFiles) remove() {
 }
 
 // boundLog sets a log that grew too large aside as NAME.1 and empties it. The
-// engine appends, so it goes on at the beginning.
+// engine appends, so it continues at the beginning.
 func boundLog(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() <= maxLogBytes {

@@ -35,7 +35,7 @@ func (h *Hold) Release() {
 	})
 }
 
-// notReadyRetry is what a client is told to wait for an engine that loads.
+// notReadyRetry is the RetryAfter of a request for an engine that loads.
 const notReadyRetry = time.Second
 
 // requests gives requests their holds: at once from an engine that is ready, or
@@ -58,21 +58,21 @@ func (rq *requests) acquire(ctx context.Context, k memory.Key) (*Hold, error) {
 		return nil, fmt.Errorf("acquire replica %s epoch %d: %w", k.UID, k.Epoch, err)
 	}
 	context.AfterFunc(h.ctx, h.Release)
-	rq.stir()
+	rq.pollSoon()
 	return h, nil
 }
 
 // hold takes the hold, at once or when the load is done: under the lock on both
 // paths.
 func (rq *requests) hold(h *Hold, k memory.Key) error {
-	told, err := rq.takeOrJoin(h, k)
-	if err != nil || told == nil {
+	result, err := rq.takeOrJoin(h, k)
+	if err != nil || result == nil {
 		return err
 	}
 	timer := time.NewTimer(rq.timing.LoadWait)
 	defer timer.Stop()
 	select {
-	case err := <-told:
+	case err := <-result:
 		return err
 	case <-h.ctx.Done():
 		err = h.ctx.Err()
@@ -81,11 +81,11 @@ func (rq *requests) hold(h *Hold, k memory.Key) error {
 	case <-rq.life.Done():
 		err = &NotReadyError{State: Loading, RetryAfter: notReadyRetry}
 	}
-	return rq.leave(h, k, told, err)
+	return rq.leave(h, k, result, err)
 }
 
 // takeOrJoin takes a hold on a ready engine, or joins those that wait for an
-// OnDemand one, who are told on the channel.
+// OnDemand one and get the result from the channel.
 func (rq *requests) takeOrJoin(h *Hold, k memory.Key) (<-chan error, error) {
 	now := time.Now()
 	rq.mu.Lock()
@@ -104,12 +104,12 @@ func (rq *requests) takeOrJoin(h *Hold, k memory.Key) (<-chan error, error) {
 	if err := rq.unavailable(e, now); err != nil {
 		return nil, err
 	}
-	told, began := e.join(h, now)
+	result, began := e.join(h, now)
 	if began {
 		e.roomAgain = time.Time{}
-		rq.wake()
+		rq.replan()
 	}
-	return told, nil
+	return result, nil
 }
 
 // stillWaiting is the error of a request that has waited for LoadWait: it names
@@ -130,15 +130,15 @@ func (rq *requests) stillWaiting(k memory.Key) error {
 }
 
 // leave gives up waiting because of err; a hold that was granted in the same
-// moment is given back. The load goes on.
-func (rq *requests) leave(h *Hold, k memory.Key, told <-chan error, err error) error {
+// moment is released. The load continues.
+func (rq *requests) leave(h *Hold, k memory.Key, result <-chan error, err error) error {
 	rq.mu.Lock()
 	if e := rq.entries[k]; e != nil && e.demand != nil {
 		delete(e.demand.waiting, h)
 	}
 	rq.mu.Unlock()
 	select {
-	case answer := <-told:
+	case answer := <-result:
 		if answer == nil {
 			rq.drop(h)
 		}
@@ -158,16 +158,16 @@ func (rq *requests) drop(h *Hold) {
 	if len(g.holds) > 0 {
 		return
 	}
-	for _, e := range rq.entries { // somebody may wait for an idle engine
+	for _, e := range rq.entries { // others may wait for an idle engine
 		if e.short != nil && !e.roomAgain.IsZero() {
 			e.roomAgain = time.Time{}
-			rq.wake()
+			rq.replan()
 		}
 	}
 }
 
-// unavailable says why an OnDemand entry cannot even be waited for; nil if it
-// can. The caller holds mu.
+// unavailable returns why a request cannot even wait for an OnDemand entry; nil
+// if it can. The caller holds mu.
 func (rq *requests) unavailable(e *entry, now time.Time) error {
 	_, blocked := rq.gate.blocked()
 	switch {
@@ -175,7 +175,7 @@ func (rq *requests) unavailable(e *entry, now time.Time) error {
 		return &LoadError{Reason: e.refused.Reason, Message: e.refused.Message}
 	case !e.download.done && e.engine == nil:
 		return &NotReadyError{State: e.state, RetryAfter: notReadyRetry}
-	case e.unstaffed() && blocked != "":
+	case e.hasNoProcess() && blocked != "":
 		return rq.blockedError(e, blocked)
 	case e.engine == nil && e.setBackNow(now):
 		return &LoadError{Reason: e.failure.Reason, Message: e.failure.Message, RetryAfter: e.restart.Sub(now)}
@@ -188,12 +188,12 @@ func (rq *requests) unavailable(e *entry, now time.Time) error {
 func (rq *requests) blockedError(e *entry, why string) error {
 	limits := rq.ledger.Account().Limits
 	return &RoomError{RetryAfter: blockedRetry, Cause: &memory.NoRoomError{
-		Needed: e.order.ReservedBytes, Capacity: limits.Capacity, Ceiling: limits.Ceiling, Limits: limits, Term: limits.Term, Because: why,
+		Needed: e.assignment.ReservedBytes, Capacity: limits.Capacity, Ceiling: limits.Ceiling, Limits: limits, Term: limits.Term, Because: why,
 	}}
 }
 
-// blockedRetry is when a request may come again where no engine can be started:
-// what blocks it lasts.
+// blockedRetry is the RetryAfter of a request where no engine can be started:
+// such a cause lasts.
 const blockedRetry = 30 * time.Second
 
 // refuseBlocked ends the wait of requests for a load that cannot begin.
@@ -205,8 +205,8 @@ func (rq *requests) refuseBlocked() {
 	}
 	rq.change(func() {
 		for _, e := range rq.entries {
-			if e.demand != nil && e.unstaffed() {
-				e.disappoint(rq.blockedError(e, why))
+			if e.demand != nil && e.hasNoProcess() {
+				e.failWaiters(rq.blockedError(e, why))
 			}
 		}
 	})

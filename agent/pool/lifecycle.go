@@ -29,8 +29,8 @@ type owner interface {
 
 // macMemory measures; *meter is the real one.
 type macMemory interface {
-	// look measures the Mac and its engines once.
-	look() memory.Reading
+	// sample measures the Mac and its engines once.
+	sample() memory.Reading
 	// measure reads the footprint of one engine.
 	measure(g *engine) (bytes int64, ok bool)
 	// hostNow measures the host, and last returns what was measured last (under

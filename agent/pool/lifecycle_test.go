@@ -46,7 +46,7 @@ func (s *stubOwner) vacated(*entry) { s.note("vacated") }
 // stubMemory measures engines alone.
 type stubMemory struct{}
 
-func (stubMemory) look() memory.Reading         { return memory.Reading{} }
+func (stubMemory) sample() memory.Reading       { return memory.Reading{} }
 func (stubMemory) hostNow() (probe.Host, error) { return probe.Host{}, nil }
 func (stubMemory) last() probe.Host             { return probe.Host{} }
 func (stubMemory) measure(g *engine) (bytes int64, ok bool) {
@@ -72,7 +72,7 @@ func newLifecycle(t *testing.T, script enginetest.Script) (*lifecycle, *entry, *
 		Config: Config{Log: logr.Discard(), Journal: j, Engines: twin, Probe: mac, Engine: os.Args[0], Reclaimed: func(v1alpha1.Reclaim) {}}.withDefaults(),
 	}
 	e := reg.entry(memory.Key{UID: "u", Epoch: 1})
-	e.order, e.download.path = assignment("u", "m"), "m"
+	e.assignment, e.download.path = assignment("u", "m"), "m"
 	t.Cleanup(func() {
 		reg.finish()
 		reg.tasks.Wait()

@@ -9,9 +9,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// tieHeadroom deals with the open questions of one poll: they wait for the
-// engine that goes for them, or for one that is going anyway; else they are
-// answered now.
+// tieHeadroom handles the open requests for headroom of one poll: they wait for
+// the engine that is evicted for them, or for one that is being unloaded anyway;
+// else they are answered now.
 func (p *pressure) tieHeadroom(victim *engine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,9 +34,9 @@ func (p *pressure) tieHeadroom(victim *engine) {
 	}
 }
 
-// answerHeadroom answers the questions that waited for the end of victim, once
-// nothing else is going: several that go at once may all be needed. The caller
-// holds mu.
+// answerHeadroom answers the requests for headroom that waited for the end of
+// victim, once no other engine is being unloaded: the memory of several may be
+// needed. The caller holds mu.
 func (p *pressure) answerHeadroom(victim *engine) {
 	for _, e := range p.entries {
 		g := e.engine
@@ -49,8 +49,8 @@ func (p *pressure) answerHeadroom(victim *engine) {
 	}
 }
 
-// publishLimits tells every engine its limits, each as one value, in every
-// poll, without waiting for any of them.
+// publishLimits sends every engine its limits, each time as one message, without
+// waiting for any of them.
 func (p *pressure) publishLimits(r memory.Reading, d memory.Decision) {
 	busy := int64(0)
 	for _, e := range r.Engines {
@@ -65,8 +65,8 @@ func (p *pressure) publishLimits(r memory.Reading, d memory.Decision) {
 }
 
 // limitsOf is what one engine may use until the next poll. The headroom of the
-// Mac is shared among the busy engines, and an idle one is given what it would
-// have if it began: so all of them together cannot take more than there is.
+// Mac is shared among the busy engines, and an idle one gets what it would have
+// if it became busy, so that all together cannot take more than there is.
 func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy int64) *wire.Limits {
 	share := busy
 	if e.Idle() {
@@ -76,7 +76,7 @@ func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy 
 		MemoryBytes: e.Limit, CacheBytes: footprint.PooledLimit(e.Limit), PausePrefill: d.PausePrefill,
 		HeadroomKnown: r.HostKnown && d.GuardInactive == "", HeadroomBytes: max(0, d.Headroom/max(1, share)),
 		CanMakeRoom: memory.CanMakeRoom(r.Engines, e.Priority, e.Key),
-		Sequence:    time.Now().UnixNano(), // grows over restarts of the agent too
+		Sequence:    time.Now().UnixNano(), // also grows over restarts of the agent
 	}
 	if e.FootprintKnown {
 		l.FootprintBytes = e.Footprint
@@ -84,9 +84,9 @@ func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy 
 	return l
 }
 
-// publishTo sends limits to an engine that is heard from and owes no answer.
-// With the answer to its question it is given what it asked for, as far as
-// that is left, and not only its share.
+// publishTo sends limits to an engine that reports and has answered the last
+// ones. With the answer to its request for headroom it gets what it asked for,
+// as far as that is left, and not only its share.
 func (p *pressure) publishTo(r memory.EngineReading, l *wire.Limits, left *int64) {
 	var g *engine
 	p.read(func() {
@@ -94,12 +94,12 @@ func (p *pressure) publishTo(r memory.EngineReading, l *wire.Limits, left *int64
 		if e == nil || e.engine == nil || e.engine.status == nil || e.engine.state == Exited {
 			return
 		}
-		if e.engine.behind = !e.engine.asking.IsZero(); !e.engine.behind {
+		if e.engine.resend = !e.engine.limitsSentAt.IsZero(); !e.engine.resend {
 			g = e.engine
-			g.asking = time.Now()
+			g.limitsSentAt = time.Now()
 			l.HeadroomAnswered = g.headroom.answered
-			if g.headroom.answered > g.headroom.told && l.HeadroomKnown {
-				g.headroom.told = g.headroom.answered
+			if g.headroom.answered > g.headroom.sent && l.HeadroomKnown {
+				g.headroom.sent = g.headroom.answered
 				grant := min(*left, g.status.GetGuard().GetHeadroomBytes())
 				l.HeadroomBytes = max(l.HeadroomBytes, grant)
 				*left = max(0, *left-l.HeadroomBytes)
@@ -114,10 +114,10 @@ func (p *pressure) publishTo(r memory.EngineReading, l *wire.Limits, left *int64
 		return err
 	}, func(err error) {
 		g.limitsRefused = err != nil
-		g.asking = time.Time{}
-		if g.behind { // what a poll found meanwhile was not sent
-			g.behind = false
-			p.poke()
+		g.limitsSentAt = time.Time{}
+		if g.resend { // the limits of a later poll were not sent
+			g.resend = false
+			p.pollNow()
 		}
 	})
 }

@@ -44,14 +44,14 @@ func (p *pressure) memory() v1alpha1.MacMemory {
 	return m
 }
 
-// macConditions say what a person should know of this Mac's memory, and what
-// to do; the caller holds mu.
+// macConditions describe the state of this Mac's memory, each with the next
+// step; the caller holds mu.
 func (p *pressure) macConditions() []metav1.Condition {
 	return []metav1.Condition{p.pressureCondition(),
 		found(v1alpha1.ConditionWiredStranded, p.gate.wired), found(v1alpha1.ConditionMemoryDiverged, p.diverged), p.guardCondition()}
 }
 
-// found is a finding as a condition; before the first poll nothing is known.
+// found makes a condition of a finding; before the first poll it is Unknown.
 func found(kind string, f memory.Finding) metav1.Condition {
 	return condition(kind, cmp.Or(f.Status, metav1.ConditionUnknown), cmp.Or(f.Reason, v1alpha1.ReasonWaiting), "%s", cmp.Or(f.Message, "not measured yet"))
 }
@@ -87,12 +87,12 @@ func (p *pressure) pressureFigures(r memory.Reading, d memory.Decision) string {
 	}
 	most := slices.MaxFunc(r.Engines, func(a, b memory.EngineReading) int { return cmp.Compare(a.Gauge(), b.Gauge()) })
 	if e := p.entries[most.Key]; e != nil && most.Gauge() > 0 {
-		s += fmt.Sprintf("; %s/%s holds most, %s", e.order.Namespace, e.order.Name, v1alpha1.FormatBytes(most.Gauge()))
+		s += fmt.Sprintf("; %s/%s holds most, %s", e.assignment.Namespace, e.assignment.Name, v1alpha1.FormatBytes(most.Gauge()))
 	}
 	return s
 }
 
-// limitsPatience is how long an engine may owe the answer to its limits.
+// limitsPatience is how long an engine may take to answer its limits.
 const limitsPatience = 10 * time.Second
 
 func (p *pressure) guardCondition() metav1.Condition {
@@ -116,7 +116,7 @@ func (p *pressure) guardCondition() metav1.Condition {
 			continue
 		}
 		guard := g.status.GetGuard()
-		switch late := !g.asking.IsZero() && p.polled.Sub(g.asking) > limitsPatience; {
+		switch late := !g.limitsSentAt.IsZero() && p.polled.Sub(g.limitsSentAt) > limitsPatience; {
 		case late || g.limitsRefused:
 			worst, reason, why = g, v1alpha1.ReasonLimitsNotTaken, "it does not acknowledge its limits; if this lasts, restart it"
 		case guard.GetLimitsSequence() > 0 && !guard.GetActive():

@@ -43,7 +43,7 @@ func (mt *meter) setPolicy(policy v1alpha1.MacMemoryPolicy) {
 	mt.setLedger()
 }
 
-// setLedger tells the ledger what the machine and the administrator allow; the
+// setLedger sets the limits of the ledger from the machine and its policy; the
 // caller holds mu.
 func (mt *meter) setLedger() {
 	if !mt.hostKnown {
@@ -56,9 +56,9 @@ func (mt *meter) setLedger() {
 	mt.ledger.SetHost(h)
 }
 
-// look measures the Mac and its engines once and keeps the figures. What cannot
-// be read keeps its last figure and its time, and the reading says so.
-func (mt *meter) look() memory.Reading {
+// sample measures the Mac and its engines once and keeps the figures. What cannot
+// be measured keeps its last figure, and is marked in the reading.
+func (mt *meter) sample() memory.Reading {
 	known, own := map[*engine]bool{}, int64(0)
 	for _, g := range mt.running() {
 		n, ok := mt.measure(g)
@@ -80,13 +80,13 @@ func (mt *meter) look() memory.Reading {
 		r = mt.reading(known, err == nil)
 	})
 	if first {
-		mt.wake()
+		mt.replan()
 	}
 	return r
 }
 
-// reading puts a poll's figures together; the caller holds mu. The engines in
-// known were measured, and known says with success.
+// reading puts a poll's figures together; the caller holds mu. The keys of known
+// are the engines that were measured, its values whether that succeeded.
 func (mt *meter) reading(known map[*engine]bool, hostKnown bool) memory.Reading {
 	now := time.Now()
 	account := mt.ledger.Account()
@@ -99,11 +99,11 @@ func (mt *meter) reading(known map[*engine]bool, hostKnown bool) memory.Reading 
 		if g == nil {
 			continue
 		}
-		if g.state == Exited { // it holds nothing, and its reservation until that was checked
+		if g.state == Exited { // it holds no memory, but its reservation until the host was checked
 			r.Engines = append(r.Engines, memory.EngineReading{Key: e.key, FootprintKnown: true, Stopping: true, Reserved: account.Holders[e.key]})
 			continue
 		}
-		// What is about to have a process holds nothing yet, and will.
+		// A starting engine holds nothing yet, and will.
 		if ok, measured := known[g]; measured || g.state == Starting {
 			r.Engines = append(r.Engines, mt.engineReading(e, g, ok || g.state == Starting, account.Holders[e.key], now))
 		}
@@ -112,13 +112,13 @@ func (mt *meter) reading(known map[*engine]bool, hostKnown bool) memory.Reading 
 	return r
 }
 
-// accounted is what an engine can name: weights, the KV of requests, and what it
-// remembers of prompts.
+// accounted is what an engine can account for: weights, the KV of requests, and
+// its prefix cache.
 func accounted(m *wire.Memory) int64 {
 	return m.GetWeightsBytes() + m.GetKvInUseBytes() + m.GetPrefixCacheBytes()
 }
 
-// silentPolls is how many polls an engine may say nothing before it counts as busy.
+// silentPolls is after how many polls without a status an engine counts as busy.
 const silentPolls = 3
 
 func (mt *meter) engineReading(e *entry, g *engine, known bool, reserved int64, now time.Time) memory.EngineReading {
@@ -130,8 +130,8 @@ func (mt *meter) engineReading(e *entry, g *engine, known bool, reserved int64, 
 		Reserved: reserved, Limit: g.config.LimitBytes, Loading: g.state == Starting || g.state == Loading,
 		Stopping: g.leaving(), Stuck: g.stop != nil && !g.stop.killed.IsZero() && now.Sub(g.stop.killed) > mt.timing.Killed,
 		OnDemand: e.onDemand(), Holds: int64(len(g.holds)), Requests: a.GetRunning() + a.GetQueued(),
-		BusyKnown: g.status != nil && now.Sub(g.heardAt) <= silentPolls*mt.timing.Poll,
-		Priority:  e.order.Residency.Priority, TrimAsked: g.trim.asked, TrimAcknowledged: g.trim.acknowledged,
+		BusyKnown: g.status != nil && now.Sub(g.statusAt) <= silentPolls*mt.timing.Poll,
+		Priority:  e.assignment.Residency.Priority, TrimAsked: g.trim.asked, TrimAcknowledged: g.trim.acknowledged,
 		HeadroomWanted: g.wanted(),
 	}
 	if r.Holds+r.Requests > 0 {
@@ -141,7 +141,7 @@ func (mt *meter) engineReading(e *entry, g *engine, known bool, reserved int64, 
 	if r.OnDemand {
 		r.IdleAfter = e.idleAfter()
 	} else {
-		r.Priority = anyPriority // what is always resident may have any idle engine's memory
+		r.Priority = anyPriority // an always-resident replica may take any idle engine's memory
 	}
 	return r
 }

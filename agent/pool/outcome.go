@@ -18,18 +18,18 @@ import (
 func (rs *replicas) ready(e *entry, g *engine, now time.Time) {
 	e.state, e.failure = Ready, nil
 	e.canary = &v1alpha1.Canary{Time: metav1.NewTime(now.Truncate(time.Second))} // it is ready because it generated one
-	e.grant(g)
+	e.admitWaiters(g)
 }
 
 // gaveUp ends the wait of requests for an engine that cannot serve.
 func (rs *replicas) gaveUp(e *entry, why journal.Refusal, now time.Time) {
-	e.disappoint(e.failedLoad(why, now))
+	e.failWaiters(e.failedLoad(why, now))
 }
 
 // failed counts a crash or failed load and decides on a restart; no process is
 // there.
 func (rs *replicas) failed(e *entry, why journal.Refusal, now time.Time) {
-	defer func() { e.disappoint(e.failedLoad(why, now)) }()
+	defer func() { e.failWaiters(e.failedLoad(why, now)) }()
 	f := e.failed(why, now)
 	e.failure, e.crashes, e.lastFailure = &why, f.crashes, f.last
 	e.restarts++
@@ -71,7 +71,7 @@ func (rs *replicas) vacated(e *entry) {
 		e.remembered = e.remembered.plus(g.status.GetPrefixCache())
 		rs.room.answerHeadroom(g)
 	}
-	other := e.engine != nil && e.engine.record.Reserved != e.order.ReservedBytes // the next engine needs another reservation
+	other := e.engine != nil && e.engine.record.Reserved != e.assignment.ReservedBytes // the next engine needs another reservation
 	e.engine = nil
 	if e.reserved && (e.onDemand() || other) {
 		rs.ledger.Release(e.key)

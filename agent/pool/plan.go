@@ -27,22 +27,22 @@ const (
 	Failed   State = "failed"   // refused for good
 )
 
-// want is what the orders want of an entry.
+// want is the desired state of an entry.
 type want int
 
 const (
-	// wantUnknown: no orders were read yet. Nothing is started or stopped.
+	// wantUnknown: no assignments were read yet. Nothing is started or stopped.
 	wantUnknown want = iota
-	// wantInvalid: the order cannot be followed. Nothing is started or stopped.
+	// wantInvalid: the assignment cannot be followed. Nothing is started or stopped.
 	wantInvalid
 	wantDownloaded
 	wantRunning
 	wantDrained
-	// wantGone: orders were read and do not name it.
+	// wantGone: assignments were read and do not name it.
 	wantGone
 )
 
-// leaves reports whether an engine that is there is to end.
+// leaves reports whether a running engine is to be unloaded.
 func (w want) leaves() bool {
 	return w == wantDownloaded || w == wantDrained || w == wantGone
 }
@@ -51,7 +51,7 @@ func (w want) leaves() bool {
 type view struct {
 	key  memory.Key
 	want want
-	// download: is it done, is it running, was it told to end, when may it be
+	// download: is it done, is it running, was it cancelled, when may it be
 	// tried again.
 	downloaded, downloading, downloadEnding bool
 	downloadRefused                         bool
@@ -59,7 +59,7 @@ type view struct {
 	// admission and failure: reserved in the ledger; refused for good.
 	reserved, refused bool
 	// engine: a process is there or about to be; it is being started; an unload
-	// goes on; it serves another configuration.
+	// is running; it serves another configuration.
 	engine, starting, unloading, outdated bool
 	loadNotBefore                         time.Time
 	// released, and recording: the last step is being written down.
@@ -71,14 +71,14 @@ type view struct {
 	since, roomNotBefore          time.Time
 }
 
-// step is what is to be done with an entry next.
+// step is the next thing to do with an entry.
 type step int
 
 const (
 	stepDownload step = iota + 1
 	stepCancelDownload
 	stepReserve
-	stepPromise // a reservation alone, without asking whether it can be loaded
+	stepReserveOnly // a reservation alone, without asking whether it can be loaded
 	stepLoad
 	stepUnload
 	stepUnreserve // the reservation is given back
@@ -94,8 +94,8 @@ type action struct {
 	since  time.Time              // of a demand
 }
 
-// plan derives the next step of each entry from what is wanted and what is
-// seen, and when to look again although nothing changed (zero: never).
+// plan derives the next step of each entry from its desired and its observed
+// state, and when to plan again although nothing changed (zero: never).
 func plan(views []view, now time.Time) (actions []action, again time.Time) {
 	engines := map[string]int{} // per UID: epochs of it that have a process
 	for _, v := range views {
@@ -117,17 +117,17 @@ func plan(views []view, now time.Time) (actions []action, again time.Time) {
 	return actions, again
 }
 
-// takes puts what gives memory back before what asks for it; of the latter,
-// those that nobody waits for come first (Always), then the longest waiting.
+// takes sorts steps that give memory back before those that ask for it; of the
+// latter, always-resident replicas come first, then the longest waiting.
 func takes(a action) int {
-	if a.step == stepReserve || a.step == stepPromise || a.step == stepLoad {
+	if a.step == stepReserve || a.step == stepReserveOnly || a.step == stepLoad {
 		return 1
 	}
 	return 0
 }
 
-// planOne decides for one entry; predecessor says that a process of this
-// replica lives, of this epoch or another: two are never there at once.
+// planOne decides for one entry; predecessor reports whether a process
+// of this replica lives, of this epoch or another: there are never two at once.
 func planOne(v view, predecessor bool, now time.Time) (action, time.Time) {
 	switch v.want {
 	case wantRunning:
@@ -169,33 +169,33 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 			return action{step: stepUnreserve}, time.Time{}
 		}
 		if now.Before(v.loadNotBefore) {
-			return action{}, v.loadNotBefore // from then on requests may come, and somebody must say so
+			return action{}, v.loadNotBefore // from then on requests may come: the status must change
 		}
 		return action{}, time.Time{}
-	case v.unsettled: // the look that settles it wakes the loop
-		return planPromise(v, now)
+	case v.unsettled: // the poll that settles it has the loop plan again
+		return planReservation(v, now)
 	case now.Before(v.roomNotBefore):
 		return action{}, v.roomNotBefore // an exit or a release comes before, mostly
 	case !v.reserved:
 		return action{step: stepReserve}, time.Time{}
 	case predecessor:
-		return action{}, time.Time{} // its exit wakes the loop
+		return action{}, time.Time{} // its exit has the loop plan again
 	case now.Before(v.loadNotBefore):
 		return action{}, v.loadNotBefore
 	}
 	return action{step: stepLoad}, time.Time{}
 }
 
-// planPromise keeps the memory of a replica that is wanted resident, also while
+// planReservation keeps the memory of a replica that is wanted resident, also while
 // it may not be started: an agent that restarts asks for it again.
-func planPromise(v view, now time.Time) (action, time.Time) {
+func planReservation(v view, now time.Time) (action, time.Time) {
 	switch {
 	case v.onDemand || v.reserved:
 		return action{}, time.Time{}
 	case now.Before(v.roomNotBefore):
 		return action{}, v.roomNotBefore
 	}
-	return action{step: stepPromise}, time.Time{}
+	return action{step: stepReserveOnly}, time.Time{}
 }
 
 func planDownload(v view, now time.Time) (action, time.Time) {
@@ -222,7 +222,7 @@ func planEnd(v view, reason v1alpha1.ReclaimReason, last step) action {
 	case v.engine:
 		return planStop(v, reason)
 	case v.downloadEnding, v.recording:
-		return action{} // its end wakes the loop
+		return action{} // its end has the loop plan again
 	case v.downloading:
 		return action{step: stepCancelDownload}
 	case last == stepRelease && v.released:

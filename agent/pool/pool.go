@@ -38,14 +38,14 @@ type Config struct {
 	EngineEnv []string
 	// Engines starts and dials engines: process.System on a Mac.
 	Engines process.Engines
-	// Cache opens an engine's leave to keep blocks of its model on this Mac's disk,
-	// which may take so many bytes there; nil where this Mac keeps none.
+	// Cache opens a lease for an engine to keep blocks of its model on this Mac's
+	// disk, up to most bytes; nil if this Mac keeps none.
 	Cache func(o kv.Origin, most func() int64) (CacheLease, error)
-	// CacheDir is the folder of those blocks, in which engines may write that of their
-	// model. PrepareCache makes the latter before an engine starts.
+	// CacheDir is the folder of those blocks; an engine may write in the folder of its
+	// model there, which PrepareCache makes before the engine starts.
 	CacheDir     string
 	PrepareCache func(model string) error
-	// Sandbox says whether engines confine themselves.
+	// Sandbox is whether engines confine themselves.
 	Sandbox wire.Sandbox
 	// StateDir holds logs and, where the path is short enough, sockets.
 	StateDir string
@@ -126,7 +126,7 @@ func connect(c Config, f files) *Pool {
 // Adopt takes over the engines that outlived an earlier agent and reclaims
 // those that did not. It is called once, before Run and Apply.
 func (p *Pool) Adopt(ctx context.Context) {
-	p.pressure.meter.look()
+	p.pressure.meter.sample()
 	p.lifecycle.adopt(ctx)
 	p.registry.publish()
 }
@@ -138,8 +138,8 @@ func (p *Pool) Apply(o journal.Orders) {
 		p.pressure.meter.setPolicy(o.Memory)
 		p.replicas.apply(o)
 	})
-	p.registry.wake()
-	p.registry.poke()
+	p.registry.replan()
+	p.registry.pollNow()
 }
 
 // Run derives and starts actions until ctx ends. Then it waits for its own
@@ -159,7 +159,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 		select {
 		case <-reg.life.Done():
-		case <-reg.wakes:
+		case <-reg.planSignal:
 		case <-timer.C:
 			reg.publish() // a pause has ended, which conditions report
 		}

@@ -41,9 +41,9 @@ type pressure struct {
 	figures    string // what was measured when the pressure level was entered
 }
 
-// run polls until the pool's life ends: every Poll while an engine works,
-// LoadedPoll while engines are there and idle, IdlePoll while there is none; at
-// once after a load, an unload and a request.
+// run polls until registry.life ends: every Poll while an engine works, every
+// LoadedPoll while engines are idle, every IdlePoll while there is none; at once
+// after a load, an unload and a request.
 func (p *pressure) run() {
 	for p.life.Err() == nil {
 		p.poll()
@@ -52,9 +52,9 @@ func (p *pressure) run() {
 			timer := time.NewTimer(p.pause(time.Now()) - time.Since(polled))
 			select {
 			case <-p.life.Done():
-			case <-p.pokes:
+			case <-p.pollSignal:
 				due = true
-			case <-p.stirs: // how long to wait is computed again
+			case <-p.requestSignal: // the pause is computed again
 				due = time.Since(polled) >= p.timing.Poll
 			case <-timer.C:
 				due = true
@@ -83,15 +83,15 @@ func (p *pressure) pause(now time.Time) time.Duration {
 		}
 	}
 	if p.decision.Follow || !p.gate.mayStart() {
-		return p.timing.Poll // what was begun is followed
+		return p.timing.Poll // actions that were begun are followed
 	}
 	return pause
 }
 
-// poll looks at the Mac once, decides and acts. What cannot be read is said in
-// the decision and does not stop the next poll; no engine is waited for.
+// poll measures the Mac once, decides and acts. What cannot be measured is part
+// of the decision and does not stop the next poll. It waits for no engine.
 func (p *pressure) poll() {
-	r := p.meter.look()
+	r := p.meter.sample()
 	d := p.enforcer.Poll(r)
 	p.change(func() {
 		if d.Level != p.decision.Level && p.decision.Level != "" {
@@ -112,12 +112,12 @@ func (p *pressure) poll() {
 	p.gate.watchWired(r.Host, r.HostKnown)
 	p.afterPoll(r)
 	if p.books.due() {
-		p.keepBooks()
+		p.storeBooks()
 	}
 }
 
-// act executes a decision through the ways that exist anyway. It returns the
-// engine that goes to answer a question for headroom, if one does.
+// act executes a decision. It returns the engine that is being evicted to answer
+// a request for headroom; nil if there is none.
 func (p *pressure) act(d memory.Decision) (forHeadroom *engine) {
 	for _, a := range d.Actions {
 		var e *entry
@@ -138,7 +138,7 @@ func (p *pressure) act(d memory.Decision) (forHeadroom *engine) {
 		case memory.StepEvict:
 			if a.Reason != v1alpha1.ReclaimHeadroom {
 				p.evict(a.Key, a.Reason)
-			} else if forHeadroom == nil && p.evict(a.Key, a.Reason) { // at most one for a question
+			} else if forHeadroom == nil && p.evict(a.Key, a.Reason) { // at most one for each request for headroom
 				forHeadroom = g
 			}
 		case memory.StepCancelLoad:

@@ -54,7 +54,7 @@ func (p *pressure) serve(t *testing.T, uid string, held int64, idle time.Duratio
 	e.take(a)
 	e.engine = &engine{
 		key: e.key, state: Ready, proc: proc, client: proc, config: e.config("m"), holds: map[*Hold]struct{}{},
-		status: &wire.Status{}, heardAt: time.Now(), lastUse: time.Now(),
+		status: &wire.Status{}, statusAt: time.Now(), lastUse: time.Now(),
 	}
 	e.state, e.reserved = Ready, true
 	if err := p.ledger.Reserve(e.key, a.ReservedBytes); err != nil {
@@ -76,7 +76,7 @@ func TestPressureNeedsNoPlanAndNoProcess(t *testing.T) {
 			p.read(func() {
 				for _, e := range p.entries {
 					if e.engine != nil {
-						e.engine.heardAt = time.Now()
+						e.engine.statusAt = time.Now()
 					}
 				}
 			})

@@ -12,21 +12,21 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// collect does what follows every observed exit: it checks the host, writes
-// the reclaim down once, and only then lets the entry go on.
+// collect reclaims an engine after its observed exit: it checks the host, writes
+// the reclaim to the journal once, and only then frees the entry.
 func (lc *lifecycle) collect(e *entry, g *engine) {
-	lc.lastWord(g)
+	lc.awaitShutdown(g)
 	now := time.Now()
 	var how ending
 	lc.read(func() {
 		how = g.ending(now)
-		if g.stop == nil { // unexpected: nobody looked at the host just before
+		if g.stop == nil { // unexpected: the host was not measured just before
 			g.stop = &stopping{reason: how.reason, since: now, before: lc.mac.last(), alone: lc.alone(g)}
 		}
 		e.state, g.state = Exited, Exited
 		lc.gate.exited(unclean(how.exit))
 	})
-	lc.poke() // what it gave back, or left, is seen before anything else is started
+	lc.pollNow() // the memory is measured before anything else is started
 	check := lc.gate.settle(g, how.freed)
 	r := how.reclaim(g, check, now)
 	g.files.remove()
@@ -35,7 +35,7 @@ func (lc *lifecycle) collect(e *entry, g *engine) {
 		lc.owner.vacated(e) // only now may another be started
 	}, func() {
 		lc.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
-		lc.poke() // an unload always ends with a look at the Mac
+		lc.pollNow() // an unload always ends with a poll
 	})
 }
 
@@ -81,36 +81,36 @@ func (lc *lifecycle) recordReclaim(e *entry, r v1alpha1.Reclaim, why *journal.Re
 			settle()
 		})
 		lc.Reclaimed(r)
-		lc.wake()
+		lc.replan()
 		then()
 	})
 }
 
-// lastWord waits for the return of a Shutdown that is under way: the answer and
+// awaitShutdown waits for the return of a Shutdown that is under way: the answer and
 // the end of the process come together, and how it ended depends on both. The
 // connection is closed, so it returns at once.
-func (lc *lifecycle) lastWord(g *engine) {
-	var told chan struct{}
+func (lc *lifecycle) awaitShutdown(g *engine) {
+	var returned chan struct{}
 	lc.read(func() {
 		if g.stop != nil && g.stop.rung == rungShutdown {
-			told = g.stop.told
+			returned = g.stop.returned
 		}
 	})
-	if told == nil {
+	if returned == nil {
 		return
 	}
 	select {
-	case <-told:
+	case <-returned:
 	case <-lc.life.Done():
 	}
 }
 
-// unclean ends leave the host's memory to be looked at before the next start.
+// unclean reports whether the host's memory must be checked before the next start.
 func unclean(x v1alpha1.ExitKind) bool {
 	return x == v1alpha1.ExitKilled || x == v1alpha1.ExitCrashed || x == v1alpha1.ExitUnknown
 }
 
-// ending is what is known of how an engine ended.
+// ending is how an engine ended, as far as known.
 type ending struct {
 	reason v1alpha1.ReclaimReason
 	exit   v1alpha1.ExitKind
@@ -118,9 +118,9 @@ type ending struct {
 	since  time.Time
 }
 
-// ending derives it; the caller holds Pool.mu and the process has ended.
+// ending derives it; the caller holds registry.mu and the process has ended.
 func (g *engine) ending(now time.Time) ending {
-	if asked := g.record.Stop; g.stop == nil && asked != nil { // by an agent before us, which measured it
+	if asked := g.record.Stop; g.stop == nil && asked != nil { // by an earlier agent, which measured it
 		return ending{reason: asked.Reason, exit: v1alpha1.ExitUnknown, since: asked.Since, freed: cmp.Or(asked.Footprint, g.held())}
 	}
 	if g.stop == nil {
@@ -135,7 +135,7 @@ func (g *engine) ending(now time.Time) ending {
 	return end
 }
 
-// exitKind tells how an engine ended that was asked to.
+// exitKind is how an engine ended that was asked to end.
 func exitKind(r rung, answered bool, e process.Exit) v1alpha1.ExitKind {
 	switch {
 	case r == rungKill:
@@ -148,7 +148,7 @@ func exitKind(r rung, answered bool, e process.Exit) v1alpha1.ExitKind {
 		return v1alpha1.ExitClean
 	case e.Known:
 		return v1alpha1.ExitCrashed
-	case answered: // no code is told of an adopted process; it confirmed that it would
+	case answered: // the exit code of an adopted process is unknown; it confirmed Shutdown
 		return v1alpha1.ExitClean
 	}
 	return v1alpha1.ExitUnknown

@@ -33,12 +33,11 @@ type recorder struct {
 	unsaved string // why the last write failed; empty if it succeeded. registry.mu guards it.
 }
 
-// recordPatience is how long a record holds up its caller where the disk does
-// not answer.
+// recordPatience is how long record waits for a disk that does not answer.
 const recordPatience = time.Second
 
-// save writes to the journal once, and notes whether that works: the conditions
-// report it, and no engine is started until it does.
+// save writes to the journal once and notes whether that worked: the conditions
+// report it, and no engine is started until it works.
 func (rc *recorder) save(change func(*journal.State)) error {
 	err := rc.journal.Update(change)
 	why := ""
@@ -53,15 +52,15 @@ func (rc *recorder) save(change func(*journal.State)) error {
 	rc.change(func() {})
 	if err != nil {
 		rc.log.Error(err, "Cannot write the journal; retrying")
-		rc.keepBooks()
+		rc.storeBooks()
 		return err
 	}
 	rc.log.Info("Journal is written again")
-	rc.wake() // starts waited for it
+	rc.replan() // starts waited for it
 	return nil
 }
 
-// diskFault is the system's word for a failed write, without the name of a
+// diskFault is the system error of a failed write, without the name of a
 // temporary file.
 func diskFault(err error) string {
 	var errno syscall.Errno

@@ -12,15 +12,15 @@ import (
 // registry holds the replicas of this Mac with their engines, and the one lock
 // that guards them. The state machine, the life cycle and the pressure loop
 // share it: what one of them decides is visible to the others in the same
-// critical section. It also wakes the loops.
+// critical section. It also signals the loops.
 type registry struct {
 	ledger *memory.Ledger
 	// changed is called after each change, without the lock.
 	changed func()
-	// wakes makes the state machine plan; pokes makes the pressure loop poll, and
-	// stirs makes it poll as often as while an engine works; books makes the
-	// bookkeeper store what polls found.
-	wakes, pokes, stirs, books chan struct{}
+	// planSignal makes the state machine plan. pollSignal makes the pressure loop
+	// poll, and requestSignal makes it poll as often as while an engine works.
+	// bookSignal makes the bookkeeper store what polls found.
+	planSignal, pollSignal, requestSignal, bookSignal chan struct{}
 	// life ends with Run: the agent's goroutines stop, engines live on.
 	life   context.Context
 	finish context.CancelFunc
@@ -32,9 +32,9 @@ type registry struct {
 }
 
 func newRegistry(ledger *memory.Ledger, changed func()) *registry {
-	signal := func() chan struct{} { return make(chan struct{}, 1) }
+	newSignal := func() chan struct{} { return make(chan struct{}, 1) }
 	r := &registry{
-		ledger: ledger, changed: changed, wakes: signal(), pokes: signal(), stirs: signal(), books: signal(),
+		ledger: ledger, changed: changed, planSignal: newSignal(), pollSignal: newSignal(), requestSignal: newSignal(), bookSignal: newSignal(),
 		entries: map[memory.Key]*entry{},
 	}
 	r.life, r.finish = context.WithCancel(context.Background())
@@ -70,18 +70,18 @@ func (r *registry) entry(k memory.Key) *entry {
 	return e
 }
 
-// wake makes the state machine plan again.
-func (r *registry) wake() { signal(r.wakes) }
+// replan makes the state machine plan again.
+func (r *registry) replan() { signal(r.planSignal) }
 
-// poke makes the pressure loop poll at once.
-func (r *registry) poke() { signal(r.pokes) }
+// pollNow makes the pressure loop poll at once.
+func (r *registry) pollNow() { signal(r.pollSignal) }
 
-// stir makes the pressure loop poll at once, or one Poll after the last poll: a
+// pollSoon makes the pressure loop poll at once, or one Poll after the last poll: a
 // request was admitted.
-func (r *registry) stir() { signal(r.stirs) }
+func (r *registry) pollSoon() { signal(r.requestSignal) }
 
-// keepBooks makes the bookkeeper store what polls found.
-func (r *registry) keepBooks() { signal(r.books) }
+// storeBooks makes the bookkeeper store what polls found.
+func (r *registry) storeBooks() { signal(r.bookSignal) }
 
 // running lists the engines that have a process.
 func (r *registry) running() (engines []*engine) {
@@ -118,7 +118,7 @@ func (r *registry) leaving(other *engine) *engine {
 }
 
 // roomChanged has every entry that found no memory tried again; the caller
-// holds mu and wakes the state machine.
+// holds mu and calls replan.
 func (r *registry) roomChanged() {
 	for _, e := range r.entries {
 		e.roomAgain = time.Time{}

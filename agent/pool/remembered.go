@@ -10,8 +10,7 @@ import (
 // Remembered is what the engines of a replica remember of prompts in memory.
 type Remembered struct {
 	UID string
-	// Held says that an engine runs which remembers prompts: in Bytes of
-	// BudgetBytes.
+	// Held: an engine runs that remembers prompts, in Bytes of BudgetBytes.
 	Held               bool
 	Bytes, BudgetBytes int64
 	// QueriedTokens of prompts were looked for since this agent started, and
@@ -41,7 +40,7 @@ func (rs *replicas) remembered() (all []Remembered) {
 		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b Remembered) int { return cmp.Compare(a.UID, b.UID) })
-	sums := all[:0] // one for each replica, whatever its epochs
+	sums := all[:0] // one for each replica, over its epochs
 	for _, r := range all {
 		if n := len(sums); n > 0 && sums[n-1].UID == r.UID {
 			last := &sums[n-1]

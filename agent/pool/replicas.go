@@ -74,7 +74,7 @@ func (rs *replicas) apply(o journal.Orders) {
 	}
 	for _, a := range o.Assignments {
 		e := rs.entry(memory.Key{UID: a.ReplicaUID, Epoch: a.Epoch})
-		if e.reserved && e.engine == nil && e.order.ReservedBytes != a.ReservedBytes {
+		if e.reserved && e.engine == nil && e.assignment.ReservedBytes != a.ReservedBytes {
 			rs.ledger.Release(e.key) // reserved again, as it is assigned now
 			e.reserved, e.state = false, Absent
 		}
@@ -82,7 +82,7 @@ func (rs *replicas) apply(o journal.Orders) {
 	}
 	for _, e := range rs.entries {
 		if e.want != wantRunning { // requests that wait for a load wait in vain
-			e.disappoint(&NotReadyError{State: e.state, RetryAfter: notReadyRetry})
+			e.failWaiters(&NotReadyError{State: e.state, RetryAfter: notReadyRetry})
 		}
 	}
 	rs.roomChanged()
@@ -126,8 +126,8 @@ func (rs *replicas) execute(a action) {
 		rs.change(e.download.end)
 	case stepReserve:
 		rs.reserve(e)
-	case stepPromise:
-		rs.promise(e)
+	case stepReserveOnly:
+		rs.reserveOnly(e)
 	case stepLoad:
 		if rs.admitted(e) { // a reservation is not enough: the Mac must have the memory now
 			rs.engines.start(e)
@@ -155,7 +155,7 @@ func (rs *replicas) release(e *entry) {
 	rs.giveBack(e)
 	rs.recorder.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Released = true }, func() {
 		rs.change(func() { e.recording, e.released, e.state = false, true, Exited })
-		rs.wake()
+		rs.replan()
 	})
 }
 
@@ -168,7 +168,7 @@ func (rs *replicas) forget(e *entry) {
 				delete(rs.entries, e.key)
 			}
 		})
-		rs.wake()
+		rs.replan()
 	})
 }
 

@@ -20,7 +20,7 @@ type stubEngines struct{ asked []string }
 func (s *stubEngines) start(e *entry) {
 	s.asked = append(s.asked, "start "+e.key.UID)
 	e.engine, e.state = &engine{key: e.key, state: Loading, config: e.config(""), holds: map[*Hold]struct{}{}}, Loading
-	e.engine.record.Reserved = e.order.ReservedBytes
+	e.engine.record.Reserved = e.assignment.ReservedBytes
 }
 
 func (s *stubEngines) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine) bool) bool {

@@ -19,7 +19,7 @@ type failure struct {
 	refused *journal.Refusal // there is no next start
 }
 
-// failed counts a crash or failed load; the caller holds Pool.mu.
+// failed counts a crash or failed load; the caller holds registry.mu.
 func (e *entry) failed(why journal.Refusal, now time.Time) failure {
 	recent, wait, again := afterCrash(e.crashes, now)
 	f := failure{crashes: recent, wait: wait, last: &v1alpha1.EngineFailure{
@@ -44,17 +44,17 @@ const (
 )
 
 // setBack keeps an entry from being loaded for a while; the caller holds
-// Pool.mu, and no process is there.
+// registry.mu, and no process is there.
 func (e *entry) setBack(why journal.Refusal, now time.Time) {
 	recent := slices.DeleteFunc(e.setBacks, func(t time.Time) bool { return now.Sub(t) >= pressureWindow })
 	e.setBacks = append(recent, now)
 	e.restart = now.Add(min(maxPressurePause, pressurePause<<min(len(recent), 10)))
 	e.failure, e.state = &why, Reserved
-	e.disappoint(e.failedLoad(why, now))
+	e.failWaiters(e.failedLoad(why, now))
 }
 
 // setBackNow reports whether a failure or pressure keeps an entry from being
-// loaded; the caller holds Pool.mu.
+// loaded; the caller holds registry.mu.
 func (e *entry) setBackNow(now time.Time) bool { return e.failure != nil && now.Before(e.restart) }
 
 // hopeless reasons do not go away with another attempt.

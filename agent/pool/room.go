@@ -13,10 +13,10 @@ import (
 // refusal that is not final, coming reports whether memory is about to be given
 // back.
 func (p *pressure) admit(e *entry) (coming bool, err error) {
-	r := p.meter.look()
+	r := p.meter.sample()
 	var w memory.Want
 	p.read(func() {
-		w = memory.Want{Key: e.key, Bytes: e.order.ReservedBytes, Priority: e.order.Residency.Priority}
+		w = memory.Want{Key: e.key, Bytes: e.assignment.ReservedBytes, Priority: e.assignment.Residency.Priority}
 		if !e.onDemand() {
 			w.Priority = anyPriority
 		}
@@ -28,33 +28,33 @@ func (p *pressure) admit(e *entry) (coming bool, err error) {
 	return coming, err
 }
 
-// anyPriority: an Always replica evicts whatever is idle and OnDemand.
+// anyPriority: an always-resident replica evicts any idle OnDemand engine.
 const anyPriority = 1<<31 - 1
 
-// evictFor unloads the first of the engines that is idle still, for e.
+// evictFor evicts, for e, the first of the engines that is still idle.
 func (p *pressure) evictFor(e *entry, victims []memory.Key) bool {
 	for _, k := range victims {
 		if p.evict(k, v1alpha1.ReclaimMadeRoom) {
-			p.read(func() { e.awaits = p.entries[k] })
+			p.read(func() { e.waitsFor = p.entries[k] })
 			return true
 		}
 	}
 	return false
 }
 
-// awaiting reports whether an engine that goes for e has not gone yet: the next
-// one goes only if its memory was not enough.
+// awaiting reports whether an engine that is evicted for e has not ended yet: the
+// next one is evicted only if its memory was not enough.
 func (p *pressure) awaiting(e *entry) (yes bool) {
 	p.read(func() {
-		if yes = e.awaits != nil && e.awaits.engine != nil && e.awaits.engine.leaving(); !yes {
-			e.awaits = nil
+		if yes = e.waitsFor != nil && e.waitsFor.engine != nil && e.waitsFor.engine.leaving(); !yes {
+			e.waitsFor = nil
 		}
 	})
 	return yes
 }
 
-// evict unloads an engine that is OnDemand and that nothing uses: a hold that
-// was taken meanwhile keeps it. It reports whether an unload began.
+// evict unloads an OnDemand engine that nothing uses: a hold taken meanwhile keeps
+// it. It reports whether an unload began.
 func (p *pressure) evict(k memory.Key, why v1alpha1.ReclaimReason) bool {
 	var e *entry
 	p.read(func() { e = p.entries[k] })

@@ -31,9 +31,9 @@ func (lc *lifecycle) start(e *entry) {
 			return
 		}
 		lc.change(func() { g.child(proc) })
-		lc.attend(e, g)
-		lc.wake() // it may be stopped from now on
-		lc.poke()
+		lc.supervise(e, g)
+		lc.replan() // it may be stopped from now on
+		lc.pollNow()
 	})
 }
 
@@ -50,14 +50,15 @@ func (lc *lifecycle) newEngine(e *entry) *engine {
 		progressAt: time.Now(), holds: map[*Hold]struct{}{},
 		record: journal.Engine{
 			ReplicaUID: e.key.UID, Epoch: e.key.Epoch, Load: e.loads,
-			Namespace: e.order.Namespace, Name: e.order.Name, Config: config, Socket: f.socket,
-			Reserved: e.order.ReservedBytes, DrainSeconds: e.order.DrainSeconds,
+			Namespace: e.assignment.Namespace, Name: e.assignment.Name, Config: config, Socket: f.socket,
+			Reserved: e.assignment.ReservedBytes, DrainSeconds: e.assignment.DrainSeconds,
 		},
 	}
 }
 
-// startProcess writes down what is about to be started, starts it, and writes down
-// its process. A crash between the two is found again by the socket.
+// startProcess writes to the journal what is about to be started, starts it, and
+// writes its process. After a crash between the two the process is found by its
+// socket.
 func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 	if err := g.files.writeConfig(g.config); err != nil {
 		return nil, err
@@ -104,12 +105,12 @@ func (lc *lifecycle) putOff(e *entry, g *engine) {
 	lc.change(func() { e.state = Reserved })
 	lc.recorder.record(func(s *journal.State) { s.DropEngine(g.key.UID, g.key.Epoch, g.load) }, func() {
 		lc.change(func() { lc.owner.vacated(e) })
-		lc.wake()
+		lc.replan()
 	})
 }
 
-// recordEngine writes down the process of an engine, unless it has ended
-// meanwhile.
+// recordEngine writes the process of an engine to the journal, unless it has
+// ended.
 func (lc *lifecycle) recordEngine(e *entry, g *engine) {
 	lc.recorder.record(func(s *journal.State) {
 		lc.read(func() {
@@ -137,7 +138,7 @@ func (lc *lifecycle) neverStarted(e *entry, g *engine, err error) {
 	now := time.Now()
 	vacate := func() {
 		lc.change(func() { lc.owner.vacated(e) })
-		lc.wake()
+		lc.replan()
 	}
 	if unsaved := (*notSavedError)(nil); errors.As(err, &unsaved) { // no fault of the engine, and the journal does not know it
 		lc.change(func() { lc.owner.putOff(e, journal.Refusal{Reason: ReasonStateNotSaved, Message: err.Error()}, now) })

@@ -43,9 +43,9 @@ func (sg *startGate) noteUnsettled(stored bool) { sg.storedUnsettled = stored }
 // inOrder reports whether the host's memory is in order; the caller holds mu.
 func (sg *startGate) inOrder() bool { return sg.stranding.MayStart() }
 
-// blocked is why no engine can be started for longer than a check of the Mac's
-// memory takes, as a reason and a sentence with the next step; empty where that
-// is not so. The caller holds mu.
+// blocked returns why no engine can be started for longer than a check of the
+// Mac's memory takes, as a reason and a sentence with the next step; empty if
+// there is no such cause. The caller holds mu.
 func (sg *startGate) blocked() (reason, why string) {
 	switch {
 	case !sg.hostKnown, !sg.stranding.MayStart() && sg.unseen:
@@ -71,8 +71,8 @@ func (sg *startGate) exited(unclean bool) {
 // holds mu.
 func (sg *startGate) unclean() { sg.stranding.Unclean() }
 
-// watchWired lets the judge of stranded memory look once. host was read before
-// the footprints are.
+// watchWired looks for stranded memory once. host was measured before the
+// footprints are.
 func (sg *startGate) watchWired(host probe.Host, known bool) {
 	w := memory.WiredReading{At: time.Now(), Wired: host.Wired, Known: known && host.WiredKnown, Measurable: host.WiredKnown || !known, Total: host.Total}
 	held, gone, measured := sg.ownFootprints()
@@ -86,20 +86,20 @@ func (sg *startGate) watchWired(host probe.Host, known bool) {
 		after = sg.stranding.MayStart()
 	})
 	if before != after {
-		sg.keepBooks()
+		sg.storeBooks()
 	}
-	if !before && after { // starts waited for it
+	if !before && after { // starts waited for this
 		sg.change(sg.roomChanged)
-		sg.wake()
+		sg.replan()
 	}
 }
 
-// settleRounds is how often the host is looked at before the check gives up.
+// settleRounds is how often the host is measured before the check gives up.
 const settleRounds = 10
 
-// settle asks the host whether it got back what the engine held. While other
-// engines work its figures cannot be attributed: one look, no waiting, nobody
-// disturbed. The lock is not held.
+// settle checks that the host got back what the engine held. While there are
+// other engines its figures cannot be attributed: it measures once and does not
+// wait. The lock is not held.
 func (sg *startGate) settle(g *engine, freed *int64) v1alpha1.HostCheck {
 	if freed == nil || g.stop.before.Total == 0 {
 		return v1alpha1.HostCheckIndeterminate
@@ -126,9 +126,9 @@ func (sg *startGate) settle(g *engine, freed *int64) v1alpha1.HostCheck {
 	return v1alpha1.HostCheckIndeterminate
 }
 
-// strandedNow reports whether more is wired than living processes account for
-// and the bound allows, in one look. The condition wants two, at least 10 s
-// apart.
+// strandedNow measures once and reports whether more memory is wired than living
+// processes account for and the bound allows. The condition needs two such
+// measurements, at least 10 s apart.
 func (sg *startGate) strandedNow() (yes bool) {
 	host, err := sg.hostNow()
 	if err != nil || !host.WiredKnown {
@@ -146,7 +146,7 @@ func (sg *startGate) strandedNow() (yes bool) {
 	return yes
 }
 
-// restore takes over what an agent before found since the machine started.
+// restore takes over what earlier agents found since the machine started.
 func (sg *startGate) restore(s journal.State) {
 	if start, err := sg.probe.StartTime(firstProcess); err == nil {
 		sg.boot = start
@@ -179,5 +179,5 @@ func evidenceMoved(kept, now memory.Evidence) bool {
 		far(kept.Baseline, now.Baseline) || far(kept.Left, now.Left) || far(kept.Elsewhere, now.Elsewhere)
 }
 
-// firstProcess starts with the machine: its start names the boot.
+// firstProcess starts with the machine: its start time identifies the boot.
 const firstProcess = 1

@@ -14,15 +14,15 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Snapshot is what the pool has to report at one moment. Nobody changes it.
+// Snapshot is what the pool has to report at one moment. It is immutable.
 type Snapshot struct {
-	// Generation of the orders it follows.
+	// Generation of the assignments it follows.
 	Generation  int64
 	Assignments []v1alpha1.AssignmentStatus
 	Memory      v1alpha1.MacMemory
 	Reclaims    []v1alpha1.Reclaim
 	Host        probe.Host
-	// Backend of the engines, as the last one said.
+	// Backend of the engines, as the last one reported.
 	Backend string
 	// Conditions of the Mac: MemoryPressure, WiredStranded, MemoryDiverged and
 	// GuardInactive. Their messages hold no figure that moves from poll to poll.
@@ -64,7 +64,7 @@ type Endpoint struct {
 // endpoints lists them in a fixed order; the caller holds mu.
 func (rs *replicas) endpoints() (all []Endpoint) {
 	for _, e := range rs.entries {
-		if e.order.ReplicaUID != "" && e.want != wantInvalid && e.want != wantGone && !e.released {
+		if e.assignment.ReplicaUID != "" && e.want != wantInvalid && e.want != wantGone && !e.released {
 			all = append(all, e.endpoint())
 		}
 	}
@@ -95,7 +95,7 @@ func oneEach(all []v1alpha1.AssignmentStatus) []v1alpha1.AssignmentStatus {
 }
 
 func (e *entry) endpoint() Endpoint {
-	n := Endpoint{UID: e.key.UID, Epoch: e.key.Epoch, Namespace: e.order.Namespace, ServedNames: e.order.ServedNames}
+	n := Endpoint{UID: e.key.UID, Epoch: e.key.Epoch, Namespace: e.assignment.Namespace, ServedNames: e.assignment.ServedNames}
 	if e.engine != nil {
 		n.Ready, n.Holds = e.state == Ready && e.engine.state == Ready, len(e.engine.holds)
 	}
@@ -113,7 +113,7 @@ func (rs *replicas) guards() (all []GuardCounters) {
 		all = append(all, c)
 	}
 	slices.SortFunc(all, func(a, b GuardCounters) int { return cmp.Compare(a.UID, b.UID) })
-	sums := all[:0] // one for each replica, whatever its epochs
+	sums := all[:0] // one for each replica, over its epochs
 	for _, c := range all {
 		if n := len(sums); n > 0 && sums[n-1].UID == c.UID {
 			last := &sums[n-1]
@@ -127,16 +127,16 @@ func (rs *replicas) guards() (all []GuardCounters) {
 	return sums
 }
 
-// report says how the entry is; the caller holds mu.
+// report is the status of one entry; the caller holds mu.
 func (rs *replicas) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 	s := v1alpha1.AssignmentStatus{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch,
 		Freed: e.freed, Restarts: e.restarts, LastFailure: e.lastFailure, Canary: e.canary,
 	}
 	if e.reserved {
-		s.Memory.ReservedBytes = e.order.ReservedBytes
+		s.Memory.ReservedBytes = e.assignment.ReservedBytes
 		if e.engine != nil {
-			s.Memory.ReservedBytes = e.engine.record.Reserved // an order may ask for another meanwhile
+			s.Memory.ReservedBytes = e.engine.record.Reserved // the assignment may ask for another by now
 		}
 	}
 	if g := e.engine; g != nil && g.alive() {
@@ -190,7 +190,7 @@ func progressOf(stage v1alpha1.Stage, done, total int64, took time.Duration) v1a
 	return p
 }
 
-// activityOf is what an engine works on; nil while it has not said.
+// activityOf is what an engine works on; nil before its first report.
 func activityOf(s *wire.Status) *v1alpha1.EngineActivity {
 	a := s.GetActivity()
 	if a == nil {

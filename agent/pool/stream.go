@@ -67,9 +67,9 @@ func once[T any](ctx context.Context, h *Hold, call func(context.Context) (*T, e
 	return out, nil
 }
 
-// Recv returns the next event, io.EOF behind Finished, a gRPC status with a
-// wire.Refusal where the engine refused, the context's error where the client
-// went, or ErrEngineLost.
+// Recv returns the next event, io.EOF after Finished, a gRPC status with a
+// wire.Refusal if the engine refused, the context's error if the client
+// left, or ErrEngineLost.
 func (s *Stream) Recv() (*wire.GenerateEvent, error) {
 	ev, err := s.grpc.Recv()
 	switch {

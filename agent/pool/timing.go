@@ -7,7 +7,7 @@ import (
 
 // Timing are the pool's delays; a zero field means its default.
 type Timing struct {
-	// Poll is how often the Mac is looked at while an engine works,
+	// Poll is how often the Mac is measured while an engine works,
 	// LoadedPoll while engines are there and idle, and IdlePoll while there
 	// is none. The reference server's constants.
 	Poll, LoadedPoll, IdlePoll time.Duration
@@ -29,7 +29,7 @@ type Timing struct {
 	// Killed is how long a process may take to end after SIGKILL before its
 	// memory is no longer counted on.
 	Killed time.Duration
-	// Settle is the pause between looks at the host's memory after an exit.
+	// Settle is the pause between measurements of the host after an exit.
 	Settle time.Duration
 	// LoadStall is how long a load may make no progress while its process
 	// lives: no byte reported, and its footprint unchanged.
@@ -38,10 +38,10 @@ type Timing struct {
 	// up; it counts as busy after three Polls.
 	Silence time.Duration
 	// LoadWait is how long a request waits for the load that it began, or for
-	// one under way. The load goes on without it.
+	// one under way. The load continues without it.
 	LoadWait time.Duration
 	// RoomRetry is when a start is tried again that found no room, and what a
-	// request is told to wait.
+	// request gets as RetryAfter.
 	RoomRetry time.Duration
 }
 

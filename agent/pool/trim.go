@@ -11,8 +11,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// ask makes one call to an engine in a goroutine, bounded by Hello: an engine
-// that hangs delays nobody.
+// ask makes one call to an engine in a goroutine, bounded by Hello, so that an
+// engine that hangs delays no other.
 func (p *pressure) ask(g *engine, what string, call func(context.Context) error, done func(err error)) {
 	p.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(p.life, p.timing.Hello)
@@ -26,7 +26,7 @@ func (p *pressure) ask(g *engine, what string, call func(context.Context) error,
 }
 
 // trim asks an engine for its pooled bytes, and for its prompt cache where that
-// is needed, unless it is asked already.
+// is needed, unless such a request is running.
 func (p *pressure) trim(g *engine, cache bool) {
 	again := false
 	p.read(func() {
@@ -48,7 +48,7 @@ func (p *pressure) trim(g *engine, cache bool) {
 	})
 }
 
-// abort ends the requests of an engine; it goes on.
+// abort ends the requests of an engine, which stays loaded.
 func (p *pressure) abort(g *engine, because string) {
 	again := false
 	p.read(func() { again, g.aborting = g.aborting, true })
@@ -88,7 +88,7 @@ func (p *pressure) clearCaches(ctx context.Context) (all []v1alpha1.EngineCleare
 	return onePerReplica(all)
 }
 
-// serving are the engines that have their model and are not asked to end.
+// serving lists the engines that take requests.
 func (p *pressure) serving() (engines []*engine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

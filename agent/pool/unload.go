@@ -11,10 +11,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// unload is the one way an engine is ended, whatever the reason. It marks the
-// engine, unless it goes already or only says no under the lock, and climbs the
-// ladder in a goroutine; collect does the rest once the process was seen to
-// end. It reports whether it began.
+// unload is the only way in which an engine is ended. It marks the engine as
+// draining, unless it is ending already or only (called under the lock) returns
+// false, and drains and stops it in a goroutine; collect does the rest once the
+// end of the process was observed. It reports whether it began.
 func (lc *lifecycle) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine) bool) bool {
 	var g *engine
 	lc.change(func() {
@@ -22,11 +22,11 @@ func (lc *lifecycle) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*
 			return
 		}
 		g = e.engine
-		if e.order.ReplicaUID != "" {
-			g.record.DrainSeconds = e.order.DrainSeconds // it may have been changed since the start
+		if e.assignment.ReplicaUID != "" {
+			g.record.DrainSeconds = e.assignment.DrainSeconds // it may have been changed since the start
 		}
-		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil, told: make(chan struct{})}
-		if old := g.record.Stop; old != nil { // an agent before us began it
+		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil, returned: make(chan struct{})}
+		if old := g.record.Stop; old != nil { // an earlier agent began it
 			g.stop.reason, g.stop.since, g.stop.footprint = old.Reason, earlier(old.Since, time.Now()), old.Footprint
 		}
 		g.state, e.state = Draining, Draining
@@ -53,7 +53,8 @@ func hurried(r v1alpha1.ReclaimReason) bool {
 	return false
 }
 
-// recordStop writes down that the engine was asked to end, and what it held.
+// recordStop writes to the journal that the engine was asked to end, and what it
+// held.
 func (lc *lifecycle) recordStop(g *engine) {
 	lc.recorder.record(func(s *journal.State) {
 		if of := s.Engine(g.key.UID, g.key.Epoch); of == nil || of.Load != g.load {
@@ -131,7 +132,7 @@ func (lc *lifecycle) shutdown(g *engine, limit time.Duration) (ended bool) {
 	if _, err := g.client.Shutdown(ctx, &wire.ShutdownRequest{}); err == nil {
 		lc.read(func() { g.stop.answered = true })
 	}
-	close(g.stop.told)
+	close(g.stop.returned)
 	select {
 	case <-g.proc.Done():
 		return true

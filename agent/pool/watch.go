@@ -9,33 +9,33 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// attend begins what every engine has from its start or adoption to its end:
-// a goroutine that talks with it, and one that sees its end.
-func (lc *lifecycle) attend(e *entry, g *engine) {
-	talk, hush := context.WithCancel(lc.life)
-	talked := make(chan struct{})
+// supervise starts the goroutines that every engine has from its start or
+// adoption to its end: one follows its status, one waits for its process.
+func (lc *lifecycle) supervise(e *entry, g *engine) {
+	ctx, cancel := context.WithCancel(lc.life)
+	followed := make(chan struct{})
 	lc.tasks.Go(func() {
-		defer close(talked)
-		lc.talk(talk, e, g)
+		defer close(followed)
+		lc.follow(ctx, e, g)
 	})
 	lc.tasks.Go(func() {
-		defer hush()
+		defer cancel()
 		select {
 		case <-g.proc.Done():
-			hush()
-			<-talked
+			cancel()
+			<-followed
 			_ = g.client.Close()
 			lc.collect(e, g)
 		case <-lc.life.Done():
-			<-talked
+			<-followed
 			_ = g.client.Close()
 			g.proc.Forget()
 		}
 	})
 }
 
-// talk says hello and then follows the engine's status until ctx ends.
-func (lc *lifecycle) talk(ctx context.Context, e *entry, g *engine) {
+// follow says hello and then follows the engine's status until ctx ends.
+func (lc *lifecycle) follow(ctx context.Context, e *entry, g *engine) {
 	hello, cancel := context.WithTimeout(ctx, lc.Timing.Hello)
 	h, err := g.hello(hello)
 	cancel()
@@ -49,7 +49,7 @@ func (lc *lifecycle) talk(ctx context.Context, e *entry, g *engine) {
 		return
 	}
 	lc.change(func() { lc.backend = h.GetBackend() })
-	lc.tasks.Go(func() { lc.grantDisk(ctx, e, g) }) // not waited for here: the end of a process is seen whatever the disk does
+	lc.tasks.Go(func() { lc.grantDisk(ctx, e, g) }) // not waited for: a slow disk must not delay the end of a process
 	for {
 		lc.watch(ctx, e, g)
 		select {
@@ -76,7 +76,7 @@ func exitsSoon(ctx context.Context, g *engine) bool {
 	}
 }
 
-// exitGrace is how long a failed connection waits for the exit status.
+// exitGrace is how long the exit status is waited for after a failed connection.
 const exitGrace = time.Second
 
 // watchAgain is the pause before a broken status stream is opened again.
@@ -101,18 +101,18 @@ func (lc *lifecycle) watch(ctx context.Context, e *entry, g *engine) {
 func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 	became := false
 	if s.GetState() == wire.State_STATE_READY && lc.expected(g) {
-		lc.mac.look() // the first report of a serving engine carries its footprint
+		lc.mac.sample() // the first report of a serving engine carries its footprint
 		became = true
 	}
 	asks := false
 	lc.change(func() {
 		now := time.Now()
 		first := g.status == nil
-		g.status, g.heardAt = s, now
+		g.status, g.statusAt = s, now
 		asks = first || s.GetGuard().GetHeadroomRequest() > g.headroom.answered && g.headroom.victim == nil
-		if g.heard != nil {
-			close(g.heard)
-			g.heard = nil
+		if g.firstStatus != nil {
+			close(g.firstStatus)
+			g.firstStatus = nil
 		}
 		if became = became && g.state == Loading; became {
 			g.state, g.failure = Ready, nil
@@ -125,12 +125,12 @@ func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 	switch {
 	case became:
 		lc.Log.Info("Engine is ready", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "pid", g.pid)
-		lc.wake()
-		lc.poke()
+		lc.replan()
+		lc.pollNow()
 	case s.GetState() == wire.State_STATE_FAILED:
 		lc.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: s.GetReason(), Message: s.GetMessage()})
 	case asks:
-		lc.poke() // it waits for its limits, or for the answer to its question
+		lc.pollNow() // it waits for its limits, or for the answer to its question
 	}
 }
 

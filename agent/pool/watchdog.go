@@ -25,12 +25,12 @@ func (lc *lifecycle) boundLogs() {
 	}
 }
 
-// loadMark is what moves while a load goes on.
+// loadMark are the figures that change while a load makes progress.
 type loadMark struct{ bytes, total, footprint int64 }
 
-// watchdogs give up engines whose process lives and which do nothing: loads
-// without progress, and loaded ones that do not answer. Until then the latter
-// count as busy, and nobody is evicted in their place.
+// watchdogs gives up engines whose process lives and that do nothing: loads
+// without progress, and loaded ones that send no status. Until then the latter
+// count as busy, and no other engine is evicted in their place.
 func (lc *lifecycle) watchdogs(r memory.Reading) {
 	type hung struct {
 		e   *entry
@@ -53,7 +53,7 @@ func (lc *lifecycle) watchdogs(r memory.Reading) {
 				}
 				continue
 			}
-			if r.Now.Sub(g.heardAt) > lc.Timing.Silence {
+			if r.Now.Sub(g.statusAt) > lc.Timing.Silence {
 				all = append(all, hung{e, g, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: ReasonEngineSilent,
 					Message: fmt.Sprintf("the engine sent nothing for %v although the process is alive", lc.Timing.Silence)}})
 			}
