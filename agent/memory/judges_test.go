@@ -38,7 +38,7 @@ func wired(seconds int, gibs, footprints float64, engines int) WiredReading {
 		held[pid] = int64(footprints*float64(gib)) / int64(engines)
 	}
 	return WiredReading{At: start().Add(time.Duration(seconds) * time.Second), Wired: int64(gibs * float64(gib)), Known: true, Measurable: true,
-		Held: held, Total: 64 * gib}
+		Before: held, Held: held, Total: 64 * gib}
 }
 
 // ends adds the end of an engine that was not seen before.
@@ -122,6 +122,51 @@ func TestNothingStartsAfterAnUncleanExitBeforeTheCheckPassedTwice(t *testing.T) 
 	s.Unclean()
 	if s.Observe(WiredReading{}); !s.MayStart() {
 		t.Error("a system without the figure waits for ever")
+	}
+}
+
+// before makes the engines hold other amounts when Wired was read than after it.
+func (w WiredReading) before(gibs ...float64) WiredReading {
+	w.Before = map[int]int64{}
+	for pid, n := range gibs {
+		w.Before[pid] = int64(n * float64(gib))
+	}
+	return w
+}
+
+// TestChangesOfLivingEnginesNeitherClearNorFindStrandedMemory: engines grow, shrink,
+// start and end while the Mac is measured. 10 GiB are left in each history, or none.
+func TestChangesOfLivingEnginesNeitherClearNorFindStrandedMemory(t *testing.T) {
+	// Of 30 GiB in two engines one ended, whose 10 GiB stay; the other one grew from 20
+	// to 32 GiB after the host was measured, or before.
+	serving, left := wired(5, 33, 30, 2), wired(10, 33, 20, 1)
+	for name, tc := range map[string]struct {
+		seen   []WiredReading
+		bytes  int64 // left
+		starts bool
+	}{
+		"growth as an engine ends":          {[]WiredReading{serving, wired(10, 33, 32, 1).ends(1).before(20), wired(20, 45, 32, 1).ends(1), wired(30, 45, 32, 1).ends(1)}, 10, false},
+		"growth as an engine ends, seen so": {[]WiredReading{serving, wired(10, 33, 32, 1).ends(1).before(20)}, 0, false},
+		"growth after it was seen once":     {[]WiredReading{serving, left.ends(1), wired(11, 33, 32, 1).ends(1).before(20)}, 10, false},
+		"growth after it was found":         {[]WiredReading{serving, left.ends(1), wired(20, 33, 20, 1).ends(1), wired(21, 33, 32, 1).ends(1).before(20), wired(31, 33, 32, 1).ends(1).before(20)}, 10, false},
+		"growth, then the same as before":   {[]WiredReading{serving, left.ends(1), wired(11, 33, 32, 1).ends(1).before(20), wired(12, 45, 32, 1).ends(1), wired(22, 45, 32, 1).ends(1)}, 10, false},
+		"given back while another one grew": {[]WiredReading{serving, left.ends(1), wired(11, 23, 32, 1).ends(1).before(20), wired(12, 35, 32, 1).ends(1)}, 0, true},
+		"growth where nothing was left":     {[]WiredReading{serving, wired(10, 35, 32, 1).ends(1).before(20), wired(11, 35, 32, 1).ends(1)}, 0, true},
+		"growth without an end":             {[]WiredReading{wired(5, 23, 20, 1), wired(10, 35, 32, 1).before(20), wired(20, 35, 32, 1)}, 0, true},
+		"shrinking without an end":          {[]WiredReading{wired(5, 35, 32, 1), wired(10, 35, 20, 1).before(32), wired(20, 23, 20, 1)}, 0, true},
+		"an end while it was measured":      {[]WiredReading{serving, wired(10, 33, 15, 1).ends(1).before(15, 15), wired(11, 18, 15, 1).ends(1)}, 0, true},
+		"a start while it was measured":     {[]WiredReading{wired(5, 3, 0, 0), wired(10, 23, 20, 1).before(), wired(11, 23, 20, 1)}, 0, true},
+		"a start before it is known":        {[]WiredReading{wired(5, 3, 0, 0), {At: start().Add(10 * time.Second), Wired: 23 * gib, Known: true, Measurable: true, Starting: true, Total: 64 * gib}, wired(11, 23, 20, 1), wired(20, 23, 0, 0).ends(1), wired(30, 23, 0, 0).ends(1)}, 20, false},
+		"little by little":                  {[]WiredReading{serving, left.ends(1), wired(20, 33.1, 20.2, 1).ends(1).before(20), wired(30, 33.3, 20.4, 1).ends(1).before(20.2)}, 10, false},
+	} {
+		s := &Stranding{}
+		s.Observe(wired(0, 3, 0, 0))
+		for _, w := range tc.seen {
+			s.Observe(w)
+		}
+		if got := s.Evidence().Left; (got+gib/4)/gib != tc.bytes || s.MayStart() != tc.starts {
+			t.Errorf("%s: %v are left of %d GiB, engines may start: %v", name, word(got), tc.bytes, s.MayStart())
+		}
 	}
 }
 

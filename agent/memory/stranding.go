@@ -25,14 +25,18 @@ type Finding struct {
 // WiredReading is what the judge of stranded memory looks at.
 type WiredReading struct {
 	At time.Time
-	// Wired of the host, read before Footprints; Known is false where the
+	// Wired of the host, read between Before and Held; Known is false where the
 	// probe failed.
 	Wired int64
 	Known bool
 	// Measurable is false where this system never tells (not a Mac).
 	Measurable bool
-	// Held by each living engine process, by its id, read after Wired.
-	Held map[int]int64
+	// Before and Held are what each living engine process held, by its id, when
+	// read before and after Wired.
+	Before, Held map[int]int64
+	// Starting is true if an engine was being started: its process may hold memory
+	// and be in neither.
+	Starting bool
 	// Ends counts the engine processes that were seen to end since the agent
 	// started.
 	Ends int64
@@ -48,14 +52,39 @@ func (w WiredReading) footprints() (sum int64) {
 	return sum
 }
 
+// unowned returns the least and the most that may have been wired without an
+// owner when Wired was read: engines grow, shrink and end between the readings.
+func (w WiredReading) unowned() (least, most int64) {
+	least, most = w.Wired, w.Wired
+	for pid, after := range w.Held {
+		least -= max(w.Before[pid], after)
+		most -= min(w.Before[pid], after)
+	}
+	for pid, before := range w.Before {
+		if _, lives := w.Held[pid]; !lives {
+			least -= before
+		}
+	}
+	return max(0, least), max(0, most)
+}
+
+// Steady reports whether the figures show what is wired without an owner: no
+// engine grew, shrank, started or ended by more than a sixteenth of the bound
+// while they were read.
+func (w WiredReading) Steady() bool {
+	least, most := w.unowned()
+	return !w.Starting && most-least <= StrandingBound(w.Total)/16
+}
+
 // Stranding judges whether wired memory is left that engines held and no
 // process owns. Its zero value has seen nothing.
 type Stranding struct {
 	evidence Evidence
 	seen     bool          // an observation was judged since the start or Restore
-	held     map[int]int64 // by each engine in the last observation
-	ends     int64         // until the last observation
+	held     map[int]int64 // by each engine in the last steady observation
+	ends     int64         // until the last steady observation
 	over     time.Time     // since when too much is left; zero: it is not
+	doubt    bool          // too much may be left, by observations since the last steady one
 	unclean  bool          // an engine ended uncleanly, and the check has not passed twice since
 	passed   time.Time     // when it passed first since then
 	last     *Finding
@@ -93,7 +122,7 @@ func (s *Stranding) Unclean() { s.unclean, s.passed = true, time.Time{} }
 // MayStart reports whether engines may be started: no check is due, and
 // nothing looks stranded.
 func (s *Stranding) MayStart() bool {
-	return !s.unclean && s.over.IsZero() && !s.evidence.Stranded
+	return !s.unclean && !s.doubt && s.over.IsZero() && !s.evidence.Stranded
 }
 
 // Behind reports whether engines have ended, of ends in all, that no observation
@@ -108,7 +137,10 @@ func (s *Stranding) Exceeds(wired, footprints, total int64) bool {
 }
 
 // Observe judges one observation; two at least 10 s apart decide. A reading
-// that failed changes nothing.
+// that failed changes nothing. One that was not steady finds no stranded memory and
+// clears none:
+// growth of a living engine looks as if ended ones had left less. What changed is
+// judged by the next steady one.
 func (s *Stranding) Observe(w WiredReading) Finding {
 	switch {
 	case !w.Measurable:
@@ -120,19 +152,56 @@ func (s *Stranding) Observe(w WiredReading) Finding {
 	case !w.Known:
 		return Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "wired memory could not be measured yet"}
 	}
-	e, rest := &s.evidence, max(0, w.Wired-w.footprints())
+	if !w.Steady() {
+		return s.suspect(w)
+	}
+	e, rest := &s.evidence, s.rest(w)
 	if len(w.Held) == 0 && (!e.BaselineKnown || rest < e.Baseline) {
 		e.Baseline, e.BaselineKnown = rest, true
 	}
 	if e.BaselineKnown {
 		s.attribute(w, max(0, rest-e.Baseline))
 	}
-	s.seen, s.held, s.ends = true, w.Held, w.Ends
+	s.seen, s.held, s.ends, s.doubt = true, w.Held, w.Ends, false
 	if !e.BaselineKnown {
 		s.pass(w.At)
-		return s.say(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "engines have been running since the agent started: the system's own wired memory will be measured once none is running"})
+		return s.say(noBaseline)
 	}
 	return s.judge(w)
+}
+
+var noBaseline = Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable,
+	Message: "engines have been running since the agent started: the system's own wired memory will be measured once none is running"}
+
+// rest is what is wired without an owner: as before, unless a steady observation
+// shows that it is more or less.
+func (s *Stranding) rest(w WiredReading) int64 {
+	least, most := w.unowned()
+	e := &s.evidence
+	return min(max(e.Baseline+e.Elsewhere+e.Left, least), most)
+}
+
+// suspect takes an observation that was not steady. If engines ended or shrank and
+// more than the bound may be left, nothing is started before another one shows
+// less; otherwise the check after an unclean end has passed.
+func (s *Stranding) suspect(w WiredReading) Finding {
+	e := &s.evidence
+	_, most := w.unowned()
+	over := e.BaselineKnown && most-e.Baseline-e.Elsewhere > StrandingBound(w.Total)
+	switch {
+	case over && (s.doubt || s.ended(w) || s.fell(w) > 0):
+		s.doubt, s.passed = true, time.Time{}
+	case s.over.IsZero(): // no more can be left than is known
+		s.doubt = false
+		s.pass(w.At)
+	}
+	switch {
+	case s.last != nil:
+		return *s.last
+	case !e.BaselineKnown:
+		return noBaseline
+	}
+	return Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "wired memory could not be measured yet: engines grew or shrank meanwhile"}
 }
 
 // attribute divides what is wired without an owner. What engines left is what

@@ -59,10 +59,17 @@ func (mt *meter) setLedger() {
 // sample measures the Mac and its engines once and keeps the figures. What cannot
 // be measured keeps its last figure, and is marked in the reading.
 func (mt *meter) sample() memory.Reading {
-	known, own := map[*engine]bool{}, int64(0)
+	r, _ := mt.sampleHeld()
+	return r
+}
+
+// sampleHeld is sample, and what each engine held before the host was measured,
+// by its process id.
+func (mt *meter) sampleHeld() (memory.Reading, map[int]int64) {
+	known, held, own := map[*engine]bool{}, map[int]int64{}, int64(0)
 	for _, g := range mt.running() {
 		n, ok := mt.measure(g)
-		known[g] = ok
+		known[g], held[g.pid] = ok, n
 		own += n
 	}
 	host, err := mt.probe.Host(mt.life, own)
@@ -82,7 +89,7 @@ func (mt *meter) sample() memory.Reading {
 	if first {
 		mt.replan()
 	}
-	return r
+	return r, held
 }
 
 // reading puts a poll's figures together; the caller holds mu. The keys of known

@@ -91,7 +91,7 @@ func (p *pressure) pause(now time.Time) time.Duration {
 // poll measures the Mac once, decides and acts. What cannot be measured is part
 // of the decision and does not stop the next poll. It waits for no engine.
 func (p *pressure) poll() {
-	r := p.meter.sample()
+	r, before := p.meter.sampleHeld()
 	d := p.enforcer.Poll(r)
 	p.change(func() {
 		if d.Level != p.decision.Level && p.decision.Level != "" {
@@ -109,7 +109,7 @@ func (p *pressure) poll() {
 		p.evict(k, v1alpha1.ReclaimIdle)
 	}
 	p.publishLimits(r, d)
-	p.gate.watchWired(r.Host, r.HostKnown)
+	p.gate.watchWired(r.Host, r.HostKnown, before)
 	p.afterPoll(r)
 	if p.books.due() {
 		p.storeBooks()

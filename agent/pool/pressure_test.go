@@ -124,3 +124,53 @@ func TestPressureNeedsNoPlanAndNoProcess(t *testing.T) {
 		p.tasks.Wait()
 	})
 }
+
+// changing is a probe of a Mac whose engines change while it is measured.
+type changing struct {
+	probe.Probe
+	meanwhile func()
+}
+
+func (c *changing) Host(ctx context.Context, own int64) (probe.Host, error) {
+	defer c.meanwhile()
+	return c.Probe.Host(ctx, own)
+}
+
+// TestGrowthWhileTheMacIsMeasuredHidesNothing: one engine leaves 10 GiB wired while
+// another one grows from each reading of the Mac to that of the footprints.
+func TestGrowthWhileTheMacIsMeasuredHidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPressure(&stubEngines{})
+		script := probe.NewScripted(probe.Host{})
+		mac := &changing{Probe: script, meanwhile: func() {}}
+		p.meter.probe = mac
+		wire := func(gibs int64) {
+			script.SetHost(probe.Host{Total: 70 * gib, MetalCap: 64 * gib, Wired: gibs * gib, WiredKnown: true})
+		}
+		wire(3)
+		p.poll()
+		first, second := p.serve(t, "first", 10*gib, 0), p.serve(t, "second", 10*gib, 0)
+		p.entry(memory.Key{UID: "first", Epoch: 1}).engine.pid = 1
+		p.entry(memory.Key{UID: "second", Epoch: 1}).engine.pid = 2
+		wire(23)
+		p.poll()
+		first.held = 0
+		p.change(func() {
+			p.entry(memory.Key{UID: "first", Epoch: 1}).engine = nil
+			p.gate.exited(false)
+		})
+		mac.meanwhile = func() {
+			second.held += 12 * gib
+			wire(13 + second.held/gib)
+		}
+		p.poll()
+		if p.gate.mayStart() {
+			t.Error("an engine may be started before it is known what another one left")
+		}
+		mac.meanwhile = func() {}
+		p.poll()
+		if left := p.gate.stranding.Evidence().Left; left != 10*gib || p.gate.mayStart() {
+			t.Errorf("%d bytes are left, engines may be started: %v", left, p.gate.mayStart())
+		}
+	})
+}

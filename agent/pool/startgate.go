@@ -71,17 +71,16 @@ func (sg *startGate) exited(unclean bool) {
 // holds mu.
 func (sg *startGate) unclean() { sg.stranding.Unclean() }
 
-// watchWired looks for stranded memory once. host was measured before the
-// footprints are.
-func (sg *startGate) watchWired(host probe.Host, known bool) {
-	w := memory.WiredReading{At: time.Now(), Wired: host.Wired, Known: known && host.WiredKnown, Measurable: host.WiredKnown || !known, Total: host.Total}
-	held, gone, measured := sg.ownFootprints()
-	w.Held = held
-	w.Known = w.Known && measured // else the bytes of an engine would seem to be left
+// watchWired looks for stranded memory once. host was measured after held, the
+// footprints by process id; both are read again while engines change by much.
+func (sg *startGate) watchWired(host probe.Host, known bool, held map[int]int64) {
+	w := sg.readWired(host, known, held)
+	for round := 1; round < wiredRounds && w.Known && !w.Steady(); round++ {
+		w = sg.readWiredAgain()
+	}
 	before, after := false, false
 	sg.change(func() {
 		before = sg.stranding.MayStart()
-		w.Ends = sg.ends + gone
 		sg.wired, sg.unseen = sg.stranding.Observe(w), !w.Known && w.Measurable
 		after = sg.stranding.MayStart()
 	})
@@ -92,6 +91,41 @@ func (sg *startGate) watchWired(host probe.Host, known bool) {
 		sg.change(sg.roomChanged)
 		sg.replan()
 	}
+}
+
+// wiredRounds is how often wired memory is read in one poll while engines change
+// by much in between.
+const wiredRounds = 3
+
+// readWiredAgain reads wired memory between two readings of the footprints.
+func (sg *startGate) readWiredAgain() memory.WiredReading {
+	before, _, known := sg.ownFootprints()
+	host, err := sg.probe.Host(sg.life, 0)
+	return sg.readWired(host, err == nil && known, before)
+}
+
+// readWired reads the footprints after the host was measured.
+func (sg *startGate) readWired(host probe.Host, known bool, before map[int]int64) memory.WiredReading {
+	starting := sg.starting() // first: a process that the host counted is either starting or in Held
+	held, gone, measured := sg.ownFootprints()
+	w := memory.WiredReading{
+		At: time.Now(), Wired: host.Wired, Measurable: host.WiredKnown || !known, Total: host.Total,
+		Known:  known && host.WiredKnown && measured, // else the bytes of an engine would seem to be left
+		Before: before, Held: held, Starting: starting,
+	}
+	sg.read(func() { w.Ends = sg.ends + gone })
+	return w
+}
+
+// starting reports whether an engine is being started, whose process is not
+// measured yet.
+func (sg *startGate) starting() (yes bool) {
+	sg.read(func() {
+		for _, e := range sg.entries {
+			yes = yes || e.engine != nil && e.engine.state == Starting
+		}
+	})
+	return yes
 }
 
 // settleRounds is how often the host is measured before the check gives up.
