@@ -20,12 +20,13 @@ func (rs *replicas) reserve(e *entry) {
 // reserveOnly asks the ledger for a reservation alone: nothing is evicted for an
 // engine that may not be started yet, and nothing is refused.
 func (rs *replicas) reserveOnly(e *entry) {
+	searched := rs.roomChangesNow()
 	var short *memory.NoRoomError
 	switch err := rs.ledger.Reserve(e.key, e.assignment.ReservedBytes); {
 	case err == nil:
 		rs.change(func() { e.reserved, e.state = true, Reserved })
 	case errors.As(err, &short):
-		rs.awaitRoom(e, short)
+		rs.awaitRoom(e, short, searched)
 	default:
 		rs.refuse(e, err)
 	}
@@ -34,6 +35,7 @@ func (rs *replicas) reserveOnly(e *entry) {
 // admitted asks for memory to load a model. Where there is none the entry is
 // refused, or tried again after each observed exit.
 func (rs *replicas) admitted(e *entry) bool {
+	searched := rs.roomChangesNow()
 	coming, err := rs.room.admit(e)
 	if err == nil {
 		rs.change(func() { e.short, e.roomAgain = nil, time.Time{} })
@@ -46,24 +48,35 @@ func (rs *replicas) admitted(e *entry) bool {
 	case short.Final:
 		rs.refuseRoom(e, short)
 	case coming:
-		rs.awaitRoom(e, short)
+		rs.awaitRoom(e, short, searched)
 	default:
-		rs.noVictim(e, short)
+		rs.noVictim(e, short, searched)
 	}
 	return false
 }
 
-// awaitRoom has the entry tried again when memory was given back.
-func (rs *replicas) awaitRoom(e *entry, short *memory.NoRoomError) {
-	rs.change(func() { e.short, e.roomAgain = short, time.Now().Add(rs.timing.RoomRetry) })
+// roomChangesNow is what awaitRoom compares: read it before the search.
+func (rs *replicas) roomChangesNow() (n int64) {
+	rs.read(func() { n = rs.roomChanges })
+	return n
+}
+
+// awaitRoom has the entry tried again when memory was given back, or at once if
+// some was since the search began.
+func (rs *replicas) awaitRoom(e *entry, short *memory.NoRoomError, searched int64) {
+	rs.change(func() {
+		if e.short = short; rs.roomChanges == searched {
+			e.roomAgain = time.Now().Add(rs.timing.RoomRetry)
+		}
+	})
 }
 
 // noVictim: what is in the way is promised for good, or busy, or not ours.
-func (rs *replicas) noVictim(e *entry, short *memory.NoRoomError) {
+func (rs *replicas) noVictim(e *entry, short *memory.NoRoomError, searched int64) {
 	lasting, demanded, reserved := false, false, false
 	rs.read(func() {
 		lasting = short.Term != footprint.Dynamic && short.Needed > rs.spare(e.key)
-		demanded, reserved = e.demand != nil, e.reserved
+		demanded, reserved = e.demand != nil && rs.roomChanges == searched, e.reserved
 	})
 	switch {
 	case lasting && !reserved:
@@ -74,7 +87,7 @@ func (rs *replicas) noVictim(e *entry, short *memory.NoRoomError) {
 			e.failWaiters(&RoomError{Cause: short, RetryAfter: rs.timing.RoomRetry})
 		})
 	default:
-		rs.awaitRoom(e, short)
+		rs.awaitRoom(e, short, searched)
 	}
 }
 

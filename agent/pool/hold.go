@@ -155,14 +155,8 @@ func (rq *requests) drop(h *Hold) {
 	delete(g.holds, h)
 	g.use(time.Now())
 	g.checkIdle()
-	if len(g.holds) > 0 {
-		return
-	}
-	for _, e := range rq.entries { // others may wait for an idle engine
-		if e.short != nil && !e.roomAgain.IsZero() {
-			e.roomAgain = time.Time{}
-			rq.replan()
-		}
+	if len(g.holds) == 0 {
+		rq.engineIdle()
 	}
 }
 

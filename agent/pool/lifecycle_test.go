@@ -14,6 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // stubOwner notes what the life cycle reports.
@@ -159,5 +160,29 @@ func TestLifecycleGivesUpNoLaterEngine(t *testing.T) {
 		if d := cmp.Diff([]string{"ready"}, owner.reported); d != "" || earlier.failure != nil {
 			t.Error(d, earlier.failure)
 		}
+	})
+}
+
+// TestReplicaThatWaitsIsTriedAgainOnceAnEngineReportsThatItIsIdle: the engine's
+// status can be later than the release of its last hold.
+func TestReplicaThatWaitsIsTriedAgainOnceAnEngineReportsThatItIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lc, e, _ := newLifecycle(t, enginetest.Script{})
+		waits := lc.entry(memory.Key{UID: "waits", Epoch: 1})
+		for _, tc := range []struct {
+			holds, running int64
+			again          bool
+		}{{1, 0, false}, {0, 1, false}, {0, 0, true}} {
+			g := &engine{key: e.key, state: Ready, status: &wire.Status{Activity: &wire.Activity{Running: 1}}, holds: map[*Hold]struct{}{}}
+			for range tc.holds {
+				g.holds[&Hold{}] = struct{}{}
+			}
+			e.engine, waits.short, waits.roomAgain = g, &memory.NoRoomError{}, time.Now().Add(time.Second)
+			lc.observe(e, g, &wire.Status{State: wire.State_STATE_READY, Activity: &wire.Activity{Running: tc.running}})
+			if waits.roomAgain.IsZero() != tc.again || (len(lc.planSignal) > 0) != tc.again {
+				t.Errorf("%d holds, %d requests run: tried again at %v, %d signals", tc.holds, tc.running, waits.roomAgain, len(lc.planSignal))
+			}
+		}
+		e.engine = nil
 	})
 }

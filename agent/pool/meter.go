@@ -129,14 +129,14 @@ func accounted(m *wire.Memory) int64 {
 const silentPolls = 3
 
 func (mt *meter) engineReading(e *entry, g *engine, known bool, reserved int64, now time.Time) memory.EngineReading {
-	m, a := g.status.GetMemory(), g.status.GetActivity()
+	m := g.status.GetMemory()
 	r := memory.EngineReading{
 		Key: e.key, Footprint: g.footprint, FootprintKnown: known,
 		Active: m.GetActiveBytes(), Pooled: m.GetPooledBytes(), Accounted: accounted(m),
 		Cached:   m.GetPrefixCacheBytes(),
 		Reserved: reserved, Limit: g.config.LimitBytes, Loading: g.state == Starting || g.state == Loading,
 		Stopping: g.leaving(), Stuck: g.stop != nil && !g.stop.killed.IsZero() && now.Sub(g.stop.killed) > mt.timing.Killed,
-		OnDemand: e.onDemand(), Holds: int64(len(g.holds)), Requests: a.GetRunning() + a.GetQueued(),
+		OnDemand: e.onDemand(), Holds: int64(len(g.holds)), Requests: requestsOf(g.status),
 		BusyKnown: g.status != nil && now.Sub(g.statusAt) <= silentPolls*mt.timing.Poll,
 		Priority:  e.assignment.Residency.Priority, TrimAsked: g.trim.asked, TrimAcknowledged: g.trim.acknowledged,
 		HeadroomWanted: g.wanted(),

@@ -29,6 +29,9 @@ type registry struct {
 	mu      sync.Mutex // guards what follows and all entries; held for memory work only
 	entries map[memory.Key]*entry
 	stale   bool // something changed since the last Snapshot
+	// roomChanges counts calls of roomChanged: a search for memory that one of them
+	// overtook is repeated at once.
+	roomChanges int64
 }
 
 func newRegistry(ledger *memory.Ledger, changed func()) *registry {
@@ -120,9 +123,22 @@ func (r *registry) leaving(other *engine) *engine {
 // roomChanged has every entry that found no memory tried again; the caller
 // holds mu and calls replan.
 func (r *registry) roomChanged() {
+	r.roomChanges++
 	for _, e := range r.entries {
 		e.roomAgain = time.Time{}
 	}
+}
+
+// engineIdle has every entry that found no memory tried again, because an engine
+// became idle and may be evicted; the caller holds mu.
+func (r *registry) engineIdle() {
+	for _, e := range r.entries {
+		if e.short != nil && !e.roomAgain.IsZero() {
+			r.replan()
+			break
+		}
+	}
+	r.roomChanged()
 }
 
 // spare returns how much the ledger may reserve for a replica in addition to

@@ -137,3 +137,31 @@ func TestStateMachineNeedsNoEngineAndNoMemory(t *testing.T) {
 		reg.tasks.Wait()
 	})
 }
+
+// TestSearchForMemoryThatAChangeOvertookIsRepeated: an engine became idle while a
+// replica looked for memory. It looks again at once, and no request is refused.
+func TestSearchForMemoryThatAChangeOvertookIsRepeated(t *testing.T) {
+	reg := newRegistry(memory.NewLedger(), func() {})
+	rs := &replicas{registry: reg, log: logr.Discard(), timing: Timing{}.withDefaults(), gate: stubGate{}}
+	e := reg.entry(memory.Key{UID: "u", Epoch: 1})
+	a := assignment("u", "m")
+	onDemand(0)(&a)
+	e.take(a)
+	short := &memory.NoRoomError{}
+	for _, changed := range []bool{true, false} {
+		result, _ := e.join(&Hold{}, time.Now())
+		searched := rs.roomChangesNow()
+		if changed {
+			reg.change(reg.roomChanged)
+		}
+		rs.noVictim(e, short, searched)
+		if refused := len(result) > 0; refused == changed {
+			t.Errorf("memory changed during the search: %v, the request was refused: %v", changed, refused)
+		}
+		e.demand = nil
+		rs.awaitRoom(e, short, searched)
+		if e.roomAgain.IsZero() != changed {
+			t.Errorf("memory changed during the search: %v, it is repeated at %v", changed, e.roomAgain)
+		}
+	}
+}

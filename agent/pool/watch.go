@@ -108,7 +108,10 @@ func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 	lc.change(func() {
 		now := time.Now()
 		first := g.status == nil
-		g.status, g.statusAt = s, now
+		worked := requestsOf(g.status) > 0
+		if g.status, g.statusAt = s, now; worked && requestsOf(s) == 0 && len(g.holds) == 0 {
+			lc.engineIdle() // its last hold was released before it said that the request had ended
+		}
 		asks = first || s.GetGuard().GetHeadroomRequest() > g.headroom.answered && g.headroom.victim == nil
 		if g.firstStatus != nil {
 			close(g.firstStatus)
@@ -132,6 +135,11 @@ func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 	case asks:
 		lc.pollNow() // it waits for its limits, or for the answer to its question
 	}
+}
+
+// requestsOf counts the requests that an engine works on or queues.
+func requestsOf(s *wire.Status) int64 {
+	return s.GetActivity().GetRunning() + s.GetActivity().GetQueued()
 }
 
 // expected reports whether the engine is waited for.
