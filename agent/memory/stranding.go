@@ -68,10 +68,10 @@ func (w WiredReading) unowned() (least, most int64) {
 	return max(0, least), max(0, most)
 }
 
-// Steady reports whether the figures show what is wired without an owner: no
+// Consistent reports whether the figures show what is wired without an owner: no
 // engine grew, shrank, started or ended by more than a sixteenth of the bound
 // while they were read.
-func (w WiredReading) Steady() bool {
+func (w WiredReading) Consistent() bool {
 	least, most := w.unowned()
 	return !w.Starting && most-least <= StrandingBound(w.Total)/16
 }
@@ -152,7 +152,7 @@ func (s *Stranding) Observe(w WiredReading) Finding {
 	case !w.Known:
 		return Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "wired memory could not be measured yet"}
 	}
-	if !w.Steady() {
+	if !w.Consistent() {
 		return s.suspect(w)
 	}
 	e, rest := &s.evidence, s.rest(w)

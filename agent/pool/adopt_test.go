@@ -183,7 +183,7 @@ func TestAnEndThatIsNotLookedAtIsLookedAtAfterARestart(t *testing.T) {
 		})
 		r.lifecycle.recordReclaim(e, v1alpha1.Reclaim{ReplicaUID: "gone", Epoch: 1, Load: 1}, nil, time.Now(), func() {}, func() {})
 		if !r.lifecycle.Journal.Snapshot().Unsettled {
-			return "the journal says that the Mac is settled"
+			return "the journal has the Mac as settled"
 		}
 		return ""
 	})

@@ -75,7 +75,7 @@ func (sg *startGate) unclean() { sg.stranding.Unclean() }
 // footprints by process id; both are read again while engines change by much.
 func (sg *startGate) watchWired(host probe.Host, known bool, held map[int]int64) {
 	w := sg.readWired(host, known, held)
-	for round := 1; round < wiredRounds && w.Known && !w.Steady(); round++ {
+	for round := 1; round < wiredRounds && w.Known && !w.Consistent(); round++ {
 		w = sg.readWiredAgain()
 	}
 	before, after := false, false

@@ -110,7 +110,7 @@ func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 		first := g.status == nil
 		worked := requestsOf(g.status) > 0
 		if g.status, g.statusAt = s, now; worked && requestsOf(s) == 0 && len(g.holds) == 0 {
-			lc.engineIdle() // its last hold was released before it said that the request had ended
+			lc.engineIdle() // its last hold was released before it reported the end of the request
 		}
 		asks = first || s.GetGuard().GetHeadroomRequest() > g.headroom.answered && g.headroom.victim == nil
 		if g.firstStatus != nil {
