@@ -13,6 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tensor/tensortest"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/test/race"
@@ -233,12 +234,12 @@ func failEverywhere(t *testing.T, c tinymodel.Config) {
 	t.Helper()
 	var fail, seen int
 	broken := errors.New("device lost")
-	n := load(t, write(t, c), ref.Options{Threads: 2, Fault: func(string) error {
+	n := loadOn(t, write(t, c), tensortest.Faulty(ref.New(ref.Options{Threads: 2, Poison: true}), func(string) error {
 		if seen++; seen == fail {
 			return broken
 		}
 		return nil
-	}})
+	}))
 	before := n.b.Memory()
 	for fail = 1; ; fail++ {
 		seen = 0

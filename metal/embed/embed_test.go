@@ -13,6 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tensor/tensortest"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
@@ -119,19 +120,19 @@ func TestPoolingsOfSeveralTextsInOneStep(t *testing.T) {
 
 // short is a back end whose steps are short.
 type short struct {
-	*ref.Backend
+	tensor.Backend
 	chunk int
 }
 
 func (s short) Chunk() int { return s.chunk }
 
 type network struct {
-	b     *ref.Backend
+	b     tensor.Backend
 	m     arch.Model
 	cache tensor.Cache
 }
 
-func open(t *testing.T, family tinymodel.Family, o ref.Options) *network {
+func open(t *testing.T, family tinymodel.Family, o ref.Options, faults ...func(op string) error) *network {
 	t.Helper()
 	c := tinymodel.Default()
 	c.Family, c.NormSpread = family, 0.5
@@ -149,6 +150,9 @@ func open(t *testing.T, family tinymodel.Family, o ref.Options) *network {
 	}
 	o.Poison = true
 	n := &network{b: ref.New(o)}
+	for _, fault := range faults {
+		n.b = tensortest.Faulty(n.b, fault)
+	}
 	if n.m, err = arch.Load(context.Background(), n.b, f, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -223,12 +227,12 @@ func TestNothingIsEmbeddedWithoutTokens(t *testing.T) {
 func TestEveryFailingOperationOfAnEmbeddingLeavesNothingBehind(t *testing.T) {
 	var fail, seen int
 	broken := errors.New("device lost")
-	n := open(t, tinymodel.Llama, ref.Options{Fault: func(string) error {
+	n := open(t, tinymodel.Llama, ref.Options{}, func(string) error {
 		if seen++; seen == fail {
 			return broken
 		}
 		return nil
-	}})
+	})
 	before := n.b.Memory()
 	for _, p := range []embed.Pooling{embed.Default(), {Mode: embed.Mean, Normalize: true}} {
 		for fail = 1; ; fail++ {

@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tensor/tensortest"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
@@ -495,12 +496,12 @@ func TestEveryFailingOperationOfAReaderLeavesNothingBehind(t *testing.T) {
 	broken := errors.New("device lost")
 	for _, c := range tinymodel.Readers() {
 		fail, seen := 0, 0
-		r := openReader(t, write(t, c), ref.New(ref.Options{Poison: true, Fault: func(string) error {
+		r := openReader(t, write(t, c), tensortest.Faulty(ref.New(ref.Options{Poison: true}), func(string) error {
 			if seen++; seen == fail {
 				return broken
 			}
 			return nil
-		}}))
+		}))
 		inputs := r.inputs(c.Rerank)[:2]
 		before := r.b.Memory()
 		for fail = 1; ; fail++ {

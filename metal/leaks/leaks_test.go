@@ -10,6 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/backends"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tensor/tensortest"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
@@ -83,7 +84,18 @@ func (s *subject) name() string {
 }
 
 func (s *subject) open(fault func(string) error) tensor.Backend {
-	return s.kind.New(backends.Options{Threads: 2, Poison: true, Ahead: s.ahead, Fault: fault})
+	b := s.kind.New(backends.Options{Threads: 2, Poison: true, Ahead: s.ahead})
+	faulty := tensortest.Faulty(b, fault)
+	if p, ok := b.(peaker); ok {
+		return measured{faulty, p}
+	}
+	return faulty
+}
+
+// measured is a faulty back end with the peak of the one that it wraps.
+type measured struct {
+	tensor.Backend
+	peaker
 }
 
 // check runs all parts. Steps that are computed ahead are the engine's affair
