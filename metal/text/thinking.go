@@ -1,0 +1,66 @@
+package text
+
+import (
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+)
+
+// Thinking is where a model is in its reasoning: before it, in it, or past it.
+type Thinking struct {
+	// MayBegin is true if reasoning can begin with the next token, which is Opens
+	// then.
+	MayBegin bool
+	Opens    int32
+	// Underway is true until the model has written Closes, or, with Channels, until the
+	// message of the answer begins.
+	Underway bool
+	Closes   int32
+	Channels *Channels
+}
+
+// Ends reports whether a token, which shows a text, ends reasoning that is under way. The
+// header of the answer can contain more than its channel: GPT-OSS also writes the format
+// of structured answers there.
+func (t *Thinking) Ends(token int32, shown string) bool {
+	if t.Channels == nil {
+		return token == t.Closes
+	}
+	t.Channels.Push(token, shown)
+	return token == t.Channels.Message && t.Channels.Answers()
+}
+
+// closedTail is the maximum number of tokens after reasoning that a template opened
+// and closed at once: line ends.
+const closedTail = 3
+
+// After returns where a model is in its reasoning after a prompt. The zero value is
+// a model that does not think, or was asked not to.
+func (r Reasoning) After(tok *tokenizer.Tokenizer, prompt []int32) Thinking {
+	switch {
+	case r.Closes == "":
+		return Thinking{}
+	case r.Always:
+		return Thinking{Underway: true, Channels: newChannels(tok)}
+	}
+	closes, err := tok.Encode(r.Closes, tokenizer.EncodeOptions{ParseSpecial: true})
+	opens, known := tok.ID(r.Opens)
+	if err != nil || !known || len(closes) != 1 {
+		return Thinking{}
+	}
+	open, closed := lastIndex(prompt, opens), lastIndex(prompt, closes[0])
+	switch {
+	case open > closed:
+		return Thinking{Underway: true, Closes: closes[0]}
+	case closed >= 0 && len(prompt)-closed <= closedTail:
+		return Thinking{} // the template closed it: the model must not think
+	}
+	return Thinking{MayBegin: true, Opens: opens, Closes: closes[0]}
+}
+
+func lastIndex(ids []int32, id int32) int {
+	for i := len(ids) - 1; i >= 0; i-- {
+		if ids[i] == id {
+			return i
+		}
+	}
+	return -1
+}
