@@ -5,12 +5,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -42,6 +45,33 @@ func (p *process) generate(ctx context.Context, tokens int64) (*wire.Finished, e
 		}
 	}
 	return nil, err
+}
+
+func TestOnlyATestLeaks(t *testing.T) {
+	logs := &bytes.Buffer{}
+	log := slog.New(slog.NewTextHandler(logs, nil))
+	b := ref.New(ref.Options{Threads: 1})
+	if err := b.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if leaking(b, 0, log) != tensor.Backend(b) || logs.Len() > 0 {
+		t.Errorf("an engine without the flag leaks: %s", logs)
+	}
+	leak := leaking(b, 1<<20, log)
+	for range 3 {
+		leak.NewScope(t.Context()).Close()
+	}
+	leaked := 0
+	for _, l := range leak.(*leaky).leaked {
+		leaked += len(l)
+	}
+	if leaked != 3<<20 {
+		t.Errorf("%d bytes leaked in 3 steps of a MiB", leaked)
+	}
+	if strings.Count(logs.String(), "this engine leaks memory on purpose, for a test") != 1 {
+		t.Errorf("logged: %s", logs)
+	}
 }
 
 // Memory that only the kernel sees counts, and the engine refuses prompts above

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -57,6 +56,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	}
 	log := serveLog(e, cfg, *steps)
 	log.Info("engine started", "version", version, "pid", os.Getpid(), "backend", backend.Name())
+	backend = leaking(backend, *leak, log)
 	if err := confine(log); err != nil {
 		return errors.Join(err, l.Close(), backend.Close())
 	}
@@ -70,7 +70,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
 		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory,
 		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
-		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, TestLeak: *leak, Log: log,
+		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, Log: log,
 	})
 	err = server.Serve(ctx, l, eng, server.Identity{
 		Version: version, ReplicaUID: cfg.ReplicaUID, Epoch: cfg.Epoch, ConfigHash: cfg.Hash(), Backend: backend.Name(),
@@ -85,25 +85,6 @@ func serveLog(e *env, cfg wire.Config, steps bool) *slog.Logger {
 		level = slog.LevelDebug
 	}
 	return slog.New(slog.NewJSONHandler(e.stderr, &slog.HandlerOptions{Level: level})).With("replicaUID", cfg.ReplicaUID, "epoch", cfg.Epoch)
-}
-
-// hiddenLeak adds a flag that no help lists: with it the engine takes so many
-// bytes in every step and never gives them back, so that a test can see who
-// stops it, and that the others go on. The engine logs it as an error.
-func hiddenLeak(f *flag.FlagSet) *int64 {
-	n := f.Int64("test-leak", 0, "")
-	f.Usage = func() {
-		shown := flag.NewFlagSet(f.Name(), flag.ContinueOnError)
-		shown.SetOutput(f.Output())
-		f.VisitAll(func(g *flag.Flag) {
-			if g.Name != "test-leak" {
-				shown.Var(g.Value, g.Name, g.Usage)
-			}
-		})
-		fmt.Fprintf(f.Output(), "Usage of %s:\n", f.Name())
-		shown.PrintDefaults()
-	}
-	return n
 }
 
 func readConfig(path string) (wire.Config, error) {

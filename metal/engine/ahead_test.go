@@ -30,15 +30,14 @@ func greedy() []engine.Request {
 	return out
 }
 
-// ahead is a back end that computes ahead; it counts the steps whose input
-// came from the host.
-func ahead(fromHost *atomic.Int64) ref.Options {
-	return ref.Options{Ahead: true, Fault: func(op string) error {
+// countInputs counts the steps whose input came from the host.
+func countInputs(fromHost *atomic.Int64) func(op string) error {
+	return func(op string) error {
 		if op == "IDs" {
 			fromHost.Add(1)
 		}
 		return nil
-	}}
+	}
 }
 
 // waitFor is for what the loop does after a client has its answer.
@@ -55,7 +54,7 @@ func TestStepsAheadGiveTheSameAnswers(t *testing.T) {
 	o := engine.Options{Sequences: 3}
 	plain := together(t, ready(t, o, ref.Options{}), append(greedy(), requests()...))
 	var fromHost atomic.Int64
-	e := ready(t, o, ahead(&fromHost))
+	e := ready(t, o, ref.Options{Ahead: true}, countInputs(&fromHost))
 	early := together(t, e, append(greedy(), requests()...))
 	for i := range plain {
 		if !slices.Equal(plain[i].tokens, early[i].tokens) || plain[i].text != early[i].text || plain[i].finished.Reason != early[i].finished.Reason {
@@ -78,7 +77,7 @@ func TestStepsAheadGiveTheSameAnswers(t *testing.T) {
 
 func TestAStopThatIsSeenOneStepLateShowsNothingMore(t *testing.T) {
 	var fromHost atomic.Int64
-	e := ready(t, engine.Options{Sequences: 2}, ahead(&fromHost))
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true}, countInputs(&fromHost))
 	text, p := "Tell me more", sample.Greedy()
 	r := engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 40}
 	whole := ask(t, e, r)
@@ -98,7 +97,7 @@ func TestAStopThatIsSeenOneStepLateShowsNothingMore(t *testing.T) {
 }
 
 func TestACancelAheadOfAStepReturnsItsMemory(t *testing.T) {
-	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true, Fault: paced})
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true}, paced)
 	ctx, cancel := context.WithCancel(context.Background())
 	text, p := "Tell me more", sample.Greedy()
 	s, err := e.Generate(ctx, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 400})
@@ -123,12 +122,12 @@ func TestACancelAheadOfAStepReturnsItsMemory(t *testing.T) {
 func TestAFaultAheadEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
 	boom := errors.New("boom")
 	var steps, fail atomic.Int64
-	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true, Fault: func(op string) error {
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true}, func(op string) error {
 		if op == "Embed" && steps.Add(1) == fail.Load() {
 			return fmt.Errorf("step: %w", boom)
 		}
 		return nil
-	}})
+	})
 	text, p := "Tell me more", sample.Greedy()
 	for n := range int64(4) {
 		fail.Store(steps.Load() + 2 + n)
@@ -146,7 +145,7 @@ func TestAFaultAheadEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
 }
 
 func TestAShutdownAheadOfAStepLeavesNothing(t *testing.T) {
-	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true, Fault: paced})
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true}, paced)
 	text, p := "Tell me more", sample.Greedy()
 	s, err := e.Generate(context.Background(), engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 400})
 	if err != nil {

@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tensor/tensortest"
 )
 
 // unending is an answer that nothing ends soon.
@@ -50,7 +53,7 @@ func TestPromptsComeAndGoWithoutABreakOfTheStepsAhead(t *testing.T) {
 	o := engine.Options{Sequences: 4, CacheMemory: mebi}
 	want := askAll(t, ready(t, o, ref.Options{}), rs)
 	var fromHost atomic.Int64
-	e := ready(t, o, ref.Options{Ahead: true, Fault: func(op string) error {
+	e := ready(t, o, ref.Options{Ahead: true}, func(op string) error {
 		if op == "IDs" {
 			fromHost.Add(1)
 		}
@@ -58,7 +61,7 @@ func TestPromptsComeAndGoWithoutABreakOfTheStepsAhead(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		return nil
-	}})
+	})
 	s := streaming(t, e, 5)
 	before, steps := fromHost.Load(), e.Status().Steps
 	same(t, "beside a stream", slices.Concat(askAll(t, e, rs[:3]), together(t, e, rs[3:])), want)
@@ -83,7 +86,7 @@ func TestPromptsComeAndGoWithoutABreakOfTheStepsAhead(t *testing.T) {
 
 // Filled with its last tokens, one step before, or long before.
 func TestBlockFilledByConcurrentAnswerIsSavedAtItsEnd(t *testing.T) {
-	e := ready(t, engine.Options{Sequences: 4, CacheMemory: mebi}, ref.Options{Ahead: true, Fault: paced})
+	e := ready(t, engine.Options{Sequences: 4, CacheMemory: mebi}, ref.Options{Ahead: true}, paced)
 	s := streaming(t, e, 5)
 	p := sample.Greedy()
 	for most := 7; most < 13; most++ {
@@ -116,7 +119,7 @@ func TestStateIsSavedDuringAStream(t *testing.T) {
 	path, p := hybrid(t), sample.Greedy()
 	o := engine.Options{ModelPath: path, Sequences: 3, CacheMemory: mebi}
 	plain := ready(t, engine.Options{ModelPath: path}, ref.Options{})
-	e := ready(t, o, ref.Options{Ahead: true, Fault: paced})
+	e := ready(t, o, ref.Options{Ahead: true}, paced)
 	s := streaming(t, e, 5)
 	for i := range 4 {
 		r := engine.Request{Tokens: tokensOf(uint64(70+i), 140+i, 400), Sampling: &p, MaxTokens: 3}
@@ -136,7 +139,7 @@ func TestStateIsSavedDuringAStream(t *testing.T) {
 // apart is a back end whose device has memory of its own, and copies from and to
 // what is pinned.
 type apart struct {
-	*ref.Backend
+	tensor.Backend
 	pinned, unpinned atomic.Int64
 }
 
@@ -160,10 +163,10 @@ func TestWhatADeviceHoldsTakesNothingOfWhatTheHostRemembers(t *testing.T) {
 		collect(t, s)
 		return idle, busy
 	}
-	if idle, busy := budgets(ready(t, o, ref.Options{Fault: paced})); busy >= idle || idle == 0 {
+	if idle, busy := budgets(ready(t, o, ref.Options{}, paced)); busy >= idle || idle == 0 {
 		t.Errorf("one memory: %d bytes may be held beside a request, %d without", busy, idle)
 	}
-	b := &apart{Backend: ref.New(ref.Options{Fault: paced})}
+	b := &apart{Backend: tensortest.Faulty(ref.New(ref.Options{}), paced)}
 	o.Backend = b
 	e := ready(t, o, ref.Options{})
 	if idle, busy := budgets(e); busy != idle || idle == 0 {
@@ -224,10 +227,10 @@ func TestChunksOfTwoInFlightStepsFitTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			seen := &piecesSeen{Handler: slog.DiscardHandler}
 			o := engine.WithEstimator(engine.Options{Sequences: 2, Log: slog.New(seen)}, flat{cost})
-			e := ready(t, o, ref.Options{Ahead: true, Fault: paced})
+			e := ready(t, o, ref.Options{Ahead: true}, paced)
 			s := streaming(t, e, 5)
 			held, _ := engine.Held(e)
-			publisher(e)(engine.Limits{Memory: (held + fits*cost + cost/2) * 10 / 9})
+			publisher(e)(guard.Limits{Memory: (held + fits*cost + cost/2) * 10 / 9})
 			p := sample.Greedy()
 			for i := range 4 {
 				a := ask(t, e, engine.Request{Tokens: tokensOf(uint64(90+i), 300, 400), Sampling: &p, MaxTokens: 1})

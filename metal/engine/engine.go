@@ -1,31 +1,43 @@
-// Package engine is one model served: requests come in from any goroutine, one
-// owned goroutine loads the model, computes every step and releases it.
+// Package engine serves one model: any goroutine sends requests, and one goroutine loads
+// the model, computes every step and releases it.
 //
-// It owns the order preflight, queue, step, sample, stream, the states Loading,
-// Ready, Draining, Failed, Stopped, and the guard of its own memory. It refuses
-// before anything is admitted whatever template, tokenizer, context, memory or
-// queue cannot take, with a typed Refusal; after admission every stream ends
-// exactly once. Status is a snapshot that never waits for a step. It knows no
-// wire and no process: package server speaks for it.
+// # How a request runs
 //
-// The guard keeps the process under the limits that the agent publishes: a
-// prompt is weighed before it is admitted and again before its first chunk, near
-// the limit it is computed in smaller chunks, and where the limit is met
-// nevertheless exactly one request ends. It asks for room through Status and
-// waits for the answer in the next limits; it evicts nothing itself.
+// Generate makes a sequence of the request (inputProcessor: template, tokenizer, limits,
+// constraint), looks its prefix up in the prefixCache, has the memory guard check its
+// prompt, and queues it (admission). Everything that can be refused is refused here, with a
+// typed Refusal. After admission, its Stream ends exactly once. The loop prefills the
+// prompt in chunks, then decodes one token in each step. Package output turns the tokens
+// into text, reasoning, tool calls and log-probabilities, and the Stream passes them to the
+// client, which the loop never waits for.
 //
-// What was computed of prompts is remembered where it is told to: a request goes
-// on from the longest prefix that is known (package kv), and blocks that it fills
-// are saved as soon as the step that filled them is over.
+// # How one iteration of the loop runs
 //
-// While a device computes a step, the next one is built on it, with its pieces of
-// prompts, as long as batch.Scheduler.Steady says that the answers do not change
-// their rows; others are admitted, answers come to their known ends and blocks are
-// saved meanwhile.
+//  1. receive takes new requests, and runs tasks such as Abort and Trim.
+//  2. sampleParked samples rows whose masks were late for their step.
+//  3. If a step is in flight, pipeline dispatches the next one on its tokens and then
+//     completes it. Otherwise:
+//  4. reap ends requests whose clients have cancelled them.
+//  5. plan admits sequences, restores their cached prefixes, chooses prefill chunks within
+//     pace and memory, and preempts sequences without KV.
+//  6. execute dispatches the step to the back end and completes it: it samples, delivers
+//     tokens, and saves full blocks to the prefix cache.
 //
-// Start reading at Start and Engine.Generate; the loop is in loop.go, the guard
-// in guard.go and prefill.go, what it weighs in limits.go, what is remembered in
-// prefixes.go and resume.go.
+// If there is nothing to compute, wait waits for a request.
+//
+// An embedding model or reranker has an embedLoop instead, which computes passes over texts.
+//
+// # What else there is
+//
+// The loader reads the model. The states Loading, Ready, Draining, Failed and Stopped are
+// in lifecycle. Package guard keeps the process under its memory limits, and package
+// constraint restricts output to a form. Status is a snapshot that never waits for a step.
+// A Session and a Reader run a model without a queue, for command lines and tests. The
+// engine knows no wire format and no process: package server does.
+//
+// Calls between the files of this package point one way: from Engine to the loader and the
+// loops, from the loop to its planner, runner and blocks, and from these to sequences. Start
+// reading at Engine.Generate and loop.iterate.
 package engine
 
 import (
@@ -33,150 +45,84 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// State is where an engine stands.
-type State int
-
-// The states of an engine.
-const (
-	Loading State = iota
-	Ready
-	Draining
-	Failed
-	Stopped
-)
-
-func (s State) String() string {
-	return [...]string{"Loading", "Ready", "Draining", "Failed", "Stopped"}[s]
-}
-
-// Options say what to serve and within which limits.
+// Options of an engine.
 type Options struct {
 	// ModelPath is a GGUF file or a folder that holds one.
 	ModelPath string
 	// Backend computes; the engine closes it.
 	Backend tensor.Backend
-	// ContextTokens is the longest request; 0 takes the model's own.
+	// ContextTokens is the maximum length of a request; 0 means the model's own.
 	ContextTokens int
-	// Sequences run at once; 0 means 1. CacheTokens of KV are shared by them;
-	// 0 means one whole context for each. Queue more requests may wait; 0
-	// means defaultQueue.
+	// Sequences run at once; 0 means 1. They share CacheTokens of KV; 0 means one whole
+	// context for each. Queue more requests may wait; 0 means defaultQueue.
 	Sequences, CacheTokens, Queue int
-	// LimitBytes is the ceiling of the whole process; 0 means none.
+	// LimitBytes of the whole process; 0 means no limit.
 	LimitBytes int64
-	// PrefixCache remembers what was computed of prompts in the part of the KV
-	// promised that no request holds; it takes not one byte more. CacheMemory is
-	// how many bytes may hold it beside that.
+	// PrefixCache keeps computed prefixes in the part of the promised KV that no request
+	// holds, and takes no other memory. CacheMemory is how many bytes may hold them in
+	// addition.
 	PrefixCache bool
 	CacheMemory int64
-	// ModelDigest names the weights, and Numerics whatever else changes bits: back
-	// end, versions, precision. What is remembered is found under both.
+	// ModelDigest identifies the weights, and Numerics everything else that changes bits:
+	// back end, versions, precision. Cached prefixes are found under both.
 	ModelDigest, Numerics string
 	// SharedPrefixes are texts with which prompts or system messages of any tenant may
-	// begin; what is remembered of these beginnings is found by all tenants within
-	// SharedScope.
+	// begin. All tenants within SharedScope find these beginnings in the prefix cache.
 	SharedPrefixes []string
 	SharedScope    string
-	// CacheQueue is how many bytes of what waits for the tier below may be in
+	// CacheQueue is how many bytes that wait for the tier under the prefix cache may be in
 	// memory.
 	CacheQueue int64
-	// Below makes the tier that what is remembered goes to beside memory, for what
-	// depends on an origin; nil is none. Whoever gives it closes it, after Wait.
+	// Below returns the tier under the prefix cache for blocks of an origin; nil means no
+	// tier. Its maker closes it, after Wait.
 	Below func(kv.Origin) kv.Tier
-	// Task is what the model is to do; empty takes what it says itself. A decoder
-	// that says nothing writes text, and may be wanted for vectors or scores.
+	// Task of the model; empty means the one that the model declares. A decoder that
+	// declares none generates text, but may be used for vectors or scores.
 	Task model.Task
-	// Supervised says that an agent publishes limits; while it does not, the
-	// guard says that it cannot act as it should.
+	// Supervised is true if an agent publishes limits. Until it does, the guard reports
+	// that it is inactive.
 	Supervised bool
-	// TestLeak bytes are taken with every step and never given back: for tests
-	// of what stops such an engine.
-	TestLeak int64
-	Log      *slog.Logger
+	Log        *slog.Logger
 
 	// estimator of prompts; nil means arithmetic. Tests set it.
-	estimator estimator
-	// attachPatience in place of the constant. Tests set it.
+	estimator guard.Estimator
+	// attachPatience instead of the constant. Tests set it.
 	attachPatience time.Duration
 }
 
 const (
 	defaultQueue = 64
-	// failuresInARow end an engine: a back end that fails this often is broken.
-	failuresInARow = 3
+	// abortRetry is when clients of aborted requests may try again: by then the agent has
+	// measured what the abort freed.
+	abortRetry = 5 * time.Second
 )
-
-// Status is a snapshot.
-type Status struct {
-	State State
-	// Task of the model; empty until it is known.
-	Task model.Task
-	// Reason and Message explain Failed.
-	Reason, Message string
-	// LoadedBytes of LoadBytes are read.
-	LoadedBytes, LoadBytes int64
-	Memory                 tensor.Memory
-	Running, Queued        int64
-	// Steps count forward passes.
-	Steps, PromptTokens, GeneratedTokens int64
-	// Preemptions count requests that gave their KV back and were computed again.
-	Preemptions int64
-	Guard       GuardStatus
-	Prefixes    PrefixStatus
-}
 
 // Engine serves one model.
 type Engine struct {
-	opts Options
-	log  *slog.Logger
-
-	// counters are read by Status while a step runs.
-	loaded, loadTotal                         atomic.Int64
-	running, queued                           atomic.Int64
-	unread                                    atomic.Int64 // bytes that wait for readers
-	steps, promptTokensTotal, generatedTotals atomic.Int64
-	preemptions                               atomic.Int64
-
-	limits *limits
-	guard  guard
-	// prefixes is nil until the model is loaded, and where nothing is remembered.
-	prefixes atomic.Pointer[prefixes]
-	// leaked is what TestLeak took; the engine's own goroutine alone touches it.
-	leaked [][]byte
-
-	wake chan struct{}
-	done chan struct{}
-	// hard ends the step that runs.
-	hard context.Context
+	*shared
+	lifecycle *lifecycle
+	// input is nil until it is known what the model is, and prefixes until it is loaded or
+	// if there is no prefix cache.
+	input    atomic.Pointer[inputProcessor]
+	prefixes atomic.Pointer[prefixCache]
+	// kill cancels hard.
 	kill context.CancelFunc
-
-	mu sync.Mutex
-	// All below are guarded by mu.
-	state           State
-	reason, message string
-	serving         *serving // what requests need; nil until loaded
-	inbox           []*active
-	readings        []*reading // admitted, of an engine that reads
-	admitted        int        // requests that did not end yet
-	nextID          int64
-	attending       bool // chores are taken
-	chores          []*chore
-	aborting        bool
-	cancelled       int
-	changed         chan struct{}
-	err             error
+	done chan struct{}
 }
 
-// Start begins to load and returns at once. Shutdown ends the engine; Wait
-// says how it ended.
+// Start begins to load and returns at once. Shutdown ends the engine; Wait returns how it
+// ended.
 func Start(opts Options) *Engine {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -187,65 +133,160 @@ func Start(opts Options) *Engine {
 	if opts.Queue <= 0 {
 		opts.Queue = defaultQueue
 	}
-	if opts.TestLeak > 0 {
-		opts.Log.Error("this engine leaks memory on purpose, for a test", "bytesPerStep", opts.TestLeak)
+	e := &Engine{
+		shared:    &shared{opts: opts, log: opts.Log, admission: newAdmission(opts.Sequences + opts.Queue)},
+		lifecycle: newLifecycle(opts.Log), done: make(chan struct{}),
 	}
-	e := &Engine{opts: opts, log: opts.Log, limits: newLimits(), wake: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{})}
+	e.guard = guard.New(guard.Options{
+		Backend: opts.Backend, LimitBytes: opts.LimitBytes, Supervised: opts.Supervised, Log: opts.Log, Notify: e.lifecycle.notify,
+		Cached: func() int64 { return e.prefixes.Load().bytes() }, Unread: e.counters.unread.Load,
+	})
 	e.hard, e.kill = context.WithCancel(context.Background())
-	go e.own()
+	go e.run()
 	return e
 }
 
-// Wait returns once the engine has released everything: nil after an orderly
-// end, the cause after a failure.
+// run is the engine's one goroutine: it loads, serves and releases.
+func (e *Engine) run() {
+	defer close(e.done)
+	defer e.kill()
+	m, err := e.load()
+	if err == nil {
+		err = e.serve(m)
+	} else if state, _, _ := e.lifecycle.current(); state == Draining {
+		err = nil // it was stopped while it loaded
+	}
+	if err != nil {
+		e.fail(err)
+	}
+	if m != nil {
+		if m.input.constraints != nil {
+			m.input.constraints.Wait()
+		}
+		m.release()
+	}
+	if lost := e.prefixes.Load().close(); lost > 0 { // after the model, whose memory does not wait for a disk
+		e.log.Warn("parts of the prefix cache could not be saved", "blocks", lost)
+	}
+	if err = e.opts.Backend.Close(); err != nil {
+		err = fmt.Errorf("close back end: %w", err)
+	}
+	e.lifecycle.stopped(err)
+}
+
+// load loads the model, makes its prefix cache and declares Ready.
+func (e *Engine) load() (*loadedModel, error) {
+	began := time.Now()
+	if err := e.opts.Backend.Attach(); err != nil {
+		return nil, err
+	}
+	l := &loader{e.shared, e.input.Store}
+	m, err := l.load()
+	if err != nil {
+		return nil, err
+	}
+	if e.opts.keepsPrefixes() && m.cache != nil {
+		p := newPrefixCache(e.opts, m, l.sharedPrompts(m.input))
+		e.prefixes.Store(p)
+		e.guard.Reserve(p.extra + footprint.CacheQueueHeld(e.opts.CacheQueue))
+		e.log.Info("prefix cache enabled", "bytes", p.ram.Stats().Budget, "blockTokens", p.shape.Block)
+	}
+	e.guard.SetReady()
+	e.admission.start()
+	e.lifecycle.loaded()
+	e.log.Info("model loaded", "bytes", e.counters.loaded.Load(), "milliseconds", time.Since(began).Milliseconds())
+	return m, nil
+}
+
+// serve computes until the engine drains or fails.
+func (e *Engine) serve(m *loadedModel) error {
+	if m.embedder != nil {
+		l := &embedLoop{shared: e.shared, model: m}
+		return l.run()
+	}
+	l, err := newLoop(e.shared, m, e.prefixes.Load())
+	if err != nil {
+		e.admission.stop()
+		return err
+	}
+	return l.run()
+}
+
+// fail publishes the cause, and ends the requests that the loop has not taken.
+func (e *Engine) fail(err error) {
+	e.lifecycle.fail(err)
+	sequences, embeddings := e.admission.fail()
+	refusal := &Refusal{Kind: Internal, Message: "the engine failed"}
+	for _, s := range sequences {
+		s.stream.finish(Finished{Err: refusal})
+	}
+	for _, r := range embeddings {
+		r.ended <- refusal
+	}
+}
+
+// Shutdown stops admission, lets requests finish until ctx ends, cancels the rest, and
+// returns once everything is released. It returns how many requests it cancelled. A second
+// call waits for the first.
+func (e *Engine) Shutdown(ctx context.Context) int {
+	before := e.lifecycle.drain()
+	e.admission.drain()
+	if before == Loading {
+		e.kill() // nothing can be running yet
+	}
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		e.admission.abort()
+		e.kill()
+		<-e.done
+	}
+	return e.admission.cancelledCount()
+}
+
+// Wait returns once the engine has released everything: nil after an orderly end, the cause
+// after a failure.
 func (e *Engine) Wait() error {
 	<-e.done
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.err
+	return e.lifecycle.cause()
 }
 
 // Done is closed once the engine has released everything.
 func (e *Engine) Done() <-chan struct{} { return e.done }
 
-// Status reads the snapshot; it never waits for a step.
+// Status returns a snapshot; it never waits for a step.
 func (e *Engine) Status() Status {
+	c := &e.counters
 	s := Status{
-		LoadedBytes: e.loaded.Load(), LoadBytes: e.loadTotal.Load(), Memory: e.opts.Backend.Memory(),
-		Running: e.running.Load(), Queued: e.queued.Load(), Steps: e.steps.Load(),
-		PromptTokens: e.promptTokensTotal.Load(), GeneratedTokens: e.generatedTotals.Load(), Preemptions: e.preemptions.Load(),
-		Guard: e.guardStatus(), Prefixes: e.prefixes.Load().status(),
+		LoadedBytes: c.loaded.Load(), LoadBytes: c.loadTotal.Load(), Memory: e.opts.Backend.Memory(),
+		Running: c.running.Load(), Queued: c.queued.Load(), Steps: c.steps.Load(),
+		PromptTokens: c.promptTokens.Load(), GeneratedTokens: c.generated.Load(), Preemptions: c.preemptions.Load(),
+		Guard: e.guard.Status(), Prefixes: e.prefixes.Load().status(),
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s.State, s.Reason, s.Message = e.state, e.reason, e.message
-	if e.serving != nil {
-		s.Task = e.serving.task
+	s.State, s.Reason, s.Message = e.lifecycle.current()
+	if p := e.input.Load(); p != nil {
+		s.Task = p.task
 	}
 	return s
 }
 
-// Changed returns a channel that is closed at the next change of state, and when
-// the guard asks for room.
-func (e *Engine) Changed() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.changed
-}
+// Changed returns a channel that is closed at the next change of state, and when the guard
+// asks for room.
+func (e *Engine) Changed() <-chan struct{} { return e.lifecycle.watch() }
 
 // AwaitReady blocks until the engine serves or has failed.
 func (e *Engine) AwaitReady(ctx context.Context) error {
 	for {
 		changed := e.Changed()
-		switch st := e.Status(); st.State {
+		switch state, _, _ := e.lifecycle.current(); state {
 		case Ready:
 			return nil
 		case Loading:
 		default:
-			if err := e.cause(); err != nil {
+			if err := e.lifecycle.cause(); err != nil {
 				return err
 			}
-			return fmt.Errorf("engine is %v", st.State)
+			return fmt.Errorf("engine is %v", state)
 		}
 		select {
 		case <-changed:
@@ -255,126 +296,213 @@ func (e *Engine) AwaitReady(ctx context.Context) error {
 	}
 }
 
-func (e *Engine) cause() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.err
-}
-
 // Facts of the loaded model; ok is false while loading.
-func (e *Engine) Facts() (model.Facts, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.serving == nil {
+func (e *Engine) Facts() (facts model.Facts, ok bool) {
+	p := e.input.Load()
+	if p == nil {
 		return model.Facts{}, false
 	}
-	return e.serving.facts, true
+	return p.facts, true
 }
 
-// Shutdown stops admission, lets requests finish until ctx ends, cancels the
-// rest, and returns once everything is released. It reports how many requests
-// it cancelled. A second call waits for the first.
-func (e *Engine) Shutdown(ctx context.Context) int {
-	e.mu.Lock()
-	loading := e.state == Loading
-	if loading || e.state == Ready {
-		e.setState(Draining, "", "")
+// Generate checks a request and queues it. The error is a *Refusal. A returned stream ends
+// with exactly one Finished; the request is cancelled when ctx is.
+func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
+	input, refusal := e.inputFor(model.Generate)
+	if refusal != nil {
+		return nil, refusal
 	}
-	e.mu.Unlock()
-	if loading {
-		e.kill() // nothing can be running yet
+	s, refusal := input.sequenceOf(ctx, r)
+	if refusal != nil {
+		return nil, refusal
 	}
-	e.poke()
+	if refusal := e.admit(ctx, s); refusal != nil {
+		e.prefixes.Load().release(s)
+		return nil, refusal
+	}
+	unhook := context.AfterFunc(ctx, s.stream.cancel)
+	s.stream.onFinish(func() { unhook() })
+	e.admission.notify()
+	return s.stream, nil
+}
+
+// admit queues a sequence if its prompt fits under the memory limit.
+func (e *Engine) admit(ctx context.Context, s *sequence) *Refusal {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.hard, cancel)()
+	cached := e.prefixes.Load().lookup(ctx, s)
+	asked, exceeded := e.guard.Check(ctx, footprint.Prefill{
+		New: int64(s.prompt - cached), Cached: int64(cached), Restored: int64(cached),
+		Chunk: int64(s.maxChunk(e.opts.Backend.Chunk())), AllLogits: s.wantsPromptLogprobs(),
+	})
+	s.asked = asked
+	if exceeded != nil {
+		return outOfMemory(exceeded)
+	}
+	if err := e.admission.admit(s); err != nil {
+		return e.refusalOf(err)
+	}
+	e.counters.promptTokens.Add(int64(s.prompt))
+	return nil
+}
+
+// inputFor returns the input processor for a task, or refuses a task that the model is not
+// made for.
+func (e *Engine) inputFor(task model.Task) (*inputProcessor, *Refusal) {
+	if state, _, _ := e.lifecycle.current(); state != Ready {
+		return nil, notReady(state)
+	}
+	p := e.input.Load()
+	if p.task != task {
+		return nil, invalid("model", "%s", wrongTask(p.task, task))
+	}
+	return p, nil
+}
+
+// refusalOf an error of admission.
+func (e *Engine) refusalOf(err error) *Refusal {
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		return refusal
+	}
+	state, _, _ := e.lifecycle.current()
+	return notReady(state)
+}
+
+// wrongTask is the message of a request for a task that the model is not made for.
+func wrongTask(made, asked model.Task) string {
+	does := map[model.Task]string{model.Generate: "generates text", model.Embed: "computes embeddings of texts", model.Rerank: "scores documents for a query"}
+	instead := map[model.Task]string{model.Generate: "chat or completions", model.Embed: "embeddings", model.Rerank: "rerank"}
+	return fmt.Sprintf("this model %s and does not support %s; use it for %s, or choose another model", does[made], instead[asked], instead[made])
+}
+
+// Embed computes vectors. The error is a *Refusal; if ctx ends first it is Cancelled.
+func (e *Engine) Embed(ctx context.Context, r EmbedRequest) (*Embedded, error) {
+	p, refusal := e.inputFor(model.Embed)
+	if refusal != nil {
+		return nil, refusal
+	}
+	out, tokens, refusal := e.compute(ctx, p, p.embedTexts(r))
+	if refusal != nil {
+		return nil, refusal
+	}
+	return &Embedded{out, tokens}, nil
+}
+
+// Rerank scores documents. The error is a *Refusal; if ctx ends first it is Cancelled.
+func (e *Engine) Rerank(ctx context.Context, r RerankRequest) (*Reranked, error) {
+	p, refusal := e.inputFor(model.Rerank)
+	if refusal != nil {
+		return nil, refusal
+	}
+	documents, refusal := p.rerankTexts(r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	out, tokens, refusal := e.compute(ctx, p, documents)
+	if refusal != nil {
+		return nil, refusal
+	}
+	scores := make([]float32, len(out))
+	for i, v := range out {
+		scores[i] = v[0]
+	}
+	return &Reranked{scores, tokens}, nil
+}
+
+// compute checks and queues texts, and waits for their results.
+func (e *Engine) compute(ctx context.Context, p *inputProcessor, all texts) ([][]float32, int, *Refusal) {
+	r, refusal := p.embeddingOf(ctx, all)
+	if refusal != nil {
+		return nil, 0, refusal
+	}
+	tokens := r.tokens()
+	if refusal := e.admitEmbedding(ctx, r, all.param); refusal != nil {
+		return nil, 0, refusal
+	}
+	e.counters.promptTokens.Add(int64(tokens))
+	e.admission.notify()
 	select {
-	case <-e.done:
+	case refusal := <-r.ended:
+		return r.out, tokens, refusal
 	case <-ctx.Done():
-		e.mu.Lock()
-		e.aborting = true
-		e.mu.Unlock()
-		e.kill()
-		e.poke()
-		<-e.done
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.cancelled
-}
-
-// setState is called with mu held.
-func (e *Engine) setState(s State, reason, message string) {
-	e.state, e.reason, e.message = s, reason, message
-	e.announce()
-	e.log.Info("engine state changed", "state", s.String(), "reason", reason, "message", message)
-}
-
-// announce tells whoever watches to look at Status; it is called with mu held.
-func (e *Engine) announce() {
-	close(e.changed)
-	e.changed = make(chan struct{})
-}
-
-// poke wakes the loop.
-func (e *Engine) poke() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
+		r.cancelled.Store(true)
+		e.admission.notify()
+		return nil, 0, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 	}
 }
 
-// own is the engine's one goroutine: load, serve, release.
-func (e *Engine) own() {
-	defer close(e.done)
-	defer e.kill()
-	var l *loadedModel
-	err := e.opts.Backend.Attach()
-	if err == nil {
-		l, err = e.load()
+// admitEmbedding queues texts, which came in the field param, if their largest pass fits
+// under the memory limit.
+func (e *Engine) admitEmbedding(ctx context.Context, r *embedding, param string) *Refusal {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.hard, cancel)()
+	pass := passTokens(r.inputs, embed.PassTokens(e.opts.Backend))
+	if _, exceeded := e.guard.Check(ctx, footprint.Prefill{New: int64(pass), Chunk: int64(e.opts.Backend.Chunk())}); exceeded != nil {
+		refusal := outOfMemory(exceeded)
+		refusal.Param = param
+		return refusal
 	}
-	if err == nil && l.reader != nil {
-		err = e.serveReadings(l)
-	} else if err == nil {
-		err = e.serve(l)
-	} else if e.draining() {
-		err = nil // told to stop while loading
+	if err := e.admission.admitEmbedding(r); err != nil {
+		return e.refusalOf(err)
 	}
+	return nil
+}
+
+// SetLimits takes newly published limits; older ones are ignored. Any goroutine may call
+// it, and it never waits for a step.
+func (e *Engine) SetLimits(l guard.Limits) {
+	if e.guard.SetLimits(l) {
+		e.admission.notify()
+	}
+}
+
+// Trim returns what the back end keeps pooled to the system, between two steps. It returns
+// how many bytes that were: measured, never negative, 0 while nothing is served.
+func (e *Engine) Trim(ctx context.Context) (int64, error) {
+	var n int64
+	var failed error
+	if _, err := e.admission.run(ctx, func(loopControl) { n, failed = e.guard.Reclaim() }); err != nil {
+		return 0, err
+	}
+	return n, failed
+}
+
+// Forget drops the prefix cache and what the back end keeps pooled, between two steps. It
+// returns how many bytes that were: measured, never negative.
+func (e *Engine) Forget(ctx context.Context) (int64, error) {
+	var n int64
+	var failed error
+	_, err := e.admission.run(ctx, func(loopControl) {
+		n = e.prefixes.Load().clear()
+		var pooled int64
+		pooled, failed = e.guard.Reclaim()
+		n += pooled
+	})
 	if err != nil {
-		e.failed(err)
+		return 0, err
 	}
-	if l != nil {
-		l.serving.maskings.Wait()
-		l.release()
-	}
-	e.closePrefixes() // the model's memory is not held up by a disk
-	if cerr := e.opts.Backend.Close(); cerr != nil {
-		err = errors.Join(err, fmt.Errorf("close back end: %w", cerr))
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.err = err
-	if e.state != Failed {
-		e.setState(Stopped, "", "")
-	}
+	return n, failed
 }
 
-func (e *Engine) draining() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.state == Draining
-}
-
-// failed publishes why, and ends what was admitted.
-func (e *Engine) failed(err error) {
-	e.mu.Lock()
-	e.err = err
-	e.setState(Failed, reasonOf(err), err.Error())
-	rest, readings := e.inbox, e.readings
-	e.inbox, e.readings = nil, nil
-	e.mu.Unlock()
-	refusal := &Refusal{Kind: Internal, Message: "the engine failed"}
-	for _, a := range rest {
-		a.stream.finish(Finished{Err: refusal})
+// Abort ends every running and queued request with a terminal error that has the reason;
+// the engine continues. When it returns, their memory is back with the system. It returns
+// how many requests there were.
+func (e *Engine) Abort(ctx context.Context, reason string) (int, error) {
+	if reason == "" {
+		reason = "the request was aborted because this Mac is short of memory"
 	}
-	for _, r := range readings {
-		r.ended <- refusal
+	aborted := 0
+	var failed error
+	_, err := e.admission.run(ctx, func(l loopControl) {
+		aborted = l.abortAll(&Refusal{Kind: Aborted, Message: reason, RetryAfter: abortRetry})
+		_, failed = e.guard.Reclaim()
+		e.log.Warn("requests aborted", "requests", aborted, "reason", reason)
+	})
+	if err != nil {
+		return 0, err
 	}
+	return aborted, failed
 }

@@ -19,10 +19,13 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/engine/output"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tensor/tensortest"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
@@ -39,9 +42,9 @@ func model(t *testing.T, c tinymodel.Config) string {
 	return path
 }
 
-// start serves the tiny model; the test ends with an orderly shutdown that
-// finds nothing leaked.
-func start(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
+// start serves the tiny model on a back end with these faults. The test ends with an
+// orderly shutdown, after which nothing is left in memory.
+func start(t *testing.T, o engine.Options, r ref.Options, faults ...func(op string) error) *engine.Engine {
 	t.Helper()
 	if o.ModelPath == "" {
 		o.ModelPath = model(t, tinymodel.Default())
@@ -52,6 +55,9 @@ func start(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
 	}
 	if o.Backend == nil {
 		o.Backend = ref.New(r)
+	}
+	for _, fault := range faults {
+		o.Backend = tensortest.Faulty(o.Backend, fault)
 	}
 	e := engine.Start(o)
 	t.Cleanup(func() {
@@ -83,9 +89,9 @@ func hybridOf(t *testing.T, c tinymodel.Config) string {
 	return path
 }
 
-func ready(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
+func ready(t *testing.T, o engine.Options, r ref.Options, faults ...func(op string) error) *engine.Engine {
 	t.Helper()
-	e := start(t, o, r)
+	e := start(t, o, r, faults...)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := e.AwaitReady(ctx); err != nil {
@@ -114,7 +120,7 @@ type answer struct {
 	text     string
 	tokens   []int32
 	logprobs []sample.Ranked
-	calls    []engine.Call
+	calls    []output.Call
 	finished engine.Finished
 	// prompt that was echoed, and how likely its tokens were.
 	prompt string
@@ -291,7 +297,7 @@ func TestEachRequestHasItsOwnSampler(t *testing.T) {
 
 func TestAHigherPriorityIsAdmittedFirst(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 1, Queue: 4}, ref.Options{})
-	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 1}) // nothing is admitted meanwhile
+	e.SetLimits(guard.Limits{PausePrefill: true, Sequence: 1}) // nothing is admitted meanwhile
 	var order []int
 	var streams []*engine.Stream
 	for _, priority := range []int{0, -1, 7} {
@@ -302,7 +308,7 @@ func TestAHigherPriorityIsAdmittedFirst(t *testing.T) {
 		engine.OnFinish(s, func() { order = append(order, priority) })
 		streams = append(streams, s)
 	}
-	e.SetLimits(engine.Limits{Sequence: 2})
+	e.SetLimits(guard.Limits{Sequence: 2})
 	for _, s := range streams {
 		_ = collect(t, s)
 	}
@@ -336,7 +342,7 @@ func TestPreemptionChangesNoAnswer(t *testing.T) {
 }
 
 func TestCancelReturnsTheMemory(t *testing.T) {
-	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Fault: paced})
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{}, paced)
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := e.Generate(ctx, engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 500})
 	if err != nil {
@@ -408,7 +414,7 @@ func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 1, Queue: 2}, ref.Options{})
-	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 1}) // nothing is admitted meanwhile
+	e.SetLimits(guard.Limits{PausePrefill: true, Sequence: 1}) // nothing is admitted meanwhile
 	var streams []*engine.Stream
 	for range 3 {
 		s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
@@ -422,8 +428,8 @@ func TestQueueIsBounded(t *testing.T) {
 	if !errors.As(err, &r) || r.Kind != engine.QueueFull || r.RetryAfter <= 0 {
 		t.Errorf("the fourth request: %v, want QueueFull with a time to retry", err)
 	}
-	e.SetLimits(engine.Limits{PausePrefill: false, Sequence: 1}) // a publication that is not newer
-	e.SetLimits(engine.Limits{Sequence: 2})
+	e.SetLimits(guard.Limits{PausePrefill: false, Sequence: 1}) // a publication that is not newer
+	e.SetLimits(guard.Limits{Sequence: 2})
 	for _, s := range streams {
 		if a := collect(t, s); a.finished.Err != nil {
 			t.Errorf("a queued request ended with %v", a.finished.Err)
@@ -436,8 +442,8 @@ func TestQueueIsBounded(t *testing.T) {
 
 func TestOlderLimitsAreIgnored(t *testing.T) {
 	e := ready(t, engine.Options{}, ref.Options{})
-	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 5})
-	e.SetLimits(engine.Limits{PausePrefill: false, Sequence: 4})
+	e.SetLimits(guard.Limits{PausePrefill: true, Sequence: 5})
+	e.SetLimits(guard.Limits{PausePrefill: false, Sequence: 4})
 	s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -447,7 +453,7 @@ func TestOlderLimitsAreIgnored(t *testing.T) {
 	if ev, err := s.Next(short); err == nil {
 		t.Fatalf("an older publication lifted the pause: %+v", ev)
 	}
-	e.SetLimits(engine.Limits{Sequence: 6})
+	e.SetLimits(guard.Limits{Sequence: 6})
 	collect(t, s)
 }
 
@@ -485,7 +491,7 @@ func TestShutdownDrainsAndThenCancels(t *testing.T) {
 		t.Errorf("a stopped engine answers %v", err)
 	}
 
-	e = ready(t, engine.Options{Sequences: 1}, ref.Options{Fault: paced})
+	e = ready(t, engine.Options{Sequences: 1}, ref.Options{}, paced)
 	running, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(2), MaxTokens: 500})
 	if err != nil {
 		t.Fatal(err)
@@ -525,12 +531,12 @@ func TestShutdownWhileLoadingIsOrderly(t *testing.T) {
 func TestABackEndFaultEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
 	var failing atomic.Bool
 	broken := errors.New("device lost")
-	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Fault: func(op string) error {
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{}, func(op string) error {
 		if op == "AppendAttend" && failing.Load() {
 			return broken
 		}
 		return nil
-	}})
+	})
 	want := ask(t, e, engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 10})
 	for round := range 2 {
 		failing.Store(true)
@@ -653,7 +659,7 @@ func TestStatusNeverWaitsForAStep(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	var armed atomic.Bool
-	e := ready(t, engine.Options{}, ref.Options{Fault: func(op string) error {
+	e := ready(t, engine.Options{}, ref.Options{}, func(op string) error {
 		if armed.Load() {
 			once.Do(func() {
 				close(entered)
@@ -661,7 +667,7 @@ func TestStatusNeverWaitsForAStep(t *testing.T) {
 			})
 		}
 		return nil
-	}})
+	})
 	armed.Store(true)
 	s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
 	if err != nil {
@@ -671,7 +677,7 @@ func TestStatusNeverWaitsForAStep(t *testing.T) {
 	if st := e.Status(); st.Running != 1 || st.State != engine.Ready || st.Memory.Weights == 0 {
 		t.Errorf("status inside a step is %+v", st)
 	}
-	e.SetLimits(engine.Limits{Sequence: 1, Memory: 1 << 40})
+	e.SetLimits(guard.Limits{Sequence: 1, Memory: 1 << 40})
 	close(leave)
 	collect(t, s)
 }

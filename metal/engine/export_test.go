@@ -5,20 +5,14 @@ import (
 	"sync"
 	"time"
 
-	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// Estimator computes what prompts take.
-type Estimator interface {
-	Peak(footprint.Prefill) (int64, error)
-	Fit(p footprint.Prefill, room, floor int64) (int64, bool)
-}
-
-// WithEstimator makes the guard believe another arithmetic.
-func WithEstimator(o Options, e Estimator) Options {
-	o.estimator = foreign{e}
+// WithEstimator makes the guard estimate prompts by other arithmetic.
+func WithEstimator(o Options, e guard.Estimator) Options {
+	o.estimator = e
 	return o
 }
 
@@ -28,46 +22,29 @@ func WithAttachPatience(o Options, d time.Duration) Options {
 	return o
 }
 
-type foreign struct{ e Estimator }
-
-func (f foreign) peak(p footprint.Prefill) (int64, error) { return f.e.Peak(p) }
-
-func (f foreign) fit(p footprint.Prefill, room, floor int64) (int64, bool) {
-	return f.e.Fit(p, room, floor)
-}
-
-// Kept is how many requests the engine keeps anything of.
+// Kept is how many requests and tasks the engine keeps.
 func Kept(e *Engine) int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.admitted + len(e.inbox) + len(e.readings) + len(e.chores)
+	a := e.admission
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.admitted + len(a.sequences) + len(a.embeddings) + len(a.tasks)
 }
 
 // Active is how many requests loop and scheduler keep.
 func Active(ctx context.Context, e *Engine) (n int) {
-	_, _ = e.between(ctx, func(s serves) {
-		switch l := s.(type) {
-		case *looping:
-			n = max(len(l.active), len(l.sched.IDs()))
-		case *readers:
-			n = len(l.all)
-		}
-	})
-	return n
-}
-
-// Leaked bytes on purpose.
-func Leaked(ctx context.Context, e *Engine) (n int) {
-	_, _ = e.between(ctx, func(serves) {
-		for _, b := range e.leaked {
-			n += len(b)
+	_, _ = e.admission.run(ctx, func(c loopControl) {
+		switch l := c.(type) {
+		case *loop:
+			n = max(len(l.byID), len(l.sched.IDs()))
+		case *embedLoop:
+			n = len(l.requests)
 		}
 	})
 	return n
 }
 
 // Overhead of the process by arithmetic.
-func Overhead(e *Engine) int64 { return e.overhead() }
+func Overhead(e *Engine) int64 { return e.guard.Overhead() }
 
 // BackendOf an engine.
 func BackendOf(e *Engine) tensor.Backend { return e.opts.Backend }
@@ -81,11 +58,8 @@ func OnFinish(s *Stream, f func()) { s.onFinish(f) }
 // KVTokenBytes is what one token of KV takes.
 func KVTokenBytes(e *Engine) int64 { return e.prefixes.Load().tokenBytes }
 
-// Held is what the guard weighs as held now, and how much of it nobody read yet.
-func Held(e *Engine) (held, unread int64) {
-	s, _ := e.loadedServing()
-	return e.room(s).held, e.unread.Load()
-}
+// Held is what the guard weighs as held now, and how much of it no client has read.
+func Held(e *Engine) (held, unread int64) { return e.guard.Room().Held, e.counters.unread.Load() }
 
 // Prepared is for how many blocks room was made ahead.
 func Prepared(e *Engine) int64 { return e.prefixes.Load().ram.Stats().Prepared }
@@ -112,7 +86,7 @@ func (s *stalls) Err() error {
 // StallConstraint keeps the states of a constraint in use, by following a text that takes
 // long, until release is called.
 func StallConstraint(e *Engine, s grammar.Spec, text string) (release func(), err error) {
-	t, free, err := e.serving.grammars.Table(context.Background(), "", s)
+	t, free, err := e.input.Load().constraints.Table(context.Background(), "", s)
 	if err != nil {
 		return nil, err
 	}
@@ -129,4 +103,4 @@ func StallConstraint(e *Engine, s grammar.Spec, text string) (release func(), er
 }
 
 // ConstraintBytes is what the constraints that were compiled take.
-func ConstraintBytes(e *Engine) int64 { return e.serving.grammars.Bytes() }
+func ConstraintBytes(e *Engine) int64 { return e.input.Load().constraints.Bytes() }

@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -76,9 +76,9 @@ func refusalOf(t *testing.T, e *engine.Engine, r engine.Request) *engine.Refusal
 }
 
 // publish numbers publications.
-func publisher(e *engine.Engine) func(engine.Limits) {
+func publisher(e *engine.Engine) func(guard.Limits) {
 	var n atomic.Int64
-	return func(l engine.Limits) {
+	return func(l guard.Limits) {
 		l.Sequence = n.Add(1)
 		e.SetLimits(l)
 	}
@@ -130,7 +130,7 @@ func TestTwoPromptsShareAStepIfBothFit(t *testing.T) {
 		b := &believed{}
 		e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{})
 		publish := publisher(e)
-		publish(engine.Limits{PausePrefill: true})
+		publish(guard.Limits{PausePrefill: true})
 		b.cost.Store(4 << 20)
 		var streams []*engine.Stream
 		for range 2 {
@@ -144,7 +144,7 @@ func TestTwoPromptsShareAStepIfBothFit(t *testing.T) {
 		}
 		before, m := e.Status().Steps, e.Status().Memory
 		held := m.Active() + engine.Overhead(e)
-		publish(engine.Limits{Memory: (held + fits*(32<<20) + 8<<20) * 10 / 9})
+		publish(guard.Limits{Memory: (held + fits*(32<<20) + 8<<20) * 10 / 9})
 		for _, s := range streams {
 			if a := collect(t, s); a.finished.Err != nil {
 				t.Errorf("with room for %d: %v", fits, a.finished.Err)
@@ -162,7 +162,7 @@ func TestRefusalStatesWhetherWaitingHelps(t *testing.T) {
 	b := &believed{}
 	e := ready(t, engine.WithEstimator(engine.Options{}, b), ref.Options{})
 	publish := publisher(e)
-	publish(engine.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20})
+	publish(guard.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20})
 	for _, c := range []struct {
 		cost  int64
 		later bool
@@ -178,7 +178,7 @@ func TestRefusalStatesWhetherWaitingHelps(t *testing.T) {
 func TestTokenizerErrorIsTheSameWithAndWithoutTheGuard(t *testing.T) {
 	free := ready(t, engine.Options{}, ref.Options{})
 	guarded := ready(t, engine.Options{LimitBytes: 1 << 30}, ref.Options{})
-	publisher(guarded)(engine.Limits{Memory: 1, CanMakeRoom: true, HeadroomKnown: true}) // nothing fits
+	publisher(guarded)(guard.Limits{Memory: 1, CanMakeRoom: true, HeadroomKnown: true}) // nothing fits
 	for name, r := range map[string]engine.Request{
 		"unknown token":     {Tokens: []int32{1, 512}},
 		"nothing":           {},
@@ -256,7 +256,7 @@ func TestInactiveGuardIsReported(t *testing.T) {
 	if n := logs.count("memory guard is inactive"); n != 1 {
 		t.Errorf("it was logged %d times, want once", n)
 	}
-	publisher(e)(engine.Limits{Memory: 1 << 30})
+	publisher(e)(guard.Limits{Memory: 1 << 30})
 	if g := e.Status().Guard; !g.Active || g.Inactive != "" || g.Sequence != 1 {
 		t.Errorf("with limits the guard says %+v", g)
 	}
@@ -269,7 +269,7 @@ func TestInactiveGuardIsReported(t *testing.T) {
 
 func TestLimitsPublishedWhileLoadingApply(t *testing.T) {
 	e := start(t, engine.Options{}, ref.Options{})
-	publisher(e)(engine.Limits{Memory: 60 << 20, HeadroomKnown: true, Headroom: 1}) // of a model that is not there yet
+	publisher(e)(guard.Limits{Memory: 60 << 20, HeadroomKnown: true, Headroom: 1}) // of a model that is not there yet
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := e.AwaitReady(ctx); err != nil {
@@ -281,7 +281,7 @@ func TestLimitsPublishedWhileLoadingApply(t *testing.T) {
 	if a := ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1}); a.finished.Err != nil {
 		t.Errorf("headroom that was measured before the load counts after it: %v", a.finished.Err)
 	}
-	e.SetLimits(engine.Limits{Memory: 1 << 20, Sequence: 2})
+	e.SetLimits(guard.Limits{Memory: 1 << 20, Sequence: 2})
 	if r := refusalOf(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1}); r.Kind != engine.OutOfMemory || r.Limit != 1<<20 {
 		t.Errorf("refused with %+v", r)
 	}
@@ -296,7 +296,7 @@ func TestChunksShrinkNearTheLimitAndGrowAgain(t *testing.T) {
 	b.cost.Store(1 << 20) // a chunk of 128 takes 128 MiB
 	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path}, b), ref.Options{})
 	publish := publisher(e)
-	publish(engine.Limits{Memory: 256 << 20})
+	publish(guard.Limits{Memory: 256 << 20})
 	// The zone begins at 230 MiB and some 50 are in use. Then the kernel sees 190,
 	// and no more than the smallest chunk fits below the zone.
 	tight, steps := false, int64(0)
@@ -305,9 +305,9 @@ func TestChunksShrinkNearTheLimitAndGrowAgain(t *testing.T) {
 		case !tight && p.Cached > 0:
 			tight = true
 			m := e.Status().Memory
-			publish(engine.Limits{Memory: 256 << 20, Footprint: m.Active() + m.Pooled + 190<<20})
+			publish(guard.Limits{Memory: 256 << 20, Footprint: m.Active() + m.Pooled + 190<<20})
 		case throttled == 3 && steps == 0:
-			publish(engine.Limits{Memory: 1 << 30})
+			publish(guard.Limits{Memory: 1 << 30})
 			steps = e.Status().Steps
 		}
 	}
@@ -376,7 +376,7 @@ func TestUnderestimatedPromptFailsAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, &believed{}), o)
 			m := e.Status().Memory
-			publisher(e)(engine.Limits{Memory: m.Active() + engine.Overhead(e) + 9<<20})
+			publisher(e)(guard.Limits{Memory: m.Active() + engine.Overhead(e) + 9<<20})
 			f := withOthers(t, e, want, long(6000))
 			if f.Err.Used <= 0 || f.Err.Limit <= 0 || f.Err.RetryAfter <= 0 {
 				t.Errorf("the error has the figures %+v", f.Err)
@@ -396,15 +396,15 @@ func TestFootprintOverTheLimitFailsTheRunningPrompt(t *testing.T) {
 	b := &believed{}
 	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, b), ref.Options{})
 	publish := publisher(e)
-	publish(engine.Limits{Memory: 1 << 30})
+	publish(guard.Limits{Memory: 1 << 30})
 	var once sync.Once
 	b.called = func(p footprint.Prefill) {
 		if p.Cached > 1000 { // no other prompt is as long, however small its pieces are
-			once.Do(func() { publish(engine.Limits{Memory: 1 << 30, Footprint: 2 << 30}) })
+			once.Do(func() { publish(guard.Limits{Memory: 1 << 30, Footprint: 2 << 30}) })
 		}
 	}
 	withOthers(t, e, want, long(6000))
-	publish(engine.Limits{Memory: 1 << 30, Footprint: 100 << 20})
+	publish(guard.Limits{Memory: 1 << 30, Footprint: 100 << 20})
 	if a := ask(t, e, long(300)); a.finished.Err != nil {
 		t.Errorf("once it fell again: %v", a.finished.Err)
 	}
@@ -419,9 +419,9 @@ func TestDecodingOverTheLimitFailsTheNewestAnswerAlone(t *testing.T) {
 	if want.finished.Usage.Generated < 30 {
 		t.Fatalf("the answer is too short for this test: %+v", want.finished)
 	}
-	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, &believed{}), ref.Options{Fault: paced})
+	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, &believed{}), ref.Options{}, paced)
 	// Two blocks each are wanted, and there is room for three, and for a step.
-	publisher(e)(engine.Limits{Memory: e.Status().Memory.Active() + engine.Overhead(e) + 15<<20})
+	publisher(e)(guard.Limits{Memory: e.Status().Memory.Active() + engine.Overhead(e) + 15<<20})
 	first, err := e.Generate(t.Context(), rs[0])
 	if err != nil {
 		t.Fatal(err)
@@ -438,21 +438,5 @@ func TestDecodingOverTheLimitFailsTheNewestAnswerAlone(t *testing.T) {
 	}
 	if a := collect(t, first); a.finished != want.finished {
 		t.Errorf("the older answer ended with %+v, want %+v", a.finished, want.finished)
-	}
-}
-
-func TestOnlyATestLeaks(t *testing.T) {
-	logs := &logged{}
-	e := ready(t, engine.Options{TestLeak: 1 << 20, Log: slog.New(logs)}, ref.Options{})
-	a := ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 20})
-	steps := a.finished.Usage.Generated // it may end its turn before it has 20 tokens
-	if n := engine.Leaked(t.Context(), e); steps == 0 || n < steps<<20 {
-		t.Errorf("%d bytes leaked in %d steps of a MiB", n, steps)
-	}
-	if logs.count("this engine leaks memory on purpose, for a test") != 1 {
-		t.Error("it was not logged")
-	}
-	if n := engine.Leaked(t.Context(), ready(t, engine.Options{}, ref.Options{})); n != 0 {
-		t.Error(fmt.Sprint("an ordinary engine leaked ", n))
 	}
 }

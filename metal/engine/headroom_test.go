@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/ref"
 )
 
 // asked waits for the guard's question.
-func asked(t *testing.T, e *engine.Engine, number int64) engine.GuardStatus {
+func asked(t *testing.T, e *engine.Engine, number int64) guard.Status {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -40,7 +41,7 @@ func TestHeadroomIsRequestedOnceAndMeasured(t *testing.T) {
 			b := &believed{}
 			e := ready(t, engine.WithEstimator(engine.Options{LimitBytes: 1 << 30}, b), ref.Options{})
 			publish := publisher(e)
-			limits := engine.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: need / 2, CanMakeRoom: true}
+			limits := guard.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: need / 2, CanMakeRoom: true}
 			publish(limits)
 			r := engine.Request{Tokens: []int32{30}, MaxTokens: 2}
 			b.cost.Store(need)
@@ -85,7 +86,7 @@ func TestHeadroomIsNotRequestedWhereItCannotHelp(t *testing.T) {
 	b.cost.Store(500 << 20)
 	e := ready(t, engine.WithEstimator(engine.Options{}, b), ref.Options{})
 	publish := publisher(e)
-	for name, l := range map[string]engine.Limits{
+	for name, l := range map[string]guard.Limits{
 		"nothing can be unloaded":        {Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20},
 		"its own ceiling forbids it":     {Memory: 400 << 20, HeadroomKnown: true, Headroom: 1 << 20, CanMakeRoom: true},
 		"headroom is not what is short":  {Memory: 400 << 20, HeadroomKnown: true, Headroom: 1 << 40, CanMakeRoom: true},
@@ -108,9 +109,9 @@ func TestHeadroomIsNotRequestedWhereItCannotHelp(t *testing.T) {
 
 func TestPromptWaitingForHeadroomDelaysNoStream(t *testing.T) {
 	b := &believed{}
-	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{Fault: paced})
+	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{}, paced)
 	publish := publisher(e)
-	limits := engine.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20, CanMakeRoom: true}
+	limits := guard.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20, CanMakeRoom: true}
 	publish(limits)
 	streaming, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 480})
 	if err != nil {

@@ -56,7 +56,7 @@ func TestAHybridWhoseStepRanOutOfMemoryBeginsAgain(t *testing.T) {
 	for name, mayRun := range map[string]bool{"step by step": false, "steps ahead": true} {
 		t.Run(name, func(t *testing.T) {
 			var recurs, failed atomic.Int64
-			e := ready(t, engine.Options{ModelPath: path, Sequences: 3}, ref.Options{Ahead: mayRun, Fault: func(op string) error {
+			e := ready(t, engine.Options{ModelPath: path, Sequences: 3}, ref.Options{Ahead: mayRun}, func(op string) error {
 				// Two arrays are made for each of two layers: every eleventh step fails in
 				// the second of them.
 				if op == "Recur" && recurs.Add(1)%44 == 43 {
@@ -64,7 +64,7 @@ func TestAHybridWhoseStepRanOutOfMemoryBeginsAgain(t *testing.T) {
 					return tensor.ErrMemory
 				}
 				return nil
-			}})
+			})
 			same(t, "computed again", together(t, e, rs), want)
 			if failed.Load() == 0 {
 				t.Error("no step ran out of memory")
@@ -77,7 +77,7 @@ func TestAHybridWhoseStepRanOutOfMemoryBeginsAgain(t *testing.T) {
 }
 
 func TestAHybridThatIsCancelledReturnsItsState(t *testing.T) {
-	e := ready(t, engine.Options{ModelPath: hybrid(t), Sequences: 2}, ref.Options{Fault: paced})
+	e := ready(t, engine.Options{ModelPath: hybrid(t), Sequences: 2}, ref.Options{}, paced)
 	ctx, cancel := context.WithCancel(t.Context())
 	s, err := e.Generate(ctx, engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 400})
 	if err != nil {

@@ -109,7 +109,7 @@ func TestLogprobsAreToldOfWhatIsShown(t *testing.T) {
 func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
 	const steps = 12
 	embeds, stopped, again := 0, make(chan struct{}), make(chan struct{})
-	e := ready(t, engine.Options{ModelPath: model(t, tinymodel.Default())}, ref.Options{Fault: func(op string) error {
+	e := ready(t, engine.Options{ModelPath: model(t, tinymodel.Default())}, ref.Options{}, func(op string) error {
 		if op != "Embed" {
 			return nil
 		}
@@ -118,7 +118,7 @@ func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
 			<-again
 		}
 		return nil
-	}})
+	})
 	s, err := e.Generate(t.Context(), engine.Request{Tokens: []int32{5, 6, 7}, Sampling: draws(3), MaxTokens: 40, Logprobs: alternatives(sample.MostAlternatives)})
 	if err != nil {
 		t.Fatal(err)

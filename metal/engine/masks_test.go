@@ -21,12 +21,12 @@ var slow = form(grammar.EBNF, "root ::= [a-z ]{40} "+strings.Repeat("[a-z ]? ", 
 func gated(t *testing.T) (e *engine.Engine, closed *atomic.Bool, gate chan struct{}) {
 	t.Helper()
 	closed, gate = new(atomic.Bool), make(chan struct{})
-	e = ready(t, engine.Options{Sequences: 3}, ref.Options{Fault: func(op string) error {
+	e = ready(t, engine.Options{Sequences: 3}, ref.Options{}, func(op string) error {
 		if op == "Embed" && closed.Load() {
 			<-gate
 		}
 		return nil
-	}})
+	})
 	return e, closed, gate
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
@@ -256,14 +257,14 @@ func (c brokenOff) resumes(t *testing.T) {
 	o := engine.Options{ModelPath: c.path, CacheMemory: 512 << 20, ModelDigest: "sha256:aa", Numerics: "ref 1"}
 	dir := t.TempDir()
 	below := onDisk(t, dir, "e1", &o)
-	e := ready(t, o, ref.Options{Fault: func(op string) error {
+	e := ready(t, o, ref.Options{}, func(op string) error {
 		if e := serving.Load(); op == "Embed" && e != nil && e.Status().Prefixes.Saved >= c.saved {
 			serving.Store(nil)
 			close(reached)
 			<-cancelled
 		}
 		return nil
-	}})
+	})
 	serving.Store(e)
 	r := engine.Request{Tokens: tokensOf(1, c.tokens, 400), Sampling: draws(1), MaxTokens: 1}
 	s, err := e.Generate(t.Context(), r)
@@ -331,7 +332,7 @@ func TestRefusedRequestsLeaveNoClaims(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 1, Queue: 1, CacheMemory: mebi}, ref.Options{})
 	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 2}
 	ask(t, e, r)
-	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 1})
+	e.SetLimits(guard.Limits{PausePrefill: true, Sequence: 1})
 	var waiting []*engine.Stream
 	for range 2 {
 		s, err := e.Generate(t.Context(), r)
@@ -350,7 +351,7 @@ func TestRefusedRequestsLeaveNoClaims(t *testing.T) {
 	if after := e.Status().Prefixes; after != before {
 		t.Errorf("%+v after, %+v before", after, before)
 	}
-	e.SetLimits(engine.Limits{Sequence: 2})
+	e.SetLimits(guard.Limits{Sequence: 2})
 	for _, s := range waiting {
 		if a := collect(t, s); a.finished.Err != nil || a.finished.Usage.Cached != 256 {
 			t.Errorf("a queued request ended with %+v", a.finished)
@@ -445,12 +446,12 @@ func TestRandomCancellations(t *testing.T) {
 func TestFailedStepDropsThePrefixCache(t *testing.T) {
 	var fail atomic.Bool
 	below := kvtest.NewFake()
-	e := ready(t, engine.Options{CacheMemory: mebi, Sequences: 2, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}, ref.Options{Fault: func(op string) error {
+	e := ready(t, engine.Options{CacheMemory: mebi, Sequences: 2, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}, ref.Options{}, func(op string) error {
 		if op == "Linear" && fail.CompareAndSwap(true, false) {
 			return errors.New("the device is gone")
 		}
 		return nil
-	}})
+	})
 	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10}
 	want := ask(t, e, r)
 	if e.Status().Prefixes.Bytes == 0 {
@@ -695,7 +696,7 @@ func TestOnlySavedBlocksStayOfARequest(t *testing.T) {
 // Blocks filled by pipelined steps are saved as they fill, not at the end of
 // the answer.
 func TestCancelledAnswerLeavesItsBlocks(t *testing.T) {
-	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{Ahead: true, Fault: paced})
+	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{Ahead: true}, paced)
 	p := sample.Greedy()
 	r := engine.Request{Tokens: tokensOf(1, 100, 400), Sampling: &p, MaxTokens: 400}
 	s, err := e.Generate(t.Context(), r)
@@ -813,13 +814,13 @@ func TestEveryByteOfKVIsReservedOnce(t *testing.T) {
 	const cacheTokens = 1024
 	var e atomic.Pointer[engine.Engine]
 	var most atomic.Int64
-	e.Store(ready(t, engine.Options{Sequences: 3, ContextTokens: 512, CacheTokens: cacheTokens, PrefixCache: true}, ref.Options{Fault: func(op string) error {
+	e.Store(ready(t, engine.Options{Sequences: 3, ContextTokens: 512, CacheTokens: cacheTokens, PrefixCache: true}, ref.Options{}, func(op string) error {
 		if now := e.Load(); op == "Embed" && now != nil { // a step begins: what it takes has been given up
 			st := now.Status()
 			most.Store(max(most.Load(), st.Memory.KV+st.Prefixes.Bytes))
 		}
 		return nil
-	}}))
+	}))
 	token := engine.KVTokenBytes(e.Load())
 	if p := e.Load().Status().Prefixes; p.Budget != cacheTokens*token {
 		t.Errorf("budget %d with nothing running, want the %d tokens that were promised, of %d bytes", p.Budget, cacheTokens, token)

@@ -15,6 +15,7 @@ import (
 	facts "metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
@@ -160,7 +161,7 @@ func (h *held) fault(op string) error {
 func TestActiveEmbeddingsAreCounted(t *testing.T) {
 	const n = 5
 	h := holding()
-	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 2}, ref.Options{Fault: h.fault})
+	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 2}, ref.Options{}, h.fault)
 	h.on.Store(true)
 	var all sync.WaitGroup
 	ask := func(ctx context.Context, want engine.Kind) {
@@ -202,7 +203,7 @@ func until(t *testing.T, is func() bool) {
 
 func TestAbortEndsEmbeddingsAndTheEngineContinues(t *testing.T) {
 	h := holding()
-	e := ready(t, engine.Options{ModelPath: readerModel(t, "xlm-roberta cls"), Sequences: 1}, ref.Options{Fault: h.fault})
+	e := ready(t, engine.Options{ModelPath: readerModel(t, "xlm-roberta cls"), Sequences: 1}, ref.Options{}, h.fault)
 	h.on.Store(true)
 	ended := make(chan error, 2)
 	for range 2 {
@@ -245,7 +246,7 @@ func TestAbortEndsEmbeddingsAndTheEngineContinues(t *testing.T) {
 // read in the next pass.
 func TestALongListHoldsNobodyUp(t *testing.T) {
 	h := holding()
-	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 2}, ref.Options{Fault: h.fault})
+	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 2}, ref.Options{}, h.fault)
 	h.on.Store(true)
 	long := make(chan error, 1)
 	go func() {
@@ -310,7 +311,7 @@ func TestReadingsAreRefusedAsOtherRequestsAre(t *testing.T) {
 
 func TestTooManyReadingsAreRefused(t *testing.T) {
 	h := holding()
-	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 1, Queue: 1}, ref.Options{Fault: h.fault})
+	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 1, Queue: 1}, ref.Options{}, h.fault)
 	h.on.Store(true)
 	var all sync.WaitGroup
 	for range 2 {
@@ -336,7 +337,7 @@ func TestTooManyReadingsAreRefused(t *testing.T) {
 func TestEmbeddingThatDoesNotFitIsRefused(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Supervised: true}, ref.Options{})
 	held := e.Status().Memory.Active() + engine.Overhead(e)
-	e.SetLimits(engine.Limits{Memory: held + 1000, Sequence: 1})
+	e.SetLimits(guard.Limits{Memory: held + 1000, Sequence: 1})
 	ask := func() error {
 		_, err := e.Embed(context.Background(), engine.EmbedRequest{Texts: []string{"where does a man eat"}})
 		return err
@@ -348,14 +349,14 @@ func TestEmbeddingThatDoesNotFitIsRefused(t *testing.T) {
 	if s := e.Status(); s.Steps != 1 || s.Guard.Refused != 1 || engine.Kept(e) != 0 {
 		t.Errorf("the refusal left something: %+v", s)
 	}
-	e.SetLimits(engine.Limits{Memory: held + 1<<30, Sequence: 2, PausePrefill: true})
+	e.SetLimits(guard.Limits{Memory: held + 1<<30, Sequence: 2, PausePrefill: true})
 	done := make(chan error, 1)
 	go func() { done <- ask() }()
 	until(t, func() bool { return e.Status().Queued+e.Status().Running == 1 })
 	if n := e.Status().Steps; n != 1 {
 		t.Errorf("%d passes while prompts are paused", n)
 	}
-	e.SetLimits(engine.Limits{Memory: held + 1<<30, Sequence: 3})
+	e.SetLimits(guard.Limits{Memory: held + 1<<30, Sequence: 3})
 	if err := <-done; err != nil {
 		t.Errorf("after the pause: %v", err)
 	}
@@ -365,14 +366,14 @@ func TestEmbeddingThatDoesNotFitIsRefused(t *testing.T) {
 func TestEmbeddingIsCheckedAgainBeforeItIsComputed(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Supervised: true}, ref.Options{})
 	held := e.Status().Memory.Active() + engine.Overhead(e)
-	e.SetLimits(engine.Limits{Memory: held + 1<<30, Sequence: 1, PausePrefill: true})
+	e.SetLimits(guard.Limits{Memory: held + 1<<30, Sequence: 1, PausePrefill: true})
 	done := make(chan error, 1)
 	go func() {
 		_, err := e.Embed(context.Background(), engine.EmbedRequest{Texts: []string{"where does a man eat"}})
 		done <- err
 	}()
 	until(t, func() bool { return e.Status().Queued+e.Status().Running == 1 })
-	e.SetLimits(engine.Limits{Memory: held + 1000, Sequence: 2})
+	e.SetLimits(guard.Limits{Memory: held + 1000, Sequence: 2})
 	err := <-done
 	if r := new(engine.Refusal); !errors.As(err, &r) || r.Kind != engine.OutOfMemory || r.Needed == 0 || r.Limit != held+1000 {
 		t.Errorf("under a limit that came later: %#v", err)
@@ -385,16 +386,16 @@ func TestEmbeddingIsCheckedAgainBeforeItIsComputed(t *testing.T) {
 // TestADecoderKeepsNoMoreThanWasPromised: of many short texts no more stand in
 // the cache at once than sequences were promised.
 func TestADecoderKeepsNoMoreThanWasPromised(t *testing.T) {
-	var b atomic.Pointer[ref.Backend]
+	var served atomic.Pointer[engine.Engine]
 	var most atomic.Int64
 	o := engine.Options{ModelPath: readerModel(t, "qwen3 embed"), Sequences: 2}
-	e := ready(t, o, ref.Options{Fault: func(op string) error {
-		if b := b.Load(); b != nil && op == "Unit" {
-			most.Store(max(most.Load(), b.Memory().KV))
+	e := ready(t, o, ref.Options{}, func(op string) error {
+		if e := served.Load(); e != nil && op == "Unit" {
+			most.Store(max(most.Load(), e.Status().Memory.KV))
 		}
 		return nil
-	}})
-	b.Store(engine.BackendOf(e).(*ref.Backend))
+	})
+	served.Store(e)
 	if _, err := e.Embed(context.Background(), engine.EmbedRequest{Texts: slices.Repeat([]string{"a"}, 9)}); err != nil {
 		t.Fatal(err)
 	}
@@ -408,12 +409,12 @@ func TestADecoderKeepsNoMoreThanWasPromised(t *testing.T) {
 // engine continues.
 func TestEmbeddingThatRunsOutOfMemoryFailsAlone(t *testing.T) {
 	var full atomic.Bool
-	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean")}, ref.Options{Fault: func(op string) error {
+	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean")}, ref.Options{}, func(op string) error {
 		if full.Load() && op == "GELU" {
 			return fmt.Errorf("no bytes: %w", tensor.ErrMemory)
 		}
 		return nil
-	}})
+	})
 	full.Store(true)
 	_, err := e.Embed(context.Background(), engine.EmbedRequest{Texts: []string{"a", "b"}})
 	if r := new(engine.Refusal); !errors.As(err, &r) || r.Kind != engine.OutOfMemory {
@@ -428,12 +429,12 @@ func TestEmbeddingThatRunsOutOfMemoryFailsAlone(t *testing.T) {
 // TestABackEndThatFailsEndsItsReadings, and the third time in a row the engine.
 func TestABackEndThatFailsEndsItsReadings(t *testing.T) {
 	var broken atomic.Bool
-	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert rerank")}, ref.Options{Fault: func(op string) error {
+	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert rerank")}, ref.Options{}, func(op string) error {
 		if broken.Load() && op == "GELU" {
 			return errors.New("device lost")
 		}
 		return nil
-	}})
+	})
 	ask := func() error {
 		_, err := e.Rerank(context.Background(), engine.RerankRequest{Query: "a", Documents: []string{"b"}})
 		return err
@@ -459,7 +460,7 @@ func TestABackEndThatFailsEndsItsReadings(t *testing.T) {
 func TestAShutdownLetsReadingsFinishOrCancelsThem(t *testing.T) {
 	for _, patient := range []bool{true, false} {
 		h := holding()
-		e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean")}, ref.Options{Fault: h.fault})
+		e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean")}, ref.Options{}, h.fault)
 		h.on.Store(true)
 		ended := make(chan error, 1)
 		go func() {

@@ -80,7 +80,7 @@ func TestTokensOfACallAreDrawnAgainUnderItsForm(t *testing.T) {
 		}
 		want := together(t, ready(t, engine.Options{ModelPath: dir, Sequences: 4}, ref.Options{}), all)
 		var fromHost atomic.Int64
-		e := ready(t, engine.Options{ModelPath: dir, Sequences: 4, PrefixCache: true}, ahead(&fromHost))
+		e := ready(t, engine.Options{ModelPath: dir, Sequences: 4, PrefixCache: true}, ref.Options{Ahead: true}, countInputs(&fromHost))
 		for range 2 { // with what is remembered of the first time
 			got := together(t, e, all)
 			for i := range want {

@@ -8,17 +8,18 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Kind says what sort of refusal it is, and with it what a client may do.
+// Kind of a refusal, from which a client knows what it may do.
 type Kind int
 
 // The kinds of refusals.
 const (
-	// Invalid requests cannot be meant.
+	// Invalid: the request is malformed or asks for something impossible.
 	Invalid Kind = iota + 1
 	// ContextLength: prompt and answer exceed the context.
 	ContextLength
@@ -40,11 +41,11 @@ const (
 type Refusal struct {
 	Kind    Kind
 	Message string
-	// Param names the field at fault, if one is.
+	// Param is the field at fault, if one is.
 	Param string
-	// Used, Needed and Limit are bytes where memory was the cause.
+	// Used, Needed and Limit are bytes, if memory was the cause.
 	Used, Needed, Limit int64
-	// RetryAfter is set where waiting helps.
+	// RetryAfter is set if waiting helps.
 	RetryAfter time.Duration
 }
 
@@ -54,7 +55,17 @@ func invalid(param, format string, args ...any) *Refusal {
 	return &Refusal{Kind: Invalid, Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// reasonOf is the CamelCase word for why an engine failed.
+// outOfMemory is the refusal of a prompt that does not fit under the memory limit.
+func outOfMemory(e *guard.Exceeded) *Refusal {
+	return &Refusal{Kind: OutOfMemory, Message: e.Message, Param: "messages", Used: e.Used, Needed: e.Needed, Limit: e.Limit, RetryAfter: e.RetryAfter}
+}
+
+func notReady(s State) *Refusal {
+	message := map[State]string{Loading: "the model is still loading", Draining: "the engine is draining", Failed: "the engine has failed", Stopped: "the engine has stopped"}[s]
+	return &Refusal{Kind: NotReady, Message: message, RetryAfter: retryAfter}
+}
+
+// reasonOf is the CamelCase reason of a failed engine.
 func reasonOf(err error) string {
 	for _, r := range []struct {
 		target error

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tensor/tensortest"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
@@ -115,7 +117,7 @@ func TestMemoryReliefRunsOnTheSchedulerGoroutine(t *testing.T) {
 				if _, err := e.Trim(t.Context()); err != nil {
 					t.Errorf("trim: %v", err)
 				}
-				publish(engine.Limits{Memory: 1 << 30, Footprint: 1 << 20})
+				publish(guard.Limits{Memory: 1 << 30, Footprint: 1 << 20})
 				if i == 0 {
 					if _, err := e.Abort(t.Context(), ""); err != nil {
 						t.Errorf("abort: %v", err)
@@ -138,9 +140,9 @@ func TestMemoryReliefRunsOnTheSchedulerGoroutine(t *testing.T) {
 // Running and queued requests, step by step and pipelined; their memory is free
 // when the call returns.
 func TestAbortEndsEveryRequestAndTheEngineContinues(t *testing.T) {
-	for name, o := range map[string]ref.Options{"step by step": {Fault: paced}, "steps ahead": {Fault: paced, Ahead: true}} {
+	for name, o := range map[string]ref.Options{"step by step": {}, "steps ahead": {Ahead: true}} {
 		t.Run(name, func(t *testing.T) {
-			e := ready(t, engine.Options{Sequences: 2}, o)
+			e := ready(t, engine.Options{Sequences: 2}, o, paced)
 			var streams []*engine.Stream
 			for range 5 {
 				r := greedy()[0]
@@ -191,7 +193,7 @@ func (h afterReady) Handle(_ context.Context, r slog.Record) error {
 
 func TestAbortBeforeTheFirstStepEndsAcceptedRequests(t *testing.T) {
 	held := afterReady{slog.DiscardHandler, time.After(200 * time.Millisecond)}
-	e := ready(t, engine.Options{Log: slog.New(held)}, ref.Options{Fault: paced})
+	e := ready(t, engine.Options{Log: slog.New(held)}, ref.Options{}, paced)
 	s, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(2), MaxTokens: 480})
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +208,7 @@ func TestAbortBeforeTheFirstStepEndsAcceptedRequests(t *testing.T) {
 
 // Shutdown and abort end its request, and it finds the end when it reads.
 func TestClientThatNeverReadsHoldsNothing(t *testing.T) {
-	b := ref.New(ref.Options{Threads: 2, Poison: true, Fault: paced})
+	b := tensortest.Faulty(ref.New(ref.Options{Threads: 2, Poison: true}), paced)
 	e := engine.Start(engine.Options{ModelPath: model(t, tinymodel.Default()), Backend: b, Sequences: 1})
 	if err := e.AwaitReady(t.Context()); err != nil {
 		t.Fatal(err)
@@ -238,7 +240,7 @@ func TestClientThatNeverReadsHoldsNothing(t *testing.T) {
 }
 
 func TestFailedReleaseStopsNeitherAbortNorShutdown(t *testing.T) {
-	w := &witness{Backend: ref.New(ref.Options{Threads: 2, Poison: true, Fault: paced}), others: map[string]string{}}
+	w := &witness{Backend: tensortest.Faulty(ref.New(ref.Options{Threads: 2, Poison: true}), paced), others: map[string]string{}}
 	e := engine.Start(engine.Options{ModelPath: model(t, tinymodel.Default()), Backend: w})
 	if err := e.AwaitReady(t.Context()); err != nil {
 		t.Fatal(err)
@@ -266,13 +268,13 @@ func TestFailedReleaseStopsNeitherAbortNorShutdown(t *testing.T) {
 func TestCancelledCallDoesNotWaitForAStep(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var armed atomic.Bool
-	e := ready(t, engine.Options{}, ref.Options{Fault: func(string) error {
+	e := ready(t, engine.Options{}, ref.Options{}, func(string) error {
 		if armed.CompareAndSwap(true, false) {
 			close(entered)
 			<-leave
 		}
 		return nil
-	}})
+	})
 	armed.Store(true)
 	s, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// ErrBackend says that the back end failed while computing.
+// ErrBackend is the error of a back end that failed while it computed.
 var ErrBackend = errors.New("back end failed")
 
-// IsModelError reports whether err says that a model cannot be loaded: not
-// found, invalid, not supported, or too large for the limit.
+// IsModelError reports whether err is of a model that cannot be loaded: not found,
+// invalid, not supported, or too large for the limit.
 func IsModelError(err error) bool {
 	for _, target := range []error{
 		weights.ErrNoModel, weights.ErrNotGGUF, weights.ErrTruncated, weights.ErrInvalid, weights.ErrMissing,
@@ -100,7 +100,7 @@ func (s *Session) NewRequest() int64 {
 // Drop forgets a sequence.
 func (s *Session) Drop(id int64) { s.cache.Drop(tensor.RequestID(id)) }
 
-// Evaluate returns the logits behind tokens.
+// Evaluate returns the logits after tokens.
 func (s *Session) Evaluate(ctx context.Context, tokens []int32) ([]float32, error) {
 	id := s.NewRequest()
 	defer s.Drop(id)
@@ -108,7 +108,7 @@ func (s *Session) Evaluate(ctx context.Context, tokens []int32) ([]float32, erro
 }
 
 // Extend adds tokens to a sequence, in chunks as the engine does, and returns
-// the logits behind the last one.
+// the logits after the last one.
 func (s *Session) Extend(ctx context.Context, id int64, tokens []int32) ([]float32, error) {
 	start := s.cache.Length(tensor.RequestID(id))
 	if len(tokens) == 0 || len(tokens) > s.context-start {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"metalfleet.dev/metalfleet/metal/engine/output"
 	"metalfleet.dev/metalfleet/metal/sample"
 )
 
@@ -16,14 +17,14 @@ type FinishReason string
 const (
 	// Stop: the model ended its turn, or a stop string came.
 	Stop FinishReason = "stop"
-	// Length: the wanted or the possible number of tokens is used up.
+	// Length: the limit of the request, or the context, is used up.
 	Length FinishReason = "length"
-	// Error: Finished.Err holds why.
+	// Error: Finished.Err is the cause.
 	Error FinishReason = "error"
 )
 
-// Usage counts tokens. Generated includes the token that ended the turn, and those
-// of Reasoning; Cached ones of the prompt were restored and not computed.
+// Usage counts tokens. Generated includes the token that ended the turn, and those of
+// Reasoning. Cached tokens of the prompt were restored and not computed.
 type Usage struct{ Prompt, Generated, Cached, Reasoning int }
 
 // Finished is the last event of every stream.
@@ -35,9 +36,10 @@ type Finished struct {
 	// the limit of the request.
 	Full  bool
 	Usage Usage
-	// TextCalls began as calls of tools and were returned as text.
+	// TextCalls is the number of tool calls that were returned as text because they were
+	// malformed.
 	TextCalls int
-	// Err is set when the answer did not come to its end.
+	// Err is set if the answer is incomplete.
 	Err *Refusal
 }
 
@@ -45,24 +47,23 @@ type Finished struct {
 type Event struct {
 	// Text is whole characters; it may be empty.
 	Text string
-	// Reasoning is whole characters of what the model thinks, where it was asked to
-	// be split off.
+	// Reasoning is whole characters of the model's reasoning, if it is separated.
 	Reasoning string
-	// Calls are pieces of calls of tools, behind Text and Reasoning.
-	Calls []Call
-	// Prompt is the text of the prompt, where it is to be echoed. It comes first.
+	// Calls are pieces of tool calls, after Text and Reasoning.
+	Calls []output.Call
+	// Prompt is the text of the prompt, if it is echoed. It comes first.
 	Prompt string
-	// PromptLogprobs, where they are wanted, of the tokens of the prompt, in order
-	// and before all others. The first token has none: it is named alone.
+	// PromptLogprobs of the tokens of the prompt, if they are wanted, in order and before
+	// all others. The first token has no log-probability: it has only its id.
 	PromptLogprobs []sample.Ranked
-	// Tokens are those behind all that and any text still held back. The token
-	// that ends a turn is not among them.
+	// Tokens are those of all this and of text that is still held back, without the token
+	// that ends a turn.
 	Tokens []int32
-	// Logprobs, where they are wanted, of the tokens that Text shows: of each once
-	// the first of its text is shown. What belongs to a stop string alone, or ends
-	// a turn, has none.
+	// Logprobs of the tokens that Text shows, if they are wanted: of each once the first
+	// of its text is shown. A token that only belongs to a stop string, or ends a turn,
+	// has none.
 	Logprobs []sample.Ranked
-	// Progress of the prompt, where it is wanted. It comes before all text.
+	// Progress of the prompt, if it is wanted. It comes before all text.
 	Progress *Progress
 	// Finished is set on the last event.
 	Finished *Finished
@@ -72,8 +73,8 @@ type Event struct {
 // the Cached ones, which were restored.
 type Progress struct{ Processed, Cached int }
 
-// Stream is an admitted request. Its producer never waits for its reader:
-// pieces that are not read yet are joined, and an answer is bounded.
+// Stream is the output of an admitted request. Its producer never waits for its reader:
+// events that are not read yet are joined, and the length of an answer is bounded.
 type Stream struct {
 	// PromptTokens after template and tokenizer.
 	PromptTokens int
@@ -84,17 +85,17 @@ type Stream struct {
 	cancel func()
 
 	mu sync.Mutex
-	// All below are guarded by mu.
+	// mu guards the fields after it.
 	text      []byte
 	thoughts  []byte
 	tokens    []int32
 	ranked    []sample.Ranked
 	unread    int64 // bytes of ranked and prompts
-	calls     []Call
+	calls     []output.Call
 	progress  *Progress
 	echoed    string
 	prompts   []sample.Ranked // of the prompt's tokens
-	before    []Event         // whole ones, that are read first
+	before    []Event         // whole ones, which are read first
 	finished  *Finished
 	delivered bool
 	after     func()
@@ -107,8 +108,8 @@ func newStream(prompt []int32, spell func(token int32) []byte) *Stream {
 // Prompt returns the ids of the prompt.
 func (s *Stream) Prompt() []int32 { return slices.Clone(s.prompt) }
 
-// Spell returns the bytes that a token stands for behind others, which need not
-// be whole characters. The caller must not change them.
+// Spell returns the bytes that a token adds to a text, which need not be whole characters.
+// The caller must not change them.
 func (s *Stream) Spell(token int32) []byte { return s.spell(token) }
 
 // Next waits for the next piece. After the event with Finished set it returns
@@ -158,7 +159,7 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 	return ev, true, false
 }
 
-// cut is what came since the last cut; it is called with mu held.
+// cut returns what came since the last cut; it is called with mu held.
 func (s *Stream) cut() Event {
 	ev := Event{Text: string(s.text), Reasoning: string(s.thoughts), Calls: s.calls, Tokens: s.tokens, Logprobs: s.ranked, Prompt: s.echoed, PromptLogprobs: s.prompts}
 	s.echoed, s.prompts = "", nil
@@ -166,48 +167,36 @@ func (s *Stream) cut() Event {
 	return ev
 }
 
-// progressed notes how much of the prompt has been computed. What was not read of
-// it before is replaced.
-func (s *Stream) progressed(p Progress) {
+// pushProgress notes how much of the prompt has been computed. It replaces progress that
+// was not read.
+func (s *Stream) pushProgress(p Progress) {
 	s.mu.Lock()
 	s.progress = &p
 	s.mu.Unlock()
 	s.notify()
 }
 
-// push adds a token and what it adds to the thoughts; the reader is told of it by
-// notify.
-func (s *Stream) push(token int32, thoughts string) {
+// push adds to the answer.
+func (s *Stream) push(deltas []output.Delta) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.order(thoughts != "")
-	s.thoughts = append(s.thoughts, thoughts...)
-	s.tokens = append(s.tokens, token)
-}
-
-// pushPrompt adds text of the prompt, and how likely more of its tokens were.
-func (s *Stream) pushPrompt(text string, ranked []sample.Ranked) {
-	s.mu.Lock()
-	s.echoed += text
-	s.prompts = append(s.prompts, ranked...)
-	for _, r := range ranked {
-		s.unread += r.Bytes()
+	for _, d := range deltas {
+		if (d.Text != "" || d.Reasoning != "") && len(s.calls) > 0 { // text after a call stays after it
+			s.before = append(s.before, s.cut())
+		}
+		s.tokens = append(s.tokens, d.Tokens...)
+		s.text, s.thoughts = append(s.text, d.Text...), append(s.thoughts, d.Reasoning...)
+		s.ranked = append(s.ranked, d.Logprobs...)
+		for _, r := range d.Logprobs {
+			s.unread += r.Bytes()
+		}
+		s.pushCalls(d.Calls)
 	}
 	s.mu.Unlock()
 	s.notify()
 }
 
-// order keeps what comes behind a call behind it; it is called with mu held.
-func (s *Stream) order(behind bool) {
-	if behind && len(s.calls) > 0 {
-		s.before = append(s.before, s.cut())
-	}
-}
-
-// pushCalls adds pieces of calls.
-func (s *Stream) pushCalls(calls []Call) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// pushCalls joins pieces of calls; it is called with mu held.
+func (s *Stream) pushCalls(calls []output.Call) {
 	for _, c := range calls {
 		last := len(s.calls) - 1
 		if last >= 0 && c.Name == "" && !s.calls[last].Ended {
@@ -219,24 +208,24 @@ func (s *Stream) pushCalls(calls []Call) {
 	}
 }
 
-// unreadBytes are what the log-probabilities take that nobody read yet: of all
-// that waits for a reader they alone are as much as a prompt's keys and values.
+// pushPrompt adds text of the prompt, and the log-probabilities of more of its tokens.
+func (s *Stream) pushPrompt(text string, ranked []sample.Ranked) {
+	s.mu.Lock()
+	s.echoed += text
+	s.prompts = append(s.prompts, ranked...)
+	for _, r := range ranked {
+		s.unread += r.Bytes()
+	}
+	s.mu.Unlock()
+	s.notify()
+}
+
+// unreadBytes is the size of log-probabilities that the client has not read. Of all that
+// waits for a reader, only they can take as much as the keys and values of a prompt.
 func (s *Stream) unreadBytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unread
-}
-
-// pushText adds text, and thoughts before it.
-func (s *Stream) pushText(text, thoughts string, ranked []sample.Ranked) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.order(text != "" || thoughts != "")
-	s.text, s.thoughts = append(s.text, text...), append(s.thoughts, thoughts...)
-	s.ranked = append(s.ranked, ranked...)
-	for _, r := range ranked {
-		s.unread += r.Bytes()
-	}
 }
 
 // finish ends the stream; only the first call counts.

@@ -8,6 +8,7 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -30,14 +31,14 @@ func toStatus(s engine.Status) *wire.Status {
 	}
 }
 
-func toGuard(g engine.GuardStatus) *wire.Guard {
+func toGuard(g guard.Status) *wire.Guard {
 	return &wire.Guard{Active: g.Active, InactiveReason: g.Inactive, LimitsSequence: g.Sequence,
 		HeadroomRequest: g.HeadroomRequest, HeadroomBytes: g.HeadroomBytes,
 		ThrottledChunks: g.Throttled, RefusedRequests: g.Refused, AbortedPrefills: g.Aborted}
 }
 
-func fromLimits(l *wire.Limits) engine.Limits {
-	return engine.Limits{Memory: l.GetMemoryBytes(), Cache: l.GetCacheBytes(), PausePrefill: l.GetPausePrefill(), Sequence: l.GetSequence(),
+func fromLimits(l *wire.Limits) guard.Limits {
+	return guard.Limits{Memory: l.GetMemoryBytes(), Cache: l.GetCacheBytes(), PausePrefill: l.GetPausePrefill(), Sequence: l.GetSequence(),
 		Footprint: l.GetFootprintBytes(), Headroom: l.GetHeadroomBytes(), HeadroomKnown: l.GetHeadroomKnown(),
 		HeadroomAnswered: l.GetHeadroomAnswered(), CanMakeRoom: l.GetCanMakeRoom()}
 }

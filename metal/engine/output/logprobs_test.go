@@ -1,4 +1,4 @@
-package engine
+package output
 
 import (
 	"slices"
@@ -7,12 +7,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/sample"
 )
 
-// Each token brings some bytes of text, after which so many more are shown; what
-// is told then is the tokens whose text begins in it.
-func TestATokenIsToldOfOnceItsTextIsShown(t *testing.T) {
+// Each token brings some bytes of text, after which a number of bytes is shown; the tokens
+// whose text begins in them are returned.
+func TestLogprobsWaitForTheTextOfTheirToken(t *testing.T) {
 	type step struct {
 		decoded, shown int
-		told           []int32
+		returned       []int32
 	}
 	for name, tc := range map[string]struct {
 		steps []step
@@ -27,7 +27,7 @@ func TestATokenIsToldOfOnceItsTextIsShown(t *testing.T) {
 		"a token without text, between": {[]step{{2, 2, []int32{0}}, {0, 0, nil}, {1, 1, []int32{1, 2}}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var u untold
+			var p pendingLogprobs
 			ids := func(rs []sample.Ranked) (out []int32) {
 				for _, r := range rs {
 					out = append(out, r.Chosen.ID)
@@ -35,12 +35,12 @@ func TestATokenIsToldOfOnceItsTextIsShown(t *testing.T) {
 				return out
 			}
 			for i, s := range tc.steps {
-				u.add(&sample.Ranked{Chosen: sample.Likely{ID: int32(i)}}, s.decoded)
-				if got := ids(u.shows(s.shown)); !slices.Equal(got, s.told) {
-					t.Errorf("token %d: told of %v, want %v", i, got, s.told)
+				p.add(&sample.Ranked{Chosen: sample.Likely{ID: int32(i)}}, s.decoded)
+				if got := ids(p.show(s.shown)); !slices.Equal(got, s.returned) {
+					t.Errorf("token %d: returned %v, want %v", i, got, s.returned)
 				}
 			}
-			if got := ids(u.all()); !slices.Equal(got, tc.rest) {
+			if got := ids(p.flush()); !slices.Equal(got, tc.rest) {
 				t.Errorf("left %v, want %v", got, tc.rest)
 			}
 		})

@@ -1,0 +1,320 @@
+package engine
+
+import (
+	"errors"
+	"log/slog"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+const (
+	// maxPrepared is for how many blocks room is made in advance, soonTokens how many
+	// tokens before an answer fills one.
+	maxPrepared = 8
+	soonTokens  = 32
+)
+
+// blocks moves blocks between the KV cache of sequences and the prefix cache, on the loop's
+// goroutine. Without a prefix cache it does nothing.
+type blocks struct {
+	*sequences
+	prefixes *prefixCache // nil if there is none
+	guard    *guard.Guard
+	log      *slog.Logger
+	// pending sequences still wait for room to restore a prefix.
+	pending []batch.ID
+}
+
+// restore has admitted sequences continue from their cached prefixes. Those that have no
+// room for it yet are tried again before the next step.
+func (b *blocks) restore(admitted []batch.ID) {
+	if b.prefixes == nil {
+		return
+	}
+	pending := append(b.pending, admitted...)
+	b.pending = nil
+	for _, id := range pending {
+		if s := b.byID[id]; s != nil && b.sched.InKV(id) == 0 && !b.restoreOne(s) {
+			b.pending = append(b.pending, id)
+		}
+	}
+}
+
+// restoreOne restores the cached prefix of a sequence, of which at least one token is left
+// to compute. done is false if there is no room yet.
+func (b *blocks) restoreOne(s *sequence) (done bool) {
+	p := b.prefixes
+	if s.wantsPromptLogprobs() {
+		b.continueFrom(s, kv.Point{})
+		return true
+	}
+	point := s.prefix.chain.Find(s.tokens, len(s.tokens)-1, p.ram.Has)
+	views, ok := p.views(s.prefix.chain.Under(s.tokens, point))
+	defer func() {
+		for _, v := range views {
+			v.Close()
+		}
+	}()
+	if !ok || point.Tokens == 0 {
+		b.restored(s, kv.Point{})
+		return true
+	}
+	if !b.roomToRestore(s, point) {
+		return false
+	}
+	slices, state := b.slices(point, views)
+	if err := b.kv.Restore(tensor.RequestID(s.id), point.Tokens, slices, state); err != nil {
+		b.log.Error("could not restore a prompt from the prefix cache", "tokens", point.Tokens, "error", err.Error())
+		b.restored(s, kv.Point{})
+		return true
+	}
+	if err := b.sched.Restored(s.id, point.Tokens); err != nil { // a bug of this package: it is computed instead
+		b.log.Error("could not restore a prompt from the prefix cache", "tokens", point.Tokens, "error", err.Error())
+		b.kv.Drop(tensor.RequestID(s.id))
+		point = kv.Point{}
+	}
+	b.restored(s, point)
+	return true
+}
+
+// restored counts a lookup, and continues from its result.
+func (b *blocks) restored(s *sequence, point kv.Point) {
+	p := b.prefixes
+	p.queried.Add(int64(len(s.tokens)))
+	if point.Tokens > 0 {
+		p.hits.Add(1)
+		p.restored.Add(int64(point.Tokens))
+	} else {
+		p.misses.Add(1)
+	}
+	b.continueFrom(s, point)
+}
+
+// continueFrom has a sequence continue from a point, and pins the blocks before it.
+func (b *blocks) continueFrom(s *sequence, point kv.Point) {
+	if !s.prefix.looked {
+		s.prefix.looked, s.prefix.cached = true, point.Tokens
+	}
+	old := s.prefix.pins
+	s.prefix.pins, s.prefix.saved, s.prefix.disabled = nil, point.Blocks, false
+	for _, key := range s.prefix.chain.Under(s.tokens, point) {
+		b.prefixes.pin(s, key)
+	}
+	b.prefixes.ram.Unhold(old)
+}
+
+// roomToRestore reports whether the restored prefix fits in addition to what is held, with
+// the smallest chunk of the rest. Cached prefixes of others are evicted for it.
+func (b *blocks) roomToRestore(s *sequence, point kv.Point) bool {
+	needed, r, err := b.guard.FitsAtMinChunk(footprint.Prefill{
+		New: int64(len(s.tokens) - point.Tokens), Cached: int64(point.Tokens), Restored: int64(point.Tokens),
+	})
+	if err != nil {
+		return false // the guard reports it when the prompt is to be computed
+	}
+	if !r.Fits(needed) {
+		b.prefixes.ram.Shed(needed - (r.Limit - r.Held))
+		r = b.guard.Room()
+	}
+	return r.Fits(needed)
+}
+
+// slices divides the blocks of a point into what the back end takes: slices of its own
+// blocks, of which the last may be shorter, and the state.
+func (b *blocks) slices(point kv.Point, views []*kv.View) (slices [][]byte, state []byte) {
+	p := b.prefixes
+	for at := 0; at < point.Tokens || len(views) > 0; {
+		var payload []byte // a bare block has none
+		last := point.State && at+p.shape.Block > point.Tokens
+		if last || !p.shape.Bare {
+			payload, views = views[0].Bytes(), views[1:]
+		}
+		for end := min(at+p.shape.Block, point.Tokens); at < end; {
+			n := min(end-at, p.blockTokens)
+			bytes := b.kv.SliceBytes(n)
+			slices = append(slices, payload[:bytes])
+			payload, at = payload[bytes:], at+n
+		}
+		if last {
+			state = payload
+		}
+	}
+	return slices, state
+}
+
+// makeRoom gives the KV that the next step takes back to requests.
+func (b *blocks) makeRoom() {
+	if b.prefixes != nil {
+		b.prefixes.resize(b.sched.FreeTokens())
+	}
+}
+
+// prepare makes room for the blocks that sequences are about to fill, while a step is
+// computed.
+func (b *blocks) prepare() {
+	p := b.prefixes
+	if p == nil || p.shape.Bare {
+		return
+	}
+	count, size := 0, p.shape.Block
+	for _, s := range b.byID {
+		if s.prefix.looked && !s.prefix.disabled {
+			count += max(0, max(s.prompt, b.sched.InKV(s.id)+soonTokens)/size-s.prefix.saved)
+		}
+	}
+	p.ram.Prepare(b.kv.SliceBytes(size), min(count, maxPrepared))
+}
+
+// save saves what a step completed of a sequence: blocks that are full now, and the state
+// where prompts are divided. Once a block has no room, the blocks after it are worth
+// nothing, and no more are saved.
+func (b *blocks) save(s *sequence) {
+	p := b.prefixes
+	s.prefix.staged = false
+	if p == nil || s.prefix.disabled {
+		return
+	}
+	n, size := b.sched.InKV(s.id), p.shape.Block
+	s.prefix.chain.Grow(s.tokens[:n])
+	for (s.prefix.saved+1)*size <= n {
+		at := s.prefix.saved
+		if !p.shape.Bare && !b.saveBlock(s, s.prefix.chain.Keys()[at], at*size, (at+1)*size, false) {
+			s.prefix.disabled = true
+			return
+		}
+		s.prefix.saved++
+	}
+	if n > 0 && p.shape.Stop(n-1, s.prompt) == n {
+		b.saveBlock(s, s.prefix.chain.State(s.tokens, n), n/size*size, n, true)
+	}
+}
+
+// due reports whether a sequence has blocks that are full and not saved.
+func (b *blocks) due(s *sequence) bool {
+	p := b.prefixes
+	return p != nil && !s.prefix.disabled && (s.prefix.saved+1)*p.shape.Block <= b.sched.InKV(s.id)
+}
+
+// saveLater saves blocks while the next step, which was built on the one that filled them,
+// is computed: what is written of a token does not change. The back end begins to copy
+// them, and when the next step has completed, they are saved.
+func (b *blocks) saveLater(filled []*sequence) {
+	for _, s := range filled {
+		if s.prefix.staged {
+			b.save(s)
+		} else {
+			b.stage(s)
+		}
+	}
+}
+
+// stage has the back end begin to copy blocks that will be saved.
+func (b *blocks) stage(s *sequence) {
+	p := b.prefixes
+	n, size := b.sched.InKV(s.id), p.shape.Block
+	s.prefix.chain.Grow(s.tokens[:n])
+	s.prefix.staged = true
+	for at := s.prefix.saved; (at+1)*size <= n && !p.shape.Bare; at++ {
+		if p.ram.Has(s.prefix.chain.Keys()[at]) {
+			continue
+		}
+		for first, last := at*size, (at+1)*size; first < last; first += p.blockTokens {
+			b.kv.Stage(tensor.RequestID(s.id), first, min(first+p.blockTokens, last))
+		}
+	}
+}
+
+// saveLast saves what was staged of a sequence that has ended since.
+func (b *blocks) saveLast(s *sequence) {
+	if s.prefix.staged {
+		b.save(s)
+		b.prefixes.unpin(s)
+	}
+}
+
+// saveBlock saves tokens [first, last) of a sequence under a key, and, if wanted, the state
+// after them.
+func (b *blocks) saveBlock(s *sequence, key kv.Key, first, last int, state bool) bool {
+	p, id := b.prefixes, tensor.RequestID(s.id)
+	if p.ram.Has(key) { // not Size: this goroutine reads no disk
+		p.pin(s, key)
+		return true
+	}
+	bytes := b.kv.SliceBytes(last - first)
+	if state {
+		bytes += b.kv.StateBytes(last)
+	}
+	saved, err := p.ram.Make(key, bytes, func(dst []byte) error {
+		for at := first; at < last; {
+			to := min(at+p.blockTokens, last)
+			n := b.kv.SliceBytes(to - at)
+			if err := b.kv.Save(id, at, to, dst[:n]); err != nil {
+				return err
+			}
+			at, dst = to, dst[n:]
+		}
+		if !state {
+			return nil
+		}
+		return b.kv.SaveState(id, dst)
+	})
+	if err != nil {
+		b.log.Error("could not save a prompt to the prefix cache", "tokens", last, "error", err.Error())
+		return false
+	}
+	if saved == kv.Dropped {
+		return false
+	}
+	p.pin(s, key)
+	return true
+}
+
+// cut ends prefill chunks where a state has to be saved, and those whose tokens are ranked
+// where their logits would take too much.
+func (b *blocks) cut(chunks []batch.Row) []batch.Row {
+	for i, row := range chunks {
+		s := b.byID[row.ID]
+		chunks[i].Length = s.maxChunk(row.Length)
+		if b.prefixes == nil {
+			continue
+		}
+		if stop := b.prefixes.shape.Stop(row.Start, s.prompt); stop > 0 {
+			chunks[i].Length = min(chunks[i].Length, stop-row.Start)
+		}
+	}
+	return chunks
+}
+
+// savesState reports whether a step ends where a state of one of its sequences is saved,
+// which happens before the next step is built on it.
+func (b *blocks) savesState(step batch.Step) bool {
+	if b.prefixes == nil {
+		return false
+	}
+	for _, r := range step.Rows {
+		s, end := b.byID[r.ID], r.Start+r.Length
+		if s != nil && b.prefixes.shape.Stop(end-1, s.prompt) == end {
+			return true
+		}
+	}
+	return false
+}
+
+// distrust drops the prefix cache after a step that the back end could not compute: what it
+// computed lately may be wrong. The sequences of that step have ended; of those that
+// continue nothing more is saved.
+func (b *blocks) distrust(cause error) {
+	if b.prefixes == nil || errors.Is(cause, tensor.ErrMemory) {
+		return
+	}
+	bytes := b.prefixes.ram.Bytes()
+	b.prefixes.ram.Distrust()
+	for _, s := range b.byID {
+		s.prefix.disabled = true
+	}
+	b.log.Warn("prefix cache dropped because the back end failed", "bytes", bytes)
+}

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/engine/constraint"
+	"metalfleet.dev/metalfleet/metal/grammar"
+)
+
+// deliver gives a sequence the token of its row.
+func (l *loop) deliver(s *sequence, f *inflightStep, tokens []sampled, row int) {
+	if s.echo.only {
+		l.finish(s, Finished{Reason: Length})
+		return
+	}
+	t := tokens[row]
+	if errors.Is(t.err, constraint.ErrPending) {
+		l.park(s, t.logits)
+		return
+	}
+	if t.err == nil && f.argmax {
+		fits, err := s.constraint.Fits(t.token)
+		if !fits && !s.constraint.GiveUp(err) { // or it is not known: the host waits for it
+			if err := l.resample(s); err != nil {
+				l.finish(s, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
+			}
+			return
+		}
+	}
+	l.accept(s, t, f.counted)
+}
+
+// deliverPrompt returns the log-probabilities that a step computed of a prompt. It reports
+// whether the sequence continues.
+func (l *loop) deliverPrompt(s *sequence, p promptLogprobs) bool {
+	if p.err != nil {
+		l.finish(s, Finished{Err: &Refusal{Kind: Internal, Message: "cannot rank the tokens of the prompt: " + p.err.Error()}})
+		return false
+	}
+	if len(p.tokens) > 0 {
+		s.echo.returned += len(p.tokens)
+		s.stream.pushPrompt("", p.tokens)
+	}
+	return true
+}
+
+// park has a row leave the step: its logits wait for the mask, and the others do not.
+func (l *loop) park(s *sequence, logits []float32) {
+	s.parked = slices.Clone(logits)
+	if !slices.Contains(l.parked, s) {
+		l.parked = append(l.parked, s)
+	}
+}
+
+// resample has the newest token of a sequence sampled once more, by the host and under a
+// mask: the device chose one that does not fit the constraint.
+func (l *loop) resample(s *sequence) error {
+	s.constraint.LeaveDevice()
+	if err := l.sched.Redo(s.id, len(s.tokens)); err != nil {
+		return err
+	}
+	if l.inflight != nil { // it writes after that token
+		l.inflight.resampled = append(l.inflight.resampled, s)
+		return nil
+	}
+	l.rewind(s)
+	return nil
+}
+
+// accept adds a sampled token to its answer, or ends that with the error of sampling.
+// counted is true if the scheduler has the token already.
+func (l *loop) accept(s *sequence, t sampled, counted bool) {
+	s.parked = nil
+	switch err := t.err; {
+	case errors.Is(err, constraint.ErrComplete):
+		s.stream.push(s.output.Flush(false))
+		l.finish(s, Finished{Reason: Stop})
+		return
+	case errors.Is(err, grammar.ErrWork), errors.Is(err, grammar.ErrAmbiguous):
+		l.finish(s, Finished{Err: invalid(s.constraintParam, "%v", err)})
+		return
+	case err != nil:
+		l.finish(s, Finished{Err: &Refusal{Kind: Internal, Message: "cannot sample the model's output: " + err.Error()}})
+		return
+	}
+	s.tokens = append(s.tokens, t.token)
+	s.counts.Add(t.token)
+	l.counters.generated.Add(1)
+	if end := s.show(t); end != nil {
+		l.finish(s, *end)
+		return
+	}
+	if counted {
+		return
+	}
+	if err := l.sched.Grow(s.id); err != nil {
+		l.finish(s, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
+	}
+}
+
+// show streams what a token adds to the answer. The result is nil if the answer continues.
+func (s *sequence) show(t sampled) *Finished {
+	deltas, stopped, err := s.output.Push(t.token, t.ranked)
+	if err != nil {
+		return &Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}}
+	}
+	s.stream.push(deltas)
+	if stopped {
+		return &Finished{Reason: Stop, Stop: s.output.Stop()}
+	}
+	complete, err := s.constraint.Advance(t.token)
+	switch {
+	case err != nil:
+		return &Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}}
+	case complete:
+		s.stream.push(s.output.Flush(false))
+		return &Finished{Reason: Stop}
+	case s.generated() >= s.maxTokens:
+		s.stream.push(s.output.Flush(true))
+		return &Finished{Reason: Length, Full: s.clamped}
+	}
+	return nil
+}

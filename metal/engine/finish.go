@@ -1,0 +1,37 @@
+package engine
+
+// finish ends a request and returns its memory. While a step that computes it is in flight,
+// the memory stays until that step has completed.
+func (l *loop) finish(s *sequence, f Finished) {
+	if l.inflight != nil {
+		l.inflight.ended = append(l.inflight.ended, s)
+	} else {
+		l.forget(s.id)
+	}
+	delete(l.byID, s.id)
+	l.prefixes.release(s)
+	l.admission.release()
+	f.Usage.Generated, f.Usage.Cached, f.Usage.Reasoning = s.generated(), s.prefix.cached, s.output.ReasoningTokens()
+	f.TextCalls = s.output.BrokenCalls()
+	l.publish()
+	s.stream.finish(f)
+}
+
+func (l *loop) finishAll(r *Refusal) {
+	for _, s := range l.byID {
+		l.finish(s, Finished{Err: r})
+	}
+}
+
+// publish updates the counts that Status reports.
+func (l *loop) publish() {
+	l.counters.running.Store(int64(l.sched.Running()))
+	l.counters.queued.Store(int64(l.sched.Waiting()))
+	var unread int64
+	for _, s := range l.byID {
+		if s.logprobs != nil {
+			unread += s.stream.unreadBytes()
+		}
+	}
+	l.counters.unread.Store(unread)
+}

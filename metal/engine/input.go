@@ -1,0 +1,287 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/engine/constraint"
+	"metalfleet.dev/metalfleet/metal/engine/output"
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+)
+
+const (
+	maxStops      = 16
+	maxStopBytes  = 1 << 10
+	maxStopTokens = 128
+	// bytesPerToken bounds the text that is tokenized: no vocabulary has tokens that are
+	// longer on average.
+	bytesPerToken = 256
+	retryAfter    = time.Second
+)
+
+// inputProcessor checks requests by themselves and turns them into sequences and
+// embeddings. It does not change once the model is loaded; any goroutine may use it.
+type inputProcessor struct {
+	facts   model.Facts
+	text    *text.Text
+	tok     *tokenizer.Tokenizer
+	ends    map[int32]bool
+	context int
+	// task of the model, and the conventions of an embedding model or reranker.
+	task        model.Task
+	conventions *embed.Conventions
+	// constraints on output; nil if the model does not generate text.
+	constraints *constraint.Compiler
+}
+
+// sequenceOf makes a sequence of a request, or refuses what is wrong with it.
+func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, *Refusal) {
+	params, refusal := p.paramsOf(r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if n := r.Logprobs; n != nil && (*n < 0 || *n > sample.MostAlternatives) {
+		return nil, invalid("top_logprobs", "top_logprobs is %d, want 0 to %d", *n, sample.MostAlternatives)
+	}
+	if refusal := checkStops(r.Stop); refusal != nil {
+		return nil, refusal
+	}
+	if refusal := p.checkLength(r); refusal != nil {
+		return nil, refusal
+	}
+	tokens, refusal := p.tokens(ctx, r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	maxTokens, clamped, refusal := p.roomFor(r, len(tokens))
+	if refusal != nil {
+		return nil, refusal
+	}
+	s := &sequence{
+		tokens: tokens, prompt: len(tokens), maxTokens: maxTokens, clamped: clamped, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
+		prefix: prefixState{salt: kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt}},
+		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes),
+	}
+	if params.Repeats() {
+		s.counts.Prompt(tokens)
+	}
+	if refusal := p.prepareOutput(ctx, s, r); refusal != nil {
+		return nil, refusal
+	}
+	if refusal := p.echo(s, r); refusal != nil {
+		s.constraint.Release()
+		return nil, refusal
+	}
+	return s, nil
+}
+
+// prepareOutput sets how the output of a sequence is constrained and assembled.
+func (p *inputProcessor) prepareOutput(ctx context.Context, s *sequence, r Request) *Refusal {
+	var calls *output.Calls
+	var refusal *Refusal
+	if r.Calls != nil {
+		if calls, refusal = p.toolCalls(ctx, s, r); refusal != nil {
+			return refusal
+		}
+	} else if r.Constraint != nil {
+		if s.constraint, refusal = p.constrain(ctx, r, s.tokens); refusal != nil {
+			return refusal
+		}
+		s.constraintParam = r.Constraint.Param
+	}
+	if calls != nil && s.constraint != nil && !s.constraint.Free() {
+		r.IgnoreEnd = false // the answer has to end with its form
+	}
+	s.ends = p.endTokens(r, calls.Ends())
+	o := output.Options{Tokenizer: p.tok, Stop: r.Stop, Ends: s.ends.tokens, MinTokens: s.ends.min, Calls: calls}
+	if r.SplitReasoning && r.Chat != nil {
+		o.Reasoner = output.NewReasoner(p.tok, p.text.Reasoning(), s.tokens)
+		o.SplitReasoning = calls == nil || !callsHaveReasoning(p.text)
+	}
+	s.output = output.New(o)
+	return nil
+}
+
+// paramsOf returns the parameters of the sampler.
+func (p *inputProcessor) paramsOf(r Request) (sample.Params, *Refusal) {
+	params := sample.Neutral()
+	if r.Sampling != nil {
+		params = *r.Sampling
+	} else {
+		params.Seed = rand.Uint64()
+	}
+	if err := params.Validate(); err != nil {
+		refusal := invalid("", "%v", err)
+		if p := new(sample.ParamError); errors.As(err, &p) {
+			refusal.Param = p.Param
+		}
+		return params, refusal
+	}
+	return params, p.checkBias(params.Bias)
+}
+
+func checkStops(stops []string) *Refusal {
+	if len(stops) > maxStops {
+		return invalid("stop", "%d stop strings, want at most %d", len(stops), maxStops)
+	}
+	for _, s := range stops {
+		if len(s) > maxStopBytes {
+			return invalid("stop", "a stop string has %d bytes, want at most %d", len(s), maxStopBytes)
+		}
+	}
+	return nil
+}
+
+// checkBias refuses tokens that the model does not have: their bias would be ignored.
+func (p *inputProcessor) checkBias(bias map[int32]float32) *Refusal {
+	for _, id := range slices.Sorted(maps.Keys(bias)) {
+		if id < 0 || int(id) >= p.tok.Size() {
+			return invalid("logit_bias", "logit_bias contains token %d, but the vocabulary has tokens 0 to %d", id, p.tok.Size()-1)
+		}
+	}
+	return nil
+}
+
+// checkLength refuses impossible lengths and stop tokens.
+func (p *inputProcessor) checkLength(r Request) *Refusal {
+	switch {
+	case r.MaxTokens < 0:
+		return invalid("max_tokens", "max_tokens is %d, want 1 or more", r.MaxTokens)
+	case r.MinTokens < 0:
+		return invalid("min_tokens", "min_tokens is %d, want 0 or more", r.MinTokens)
+	case r.MaxTokens > 0 && r.MinTokens > r.MaxTokens:
+		return invalid("min_tokens", "min_tokens is %d, more than max_tokens, which is %d", r.MinTokens, r.MaxTokens)
+	case len(r.StopTokens) > maxStopTokens:
+		return invalid("stop_token_ids", "%d stop tokens, want at most %d", len(r.StopTokens), maxStopTokens)
+	}
+	for _, id := range r.StopTokens {
+		if id < 0 || int(id) >= p.tok.Size() {
+			return invalid("stop_token_ids", "stop_token_ids contains token %d, but the vocabulary has tokens 0 to %d", id, p.tok.Size()-1)
+		}
+	}
+	return nil
+}
+
+// endTokens returns how an answer ends; calls are the tokens that end one with tool calls.
+// An answer that is held to a form has to end with the form, so the model's own ends count
+// there.
+func (p *inputProcessor) endTokens(r Request, calls map[int32]bool) endTokens {
+	e := endTokens{tokens: map[int32]bool{}, min: r.MinTokens}
+	for _, id := range r.StopTokens {
+		e.tokens[id] = true
+	}
+	if r.IgnoreEnd && r.Constraint == nil {
+		return e
+	}
+	for id := range p.ends {
+		e.tokens[id] = true
+	}
+	for id := range calls {
+		e.tokens[id] = true
+	}
+	return e
+}
+
+func (p *inputProcessor) tooLong(detail string) *Refusal {
+	return &Refusal{Kind: ContextLength, Param: "messages", Message: fmt.Sprintf("%s, but the context length is %d tokens in total; shorten the prompt", detail, p.context)}
+}
+
+// roomFor returns the maximum number of tokens to generate after a prompt. The limit
+// of a request is cut to the room that the context leaves; clamped is true if it was.
+// Only a prompt that leaves no room is refused.
+func (p *inputProcessor) roomFor(r Request, prompt int) (maxTokens int, clamped bool, refusal *Refusal) {
+	room := p.context - prompt
+	switch {
+	case r.PromptOnly && room >= 0:
+		return 1, false, nil // of the step that computes the last of the prompt; it is not sampled
+	case room < 1:
+		return 0, false, p.tooLong(fmt.Sprintf("the prompt has %d tokens, and at least one must be left for the answer", prompt))
+	case r.MaxTokens == 0 || r.MaxTokens > room:
+		return room, true, nil
+	}
+	return r.MaxTokens, false, nil
+}
+
+// tokens turns the input of a request into ids.
+func (p *inputProcessor) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
+	var written string
+	opts := tokenizer.EncodeOptions{AddBOS: true, ParseSpecial: true}
+	switch {
+	case r.Chat != nil && r.Prompt == nil && r.Tokens == nil:
+		if n := r.Chat.Bytes(); n > p.context*bytesPerToken {
+			return nil, p.tooLong(fmt.Sprintf("the messages have %d bytes", n))
+		}
+		rendered, err := p.text.Render(ctx, *r.Chat)
+		if err != nil {
+			return nil, invalid("messages", "%v", err)
+		}
+		written, opts = rendered, tokenizer.EncodeOptions{ParseSpecial: true}
+	case r.Prompt != nil && r.Chat == nil && r.Tokens == nil:
+		written = *r.Prompt
+	case r.Tokens != nil && r.Chat == nil && r.Prompt == nil:
+		return p.checkTokens(r.Tokens)
+	default:
+		return nil, invalid("prompt", "want exactly one of messages, prompt and tokens")
+	}
+	if len(written) > p.context*bytesPerToken {
+		return nil, p.tooLong(fmt.Sprintf("the prompt has %d bytes", len(written)))
+	}
+	ids, err := p.tok.Encode(written, opts)
+	if err != nil {
+		return nil, invalid("prompt", "%v", err)
+	}
+	if len(ids) == 0 {
+		return nil, invalid("prompt", "the prompt is empty")
+	}
+	return ids, nil
+}
+
+func (p *inputProcessor) checkTokens(ids []int32) ([]int32, *Refusal) {
+	if len(ids) == 0 {
+		return nil, invalid("prompt", "the prompt is empty")
+	}
+	for i, id := range ids {
+		if id < 0 || int(id) >= p.tok.Size() {
+			return nil, invalid("prompt", "token %d is %d, but the vocabulary has %d", i, id, p.tok.Size())
+		}
+	}
+	return append([]int32(nil), ids...), nil
+}
+
+// echo returns the text of the prompt to the client, and its first token, which has no
+// log-probability.
+func (p *inputProcessor) echo(s *sequence, r Request) *Refusal {
+	s.echo.only = r.PromptOnly
+	if !r.Echo {
+		return nil
+	}
+	if r.Chat != nil {
+		return invalid("echo", "only a prompt of text or tokens can be echoed, not a conversation")
+	}
+	text := ""
+	if r.Prompt != nil {
+		text = *r.Prompt
+	} else {
+		var err error
+		if text, err = p.tok.Decode(s.tokens, false); err != nil {
+			return invalid("prompt", "%v", err)
+		}
+	}
+	var first []sample.Ranked
+	if r.Logprobs != nil {
+		s.echo.logprobs, s.echo.returned = true, 1
+		first = []sample.Ranked{{Chosen: sample.Likely{ID: s.tokens[0]}}}
+	}
+	s.stream.pushPrompt(text, first)
+	return nil
+}

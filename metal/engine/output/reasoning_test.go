@@ -1,0 +1,94 @@
+package output
+
+import (
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tokenizer/tokenizertest"
+)
+
+// divided is an answer that passed through a Reasoner.
+func divided(t *testing.T, r *Reasoner, ids ...int32) (thoughts, answer string, counted int) {
+	t.Helper()
+	d := tokenizertest.New(t, false).NewDecoder(true)
+	for _, id := range ids {
+		shown, err := d.Push(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		th, an, counts := r.push(id, shown)
+		thoughts, answer = thoughts+th, answer+an
+		if counts {
+			counted++
+		}
+	}
+	th, an := r.flush(d.Flush())
+	return thoughts + th, answer + an, counted
+}
+
+func TestReasoningIsSeparatedFromTheAnswer(t *testing.T) {
+	tags := text.Reasoning{Opens: "<think>", Closes: "</think>"}
+	for name, c := range map[string]struct {
+		prompt, ids      []int32
+		thoughts, answer string
+		counted, thought int
+	}{
+		"the model opens":            {nil, []int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.A, tokenizertest.Line, tokenizertest.B, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line, tokenizertest.Line, tokenizertest.B, tokenizertest.Line, tokenizertest.A}, "a\nb", "b\na", 3, 5},
+		"the template opened":        {[]int32{tokenizertest.Opens, tokenizertest.Line}, []int32{tokenizertest.A, tokenizertest.Closes, tokenizertest.B}, "a", "b", 1, 1},
+		"the template closed":        {[]int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line}, []int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.B}, "", "a<think>b", 3, 0},
+		"no thoughts":                {nil, []int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.B, tokenizertest.Closes}, "", "a<think>b</think>", 4, 0},
+		"cut while it thinks":        {nil, []int32{tokenizertest.Opens, tokenizertest.A, tokenizertest.Line}, "a", "", 0, 2},
+		"nothing thought":            {nil, []int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line, tokenizertest.A}, "", "a", 1, 2},
+		"a second thought is answer": {nil, []int32{tokenizertest.Opens, tokenizertest.A, tokenizertest.Closes, tokenizertest.B, tokenizertest.Opens, tokenizertest.A}, "a", "b<think>a", 3, 1},
+	} {
+		r := NewReasoner(tokenizertest.New(t, false), tags, c.prompt)
+		thoughts, answer, counted := divided(t, r, c.ids...)
+		if thoughts != c.thoughts || answer != c.answer || counted != c.counted || r.count() != c.thought {
+			t.Errorf("%s: thought %q in %d tokens, answered %q in %d", name, thoughts, r.count(), answer, counted)
+		}
+	}
+	if thoughts, answer, _ := divided(t, nil, tokenizertest.Opens, tokenizertest.A, tokenizertest.Closes); thoughts != "" || answer != "<think>a</think>" {
+		t.Errorf("no reasoner: %q, %q", thoughts, answer)
+	}
+	if r := NewReasoner(tokenizertest.New(t, false), text.Reasoning{}, nil); r != nil {
+		t.Errorf("a model that does not think: %+v", r)
+	}
+}
+
+// GPT-OSS writes these after <|start|>assistant; control tokens show no text.
+func TestChannelsAreSeparated(t *testing.T) {
+	const start, channel, message, end = 100, 101, 102, 103
+	control := map[string]int32{"<|start|>": start, "<|channel|>": channel, "<|message|>": message, "<|end|>": end}
+	counts := map[string]int{
+		"<|channel|> analysis <|message|> Think . <|end|> <|start|> assistant <|channel|> final <|message|> Yes .": 2,
+		"<|channel|> ana lysis <|message|> a <|end|> <|start|> assistant":                                          1,
+	}
+	for written, want := range map[string][2]string{
+		"<|channel|> analysis <|message|> Think . <|end|> <|start|> assistant <|channel|> final <|message|> Yes .": {"Think.", "Yes."},
+		"<|channel|> final <|message|> Yes":                               {"", "Yes"},
+		"<|message|> Yes":                                                 {"", "Yes"},
+		"<|channel|> commentary to=f json <|message|> {}":                 {"{}", ""},
+		"<|channel|> ana lysis <|message|> a <|end|> <|start|> assistant": {"a", ""},
+	} {
+		r := &Reasoner{Thinking: text.Thinking{Channels: &text.Channels{Start: start, Channel: channel, Message: message, End: end}}}
+		var thoughts, answer string
+		for _, word := range strings.Fields(written) {
+			id, isControl := control[word]
+			if isControl {
+				word = ""
+			}
+			th, an, counts := r.push(id, word)
+			thoughts, answer = thoughts+th, answer+an
+			if counts != (an != "") {
+				t.Errorf("%q counts: %v", word, counts)
+			}
+		}
+		if thoughts != want[0] || answer != want[1] {
+			t.Errorf("%s: thought %q, answered %q", written, thoughts, answer)
+		}
+		if r.count() != counts[written] {
+			t.Errorf("%s: thought %d tokens, want %d", written, r.count(), counts[written])
+		}
+	}
+}

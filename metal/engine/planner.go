@@ -1,0 +1,177 @@
+package engine
+
+import (
+	"log/slog"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// planner chooses the prefill chunks of a step: as many as the pace and the memory allow.
+type planner struct {
+	*sequences
+	blocks *blocks
+	guard  *guard.Guard
+	log    *slog.Logger
+	// chunk is the largest chunk of the back end.
+	chunk int
+	// pace decides how many prompt tokens a step takes.
+	pace batch.Pace
+	// waiting is a prompt that waits for the agent to make room; nil if none does. notify
+	// wakes the loop when it has waited long enough.
+	waiting *headroomWait
+	notify  func()
+}
+
+// headroomWait is a prompt that waits for the agent's answer while others decode.
+type headroomWait struct {
+	id       batch.ID
+	request  int64
+	deadline time.Time
+	timer    *time.Timer
+}
+
+// refused is a sequence whose prompt does not fit any more.
+type refused struct {
+	sequence *sequence
+	exceeded *guard.Exceeded
+}
+
+// next admits what may run and returns the prefill chunks of the next step, and how many
+// bytes these need. If the first prompt does not fit any more it is returned as refused:
+// then the caller ends it and asks again.
+func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
+	p.admit()
+	chunks = p.blocks.cut(p.sched.Prompts(p.budget()))
+	if len(chunks) == 0 || p.awaitsHeadroom(chunks[0].ID) {
+		return nil, 0, nil
+	}
+	first := p.byID[chunks[0].ID]
+	v, exceeded := p.fitFirst(first, chunks[0])
+	if exceeded != nil {
+		return nil, 0, &refused{first, exceeded}
+	}
+	if v.Tokens == 0 {
+		return nil, 0, nil // it waits for room, and younger prompts wait with it
+	}
+	cut := v.Tokens < int64(chunks[0].Length)
+	chunks[0].Length = int(v.Tokens)
+	if cut {
+		return chunks[:1], v.Needed, nil
+	}
+	others, needed := p.fitMore(chunks[1:], v.Needed)
+	return append(chunks[:1], others...), needed, nil
+}
+
+// following admits what may run and returns the prefill chunks of a step that is built on
+// one in flight, whose chunks need their bytes at the same time. ok is false if that is to
+// be decided once the step in flight has completed.
+func (p *planner) following(f *inflightStep) (chunks []batch.Row, needed int64, ok bool) {
+	before := p.sched.Answers()
+	if p.admit(); len(p.blocks.pending) > 0 || p.sched.Answers() != before {
+		return nil, 0, false // one more sequence decodes, from a token that is known
+	}
+	proposed := p.blocks.cut(p.sched.Prompts(p.budget()))
+	chunks, both := p.fitMore(proposed, f.needed)
+	return chunks, both - f.needed, len(chunks) == len(proposed)
+}
+
+// admit starts what may run, from its cached prefixes.
+func (p *planner) admit() {
+	admitted := p.sched.Admit()
+	for _, id := range admitted {
+		if s := p.byID[id]; s != nil {
+			p.kv.Expect(tensor.RequestID(id), len(s.tokens))
+		}
+	}
+	p.blocks.restore(admitted)
+}
+
+// budget is how many prompt tokens the next step may take.
+func (p *planner) budget() int { return p.pace.Tokens(p.sched.Work(), p.chunk) }
+
+// awaitsHeadroom reports whether the prompt waits for the agent's answer.
+func (p *planner) awaitsHeadroom(id batch.ID) bool {
+	w := p.waiting
+	if w == nil {
+		return false
+	}
+	if w.id == id && !p.guard.Answered(w.request) && time.Now().Before(w.deadline) {
+		return true
+	}
+	w.timer.Stop()
+	p.waiting = nil
+	return false
+}
+
+// chunkOf is a proposed row as the guard sees it.
+func (p *planner) chunkOf(s *sequence, row batch.Row) guard.Chunk {
+	rest := len(s.tokens) - row.Start
+	return guard.Chunk{
+		Rest: int64(rest), Start: int64(row.Start), Room: int64(p.kv.Room(tensor.RequestID(row.ID))), First: !s.weighed, Asked: s.asked,
+		Max: int64(min(s.maxChunk(p.chunk), rest)), Full: int64(row.Length), AllLogits: s.wantsPromptLogprobs(),
+	}
+}
+
+// fitMore returns which of further chunks fit into the step as well, in addition to the
+// bytes taken by those before them, and what all need. Nothing is asked, cut or ended for
+// them: each will be the first.
+func (p *planner) fitMore(chunks []batch.Row, taken int64) ([]batch.Row, int64) {
+	for i, row := range chunks {
+		s := p.byID[row.ID]
+		c := p.chunkOf(s, row)
+		c.Asked = true
+		v, _, err := p.guard.Decide(c, taken)
+		if err != nil || v.Tokens < c.Full {
+			return chunks[:i], taken
+		}
+		s.weighed = true
+		taken += v.Needed
+	}
+	return chunks, taken
+}
+
+// fitFirst decides about the first chunk, and does what the guard asks for before it. A
+// verdict of no tokens is a prompt that waits for room.
+func (p *planner) fitFirst(s *sequence, row batch.Row) (guard.Verdict, *guard.Exceeded) {
+	c := p.chunkOf(s, row)
+	for {
+		v, r, err := p.guard.Decide(c, 0)
+		switch {
+		case err != nil:
+			_, _, exceeded := p.guard.Weigh(footprint.Prefill{New: c.Rest, Cached: c.Start, Chunk: c.Max, AllLogits: c.AllLogits})
+			if exceeded == nil { // the limit was removed meanwhile: there is nothing to weigh against
+				return guard.Verdict{Tokens: c.Full}, nil
+			}
+			return guard.Verdict{}, exceeded
+		case v.Reclaim:
+			c.Reclaimed = true
+			if _, err := p.guard.Reclaim(); err != nil {
+				p.log.Error("could not free pooled memory", "error", err.Error())
+			}
+		case v.Shed > 0:
+			c.Shed = true
+			p.blocks.prefixes.ram.Shed(v.Shed)
+		case v.Ask > 0:
+			s.asked = true
+			p.waiting = &headroomWait{
+				id: s.id, request: p.guard.Ask(v.Ask), deadline: time.Now().Add(guard.HeadroomPatience), timer: time.AfterFunc(guard.HeadroomPatience, p.notify),
+			}
+			return guard.Verdict{}, nil
+		case v.Over && c.First:
+			return guard.Verdict{}, p.guard.Refuse(int64(s.prompt), v.Needed, r)
+		case v.Over:
+			p.log.Warn("prompt was refused at the memory limit", "computed", c.Start, "rest", c.Rest, "used", r.Held, "needed", v.Needed, "limit", r.Limit)
+			return guard.Verdict{}, p.guard.Abort(v.Needed, r)
+		default:
+			s.weighed = true
+			if v.Tokens < c.Full {
+				p.guard.Throttled()
+			}
+			return v, nil
+		}
+	}
+}

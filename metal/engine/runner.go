@@ -1,0 +1,207 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// inflightStep is a step that the back end computes. If the back end allows it, the next
+// step is built on the tokens of this one before they are read, so that the host works
+// while the device does. The end of an answer is then seen one step late: the row that was
+// computed for nothing is dropped when its step completes, and its memory returned then.
+type inflightStep struct {
+	step  batch.Step
+	scope tensor.Scope
+	// out holds token ids if every row takes the largest logit, and logits otherwise; nil
+	// if no row samples.
+	out    tensor.Array
+	argmax bool
+	// began is when it was built, started when the back end had all of it. ahead is true
+	// if the step before it was not read by then.
+	began, started time.Time
+	ahead          bool
+	// sampled sequences are those whose rows yield a token, from the logits in the rows
+	// last of out.
+	sampled []batch.ID
+	last    []int
+	// promptRows has for each row of the step the logits that rank tokens of a prompt, and
+	// promptLogprobs the results.
+	promptRows     []promptRows
+	promptLogprobs []promptLogprobs
+	// needed bytes of its prefill chunks, as the guard estimates them.
+	needed int64
+	// counted is true if the scheduler has the tokens of this step already, because the
+	// next one was built on them.
+	counted bool
+	// ended sequences have a row here and no longer want it. The rows of those in
+	// resampled were built on a token that is sampled again.
+	ended, resampled []*sequence
+}
+
+// buildTime is how long the host took to hand the step to the back end.
+func (f *inflightStep) buildTime() time.Duration { return f.started.Sub(f.began) }
+
+// duration is how long a step that completes now would have taken by itself, again and
+// again: completed is when the one before it did, next the one that was built on it, if
+// any. If the device was done by the time that next was built, it is not the building of
+// next that counts but its own. The first step of several waited while the next was built;
+// the last was built while the one before it computed, and seems to take no time.
+func (f *inflightStep) duration(completed, now time.Time, next *inflightStep) time.Duration {
+	between := now.Sub(completed)
+	switch {
+	case f.ahead && next != nil && 8*now.Sub(next.started) < between:
+		return between - next.buildTime() + f.buildTime()
+	case f.ahead && next != nil:
+		return between
+	case f.ahead:
+		return max(between, f.buildTime())
+	case next != nil:
+		return now.Sub(f.began) - next.buildTime()
+	}
+	return now.Sub(f.began)
+}
+
+// runner computes steps of the model: it builds them, and reads and samples their results.
+type runner struct {
+	*sequences
+	backend tensor.Backend
+	model   arch.Model
+	// hard ends the step that runs.
+	hard     context.Context
+	samplers *samplers
+	// vocabulary is how many of the logits are of tokens.
+	vocabulary int
+	// maxRows is the largest number of rows of logits that is kept space for.
+	maxRows int
+	logits  []float32
+}
+
+// dispatch builds a step and hands it to the back end. Its input is known tokens, or what
+// the step before it yields. All handles except the result are released when it returns.
+func (r *runner) dispatch(step batch.Step, before *inflightStep) (*inflightStep, error) {
+	f := &inflightStep{step: step, began: time.Now(), argmax: true, ahead: before != nil}
+	ids, segments, rows := r.inputs(f, before)
+	f.scope = r.backend.NewScope(r.hard)
+	inner := f.scope.Child()
+	defer inner.Close()
+	out := r.model.Step(inner, r.kv, before.followedBy(inner, step, ids), segments, rows)
+	if inner.Err() != nil {
+		out = nil
+	}
+	if out != nil && f.argmax {
+		out = inner.Argmax(out, r.width(out))
+	}
+	if out != nil {
+		f.out = inner.Keep(out)
+	}
+	inner.Close() // before anything is computed: arrays without a handle are reused
+	if f.out != nil {
+		f.scope.Start(f.out)
+	}
+	if err := f.scope.Err(); err != nil {
+		f.scope.Close()
+		return nil, err
+	}
+	f.started = time.Now()
+	return f, nil
+}
+
+// inputs are the known tokens of a step, where they belong, and the positions whose logits
+// are wanted. The masks of constrained rows are begun.
+func (r *runner) inputs(f, before *inflightStep) (ids []int32, segments []tensor.Segment, rows []int) {
+	n := 0
+	for _, row := range f.step.Rows {
+		s := r.byID[row.ID]
+		if before == nil || !row.Decode() { // else the step before yields it
+			ids = append(ids, s.tokens[row.Start:row.Start+row.Length]...)
+		}
+		segments = append(segments, tensor.Segment{Request: tensor.RequestID(row.ID), Start: row.Start, Length: row.Length})
+		first, count := s.promptLogits(row)
+		f.promptRows = append(f.promptRows, promptRows{first, count, len(rows)})
+		for i := range count {
+			rows = append(rows, n+first-row.Start+i)
+			f.argmax = false
+		}
+		n += row.Length
+		if row.Sample {
+			f.sampled, f.last = append(f.sampled, row.ID), append(f.last, len(rows))
+			rows = append(rows, n-1)
+			f.argmax = f.argmax && s.deviceSamples()
+			s.constraint.Prepare()
+		}
+	}
+	return ids, segments, rows
+}
+
+// followedBy are the token ids of the step after f: what f yields for the sequences that
+// decode, if there is an f, and known tokens after them.
+func (f *inflightStep) followedBy(s tensor.Scope, step batch.Step, ids []int32) tensor.Array {
+	if f == nil {
+		return s.IDs(ids)
+	}
+	var rows []int
+	for at, id := range f.sampled {
+		if len(rows) < len(step.Rows) && step.Rows[len(rows)].ID == id {
+			rows = append(rows, at)
+		}
+	}
+	if len(ids) == 0 && len(rows) == len(f.sampled) {
+		return f.out
+	}
+	return s.JoinIDs(f.out, rows, ids)
+}
+
+// width is how many of the logits are of tokens.
+func (r *runner) width(logits tensor.Array) int { return min(logits.Shape()[1], r.vocabulary) }
+
+// read waits for a step and returns what its sampled rows yield, in their order.
+func (r *runner) read(f *inflightStep) ([]sampled, error) {
+	if f.out == nil {
+		f.scope.Wait()
+		return nil, f.scope.Err()
+	}
+	shape := f.out.Shape()
+	if f.argmax {
+		ids := make([]int32, shape[0])
+		f.scope.ReadIDs(f.out, ids)
+		return deviceSampled(ids), f.scope.Err()
+	}
+	width, use := shape[1], r.width(f.out)
+	flat := r.space(shape[0], width)
+	f.scope.Read(f.out, flat)
+	if err := f.scope.Err(); err != nil {
+		return nil, err
+	}
+	logits := func(row int) []float32 { return flat[row*width:][:use] }
+	if shape[0] > len(f.sampled) {
+		r.samplers.rankPrompts(f, r.byID, logits)
+	}
+	return r.samplers.sampleStep(f, r.byID, logits), nil
+}
+
+// deviceSampled are the tokens that the device chose.
+func deviceSampled(ids []int32) []sampled {
+	out := make([]sampled, len(ids))
+	for i, id := range ids {
+		out[i].token = id
+		if id < 0 {
+			out[i].err = fmt.Errorf("the largest logit is not a finite number: %w", sample.ErrLogits)
+		}
+	}
+	return out
+}
+
+// space for rows of logits. It is kept for the next step, unless a prompt that was ranked
+// made it larger than steps need.
+func (r *runner) space(rows, width int) []float32 {
+	if limit := r.maxRows * width; rows*width <= limit && cap(r.logits) > limit || cap(r.logits) < rows*width {
+		r.logits = make([]float32, rows*width)
+	}
+	return r.logits[:rows*width]
+}
