@@ -35,8 +35,6 @@ type Options struct {
 	Poison bool
 	// Ahead lets ref compute a step before the one before it was read.
 	Ahead bool
-	// Fault, if set, is asked before every operation; an error fails it.
-	Fault func(op string) error
 }
 
 // Kind is one back end.
@@ -49,7 +47,7 @@ type Kind struct {
 // All back ends of this build, best first.
 func All() []Kind {
 	return append(frameworks(), Kind{"ref", func(o Options) tensor.Backend {
-		return ref.New(ref.Options{Threads: o.Threads, EightBitActivations: o.EightBitActivations, Poison: o.Poison, Ahead: o.Ahead, Fault: o.Fault})
+		return ref.New(ref.Options{Threads: o.Threads, EightBitActivations: o.EightBitActivations, Poison: o.Poison, Ahead: o.Ahead})
 	}})
 }
 

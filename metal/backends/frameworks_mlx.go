@@ -9,5 +9,5 @@ import (
 
 // frameworks are the back ends beside ref.
 func frameworks() []Kind {
-	return []Kind{{"mlx", func(o Options) tensor.Backend { return mlx.New(mlx.Options{Fault: o.Fault}) }}}
+	return []Kind{{"mlx", func(Options) tensor.Backend { return mlx.New(mlx.Options{}) }}}
 }

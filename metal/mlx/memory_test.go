@@ -410,7 +410,7 @@ func TestAnExceptionBecomesAnError(t *testing.T) {
 // and others go on.
 func TestAFaultAtAnyPointLeavesNothingBehind(t *testing.T) {
 	fault, left := errors.New("told to fail"), -1
-	b := open(t, Options{Fault: func(string) error {
+	b := open(t, Options{fault: func(string) error {
 		if left--; left == 0 {
 			return fault
 		}
@@ -445,7 +445,7 @@ func TestAFaultAtAnyPointLeavesNothingBehind(t *testing.T) {
 
 func TestARequestThatWasLostInAnEvaluationSaysSo(t *testing.T) {
 	fault, fail := errors.New("told to fail"), false
-	b := open(t, Options{Fault: func(op string) error {
+	b := open(t, Options{fault: func(op string) error {
 		if fail && op == "evaluate" {
 			return fault
 		}

@@ -23,9 +23,9 @@ const (
 
 // Options of a back end.
 type Options struct {
-	// Fault, if set, is asked before every operation and load, and as
-	// "evaluate" before the framework computes; an error fails it.
-	Fault func(op string) error
+	// fault is called before every operation and load, and as "evaluate" before the
+	// framework computes; an error fails it. Only tests of this package set it.
+	fault func(op string) error
 	// Join lays matrices that are always multiplied together behind one another,
 	// as GPUs want it anyway.
 	Join bool
@@ -209,10 +209,10 @@ func (b *Backend) enter(op string) error {
 
 // ask the test, if there is one, whether to fail.
 func (b *Backend) ask(op string) error {
-	if b.opts.Fault == nil {
+	if b.opts.fault == nil {
 		return nil
 	}
-	if err := b.opts.Fault(op); err != nil {
+	if err := b.opts.fault(op); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return nil

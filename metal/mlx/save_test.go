@@ -36,7 +36,7 @@ func saveAll(t *testing.T, c tensor.Cache, id tensor.RequestID) []byte {
 // not restored, and those in the same arrays go on.
 func TestAFaultWhileRestoringLeavesNothingBehind(t *testing.T) {
 	fault, fail := errors.New("told to fail"), ""
-	b := open(t, Options{Fault: func(op string) error {
+	b := open(t, Options{fault: func(op string) error {
 		if op == fail {
 			return fault
 		}
@@ -75,7 +75,7 @@ func TestAFaultWhileRestoringLeavesNothingBehind(t *testing.T) {
 // What was lost in a failed evaluation is not saved.
 func TestALostRequestIsNotSaved(t *testing.T) {
 	fault, fail := errors.New("told to fail"), false
-	b := open(t, Options{Fault: func(op string) error {
+	b := open(t, Options{fault: func(op string) error {
 		if fail && op == "evaluate" {
 			return fault
 		}

@@ -59,8 +59,6 @@ type Options struct {
 	// Ahead lets the caller compute a step before it has read the one before.
 	// Nothing is gained by it here, but callers can be tested with it.
 	Ahead bool
-	// Fault, if set, is asked before every operation; an error fails it.
-	Fault func(op string) error
 }
 
 // Vectors say how long vectors may be.

@@ -67,12 +67,6 @@ func (s *scope) array(op string, shape ...int) *array {
 		s.fail(fmt.Errorf("%s: %w", op, err))
 		return &array{}
 	}
-	if s.b.opts.Fault != nil {
-		if err := s.b.opts.Fault(op); err != nil {
-			s.fail(fmt.Errorf("%s: %w", op, err))
-			return &array{}
-		}
-	}
 	n := int64(1)
 	for _, d := range shape {
 		if d <= 0 || n > 1<<40/int64(d) {
