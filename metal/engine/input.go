@@ -27,6 +27,8 @@ const (
 	// longer on average.
 	bytesPerToken = 256
 	retryAfter    = time.Second
+	// grammarBytes bounds the compiled grammars that are kept for later requests.
+	grammarBytes = 64 << 20
 )
 
 // inputProcessor checks requests by themselves and turns them into sequences and

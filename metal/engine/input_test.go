@@ -1,10 +1,65 @@
 package engine
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/engine/constraint"
+	"metalfleet.dev/metalfleet/metal/grammar"
+	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
+
+// tinyInput reads the requests of a tiny model.
+func tinyInput(t *testing.T) *inputProcessor {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := tinymodel.Write(path, tinymodel.Default()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := &inputProcessor{context: 256, ends: map[int32]bool{}, task: model.Generate}
+	if err := p.open(t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A compiler without room for grammars keeps only those in use.
+func TestRefusedEchoReleasesItsConstraint(t *testing.T) {
+	p := tinyInput(t)
+	p.constraints = constraint.NewCompiler(p.tok, p.ends, 0)
+	r := Request{
+		Chat:       &text.Chat{Messages: []chat.Message{{Role: "user", Content: "Hello"}}},
+		Constraint: &Constraint{Spec: grammar.Spec{Kind: grammar.Regex, Source: "[a-f]{4}"}, Param: "response_format"},
+	}
+	s, refusal := p.sequenceOf(t.Context(), r)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	used := p.constraints.Bytes()
+	s.constraint.Release()
+	unused := p.constraints.Bytes()
+	if unused >= used {
+		t.Fatalf("%d bytes with a grammar in use, %d without", used, unused)
+	}
+	r.Echo = true
+	if _, refusal := p.sequenceOf(t.Context(), r); refusal == nil || refusal.Param != "echo" {
+		t.Fatalf("the echo of a conversation: %v", refusal)
+	}
+	if n := p.constraints.Bytes(); n != unused {
+		t.Errorf("%d bytes after an echo was refused, want %d", n, unused)
+	}
+}
 
 func TestTokensThatEndAnAnswer(t *testing.T) {
 	p := &inputProcessor{ends: map[int32]bool{2: true}}

@@ -28,9 +28,6 @@ import (
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
 
-// cacheBytes are kept of compiled grammars, including their masks.
-const cacheBytes = 64 << 20
-
 // errMismatch: a token was sampled that the form does not allow.
 var errMismatch = errors.New("the token does not satisfy the output constraint")
 
@@ -45,10 +42,11 @@ type Compiler struct {
 	masks sync.WaitGroup
 }
 
-// NewCompiler returns a Compiler. ends are the tokens that end the model's turn.
-func NewCompiler(tok *tokenizer.Tokenizer, ends map[int32]bool) *Compiler {
+// NewCompiler returns a Compiler. ends are the tokens that end the model's turn. Grammars
+// that are not in use are kept within a limit of bytes, including their masks.
+func NewCompiler(tok *tokenizer.Tokenizer, ends map[int32]bool, limit int64) *Compiler {
 	c := &Compiler{tok: tok, ends: ends}
-	c.grammars = grammar.NewCache(tok.Size(), c.spell, cacheBytes)
+	c.grammars = grammar.NewCache(tok.Size(), c.spell, limit)
 	c.shownDifferently = sync.OnceValue(c.findShownDifferently)
 	return c
 }
