@@ -1,8 +1,8 @@
-// Package arch is the table of model families and what every family can do.
+// Package arch loads networks: what a family describes (package family), built
+// from layers (package nn) with the weights of a file (package weights).
 //
-// It owns the choice of a family by the name in the file. It refuses unknown
-// names with a typed error that lists what there is. Each family is a package
-// of its own below this one.
+// It refuses unknown families with a typed error that lists what there is. Its
+// tests compare every family with what references compute.
 //
 // Start reading at Load.
 package arch
@@ -10,18 +10,9 @@ package arch
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
-	"metalfleet.dev/metalfleet/metal/arch/bert"
-	"metalfleet.dev/metalfleet/metal/arch/gemma3"
-	"metalfleet.dev/metalfleet/metal/arch/gptoss"
-	"metalfleet.dev/metalfleet/metal/arch/llama"
-	"metalfleet.dev/metalfleet/metal/arch/qwen2"
-	"metalfleet.dev/metalfleet/metal/arch/qwen3"
-	"metalfleet.dev/metalfleet/metal/arch/qwen3moe"
-	"metalfleet.dev/metalfleet/metal/arch/qwen3next"
-	"metalfleet.dev/metalfleet/metal/arch/xlmroberta"
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -55,51 +46,29 @@ type Encoder interface {
 	Release()
 }
 
-// encoders is the table of those.
-func encoders() map[string]func(context.Context, *nn.Loader, weights.Dimensions) (*nn.Encoder, error) {
-	return map[string]func(context.Context, *nn.Loader, weights.Dimensions) (*nn.Encoder, error){
-		"bert":        bert.Load,
-		"xlm-roberta": xlmroberta.Load,
-	}
+// Encodes reports whether a family is an encoder, and so continues no text.
+func Encodes(name string) bool {
+	f, ok := family.Of(name)
+	return ok && f.Block == nil
 }
 
-// Encodes says that a family is an encoder, and so continues no text.
-func Encodes(family string) bool { return encoders()[family] != nil }
-
-// LoadEncoder is Load for a model that is an encoder (weights.Dimensions.Encoder).
+// LoadEncoder is Load for a model that is an encoder (family.Dimensions.Encoder).
 func LoadEncoder(ctx context.Context, b tensor.Backend, f *weights.File, progress func(int64)) (Encoder, error) {
-	load, ok := encoders()[f.Dim.Architecture]
-	if !ok {
-		return nil, &weights.UnsupportedError{Subject: "encoder", Value: f.Dim.Architecture, Supported: slices.Sorted(maps.Keys(encoders()))}
+	if !Encodes(f.Dim.Architecture) {
+		return nil, &weights.UnsupportedError{Subject: "encoder", Value: f.Dim.Architecture, Supported: family.Names(true)}
 	}
-	m, err := load(ctx, nn.NewLoader(b, f, progress), f.Dim)
+	m, err := nn.LoadEncoder(ctx, nn.NewLoader(b, f, progress), f.Dim)
 	if err != nil {
 		return nil, fmt.Errorf("load %s model: %w", f.Dim.Architecture, err)
 	}
 	return m, nil
 }
 
-// loader loads one family; what it returns is nil after an error.
-type loader func(context.Context, *nn.Loader, weights.Dimensions) (*nn.Decoder, error)
-
-// families is the explicit table.
-func families() map[string]loader {
-	return map[string]loader{
-		"gemma3_text": gemma3.Load,
-		"gpt_oss":     gptoss.Load,
-		"llama":       llama.Load,
-		"qwen2":       qwen2.Load,
-		"qwen3":       qwen3.Load,
-		"qwen3_5":     qwen3next.Load,
-		"qwen3_moe":   qwen3moe.Load,
-		"qwen3_next":  qwen3next.Load,
-	}
-}
-
 // Supported lists the families, sorted.
 func Supported() []string {
-	names := slices.Collect(maps.Keys(families()))
-	return slices.Sorted(slices.Values(slices.AppendSeq(names, maps.Keys(encoders()))))
+	names := append(family.Names(false), family.Names(true)...)
+	slices.Sort(names)
+	return names
 }
 
 // Load loads the model in f onto b. progress is told the bytes of each row that
@@ -108,11 +77,10 @@ func Load(ctx context.Context, b tensor.Backend, f *weights.File, progress func(
 	if f.Dim.Encoder != nil {
 		return nil, fmt.Errorf("%s is an encoder, which cannot generate text: %w", f.Dim.Architecture, weights.ErrUnsupported)
 	}
-	load, ok := families()[f.Dim.Architecture]
-	if !ok {
+	if known, ok := family.Of(f.Dim.Architecture); !ok || known.Block == nil {
 		return nil, &weights.UnsupportedError{Subject: "architecture", Value: f.Dim.Architecture, Supported: Supported()}
 	}
-	m, err := load(ctx, nn.NewLoader(b, f, progress), f.Dim)
+	m, err := nn.LoadDecoder(ctx, nn.NewLoader(b, f, progress), f.Dim)
 	if err != nil {
 		return nil, fmt.Errorf("load %s model: %w", f.Dim.Architecture, err)
 	}

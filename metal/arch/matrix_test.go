@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -108,9 +109,9 @@ func TestAFamilyThatIsNotComparedIsSeen(t *testing.T) {
 }
 
 // sources are where a family's weights come from.
-func sources(family string) []string {
+func sources(name string) []string {
 	out := []string{"hf", "mlx"}
-	if slices.Contains(weights.GGUFArchitectures(), family) {
+	if slices.Contains(family.GGUFArchitectures(), name) {
 		out = append(out, "gguf")
 	}
 	return out

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
@@ -19,7 +20,7 @@ import (
 // oracle is all families once more, in float64, one token at a time, in the
 // plainest words: it shares nothing with the network under test but the file.
 type oracle struct {
-	d weights.Dimensions
+	d family.Dimensions
 	w map[string][][]float64
 	// lessOne is 1 where norms are stored less one.
 	lessOne float64

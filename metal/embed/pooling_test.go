@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
@@ -150,13 +151,13 @@ func TestGGUFSaysHowItPools(t *testing.T) {
 	for value, want := range map[any]embed.Pooling{
 		uint64(0): embed.Default(), uint64(1): {Mode: embed.Mean, Normalize: true}, uint64(2): {Mode: embed.First, Normalize: true}, uint64(3): {Mode: embed.Last, Normalize: true},
 	} {
-		f := &weights.File{Dim: weights.Dimensions{Architecture: "qwen3"}, Metadata: map[string]any{"qwen3.pooling_type": value}}
+		f := &weights.File{Dim: family.Dimensions{Architecture: "qwen3"}, Metadata: map[string]any{"qwen3.pooling_type": value}}
 		if p, err := embed.Of(f); err != nil || p != want {
 			t.Errorf("type %v: pooling %v (%v), want %v", value, p, err, want)
 		}
 	}
 	for value, want := range map[any]error{uint64(4): weights.ErrUnsupported, "mean": weights.ErrInvalid} {
-		f := &weights.File{Dim: weights.Dimensions{Architecture: "qwen3"}, Metadata: map[string]any{"qwen3.pooling_type": value}}
+		f := &weights.File{Dim: family.Dimensions{Architecture: "qwen3"}, Metadata: map[string]any{"qwen3.pooling_type": value}}
 		if _, err := embed.Of(f); !errors.Is(err, want) {
 			t.Errorf("type %v: error %v, want %v", value, err, want)
 		}

@@ -272,7 +272,7 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 }
 
 // hybrid is what a block takes of which nothing stays once it was passed on
-// (metal/arch/qwen3next): the largest of what attends, of what recurs and of the
+// (metal/family, qwen3_next): the largest of what attends, of what recurs and of the
 // feed-forward. A recurrent layer holds its input and what is projected of it,
 // in parts, beside what comes of the convolution and what is read.
 func (k Kernels) hybrid(f model.Facts, tokens, around, feedForward, widened, layers int64) amount {

@@ -1,8 +1,8 @@
 package nn
 
 import (
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/tensor"
-	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // Pass is what all layers of one step share.
@@ -22,6 +22,8 @@ type Attention struct {
 	// Gated says that each head of Q has a gate of its size beside it, whose
 	// sigmoid multiplies what the head sees.
 	Gated bool
+	// NormLast heads are normed after they were rotated.
+	NormLast bool
 	// Sinks are scores of query heads that add nothing; nil where a family has none.
 	Sinks []float32
 	AttentionSpec
@@ -35,13 +37,13 @@ type HeadNorms struct{ Q, K RMSNorm }
 
 // AttentionSpec says what a layer's attention is, beside its weights.
 type AttentionSpec struct {
-	// Layer counts those of its kind in the cache, which attend or recur; Index
-	// counts all.
-	Layer, Index int
-	HeadSize     int
-	Rope         tensor.RopeSpec
+	// Layer counts those that attend.
+	Layer    int
+	HeadSize int
+	// Rope is how heads are rotated; those of size 0 are not.
+	Rope tensor.RopeSpec
 	// Temper makes queries grow with their position; nil means that they do not.
-	Temper *weights.Temper
+	Temper *family.Temper
 	// Scale multiplies scores.
 	Scale float32
 	// Window is how many latest positions a token sees, itself included; 0
@@ -49,13 +51,32 @@ type AttentionSpec struct {
 	Window int
 }
 
-// Attention declares q_proj, k_proj, v_proj and o_proj below path.
-func (l *Loader) Attention(path string, spec AttentionSpec, to *Attention) {
-	to.AttentionSpec = spec
-	l.Linear(path+".q_proj", &to.Q)
-	l.Linear(path+".k_proj", &to.K)
-	l.Linear(path+".v_proj", &to.V)
-	l.Linear(path+".o_proj", &to.O)
+// attention declares q_proj, k_proj, v_proj and o_proj below path, and what else
+// the family has there.
+func (l *Loader) attention(path string, d family.Dimensions, f family.Attention, layer int) *Attention {
+	a := &Attention{Gated: f.Gated, NormLast: f.NormLast, AttentionSpec: AttentionSpec{
+		Layer: layer, HeadSize: d.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window,
+	}}
+	if f.Rope != nil {
+		a.Rope = l.rope(*f.Rope)
+	}
+	l.Linear(path+".q_proj", &a.Q)
+	l.Linear(path+".k_proj", &a.K)
+	l.Linear(path+".v_proj", &a.V)
+	l.Linear(path+".o_proj", &a.O)
+	if f.Bias {
+		l.Biases(path, a)
+	}
+	if f.OutBias {
+		l.Bias(path+".o_proj", &a.O)
+	}
+	if f.HeadNorm != family.NoHeadNorm {
+		l.HeadNorms(path, d.NormEps, a)
+	}
+	if f.Sinks {
+		l.Sinks(path, a)
+	}
+	return a
 }
 
 // Biases declares the biases of q_proj, k_proj and v_proj below path.
@@ -94,17 +115,19 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		s.Release(q)
 		q, gate = parts[0], parts[1]
 	}
-	if n := a.HeadNorms; n != nil {
+	n := a.HeadNorms
+	if n != nil && !a.NormLast {
+		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)
+	}
+	if a.Rope.Size > 0 {
+		q, k = s.Rope(q, p.Segments, a.HeadSize, a.queries()), s.Rope(k, p.Segments, a.HeadSize, a.Rope)
+	}
+	if n != nil && a.NormLast {
 		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)
 	}
 	seen := s.AppendAttend(tensor.AttendSpec{
-		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments,
-		Q:      s.Rope(q, p.Segments, a.HeadSize, a.queries()),
-		K:      s.Rope(k, p.Segments, a.HeadSize, a.Rope),
-		V:      qkv[2],
-		Scale:  a.Scale,
-		Window: a.Window,
-		Sinks:  a.Sinks,
+		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments, Q: q, K: k, V: qkv[2],
+		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks,
 	})
 	if gate == nil {
 		return seen

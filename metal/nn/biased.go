@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -144,8 +145,8 @@ func (e *ClampedExperts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 
 // ClampedExperts declares router and experts below path: gate_proj, up_proj and
 // down_proj in the names of mlx-lm, or gate_up_proj for both as it was published.
-func (l *Loader) ClampedExperts(path string, d weights.Experts, alpha, limit float32) *ClampedExperts {
-	e := &ClampedExperts{Count: d.Count, PerToken: d.PerToken, Alpha: alpha, Limit: limit}
+func (l *Loader) ClampedExperts(path string, d family.Experts) *ClampedExperts {
+	e := &ClampedExperts{Count: d.Count, PerToken: d.PerToken, Alpha: family.GateAlpha, Limit: family.GateLimit}
 	l.Linear(path+".router", &e.Router)
 	l.Bias(path+".router", &e.Router)
 	if both := path + ".experts.gate_up_proj"; l.Has(both) {

@@ -4,57 +4,12 @@ import (
 	"context"
 	"fmt"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/tensor"
-	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // blockTokens is the granularity of the KV cache.
 const blockTokens = 256
-
-// Block is one layer of a decoder.
-type Block interface {
-	// Apply runs x [T, hidden] through the layer and extends its cache. The
-	// result has the given rows, or all T where rows is nil; where rows is
-	// empty only the cache counts, and the result is nil.
-	Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor.Array
-}
-
-// PreNorm is the block of most decoders: attention and feed-forward, each on
-// the normed input and added to it.
-type PreNorm struct {
-	InputNorm, PostNorm RMSNorm
-	Attention           Attention
-	MLP                 FeedForward
-}
-
-// PreNorm declares a block below path, in the names of Hugging Face's Llama.
-func (l *Loader) PreNorm(path string, eps float64, spec AttentionSpec) *PreNorm {
-	mlp := new(GatedMLP)
-	l.GatedMLP(path+".mlp", mlp)
-	return l.PreNormWith(path, eps, spec, mlp)
-}
-
-// PreNormWith is PreNorm with a feed-forward that is declared already.
-func (l *Loader) PreNormWith(path string, eps float64, spec AttentionSpec, mlp FeedForward) *PreNorm {
-	b := &PreNorm{MLP: mlp}
-	l.RMSNorm(path+".input_layernorm", eps, &b.InputNorm)
-	l.Attention(path+".self_attn", spec, &b.Attention)
-	l.RMSNorm(path+".post_attention_layernorm", eps, &b.PostNorm)
-	return b
-}
-
-// Apply runs the block.
-func (b *PreNorm) Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor.Array {
-	attended := b.Attention.Attend(s, b.InputNorm.Apply(s, x), p)
-	if rows != nil {
-		if len(rows) == 0 {
-			return nil
-		}
-		x, attended = s.Rows(x, rows), s.Rows(attended, rows)
-	}
-	x = s.Add(x, b.Attention.O.Apply(s, attended))
-	return s.Add(x, b.MLP.Apply(s, b.PostNorm.Apply(s, x)))
-}
 
 // Decoder is a stack of blocks between an embedding and an output head. It is
 // what a family's Load returns.
@@ -63,17 +18,18 @@ type Decoder struct {
 	cache  tensor.CacheSpec
 	embed  Embedding
 	blocks []Block
-	norm   RMSNorm
+	norm   *Norm
 	head   Linear
+	// scale multiplies logits, and limit then bounds them; 0 means neither.
+	scale, limit float32
 }
 
 // LoadDecoder loads a decoder: embedding, final norm and head under Hugging
-// Face's names, and the blocks that block declares, one per layer; path is
-// where the layer's tensors lie. A file without lm_head has a tied head. After
-// an error nothing stays loaded.
-func LoadDecoder(ctx context.Context, l *Loader, d weights.Dimensions, block func(path string, spec AttentionSpec) Block) (*Decoder, error) {
-	m := &Decoder{loader: l, cache: cacheSpec(d)}
-	if err := m.load(ctx, d, block); err != nil {
+// Face's names, and the blocks that its family describes. A file without lm_head
+// has a tied head. After an error nothing stays loaded.
+func LoadDecoder(ctx context.Context, l *Loader, d family.Dimensions) (*Decoder, error) {
+	m := &Decoder{loader: l, cache: cacheSpec(d), scale: float32(d.LogitScale), limit: float32(d.LogitCap)}
+	if err := m.load(ctx, d); err != nil {
 		m.Release()
 		return nil, err
 	}
@@ -82,38 +38,37 @@ func LoadDecoder(ctx context.Context, l *Loader, d weights.Dimensions, block fun
 
 // cacheSpec is the shape of the cache: layers that attend, what they see, and
 // those that recur.
-func cacheSpec(d weights.Dimensions) tensor.CacheSpec {
-	spec := tensor.CacheSpec{Layers: d.Layers, KVHeads: d.KVHeads, HeadSize: d.HeadSize, BlockTokens: blockTokens}
-	if h, n := d.Hybrid, d.Hybrid.Layers(d.Layers); n > 0 {
-		spec.Layers -= n
-		spec.Recurrent = tensor.RecurrentSpec{Layers: n, KeyHeads: h.KeyHeads, KeySize: h.KeySize, ValueHeads: h.ValueHeads, ValueSize: h.ValueSize, Taps: h.Taps}
-	}
+func cacheSpec(d family.Dimensions) tensor.CacheSpec {
+	spec := tensor.CacheSpec{KVHeads: d.KVHeads, HeadSize: d.HeadSize, BlockTokens: blockTokens}
 	for i := range d.Layers {
-		if !d.Hybrid.Recurs(i) {
-			spec.Windows = append(spec.Windows, d.WindowOf(i))
+		switch b := d.Block(i); {
+		case b.Recurrent != nil:
+			h := b.Recurrent
+			spec.Recurrent = tensor.RecurrentSpec{Layers: spec.Recurrent.Layers + 1, KeyHeads: h.KeyHeads, KeySize: h.KeySize, ValueHeads: h.ValueHeads, ValueSize: h.ValueSize, Taps: h.Taps}
+		case b.Attention != nil:
+			spec.Layers++
+			spec.Windows = append(spec.Windows, b.Attention.Window)
 		}
 	}
 	return spec
 }
 
-func (m *Decoder) load(ctx context.Context, d weights.Dimensions, block func(string, AttentionSpec) Block) error {
-	rope, err := m.loader.Rope(ctx, d.Rope)
-	if err != nil {
+func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
+	if err := m.loader.rotations(ctx); err != nil {
 		return err
 	}
 	m.loader.Linear("model.embed_tokens", &m.embed.Linear)
 	m.embed.Scale = float32(d.EmbedScale)
+	attending, recurring := 0, 0
 	for i := range d.Layers {
-		spec := AttentionSpec{Layer: i - d.Hybrid.Layers(i), Index: i, HeadSize: d.HeadSize, Rope: rope, Scale: float32(d.ScoreScale()), Window: d.WindowOf(i), Temper: d.Temper}
-		if d.Hybrid.Recurs(i) {
-			spec.Layer = d.Hybrid.Layers(i)
+		number := &attending
+		if d.Block(i).Recurrent != nil {
+			number = &recurring
 		}
-		if local := d.LocalRope; local != nil && spec.Window > 0 {
-			spec.Rope = ropeSpec(*local)
-		}
-		m.blocks = append(m.blocks, block(fmt.Sprintf("model.layers.%d", i), spec))
+		m.blocks = append(m.blocks, m.loader.block(fmt.Sprintf("model.layers.%d", i), d, i, *number))
+		*number++
 	}
-	m.loader.RMSNorm("model.norm", d.NormEps, &m.norm)
+	m.norm = m.loader.norm("", d.FinalNorm(), d)
 	tied := !m.loader.Has("lm_head")
 	if !tied {
 		m.loader.Linear("lm_head", &m.head)
@@ -147,7 +102,18 @@ func (m *Decoder) Step(s tensor.Scope, cache tensor.Cache, ids tensor.Array, seg
 	if s.Err() != nil {
 		return nil
 	}
-	return m.head.Apply(s, m.norm.Apply(s, x))
+	return m.logits(s, m.head.Apply(s, m.norm.apply(s, x)))
+}
+
+// logits scales and bounds what the head computed.
+func (m *Decoder) logits(s tensor.Scope, x tensor.Array) tensor.Array {
+	if m.scale != 0 && m.scale != 1 {
+		x = s.ScaleShift(x, m.scale, 0)
+	}
+	if m.limit != 0 {
+		x = s.ScaleShift(s.Tanh(s.ScaleShift(x, 1/m.limit, 0)), m.limit, 0)
+	}
+	return x
 }
 
 // inOrder reports whether rows are all n rows in their order.
@@ -162,7 +128,7 @@ func inOrder(rows []int, n int) bool {
 
 // Hidden gives the normed states that the head would read: [T, hidden].
 func (m *Decoder) Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array {
-	return m.norm.Apply(s, m.stack(s, cache, ids, segments, nil))
+	return m.norm.apply(s, m.stack(s, cache, ids, segments, nil))
 }
 
 // stack runs embedding and blocks; rows are those wanted of the last one.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/tensor"
-	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // Dense is a product with a matrix, and a bias.
@@ -61,7 +61,7 @@ type Encoder struct {
 	layers                  []encoderLayer
 	// head scores the state of each first token; nil where there is none.
 	head *head
-	dims weights.Dimensions
+	dims family.Dimensions
 }
 
 // encoderLayer is one block.
@@ -77,7 +77,7 @@ type head struct{ dense, out Dense }
 
 // LoadEncoder loads an encoder in the names of Hugging Face's BERT. After an
 // error nothing stays loaded.
-func LoadEncoder(ctx context.Context, l *Loader, d weights.Dimensions) (*Encoder, error) {
+func LoadEncoder(ctx context.Context, l *Loader, d family.Dimensions) (*Encoder, error) {
 	e := &Encoder{loader: l, dims: d, layers: make([]encoderLayer, d.Layers)}
 	l.Linear("embeddings.word_embeddings", &e.words.Linear)
 	l.Linear("embeddings.position_embeddings", &e.positions.Linear)

@@ -1,8 +1,8 @@
 package nn
 
 import (
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/tensor"
-	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // Experts is a mixture of gated feed-forwards: a router scores them for each
@@ -17,7 +17,7 @@ type Experts struct {
 	Normalized bool
 	// Shared is one more, which every token goes through; nil where there is
 	// none. SharedGate scores it, and the sigmoid of that is its share.
-	Shared     *GatedMLP
+	Shared     FeedForward
 	SharedGate Linear
 }
 
@@ -54,15 +54,14 @@ func (l *Loader) stack(path string, to *Linear) {
 
 // Experts declares a router, gate, below path, and the stacked experts of
 // switch_mlp, in the names of mlx-lm.
-func (l *Loader) Experts(path string, d weights.Experts) *Experts {
+func (l *Loader) Experts(path string, d family.Experts) *Experts {
 	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized}
 	l.Linear(path+".gate", &e.Router)
 	l.stack(path+".switch_mlp.gate_proj", &e.Gate)
 	l.stack(path+".switch_mlp.up_proj", &e.Up)
 	l.stack(path+".switch_mlp.down_proj", &e.Down)
 	if d.Shared > 0 {
-		e.Shared = new(GatedMLP)
-		l.GatedMLP(path+".shared_expert", e.Shared)
+		e.Shared = l.feed(path+".shared_expert", family.Feed{})
 		l.Linear(path+".shared_expert_gate", &e.SharedGate)
 	}
 	return e

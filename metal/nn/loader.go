@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -29,6 +30,8 @@ type Loader struct {
 	vectors  []tensor.Array
 	// normsLessOne says that norms are stored less one.
 	normsLessOne bool
+	// factors divide the frequencies of all rotations; nil where the file has none.
+	factors []float32
 }
 
 // piece is a declared tensor and how it is read.
@@ -198,19 +201,33 @@ func (l *Loader) values(ctx context.Context, path string) ([]float32, error) {
 	return values, nil
 }
 
-func ropeSpec(r weights.Rope) tensor.RopeSpec {
-	return tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors}
+// rotations reads the frequency divisors that a file may hold as a tensor (GGUF's
+// llama3 scaling).
+func (l *Loader) rotations(ctx context.Context) (err error) {
+	const factors = "model.rope_freqs"
+	if l.Has(factors) {
+		l.factors, err = l.values(ctx, factors)
+	}
+	return err
 }
 
-// Rope says how heads are turned: what the dimensions say, or with the
-// frequency divisors that the file holds as a tensor (GGUF's llama3 scaling).
-func (l *Loader) Rope(ctx context.Context, r weights.Rope) (tensor.RopeSpec, error) {
-	const factors = "model.rope_freqs"
-	spec := ropeSpec(r)
-	if !l.Has(factors) {
-		return spec, nil
+// rope is how heads are rotated: as the dimensions say, or with the divisors that
+// the file holds.
+func (l *Loader) rope(r family.Rope) tensor.RopeSpec {
+	spec := tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors}
+	if l.factors != nil {
+		spec.Factors = l.factors
 	}
-	var err error
-	spec.Factors, err = l.values(ctx, factors)
-	return spec, err
+	return spec
+}
+
+// zeros is a kept vector of n zeros.
+func (l *Loader) zeros(n int) tensor.Array {
+	v, err := l.backend.LoadVector(quant.Float32, make([]byte, 4*n))
+	if err != nil {
+		l.late = errors.Join(l.late, err)
+		return nil
+	}
+	l.vectors = append(l.vectors, v)
+	return v
 }

@@ -5,12 +5,15 @@
 // It owns the step from a file's rows to a back end's matrices, the order in
 // which they are read (the file's own), load progress, and the release of what
 // was loaded. It refuses a tensor whose type a layer cannot use. It knows no
-// family by name: those live below arch and say which layers they have.
+// family by name: package family describes their layers.
 //
 // Start reading at Loader, then Decoder and Encoder.
 package nn
 
-import "metalfleet.dev/metalfleet/metal/tensor"
+import (
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
 
 // Linear is a product with a weight matrix, dense or quantised.
 type Linear struct {
@@ -91,9 +94,11 @@ func (m *GatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	return m.Down.Apply(s, s.SwiGLU(gu[0], gu[1]))
 }
 
-// GatedMLP declares gate_proj, up_proj and down_proj below path.
-func (l *Loader) GatedMLP(path string, to *GatedMLP) {
-	l.Linear(path+".gate_proj", &to.Gate)
-	l.Linear(path+".up_proj", &to.Up)
-	l.Linear(path+".down_proj", &to.Down)
+// feed declares a dense feed-forward below path.
+func (l *Loader) feed(path string, f family.Feed) FeedForward {
+	m := &GatedMLP{GELU: f.Activation == family.GELUTanh}
+	l.Linear(path+".gate_proj", &m.Gate)
+	l.Linear(path+".up_proj", &m.Up)
+	l.Linear(path+".down_proj", &m.Down)
+	return m
 }

@@ -75,11 +75,7 @@ func TestTensorsAreReadInTheOrderOfTheFile(t *testing.T) {
 	f := open(t, c)
 	b := &watched{Backend: ref.New(ref.Options{})}
 	l := nn.NewLoader(b, f, nil)
-	model, err := nn.LoadDecoder(context.Background(), l, f.Dim, func(path string, spec nn.AttentionSpec) nn.Block {
-		block := l.PreNorm(path, f.Dim.NormEps, spec)
-		l.HeadNorms(path+".self_attn", f.Dim.NormEps, &block.Attention)
-		return block
-	})
+	model, err := nn.LoadDecoder(context.Background(), l, f.Dim)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,9 +172,7 @@ func TestTheLastBlockWorksOnTheWantedRowsAlone(t *testing.T) {
 	f := open(t, c)
 	b := ref.New(ref.Options{})
 	l := nn.NewLoader(b, f, nil)
-	model, err := nn.LoadDecoder(context.Background(), l, f.Dim, func(path string, spec nn.AttentionSpec) nn.Block {
-		return l.PreNorm(path, f.Dim.NormEps, spec)
-	})
+	model, err := nn.LoadDecoder(context.Background(), l, f.Dim)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -21,12 +22,12 @@ type GatedDelta struct {
 	Norm                  RMSNorm
 	O                     Linear
 
-	shape weights.Hybrid
+	shape family.Hybrid
 }
 
 // GatedDelta declares a recurrent layer below path; layer is its number among
 // those.
-func (l *Loader) GatedDelta(path string, layer int, d weights.Dimensions) *GatedDelta {
+func (l *Loader) GatedDelta(path string, layer int, d family.Dimensions) *GatedDelta {
 	g := &GatedDelta{Layer: layer, shape: d.Hybrid}
 	names := []string{".in_proj_qkv", ".in_proj_z", ".in_proj_b", ".in_proj_a"}
 	if d.Hybrid.Joined {

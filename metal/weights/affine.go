@@ -3,6 +3,7 @@ package weights
 import (
 	"fmt"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
@@ -35,7 +36,7 @@ func (t Type) Format() (quant.Format, error) {
 	case Q2_K, Q6_K:
 		return quant.AffineOf(8, GroupSize, quant.Float32), nil
 	}
-	return quant.Format{}, &UnsupportedError{"tensor type", t.String(), SupportedTypes()}
+	return quant.Format{}, family.Unsupported("tensor type", t.String(), SupportedTypes())
 }
 
 // split rewrites raw rows of a block type into dst: without loss where the type
@@ -99,7 +100,7 @@ func splitNibbles(dst, src []byte) {
 // the type is Exact, else what is held for it.
 func (t Type) Dequantize(raw []byte, dst []float32) error {
 	if n, ok := t.RowBytes(int64(len(dst))); !ok || n != int64(len(raw)) {
-		return invalidf("%d bytes of %v do not match a row of %d", len(raw), t, len(dst))
+		return family.Invalidf("%d bytes of %v do not match a row of %d", len(raw), t, len(dst))
 	}
 	f, err := t.Format()
 	if err != nil {

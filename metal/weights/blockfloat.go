@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
@@ -24,7 +25,7 @@ func checkMode(mode, where string) error {
 	if len(mode) > 32 {
 		mode = mode[:32]
 	}
-	return fmt.Errorf("%s: %w", where, &UnsupportedError{"quantisation mode", mode, modes()})
+	return fmt.Errorf("%s: %w", where, family.Unsupported("quantisation mode", mode, modes()))
 }
 
 // smallFloats are scales of a byte: what they scale are floats of 4 or 8 bits.
@@ -40,28 +41,28 @@ func (g grouping) blockFloat(path string, in int64, weight, scales shardTensor) 
 	case err != nil:
 		return none, err
 	case !g.present:
-		return none, invalidf("%s has scales, but config.json has no quantization", quoted(path))
+		return none, family.Invalidf("%s has scales, but config.json has no quantization", family.Quoted(path))
 	case named && layer.bits == 0:
-		return none, invalidf("%s has scales, but config.json lists it as not quantised", quoted(path))
+		return none, family.Invalidf("%s has scales, but config.json lists it as not quantised", family.Quoted(path))
 	case weight.kind.name != "U32":
-		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"type of quantised words", weight.kind.name, []string{"U32"}})
+		return none, fmt.Errorf("%s: %w", family.Quoted(path), family.Unsupported("type of quantised words", weight.kind.name, []string{"U32"}))
 	case weight.shape[1] == 0 || scales.shape[1] == 0 || weight.shape[1] > in:
-		return none, invalidf("%s has words of shape %v and scales of shape %v for %d columns", quoted(path), weight.shape, scales.shape, in)
+		return none, family.Invalidf("%s has words of shape %v and scales of shape %v for %d columns", family.Quoted(path), weight.shape, scales.shape, in)
 	}
 	bits, group := weight.shape[1]*32/in, in/scales.shape[1]
 	at := slices.IndexFunc(quant.BlockFloats(), func(f quant.Format) bool { return int64(f.Bits) == bits && int64(f.Group) == group })
 	if at < 0 {
-		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation", fmt.Sprintf("%d bits in groups of %d with scales of one byte", bits, group), modes()[1:]})
+		return none, fmt.Errorf("%s: %w", family.Quoted(path), family.Unsupported("quantisation", fmt.Sprintf("%d bits in groups of %d with scales of one byte", bits, group), modes()[1:]))
 	}
 	f := quant.BlockFloats()[at]
 	if g.only != "" && g.only != f.String() {
-		return none, invalidf("%s has the shapes of %v, but config.json specifies %s", quoted(path), f, g.only)
+		return none, family.Invalidf("%s has the shapes of %v, but config.json specifies %s", family.Quoted(path), f, g.only)
 	}
 	if named && (layer.mode != f.String() || layer.bits != f.Bits || layer.group != f.Group) {
-		return none, invalidf("config.json lists %s with mode %q, %d bits and groups of %d, but its shapes and its one-byte scales match %v", quoted(path), layer.mode, layer.bits, layer.group, f)
+		return none, family.Invalidf("config.json lists %s with mode %q, %d bits and groups of %d, but its shapes and its one-byte scales match %v", family.Quoted(path), layer.mode, layer.bits, layer.group, f)
 	}
 	if in%group != 0 || weight.shape[1]*32 != in*bits || scales.shape[1]*group != in || weight.shape[0] != scales.shape[0] {
-		return none, invalidf("%s has words of shape %v and scales of shape %v for %d columns of %v", quoted(path), weight.shape, scales.shape, in, f)
+		return none, family.Invalidf("%s has words of shape %v and scales of shape %v for %d columns of %v", family.Quoted(path), weight.shape, scales.shape, in, f)
 	}
 	return f, nil
 }
@@ -71,7 +72,7 @@ func (c *collection) blockEntry(e Entry, groups grouping, t, scales shardTensor)
 	layer, leading := layerOf(e.Path), len(e.Shape)-1
 	for _, part := range []shardTensor{t, scales} {
 		if leading < 1 || len(part.shape) != len(e.Shape) || !slices.Equal(part.shape[:leading], e.Shape[:leading]) {
-			return Entry{}, invalidf("%s has words of shape %v and scales of shape %v, want words of shape %v", quoted(layer), t.shape, scales.shape, e.Shape)
+			return Entry{}, family.Invalidf("%s has words of shape %v and scales of shape %v, want words of shape %v", family.Quoted(layer), t.shape, scales.shape, e.Shape)
 		}
 	}
 	var err error

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
@@ -70,7 +71,7 @@ func openCollection(dir *folder.Folder) (*collection, error) {
 		return nil, fmt.Errorf("%w: folder %s has a config.json but no model*.safetensors", ErrNoModel, dir.Path())
 	}
 	if len(names) > maxShards {
-		return nil, invalidf("found %d weight files, want at most %d", len(names), maxShards)
+		return nil, family.Invalidf("found %d weight files, want at most %d", len(names), maxShards)
 	}
 	c := &collection{names: names, tensors: map[string]shardTensor{}, left: newAllowance()}
 	for _, n := range names {
@@ -105,10 +106,10 @@ func (c *collection) add(dir *folder.Folder, name string, index map[string]strin
 	}
 	for _, t := range tensors {
 		if before, twice := c.tensors[t.name]; twice {
-			return invalidf("tensor %s is also in %s", quoted(t.name), c.names[before.span.file])
+			return family.Invalidf("tensor %s is also in %s", family.Quoted(t.name), c.names[before.span.file])
 		}
 		if index != nil && index[t.name] != name {
-			return invalidf("tensor %s does not match %s: %s", quoted(t.name), indexFile, shownFile(index[t.name]))
+			return family.Invalidf("tensor %s does not match %s: %s", family.Quoted(t.name), indexFile, shownFile(index[t.name]))
 		}
 		t.span.file = at
 		c.tensors[t.name] = t
@@ -120,7 +121,7 @@ func shownFile(name string) string {
 	if name == "" {
 		return "the tensor is not in it"
 	}
-	return "the tensor is in " + quoted(name)
+	return "the tensor is in " + family.Quoted(name)
 }
 
 // complete wants every tensor of the index.
@@ -132,7 +133,7 @@ func (c *collection) complete(index map[string]string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%s: %d tensors are in no file, for example %s: %w", indexFile, len(missing), quoted(slices.Min(missing)), ErrMissing)
+		return fmt.Errorf("%s: %d tensors are in no file, for example %s: %w", indexFile, len(missing), family.Quoted(slices.Min(missing)), ErrMissing)
 	}
 	return nil
 }
@@ -146,7 +147,7 @@ func sameFiles(names []string, index map[string]string) error {
 	}
 	for _, n := range names {
 		if !wanted[n] {
-			return invalidf("%s does not list %s; remove one of them", indexFile, n)
+			return family.Invalidf("%s does not list %s; remove one of them", indexFile, n)
 		}
 		delete(wanted, n)
 	}
@@ -155,9 +156,9 @@ func sameFiles(names []string, index map[string]string) error {
 	}
 	n := sortedKeys(wanted)[0]
 	if strings.ContainsAny(n, `/\`) || !strings.HasPrefix(n, "model") || !strings.HasSuffix(n, ".safetensors") {
-		return invalidf("%s lists the file %s, want model*.safetensors in the same folder", indexFile, quoted(n))
+		return family.Invalidf("%s lists the file %s, want model*.safetensors in the same folder", indexFile, family.Quoted(n))
 	}
-	return fmt.Errorf("%s, which %s lists: %w", quoted(n), indexFile, ErrMissing)
+	return fmt.Errorf("%s, which %s lists: %w", family.Quoted(n), indexFile, ErrMissing)
 }
 
 func sortedKeys[V any](m map[string]V) []string {
@@ -194,7 +195,7 @@ func parseIndex(text []byte) (map[string]string, error) {
 			t, err := j.token()
 			file, ok := t.(string)
 			if err == nil && (!ok || file == "" || len(file) > maxNameBytes) {
-				return j.invalid("is not a string " + quoted(name) + " is not a name")
+				return j.invalid("is not a string " + family.Quoted(name) + " is not a name")
 			}
 			index[name] = file
 			return err
@@ -211,7 +212,7 @@ func parseIndex(text []byte) (map[string]string, error) {
 
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
-func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
+func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[string]Entry, error) {
 	groups, err := c.plain(d, cfg)
 	if err != nil {
 		return nil, err
@@ -224,7 +225,7 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 	if err != nil {
 		return nil, err
 	}
-	slots, err := d.slots(len(c.tensors))
+	slots, err := d.Slots(len(c.tensors))
 	if err != nil {
 		return nil, err
 	}
@@ -233,20 +234,20 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 	}
 	entries, used := map[string]Entry{}, map[string]bool{}
 	for _, s := range slots {
-		if s.ggufOnly || tied && s.path == headPath {
+		if s.GGUFOnly || tied && s.Path == headPath {
 			continue
 		}
 		e, err := c.entry(s, groups)
 		if err != nil {
 			return nil, err
 		}
-		entries[s.path] = e
-		used[s.path] = true
+		entries[s.Path] = e
+		used[s.Path] = true
 		for i := range e.stack {
-			used[expertPath(s.path, i)] = true
+			used[expertPath(s.Path, i)] = true
 		}
 		if e.Format.Quantized() {
-			used[layerOf(s.path)+".scales"], used[layerOf(s.path)+".biases"] = true, !e.Format.BlockFloat()
+			used[layerOf(s.Path)+".scales"], used[layerOf(s.Path)+".biases"] = true, !e.Format.BlockFloat()
 		}
 	}
 	var extra []string
@@ -263,12 +264,12 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 
 // plain names all tensors, and the layers of the grouping that it returns, as
 // they are called where nothing is around them.
-func (c *collection) plain(d Dimensions, cfg *config) (grouping, error) {
-	groups, err := cfg.grouping()
+func (c *collection) plain(d family.Dimensions, cfg *family.Config) (grouping, error) {
+	groups, err := groupingOf(cfg)
 	if err != nil {
 		return groups, err
 	}
-	if cfg.wrapped() || isHybrid(d.Architecture) {
+	if cfg.Wrapped() || d.Layout().Unwrap {
 		if err := c.unwrapModel(d); err != nil {
 			return groups, err
 		}
@@ -298,8 +299,8 @@ func dropped(name string, tied bool) bool {
 // it does not, if there is no head. (There mlx-lm takes a Llama as tied and
 // drops a head; transformers takes it as untied. A head that is a copy gives
 // the same either way.)
-func (c *collection) tied(cfg *config) (bool, error) {
-	tied, known, err := cfg.tied()
+func (c *collection) tied(cfg *family.Config) (bool, error) {
+	tied, known, err := cfg.Tied()
 	if _, has := c.tensors[headPath]; err == nil && !known {
 		tied = !has
 	}
@@ -308,8 +309,8 @@ func (c *collection) tied(cfg *config) (bool, error) {
 
 // decoder names the tensors as those of a decoder, and refuses what else there
 // is.
-func (c *collection) decoder(d Dimensions) error {
-	if isHybrid(d.Architecture) {
+func (c *collection) decoder(d family.Dimensions) error {
+	if !d.Layout().Blocks {
 		if err := c.fusedExperts(); err != nil {
 			return err
 		}
@@ -349,31 +350,31 @@ func (c *collection) foreign() error {
 	if len(found) == 0 {
 		return nil
 	}
-	return &UnsupportedError{"a part of the model", slices.Min(found), []string{"model.", "lm_head."}}
+	return family.Unsupported("a part of the model", slices.Min(found), []string{"model.", "lm_head."})
 }
 
 // entry is the tensor of a slot.
-func (c *collection) entry(s slot, groups grouping) (Entry, error) {
-	layer := layerOf(s.path)
-	t, ok := c.tensors[s.path]
-	if _, apart := c.tensors[expertPath(s.path, 0)]; !ok && apart && len(s.shape) == 3 {
+func (c *collection) entry(s family.Slot, groups grouping) (Entry, error) {
+	layer := layerOf(s.Path)
+	t, ok := c.tensors[s.Path]
+	if _, apart := c.tensors[expertPath(s.Path, 0)]; !ok && apart && len(s.Shape) == 3 {
 		return c.stacked(s)
 	}
 	if !ok {
-		return Entry{}, fmt.Errorf("tensor %s: %w", s.path, ErrMissing)
+		return Entry{}, fmt.Errorf("tensor %s: %w", s.Path, ErrMissing)
 	}
-	e := Entry{Path: s.path, Name: s.path, Shape: s.shape, Bytes: t.span.bytes, weight: t.span}
+	e := Entry{Path: s.Path, Name: s.Path, Shape: s.Shape, Bytes: t.span.bytes, weight: t.span}
 	scales, quantized := c.tensors[layer+".scales"]
 	if !quantized {
 		if l, named, err := groups.of(layer); err != nil || named && l.bits != 0 {
 			return Entry{}, errors.Join(err, fmt.Errorf("tensor %s.scales of a layer that config.json lists as quantised: %w", layer, ErrMissing))
 		}
-		if !slices.Equal(t.shape, s.shape) {
-			return Entry{}, invalidf("tensor %s has shape %v, want %v", s.path, t.shape, s.shape)
+		if !slices.Equal(t.shape, s.Shape) {
+			return Entry{}, family.Invalidf("tensor %s has shape %v, want %v", s.Path, t.shape, s.Shape)
 		}
 		kind, err := t.kind.float()
 		if err != nil {
-			return Entry{}, fmt.Errorf("tensor %s: %w", s.path, err)
+			return Entry{}, fmt.Errorf("tensor %s: %w", s.Path, err)
 		}
 		e.Format = quant.DenseOf(kind)
 		e.stored = e.Format.String()
@@ -386,17 +387,17 @@ func (c *collection) entry(s slot, groups grouping) (Entry, error) {
 	if !ok {
 		return Entry{}, fmt.Errorf("tensor %s.biases, required with its scales: %w", layer, ErrMissing)
 	}
-	leading := len(s.shape) - 1
-	if leading < 1 || len(t.shape) != len(s.shape) || !slices.Equal(t.shape[:leading], s.shape[:leading]) {
-		return Entry{}, invalidf("quantised tensor %s has shape %v, want words of shape %v", s.path, t.shape, s.shape)
+	leading := len(s.Shape) - 1
+	if leading < 1 || len(t.shape) != len(s.Shape) || !slices.Equal(t.shape[:leading], s.Shape[:leading]) {
+		return Entry{}, family.Invalidf("quantised tensor %s has shape %v, want words of shape %v", s.Path, t.shape, s.Shape)
 	}
 	for _, part := range []shardTensor{scales, biases} {
-		if len(part.shape) != len(s.shape) || !slices.Equal(part.shape[:leading], s.shape[:leading]) {
-			return Entry{}, invalidf("%s has words of shape %v, scales of shape %v and biases of shape %v", quoted(layer), t.shape, scales.shape, biases.shape)
+		if len(part.shape) != len(s.Shape) || !slices.Equal(part.shape[:leading], s.Shape[:leading]) {
+			return Entry{}, family.Invalidf("%s has words of shape %v, scales of shape %v and biases of shape %v", family.Quoted(layer), t.shape, scales.shape, biases.shape)
 		}
 	}
 	var err error
-	if e.Format, err = groups.quantized(layer, s.shape[leading], t.flat(), scales.flat(), biases.flat()); err != nil {
+	if e.Format, err = groups.quantized(layer, s.Shape[leading], t.flat(), scales.flat(), biases.flat()); err != nil {
 		return Entry{}, err
 	}
 	e.scales, e.biases = scales.span, biases.span
@@ -413,23 +414,23 @@ func expertPath(path string, expert int) string {
 
 // stacked is the tensor of a slot whose experts lie apart. They are dense, as
 // they were trained: whoever quantises stacks them first.
-func (c *collection) stacked(s slot) (Entry, error) {
-	e := Entry{Path: s.path, Name: expertPath(s.path, 0), Shape: s.shape}
-	for i := range s.shape[0] {
-		path := expertPath(s.path, int(i))
+func (c *collection) stacked(s family.Slot) (Entry, error) {
+	e := Entry{Path: s.Path, Name: expertPath(s.Path, 0), Shape: s.Shape}
+	for i := range s.Shape[0] {
+		path := expertPath(s.Path, int(i))
 		t, ok := c.tensors[path]
 		if !ok {
 			return Entry{}, fmt.Errorf("tensor %s: %w", path, ErrMissing)
 		}
-		if !slices.Equal(t.shape, s.shape[1:]) {
-			return Entry{}, invalidf("tensor %s has shape %v, want %v", path, t.shape, s.shape[1:])
+		if !slices.Equal(t.shape, s.Shape[1:]) {
+			return Entry{}, family.Invalidf("tensor %s has shape %v, want %v", path, t.shape, s.Shape[1:])
 		}
 		kind, err := t.kind.float()
 		if err != nil {
 			return Entry{}, fmt.Errorf("tensor %s: %w", path, err)
 		}
 		if i > 0 && e.Format != quant.DenseOf(kind) {
-			return Entry{}, invalidf("tensor %s has type %v, but the experts before it have %v", path, kind, e.Format)
+			return Entry{}, family.Invalidf("tensor %s has type %v, but the experts before it have %v", path, kind, e.Format)
 		}
 		e.Format = quant.DenseOf(kind)
 		e.stack = append(e.stack, t.span)

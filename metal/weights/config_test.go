@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/metal/family"
 )
 
 // llamaConfig and qwenConfig are whole configurations; with changes, the last
@@ -41,27 +43,27 @@ func edited(base string, changes ...string) string {
 	return "{" + strings.Trim(base, ",") + "}"
 }
 
-func dimensionsOf(text string) (Dimensions, error) {
+func dimensionsOf(text string) (family.Dimensions, error) {
 	c, err := readConfig([]byte(text))
 	if err != nil {
-		return Dimensions{}, err
+		return family.Dimensions{}, err
 	}
 	return c.Dimensions()
 }
 
 func TestConfigurationsGiveDimensions(t *testing.T) {
-	llama := Dimensions{Architecture: "llama", Layers: 30, Hidden: 576, FeedForward: 1536, QueryHeads: 9, KVHeads: 3, HeadSize: 64,
-		Vocabulary: 49152, Context: 8192, NormEps: 1e-5, Rope: Rope{Theta: 1e5, Size: 64, Linear: 1, Magnitude: 1}}
-	qwen := Dimensions{Architecture: "qwen3", Layers: 28, Hidden: 1024, FeedForward: 3072, QueryHeads: 16, KVHeads: 8, HeadSize: 128,
-		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1}}
-	qwen2 := Dimensions{Architecture: "qwen2", Layers: 24, Hidden: 896, FeedForward: 4864, QueryHeads: 14, KVHeads: 2, HeadSize: 64,
-		Vocabulary: 151936, Context: 32768, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 64, Linear: 1, Magnitude: 1}}
-	moe := Dimensions{Architecture: "qwen3_moe", Layers: 48, Hidden: 2048, FeedForward: 6144, QueryHeads: 32, KVHeads: 4, HeadSize: 128,
-		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1},
-		Experts: Experts{Count: 128, PerToken: 8, FeedForward: 768, Normalized: true, Step: 1}}
-	gemma := Dimensions{Architecture: "gemma3_text", Layers: 7, Hidden: 1152, FeedForward: 6912, QueryHeads: 4, KVHeads: 1, HeadSize: 256,
-		Vocabulary: 262144, Context: 32768, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 256, Linear: 1, Magnitude: 1},
-		Window: 512, Everywhere: []bool{5: true, 6: false}, LocalRope: &Rope{Theta: 1e4, Size: 256, Linear: 1, Magnitude: 1}, QueryScalar: 256, EmbedScale: 34}
+	llama := family.Dimensions{Architecture: "llama", Layers: 30, Hidden: 576, FeedForward: 1536, QueryHeads: 9, KVHeads: 3, HeadSize: 64,
+		Vocabulary: 49152, Context: 8192, NormEps: 1e-5, Rope: family.Rope{Theta: 1e5, Size: 64, Linear: 1, Magnitude: 1}}
+	qwen := family.Dimensions{Architecture: "qwen3", Layers: 28, Hidden: 1024, FeedForward: 3072, QueryHeads: 16, KVHeads: 8, HeadSize: 128,
+		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: family.Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1}}
+	qwen2 := family.Dimensions{Architecture: "qwen2", Layers: 24, Hidden: 896, FeedForward: 4864, QueryHeads: 14, KVHeads: 2, HeadSize: 64,
+		Vocabulary: 151936, Context: 32768, NormEps: 1e-6, Rope: family.Rope{Theta: 1e6, Size: 64, Linear: 1, Magnitude: 1}}
+	moe := family.Dimensions{Architecture: "qwen3_moe", Layers: 48, Hidden: 2048, FeedForward: 6144, QueryHeads: 32, KVHeads: 4, HeadSize: 128,
+		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: family.Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1},
+		Experts: family.Experts{Count: 128, PerToken: 8, FeedForward: 768, Normalized: true, Step: 1}}
+	gemma := family.Dimensions{Architecture: "gemma3_text", Layers: 7, Hidden: 1152, FeedForward: 6912, QueryHeads: 4, KVHeads: 1, HeadSize: 256,
+		Vocabulary: 262144, Context: 32768, NormEps: 1e-6, Rope: family.Rope{Theta: 1e6, Size: 256, Linear: 1, Magnitude: 1},
+		Window: 512, Everywhere: []bool{5: true, 6: false}, LocalRope: &family.Rope{Theta: 1e4, Size: 256, Linear: 1, Magnitude: 1}, QueryScalar: 256, EmbedScale: 34}
 	layers := func(names ...string) string {
 		types := map[string]string{"s": `"sliding_attention"`, "f": `"full_attention"`}
 		for i, n := range names {
@@ -69,10 +71,10 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 		}
 		return "[" + strings.Join(names, ",") + "]"
 	}
-	with := func(d Dimensions, change func(*Dimensions)) Dimensions { change(&d); return d }
+	with := func(d family.Dimensions, change func(*family.Dimensions)) family.Dimensions { change(&d); return d }
 	for name, c := range map[string]struct {
 		text string
-		want Dimensions
+		want family.Dimensions
 	}{
 		"a Llama":                                {edited(llamaConfig), llama},
 		"a Qwen3":                                {edited(qwenConfig), qwen},
@@ -80,41 +82,41 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 		"a Qwen2 without a context":              {edited(qwen2Config, "max_position_embeddings", ""), qwen2},
 		"a Qwen3 of experts":                     {edited(moeConfig), moe},
 		"experts by the name of transformers 5":  {edited(moeConfig, "num_experts", "", "num_local_experts", "128", "mlp_only_layers", "null"), moe},
-		"shares that are not normed":             {edited(moeConfig, "norm_topk_prob", "false"), with(moe, func(d *Dimensions) { d.Experts.Normalized = false })},
-		"every second layer, but for the fourth": {edited(moeConfig, "decoder_sparse_step", "2", "mlp_only_layers", "[3]"), with(moe, func(d *Dimensions) { d.Experts.Step, d.Experts.Dense = 2, []int{3} })},
+		"shares that are not normed":             {edited(moeConfig, "norm_topk_prob", "false"), with(moe, func(d *family.Dimensions) { d.Experts.Normalized = false })},
+		"every second layer, but for the fourth": {edited(moeConfig, "decoder_sparse_step", "2", "mlp_only_layers", "[3]"), with(moe, func(d *family.Dimensions) { d.Experts.Step, d.Experts.Dense = 2, []int{3} })},
 		"experts in every layer by default":      {edited(moeConfig, "decoder_sparse_step", "", "mlp_only_layers", ""), moe},
 		"a Gemma 3":                              {edited(gemmaConfig), gemma},
 		"a Gemma 3 that says little":             {edited(gemmaConfig, "rope_theta", "", "rope_local_base_freq", "", "query_pre_attn_scalar", "", "sliding_window_pattern", "", "hidden_activation", ""), gemma},
-		"a Gemma 3 without a context":            {edited(gemmaConfig, "max_position_embeddings", ""), with(gemma, func(d *Dimensions) { d.Context = 131072 })},
-		"a Gemma 3 whose positions are scaled":   {edited(gemmaConfig, "rope_scaling", `{"rope_type":"linear","factor":8.0}`), with(gemma, func(d *Dimensions) { d.Rope.Linear = 8 })},
-		"a Gemma 3 of other numbers": {edited(gemmaConfig, "rope_local_base_freq", "20000", "query_pre_attn_scalar", "168", "sliding_window", "1024"), with(gemma, func(d *Dimensions) {
-			d.LocalRope, d.QueryScalar, d.Window = &Rope{Theta: 2e4, Size: 256, Linear: 1, Magnitude: 1}, 168, 1024
+		"a Gemma 3 without a context":            {edited(gemmaConfig, "max_position_embeddings", ""), with(gemma, func(d *family.Dimensions) { d.Context = 131072 })},
+		"a Gemma 3 whose positions are scaled":   {edited(gemmaConfig, "rope_scaling", `{"rope_type":"linear","factor":8.0}`), with(gemma, func(d *family.Dimensions) { d.Rope.Linear = 8 })},
+		"a Gemma 3 of other numbers": {edited(gemmaConfig, "rope_local_base_freq", "20000", "query_pre_attn_scalar", "168", "sliding_window", "1024"), with(gemma, func(d *family.Dimensions) {
+			d.LocalRope, d.QueryScalar, d.Window = &family.Rope{Theta: 2e4, Size: 256, Linear: 1, Magnitude: 1}, 168, 1024
 		})},
-		"a Gemma 3 with a name for each layer": {edited(gemmaConfig, "sliding_window_pattern", "", "layer_types", layers("s", "f", "s", "s", "s", "s", "f")), with(gemma, func(d *Dimensions) { d.Everywhere = []bool{1: true, 6: true} })},
+		"a Gemma 3 with a name for each layer": {edited(gemmaConfig, "sliding_window_pattern", "", "layer_types", layers("s", "f", "s", "s", "s", "s", "f")), with(gemma, func(d *family.Dimensions) { d.Everywhere = []bool{1: true, 6: true} })},
 		"a Gemma 3 in the words of transformers 5": {edited(gemmaConfig, "rope_theta", "", "rope_local_base_freq", "", "rope_parameters", `{"full_attention":{"rope_theta":500000.0,"rope_type":"linear","factor":8},"sliding_attention":{"rope_theta":20000.0,"rope_type":"default"}}`),
-			with(gemma, func(d *Dimensions) {
-				d.Rope.Theta, d.Rope.Linear, d.LocalRope = 5e5, 8, &Rope{Theta: 2e4, Size: 256, Linear: 1, Magnitude: 1}
+			with(gemma, func(d *family.Dimensions) {
+				d.Rope.Theta, d.Rope.Linear, d.LocalRope = 5e5, 8, &family.Rope{Theta: 2e4, Size: 256, Linear: 1, Magnitude: 1}
 			})},
 		"a Mistral is a Llama":                   {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "null"), llama},
-		"a Mistral with a window":                {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "4096"), with(llama, func(d *Dimensions) { d.Window = 4096 })},
+		"a Mistral with a window":                {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "4096"), with(llama, func(d *family.Dimensions) { d.Window = 4096 })},
 		"a Llama has no window":                  {edited(llamaConfig, "sliding_window", "4096"), llama},
-		"no key-value heads mean one per head":   {edited(llamaConfig, "num_key_value_heads", ""), with(llama, func(d *Dimensions) { d.KVHeads = 9 })},
-		"null is absent":                         {edited(llamaConfig, "num_key_value_heads", "null", "head_dim", "null", "rope_scaling", "null"), with(llama, func(d *Dimensions) { d.KVHeads = 9 })},
-		"a head size of its own":                 {edited(llamaConfig, "head_dim", "128"), with(llama, func(d *Dimensions) { d.HeadSize, d.Rope.Size = 128, 128 })},
-		"a Llama without theta":                  {edited(llamaConfig, "rope_theta", ""), with(llama, func(d *Dimensions) { d.Rope.Theta = 10000 })},
-		"a Llama without a context":              {edited(llamaConfig, "max_position_embeddings", ""), with(llama, func(d *Dimensions) { d.Context = 2048 })},
-		"a Mistral without a context":            {edited(llamaConfig, "max_position_embeddings", "", "model_type", `"mistral"`), with(llama, func(d *Dimensions) { d.Context = 131072 })},
-		"rope_parameters of transformers 5":      {edited(qwenConfig, "rope_theta", "", "rope_parameters", `{"rope_theta":500000.0,"rope_type":"default"}`), with(qwen, func(d *Dimensions) { d.Rope.Theta = 5e5 })},
+		"no key-value heads mean one per head":   {edited(llamaConfig, "num_key_value_heads", ""), with(llama, func(d *family.Dimensions) { d.KVHeads = 9 })},
+		"null is absent":                         {edited(llamaConfig, "num_key_value_heads", "null", "head_dim", "null", "rope_scaling", "null"), with(llama, func(d *family.Dimensions) { d.KVHeads = 9 })},
+		"a head size of its own":                 {edited(llamaConfig, "head_dim", "128"), with(llama, func(d *family.Dimensions) { d.HeadSize, d.Rope.Size = 128, 128 })},
+		"a Llama without theta":                  {edited(llamaConfig, "rope_theta", ""), with(llama, func(d *family.Dimensions) { d.Rope.Theta = 10000 })},
+		"a Llama without a context":              {edited(llamaConfig, "max_position_embeddings", ""), with(llama, func(d *family.Dimensions) { d.Context = 2048 })},
+		"a Mistral without a context":            {edited(llamaConfig, "max_position_embeddings", "", "model_type", `"mistral"`), with(llama, func(d *family.Dimensions) { d.Context = 131072 })},
+		"rope_parameters of transformers 5":      {edited(qwenConfig, "rope_theta", "", "rope_parameters", `{"rope_theta":500000.0,"rope_type":"default"}`), with(qwen, func(d *family.Dimensions) { d.Rope.Theta = 5e5 })},
 		"the older key wins":                     {edited(qwenConfig, "rope_parameters", `{"rope_theta":500000.0,"rope_type":"default"}`), qwen},
-		"linear scaling":                         {edited(llamaConfig, "rope_scaling", `{"type":"linear","factor":4.0}`), with(llama, func(d *Dimensions) { d.Rope.Linear = 4 })},
-		"linear scaling, in rope_parameters":     {edited(llamaConfig, "rope_parameters", `{"rope_type":"linear","factor":4,"rope_theta":5}`), with(llama, func(d *Dimensions) { d.Rope.Linear = 4 })},
+		"linear scaling":                         {edited(llamaConfig, "rope_scaling", `{"type":"linear","factor":4.0}`), with(llama, func(d *family.Dimensions) { d.Rope.Linear = 4 })},
+		"linear scaling, in rope_parameters":     {edited(llamaConfig, "rope_parameters", `{"rope_type":"linear","factor":4,"rope_theta":5}`), with(llama, func(d *family.Dimensions) { d.Rope.Linear = 4 })},
 		"no scaling, by name":                    {edited(llamaConfig, "rope_scaling", `{"rope_type":"none"}`), llama},
-		"layers that all attend to everything":   {edited(llamaConfig, "num_hidden_layers", "2", "layer_types", `["full_attention","full_attention"]`), with(llama, func(d *Dimensions) { d.Layers = 2 })},
+		"layers that all attend to everything":   {edited(llamaConfig, "num_hidden_layers", "2", "layer_types", `["full_attention","full_attention"]`), with(llama, func(d *family.Dimensions) { d.Layers = 2 })},
 		"a window that is switched off":          {edited(qwenConfig, "use_sliding_window", "false", "sliding_window", "null", "max_window_layers", "28"), qwen},
 		"biases that are switched off":           {edited(llamaConfig, "attention_bias", "false", "mlp_bias", "false", "hidden_act", `"silu"`), llama},
 		"keys that do not change how it runs":    {edited(llamaConfig, "torch_dtype", `"bfloat16"`, "architectures", `["LlamaForCausalLM"]`, "use_cache", "true"), llama},
 		"a rotary factor of one":                 {edited(llamaConfig, "partial_rotary_factor", "1.0"), llama},
-		"a norm that adds nothing to its square": {edited(llamaConfig, "rms_norm_eps", "0"), with(llama, func(d *Dimensions) { d.NormEps = 0 })},
+		"a norm that adds nothing to its square": {edited(llamaConfig, "rms_norm_eps", "0"), with(llama, func(d *family.Dimensions) { d.NormEps = 0 })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := dimensionsOf(c.text)
@@ -256,11 +258,11 @@ func TestDecoderLayersAreCounted(t *testing.T) {
 		"a section that counts in floats does not go back": {`{"num_hidden_layers":32,"text_config":{` + strings.Replace(text, ":28,", ":28.0,", 1) + "}}", counts{}, "text_config.num_hidden_layers is 28.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg, err := readConfig([]byte(c.text))
+			cfg, err := readConfig([]byte(strings.Replace(c.text, "{", `{"model_type":"llama",`, 1)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := cfg.dimensions(familyLlama)
+			d, err := cfg.Dimensions()
 			if c.says != "" {
 				if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("error %v, want ErrInvalid saying %q", err, c.says)
@@ -330,7 +332,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if g, err := c.grouping(); err == nil {
+		if g, err := groupingOf(c); err == nil {
 			_, _, _ = g.of("model.embed_tokens")
 		}
 		d, err := c.Dimensions()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"metalfleet.dev/metalfleet/metal/family"
 )
 
 const (
@@ -14,7 +16,7 @@ const (
 )
 
 func TestConfigurationsOfEncoders(t *testing.T) {
-	minilm := Encoder{Types: 2, Padding: NoPadding}
+	minilm := family.Encoder{Types: 2, Padding: family.NoPadding}
 	tanh, identity := minilm, minilm
 	tanh.TanhGELU, identity.Labels, identity.Identity = true, 1, true
 	scored := identity
@@ -22,7 +24,7 @@ func TestConfigurationsOfEncoders(t *testing.T) {
 	const pairs = `["BertForSequenceClassification"]`
 	for name, c := range map[string]struct {
 		text    string
-		want    Encoder
+		want    family.Encoder
 		context int
 	}{
 		"MiniLM":                       {edited(bertConfig), minilm, 512},
@@ -33,7 +35,7 @@ func TestConfigurationsOfEncoders(t *testing.T) {
 		"one label by number":          {edited(bertConfig, "architectures", pairs, "num_labels", "1"), scored, 512},
 		"scores as they are":           {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.linear.Identity"}`), identity, 512},
 		"scores as they are, of old":   {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sbert_ce_default_activation_function", `"torch.nn.modules.linear.Identity"`), identity, 512},
-		"a reranker, behind a padding": {edited(xlmrConfig), Encoder{Types: 1, Padding: 1, FirstPosition: 2, Labels: 1}, 8192},
+		"a reranker, behind a padding": {edited(xlmrConfig), family.Encoder{Types: 1, Padding: 1, FirstPosition: 2, Labels: 1}, 8192},
 	} {
 		d, err := dimensionsOf(c.text)
 		if err != nil || d.Encoder == nil || *d.Encoder != c.want || d.Context != c.context {
@@ -71,7 +73,7 @@ func TestConfigurationsOfEncodersThatCannotBeMeantAreRefused(t *testing.T) {
 // names of old, and nothing that is not read; a tensor that then is there twice is
 // refused, and so are more layers than tensors could fill.
 func TestTensorsOfEncodersAreNamedAsOne(t *testing.T) {
-	named := func(d Dimensions, names ...string) (map[string]shardTensor, error) {
+	named := func(d family.Dimensions, names ...string) (map[string]shardTensor, error) {
 		c := &collection{tensors: map[string]shardTensor{}}
 		for _, n := range names {
 			c.tensors[n] = shardTensor{name: n}
@@ -79,11 +81,11 @@ func TestTensorsOfEncodersAreNamedAsOne(t *testing.T) {
 		err := c.encoderNames(d)
 		return c.tensors, err
 	}
-	bare := Dimensions{Architecture: familyBERT, Encoder: &Encoder{}}
-	scored := Dimensions{Architecture: familyBERT, Encoder: &Encoder{Labels: 1}}
-	multilingual := Dimensions{Architecture: familyXLMRoberta, Encoder: &Encoder{Labels: 1}}
+	bare := family.Dimensions{Architecture: "bert", Encoder: &family.Encoder{}}
+	scored := family.Dimensions{Architecture: "bert", Encoder: &family.Encoder{Labels: 1}}
+	multilingual := family.Dimensions{Architecture: "xlm-roberta", Encoder: &family.Encoder{Labels: 1}}
 	for name, c := range map[string]struct {
-		d    Dimensions
+		d    family.Dimensions
 		from string
 		want string
 	}{
@@ -103,8 +105,8 @@ func TestTensorsOfEncodersAreNamedAsOne(t *testing.T) {
 	if _, err := named(bare, "embeddings.LayerNorm.beta", "bert.embeddings.LayerNorm.bias"); !errors.Is(err, ErrInvalid) {
 		t.Errorf("one tensor under two names: %v", err)
 	}
-	large := Dimensions{Architecture: familyBERT, Layers: 1 << 12, Encoder: &Encoder{}}
-	if slots, err := large.encoderSlots(100); !errors.Is(err, ErrInvalid) {
+	large := family.Dimensions{Architecture: "bert", Layers: 1 << 12, Encoder: &family.Encoder{}}
+	if slots, err := large.Slots(100); !errors.Is(err, ErrInvalid) {
 		t.Errorf("4096 layers of 100 tensors: %d slots, %v", len(slots), err)
 	}
 }

@@ -3,7 +3,8 @@ package weights
 import (
 	"errors"
 	"fmt"
-	"strings"
+
+	"metalfleet.dev/metalfleet/metal/family"
 )
 
 // Sentinels that callers branch on with errors.Is.
@@ -13,12 +14,12 @@ var (
 	// ErrTruncated says that a file ends before what its header promises.
 	ErrTruncated = errors.New("file is truncated")
 	// ErrInvalid says that a header contradicts itself or exceeds a limit.
-	ErrInvalid = errors.New("file is invalid")
+	ErrInvalid = family.ErrInvalid
 	// ErrUnsupported says that a file is well-formed but needs something this
 	// build does not have; see UnsupportedError.
-	ErrUnsupported = errors.New("not supported")
+	ErrUnsupported = family.ErrUnsupported
 	// ErrMissing says that a tensor or a metadata key the model needs is absent.
-	ErrMissing = errors.New("missing from the file")
+	ErrMissing = family.ErrMissing
 	// ErrBusy is returned where the headers that are read now take all memory for headers.
 	ErrBusy = errors.New("other model headers use the memory for headers; retry later")
 )
@@ -41,18 +42,4 @@ func (e *FormatError) Error() string {
 func (e *FormatError) Unwrap() error { return e.Kind }
 
 // UnsupportedError names what a file asks for and what there is instead.
-type UnsupportedError struct {
-	// Subject is the kind of thing ("architecture", "tensor type").
-	Subject string
-	// Value is what the file says.
-	Value string
-	// Supported lists the alternatives, sorted.
-	Supported []string
-}
-
-func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("%s %q is not supported (supported: %s)", e.Subject, e.Value, strings.Join(e.Supported, ", "))
-}
-
-// Is makes errors.Is(err, ErrUnsupported) true.
-func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
+type UnsupportedError = family.UnsupportedError

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
@@ -20,7 +21,7 @@ var ErrNoModel = errors.New("no model found")
 // a folder. Its methods may be used at once.
 type File struct {
 	// Dim are the checked dimensions of the model.
-	Dim Dimensions
+	Dim family.Dimensions
 	// Metadata is that of a GGUF file (see Header.Metadata); nil for folders.
 	Metadata map[string]any
 
@@ -149,15 +150,13 @@ func openSafetensors(dir *folder.Folder) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	lessOne := dim.Architecture == familyGemma3
-	if isHybrid(dim.Architecture) {
-		asMLX, err := c.kernels()
-		if err != nil {
-			c.close()
-			return nil, err
-		}
-		lessOne = !asMLX
+	layout := dim.Layout()
+	asMLX, err := c.kernels(layout.Kernels)
+	if err != nil {
+		c.close()
+		return nil, err
 	}
+	lessOne := layout.NormsLessOne || layout.NormsLessOneInHF && !asMLX
 	entries, err := c.inventory(dim, cfg)
 	if err != nil {
 		c.close()
@@ -166,13 +165,12 @@ func openSafetensors(dir *folder.Folder) (*File, error) {
 	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, unread: c.unread, precise: fineEnough(dim, entries), lessOne: lessOne}, nil
 }
 
-// fineEnough is the precision of a folder. Residuals of a Gemma go past what
-// float16 holds, so float32 it is there (mlx-lm clips them, transformers says no
-// to the type).
-func fineEnough(d Dimensions, entries map[string]Entry) quant.Type {
+// fineEnough is the precision of a folder. Where residuals exceed what float16
+// holds it is float32.
+func fineEnough(d family.Dimensions, entries map[string]Entry) quant.Type {
 	t := precision(entries)
 	for _, e := range entries {
-		if d.Architecture == familyGemma3 && e.Format.Type == quant.Float16 {
+		if d.Layout().Wide && e.Format.Type == quant.Float16 {
 			return quant.Float32
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -107,7 +108,7 @@ func TestGemmaInGGUFIsReadAsLlamaCppReadsIt(t *testing.T) {
 		var r raw
 		return r.str("gemma3." + key).u32(6).u32(math.Float32bits(v)).String()
 	}
-	dimensions := func(drop, add string) (weights.Dimensions, error) {
+	dimensions := func(drop, add string) (family.Dimensions, error) {
 		h, err := read(file)
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"io"
 	"math"
 	"sort"
+
+	"metalfleet.dev/metalfleet/metal/family"
 )
 
 // Limits that no honest file reaches. They bound what a hostile header can
@@ -99,7 +101,7 @@ func (d *decoder) header() (*Header, error) {
 		return nil, err
 	}
 	if h.Version != 2 && h.Version != 3 {
-		return nil, &UnsupportedError{"GGUF version", fmt.Sprint(h.Version), []string{"2", "3"}}
+		return nil, family.Unsupported("GGUF version", fmt.Sprint(h.Version), []string{"2", "3"})
 	}
 	tensors, err := d.count("tensor count", maxTensors, 8+4+8+4+8)
 	if err != nil {
@@ -213,7 +215,7 @@ func (d *decoder) tensor() (Tensor, error) {
 	}
 	t.Type = Type(kind)
 	if _, ok := t.Type.info(); !ok {
-		return t, fmt.Errorf("tensor %q: %w", t.Name, &UnsupportedError{"tensor type", t.Type.String(), SupportedTypes()})
+		return t, fmt.Errorf("tensor %q: %w", t.Name, family.Unsupported("tensor type", t.Type.String(), SupportedTypes()))
 	}
 	row, ok := t.Type.RowBytes(t.Shape[dims-1])
 	if !ok {

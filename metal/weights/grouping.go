@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
@@ -26,30 +27,23 @@ type layerGrouping struct {
 	mode        string
 }
 
-// grouping reads "quantization", which mlx-lm writes, or "quantization_config",
+// groupingOf reads "quantization", which mlx-lm writes, or "quantization_config",
 // which mlx-lm writes beside it; what other tools write there is refused by
 // its name.
-func (c *config) grouping() (grouping, error) {
-	key := "quantization"
-	v := c.values[key]
-	if v == nil {
-		key = "quantization_config"
-		if v = c.values[key]; v == nil {
-			v = c.text[key]
-		}
-	}
+func groupingOf(c *family.Config) (grouping, error) {
+	key, v := c.Quantization()
 	if v == nil {
 		return grouping{}, nil
 	}
 	layers, ok := v.(map[string]any)
 	if !ok {
-		return grouping{}, invalidf("config.json: %s is %s, want an object", key, shown(v))
+		return grouping{}, family.Invalidf("config.json: %s is %s, want an object", key, family.Shown(v))
 	}
-	if m := layers["quant_method"]; m == "mxfp4" && c.values["model_type"] == familyGPTOSS {
+	if m := layers["quant_method"]; m == "mxfp4" && c.Is("gpt_oss") {
 		f, _ := quant.BlockFloatNamed("mxfp4")
 		return grouping{present: true, whole: layerGrouping{f.Bits, f.Group, f.String()}, only: f.String()}, nil
 	} else if m != nil {
-		return grouping{}, fmt.Errorf("config.json: %s: %w", key, &UnsupportedError{"quantisation method", shown(m), []string{"MLX's own", "mxfp4 of a gpt_oss"}})
+		return grouping{}, fmt.Errorf("config.json: %s: %w", key, family.Unsupported("quantisation method", family.Shown(m), []string{"MLX's own", "mxfp4 of a gpt_oss"}))
 	}
 	whole, err := readGrouping(layers, key)
 	if err != nil {
@@ -71,9 +65,9 @@ func readGrouping(values map[string]any, where string) (layerGrouping, error) {
 		if v == nil {
 			continue
 		}
-		n, ok := wholeNumber(v)
+		n, ok := family.WholeNumber(v)
 		if !ok || n < 1 || n > 1<<16 {
-			return g, invalidf("config.json: %s.%s is %s, want a whole number", where, f.key, shown(v))
+			return g, family.Invalidf("config.json: %s.%s is %s, want a whole number", where, f.key, family.Shown(v))
 		}
 		*f.to = int(n)
 	}
@@ -82,7 +76,7 @@ func readGrouping(values map[string]any, where string) (layerGrouping, error) {
 	case string:
 		g.mode = v
 	default:
-		return g, invalidf("config.json: %s.mode is %s, want a string", where, shown(v))
+		return g, family.Invalidf("config.json: %s.mode is %s, want a string", where, family.Shown(v))
 	}
 	return g, checkMode(g.mode, "config.json: "+where)
 }
@@ -106,7 +100,7 @@ func (g grouping) of(path string) (layer layerGrouping, named bool, err error) {
 		}
 		return g.whole, true, nil
 	case map[string]any:
-		if layer, err = readGrouping(v, "quantization of "+quoted(path)); err != nil {
+		if layer, err = readGrouping(v, "quantization of "+family.Quoted(path)); err != nil {
 			return layer, true, err
 		}
 		usual, ok := quant.BlockFloatNamed(layer.mode)
@@ -116,7 +110,7 @@ func (g grouping) of(path string) (layer layerGrouping, named bool, err error) {
 		layer.bits, layer.group = cmp.Or(layer.bits, usual.Bits), cmp.Or(layer.group, usual.Group)
 		return layer, true, nil
 	}
-	return layerGrouping{}, true, invalidf("config.json: quantization of %s is %s, want an object, true or false", quoted(path), shown(v))
+	return layerGrouping{}, true, family.Invalidf("config.json: quantization of %s is %s, want an object, true or false", family.Quoted(path), family.Shown(v))
 }
 
 // quantized is the format of the layer at path, whose weight means [rows, in],
@@ -128,29 +122,29 @@ func (g grouping) quantized(path string, in int64, weight, scales, biases shardT
 	case err != nil:
 		return none, err
 	case !g.present:
-		return none, invalidf("%s has scales, but config.json has no quantization", quoted(path))
+		return none, family.Invalidf("%s has scales, but config.json has no quantization", family.Quoted(path))
 	case named && layer.bits == 0:
-		return none, invalidf("%s has scales, but config.json lists it as not quantised", quoted(path))
+		return none, family.Invalidf("%s has scales, but config.json lists it as not quantised", family.Quoted(path))
 	case named && layer.mode != "" && layer.mode != "affine":
-		return none, invalidf("config.json lists %s with mode %q, but its scales have type %s", quoted(path), layer.mode, scales.kind.name)
+		return none, family.Invalidf("config.json lists %s with mode %q, but its scales have type %s", family.Quoted(path), layer.mode, scales.kind.name)
 	case weight.kind.name != "U32":
-		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"type of quantised words", weight.kind.name, []string{"U32"}})
+		return none, fmt.Errorf("%s: %w", family.Quoted(path), family.Unsupported("type of quantised words", weight.kind.name, []string{"U32"}))
 	case len(weight.shape) != 2 || len(scales.shape) != 2 || weight.shape[1] == 0 || scales.shape[1] == 0 || weight.shape[1] > in:
-		return none, invalidf("%s has words of shape %v and scales of shape %v for %d columns", quoted(path), weight.shape, scales.shape, in)
+		return none, family.Invalidf("%s has words of shape %v and scales of shape %v for %d columns", family.Quoted(path), weight.shape, scales.shape, in)
 	}
 	t, err := scales.kind.float()
 	if err != nil {
-		return none, fmt.Errorf("scales of %s: %w", quoted(path), err)
+		return none, fmt.Errorf("scales of %s: %w", family.Quoted(path), err)
 	}
 	if biases.kind != scales.kind {
-		return none, invalidf("%s has scales of type %s and biases of type %s", quoted(path), scales.kind.name, biases.kind.name)
+		return none, family.Invalidf("%s has scales of type %s and biases of type %s", family.Quoted(path), scales.kind.name, biases.kind.name)
 	}
 	if !named {
 		layer.bits, layer.group = int(weight.shape[1]*32/in), int(in/scales.shape[1])
 	}
 	f := quant.AffineOf(layer.bits, layer.group, t)
 	if f.Check() != nil {
-		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation", f.String(), affineNames()})
+		return none, fmt.Errorf("%s: %w", family.Quoted(path), family.Unsupported("quantisation", f.String(), affineNames()))
 	}
 	rows := weight.shape[0]
 	for _, part := range []struct {
@@ -162,7 +156,7 @@ func (g grouping) quantized(path string, in int64, weight, scales, biases shardT
 		{"biases", biases.shape, []int64{rows, in / int64(layer.group)}},
 	} {
 		if !slices.Equal(part.shape, part.want) || in%int64(layer.group) != 0 {
-			return none, invalidf("%s of %s have shape %v, want %v for %d columns of %v", part.name, quoted(path), part.shape, part.want, in, f)
+			return none, family.Invalidf("%s of %s have shape %v, want %v for %d columns of %v", part.name, family.Quoted(path), part.shape, part.want, in, f)
 		}
 	}
 	return f, nil

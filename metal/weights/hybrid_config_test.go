@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
@@ -26,32 +27,32 @@ func newer(changes ...string) string {
 }
 
 func TestHybridConfigurationsGiveDimensions(t *testing.T) {
-	delta := Hybrid{Interval: 4, KeyHeads: 16, KeySize: 128, ValueHeads: 32, ValueSize: 128, Taps: 4}
+	delta := family.Hybrid{Interval: 4, KeyHeads: 16, KeySize: 128, ValueHeads: 32, ValueSize: 128, Taps: 4}
 	joined := delta
 	joined.Joined = true
-	next := Dimensions{Architecture: "qwen3_next", Layers: 48, Hidden: 2048, FeedForward: 5120, QueryHeads: 16, KVHeads: 2, HeadSize: 256,
-		Vocabulary: 151936, Context: 262144, NormEps: 1e-6, Rope: Rope{Theta: 1e7, Size: 64, Linear: 1, Magnitude: 1}, Hybrid: joined,
-		Experts: Experts{Count: 512, PerToken: 10, FeedForward: 512, Normalized: true, Step: 1, Shared: 512}}
-	dense := Dimensions{Architecture: "qwen3_5", Layers: 32, Hidden: 4096, FeedForward: 12288, QueryHeads: 16, KVHeads: 4, HeadSize: 256,
-		Vocabulary: 248320, Context: 262144, NormEps: 1e-6, Rope: Rope{Theta: 1e7, Size: 64, Linear: 1, Magnitude: 1}, Hybrid: delta}
-	with := func(d Dimensions, change func(*Dimensions)) Dimensions { change(&d); return d }
+	next := family.Dimensions{Architecture: "qwen3_next", Layers: 48, Hidden: 2048, FeedForward: 5120, QueryHeads: 16, KVHeads: 2, HeadSize: 256,
+		Vocabulary: 151936, Context: 262144, NormEps: 1e-6, Rope: family.Rope{Theta: 1e7, Size: 64, Linear: 1, Magnitude: 1}, Hybrid: joined,
+		Experts: family.Experts{Count: 512, PerToken: 10, FeedForward: 512, Normalized: true, Step: 1, Shared: 512}}
+	dense := family.Dimensions{Architecture: "qwen3_5", Layers: 32, Hidden: 4096, FeedForward: 12288, QueryHeads: 16, KVHeads: 4, HeadSize: 256,
+		Vocabulary: 248320, Context: 262144, NormEps: 1e-6, Rope: family.Rope{Theta: 1e7, Size: 64, Linear: 1, Magnitude: 1}, Hybrid: delta}
+	with := func(d family.Dimensions, change func(*family.Dimensions)) family.Dimensions { change(&d); return d }
 	mixture := []string{"model_type", `"qwen3_5_moe_text"`, "intermediate_size", "", "num_experts", "256", "num_experts_per_tok", "8", "moe_intermediate_size", "512", "shared_expert_intermediate_size", "512"}
 	for name, c := range map[string]struct {
 		text string
-		want Dimensions
+		want family.Dimensions
 	}{
 		"a Qwen3-Next":                     {edited(nextConfig), next},
 		"a Qwen3-Next without an interval": {edited(nextConfig, "full_attention_interval", ""), next},
 		"a Qwen3-Next that says no part":   {edited(nextConfig, "partial_rotary_factor", ""), next},
-		"a Qwen3-Next that turns half":     {edited(nextConfig, "partial_rotary_factor", "0.5"), with(next, func(d *Dimensions) { d.Rope.Size = 128 })},
-		"a Qwen3-Next with dense layers":   {edited(nextConfig, "mlp_only_layers", "[1]"), with(next, func(d *Dimensions) { d.Experts.Dense = []int{1} })},
-		"a Qwen3-Next without experts":     {edited(nextConfig, "num_experts", "0"), with(next, func(d *Dimensions) { d.Experts = Experts{} })},
-		"names for layers":                 {edited(nextConfig, "num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["linear_attention","full_attention"]`), with(next, func(d *Dimensions) { d.Layers, d.Hybrid.Interval = 2, 2 })},
+		"a Qwen3-Next that turns half":     {edited(nextConfig, "partial_rotary_factor", "0.5"), with(next, func(d *family.Dimensions) { d.Rope.Size = 128 })},
+		"a Qwen3-Next with dense layers":   {edited(nextConfig, "mlp_only_layers", "[1]"), with(next, func(d *family.Dimensions) { d.Experts.Dense = []int{1} })},
+		"a Qwen3-Next without experts":     {edited(nextConfig, "num_experts", "0"), with(next, func(d *family.Dimensions) { d.Experts = family.Experts{} })},
+		"names for layers":                 {edited(nextConfig, "num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["linear_attention","full_attention"]`), with(next, func(d *family.Dimensions) { d.Layers, d.Hybrid.Interval = 2, 2 })},
 		"the text of a Qwen3.5":            {newer(), dense},
 		"a Qwen3.5 with eyes":              {`{"model_type":"qwen3_5","vision_config":{"depth":27},"text_config":` + newer() + `}`, dense},
-		"a Qwen3.5 without a context":      {newer("max_position_embeddings", ""), with(dense, func(d *Dimensions) { d.Context = 32768 })},
-		"a Qwen3.5 of experts": {newer(mixture...), with(dense, func(d *Dimensions) {
-			d.FeedForward, d.Experts = 512, Experts{Count: 256, PerToken: 8, FeedForward: 512, Normalized: true, Step: 1, Shared: 512}
+		"a Qwen3.5 without a context":      {newer("max_position_embeddings", ""), with(dense, func(d *family.Dimensions) { d.Context = 32768 })},
+		"a Qwen3.5 of experts": {newer(mixture...), with(dense, func(d *family.Dimensions) {
+			d.FeedForward, d.Experts = 512, family.Experts{Count: 256, PerToken: 8, FeedForward: 512, Normalized: true, Step: 1, Shared: 512}
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +142,7 @@ func TestConvolutionsSayWhoStoredAHybrid(t *testing.T) {
 		"of two dimensions": {map[string][]int64{a: {8, 4}}, false, ""},
 	} {
 		got := gathered(c.shapes)
-		asMLX, err := got.kernels()
+		asMLX, err := got.kernels([]string{"linear_attn.conv1d.weight"})
 		if asMLX != c.asMLX || (err == nil) != (c.says == "") || err != nil && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v, %v; want %v, an error saying %q", name, asMLX, err, c.asMLX, c.says)
 		}
@@ -158,7 +159,7 @@ func TestTheTextOfAModelThatSees(t *testing.T) {
 		"model.language_model.norm.weight": one, "lm_head.weight": one, "model.visual.merger.norm.weight": one, "mtp.norm.weight": one,
 		"language_model.model.layers.0.mlp.up_proj.weight": one, "language_model.lm_head.scales": one, "vision_tower.merger.weight": one, "language_model.mtp.fc.weight": one,
 	})
-	if err := c.unwrapModel(Dimensions{Architecture: familyQwen35}); err != nil {
+	if err := c.unwrapModel(family.Dimensions{Architecture: "qwen3_5"}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"lm_head.scales", "lm_head.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight"}
@@ -166,7 +167,7 @@ func TestTheTextOfAModelThatSees(t *testing.T) {
 		t.Errorf("tensors (-want +got):\n%s", diff)
 	}
 	twice := gathered(map[string][]int64{"model.language_model.norm.weight": one, "model.norm.weight": one})
-	if err := twice.unwrapModel(Dimensions{Architecture: familyQwen35}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two names") {
+	if err := twice.unwrapModel(family.Dimensions{Architecture: "qwen3_5"}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two names") {
 		t.Errorf("one name for two tensors: error %v", err)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"strconv"
+
+	"metalfleet.dev/metalfleet/metal/family"
 )
 
 // Limits of the JSON of a model folder. They bound time and memory before a
@@ -78,7 +80,7 @@ func (j *jsonReader) fields(field func(key string) error) error {
 			return j.invalid("want a key")
 		}
 		if _, twice := seen[key]; twice {
-			return j.invalid("key " + quoted(key) + " appears twice")
+			return j.invalid("key " + family.Quoted(key) + " appears twice")
 		}
 		seen[key] = struct{}{}
 		if err := field(key); err != nil {
@@ -137,24 +139,4 @@ func (j *jsonReader) end() error {
 		return j.invalid("there is trailing data after the JSON value")
 	}
 	return nil
-}
-
-// wholeNumber reads a JSON number that is written as a whole one: 32, not 32.0
-// and not 3.2e1.
-func wholeNumber(v any) (int64, bool) {
-	n, ok := v.(json.Number)
-	if !ok {
-		return 0, false
-	}
-	i, err := strconv.ParseInt(n.String(), 10, 64)
-	return i, err == nil
-}
-
-// quoted is a text from a file as it may stand in a message.
-func quoted(s string) string {
-	const most = 80
-	if len(s) > most {
-		return strconv.Quote(s[:most]) + "..."
-	}
-	return strconv.Quote(s)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
@@ -83,7 +84,7 @@ func (f *File) layout(e Entry) (*layout, error) {
 		want, _ = e.block.RowBytes(int64(e.Columns()))
 	}
 	if err != nil || want != int64(l.words.row+l.besideRow) {
-		return nil, invalidf("rows of %d bytes do not match %d elements of %v", l.words.row+l.besideRow, e.Columns(), e.Format)
+		return nil, family.Invalidf("rows of %d bytes do not match %d elements of %v", l.words.row+l.besideRow, e.Columns(), e.Format)
 	}
 	l.each = min(max(1, pieceBytes/l.words.row), l.rows)
 	l.chunk = min(max(1, pieceBytes/max(1, l.besideRow*l.each)), (l.rows+l.each-1)/l.each) * l.each

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
@@ -132,7 +133,7 @@ func (r *Reading) wait(room <-chan struct{}) bool {
 // take emits the rows of the next tensor, by so many goroutines.
 func (r *Reading) take(e Entry, goroutines int, together bool, emit func(int, quant.Row) error) error {
 	if r.next == len(r.queue) || r.queue[r.next].e.Path != e.Path {
-		return invalidf("tensor %s is read out of order", e.Name)
+		return family.Invalidf("tensor %s is read out of order", e.Name)
 	}
 	s := r.queue[r.next]
 	r.next++

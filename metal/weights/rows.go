@@ -3,6 +3,7 @@ package weights
 import (
 	"context"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
@@ -29,7 +30,7 @@ func (f *File) Place(ctx context.Context, e Entry, emit func(first int, r quant.
 // Values reads a vector as numbers.
 func (f *File) Values(ctx context.Context, e Entry) ([]float32, error) {
 	if len(e.Shape) != 1 {
-		return nil, invalidf("tensor %s has shape %v, want one dimension", e.Name, e.Shape)
+		return nil, family.Invalidf("tensor %s has shape %v, want one dimension", e.Name, e.Shape)
 	}
 	values := make([]float32, e.Columns())
 	return values, f.Rows(ctx, e, func(_ int, r quant.Row) error { return e.Format.Dequantize(r, values) })

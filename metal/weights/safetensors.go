@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
@@ -44,7 +45,7 @@ func (e element) float() (quant.Type, error) {
 	case "F32":
 		return quant.Float32, nil
 	}
-	return 0, &UnsupportedError{"tensor type", e.name, []string{"BF16", "F16", "F32", "U32 with scales and biases"}}
+	return 0, family.Unsupported("tensor type", e.name, []string{"BF16", "F16", "F32", "U32 with scales and biases"})
 }
 
 // shardTensor is one named array in a safetensors file.
@@ -163,7 +164,7 @@ func (p *shardParser) metadata() error {
 		}
 		t, err := p.json.token()
 		if _, ok := t.(string); err == nil && !ok {
-			return p.json.invalid("__metadata__ " + quoted(key) + " is not a string")
+			return p.json.invalid("__metadata__ " + family.Quoted(key) + " is not a string")
 		}
 		return err
 	})
@@ -188,7 +189,7 @@ func (p *shardParser) tensor(name string) (shardTensor, error) {
 		case "data_offsets":
 			begin, end, err = p.offsets(name, v)
 		default:
-			err = p.json.invalid(fmt.Sprintf("tensor %s has an unknown field %s", quoted(name), quoted(key)))
+			err = p.json.invalid(fmt.Sprintf("tensor %s has an unknown field %s", family.Quoted(name), family.Quoted(key)))
 		}
 		return err
 	})
@@ -196,14 +197,14 @@ func (p *shardParser) tensor(name string) (shardTensor, error) {
 		return t, err
 	}
 	if seen != 3 {
-		return t, p.json.invalid(fmt.Sprintf("tensor %s lacks dtype, shape or data_offsets", quoted(name)))
+		return t, p.json.invalid(fmt.Sprintf("tensor %s lacks dtype, shape or data_offsets", family.Quoted(name)))
 	}
 	want, ok := product(t.kind.bytes, t.shape)
 	if !ok {
-		return t, p.json.invalid(fmt.Sprintf("tensor %s has too many elements", quoted(name)))
+		return t, p.json.invalid(fmt.Sprintf("tensor %s has too many elements", family.Quoted(name)))
 	}
 	if want != end-begin {
-		return t, p.json.invalid(fmt.Sprintf("tensor %s of shape %v and type %s needs %d bytes, but data_offsets specify %d", quoted(name), t.shape, t.kind.name, want, end-begin))
+		return t, p.json.invalid(fmt.Sprintf("tensor %s of shape %v and type %s needs %d bytes, but data_offsets specify %d", family.Quoted(name), t.shape, t.kind.name, want, end-begin))
 	}
 	t.span = span{offset: p.data + begin, bytes: want}
 	return t, nil
@@ -221,25 +222,25 @@ func (p *shardParser) element(name string, v any) (element, error) {
 	}
 	text, ok := v.(string)
 	if !ok {
-		return element{}, p.json.invalid(fmt.Sprintf("dtype of tensor %s is not a string", quoted(name)))
+		return element{}, p.json.invalid(fmt.Sprintf("dtype of tensor %s is not a string", family.Quoted(name)))
 	}
 	if len(text) > 32 {
 		text = text[:32]
 	}
-	return element{}, fmt.Errorf("tensor %s: %w", quoted(name), &UnsupportedError{"tensor type", text, known})
+	return element{}, fmt.Errorf("tensor %s: %w", family.Quoted(name), family.Unsupported("tensor type", text, known))
 }
 
 // numbers reads a short list of whole numbers from 0 on.
 func (p *shardParser) numbers(name, key string, v any) ([]int64, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > maxShardRank {
-		return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s is not a list of at most %d numbers", key, quoted(name), maxShardRank))
+		return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s is not a list of at most %d numbers", key, family.Quoted(name), maxShardRank))
 	}
 	out := make([]int64, len(list))
 	for i, v := range list {
-		n, ok := wholeNumber(v)
+		n, ok := family.WholeNumber(v)
 		if !ok || n < 0 {
-			return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s contains %v, want non-negative whole numbers", key, quoted(name), v))
+			return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s contains %v, want non-negative whole numbers", key, family.Quoted(name), v))
 		}
 		out[i] = n
 	}
@@ -253,10 +254,10 @@ func (p *shardParser) offsets(name string, v any) (begin, end int64, err error) 
 		return 0, 0, err
 	}
 	if len(n) != 2 || n[0] > n[1] {
-		return 0, 0, p.json.invalid(fmt.Sprintf("data_offsets of tensor %s are %v, want a begin and an end", quoted(name), n))
+		return 0, 0, p.json.invalid(fmt.Sprintf("data_offsets of tensor %s are %v, want a begin and an end", family.Quoted(name), n))
 	}
 	if n[1] > p.size-p.data {
-		return 0, 0, &FormatError{ErrTruncated, p.size, fmt.Sprintf("tensor %s ends at %d of the data, which has only %d bytes", quoted(name), n[1], p.size-p.data)}
+		return 0, 0, &FormatError{ErrTruncated, p.size, fmt.Sprintf("tensor %s ends at %d of the data, which has only %d bytes", family.Quoted(name), n[1], p.size-p.data)}
 	}
 	return n[0], n[1], nil
 }
@@ -284,11 +285,11 @@ func (p *shardParser) place() error {
 		t := p.tensors[i]
 		switch {
 		case t.span.offset < at:
-			return &FormatError{ErrInvalid, t.span.offset, fmt.Sprintf("tensor %s overlaps %s", quoted(t.name), before)}
+			return &FormatError{ErrInvalid, t.span.offset, fmt.Sprintf("tensor %s overlaps %s", family.Quoted(t.name), before)}
 		case t.span.offset > at:
-			return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes between %s and tensor %s belong to no tensor", t.span.offset-at, before, quoted(t.name))}
+			return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes between %s and tensor %s belong to no tensor", t.span.offset-at, before, family.Quoted(t.name))}
 		}
-		at, before = t.span.offset+t.span.bytes, "tensor "+quoted(t.name)
+		at, before = t.span.offset+t.span.bytes, "tensor "+family.Quoted(t.name)
 	}
 	if at != p.size {
 		return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes after %s belong to no tensor", p.size-at, before)}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"metalfleet.dev/metalfleet/metal/family"
 )
 
 const (
@@ -26,23 +28,23 @@ func seeing(kind, text string) string {
 func TestDecodersInsideModelsThatSee(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
-		want Dimensions
+		want family.Dimensions
 	}{
-		"Gemma 3 as Google writes it": {seeing("gemma3", googleText), Dimensions{Architecture: "gemma3_text", Layers: 34, Hidden: 2560, QueryHeads: 8, KVHeads: 4,
+		"Gemma 3 as Google writes it": {seeing("gemma3", googleText), family.Dimensions{Architecture: "gemma3_text", Layers: 34, Hidden: 2560, QueryHeads: 8, KVHeads: 4,
 			HeadSize: 256, Vocabulary: 262208, Context: 131072, Window: 1024, NormEps: 1e-6}},
-		"Gemma 3 whose decoder is not named": {seeing("gemma3", strings.Replace(googleText, `"model_type":"gemma3_text",`, "", 1)), Dimensions{Architecture: "gemma3_text",
+		"Gemma 3 whose decoder is not named": {seeing("gemma3", strings.Replace(googleText, `"model_type":"gemma3_text",`, "", 1)), family.Dimensions{Architecture: "gemma3_text",
 			Layers: 34, Hidden: 2560, QueryHeads: 8, KVHeads: 4, HeadSize: 256, Vocabulary: 262208, Context: 131072, Window: 1024, NormEps: 1e-6}},
 		"Gemma 3 that says more": {strings.Replace(seeing("gemma3", googleText+`,"num_attention_heads":16,"num_key_value_heads":8`), `{`, `{"vocab_size":262144,`, 1),
-			Dimensions{Architecture: "gemma3_text", Layers: 34, Hidden: 2560, QueryHeads: 16, KVHeads: 8, HeadSize: 256, Vocabulary: 262144, Context: 131072, Window: 1024, NormEps: 1e-6}},
-		"Mistral Small 3.1": {seeing("mistral3", mistralText), Dimensions{Architecture: "llama", Layers: 40, Hidden: 5120, QueryHeads: 32, KVHeads: 8,
+			family.Dimensions{Architecture: "gemma3_text", Layers: 34, Hidden: 2560, QueryHeads: 16, KVHeads: 8, HeadSize: 256, Vocabulary: 262144, Context: 131072, Window: 1024, NormEps: 1e-6}},
+		"Mistral Small 3.1": {seeing("mistral3", mistralText), family.Dimensions{Architecture: "llama", Layers: 40, Hidden: 5120, QueryHeads: 32, KVHeads: 8,
 			HeadSize: 128, Vocabulary: 131072, Context: 131072, NormEps: 1e-5}},
-		"Ministral 3": {seeing("mistral3", ministralText), Dimensions{Architecture: "llama", Layers: 34, Hidden: 4096, QueryHeads: 32, KVHeads: 8,
-			HeadSize: 128, Vocabulary: 131072, Context: 262144, NormEps: 1e-5, Temper: &Temper{Beta: 0.1, Every: 16384}}},
-		"Ministral 3 without eyes": {"{" + ministralText + "}", Dimensions{Architecture: "llama", Layers: 34, Hidden: 4096, QueryHeads: 32, KVHeads: 8,
-			HeadSize: 128, Vocabulary: 131072, Context: 262144, NormEps: 1e-5, Temper: &Temper{Beta: 0.1, Every: 16384}}},
+		"Ministral 3": {seeing("mistral3", ministralText), family.Dimensions{Architecture: "llama", Layers: 34, Hidden: 4096, QueryHeads: 32, KVHeads: 8,
+			HeadSize: 128, Vocabulary: 131072, Context: 262144, NormEps: 1e-5, Temper: &family.Temper{Beta: 0.1, Every: 16384}}},
+		"Ministral 3 without eyes": {"{" + ministralText + "}", family.Dimensions{Architecture: "llama", Layers: 34, Hidden: 4096, QueryHeads: 32, KVHeads: 8,
+			HeadSize: 128, Vocabulary: 131072, Context: 262144, NormEps: 1e-5, Temper: &family.Temper{Beta: 0.1, Every: 16384}}},
 	} {
 		d, err := dimensionsOf(c.text)
-		got := Dimensions{Architecture: d.Architecture, Layers: d.Layers, Hidden: d.Hidden, QueryHeads: d.QueryHeads, KVHeads: d.KVHeads, HeadSize: d.HeadSize,
+		got := family.Dimensions{Architecture: d.Architecture, Layers: d.Layers, Hidden: d.Hidden, QueryHeads: d.QueryHeads, KVHeads: d.KVHeads, HeadSize: d.HeadSize,
 			Vocabulary: d.Vocabulary, Context: d.Context, Window: d.Window, NormEps: d.NormEps}
 		want := c.want
 		want.Temper = nil
@@ -53,7 +55,7 @@ func TestDecodersInsideModelsThatSee(t *testing.T) {
 }
 
 // equalPlain compares dimensions of numbers alone.
-func equalPlain(a, b Dimensions) bool {
+func equalPlain(a, b family.Dimensions) bool {
 	return a.Architecture == b.Architecture && [9]int{a.Layers, a.Hidden, a.QueryHeads, a.KVHeads, a.HeadSize, a.Vocabulary, a.Context, a.Window} ==
 		[9]int{b.Layers, b.Hidden, b.QueryHeads, b.KVHeads, b.HeadSize, b.Vocabulary, b.Context, b.Window} && a.NormEps == b.NormEps
 }
@@ -84,7 +86,7 @@ func TestModelsThatSeeAreRefusedWhereTheirDecoderIsNotKnown(t *testing.T) {
 // TestOneTensorUnderTwoNamesIsRefused: which one is meant nobody knows.
 func TestOneTensorUnderTwoNamesIsRefused(t *testing.T) {
 	c := &collection{tensors: map[string]shardTensor{"language_model.model.norm.weight": {}, "model.language_model.norm.weight": {}}}
-	if err := c.unwrapModel(Dimensions{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "model.norm.weight") {
+	if err := c.unwrapModel(family.Dimensions{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "model.norm.weight") {
 		t.Errorf("error %v, want %v that names the tensor", err, ErrInvalid)
 	}
 }

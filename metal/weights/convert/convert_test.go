@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -92,7 +93,7 @@ func converted(t *testing.T, source string, o Options) *weights.File {
 
 // wantDimensions wants those of two models to be equal, but for numbers that
 // GGUF has as float32.
-func wantDimensions(t *testing.T, want, got weights.Dimensions) {
+func wantDimensions(t *testing.T, want, got family.Dimensions) {
 	t.Helper()
 	want.NormEps, got.NormEps = float64(float32(want.NormEps)), float64(float32(got.NormEps))
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -4,13 +4,13 @@ import (
 	"maps"
 	"strings"
 
-	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/metal/family"
 )
 
 // hybridWords says what mlx-lm 0.32.2 reads of a hybrid (models/qwen3_next.py,
 // models/qwen3_5.py): of a model that also has eyes the text alone, which is all
 // that is converted, and in every folder how much of a head is turned.
-func hybridWords(cfg map[string]any, d weights.Dimensions) {
+func hybridWords(cfg map[string]any, d family.Dimensions) {
 	if d.Hybrid.Interval == 0 {
 		return
 	}
@@ -55,7 +55,7 @@ func hybridWords(cfg map[string]any, d weights.Dimensions) {
 }
 
 // namedInMLX is the path that mlx-lm gives a layer in config.json.
-func namedInMLX(path string, d weights.Dimensions) string {
+func namedInMLX(path string, d family.Dimensions) string {
 	if d.Hybrid.Interval > 0 && !d.Hybrid.Joined {
 		return "language_model." + path
 	}

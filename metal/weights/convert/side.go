@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -151,7 +152,7 @@ func newConfig(ctx context.Context, f *weights.File, p *plan) (map[string]any, e
 		if err := d.Decode(&cfg); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", configFile, weights.ErrInvalid, err)
 		}
-		if text := weights.Decoder(cfg); text != nil { // whose eyes stay behind
+		if text := family.Decoder(cfg); text != nil { // whose eyes stay behind
 			cfg = text
 		}
 		hybridWords(cfg, f.Dim)
@@ -197,7 +198,7 @@ func modernRope(cfg map[string]any) {
 // modernWindows says in the older words what transformers 5 says of the layers
 // of a Gemma one by one; mlx-lm 0.32.2 knows one pattern and two bases. A
 // pattern that is none stays as it is written.
-func modernWindows(cfg map[string]any, d weights.Dimensions) {
+func modernWindows(cfg map[string]any, d family.Dimensions) {
 	params, ok := cfg["rope_parameters"].(map[string]any)
 	if d.LocalRope == nil || !ok && cfg["layer_types"] == nil {
 		return
@@ -220,7 +221,7 @@ func modernWindows(cfg map[string]any, d weights.Dimensions) {
 
 // quantization is what mlx-lm reads: the format of most bytes, and by path
 // those that differ. nil where nothing is quantised.
-func (p *plan) quantization(d weights.Dimensions) map[string]any {
+func (p *plan) quantization(d family.Dimensions) map[string]any {
 	type grouping struct {
 		bits, group int
 		mode        string
@@ -290,7 +291,7 @@ func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) erro
 
 // gemmaOfGGUF says what a Gemma has beside others. Its pattern is that of the
 // first layer that sees everything, or one that no layer reaches.
-func gemmaOfGGUF(d weights.Dimensions, cfg map[string]any) {
+func gemmaOfGGUF(d family.Dimensions, cfg map[string]any) {
 	delete(cfg, "hidden_act")
 	cfg["hidden_activation"], cfg["query_pre_attn_scalar"] = "gelu_pytorch_tanh", shortest(d.QueryScalar)
 	cfg["sliding_window"], cfg["rope_local_base_freq"] = d.Window, shortest(d.LocalRope.Theta)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
@@ -67,7 +68,7 @@ func TestScalingOfAFileIsSaidInWords(t *testing.T) {
 	ramp, llama3, broken := make([]byte, 0, 64), make([]byte, 0, 64), make([]byte, 0, 64)
 	c := small(tinymodel.Llama)
 	c.RopeFactors, c.Theta = true, 500000
-	want := weights.Llama3Scaling{Factor: 32, Low: 1, High: 4, Context: 8192}.Factors(weights.Rope{Theta: c.Theta, Size: c.HeadSize})
+	want := family.Llama3Scaling{Factor: 32, Low: 1, High: 4, Context: 8192}.Factors(family.Rope{Theta: c.Theta, Size: c.HeadSize})
 	for i, f := range want {
 		ramp = binary.LittleEndian.AppendUint32(ramp, math.Float32bits(float32(i+1)))
 		llama3 = binary.LittleEndian.AppendUint32(llama3, math.Float32bits(f))
@@ -322,7 +323,7 @@ func TestOlderWordsForWindows(t *testing.T) {
 		"none that comes": {[]bool{false, false}, 3},
 	} {
 		cfg := map[string]any{"layer_types": []any{}}
-		modernWindows(cfg, weights.Dimensions{Layers: len(c.everywhere), Everywhere: c.everywhere, LocalRope: &weights.Rope{Theta: 1e4}})
+		modernWindows(cfg, family.Dimensions{Layers: len(c.everywhere), Everywhere: c.everywhere, LocalRope: &family.Rope{Theta: 1e4}})
 		if cfg["sliding_window_pattern"] != c.want {
 			t.Errorf("%s: pattern %v, want %v", name, cfg["sliding_window_pattern"], c.want)
 		}

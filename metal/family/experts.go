@@ -1,4 +1,4 @@
-package weights
+package family
 
 import (
 	"fmt"
@@ -11,15 +11,48 @@ type Experts struct {
 	Count, PerToken int
 	// FeedForward is the inner width of one.
 	FeedForward int
-	// Normalized says that the shares of those that a token sees add up to one.
+	// Normalized shares, of those that a token sees, add up to one.
 	Normalized bool
 	// Step makes only every so-manieth layer a mixture, and Dense lists layers
 	// that are none in any case.
 	Step  int
 	Dense []int
-	// Shared is the inner width of one more expert, which every token goes
-	// through by a gate of its own; 0 where there is none.
+	// Shared is the inner width of one more expert, which every token
+	// uses, by a gate of its own; 0 where there is none.
 	Shared int
+	// SharedWhole experts have no gate: their result is added as it is.
+	SharedWhole bool
+	// Clamped is the mixture of GPT-OSS, whose products have biases and whose gate
+	// ends at a limit.
+	Clamped bool
+	// Router is how experts are chosen; the zero value is a softmax.
+	Router Router
+}
+
+// Router is how the scores of experts become a choice and shares.
+type Router struct {
+	// Sigmoid takes the place of the softmax over all experts.
+	Sigmoid bool
+	// Bias is the path, under mlp, of numbers that are added to the scores for the
+	// choice alone; empty where there are none.
+	Bias string
+	// Groups of experts, of which only the best TopGroups take part: those whose
+	// best expert is best, or, where PairBest, whose two best are. 0 and 1 are none.
+	Groups, TopGroups int
+	PairBest          bool
+	// Scale multiplies the shares; 0 means 1.
+	Scale float64
+}
+
+// Plain reports whether it is a softmax and nothing else.
+func (r Router) Plain() bool { return r == Router{} }
+
+// SharedName is where the tensors of the shared expert lie in the mixture.
+func (e Experts) SharedName() string {
+	if e.SharedWhole {
+		return "shared_experts"
+	}
+	return "shared_expert"
 }
 
 // In says whether a layer is a mixture (transformers' Qwen3MoeDecoderLayer and
@@ -28,8 +61,8 @@ func (e Experts) In(layer int) bool {
 	return e.Count > 0 && (layer+1)%e.Step == 0 && !slices.Contains(e.Dense, layer)
 }
 
-// layers counts mixtures among so many layers.
-func (e Experts) layers(n int) int {
+// Layers counts mixtures among the first n layers.
+func (e Experts) Layers(n int) int {
 	sparse := 0
 	for i := range n {
 		if e.In(i) {
@@ -42,14 +75,14 @@ func (e Experts) layers(n int) int {
 // consistent checks the numbers against one another.
 func (e Experts) consistent() error {
 	if e.PerToken > e.Count {
-		return invalidf("each token uses %d experts, but there are only %d", e.PerToken, e.Count)
+		return Invalidf("each token uses %d experts, but there are only %d", e.PerToken, e.Count)
 	}
 	return nil
 }
 
 // experts reads the mixture of a Qwen3. What mlx-lm wants to be said must be;
 // the rest is what transformers takes (Qwen3MoeConfig, version 5).
-func (c *config) experts(layers int) Experts {
+func (c *Config) experts(layers int) Experts {
 	e := Experts{
 		Count:       c.integer(1, 1<<12, "num_experts", "num_local_experts"),
 		PerToken:    c.integer(1, 1<<12, "num_experts_per_tok"),
@@ -57,18 +90,18 @@ func (c *config) experts(layers int) Experts {
 		Normalized:  c.flag("norm_topk_prob"),
 		Step:        c.integerOr(1, 1, 1<<12, "decoder_sparse_step"),
 	}
-	if c.text["norm_topk_prob"] == nil {
+	if c.value("norm_topk_prob") == nil {
 		c.fail(fmt.Errorf("%snorm_topk_prob: %w", c.inside, ErrMissing))
 	}
-	if v := c.text["mlp_only_layers"]; v != nil {
+	if v := c.value("mlp_only_layers"); v != nil {
 		list, ok := v.([]any)
 		for _, v := range list {
-			n, whole := wholeNumber(v)
+			n, whole := WholeNumber(v)
 			ok = ok && whole && n >= 0 && n < int64(layers)
 			e.Dense = append(e.Dense, int(n))
 		}
 		if !ok {
-			c.fail(invalidf("%smlp_only_layers is not a list of layer numbers less than %d", c.inside, layers))
+			c.fail(Invalidf("%smlp_only_layers is not a list of layer numbers less than %d", c.inside, layers))
 		}
 	}
 	return e

@@ -1,81 +1,129 @@
-package weights
+package family
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 )
 
 // supportedScalings lists the kinds of rope scaling.
 func supportedScalings() []string { return []string{"default", "linear", "llama3", "none", "yarn"} }
 
-// rope reads how heads are turned: rope_theta and rope_scaling, or both inside
+// ropeKeys are those that an object that describes a rotation may have, of any
+// type; others are refused by name. The sections of a rotation by time,
+// height and width are equal for text.
+func ropeKeys() []string {
+	return []string{
+		"alpha", "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor", "llama_4_scaling_beta", "long_factor", "low_freq_factor", "max_position_embeddings",
+		"mrope_interleaved", "mrope_section", "mscale", "mscale_all_dim", "original_max_position_embeddings", "partial_rotary_factor", "rope_theta", "rope_type", "short_factor", "truncate", "type",
+	}
+}
+
+// rope reads how heads are rotated: rope_theta and rope_scaling, or both inside
 // rope_parameters as transformers 5 writes them. The older keys win, as in
 // mlx-lm's qwen3.
-func (c *config) rope(d Dimensions) Rope {
-	r := ropeReader{c: c, key: "rope_scaling", d: d}
+func (c *Config) rope(f Family, d Dimensions) Rope {
+	params, key := c.rotation("full_attention")
+	return c.ropeOf(f, d, params, key)
+}
+
+// ropeOf is rope with the object that takes the place of rope_parameters.
+func (c *Config) ropeOf(f Family, d Dimensions, params any, key string) Rope {
+	r := ropeReader{c: c, key: "rope_scaling"}
 	r.out = Rope{Size: d.HeadSize, Linear: 1, Magnitude: 1}
-	params, key := c.scalingOf(d.Architecture)
-	scaling := c.text["rope_scaling"]
+	scaling := c.value("rope_scaling")
 	if scaling == nil {
 		r.key, scaling = key, params
 	}
-	r.theta(params)
-	if isHybrid(d.Architecture) {
-		r.out.Size = c.hybridRotary(d)
-	} else if v := c.text["partial_rotary_factor"]; v != nil {
-		r.partial("partial_rotary_factor", v)
-	}
+	r.theta(f, params, key)
+	r.partial(f, params, key)
 	if scaling == nil || c.err != nil {
 		return r.out
 	}
 	var ok bool
 	if r.values, ok = scaling.(map[string]any); !ok {
-		c.fail(invalidf("%s%s is %s, want an object", c.inside, r.key, shown(scaling)))
+		c.fail(Invalidf("%s%s is %s, want an object", c.inside, r.key, Shown(scaling)))
 		return r.out
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.values)) {
+		if !slices.Contains(ropeKeys(), name) && !neutral(r.values[name]) {
+			c.fail(fmt.Errorf("%s%s.%s: %w", c.inside, r.key, name, &UnsupportedError{"key of a rotation", name, ropeKeys()}))
+			return r.out
+		}
 	}
 	r.scale()
 	return r.out
 }
 
+// rotation is the object that describes the rotation in layers of a kind, and its
+// key: rope_parameters may have one for each.
+func (c *Config) rotation(kind string) (params any, key string) {
+	key, params = "rope_parameters", c.value("rope_parameters")
+	all, ok := params.(map[string]any)
+	if !ok {
+		return params, key
+	}
+	for _, k := range []string{"full_attention", "sliding_attention"} {
+		if _, apart := all[k].(map[string]any); apart {
+			return all[kind], key + "." + kind
+		}
+	}
+	return params, key
+}
+
 // ropeReader reads one object that describes the scaling.
 type ropeReader struct {
-	c      *config
-	d      Dimensions
+	c      *Config
 	key    string
 	values map[string]any
 	out    Rope
 }
 
-// theta is 10000 where a Llama does not say (mlx-lm 0.32.2, models/llama.py);
-// a Qwen3 says it.
-func (r *ropeReader) theta(params any) {
+// theta reads the base of the rotation.
+func (r *ropeReader) theta(f Family, params any, key string) {
 	c := r.c
-	where, v := "rope_theta", c.text["rope_theta"]
+	where, v := "rope_theta", c.value("rope_theta")
 	if p, ok := params.(map[string]any); ok && v == nil {
-		_, key := c.scalingOf(r.d.Architecture)
 		where, v = key+".rope_theta", p["rope_theta"]
 	}
-	if v == nil && r.d.Architecture == familyGemma3 {
-		r.out.Theta = 1e6 // as both references take it
-		return
-	}
 	if v == nil {
-		if r.out.Theta = 10000; r.d.Architecture != familyLlama {
+		if r.out.Theta = cmp.Or(f.Theta, 10000); f.Theta == 0 {
 			c.fail(fmt.Errorf("%srope_theta: %w", c.inside, ErrMissing))
 		}
 		return
 	}
-	f, ok := floatNumber(v)
-	if !ok || f <= 1 || f > 1e12 {
-		c.fail(invalidf("%s%s is %s, want a number above 1 and up to 1e12", c.inside, where, shown(v)))
+	n, ok := floatNumber(v)
+	if !ok || n <= 1 || n > 1e12 {
+		c.fail(Invalidf("%s%s is %s, want a number above 1 and up to 1e12", c.inside, where, Shown(v)))
 	}
-	r.out.Theta = f
+	r.out.Theta = n
 }
 
-func (r *ropeReader) partial(where string, v any) {
-	if f, ok := floatNumber(v); !ok || f != 1 {
-		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, where, &UnsupportedError{"value", shown(v), []string{"1"}}))
+// partial reads how much of a head is rotated.
+func (r *ropeReader) partial(f Family, params any, key string) {
+	c := r.c
+	where, v := "partial_rotary_factor", c.value("partial_rotary_factor")
+	if p, ok := params.(map[string]any); ok && p["partial_rotary_factor"] != nil {
+		inside := p["partial_rotary_factor"]
+		if v != nil && v != inside {
+			c.fail(Invalidf("%spartial_rotary_factor is %s, but %s in %s", c.inside, Shown(v), Shown(inside), key))
+		}
+		where, v = key+".partial_rotary_factor", inside
 	}
+	factor := cmp.Or(f.Partial, 1)
+	if v != nil {
+		var ok bool
+		if factor, ok = floatNumber(v); !ok || !(factor > 0 && factor <= 1) {
+			c.fail(Invalidf("%s%s is %s, want a number above 0 and up to 1", c.inside, where, Shown(v)))
+			factor = 1
+		}
+		if f.Partial == 0 && factor != 1 {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, where, &UnsupportedError{"value", Shown(v), []string{"1"}}))
+		}
+	}
+	r.out.Size = int(factor * float64(r.out.Size))
 }
 
 func (r *ropeReader) scale() {
@@ -88,12 +136,9 @@ func (r *ropeReader) scale() {
 			}
 		case nil:
 		default:
-			r.c.fail(invalidf("%s%s.%s is %s, want a string", r.c.inside, r.key, key, shown(v)))
+			r.c.fail(Invalidf("%s%s.%s is %s, want a string", r.c.inside, r.key, key, Shown(v)))
 			return
 		}
-	}
-	if v := r.values["partial_rotary_factor"]; v != nil && !isHybrid(r.d.Architecture) {
-		r.partial(r.key+".partial_rotary_factor", v)
 	}
 	switch kind {
 	case "default", "none":
@@ -104,7 +149,7 @@ func (r *ropeReader) scale() {
 	case "yarn":
 		r.yarn()
 	default:
-		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", quoted(kind), supportedScalings()}))
+		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", Quoted(kind), supportedScalings()}))
 	}
 }
 
@@ -120,7 +165,7 @@ func (r *ropeReader) number(name string, absent *float64, low, high float64) flo
 	}
 	f, ok := floatNumber(v)
 	if !ok || f < low || f > high {
-		r.c.fail(invalidf("%s%s.%s is %s, want a number from %v to %v", r.c.inside, r.key, name, shown(v), low, high))
+		r.c.fail(Invalidf("%s%s.%s is %s, want a number from %v to %v", r.c.inside, r.key, name, Shown(v), low, high))
 		return low
 	}
 	return f
@@ -134,7 +179,7 @@ func (r *ropeReader) llama3() {
 		Context: r.number("original_max_position_embeddings", &before, 1, 1<<30),
 	}
 	if s.Low >= s.High {
-		r.c.fail(invalidf("%s%s: low_freq_factor %v is not less than high_freq_factor %v", r.c.inside, r.key, s.Low, s.High))
+		r.c.fail(Invalidf("%s%s: low_freq_factor %v is not less than high_freq_factor %v", r.c.inside, r.key, s.Low, s.High))
 		return
 	}
 	if r.c.err == nil {
@@ -159,7 +204,7 @@ func (r *ropeReader) yarn() {
 	if v, ok := r.values["truncate"].(bool); ok {
 		s.truncate = v
 	} else if r.values["truncate"] != nil {
-		r.c.fail(invalidf("%s%s.truncate is %s, want true or false", r.c.inside, r.key, shown(r.values["truncate"])))
+		r.c.fail(Invalidf("%s%s.truncate is %s, want true or false", r.c.inside, r.key, Shown(r.values["truncate"])))
 	}
 	magnitude := yarnMagnitude(s.factor, mscale) / yarnMagnitude(s.factor, all)
 	r.out.Magnitude = r.number("attention_factor", &magnitude, 1e-6, 1e6)
@@ -244,15 +289,4 @@ func yarnMagnitude(factor, mscale float64) float64 {
 		return 1
 	}
 	return 0.1*mscale*math.Log(factor) + 1
-}
-
-// temper reads how a Ministral's queries grow with their position; it is among
-// rope_parameters.
-func (c *config) temper() *Temper {
-	params, _ := c.text["rope_parameters"].(map[string]any)
-	r := ropeReader{c: c, key: "rope_parameters", values: params}
-	return &Temper{
-		Beta:  r.number("llama_4_scaling_beta", nil, 0, 1e3),
-		Every: int(r.number("original_max_position_embeddings", nil, 1, 1<<30)),
-	}
 }

@@ -1,0 +1,191 @@
+package family
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// bert is the BERT family: MiniLM, BGE, GTE and other encoders of texts, and
+// cross-encoders, which score pairs of them. Positions count from 0, and the
+// texts of a pair are distinguished by the types of their tokens.
+func bert() Family { return Family{Name: "bert", Types: []string{"bert"}} }
+
+// xlmRoberta is the XLM-RoBERTa family: BGE-M3, multilingual E5, and rerankers
+// made from them. Positions begin after the number of the padding token, and a
+// head that scores has two layers of its own in place of a pooler.
+func xlmRoberta() Family { return Family{Name: "xlm-roberta", Types: []string{"xlm-roberta"}} }
+
+// Encoder describes a family whose tokens see one another all at once, at learned
+// positions.
+type Encoder struct {
+	// Types of tokens.
+	Types int
+	// FirstPosition is where a text begins, and Padding the token that stands
+	// at the place before it wherever it is; None where positions just count.
+	FirstPosition int
+	Padding       int32
+	// TanhGELU is set where GELU has the form of tanh.
+	TanhGELU bool
+	// Labels of the head that scores pairs of texts; 0 means that there is none.
+	Labels int
+	// Identity is set where a score is the head's number itself, not its sigmoid.
+	Identity bool
+}
+
+// NoPadding is an Encoder.Padding that no token is.
+const NoPadding int32 = -1
+
+// encoderClasses are the classes of transformers whose weights are of use, and
+// whether they score.
+func encoderClasses(f Family) map[string]bool {
+	if f.Name == "xlm-roberta" {
+		return map[string]bool{"XLMRobertaModel": false, "XLMRobertaForMaskedLM": false, "XLMRobertaForSequenceClassification": true}
+	}
+	return map[string]bool{"BertModel": false, "BertForMaskedLM": false, "BertForPreTraining": false, "BertForSequenceClassification": true}
+}
+
+// encoder reads the numbers of an encoder, with the defaults of transformers
+// (BertConfig, XLMRobertaConfig, version 5).
+func (c *Config) encoder(f Family) Dimensions {
+	d := Dimensions{
+		Architecture: f.Name,
+		Layers:       c.integer(1, 1<<12, "num_hidden_layers"),
+		Hidden:       c.integer(1, 1<<20, "hidden_size"),
+		FeedForward:  c.integer(1, 1<<22, "intermediate_size"),
+		QueryHeads:   c.integer(1, 1<<12, "num_attention_heads"),
+		Vocabulary:   c.integer(1, 1<<24, "vocab_size"),
+		Context:      c.integerOr(512, 1, 1<<20, "max_position_embeddings"),
+		NormEps:      1e-12,
+	}
+	if c.value("layer_norm_eps") != nil {
+		d.NormEps = c.number(0, 1, "layer_norm_eps")
+	}
+	x := &Encoder{Types: c.integerOr(2, 1, 1<<10, "type_vocab_size"), Padding: NoPadding}
+	if f.Name == "xlm-roberta" {
+		x.Padding = int32(c.integerOr(1, 0, 1<<24, "pad_token_id"))
+		x.FirstPosition = int(x.Padding) + 1
+		d.Context -= x.FirstPosition
+	}
+	d.Encoder, d.KVHeads = x, d.QueryHeads
+	if c.err == nil && (d.Hidden%d.QueryHeads != 0 || d.Context < 1) {
+		c.fail(Invalidf("a width of %d with %d heads, and %d positions for texts", d.Hidden, d.QueryHeads, d.Context))
+	}
+	if c.err == nil {
+		d.HeadSize = d.Hidden / d.QueryHeads
+	}
+	c.encoderPlain(x)
+	c.encoderHead(f, x)
+	return d
+}
+
+// encoderPlain reads the activation, and refuses by name what these families
+// have but the engine does not.
+func (c *Config) encoderPlain(x *Encoder) {
+	switch act := c.value("hidden_act"); act {
+	case nil, "gelu":
+	case "gelu_new", "gelu_pytorch_tanh":
+		x.TanhGELU = true
+	default:
+		c.fail(fmt.Errorf("%shidden_act: %w", c.inside, &UnsupportedError{"activation", Shown(act), []string{"gelu", "gelu_new", "gelu_pytorch_tanh"}}))
+	}
+	if v := c.value("position_embedding_type"); v != nil && v != "absolute" {
+		c.fail(fmt.Errorf("%sposition_embedding_type: %w", c.inside, &UnsupportedError{"positions", Shown(v), []string{"absolute"}}))
+	}
+	for _, name := range []string{"is_decoder", "add_cross_attention"} {
+		if c.flag(name) {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", "true", []string{"false"}}))
+		}
+	}
+}
+
+// encoderHead says whether the model scores pairs: its class does.
+func (c *Config) encoderHead(f Family, x *Encoder) {
+	classes := encoderClasses(f)
+	list, _ := c.values["architectures"].([]any)
+	if len(list) == 0 { // a bare encoder
+		return
+	}
+	name, _ := list[0].(string)
+	scores, ok := classes[name]
+	if !ok {
+		c.fail(fmt.Errorf("architectures: %w", &UnsupportedError{"class", strings.Trim(Shown(list[0]), `"`), slices.Sorted(maps.Keys(classes))}))
+		return
+	}
+	if !scores {
+		return
+	}
+	x.Labels = c.integerOr(2, 1, 1<<20, "num_labels")
+	if labels, ok := c.text["id2label"].(map[string]any); ok {
+		x.Labels = len(labels)
+	}
+	if x.Labels != 1 {
+		c.fail(fmt.Errorf("id2label: %w", &UnsupportedError{"classification head", fmt.Sprintf("%d labels", x.Labels), []string{"1 label, which is a score"}}))
+	}
+	c.scoreActivation(x)
+}
+
+// scoreActivation is what sentence-transformers applies to the head's number (CrossEncoder,
+// get_default_activation_fn, 6.2): a sigmoid, unless the model says otherwise.
+func (c *Config) scoreActivation(x *Encoder) {
+	v := c.values["sbert_ce_default_activation_function"]
+	if s, ok := c.values["sentence_transformers"].(map[string]any); ok && s["activation_fn"] != nil {
+		v = s["activation_fn"]
+	}
+	switch v {
+	case nil, "torch.nn.modules.activation.Sigmoid":
+	case "torch.nn.modules.linear.Identity":
+		x.Identity = true
+	default:
+		c.fail(fmt.Errorf("activation_fn: %w", &UnsupportedError{"activation of scores", Shown(v), []string{"torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"}}))
+	}
+}
+
+// encoderSlots lists every tensor of an encoder; have is how many there are.
+func (d Dimensions) encoderSlots(have int) ([]Slot, error) {
+	const perLayer = 16
+	if d.Layers*perLayer > have {
+		return nil, Invalidf("%d layers need %d tensors, the model has %d", d.Layers, d.Layers*perLayer, have)
+	}
+	hidden, inner := int64(d.Hidden), int64(d.FeedForward)
+	var out []Slot
+	add := func(path string, shape ...int64) { out = append(out, Slot{Path: path, Shape: shape}) }
+	dense := func(path string, to, from int64) {
+		add(path+".weight", to, from)
+		add(path+".bias", to)
+	}
+	norm := func(path string) {
+		add(path+".weight", hidden)
+		add(path+".bias", hidden)
+	}
+	add("embeddings.word_embeddings.weight", int64(d.Vocabulary), hidden)
+	add("embeddings.position_embeddings.weight", int64(d.Context+d.Encoder.FirstPosition), hidden)
+	add("embeddings.token_type_embeddings.weight", int64(d.Encoder.Types), hidden)
+	norm("embeddings.LayerNorm")
+	for i := range d.Layers {
+		at := fmt.Sprintf("encoder.layer.%d.", i)
+		for _, name := range []string{"attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"} {
+			dense(at+name, hidden, hidden)
+		}
+		norm(at + "attention.output.LayerNorm")
+		dense(at+"intermediate.dense", inner, hidden)
+		dense(at+"output.dense", hidden, inner)
+		norm(at + "output.LayerNorm")
+	}
+	if labels := int64(d.Encoder.Labels); labels > 0 {
+		first, last := d.HeadPaths()
+		dense(first, hidden, hidden)
+		dense(last, labels, hidden)
+	}
+	return out, nil
+}
+
+// HeadPaths are those of the two layers that score what the first token of a
+// pair has become.
+func (d Dimensions) HeadPaths() (first, last string) {
+	if d.Architecture == "xlm-roberta" {
+		return "classifier.dense", "classifier.out_proj"
+	}
+	return "pooler.dense", "classifier"
+}

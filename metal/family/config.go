@@ -1,0 +1,381 @@
+package family
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Config is the configuration of a model folder, config.json.
+type Config struct {
+	values map[string]any
+	// text is the part that describes the decoder: values itself, or the
+	// configuration inside it.
+	text map[string]any
+	// inside is the key of that part, for messages.
+	inside string
+	// kind is the decoder's model_type, once the family is known.
+	kind string
+	// read are the keys of text that were looked at.
+	read map[string]bool
+	// err is the first fault.
+	err error
+}
+
+// sections are where models that also see or hear keep the configuration of
+// their decoder.
+func sections() []string { return []string{"text_config", "language_config", "llm_config"} }
+
+// layerNames are the names of the number of layers. Those after the first are
+// legacy, here and in config.dimensions.
+func layerNames() []string {
+	return []string{"num_hidden_layers", "num_layers", "n_layers", "n_layer"}
+}
+
+// NewConfig reads the values of config.json. The decoder's own section wins over
+// the top level wherever it counts layers, also if the top level counts some:
+// those may be the layers of a vision encoder.
+func NewConfig(values map[string]any) *Config {
+	c := &Config{values: values, text: values, read: map[string]bool{}}
+	for _, key := range sections() {
+		section, ok := values[key].(map[string]any)
+		if !ok {
+			continue
+		}
+		for _, name := range layerNames() {
+			if section[name] != nil {
+				c.text, c.inside = section, key+"."
+				return c
+			}
+		}
+	}
+	return c
+}
+
+// Is reports whether the model is of a type.
+func (c *Config) Is(kind string) bool { return c.values["model_type"] == kind }
+
+// Quantization is the object that describes quantised layers, and its key; nil
+// where there is none.
+func (c *Config) Quantization() (key string, v any) {
+	if v := c.values["quantization"]; v != nil {
+		return "quantization", v
+	}
+	v = c.values["quantization_config"]
+	if v == nil {
+		v = c.text["quantization_config"]
+	}
+	return "quantization_config", v
+}
+
+func (c *Config) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// value is what a key of the decoder's part has; null is none.
+func (c *Config) value(key string) any {
+	c.read[key] = true
+	return c.text[key]
+}
+
+// find returns the first of several names that has a value; null is none.
+func (c *Config) find(names ...string) (key string, v any) {
+	for _, n := range names {
+		if v := c.value(n); v != nil {
+			return n, v
+		}
+	}
+	return names[0], nil
+}
+
+// integer reads a whole number. It is ErrMissing without one.
+func (c *Config) integer(low, high int64, names ...string) int {
+	if key, v := c.find(names...); v == nil {
+		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, ErrMissing))
+		return 0
+	}
+	return c.integerOr(0, low, high, names...)
+}
+
+func (c *Config) integerOr(absent int, low, high int64, names ...string) int {
+	key, v := c.find(names...)
+	if v == nil {
+		return absent
+	}
+	n, ok := WholeNumber(v)
+	if !ok || n < low || n > high {
+		c.fail(Invalidf("%s%s is %s, want a whole number from %d to %d", c.inside, key, Shown(v), low, high))
+		return 0
+	}
+	return int(n)
+}
+
+// number reads a finite number. It is ErrMissing without one.
+func (c *Config) number(low, high float64, name string) float64 {
+	if c.value(name) == nil {
+		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, ErrMissing))
+		return 0
+	}
+	f, ok := floatNumber(c.value(name))
+	if !ok || f < low || f > high {
+		c.fail(Invalidf("%s%s is %s, want a number from %v to %v", c.inside, name, Shown(c.value(name)), low, high))
+		return 0
+	}
+	return f
+}
+
+// flag reads a truth value, false where it is absent.
+func (c *Config) flag(name string) bool {
+	v, ok := c.value(name).(bool)
+	if !ok && c.value(name) != nil {
+		c.fail(Invalidf("%s%s is %s, want true or false", c.inside, name, Shown(c.value(name))))
+	}
+	return v
+}
+
+// floatNumber reads a finite number.
+func floatNumber(v any) (float64, bool) {
+	n, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(n.String(), 64)
+	return f, err == nil && !math.IsInf(f, 0)
+}
+
+// shown is a value as it may stand in a message.
+func Shown(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "absent"
+	case string:
+		return Quoted(v)
+	case json.Number:
+		return strings.TrimSuffix(strings.TrimPrefix(Quoted(v.String()), `"`), `"`)
+	case bool:
+		return strconv.FormatBool(v)
+	case []any:
+		return "a list"
+	}
+	return "an object"
+}
+
+// family is the family that runs the model's decoder.
+func (c *Config) family() (Family, error) {
+	kind, err := c.decoder()
+	if err != nil {
+		return Family{}, err
+	}
+	c.kind = kind
+	c.complete()
+	if f, ok := ofType(kind); ok {
+		return f, nil
+	}
+	if len(kind) > 64 {
+		kind = kind[:64]
+	}
+	return Family{}, &UnsupportedError{"model type", kind, SupportedModelTypes()}
+}
+
+// Dimensions reads and checks the numbers of the model's family.
+func (c *Config) Dimensions() (Dimensions, error) {
+	f, err := c.family()
+	if err != nil {
+		return Dimensions{}, err
+	}
+	if f.Block == nil {
+		d := c.encoder(f)
+		if c.err != nil {
+			return Dimensions{}, fmt.Errorf("config.json: %w", c.err)
+		}
+		return d, nil
+	}
+	d, err := c.dimensions(f)
+	if err != nil {
+		return Dimensions{}, fmt.Errorf("config.json: %w", err)
+	}
+	return d, nil
+}
+
+// dimensions reads the numbers as mlx-lm 0.32.2 does, and besides them the names
+// of older configurations. What mlx-lm ignores and what would change a result is
+// refused.
+func (c *Config) dimensions(f Family) (Dimensions, error) {
+	context := cmp.Or(f.Contexts[c.kind], f.Context, 1<<11)
+	d := Dimensions{
+		Architecture: f.Name,
+		Layers:       c.integer(1, 1<<12, layerNames()...),
+		Hidden:       c.integer(1, 1<<20, "hidden_size", "n_embd", "d_model"),
+		FeedForward:  c.integer(1, 1<<22, append([]string{"intermediate_size", "n_inner", "ffn_dim"}, f.Widths...)...),
+		QueryHeads:   c.integer(1, 1<<12, "num_attention_heads", "num_heads", "n_heads", "n_head"),
+		Vocabulary:   c.integer(1, 1<<24, "vocab_size", "n_vocab"),
+		Context:      c.integerOr(context, 1, 1<<30, "max_position_embeddings", "n_positions", "n_ctx"),
+		NormEps:      c.number(0, 1, cmp.Or(f.Eps, "rms_norm_eps")),
+	}
+	d.KVHeads = c.integerOr(d.QueryHeads, 1, 1<<12, "num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv")
+	if d.QueryHeads > 0 {
+		d.HeadSize = c.integerOr(d.Hidden/d.QueryHeads, 2, 1<<12, "head_dim")
+	}
+	d.Rope = c.rope(f, d)
+	if f.Read != nil {
+		f.Read(c, &d)
+	}
+	c.activation(f)
+	c.unread()
+	if c.err != nil {
+		return Dimensions{}, c.err
+	}
+	return d, d.consistent()
+}
+
+// unread refuses by name the keys that change a result, have another value than
+// the one that changes nothing, and that the family does not read.
+func (c *Config) unread() {
+	c.dense()
+	for _, key := range slices.Sorted(maps.Keys(c.text)) {
+		v := c.text[key]
+		if c.read[key] || neutral(v) {
+			continue
+		}
+		if want, ok := meaningful()[key]; ok || strings.HasPrefix(key, "rope_") {
+			if f, number := floatNumber(v); ok && number && want == fmt.Sprint(f) {
+				continue
+			}
+			if want == "false" {
+				c.flag(key) // which is a fault if it is none
+			}
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"value", Shown(v), []string{cmp.Or(want, "none")}}))
+		}
+	}
+}
+
+// neutral values change nothing.
+func neutral(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case []any:
+		return len(v) == 0
+	}
+	return false
+}
+
+// meaningful are keys that change a result, and the value that they have to have
+// in families that do not read them; null and false are always good.
+func meaningful() map[string]string {
+	return map[string]string{
+		"attention_bias": "false", "mlp_bias": "false", "use_bias": "false", "use_qkv_bias": "false", "qkv_bias": "false",
+		"use_sliding_window": "false", "quantize_activations": "false", "use_bidirectional_attention": "false",
+		"attn_logit_softcapping": "null", "final_logit_softcapping": "null", "logit_scale": "1", "logits_scaling": "1",
+		"embedding_multiplier": "1", "residual_multiplier": "1", "attention_multiplier": "null", "clip_qkv": "null",
+		"use_qk_norm": "false", "qk_layernorm": "false", "use_parallel_residual": "false", "no_rope_layers": "null",
+		"scoring_func": "null", "topk_method": "null", "n_group": "1", "routed_scaling_factor": "1",
+		"partial_rotary_factor": "1",
+	}
+}
+
+// dense refuses experts in a family that reads none.
+func (c *Config) dense() {
+	for _, name := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
+		if v := c.text[name]; v != nil && v != json.Number("0") && !c.read[name] {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}))
+		}
+	}
+}
+
+// activation refuses those that a family does not have.
+func (c *Config) activation(f Family) {
+	want := f.Activations
+	if len(want) == 0 {
+		want = []string{"silu", "swish"}
+	}
+	for _, key := range []string{"hidden_activation", "hidden_act", "activation_function"} {
+		v := c.value(key)
+		if name, ok := v.(string); v != nil && (!ok || !slices.Contains(want, name)) {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"activation", Shown(v), want[:1]}))
+			return
+		}
+	}
+}
+
+// flagOr reads a truth value.
+func (c *Config) flagOr(absent bool, name string) bool {
+	if c.value(name) == nil {
+		return absent
+	}
+	return c.flag(name)
+}
+
+// only refuses any other number.
+func (c *Config) only(name string, want float64) {
+	v := c.value(name)
+	if f, ok := floatNumber(v); v != nil && (!ok || f != want) {
+		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", Shown(v), []string{fmt.Sprint(want)}}))
+	}
+}
+
+// numberOr reads a finite number.
+func (c *Config) numberOr(absent, low, high float64, name string) float64 {
+	if c.value(name) == nil {
+		return absent
+	}
+	return c.number(low, high, name)
+}
+
+// kinds reads layer_types: of each layer which of names it is; nil where there
+// are none.
+func (c *Config) kinds(layers int, names ...string) []string {
+	types := c.value("layer_types")
+	if types == nil {
+		return nil
+	}
+	list, ok := types.([]any)
+	if !ok || len(list) != layers {
+		c.fail(Invalidf("%slayer_types is not a list of %d names", c.inside, layers))
+		return nil
+	}
+	out := make([]string, layers)
+	for i, v := range list {
+		name, ok := v.(string)
+		if !ok || !slices.Contains(names, name) {
+			c.fail(fmt.Errorf("%slayer_types: %w", c.inside, &UnsupportedError{"attention", Shown(v), names}))
+			return nil
+		}
+		out[i] = name
+	}
+	return out
+}
+
+// Tied says whether the embedding is also the head; known is false where
+// config.json does not say.
+func (c *Config) Tied() (tied, known bool, err error) {
+	v := c.value("tie_word_embeddings")
+	if v == nil {
+		v = c.values["tie_word_embeddings"]
+	}
+	tied, known = v.(bool)
+	if !known && v != nil {
+		return false, false, Invalidf("config.json: tie_word_embeddings is %s, want true or false", Shown(v))
+	}
+	return tied, known, nil
+}
+
+// WholeNumber reads a JSON number that is written as a whole one: 32, not 32.0
+// and not 3.2e1.
+func WholeNumber(v any) (int64, bool) {
+	n, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	i, err := strconv.ParseInt(n.String(), 10, 64)
+	return i, err == nil
+}

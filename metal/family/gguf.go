@@ -1,0 +1,197 @@
+package family
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Metadata is that of a GGUF file.
+type Metadata interface {
+	// Text, Integer and Float read a value of one kind.
+	Text(key string) (string, bool)
+	Integer(key string) (int64, bool)
+	Float(key string) (float64, bool)
+	// Value is what a key has; nil where it is absent.
+	Value(key string) any
+}
+
+// OfMetadata reads and checks the numbers of the model's family, but for the size
+// of its vocabulary, which is that of the embedding.
+func OfMetadata(h Metadata) (Dimensions, error) {
+	arch, ok := h.Text("general.architecture")
+	if !ok {
+		return Dimensions{}, fmt.Errorf("metadata key general.architecture: %w", ErrMissing)
+	}
+	f, ok := inGGUF(arch)
+	if !ok {
+		return Dimensions{}, unknownInGGUF(arch)
+	}
+	r := keyReader{h: h, prefix: arch + "."}
+	d := Dimensions{
+		Architecture: f.Name,
+		Layers:       r.integer("block_count", 1, 1<<12),
+		Hidden:       r.integer("embedding_length", 1, 1<<20),
+		FeedForward:  r.integer("feed_forward_length", 1, 1<<22),
+		QueryHeads:   r.integer("attention.head_count", 1, 1<<12),
+		Context:      r.integer("context_length", 1, 1<<30),
+		NormEps:      r.float("attention.layer_norm_rms_epsilon", 0, 1),
+		Rope:         Rope{Theta: r.floatOr("rope.freq_base", 10000, 1, 1e12), Linear: 1, Magnitude: 1},
+	}
+	d.KVHeads = r.integerOr("attention.head_count_kv", d.QueryHeads, 1, 1<<12)
+	if d.QueryHeads > 0 {
+		d.HeadSize = r.integerOr("attention.key_length", d.Hidden/d.QueryHeads, 2, 1<<12)
+	}
+	d.Rope.Size = r.integerOr("rope.dimension_count", d.HeadSize, 2, 1<<12)
+	r.scaling(&d)
+	if f.GGUF.Read != nil {
+		f.GGUF.Read(&r, &d)
+	}
+	if r.err != nil {
+		return Dimensions{}, r.err
+	}
+	if err := d.consistent(); err != nil {
+		return Dimensions{}, err
+	}
+	if err := d.plainGGUF(h, r); err != nil {
+		return Dimensions{}, err
+	}
+	return d, nil
+}
+
+// inGGUF finds a family by its name in GGUF.
+func inGGUF(arch string) (Family, bool) {
+	for _, f := range All() {
+		if f.GGUF != nil && f.GGUF.Name == arch {
+			return f, true
+		}
+	}
+	return Family{}, false
+}
+
+// unknownInGGUF refuses a family. Hybrids are read from folders alone: llama.cpp
+// rewrites what their recurrent layers hold (decays in place of their logarithms,
+// heads in another order), of which no golden is at hand.
+func unknownInGGUF(arch string) error {
+	switch arch {
+	case "qwen3next", "qwen35", "qwen35moe":
+		return &UnsupportedError{"GGUF file of a hybrid model,", arch, []string{"its safetensors folder, from Hugging Face or mlx-lm"}}
+	}
+	var supported []string
+	for _, f := range All() {
+		if f.GGUF != nil {
+			supported = append(supported, f.GGUF.Name)
+		}
+	}
+	slices.Sort(supported)
+	return &UnsupportedError{"architecture", arch, supported}
+}
+
+// plainGGUF refuses what the family may have in GGUF but the engine has not.
+func (d Dimensions) plainGGUF(h Metadata, r keyReader) error {
+	if v, ok := h.Integer(r.prefix + "attention.value_length"); ok && v != int64(d.HeadSize) {
+		return Invalidf("value heads have size %d but key heads have size %d", v, d.HeadSize)
+	}
+	if v, ok := h.Integer(r.prefix + "expert_count"); ok && v > 0 && d.Experts.Count == 0 {
+		return &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}
+	}
+	return nil
+}
+
+// keyReader reads the keys of one family and keeps the first fault.
+type keyReader struct {
+	h      Metadata
+	prefix string
+	err    error
+}
+
+func (r *keyReader) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+func (r *keyReader) integer(key string, low, high int64) int {
+	if r.h.Value(r.prefix+key) == nil {
+		r.fail(fmt.Errorf("metadata key %s%s: %w", r.prefix, key, ErrMissing))
+		return 0
+	}
+	return r.integerOr(key, 0, low, high)
+}
+
+func (r *keyReader) integerOr(key string, absent int, low, high int64) int {
+	key = r.prefix + key
+	if r.h.Value(key) == nil {
+		return absent
+	}
+	v, ok := r.h.Integer(key)
+	if !ok {
+		r.fail(Invalidf("metadata key %s is not one whole number", key))
+		return 0
+	}
+	if v < low || v > high {
+		r.fail(Invalidf("metadata key %s is %d, want %d to %d", key, v, low, high))
+		return 0
+	}
+	return int(v)
+}
+
+func (r *keyReader) float(key string, low, high float64) float64 {
+	if r.h.Value(r.prefix+key) == nil {
+		r.fail(fmt.Errorf("metadata key %s%s: %w", r.prefix, key, ErrMissing))
+		return 0
+	}
+	return r.floatOr(key, 0, low, high)
+}
+
+func (r *keyReader) floatOr(key string, absent, low, high float64) float64 {
+	key = r.prefix + key
+	if r.h.Value(key) == nil {
+		return absent
+	}
+	v, ok := r.h.Float(key)
+	if !ok || !(v >= low && v <= high) { // also refuses NaN
+		r.fail(Invalidf("metadata key %s is %v, want a number from %v to %v", key, r.h.Value(key), low, high))
+		return 0
+	}
+	return v
+}
+
+// scaling reads how positions are stretched beyond the trained context, as
+// llama.cpp does (llama-model.cpp, llm_load_hparams; ggml's rope_yarn).
+func (r *keyReader) scaling(d *Dimensions) {
+	kind, ok := r.h.Text(r.prefix + "rope.scaling.type")
+	if !ok || kind == "none" || kind == "" {
+		return
+	}
+	switch kind {
+	case "linear":
+		d.Rope.Linear = r.float("rope.scaling.factor", 1, 1e6)
+	case "yarn":
+		r.yarn(d)
+	default:
+		r.fail(&UnsupportedError{"rope scaling", kind, []string{"linear", "none", "yarn"}})
+	}
+}
+
+// yarn takes the defaults of llama.cpp; keys that change them are refused.
+func (r *keyReader) yarn(d *Dimensions) {
+	usual := map[string]float64{"attn_factor": 1, "yarn_ext_factor": 1, "yarn_attn_factor": 1, "yarn_beta_fast": 32, "yarn_beta_slow": 1, "yarn_log_multiplier": 0}
+	for _, key := range slices.Sorted(maps.Keys(usual)) {
+		name := r.prefix + "rope.scaling." + key
+		if v, ok := r.h.Float(name); r.h.Value(name) != nil && (!ok || v != usual[key]) {
+			r.fail(&UnsupportedError{"value of " + name, Shown(r.h.Value(name)), []string{fmt.Sprint(usual[key])}})
+		}
+	}
+	s := yarnScaling{
+		factor:  r.float("rope.scaling.factor", 1, 1e6),
+		context: float64(r.integerOr("rope.scaling.original_context_length", d.Context, 1, 1<<30)),
+		fast:    32, slow: 1, truncate: true,
+	}
+	if d.Rope.Theta <= 1 {
+		r.fail(Invalidf("metadata key %srope.freq_base is %v, yarn wants more than 1", r.prefix, d.Rope.Theta))
+	}
+	if r.err == nil {
+		d.Rope.Magnitude, d.Rope.Factors = yarnMagnitude(s.factor, 1), s.factors(d.Rope)
+	}
+}

@@ -1,0 +1,51 @@
+package family
+
+import "fmt"
+
+// llama is the Llama family: Llama 2 and 3, Mistral, Ministral 3, SmolLM.
+// Rotary pairs are the halves of a head (the original layout); GGUF files
+// interleave them.
+func llama() Family {
+	return Family{
+		Name: "llama", Types: []string{"llama", "ministral3", "mistral"},
+		Contexts: map[string]int{"mistral": 1 << 17, "ministral3": 1 << 18}, Theta: 10000,
+		Read: func(c *Config, d *Dimensions) {
+			d.Window = c.window(*d)
+			if c.kind == "ministral3" {
+				d.Temper = c.temper()
+			}
+		},
+		Block: preNorm,
+		GGUF:  &GGUF{Name: "llama", Interleaved: true},
+	}
+}
+
+// window is the sliding_window of a mistral, in every layer, as in transformers
+// (modeling_mistral.py, version 5). mlx-lm, which runs a mistral as a llama, and
+// whose qwen2, qwen3 and llama without layer_types never look at it, differs
+// there: the model was trained with it.
+func (c *Config) window(d Dimensions) int {
+	if c.value("layer_types") != nil {
+		c.kinds(d.Layers, "full_attention")
+		return 0
+	}
+	if c.kind == "ministral3" && c.value("sliding_window") != nil {
+		// transformers has it in every layer, mlx-lm in those of layer_types.
+		c.fail(fmt.Errorf("%ssliding_window: %w", c.inside, &UnsupportedError{"value", Shown(c.value("sliding_window")), []string{"null"}}))
+	}
+	if c.kind != "mistral" {
+		return 0
+	}
+	return c.integerOr(0, 1, 1<<30, "sliding_window")
+}
+
+// temper reads how a Ministral's queries grow with their position; it is among
+// rope_parameters.
+func (c *Config) temper() *Temper {
+	params, _ := c.value("rope_parameters").(map[string]any)
+	r := ropeReader{c: c, key: "rope_parameters", values: params}
+	return &Temper{
+		Beta:  r.number("llama_4_scaling_beta", nil, 0, 1e3),
+		Every: int(r.number("original_max_position_embeddings", nil, 1, 1<<30)),
+	}
+}

@@ -1,0 +1,16 @@
+package family
+
+// qwen2 is the dense Qwen2 and Qwen2.5 family: Llama's block, in which queries,
+// keys and values have biases. Files that switch its window on are refused.
+func qwen2() Family {
+	return Family{
+		Name: "qwen2", Types: []string{"qwen2"}, Context: 1 << 15,
+		Read: func(c *Config, d *Dimensions) { d.Window = c.window(*d) },
+		Block: func(d Dimensions, i int) Block {
+			b := preNorm(d, i)
+			b.Attention.Bias = true
+			return b
+		},
+		GGUF: &GGUF{Name: "qwen2"},
+	}
+}

@@ -1,0 +1,33 @@
+package family
+
+// qwen3 is the dense Qwen3 family: Llama's block, in which every head of queries
+// and keys is normed before it is rotated. The size of a head is a number of its
+// own.
+func qwen3() Family {
+	return Family{
+		Name: "qwen3", Types: []string{"qwen3"}, Context: 1 << 15,
+		Read:  func(c *Config, d *Dimensions) { d.Window = c.window(*d) },
+		Block: qwen3Block,
+		GGUF:  &GGUF{Name: "qwen3"},
+	}
+}
+
+// qwen3MoE is the Qwen3 family with a mixture of experts in every layer but those
+// that the configuration makes dense.
+func qwen3MoE() Family {
+	return Family{
+		Name: "qwen3_moe", Types: []string{"qwen3_moe"}, Context: 1 << 15,
+		Read: func(c *Config, d *Dimensions) {
+			d.Window = c.window(*d)
+			d.Experts = c.experts(d.Layers)
+		},
+		Block: qwen3Block,
+		GGUF:  &GGUF{Name: "qwen3moe", Read: func(r *keyReader, d *Dimensions) { d.Experts = r.experts() }},
+	}
+}
+
+func qwen3Block(d Dimensions, i int) Block {
+	b := preNorm(d, i)
+	b.Attention.HeadNorm = EachHead
+	return b
+}

@@ -1,0 +1,99 @@
+package family
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// wrappers are models that hold a decoder and a vision encoder, by their model_type, and
+// the types that their text_config may name; the first is meant where it names
+// none. The decoder is read alone, as mlx-lm 0.32.2 does (models/gemma3.py and
+// models/mistral3.py): its answers to text do not depend on the encoder.
+func wrappers() map[string][]string {
+	return map[string][]string{"gemma3": {"gemma3_text"}, "mistral3": {"mistral", "ministral3"}}
+}
+
+// textSection is where a wrapper keeps the configuration of its decoder.
+const textSection = "text_config"
+
+// Wrapped reports whether the decoder lies inside another model.
+func (c *Config) Wrapped() bool {
+	kind, _ := c.values["model_type"].(string)
+	return wrappers()[kind] != nil
+}
+
+// decoder is the model_type of the decoder: the model's own, or that inside a
+// wrapper.
+func (c *Config) decoder() (string, error) {
+	kind, ok := c.values["model_type"].(string)
+	if !ok {
+		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
+	}
+	allowed := wrappers()[kind]
+	if allowed == nil {
+		return kind, nil
+	}
+	if c.inside != textSection+"." {
+		return "", fmt.Errorf("config.json: %s, of a %s: %w", textSection, kind, ErrMissing)
+	}
+	switch inner := c.value("model_type").(type) {
+	case nil:
+		return allowed[0], nil
+	case string:
+		if slices.Contains(allowed, inner) {
+			return inner, nil
+		}
+	}
+	return "", fmt.Errorf("config.json: %s.model_type: %w", textSection, &UnsupportedError{"decoder in a " + kind, Shown(c.value("model_type")), allowed})
+}
+
+// complete enters what the text_config of a Gemma leaves out, as Google's do,
+// and what both references take then (mlx-lm's models/gemma3.py, transformers'
+// Gemma3TextConfig, version 5).
+func (c *Config) complete() {
+	if c.values["model_type"] != "gemma3" || !c.Wrapped() {
+		return
+	}
+	text := maps.Clone(c.text)
+	vocabulary := c.values["vocab_size"]
+	if vocabulary == nil {
+		vocabulary = json.Number("262208")
+	}
+	for key, v := range map[string]any{
+		"vocab_size": vocabulary, "num_attention_heads": json.Number("8"), "num_key_value_heads": json.Number("4"),
+		"head_dim": json.Number("256"), "rms_norm_eps": json.Number("1e-6"),
+	} {
+		if text[key] == nil {
+			text[key] = v
+		}
+	}
+	c.text = text
+}
+
+// Decoder is the configuration of the decoder inside a wrapper, as in a folder
+// that holds nothing else, and the name of its class; nil where values, a
+// config.json, is no wrapper's.
+func Decoder(values map[string]any) map[string]any {
+	c := NewConfig(values)
+	section, ok := values[textSection].(map[string]any)
+	if !c.Wrapped() || !ok {
+		return nil
+	}
+	c.text, c.inside = section, textSection+"."
+	kind, err := c.decoder()
+	if err != nil {
+		return nil
+	}
+	c.complete()
+	out := maps.Clone(c.text)
+	out["model_type"] = kind
+	out["architectures"] = []string{map[string]string{"gemma3_text": "Gemma3ForCausalLM", "ministral3": "Ministral3ForCausalLM", "mistral": "MistralForCausalLM"}[kind]}
+	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id"} {
+		if out[key] == nil && values[key] != nil {
+			out[key] = values[key]
+		}
+	}
+	return out
+}

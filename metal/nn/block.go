@@ -1,0 +1,160 @@
+package nn
+
+import (
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// Block is one layer of a decoder.
+type Block interface {
+	// Apply runs x [T, hidden] through the layer and extends its cache. The
+	// result has the given rows, or all T where rows is nil; where rows is
+	// empty only the cache counts, and the result is nil.
+	Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor.Array
+}
+
+// Mixer is the half of a block that lets tokens read those before them.
+type Mixer interface {
+	// Attend extends the cache by x [T, hidden] and returns what the heads read;
+	// Output turns that into [T, hidden].
+	Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array
+	Output() Linear
+}
+
+// block is a layer as a family describes it.
+type block struct {
+	before, after, beforeFeed, afterFeed *Norm
+	mixer                                Mixer
+	feed                                 FeedForward
+	parallel                             bool
+	// residual multiplies what both halves add; 0 means 1.
+	residual float32
+	// eager blocks release what was only passed on at once, so that those with
+	// four norms or a recurrent mixer hold no more than one of two norms.
+	eager bool
+}
+
+// block declares layer i, whose tensors lie below path; number counts the layers
+// that keep the same.
+func (l *Loader) block(path string, d family.Dimensions, i, number int) *block {
+	f := d.Block(i)
+	b := &block{parallel: f.Parallel, residual: float32(f.Residual), eager: f.After.Path != "" || d.Hybrid.Interval > 0}
+	b.before, b.after = l.norm(path, f.Before, d), l.norm(path, f.After, d)
+	switch {
+	case f.Recurrent != nil:
+		b.mixer = l.GatedDelta(path+".linear_attn", number, d)
+	case f.Attention != nil:
+		b.mixer = l.attention(path+"."+f.Attention.Prefix(), d, *f.Attention, number)
+	}
+	b.beforeFeed, b.afterFeed = l.norm(path, f.BeforeFeed, d), l.norm(path, f.AfterFeed, d)
+	switch {
+	case f.Experts != nil && f.Experts.Clamped:
+		b.feed = l.ClampedExperts(path+".mlp", *f.Experts)
+	case f.Experts != nil:
+		b.feed = l.Experts(path+".mlp", *f.Experts)
+	case f.Feed != nil:
+		b.feed = l.feed(path+"."+f.Feed.Prefix(), *f.Feed)
+	}
+	return b
+}
+
+// Apply runs the block.
+func (b *block) Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor.Array {
+	normed := b.before.apply(s, x)
+	if b.mixer != nil {
+		seen := b.mixer.Attend(s, normed, p)
+		if !b.parallel {
+			b.free(s, normed, x)
+		}
+		if rows != nil {
+			if len(rows) == 0 {
+				return nil
+			}
+			x, seen = s.Rows(x, rows), s.Rows(seen, rows)
+			if b.parallel {
+				normed = s.Rows(normed, rows)
+			}
+		}
+		mixed := b.normed(s, b.after, b.mixer.Output().Apply(s, seen))
+		b.free(s, seen, nil)
+		x = b.add(s, x, mixed)
+	}
+	if b.feed == nil {
+		return x
+	}
+	if !b.parallel {
+		normed = b.beforeFeed.apply(s, x)
+	}
+	out := b.normed(s, b.afterFeed, b.feed.Apply(s, normed))
+	b.free(s, normed, x)
+	return b.add(s, x, out)
+}
+
+// normed norms y, and releases it where the block is eager.
+func (b *block) normed(s tensor.Scope, n *Norm, y tensor.Array) tensor.Array {
+	out := n.apply(s, y)
+	b.free(s, y, out)
+	return out
+}
+
+// add adds y to x, and releases y where the block is eager.
+func (b *block) add(s tensor.Scope, x, y tensor.Array) tensor.Array {
+	if b.residual != 0 && b.residual != 1 {
+		scaled := s.ScaleShift(y, b.residual, 0)
+		b.free(s, y, nil)
+		y = scaled
+	}
+	sum := s.Add(x, y)
+	b.free(s, y, nil)
+	return sum
+}
+
+// free releases a where the block is eager, unless it is keep.
+func (b *block) free(s tensor.Scope, a, keep tensor.Array) {
+	if b.eager && a != keep {
+		s.Release(a)
+	}
+}
+
+// Norm is RMSNorm, or LayerNorm where it has a bias.
+type Norm struct {
+	Weight, Bias tensor.Array
+	Eps          float32
+}
+
+// apply normalises x; nil changes nothing.
+func (n *Norm) apply(s tensor.Scope, x tensor.Array) tensor.Array {
+	switch {
+	case n == nil:
+		return x
+	case n.Bias != nil:
+		return s.LayerNorm(x, n.Weight, n.Bias, n.Eps)
+	}
+	return s.RMSNorm(x, n.Weight, n.Eps)
+}
+
+// norm declares a norm below path; nil where there is none.
+func (l *Loader) norm(path string, n family.Norm, d family.Dimensions) *Norm {
+	if n.Path == "" {
+		return nil
+	}
+	if path != "" {
+		path += "."
+	}
+	out := &Norm{Eps: float32(d.NormEps)}
+	set := func(v tensor.Array) {
+		out.Weight = v
+		if n.Mean && !n.Bias {
+			out.Bias = l.zeros(d.Hidden)
+		}
+	}
+	if l.normsLessOne {
+		l.vector(path+n.Path+".weight", func(v tensor.Array) { set(l.plusOne(v)) })
+	} else {
+		l.vector(path+n.Path+".weight", set)
+	}
+	if n.Bias {
+		l.vector(path+n.Path+".bias", func(v tensor.Array) { out.Bias = v })
+	}
+	return out
+}

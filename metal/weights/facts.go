@@ -1,0 +1,133 @@
+package weights
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// Value is what a metadata key has; nil where it is absent.
+func (h *Header) Value(key string) any { return h.Metadata[key] }
+
+// Dimensions reads and checks the numbers of the model's family.
+func (h *Header) Dimensions() (family.Dimensions, error) {
+	d, err := family.OfMetadata(h)
+	if err != nil {
+		return family.Dimensions{}, err
+	}
+	embed, ok := h.Tensor("token_embd.weight")
+	if !ok || len(embed.Shape) != 2 {
+		return family.Dimensions{}, fmt.Errorf("tensor token_embd.weight with two dimensions: %w", ErrMissing)
+	}
+	d.Vocabulary = int(embed.Shape[0])
+	if tokens, ok := h.Metadata["tokenizer.ggml.tokens"].([]string); ok && len(tokens) > d.Vocabulary {
+		return family.Dimensions{}, family.Invalidf("%d tokens but only %d embeddings", len(tokens), d.Vocabulary)
+	}
+	return d, nil
+}
+
+// Facts says what placement and memory arithmetic need to know. It also checks
+// that every tensor the family needs is there with the right shape and that
+// none is there that the family would ignore.
+func (h *Header) Facts() (model.Facts, error) {
+	d, err := h.Dimensions()
+	if err != nil {
+		return model.Facts{}, err
+	}
+	entries, err := h.inventory(d)
+	if err != nil {
+		return model.Facts{}, err
+	}
+	name, _ := h.Text("general.name")
+	if len(name) > 256 {
+		name = ""
+	}
+	kinds := map[string]int64{}
+	for _, t := range h.Tensors {
+		kinds[t.Type.String()] += t.Bytes
+	}
+	f, err := facts(d, name, largest(kinds), entries, quant.Float32)
+	f.SetTask(taskOfMetadata(h.Metadata, h))
+	return f, err
+}
+
+// facts of a model whose numbers mean at least the given precision.
+func facts(d family.Dimensions, name, quantization string, entries map[string]Entry, precise quant.Type) (model.Facts, error) {
+	f := model.Facts{
+		Architecture: d.Architecture, Name: name, Quantization: quantization,
+		Layers: int64(d.Layers), GrowingLayers: int64(d.Layers),
+		HiddenSize: int64(d.Hidden), FeedForwardSize: int64(d.FeedForward),
+		QueryHeads: int64(d.QueryHeads), KeyValueHeads: int64(d.KVHeads), HeadSize: int64(d.HeadSize),
+		VocabularySize: int64(d.Vocabulary), ContextTokens: int64(d.Context),
+		KeyValueElementBytes: elementBytes(entries, precise),
+	}
+	if d.Encoder == nil {
+		kinds := d.Kinds()
+		f.GrowingLayers, f.WindowLayers, f.RecurrentLayers = int64(kinds.Growing), int64(kinds.Window), int64(kinds.Recurrent)
+	}
+	if f.WindowLayers > 0 {
+		f.WindowTokens = int64(d.Window)
+	}
+	if f.RecurrentLayers > 0 {
+		f.RecurrentStateBytes, f.RecurrentSize = f.RecurrentLayers*d.Hybrid.StateBytes(), int64(d.Hybrid.Channels()+d.Hybrid.ValueWidth())
+	}
+	if d.Encoder != nil {
+		f.GrowingLayers, f.EncoderLayers = 0, f.Layers
+	}
+	if sparse := d.Experts.Layers(d.Layers); sparse > 0 {
+		f.Experts, f.ExpertsPerToken, f.ExpertFeedForwardSize = int64(d.Experts.Count), int64(d.Experts.PerToken), int64(d.Experts.FeedForward)
+		if sparse == d.Layers { // no block has the width that the file states
+			f.FeedForwardSize = max(f.ExpertFeedForwardSize, int64(d.Experts.Shared))
+		}
+	}
+	for _, e := range entries {
+		f.WeightBytes += e.Held()
+		f.WideWeightBytes += e.wideBytes(precise)
+	}
+	if f.WideWeightBytes <= f.WeightBytes {
+		f.WideWeightBytes = 0
+	}
+	return f, f.Validate()
+}
+
+// elementBytes is the width of an activation, and so of a key or value, where
+// the weights are as they are written: half precision only where all numbers
+// are of one such type. Two types together are computed in float32.
+func elementBytes(entries map[string]Entry, precise quant.Type) int64 {
+	for _, e := range entries {
+		if e.Format.Type != precise && !e.stateless() {
+			return int64(quant.Float32.Bytes())
+		}
+	}
+	return int64(precise.Bytes())
+}
+
+// wideBytes is what a tensor takes where a bias lies beside every scale, and
+// numbers are at least as fine as precise says (see model.Facts).
+func (e Entry) wideBytes(precise quant.Type) int64 {
+	f := e.Format
+	if f.Mode == quant.Symmetric {
+		f.Mode = quant.Affine
+	}
+	if precise == quant.Float32 && !f.BlockFloat() {
+		f.Type = quant.Float32
+	}
+	sizes, err := f.Sizes(e.Columns())
+	if err != nil {
+		return e.Bytes
+	}
+	return int64(e.Rows()) * int64(sizes.Sum())
+}
+
+// largest is the key with the largest value, the first among equals.
+func largest(bytes map[string]int64) string {
+	best := ""
+	for _, name := range sortedKeys(bytes) {
+		if best == "" || bytes[name] > bytes[best] {
+			best = name
+		}
+	}
+	return best
+}
