@@ -2,7 +2,7 @@
 // families run, in which formats, and which reference each was compared with.
 //
 // It owns the generated part of that page alone. Families are those of
-// metal/arch, formats those of metal/weights and metal/quant; references are the
+// metal/family, formats those of metal/weights and metal/quant; references are the
 // records of the goldens in metal, tolerances are constants of the tests next to
 // them. It refuses to guess: what no record contains is not on the page. A test
 // fails when the page is out of date.

@@ -6,26 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
-
-// known describes families; one without a description has its name alone.
-func known(family string) string {
-	return map[string]string{
-		"bert":        "BERT: embeddings, cross-encoders",
-		"gemma3_text": "Gemma 3, text only",
-		"gpt_oss":     "GPT-OSS",
-		"llama":       "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, text only",
-		"qwen2":       "Qwen2, Qwen2.5",
-		"qwen3":       "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker",
-		"qwen3_5":     "Qwen3.5, text only",
-		"qwen3_moe":   "Qwen3, mixture of experts",
-		"qwen3_next":  "Qwen3-Next",
-		"xlm-roberta": "XLM-RoBERTa: embeddings, cross-encoders",
-	}[family]
-}
 
 // tables are the generated part of the page, from the tree at root.
 func tables(root string) (string, error) {
@@ -35,15 +19,15 @@ func tables(root string) (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString("\n## Families\n\n|family|models|GGUF|Hugging Face|MLX|\n|---|---|---|---|---|\n")
-	for _, family := range arch.Supported() {
-		f := records.formats(family)
-		fmt.Fprintf(&b, "|`%s`|%s|%s|%s|%s|\n", family, known(family), cell(f["gguf"]), cell(f["hf"]), cell(f["mlx"]))
+	for _, known := range family.All() {
+		f := records.formats(known.Name)
+		fmt.Fprintf(&b, "|`%s`|%s|%s|%s|%s|\n", known.Name, known.Models, cell(f["gguf"]), cell(f["hf"]), cell(f["mlx"]))
 	}
 	b.WriteString("\nThese are the formats in which a family was compared with a reference; no number format is tied to a family, except as said above.\n\n" +
 		"## References\n\nTolerances are relative to the largest number of the output; a second, larger one is for GGUF types that are requantized.\n\n" +
 		"|family|compared with (models), tolerance|\n|---|---|\n")
-	for _, family := range arch.Supported() {
-		fmt.Fprintf(&b, "|`%s`|%s|\n", family, references(records.of(family)))
+	for _, known := range family.All() {
+		fmt.Fprintf(&b, "|`%s`|%s|\n", known.Name, references(records.of(known.Name)))
 	}
 	b.WriteString("\n## GGUF types\n\n" + formats())
 	return b.String(), nil

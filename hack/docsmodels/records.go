@@ -30,7 +30,10 @@ func readRecords(root string) (records, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find records: %w", err)
 	}
-	var out records
+	out, err := readFamilies(root)
+	if err != nil {
+		return nil, err
+	}
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -55,21 +58,72 @@ func readRecords(root string) (records, error) {
 		byFamily := map[string]*compared{}
 		for _, c := range record.Cases {
 			family, source, format := parseCase(c.Name)
-			r := byFamily[family]
-			if r == nil {
-				r = &compared{family: family, reference: record.MadeBy, tolerance: tolerance.of(family), where: filepath.ToSlash(where), stored: map[string]map[string]bool{}}
-				byFamily[family] = r
+			if byFamily[family] == nil {
+				byFamily[family] = &compared{family: family, reference: record.MadeBy, tolerance: tolerance.of(family), where: filepath.ToSlash(where)}
 			}
-			r.files++
-			if source != "" {
-				if r.stored[source] == nil {
-					r.stored[source] = map[string]bool{}
-				}
-				r.stored[source][format] = true
-			}
+			byFamily[family].add(source, format)
 		}
 		for _, family := range slices.Sorted(maps.Keys(byFamily)) {
 			out = append(out, *byFamily[family])
+		}
+	}
+	return out, nil
+}
+
+// add counts one model, and what its matrices are stored as, if its name says so.
+func (c *compared) add(source, format string) {
+	c.files++
+	if source == "" {
+		return
+	}
+	if c.stored == nil {
+		c.stored = map[string]map[string]bool{}
+	}
+	if c.stored[source] == nil {
+		c.stored[source] = map[string]bool{}
+	}
+	c.stored[source][format] = true
+}
+
+// readFamilies finds the records of single families, each of which has the name
+// of its file and may have several references.
+func readFamilies(root string) (records, error) {
+	paths, err := filepath.Glob(filepath.Join(root, "metal", "arch", "testdata", "families", "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("find families: %w", err)
+	}
+	var out records
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read a family: %w", err)
+		}
+		var record struct {
+			MadeBy map[string]string
+			Cases  []struct {
+				Name    string
+				Records map[string]any
+			}
+		}
+		if err := json.Unmarshal(data, &record); err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+		tolerance, err := toleranceOf(filepath.Join(root, "metal", "arch"), path)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(filepath.Base(path), ".json")
+		for _, reference := range slices.Sorted(maps.Keys(record.MadeBy)) {
+			c := compared{family: name, reference: record.MadeBy[reference], tolerance: tolerance.of(name), where: "metal/arch/testdata/families/" + name + ".json"}
+			for _, one := range record.Cases {
+				if one.Records[reference] != nil {
+					_, source, format := parseCase(one.Name)
+					c.add(source, format)
+				}
+			}
+			if c.files > 0 {
+				out = append(out, c)
+			}
 		}
 	}
 	return out, nil

@@ -10,12 +10,16 @@ import (
 // bert is the BERT family: MiniLM, BGE, GTE and other encoders of texts, and
 // cross-encoders, which score pairs of them. Positions count from 0, and the
 // texts of a pair are distinguished by the types of their tokens.
-func bert() Family { return Family{Name: "bert", Types: []string{"bert"}} }
+func bert() Family {
+	return Family{Name: "bert", Models: "BERT: embeddings, cross-encoders", Types: []string{"bert"}}
+}
 
 // xlmRoberta is the XLM-RoBERTa family: BGE-M3, multilingual E5, and rerankers
 // made from them. Positions begin after the number of the padding token, and a
 // head that scores has two layers of its own in place of a pooler.
-func xlmRoberta() Family { return Family{Name: "xlm-roberta", Types: []string{"xlm-roberta"}} }
+func xlmRoberta() Family {
+	return Family{Name: "xlm-roberta", Models: "XLM-RoBERTa: embeddings, cross-encoders", Types: []string{"xlm-roberta"}}
+}
 
 // Encoder describes a family whose tokens see one another all at once, at learned
 // positions.

@@ -100,11 +100,11 @@ const (
 // preNorm is the block of most decoders: attention and feed-forward, each on
 // the normed input and added to it.
 func preNorm(d Dimensions, i int) Block {
-	b := Block{Before: rms("input_layernorm"), BeforeFeed: rms("post_attention_layernorm"), Attention: d.attention(i)}
+	b := Block{Before: d.norm("input_layernorm"), BeforeFeed: d.norm("post_attention_layernorm"), Attention: d.attention(i), Residual: d.Residual}
 	if d.Experts.In(i) {
 		b.Experts = &d.Experts
 	} else {
-		b.Feed = &Feed{Width: d.FeedForward}
+		b.Feed = &Feed{Width: d.FeedForward, Bias: d.FeedBias}
 	}
 	return b
 }
@@ -123,11 +123,19 @@ func postNorm(d Dimensions, i int) Block {
 	return b
 }
 
+// norm is a norm of the kind that the family has.
+func (d Dimensions) norm(path string) Norm {
+	return Norm{Path: path, Mean: d.MeanNorm, Bias: d.NormBias}
+}
+
 // attention is that of layer i, by the numbers alone.
 func (d Dimensions) attention(i int) *Attention {
-	a := &Attention{Rope: &d.Rope, Temper: d.Temper, Window: d.WindowOf(i), Scale: d.ScoreScale()}
+	a := &Attention{Bias: d.Bias, OutBias: d.OutBias, HeadNorm: d.HeadNorm, Rope: &d.Rope, Temper: d.Temper, Window: d.WindowOf(i), Scale: d.ScoreScale()}
 	if d.LocalRope != nil && a.Window > 0 {
 		a.Rope = d.LocalRope
+	}
+	if i < len(d.Still) && d.Still[i] {
+		a.Rope = nil
 	}
 	return a
 }
@@ -145,6 +153,9 @@ func (d Dimensions) WindowOf(layer int) int {
 
 // ScoreScale multiplies the scores of attention.
 func (d Dimensions) ScoreScale() float64 {
+	if d.Scale > 0 {
+		return d.Scale
+	}
 	if d.QueryScalar > 0 {
 		return 1 / math.Sqrt(d.QueryScalar)
 	}

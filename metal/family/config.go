@@ -323,6 +323,24 @@ func (c *Config) only(name string, want float64) {
 	}
 }
 
+// must reads a truth value that references take differently where it is absent.
+func (c *Config) must(name string) bool {
+	if c.value(name) == nil {
+		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, ErrMissing))
+	}
+	return c.flag(name)
+}
+
+// windows reads which layers see a window: sliding_window, and layer_types where
+// there are any, else all but every n-th layer.
+func (c *Config) windows(d *Dimensions, n int) {
+	d.Window = c.integer(1, 1<<30, "sliding_window")
+	d.Everywhere = everyLayer(d.Layers, n)
+	for i, kind := range c.kinds(d.Layers, "full_attention", "sliding_attention") {
+		d.Everywhere[i] = kind == "full_attention"
+	}
+}
+
 // numberOr reads a finite number.
 func (c *Config) numberOr(absent, low, high float64, name string) float64 {
 	if c.value(name) == nil {

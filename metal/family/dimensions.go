@@ -29,6 +29,19 @@ type Dimensions struct {
 	Experts Experts
 	// Hybrid describes the recurrent layers.
 	Hybrid Hybrid
+	// Scale multiplies scores; 0 means that QueryScalar or HeadSize decides.
+	Scale float64
+	// Bias is added to queries, keys and values, OutBias to the result of attention,
+	// FeedBias to the products of the feed-forward.
+	Bias, OutBias, FeedBias bool
+	// HeadNorm is how queries and keys are normed.
+	HeadNorm HeadNorm
+	// Still lists layers whose heads are not rotated; nil means none.
+	Still []bool
+	// Parallel blocks compute both halves of the same input.
+	Parallel bool
+	// Residual multiplies what a block adds; 0 means 1.
+	Residual float64
 	// LogitScale multiplies logits, LogitCap then bounds them: Cap*tanh(logit/Cap).
 	// 0 means neither.
 	LogitScale, LogitCap float64

@@ -21,6 +21,8 @@ import (
 type Family struct {
 	// Name is what Dimensions.Architecture, documents and goldens call it.
 	Name string
+	// Models are those that it runs, for the documents.
+	Models string
 	// Types are the values of model_type in config.json that mean it.
 	Types []string
 	// Context is how many positions the family has where config.json does not
@@ -39,6 +41,9 @@ type Family struct {
 	// Partial is the part of a head that is rotated where config.json does not
 	// contain it; 0 means that all of it always is.
 	Partial float64
+	// Dynamic is set where dynamic scaling of the rotation changes nothing within
+	// the context.
+	Dynamic bool
 	// Read reads what the family has besides the numbers of every decoder.
 	Read func(c *Config, d *Dimensions)
 	// Block describes layer i. It is nil for encoders.
@@ -104,7 +109,8 @@ type GGUF struct {
 // All lists the families, in the order of their names.
 func All() []Family {
 	all := []Family{
-		bert(), gemma3(), gptoss(), llama(), qwen2(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), xlmRoberta(),
+		bert(), exaone4(), gemma3(), gptoss(), granite(), graniteMoE(), hunyuanDense(), internlm3(), llama(), mixtral(), olmo2(), olmo3(),
+		phi3(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), stableLM(), starcoder2(), xlmRoberta(),
 	}
 	slices.SortFunc(all, func(a, b Family) int { return cmp.Compare(a.Name, b.Name) })
 	return all

@@ -13,7 +13,7 @@ import (
 // what float16 holds (mlx-lm clips them, transformers refuses the type).
 func gemma3() Family {
 	return Family{
-		Name: "gemma3_text", Types: []string{"gemma3_text"}, Context: 1 << 17, Theta: 1e6,
+		Name: "gemma3_text", Models: "Gemma 3, text only", Types: []string{"gemma3_text"}, Context: 1 << 17, Theta: 1e6,
 		Activations: []string{"gelu_pytorch_tanh"},
 		Read:        (*Config).gemma,
 		Block: func(d Dimensions, i int) Block {

@@ -8,7 +8,7 @@ import "fmt"
 // window.
 func gptoss() Family {
 	return Family{
-		Name: "gpt_oss", Types: []string{"gpt_oss"}, Context: 1 << 17,
+		Name: "gpt_oss", Models: "GPT-OSS", Types: []string{"gpt_oss"}, Context: 1 << 17,
 		Read: (*Config).gptoss,
 		Block: func(d Dimensions, i int) Block {
 			b, x := preNorm(d, i), d.Experts
@@ -29,8 +29,7 @@ const GateLimit, GateAlpha = 7, 1.702
 // gptoss reads what a GPT-OSS has besides other decoders, as transformers
 // (GptOssConfig, version 5) and mlx-lm 0.32.2 (models/gpt_oss.py) do.
 func (c *Config) gptoss(d *Dimensions) {
-	d.Window = c.integer(1, 1<<30, "sliding_window")
-	d.Everywhere = c.gptossLayers(d.Layers)
+	c.windows(d, 2)
 	d.Experts = Experts{
 		Count:       c.integer(1, 1<<12, "num_local_experts", "num_experts"),
 		PerToken:    c.integer(1, 1<<12, "num_experts_per_tok", "experts_per_token"),
@@ -56,14 +55,4 @@ func (r *keyReader) gptoss(d *Dimensions) {
 		r.fail(&UnsupportedError{"rope scaling", kind, []string{"yarn"}})
 	}
 	d.Experts = r.experts()
-}
-
-// gptossLayers marks the layers that see everything: layer_types where there are
-// any, else every second.
-func (c *Config) gptossLayers(layers int) []bool {
-	out := everyLayer(layers, 2)
-	for i, kind := range c.kinds(layers, "full_attention", "sliding_attention") {
-		out[i] = kind == "full_attention"
-	}
-	return out
 }

@@ -7,7 +7,7 @@ import "fmt"
 // interleave them.
 func llama() Family {
 	return Family{
-		Name: "llama", Types: []string{"llama", "ministral3", "mistral"},
+		Name: "llama", Models: "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, text only", Types: []string{"llama", "ministral3", "mistral"},
 		Contexts: map[string]int{"mistral": 1 << 17, "ministral3": 1 << 18}, Theta: 10000,
 		Read: func(c *Config, d *Dimensions) {
 			d.Window = c.window(*d)

@@ -4,7 +4,7 @@ package family
 // keys and values have biases. Files that switch its window on are refused.
 func qwen2() Family {
 	return Family{
-		Name: "qwen2", Types: []string{"qwen2"}, Context: 1 << 15,
+		Name: "qwen2", Models: "Qwen2, Qwen2.5", Types: []string{"qwen2"}, Context: 1 << 15,
 		Read: func(c *Config, d *Dimensions) { d.Window = c.window(*d) },
 		Block: func(d Dimensions, i int) Block {
 			b := preNorm(d, i)

@@ -5,7 +5,7 @@ package family
 // own.
 func qwen3() Family {
 	return Family{
-		Name: "qwen3", Types: []string{"qwen3"}, Context: 1 << 15,
+		Name: "qwen3", Models: "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker", Types: []string{"qwen3"}, Context: 1 << 15,
 		Read:  func(c *Config, d *Dimensions) { d.Window = c.window(*d) },
 		Block: qwen3Block,
 		GGUF:  &GGUF{Name: "qwen3"},
@@ -16,7 +16,7 @@ func qwen3() Family {
 // that the configuration makes dense.
 func qwen3MoE() Family {
 	return Family{
-		Name: "qwen3_moe", Types: []string{"qwen3_moe"}, Context: 1 << 15,
+		Name: "qwen3_moe", Models: "Qwen3, mixture of experts", Types: []string{"qwen3_moe"}, Context: 1 << 15,
 		Read: func(c *Config, d *Dimensions) {
 			d.Window = c.window(*d)
 			d.Experts = c.experts(d.Layers)

@@ -7,7 +7,7 @@ import "fmt"
 // feed-forward is dense or a mixture with one expert that every token uses.
 func qwen3Next() Family {
 	return Family{
-		Name: "qwen3_next", Types: []string{"qwen3_next"}, Context: 1 << 15, Partial: 0.25,
+		Name: "qwen3_next", Models: "Qwen3-Next", Types: []string{"qwen3_next"}, Context: 1 << 15, Partial: 0.25,
 		Read: (*Config).hybrid, Block: hybridBlock, Layout: hybridLayout(),
 	}
 }
@@ -17,7 +17,7 @@ func qwen3Next() Family {
 // projections are joined.
 func qwen35() Family {
 	return Family{
-		Name: "qwen3_5", Types: []string{"qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"}, Context: 1 << 15, Partial: 0.25,
+		Name: "qwen3_5", Models: "Qwen3.5, text only", Types: []string{"qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"}, Context: 1 << 15, Partial: 0.25,
 		Widths: []string{"moe_intermediate_size"}, // of a model of experts alone
 		Read:   (*Config).hybrid, Block: hybridBlock, Layout: hybridLayout(),
 	}

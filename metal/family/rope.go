@@ -31,7 +31,7 @@ func (c *Config) rope(f Family, d Dimensions) Rope {
 
 // ropeOf is rope with the object that takes the place of rope_parameters.
 func (c *Config) ropeOf(f Family, d Dimensions, params any, key string) Rope {
-	r := ropeReader{c: c, key: "rope_scaling"}
+	r := ropeReader{c: c, key: "rope_scaling", family: f, context: d.Context}
 	r.out = Rope{Size: d.HeadSize, Linear: 1, Magnitude: 1}
 	scaling := c.value("rope_scaling")
 	if scaling == nil {
@@ -79,6 +79,9 @@ type ropeReader struct {
 	key    string
 	values map[string]any
 	out    Rope
+	family Family
+	// context is how many positions the model has.
+	context int
 }
 
 // theta reads the base of the rotation.
@@ -148,6 +151,10 @@ func (r *ropeReader) scale() {
 		r.llama3()
 	case "yarn":
 		r.yarn()
+	case "longrope", "su":
+		r.longrope()
+	case "dynamic":
+		r.dynamic()
 	default:
 		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", Quoted(kind), supportedScalings()}))
 	}
@@ -210,6 +217,45 @@ func (r *ropeReader) yarn() {
 	r.out.Magnitude = r.number("attention_factor", &magnitude, 1e-6, 1e6)
 	if r.c.err == nil {
 		r.out.Factors = s.factors(r.out)
+	}
+}
+
+// dynamic is scaling that depends on a text's length, or, with alpha, does not.
+func (r *ropeReader) dynamic() {
+	switch {
+	case r.values["alpha"] != nil && r.family.Name == "hunyuan_v1_dense":
+		r.alpha()
+	case !r.family.Dynamic:
+		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", "dynamic", supportedScalings()}))
+	}
+}
+
+// longrope divides frequencies by the long factors, and raises the rotated part by
+// how far the context was extended.
+func (r *ropeReader) longrope() {
+	if r.family.Name != "phi3" {
+		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", "longrope", supportedScalings()}))
+		return
+	}
+	before := float64(r.c.integerOr(0, 1, 1<<30, "original_max_position_embeddings"))
+	if before == 0 {
+		before = r.number("original_max_position_embeddings", nil, 1, 1<<30)
+	}
+	list, _ := r.values["long_factor"].([]any)
+	if len(list) != r.out.Size/2 {
+		r.c.fail(Invalidf("%s%s.long_factor has %d numbers, want %d", r.c.inside, r.key, len(list), r.out.Size/2))
+		return
+	}
+	for _, v := range list {
+		f, ok := floatNumber(v)
+		if !ok || f < 1e-6 || f > 1e6 {
+			r.c.fail(Invalidf("%s%s.long_factor contains %s, want numbers from 1e-06 to 1e+06", r.c.inside, r.key, Shown(v)))
+			return
+		}
+		r.out.Factors = append(r.out.Factors, float32(f))
+	}
+	if by := float64(r.context) / before; by > 1 {
+		r.out.Magnitude = math.Sqrt(1 + math.Log(by)/math.Log(before))
 	}
 }
 

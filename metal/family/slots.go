@@ -86,9 +86,7 @@ func (d Dimensions) globals(f Family) slots {
 
 // FinalNorm is the norm before the head.
 func (d Dimensions) FinalNorm() Norm {
-	n := rms("model.norm")
-	n.Mean, n.Bias = d.MeanNorm, d.NormBias
-	return n
+	return d.norm("model.norm")
 }
 
 // layer are the tensors of one layer; paths lack their prefix.

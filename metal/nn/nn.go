@@ -87,18 +87,58 @@ type GatedMLP struct {
 
 // Apply runs the block on x [T, D].
 func (m *GatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
-	gu := s.Linear(x, m.Gate.Matrix, m.Up.Matrix)
+	gate, up := m.project(s, x)
 	if m.GELU {
-		return m.Down.Apply(s, s.GeGLU(gu[0], gu[1]))
+		return m.Down.Apply(s, s.GeGLU(gate, up))
 	}
-	return m.Down.Apply(s, s.SwiGLU(gu[0], gu[1]))
+	return m.Down.Apply(s, s.SwiGLU(gate, up))
+}
+
+func (m *GatedMLP) project(s tensor.Scope, x tensor.Array) (gate, up tensor.Array) {
+	ms := []tensor.Matrix{m.Gate.Matrix, m.Up.Matrix}
+	if m.Gate.Bias == nil {
+		gu := s.Linear(x, ms...)
+		return gu[0], gu[1]
+	}
+	gu := s.LinearBias(x, ms, []tensor.Array{m.Gate.Bias, m.Up.Bias})
+	return gu[0], gu[1]
+}
+
+// PlainMLP is down(activation(up(x))).
+type PlainMLP struct {
+	Up, Down   Linear
+	Activation family.Activation
+}
+
+// Apply runs the block on x [T, D].
+func (m *PlainMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
+	inner := m.Up.Apply(s, x)
+	switch m.Activation {
+	case family.SiLU:
+		inner = s.SiLU(inner)
+	case family.GELU, family.GELUTanh:
+		inner = s.GELU(inner, m.Activation == family.GELUTanh)
+	}
+	return m.Down.Apply(s, inner)
 }
 
 // feed declares a dense feed-forward below path.
 func (l *Loader) feed(path string, f family.Feed) FeedForward {
+	linear := func(name string, to *Linear) {
+		l.Linear(path+"."+name, to)
+		if f.Bias {
+			l.Bias(path+"."+name, to)
+		}
+	}
+	if f.Plain {
+		m := &PlainMLP{Activation: f.Activation}
+		linear("up_proj", &m.Up)
+		linear("down_proj", &m.Down)
+		return m
+	}
 	m := &GatedMLP{GELU: f.Activation == family.GELUTanh}
-	l.Linear(path+".gate_proj", &m.Gate)
-	l.Linear(path+".up_proj", &m.Up)
-	l.Linear(path+".down_proj", &m.Down)
+	linear("gate_proj", &m.Gate)
+	linear("up_proj", &m.Up)
+	linear("down_proj", &m.Down)
 	return m
 }

@@ -276,7 +276,10 @@ func (c *collection) plain(d family.Dimensions, cfg *family.Config) (grouping, e
 		groups = groups.unwrap()
 	}
 	if d.Encoder == nil {
-		return groups, c.decoder(d)
+		if err := c.decoder(d, &groups); err != nil {
+			return groups, err
+		}
+		return groups, c.foreign()
 	}
 	if err := c.encoderNames(d); err != nil {
 		return groups, err
@@ -307,16 +310,19 @@ func (c *collection) tied(cfg *family.Config) (bool, error) {
 	return tied, err
 }
 
-// decoder names the tensors as those of a decoder, and refuses what else there
-// is.
-func (c *collection) decoder(d family.Dimensions) error {
-	if !d.Layout().Blocks {
-		if err := c.fusedExperts(); err != nil {
-			return err
-		}
-	}
+// decoder names the tensors as those of a decoder.
+func (c *collection) decoder(d family.Dimensions, groups *grouping) error {
 	c.unwrap()
-	return c.foreign()
+	if err := c.rename(d.Layout().Rename, groups); err != nil {
+		return err
+	}
+	if err := c.split(d, groups); err != nil {
+		return err
+	}
+	if d.Layout().Blocks {
+		return nil
+	}
+	return c.fusedExperts()
 }
 
 // unwrap names the tensors of a decoder that was saved without its head, as

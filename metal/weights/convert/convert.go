@@ -86,6 +86,10 @@ func Run(ctx context.Context, f *weights.File, o Options) (Report, error) {
 	if f.Dim.Encoder != nil {
 		return Report{}, &weights.UnsupportedError{Subject: "conversion of an encoder", Value: f.Dim.Architecture, Supported: []string{"decoders"}}
 	}
+	if l := f.Dim.Layout(); len(l.Rename)+len(l.Fused) > 0 && f.Folder() != nil {
+		// Its tensors would be written under names that mlx-lm does not know.
+		return Report{}, &weights.UnsupportedError{Subject: "conversion of family", Value: f.Dim.Architecture, Supported: []string{"quantisation by mlx-lm"}}
+	}
 	if err := vacant(o.Out); err != nil {
 		return Report{}, err
 	}

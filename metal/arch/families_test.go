@@ -1,0 +1,208 @@
+package arch_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/family"
+)
+
+// described is a tiny model of a family: its configuration, its tensors, and what
+// references compute of it; test/oracle/goldens/families wrote it.
+type described struct {
+	Name    string
+	Config  json.RawMessage
+	Tensors map[string]tensorSpec
+	// Without says why a reference is not asked.
+	Without map[string]string
+	Records map[string]recorded
+}
+
+// tensorSpec is [type, mean, spread, shape...].
+type tensorSpec struct {
+	kind         string
+	mean, spread float32
+	shape        []int
+}
+
+func (s *tensorSpec) UnmarshalJSON(b []byte) error {
+	var parts []any
+	if err := json.Unmarshal(b, &parts); err != nil || len(parts) < 4 {
+		return fmt.Errorf("%s is no tensor: %w", b, err)
+	}
+	s.kind = parts[0].(string)
+	s.mean, s.spread = float32(parts[1].(float64)), float32(parts[2].(float64))
+	for _, n := range parts[3:] {
+		s.shape = append(s.shape, int(n.(float64)))
+	}
+	return nil
+}
+
+// describedModels reads the cases of all families, by file.
+func describedModels(t *testing.T) map[string][]described {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", "families", "*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files of families: %v", len(files), err)
+	}
+	out := map[string][]described{}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r struct{ Cases []described }
+		if err := json.Unmarshal(b, &r); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		out[strings.TrimSuffix(filepath.Base(file), ".json")] = r.Cases
+	}
+	return out
+}
+
+// expanded are the names that a pattern means: "a.[0,2].b" is two.
+func expanded(pattern string) []string {
+	before, rest, found := strings.Cut(pattern, "[")
+	if !found {
+		return []string{pattern}
+	}
+	choice, after, _ := strings.Cut(rest, "]")
+	var out []string
+	for _, n := range strings.Split(choice, ",") {
+		out = append(out, expanded(before+n+after)...)
+	}
+	return out
+}
+
+// values are those of a tensor: SplitMix64 from FNV-1a of its name; words of 32
+// bits, or uniform numbers around mean.
+func (s tensorSpec) values(name string) []byte {
+	sum := fnv.New64a()
+	sum.Write([]byte(name))
+	state, n := sum.Sum64(), 1
+	for _, d := range s.shape {
+		n *= d
+	}
+	out := make([]byte, 0, 4*n)
+	for range n {
+		state += 0x9e3779b97f4a7c15
+		z := state
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		z ^= z >> 31
+		if s.kind == "U32" {
+			out = binary.LittleEndian.AppendUint32(out, uint32(z>>32))
+			continue
+		}
+		unit := float32(z>>40)/(1<<23) - 1
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(unit*s.spread)+s.mean))
+	}
+	return out
+}
+
+// write makes the model's folder.
+func (d described) write(t *testing.T) string {
+	t.Helper()
+	tensors := map[string]tensorSpec{}
+	for pattern, s := range d.Tensors {
+		for _, name := range expanded(pattern) {
+			tensors[name] = s
+		}
+	}
+	type entry struct {
+		Type    string `json:"dtype"`
+		Shape   []int  `json:"shape"`
+		Offsets [2]int `json:"data_offsets"`
+	}
+	header, data := map[string]entry{}, new(bytes.Buffer)
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		s, at := tensors[name], data.Len()
+		data.Write(s.values(name))
+		header[name] = entry{s.kind, s.shape, [2]int{at, data.Len()}}
+	}
+	text, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text, data.Bytes())
+	for name, b := range map[string][]byte{"config.json": d.Config, "model.safetensors": file} {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestFamiliesEqualTheReferences computes every described model on every back
+// end as TestLogitsEqualTheReferences does.
+func TestFamiliesEqualTheReferences(t *testing.T) {
+	all := describedModels(t)
+	for _, b := range backends() {
+		worst, at := 0.0, ""
+		for i, name := range slices.Sorted(maps.Keys(all)) {
+			if i%everyCase != 0 {
+				continue
+			}
+			for _, c := range all[name] {
+				t.Run(b.name+"/"+c.Name, func(t *testing.T) {
+					n := loadOn(t, c.write(t), b.open(t))
+					g := &comparison{n: n, t: t, tolerance: b.tolerance[n.precision], made: map[check]int{}}
+					for _, reference := range slices.Sorted(maps.Keys(c.Records)) {
+						g.name, g.want = reference, c.Records[reference]
+						g.want.Prompts = describedPrompts(n.vocab)
+						g.run()
+					}
+					if len(c.Records) == 0 {
+						t.Error("no reference has computed this model")
+					}
+					if g.worst > worst {
+						worst, at = g.worst, c.Name
+					}
+				})
+			}
+		}
+		t.Logf("%s: off by %.1e of the largest number at most (%s)", b.name, worst, at)
+	}
+}
+
+// describedPrompts are what every record was computed of.
+func describedPrompts(vocabulary int) [][]int32 {
+	var out [][]int32
+	for _, n := range []int{40, 13, 5} {
+		prompt := make([]int32, n)
+		for i := range prompt {
+			prompt[i] = int32((i*31+i*i*7+3+n)%(vocabulary-4) + 2)
+		}
+		out = append(out, prompt)
+	}
+	return out
+}
+
+// TestEveryFamilyIsDescribed: a decoder has goldens here or among the cases of
+// test/tinymodel.
+func TestEveryFamilyIsDescribed(t *testing.T) {
+	described := describedModels(t)
+	recorded := map[string]bool{}
+	for _, cases := range records(t) {
+		for name := range cases {
+			kind, _, _ := strings.Cut(name, "/")
+			recorded[kind] = true
+		}
+	}
+	for _, name := range family.Names(false) {
+		if described[name] == nil && !recorded[name] {
+			t.Errorf("no golden of family %s", name)
+		}
+	}
+}

@@ -1,0 +1,21 @@
+package family
+
+import "fmt"
+
+// internlm3 is InternLM 3: Llama's block. Its dynamic scaling begins past
+// max_position_embeddings, which no request exceeds. The one flag for biases is
+// for queries, keys, values and result in mlx-lm, for the first three in the
+// model's own code; a model that has them is refused.
+func internlm3() Family {
+	return Family{
+		Name: "internlm3", Models: "InternLM 3", Types: []string{"internlm3"}, Context: 1 << 15, Theta: 10000, Dynamic: true,
+		Read: func(c *Config, d *Dimensions) {
+			for _, name := range []string{"qkv_bias", "bias"} {
+				if c.flag(name) {
+					c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", "true", []string{"false"}}))
+				}
+			}
+		},
+		Block: preNorm,
+	}
+}

@@ -1,0 +1,18 @@
+package family
+
+// mixtral is Mixtral: Llama's block with a mixture in every layer. Its config.json
+// may contain a window, which the released models do not use: transformers sees
+// it, mlx-lm does not; a window is refused.
+func mixtral() Family {
+	return Family{
+		Name: "mixtral", Models: "Mixtral", Types: []string{"mixtral"}, Context: 1 << 17, Theta: 1e6,
+		Read: func(c *Config, d *Dimensions) {
+			d.Experts = Experts{
+				Count: c.integerOr(8, 1, 1<<12, "num_local_experts"), PerToken: c.integerOr(2, 1, 1<<12, "num_experts_per_tok"),
+				FeedForward: d.FeedForward, Normalized: true, Step: 1,
+			}
+		},
+		Block:  preNorm,
+		Layout: Layout{Rename: []string{".block_sparse_moe.", ".mlp.", ".w1.", ".gate_proj.", ".w2.", ".down_proj.", ".w3.", ".up_proj."}},
+	}
+}

@@ -1,0 +1,26 @@
+package family
+
+// phi3 is Phi-3, Phi-3.5 mini and Phi-4: Llama's block, whose projections are
+// stored in one matrix each for attention and feed-forward. transformers sees a
+// window where the file has one, mlx-lm does not: the model was trained with it.
+// Of longrope the long factors hold at every length, as in mlx-lm; transformers
+// changes factors when a text passes the old context, which no cache survives.
+func phi3() Family {
+	return Family{
+		Name: "phi3", Models: "Phi-3, Phi-3.5 mini, Phi-4", Types: []string{"phi3"}, Context: 1 << 12, Theta: 10000, Partial: 1,
+		Read: func(c *Config, d *Dimensions) {
+			d.Bias = c.flag("attention_bias")
+			d.Window = c.integerOr(0, 1, 1<<30, "sliding_window")
+		},
+		Block: preNorm,
+		Layout: Layout{Fused: []Fused{
+			{"self_attn.qkv_proj", func(d Dimensions, _ int) []Part {
+				q, kv := d.QueryHeads*d.HeadSize, d.KVHeads*d.HeadSize
+				return []Part{{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}}
+			}},
+			{"mlp.gate_up_proj", func(d Dimensions, _ int) []Part {
+				return []Part{{"mlp.gate_proj", d.FeedForward}, {"mlp.up_proj", d.FeedForward}}
+			}},
+		}},
+	}
+}

@@ -1,0 +1,18 @@
+package family
+
+// qwen2MoE is Qwen1.5-MoE and Qwen2-57B-A14B: Qwen2's block with a mixture and one
+// expert that every token uses, by a gate. transformers reads norm_topk_prob,
+// decoder_sparse_step and mlp_only_layers, mlx-lm takes their defaults; where a
+// file has other values the model was trained with them.
+func qwen2MoE() Family {
+	return Family{
+		Name: "qwen2_moe", Models: "Qwen1.5-MoE, Qwen2-57B-A14B", Types: []string{"qwen2_moe"}, Context: 1 << 15, Theta: 1e4,
+		Read: func(c *Config, d *Dimensions) {
+			d.Window = c.window(*d)
+			d.Bias = c.flagOr(true, "qkv_bias")
+			d.Experts = c.experts(d.Layers)
+			d.Experts.Shared = c.integer(1, 1<<22, "shared_expert_intermediate_size")
+		},
+		Block: preNorm,
+	}
+}
