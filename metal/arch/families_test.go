@@ -37,11 +37,12 @@ type tensorSpec struct {
 
 func (s *tensorSpec) UnmarshalJSON(b []byte) error {
 	var parts []any
-	if err := json.Unmarshal(b, &parts); err != nil || len(parts) < 4 {
+	if err := json.Unmarshal(b, &parts); err != nil || len(parts) < 3 {
 		return fmt.Errorf("%s is no tensor: %w", b, err)
 	}
 	s.kind = parts[0].(string)
 	s.mean, s.spread = float32(parts[1].(float64)), float32(parts[2].(float64))
+	s.shape = []int{} // a scalar has none
 	for _, n := range parts[3:] {
 		s.shape = append(s.shape, int(n.(float64)))
 	}

@@ -130,7 +130,7 @@ func (d Dimensions) norm(path string) Norm {
 
 // attention is that of layer i, by the numbers alone.
 func (d Dimensions) attention(i int) *Attention {
-	a := &Attention{Bias: d.Bias, OutBias: d.OutBias, HeadNorm: d.HeadNorm, Rope: &d.Rope, Temper: d.Temper, Window: d.WindowOf(i), Scale: d.ScoreScale()}
+	a := &Attention{Bias: d.Bias, OutBias: d.OutBias, HeadNorm: d.HeadNorm, Rope: &d.Rope, Temper: d.Temper, Window: d.WindowOf(i), Scale: d.ScoreScale(), Cap: d.ScoreCap}
 	if d.LocalRope != nil && a.Window > 0 {
 		a.Rope = d.LocalRope
 	}

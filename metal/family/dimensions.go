@@ -42,6 +42,9 @@ type Dimensions struct {
 	Parallel bool
 	// Residual multiplies what a block adds; 0 means 1.
 	Residual float64
+	// ScoreCap bounds the scores of attention: Cap*tanh(score/Cap); 0 means that it
+	// does not.
+	ScoreCap float64
 	// LogitScale multiplies logits, LogitCap then bounds them: Cap*tanh(logit/Cap).
 	// 0 means neither.
 	LogitScale, LogitCap float64
@@ -69,6 +72,8 @@ type Rope struct {
 	Linear, Magnitude float64
 	// Factors divide the frequencies; nil means 1.
 	Factors []float32
+	// Interleaved pairs are (2i, 2i+1) instead.
+	Interleaved bool
 }
 
 // consistent checks the numbers against one another.

@@ -36,10 +36,12 @@ type Router struct {
 	// Bias is the path, under mlp, of numbers that are added to the scores for the
 	// choice alone; empty where there are none.
 	Bias string
+	// MayLack is set where a file without these numbers means zeros.
+	MayLack bool
 	// Groups of experts, of which only the best TopGroups take part: those whose
-	// best expert is best, or, where PairBest, whose two best are. 0 and 1 are none.
+	// best expert is best, or, with Pairs, whose two best are. 0 and 1 are none.
 	Groups, TopGroups int
-	PairBest          bool
+	Pairs             bool
 	// Scale multiplies the shares; 0 means 1.
 	Scale float64
 }
@@ -123,4 +125,35 @@ func (r *keyReader) experts() Experts {
 		Count: r.integer("expert_count", 1, 1<<12), PerToken: r.integer("expert_used_count", 1, 1<<12),
 		FeedForward: r.integer("expert_feed_forward_length", 1, 1<<22), Normalized: true, Step: 1,
 	}
+}
+
+// denseFirst lists the layers before the first mixture.
+func denseFirst(layers, first int) []int {
+	var out []int
+	for i := range min(layers, first) {
+		out = append(out, i)
+	}
+	return out
+}
+
+// noAux reads the mixture that DeepSeek-V3 introduced: sigmoids of the scores, a
+// bias for the choice alone, groups of experts, shares that are scaled, shared
+// experts without a gate, and dense layers first.
+func (c *Config) noAux(d *Dimensions) {
+	e := Experts{
+		Count: c.integer(1, 1<<12, "n_routed_experts", "num_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_tok"),
+		FeedForward: c.integer(1, 1<<22, "moe_intermediate_size"), Normalized: c.flagOr(true, "norm_topk_prob"), Step: 1,
+		Dense: denseFirst(d.Layers, c.integerOr(0, 0, 1<<12, "first_k_dense_replace")), SharedWhole: true,
+		Router: Router{
+			Sigmoid: true, Bias: "gate.e_score_correction_bias", Pairs: true, Scale: c.numberOr(1, 1e-9, 1e9, "routed_scaling_factor"),
+			Groups: c.integerOr(1, 1, 1<<10, "n_group"), TopGroups: c.integerOr(1, 1, 1<<10, "topk_group"),
+		},
+	}
+	e.Shared = e.FeedForward * c.integerOr(0, 0, 1<<10, "n_shared_experts")
+	for key, want := range map[string]string{"scoring_func": "sigmoid", "topk_method": "noaux_tc"} {
+		if v := c.value(key); v != nil && v != want {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"value", Shown(v), []string{want}}))
+		}
+	}
+	d.Experts = e
 }

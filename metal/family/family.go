@@ -41,6 +41,8 @@ type Family struct {
 	// Partial is the part of a head that is rotated where config.json does not
 	// contain it; 0 means that all of it always is.
 	Partial float64
+	// Interleaved is set where pairs that are rotated stand next to one another.
+	Interleaved bool
 	// Dynamic is set where dynamic scaling of the rotation changes nothing within
 	// the context.
 	Dynamic bool
@@ -72,6 +74,8 @@ type Layout struct {
 	// Ignored are prefixes of tensors that are not read: vision encoders and
 	// draft heads.
 	Ignored []string
+	// Drafts is set where layers past the last are draft heads, which are not read.
+	Drafts bool
 	// Unwrap is set where the decoder may lie inside a larger model, under
 	// any name in config.json.
 	Unwrap bool
@@ -109,8 +113,8 @@ type GGUF struct {
 // All lists the families, in the order of their names.
 func All() []Family {
 	all := []Family{
-		bert(), exaone4(), gemma3(), gptoss(), granite(), graniteMoE(), hunyuanDense(), internlm3(), llama(), mixtral(), olmo2(), olmo3(),
-		phi3(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), stableLM(), starcoder2(), xlmRoberta(),
+		apertus(), bailingMoE(), bert(), cohere(), cohere2(), ernie45(), ernie45MoE(), exaone4(), gemma2(), gemma3(), glm(), glm4(), glm4MoE(), gptoss(),
+		granite(), graniteMoE(), hunyuanDense(), internlm3(), llama(), minimax(), mixtral(), olmo2(), olmo3(), olmoe(), phi3(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), stableLM(), starcoder2(), xlmRoberta(),
 	}
 	slices.SortFunc(all, func(a, b Family) int { return cmp.Compare(a.Name, b.Name) })
 	return all

@@ -18,9 +18,7 @@ func phi3() Family {
 				q, kv := d.QueryHeads*d.HeadSize, d.KVHeads*d.HeadSize
 				return []Part{{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}}
 			}},
-			{"mlp.gate_up_proj", func(d Dimensions, _ int) []Part {
-				return []Part{{"mlp.gate_proj", d.FeedForward}, {"mlp.up_proj", d.FeedForward}}
-			}},
+			fusedGate(),
 		}},
 	}
 }

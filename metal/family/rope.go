@@ -32,7 +32,7 @@ func (c *Config) rope(f Family, d Dimensions) Rope {
 // ropeOf is rope with the object that takes the place of rope_parameters.
 func (c *Config) ropeOf(f Family, d Dimensions, params any, key string) Rope {
 	r := ropeReader{c: c, key: "rope_scaling", family: f, context: d.Context}
-	r.out = Rope{Size: d.HeadSize, Linear: 1, Magnitude: 1}
+	r.out = Rope{Size: d.HeadSize, Linear: 1, Magnitude: 1, Interleaved: f.Interleaved}
 	scaling := c.value("rope_scaling")
 	if scaling == nil {
 		r.key, scaling = key, params
@@ -127,6 +127,9 @@ func (r *ropeReader) partial(f Family, params any, key string) {
 		}
 	}
 	r.out.Size = int(factor * float64(r.out.Size))
+	if f.Partial > 0 && c.value("rotary_dim") != nil {
+		r.out.Size = c.integer(2, 1<<12, "rotary_dim")
+	}
 }
 
 func (r *ropeReader) scale() {

@@ -164,6 +164,11 @@ func (s *slots) feed(f Feed, hidden int) {
 	}
 	s.linear(path+"up_proj", f.Width, hidden, f.Bias)
 	s.linear(path+"down_proj", hidden, f.Width, f.Bias)
+	if f.Activation == XIELU {
+		for _, name := range xieluNames() {
+			*s = append(*s, Slot{Path: path + name, Shape: []int64{1}, Optional: name != "act_fn.alpha_p" && name != "act_fn.alpha_n"})
+		}
+	}
 }
 
 // experts are a mixture in the names of mlx-lm: the experts of a layer stacked
@@ -177,7 +182,7 @@ func (s *slots) experts(e Experts, hidden int) {
 	}
 	s.linear("mlp.gate", e.Count, hidden, false)
 	if e.Router.Bias != "" {
-		s.add("mlp."+e.Router.Bias, int64(e.Count))
+		*s = append(*s, Slot{Path: "mlp." + e.Router.Bias, Shape: []int64{int64(e.Count)}, Optional: e.Router.MayLack})
 	}
 	n, inner, width := int64(e.Count), int64(e.FeedForward), int64(hidden)
 	s.add("mlp.switch_mlp.gate_proj.weight", n, inner, width)

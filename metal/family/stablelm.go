@@ -16,11 +16,10 @@ func stableLM() Family {
 			}
 		},
 		Block: func(d Dimensions, i int) Block {
-			b := preNorm(d, i)
-			if b.Parallel = d.Parallel; b.Parallel {
-				b.BeforeFeed = Norm{}
+			if d.Parallel {
+				return parallelBlock(d, i)
 			}
-			return b
+			return preNorm(d, i)
 		},
 	}
 }

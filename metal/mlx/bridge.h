@@ -97,6 +97,13 @@ bridge_made bridge_softmax(uint64_t owner, bridge_array *scores);
 bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k);
 bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized);
 bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array *chosen, int32_t k);
+// How experts are chosen: their weights, and the weights by which they are chosen.
+typedef struct {
+  bridge_array *bias; // or null
+  int32_t groups, top_groups, sigmoid, pairs;
+} bridge_router;
+bridge_made bridge_weights(uint64_t owner, bridge_array *scores, int32_t sigmoid);
+bridge_made bridge_wanted(uint64_t owner, bridge_array *weights, const bridge_router *router);
 bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares);
 bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias);
@@ -109,6 +116,8 @@ bridge_made bridge_silu(uint64_t owner, bridge_array *x);
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up);
 bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up);
 bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit);
+bridge_made bridge_relu2(uint64_t owner, bridge_array *x);
+bridge_made bridge_xielu(uint64_t owner, bridge_array *x, float positive, float negative, float beta, float eps);
 bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
 bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t from, int32_t to);
@@ -120,7 +129,7 @@ bridge_made bridge_unit(uint64_t owner, bridge_array *x);
 // How heads are turned. Periods, if given, stand in for base: one number for
 // each pair, the reciprocal of its frequency.
 typedef struct {
-  int32_t head, size;
+  int32_t head, size, interleaved;
   float base, scale, magnitude;
 } bridge_rope_spec;
 bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods, const float *growth);
@@ -164,7 +173,7 @@ typedef struct {
 bridge_status bridge_ragged(uint64_t owner, int32_t type, int32_t size, int32_t *has);
 typedef struct {
   int32_t layer, heads, kv_heads, size, window;
-  float scale;
+  float scale, cap; // cap is 0 where scores have no bound
 } bridge_attend_spec;
 bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n);
 

@@ -105,6 +105,10 @@ mx::array attend_by_products(const attention &a, const mx::array &q, const mx::a
   auto rows = mx::reshape(mx::multiply(q, mx::array(spec->scale, q.dtype())), {spec->kv_heads, group * length, spec->size});
   auto scores = mx::matmul(rows, mx::swapaxes(mx::squeeze(k, 0), 1, 2));
   scores = mx::reshape(scores, {spec->kv_heads, group, length, keys});
+  if (spec->cap > 0) {
+    auto cap = mx::array(spec->cap, scores.dtype());
+    scores = mx::multiply(mx::tanh(mx::divide(scores, cap)), cap);
+  }
   scores = mx::where(mask, scores, mx::array(-std::numeric_limits<float>::infinity(), scores.dtype()));
   if (a.sinks) {
     auto sinks = mx::broadcast_to(mx::reshape(mx::astype(*a.sinks, scores.dtype()), {spec->kv_heads, group, 1, 1}), {spec->kv_heads, group, length, 1});
@@ -441,6 +445,9 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
       a.sinks = mx::astype(mx::array(sinks, mx::Shape{spec->heads}, mx::float32), q->value.dtype());
     }
     auto groups = gather(segments, n);
+    if (spec->cap > 0) { // each is attended by products
+      groups.clear();
+    }
     // Everything is written before anything is read: what reads an array that is
     // then written would make the framework copy it.
     write_all(a, k->value, v->value, groups, segments, n);

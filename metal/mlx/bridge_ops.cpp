@@ -179,6 +179,32 @@ bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array
   });
 }
 
+// In float32, in which mlx-lm and transformers route.
+bridge_made bridge_weights(uint64_t owner, bridge_array *scores, int32_t sigmoid) {
+  return making(owner, [&] {
+    auto in = mx::astype(flat(scores), mx::float32);
+    return sigmoid ? mx::sigmoid(in) : mx::softmax(in, -1, true);
+  });
+}
+
+bridge_made bridge_wanted(uint64_t owner, bridge_array *weights, const bridge_router *router) {
+  return making(owner, [&] {
+    auto wanted = flat(weights);
+    if (router->bias != nullptr) {
+      wanted = mx::add(wanted, mx::astype(router->bias->value, wanted.dtype()));
+    }
+    int rows = wanted.shape(0), experts = wanted.shape(1), groups = router->groups;
+    if (groups < 2 || router->top_groups == groups) {
+      return wanted;
+    }
+    auto grouped = mx::reshape(wanted, {rows, groups, experts / groups});
+    auto best = router->pairs ? mx::sum(mx::topk(grouped, 2, -1), -1) : mx::max(grouped, -1);
+    auto least = mx::min(mx::topk(best, router->top_groups, -1), -1, true);
+    auto out = mx::expand_dims(mx::less(best, least), -1);
+    return mx::reshape(mx::where(out, mx::array(-std::numeric_limits<float>::infinity()), grouped), {rows, experts});
+  });
+}
+
 // With this many products or more, rows are sorted by their expert, so that each
 // expert's weights are read once (mlx-lm 0.32.2, models/switch_layers.py).
 constexpr int sorted_from = 64;
@@ -312,6 +338,24 @@ bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_arr
   });
 }
 
+bridge_made bridge_relu2(uint64_t owner, bridge_array *x) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    return mx::square(mx::maximum(in, mx::array(0, in.dtype())));
+  });
+}
+
+bridge_made bridge_xielu(uint64_t owner, bridge_array *x, float positive, float negative, float beta, float eps) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    auto number = [&](float v) { return mx::array(v, in.dtype()); };
+    auto line = mx::multiply(number(beta), in);
+    auto right = mx::add(mx::multiply(number(positive), mx::square(in)), line);
+    auto curve = mx::subtract(mx::expm1(mx::minimum(in, number(eps))), in);
+    return mx::where(mx::greater(in, number(0)), right, mx::add(mx::multiply(curve, number(negative)), line));
+  });
+}
+
 bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift) {
   return making(owner, [&] {
     auto out = x->value;
@@ -429,7 +473,7 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
       base = spec->base;
     }
     auto turn = [&](const mx::array &rows, const mx::array &offsets) {
-      return mx::fast::rope(rows, spec->size, false, base, spec->scale, offsets, freqs);
+      return mx::fast::rope(rows, spec->size, spec->interleaved != 0, base, spec->scale, offsets, freqs);
     };
     auto grown = [&](mx::array turned) { // after the rotation, as mlx-lm rounds it
       if (growth == nullptr) {

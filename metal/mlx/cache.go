@@ -344,7 +344,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	}
 	how := C.bridge_attend_spec{
 		layer: C.int32_t(c.index[spec.Layer]), heads: C.int32_t(q.shape[1] / c.spec.HeadSize), kv_heads: C.int32_t(c.spec.KVHeads),
-		size: C.int32_t(c.spec.HeadSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale),
+		size: C.int32_t(c.spec.HeadSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale), cap: C.float(spec.Cap),
 	}
 	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.h, v.h, &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments))), q.shape...)
 }
@@ -372,7 +372,7 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 		c.b.pending[in.slab] = struct{}{}
 		all = append(all, stretch{slab: in.slab, slot: in.slot, start: start, length: g.Length, seen: g.Start + g.Length})
 	}
-	if c.ragged && spec.Window == 0 && spec.Sinks == nil {
+	if c.ragged && spec.Window == 0 && spec.Sinks == nil && spec.Cap == 0 {
 		c.b.ragged.Add(chooseRagged(all))
 	}
 	for _, g := range all {
@@ -380,7 +380,10 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 			g.seen = min(g.seen, g.length+spec.Window-1)
 		}
 		how, written := C.int32_t(C.BRIDGE_RAGGED), int64(0)
-		if !g.ragged {
+		switch {
+		case spec.Cap > 0: // which no fused kernel has
+			how, written = C.BRIDGE_PRODUCTS, 3*int64(heads)*int64(g.length)*int64(g.seen)
+		case !g.ragged:
 			how, written = c.b.attends(heads, g.length, g.seen)
 		}
 		scores = max(scores, written)

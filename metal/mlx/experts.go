@@ -63,6 +63,58 @@ func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Arra
 	return ids, s.made(op, C.bridge_top_shares(s.b.token(), in.h, ids.h, C.int32_t(k)), in.shape[0], k)
 }
 
+// RouteBy chooses experts by a router.
+func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
+	const op = "RouteBy"
+	none := &array{}
+	in, ok := s.operand(op, scores, 2)
+	if !ok {
+		return none, none
+	}
+	tokens, experts := in.shape[0], in.shape[1]
+	how := C.bridge_router{groups: C.int32_t(max(1, spec.Groups)), top_groups: C.int32_t(spec.TopGroups), sigmoid: flag(spec.Sigmoid), pairs: flag(spec.Pairs)}
+	if spec.Bias != nil {
+		b, ok := s.operand(op, spec.Bias, 1)
+		if !ok {
+			return none, none
+		}
+		if b.shape[0] != experts {
+			s.misfit(op, "%v and a bias of %v", in.shape, b.shape)
+			return none, none
+		}
+		how.bias = b.h
+	}
+	if err := spec.Check(experts); err != nil {
+		s.misfit(op, "%v: %v", in.shape, err)
+		return none, none
+	}
+	if !s.begin(op) {
+		return none, none
+	}
+	weights := s.made(op, C.bridge_weights(s.b.token(), in.h, how.sigmoid), tokens, experts)
+	if s.failed() {
+		return none, none
+	}
+	wanted := s.made(op, C.bridge_wanted(s.b.token(), weights.h, &how), tokens, experts)
+	if s.failed() {
+		return none, none
+	}
+	ids := s.made(op, C.bridge_largest(s.b.token(), wanted.h, C.int32_t(spec.K)), tokens*spec.K)
+	if s.failed() {
+		return none, none
+	}
+	ids.bound = experts
+	s.Release(wanted)
+	out := s.made(op, C.bridge_shares(s.b.token(), weights.h, ids.h, C.int32_t(spec.K), flag(spec.Normalized)), tokens, spec.K)
+	s.Release(weights)
+	if spec.Scale == 0 || spec.Scale == 1 || s.failed() {
+		return ids, out
+	}
+	scaled := s.ScaleShift(out, spec.Scale, 0)
+	s.Release(out)
+	return ids, scaled
+}
+
 // LinearOf multiplies rows by the experts that were chosen for them.
 func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	const op = "LinearOf"

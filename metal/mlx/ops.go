@@ -228,6 +228,26 @@ func (s *scope) SiLU(x tensor.Array) tensor.Array {
 	return s.made(op, C.bridge_silu(s.b.token(), in.h), in.shape...)
 }
 
+// ReLU2 is the square of max(0, x).
+func (s *scope) ReLU2(x tensor.Array) tensor.Array {
+	const op = "ReLU2"
+	in, ok := s.operand(op, x, 0)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	return s.made(op, C.bridge_relu2(s.b.token(), in.h), in.shape...)
+}
+
+// XIELU is a square on one side and an exponential on the other.
+func (s *scope) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
+	const op = "XIELU"
+	in, ok := s.operand(op, x, 0)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	return s.made(op, C.bridge_xielu(s.b.token(), in.h, C.float(positive), C.float(negative), C.float(beta), C.float(eps)), in.shape...)
+}
+
 // RMSNorm scales runs of elements to unit root mean square.
 func (s *scope) RMSNorm(x, weight tensor.Array, eps float32) tensor.Array {
 	const op = "RMSNorm"
@@ -267,7 +287,7 @@ func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, sp
 	if err := spec.Check(headSize); err != nil || in.shape[1]%headSize != 0 || len(positions) != in.shape[0] {
 		return s.misfit(op, "%v in heads of %d, %d rows in segments, %v", in.shape, headSize, len(positions), err)
 	}
-	how := C.bridge_rope_spec{head: C.int32_t(headSize), size: C.int32_t(spec.Size), base: C.float(spec.Theta), scale: 1, magnitude: 1}
+	how := C.bridge_rope_spec{head: C.int32_t(headSize), size: C.int32_t(spec.Size), interleaved: flag(spec.Interleaved), base: C.float(spec.Theta), scale: 1, magnitude: 1}
 	if spec.Linear != 0 {
 		how.scale = C.float(1 / spec.Linear)
 	}

@@ -49,13 +49,15 @@ type AttentionSpec struct {
 	// Window is how many latest positions a token sees, itself included; 0
 	// means all.
 	Window int
+	// Cap bounds scores; 0 means that it does not.
+	Cap float32
 }
 
 // attention declares q_proj, k_proj, v_proj and o_proj below path, and what else
 // the family has there.
 func (l *Loader) attention(path string, d family.Dimensions, f family.Attention, layer int) *Attention {
 	a := &Attention{Gated: f.Gated, NormLast: f.NormLast, AttentionSpec: AttentionSpec{
-		Layer: layer, HeadSize: d.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window,
+		Layer: layer, HeadSize: d.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window, Cap: float32(f.Cap),
 	}}
 	if f.Rope != nil {
 		a.Rope = l.rope(*f.Rope)
@@ -127,7 +129,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 	}
 	seen := s.AppendAttend(tensor.AttendSpec{
 		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments, Q: q, K: k, V: qkv[2],
-		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks,
+		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks, Cap: a.Cap,
 	})
 	if gate == nil {
 		return seen

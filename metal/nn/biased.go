@@ -15,13 +15,7 @@ func (l *Loader) Bias(path string, to *Linear) {
 // Sinks declares path+".sinks": of each query head a score that takes part in
 // the softmax and adds nothing.
 func (l *Loader) Sinks(path string, to *Attention) {
-	l.declare(path+".sinks", 1, func(reading *weights.Reading, e weights.Entry) error {
-		to.Sinks = make([]float32, e.Shape[0])
-		return reading.Rows(e, func(_ int, r quant.Row) error {
-			l.progress(int64(len(r.Raw)))
-			return e.Format.Dequantize(r, to.Sinks)
-		})
-	})
+	l.host(path+".sinks", &to.Sinks)
 }
 
 // BiasedExperts are the matrices of all experts of a mixture, one behind

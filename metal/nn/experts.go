@@ -15,8 +15,12 @@ type Experts struct {
 	Count, PerToken int
 	// Normalized shares add up to one.
 	Normalized bool
-	// Shared is one more, which every token goes through; nil where there is
-	// none. SharedGate scores it, and the sigmoid of that is its share.
+	// By is how they are chosen, Bias what is added for the choice; nil is none.
+	By   family.Router
+	Bias tensor.Array
+	// Shared is one more, which every token uses; nil where there is none.
+	// SharedGate scores it, and the sigmoid of that is its share; without a matrix
+	// the share is 1.
 	Shared     FeedForward
 	SharedGate Linear
 }
@@ -24,7 +28,7 @@ type Experts struct {
 // Apply runs the mixture on x [T, D]. What is only passed on goes at once.
 func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	scores := e.Router.Apply(s, x)
-	chosen, shares := s.Route(scores, e.PerToken, e.Normalized)
+	chosen, shares := e.route(s, scores)
 	s.Release(scores)
 	gu := s.LinearOf(x, chosen, e.Count, e.Gate.Matrix, e.Up.Matrix)
 	inner := s.SwiGLU(gu[0], gu[1])
@@ -39,12 +43,29 @@ func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	if e.Shared == nil {
 		return out
 	}
+	if e.SharedGate.Matrix == nil {
+		shared := e.Shared.Apply(s, x)
+		defer s.Release(out)
+		defer s.Release(shared)
+		return s.Add(out, shared)
+	}
 	shared, gate := e.Shared.Apply(s, x), e.SharedGate.Apply(s, x)
 	gated := s.SigmoidGate(shared, gate)
 	s.Release(shared)
 	defer s.Release(out)
 	defer s.Release(gated)
 	return s.Add(out, gated)
+}
+
+// route chooses experts and gives their shares.
+func (e *Experts) route(s tensor.Scope, scores tensor.Array) (chosen, shares tensor.Array) {
+	if e.By.Plain() {
+		return s.Route(scores, e.PerToken, e.Normalized)
+	}
+	return s.RouteBy(scores, tensor.RouteSpec{
+		K: e.PerToken, Sigmoid: e.By.Sigmoid, Bias: e.Bias, Groups: e.By.Groups, TopGroups: e.By.TopGroups, Pairs: e.By.Pairs,
+		Normalized: e.Normalized, Scale: float32(e.By.Scale),
+	})
 }
 
 // stack declares the matrices of all experts.
@@ -55,14 +76,19 @@ func (l *Loader) stack(path string, to *Linear) {
 // Experts declares a router, gate, below path, and the stacked experts of
 // switch_mlp, in the names of mlx-lm.
 func (l *Loader) Experts(path string, d family.Experts) *Experts {
-	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized}
+	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized, By: d.Router}
+	if name := path + "." + d.Router.Bias; d.Router.Bias != "" && l.holds(name, !d.Router.MayLack) {
+		l.vector(name, func(v tensor.Array) { e.Bias = v })
+	}
 	l.Linear(path+".gate", &e.Router)
 	l.stack(path+".switch_mlp.gate_proj", &e.Gate)
 	l.stack(path+".switch_mlp.up_proj", &e.Up)
 	l.stack(path+".switch_mlp.down_proj", &e.Down)
 	if d.Shared > 0 {
-		e.Shared = l.feed(path+".shared_expert", family.Feed{})
-		l.Linear(path+".shared_expert_gate", &e.SharedGate)
+		e.Shared = l.feed(path+"."+d.SharedName(), family.Feed{})
+		if !d.SharedWhole {
+			l.Linear(path+"."+d.SharedName()+"_gate", &e.SharedGate)
+		}
 	}
 	return e
 }

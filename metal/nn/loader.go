@@ -102,6 +102,12 @@ func (l *Loader) Has(path string) bool {
 	return ok
 }
 
+// holds reports whether a tensor is to be declared: it must be there, or it is.
+func (l *Loader) holds(name string, must bool) bool {
+	_, ok := l.file.Entry(name)
+	return must || ok
+}
+
 func (l *Loader) declare(name string, dims int, read func(r *weights.Reading, e weights.Entry) error) {
 	e, err := l.entry(name, dims)
 	if err != nil {
@@ -214,7 +220,7 @@ func (l *Loader) rotations(ctx context.Context) (err error) {
 // rope is how heads are rotated: as the dimensions say, or with the divisors that
 // the file holds.
 func (l *Loader) rope(r family.Rope) tensor.RopeSpec {
-	spec := tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors}
+	spec := tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors, Interleaved: r.Interleaved}
 	if l.factors != nil {
 		spec.Factors = l.factors
 	}

@@ -108,6 +108,8 @@ func (m *GatedMLP) project(s tensor.Scope, x tensor.Array) (gate, up tensor.Arra
 type PlainMLP struct {
 	Up, Down   Linear
 	Activation family.Activation
+	// Curve is the activation where it is an XIELU.
+	Curve *curve
 }
 
 // Apply runs the block on x [T, D].
@@ -118,6 +120,10 @@ func (m *PlainMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 		inner = s.SiLU(inner)
 	case family.GELU, family.GELUTanh:
 		inner = s.GELU(inner, m.Activation == family.GELUTanh)
+	case family.ReLU2:
+		inner = s.ReLU2(inner)
+	case family.XIELU:
+		inner = s.XIELU(inner, m.Curve.positive(), m.Curve.negative(), m.Curve.beta[0], m.Curve.eps[0])
 	}
 	return m.Down.Apply(s, inner)
 }
@@ -132,6 +138,9 @@ func (l *Loader) feed(path string, f family.Feed) FeedForward {
 	}
 	if f.Plain {
 		m := &PlainMLP{Activation: f.Activation}
+		if f.Activation == family.XIELU {
+			m.Curve = l.curve(path + ".act_fn")
+		}
 		linear("up_proj", &m.Up)
 		linear("down_proj", &m.Down)
 		return m

@@ -102,6 +102,14 @@ func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Arra
 	return out[0], out[1]
 }
 
+func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
+	out := s.several("RouteBy", 0, func() []tensor.Array {
+		c, p := s.Scope.RouteBy(scores, spec)
+		return []tensor.Array{c, p}
+	}, scores)
+	return out[0], out[1]
+}
+
 func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	read := int64(0)
 	if shape := s.shape(chosen); len(shape) > 0 && experts > 0 {
@@ -132,6 +140,14 @@ func (s *scope) Multiply(a, b tensor.Array) tensor.Array {
 
 func (s *scope) SiLU(x tensor.Array) tensor.Array {
 	return s.one("SiLU", 0, func() tensor.Array { return s.Scope.SiLU(x) }, x)
+}
+
+func (s *scope) ReLU2(x tensor.Array) tensor.Array {
+	return s.one("ReLU2", 0, func() tensor.Array { return s.Scope.ReLU2(x) }, x)
+}
+
+func (s *scope) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
+	return s.one("XIELU", 0, func() tensor.Array { return s.Scope.XIELU(x, positive, negative, beta, eps) }, x)
 }
 
 func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {

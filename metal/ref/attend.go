@@ -2,6 +2,7 @@ package ref
 
 import (
 	"fmt"
+	"math"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -63,7 +64,7 @@ func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache
 		k.shape[0] != tokens || v.shape[0] != tokens || k.shape[1] != width || v.shape[1] != width,
 		q.shape[1]%width != 0,
 		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize,
-		spec.Window < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
+		spec.Window < 0, spec.Cap < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		return nil, nil, nil, nil, &tensor.ShapeError{Op: "AppendAttend", Detail: fmt.Sprintf("q %v, k %v, v %v, %d rows in segments, layer %d of %+v",
 			q.shape, k.shape, v.shape, tensor.Tokens(spec.Segments), spec.Layer, c.spec)}
 	}
@@ -161,15 +162,19 @@ func (a *attention) begin(sc *scratch, q, out *array) {
 // attend computes softmax(scale q k) v of every query over its visible positions
 // in order: the bits are those of the query alone.
 func (a *attention) attend(sc *scratch) {
+	size := a.c.spec.HeadSize
 	a.tiles(sc, func(q *query, from, to int, keys, _ []float32) {
 		scores := q.scores[from-q.first : to-q.first]
 		if a.vectors {
 			vectorDotRows(scores, q.q, keys, a.spec.Scale)
-		} else {
-			dotRows(scores, q.q, keys, a.spec.Scale)
+			return
+		}
+		for i := range scores {
+			scores[i] = dot(q.q, keys[i*size:(i+1)*size]) * a.spec.Scale
 		}
 	})
 	for i := range a.queries {
+		a.bound(a.queries[i].scores)
 		a.exponentials(&a.queries[i])
 	}
 	sums(a.queries)
@@ -182,36 +187,22 @@ func (a *attention) attend(sc *scratch) {
 	})
 	for i := range a.queries {
 		q := &a.queries[i]
-		scaleBy(q.out, 1/q.sum)
+		inverse := 1 / q.sum
+		for j := range q.out {
+			q.out[j] *= inverse
+		}
 	}
 }
 
-// dotRows is dot for len(out) rows, scaled. The rows are as long as q.
-//
-//go:norace
-//go:nocheckptr
-func dotRows(out, q, rows []float32, scale float32) {
-	size := len(q)
-	for i := range out {
-		out[i] = dot(q, rows[i*size:(i+1)*size]) * scale
+// bound bounds scores, where they are to be.
+func (a *attention) bound(scores []float32) {
+	by := a.spec.Cap
+	if by == 0 {
+		return
 	}
-}
-
-//go:norace
-func scaleBy(x []float32, by float32) {
-	for i := range x {
-		x[i] *= by
+	for i, v := range scores {
+		scores[i] = float32(by * float32(math.Tanh(float64(v/by))))
 	}
-}
-
-// highest is the highest of all x and of top.
-//
-//go:norace
-func highest(x []float32, top float32) float32 {
-	for _, v := range x {
-		top = max(top, v)
-	}
-	return top
 }
 
 // exponentials makes the scores of a query what they weigh, and begins their sum
@@ -225,7 +216,9 @@ func (a *attention) exponentials(q *query) {
 		top = vectorMax(q.scores, top)
 		vectorExp(q.scores, top)
 	} else {
-		top = highest(q.scores, top)
+		for _, v := range q.scores {
+			top = max(top, v)
+		}
 		exponentials(q.scores, top)
 	}
 	q.sum = 0
@@ -238,8 +231,6 @@ func (a *attention) exponentials(q *query) {
 // sums adds up what the scores of each query weigh, each in order. Four queries
 // go side by side, the last of fewer more than once: one alone would wait for
 // every addition to end.
-//
-//go:norace
 func sums(queries []query) {
 	for ; len(queries) > 1; queries = queries[min(4, len(queries)):] {
 		last := min(4, len(queries)) - 1
@@ -261,8 +252,6 @@ func sums(queries []query) {
 }
 
 // add adds up what the scores from one on weigh.
-//
-//go:norace
 func (q *query) add(from int) {
 	for _, e := range q.scores[from:] {
 		q.sum += e

@@ -2,6 +2,8 @@ package ref
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -34,8 +36,122 @@ func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Arra
 	return s.Route(scores, k, true)
 }
 
-// route fills the chosen ids and shares of one row.
-func route(row []float32, ids []int32, shares []float32, normalized bool) {
+// RouteBy chooses experts by a router.
+func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
+	in, ok := s.operand("RouteBy", scores, 2)
+	if !ok {
+		return &array{}, &array{}
+	}
+	experts := in.shape[1]
+	var bias []float32
+	if spec.Bias != nil {
+		b, ok := s.operand("RouteBy", spec.Bias, 1)
+		if !ok {
+			return &array{}, &array{}
+		}
+		bias = b.data
+	}
+	if err := spec.Check(experts); err != nil || bias != nil && len(bias) != experts {
+		s.fail(&tensor.ShapeError{Op: "RouteBy", Detail: fmt.Sprintf("%v, a bias of %d: %v", in.shape, len(bias), err)})
+		return &array{}, &array{}
+	}
+	ids := s.idArray("RouteBy", in.shape[0]*spec.K)
+	out := s.array("RouteBy", in.shape[0], spec.K)
+	if s.failed() {
+		return ids, out
+	}
+	r := router{spec: spec, bias: bias, weights: make([]float32, experts), wanted: make([]float32, experts), groups: make([]float32, max(1, spec.Groups))}
+	for t := range in.shape[0] {
+		r.route(in.row(t), ids.ids[t*spec.K:(t+1)*spec.K], out.row(t))
+	}
+	return ids, out
+}
+
+// router is one RouteBy under way.
+type router struct {
+	spec                  tensor.RouteSpec
+	bias, weights, wanted []float32
+	groups                []float32
+}
+
+func (r *router) route(row []float32, ids []int32, shares []float32) {
+	r.weigh(row)
+	copy(r.wanted, r.weights)
+	for i, b := range r.bias {
+		r.wanted[i] += b
+	}
+	if r.spec.Groups > 1 {
+		r.exclude()
+	}
+	choose(r.wanted, ids)
+	sum, scale := float32(1), r.spec.Scale
+	if r.spec.Normalized {
+		sum = 0
+		for _, i := range ids {
+			sum += r.weights[i]
+		}
+	}
+	if scale == 0 {
+		scale = 1
+	}
+	for j, i := range ids {
+		shares[j] = float32(r.weights[i]/sum) * scale
+	}
+}
+
+// weigh fills the weights of a row.
+func (r *router) weigh(row []float32) {
+	if r.spec.Sigmoid {
+		for i, v := range row {
+			r.weights[i] = 1 / (1 + exp(-v))
+		}
+		return
+	}
+	top, sum := row[0], float32(0)
+	for _, v := range row {
+		top = max(top, v)
+	}
+	for i, v := range row {
+		r.weights[i] = exp(v - top)
+		sum += r.weights[i]
+	}
+	for i := range r.weights {
+		r.weights[i] /= sum
+	}
+}
+
+// exclude keeps experts out of the choice whose group is not among the best.
+func (r *router) exclude() {
+	size := len(r.wanted) / r.spec.Groups
+	for g := range r.groups {
+		first, second := float32(math.Inf(-1)), float32(math.Inf(-1))
+		for _, v := range r.wanted[g*size : (g+1)*size] {
+			switch {
+			case v > first:
+				first, second = v, first
+			case v > second:
+				second = v
+			}
+		}
+		if r.groups[g] = first; r.spec.Pairs {
+			r.groups[g] += second
+		}
+	}
+	best := make([]int32, r.spec.TopGroups)
+	choose(r.groups, best)
+	for g := range r.groups {
+		if slices.Contains(best, int32(g)) {
+			continue
+		}
+		for i := range size {
+			r.wanted[g*size+i] = float32(math.Inf(-1))
+		}
+	}
+}
+
+// choose fills ids with the places of the largest, in falling order, the lowest
+// among equals.
+func choose(row []float32, ids []int32) {
 	n := 0
 	for i := range row {
 		at := n
@@ -49,6 +165,11 @@ func route(row []float32, ids []int32, shares []float32, normalized bool) {
 		copy(ids[at+1:n], ids[at:n-1])
 		ids[at] = int32(i)
 	}
+}
+
+// route fills the chosen ids and shares of one row.
+func route(row []float32, ids []int32, shares []float32, normalized bool) {
+	choose(row, ids)
 	top := row[ids[0]]
 	var sum float32
 	if normalized {

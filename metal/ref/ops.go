@@ -98,6 +98,25 @@ func (s *scope) SiLU(x tensor.Array) tensor.Array {
 	return out
 }
 
+// ReLU2 is the square of max(0, x).
+func (s *scope) ReLU2(x tensor.Array) tensor.Array {
+	return s.unary("ReLU2", x, func(v float32) float32 {
+		v = max(0, v)
+		return v * v
+	})
+}
+
+// XIELU is a square on one side and an exponential on the other.
+func (s *scope) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
+	return s.unary("XIELU", x, func(v float32) float32 {
+		if v > 0 {
+			return float32(float32(positive*v)*v) + float32(beta*v)
+		}
+		curve := float32(math.Expm1(float64(min(v, eps)))) - v
+		return float32(negative*curve) + float32(beta*v)
+	})
+}
+
 // SwiGLU is SiLU(gate) * up.
 func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
 	if s.b.vectors {
@@ -217,7 +236,11 @@ func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, sp
 				sn, cs := math.Sincos(float64(positions[t]) * f)
 				cos[i], sin[i] = float32(cs*magnitude), float32(sn*magnitude)
 			}
-			turn(out.row(t), in.row(t), headSize, cos, sin)
+			if spec.Interleaved {
+				turnPairs(out.row(t), in.row(t), headSize, cos, sin)
+			} else {
+				turn(out.row(t), in.row(t), headSize, cos, sin)
+			}
 			if g := float32(spec.Growth(positions[t])); g != 1 {
 				row := out.row(t)
 				for i := range row {
@@ -238,6 +261,19 @@ func turn(dst, src []float32, headSize int, cos, sin []float32) {
 		for i := range half {
 			x[i] = float32(a[i]*cos[i]) - float32(b[i]*sin[i])
 			y[i] = float32(b[i]*cos[i]) + float32(a[i]*sin[i])
+		}
+		copy(dst[h+2*half:h+headSize], src[h+2*half:h+headSize])
+	}
+}
+
+// turnPairs rotates the pairs (2i, 2i+1) of every head and copies the rest.
+func turnPairs(dst, src []float32, headSize int, cos, sin []float32) {
+	half := len(cos)
+	for h := 0; h < len(src); h += headSize {
+		for i := range half {
+			a, b := src[h+2*i], src[h+2*i+1]
+			dst[h+2*i] = float32(a*cos[i]) - float32(b*sin[i])
+			dst[h+2*i+1] = float32(b*cos[i]) + float32(a*sin[i])
 		}
 		copy(dst[h+2*half:h+headSize], src[h+2*half:h+headSize])
 	}

@@ -266,6 +266,8 @@ type RopeSpec struct {
 	Linear, Magnitude float64
 	// Factors divide the frequencies; nil means 1.
 	Factors []float32
+	// Interleaved pairs are (2i, 2i+1) instead.
+	Interleaved bool
 	// Beta makes whole heads grow: times 1 + Beta*ln(1 + floor(position/Every));
 	// 0 means that they do not, and Every is not looked at.
 	Beta  float64
@@ -308,6 +310,42 @@ type AttendSpec struct {
 	// Sinks is a score per query head that takes part in the softmax and adds
 	// nothing; nil means none.
 	Sinks []float32
+	// Cap bounds scores, after Scale, to Cap*tanh(score/Cap); 0 means that it does
+	// not.
+	Cap float32
+}
+
+// RouteSpec is how the scores of experts become a choice and shares.
+type RouteSpec struct {
+	// K is how many experts are chosen.
+	K int
+	// Sigmoid makes weights the sigmoids of the scores; otherwise they are the
+	// softmax of a whole row.
+	Sigmoid bool
+	// Bias [E] is added to the weights for the choice, not for the shares; nil
+	// means none.
+	Bias Array
+	// Groups of consecutive experts, of which only TopGroups take part in a
+	// choice: those whose largest weight is largest, or, with Pairs, whose two
+	// largest weights add up to most. 0 and 1 mean that all take part.
+	Groups, TopGroups int
+	Pairs             bool
+	// Normalized shares add up to one before Scale multiplies them; Scale 0 means 1.
+	Normalized bool
+	Scale      float32
+}
+
+// Check refuses a router that rows of so many experts cannot have.
+func (s RouteSpec) Check(experts int) error {
+	switch {
+	case s.K < 1 || s.K > experts:
+		return fmt.Errorf("%d of %d experts", s.K, experts)
+	case s.Groups > 1 && (experts%s.Groups != 0 || s.TopGroups < 1 || s.TopGroups > s.Groups || s.K > experts/s.Groups*s.TopGroups):
+		return fmt.Errorf("%d of %d experts in %d of %d groups", s.K, experts, s.TopGroups, s.Groups)
+	case s.Groups > 1 && s.Pairs && experts/s.Groups < 2:
+		return fmt.Errorf("pairs in groups of %d experts", experts/s.Groups)
+	}
+	return nil
 }
 
 // AttendAllSpec is one layer's attention of an encoder: every token sees all of
@@ -402,6 +440,9 @@ type Scope interface {
 	// same numbers as normalized ones, rounded as those who take the softmax last
 	// round them.
 	RouteTop(scores Array, k int) (chosen, shares Array)
+	// RouteBy chooses experts for each row of scores [T, E] by a router: who they
+	// are, row by row and in no order, ids [T*k], and their shares [T, k].
+	RouteBy(scores Array, spec RouteSpec) (chosen, shares Array)
 	// LinearOf multiplies each row of x [R, in] by the k experts that were chosen
 	// for it, ids [R*k]: [R*k, out]. The experts of a matrix [experts*out, in] lie
 	// behind one another.
@@ -428,6 +469,11 @@ type Scope interface {
 	// ClampedSwiGLU is g * sigmoid(alpha*g) * (u + 1), on equal shapes, with g the
 	// gate up to limit and u what of up lies within limit of zero.
 	ClampedSwiGLU(gate, up Array, alpha, limit float32) Array
+	// ReLU2 is the square of max(0, x).
+	ReLU2(x Array) Array
+	// XIELU is positive*x^2 + beta*x where x is more than 0, and
+	// negative*(e^min(x, eps) - 1 - x) + beta*x elsewhere (eps is 0 or less).
+	XIELU(x Array, positive, negative, beta, eps float32) Array
 	// ScaleShift is scale*x + shift, element by element.
 	ScaleShift(x Array, scale, shift float32) Array
 	// RMSNorm scales each run of N elements of a row of x [T, D] to unit root

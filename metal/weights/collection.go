@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/family"
@@ -237,6 +238,9 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 		if s.GGUFOnly || tied && s.Path == headPath {
 			continue
 		}
+		if _, ok := c.tensors[s.Path]; s.Optional && !ok && s.Path != headPath {
+			continue
+		}
 		e, err := c.entry(s, groups)
 		if err != nil {
 			return nil, err
@@ -252,7 +256,7 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 	}
 	var extra []string
 	for name := range c.tensors {
-		if !used[name] && !dropped(name, tied) {
+		if !used[name] && !dropped(name, tied) && !drafts(name, d) {
 			extra = append(extra, name)
 		}
 	}
@@ -296,6 +300,15 @@ func layerOf(path string) string { return strings.TrimSuffix(path, ".weight") }
 // tied head.
 func dropped(name string, tied bool) bool {
 	return strings.Contains(name, "self_attn.rotary_emb.inv_freq") || tied && name == headPath
+}
+
+// drafts reports whether a tensor belongs to a layer past the last, which guesses
+// several tokens at once (mlx-lm drops them too).
+func drafts(name string, d family.Dimensions) bool {
+	rest, ok := strings.CutPrefix(name, "model.layers.")
+	number, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(number)
+	return ok && err == nil && d.Layout().Drafts && n >= d.Layers
 }
 
 // tied says whether the embedding is the head: as config.json says, and where
@@ -369,6 +382,9 @@ func (c *collection) entry(s family.Slot, groups grouping) (Entry, error) {
 	if !ok {
 		return Entry{}, fmt.Errorf("tensor %s: %w", s.Path, ErrMissing)
 	}
+	if len(s.Shape) == 1 && elementsOf(t.shape) == s.Shape[0] { // a vector in more or less dimensions
+		t.shape = s.Shape
+	}
 	e := Entry{Path: s.Path, Name: s.Path, Shape: s.Shape, Bytes: t.span.bytes, weight: t.span}
 	scales, quantized := c.tensors[layer+".scales"]
 	if !quantized {
@@ -410,6 +426,14 @@ func (c *collection) entry(s family.Slot, groups grouping) (Entry, error) {
 	e.Bytes += scales.span.bytes + biases.span.bytes
 	e.stored = e.Format.String()
 	return e, nil
+}
+
+func elementsOf(shape []int64) int64 {
+	n := int64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	return n
 }
 
 // expertPath is the path of one expert's matrix in Hugging Face's layout, which

@@ -19,6 +19,7 @@ type attendCase struct {
 	heads, kvHeads, size int
 	window               int
 	sinks                bool
+	cap                  float32
 }
 
 // attend runs random histories of ragged steps against the oracle: requests
@@ -29,6 +30,8 @@ func (s Suite) attend(t *testing.T) {
 		{name: "odd size", heads: 2, kvHeads: 2, size: 6},
 		{name: "window", heads: 4, kvHeads: 1, size: 4, window: 5},
 		{name: "sinks", heads: 4, kvHeads: 2, size: 4, sinks: true},
+		{name: "bounded scores", heads: 6, kvHeads: 2, size: 8, cap: 0.7},
+		{name: "bounded scores under a window", heads: 3, kvHeads: 1, size: 4, window: 5, cap: 0.4},
 		{name: "window and sinks", heads: 2, kvHeads: 1, size: 4, window: 3, sinks: true},
 	} {
 		t.Run(c.name, func(t *testing.T) { s.attendHistory(t, c) })
@@ -103,7 +106,7 @@ func (s Suite) attendStep(x *bench, c attendCase, cache tensor.Cache, model map[
 	tokens, width := tensor.Tokens(segments), c.kvHeads*c.size
 	q, k, v := x.random(tokens*c.heads*c.size), x.random(tokens*width), x.random(tokens*width)
 	spec := tensor.AttendSpec{
-		Cache: cache, Layer: layer, Segments: segments, Scale: 0.3, Window: c.window, Sinks: sinks,
+		Cache: cache, Layer: layer, Segments: segments, Scale: 0.3, Window: c.window, Sinks: sinks, Cap: c.cap,
 		Q: x.s.From(q, tokens, c.heads*c.size), K: x.s.From(k, tokens, width), V: x.s.From(v, tokens, width),
 	}
 	got := x.read(x.s.AppendAttend(spec))
@@ -138,7 +141,11 @@ func attendOracle(c attendCase, q []float32, k, v [][]float32, sinks []float32) 
 			for i := range c.size {
 				score += float64(q[h*c.size+i]) * float64(k[p][at+i])
 			}
-			e := math.Exp(score * 0.3)
+			score *= 0.3
+			if c.cap > 0 {
+				score = float64(c.cap) * math.Tanh(score/float64(c.cap))
+			}
+			e := math.Exp(score)
 			sum += e
 			for i := range c.size {
 				out[h*c.size+i] += e * float64(v[p][at+i])

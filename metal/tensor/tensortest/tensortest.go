@@ -37,7 +37,7 @@ func Run(t *testing.T, s Suite) {
 		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"JoinIDs", s.joined}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
-		{"LinearBias", s.linearBias}, {"Route", s.route}, {"RouteTop", s.routeTop}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
+		{"LinearBias", s.linearBias}, {"Route", s.route}, {"RouteTop", s.routeTop}, {"RouteBy", s.routeBy}, {"ReLU2AndXIELU", s.curves}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
 		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors},
@@ -248,6 +248,8 @@ func (s Suite) rope(t *testing.T) {
 		{"factors", 8, tensor.RopeSpec{Theta: 5e5, Size: 8, Factors: []float32{1, 2, 8, 32}}},
 		{"magnitude", 8, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 1.25}},
 		{"magnitude of a part", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 0.75, Linear: 2, Factors: []float32{1, 1, 4, 4}}},
+		{"interleaved", 8, tensor.RopeSpec{Theta: 1e4, Size: 8, Interleaved: true}},
+		{"interleaved part, factors and magnitude", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 0.75, Linear: 2, Factors: []float32{1, 1, 4, 4}, Interleaved: true}},
 		{"growth", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 1.25, Beta: 0.5, Every: 2}},
 	} {
 		segments := []tensor.Segment{{Request: 1, Start: 0, Length: 3}, {Request: 2, Start: 8000, Length: 2}}
@@ -290,8 +292,12 @@ func ropeOracle(dst []float64, src []float32, pos float64, spec tensor.RopeSpec)
 		if spec.Factors != nil {
 			angle /= float64(spec.Factors[i])
 		}
-		a, b := float64(src[i]), float64(src[i+half])
-		dst[i] = magnitude * (a*math.Cos(angle) - b*math.Sin(angle))
-		dst[i+half] = magnitude * (b*math.Cos(angle) + a*math.Sin(angle))
+		first, second := i, i+half
+		if spec.Interleaved {
+			first, second = 2*i, 2*i+1
+		}
+		a, b := float64(src[first]), float64(src[second])
+		dst[first] = magnitude * (a*math.Cos(angle) - b*math.Sin(angle))
+		dst[second] = magnitude * (b*math.Cos(angle) + a*math.Sin(angle))
 	}
 }

@@ -65,6 +65,10 @@ def spec(name, shape, kind, bits):
         spread = 1
     elif last in ("alpha_p", "alpha_n"):
         mean, spread = 0.8, 0.3
+    elif last == "beta":
+        mean, spread = 0.5, 0
+    elif last == "eps":
+        mean, spread = -1e-6, 0
     elif "conv" in name:
         spread = 0.6
     elif len(shape) > 1:

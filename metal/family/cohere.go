@@ -1,0 +1,47 @@
+package family
+
+import "fmt"
+
+// cohere is Command R: both halves of a block read the same norm, which takes the
+// mean and adds nothing; rotated pairs are interleaved, logits scaled.
+func cohere() Family {
+	return Family{
+		Name: "cohere", Models: "Command R", Types: []string{"cohere"}, Context: 1 << 13, Theta: 10000, Interleaved: true, Eps: "layer_norm_eps",
+		Read:  (*Config).cohere,
+		Block: parallelBlock,
+	}
+}
+
+// cohere2 is Command R7B and Command A: Command R with a window in three of four
+// layers, of which only those are rotated.
+func cohere2() Family {
+	return Family{
+		Name: "cohere2", Models: "Command R7B, Command A", Types: []string{"cohere2"}, Context: 1 << 13, Theta: 10000, Interleaved: true, Eps: "layer_norm_eps",
+		Read: func(c *Config, d *Dimensions) {
+			c.cohere(d)
+			c.windows(d, c.integerOr(4, 1, 1<<12, "sliding_window_pattern"))
+			d.Still = d.Everywhere
+		},
+		Block: parallelBlock,
+	}
+}
+
+// cohere reads what both have.
+func (c *Config) cohere(d *Dimensions) {
+	d.MeanNorm = true
+	d.Bias = c.flag("attention_bias")
+	d.OutBias = d.Bias
+	d.LogitScale = c.number(1e-9, 1e9, "logit_scale") // the references' defaults differ
+	for _, name := range []string{"use_qk_norm", "layer_norm_bias"} {
+		if c.flag(name) {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", "true", []string{"false"}}))
+		}
+	}
+}
+
+// parallelBlock has one norm, which both halves read.
+func parallelBlock(d Dimensions, i int) Block {
+	b := preNorm(d, i)
+	b.Parallel, b.BeforeFeed = true, Norm{}
+	return b
+}

@@ -1,0 +1,28 @@
+package family
+
+import "math"
+
+// gemma2 is Gemma 2: Gemma's block of four norms, scores and logits that are
+// bounded, and a window in every second layer. mlx-lm does not see the window and
+// attends to everything; transformers does as the model was trained.
+func gemma2() Family {
+	return Family{
+		Name: "gemma2", Models: "Gemma 2", Types: []string{"gemma2"}, Context: 1 << 13, Theta: 10000,
+		Activations: []string{"gelu_pytorch_tanh"},
+		Read: func(c *Config, d *Dimensions) {
+			d.Bias = c.flag("attention_bias")
+			d.OutBias = d.Bias
+			d.EmbedScale = math.Sqrt(float64(d.Hidden))
+			d.QueryScalar = c.number(1, 1<<20, "query_pre_attn_scalar") // the references' defaults differ
+			d.ScoreCap = c.numberOr(0, 1e-3, 1e6, "attn_logit_softcapping")
+			d.LogitCap = c.numberOr(0, 1e-3, 1e6, "final_logit_softcapping")
+			c.windows(d, 2)
+		},
+		Block: func(d Dimensions, i int) Block {
+			b := sandwich(d, i)
+			b.Feed.Activation = GELUTanh
+			return b
+		},
+		Layout: Layout{NormsLessOne: true, Wide: true},
+	}
+}

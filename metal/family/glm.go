@@ -1,0 +1,51 @@
+package family
+
+// glm is GLM-4-9B-Chat and GLM-Edge: Llama's block with biases of queries, keys and
+// values, and half of each head rotated in interleaved pairs. mlx-lm does not read
+// partial_rotary_factor and rotates whole heads; transformers is right.
+func glm() Family {
+	return Family{
+		Name: "glm", Models: "GLM-4 9B chat, GLM-Edge", Types: []string{"glm"}, Context: 1 << 17, Theta: 10000, Partial: 0.5, Interleaved: true,
+		Read:   func(c *Config, d *Dimensions) { d.Bias = c.flagOr(true, "attention_bias") },
+		Block:  preNorm,
+		Layout: Layout{Fused: []Fused{fusedGate()}},
+	}
+}
+
+// glm4 is GLM-4-0414 and GLM-Z1: GLM's block with norms after both halves too.
+func glm4() Family {
+	return Family{
+		Name: "glm4", Models: "GLM-4-0414, GLM-Z1", Types: []string{"glm4"}, Context: 1 << 15, Theta: 10000, Partial: 0.5, Interleaved: true,
+		Read: func(c *Config, d *Dimensions) { d.Bias = c.must("attention_bias") },
+		Block: func(d Dimensions, i int) Block {
+			b := preNorm(d, i)
+			b.After, b.AfterFeed = rms("post_self_attn_layernorm"), rms("post_mlp_layernorm")
+			return b
+		},
+		Layout: Layout{Fused: []Fused{fusedGate()}},
+	}
+}
+
+// glm4MoE is GLM-4.5, 4.6 and 4.7: half of each head rotated, and the mixture that
+// DeepSeek-V3 introduced.
+func glm4MoE() Family {
+	return Family{
+		Name: "glm4_moe", Models: "GLM-4.5, GLM-4.6, GLM-4.7", Types: []string{"glm4_moe"}, Context: 1 << 17, Theta: 10000, Partial: 0.5,
+		Read: func(c *Config, d *Dimensions) {
+			d.Bias = c.must("attention_bias")
+			if c.flag("use_qk_norm") {
+				d.HeadNorm = EachHead
+			}
+			c.noAux(d)
+		},
+		Block:  preNorm,
+		Layout: Layout{Drafts: true},
+	}
+}
+
+// fusedGate is a feed-forward whose gate and what it gates are one matrix.
+func fusedGate() Fused {
+	return Fused{"mlp.gate_up_proj", func(d Dimensions, _ int) []Part {
+		return []Part{{"mlp.gate_proj", d.FeedForward}, {"mlp.up_proj", d.FeedForward}}
+	}}
+}

@@ -1,0 +1,25 @@
+package family
+
+import "fmt"
+
+// minimax is MiniMax M2: queries and keys normed over all their heads, a part of
+// each head rotated, and a mixture in every layer.
+func minimax() Family {
+	return Family{
+		Name: "minimax", Models: "MiniMax M2", Types: []string{"minimax", "minimax_m2"}, Context: 1 << 17, Theta: 5e6, Partial: 1,
+		Read: func(c *Config, d *Dimensions) {
+			if c.flagOr(true, "use_qk_norm") {
+				d.HeadNorm = AllHeads
+			}
+			if v := c.value("scoring_func"); v != nil && v != "sigmoid" {
+				c.fail(fmt.Errorf("%sscoring_func: %w", c.inside, &UnsupportedError{"value", Shown(v), []string{"sigmoid"}}))
+			}
+			d.Experts = Experts{
+				Count: c.integer(1, 1<<12, "num_local_experts", "num_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_tok"),
+				FeedForward: d.FeedForward, Normalized: true, Step: 1, Router: Router{Sigmoid: true, Bias: "e_score_correction_bias"},
+			}
+		},
+		Block:  preNorm,
+		Layout: Layout{Rename: []string{".block_sparse_moe.", ".mlp.", ".w1.", ".gate_proj.", ".w2.", ".down_proj.", ".w3.", ".up_proj."}},
+	}
+}
