@@ -12,8 +12,9 @@ type Block struct {
 	// Parallel feed-forwards read what the mixer reads, and both results are added
 	// at once.
 	Parallel bool
-	// Mixer is one of Attention and Recurrent.
+	// The mixer is Attention, of a Latent vector where there is one, or Recurrent.
 	Attention *Attention
+	Latent    *Latent
 	Recurrent *Hybrid
 	// Feed is the feed-forward: Experts, or a dense one of this width.
 	Feed    *Feed
@@ -100,7 +101,7 @@ const (
 // preNorm is the block of most decoders: attention and feed-forward, each on
 // the normed input and added to it.
 func preNorm(d Dimensions, i int) Block {
-	b := Block{Before: d.norm("input_layernorm"), BeforeFeed: d.norm("post_attention_layernorm"), Attention: d.attention(i), Residual: d.Residual}
+	b := Block{Before: d.norm("input_layernorm"), BeforeFeed: d.norm("post_attention_layernorm"), Attention: d.attention(i), Latent: d.Latent, Residual: d.Residual}
 	if d.Experts.In(i) {
 		b.Experts = &d.Experts
 	} else {

@@ -25,6 +25,8 @@ type Dimensions struct {
 	EmbedScale float64
 	// Temper makes queries grow with their position; nil means that they do not.
 	Temper *Temper
+	// Latent is set where keys and values come from a latent vector.
+	Latent *Latent
 	// Experts of layers that are mixtures.
 	Experts Experts
 	// Hybrid describes the recurrent layers.

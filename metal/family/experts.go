@@ -138,8 +138,9 @@ func denseFirst(layers, first int) []int {
 
 // noAux reads the mixture that DeepSeek-V3 introduced: sigmoids of the scores, a
 // bias for the choice alone, groups of experts, shares that are scaled, shared
-// experts without a gate, and dense layers first.
-func (c *Config) noAux(d *Dimensions) {
+// experts without a gate, and dense layers first. A file that names another score or
+// method is refused.
+func (c *Config) noAux(d *Dimensions, score string, methods ...string) {
 	e := Experts{
 		Count: c.integer(1, 1<<12, "n_routed_experts", "num_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_tok"),
 		FeedForward: c.integer(1, 1<<22, "moe_intermediate_size"), Normalized: c.flagOr(true, "norm_topk_prob"), Step: 1,
@@ -150,9 +151,10 @@ func (c *Config) noAux(d *Dimensions) {
 		},
 	}
 	e.Shared = e.FeedForward * c.integerOr(0, 0, 1<<10, "n_shared_experts")
-	for key, want := range map[string]string{"scoring_func": "sigmoid", "topk_method": "noaux_tc"} {
-		if v := c.value(key); v != nil && v != want {
-			c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"value", Shown(v), []string{want}}))
+	c.only("moe_layer_freq", 1)
+	for key, want := range map[string][]string{"scoring_func": {score}, "topk_method": methods} {
+		if v := c.value(key); v != nil && !slices.Contains(want, fmt.Sprint(v)) {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"value", Shown(v), want}))
 		}
 	}
 	d.Experts = e

@@ -41,6 +41,8 @@ type Family struct {
 	// Partial is the part of a head that is rotated where config.json does not
 	// contain it; 0 means that all of it always is.
 	Partial float64
+	// Rotary is the key of how many elements are rotated; empty means part of a head.
+	Rotary string
 	// Interleaved is set where pairs that are rotated stand next to one another.
 	Interleaved bool
 	// Dynamic is set where dynamic scaling of the rotation changes nothing within
@@ -113,7 +115,7 @@ type GGUF struct {
 // All lists the families, in the order of their names.
 func All() []Family {
 	all := []Family{
-		apertus(), bailingMoE(), bert(), cohere(), cohere2(), ernie45(), ernie45MoE(), exaone4(), gemma2(), gemma3(), glm(), glm4(), glm4MoE(), gptoss(),
+		apertus(), bailingMoE(), bert(), cohere(), cohere2(), deepseekV2(), deepseekV3(), ernie45(), ernie45MoE(), exaone4(), gemma2(), gemma3(), glm(), glm4(), glm4MoE(), glm4MoELite(), gptoss(),
 		granite(), graniteMoE(), hunyuanDense(), internlm3(), llama(), minimax(), mixtral(), olmo2(), olmo3(), olmoe(), phi3(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), stableLM(), starcoder2(), xlmRoberta(),
 	}
 	slices.SortFunc(all, func(a, b Family) int { return cmp.Compare(a.Name, b.Name) })

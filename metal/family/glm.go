@@ -36,7 +36,7 @@ func glm4MoE() Family {
 			if c.flag("use_qk_norm") {
 				d.HeadNorm = EachHead
 			}
-			c.noAux(d)
+			c.noAux(d, "sigmoid", "noaux_tc")
 		},
 		Block:  preNorm,
 		Layout: Layout{Drafts: true},

@@ -5,10 +5,11 @@ package family
 // own.
 func qwen3() Family {
 	return Family{
-		Name: "qwen3", Models: "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker", Types: []string{"qwen3"}, Context: 1 << 15,
-		Read:  func(c *Config, d *Dimensions) { d.Window = c.window(*d) },
-		Block: qwen3Block,
-		GGUF:  &GGUF{Name: "qwen3"},
+		Name: "qwen3", Models: "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker; Qwen3-VL dense, text only", Types: []string{"qwen3", "qwen3_vl_text"}, Context: 1 << 15,
+		Read:   func(c *Config, d *Dimensions) { d.Window = c.window(*d) },
+		Block:  qwen3Block,
+		Layout: Layout{Ignored: []string{"model.visual.", "visual."}},
+		GGUF:   &GGUF{Name: "qwen3"},
 	}
 }
 

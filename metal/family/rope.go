@@ -127,6 +127,9 @@ func (r *ropeReader) partial(f Family, params any, key string) {
 		}
 	}
 	r.out.Size = int(factor * float64(r.out.Size))
+	if f.Rotary != "" {
+		r.out.Size = c.integer(2, 1<<12, f.Rotary)
+	}
 	if f.Partial > 0 && c.value("rotary_dim") != nil {
 		r.out.Size = c.integer(2, 1<<12, "rotary_dim")
 	}

@@ -14,6 +14,8 @@ type Slot struct {
 	// Heads is the number of heads whose rows GGUF stores interleaved for its
 	// rotary embedding; 0 where rows lie in order.
 	Heads int
+	// AnyDims vectors may be stored with dimensions of 1, or as a scalar.
+	AnyDims bool
 	// GGUFOnly tensors do not exist in folders.
 	GGUFOnly bool
 }
@@ -99,6 +101,8 @@ func (d Dimensions) layer(f Family, i int) slots {
 	switch {
 	case b.Recurrent != nil:
 		out.recurrent(*b.Recurrent, d.Hidden)
+	case b.Latent != nil:
+		out.latent(d, *b.Latent, b.Attention.Prefix()+".")
 	case b.Attention != nil:
 		out.attention(d, f, *b.Attention)
 	}
@@ -166,7 +170,7 @@ func (s *slots) feed(f Feed, hidden int) {
 	s.linear(path+"down_proj", hidden, f.Width, f.Bias)
 	if f.Activation == XIELU {
 		for _, name := range xieluNames() {
-			*s = append(*s, Slot{Path: path + name, Shape: []int64{1}, Optional: name != "act_fn.alpha_p" && name != "act_fn.alpha_n"})
+			*s = append(*s, Slot{Path: path + name, Shape: []int64{1}, AnyDims: true, Optional: name != "act_fn.alpha_p" && name != "act_fn.alpha_n"})
 		}
 	}
 }
@@ -182,7 +186,7 @@ func (s *slots) experts(e Experts, hidden int) {
 	}
 	s.linear("mlp.gate", e.Count, hidden, false)
 	if e.Router.Bias != "" {
-		*s = append(*s, Slot{Path: "mlp." + e.Router.Bias, Shape: []int64{int64(e.Count)}, Optional: e.Router.MayLack})
+		*s = append(*s, Slot{Path: "mlp." + e.Router.Bias, Shape: []int64{int64(e.Count)}, Optional: e.Router.MayLack, AnyDims: true})
 	}
 	n, inner, width := int64(e.Count), int64(e.FeedForward), int64(hidden)
 	s.add("mlp.switch_mlp.gate_proj.weight", n, inner, width)

@@ -105,6 +105,7 @@ typedef struct {
 bridge_made bridge_weights(uint64_t owner, bridge_array *scores, int32_t sigmoid);
 bridge_made bridge_wanted(uint64_t owner, bridge_array *weights, const bridge_router *router);
 bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);
+bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares);
 bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias);
 bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n);
@@ -121,6 +122,7 @@ bridge_made bridge_xielu(uint64_t owner, bridge_array *x, float positive, float 
 bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
 bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t from, int32_t to);
+bridge_made bridge_runs(uint64_t owner, bridge_array **parts, int32_t count, int32_t n);
 bridge_made bridge_sigmoid_gate(uint64_t owner, bridge_array *x, bridge_array *gate);
 bridge_made bridge_rms_norm_gate(uint64_t owner, bridge_array *x, bridge_array *gate, bridge_array *weight, float eps);
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask);

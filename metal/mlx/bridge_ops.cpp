@@ -229,25 +229,39 @@ static mx::array multiply_chosen(const mx::array &x, const mx::array &ids, int e
   return mx::take(mx::reshape(y, {n, out}), mx::argsort(order), 0);
 }
 
+// Products of rows and the experts that were chosen for them, whose matrices may
+// lie in parts of their columns.
+static mx::array linear_of(const mx::array &in, const mx::array &chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
+  if (scales == nullptr) {
+    return multiply_chosen(in, chosen, experts, w->value, nullptr, nullptr, 0, 0, mode);
+  }
+  if (w->value.ndim() == 2) {
+    return multiply_chosen(in, chosen, experts, w->value, &scales->value, biases == nullptr ? nullptr : &biases->value, group, bits, mode);
+  }
+  int parts = w->value.shape(0), width = in.shape(1) / parts;
+  std::optional<mx::array> sum;
+  for (int p = 0; p < parts; p++) { // of columns
+    auto part = [&](const bridge_array *a) { return mx::reshape(mx::slice(a->value, {p, 0, 0}, {p + 1, a->value.shape(1), a->value.shape(2)}), {a->value.shape(1), a->value.shape(2)}); };
+    auto words = part(w), s = part(scales);
+    auto b = biases == nullptr ? std::nullopt : std::optional(part(biases));
+    auto y = multiply_chosen(mx::slice(in, {0, p * width}, {in.shape(0), (p + 1) * width}), chosen, experts, words, &s, b ? &*b : nullptr, group, bits, mode);
+    sum = sum ? mx::add(*sum, y) : y;
+  }
+  return *sum;
+}
+
 bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
+  return making(owner, [&] { return linear_of(flat(x), chosen->value, experts, w, scales, biases, group, bits, mode); });
+}
+
+// Every head is a row for the one expert that is its matrix.
+bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
   return making(owner, [&] {
     auto in = flat(x);
-    if (scales == nullptr) {
-      return multiply_chosen(in, chosen->value, experts, w->value, nullptr, nullptr, 0, 0, mode);
-    }
-    if (w->value.ndim() == 2) {
-      return multiply_chosen(in, chosen->value, experts, w->value, &scales->value, biases == nullptr ? nullptr : &biases->value, group, bits, mode);
-    }
-    int parts = w->value.shape(0), width = in.shape(1) / parts;
-    std::optional<mx::array> sum;
-    for (int p = 0; p < parts; p++) { // of columns
-      auto part = [&](const bridge_array *a) { return mx::reshape(mx::slice(a->value, {p, 0, 0}, {p + 1, a->value.shape(1), a->value.shape(2)}), {a->value.shape(1), a->value.shape(2)}); };
-      auto words = part(w), s = part(scales);
-      auto b = biases == nullptr ? std::nullopt : std::optional(part(biases));
-      auto y = multiply_chosen(mx::slice(in, {0, p * width}, {in.shape(0), (p + 1) * width}), chosen->value, experts, words, &s, b ? &*b : nullptr, group, bits, mode);
-      sum = sum ? mx::add(*sum, y) : y;
-    }
-    return *sum;
+    int tokens = in.shape(0), width = in.shape(1) / heads;
+    auto who = mx::reshape(mx::broadcast_to(mx::arange(0, heads, mx::int32), {tokens, heads}), {tokens * heads});
+    auto y = linear_of(mx::reshape(in, {tokens * heads, width}), who, heads, w, scales, biases, group, bits, mode);
+    return mx::reshape(y, {tokens, heads * y.shape(1)});
   });
 }
 
@@ -383,6 +397,22 @@ bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t fr
     auto in = flat(x);
     int rows = in.shape(0), runs = in.shape(1) / run;
     return mx::slice(mx::reshape(in, {rows, runs, run}), {0, 0, from}, {rows, runs, to});
+  });
+}
+
+// Runs of one part of each operand, n in a row.
+bridge_made bridge_runs(uint64_t owner, bridge_array **parts, int32_t count, int32_t n) {
+  return making(owner, [&] {
+    std::vector<mx::array> all;
+    int rows = 0, run = 0;
+    for (int32_t i = 0; i < count; i++) {
+      auto in = flat(parts[i]);
+      rows = in.shape(0);
+      int width = in.shape(1) / n;
+      run += width;
+      all.push_back(mx::reshape(in, {rows, n, width}));
+    }
+    return mx::reshape(mx::concatenate(std::move(all), 2), {rows, n * run});
   });
 }
 

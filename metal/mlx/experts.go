@@ -158,6 +158,31 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 	return outs
 }
 
+// LinearEach multiplies heads by matrices of their own.
+func (s *scope) LinearEach(x tensor.Array, tm tensor.Matrix, heads int) tensor.Array {
+	const op = "LinearEach"
+	in, ok := s.operand(op, x, 2)
+	if !ok {
+		return &array{}
+	}
+	m, ok := s.matrixOperand(op, tm)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	if heads < 1 || m.out%heads != 0 || in.shape[1] != heads*m.in {
+		return s.misfit(op, "%v by %d heads in [%d, %d]", in.shape, heads, m.out, m.in)
+	}
+	if !s.b.gpu.Load() && !m.format.Quantized() && m.format.Type != quant.Float32 {
+		s.fail(fmt.Errorf("%s: dense heads in %v on a CPU: %w (float32 and quantised ones are supported, and ref supports all)", op, m.format.Type, tensor.ErrUnsupported))
+		return &array{}
+	}
+	if !s.fits(op, int64(in.shape[0])*int64(heads)*int64(m.in+m.out/heads)*int64(in.width())) {
+		return &array{}
+	}
+	made := C.bridge_linear_each(s.b.token(), in.h, C.int32_t(heads), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits), modeOf(m.format))
+	return s.made(op, made, in.shape[0], m.out)
+}
+
 // Combine adds up the rows of a token, each times its share.
 func (s *scope) Combine(y, shares tensor.Array) tensor.Array {
 	const op = "Combine"

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"slices"
+	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -39,6 +40,34 @@ func (s *scope) Split(x tensor.Array, widths ...int) []tensor.Array {
 		first += w
 	}
 	return outs
+}
+
+// Join puts parts of rows side by side.
+func (s *scope) Join(xs []tensor.Array, widths ...int) tensor.Array {
+	const op = "Join"
+	var parts []handle
+	rows, n, run := 0, 0, 0
+	for i, x := range xs {
+		in, ok := s.operand(op, x, 2)
+		if !ok {
+			return &array{}
+		}
+		if i == 0 && len(widths) > 0 && widths[0] > 0 {
+			rows, n = in.shape[0], in.shape[1]/widths[0]
+		}
+		if i >= len(widths) || widths[i] < 1 || in.shape[0] != rows || in.shape[1] != n*widths[i] {
+			return s.misfit(op, "%v in parts of %v", in.shape, widths)
+		}
+		run += widths[i]
+		parts = append(parts, in.h)
+	}
+	if len(parts) == 0 || len(parts) != len(widths) {
+		return s.misfit(op, "%d operands in parts of %v", len(xs), widths)
+	}
+	if !s.begin(op) {
+		return &array{}
+	}
+	return s.made(op, C.bridge_runs(s.b.token(), unsafe.SliceData(parts), C.int32_t(len(parts)), C.int32_t(n)), rows, n*run)
 }
 
 // SigmoidGate is x * sigmoid(gate).

@@ -34,7 +34,7 @@ type block struct {
 	eager bool
 }
 
-// block declares layer i, whose tensors lie below path; number counts the layers
+// block declares layer i, whose tensors lie under path; number counts the layers
 // that keep the same.
 func (l *Loader) block(path string, d family.Dimensions, i, number int) *block {
 	f := d.Block(i)
@@ -43,6 +43,8 @@ func (l *Loader) block(path string, d family.Dimensions, i, number int) *block {
 	switch {
 	case f.Recurrent != nil:
 		b.mixer = l.GatedDelta(path+".linear_attn", number, d)
+	case f.Latent != nil:
+		b.mixer = l.latent(path+"."+f.Attention.Prefix(), d, *f.Attention, *f.Latent, number)
 	case f.Attention != nil:
 		b.mixer = l.attention(path+"."+f.Attention.Prefix(), d, *f.Attention, number)
 	}
@@ -133,7 +135,7 @@ func (n *Norm) apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	return s.RMSNorm(x, n.Weight, n.Eps)
 }
 
-// norm declares a norm below path; nil where there is none.
+// norm declares a norm under path; nil where there is none.
 func (l *Loader) norm(path string, n family.Norm, d family.Dimensions) *Norm {
 	if n.Path == "" {
 		return nil

@@ -143,6 +143,9 @@ func (l *Loader) matrix(path string, dims int, set func(tensor.Matrix)) {
 
 // fill loads a matrix.
 func (l *Loader) fill(reading *weights.Reading, e weights.Entry, set func(tensor.Matrix)) error {
+	if e.Turned() {
+		return l.turn(reading, e, set)
+	}
 	m, err := l.backend.LoadMatrix(e.Format, e.Rows(), e.Columns(), func(put func(int, quant.Row) error) error {
 		return reading.Place(e, func(first int, r quant.Row) error {
 			l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))

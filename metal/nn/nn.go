@@ -128,7 +128,7 @@ func (m *PlainMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	return m.Down.Apply(s, inner)
 }
 
-// feed declares a dense feed-forward below path.
+// feed declares a dense feed-forward under path.
 func (l *Loader) feed(path string, f family.Feed) FeedForward {
 	linear := func(name string, to *Linear) {
 		l.Linear(path+"."+name, to)

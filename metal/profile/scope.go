@@ -118,6 +118,14 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 	return s.several("LinearOf", read, func() []tensor.Array { return s.Scope.LinearOf(x, chosen, experts, ms...) }, x)
 }
 
+func (s *scope) LinearEach(x tensor.Array, m tensor.Matrix, heads int) tensor.Array {
+	return s.one("LinearEach", matrices([]tensor.Matrix{m}), func() tensor.Array { return s.Scope.LinearEach(x, m, heads) }, x)
+}
+
+func (s *scope) Join(xs []tensor.Array, widths ...int) tensor.Array {
+	return s.one("Join", 0, func() tensor.Array { return s.Scope.Join(xs, widths...) }, xs...)
+}
+
 func (s *scope) Combine(y, shares tensor.Array) tensor.Array {
 	return s.one("Combine", 0, func() tensor.Array { return s.Scope.Combine(y, shares) }, y, shares)
 }

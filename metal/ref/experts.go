@@ -232,6 +232,46 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 	return outs
 }
 
+// LinearEach multiplies heads by matrices of their own: as rows, each by the one
+// expert that is its head.
+func (s *scope) LinearEach(x tensor.Array, tm tensor.Matrix, heads int) tensor.Array {
+	const op = "LinearEach"
+	in, ok := s.operand(op, x, 2)
+	if !ok {
+		return &array{}
+	}
+	m, ok := tm.(*matrix)
+	if !ok || m.mem == nil {
+		s.fail(fmt.Errorf("%s: %w", op, tensor.ErrReleased))
+		return &array{}
+	}
+	if heads < 1 || m.out%heads != 0 || in.shape[1] != heads*m.in {
+		s.fail(&tensor.ShapeError{Op: op, Detail: fmt.Sprintf("%v by %d heads in [%d, %d]", in.shape, heads, m.out, m.in)})
+		return &array{}
+	}
+	tokens, each := in.shape[0], m.out/heads
+	out := s.array(op, tokens*heads, each)
+	if s.failed() {
+		return out
+	}
+	view := *in
+	view.shape = []int{tokens * heads, m.in}
+	c := &choice{x: &view, k: 1, rows: make([][]int32, heads)}
+	for h := range heads {
+		c.experts = append(c.experts, h)
+		for t := range tokens {
+			c.rows[h] = append(c.rows[h], int32(t*heads+h))
+		}
+	}
+	if m.inColumns() {
+		s.quantizedOf(c, []*matrix{m}, []tensor.Array{out})
+	} else {
+		s.b.denseOf(c, m, each, out)
+	}
+	out.shape = []int{tokens, m.out}
+	return out
+}
+
 // chosen checks the operands and sorts the rows by expert.
 func (s *scope) chosen(x, chosen tensor.Array, experts int, ms []tensor.Matrix) (*choice, []*matrix, bool) {
 	in, ok := s.operand("LinearOf", x, 2)

@@ -44,6 +44,46 @@ func (s *scope) Split(x tensor.Array, widths ...int) []tensor.Array {
 	return outs
 }
 
+// Join puts parts of rows side by side.
+func (s *scope) Join(xs []tensor.Array, widths ...int) tensor.Array {
+	run, n, rows := 0, 0, 0
+	ins := make([]*array, len(xs))
+	for i, x := range xs {
+		in, ok := s.operand("Join", x, 2)
+		if !ok {
+			return &array{}
+		}
+		if ins[i] = in; i == 0 && len(widths) > 0 && widths[0] > 0 {
+			n, rows = in.shape[1]/widths[0], in.shape[0]
+		}
+	}
+	for i, w := range widths {
+		if run += w; w < 1 || len(widths) != len(xs) || ins[i].shape[0] != rows || ins[i].shape[1] != n*w {
+			s.fail(&tensor.ShapeError{Op: "Join", Detail: fmt.Sprintf("%d operands in parts of %v", len(xs), widths)})
+			return &array{}
+		}
+	}
+	if run == 0 {
+		s.fail(&tensor.ShapeError{Op: "Join", Detail: "nothing"})
+		return &array{}
+	}
+	out := s.array("Join", rows, n*run)
+	if s.failed() {
+		return out
+	}
+	for t := range rows {
+		first := 0
+		for i, w := range widths {
+			src, dst := ins[i].row(t), out.row(t)
+			for j := range n {
+				copy(dst[j*run+first:], src[j*w:(j+1)*w])
+			}
+			first += w
+		}
+	}
+	return out
+}
+
 // SigmoidGate is x * sigmoid(gate).
 func (s *scope) SigmoidGate(x, gate tensor.Array) tensor.Array {
 	in, ok := s.operand("SigmoidGate", x, 2)

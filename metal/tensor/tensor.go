@@ -335,7 +335,7 @@ type RouteSpec struct {
 	Scale      float32
 }
 
-// Check refuses a router that rows of so many experts cannot have.
+// Check refuses a router that does not fit the number of experts.
 func (s RouteSpec) Check(experts int) error {
 	switch {
 	case s.K < 1 || s.K > experts:
@@ -447,6 +447,9 @@ type Scope interface {
 	// for it, ids [R*k]: [R*k, out]. The experts of a matrix [experts*out, in] lie
 	// behind one another.
 	LinearOf(x, chosen Array, experts int, ms ...Matrix) []Array
+	// LinearEach multiplies each of the heads of x [T, heads*in] by a matrix of its
+	// own: [T, heads*out]. The matrices lie one after another in m [heads*out, in].
+	LinearEach(x Array, m Matrix, heads int) Array
 	// Combine adds up the k rows of y [T*k, D] that belong to a token, each times
 	// its share [T, k]: [T, D].
 	Combine(y, shares Array) Array
@@ -489,6 +492,9 @@ type Scope interface {
 	// and each run into parts of these widths. The i-th result [T, n*widths[i]]
 	// has the i-th part of every run.
 	Split(x Array, widths ...int) []Array
+	// Join is the inverse of Split: the i-th operand [T, n*widths[i]] has n parts of
+	// a row, and the result [T, n*sum] has runs of one part of each.
+	Join(xs []Array, widths ...int) Array
 	// SigmoidGate is x * sigmoid(gate); gate has the shape of x [T, D], or one
 	// number for each row.
 	SigmoidGate(x, gate Array) Array

@@ -332,6 +332,9 @@ func (c *collection) decoder(d family.Dimensions, groups *grouping) error {
 	if err := c.split(d, groups); err != nil {
 		return err
 	}
+	if err := c.latent(d); err != nil {
+		return err
+	}
 	if d.Layout().Blocks {
 		return nil
 	}
@@ -382,7 +385,7 @@ func (c *collection) entry(s family.Slot, groups grouping) (Entry, error) {
 	if !ok {
 		return Entry{}, fmt.Errorf("tensor %s: %w", s.Path, ErrMissing)
 	}
-	if len(s.Shape) == 1 && elementsOf(t.shape) == s.Shape[0] { // a vector in more or less dimensions
+	if s.AnyDims && elementsOf(t.shape) == s.Shape[0] {
 		t.shape = s.Shape
 	}
 	e := Entry{Path: s.Path, Name: s.Path, Shape: s.Shape, Bytes: t.span.bytes, weight: t.span}
@@ -439,6 +442,9 @@ func elementsOf(shape []int64) int64 {
 // expertPath is the path of one expert's matrix in Hugging Face's layout, which
 // keeps them apart.
 func expertPath(path string, expert int) string {
+	for _, head := range []string{".embed_q.", ".unembed_out."} {
+		path = strings.Replace(path, head, fmt.Sprintf("%s%d.", head, expert), 1)
+	}
 	return strings.Replace(path, ".switch_mlp.", fmt.Sprintf(".experts.%d.", expert), 1)
 }
 
@@ -452,8 +458,15 @@ func (c *collection) stacked(s family.Slot) (Entry, error) {
 		if !ok {
 			return Entry{}, fmt.Errorf("tensor %s: %w", path, ErrMissing)
 		}
-		if !slices.Equal(t.shape, s.Shape[1:]) {
-			return Entry{}, family.Invalidf("tensor %s has shape %v, want %v", path, t.shape, s.Shape[1:])
+		want := s.Shape[1:]
+		if t.turned {
+			want = []int64{want[1], want[0]}
+		}
+		if !slices.Equal(t.shape, want) {
+			return Entry{}, family.Invalidf("tensor %s has shape %v, want %v", path, t.shape, want)
+		}
+		if t.turned {
+			e.turned, e.Shape = true, []int64{s.Shape[0], want[0], want[1]}
 		}
 		kind, err := t.kind.float()
 		if err != nil {

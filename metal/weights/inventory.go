@@ -28,6 +28,8 @@ type Entry struct {
 	// stack are the parts of weight that lie apart, one for each expert; empty
 	// where it is one.
 	stack []span
+	// turned entries hold each matrix of the stack with rows and columns exchanged.
+	turned bool
 	// block is the GGUF type of rows that are split on reading.
 	block Type
 	// drift is where conversions of this type are measured; nil where the rows
@@ -39,6 +41,9 @@ type Entry struct {
 	// canonical row h*2*half + t*half + j.
 	heads, half int
 }
+
+// Turned reports whether the rows of each matrix of a stack are its columns.
+func (e Entry) Turned() bool { return e.turned }
 
 // Stored names the type on disk ("Q4_1", "bfloat16", "affine 4-bit group 64
 // float16").

@@ -83,3 +83,41 @@ func (c *collection) cut(name, at, suffix string, parts []family.Part) error {
 	delete(c.tensors, name)
 	return nil
 }
+
+// latent cuts the matrix that makes keys and values of a latent vector into the
+// matrices of single heads, which mlx-lm stores apart. Those of keys multiply
+// queries from the other side.
+func (c *collection) latent(d family.Dimensions) error {
+	if d.Latent == nil {
+		return nil
+	}
+	plain, value, rank := int64(d.Latent.Plain), int64(d.Latent.Value), int64(d.Latent.Rank)
+	for i := range d.Layers {
+		at := fmt.Sprintf("model.layers.%d.self_attn.", i)
+		name := at + "kv_b_proj.weight"
+		t, ok := c.tensors[name]
+		if !ok {
+			continue
+		}
+		if _, quantised := c.tensors[at+"kv_b_proj.scales"]; quantised {
+			return family.Unsupported("layout of latent attention", "a quantised kv_b_proj", []string{"embed_q and unembed_out of mlx-lm", "a folder that is not quantised"})
+		}
+		if len(t.shape) != 2 || t.shape[0] != int64(d.QueryHeads)*(plain+value) || t.shape[1] != rank {
+			return family.Invalidf("tensor %s has shape %v, want [%d, %d]", family.Quoted(name), t.shape, int64(d.QueryHeads)*(plain+value), rank)
+		}
+		row := t.span.bytes / t.shape[0]
+		for h := range d.QueryHeads {
+			part := func(first, rows int64, turned bool) shardTensor {
+				p := t
+				p.shape, p.turned = []int64{rows, rank}, turned
+				p.span.offset += (int64(h)*(plain+value) + first) * row
+				p.span.bytes = rows * row
+				return p
+			}
+			c.tensors[fmt.Sprintf("%sembed_q.%d.weight", at, h)] = part(0, plain, true)
+			c.tensors[fmt.Sprintf("%sunembed_out.%d.weight", at, h)] = part(plain, value, false)
+		}
+		delete(c.tensors, name)
+	}
+	return nil
+}

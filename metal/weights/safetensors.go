@@ -54,6 +54,8 @@ type shardTensor struct {
 	kind  element
 	shape []int64
 	span  span
+	// turned matrices lie with rows and columns exchanged.
+	turned bool
 }
 
 // allowance is what the headers of a model may still hold.

@@ -10,7 +10,7 @@ import (
 // unreadParts are the parts of a wrapper that are not read: vision encoders, and
 // what the family ignores too.
 func unreadParts(d family.Dimensions) []string {
-	return append([]string{"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}, d.Layout().Ignored...)
+	return append([]string{"vision_tower.", "vision_model.", "multi_modal_projector.", "mm_projector.", "model.vision_tower.", "model.multi_modal_projector."}, d.Layout().Ignored...)
 }
 
 // plainName is the name that a wrapper's tensor, or layer, has in a folder that

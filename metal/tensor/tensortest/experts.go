@@ -2,6 +2,7 @@ package tensortest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -88,6 +89,35 @@ func (s Suite) routes(t *testing.T, top bool) {
 			}
 		}
 	})
+}
+
+// linearEach multiplies heads by matrices of their own, in every format.
+func (s Suite) linearEach(t *testing.T) {
+	for _, f := range formats() {
+		t.Run(f.String(), func(t *testing.T) {
+			for _, c := range []struct{ rows, heads, out, groups int }{{1, 3, 5, 1}, {4, 1, 33, 2}, {40, 3, 7, 2}} {
+				x := s.open(t)
+				in := width(f, c.groups)
+				m, values := x.matrix(f, c.heads*c.out, in)
+				v := x.random(c.rows * c.heads * in)
+				want := make([]float64, 0, c.rows*c.heads*c.out)
+				for r := range c.rows * c.heads {
+					for o := range c.out {
+						sum := 0.0
+						for i := range in {
+							sum += float64(v[r*in+i]) * values[r%c.heads*c.out+o][i]
+						}
+						want = append(want, sum)
+					}
+				}
+				got := x.s.LinearEach(x.s.From(v, c.rows, c.heads*in), m, c.heads)
+				if err := x.s.Err(); errors.Is(err, tensor.ErrUnsupported) {
+					return // of dense heads that a back end does not have
+				}
+				s.near(t, fmt.Sprintf("%d rows of %d heads", c.rows, c.heads), x.read(got), want)
+			}
+		})
+	}
 }
 
 // chooseAny makes ids of experts, different for each row.

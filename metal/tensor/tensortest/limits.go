@@ -106,11 +106,14 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 			_, shares := sc.RouteBy(a, tensor.RouteSpec{K: limitWidth, Sigmoid: true})
 			return shares
 		},
-		"ReLU2":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ReLU2(a) },
-		"XIELU":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.XIELU(a, 1, 1, 0.5, 0) },
-		"ScaleShift":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
-		"RMSNorm":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
-		"Split":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Split(a, limitWidth/2, limitWidth/2)[0] },
+		"ReLU2":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ReLU2(a) },
+		"XIELU":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.XIELU(a, 1, 1, 0.5, 0) },
+		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
+		"RMSNorm":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
+		"Split":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Split(a, limitWidth/2, limitWidth/2)[0] },
+		"Join": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.Join([]tensor.Array{a, a}, limitWidth, limitWidth)
+		},
 		"SigmoidGate": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SigmoidGate(a, a) },
 		"RMSNormGate": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.RMSNormGate(a, a, sc.From([]float32{1}, 1), 1)

@@ -382,6 +382,28 @@ func (s Suite) split(t *testing.T) {
 	}
 }
 
+// join puts together what Split cut, and refuses what does not fit.
+func (s Suite) join(t *testing.T) {
+	x := s.open(t)
+	const rows = 3
+	for _, widths := range [][]int{{12}, {4, 8}, {1, 2, 3}, {2, 2}, {3, 1, 5, 3}} {
+		v := x.random(rows * 12)
+		want := make([]float64, len(v))
+		for i, f := range v {
+			want[i] = float64(f)
+		}
+		joined := x.s.Join(x.s.Split(x.s.From(v, rows, 12), widths...), widths...)
+		s.near(t, fmt.Sprint(widths), x.read(joined), want)
+	}
+	for name, widths := range map[string][]int{"a width of none": {0, 4}, "one width": {4}, "another number of parts": {4, 3}} {
+		y := s.open(t)
+		y.s.Join([]tensor.Array{y.s.From(y.random(8), 1, 8), y.s.From(y.random(8), 1, 8)}, widths...)
+		if !errors.Is(y.s.Err(), tensor.ErrShape) {
+			t.Errorf("%s: error %v, want ErrShape", name, y.s.Err())
+		}
+	}
+}
+
 func (s Suite) sigmoidGate(t *testing.T) {
 	x := s.open(t)
 	const rows, width = 3, 2731

@@ -45,7 +45,7 @@ func Run(t *testing.T, s Suite) {
 		{"Rotating", s.rotating}, {"RotatingForgets", s.rotatingForgets}, {"RotatingErrors", s.rotatingErrors},
 		{"SavedIsRestored", s.savedIsRestored}, {"SavedRanges", s.savedRanges}, {"SavedInCompany", s.savedInCompany}, {"SavedWhileComputing", s.savedWhileComputing},
 		{"SaveErrors", s.saveErrors}, {"HalfAStepIsNotSaved", s.halfAStepIsNotSaved}, {"RestoreUnderALimit", s.restoreUnderALimit}, {"Staged", s.staged}, {"Expected", s.expected},
-		{"Split", s.split}, {"SigmoidGate", s.sigmoidGate}, {"RMSNormGate", s.rmsNormGate},
+		{"Split", s.split}, {"Join", s.join}, {"LinearEach", s.linearEach}, {"SigmoidGate", s.sigmoidGate}, {"RMSNormGate", s.rmsNormGate},
 		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"EncoderShapes", s.encoderShapes},
 		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},
 		{"MemoryLimit", s.memoryLimit}, {"MemoryLimitOfEveryOperation", s.limits}, {"PeakOfAStep", s.peak}, {"Trim", s.trim},
