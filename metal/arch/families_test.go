@@ -197,6 +197,7 @@ func describedPrompts(vocabulary int) [][]int32 {
 func withoutMLX() map[string]string {
 	return map[string]string{
 		"deepseek_v2": "mlx-lm quantises kv_b_proj, whose rows are not those of the matrices that are used; such folders are refused",
+		"gemma":       "mlx-lm computes another GELU than the model was trained with",
 		"starcoder2":  "mlx-lm computes another GELU than the model was trained with",
 	}
 }
