@@ -7,7 +7,7 @@ import "fmt"
 // transformers has no code for it.
 func bailingMoE() Family {
 	return Family{
-		Name: "bailing_moe", Models: "Ling, Ring", Types: []string{"bailing_moe", "bailing_moe_v2"}, Context: 1 << 14, Theta: 10000, Partial: 1,
+		Name: "bailing_moe", Models: "Ling, Ring", Types: []string{"bailing_moe"}, Context: 1 << 14, Theta: 10000, Partial: 1,
 		Read:  (*Config).bailing,
 		Block: preNorm,
 		Layout: Layout{

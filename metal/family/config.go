@@ -298,7 +298,11 @@ func (c *Config) activation(f Family) {
 	if len(want) == 0 {
 		want = []string{"silu", "swish"}
 	}
-	for _, key := range []string{"hidden_activation", "hidden_act", "activation_function"} {
+	keys := []string{"hidden_activation", "hidden_act"}
+	if c.value(keys[0]) == nil && c.value(keys[1]) == nil { // an older name, which others override
+		keys = []string{"activation_function"}
+	}
+	for _, key := range keys {
 		v := c.value(key)
 		if name, ok := v.(string); v != nil && (!ok || !slices.Contains(want, name)) {
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"activation", Shown(v), want[:1]}))
@@ -339,6 +343,15 @@ func (c *Config) windows(d *Dimensions, n int) {
 	for i, kind := range c.kinds(d.Layers, "full_attention", "sliding_attention") {
 		d.Everywhere[i] = kind == "full_attention"
 	}
+}
+
+// list reads a list, empty where it is absent.
+func (c *Config) list(name string) []any {
+	list, ok := c.value(name).([]any)
+	if !ok && c.value(name) != nil {
+		c.fail(Invalidf("%s%s is %s, want a list", c.inside, name, Shown(c.value(name))))
+	}
+	return list
 }
 
 // numberOr reads a finite number.

@@ -1,12 +1,17 @@
 package family
 
+import "fmt"
+
 // mixtral is Mixtral: Llama's block with a mixture in every layer. Its config.json
 // may contain a window, which the released models do not use: transformers sees
-// it, mlx-lm does not; a window is refused.
+// it, mlx-lm does not, and so it is refused.
 func mixtral() Family {
 	return Family{
 		Name: "mixtral", Models: "Mixtral", Types: []string{"mixtral"}, Context: 1 << 17, Theta: 1e6,
 		Read: func(c *Config, d *Dimensions) {
+			if v := c.value("sliding_window"); v != nil {
+				c.fail(fmt.Errorf("%ssliding_window: %w", c.inside, &UnsupportedError{"value", Shown(v), []string{"null"}}))
+			}
 			d.Experts = Experts{
 				Count: c.integerOr(8, 1, 1<<12, "num_local_experts"), PerToken: c.integerOr(2, 1, 1<<12, "num_experts_per_tok"),
 				FeedForward: d.FeedForward, Normalized: true, Step: 1,

@@ -326,6 +326,7 @@ func (c *collection) tied(cfg *family.Config) (bool, error) {
 // decoder names the tensors as those of a decoder.
 func (c *collection) decoder(d family.Dimensions, groups *grouping) error {
 	c.unwrap()
+	c.ignore(d.Layout().Ignored)
 	if err := c.rename(d.Layout().Rename, groups); err != nil {
 		return err
 	}

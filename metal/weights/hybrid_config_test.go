@@ -172,6 +172,16 @@ func TestTheTextOfAModelThatSees(t *testing.T) {
 	}
 }
 
+// What a family does not read is left out and counted.
+func TestIgnoredTensorsAreLeftOut(t *testing.T) {
+	one := []int64{1}
+	c := gathered(map[string][]int64{"model.mtp_block.0.weight": one, "model.norm.weight": one})
+	c.ignore([]string{"model.mtp_"})
+	if got := sortedKeys(c.tensors); !slices.Equal(got, []string{"model.norm.weight"}) || c.unread == 0 {
+		t.Errorf("tensors %v are left, %d bytes are unread", got, c.unread)
+	}
+}
+
 // TestExpertsInOneTensorAreCutApart: gates, then what they gate, for each.
 func TestExpertsInOneTensorAreCutApart(t *testing.T) {
 	const up, down = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"

@@ -3,6 +3,7 @@ package weights
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/family"
@@ -30,6 +31,16 @@ func (c *collection) rename(pairs []string, groups *grouping) error {
 	}
 	groups.layers = layers
 	return nil
+}
+
+// ignore leaves out what the family does not read.
+func (c *collection) ignore(prefixes []string) {
+	for name, t := range c.tensors {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			c.unread += t.span.bytes
+			delete(c.tensors, name)
+		}
+	}
 }
 
 // split cuts matrices that hold several into these, with their scales, biases of

@@ -1,15 +1,23 @@
 package family
 
-import "fmt"
+import (
+	"encoding/json"
+	"fmt"
+)
 
-// minimax is MiniMax M2: queries and keys normed over all their heads, a part of
+// minimaxM2 is MiniMax M2, which mlx-lm calls minimax: queries and keys normed over all their heads, a part of
 // each head rotated, and a mixture in every layer.
-func minimax() Family {
+func minimaxM2() Family {
 	return Family{
-		Name: "minimax", Models: "MiniMax M2", Types: []string{"minimax", "minimax_m2"}, Context: 1 << 17, Theta: 5e6, Partial: 1,
+		Name: "minimax_m2", Models: "MiniMax M2", Types: []string{"minimax_m2"}, Context: 1 << 17, Theta: 5e6, Partial: 1,
 		Read: func(c *Config, d *Dimensions) {
 			if c.flagOr(true, "use_qk_norm") {
 				d.HeadNorm = AllHeads
+			}
+			for _, v := range c.list("attn_type_list") {
+				if v != json.Number("1") {
+					c.fail(fmt.Errorf("%sattn_type_list: %w", c.inside, &UnsupportedError{"attention", Shown(v), []string{"1"}}))
+				}
 			}
 			if v := c.value("scoring_func"); v != nil && v != "sigmoid" {
 				c.fail(fmt.Errorf("%sscoring_func: %w", c.inside, &UnsupportedError{"value", Shown(v), []string{"sigmoid"}}))
