@@ -14,16 +14,18 @@ func qwen3() Family {
 }
 
 // qwen3MoE is the Qwen3 family with a mixture of experts in every layer but those
-// that the configuration makes dense.
+// that the configuration makes dense. Hugging Face stores the experts of Qwen3-VL
+// with rows and columns exchanged, which is refused by their shapes.
 func qwen3MoE() Family {
 	return Family{
-		Name: "qwen3_moe", Models: "Qwen3, mixture of experts", Types: []string{"qwen3_moe"}, Context: 1 << 15,
+		Name: "qwen3_moe", Models: "Qwen3, mixture of experts; Qwen3-VL of experts, text only, as mlx-lm stores it", Types: []string{"qwen3_moe", "qwen3_vl_moe_text"}, Context: 1 << 15,
 		Read: func(c *Config, d *Dimensions) {
 			d.Window = c.window(*d)
 			d.Experts = c.experts(d.Layers)
 		},
-		Block: qwen3Block,
-		GGUF:  &GGUF{Name: "qwen3moe", Read: func(r *keyReader, d *Dimensions) { d.Experts = r.experts() }},
+		Block:  qwen3Block,
+		Layout: Layout{Ignored: []string{"model.visual.", "visual."}},
+		GGUF:   &GGUF{Name: "qwen3moe", Read: func(r *keyReader, d *Dimensions) { d.Experts = r.experts() }},
 	}
 }
 
