@@ -12,7 +12,7 @@ import (
 // none. The decoder is read alone, as mlx-lm 0.32.2 does (models/gemma3.py and
 // models/mistral3.py): its answers to text do not depend on the encoder.
 func wrappers() map[string][]string {
-	return map[string][]string{"gemma3": {"gemma3_text"}, "kimi_k25": {"deepseek_v3", "kimi_k2"}, "mistral3": {"mistral", "ministral3"}, "qwen3_vl": {"qwen3_vl_text"}, "qwen3_vl_moe": {"qwen3_vl_moe_text"}}
+	return map[string][]string{"gemma3": {"gemma3_text"}, "kimi_k25": {"deepseek_v3", "kimi_k2"}, "mistral3": {"mistral", "ministral3", "mistral4"}, "qwen3_vl": {"qwen3_vl_text"}, "qwen3_vl_moe": {"qwen3_vl_moe_text"}}
 }
 
 // textSection is where a wrapper keeps the configuration of its decoder.
@@ -97,7 +97,7 @@ func Decoder(values map[string]any) map[string]any {
 	out["model_type"] = kind
 	out["architectures"] = []string{map[string]string{
 		"deepseek_v3": "DeepseekV3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM",
-		"ministral3": "Ministral3ForCausalLM", "mistral": "MistralForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+		"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM", "mistral": "MistralForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 	}[kind]}
 	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id"} {
 		if out[key] == nil && values[key] != nil {

@@ -485,7 +485,7 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
   return making(owner, [&] {
     int tokens = x->value.shape(0), heads = static_cast<int>(x->value.size()) / tokens / spec->head;
     auto in = mx::reshape(x->value, {tokens, heads, 1, spec->head});
-    if (spec->magnitude != 1) { // turning is linear: before is as good as after
+    if (spec->magnitude != 1 && spec->size > 0) { // turning is linear: before is as good as after
       auto m = mx::array(spec->magnitude, in.dtype());
       if (spec->size == spec->head) {
         in = mx::multiply(in, m);
@@ -503,7 +503,7 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
       base = spec->base;
     }
     auto turn = [&](const mx::array &rows, const mx::array &offsets) {
-      return mx::fast::rope(rows, spec->size, spec->interleaved != 0, base, spec->scale, offsets, freqs);
+      return spec->size == 0 ? rows : mx::fast::rope(rows, spec->size, spec->interleaved != 0, base, spec->scale, offsets, freqs);
     };
     auto grown = [&](mx::array turned) { // after the rotation, as mlx-lm rounds it
       if (growth == nullptr) {

@@ -29,7 +29,7 @@ type Latent struct {
 
 // latent declares latent attention under path.
 func (l *Loader) latent(path string, d family.Dimensions, f family.Attention, shape family.Latent, layer int) *Latent {
-	a := &Latent{heads: d.QueryHeads, shape: shape, spec: AttentionSpec{Layer: layer, Scale: float32(f.Scale), Window: f.Window, Rope: l.rope(*f.Rope)}}
+	a := &Latent{heads: d.QueryHeads, shape: shape, spec: AttentionSpec{Layer: layer, Scale: float32(f.Scale), Window: f.Window, Rope: l.rope(*f.Rope), Temper: f.Temper}}
 	biased := func(name string, to *Linear) {
 		l.Linear(path+name, to)
 		if shape.Bias {
@@ -66,6 +66,11 @@ func (a *Latent) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 	turned := s.Rope(parts[1], p.Segments, a.shape.Rotated, a.spec.Rope)
 	embedded := s.LinearEach(parts[0], a.EmbedQ.Matrix, a.heads)
 	queries := s.Join([]tensor.Array{embedded, turned}, a.shape.Rank, a.shape.Rotated)
+	if t := a.spec.Temper; t != nil { // of the whole query
+		grown := s.Rope(queries, p.Segments, a.shape.Rank+a.shape.Rotated, tensor.RopeSpec{Beta: t.Beta, Every: t.Every})
+		s.Release(queries)
+		queries = grown
+	}
 	for _, done := range []tensor.Array{parts[0], parts[1], turned, embedded} {
 		s.Release(done)
 	}

@@ -268,7 +268,7 @@ type RopeSpec struct {
 	Factors []float32
 	// Interleaved pairs are (2i, 2i+1) instead.
 	Interleaved bool
-	// Beta makes whole heads grow: times 1 + Beta*ln(1 + floor(position/Every));
+	// Beta makes whole heads grow, also where Size is 0 and nothing is rotated: times 1 + Beta*ln(1 + floor(position/Every));
 	// 0 means that they do not, and Every is not looked at.
 	Beta  float64
 	Every int
@@ -285,7 +285,7 @@ func (s RopeSpec) Growth(position int) float64 {
 // Check refuses a head of the given size that cannot be turned so.
 func (s RopeSpec) Check(headSize int) error {
 	switch {
-	case headSize <= 0 || s.Size <= 0 || s.Size > headSize || s.Size%2 != 0:
+	case headSize <= 0 || s.Size < 0 || s.Size > headSize || s.Size%2 != 0 || s.Size == 0 && s.Beta == 0:
 		return fmt.Errorf("%d of %d elements of a head", s.Size, headSize)
 	case s.Factors != nil && len(s.Factors) != s.Size/2:
 		return fmt.Errorf("%d factors for %d elements", len(s.Factors), s.Size)

@@ -68,7 +68,7 @@ func TestModelsThatSeeAreRefusedWhereTheirDecoderIsNotKnown(t *testing.T) {
 	}{
 		"no text_config":            {`{"model_type":"gemma3","num_hidden_layers":2}`, ErrMissing, "text_config, of a gemma3"},
 		"layers in another section": {`{"model_type":"mistral3","llm_config":{` + mistralText + `}}`, ErrMissing, "text_config"},
-		"another decoder":           {seeing("mistral3", strings.Replace(mistralText, `"mistral"`, `"mistral4"`, 1)), ErrUnsupported, "supported: mistral, ministral3"},
+		"another decoder":           {seeing("mistral3", strings.Replace(mistralText, `"mistral"`, `"mistral9"`, 1)), ErrUnsupported, "supported: mistral, ministral3, mistral4"},
 		"a decoder of another":      {seeing("gemma3", mistralText), ErrUnsupported, "gemma3_text"},
 		"a decoder that is a list":  {seeing("gemma3", strings.Replace(googleText, `"gemma3_text"`, `[1]`, 1)), ErrUnsupported, "a list"},
 		"a Ministral without beta":  {seeing("mistral3", strings.Replace(ministralText, `"llama_4_scaling_beta":0.1,`, "", 1)), ErrMissing, "rope_parameters.llama_4_scaling_beta"},

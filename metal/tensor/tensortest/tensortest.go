@@ -250,6 +250,7 @@ func (s Suite) rope(t *testing.T) {
 		{"magnitude of a part", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 0.75, Linear: 2, Factors: []float32{1, 1, 4, 4}}},
 		{"interleaved", 8, tensor.RopeSpec{Theta: 1e4, Size: 8, Interleaved: true}},
 		{"interleaved part, factors and magnitude", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 0.75, Linear: 2, Factors: []float32{1, 1, 4, 4}, Interleaved: true}},
+		{"growth alone", 6, tensor.RopeSpec{Beta: 0.5, Every: 3}},
 		{"growth", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 1.25, Beta: 0.5, Every: 2}},
 	} {
 		segments := []tensor.Segment{{Request: 1, Start: 0, Length: 3}, {Request: 2, Start: 8000, Length: 2}}

@@ -140,20 +140,22 @@ def run(step, hidden, vocabulary):
 def by_transformers(case, folder):
     import torch
     from safetensors.numpy import load_file
+    import transformers
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
+    kind = getattr(transformers, case["config"]["architectures"][0], None)  # some have no entry in AutoModelForCausalLM
     if not case.get("tensors"):
         with tempfile.TemporaryDirectory() as bare:
             with open(os.path.join(bare, "config.json"), "w") as f:
                 json.dump(case["config"], f)
             config = AutoConfig.from_pretrained(bare)
-            model = AutoModelForCausalLM.from_config(config).float()
+            model = (kind(config) if kind else AutoModelForCausalLM.from_config(config)).float()
             model.save_pretrained(bare)
             saved = load_file(os.path.join(bare, "model.safetensors"))
         case["tensors"] = collapsed({n: spec(n, list(t.shape), "F32", 0) for n, t in sorted(saved.items())})
     write(folder, case)
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    model, info = (kind or AutoModelForCausalLM).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     wrong = {k: v for k, v in info.items() if v and k in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")}
     if wrong:
         sys.exit(f"{case['name']}: {wrong}")
