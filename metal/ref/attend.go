@@ -162,15 +162,12 @@ func (a *attention) begin(sc *scratch, q, out *array) {
 // attend computes softmax(scale q k) v of every query over its visible positions
 // in order: the bits are those of the query alone.
 func (a *attention) attend(sc *scratch) {
-	size := a.c.spec.HeadSize
 	a.tiles(sc, func(q *query, from, to int, keys, _ []float32) {
 		scores := q.scores[from-q.first : to-q.first]
 		if a.vectors {
 			vectorDotRows(scores, q.q, keys, a.spec.Scale)
-			return
-		}
-		for i := range scores {
-			scores[i] = dot(q.q, keys[i*size:(i+1)*size]) * a.spec.Scale
+		} else {
+			dotRows(scores, q.q, keys, a.spec.Scale)
 		}
 	})
 	for i := range a.queries {
@@ -187,11 +184,36 @@ func (a *attention) attend(sc *scratch) {
 	})
 	for i := range a.queries {
 		q := &a.queries[i]
-		inverse := 1 / q.sum
-		for j := range q.out {
-			q.out[j] *= inverse
-		}
+		scaleBy(q.out, 1/q.sum)
 	}
+}
+
+// dotRows is dot for len(out) rows, scaled. The rows are as long as q.
+//
+//go:norace
+//go:nocheckptr
+func dotRows(out, q, rows []float32, scale float32) {
+	size := len(q)
+	for i := range out {
+		out[i] = dot(q, rows[i*size:(i+1)*size]) * scale
+	}
+}
+
+//go:norace
+func scaleBy(x []float32, by float32) {
+	for i := range x {
+		x[i] *= by
+	}
+}
+
+// highest is the highest of all x and of top.
+//
+//go:norace
+func highest(x []float32, top float32) float32 {
+	for _, v := range x {
+		top = max(top, v)
+	}
+	return top
 }
 
 // bound bounds scores, where they are to be.
@@ -216,9 +238,7 @@ func (a *attention) exponentials(q *query) {
 		top = vectorMax(q.scores, top)
 		vectorExp(q.scores, top)
 	} else {
-		for _, v := range q.scores {
-			top = max(top, v)
-		}
+		top = highest(q.scores, top)
 		exponentials(q.scores, top)
 	}
 	q.sum = 0
@@ -231,6 +251,8 @@ func (a *attention) exponentials(q *query) {
 // sums adds up what the scores of each query weigh, each in order. Four queries
 // go side by side, the last of fewer more than once: one alone would wait for
 // every addition to end.
+//
+//go:norace
 func sums(queries []query) {
 	for ; len(queries) > 1; queries = queries[min(4, len(queries)):] {
 		last := min(4, len(queries)) - 1
@@ -252,6 +274,8 @@ func sums(queries []query) {
 }
 
 // add adds up what the scores from one on weigh.
+//
+//go:norace
 func (q *query) add(from int) {
 	for _, e := range q.scores[from:] {
 		q.sum += e
