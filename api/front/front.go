@@ -42,7 +42,8 @@ type Limits struct {
 	MaxBodyBytes int64
 	// ReadTimeout bounds the time in which a body arrives; 0 means 30 s.
 	ReadTimeout time.Duration
-	// WriteTimeout bounds one write to a client that does not read; 0 means 30 s.
+	// WriteTimeout bounds one write to a client that does not read; 0 means 30 s. With
+	// Writer.MinRate it bounds what all of them lose as well.
 	WriteTimeout time.Duration
 	// KeepAlive is the longest time that a stream is idle before an event keeps it
 	// open; 0 means agentapi.KeepAlive.

@@ -5,9 +5,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -158,5 +160,58 @@ func TestModelsOfAPath(t *testing.T) {
 		if !front.IsModels(path) || front.IsModels(path+"-other") != strings.Contains(path, "/org") {
 			t.Errorf("IsModels is wrong near %s", path)
 		}
+	}
+}
+
+// slow is a connection whose client reads at a rate. A write beyond the deadline fails.
+type slow struct {
+	*connection
+	perSecond int64
+	deadline  time.Time
+	taken     int64
+}
+
+func (s *slow) SetWriteDeadline(at time.Time) error { s.deadline = at; return nil }
+
+func (s *slow) Write(p []byte) (int, error) {
+	takes := time.Duration(int64(len(p)) * int64(time.Second) / s.perSecond)
+	if left := time.Until(s.deadline); takes > left {
+		time.Sleep(left)
+		return 0, os.ErrDeadlineExceeded
+	}
+	time.Sleep(takes)
+	s.taken += int64(len(p))
+	return len(p), nil
+}
+
+func TestAClientThatReadsTooSlowlyInAllIsLeft(t *testing.T) {
+	const rate, whole, timeout = 64 << 10, 8 << 20, 30 * time.Second
+	for name, test := range map[string]struct {
+		perSecond int64
+		bound     int64
+		ends      bool
+	}{
+		"a little before each deadline":      {perSecond: 400, bound: rate, ends: true},
+		"at half of the rate":                {perSecond: rate / 2, bound: rate, ends: true},
+		"at the rate":                        {perSecond: rate, bound: rate},
+		"slowly, where each write is judged": {perSecond: 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &slow{connection: newConnection(), perSecond: test.perSecond}
+				w := front.NewWriter(c, 1, timeout)
+				w.MinRate = test.bound
+				began, err := time.Now(), error(nil)
+				for n := 0; n < whole && err == nil; n += 8 << 10 {
+					err = w.Send(make([]byte, 8<<10))
+				}
+				if test.ends && time.Now().Before(c.deadline) {
+					t.Error("the server may still end the response")
+				}
+				if took := time.Since(began); errors.Is(err, os.ErrDeadlineExceeded) != test.ends || test.ends && took > 2*timeout+time.Second {
+					t.Errorf("after %s and %d bytes: %v, want an end: %t", took, c.taken, err, test.ends)
+				}
+			})
+		})
 	}
 }

@@ -3,6 +3,7 @@ package front
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -13,6 +14,12 @@ import (
 // must not hold an engine.
 type Writer struct {
 	http.ResponseWriter
+	// MinRate is how many bytes per second a client has to read, so that one that reads
+	// a little before each deadline holds no engine either: all writes together may
+	// block for the timeout and the time in which the response passes at this rate. 0
+	// bounds each write alone.
+	MinRate int64
+
 	rc      *http.ResponseController
 	timeout time.Duration
 	// lift removes the deadline after each flush: in HTTP/2 a deadline that passes
@@ -22,6 +29,8 @@ type Writer struct {
 
 	began, first, last time.Time
 	status             int
+	sent               int64
+	blocked            time.Duration // in all writes
 }
 
 // NewWriter returns a writer of the response to a request of that major version of
@@ -61,10 +70,11 @@ func (w *Writer) WriteHeader(status int) {
 
 // Write implements http.ResponseWriter.
 func (w *Writer) Write(p []byte) (int, error) {
-	now, err := w.bound()
+	now, err := w.bound(len(p))
 	if err != nil {
 		return 0, err
 	}
+	defer w.took(now)
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
@@ -84,21 +94,35 @@ func (w *Writer) Send(p []byte) error {
 
 // FlushError sends what was written.
 func (w *Writer) FlushError() error {
-	if _, err := w.bound(); err != nil {
+	if _, err := w.bound(0); err != nil {
 		return err
 	}
 	return w.flush()
 }
 
-func (w *Writer) bound() (now time.Time, err error) {
+// bound sets the deadline of a write of n bytes.
+func (w *Writer) bound(n int) (now time.Time, err error) {
 	now = time.Now()
-	if err := w.rc.SetWriteDeadline(now.Add(w.timeout)); err != nil {
+	w.sent += int64(n)
+	left := w.timeout
+	if w.MinRate > 0 {
+		passes := time.Duration(w.sent / w.MinRate * int64(time.Second))
+		left = min(left, w.timeout+passes-w.blocked)
+	}
+	if err := w.rc.SetWriteDeadline(now.Add(left)); err != nil {
 		return now, fmt.Errorf("bound a write: %w", err)
+	}
+	if left <= 0 { // the server's last flush fails as well: no part looks like the whole
+		return now, fmt.Errorf("the client reads less than %d bytes per second: %w", w.MinRate, os.ErrDeadlineExceeded)
 	}
 	return now, nil
 }
 
+// took counts the time since a write or a flush began.
+func (w *Writer) took(began time.Time) { w.blocked += time.Since(began) }
+
 func (w *Writer) flush() error {
+	defer w.took(time.Now())
 	if err := w.rc.Flush(); err != nil || !w.lift {
 		return err
 	}

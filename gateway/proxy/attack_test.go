@@ -3,14 +3,19 @@ package proxy_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/proxy"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // A Mac that was taken over makes each of its responses as large as it can.
@@ -101,4 +106,39 @@ func TestAttackLogInjection(t *testing.T) {
 			t.Errorf("a forged value in %q", line)
 		}
 	}
+}
+
+// slowClient takes each write, after a while: no single one reaches its deadline.
+type slowClient struct {
+	*httptest.ResponseRecorder
+	writes int
+}
+
+func (c *slowClient) Write(p []byte) (int, error) {
+	time.Sleep(100 * time.Millisecond)
+	c.writes++
+	return c.ResponseRecorder.Write(p)
+}
+
+func (*slowClient) SetWriteDeadline(time.Time) error { return nil }
+func (*slowClient) SetReadDeadline(time.Time) error  { return nil }
+func (*slowClient) FlushError() error                { return nil }
+
+// A client that reads a little before each deadline does not keep the slot of a replica.
+func TestAttackAClientThatReadsSlowly(t *testing.T) {
+	w := newWorld(t, func(c *proxy.Config) { c.WriteTimeout = 300 * time.Millisecond })
+	m := w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		out := openai.NewEventWriter(rw)
+		for r.Context().Err() == nil && out.Send(map[string]string{"text": "x"}) == nil {
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	c := &slowClient{ResponseRecorder: httptest.NewRecorder()}
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
+	defer cancel()
+	w.proxy.ServeHTTP(c, httptest.NewRequestWithContext(ctx, "POST", chatPath, strings.NewReader(chatBody)))
+	if ctx.Err() != nil || c.writes == 0 || c.writes > 30 {
+		t.Errorf("the response ended after %d writes: %v", c.writes, ctx.Err())
+	}
+	<-m.left
 }

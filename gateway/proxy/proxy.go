@@ -157,6 +157,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		of = dialect.Anthropic
 	}
 	w := newReply(plain, p.limits.WriteTimeout, of, p.metrics)
+	w.MinRate = minRate
 	id := front.RequestID(w.Header(), r.Header, of == dialect.Anthropic)
 	p.cors.mark(w.Header(), r)
 	ended := p.metrics.observe(to.name)

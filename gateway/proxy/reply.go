@@ -15,6 +15,10 @@ import (
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
+// minRate is how many bytes per second a client has to read: one that reads less keeps
+// its slot of a replica for longer than the Mac needs.
+const minRate = 64 << 10
+
 // reply is the response to the client. It is the dispatcher's client of its request.
 type reply struct {
 	*front.Writer
