@@ -28,7 +28,8 @@ const (
 var errCrowded = errors.New("the bodies of other requests use all available memory")
 
 // Bodies is the room for the request bodies of all clients. What counts is the memory of
-// the buffers, not what was promised or has arrived.
+// the buffers, not what was promised or has arrived. An owner with several bodies, complete
+// ones too, gets no more room than stays free for others: at most half, if it is alone.
 type Bodies struct {
 	// Most bytes of buffers at once.
 	Most int64
@@ -168,7 +169,7 @@ func (b *body) grow(size int64) bool {
 	if size > smallBytes {
 		most = int64(largeShare * float64(most))
 	}
-	for !b.crowded && r.held-b.bytes+size > most {
+	for !b.crowded && !b.fits(size, most) {
 		if !r.makeRoom(b, size) {
 			return false
 		}
@@ -178,6 +179,16 @@ func (b *body) grow(size int64) bool {
 	}
 	b.count(size - b.bytes)
 	return true
+}
+
+// fits reports whether there is room for a buffer of a size, in place of the one before.
+// The lock is held.
+func (b *body) fits(size, most int64) bool {
+	free := most - (b.room.held - b.bytes + size)
+	if b.owner.bodies == 1 {
+		return free >= 0 // the largest body has to find room
+	}
+	return b.owner.bytes-b.bytes+size <= free
 }
 
 // makeRoom has a body go: the oldest incomplete one, of the owner that holds the most.

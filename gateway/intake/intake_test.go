@@ -187,7 +187,7 @@ func TestAttackUnfinishedBodies(t *testing.T) {
 	for range 16 {
 		upload(159, mebi[:len(mebi)/10])
 	}
-	eventually(t, "a large body", func() bool { return f.bodies.Held() > 100<<20 })
+	eventually(t, "a large body", func() bool { return f.bodies.Held() > 60<<20 })
 	for n := range 9000 {
 		upload(1, mebi[:65000])
 		if n%500 == 0 {
@@ -502,3 +502,35 @@ func TestAddressOf(t *testing.T) {
 		}
 	}
 }
+
+// Complete bodies cannot be taken back, so that an owner gets no more than it leaves free.
+func TestAttackCompleteBodiesOfOneOwner(t *testing.T) {
+	const large = 1 << 20
+	b := &Bodies{Most: 16 * large}
+	read := func(owner string, size int64) error {
+		_, release, err := b.Read(io.LimitReader(zeros{}, size), owner, size, large, func() {})
+		if err == nil {
+			t.Cleanup(release)
+		}
+		return err
+	}
+	fill := func(owner string) (n int) {
+		for read(owner, large-1) == nil {
+			n++
+		}
+		return n
+	}
+	if first, second := fill("a"), fill("b"); first != 6 || second != 3 {
+		t.Errorf("two owners hold %d and %d bodies of %d, want half of the 12 that large ones may have, and half of the rest", first, second, large)
+	}
+	for _, size := range []int64{smallBytes, 2 * smallBytes, large - 1} {
+		if err := read(fmt.Sprint("c", size), size); err != nil {
+			t.Errorf("another owner's body of %d bytes: %v", size, err)
+		}
+	}
+}
+
+// zeros never end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }

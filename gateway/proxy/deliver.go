@@ -74,6 +74,7 @@ func refusal(resp *http.Response) *dispatch.Failure {
 // delivery is the response of a Mac on its way to the client.
 type delivery struct {
 	w         *reply
+	req       *request
 	resp      *http.Response
 	mac       string
 	forwarder *forwarder
@@ -93,6 +94,7 @@ func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 		return nil, dialect.ParseError(d.resp.StatusCode, d.resp.Header, first)
 	}
 	d.w.countTokens(d.resp.Header)
+	d.req.answered(d.w)
 	d.w.begin(d.resp, d.mac)
 	if _, err := d.w.Write(first); err != nil {
 		return nil, front.Gone(err)
@@ -120,7 +122,9 @@ func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 	block, err := events.next()
 	for ; len(block) > 0; block, err = events.next() {
 		if !begun {
-			begun = w.keepAlives.beginsWith(block, w.dialect)
+			if begun = w.keepAlives.beginsWith(block, w.dialect); begun {
+				d.req.answered(w)
+			}
 		}
 		if follow != nil {
 			block = follow(block)

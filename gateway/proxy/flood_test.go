@@ -191,3 +191,33 @@ func TestAttackAnotherMacAnswers(t *testing.T) {
 		}
 	}
 }
+
+// A body is kept for another try only until the answer begins.
+func TestABodyIsReleasedWhenTheAnswerBegins(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"a stream": events(untilGone, "a"),
+		"one body": func(rw http.ResponseWriter, r *http.Request) {
+			_, _ = rw.Write(bytes.Repeat([]byte("x"), 2<<20))
+			_ = http.NewResponseController(rw).Flush()
+			untilGone(r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+				if held := w.counter("body_bytes"); held < 1<<20 {
+					t.Errorf("%v bytes are held before the answer", held)
+				}
+				answer(rw, r)
+			})
+			body := chatBody[:len(chatBody)-1] + `,"x":"` + strings.Repeat("x", 1<<20) + `"}`
+			resp := w.do("POST", chatPath, body)
+			if _, err := io.ReadFull(resp.Body, make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if held := w.counter("body_bytes"); held != 0 {
+				t.Errorf("%v bytes are held during the answer", held)
+			}
+		})
+	}
+}

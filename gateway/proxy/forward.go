@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +26,8 @@ type request struct {
 	dispatch.Request
 	client *http.Request
 	body   []byte
+	// release gives back the memory that the body counts for; nil without one.
+	release func()
 	// strict has the agent refuse fields without effect.
 	strict bool
 	// background has the agent send a stream, which is read to its end.
@@ -128,7 +129,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
 		return refusal(resp), nil
 	}
-	d := delivery{w: w, resp: resp, mac: lease.Mac, forwarder: f}
+	d := delivery{w: w, req: req, resp: resp, mac: lease.Mac, forwarder: f}
 	if isEvents(resp.Header.Get("Content-Type")) {
 		return d.stream(ctx)
 	}
@@ -208,4 +209,30 @@ func safeQuery(query url.Values) string {
 	return query.Encode()
 }
 
-func bodyReader(b []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader(b)) }
+// answered gives back the memory of the body: the answer has begun, so that no other
+// replica is tried.
+func (r *request) answered(w *reply) {
+	if r.release == nil {
+		return
+	}
+	r.body = nil
+	w.keepAlives.forget()
+	r.release()
+}
+
+// sentOnce reads a body, and does not refer to it after its last byte: a transport keeps
+// it until the response has ended.
+type sentOnce struct{ rest []byte }
+
+func bodyReader(b []byte) io.ReadCloser { return &sentOnce{b} }
+
+func (s *sentOnce) Read(p []byte) (int, error) {
+	n := copy(p, s.rest)
+	if s.rest = s.rest[n:]; len(s.rest) > 0 {
+		return n, nil
+	}
+	s.rest = nil
+	return n, io.EOF
+}
+
+func (*sentOnce) Close() error { return nil }

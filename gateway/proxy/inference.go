@@ -41,7 +41,7 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 		if envelope.Stream {
 			w.keepAlives = newKeepAlives(r.URL.Path, envelope.Model, body)
 		}
-		return i.forward(ctx, c, w, r, envelope, body)
+		return i.forward(ctx, c, w, r, envelope, body, release)
 	}
 	if !runsInBackground(envelope, r) {
 		return answer(ctx, w, r)
@@ -55,7 +55,7 @@ func runsInBackground(e openai.Envelope, r *http.Request) bool {
 }
 
 // forward has a request whose body was read forwarded to a replica of its model.
-func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, envelope openai.Envelope, body []byte) error {
+func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, envelope openai.Envelope, body []byte, release func()) error {
 	model, err := i.gate.lookup(ctx, c, envelope.Model)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 		return err
 	}
 	defer cancel()
-	req := &request{client: r, body: body, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
+	req := &request{client: r, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
 		Request: dispatch.Request{Name: envelope.Model, Key: c.name(), Prefix: prefixFor(envelope, c.tenant(), i.keepAttribution), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, model)

@@ -70,6 +70,13 @@ func (k *keepAlives) displace() {
 	}
 }
 
+// forget drops what only a stream whose answer has not begun needs.
+func (k *keepAlives) forget() {
+	if k != nil {
+		k.body, k.answer = nil, nil
+	}
+}
+
 // next returns the next event. If the client would accept none, it returns the end
 // of a comment.
 func (k *keepAlives) next() (string, error) {
