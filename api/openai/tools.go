@@ -30,6 +30,14 @@ type ToolUse struct {
 	Single bool `json:"single,omitempty"`
 }
 
+// MaxTools is how many tools a request may declare, several times what OpenAI allows.
+const MaxTools = 1024
+
+// TooManyTools returns the error of a request that declares more.
+func TooManyTools() *Error {
+	return Invalid("tools", "A request may declare at most %d tools.", MaxTools)
+}
+
 // Choices of tools.
 const (
 	ChoiceAuto     = "auto"
@@ -71,6 +79,9 @@ func Definitions(tools []Tool) (string, error) {
 
 // Check rejects a choice that the tools do not allow.
 func (u *ToolUse) Check() error {
+	if len(u.Tools) > MaxTools {
+		return TooManyTools()
+	}
 	for i, t := range u.Tools {
 		if slices.ContainsFunc(u.Tools[:i], func(o Tool) bool { return o.Name == t.Name }) {
 			return Invalid("tools", "The tool name '%s' appears twice. Give each tool a unique name.", t.Name)

@@ -20,6 +20,7 @@ func TestToolsThatCannotBeMeantAreRefused(t *testing.T) {
 		"parameters of no kind":   {user + `,` + tool(`{"name":"f","parameters":[]}`), "tools[0].function.parameters", "an object"},
 		"a field of no tool":      {user + `,` + tool(`{"name":"f","colour":1}`), "tools[0].function.colour", "is unknown"},
 		"two of one name":         {user + `,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}]`, "tools", "'f'"},
+		"very many tools":         {user + `,"tools":[` + strings.Repeat(`{"type":"function","function":{"name":"f"}},`, MaxTools) + `{"type":"function","function":{"name":"f"}}]`, "tools", "at most 1024"},
 		"an effort of no kind":    {user + `,"reasoning_effort":"much"`, "reasoning_effort", "one of"},
 		"a result of no call":     {`"messages":[{"role":"tool","tool_call_id":"x","content":"a"}]`, "messages[0].tool_call_id", "no earlier call"},
 		"a result without an id":  {`"messages":[{"role":"tool","content":"a"}]`, "messages[0].tool_call_id", "required"},

@@ -71,8 +71,11 @@ type Request struct {
 type decoder struct {
 	*openai.Decoder
 	r *Request
-	// choice is the choice among the tools, which may be decoded before them.
-	choice choice
+	// declared counts the tools, those that are left out too.
+	declared int
+	// choice is the choice among the tools, rawChoice as the request has it.
+	choice    choice
+	rawChoice json.RawMessage
 	// given is set by an input that is not empty.
 	given bool
 }
@@ -104,6 +107,9 @@ func decode(d *openai.Decoder, body []byte, needsInput bool) (*Request, error) {
 		return nil, openai.Required("input")
 	case r.Background && !r.Store:
 		return nil, openai.Invalid("background", "background can only be used when `store` is true: a response that is not stored cannot be retrieved.")
+	}
+	if err := to.decodeChoice(); err != nil {
+		return nil, err
 	}
 	r.labels(body)
 	return r, to.offer()
@@ -152,7 +158,7 @@ func (d *decoder) fields() map[string]openai.Field {
 		"metadata":             openai.Optional(r.decodeMetadata),
 		"user":                 openai.Optional(present(&r.User)),
 		"tools":                openai.Optional(d.tools),
-		"tool_choice":          openai.Optional(d.decodeChoice),
+		"tool_choice":          openai.Optional(openai.Raw(&d.rawChoice)),
 		"parallel_tool_calls":  openai.Optional(r.Use.Parallel),
 		"reasoning":            openai.Optional(d.reasoning),
 		"stream_options":       openai.Optional(d.streamOptions),

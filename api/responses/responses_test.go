@@ -183,7 +183,7 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		"a namespace without tools":  {`{"model":"m","input":"a","tools":[{"type":"namespace","name":"n"}]}`, "tools[0].tools"},
 		"a tool within a namespace":  {`{"model":"m","input":"a","tools":[{"type":"namespace","name":"n","tools":[{"type":"function"}]}]}`, "tools[0].tools[0].name"},
 		"a choice of no mode":        {`{"model":"m","input":"a","tool_choice":{"type":"allowed_tools","tools":[]}}`, "tool_choice.mode"},
-		"a choice of unknown tools":  {`{"model":"m","input":"a","tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"g"}]}}`, "tool_choice"},
+		"a choice of unknown tools":  {`{"model":"m","input":"a","tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"g"}]}}`, "tool_choice"},
 		"a field that nobody knows":  {`{"model":"m","input":"a","n":2}`, "n"},
 		"a field of another API":     {`{"model":"m","input":"a","max_tokens":2}`, "max_tokens"},
 		"no tokens":                  {`{"model":"m","input":"a","max_output_tokens":0}`, "max_output_tokens"},

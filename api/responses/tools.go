@@ -125,6 +125,9 @@ func typeOfTool(param string, raw json.RawMessage) (string, error) {
 // because nothing is run on this server.
 func (d *decoder) tools(param string, raw json.RawMessage) error {
 	return openai.Array(param, raw, func(param string, raw json.RawMessage) error {
+		if err := d.declare(); err != nil {
+			return err
+		}
 		form, err := typeOfTool(param, raw)
 		if err != nil {
 			return err
@@ -138,6 +141,14 @@ func (d *decoder) tools(param string, raw json.RawMessage) error {
 		}
 		return err
 	})
+}
+
+// declare counts a tool before it is read: each of them is compared with all others.
+func (d *decoder) declare() error {
+	if d.declared++; d.declared > openai.MaxTools {
+		return openai.TooManyTools()
+	}
+	return nil
 }
 
 // tool reads a function or a custom tool; it returns nil for one that is left out.
@@ -257,6 +268,9 @@ func (d *decoder) namespace(param string, raw json.RawMessage) error {
 	}
 	first := len(d.r.Use.Tools)
 	err = openai.Array(param+".tools", tools, func(param string, raw json.RawMessage) error {
+		if err := d.declare(); err != nil {
+			return err
+		}
 		form, err := typeOfTool(param, raw)
 		if err != nil {
 			return err
@@ -319,8 +333,13 @@ type allowedTools struct {
 
 const choiceAllowed = "allowed_tools"
 
-func (d *decoder) decodeChoice(param string, raw json.RawMessage) error {
-	r := d.r
+// decodeChoice reads the choice after the tools, which bound it.
+func (d *decoder) decodeChoice() error {
+	const param = "tool_choice"
+	r, raw := d.r, d.rawChoice
+	if raw == nil {
+		return nil
+	}
 	if openai.Kind(raw) == "string" {
 		err := r.Use.DecodeChoice(param, raw)
 		r.Choice = r.Use.Choice
@@ -354,12 +373,14 @@ func (d *decoder) chosen(c *chosen) openai.Field {
 // tools are left out here, too.
 func (d *decoder) allowedTools(param string, raw json.RawMessage) error {
 	d.choice.allowed = []chosen{}
-	skip, given := "", false
+	skip, named := "", 0
 	err := d.Object(raw, param, map[string]openai.Field{
 		"type": openai.String(&skip), "mode": openai.String(&d.choice.mode),
-		"tools": func(param string, raw json.RawMessage) error {
-			return openai.Array(param, raw, func(param string, raw json.RawMessage) error {
-				given = true
+		"tools": func(list string, raw json.RawMessage) error {
+			return openai.Array(list, raw, func(param string, raw json.RawMessage) error {
+				if named++; named > d.declared {
+					return openai.Invalid(list, "'%s' names more tools than the %d in 'tools'. Name each of them at most once.", list, d.declared)
+				}
 				form, err := typeOfTool(param, raw)
 				if err != nil {
 					return err
@@ -379,7 +400,7 @@ func (d *decoder) allowedTools(param string, raw json.RawMessage) error {
 		return err
 	case d.choice.mode != openai.ChoiceAuto && d.choice.mode != openai.ChoiceRequired:
 		return openai.Invalid(param+".mode", "'%s.mode' must be auto or required, not '%s'.", param, openai.Shorten(d.choice.mode))
-	case !given:
+	case named == 0:
 		return openai.Invalid(param+".tools", "'%s.tools' must name at least one tool.", param)
 	}
 	d.r.Choice = allowedTools{choiceAllowed, d.choice.mode, d.choice.allowed}

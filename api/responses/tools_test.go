@@ -4,6 +4,9 @@ package responses
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -216,4 +219,37 @@ func TestArgumentsOfCalls(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, got, err)
 		}
 	}
+}
+
+// A response shows its tools and the choice among them, and is kept for a day.
+func TestAttackChoicesOfManyTools(t *testing.T) {
+	chosen := strings.Repeat(`{"type":"function","name":"f"},`, 100_000) + `{"type":"web_search"}`
+	choice := `"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[` + chosen + `]}`
+	for name, test := range map[string]struct{ fields, param string }{
+		"many choices":                  {`"tools":[{"type":"function","name":"f"}],` + choice, "tool_choice.tools"},
+		"many choices before the tools": {choice + `,"tools":[{"type":"function","name":"f"}]`, "tool_choice.tools"},
+		"many tools":                    {`"tools":[` + manyTools(100_000) + `]`, "tools"},
+		"many tools in a namespace":     {`"tools":[{"type":"namespace","name":"n","tools":[` + manyTools(100_000) + `]}]`, "tools"},
+		"many tools that are left out":  {`"tools":[` + strings.Repeat(`{"type":"web_search"},`, 100_000) + `{"type":"web_search"}]`, "tools"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":"a",`+test.fields+`}`))
+			var e *openai.Error
+			if !errors.As(err, &e) || e.Status != http.StatusBadRequest || e.Param != test.param {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	r, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":"a","tools":[`+manyTools(openai.MaxTools)+`]}`))
+	if err != nil || len(r.Use.Tools) != openai.MaxTools {
+		t.Errorf("as many tools as are allowed: %v", err)
+	}
+}
+
+func manyTools(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(`{"type":"function","name":"f%d"}`, i)
+	}
+	return strings.Join(all, ",")
 }
