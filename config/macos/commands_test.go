@@ -133,7 +133,7 @@ func really(name string, flags ...string) func(*call) int {
 
 func chown(c *call) int {
 	owner, args := c.arg(0), c.args[1:]
-	if owner == "-R" {
+	if owner == "-R" || owner == "-h" {
 		owner, args = c.arg(1), c.args[2:]
 	}
 	for _, name := range strings.Split(owner, ":") {
@@ -144,8 +144,12 @@ func chown(c *call) int {
 		}
 	}
 	for _, path := range args {
-		if _, err := os.Lstat(path); err != nil {
+		i, err := os.Lstat(path)
+		if err != nil {
 			return c.refuse("chown: %v", err)
+		}
+		if i.Mode().Type() == os.ModeSymlink && c.arg(0) != "-h" {
+			return c.refuse("chown: %s is a link, and what it leads to would change its owner", path)
 		}
 	}
 	if !c.changes() {

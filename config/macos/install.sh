@@ -418,14 +418,18 @@ do_folders() {
     [ -d "$dir" ] || made_folders="$dir$newline$made_folders"
     mkdir -p "$dir"
   done
-  chown "root:wheel" "$etc"
-  chown "$account:$account" "$state"
-  : >>"$logs/agent.log" # launchd would create it with the daemon's umask, and no other account could read it
-  chown "$account:admin" "$logs" "$logs/agent.log"
+  chown -h "root:wheel" "$etc" "$logs" # $account exchanges nothing in the logs until it gets them back
+  if [ -L "$logs/agent.log" ] || [ ! -f "$logs/agent.log" ]; then
+    rm -rf "$logs/agent.log"
+    : >"$logs/agent.log" # launchd would create it with the daemon's umask, and no other account could read it
+    chown -h "$account:admin" "$logs/agent.log"
+    chmod 640 "$logs/agent.log"
+  fi
   chmod 755 "$etc"
   chmod 700 "$state"
   chmod 750 "$logs"
-  chmod 640 "$logs/agent.log"
+  chown -h "$account:$account" "$state"
+  chown -h "$account:admin" "$logs"
 }
 undo_folders() {
   # A state folder with an identity stays: its join token cannot be used again.
@@ -612,6 +616,13 @@ ask() {
   locked=yes
 }
 
+# check_folders refuses links in place of the folders whose owner is set.
+check_folders() {
+  for dir in "$etc" "$state" "$logs"; do
+    [ ! -L "$dir" ] || problem "${dir#"$root"} is a link: remove it, because install.sh changes the owner of this folder"
+  done
+}
+
 install() {
   say "metalfleet on macOS $(sw_vers -productVersion)"
   check_system
@@ -622,6 +633,7 @@ install() {
   check_network
   check_flags
   check_join
+  check_folders
   [ "$problems" -eq 0 ] || die "nothing was changed"
   render
   plan_install

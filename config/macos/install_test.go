@@ -41,7 +41,7 @@ func TestInstallMakesADaemonThatRuns(t *testing.T) {
 	if i, err := os.Stat(m.at(state)); err != nil || i.Mode().Perm() != 0o700 {
 		t.Errorf("state folder: %v, %v", i.Mode(), err)
 	}
-	if !slices.Contains(m.log(), "chown _metalfleet:_metalfleet "+m.at(state)) || !slices.Contains(m.log(), "chown root:wheel "+m.at("Library/LaunchDaemons/"+label+".plist")) {
+	if !slices.Contains(m.log(), "chown -h _metalfleet:_metalfleet "+m.at(state)) || !slices.Contains(m.log(), "chown root:wheel "+m.at("Library/LaunchDaemons/"+label+".plist")) {
 		t.Errorf("owners: %q", m.log())
 	}
 	if i, err := os.Stat(m.at("Library/Logs/metalfleet/agent.log")); err != nil || i.Mode().Perm() != 0o640 {
@@ -521,5 +521,38 @@ func TestUpgradeEndsNoEngine(t *testing.T) {
 	m.pack("v1.1.0")
 	if said := m.mustInstall(); !alive(c.Process.Pid) {
 		t.Errorf("the engine was ended:\n%s", said)
+	}
+}
+
+// The agent's account may put links where install.sh, which runs as root, expects its own.
+func TestAttackLinksInPlaceOfFoldersAndLog(t *testing.T) {
+	const logs = "Library/Logs/metalfleet"
+	m := joined(t)
+	for _, path := range []string{"etc", "victim"} {
+		m.must(os.MkdirAll(m.at(path), 0o755))
+	}
+	m.write(m.at("etc/sudoers"), "root ALL", 0o440)
+	m.must(os.Remove(m.at(logs + "/agent.log")))
+	m.must(os.Symlink(m.at("etc/sudoers"), m.at(logs+"/agent.log")))
+	m.must(os.RemoveAll(m.at("usr/local/etc/metalfleet"))) // so that folders are made again
+	m.mustInstall()
+	if i, err := os.Stat(m.at("etc/sudoers")); err != nil || i.Mode().Perm() != 0o440 {
+		t.Errorf("what the log led to: %v, %v", i, err)
+	}
+	if i, err := os.Lstat(m.at(logs + "/agent.log")); err != nil || i.Mode() != 0o640 {
+		t.Errorf("the log: %v, %v", i, err)
+	}
+	owners := slices.DeleteFunc(m.log(), func(l string) bool { return !strings.HasPrefix(l, "chown ") || !strings.Contains(l, m.at(logs)) })
+	if len(owners) != 3 || !strings.Contains(owners[0], "root:wheel") || owners[2] != "chown -h _metalfleet:admin "+m.at(logs) {
+		t.Errorf("the folder is not handed over last: %q", owners)
+	}
+	for _, dir := range []string{state, "usr/local/etc/metalfleet", logs} {
+		m.must(os.Rename(m.at(dir), m.at("aside")))
+		m.must(os.Symlink(m.at("victim"), m.at(dir)))
+		if said, code := m.install("", "--yes"); code == 0 || !strings.Contains(said, "/"+dir+" is a link") {
+			t.Errorf("%s is a link: exit code %d:\n%s", dir, code, said)
+		}
+		m.must(os.Remove(m.at(dir)))
+		m.must(os.Rename(m.at("aside"), m.at(dir)))
 	}
 }
