@@ -35,6 +35,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/intake"
 )
 
 const (
@@ -180,7 +181,7 @@ func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
 			pause(ctx, acceptAgain)
 			continue
 		}
-		from := host(c)
+		from := intake.AddressOf(c.RemoteAddr().String())
 		if !h.enter(from) { // who is well comes again
 			_ = c.Close()
 			continue
@@ -199,14 +200,6 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-t.C:
 	}
-}
-
-func host(c net.Conn) string {
-	at := c.RemoteAddr().String()
-	if h, _, err := net.SplitHostPort(at); err == nil {
-		return h
-	}
-	return at
 }
 
 // enter lets a stranger begin to prove which Mac it is.
