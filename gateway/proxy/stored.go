@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -152,10 +151,13 @@ const (
 	// how long it may take.
 	searchAtOnce = 16
 	searchTime   = 3 * time.Second
+	// disputeTime is how long other Macs have after one has claimed a response.
+	disputeTime = 250 * time.Millisecond
 )
 
 // find asks all Macs which one stores a response whose id names none: its client
-// received the id while the request waited for a replica.
+// received the id while the request waited for a replica. Where several claim it, none is
+// believed.
 func (s *stored) find(ctx context.Context, id string) (mac string, found bool, err error) {
 	end, err := s.searches.begin(ctx, tenantOf(ctx))
 	if err != nil {
@@ -166,29 +168,47 @@ func (s *stored) find(ctx context.Context, id string) (mac string, found bool, e
 	defer stop()
 	var all errgroup.Group
 	all.SetLimit(searchAtOnce)
-	var keeper atomic.Pointer[string]
-	for _, m := range s.table.Macs() {
+	macs := s.table.Macs()
+	keepers := make(chan string, len(macs))
+	for _, m := range macs {
 		all.Go(func() error {
-			has, err := s.keeps(asking, m, id)
+			has, err := s.claims(asking, m, id)
 			if err != nil && pauseToReread(asking) == nil {
-				has, err = s.keeps(asking, m, id)
+				has, err = s.claims(asking, m, id)
 			}
-			if has && keeper.CompareAndSwap(nil, &m.Name) {
-				stop() // no other Mac has it
+			if has {
+				keepers <- m.Name
+				time.AfterFunc(disputeTime, stop)
 			}
 			return err
 		})
 	}
 	err = all.Wait()
-	switch name := keeper.Load(); {
-	case name != nil:
-		return *name, true, nil
+	switch {
+	case len(keepers) == 1:
+		return <-keepers, true, nil
+	case len(keepers) > 1:
+		logOf(ctx).Info("Several Macs claim to store one response; none is believed", "MacNode", <-keepers, "otherMacNode", <-keepers)
+		return "", false, nil
 	case ctx.Err() != nil:
 		return "", false, dispatch.Ended(ctx)
 	case err != nil:
 		return "", false, unreached(id, err)
 	}
 	return "", false, nil
+}
+
+// claims asks one Mac whether it stores a response. One that also claims a response that
+// does not exist is not believed.
+func (s *stored) claims(ctx context.Context, m route.Mac, id string) (bool, error) {
+	if has, err := s.keeps(ctx, m, id); !has || err != nil {
+		return false, err
+	}
+	lies, err := s.keeps(ctx, m, responses.NewIDAnywhere())
+	if lies {
+		logOf(ctx).Info("A Mac claims to store a response that does not exist; it is not believed", "MacNode", m.Name)
+	}
+	return !lies && err == nil, err
 }
 
 // keeps asks one Mac whether it stores a response.

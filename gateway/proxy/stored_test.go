@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -62,14 +63,18 @@ func TestStoredResponseIsRoutedByItsID(t *testing.T) {
 // No other Mac has a stored response: a connection that failed once hides nothing.
 func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 	w := newWorld(t)
+	here, anywhere := dialect.PathResponses+"/"+responses.NewID("mac-a"), dialect.PathResponses+"/"+responses.NewIDAnywhere()
 	var fails atomic.Int64
 	m := w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
 		if fails.Add(-1) >= 0 {
 			abort(r)
 		}
+		if !strings.HasPrefix(r.URL.Path, here) && r.URL.Path != anywhere {
+			rw.WriteHeader(http.StatusNotFound)
+			return
+		}
 		say("{}")(rw, r)
 	})
-	here, anywhere := dialect.PathResponses+"/"+responses.NewID("mac-a"), dialect.PathResponses+"/"+responses.NewIDAnywhere()
 	for _, c := range []struct {
 		name, method, path string
 		fails              int64
@@ -78,7 +83,7 @@ func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 	}{
 		{name: "one lost connection", method: "GET", path: here, fails: 1, status: 200, requests: 2},
 		{name: "its items", method: "GET", path: here + "/input_items", fails: 1, status: 200, requests: 2},
-		{name: "the search for its Mac", method: "GET", path: anywhere, fails: 1, status: 200, requests: 3},
+		{name: "the search for its Mac", method: "GET", path: anywhere, fails: 1, status: 200, requests: 4},
 		{name: "two lost connections", method: "GET", path: here, fails: 2, status: 503, requests: 2},
 		{name: "a deletion, which may have been done", method: "DELETE", path: here, fails: 1, status: 503, requests: 1},
 		{name: "a cancellation", method: "POST", path: here + "/cancel", fails: 1, status: 503, requests: 1},
@@ -88,6 +93,30 @@ func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 		resp := w.do(c.method, c.path, "")
 		if got := read(t, resp); resp.StatusCode != c.status || m.requests.Load()-before != c.requests {
 			t.Errorf("%s: %d %s after %d requests, want %d after %d", c.name, resp.StatusCode, got, m.requests.Load()-before, c.status, c.requests)
+		}
+	}
+}
+
+// A Mac that was taken over claims to store responses of others.
+func TestAttackAMacThatClaimsResponses(t *testing.T) {
+	w := newWorld(t)
+	kept, disputed := responses.NewIDAnywhere(), responses.NewIDAnywhere()
+	keeps := func(text string, ids ...string) http.HandlerFunc {
+		return func(rw http.ResponseWriter, r *http.Request) {
+			if !slices.Contains(ids, strings.TrimPrefix(r.URL.Path, dialect.PathResponses+"/")) {
+				rw.WriteHeader(http.StatusNotFound)
+				return
+			}
+			say(text)(rw, r)
+		}
+	}
+	w.addMac("mac-all", say("forged"))
+	w.addMac("mac-one", keeps("forged", disputed))
+	w.addMac("mac-z", keeps("stored", kept, disputed))
+	for id, want := range map[string]string{kept: "stored", disputed: "", responses.NewIDAnywhere(): ""} {
+		resp := w.do("GET", dialect.PathResponses+"/"+id, "")
+		if got := read(t, resp); want != "" && got != want || want == "" && resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %d %s, want %q", id, resp.StatusCode, got, want)
 		}
 	}
 }
