@@ -31,6 +31,32 @@ func TestAttackHeaderBombsOfAMac(t *testing.T) {
 	}
 }
 
+// A Mac that was taken over has no say in which pages may read a response, nor in limits.
+func TestAttackHeadersOfAMacInPlaceOfTheGateways(t *testing.T) {
+	const origin = "https://good.example"
+	names := []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Expose-Headers", "Vary", "X-Ratelimit-Remaining-Requests", "Set-Cookie", agentapi.HeaderRequestID}
+	for name, origins := range map[string][]string{"other origins": nil, "its origin": {origin}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(c *proxy.Config) { c.Origins = origins })
+			w.addMac("a", func(rw http.ResponseWriter, _ *http.Request) {
+				for _, n := range names {
+					rw.Header().Set(n, "forged")
+				}
+				rw.Header().Set("X-Of-The-Mac", "x")
+			})
+			resp := w.do("POST", chatPath, chatBody, "Origin", origin)
+			for _, n := range names {
+				if got := strings.Join(resp.Header.Values(n), ","); strings.Contains(got, "forged") && (n != "Vary" || origins != nil) {
+					t.Errorf("%s: %s", n, got)
+				}
+			}
+			if got := resp.Header.Get("Access-Control-Allow-Origin"); (got == origin) != (origins != nil) || resp.Header.Get("X-Of-The-Mac") != "x" {
+				t.Errorf("the response allows %q: %v", got, resp.Header)
+			}
+		})
+	}
+}
+
 // No body is decompressed, regardless of the encoding.
 func TestAttackDecompressionBomb(t *testing.T) {
 	var bomb bytes.Buffer

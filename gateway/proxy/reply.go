@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -65,6 +66,16 @@ var ownHeaders = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Trans
 	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderModel, agentapi.HeaderRequestID, agentapi.HeaderTokens,
 	agentapi.HeaderQueuePosition, agentapi.HeaderQueueETA, agentapi.HeaderQueueSeconds}
 
+// notForMacs begin the headers that no Mac may set, those that the gateway leaves out as well:
+// which pages may read a response, what is left of a limit, and cookies.
+var notForMacs = []string{"Access-Control-", "X-Ratelimit-", "Set-Cookie"}
+
+// passesOn reports whether the client receives a header of a Mac's response.
+func (w *reply) passesOn(name string) bool {
+	_, own := w.Header()[name]
+	return !own && !slices.Contains(ownHeaders, name) && !slices.ContainsFunc(notForMacs, func(begin string) bool { return strings.HasPrefix(name, begin) })
+}
+
 // trailer passes on what an agent reports after a stream.
 func (w *reply) trailer(h http.Header) {
 	if v := h.Get(agentapi.HeaderCalls); v != "" {
@@ -90,7 +101,7 @@ func (w *reply) begin(resp *http.Response, mac string) {
 		return
 	}
 	for name, values := range resp.Header {
-		if !slices.Contains(ownHeaders, name) {
+		if w.passesOn(name) {
 			w.Header()[name] = values // no one else has the response
 		}
 	}
