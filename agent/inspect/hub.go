@@ -155,7 +155,7 @@ func (h *hubLook) folder(c hub.Choice, files []hub.Entry) (out []model.File, fac
 			out = append(out, f)
 		}
 	}
-	facts, err = folderFacts(dir)
+	facts, err = h.resolver.folderFacts(dir)
 	return out, facts, err
 }
 
@@ -204,8 +204,8 @@ func (h *hubLook) copyTo(dir, folder string, e hub.Entry, known map[string]model
 }
 
 // folderFacts reads a folder as the engine does, all but the numbers.
-func folderFacts(dir string) (model.Facts, error) {
-	f, err := weights.Open(dir)
+func (r *Resolver) folderFacts(dir string) (model.Facts, error) {
+	f, err := r.budget().Open(dir)
 	if err != nil {
 		return model.Facts{}, explain(err)
 	}
@@ -239,21 +239,21 @@ func (h *hubLook) header(e hub.Entry, name string) error {
 	if n > uint64(f.most) || int64(n) > f.size-8 {
 		return failure(v1alpha1.ReasonInvalidModel, "%s has a header of %d bytes, which is not plausible; choose another repository", e.Path, n)
 	}
-	header := make([]byte, n)
-	if _, err := f.ReadAt(header, 8); err != nil {
-		return readFault(err)
-	}
-	return sparse(name, append(length[:], header...), e.Bytes)
+	return sparse(name, io.NewSectionReader(f, 0, 8+int64(n)), e.Bytes)
 }
 
 // sparse writes a file of a size that begins with head and takes no more disk.
-func sparse(name string, head []byte, size int64) error {
+func sparse(name string, head io.Reader, size int64) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return download.DiskError(err, "make room for")
 	}
 	defer f.Close()
-	if _, err := f.Write(head); err != nil {
+	if _, err := io.Copy(f, head); err != nil {
+		var disk *fs.PathError // of the disk; others are of the source
+		if !errors.As(err, &disk) {
+			return readFault(err)
+		}
 		return download.DiskError(err, "write")
 	}
 	if err := f.Truncate(size); err != nil {

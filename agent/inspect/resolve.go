@@ -123,7 +123,7 @@ func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source
 	if want != "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file, but %s is a folder; remove model.sha256", source)
 	}
-	facts, err := folderFacts(l.Path())
+	facts, err := r.folderFacts(l.Path())
 	if err != nil {
 		return model.Record{}, err
 	}
@@ -160,10 +160,14 @@ func record(source string, size int64, sha256 string, facts model.Facts) model.R
 	return model.Record{Source: source, Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files, Facts: facts}
 }
 
+func (r *Resolver) budget() *weights.Budget {
+	r.once.Do(func() { r.headers = weights.NewBudget(weights.HeaderMemory) })
+	return r.headers
+}
+
 // readFacts reads the header of a GGUF file.
 func (r *Resolver) readFacts(src io.ReaderAt, size int64) (model.Facts, error) {
-	r.once.Do(func() { r.headers = weights.NewBudget(weights.HeaderMemory) })
-	header, err := r.headers.ReadHeader(src, size)
+	header, err := r.budget().ReadHeader(src, size)
 	if err != nil {
 		return model.Facts{}, explain(err)
 	}

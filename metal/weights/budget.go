@@ -14,6 +14,9 @@ const (
 	stringMemory = 16
 	keyMemory    = 96
 	tensorMemory = 192
+	// jsonMemory is for each byte of JSON, until it is parsed: the text, the decoder's
+	// buffer, which doubles, and a string.
+	jsonMemory = 4
 )
 
 // Budget is the memory that headers take while they are read, shared by all that are read at
@@ -48,18 +51,36 @@ func (b *Budget) give(n int64) {
 // takeStep is how much a header takes of its budget at once.
 const takeStep = 1 << 20
 
-// take counts memory before it is allocated.
-func (d *decoder) take(n int64) error {
-	d.used += n
-	if d.used > d.budget.most {
-		return d.invalid("the header takes more than %d bytes of memory", d.budget.most)
+// account is what one header takes of a budget, or those of one folder together.
+type account struct {
+	budget *Budget
+	// used memory, for which taken was taken of the budget.
+	used, taken int64
+}
+
+// take counts memory before it is allocated, for what is read at a byte of a file.
+func (a *account) take(n, at int64) error {
+	a.used += n
+	if a.used > a.budget.most {
+		return &FormatError{ErrInvalid, at, fmt.Sprintf("the header takes more than %d bytes of memory", a.budget.most)}
 	}
-	for d.taken < d.used {
-		step := max(takeStep, d.used-d.taken)
-		if !d.budget.take(step) {
-			return fmt.Errorf("read the header at byte %d: %w", d.at, ErrBusy)
+	for a.taken < a.used {
+		step := max(takeStep, a.used-a.taken)
+		if !a.budget.take(step) {
+			return fmt.Errorf("read the header at byte %d: %w", at, ErrBusy)
 		}
-		d.taken += step
+		a.taken += step
 	}
 	return nil
 }
+
+// free counts memory that is not used any more. The account keeps it for what is next.
+func (a *account) free(n int64) { a.used -= n }
+
+// close gives all of it back to the budget.
+func (a *account) close() {
+	a.budget.give(a.taken)
+	a.used, a.taken = 0, 0
+}
+
+func (d *decoder) take(n int64) error { return d.memory.take(n, d.at) }

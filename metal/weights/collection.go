@@ -53,7 +53,7 @@ func folderError(err error) error {
 }
 
 // openCollection opens every safetensors file of a model and reads its header.
-func openCollection(dir *folder.Folder) (*collection, error) {
+func openCollection(dir *folder.Folder, memory *account) (*collection, error) {
 	all, err := dir.Names(".safetensors")
 	if err != nil {
 		return nil, folderError(err)
@@ -61,7 +61,7 @@ func openCollection(dir *folder.Folder) (*collection, error) {
 	names := slices.DeleteFunc(all, func(n string) bool { return !strings.HasPrefix(n, "model") })
 	var index map[string]string
 	if dir.Has(indexFile) {
-		if index, err = readIndex(dir); err != nil {
+		if index, err = readIndex(dir, memory); err != nil {
 			return nil, fmt.Errorf("%s: %w", indexFile, err)
 		}
 		if err := sameFiles(names, index); err != nil {
@@ -74,7 +74,7 @@ func openCollection(dir *folder.Folder) (*collection, error) {
 	if len(names) > maxShards {
 		return nil, family.Invalidf("found %d weight files, want at most %d", len(names), maxShards)
 	}
-	c := &collection{names: names, tensors: map[string]shardTensor{}, left: newAllowance()}
+	c := &collection{names: names, tensors: map[string]shardTensor{}, left: newAllowance(memory)}
 	for _, n := range names {
 		if err := c.add(dir, n, index); err != nil {
 			c.close()
@@ -172,11 +172,16 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 // readIndex reads which file holds which tensor.
-func readIndex(dir *folder.Folder) (map[string]string, error) {
+func readIndex(dir *folder.Folder, memory *account) (map[string]string, error) {
 	text, err := dir.Read(indexFile, maxIndexBytes)
 	if err != nil {
 		return nil, folderError(err)
 	}
+	bytes := int64(len(text))
+	if err := memory.take(jsonMemory*bytes, 0); err != nil {
+		return nil, err
+	}
+	defer memory.free((jsonMemory - 1) * bytes) // names stay
 	return parseIndex(text)
 }
 

@@ -46,7 +46,11 @@ type File struct {
 //
 // Errors are ErrNoModel, ErrNotGGUF, ErrTruncated, ErrInvalid, ErrUnsupported
 // or ErrMissing.
-func Open(path string) (*File, error) {
+func Open(path string) (*File, error) { return NewBudget(HeaderMemory).Open(path) }
+
+// Open is Open within the budget, which has all of it back when it returns. The error is
+// ErrBusy where others that are read now left too little.
+func (b *Budget) Open(path string) (*File, error) {
 	st, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -56,7 +60,7 @@ func Open(path string) (*File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open model: %w", err)
 		}
-		return openGGUF(src, path)
+		return b.openGGUF(src, path)
 	case !st.IsDir():
 		return nil, fmt.Errorf("%w: %s is neither a file nor a folder", ErrNoModel, path)
 	}
@@ -64,7 +68,7 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoModel, err)
 	}
-	f, err := openFolder(dir)
+	f, err := b.openFolder(dir)
 	if err != nil || f.dir == nil {
 		dir.Close()
 	}
@@ -73,7 +77,7 @@ func Open(path string) (*File, error) {
 
 // openFolder opens what a folder holds; a folder around a GGUF file is of no
 // more use once that is open.
-func openFolder(dir *folder.Folder) (*File, error) {
+func (b *Budget) openFolder(dir *folder.Folder) (*File, error) {
 	ggufs, err := dir.Names(".gguf")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoModel, err)
@@ -81,7 +85,9 @@ func openFolder(dir *folder.Folder) (*File, error) {
 	hasConfig := dir.Has(configFile)
 	switch {
 	case hasConfig && len(ggufs) == 0:
-		f, err := openSafetensors(dir)
+		memory := account{budget: b}
+		defer memory.close()
+		f, err := openSafetensors(dir, &memory)
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", dir.Path(), err)
 		}
@@ -91,7 +97,7 @@ func openFolder(dir *folder.Folder) (*File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", dir.Path(), folderError(err))
 		}
-		return openGGUF(src, filepath.Join(dir.Path(), ggufs[0]))
+		return b.openGGUF(src, filepath.Join(dir.Path(), ggufs[0]))
 	case len(ggufs) > 0:
 		return nil, fmt.Errorf("%w: folder %s contains %d .gguf files, and either several of them or also safetensors; name the file to load", ErrNoModel, dir.Path(), len(ggufs))
 	}
@@ -103,8 +109,8 @@ func hasSafetensors(dir *folder.Folder) bool {
 	return err != nil || len(names) > 0
 }
 
-func openGGUF(src *os.File, path string) (*File, error) {
-	f, err := readGGUF(src)
+func (b *Budget) openGGUF(src *os.File, path string) (*File, error) {
+	f, err := b.readGGUF(src)
 	if err != nil {
 		src.Close()
 		return nil, fmt.Errorf("model %s: %w", path, err)
@@ -112,12 +118,12 @@ func openGGUF(src *os.File, path string) (*File, error) {
 	return f, nil
 }
 
-func readGGUF(src *os.File) (*File, error) {
+func (b *Budget) readGGUF(src *os.File) (*File, error) {
 	st, err := src.Stat()
 	if err != nil {
 		return nil, err
 	}
-	h, err := ReadHeader(src, st.Size())
+	h, err := b.ReadHeader(src, st.Size())
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +139,7 @@ func readGGUF(src *os.File) (*File, error) {
 	return &File{Dim: dim, Metadata: h.Metadata, header: h, entries: entries, sources: []*os.File{src}, bytes: h.Size, precise: quant.Float32}, nil
 }
 
-func openSafetensors(dir *folder.Folder) (*File, error) {
+func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
 	text, err := dir.Read(configFile, maxConfigBytes)
 	if err != nil {
 		return nil, folderError(err)
@@ -146,7 +152,7 @@ func openSafetensors(dir *folder.Folder) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := openCollection(dir)
+	c, err := openCollection(dir, memory)
 	if err != nil {
 		return nil, err
 	}

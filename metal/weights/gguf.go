@@ -79,8 +79,8 @@ func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 // error is ErrBusy where others that are read now left too little.
 func (b *Budget) ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 	limit := min(size, maxHeaderBytes)
-	d := &decoder{budget: b, r: bufio.NewReaderSize(io.NewSectionReader(r, 0, limit), headerAhead), limit: limit, size: size}
-	defer func() { b.give(d.taken) }()
+	d := &decoder{memory: account{budget: b}, r: bufio.NewReaderSize(io.NewSectionReader(r, 0, limit), headerAhead), limit: limit, size: size}
+	defer d.memory.close()
 	h, err := d.header()
 	if err != nil {
 		return nil, err
@@ -265,9 +265,7 @@ type decoder struct {
 	at, limit, size int64
 	scratch         [8]byte
 	text            []byte // of the last string
-	// used memory, of which taken is counted in the budget.
-	budget      *Budget
-	used, taken int64
+	memory          account
 }
 
 func (d *decoder) invalid(format string, args ...any) error {

@@ -62,9 +62,12 @@ type shardTensor struct {
 type allowance struct {
 	bytes   int64
 	tensors int
+	memory  *account
 }
 
-func newAllowance() *allowance { return &allowance{bytes: maxHeaders, tensors: maxShardTensors} }
+func newAllowance(memory *account) *allowance {
+	return &allowance{bytes: maxHeaders, tensors: maxShardTensors, memory: memory}
+}
 
 // flat has all dimensions but the last as one.
 func (t shardTensor) flat() shardTensor {
@@ -100,6 +103,10 @@ func readShard(r io.ReaderAt, size int64, left *allowance) ([]shardTensor, error
 	if left.bytes -= int64(n); left.bytes < 0 {
 		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("the headers of all files have more than %d bytes in total", int64(maxHeaders))}
 	}
+	if err := left.memory.take(jsonMemory*int64(n), lengthBytes); err != nil {
+		return nil, err
+	}
+	defer left.memory.free(jsonMemory * int64(n))
 	text := make([]byte, n)
 	if err := readAt(r, text, lengthBytes, "the header"); err != nil {
 		return nil, err
@@ -107,7 +114,7 @@ func readShard(r io.ReaderAt, size int64, left *allowance) ([]shardTensor, error
 	if n == 0 || text[0] != '{' {
 		return nil, &FormatError{ErrInvalid, lengthBytes, "the header does not begin with {"}
 	}
-	p := shardParser{json: newJSONReader(text, lengthBytes), data: lengthBytes + int64(n), size: size, most: left.tensors}
+	p := shardParser{json: newJSONReader(text, lengthBytes), data: lengthBytes + int64(n), size: size, most: left.tensors, memory: left.memory}
 	if err := p.header(); err != nil {
 		return nil, err
 	}
@@ -133,6 +140,7 @@ type shardParser struct {
 	// data is where the data begins, size the length of the file.
 	data, size int64
 	most       int
+	memory     *account
 	tensors    []shardTensor
 }
 
@@ -146,6 +154,9 @@ func (p *shardParser) header() error {
 		}
 		if len(key) > maxNameBytes {
 			return p.json.invalid(fmt.Sprintf("a name has %d bytes, want at most %d", len(key), maxNameBytes))
+		}
+		if err := p.memory.take(tensorMemory+keyMemory+int64(len(key)), p.json.at+p.json.dec.InputOffset()); err != nil {
+			return err
 		}
 		t, err := p.tensor(key)
 		p.tensors = append(p.tensors, t)

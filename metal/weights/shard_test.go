@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -27,7 +29,7 @@ func shardOfLength(n uint64, header string) []byte {
 }
 
 func parseShard(b []byte) ([]shardTensor, error) {
-	return readShard(bytes.NewReader(b), int64(len(b)), newAllowance())
+	return readShard(bytes.NewReader(b), int64(len(b)), newAllowance(&account{budget: NewBudget(HeaderMemory)}))
 }
 
 // tensorJSON is one entry of a header.
@@ -132,6 +134,7 @@ func TestHeadersOfAllFilesAreBoundedTogether(t *testing.T) {
 		"one tensor, for two of a kind": {allowance{bytes: 1 << 20, tensors: 1}, ErrInvalid, "more than 0 tensors"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.left.memory = &account{budget: NewBudget(HeaderMemory)}
 			_, first := readShard(bytes.NewReader(b), int64(len(b)), &c.left)
 			_, err := readShard(bytes.NewReader(b), int64(len(b)), &c.left)
 			if first != nil || !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || err != nil && !strings.Contains(err.Error(), c.says) {
@@ -175,11 +178,11 @@ func TestLengthsThatAreNotThereAllocateNothing(t *testing.T) {
 
 func TestAShardThatShrinksAfterItsSizeWasTaken(t *testing.T) {
 	b := shard("{"+tensorJSON("a", "F32", "4", 0, 16)+"}", 16)
-	if _, err := readShard(bytes.NewReader(b[:20]), int64(len(b)), newAllowance()); !errors.Is(err, ErrTruncated) {
+	if _, err := readShard(bytes.NewReader(b[:20]), int64(len(b)), newAllowance(&account{budget: NewBudget(HeaderMemory)})); !errors.Is(err, ErrTruncated) {
 		t.Errorf("error %v, want ErrTruncated", err)
 	}
 	broken := errors.New("input/output error")
-	if _, err := readShard(failingReader{broken}, 1000, newAllowance()); !errors.Is(err, broken) {
+	if _, err := readShard(failingReader{broken}, 1000, newAllowance(&account{budget: NewBudget(HeaderMemory)})); !errors.Is(err, broken) {
 		t.Errorf("error %v, want the reader's own", err)
 	}
 }
@@ -250,4 +253,48 @@ func FuzzIndex(f *testing.F) {
 			t.Error("more entries than bytes")
 		}
 	})
+}
+
+// Headers and indexes of folders share the budget of GGUF headers.
+func TestAttackHeadersOfFoldersShareOneBudget(t *testing.T) {
+	const mebi = 1 << 20
+	b := NewBudget(32 * mebi)
+	tensors := many(20_000, func(i int) string { return tensorJSON(fmt.Sprint(i), "F32", "0", 0, 0) })
+	for name, c := range map[string]struct {
+		header, index string
+		free          int64 // less is too little
+		invalid       bool
+	}{
+		"a long text":     {header: `{"__metadata__":{"x":"` + strings.Repeat("x", 3*mebi) + `"}}`, free: 13 * mebi},
+		"a longer text":   {header: `{"__metadata__":{"x":"` + strings.Repeat("x", 5*mebi) + `"}}`, free: 32 * mebi, invalid: true},
+		"many tensors":    {header: "{" + tensors + "}", free: 11 * mebi},
+		"a long index":    {header: "{}", index: `{"x":"` + strings.Repeat("x", 3*mebi) + `","weight_map":{"a":"model.safetensors"}}`, free: 13 * mebi},
+		"a short text":    {header: `{"__metadata__":{"x":"x"}}`, free: mebi},
+		"no more than it": {header: "{}", free: mebi},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, content := range map[string][]byte{configFile: []byte("{" + llamaConfig + "}"), "model.safetensors": shard(c.header, 0), indexFile: []byte(c.index)} {
+				if len(content) == 0 {
+					continue
+				}
+				if err := os.WriteFile(filepath.Join(dir, file), content, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, free := range []int64{c.free, c.free - mebi} {
+				taken := 32*mebi - free
+				if !b.take(taken) {
+					t.Fatalf("the budget has %d bytes left", b.left)
+				}
+				_, err := b.Open(dir)
+				if busy := free < c.free && !c.invalid; err == nil || errors.Is(err, ErrBusy) != busy || strings.Contains(err.Error(), "takes more than") != c.invalid {
+					t.Errorf("with %d bytes: %v", free, err)
+				}
+				if b.give(taken); b.left != 32*mebi {
+					t.Errorf("the budget has %d bytes left", b.left)
+				}
+			}
+		})
+	}
 }
