@@ -3,14 +3,19 @@
 package footprint
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/test/bench/models"
 	"metalfleet.dev/metalfleet/test/bench/report"
 )
@@ -47,46 +52,119 @@ func TestAProcessWithoutAReadingWasNotMeasured(t *testing.T) {
 	}
 }
 
-func TestEveryFamilyHasARow(t *testing.T) {
-	supported, measured := map[string]bool{}, map[string]bool{}
-	for _, family := range arch.Supported() {
-		supported[family] = true
-	}
-	for _, r := range rows(nil) {
-		measured[r.family] = true
-		if !supported[r.family] {
-			t.Errorf("%s: %s is no family", r.name, r.family)
+// kinds are what the layers of a model keep of a request.
+func kinds(d family.Dimensions) map[string]bool {
+	out := map[string]bool{}
+	for i := range d.Layers {
+		switch b := d.Block(i); {
+		case b.Recurrent != nil:
+			out["recurrent state"] = true
+		case b.Latent != nil:
+			out["latent vectors"] = true
+		case b.Attention != nil && b.Attention.Window > 0:
+			out["keys and values of a window"] = true
+		case b.Attention != nil:
+			out["keys and values"] = true
+		default:
+			out[fmt.Sprintf("what %s keeps", d.Architecture)] = true
 		}
 	}
-	for family := range supported {
-		if !measured[family] {
-			t.Errorf("no row has the family %s", family)
+	return out
+}
+
+func TestEveryKindOfCacheHasARow(t *testing.T) {
+	files, err := filepath.Glob("../../../metal/arch/testdata/families/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files describe families: %v", len(files), err)
+	}
+	measured := map[string]bool{}
+	for _, w := range small() {
+		path, err := w.write(filepath.Join(t.TempDir(), w.row.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := weights.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Dim.Encoder == nil {
+			maps.Copy(measured, kinds(f.Dim))
+		}
+		f.Close()
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var golden struct {
+			Cases []struct{ Config map[string]any }
+		}
+		decoder := json.NewDecoder(bytes.NewReader(b))
+		decoder.UseNumber() // as configurations are read
+		if err := decoder.Decode(&golden); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range golden.Cases {
+			d, err := family.NewConfig(c.Config).Dimensions()
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			for kind := range kinds(d) {
+				if !measured[kind] {
+					t.Errorf("%s: no row has %s", filepath.Base(file), kind)
+				}
+			}
 		}
 	}
 }
 
-// Models are written with few layers and words; real ones are checked when they
-// are measured.
-func TestAModelHasTheFamilyOfItsRow(t *testing.T) {
-	check := func(r row, write func(path string) (string, error)) {
-		t.Helper()
-		path := filepath.Join(t.TempDir(), r.name)
-		r.ready = func(context.Context) (string, error) { return write(path) }
-		if _, err := r.open(t.Context()); err != nil {
-			t.Error(err)
-		}
-		r.family = "another"
-		if _, err := r.open(t.Context()); err == nil {
-			t.Errorf("%s was accepted with another family", r.name)
-		}
-	}
+// model is a row whose model is small, and how it is written.
+type model struct {
+	row   row
+	write func(path string) (string, error)
+}
+
+// small models are those of the rows with few layers and words.
+func small() []model {
+	var out []model
 	for _, w := range random() {
 		w.config.Layers, w.config.Vocabulary, w.config.Merged = max(1, w.config.Hybrid.Interval, 2), 512, false
-		check(row{name: w.config.Name, family: string(w.config.Family)}, func(path string) (string, error) { return models.Write(path, w.config, w.layout) })
+		out = append(out, model{
+			row:   row{name: w.config.Name, family: string(w.config.Family)},
+			write: func(path string) (string, error) { return models.Write(path, w.config, w.layout) },
+		})
+	}
+	for _, r := range described() {
+		r.model.Config = maps.Clone(r.model.Config)
+		r.model.Config["num_hidden_layers"], r.model.Config["vocab_size"] = 2, 512
+		out = append(out, model{
+			row:   row{name: r.model.Name, family: r.model.Config["model_type"].(string)},
+			write: func(path string) (string, error) { return models.WriteDescribed(path, r.model) },
+		})
 	}
 	for _, r := range readers() {
 		r.reader.Size.Layers, r.reader.Size.Vocabulary = 1, 512
-		check(row{name: r.reader.Name, family: r.reader.Family}, func(path string) (string, error) { return models.WriteReader(path, r.reader) })
+		out = append(out, model{
+			row:   row{name: r.reader.Name, family: r.reader.Family},
+			write: func(path string) (string, error) { return models.WriteReader(path, r.reader) },
+		})
+	}
+	return out
+}
+
+// Real models are checked when they are measured.
+func TestAModelHasTheFamilyOfItsRow(t *testing.T) {
+	for _, m := range small() {
+		path := filepath.Join(t.TempDir(), m.row.name)
+		m.row.ready = func(context.Context) (string, error) { return m.write(path) }
+		if _, err := m.row.open(t.Context()); err != nil {
+			t.Error(err)
+		}
+		m.row.family = "another"
+		if _, err := m.row.open(t.Context()); err == nil {
+			t.Errorf("%s was accepted with another family", m.row.name)
+		}
 	}
 }
 

@@ -30,7 +30,8 @@ type row struct {
 // promise is a context that is promised and filled.
 type promise struct{ tokens, sequences int }
 
-// rows are at least one model of every family of metal/arch.
+// rows hold at least one model of every kind of cache that a family has, and of
+// every format of weights.
 func rows(e *scenario.Env) []row {
 	if e == nil {
 		e = &scenario.Env{}
@@ -41,6 +42,11 @@ func rows(e *scenario.Env) []row {
 		path := filepath.Join(dir, r.config.Name)
 		out = append(out, row{name: r.config.Name, family: string(r.config.Family), quick: r.quick, slow: r.slow,
 			ready: func(context.Context) (string, error) { return models.Write(path, r.config, r.layout) }})
+	}
+	for _, r := range described() {
+		path := filepath.Join(dir, r.model.Name)
+		out = append(out, row{name: r.model.Name, family: r.model.Config["model_type"].(string), quick: r.quick, slow: r.slow,
+			ready: func(context.Context) (string, error) { return models.WriteDescribed(path, r.model) }})
 	}
 	for _, r := range readers() {
 		path := filepath.Join(dir, r.reader.Name)
@@ -133,6 +139,26 @@ func random() []written {
 		{both, packed, quick, half},
 		{large, folder(quant.DenseOf(quant.Float32)), promise{256, 1}, promise{256, 1}},
 	}
+}
+
+// config is a random model that its configuration describes.
+type config struct {
+	model       tinymodel.Described
+	quick, slow promise
+}
+
+// described models have the cache of compressed keys and values of DeepSeek V2,
+// and experts.
+func described() []config {
+	latent := tinymodel.Described{Name: "deepseek-v2-32000-latents-of-512-4-bit", Seed: 1, Matrices: models.Packed().Matrices, Config: map[string]any{
+		"model_type": "deepseek_v2", "architectures": []string{"DeepseekV2ForCausalLM"},
+		"hidden_size": 512, "num_hidden_layers": 28, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 8,
+		"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": false, "attention_bias": false,
+		"kv_lora_rank": 512, "q_lora_rank": nil, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+		"moe_intermediate_size": 512, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+		"norm_topk_prob": false, "routed_scaling_factor": 1, "n_group": 1, "topk_group": 1, "topk_method": "greedy", "scoring_func": "softmax",
+	}}
+	return []config{{model: latent, quick: promise{1024, 1}, slow: promise{64, 1}}}
 }
 
 // reader is a random embedding model or reranker.

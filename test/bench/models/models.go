@@ -75,6 +75,11 @@ func WriteReader(path string, r tinymodel.Reader) (string, error) {
 	return path, once(path, r.Write)
 }
 
+// WriteDescribed writes a random model of any decoder family unless it is there.
+func WriteDescribed(path string, m tinymodel.Described) (string, error) {
+	return path, once(path, m.Write)
+}
+
 // bits and group are those that MLX uses by default.
 const (
 	bits  = 4
