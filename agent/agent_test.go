@@ -100,7 +100,9 @@ type mac struct {
 	launched *upgrade.Launched
 	// cache on disk; nil: none.
 	cache *cold.Options
-	power func(context.Context, func(power.Notice)) error
+	// offered is how many blocks the engines of this agent have offered to the cache.
+	offered int64
+	power   func(context.Context, func(power.Notice)) error
 	// logDebug is told how much the agent is to log; nil: nobody is.
 	logDebug func(bool)
 
@@ -220,7 +222,7 @@ func (m *mac) boot() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.orders, m.reports = &memoryOrders{next: make(chan journal.Orders)}, &memoryReports{}
+	m.orders, m.reports, m.offered = &memoryOrders{next: make(chan journal.Orders)}, &memoryReports{}, 0
 	m.agent, err = New(m.config(testr.New(m.t), Links{Orders: m.orders, Reports: m.reports, Identity: still{id}, Heartbeat: still{}}))
 	if err != nil {
 		m.t.Fatal(err)

@@ -64,6 +64,9 @@ func (m *mac) told(t *testing.T, of string) (text string, cached int64) {
 	if a.Usage.PromptTokens < 140 {
 		t.Fatalf("a prompt of %d tokens fills too few blocks", a.Usage.PromptTokens)
 	}
+	if a.Usage.Details.Cached == 0 {
+		m.offered += a.Usage.PromptTokens / 64
+	}
 	return a.Choices[0].Message.Content, a.Usage.Details.Cached
 }
 
@@ -72,22 +75,23 @@ func (m *mac) told(t *testing.T, of string) (text string, cached int64) {
 func (m *mac) computed(t *testing.T, of string) string {
 	t.Helper()
 	m.granted(t)
-	before := m.books(t).Blocks.Persisted
+	before, offered := m.books(t).Blocks.Persisted, m.offered
 	text, cached := m.told(t, of)
 	if cached != 0 {
 		t.Errorf("%s: %d tokens of a new prompt were restored", of, cached)
 	}
 	poll(t, func() error {
-		if s := m.books(t); s.Blocks.Persisted < before+2 || s.Blocks.Queued > 0 {
-			return fmt.Errorf("nothing comes to the disk: %+v", s)
+		if s := m.books(t); s.Blocks.Accepted < m.offered || s.Blocks.Queued > 0 || s.Blocks.Persisted < before+m.offered-offered {
+			return fmt.Errorf("of %d blocks not all are on the disk: %+v", m.offered, s)
 		}
 		return nil
 	})
 	return text
 }
 
-// granted waits until the engine may write and nothing is queued. It is granted
-// bytes once it has a first block, which is dropped if the grant is late.
+// granted waits until the engine may write, and all blocks that it was asked for
+// until then are counted. It is granted bytes once it has a first block, which is
+// dropped if the grant is late.
 func (m *mac) granted(t *testing.T) {
 	t.Helper()
 	asked := 0
@@ -95,10 +99,10 @@ func (m *mac) granted(t *testing.T) {
 		s := m.books(t)
 		if s.GrantedBytes == 0 {
 			asked++
-			m.say(t, "tiny", words(fmt.Sprintf("Number %d", asked)), nil)
+			m.told(t, fmt.Sprintf("Number %d", asked))
 		}
-		if s.GrantedBytes == 0 || s.Blocks.Queued > 0 {
-			return fmt.Errorf("the engine may not write: %+v", s)
+		if s.GrantedBytes == 0 || s.Blocks.Accepted < m.offered || s.Blocks.Queued > 0 {
+			return fmt.Errorf("the engine may not write, or has not reported all of %d blocks: %+v", m.offered, s)
 		}
 		return nil
 	})
