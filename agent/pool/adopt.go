@@ -163,24 +163,45 @@ func readStray(f engineFiles, name string) (journal.Engine, error) {
 	}, nil
 }
 
-// identify asks the engine on a socket for its process; the socket lies in a
-// folder that only this user may write.
+// identify finds the process of the engine that listens on a socket, in a folder
+// that only this user may write. It asks the engine. One that answers nothing
+// may be stopped or hang, and holds its memory all the same: the kernel knows it.
 func (lc *lifecycle) identify(ctx context.Context, r *journal.Engine) bool {
+	pid, answered := lc.hello(ctx, r)
+	if !answered {
+		ctx, cancel := context.WithTimeout(ctx, lc.Timing.Stray)
+		defer cancel()
+		var err error
+		if pid, err = lc.Engines.Listener(ctx, r.Socket); err != nil {
+			return false
+		}
+	}
+	if pid <= 1 {
+		return false
+	}
+	start, err := lc.Probe.StartTime(pid)
+	if err != nil {
+		return false
+	}
+	r.PID, r.StartTime = pid, start
+	return true
+}
+
+// hello asks an engine for its process, which is 0 if it is another engine than r.
+func (lc *lifecycle) hello(ctx context.Context, r *journal.Engine) (pid int, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, lc.Timing.Stray)
 	defer cancel()
 	conn, err := lc.Engines.Dial(r.Socket)
 	if err != nil {
-		return false
+		return 0, false
 	}
 	defer conn.Close()
 	h, err := conn.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{wire.ProtocolVersion}}, grpc.WaitForReady(true))
-	if err != nil || h.GetPid() <= 1 || h.GetConfigHash() != r.Config.Hash() {
-		return false
-	}
-	start, err := lc.Probe.StartTime(int(h.GetPid()))
 	if err != nil {
-		return false
+		return 0, false
 	}
-	r.PID, r.StartTime = int(h.GetPid()), start
-	return true
+	if h.GetConfigHash() != r.Config.Hash() {
+		return 0, true
+	}
+	return int(h.GetPid()), true
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -44,12 +45,31 @@ func checkPeer(c net.Conn, uid int) error {
 	if !ok {
 		return fmt.Errorf("cannot determine the user at the other end of a %T", c)
 	}
-	peer, err := peerUser(u)
+	user, _, err := peer(u)
 	if err != nil {
 		return fmt.Errorf("determine the user at the other end of the socket: %w", err)
 	}
-	if peer != uid {
-		return fmt.Errorf("%w (%d, want %d) is at the other end of the socket", ErrStranger, peer, uid)
+	if user != uid {
+		return fmt.Errorf("%w (%d, want %d) is at the other end of the socket", ErrStranger, user, uid)
 	}
 	return nil
+}
+
+// Listener returns the process of this user that listens on the Unix socket at
+// path, also if it is stopped or hangs: the kernel answers for it.
+func Listener(ctx context.Context, path string) (pid int, err error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if err := checkPeer(c, os.Geteuid()); err != nil {
+		return 0, err
+	}
+	_, pid, err = peer(c.(*net.UnixConn)) // checkPeer refuses others
+	if err != nil {
+		return 0, fmt.Errorf("determine the process that listens on %s: %w", path, err)
+	}
+	return pid, nil
 }

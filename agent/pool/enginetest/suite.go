@@ -47,6 +47,7 @@ const patience = 2 * time.Minute
 // Run checks what the pool relies on.
 func Run(t *testing.T, p Program) {
 	t.Run("hello names the assignment, the configuration and the process", func(t *testing.T) { p.hello(t) })
+	t.Run("the process that listens is known while it is stopped", func(t *testing.T) { p.stopped(t) })
 	t.Run("a request is admitted, answered and finished once", func(t *testing.T) { p.generate(t) })
 	t.Run("an invalid request is refused with a type", func(t *testing.T) { p.refuse(t) })
 	t.Run("a cancelled request leaves no state", func(t *testing.T) { p.cancel(t) })
@@ -62,6 +63,7 @@ func Run(t *testing.T, p Program) {
 // takes to end them.
 func RunReader(t *testing.T, p Program) {
 	t.Run("hello names the assignment, the configuration and the process", func(t *testing.T) { p.hello(t) })
+	t.Run("the process that listens is known while it is stopped", func(t *testing.T) { p.stopped(t) })
 	t.Run("a request is answered with its result", func(t *testing.T) { p.read(t) })
 	t.Run("a request of another kind is refused with a type and leaves no state", func(t *testing.T) { p.misread(t) })
 	t.Run("a cancelled request leaves no state", func(t *testing.T) { p.unread(t) })
@@ -193,6 +195,9 @@ type running struct {
 	config wire.Config
 	pid    int
 	exited chan error
+	// listener and signal are those of process.Engines and process.Handle.
+	listener func(ctx context.Context) (pid int, err error)
+	signal   func(s syscall.Signal) error
 }
 
 func (p Program) start(t *testing.T) *running {
@@ -214,6 +219,8 @@ func (p Program) start(t *testing.T) *running {
 		t.Fatal(err)
 	}
 	r.pid = cmd.Process.Pid
+	r.listener = func(ctx context.Context) (int, error) { return wire.Listener(ctx, socket) }
+	r.signal = func(s syscall.Signal) error { return cmd.Process.Signal(s) }
 	go func() { r.exited <- cmd.Wait() }()
 	conn, err := wire.Dial(socket)
 	if err != nil {
@@ -255,6 +262,8 @@ func (t *Twin) begin(tt *testing.T, c wire.Config) *running {
 	}
 	r := &running{EngineClient: conn, config: c, exited: make(chan error, 1)}
 	r.pid, _ = h.ID()
+	r.listener = func(ctx context.Context) (int, error) { return t.Listener(ctx, socket) }
+	r.signal = h.Signal
 	tt.Cleanup(func() {
 		_ = h.Signal(syscall.SIGKILL)
 		_ = conn.Close()
@@ -307,6 +316,23 @@ func (p Program) hello(t *testing.T) {
 	if h.GetProtocolVersion() != wire.ProtocolVersion || h.GetReplicaUid() != "suite" || h.GetEpoch() != 3 ||
 		h.GetConfigHash() != r.config.Hash() || h.GetPid() != int64(r.pid) || h.GetBackend() == "" {
 		t.Errorf("%v", h)
+	}
+}
+
+func (p Program) stopped(t *testing.T) {
+	r := p.start(t).ready(t)
+	if err := r.signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := r.listener(bounded(t)); err != nil || pid != r.pid {
+		t.Errorf("process %d listens (%v), want %d", pid, err, r.pid)
+	}
+	if err := r.signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-r.exited
+	if pid, err := r.listener(bounded(t)); err == nil {
+		t.Errorf("after its end process %d listens", pid)
 	}
 }
 

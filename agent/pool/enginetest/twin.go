@@ -138,6 +138,17 @@ func (t *Twin) Dial(socket string) (process.Conn, error) {
 	return c, nil
 }
 
+// Listener finds the engine of a socket.
+func (t *Twin) Listener(_ context.Context, socket string) (pid int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.living[socket]
+	if e == nil {
+		return 0, fmt.Errorf("connect to %s: %w", socket, syscall.ECONNREFUSED)
+	}
+	return e.id, nil
+}
+
 // TwinEngine is one engine of a Twin. Tests steer it; safe for concurrent use.
 type TwinEngine struct {
 	twin   *Twin

@@ -26,6 +26,9 @@ type Engines interface {
 	// Dial returns at once; a call with grpc.WaitForReady waits for the engine
 	// until its context ends.
 	Dial(socket string) (Conn, error)
+	// Listener returns the process that listens on a socket, also one that answers
+	// no call because it is stopped or hangs.
+	Listener(ctx context.Context, socket string) (pid int, err error)
 }
 
 // Handle is one engine process; *Process is the real one.
@@ -97,6 +100,11 @@ func (System) Dial(socket string) (Conn, error) {
 		return nil, err
 	}
 	return conn{wire.NewEngineClient(c), c}, nil
+}
+
+// Listener asks the kernel.
+func (System) Listener(ctx context.Context, socket string) (pid int, err error) {
+	return wire.Listener(ctx, socket)
 }
 
 type conn struct {
