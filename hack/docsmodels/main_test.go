@@ -39,7 +39,7 @@ func TestThePageNamesEveryFamilyAndType(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, family := range arch.Supported() {
-		if strings.Count(text, "|`"+family+"`|") < 2 || strings.Contains(text, "|`"+family+"`||") {
+		if strings.Count(text, "`"+family+"`") < 2 || strings.Contains(text, "`"+family+"`||") {
 			t.Errorf("%s has no description or no reference", family)
 		}
 	}

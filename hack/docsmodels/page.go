@@ -25,9 +25,18 @@ func tables(root string) (string, error) {
 	}
 	b.WriteString("\nThese are the formats in which a family was compared with a reference; no number format is tied to a family, except as said above.\n\n" +
 		"## References\n\nTolerances are relative to the largest number of the output; a second, larger one is for GGUF types that are requantized.\n\n" +
-		"|family|compared with (models), tolerance|\n|---|---|\n")
+		"|families|compared with (models), tolerance|\n|---|---|\n")
+	var compared []string
+	families := map[string][]string{} // by what they were compared with
 	for _, known := range family.All() {
-		fmt.Fprintf(&b, "|`%s`|%s|\n", known.Name, references(records.of(known.Name)))
+		with := references(records.of(known.Name))
+		if families[with] == nil {
+			compared = append(compared, with)
+		}
+		families[with] = append(families[with], "`"+known.Name+"`")
+	}
+	for _, with := range compared {
+		fmt.Fprintf(&b, "|%s|%s|\n", strings.Join(families[with], ", "), with)
 	}
 	b.WriteString("\n## GGUF types\n\n" + formats())
 	return b.String(), nil
