@@ -3,8 +3,10 @@ package prometheus
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
@@ -121,6 +123,47 @@ func TestAlertsFireOverTheirSeries(t *testing.T) {
 	for name := range rules {
 		if !fired[name] || !silent[name] {
 			t.Errorf("testdata/alerts.yaml needs for the alert %s a scenario in which it fires and one in which it does not", name)
+		}
+	}
+}
+
+// anchor is the link of a heading in Markdown, as forges make it.
+func anchor(heading string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(strings.TrimSpace(strings.TrimLeft(heading, "#"))) {
+		switch {
+		case r == ' ':
+			b.WriteByte('-')
+		case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func TestAlertsLinkToARunbook(t *testing.T) {
+	b, err := os.ReadFile(chart + "/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := alerts(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, rule := range rules {
+		path, section, _ := strings.Cut(rule.Annotations["runbook_url"], "#")
+		path, ours := strings.CutPrefix(path, "https://metalfleet.dev/metalfleet/")
+		text, err := os.ReadFile("../../" + path)
+		if !ours || err != nil {
+			t.Errorf("%s: its runbook is %q: %v", name, rule.Annotations["runbook_url"], err)
+			continue
+		}
+		found := section == ""
+		for line := range strings.Lines(string(text)) {
+			found = found || strings.HasPrefix(line, "#") && anchor(line) == section
+		}
+		if !found {
+			t.Errorf("%s: %s has no section %s", name, path, section)
 		}
 	}
 }

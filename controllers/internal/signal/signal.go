@@ -1,7 +1,7 @@
 // Package signal holds the operator's own metrics.
 //
-// It owns their names and the closed sets of their labels. It refuses labels
-// that name a Mac, a replica or a namespace: those are in the objects' status.
+// It owns their names and the closed sets of their labels. The only label that
+// names an object names a Mac; replicas and namespaces are in the objects' status.
 //
 // Start reading at New.
 package signal
@@ -59,7 +59,7 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 			Help: "Number of live Macs that have not confirmed that they trust the next root.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.reclaims, m.freed, m.scaled, m.stage, m.expires, m.unconfirmed, replicas{reader}} {
+	for _, c := range []prometheus.Collector{m.reclaims, m.freed, m.scaled, m.stage, m.expires, m.unconfirmed, replicas{reader}, conditions{reader}} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metric: %w", err)
 		}
