@@ -28,7 +28,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
-	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -134,13 +134,13 @@ func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.W
 	c := turn.Judge(w, mac, r.Version)
 	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionAgentCurrent)
 	after := status.Merge(before, 0, r.Clock.Now(), status.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
-	if c.Reason == v1alpha1.ReasonAgentRolledBack || c.Reason == v1alpha1.ReasonAgentRefused {
-		if err := r.tell(ctx, mac, c); err != nil {
-			return err
-		}
-	}
 	if status.Equal(before, after) {
 		return nil
+	}
+	if c.Reason == v1alpha1.ReasonAgentRolledBack || c.Reason == v1alpha1.ReasonAgentRefused {
+		if _, err := upgradeNotice(mac, c).Post(ctx, r.Client, r.Clock.Now()); err != nil {
+			return err
+		}
 	}
 	err := status.Apply(ctx, r.Client, status.Document{
 		Object: mac, Manager: v1alpha1.ManagerUpgrades, Status: map[string][]metav1.Condition{"conditions": after},
@@ -148,31 +148,10 @@ func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.W
 	return client.IgnoreNotFound(err)
 }
 
-// tell posts the Event of a failed upgrade, under a name made from the attempt:
-// whoever posts it again, and however often, it is one.
-func (r *Reconciler) tell(ctx context.Context, mac *v1alpha1.MacNode, c metav1.Condition) error {
+// upgradeNotice is the Event of a failed upgrade. Its ID is made from the attempt, so that
+// one attempt is one Event.
+func upgradeNotice(mac *v1alpha1.MacNode, c metav1.Condition) notice.Notice {
 	up := mac.Status.AgentUpgrade
-	now := metav1.NewTime(r.Clock.Now())
-	e := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
-			Name: mac.Name + "." + fleet.Digest(mac.Name, fmt.Sprintf("agent %s %s %d %s", up.To, up.SHA256, up.Attempt, up.Phase))},
-		InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MacNode", Name: mac.Name, UID: mac.UID},
-		Type:           corev1.EventTypeWarning, Reason: c.Reason, Message: clip(c.Message),
-		Source:         corev1.EventSource{Component: "metalfleet-operator"},
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-	err := r.Client.Create(ctx, e, client.DisableReadYourWritesConsistency)
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("event of Mac %s: %w", mac.Name, err)
-	}
-	return nil
-}
-
-// clip fits a message into an Event.
-func clip(s string) string {
-	const most = 1024
-	if len(s) <= most {
-		return s
-	}
-	return s[:most-3] + "..."
+	return notice.Notice{About: notice.Of("MacNode", mac), ID: fmt.Sprintf("%s %s %d %s", up.To, up.SHA256, up.Attempt, up.Phase),
+		Reason: c.Reason, Message: c.Message, Warning: true}
 }

@@ -23,9 +23,7 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -43,6 +41,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/scale"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
@@ -247,25 +246,15 @@ func (r *Reconciler) write(ctx context.Context, d *v1alpha1.ModelDeployment, k *
 	}
 	r.Metrics.Scaled(next.Reason)
 	ctrl.LoggerFrom(ctx).Info("Deployment scaled", "from", before.DesiredReplicas, "to", next.DesiredReplicas, "reason", next.Reason, "message", next.Message)
-	return r.tell(ctx, d, before.DesiredReplicas, next, now)
+	notice.PostAll(ctx, r.Client, now, scaleNotice(d, before.DesiredReplicas, next))
+	return nil
 }
 
-// tell writes the Event of a decision. Its name is made from the decision, so
-// that one decision is one Event.
-func (r *Reconciler) tell(ctx context.Context, d *v1alpha1.ModelDeployment, from int32, to v1alpha1.AutoscalingStatus, now time.Time) error {
-	at := metav1.NewTime(now)
-	e := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name + "." + fleet.Digest(string(d.UID), fmt.Sprint(from, to.DesiredReplicas, to.LastScaleTime))},
-		InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelDeployment",
-			Namespace: d.Namespace, Name: d.Name, UID: d.UID},
-		Type: corev1.EventTypeNormal, Reason: "Scaled",
-		Message:        fmt.Sprintf("scaled from %d to %d replicas (%s): %s", from, to.DesiredReplicas, to.Reason, to.Message),
-		Source:         corev1.EventSource{Component: "metalfleet-operator"},
-		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+// scaleNotice is the Event of a decision. Its ID is made from the decision, so that one
+// decision is one Event.
+func scaleNotice(d *v1alpha1.ModelDeployment, from int32, to v1alpha1.AutoscalingStatus) notice.Notice {
+	return notice.Notice{
+		About: notice.Of("ModelDeployment", d), ID: fmt.Sprint(from, to.DesiredReplicas, to.LastScaleTime), Reason: "Scaled",
+		Message: fmt.Sprintf("scaled from %d to %d replicas (%s): %s", from, to.DesiredReplicas, to.Reason, to.Message),
 	}
-	err := r.Client.Create(ctx, e, client.DisableReadYourWritesConsistency)
-	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return fmt.Errorf("event %s/%s: %w", e.Namespace, e.Name, err)
-	}
-	return nil
 }

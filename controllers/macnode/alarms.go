@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -80,7 +81,7 @@ func (r *Alarms) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		if c == nil || !r.newsworthy(c, before[kind], met, next[kind]) {
 			continue
 		}
-		if _, err := r.notice(&mac, c).post(ctx, r.Client, mac.Name, referenceTo(&mac)); err != nil {
+		if _, err := r.notice(&mac, c).Post(ctx, r.Client, r.Clock.Now()); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -93,7 +94,7 @@ func (r *Alarms) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 func (r *Alarms) newsworthy(c *metav1.Condition, before string, met bool, next string) bool {
 	holds := c.Status == metav1.ConditionTrue
 	if !met {
-		return holds && r.Clock.Since(c.LastTransitionTime.Time) <= eventLife
+		return holds && r.Clock.Since(c.LastTransitionTime.Time) <= notice.Life
 	}
 	return before != next && (holds || c.Status == metav1.ConditionFalse && wasAlarm(before))
 }
@@ -101,15 +102,16 @@ func (r *Alarms) newsworthy(c *metav1.Condition, before string, met bool, next s
 // wasAlarm reads what alarms wrote.
 func wasAlarm(before string) bool { return strings.HasPrefix(before, string(metav1.ConditionTrue)+" ") }
 
-// notice is the Event of a condition as it is now. A Mac that was made anew under
-// its old name is another one. The id has the time of the transition only roughly, so that a Mac that swings between two levels is told
-// of once in a while and not at every swing. The sentence is the Mac's: it says
-// the next step.
-func (r *Alarms) notice(mac *v1alpha1.MacNode, c *metav1.Condition) notice {
+// notice is the Event of a condition as it is now. The ID has the time of the
+// transition only roughly, so that a Mac that swings between two levels does not
+// cause an Event at every swing. The sentence is the Mac's: it says the next
+// step.
+func (r *Alarms) notice(mac *v1alpha1.MacNode, c *metav1.Condition) notice.Notice {
 	window := c.LastTransitionTime.Truncate(alarmEvery).Unix()
-	return notice{
-		id:     fmt.Sprintf("%s %s %s %s %d", mac.UID, c.Type, c.Status, c.Reason, window),
-		reason: c.Type, warning: c.Status == metav1.ConditionTrue, now: r.Clock.Now(),
-		message: c.Reason + ": " + c.Message,
+	return notice.Notice{
+		About:  notice.Of("MacNode", mac),
+		ID:     fmt.Sprintf("%s %s %d", c.Status, c.Reason, window),
+		Reason: c.Type, Warning: c.Status == metav1.ConditionTrue,
+		Message: c.Reason + ": " + c.Message,
 	}
 }

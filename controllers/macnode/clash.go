@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -50,7 +51,10 @@ func (c *clash) message() string {
 		"give that machine a MacNode and a join token of its own, and if you do not know it, delete this MacNode and join again"
 }
 
-// starts reports whether a Mac does not show the clash yet.
-func (c *clash) starts(before []metav1.Condition) bool {
-	return c != nil && !meta.IsStatusConditionTrue(before, v1alpha1.ConditionIdentityClash)
+// notices are the Event of a clash that the Mac does not show yet.
+func (c *clash) notices(mac *v1alpha1.MacNode, before []metav1.Condition) []notice.Notice {
+	if c == nil || meta.IsStatusConditionTrue(before, v1alpha1.ConditionIdentityClash) {
+		return nil
+	}
+	return []notice.Notice{{About: notice.Of("MacNode", mac), ID: c.holder, Reason: v1alpha1.ReasonAgentFenced, Message: c.message(), Warning: true}}
 }

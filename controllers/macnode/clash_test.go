@@ -33,8 +33,8 @@ func TestAClashIsShownWhileTheFencedAgentReportsIt(t *testing.T) {
 			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationFenced: tc.report}}}
 			c := clashOf(lease, now)
 			got := c.conditions(tc.before)
-			if c.starts(tc.before) != tc.starts {
-				t.Errorf("it starts: %v", !tc.starts)
+			if posted := c.notices(&v1alpha1.MacNode{}, tc.before); len(posted) > 0 != tc.starts {
+				t.Errorf("events %+v, want one: %v", posted, tc.starts)
 			}
 			if tc.want == "" {
 				if len(got) > 0 {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -159,20 +160,19 @@ func worse(before *metav1.Condition, next status.Condition) bool {
 func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next status.Condition, twin *clash) error {
 	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionIdentityClash)
 	after := status.Merge(before, judgedGeneration(mac, next.Status), h.Clock.Now(), append([]status.Condition{next}, twin.conditions(before)...)...)
-	if twin.starts(before) {
-		n := notice{id: "clash " + twin.holder, reason: v1alpha1.ReasonAgentFenced, message: twin.message(), warning: true, now: h.Clock.Now()}
-		if _, err := n.post(ctx, h.Client, mac.Name, referenceTo(mac)); err != nil {
-			return err
-		}
-	}
 	if status.Equal(before, after) {
 		return nil
 	}
+	notices := append(twin.notices(mac, before), presence(mac, meta.FindStatusCondition(before, v1alpha1.ConditionReady), next)...)
 	ctrl.LoggerFrom(ctx).Info("Condition Ready of a Mac changed", "MacNode", mac.Name, "reason", next.Reason)
-	return status.Apply(ctx, h.Client, status.Document{
+	if err := status.Apply(ctx, h.Client, status.Document{
 		Object: mac, Manager: v1alpha1.ManagerOperator,
 		Status: map[string][]metav1.Condition{"conditions": after},
-	})
+	}); err != nil {
+		return err
+	}
+	notice.PostAll(ctx, h.Client, h.Clock.Now(), notices...)
+	return nil
 }
 
 // judgedGeneration is what the condition Ready says of the generation, which

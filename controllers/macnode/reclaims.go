@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
@@ -56,7 +57,7 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	next := map[string]bool{}
 	for i := range mac.Status.Reclaims {
 		reclaim := &mac.Status.Reclaims[i]
-		outlived := !met && r.Clock.Since(reclaim.Time.Time) > eventLife
+		outlived := !met && r.Clock.Since(reclaim.Time.Time) > notice.Life
 		if !known[reclaim.ID] && !outlived {
 			if err := r.tell(ctx, &mac, reclaim); err != nil {
 				return reconcile.Result{}, err
@@ -71,16 +72,17 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 // tell writes the Event of the replica and the one of the Mac. That of the Mac,
 // when it is new, counts the reclaim in the metrics.
 func (r *Reclaims) tell(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1alpha1.Reclaim) error {
-	n := notice{
-		id: reclaim.ID, reason: "Reclaimed", message: describe(mac.Name, reclaim), now: r.Clock.Now(),
-		warning: alarming(reclaim.Reason) || reclaim.HostCheck == v1alpha1.HostCheckStranded,
+	n := notice.Notice{
+		ID: reclaim.ID, Reason: "Reclaimed", Message: describe(mac.Name, reclaim),
+		Warning: alarming(reclaim.Reason) || reclaim.HostCheck == v1alpha1.HostCheckStranded,
 	}
-	ofReplica := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelReplica",
+	n.About = corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelReplica",
 		Namespace: reclaim.Namespace, Name: reclaim.Name, UID: types.UID(reclaim.ReplicaUID)}
-	if _, err := n.post(ctx, r.Client, mac.Name, ofReplica); err != nil {
+	if _, err := n.Post(ctx, r.Client, r.Clock.Now()); err != nil {
 		return err
 	}
-	fresh, err := n.post(ctx, r.Client, mac.Name, referenceTo(mac))
+	n.About = notice.Of("MacNode", mac)
+	fresh, err := n.Post(ctx, r.Client, r.Clock.Now())
 	if err != nil {
 		return err
 	}

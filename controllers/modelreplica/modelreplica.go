@@ -1,7 +1,8 @@
 // Package modelreplica tells what is known of each replica, and lets it go.
 //
-// It owns a replica's status except the condition Placed, spec.desired once the
-// replica is deleted, and the removal of the release finalizer. It refuses to
+// It owns a replica's status except the condition Placed, the Events of its
+// download and load, spec.desired once the replica is deleted, and the removal of
+// the release finalizer. It refuses to
 // let a replica go before its Mac said Released for that epoch, or is gone, and
 // before the deployment has counted what it freed. The figures are the Mac's:
 // it copies them, derives Ready, and marks what is stale.
@@ -28,12 +29,14 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;modeldeployments,verbs=get;list;watch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas/status,verbs=get;patch
+// +kubebuilder:rbac:groups="",resources=events,verbs=create
 
 // Reconciler keeps one replica's status true and lets it go when it may.
 type Reconciler struct {
@@ -178,8 +181,13 @@ func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica,
 	if status.Equal(before, next) {
 		return nil
 	}
-	return status.Apply(ctx, r.Client, status.Document{
-		Object: replica, Manager: v1alpha1.ManagerOperator, Status: next})
+	posts := notices(replica, before.Conditions, next.Conditions)
+	if err := status.Apply(ctx, r.Client, status.Document{
+		Object: replica, Manager: v1alpha1.ManagerOperator, Status: next}); err != nil {
+		return err
+	}
+	notice.PostAll(ctx, r.Client, r.Clock.Now(), posts...)
+	return nil
 }
 
 // release removes the finalizer of a replica that is deleted, released and

@@ -37,6 +37,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
@@ -45,6 +46,7 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas/status,verbs=get;patch
 // +kubebuilder:rbac:groups="",resources=configmaps,namespace=metalfleet-system,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=events,verbs=create
 
 // Reconciler places all unplaced replicas in one pass.
 type Reconciler struct {
@@ -289,6 +291,8 @@ func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("preempt %s: %w", client.ObjectKeyFromObject(victim), err)
 		}
+		notice.PostAll(ctx, r.Client, r.Clock.Now(), notice.Notice{About: notice.Of("ModelReplica", victim), ID: d.Awaits, Reason: reason, Message: why,
+			Warning: reason == v1alpha1.ReasonPreempted})
 		ctrl.LoggerFrom(ctx).Info("Replica preempted", "ModelReplica", client.ObjectKeyFromObject(victim), "MacNode", d.Awaits,
 			"for", client.ObjectKeyFromObject(replica))
 	}
@@ -324,8 +328,14 @@ func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica,
 	if status.Equal(before, after) {
 		return nil
 	}
-	return status.Apply(ctx, r.Client, status.Document{
+	if err := status.Apply(ctx, r.Client, status.Document{
 		Object: replica, Manager: v1alpha1.ManagerPlacement,
 		Status: map[string][]metav1.Condition{"conditions": after},
-	})
+	}); err != nil {
+		return err
+	}
+	if c.Status == metav1.ConditionTrue { // it was not, or there was nothing to write
+		notice.PostAll(ctx, r.Client, r.Clock.Now(), notice.Notice{About: notice.Of("ModelReplica", replica), ID: replica.Spec.NodeName, Reason: c.Reason, Message: c.Message})
+	}
+	return nil
 }

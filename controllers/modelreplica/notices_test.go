@@ -1,0 +1,59 @@
+//go:build !race
+
+package modelreplica
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// TestEventsTellWhatAMacDid, once: reports in the order in which a Mac makes them.
+func TestEventsTellWhatAMacDid(t *testing.T) {
+	const downloaded, loaded = v1alpha1.ConditionDownloaded, v1alpha1.ConditionLoaded
+	r := bound()
+	var before []metav1.Condition
+	ids := map[string]bool{}
+	for k, tc := range []struct {
+		report []metav1.Condition
+		want   string
+	}{
+		{nil, ""},
+		{[]metav1.Condition{is(downloaded, "False", v1alpha1.ReasonWaiting), is(loaded, "False", v1alpha1.ReasonWaiting)}, ""},
+		{[]metav1.Condition{is(downloaded, "False", v1alpha1.ReasonDownloading)}, "Downloading"},
+		{[]metav1.Condition{is(downloaded, "False", v1alpha1.ReasonDownloading)}, ""},
+		{[]metav1.Condition{is(downloaded, "False", v1alpha1.ReasonDownloadFailed)}, "DownloadFailed!"},
+		{[]metav1.Condition{is(downloaded, "False", v1alpha1.ReasonDownloadFailed)}, ""},
+		{[]metav1.Condition{is(downloaded, "False", v1alpha1.ReasonDiskFull)}, "DiskFull!"},
+		{[]metav1.Condition{is(downloaded, "True", v1alpha1.ReasonVerified), is(loaded, "False", v1alpha1.ReasonLoading)}, "Downloaded"},
+		{[]metav1.Condition{is(downloaded, "True", v1alpha1.ReasonVerified), is(loaded, "True", v1alpha1.ReasonLoaded)}, "Loaded"},
+		{[]metav1.Condition{is(downloaded, "True", v1alpha1.ReasonVerified), is(loaded, "True", v1alpha1.ReasonLoaded)}, ""},
+		{[]metav1.Condition{is(downloaded, "True", v1alpha1.ReasonVerified), is(loaded, "False", v1alpha1.ReasonOnDemand)}, ""},
+		{[]metav1.Condition{is(downloaded, "True", v1alpha1.ReasonVerified), is(loaded, "True", v1alpha1.ReasonLoaded)}, "Loaded"},
+	} {
+		for i := range tc.report {
+			tc.report[i].LastTransitionTime = metav1.NewTime(now.Add(time.Duration(k) * time.Minute))
+		}
+		var got []string
+		for _, n := range notices(r, before, tc.report) {
+			word := n.Reason
+			if n.Warning {
+				word += "!"
+			}
+			got = append(got, word)
+			if id := n.Reason + n.ID; ids[id] || n.Message == "" || n.About.Name != "r" {
+				t.Errorf("%d: %+v is the same Event as one before, or says nothing", k, n)
+			} else {
+				ids[id] = true
+			}
+		}
+		if s := strings.Join(got, " "); s != tc.want {
+			t.Errorf("%d: %q, want %q", k, s, tc.want)
+		}
+		before = tc.report
+	}
+}
