@@ -25,7 +25,6 @@ var elsewhere = map[string]string{
 	"InvalidOrder":         "agent/pool/conditions.go",
 	"EngineGuardInactive":  "agent/pool/macmemory.go",
 	"StateNotSaved":        "agent/pool/recorder.go",
-	"ReconcileFailed":      "controllers/modeldeployment/troubles.go",
 	"ModelNotFound":        "metal/engine/refusal.go",
 	"InvalidConfiguration": "metal/engine/refusal.go",
 	"MemoryLimit":          "metal/engine/refusal.go",

@@ -9,8 +9,9 @@ import (
 // Condition types. Each condition has exactly one writer.
 //
 //	on          condition                                          writer
-//	deployment  Ready Accepted Fits Placed Downloaded              operator (modeldeployment)
-//	            Progressing Degraded Routed
+//	deployment  Ready Available Reconciling Stalled Accepted       operator (modeldeployment)
+//	            Fits Placed Downloaded Progressing Degraded
+//	            Routed
 //	replica     Placed                                             operator (placement)
 //	            Ready, and copies of the Mac's five                operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
@@ -19,10 +20,20 @@ import (
 //	            Accepting MemoryPressure WiredStranded             agent
 //	            MemoryDiverged GuardInactive
 const (
-	// ConditionReady: a deployment has enough ready replicas; a replica serves,
-	// is not draining, and its Mac is alive; a Mac has renewed its Lease
-	// recently.
+	// ConditionReady: all desired replicas of a deployment serve its current
+	// spec; a replica serves, is not draining, and its Mac is alive; a Mac has
+	// renewed its Lease recently.
 	ConditionReady = "Ready"
+	// ConditionAvailable: at least one replica accepts requests, be it of a
+	// previous revision.
+	ConditionAvailable = "Available"
+	// ConditionReconciling: the operator is working towards the current spec.
+	// Tools that use kstatus wait while it is True.
+	ConditionReconciling = "Reconciling"
+	// ConditionStalled: the operator cannot reach the current spec until a
+	// person changes something. Tools that use kstatus report a failure. It is
+	// never True together with Ready or Reconciling.
+	ConditionStalled = "Stalled"
 	// ConditionAccepted: the source was inspected and the served names are
 	// free.
 	ConditionAccepted = "Accepted"
@@ -101,6 +112,13 @@ const (
 	ReasonHeardFrom      = "HeardFrom"
 	ReasonDraining       = "Draining"
 	ReasonPending        = "Pending"
+	ReasonPlacing        = "Placing" // placement has not evaluated the replica yet
+)
+
+// Reasons for Available.
+const (
+	ReasonAvailable        = "Available"
+	ReasonPreviousRevision = "PreviousRevision" // only replicas of a previous revision accept requests
 )
 
 // Reasons for IdentityClash.
@@ -223,6 +241,8 @@ const (
 	ReasonPaused           = "Paused"
 	ReasonHalted           = "Halted"
 	ReasonProgressDeadline = "ProgressDeadlineExceeded" // no progress, and no previous revision to fall back to
+	ReasonCreateFailed     = "ReplicaCreateFailed"      // the API server refused to create a replica, for example because of a quota
+	ReasonReconcileFailed  = "ReconcileFailed"          // the operator met another error and retries
 )
 
 // Labels, annotations, finalizers and field managers.

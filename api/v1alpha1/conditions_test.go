@@ -32,6 +32,9 @@ const (
 // agent's, its word in the admission policies of config/rbac/agents.yaml.
 var writers = map[string]writer{
 	ConditionReady:         operator,
+	ConditionAvailable:     operator,
+	ConditionReconciling:   operator,
+	ConditionStalled:       operator,
 	ConditionAccepted:      operator,
 	ConditionFits:          operator,
 	ConditionPlaced:        operator,

@@ -8,7 +8,7 @@ import (
 // reports it.
 type MacNodeStatus struct {
 	// observedGeneration is the generation of the spec that this status
-	// describes.
+	// describes. It is -1 until the agent has reported.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// agentVersion is the version of the running agent.

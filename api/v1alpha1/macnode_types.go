@@ -36,8 +36,9 @@ type MacNode struct {
 	// +optional
 	Spec MacNodeSpec `json:"spec,omitzero"`
 	// status is the state that the Mac's agent reports. The operator writes the
-	// conditions Ready and AgentCurrent.
+	// conditions Ready, IdentityClash and AgentCurrent.
 	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
 	Status MacNodeStatus `json:"status,omitzero"`
 }
 

@@ -34,6 +34,7 @@ type ModelDeployment struct {
 	Spec ModelDeploymentSpec `json:"spec"`
 	// status is the most recently observed state of the deployment.
 	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
 	Status ModelDeploymentStatus `json:"status,omitzero"`
 }
 
@@ -408,7 +409,7 @@ func (r Residency) OnDemand() bool { return r.Policy == ResidencyOnDemand }
 // ModelDeploymentStatus is the most recently observed state of a deployment.
 type ModelDeploymentStatus struct {
 	// observedGeneration is the generation of the spec that this status
-	// describes.
+	// describes. It is -1 until the operator has evaluated the deployment.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// replicas is the number of replicas, ready or not, without those that are
@@ -493,9 +494,9 @@ type ModelDeploymentStatus struct {
 	// summary holds rounded figures for display.
 	// +optional
 	Summary DeploymentSummary `json:"summary,omitzero"`
-	// conditions are the conditions of the deployment: Ready, Accepted, Fits,
-	// Placed, Downloaded, Progressing, Degraded and, when spec.routing is set,
-	// Routed.
+	// conditions are the conditions of the deployment: Ready, Available,
+	// Reconciling, Stalled, Accepted, Fits, Placed, Downloaded, Progressing,
+	// Degraded and, when spec.routing is set, Routed.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -33,6 +33,7 @@ type ModelReplica struct {
 	Spec ModelReplicaSpec `json:"spec"`
 	// status is the most recently observed state of the replica.
 	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
 	Status ModelReplicaStatus `json:"status,omitzero"`
 }
 
@@ -221,7 +222,7 @@ type ContextLimits struct {
 // ModelReplicaStatus is the most recently observed state of a replica.
 type ModelReplicaStatus struct {
 	// observedGeneration is the generation of the spec that this status
-	// describes.
+	// describes. It is -1 until the operator has evaluated the replica.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// progress is the current stage of the replica and its progress.

@@ -6,7 +6,8 @@
 // terminating namespace, to replace an engine because of a source that cannot
 // be read just now, and to let a deployment go before each of its replicas is
 // released and what it freed is counted, once. Decisions are pure: accept
-// (source and names), assess (the rollout), plan (replicas), deriveStatus.
+// (source and names), assess (the rollout), plan (replicas), deriveStatus, which
+// sets the conditions that tools wait for in standing.go.
 //
 // Start reading at Reconciler.Reconcile.
 package modeldeployment
@@ -31,6 +32,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -41,6 +43,7 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=events,verbs=create
 // +kubebuilder:rbac:groups=scheduling.k8s.io,resources=priorityclasses,verbs=get;list;watch
 
 // Reconciler keeps one deployment's replicas as wished.
@@ -115,12 +118,18 @@ func lockedMerge(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
 
-// carryOut creates, removes and updates replicas.
+// carryOut creates, removes and updates replicas. It removes surplus
+// and failed ones also when a creation fails: a quota may count them.
 func (r *Reconciler) carryOut(ctx context.Context, s *scope, c changes) error {
 	if err := r.follow(ctx, s, c.swap); err != nil {
 		return err
 	}
-	for _, b := range c.create {
+	err := r.create(ctx, s, c.create)
+	return errors.Join(err, r.remove(ctx, s, c.remove))
+}
+
+func (r *Reconciler) create(ctx context.Context, s *scope, missing []birth) error {
+	for _, b := range missing {
 		replica, err := newReplica(s, b)
 		if err != nil {
 			return err
@@ -130,12 +139,12 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope, c changes) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("create replica %s: %w", replica.Name, err)
+			return &createError{name: replica.Name, err: err}
 		}
 		ctrl.LoggerFrom(ctx).Info("Replica created", "ModelReplica", client.ObjectKeyFromObject(replica), "revision", replica.Spec.Revision)
 		s.replicas = append(s.replicas, *replica)
 	}
-	return r.remove(ctx, s, c.remove)
+	return nil
 }
 
 // remove deletes replicas; their finalizer keeps them until they are released.
@@ -187,8 +196,13 @@ func (r *Reconciler) report(ctx context.Context, s *scope) error {
 	if status.Equal(before, next) {
 		return nil
 	}
-	return status.Apply(ctx, r.Client, status.Document{
-		Object: s.deployment, Manager: v1alpha1.ManagerOperator, Locked: true, Status: next})
+	posts := notices(s, next)
+	if err := status.Apply(ctx, r.Client, status.Document{
+		Object: s.deployment, Manager: v1alpha1.ManagerOperator, Locked: true, Status: next}); err != nil {
+		return err
+	}
+	notice.PostAll(ctx, r.Client, s.now, posts...)
+	return nil
 }
 
 // finish lets a deleted deployment go once no replica is left, and takes its

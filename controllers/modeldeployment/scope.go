@@ -187,6 +187,18 @@ func (s *scope) wish() wish {
 	}
 }
 
+// ends reports whether the deployment or its namespace is being deleted.
+func (s *scope) ends() bool { return s.ending || !s.deployment.DeletionTimestamp.IsZero() }
+
+// observed is the generation that the pass evaluated: that of the object, or the
+// previous one if the pass failed before it could judge the spec.
+func (s *scope) observed() int64 {
+	if s.verdict.condition.Type == "" && !s.ends() {
+		return s.deployment.Status.ObservedGeneration
+	}
+	return s.deployment.Generation
+}
+
 // named finds a revision; nil where there is none of that name.
 func (s *scope) named(name string) *revision {
 	for i := range s.revisions {

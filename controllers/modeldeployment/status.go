@@ -21,7 +21,7 @@ func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	d := s.deployment
 	next := v1alpha1.ModelDeploymentStatus{
-		ObservedGeneration: d.Generation,
+		ObservedGeneration: s.observed(),
 		Selector:           v1alpha1.LabelDeployment + "=" + d.Name,
 		ServedNames:        s.verdict.names,
 	}
@@ -54,7 +54,7 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		Memory: v1alpha1.FormatBytes(next.FootprintBytes),
 		Freed:  v1alpha1.FormatBytes(next.FreedBytesTotal),
 	}
-	next.Conditions = status.Merge(d.Status.Conditions, d.Generation, s.now, conditions(s, next)...)
+	next.Conditions = status.Merge(d.Status.Conditions, max(0, next.ObservedGeneration), s.now, conditions(s, next)...)
 	return next
 }
 
@@ -130,8 +130,8 @@ func liveFreed(replicas []v1alpha1.ModelReplica, accounted []string) int64 {
 	return sum
 }
 
-// conditions derives all seven, in the order in which things happen, and Routed
-// where others are named.
+// conditions derives all of them: first the standing, which tools wait for, then
+// the steps in the order in which they happen, and Routed where others are named.
 func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Condition {
 	living := living(s.replicas)
 	accepted := s.verdict.condition
@@ -139,9 +139,11 @@ func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Conditio
 		accepted = keep(s.deployment.Status.Conditions, v1alpha1.ConditionAccepted)
 	}
 	placed := placedCondition(s, living)
+	stalled := stalledCondition(s, next, accepted, living)
+	ready := readyCondition(s, next, accepted, placed, stalled, living)
 	out := []status.Condition{
-		readyCondition(s, next, accepted, placed, living), accepted, fitsCondition(living), placed,
-		downloadedCondition(living), progressingCondition(s, next, living), degradedCondition(s, living),
+		ready, availableCondition(s, next, ready), reconcilingCondition(s, ready, stalled, living), stalled,
+		accepted, fitsCondition(living), placed, downloadedCondition(living), progressingCondition(s, next, living), degradedCondition(s, living),
 	}
 	if targets := s.deployment.Spec.Routing.Targets(); len(targets) > 0 {
 		out = append(out, routedCondition(targets, s.missing))
@@ -177,32 +179,6 @@ func living(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	return out
 }
 
-func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, placed status.Condition, living []*v1alpha1.ModelReplica) status.Condition {
-	wanted := fleet.Wanted(s.deployment)
-	is := v1alpha1.ConditionReady
-	progress := fmt.Sprintf("%d of %d replicas are ready", next.ReadyReplicas, wanted)
-	switch {
-	case !s.deployment.DeletionTimestamp.IsZero():
-		return status.False(is, v1alpha1.ReasonDraining, fmt.Sprintf("being deleted; %d replicas are not released yet", len(s.replicas)))
-	case wanted == 0:
-		return status.True(is, v1alpha1.ReasonScaledToZero, "scaled to zero")
-	case next.ReadyReplicas >= wanted && next.LoadedReplicas == 0 && fleet.Residency(s.deployment.Spec.Residency).OnDemand():
-		return status.True(is, v1alpha1.ReasonOnDemand, progress+", none is loaded: the next request loads one")
-	case next.ReadyReplicas >= wanted:
-		return status.True(is, v1alpha1.ReasonReady, progress)
-	case accepted.Status != metav1.ConditionTrue && len(living) == 0:
-		return status.False(is, accepted.Reason, accepted.Message)
-	case placed.Status == metav1.ConditionFalse:
-		return status.False(is, placed.Reason, progress+"; "+placed.Message)
-	}
-	for _, r := range living {
-		if c := condition(r.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Status != metav1.ConditionTrue {
-			return status.False(is, c.Reason, fmt.Sprintf("%s; %s: %s", progress, r.Name, c.Message))
-		}
-	}
-	return status.False(is, v1alpha1.ReasonNotReady, progress)
-}
-
 // fitsCondition: placement says of each replica whether any Mac could ever hold it.
 func fitsCondition(living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionFits
@@ -233,7 +209,7 @@ func placedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition
 		if c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced); c != nil {
 			return status.False(is, c.Reason, r.Name+": "+c.Message)
 		}
-		return status.False(is, v1alpha1.ReasonPending, r.Name+": not evaluated yet")
+		return status.False(is, v1alpha1.ReasonPlacing, r.Name+": placement has not evaluated it yet")
 	}
 	switch {
 	case len(living) > 0:

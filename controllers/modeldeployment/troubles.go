@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -15,6 +14,8 @@ import (
 func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionProgressing
 	switch state := next.Rollout.State; {
+	case s.failureReason() != "":
+		return status.False(is, s.failureReason(), s.failure.Error()+"; the operator retries")
 	case state == v1alpha1.RolloutPaused && s.deployment.DeletionTimestamp.IsZero():
 		return status.Unknown(is, string(state), fmt.Sprintf("the rollout is paused by spec.rollout.paused (resume it with `kubectl metalfleet rollout resume %s`); %s", s.deployment.Name, rolling(s, next)))
 	case state == v1alpha1.RolloutHalted:
@@ -40,13 +41,16 @@ func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living 
 		}
 		return status.True(is, v1alpha1.ReasonWaiting, r.Name+" is not ready yet")
 	}
+	if wanted := fleet.Wanted(s.deployment); !s.ends() && s.verdict.engine != nil && next.AvailableReplicas < wanted {
+		return status.True(is, v1alpha1.ReasonWaiting, fmt.Sprintf("%d of %d replicas are available", next.AvailableReplicas, wanted))
+	}
 	return status.False(is, v1alpha1.ReasonStable, "no change is in progress")
 }
 
 func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionDegraded
-	if s.failure != nil && !apierrors.IsConflict(s.failure) {
-		return status.True(is, "ReconcileFailed", "the operator retries: "+s.failure.Error())
+	if reason := s.failureReason(); reason != "" {
+		return status.True(is, reason, s.failure.Error()+"; the operator retries")
 	}
 	if s.verdict.condition.Status == metav1.ConditionFalse && len(living) > 0 {
 		return status.True(is, s.verdict.condition.Reason, "the previously accepted spec stays in effect: "+s.verdict.condition.Message)

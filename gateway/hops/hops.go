@@ -163,13 +163,13 @@ func (o Options) answer(ctx context.Context) (string, error) {
 			return "there is no ModelDeployment yet: no request was sent", nil
 		}
 		for i := range all.Items {
-			if md := &all.Items[i]; meta.IsStatusConditionTrue(md.Status.Conditions, v1alpha1.ConditionReady) {
+			if md := &all.Items[i]; meta.IsStatusConditionTrue(md.Status.Conditions, v1alpha1.ConditionAvailable) {
 				name = md.Namespace + "/" + md.Name
 				break
 			}
 		}
 		if name == "" {
-			return "", fmt.Errorf("none of %d ModelDeployments is Ready", len(all.Items))
+			return "", fmt.Errorf("none of %d ModelDeployments is Available", len(all.Items))
 		}
 	}
 	body := map[string]any{"model": name, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Say yes."}}}

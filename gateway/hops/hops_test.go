@@ -27,9 +27,9 @@ func mac(ready metav1.ConditionStatus) client.Object {
 		Status: v1alpha1.MacNodeStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: ready}}}}
 }
 
-func deployment(name string, ready metav1.ConditionStatus) client.Object {
+func deployment(name string, available metav1.ConditionStatus) client.Object {
 	return &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name},
-		Status: v1alpha1.ModelDeploymentStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: ready}}}}
+		Status: v1alpha1.ModelDeploymentStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAvailable, Status: available}}}}
 }
 
 // answering is a gateway that answers; it notes the models that are asked.

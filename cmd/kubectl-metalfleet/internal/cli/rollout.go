@@ -254,7 +254,7 @@ func sayRollout(d *v1alpha1.ModelDeployment) (said string, ends error) {
 			return said, answer(ExitFailed)
 		}
 	}
-	if state == v1alpha1.RolloutHalted || state == v1alpha1.RolloutPaused {
+	if state == v1alpha1.RolloutHalted || state == v1alpha1.RolloutPaused || meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionStalled) {
 		return said, answer(ExitFailed)
 	}
 	return said, nil

@@ -76,6 +76,17 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 		s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionFalse, Reason: "Halted", Message: "m-2 fails", LastTransitionTime: metav1.Now()}}
 	})
 	want(ExitFailed, "Halted: m-2 fails", "status", "m")
+	report(func(s *v1alpha1.ModelDeploymentStatus) {
+		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutStarting}
+		s.Conditions = []metav1.Condition{
+			{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCreateFailed, Message: "exceeded quota", LastTransitionTime: metav1.Now()},
+			{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateFailed, Message: "exceeded quota", LastTransitionTime: metav1.Now()}}
+	})
+	want(ExitFailed, "Starting: exceeded quota", "status", "m")
+	report(func(s *v1alpha1.ModelDeploymentStatus) {
+		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutHalted, Halt: halt}
+		s.Conditions = nil
+	})
 	want(ExitOK, "1         serves  0         hf://o/n@v1", "history", "m")
 	want(ExitOK, "2         halted  0         hf://o/n@v2", "history", "m")
 	want(ExitOK, "is retried (attempt 1)", "resume", "m")

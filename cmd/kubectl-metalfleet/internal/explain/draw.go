@@ -76,6 +76,8 @@ func (s *Story) word(ink picture.Ink) string {
 		return ink.Good("ready")
 	case s.Ready:
 		return ink.Warn("ready")
+	case s.Available:
+		return ink.Warn("available, but not as its spec says")
 	default:
 		return ink.Bad("not ready")
 	}

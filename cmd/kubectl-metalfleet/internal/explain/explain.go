@@ -52,6 +52,8 @@ type Story struct {
 	Name      string `json:"name"`
 	Source    string `json:"source"`
 	Ready     bool   `json:"ready"`
+	// Available: requests are served, be it by an earlier revision.
+	Available bool `json:"available"`
 	// Count of ready and wanted replicas: "1/2".
 	Count string `json:"replicasReady"`
 	Stage Stage  `json:"stage"`
@@ -114,6 +116,7 @@ func Deployment(d *v1alpha1.ModelDeployment, w World) Story {
 	}
 	s.Count = fmt.Sprintf("%d/%d", ready, fleet.Wanted(d))
 	s.Ready = meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionReady) && d.DeletionTimestamp.IsZero()
+	s.Available = meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionAvailable) && d.DeletionTimestamp.IsZero()
 	s.Stage, s.Holdup = stage(d, s.Replicas, own)
 	s.Notes = notes(d, s.Stage)
 	switch {
@@ -173,11 +176,18 @@ func stage(d *v1alpha1.ModelDeployment, stories []Replica, own []*v1alpha1.Model
 		}
 		return StageServing, nil
 	}
+	stalled := meta.FindStatusCondition(conditions, v1alpha1.ConditionStalled)
+	if len(living) == 0 && stalled != nil && stalled.Status == metav1.ConditionTrue {
+		return StageReplicas, holdup("", stalled)
+	}
 	if len(living) == 0 {
 		return StageReplicas, &Holdup{Reason: v1alpha1.ReasonPending, Message: "the operator has not created a replica yet",
 			Next: "wait a moment; if it persists, see the operator's log: `kubectl logs -n metalfleet-system deploy/metalfleet-operator`"}
 	}
 	least := slices.MinFunc(living, func(a, b Replica) int { return cmp.Compare(advance(a.Stage), advance(b.Stage)) })
+	if least.Holdup == nil && stalled != nil && stalled.Status == metav1.ConditionTrue {
+		return least.Stage, holdup("", stalled) // what there is serves
+	}
 	return least.Stage, least.Holdup
 }
 
