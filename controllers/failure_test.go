@@ -106,15 +106,17 @@ func TestKubectlWaitSeesAMacsState(t *testing.T) {
 	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=60s", "mac/mac-1")
 }
 
-// kubectl runs the real one.
-func (w *world) kubectl(args ...string) {
+// kubectl runs the real one and returns what it prints.
+func (w *world) kubectl(args ...string) string {
 	w.t.Helper()
 	assets, err := testenv.AssetsDir()
 	w.must(err)
 	cmd := exec.CommandContext(w.ctx, filepath.Join(assets, "kubectl"), append([]string{"--kubeconfig", env.Kubeconfig}, args...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		w.t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, out)
 	}
+	return string(out)
 }
 
 // watchReplica returns what says how a replica looked last.

@@ -177,3 +177,49 @@ func TestAQuotaIsToldInTheWordsOfTheAPIServer(t *testing.T) {
 	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](2) }) // sooner than it tries by itself
 	w.becomes("small", kstatus.CurrentStatus, v1alpha1.ReasonReady, v1alpha1.ReasonAvailable)
 }
+
+// TestColumnsSayWhatAPersonLooksFor, as kubectl prints them.
+func TestColumnsSayWhatAPersonLooksFor(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.deploy("small", nil)
+	w.deploy("large", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("90Gi") })
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.deployment("large", v1alpha1.ConditionReady, v1alpha1.ReasonTooLarge)
+	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-1"}}
+	w.change(mac, func() { mac.Spec.Unschedulable = true })
+	large, small := w.replicas("large")[0].Name, w.replicas("small")[0].Name
+	w.eventually("the replicas have a status", func() error {
+		for name, reason := range map[string]string{"large": v1alpha1.ReasonTooLarge, "small": v1alpha1.ReasonReady} {
+			if err := wantReason(w.replicas(name)[0].Status.Conditions, v1alpha1.ConditionReady, reason); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	rows := map[string]string{}
+	for line := range strings.Lines(w.kubectl("get", "md,mr,mac", "-n", w.ns, "-o", "wide")) {
+		if f := strings.Fields(line); len(f) > 0 {
+			rows[f[0]] += strings.Join(f, " ") + "\n"
+		}
+	}
+	for name, want := range map[string]string{
+		"modeldeployment.metalfleet.dev/small": source + " 1/1 1 1 1 Ready 152.3 MiB 0 ",
+		"modeldeployment.metalfleet.dev/large": source + " 0/1 1 0 0 TooLarge 0 0 ",
+		"modelreplica.metalfleet.dev/" + small: "small mac-1 True Ready 0 Serving 152.3 MiB ",
+		"modelreplica.metalfleet.dev/" + large: "large False TooLarge 0 0 90.0 GiB 0 ",
+		"macnode.metalfleet.dev/mac-1":         "True HeardFrom true M2Ultra ",
+	} {
+		if !strings.HasPrefix(rows[name], name+" "+want) {
+			t.Errorf("%q, want %q", rows[name], want)
+		}
+	}
+	wantContains(t, "headers", rows["NAME"], "READY UP-TO-DATE AVAILABLE LOADED STATUS MEMORY FREED AGE", "READY STATUS RESTARTS PROGRESS MEMORY RESERVED FREED AGE", "READY STATUS CORDONED CHIP")
+
+	// One that never had a Mac freed nothing.
+	last := w.watchReplica(large)
+	w.edit("large", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](0) })
+	if got := last().Status.Summary.Freed; got != "0" {
+		t.Errorf("freed %q by a replica that was never placed", got)
+	}
+}

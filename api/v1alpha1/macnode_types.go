@@ -16,6 +16,8 @@ import (
 // +kubebuilder:resource:scope=Cluster,shortName=mac,categories=metalfleet
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Cordoned",type=boolean,JSONPath=`.spec.unschedulable`,description="true: no new replica is placed on the Mac"
 // +kubebuilder:printcolumn:name="Chip",type=string,JSONPath=`.status.chip`
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`
 // +kubebuilder:printcolumn:name="Ceiling",type=string,JSONPath=`.status.summary.ceiling`,description="maximum memory that all engines may use together"

@@ -16,6 +16,8 @@ import (
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.spec.model.source`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.summary.ready`,description="number of ready and desired replicas"
+// +kubebuilder:printcolumn:name="Up-to-date",type=integer,JSONPath=`.status.updatedReplicas`,description="number of replicas of the current spec"
+// +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.availableReplicas`,description="number of replicas, of any revision, that accept requests"
 // +kubebuilder:printcolumn:name="Loaded",type=integer,JSONPath=`.status.loadedReplicas`,description="number of replicas whose model is in memory",priority=1
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`,description="measured memory footprint of all engines"
@@ -422,14 +424,14 @@ type ModelDeploymentStatus struct {
 	// loadedReplicas is the number of replicas whose model is in memory. An
 	// OnDemand replica can be ready without being loaded.
 	// +optional
-	LoadedReplicas int32 `json:"loadedReplicas,omitempty"`
+	LoadedReplicas int32 `json:"loadedReplicas"`
 	// availableReplicas is the number of ready replicas whose engine has
 	// generated a test token.
 	// +optional
-	AvailableReplicas int32 `json:"availableReplicas,omitempty"`
+	AvailableReplicas int32 `json:"availableReplicas"`
 	// updatedReplicas is the number of replicas of updateRevision.
 	// +optional
-	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
+	UpdatedReplicas int32 `json:"updatedReplicas"`
 	// updatedAvailableReplicas is the number of available replicas of
 	// updateRevision.
 	// +optional

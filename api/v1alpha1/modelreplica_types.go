@@ -18,9 +18,10 @@ import (
 // +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`,description="number of times that the engine was restarted on this Mac"
 // +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.summary.progress`
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`,description="measured memory footprint of the engine"
-// +kubebuilder:printcolumn:name="Reserved",type=integer,JSONPath=`.status.memory.reservedBytes`,description="memory reserved on the Mac, in bytes (an estimate)",priority=1
+// +kubebuilder:printcolumn:name="Reserved",type=string,JSONPath=`.status.summary.reserved`,description="memory reserved on the Mac (an estimate)",priority=1
 // +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="memory measured as freed so far"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ModelReplica struct {
@@ -238,7 +239,7 @@ type ModelReplicaStatus struct {
 	// restarts is the number of times that the engine was restarted on this
 	// Mac.
 	// +optional
-	Restarts int32 `json:"restarts,omitempty"`
+	Restarts int32 `json:"restarts"`
 	// lastFailure is the failure that caused the most recent restart. It stays
 	// after the engine serves again.
 	// +optional
@@ -393,6 +394,10 @@ type ReplicaSummary struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Memory string `json:"memory,omitempty"`
+	// reserved is the memory reserved for the replica, an estimate.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Reserved string `json:"reserved,omitempty"`
 	// freed is the memory measured as freed so far.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32

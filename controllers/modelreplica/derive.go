@@ -43,7 +43,9 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 		reported = status.Pick(r.Status.Conditions, copied...)
 	}
 	if fenced(r, state) && !meta.IsStatusConditionTrue(reported, v1alpha1.ConditionReleased) {
-		next.Freed = unknownFreed(next.Freed)
+		if r.Spec.NodeName != "" { // else it never had memory
+			next.Freed = unknownFreed(next.Freed)
+		}
 		reported = withReleased(reported, r, now)
 	}
 	released := meta.IsStatusConditionTrue(reported, v1alpha1.ConditionReleased)
@@ -51,6 +53,7 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 	next.Conditions = append(status.Merge(r.Status.Conditions, r.Generation, now, ready), reported...)
 	stale := r.Spec.NodeName != "" && state != fleet.MacReady && !released
 	next.Summary = summarize(next, stale, released)
+	next.Summary.Reserved = v1alpha1.FormatBytes(r.Spec.ReservedBytes)
 	return next
 }
 
@@ -91,7 +94,7 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 		c := meta.FindStatusCondition(reported, v1alpha1.ConditionDownloaded)
 		return not(c.Reason, r.Spec.PrefetchNodeName+" downloads the weights first: "+c.Message)
 	case r.Spec.NodeName == "":
-		return not(v1alpha1.ReasonPending, "waiting for a Mac; see the condition Placed")
+		return not(placing(r))
 	case state == fleet.MacGone:
 		return not(v1alpha1.ReasonMacGone, r.Spec.NodeName+" is gone; its deployment creates another replica")
 	case state == fleet.MacSilent:
@@ -113,6 +116,14 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 		return not(v1alpha1.ReasonWaiting, "waiting for "+r.Spec.NodeName+" to accept the assignment")
 	}
 	return not(v1alpha1.ReasonNotReady, "stage "+string(p.Stage)+" on "+r.Spec.NodeName)
+}
+
+// placing is why a replica has no Mac, as placement says.
+func placing(r *v1alpha1.ModelReplica) (reason, message string) {
+	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionPlaced); c != nil && c.Status != metav1.ConditionTrue {
+		return c.Reason, c.Message
+	}
+	return v1alpha1.ReasonPlacing, "placement has not evaluated it yet"
 }
 
 // onDemand says that a replica takes requests and holds no model: its Mac loads

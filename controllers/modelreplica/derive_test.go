@@ -59,8 +59,11 @@ func TestReadyIsDerived(t *testing.T) {
 		"on demand and draining":         {mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonOnDemand)...), deleting, "False", v1alpha1.ReasonDraining},
 		"on demand, and the Mac lets nothing in": {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonWaitingRoom),
 			is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaitingRoom)), nil, "False", v1alpha1.ReasonWaitingRoom},
-		"an unclean exit is looked into":     {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonHostUnsettled)), nil, "False", v1alpha1.ReasonHostUnsettled},
-		"unplaced":                           {nil, func(r *v1alpha1.ModelReplica) { r.Spec.NodeName = "" }, "False", v1alpha1.ReasonPending},
+		"an unclean exit is looked into": {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonHostUnsettled)), nil, "False", v1alpha1.ReasonHostUnsettled},
+		"unplaced":                       {nil, func(r *v1alpha1.ModelReplica) { r.Spec.NodeName = "" }, "False", v1alpha1.ReasonPlacing},
+		"unplaced, and placement says why": {nil, func(r *v1alpha1.ModelReplica) {
+			r.Spec.NodeName, r.Status.Conditions = "", []metav1.Condition{is(v1alpha1.ConditionPlaced, "False", v1alpha1.ReasonNoRoom)}
+		}, "False", v1alpha1.ReasonNoRoom},
 		"no such Mac":                        {nil, nil, "False", v1alpha1.ReasonMacGone},
 		"serving, but the Mac is silent":     {mac(v1alpha1.ReasonMacSilent, serving), nil, "Unknown", v1alpha1.ReasonMacSilent},
 		"serving, but the Mac is gone":       {mac(v1alpha1.ReasonMacGone, serving), nil, "False", v1alpha1.ReasonMacGone},
@@ -142,7 +145,7 @@ func TestAReplicaTellsOfWeightsThatAreFetchedBeforeItHasAMac(t *testing.T) {
 		t.Errorf("%+v", next)
 	}
 	next = derive(r, mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "True", v1alpha1.ReasonVerified)), now)
-	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady); c.Reason != v1alpha1.ReasonPending {
+	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady); c.Reason != v1alpha1.ReasonPlacing {
 		t.Errorf("fetched: %+v", c)
 	}
 	r.Status, r.Spec.PrefetchNodeName = next, ""
@@ -189,7 +192,10 @@ func TestReleaseIsTheMacsWordOrTheFence(t *testing.T) {
 			if tc.released && tc.known != (got.Freed.HostCheck == v1alpha1.HostCheckVerified && got.Freed.Bytes != nil) {
 				t.Errorf("freed %+v", got.Freed)
 			}
-			if tc.released && !tc.known && (got.Freed.HostCheck != v1alpha1.HostCheckIndeterminate || got.Freed.Bytes != nil || got.Freed.TotalBytes < 5) {
+			if tc.unbound && (got.Freed.HostCheck != "" || got.Summary.Freed != "5 B") {
+				t.Errorf("freed %+v of a replica that never had a Mac, shown as %q", got.Freed, got.Summary.Freed)
+			}
+			if tc.released && !tc.known && !tc.unbound && (got.Freed.HostCheck != v1alpha1.HostCheckIndeterminate || got.Freed.Bytes != nil || got.Freed.TotalBytes < 5) {
 				t.Errorf("freed %+v, want Indeterminate without a figure, and the total so far", got.Freed)
 			}
 		})
@@ -203,6 +209,14 @@ func TestFiguresOfASilentMacAreMarked(t *testing.T) {
 	}
 	m = mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionServing, "True", "Serving"))
 	if s := derive(bound(), m, now).Summary; s.Memory != "152.3 MiB" || s.Progress != "Serving" {
+		t.Errorf("summary %+v", s)
+	}
+}
+
+func TestReservedMemoryIsReadable(t *testing.T) {
+	r := bound()
+	r.Spec.ReservedBytes = 159744000
+	if s := derive(r, mac(v1alpha1.ReasonHeardFrom), now).Summary; s.Reserved != "152.3 MiB" {
 		t.Errorf("summary %+v", s)
 	}
 }
