@@ -6,11 +6,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +24,9 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/patience"
 )
@@ -211,6 +216,67 @@ func TestAttackLogInjection(t *testing.T) {
 		}
 		if strings.Contains(strings.ReplaceAll(line, `\" key=root`, ""), " key=root") {
 			t.Errorf("a forged value in %q", line)
+		}
+	}
+}
+
+// Small messages take many times the memory that their bytes do, and so do parts.
+func TestAttackManyParts(t *testing.T) {
+	many := func(one string) string {
+		return strings.TrimSuffix(strings.Repeat(one+",", openai.MaxParts+1), ",")
+	}
+	text, block := `{"type":"text","text":"a"}`, `{"type":"input_text","text":"a"}`
+	for name, c := range map[string]struct{ path, body string }{
+		"chat":              {dialect.PathChat, `{"model":"m","messages":[` + many(`{"role":"user","content":"a"}`) + `]}`},
+		"parts of a chat":   {dialect.PathChat, `{"model":"m","messages":[{"role":"user","content":[` + many(text) + `]}]}`},
+		"messages":          {dialect.PathMessages, `{"model":"m","max_tokens":1,"messages":[` + many(`{"role":"user","content":"a"}`) + `]}`},
+		"blocks":            {dialect.PathMessages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[` + many(text) + `]}]}`},
+		"items":             {dialect.PathResponses, `{"model":"m","input":[` + many(`{"role":"user","content":"a"}`) + `]}`},
+		"parts of items":    {dialect.PathResponses, `{"model":"m","input":[{"role":"user","content":[` + many(block) + `]}]}`},
+		"parts of outputs":  {dialect.PathResponses, `{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":[` + many(block) + `]}]}`},
+		"parts of thoughts": {dialect.PathResponses, `{"model":"m","input":[{"type":"reasoning","content":[` + many(`{"type":"reasoning_text","text":"a"}`) + `]}]}`},
+	} {
+		p := newPort(t, servetest.Say("x"))
+		if resp := p.do("POST", c.path, c.body); resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %d %.200s", name, resp.StatusCode, read(t, resp))
+		}
+	}
+}
+
+// A reference takes a hundred bytes and stands for an item of any length.
+func TestAttackReferencesToALongItem(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	first, _, _ := p.asked(`{"model":"m","input":"` + strings.Repeat("a", 1<<20) + `"}`)
+	var list responses.ItemList
+	if err := json.Unmarshal([]byte(read(t, p.do("GET", dialect.PathResponses+"/"+first.ID+"/input_items", ""))), &list); err != nil || len(list.Data) != 1 {
+		t.Fatal(list, err)
+	}
+	refer := func(times int) string {
+		one := `{"type":"item_reference","id":"` + list.Data[0].ID + `"},`
+		return `{"model":"m","input":[` + strings.Repeat(one, times) + `{"role":"user","content":"b"}]}`
+	}
+	if resp := p.do("POST", dialect.PathResponses, refer(17)); resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("17 MiB of references: %d %.200s", resp.StatusCode, read(t, resp))
+	}
+	p.asked(refer(2))
+}
+
+// What is joined costs time and memory in proportion to its bytes.
+func TestAttackTextsThatAreJoined(t *testing.T) {
+	many := func(one string) string {
+		return strings.TrimSuffix(strings.Repeat(fmt.Sprintf(one, strings.Repeat("a", 100))+",", 10_000), ",")
+	}
+	for name, input := range map[string]string{
+		"instructions":    many(`{"role":"system","content":"%s"}`),
+		"parts of output": `{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":[` + many(`{"type":"input_text","text":"%s"}`) + `]}`,
+	} {
+		p := newPort(t, servetest.Say("x"))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		p.asked(`{"model":"m","store":false,"input":[` + input + `]}`)
+		runtime.ReadMemStats(&after)
+		if made := after.TotalAlloc - before.TotalAlloc; made > 1<<30 {
+			t.Errorf("%s of 1 MB take %d MiB", name, made>>20)
 		}
 	}
 }

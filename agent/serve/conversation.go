@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -93,7 +94,8 @@ func (h *handler) responseRequest(r *responses.Request, tenant string) (*request
 }
 
 // conversation returns the items before the answer. References in the input are
-// replaced by their items.
+// replaced by their items, which may take as much as a request body: each is short,
+// and may stand for a long text again and again.
 func (h *handler) conversation(r *responses.Request, tenant string) ([]responses.Item, error) {
 	var talk []responses.Item
 	if r.Previous != "" {
@@ -106,6 +108,7 @@ func (h *handler) conversation(r *responses.Request, tenant string) ([]responses
 		}
 		talk = slices.Clone(before.Talk)
 	}
+	room := h.MaxBodyBytes
 	for i := range r.Input {
 		if r.Input[i].Type != responses.ItemReference {
 			continue
@@ -113,6 +116,9 @@ func (h *handler) conversation(r *responses.Request, tenant string) ([]responses
 		item, ok := h.shelf.Item(r.Input[i].ID, tenant)
 		if !ok {
 			return nil, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
+		}
+		if room -= item.Bytes(); room < 0 {
+			return nil, openai.Invalid(fmt.Sprintf("input[%d]", i), "The items that 'input' refers to have more than %d bytes in total. Refer to fewer of them.", h.MaxBodyBytes)
 		}
 		r.Input[i] = item
 	}
@@ -122,15 +128,15 @@ func (h *handler) conversation(r *responses.Request, tenant string) ([]responses
 // joinSystem joins the system messages at the beginning: many templates take only
 // one.
 func joinSystem(all []*wire.ChatMessage) []*wire.ChatMessage {
-	n := 1
-	for n < len(all) && all[0].GetRole() == openai.RoleSystem && all[n].GetRole() == openai.RoleSystem {
-		all[0].Content += "\n\n" + all[n].GetContent()
-		n++
+	var texts []string
+	for len(texts) < len(all) && all[len(texts)].GetRole() == openai.RoleSystem {
+		texts = append(texts, all[len(texts)].GetContent())
 	}
-	if n == 1 {
+	if len(texts) < 2 {
 		return all
 	}
-	return append(all[:1], all[n:]...)
+	all[0].Content = strings.Join(texts, "\n\n")
+	return append(all[:1], all[len(texts):]...)
 }
 
 // shortening returns a function that drops the beginning of a conversation: the

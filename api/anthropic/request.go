@@ -250,6 +250,9 @@ func joined(blocks []Block, between string) string {
 
 func (d decoder) messages(param string, raw json.RawMessage) error {
 	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		if err := d.Part(at); err != nil {
+			return err
+		}
 		var m Message
 		var content json.RawMessage
 		err := d.Object(raw, at, map[string]openai.Field{"role": openai.String(&m.Role), "content": openai.Raw(&content)}, turnUnused)
@@ -308,6 +311,9 @@ var blocksOf = map[string][]string{
 // block reads a block by its type.
 func (d decoder) block(param string, raw json.RawMessage, role string) (Block, error) {
 	var b Block
+	if err := d.Part(param); err != nil {
+		return b, err
+	}
 	if openai.Kind(raw) != "object" {
 		return b, openai.WrongKind(param, "an object", raw)
 	}

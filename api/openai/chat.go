@@ -198,6 +198,9 @@ func (r *ChatRequest) messages(d *Decoder) field {
 
 func (d *Decoder) message(param string, raw json.RawMessage) (Message, error) {
 	var m Message
+	if err := d.Part(param); err != nil {
+		return m, err
+	}
 	reasoning := ""
 	err := d.Object(raw, param, map[string]field{
 		"role":              stringInto(&m.Role),
@@ -280,6 +283,9 @@ func (c *Content) decode(d *Decoder) field {
 
 func (d *Decoder) part(param string, raw json.RawMessage) (ContentPart, error) {
 	var p ContentPart
+	if err := d.Part(param); err != nil {
+		return p, err
+	}
 	var text *string
 	later := func(string, json.RawMessage) error { return nil }
 	err := d.Object(raw, param, map[string]field{

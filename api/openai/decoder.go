@@ -20,6 +20,10 @@ const (
 	moreIgnored = "..."
 )
 
+// MaxParts is the maximum number of messages, items and their parts in a request: as
+// values, small ones take ten times the memory that they take in the body.
+const MaxParts = 1 << 15
+
 // Decoder decodes the body of one request, of any of the APIs.
 //
 // Clients of these APIs send fields that a server does not know yet, and fields
@@ -33,6 +37,15 @@ type Decoder struct {
 	ignored []string
 	bytes   int
 	more    bool
+	parts   int
+}
+
+// Part counts a message, an item or a part of one, before it is read.
+func (d *Decoder) Part(param string) error {
+	if d.parts++; d.parts > MaxParts {
+		return Invalid(param, "A request may have at most %d messages, items and content parts in total.", MaxParts)
+	}
+	return nil
 }
 
 // Unused is a documented field that has no effect here. Null always passes, as

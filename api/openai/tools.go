@@ -229,6 +229,9 @@ type Call struct {
 func (m *Message) calls(d *Decoder) field {
 	return func(param string, raw json.RawMessage) error {
 		return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+			if err := d.Part(param); err != nil {
+				return err
+			}
 			var form string
 			var c Call
 			err := d.Object(raw, param, map[string]field{

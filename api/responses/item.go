@@ -133,6 +133,9 @@ func typeOf(param string, raw json.RawMessage) (string, error) {
 
 // item reads an input item and adds it to the request.
 func (d *decoder) item(param string, raw json.RawMessage) error {
+	if err := d.Part(param); err != nil {
+		return err
+	}
 	if openai.Kind(raw) != "object" {
 		return openai.WrongKind(param, "an object", raw)
 	}
@@ -267,11 +270,14 @@ func (d *decoder) result(i *Item) openai.Field {
 		if openai.Kind(raw) == "string" {
 			return openai.String(i.Output)(param, raw)
 		}
-		return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		var texts []string
+		err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
 			p, err := d.part(at, raw, "input_text")
-			*i.Output += p.Text
+			texts = append(texts, p.Text)
 			return err
 		})
+		*i.Output = strings.Join(texts, "")
+		return err
 	}
 }
 
@@ -282,6 +288,9 @@ func (d *decoder) thoughts(i *Item, param string, raw json.RawMessage, fields ma
 	i.Summary = []Part{}
 	fields["content"] = openai.Optional(func(param string, raw json.RawMessage) error {
 		return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+			if err := d.Part(at); err != nil {
+				return err
+			}
 			p := Part{}
 			err := d.Object(raw, at, map[string]openai.Field{"type": openai.String(&p.Type), "text": openai.String(&p.Text)})
 			if err == nil && p.Type != partThought {
@@ -323,6 +332,9 @@ func (d *decoder) parts(param string, raw json.RawMessage, role string) ([]Part,
 
 func (d *decoder) part(param string, raw json.RawMessage, want string) (Part, error) {
 	var p Part
+	if err := d.Part(param); err != nil {
+		return p, err
+	}
 	later := func(string, json.RawMessage) error { return nil }
 	var text *string
 	err := d.Object(raw, param, map[string]openai.Field{

@@ -29,6 +29,10 @@ const (
 	partBytes  = 256
 )
 
+// sweepEvery is how often all responses are compared with their age: a request may
+// ask for thousands of items.
+const sweepEvery = time.Second
+
 // Entry is one response.
 type Entry struct {
 	Tenant string
@@ -98,6 +102,7 @@ type Shelf struct {
 	byID    map[string]*list.Element
 	tenants map[string]*share
 	held    int64
+	swept   time.Time
 	// items of all responses, by their ids.
 	items map[string]*shared
 }
@@ -204,15 +209,9 @@ func (s *Shelf) count(tenant string, bytes int64) {
 // trim removes what is too old, and what there is no room for: of the tenant with the
 // most bytes the oldest. The lock is held.
 func (s *Shelf) trim() {
-	now := s.now()
-	for _, t := range s.tenants {
-		for e := t.order.Front(); e != nil; {
-			next := e.Next()
-			if now.Sub(e.Value.(*kept).since) >= s.Age {
-				s.drop(e)
-			}
-			e = next
-		}
+	if now := s.now(); now.Sub(s.swept).Abs() >= sweepEvery {
+		s.swept = now
+		s.dropOld(now)
 	}
 	for s.held > s.Bytes {
 		var most *share
@@ -222,6 +221,19 @@ func (s *Shelf) trim() {
 			}
 		}
 		s.drop(most.order.Front())
+	}
+}
+
+// dropOld removes what is too old; the lock is held.
+func (s *Shelf) dropOld(now time.Time) {
+	for _, t := range s.tenants {
+		for e := t.order.Front(); e != nil; {
+			next := e.Next()
+			if now.Sub(e.Value.(*kept).since) >= s.Age {
+				s.drop(e)
+			}
+			e = next
+		}
 	}
 }
 
