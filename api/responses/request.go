@@ -91,6 +91,39 @@ func DecodeCount(d *openai.Decoder, body []byte) (*Request, error) {
 	return decode(d, body, false)
 }
 
+// maxSettings is the maximum size of what DecodeSettings reads.
+const maxSettings = 1 << 20
+
+// DecodeSettings reads the fields of a request that its response shows: all but the
+// input, which takes many times its bytes when it is decoded, and of which only the
+// type is checked. The body must be valid JSON. A request that shows very much is an
+// error.
+func DecodeSettings(body []byte) (*Request, error) {
+	rest, given := []byte{'{'}, false
+	for name, value := range openai.Members(body) {
+		if string(name) == "input" {
+			kind := openai.Kind(value)
+			given = kind == "string" || kind == "array"
+			continue
+		}
+		if len(rest)+len(name)+len(value) > maxSettings {
+			return nil, openai.Invalid("", "The request has more than %d bytes besides its input.", maxSettings)
+		}
+		key, err := json.Marshal(string(name))
+		if err != nil {
+			return nil, err
+		}
+		if len(rest) > 1 {
+			rest = append(rest, ',')
+		}
+		rest = append(append(append(rest, key...), ':'), value...)
+	}
+	if !given {
+		return nil, openai.Required("input")
+	}
+	return DecodeCount(&openai.Decoder{}, append(rest, '}'))
+}
+
 func decode(d *openai.Decoder, body []byte, needsInput bool) (*Request, error) {
 	if err := openai.CheckJSON(body); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -268,6 +269,41 @@ func TestAFailureHasACodeOfTheClientsOwnList(t *testing.T) {
 		}
 		if got != code || a.Response.Status != tc.status {
 			t.Errorf("%s: %q, want %q", a.Response.Status, got, code)
+		}
+	}
+}
+
+// A gateway shows a response before its Mac does: it reads what the response shows, at
+// the cost of that.
+func TestSettingsAreReadWithoutTheInput(t *testing.T) {
+	settings := `"model":"m","instructions":"i","temperature":0.5,"metadata":{"a":"b"},"user":"u","max_tool_calls":3,"tools":[{"type":"function","name":"f"}],"text":{"format":{"type":"json_object"}}`
+	body := []byte(`{"input":[{"role":"user","content":"` + strings.Repeat("a", 8<<20) + `"}],` + settings + `}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got, err := DecodeSettings(body)
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made := after.TotalAlloc - before.TotalAlloc; made > 1<<20 {
+		t.Errorf("an input of 8 MiB takes %d KiB", made>>10)
+	}
+	want, err := Decode(&openai.Decoder{}, []byte(`{"input":"x",`+settings+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(marshalled(t, NewAnswer("resp_1", 1, want).Response), marshalled(t, NewAnswer("resp_1", 1, got).Response)); d != "" {
+		t.Error(d)
+	}
+	for name, refused := range map[string]string{
+		"very long instructions": `{"model":"m","input":"x","instructions":"` + strings.Repeat("a", maxSettings) + `"}`,
+		"no model":               `{"input":"x"}`,
+		"no input":               `{"model":"m"}`,
+		"an input that is none":  `{"model":"m","input":7}`,
+		"a member twice":         `{"model":"m","input":"x","user":"a","user":"b"}`,
+	} {
+		if r, err := DecodeSettings([]byte(refused)); err == nil {
+			t.Errorf("%s: %+v", name, r)
 		}
 	}
 }

@@ -106,14 +106,14 @@ func (k *keepAlives) nextOfResponse() (string, error) {
 	return k.events(k.answer.KeepAlive(nil))
 }
 
-// begin makes the response from its request. It returns false for a request that
-// an agent will refuse.
+// begin makes the response from its request. It returns false for one that it cannot
+// show, in most cases because an agent will refuse it.
 func (k *keepAlives) begin() bool {
 	if k.answer != nil {
 		k.answer.Response.Model = k.model
 		return true
 	}
-	r, err := responses.Decode(&openai.Decoder{}, k.body)
+	r, err := responses.DecodeSettings(k.body)
 	if err != nil {
 		return false
 	}
