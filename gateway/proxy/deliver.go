@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -80,13 +79,12 @@ type delivery struct {
 	forwarder *forwarder
 }
 
-// whole delivers a response that is one body.
+// whole delivers a response that is one body. What is held back of it is sent as soon
+// as there is no room for more.
 func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
-	block := buffers.Get().(*[]byte)
-	defer buffers.Put(block)
-	b := bytes.NewBuffer((*block)[:0])
-	_, err := b.ReadFrom(io.LimitReader(d.resp.Body, wholeBytes))
-	first := b.Bytes()
+	memory := d.forwarder.held.hold(d.mac)
+	defer memory.free()
+	first, complete, err := readFirst(d.resp.Body, memory)
 	if err != nil {
 		return failureOf(ctx, fmt.Errorf("read the response: %w", err))
 	}
@@ -99,9 +97,10 @@ func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 	if _, err := d.w.Write(first); err != nil {
 		return nil, front.Gone(err)
 	}
-	if len(first) < wholeBytes {
+	if complete {
 		return nil, nil
 	}
+	memory.free()
 	// Half a response must not look whole: the connection to the client breaks.
 	if _, err := io.Copy(d.w, d.resp.Body); err != nil {
 		d.forwarder.metrics.broken.Inc()
@@ -110,12 +109,28 @@ func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 	return nil, nil
 }
 
+// readFirst reads a response, as far as there is memory for it.
+func readFirst(from io.Reader, memory *held) (first []byte, complete bool, err error) {
+	for n := 0; ; {
+		if n == len(memory.bytes) && memory.grow(wholeBytes) != nil {
+			return memory.bytes[:n], false, nil
+		}
+		more, err := from.Read(memory.bytes[n:])
+		switch n += more; {
+		case errors.Is(err, io.EOF):
+			return memory.bytes[:n], true, nil
+		case err != nil:
+			return nil, false, err
+		}
+	}
+}
+
 // stream delivers whole events, with one flush for each read. A stream that breaks off
 // ends with an error event, which no client takes for the end; until the response has
 // begun, another Mac can take over instead.
 func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 	w, resp := d.w, d.resp
-	events := newBlocks(resp.Body, w.dialect)
+	events := newBlocks(resp.Body, w.dialect, d.forwarder.held.hold(d.mac))
 	defer events.free()
 	resp.Header.Del("Content-Length")
 	begun, follow := false, w.keepAlives.follower()

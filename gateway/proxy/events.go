@@ -2,9 +2,8 @@ package proxy
 
 import (
 	"bytes"
-	"errors"
+	"fmt"
 	"io"
-	"sync"
 
 	"metalfleet.dev/metalfleet/api/dialect"
 )
@@ -13,72 +12,47 @@ import (
 // read. Bytes after the last empty line are held back: the beginning of an event
 // would corrupt the error that follows it.
 type blocks struct {
+	*held
 	from io.Reader
 	of   *dialect.Dialect
-	buf  *[]byte
 	sent int // bytes at the front that were returned
-	held int // bytes read; those from sent on are not returned yet
+	end  int // bytes read; those from sent on are not returned yet
 	last []byte
 	err  error
 }
 
-const (
-	// blockBytes are kept for each running stream.
-	blockBytes = 8 << 10
-	// eventBytes bounds one event.
-	eventBytes = 8 << 20
-)
+// eventBytes bounds one event.
+const eventBytes = 8 << 20
 
-var errEventTooLong = errors.New("event is too long")
-
-// buffers are shared by responses: memory without state.
-var buffers = sync.Pool{New: func() any { b := make([]byte, blockBytes); return &b }}
-
-func newBlocks(from io.Reader, of *dialect.Dialect) *blocks {
-	return &blocks{from: from, of: of, buf: buffers.Get().(*[]byte)}
-}
-
-// free gives the buffer back; no block may be used after it.
-func (b *blocks) free() {
-	if len(*b.buf) == blockBytes {
-		buffers.Put(b.buf)
-	}
-	b.buf = nil
+// newBlocks reads into memory that the caller frees; no block may be used after it.
+func newBlocks(from io.Reader, of *dialect.Dialect, memory *held) *blocks {
+	return &blocks{held: memory, from: from, of: of}
 }
 
 // next returns the events that one read completes, valid until the next call.
 // After the last block it returns none and the reason: io.EOF for an orderly
 // end.
 func (b *blocks) next() ([]byte, error) {
-	b.held = copy(*b.buf, (*b.buf)[b.sent:b.held])
+	b.end = copy(b.bytes, b.bytes[b.sent:b.end])
 	b.sent = 0
 	for b.err == nil {
-		if b.held == len(*b.buf) {
-			if b.err = b.grow(); b.err != nil {
+		if b.end == len(b.bytes) {
+			if err := b.grow(eventBytes); err != nil {
+				b.err = fmt.Errorf("hold back an event: %w", err)
 				break
 			}
 		}
-		n, err := b.from.Read((*b.buf)[b.held:])
-		from := max(0, b.held-1) // the empty line may lie across two reads
-		b.held += n
+		n, err := b.from.Read(b.bytes[b.end:])
+		from := max(0, b.end-1) // the empty line may lie across two reads
+		b.end += n
 		b.err = err
-		if end := bytes.LastIndex((*b.buf)[from:b.held], []byte("\n\n")); end >= 0 {
-			b.sent = from + end + 2
-			b.note((*b.buf)[:b.sent])
-			return (*b.buf)[:b.sent], nil
+		if at := bytes.LastIndex(b.bytes[from:b.end], []byte("\n\n")); at >= 0 {
+			b.sent = from + at + 2
+			b.note(b.bytes[:b.sent])
+			return b.bytes[:b.sent], nil
 		}
 	}
 	return nil, b.err
-}
-
-func (b *blocks) grow() error {
-	if len(*b.buf) >= eventBytes {
-		return errEventTooLong
-	}
-	bigger := make([]byte, 2*len(*b.buf))
-	copy(bigger, *b.buf)
-	b.buf = &bigger
-	return nil
 }
 
 // note remembers how the last event of a block begins.
@@ -92,4 +66,4 @@ func (b *blocks) note(block []byte) {
 
 // ended reports whether the stream ended with its last event, or an error. Half an
 // event after that means that something was cut.
-func (b *blocks) ended() bool { return b.held == b.sent && b.of.Ends(b.last) }
+func (b *blocks) ended() bool { return b.end == b.sent && b.of.Ends(b.last) }

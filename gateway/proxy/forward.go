@@ -51,6 +51,8 @@ type forwarder struct {
 	// without end.
 	tryTimeout time.Duration
 	keepAlive  time.Duration
+	// held is the room for parts of responses that are held back.
+	held *room
 }
 
 // forward tries replicas until one answers: none after the client received the first

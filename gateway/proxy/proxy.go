@@ -120,7 +120,7 @@ func New(c Config) *Proxy {
 		CanReach: func(e route.Endpoint) bool { return p.macs.CanReach(e) }})
 	p.macs = upstream.New(upstream.Options{Table: c.Table, Identity: c.Identity, TakesTunnels: c.TakesTunnels, Changed: p.dispatcher.Wake,
 		Lost: func(mac string, cause error) { p.dispatcher.Avoid(c.Log, mac, cause) }, Registry: c.Registry, Log: c.Log.WithName("tunnel")})
-	f := &forwarder{dispatcher: p.dispatcher, macs: p.macs, metrics: m, tryTimeout: c.TryTimeout, keepAlive: c.KeepAlive}
+	f := &forwarder{dispatcher: p.dispatcher, macs: p.macs, metrics: m, tryTimeout: c.TryTimeout, keepAlive: c.KeepAlive, held: newRoom(heldBytes)}
 	s := &stored{gate: p.gate, limits: p.limits, table: c.Table, forwarder: f, searches: newSearches(maxSearches)}
 	p.routes = &routes{gate: p.gate, stored: s, cors: p.cors, draining: c.Draining, catalog: &catalog{gate: p.gate, limits: p.limits},
 		inference: &inference{gate: p.gate, limits: p.limits, table: c.Table, stored: s, background: p.background, forwarder: f,

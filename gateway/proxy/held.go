@@ -1,0 +1,98 @@
+package proxy
+
+import (
+	"errors"
+	"sync"
+)
+
+const (
+	// blockBytes are kept for each running response.
+	blockBytes = 8 << 10
+	// heldBytes of responses are held back in all, beyond one block of each: an eighth
+	// of the memory that the chart gives a gateway.
+	heldBytes = 128 << 20
+)
+
+var (
+	errTooLong = errors.New("it is too long to be held back")
+	errNoRoom  = errors.New("other responses use all available memory")
+)
+
+// buffers are shared by responses: memory without state.
+var buffers = sync.Pool{New: func() any { b := make([]byte, blockBytes); return &b }}
+
+// room bounds the memory for parts of responses that are held back. Any number of
+// responses may run, because requests for stored ones need no slot of a replica. A Mac
+// gets no more of it than stays free for the others.
+type room struct {
+	most int64
+
+	mu   sync.Mutex // guards what follows
+	all  int64
+	macs map[string]int64
+}
+
+func newRoom(most int64) *room { return &room{most: most, macs: map[string]int64{}} }
+
+func (r *room) take(mac string, n int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.macs[mac]+n > r.most-r.all-n {
+		return false
+	}
+	r.all += n
+	r.macs[mac] += n
+	return true
+}
+
+func (r *room) give(mac string, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all -= n
+	if r.macs[mac] -= n; r.macs[mac] == 0 {
+		delete(r.macs, mac)
+	}
+}
+
+// held is a part of a response of a Mac that is held back. Its first block is not
+// counted, and its memory is that of bytes.
+type held struct {
+	room    *room
+	mac     string
+	bytes   []byte
+	block   *[]byte // of buffers; nil if bytes is larger
+	counted int64
+}
+
+func (r *room) hold(mac string) *held {
+	block := buffers.Get().(*[]byte)
+	return &held{room: r, mac: mac, bytes: *block, block: block}
+}
+
+// grow doubles the memory, up to a size. Both are counted while one is copied.
+func (h *held) grow(most int) error {
+	size := 2 * len(h.bytes)
+	if size > most {
+		return errTooLong
+	}
+	if !h.room.take(h.mac, int64(size)) {
+		return errNoRoom
+	}
+	bigger := make([]byte, size)
+	copy(bigger, h.bytes)
+	h.free()
+	h.bytes, h.counted = bigger, int64(size)
+	return nil
+}
+
+// free gives the memory back, which must not be used after it. Further calls do
+// nothing.
+func (h *held) free() {
+	if h.block != nil {
+		buffers.Put(h.block)
+	}
+	if h.counted > 0 {
+		h.room.give(h.mac, h.counted)
+	}
+	h.bytes, h.block, h.counted = nil, nil, 0
+}

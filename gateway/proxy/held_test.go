@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/dialect"
+)
+
+// A client reads a stored response of 1 MiB a thousand times at once, slowly: each is
+// delivered, and what is held back of all has its bound.
+func TestAttackManyLargeResponses(t *testing.T) {
+	const most = 4 << 20
+	r := newRoom(most)
+	text := bytes.Repeat([]byte("x"), 2*wholeBytes)
+	var all []*held
+	sum := 0
+	for i := range 100 {
+		memory := r.hold(fmt.Sprint("mac-", i%4))
+		all = append(all, memory)
+		body := bytes.NewReader(text)
+		first, complete, err := readFirst(body, memory)
+		rest, _ := io.ReadAll(body)
+		if err != nil || complete || len(first) < blockBytes || !bytes.Equal(append(bytes.Clone(first), rest...), text) {
+			t.Fatalf("%d bytes first, %d then, complete %t: %v", len(first), len(rest), complete, err)
+		}
+		if len(first) > blockBytes {
+			sum += len(first)
+		}
+	}
+	if sum > most {
+		t.Errorf("%d bytes are held back of %d", sum, most)
+	}
+	for _, memory := range all {
+		memory.free()
+		memory.free()
+	}
+	if r.all != 0 || len(r.macs) != 0 {
+		t.Errorf("%d bytes are not given back: %v", r.all, r.macs)
+	}
+}
+
+func TestASmallResponseIsHeldBackWhole(t *testing.T) {
+	for _, n := range []int{0, 1, blockBytes - 1, blockBytes, blockBytes + 1, wholeBytes - 1} {
+		memory := newRoom(heldBytes).hold("m")
+		first, complete, err := readFirst(strings.NewReader(strings.Repeat("x", n)), memory)
+		if err != nil || !complete || len(first) != n {
+			t.Errorf("%d bytes: %d, complete %t, %v", n, len(first), complete, err)
+		}
+		memory.free()
+	}
+}
+
+// A Mac that was taken over sends events without end on all streams: other Macs keep
+// room for theirs.
+func TestAttackEventsWithoutEnd(t *testing.T) {
+	r := newRoom(4 * eventBytes)
+	endless := func() error {
+		b := newBlocks(io.MultiReader(strings.NewReader("data: "), zeros{}), dialect.OpenAI, r.hold("evil"))
+		_, err := b.next()
+		return err // its memory stays, as while a client reads
+	}
+	var noRoom bool
+	for range 100 {
+		err := endless()
+		if !errors.Is(err, errTooLong) && !errors.Is(err, errNoRoom) {
+			t.Fatal(err)
+		}
+		noRoom = noRoom || errors.Is(err, errNoRoom)
+	}
+	if !noRoom || r.all > 2*eventBytes {
+		t.Errorf("%d bytes are held back", r.all)
+	}
+	event := "data: " + strings.Repeat("x", eventBytes/4) + "\n\n"
+	b := newBlocks(strings.NewReader(event), dialect.OpenAI, r.hold("mac-a"))
+	if got, err := b.next(); string(got) != event {
+		t.Errorf("another Mac's event of %d bytes: %d, %v", len(event), len(got), err)
+	}
+	b.free()
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
