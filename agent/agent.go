@@ -177,7 +177,7 @@ func (a *Agent) openStore() error {
 	a.fetching = cancel
 	a.store, err = store.Open(ctx, store.Options{
 		Dir: dir, Root: a.root, Hub: models, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce, Neighbours: a.asker,
-		Marks: a.DiskMarks, Spared: a.spared, Ahead: a.ahead, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
+		Marks: a.DiskMarks, Spared: a.spared, Ahead: a.ahead, Namespace: a.namespaceOf, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
 		Fetch: &download.Fetcher{Client: a.client, Limit: download.NewLimit(a.DownloadRate)}, Log: a.Log.WithName("store"),
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -49,6 +50,25 @@ func spared(s journal.State) (func(digest string) bool, bool) {
 		wanted[s.Engines[i].Config.ModelDigest] = true
 	}
 	return func(digest string) bool { return wanted[digest] }, true
+}
+
+// namespaceOf is the namespace of the orders for a source; the first by name, where
+// several namespaces want the same from the same place.
+func (a *Agent) namespaceOf(rec model.Record, tokenRef string) string {
+	return namespaceOf(a.journal.Snapshot(), rec, tokenRef)
+}
+
+func namespaceOf(s journal.State, rec model.Record, tokenRef string) (first string) {
+	if s.Orders == nil {
+		return ""
+	}
+	for i := range s.Orders.Assignments {
+		o := &s.Orders.Assignments[i]
+		if o.Model.Digest == rec.Digest && o.Model.Source == rec.Source && o.TokenRef == tokenRef && (first == "" || o.Namespace < first) {
+			first = o.Namespace
+		}
+	}
+	return first
 }
 
 // ahead says that orders want weights on the disk and nothing that runs with them.

@@ -253,12 +253,11 @@ func changed(rec model.Record, how string) error {
 func (s *Store) fetch(ctx context.Context, f *flight, rec want) (string, error) {
 	f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 	near := s.near(ctx, rec.Record)
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
+	end, err := s.turns.begin(ctx, s.namespace(rec))
+	if err != nil {
+		return "", err
 	}
+	defer end()
 	targets, missing, err := s.stage(ctx, rec)
 	if err != nil {
 		return "", err
@@ -279,6 +278,14 @@ func (s *Store) fetch(ctx context.Context, f *flight, rec want) (string, error) 
 		return "", download.DiskError(err, "store")
 	}
 	return path, nil
+}
+
+// namespace is whose download it is; empty if that is not known.
+func (s *Store) namespace(rec want) string {
+	if s.opt.Namespace == nil {
+		return ""
+	}
+	return s.opt.Namespace(rec.Record, rec.ref)
 }
 
 // stage prepares the download of what is not here, and says how much that is.

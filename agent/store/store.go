@@ -87,6 +87,9 @@ type Options struct {
 	// Ahead says that weights are fetched before anything may run with them: they
 	// may not take the disk over its high mark. Nil: none are.
 	Ahead func(digest string) bool
+	// Namespace is that of the assignments with a record and a tokenRef; nil where
+	// there are none.
+	Namespace func(rec model.Record, tokenRef string) string
 	// Collected is told what was removed to make room; nil: nobody is.
 	Collected func(v1alpha1.Collection)
 	// Fetched is told the bytes that come over the network, by the scheme of their
@@ -105,7 +108,7 @@ type Store struct {
 	shelf *shelf
 	// lifetime of the store: ends downloads, and their parts stay for a resume.
 	lifetime context.Context
-	slots    chan struct{}
+	turns    *turns
 	running  sync.WaitGroup
 	// registries remembers the tokens that registries gave.
 	registries *oci.Client
@@ -134,7 +137,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, fmt.Errorf("open weight store %s: %w", opt.Dir, err)
 	}
 	s := &Store{
-		opt: opt, shelf: sh, lifetime: ctx, slots: make(chan struct{}, cmp.Or(opt.AtOnce, FetchesAtOnce)),
+		opt: opt, shelf: sh, lifetime: ctx, turns: newTurns(cmp.Or(opt.AtOnce, FetchesAtOnce)),
 		flights: map[flightKey]*flight{}, holds: map[string]map[*Hold]struct{}{},
 	}
 	if opt.Fetch != nil {

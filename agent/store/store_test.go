@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -58,6 +59,8 @@ type world struct {
 	marks  Marks
 	spared func() (func(string) bool, bool)
 	fault  func(string)
+	// namespace is an option of the store, too.
+	namespace func(model.Record, string) string
 	// others are served by their paths, in place of content.
 	others sync.Map
 }
@@ -104,7 +107,7 @@ func (w *world) start() (s *Store, stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err = Open(ctx, Options{Dir: w.dir, Root: root, Fetch: &download.Fetcher{Client: client, Backoff: time.Millisecond}, Log: logr.Discard(),
-		Disk: w.disk, Marks: w.marks, Spared: w.spared, Fault: w.fault})
+		Disk: w.disk, Marks: w.marks, Spared: w.spared, Fault: w.fault, Namespace: w.namespace})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -685,4 +688,48 @@ func FuzzLocalName(f *testing.F) {
 			t.Errorf("%q leads to %q", source, name)
 		}
 	})
+}
+
+// The sources of one namespace never end: others are downloaded all the same.
+func TestAttackSourcesThatNeverEnd(t *testing.T) {
+	w := newWorld(t)
+	w.gate = make(chan struct{})
+	w.namespace = func(rec model.Record, _ string) string {
+		if strings.Contains(rec.Source, "/slow-") {
+			return "evil"
+		}
+		return "team"
+	}
+	s, _ := w.start()
+	begun := make(chan struct{})
+	var downloads sync.WaitGroup
+	for i := range 2 * FetchesAtOnce {
+		downloads.Go(func() {
+			var once sync.Once
+			_, err := s.Ensure(t.Context(), recordOf(fmt.Sprintf("%s/slow-%d.gguf", w.origin.URL, i), w.content), "", func(p v1alpha1.Progress) {
+				if p.BytesDone > 0 {
+					once.Do(func() { begun <- struct{}{} })
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range FetchesAtOnce - 1 {
+		<-begun
+	}
+	small := blob(1000)
+	w.serve("/small.gguf", small)
+	soon, cancel := context.WithTimeout(t.Context(), 20*time.Second) // before a source counts as stalled
+	defer cancel()
+	path, err := s.Ensure(soon, recordOf(w.origin.URL+"/small.gguf", small), "", nil)
+	wantContent(t, path, err, small)
+	go func() {
+		for range begun { // no one waits any more
+		}
+	}()
+	close(w.gate)
+	downloads.Wait()
+	close(begun)
 }
