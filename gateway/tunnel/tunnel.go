@@ -4,9 +4,9 @@
 // It owns the listener for tunnels and one HTTP/2 connection for each Mac that
 // has opened one. TLS is as on a direct connection, from end to end, the gateway
 // its client: only the certificate of the Mac that a tunnel names is accepted, and
-// only a gateway's by the Mac. It refuses what does not begin as a tunnel, who
-// cannot prove in time to be the Mac that is named, more strangers at once than it
-// has room for, and from one address more than its share of that room. A second
+// only a gateway's by the Mac. It refuses what does not begin as a tunnel, and who
+// cannot prove in time to be the Mac that is named. More strangers at once than there is
+// room for, or more from one address than its share, replace the oldest ones. A second
 // tunnel of a Mac takes over from the first, whose answers go on. The certificate must
 // be of the MacNode that has the name now: when that is deleted or replaced, its tunnel
 // is closed at once, with all answers.
@@ -19,6 +19,7 @@
 package tunnel
 
 import (
+	"container/list"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -41,11 +42,6 @@ import (
 const (
 	// proveTime is how long a stranger may take to prove which Mac it is.
 	proveTime = 5 * time.Second
-	// strangers may be proving it at once, and of one address at most strangersEach:
-	// Macs of one office share an address, and one that does nothing must not keep
-	// the others out.
-	strangers     = 256
-	strangersEach = 64
 	// askEach is how often each Mac is asked how it is: a port closes connections
 	// on which nothing was asked for two minutes.
 	askEach = 30 * time.Second
@@ -78,11 +74,12 @@ type Hub struct {
 	Options
 	id string
 
-	mu        sync.Mutex // guards what follows
-	tunnels   map[string]*line
-	old       map[*line]bool // replaced, and not closed yet
-	strangers map[string]int // by address
-	closed    bool
+	strangers strangers
+
+	mu      sync.Mutex // guards what follows
+	tunnels map[string]*line
+	old     map[*line]bool // replaced, and not closed yet
+	closed  bool
 }
 
 // line is one connection of a Mac.
@@ -103,7 +100,7 @@ func New(o Options) *Hub {
 	if o.Wrap == nil {
 		o.Wrap = func(c net.Conn) net.Conn { return c }
 	}
-	return &Hub{Options: o, id: strings.ToLower(rand.Text()), tunnels: map[string]*line{}, old: map[*line]bool{}, strangers: map[string]int{}}
+	return &Hub{Options: o, id: strings.ToLower(rand.Text()), tunnels: map[string]*line{}, old: map[*line]bool{}, strangers: strangers{from: map[string]*list.List{}}}
 }
 
 // Len is how many Macs have a tunnel.
@@ -181,15 +178,8 @@ func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
 			pause(ctx, acceptAgain)
 			continue
 		}
-		from := intake.AddressOf(c.RemoteAddr().String())
-		if !h.enter(from) { // who is well comes again
-			_ = c.Close()
-			continue
-		}
-		wg.Go(func() {
-			defer h.leave(from)
-			h.meet(ctx, c)
-		})
+		one := h.strangers.enter(c, intake.AddressOf(c.RemoteAddr().String()))
+		wg.Go(func() { h.meet(ctx, one) })
 	}
 }
 
@@ -199,29 +189,6 @@ func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-t.C:
-	}
-}
-
-// enter lets a stranger begin to prove which Mac it is.
-func (h *Hub) enter(from string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := 0
-	for _, n := range h.strangers {
-		all += n
-	}
-	if all >= strangers || h.strangers[from] >= strangersEach {
-		return false
-	}
-	h.strangers[from]++
-	return true
-}
-
-func (h *Hub) leave(from string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.strangers[from]--; h.strangers[from] == 0 {
-		delete(h.strangers, from)
 	}
 }
 
@@ -276,12 +243,12 @@ func (h *Hub) closeAll() {
 }
 
 // meet finds out which Mac opened a connection, and uses it from then on.
-func (h *Hub) meet(ctx context.Context, c net.Conn) {
+func (h *Hub) meet(ctx context.Context, c *stranger) {
 	ctx, cancel := context.WithTimeout(ctx, proveTime)
 	defer cancel()
 	from := c.RemoteAddr().String()
-	l, err := h.prove(ctx, c)
-	if err == nil && !h.put(l) {
+	l, err := h.prove(ctx, c.Conn)
+	if in := h.strangers.leave(c); err == nil && (!in || !h.put(l)) {
 		err = l.Close()
 	}
 	if err != nil {

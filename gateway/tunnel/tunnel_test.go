@@ -54,29 +54,7 @@ func (w *world) replace(mac, uid string) {
 	w.hub.Drop(mac)
 }
 
-// elsewhere is a listener whose connections come from other addresses.
-type elsewhere struct {
-	net.Listener
-	from func() string
-}
-
-func (e elsewhere) Accept() (net.Conn, error) {
-	c, err := e.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	at, err := net.ResolveTCPAddr("tcp", e.from())
-	return moved{c, at}, err
-}
-
-type moved struct {
-	net.Conn
-	at net.Addr
-}
-
-func (m moved) RemoteAddr() net.Addr { return m.at }
-
-func newWorld(t *testing.T, from ...func() string) *world {
+func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, ca: agentapitest.NewCA(t), changed: make(chan string, 100), uids: map[string]string{}}
 	w.ids.Set(w.identity(w.ca.Gateway()))
@@ -87,9 +65,6 @@ func newWorld(t *testing.T, from ...func() string) *world {
 		t.Fatal(err)
 	}
 	w.address = l.Addr().String()
-	for _, f := range from {
-		l = elsewhere{l, f}
-	}
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- w.hub.Serve(ctx, l) }()
@@ -320,67 +295,16 @@ func TestAttackNoTunnel(t *testing.T) {
 	}
 }
 
-// TestAttackStrangersFillTheRoom: those of one address that say nothing take a
-// share of it and no more, and it is given back.
+// TestAttackStrangersFillTheRoom: those of one address that say nothing more keep
+// no one out.
 func TestAttackStrangersFillTheRoom(t *testing.T) {
 	w := newWorld(t)
-	var silent []net.Conn
 	for range 64 {
-		silent = append(silent, w.dial("a")) // heard: so it is inside
+		w.dial("a") // heard: so it is inside
 	}
-	c, err := net.Dial("tcp", w.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close() //nolint:errcheck // refused
-	if err := agentapi.SayTunnel(c, "b"); err == nil {
-		if gateway, err := agentapi.HearGateway(c); err == nil {
-			t.Errorf("one stranger more than its share came in to %s", gateway)
-		}
-	}
-	for _, c := range silent {
-		_ = c.Close()
-	}
-	for end := time.Now().Add(patience.Of(t)); ; {
-		c, err := net.Dial("tcp", w.address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = agentapi.SayTunnel(c, "b")
-		_, err = agentapi.HearGateway(c)
-		_ = c.Close()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("the room is not given back")
-		}
-	}
-}
-
-// A customer has all addresses of an IPv6 network, which have one share together.
-func TestAttackStrangersOfOneNetwork(t *testing.T) {
-	n := 0
-	w := newWorld(t, func() string { // is called by one goroutine
-		if n++; n <= 65 {
-			return fmt.Sprintf("[2001:db8:0:1::%x]:1", n)
-		}
-		return "[2001:db8:0:2::1]:1"
-	})
-	for range 64 {
-		w.dial("a")
-	}
-	c, err := net.Dial("tcp", w.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close() //nolint:errcheck // refused
-	if err := agentapi.SayTunnel(c, "b"); err == nil {
-		if gateway, err := agentapi.HearGateway(c); err == nil {
-			t.Errorf("one stranger more than the share of its network came in to %s", gateway)
-		}
-	}
-	w.dial("b") // of another network
+	w.dial("b")
+	w.mac("c", func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "c") })
+	w.wantChange("c")
 }
 
 // stream answers in two parts, the second when more is closed.

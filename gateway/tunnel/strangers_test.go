@@ -1,0 +1,80 @@
+package tunnel
+
+import (
+	"container/list"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+
+	"metalfleet.dev/metalfleet/gateway/intake"
+)
+
+// held is a connection that remembers that it was closed.
+type held struct {
+	net.Conn
+	closed bool
+}
+
+func (h *held) Close() error { h.closed = true; return nil }
+
+// crowd is a room and all that came into it.
+type crowd struct {
+	strangers
+	came []*held
+	in   []*stranger
+}
+
+func newCrowd() *crowd { return &crowd{strangers: strangers{from: map[string]*list.List{}}} }
+
+func (c *crowd) comes(from string) {
+	conn := &held{}
+	c.came = append(c.came, conn)
+	c.in = append(c.in, c.enter(conn, intake.AddressOf(from)))
+}
+
+func (c *crowd) wantClosed(t *testing.T, want ...int) {
+	t.Helper()
+	var got []int
+	for i, conn := range c.came {
+		if conn.closed {
+			got = append(got, i)
+		}
+		if conn.closed && c.leave(c.in[i]) {
+			t.Errorf("stranger %d was closed and is inside", i)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("closed %v, want %v", got, want)
+	}
+}
+
+// A customer has all addresses of an IPv6 network, which have one share together.
+func TestAttackStrangersOfOneNetwork(t *testing.T) {
+	c := newCrowd()
+	c.comes("[2001:db8:0:2::1]:1")
+	for i := range 66 {
+		c.comes(fmt.Sprintf("[2001:db8:0:1::%x]:1", i))
+	}
+	c.wantClosed(t, 1, 2)
+}
+
+// TestAttackStrangersOfManyAddresses: the address with the most makes room.
+func TestAttackStrangersOfManyAddresses(t *testing.T) {
+	c := newCrowd()
+	for i := range 256 {
+		c.comes(fmt.Sprintf("192.0.2.%d:1", min(i, 200)))
+	}
+	c.comes("192.0.2.250:1")
+	c.wantClosed(t, 200)
+	for _, one := range c.in {
+		c.leave(one)
+	}
+	if c.n != 0 || len(c.from) != 0 {
+		t.Errorf("%d strangers of %d addresses are left in an empty room", c.n, len(c.from))
+	}
+	for i := range 257 {
+		c.comes(fmt.Sprintf("198.51.%d.%d:1", i/200, i%200))
+	}
+	c.wantClosed(t, 200, 257)
+}
