@@ -2,12 +2,19 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"sync"
 )
 
+// searchesEach is how many searches of one tenant run and wait at most.
+const searchesEach = 16
+
+// errSearches is for a tenant that has as many searches as it may.
+var errSearches = errors.New("too many searches for kept responses")
+
 // searches bounds how many searches for kept responses run at once. A tenant alone may
 // have all of them run. Its further ones wait for its own, so that the search of
-// another tenant waits for no more than one of each.
+// another tenant waits for no more than one of each; of more than searchesEach none waits.
 type searches struct {
 	all chan struct{}
 
@@ -27,7 +34,10 @@ func newSearches(most int) *searches {
 
 // begin waits for a place, which end gives back.
 func (s *searches) begin(ctx context.Context, tenant string) (end func(), err error) {
-	t := s.enter(tenant)
+	t, err := s.enter(tenant)
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case t.places <- struct{}{}:
 	case <-ctx.Done():
@@ -48,7 +58,7 @@ func (s *searches) begin(ctx context.Context, tenant string) (end func(), err er
 	}, nil
 }
 
-func (s *searches) enter(tenant string) *searching {
+func (s *searches) enter(tenant string) (*searching, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tenants[tenant]
@@ -56,8 +66,11 @@ func (s *searches) enter(tenant string) *searching {
 		t = &searching{places: make(chan struct{}, cap(s.all))}
 		s.tenants[tenant] = t
 	}
+	if t.users == searchesEach {
+		return nil, errSearches
+	}
 	t.users++
-	return t
+	return t, nil
 }
 
 func (s *searches) leave(tenant string) {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 )
@@ -45,5 +46,32 @@ func TestSearchesOfOneTenantHoldUpNoOther(t *testing.T) {
 		if len(order) != 11 || len(s.all) != 0 || len(s.tenants) != 0 {
 			t.Errorf("%d searches began, %d run and %d tenants are known", len(order), len(s.all), len(s.tenants))
 		}
+	})
+}
+
+// A key's searches do not wait without limit: each that waits holds its request.
+func TestSearchesOfOneTenantThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSearches(2)
+		ctx, stop := context.WithCancel(t.Context())
+		refused := 0
+		for range 100 {
+			go func() {
+				if _, err := s.begin(ctx, "hog"); errors.Is(err, errSearches) {
+					refused++
+				}
+			}()
+			synctest.Wait()
+		}
+		if refused != 100-searchesEach {
+			t.Errorf("%d of 100 searches were refused, want all but %d", refused, searchesEach)
+		}
+		victim, leave := context.WithCancel(t.Context())
+		leave()
+		if _, err := s.begin(victim, "victim"); errors.Is(err, errSearches) {
+			t.Error("searches of one tenant have one of another refused")
+		}
+		stop()
+		synctest.Wait()
 	})
 }

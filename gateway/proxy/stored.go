@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -160,7 +161,10 @@ const (
 // believed.
 func (s *stored) find(ctx context.Context, id string) (mac string, found bool, err error) {
 	end, err := s.searches.begin(ctx, tenantOf(ctx))
-	if err != nil {
+	switch {
+	case errors.Is(err, errSearches):
+		return "", false, openai.RateLimited(searchTime)
+	case err != nil:
 		return "", false, dispatch.Ended(ctx)
 	}
 	defer end()
