@@ -147,13 +147,21 @@ func (q *queue) wakeAll() {
 	}
 }
 
-// serve is wake. The lock is held.
+// serve is wake. The lock is held. Where a request that any replica may answer finds
+// none, no other does either: replicas are looked at once, not for each that waits.
 func (q *queue) serve(m *route.Model, now time.Time) {
 	name := m.Key.String()
+	var full *route.Model
 	for q.entries.Len(name) > 0 {
 		var lease *Lease
 		next := q.entries.Next(name, now, func(w *fairqueue.Entry) (ok bool) {
-			lease, ok = q.grant(q.waiters[w].request, now)
+			r := q.waiters[w].request
+			if r.model == full {
+				return false
+			}
+			if lease, ok = q.grant(r, now); !ok && r.anywhere() {
+				full = r.model
+			}
 			return ok
 		})
 		if next == nil {

@@ -193,6 +193,11 @@ func (r *Request) excluded(e route.Endpoint) bool {
 	return r.replicas[e.Replica] || r.macs[e.Mac] || r.OnlyMac != "" && e.Mac != r.OnlyMac
 }
 
+// anywhere reports that no replica is excluded.
+func (r *Request) anywhere() bool {
+	return len(r.replicas) == 0 && len(r.macs) == 0 && r.OnlyMac == ""
+}
+
 // failed excludes a replica that failed from this round.
 func (r *Request) failed(e route.Endpoint, f *Failure) {
 	if r.replicas == nil {

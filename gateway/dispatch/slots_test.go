@@ -117,3 +117,48 @@ func TestALeaseThatIsGrantedTooLateIsReleased(t *testing.T) {
 		t.Error("a request still waits")
 	}
 }
+
+// TestAttackManyRequestsWaitForOneReplica: while no replica has a slot, replicas are
+// looked at once for all that wait, and requests that may go to some of them only hold
+// up none of the others.
+func TestAttackManyRequestsWaitForOneReplica(t *testing.T) {
+	model := newModel("r")
+	full, looks := true, 0
+	d := New(Config{Queue: fairqueue.Limits{Count: 1000, Bytes: 1000, Age: time.Minute}, Registry: prometheus.NewRegistry(),
+		Pick: func(c []pick.Candidate, p pick.Prefix, turn uint64) (int, bool) {
+			looks++
+			if full {
+				return 0, false
+			}
+			return pick.Choose(c, p, turn)
+		}})
+	enter := func(onlyMac string) *waiter {
+		r := &Request{Candidates: []*route.Model{model}, Log: logr.Discard, OnlyMac: onlyMac}
+		r.begin(time.Now())
+		w := newWaiter(r)
+		if _, err := d.queue.enter(w); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	elsewhere := enter("b")
+	waiters := make([]*waiter, 500)
+	for i := range waiters {
+		waiters[i] = enter("")
+	}
+	looks = 0
+	d.queue.wake(model)
+	if looks > 2 {
+		t.Errorf("replicas were looked at %d times for requests of which none could be served", looks)
+	}
+	full = false
+	d.queue.wake(model)
+	for i, w := range waiters {
+		if len(w.granted) != 1 {
+			t.Fatalf("request %d still waits", i)
+		}
+	}
+	if len(elsewhere.granted) != 0 {
+		t.Error("a request for another Mac was served")
+	}
+}
