@@ -94,13 +94,17 @@ func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.Ins
 }
 
 // mayAgree reports whether enough Macs were asked: with those that have not
-// reported yet, enough of them may come to one result.
+// reported yet, enough of them may come to one result. One of these may never
+// report, as a Mac that was taken over: it is not waited for alone.
 func (t *testimony) mayAgree() bool {
-	most := t.verdicts
+	most, waiting := t.verdicts, len(t.waiting)
 	if best := t.best(); best != nil {
 		most = max(most, len(best.macs))
 	}
-	return most+len(t.waiting) >= vouchersNeeded
+	if most > 0 && waiting > 0 {
+		waiting--
+	}
+	return most+waiting >= vouchersNeeded
 }
 
 // validate turns records that do not hold together into failures. Macs of one

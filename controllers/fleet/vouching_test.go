@@ -115,6 +115,7 @@ func TestAttackAMacThatLiesAboutASource(t *testing.T) {
 	good, bad, none := resolvedAs(&d, honest), resolvedAs(&d, evil), v1alpha1.InspectionStatus{}
 	unreachable, missing := failedWith(&d, v1alpha1.ReasonSourceUnreachable), failedWith(&d, v1alpha1.ReasonSourceNotFound)
 	full := failedWith(&d, v1alpha1.ReasonInspectionFailed)
+	running := v1alpha1.InspectionStatus{ID: InspectionID(&d), State: v1alpha1.InspectionRunning}
 	for name, tc := range map[string]struct {
 		reports  []v1alpha1.InspectionStatus
 		asked    int
@@ -123,7 +124,9 @@ func TestAttackAMacThatLiesAboutASource(t *testing.T) {
 		reason   string // of what is waited for, or refused
 	}{
 		"no report yet":                          {[]v1alpha1.InspectionStatus{none, none, none}, 2, "", 0, v1alpha1.ReasonInspecting},
-		"one report":                             {[]v1alpha1.InspectionStatus{bad, none, none}, 2, "", 0, v1alpha1.ReasonInspecting},
+		"one report":                             {[]v1alpha1.InspectionStatus{bad, none, none}, 3, "", 0, v1alpha1.ReasonInspecting},
+		"one never reports":                      {[]v1alpha1.InspectionStatus{none, good, good, none}, 3, honest.Digest, 2, ""},
+		"one reports that it runs, for ever":     {[]v1alpha1.InspectionStatus{good, running, good, none}, 3, honest.Digest, 2, ""},
 		"two of the same":                        {[]v1alpha1.InspectionStatus{good, good, none}, 2, honest.Digest, 2, ""},
 		"two that differ":                        {[]v1alpha1.InspectionStatus{bad, good, none}, 3, "", 0, v1alpha1.ReasonInspecting},
 		"the third decides":                      {[]v1alpha1.InspectionStatus{bad, good, good}, 3, honest.Digest, 2, ""},
