@@ -99,8 +99,8 @@ type hubLook struct {
 	// who is asked, and get asks for a file.
 	who string
 	get func(e hub.Entry, header http.Header) (*http.Response, error)
-	// whole is what came of files that were fetched whole.
-	whole int64
+	// whole is what came of files that were fetched whole, headers of the others.
+	whole, headers int64
 }
 
 // single reads the header of one GGUF file.
@@ -236,9 +236,10 @@ func (h *hubLook) header(e hub.Entry, name string) error {
 		return readFault(err)
 	}
 	n := binary.LittleEndian.Uint64(length[:])
-	if n > uint64(f.most) || int64(n) > f.size-8 {
+	if n > uint64(f.most-h.headers) || int64(n) > f.size-8 { // of all together, as when they are parsed
 		return failure(v1alpha1.ReasonInvalidModel, "%s has a header of %d bytes, which is not plausible; choose another repository", e.Path, n)
 	}
+	h.headers += int64(n)
 	return sparse(name, io.NewSectionReader(f, 0, 8+int64(n)), e.Bytes)
 }
 

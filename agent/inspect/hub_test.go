@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -186,6 +187,36 @@ func TestAHubThatLies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAttackHeadersOfManyFiles: what is read and written of headers is bounded for all
+// files of a model together.
+func TestAttackHeadersOfManyFiles(t *testing.T) {
+	_, files := published(t, true)
+	for name, f := range files {
+		if strings.HasPrefix(name, "model-00001-") || strings.HasPrefix(name, "model-00002-") {
+			files[name] = hubtest.File{Content: padded(f.Content, 512<<10), LFS: true}
+		}
+	}
+	for most, refused := range map[int64]bool{800 << 10: true, 64 << 20: false} {
+		r, _ := onHub(t, hubtest.Of(files))
+		r.headerBytes = most
+		_, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "hf://org/tiny"})
+		if refused {
+			wantReason(t, err, v1alpha1.ReasonInvalidModel)
+		} else if err != nil {
+			t.Errorf("with %d bytes of headers: %v", most, err)
+		}
+	}
+}
+
+// padded is a file of safetensors whose header has a length.
+func padded(content []byte, length int) []byte {
+	n := 8 + int(binary.LittleEndian.Uint64(content))
+	out := binary.LittleEndian.AppendUint64(nil, uint64(length))
+	out = append(out, content[8:n]...)
+	out = append(out, bytes.Repeat([]byte(" "), length-(n-8))...)
+	return append(out, content[n:]...)
 }
 
 // TestAPrivateRepositoryIsReadWithItsToken: the hub is asked with the token
