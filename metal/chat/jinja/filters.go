@@ -11,21 +11,17 @@ import (
 // filter computes {{ v | name(a) }}; v may be markup.
 type filter func(r *run, v any, a args) (any, error)
 
-// filters lists the filters by name: jinja2's, with transformers' tojson.
+// filters lists the filters by name: those of jinja2 that chat templates use, with
+// transformers' tojson.
 func filters() map[string]filter {
 	return map[string]filter{
-		"abs": filterAbs, "attr": filterAttr, "batch": filterBatch, "capitalize": softText("capitalize", capitalized), "center": filterCenter,
-		"count": filterLength, "d": filterDefault, "default": filterDefault, "dictsort": filterDictsort, "e": filterEscape,
-		"escape": filterEscape, "filesizeformat": filterFileSize, "first": filterFirst, "float": filterFloat,
-		"forceescape": filterForceEscape, "format": filterFormat, "groupby": filterGroupBy, "indent": filterIndent, "int": filterInt,
-		"items": filterItems, "join": filterJoin, "last": filterLast, "length": filterLength, "list": filterList,
-		"lower": softText("lower", lowered), "map": filterMap, "max": filterMax, "min": filterMin, "pprint": filterPprint,
-		"reject": filterReject, "rejectattr": filterRejectAttr, "replace": filterReplace, "reverse": filterReverse,
-		"round": filterRound, "safe": filterSafe, "select": filterSelect, "selectattr": filterSelectAttr, "slice": filterSlice,
-		"sort": filterSort, "string": softText("string", identity), "striptags": filterStripTags, "sum": filterSum,
-		"title": filterTitle, "tojson": tojson, "trim": filterTrim, "truncate": filterTruncate, "unique": filterUnique,
-		"upper": softText("upper", uppered), "urlencode": filterURLEncode, "wordcount": filterWordCount,
-		"wordwrap": filterWordWrap, "xmlattr": filterXMLAttr,
+		"abs": filterAbs, "attr": filterAttr, "capitalize": softText("capitalize", capitalized), "count": filterLength, "d": filterDefault,
+		"default": filterDefault, "dictsort": filterDictsort, "e": filterEscape, "escape": filterEscape, "first": filterFirst, "float": filterFloat,
+		"format": filterFormat, "indent": filterIndent, "int": filterInt, "items": filterItems, "join": filterJoin, "last": filterLast,
+		"length": filterLength, "list": filterList, "lower": softText("lower", lowered), "map": filterMap, "max": filterMax, "min": filterMin,
+		"reject": filterReject, "rejectattr": filterRejectAttr, "replace": filterReplace, "reverse": filterReverse, "round": filterRound,
+		"safe": filterSafe, "select": filterSelect, "selectattr": filterSelectAttr, "sort": filterSort, "string": softText("string", identity),
+		"sum": filterSum, "title": filterTitle, "tojson": tojson, "trim": filterTrim, "unique": filterUnique, "upper": softText("upper", uppered),
 	}
 }
 
@@ -34,8 +30,9 @@ func noFilter(name string) string {
 	switch name {
 	case "random":
 		return `the filter "random" is not supported: rendering a conversation must be deterministic`
-	case "urlize":
-		return `the filter "urlize" is not supported: it creates links for web pages`
+	case "batch", "center", "filesizeformat", "forceescape", "groupby", "pprint", "slice", "striptags", "truncate", "urlencode", "urlize",
+		"wordcount", "wordwrap", "xmlattr":
+		return fmt.Sprintf("the filter %q of jinja2 is not supported: it lays out pages, and no known chat template uses it; rewrite the template without it", name)
 	}
 	return fmt.Sprintf("unknown filter %q", cut(name))
 }
@@ -95,14 +92,6 @@ func filterEscape(r *run, v any, a args) (any, error) {
 		return nil, err
 	}
 	m, err := r.escaped(v)
-	return m, err
-}
-
-func filterForceEscape(r *run, v any, a args) (any, error) {
-	if _, err := a.bind("forceescape", 0); err != nil {
-		return nil, err
-	}
-	m, err := r.escaped(plain(v))
 	return m, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -119,5 +120,15 @@ func TestConversationsRenderAsJinja2Does(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Filters that lay out pages are refused when a template is read, by name.
+func TestFiltersThatNoChatTemplateUsesAreRefused(t *testing.T) {
+	for _, name := range []string{"batch", "center", "filesizeformat", "forceescape", "groupby", "pprint", "random", "slice", "striptags", "truncate",
+		"urlencode", "urlize", "wordcount", "wordwrap", "xmlattr"} {
+		if _, err := Parse("{{ 'a' | " + name + " }}"); err == nil || !strings.Contains(err.Error(), `the filter "`+name+`"`) {
+			t.Errorf("%s: %v, want the filter refused by its name", name, err)
+		}
 	}
 }

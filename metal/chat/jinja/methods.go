@@ -20,9 +20,6 @@ func method(v any, name string) (any, bool) {
 	case *Dict:
 		call = dictMethod(c, name)
 	case *List:
-		if i := slices.Index(c.fields, name); i >= 0 {
-			return c.Items[i], true
-		}
 		call = listMethod(c, name)
 	case *numbers:
 		if i := slices.Index([]string{"start", "stop", "step"}, name); i >= 0 {

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Filters that sort, group and pick by a key.
+// Filters that sort and pick by a key.
 
 // foldedKey is what sorting compares: text without case unless that counts.
 func (r *run) foldedKey(v any, caseCounts bool) (any, error) {
@@ -18,8 +18,8 @@ func (r *run) foldedKey(v any, caseCounts bool) (any, error) {
 }
 
 // key is the attribute of an item, or the item.
-func (r *run) key(item, attribute, otherwise any, caseCounts bool) (any, error) {
-	v, err := r.pathOr(item, attribute, otherwise)
+func (r *run) key(item, attribute any, caseCounts bool) (any, error) {
+	v, err := r.path(item, attribute)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func filterSort(r *run, v any, a args) (any, error) {
 	keys, err := r.keysOf(v, func(item any) (any, error) {
 		l := NewList()
 		for _, attribute := range attributes {
-			k, err := r.key(item, attribute, nil, given(p[1]))
+			k, err := r.key(item, attribute, given(p[1]))
 			if err != nil {
 				return nil, err
 			}
@@ -193,7 +193,7 @@ func (r *run) extreme(who string, v any, a args) (any, error) {
 		if !ok {
 			return best.item, nil
 		}
-		key, err := r.key(item, orNil(p[1]), nil, given(p[0]))
+		key, err := r.key(item, orNil(p[1]), given(p[0]))
 		if err != nil {
 			return nil, err
 		}
@@ -236,7 +236,7 @@ func filterUnique(r *run, v any, a args) (any, error) {
 			if err := r.step(); err != nil {
 				return nil, false, err
 			}
-			key, err := r.key(item, orNil(p[1]), nil, given(p[0]))
+			key, err := r.key(item, orNil(p[1]), given(p[0]))
 			if err != nil {
 				return nil, false, err
 			}
@@ -249,45 +249,4 @@ func filterUnique(r *run, v any, a args) (any, error) {
 			}
 		}
 	}), nil
-}
-
-// filterGroupBy makes tuples of a key and the items that have it, in order of
-// the keys.
-func filterGroupBy(r *run, v any, a args) (any, error) {
-	p, err := a.bind("groupby", 1, "attribute", "default", "case_sensitive")
-	if err != nil {
-		return nil, err
-	}
-	keys, err := r.keysOf(v, func(item any) (any, error) { return r.key(item, p[0], orNil(p[1]), given(p[2])) })
-	if err != nil {
-		return nil, err
-	}
-	if keys, err = r.sorted(keys, false); err != nil {
-		return nil, err
-	}
-	out := NewList()
-	var last any
-	for i, k := range keys {
-		same := false
-		if i > 0 {
-			if same, err = r.equal(last, k.key, 0); err != nil {
-				return nil, err
-			}
-		}
-		if !same {
-			// The group is called as its first item has it.
-			name, err := r.pathOr(k.item, p[0], orNil(p[1]))
-			if err != nil {
-				return nil, err
-			}
-			out.Items = append(out.Items, &List{Items: []any{name, NewList()}, Tuple: true, fields: []string{"grouper", "list"}})
-			last = k.key
-		}
-		group := out.Items[len(out.Items)-1].(*List).Items[1].(*List)
-		group.Items = append(group.Items, k.item)
-		if err := r.charge(pairBytes); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
 }

@@ -242,3 +242,14 @@ func (r *run) join(parts []string, sep string) (string, error) {
 	}
 	return strings.Join(parts, sep), nil
 }
+
+// place is where the n-th character begins, in bytes.
+func place(s string, n int64) int {
+	for at := range s {
+		if n == 0 {
+			return at
+		}
+		n--
+	}
+	return len(s)
+}

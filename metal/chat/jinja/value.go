@@ -15,8 +15,6 @@ type List struct {
 	// view is the name of a dictionary's view, which can be looped over and
 	// counted, but has no place for an index.
 	view string
-	// fields name the items of a tuple that groupby makes.
-	fields []string
 }
 
 // NewList makes a list.
