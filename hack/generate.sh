@@ -1,6 +1,6 @@
 #!/bin/bash
-# Writes every generated file in place: wire code from .proto files, deep copies, CRDs and RBAC from Go types, and what the
-# chart carries of them.
+# Writes every generated file in place: wire code from .proto files, deep copies, apply configurations, CRDs and RBAC from Go
+# types, and what the chart carries of them.
 # usage: hack/generate.sh [wire] [api] [rbac]   (all three without arguments; make generate)
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,8 +22,10 @@ wire() {
 }
 
 api() {
-  need api/v1alpha1 "deep copies and CRDs"
-  controller_gen object paths=./api/v1alpha1 paths=./api/model
+  need api/v1alpha1 "deep copies, apply configurations and CRDs"
+  rm -rf api/applyconfiguration # configurations of types that are gone
+  controller_gen object applyconfiguration paths=./api/v1alpha1 paths=./api/model
+  rm api/applyconfiguration/utils.go # finds a configuration by its kind, which nothing here does
   # By way of a scratch folder, so that a CRD that is no longer generated does not stay behind.
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT

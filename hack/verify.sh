@@ -14,6 +14,7 @@ complain() {
 generated() {
   {
     find api controllers metal -name 'zz_generated.*.go' -o -name '*.pb.go'
+    find api/applyconfiguration -type f
     find config/crd config/rbac charts/metalfleet/files/crds charts/metalfleet/files/rbac -type f 2>/dev/null || true
   } | LC_ALL=C sort | while read -r f; do echo "$(git hash-object "$f") $f"; done
 }
@@ -27,7 +28,7 @@ fi
 # On a clean checkout nothing may differ from the commit either: this is what CI relies on.
 untracked=$(git ls-files --others --exclude-standard -- api controllers/autoscaler/keda/externalscaler metal/wire config charts)
 [ -z "$untracked" ] || complain "generated files nobody committed: $untracked"
-changed=$(git diff --name-only HEAD -- '*.pb.go' '*zz_generated*' config/crd config/rbac charts/metalfleet/files/crds charts/metalfleet/files/rbac)
+changed=$(git diff --name-only HEAD -- '*.pb.go' '*zz_generated*' api/applyconfiguration config/crd config/rbac charts/metalfleet/files/crds charts/metalfleet/files/rbac)
 [ -z "$changed" ] || complain "generated files that differ from the commit: $changed"
 
 unformatted=$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do [ ! -f "$f" ] || gofmt -l "$f"; done)

@@ -2,7 +2,6 @@ package register
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -87,21 +86,25 @@ func (l *lease) isSecond(have coordinationv1.LeaseSpec) bool {
 		have.AcquireTime != nil && have.AcquireTime.Time.Before(l.started)
 }
 
+// object is the Lease without content. Writes are merge patches, not server-side
+// apply: that would create a Lease that is gone, and two agents of one name would
+// withdraw one another's fields.
+func (l *lease) object() *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.key.Namespace, Name: l.key.Name}}
+}
+
 func (l *lease) write(ctx context.Context, now time.Time) error {
-	renewed, began := metav1.NewMicroTime(now), metav1.NewMicroTime(l.started)
-	seconds := int32(v1alpha1.MacSilentSeconds)
-	metadata := map[string]any{}
+	written := l.object()
+	written.ResourceVersion = l.version
+	patch := client.MergeFrom(written.DeepCopy())
 	if l.version != "" {
-		metadata["resourceVersion"] = l.version
+		patch = client.MergeFromWithOptions(written.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": metadata, "spec": coordinationv1.LeaseSpec{
-		HolderIdentity: &l.holder, AcquireTime: &began, RenewTime: &renewed, LeaseDurationSeconds: &seconds,
-	}})
-	if err != nil {
-		return fmt.Errorf("encode lease: %w", err)
+	written.Spec = coordinationv1.LeaseSpec{
+		HolderIdentity: &l.holder, AcquireTime: ptr.To(metav1.NewMicroTime(l.started)), RenewTime: ptr.To(metav1.NewMicroTime(now)),
+		LeaseDurationSeconds: ptr.To[int32](v1alpha1.MacSilentSeconds),
 	}
-	written := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.key.Namespace, Name: l.key.Name}}
-	if err := l.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
+	if err := l.client.Patch(ctx, written, patch, client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
 		return fmt.Errorf("renew lease %s: %w", l.key, err)
 	}
 	l.version = written.ResourceVersion
@@ -110,14 +113,9 @@ func (l *lease) write(ctx context.Context, now time.Time) error {
 
 // report has the operator show that this agent is fenced.
 func (l *lease) report(ctx context.Context, now time.Time) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		v1alpha1.AnnotationFenced: l.holder + " " + now.UTC().Format(time.RFC3339),
-	}}})
-	if err == nil {
-		o := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.key.Namespace, Name: l.key.Name}}
-		err = l.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.ManagerAgent))
-	}
-	if err != nil {
+	fenced := l.object()
+	fenced.Annotations = map[string]string{v1alpha1.AnnotationFenced: l.holder + " " + now.UTC().Format(time.RFC3339)}
+	if err := l.client.Patch(ctx, fenced, client.MergeFrom(l.object()), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
 		l.log.Error(err, "Cannot report that this agent is fenced")
 	}
 }

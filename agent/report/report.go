@@ -23,10 +23,9 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -62,14 +61,11 @@ func newReporter(log logr.Logger, write func(context.Context, *v1alpha1.MacNodeS
 // apply writes a status by server-side apply. Only what the agent owns is in it,
 // and of that only what the API server knows: it may be older than this agent.
 func apply(ctx context.Context, c client.Client, schema *Schema, name string, s *v1alpha1.MacNodeStatus) error {
-	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s)
+	status, err := schema.fit(ctx, s)
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{"status": schema.fit(ctx, status)}}
-	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("MacNode"))
-	u.SetName(name)
-	if err := c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
+	if err := c.Status().Apply(ctx, ac.MacNode(name).WithStatus(status), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
 		return fmt.Errorf("report status of MacNode %s: %w", name, err)
 	}
 	return nil

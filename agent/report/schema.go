@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -43,26 +45,26 @@ type node struct {
 	} `json:"x-kubernetes-group-version-kind"`
 }
 
-// prune leaves out of v what the schema has not: fields, and values of a closed
-// set. What then lacks something that it has to have goes as well, and ok is
-// false if that is v itself. Paths of what went are added to dropped.
-func (n *node) prune(v any, path string, dropped map[string]bool) (out any, ok bool) {
-	switch x := v.(type) {
-	case map[string]any:
-		out, ok = n.pruneObject(x, path, dropped)
-	case []any:
-		if n.Items == nil {
-			return v, true
-		}
-		kept := make([]any, 0, len(x))
-		for _, item := range x {
+// prune leaves out of a JSON value what the schema has not: fields, and values of
+// a closed set. What then lacks something that it has to have goes as well, and ok
+// is false if that is the value itself. Paths of what went are added to dropped.
+func (n *node) prune(value json.RawMessage, path string, dropped map[string]bool) (out json.RawMessage, ok bool) {
+	var fields map[string]json.RawMessage
+	var items []json.RawMessage
+	var scalar any
+	switch {
+	case bytes.HasPrefix(value, []byte("{")) && json.Unmarshal(value, &fields) == nil:
+		out, ok = n.pruneObject(fields, path, dropped)
+	case n.Items != nil && bytes.HasPrefix(value, []byte("[")) && json.Unmarshal(value, &items) == nil:
+		kept := make([]json.RawMessage, 0, len(items))
+		for _, item := range items {
 			if item, ok := n.Items.prune(item, path+"[]", dropped); ok {
 				kept = append(kept, item)
 			}
 		}
-		return kept, true
+		return encode(kept), true
 	default:
-		out, ok = v, len(n.Enum) == 0 || slices.Contains(n.Enum, v)
+		out, ok = value, len(n.Enum) == 0 || json.Unmarshal(value, &scalar) == nil && slices.Contains(n.Enum, scalar)
 	}
 	if !ok {
 		dropped[path] = true
@@ -70,14 +72,14 @@ func (n *node) prune(v any, path string, dropped map[string]bool) (out any, ok b
 	return out, ok
 }
 
-func (n *node) pruneObject(x map[string]any, path string, dropped map[string]bool) (any, bool) {
+func (n *node) pruneObject(fields map[string]json.RawMessage, path string, dropped map[string]bool) (json.RawMessage, bool) {
 	var others node
 	open := n.Preserve || len(n.Properties) == 0
 	if len(n.Others) > 0 && json.Unmarshal(n.Others, &others) == nil {
 		open = false
 	}
-	kept := make(map[string]any, len(x))
-	for name, value := range x {
+	kept := make(map[string]json.RawMessage, len(fields))
+	for name, value := range fields {
 		field := n.Properties[name]
 		switch {
 		case field != nil:
@@ -94,7 +96,13 @@ func (n *node) pruneObject(x map[string]any, path string, dropped map[string]boo
 			kept[name] = value
 		}
 	}
-	return kept, !slices.ContainsFunc(n.Required, func(name string) bool { _, has := kept[name]; return !has })
+	return encode(kept), !slices.ContainsFunc(n.Required, func(name string) bool { _, has := kept[name]; return !has })
+}
+
+// encode joins JSON values, which cannot fail.
+func encode(v any) json.RawMessage {
+	b, _ := json.Marshal(v)
+	return b
 }
 
 // Schema is the API server's own description of a MacNode's status, read
@@ -157,11 +165,20 @@ func fetchSchema(ctx context.Context, c *http.Client, url string) (*node, error)
 	return nil, errors.New("the served schema has no MacNode status")
 }
 
-// fit leaves out of a status what the API server would refuse it for.
-func (s *Schema) fit(ctx context.Context, status map[string]any) map[string]any {
-	if s == nil {
-		return status
+// fit converts a status for an apply, without what the API server would refuse it for.
+func (s *Schema) fit(ctx context.Context, status *v1alpha1.MacNodeStatus) (*ac.MacNodeStatusApplyConfiguration, error) {
+	value, err := json.Marshal(status)
+	if err != nil {
+		return nil, err
 	}
+	if s != nil {
+		value = s.pruned(ctx, value)
+	}
+	out := ac.MacNodeStatus()
+	return out, json.Unmarshal(value, out)
+}
+
+func (s *Schema) pruned(ctx context.Context, status json.RawMessage) json.RawMessage {
 	n := s.current(ctx)
 	if n == nil {
 		return status
@@ -172,7 +189,7 @@ func (s *Schema) fit(ctx context.Context, status map[string]any) map[string]any 
 	if !ok {
 		return status // then it is the API server's to say what is wrong
 	}
-	return out.(map[string]any)
+	return out
 }
 
 // current is the newest schema that could be read, or nil.

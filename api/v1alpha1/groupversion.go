@@ -13,6 +13,8 @@
 //
 // +kubebuilder:object:generate=true
 // +groupName=metalfleet.dev
+// +kubebuilder:ac:generate=true
+// +kubebuilder:ac:output:package=../applyconfiguration
 package v1alpha1
 
 import (

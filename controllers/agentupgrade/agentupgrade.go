@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
@@ -87,7 +88,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for i := range macs.Items {
 		mac := &macs.Items[i]
 		if next.Start && mac.Name == next.Mac {
-			if err := r.order(ctx, mac.DeepCopy(), wish); err != nil {
+			if err := r.order(ctx, mac, wish); err != nil {
 				return reconcile.Result{}, err
 			}
 			ctrl.LoggerFrom(ctx).Info("Agent upgrade starts", "MacNode", mac.Name, "version", wish.Version, "attempt", wish.Attempt)
@@ -120,10 +121,12 @@ func (r *Reconciler) wish(ctx context.Context) (*turn.Wish, error) {
 // order writes spec.agent, on the object as it was decided upon: should the
 // Mac have changed since, the decision is made again.
 func (r *Reconciler) order(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Wish) error {
-	err := status.Apply(ctx, r.Client, status.Document{
-		Object: mac, Manager: v1alpha1.ManagerUpgrades, Locked: true, Spec: map[string]any{"agent": w.Order()},
-	})
-	return client.IgnoreNotFound(err)
+	order, err := status.Convert[ac.AgentOrderApplyConfiguration](w.Order())
+	if err != nil {
+		return err
+	}
+	return client.IgnoreNotFound(status.Apply(ctx, r.Client, v1alpha1.ManagerUpgrades,
+		ac.MacNode(mac.Name).WithUID(mac.UID).WithResourceVersion(mac.ResourceVersion).WithSpec(ac.MacNodeSpec().WithAgent(order))))
 }
 
 // judge writes the condition AgentCurrent if it changed, and tells of a failure.
@@ -142,10 +145,8 @@ func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.W
 			return err
 		}
 	}
-	err := status.Apply(ctx, r.Client, status.Document{
-		Object: mac, Manager: v1alpha1.ManagerUpgrades, Status: map[string][]metav1.Condition{"conditions": after},
-	})
-	return client.IgnoreNotFound(err)
+	return client.IgnoreNotFound(status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerUpgrades,
+		ac.MacNode(mac.Name).WithUID(mac.UID).WithStatus(ac.MacNodeStatus().WithConditions(status.Conditions(after)...))))
 }
 
 // upgradeNotice is the Event of a failed upgrade. Its ID is made from the attempt, so that

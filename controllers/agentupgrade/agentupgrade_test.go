@@ -5,7 +5,6 @@ package agentupgrade
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -44,20 +43,23 @@ func newRoom(t *testing.T) *room {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: turn.ConfigMapName}, Data: w.Data()}
 	c := interceptor.NewClient(
 		fake.NewClientBuilder().WithScheme(s).WithObjects(aMac("mini"), aMac("studio"), cm).WithStatusSubresource(&v1alpha1.MacNode{}).Build(),
-		interceptor.Funcs{SubResourcePatch: mergeConditions})
+		interceptor.Funcs{SubResourceApply: mergeConditions})
 	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC))
 	return &room{t: t, c: c, clock: clock, r: &Reconciler{Client: c, Namespace: "system", Version: "v0.4.0", Clock: clock}}
 }
 
 // mergeConditions is what an API server makes of an apply: conditions are a map
 // by their type. The fake client knows no schema and takes the list for one value.
-func mergeConditions(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
-	raw, err := patch.Data(o)
+func mergeConditions(ctx context.Context, c client.Client, sub string, o runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
+	raw, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
 	var said, mac v1alpha1.MacNode
-	if err := errors.Join(json.Unmarshal(raw, &said), c.Get(ctx, client.ObjectKeyFromObject(o), &mac)); err != nil {
+	if err := json.Unmarshal(raw, &said); err != nil {
+		return err
+	}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(&said), &mac); err != nil {
 		return err
 	}
 	for _, condition := range said.Status.Conditions {

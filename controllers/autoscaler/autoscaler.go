@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/scale"
@@ -216,7 +217,12 @@ func (r *Reconciler) retire(ctx context.Context, d *v1alpha1.ModelDeployment) er
 	if err := errors.Join(err, r.mark(ctx, own, nil)); err != nil {
 		return err
 	}
-	return status.Apply(ctx, r.Client, status.Document{Object: d, Manager: v1alpha1.ManagerAutoscaler, Status: struct{}{}})
+	return status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerAutoscaler, configure(d, ac.ModelDeploymentStatus()))
+}
+
+// configure returns the apply configuration of a deployment's status.
+func configure(d *v1alpha1.ModelDeployment, s *ac.ModelDeploymentStatusApplyConfiguration) *ac.ModelDeploymentApplyConfiguration {
+	return ac.ModelDeployment(d.Name, d.Namespace).WithUID(d.UID).WithStatus(s)
 }
 
 func (r *Reconciler) replicas(ctx context.Context, d *v1alpha1.ModelDeployment) ([]v1alpha1.ModelReplica, error) {
@@ -236,8 +242,11 @@ func (r *Reconciler) write(ctx context.Context, d *v1alpha1.ModelDeployment, k *
 	if !worth(before, next, k.written, now) {
 		return nil
 	}
-	doc := map[string]any{"autoscaling": next}
-	if err := status.Apply(ctx, r.Client, status.Document{Object: d, Manager: v1alpha1.ManagerAutoscaler, Status: doc}); err != nil {
+	applied, err := status.Convert[ac.AutoscalingStatusApplyConfiguration](next)
+	if err != nil {
+		return err
+	}
+	if err := status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerAutoscaler, configure(d, ac.ModelDeploymentStatus().WithAutoscaling(applied))); err != nil {
 		return err
 	}
 	k.written = now

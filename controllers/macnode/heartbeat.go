@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
@@ -165,10 +166,8 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 	}
 	notices := append(twin.notices(mac, before), presence(mac, meta.FindStatusCondition(before, v1alpha1.ConditionReady), next)...)
 	ctrl.LoggerFrom(ctx).Info("Condition Ready of a Mac changed", "MacNode", mac.Name, "reason", next.Reason)
-	if err := status.Apply(ctx, h.Client, status.Document{
-		Object: mac, Manager: v1alpha1.ManagerOperator,
-		Status: map[string][]metav1.Condition{"conditions": after},
-	}); err != nil {
+	if err := status.ApplyStatus(ctx, h.Client, v1alpha1.ManagerOperator,
+		ac.MacNode(mac.Name).WithUID(mac.UID).WithStatus(ac.MacNodeStatus().WithConditions(status.Conditions(after)...))); err != nil {
 		return err
 	}
 	notice.PostAll(ctx, h.Client, h.Clock.Now(), notices...)

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
@@ -37,13 +38,29 @@ type orders struct {
 	Inspections []v1alpha1.Inspection `json:"inspections,omitempty"`
 }
 
-// whole names both lists even where they are empty: a spec of which everything
-// is withdrawn at once becomes null, which the API server refuses.
-func (o orders) whole() map[string]any {
-	return map[string]any{
-		"assignments": append([]v1alpha1.Assignment{}, o.Assignments...),
-		"inspections": append([]v1alpha1.Inspection{}, o.Inspections...),
+// configuration applies both lists even where they are empty, which generated
+// configurations leave out: a spec of which everything is withdrawn at once
+// becomes null, which the API server refuses.
+type configuration struct {
+	*ac.MacNodeApplyConfiguration
+	Spec struct {
+		Assignments []ac.AssignmentApplyConfiguration `json:"assignments"`
+		Inspections []ac.InspectionApplyConfiguration `json:"inspections"`
+	} `json:"spec"`
+}
+
+func (o orders) configure(mac *v1alpha1.MacNode) (*configuration, error) {
+	c := &configuration{MacNodeApplyConfiguration: ac.MacNode(mac.Name).WithUID(mac.UID)}
+	assignments, err := status.Convert[[]ac.AssignmentApplyConfiguration](append([]v1alpha1.Assignment{}, o.Assignments...))
+	if err != nil {
+		return nil, err
 	}
+	inspections, err := status.Convert[[]ac.InspectionApplyConfiguration](append([]v1alpha1.Inspection{}, o.Inspections...))
+	if err != nil {
+		return nil, err
+	}
+	c.Spec.Assignments, c.Spec.Inspections = *assignments, *inspections
+	return c, nil
 }
 
 // SetupWithManager starts the reconciler with its watches.
@@ -224,8 +241,11 @@ func (r *Orders) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if status.Equal(wanted, orders{mac.Spec.Assignments, mac.Spec.Inspections}) {
 		return again, ungranted
 	}
-	err = status.Apply(ctx, r.Client, status.Document{Object: &mac, Manager: v1alpha1.ManagerOrders, Spec: wanted.whole()})
-	return again, errors.Join(client.IgnoreNotFound(err), ungranted)
+	applied, err := wanted.configure(&mac)
+	if err == nil {
+		err = client.IgnoreNotFound(status.Apply(ctx, r.Client, v1alpha1.ManagerOrders, applied))
+	}
+	return again, errors.Join(err, ungranted)
 }
 
 // derive returns the orders without neighbours, and all Macs, which are only read.

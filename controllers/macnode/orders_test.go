@@ -16,8 +16,13 @@ import (
 // TestEmptyOrdersNameBothLists: without them the API server makes null of a
 // spec that held nothing else, and refuses it.
 func TestEmptyOrdersNameBothLists(t *testing.T) {
-	b, err := json.Marshal(orders{}.whole())
-	if want := `{"assignments":[],"inspections":[]}`; err != nil || string(b) != want {
+	c, err := orders{}.configure(&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mini", UID: "u"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(c)
+	want := `{"kind":"MacNode","apiVersion":"metalfleet.dev/v1alpha1","metadata":{"name":"mini","uid":"u"},"spec":{"assignments":[],"inspections":[]}}`
+	if err != nil || string(b) != want {
 		t.Errorf("%s (%v), want %s", b, err, want)
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
@@ -197,10 +198,16 @@ func (r *Reconciler) report(ctx context.Context, s *scope) error {
 		return nil
 	}
 	posts := notices(s, next)
-	if err := status.Apply(ctx, r.Client, status.Document{
-		Object: s.deployment, Manager: v1alpha1.ManagerOperator, Locked: true, Status: next}); err != nil {
+	applied, err := status.Convert[ac.ModelDeploymentStatusApplyConfiguration](next)
+	if err != nil {
 		return err
 	}
+	d := s.deployment
+	o := ac.ModelDeployment(d.Name, d.Namespace).WithUID(d.UID).WithResourceVersion(d.ResourceVersion).WithStatus(applied)
+	if err := status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerOperator, o); err != nil {
+		return err
+	}
+	d.ResourceVersion, d.Status.FreedBytesTotal = *o.ResourceVersion, next.FreedBytesTotal // the removal of the finalizer is locked
 	notice.PostAll(ctx, r.Client, s.now, posts...)
 	return nil
 }

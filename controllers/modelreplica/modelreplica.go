@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
@@ -182,10 +183,15 @@ func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica,
 		return nil
 	}
 	posts := notices(replica, before.Conditions, next.Conditions)
-	if err := status.Apply(ctx, r.Client, status.Document{
-		Object: replica, Manager: v1alpha1.ManagerOperator, Status: next}); err != nil {
+	applied, err := status.Convert[ac.ModelReplicaStatusApplyConfiguration](next)
+	if err != nil {
 		return err
 	}
+	o := ac.ModelReplica(replica.Name, replica.Namespace).WithUID(replica.UID).WithStatus(applied)
+	if err := status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerOperator, o); err != nil {
+		return err
+	}
+	replica.ResourceVersion = *o.ResourceVersion // the release is locked
 	notice.PostAll(ctx, r.Client, r.Clock.Now(), posts...)
 	return nil
 }

@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
@@ -264,12 +265,12 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 	switch {
 	case binds:
 		w.bound = true
-		w.order(func() error { return r.bind(ctx, replica.DeepCopy(), d.Mac) }) // an answer of the API server is written into it
+		w.order(func() error { return r.bind(ctx, replica, d.Mac) })
 	case d.Mac == "" && ahead != replica.Spec.PrefetchNodeName:
-		w.order(func() error { return r.prefetch(ctx, replica.DeepCopy(), ahead) })
+		w.order(func() error { return r.prefetch(ctx, replica, ahead) })
 	}
 	if !binds {
-		w.say(func() error { return r.report(ctx, replica.DeepCopy(), condition) })
+		w.say(func() error { return r.report(ctx, replica, condition) })
 	}
 	return nil
 }
@@ -302,10 +303,8 @@ func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica
 // bind writes nodeName. The write is locked, so that a replica which is being
 // deleted and let go at this moment is not bound.
 func (r *Reconciler) bind(ctx context.Context, replica *v1alpha1.ModelReplica, mac string) error {
-	if err := status.Apply(ctx, r.Client, status.Document{
-		Object: replica, Manager: v1alpha1.ManagerPlacement, Locked: true,
-		Spec: map[string]any{"nodeName": mac},
-	}); err != nil {
+	if err := status.Apply(ctx, r.Client, v1alpha1.ManagerPlacement,
+		configure(replica).WithResourceVersion(replica.ResourceVersion).WithSpec(ac.ModelReplicaSpec().WithNodeName(mac))); err != nil {
 		return err
 	}
 	ctrl.LoggerFrom(ctx).Info("Replica placed", "ModelReplica", client.ObjectKeyFromObject(replica), "MacNode", mac)
@@ -315,11 +314,16 @@ func (r *Reconciler) bind(ctx context.Context, replica *v1alpha1.ModelReplica, m
 // prefetch writes which Mac fetches the weights, or that none does. A binding
 // leaves it out.
 func (r *Reconciler) prefetch(ctx context.Context, replica *v1alpha1.ModelReplica, mac string) error {
-	spec := map[string]any{}
+	spec := ac.ModelReplicaSpec()
 	if mac != "" {
-		spec["prefetchNodeName"] = mac
+		spec.WithPrefetchNodeName(mac)
 	}
-	return status.Apply(ctx, r.Client, status.Document{Object: replica, Manager: v1alpha1.ManagerPlacement, Spec: spec})
+	return status.Apply(ctx, r.Client, v1alpha1.ManagerPlacement, configure(replica).WithSpec(spec))
+}
+
+// configure returns an apply configuration that names this very replica.
+func configure(replica *v1alpha1.ModelReplica) *ac.ModelReplicaApplyConfiguration {
+	return ac.ModelReplica(replica.Name, replica.Namespace).WithUID(replica.UID)
 }
 
 func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica, c status.Condition) error {
@@ -328,10 +332,8 @@ func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica,
 	if status.Equal(before, after) {
 		return nil
 	}
-	if err := status.Apply(ctx, r.Client, status.Document{
-		Object: replica, Manager: v1alpha1.ManagerPlacement,
-		Status: map[string][]metav1.Condition{"conditions": after},
-	}); err != nil {
+	if err := status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerPlacement,
+		configure(replica).WithStatus(ac.ModelReplicaStatus().WithConditions(status.Conditions(after)...))); err != nil {
 		return err
 	}
 	if c.Status == metav1.ConditionTrue { // it was not, or there was nothing to write

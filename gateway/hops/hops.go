@@ -172,7 +172,15 @@ func (o Options) answer(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("none of %d ModelDeployments is Available", len(all.Items))
 		}
 	}
-	body := map[string]any{"model": name, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Say yes."}}}
+	type message struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	}
+	body := struct {
+		Model     string    `json:"model"`
+		MaxTokens int       `json:"max_tokens"`
+		Messages  []message `json:"messages"`
+	}{Model: name, MaxTokens: 1, Messages: []message{{Role: "user", Content: "Say yes."}}}
 	began := time.Now()
 	var answer struct {
 		Usage struct {

@@ -101,7 +101,7 @@ func (s *Server) vouch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u := &unstructured.Unstructured{}
+	u := &unstructured.Unstructured{} // its Go type is in k8s.io/kube-aggregator, which nothing else here needs
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})
 	name := "v1beta1." + metrics.GroupName
 	if err := s.Client.Get(ctx, client.ObjectKey{Name: name}, u); err != nil {

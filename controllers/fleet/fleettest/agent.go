@@ -19,10 +19,10 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -209,11 +209,9 @@ func (a *Agent) Renew(ctx context.Context) {
 		return
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace, Name: v1alpha1.AgentObjectName(a.Name)}}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": metav1.NowMicro(), "holderIdentity": a.Name}})
-	if err == nil {
-		err = a.c.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.ManagerAgent))
-	}
-	if err != nil {
+	before := lease.DeepCopy()
+	lease.Spec.RenewTime, lease.Spec.HolderIdentity = ptr.To(metav1.NowMicro()), &a.Name
+	if err := a.c.Patch(ctx, lease, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
 		return // the API server pauses, or the Lease is not made yet
 	}
 	a.mu.Lock()
@@ -236,17 +234,15 @@ func (a *Agent) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next := a.report(&mac)
-	after, err := json.Marshal(next)
+	after, err := json.Marshal(a.report(&mac))
 	if err != nil || string(before) == string(after) {
 		return err
 	}
-	doc, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "MacNode",
-		"metadata": map[string]any{"name": a.Name, "uid": mac.UID}, "status": next})
-	if err != nil {
+	next := ac.MacNodeStatus()
+	if err := json.Unmarshal(after, next); err != nil {
 		return err
 	}
-	err = a.c.Status().Patch(ctx, &mac, client.RawPatch(types.ApplyPatchType, doc), client.FieldOwner(v1alpha1.ManagerAgent))
+	err = a.c.Status().Apply(ctx, ac.MacNode(a.Name).WithUID(mac.UID).WithStatus(next), client.FieldOwner(v1alpha1.ManagerAgent))
 	if err != nil {
 		return fmt.Errorf("report of %s: %w", a.Name, err)
 	}

@@ -1,8 +1,9 @@
 // Package status is how reconcilers write: conditions that keep their
 // transition times, and server-side apply of only the fields a reconciler owns.
 //
-// A spec is never forced, because users write it as well: a conflict is an ordinary
-// error that the caller returns. A status is forced: an agent that applies the same
+// Callers name the fields with generated apply configurations, under a field manager
+// of their own. A spec is never forced, because users write it as well: a conflict is
+// an ordinary error that the caller returns. A status is forced: an agent that applies the same
 // condition would own it too, and could keep it as it is.
 // It decides nothing; what is written is the caller's. Callers compare before
 // they write, so that an unchanged object is never written.
@@ -20,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
 // maxMessage is the bound of a condition's message in the schema.
@@ -95,57 +96,56 @@ func Equal(a, b any) bool {
 	return err1 == nil && err2 == nil && slices.Equal(x, y)
 }
 
-// Document is what one field manager says of one object.
-type Document struct {
-	// Object is the one that is meant; its kind, name, namespace and UID are used.
-	Object client.Object
-	// Manager is the field manager.
-	Manager string
-	// Locked makes the write fail when the object changed since it was read.
-	Locked bool
-	// Spec and Status are the owned fields; one of them is nil.
-	Spec, Status any
+// Configuration is a generated apply configuration of one object.
+type Configuration interface {
+	runtime.ApplyConfiguration
+	GetKind() *string
+	GetName() *string
 }
 
-// Apply sends a document by server-side apply, to the status subresource if it
-// speaks of the status. Document.Object receives the answer.
-func Apply(ctx context.Context, c client.Client, d Document) error {
-	patch, err := d.patch(c.Scheme())
+// Apply writes the fields of a spec that a field manager owns. A field that
+// another manager owns as well is a conflict, which the caller returns.
+func Apply(ctx context.Context, c client.Client, manager string, o Configuration) error {
+	return describe(o, c.Apply(ctx, o, client.FieldOwner(manager)))
+}
+
+// ApplyStatus writes the fields of a status that a field manager owns, and takes
+// over those that another manager applied.
+func ApplyStatus(ctx context.Context, c client.Client, manager string, o Configuration) error {
+	return describe(o, c.Status().Apply(ctx, o, client.FieldOwner(manager), client.ForceOwnership))
+}
+
+func describe(o Configuration, err error) error {
 	if err != nil {
-		return err
-	}
-	if d.Status != nil {
-		err = c.Status().Patch(ctx, d.Object, patch, client.FieldOwner(d.Manager), client.ForceOwnership)
-	} else {
-		err = c.Patch(ctx, d.Object, patch, client.FieldOwner(d.Manager))
-	}
-	if err != nil {
-		return fmt.Errorf("apply %T %s: %w", d.Object, client.ObjectKeyFromObject(d.Object), err)
+		return fmt.Errorf("apply %s %s: %w", ptr.Deref(o.GetKind(), ""), ptr.Deref(o.GetName(), ""), err)
 	}
 	return nil
 }
 
-func (d Document) patch(scheme *runtime.Scheme) (client.Patch, error) {
-	gvk, err := apiutil.GVKForObject(d.Object, scheme)
+// Conditions converts conditions for an apply configuration.
+func Conditions(list []metav1.Condition) []*metav1ac.ConditionApplyConfiguration {
+	out := make([]*metav1ac.ConditionApplyConfiguration, 0, len(list))
+	for _, c := range list {
+		a := metav1ac.Condition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).WithMessage(c.Message).
+			WithLastTransitionTime(c.LastTransitionTime)
+		if c.ObservedGeneration != 0 {
+			a.WithObservedGeneration(c.ObservedGeneration)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// Convert returns the apply configuration of a value of the API by way of JSON:
+// every field that the value has written is one that the caller applies.
+func Convert[T any](value any) (*T, error) {
+	out := new(T)
+	b, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(b, out)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("kind of %T: %w", d.Object, err)
+		return nil, fmt.Errorf("convert %T to %T: %w", value, out, err)
 	}
-	metadata := map[string]any{"name": d.Object.GetName(), "uid": d.Object.GetUID()}
-	if ns := d.Object.GetNamespace(); ns != "" {
-		metadata["namespace"] = ns
-	}
-	if d.Locked {
-		metadata["resourceVersion"] = d.Object.GetResourceVersion()
-	}
-	doc := map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind, "metadata": metadata}
-	if d.Status != nil {
-		doc["status"] = d.Status
-	} else {
-		doc["spec"] = d.Spec
-	}
-	b, err := json.Marshal(doc)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s %s: %w", gvk.Kind, d.Object.GetName(), err)
-	}
-	return client.RawPatch(types.ApplyPatchType, b), nil
+	return out, nil
 }

@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -47,6 +49,39 @@ func TestEqualTreatsAbsentAndEmptyAlike(t *testing.T) {
 	}
 }
 
+// TestAConflictOverASpecIsAnError: users write specs as well, and keep what they wrote.
+func TestAConflictOverASpecIsAnError(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}).Build()
+	agent := func(version string) *ac.MacNodeApplyConfiguration {
+		return ac.MacNode("studio").WithSpec(ac.MacNodeSpec().WithAgent(ac.AgentOrder().WithVersion(version)))
+	}
+	if err := Apply(t.Context(), c, "person", agent("v1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Apply(t.Context(), c, "operator", agent("v2")); !apierrors.IsConflict(err) {
+		t.Errorf("%v, want a conflict", err)
+	}
+	var mac v1alpha1.MacNode
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "studio"}, &mac); err != nil || mac.Spec.Agent == nil || mac.Spec.Agent.Version != "v1" {
+		t.Errorf("spec %+v (%v), want the person's", mac.Spec, err)
+	}
+}
+
+// TestConvertAppliesTheFieldsThatAreWritten: a zero that the API writes is applied, and what it leaves out is not.
+func TestConvertAppliesTheFieldsThatAreWritten(t *testing.T) {
+	at := metav1.Unix(1000, 0)
+	for _, s := range []v1alpha1.ModelDeploymentStatus{{}, {Replicas: 2, ServedNames: []string{"a"}, Autoscaling: &v1alpha1.AutoscalingStatus{Reason: "Load", LastScaleTime: &at},
+		Conditions: Merge(nil, 3, at.Time, True("Ready", "Yes", ""))}} {
+		if got, err := Convert[ac.ModelDeploymentStatusApplyConfiguration](s); err != nil || !Equal(got, s) {
+			t.Errorf("%+v (%v), want %+v", got, err, s)
+		}
+	}
+}
+
 // TestAConditionThatAnAgentCoOwns is still the operator's to change: a Mac that was
 // taken over could stay Ready for ever.
 func TestAConditionThatAnAgentCoOwns(t *testing.T) {
@@ -56,18 +91,13 @@ func TestAConditionThatAnAgentCoOwns(t *testing.T) {
 	}
 	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(mac).WithStatusSubresource(mac).Build()
-	doc := func(manager string, k Condition) Document {
-		return Document{Object: &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}, Manager: manager,
-			Status: map[string]any{"conditions": Merge(nil, 1, time.Unix(1000, 0), k)}}
-	}
-	patch, err := doc("agent", True("Ready", "HeardFrom", "")).patch(scheme)
-	if err != nil {
-		t.Fatal(err)
+	ready := func(k Condition) *ac.MacNodeApplyConfiguration {
+		return ac.MacNode("studio").WithStatus(ac.MacNodeStatus().WithConditions(Conditions(Merge(nil, 1, time.Unix(1000, 0), k))...))
 	}
 	for _, err := range []error{
-		Apply(t.Context(), c, doc("operator", True("Ready", "HeardFrom", ""))),
-		c.Status().Patch(t.Context(), mac.DeepCopy(), patch, client.FieldOwner("agent")),
-		Apply(t.Context(), c, doc("operator", False("Ready", "MacGone", ""))),
+		ApplyStatus(t.Context(), c, "operator", ready(True("Ready", "HeardFrom", ""))),
+		c.Status().Apply(t.Context(), ready(True("Ready", "HeardFrom", "")), client.FieldOwner("agent")),
+		ApplyStatus(t.Context(), c, "operator", ready(False("Ready", "MacGone", ""))),
 		c.Get(t.Context(), client.ObjectKeyFromObject(mac), mac),
 	} {
 		if err != nil {
