@@ -68,7 +68,7 @@ func TestAttackWordsOfOthers(t *testing.T) {
 	}
 	var out, errs lockedBuffer
 	e := p.env(&out, &errs)
-	a := &app{Env: &e}
+	a := macCommand{&app{Env: &e}}
 	m, err := p.macNow("mac-evil")
 	p.must(err)
 	wantPlain(t, "the answer to an order to clear", picture.Lines(a.showCleared(m.Name, m.Status.CacheCleared).Error()))

@@ -26,7 +26,10 @@ rate. The exit code is 1 if a request failed.
 
 ` + wayHelp
 
-func (a *app) bench() *cobra.Command {
+// benchCommand measures a model through a gateway.
+type benchCommand struct{ *app }
+
+func (a benchCommand) bench() *cobra.Command {
 	var f frontFlags
 	var requests, streams int
 	var prompt string
@@ -76,7 +79,7 @@ func sample(ctx context.Context, t *talk) load.Sample {
 	return s
 }
 
-func (a *app) report(r load.Report) error {
+func (a benchCommand) report(r load.Report) error {
 	var failed error
 	if r.Failed > 0 {
 		failed = answer(ExitFailed)

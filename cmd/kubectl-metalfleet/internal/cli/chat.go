@@ -132,7 +132,10 @@ MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that clients u
 
 ` + wayHelp
 
-func (a *app) chat() *cobra.Command {
+// chatCommand chats with a model through a gateway.
+type chatCommand struct{ *app }
+
+func (a chatCommand) chat() *cobra.Command {
 	var f frontFlags
 	c := &cobra.Command{
 		Use: "chat MODEL [PROMPT]", Short: "Chat with a model", Long: chatLong,
@@ -172,7 +175,7 @@ func (a *app) chat() *cobra.Command {
 }
 
 // prompt is the second argument, or all of standard input.
-func (a *app) prompt(args []string, turnByTurn bool) (string, error) {
+func (a chatCommand) prompt(args []string, turnByTurn bool) (string, error) {
 	if len(args) == 2 || turnByTurn {
 		return strings.Join(args[1:], ""), nil
 	}
@@ -199,7 +202,7 @@ type answered struct {
 
 // ask sends one turn and prints the answer; the turn and the answer become part
 // of the conversation.
-func (a *app) ask(ctx context.Context, t *talk, prompt string) (front.Reply, error) {
+func (a chatCommand) ask(ctx context.Context, t *talk, prompt string) (front.Reply, error) {
 	t.request.Messages = append(t.request.Messages, front.Turn{Role: openai.RoleUser, Content: prompt})
 	reply, err := t.Chat(ctx, t.key, t.request, func(text string) error {
 		if a.json() {
@@ -231,7 +234,7 @@ func (a *app) ask(ctx context.Context, t *talk, prompt string) (front.Reply, err
 
 // converse asks turn by turn. A turn that fails is told, and the conversation
 // goes on without it.
-func (a *app) converse(ctx context.Context, t *talk) error {
+func (a chatCommand) converse(ctx context.Context, t *talk) error {
 	fmt.Fprintln(a.Err, "Chatting with "+t.model+"; press Ctrl-D to exit.")
 	lines := a.lines(ctx)
 	for {
@@ -261,7 +264,7 @@ func (a *app) converse(ctx context.Context, t *talk) error {
 
 // lines reads standard input. Its goroutine ends with the process: a read of a
 // terminal cannot be called off.
-func (a *app) lines(ctx context.Context) <-chan string {
+func (a chatCommand) lines(ctx context.Context) <-chan string {
 	out := make(chan string)
 	go func() {
 		defer close(out)

@@ -23,7 +23,7 @@ requests continue. Use --tier memory or --tier disk to clear only one of them.`
 // tiers by the word of --tier.
 var tiers = map[string]v1alpha1.CacheTier{"all": v1alpha1.CacheTierAll, "memory": v1alpha1.CacheTierMemory, "disk": v1alpha1.CacheTierDisk}
 
-func (a *app) clearCache() *cobra.Command {
+func (a macCommand) clearCache() *cobra.Command {
 	var tier string
 	var timeout time.Duration
 	c := &cobra.Command{
@@ -68,7 +68,7 @@ func (a *app) clearCache() *cobra.Command {
 }
 
 // awaitCleared waits for the answer to an order, and prints it.
-func (a *app) awaitCleared(ctx context.Context, c *cluster, name, request string, timeout time.Duration) error {
+func (a macCommand) awaitCleared(ctx context.Context, c *cluster, name, request string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(askEvery)
@@ -98,7 +98,7 @@ func unanswered(name string) error {
 }
 
 // showCleared says what came back; what could not be cleared is a failure.
-func (a *app) showCleared(name string, c *v1alpha1.CacheCleared) error {
+func (a macCommand) showCleared(name string, c *v1alpha1.CacheCleared) error {
 	if a.json() {
 		if err := a.printJSON(c); err != nil {
 			return err

@@ -100,7 +100,7 @@ func Main(ctx context.Context, args []string, e Env) int {
 	}
 }
 
-// app is what all commands share.
+// app is what all commands share; a command of several steps is a type of its own around it.
 type app struct {
 	*Env
 	flags  *clusterFlags
@@ -109,9 +109,10 @@ type app struct {
 
 // commands is the table of all commands.
 func (a *app) commands() []*cobra.Command {
+	mac := macCommand{a}
 	return []*cobra.Command{
-		a.joinToken(), a.nodes(), a.top(), a.why(), a.plan(), a.status(), a.settings(), a.clearCache(), a.cordon(), a.uncordon(), a.drain(), a.rollout(), a.upgradeAgents(),
-		a.chat(), a.bench(), a.logs(), a.version(),
+		a.joinToken(), a.nodes(), topCommand{a}.top(), a.why(), planCommand{a}.plan(), a.status(), mac.settings(), mac.clearCache(), mac.cordon(), mac.uncordon(), mac.drain(),
+		rolloutCommand{a}.rollout(), upgradeCommand{a}.upgradeAgents(), chatCommand{a}.chat(), benchCommand{a}.bench(), logsCommand{a}.logs(), a.version(),
 	}
 }
 

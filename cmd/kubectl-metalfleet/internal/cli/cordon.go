@@ -16,17 +16,20 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
-func (a *app) cordon() *cobra.Command {
+// macCommand changes one Mac: what it accepts, its settings and its caches.
+type macCommand struct{ *app }
+
+func (a macCommand) cordon() *cobra.Command {
 	return a.schedulable("cordon MAC", "Keep new replicas away from a Mac", "Sets spec.unschedulable of the MacNode: placement assigns no new replicas to the Mac. Its current\nreplicas stay.",
 		"  kubectl metalfleet cordon mac-mini-2", true)
 }
 
-func (a *app) uncordon() *cobra.Command {
+func (a macCommand) uncordon() *cobra.Command {
 	return a.schedulable("uncordon MAC", "Allow new replicas on a Mac again", "Clears spec.unschedulable of the MacNode. Replicas that have moved to other Macs stay there.",
 		"  kubectl metalfleet uncordon mac-mini-2", false)
 }
 
-func (a *app) schedulable(use, short, long, example string, cordoned bool) *cobra.Command {
+func (a macCommand) schedulable(use, short, long, example string, cordoned bool) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: exactly(1, "one MAC"), ValidArgsFunction: a.complete(macNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
@@ -38,7 +41,7 @@ func (a *app) schedulable(use, short, long, example string, cordoned bool) *cobr
 }
 
 // setCordoned writes spec.unschedulable and says what is the case.
-func (a *app) setCordoned(ctx context.Context, c *cluster, name string, cordoned bool) error {
+func (a macCommand) setCordoned(ctx context.Context, c *cluster, name string, cordoned bool) error {
 	mac, err := a.mac(ctx, c, name)
 	if err != nil {
 		return err
@@ -76,7 +79,7 @@ const drainPatience = 30 * time.Minute
 // askEvery is how often the fleet is looked at while it is waited for.
 const askEvery = time.Second
 
-func (a *app) drain() *cobra.Command {
+func (a macCommand) drain() *cobra.Command {
 	var allow bool
 	var timeout time.Duration
 	c := &cobra.Command{
@@ -103,7 +106,7 @@ func (a *app) drain() *cobra.Command {
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
-		run := &draining{app: a, c: cl, d: drain.Drain{Mac: args[0], AllowUnserved: allow}, here: map[string]string{}, said: map[string]bool{}}
+		run := &draining{app: a.app, c: cl, d: drain.Drain{Mac: args[0], AllowUnserved: allow}, here: map[string]string{}, said: map[string]bool{}}
 		return run.toTheEnd(ctx)
 	}
 	return c

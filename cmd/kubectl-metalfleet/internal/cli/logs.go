@@ -29,7 +29,10 @@ The logs of engines are not available through the API: they are on the Macs, in
 the state folder of the agent (agent --state). This command prints the paths of
 the files to standard error. -o json prints one JSON object per line.`
 
-func (a *app) logs() *cobra.Command {
+// logsCommand prints the Events of a replica, a Mac or a model, and where the logs are.
+type logsCommand struct{ *app }
+
+func (a logsCommand) logs() *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use: "logs MODEL|MAC", Short: "Print the Events of a model or a Mac, and the location of engine logs", Long: logsLong, Args: exactly(1, "one MODEL or MAC"),
@@ -69,7 +72,7 @@ type subject struct {
 }
 
 // subject finds a model, else a Mac, of that name.
-func (a *app) subject(ctx context.Context, c *cluster, named string) (*subject, error) {
+func (a logsCommand) subject(ctx context.Context, c *cluster, named string) (*subject, error) {
 	d, modelErr := a.deployment(ctx, c, named)
 	s := &subject{macs: map[string]bool{}, replicas: map[string]bool{}, namespaces: []string{metav1.NamespaceDefault}}
 	switch {
@@ -127,7 +130,7 @@ func (s *subject) about(e *corev1.Event) bool {
 }
 
 // tell prints the Events that are there, then those that come.
-func (a *app) tell(ctx context.Context, c *cluster, s *subject, follow bool) error {
+func (a logsCommand) tell(ctx context.Context, c *cluster, s *subject, follow bool) error {
 	var all []corev1.Event
 	var watches []watch.Interface
 	for _, namespace := range s.namespaces {
@@ -167,7 +170,7 @@ func (a *app) tell(ctx context.Context, c *cluster, s *subject, follow bool) err
 }
 
 // tellOn prints Events as they come, until the person or the API server ends it.
-func (a *app) tellOn(ctx context.Context, s *subject, watches []watch.Interface) error {
+func (a logsCommand) tellOn(ctx context.Context, s *subject, watches []watch.Interface) error {
 	if len(watches) == 0 {
 		return nil
 	}
@@ -213,7 +216,7 @@ func (a *app) tellOn(ctx context.Context, s *subject, watches []watch.Interface)
 }
 
 // whereLogsLie names files on Macs; it goes to standard error, beside the data.
-func (a *app) whereLogsLie(s *subject) {
+func (a logsCommand) whereLogsLie(s *subject) {
 	if len(s.files) == 0 || a.json() {
 		return
 	}
@@ -246,7 +249,7 @@ type told struct {
 	Message   string    `json:"message"`
 }
 
-func (a *app) line(e *corev1.Event) error {
+func (a logsCommand) line(e *corev1.Event) error {
 	o := e.InvolvedObject
 	if a.json() {
 		return json.NewEncoder(a.Out).Encode(told{when(e).UTC(), e.Type, e.Reason, o.Kind, o.Namespace, o.Name, max(1, e.Count), e.Message})

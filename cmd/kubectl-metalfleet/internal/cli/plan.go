@@ -43,7 +43,10 @@ Exit codes: 0 it fits, 1 an error (also a rejected manifest), 3 it does not fit,
 4 unknown. Several deployments are evaluated one by one, each in addition to the
 current fleet; the exit code is the highest one.`
 
-func (a *app) plan() *cobra.Command {
+// planCommand answers where a deployment would run.
+type planCommand struct{ *app }
+
+func (a planCommand) plan() *cobra.Command {
 	var file, modelDir string
 	c := &cobra.Command{
 		Use: "plan -f FILE", Short: "Preview the effect of applying a manifest", Long: planLong, Args: none(),
@@ -90,7 +93,7 @@ func headers(path string) (*model.Facts, error) {
 }
 
 // manifests reads the documents of a file; each has to be a ModelDeployment.
-func (a *app) manifests(file string) ([]*unstructured.Unstructured, error) {
+func (a planCommand) manifests(file string) ([]*unstructured.Unstructured, error) {
 	from := a.In
 	if file != "-" {
 		f, err := os.Open(file)
@@ -126,7 +129,7 @@ func (a *app) manifests(file string) ([]*unstructured.Unstructured, error) {
 }
 
 // planAll judges each manifest; the worst verdict is the exit code.
-func (a *app) planAll(ctx context.Context, c *cluster, manifests []*unstructured.Unstructured, q rehearse.Question) error {
+func (a planCommand) planAll(ctx context.Context, c *cluster, manifests []*unstructured.Unstructured, q rehearse.Question) error {
 	worst := ExitOK
 	answers := []rehearse.Answer{}
 	for _, m := range manifests {
@@ -151,7 +154,7 @@ func (a *app) planAll(ctx context.Context, c *cluster, manifests []*unstructured
 	return nil
 }
 
-func (a *app) printAnswers(answers []rehearse.Answer) error {
+func (a planCommand) printAnswers(answers []rehearse.Answer) error {
 	if a.json() {
 		return a.printJSON(map[string]any{"plans": answers})
 	}
@@ -166,7 +169,7 @@ func (a *app) printAnswers(answers []rehearse.Answer) error {
 	return nil
 }
 
-func (a *app) planOne(ctx context.Context, c *cluster, manifest *unstructured.Unstructured, q rehearse.Question) (rehearse.Answer, error) {
+func (a planCommand) planOne(ctx context.Context, c *cluster, manifest *unstructured.Unstructured, q rehearse.Question) (rehearse.Answer, error) {
 	d, exists, err := a.dryRun(ctx, c, manifest)
 	if err != nil {
 		return rehearse.Answer{}, err
@@ -182,7 +185,7 @@ func (a *app) planOne(ctx context.Context, c *cluster, manifest *unstructured.Un
 	return rehearse.Ask(w, q)
 }
 
-func (a *app) world(ctx context.Context, c client.Reader) (rehearse.World, error) {
+func (a planCommand) world(ctx context.Context, c client.Reader) (rehearse.World, error) {
 	w := rehearse.World{Now: a.Now()}
 	var err error
 	if w.Macs, w.Replicas, err = a.fleetObjects(ctx, c); err != nil {
@@ -202,7 +205,7 @@ func (a *app) world(ctx context.Context, c client.Reader) (rehearse.World, error
 
 // class reads the PriorityClass that a deployment names; one that there is not
 // is for the operator's own decision.
-func (a *app) class(ctx context.Context, c client.Reader, d *v1alpha1.ModelDeployment, w *rehearse.World) error {
+func (a planCommand) class(ctx context.Context, c client.Reader, d *v1alpha1.ModelDeployment, w *rehearse.World) error {
 	name := d.Spec.PriorityClassName
 	if name == "" {
 		return nil
@@ -220,7 +223,7 @@ func (a *app) class(ctx context.Context, c client.Reader, d *v1alpha1.ModelDeplo
 
 // rules reads the rules of placement. Who may not read them is told that they
 // were left out.
-func (a *app) rules(ctx context.Context, c client.Reader, w *rehearse.World) error {
+func (a planCommand) rules(ctx context.Context, c client.Reader, w *rehearse.World) error {
 	cm := &corev1.ConfigMap{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: a.flags.system, Name: plan.ConfigMapName}, cm)
 	switch {
@@ -236,7 +239,7 @@ func (a *app) rules(ctx context.Context, c client.Reader, w *rehearse.World) err
 
 // dryRun has the API server validate a manifest, fill its defaults and merge it
 // with what is stored, as kubectl apply would, and stores nothing.
-func (a *app) dryRun(ctx context.Context, c *cluster, manifest *unstructured.Unstructured) (d *v1alpha1.ModelDeployment, exists bool, err error) {
+func (a planCommand) dryRun(ctx context.Context, c *cluster, manifest *unstructured.Unstructured) (d *v1alpha1.ModelDeployment, exists bool, err error) {
 	if manifest.GetNamespace() == "" {
 		manifest.SetNamespace(c.namespace)
 	}

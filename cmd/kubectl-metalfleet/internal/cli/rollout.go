@@ -25,7 +25,10 @@ const rolloutLong = `Shows, pauses and resumes the rollout of a model, and rolls
 revision. MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that
 clients use.`
 
-func (a *app) rollout() *cobra.Command {
+// rolloutCommand shows and changes rollouts.
+type rolloutCommand struct{ *app }
+
+func (a rolloutCommand) rollout() *cobra.Command {
 	c := &cobra.Command{Use: "rollout", Short: "Show, pause, resume and undo the rollout of a model", Long: rolloutLong,
 		Example: "  kubectl metalfleet rollout status qwen3-8b\n  kubectl metalfleet rollout undo qwen3-8b",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -61,7 +64,7 @@ func resume(d *v1alpha1.ModelDeployment) string {
 }
 
 // onModel reads the deployment that a command line names.
-func (a *app) onModel(do func(context.Context, *cluster, *v1alpha1.ModelDeployment) error) func(*cobra.Command, []string) error {
+func (a rolloutCommand) onModel(do func(context.Context, *cluster, *v1alpha1.ModelDeployment) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		cl, err := a.connect()
 		if err != nil {
@@ -75,7 +78,7 @@ func (a *app) onModel(do func(context.Context, *cluster, *v1alpha1.ModelDeployme
 	}
 }
 
-func (a *app) rolloutChange(verb, short string, change func(*v1alpha1.ModelDeployment) string) *cobra.Command {
+func (a rolloutCommand) rolloutChange(verb, short string, change func(*v1alpha1.ModelDeployment) string) *cobra.Command {
 	c := &cobra.Command{Use: verb + " MODEL", Short: short, Args: exactly(1, "one MODEL"), Example: "  kubectl metalfleet rollout " + verb + " qwen3-8b",
 		ValidArgsFunction: a.complete(modelNames)}
 	c.RunE = a.onModel(func(ctx context.Context, cl *cluster, d *v1alpha1.ModelDeployment) error {
@@ -95,7 +98,7 @@ var busy = wait.Backoff{Steps: 20, Duration: 10 * time.Millisecond, Factor: 1.2,
 
 // writeSpec writes what changed, unless the spec has changed since it was read. A
 // status that the operator writes meanwhile is no conflict.
-func (a *app) writeSpec(ctx context.Context, cl *cluster, before, after *v1alpha1.ModelDeployment) error {
+func (a rolloutCommand) writeSpec(ctx context.Context, cl *cluster, before, after *v1alpha1.ModelDeployment) error {
 	base, first := before.DeepCopy(), true
 	err := retry.RetryOnConflict(busy, func() error {
 		if !first { // read just before writing: during a rollout the status changes many times a second
@@ -118,7 +121,7 @@ func (a *app) writeSpec(ctx context.Context, cl *cluster, before, after *v1alpha
 	return nil
 }
 
-func (a *app) history(ctx context.Context, cl *cluster, d *v1alpha1.ModelDeployment) (history.History, error) {
+func (a rolloutCommand) history(ctx context.Context, cl *cluster, d *v1alpha1.ModelDeployment) (history.History, error) {
 	var all appsv1.ControllerRevisionList
 	if err := cl.List(ctx, &all, client.InNamespace(d.Namespace), client.MatchingLabels{v1alpha1.LabelDeployment: d.Name}); err != nil {
 		return nil, a.apiError("list revisions", err)
@@ -130,7 +133,7 @@ func (a *app) history(ctx context.Context, cl *cluster, d *v1alpha1.ModelDeploym
 	return history.Of(d, all.Items, replicas.Items), nil
 }
 
-func (a *app) rolloutHistory() *cobra.Command {
+func (a rolloutCommand) rolloutHistory() *cobra.Command {
 	c := &cobra.Command{Use: "history MODEL", Short: "List the revisions of a model", Args: exactly(1, "one MODEL"),
 		Example: "  kubectl metalfleet rollout history qwen3-8b", ValidArgsFunction: a.complete(modelNames)}
 	c.RunE = a.onModel(func(ctx context.Context, cl *cluster, d *v1alpha1.ModelDeployment) error {
@@ -156,7 +159,7 @@ func (a *app) rolloutHistory() *cobra.Command {
 	return c
 }
 
-func (a *app) rolloutUndo() *cobra.Command {
+func (a rolloutCommand) rolloutUndo() *cobra.Command {
 	var number int64
 	c := &cobra.Command{Use: "undo MODEL", Short: "Roll back to an earlier revision", Args: exactly(1, "one MODEL"),
 		Long: "Restores spec.model, context, memory and cache from an earlier revision: during a rollout the one\n" +
@@ -189,7 +192,7 @@ func (a *app) rolloutUndo() *cobra.Command {
 	return c
 }
 
-func (a *app) rolloutStatus() *cobra.Command {
+func (a rolloutCommand) rolloutStatus() *cobra.Command {
 	watch, timeout := true, time.Duration(0)
 	c := &cobra.Command{Use: "status MODEL", Short: "Show the progress of a rollout", Args: exactly(1, "one MODEL"),
 		Long:              "Prints the state of the rollout whenever it changes, until it is complete (exit code 0), or halted,\npaused or past its deadline (exit code 1). With --watch=false, it prints the state once.",

@@ -126,7 +126,7 @@ func TestAStatusThatChangesMeanwhileIsNoConflict(t *testing.T) {
 	}
 	var o, e lockedBuffer
 	environment := p.env(&o, &e)
-	a, cl := &app{Env: &environment, flags: &clusterFlags{}}, &cluster{WithWatch: p.c}
+	a, cl := rolloutCommand{&app{Env: &environment, flags: &clusterFlags{}}}, &cluster{WithWatch: p.c}
 
 	before := read()
 	after := before.DeepCopy()

@@ -23,7 +23,7 @@ settings stay unchanged.
 input) applies such an object. "status MAC" shows the settings that the agent
 uses.`
 
-func (a *app) settings() *cobra.Command {
+func (a macCommand) settings() *cobra.Command {
 	var from string
 	c := &cobra.Command{
 		Use: "settings MAC [NAME=VALUE...]", Short: "Show or change the settings of a Mac", Long: settingsLong,
@@ -67,7 +67,7 @@ func (a *app) settings() *cobra.Command {
 }
 
 // wanted are the settings on the command line or in a file.
-func (a *app) wanted(words []string, from string) (onemac.Settings, error) {
+func (a macCommand) wanted(words []string, from string) (onemac.Settings, error) {
 	if from == "" {
 		s, err := onemac.Parse(words)
 		if err != nil {
@@ -98,7 +98,7 @@ func (a *app) wanted(words []string, from string) (onemac.Settings, error) {
 	return s, nil
 }
 
-func (a *app) showSettings(mac *v1alpha1.MacNode) error {
+func (a macCommand) showSettings(mac *v1alpha1.MacNode) error {
 	all := onemac.Read(mac)
 	if a.json() {
 		return a.printJSON(all)

@@ -227,7 +227,7 @@ func TestBenchTellsWhatFailed(t *testing.T) {
 
 func TestAReportAsAPersonReadsIt(t *testing.T) {
 	var o lockedBuffer
-	a := app{Env: &Env{Out: &o}}
+	a := benchCommand{&app{Env: &Env{Out: &o}}}
 	r := load.Report{
 		Model: "team-a/chat", Requests: 100, Streams: 4, Failed: 3, Errors: map[string]int{"503 overloaded": 1, "429 rate_limit_exceeded": 2},
 		Seconds: 41.27, OutputTokens: 6208, TokensPerSecond: 150.4,

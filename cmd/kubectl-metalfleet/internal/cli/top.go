@@ -27,7 +27,10 @@ the output is not a terminal, it prints once. Macs report changed figures every
 // redrawEvery bounds how often the picture is drawn.
 const redrawEvery = 500 * time.Millisecond
 
-func (a *app) top() *cobra.Command {
+// topCommand shows the figures of Macs, once or continuously.
+type topCommand struct{ *app }
+
+func (a topCommand) top() *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use: "top [MAC]", Short: "Monitor the memory of Macs and engines", Long: topLong, Args: atMostOne("MAC"),
@@ -64,7 +67,7 @@ func atMostOne(what string) cobra.PositionalArgs {
 	}
 }
 
-func (a *app) topOnce(ctx context.Context, c client.Reader, only string) error {
+func (a topCommand) topOnce(ctx context.Context, c client.Reader, only string) error {
 	list, err := a.listed(ctx, c, only)
 	if err != nil {
 		return err
@@ -81,7 +84,7 @@ func (a *app) topOnce(ctx context.Context, c client.Reader, only string) error {
 }
 
 // listed reads the Macs, or the one that is asked for.
-func (a *app) listed(ctx context.Context, c client.Reader, only string) ([]inventory.Mac, error) {
+func (a topCommand) listed(ctx context.Context, c client.Reader, only string) ([]inventory.Mac, error) {
 	macs, replicas, err := a.fleetObjects(ctx, c)
 	if err != nil {
 		return nil, err
@@ -94,7 +97,7 @@ func (a *app) listed(ctx context.Context, c client.Reader, only string) ([]inven
 }
 
 // frame draws all Macs, a line between them.
-func (a *app) frame(list []inventory.Mac) ([]byte, error) {
+func (a topCommand) frame(list []inventory.Mac) ([]byte, error) {
 	var b bytes.Buffer
 	if len(list) == 0 {
 		b.WriteString("The fleet has no Macs.\n")
@@ -112,7 +115,7 @@ func (a *app) frame(list []inventory.Mac) ([]byte, error) {
 
 // follow draws whenever something changed, from a cache that watches. A watch
 // that fails is begun again by itself; the picture says so meanwhile.
-func (a *app) follow(ctx context.Context, c *cluster, only string) error {
+func (a topCommand) follow(ctx context.Context, c *cluster, only string) error {
 	// What cannot be read at all is said at once: a cache would try for ever.
 	if _, err := a.listed(ctx, c, only); err != nil {
 		return err
@@ -157,7 +160,7 @@ func (a *app) follow(ctx context.Context, c *cluster, only string) error {
 
 // redraw draws until the context ends, which is no failure: a person pressed
 // Ctrl-C.
-func (a *app) redraw(ctx context.Context, from client.Reader, only string, changed <-chan struct{}, trouble *lastError) error {
+func (a topCommand) redraw(ctx context.Context, from client.Reader, only string, changed <-chan struct{}, trouble *lastError) error {
 	tick := time.NewTicker(redrawEvery)
 	defer tick.Stop()
 	for {
@@ -190,7 +193,7 @@ func (a *app) redraw(ctx context.Context, from client.Reader, only string, chang
 
 // screen is a frame as a terminal is given it: cleared, cut to its height, and
 // above it the time and what is wrong.
-func (a *app) screen(frame []byte, trouble error, now time.Time) []byte {
+func (a topCommand) screen(frame []byte, trouble error, now time.Time) []byte {
 	head := "metalfleet, " + now.Format(time.TimeOnly) + ", press Ctrl-C to exit"
 	if trouble != nil {
 		head += "; " + a.ink().Bad("the API server is unreachable, showing older data: ") + picture.Plain(trouble.Error())

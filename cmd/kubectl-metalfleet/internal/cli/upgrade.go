@@ -38,7 +38,10 @@ type wishFlags struct {
 	downgrade             bool
 }
 
-func (a *app) upgradeAgents() *cobra.Command {
+// upgradeCommand sets and shows the agents' version.
+type upgradeCommand struct{ *app }
+
+func (a upgradeCommand) upgradeAgents() *cobra.Command {
 	var f wishFlags
 	c := &cobra.Command{
 		Use: "upgrade-agents", Short: "Upgrade the agents of the Macs, one at a time", Long: upgradeLong, Args: none(),
@@ -98,7 +101,7 @@ func (f *wishFlags) check(drain bool) error {
 
 // changeWish writes what the flags say, if they say something, and returns what
 // is wanted now; nil is nothing.
-func (a *app) changeWish(ctx context.Context, c client.Client, f *wishFlags) (*turn.Wish, error) {
+func (a upgradeCommand) changeWish(ctx context.Context, c client.Client, f *wishFlags) (*turn.Wish, error) {
 	key := client.ObjectKey{Namespace: a.flags.system, Name: turn.ConfigMapName}
 	var cm corev1.ConfigMap
 	err := c.Get(ctx, key, &cm)
@@ -162,7 +165,7 @@ func (f *wishFlags) apply(before *turn.Wish) (*turn.Wish, error) {
 }
 
 // showUpgrade prints how far it is, as the operator decides it.
-func (a *app) showUpgrade(ctx context.Context, c client.Reader, w *turn.Wish) error {
+func (a upgradeCommand) showUpgrade(ctx context.Context, c client.Reader, w *turn.Wish) error {
 	var macs v1alpha1.MacNodeList
 	if err := c.List(ctx, &macs); err != nil {
 		return a.apiError("list Macs", err)
