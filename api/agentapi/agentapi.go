@@ -284,9 +284,9 @@ func RequireUID(c *tls.Config, uid string) *tls.Config {
 	return c
 }
 
-// MaxRoots is the maximum number of trusted roots: two during a rotation, and
+// maxRoots is the maximum number of trusted roots: two during a rotation, and
 // some room.
-const MaxRoots = 8
+const maxRoots = 8
 
 // Roots parses the trusted roots in PEM and returns them with their
 // fingerprints. It rejects a bundle that is empty or contains anything else,
@@ -322,8 +322,8 @@ func RootCertificates(bundle []byte) ([]*x509.Certificate, error) {
 			certs = append(certs, cert)
 		}
 	}
-	if n := len(certs); n == 0 || n > MaxRoots {
-		return nil, fmt.Errorf("there are %d trusted roots, want 1 to %d", n, MaxRoots)
+	if n := len(certs); n == 0 || n > maxRoots {
+		return nil, fmt.Errorf("there are %d trusted roots, want 1 to %d", n, maxRoots)
 	}
 	return certs, nil
 }

@@ -144,8 +144,8 @@ func ReadGrant(text string, roots []*x509.Certificate, now time.Time) (Grant, er
 
 const macDomain = ".mac.metalfleet.dev"
 
-// MacOf returns the Mac that a certificate names, and no other name.
-func MacOf(c *x509.Certificate) (string, bool) {
+// macOf returns the Mac that a certificate names, and no other name.
+func macOf(c *x509.Certificate) (string, bool) {
 	if len(c.DNSNames) != 1 {
 		return "", false
 	}
@@ -153,10 +153,10 @@ func MacOf(c *x509.Certificate) (string, bool) {
 	return name, ok && name != "" && !strings.Contains(name, ".")
 }
 
-// VerifyMac checks that one of the roots signed the certificate of a Mac, and
+// verifyMac checks that one of the roots signed the certificate of a Mac, and
 // returns the name of the Mac.
-func VerifyMac(c *x509.Certificate, roots *x509.CertPool) (string, error) {
-	name, ok := MacOf(c)
+func verifyMac(c *x509.Certificate, roots *x509.CertPool) (string, error) {
+	name, ok := macOf(c)
 	if !ok {
 		return "", fmt.Errorf("certificate of %q is not a Mac's", c.Subject.CommonName)
 	}
@@ -179,7 +179,7 @@ func WeightsServerTLS(getCertificate func() (*tls.Certificate, error), roots *x5
 		if len(s.PeerCertificates) == 0 {
 			return errors.New("client sent no certificate")
 		}
-		_, err := VerifyMac(s.PeerCertificates[0], roots)
+		_, err := verifyMac(s.PeerCertificates[0], roots)
 		return err
 	}
 	return c
@@ -199,5 +199,5 @@ func OverWeights(r *http.Request) (mac string, ok bool) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return "", false
 	}
-	return MacOf(r.TLS.PeerCertificates[0])
+	return macOf(r.TLS.PeerCertificates[0])
 }

@@ -7,9 +7,6 @@ import (
 	"strings"
 )
 
-// DefaultTunnelPort is the port on which gateways accept tunnels.
-const DefaultTunnelPort = 7444
-
 // Before TLS, in which the gateway is the client as on every connection, each
 // end sends one line: the agent sends the name of the Mac whose certificate the
 // gateway must verify, and the gateway sends its own name, so that an agent
@@ -23,9 +20,9 @@ const (
 	maxTunnelName = 63
 )
 
-// ErrNoTunnel is returned when the other end does not speak the tunnel
+// errNoTunnel is returned when the other end does not speak the tunnel
 // protocol.
-var ErrNoTunnel = errors.New("the peer does not speak the tunnel protocol")
+var errNoTunnel = errors.New("the peer does not speak the tunnel protocol")
 
 // SayTunnel begins a tunnel of the Mac called mac.
 func SayTunnel(w io.Writer, mac string) error { return sayTunnel(w, tunnelHello, mac) }
@@ -43,7 +40,7 @@ func HearGateway(r io.Reader) (gateway string, err error) { return hearTunnel(r,
 
 func sayTunnel(w io.Writer, as, name string) error {
 	if !tunnelName(name) {
-		return fmt.Errorf("%w: %q is not a valid name; want lower-case letters, digits and hyphens, at most %d", ErrNoTunnel, name, maxTunnelName)
+		return fmt.Errorf("%w: %q is not a valid name; want lower-case letters, digits and hyphens, at most %d", errNoTunnel, name, maxTunnelName)
 	}
 	_, err := io.WriteString(w, as+name+"\n")
 	return err
@@ -54,7 +51,7 @@ func hearTunnel(r io.Reader, as string) (name string, err error) {
 	for len(line) < cap(line) {
 		next := line[len(line) : len(line)+1]
 		if _, err := io.ReadFull(r, next); err != nil {
-			return "", fmt.Errorf("%w: %w", ErrNoTunnel, err)
+			return "", fmt.Errorf("%w: %w", errNoTunnel, err)
 		}
 		if next[0] == '\n' {
 			break
@@ -64,7 +61,7 @@ func hearTunnel(r io.Reader, as string) (name string, err error) {
 	if name, ok := strings.CutPrefix(string(line), as); ok && tunnelName(name) {
 		return name, nil
 	}
-	return "", ErrNoTunnel
+	return "", errNoTunnel
 }
 
 // tunnelName reports whether a name can be that of a Mac or a gateway.

@@ -12,8 +12,8 @@ import (
 // OtherField is the label of ignored fields that no API documents.
 const OtherField = "other"
 
-// Unused lists the fields without effect of every route, by its path.
-func Unused() map[string][]openai.Place {
+// unused lists the fields without effect of every route, by its path.
+func unused() map[string][]openai.Place {
 	return map[string][]openai.Place{
 		PathChat:        openai.UnusedOfChats(),
 		PathCompletions: openai.UnusedOfCompletions(),
@@ -33,7 +33,7 @@ func Unused() map[string][]openai.Place {
 // choose names, and the number of labels is bounded.
 func FieldLabels() func(name string) string {
 	known := map[string]bool{"include": true, "system": true, "tools": true} // elements of these are left out
-	for _, places := range Unused() {
+	for _, places := range unused() {
 		for _, p := range places {
 			for _, u := range p.Unused {
 				known[u.Name] = known[u.Name] || !u.Refused

@@ -106,7 +106,7 @@ func named(p openai.Place, u openai.Unused) string {
 }
 
 func TestFieldsWithoutEffectAreIgnoredOrRefusedAsListed(t *testing.T) {
-	for route, places := range Unused() {
+	for route, places := range unused() {
 		for _, p := range places {
 			for _, u := range p.Unused {
 				t.Run(route+" "+named(p, u), func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestFieldsWithoutEffectAreIgnoredOrRefusedAsListed(t *testing.T) {
 }
 
 func TestStrictDecodingRefusesFieldsWithoutEffect(t *testing.T) {
-	for route, places := range Unused() {
+	for route, places := range unused() {
 		for _, p := range places {
 			for _, u := range p.Unused {
 				t.Run(route+" "+named(p, u), func(t *testing.T) {
@@ -167,7 +167,7 @@ func wantRefusal(t *testing.T, d *openai.Decoder, route string, body []byte, cod
 }
 
 func TestUnknownFieldsAreIgnoredAnywhereAndRefusedWhenStrict(t *testing.T) {
-	for route, places := range Unused() {
+	for route, places := range unused() {
 		for _, p := range append(places, openai.Place{}) {
 			name := named(p, openai.Unused{Name: "no_such_field"})
 			body := with(t, route, p, "no_such_field", `{"a":1}`)

@@ -79,18 +79,18 @@ func TestATokenThatSufferedOnItsWayIsRefused(t *testing.T) {
 		text string
 		want error
 	}{
-		"cut off in the middle":     {text[:len(text)/2], ErrDamaged},
-		"cut off by one":            {text[:len(text)-1], ErrDamaged},
-		"without its checksum":      {text[:strings.LastIndex(text, ".")], ErrDamaged},
-		"without its middle":        {text[:300] + text[400:], ErrDamaged},
-		"changed by one character":  {string(changed), ErrDamaged},
-		"without its beginning":     {text[20:], ErrNoToken},
-		"of a later form":           {strings.Replace(text, "-v1.", "-v2.", 1), ErrVersion},
-		"nothing":                   {"", ErrNoToken},
-		"the Credential alone":      {token(t).Credential, ErrNoToken},
-		"a file that is much else":  {strings.Repeat("x", most+1), ErrNoToken},
-		"only its prefix":           {prefix, ErrDamaged},
-		"the prefix and no more of": {prefix + version, ErrDamaged},
+		"cut off in the middle":     {text[:len(text)/2], errDamaged},
+		"cut off by one":            {text[:len(text)-1], errDamaged},
+		"without its checksum":      {text[:strings.LastIndex(text, ".")], errDamaged},
+		"without its middle":        {text[:300] + text[400:], errDamaged},
+		"changed by one character":  {string(changed), errDamaged},
+		"without its beginning":     {text[20:], errNoToken},
+		"of a later form":           {strings.Replace(text, "-v1.", "-v2.", 1), errVersion},
+		"nothing":                   {"", errNoToken},
+		"the Credential alone":      {token(t).Credential, errNoToken},
+		"a file that is much else":  {strings.Repeat("x", most+1), errNoToken},
+		"only its prefix":           {prefix, errDamaged},
+		"the prefix and no more of": {prefix + version, errDamaged},
 	} {
 		if got, err := Parse(tc.text); !errors.Is(err, tc.want) {
 			t.Errorf("a token %s is read as %v, %v; want %v", name, got, err, tc.want)
@@ -217,14 +217,14 @@ func TestAnEnvelopeOpensForItsKeyAndRequestAlone(t *testing.T) {
 	if got, err := Open(key, "uid-1", sealed); err != nil || got != want {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err := Open(other, "uid-1", sealed); !errors.Is(err, ErrSealed) {
+	if _, err := Open(other, "uid-1", sealed); !errors.Is(err, errSealed) {
 		t.Errorf("another key: %v", err)
 	}
-	if _, err := Open(key, "uid-2", sealed); !errors.Is(err, ErrSealed) {
+	if _, err := Open(key, "uid-2", sealed); !errors.Is(err, errSealed) {
 		t.Errorf("another request: %v", err)
 	}
 	sealed[len(sealed)-1] ^= 1
-	if _, err := Open(key, "uid-1", sealed); !errors.Is(err, ErrSealed) {
+	if _, err := Open(key, "uid-1", sealed); !errors.Is(err, errSealed) {
 		t.Errorf("changed: %v", err)
 	}
 }

@@ -17,9 +17,9 @@ type Access struct {
 	Expires time.Time `json:"expires"`
 }
 
-// ErrSealed is returned for an envelope that was not made for this key and
+// errSealed is returned for an envelope that was not made for this key and
 // request.
-var ErrSealed = errors.New("the API token in the Secret is not sealed to this Mac's key")
+var errSealed = errors.New("the API token in the Secret is not sealed to this Mac's key")
 
 // Seal encrypts data so that only the holder of the request's key can read it:
 // reading the Secret, even together with the join token, is not enough. It uses
@@ -56,11 +56,11 @@ func Open(key *ecdsa.PrivateKey, uid string, sealed []byte) (Access, error) {
 	}
 	plain, err := hpke.Open(me, hpke.HKDFSHA256(), hpke.AES256GCM(), info(uid), sealed)
 	if err != nil {
-		return Access{}, ErrSealed
+		return Access{}, errSealed
 	}
 	var a Access
 	if err := json.Unmarshal(plain, &a); err != nil || a.Token == "" {
-		return Access{}, ErrSealed
+		return Access{}, errSealed
 	}
 	return a, nil
 }

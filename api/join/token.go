@@ -37,9 +37,9 @@ type Token struct {
 
 // Errors of Parse; each message names the next step.
 var (
-	ErrNoToken = errors.New("this is not a join token; copy the complete output of `kubectl metalfleet join-token`, starting with " + prefix)
-	ErrVersion = errors.New("this agent does not support the format of this join token; upgrade the agent")
-	ErrDamaged = errors.New("the join token is truncated or modified; copy the complete token again")
+	errNoToken = errors.New("this is not a join token; copy the complete output of `kubectl metalfleet join-token`, starting with " + prefix)
+	errVersion = errors.New("this agent does not support the format of this join token; upgrade the agent")
+	errDamaged = errors.New("the join token is truncated or modified; copy the complete token again")
 )
 
 // A token has the form prefix + version + "." + base64url(deflate(JSON)) + "."
@@ -99,31 +99,31 @@ func (t Token) Encode() (string, error) {
 // wrap lines.
 func Parse(s string) (Token, error) {
 	if len(s) > most {
-		return Token{}, ErrNoToken
+		return Token{}, errNoToken
 	}
 	s = strings.Join(strings.Fields(s), "")
 	rest, ok := strings.CutPrefix(s, prefix)
 	if !ok {
-		return Token{}, ErrNoToken
+		return Token{}, errNoToken
 	}
 	parts := strings.Split(rest, ".")
 	if len(parts) > 1 && parts[0] != version {
-		return Token{}, ErrVersion
+		return Token{}, errVersion
 	}
 	if len(parts) != 3 || checksum(strings.TrimSuffix(s, "."+parts[2])) != parts[2] {
-		return Token{}, ErrDamaged
+		return Token{}, errDamaged
 	}
 	packed, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return Token{}, ErrDamaged
+		return Token{}, errDamaged
 	}
 	raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), 4*most))
 	if err != nil {
-		return Token{}, ErrDamaged
+		return Token{}, errDamaged
 	}
 	var w wire
 	if err := json.Unmarshal(raw, &w); err != nil {
-		return Token{}, ErrDamaged
+		return Token{}, errDamaged
 	}
 	t := Token{Server: w.Server, Namespace: w.Namespace, Mac: w.Mac, Credential: w.Credential, Expires: time.Unix(w.Expires, 0)}
 	for _, der := range w.CA {

@@ -55,7 +55,7 @@ func BodyTooLarge(limit int64) *Error {
 func PlainBody(h http.Header) error {
 	for _, encoding := range h.Values("Content-Encoding") {
 		if encoding != "" && !strings.EqualFold(encoding, "identity") {
-			return EncodedBody(encoding)
+			return encodedBody(encoding)
 		}
 	}
 	return nil

@@ -49,9 +49,9 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 			StreamOptions: &StreamOptions{IncludeUsage: true}},
 		MaxCompletionTokens: ptr(7),
 		Messages: []Message{
-			{Role: "system", Content: TextContent("be brief")},
+			{Role: "system", Content: Content{Parts: []ContentPart{{Type: "text", Text: "be brief"}}}},
 			{Role: "user", Name: "ann", Content: Content{Parts: []ContentPart{{"text", "a"}, {"text", "b"}}}},
-			{Role: "assistant", Content: TextContent("c")},
+			{Role: "assistant", Content: Content{Parts: []ContentPart{{Type: "text", Text: "c"}}}},
 		},
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -114,12 +114,6 @@ func Invalid(param, format string, args ...any) *Error {
 		Message: fmt.Sprintf(format, args...)}
 }
 
-// ContextLengthExceeded returns a 400: the prompt exceeds the context length.
-func ContextLengthExceeded(prompt, limit int) *Error {
-	return &Error{Status: http.StatusBadRequest, Type: TypeInvalidRequest, Param: "messages", Code: CodeContextLengthExceeded,
-		Message: fmt.Sprintf("This model's maximum context length is %d tokens, but the prompt has %d tokens. Shorten the prompt.", limit, prompt)}
-}
-
 // Unauthorized returns a 401.
 func Unauthorized() *Error {
 	return &Error{Status: http.StatusUnauthorized, Type: TypeAuthentication, Code: CodeInvalidAPIKey,
@@ -132,9 +126,9 @@ func ExpiredKey(name string, at time.Time) *Error {
 		Message: fmt.Sprintf("The API key '%s' expired at %s. Request a new one.", name, at.UTC().Format(time.RFC3339))}
 }
 
-// EncodedBody returns a 415: a body must be plain JSON, so that a small body
+// encodedBody returns a 415: a body must be plain JSON, so that a small body
 // cannot decompress into a large one.
-func EncodedBody(encoding string) *Error {
+func encodedBody(encoding string) *Error {
 	return &Error{Status: http.StatusUnsupportedMediaType, Type: TypeInvalidRequest, Code: CodeUnsupportedEncoding,
 		Message: fmt.Sprintf("The Content-Encoding '%s' is not supported. Send uncompressed JSON.", Shorten(encoding))}
 }

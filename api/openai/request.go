@@ -159,11 +159,6 @@ type ContentPart struct {
 	Text string `json:"text"`
 }
 
-// TextContent returns content that is one string.
-func TextContent(text string) Content {
-	return Content{Parts: []ContentPart{{Type: "text", Text: text}}}
-}
-
 // Text returns the text parts, joined without a separator.
 func (c Content) Text() string {
 	if len(c.Parts) == 1 {

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// ErrStreamEnded is returned for an event after the end of the stream.
-var ErrStreamEnded = errors.New("event stream has ended")
+// errStreamEnded is returned for an event after the end of the stream.
+var errStreamEnded = errors.New("event stream has ended")
 
-// ErrLineTooLong is returned for an event larger than the reader's limit.
-var ErrLineTooLong = errors.New("event is too long")
+// errLineTooLong is returned for an event larger than the reader's limit.
+var errLineTooLong = errors.New("event is too long")
 
 var doneData = []byte("[DONE]")
 
@@ -90,7 +90,7 @@ func (e *EventWriter) Done() error {
 // error response with the error's status instead.
 func (e *EventWriter) Fail(err error) error {
 	if e.ended {
-		return ErrStreamEnded
+		return errStreamEnded
 	}
 	if !e.started {
 		e.started, e.ended = true, true
@@ -105,7 +105,7 @@ func (e *EventWriter) Fail(err error) error {
 
 func (e *EventWriter) write(prefix string, data []byte) error {
 	if e.ended {
-		return ErrStreamEnded
+		return errStreamEnded
 	}
 	if !e.started {
 		e.started = true
@@ -205,7 +205,7 @@ func (e *EventReader) line(most int) ([]byte, error) {
 		part, err := e.r.ReadSlice('\n')
 		line = append(line, part...)
 		if len(line) > most {
-			return nil, ErrLineTooLong
+			return nil, errLineTooLong
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue

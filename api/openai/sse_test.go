@@ -73,10 +73,10 @@ func TestFailedStreamBytes(t *testing.T) {
 	if bytes.Contains(rec.Body.Bytes(), []byte("[DONE]")) {
 		t.Error("a failed stream ends with [DONE]")
 	}
-	if err := w.Send(a.Text("x")); !errors.Is(err, ErrStreamEnded) {
+	if err := w.Send(a.Text("x")); !errors.Is(err, errStreamEnded) {
 		t.Errorf("send after the end: %v", err)
 	}
-	if err := w.Done(); !errors.Is(err, ErrStreamEnded) {
+	if err := w.Done(); !errors.Is(err, errStreamEnded) {
 		t.Errorf("done after the end: %v", err)
 	}
 }
@@ -115,7 +115,6 @@ func TestErrorBodiesAndStatuses(t *testing.T) {
 		code   string
 	}{
 		{Invalid("top_p", "no"), 400, TypeInvalidRequest, CodeInvalidValue},
-		{ContextLengthExceeded(9000, 8192), 400, TypeInvalidRequest, CodeContextLengthExceeded},
 		{Unauthorized(), 401, TypeAuthentication, CodeInvalidAPIKey},
 		{ModelNotFound("m"), 404, TypeInvalidRequest, CodeModelNotFound},
 		{RouteNotFound("GET", "/v2"), 404, TypeInvalidRequest, CodeRouteNotFound},
@@ -234,7 +233,7 @@ func TestReaderTellsACutStreamFromAFinishedOne(t *testing.T) {
 func TestReaderIsBounded(t *testing.T) {
 	for _, what := range []string{"x", "data: x\n", ": x\n"} {
 		endless := &neverEnding{what: what}
-		if _, err := NewEventReader(endless).Next(); !errors.Is(err, ErrLineTooLong) {
+		if _, err := NewEventReader(endless).Next(); !errors.Is(err, errLineTooLong) {
 			t.Errorf("endless %q: %v", what, err)
 		}
 		if most := maxEventBytes * len(what); endless.read > most+64<<10 {
