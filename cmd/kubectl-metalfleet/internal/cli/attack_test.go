@@ -60,7 +60,7 @@ func TestAttackWordsOfOthers(t *testing.T) {
 	})
 	p.happens("MacNode", "", "mac-evil", "WiredUnowned", evil, time.Minute)
 	for _, args := range []string{"nodes", "top --once", "status mac-evil", "why team-evil/chat", "logs mac-evil"} {
-		out, _ := p.wants(ExitOK, strings.Split(args, " ")...)
+		out, _ := p.wants(exitOK, strings.Split(args, " ")...)
 		wantPlain(t, args, out)
 		if strings.Contains(out, "\nerror:") {
 			t.Errorf("%s: a line is forged: %q", args, out)
@@ -90,12 +90,12 @@ func TestAttackAnswersOfAModel(t *testing.T) {
 		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%s}}]}\n\ndata: [DONE]\n\n", quoted(evil))
 	}))
 	t.Cleanup(s.Close)
-	out, _ := p.wants(ExitOK, "chat", "--url", s.URL, "m", "hello")
+	out, _ := p.wants(exitOK, "chat", "--url", s.URL, "m", "hello")
 	wantPlain(t, "the answer", out)
 	refuse = true
-	_, errs := p.wants(ExitFailed, "chat", "--url", s.URL, "m", "hello")
+	_, errs := p.wants(exitFailed, "chat", "--url", s.URL, "m", "hello")
 	wantPlain(t, "the refusal", errs)
-	out, _ = p.wants(ExitFailed, "bench", "--url", s.URL, "m", "--requests", "1", "--streams", "1")
+	out, _ = p.wants(exitFailed, "bench", "--url", s.URL, "m", "--requests", "1", "--streams", "1")
 	wantPlain(t, "the measurement", out)
 }
 

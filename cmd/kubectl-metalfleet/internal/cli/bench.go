@@ -82,7 +82,7 @@ func sample(ctx context.Context, t *talk) load.Sample {
 func (a benchCommand) report(r load.Report) error {
 	var failed error
 	if r.Failed > 0 {
-		failed = answer(ExitFailed)
+		failed = answer(exitFailed)
 	}
 	if a.json() {
 		if err := a.printJSON(r); err != nil {

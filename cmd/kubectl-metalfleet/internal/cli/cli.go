@@ -31,11 +31,11 @@ import (
 
 // Exit codes of the program.
 const (
-	ExitOK      = 0
-	ExitFailed  = 1 // it failed, and standard error says why
-	ExitUsage   = 2 // the command line is wrong
-	ExitNoFit   = 3 // plan: it does not fit
-	ExitUnknown = 4 // plan: it cannot be told, because nobody looked at the source yet
+	exitOK      = 0
+	exitFailed  = 1 // it failed, and standard error says why
+	exitUsage   = 2 // the command line is wrong
+	exitNoFit   = 3 // plan: it does not fit
+	exitUnknown = 4 // plan: it cannot be told, because nobody looked at the source yet
 )
 
 // Env is all that a command touches of its process.
@@ -85,18 +85,18 @@ func Main(ctx context.Context, args []string, e Env) int {
 	var wrong usageError
 	switch {
 	case err == nil:
-		return ExitOK
+		return exitOK
 	case errors.As(err, &said):
 		return int(said)
 	case errors.As(err, &wrong):
 		fmt.Fprintf(e.Err, "error: %s\nSee `kubectl metalfleet --help`.\n", picture.Lines(err.Error()))
-		return ExitUsage
+		return exitUsage
 	case ctx.Err() != nil:
 		fmt.Fprintf(e.Err, "error: interrupted: %s\n", picture.Lines(err.Error()))
-		return ExitFailed
+		return exitFailed
 	default:
 		fmt.Fprintf(e.Err, "error: %s\n", picture.Lines(err.Error()))
-		return ExitFailed
+		return exitFailed
 	}
 }
 

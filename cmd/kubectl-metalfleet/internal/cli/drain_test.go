@@ -134,7 +134,7 @@ func TestCordonAndUncordon(t *testing.T) {
 		{"cordon", "Mac mac-1 is cordoned\n", true}, {"cordon", "Mac mac-1 is already cordoned\n", true},
 		{"uncordon", "Mac mac-1 is uncordoned\n", false}, {"uncordon", "Mac mac-1 is already uncordoned\n", false},
 	} {
-		out, _ := p.wants(ExitOK, step.command, "mac-1")
+		out, _ := p.wants(exitOK, step.command, "mac-1")
 		mac, err := p.macNow("mac-1")
 		p.must(err)
 		if out != step.says || mac.Spec.Unschedulable != step.cordoned {
@@ -142,10 +142,10 @@ func TestCordonAndUncordon(t *testing.T) {
 		}
 	}
 	for _, command := range []string{"cordon", "uncordon", "drain"} {
-		_, errs := p.wants(ExitFailed, command, "ghost")
+		_, errs := p.wants(exitFailed, command, "ghost")
 		contains(t, command, errs, `there is no Mac "ghost"`)
 	}
-	_, errs := p.wants(ExitUsage, "drain", "mac-1", "--timeout", "-1s")
+	_, errs := p.wants(exitUsage, "drain", "mac-1", "--timeout", "-1s")
 	contains(t, "drain", errs, "--timeout is -1s")
 }
 
@@ -160,7 +160,7 @@ func TestDrainMovesWhatIsOnAMac(t *testing.T) {
 	two := p.deploys(ns, "two", 2)
 	p.ready(two, 2)
 
-	out, errs := p.wants(ExitOK, "drain", "mac-1", "--timeout", "4m")
+	out, errs := p.wants(exitOK, "drain", "mac-1", "--timeout", "4m")
 	golden(t, "drain", replicaOf.ReplaceAllString(waiting.ReplaceAllString(out, ""), "${1}0a1b2c3d"))
 	if errs != "" {
 		t.Errorf("standard error: %s", errs)
@@ -173,11 +173,11 @@ func TestDrainMovesWhatIsOnAMac(t *testing.T) {
 		}
 	}
 	p.ready(two, 2)
-	out, _ = p.wants(ExitOK, "why", ns+"/two")
+	out, _ = p.wants(exitOK, "why", ns+"/two")
 	contains(t, "why", out, "is ready: 2/2 replicas ready, stage: serving", "mac-1  cordoned")
 
 	// The other Mac: nowhere to go, and nothing is touched.
-	_, errs = p.wants(ExitFailed, "drain", "mac-2", "--timeout", "4m")
+	_, errs = p.wants(exitFailed, "drain", "mac-2", "--timeout", "4m")
 	contains(t, "drain", errs, "some replicas cannot be moved", "no other Mac can hold it: 1 Mac: 1 cordoned", "the Mac stays cordoned")
 	p.ready(two, 2)
 	p.asksWhy(t, ns)
@@ -187,19 +187,19 @@ func TestDrainMovesWhatIsOnAMac(t *testing.T) {
 func (p *person) asksWhy(t *testing.T, ns string) {
 	p.deploys(ns, "third", 1)
 	p.eventually("placement has judged it", func() error {
-		out, _ := p.wants(ExitOK, "why", ns+"/third")
+		out, _ := p.wants(exitOK, "why", ns+"/third")
 		return said(out, "stage: placement", "NoCandidates", "mac-2  cordoned", "Next step: ")
 	})
 	lost := p.deploysSource(ns, "lost", "file://nowhere.gguf", 1)
 	p.eventually("the source is judged", func() error {
-		out, _ := p.wants(ExitOK, "why", ns+"/"+lost.Name)
+		out, _ := p.wants(exitOK, "why", ns+"/"+lost.Name)
 		return said(out, "stage: source", "SourceNotFound", "mac-1  SourceNotFound: no such file")
 	})
 	text := "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: new, namespace: " + ns + "}\nspec: {model: {source: '" + source + "'}}\n"
-	out, _ := p.wants(ExitNoFit, "plan", "-f", file(t, "m.yaml", text))
+	out, _ := p.wants(exitNoFit, "plan", "-f", file(t, "m.yaml", text))
 	contains(t, "plan", out, "it does not fit", "Model: llama Q4_1, from", "mac-1  64.0 GiB  cordoned")
-	p.wants(ExitOK, "uncordon", "mac-1")
-	out, _ = p.wants(ExitOK, "plan", "-f", file(t, "m.yaml", text))
+	p.wants(exitOK, "uncordon", "mac-1")
+	out, _ = p.wants(exitOK, "plan", "-f", file(t, "m.yaml", text))
 	contains(t, "plan", out, "it fits", "placed on mac-1: reserved an estimated 10.6 GiB")
 }
 
@@ -211,10 +211,10 @@ func TestTheOnlyReplicaStaysUnlessAPersonAllows(t *testing.T) {
 	one := p.deploys(ns, "one", 1)
 	p.ready(one, 1)
 	p.joined("mac-2", holding(64*gib))
-	_, errs := p.wants(ExitFailed, "drain", "mac-1")
+	_, errs := p.wants(exitFailed, "drain", "mac-1")
 	contains(t, "drain", errs, "the last ready replica of one", "kubectl scale md one -n team-e --replicas=2", "kubectl metalfleet uncordon mac-1")
 	p.ready(one, 1)
-	out, _ := p.wants(ExitOK, "drain", "mac-1", "--allow-unserved", "--timeout", "4m")
+	out, _ := p.wants(exitOK, "drain", "mac-1", "--allow-unserved", "--timeout", "4m")
 	contains(t, "drain", out, "Mac mac-1 is drained: 1 replica moved, 10.0 GiB freed")
 }
 
@@ -229,12 +229,12 @@ func TestDrainGivesUpInTime(t *testing.T) {
 	p.ready(one, 1)
 	p.joined("mac-2", holding(64*gib))
 	// The replica never finishes its requests.
-	_, errs := p.wants(ExitFailed, "drain", "mac-1", "--allow-unserved", "--timeout", "20s")
+	_, errs := p.wants(exitFailed, "drain", "mac-1", "--allow-unserved", "--timeout", "20s")
 	contains(t, "drain", errs, "timed out (--timeout)", "is draining: running requests may continue for up to 1 s")
 	p.eventually("the Mac ends them", func() error {
 		return agent.Edit(context.Background(), func(s *fleettest.Script) { s.Behave = nil })
 	})
-	out, _ := p.wants(ExitOK, "drain", "mac-1", "--timeout", "4m")
+	out, _ := p.wants(exitOK, "drain", "mac-1", "--timeout", "4m")
 	if !strings.HasPrefix(out, "Mac mac-1 is already cordoned\n") {
 		t.Errorf("the second run: %s", out)
 	}

@@ -38,19 +38,19 @@ func TestLogsAreEventsInTheOrderOfTime(t *testing.T) {
 	p.happens("ModelReplica", "team-a", "chat-0a1b2c3d", "Reclaimed", "Crashed", 4*time.Minute)
 	p.happens("ModelReplica", "team-a", "chatty-0a1b2c3d", "Reclaimed", "of another model", time.Minute)
 	p.happens("MacNode", "", "mac-mini-1", "SoftPressure", "of another Mac", time.Minute)
-	out, errs := p.wants(ExitOK, "logs", "team-a/chat")
+	out, errs := p.wants(exitOK, "logs", "team-a/chat")
 	golden(t, "logs", out)
 	contains(t, "logs", errs, "Engine logs are not available through the API", "chat-0a1b2c3d on Mac mac-studio-1: STATE/logs/")
 
-	out, _ = p.wants(ExitOK, "logs", "mac-mini-1", "-o", "json")
+	out, _ = p.wants(exitOK, "logs", "mac-mini-1", "-o", "json")
 	var told told
 	p.must(json.Unmarshal([]byte(out), &told))
 	if told.Kind != "MacNode" || told.Name != "mac-mini-1" || told.Reason != "SoftPressure" {
 		t.Errorf("JSON: %s", out)
 	}
-	_, errs = p.wants(ExitOK, "logs", "mac-new")
+	_, errs = p.wants(exitOK, "logs", "mac-new")
 	contains(t, "logs", errs, "No Events found.")
-	_, errs = p.wants(ExitFailed, "logs", "ghost")
+	_, errs = p.wants(exitFailed, "logs", "ghost")
 	contains(t, "logs", errs, `no ModelDeployment in namespace "default" has the name "ghost"`, "no Mac has that name")
 	p.followsLogs(t)
 }
@@ -70,7 +70,7 @@ func (p *person) followsLogs(t *testing.T) {
 		return said(o.String(), "HardPressure  MacNode mac-mini-2: while somebody looks")
 	})
 	stop()
-	if code := <-ended; code != ExitOK || strings.Contains(o.String(), "elsewhere") {
+	if code := <-ended; code != exitOK || strings.Contains(o.String(), "elsewhere") {
 		t.Errorf("ended with %d: %s%s", code, o.String(), e.String())
 	}
 }

@@ -26,7 +26,7 @@ func TestWhatAPersonSeesOfAFleet(t *testing.T) {
 		{"why", []string{"why", "team-a/coder"}},
 		{"why-serving", []string{"-n", "team-a", "why", "chat"}},
 	} {
-		out, errs := p.wants(ExitOK, tc.args...)
+		out, errs := p.wants(exitOK, tc.args...)
 		if errs != "" {
 			t.Errorf("%q says %q on standard error", tc.args, errs)
 		}
@@ -36,24 +36,24 @@ func TestWhatAPersonSeesOfAFleet(t *testing.T) {
 		golden(t, tc.golden, out)
 	}
 	t.Run("one Mac alone", func(t *testing.T) {
-		out, _ := p.wants(ExitOK, "top", "mac-mini-1")
+		out, _ := p.wants(exitOK, "top", "mac-mini-1")
 		contains(t, "top", out, "mac-mini-1", "coder-11112222")
 		if strings.Contains(out, "mac-studio-1") {
 			t.Errorf("another Mac is shown:\n%s", out)
 		}
 	})
 	t.Run("the name that clients use", func(t *testing.T) {
-		out, _ := p.wants(ExitOK, "why", "coder")
+		out, _ := p.wants(exitOK, "why", "coder")
 		contains(t, "why", out, "team-a/coder is not ready")
 	})
 	t.Run("colours on a terminal", func(t *testing.T) {
 		p.terminal = true
 		defer func() { p.terminal = false }()
-		out, _ := p.wants(ExitOK, "why", "team-a/coder")
+		out, _ := p.wants(exitOK, "why", "team-a/coder")
 		contains(t, "why", out, "\x1b[31mnot ready\x1b[0m")
 		p.vars["NO_COLOR"] = "1"
 		defer delete(p.vars, "NO_COLOR")
-		if out, _ = p.wants(ExitOK, "why", "team-a/coder"); strings.Contains(out, "\x1b") {
+		if out, _ = p.wants(exitOK, "why", "team-a/coder"); strings.Contains(out, "\x1b") {
 			t.Errorf("NO_COLOR is set:\n%s", out)
 		}
 	})
@@ -64,7 +64,7 @@ func TestWhatAPersonSeesOfAFleet(t *testing.T) {
 
 func (p *person) readsJSON(t *testing.T) {
 	for _, command := range []string{"nodes", "top"} {
-		out, _ := p.wants(ExitOK, command, "-o", "json")
+		out, _ := p.wants(exitOK, command, "-o", "json")
 		var list struct{ Macs []inventory.Mac }
 		p.must(json.Unmarshal([]byte(out), &list))
 		if len(list.Macs) != 4 || list.Macs[0].Memory == nil || list.Macs[3].Name != "mac-studio-1" || list.Macs[3].Memory.UsedBytes != 10*gib+200<<20 {
@@ -74,13 +74,13 @@ func (p *person) readsJSON(t *testing.T) {
 			t.Errorf("%s: a Mac that never reported has figures: %s", command, out)
 		}
 	}
-	out, _ := p.wants(ExitOK, "why", "team-a/coder", "-o", "json")
+	out, _ := p.wants(exitOK, "why", "team-a/coder", "-o", "json")
 	var story explain.Story
 	p.must(json.Unmarshal([]byte(out), &story))
 	if story.Stage != explain.StagePlacement || story.Holdup == nil || story.Holdup.Reason != v1alpha1.ReasonNoRoom || story.Holdup.Since == nil || len(story.Macs) != 4 {
 		t.Errorf("why: %s", out)
 	}
-	out, _ = p.wants(ExitOK, "version", "-o", "json")
+	out, _ = p.wants(exitOK, "version", "-o", "json")
 	contains(t, "version", out, `"version": "v0.0.0-test"`)
 }
 
@@ -92,7 +92,7 @@ func (p *person) presses(t *testing.T) {
 		{"json", "nodes -o "},
 		{"top", "to"},
 	} {
-		out, _ := p.wants(ExitOK, append([]string{"__complete"}, strings.Split(tc.args, " ")...)...)
+		out, _ := p.wants(exitOK, append([]string{"__complete"}, strings.Split(tc.args, " ")...)...)
 		var words []string
 		for _, line := range strings.Split(out, "\n") {
 			if word, _, _ := strings.Cut(line, "\t"); word != "" && !strings.HasPrefix(word, ":") {
@@ -104,7 +104,7 @@ func (p *person) presses(t *testing.T) {
 		}
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if out, _ := p.wants(ExitOK, "completion", shell); !strings.Contains(out, "kubectl-metalfleet") {
+		if out, _ := p.wants(exitOK, "completion", shell); !strings.Contains(out, "kubectl-metalfleet") {
 			t.Errorf("no completion for %s", shell)
 		}
 	}
@@ -127,7 +127,7 @@ func (p *person) watches(t *testing.T) {
 	p.must(p.c.Status().Patch(ctx, mac, client.MergeFrom(before)))
 	p.eventually("what changed", func() error { return said(out.String(), "7.0 GiB") })
 	stop()
-	if code := <-ended; code != ExitOK {
+	if code := <-ended; code != exitOK {
 		t.Errorf("Ctrl-C ended it with %d: %s", code, errs.String())
 	}
 }
@@ -151,11 +151,11 @@ func said(got string, parts ...string) error {
 
 func TestAnEmptyFleetIsSaidSo(t *testing.T) {
 	p := newPerson(t)
-	_, errs := p.wants(ExitOK, "nodes")
+	_, errs := p.wants(exitOK, "nodes")
 	contains(t, "nodes", errs, "The fleet has no Macs")
-	out, _ := p.wants(ExitOK, "top", "--once")
+	out, _ := p.wants(exitOK, "top", "--once")
 	contains(t, "top", out, "The fleet has no Macs.")
-	out, _ = p.wants(ExitOK, "nodes", "-o", "json")
+	out, _ = p.wants(exitOK, "nodes", "-o", "json")
 	contains(t, "nodes", out, `"macs": []`)
 }
 
@@ -166,17 +166,17 @@ func TestWhatCannotBeMeant(t *testing.T) {
 		args string
 		says string
 	}{
-		{ExitUsage, "nods", `unknown command "nods"; did you mean nodes, logs?`},
-		{ExitUsage, "nodes --colour", "unknown flag: --colour"},
-		{ExitUsage, "nodes -o yaml", `--output is "yaml"`},
-		{ExitUsage, "nodes extra", "takes no arguments, got 1"},
-		{ExitUsage, "why", "takes one MODEL, got 0"},
-		{ExitUsage, "top a b", "at most one MAC"},
-		{ExitFailed, "why ghost", `no ModelDeployment in namespace "default" has the name "ghost"`},
-		{ExitFailed, "why a/ghost", "ModelDeployment a/ghost does not exist"},
-		{ExitFailed, "top ghost", `there is no Mac "ghost"`},
-		{ExitFailed, "nodes --context nowhere", "set --kubeconfig or --context"},
-		{ExitFailed, "nodes --server https://127.0.0.1:1", "the API server is unreachable"},
+		{exitUsage, "nods", `unknown command "nods"; did you mean nodes, logs?`},
+		{exitUsage, "nodes --colour", "unknown flag: --colour"},
+		{exitUsage, "nodes -o yaml", `--output is "yaml"`},
+		{exitUsage, "nodes extra", "takes no arguments, got 1"},
+		{exitUsage, "why", "takes one MODEL, got 0"},
+		{exitUsage, "top a b", "at most one MAC"},
+		{exitFailed, "why ghost", `no ModelDeployment in namespace "default" has the name "ghost"`},
+		{exitFailed, "why a/ghost", "ModelDeployment a/ghost does not exist"},
+		{exitFailed, "top ghost", `there is no Mac "ghost"`},
+		{exitFailed, "nodes --context nowhere", "set --kubeconfig or --context"},
+		{exitFailed, "nodes --server https://127.0.0.1:1", "the API server is unreachable"},
 	} {
 		_, errs := p.wants(tc.code, strings.Split(tc.args, " ")...)
 		contains(t, tc.args, errs, "error: ", tc.says)
@@ -190,9 +190,9 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 		if c.Name() == "completion" || c.Name() == "help" {
 			continue // cobra's own
 		}
-		out, _ := p.wants(ExitOK, c.Name(), "--help")
+		out, _ := p.wants(exitOK, c.Name(), "--help")
 		contains(t, c.Name(), out, "Usage:\n  kubectl metalfleet "+c.Name(), "Examples:\n  ", "kubectl metalfleet "+c.Name())
 	}
-	out, _ := p.wants(ExitOK)
+	out, _ := p.wants(exitOK)
 	contains(t, "help", out, "Exit codes:", "nodes", "why")
 }

@@ -41,16 +41,16 @@ func (p *person) busy(name string) *v1alpha1.MacNode {
 func TestMacStatusShowsModelsMemoryAndHardware(t *testing.T) {
 	p := newPerson(t)
 	p.busy("mac-studio-7")
-	out, _ := p.wants(ExitOK, "status", "mac-studio-7")
+	out, _ := p.wants(exitOK, "status", "mac-studio-7")
 	golden(t, "status", out)
-	out, _ = p.wants(ExitOK, "status", "mac-studio-7", "-o", "json")
+	out, _ = p.wants(exitOK, "status", "mac-studio-7", "-o", "json")
 	var s onemac.Status
 	p.must(json.Unmarshal([]byte(out), &s))
 	if s.Loaded != 1 || s.Models != 2 || s.WeightsBytes != 9*gib || s.Running != 3 || s.Queued != 1 || s.Pressure != v1alpha1.PressureNormal ||
 		s.Hardware.Chip != "M2Ultra" || len(s.Engines) != 2 || s.Engines[1].Activity != nil {
 		t.Error(out)
 	}
-	_, errs := p.wants(ExitFailed, "status", "mac-nowhere")
+	_, errs := p.wants(exitFailed, "status", "mac-nowhere")
 	contains(t, "status", errs, `there is no Mac "mac-nowhere"`)
 }
 
@@ -58,24 +58,24 @@ func TestMacStatusShowsModelsMemoryAndHardware(t *testing.T) {
 func TestSettingsAreReadBackAsWritten(t *testing.T) {
 	p := newPerson(t)
 	p.busy("mac-set")
-	out, _ := p.wants(ExitOK, "settings", "mac-set", "settings.logLevel=Debug", "settings.cacheLimit=50Gi", "settings.cacheFree=0", "memory.ceiling=96Gi", "unschedulable=true")
+	out, _ := p.wants(exitOK, "settings", "mac-set", "settings.logLevel=Debug", "settings.cacheLimit=50Gi", "settings.cacheFree=0", "memory.ceiling=96Gi", "unschedulable=true")
 	golden(t, "settings", out)
-	written, _ := p.wants(ExitOK, "settings", "mac-set", "-o", "json")
-	p.wants(ExitOK, "settings", "mac-set", "settings.logLevel=null", "settings.cacheFree=null", "unschedulable=false", "memory.policy=Safe")
+	written, _ := p.wants(exitOK, "settings", "mac-set", "-o", "json")
+	p.wants(exitOK, "settings", "mac-set", "settings.logLevel=null", "settings.cacheFree=null", "unschedulable=false", "memory.policy=Safe")
 	m, err := p.macNow("mac-set")
 	p.must(err)
 	if m.Spec.Settings.LogLevel != "" || m.Spec.Settings.CacheFree != nil || m.Spec.Settings.CacheLimit == nil || m.Spec.Unschedulable || m.Spec.Memory.Policy != v1alpha1.MemorySafe || len(m.Spec.Assignments) != 2 {
 		t.Errorf("%+v", m.Spec)
 	}
 	p.in = written
-	if out, _ := p.wants(ExitOK, "settings", "mac-set", "--from", "-", "-o", "json"); out != written {
+	if out, _ := p.wants(exitOK, "settings", "mac-set", "--from", "-", "-o", "json"); out != written {
 		t.Errorf("written was %s and %s is read back", written, out)
 	}
 	for word, want := range map[string]string{"loglevel=Debug": `unknown setting "loglevel"`, "settings.cacheLimit=0": "at least 1"} {
-		_, errs := p.wants(ExitUsage, "settings", "mac-set", word)
+		_, errs := p.wants(exitUsage, "settings", "mac-set", word)
 		contains(t, word, errs, want)
 	}
-	p.wants(ExitUsage, "settings", "mac-set", "--from", "-", "unschedulable=true")
+	p.wants(exitUsage, "settings", "mac-set", "--from", "-", "unschedulable=true")
 	for patch, want := range map[string]string{
 		`{"spec":{"settings":{"cacheLimit":"0"}}}`:                 "settings.cacheLimit must be greater than zero",
 		`{"spec":{"settings":{"cacheFree":"-1"}}}`:                 "settings.cacheFree must not be negative",
@@ -124,10 +124,10 @@ func TestClearCachePrintsTheBytesFreed(t *testing.T) {
 		says   string
 	}{
 		{nil, v1alpha1.CacheTierAll, v1alpha1.CacheCleared{MemoryBytes: ptr.To(gib), DiskBytes: ptr.To(3 * gib), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1", Bytes: ptr.To(gib)}}},
-			ExitOK, "Mac mac-full freed 1.0 GiB of memory from 1 engine and 3.0 GiB of disk\n"},
-		{[]string{"--tier", "disk"}, v1alpha1.CacheTierDisk, v1alpha1.CacheCleared{}, ExitOK, "freed nothing: it has no cache on disk"},
+			exitOK, "Mac mac-full freed 1.0 GiB of memory from 1 engine and 3.0 GiB of disk\n"},
+		{[]string{"--tier", "disk"}, v1alpha1.CacheTierDisk, v1alpha1.CacheCleared{}, exitOK, "freed nothing: it has no cache on disk"},
 		{[]string{"--tier", "memory"}, v1alpha1.CacheTierMemory, v1alpha1.CacheCleared{MemoryBytes: ptr.To[int64](0), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1"}}, Message: "the engine of replica u1 did not answer"},
-			ExitFailed, "not all caches of Mac mac-full were cleared: the engine of replica u1 did not answer"},
+			exitFailed, "not all caches of Mac mac-full were cleared: the engine of replica u1 did not answer"},
 	} {
 		var out, errs lockedBuffer
 		ended := make(chan int, 1)
@@ -145,10 +145,10 @@ func TestClearCachePrintsTheBytesFreed(t *testing.T) {
 			t.Errorf("%q: code %d, tier %s:\n%s%s", tc.args, code, tier, out.String(), errs.String())
 		}
 	}
-	_, errs := p.wants(ExitUsage, "clear-cache", "mac-full", "--tier", "weights")
+	_, errs := p.wants(exitUsage, "clear-cache", "mac-full", "--tier", "weights")
 	contains(t, "clear-cache", errs, "want all, memory or disk")
-	_, errs = p.wants(ExitFailed, "clear-cache", "mac-full", "--timeout", "1ms")
+	_, errs = p.wants(exitFailed, "clear-cache", "mac-full", "--timeout", "1ms")
 	contains(t, "clear-cache", errs, "timed out (--timeout)")
-	out, _ := p.wants(ExitOK, "clear-cache", "mac-full", "--timeout", "0")
+	out, _ := p.wants(exitOK, "clear-cache", "mac-full", "--timeout", "0")
 	contains(t, "clear-cache", out, "to clear its caches")
 }

@@ -130,7 +130,7 @@ func (a planCommand) manifests(file string) ([]*unstructured.Unstructured, error
 
 // planAll judges each manifest; the worst verdict is the exit code.
 func (a planCommand) planAll(ctx context.Context, c *cluster, manifests []*unstructured.Unstructured, q rehearse.Question) error {
-	worst := ExitOK
+	worst := exitOK
 	answers := []rehearse.Answer{}
 	for _, m := range manifests {
 		answer, err := a.planOne(ctx, c, m, q)
@@ -140,15 +140,15 @@ func (a planCommand) planAll(ctx context.Context, c *cluster, manifests []*unstr
 		answers = append(answers, answer)
 		switch answer.Verdict {
 		case rehearse.DoesNotFit:
-			worst = max(worst, ExitNoFit)
+			worst = max(worst, exitNoFit)
 		case rehearse.Unknown:
-			worst = max(worst, ExitUnknown)
+			worst = max(worst, exitUnknown)
 		}
 	}
 	if err := a.printAnswers(answers); err != nil {
 		return err
 	}
-	if worst != ExitOK {
+	if worst != exitOK {
 		return answer(worst)
 	}
 	return nil

@@ -61,17 +61,17 @@ func TestPlanOnARealAPIServer(t *testing.T) {
 	var chat v1alpha1.ModelDeployment
 	p.must(p.c.Get(context.Background(), client.ObjectKey{Namespace: "team-a", Name: "chat"}, &chat))
 
-	unseen, _ := p.wants(ExitUnknown, "plan", "-f", file(t, "m.yaml", manifest))
+	unseen, _ := p.wants(exitUnknown, "plan", "-f", file(t, "m.yaml", manifest))
 	golden(t, "plan-unknown", unseen)
 	p.inspected(&chat)
-	out, errs := p.wants(ExitNoFit, "plan", "-f", file(t, "m.yaml", manifest+"  context: {tokens: 8192, cacheTokens: 2097152}\n"))
+	out, errs := p.wants(exitNoFit, "plan", "-f", file(t, "m.yaml", manifest+"  context: {tokens: 8192, cacheTokens: 2097152}\n"))
 	golden(t, "plan", replicaName(out))
 	if errs != "" {
 		t.Errorf("standard error: %s", errs)
 	}
 
 	p.in = manifest
-	out, _ = p.wants(ExitOK, "plan", "-f", "-", "-o", "json")
+	out, _ = p.wants(exitOK, "plan", "-f", "-", "-o", "json")
 	p.in = ""
 	var said struct{ Plans []rehearse.Answer }
 	p.must(json.Unmarshal([]byte(out), &said))
@@ -90,7 +90,7 @@ func TestPlanOnARealAPIServer(t *testing.T) {
 // plansAChange judges an edit of what runs, as kubectl apply would merge it.
 func (p *person) plansAChange(t *testing.T, chat *v1alpha1.ModelDeployment) {
 	scaled := "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: chat, namespace: team-a}\nspec:\n  model: {source: hf://org/small-4bit}\n  replicas: 2\n"
-	out, _ := p.wants(ExitOK, "plan", "-f", file(t, "m.yaml", scaled))
+	out, _ := p.wants(exitOK, "plan", "-f", file(t, "m.yaml", scaled))
 	contains(t, "plan", out, "would be changed: it fits", "Model: llama Q4_1, from the inspection of the source", "chat-0a1b2c3d  mac-studio-1  stays")
 	var after v1alpha1.ModelDeployment
 	p.must(p.c.Get(context.Background(), client.ObjectKeyFromObject(chat), &after))
@@ -104,7 +104,7 @@ func TestPlanReadsHeaders(t *testing.T) {
 	p.office()
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
 	p.must(tinymodel.Write(path, tinymodel.Default()))
-	out, _ := p.wants(ExitOK, "plan", "-f", file(t, "m.yaml", manifest), "--model", path)
+	out, _ := p.wants(exitOK, "plan", "-f", file(t, "m.yaml", manifest), "--model", path)
 	contains(t, "plan", out, "it fits", "from the headers in "+path, "KV cache")
 }
 
@@ -116,22 +116,22 @@ func TestManifestsThatCannotBeMeant(t *testing.T) {
 		code       int
 		text, says string
 	}{
-		{ExitFailed, head + "spec: {model: {source: 'ftp://x/y.gguf'}}\n", "source must begin with file://"},
-		{ExitFailed, head + "spec: {model: {source: 'https://h/y.gguf'}}\n", "model.sha256 is required"},
-		{ExitFailed, head + "spec: {modle: {source: 'hf://o/n'}}\n", `unknown field "spec.modle"`},
-		{ExitFailed, head + "spec: {model: {source: 'hf://o/n'}, replcas: 2}\n", `unknown field "spec.replcas"`},
-		{ExitFailed, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n", `contains a ConfigMap "m"`},
-		{ExitFailed, "", "contains no ModelDeployment"},
-		{ExitFailed, "{", "read the manifest"},
-		{ExitFailed, "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: m, namespace: nowhere}\nspec: {model: {source: 'hf://o/n'}}\n", `"nowhere" not found`},
+		{exitFailed, head + "spec: {model: {source: 'ftp://x/y.gguf'}}\n", "source must begin with file://"},
+		{exitFailed, head + "spec: {model: {source: 'https://h/y.gguf'}}\n", "model.sha256 is required"},
+		{exitFailed, head + "spec: {modle: {source: 'hf://o/n'}}\n", `unknown field "spec.modle"`},
+		{exitFailed, head + "spec: {model: {source: 'hf://o/n'}, replcas: 2}\n", `unknown field "spec.replcas"`},
+		{exitFailed, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n", `contains a ConfigMap "m"`},
+		{exitFailed, "", "contains no ModelDeployment"},
+		{exitFailed, "{", "read the manifest"},
+		{exitFailed, "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: m, namespace: nowhere}\nspec: {model: {source: 'hf://o/n'}}\n", `"nowhere" not found`},
 	} {
 		_, errs := p.wants(tc.code, "plan", "-f", file(t, "m.yaml", tc.text))
 		contains(t, tc.text, errs, tc.says)
 	}
-	_, errs := p.wants(ExitUsage, "plan")
+	_, errs := p.wants(exitUsage, "plan")
 	contains(t, "plan", errs, "set -f to a file")
-	_, errs = p.wants(ExitFailed, "plan", "-f", "/nonexistent.yaml")
+	_, errs = p.wants(exitFailed, "plan", "-f", "/nonexistent.yaml")
 	contains(t, "plan", errs, "no such file")
-	_, errs = p.wants(ExitFailed, "plan", "-f", file(t, "m.yaml", head+"spec: {model: {source: 'hf://o/n'}}\n"), "--model", "/nonexistent")
+	_, errs = p.wants(exitFailed, "plan", "-f", file(t, "m.yaml", head+"spec: {model: {source: 'hf://o/n'}}\n"), "--model", "/nonexistent")
 	contains(t, "plan", errs, "read the headers of --model")
 }

@@ -247,18 +247,18 @@ func sayRollout(d *v1alpha1.ModelDeployment) (said string, ends error) {
 	if c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionAccepted); c != nil && state == v1alpha1.RolloutPending {
 		said += ": " + c.Message
 		if c.Status == metav1.ConditionFalse {
-			return said, answer(ExitFailed)
+			return said, answer(exitFailed)
 		}
 		return said, nil
 	}
 	if c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionProgressing); c != nil {
 		said += ": " + c.Message
 		if c.Reason == v1alpha1.ReasonProgressDeadline {
-			return said, answer(ExitFailed)
+			return said, answer(exitFailed)
 		}
 	}
 	if state == v1alpha1.RolloutHalted || state == v1alpha1.RolloutPaused || meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionStalled) {
-		return said, answer(ExitFailed)
+		return said, answer(exitFailed)
 	}
 	return said, nil
 }

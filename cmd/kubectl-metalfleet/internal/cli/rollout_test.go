@@ -69,36 +69,36 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 			t.Errorf("%q: exit code %d, want %d and %q:\n%s%s", args, got, code, says, out, errs)
 		}
 	}
-	want(ExitOK, "has not observed this spec yet", "status", "m", "--watch=false")
+	want(exitOK, "has not observed this spec yet", "status", "m", "--watch=false")
 	halt := &v1alpha1.RolloutHalt{Revision: "m-2", Reason: v1alpha1.ReasonCanaryFailed, Message: "no token", Time: metav1.Now()}
 	report(func(s *v1alpha1.ModelDeploymentStatus) {
 		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutHalted, Halt: halt}
 		s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionFalse, Reason: "Halted", Message: "m-2 fails", LastTransitionTime: metav1.Now()}}
 	})
-	want(ExitFailed, "Halted: m-2 fails", "status", "m")
+	want(exitFailed, "Halted: m-2 fails", "status", "m")
 	report(func(s *v1alpha1.ModelDeploymentStatus) {
 		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutStarting}
 		s.Conditions = []metav1.Condition{
 			{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCreateFailed, Message: "exceeded quota", LastTransitionTime: metav1.Now()},
 			{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateFailed, Message: "exceeded quota", LastTransitionTime: metav1.Now()}}
 	})
-	want(ExitFailed, "Starting: exceeded quota", "status", "m")
+	want(exitFailed, "Starting: exceeded quota", "status", "m")
 	report(func(s *v1alpha1.ModelDeploymentStatus) {
 		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutHalted, Halt: halt}
 		s.Conditions = nil
 	})
-	want(ExitOK, "1         serves  0         hf://o/n@v1", "history", "m")
-	want(ExitOK, "2         halted  0         hf://o/n@v2", "history", "m")
-	want(ExitOK, "is retried (attempt 1)", "resume", "m")
-	want(ExitOK, "is paused", "pause", "m")
-	want(ExitOK, "is already paused", "pause", "m")
-	want(ExitFailed, "resume it first", "undo", "m")
-	want(ExitOK, "is resumed", "resume", "m")
-	want(ExitOK, "is neither paused nor halted", "resume", "m")
-	want(ExitFailed, "no revision 9", "undo", "m", "--to-revision", "9")
-	want(ExitUsage, "--to-revision is -1", "undo", "m", "--to-revision=-1")
-	want(ExitUsage, "unknown command", "undoo", "m")
-	want(ExitOK, "is rolled back to revision 1 (hf://o/n@v1)", "undo", "m")
+	want(exitOK, "1         serves  0         hf://o/n@v1", "history", "m")
+	want(exitOK, "2         halted  0         hf://o/n@v2", "history", "m")
+	want(exitOK, "is retried (attempt 1)", "resume", "m")
+	want(exitOK, "is paused", "pause", "m")
+	want(exitOK, "is already paused", "pause", "m")
+	want(exitFailed, "resume it first", "undo", "m")
+	want(exitOK, "is resumed", "resume", "m")
+	want(exitOK, "is neither paused nor halted", "resume", "m")
+	want(exitFailed, "no revision 9", "undo", "m", "--to-revision", "9")
+	want(exitUsage, "--to-revision is -1", "undo", "m", "--to-revision=-1")
+	want(exitUsage, "unknown command", "undoo", "m")
+	want(exitOK, "is rolled back to revision 1 (hf://o/n@v1)", "undo", "m")
 	if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 		s.CurrentRevision, s.Replicas, s.UpdatedAvailableReplicas = "m-2", 1, 1
 		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutComplete}
 	})
-	want(ExitOK, "Complete: 1 of 1 replicas", "status", "m")
+	want(exitOK, "Complete: 1 of 1 replicas", "status", "m")
 }
 
 // TestAStatusThatChangesMeanwhileIsNoConflict: the operator writes it all the

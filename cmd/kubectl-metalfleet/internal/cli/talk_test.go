@@ -102,7 +102,7 @@ func TestChatThroughTheAPIServer(t *testing.T) {
 	p.deployment(p.namespace("team-a"), "chat", nil)
 
 	p.vars[keyVariable] = "sesame"
-	out, errs := p.wants(ExitOK, "-n", "team-a", "chat", "chat", "one two three")
+	out, errs := p.wants(exitOK, "-n", "team-a", "chat", "chat", "one two three")
 	if out != "one two three\n" || errs != "" || kubelet.count() == 0 {
 		t.Errorf("said %q and %q over %d connections", out, errs, kubelet.count())
 	}
@@ -121,11 +121,11 @@ func TestChatThroughTheAPIServer(t *testing.T) {
 		t.Errorf("the second word is there before it was sent: %q", o.String())
 	}
 	close(m.hold)
-	if code := <-ended; code != ExitOK || o.String() != "early late\n" {
+	if code := <-ended; code != exitOK || o.String() != "early late\n" {
 		t.Errorf("ended with %d: %q %s", code, o.String(), e.String())
 	}
 	m.hold = nil
-	out, _ = p.wants(ExitOK, "bench", "m", "--requests", "6", "--streams", "3", "-o", "json")
+	out, _ = p.wants(exitOK, "bench", "m", "--requests", "6", "--streams", "3", "-o", "json")
 	var r load.Report
 	p.must(json.Unmarshal([]byte(out), &r))
 	if r.Requests != 6 || r.Failed != 0 || r.OutputTokens == 0 || r.FirstToken.P50 == nil {
@@ -135,11 +135,11 @@ func TestChatThroughTheAPIServer(t *testing.T) {
 
 func TestTheWayThatIsNotThere(t *testing.T) {
 	p := newPerson(t)
-	_, errs := p.wants(ExitFailed, "--system-namespace", "nowhere", "chat", "m", "hi")
+	_, errs := p.wants(exitFailed, "--system-namespace", "nowhere", "chat", "m", "hi")
 	contains(t, "chat", errs, "there is no Service metalfleet-gateway", "--system-namespace", "--url")
-	_, errs = p.wants(ExitFailed, "chat", "m", "hi", "--url", "http://127.0.0.1:1")
+	_, errs = p.wants(exitFailed, "chat", "m", "hi", "--url", "http://127.0.0.1:1")
 	contains(t, "chat", errs, "send the request to the gateway")
-	_, errs = p.wants(ExitFailed, "chat", "m", "hi", "--url", "127.0.0.1:1")
+	_, errs = p.wants(exitFailed, "chat", "m", "hi", "--url", "127.0.0.1:1")
 	contains(t, "chat", errs, "want http://HOST:PORT")
 }
 
@@ -155,7 +155,7 @@ func TestChatSaysWhatToDo(t *testing.T) {
 		{"breaks", "the response is incomplete"},
 		{"fails", "The engine failed"},
 	} {
-		_, errs := p.wants(ExitFailed, "chat", tc.model, "hi", "--url", server.URL)
+		_, errs := p.wants(exitFailed, "chat", tc.model, "hi", "--url", server.URL)
 		contains(t, tc.model, errs, tc.says)
 	}
 	for args, says := range map[string]string{
@@ -166,7 +166,7 @@ func TestChatSaysWhatToDo(t *testing.T) {
 		"chat m --url " + server.URL: "the prompt is empty",
 		"bench m --max-tokens many":  "invalid argument",
 	} {
-		_, errs := p.wants(ExitUsage, strings.Split(args, " ")...)
+		_, errs := p.wants(exitUsage, strings.Split(args, " ")...)
 		contains(t, args, errs, says)
 	}
 }
@@ -183,7 +183,7 @@ func TestTheKeyIsNeverPrinted(t *testing.T) {
 		}
 	}
 	key := file(t, "key", "sesame\n")
-	p.wants(ExitOK, "chat", "locked", "hi", "--url", server.URL, "--api-key-file", key)
+	p.wants(exitOK, "chat", "locked", "hi", "--url", server.URL, "--api-key-file", key)
 	if got := m.keys[len(m.keys)-1]; got != "Bearer sesame" {
 		t.Errorf("the file's key was sent as %q", got)
 	}
@@ -193,7 +193,7 @@ func TestOneAnswerAsJSON(t *testing.T) {
 	p := newPerson(t)
 	m, server := startModel(t)
 	p.in = "what is a Mac?"
-	out, _ := p.wants(ExitOK, "chat", "m", "-o", "json", "--url", server.URL+"/v1", "--max-tokens", "9", "--temperature", "0", "--system", "be brief")
+	out, _ := p.wants(exitOK, "chat", "m", "-o", "json", "--url", server.URL+"/v1", "--max-tokens", "9", "--temperature", "0", "--system", "be brief")
 	golden(t, "chat-json", milliseconds.ReplaceAllString(out, "${1}12"))
 	if b := m.bodies[0]; b["max_tokens"] != 9.0 || b["temperature"] != 0.0 || len(b["messages"].([]any)) != 2 {
 		t.Errorf("asked %v", b)
@@ -208,7 +208,7 @@ func TestTurnByTurn(t *testing.T) {
 	var o, e lockedBuffer
 	env := p.env(&o, &e)
 	env.In, env.InTerminal = strings.NewReader("first\n\nsecond\n"), true
-	if code := Main(context.Background(), []string{"chat", "m", "--url", server.URL}, env); code != ExitOK || o.String() != "first\nsecond\n" {
+	if code := Main(context.Background(), []string{"chat", "m", "--url", server.URL}, env); code != exitOK || o.String() != "first\nsecond\n" {
 		t.Fatalf("ended with %d: %q %s", code, o.String(), e.String())
 	}
 	if n := len(m.bodies[1]["messages"].([]any)); n != 3 {
@@ -219,9 +219,9 @@ func TestTurnByTurn(t *testing.T) {
 func TestBenchTellsWhatFailed(t *testing.T) {
 	p := newPerson(t)
 	_, server := startModel(t)
-	out, _ := p.wants(ExitOK, "bench", "m", "--requests", "8", "--streams", "2", "--prompt", "one two three", "--url", server.URL)
+	out, _ := p.wants(exitOK, "bench", "m", "--requests", "8", "--streams", "2", "--prompt", "one two three", "--url", server.URL)
 	contains(t, "bench", out, "m: 8 requests, 2 concurrent", "24 tokens", "failed: 0")
-	out, _ = p.wants(ExitFailed, "bench", "ghost", "--requests", "3", "--url", server.URL)
+	out, _ = p.wants(exitFailed, "bench", "ghost", "--requests", "3", "--url", server.URL)
 	contains(t, "bench", out, "failed: 3", "3 x 404 model_not_found", "time to first token  -")
 }
 
@@ -233,7 +233,7 @@ func TestAReportAsAPersonReadsIt(t *testing.T) {
 		Seconds: 41.27, OutputTokens: 6208, TokensPerSecond: 150.4,
 		FirstToken: load.Spread{P50: ptr.To(118.2), P99: ptr.To(1043.9)}, Decode: load.Spread{P50: ptr.To(41.3), P99: ptr.To(33.8)},
 	}
-	if err := a.report(r); err != answer(ExitFailed) {
+	if err := a.report(r); err != answer(exitFailed) {
 		t.Errorf("three requests failed, and the answer is %v", err)
 	}
 	golden(t, "bench", o.String())

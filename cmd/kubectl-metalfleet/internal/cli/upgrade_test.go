@@ -67,18 +67,18 @@ func TestUpgradeAgentsWritesTheWishAndShowsTheMacs(t *testing.T) {
 	})
 	digest := strings.Repeat("a", 64)
 	code, out, errs := p.run("upgrade-agents", "--version", "v0.4.0", "--url", "https://releases.example.com/a.tar.gz", "--sha256", digest)
-	if code != ExitOK || !strings.Contains(out, "Requested version: v0.4.0 (attempt 1)") {
+	if code != exitOK || !strings.Contains(out, "Requested version: v0.4.0 (attempt 1)") {
 		t.Fatalf("%d: %s%s", code, out, errs)
 	}
-	if code, out, errs = p.run("upgrade-agents", "--pause", "-o", "json"); code != ExitOK || !strings.Contains(out, `"paused": true`) {
+	if code, out, errs = p.run("upgrade-agents", "--pause", "-o", "json"); code != exitOK || !strings.Contains(out, `"paused": true`) {
 		t.Errorf("%d: %s%s", code, out, errs)
 	}
-	if code, out, errs = p.run("upgrade-agents"); code != ExitOK || !strings.Contains(out, "attempt 1") {
+	if code, out, errs = p.run("upgrade-agents"); code != exitOK || !strings.Contains(out, "attempt 1") {
 		t.Errorf("%d: %s%s", code, out, errs)
 	}
 	for _, args := range [][]string{{"--version", "v1"}, {"--mac", "studio"}, {"--pause", "--resume"}} {
-		if code, _, errs := p.run(append([]string{"upgrade-agents"}, args...)...); code != ExitUsage {
-			t.Errorf("%q: exit code %d, want %d: %s", args, code, ExitUsage, errs)
+		if code, _, errs := p.run(append([]string{"upgrade-agents"}, args...)...); code != exitUsage {
+			t.Errorf("%q: exit code %d, want %d: %s", args, code, exitUsage, errs)
 		}
 	}
 }

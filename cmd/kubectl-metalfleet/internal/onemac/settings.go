@@ -13,8 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Null takes a setting away, so that the Mac's own default holds.
-const Null = "null"
+// null takes a setting away, so that the Mac's own default holds.
+const null = "null"
 
 // Settings are what is said of a Mac, by the names of the fields in its spec. A
 // nil value is none: the default holds. What is not named is not touched.
@@ -90,12 +90,12 @@ func Parse(words []string) (Settings, error) {
 	for _, word := range words {
 		name, value, is := strings.Cut(word, "=")
 		if !is || value == "" {
-			return nil, fmt.Errorf("%q is not a setting: want NAME=VALUE, or NAME=%s for the default", word, Null)
+			return nil, fmt.Errorf("%q is not a setting: want NAME=VALUE, or NAME=%s for the default", word, null)
 		}
 		if _, twice := all[name]; twice {
 			return nil, fmt.Errorf("%s is set twice", name)
 		}
-		if all[name] = nil; value != Null {
+		if all[name] = nil; value != null {
 			all[name] = &value
 		}
 	}

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Unknown stands where a figure is not known: never a zero.
-const Unknown = "-"
+// unknown stands where a figure is not known: never a zero.
+const unknown = "-"
 
 // Table has columns that are as wide as their widest cell, two blanks apart,
 // and no blanks at the end of a line.
@@ -34,7 +34,7 @@ type Table struct {
 func (t *Table) Row(cells ...string) {
 	for i, c := range cells {
 		if c == "" {
-			cells[i] = Unknown
+			cells[i] = unknown
 		}
 		cells[i] = Plain(cells[i])
 	}
@@ -96,7 +96,7 @@ func plain(r rune) rune {
 // unknown whole has no bar.
 func Bar(part, whole int64, width int) string {
 	if whole <= 0 || part < 0 {
-		return Unknown
+		return unknown
 	}
 	full := min(width, int(float64(part)/float64(whole)*float64(width)+0.5))
 	return fmt.Sprintf("[%s%s] %3.0f %%", strings.Repeat("#", full), strings.Repeat(".", width-full), 100*float64(part)/float64(whole))
@@ -105,7 +105,7 @@ func Bar(part, whole int64, width int) string {
 // Age is how long ago something was, as kubectl writes it: "3m12s".
 func Age(since, now time.Time) string {
 	if since.IsZero() {
-		return Unknown
+		return unknown
 	}
 	return duration.HumanDuration(max(0, now.Sub(since)))
 }
