@@ -53,8 +53,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,namespace=metalfleet-system,verbs=get;list;watch
 
-// GatewayService is the Service of the gateways, in the operator's namespace.
-const GatewayService = "metalfleet-gateway"
+// gatewayService is the Service of the gateways, in the operator's namespace.
+const gatewayService = "metalfleet-gateway"
 
 // every is how often a deployment is looked at.
 const every = time.Second
@@ -160,7 +160,7 @@ func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, reti
 // they run elsewhere.
 func (r *Reconciler) gateways(ctx context.Context) (int, error) {
 	var slices discoveryv1.EndpointSliceList
-	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: GatewayService})
+	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: gatewayService})
 	if err != nil {
 		return 0, fmt.Errorf("list endpoints of gateways: %w", err)
 	}

@@ -18,12 +18,12 @@ import (
 
 // Schemes of sources that may need a credential of a user's Secret.
 const (
-	// HubScheme begins sources that lie on a hub.
-	HubScheme = "hf://"
-	// BucketScheme begins sources that lie in a bucket.
-	BucketScheme = "s3://"
-	// RegistryScheme begins sources that lie in a registry.
-	RegistryScheme = "oci://"
+	// hubScheme begins sources that lie on a hub.
+	hubScheme = "hf://"
+	// bucketScheme begins sources that lie in a bucket.
+	bucketScheme = "s3://"
+	// registryScheme begins sources that lie in a registry.
+	registryScheme = "oci://"
 )
 
 // Keys of a user's Secret: a hub's token, and what the tools of S3 read from
@@ -56,12 +56,12 @@ func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
 	switch {
 	case ref == nil:
 		return ""
-	case strings.HasPrefix(source, HubScheme):
+	case strings.HasPrefix(source, hubScheme):
 		return wholeDigest(d.Namespace, ref.Name)
-	case strings.HasPrefix(source, BucketScheme):
-		return wholeDigest(d.Namespace, ref.Name, BucketScheme)
-	case strings.HasPrefix(source, RegistryScheme):
-		return wholeDigest(d.Namespace, ref.Name, RegistryScheme, registryOf(source))
+	case strings.HasPrefix(source, bucketScheme):
+		return wholeDigest(d.Namespace, ref.Name, bucketScheme)
+	case strings.HasPrefix(source, registryScheme):
+		return wholeDigest(d.Namespace, ref.Name, registryScheme, registryOf(source))
 	}
 	return ""
 }
@@ -94,13 +94,13 @@ func wholeDigest(parts ...string) string {
 // under that key: a service account's token is good for the cluster, and nobody
 // else's business.
 func Credential(s *corev1.Secret, source string) ([]byte, *Refusal) {
-	if strings.HasPrefix(source, RegistryScheme) {
+	if strings.HasPrefix(source, registryScheme) {
 		return login(s, source)
 	}
 	if s.Type != corev1.SecretTypeOpaque && s.Type != "" {
 		return invalid(s, "is of type %s; credentials for a model source need type %s: %s", s.Type, corev1.SecretTypeOpaque, makeSecret(s.Namespace, s.Name, source))
 	}
-	if strings.HasPrefix(source, BucketScheme) {
+	if strings.HasPrefix(source, bucketScheme) {
 		return accessKey(s, source)
 	}
 	raw, ok := s.Data[tokenKey]
@@ -140,15 +140,15 @@ func accessKey(s *corev1.Secret, source string) ([]byte, *Refusal) {
 
 // registryOf is the host of a registry's source.
 func registryOf(source string) string {
-	host, _, _ := strings.Cut(strings.TrimPrefix(source, RegistryScheme), "/")
+	host, _, _ := strings.Cut(strings.TrimPrefix(source, registryScheme), "/")
 	return host
 }
 
 // CredentialKind is what of a source decides which part of a Secret is read for
 // it.
 func CredentialKind(source string) string {
-	if strings.HasPrefix(source, RegistryScheme) {
-		return RegistryScheme + registryOf(source)
+	if strings.HasPrefix(source, registryScheme) {
+		return registryScheme + registryOf(source)
 	}
 	scheme, _, _ := strings.Cut(source, ":")
 	return scheme
@@ -214,11 +214,11 @@ func UnreadableSecret(namespace, name string) *Refusal {
 }
 
 func makeSecret(namespace, name, source string) string {
-	if strings.HasPrefix(source, RegistryScheme) {
+	if strings.HasPrefix(source, registryScheme) {
 		return fmt.Sprintf("`kubectl create secret docker-registry %s -n %s --docker-server=%s --docker-username=NAME --docker-password=PASSWORD`", name, namespace, registryOf(source))
 	}
 	from := "--from-file=" + tokenKey + "=FILE"
-	if strings.HasPrefix(source, BucketScheme) {
+	if strings.HasPrefix(source, bucketScheme) {
 		from = "--from-file=" + keyID + "=FILE --from-file=" + keySecret + "=FILE"
 	}
 	return fmt.Sprintf("`kubectl create secret generic %s -n %s %s`", name, namespace, from)

@@ -176,9 +176,9 @@ func worst(failures []macFailure) *Refusal {
 	return &Refusal{f.Reason, message}
 }
 
-// HoldsSource says whether a Mac holds the files of a file:// record: only where
+// holdsSource says whether a Mac holds the files of a file:// record: only where
 // these very files lie can it be served.
-func HoldsSource(mac *v1alpha1.MacNode, m *model.Record) bool {
+func holdsSource(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return HasWeights(mac, m.Digest) || reported(mac, m)
 }
 

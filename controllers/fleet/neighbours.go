@@ -17,8 +17,8 @@ import (
 // another, and copy weights among themselves. A Mac without it has no neighbours.
 const LabelSite = corev1.LabelTopologyZone
 
-// MaxNeighbours is how many Macs an order names to copy from.
-const MaxNeighbours = 3
+// maxNeighbours is how many Macs an order names to copy from.
+const maxNeighbours = 3
 
 // Sites are the Macs of a fleet with what each of them has to hold, seen as
 // places to copy weights from.
@@ -57,7 +57,7 @@ func (s Sites) Neighbours(mac *v1alpha1.MacNode, order *v1alpha1.Assignment) []*
 	slices.SortFunc(out, func(a, b *v1alpha1.MacNode) int {
 		return cmp.Or(cmp.Compare(distance(mac.Name, a.Name), distance(mac.Name, b.Name)), cmp.Compare(a.Name, b.Name))
 	})
-	return out[:min(len(out), MaxNeighbours)]
+	return out[:min(len(out), maxNeighbours)]
 }
 
 // Copies says that a Mac may have neighbours and is to fetch the weights of an order.

@@ -38,7 +38,7 @@ func Vouched(m *model.Record, macs []*v1alpha1.MacNode) bool {
 // VouchesItself reports whether a Mac may act on a record by its own word: it
 // found the record itself, or holds the weights.
 func VouchesItself(mac *v1alpha1.MacNode, m *model.Record) bool {
-	return HoldsSource(mac, m) || !strings.HasPrefix(m.Source, FileScheme) && slices.Contains(m.VouchedBy, mac.Name)
+	return holdsSource(mac, m) || !strings.HasPrefix(m.Source, FileScheme) && slices.Contains(m.VouchedBy, mac.Name)
 }
 
 // reported is whether a Mac reports these contents of a record's source now. A
@@ -215,7 +215,7 @@ func contradiction(m *v1alpha1.ModelSource, r *model.Record) string {
 // hubParts reads an hf:// source, as hf://OWNER/NAME[@REVISION][/PATH]; Macs
 // check the rest of it.
 func hubParts(m *v1alpha1.ModelSource) (is bool, folder, revision string) {
-	rest, is := strings.CutPrefix(m.Source, HubScheme)
+	rest, is := strings.CutPrefix(m.Source, hubScheme)
 	if !is {
 		return false, "", ""
 	}

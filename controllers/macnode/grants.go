@@ -18,10 +18,10 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// A grant is good for GrantLife and replaced when half of that is over.
+// A grant is good for grantLife and replaced when half of that is over.
 const (
-	GrantLife  = agentapi.MaxGrantLife
-	renewGrant = GrantLife / 2
+	grantLife  = agentapi.MaxGrantLife
+	renewGrant = grantLife / 2
 )
 
 // Granter signs what a Mac may read of another. Sign returns the grant that
@@ -58,7 +58,7 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []
 		for _, n := range sites.Neighbours(mac, a) {
 			want := agentapi.Grant{
 				Giver: n.Name, Asker: mac.Name, ClientUID: string(mac.UID), Digest: a.Model.Digest, Source: a.Model.Source,
-				Issued: now.Unix(), Expires: now.Add(GrantLife).Unix(),
+				Issued: now.Unix(), Expires: now.Add(grantLife).Unix(),
 			}
 			grant, err := r.Grants.Grant(ctx, want, before[a.ReplicaUID+"/"+n.Name], renewGrant)
 			if err != nil {

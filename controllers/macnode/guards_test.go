@@ -98,7 +98,7 @@ func TestTheWatchdogNotesThatNobodyAnswers(t *testing.T) {
 	}
 	away = true
 	clock.Step(time.Hour)
-	(&Watchdog{heartbeat: h}).look(t.Context())
+	(&watchdog{heartbeat: h}).look(t.Context())
 	if p, _ := h.pulses.Of("m", clock.Now()); p.Silence != 0 {
 		t.Errorf("a silence of %s, though the operator could hear nobody", p.Silence)
 	}

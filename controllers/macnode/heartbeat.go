@@ -58,7 +58,7 @@ func (h *Heartbeat) SetupWithManager(mgr ctrl.Manager, o controller.Options) err
 	if err != nil {
 		return err
 	}
-	return mgr.Add(&Watchdog{heartbeat: h})
+	return mgr.Add(&watchdog{heartbeat: h})
 }
 
 // readyChanged drops the figures that an agent reports all the time.
@@ -191,11 +191,11 @@ func stands(mac *v1alpha1.MacNode, before *metav1.Condition, next status.Conditi
 	return before != nil && before.Reason == next.Reason && before.ObservedGeneration == judgedGeneration(mac, next.Status)
 }
 
-// Watchdog notices what no watch can tell: that nothing happens. It wakes the
+// watchdog notices what no watch can tell: that nothing happens. It wakes the
 // reconciler for each Mac whose judgement changed by the passing of time, or is
 // of an older generation, and
 // notes when the API server does not answer, because then no Mac can renew.
-type Watchdog struct{ heartbeat *Heartbeat }
+type watchdog struct{ heartbeat *Heartbeat }
 
 const (
 	watchdogPeriod = 5 * time.Second
@@ -203,7 +203,7 @@ const (
 )
 
 // Start runs until the context ends.
-func (w *Watchdog) Start(ctx context.Context) error {
+func (w *watchdog) Start(ctx context.Context) error {
 	tick := w.heartbeat.Clock.NewTicker(watchdogPeriod)
 	defer tick.Stop()
 	for {
@@ -216,7 +216,7 @@ func (w *Watchdog) Start(ctx context.Context) error {
 	}
 }
 
-func (w *Watchdog) look(ctx context.Context) {
+func (w *watchdog) look(ctx context.Context) {
 	h := w.heartbeat
 	if err := w.probe(ctx); err != nil {
 		h.pulses.Blind(h.Clock.Now())
@@ -242,7 +242,7 @@ func (w *Watchdog) look(ctx context.Context) {
 }
 
 // probe asks the API server for next to nothing.
-func (w *Watchdog) probe(ctx context.Context) error {
+func (w *watchdog) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	var one coordinationv1.LeaseList

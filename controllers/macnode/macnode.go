@@ -9,7 +9,7 @@
 // more than half of a fleet falls silent at once (Brake). It sends no orders of
 // its own making: they are derived by package fleet.
 //
-// Start reading at Judge, then Sight.Judge in brake.go, Watchdog and the four
+// Start reading at Judge, then Sight.Judge in brake.go, watchdog and the four
 // reconcilers: Heartbeat, Orders, Reclaims and Alarms.
 package macnode
 

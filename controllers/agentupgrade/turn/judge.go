@@ -28,7 +28,7 @@ func Judge(w *Wish, mac *v1alpha1.MacNode, operator string) metav1.Condition {
 	case order != nil && (order.Version != runs || busy(mac)):
 		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentUpgrading, "runs %s, upgrading to %s: %s", runs, order.Version, progress(mac, up, order))
 	}
-	served, reason, message := Serves(operator, runs)
+	served, reason, message := serves(operator, runs)
 	switch {
 	case served == metav1.ConditionFalse:
 		return say(served, reason, "%s", message)
@@ -40,12 +40,12 @@ func Judge(w *Wish, mac *v1alpha1.MacNode, operator string) metav1.Condition {
 	return say(served, reason, "%s", message)
 }
 
-// Serves says whether an operator serves an agent. Operator N serves agents N
+// serves says whether an operator serves an agent. Operator N serves agents N
 // and N-1, counted in minor versions of one major version; the first minor of a
 // major version serves every minor of the one before, whose last cannot be told
 // by number. Patch and what follows it do not count. Two equal versions always
 // match; others that are no such numbers cannot be compared.
-func Serves(operator, agent string) (status metav1.ConditionStatus, reason, message string) {
+func serves(operator, agent string) (status metav1.ConditionStatus, reason, message string) {
 	if operator == agent {
 		return metav1.ConditionTrue, v1alpha1.ReasonAgentSupported, "runs " + agent + ", the version of the operator"
 	}

@@ -94,7 +94,7 @@ func Next(w *Wish, operator string, macs []v1alpha1.MacNode, now time.Time) Turn
 		return t
 	}
 	t.decide(w)
-	if served, _, message := Serves(operator, w.Version); served == metav1.ConditionFalse && t.Start {
+	if served, _, message := serves(operator, w.Version); served == metav1.ConditionFalse && t.Start {
 		t.set(Waiting, nil, "this operator does not support the requested version: %s", message)
 		t.Mac, t.Start = "", false
 	}

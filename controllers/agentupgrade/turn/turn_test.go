@@ -187,7 +187,7 @@ func TestOperatorNServesAgentsNAndNMinusOne(t *testing.T) {
 		{"8cf0e8f", "v0.4.0", v1alpha1.ReasonAgentUnversioned},
 		{"v0.4.0", "unversioned", v1alpha1.ReasonAgentUnversioned},
 	} {
-		if _, reason, message := Serves(tc.operator, tc.agent); reason != tc.reason || message == "" {
+		if _, reason, message := serves(tc.operator, tc.agent); reason != tc.reason || message == "" {
 			t.Errorf("operator %s, agent %s: %s (%s), want %s", tc.operator, tc.agent, reason, message, tc.reason)
 		}
 	}

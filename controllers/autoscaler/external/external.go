@@ -34,8 +34,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Label of a metric that says whose it is.
-const Label = "deployment"
+// label of a metric that says whose it is.
+const label = "deployment"
 
 // root is the path of the group's version.
 var root = "/apis/" + metrics.SchemeGroupVersion.String()
@@ -121,7 +121,7 @@ func (h *Handler) values(ctx context.Context, namespace, metric string, selector
 	out := &metrics.ExternalMetricValueList{TypeMeta: metav1.TypeMeta{Kind: "ExternalMetricValueList", APIVersion: metrics.SchemeGroupVersion.String()}}
 	for i := range deployments.Items {
 		d := &deployments.Items[i]
-		of := map[string]string{Label: d.Name}
+		of := map[string]string{label: d.Name}
 		if !d.DeletionTimestamp.IsZero() || !selector.Matches(labels.Set(of)) {
 			continue
 		}
@@ -133,7 +133,7 @@ func (h *Handler) values(ctx context.Context, namespace, metric string, selector
 	}
 	if len(out.Items) == 0 {
 		return nil, apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("modeldeployments").GroupResource(),
-			fmt.Sprintf("for %s=%q in namespace %s", Label, selector, namespace))
+			fmt.Sprintf("for %s=%q in namespace %s", label, selector, namespace))
 	}
 	return out, nil
 }

@@ -79,7 +79,7 @@ func TestFiguresOfADeployment(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &list); err != nil || code != 200 {
 			t.Fatal(code, body, err)
 		}
-		if len(list.Items) != 1 || list.Items[0].Value.String() != want || list.Items[0].MetricLabels[Label] != "chat" || list.Items[0].Timestamp.IsZero() {
+		if len(list.Items) != 1 || list.Items[0].Value.String() != want || list.Items[0].MetricLabels[label] != "chat" || list.Items[0].Timestamp.IsZero() {
 			t.Errorf("%s: %s", metric, body)
 		}
 	}

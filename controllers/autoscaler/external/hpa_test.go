@@ -80,11 +80,11 @@ func (s *scaled) serve() {
 		s.t.Fatal(err)
 	}
 	objects := []client.Object{
-		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: Service}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}},
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: service}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}},
 		&unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
 			"metadata": map[string]any{"name": "v1beta1.external.metrics.k8s.io"},
 			"spec": map[string]any{"group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100),
-				"service": map[string]any{"namespace": "default", "name": Service, "port": int64(port)}}}},
+				"service": map[string]any{"namespace": "default", "name": service, "port": int64(port)}}}},
 	}
 	for _, o := range objects {
 		if err := s.client.Create(s.t.Context(), o); err != nil {
@@ -176,7 +176,7 @@ func hpa(name string) *autoscalingv2.HorizontalPodAutoscaler {
 			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelDeployment", Name: name},
 			MaxReplicas:    5,
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{
-				Metric: autoscalingv2.MetricIdentifier{Name: Requests, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{Label: name}}},
+				Metric: autoscalingv2.MetricIdentifier{Name: Requests, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{label: name}}},
 				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: resource.NewQuantity(4, resource.DecimalSI)},
 			}}}}}
 }

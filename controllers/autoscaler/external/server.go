@@ -20,11 +20,11 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Service by which the API server reaches an operator, in its namespace.
-const Service = "metalfleet-operator-metrics-api"
+// service by which the API server reaches an operator, in its namespace.
+const service = "metalfleet-operator-metrics-api"
 
 // ServiceName is the name in the certificate that the API server wants.
-func ServiceName(namespace string) string { return Service + "." + namespace + ".svc" }
+func ServiceName(namespace string) string { return service + "." + namespace + ".svc" }
 
 const (
 	// vouchEach is how often the API server's record of our authority is looked at.
@@ -107,7 +107,7 @@ func (s *Server) vouch(ctx context.Context) error {
 	if err := s.Client.Get(ctx, client.ObjectKey{Name: name}, u); err != nil {
 		return fmt.Errorf("read APIService %s, which the chart creates: %w", name, err)
 	}
-	if to, _, _ := unstructured.NestedString(u.Object, "spec", "service", "name"); to != Service {
+	if to, _, _ := unstructured.NestedString(u.Object, "spec", "service", "name"); to != service {
 		return fmt.Errorf("APIService %s refers to Service %q: another program already serves external metrics, and only one can", name, to)
 	}
 	before := u.DeepCopy()

@@ -19,11 +19,11 @@ import (
 // DefaultNamespace is KEDA's own, as its chart has it.
 const DefaultNamespace = "keda"
 
-// Service by which KEDA reaches an operator, in the operator's namespace.
-const Service = "metalfleet-operator-keda"
+// service by which KEDA reaches an operator, in the operator's namespace.
+const service = "metalfleet-operator-keda"
 
 // ServiceName is the name in the certificate that KEDA wants.
-func ServiceName(namespace string) string { return Service + "." + namespace + ".svc" }
+func ServiceName(namespace string) string { return service + "." + namespace + ".svc" }
 
 // Bounds of the port: a trigger's metadata is small, and each ScaledObject has one
 // stream.

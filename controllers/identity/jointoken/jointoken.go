@@ -47,8 +47,8 @@ const accountWithin = 30 * time.Second
 var (
 	// ErrAlive says that the Mac is joined and was heard from lately.
 	ErrAlive = errors.New("is already joined and alive; a new join token would let another machine take its place")
-	// ErrNoAccount says that nobody made the Mac's account.
-	ErrNoAccount = errors.New("the operator has not created its account; check that the operator is running")
+	// errNoAccount says that nobody made the Mac's account.
+	errNoAccount = errors.New("the operator has not created its account; check that the operator is running")
 )
 
 // Options say for which Mac, and how it reaches the API server.
@@ -200,7 +200,7 @@ func whenThereIsAnAccount(ctx context.Context, c client.Client, o Options, r *au
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limited.Done():
-			return fmt.Errorf("MacNode %s exists, but after %s %w See `kubectl -n %s get deployment metalfleet-operator`", o.Mac, accountWithin, ErrNoAccount, o.Namespace)
+			return fmt.Errorf("MacNode %s exists, but after %s %w See `kubectl -n %s get deployment metalfleet-operator`", o.Mac, accountWithin, errNoAccount, o.Namespace)
 		case <-tick.C:
 		}
 	}

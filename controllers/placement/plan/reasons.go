@@ -67,7 +67,7 @@ func (v *view) explain() Decision {
 	has := func(k kind) bool {
 		return slices.ContainsFunc(rejected, func(x rejection) bool { return x.kind == k })
 	}
-	d := Decision{Reason: reasonOf(rejected), Message: Compact(r, rejected)}
+	d := Decision{Reason: reasonOf(rejected), Message: compact(r, rejected)}
 	if has(stranded) {
 		d.Message += "; reboot the Mac whose condition WiredStranded is True: `kubectl describe mac` shows the stranded memory"
 	}
@@ -110,9 +110,9 @@ func reasonOf(rejected []rejection) string {
 	}
 }
 
-// Compact tells all rejections in one line: "3 Macs: 2 short of memory (need
+// compact tells all rejections in one line: "3 Macs: 2 short of memory (need
 // 41.2 GiB, largest free 37.9 GiB), 1 cordoned".
-func Compact(r *v1alpha1.ModelReplica, rejected []rejection) string {
+func compact(r *v1alpha1.ModelReplica, rejected []rejection) string {
 	groups := map[string][]rejection{}
 	for _, x := range rejected {
 		groups[x.words()] = append(groups[x.words()], x)
