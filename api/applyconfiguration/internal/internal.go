@@ -826,6 +826,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: status
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacNodeStatus
+      default:
+        observedGeneration: -1
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacNodeSpec
   map:
     fields:
@@ -1004,6 +1006,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: status
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ModelDeploymentStatus
+      default:
+        observedGeneration: -1
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ModelDeploymentSpec
   map:
     fields:
@@ -1145,6 +1149,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: status
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ModelReplicaStatus
+      default:
+        observedGeneration: -1
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ModelReplicaSpec
   map:
     fields:
@@ -1454,6 +1460,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
     - name: progress
+      type:
+        scalar: string
+    - name: reserved
       type:
         scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Residency

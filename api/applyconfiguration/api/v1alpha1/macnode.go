@@ -25,7 +25,7 @@ type MacNodeApplyConfiguration struct {
 	// the operator.
 	Spec *MacNodeSpecApplyConfiguration `json:"spec,omitempty"`
 	// status is the state that the Mac's agent reports. The operator writes the
-	// conditions Ready and AgentCurrent.
+	// conditions Ready, IdentityClash and AgentCurrent.
 	Status *MacNodeStatusApplyConfiguration `json:"status,omitempty"`
 }
 

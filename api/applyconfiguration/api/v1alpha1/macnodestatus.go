@@ -13,7 +13,7 @@ import (
 // reports it.
 type MacNodeStatusApplyConfiguration struct {
 	// observedGeneration is the generation of the spec that this status
-	// describes.
+	// describes. It is -1 until the agent has reported.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// agentVersion is the version of the running agent.
 	AgentVersion *string `json:"agentVersion,omitempty"`

@@ -12,7 +12,7 @@ import (
 // ModelDeploymentStatus is the most recently observed state of a deployment.
 type ModelDeploymentStatusApplyConfiguration struct {
 	// observedGeneration is the generation of the spec that this status
-	// describes.
+	// describes. It is -1 until the operator has evaluated the deployment.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// replicas is the number of replicas, ready or not, without those that are
 	// being deleted.
@@ -67,9 +67,9 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	Accounted []string `json:"accounted,omitempty"`
 	// summary holds rounded figures for display.
 	Summary *DeploymentSummaryApplyConfiguration `json:"summary,omitempty"`
-	// conditions are the conditions of the deployment: Ready, Accepted, Fits,
-	// Placed, Downloaded, Progressing, Degraded and, when spec.routing is set,
-	// Routed.
+	// conditions are the conditions of the deployment: Ready, Available,
+	// Reconciling, Stalled, Accepted, Fits, Placed, Downloaded, Progressing,
+	// Degraded and, when spec.routing is set, Routed.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

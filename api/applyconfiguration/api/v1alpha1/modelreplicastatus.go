@@ -12,7 +12,7 @@ import (
 // ModelReplicaStatus is the most recently observed state of a replica.
 type ModelReplicaStatusApplyConfiguration struct {
 	// observedGeneration is the generation of the spec that this status
-	// describes.
+	// describes. It is -1 until the operator has evaluated the replica.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// progress is the current stage of the replica and its progress.
 	Progress *ProgressApplyConfiguration `json:"progress,omitempty"`

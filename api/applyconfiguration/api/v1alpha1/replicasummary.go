@@ -12,6 +12,8 @@ type ReplicaSummaryApplyConfiguration struct {
 	Progress *string `json:"progress,omitempty"`
 	// memory is the measured memory footprint of the engine.
 	Memory *string `json:"memory,omitempty"`
+	// reserved is the memory reserved for the replica, an estimate.
+	Reserved *string `json:"reserved,omitempty"`
 	// freed is the memory measured as freed so far.
 	Freed *string `json:"freed,omitempty"`
 }
@@ -35,6 +37,14 @@ func (b *ReplicaSummaryApplyConfiguration) WithProgress(value string) *ReplicaSu
 // If called multiple times, the Memory field is set to the value of the last call.
 func (b *ReplicaSummaryApplyConfiguration) WithMemory(value string) *ReplicaSummaryApplyConfiguration {
 	b.Memory = &value
+	return b
+}
+
+// WithReserved sets the Reserved field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Reserved field is set to the value of the last call.
+func (b *ReplicaSummaryApplyConfiguration) WithReserved(value string) *ReplicaSummaryApplyConfiguration {
+	b.Reserved = &value
 	return b
 }
 
