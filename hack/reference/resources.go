@@ -25,9 +25,9 @@ const full = 99
 
 func kinds() []kind {
 	return []kind{
-		{"modeldeployments", map[string]int{"spec": full, "spec.placement.affinity": 0, "spec.placement.tolerations": 0, "status": 2, "status.conditions": 0}},
+		{"modeldeployments", map[string]int{"spec": full, "spec.placement.affinity": 0, "spec.placement.tolerations": 0, "status": 1, "status.conditions": 0}},
 		{"macnodes", map[string]int{"spec": full, "spec.agent": 0, "spec.assignments": 0, "spec.inspections": 0, "spec.taints": 0,
-			"status": 1, "status.memory": 1, "status.disk": 1, "status.settings": 1, "status.cacheCleared": 1}},
+			"status": 1}},
 		{"modelreplicas", map[string]int{"spec": 1, "status": 1}},
 	}
 }
