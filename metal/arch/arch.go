@@ -1,8 +1,8 @@
-// Package arch loads networks: what a family describes (package family), built
-// from layers (package nn) with the weights of a file (package weights).
+// Package arch loads networks: it builds the layers (package nn) that a family
+// describes (package family) with the weights of a file (package weights).
 //
-// It refuses unknown families with a typed error that lists what there is. Its
-// tests compare every family with what references compute.
+// Unknown families are refused with a typed error that lists the supported
+// ones. The tests compare every family with reference implementations.
 //
 // Start reading at Load.
 package arch
@@ -20,39 +20,38 @@ import (
 
 // Model is a loaded network.
 type Model interface {
-	// CacheSpec is the shape of the cache its steps extend.
+	// CacheSpec returns the shape of the cache that Step extends.
 	CacheSpec() tensor.CacheSpec
-	// Step runs flat tokens (an array of ids [T]) through the network, extends
-	// cache, and returns logits [len(rows), vocabulary] for the given rows of
-	// the step; nil rows means that no logits are wanted and the result is nil.
-	// The result belongs to s.
+	// Step runs the tokens of all segments (ids [T]) through the network,
+	// extends cache, and returns the logits [len(rows), vocabulary] of the given
+	// rows of ids, or nil if rows is nil. The result belongs to s.
 	Step(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int) tensor.Array
-	// Hidden does the same and returns the normed hidden states [T, hidden]
-	// that the head would read, for embeddings.
+	// Hidden is Step without the output head: it returns the normed hidden
+	// states [T, hidden], for embeddings.
 	Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array
 	// Release frees the weights.
 	Release()
 }
 
-// Encoder is a loaded network whose tokens see one another all at once.
+// Encoder is a loaded network with bidirectional attention.
 type Encoder interface {
 	// Hidden runs whole texts through the network and returns the states of its
 	// last layer [T, hidden].
 	Hidden(s tensor.Scope, t nn.Texts) tensor.Array
-	// Scores does the same and returns what the head says of each text [texts,
-	// labels]; only a model that has one may be asked.
+	// Scores is Hidden followed by the scoring head; it returns [texts, labels].
+	// The model must have a head (family.Encoder.Labels > 0).
 	Scores(s tensor.Scope, t nn.Texts) tensor.Array
 	// Release frees the weights.
 	Release()
 }
 
-// Encodes reports whether a family is an encoder, and so continues no text.
+// Encodes reports whether a family is an encoder, which cannot generate text.
 func Encodes(name string) bool {
 	f, ok := family.Of(name)
 	return ok && f.Block == nil
 }
 
-// LoadEncoder is Load for a model that is an encoder (family.Dimensions.Encoder).
+// LoadEncoder is Load for encoders, which have Dimensions.Encoder.
 func LoadEncoder(ctx context.Context, b tensor.Backend, f *weights.File, progress func(int64)) (Encoder, error) {
 	if !Encodes(f.Dim.Architecture) {
 		return nil, &weights.UnsupportedError{Subject: "encoder", Value: f.Dim.Architecture, Supported: family.Names(true)}
@@ -71,8 +70,9 @@ func Supported() []string {
 	return names
 }
 
-// Load loads the model in f onto b. progress is told the bytes of each row that
-// was read, by two goroutines at once. After an error nothing stays loaded.
+// Load loads the model in f onto b. It calls progress with the bytes of each
+// row that was read, from two goroutines at once. After an error nothing stays
+// loaded.
 func Load(ctx context.Context, b tensor.Backend, f *weights.File, progress func(int64)) (Model, error) {
 	if f.Dim.Encoder != nil {
 		return nil, fmt.Errorf("%s is an encoder, which cannot generate text: %w", f.Dim.Architecture, weights.ErrUnsupported)

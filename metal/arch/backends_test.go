@@ -12,9 +12,9 @@ import (
 type backend struct {
 	name string
 	open func(t *testing.T) tensor.Backend
-	// tolerance is the largest error of a logit, as a part of the largest
-	// logit, by the precision that the model's file asks for (weights.File).
-	// Measured values stand beside it. A precision that is absent is not run.
+	// tolerance is the largest allowed error of a logit, relative to the
+	// largest logit, by the precision of the model's file (weights.File). The
+	// comments give measured values. A precision without an entry is not run.
 	tolerance map[quant.Type]float64
 }
 

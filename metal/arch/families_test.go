@@ -132,7 +132,7 @@ func (d described) write(t *testing.T) string {
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		s, at := tensors[name], data.Len()
 		data.Write(s.values(name))
-		header[name] = entry{s.kind, s.shape, [2]int{at, data.Len()}}
+		header[name] = entry{Type: s.kind, Shape: s.shape, Offsets: [2]int{at, data.Len()}}
 	}
 	text, err := json.Marshal(header)
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 // record is what a reference computed; test/oracle/goldens/tiny wrote it.
 type record struct {
 	MadeBy string
-	// Stride: only every so-manieth number is kept, but for the logits behind
-	// the first prompt.
+	// Stride: only every Stride-th number is recorded, except for the logits
+	// after the first prompt.
 	Stride int
 	Cases  []recorded
 }
@@ -36,10 +36,10 @@ type recorded struct {
 	// SHA256 is that of the model, Weights that of all its values as float32.
 	SHA256, Weights string
 	Prompts         [][]int32
-	// Logits behind each prompt.
+	// Logits after each prompt.
 	Logits [][]float64
-	// Greedy continues the first prompt; Margins say how far the best token was
-	// from the next.
+	// Greedy continues the first prompt; Margins are the distances between the
+	// best token's logit and the next.
 	Greedy  []int32
 	Margins []float64
 	// Hidden are the normed states of the second prompt.
@@ -73,8 +73,8 @@ func records(t *testing.T) map[string]map[string]recorded {
 // stride is that of the records.
 const stride = 8
 
-// TestEveryCaseIsRecorded guards against cases that nobody compares, and
-// against a writer that has drifted from what the references read.
+// TestEveryCaseIsRecorded guards against recorded cases that no test compares,
+// and against a test model that no longer matches the one the references read.
 func TestEveryCaseIsRecorded(t *testing.T) {
 	all := records(t)
 	listed := map[string]bool{}
@@ -230,7 +230,8 @@ func (g *comparison) run() {
 	g.hidden()
 }
 
-// restored goes on with a prompt from what was saved of its beginning.
+// restored restores the cache saved after a part of the prompt and runs the
+// rest.
 func (g *comparison) restored() {
 	g.t.Helper()
 	const from, to = 7, 8
@@ -244,7 +245,7 @@ func (g *comparison) restored() {
 	}
 	got := g.n.from(to, long, before, 4)
 	g.n.cache.Drop(to)
-	g.near("behind what was restored", got[len(got)-g.n.vocab:], g.want.Logits[0])
+	g.near("after restoring", got[len(got)-g.n.vocab:], g.want.Logits[0])
 	g.made[afterRestore]++
 }
 
@@ -254,7 +255,7 @@ func (g *comparison) near(what string, got []float32, want []float64) {
 	g.t.Helper()
 	step := len(got) / len(want)
 	if step != 1 && step != stride || len(want) != (len(got)+step-1)/step {
-		g.t.Fatalf("%s, %s: %d numbers beside %d", g.name, what, len(got), len(want))
+		g.t.Fatalf("%s, %s: %d numbers, want %d", g.name, what, len(got), len(want))
 	}
 	top := 0.0
 	for _, v := range want {
@@ -269,7 +270,7 @@ func (g *comparison) near(what string, got []float32, want []float64) {
 	}
 }
 
-// greedy decodes behind the first prompt, token by token.
+// greedy decodes after the first prompt, token by token.
 func (g *comparison) greedy() {
 	g.t.Helper()
 	const id = 2

@@ -53,7 +53,7 @@ func (m matrix) models() (n int) {
 	return n
 }
 
-// lacks says which families were not compared in some way.
+// lacks lists the families that were not compared in some way.
 func (m matrix) lacks(families []string) (out []string) {
 	for _, family := range families {
 		for _, c := range checks() {

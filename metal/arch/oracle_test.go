@@ -128,7 +128,7 @@ func (o *oracle) rope(layer int, x []float64, pos int) {
 	}
 }
 
-// logits returns the scores behind the last token.
+// logits returns the scores after the last token.
 func (o *oracle) logits(ids []int32) []float64 {
 	keys, values := make([][][]float64, o.d.Layers), make([][][]float64, o.d.Layers)
 	var x []float64

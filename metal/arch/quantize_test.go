@@ -14,11 +14,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights/convert"
 )
 
-// TestQuantisedModelsStayNearTheirSource: how far the logits behind a prompt
-// move, as a part of the source's, both as root mean squares. The model is
-// random, so nothing in it is redundant:
-// bounds are a third above what is seen on both back ends. Of a real model
-// test/oracle/goldens/convert states them.
+// TestQuantisedModelsStayNearTheirSource bounds the change of the logits after
+// a prompt, as the ratio of root mean squares. The model is random, so nothing
+// in it is redundant: bounds are a third above the values measured on both
+// backends. test/oracle/goldens/convert has bounds for a real model.
 func TestQuantisedModelsStayNearTheirSource(t *testing.T) {
 	c := tinymodel.BlockCases()[0].Config
 	c.Layers = 1
@@ -31,8 +30,8 @@ func TestQuantisedModelsStayNearTheirSource(t *testing.T) {
 		rest, layers string
 		bound        float64
 	}{
-		{"8:32", "", 0.026}, {"8:64", "", 0.024}, {"6:64", "", 0.095}, {"5:64", "", 0.22}, {"4:32", "", 0.4}, {"4:64", "", 0.36},
-		{"mxfp8", "", 0.15}, {"mxfp4", "", 0.85}, {"nvfp4", "", 0.8}, {"4:64", "*embed_tokens=8:64", 0.23},
+		{rest: "8:32", bound: 0.026}, {rest: "8:64", bound: 0.024}, {rest: "6:64", bound: 0.095}, {rest: "5:64", bound: 0.22}, {rest: "4:32", bound: 0.4}, {rest: "4:64", bound: 0.36},
+		{rest: "mxfp8", bound: 0.15}, {rest: "mxfp4", bound: 0.85}, {rest: "nvfp4", bound: 0.8}, {rest: "4:64", layers: "*embed_tokens=8:64", bound: 0.23},
 	} {
 		folder := quantised(t, source, plan.rest, plan.layers)
 		for _, b := range backends() {

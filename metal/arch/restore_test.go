@@ -38,7 +38,7 @@ func TestRestoredRequestContinuesBitForBit(t *testing.T) {
 					t.Fatal(err)
 				}
 				got := second.from(3, ids, at, 7)
-				equalBits(t, fmt.Sprintf("behind %d tokens", at), got, want[at*c.Vocabulary:])
+				equalBits(t, fmt.Sprintf("after %d tokens", at), got, want[at*c.Vocabulary:])
 				second.cache.Drop(3)
 			}
 		})
@@ -56,7 +56,7 @@ func (n *network) prefill(id tensor.RequestID, tokens []int32, chunk int) {
 	}
 }
 
-// save takes all that a request of so many tokens holds.
+// save returns the whole cache of a request after that many tokens.
 func (n *network) save(id tensor.RequestID, tokens int) (slices [][]byte, state []byte) {
 	n.t.Helper()
 	block := n.m.CacheSpec().BlockTokens

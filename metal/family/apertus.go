@@ -2,8 +2,9 @@ package family
 
 import "fmt"
 
-// apertus is Apertus: Llama's block with normed heads and a feed-forward without
-// a gate, whose activation each layer has learned.
+// apertus is Apertus: Llama's block with normed query and key heads and an
+// ungated feed-forward whose activation (XIELU) has learned parameters per
+// layer.
 func apertus() Family {
 	return Family{
 		Name: "apertus", Models: "Apertus", Types: []string{"apertus"}, Context: 1 << 16, Theta: 12e6, Activations: []string{"xielu"},
@@ -23,7 +24,7 @@ func apertus() Family {
 	}
 }
 
-// xieluNames are the numbers of an XIELU.
+// xieluNames are the parameters of an XIELU.
 func xieluNames() []string {
 	return []string{"act_fn.alpha_p", "act_fn.alpha_n", "act_fn.beta", "act_fn.eps"}
 }

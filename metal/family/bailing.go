@@ -2,9 +2,9 @@ package family
 
 import "fmt"
 
-// bailingMoE is Ling and Ring: Llama's block with one matrix for queries, keys and
-// values, and a mixture with shared experts. It is compared with mlx-lm alone:
-// transformers has no code for it.
+// bailingMoE is Ling and Ring: Llama's block with a fused QKV matrix and a
+// mixture of experts with shared experts. Tests compare it with mlx-lm only,
+// because transformers does not implement it.
 func bailingMoE() Family {
 	return Family{
 		Name: "bailing_moe", Models: "Ling, Ring", Types: []string{"bailing_moe"}, Context: 1 << 14, Theta: 10000, Partial: 1,

@@ -7,42 +7,45 @@ import (
 	"strings"
 )
 
-// bert is the BERT family: MiniLM, BGE, GTE and other encoders of texts, and
-// cross-encoders, which score pairs of them. Positions count from 0, and the
-// texts of a pair are distinguished by the types of their tokens.
+// bert is the BERT family: MiniLM, BGE, GTE and other text encoders, and
+// cross-encoders, which score pairs of texts. Positions count from 0, and token
+// types distinguish the two texts of a pair.
 func bert() Family {
 	return Family{Name: "bert", Models: "BERT: embeddings, cross-encoders", Types: []string{"bert"}}
 }
 
 // xlmRoberta is the XLM-RoBERTa family: BGE-M3, multilingual E5, and rerankers
-// made from them. Positions begin after the number of the padding token, and a
-// head that scores has two layers of its own in place of a pooler.
+// made from them. Positions begin after the id of the padding token, and a
+// scoring head has two layers of its own instead of a pooler.
 func xlmRoberta() Family {
 	return Family{Name: "xlm-roberta", Models: "XLM-RoBERTa: embeddings, cross-encoders", Types: []string{"xlm-roberta"}}
 }
 
-// Encoder describes a family whose tokens see one another all at once, at learned
+// Encoder describes a family with bidirectional attention and learned
 // positions.
 type Encoder struct {
-	// Types of tokens.
+	// Types is the number of token types.
 	Types int
-	// FirstPosition is where a text begins, and Padding the token that stands
-	// at the place before it wherever it is; None where positions just count.
+	// FirstPosition is the position of a text's first token. Padding is the id
+	// of the padding token, which takes the position before the first wherever
+	// it stands; NoPadding if positions just count.
 	FirstPosition int
 	Padding       int32
-	// TanhGELU is set where GELU has the form of tanh.
+	// TanhGELU selects the tanh approximation of GELU.
 	TanhGELU bool
-	// Labels of the head that scores pairs of texts; 0 means that there is none.
+	// Labels is the number of outputs of the head that scores pairs of texts; 0
+	// means that there is no head.
 	Labels int
-	// Identity is set where a score is the head's number itself, not its sigmoid.
+	// Identity is set if the score is the head's logit itself, not its sigmoid.
 	Identity bool
 }
 
-// NoPadding is an Encoder.Padding that no token is.
+// NoPadding is the Encoder.Padding of models without a padding token; it equals
+// no token id.
 const NoPadding int32 = -1
 
-// encoderClasses are the classes of transformers whose weights are of use, and
-// whether they score.
+// encoderClasses maps the classes of transformers that can be loaded to whether
+// they score pairs of texts.
 func encoderClasses(f Family) map[string]bool {
 	if f.Name == "xlm-roberta" {
 		return map[string]bool{"XLMRobertaModel": false, "XLMRobertaForMaskedLM": false, "XLMRobertaForSequenceClassification": true}
@@ -50,7 +53,7 @@ func encoderClasses(f Family) map[string]bool {
 	return map[string]bool{"BertModel": false, "BertForMaskedLM": false, "BertForPreTraining": false, "BertForSequenceClassification": true}
 }
 
-// encoder reads the numbers of an encoder, with the defaults of transformers
+// encoder reads the dimensions of an encoder, with the defaults of transformers
 // (BertConfig, XLMRobertaConfig, version 5).
 func (c *Config) encoder(f Family) Dimensions {
 	d := Dimensions{
@@ -84,8 +87,8 @@ func (c *Config) encoder(f Family) Dimensions {
 	return d
 }
 
-// encoderPlain reads the activation, and refuses by name what these families
-// have but the engine does not.
+// encoderPlain reads the activation, and refuses by name the options of these
+// families that the engine does not implement.
 func (c *Config) encoderPlain(x *Encoder) {
 	switch act := c.value("hidden_act"); act {
 	case nil, "gelu":
@@ -104,7 +107,7 @@ func (c *Config) encoderPlain(x *Encoder) {
 	}
 }
 
-// encoderHead says whether the model scores pairs: its class does.
+// encoderHead reads from the model's class whether it scores pairs of texts.
 func (c *Config) encoderHead(f Family, x *Encoder) {
 	classes := encoderClasses(f)
 	list, _ := c.values["architectures"].([]any)
@@ -130,8 +133,9 @@ func (c *Config) encoderHead(f Family, x *Encoder) {
 	c.scoreActivation(x)
 }
 
-// scoreActivation is what sentence-transformers applies to the head's number (CrossEncoder,
-// get_default_activation_fn, 6.2): a sigmoid, unless the model says otherwise.
+// scoreActivation reads the function that sentence-transformers applies to the
+// head's logit (CrossEncoder, get_default_activation_fn, 6.2): a sigmoid unless
+// the model names another.
 func (c *Config) scoreActivation(x *Encoder) {
 	v := c.values["sbert_ce_default_activation_function"]
 	if s, ok := c.values["sentence_transformers"].(map[string]any); ok && s["activation_fn"] != nil {
@@ -146,7 +150,8 @@ func (c *Config) scoreActivation(x *Encoder) {
 	}
 }
 
-// encoderSlots lists every tensor of an encoder; have is how many there are.
+// encoderSlots lists every tensor of an encoder; have is the number of tensors
+// in the file.
 func (d Dimensions) encoderSlots(have int) ([]Slot, error) {
 	const perLayer = 16
 	if d.Layers*perLayer > have {
@@ -185,8 +190,8 @@ func (d Dimensions) encoderSlots(have int) ([]Slot, error) {
 	return out, nil
 }
 
-// HeadPaths are those of the two layers that score what the first token of a
-// pair has become.
+// HeadPaths returns the paths of the two layers of the scoring head, which
+// reads the state of a pair's first token.
 func (d Dimensions) HeadPaths() (first, last string) {
 	if d.Architecture == "xlm-roberta" {
 		return "classifier.dense", "classifier.out_proj"

@@ -2,17 +2,17 @@ package family
 
 import "math"
 
-// Block is one layer of a decoder: something that mixes tokens, and a
-// feed-forward, each added to what it was given. Either may be absent.
+// Block is one layer of a decoder: a token mixer (attention or a recurrence)
+// and a feed-forward, each with a residual connection. Either may be absent.
 type Block struct {
-	// Before and After norm what the mixer reads and what it returns; BeforeFeed
-	// and AfterFeed do the same around the feed-forward. Those without a path do
-	// not exist.
+	// Before and After norm the input and the output of the mixer; BeforeFeed
+	// and AfterFeed do the same around the feed-forward. A norm without a path
+	// is absent.
 	Before, After, BeforeFeed, AfterFeed Norm
-	// Parallel feed-forwards read what the mixer reads, and both results are added
-	// at once.
+	// Parallel means that the feed-forward reads the mixer's input, and that
+	// both results are added to the residual in one step.
 	Parallel bool
-	// The mixer is Attention, of a Latent vector where there is one, or Recurrent.
+	// The mixer is Attention, optionally Latent attention, or Recurrent.
 	Attention *Attention
 	Latent    *Latent
 	Recurrent *Hybrid
@@ -23,48 +23,50 @@ type Block struct {
 	Residual float64
 }
 
-// Norm is a norm of a layer, by its path. The zero value is none.
+// Norm is a norm of a layer, identified by its path. The zero value means no
+// norm.
 type Norm struct {
 	Path string
-	// Mean is taken from the values first (LayerNorm); Bias is added last.
+	// Mean subtracts the mean first (LayerNorm); Bias adds a bias last.
 	Mean, Bias bool
 }
 
-// rms is the norm of most families.
+// rms is the RMS norm that most families use.
 func rms(path string) Norm { return Norm{Path: path} }
 
-// Attention is what the attention of a layer is made of.
+// Attention describes the attention of a layer.
 type Attention struct {
 	// Path of its tensors; empty means self_attn.
 	Path string
-	// Bias is added to queries, keys and values, OutBias to the result.
+	// Bias: queries, keys and values have biases. OutBias: the output
+	// projection has one.
 	Bias, OutBias bool
-	// Gated heads of queries have a gate of their size after them, whose sigmoid
-	// multiplies what the head reads.
+	// Gated: each query head is followed by a gate of the same size, whose
+	// sigmoid multiplies the head's output.
 	Gated bool
-	// Sinks are scores of query heads that take part in the softmax and add
-	// nothing.
+	// Sinks: each query head has a learned score that joins the softmax and
+	// contributes no value (attention sinks).
 	Sinks bool
-	// HeadNorm is how queries and keys are normed, and NormLast whether that
-	// happens after they were rotated.
+	// HeadNorm is the norm of queries and keys. NormLast applies it after the
+	// rotation instead of before.
 	HeadNorm HeadNorm
 	NormLast bool
-	// Rope is how heads are rotated; nil means that they are not.
+	// Rope is the rotary embedding of the heads; nil means none.
 	Rope *Rope
-	// Temper makes queries grow with their position; nil means that they do not.
+	// Temper scales queries up with their position; nil means that it does not.
 	Temper *Temper
-	// Window is how many latest positions a token sees; 0 means all.
+	// Window is the number of latest positions that a token attends to; 0 means
+	// all.
 	Window int
-	// Scale multiplies scores; Cap, where it is not 0, bounds them:
-	// Cap*tanh(score/Cap).
+	// Scale multiplies scores. Cap, unless 0, bounds them: Cap*tanh(score/Cap).
 	Scale, Cap float64
 }
 
-// HeadNorm is how queries and keys are normed.
+// HeadNorm selects how queries and keys are normed.
 type HeadNorm int
 
-// The kinds of norms: none, one weight for all heads, one run of all heads
-// together, one weight for each head.
+// The norms of heads: none, one weight shared by all heads, one norm over all
+// heads together, one weight per head.
 const (
 	NoHeadNorm HeadNorm = iota
 	EachHead
@@ -75,21 +77,21 @@ const (
 type Feed struct {
 	// Path of its tensors; empty means mlp.
 	Path string
-	// Width of what is between the matrices.
+	// Width of the hidden layer.
 	Width int
-	// Activation of the gate, or of the first product where it is Plain.
+	// Activation of the gate, or of the first product if Plain.
 	Activation Activation
-	// Plain ones have no gate: up_proj, activation, down_proj.
+	// Plain means no gate: up_proj, activation, down_proj.
 	Plain bool
 	// Bias is added to every product.
 	Bias bool
 }
 
-// Activation is a function of the feed-forward.
+// Activation is an activation function of a feed-forward.
 type Activation int
 
-// The activations. GELUTanh is GELU in the form of tanh, ReLU2 the square of
-// max(0, x).
+// The activations. GELUTanh is the tanh approximation of GELU, ReLU2 the square
+// of max(0, x).
 const (
 	SiLU Activation = iota
 	GELU
@@ -98,8 +100,8 @@ const (
 	XIELU
 )
 
-// preNorm is the block of most decoders: attention and feed-forward, each on
-// the normed input and added to it.
+// preNorm is the block of most decoders: attention and feed-forward each read
+// the normed input and add their result to it.
 func preNorm(d Dimensions, i int) Block {
 	b := Block{Before: d.norm("input_layernorm"), BeforeFeed: d.norm("post_attention_layernorm"), Attention: d.attention(i), Latent: d.Latent, Residual: d.Residual}
 	if d.Experts.In(i) {
@@ -117,19 +119,20 @@ func sandwich(d Dimensions, i int) Block {
 	return b
 }
 
-// postNorm norms the results of both halves, and nothing before them.
+// postNorm norms the results of both halves, and no inputs.
 func postNorm(d Dimensions, i int) Block {
 	b := sandwich(d, i)
 	b.Before, b.BeforeFeed = Norm{}, Norm{}
 	return b
 }
 
-// norm is a norm of the kind that the family has.
+// norm returns the family's kind of norm (RMS or LayerNorm) at path.
 func (d Dimensions) norm(path string) Norm {
 	return Norm{Path: path, Mean: d.MeanNorm, Bias: d.NormBias}
 }
 
-// attention is that of layer i, by the numbers alone.
+// attention returns the attention of layer i as far as the dimensions determine
+// it.
 func (d Dimensions) attention(i int) *Attention {
 	a := &Attention{Bias: d.Bias, OutBias: d.OutBias, HeadNorm: d.HeadNorm, Rope: &d.Rope, Temper: d.Temper, Window: d.WindowOf(i), Scale: d.ScoreScale(), Cap: d.ScoreCap}
 	if d.LocalRope != nil && a.Window > 0 {
@@ -144,7 +147,8 @@ func (d Dimensions) attention(i int) *Attention {
 // Block describes layer i of a decoder.
 func (d Dimensions) Block(i int) Block { return d.family().Block(d, i) }
 
-// WindowOf is how many latest positions a layer sees; 0 means all.
+// WindowOf returns the number of latest positions that a layer attends to; 0
+// means all.
 func (d Dimensions) WindowOf(layer int) int {
 	if layer < len(d.Everywhere) && d.Everywhere[layer] {
 		return 0
@@ -152,7 +156,7 @@ func (d Dimensions) WindowOf(layer int) int {
 	return d.Window
 }
 
-// ScoreScale multiplies the scores of attention.
+// ScoreScale is the factor of attention scores.
 func (d Dimensions) ScoreScale() float64 {
 	if d.Scale > 0 {
 		return d.Scale
@@ -163,10 +167,11 @@ func (d Dimensions) ScoreScale() float64 {
 	return 1 / math.Sqrt(float64(d.HeadSize))
 }
 
-// Layers counts the layers of a decoder by what they keep.
+// Kinds is the number of decoder layers by the cache they need: keys and values
+// of all positions, of a window, or a recurrent state.
 type Kinds struct{ Growing, Window, Recurrent int }
 
-// Kinds counts the layers by what they keep of a request.
+// Kinds counts the layers by the cache they need for a request.
 func (d Dimensions) Kinds() (k Kinds) {
 	for i := range d.Layers {
 		switch b := d.Block(i); {
@@ -181,6 +186,7 @@ func (d Dimensions) Kinds() (k Kinds) {
 	return k
 }
 
-// NormsLessOne reports whether folders of the family hold its norms less one.
-// GGUF files hold them as they are meant (llama.cpp's convert_hf_to_gguf.py).
+// NormsLessOne reports whether model folders of the family store the weights of
+// norms minus one. GGUF files store the weights themselves (llama.cpp's
+// convert_hf_to_gguf.py adds the one).
 func (d Dimensions) NormsLessOne() bool { return d.Layout().NormsLessOne }

@@ -2,8 +2,8 @@ package family
 
 import "fmt"
 
-// cohere is Command R: both halves of a block read the same norm, which takes the
-// mean and adds nothing; rotated pairs are interleaved, logits scaled.
+// cohere is Command R: both halves of a block read the same LayerNorm without
+// bias; rotated pairs are interleaved, logits are scaled.
 func cohere() Family {
 	return Family{
 		Name: "cohere", Models: "Command R", Types: []string{"cohere"}, Context: 1 << 13, Theta: 10000, Interleaved: true, Eps: "layer_norm_eps",
@@ -12,8 +12,8 @@ func cohere() Family {
 	}
 }
 
-// cohere2 is Command R7B and Command A: Command R with a window in three of four
-// layers, of which only those are rotated.
+// cohere2 is Command R7B and Command A: Command R with a sliding window in
+// three of four layers; only those layers rotate heads.
 func cohere2() Family {
 	return Family{
 		Name: "cohere2", Models: "Command R7B, Command A", Types: []string{"cohere2"}, Context: 1 << 13, Theta: 10000, Interleaved: true, Eps: "layer_norm_eps",
@@ -26,7 +26,7 @@ func cohere2() Family {
 	}
 }
 
-// cohere reads what both have.
+// cohere reads the options that both families share.
 func (c *Config) cohere(d *Dimensions) {
 	d.MeanNorm = true
 	d.Bias = c.flag("attention_bias")

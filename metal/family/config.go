@@ -14,32 +14,32 @@ import (
 // Config is the configuration of a model folder, config.json.
 type Config struct {
 	values map[string]any
-	// text is the part that describes the decoder: values itself, or the
-	// configuration inside it.
+	// text is the section that describes the decoder: values itself, or an
+	// object inside it.
 	text map[string]any
-	// inside is the key of that part, for messages.
+	// inside is the key of that section, for messages.
 	inside string
 	// kind is the decoder's model_type, once the family is known.
 	kind string
-	// read are the keys of text that were looked at.
+	// read are the keys of text that were read.
 	read map[string]bool
-	// err is the first fault.
+	// err is the first error.
 	err error
 }
 
-// sections are where models that also see or hear keep the configuration of
+// sections are the keys under which multimodal models keep the configuration of
 // their decoder.
 func sections() []string { return []string{"text_config", "language_config", "llm_config"} }
 
-// layerNames are the names of the number of layers. Those after the first are
+// layerNames are the keys of the number of layers. Those after the first are
 // legacy, here and in config.dimensions.
 func layerNames() []string {
 	return []string{"num_hidden_layers", "num_layers", "n_layers", "n_layer"}
 }
 
-// NewConfig reads the values of config.json. The decoder's own section wins over
-// the top level wherever it counts layers, also if the top level counts some:
-// those may be the layers of a vision encoder.
+// NewConfig reads the values of config.json. The decoder's own section wins
+// over the top level whenever it has a number of layers, even if the top level
+// has one too: that may be the number of layers of a vision encoder.
 func NewConfig(values map[string]any) *Config {
 	c := &Config{values: values, text: values, read: map[string]bool{}}
 	for _, key := range sections() {
@@ -57,11 +57,11 @@ func NewConfig(values map[string]any) *Config {
 	return c
 }
 
-// Is reports whether the model is of a type.
+// Is reports whether the model_type is kind.
 func (c *Config) Is(kind string) bool { return c.values["model_type"] == kind }
 
-// Quantization is the object that describes quantised layers, and its key; nil
-// where there is none.
+// Quantization returns the object that describes quantized layers, and its key;
+// v is nil if there is none.
 func (c *Config) Quantization() (key string, v any) {
 	if v := c.values["quantization"]; v != nil {
 		return "quantization", v
@@ -79,13 +79,15 @@ func (c *Config) fail(err error) {
 	}
 }
 
-// value is what a key of the decoder's part has; null is none.
+// value returns the value of a key of the decoder's section. It returns nil for
+// null as for an absent key.
 func (c *Config) value(key string) any {
 	c.read[key] = true
 	return c.text[key]
 }
 
-// find returns the first of several names that has a value; null is none.
+// find returns the first of several names that has a value; null counts as
+// absent.
 func (c *Config) find(names ...string) (key string, v any) {
 	for _, n := range names {
 		if v := c.value(n); v != nil {
@@ -95,7 +97,7 @@ func (c *Config) find(names ...string) (key string, v any) {
 	return names[0], nil
 }
 
-// integer reads a whole number. It is ErrMissing without one.
+// integer reads a whole number in [low, high]. An absent one is ErrMissing.
 func (c *Config) integer(low, high int64, names ...string) int {
 	if key, v := c.find(names...); v == nil {
 		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, ErrMissing))
@@ -117,7 +119,7 @@ func (c *Config) integerOr(absent int, low, high int64, names ...string) int {
 	return int(n)
 }
 
-// number reads a finite number. It is ErrMissing without one.
+// number reads a finite number in [low, high]. An absent one is ErrMissing.
 func (c *Config) number(low, high float64, name string) float64 {
 	if c.value(name) == nil {
 		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, ErrMissing))
@@ -131,7 +133,7 @@ func (c *Config) number(low, high float64, name string) float64 {
 	return f
 }
 
-// flag reads a truth value, false where it is absent.
+// flag reads a boolean, false if absent.
 func (c *Config) flag(name string) bool {
 	v, ok := c.value(name).(bool)
 	if !ok && c.value(name) != nil {
@@ -140,7 +142,7 @@ func (c *Config) flag(name string) bool {
 	return v
 }
 
-// floatNumber reads a finite number.
+// floatNumber converts a JSON number to a finite float64.
 func floatNumber(v any) (float64, bool) {
 	n, ok := v.(json.Number)
 	if !ok {
@@ -150,7 +152,7 @@ func floatNumber(v any) (float64, bool) {
 	return f, err == nil && !math.IsInf(f, 0)
 }
 
-// shown is a value as it may stand in a message.
+// Shown formats a value from a file for a message.
 func Shown(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -167,7 +169,7 @@ func Shown(v any) string {
 	return "an object"
 }
 
-// family is the family that runs the model's decoder.
+// family returns the family that runs the model's decoder.
 func (c *Config) family() (Family, error) {
 	kind, err := c.decoder()
 	if err != nil {
@@ -184,7 +186,7 @@ func (c *Config) family() (Family, error) {
 	return Family{}, &UnsupportedError{"model type", kind, SupportedModelTypes()}
 }
 
-// Dimensions reads and checks the numbers of the model's family.
+// Dimensions reads and checks the dimensions of the model's family.
 func (c *Config) Dimensions() (Dimensions, error) {
 	f, err := c.family()
 	if err != nil {
@@ -204,9 +206,9 @@ func (c *Config) Dimensions() (Dimensions, error) {
 	return d, nil
 }
 
-// dimensions reads the numbers as mlx-lm 0.32.2 does, and besides them the names
-// of older configurations. What mlx-lm ignores and what would change a result is
-// refused.
+// dimensions reads the dimensions as mlx-lm 0.32.2 does, and also accepts the
+// key names of older configurations. Keys that mlx-lm ignores although they
+// would change a result are refused.
 func (c *Config) dimensions(f Family) (Dimensions, error) {
 	context := cmp.Or(f.Contexts[c.kind], f.Context, 1<<11)
 	d := Dimensions{
@@ -235,8 +237,8 @@ func (c *Config) dimensions(f Family) (Dimensions, error) {
 	return d, d.consistent()
 }
 
-// unread refuses by name the keys that change a result, have another value than
-// the one that changes nothing, and that the family does not read.
+// unread refuses by name the keys that would change a result and that the
+// family does not read, unless their value is neutral.
 func (c *Config) unread() {
 	c.dense()
 	for _, key := range slices.Sorted(maps.Keys(c.text)) {
@@ -249,14 +251,14 @@ func (c *Config) unread() {
 				continue
 			}
 			if want == "false" {
-				c.flag(key) // which is a fault if it is none
+				c.flag(key) // fails if it is not a boolean
 			}
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"value", Shown(v), []string{cmp.Or(want, "none")}}))
 		}
 	}
 }
 
-// neutral values change nothing.
+// neutral reports whether a value leaves the result unchanged.
 func neutral(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -269,8 +271,8 @@ func neutral(v any) bool {
 	return false
 }
 
-// meaningful are keys that change a result, and the value that they have to have
-// in families that do not read them; null and false are always good.
+// meaningful lists keys that change a result, with the one value that families
+// that do not read the key accept; null and false are always accepted.
 func meaningful() map[string]string {
 	return map[string]string{
 		"attention_bias": "false", "mlp_bias": "false", "use_bias": "false", "use_qkv_bias": "false", "qkv_bias": "false",
@@ -292,14 +294,14 @@ func (c *Config) dense() {
 	}
 }
 
-// activation refuses those that a family does not have.
+// activation refuses activations that the family does not have.
 func (c *Config) activation(f Family) {
 	want := f.Activations
 	if len(want) == 0 {
 		want = []string{"silu", "swish"}
 	}
 	keys := []string{"hidden_activation", "hidden_act"}
-	if c.value(keys[0]) == nil && c.value(keys[1]) == nil { // an older name, which others override
+	if c.value(keys[0]) == nil && c.value(keys[1]) == nil { // a legacy key; the others override it
 		keys = []string{"activation_function"}
 	}
 	for _, key := range keys {
@@ -311,7 +313,7 @@ func (c *Config) activation(f Family) {
 	}
 }
 
-// flagOr reads a truth value.
+// flagOr reads a boolean with a default.
 func (c *Config) flagOr(absent bool, name string) bool {
 	if c.value(name) == nil {
 		return absent
@@ -319,7 +321,7 @@ func (c *Config) flagOr(absent bool, name string) bool {
 	return c.flag(name)
 }
 
-// only refuses any other number.
+// only refuses any value but want.
 func (c *Config) only(name string, want float64) {
 	v := c.value(name)
 	if f, ok := floatNumber(v); v != nil && (!ok || f != want) {
@@ -327,7 +329,8 @@ func (c *Config) only(name string, want float64) {
 	}
 }
 
-// must reads a truth value that references take differently where it is absent.
+// must reads a boolean whose default differs between the references, so that it
+// has to be present.
 func (c *Config) must(name string) bool {
 	if c.value(name) == nil {
 		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, ErrMissing))
@@ -335,8 +338,8 @@ func (c *Config) must(name string) bool {
 	return c.flag(name)
 }
 
-// windows reads which layers see a window: sliding_window, and layer_types where
-// there are any, else all but every n-th layer.
+// windows reads which layers have a sliding window: from sliding_window, and
+// from layer_types if present, else all but every n-th layer.
 func (c *Config) windows(d *Dimensions, n int) {
 	d.Window = c.integer(1, 1<<30, "sliding_window")
 	d.Everywhere = everyLayer(d.Layers, n)
@@ -345,7 +348,7 @@ func (c *Config) windows(d *Dimensions, n int) {
 	}
 }
 
-// list reads a list, empty where it is absent.
+// list reads a list, empty if absent.
 func (c *Config) list(name string) []any {
 	list, ok := c.value(name).([]any)
 	if !ok && c.value(name) != nil {
@@ -354,7 +357,7 @@ func (c *Config) list(name string) []any {
 	return list
 }
 
-// numberOr reads a finite number.
+// numberOr reads a finite number with a default.
 func (c *Config) numberOr(absent, low, high float64, name string) float64 {
 	if c.value(name) == nil {
 		return absent
@@ -362,8 +365,7 @@ func (c *Config) numberOr(absent, low, high float64, name string) float64 {
 	return c.number(low, high, name)
 }
 
-// kinds reads layer_types: of each layer which of names it is; nil where there
-// are none.
+// kinds reads layer_types, which gives each layer one of names; nil if absent.
 func (c *Config) kinds(layers int, names ...string) []string {
 	types := c.value("layer_types")
 	if types == nil {
@@ -386,8 +388,8 @@ func (c *Config) kinds(layers int, names ...string) []string {
 	return out
 }
 
-// Tied says whether the embedding is also the head; known is false where
-// config.json does not say.
+// Tied reports whether the embedding is also the output head; known is false if
+// config.json does not contain it.
 func (c *Config) Tied() (tied, known bool, err error) {
 	v := c.value("tie_word_embeddings")
 	if v == nil {
@@ -400,8 +402,8 @@ func (c *Config) Tied() (tied, known bool, err error) {
 	return tied, known, nil
 }
 
-// WholeNumber reads a JSON number that is written as a whole one: 32, not 32.0
-// and not 3.2e1.
+// WholeNumber reads a JSON number that is written as an integer: 32, but
+// neither 32.0 nor 3.2e1.
 func WholeNumber(v any) (int64, bool) {
 	n, ok := v.(json.Number)
 	if !ok {

@@ -1,6 +1,6 @@
 package family
 
-// Dimensions are the numbers a decoder family is built from.
+// Dimensions are the sizes and options that determine the network of a model.
 type Dimensions struct {
 	Architecture string
 	Layers       int
@@ -13,72 +13,75 @@ type Dimensions struct {
 	Context      int
 	Rope         Rope
 	NormEps      float64
-	// Window is how many latest positions attention sees; 0 means all. Layers that
-	// are Everywhere see all in any case.
+	// Window is the number of latest positions that attention sees; 0 means
+	// all. Layers marked in Everywhere always see all.
 	Window     int
 	Everywhere []bool
-	// LocalRope is how layers under the window turn heads; nil means as others.
+	// LocalRope is the rotary embedding of layers with a window; nil means the
+	// same as in other layers.
 	LocalRope *Rope
-	// QueryScalar is what scores are divided by the root of; 0 means HeadSize.
+	// QueryScalar: scores are divided by its square root; 0 means HeadSize.
 	QueryScalar float64
-	// EmbedScale multiplies what is looked up in the embedding; 0 means 1.
+	// EmbedScale multiplies token embeddings; 0 means 1.
 	EmbedScale float64
-	// Temper makes queries grow with their position; nil means that they do not.
+	// Temper scales queries up with their position; nil means that it does not.
 	Temper *Temper
-	// Latent is set where keys and values come from a latent vector.
+	// Latent is set for multi-head latent attention.
 	Latent *Latent
-	// Experts of layers that are mixtures.
+	// Experts describes the layers that are mixtures of experts.
 	Experts Experts
 	// Hybrid describes the recurrent layers.
 	Hybrid Hybrid
 	// Scale multiplies scores; 0 means that QueryScalar or HeadSize decides.
 	Scale float64
-	// Bias is added to queries, keys and values, OutBias to the result of attention,
-	// FeedBias to the products of the feed-forward.
+	// Bias: queries, keys and values have biases. OutBias: the output
+	// projection of attention has one. FeedBias: the products of the
+	// feed-forward have one.
 	Bias, OutBias, FeedBias bool
-	// HeadNorm is how queries and keys are normed.
+	// HeadNorm is the norm of queries and keys.
 	HeadNorm HeadNorm
-	// Still lists layers whose heads are not rotated; nil means none.
+	// Still marks layers whose heads are not rotated (NoPE); nil means none.
 	Still []bool
-	// Parallel blocks compute both halves of the same input.
+	// Parallel means that attention and feed-forward read the same input.
 	Parallel bool
-	// Residual multiplies what a block adds; 0 means 1.
+	// Residual multiplies the output of a block before it is added; 0 means 1.
 	Residual float64
-	// ScoreCap bounds the scores of attention: Cap*tanh(score/Cap); 0 means that it
-	// does not.
+	// ScoreCap bounds attention scores: ScoreCap*tanh(score/ScoreCap); 0 means
+	// no bound.
 	ScoreCap float64
-	// LogitScale multiplies logits, LogitCap then bounds them: Cap*tanh(logit/Cap).
-	// 0 means neither.
+	// LogitScale multiplies logits; LogitCap then bounds them:
+	// LogitCap*tanh(logit/LogitCap). 0 means neither.
 	LogitScale, LogitCap float64
-	// MeanNorm is set where norms take the mean from values (LayerNorm), NormBias
-	// where they add a bias.
+	// MeanNorm: norms subtract the mean (LayerNorm). NormBias: norms have a
+	// bias.
 	MeanNorm, NormBias bool
-	// Encoder is set for families whose tokens see one another all at once.
+	// Encoder is set for families with bidirectional attention.
 	Encoder *Encoder
 }
 
 // Temper multiplies the query at a position by 1 + Beta*ln(1 +
-// floor(position/Every)), as transformers' modeling_ministral3.py (version 5).
+// floor(position/Every)), as in transformers' modeling_ministral3.py (version
+// 5).
 type Temper struct {
 	Beta  float64
 	Every int
 }
 
-// Rope is how a family turns heads by position: pairs (i, i+Size/2) of the
-// first Size elements, by position/Linear * Theta^(-2i/Size) / Factors[i],
-// times Magnitude.
+// Rope is a rotary position embedding: the pairs (i, i+Size/2) of the first
+// Size elements of a head are rotated by the angle position/Linear *
+// Theta^(-2i/Size) / Factors[i], and multiplied by Magnitude.
 type Rope struct {
 	Theta float64
 	Size  int
-	// Linear and Magnitude are 1 where the file does not say.
+	// Linear and Magnitude are 1 if the file does not contain them.
 	Linear, Magnitude float64
 	// Factors divide the frequencies; nil means 1.
 	Factors []float32
-	// Interleaved pairs are (2i, 2i+1) instead.
+	// Interleaved rotates the pairs (2i, 2i+1) instead.
 	Interleaved bool
 }
 
-// consistent checks the numbers against one another.
+// consistent checks the dimensions against one another.
 func (d Dimensions) consistent() error {
 	switch {
 	case d.QueryHeads%d.KVHeads != 0:
@@ -91,5 +94,5 @@ func (d Dimensions) consistent() error {
 	return d.Experts.consistent()
 }
 
-// Layout is how folders hold the tensors.
+// Layout describes how model folders store the tensors.
 func (d Dimensions) Layout() Layout { return d.family().Layout }

@@ -1,6 +1,6 @@
 package family
 
-// dots1 is dots.llm1: Qwen3's block with the mixture that DeepSeek-V3 introduced.
+// dots1 is dots.llm1: Qwen3's block with the mixture of experts of DeepSeek-V3.
 func dots1() Family {
 	return Family{
 		Name: "dots1", Models: "dots.llm1", Types: []string{"dots1"}, Context: 1 << 11, Theta: 10000,

@@ -2,7 +2,7 @@ package family
 
 import "fmt"
 
-// ernie45 is ERNIE 4.5 dense: Llama's block, whose rotated pairs are interleaved.
+// ernie45 is dense ERNIE 4.5: Llama's block with interleaved rotary pairs.
 func ernie45() Family {
 	return Family{
 		Name: "ernie4_5", Models: "ERNIE 4.5 dense", Types: []string{"ernie4_5"}, Context: 1 << 17, Theta: 500000, Interleaved: true,
@@ -14,9 +14,9 @@ func ernie45() Family {
 	}
 }
 
-// ernie45MoE is ERNIE 4.5 with a mixture. Its router adds a bias for the choice,
-// as transformers does; mlx-lm drops the bias when it converts a model, and a
-// folder without it is computed without it.
+// ernie45MoE is ERNIE 4.5 with a mixture of experts. Its router adds a bias
+// when it chooses experts, as in transformers. mlx-lm drops the bias when it
+// converts a model; such a folder is run without it.
 func ernie45MoE() Family {
 	return Family{
 		Name: "ernie4_5_moe", Models: "ERNIE 4.5, mixture of experts", Types: []string{"ernie4_5_moe"}, Context: 1 << 17, Theta: 500000, Interleaved: true,

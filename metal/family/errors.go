@@ -7,20 +7,19 @@ import (
 	"strings"
 )
 
-// Sentinels that callers branch on with errors.Is.
+// Errors that callers test for with errors.Is.
 var (
-	// ErrInvalid is returned for a description that contradicts itself or exceeds
-	// a limit.
+	// ErrInvalid means that a description contradicts itself or exceeds a
+	// limit.
 	ErrInvalid = errors.New("file is invalid")
-	// ErrUnsupported is returned for a model that is well-formed but needs
-	// something this build does not have; see UnsupportedError.
+	// ErrUnsupported means that a well-formed model needs a feature that this
+	// build does not have; see UnsupportedError.
 	ErrUnsupported = errors.New("not supported")
-	// ErrMissing is returned where a tensor or a key that the model needs is
-	// absent.
+	// ErrMissing means that a tensor or a key that the model needs is absent.
 	ErrMissing = errors.New("missing from the file")
 )
 
-// UnsupportedError names what a file asks for and what there is instead.
+// UnsupportedError names the unsupported value and the supported alternatives.
 type UnsupportedError struct {
 	// Subject is the kind of thing ("architecture", "tensor type").
 	Subject string
@@ -37,12 +36,13 @@ func (e *UnsupportedError) Error() string {
 // Is makes errors.Is(err, ErrUnsupported) true.
 func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
 
-// Invalidf is an ErrInvalid with a text.
+// Invalidf returns an error with this message that wraps ErrInvalid.
 func Invalidf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
 }
 
-// Quoted is a text from a file as it may stand in a message.
+// Quoted formats a text from a file for a message: quoted, and cut to a bounded
+// length.
 func Quoted(s string) string {
 	const most = 80
 	if len(s) > most {
@@ -51,7 +51,7 @@ func Quoted(s string) string {
 	return strconv.Quote(s)
 }
 
-// Unsupported is an UnsupportedError.
+// Unsupported returns an UnsupportedError.
 func Unsupported(subject, value string, supported []string) error {
 	return &UnsupportedError{Subject: subject, Value: value, Supported: supported}
 }

@@ -1,8 +1,8 @@
 package family
 
-// exaone4 is EXAONE 4: norms stand after both halves of a block and none before,
-// every head of queries and keys is normed, and where some layers see a window
-// the others are not rotated.
+// exaone4 is EXAONE 4: only the results of both halves of a block are normed,
+// as is every head of queries and keys. If some layers have a sliding window,
+// the others do not rotate heads.
 func exaone4() Family {
 	return Family{
 		Name: "exaone4", Models: "EXAONE 4", Types: []string{"exaone4"}, Context: 1 << 11, Theta: 10000,

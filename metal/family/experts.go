@@ -5,51 +5,55 @@ import (
 	"slices"
 )
 
-// Experts are the numbers of a mixture; the zero value is a dense family.
+// Experts describes a mixture of experts; the zero value means a dense family.
 type Experts struct {
-	// Count of experts in a layer, of which a token sees PerToken.
+	// Count is the number of experts of a layer, PerToken how many of them each
+	// token uses.
 	Count, PerToken int
-	// FeedForward is the inner width of one.
+	// FeedForward is the hidden width of one expert.
 	FeedForward int
-	// Normalized shares, of those that a token sees, add up to one.
+	// Normalized means that the weights of the chosen experts are scaled to add
+	// up to 1.
 	Normalized bool
-	// Step makes only every so-manieth layer a mixture, and Dense lists layers
-	// that are none in any case.
+	// Only every Step-th layer is a mixture. Layers marked in Dense never are.
 	Step  int
 	Dense []int
-	// Shared is the inner width of one more expert, which every token
-	// uses, by a gate of its own; 0 where there is none.
+	// Shared is the hidden width of an additional gated expert that every token
+	// uses; 0 means none.
 	Shared int
-	// SharedWhole experts have no gate: their result is added as it is.
+	// SharedWhole means that the shared expert has no gate.
 	SharedWhole bool
-	// Clamped is the mixture of GPT-OSS, whose products have biases and whose gate
-	// ends at a limit.
+	// Clamped selects the experts of GPT-OSS, whose products have biases and
+	// whose gate is clamped.
 	Clamped bool
-	// Router is how experts are chosen; the zero value is a softmax.
+	// Router selects how experts are chosen; the zero value is a softmax.
 	Router Router
 }
 
-// Router is how the scores of experts become a choice and shares.
+// Router describes how the scores of experts determine the choice of experts
+// and their weights.
 type Router struct {
-	// Sigmoid takes the place of the softmax over all experts.
+	// Sigmoid replaces the softmax over all experts.
 	Sigmoid bool
-	// Bias is the path, under mlp, of numbers that are added to the scores for the
-	// choice alone; empty where there are none.
+	// Bias is the path, relative to mlp, of values added to the scores only to
+	// choose experts; empty means none.
 	Bias string
-	// MayLack is set where a file without these numbers means zeros.
+	// MayLack means that a file may omit the bias, which then is zero.
 	MayLack bool
-	// Groups of experts, of which only the best TopGroups take part: those whose
-	// best expert is best, or, with Pairs, whose two best are. 0 and 1 are none.
+	// Only experts of the best TopGroups of Groups can be chosen. A group ranks
+	// by its best expert or, with Pairs, by the sum of its best two. 0 and 1
+	// mean no groups.
 	Groups, TopGroups int
 	Pairs             bool
-	// Scale multiplies the shares; 0 means 1.
+	// Scale multiplies the weights of the experts; 0 means 1.
 	Scale float64
 }
 
-// Plain reports whether it is a softmax and nothing else.
+// Plain reports whether the router is a softmax and nothing else.
 func (r Router) Plain() bool { return r == Router{} }
 
-// SharedName is where the tensors of the shared expert lie in the mixture.
+// SharedName is the path of the shared expert's tensors, relative to the
+// mixture.
 func (e Experts) SharedName() string {
 	if e.SharedWhole {
 		return "shared_experts"
@@ -57,13 +61,13 @@ func (e Experts) SharedName() string {
 	return "shared_expert"
 }
 
-// In says whether a layer is a mixture (transformers' Qwen3MoeDecoderLayer and
-// mlx-lm's agree).
+// In reports whether a layer is a mixture, by the rule of transformers'
+// Qwen3MoeDecoderLayer and mlx-lm.
 func (e Experts) In(layer int) bool {
 	return e.Count > 0 && (layer+1)%e.Step == 0 && !slices.Contains(e.Dense, layer)
 }
 
-// Layers counts mixtures among the first n layers.
+// Layers counts the mixtures among the first n layers.
 func (e Experts) Layers(n int) int {
 	sparse := 0
 	for i := range n {
@@ -74,7 +78,7 @@ func (e Experts) Layers(n int) int {
 	return sparse
 }
 
-// consistent checks the numbers against one another.
+// consistent checks the fields against one another.
 func (e Experts) consistent() error {
 	if e.PerToken > e.Count {
 		return Invalidf("each token uses %d experts, but there are only %d", e.PerToken, e.Count)
@@ -82,8 +86,9 @@ func (e Experts) consistent() error {
 	return nil
 }
 
-// experts reads the mixture of a Qwen3. What mlx-lm wants to be said must be;
-// the rest is what transformers takes (Qwen3MoeConfig, version 5).
+// experts reads the mixture of a Qwen3. Keys that mlx-lm requires are required;
+// for the others the defaults of transformers apply (Qwen3MoeConfig, version
+// 5).
 func (c *Config) experts(layers int) Experts {
 	e := Experts{
 		Count:       c.integer(1, 1<<12, "num_experts", "num_local_experts"),
@@ -109,9 +114,10 @@ func (c *Config) experts(layers int) Experts {
 	return e
 }
 
-// experts reads the mixture of a GGUF file as llama.cpp does, which takes the
-// softmax first, then norms the shares of those that were chosen, in every
-// layer (models/qwen3moe.cpp). What would change that is refused.
+// experts reads the mixture of a GGUF file as llama.cpp does
+// (models/qwen3moe.cpp): every layer is a mixture, with a softmax over all
+// experts and normalized weights of the chosen ones. Keys that would change
+// that are refused.
 func (r *keyReader) experts() Experts {
 	for key, plain := range map[string]int64{"expert_shared_count": 0, "expert_group_count": 0, "expert_gating_func": 1} {
 		if v, ok := r.h.Integer(r.prefix + key); ok && v != plain {
@@ -127,7 +133,7 @@ func (r *keyReader) experts() Experts {
 	}
 }
 
-// denseFirst lists the layers before the first mixture.
+// denseFirst marks the dense layers that precede the first mixture.
 func denseFirst(layers, first int) []int {
 	var out []int
 	for i := range min(layers, first) {
@@ -136,10 +142,10 @@ func denseFirst(layers, first int) []int {
 	return out
 }
 
-// noAux reads the mixture that DeepSeek-V3 introduced: sigmoids of the scores, a
-// bias for the choice alone, groups of experts, shares that are scaled, shared
-// experts without a gate, and dense layers first. A file that names another score or
-// method is refused.
+// noAux reads the mixture of DeepSeek-V3: sigmoid scores, a bias that only
+// affects the choice, groups of experts, scaled weights, shared experts without
+// a gate, and dense layers first. Any other score function or method is
+// refused.
 func (c *Config) noAux(d *Dimensions, score string, methods ...string) {
 	e := Experts{
 		Count: c.integer(1, 1<<12, "n_routed_experts", "num_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_tok"),

@@ -1,13 +1,13 @@
-// Package family is the table of model families: what a configuration means,
-// and what every layer of the network is made of.
+// Package family is the table of supported model families: how to read a
+// model's configuration, and which blocks its layers consist of.
 //
-// It owns one file per family: how the numbers of config.json (or of a GGUF
-// header) are read, and which blocks follow from them, and the names and
-// shapes of all tensors, which are computed from the blocks. It refuses what no
-// file can mean: unknown values are typed errors that name what is supported,
-// and no key that would change a result is ignored. It holds no tensor and
-// computes nothing: package weights finds the tensors, package nn builds layers
-// from the blocks.
+// It has one file per family. A family reads the values of config.json or of a
+// GGUF header into Dimensions, and describes each layer as a Block. The names
+// and shapes of all tensors are computed from the blocks. Unknown values are
+// refused with typed errors that name what is supported, and so is any key that
+// would change a result and that the family does not read. The package holds no
+// tensors: package weights finds them in files, package nn builds layers from
+// the blocks.
 //
 // Start reading at Family, then Block, then a family (llama.go).
 package family
@@ -17,77 +17,83 @@ import (
 	"slices"
 )
 
-// Family is one architecture.
+// Family is one model architecture.
 type Family struct {
-	// Name is what Dimensions.Architecture, documents and goldens call it.
+	// Name identifies the family in Dimensions.Architecture, in documents and
+	// in goldens.
 	Name string
-	// Models are those that it runs, for the documents.
+	// Models are example models, for the documents.
 	Models string
-	// Types are the values of model_type in config.json that mean it.
+	// Types are the values of model_type in config.json that select the family.
 	Types []string
-	// Context is how many positions the family has where config.json does not
-	// contain it; Contexts are those of types that differ.
+	// Context is the default context length for a config.json without one;
+	// Contexts overrides it by model_type.
 	Context  int
 	Contexts map[string]int
-	// Eps is the key of the norms' epsilon; empty means rms_norm_eps.
+	// Eps is the key of the epsilon of norms; empty means rms_norm_eps.
 	Eps string
-	// Widths are more keys of the width of a feed-forward.
+	// Widths are additional keys of the feed-forward width.
 	Widths []string
-	// Activations are the names that the activation may have; none means SiLU.
+	// Activations are the accepted names of the activation; none means SiLU.
 	Activations []string
-	// Theta is the base of the rotation where config.json does not contain it;
-	// 0 means that it must.
+	// Theta is the default base of the rotary embedding; 0 means that
+	// config.json must contain it.
 	Theta float64
-	// Partial is the part of a head that is rotated where config.json does not
-	// contain it; 0 means that all of it always is.
+	// Partial is the default fraction of a head that is rotated; 0 means that
+	// whole heads are, always.
 	Partial float64
-	// Rotary is the key of how many elements are rotated; empty means part of a head.
+	// Rotary is the key of the number of rotated elements; empty means that the
+	// fraction is given.
 	Rotary string
-	// Interleaved is set where pairs that are rotated stand next to one another.
+	// Interleaved means that the two elements of a rotated pair are adjacent.
 	Interleaved bool
-	// Dynamic is set where dynamic scaling of the rotation changes nothing within
-	// the context.
+	// Dynamic means that dynamic rope scaling has no effect within the context
+	// length.
 	Dynamic bool
-	// Read reads what the family has besides the numbers of every decoder.
+	// Read reads the options that only this family has.
 	Read func(c *Config, d *Dimensions)
 	// Block describes layer i. It is nil for encoders.
 	Block func(d Dimensions, i int) Block
-	// Layout is how folders hold its tensors.
+	// Layout describes how model folders store the tensors.
 	Layout Layout
-	// GGUF is how GGUF files hold the family; nil where they are not read.
+	// GGUF describes how GGUF files store the family; nil means that GGUF is
+	// not supported.
 	GGUF *GGUF
 }
 
-// Layout is how folders hold the tensors of a family, where that differs from
-// the names and shapes of its blocks.
+// Layout describes how model folders store the tensors of a family, as far as
+// that differs from the names and shapes of its blocks.
 type Layout struct {
-	// Rename lists pairs of parts of names: what files contain, and the name
-	// that blocks use. All pairs are tried on every name, in one pass.
+	// Rename lists pairs of name parts: the one in files, and the one in
+	// blocks. All pairs are applied to every name, in one pass.
 	Rename []string
-	// Fused are matrices that hold several, whose rows follow one another.
+	// Fused are stored matrices that hold several matrices, one after another
+	// by rows.
 	Fused []Fused
-	// NormsLessOne is set for families whose norms are stored less one, and
-	// NormsLessOneInHF for those of which mlx-lm stores them as they are meant.
+	// NormsLessOne means that the weights of norms are stored minus one,
+	// NormsLessOneInHF that only the original Hugging Face files store them so
+	// and files of mlx-lm do not.
 	NormsLessOne, NormsLessOneInHF bool
-	// Blocks is set where experts may be stored as blocks of mxfp4.
+	// Blocks means that experts may be stored as mxfp4 blocks.
 	Blocks bool
-	// Wide is set where residuals exceed what float16 can hold.
+	// Wide means that residuals exceed the range of float16.
 	Wide bool
-	// Ignored are prefixes of tensors that are not read: vision encoders and
+	// Ignored are prefixes of tensors that are not loaded: vision encoders and
 	// draft heads.
 	Ignored []string
-	// Drafts is set where layers past the last are draft heads, which are not read.
+	// Drafts means that layers past the last are draft heads, which are not
+	// loaded.
 	Drafts bool
-	// Unwrap is set where the decoder may lie inside a larger model, under
-	// any name in config.json.
+	// Unwrap means that the decoder may be nested in a larger model, under any
+	// key of config.json.
 	Unwrap bool
-	// Kernels are of convolutions, by the ends of their paths: Hugging Face stores
-	// them as [channels, 1, taps], mlx-lm as [channels, taps, 1].
+	// Kernels are suffixes of the paths of convolution kernels: Hugging Face
+	// stores them as [channels, 1, taps], mlx-lm as [channels, taps, 1].
 	Kernels []string
 }
 
-// Fused is a matrix of a layer, by its path in the block, and the matrices that
-// it holds, in order, with their numbers of rows.
+// Fused is a stored matrix, by its path in the block, and the matrices it
+// holds, in order, with their numbers of rows.
 type Fused struct {
 	Path  string
 	Parts func(d Dimensions, i int) []Part
@@ -99,20 +105,20 @@ type Part struct {
 	Rows int
 }
 
-// GGUF is how GGUF files hold a family.
+// GGUF describes how GGUF files store a family.
 type GGUF struct {
-	// Name is that of general.architecture.
+	// Name is the value of general.architecture.
 	Name string
-	// Read reads what the family has besides the keys of every decoder.
+	// Read reads the options that only this family has.
 	Read func(r *keyReader, d *Dimensions)
-	// Names are those of tensors that differ from the common ones, by path.
+	// Names maps paths to tensor names that differ from the common ones.
 	Names map[string]string
-	// Interleaved is set where files store the rows of queries and keys
-	// interleaved for their rotation.
+	// Interleaved means that files store the rows of queries and keys
+	// interleaved for the rotary embedding.
 	Interleaved bool
 }
 
-// All lists the families, in the order of their names.
+// All lists the families, sorted by name.
 func All() []Family {
 	all := []Family{
 		apertus(), bailingMoE(), bert(), cohere(), cohere2(), deepseekV2(), deepseekV3(), dots1(), ernie45(), ernie45MoE(), exaone4(), gemma(), gemma2(), gemma3(), glm(), glm4(), glm4MoE(), glm4MoELite(), gptoss(),
@@ -122,7 +128,7 @@ func All() []Family {
 	return all
 }
 
-// Of finds a family by its name; ok is false where there is none.
+// Of returns the family with the given name; ok is false if there is none.
 func Of(name string) (f Family, ok bool) {
 	for _, f := range All() {
 		if f.Name == name {
@@ -132,13 +138,13 @@ func Of(name string) (f Family, ok bool) {
 	return Family{}, false
 }
 
-// named finds a family that must be there.
+// family returns the family of d, which must exist.
 func (d Dimensions) family() Family {
 	f, _ := Of(d.Architecture)
 	return f
 }
 
-// Names lists the families of decoders or of encoders.
+// Names lists the names of the decoder or of the encoder families.
 func Names(encoders bool) []string {
 	var out []string
 	for _, f := range All() {
@@ -149,7 +155,7 @@ func Names(encoders bool) []string {
 	return out
 }
 
-// SupportedModelTypes lists what config.json may call its model_type.
+// SupportedModelTypes lists the supported values of model_type in config.json.
 func SupportedModelTypes() []string {
 	var out []string
 	for _, f := range All() {
@@ -162,7 +168,7 @@ func SupportedModelTypes() []string {
 	return slices.Compact(out)
 }
 
-// GGUFArchitectures lists the families that are read from GGUF files too.
+// GGUFArchitectures lists the families that can also be loaded from GGUF files.
 func GGUFArchitectures() []string {
 	var out []string
 	for _, f := range All() {
@@ -173,7 +179,7 @@ func GGUFArchitectures() []string {
 	return out
 }
 
-// ofType finds the family of a model_type.
+// ofType returns the family of a model_type.
 func ofType(kind string) (Family, bool) {
 	for _, f := range All() {
 		if slices.Contains(f.Types, kind) {

@@ -2,9 +2,9 @@ package family
 
 import "math"
 
-// gemma2 is Gemma 2: Gemma's block of four norms, scores and logits that are
-// bounded, and a window in every second layer. mlx-lm does not see the window and
-// attends to everything; transformers does as the model was trained.
+// gemma2 is Gemma 2: Gemma's block with four norms, soft-capped scores and
+// logits, and a sliding window in every second layer. mlx-lm ignores the
+// window; transformers applies it, as in training.
 func gemma2() Family {
 	return Family{
 		Name: "gemma2", Models: "Gemma 2", Types: []string{"gemma2"}, Context: 1 << 13, Theta: 10000,

@@ -8,9 +8,9 @@ import (
 )
 
 // gemma3 is the text part of the Gemma 3 family: both halves of a block are
-// normed before and after, the gate is a GELU, and the embedding is scaled. Most
-// layers see a window and rotate heads by a base of their own. Residuals exceed
-// what float16 holds (mlx-lm clips them, transformers refuses the type).
+// normed before and after, the activation is GELU, and embeddings are scaled.
+// Most layers have a sliding window and their own rotary base. Residuals exceed
+// the range of float16 (mlx-lm clips them, transformers refuses the type).
 func gemma3() Family {
 	return Family{
 		Name: "gemma3_text", Models: "Gemma 3, text only", Types: []string{"gemma3_text"}, Context: 1 << 17, Theta: 1e6,
@@ -28,12 +28,12 @@ func gemma3() Family {
 	}
 }
 
-// gemmaPattern is that every n-th layer of a Gemma sees everything, where
-// a file does not say.
+// gemmaPattern is the default sliding_window_pattern: every n-th layer of a
+// Gemma attends to all positions.
 const gemmaPattern = 6
 
-// gemma reads what a Gemma 3 has besides other decoders, as mlx-lm 0.32.2
-// (models/gemma3_text.py) and transformers (Gemma3TextConfig, version 5) do.
+// gemma reads the options of a Gemma 3 as mlx-lm 0.32.2 (models/gemma3_text.py)
+// and transformers (Gemma3TextConfig, version 5) do.
 func (c *Config) gemma(d *Dimensions) {
 	d.EmbedScale = gemmaScale(d.Hidden)
 	d.QueryScalar = 256
@@ -45,14 +45,15 @@ func (c *Config) gemma(d *Dimensions) {
 	c.gemmaRope(d)
 }
 
-// gemmaScale is the root of the width in bfloat16, in which Gemma was trained:
-// mlx-lm always rounds it so, transformers to their type.
+// gemmaScale is the square root of the width in bfloat16, in which Gemma was
+// trained: mlx-lm always rounds it to bfloat16, transformers to the model's
+// type.
 func gemmaScale(hidden int) float64 {
 	return float64(float16.FromBrain(float16.ToBrain(float32(math.Sqrt(float64(hidden))))))
 }
 
-// gemmaLayers marks the layers that see everything: layer_types where there are
-// any, else every sliding_window_pattern-th.
+// gemmaLayers marks the layers that attend to all positions: by layer_types if
+// present, else every sliding_window_pattern-th.
 func (c *Config) gemmaLayers(layers int) []bool {
 	pattern := c.integerOr(gemmaPattern, 1, 1<<12, "sliding_window_pattern")
 	out := everyLayer(layers, pattern)
@@ -76,8 +77,8 @@ func everyLayer(layers, n int) []bool {
 	return out
 }
 
-// gemmaRope reads two rotations: that of layers that see everything, which may
-// be scaled, and that of layers under the window.
+// gemmaRope reads two rotary embeddings: that of layers with full attention,
+// which may be scaled, and that of layers with a window.
 func (c *Config) gemmaRope(d *Dimensions) {
 	local := Rope{Theta: 1e4, Size: d.HeadSize, Linear: 1, Magnitude: 1}
 	where, v := "rope_local_base_freq", c.value("rope_local_base_freq")
@@ -99,14 +100,15 @@ func (c *Config) gemmaRope(d *Dimensions) {
 	d.LocalRope = &local
 }
 
-// gemma reads what a Gemma 3 has in GGUF, as llama.cpp does (models/gemma3.cpp).
+// gemma reads the options of a Gemma 3 in GGUF as llama.cpp does
+// (models/gemma3.cpp).
 func (r *keyReader) gemma(d *Dimensions) {
 	d.EmbedScale = gemmaScale(d.Hidden)
 	d.Window = r.integer("attention.sliding_window", 1, 1<<30)
 	d.Everywhere = everyLayer(d.Layers, r.integerOr("attention.sliding_window_pattern", gemmaPattern, 1, 1<<12))
 	d.LocalRope = &Rope{Theta: r.floatOr("rope.freq_base_swa", 1e4, 1, 1e12), Size: d.HeadSize, Linear: 1, Magnitude: 1}
 	d.QueryScalar = float64(d.HeadSize)
-	if d.Layers == 62 && d.QueryHeads > 0 { // the model of 27B, whose files do not say it
+	if d.Layers == 62 && d.QueryHeads > 0 { // the 27B model, whose files lack the key
 		d.QueryScalar = float64(d.Hidden / d.QueryHeads)
 	}
 	for _, key := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {

@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// Metadata is that of a GGUF file.
+// Metadata gives access to the key-value pairs of a GGUF file.
 type Metadata interface {
 	// Text, Integer and Float read a value of one kind.
 	Text(key string) (string, bool)
 	Integer(key string) (int64, bool)
 	Float(key string) (float64, bool)
-	// Value is what a key has; nil where it is absent.
+	// Value returns the value of a key; nil if absent.
 	Value(key string) any
 }
 
-// OfMetadata reads and checks the numbers of the model's family, but for the size
-// of its vocabulary, which is that of the embedding.
+// OfMetadata reads and checks the dimensions of the model's family, except the
+// size of the vocabulary, which the caller takes from the embedding.
 func OfMetadata(h Metadata) (Dimensions, error) {
 	arch, ok := h.Text("general.architecture")
 	if !ok {
@@ -59,7 +59,7 @@ func OfMetadata(h Metadata) (Dimensions, error) {
 	return d, nil
 }
 
-// inGGUF finds a family by its name in GGUF.
+// inGGUF returns the family with a given GGUF architecture name.
 func inGGUF(arch string) (Family, bool) {
 	for _, f := range All() {
 		if f.GGUF != nil && f.GGUF.Name == arch {
@@ -69,9 +69,10 @@ func inGGUF(arch string) (Family, bool) {
 	return Family{}, false
 }
 
-// unknownInGGUF refuses a family. Hybrids are read from folders alone: llama.cpp
-// rewrites what their recurrent layers hold (decays in place of their logarithms,
-// heads in another order), of which no golden is at hand.
+// unknownInGGUF refuses a family. Hybrid models can only be loaded from
+// folders: llama.cpp rewrites the tensors of their recurrent layers (decays
+// instead of their logarithms, another order of heads), and there are no
+// goldens for that.
 func unknownInGGUF(arch string) error {
 	switch arch {
 	case "qwen3next", "qwen35", "qwen35moe":
@@ -87,7 +88,8 @@ func unknownInGGUF(arch string) error {
 	return &UnsupportedError{"architecture", arch, supported}
 }
 
-// plainGGUF refuses what the family may have in GGUF but the engine has not.
+// plainGGUF refuses options of the family in GGUF that the engine does not
+// implement.
 func (d Dimensions) plainGGUF(h Metadata, r keyReader) error {
 	if v, ok := h.Integer(r.prefix + "attention.value_length"); ok && v != int64(d.HeadSize) {
 		return Invalidf("value heads have size %d but key heads have size %d", v, d.HeadSize)
@@ -98,7 +100,7 @@ func (d Dimensions) plainGGUF(h Metadata, r keyReader) error {
 	return nil
 }
 
-// keyReader reads the keys of one family and keeps the first fault.
+// keyReader reads the keys of one family and keeps the first error.
 type keyReader struct {
 	h      Metadata
 	prefix string
@@ -157,8 +159,8 @@ func (r *keyReader) floatOr(key string, absent, low, high float64) float64 {
 	return v
 }
 
-// scaling reads how positions are stretched beyond the trained context, as
-// llama.cpp does (llama-model.cpp, llm_load_hparams; ggml's rope_yarn).
+// scaling reads the rope scaling as llama.cpp does (llama-model.cpp,
+// llm_load_hparams; ggml's rope_yarn).
 func (r *keyReader) scaling(d *Dimensions) {
 	kind, ok := r.h.Text(r.prefix + "rope.scaling.type")
 	if !ok || kind == "none" || kind == "" {
@@ -174,7 +176,7 @@ func (r *keyReader) scaling(d *Dimensions) {
 	}
 }
 
-// yarn takes the defaults of llama.cpp; keys that change them are refused.
+// yarn uses llama.cpp's defaults; keys that change them are refused.
 func (r *keyReader) yarn(d *Dimensions) {
 	usual := map[string]float64{"attn_factor": 1, "yarn_ext_factor": 1, "yarn_attn_factor": 1, "yarn_beta_fast": 32, "yarn_beta_slow": 1, "yarn_log_multiplier": 0}
 	for _, key := range slices.Sorted(maps.Keys(usual)) {

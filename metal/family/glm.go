@@ -1,8 +1,8 @@
 package family
 
-// glm is GLM-4-9B-Chat and GLM-Edge: Llama's block with biases of queries, keys and
-// values, and half of each head rotated in interleaved pairs. mlx-lm does not read
-// partial_rotary_factor and rotates whole heads; transformers is right.
+// glm is GLM-4-9B-Chat and GLM-Edge: Llama's block with biases of queries, keys
+// and values, and half of each head rotated in interleaved pairs. mlx-lm
+// ignores partial_rotary_factor and rotates whole heads; transformers is right.
 func glm() Family {
 	return Family{
 		Name: "glm", Models: "GLM-4 9B chat, GLM-Edge", Types: []string{"glm"}, Context: 1 << 17, Theta: 10000, Partial: 0.5, Interleaved: true,
@@ -12,7 +12,8 @@ func glm() Family {
 	}
 }
 
-// glm4 is GLM-4-0414 and GLM-Z1: GLM's block with norms after both halves too.
+// glm4 is GLM-4-0414 and GLM-Z1: GLM's block with additional norms after both
+// halves.
 func glm4() Family {
 	return Family{
 		Name: "glm4", Models: "GLM-4-0414, GLM-Z1", Types: []string{"glm4"}, Context: 1 << 15, Theta: 10000, Partial: 0.5, Interleaved: true,
@@ -26,8 +27,8 @@ func glm4() Family {
 	}
 }
 
-// glm4MoE is GLM-4.5, 4.6 and 4.7: half of each head rotated, and the mixture that
-// DeepSeek-V3 introduced.
+// glm4MoE is GLM-4.5, 4.6 and 4.7: half of each head rotated, and the mixture
+// of experts of DeepSeek-V3.
 func glm4MoE() Family {
 	return Family{
 		Name: "glm4_moe", Models: "GLM-4.5, GLM-4.6, GLM-4.7", Types: []string{"glm4_moe"}, Context: 1 << 17, Theta: 10000, Partial: 0.5,
@@ -43,7 +44,8 @@ func glm4MoE() Family {
 	}
 }
 
-// fusedGate is a feed-forward whose gate and what it gates are one matrix.
+// fusedGate is a feed-forward that stores its gate and up projections as one
+// matrix.
 func fusedGate() Fused {
 	return Fused{"mlp.gate_up_proj", func(d Dimensions, _ int) []Part {
 		return []Part{{"mlp.gate_proj", d.FeedForward}, {"mlp.up_proj", d.FeedForward}}

@@ -2,10 +2,9 @@ package family
 
 import "fmt"
 
-// gptoss is the GPT-OSS family: Llama's block, in which every product of
-// attention has a bias, every query head a sink, and the feed-forward of every
-// layer is a mixture whose gate ends at a limit. Every second layer sees a
-// window.
+// gptoss is the GPT-OSS family: Llama's block with biases in every product of
+// attention, an attention sink per query head, a sliding window in every second
+// layer, and in every layer a mixture of experts with clamped gates.
 func gptoss() Family {
 	return Family{
 		Name: "gpt_oss", Models: "GPT-OSS", Types: []string{"gpt_oss"}, Context: 1 << 17,
@@ -22,12 +21,13 @@ func gptoss() Family {
 	}
 }
 
-// GateLimit is where the gates of a GPT-OSS end, and GateAlpha what sharpens
-// them: mlx-lm 0.32.2 holds both as constants (swiglu_oai), so no other is computed.
+// GateLimit clamps the gates of GPT-OSS and GateAlpha is the factor inside
+// their sigmoid. mlx-lm 0.32.2 has both as constants (swiglu_oai), so other
+// values are refused.
 const GateLimit, GateAlpha = 7, 1.702
 
-// gptoss reads what a GPT-OSS has besides other decoders, as transformers
-// (GptOssConfig, version 5) and mlx-lm 0.32.2 (models/gpt_oss.py) do.
+// gptoss reads the options of GPT-OSS as transformers (GptOssConfig, version 5)
+// and mlx-lm 0.32.2 (models/gpt_oss.py) do.
 func (c *Config) gptoss(d *Dimensions) {
 	c.windows(d, 2)
 	d.Experts = Experts{
@@ -35,7 +35,7 @@ func (c *Config) gptoss(d *Dimensions) {
 		PerToken:    c.integer(1, 1<<12, "num_experts_per_tok", "experts_per_token"),
 		FeedForward: d.FeedForward, Normalized: true, Step: 1,
 	}
-	if c.value("rope_scaling") == nil && c.value("rope_parameters") == nil { // the references take different ones then
+	if c.value("rope_scaling") == nil && c.value("rope_parameters") == nil { // the references' defaults differ
 		c.fail(fmt.Errorf("%srope_scaling: %w", c.inside, ErrMissing))
 	}
 	if v := c.value("attention_bias"); v != nil && v != true {
@@ -45,9 +45,10 @@ func (c *Config) gptoss(d *Dimensions) {
 	c.only("swiglu_alpha", GateAlpha)
 }
 
-// gptoss reads a GPT-OSS in GGUF as llama.cpp does: every second layer, from the
-// first on, sees a window, and shares are the softmax of those that were chosen.
-// Edges of yarn's band are rounded there, however the model was trained.
+// gptoss reads GPT-OSS in GGUF as llama.cpp does: every second layer, starting
+// with the first, has a window, and expert weights are a softmax over the
+// chosen experts. llama.cpp rounds the edges of yarn's band even for models
+// trained without rounding.
 func (r *keyReader) gptoss(d *Dimensions) {
 	d.Window = r.integer("attention.sliding_window", 1, 1<<30)
 	d.Everywhere = everyLayer(d.Layers, 2)

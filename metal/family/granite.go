@@ -2,7 +2,7 @@ package family
 
 import "fmt"
 
-// granite is Granite 3 and 4 without recurrent layers: Llama's block, with
+// granite is Granite 3 and 4 without recurrent layers: Llama's block with
 // multipliers of embeddings, scores, residuals and logits.
 func granite() Family {
 	return Family{
@@ -11,7 +11,7 @@ func granite() Family {
 	}
 }
 
-// graniteMoE is Granite 3 with a mixture in every layer.
+// graniteMoE is Granite 3 with a mixture of experts in every layer.
 func graniteMoE() Family {
 	return Family{
 		Name: "granitemoe", Models: "Granite 3, mixture of experts", Types: []string{"granitemoe"}, Theta: 10000,
@@ -30,8 +30,9 @@ func graniteMoE() Family {
 	}
 }
 
-// graniteHybrid is Granite 4 without recurrent layers (Micro, 1B and 350M; those
-// whose names begin with H have some): Granite's block with a fused feed-forward.
+// graniteHybrid is Granite 4 without recurrent layers (Micro, 1B and 350M;
+// models whose names begin with H have some): Granite's block with a fused
+// feed-forward.
 func graniteHybrid() Family {
 	return Family{
 		Name: "granitemoehybrid", Models: "Granite 4 dense, without recurrent layers", Types: []string{"granitemoehybrid"}, Theta: 10000,
@@ -57,7 +58,7 @@ func graniteHybrid() Family {
 	}
 }
 
-// granite reads the multipliers, which a Granite always has.
+// granite reads the multipliers, which are required.
 func (c *Config) granite(d *Dimensions) {
 	d.Bias = c.flag("attention_bias")
 	d.OutBias, d.FeedBias = d.Bias, c.flag("mlp_bias")

@@ -2,8 +2,8 @@ package family
 
 import "math"
 
-// hunyuanDense is Hunyuan's dense models: Llama's block, in which every head of
-// queries and keys is normed after it was rotated, by a base that alpha raises.
+// hunyuanDense is Hunyuan's dense models: Llama's block with query and key
+// heads normed after the rotation, whose base depends on alpha.
 func hunyuanDense() Family {
 	return Family{
 		Name: "hunyuan_v1_dense", Models: "Hunyuan dense", Types: []string{"hunyuan_v1_dense"}, Context: 1 << 15, Theta: 10000,
@@ -23,8 +23,8 @@ func hunyuanDense() Family {
 	}
 }
 
-// alpha raises the base of the rotation instead of dividing frequencies: dynamic
-// scaling of Hunyuan, which does not depend on a text's length.
+// alpha raises the rotary base instead of dividing frequencies. This is
+// Hunyuan's dynamic scaling, which does not depend on the length of the text.
 func (r *ropeReader) alpha() {
 	size := float64(r.out.Size)
 	r.out.Theta *= math.Pow(r.number("alpha", nil, 1e-6, 1e9), size/(size-2))

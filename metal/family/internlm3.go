@@ -2,10 +2,10 @@ package family
 
 import "fmt"
 
-// internlm3 is InternLM 3: Llama's block. Its dynamic scaling begins past
-// max_position_embeddings, which no request exceeds. The one flag for biases is
-// for queries, keys, values and result in mlx-lm, for the first three in the
-// model's own code; a model that has them is refused.
+// internlm3 is InternLM 3: Llama's block. Its dynamic rope scaling begins past
+// max_position_embeddings, which no request exceeds. In mlx-lm the bias flag
+// covers queries, keys, values and the output projection, in the model's own
+// code only the first three; a model that sets it is refused.
 func internlm3() Family {
 	return Family{
 		Name: "internlm3", Models: "InternLM 3", Types: []string{"internlm3"}, Context: 1 << 15, Theta: 10000, Dynamic: true,

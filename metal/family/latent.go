@@ -5,28 +5,29 @@ import (
 	"math"
 )
 
-// Latent is attention whose keys and values are computed from one latent vector
-// for all heads, with a part of the key that is rotated (multi-head latent
-// attention, https://arxiv.org/abs/2405.04434). A cache keeps the vector and that
-// part: queries are multiplied by the matrix that would make keys of the vector,
-// and what heads read by the one that would make values.
+// Latent is multi-head latent attention (https://arxiv.org/abs/2405.04434):
+// keys and values of all heads are computed from one latent vector, plus a
+// rotated part of the key. The cache stores only the vector and the rotated
+// part. The matrix that would expand the vector to keys is multiplied into the
+// queries, and the one that would expand it to values into the heads' output.
 type Latent struct {
-	// QueryRank is the width of the vector that queries come from; 0 means that
-	// they come from the input.
+	// QueryRank is the width of the latent vector of queries; 0 means that
+	// queries are computed from the input.
 	QueryRank int
-	// Rank is the width of the vector of keys and values.
+	// Rank is the width of the latent vector of keys and values.
 	Rank int
-	// Plain and Rotated are the parts of a head of queries, Value the width of a
-	// head of values.
+	// Plain and Rotated are the widths of the two parts of a query head, Value
+	// the width of a value head.
 	Plain, Rotated, Value int
-	// Eps is that of the norms of both vectors.
+	// Eps is the epsilon of the norms of both vectors.
 	Eps float64
-	// Bias is added to the products that make both vectors, and to the result.
+	// Bias: the products that compute both vectors have biases, as has the
+	// output projection.
 	Bias bool
 }
 
-// latent reads latent attention. The numbers of heads and their size become those
-// of what is cached.
+// latent reads latent attention. The number and the size of heads are set to
+// those of the cached vector.
 func (c *Config) latent(d *Dimensions) {
 	l := &Latent{
 		QueryRank: c.integerOr(0, 1, 1<<16, "q_lora_rank"), Rank: c.integer(1, 1<<16, "kv_lora_rank"), Plain: c.integer(1, 1<<12, "qk_nope_head_dim"),
@@ -37,8 +38,8 @@ func (c *Config) latent(d *Dimensions) {
 	d.Scale = c.stretched() / math.Sqrt(float64(max(1, l.Plain+l.Rotated)))
 }
 
-// stretched is what yarn multiplies scores by, besides the rotation: the square of
-// the magnitude that mscale_all_dim gives.
+// stretched is the factor of scores that yarn adds to the rotation: the square
+// of the magnitude that mscale_all_dim gives.
 func (c *Config) stretched() float64 {
 	params, _ := c.value("rope_scaling").(map[string]any)
 	if params == nil {
@@ -54,7 +55,7 @@ func (c *Config) stretched() float64 {
 	return m * m
 }
 
-// latent are the tensors of latent attention, in the names of mlx-lm.
+// latent lists the tensors of latent attention, with mlx-lm's names.
 func (s *slots) latent(d Dimensions, l Latent, path string) {
 	heads, query := d.QueryHeads, d.QueryHeads*(l.Plain+l.Rotated)
 	if l.QueryRank > 0 {
@@ -71,8 +72,8 @@ func (s *slots) latent(d Dimensions, l Latent, path string) {
 	s.linear(path+"o_proj", d.Hidden, heads*l.Value, l.Bias)
 }
 
-// deepseekV2 is DeepSeek-V2 and V2-Lite: latent attention, and a mixture whose
-// shares are a softmax that is not normed.
+// deepseekV2 is DeepSeek-V2 and V2-Lite: latent attention, and a mixture of
+// experts with an unnormalized softmax.
 func deepseekV2() Family {
 	return Family{
 		Name: "deepseek_v2", Models: "DeepSeek-V2, DeepSeek-Coder-V2", Types: []string{"deepseek_v2"}, Context: 1 << 11, Theta: 10000, Rotary: "qk_rope_head_dim",
@@ -85,7 +86,8 @@ func deepseekV2() Family {
 				r.Groups, r.TopGroups = 1, 1
 			}
 			if d.Experts.Normalized {
-				// transformers and mlx-lm ignore it, the model's own code does not.
+				// transformers and mlx-lm ignore this key; the model's own code
+				// does not.
 				c.fail(fmt.Errorf("%snorm_topk_prob: %w", c.inside, &UnsupportedError{"value", "true", []string{"false"}}))
 			}
 		},
@@ -93,7 +95,8 @@ func deepseekV2() Family {
 	}
 }
 
-// deepseekV3 is DeepSeek-V3 and R1, and Kimi K2, which has its shape.
+// deepseekV3 is DeepSeek-V3 and R1, and Kimi K2, which has the same
+// architecture.
 func deepseekV3() Family {
 	return Family{
 		Name: "deepseek_v3", Models: "DeepSeek-V3 and R1; Kimi K2; Kimi K2.5, text only", Types: []string{"deepseek_v3", "kimi_k2"}, Context: 1 << 12, Theta: 10000, Rotary: "qk_rope_head_dim",
@@ -106,9 +109,9 @@ func deepseekV3() Family {
 	}
 }
 
-// glm4MoELite is GLM-4.7-Flash: DeepSeek-V3's block. The norms of its latent vectors
-// have the epsilon of the file in mlx-lm, and 1e-6 in transformers, which leaves its
-// default in place; the file's is right, and the difference is in the sixth digit.
+// glm4MoELite is GLM-4.7-Flash: DeepSeek-V3's block. The norms of its latent
+// vectors use the epsilon of the file, as in mlx-lm. transformers leaves its
+// default of 1e-6 in place, which changes the sixth digit.
 func glm4MoELite() Family {
 	return Family{
 		Name: "glm4_moe_lite", Models: "GLM-4.7-Flash", Types: []string{"glm4_moe_lite"}, Context: 1 << 17, Theta: 10000, Rotary: "qk_rope_head_dim",

@@ -2,9 +2,9 @@ package family
 
 import "fmt"
 
-// llama is the Llama family: Llama 2 and 3, Mistral, Ministral 3, SmolLM.
-// Rotary pairs are the halves of a head (the original layout); GGUF files
-// interleave them.
+// llama is the Llama family: Llama 2 and 3, Mistral, Ministral 3, SmolLM. A
+// rotary pair has one element in each half of a head (the original layout);
+// GGUF files interleave them.
 func llama() Family {
 	return Family{
 		Name: "llama", Models: "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, text only", Types: []string{"llama", "ministral3", "mistral"},
@@ -20,17 +20,18 @@ func llama() Family {
 	}
 }
 
-// window is the sliding_window of a mistral, in every layer, as in transformers
-// (modeling_mistral.py, version 5). mlx-lm, which runs a mistral as a llama, and
-// whose qwen2, qwen3 and llama without layer_types never look at it, differs
-// there: the model was trained with it.
+// window reads sliding_window of a Mistral model, which applies to every layer,
+// as in transformers (modeling_mistral.py, version 5) and in training. mlx-lm
+// runs Mistral as Llama and ignores the key there, as it does in qwen2 and
+// qwen3.
 func (c *Config) window(d Dimensions) int {
 	if c.value("layer_types") != nil {
 		c.kinds(d.Layers, "full_attention")
 		return 0
 	}
 	if c.kind == "ministral3" && c.value("sliding_window") != nil {
-		// transformers has it in every layer, mlx-lm in those of layer_types.
+		// transformers applies it in every layer, mlx-lm in those of
+		// layer_types.
 		c.fail(fmt.Errorf("%ssliding_window: %w", c.inside, &UnsupportedError{"value", Shown(c.value("sliding_window")), []string{"null"}}))
 	}
 	if c.kind != "mistral" {
@@ -39,8 +40,7 @@ func (c *Config) window(d Dimensions) int {
 	return c.integerOr(0, 1, 1<<30, "sliding_window")
 }
 
-// temper reads how a Ministral's queries grow with their position; it is among
-// rope_parameters.
+// temper reads Ministral's position-dependent query scale from rope_parameters.
 func (c *Config) temper() *Temper {
 	params, _ := c.value("rope_parameters").(map[string]any)
 	r := ropeReader{c: c, key: "rope_parameters", values: params}

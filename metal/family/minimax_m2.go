@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// minimaxM2 is MiniMax M2, which mlx-lm calls minimax: queries and keys normed over all their heads, a part of
-// each head rotated, and a mixture in every layer.
+// minimaxM2 is MiniMax M2 (minimax in mlx-lm): queries and keys normed over all
+// their heads, a part of each head rotated, and a mixture of experts in every
+// layer.
 func minimaxM2() Family {
 	return Family{
 		Name: "minimax_m2", Models: "MiniMax M2", Types: []string{"minimax_m2"}, Context: 1 << 17, Theta: 5e6, Partial: 1,

@@ -1,7 +1,7 @@
 package family
 
-// mistral4 is Mistral 4: latent attention, whose queries grow with their position,
-// and a mixture whose shares are a softmax.
+// mistral4 is Mistral 4: latent attention with a position-dependent query
+// scale, and a mixture of experts with a softmax router.
 func mistral4() Family {
 	return Family{
 		Name: "mistral4", Models: "Mistral 4, text only", Types: []string{"mistral4"}, Context: 1 << 18, Theta: 10000, Rotary: "qk_rope_head_dim",

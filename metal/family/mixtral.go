@@ -2,9 +2,9 @@ package family
 
 import "fmt"
 
-// mixtral is Mixtral: Llama's block with a mixture in every layer. Its config.json
-// may contain a window, which the released models do not use: transformers sees
-// it, mlx-lm does not, and so it is refused.
+// mixtral is Mixtral: Llama's block with a mixture of experts in every layer. A
+// sliding window is refused: transformers applies it, mlx-lm does not, and the
+// released models have none.
 func mixtral() Family {
 	return Family{
 		Name: "mixtral", Models: "Mixtral", Types: []string{"mixtral"}, Context: 1 << 17, Theta: 1e6,

@@ -1,6 +1,6 @@
 package family
 
-// olmo2 is OLMo 2: norms stand after both halves of a block and none before, and
+// olmo2 is OLMo 2: only the results of both halves of a block are normed, and
 // queries and keys are normed over all their heads together.
 func olmo2() Family {
 	return Family{
@@ -13,10 +13,9 @@ func olmo2() Family {
 	}
 }
 
-// olmo3 is OLMo 3: OLMo 2 with windows in three of four layers, whose rotation is
-// never scaled. transformers (5.23) takes 500000 as its base for any
-// rope_theta, since it reads that key once for both kinds of layers; mlx-lm reads it right.
-// Released models have 500000.
+// olmo3 is OLMo 3: OLMo 2 with sliding windows in three of four layers, whose
+// rotary embedding is never scaled. transformers (5.23) uses a base of 500000
+// regardless of rope_theta; mlx-lm reads the key. Released models have 500000.
 func olmo3() Family {
 	return Family{
 		Name: "olmo3", Models: "OLMo 3", Types: []string{"olmo3"}, Context: 1 << 11, Theta: 10000,

@@ -1,7 +1,7 @@
 package family
 
-// olmoe is OLMoE: Llama's block, with queries and keys normed over all their heads
-// and a mixture in every layer.
+// olmoe is OLMoE: Llama's block with queries and keys normed over all their
+// heads and a mixture of experts in every layer.
 func olmoe() Family {
 	return Family{
 		Name: "olmoe", Models: "OLMoE", Types: []string{"olmoe"}, Context: 1 << 12, Theta: 10000,

@@ -1,10 +1,10 @@
 package family
 
-// phi3 is Phi-3, Phi-3.5 mini and Phi-4: Llama's block, whose projections are
-// stored in one matrix each for attention and feed-forward. transformers sees a
-// window where the file has one, mlx-lm does not: the model was trained with it.
-// Of longrope the long factors hold at every length, as in mlx-lm; transformers
-// changes factors when a text passes the old context, which no cache survives.
+// phi3 is Phi-3, Phi-3.5 mini and Phi-4: Llama's block with fused projections
+// in attention and feed-forward. A sliding window in the file is applied, as in
+// transformers and in training; mlx-lm ignores it. longrope uses the long
+// factors at every length, as mlx-lm does. transformers switches factors when a
+// text grows past the original context, which would invalidate the cache.
 func phi3() Family {
 	return Family{
 		Name: "phi3", Models: "Phi-3, Phi-3.5 mini, Phi-4", Types: []string{"phi3"}, Context: 1 << 12, Theta: 10000, Partial: 1,

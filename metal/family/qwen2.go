@@ -1,7 +1,7 @@
 package family
 
-// qwen2 is the dense Qwen2 and Qwen2.5 family: Llama's block, in which queries,
-// keys and values have biases. Files that switch its window on are refused.
+// qwen2 is the dense Qwen2 and Qwen2.5 family: Llama's block with biases of
+// queries, keys and values. Files that enable its sliding window are refused.
 func qwen2() Family {
 	return Family{
 		Name: "qwen2", Models: "Qwen2, Qwen2.5", Types: []string{"qwen2"}, Context: 1 << 15,

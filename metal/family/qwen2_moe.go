@@ -1,9 +1,9 @@
 package family
 
-// qwen2MoE is Qwen1.5-MoE and Qwen2-57B-A14B: Qwen2's block with a mixture and one
-// expert that every token uses, by a gate. transformers reads norm_topk_prob,
-// decoder_sparse_step and mlp_only_layers, mlx-lm takes their defaults; where a
-// file has other values the model was trained with them.
+// qwen2MoE is Qwen1.5-MoE and Qwen2-57B-A14B: Qwen2's block with a mixture of
+// experts and a gated shared expert. norm_topk_prob, decoder_sparse_step and
+// mlp_only_layers are read, as in transformers and in training; mlx-lm assumes
+// their defaults.
 func qwen2MoE() Family {
 	return Family{
 		Name: "qwen2_moe", Models: "Qwen1.5-MoE, Qwen2-57B-A14B", Types: []string{"qwen2_moe"}, Context: 1 << 15, Theta: 1e4,

@@ -1,8 +1,7 @@
 package family
 
-// qwen3 is the dense Qwen3 family: Llama's block, in which every head of queries
-// and keys is normed before it is rotated. The size of a head is a number of its
-// own.
+// qwen3 is the dense Qwen3 family: Llama's block with every head of queries and
+// keys normed before the rotation. The head size is independent of the width.
 func qwen3() Family {
 	return Family{
 		Name: "qwen3", Models: "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker; Qwen3-VL dense, text only", Types: []string{"qwen3", "qwen3_vl_text"}, Context: 1 << 15,
@@ -13,9 +12,9 @@ func qwen3() Family {
 	}
 }
 
-// qwen3MoE is the Qwen3 family with a mixture of experts in every layer but those
-// that the configuration makes dense. Hugging Face stores the experts of Qwen3-VL
-// with rows and columns exchanged, which is refused by their shapes.
+// qwen3MoE is the Qwen3 family with a mixture of experts in every layer that
+// the configuration does not make dense. Hugging Face stores the experts of
+// Qwen3-VL transposed; their shapes are refused.
 func qwen3MoE() Family {
 	return Family{
 		Name: "qwen3_moe", Models: "Qwen3, mixture of experts; Qwen3-VL of experts, text only, as mlx-lm stores it", Types: []string{"qwen3_moe", "qwen3_vl_moe_text"}, Context: 1 << 15,

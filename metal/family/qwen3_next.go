@@ -2,9 +2,9 @@ package family
 
 import "fmt"
 
-// qwen3Next is the Qwen3-Next family: most layers are recurrent (a gated delta
-// net), the others attend, with a gate on what their heads read; the
-// feed-forward is dense or a mixture with one expert that every token uses.
+// qwen3Next is the Qwen3-Next family: most layers are recurrent (gated delta
+// nets), the others use gated attention; the feed-forward is dense or a mixture
+// of experts with a gated shared expert.
 func qwen3Next() Family {
 	return Family{
 		Name: "qwen3_next", Models: "Qwen3-Next", Types: []string{"qwen3_next"}, Context: 1 << 15, Partial: 0.25,
@@ -12,9 +12,8 @@ func qwen3Next() Family {
 	}
 }
 
-// qwen35 is Qwen3.5, with or without experts and a vision encoder, of which the
-// text part alone is read. It differs from Qwen3-Next in how a recurrent layer's
-// projections are joined.
+// qwen35 is Qwen3.5, dense or with experts. A vision encoder is ignored. It
+// differs from Qwen3-Next in how the projections of recurrent layers are fused.
 func qwen35() Family {
 	return Family{
 		Name: "qwen3_5", Models: "Qwen3.5, text only", Types: []string{"qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"}, Context: 1 << 15, Partial: 0.25,
@@ -23,7 +22,8 @@ func qwen35() Family {
 	}
 }
 
-// hybridLayout ignores vision encoders, and heads that draft several tokens (mlx-lm's models/qwen3_5.py, sanitize).
+// hybridLayout ignores vision encoders and multi-token prediction heads
+// (mlx-lm's models/qwen3_5.py, sanitize).
 func hybridLayout() Layout {
 	return Layout{Unwrap: true, NormsLessOneInHF: true, Kernels: []string{"linear_attn.conv1d.weight"}, Ignored: []string{"model.visual.", "mtp.", "language_model.mtp."}}
 }
@@ -38,25 +38,28 @@ func hybridBlock(d Dimensions, i int) Block {
 	return b
 }
 
-// Hybrid are the numbers of a family of which most layers are recurrent (gated
-// delta nets); the zero value is a family that attends in every layer.
+// Hybrid describes a family whose layers are mostly recurrent (gated delta
+// nets); the zero value means attention in every layer.
 type Hybrid struct {
-	// Interval: every n-th layer attends, the others recur.
+	// Interval: every n-th layer is an attention layer, the others are
+	// recurrent.
 	Interval int
-	// KeyHeads of KeySize each; as many consecutive ones of the ValueHeads, of
-	// ValueSize each, share one.
+	// There are KeyHeads of KeySize elements and ValueHeads of ValueSize
+	// elements. Consecutive value heads share one key head.
 	KeyHeads, KeySize, ValueHeads, ValueSize int
-	// Taps is how many latest rows the convolution sees, the newest included.
+	// Taps is the number of latest rows that the convolution reads, including
+	// the newest.
 	Taps int
-	// Joined is set where queries, keys, values and the output's gate are one
-	// matrix, each key head's together, and both other gates are another.
+	// Joined means that queries, keys, values and the output gate are one
+	// matrix, interleaved by key head, and the other two gates a second matrix.
 	Joined bool
 }
 
-// Recurs says whether a layer keeps a state instead of keys and values.
+// Recurs reports whether a layer keeps a recurrent state instead of keys and
+// values.
 func (h Hybrid) Recurs(layer int) bool { return h.Interval > 0 && (layer+1)%h.Interval != 0 }
 
-// Layers counts the recurrent ones among the first n layers.
+// Layers counts the recurrent layers among the first n.
 func (h Hybrid) Layers(n int) int {
 	recurrent := 0
 	for i := range n {
@@ -67,24 +70,24 @@ func (h Hybrid) Layers(n int) int {
 	return recurrent
 }
 
-// KeyWidth is that of all heads.
+// KeyWidth is the total width of all key heads.
 func (h Hybrid) KeyWidth() int { return h.KeyHeads * h.KeySize }
 
-// ValueWidth is that of all heads.
+// ValueWidth is the total width of all value heads.
 func (h Hybrid) ValueWidth() int { return h.ValueHeads * h.ValueSize }
 
-// Channels is the width of what the convolution sees: queries, keys, values.
+// Channels is the input width of the convolution: queries, keys, values.
 func (h Hybrid) Channels() int { return 2*h.KeyWidth() + h.ValueWidth() }
 
-// StateBytes is what one recurrent layer keeps for one sequence, always in
-// float32: rows that the convolution saw, and a matrix for
-// each value head.
+// StateBytes is the size in bytes of one recurrent layer's state for one
+// sequence, always in float32: the latest rows of the convolution, and a matrix
+// for each value head.
 func (h Hybrid) StateBytes() int64 {
 	return 4 * (int64(h.Taps-1)*int64(h.Channels()) + int64(h.ValueWidth())*int64(h.KeySize))
 }
 
-// hybrid reads what a Qwen3-Next or Qwen3.5 has besides other decoders, as
-// mlx-lm 0.32.2 (models/qwen3_next.py, models/qwen3_5.py) and transformers 5 do.
+// hybrid reads the options of a Qwen3-Next or Qwen3.5 as mlx-lm 0.32.2
+// (models/qwen3_next.py, models/qwen3_5.py) and transformers 5 do.
 func (c *Config) hybrid(d *Dimensions) {
 	h := Hybrid{
 		Interval: c.integerOr(4, 1, 1<<12, "full_attention_interval"), Joined: d.Architecture == "qwen3_next",
@@ -103,9 +106,9 @@ func (c *Config) hybrid(d *Dimensions) {
 	d.Experts = c.hybridExperts(d)
 }
 
-// hybridLayers wants at least one layer to attend, and layer_types, where they
-// are given, to agree with the interval: mlx-lm reads the one, transformers
-// the other.
+// hybridLayers requires at least one attention layer, and a layer_types that
+// agrees with the interval if present: mlx-lm reads the interval, transformers
+// layer_types.
 func (c *Config) hybridLayers(h Hybrid, layers int) {
 	if h.Interval > layers {
 		c.fail(Invalidf("%sfull_attention_interval is %d, want at most the %d layers", c.inside, h.Interval, layers))
@@ -118,9 +121,9 @@ func (c *Config) hybridLayers(h Hybrid, layers int) {
 	}
 }
 
-// hybridExperts reads the mixture, if there is one. That of a Qwen3.5 is in
-// every layer, and its shares are always normed: a file that
-// asks for something else is refused.
+// hybridExperts reads the mixture of experts, if there is one. In Qwen3.5 every
+// layer is a mixture with normalized weights; a file that asks for something
+// else is refused.
 func (c *Config) hybridExperts(d *Dimensions) Experts {
 	if c.integerOr(0, 0, 1<<12, "num_experts") == 0 {
 		c.dense()

@@ -8,12 +8,12 @@ import (
 	"slices"
 )
 
-// supportedScalings lists the kinds of rope scaling.
+// supportedScalings lists the supported types of rope scaling.
 func supportedScalings() []string { return []string{"default", "linear", "llama3", "none", "yarn"} }
 
-// ropeKeys are those that an object that describes a rotation may have, of any
-// type; others are refused by name. The sections of a rotation by time,
-// height and width are equal for text.
+// ropeKeys are the keys allowed in an object that describes a rotary embedding
+// of any type; others are refused by name. mrope sections (time, height, width)
+// have no effect on text.
 func ropeKeys() []string {
 	return []string{
 		"alpha", "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor", "llama_4_scaling_beta", "long_factor", "low_freq_factor", "max_position_embeddings",
@@ -21,7 +21,7 @@ func ropeKeys() []string {
 	}
 }
 
-// rope reads how heads are rotated: rope_theta and rope_scaling, or both inside
+// rope reads the rotary embedding: rope_theta and rope_scaling, or both inside
 // rope_parameters as transformers 5 writes them. The older keys win, as in
 // mlx-lm's qwen3.
 func (c *Config) rope(f Family, d Dimensions) Rope {
@@ -29,7 +29,7 @@ func (c *Config) rope(f Family, d Dimensions) Rope {
 	return c.ropeOf(f, d, params, key)
 }
 
-// ropeOf is rope with the object that takes the place of rope_parameters.
+// ropeOf is rope with another object in place of rope_parameters.
 func (c *Config) ropeOf(f Family, d Dimensions, params any, key string) Rope {
 	r := ropeReader{c: c, key: "rope_scaling", family: f, context: d.Context}
 	r.out = Rope{Size: d.HeadSize, Linear: 1, Magnitude: 1, Interleaved: f.Interleaved}
@@ -57,8 +57,8 @@ func (c *Config) ropeOf(f Family, d Dimensions, params any, key string) Rope {
 	return r.out
 }
 
-// rotation is the object that describes the rotation in layers of a kind, and its
-// key: rope_parameters may have one for each.
+// rotation returns the object that describes the rotary embedding of layers of
+// a kind, and its key: rope_parameters may have one object per kind.
 func (c *Config) rotation(kind string) (params any, key string) {
 	key, params = "rope_parameters", c.value("rope_parameters")
 	all, ok := params.(map[string]any)
@@ -80,11 +80,11 @@ type ropeReader struct {
 	values map[string]any
 	out    Rope
 	family Family
-	// context is how many positions the model has.
+	// context is the model's context length in positions.
 	context int
 }
 
-// theta reads the base of the rotation.
+// theta reads the base of the rotary embedding.
 func (r *ropeReader) theta(f Family, params any, key string) {
 	c := r.c
 	where, v := "rope_theta", c.value("rope_theta")
@@ -104,7 +104,7 @@ func (r *ropeReader) theta(f Family, params any, key string) {
 	r.out.Theta = n
 }
 
-// partial reads how much of a head is rotated.
+// partial reads how many elements of a head are rotated.
 func (r *ropeReader) partial(f Family, params any, key string) {
 	c := r.c
 	where, v := "partial_rotary_factor", c.value("partial_rotary_factor")
@@ -166,7 +166,8 @@ func (r *ropeReader) scale() {
 	}
 }
 
-// number reads a number of the scaling; nil absent means that it must be there.
+// number reads a number of the scaling; a nil absent means that the number is
+// required.
 func (r *ropeReader) number(name string, absent *float64, low, high float64) float64 {
 	v := r.values[name]
 	if v == nil && absent != nil {
@@ -210,7 +211,7 @@ func (r *ropeReader) yarn() {
 	}
 	mscale, all := r.number("mscale", &one, 0, 1e3), r.number("mscale_all_dim", &zero, 0, 1e3)
 	if mscale == 0 || mscale != 1 && all == 0 || all != 0 && r.values["mscale"] == nil {
-		// Here mlx-lm and transformers compute different things.
+		// mlx-lm and transformers disagree here.
 		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"yarn", "one of mscale and mscale_all_dim", []string{"both", "neither"}}))
 		return
 	}
@@ -226,7 +227,8 @@ func (r *ropeReader) yarn() {
 	}
 }
 
-// dynamic is scaling that depends on a text's length, or, with alpha, does not.
+// dynamic reads scaling that depends on the length of the text or, with alpha,
+// does not.
 func (r *ropeReader) dynamic() {
 	switch {
 	case r.values["alpha"] != nil && r.family.Name == "hunyuan_v1_dense":
@@ -236,8 +238,8 @@ func (r *ropeReader) dynamic() {
 	}
 }
 
-// longrope divides frequencies by the long factors, and raises the rotated part by
-// how far the context was extended.
+// longrope divides frequencies by the long factors, and scales the rotated part
+// by how far the context was extended.
 func (r *ropeReader) longrope() {
 	if r.family.Name != "phi3" {
 		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", "longrope", supportedScalings()}))
@@ -267,11 +269,12 @@ func (r *ropeReader) longrope() {
 
 // Llama3Scaling is transformers' _compute_llama3_parameters
 // (modeling_rope_utils.py, version 5) and mlx-lm's Llama3RoPE
-// (models/rope_utils.py, 0.32.2): wave lengths beyond the old context are
-// divided by factor, those far inside it stay, those between are blended.
+// (models/rope_utils.py, 0.32.2): wavelengths longer than the original context
+// are divided by Factor, much shorter ones are kept, and those between are
+// interpolated.
 type Llama3Scaling struct{ Factor, Low, High, Context float64 }
 
-// Factors are those of Rope.
+// Factors returns the divisors of frequencies for Rope.Factors.
 func (s Llama3Scaling) Factors(r Rope) []float32 {
 	out := make([]float32, r.Size/2)
 	for i := range out {
@@ -289,8 +292,9 @@ func (s Llama3Scaling) Factors(r Rope) []float32 {
 	return out
 }
 
-// Llama3 finds the scaling whose factors these are: GGUF files of Llama 3 hold
-// the factors alone. Its models differ in the factor and agree in the rest.
+// Llama3 finds the scaling that yields these factors: GGUF files of Llama 3
+// only store the factors. Its models differ in Factor and share the other
+// parameters.
 func (r Rope) Llama3(factors []float32) (Llama3Scaling, bool) {
 	s := Llama3Scaling{Factor: 1, Low: 1, High: 4, Context: 8192}
 	for _, f := range factors {
@@ -307,8 +311,8 @@ func (r Rope) Llama3(factors []float32) (Llama3Scaling, bool) {
 
 // yarnScaling is transformers' _compute_yarn_parameters and mlx-lm's YarnRoPE,
 // which agree, from https://arxiv.org/abs/2309.00071: pairs that turn more than
-// fast times within the old context stay, those that turn less than slow times
-// are divided by factor, those between are blended.
+// fast times within the original context are kept, those that turn less than
+// slow times are divided by factor, and those between are interpolated.
 type yarnScaling struct {
 	factor, context, fast, slow float64
 	truncate                    bool

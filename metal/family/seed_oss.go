@@ -1,7 +1,8 @@
 package family
 
-// seedOSS is Seed-OSS: Llama's block with biases in attention. Whether there are
-// any has to be in the file: transformers and mlx-lm assume different things.
+// seedOSS is Seed-OSS: Llama's block with biases in attention. The file must
+// state whether it has them, because the defaults of transformers and mlx-lm
+// differ.
 func seedOSS() Family {
 	return Family{
 		Name: "seed_oss", Models: "Seed-OSS", Types: []string{"seed_oss"}, Context: 1 << 19, Theta: 10000,

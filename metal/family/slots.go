@@ -5,22 +5,23 @@ import (
 	"strings"
 )
 
-// Slot ties the canonical path of a tensor, which is its name in the original
-// Hugging Face layout, to its name in GGUF and its shape.
+// Slot maps the canonical path of a tensor (its name in the original Hugging
+// Face layout) to its GGUF name and its shape.
 type Slot struct {
 	Path, GGUF string
 	Shape      []int64
 	Optional   bool
 	// Heads is the number of heads whose rows GGUF stores interleaved for its
-	// rotary embedding; 0 where rows lie in order.
+	// rotary embedding; 0 means rows in order.
 	Heads int
 	// AnyDims vectors may be stored with dimensions of 1, or as a scalar.
 	AnyDims bool
-	// GGUFOnly tensors do not exist in folders.
+	// GGUFOnly tensors do not exist in model folders.
 	GGUFOnly bool
 }
 
-// ggufNames are the names in GGUF of a layer's tensors, without their suffixes.
+// ggufNames maps the paths of a layer's tensors to their GGUF names, without
+// suffixes.
 func ggufNames() map[string]string {
 	return map[string]string{
 		"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "model.rope_freqs": "rope_freqs",
@@ -33,7 +34,7 @@ func ggufNames() map[string]string {
 	}
 }
 
-// inGGUF enters the name that a slot has in GGUF.
+// inGGUF sets the GGUF name of a slot.
 func (s *Slot) inGGUF(f Family) {
 	if f.GGUF == nil {
 		return
@@ -50,12 +51,12 @@ func (s *Slot) inGGUF(f Family) {
 	s.GGUF = name + suffix
 }
 
-// slots collects those of one network or layer.
+// slots collects the slots of a network or a layer.
 type slots []Slot
 
 func (s *slots) add(path string, shape ...int64) { *s = append(*s, Slot{Path: path, Shape: shape}) }
 
-// linear adds a matrix and, where it has one, its bias.
+// linear adds a matrix and, if it has one, its bias.
 func (s *slots) linear(path string, rows, columns int, bias bool) {
 	s.add(path+".weight", int64(rows), int64(columns))
 	if bias {
@@ -73,14 +74,14 @@ func (s *slots) norm(n Norm, width int) {
 	}
 }
 
-// globals are the tensors outside the layers.
+// globals lists the tensors outside the layers.
 func (d Dimensions) globals(f Family) slots {
 	var out slots
 	out.linear("model.embed_tokens", d.Vocabulary, d.Hidden, false)
 	out.norm(d.FinalNorm(), d.Hidden)
 	head := Slot{Path: "lm_head.weight", Shape: []int64{int64(d.Vocabulary), int64(d.Hidden)}, Optional: true}
 	out = append(out, head)
-	if d.LocalRope == nil && f.GGUF != nil { // whose layers all rotate heads alike
+	if d.LocalRope == nil && f.GGUF != nil { // all layers share one rotary embedding
 		out = append(out, Slot{Path: "model.rope_freqs.weight", Shape: []int64{int64(d.Rope.Size / 2)}, Optional: true, GGUFOnly: true})
 	}
 	return out
@@ -91,7 +92,7 @@ func (d Dimensions) FinalNorm() Norm {
 	return d.norm("model.norm")
 }
 
-// layer are the tensors of one layer; paths lack their prefix.
+// layer lists the tensors of one layer, with paths relative to the layer.
 func (d Dimensions) layer(f Family, i int) slots {
 	b := d.Block(i)
 	var out slots
@@ -145,7 +146,7 @@ func (s *slots) attention(d Dimensions, f Family, a Attention) {
 	}
 }
 
-// Prefix is where the tensors of the attention lie in their layer.
+// Prefix is the path of the attention's tensors, relative to the layer.
 func (a Attention) Prefix() string {
 	if a.Path == "" {
 		return "self_attn"
@@ -153,7 +154,7 @@ func (a Attention) Prefix() string {
 	return a.Path
 }
 
-// Prefix is where the tensors of the feed-forward lie in their layer.
+// Prefix is the path of the feed-forward's tensors, relative to the layer.
 func (f Feed) Prefix() string {
 	if f.Path == "" {
 		return "mlp"
@@ -175,8 +176,8 @@ func (s *slots) feed(f Feed, hidden int) {
 	}
 }
 
-// experts are a mixture in the names of mlx-lm: the experts of a layer stacked
-// into one tensor.
+// experts lists the tensors of a mixture with mlx-lm's names: the experts of a
+// layer are stacked into one tensor.
 func (s *slots) experts(e Experts, hidden int) {
 	if e.Shared > 0 {
 		s.feed(Feed{Path: "mlp." + e.SharedName(), Width: e.Shared}, hidden)
@@ -194,7 +195,7 @@ func (s *slots) experts(e Experts, hidden int) {
 	s.add("mlp.switch_mlp.down_proj.weight", n, width, inner)
 }
 
-// clamped are the router and experts of a GPT-OSS in the names of mlx-lm.
+// clamped lists the router and the experts of GPT-OSS with mlx-lm's names.
 func (s *slots) clamped(e Experts, hidden int) {
 	n, inner, width := int64(e.Count), int64(e.FeedForward), int64(hidden)
 	s.linear("mlp.router", e.Count, hidden, true)
@@ -207,7 +208,7 @@ func (s *slots) clamped(e Experts, hidden int) {
 	}
 }
 
-// recurrent are the tensors of a gated delta net.
+// recurrent lists the tensors of a gated delta net.
 func (s *slots) recurrent(h Hybrid, hidden int) {
 	const path = "linear_attn."
 	heads := int64(h.ValueHeads)
@@ -227,8 +228,8 @@ func (s *slots) recurrent(h Hybrid, hidden int) {
 	s.linear(path+"out_proj", hidden, h.ValueWidth(), false)
 }
 
-// Slots lists every tensor of the family; have is how many there are to fill
-// them, so that a header cannot ask for more layers than it brings.
+// Slots lists every tensor of the family. have is the number of tensors in the
+// file; it bounds the layers that a header can claim.
 func (d Dimensions) Slots(have int) ([]Slot, error) {
 	if d.Encoder != nil {
 		return d.encoderSlots(have)

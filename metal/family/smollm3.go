@@ -1,6 +1,6 @@
 package family
 
-// smollm3 is SmolLM3: Llama's block, whose heads are not rotated in every fourth
+// smollm3 is SmolLM3: Llama's block without rotary embeddings in every fourth
 // layer.
 func smollm3() Family {
 	return Family{

@@ -2,9 +2,8 @@ package family
 
 import "fmt"
 
-// stableLM is StableLM 2 and StableLM Zephyr: Llama's block with norms that take
-// the mean, a quarter of each head rotated, and both halves in parallel where the
-// file says so.
+// stableLM is StableLM 2 and StableLM Zephyr: Llama's block with LayerNorm, a
+// quarter of each head rotated, and optionally parallel halves.
 func stableLM() Family {
 	return Family{
 		Name: "stablelm", Models: "StableLM 2, StableLM Zephyr", Types: []string{"stablelm"}, Context: 1 << 12, Theta: 10000, Partial: 0.25, Eps: "layer_norm_eps",

@@ -1,9 +1,9 @@
 package family
 
-// starcoder2 is StarCoder2: norms that take the mean, biases everywhere, and a
-// feed-forward without a gate. Its GELU has the form of tanh, as in transformers
-// and the model's training; mlx-lm computes the exact one. transformers sees the
-// window of the file, mlx-lm does not.
+// starcoder2 is StarCoder2: LayerNorm, biases everywhere, and an ungated
+// feed-forward. Its GELU is the tanh approximation, as in transformers and in
+// training; mlx-lm computes the exact one. transformers applies the file's
+// sliding window, mlx-lm does not.
 func starcoder2() Family {
 	return Family{
 		Name: "starcoder2", Models: "StarCoder2", Types: []string{"starcoder2"}, Context: 1 << 12, Theta: 10000, Eps: "norm_epsilon",

@@ -7,25 +7,25 @@ import (
 	"slices"
 )
 
-// wrappers are models that hold a decoder and a vision encoder, by their model_type, and
-// the types that their text_config may name; the first is meant where it names
-// none. The decoder is read alone, as mlx-lm 0.32.2 does (models/gemma3.py and
-// models/mistral3.py): its answers to text do not depend on the encoder.
+// wrappers maps the model_type of models that hold a decoder and a vision
+// encoder to the types that their text_config may name; the first is the
+// default. Only the decoder is loaded, as in mlx-lm 0.32.2 (models/gemma3.py
+// and models/mistral3.py): its output for text does not depend on the encoder.
 func wrappers() map[string][]string {
 	return map[string][]string{"gemma3": {"gemma3_text"}, "kimi_k25": {"deepseek_v3", "kimi_k2"}, "mistral3": {"mistral", "ministral3", "mistral4"}, "qwen3_vl": {"qwen3_vl_text"}, "qwen3_vl_moe": {"qwen3_vl_moe_text"}}
 }
 
-// textSection is where a wrapper keeps the configuration of its decoder.
+// textSection is the key of a wrapper's decoder configuration.
 const textSection = "text_config"
 
-// Wrapped reports whether the decoder lies inside another model.
+// Wrapped reports whether the decoder is nested in a larger model.
 func (c *Config) Wrapped() bool {
 	kind, _ := c.values["model_type"].(string)
 	return wrappers()[kind] != nil
 }
 
-// decoder is the model_type of the decoder: the model's own, or that inside a
-// wrapper.
+// decoder returns the model_type of the decoder: the model's own, or that
+// inside a wrapper.
 func (c *Config) decoder() (string, error) {
 	kind, ok := c.values["model_type"].(string)
 	if !ok {
@@ -49,9 +49,9 @@ func (c *Config) decoder() (string, error) {
 	return "", fmt.Errorf("config.json: %s.model_type: %w", textSection, &UnsupportedError{"decoder in a " + kind, Shown(c.value("model_type")), allowed})
 }
 
-// complete enters what the text_config of a Gemma leaves out, as Google's do,
-// and what both references take then (mlx-lm's models/gemma3.py, transformers'
-// Gemma3TextConfig, version 5).
+// complete adds the values that the text_config of Google's Gemma models omits,
+// with the defaults that both references share (mlx-lm's models/gemma3.py,
+// transformers' Gemma3TextConfig, version 5).
 func (c *Config) complete() {
 	if c.values["model_type"] != "gemma3" || !c.Wrapped() {
 		return
@@ -72,9 +72,10 @@ func (c *Config) complete() {
 	c.text = text
 }
 
-// Decoder is the configuration of the decoder inside a wrapper, as in a folder
-// that holds nothing else, and the name of its class; nil where values, a
-// config.json, is no wrapper's.
+// Decoder returns the configuration of the decoder inside a wrapper, as
+// config.json of a folder with only the decoder would have it, including the
+// name of its class. It returns nil if values, a config.json, is not a
+// wrapper's.
 func Decoder(values map[string]any) map[string]any {
 	c := NewConfig(values)
 	section, ok := values[textSection].(map[string]any)
