@@ -1,34 +1,34 @@
-// Package batch decides what an engine computes next: a pure scheduler.
+// Package batch is the scheduler of the engine: it decides what the next forward
+// pass computes. It is pure: it uses no tensors, clocks or goroutines.
 //
-// It owns the queue, admission against the tokens of KV that were promised,
-// and the description of every step. There are no prefill and decode phases,
-// only computed tokens that must catch up with known ones: decode rows go
-// first in every step, and pieces of prompts, bounded together, advance beside
-// them. It refuses what can never run and what the queue cannot hold. It sees
-// no tensor, no clock and no goroutine: Pace, which says how many tokens of
-// prompts a step may take, is told how long steps took.
+// It owns the queue of requests, admission by free KV blocks, and the content of
+// every step. There are no separate prefill and decode phases, only computed
+// tokens that must catch up with known ones: each step has a row for every
+// decoding request first, and then prefill chunks with a bounded number of tokens.
+// Submit refuses requests that can never run, and requests over the queue's limit.
 //
-// Who runs: requests wait in order of priority, then of arrival. One that does
-// not fit beside what runs may be overtaken by others that do, but only so many
-// times; after that nobody passes it. Nobody who runs makes way for somebody
-// who waits. When answers have filled the cache, the youngest request of the
-// lowest priority gives its blocks back and is computed again later; what it
-// drew does not change, and what was saved of it is restored.
+// Admission: requests wait by priority, then by arrival. A request that does not
+// fit may be overtaken by later ones that do, but only a limited number of times;
+// then it must be next. Waiting requests never preempt running ones. If decoding
+// fills the cache, the youngest request of the lowest priority loses its blocks
+// and is computed again later; its sampled tokens stay, and cached prefixes are
+// restored.
 //
-// Whose prompt advances: the oldest, except that those with less left than it,
-// or of a higher priority, may take half of each step. So a short prompt does
-// not wait for a long one, and the long one takes at most twice its time.
+// Prefill: the oldest prompt advances first, except that prompts with fewer
+// remaining tokens or of a higher priority may take half of each step. So a short
+// prompt does not wait for a long one, and the long one takes at most twice its
+// time.
 //
-// An answer whose newest token is computed and that did not grow since waits for its next
-// token: it keeps its place and its blocks, and no plan has a row of it.
+// A decoding request whose newest token is computed and whose next one is not yet
+// known keeps its place and its blocks, and has no row.
 //
-// Each turn of the caller: Admit, and Restored for what a cache holds; Prompts,
-// of which whoever guards memory may cut or hold back any; Plan. Where Steady
-// says so, the next step may be built while one is under way.
+// In each iteration the caller calls Admit, then Restored for cached prefixes,
+// ProposeChunks, from which a memory guard may cut or drop chunks, and Plan. If
+// CanPipeline returns true, the next step may be built while one is in flight.
 //
-// Start reading at Scheduler.Plan; steady.go looks one step ahead. Pace.Tokens plans
-// how prompts go on beside answers, from what measured.go knows of steps; work.go
-// has what both are told.
+// Start reading at Scheduler.Plan; pipeline.go looks one step ahead. Pace.Tokens
+// limits prefill next to decoding, with the step times of measured.go; work.go has
+// the inputs of both.
 package batch
 
 import (
@@ -38,101 +38,106 @@ import (
 	"slices"
 )
 
-// Sentinels that callers branch on.
+// Errors that callers test for.
 var (
-	// ErrQueueFull says that as many requests wait as may.
+	// ErrQueueFull means that the queue has no room for another request.
 	ErrQueueFull = errors.New("queue is full")
-	// ErrTooLong says that a request can never run under these limits.
+	// ErrTooLong means that a request can never run under these limits.
 	ErrTooLong = errors.New("request exceeds the context length")
-	// ErrUnknown says that no such request is running or waiting.
+	// ErrUnknown means that no request with this ID is running or waiting.
 	ErrUnknown = errors.New("unknown request")
-	// ErrKnown says that a request of this name is running or waiting.
+	// ErrKnown means that a request with this ID is already running or waiting.
 	ErrKnown = errors.New("request already exists")
 )
 
-// ID names a request; no two at a time have the same.
+// ID identifies a request. Running and waiting requests have distinct IDs.
 type ID int64
 
-// Limits are what was promised to this engine.
+// Limits bound the requests of one engine.
 type Limits struct {
-	// ContextTokens is the longest request, prompt and answer together.
+	// ContextTokens is the maximum length of a request, prompt and output
+	// together.
 	ContextTokens int
-	// CacheTokens of KV are shared by all running requests.
+	// CacheTokens is the size of the KV cache in tokens, shared by all running
+	// requests.
 	CacheTokens int
-	// BlockTokens is the granularity in which KV is taken.
+	// BlockTokens is the size of a KV block in tokens.
 	BlockTokens int
-	// Sequences run at once at most; Queue more may wait.
+	// Sequences is the maximum number of running requests, Queue that of
+	// waiting ones.
 	Sequences, Queue int
-	// Boundary: no row has a multiple of it inside, because what a layer holds
-	// there is saved and cannot be cut out later. 0 means that rows end anywhere.
+	// Boundary, unless 0: no row crosses a multiple of it, because the state of
+	// recurrent layers must be saved there and cannot be cut out later.
 	Boundary int
 }
 
-// overtakes is how often a waiting request may be overtaken, as a multiple of
-// how many run at once.
+// overtakes limits how often a waiting request can be overtaken, as a multiple
+// of Limits.Sequences.
 const overtakes = 4
 
-// Request is what the scheduler is told of one.
+// Request describes a request to the scheduler.
 type Request struct {
 	ID ID
-	// Prompt is how many tokens it begins with.
+	// Prompt is the number of tokens of the prompt.
 	Prompt int
-	// Priority: higher ones go first.
+	// Priority: requests with a higher one run first.
 	Priority int
-	// Tokens that it grows by at most: once it has them, no plan has it any more. 0
-	// means that only Remove ends it.
+	// Tokens is the maximum number of output tokens. A request that has them
+	// gets no more rows. 0 means that only Remove ends it.
 	Tokens int
 }
 
 type request struct {
 	id       ID
 	priority int
-	// arrival numbers requests; a preempted one keeps its own.
+	// arrival numbers requests; a preempted request keeps its number.
 	arrival int64
-	// known tokens are prompt and answer so far, computed of them are in KV; it ends
-	// with most of them, where that is not 0.
-	known, computed, most int
-	blocks                int
-	// overtaken counts the younger ones that were admitted while it waited.
+	// known counts the tokens of prompt and output, computed those of them that
+	// are in the KV cache. The request is done at maxTokens, unless that is 0.
+	known, computed, maxTokens int
+	blocks                     int
+	// overtaken counts the later requests that were admitted while it waited.
 	overtaken int
 	running   bool
-	// empty says that it runs with nothing in KV, and that Admit did not say so
-	// yet.
+	// empty: the request runs with nothing in the KV cache, and Admit has not
+	// returned it yet.
 	empty bool
 }
 
 func (r *request) left() int { return r.known - r.computed }
 
-// answers reports whether only its newest token is to be computed.
-func (r *request) answers() bool { return r.computed > 0 && r.left() == 1 && !r.done() }
+// decodes reports whether only the newest token remains to be computed.
+func (r *request) decodes() bool { return r.computed > 0 && r.left() == 1 && !r.done() }
 
-// done reports whether it has all its tokens.
-func (r *request) done() bool { return r.most > 0 && r.known >= r.most }
+// done reports whether the request has all its output tokens.
+func (r *request) done() bool { return r.maxTokens > 0 && r.known >= r.maxTokens }
 
-// order is that of priority, then of arrival.
+// order sorts by priority, then by arrival.
 func order(a, b *request) int {
 	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.arrival, b.arrival))
 }
 
-// Scheduler holds the requests of one engine.
+// Scheduler holds the running and waiting requests of one engine. It is not
+// safe for concurrent use.
 type Scheduler struct {
 	limits Limits
 	all    map[ID]*request
-	// running and waiting are both in order.
+	// running and waiting are sorted by order.
 	running, waiting []*request
 	freeBlocks       int
 	arrivals         int64
 	paused           bool
-	// turn is 0 and 1 in turn: whose is the odd token of a step that two share.
-	turn int
-	// scratch of Admit, Prompts and Work.
+	// odd alternates between 0 and 1 and decides which of two prompts gets the
+	// odd token of a shared step.
+	odd int
+	// Buffers of Admit, ProposeChunks and Work.
 	admitted []ID
 	prompts  []*request
-	pieces   []Row
+	chunks   []Row
 	spans    []Span
 }
 
-// New makes an empty scheduler.
+// New returns an empty scheduler.
 func New(l Limits) (*Scheduler, error) {
 	if l.ContextTokens < 1 || l.BlockTokens < 1 || l.Sequences < 1 || l.Queue < 0 || l.CacheTokens < l.ContextTokens || l.Boundary < 0 {
 		return nil, fmt.Errorf("invalid batch limits %+v", l)
@@ -140,7 +145,8 @@ func New(l Limits) (*Scheduler, error) {
 	return &Scheduler{limits: l, all: map[ID]*request{}, freeBlocks: (l.CacheTokens + l.BlockTokens - 1) / l.BlockTokens}, nil
 }
 
-// Submit queues a request.
+// Submit adds a request to the queue. It returns ErrTooLong, ErrKnown or
+// ErrQueueFull.
 func (s *Scheduler) Submit(r Request) error {
 	if r.Prompt < 1 || r.Prompt > s.limits.ContextTokens {
 		return fmt.Errorf("prompt of %d tokens in a context of %d: %w", r.Prompt, s.limits.ContextTokens, ErrTooLong)
@@ -154,40 +160,41 @@ func (s *Scheduler) Submit(r Request) error {
 	s.arrivals++
 	n := &request{id: r.ID, priority: r.Priority, arrival: s.arrivals, known: r.Prompt}
 	if r.Tokens > 0 {
-		n.most = r.Prompt + r.Tokens
+		n.maxTokens = r.Prompt + r.Tokens
 	}
 	s.all[r.ID] = n
 	s.waiting = insert(s.waiting, n)
 	return nil
 }
 
-// PausePrefill holds back prompts; running answers go on.
+// PausePrefill stops prefill and admission while paused; decoding continues.
 func (s *Scheduler) PausePrefill(paused bool) { s.paused = paused }
 
-// Running and Waiting count requests.
+// Running returns the number of running requests.
 func (s *Scheduler) Running() int { return len(s.running) }
 
-// Waiting counts requests that do not run yet.
+// Waiting returns the number of waiting requests.
 func (s *Scheduler) Waiting() int { return len(s.waiting) }
 
-// Answers counts the requests whose newest token the next plan computes.
-func (s *Scheduler) Answers() int {
+// Decodes returns the number of requests whose newest token the next plan
+// computes.
+func (s *Scheduler) Decodes() int {
 	n := 0
 	for _, r := range s.running {
-		if r.answers() {
+		if r.decodes() {
 			n++
 		}
 	}
 	return n
 }
 
-// FreeTokens is how many tokens of the KV that was promised nobody holds.
+// FreeTokens is the number of tokens that the free KV blocks can hold.
 func (s *Scheduler) FreeTokens() int {
 	all := (s.limits.CacheTokens + s.limits.BlockTokens - 1) / s.limits.BlockTokens
 	return max(0, s.limits.CacheTokens-(all-s.freeBlocks)*s.limits.BlockTokens)
 }
 
-// IDs of all requests, running ones first.
+// IDs lists all requests, running ones first.
 func (s *Scheduler) IDs() []ID {
 	ids := make([]ID, 0, len(s.all))
 	for _, list := range [][]*request{s.running, s.waiting} {
@@ -198,10 +205,11 @@ func (s *Scheduler) IDs() []ID {
 	return ids
 }
 
-// Admit starts what may run now. It names the running requests that hold
-// nothing in KV and were not named since they began to run, were preempted or
-// forgotten: what a cache has of them can be restored before the next plan,
-// see Restored. The names are good until the next call.
+// Admit moves waiting requests that fit into the running set. It returns the
+// running requests that have nothing in the KV cache and were not returned
+// since they were admitted or forgotten: the caller can restore cached prefixes
+// of them before the next plan, see Restored. The slice is valid until the next
+// call.
 func (s *Scheduler) Admit() []ID {
 	for at := s.next(); at >= 0; at = s.next() {
 		r := s.waiting[at]
@@ -211,8 +219,8 @@ func (s *Scheduler) Admit() []ID {
 				w.overtaken++
 			}
 		}
-		// Blocks for all known tokens are taken at once, so that a prompt under
-		// way never waits for memory.
+		// Blocks for all known tokens are taken now, so that a prefill never
+		// waits for memory.
 		r.blocks, r.overtaken, r.running, r.empty = s.blocksFor(r.known), 0, true, true
 		s.freeBlocks -= r.blocks
 		s.running = insert(s.running, r)
@@ -227,12 +235,13 @@ func (s *Scheduler) Admit() []ID {
 	return s.admitted
 }
 
-// next is the place in the queue of whoever is admitted next, or -1.
+// next is the index in the queue of the next request to admit, or -1.
 func (s *Scheduler) next() int {
 	if s.paused || len(s.waiting) == 0 || len(s.running) >= s.limits.Sequences {
 		return -1
 	}
-	// Who was overtaken too often is not passed again, the oldest of them first.
+	// A request that was overtaken too often must be admitted next, the
+	// earliest arrival first.
 	patient := -1
 	for i, r := range s.waiting {
 		if r.overtaken >= overtakes*s.limits.Sequences && (patient < 0 || r.arrival < s.waiting[patient].arrival) {
@@ -249,8 +258,9 @@ func (s *Scheduler) next() int {
 	return slices.IndexFunc(s.waiting, func(r *request) bool { return s.blocksFor(r.known) <= room })
 }
 
-// reserve is a block for every running request that is about to grow into one:
-// whoever is admitted into the last blocks would be the first to lose them.
+// reserve counts one block for every running request that will soon need
+// another. Without it a request admitted into the last blocks would be
+// preempted first.
 func (s *Scheduler) reserve() int {
 	size, n := s.limits.BlockTokens, 0
 	for _, r := range s.running {
@@ -261,9 +271,9 @@ func (s *Scheduler) reserve() int {
 	return n
 }
 
-// Restored records that a running request, of which nothing was computed,
-// begins with so many tokens in KV. At least its newest token is left to be
-// computed.
+// Restored records that the first tokens of a running request, of which nothing
+// was computed, were restored into the KV cache. At least one known token must
+// remain to be computed.
 func (s *Scheduler) Restored(id ID, tokens int) error {
 	r := s.all[id]
 	if r == nil || !r.running || r.computed > 0 {
@@ -276,22 +286,22 @@ func (s *Scheduler) Restored(id ID, tokens int) error {
 	return nil
 }
 
-// Prompts proposes the pieces of prompts for the next plan: so many tokens in
-// all, the oldest prompt first. The rows are good until the next call; they may
-// be cut shorter or left out.
-func (s *Scheduler) Prompts(tokens int) []Row {
-	s.pieces = s.pieces[:0]
-	oldest := s.underWay()
+// ProposeChunks proposes prefill chunks for the next plan with at most this
+// many tokens in total, the oldest prompt first. The caller may shorten or drop
+// chunks. The slice is valid until the next call.
+func (s *Scheduler) ProposeChunks(tokens int) []Row {
+	s.chunks = s.chunks[:0]
+	oldest := s.oldestPrefill()
 	if s.paused || oldest == nil {
 		return nil
 	}
 	passing := 0
-	for passing < len(s.prompts) && overtaking(s.prompts[passing], oldest) {
+	for passing < len(s.prompts) && mayOvertake(s.prompts[passing], oldest) {
 		passing++
 	}
 	share := tokens
 	if passing > 0 {
-		share = (tokens + s.turn) / 2
+		share = (tokens + s.odd) / 2
 	}
 	spare := tokens - s.propose(oldest, share)
 	own := tokens - spare
@@ -301,22 +311,22 @@ func (s *Scheduler) Prompts(tokens int) []Row {
 	if own == 0 {
 		spare -= s.propose(oldest, spare)
 	} else {
-		s.pieces[0] = s.piece(oldest, own+spare)
-		spare -= s.pieces[0].Length - own
+		s.chunks[0] = s.chunk(oldest, own+spare)
+		spare -= s.chunks[0].Length - own
 	}
 	for _, r := range s.prompts[passing:] {
 		spare -= s.propose(r, spare)
 	}
-	return s.pieces
+	return s.chunks
 }
 
-// underWay is the oldest prompt; prompts are the others, those that may overtake
-// it first.
-func (s *Scheduler) underWay() *request {
+// oldestPrefill returns the oldest request in prefill, and sets s.prompts to
+// the others, those that may overtake it first.
+func (s *Scheduler) oldestPrefill() *request {
 	s.prompts = s.prompts[:0]
 	oldest := 0
 	for _, r := range s.running {
-		if r.left() == 0 || r.answers() || r.done() {
+		if r.left() == 0 || r.decodes() || r.done() {
 			continue
 		}
 		s.prompts = append(s.prompts, r)
@@ -335,23 +345,24 @@ func (s *Scheduler) underWay() *request {
 	return r
 }
 
-// overtaking reports whether a prompt may share the oldest one's steps.
-func overtaking(r, oldest *request) bool {
+// mayOvertake reports whether a prompt may share the steps of the oldest one.
+func mayOvertake(r, oldest *request) bool {
 	return r.priority > oldest.priority || r.priority == oldest.priority && r.left() < oldest.left()
 }
 
-// propose adds a piece of at most so many tokens, and says how many they are.
+// propose adds a chunk of at most this many tokens and returns its length.
 func (s *Scheduler) propose(r *request, tokens int) int {
 	if tokens < 1 {
 		return 0
 	}
-	p := s.piece(r, tokens)
-	s.pieces = append(s.pieces, p)
+	p := s.chunk(r, tokens)
+	s.chunks = append(s.chunks, p)
 	return p.Length
 }
 
-// piece of a prompt, of at most so many tokens.
-func (s *Scheduler) piece(r *request, tokens int) Row {
+// chunk returns the next prefill chunk of a request, of at most this many
+// tokens.
+func (s *Scheduler) chunk(r *request, tokens int) Row {
 	n := min(r.left(), tokens)
 	if b := s.limits.Boundary; b > 0 {
 		n = min(n, b-r.computed%b)
@@ -359,10 +370,10 @@ func (s *Scheduler) piece(r *request, tokens int) Row {
 	return Row{ID: r.id, Start: r.computed, Length: n, Sample: n == r.left()}
 }
 
-// Plan decides the next step: every answer's newest token, and beside them the
-// given pieces of prompts, as Prompts proposed them or shorter. A piece whose
-// request had to give its blocks to answers is left out. An empty step means
-// that there is nothing to do.
+// Plan returns the next step: the newest token of every decoding request, then
+// the given prefill chunks, which are those of ProposeChunks, possibly
+// shortened. It drops the chunk of a request that it preempts to make room for
+// decoding. An empty step means that there is nothing to compute.
 func (s *Scheduler) Plan(pieces ...Row) Step {
 	step := Step{Rows: make([]Row, 0, len(s.running))}
 	for i := 0; i < len(s.running); i++ {
@@ -370,12 +381,12 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 		if r.done() {
 			continue
 		}
-		// A prompt has blocks for all it knows, unless it was an answer whose KV
-		// was forgotten.
+		// A request in prefill has blocks for all its known tokens, unless it
+		// was decoding before Forget.
 		if !s.extend(r, r.known, &step) {
-			break // r itself was the last and is waiting again
+			break // r was preempted itself
 		}
-		if r.answers() {
+		if r.decodes() {
 			step.Rows = append(step.Rows, Row{ID: r.id, Start: r.computed, Length: 1, Sample: true})
 		}
 	}
@@ -383,11 +394,11 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 		return step
 	}
 	for _, p := range pieces {
-		if r := s.all[p.ID]; r != nil && r.running && !r.answers() && r.computed == p.Start && p.Length > 0 {
-			step.Rows = append(step.Rows, s.piece(r, p.Length))
+		if r := s.all[p.ID]; r != nil && r.running && !r.decodes() && r.computed == p.Start && p.Length > 0 {
+			step.Rows = append(step.Rows, s.chunk(r, p.Length))
 		}
 	}
-	s.turn = 1 - s.turn
+	s.odd = 1 - s.odd
 	return step
 }
 
@@ -395,8 +406,8 @@ func (s *Scheduler) blocksFor(tokens int) int {
 	return (tokens + s.limits.BlockTokens - 1) / s.limits.BlockTokens
 }
 
-// extend makes room for tokens of r, taking blocks from the last in order
-// where none is free. It reports false when r had to give way itself.
+// extend allocates blocks until r has room for tokens, preempting the last
+// running requests if none is free. It returns false if r itself was preempted.
 func (s *Scheduler) extend(r *request, tokens int, step *Step) bool {
 	for s.blocksFor(tokens) > r.blocks {
 		if s.freeBlocks > 0 {
@@ -413,7 +424,7 @@ func (s *Scheduler) extend(r *request, tokens int, step *Step) bool {
 	return true
 }
 
-// preempt sends the last running request back to its place in the queue.
+// preempt moves the last running request back into the queue.
 func (s *Scheduler) preempt(r *request, step *Step) {
 	s.running = s.running[:len(s.running)-1]
 	s.freeBlocks += r.blocks
@@ -422,7 +433,7 @@ func (s *Scheduler) preempt(r *request, step *Step) {
 	step.Preempted = append(step.Preempted, r.id)
 }
 
-// Computed records that a row of a step is in KV.
+// Computed records that the tokens of a row are in the KV cache.
 func (s *Scheduler) Computed(row Row) error {
 	r := s.all[row.ID]
 	if r == nil || r.computed != row.Start {
@@ -432,17 +443,17 @@ func (s *Scheduler) Computed(row Row) error {
 	return nil
 }
 
-// Forget records that nothing of a request is in KV any more. It keeps its
-// place and its blocks, and is computed again from its first token; the next
-// Admit names it.
+// Forget records that nothing of a request is in the KV cache any more. The
+// request keeps its place and its blocks and is computed again from the first
+// token; the next Admit returns it.
 func (s *Scheduler) Forget(id ID) {
 	if r := s.all[id]; r != nil {
 		r.computed, r.empty = 0, r.running
 	}
 }
 
-// Redo sets the number of a request's known tokens and has the newest of them computed again:
-// the token that followed it does not count.
+// Redo sets the number of known tokens of a request and marks the newest of
+// them as not computed, which discards the tokens after it.
 func (s *Scheduler) Redo(id ID, known int) error {
 	r := s.all[id]
 	if r == nil || !r.running || known < 1 || known > r.known || r.computed < known-1 {
@@ -452,7 +463,8 @@ func (s *Scheduler) Redo(id ID, known int) error {
 	return nil
 }
 
-// InKV says how many tokens of a request are in KV; unknown ones have none.
+// InKV returns the number of tokens of a request that are in the KV cache, 0
+// for unknown requests.
 func (s *Scheduler) InKV(id ID) int {
 	if r := s.all[id]; r != nil {
 		return r.computed
@@ -460,8 +472,8 @@ func (s *Scheduler) InKV(id ID) int {
 	return 0
 }
 
-// Grow records one new token of the answer. The caller ends requests that
-// reach the context's end.
+// Grow records a new output token. The caller ends requests that reach the
+// context length.
 func (s *Scheduler) Grow(id ID) error {
 	r := s.all[id]
 	if r == nil {
@@ -474,7 +486,7 @@ func (s *Scheduler) Grow(id ID) error {
 	return nil
 }
 
-// Remove ends a request, running or waiting; unknown ones are ignored.
+// Remove ends a running or waiting request; unknown IDs are ignored.
 func (s *Scheduler) Remove(id ID) {
 	r := s.all[id]
 	if r == nil {
@@ -489,13 +501,13 @@ func (s *Scheduler) Remove(id ID) {
 	s.waiting = without(s.waiting, r)
 }
 
-// insert puts a request into its place in order.
+// insert adds a request to a sorted list.
 func insert(list []*request, r *request) []*request {
 	at, _ := slices.BinarySearchFunc(list, r, order)
 	return slices.Insert(list, at, r)
 }
 
-// without takes a request out of a list in order.
+// without removes a request from a sorted list.
 func without(list []*request, r *request) []*request {
 	if at, ok := slices.BinarySearchFunc(list, r, order); ok {
 		return slices.Delete(list, at, at+1)

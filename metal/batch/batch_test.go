@@ -23,7 +23,7 @@ func scheduler(t *testing.T, l Limits) *Scheduler {
 // no piece is held back.
 func plan(s *Scheduler, prefill int) Step {
 	s.Admit()
-	return s.Plan(s.Prompts(prefill)...)
+	return s.Plan(s.ProposeChunks(prefill)...)
 }
 
 // run executes a step in the plain model: computed tokens advance, rows that
@@ -83,16 +83,16 @@ func TestWorkIsWhatThereIsToCompute(t *testing.T) {
 	submit(3, 100)
 	submit(4, 50)
 	run(t, s, plan(s, 64)) // 32 of the oldest, 32 of the shortest
-	want := Work{Answers: 1, Seen: 4, Oldest: 2, Prompts: []Span{{32, 500}, {32, 50}, {0, 100}}}
+	want := Work{Decodes: 1, DecodeContext: 4, Oldest: 2, Prompts: []Span{{From: 32, To: 500}, {From: 32, To: 50}, {From: 0, To: 100}}}
 	if got := s.Work(); !reflect.DeepEqual(got, want) {
 		t.Errorf("work is %+v, want %+v", got, want)
 	}
 	step := plan(s, 40) // 20 each, of which the shortest wants 18
-	if got, want := step.Load(), (Load{Answers: 1, Seen: 4, Tokens: 40, Past: (20*32 + 20*20/2) + (18*32 + 18*18/2) + 2*2/2}); got != want {
+	if got, want := step.Load(), (Load{Decodes: 1, DecodeContext: 4, PrefillTokens: 40, PrefillContext: (20*32 + 20*20/2) + (18*32 + 18*18/2) + 2*2/2}); got != want {
 		t.Errorf("a step of %+v is a load of %+v, want %+v", step.Rows, got, want)
 	}
 	s.PausePrefill(true)
-	if got := s.Work(); len(got.Prompts) > 0 || got.Answers != 1 {
+	if got := s.Work(); len(got.Prompts) > 0 || got.Decodes != 1 {
 		t.Errorf("with prompts held back, work is %+v", got)
 	}
 }
@@ -110,10 +110,10 @@ func TestAnAnswerThatWaitsForItsTokenHasNoRow(t *testing.T) {
 	}
 	want := []Row{{ID: 2, Start: 5, Length: 1, Sample: true}}
 	step := plan(s, 64)
-	if !slices.Equal(step.Rows, want) || len(s.Prompts(64)) != 0 || len(s.Work().Prompts) != 0 {
-		t.Errorf("rows %+v, pieces %+v, work %+v while request 1 waits", step.Rows, s.Prompts(64), s.Work())
+	if !slices.Equal(step.Rows, want) || len(s.ProposeChunks(64)) != 0 || len(s.Work().Prompts) != 0 {
+		t.Errorf("rows %+v, pieces %+v, work %+v while request 1 waits", step.Rows, s.ProposeChunks(64), s.Work())
 	}
-	if !s.Steady(step) {
+	if !s.CanPipeline(step) {
 		t.Error("the next step of the other answer cannot be built on this one")
 	}
 	run(t, s, step)
@@ -232,7 +232,7 @@ func TestWhoFitsMayOvertakeButOnlySoOften(t *testing.T) {
 			break
 		}
 		if passed++; !slices.Equal(got, []ID{id + 1}) {
-			t.Fatalf("%v was admitted behind %d", got, id)
+			t.Fatalf("%v was admitted after %d", got, id)
 		}
 	}
 	if passed != overtakes*2 {
@@ -277,7 +277,7 @@ func TestPrioritiesOrderTheQueueAndChooseWhoGivesWay(t *testing.T) {
 		t.Fatalf("order is %v, want 3, 2, 1", got)
 	}
 	s.Remove(2)
-	run(t, s, plan(s, 8)) // 1 runs beside 3
+	run(t, s, plan(s, 8)) // 1 runs next to 3
 	for range 20 {
 		step := plan(s, 8)
 		if len(step.Preempted) > 0 {
@@ -288,7 +288,7 @@ func TestPrioritiesOrderTheQueueAndChooseWhoGivesWay(t *testing.T) {
 		}
 		run(t, s, step)
 	}
-	t.Error("nobody was preempted")
+	t.Error("no request was preempted")
 }
 
 func TestRestoredTokensAreNotComputed(t *testing.T) {
@@ -372,8 +372,8 @@ func TestNoRowHasABoundaryInside(t *testing.T) {
 	s.Remove(2)
 	for position := 40; position < 70; position++ {
 		step := plan(s, 50)
-		if got, want := s.Steady(step), (position+1)%16 != 0; got != want {
-			t.Errorf("behind token %d steady is %v", position, got)
+		if got, want := s.CanPipeline(step), (position+1)%16 != 0; got != want {
+			t.Errorf("after token %d CanPipeline is %v", position, got)
 		}
 		run(t, s, step)
 	}
@@ -391,7 +391,7 @@ func TestAShortPromptDoesNotWaitForALongOne(t *testing.T) {
 		if i == 1 {
 			want[0].Length = 60
 		}
-		step := s.Plan(s.Prompts(100)...)
+		step := s.Plan(s.ProposeChunks(100)...)
 		for _, r := range step.Rows {
 			if err := s.Computed(r); err != nil {
 				t.Fatal(err)
@@ -409,7 +409,7 @@ func TestAShortPromptDoesNotWaitForALongOne(t *testing.T) {
 	s.Admit()
 	count := map[ID]int{}
 	for range 8 {
-		step := s.Plan(s.Prompts(1)...)
+		step := s.Plan(s.ProposeChunks(1)...)
 		count[step.Rows[0].ID]++
 		if err := s.Computed(step.Rows[0]); err != nil {
 			t.Fatal(err)
@@ -446,25 +446,25 @@ func TestPausedPrefillLetsDecodingContinue(t *testing.T) {
 
 func TestAPromptIsProposedBeforeItIsPlannedAndMayBeHeldBack(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
-	if rows := s.Prompts(9); len(rows) > 0 {
+	if rows := s.ProposeChunks(9); len(rows) > 0 {
 		t.Errorf("an empty scheduler proposes %+v", rows)
 	}
 	submit(t, s, Request{ID: 1, Prompt: 9}, Request{ID: 2, Prompt: 9})
 	s.Admit()
-	if rows := s.Prompts(12); !slices.Equal(rows, []Row{{ID: 1, Length: 9, Sample: true}, {ID: 2, Length: 3}}) {
+	if rows := s.ProposeChunks(12); !slices.Equal(rows, []Row{{ID: 1, Length: 9, Sample: true}, {ID: 2, Length: 3}}) {
 		t.Errorf("proposed %+v", rows)
 	}
-	cut := s.Prompts(12)[:1]
+	cut := s.ProposeChunks(12)[:1]
 	cut[0].Length = 4
 	step := s.Plan(cut...)
 	if !slices.Equal(step.Rows, []Row{{ID: 1, Length: 4}}) {
 		t.Errorf("planned %+v, want the piece that was cut", step.Rows)
 	}
 	run(t, s, step)
-	if rows := s.Prompts(5); !slices.Equal(rows, []Row{{ID: 1, Start: 4, Length: 5, Sample: true}}) || s.InKV(1) != 4 {
+	if rows := s.ProposeChunks(5); !slices.Equal(rows, []Row{{ID: 1, Start: 4, Length: 5, Sample: true}}) || s.InKV(1) != 4 {
 		t.Errorf("proposed %+v; %d are in KV", rows, s.InKV(1))
 	}
-	stale := s.Prompts(5)[0]
+	stale := s.ProposeChunks(5)[0]
 	run(t, s, plan(s, 5))
 	if step := s.Plan(stale); len(step.Rows) != 1 || !step.Rows[0].Decode() {
 		t.Errorf("with a piece that was computed already the step is %+v, want the answer alone", step)
@@ -475,11 +475,11 @@ func TestAPromptIsProposedBeforeItIsPlannedAndMayBeHeldBack(t *testing.T) {
 		t.Errorf("with a piece of no tokens the step is %+v", step)
 	}
 	s.Remove(3)
-	if rows := s.Prompts(0); len(rows) > 0 {
+	if rows := s.ProposeChunks(0); len(rows) > 0 {
 		t.Errorf("proposed %+v of no tokens", rows)
 	}
 	s.PausePrefill(true)
-	if rows := s.Prompts(5); len(rows) > 0 {
+	if rows := s.ProposeChunks(5); len(rows) > 0 {
 		t.Errorf("while paused %+v are proposed", rows)
 	}
 }
@@ -492,17 +492,17 @@ func TestProgressThatDoesNotFitIsRefused(t *testing.T) {
 		err  error
 		want error
 	}{
-		"a row of an unknown request": {s.Computed(Row{ID: 7, Length: 1}), ErrUnknown},
-		"a row that was computed":     {s.Computed(Row{ID: 1, Start: 0, Length: 3}), ErrUnknown},
-		"a token of an unknown one":   {s.Grow(7), ErrUnknown},
-		"a token beyond the context":  {s.Grow(1), ErrTooLong},
+		"a row of an unknown request": {err: s.Computed(Row{ID: 7, Length: 1}), want: ErrUnknown},
+		"a row that was computed":     {err: s.Computed(Row{ID: 1, Start: 0, Length: 3}), want: ErrUnknown},
+		"a token of an unknown one":   {err: s.Grow(7), want: ErrUnknown},
+		"a token beyond the context":  {err: s.Grow(1), want: ErrTooLong},
 	} {
 		if !errors.Is(tc.err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, tc.err, tc.want)
 		}
 	}
-	if s.Answers() != 1 || s.InKV(1) != 3 {
-		t.Errorf("%d answers, %d tokens in KV", s.Answers(), s.InKV(1))
+	if s.Decodes() != 1 || s.InKV(1) != 3 {
+		t.Errorf("%d answers, %d tokens in KV", s.Decodes(), s.InKV(1))
 	}
 }
 
@@ -536,11 +536,11 @@ func TestCancelledIDCanBeReused(t *testing.T) {
 	}
 }
 
-// TestSteadySaysWhatTheNextPlanIs: whenever Steady says so, the answers of the next plan
-// are those that the step sampled and that have not all their tokens by then, one token
-// on and in its order, and nobody was preempted; pieces of prompts go on behind them,
-// and others are admitted.
-func TestSteadySaysWhatTheNextPlanIs(t *testing.T) {
+// TestCanPipelinePredictsTheNextPlan: whenever CanPipeline is true, the decode
+// rows of the next plan are the sampling rows of the step in the same order,
+// one token on, without those that are done, and nothing is preempted; prefill
+// chunks follow them, and other requests may be admitted.
+func TestCanPipelinePredictsTheNextPlan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	seen := map[string]int{}
 	for round := range 600 {
@@ -564,7 +564,7 @@ func TestSteadySaysWhatTheNextPlanIs(t *testing.T) {
 			if rng.IntN(8) == 0 {
 				submit(ID(100 + rng.IntN(1e9)))
 			}
-			steady, running := s.Steady(step), s.Running()
+			canPipeline, running := s.CanPipeline(step), s.Running()
 			grow(t, s, step)
 			for _, id := range ended { // one step after their last token
 				s.Remove(id)
@@ -581,28 +581,28 @@ func TestSteadySaysWhatTheNextPlanIs(t *testing.T) {
 				}
 				answers = append(answers, Row{ID: r.ID, Start: r.Start + r.Length, Length: 1, Sample: true})
 			}
-			was := s.Answers()
+			was := s.Decodes()
 			s.Admit()
-			more := s.Answers() != was // one is an answer at once
+			more := s.Decodes() != was // one is an answer at once
 			step = plan(s, 1+rng.IntN(6))
 			if slices.ContainsFunc(step.Rows, func(r Row) bool { return slices.Contains(ended, r.ID) }) {
 				t.Fatalf("round %d: %v have all their tokens, and are in %+v", round, ended, step)
 			}
-			if !steady || more {
+			if !canPipeline || more {
 				continue
 			}
 			n := step.Decodes()
 			if len(step.Preempted) > 0 || n == 0 || !slices.Equal(step.Rows[:n], answers) {
-				t.Fatalf("round %d: steady, and %+v were to come, then came %+v", round, answers, step)
+				t.Fatalf("round %d: CanPipeline was true and %+v were to come, then came %+v", round, answers, step)
 			}
-			for what, is := range map[string]bool{"steady": true, "beside a prompt": n < len(step.Rows), "after an admission": s.Running() > running, "without one that ended": len(ended) > 0} {
+			for what, is := range map[string]bool{"pipelined": true, "next to a prefill": n < len(step.Rows), "after an admission": s.Running() > running, "without one that ended": len(ended) > 0} {
 				if is {
 					seen[what]++
 				}
 			}
 		}
 	}
-	for what, least := range map[string]int{"steady": 1000, "beside a prompt": 200, "after an admission": 50, "without one that ended": 100} {
+	for what, least := range map[string]int{"pipelined": 1000, "next to a prefill": 200, "after an admission": 50, "without one that ended": 100} {
 		if seen[what] < least {
 			t.Errorf("only %d steps were %s, want %d at least", seen[what], what, least)
 		}
@@ -637,11 +637,11 @@ func TestAForgottenRequestIsComputedAgain(t *testing.T) {
 		}
 	}
 	s.Forget(1)
-	s.Forget(7) // nobody's
+	s.Forget(7) // unknown
 	if got := s.InKV(1); got != 0 {
 		t.Errorf("%d tokens of the forgotten request are in KV", got)
 	}
-	known := 6 // the second answer was planned beside the other's prompt
+	known := 6 // the second answer was planned in a step with the other's prefill
 	want := []Row{{ID: 2, Start: 4, Length: 1, Sample: true}, {ID: 1, Length: known, Sample: true}}
 	if got := plan(s, 8).Rows; !slices.Equal(got, want) {
 		t.Errorf("the next step is %+v, want %+v", got, want)

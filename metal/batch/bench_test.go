@@ -20,8 +20,8 @@ func BenchmarkStep(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Admit()
-		step := s.Plan(s.Prompts(64)...)
-		s.Steady(step)
+		step := s.Plan(s.ProposeChunks(64)...)
+		s.CanPipeline(step)
 		for _, r := range step.Rows {
 			if err := s.Computed(r); err != nil {
 				b.Fatal(err)

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// plain is what a request should look like, kept beside the scheduler.
+// plain is the expected state of a request, kept independently of the
+// scheduler.
 type plain struct {
 	known, computed, answer, want int
 	priority                      int
@@ -61,7 +62,7 @@ func TestRandomHistories(t *testing.T) {
 			if kind >= kinds {
 				kind = (kind - kinds) % 2
 			}
-			acts[i] = act{kind, rng.IntN(1 << 20), rng.IntN(1 << 20), rng.IntN(1 << 20)}
+			acts[i] = act{kind: kind, a: rng.IntN(1 << 20), b: rng.IntN(1 << 20), c: rng.IntN(1 << 20)}
 		}
 		if err := replay(l, acts); err != nil {
 			small := shrink(l, acts)
@@ -97,7 +98,7 @@ func replay(l Limits, acts []act) error {
 	}
 	s.PausePrefill(false)
 	h.paused = false
-	for range 4000 { // whatever is left ends without help
+	for range 4000 { // the remaining requests ends without help
 		if len(h.model) == 0 {
 			break
 		}
@@ -200,7 +201,7 @@ func (h *history) admit(a act) error {
 // propose cuts what is proposed for the next step, as a guard of memory does.
 func (h *history) propose(a act) ([]Row, error) {
 	budget := 1 + a.a%12
-	pieces, tokens := h.s.Prompts(budget), 0
+	pieces, tokens := h.s.ProposeChunks(budget), 0
 	var oldest *plain
 	for _, r := range h.s.running {
 		if p := h.model[r.id]; p.computed == 0 || p.known-p.computed > 1 {

@@ -7,133 +7,135 @@ import (
 )
 
 const (
-	// stale: what pieces of a size took is forgotten after so many steps with
-	// prompts that had none of it, so that a size is tried again, rarely.
+	// stale: the measurements of a chunk size are discarded after this many
+	// mixed steps without that size, so that it is tried again from time to
+	// time.
 	stale = 256
-	// few steps say little of a size: while a prompt is read in, others keep the
-	// machine busy.
+	// few: fewer measurements of a size than this may be outliers, because
+	// other programs load the machine during a prefill.
 	few = 5
-	// later: what a larger size took so many steps after a smaller one says more.
+	// later: a smaller time of a larger size invalidates a measurement if it is
+	// at least this many mixed steps newer.
 	later = 32
-	// counting: a size that has less than an eighth of the tokens that were computed
-	// without answers does not say how quick that is.
+	// counting: a size with less than 1/counting of the tokens of prefill-only
+	// steps is ignored when the fastest size is chosen.
 	counting = 8
-	// remains: so much of what was measured is left of it at a smaller depth, at least.
+	// remains is the smallest fraction of a measurement that is kept when it is
+	// extrapolated to a smaller context.
 	remains = 0.25
 )
 
-// measured is what steps took, in seconds. All of it depends on how many tokens are
-// looked back at.
+// measured estimates step times in seconds from past steps. Times depend on the
+// context length that a step attends to.
 type measured struct {
-	// alone is what steps of so many answers took without prompts, aloneBy how that
-	// grows with what they look back at.
-	alone   map[int]*window
-	aloneBy trend
-	// extra is how much longer steps with pieces of each size took, extraBy how that
-	// of a token grows with its depth.
-	extra   []size
-	extraBy trend
-	lengths []float64 // scratch of longer
-	// speed is what tokens of prompts took without answers, in pieces of sizes that
-	// were computed before, tokenBy how that grows with their depth.
-	speed    window
-	tokenBy  trend
-	computed uint64 // a bit for each size
-	// lone are the last of these by size, the oldest overwritten; quickest is what
-	// they say a token at depth 0 takes in pieces of the size that suits the machine
-	// best.
-	lone     [16]lone
-	loneAt   int
-	quickest float64
-	// mixed counts steps with prompts and answers; since is that of those after
-	// the last step without prompts.
+	// decodeOnly holds the times of decode-only steps by number of sequences,
+	// decodeTrend their growth per token of context.
+	decodeOnly  map[int]*window
+	decodeTrend trend
+	// extra holds, by chunk size, by how much a prefill chunk prolonged a
+	// decode step; extraTrend is the growth of that per token of context.
+	extra      []size
+	extraTrend trend
+	lengths    []float64 // buffer of longer
+	// speed holds seconds per token of prefill-only steps whose chunk size has
+	// been used before, tokenTrend the growth per token of context.
+	speed      window
+	tokenTrend trend
+	computed   uint64 // bit set of chunk sizes
+	// prefillOnly is a ring of the latest of these measurements with their
+	// sizes. quickest is the time per token at context 0 with the fastest size.
+	prefillOnly [16]prefillSample
+	nextPrefill int
+	quickest    float64
+	// mixed counts steps with both prefill and decode; since counts those after
+	// the last decode-only step.
 	mixed, since int
 }
 
-// lone is what a token took, in a piece of so many without answers; none for
-// nothing.
-type lone struct {
+// prefillSample is the time per token of a prefill-only step; tokens is 0 in an
+// unused entry.
+type prefillSample struct {
 	size, tokens int
 	point
 }
 
-// size is what pieces of about so many tokens took.
+// size holds the times of one chunk size.
 type size struct {
 	window
-	seen int // measured.mixed when it was last measured
+	seen int // measured.mixed at the last measurement
 }
 
-// add records a step.
+// add records the time of a step.
 func (m *measured) add(l Load, took float64) {
-	switch step := m.step(l.Answers, float64(l.Seen)); {
-	case l.Tokens == 0:
-		if m.alone == nil {
-			m.alone = map[int]*window{}
+	switch step := m.step(l.Decodes, float64(l.DecodeContext)); {
+	case l.PrefillTokens == 0:
+		if m.decodeOnly == nil {
+			m.decodeOnly = map[int]*window{}
 		}
-		if m.alone[l.Answers] == nil {
-			m.alone[l.Answers] = &window{}
+		if m.decodeOnly[l.Decodes] == nil {
+			m.decodeOnly[l.Decodes] = &window{}
 		}
-		m.alone[l.Answers].add(float64(l.Seen), took)
-		m.aloneBy.add(l.Answers, float64(l.Seen), took)
+		m.decodeOnly[l.Decodes].add(float64(l.DecodeContext), took)
+		m.decodeTrend.add(l.Decodes, float64(l.DecodeContext), took)
 		m.since = 0
-	case l.Answers == 0:
-		m.addLone(l, took/float64(l.Tokens))
+	case l.Decodes == 0:
+		m.addLone(l, took/float64(l.PrefillTokens))
 	case step > 0:
 		m.mixed++
 		m.since++
-		k := sizeBeside(l.Answers, l.Tokens)
+		k := chunkSize(l.Decodes, l.PrefillTokens)
 		for len(m.extra) <= k {
 			m.extra = append(m.extra, size{})
 		}
 		e := &m.extra[k]
-		if e.n > 0 && m.mixed-e.seen > later && m.outdated(k, m.longer(l.Answers, l.depth())) {
+		if e.n > 0 && m.mixed-e.seen > later && m.outdated(k, m.longer(l.Decodes, l.depth())) {
 			e.window = window{}
 		}
-		token := max(0, took-step) / float64(l.Tokens)
-		e.add(l.depth(), token*float64(beside(l.Answers, k)))
+		token := max(0, took-step) / float64(l.PrefillTokens)
+		e.add(l.depth(), token*float64(chunkTokens(l.Decodes, k)))
 		e.seen = m.mixed
-		m.extraBy.add(k, l.depth(), token)
+		m.extraTrend.add(k, l.depth(), token)
 	default:
 		m.since++
 	}
 }
 
-// addLone records what a token took without answers.
+// addLone records the time per token of a prefill-only step.
 func (m *measured) addLone(l Load, token float64) {
-	k := sizeOf(l.Tokens)
+	k := sizeOf(l.PrefillTokens)
 	if m.computed&(1<<k) == 0 {
-		m.computed |= 1 << k // its first step may have compiled kernels
+		m.computed |= 1 << k // the first step may have compiled kernels
 		return
 	}
 	m.speed.add(l.depth(), token)
-	m.tokenBy.add(k, l.depth(), token)
-	m.lone[m.loneAt] = lone{k, l.Tokens, point{l.depth(), token}}
-	m.loneAt = (m.loneAt + 1) % len(m.lone)
+	m.tokenTrend.add(k, l.depth(), token)
+	m.prefillOnly[m.nextPrefill] = prefillSample{k, l.PrefillTokens, point{l.depth(), token}}
+	m.nextPrefill = (m.nextPrefill + 1) % len(m.prefillOnly)
 	m.quickest = m.least()
 }
 
-// token is what one of a prompt takes alone at some depth; 0 where it is unknown.
+// token is the time per token of a prefill-only step at a context length; 0 if
+// unknown.
 func (m *measured) token(depth float64) float64 {
 	if m.speed.n == 0 {
 		return 0
 	}
-	return m.quickest + m.tokenBy.slope()*depth
+	return m.quickest + m.tokenTrend.slope()*depth
 }
 
-// least is what a token of a prompt at depth 0 takes alone, by the size of pieces
-// with which that is least, of those measured lately. A size that has a small part
-// of their tokens does not count: a few short prompts do not say what long ones
-// have to keep up with.
+// least is the time per token of prefill-only steps at context 0 with the
+// fastest of the recent chunk sizes. Sizes with a small part of the tokens are
+// ignored: a few short prompts do not represent long ones.
 func (m *measured) least() float64 {
-	by, all := m.tokenBy.slope(), 0
+	by, all := m.tokenTrend.slope(), 0
 	least := m.speed.at(0, by)
-	for _, of := range m.lone {
+	for _, of := range m.prefillOnly {
 		all += of.tokens
 	}
-	for _, of := range m.lone {
+	for _, of := range m.prefillOnly {
 		var same window
 		tokens := 0
-		for _, l := range m.lone {
+		for _, l := range m.prefillOnly {
 			if l.size == of.size && l.tokens > 0 {
 				same.add(l.x, l.y)
 				tokens += l.tokens
@@ -146,26 +148,26 @@ func (m *measured) least() float64 {
 	return least
 }
 
-// step is what a step of so many answers takes without prompts, at least: as it
-// was measured, or that of the nearest number that is no less than half or more
-// than twice as many; 0 where none is.
+// step estimates the time of a decode-only step. Without a measurement for this
+// number of sequences it uses the nearest number between half and twice as
+// many; 0 if there is none.
 func (m *measured) step(answers int, seen float64) float64 {
-	by := m.aloneBy.slope()
-	if w := m.alone[answers]; w != nil {
+	by := m.decodeTrend.slope()
+	if w := m.decodeOnly[answers]; w != nil {
 		return w.at(seen, by)
 	}
 	for d := 1; d <= answers; d++ {
-		if w := m.alone[answers-d]; w != nil && 2*(answers-d) >= answers {
+		if w := m.decodeOnly[answers-d]; w != nil && 2*(answers-d) >= answers {
 			return w.at(seen, by)
 		}
-		if w := m.alone[answers+d]; w != nil {
+		if w := m.decodeOnly[answers+d]; w != nil {
 			return w.at(seen, by) * float64(answers) / float64(answers+d)
 		}
 	}
 	return 0
 }
 
-// explored is the largest size that was measured lately, -1 where none was.
+// explored is the largest recently measured chunk size, or -1.
 func (m *measured) explored() int {
 	for k := len(m.extra) - 1; k >= 0; k-- {
 		if m.known(k) {
@@ -175,43 +177,46 @@ func (m *measured) explored() int {
 	return -1
 }
 
-// known says that a size was measured lately, and more than once: its first
-// step may have compiled kernels.
+// known reports whether a size was measured recently and more than once: its
+// first step may have compiled kernels.
 func (m *measured) known(k int) bool {
 	return k < len(m.extra) && m.extra[k].n > 1 && !m.aged(k)
 }
 
-// aged says that a size was measured long ago.
+// aged reports whether the last measurement of a size is stale.
 func (m *measured) aged(k int) bool { return m.mixed-m.extra[k].seen >= stale }
 
-// longer is by size how much longer steps with pieces of it take at some depth, as it
-// was measured; infinite where it was not. It is good until the next call.
+// longer returns, by chunk size, by how much a chunk prolongs a decode step at
+// a context length; +Inf for sizes without measurements. The slice is valid
+// until the next call.
 func (m *measured) longer(answers int, depth float64) []float64 {
-	by := m.extraBy.slope()
+	by := m.extraTrend.slope()
 	m.lengths = m.lengths[:0]
 	for k := range m.extra {
 		length := math.Inf(1)
 		if m.known(k) {
-			length = m.extra[k].at(depth, by*float64(beside(answers, k)))
+			length = m.extra[k].at(depth, by*float64(chunkTokens(answers, k)))
 		}
 		m.lengths = append(m.lengths, length)
 	}
 	return m.lengths
 }
 
-// outdated says that what was measured of a size is no longer true: it was long ago,
-// or a larger size took less meanwhile.
+// outdated reports whether the measurements of a size are stale or contradicted
+// by a newer, smaller time of a larger size.
 func (m *measured) outdated(k int, longer []float64) bool {
 	return m.aged(k) || m.less(k, later, longer)
 }
 
-// believed says that a size was measured, lately, and that this is no accident: a
-// few steps that took longer than those of a larger size are one.
+// believed reports whether the measurements of a size are recent and not
+// outliers. A few measurements that exceed those of a larger size count as
+// outliers.
 func (m *measured) believed(k int, longer []float64) bool {
 	return m.known(k) && !m.outdated(k, longer) && (m.extra[k].n >= few || !m.less(k, math.MinInt, longer))
 }
 
-// less says that a larger size than k took less, more than so many steps later.
+// less reports whether a larger size than k took less time, in a measurement at
+// least than mixed steps newer.
 func (m *measured) less(k, than int, longer []float64) bool {
 	for j := k + 1; j < len(longer); j++ {
 		if longer[j] < longer[k] && m.extra[j].seen-m.extra[k].seen > than {
@@ -221,16 +226,18 @@ func (m *measured) less(k, than int, longer []float64) bool {
 	return false
 }
 
-// estimates are by size, which has so many tokens, how much longer steps with pieces of
-// it take at some depth: what was measured; beyond the next smaller one that was, at best as
-// much more as its further tokens take alone; below the smallest one, the least share
-// of a larger one, so that it is tried where it may be quick.
+// estimates appends to into, by chunk size, by how much a chunk of that many
+// tokens prolongs a decode step at a context length. It uses measurements where
+// they are credible. Above the largest smaller measured size it adds the
+// prefill-only time of the additional tokens. Under the smallest measured size
+// it uses the smallest measured share per token, so that small sizes that may
+// be fast are tried.
 func (m *measured) estimates(tokens []float64, answers int, depth float64, into []float64) []float64 {
 	longer, token := m.longer(answers, depth), m.token(depth)
-	share := math.Inf(1) // of a token
+	share := math.Inf(1) // per token
 	for k := range longer {
 		if m.believed(k, longer) {
-			share = min(share, longer[k]/float64(beside(answers, k)))
+			share = min(share, longer[k]/float64(chunkTokens(answers, k)))
 		} else {
 			longer[k] = math.Inf(1)
 		}
@@ -255,27 +262,29 @@ func (m *measured) estimates(tokens []float64, answers int, depth float64, into 
 	return into
 }
 
-// beside is how many tokens a piece of a size has beside answers: with them as
-// many rows as the size has, as devices compute rows in tiles of 8, 32 and more, so
-// that a piece of 32 beside an answer would take as long as one of 63. Where
-// answers would be an eighth of these rows, the piece has them all.
-func beside(answers, k int) int {
+// chunkTokens is the number of prefill tokens in a chunk of size k next to this
+// many decode sequences. Devices compute rows in tiles of 8, 32 and more, so
+// that chunk and decode rows together should fill the size: otherwise a chunk
+// of 32 and one decode row would take as long as 63 rows. If decode rows are at
+// least an eighth of the size, the chunk gets the whole size.
+func chunkTokens(answers, k int) int {
 	if n := tokensOf(k); 8*answers < n {
 		return n - answers
 	}
 	return tokensOf(k)
 }
 
-// sizeBeside is the largest size of which a piece of so many tokens is one.
-func sizeBeside(answers, tokens int) int {
+// chunkSize is the largest size k with chunkTokens(answers, k) <= tokens.
+func chunkSize(answers, tokens int) int {
 	k := sizeOf(tokens)
-	for beside(answers, k+1) <= tokens {
+	for chunkTokens(answers, k+1) <= tokens {
 		k++
 	}
 	return k
 }
 
-// tokensOf are the sizes 1, 2, 3, 4, 6, 8, 12, 16 and so on.
+// tokensOf maps the sizes 0, 1, 2... to 1, 2, 3, 4, 6, 8, 12, 16 and so on
+// rows.
 func tokensOf(k int) int {
 	if k%2 == 1 {
 		return 1 << ((k + 1) / 2)
@@ -286,9 +295,9 @@ func tokensOf(k int) int {
 	return 3 << (k/2 - 1)
 }
 
-// sizeOf is the largest size of at most so many tokens.
+// sizeOf is the largest size with at most this many rows.
 func sizeOf(tokens int) int {
-	high := bits.Len(uint(tokens)) - 1 // the power of two below
+	high := bits.Len(uint(tokens)) - 1 // floor(log2(tokens))
 	switch {
 	case high == 0:
 		return 0
@@ -298,10 +307,10 @@ func sizeOf(tokens int) int {
 	return 2*high - 1
 }
 
-// point is what was measured, y, where x tokens were looked back at.
+// point is a measurement: y seconds at a context of x tokens.
 type point struct{ x, y float64 }
 
-// window holds the last measurements of one thing.
+// window holds the latest measurements of one quantity.
 type window struct {
 	points  [15]point
 	n, next int
@@ -313,12 +322,11 @@ func (w *window) add(x, y float64) {
 	w.n = min(w.n+1, len(w.points))
 }
 
-// median of what was measured, the lower of two in the middle; 0 where nothing
-// was.
+// median returns the lower median of the measurements, 0 if there are none.
 func (w *window) median() float64 { return w.at(0, 0) }
 
-// at is the median of what these measurements would have been where x tokens are
-// looked back at, each of which costs so much; a part of each remains.
+// at is the median of the measurements after extrapolating each to a context of
+// x tokens with the given slope, but to no less than remains of it.
 func (w *window) at(x, slope float64) float64 {
 	if w.n == 0 {
 		return 0
@@ -332,23 +340,24 @@ func (w *window) at(x, slope float64) float64 {
 }
 
 const (
-	// memory of a trend is about so many measurements, and that of what is usual in a
-	// group.
+	// A trend averages over about memory measurements, the mean of a group over
+	// usual.
 	memory, usual = 512, 256
-	// doubt is what keeps a trend flat until measurements differ: as if sixteen that
-	// are 256 tokens apart from others had shown none.
+	// doubt keeps a trend flat until there is evidence: as if sixteen
+	// measurements, each 256 tokens of context from the mean, had shown no
+	// growth.
 	doubt = 16 * 256 * 256
 )
 
-// trend is how much more something takes for each token that is looked back at:
-// least squares over measurements in groups that differ otherwise, older ones
-// counting less. It is never less than 0.
+// trend estimates the growth of a time per token of context: exponentially
+// weighted least squares over measurements, each relative to the mean of its
+// group. It is never negative.
 type trend struct {
 	groups map[int]*mean
 	xx, xy float64
 }
 
-// mean is what is usual in a group.
+// mean is the average of a group's measurements.
 type mean struct {
 	n int
 	point
@@ -360,7 +369,7 @@ func (t *trend) add(group int, x, y float64) {
 	case t.groups == nil:
 		t.groups = map[int]*mean{}
 		fallthrough
-	case g == nil: // the first may have compiled kernels
+	case g == nil: // the first step may have compiled kernels
 		t.groups[group] = &mean{}
 		return
 	case g.n == 0:
@@ -369,7 +378,7 @@ func (t *trend) add(group int, x, y float64) {
 	}
 	g.n = min(g.n+1, usual)
 	part := 1 / float64(g.n)
-	dx, dy := x-g.x, min(y-g.y, g.y) // one that took ten times as long is an accident
+	dx, dy := x-g.x, min(y-g.y, g.y) // limits outliers
 	g.x += part * dx
 	g.y += part * dy
 	t.xx += (1-part)*dx*dx - t.xx/memory

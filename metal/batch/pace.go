@@ -6,78 +6,83 @@ import (
 	"time"
 )
 
-// The bounds of a step that computes prompts beside answers, against the step
-// of the same answers alone.
+// Bounds of the duration of a step with prefill, relative to a decode-only step
+// of the same sequences.
 const (
-	// calm is how long it may take whether prompts need that or not: a little under
-	// the twofold that nobody who reads an answer is to notice, with room for what
-	// some steps do beside, as growing a cache and saving what it holds.
-	calm = 1.6
-	// most is how long it may take where prompts would otherwise fall behind, and
-	// far where even that would leave them behind: on a device whose steps with
-	// prompts cost as much again whatever their size, many small pieces hold up
-	// answers longer than a few large ones.
-	most, far = 4.0, 12.0
-	// nearly: a larger piece has to bring more than a tenth more of the prompt in
-	// the same time, or answers would wait for nothing.
+	// minSlowdown is always allowed: a little less than the factor of two at
+	// which users notice slower decoding, with room for other work of some
+	// steps such as growing and saving the cache.
+	minSlowdown = 1.6
+	// maxSlowdown is allowed if prefill would otherwise miss its target,
+	// lastResortSlowdown if it would miss the promise even so. On a device
+	// where any prefill adds about a whole step, many small chunks delay
+	// decoding more than a few large ones.
+	maxSlowdown, lastResortSlowdown = 4.0, 12.0
+	// nearly: a larger chunk must prefill more than a tenth faster, otherwise
+	// decoding would be delayed for little.
 	nearly = 0.9
-	// behind is how much slower than alone prompts are planned to be, promised what
-	// they may become, a little less than three times. Of what is left of them, rushed is the least and idle the most
-	// that a plan gives, however late or early they are.
-	behind, promised = 2.75, 2.95
-	rushed, idle     = 2.6, 4.5
+	// Prefill is planned to take targetSlowdown times its prefill-only time,
+	// and may take promisedSlowdown, a little less than the promised factor of
+	// three. The time planned for the rest of a prefill is between rushed and
+	// idle times its prefill-only time, however late or early it is.
+	targetSlowdown, promisedSlowdown = 2.75, 2.95
+	rushed, idle                     = 2.6, 4.5
 )
 
 const (
-	// firstTokens of a prompt are computed at once before its speed is known.
+	// firstTokens is the size of the first chunk while the prefill speed is
+	// unknown.
 	firstTokens = 128
-	// loneSlice is how late a cancel is seen while prompts are computed alone.
+	// loneSlice is the target duration of prefill-only steps, and with that the
+	// time until a cancellation takes effect.
 	loneSlice = time.Second
-	// probe: after so many steps with prompts comes one without, which says what the
-	// answers take alone. It is less than one in a hundred: a GPU that has to make its
-	// graphs anew takes twice as long for it.
+	// probe: after this many mixed steps, one decode-only step measures the
+	// time of decoding alone. It is less than one step in a hundred because a
+	// GPU may have to rebuild its graphs for it, which doubles its time.
 	probe = 128
-	// guess: after so many where that was never measured for so many answers, and
-	// is guessed from another number of them.
+	// guess replaces probe while the number of decode sequences was never
+	// measured and its time is extrapolated.
 	guess = 8
-	// ahead: so many sizes above the largest that was measured is the next that is
-	// tried, four times as many tokens.
+	// ahead limits how far beyond the largest measured size a chunk may be:
+	// four times as many tokens.
 	ahead = 4
-	// halvings of the span in which the bound of a step is looked for; parts of what
-	// is left for which a plan is made.
+	// halvings is the number of bisections when the bound of a step is
+	// computed; parts is the number of sections into which the rest of the
+	// prefill is divided.
 	halvings, parts = 6, 6
-	// patience is how many steps it takes until a change of the bound counts, though
-	// of a prompt's steps so far no more than an eighth: while others keep the machine
-	// busy, steps are not to become longer still.
+	// patience smooths the bound over this many steps, but at most an eighth of
+	// the prompt's steps so far, so that steps do not become longer while other
+	// programs load the machine.
 	patience = 32
 )
 
-// Pace says how many tokens of prompts a step may take, from how long steps
-// took before.
+// Pace decides how many prefill tokens a step may contain, from the durations
+// of past steps.
 //
-// Prompts beside answers have 2.75 times the time that they would take alone, less
-// than the threefold that is promised. Within that, the longest step is to be as
-// short as can be: a token costs the more the more it looks back at, so a
-// prompt's first steps have more tokens than its last, and about the same length.
-// Where that would take steps of more than four times what the answers take alone,
-// prompts may take three times as long; where that is not enough either, steps
-// become up to twelve times as long. A step of up to 1.6 times is always right. The
-// zero value is ready.
+// While requests decode, prefill may take up to 2.75 times its prefill-only
+// time, less than the promised factor of three. Within that, the longest step
+// is made as short as possible: a token costs more with a longer context, so
+// the first chunks of a prompt are larger than the last, and steps take about
+// the same time. If that would need steps of more than 4 times the decode-only
+// time, prefill may take up to 2.95 times as long; if that is not enough, steps
+// may take up to 12 times as long. Steps of up to 1.6 times are always allowed.
+// The zero value is ready to use.
 type Pace struct {
 	measured
-	// spent are the seconds that steps took since the oldest prompt is that, worth what
-	// the tokens of prompts in them would have taken alone.
-	spent, worth float64
-	oldest       ID
-	// stretch is the bound of a step against what its answers take alone, which was
-	// planned so often.
+	// spent is the total duration in seconds of the steps since the current
+	// oldest prompt became the oldest, aloneWorth the prefill-only time of the
+	// prefill tokens in them.
+	spent, aloneWorth float64
+	oldest            ID
+	// stretch is the smoothed bound of a step relative to its decode-only time,
+	// planned the number of values in it.
 	stretch, planned float64
-	size             int  // of the last step
-	busy             bool // prompts are under way
+	size             int  // chunk size of the last step
+	busy             bool // some request is in prefill
 	outlook          outlook
 }
 
-// Took records a step.
+// Took records the duration of a step.
 func (p *Pace) Took(l Load, d time.Duration) {
 	took := d.Seconds()
 	if took <= 0 {
@@ -86,63 +91,65 @@ func (p *Pace) Took(l Load, d time.Duration) {
 	p.add(l, took)
 	if p.busy {
 		p.spent += took
-		p.worth += float64(l.Tokens) * p.token(l.depth())
+		p.aloneWorth += float64(l.PrefillTokens) * p.token(l.depth())
 	}
 }
 
-// Tokens of prompts for the next step, at most limit; 0 where the step is to
-// show what its answers take alone, or where there is no prompt.
+// Tokens returns the number of prefill tokens for the next step, at most limit.
+// It is 0 if no request is in prefill, or if the step is to measure the
+// decode-only time.
 func (p *Pace) Tokens(w Work, limit int) int {
 	if !p.busy || p.oldest != w.Oldest {
-		p.spent, p.worth, p.oldest, p.planned = 0, 0, w.Oldest, 0
+		p.spent, p.aloneWorth, p.oldest, p.planned = 0, 0, w.Oldest, 0
 	}
 	if p.busy = len(w.Prompts) > 0; !p.busy {
 		return 0
 	}
-	if w.Answers == 0 {
+	if w.Decodes == 0 {
 		if p.speed.n == 0 {
 			return min(limit, firstTokens)
 		}
 		return max(1, min(limit, int(loneSlice.Seconds()/p.speed.median())))
 	}
-	step := p.step(w.Answers, float64(w.Seen))
-	if step == 0 || p.since >= probe || p.alone[w.Answers] == nil && p.since >= guess {
+	step := p.step(w.Decodes, float64(w.DecodeContext))
+	if step == 0 || p.since >= probe || p.decodeOnly[w.Decodes] == nil && p.since >= guess {
 		return 0
 	}
 	b := &p.outlook
 	b.look(&p.measured, w, step, min(sizeOf(max(1, limit)), p.explored()+ahead))
-	p.stretch += (b.bound(p.spent, p.worth)/step - p.stretch) / min(patience, 1+p.planned/8)
+	p.stretch += (b.bound(p.spent, p.aloneWorth)/step - p.stretch) / min(patience, 1+p.planned/8)
 	p.planned++
 	p.size = b.near(p.size, p.stretch*step)
 	return min(limit, int(b.tokens[p.size]))
 }
 
-// outlook is how prompts could go on beside the answers.
+// outlook is the state from which Pace plans the rest of the prefill.
 type outlook struct {
-	// step is what the answers take alone now, growth how much more after each step.
+	// step is the decode-only time of a step now, growth its increase per step,
+	// in seconds.
 	step, growth float64
-	// tokens of each size; extra is how much longer steps with them take now, in
-	// seconds, and deeper how much more a token takes for each that it looks back at
-	// further.
+	// tokens and extra are, by chunk size, the tokens of a chunk and by how
+	// many seconds it prolongs a step now. deeper is the increase of that per
+	// chunk token and token of context.
 	tokens, extra []float64
 	deeper        float64
-	// depth is where the next step begins.
+	// depth is the context length at which the next chunk begins.
 	depth float64
-	// parts of what is left of the prompts; lone is what they would take alone, 0
-	// where that is unknown.
+	// parts are sections of the rest of the prefill; alone is their
+	// prefill-only time in seconds, 0 if unknown.
 	parts []part
-	lone  float64
-	// speeds of all sizes; scratch of under.
+	alone float64
+	// speeds is a buffer of under.
 	speeds []float64
 }
 
-// part of a prompt: so many tokens, which look back at depth tokens each.
+// part is a section of a prefill: tokens with an average context of depth.
 type part struct{ tokens, depth float64 }
 
-// look at what was measured, for sizes up to top.
+// look fills the outlook from measurements, for chunk sizes up to top.
 func (b *outlook) look(m *measured, w Work, step float64, top int) {
 	*b = outlook{
-		step: step, growth: m.aloneBy.slope() * float64(w.Answers), deeper: m.extraBy.slope(),
+		step: step, growth: m.decodeTrend.slope() * float64(w.Decodes), deeper: m.extraTrend.slope(),
 		depth: float64(w.Prompts[0].From), tokens: b.tokens[:0], extra: b.extra[:0], parts: b.parts[:0], speeds: b.speeds,
 	}
 	spans := w.Prompts[:min(parts, len(w.Prompts))]
@@ -152,22 +159,23 @@ func (b *outlook) look(m *measured, w Work, step float64, top int) {
 		for i := range n {
 			depth := float64(s.From) + tokens*(float64(i)+0.5)
 			b.parts = append(b.parts, part{tokens, depth})
-			b.lone += tokens * m.token(depth)
+			b.alone += tokens * m.token(depth)
 		}
 	}
 	for k := range top + 1 {
-		b.tokens = append(b.tokens, float64(beside(w.Answers, k)))
+		b.tokens = append(b.tokens, float64(chunkTokens(w.Decodes, k)))
 	}
-	b.extra = m.estimates(b.tokens, w.Answers, b.depth, b.extra)
+	b.extra = m.estimates(b.tokens, w.Decodes, b.depth, b.extra)
 }
 
-// at is how much longer a step with a piece of a size takes at some depth.
+// at is by how much a chunk of size k prolongs a step at a context length.
 func (b *outlook) at(k int, depth float64) float64 {
 	return max(b.extra[k]+b.deeper*b.tokens[k]*(depth-b.depth), remains*b.extra[k])
 }
 
-// under is the smallest size that brings prompts on nearly as quickly as any whose
-// step takes at most bound, at some depth beside answers that take step alone.
+// under is the smallest chunk size that prefills nearly as fast as any size
+// whose step takes at most bound, given a context length and the decode-only
+// time.
 func (b *outlook) under(bound, depth, step float64) int {
 	quickest := 0.0
 	b.speeds = b.speeds[:0]
@@ -182,8 +190,9 @@ func (b *outlook) under(bound, depth, step float64) int {
 	return slices.IndexFunc(b.speeds, func(speed float64) bool { return speed >= nearly*quickest })
 }
 
-// near is the size of the next step, of at most bound: the last one's where that is
-// nearly as good, because a GPU makes graphs for every other size.
+// near is the chunk size of the next step, bounded by bound. It prefers the
+// last size if that is nearly as fast, because a GPU builds graphs for every
+// size.
 func (b *outlook) near(last int, bound float64) int {
 	k := b.under(bound, b.depth, b.step)
 	if last < len(b.extra) && b.step+b.extra[last] <= bound && b.tokens[last]/(b.step+b.extra[last]) >= nearly*b.speeds[k] {
@@ -192,7 +201,8 @@ func (b *outlook) near(last int, bound float64) int {
 	return k
 }
 
-// finish is how long prompts take with steps of at most bound.
+// finish estimates how long the rest of the prefill takes with steps of at most
+// bound.
 func (b *outlook) finish(bound float64) (took float64) {
 	steps := 0.0
 	for _, part := range b.parts {
@@ -205,28 +215,29 @@ func (b *outlook) finish(bound float64) (took float64) {
 	return took
 }
 
-// bound is the least with which prompts finish in time that took spent seconds
-// already, for what is worth so many alone.
+// bound is the smallest bound of a step with which prefill meets its target.
+// The steps so far took spent seconds and prefilled tokens worth that many
+// seconds of prefill-only time.
 func (b *outlook) bound(spent, worth float64) float64 {
-	if b.lone == 0 {
-		return calm * b.step
+	if b.alone == 0 {
+		return minSlowdown * b.step
 	}
 	left := func(slower float64) float64 {
-		return min(max(slower*(b.lone+worth)-spent, rushed*b.lone), idle*b.lone)
+		return min(max(slower*(b.alone+worth)-spent, rushed*b.alone), idle*b.alone)
 	}
-	in, top := left(behind), most
-	if t := b.finish(most * b.step); t > in {
-		// What is nearly enough is not worth longer steps.
-		if t > left(promised) {
-			top, t = far, b.finish(far*b.step)
+	in, top := left(targetSlowdown), maxSlowdown
+	if t := b.finish(maxSlowdown * b.step); t > in {
+		// A prefill that is only slightly late is not worth longer steps.
+		if t > left(promisedSlowdown) {
+			top, t = lastResortSlowdown, b.finish(lastResortSlowdown*b.step)
 		}
-		in = max(in, min(t/nearly, left(promised)), t)
+		in = max(in, min(t/nearly, left(promisedSlowdown)), t)
 	}
-	return b.least(calm*b.step, top*b.step, in)
+	return b.least(minSlowdown*b.step, top*b.step, in)
 }
 
-// least is the smallest bound from low up to high with which prompts take no more
-// than left, high where there is none.
+// least is the smallest bound in [low, high] with which the rest of the prefill
+// takes at most left; high if none does.
 func (b *outlook) least(low, high, left float64) float64 {
 	if b.finish(low) <= left {
 		return low

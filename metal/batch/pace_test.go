@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// machine says what a step takes, in milliseconds.
+// machine returns the duration of a step in milliseconds.
 type machine func(answers, tokens int) float64
 
 // The machines are fitted to what was measured.
@@ -22,9 +22,9 @@ var machines = map[string]struct {
 	slower [2]float64
 }{
 	// The reference on two cores: rows cost as much in pairs as alone, less in
-	// many. Beside four answers less than twice their time would be too little for
-	// the prompt.
-	"ref": {func(answers, tokens int) float64 {
+	// larger numbers. With four decode sequences, a bound under twice their
+	// time would starve the prefill.
+	"ref": {takes: func(answers, tokens int) float64 {
 		switch n := answers + tokens; {
 		case n <= 2:
 			return 46
@@ -33,10 +33,10 @@ var machines = map[string]struct {
 		default:
 			return 46 + 21*31 + 13.6*float64(n-32)
 		}
-	}, 512, [2]float64{2, most}},
+	}, limit: 512, slower: [2]float64{2, maxSlowdown}},
 	// The same with SmolLM2: three rows cost little more than one, further ones
 	// half a step each, so that nothing is gained by more.
-	"ref on a small model": {func(answers, tokens int) float64 {
+	"ref on a small model": {takes: func(answers, tokens int) float64 {
 		switch n := float64(answers + tokens); {
 		case n <= 3:
 			return 13.8 + 1.65*(n-1)
@@ -45,22 +45,22 @@ var machines = map[string]struct {
 		default:
 			return 164 + 2.9*(n-24)
 		}
-	}, 128, [2]float64{1.9, 6}},
+	}, limit: 128, slower: [2]float64{1.9, 6}},
 	// MLX on a processor: rows cost nearly as much together as one by one.
-	"mlx on a processor": {func(answers, tokens int) float64 { return 40 + 100*float64(answers+tokens) }, 256, [2]float64{2, 2}},
+	"mlx on a processor": {takes: func(answers, tokens int) float64 { return 40 + 100*float64(answers+tokens) }, limit: 256, slower: [2]float64{2, 2}},
 	// A device that is as quick with 32 rows as with one.
-	"a wide device": {func(answers, tokens int) float64 { return 6 + 0.1*float64(max(0, answers+tokens-32)) }, 2048, [2]float64{2, 2}},
+	"a wide device": {takes: func(answers, tokens int) float64 { return 6 + 0.1*float64(max(0, answers+tokens-32)) }, limit: 2048, slower: [2]float64{2, 2}},
 	// A GPU whose kernels for more than a few rows cost as much again: the
 	// prompt's share is kept, answers pay for it.
-	"a device with a fixed cost": {func(answers, tokens int) float64 {
+	"a device with a fixed cost": {takes: func(answers, tokens int) float64 {
 		if n := answers + tokens; n > 7 {
 			return 15.5 + 0.08*float64(n-8)
 		}
 		return 6 + float64(answers+tokens-1)
-	}, 2048, [2]float64{6, 6}},
+	}, limit: 2048, slower: [2]float64{6, 6}},
 	// An H100 with 36 layers: a step with prompts keeps host and device busy for as
 	// long as two without, and beyond 64 rows for three and a half.
-	"a device that works in large tiles": {func(answers, tokens int) float64 {
+	"a device that works in large tiles": {takes: func(answers, tokens int) float64 {
 		switch n := float64(answers + tokens); {
 		case tokens == 0:
 			return 12
@@ -69,18 +69,19 @@ var machines = map[string]struct {
 		default:
 			return 33 + 0.12*n
 		}
-	}, 2048, [2]float64{6, 6}},
+	}, limit: 2048, slower: [2]float64{6, 6}},
 }
 
-// prefill computes a prompt beside answers and returns what each step took.
+// prefill computes a prompt while requests decode and returns the duration of
+// each step.
 func prefill(p *Pace, takes func(answers, tokens int) float64, answers, prompt, limit int) []float64 {
 	var steps []float64
-	w := Work{Answers: answers, Oldest: p.oldest + 1}
+	w := Work{Decodes: answers, Oldest: p.oldest + 1}
 	for prompt > 0 {
-		w.Prompts = []Span{{0, prompt}}
+		w.Prompts = []Span{{From: 0, To: prompt}}
 		n := min(prompt, p.Tokens(w, limit))
 		took := takes(answers, n)
-		p.Took(Load{Answers: answers, Tokens: n}, time.Duration(took*1e6))
+		p.Took(Load{Decodes: answers, PrefillTokens: n}, time.Duration(took*1e6))
 		steps = append(steps, took)
 		prompt -= n
 		if len(steps) > 1e6 {
@@ -90,13 +91,14 @@ func prefill(p *Pace, takes func(answers, tokens int) float64, answers, prompt, 
 	return steps
 }
 
-// ask for a step beside so many answers, of a prompt that is long.
+// ask returns the prefill tokens of a step with this many decode sequences and
+// a long prompt.
 func ask(p *Pace, answers, limit int) int {
-	return p.Tokens(Work{Answers: answers, Prompts: []Span{{0, 4096}}, Oldest: p.oldest}, limit)
+	return p.Tokens(Work{Decodes: answers, Prompts: []Span{{From: 0, To: 4096}}, Oldest: p.oldest}, limit)
 }
 
-// longer is how much longer than an answer alone a step takes with so many tokens, in
-// seconds.
+// longer is by how many seconds a chunk of this many tokens prolongs a decode
+// step.
 func longer(p *Pace, tokens int) float64 {
 	var sizes []float64
 	for k := range sizeOf(tokens) + 1 {
@@ -126,7 +128,7 @@ func TestAnswersHardlyNoticeAPromptAndThePromptKeepsAThirdOfItsSpeed(t *testing.
 				prompt := 4 * m.limit
 				alone := sum(prefill(&p, takes, 0, prompt, m.limit))
 				for range 9 { // answers alone before
-					p.Took(Load{Answers: answers, Tokens: 0}, time.Duration(takes(answers, 0)*1e6))
+					p.Took(Load{Decodes: answers, PrefillTokens: 0}, time.Duration(takes(answers, 0)*1e6))
 				}
 				steps := prefill(&p, takes, answers, prompt, m.limit)
 				sorted := slices.Sorted(slices.Values(steps))
@@ -135,29 +137,29 @@ func TestAnswersHardlyNoticeAPromptAndThePromptKeepsAThirdOfItsSpeed(t *testing.
 					t.Errorf("%s, noise %v: %d answers take %.2f times as long in the worst of %d steps, want under %.2f", name, noise, answers, worst, len(steps), limit)
 				}
 				if slower := sum(steps) / alone; slower > 3 {
-					t.Errorf("%s, noise %v: the prompt takes %.2f times as long beside %d answers, want 3 at most", name, noise, slower, answers)
+					t.Errorf("%s, noise %v: the prompt takes %.2f times as long next to %d decodes, want 3 at most", name, noise, slower, answers)
 				}
 			}
 		}
 	}
 }
 
-// TestAPieceFillsItsRowsWithTheAnswers: a device that computes rows in tiles of 32
-// takes as long for a piece of 32 tokens beside an answer as for one of 63.
+// TestAPieceFillsItsRowsWithTheAnswers: a device that computes rows in tiles of
+// 32 takes as long for a chunk of 32 tokens and one decode row as for 63 rows.
 func TestAPieceFillsItsRowsWithTheAnswers(t *testing.T) {
 	takes := func(answers, tokens int) float64 { return 6 + 6*float64((answers+tokens-1)/32) }
 	for answers, want := range map[int]int{1: 31, 2: 30, 3: 29} {
 		p := Pace{}
-		p.Took(Load{Answers: answers, Tokens: 0}, 6*time.Millisecond)
+		p.Took(Load{Decodes: answers, PrefillTokens: 0}, 6*time.Millisecond)
 		prefill(&p, takes, answers, 2000, 512)
 		if n := ask(&p, answers, 512); n != want && n != 0 {
-			t.Errorf("beside %d answers a piece has %d tokens, want %d", answers, n, want)
+			t.Errorf("next to %d decodes a chunk has %d tokens, want %d", answers, n, want)
 		}
 	}
 	for answers := range 40 {
 		for k := range 20 {
-			if n := beside(answers, k); sizeBeside(answers, n) != k {
-				t.Errorf("%d tokens beside %d answers are of size %d, want %d", n, answers, sizeBeside(answers, n), k)
+			if n := chunkTokens(answers, k); chunkSize(answers, n) != k {
+				t.Errorf("%d tokens next to %d decodes are of size %d, want %d", n, answers, chunkSize(answers, n), k)
 			}
 		}
 	}
@@ -178,13 +180,13 @@ func TestAPaceBeginsCarefullyAndMeasuresAnswersAlone(t *testing.T) {
 		t.Errorf("the first piece has %d tokens, want %d", n, firstTokens)
 	}
 	for range 2 {
-		p.Took(Load{Answers: 0, Tokens: 64}, time.Second)
+		p.Took(Load{Decodes: 0, PrefillTokens: 64}, time.Second)
 	}
 	if n := ask(&p, 0, 512); n != 64 {
 		t.Errorf("at 64 tokens a second a piece has %d", n)
 	}
 	for range 3 {
-		p.Took(Load{Answers: 0, Tokens: 1}, time.Hour)
+		p.Took(Load{Decodes: 0, PrefillTokens: 1}, time.Hour)
 	}
 	if n := ask(&p, 0, 512); n != 1 {
 		t.Errorf("at a token an hour a piece has %d", n)
@@ -192,17 +194,17 @@ func TestAPaceBeginsCarefullyAndMeasuresAnswersAlone(t *testing.T) {
 	if n := ask(&p, 2, 512); n != 0 {
 		t.Errorf("before it is known what two answers take, a step has %d tokens of prompts", n)
 	}
-	p.Took(Load{Answers: 2, Tokens: 0}, 50*time.Millisecond)
+	p.Took(Load{Decodes: 2, PrefillTokens: 0}, 50*time.Millisecond)
 	for i := range probe {
 		if n := ask(&p, 2, 512); n < 1 {
 			t.Fatalf("step %d has no tokens of prompts", i)
 		}
-		p.Took(Load{Answers: 2, Tokens: 1}, 60*time.Millisecond)
+		p.Took(Load{Decodes: 2, PrefillTokens: 1}, 60*time.Millisecond)
 	}
 	if n := ask(&p, 2, 512); n != 0 {
 		t.Errorf("after %d steps with prompts comes one with %d tokens, want one without", probe, n)
 	}
-	p.Took(Load{Answers: 2, Tokens: 0}, 50*time.Millisecond)
+	p.Took(Load{Decodes: 2, PrefillTokens: 0}, 50*time.Millisecond)
 	if n := ask(&p, 2, 512); n < 1 {
 		t.Error("after a step without prompts none are computed")
 	}
@@ -213,13 +215,13 @@ func TestAPaceFollowsAMachineThatChanges(t *testing.T) {
 	factor := 1.0
 	takes := func(answers, tokens int) float64 { return 10 + factor*float64(tokens) }
 	var p Pace
-	p.Took(Load{Answers: 1, Tokens: 0}, 10*time.Millisecond)
+	p.Took(Load{Decodes: 1, PrefillTokens: 0}, 10*time.Millisecond)
 	prefill(&p, takes, 1, 400, 512)
 	if n := ask(&p, 1, 512); n != 6 && n != 4 { // 8 would leave no room for what is saved
-		t.Errorf("at a millisecond a token beside 10 a step has %d", n)
+		t.Errorf("at a millisecond a token next to 10 decodes a step has %d", n)
 	}
 	before := ask(&p, 1, 512)
-	if p.Took(Load{Answers: 1, Tokens: before}, time.Minute); ask(&p, 1, 512) != before && p.since < probe {
+	if p.Took(Load{Decodes: 1, PrefillTokens: before}, time.Minute); ask(&p, 1, 512) != before && p.since < probe {
 		t.Errorf("after a single slow step the next has %d tokens, before %d", ask(&p, 1, 512), before)
 	}
 	factor = 4
@@ -244,7 +246,7 @@ func TestTheFirstStepOfASizeMayCompileKernels(t *testing.T) {
 	takes := func(answers, tokens int) float64 {
 		took := 6 + 0.1*float64(answers+tokens)
 		if !compiled[tokens] {
-			compiled[tokens], took = true, took+20_000 // whatever size it is
+			compiled[tokens], took = true, took+20_000 // regardless of its size
 		}
 		return took
 	}
@@ -260,9 +262,9 @@ func TestTheFirstStepOfASizeMayCompileKernels(t *testing.T) {
 func TestTheFirstPiecesOfPromptsDoNotSayHowQuickTheyAre(t *testing.T) {
 	var p Pace
 	for _, tokens := range []int{128, 64, 24} {
-		p.Took(Load{Answers: 0, Tokens: tokens}, 20*time.Second)
+		p.Took(Load{Decodes: 0, PrefillTokens: tokens}, 20*time.Second)
 	}
-	p.Took(Load{Answers: 0, Tokens: 128}, 10*time.Millisecond)
+	p.Took(Load{Decodes: 0, PrefillTokens: 128}, 10*time.Millisecond)
 	if n := ask(&p, 0, 2048); n != 2048 {
 		t.Errorf("a piece has %d tokens, want 2048", n)
 	}
@@ -272,10 +274,10 @@ func TestTheFirstPiecesOfPromptsDoNotSayHowQuickTheyAre(t *testing.T) {
 // they are more, so answers do not wait for them.
 func TestALargerPieceHasToBringMore(t *testing.T) {
 	p := Pace{}
-	p.Took(Load{Answers: 1, Tokens: 0}, 10*time.Millisecond)
+	p.Took(Load{Decodes: 1, PrefillTokens: 0}, 10*time.Millisecond)
 	for tokens, ms := range map[int]float64{1: 11, 2: 11.8, 3: 12.6, 4: 15.8} {
 		for range 3 {
-			p.Took(Load{Answers: 1, Tokens: tokens}, time.Duration(ms*1e6))
+			p.Took(Load{Decodes: 1, PrefillTokens: tokens}, time.Duration(ms*1e6))
 		}
 	}
 	if n := ask(&p, 1, 512); n != 3 {
@@ -289,7 +291,7 @@ func TestALargerPieceHasToBringMore(t *testing.T) {
 func TestAnswersThatWaitAnywayWaitRarely(t *testing.T) {
 	m := machines["a device that works in large tiles"]
 	for name, alone := range map[string][]int{
-		// Small ones do not say what the machine can do.
+		// Small chunks do not show the speed of the machine.
 		"long prompts before": {2048, 2048, 2048, 100, 150, 128, 90, 128, 130, 170, 70},
 		"short ones alone":    {500, 500, 500, 500},
 	} {
@@ -299,12 +301,12 @@ func TestAnswersThatWaitAnywayWaitRarely(t *testing.T) {
 				prefill(&p, m.takes, 0, prompt, m.limit)
 			}
 			for range 9 {
-				p.Took(Load{Answers: answers, Tokens: 0}, time.Duration(m.takes(answers, 0)*1e6))
+				p.Took(Load{Decodes: answers, PrefillTokens: 0}, time.Duration(m.takes(answers, 0)*1e6))
 			}
 			prefill(&p, m.takes, answers, 2048, m.limit) // sizes are tried
 			steps := prefill(&p, m.takes, answers, 4096, m.limit)
 			if most := 4096 / 48; len(steps) > most { // 60 tokens and 4 answers are 64 rows
-				t.Errorf("%s: beside %d answers a prompt of 4096 tokens takes %d steps, want at most %d", name, answers, len(steps), most)
+				t.Errorf("%s: next to %d decodes a prompt of 4096 tokens takes %d steps, want at most %d", name, answers, len(steps), most)
 			}
 			waited := sum(steps) - float64(len(steps))*m.takes(answers, 0)
 			if most := 4096 * 0.37; waited > most {
@@ -318,10 +320,10 @@ func TestAnswersThatWaitAnywayWaitRarely(t *testing.T) {
 // do.
 func TestAFewSlowStepsSayLittle(t *testing.T) {
 	p := Pace{}
-	p.Took(Load{Answers: 1, Tokens: 0}, 10*time.Millisecond)
+	p.Took(Load{Decodes: 1, PrefillTokens: 0}, 10*time.Millisecond)
 	took := func(times, tokens, ms int) {
 		for range times {
-			p.Took(Load{Answers: 1, Tokens: tokens}, time.Duration(ms)*time.Millisecond)
+			p.Took(Load{Decodes: 1, PrefillTokens: tokens}, time.Duration(ms)*time.Millisecond)
 		}
 	}
 	takes := func(tokens int) float64 {
@@ -333,7 +335,7 @@ func TestAFewSlowStepsSayLittle(t *testing.T) {
 	}
 	took(3, 6, 22)
 	if got := takes(4); got != 18 { // two thirds of what 6 take
-		t.Errorf("beside 6 tokens that take 22 ms, 4 take %v ms, want 18", got)
+		t.Errorf("next to 6 tokens that take 22 ms, 4 take %v ms, want 18", got)
 	}
 	took(3, 4, 40)
 	if got := takes(4); got != 40 {
@@ -351,27 +353,27 @@ func TestAFewSlowStepsSayLittle(t *testing.T) {
 func TestShortPromptsDoNotSayHowQuickLongOnesAre(t *testing.T) {
 	p := Pace{}
 	for range 16 {
-		p.Took(Load{Answers: 0, Tokens: 128}, 448*time.Millisecond)
+		p.Took(Load{Decodes: 0, PrefillTokens: 128}, 448*time.Millisecond)
 	}
 	for range 3 {
-		p.Took(Load{Answers: 0, Tokens: 24}, 48*time.Millisecond)
+		p.Took(Load{Decodes: 0, PrefillTokens: 24}, 48*time.Millisecond)
 	}
 	if got := 1e3 * p.quickest; math.Abs(got-3.5) > 0.01 {
 		t.Errorf("a token takes %.2f ms at best, want 3.5", got)
 	}
 	for range 13 {
-		p.Took(Load{Answers: 0, Tokens: 24}, 48*time.Millisecond)
+		p.Took(Load{Decodes: 0, PrefillTokens: 24}, 48*time.Millisecond)
 	}
 	if got := 1e3 * p.quickest; math.Abs(got-2) > 0.01 {
 		t.Errorf("where all prompts are short a token takes %.2f ms at best, want 2", got)
 	}
 }
 
-// TestALongPromptThatLooksBackIsPacedToItsEnd on a small machine, again and again: a
-// token costs the more the more it looks back at, the first steps with a prompt take
-// longer as it is read in beside them, short prompts are quick, and now and then others
-// keep the machine busy. The bounds are those of the scenario stall of bench serving, the stream alone as long as
-// there.
+// TestALongPromptThatLooksBackIsPacedToItsEnd runs a small machine many times:
+// the cost of a token grows with its context, the first steps with prefill take
+// longer, short prompts are fast, and sometimes other programs load the
+// machine. The bounds are those of the scenario stall of bench serving, with
+// the stream alone for as long.
 func TestALongPromptThatLooksBackIsPacedToItsEnd(t *testing.T) {
 	for noise, most := range map[float64]float64{0: 1.75, 0.03: 1.8, 0.1: 1.85} {
 		var worst, slower []float64
@@ -396,11 +398,12 @@ type lookingBack struct {
 	p     Pace
 	rng   *rand.Rand
 	noise float64
-	// busy with something else for so many steps.
+	// busy is the number of further steps during which other programs load the
+	// machine.
 	busy int
 }
 
-// step tells the pace of a step that takes so many milliseconds, about.
+// step records a step of about this many milliseconds.
 func (m *lookingBack) step(l Load, ms float64) float64 {
 	ms *= max(0.8, 1+m.noise*m.rng.NormFloat64())
 	if m.rng.Float64() < m.noise/20 {
@@ -414,38 +417,38 @@ func (m *lookingBack) step(l Load, ms float64) float64 {
 	return ms
 }
 
-// round is one of the scenario stall: a stream alone, a prompt alone, and such a prompt
-// beside a stream. It says how much longer the slowest step in a hundred and the
-// prompt take.
+// round is one run of the scenario stall: a stream alone, a prompt alone, and
+// such a prompt with a stream. It returns the slowdown of the slowest step in a
+// hundred and of the prompt.
 func (m *lookingBack) round() (worst, slower float64) {
 	const prompt, chunk = 2048, 128
 	decode := func(at int) float64 { return 10 + 0.009*float64(at) }
-	piece := func(at, n int) Load { return Load{Tokens: n, Past: n*at + n*n/2} }
+	piece := func(at, n int) Load { return Load{PrefillTokens: n, PrefillContext: n*at + n*n/2} }
 	slowest := func(steps []float64) float64 { slices.Sort(steps); return steps[len(steps)*99/100] }
 	var stream, alone, beside []float64
-	m.p.Tokens(Work{Prompts: []Span{{0, 24}}}, chunk)
+	m.p.Tokens(Work{Prompts: []Span{{From: 0, To: 24}}}, chunk)
 	m.step(piece(0, 24), 60)
 	for at := range 1024 {
-		m.p.Tokens(Work{Answers: 1, Seen: at}, chunk)
-		stream = append(stream, m.step(Load{Answers: 1, Seen: at}, decode(at)))
+		m.p.Tokens(Work{Decodes: 1, DecodeContext: at}, chunk)
+		stream = append(stream, m.step(Load{Decodes: 1, DecodeContext: at}, decode(at)))
 	}
 	for at := 0; at < prompt; at += chunk {
-		m.p.Tokens(Work{Prompts: []Span{{at, prompt}}, Oldest: 1}, chunk)
+		m.p.Tokens(Work{Prompts: []Span{{From: at, To: prompt}}, Oldest: 1}, chunk)
 		alone = append(alone, m.step(piece(at, chunk), chunk*(2.9+0.0009*float64(at))))
 	}
-	m.p.Tokens(Work{Prompts: []Span{{0, 24}}}, chunk)
+	m.p.Tokens(Work{Prompts: []Span{{From: 0, To: 24}}}, chunk)
 	m.step(piece(0, 24), 60)
-	m.p.Tokens(Work{Answers: 1}, chunk)
-	m.step(Load{Answers: 1}, decode(0))
+	m.p.Tokens(Work{Decodes: 1}, chunk)
+	m.step(Load{Decodes: 1}, decode(0))
 	for at, n := 0, 0; at < prompt; at += n {
 		seen := len(beside)
-		n = min(m.p.Tokens(Work{Answers: 1, Seen: seen, Prompts: []Span{{at, prompt}}, Oldest: 2}, chunk), prompt-at)
+		n = min(m.p.Tokens(Work{Decodes: 1, DecodeContext: seen, Prompts: []Span{{From: at, To: prompt}}, Oldest: 2}, chunk), prompt-at)
 		takes := decode(seen) + float64(n)*(3.2+0.0016*float64(at))
 		if at < 9 {
 			takes += 15
 		}
 		l := piece(at, n)
-		l.Answers, l.Seen = 1, seen
+		l.Decodes, l.DecodeContext = 1, seen
 		beside = append(beside, m.step(l, takes))
 	}
 	slower = sum(beside) / sum(alone)
@@ -460,10 +463,10 @@ func TestWhatOnePromptSavedIsNotTheNextOnes(t *testing.T) {
 		p := Pace{}
 		alone := sum(prefill(&p, m.takes, 0, 8192, m.limit))
 		for range 9 {
-			p.Took(Load{Answers: answers}, time.Duration(m.takes(answers, 0)*1e6))
+			p.Took(Load{Decodes: answers}, time.Duration(m.takes(answers, 0)*1e6))
 		}
 		if slower := sum(prefill(&p, m.takes, answers, 8192, m.limit)) / alone; slower > 2.85 {
-			t.Errorf("beside %d answers the second prompt takes %.2f times as long as the first, which was alone", answers, slower)
+			t.Errorf("next to %d decodes the second prompt takes %.2f times as long as the first, which was alone", answers, slower)
 		}
 	}
 }
@@ -482,10 +485,10 @@ func TestStepsAreAsShortAsTheTimeOfThePromptAllows(t *testing.T) {
 		{lone: 50, want: 2},                          // nothing is
 		{lone: 450, spent: 200, worth: 250, want: 0}, // it is early
 		{lone: 570, spent: 300, worth: 50, want: 1},  // it is late
-		{lone: 400, spent: 4000, want: 1},            // but nobody rushes
+		{lone: 400, spent: 4000, want: 1},            // but is not rushed
 		{lone: 300, worth: 4000, want: 1},            // nor has it all the time in the world
 	} {
-		b := outlook{step: 1, tokens: []float64{1, 4, 32}, extra: []float64{0.5, 2.5, 9}, parts: []part{{1000, 0}}, lone: c.lone}
+		b := outlook{step: 1, tokens: []float64{1, 4, 32}, extra: []float64{0.5, 2.5, 9}, parts: []part{{tokens: 1000, depth: 0}}, alone: c.lone}
 		if got := b.under(b.bound(c.spent, c.worth), 0, b.step); got != c.want {
 			t.Errorf("%+v: size %d", c, got)
 		}
@@ -515,7 +518,7 @@ func TestTheNextStepIsOfTheLastOnesSize(t *testing.T) {
 
 // TestAPlanKnowsThatStepsGrow as answers and prompts become longer.
 func TestAPlanKnowsThatStepsGrow(t *testing.T) {
-	b := outlook{step: 10, growth: 0.01, tokens: []float64{1}, extra: []float64{2}, deeper: 0.001, depth: 100, parts: []part{{100, 100}, {100, 1100}}}
+	b := outlook{step: 10, growth: 0.01, tokens: []float64{1}, extra: []float64{2}, deeper: 0.001, depth: 100, parts: []part{{tokens: 100, depth: 100}, {tokens: 100, depth: 1100}}}
 	// 100 steps of 12, and 100 whose answer takes 1 more and whose token 1.
 	if got := b.finish(100); math.Abs(got-2600) > 1e-9 {
 		t.Errorf("prompts take %v, want 2600", got)
@@ -526,17 +529,17 @@ func TestAPlanKnowsThatStepsGrow(t *testing.T) {
 	}
 }
 
-// TestALatePromptIsNotRushed: after a pause of the machine the rest goes on nearly as
-// it would have.
+// TestALatePromptIsNotRushed: after a pause of the machine the rest of a
+// prefill keeps nearly its previous pace.
 func TestALatePromptIsNotRushed(t *testing.T) {
 	p := Pace{}
 	takes := func(answers, tokens int) float64 { return 10 + 2*float64(tokens) }
 	prefill(&p, func(_, tokens int) float64 { return 2 * float64(tokens) }, 0, 512, 128)
-	p.Took(Load{Answers: 1}, 10*time.Millisecond)
+	p.Took(Load{Decodes: 1}, 10*time.Millisecond)
 	prefill(&p, takes, 1, 2048, 128)
-	w := Work{Answers: 1, Prompts: []Span{{0, 2048}}, Oldest: 9}
+	w := Work{Decodes: 1, Prompts: []Span{{From: 0, To: 2048}}, Oldest: 9}
 	before := p.Tokens(w, 128)
-	p.Took(Load{Answers: 1, Tokens: before, Past: before * before / 2}, time.Hour)
+	p.Took(Load{Decodes: 1, PrefillTokens: before, PrefillContext: before * before / 2}, time.Hour)
 	w.Prompts[0].From = before
 	if n := p.Tokens(w, 128); n < before || n > 2*before {
 		t.Errorf("after an hour's pause a step has %d tokens, before %d", n, before)
@@ -576,11 +579,11 @@ func TestATrendIsFound(t *testing.T) {
 // TestSizesMeasuredDeepInAPromptAreNotHeldAgainstTheNext.
 func TestSizesMeasuredDeepInAPromptAreNotHeldAgainstTheNext(t *testing.T) {
 	p := Pace{}
-	p.Took(Load{Answers: 1}, 10*time.Millisecond)
+	p.Took(Load{Decodes: 1}, 10*time.Millisecond)
 	for range 2 {
 		for at := 0; at < 2000; at += 4 {
 			ms := 10 + 4*(3+0.0016*float64(at+2))
-			p.Took(Load{Answers: 1, Tokens: 4, Past: 4*at + 8}, time.Duration(1e6*ms))
+			p.Took(Load{Decodes: 1, PrefillTokens: 4, PrefillContext: 4*at + 8}, time.Duration(1e6*ms))
 		}
 	}
 	for depth, want := range map[float64]float64{0: 12, 1000: 18.4, 2000: 24.8} {
@@ -621,7 +624,7 @@ func TestAnotherAnswerDoesNotStopThePrompts(t *testing.T) {
 			} else {
 				with++
 			}
-			p.Took(Load{Answers: answers, Tokens: n}, time.Duration(m.takes(answers, n)*1e6))
+			p.Took(Load{Decodes: answers, PrefillTokens: n}, time.Duration(m.takes(answers, n)*1e6))
 			prompt -= n
 		}
 	}
@@ -630,16 +633,16 @@ func TestAnotherAnswerDoesNotStopThePrompts(t *testing.T) {
 	}
 	// What was never measured is not guessed from far away.
 	p = Pace{}
-	p.Took(Load{Answers: 1, Tokens: 0}, time.Millisecond)
+	p.Took(Load{Decodes: 1, PrefillTokens: 0}, time.Millisecond)
 	if n := ask(&p, 3, 512); n != 0 {
-		t.Errorf("3 answers take %d tokens of prompts beside them, and only 1 was measured", n)
+		t.Errorf("3 answers take %d tokens of prompts in one step, and only 1 was measured", n)
 	}
 	if n := ask(&p, 2, 512); n == 0 {
 		t.Error("2 answers are not guessed from 1")
 	}
 	steps := 0
 	for n := ask(&p, 2, 512); n > 0 && steps < probe; n = ask(&p, 2, 512) {
-		p.Took(Load{Answers: 2, Tokens: n}, 2*time.Millisecond)
+		p.Took(Load{Decodes: 2, PrefillTokens: n}, 2*time.Millisecond)
 		steps++
 	}
 	if steps == 0 || steps > guess {
@@ -650,7 +653,7 @@ func TestAnotherAnswerDoesNotStopThePrompts(t *testing.T) {
 func TestAStepOfAnswersIsGuessedFromTheNearestNumberOfThem(t *testing.T) {
 	var m measured
 	for range 3 {
-		m.add(Load{Answers: 8}, 0.4)
+		m.add(Load{Decodes: 8}, 0.4)
 	}
 	for answers, want := range map[int]float64{3: 0, 4: 0.2, 6: 0.3, 8: 0.4, 12: 0.4, 17: 0} {
 		if got := m.step(answers, 0); math.Abs(got-want) > 1e-9 {

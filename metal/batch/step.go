@@ -1,26 +1,28 @@
 package batch
 
-// Row is one request's part of a step.
+// Row is the part of one request in a step.
 type Row struct {
 	ID ID
-	// Start is the position of the first token, Length how many there are.
+	// Start is the position of the first token, Length the number of tokens.
 	Start, Length int
-	// Sample says that the last position yields the next token.
+	// Sample: the logits of the last position yield the next token.
 	Sample bool
 }
 
-// Decode reports whether the row only extends an answer by its newest token.
+// Decode reports whether the row only computes the newest token of a decoding
+// request.
 func (r Row) Decode() bool { return r.Length == 1 && r.Sample && r.Start > 0 }
 
-// Step is what to compute next.
+// Step describes one forward pass.
 type Step struct {
-	// Preempted requests lost their KV; drop it before anything else.
+	// Preempted requests lost their KV; the caller must drop it before it
+	// computes rows.
 	Preempted []ID
-	// Rows of answers come first, pieces of prompts last.
+	// Rows of decoding requests come first, prefill chunks last.
 	Rows []Row
 }
 
-// Tokens of all rows.
+// Tokens returns the number of tokens of all rows.
 func (s Step) Tokens() int {
 	n := 0
 	for _, r := range s.Rows {
@@ -29,7 +31,7 @@ func (s Step) Tokens() int {
 	return n
 }
 
-// Decodes counts the rows that only extend by the newest token.
+// Decodes returns the number of decode rows.
 func (s Step) Decodes() int {
 	n := 0
 	for _, r := range s.Rows {
@@ -40,7 +42,8 @@ func (s Step) Decodes() int {
 	return n
 }
 
-// sampled is the first row from at on that samples, or their number.
+// sampled is the index of the first row from at on that samples, or
+// len(s.Rows).
 func (s Step) sampled(at int) int {
 	for at < len(s.Rows) && !s.Rows[at].Sample {
 		at++
@@ -48,7 +51,7 @@ func (s Step) sampled(at int) int {
 	return at
 }
 
-// of a request, so many tokens are in rows.
+// of is the number of tokens of a request in the step.
 func (s Step) of(id ID) int {
 	for _, r := range s.Rows {
 		if r.ID == id {

@@ -1,53 +1,57 @@
 package batch
 
-// Load is what a step computes.
+// Load is the amount of work in a step.
 type Load struct {
-	// Answers of one token each, which look back at Seen tokens in all.
-	Answers, Seen int
-	// Tokens of prompts, which look back at Past tokens in all.
-	Tokens, Past int
+	// Decodes is the number of decode sequences, DecodeContext their total
+	// context length in tokens.
+	Decodes, DecodeContext int
+	// PrefillTokens is the number of prefill tokens, PrefillContext the sum of
+	// their context lengths.
+	PrefillTokens, PrefillContext int
 }
 
-// Work is what there is to compute.
+// Work is the work that is ready for the next plan.
 type Work struct {
-	// Answers, whose next tokens look back at Seen tokens in all.
-	Answers, Seen int
-	// Prompts under way, in the order in which they advance; Oldest is that of the first.
+	// Decodes is the number of decode sequences, DecodeContext their total
+	// context length in tokens.
+	Decodes, DecodeContext int
+	// Prompts are the requests in prefill in the order in which they advance;
+	// Oldest is the first one's request.
 	Prompts []Span
 	Oldest  ID
 }
 
-// Span are the tokens of a prompt from one position up to another.
+// Span is the range of positions [From, To) of a prompt.
 type Span struct{ From, To int }
 
-// depth is how many tokens a token of a prompt looks back at, in the mean.
-func (l Load) depth() float64 { return float64(l.Past) / float64(max(1, l.Tokens)) }
+// depth is the average context length of a prefill token.
+func (l Load) depth() float64 { return float64(l.PrefillContext) / float64(max(1, l.PrefillTokens)) }
 
-// Load is what the step computes, and what that looks back at.
+// Load returns the amount of work in the step.
 func (s Step) Load() (l Load) {
 	for _, r := range s.Rows {
 		if r.Decode() {
-			l.Answers++
-			l.Seen += r.Start
+			l.Decodes++
+			l.DecodeContext += r.Start
 			continue
 		}
-		l.Tokens += r.Length
-		l.Past += r.Length * (2*r.Start + r.Length) / 2
+		l.PrefillTokens += r.Length
+		l.PrefillContext += r.Length * (2*r.Start + r.Length) / 2
 	}
 	return l
 }
 
-// Work is what the next plan computes a part of; its prompts are good until the next
-// call.
+// Work returns the work from which the next plan is made. Its Prompts are valid
+// until the next call.
 func (s *Scheduler) Work() Work {
 	w := Work{Prompts: s.spans[:0]}
 	for _, r := range s.running {
-		if r.answers() {
-			w.Answers++
-			w.Seen += r.computed
+		if r.decodes() {
+			w.Decodes++
+			w.DecodeContext += r.computed
 		}
 	}
-	if oldest := s.underWay(); oldest != nil && !s.paused {
+	if oldest := s.oldestPrefill(); oldest != nil && !s.paused {
 		w.Oldest = oldest.id
 		w.Prompts = append(w.Prompts, Span{oldest.computed, oldest.known})
 		for _, r := range s.prompts {

@@ -45,7 +45,7 @@ type refused struct {
 // then the caller ends it and asks again.
 func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 	p.admit()
-	chunks = p.blocks.cut(p.sched.Prompts(p.budget()))
+	chunks = p.blocks.cut(p.sched.ProposeChunks(p.budget()))
 	if len(chunks) == 0 || p.awaitsHeadroom(chunks[0].ID) {
 		return nil, 0, nil
 	}
@@ -70,11 +70,11 @@ func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 // one in flight, whose chunks need their bytes at the same time. ok is false if that is to
 // be decided once the step in flight has completed.
 func (p *planner) following(f *inflightStep) (chunks []batch.Row, needed int64, ok bool) {
-	before := p.sched.Answers()
-	if p.admit(); len(p.blocks.pending) > 0 || p.sched.Answers() != before {
+	before := p.sched.Decodes()
+	if p.admit(); len(p.blocks.pending) > 0 || p.sched.Decodes() != before {
 		return nil, 0, false // one more sequence decodes, from a token that is known
 	}
-	proposed := p.blocks.cut(p.sched.Prompts(p.budget()))
+	proposed := p.blocks.cut(p.sched.ProposeChunks(p.budget()))
 	chunks, both := p.fitMore(proposed, f.needed)
 	return chunks, both - f.needed, len(chunks) == len(proposed)
 }

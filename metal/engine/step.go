@@ -57,7 +57,7 @@ func (l *loop) pipeline() error {
 // state to save need the step completed first.
 func (l *loop) canPipeline(f *inflightStep) bool {
 	if !l.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(f.resampled) > 0 ||
-		len(l.blocks.pending) > 0 || l.planner.waiting != nil || !l.sched.Steady(f.step) || l.blocks.savesState(f.step) {
+		len(l.blocks.pending) > 0 || l.planner.waiting != nil || !l.sched.CanPipeline(f.step) || l.blocks.savesState(f.step) {
 		return false
 	}
 	for _, r := range f.step.Rows {
@@ -176,7 +176,7 @@ func (l *loop) record(f *inflightStep) {
 		l.planner.pace.Took(load, took)
 	}
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
-		l.log.Debug("step", "answers", load.Answers, "promptTokens", load.Tokens, "prompts", len(f.step.Rows)-load.Answers, "seen", load.Seen, "past", load.Past, "waiting", l.sched.Waiting(),
+		l.log.Debug("step", "answers", load.Decodes, "promptTokens", load.PrefillTokens, "prompts", len(f.step.Rows)-load.Decodes, "seen", load.DecodeContext, "past", load.PrefillContext, "waiting", l.sched.Waiting(),
 			"ahead", f.ahead, "built", f.buildTime().Microseconds(), "took", took.Microseconds())
 	}
 }
