@@ -104,7 +104,7 @@ func (b *blocks) continueFrom(s *sequence, point kv.Point) {
 	for _, key := range s.prefix.chain.Under(s.tokens, point) {
 		b.prefixes.pin(s, key)
 	}
-	b.prefixes.ram.Unhold(old)
+	b.prefixes.ram.Unpin(old)
 }
 
 // roomToRestore reports whether the restored prefix fits in addition to what is held, with

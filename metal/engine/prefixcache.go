@@ -84,7 +84,7 @@ func newPrefixCache(o Options, m *loadedModel, shared [][]int32) *prefixCache {
 	}
 	p.ram = kv.NewMemory(p.budget(m.cacheTokens), below)
 	if pinner, ok := o.Backend.(tensor.Pinner); ok && pinner.Apart() {
-		p.ram.PinBy(pinner.Pin)
+		p.ram.PageLockBy(pinner.Pin)
 		p.separate = true
 	}
 	if below != nil {
@@ -104,7 +104,7 @@ func (p *prefixCache) attach(below kv.Tier, patience time.Duration) {
 		_ = below.Await(first) // without it nothing is found there
 		given()
 		close(p.attached)
-		p.ram.Behind(ctx)
+		p.ram.WriteBack(ctx)
 	}()
 	p.stop = func() {
 		cancel()
@@ -232,7 +232,7 @@ func (p *prefixCache) lookup(ctx context.Context, s *sequence) (cached int) {
 
 // pin keeps a block for a sequence.
 func (p *prefixCache) pin(s *sequence, key kv.Key) {
-	if h, ok := p.ram.Hold(key); ok {
+	if h, ok := p.ram.Pin(key); ok {
 		s.prefix.pins = append(s.prefix.pins, h)
 	}
 }
@@ -240,7 +240,7 @@ func (p *prefixCache) pin(s *sequence, key kv.Key) {
 // unpin lets go of all blocks of a sequence.
 func (p *prefixCache) unpin(s *sequence) {
 	if p != nil {
-		p.ram.Unhold(s.prefix.pins)
+		p.ram.Unpin(s.prefix.pins)
 		s.prefix.pins = nil
 	}
 }

@@ -61,7 +61,7 @@ type prefixState struct {
 	salt kv.Salt
 	// chain of keys of its blocks, and the blocks that it has pinned.
 	chain *kv.Chain
-	pins  []kv.Holding
+	pins  []kv.Pinned
 	// saved whole blocks; the next ones are staged.
 	saved  int
 	staged bool

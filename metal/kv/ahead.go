@@ -6,25 +6,26 @@ import (
 	"metalfleet.dev/metalfleet/metal/pages"
 )
 
-// ahead is room that was made before it is wanted: memory that was just mapped
-// costs its first writer a fault for every page (a virtual machine with an H100:
-// 30 ms for a block of 38 MB, which is copied in 3), and that writer holds up
-// every answer.
+// ahead is memory that is mapped before it is needed: the first write to a
+// fresh mapping costs a page fault for every page (on a virtual machine with an
+// H100: 30 ms for a block of 38 MB that is copied in 3), and that write would
+// delay all decoding.
 type ahead struct {
-	// bytes of each of the count mappings that are wanted, and those that are
-	// there. All are part of Memory.bytes. Guarded by Memory.mu.
+	// spares are the available mappings of bytes bytes each; count is the
+	// number wanted. They are included in Memory.bytes. Guarded by Memory.mu.
 	bytes  int64
 	count  int
 	spares [][]byte
-	// making says that a goroutine makes them; done waits for it.
+	// making is set while a goroutine maps spares; done waits for it.
 	making bool
 	done   sync.WaitGroup
 }
 
-// Prepare has room made for the next count blocks of n bytes, by another
-// goroutine and within the budget, for which others leave as for a block. Make
-// takes it without a wait. What is not wanted any more goes; so does what is wanted
-// elsewhere, before any block.
+// Prepare maps memory for the next count blocks of n bytes in another
+// goroutine. It stays within the budget and evicts other blocks if necessary,
+// as a block would. Make then takes such a mapping without waiting. Spares of
+// another size or above count are unmapped; spares are also unmapped before any
+// block is evicted.
 func (m *Memory) Prepare(n int64, count int) {
 	m.mu.Lock()
 	m.ahead.bytes, m.ahead.count = n, max(0, count)
@@ -34,7 +35,7 @@ func (m *Memory) Prepare(n int64, count int) {
 	}
 	m.mu.Unlock()
 	for _, spare := range out {
-		m.unmap(spare) // before others would leave for it
+		m.unmap(spare) // before blocks are evicted for it
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,7 +46,7 @@ func (m *Memory) Prepare(n int64, count int) {
 	}
 }
 
-// prepare makes room until there is as much as is wanted, or there is none.
+// prepare maps spares until there are count, or the budget is used up.
 func (m *Memory) prepare() {
 	defer m.ahead.done.Done()
 	for {
@@ -66,7 +67,7 @@ func (m *Memory) prepare() {
 		if wanted {
 			m.ahead.spares = append(m.ahead.spares, mapping)
 		} else {
-			m.ahead.count = len(m.ahead.spares) // until somebody asks again
+			m.ahead.count = len(m.ahead.spares) // until the next Prepare
 		}
 		m.mu.Unlock()
 		if ok && !wanted {
@@ -75,7 +76,7 @@ func (m *Memory) prepare() {
 	}
 }
 
-// take is the last spare. It is called with mu held, and some are there.
+// take removes the last spare; there must be one. The caller holds mu.
 func (a *ahead) take() []byte {
 	last := len(a.spares) - 1
 	spare := a.spares[last]
@@ -84,7 +85,7 @@ func (a *ahead) take() []byte {
 	return spare
 }
 
-// spare takes one of n bytes; nil where there is none.
+// spare takes a spare of n bytes; nil if there is none.
 func (m *Memory) spare(n int64) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,8 +96,7 @@ func (m *Memory) spare(n int64) []byte {
 	return m.ahead.take()
 }
 
-// giveSpare gives one back, and says how many bytes that were; 0 where there is
-// none.
+// giveSpare unmaps a spare and returns the bytes freed, 0 if there is none.
 func (m *Memory) giveSpare() int64 {
 	m.mu.Lock()
 	if len(m.ahead.spares) == 0 {
@@ -104,7 +104,7 @@ func (m *Memory) giveSpare() int64 {
 		return 0
 	}
 	spare := m.ahead.take()
-	m.ahead.count = len(m.ahead.spares) // nor is another one made for it
+	m.ahead.count = len(m.ahead.spares) // do not replace it
 	m.mu.Unlock()
 	return m.unmap(spare)
 }

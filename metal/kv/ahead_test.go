@@ -11,8 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// prepared waits until so many bytes are held, and there is room for so many
-// blocks.
+// prepared waits until the memory holds want bytes and has this many spares.
 func prepared(t *testing.T, m *kv.Memory, want int64, spares int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience.Of(t)); m.Bytes() != want || m.Spares() != spares; time.Sleep(time.Millisecond) {
@@ -71,7 +70,7 @@ func TestPreparedMemoryIsFreedBeforeAnyBlock(t *testing.T) {
 				t.Errorf("%d bytes came back and %d are held, want 1 page and 2", got, m.Bytes())
 			}
 		},
-		"nobody wants it": func(t *testing.T, m *kv.Memory) {
+		"no block needs it": func(t *testing.T, m *kv.Memory) {
 			if m.Prepare(page, 0); m.Bytes() != page {
 				t.Errorf("%d bytes are held, want 1 page", m.Bytes())
 			}
@@ -92,7 +91,7 @@ func TestPreparedMemoryIsFreedBeforeAnyBlock(t *testing.T) {
 			prepared(t, m, 3*page, 2)
 			want(t, m)
 			if !m.Has(kvtest.KeyOf(0)) {
-				t.Error("the block left for what nobody wrote")
+				t.Error("a block was evicted for a spare")
 			}
 		})
 	}
@@ -132,13 +131,14 @@ func TestMemoryOfAnEvictedBlockIsReused(t *testing.T) {
 	}
 }
 
-// TestMemoryIsPinnedForAsLongAsItIsHeld, once, whoever's block lies in it; and what
-// cannot be pinned is held all the same.
+// TestMemoryIsPinnedForAsLongAsItIsHeld: memory is page-locked once, regardless
+// of which blocks use it; memory that cannot be page-locked is used all the
+// same.
 func TestMemoryIsPinnedForAsLongAsItIsHeld(t *testing.T) {
 	var mu sync.Mutex
 	pinned, times := map[*byte]int{}, 0
 	m := kv.NewMemory(2*page, nil)
-	m.PinBy(func(p []byte) func() {
+	m.PageLockBy(func(p []byte) func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if times++; times%3 == 0 {

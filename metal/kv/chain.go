@@ -2,20 +2,21 @@ package kv
 
 import "fmt"
 
-// Layer says how what a layer keeps of its tokens can be cut.
+// Layer is how the cache of a layer can be divided between blocks of tokens.
 type Layer int
 
-// The kinds of layers. The zero value is none of them and is refused.
+// The kinds of layers. The zero value is invalid.
 const (
-	// Sliced layers keep keys and values of each token, which can be cut anywhere.
+	// Sliced layers keep keys and values per token, which can be divided
+	// anywhere.
 	Sliced Layer = iota + 1
-	// Rotating layers keep a window that forgets.
+	// Rotating layers keep a sliding window and forget older tokens.
 	Rotating
 	// Recurrent layers keep a state of constant size.
 	Recurrent
 )
 
-// Kept is what one kind of layer of a model keeps.
+// Kept describes the cache of one kind of layer of a model.
 type Kept struct {
 	Layer Layer
 	// Window of Rotating layers, in tokens.
@@ -23,35 +24,37 @@ type Kept struct {
 }
 
 const (
-	// Blocks of plain models, of those with a window (the smallest multiple of it
-	// in between), and of recurrent ones, in tokens.
+	// Block sizes in tokens: of plain models, of models with a window (the
+	// smallest multiple of the window in this range), and of recurrent models.
 	plainBlock                  = 256
 	leastRotating, mostRotating = 512, 1024
 	recurrentBlock              = 2048
-	// leastBlock is the smallest, where the context is small.
+	// leastBlock is the smallest block size, used for small contexts.
 	leastBlock = 16
-	// grids is how many points a recurrent model can be restored from within a
-	// block.
+	// grids is the number of points within a block of a recurrent model at
+	// which a prompt's state can be saved.
 	grids = 32
 )
 
-// Shape says where the prompts of one engine are cut.
+// Shape describes how the prompts of one engine are divided into blocks.
 type Shape struct {
-	// Block is how many tokens a block has.
+	// Block is the block size in tokens.
 	Block int
-	// States says that some layer cannot be cut: a point is one to go on from only
-	// where its state was saved as it stood there.
+	// States: some layer cannot be divided, so that a sequence can only
+	// continue from a point whose state was saved.
 	States bool
-	// Bare says that no layer can be cut: blocks have keys and nothing under them.
+	// Bare: no layer can be divided, so that blocks only have keys and no
+	// bytes.
 	Bare bool
-	// Grid is the distance of the points within a block at which a prompt's end may
-	// be saved; 0 where only the ends of blocks are.
+	// Grid is the distance in tokens between the points within a block at which
+	// the state at a prompt's end may be saved; 0 means only at the ends of
+	// blocks.
 	Grid int
 }
 
-// ShapeOf is how a model is cut all of whose kinds of layers are given, and
-// that serves so many tokens at most: at least four blocks fit into them, so
-// that tiny contexts have any. Kinds that are not known are refused.
+// ShapeOf returns the shape for a model with these kinds of layers and a
+// context length in tokens. The context has at least four blocks, so that small
+// contexts are cached too. Unknown kinds of layers are an error.
 func ShapeOf(kept []Kept, context int) (Shape, error) {
 	s := Shape{Bare: true}
 	recurs := false
@@ -87,21 +90,22 @@ func ShapeOf(kept []Kept, context int) (Shape, error) {
 	return s, nil
 }
 
-// String names the shape as Origin.Layout has it.
+// String formats the shape for Origin.Layout.
 func (s Shape) String() string {
 	return fmt.Sprintf("blocks of %d, grid of %d, states %t, bare %t", s.Block, s.Grid, s.States, s.Bare)
 }
 
-// Stop is the next point after so many tokens at which a state has to be saved
-// as it stands there, so that a step must end at it: the end of a block, or of
-// the prompt, on the grid and with at least one token of it left. 0 where
-// nothing has to be.
+// Stop returns the next point after the given number of tokens at which the
+// state must be saved, so that a step has to end there: the end of a block, or
+// the last grid point before the end of the prompt that leaves at least one
+// token of it. It returns 0 if there is none.
 //
-// A prompt's end lies on a grid because a lookup has to find it by trying: it
-// knows the tokens of a new prompt, and not where earlier ones ended. The last
-// words of a prompt, with which a template asks for an answer, are often not in
-// the next turn; and the same prompt sent again has its last token to compute.
-// So little is lost by stopping short of it.
+// The state at a prompt's end is saved on a grid because Find has to guess the
+// point: it knows the tokens of a new prompt, but not where earlier prompts
+// ended. Little is lost by saving earlier: the next turn of a conversation
+// often does not contain the last tokens of this prompt (the template's
+// generation prompt), and if the same prompt is sent again its last token must
+// be computed anyway.
 func (s Shape) Stop(after, prompt int) int {
 	if !s.States {
 		return 0
@@ -115,25 +119,26 @@ func (s Shape) Stop(after, prompt int) int {
 	return stop
 }
 
-// Chain is the keys of one sequence of tokens that only grows. Its methods are
-// given all of its tokens; it keeps the keys of the whole blocks among them.
+// Chain computes the keys of one growing sequence of tokens. Its methods
+// receive all tokens; it stores the keys of full blocks.
 type Chain struct {
 	shape Shape
 	root  Key
 	keys  []Key
-	// shared of the tokens, at the beginning, have keys from the root common.
+	// The first shared tokens have keys derived from the root common.
 	shared int
 	common Key
 }
 
-// NewChain begins a sequence.
+// NewChain returns the chain of an empty sequence.
 func NewChain(s Shape, root Key) *Chain { return &Chain{shape: s, root: root, common: root} }
 
-// Share gives the first tokens of a new chain keys from another root, so that others
-// find them too. What holds a token after these has keys of the chain's own root.
+// Share derives the keys of the first tokens of a new chain from another root,
+// so that other chains find them too. Blocks with any later token have keys of
+// the chain's own root.
 func (c *Chain) Share(common Key, tokens int) { c.common, c.shared = common, tokens }
 
-// Grow computes the keys of blocks that are full, up to the number of tokens.
+// Grow computes the keys of the blocks that are full.
 func (c *Chain) Grow(tokens []int32) {
 	for n := c.shape.Block; (len(c.keys)+1)*n <= len(tokens); {
 		at := len(c.keys)
@@ -141,12 +146,13 @@ func (c *Chain) Grow(tokens []int32) {
 	}
 }
 
-// Keys of the whole blocks, in order.
+// Keys returns the keys of full blocks, in order.
 func (c *Chain) Keys() []Key { return c.keys }
 
-// parent is the key before what begins with block i and ends after end tokens.
+// parent is the key that precedes a block or state which begins with block i
+// and ends after end tokens.
 func (c *Chain) parent(i, end int) Key {
-	own := c.shared / c.shape.Block // the first block with a token that is not shared
+	own := c.shared / c.shape.Block // the first block with an unshared token
 	switch {
 	case i == 0 && end <= c.shared:
 		return c.common
@@ -158,30 +164,30 @@ func (c *Chain) parent(i, end int) Key {
 	return c.keys[i-1]
 }
 
-// State is the key of what cannot be cut as it stands after the first n of the
-// tokens. What lies under it begins with the slice of the tokens that no whole
-// block has.
+// State is the key of the undividable state after the first n tokens. Its bytes
+// begin with the keys and values of the tokens after the last full block.
 func (c *Chain) State(tokens []int32, n int) Key {
 	block := n / c.shape.Block
 	return c.parent(block, n).State(tokens[block*c.shape.Block : n])
 }
 
-// Point is where a sequence can go on.
+// Point is a position from which a sequence can continue.
 type Point struct {
-	// Tokens before it; 0 is the beginning, where nothing is restored.
+	// Tokens before the point; 0 means that nothing is restored.
 	Tokens int
-	// Blocks are whole, State says that a state is needed too.
+	// Blocks is the number of full blocks before the point; State is set if a
+	// state is needed too.
 	Blocks int
 	State  bool
 }
 
-// Find is the longest point within the first most of the tokens from which
-// every layer can be restored: all blocks before it are there, and, where some
-// layer cannot be cut, so is a state at that very point. has is asked for a key
-// at most once.
+// Find returns the longest point within the first most tokens from which every
+// layer can be restored: all blocks before it are cached and, if some layer
+// cannot be divided, so is the state at exactly that point. It calls has at
+// most once per key.
 //
-// Points within a block are tried from the last on: no index says where earlier
-// prompts ended, so that a tier needs none, and a file that is there is found.
+// Points within a block are tried from the last to the first. Tiers need no
+// index of where earlier prompts ended.
 func (c *Chain) Find(tokens []int32, most int, has func(Key) bool) Point {
 	c.Grow(tokens)
 	most = min(most, len(tokens))
@@ -203,7 +209,7 @@ func (c *Chain) Find(tokens []int32, most int, has func(Key) bool) Point {
 	return Point{}
 }
 
-// Under is the keys of what is restored at a point, the state last.
+// Under lists the keys to restore for a point, the state last.
 func (c *Chain) Under(tokens []int32, p Point) []Key {
 	var keys []Key
 	if !c.shape.Bare {
@@ -215,7 +221,7 @@ func (c *Chain) Under(tokens []int32, p Point) []Key {
 	return keys
 }
 
-// lastWithin is the last point of the block that begins there.
+// lastWithin is the last possible point in the block that starts at begin.
 func (c *Chain) lastWithin(begin, most int) int {
 	if c.shape.Grid == 0 {
 		return begin

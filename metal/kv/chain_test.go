@@ -17,18 +17,18 @@ func TestEveryLayerKindIsClassified(t *testing.T) {
 		context int
 		want    kv.Shape
 	}{
-		"plain":               {[]kv.Kept{sliced}, 8192, kv.Shape{Block: 256}},
-		"a window of a block": {[]kv.Kept{window(512)}, 8192, kv.Shape{Block: 512, States: true, Bare: true}},
-		"a small window":      {[]kv.Kept{sliced, window(128)}, 8192, kv.Shape{Block: 512, States: true}},
-		"the smallest multiple that is long enough": {[]kv.Kept{sliced, window(300)}, 8192, kv.Shape{Block: 600, States: true}},
-		"a window beyond any block":                 {[]kv.Kept{sliced, window(4096)}, 32768, kv.Shape{Block: 1024, States: true}},
-		"recurrent":                                 {[]kv.Kept{recurrent}, 8192, kv.Shape{Block: 2048, States: true, Bare: true, Grid: 64}},
-		"recurrent beside layers that attend":       {[]kv.Kept{sliced, recurrent}, 262144, kv.Shape{Block: 2048, States: true, Grid: 64}},
-		"all three":                                 {[]kv.Kept{window(512), sliced, recurrent}, 32768, kv.Shape{Block: 2048, States: true, Grid: 64}},
-		"plain in 512 tokens":                       {[]kv.Kept{sliced}, 512, kv.Shape{Block: 128}},
-		"recurrent in 4096 tokens":                  {[]kv.Kept{recurrent}, 4096, kv.Shape{Block: 1024, States: true, Bare: true, Grid: 32}},
-		"plain in no more than a block":             {[]kv.Kept{sliced}, 10, kv.Shape{Block: 16}},
-		"recurrent in 64 tokens":                    {[]kv.Kept{recurrent}, 64, kv.Shape{Block: 16, States: true, Bare: true, Grid: 1}},
+		"plain":               {kept: []kv.Kept{sliced}, context: 8192, want: kv.Shape{Block: 256}},
+		"a window of a block": {kept: []kv.Kept{window(512)}, context: 8192, want: kv.Shape{Block: 512, States: true, Bare: true}},
+		"a small window":      {kept: []kv.Kept{sliced, window(128)}, context: 8192, want: kv.Shape{Block: 512, States: true}},
+		"the smallest multiple that is long enough": {kept: []kv.Kept{sliced, window(300)}, context: 8192, want: kv.Shape{Block: 600, States: true}},
+		"a window beyond any block":                 {kept: []kv.Kept{sliced, window(4096)}, context: 32768, want: kv.Shape{Block: 1024, States: true}},
+		"recurrent":                                 {kept: []kv.Kept{recurrent}, context: 8192, want: kv.Shape{Block: 2048, States: true, Bare: true, Grid: 64}},
+		"recurrent and attention layers":            {kept: []kv.Kept{sliced, recurrent}, context: 262144, want: kv.Shape{Block: 2048, States: true, Grid: 64}},
+		"all three":                                 {kept: []kv.Kept{window(512), sliced, recurrent}, context: 32768, want: kv.Shape{Block: 2048, States: true, Grid: 64}},
+		"plain in 512 tokens":                       {kept: []kv.Kept{sliced}, context: 512, want: kv.Shape{Block: 128}},
+		"recurrent in 4096 tokens":                  {kept: []kv.Kept{recurrent}, context: 4096, want: kv.Shape{Block: 1024, States: true, Bare: true, Grid: 32}},
+		"plain in no more than a block":             {kept: []kv.Kept{sliced}, context: 10, want: kv.Shape{Block: 16}},
+		"recurrent in 64 tokens":                    {kept: []kv.Kept{recurrent}, context: 64, want: kv.Shape{Block: 16, States: true, Bare: true, Grid: 1}},
 	} {
 		if got, err := kv.ShapeOf(c.kept, c.context); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
@@ -38,11 +38,11 @@ func TestEveryLayerKindIsClassified(t *testing.T) {
 		kept    []kv.Kept
 		context int
 	}{
-		"a kind that says nothing": {[]kv.Kept{sliced, {}}, 8192},
-		"a kind that nobody knows": {[]kv.Kept{{Layer: 17}}, 8192},
-		"a window of nothing":      {[]kv.Kept{window(0)}, 8192},
-		"no layers":                {nil, 8192},
-		"no context":               {[]kv.Kept{sliced}, 0},
+		"a kind that says nothing": {kept: []kv.Kept{sliced, {}}, context: 8192},
+		"an unknown kind":          {kept: []kv.Kept{{Layer: 17}}, context: 8192},
+		"a window of nothing":      {kept: []kv.Kept{window(0)}, context: 8192},
+		"no layers":                {kept: nil, context: 8192},
+		"no context":               {kept: []kv.Kept{sliced}, context: 0},
 	} {
 		if got, err := kv.ShapeOf(c.kept, c.context); err == nil {
 			t.Errorf("%s: taken as %+v", name, got)
@@ -58,14 +58,14 @@ func TestStepsEndWhereAStateIsSaved(t *testing.T) {
 		shape               kv.Shape
 		after, prompt, want int
 	}{
-		{plain, 0, 5000, 0},
-		{rotating, 0, 5000, 512}, {rotating, 511, 5000, 512}, {rotating, 512, 5000, 1024},
-		{rotating, 512, 600, 1024}, // the end of its prompt is not one
-		{hybrid, 0, 90_000, 2048}, {hybrid, 88_064, 90_000, 89_984}, {hybrid, 89_984, 90_000, 90_112},
-		{hybrid, 0, 64, 2048}, {hybrid, 0, 65, 64}, {hybrid, 0, 2049, 2048}, {hybrid, 2048, 2048, 4096},
+		{shape: plain, after: 0, prompt: 5000, want: 0},
+		{shape: rotating, after: 0, prompt: 5000, want: 512}, {shape: rotating, after: 511, prompt: 5000, want: 512}, {shape: rotating, after: 512, prompt: 5000, want: 1024},
+		{shape: rotating, after: 512, prompt: 600, want: 1024}, // the end of its prompt is not one
+		{shape: hybrid, after: 0, prompt: 90_000, want: 2048}, {shape: hybrid, after: 88_064, prompt: 90_000, want: 89_984}, {shape: hybrid, after: 89_984, prompt: 90_000, want: 90_112},
+		{shape: hybrid, after: 0, prompt: 64, want: 2048}, {shape: hybrid, after: 0, prompt: 65, want: 64}, {shape: hybrid, after: 0, prompt: 2049, want: 2048}, {shape: hybrid, after: 2048, prompt: 2048, want: 4096},
 	} {
 		if got := c.shape.Stop(c.after, c.prompt); got != c.want {
-			t.Errorf("%v behind %d of a prompt of %d: %d, want %d", c.shape, c.after, c.prompt, got, c.want)
+			t.Errorf("%v after %d of a prompt of %d: %d, want %d", c.shape, c.after, c.prompt, got, c.want)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func TestLongestRestorablePoint(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	found, partial := 0, 0
 	for _, s := range []kv.Shape{{Block: 4}, {Block: 4, States: true}, {Block: 8, States: true, Grid: 2}, {Block: 8, States: true, Grid: 1}, {Block: 4, States: true, Bare: true}} {
-		has, w := map[kv.Key]bool{}, world{map[string]bool{}, map[string]bool{}}
+		has, w := map[kv.Key]bool{}, world{blocks: map[string]bool{}, states: map[string]bool{}}
 		root := kv.Root(origin, kv.Salt{})
 		var prompts [][]int32
 		for range 600 {

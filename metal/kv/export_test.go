@@ -1,7 +1,8 @@
 package kv
 
-// BehindOnce offers the oldest block that was not offered yet, as Behind does.
-func (m *Memory) BehindOnce() bool { return m.behind() }
+// WriteBackOnce offers the oldest block that was not offered yet, as WriteBack
+// does.
+func (m *Memory) WriteBackOnce() bool { return m.writeBack() }
 
 // Spares are for how many blocks room is there.
 func (m *Memory) Spares() int {

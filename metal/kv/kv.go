@@ -1,14 +1,16 @@
-// Package kv is what an engine remembers of prompts that it computed.
+// Package kv is the prefix cache: it keeps the keys and values of prompts that were
+// computed, for reuse by later prompts with the same beginning.
 //
-// It owns the words that the tiers of the cache share: Key, which says what a
-// block is the KV of and of nothing else, and Tier, which keeps bytes under
-// keys; where prompts are cut (Shape) and from which points they can go on
-// (Chain); and the tier in RAM (Memory), whose room is taken and given back in
-// room.go, and made before it is wanted in ahead.go. It refuses to guess: a key
-// is made of everything that the bytes depend on, and of the tenant that asked, so
-// that a change of weights, numerics, layout, an earlier token or the tenant never
-// finds them, and a point is one only
-// if every layer can be restored there. It sees no tensor, no file and no clock.
+// It defines what the tiers of the cache share: Key identifies a block, Tier stores
+// bytes under keys, Shape divides prompts into blocks, and Chain finds the point
+// from which a prompt can continue. Memory is the tier in RAM: view.go has reads and
+// pins, writeback.go the lower tier, mapping.go its memory, and ahead.go mappings
+// made in advance.
+//
+// A key depends on everything that the bytes depend on, and on the tenant of the
+// request: after a change of weights, numerics, layout, an earlier token or the
+// tenant a block is never found. A sequence only continues from a point at which
+// every layer can be restored. The package sees no tensors, files or clocks.
 //
 // Start reading at Root and Key.Next, then Chain.Find, then Memory.
 package kv
@@ -22,23 +24,23 @@ import (
 	"fmt"
 )
 
-// Sentinels that callers branch on.
+// Errors that callers test for.
 var (
-	// ErrAbsent says that a tier does not hold a key, or no longer.
+	// ErrAbsent means that a tier does not hold a key, or no longer does.
 	ErrAbsent = errors.New("not in the cache")
-	// ErrCorrupt says that what a tier held is not what was put there; the tier
-	// has forgotten it.
+	// ErrCorrupt means that stored bytes differ from what was put; the tier has
+	// forgotten the block.
 	ErrCorrupt = errors.New("cached data is damaged")
 )
 
-// Key names the bytes of one block: SHA-256 over all that they depend on, whose last
-// four bytes give way to the tenant.
+// Key identifies the bytes of one block: a SHA-256 digest of everything they
+// depend on, whose last four bytes are replaced by the tenant.
 type Key [sha256.Size]byte
 
 // String is the key in hexadecimal, 64 digits.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
-// ParseKey reads what String wrote.
+// ParseKey parses the output of String.
 func ParseKey(s string) (Key, error) {
 	var k Key
 	if len(s) != 2*len(k) {
@@ -50,13 +52,15 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
-// Origin is what all blocks of one engine depend on.
+// Origin identifies everything that all blocks of one engine depend on.
 type Origin struct {
-	// Model is the digest of the weights and of what describes them.
+	// Model is the digest of the weights and the model's configuration.
 	Model string
-	// Numerics names back end, version and precision: whatever changes bits.
+	// Numerics identifies backend, version and precision: everything that
+	// affects the bits of a result.
 	Numerics string
-	// Layout says how the bytes of a block lie, its tokens included.
+	// Layout identifies the format of a block's bytes, including its number of
+	// tokens.
 	Layout string
 }
 
@@ -69,14 +73,14 @@ type Salt struct {
 	Extra string
 }
 
-// Root is the key before the first block of prompts with that salt.
+// Root is the key before the first block of all prompts with this salt.
 func Root(o Origin, s Salt) Key {
 	k := Key(digest("metalfleet kv 2", o.Model, o.Numerics, o.Layout, s.Tenant, s.Extra))
 	k.mark(TenantOf(s.Tenant))
 	return k
 }
 
-// digest is the SHA-256 of texts, each after its length.
+// digest is the SHA-256 of length-prefixed texts.
 func digest(texts ...string) [sha256.Size]byte {
 	var b []byte
 	for _, t := range texts {
@@ -90,8 +94,8 @@ func digest(texts ...string) [sha256.Size]byte {
 // its share without further records. It is 0 for requests without a tenant.
 type Tenant uint32
 
-// TenantOf returns the identifier of a tenant. Two tenants with the same one share a
-// share and nothing else.
+// TenantOf returns the identifier of a tenant. Tenants with equal identifiers
+// share one memory share, but never each other's blocks.
 func TenantOf(name string) Tenant {
 	if name == "" {
 		return 0
@@ -100,7 +104,8 @@ func TenantOf(name string) Tenant {
 	return Tenant(max(1, binary.LittleEndian.Uint32(sum[:])))
 }
 
-// tenantAt is where a key has its tenant; what is before it is a digest.
+// tenantAt is the offset of the tenant in a key; the bytes before it are a
+// digest.
 const tenantAt = sha256.Size - 4
 
 // Tenant returns the tenant of a block.
@@ -108,16 +113,15 @@ func (k Key) Tenant() Tenant { return Tenant(binary.LittleEndian.Uint32(k[tenant
 
 func (k *Key) mark(t Tenant) { binary.LittleEndian.PutUint32(k[tenantAt:], uint32(t)) }
 
-// Next is the key of the block that follows k and holds these tokens.
+// Next is the key of the block with these tokens that follows k.
 func (k Key) Next(tokens []int32) Key { return k.over(0, tokens) }
 
-// State is the key of what cannot be cut into blocks (recurrent states, rotating
-// windows) as it stands after block k and these further tokens, fewer than a
-// block and perhaps none.
+// State is the key of undividable state (of recurrent layers and rotating
+// windows) after block k and these further tokens, which are less than a block.
 func (k Key) State(tokens []int32) Key { return k.over(1, tokens) }
 
-// after is the key before the first block of k's own that follows blocks which are
-// shared, the last of them with the key parent.
+// after is the key before the first unshared block, which follows shared blocks
+// that end with the key parent.
 func (k Key) after(parent Key) Key {
 	next := Key(sha256.Sum256(append(append(append([]byte(nil), k[:]...), 2), parent[:]...)))
 	next.mark(k.Tenant())
@@ -135,34 +139,34 @@ func (k Key) over(kind byte, tokens []int32) Key {
 	return next
 }
 
-// Saved is what became of a Put.
+// Saved is the result of a Put.
 type Saved int
 
-// What can become of a Put. A tier that answers Queued says later, through its
-// counters, whether the bytes were persisted, dropped or failed.
+// Results of a Put. A tier that returns Queued later reports in its counters
+// whether the block was persisted, dropped or failed.
 const (
 	Dropped Saved = iota
 	Queued
 	Held
 )
 
-// Tier keeps bytes under keys, and may forget any of them at any time. Its
-// methods may be called from several goroutines.
+// Tier stores bytes under keys, and may forget any of them at any time. Its
+// methods are safe for concurrent use.
 type Tier interface {
-	// Put offers bytes, which it copies or has written before it answers; it
-	// waits no longer than its stated bound.
+	// Put stores a copy of payload. It waits no longer than a documented bound.
 	Put(key Key, payload []byte) Saved
-	// Offer is Put for who must not wait: it waits for nobody and asks no disk. fill
-	// writes the n bytes where they will lie; after an error of it nothing is there.
+	// Offer is Put for callers that must not wait for other goroutines or the
+	// disk. fill writes the n bytes in place; if it fails, nothing is stored.
 	Offer(key Key, n int64, fill func([]byte) error) (Saved, error)
-	// Await returns nil once the tier takes blocks: one whose owner is away takes
-	// none.
+	// Await returns nil once the tier accepts blocks. A disk tier without an
+	// owner accepts none.
 	Await(ctx context.Context) error
-	// Size is how many bytes lie under a key, and ok whether any do.
+	// Size returns the size of a block; ok is false if it is absent.
 	Size(key Key) (bytes int64, ok bool)
-	// Read fills dst, which has the size of what was put. ErrAbsent, ErrCorrupt.
+	// Read fills dst, which must have the size of the block. It returns
+	// ErrAbsent or ErrCorrupt.
 	Read(ctx context.Context, key Key, dst []byte) error
-	// Distrust forgets what was put since the tier was opened: whoever computed it
-	// has failed since.
+	// Distrust forgets everything that was put since the tier was opened,
+	// because the device that computed it has failed.
 	Distrust()
 }

@@ -35,17 +35,17 @@ func TestKeyDependsOnEveryEarlierToken(t *testing.T) {
 func TestKeyDependsOnItsOrigin(t *testing.T) {
 	seen := map[kv.Key]string{kv.Root(origin, kv.Salt{}): "the origin"}
 	for name, k := range map[string]kv.Key{
-		"other weights":     kv.Root(kv.Origin{Model: "sha256:ab", Numerics: origin.Numerics, Layout: origin.Layout}, kv.Salt{}),
-		"other numerics":    kv.Root(kv.Origin{Model: origin.Model, Numerics: "mlx", Layout: origin.Layout}, kv.Salt{}),
-		"another layout":    kv.Root(kv.Origin{Model: origin.Model, Numerics: origin.Numerics, Layout: "blocks of 512"}, kv.Salt{}),
-		"a tenant":          kv.Root(origin, kv.Salt{Tenant: "a"}),
-		"another tenant":    kv.Root(origin, kv.Salt{Tenant: "b"}),
-		"a salt":            kv.Root(origin, kv.Salt{Extra: "a"}),
-		"both":              kv.Root(origin, kv.Salt{Tenant: "a", Extra: "a"}),
-		"words moved":       kv.Root(kv.Origin{Model: "sha256:aar", Numerics: "ef 1 float32", Layout: origin.Layout}, kv.Salt{}),
-		"a first block":     kv.Root(origin, kv.Salt{}).Next([]int32{1}),
-		"a state":           kv.Root(origin, kv.Salt{}).State([]int32{1}),
-		"a state of nobody": kv.Root(origin, kv.Salt{}).State(nil),
+		"other weights":            kv.Root(kv.Origin{Model: "sha256:ab", Numerics: origin.Numerics, Layout: origin.Layout}, kv.Salt{}),
+		"other numerics":           kv.Root(kv.Origin{Model: origin.Model, Numerics: "mlx", Layout: origin.Layout}, kv.Salt{}),
+		"another layout":           kv.Root(kv.Origin{Model: origin.Model, Numerics: origin.Numerics, Layout: "blocks of 512"}, kv.Salt{}),
+		"a tenant":                 kv.Root(origin, kv.Salt{Tenant: "a"}),
+		"another tenant":           kv.Root(origin, kv.Salt{Tenant: "b"}),
+		"a salt":                   kv.Root(origin, kv.Salt{Extra: "a"}),
+		"both":                     kv.Root(origin, kv.Salt{Tenant: "a", Extra: "a"}),
+		"words moved":              kv.Root(kv.Origin{Model: "sha256:aar", Numerics: "ef 1 float32", Layout: origin.Layout}, kv.Salt{}),
+		"a first block":            kv.Root(origin, kv.Salt{}).Next([]int32{1}),
+		"a state":                  kv.Root(origin, kv.Salt{}).State([]int32{1}),
+		"a state without a tenant": kv.Root(origin, kv.Salt{}).State(nil),
 	} {
 		if other, ok := seen[k]; ok {
 			t.Errorf("%s has the key of %s", name, other)

@@ -10,83 +10,86 @@ import (
 	"metalfleet.dev/metalfleet/metal/pages"
 )
 
-// Stats is what a Memory did since it was made, and what it holds now.
+// Stats counts events since a Memory was created, and has its current size.
 type Stats struct {
-	// Bytes and Blocks that are held, and Budget of the former.
+	// Bytes and Blocks are held now; Budget is the limit of Bytes.
 	Bytes, Budget int64
 	Blocks        int
 	// Hits and Misses of View and Read.
 	Hits, Misses int64
-	// Held were taken in, Dropped had no room; for Prepared ones it was made ahead.
+	// Held counts blocks stored, Dropped those without room, Prepared those
+	// stored in memory that Prepare had mapped.
 	Held, Dropped, Prepared int64
-	// Fetched came from the tier below, Damaged were found corrupt there.
+	// Fetched blocks came from the lower tier; Damaged ones were corrupt there.
 	Fetched, Damaged int64
-	// Evicted made room for others or for a smaller budget.
+	// Evicted blocks made room for others or for a smaller budget.
 	Evicted int64
-	// Offered to the tier below, each once; Refused of them it did not take, and
-	// Lost left without being offered.
+	// Offered counts blocks offered to the lower tier, Refused those of them it
+	// did not accept, and Lost those that were removed without being offered.
 	Offered, Refused, Lost int64
 }
 
-// Memory is the tier in RAM. What it holds lies outside the Go heap, so that it
-// is the system's again the moment it goes; the total is exact at any time. The
-// least recently used of the tenant that has the most goes first, save what a running
-// request counts on, and never what is being read.
+// Memory is the tier in RAM. Blocks lie outside the Go heap, so that evicted
+// memory returns to the system at once and the total is exact at any time. It
+// evicts the least recently used block of the tenant with the most bytes, never
+// one that is being read, and one that is pinned by a request only to shrink.
 //
-// Over a lower tier it writes behind: what came in is offered there once, by
-// Behind as soon as it can, else when it leaves.
+// Over a lower tier it is a write-back cache: each new block is offered to the
+// lower tier once, by WriteBack as soon as possible, else when it is evicted.
 type Memory struct {
 	lower Tier
-	// dirtied wakes Behind.
+	// dirtied signals WriteBack.
 	dirtied chan struct{}
 
 	mu sync.Mutex
-	// All below are guarded by mu.
+	// mu guards all fields that follow.
 	held map[Key]*block
-	// used holds blocks, the most recently used in front.
+	// used holds blocks, the most recently used first.
 	used *list.List
-	// dirty blocks in the order they came.
+	// dirty blocks in order of arrival.
 	dirty []*block
-	// bytes that are held by blocks, those that come or go included; counted of
-	// them are those that running requests count on or that are being read.
+	// bytes is the memory of all blocks and spares, including blocks being
+	// filled or evicted. counted is the part of it that is pinned or being
+	// read.
 	bytes, counted, budget int64
-	// tenants that have blocks, and how many bytes ever came in.
+	// tenants with blocks. came is the number of bytes ever stored.
 	tenants map[Tenant]*tenancy
 	came    int64
-	// epoch grows with each Clear: what began to come before it does not
-	// appear after it.
+	// epoch grows with each Clear: a block whose Make began in an earlier epoch
+	// is not stored.
 	epoch int64
 	// distrusts counts calls of Distrust.
 	distrusts int64
 	closed    bool
 	stats     Stats
 	ahead     ahead
-	// pin makes memory quick to copy, and pinned undoes it, by where the memory
-	// begins. The latter is guarded by mu, the former never changes.
-	pin    func([]byte) (unpin func())
-	pinned map[*byte]func()
+	// lock page-locks memory for faster copies; unlocks undoes it, by the
+	// address of the mapping. lock never changes; unlocks is guarded by mu.
+	lock    func([]byte) (unlock func())
+	unlocks map[*byte]func()
 }
 
-// block is what lies under a key.
+// block is the stored block of a key.
 type block struct {
 	key     Key
 	mapping []byte
 	at      *list.Element
-	// holders are requests that count on it, readers those that read it now.
+	// holders counts the requests that pin the block, readers those that read
+	// it now.
 	holders, readers int
-	// dirty was not offered below yet; gone is under no key any more and goes with
-	// its last reader.
+	// dirty: not yet offered to the lower tier. gone: no longer in the index,
+	// and freed by its last reader.
 	dirty, gone bool
 }
 
 func (b *block) size() int64 { return pages.Held(int64(len(b.mapping))) }
 
-// NewMemory makes an empty tier of so many bytes over lower, which may be nil.
+// NewMemory returns an empty tier with a budget in bytes. lower may be nil.
 func NewMemory(budget int64, lower Tier) *Memory {
 	return &Memory{lower: lower, budget: max(0, budget), held: map[Key]*block{}, tenants: map[Tenant]*tenancy{}, used: list.New(), dirtied: make(chan struct{}, 1)}
 }
 
-// Stats reads the counters.
+// Stats returns the counters.
 func (m *Memory) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,14 +98,14 @@ func (m *Memory) Stats() Stats {
 	return s
 }
 
-// Bytes is what is held now.
+// Bytes returns the memory held now.
 func (m *Memory) Bytes() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.bytes
 }
 
-// Counted is how much of that requests count on, or read.
+// Counted returns the part of it that is pinned or being read.
 func (m *Memory) Counted() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,11 +126,11 @@ func (m *Memory) Offer(key Key, n int64, fill func([]byte) error) (Saved, error)
 	return m.Make(key, n, fill)
 }
 
-// Await implements Tier: memory always takes blocks.
+// Await implements Tier: memory always accepts blocks.
 func (m *Memory) Await(ctx context.Context) error { return ctx.Err() }
 
-// Distrust implements Tier: all of it goes, here and below, and what is on its way
-// down when it gets there.
+// Distrust implements Tier: it forgets all blocks here and in the lower tier,
+// including those on their way there.
 func (m *Memory) Distrust() {
 	m.Clear()
 	m.mu.Lock()
@@ -138,23 +141,8 @@ func (m *Memory) Distrust() {
 	}
 }
 
-// down lets put take a block below.
-func (m *Memory) down(put func() Saved) Saved {
-	distrusts := func() int64 {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.distrusts
-	}
-	before := distrusts()
-	saved := put()
-	if distrusts() != before {
-		m.lower.Distrust()
-	}
-	return saved
-}
-
-// Make has fill write the n bytes of a key where they will lie. What is there
-// already is not made again. After an error of fill, nothing is there.
+// Make stores n bytes under key, which fill writes in place. It does nothing if
+// the key is present. After an error of fill nothing is stored.
 func (m *Memory) Make(key Key, n int64, fill func([]byte) error) (Saved, error) {
 	return m.make(key, n, fill, m.lower != nil)
 }
@@ -168,7 +156,7 @@ func (m *Memory) make(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 	}
 	epoch := m.epoch
 	m.mu.Unlock()
-	mapping, ok := m.room(n)
+	mapping, ok := m.allocate(n)
 	if !ok {
 		return m.past(key, n, fill, dirty)
 	}
@@ -185,7 +173,7 @@ func (m *Memory) make(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 		}
 		over := m.bytes > m.budget
 		m.mu.Unlock()
-		if over { // the budget became smaller meanwhile
+		if over { // the budget shrank meanwhile
 			m.shrink()
 		}
 		return Held, nil
@@ -208,75 +196,6 @@ func (m *Memory) drop() Saved {
 	return Dropped
 }
 
-// past is what becomes of a block that there is no room for: it is offered
-// below.
-func (m *Memory) past(key Key, n int64, fill func([]byte) error, dirty bool) (Saved, error) {
-	m.mu.Lock()
-	closed := m.closed
-	m.mu.Unlock()
-	if !dirty || closed {
-		return m.drop(), nil
-	}
-	saved, err := m.lower.Offer(key, n, fill)
-	if err != nil {
-		return Dropped, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.stats.Offered++
-	if saved == Dropped {
-		m.stats.Refused++
-		m.stats.Dropped++
-	}
-	return saved, nil
-}
-
-// leave offers a block that was taken out below, and gives its memory back. It
-// says whether it went without loss.
-func (m *Memory) leave(b *block) bool {
-	kept := m.offer(b)
-	m.free(b)
-	return kept
-}
-
-// offer offers a block that was taken out below if that was not done yet, and says
-// whether it went without loss. Whoever wants the memory waits for no disk.
-func (m *Memory) offer(b *block) bool {
-	if !m.claim(b) {
-		return true
-	}
-	return m.offered(m.down(func() Saved {
-		saved, _ := m.lower.Offer(b.key, int64(len(b.mapping)), func(dst []byte) error {
-			copy(dst, b.mapping)
-			return nil
-		})
-		return saved
-	}))
-}
-
-// claim says that whoever calls is the one to offer a block.
-func (m *Memory) claim(b *block) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	was := b.dirty
-	b.dirty = false
-	return was
-}
-
-// offered counts what became of a block below, and says whether it is there.
-func (m *Memory) offered(saved Saved) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.stats.Offered++
-	if saved == Dropped {
-		m.stats.Refused++
-	}
-	return saved != Dropped
-}
-
-// free gives the memory of a block back.
-func (m *Memory) free(b *block) { m.unmap(b.mapping) }
-
 // Size implements Tier.
 func (m *Memory) Size(key Key) (int64, bool) {
 	m.mu.Lock()
@@ -291,7 +210,7 @@ func (m *Memory) Size(key Key) (int64, bool) {
 	return 0, false
 }
 
-// Has says whether a key is held here, whatever lies below.
+// Has reports whether a key is in memory, regardless of the lower tier.
 func (m *Memory) Has(key Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -314,7 +233,7 @@ func (m *Memory) Read(ctx context.Context, key Key, dst []byte) error {
 	return m.lower.Read(ctx, key, dst)
 }
 
-// Fetch brings what lies below here, if there is room for it.
+// Fetch copies a block from the lower tier if there is room for it.
 func (m *Memory) Fetch(ctx context.Context, key Key) error {
 	if m.Has(key) {
 		return nil
@@ -340,97 +259,8 @@ func (m *Memory) Fetch(ctx context.Context, key Key) error {
 	return err
 }
 
-// View is a block that stays while it is read.
-type View struct {
-	m *Memory
-	b *block
-}
-
-// Bytes of the block; nobody changes them.
-func (v *View) Bytes() []byte { return v.b.mapping }
-
-// Close ends the reading. Closing twice is a fault.
-func (v *View) Close() { v.m.read(v.b) }
-
-// View reads a block where it lies. ErrAbsent.
-func (m *Memory) View(key Key) (*View, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	b := m.held[key]
-	if b == nil {
-		m.stats.Misses++
-		return nil, ErrAbsent
-	}
-	m.stats.Hits++
-	m.count(b)
-	b.readers++
-	m.touch(b)
-	return &View{m: m, b: b}, nil
-}
-
-// count adds what is about to be held or read for the first time. It is called
-// with mu held.
-func (m *Memory) count(b *block) {
-	if b.holders+b.readers == 0 {
-		m.counted += b.size()
-	}
-}
-
-// read ends one reading. A block that went meanwhile goes with its last reader.
-func (m *Memory) read(b *block) {
-	m.mu.Lock()
-	b.readers--
-	last := b.readers == 0
-	if last && (b.gone || b.holders == 0) {
-		m.counted -= b.size()
-	}
-	gone := b.gone
-	m.mu.Unlock()
-	if last && gone {
-		m.leave(b)
-	}
-}
-
-// Holding is one request's claim on a block.
-type Holding struct{ b *block }
-
-// Hold says that a request counts on a block until Unhold: it does not make room
-// for others, and goes only where memory is given back. false where it is not
-// here.
-func (m *Memory) Hold(key Key) (Holding, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	b := m.held[key]
-	if b == nil {
-		return Holding{}, false
-	}
-	m.count(b)
-	b.holders++
-	m.touch(b)
-	return Holding{b}, true
-}
-
-// Unhold ends the claims on a chain of blocks, in its order. The first become
-// the most recently used, since the later ones are worth nothing without them.
-// A block that went in between is ignored, whatever lies under its key now.
-func (m *Memory) Unhold(chain []Holding) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := len(chain) - 1; i >= 0; i-- {
-		b := chain[i].b
-		b.holders--
-		if b.gone {
-			continue
-		}
-		if b.holders+b.readers == 0 {
-			m.counted -= b.size()
-		}
-		m.touch(b)
-	}
-}
-
-// Resize changes the budget at once, and says how many bytes came back,
-// measured. What is being read follows when it was read.
+// Resize sets the budget in bytes and returns the bytes freed. Blocks being
+// read are freed after their last reader.
 func (m *Memory) Resize(budget int64) int64 {
 	m.mu.Lock()
 	m.budget = max(0, budget)
@@ -438,8 +268,8 @@ func (m *Memory) Resize(budget int64) int64 {
 	return m.shrink()
 }
 
-// Shed gives back at least so many bytes, if as many can go, and says how many
-// those were. The budget stays.
+// Shed frees at least this many bytes, if possible, and returns the bytes
+// freed. The budget does not change.
 func (m *Memory) Shed(bytes int64) int64 {
 	m.mu.Lock()
 	target := max(0, m.bytes-bytes)
@@ -454,8 +284,9 @@ func (m *Memory) shrink() int64 {
 	return m.shrinkTo(target)
 }
 
-// shrinkTo lets blocks leave, those that no request counts on first. Once the
-// tier below has refused one the others are not offered: memory is wanted now.
+// shrinkTo evicts blocks until at most target bytes are held, pinned ones last.
+// Once the lower tier has refused a block the others are not offered: memory is
+// needed now.
 func (m *Memory) shrinkTo(target int64) int64 {
 	freed, offering := int64(0), true
 	for {
@@ -487,9 +318,8 @@ func (m *Memory) shrinkTo(target int64) int64 {
 	}
 }
 
-// Clear forgets everything and says how many bytes came back, measured. Nothing
-// of it is offered below, and nothing that was on its way in appears
-// afterwards.
+// Clear forgets all blocks and returns the bytes freed. It offers nothing to
+// the lower tier, and blocks that are being filled are not stored.
 func (m *Memory) Clear() int64 {
 	m.mu.Lock()
 	m.epoch++
@@ -520,59 +350,13 @@ func (m *Memory) Clear() int64 {
 	return freed
 }
 
-// Behind offers what came in below, in its order, until ctx ends. While nobody
-// takes it there, it stays here and waits.
-func (m *Memory) Behind(ctx context.Context) {
-	for m.lower != nil && m.lower.Await(ctx) == nil && ctx.Err() == nil {
-		if m.behind() {
-			continue
-		}
-		select {
-		case <-m.dirtied:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// behind offers the oldest block that was not yet; false where there is none.
-func (m *Memory) behind() bool {
-	m.mu.Lock()
-	var b *block
-	for len(m.dirty) > 0 && b == nil {
-		if first := m.dirty[0]; first.dirty && !first.gone {
-			b = first
-		}
-		m.dirty[0] = nil
-		m.dirty = m.dirty[1:]
-	}
-	if b == nil {
-		m.mu.Unlock()
-		return false
-	}
-	b.dirty = false
-	m.count(b)
-	b.readers++
-	m.mu.Unlock()
-	m.offered(m.down(func() Saved { return m.lower.Put(b.key, b.mapping) }))
-	m.read(b)
-	return true
-}
-
-// wake is called with mu held.
-func (m *Memory) wake() {
-	select {
-	case m.dirtied <- struct{}{}:
-	default:
-	}
-}
-
-// Close takes nothing in any more, offers what is left below until ctx ends, and
-// gives everything back.
+// Close stops storing blocks, offers the remaining ones to the lower tier until
+// ctx ends, and frees everything.
 func (m *Memory) Close(ctx context.Context) {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	for ctx.Err() == nil && m.behind() {
+	for ctx.Err() == nil && m.writeBack() {
 	}
 	m.Clear()
 	m.ahead.done.Wait()

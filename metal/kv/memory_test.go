@@ -35,7 +35,7 @@ func TestMemoryPassesTheSuite(t *testing.T) {
 				m := open()
 				ctx, stop := context.WithCancel(context.Background())
 				var writer sync.WaitGroup
-				writer.Go(func() { m.Behind(ctx) })
+				writer.Go(func() { m.WriteBack(ctx) })
 				t.Cleanup(func() {
 					stop()
 					writer.Wait()
@@ -94,7 +94,7 @@ func (p *plain) remove(b *plainBlock) {
 	p.blocks = slices.DeleteFunc(p.blocks, func(o *plainBlock) bool { return o == b })
 }
 
-// evict takes the last block that may go.
+// evict evicts the least recently used block that may be evicted.
 func (p *plain) evict(counted bool) bool {
 	for i := len(p.blocks) - 1; i >= 0; i-- {
 		if b := p.blocks[i]; b.readers == 0 && (counted || b.holders == 0) {
@@ -142,8 +142,8 @@ func (p *plain) clear() {
 	p.blocks = nil
 }
 
-// behind offers what came in first and was not offered yet.
-func (p *plain) behind(order []int) {
+// writeBack offers the first block that was not offered yet.
+func (p *plain) writeBack(order []int) {
 	for _, key := range order {
 		if b := p.find(key); b != nil && b.dirty {
 			b.dirty = false
@@ -156,7 +156,7 @@ func (p *plain) behind(order []int) {
 // claim is one Hold or one View of a history, on both sides.
 type claim struct {
 	plain *plainBlock
-	hold  kv.Holding
+	hold  kv.Pinned
 	view  *kv.View
 }
 
@@ -216,8 +216,8 @@ func (x *play) step() {
 	case n < 16:
 		x.unclaim()
 	case n < 18:
-		x.m.BehindOnce()
-		x.p.behind(x.came)
+		x.m.WriteBackOnce()
+		x.p.writeBack(x.came)
 	case n < 19:
 		x.p.budget = int64(x.r.IntN(60)) * page
 		before := x.p.total()
@@ -250,7 +250,7 @@ func (x *play) claim(key int, read bool) {
 		v, err := x.m.View(kvtest.KeyOf(key))
 		c.view, ok = v, err == nil
 	} else {
-		c.hold, ok = x.m.Hold(kvtest.KeyOf(key))
+		c.hold, ok = x.m.Pin(kvtest.KeyOf(key))
 	}
 	if ok != (b != nil) {
 		x.t.Errorf("key %d is held: %v, want %v", key, ok, b != nil)
@@ -275,7 +275,7 @@ func (x *play) unclaim() {
 	c := x.claims[i]
 	x.claims = slices.Delete(x.claims, i, i+1)
 	if c.view == nil {
-		x.m.Unhold([]kv.Holding{c.hold})
+		x.m.Unpin([]kv.Pinned{c.hold})
 		if c.plain.holders--; !c.plain.gone {
 			x.p.touch(c.plain)
 		}
@@ -318,7 +318,7 @@ func TestEvictedBlockIsWrittenOnce(t *testing.T) {
 	defer m.Close(t.Context())
 	put := func(i int) { m.Put(kvtest.KeyOf(i), kvtest.Payload(i, 100)) }
 	put(1)
-	for m.BehindOnce() {
+	for m.WriteBackOnce() {
 	}
 	put(2)
 	put(3) // 1 leaves, and was written
@@ -379,7 +379,7 @@ func TestUrgentEvictionDoesNotWaitForTheDisk(t *testing.T) {
 	}
 }
 
-// A slow disk tier delays Behind only.
+// A slow disk tier delays WriteBack only.
 func TestFreeingMemoryNeverWaitsForTheDisk(t *testing.T) {
 	below := kvtest.NewFake()
 	m := kv.NewMemory(3*page, below)
@@ -407,7 +407,7 @@ func TestBlockBeingWrittenIsDistrustedOnDisk(t *testing.T) {
 		m.Put(kvtest.KeyOf(1), kvtest.Payload(1, 100))
 		open := below.Block()
 		var writing sync.WaitGroup
-		writing.Go(func() { m.BehindOnce() })
+		writing.Go(func() { m.WriteBackOnce() })
 		synctest.Wait()
 		m.Distrust()
 		open()
@@ -426,18 +426,18 @@ func TestBlocksWaitWhileTheDiskTierIsDetached(t *testing.T) {
 		back := below.Leave()
 		ctx, cancel := context.WithCancel(t.Context())
 		var writing sync.WaitGroup
-		writing.Go(func() { m.Behind(ctx) })
+		writing.Go(func() { m.WriteBack(ctx) })
 		for i := range 3 {
 			m.Put(kvtest.KeyOf(i), kvtest.Payload(i, 100))
 		}
 		synctest.Wait()
 		if n := len(below.Puts()); n != 0 {
-			t.Errorf("%d blocks were offered to nobody", n)
+			t.Errorf("%d blocks were offered without an owner", n)
 		}
 		back()
 		synctest.Wait()
 		if n := len(below.Puts()); n != 3 {
-			t.Errorf("%d blocks were offered once somebody took them, want 3", n)
+			t.Errorf("%d blocks were offered once the lower tier accepted them, want 3", n)
 		}
 		cancel()
 		writing.Wait()
@@ -466,21 +466,21 @@ func TestBudgetHoldsDuringAPut(t *testing.T) {
 func TestClaimedBlocksAreNotEvictedForNewOnes(t *testing.T) {
 	m := kv.NewMemory(3*page, nil)
 	defer m.Close(t.Context())
-	var chain []kv.Holding
+	var chain []kv.Pinned
 	for i := range 5 {
 		if m.Put(kvtest.KeyOf(i), kvtest.Payload(i, 100)) == kv.Held != (i < 3) {
 			t.Errorf("block %d of 5 in room for 3", i)
 		}
-		if h, ok := m.Hold(kvtest.KeyOf(i)); ok {
+		if h, ok := m.Pin(kvtest.KeyOf(i)); ok {
 			chain = append(chain, h)
 		}
 	}
-	m.Unhold(chain)
+	m.Unpin(chain)
 	m.Put(kvtest.KeyOf(9), kvtest.Payload(9, 100))
 	if !m.Has(kvtest.KeyOf(0)) || !m.Has(kvtest.KeyOf(1)) || m.Has(kvtest.KeyOf(2)) {
-		t.Error("the end of a chain goes first: the others are worth something without it")
+		t.Error("the end of a chain must be evicted first: the other blocks are useful without it")
 	}
-	if _, ok := m.Hold(kvtest.KeyOf(0)); !ok || m.Resize(0) != 3*page {
+	if _, ok := m.Pin(kvtest.KeyOf(0)); !ok || m.Resize(0) != 3*page {
 		t.Error("what a request counts on stays where memory is given back")
 	}
 	if s := m.Stats(); s.Bytes != 0 || s.Evicted != 4 || s.Dropped != 2 {
@@ -494,13 +494,13 @@ func TestReleasingAStaleClaimKeepsOthers(t *testing.T) {
 	defer m.Close(t.Context())
 	key := kvtest.KeyOf(1)
 	m.Put(key, kvtest.Payload(1, 100))
-	old, _ := m.Hold(key)
+	old, _ := m.Pin(key)
 	m.Clear()
 	m.Put(key, kvtest.Payload(1, 100))
-	if _, ok := m.Hold(key); !ok {
+	if _, ok := m.Pin(key); !ok {
 		t.Fatal("the block is not there again")
 	}
-	m.Unhold([]kv.Holding{old})
+	m.Unpin([]kv.Pinned{old})
 	if m.Put(kvtest.KeyOf(2), kvtest.Payload(2, 100)) == kv.Held {
 		t.Error("the end of an old claim let go of what another request counts on")
 	}
@@ -533,7 +533,7 @@ func TestNothingAppearsAfterAClear(t *testing.T) {
 			forget(m)
 			close(cleared)
 			writer.Wait()
-			for m.BehindOnce() {
+			for m.WriteBackOnce() {
 			}
 			if m.Has(kvtest.KeyOf(1)) || m.Bytes() != 0 || len(below.Puts()) != 0 {
 				t.Errorf("held %v, %d bytes, %d writes", m.Has(kvtest.KeyOf(1)), m.Bytes(), len(below.Puts()))
@@ -593,7 +593,7 @@ func TestAFailedFillLeavesNothing(t *testing.T) {
 // pages are gone with them.
 func TestWhatGoesIsTheSystemsAgain(t *testing.T) {
 	if _, err := os.Stat("/proc/self/statm"); err != nil {
-		t.Skipf("only Linux says how much of a process is resident, in /proc/self/statm: %v", err)
+		t.Skipf("the resident size of a process is read from Linux's /proc/self/statm: %v", err)
 	}
 	const size, blocks = 8 << 20, 8
 	m := kv.NewMemory(size*blocks, nil)

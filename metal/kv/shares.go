@@ -1,18 +1,18 @@
 package kv
 
-// turnovers is how often the whole budget comes in after a tenant's last use before the
-// tenant is idle and keeps no share against others.
+// turnovers: a tenant is idle, and its share is not protected, once this many
+// times the whole budget was stored since its last use.
 const turnovers = 4
 
-// tenancy is what a tenant has in a Memory.
+// tenancy is the part of a tenant in a Memory.
 type tenancy struct {
 	bytes int64
-	// last is how much had come into the Memory when the tenant last used a block.
+	// last is Memory.came at the tenant's last use of a block.
 	last int64
 }
 
-// enter makes a block the one that is found under its key. It is called with mu held, as
-// are all below.
+// enter adds a block to the index. The caller holds mu, as for all methods that
+// follow.
 func (m *Memory) enter(b *block) {
 	m.held[b.key], b.at = b, m.used.PushFront(b)
 	t := m.tenants[b.key.Tenant()]
@@ -24,13 +24,13 @@ func (m *Memory) enter(b *block) {
 	t.bytes, t.last = t.bytes+b.size(), m.came
 }
 
-// touch notes a use of a block that is found.
+// touch records a use of a block in the index.
 func (m *Memory) touch(b *block) {
 	m.used.MoveToFront(b.at)
 	m.tenants[b.key.Tenant()].last = m.came
 }
 
-// takeOut removes a block from the index: it is no longer found.
+// takeOut removes a block from the index.
 func (m *Memory) takeOut(b *block) {
 	if b.holders > 0 && b.readers == 0 {
 		m.counted -= b.size()
@@ -46,10 +46,11 @@ func (m *Memory) takeOut(b *block) {
 
 func (m *Memory) idle(t *tenancy) bool { return m.came-t.last > turnovers*m.budget }
 
-// victim takes out a block without readers, and that no request counts on unless
-// counted ones may go too: the least recently used one of an idle tenant, or of the
-// tenant with the most bytes that has such a block. So one tenant alone may fill the
-// memory, and loses no more than what is above an equal share when others come.
+// victim takes a block to evict out of the index: the least recently used one
+// of an idle tenant, else of the tenant with the most bytes. Blocks being read
+// are never evicted, pinned ones only if counted is set. So one tenant alone
+// may fill the memory, and loses only what exceeds an equal share when others
+// come.
 func (m *Memory) victim(counted bool) *block {
 	var victim *block
 	var of *tenancy

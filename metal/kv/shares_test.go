@@ -37,7 +37,7 @@ func (x tenants) kept(tenant string, from, to int) (count int) {
 
 // A tenant alone fills the memory, and others who come take from the one with the most.
 func TestTenantsShareTheMemory(t *testing.T) {
-	x := tenants{t, kv.NewMemory(20*page, nil)}
+	x := tenants{t: t, m: kv.NewMemory(20*page, nil)}
 	defer x.m.Close(t.Context())
 	x.put("hog", 0, 30)
 	if n := x.kept("hog", 10, 30); n != 20 {
@@ -52,16 +52,16 @@ func TestTenantsShareTheMemory(t *testing.T) {
 	if hog, late, small := x.kept("hog", 0, 60), x.kept("late", 0, 20), x.kept("small", 0, 4); hog < 7 || late < 7 || hog+late != 16 || small != 4 {
 		t.Errorf("three tenants have %d, %d and %d of 20 blocks", hog, late, small)
 	}
-	h, _ := x.m.Hold(tenantKey("small", 0))
+	h, _ := x.m.Pin(tenantKey("small", 0))
 	if given := x.m.Resize(6 * page); given != 14*page || x.kept("small", 0, 4) != 2 {
 		t.Errorf("%d pages came back, and %d of 4 blocks of the smallest tenant are left", given/page, x.kept("small", 0, 4))
 	}
-	x.m.Unhold([]kv.Holding{h})
+	x.m.Unpin([]kv.Pinned{h})
 }
 
 // A tenant keeps its share while it uses it, and loses it when it is idle.
 func TestAnIdleTenantHasNoShareOfTheMemory(t *testing.T) {
-	x := tenants{t, kv.NewMemory(10*page, nil)}
+	x := tenants{t: t, m: kv.NewMemory(10*page, nil)}
 	defer x.m.Close(t.Context())
 	x.put("away", 0, 3)
 	x.put("reader", 0, 3)

@@ -1,15 +1,17 @@
-// Package cold keeps blocks of the cache on disk, behind a kv.Tier.
+// Package cold is the prefix cache on disk. It implements kv.Tier.
 //
-// It owns the format of a file (format.go), where files lie (layout.go), the
-// engine's side, which writes and reads them (Tier), and what the agent decides
-// about them: the order of use and the total (Index), how much the disk may
-// hold (Room), and what goes (Plan). An engine makes no folder and removes
-// nothing but what it could not write; it writes no byte that the agent did not grant. Whoever owns the folder
-// fences an engine by moving its temporary folder away: no path that the engine
-// knows leads there any more, so nothing of it can appear later.
+// It owns the format of a file (format.go), the paths of files (layout.go), the
+// engine's side, which reads and writes them (Tier), and the agent's decisions: the
+// order of use and the total size (Index), the space that the cache may use (Room),
+// and which files to evict (Plan).
 //
-// It refuses to trust a disk: a file is read only if its header, key, namespace,
-// length and checksum are those of what was put. It sees no tensor.
+// An engine creates no folders, removes only files that it failed to write, and
+// writes no more bytes than the agent granted. The owner of the folder fences an
+// engine by renaming its temporary folder: no path that the engine knows leads
+// there any more, so that none of its files can appear later.
+//
+// The disk is not trusted: a file is used only if its header, key, namespace, length
+// and checksum are right. The package sees no tensors.
 //
 // Start reading at Tier, then Header.
 package cold

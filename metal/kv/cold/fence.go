@@ -8,15 +8,15 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
-// gone begins the names of epochs' folders that were moved away; no epoch can
-// have such a name.
+// gone is the prefix of the names of fenced epoch folders; no epoch can have
+// such a name.
 const gone = ".gone-"
 
-// Fence ends an epoch for good: its folder is moved to a name that no engine
-// knows, in one step, and then removed. Whatever a writer of that epoch does
-// from then on, no file of it appears: it can neither make one nor give one its
-// name. What it had named before is where it belongs. Fence says how many
-// bytes went; what could not be removed goes with the next call.
+// Fence ends an epoch for good: it renames its folder to a name that no engine
+// knows, in one step, and then removes it. After that a writer of the epoch can
+// neither create a file nor rename one into place. Files that were renamed into
+// place before remain. Fence returns the bytes freed; a file that could not be
+// removed is removed by the next call.
 func Fence(f disk.FS, dir string, n Namespace, epoch string) (freed int64, err error) {
 	if err := CheckEpoch(epoch); err != nil {
 		return 0, err
@@ -49,9 +49,9 @@ func FenceAll(f disk.FS, dir string, n Namespace) (freed int64, err error) {
 	return freed, err
 }
 
-// RemoveTree removes what lies at a path, and says what it took of the disk. It
-// follows no link. What is not there is no error; after an error it goes on with
-// the rest.
+// RemoveTree removes a file or folder and returns the disk space it used. It
+// follows no links. A missing path is not an error; after an error it continues
+// with the rest.
 func RemoveTree(f disk.FS, path string) (freed int64, err error) {
 	info, err := f.Stat(path)
 	switch {

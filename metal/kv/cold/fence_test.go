@@ -103,7 +103,7 @@ func TestNewEpochDropsTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
-		g := gate{make(chan struct{}), faultfs.Sync}
+		g := gate{ch: make(chan struct{}), kind: faultfs.Sync}
 		f.Inject(g.fault)
 		for n := range 4 {
 			tier.Put(key(n), payload(n, 100))
@@ -167,7 +167,7 @@ func TestShutdownIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
-		g := gate{make(chan struct{}), faultfs.Sync}
+		g := gate{ch: make(chan struct{}), kind: faultfs.Sync}
 		f.Inject(g.fault)
 		for n := range 3 {
 			tier.Put(key(n), payload(n, 100))
@@ -268,8 +268,8 @@ func TestNoBytesButThoseThatWerePutAreEverReadAfterACrash(t *testing.T) {
 	}
 }
 
-// survivors opens a disk after a crash as an owner does: no epoch goes on, and
-// a block is whole or not there. What must be there is said.
+// survivors opens a disk after a crash as an owner does: no epoch continues,
+// and each block is complete or absent. The blocks in must have to be present.
 func survivors(t *testing.T, f *faultfs.FS, must map[kv.Key]bool) {
 	t.Helper()
 	n := cold.NamespaceOf(origin())
@@ -287,13 +287,13 @@ func survivors(t *testing.T, f *faultfs.FS, must map[kv.Key]bool) {
 			t.Errorf("block %d was persisted: %v", i, err)
 		}
 		if got := tier.Put(key(i), payload(i, 2000+i)); got == kv.Dropped {
-			t.Errorf("block %d cannot be written anew", i)
+			t.Errorf("block %d cannot be written again", i)
 		}
 	}
 	synctest.Wait()
 	for i := range 4 {
 		if err := reads(t, tier, i, 2000+i); err != nil {
-			t.Errorf("block %d, written anew: %v", i, err)
+			t.Errorf("block %d, written again: %v", i, err)
 		}
 	}
 	for _, at := range f.Files("/") {

@@ -10,26 +10,27 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 )
 
-// Version of the format that is written. A reader of an older one is added
-// beside it; files of any other are foreign.
+// Version of the format. Readers of older versions may be added; files of any
+// other version are foreign.
 const Version = 1
 
-// HeaderBytes is how long a header is. The payload follows it and ends the file.
+// HeaderBytes is the length of a header. The payload follows it and ends the
+// file.
 const HeaderBytes = 128
 
-// MaxPayloadBytes bounds one block: nothing is allocated for more, whatever a
-// file says.
+// MaxPayloadBytes bounds one block: no more is allocated, even if a file claims
+// more.
 const MaxPayloadBytes = 16 << 30
 
-// clusterBytes is what a disk allocates at least and in multiples of.
+// clusterBytes is the allocation unit of a disk.
 const clusterBytes = 4096
 
 var magic = [8]byte{'M', 'F', 'K', 'V', 'C', 'O', 'L', 'D'}
 
-// ErrForeign says that a file is not of this format and version.
+// ErrForeign means that a file does not have this format and version.
 var ErrForeign = errors.New("not a cache block of this version")
 
-// Header is what a file says of itself: 128 bytes, little endian.
+// Header describes a file: 128 bytes, little endian.
 //
 //	0 magic  8 version  12 header bytes  16 payload bytes  24 key
 //	56 namespace  88 checksum of the payload  96 zeros  120 checksum of 0..119
@@ -42,7 +43,7 @@ type Header struct {
 	Sum          uint64
 }
 
-// Encode is the header as it stands in a file.
+// Encode returns the bytes of the header.
 func (h Header) Encode() [HeaderBytes]byte {
 	var b [HeaderBytes]byte
 	copy(b[:], magic[:])
@@ -56,8 +57,8 @@ func (h Header) Encode() [HeaderBytes]byte {
 	return b
 }
 
-// ParseHeader reads what Encode wrote from the beginning of b. Everything else
-// is ErrForeign, or kv.ErrCorrupt where it is of this format and damaged.
+// ParseHeader parses the header at the beginning of b. It returns ErrForeign
+// for other formats, and kv.ErrCorrupt for a damaged header of this format.
 func ParseHeader(b []byte) (Header, error) {
 	if len(b) < HeaderBytes || [8]byte(b) != magic {
 		return Header{}, ErrForeign
@@ -81,9 +82,8 @@ func ParseHeader(b []byte) (Header, error) {
 	}, nil
 }
 
-// FileBytes is how long the file of a payload is.
+// FileBytes is the length of the file of a payload.
 func FileBytes(payload int64) int64 { return HeaderBytes + payload }
 
-// Takes is what a file of this length takes of a disk, which allocates whole
-// clusters.
+// Takes is the disk space of a file of this length, in whole clusters.
 func Takes(file int64) int64 { return (file + clusterBytes - 1) / clusterBytes * clusterBytes }

@@ -6,45 +6,45 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 )
 
-// ID is a block of a Mac.
+// ID identifies a block on a Mac.
 type ID struct {
 	Namespace Namespace
 	Key       kv.Key
 }
 
-// Entry is a file that the index knows: a block, or something foreign by its
-// path, which counts as well and goes first.
+// Entry is a file in the index: a block, or a foreign file by its path. Foreign
+// files count towards the total and are evicted first.
 type Entry struct {
 	ID      ID
 	Foreign string
 	Bytes   int64
 }
 
-// Index is what lies in the folder, in the order of last use, with totals that
-// are always the sums. It is not safe for several goroutines.
+// Index lists the files in the folder in order of last use, with their totals.
+// It is not safe for concurrent use.
 type Index struct {
 	blocks  map[ID]*list.Element
 	foreign map[string]*list.Element
-	used    *list.List // of Entry, oldest use first
-	others  *list.List // of Entry, foreign ones in the order they were found
+	used    *list.List // of Entry, least recently used first
+	others  *list.List // of Entry, foreign files in the order they were found
 	total   int64
 	sums    map[Namespace]Sum
 	tenants map[part]int64
 }
 
-// part is what one tenant has in a namespace.
+// part is the share of one tenant in a namespace.
 type part struct {
 	namespace Namespace
 	tenant    kv.Tenant
 }
 
-// Sum is what a namespace holds.
+// Sum is the size of a namespace.
 type Sum struct {
 	Blocks int
 	Bytes  int64
 }
 
-// NewIndex makes an empty one.
+// NewIndex returns an empty index.
 func NewIndex() *Index {
 	return &Index{
 		blocks: map[ID]*list.Element{}, foreign: map[string]*list.Element{},
@@ -52,21 +52,22 @@ func NewIndex() *Index {
 	}
 }
 
-// Add notes a block as the one used last; a size noted before is replaced.
+// Add records a block as the most recently used one; it replaces a size
+// recorded before.
 func (x *Index) Add(id ID, bytes int64) {
 	x.Remove(id)
 	x.blocks[id] = x.used.PushBack(Entry{ID: id, Bytes: bytes})
 	x.book(id, 1, bytes)
 }
 
-// AddForeign notes a file that is not a block of ours.
+// AddForeign records a file that is not a block.
 func (x *Index) AddForeign(path string, bytes int64) {
 	x.RemoveForeign(path)
 	x.foreign[path] = x.others.PushBack(Entry{Foreign: path, Bytes: bytes})
 	x.total += bytes
 }
 
-// Touch notes a use, and says whether the block is known.
+// Touch records a use and reports whether the block is known.
 func (x *Index) Touch(id ID) bool {
 	e := x.blocks[id]
 	if e != nil {
@@ -75,7 +76,7 @@ func (x *Index) Touch(id ID) bool {
 	return e != nil
 }
 
-// Defer puts an entry that could not be removed behind all others.
+// Defer moves an entry that could not be removed to the end of the order.
 func (x *Index) Defer(e Entry) {
 	if e.Foreign == "" {
 		x.Touch(e.ID)
@@ -84,7 +85,7 @@ func (x *Index) Defer(e Entry) {
 	}
 }
 
-// Remove forgets a block, and says how many bytes it took.
+// Remove forgets a block and returns its size in bytes.
 func (x *Index) Remove(id ID) int64 {
 	e := x.blocks[id]
 	if e == nil {
@@ -96,7 +97,7 @@ func (x *Index) Remove(id ID) int64 {
 	return bytes
 }
 
-// RemoveForeign forgets a foreign file, and says how many bytes it took.
+// RemoveForeign forgets a foreign file and returns its size in bytes.
 func (x *Index) RemoveForeign(path string) int64 {
 	e := x.foreign[path]
 	if e == nil {
@@ -108,7 +109,7 @@ func (x *Index) RemoveForeign(path string) int64 {
 	return bytes
 }
 
-// Forget removes an entry of either kind.
+// Forget removes an entry of either kind and returns its size in bytes.
 func (x *Index) Forget(e Entry) int64 {
 	if e.Foreign != "" {
 		return x.RemoveForeign(e.Foreign)
@@ -132,7 +133,7 @@ func (x *Index) book(id ID, blocks int, bytes int64) {
 	x.sums[id.Namespace] = s
 }
 
-// Bytes of a block, and whether it is known.
+// Bytes returns the size of a block and whether it is known.
 func (x *Index) Bytes(id ID) (int64, bool) {
 	e := x.blocks[id]
 	if e == nil {
@@ -141,26 +142,27 @@ func (x *Index) Bytes(id ID) (int64, bool) {
 	return e.Value.(Entry).Bytes, true
 }
 
-// Total is what all files take.
+// Total is the size of all files in bytes.
 func (x *Index) Total() int64 { return x.total }
 
-// Files is how many there are, foreign ones included.
+// Files is the number of files, including foreign ones.
 func (x *Index) Files() int { return x.used.Len() + x.others.Len() }
 
-// ForeignFiles is how many of them are foreign.
+// ForeignFiles is the number of foreign files.
 func (x *Index) ForeignFiles() int { return x.others.Len() }
 
-// Sum is what a namespace holds.
+// Sum returns the size of a namespace.
 func (x *Index) Sum(n Namespace) Sum { return x.sums[n] }
 
-// EachTenant visits what each tenant has in each namespace, in no order.
+// EachTenant visits the bytes of each tenant in each namespace, in no
+// particular order.
 func (x *Index) EachTenant(visit func(n Namespace, t kv.Tenant, bytes int64)) {
 	for p, bytes := range x.tenants {
 		visit(p.namespace, p.tenant, bytes)
 	}
 }
 
-// Namespaces that hold blocks, in no order.
+// Namespaces lists the namespaces with blocks, in no particular order.
 func (x *Index) Namespaces() []Namespace {
 	out := make([]Namespace, 0, len(x.sums))
 	for n := range x.sums {
@@ -169,7 +171,7 @@ func (x *Index) Namespaces() []Namespace {
 	return out
 }
 
-// Each visits entries in the order in which they would go, until visit says no.
+// Each visits entries in the order of eviction until visit returns false.
 func (x *Index) Each(visit func(Entry) bool) {
 	for _, l := range []*list.List{x.others, x.used} {
 		for e := l.Front(); e != nil; e = e.Next() {

@@ -155,13 +155,13 @@ func TestNothingIsEvictedWithoutNeed(t *testing.T) {
 	x.Add(id(0, 1), 10)
 	x.Add(id(0, 2), 10)
 	if plan := cold.Plan(x, 20, 32, anyBlock); plan != nil {
-		t.Errorf("%+v goes", plan)
+		t.Errorf("%+v is evicted", plan)
 	}
 	if plan := cold.Plan(x, 19, 32, anyBlock); len(plan) != 1 || plan[0].ID != id(0, 1) {
-		t.Errorf("%+v goes", plan)
+		t.Errorf("%+v is evicted", plan)
 	}
 	if plan := cold.Plan(x, -1, 32, anyBlock); len(plan) != 2 {
-		t.Errorf("%+v goes", plan)
+		t.Errorf("%+v is evicted", plan)
 	}
 	if plan := cold.Plan(x, 19, 32, func(e cold.Entry) bool { return e.ID != id(0, 1) }); len(plan) != 1 || plan[0].ID != id(0, 2) {
 		t.Errorf("%+v is evicted, want the one block that may be", plan)
@@ -174,14 +174,14 @@ func TestLimitFollowsFreeSpace(t *testing.T) {
 		budget          cold.Budget
 		own, free, want int64
 	}{
-		"a large disk that is nearly full": {cold.Budget{LimitBytes: 100 * gib}, 0, 10 * gib, 10*gib/100*99 + 10*gib%100*99/100},
-		"what is configured":               {cold.Budget{LimitBytes: 5 * gib}, 0, 10 * gib, 5 * gib},
-		"own bytes count as room":          {cold.Budget{}, 100, 100, 198},
-		"a floor stays free":               {cold.Budget{FloorBytes: 50}, 100, 100, 148},
-		"a floor above all there is":       {cold.Budget{FloorBytes: gib}, 100, 100, 0},
-		"a share":                          {cold.Budget{Percent: 50}, 0, 201, 100},
-		"a figure that makes no sense":     {cold.Budget{}, 0, -5, 0},
-		"a disk of the largest size":       {cold.Budget{}, 0, 1<<62 + 1<<61, (1<<62+1<<61)/100*99 + (1<<62+1<<61)%100*99/100},
+		"a large disk that is nearly full": {budget: cold.Budget{LimitBytes: 100 * gib}, own: 0, free: 10 * gib, want: 10*gib/100*99 + 10*gib%100*99/100},
+		"what is configured":               {budget: cold.Budget{LimitBytes: 5 * gib}, own: 0, free: 10 * gib, want: 5 * gib},
+		"own bytes count as room":          {budget: cold.Budget{}, own: 100, free: 100, want: 198},
+		"a floor stays free":               {budget: cold.Budget{FloorBytes: 50}, own: 100, free: 100, want: 148},
+		"a floor above all there is":       {budget: cold.Budget{FloorBytes: gib}, own: 100, free: 100, want: 0},
+		"a share":                          {budget: cold.Budget{Percent: 50}, own: 0, free: 201, want: 100},
+		"a figure that makes no sense":     {budget: cold.Budget{}, own: 0, free: -5, want: 0},
+		"a disk of the largest size":       {budget: cold.Budget{}, own: 0, free: 1<<62 + 1<<61, want: (1<<62+1<<61)/100*99 + (1<<62+1<<61)%100*99/100},
 	} {
 		if got := cold.Limit(c.budget, c.own, c.free); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)

@@ -10,34 +10,35 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 )
 
-// modelPrefix begins the names of folders of models.
+// modelPrefix is the prefix of the names of model folders.
 const modelPrefix = "model-"
 
-// ModelFolder is the folder of all namespaces of a model in the cache dir. An
-// engine of that model reads and writes this one and no other.
+// ModelFolder is the path of the folder with all namespaces of a model. An
+// engine of that model uses only this folder.
 func ModelFolder(dir, model string) string {
 	sum := sha256.Sum256([]byte(model))
 	return filepath.Join(dir, modelPrefix+hex.EncodeToString(sum[:]))
 }
 
-// IsModelFolder reports whether a name is that of a model's folder.
+// IsModelFolder reports whether a name is that of a model folder.
 func IsModelFolder(name string) bool {
 	sum, ok := strings.CutPrefix(name, modelPrefix)
 	_, err := ParseNamespace(sum) // a digest as well
 	return ok && err == nil
 }
 
-// Namespace is the digest of a kv.Origin. Each has a folder of its own in that of
-// its model, so that what one kind of engine left behind goes as a whole.
+// Namespace is the digest of a kv.Origin. Each namespace has its own folder in
+// the model folder, so that the blocks of one kind of engine can be removed as
+// a whole.
 type Namespace [32]byte
 
-// NamespaceOf is where the blocks of an engine lie.
+// NamespaceOf returns the namespace of an engine's blocks.
 func NamespaceOf(o kv.Origin) Namespace { return Namespace(kv.Root(o, kv.Salt{})) }
 
 // String is the name of the folder.
 func (n Namespace) String() string { return hex.EncodeToString(n[:]) }
 
-// ParseNamespace reads what String wrote.
+// ParseNamespace parses the output of String.
 func ParseNamespace(s string) (Namespace, error) {
 	var n Namespace
 	if len(s) != 2*len(n) || s != strings.ToLower(s) {
@@ -52,27 +53,29 @@ func ParseNamespace(s string) (Namespace, error) {
 const (
 	// suffix of a block's file.
 	suffix = ".kv"
-	// Temporary is the folder in a namespace with one folder for each epoch.
+	// Temporary is the folder of a namespace that has one folder for each
+	// epoch.
 	Temporary = "tmp"
-	// OriginFile in a namespace says whose it is.
+	// OriginFile is the file of a namespace that describes its origin.
 	OriginFile = "origin.json"
 	digits     = "0123456789abcdef"
 )
 
-// Folder of a namespace in that of its model, which dir is here and in all that follow.
+// Folder is the path of a namespace. dir is the model folder, here and in all
+// functions that follow.
 func Folder(dir string, n Namespace) string { return filepath.Join(dir, n.String()) }
 
-// Shards are the names of the folders in a namespace that hold blocks.
+// Shards are the names of the folders with blocks in a namespace.
 func Shards() []string { return strings.Split(digits, "") }
 
-// Path of a block.
+// Path is the path of a block.
 func Path(dir string, n Namespace, k kv.Key) string {
 	name := k.String()
 	return filepath.Join(Folder(dir, n), name[:1], name+suffix)
 }
 
-// EpochFolder is where an engine writes before it renames. The owner of the
-// folder makes it; an engine whose epoch it is not finds it missing.
+// EpochFolder is where an engine writes files before it renames them. The owner
+// of the folder creates it; for an engine of another epoch it is missing.
 func EpochFolder(dir string, n Namespace, epoch string) string {
 	return filepath.Join(Folder(dir, n), Temporary, epoch)
 }
@@ -82,7 +85,7 @@ func temporaryPath(dir string, n Namespace, epoch string, k kv.Key) string {
 	return filepath.Join(EpochFolder(dir, n, epoch), k.String()+suffix)
 }
 
-// ParseName is the key that a file of a shard is named after.
+// ParseName returns the key of the block with this file name in a shard.
 func ParseName(shard, name string) (kv.Key, bool) {
 	base, ok := strings.CutSuffix(name, suffix)
 	if !ok || base != strings.ToLower(base) {
@@ -92,7 +95,7 @@ func ParseName(shard, name string) (kv.Key, bool) {
 	return k, err == nil && base[:1] == shard
 }
 
-// CheckEpoch refuses what could lead out of the folder of epochs.
+// CheckEpoch refuses names that could lead out of the folder of epochs.
 func CheckEpoch(epoch string) error {
 	if len(epoch) < 1 || len(epoch) > 64 || strings.Trim(epoch, digits+"ghijklmnopqrstuvwxyz-") != "" || epoch[0] == '-' {
 		return fmt.Errorf("epoch %q, want 1 to 64 of a-z, 0-9 and -", epoch)

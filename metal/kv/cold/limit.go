@@ -2,25 +2,26 @@ package cold
 
 import "time"
 
-// FreeFor is how long a figure of free space is believed.
+// FreeFor is how long a measurement of free space is used.
 const FreeFor = 30 * time.Second
 
-// MaxUnlinks is how many files one save removes at most; the rest goes with
-// later ones.
+// MaxUnlinks is the maximum number of files that one save removes; later ones
+// remove the rest.
 const MaxUnlinks = 32
 
-// Budget is what an administrator allows the cache.
+// Budget is the administrator's limit on the cache.
 type Budget struct {
-	// LimitBytes is the most; 0 means that only the disk says.
+	// LimitBytes is the maximum size; 0 means that only the free space limits
+	// it.
 	LimitBytes int64
-	// FloorBytes of the disk stay free whatever else there is.
+	// FloorBytes of the disk always stay free.
 	FloorBytes int64
 	// Percent of what would be free without the cache may be used; 0 means 99.
 	Percent int64
 }
 
-// Limit is how many bytes the cache may take where it holds own and the disk has
-// free bytes: never more than the free space leaves, whatever the disk's size.
+// Limit is the maximum size of the cache in bytes when it takes own bytes and
+// the disk has free bytes. It never exceeds what the free space allows.
 func Limit(b Budget, own, free int64) int64 {
 	percent := b.Percent
 	if percent == 0 {
@@ -35,24 +36,24 @@ func Limit(b Budget, own, free int64) int64 {
 	return limit
 }
 
-// Room is a figure of the disk that is believed for a time. Own and free bytes
-// are kept as read together: what is written since moves bytes from one to the
-// other, and their sum stays.
+// Room is a measurement of disk space that is used for a limited time. Own and
+// free bytes are measured together: writing blocks moves bytes from free to own
+// and leaves the sum unchanged.
 type Room struct {
 	own, free int64
 	at        time.Time
 	known     bool
 }
 
-// Known says whether there is a figure young enough.
+// Known reports whether the measurement is recent enough.
 func (r Room) Known(now time.Time) bool {
 	return r.known && now.Sub(r.at) < FreeFor && !now.Before(r.at)
 }
 
-// RoomOf is a figure read now.
+// RoomOf returns a measurement made now.
 func RoomOf(own, free int64, now time.Time) Room { return Room{own, free, now, true} }
 
-// Limit by this figure; nothing is allowed where there is none.
+// Limit is the limit by this measurement; 0 if there is none.
 func (r Room) Limit(b Budget) int64 {
 	if !r.known {
 		return 0
@@ -60,12 +61,13 @@ func (r Room) Limit(b Budget) int64 {
 	return Limit(b, r.own, r.free)
 }
 
-// Free is the figure that was read.
+// Free is the measured free space in bytes.
 func (r Room) Free() int64 { return r.free }
 
-// Plan is what goes so that at most target bytes stay: foreign files, then of the
-// blocks that may go those whose last use is oldest, and never more than most files.
-// may is asked once for each block, in that order. Plan changes nothing.
+// Plan lists the files to evict so that at most target bytes remain: foreign
+// files first, then the least recently used of the blocks that may allows, and
+// at most most files. It calls may once per block, in that order, and does not
+// change the index.
 func Plan(x *Index, target int64, most int, may func(Entry) bool) []Entry {
 	var out []Entry
 	left := x.Total()

@@ -131,7 +131,7 @@ func TestWhoAwaitsATierGoesOnWithItsLease(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := tier.Await(short); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("nobody gave leave: %v", err)
+			t.Errorf("no lease: %v", err)
 		}
 		came := make(chan error, 1)
 		await := func() { came <- tier.Await(t.Context()) }
@@ -163,7 +163,7 @@ func TestDistrustedBlockBeingWrittenIsNotPublished(t *testing.T) {
 		tier.Put(key(0), payload(0, 100))
 		synctest.Wait()
 		tier.Report()
-		g := gate{make(chan struct{}), faultfs.Create}
+		g := gate{ch: make(chan struct{}), kind: faultfs.Create}
 		f.Inject(g.fault)
 		tier.Put(key(1), payload(1, 100))
 		tier.Put(key(2), payload(2, 100))
@@ -191,7 +191,7 @@ func TestDistrustedBlockBeingWrittenIsNotPublished(t *testing.T) {
 		synctest.Wait()
 		for n := range 3 {
 			if err := reads(t, tier, n, 100); err != nil {
-				t.Errorf("block %d, written anew: %v", n, err)
+				t.Errorf("block %d, written again: %v", n, err)
 			}
 		}
 		closeTier(t, tier)

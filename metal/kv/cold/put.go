@@ -17,7 +17,7 @@ const (
 	drop
 )
 
-// Put implements kv.Tier: it copies the payload into the queue, and waits at
+// Put implements kv.Tier: it copies the payload into the queue. It waits at
 // most PutWait for room there and for a grant.
 func (t *Tier) Put(key kv.Key, payload []byte) kv.Saved {
 	if _, ok := t.Size(key); ok {
@@ -64,9 +64,9 @@ func (t *Tier) Put(key kv.Key, payload []byte) kv.Saved {
 	}
 }
 
-// Offer implements kv.Tier: fill writes into the queue what has room there and
-// under the grant now. Whether the disk has it already is looked at by the
-// writer.
+// Offer implements kv.Tier: fill writes into the queue if there is room and
+// enough of the grant now. The writer checks later whether the disk has the
+// block already.
 func (t *Tier) Offer(key kv.Key, n int64, fill func([]byte) error) (kv.Saved, error) {
 	t.mu.Lock()
 	v, site := t.judge(key, n)
@@ -100,7 +100,7 @@ func (t *Tier) Offer(key kv.Key, n int64, fill func([]byte) error) (kv.Saved, er
 		t.forget(it, n)
 		t.counts.Dropped[AtFence]++
 		return kv.Dropped, nil
-	case t.pending[key] != nil: // somebody put it meanwhile
+	case t.pending[key] != nil: // another goroutine put it meanwhile
 		t.forget(it, n)
 		t.counts.Accepted--
 		t.counts.Known++
@@ -111,14 +111,14 @@ func (t *Tier) Offer(key kv.Key, n int64, fill func([]byte) error) (kv.Saved, er
 	return kv.Queued, nil
 }
 
-// lose counts a block that is dropped on arrival; the caller holds the lock.
+// lose counts a block that is dropped on arrival. The caller holds the lock.
 func (t *Tier) lose(site Site) {
 	t.counts.Accepted++
 	t.counts.Dropped[site]++
 }
 
-// judge says what can be done with a block now, and where it would be dropped;
-// the caller holds the lock.
+// judge decides what can be done with a block now, and where it would be
+// dropped. The caller holds the lock.
 func (t *Tier) judge(key kv.Key, payload int64) (verdict, Site) {
 	takes := Takes(FileBytes(payload))
 	switch {
@@ -143,15 +143,15 @@ func (t *Tier) judge(key kv.Key, payload int64) (verdict, Site) {
 	return fits, 0
 }
 
-// enqueue copies a block into the queue; the caller holds the lock.
+// enqueue copies a block into the queue. The caller holds the lock.
 func (t *Tier) enqueue(key kv.Key, payload []byte) {
 	it := t.book(key, int64(len(payload)))
 	it.payload = bytes.Clone(payload)
 	t.line(it)
 }
 
-// book takes room of the queue and of the grant for n bytes; the caller holds
-// the lock.
+// book reserves n bytes of the queue and of the grant. The caller holds the
+// lock.
 func (t *Tier) book(key kv.Key, n int64) *item {
 	it := &item{key: key, takes: Takes(FileBytes(n)), lease: t.lease, epoch: t.epoch}
 	t.owed += it.takes
@@ -161,17 +161,16 @@ func (t *Tier) book(key kv.Key, n int64) *item {
 	return it
 }
 
-// past says that the epoch of a block ended, or that it is not to be trusted any
-// more; the caller holds the lock.
+// past reports whether the epoch of a block has ended or the block is
+// distrusted. The caller holds the lock.
 func (t *Tier) past(it *item) bool {
 	return it.lease.Epoch != t.lease.Epoch || it.lease.Dir != t.lease.Dir || it.epoch != t.epoch
 }
 
-// line lets a block that was booked wait for the writer; the caller holds the
-// lock.
+// line queues a reserved block for the writer. The caller holds the lock.
 func (t *Tier) line(it *item) {
 	t.queue = append(t.queue, it)
 	t.pending[it.key] = it
 	t.counts.CopiedBytes += int64(len(it.payload))
-	t.poke()
+	t.notify()
 }

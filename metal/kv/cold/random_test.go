@@ -153,8 +153,8 @@ func faulty(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EIO) || errors.Is(err, fs.ErrPermission)
 }
 
-// TestAnEngineNeverTakesMoreOfTheDiskThanItWasGranted, whatever fails: what
-// could not be removed counts.
+// TestAnEngineNeverTakesMoreOfTheDiskThanItWasGranted, regardless of failures:
+// a file that could not be removed counts.
 func TestAnEngineNeverTakesMoreOfTheDiskThanItWasGranted(t *testing.T) {
 	seed := seed.Of(t)
 	for round := range uint64(50) {

@@ -27,8 +27,8 @@ func (t *Tier) Size(key kv.Key) (int64, bool) {
 	return h.PayloadBytes, true
 }
 
-// Read implements kv.Tier. A block that is damaged is forgotten: the owner
-// hears of it, and it is not found again before it was written anew.
+// Read implements kv.Tier. It forgets a damaged block and reports it to the
+// owner; the block is absent until it is written again.
 func (t *Tier) Read(ctx context.Context, key kv.Key, dst []byte) error {
 	if p, ok := t.queued(key); ok {
 		if len(p) != len(dst) {
@@ -60,8 +60,8 @@ func (t *Tier) Read(ctx context.Context, key kv.Key, dst []byte) error {
 	return nil
 }
 
-// queued are the bytes of a block that waits to be written. They are never
-// changed.
+// queued returns the bytes of a block that waits to be written. They never
+// change.
 func (t *Tier) queued(key kv.Key) ([]byte, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,8 +78,8 @@ func (t *Tier) count(change func(*Counters)) {
 	change(&t.counts)
 }
 
-// open opens the file of a block whose header is as it should be. What is
-// there and cannot be used is reported.
+// open opens the file of a block and checks its header. It reports files that
+// are present but unusable.
 func (t *Tier) open(key kv.Key) (disk.Reader, Header, error) {
 	t.mu.Lock()
 	dir, bad := t.lease.Dir, t.bad[key]
@@ -91,7 +91,7 @@ func (t *Tier) open(key kv.Key) (disk.Reader, Header, error) {
 	r, err := t.opt.FS.Open(Path(dir, t.ns, key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Header{}, kv.ErrAbsent
-	} else if err != nil { // the disk says nothing of the block: it stays, unused
+	} else if err != nil { // an error of the disk: the block stays, unused
 		t.opt.Log.Warn("Cannot open a cached block", "error", err)
 		return nil, Header{}, fmt.Errorf("%w: %w", kv.ErrAbsent, err)
 	}
@@ -110,8 +110,8 @@ func (t *Tier) open(key kv.Key) (disk.Reader, Header, error) {
 	return r, h, nil
 }
 
-// CheckFile reads the header of a block's file and compares it with what is
-// known; the payload is not read.
+// CheckFile reads the header of a block's file and compares it with the
+// expected values. It does not read the payload.
 func CheckFile(r io.ReaderAt, info disk.Info, n Namespace, key kv.Key) (Header, error) {
 	if !info.Mode.IsRegular() {
 		return Header{}, fmt.Errorf("not a regular file: %w", ErrForeign)
@@ -153,8 +153,8 @@ func readPayload(ctx context.Context, r io.ReaderAt, h Header, dst []byte) error
 	return nil
 }
 
-// damaged forgets a block, tells the owner, and answers kv.ErrCorrupt. r is its
-// file.
+// damaged forgets a block, reports it to the owner, and returns kv.ErrCorrupt.
+// r is its file.
 func (t *Tier) damaged(key kv.Key, r disk.Reader, why error) error {
 	info, err := r.Stat()
 	t.mu.Lock()

@@ -17,27 +17,28 @@ const PutWait = 250 * time.Millisecond
 // maxTouched bounds how many used keys wait to be reported: they are a hint.
 const maxTouched = 4096
 
-// Options are what a tier is opened with.
+// Options configure a tier.
 type Options struct {
 	FS     disk.FS
 	Origin kv.Origin
 	// QueueBytes bounds the copies of payloads that wait to be written.
 	QueueBytes int64
-	// PutWait is how long Put waits for room; 0 means PutWait.
+	// PutWait is how long Put waits for room; 0 means the constant PutWait.
 	PutWait time.Duration
 	Log     *slog.Logger
 }
 
-// Lease is the owner's leave to write.
+// Lease is the owner's permission to write.
 type Lease struct {
-	// Dir is the folder of all namespaces of the engine's model.
+	// Dir is the model folder, which has all namespaces of the engine's model.
 	Dir string
-	// Epoch names the engine's temporary folder, which the owner made.
+	// Epoch is the name of the engine's temporary folder, which the owner
+	// creates.
 	Epoch string
-	// GrantedBytes may be taken of the disk in this epoch, all in all.
+	// GrantedBytes is the total disk space that this epoch may use.
 	GrantedBytes int64
-	// Final says that the owner will grant no more for now, so that nobody
-	// waits for it.
+	// Final means that the owner will not increase the grant for now, so that
+	// Put does not wait for it.
 	Final bool
 }
 
@@ -52,23 +53,24 @@ type Tier struct {
 	spent  int64  // bytes of the grant that files of this epoch take
 	owed   int64  // bytes of the grant that queued blocks will take
 	missed int64  // the largest block that the grant had no room for
-	// starved says that somebody waited for a grant in vain; until there is a
-	// new one nobody else does.
+	// starved means that a Put waited in vain for a grant; until the next grant
+	// no other Put waits.
 	starved bool
 	queue   []*item
 	pending map[kv.Key]*item
 	// bad are damaged files, by the time of their last change.
 	bad    map[kv.Key]time.Time
 	report Report
-	// mine were persisted since the tier was opened, distrusted ones of them not
-	// anew since.
+	// mine are blocks persisted since the tier was opened; distrusted are those
+	// of them that must be written again.
 	mine, distrusted map[kv.Key]struct{}
 	touched          map[kv.Key]struct{}
 	counts           Counters
 	closing          bool
-	// epoch grows when what was put before is not to be trusted.
+	// epoch grows with each Distrust: earlier blocks must not be used.
 	epoch int64
-	// changed is closed and replaced when waiting may have become useless.
+	// changed is closed and replaced when waiting goroutines have to check
+	// again.
 	changed chan struct{}
 
 	wake    chan struct{} // the writer has work, or is to end
@@ -83,11 +85,11 @@ type item struct {
 	takes   int64
 	lease   Lease
 	epoch   int64
-	// unseen: nobody looked yet whether the disk has it already.
+	// unseen: not yet checked whether the disk has the block already.
 	unseen bool
 }
 
-// Open starts a tier that has no disk yet. Close ends it.
+// Open starts a tier without a disk; see Attach. Close ends it.
 func Open(o Options) *Tier {
 	if o.PutWait == 0 {
 		o.PutWait = PutWait
@@ -104,18 +106,18 @@ func Open(o Options) *Tier {
 	return t
 }
 
-// Namespace is where the tier's blocks lie.
+// Namespace returns the namespace of the tier's blocks.
 func (t *Tier) Namespace() Namespace { return t.ns }
 
-// Counters are what became of blocks so far.
+// Counters returns the counters.
 func (t *Tier) Counters() Counters {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.counts
 }
 
-// Attach takes the owner's leave, or a larger grant of it. A new epoch ends the
-// one before: what was queued in it is dropped and can no longer be read.
+// Attach sets the owner's lease, or raises its grant. A new epoch ends the
+// previous one: its queued blocks are dropped and can no longer be read.
 func (t *Tier) Attach(l Lease) error {
 	if err := CheckEpoch(l.Epoch); err != nil {
 		return err
@@ -132,15 +134,15 @@ func (t *Tier) Attach(l Lease) error {
 	case l.GrantedBytes > t.lease.GrantedBytes:
 		t.lease.GrantedBytes, t.starved = l.GrantedBytes, false
 		t.lease.Final = l.Final
-	default: // a grant is never taken back, but by a new epoch
+	default: // only a new epoch reduces a grant
 		t.lease.Final = l.Final
 	}
 	t.broadcast()
 	return nil
 }
 
-// Await implements kv.Tier: it waits until the owner gave leave to write, or the
-// tier closes.
+// Await implements kv.Tier: it waits until there is a lease, or the tier
+// closes.
 func (t *Tier) Await(ctx context.Context) error {
 	for {
 		t.mu.Lock()
@@ -157,7 +159,7 @@ func (t *Tier) Await(ctx context.Context) error {
 	}
 }
 
-// Detach ends the leave to write, and its epoch with it. What is on the disk can still be read.
+// Detach ends the lease and its epoch. Blocks on the disk can still be read.
 func (t *Tier) Detach() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,9 +173,9 @@ func (t *Tier) Detach() {
 	t.broadcast()
 }
 
-// Distrust implements kv.Tier: what waits is dropped, what is being written is
-// given no name, and the owner hears of what was written. Until it is written anew
-// none of it is found.
+// Distrust implements kv.Tier: it drops queued blocks, does not rename those
+// being written into place, and reports those written before to the owner. None
+// of them is found until it is written again.
 func (t *Tier) Distrust() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,15 +191,15 @@ func (t *Tier) Distrust() {
 	t.tell()
 }
 
-// Close takes no more blocks, writes those that are queued until ctx ends, and
-// drops the rest. A write that the disk does not answer is left alone; it counts
-// as queued.
+// Close accepts no more blocks, writes the queued ones until ctx ends, and
+// drops the rest. It does not wait for a write that hangs; that block still
+// counts as queued.
 func (t *Tier) Close(ctx context.Context) error {
 	t.mu.Lock()
 	t.closing = true
 	t.broadcast()
 	t.mu.Unlock()
-	t.poke()
+	t.notify()
 	var err error
 	select {
 	case <-t.stopped:
@@ -205,14 +207,14 @@ func (t *Tier) Close(ctx context.Context) error {
 		err = ctx.Err()
 		t.mu.Lock()
 		t.dropQueue(AtShutdown)
-		t.lease.Epoch = "" // a write that is under way gives its file no name
+		t.lease.Epoch = "" // a write in progress must not rename its file
 		t.mu.Unlock()
 	}
 	return err
 }
 
-// dropQueue forgets what waits; the caller holds the lock. What is being written
-// is no longer in the queue, and ends by itself.
+// dropQueue drops the queued blocks. The caller holds the lock. The block being
+// written is no longer in the queue.
 func (t *Tier) dropQueue(at Site) {
 	for _, it := range t.queue {
 		t.forget(it, int64(len(it.payload)))
@@ -221,7 +223,7 @@ func (t *Tier) dropQueue(at Site) {
 	t.queue = nil
 }
 
-// forget takes a block of n bytes out of the books of the queue; the caller holds
+// forget releases n bytes of the queue's accounts for a block. The caller holds
 // the lock.
 func (t *Tier) forget(it *item, n int64) {
 	if t.pending[it.key] == it {
@@ -234,13 +236,13 @@ func (t *Tier) forget(it *item, n int64) {
 	}
 }
 
-// broadcast lets whoever waits look again; the caller holds the lock.
+// broadcast makes waiting goroutines check again. The caller holds the lock.
 func (t *Tier) broadcast() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
-func (t *Tier) poke() {
+func (t *Tier) notify() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
@@ -260,7 +262,7 @@ type Report struct {
 	// Persisted blocks, in order; SpentBytes of the grant are used up.
 	Persisted  []File
 	SpentBytes int64
-	// Touched blocks were used, and Damaged ones must go.
+	// Touched blocks were used; Damaged ones should be removed.
 	Touched []kv.Key
 	Damaged []kv.Key
 	// WantedBytes is how much more the tier would like to be granted at once;
@@ -272,7 +274,7 @@ type Report struct {
 // News has a value when there is something to report.
 func (t *Tier) News() <-chan struct{} { return t.news }
 
-// Report says what happened since the last one, in the present epoch.
+// Report returns the events since the previous one, in the present epoch.
 func (t *Tier) Report() Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()

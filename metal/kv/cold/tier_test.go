@@ -86,7 +86,7 @@ func (g gate) fault(op faultfs.Op) faultfs.Fault {
 	return faultfs.Fault{}
 }
 
-// reads says what a tier finds under a key.
+// reads reads a block and compares it with its payload.
 func reads(t testing.TB, tier *cold.Tier, n, size int) error {
 	t.Helper()
 	dst := make([]byte, size)
@@ -141,7 +141,7 @@ func TestQueuedAndPersistedAreCountedApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
-		g := gate{make(chan struct{}), faultfs.Rename}
+		g := gate{ch: make(chan struct{}), kind: faultfs.Rename}
 		f.Inject(g.fault)
 		for n := range 5 {
 			tier.Put(key(n), payload(n, 100))
@@ -172,7 +172,7 @@ func TestQueuedBlockCanBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
-		g := gate{make(chan struct{}), faultfs.Create}
+		g := gate{ch: make(chan struct{}), kind: faultfs.Create}
 		f.Inject(g.fault)
 		for n := range 3 { // one is being written, two wait
 			p := payload(n, 100)
@@ -206,7 +206,7 @@ func TestPutWaitsForSpaceUpToItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 250, 1<<20)
-		g := gate{make(chan struct{}), faultfs.Create}
+		g := gate{ch: make(chan struct{}), kind: faultfs.Create}
 		f.Inject(g.fault)
 		tier.Put(key(0), payload(0, 100))
 		tier.Put(key(1), payload(1, 100))
@@ -245,11 +245,11 @@ func TestEveryLostBlockIsCountedOnce(t *testing.T) {
 		}
 		tier.Put(key(0), payload(0, 1001))
 		lost(cold.AtSize, 1)
-		g := gate{make(chan struct{}), faultfs.Create}
+		g := gate{ch: make(chan struct{}), kind: faultfs.Create}
 		f.Inject(g.fault)
 		tier.Put(key(1), payload(1, 100))
 		began := time.Now()
-		tier.Put(key(2), payload(2, 100)) // the grant is used up: somebody waits once
+		tier.Put(key(2), payload(2, 100)) // the grant is used up: one Put waits
 		tier.Put(key(3), payload(3, 100))
 		if waited := time.Since(began); waited != 250*time.Millisecond {
 			t.Errorf("two waited %s for a grant, want one", waited)
@@ -263,7 +263,7 @@ func TestEveryLostBlockIsCountedOnce(t *testing.T) {
 		synctest.Wait()
 		lost(cold.AtFence, 1)
 		if err := tier.Attach(cold.Lease{Dir: dir, Epoch: "e1", GrantedBytes: 8192}); err == nil {
-			t.Error("an epoch that ended goes on, with all that was granted in it")
+			t.Error("an epoch that ended continues, with all of its grant")
 		}
 		lay(t, f, tier.Namespace(), "e2")
 		if err := tier.Attach(cold.Lease{Dir: dir, Epoch: "e2", GrantedBytes: 4096, Final: true}); err != nil {
@@ -274,7 +274,7 @@ func TestEveryLostBlockIsCountedOnce(t *testing.T) {
 		began = time.Now()
 		tier.Put(key(5), payload(5, 100))
 		if time.Since(began) != 0 {
-			t.Error("somebody waited for a grant that will not come")
+			t.Error("a Put waited for a grant that will not come")
 		}
 		lost(cold.AtGrant, 3)
 		closeTier(t, tier)
@@ -357,13 +357,13 @@ func TestWhatCannotBeWrittenLeavesNothing(t *testing.T) {
 		fault  faultfs.Fault
 		leaves int64 // files, because they cannot be removed either
 	}{
-		"a short write":              {faultfs.Write, faultfs.Fault{Err: syscall.EIO, Keep: 3}, 0},
-		"no permission":              {faultfs.Create, faultfs.Fault{Err: fs.ErrPermission}, 0},
-		"bytes that are not durable": {faultfs.Sync, faultfs.Fault{Err: syscall.EIO}, 0},
-		"a close that fails":         {faultfs.Close, faultfs.Fault{Err: syscall.EIO}, 0},
-		"a rename that fails":        {faultfs.Rename, faultfs.Fault{Err: syscall.EIO}, 0},
-		"a torn rename":              {faultfs.Rename, faultfs.Fault{Err: syscall.EIO, Torn: true}, 0},
-		"a short write that stays":   {faultfs.Write, faultfs.Fault{Err: syscall.EIO, Keep: 3}, 1},
+		"a short write":              {kind: faultfs.Write, fault: faultfs.Fault{Err: syscall.EIO, Keep: 3}, leaves: 0},
+		"no permission":              {kind: faultfs.Create, fault: faultfs.Fault{Err: fs.ErrPermission}, leaves: 0},
+		"bytes that are not durable": {kind: faultfs.Sync, fault: faultfs.Fault{Err: syscall.EIO}, leaves: 0},
+		"a close that fails":         {kind: faultfs.Close, fault: faultfs.Fault{Err: syscall.EIO}, leaves: 0},
+		"a rename that fails":        {kind: faultfs.Rename, fault: faultfs.Fault{Err: syscall.EIO}, leaves: 0},
+		"a torn rename":              {kind: faultfs.Rename, fault: faultfs.Fault{Err: syscall.EIO, Torn: true}, leaves: 0},
+		"a short write that stays":   {kind: faultfs.Write, fault: faultfs.Fault{Err: syscall.EIO, Keep: 3}, leaves: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -438,11 +438,11 @@ func TestADamagedFileIsForgottenAndReported(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				if got := tier.Put(key(1), payload(1, size)); got != kv.Queued {
-					t.Errorf("written anew: %v", got)
+					t.Errorf("written again: %v", got)
 				}
 				synctest.Wait()
 				if err := reads(t, tier, 1, size); err != nil {
-					t.Errorf("read what was written anew: %v", err)
+					t.Errorf("read after writing again: %v", err)
 				}
 				closeTier(t, tier)
 			})
@@ -472,8 +472,8 @@ func rewrite(f *faultfs.FS, at string, change func([]byte) []byte) error {
 	return errors.Join(err, w.Close())
 }
 
-// TestAFileOfAnotherNamespaceIsNeverRead: a digest of model, numerics and layout
-// stands in each file, whatever folder it lies in.
+// TestAFileOfAnotherNamespaceIsNeverRead: each file contains a digest of model,
+// numerics and layout, so that the folder it lies in does not matter.
 func TestAFileOfAnotherNamespaceIsNeverRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)

@@ -17,7 +17,7 @@ import (
 // pieceBytes is how much is written or read at once.
 const pieceBytes = 1 << 20
 
-// errFenced says that the epoch ended meanwhile.
+// errFenced means that the epoch ended meanwhile.
 var errFenced = errors.New("the epoch has ended")
 
 // write persists what is queued, one block after the other, until the tier is
@@ -74,9 +74,9 @@ func (t *Tier) there(it *item) bool {
 	return true
 }
 
-// persist writes a file beside, makes its bytes durable, and then gives it its
-// name: whoever finds the name finds the bytes. It says how many bytes it wrote,
-// and whether any of them may still lie on the disk after an error.
+// persist writes a temporary file, syncs it, and renames it to its final name:
+// any file with a final name is complete. It returns the bytes written, and
+// whether some of them may remain on the disk after an error.
 func (t *Tier) persist(it *item, path string) (written int64, left bool, err error) {
 	f := t.opt.FS
 	temporary := temporaryPath(it.lease.Dir, t.ns, it.lease.Epoch, it.key)
@@ -112,8 +112,8 @@ func removed(f disk.FS, path string) bool {
 	return err == nil || errors.Is(err, fs.ErrNotExist)
 }
 
-// fenced is err, or errFenced where the epoch of a block ended: then its folder
-// is gone, and whatever went wrong is no fault of the disk.
+// fenced returns err, or errFenced if the epoch of a block ended: then its
+// folder is gone, and the error is not the disk's fault.
 func (t *Tier) fenced(it *item, err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 )
 
-// Fake is a tier that keeps everything, until it is told otherwise. It is for
-// tests of what stands above or beside a tier.
+// Fake is a tier that keeps everything unless a test makes it fail. It is for
+// tests of the users of a tier and of the tiers above it.
 type Fake struct {
 	mu sync.Mutex
-	// All below are guarded by mu.
+	// mu guards all fields that follow.
 	held    map[kv.Key][]byte
 	puts    []kv.Key
 	full    bool
@@ -21,17 +21,17 @@ type Fake struct {
 	away    chan struct{}
 }
 
-// NewFake makes an empty one.
+// NewFake returns an empty Fake.
 func NewFake() *Fake { return &Fake{held: map[kv.Key][]byte{}, corrupt: map[kv.Key]bool{}} }
 
-// Fill makes it drop what is put from now on.
+// Fill makes Put drop blocks while full is set.
 func (f *Fake) Fill(full bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.full = full
 }
 
-// Damage makes the next read of a key find it corrupt.
+// Damage makes the next Read of a key return ErrCorrupt.
 func (f *Fake) Damage(key kv.Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,7 +52,7 @@ func (f *Fake) Block() (open func()) {
 	})
 }
 
-// Puts lists the keys that were offered, in order.
+// Puts lists the keys that were put, in order.
 func (f *Fake) Puts() []kv.Key {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +79,7 @@ func (f *Fake) Put(key kv.Key, payload []byte) kv.Saved {
 	return f.take(key, slices.Clone(payload))
 }
 
-// take is called with mu held.
+// take stores a block. The caller holds mu.
 func (f *Fake) take(key kv.Key, payload []byte) kv.Saved {
 	f.puts = append(f.puts, key)
 	if f.full {
@@ -129,7 +129,7 @@ func (f *Fake) Await(ctx context.Context) error {
 	}
 }
 
-// Distrust implements kv.Tier: all that it holds was put into it.
+// Distrust implements kv.Tier: it forgets everything.
 func (f *Fake) Distrust() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

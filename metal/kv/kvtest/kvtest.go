@@ -1,9 +1,8 @@
-// Package kvtest is the suite that every kv.Tier passes, and a tier to test
-// others with.
+// Package kvtest is the conformance suite of kv.Tier, and a fake tier for the
+// tests of other packages.
 //
-// It owns what a Tier promises, as tests; it refuses nothing and knows no
-// tensor. A tier is asked for nothing but the interface, with at most Room bytes
-// in it, all of which it has room for.
+// The suite uses only the interface. It stores at most Room bytes, which a tier
+// must be able to hold.
 //
 // Start reading at Run.
 package kvtest
@@ -22,12 +21,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 )
 
-// Room is how many bytes the suite puts into one tier at most, pages and headers
-// left aside: fewer than 64 payloads.
+// Room is the maximum number of payload bytes the suite stores in one tier, in
+// fewer than 64 payloads. Pages and headers come on top.
 const Room = 1 << 20
 
-// Run is the suite. open makes an empty tier with room for Room bytes, which it
-// closes with t.Cleanup.
+// Run runs the suite. open returns an empty tier with room for Room bytes and
+// closes it with t.Cleanup.
 func Run(t *testing.T, open func(*testing.T) kv.Tier) {
 	t.Run("a value that was put can be read", func(t *testing.T) { readBack(t, open(t)) })
 	t.Run("a value that was offered can be read", func(t *testing.T) { offered(t, open(t)) })
@@ -39,12 +38,12 @@ func Run(t *testing.T, open func(*testing.T) kv.Tier) {
 	t.Run("concurrent access", func(t *testing.T) { together(t, open(t)) })
 }
 
-// KeyOf is the i-th key of a test.
+// KeyOf returns the i-th key of a test.
 func KeyOf(i int) kv.Key {
 	return kv.Root(kv.Origin{Model: "kvtest"}, kv.Salt{Extra: strconv.Itoa(i)})
 }
 
-// Payload is n bytes that depend on seed.
+// Payload returns n bytes that depend on seed.
 func Payload(seed, n int) []byte {
 	p := make([]byte, n)
 	var s [32]byte
@@ -53,7 +52,7 @@ func Payload(seed, n int) []byte {
 	return p
 }
 
-// Must reads a key that has to be there.
+// Must fails the test unless the key has these bytes.
 func Must(t *testing.T, tier kv.Tier, key kv.Key, want []byte) {
 	t.Helper()
 	if n, ok := tier.Size(key); !ok || n != int64(len(want)) {
@@ -68,7 +67,7 @@ func Must(t *testing.T, tier kv.Tier, key kv.Key, want []byte) {
 	}
 }
 
-// Lacks wants a key to be absent.
+// Lacks fails the test if a key is present.
 func Lacks(t *testing.T, tier kv.Tier, key kv.Key) {
 	t.Helper()
 	if n, ok := tier.Size(key); ok {
@@ -79,8 +78,8 @@ func Lacks(t *testing.T, tier kv.Tier, key kv.Key) {
 	}
 }
 
-// readBack: at once, before anything is persisted, and whatever happens to the
-// bytes that were offered.
+// readBack reads a payload before it can be persisted, and after the caller has
+// overwritten its copy.
 func readBack(t *testing.T, tier kv.Tier) {
 	for i, n := range []int{1, 3, 4096, 65_537} {
 		p := Payload(i, n)
@@ -144,7 +143,7 @@ func again(t *testing.T, tier kv.Tier) {
 	}
 }
 
-// ended: it gives the bytes nevertheless, or says why not.
+// ended: with a canceled context, a tier returns the bytes or an error.
 func ended(t *testing.T, tier kv.Tier) {
 	tier.Put(KeyOf(1), Payload(1, 5000))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -158,8 +157,8 @@ func ended(t *testing.T, tier kv.Tier) {
 	Must(t, tier, KeyOf(1), Payload(1, 5000))
 }
 
-// histories compares random puts and reads with a map. A tier may forget; it may
-// not give wrong bytes or sizes, and not find what nobody put.
+// histories compares random puts and reads with a map. A tier may forget, but
+// must not return wrong bytes or sizes, or keys that were never put.
 func histories(t *testing.T, tier kv.Tier) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -189,7 +188,7 @@ func histories(t *testing.T, tier kv.Tier) {
 	}
 }
 
-// together: several goroutines put and read the same keys.
+// together puts and reads the same keys from several goroutines.
 func together(t *testing.T, tier kv.Tier) {
 	var all sync.WaitGroup
 	for g := range 8 {

@@ -1,8 +1,8 @@
-// Package disk is the little of a file system that a cache on disk needs.
+// Package disk is the part of a file system that the cache on disk needs.
 //
-// It owns the interface FS, which faultfs also implements, and OS, which is
-// this machine's. It refuses whatever is not needed: there is no append, no
-// link and no lock, and a symbolic link is listed but never followed.
+// FS is the interface; OS implements it with this machine's file system, and
+// package faultfs with a simulated one. It has no append, no links and no
+// locks; a symbolic link is listed but never followed.
 //
 // Start reading at FS.
 package disk
@@ -38,7 +38,8 @@ type FS interface {
 	SetTime(path string, at time.Time) error
 	// SyncDir makes what happened to the names in a folder durable.
 	SyncDir(path string) error
-	// Free is how many bytes may still be written below a path.
+	// Free returns the number of bytes that can still be written to the file
+	// system of a path.
 	Free(path string) (int64, error)
 }
 

@@ -51,8 +51,8 @@ const (
 	Free     Kind = "free"
 )
 
-// Op is one operation. Index counts all of them from 1; To is where a rename
-// goes.
+// Op is one operation. Index counts operations from 1; To is the target of a
+// rename.
 type Op struct {
 	Kind     Kind
 	Path, To string
@@ -102,7 +102,7 @@ type FS struct {
 	fault    func(Op) Fault
 }
 
-// New makes an empty disk that takes so many bytes of files. It has one
+// New returns an empty disk with room for this many bytes of files. It has one
 // folder, "/".
 func New(capacity int64) *FS {
 	root := &node{dir: true}
@@ -138,7 +138,7 @@ func (f *FS) Used() int64 {
 	return f.used
 }
 
-// Occupy says how many bytes of the disk somebody else uses.
+// Occupy sets how many bytes of the disk other programs use.
 func (f *FS) Occupy(bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,7 +159,7 @@ func (f *FS) Rot(name string, bit int64) error {
 	return nil
 }
 
-// Files lists the paths of all files below a folder.
+// Files lists the paths of all files in a folder and its subfolders.
 func (f *FS) Files(below string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -76,7 +76,7 @@ func TestAFullDiskTakesWhatFits(t *testing.T) {
 	}
 	f.Occupy(4)
 	if free, err := f.Free("/"); free != 6 || err != nil {
-		t.Errorf("%d free beside others: %v", free, err)
+		t.Errorf("%d free with other users: %v", free, err)
 	}
 }
 

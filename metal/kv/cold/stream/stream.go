@@ -1,11 +1,11 @@
-// Package stream carries leases and reports of the cache on disk between an
-// engine and the agent that owns the folder.
+// Package stream carries leases and reports of the disk cache between an engine
+// and the agent that owns the folder.
 //
-// It owns both ends of the call Cache of metal/wire and what its messages mean:
-// Serve speaks for an engine's tier, Follow for whoever grants. It refuses an
-// engine that does not say what its blocks depend on, and a report before the
-// last one was answered, so that what an engine wants is never granted twice. It
-// touches no disk and decides nothing.
+// It implements both ends of the call Cache of metal/wire: Serve for an
+// engine's tier, Follow for the owner. It refuses an engine that does not
+// identify the origin of its blocks, and a report before the previous one was
+// answered, so that no request for space is granted twice. It does not touch
+// the disk and decides nothing.
 //
 // Start reading at Follow, then Serve.
 package stream
@@ -28,8 +28,8 @@ import (
 
 // Lease is an engine's leave to write, as its owner keeps it.
 type Lease interface {
-	// Current is what the engine is to be told; Changed has a value when that is
-	// to be done anew.
+	// Current returns the lease to send; Changed has a value when it has to be
+	// sent again.
 	Current() cold.Lease
 	Changed() <-chan struct{}
 	// Report books what the engine did, and answers what it may do now.
@@ -83,7 +83,7 @@ func receive[M any](ctx context.Context, next func() (*M, error), to chan<- *M) 
 	}
 }
 
-// grant answers reports and tells the engine what changes.
+// grant answers reports and sends changed leases to the engine.
 func grant(s grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport], lease Lease, reports <-chan *wire.CacheReport, broken <-chan error) error {
 	var answers int64
 	now := lease.Current()
@@ -120,7 +120,7 @@ func reason(err error, reports <-chan *wire.CacheReport, broken <-chan error) er
 	}
 	for {
 		select {
-		case <-reports: // nobody is left to be answered
+		case <-reports: // no report is left to answer
 		case err := <-broken:
 			return err
 		}

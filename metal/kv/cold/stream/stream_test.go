@@ -237,7 +237,7 @@ func TestALeaseThatIsNoneDetaches(t *testing.T) {
 	for tier.Put(key(1), nil) != kv.Dropped || tier.Counters().Dropped[cold.AtDetached] == 0 {
 		<-time.After(time.Millisecond)
 	}
-	next := newLease(t, l.dir, "e2") // the same stream goes on
+	next := newLease(t, l.dir, "e2") // the same stream continues
 	l.mu.Lock()
 	l.now = next.now
 	l.mu.Unlock()
@@ -299,7 +299,7 @@ func TestOneReportIsOutstandingAtATime(t *testing.T) {
 		s.leases <- lease // no answer
 		synctest.Wait()
 		if got := len(s.reports); got != 0 || first.GetSequence() != 1 {
-			t.Errorf("%d reports came behind %d without an answer", got, first.GetSequence())
+			t.Errorf("%d reports came after %d without an answer", got, first.GetSequence())
 		}
 		lease.Answers = 1
 		s.leases <- lease
@@ -322,13 +322,13 @@ func TestFollowRefusesWhatAnEngineMayNotSay(t *testing.T) {
 		want     string
 		ends     int
 	}{
-		"no origin":               {[]*wire.CacheReport{{}}, "incomplete block origin", 0},
-		"an origin with a gap":    {[]*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, "incomplete block origin", 0},
-		"a report out of turn":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 2}}, "report 2 after report 0", 1},
-		"a key that is none":      {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Touched: [][]byte{{1}}}}, "a key of 1 bytes", 1},
-		"a damaged key":           {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Damaged: [][]byte{{1, 2}}}}, "a key of 2 bytes", 1},
-		"a file without a key":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Persisted: []*wire.CacheFile{{Bytes: 1}}}}, "a key of 0 bytes", 1},
-		"an end before an origin": {nil, "EOF", 0},
+		"no origin":               {messages: []*wire.CacheReport{{}}, want: "incomplete block origin", ends: 0},
+		"an origin with a gap":    {messages: []*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, want: "incomplete block origin", ends: 0},
+		"a report out of turn":    {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 2}}, want: "report 2 after report 0", ends: 1},
+		"a key that is none":      {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Touched: [][]byte{{1}}}}, want: "a key of 1 bytes", ends: 1},
+		"a damaged key":           {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Damaged: [][]byte{{1, 2}}}}, want: "a key of 2 bytes", ends: 1},
+		"a file without a key":    {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Persisted: []*wire.CacheFile{{Bytes: 1}}}}, want: "a key of 0 bytes", ends: 1},
+		"an end before an origin": {want: "EOF", ends: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := dial(t, func(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error {
@@ -354,8 +354,9 @@ func TestFollowRefusesWhatAnEngineMayNotSay(t *testing.T) {
 	}
 }
 
-// broken is an owner's end of a stream that breaks under its first lease: as gRPC
-// does, Send says io.EOF, and the reason comes from Recv, behind what had come.
+// broken is an owner's end of a stream that breaks at its first lease: as in
+// gRPC, Send returns io.EOF, and Recv returns the reason after the messages
+// that had arrived.
 type broken struct {
 	grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport]
 	said chan *wire.CacheReport
@@ -397,7 +398,7 @@ func TestAStreamThatBreaksSaysWhy(t *testing.T) {
 	}
 }
 
-// TestAnOwnerThatHasNoLeaseSaysWhy to whoever follows.
+// TestAnOwnerThatHasNoLeaseSaysWhy to the engine.
 func TestAnOwnerThatHasNoLeaseSaysWhy(t *testing.T) {
 	c := dial(t, func(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error {
 		if err := s.Send(&wire.CacheReport{Origin: &wire.CacheOrigin{Model: "m", Numerics: "n", Layout: "l"}}); err != nil {

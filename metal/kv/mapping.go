@@ -2,14 +2,16 @@ package kv
 
 import "metalfleet.dev/metalfleet/metal/pages"
 
-// PinBy has memory pinned by whoever copies blocks from and to it, before it holds
-// any.
-func (m *Memory) PinBy(pin func([]byte) (unpin func())) {
-	m.pin, m.pinned = pin, map[*byte]func(){}
+// PageLockBy makes the memory page-lock its mappings with lock, which the
+// device that copies blocks provides. It must be called before the first block
+// is stored.
+func (m *Memory) PageLockBy(lock func([]byte) (unlock func())) {
+	m.lock, m.unlocks = lock, map[*byte]func(){}
 }
 
-// room takes n bytes of the budget: what was made ahead, or others' or fresh ones.
-func (m *Memory) room(n int64) ([]byte, bool) {
+// allocate takes n bytes of the budget: a spare, the memory of an evicted block, or
+// a fresh mapping.
+func (m *Memory) allocate(n int64) ([]byte, bool) {
 	if spare := m.spare(n); spare != nil {
 		return spare, true
 	}
@@ -17,10 +19,10 @@ func (m *Memory) room(n int64) ([]byte, bool) {
 	return mapping, ok
 }
 
-// found takes n bytes of the budget, for which others leave: the memory of one
-// that is as large as it is, where it was resident already, or fresh. Room that
-// was made ahead goes first, where it may. It evicts nothing where that would not
-// be enough.
+// found takes n bytes of the budget, evicting blocks if necessary: it reuses
+// the memory of an evicted block of the same size, which is resident already,
+// or maps fresh memory. If spares is set, it unmaps spares before it evicts
+// blocks. It evicts nothing if that would not free enough.
 func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool) {
 	if n <= 0 {
 		return nil, false, false
@@ -57,7 +59,7 @@ func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool)
 	}
 }
 
-// mapped maps n bytes that the budget counts already.
+// mapped maps n bytes that are already counted in the budget.
 func (m *Memory) mapped(n int64) ([]byte, bool) {
 	mapping, err := pages.Map(n)
 	if err != nil {
@@ -67,26 +69,26 @@ func (m *Memory) mapped(n int64) ([]byte, bool) {
 		return nil, false
 	}
 	pages.PreferLarge(mapping)
-	if m.pin != nil {
+	if m.lock != nil {
 		pages.Touch(mapping) // a driver that finds pages missing lets others wait for them
-		if unpin := m.pin(mapping); unpin != nil {
+		if unlock := m.lock(mapping); unlock != nil {
 			m.mu.Lock()
-			m.pinned[&mapping[0]] = unpin
+			m.unlocks[&mapping[0]] = unlock
 			m.mu.Unlock()
 		}
 	}
 	return mapping, true
 }
 
-// unmap gives memory back that the budget counts.
+// unmap frees a mapping that is counted in the budget and returns its size.
 func (m *Memory) unmap(mapping []byte) int64 {
 	size := pages.Held(int64(len(mapping)))
 	m.mu.Lock()
-	unpin := m.pinned[&mapping[0]]
-	delete(m.pinned, &mapping[0])
+	unlock := m.unlocks[&mapping[0]]
+	delete(m.unlocks, &mapping[0])
 	m.mu.Unlock()
-	if unpin != nil {
-		unpin()
+	if unlock != nil {
+		unlock()
 	}
 	pages.Unmap(mapping)
 	m.mu.Lock()
