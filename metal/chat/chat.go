@@ -21,12 +21,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat/jinja"
 )
 
-// ErrTemplate says that the model's template is broken or exceeds its limits:
-// the model is at fault.
+// ErrTemplate means that the model's template is broken or exceeds its limits,
+// which is an error of the model.
 var ErrTemplate = errors.New("invalid chat template")
 
-// ErrMessages says that the template does not take this conversation: the
-// client is at fault.
+// ErrMessages means that the template does not accept this conversation, which
+// is an error of the client.
 var ErrMessages = errors.New("the conversation does not fit the chat template")
 
 // RefusedError is a conversation that the template itself refused, in its own
@@ -54,8 +54,8 @@ type Message struct {
 	whole *jinja.Dict
 }
 
-// ParseMessages reads a JSON array of messages, whatever their members are.
-// Templates see each as it stands there. The error is an ErrMessages.
+// ParseMessages parses a JSON array of messages with any members, which
+// templates see unchanged. The error is an ErrMessages.
 func ParseMessages(raw []byte) ([]Message, error) {
 	v, err := jinja.ParseJSON(raw)
 	list, ok := v.(*jinja.List)
@@ -78,7 +78,7 @@ func ParseMessages(raw []byte) ([]Message, error) {
 	return out, nil
 }
 
-// Options are what a template sees beside the messages.
+// Options are the template's inputs in addition to the messages.
 type Options struct {
 	// AddGenerationPrompt opens the assistant's turn.
 	AddGenerationPrompt bool
@@ -103,7 +103,7 @@ type Options struct {
 // once.
 type Template struct {
 	t *jinja.Template
-	// developer says that the template knows the role of that name.
+	// developer: the template knows the role developer.
 	developer bool
 	source    string
 }

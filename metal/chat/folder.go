@@ -64,7 +64,7 @@ func ReadFolder(f *folder.Folder) (Configuration, error) {
 	return Configuration{Templates: templates, Special: special}, nil
 }
 
-// readSources finds the templates by name and says which file they are from.
+// readSources returns the templates by name, and the file they are from.
 func readSources(f *folder.Folder, config map[string]json.RawMessage) (from string, sources map[string]string, err error) {
 	if sources, err = readFiles(f); err != nil || len(sources) > 0 {
 		return templateFile, sources, err

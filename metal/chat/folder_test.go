@@ -42,7 +42,7 @@ func readFolder(t testing.TB, files map[string]string) (Configuration, error) {
 func TestTemplateComesFromTheFirstFileThatHasOne(t *testing.T) {
 	jinjaFile, legacy, config := map[string]string{templateFile: "jinja"}, map[string]string{legacyFile: `{"chat_template":"legacy"}`}, map[string]string{configFile: `{"chat_template":"config"}`}
 	named := map[string]string{configFile: `{"chat_template":[{"name":"default","template":"first"},{"name":"tool_use","template":"tools"},{"name":"rag","template":"{% broken"},{"name":"default","template":"plain"}]}`}
-	beside := map[string]string{namedFolder + "/tool_use.jinja": "file for tools", namedFolder + "/note.txt": "{%"}
+	separate := map[string]string{namedFolder + "/tool_use.jinja": "file for tools", namedFolder + "/note.txt": "{%"}
 	tests := map[string]struct {
 		files        []map[string]string
 		plain, tools string // empty for no template
@@ -54,9 +54,9 @@ func TestTemplateComesFromTheFirstFileThatHasOne(t *testing.T) {
 		"the tokenizer's":                         {[]map[string]string{config}, "config", "config"},
 		"the tokenizer's where others are empty":  {[]map[string]string{config, {legacyFile: `{"chat_template":null}`}}, "config", "config"},
 		"named ones, the later of one name":       {[]map[string]string{named}, "plain", "tools"},
-		"a file beside it for tools":              {[]map[string]string{jinjaFile, beside, config}, "jinja", "file for tools"},
+		"a separate file for tools":               {[]map[string]string{jinjaFile, separate, config}, "jinja", "file for tools"},
 		"a file instead of the default":           {[]map[string]string{jinjaFile, {namedFolder + "/default.jinja": "later"}}, "later", "later"},
-		"files alone, which replace the config's": {[]map[string]string{beside, config}, "", "file for tools"},
+		"files alone, which replace the config's": {[]map[string]string{separate, config}, "", "file for tools"},
 		"no template in the configuration":        {[]map[string]string{{configFile: `{"model_max_length":7,"Chat_Template":"x"}`}}, "", ""},
 	}
 	for name, tc := range tests {

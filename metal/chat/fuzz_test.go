@@ -63,7 +63,7 @@ func FuzzMessages(f *testing.F) {
 		if err != nil && !errors.Is(err, ErrMessages) {
 			t.Fatalf("untyped error %v", err)
 		}
-		if err != nil { // as what an API hands on beside the fields
+		if err != nil { // like unknown fields of an API request
 			messages = []Message{{Role: "user", Content: raw, Extra: json.RawMessage(raw)}}
 		}
 		limits := jinja.Limits{Steps: 50_000, Bytes: 4 << 20, Output: 1 << 20}

@@ -17,7 +17,7 @@ type Templates struct {
 }
 
 // NewTemplates parses templates by name. Only "default" and "tool_use" are ever
-// picked, so others are named but not parsed: a broken one harms nobody. The
+// used, so others are recorded but not parsed: a broken one has no effect. The
 // error is an ErrTemplate.
 func NewTemplates(sources map[string]string) (*Templates, error) {
 	out := &Templates{parsed: map[string]*Template{}, names: slices.Sorted(maps.Keys(sources))}

@@ -22,7 +22,7 @@ func isASCII(s string) bool {
 
 // letters counts the work of changing the case of a text: beyond ASCII each character is looked
 // up in tables.
-func (r *run) letters(s string) error {
+func (r *texts) letters(s string) error {
 	if isASCII(s) {
 		return nil
 	}

@@ -52,11 +52,11 @@ func (d *Dict) find(hash any) (any, bool) {
 	return d.vals[i], true
 }
 
-// entryBytes is about what one entry takes beside key and value.
+// entryBytes is the approximate overhead of an entry without key and value.
 const entryBytes = 96
 
 // putIn stores under any key that can be hashed, and fails on others.
-func (r *run) putIn(d *Dict, key, v any) error {
+func (r *values) putIn(d *Dict, key, v any) error {
 	h, ok, err := r.hash(key, 0)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (r *run) putIn(d *Dict, key, v any) error {
 }
 
 // findIn looks a key up; one that cannot be hashed is never found.
-func (r *run) findIn(d *Dict, key any) (any, bool, error) {
+func (r *values) findIn(d *Dict, key any) (any, bool, error) {
 	h, ok, err := r.hash(key, 0)
 	if err != nil || !ok {
 		return nil, false, err
@@ -86,7 +86,7 @@ type bigKey string
 
 // hash maps equal keys to the same value: 1, 1.0 and True are one key. A tuple
 // is bounded, since a template can share a small one many times in another.
-func (r *run) hash(key any, depth int) (h any, ok bool, err error) {
+func (r *values) hash(key any, depth int) (h any, ok bool, err error) {
 	switch k := plain(key).(type) {
 	case nil, int64, *numbers, *function, *namespace, *loopVar, *generator:
 		return k, true, nil
@@ -118,7 +118,7 @@ func (r *run) hash(key any, depth int) (h any, ok bool, err error) {
 	return nil, false, nil
 }
 
-func (r *run) hashTuple(t *List, depth int) (any, bool, error) {
+func (r *values) hashTuple(t *List, depth int) (any, bool, error) {
 	if depth > maxDepth {
 		return nil, false, tooDeep()
 	}

@@ -7,14 +7,14 @@ import (
 
 // Kinds of errors. All errors of this package are an *Error of one kind.
 var (
-	// ErrSyntax says that the source is no template of this language.
+	// ErrSyntax means that the source is not a valid template.
 	ErrSyntax = errors.New("template syntax error")
-	// ErrRender says that the template failed on these values.
+	// ErrRender means that rendering failed on these values.
 	ErrRender = errors.New("template failed")
-	// ErrRaised says that the template called raise_exception: it refuses the
-	// conversation, and Message is what it said.
+	// ErrRaised means that the template called raise_exception to refuse the
+	// conversation; Message is its argument.
 	ErrRaised = errors.New("template rejected the conversation")
-	// ErrLimit says that a bound was reached; Error.Bound says which.
+	// ErrLimit means that a limit was reached; Error.Bound is its name.
 	ErrLimit = errors.New("template exceeded its limit")
 )
 
@@ -32,7 +32,7 @@ const (
 	BoundDigits Bound = "digits" // of an integer
 )
 
-// Error says what went wrong on which line of the template.
+// Error describes an error and the line of the template.
 type Error struct {
 	Kind    error
 	Bound   Bound // of an ErrLimit

@@ -390,5 +390,5 @@ func (r *run) evalTest(e *testExpr) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.test(e.name, v, a)
+	return runTest(r, e.name, v, a)
 }

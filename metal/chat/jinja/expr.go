@@ -9,9 +9,9 @@ import (
 // conditional, or, and, not, comparison, + -, ~, * / // %, **, unary with its
 // postfixes and filters.
 
-func (p *parser) expression() (expr, error) { return p.conditional(true) }
+func (p *expressions) expression() (expr, error) { return p.conditional(true) }
 
-func (p *parser) conditional(withIf bool) (expr, error) {
+func (p *expressions) conditional(withIf bool) (expr, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
 	}
@@ -35,14 +35,14 @@ func (p *parser) conditional(withIf bool) (expr, error) {
 }
 
 // tuple parses an expression, or several with commas between.
-func (p *parser) tuple() (expr, error) { return p.tupleOf(p.expression) }
+func (p *expressions) tuple() (expr, error) { return p.tupleOf(p.expression) }
 
 // tupleWithout parses a tuple whose parts may not be conditional.
-func (p *parser) tupleWithout() (expr, error) {
+func (p *expressions) tupleWithout() (expr, error) {
 	return p.tupleOf(func() (expr, error) { return p.conditional(false) })
 }
 
-func (p *parser) tupleOf(part func() (expr, error)) (expr, error) {
+func (p *expressions) tupleOf(part func() (expr, error)) (expr, error) {
 	pos := p.here()
 	first, err := part()
 	if err != nil || !p.is(tokOperator, ",") {
@@ -63,12 +63,12 @@ func (p *parser) tupleOf(part func() (expr, error)) (expr, error) {
 	return t, nil
 }
 
-func (p *parser) or() (expr, error) { return p.leftBinary(p.and, tokName, "or") }
+func (p *expressions) or() (expr, error) { return p.leftBinary(p.and, tokName, "or") }
 
-func (p *parser) and() (expr, error) { return p.leftBinary(p.not, tokName, "and") }
+func (p *expressions) and() (expr, error) { return p.leftBinary(p.not, tokName, "and") }
 
 // leftBinary parses operands joined by any of ops, from left to right.
-func (p *parser) leftBinary(operand func() (expr, error), kind tokenKind, ops ...string) (expr, error) {
+func (p *expressions) leftBinary(operand func() (expr, error), kind tokenKind, ops ...string) (expr, error) {
 	left, err := operand()
 	for err == nil && p.peek().kind == kind && slices.Contains(ops, p.peek().text) {
 		pos, op := p.here(), p.next().text
@@ -79,7 +79,7 @@ func (p *parser) leftBinary(operand func() (expr, error), kind tokenKind, ops ..
 	return left, err
 }
 
-func (p *parser) not() (expr, error) {
+func (p *expressions) not() (expr, error) {
 	if !p.is(tokName, "not") {
 		return p.comparison()
 	}
@@ -93,7 +93,7 @@ func (p *parser) not() (expr, error) {
 	return &unaryExpr{pos, "not", of}, err
 }
 
-func (p *parser) comparison() (expr, error) {
+func (p *expressions) comparison() (expr, error) {
 	pos := p.here()
 	first, err := p.sum()
 	c := &compareExpr{position: pos, first: first}
@@ -121,9 +121,9 @@ func (p *parser) comparison() (expr, error) {
 	return c, err
 }
 
-func (p *parser) sum() (expr, error) { return p.leftBinary(p.concat, tokOperator, "+", "-") }
+func (p *expressions) sum() (expr, error) { return p.leftBinary(p.concat, tokOperator, "+", "-") }
 
-func (p *parser) concat() (expr, error) {
+func (p *expressions) concat() (expr, error) {
 	pos := p.here()
 	first, err := p.product()
 	c := &concatExpr{position: pos, parts: []expr{first}}
@@ -138,15 +138,15 @@ func (p *parser) concat() (expr, error) {
 	return c, err
 }
 
-func (p *parser) product() (expr, error) {
+func (p *expressions) product() (expr, error) {
 	return p.leftBinary(p.power, tokOperator, "*", "/", "//", "%")
 }
 
-func (p *parser) power() (expr, error) {
+func (p *expressions) power() (expr, error) {
 	return p.leftBinary(func() (expr, error) { return p.unary(true) }, tokOperator, "**")
 }
 
-func (p *parser) unary(withFilters bool) (expr, error) {
+func (p *expressions) unary(withFilters bool) (expr, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (p *parser) unary(withFilters bool) (expr, error) {
 	return e, err
 }
 
-func (p *parser) primary() (expr, error) {
+func (p *expressions) primary() (expr, error) {
 	pos := p.here()
 	t := p.peek()
 	switch {
@@ -212,7 +212,7 @@ func (p *parser) primary() (expr, error) {
 	return nil, p.unexpected("an expression")
 }
 
-func (p *parser) list(pos position) (expr, error) {
+func (p *expressions) list(pos position) (expr, error) {
 	l := &listExpr{position: pos}
 	for !p.op("]") {
 		if len(l.items) > 0 {
@@ -232,7 +232,7 @@ func (p *parser) list(pos position) (expr, error) {
 	return l, nil
 }
 
-func (p *parser) dict(pos position) (expr, error) {
+func (p *expressions) dict(pos position) (expr, error) {
 	d := &dictExpr{position: pos}
 	for !p.op("}") {
 		if len(d.keys) > 0 {
@@ -259,7 +259,7 @@ func (p *parser) dict(pos position) (expr, error) {
 	return d, nil
 }
 
-func (p *parser) postfix(e expr) (expr, error) {
+func (p *expressions) postfix(e expr) (expr, error) {
 	for {
 		pos := p.here()
 		var err error
@@ -291,7 +291,7 @@ func (p *parser) postfix(e expr) (expr, error) {
 
 // subscript parses what stands in brackets: one key or slice, or several,
 // which make a tuple.
-func (p *parser) subscript(pos position, of expr) (expr, error) {
+func (p *expressions) subscript(pos position, of expr) (expr, error) {
 	var keys []expr
 	for !p.op("]") {
 		if len(keys) > 0 {
@@ -319,7 +319,7 @@ func (p *parser) subscript(pos position, of expr) (expr, error) {
 }
 
 // subscribed parses a key, or fills the slice and returns nil.
-func (p *parser) subscribed(s *sliceExpr) (key expr, err error) {
+func (p *expressions) subscribed(s *sliceExpr) (key expr, err error) {
 	if !p.is(tokOperator, ":") {
 		if key, err = p.expression(); err != nil || !p.is(tokOperator, ":") {
 			return key, err
@@ -341,7 +341,7 @@ func (p *parser) subscribed(s *sliceExpr) (key expr, err error) {
 }
 
 // filters parses what may follow a whole operand: filters, tests and calls.
-func (p *parser) filters(e expr) (expr, error) {
+func (p *expressions) filters(e expr) (expr, error) {
 	for {
 		var err error
 		switch {
@@ -363,7 +363,7 @@ func (p *parser) filters(e expr) (expr, error) {
 }
 
 // filterChain parses filters; inline means that the first one has no bar.
-func (p *parser) filterChain(e expr, inline bool) (expr, error) {
+func (p *expressions) filterChain(e expr, inline bool) (expr, error) {
 	for inline || p.op("|") {
 		inline = false
 		f := &filterExpr{position: p.here(), of: e}
@@ -386,7 +386,7 @@ func (p *parser) filterChain(e expr, inline bool) (expr, error) {
 
 // dotted parses the name of a filter or a test, which may hold dots; none that
 // is known does.
-func (p *parser) dotted() (string, error) {
+func (p *expressions) dotted() (string, error) {
 	name, err := p.name()
 	for err == nil && p.op(".") {
 		var part string
@@ -399,7 +399,7 @@ func (p *parser) dotted() (string, error) {
 	return name, err
 }
 
-func (p *parser) test(e expr) (expr, error) {
+func (p *expressions) test(e expr) (expr, error) {
 	pos := p.here()
 	p.next()
 	negated := p.keyword("not")
@@ -434,7 +434,7 @@ func (p *parser) test(e expr) (expr, error) {
 	return t, nil
 }
 
-func (p *parser) arguments() (arguments, error) {
+func (p *expressions) arguments() (arguments, error) {
 	var a arguments
 	if err := p.want(tokOperator, "("); err != nil {
 		return a, err
@@ -455,7 +455,7 @@ func (p *parser) arguments() (arguments, error) {
 	return a, nil
 }
 
-func (p *parser) argument(a *arguments) (err error) {
+func (p *expressions) argument(a *arguments) (err error) {
 	switch next := p.look(1); {
 	case a.spreadKw != nil:
 		return p.fail("an argument follows **")
@@ -487,7 +487,7 @@ func (p *parser) argument(a *arguments) (err error) {
 
 // noteUnknown remembers a name that nothing is known by. It makes the template
 // wrong, unless a condition decides whether the name is ever used.
-func (p *parser) noteUnknown(line int, message string) {
+func (p *expressions) noteUnknown(line int, message string) {
 	if !p.soft {
 		p.unknown = append(p.unknown, &Error{Kind: ErrSyntax, Line: line, Message: message})
 	}

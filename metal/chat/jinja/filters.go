@@ -374,7 +374,7 @@ func roundFloat(f float64, precision int64) (any, error) {
 	}
 	if precision < 0 {
 		b, _ := new(big.Float).SetFloat64(math.Trunc(f)).Int(nil)
-		// What stands behind the point decides a half.
+		// The digits after the point decide a half.
 		b.Mul(b, big.NewInt(10))
 		if f != math.Trunc(f) {
 			b.Add(b, big.NewInt(int64(math.Copysign(1, f))))

@@ -15,8 +15,8 @@ type formatter struct {
 	manual  bool // a field had a number
 }
 
-// format is Python's str.format, or str.format_map, as the sandbox has it:
-// what stands behind a dot in a field goes through the same rules as anywhere.
+// format is Python's str.format, or str.format_map, as in the sandbox: an
+// attribute in a field follows the same rules as elsewhere.
 func (r *run) format(s string, a args, isMap, safe bool) (any, error) {
 	f := &formatter{r: r, args: a, safe: safe}
 	if isMap {

@@ -93,7 +93,7 @@ func count(s string) (int64, string, error) {
 }
 
 // formatted is Python's format(v, spec).
-func (r *run) formatted(v any, s string) (string, error) {
+func (r *values) formatted(v any, s string) (string, error) {
 	if s == "" {
 		return r.text(v)
 	}
@@ -278,7 +278,7 @@ func floatDigits(x float64, verb byte, precision int64, alternate bool) string {
 }
 
 // general is %g: as many significant digits, in the shorter notation. Python's
-// own way keeps a digit behind the point, and changes notation one earlier.
+// repr keeps a digit after the point, and changes notation one earlier.
 func general(x float64, precision int64, keep, own bool) string {
 	e := strconv.FormatFloat(x, 'e', int(precision-1), 64)
 	mantissa, exponent, _ := strings.Cut(e, "e")
@@ -303,7 +303,7 @@ func general(x float64, precision int64, keep, own bool) string {
 	return s
 }
 
-func (f spec) integer(r *run, v any) (sign, prefix, body string, err error) {
+func (f spec) integer(r *values, v any) (sign, prefix, body string, err error) {
 	i := integer(v)
 	if f.precision >= 0 || f.positive {
 		return "", "", "", failf("the format of an int does not allow a precision")

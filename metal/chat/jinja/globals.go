@@ -142,7 +142,7 @@ func raise(r *run, a args) (any, error) {
 	return nil, &Error{Kind: ErrRaised, Message: message}
 }
 
-// cycler goes round its arguments.
+// cycler iterates over its arguments again and again.
 func cycler(_ *run, a args) (any, error) {
 	if len(a.pos) == 0 || len(a.names) > 0 {
 		return nil, failf("cycler requires the values to cycle through")

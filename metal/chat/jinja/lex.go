@@ -36,8 +36,8 @@ type lexer struct {
 	pos    int
 	line   int
 	tokens []token
-	// fresh says that the text before pos ended with a newline that a tag
-	// took, or that nothing stands before it.
+	// fresh: the text before pos ended with a newline that a tag removed, or
+	// pos is the start.
 	fresh bool
 }
 
@@ -150,8 +150,8 @@ func (l *lexer) before(text string, sign byte, variable bool) string {
 	return text
 }
 
-// after takes white space behind a tag: all of it for a minus, one newline
-// behind a block or comment without a sign.
+// after removes white space after a tag: all of it for a minus, one newline
+// after a block or comment without a sign.
 func (l *lexer) after(sign byte, variable bool) {
 	l.fresh = false
 	switch {

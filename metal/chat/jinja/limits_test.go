@@ -295,7 +295,8 @@ func TestRenderLooksAtItsContextAfterTheSameWorkOfAnyKind(t *testing.T) {
 		"large integers": func(r *run) error { return r.work(new(big.Int).Lsh(big.NewInt(1), uint(many))) },
 	} {
 		ctx := &ended{Context: t.Context()}
-		r := &run{ctx: ctx, steps: 1 << 40, bytes: 1 << 40}
+		r := &run{}
+		r.meter = meter{ctx: ctx, steps: 1 << 40, bytes: 1 << 40}
 		if err := work(r); !errors.Is(err, context.Canceled) || ctx.looks != 1 {
 			t.Errorf("%s: %v after %d looks", name, err, ctx.looks)
 		}

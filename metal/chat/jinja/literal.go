@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// number takes an integer or a float. A number behind a dot is an index, and
+// number reads an integer or a float. A number after a dot is an index, and
 // never a float.
 func (l *lexer) number() error {
 	rest := l.src[l.pos:]
@@ -28,7 +28,7 @@ func (l *lexer) number() error {
 		l.add(token{kind: tokNumber, text: text, value: v})
 		return nil
 	}
-	if len(text) > maxBits { // in whatever base
+	if len(text) > maxBits { // in any base
 		return atLine(tooManyDigits(), l.line)
 	}
 	v, ok := new(big.Int).SetString(text, 0)

@@ -2,7 +2,7 @@ package jinja
 
 import "strings"
 
-func (r *run) assign(t target, v any) error {
+func (r statements) assign(t target, v any) error {
 	if t.parts == nil && t.attr == "" {
 		r.scope.set(t.name, v)
 		return nil
@@ -25,7 +25,7 @@ func (r *run) assign(t target, v any) error {
 	return nil
 }
 
-func (r *run) assignMember(t target, v any) error {
+func (r statements) assignMember(t target, v any) error {
 	found, _ := r.scope.find(t.name)
 	ns, ok := found.(*namespace)
 	if !ok {
@@ -69,7 +69,7 @@ func (l *loopVar) forward() (bool, error) {
 	return true, nil
 }
 
-// peek is the item behind the current one.
+// peek returns the item after the current one.
 func (l *loopVar) peek() (any, bool, error) {
 	if len(l.ahead) == 0 {
 		item, ok, err := l.next()
@@ -82,7 +82,7 @@ func (l *loopVar) peek() (any, bool, error) {
 }
 
 // length reads all items where that is needed to count them.
-func (l *loopVar) length(r *run) (int64, error) {
+func (l *loopVar) length(r *values) (int64, error) {
 	if l.count < 0 {
 		items, err := r.rest(l.next)
 		if err != nil {
@@ -94,7 +94,7 @@ func (l *loopVar) length(r *run) (int64, error) {
 	return l.count, nil
 }
 
-func (r *run) loop(n *forNode) (flow, error) {
+func (r statements) loop(n *forNode) (flow, error) {
 	v, err := r.eval(n.items)
 	if err != nil {
 		return flowOn, err
@@ -102,9 +102,9 @@ func (r *run) loop(n *forNode) (flow, error) {
 	return r.loopOver(n, v, 0)
 }
 
-// loopOver runs a loop. Its flow is that of what stands behind else, which
-// belongs to the loop around.
-func (r *run) loopOver(n *forNode, v any, depth int64) (flow, error) {
+// loopOver runs a loop. The flow that it returns is that of the else branch,
+// which belongs to the surrounding loop.
+func (r statements) loopOver(n *forNode, v any, depth int64) (flow, error) {
 	l, err := r.newLoop(n, v, depth)
 	if err != nil {
 		return flowOn, err
@@ -146,7 +146,7 @@ func (r *run) loopOver(n *forNode, v any, depth int64) (flow, error) {
 	return r.exec(n.otherwise)
 }
 
-func (r *run) newLoop(n *forNode, v any, depth int64) (*loopVar, error) {
+func (r statements) newLoop(n *forNode, v any, depth int64) (*loopVar, error) {
 	next, err := r.iterate(v)
 	if err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (r *run) newLoop(n *forNode, v any, depth int64) (*loopVar, error) {
 
 // picked keeps the items that a loop's condition takes, when they are asked
 // for.
-func (r *run) picked(n *forNode, next iterator) iterator {
+func (r statements) picked(n *forNode, next iterator) iterator {
 	home := r.scope
 	return func() (any, bool, error) {
 		outer := r.scope
@@ -220,7 +220,7 @@ func (r *run) loopFigure(l *loopVar, name string) (out any, found bool, err erro
 		}
 		return l.before, true, nil
 	case "revindex", "revindex0", "length":
-		n, err := l.length(r)
+		n, err := l.length(&r.values)
 		return map[string]int64{"revindex": n - l.index, "revindex0": n - l.index - 1, "length": n}[name], true, err
 	case "last", "nextitem":
 		next, ok, err := l.peek()

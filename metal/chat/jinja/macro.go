@@ -6,18 +6,18 @@ import (
 
 // macro makes a function of a body; it sees the scope that it is written in.
 // The caller of a call block has no name.
-func (r *run) macro(name string, s signature, body []node) *function {
+func (r statements) macro(name string, s signature, body []node) *function {
 	home := r.scope
 	f := &function{name: name, repr: "<Macro anonymous>", members: func(member string) (any, bool) { return s.member(name, member) }}
 	if name != "" {
 		f.repr = "<Macro '" + name + "'>"
 	}
 	f.call = func(r *run, a args) (any, error) {
-		vars, err := r.parameters(name, s, a, home)
+		vars, err := statements{r}.parameters(name, s, a, home)
 		if err != nil {
 			return nil, err
 		}
-		return r.capture(home, vars, body)
+		return statements{r}.capture(home, vars, body)
 	}
 	return f
 }
@@ -49,7 +49,7 @@ func (s signature) member(macro, name string) (any, bool) {
 }
 
 // parameters gives the arguments of a call their names in the macro.
-func (r *run) parameters(name string, s signature, a args, home *scope) (map[string]any, error) {
+func (r statements) parameters(name string, s signature, a args, home *scope) (map[string]any, error) {
 	vars := map[string]any{}
 	more := NewDict()
 	for i, n := range a.names {
@@ -112,7 +112,7 @@ func (s signature) surplus(named *Dict, positional int) string {
 }
 
 // defaults fills the parameters that were not given.
-func (r *run) defaults(s signature, vars map[string]any, home *scope) error {
+func (r statements) defaults(s signature, vars map[string]any, home *scope) error {
 	outer := r.scope
 	r.scope = &scope{vars: vars, parent: home}
 	defer func() { r.scope = outer }()
@@ -138,7 +138,7 @@ func (r *run) defaults(s signature, vars map[string]any, home *scope) error {
 	return nil
 }
 
-func (r *run) callBlock(n *callNode) error {
+func (r statements) callBlock(n *callNode) error {
 	caller := r.macro("", n.signature, n.body)
 	of, err := r.eval(n.call.of)
 	if err != nil {

@@ -56,8 +56,8 @@ func hidden(v any, name string) bool {
 	return false
 }
 
-// dunders are the inner names of Python's dict, which hide keys of that name
-// behind a dot.
+// dunders are the attributes of Python's dict with inner names, which hide keys
+// of that name after a dot.
 func dunders() []string {
 	return strings.Fields("__class__ __class_getitem__ __contains__ __delattr__ __delitem__ __dir__ __doc__ __eq__ __format__ __ge__ " +
 		"__getattribute__ __getitem__ __getstate__ __gt__ __hash__ __init__ __init_subclass__ __ior__ __iter__ __le__ __len__ __lt__ " +

@@ -9,8 +9,8 @@ import (
 // maxBits bounds integers: about the 4,300 decimal digits that Python prints.
 const maxBits = 14_284
 
-// number says what v is as an index or a count: an integer (a bool counts as
-// one; one beyond 64 bits as the last within) or a float.
+// number converts v for use as an index or a count: an integer (a bool counts
+// as one; one beyond 64 bits is clamped) or a float.
 func number(v any) (i int64, f float64, isInt, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -64,7 +64,7 @@ func integral(f float64) (v any, exact bool) {
 
 // work counts the work of an operation on a large integer, which grows with
 // the square of its length.
-func (r *run) work(b *big.Int) error {
+func (r *meter) work(b *big.Int) error {
 	words := b.BitLen()/64 + 1
 	if err := r.spend(words * words / 64); err != nil {
 		return err
@@ -77,7 +77,7 @@ func tooManyDigits() error {
 }
 
 // arithmetic is a op b for two numbers.
-func (r *run) arithmetic(op string, a, b any) (any, error) {
+func (r *values) arithmetic(op string, a, b any) (any, error) {
 	ai, af, aInt, _ := number(a)
 	bi, bf, bInt, _ := number(b)
 	if !aInt || !bInt {
@@ -127,7 +127,7 @@ func smallOp(op string, a, b int64) (any, bool) {
 	return nil, false
 }
 
-func (r *run) integerOp(op string, a, b *big.Int) (any, error) {
+func (r *values) integerOp(op string, a, b *big.Int) (any, error) {
 	if b.Sign() == 0 && (op == "/" || op == "//" || op == "%") {
 		return nil, failf("division by zero")
 	}
@@ -176,7 +176,7 @@ func divide(a, b *big.Int) (any, error) {
 	return f, nil
 }
 
-func (r *run) integerPower(a, b *big.Int) (any, error) {
+func (r *values) integerPower(a, b *big.Int) (any, error) {
 	if b.Sign() < 0 {
 		af, _ := new(big.Float).SetInt(a).Float64()
 		bf, _ := new(big.Float).SetInt(b).Float64()

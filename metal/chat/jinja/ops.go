@@ -47,7 +47,7 @@ func (r *run) binary(op string, a, b any) (any, error) {
 // itemBytes is what one place in a list takes.
 const itemBytes = 16
 
-// textBytes is what a text takes in a list, beside itself.
+// textBytes is the overhead of a string in a list.
 const textBytes = 40
 
 // markupOp is a op b where markup is one of them; ok is false where it works
@@ -90,7 +90,7 @@ func (r *run) markupOp(op string, a, b any) (v any, ok bool, err error) {
 }
 
 // repeated is a text or list n times; ok is false where they are not that.
-func (r *run) repeated(v, times any) (out any, ok bool, err error) {
+func (r *values) repeated(v, times any) (out any, ok bool, err error) {
 	n, _, isInt, isNum := number(times)
 	if !isNum || !isInt {
 		return nil, false, nil
@@ -129,7 +129,7 @@ func tooDeep() error {
 }
 
 // equal is Python's ==.
-func (r *run) equal(a, b any, depth int) (bool, error) {
+func (r *values) equal(a, b any, depth int) (bool, error) {
 	if depth > maxDepth {
 		return false, tooDeep()
 	}
@@ -173,7 +173,7 @@ func (r *run) equal(a, b any, depth int) (bool, error) {
 	return false, nil
 }
 
-func (r *run) sameItems(a, b []any, depth int) (bool, error) {
+func (r *values) sameItems(a, b []any, depth int) (bool, error) {
 	for i := range a {
 		if same, err := r.equal(a[i], b[i], depth+1); err != nil || !same {
 			return false, err
@@ -183,7 +183,7 @@ func (r *run) sameItems(a, b []any, depth int) (bool, error) {
 }
 
 // sameSet says whether a holds what b holds: views of a dictionary are sets.
-func (r *run) sameSet(a, b []any, depth int) (bool, error) {
+func (r *values) sameSet(a, b []any, depth int) (bool, error) {
 	for _, x := range a {
 		found := false
 		for _, y := range b {
@@ -202,7 +202,7 @@ func (r *run) sameSet(a, b []any, depth int) (bool, error) {
 	return true, nil
 }
 
-func (r *run) sameEntries(a, b *Dict, depth int) (bool, error) {
+func (r *values) sameEntries(a, b *Dict, depth int) (bool, error) {
 	for i, key := range a.keys {
 		v, found, err := r.findIn(b, key)
 		if err != nil || !found {
@@ -215,9 +215,9 @@ func (r *run) sameEntries(a, b *Dict, depth int) (bool, error) {
 	return true, nil
 }
 
-// order is Python's comparison: below zero where a is less than b. NaN has no
-// order: ordered is false. It goes no deeper than equal, which looks first.
-func (r *run) order(a, b any) (c int, ordered bool, err error) {
+// order is Python's comparison: negative if a is less than b. If one is NaN,
+// ordered is false. It recurses no deeper than equal, which runs first.
+func (r *values) order(a, b any) (c int, ordered bool, err error) {
 	if err := r.step(); err != nil {
 		return 0, false, err
 	}
@@ -250,7 +250,7 @@ func (r *run) order(a, b any) (c int, ordered bool, err error) {
 	return 0, false, failf("%s and %s cannot be ordered", typeName(a), typeName(b))
 }
 
-func (r *run) compare(op string, a, b any) (bool, error) {
+func (r *values) compare(op string, a, b any) (bool, error) {
 	switch op {
 	case "==":
 		return r.equal(a, b, 0)
@@ -287,7 +287,7 @@ func setOf(v any) *List {
 }
 
 // compareSets orders sets by what they hold.
-func (r *run) compareSets(op string, a, b []any) (bool, error) {
+func (r *values) compareSets(op string, a, b []any) (bool, error) {
 	if op[0] == '>' {
 		a, b = b, a
 	}
@@ -297,7 +297,7 @@ func (r *run) compareSets(op string, a, b []any) (bool, error) {
 	return r.sameSet(a, b, 0)
 }
 
-func (r *run) contains(in, v any) (bool, error) {
+func (r *values) contains(in, v any) (bool, error) {
 	switch c := plain(in).(type) {
 	case string:
 		s, ok := plain(v).(string)

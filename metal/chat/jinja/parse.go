@@ -40,7 +40,7 @@ func Parse(source string) (*Template, error) {
 		return nil, err
 	}
 	t := &Template{source: source, filters: filters()}
-	p := &parser{tokens: tokens, known: t.filters}
+	p := &parser{expressions: expressions{cursor: cursor{tokens: tokens}, known: t.filters}}
 	if t.body, err = p.body(); err != nil {
 		return nil, err
 	}
@@ -50,14 +50,25 @@ func Parse(source string) (*Template, error) {
 	return t, nil
 }
 
-type parser struct {
+// cursor reads tokens one after the other, and bounds the depth of nesting.
+type cursor struct {
 	tokens []token
 	pos    int
 	depth  int
-	loops  int // around this place, in this function
-	fors   int // around this place
-	// soft says that this place is run only where a condition holds: an
-	// unknown name fails when it is.
+}
+
+// parser parses statements.
+type parser struct {
+	expressions
+	loops int // around this place, in this function
+	fors  int // around this place
+}
+
+// expressions parses expressions.
+type expressions struct {
+	cursor
+	// soft: this code only runs under a condition, so that an unknown name
+	// fails when it runs, not when it is parsed.
 	soft     bool
 	unknown  []error           // filters and tests
 	known    map[string]filter // filters
@@ -78,11 +89,11 @@ func (m *mentions) note(name string) {
 	}
 }
 
-func (p *parser) peek() token { return p.tokens[p.pos] }
+func (p *cursor) peek() token { return p.tokens[p.pos] }
 
-func (p *parser) look(n int) token { return p.tokens[min(p.pos+n, len(p.tokens)-1)] }
+func (p *cursor) look(n int) token { return p.tokens[min(p.pos+n, len(p.tokens)-1)] }
 
-func (p *parser) next() token {
+func (p *cursor) next() token {
 	t := p.tokens[p.pos]
 	if t.kind != tokEnd {
 		p.pos++
@@ -90,20 +101,20 @@ func (p *parser) next() token {
 	return t
 }
 
-func (p *parser) fail(format string, args ...any) error {
+func (p *cursor) fail(format string, args ...any) error {
 	return &Error{Kind: ErrSyntax, Line: p.peek().line, Message: fmt.Sprintf(format, args...)}
 }
 
-func (p *parser) unexpected(want string) error {
+func (p *cursor) unexpected(want string) error {
 	return p.fail("found %q, want %s", cut(p.peek().text), want)
 }
 
-func (p *parser) is(kind tokenKind, text string) bool {
+func (p *cursor) is(kind tokenKind, text string) bool {
 	t := p.peek()
 	return t.kind == kind && t.text == text
 }
 
-func (p *parser) take(kind tokenKind, text string) bool {
+func (p *cursor) take(kind tokenKind, text string) bool {
 	if p.is(kind, text) {
 		p.pos++
 		return true
@@ -111,27 +122,27 @@ func (p *parser) take(kind tokenKind, text string) bool {
 	return false
 }
 
-func (p *parser) op(text string) bool      { return p.take(tokOperator, text) }
-func (p *parser) keyword(text string) bool { return p.take(tokName, text) }
+func (p *cursor) op(text string) bool      { return p.take(tokOperator, text) }
+func (p *cursor) keyword(text string) bool { return p.take(tokName, text) }
 
-func (p *parser) want(kind tokenKind, text string) error {
+func (p *cursor) want(kind tokenKind, text string) error {
 	if !p.take(kind, text) {
 		return p.unexpected(fmt.Sprintf("%q", text))
 	}
 	return nil
 }
 
-func (p *parser) name() (string, error) {
+func (p *cursor) name() (string, error) {
 	if p.peek().kind != tokName {
 		return "", p.unexpected("a name")
 	}
 	return p.next().text, nil
 }
 
-func (p *parser) here() position { return position{p.peek().line} }
+func (p *cursor) here() position { return position{p.peek().line} }
 
 // enter bounds nesting; every enter is followed by a leave.
-func (p *parser) enter() error {
+func (p *cursor) enter() error {
 	p.depth++
 	if p.depth > maxDepth {
 		return atLine(limitf(BoundDepth, "nested more than %d levels deep", maxDepth), p.peek().line)
@@ -139,10 +150,10 @@ func (p *parser) enter() error {
 	return nil
 }
 
-func (p *parser) leave() { p.depth-- }
+func (p *cursor) leave() { p.depth-- }
 
 // few bounds the names of one list, each of which is compared with all others.
-func (p *parser) few(names []string) error {
+func (p *cursor) few(names []string) error {
 	if len(names) > maxNames {
 		return atLine(limitf(BoundSource, "there are more than %d names in a list", maxNames), p.peek().line)
 	}
@@ -196,13 +207,13 @@ func (p *parser) body(ends ...string) ([]node, error) {
 }
 
 // opened takes the end of an opening tag; a colon may stand before it.
-func (p *parser) opened() error {
+func (p *expressions) opened() error {
 	p.op(":")
 	return p.want(tokTagClose, "%}")
 }
 
 // hard parses what is not soft any more: a body with a scope of its own.
-func (p *parser) hard(parse func() error) error {
+func (p *expressions) hard(parse func() error) error {
 	soft := p.soft
 	p.soft = false
 	err := parse()

@@ -16,8 +16,7 @@ type percentFormat struct {
 	safe    bool
 }
 
-// percent is Python's s % v; safe says that s is markup, so that values are
-// escaped.
+// percent is Python's s % v; safe: s is markup, so that values are escaped.
 func (r *run) percent(s string, v any, safe bool) (string, error) {
 	f := &percentFormat{r: r, values: []any{v}, safe: safe}
 	if l, ok := v.(*List); ok && l.Tuple {
@@ -54,7 +53,7 @@ func subscribable(v any) bool {
 	return false
 }
 
-// one writes the format behind a percent sign, and measures it.
+// one writes the conversion after a percent sign and returns its length.
 func (f *percentFormat) one(s string) (n int, text string, err error) {
 	rest := s
 	named := false
@@ -260,5 +259,5 @@ func (f *percentFormat) integer(out spec, v any) (sign, prefix, body string, err
 		}
 	}
 	out.precision = -1
-	return out.integer(f.r, v)
+	return out.integer(&f.r.values, v)
 }

@@ -37,7 +37,7 @@ func floatText(f float64) string {
 
 // text is Python's str(). It is bounded, since a template can share a small
 // list many times inside another.
-func (r *run) text(v any) (string, error) {
+func (r *values) text(v any) (string, error) {
 	switch s := v.(type) {
 	case string:
 		return s, nil
@@ -52,14 +52,14 @@ func (r *run) text(v any) (string, error) {
 }
 
 // reprOf is Python's repr().
-func (r *run) reprOf(v any) (string, error) {
+func (r *values) reprOf(v any) (string, error) {
 	var b strings.Builder
 	err := r.print(&b, v, true, 0)
 	return b.String(), err
 }
 
 // print writes str(v), or repr(v) for what stands in a container.
-func (r *run) print(b *strings.Builder, v any, repr bool, depth int) error {
+func (r *values) print(b *strings.Builder, v any, repr bool, depth int) error {
 	if depth > maxDepth {
 		return tooDeep()
 	}
@@ -119,14 +119,14 @@ func writeText(b *strings.Builder, s string, repr bool) {
 
 // digits prints an integer beyond 64 bits; Python prints no more than 4,300
 // digits.
-func (r *run) digits(v *big.Int) (string, error) {
+func (r *values) digits(v *big.Int) (string, error) {
 	if v.BitLen() > maxBits {
 		return "", tooManyDigits()
 	}
 	return v.String(), r.work(v)
 }
 
-func (r *run) printOther(b *strings.Builder, v any) error {
+func (r *values) printOther(b *strings.Builder, v any) error {
 	switch v := v.(type) {
 	case *numbers:
 		fmt.Fprintf(b, "range(%d, %d", v.from, v.until)
@@ -151,7 +151,7 @@ func (r *run) printOther(b *strings.Builder, v any) error {
 	return nil
 }
 
-func (r *run) printList(b *strings.Builder, l *List, depth int) error {
+func (r *values) printList(b *strings.Builder, l *List, depth int) error {
 	open, end := "[", "]"
 	if l.view != "" {
 		open, end = l.view+"([", "])"
@@ -175,7 +175,7 @@ func (r *run) printList(b *strings.Builder, l *List, depth int) error {
 	return r.charge(4 + 2*len(l.Items))
 }
 
-func (r *run) printDict(b *strings.Builder, d *Dict, depth int) error {
+func (r *values) printDict(b *strings.Builder, d *Dict, depth int) error {
 	b.WriteString("{")
 	for i, key := range d.keys {
 		if i > 0 {

@@ -46,14 +46,11 @@ type Input struct {
 	Limits Limits
 }
 
-// run is one render.
+// run is one render. Its methods evaluate expressions; statements executes nodes.
 type run struct {
-	ctx      context.Context
+	values
 	template *Template
 	now      time.Time
-	steps    int // left
-	bytes    int // left
-	ticks    int // steps since the last look at ctx
 	depth    int // of calls
 	nested   int // expressions being evaluated
 	most     int // bytes of output
@@ -61,6 +58,25 @@ type run struct {
 	captures int // bodies being captured, whose text is no output yet
 	scope    *scope
 }
+
+// meter counts the work of a render against its limits. Methods of the types that
+// embed it charge for what they read and make.
+type meter struct {
+	ctx   context.Context
+	steps int // left
+	bytes int // left
+	ticks int // steps since the last look at ctx
+}
+
+// texts are the operations on strings.
+type texts struct{ meter }
+
+// values are the operations on values: comparison, arithmetic, hashing, iteration
+// and printing. They see no template and no scope.
+type values struct{ texts }
+
+// statements executes the nodes of a template.
+type statements struct{ *run }
 
 // scope holds names; a block's scope hides those around it. Most hold a few,
 // which are found faster in a list than in a map.
@@ -112,7 +128,8 @@ func (s *scope) set(name string, v any) {
 // the context's.
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	l := in.Limits.withDefaults()
-	r := &run{ctx: ctx, template: t, now: in.Now, steps: l.Steps, bytes: l.Bytes, most: l.Output, out: new(strings.Builder)}
+	r := &run{template: t, now: in.Now, most: l.Output, out: new(strings.Builder)}
+	r.meter = meter{ctx: ctx, steps: l.Steps, bytes: l.Bytes}
 	globals := &scope{vars: globals()}
 	r.scope = &scope{parent: globals}
 	if in.Variables != nil {
@@ -122,7 +139,7 @@ func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 			}
 		}
 	}
-	if _, err := r.exec(t.body); err != nil {
+	if _, err := (statements{r}).exec(t.body); err != nil {
 		return "", err
 	}
 	return r.out.String(), nil
@@ -132,7 +149,7 @@ func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 const lookEvery = 4096
 
 // spend counts steps, each of them a unit of work, before they are taken.
-func (r *run) spend(steps int) error {
+func (r *meter) spend(steps int) error {
 	if r.steps -= steps; r.steps < 0 {
 		return limitf(BoundSteps, "it takes too many steps")
 	}
@@ -143,13 +160,13 @@ func (r *run) spend(steps int) error {
 	return nil
 }
 
-func (r *run) step() error { return r.spend(1) }
+func (r *meter) step() error { return r.spend(1) }
 
 // scan counts bytes that are only read, 64 to a step.
-func (r *run) scan(n int) error { return r.spend(n/64 + 1) }
+func (r *meter) scan(n int) error { return r.spend(n/64 + 1) }
 
 // charge counts bytes made.
-func (r *run) charge(n int) error {
+func (r *meter) charge(n int) error {
 	if r.bytes -= n; r.bytes < 0 {
 		return tooMuch()
 	}
@@ -159,7 +176,7 @@ func (r *run) charge(n int) error {
 func tooMuch() error { return limitf(BoundBytes, "its values use too much memory") }
 
 // chargeTimes charges size*n without overflow.
-func (r *run) chargeTimes(size int, n int64) error {
+func (r *meter) chargeTimes(size int, n int64) error {
 	if size > 0 && n > math.MaxInt32 || int64(size)*n > int64(r.bytes) {
 		return tooMuch()
 	}
@@ -178,7 +195,7 @@ func (r *run) enter() error {
 func (r *run) leave() { r.depth-- }
 
 // write adds to the output, or to the text that is being captured.
-func (r *run) write(s string) error {
+func (r statements) write(s string) error {
 	if r.captures == 0 && r.out.Len()+len(s) > r.most {
 		return limitf(BoundOutput, "its output has more than %d bytes", r.most)
 	}
@@ -190,7 +207,7 @@ func (r *run) write(s string) error {
 }
 
 // capture returns what body writes, in a scope of its own below parent.
-func (r *run) capture(parent *scope, vars map[string]any, body []node) (string, error) {
+func (r statements) capture(parent *scope, vars map[string]any, body []node) (string, error) {
 	return r.captured(&scope{vars: vars, parent: parent}, func() error {
 		_, err := r.exec(body)
 		return err
@@ -198,7 +215,7 @@ func (r *run) capture(parent *scope, vars map[string]any, body []node) (string, 
 }
 
 // captured returns what write writes in a scope.
-func (r *run) captured(in *scope, write func() error) (string, error) {
+func (r statements) captured(in *scope, write func() error) (string, error) {
 	if err := r.enter(); err != nil {
 		return "", err
 	}
@@ -213,7 +230,7 @@ func (r *run) captured(in *scope, write func() error) (string, error) {
 	return text, err
 }
 
-// flow says how a body ended.
+// flow is how a body ended.
 type flow uint8
 
 const (
@@ -222,7 +239,7 @@ const (
 	flowContinue
 )
 
-func (r *run) exec(body []node) (flow, error) {
+func (r statements) exec(body []node) (flow, error) {
 	for _, n := range body {
 		f, err := r.execNode(n)
 		if err != nil {
@@ -235,7 +252,7 @@ func (r *run) exec(body []node) (flow, error) {
 	return flowOn, nil
 }
 
-func (r *run) execNode(n node) (flow, error) {
+func (r statements) execNode(n node) (flow, error) {
 	if err := r.step(); err != nil {
 		return flowOn, err
 	}
@@ -284,7 +301,7 @@ func (r *run) execNode(n node) (flow, error) {
 	return flowOn, nil
 }
 
-func (r *run) output(e expr) error {
+func (r statements) output(e expr) error {
 	v, err := r.eval(e)
 	if err != nil {
 		return err
@@ -292,7 +309,7 @@ func (r *run) output(e expr) error {
 	return r.writeValue(v)
 }
 
-func (r *run) writeValue(v any) error {
+func (r statements) writeValue(v any) error {
 	text, err := r.text(v)
 	if err != nil {
 		return err
@@ -300,7 +317,7 @@ func (r *run) writeValue(v any) error {
 	return r.write(text)
 }
 
-func (r *run) branch(n *ifNode) (flow, error) {
+func (r statements) branch(n *ifNode) (flow, error) {
 	for i, test := range n.tests {
 		v, err := r.eval(test)
 		if err != nil {
@@ -316,9 +333,9 @@ func (r *run) branch(n *ifNode) (flow, error) {
 	return flowOn, nil
 }
 
-// block returns what body writes in a scope below this one. A break or
-// continue within it leaves it, and whatever was written is lost.
-func (r *run) block(body []node) (text string, f flow, err error) {
+// block returns the output of body in a nested scope. A break or continue
+// leaves it, and its output is lost.
+func (r statements) block(body []node) (text string, f flow, err error) {
 	text, err = r.captured(&scope{parent: r.scope}, func() error {
 		f, err = r.exec(body)
 		return err
@@ -326,7 +343,7 @@ func (r *run) block(body []node) (text string, f flow, err error) {
 	return text, f, err
 }
 
-func (r *run) setBlock(n *setBlockNode) (flow, error) {
+func (r statements) setBlock(n *setBlockNode) (flow, error) {
 	text, f, err := r.block(n.body)
 	if err != nil || f != flowOn {
 		return f, err
@@ -340,7 +357,7 @@ func (r *run) setBlock(n *setBlockNode) (flow, error) {
 	return flowOn, r.assign(n.target, v)
 }
 
-func (r *run) filterBlock(n *filterNode) (flow, error) {
+func (r statements) filterBlock(n *filterNode) (flow, error) {
 	text, f, err := r.block(n.body)
 	if err != nil || f != flowOn {
 		return f, err
@@ -353,7 +370,7 @@ func (r *run) filterBlock(n *filterNode) (flow, error) {
 }
 
 // writeText writes what must be text already.
-func (r *run) writeText(v any) error {
+func (r statements) writeText(v any) error {
 	s, ok := plain(v).(string)
 	if !ok {
 		return failf("a block returns %s, not a str", typeName(v))
@@ -362,7 +379,7 @@ func (r *run) writeText(v any) error {
 }
 
 // filtered evaluates a chain of filters over a block's text.
-func (r *run) filtered(filters expr, text string) (any, error) {
+func (r statements) filtered(filters expr, text string) (any, error) {
 	outer := r.scope
 	r.scope = &scope{vars: map[string]any{capturedName: text}, parent: outer}
 	v, err := r.eval(filters)
@@ -373,7 +390,7 @@ func (r *run) filtered(filters expr, text string) (any, error) {
 // capturedName is a name that no template can write.
 const capturedName = " captured"
 
-func (r *run) with(n *withNode) (flow, error) {
+func (r statements) with(n *withNode) (flow, error) {
 	inner := &scope{parent: r.scope}
 	outer := r.scope
 	for i, t := range n.targets {

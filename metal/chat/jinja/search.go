@@ -35,9 +35,9 @@ func affix(r *run, s, name string, a args) (any, error) {
 	return false, nil
 }
 
-// within is s[start:end], and how many characters stand before it. Behind the
-// end of s nothing is found, not even an empty text: fits is false.
-func (r *run) within(s string, start, end any) (part string, before int64, fits bool, err error) {
+// within is s[start:end], and the number of characters before it. After the end
+// of s nothing is found, not even an empty text: fits is false.
+func (r *texts) within(s string, start, end any) (part string, before int64, fits bool, err error) {
 	from, to := orNil(start), orNil(end)
 	if from == nil && to == nil {
 		return s, 0, true, nil
@@ -79,7 +79,7 @@ func replaceMethod(r *run, s, name string, a args) (any, error) {
 	return r.replace(s, old, with, p[2])
 }
 
-func (r *run) replace(s, old, with string, count any) (any, error) {
+func (r *texts) replace(s, old, with string, count any) (any, error) {
 	n := int64(-1)
 	if !isAbsent(count) {
 		var err error
@@ -186,7 +186,7 @@ func padMethod(r *run, s, name string, a args) (any, error) {
 }
 
 // pad fills a text up to a width, as the method of this name.
-func (r *run) pad(s, fill, name string, width int64) (string, error) {
+func (r *texts) pad(s, fill, name string, width int64) (string, error) {
 	if err := r.scan(len(s)); err != nil {
 		return "", err
 	}

@@ -22,7 +22,7 @@ func (r *run) generate(next iterator) *generator {
 const generatorDepth = 4
 
 // iterate goes over what a loop over v would see.
-func (r *run) iterate(v any) (iterator, error) {
+func (r *values) iterate(v any) (iterator, error) {
 	switch c := plain(v).(type) {
 	case *List:
 		return listed(c.Items), nil
@@ -58,7 +58,7 @@ func (r *run) iterate(v any) (iterator, error) {
 }
 
 // items lists what a loop over v would see. The list may be v's own.
-func (r *run) items(v any) ([]any, error) {
+func (r *values) items(v any) ([]any, error) {
 	switch c := v.(type) {
 	case *List:
 		return c.Items, nil
@@ -73,7 +73,7 @@ func (r *run) items(v any) ([]any, error) {
 }
 
 // rest lists what an iterator still has.
-func (r *run) rest(next iterator) ([]any, error) {
+func (r *values) rest(next iterator) ([]any, error) {
 	var out []any
 	for {
 		item, ok, err := next()
@@ -100,7 +100,7 @@ func sizeOf(v any) int {
 
 // backwards goes over v from its end; it is reversed(), which takes no
 // generator.
-func (r *run) backwards(v any) (iterator, error) {
+func (r *values) backwards(v any) (iterator, error) {
 	switch plain(v).(type) {
 	case *List, *Dict, *numbers, string, undefined:
 	default:
@@ -121,7 +121,7 @@ func (r *run) backwards(v any) (iterator, error) {
 }
 
 // length is Python's len().
-func (r *run) length(v any) (int64, error) {
+func (r *values) length(v any) (int64, error) {
 	switch c := plain(v).(type) {
 	case *List:
 		return int64(len(c.Items)), nil

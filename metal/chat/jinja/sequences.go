@@ -7,11 +7,13 @@ import (
 // Filters over sequences. Those that are lazy in the reference do their work
 // when their result is looped over.
 
-// path follows "a.b.0" through attributes and items; a number is an index.
-func (r *run) path(v, attribute any) (any, error) { return r.pathOr(v, attribute, nil) }
+// attributePath follows "a.b.0" through attributes and items; a number is an index.
+func attributePath(r *run, v, attribute any) (any, error) {
+	return attributePathOr(r, v, attribute, nil)
+}
 
-// pathOr puts a default, unless it is nil, wherever a member is missing.
-func (r *run) pathOr(v, attribute, otherwise any) (any, error) {
+// attributePathOr puts a default, unless it is nil, wherever a member is missing.
+func attributePathOr(r *run, v, attribute, otherwise any) (any, error) {
 	parts := []any{attribute}
 	switch name := plain(attribute).(type) {
 	case nil:
@@ -65,7 +67,7 @@ func (r *run) pathOr(v, attribute, otherwise any) (any, error) {
 
 // lazily makes a generator whose iterator is made when it is first asked. What
 // is false is empty.
-func (r *run) lazily(v any, start func(from iterator) (iterator, error)) *generator {
+func lazily(r *run, v any, start func(from iterator) (iterator, error)) *generator {
 	var next iterator
 	return r.generate(func() (any, bool, error) {
 		if next == nil {
@@ -88,8 +90,8 @@ func (r *run) lazily(v any, start func(from iterator) (iterator, error)) *genera
 }
 
 func filterMap(r *run, v any, a args) (any, error) {
-	return r.lazily(v, func(from iterator) (iterator, error) {
-		each, err := r.mapper(a)
+	return lazily(r, v, func(from iterator) (iterator, error) {
+		each, err := mapper(r, a)
 		if err != nil {
 			return nil, err
 		}
@@ -105,13 +107,13 @@ func filterMap(r *run, v any, a args) (any, error) {
 }
 
 // mapper is what map does to each item: take an attribute, or apply a filter.
-func (r *run) mapper(a args) (func(any) (any, error), error) {
+func mapper(r *run, a args) (func(any) (any, error), error) {
 	if len(a.pos) == 0 {
 		p, err := a.bind("map", 1, "attribute", "default")
 		if err != nil {
 			return nil, err
 		}
-		return func(item any) (any, error) { return r.pathOr(item, p[0], orNil(p[1])) }, nil
+		return func(item any) (any, error) { return attributePathOr(r, item, p[0], orNil(p[1])) }, nil
 	}
 	name, ok := plain(a.pos[0]).(string)
 	if !ok {
@@ -121,16 +123,16 @@ func (r *run) mapper(a args) (func(any) (any, error), error) {
 	return func(item any) (any, error) { return r.filter(name, item, rest) }, nil
 }
 
-func filterSelect(r *run, v any, a args) (any, error)     { return r.choose(v, a, false, true) }
-func filterReject(r *run, v any, a args) (any, error)     { return r.choose(v, a, false, false) }
-func filterSelectAttr(r *run, v any, a args) (any, error) { return r.choose(v, a, true, true) }
-func filterRejectAttr(r *run, v any, a args) (any, error) { return r.choose(v, a, true, false) }
+func filterSelect(r *run, v any, a args) (any, error)     { return choose(r, v, a, false, true) }
+func filterReject(r *run, v any, a args) (any, error)     { return choose(r, v, a, false, false) }
+func filterSelectAttr(r *run, v any, a args) (any, error) { return choose(r, v, a, true, true) }
+func filterRejectAttr(r *run, v any, a args) (any, error) { return choose(r, v, a, true, false) }
 
 // choose keeps the items (or, by attribute, those whose attribute) that a test
 // answers with want; without a test it is truth.
-func (r *run) choose(v any, a args, byAttribute, want bool) (any, error) {
-	return r.lazily(v, func(from iterator) (iterator, error) {
-		yes, err := r.chooser(a, byAttribute)
+func choose(r *run, v any, a args, byAttribute, want bool) (any, error) {
+	return lazily(r, v, func(from iterator) (iterator, error) {
+		yes, err := chooser(r, a, byAttribute)
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +155,7 @@ func (r *run) choose(v any, a args, byAttribute, want bool) (any, error) {
 }
 
 // chooser answers for one item.
-func (r *run) chooser(a args, byAttribute bool) (func(item any) (bool, error), error) {
+func chooser(r *run, a args, byAttribute bool) (func(item any) (bool, error), error) {
 	pos := a.pos
 	var attribute any
 	if byAttribute {
@@ -169,12 +171,12 @@ func (r *run) chooser(a args, byAttribute bool) (func(item any) (bool, error), e
 			return nil, failf("the filter requires the name of a test, not %s", typeName(pos[0]))
 		}
 		rest := args{pos: pos[1:], names: a.names, named: a.named}
-		test = func(v any) (bool, error) { return r.test(name, v, rest) }
+		test = func(v any) (bool, error) { return runTest(r, name, v, rest) }
 	}
 	return func(item any) (bool, error) {
 		if byAttribute {
 			var err error
-			if item, err = r.path(item, attribute); err != nil {
+			if item, err = attributePath(r, item, attribute); err != nil {
 				return false, err
 			}
 		}
@@ -288,7 +290,7 @@ func filterJoin(r *run, v any, a args) (any, error) {
 			out, err := r.join(parts, sep)
 			return out, err
 		}
-		if item, err = r.path(item, orNil(p[1])); err != nil {
+		if item, err = attributePath(r, item, orNil(p[1])); err != nil {
 			return nil, err
 		}
 		text, err := r.text(item)
@@ -338,7 +340,7 @@ func filterSum(r *run, v any, a args) (any, error) {
 		if err := r.step(); err != nil {
 			return nil, err
 		}
-		if item, err = r.path(item, orNil(p[0])); err != nil {
+		if item, err = attributePath(r, item, orNil(p[0])); err != nil {
 			return nil, err
 		}
 		if total, err = r.binary("+", total, item); err != nil {

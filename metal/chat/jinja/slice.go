@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// item is v[key] where v holds it; found is false where Jinja goes on to look
-// for an attribute.
-func (r *run) item(v, key any) (out any, found bool, err error) {
+// item is v[key] if v has it; if found is false Jinja looks for an attribute
+// next.
+func (r *values) item(v, key any) (out any, found bool, err error) {
 	if d, ok := v.(*Dict); ok {
 		return r.findIn(d, key)
 	}
@@ -69,7 +69,7 @@ func character(s string, i int64) (string, bool) {
 }
 
 // slice is v[from:to:stride]; a nil bound is the default one.
-func (r *run) slice(v, from, to, stride any) (any, error) {
+func (r *values) slice(v, from, to, stride any) (any, error) {
 	n := int64(0)
 	switch c := plain(v).(type) {
 	case *List:
@@ -111,7 +111,7 @@ func (r *run) slice(v, from, to, stride any) (any, error) {
 	return text, err
 }
 
-func (r *run) sliceText(s string, p numbers) (string, error) {
+func (r *texts) sliceText(s string, p numbers) (string, error) {
 	if p.by == 1 { // the places in bytes
 		from, to, i := len(s), len(s), int64(0)
 		for at := range s {

@@ -7,7 +7,7 @@ import (
 // Filters that sort and pick by a key.
 
 // foldedKey is what sorting compares: text without case unless that counts.
-func (r *run) foldedKey(v any, caseCounts bool) (any, error) {
+func (r *texts) foldedKey(v any, caseCounts bool) (any, error) {
 	if s, ok := plain(v).(string); ok && !caseCounts {
 		if err := r.charge(len(s)); err != nil {
 			return nil, err
@@ -19,7 +19,7 @@ func (r *run) foldedKey(v any, caseCounts bool) (any, error) {
 
 // key is the attribute of an item, or the item.
 func (r *run) key(item, attribute any, caseCounts bool) (any, error) {
-	v, err := r.path(item, attribute)
+	v, err := attributePath(r, item, attribute)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ type keyed struct{ item, key any }
 
 // sorted orders items by keys, stably, and stops at the first pair that has no
 // order.
-func (r *run) sorted(items []keyed, reverse bool) ([]keyed, error) {
+func (r *values) sorted(items []keyed, reverse bool) ([]keyed, error) {
 	if len(items) < 2 {
 		return items, nil
 	}

@@ -19,7 +19,7 @@ func strftimeNow(r *run, a args) (any, error) {
 // strftime is glibc's strftime in the C locale, of a time without a zone, which
 // is what the reference gives: %z and %Z are empty. What is no field stays as
 // it is.
-func (r *run) strftime(t time.Time, format string) (string, error) {
+func (r *texts) strftime(t time.Time, format string) (string, error) {
 	var b strings.Builder
 	for format != "" {
 		at := strings.IndexByte(format, '%')

@@ -144,7 +144,7 @@ func splitLines(r *run, s, name string, a args) (any, error) {
 }
 
 // lines is Python's str.splitlines.
-func (r *run) lines(s string, keep bool) ([]string, error) {
+func (r *texts) lines(s string, keep bool) ([]string, error) {
 	if err := r.scan(len(s)); err != nil {
 		return nil, err
 	}
@@ -230,7 +230,7 @@ func joinMethod(r *run, s, name string, a args) (any, error) {
 	return out, err
 }
 
-func (r *run) join(parts []string, sep string) (string, error) {
+func (r *texts) join(parts []string, sep string) (string, error) {
 	n := 0
 	for _, p := range parts {
 		if n += len(p) + len(sep); n > r.bytes {

@@ -5,7 +5,7 @@ import (
 	"math/big"
 )
 
-// comparison is the operator behind a test.
+// comparison is the operator of a test.
 func comparison(name string) string {
 	switch name {
 	case "==", "eq", "equalto":
@@ -38,8 +38,8 @@ func isTest(name string) bool {
 
 func noTest(name string) string { return fmt.Sprintf("unknown test %q", cut(name)) }
 
-// test answers {{ v is name(a) }}.
-func (r *run) test(name string, v any, a args) (bool, error) {
+// runTest answers {{ v is name(a) }}.
+func runTest(r *run, name string, v any, a args) (bool, error) {
 	if op := comparison(name); op != "" {
 		p, err := a.only(name, 1, "other")
 		if err != nil {
@@ -63,7 +63,7 @@ func (r *run) test(name string, v any, a args) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		return r.sameAs(v, p[0])
+		return testSameAs(r, v, p[0])
 	}
 	if !isTest(name) {
 		return false, failf("%s", noTest(name))
@@ -71,12 +71,12 @@ func (r *run) test(name string, v any, a args) (bool, error) {
 	if len(a.pos)+len(a.names) > 0 {
 		return false, failf("the test %q has no arguments", cut(name))
 	}
-	return r.testPlain(name, v)
+	return testPlain(r, name, v)
 }
 
-// sameAs is Python's "is", with small values as its interpreter keeps them:
+// testSameAs is Python's "is", with small values as its interpreter keeps them:
 // each once.
-func (r *run) sameAs(v, other any) (bool, error) {
+func testSameAs(r *run, v, other any) (bool, error) {
 	switch v.(type) {
 	case *List, *Dict, *namespace, *function, *numbers, *generator, *loopVar:
 		return v == other, nil
@@ -89,7 +89,7 @@ func (r *run) sameAs(v, other any) (bool, error) {
 	return r.equal(v, other, 0)
 }
 
-func (r *run) testPlain(name string, v any) (bool, error) {
+func testPlain(r *run, name string, v any) (bool, error) {
 	_, missing := v.(undefined)
 	switch name {
 	case "defined":
@@ -131,13 +131,13 @@ func (r *run) testPlain(name string, v any) (bool, error) {
 		_, ok := v.(float64)
 		return ok, nil
 	}
-	return r.testMore(name, v)
+	return testMore(r, name, v)
 }
 
-func (r *run) testMore(name string, v any) (bool, error) {
+func testMore(r *run, name string, v any) (bool, error) {
 	switch name {
 	case "sequence":
-		// Whatever has a length and items: Undefined, too.
+		// Anything with a length and items, including Undefined.
 		switch c := plain(v).(type) {
 		case *List:
 			return c.view == "", nil

@@ -20,8 +20,8 @@ type List struct {
 // NewList makes a list.
 func NewList(items ...any) *List { return &List{Items: items} }
 
-// numbers is what range makes: from, from+by, ..., count of them. until is
-// what was asked for as the end.
+// numbers is the result of range: from, from+by, ..., count of them. until is
+// the given end.
 type numbers struct{ from, until, by, count int64 }
 
 func (n *numbers) at(i int64) int64 { return n.from + i*n.by }
