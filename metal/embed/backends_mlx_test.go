@@ -10,7 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// wide computes in float32, whatever the file asks for.
+// wide computes in float32 regardless of the file's type.
 type wide struct{ *mlx.Backend }
 
 func (w wide) SetPrecision(quant.Type) { w.Backend.SetPrecision(quant.Float32) }

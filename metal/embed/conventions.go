@@ -15,11 +15,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// ErrTooLong says that an input has more tokens than the model reads.
+// ErrTooLong means that an input has more tokens than the model's context.
 var ErrTooLong = errors.New("the input is too long")
 
-// ErrPrompt says that a prompt or an instruction is wanted that the model has
-// no use for.
+// ErrPrompt means that the model has no prompt of this name, or takes no
+// instruction.
 var ErrPrompt = errors.New("unknown prompt")
 
 const (
@@ -36,22 +36,22 @@ type Conventions struct {
 	Pooling Pooling
 	// Limit is how many tokens of an input the model reads.
 	Limit int
-	// Prompts may stand before a text to embed, by their names; Default is the
-	// name of the one that does where nobody says, if there is one.
+	// Prompts are prefixes for texts to embed, by name; Default is the name of
+	// the one used for requests that name none, if any.
 	Prompts map[string]string
 	Default string
 	// Instructed models take the task of a query in words.
 	Instructed bool
 	// judge is how a decoder is asked for a score; nil for others.
 	judge *judge
-	// identity says that a score is what the head says, not its sigmoid.
+	// identity: a score is the head's logit, not its sigmoid.
 	identity bool
 }
 
 // Input is one text, or two, as tokens.
 type Input struct{ IDs, Types []int32 }
 
-// Options say how texts are to be put.
+// Options select how texts are formatted.
 type Options struct {
 	// Prompt is the name of what stands before each text to embed.
 	Prompt string
@@ -129,7 +129,7 @@ func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (
 	return c, err
 }
 
-// read reads the small files beside the weights; none of them needs to be there.
+// read reads the optional small files next to the weights.
 func (c *Conventions) read(dir *folder.Folder) error {
 	var sentence struct {
 		Most  *int `json:"max_seq_length"`

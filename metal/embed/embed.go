@@ -1,15 +1,15 @@
-// Package embed turns a text into one vector, and a query and a document into
-// one score, as the model's makers meant it.
+// Package embed computes embeddings of texts, and relevance scores of pairs of a
+// query and a document, with the conventions of each model.
 //
-// It owns the conventions of such models: which states count (pooling), what
-// stands before a text and around a pair, how much of it is read, and what a
-// model's folder or file says about that; and the passes that compute many
-// inputs, or a long one. It refuses, by name, what would change the result and
-// is not built: other poolings, several at once, layers behind them, scores of
-// other tokens. What a tokenizer puts around texts is its own.
+// The conventions are read from the model's folder or file: pooling, prompts before a
+// text, templates around a pair, and the maximum length. The package batches inputs
+// into passes and splits long ones. Conventions that would change the result and are
+// not implemented are refused by name: other poolings, several poolings at once,
+// layers after the pooling, and scores of other tokens. The special tokens around a
+// text are the tokenizer's responsibility.
 //
-// Start reading at Conventions and Model, then Pooling and Of; Run is one text
-// in a decoder.
+// Start reading at Conventions and Model, then Pooling and Of; Run computes one text
+// with a decoder.
 package embed
 
 import (
@@ -21,7 +21,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// ErrEmpty says that there is no token to embed.
+// ErrEmpty means that the text has no tokens to embed.
 var ErrEmpty = errors.New("nothing to embed: the text has no tokens")
 
 // Mode is which states of a text count.
@@ -46,7 +46,7 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode %d", int(m))
 }
 
-// Pooling says how the states of a text become its vector.
+// Pooling is the method that reduces the states of a text to one vector.
 type Pooling struct {
 	Mode Mode
 	// Normalize scales the vector to an L2 norm of 1; zeros stay zeros.

@@ -8,8 +8,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// What stands around a query and a document in the model card of Qwen3-Reranker,
-// and what the query is for where nobody says.
+// The prompt around a query and a document, and the default instruction, from
+// the model card of Qwen3-Reranker.
 const (
 	judgePrefix = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. " +
 		"Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n"

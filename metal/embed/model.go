@@ -98,7 +98,7 @@ func (m *Model) Compute(ctx context.Context, inputs []Input) ([][]float32, error
 	return m.decode(ctx, inputs)
 }
 
-// flat puts inputs one behind another.
+// flat concatenates inputs.
 func (m *Model) flat(inputs []Input) nn.Texts {
 	var t nn.Texts
 	for _, in := range inputs {
@@ -203,7 +203,7 @@ func (m *Model) read(ctx context.Context, n int, compute func(tensor.Scope) tens
 	return out, nil
 }
 
-// scores of rows of logits: how likely yes is beside no.
+// scores converts rows of logits to the probability of yes against no.
 func (j *judge) scores(logits [][]float32) [][]float32 {
 	out := make([][]float32, len(logits))
 	for i, row := range logits {

@@ -110,7 +110,7 @@ func TestPoolingsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		"no module":                {map[string]string{"modules.json": `[]`}, weights.ErrMissing, "Transformer"},
 		"modules that are no list": {map[string]string{"modules.json": `{}`}, weights.ErrInvalid, "modules.json"},
 		"a dense layer":            {map[string]string{"modules.json": list(transformer, pooling, `{"type":"sentence_transformers.models.Dense","path":"2_Dense"}`), "1_Pooling/config.json": `{}`}, weights.ErrUnsupported, `"Dense"`},
-		"a layer behind the norm":  {map[string]string{"modules.json": list(transformer, pooling, normalize, `{"type":"x.Dense","path":"3"}`), "1_Pooling/config.json": `{}`}, weights.ErrUnsupported, `"Dense"`},
+		"a layer after the norm":   {map[string]string{"modules.json": list(transformer, pooling, normalize, `{"type":"x.Dense","path":"3"}`), "1_Pooling/config.json": `{}`}, weights.ErrUnsupported, `"Dense"`},
 		"another kind of text":     {map[string]string{"modules.json": list(`{"type":"x.BoW","path":""}`, pooling)}, weights.ErrUnsupported, `"BoW"`},
 		"states that are normalised": {map[string]string{"modules.json": list(transformer, pooling, normalize), "1_Pooling/config.json": `{}`,
 			"2_Normalize/config.json": `{"module_input_name":"token_embeddings"}`}, weights.ErrUnsupported, `"token_embeddings"`},

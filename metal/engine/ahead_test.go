@@ -78,7 +78,7 @@ func TestStepsAheadGiveTheSameAnswers(t *testing.T) {
 func TestAStopThatIsSeenOneStepLateShowsNothingMore(t *testing.T) {
 	var fromHost atomic.Int64
 	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true}, countInputs(&fromHost))
-	text, p := "Tell me more", sample.Greedy()
+	text, p := "Show me more", sample.Greedy()
 	r := engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 40}
 	whole := ask(t, e, r)
 	runes := []rune(whole.text)
@@ -99,7 +99,7 @@ func TestAStopThatIsSeenOneStepLateShowsNothingMore(t *testing.T) {
 func TestACancelAheadOfAStepReturnsItsMemory(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true}, paced)
 	ctx, cancel := context.WithCancel(context.Background())
-	text, p := "Tell me more", sample.Greedy()
+	text, p := "Show me more", sample.Greedy()
 	s, err := e.Generate(ctx, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 400})
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestAFaultAheadEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
 		}
 		return nil
 	})
-	text, p := "Tell me more", sample.Greedy()
+	text, p := "Show me more", sample.Greedy()
 	for n := range int64(4) {
 		fail.Store(steps.Load() + 2 + n)
 		got := ask(t, e, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 30})
@@ -146,7 +146,7 @@ func TestAFaultAheadEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
 
 func TestAShutdownAheadOfAStepLeavesNothing(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true}, paced)
-	text, p := "Tell me more", sample.Greedy()
+	text, p := "Show me more", sample.Greedy()
 	s, err := e.Generate(context.Background(), engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 400})
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ func unending() engine.Request {
 	return engine.Request{Tokens: tokensOf(1, 100, 400), Sampling: &p, MaxTokens: 400}
 }
 
-// streaming is an answer of which so many tokens came, and that goes on.
+// streaming returns a running request that has received this many tokens.
 func streaming(t *testing.T, e *engine.Engine, tokens int) *engine.Stream {
 	t.Helper()
 	s, err := e.Generate(t.Context(), unending())
@@ -41,9 +41,9 @@ func streaming(t *testing.T, e *engine.Engine, tokens int) *engine.Stream {
 	return s
 }
 
-// TestPromptsComeAndGoWithoutABreakOfTheStepsAhead: a stream goes on step by step,
-// each built before the one before it is read, while others are admitted, their
-// prompts computed and saved block by block, and their answers come to their ends.
+// TestPromptsComeAndGoWithoutABreakOfTheStepsAhead: a stream continues step by
+// step, each step built before the previous one is read, while other requests
+// are admitted, computed, saved block by block, and finished.
 func TestPromptsComeAndGoWithoutABreakOfTheStepsAhead(t *testing.T) {
 	p := sample.Greedy()
 	var rs []engine.Request
@@ -64,7 +64,7 @@ func TestPromptsComeAndGoWithoutABreakOfTheStepsAhead(t *testing.T) {
 	})
 	s := streaming(t, e, 5)
 	before, steps := fromHost.Load(), e.Status().Steps
-	same(t, "beside a stream", slices.Concat(askAll(t, e, rs[:3]), together(t, e, rs[3:])), want)
+	same(t, "next to a stream", slices.Concat(askAll(t, e, rs[:3]), together(t, e, rs[3:])), want)
 	// A prompt of which a single token is left breaks them once: its step is that of an
 	// answer, whose token is known. Each fills a block, begins and ends.
 	if n, all := fromHost.Load()-before, e.Status().Steps-steps; n > 3 || all < 20 {
@@ -129,7 +129,7 @@ func TestStateIsSavedDuringAStream(t *testing.T) {
 			if got.finished.Usage.Cached != cached {
 				t.Errorf("prompt %d, time %d: %d tokens were restored, want %d", i, n+1, got.finished.Usage.Cached, cached)
 			}
-			sameButCached(t, "beside a stream", []answer{got}, []answer{want})
+			sameButCached(t, "next to a stream", []answer{got}, []answer{want})
 		}
 	}
 	s.Cancel()
@@ -164,13 +164,13 @@ func TestWhatADeviceHoldsTakesNothingOfWhatTheHostRemembers(t *testing.T) {
 		return idle, busy
 	}
 	if idle, busy := budgets(ready(t, o, ref.Options{}, paced)); busy >= idle || idle == 0 {
-		t.Errorf("one memory: %d bytes may be held beside a request, %d without", busy, idle)
+		t.Errorf("one memory: %d bytes may be held during a request, %d without", busy, idle)
 	}
 	b := &apart{Backend: tensortest.Faulty(ref.New(ref.Options{}), paced)}
 	o.Backend = b
 	e := ready(t, o, ref.Options{})
 	if idle, busy := budgets(e); busy != idle || idle == 0 {
-		t.Errorf("two memories: %d bytes may be held beside a request, %d without", busy, idle)
+		t.Errorf("two memories: %d bytes may be held during a request, %d without", busy, idle)
 	}
 	if b.pinned.Load() == 0 {
 		t.Error("nothing is pinned")
@@ -179,8 +179,8 @@ func TestWhatADeviceHoldsTakesNothingOfWhatTheHostRemembers(t *testing.T) {
 	waitFor(t, "the end of all pins", func() bool { return b.unpinned.Load() == b.pinned.Load() })
 }
 
-// flat is an estimator by which each piece of a prompt takes as much, whatever its
-// size.
+// flat is an estimator for which every prefill chunk takes the same memory,
+// regardless of its size.
 type flat struct{ cost int64 }
 
 func (f flat) Peak(footprint.Prefill) (int64, error) { return f.cost, nil }
@@ -222,7 +222,7 @@ func (p *piecesSeen) Handle(_ context.Context, r slog.Record) error {
 
 // Otherwise the second waits for the first.
 func TestChunksOfTwoInFlightStepsFitTogether(t *testing.T) {
-	const cost = 1 << 30 // nothing else that is held matters beside it
+	const cost = 1 << 30 // large enough to dominate everything else
 	for fits, name := range map[int64]string{1: "room for one", 2: "room for two"} {
 		t.Run(name, func(t *testing.T) {
 			seen := &piecesSeen{Handler: slog.DiscardHandler}

@@ -98,6 +98,6 @@ func TestAConstraintThatCannotBeEnforcedIsRefusedWithItsField(t *testing.T) {
 		}
 	}
 	if a := ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 4}); a.finished.Err != nil {
-		t.Errorf("a request behind them ended with %+v", a.finished)
+		t.Errorf("a later request ended with %+v", a.finished)
 	}
 }

@@ -49,8 +49,8 @@ func TestMLXAnswersAsRefDoes(t *testing.T) {
 	same(t, "with mlx", together(t, e, greedily(requests())), want)
 }
 
-// Whose log-probabilities are told is read by the host, and those beside them with
-// it; all choose as they do alone.
+// The host reads the rows of requests with log-probabilities and of those in
+// the same step; all sample the same tokens as they do alone.
 func TestMLXTellsTheLogprobsThatRefDoes(t *testing.T) {
 	rs := greedily(requests())
 	for i := range rs {
@@ -78,7 +78,7 @@ func TestMLXAnswersAsRefDoesWithAHybrid(t *testing.T) {
 	e, b := onMLX(t, engine.Options{Sequences: 4, ModelPath: path})
 	same(t, "with mlx", together(t, e, greedily(requests())), want)
 	if m := b.Memory(); m.KV != 0 {
-		t.Errorf("%d bytes of keys, values and states are held by nobody", m.KV)
+		t.Errorf("%d bytes of keys, values and states are held without a request", m.KV)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestMLXContinuesFromRestoredTokens(t *testing.T) {
 				}
 			}
 			if m := b.Memory(); m.KV != 0 {
-				t.Errorf("%d bytes of keys, values and states are held by nobody", m.KV)
+				t.Errorf("%d bytes of keys, values and states are held without a request", m.KV)
 			}
 		})
 	}

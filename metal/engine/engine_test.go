@@ -285,7 +285,7 @@ func TestEachRequestHasItsOwnSampler(t *testing.T) {
 		t.Error("the same request twice gives two answers, or another one for telling its log-probabilities")
 	}
 	if len(alone[0].logprobs) > 0 || len(alone[8].logprobs) != len(alone[8].tokens) || len(alone[9].logprobs) != len(alone[9].tokens) {
-		t.Errorf("%d, %d and %d log-probabilities are told", len(alone[0].logprobs), len(alone[8].logprobs), len(alone[9].logprobs))
+		t.Errorf("%d, %d and %d log-probabilities are returned", len(alone[0].logprobs), len(alone[8].logprobs), len(alone[9].logprobs))
 	}
 	same(t, "in company", together(t, e, rs), alone)
 	tight := ready(t, engine.Options{ModelPath: path, Sequences: len(rs), CacheTokens: 1024}, ref.Options{})

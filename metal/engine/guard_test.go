@@ -22,7 +22,7 @@ import (
 // wide is a model of 4 kB of KV a token: 256 tokens take a block of 1 MiB.
 func wide(t *testing.T) string { return deep(t, 2) }
 
-// deep is a wide model of so many layers, with 2 kB of KV a token in each.
+// deep is a wide model with this many layers, each with 2 kB of KV per token.
 func deep(t *testing.T, layers int) string {
 	c := tinymodel.Default()
 	c.Layers = layers
@@ -192,7 +192,7 @@ func TestTokenizerErrorIsTheSameWithAndWithoutTheGuard(t *testing.T) {
 		}
 	}
 	if st := guarded.Status(); st.Guard.HeadroomRequest != 0 || st.Guard.Refused != 0 {
-		t.Errorf("the guard acted on requests that nobody can mean: %+v", st.Guard)
+		t.Errorf("the guard acted on requests that it cannot affect: %+v", st.Guard)
 	}
 }
 
@@ -320,8 +320,8 @@ func TestChunksShrinkNearTheLimitAndGrowAgain(t *testing.T) {
 	}
 }
 
-// withOthers runs a long prompt beside two answers, and wants it alone to end
-// for memory.
+// withOthers runs a long prompt while two requests decode; only the prompt must
+// end for lack of memory.
 func withOthers(t *testing.T, e *engine.Engine, want []answer, victim engine.Request) engine.Finished {
 	t.Helper()
 	others := answering()
@@ -346,7 +346,7 @@ func withOthers(t *testing.T, e *engine.Engine, want []answer, victim engine.Req
 	}
 	for i, s := range streams {
 		if a := collect(t, s); a.finished != want[i].finished {
-			t.Errorf("answer %d beside it ended with %+v, want %+v", i, a.finished, want[i].finished)
+			t.Errorf("concurrent request %d ended with %+v, want %+v", i, a.finished, want[i].finished)
 		}
 	}
 	if g := e.Status().Guard; g.Aborted != 1 || g.Refused != 0 {
@@ -358,7 +358,7 @@ func withOthers(t *testing.T, e *engine.Engine, want []answer, victim engine.Req
 
 func answering() []engine.Request {
 	return []engine.Request{
-		{Prompt: prompt("Tell me more"), Sampling: draws(1), MaxTokens: 300},
+		{Prompt: prompt("Show me more"), Sampling: draws(1), MaxTokens: 300},
 		{Prompt: prompt("One rack holds many Macs"), Sampling: draws(2), MaxTokens: 250},
 	}
 }

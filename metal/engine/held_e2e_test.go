@@ -71,7 +71,7 @@ func fits(name, arguments string) bool {
 // endOfTurn is the token that ends an answer.
 const endOfTurn = 2
 
-// tokenOf is the token of one letter: the bytes stand behind three control tokens.
+// tokenOf is the token of one letter: byte tokens follow three control tokens.
 func tokenOf(letter byte) int32 { return 3 + int32(letter) }
 
 // made are the calls of an answer that are whole, and whether all are.

@@ -22,7 +22,7 @@ func TestAHybridAnswersTheSameAloneInCompanyAndAhead(t *testing.T) {
 	}
 	same(t, "in company", together(t, e, requests()), alone)
 	if m := e.Status().Memory; m.KV != 0 {
-		t.Errorf("%d bytes of keys, values and states are held by nobody", m.KV)
+		t.Errorf("%d bytes of keys, values and states are held without a request", m.KV)
 	}
 	ahead := ready(t, engine.Options{ModelPath: path, Sequences: 4}, ref.Options{Ahead: true})
 	same(t, "ahead", together(t, ahead, greedily(requests())), together(t, e, greedily(requests())))
@@ -70,7 +70,7 @@ func TestAHybridWhoseStepRanOutOfMemoryBeginsAgain(t *testing.T) {
 				t.Error("no step ran out of memory")
 			}
 			if m := e.Status().Memory; m.KV != 0 {
-				t.Errorf("%d bytes are held by nobody", m.KV)
+				t.Errorf("%d bytes are held without a request", m.KV)
 			}
 		})
 	}

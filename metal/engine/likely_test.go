@@ -22,8 +22,8 @@ func chosen(a answer) (ids []int32) {
 	return ids
 }
 
-// The log-probabilities are those of the logits behind what came before, whatever
-// moved the choice.
+// Log-probabilities are those of the model's logits, before penalties, biases
+// and filters.
 func TestLogprobsAreThoseOfTheModel(t *testing.T) {
 	path := model(t, tinymodel.Default())
 	e := ready(t, engine.Options{ModelPath: path}, ref.Options{})
@@ -59,8 +59,8 @@ func TestLogprobsAreThoseOfTheModel(t *testing.T) {
 	}
 }
 
-// What is told of adds up to the text: a token of a stop string has no
-// log-probability, one of which a part is shown has.
+// The tokens with log-probabilities add up to the text: a token of a stop
+// string has none, one that is partly shown has.
 func TestLogprobsAreToldOfWhatIsShown(t *testing.T) {
 	e := ready(t, engine.Options{}, ref.Options{})
 	plain := regexp.MustCompile(`<\|[a-z_]+[0-9]*\|>`) // these show no text
@@ -73,7 +73,7 @@ func TestLogprobsAreToldOfWhatIsShown(t *testing.T) {
 	}
 	cut := 0
 	for seed := range uint64(12) {
-		r := engine.Request{Prompt: prompt("Tell me more"), Sampling: draws(seed), MaxTokens: 40, Logprobs: alternatives(1)}
+		r := engine.Request{Prompt: prompt("Show me more"), Sampling: draws(seed), MaxTokens: 40, Logprobs: alternatives(1)}
 		whole := ask(t, e, r)
 		if whole.finished.Reason == engine.Length && !slices.Equal(chosen(whole), whole.tokens) {
 			t.Errorf("seed %d: told of %v, generated %v", seed, chosen(whole), whole.tokens)
@@ -104,8 +104,8 @@ func TestLogprobsAreToldOfWhatIsShown(t *testing.T) {
 	}
 }
 
-// TestLogprobsThatNobodyReadAreHeld stops an engine inside a step: what a client
-// that does not read has been told counts as held until it is read.
+// TestLogprobsThatNobodyReadAreHeld stops an engine inside a step:
+// log-probabilities that the client has not read yet count as memory held.
 func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
 	const steps = 12
 	embeds, stopped, again := 0, make(chan struct{}), make(chan struct{})
@@ -130,7 +130,7 @@ func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
 		t.Errorf("%d bytes are not read yet, want %d at least", unread, least)
 	}
 	if rest := m.Active() + engine.Overhead(e); before < rest+unread {
-		t.Errorf("%d bytes are held beside %d, want %d that nobody read among them", before, rest, unread)
+		t.Errorf("%d bytes are held beside %d, want %d unread ones among them", before, rest, unread)
 	}
 	if _, err := s.Next(t.Context()); err != nil {
 		t.Fatal(err)
@@ -143,6 +143,6 @@ func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
 	close(again)
 	collect(t, s)
 	if _, left := engine.Held(e); left != 0 {
-		t.Errorf("%d bytes are not read yet behind the end", left)
+		t.Errorf("%d bytes are unread after the end", left)
 	}
 }

@@ -43,8 +43,8 @@ func tokensOf(seed uint64, n, vocabulary int) []int32 {
 	return out
 }
 
-// conversation is requests that begin alike: a prompt, the same again, one that
-// goes on, one that turns off in the middle.
+// conversation returns requests with common beginnings: a prompt, the same
+// again, one that extends it, and one that diverges in the middle.
 func conversation(vocabulary int) []engine.Request {
 	first := tokensOf(1, 300, vocabulary)
 	var out []engine.Request
@@ -78,7 +78,8 @@ func sameButCached(t *testing.T, what string, got, want []answer) {
 	same(t, what, got, want)
 }
 
-// alike says that the same tokens are told of, and are as likely but for rounding.
+// alike reports whether both have the same tokens with equal log-probabilities
+// up to rounding.
 func alike(a, b []sample.Ranked) bool {
 	near := func(a, b sample.Likely) bool { return a.ID == b.ID && math.Abs(a.Logprob-b.Logprob) < 1e-3 }
 	return slices.EqualFunc(a, b, func(a, b sample.Ranked) bool {
@@ -358,7 +359,7 @@ func TestRefusedRequestsLeaveNoClaims(t *testing.T) {
 		}
 	}
 	if n := engine.Counted(e); n != 0 {
-		t.Errorf("%d bytes are counted on by nobody", n)
+		t.Errorf("%d bytes are pinned without a request", n)
 	}
 }
 
@@ -378,7 +379,7 @@ func TestRequestRefusedByTheGuardLeavesNoClaims(t *testing.T) {
 		}
 	}
 	if n := engine.Counted(e); n != 0 || engine.Kept(e) != 0 {
-		t.Errorf("%d bytes are counted on by nobody", n)
+		t.Errorf("%d bytes are pinned without a request", n)
 	}
 }
 
@@ -436,7 +437,7 @@ func TestRandomCancellations(t *testing.T) {
 			sameButCached(t, "afterwards", askAll(t, e, rs), want)
 			waitFor(t, "an end of all claims", func() bool { return engine.Counted(e) == 0 })
 			if m := e.Status().Memory; m.KV != 0 {
-				t.Errorf("%d bytes are held by nobody", m.KV)
+				t.Errorf("%d bytes are held without a request", m.KV)
 			}
 		})
 	}
@@ -559,8 +560,8 @@ func (w onlooker) Read(ctx context.Context, k kv.Key, dst []byte) error {
 	return w.Fake.Read(ctx, k, dst)
 }
 
-// TestTheEnginesOwnGoroutineAsksNoDisk: whatever it saves, evicts and restores, in
-// memory that is enough and in memory that is not.
+// TestTheEnginesOwnGoroutineAsksNoDisk: the scheduler loop saves, evicts and
+// restores without reading the disk, with enough memory and without.
 func TestTheEnginesOwnGoroutineAsksNoDisk(t *testing.T) {
 	path := model(t, tinymodel.Default())
 	for _, budget := range []int64{1, 100 << 10, mebi} {
@@ -577,9 +578,9 @@ func TestTheEnginesOwnGoroutineAsksNoDisk(t *testing.T) {
 	}
 }
 
-// TestTheFirstRequestWaitsForTheTierBelow, which is given a moment after the
-// engine is ready: what lies there is worth more than that. Where nobody comes, it
-// goes on without.
+// TestTheFirstRequestWaitsForTheTierBelow: after the engine is ready, it waits
+// briefly for the disk tier, whose blocks save more time than that. Without a
+// lease it continues.
 func TestTheFirstRequestWaitsForTheTierBelow(t *testing.T) {
 	below := kvtest.NewFake()
 	o := engine.Options{ModelPath: model(t, tinymodel.Default()), CacheMemory: mebi, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}
@@ -614,7 +615,7 @@ func TestTheFirstRequestWaitsForTheTierBelow(t *testing.T) {
 	sameButCached(t, "without the tier below", []answer{ask(t, e, r)}, []answer{want})
 }
 
-// TestADamagedBlockBelowIsComputedAgain, and so are those behind it.
+// TestADamagedBlockBelowIsComputedAgain, and so are the blocks after it.
 func TestADamagedBlockBelowIsComputedAgain(t *testing.T) {
 	below := kvtest.NewFake()
 	o := engine.Options{ModelPath: model(t, tinymodel.Default()), CacheMemory: mebi, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}
@@ -712,7 +713,7 @@ func TestCancelledAnswerLeavesItsBlocks(t *testing.T) {
 		tokens = append(tokens[:len(tokens):len(tokens)], ev.Tokens...)
 	}
 	if p := e.Status().Prefixes; p.Saved == 0 {
-		t.Error("a block that is full is not saved while its answer goes on")
+		t.Error("a block that is full is not saved while its request is decoding")
 	}
 	s.Cancel()
 	collect(t, s)
@@ -804,7 +805,7 @@ func TestRequestThatTakesAllKVLeavesNothing(t *testing.T) {
 		t.Fatal(a.finished.Err)
 	}
 	if p := e.Status().Prefixes; p.Bytes != 0 || p.Budget != 0 {
-		t.Errorf("beside a request that took all KV %d bytes were kept under a budget of %d", p.Bytes, p.Budget)
+		t.Errorf("next to a request that took all KV %d bytes were kept under a budget of %d", p.Bytes, p.Budget)
 	}
 }
 

@@ -242,8 +242,8 @@ func TestAbortEndsEmbeddingsAndTheEngineContinues(t *testing.T) {
 	}
 }
 
-// TestALongListHoldsNobodyUp: a text that comes behind a list of hundreds is
-// read in the next pass.
+// TestALongListHoldsNobodyUp: a text that arrives after a list of hundreds is
+// computed in the next pass.
 func TestALongListHoldsNobodyUp(t *testing.T) {
 	h := holding()
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 2}, ref.Options{}, h.fault)

@@ -284,7 +284,7 @@ func TestCancelledCallDoesNotWaitForAStep(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := e.Trim(gone); !errors.Is(err, context.Canceled) {
-		t.Errorf("inside a step a trim of nobody says %v", err)
+		t.Errorf("inside a step a trim without pressure returns %v", err)
 	}
 	close(leave)
 	collect(t, s)

@@ -17,11 +17,11 @@ type backend struct {
 	// (tensor.Backend.Chunk).
 	chunk   int64
 	kernels Kernels
-	// wide says that weights take model.Facts.WideWeightBytes.
+	// wide: weights take model.Facts.WideWeightBytes.
 	wide bool
-	// pools says that what a cache was before it grew may stay pooled. Arrays of
-	// a step may in any case: those of shorter chunks are of sizes of their own,
-	// each half as large, and so as much again at most.
+	// pools: the memory of a cache before it grew may stay pooled. Activations
+	// of a step may stay pooled with any backend: those of shorter chunks have
+	// their own sizes, each half as large, and so at most as much again.
 	pools bool
 	// touched is how much of what is pooled has pages, in thousandths: metal/ref
 	// pools mappings of powers of two bytes, and arrays of all sizes touch three
@@ -42,7 +42,7 @@ func table() []backend {
 			name: Ref, chunk: 128, process: 7 * MiB, tokenBytes: tokenBytes, touched: 750,
 			kernels: Kernels{
 				ScoreBytes: 4, ScoreRows: refThreads, ElementBytes: 4, BlockTokens: blockTokens, LogitBytes: 3 * 4,
-				Rotates: true, RotatesBeside: 128,
+				Rotates: true, WindowSlack: 128,
 			},
 		},
 		{
@@ -68,18 +68,18 @@ func widening(k Kernels) Kernels {
 const (
 	// blockTokens is the granularity of every family's cache (metal/nn).
 	blockTokens = 256
-	// rotatingSlack is how many tokens rotating layers have room for, at least,
-	// beside a window (metal/tensor, Rotation).
+	// rotatingSlack is the minimum number of tokens for which rotating layers
+	// have room in addition to the window (metal/tensor, Rotation).
 	rotatingSlack = 64
-	// tokenBytes is what the tokenizer takes for one token: about 70 bytes that
-	// live (SmolLM2 in a folder and in GGUF, 49,152 tokens with their merges; 44
-	// without merges), half as much again with what the collector lets die beside
-	// them at GOGC=50.
+	// tokenBytes is the memory of the tokenizer per token: about 70 live bytes
+	// (SmolLM2 in a folder and in GGUF, 49,152 tokens with merges; 44 without
+	// merges), and half as much again of garbage at GOGC=50.
 	tokenBytes = 105
-	// loadingBytes is what each token takes more while the vocabulary is read,
-	// beside weights that are all there, and headingBytes what each of the first
-	// headingTokens takes in addition: vocabularies of 32,000, 49,152 and 151,936
-	// tokens with as many merges took 16 to 24, 25 to 33 and 61 MB at most.
+	// loadingBytes is the additional memory per token while the vocabulary is
+	// read and all weights are already loaded. headingBytes is the additional
+	// memory of each of the first headingTokens. Measured: vocabularies of
+	// 32,000, 49,152 and 151,936 tokens with as many merges took at most 16 to
+	// 24, 25 to 33 and 61 MB.
 	loadingBytes, headingBytes, headingTokens = 200, 440, 32 << 10
 	// refThreads compute with ref at most: the largest Mac has 32 cores.
 	refThreads = 32
@@ -95,19 +95,19 @@ func metalFusions() []Fusion {
 	}
 }
 
-// mlxKernels are what metal/mlx does: slabs of up to 2 GiB that are copied four
-// layers at a time, two of them where a request moves, and at once where they
-// are small (bridge_slab.cpp, rearrange); a mask is a distance of 4 bytes and two
-// bytes that come of it (attend_alone); logits are widened, and copied out; a
-// processor is told of up to 100 operations ahead of what it computes
-// (memory_test.go), and a layer is some 25, one of an encoder, whose norms and GELU
-// are made of small ones, twice as many. How far ahead Metal is told was not
-// measured: as far.
-func mlxKernels(fusions []Fusion, scoreCopies, beside int64) Kernels {
+// mlxKernels describes metal/mlx: slabs of up to 2 GiB are copied four layers
+// at a time, two of them when a request moves, and all at once when they are
+// small (bridge_slab.cpp, rearrange). A mask is a distance of 4 bytes and two
+// bytes derived from it (attend_alone). Logits are widened and copied out. A
+// processor queues up to 100 operations ahead (memory_test.go). A layer has
+// about 25, a layer of an encoder, whose norms and GELU consist of small
+// operations, twice as many. Metal's queue depth was not measured and is
+// assumed to be the same.
+func mlxKernels(fusions []Fusion, scoreCopies, windowSlack int64) Kernels {
 	return Kernels{
 		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,
 		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4, LayersAhead: 4, EncoderAhead: 2,
-		Rotates: true, RotatesBeside: beside,
+		Rotates: true, WindowSlack: windowSlack,
 		RecurrentCopies: 14, // windows and taps, heads of queries, keys and values in several forms, what is written and read, squares of blocks (bridge_recur.cpp, delta_rule)
 	}
 }
@@ -122,8 +122,9 @@ func Backends() []string {
 	return names
 }
 
-// KernelsOf says how a back end attends. One that is not known writes all its
-// scores out, in 4 bytes, and keeps keys and values in float32.
+// KernelsOf describes the attention kernels of a backend. An unknown backend is
+// assumed to write all scores in 4 bytes, and to keep keys and values in
+// float32.
 func KernelsOf(name string) Kernels {
 	for _, b := range table() {
 		if b.name == name {
@@ -142,9 +143,9 @@ func EngineLimit(reserved int64) int64 { return reserved + max(64*MiB, reserved/
 // PooledLimit is how much of a process's ceiling its back end may keep pooled.
 func PooledLimit(limit int64) int64 { return limit / 16 }
 
-// pooled is how much the back end may keep pooled beside base bytes of all
-// other terms: P = PooledLimit(EngineLimit(base + P)), whose solutions for the
-// two kinds of slack are (base + 64 MiB)/15 and 21 base/299.
+// pooled is the maximum memory that the backend keeps pooled when all other
+// terms add up to base bytes: P = PooledLimit(EngineLimit(base + P)), whose
+// solutions for the two kinds of slack are (base + 64 MiB)/15 and 21 base/299.
 func pooled(base int64) int64 {
 	return max((base+64*MiB+14)/15, (base/299+1)*21)
 }

@@ -32,14 +32,14 @@ func TestEncoderHasNoKVAndReadsTextsWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			layers := max(1, k.LayersAhead)
-			ahead := layers / max(1, k.EncoderAhead)              // of a layer of more operations fewer are told of
+			ahead := layers / max(1, k.EncoderAhead)              // layers with more operations fill the queue sooner
 			gate := tokens * encoder.FeedForwardSize * 4 * layers // which it has not
 			if want := (Peak{Attention: whole.Attention, Activations: (whole.Activations - gate) / ahead}); got != want {
 				t.Errorf("%s, %d tokens: %+v, want %+v", b, tokens, got, want)
 			}
 		}
 		if strings.HasPrefix(b, MLX) != (k.EncoderAhead == 2) {
-			t.Errorf("%s is told of %d layers of an encoder", b, k.EncoderAhead)
+			t.Errorf("%s queues %d layers of an encoder", b, k.EncoderAhead)
 		}
 		short := estimated(t, encoder, Context{Tokens: 64, Sequences: 4, CacheTokens: 256, Backend: b})
 		long := estimated(t, encoder, Context{Tokens: 4096, Sequences: 4, CacheTokens: 16384, Backend: b})

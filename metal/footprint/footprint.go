@@ -60,10 +60,11 @@ type Terms struct {
 	// KV for CacheTokens over the layers that grow, windows and states of the
 	// others.
 	KV int64
-	// Transient is the largest of what one step takes (a chunk of a prompt beside
-	// one token of every other sequence: activations, attention, logits), of what
-	// exists twice while the cache grows, and of what reading the vocabulary
-	// takes beyond Weights, KV and Pooled, which are not there yet.
+	// Transient is the largest of: the memory of one step (a prefill chunk
+	// together with one token of every other sequence: activations, attention,
+	// logits), the part of the cache that exists twice while it grows, and the
+	// memory of reading the vocabulary beyond Weights, KV and Pooled, which do
+	// not exist yet.
 	Transient int64
 	// Pooled is what the back end keeps for reuse.
 	Pooled int64

@@ -132,7 +132,7 @@ func TestPoolFitsTheResultingLimit(t *testing.T) {
 		p := pooled(base)
 		need := PooledLimit(EngineLimit(base + p))
 		if p < need || p > need+need/100+64 {
-			t.Errorf("beside %d bytes %d are pooled, the limit that follows lets %d", base, p, need)
+			t.Errorf("with %d bytes %d are pooled, the limit that follows lets %d", base, p, need)
 		}
 	}
 	small := estimated(t, smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 1, Backend: Ref})
@@ -154,7 +154,7 @@ func TestLoadingTheVocabularyIsCharged(t *testing.T) {
 		}
 		whole := estimated(t, smollm2, one)
 		if want := max(b.step(smollm2, one).bytes, b.kernels.growth(smollm2, whole.KV)); whole.Transient != want {
-			t.Errorf("on %s a short context beside weights is charged %d, a step takes %d", b.name, whole.Transient, want)
+			t.Errorf("on %s a short context with weights is charged %d, a step takes %d", b.name, whole.Transient, want)
 		}
 	}
 }

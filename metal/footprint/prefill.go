@@ -25,7 +25,8 @@ type Prefill struct {
 	AllLogits bool
 }
 
-// Peak is what computing a prompt takes beside what is in use, in bytes.
+// Peak is the memory in bytes that a prefill needs in addition to what is in
+// use.
 type Peak struct {
 	// KV of the new tokens, and of those that are restored.
 	KV int64
@@ -57,17 +58,17 @@ type Fusion struct {
 	MaxRows int64
 }
 
-// Kernels is how a back end attends and what it keeps, as far as memory goes.
-// The zero value writes all scores out once, in no bytes each, and keeps keys
-// and values as the model has them.
+// Kernels describes the memory of a backend's attention and caches. The zero
+// value writes all scores once, in no bytes each, and keeps keys and values in
+// the model's type.
 type Kernels struct {
 	// Fusions are the kernels that cost their output only.
 	Fusions []Fusion
 	// ScoreBytes is the width of one written score, and ScoreCopies how often
 	// each is written (0 counts as 1).
 	ScoreBytes, ScoreCopies int64
-	// ScoreRows, where it is not 0, is how many rows of scores exist at most,
-	// whatever the chunk: one for each thread that computes.
+	// ScoreRows, unless 0, is the maximum number of rows of scores that exist
+	// at a time, for any chunk size: one for each computing thread.
 	ScoreRows int64
 	// MaskBytes of each query and key are written where a window cuts what a
 	// query sees.
@@ -75,16 +76,17 @@ type Kernels struct {
 	// ElementBytes is the least width of a stored key or value and of an
 	// activation; 0 means that of the model.
 	ElementBytes int64
-	// WidenedBytes is the width that narrower activations around attention and
-	// norms are computed in, beside which they stay: kernels that are not fused
-	// widen what they read. Those of the feed-forward are not. 0 is none.
+	// WidenedBytes is the element size in which narrower activations around
+	// attention and norms are computed while the narrow ones still exist:
+	// kernels that are not fused widen their input. The feed-forward does not.
+	// 0 means no widening.
 	WidenedBytes int64
 	// BlockTokens is the granularity in which the cache grows; 0 is none.
 	BlockTokens int64
-	// Rotates says that a window layer keeps no more than its window, and has room
-	// for RotatesBeside tokens more: those of a step, and of moving what is kept.
-	Rotates       bool
-	RotatesBeside int64
+	// Rotates: layers with a window keep only the window, with room for
+	// WindowSlack more tokens: those of a step, and of moving the window.
+	Rotates     bool
+	WindowSlack int64
 	// Of a cache that grows by copying, GrowLayers exist twice at once, and up
 	// to GrowWhole bytes of it in any case; of no more than GrowMost bytes. All
 	// 0 where growing copies nothing.
@@ -94,8 +96,9 @@ type Kernels struct {
 	RecurrentCopies int64
 	// LogitBytes is what one logit takes in all its copies.
 	LogitBytes int64
-	// LayersAhead is of how many layers activations exist at once, where the
-	// device is told of work before it did the work before; 0 counts as 1.
+	// LayersAhead is the number of layers whose activations exist at a time,
+	// because work is queued on the device before earlier work is done; 0
+	// counts as 1.
 	LayersAhead int64
 	// EncoderAhead is the same of an encoder, whose layers are of more operations;
 	// 0 is as many as of others.
@@ -113,8 +116,8 @@ func (k Kernels) ahead(f model.Facts) int64 {
 // outputBytes is the width of an element of attention's output, a float32.
 const outputBytes = 4
 
-// Fused reports whether attention of so many query tokens, each with group
-// query heads for one KV head, costs its output only.
+// Fused reports whether attention of this many query tokens, each with group
+// query heads for one KV head, only needs memory for its output.
 func (k Kernels) Fused(headSize, queryTokens, group int64) bool {
 	for _, f := range k.Fusions {
 		if slices.Contains(f.HeadSizes, headSize) && queryTokens >= f.MinQueries &&
@@ -213,8 +216,8 @@ func (k Kernels) attention(f model.Facts, chunk, keys int64) amount {
 	return a
 }
 
-// attend is attention of exactly so many queries: output = q c d 4, and scores
-// q c L w where no fused kernel does it.
+// attend is the memory of attention of exactly this many queries: output = q c
+// d 4, plus scores q c L w unless a fused kernel computes it.
 func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 	a := product(f.QueryHeads, queries, f.HeadSize, outputBytes)
 	windowed := min(keys, f.WindowTokens+queries)
@@ -271,16 +274,16 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	return a
 }
 
-// hybrid is what a block takes of which nothing stays once it was passed on
-// (metal/family, qwen3_next): the largest of what attends, of what recurs and of the
-// feed-forward. A recurrent layer holds its input and what is projected of it,
-// in parts, beside what comes of the convolution and what is read.
+// hybrid is the memory of a block without its cached state (metal/family,
+// qwen3_next): the largest of attention, recurrence and feed-forward. A
+// recurrent layer holds its input and its projections, in parts, together with
+// the output of the convolution and of the state.
 func (k Kernels) hybrid(f model.Facts, tokens, around, feedForward, widened, layers int64) amount {
-	attends, inner := product(tokens, around, widened, layers), product(tokens, 3*f.HiddenSize, widened, layers)
+	attention, inner := product(tokens, around, widened, layers), product(tokens, 3*f.HiddenSize, widened, layers)
 	recurs := product(tokens, 2*f.HiddenSize, widened, layers)
 	recurs.add(tokens, f.RecurrentSize, max(2, k.RecurrentCopies), stateBytes, layers)
 	inner.add(tokens, feedForward, k.elementBytes(f), layers)
-	largest := attends
+	largest := attention
 	for _, a := range []amount{recurs, inner} {
 		if a.over || a.bytes > largest.bytes {
 			largest = a
@@ -301,7 +304,7 @@ func sparse(f model.Facts) int64 {
 	return 2*f.Experts + f.ExpertsPerToken*(2+5*f.ExpertFeedForwardSize+2*f.HiddenSize)
 }
 
-// logits of so many rows; an encoder has none.
+// logits is the memory of this many rows of logits; an encoder has none.
 func (k Kernels) logits(f model.Facts, rows int64) amount {
 	if f.EncoderLayers == f.Layers {
 		return amount{}
@@ -328,7 +331,7 @@ func (k Kernels) held(f model.Facts, sequences, tokens int64) amount {
 	a.add(perToken.bytes, f.GrowingLayers, kept)
 	if f.WindowLayers > 0 {
 		if k.Rotates {
-			window := product(sequences, roundUp(f.WindowTokens+k.RotatesBeside, k.BlockTokens))
+			window := product(sequences, roundUp(f.WindowTokens+k.WindowSlack, k.BlockTokens))
 			a.over = a.over || window.over
 			kept = min(kept, window.bytes)
 		}
@@ -338,8 +341,8 @@ func (k Kernels) held(f model.Facts, sequences, tokens int64) amount {
 	return a
 }
 
-// growth is what of a cache of so many bytes exists twice while it grows: the
-// one before it, which had a block less.
+// growth is the part of a cache of this many bytes that exists twice while it
+// grows: the previous one, which had a block less.
 func (k Kernels) growth(f model.Facts, held int64) int64 {
 	before := max(0, held-k.held(f, 1, 1).bytes)
 	copied := before

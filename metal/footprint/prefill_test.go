@@ -43,7 +43,7 @@ func TestPrefillPeakOfARecordedModel(t *testing.T) {
 	}
 	used := float64(27.91) * float64(GiB)
 	if int64(used)+got.Total() <= 40*GiB {
-		t.Errorf("%s GiB beside 27.91 pass a limit of 40", inGiB(got.Total()))
+		t.Errorf("%s GiB with 27.91 in use pass a limit of 40", inGiB(got.Total()))
 	}
 	half := plainKernels
 	half.ScoreBytes = 2
@@ -171,7 +171,7 @@ func TestAllocatedKVIsNotChargedAgain(t *testing.T) {
 	want := kv(rotating, windows, p)
 	p.Room = 4000
 	if got := kv(rotating, windows, p); got != want {
-		t.Errorf("beside windows the rest takes %d, want %d", got, want)
+		t.Errorf("next to windows the rest takes %d, want %d", got, want)
 	}
 }
 
@@ -446,7 +446,7 @@ func TestMixtureOfExpertsCountsAllWeightsAndActiveActivations(t *testing.T) {
 	dense := qwen3MoE
 	dense.FeedForwardSize = 16384 // of layers that have no experts
 	if q, err := PrefillPeak(dense, Kernels{}, Prefill{New: 64}); err != nil || q.Activations != 64*2*(7*2048+3*4096+4*512+5*16384) {
-		t.Errorf("beside a wide dense layer activations are %d (%v)", q.Activations, err)
+		t.Errorf("next to a wide dense layer activations are %d (%v)", q.Activations, err)
 	}
 	for _, backend := range Backends() {
 		got := estimated(t, qwen3MoE, Context{Tokens: 8192, Sequences: 4, CacheTokens: 8192, Backend: backend})

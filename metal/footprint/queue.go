@@ -41,5 +41,6 @@ func CacheQueue(f model.Facts) (int64, error) {
 	return largest, nil
 }
 
-// CacheQueueHeld is what of a process's memory a queue of so many bytes may take.
+// CacheQueueHeld is the process memory that a queue of this many bytes may
+// take.
 func CacheQueueHeld(queue int64) int64 { return queueHeld * queue }

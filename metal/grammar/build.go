@@ -48,7 +48,7 @@ func (b *builder) budget() (nodes, work int) {
 	return cmp.Or(b.mostNodes, maxNodes), cmp.Or(b.mostWork, maxWork)
 }
 
-// exceeds counts a step that takes so much work and reports whether it is one too many.
+// exceeds counts the work of a step and reports whether the budget is exceeded.
 func (b *builder) exceeds(work int) bool {
 	_, most := b.budget()
 	b.work++
@@ -146,8 +146,8 @@ func (b *builder) define(e expr) ref {
 	return ref(r)
 }
 
-// emit adds an expression behind a node and returns where it ends, a node that
-// nothing else leads away from.
+// emit adds an expression after a node and returns its end, a node without
+// outgoing edges.
 func (b *builder) emit(e expr, from int32) int32 {
 	if b.err != nil {
 		return 0

@@ -46,7 +46,7 @@ func TestTheCacheKeepsWhatWasUsedLast(t *testing.T) {
 		done()
 	}
 	if len(c.entries) != 0 {
-		t.Errorf("%d constraints that nobody uses are kept", len(c.entries))
+		t.Errorf("%d unused constraints are kept", len(c.entries))
 	}
 }
 

@@ -74,8 +74,8 @@ func (s *schemas) membersOf(c oneCase) (shapeOf, error) {
 	if len(sh.patterns) > maxPatterns {
 		return sh, tooLarge("name patterns in one object", maxPatterns)
 	}
-	// Whoever lists properties means these, where nothing says otherwise: other
-	// members are valid, and are not made.
+	// A schema that lists properties and does not mention others means only
+	// these: other members are valid, but are not generated.
 	sh.open = free || len(sh.patterns) > 0 || len(sh.names) == 0 || s.sloppy
 	return sh, nil
 }
@@ -93,8 +93,8 @@ func (s *schemas) objectAt(o object, keyword string) (*members, error) {
 	return m, nil
 }
 
-// member is the goal of the member of a name. matching says which patterns match
-// the name.
+// member is the goal of the member with a name. matching marks the patterns
+// that match the name.
 func (s *schemas) member(c oneCase, name string, named bool, matching func(pattern string) (bool, error)) (goal, error) {
 	var g goal
 	for _, o := range c {
@@ -286,7 +286,7 @@ func (o objectMaker) level() []int32 {
 	return out
 }
 
-// one is a member behind k others.
+// one is a member after k others.
 func (o objectMaker) one(from, to []int32, k int, name expr, of ref) {
 	if o.most >= 0 && k >= o.most {
 		return

@@ -146,7 +146,7 @@ func (p *ebnf) alternatives(group bool) (expr, error) {
 
 func (p *ebnf) sequence(group bool) (expr, error) {
 	var out seq
-	// A line may end behind ::= and behind |.
+	// A line may end after ::= and after |.
 	for p.blank(true); ; p.blank(group) {
 		at := p.at
 		var e expr
@@ -183,12 +183,12 @@ func (p *ebnf) sequence(group bool) (expr, error) {
 	}
 }
 
-// defines says that what was read is the name of the next rule.
+// defines reports whether the name just read is that of the next rule.
 func (p *ebnf) defines() bool {
 	return strings.HasPrefix(strings.TrimLeft(p.in[p.at:], " \t"), "::=")
 }
 
-// times reads what may stand behind a thing: * + ? {m} {m,} {m,n}.
+// times reads the repetition that may follow a symbol: * + ? {m} {m,} {m,n}.
 func (p *ebnf) times(e expr) (expr, error) {
 	for {
 		switch p.peek() {

@@ -100,8 +100,9 @@ type Spec struct {
 type Grammar struct {
 	nodes []node
 	rules []int32 // first node of each
-	// start is the rule of an answer, behind that of one that follows reasoning.
-	start, behind int32
+	// start is the rule of an answer, afterReasoning that of an answer that
+	// follows reasoning.
+	start, afterReasoning int32
 	// wants are what the edges of the kind edgeAll need.
 	wants []want
 	// class of each byte: bytes of one class are alike to every edge; sample is
@@ -159,8 +160,8 @@ type node struct {
 	edges []edge
 	// final ends the rule.
 	final bool
-	// need is how many calls deep the shortest way to the end of the rule goes, and
-	// unreachable where there is none.
+	// need is the call depth of the shortest path to the end of the rule,
+	// unreachable if there is none.
 	need int32
 }
 
@@ -199,9 +200,9 @@ func build(m *meter, s Spec) (*Grammar, error) {
 	if err != nil {
 		return nil, err
 	}
-	start, behind := b.rule(), b.rule()
+	start, afterReasoning := b.rule(), b.rule()
 	b.fill(start, e)
-	b.fill(behind, seq{repeat{literal("\n"), 0, 2}, ref(start)})
+	b.fill(afterReasoning, seq{repeat{literal("\n"), 0, 2}, ref(start)})
 	if s.Kind == JSONObject || s.Kind == JSONSchema {
 		first := b.rule()
 		b.fill(first, seq{blankBeforeJSON(), ref(start)})
@@ -210,7 +211,7 @@ func build(m *meter, s Spec) (*Grammar, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	return b.finish(start, behind)
+	return b.finish(start, afterReasoning)
 }
 
 func (b *builder) compile(s Spec) (expr, error) {
@@ -259,8 +260,8 @@ func compileChoice(choices []string) (expr, error) {
 }
 
 // finish drops what leads nowhere and refuses what cannot be walked.
-func (b *builder) finish(start, behind int32) (*Grammar, error) {
-	g := &Grammar{nodes: b.nodes, rules: b.rules, start: start, behind: behind, wants: b.wants}
+func (b *builder) finish(start, afterReasoning int32) (*Grammar, error) {
+	g := &Grammar{nodes: b.nodes, rules: b.rules, start: start, afterReasoning: afterReasoning, wants: b.wants}
 	g.measure(b.meter)
 	if b.meter.err != nil {
 		return nil, b.meter.err
@@ -279,8 +280,8 @@ func (b *builder) finish(start, behind int32) (*Grammar, error) {
 	return g, nil
 }
 
-// measure finds for each node how deep the shortest way to its rule's end goes,
-// and drops edges that lead to no end.
+// measure computes for each node the call depth of the shortest path to its
+// rule's end, and drops edges from which no end can be reached.
 func (g *Grammar) measure(m *meter) {
 	type edgeAt struct{ node, edge int32 }
 	into := make([][]edgeAt, len(g.nodes)) // which edges are looked at again when this changes
@@ -323,8 +324,8 @@ func (g *Grammar) measure(m *meter) {
 	}
 }
 
-// edgeNeed is how deep the shortest way to the rule's end goes that begins with
-// an edge.
+// edgeNeed is the call depth of the shortest path to the rule's end that begins
+// with an edge.
 func (g *Grammar) edgeNeed(e edge) int32 {
 	need := g.nodes[e.to].need
 	for _, first := range g.needed(e) {
@@ -459,7 +460,7 @@ func (g *Grammar) firstCalls(m *meter, rule int32, empty []bool) []int32 {
 	return calls
 }
 
-// classify puts bytes that no edge tells apart into one class.
+// classify groups bytes that no edge distinguishes into classes.
 func (g *Grammar) classify() {
 	var cut [257]bool
 	cut[0] = true

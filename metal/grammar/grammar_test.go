@@ -146,7 +146,7 @@ func write(t *testing.T, tab *Table, tokens [][]byte, rng *rand.Rand, most int) 
 			return string(out)
 		}
 		if n > 100*most {
-			t.Fatalf("no end in sight behind %.200q", out)
+			t.Fatalf("no end in sight after %.200q", out)
 		}
 		mask, err := m.Mask(t.Context())
 		if err != nil {
@@ -171,7 +171,7 @@ func write(t *testing.T, tab *Table, tokens [][]byte, rng *rand.Rand, most int) 
 			}
 		}
 		if !m.Advance(tokens[id]) {
-			t.Fatalf("the mask allows %q behind %q, the matcher does not", tokens[id], out)
+			t.Fatalf("the mask allows %q after %q, the matcher does not", tokens[id], out)
 		}
 		out = append(out, tokens[id]...)
 	}
@@ -299,10 +299,10 @@ func TestNestingEndsBeforeItIsTooDeepToBeClosedByCalls(t *testing.T) {
 
 func TestBehindReasoningBlankLinesMayComeFirst(t *testing.T) {
 	tab := table(t, Spec{Kind: Choice, Choices: []string{"a"}})
-	for text, behind := range map[string]bool{"\n\na": true, "a": true} {
-		m := tab.Match(behind)
+	for text, afterReasoning := range map[string]bool{"\n\na": true, "a": true} {
+		m := tab.Match(afterReasoning)
 		if !m.Advance([]byte(text)) || !m.Accepting() {
-			t.Errorf("%q is refused behind reasoning", text)
+			t.Errorf("%q is refused after reasoning", text)
 		}
 	}
 	if m := tab.Match(false); m.Advance([]byte("\n")) {
@@ -341,7 +341,7 @@ func TestStatesAreForgottenWhereTheyTakeTooMuchAndFoundAgain(t *testing.T) {
 		tab.bytes.Store(tableBytes + 1)
 		<-tab.held
 		if !m.Advance([]byte(`","`)) {
-			t.Fatal("refused behind forgetting")
+			t.Fatal("refused after forgetting")
 		}
 		if n := len(tab.states); n > 2000 {
 			t.Errorf("%d states are kept", n)

@@ -21,7 +21,7 @@ type Vocabulary struct {
 	longest int
 }
 
-// safeGroup are safe tokens of at most so many characters.
+// safeGroup are the safe tokens of at most a certain number of characters.
 type safeGroup struct {
 	characters int
 	mask       []uint64
@@ -39,7 +39,7 @@ type trieNode struct {
 	b     byte
 	depth int32
 	token int32 // or -1
-	end   int32 // the first node behind the subtree
+	end   int32 // the first node after the subtree
 }
 
 // maxTokenBytes is the longest token that is used under a constraint.
@@ -217,7 +217,7 @@ func (t *Table) most(s *state, g *safeGroup, mask []uint64) {
 	}
 }
 
-// spend counts work of the operation, and reports whether it goes on.
+// spend counts work of the operation and reports whether it may continue.
 func (t *Table) spend(n int) bool {
 	if !t.meter.spend(n) {
 		t.fail(t.meter.err)

@@ -157,12 +157,13 @@ func (s *schemas) between(low, high bound, fraction bool) expr {
 	return ref(rule)
 }
 
-// tight is how far a decimal has come: at digits of its whole part or, behind the
-// point, of its fraction; low and high say that it equals that bound so far.
+// tight is the state of matching a decimal: at is the number of digits read of
+// the whole part or, if fractional, of the fraction; low and high: the digits
+// so far equal those of that bound.
 type tight struct {
 	digits, at int
 	low, high  bool
-	behind     bool
+	fractional bool
 }
 
 // decimals makes nodes of a comparison, digit by digit.
@@ -183,14 +184,14 @@ func (m *decimals) node(t tight) int32 {
 	if m.b.err != nil {
 		return n
 	}
-	whole := !t.behind && t.at == t.digits
-	if whole || t.behind && t.at > 0 {
+	whole := !t.fractional && t.at == t.digits
+	if whole || t.fractional && t.at > 0 {
 		m.b.nodes[n].final = m.mayEnd(t, whole)
 	}
 	switch {
 	case whole && m.fraction:
-		m.b.join(n, edge{kind: edgeBytes, lo: '.', hi: '.', to: m.node(tight{low: t.low, high: t.high, behind: true})})
-	case whole, t.behind && t.at >= max(len(m.low.fraction), len(m.high.fraction))+freeDigits:
+		m.b.join(n, edge{kind: edgeBytes, lo: '.', hi: '.', to: m.node(tight{low: t.low, high: t.high, fractional: true})})
+	case whole, t.fractional && t.at >= max(len(m.low.fraction), len(m.high.fraction))+freeDigits:
 	default:
 		m.digits(n, t)
 	}
@@ -210,12 +211,12 @@ func (m *decimals) mayEnd(t tight, whole bool) bool {
 	return !t.high || rest(m.high.fraction) || !m.highStrict
 }
 
-// digits joins a node to those behind each digit.
+// digits adds an edge for each digit to the node that follows it.
 func (m *decimals) digits(n int32, t tight) {
 	for d := byte('0'); d <= '9'; d++ {
 		next := t
 		next.at++
-		if !t.behind && t.at == 0 && t.digits > 1 && d == '0' {
+		if !t.fractional && t.at == 0 && t.digits > 1 && d == '0' {
 			continue
 		}
 		if t.low {
@@ -237,7 +238,7 @@ func (m *decimals) digits(n int32, t tight) {
 }
 
 func (m *decimals) digit(of decimal, t tight) byte {
-	if !t.behind {
+	if !t.fractional {
 		return of.whole[t.at]
 	}
 	if t.at < len(of.fraction) {

@@ -65,7 +65,7 @@ type loose struct {
 
 type looseNode struct {
 	set       runeSet
-	to        int   // behind set
+	to        int   // the node after set
 	empty     []int // reached at once,
 	start     []int // at the start of the text,
 	end       []int // at its end
@@ -131,14 +131,15 @@ func parseRegular(m *meter, source, keyword string, anchored bool) (*regular, er
 	return l.determine(start)
 }
 
-// hop is a node beside one that only loops, from where others may be reached.
+// hop returns a node parallel to one that only loops, from which others may be
+// reached.
 func (l *loose) hop(loop int) int {
 	n := l.node()
 	l.empty(loop, n)
 	return n
 }
 
-// add puts an expression behind a node and returns its end.
+// add appends an expression to a node and returns its end.
 func (l *loose) add(e *syntax.Regexp, from int, keyword string) int {
 	if l.err != nil {
 		return 0
@@ -404,7 +405,8 @@ func (r *regular) not(m *meter) *regular {
 	return out
 }
 
-// ofLength matches texts of so many characters; most is below 0 for any number.
+// ofLength matches texts of least to most characters; a negative most means no
+// maximum.
 func ofLength(least, most int) (*regular, error) {
 	last := max(least, most)
 	if last > maxRegular/2 {

@@ -143,7 +143,7 @@ func splitUTF8(lo, hi rune, out func([]byteRange)) {
 	out(way)
 }
 
-// spelling says how a character is written.
+// spelling is how a character is written: as itself or as an escape.
 type spelling int
 
 const (

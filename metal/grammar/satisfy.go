@@ -135,8 +135,8 @@ func (s *schemas) fitsObject(v *members, c oneCase) (bool, error) {
 	return true, nil
 }
 
-// apartAll says that no value satisfies a case of one and a case of the other, as
-// far as can be told.
+// apartAll reports whether certainly no value satisfies a case of a and a case
+// of b.
 func (s *schemas) apartAll(a, b []oneCase) bool { return s.apartWithin(a, b, 0) }
 
 const maxApart = 4

@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// A value has to satisfy several schemas at once wherever $ref, allOf, anyOf and
-// oneOf stand beside other keywords or in one another. A goal is such a list of
-// schemas. It is opened into cases, of which one has to hold; a case is a list of
-// objects whose own keywords all have to hold. Each goal becomes one rule, made
-// once, so that a schema may lead back to itself.
+// A value has to satisfy several schemas at once if $ref, allOf, anyOf and
+// oneOf are combined with other keywords or nested. A goal is such a list of
+// schemas. It is opened into cases, of which one has to hold; a case is a list
+// of objects whose own keywords all have to hold. Each goal becomes one rule,
+// made once, so that a schema may lead back to itself.
 
 // place is a schema and where it stands.
 type place struct {

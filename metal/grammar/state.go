@@ -24,8 +24,8 @@ type cell struct {
 	id     uint64
 }
 
-// item is a node, the members that its rule has taken, and where to go when the rule ends;
-// a nil stack is the end of all.
+// item is a node, the members that its rule has taken, and the continuation
+// after the rule; a nil stack is the end of the grammar.
 type item struct {
 	node  int32
 	taken uint64
@@ -39,8 +39,8 @@ type state struct {
 	accepting bool
 	next      []*state // by class; nil is not known yet
 	mask      []uint64
-	// uniform is the one state that every safe character leads to, nil if there is
-	// none; run says that it is known.
+	// uniform is the one state that every safe character leads to, nil if there
+	// is none; run: uniform has been computed.
 	uniform *state
 	run     bool
 	// round of the table in which its caches were made.
@@ -50,10 +50,10 @@ type state struct {
 const (
 	// maxItems of one state.
 	maxItems = 4096
-	// tableBytes of states and masks are kept for one grammar; then all of them
-	// are made anew as they are met.
+	// tableBytes bounds the states and masks of one grammar; when it is reached
+	// all are dropped and computed again as needed.
 	tableBytes = 24 << 20
-	// mostBytes end a constraint that makes so many states in one step.
+	// mostBytes ends a constraint whose step creates more states than this.
 	mostBytes = 3 * tableBytes
 )
 
@@ -102,7 +102,7 @@ func newTable(g *Grammar, v *Vocabulary, l *lane) *Table {
 	t := &Table{g: g, vocab: v, lane: l, dead: &state{}, held: make(chan struct{}, 1)}
 	t.forget()
 	t.meter = newAccount(v).meter(context.Background(), nil)
-	t.starts = [2]*state{t.begin(g.start), t.begin(g.behind)}
+	t.starts = [2]*state{t.begin(g.start), t.begin(g.afterReasoning)}
 	return t
 }
 
@@ -142,8 +142,8 @@ func (t *Table) push(ret int32, taken uint64, parent *cell) *cell {
 	return c
 }
 
-// settle follows whatever takes no byte, and returns the one state of what is
-// reached; the dead one where that is nothing.
+// settle follows all edges that take no byte and returns the resulting state;
+// the dead state if there is none.
 func (t *Table) settle(from []item) *state {
 	clear(t.seen)
 	t.work = t.work[:0]
@@ -265,7 +265,8 @@ func (t *Table) fail(err error) *state {
 	return t.dead
 }
 
-// step is the state behind a byte of a class; the dead one where it must not come.
+// step is the state after a byte of a class; the dead state if the byte is not
+// allowed.
 func (t *Table) step(s *state, class uint8) *state {
 	if t.failed != nil {
 		return t.dead
@@ -298,7 +299,7 @@ func (t *Table) step(s *state, class uint8) *state {
 	return to
 }
 
-// follow goes along bytes.
+// follow advances a state by several bytes.
 func (t *Table) follow(s *state, text []byte) *state {
 	for _, b := range text {
 		if s = t.step(s, t.g.class[b]); s == t.dead {
@@ -316,18 +317,18 @@ type Matcher struct {
 	account *account
 }
 
-// Match begins an answer; behind is set where it follows reasoning, where blank
-// lines come first at times.
-func (t *Table) Match(behind bool) Matcher {
+// Match begins an answer; afterReasoning allows blank lines first, which models
+// write after reasoning.
+func (t *Table) Match(afterReasoning bool) Matcher {
 	start := t.starts[0]
-	if behind {
+	if afterReasoning {
 		start = t.starts[1]
 	}
 	return Matcher{t, start, newAccount(t.vocab)}
 }
 
-// Behind begins the answer again, behind reasoning.
-func (m *Matcher) Behind() Matcher { return Matcher{m.t, m.t.starts[1], m.account} }
+// AfterReasoning restarts the answer after reasoning.
+func (m *Matcher) AfterReasoning() Matcher { return Matcher{m.t, m.t.starts[1], m.account} }
 
 // Advance takes the bytes of a token, within the budget of the answer; false means that they
 // must not come, or cannot be followed, and leaves the matcher as it was.

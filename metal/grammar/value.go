@@ -194,7 +194,7 @@ func canonical(v value) string {
 	return written(v)
 }
 
-// equal compares as JSON Schema does: numbers by value, objects whatever their
+// equal compares as JSON Schema does: numbers by value, objects regardless of
 // order.
 func equal(a, b value) bool {
 	switch a := a.(type) {

@@ -302,7 +302,7 @@ func (s *State) Advance(id int32) (done bool, err error) {
 	}
 	if t.MayBegin && id == t.Opens {
 		t.MayBegin, t.Underway, s.begun = false, true, true
-		s.matcher, s.mask = s.matcher.Behind(), nil
+		s.matcher, s.mask = s.matcher.AfterReasoning(), nil
 		return false, nil
 	}
 	t.MayBegin, s.begun = false, true

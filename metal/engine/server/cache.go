@@ -37,7 +37,7 @@ type Cache struct {
 	hushed chan struct{}
 }
 
-// NewCache makes a cache whose tier queues so many bytes at most.
+// NewCache returns a cache whose disk tier queues at most queueBytes.
 func NewCache(fs disk.FS, queueBytes int64, log *slog.Logger) *Cache {
 	return &Cache{fs: fs, queueBytes: queueBytes, log: log, opened: make(chan struct{})}
 }

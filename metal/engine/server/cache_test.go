@@ -23,7 +23,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// grants is an owner that grants whatever is wanted, one epoch for each lease.
+// grants is an owner that grants any request, with one epoch for each lease.
 type grants struct {
 	dir string
 
@@ -86,7 +86,8 @@ func newCache() *server.Cache {
 	return server.NewCache(disk.OS{}, 1<<20, slog.New(slog.DiscardHandler))
 }
 
-// generate runs a prompt, and says what came and how much of it was restored.
+// generate runs a prompt and returns its tokens and how many prompt tokens were
+// restored.
 func (s *served) generate(t *testing.T, ids []int32) (tokens []int32, cached int64) {
 	t.Helper()
 	stream, err := s.client.Generate(deadline(t), &wire.GenerateRequest{Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: ids}}, MaxTokens: 8, Sampling: &wire.Sampling{Temperature: new(float32)}})
@@ -155,7 +156,7 @@ func TestNextEngineFindsThePrefixCache(t *testing.T) {
 		t.Errorf("at its end the engine reported %+v", c)
 	}
 	if restored := run(mine, 256); !slices.Equal(restored, computed) {
-		t.Errorf("%v was computed, and %v behind what was restored", computed, restored)
+		t.Errorf("%v was computed, and %v after restoring", computed, restored)
 	}
 	run(engine.Options{ModelDigest: "sha256:ab", Numerics: "ref 1"}, 0)
 	run(engine.Options{ModelDigest: "sha256:aa", Numerics: "ref 2"}, 0)

@@ -58,7 +58,7 @@ func toPrefixCache(p engine.PrefixStatus) *wire.PrefixCache {
 		Saved:         p.Saved, Dropped: p.Dropped, Evicted: p.Evicted}
 }
 
-// mostRanked bounds the log-probabilities in one message: an event that nobody
+// mostRanked bounds the log-probabilities in one message: an event that was not
 // read for a while holds those of a whole answer.
 const mostRanked = 256
 

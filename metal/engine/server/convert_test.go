@@ -9,8 +9,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Log-probabilities that nobody read for a while come in several messages, in
-// their order, the text and the tokens once.
+// Log-probabilities that were not read for a while are sent in several
+// messages, in order; text and tokens are sent once.
 func TestManyLogprobsAreSeveralMessages(t *testing.T) {
 	for n, messages := range map[int]int{0: 1, 1: 1, mostRanked: 1, mostRanked + 1: 2, 3 * mostRanked: 3} {
 		ev := engine.Event{Text: "t", Tokens: []int32{1}}

@@ -264,7 +264,7 @@ func (s *service) Trim(ctx context.Context, r *wire.TrimRequest) (*wire.TrimResp
 	return &wire.TrimResponse{BytesReclaimed: n, Memory: toMemory(s.engine.Status())}, nil
 }
 
-// Abort ends all requests; the engine goes on.
+// Abort ends all requests; the engine continues.
 func (s *service) Abort(ctx context.Context, r *wire.AbortRequest) (*wire.AbortResponse, error) {
 	n, err := s.engine.Abort(ctx, r.GetReason())
 	if err != nil {
@@ -273,7 +273,7 @@ func (s *service) Abort(ctx context.Context, r *wire.AbortRequest) (*wire.AbortR
 	return &wire.AbortResponse{Aborted: int64(n)}, nil
 }
 
-// unable tells a caller whose time is over from a back end that failed.
+// unable distinguishes an expired deadline of the client from a backend error.
 func unable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
@@ -281,8 +281,8 @@ func unable(ctx context.Context, err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// Shutdown drains and stops the engine; the process exits after the answer. A
-// caller that goes away does not stop the draining.
+// Shutdown drains and stops the engine; the process exits after the response.
+// Draining continues if the client disconnects.
 func (s *service) Shutdown(_ context.Context, r *wire.ShutdownRequest) (*wire.ShutdownResponse, error) {
 	s.answering.Add(1)
 	defer s.answering.Done()

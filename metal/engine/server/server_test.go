@@ -25,7 +25,7 @@ import (
 // patience is what a slow machine under the race detector may need.
 const patience = 5 * time.Minute
 
-// served is an engine behind its socket.
+// served is an engine that is reached through its socket.
 type served struct {
 	client wire.EngineClient
 	socket string
