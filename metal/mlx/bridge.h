@@ -1,8 +1,8 @@
 //go:build mlx
 
-// What the bridge offers to Go: plain C, one function for one operation. The
-// bridge is bridge_arrays.cpp, bridge_ops.cpp, bridge_slab.cpp, bridge_attend.cpp
-// and bridge_recur.cpp; bridge_internal.h is what they share.
+// The interface of the bridge for Go: plain C, one function per operation. The
+// bridge is bridge_arrays.cpp, bridge_ops.cpp, bridge_slab.cpp,
+// bridge_attend.cpp and bridge_recur.cpp; bridge_internal.h is what they share.
 //
 // Every function takes the owner that bridge_attach gave and refuses, before
 // it touches the framework, any thread but the one that attached. No exception

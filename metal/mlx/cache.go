@@ -28,10 +28,10 @@ type cache struct {
 	// first keys came, whose type is that of all others.
 	shape *C.bridge_kv_shape
 	saved tensor.Saved
-	// ragged says that there is a kernel for segments of these keys (ragged.h).
+	// ragged: there is a kernel for segments of these keys (ragged.h).
 	ragged bool
-	// index of each layer among those of its kind, of which so many grow and
-	// rotate; those see window tokens.
+	// index is the number of each layer among those of its kind; there are
+	// growing and rotating layers, and the latter see window tokens.
 	index             []int
 	growing, rotating layers
 	window            int
@@ -39,7 +39,7 @@ type cache struct {
 	requests          map[tensor.RequestID]*held
 	// expected tokens of requests, those that hold nothing yet among them.
 	expected map[tensor.RequestID]int
-	// staged copies on the device, of so many bytes in all.
+	// staged copies on the device, and their total size in bytes.
 	staged      map[stage]handle
 	stagedBytes int64
 	released    bool
@@ -57,8 +57,8 @@ type spot struct {
 	slot int
 }
 
-// held is what one request occupies: a slot for layers that grow, and one for
-// those that rotate, where at says which tokens lie.
+// held is the memory of one request: a slot for growing layers, and one for
+// rotating layers, whose tokens at describes.
 type held struct {
 	grown, rotated spot
 	at             tensor.Rotation
@@ -349,8 +349,9 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.h, v.h, &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments))), q.shape...)
 }
 
-// extend makes room for the segments of a step in one layer and says what the
-// bridge is to do; scores is how many of them exist at once, at most.
+// extend makes room for the segments of a step in one layer and returns the
+// work for the bridge; scores is the maximum size of attention scores that
+// exist at a time.
 func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C.bridge_segment, scores int64, err error) {
 	if err := c.learn(keys); err != nil {
 		return nil, 0, err
@@ -384,7 +385,7 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 		case spec.Cap > 0: // which no fused kernel has
 			how, written = C.BRIDGE_PRODUCTS, 3*int64(heads)*int64(g.length)*int64(g.seen)
 		case !g.ragged:
-			how, written = c.b.attends(heads, g.length, g.seen)
+			how, written = c.b.attention(heads, g.length, g.seen)
 		}
 		scores = max(scores, written)
 		out = append(out, C.bridge_segment{slab: g.slab.row, slot: C.int32_t(g.slot), start: C.int32_t(g.start), length: C.int32_t(g.length), how: how})
@@ -424,7 +425,7 @@ const (
 // attends says whether a piece is attended by products and a softmax that are
 // operations of their own, or as the framework does it; and how many scores
 // exist at once, copies included.
-func (b *Backend) attends(heads, length, seen int) (how C.int32_t, scores int64) {
+func (b *Backend) attention(heads, length, seen int) (how C.int32_t, scores int64) {
 	all := int64(heads) * int64(length) * int64(seen)
 	switch {
 	case !b.gpu.Load() && b.products == 0:

@@ -130,8 +130,8 @@ func (b *Backend) publish(g *C.bridge_gauges) {
 // resetPeak begins a new measurement of the peak.
 func (b *Backend) resetPeak() error { return fault(C.bridge_reset_peak(b.token())) }
 
-// free releases handles; last says that a computation ended. What a foreign
-// thread releases stays, and is found as a leak.
+// free releases handles; last: a computation has ended. Handles released by a
+// foreign thread stay, and are found as a leak.
 func (b *Backend) free(hs []handle, last bool) error {
 	var g C.bridge_gauges
 	err := fault(C.bridge_release(b.token(), unsafe.SliceData(hs), C.int32_t(len(hs)), flag(last), &g))

@@ -11,10 +11,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// joined are matrices of one format that are multiplied by the same rows, laid
-// behind one another at their first product: a GPU then starts one kernel for
-// all of them. Each member's parts are views into the joined arrays, so nothing
-// exists twice once joining is done.
+// joined are matrices of one format that are multiplied by the same rows. They
+// are concatenated at their first product, so that a GPU starts one kernel for
+// all of them. The parts of each member are views into the joined arrays, so
+// that nothing exists twice afterwards.
 type joined struct {
 	members []*matrix
 	parts   []handle
@@ -49,8 +49,8 @@ func (s *scope) joinedOf(x *array, ms []tensor.Matrix) *joined {
 	return s.b.join(members)
 }
 
-// join lays matrices behind one another; nil where they differ or where there
-// is no room for the copy. They stay as they are then.
+// join concatenates matrices. It returns nil and leaves them unchanged if they
+// differ in format or the copy has no room.
 func (b *Backend) join(members []*matrix) *joined {
 	j := &joined{members: members}
 	bytes := int64(0)

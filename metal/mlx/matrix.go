@@ -42,7 +42,7 @@ func modeOf(f quant.Format) C.int32_t {
 	return C.BRIDGE_AFFINE
 }
 
-// typeOf says how fine numbers of a type are kept.
+// typeOf is the type in which numbers of type t are kept.
 func (b *Backend) typeOf(t quant.Type) quant.Type {
 	if b.precision == quant.Float32 {
 		return quant.Float32

@@ -53,7 +53,7 @@ func (d *decoding) step(segments ...tensor.Segment) error {
 	return s.Err()
 }
 
-// grow brings a request to so many tokens.
+// grow extends a request to this many tokens.
 func (d *decoding) grow(id tensor.RequestID, tokens int) {
 	d.t.Helper()
 	for at := d.cache.Length(id); at < tokens; at = d.cache.Length(id) {
@@ -99,7 +99,7 @@ func TestADecodeStepDoesNotCopyItsCache(t *testing.T) {
 	}
 	first := d.rise(tensor.Segment{Request: 1, Start: 256, Length: 1})
 	if first > kv/8 {
-		t.Errorf("a step took %d bytes beside a cache of %d", first, kv)
+		t.Errorf("a step took %d bytes with a cache of %d", first, kv)
 	}
 	for i := range 60 {
 		if rise := d.rise(tensor.Segment{Request: 1, Start: 257 + i, Length: 1}); rise > first+4096 {
@@ -163,7 +163,7 @@ func TestAStepBuiltAheadDoesNotCopyItsCache(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rise := b.Peak() - before; rise > kv/4 {
-			t.Errorf("%d steps of %d rows took %d bytes beside a cache of %d", steps, requests, rise, kv)
+			t.Errorf("%d steps of %d rows took %d bytes with a cache of %d", steps, requests, rise, kv)
 		}
 		for r := range requests {
 			if want := float32(r+1) * steps / 2; got[r*width] < want-1e-4 || got[r*width] > want+1e-4 {
@@ -224,7 +224,7 @@ func TestWhatIsReplacedIsFreedAtOnce(t *testing.T) {
 	if err := s.Err(); err != nil {
 		t.Fatal(err)
 	}
-	// A processor is told of up to 100 operations ahead of what it computes.
+	// A processor queues up to 100 operations ahead.
 	if peak := b.Peak(); peak > 64<<20 {
 		t.Errorf("200 layers of 1 MiB arrays peaked at %d bytes", peak)
 	}
@@ -239,7 +239,7 @@ func TestTheFrameworkHoldsWhatIsCounted(t *testing.T) {
 		m := ones(t, b, f, 1024, 1024)
 		got := b.Memory()
 		if got.Weights != m.Bytes() || got.Arrays > 1<<10 {
-			t.Errorf("%v: %d bytes of weights, %d beside them; the matrix has %d", f, got.Weights, got.Arrays, m.Bytes())
+			t.Errorf("%v: %d bytes of weights, %d of arrays; the matrix has %d", f, got.Weights, got.Arrays, m.Bytes())
 		}
 		if err := b.measure(); err != nil {
 			t.Fatal(err)
@@ -406,8 +406,8 @@ func TestAnExceptionBecomesAnError(t *testing.T) {
 	}
 }
 
-// Whatever operation fails, dropping the requests of the step leaves nothing,
-// and others go on.
+// Whichever operation fails, dropping the requests of the step frees
+// everything, and other requests continue.
 func TestAFaultAtAnyPointLeavesNothingBehind(t *testing.T) {
 	fault, left := errors.New("told to fail"), -1
 	b := open(t, Options{fault: func(string) error {
@@ -457,7 +457,7 @@ func TestARequestThatWasLostInAnEvaluationSaysSo(t *testing.T) {
 	d.grow(3, 3)
 	fail = true
 	if err := d.step(tensor.Segment{Request: 1, Start: 3, Length: 1}); !errors.Is(err, fault) {
-		t.Fatalf("the step that was told to fail: %v", err)
+		t.Fatalf("the step with a fault: %v", err)
 	}
 	fail = false
 	if err := d.step(tensor.Segment{Request: 1, Start: 4, Length: 1}); !errors.Is(err, fault) {
@@ -507,8 +507,8 @@ func TestAChunkWithoutLogitsIsComputedWhenItsScopeCloses(t *testing.T) {
 	}
 }
 
-// Answers go on beside pieces of prompts, and some requests of their slab wait:
-// nobody's keys are copied for that.
+// Requests decode in one step with prefill chunks, and some requests of their
+// slab wait: no keys are copied for that.
 func TestAStepOfAnswersAndPromptsDoesNotCopyItsCache(t *testing.T) {
 	for _, ragged := range []int{0, 1} {
 		d := newDecoding(t, open(t, Options{Ragged: ragged}), 2, 2048)
@@ -519,7 +519,7 @@ func TestAStepOfAnswersAndPromptsDoesNotCopyItsCache(t *testing.T) {
 		kv := d.cache.Bytes()
 		segments := []tensor.Segment{{Request: 5, Start: 256, Length: 8}, {Request: 1, Start: 256, Length: 1}, {Request: 2, Start: 256, Length: 4}, {Request: 6, Start: 256, Length: 1}, {Request: 4, Start: 256, Length: 1}}
 		if rise := d.rise(segments...); rise > kv/16 {
-			t.Errorf("a step took %d bytes beside a cache of %d (ragged: %d)", rise, kv, ragged)
+			t.Errorf("a step took %d bytes with a cache of %d (ragged: %d)", rise, kv, ragged)
 		}
 	}
 }

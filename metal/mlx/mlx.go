@@ -26,8 +26,8 @@ type Options struct {
 	// fault is called before every operation and load, and as "evaluate" before the
 	// framework computes; an error fails it. Only tests of this package set it.
 	fault func(op string) error
-	// Join lays matrices that are always multiplied together behind one another,
-	// as GPUs want it anyway.
+	// Join concatenates matrices that are always multiplied together, as GPUs
+	// do anyway.
 	Join bool
 	// CutColumns is how many columns a quantised product takes at once; 0 means
 	// what is best for the device.
@@ -117,7 +117,7 @@ func (b *Backend) Attach() error {
 	return nil
 }
 
-// SetPrecision says how fine activations must be at least.
+// SetPrecision sets the minimum precision of activations.
 func (b *Backend) SetPrecision(t quant.Type) { b.precision = t }
 
 // Memory reads the gauges; any goroutine may.

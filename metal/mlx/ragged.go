@@ -2,22 +2,22 @@
 
 package mlx
 
-// stretch is a segment of a step where it lies: so many tokens of a slot from
-// start on, of which the last sees so many.
+// stretch is a segment of a step in memory: tokens of a slot from start on, of
+// which the last sees seen tokens.
 type stretch struct {
 	slab                      *slab
 	slot, start, length, seen int
-	// ragged says that the kernel of ragged.h attends it.
+	// ragged: the kernel of ragged.h computes its attention.
 	ragged bool
 }
 
-// The kernel of ragged.h has a block of the device go through all that a segment
-// has behind it, for each head of keys. That is as quick as memory where many
-// segments are attended; few that are long leave the device idle, and the
-// framework's kernel for one answer does not. It is worth while up to
-// longestRagged tokens for an answer or for those that the framework attends
-// together; and up to as many for each where it would attend them one by one.
-// Pieces have up to mostRagged tokens: longer ones fill the device.
+// In the kernel of ragged.h, one thread block reads the whole context of a
+// segment for a head of keys. It runs at memory speed if there are many
+// segments; a few long ones leave the device idle, where the framework's kernel
+// for one query does not. So it is used up to longestRagged tokens of context
+// for one query or for segments that the framework attends together, and up to
+// that many for each if the framework would attend them one by one. Segments
+// have up to mostRagged tokens: longer ones fill the device.
 const (
 	mostRagged    = 64
 	longestRagged = 2048

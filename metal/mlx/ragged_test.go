@@ -28,9 +28,10 @@ func TestRaggedKernelOnTheProcessor(t *testing.T) {
 	}
 }
 
-// TestWhatTheRaggedKernelTakes: what the framework would attend piece by piece,
-// and what stands beside it; but nothing where one call of the framework does,
-// and nothing so long that few blocks would be busy with it for long.
+// TestWhatTheRaggedKernelTakes: segments that the framework would attend one by
+// one, together with the others of the step; but none if one call of the
+// framework attends them all, and none so long that few thread blocks would be
+// busy for long.
 func TestWhatTheRaggedKernelTakes(t *testing.T) {
 	one, two := &slab{}, &slab{}
 	answer := func(in *slab, slot, seen int) stretch {

@@ -87,7 +87,7 @@ func (c *cache) leaveState(h *held) {
 	}
 }
 
-// freeStates returns a slab of states, whoever is in it.
+// freeStates frees a slab of states, even one in use.
 func (c *cache) freeStates(s *states) {
 	c.freeArrays(&s.slab)
 	c.states = slices.DeleteFunc(c.states, func(o *states) bool { return o == s })
@@ -133,8 +133,8 @@ func recurScratch(r tensor.RecurrentSpec, segments []tensor.Segment) int64 {
 	return 4 * (3*rows*int64(r.Channels()) + int64(longest)*int64(r.ValueHeads)*perHead)
 }
 
-// recur makes room for the states of a step in one layer and says what the
-// bridge is to do. Nothing has changed where a segment does not fit.
+// recur makes room for the states of a step in one layer and returns the work
+// for the bridge. Nothing changes if a segment does not fit.
 func (c *cache) recur(spec *tensor.RecurSpec) (out []C.bridge_segment, err error) {
 	for _, g := range spec.Segments {
 		has := 0

@@ -91,7 +91,7 @@ func TestHalfPrecisionRoundsWhereMLXLMRounds(t *testing.T) {
 	}
 }
 
-// inFloat32 are the logits behind the first prompt of each case, as mlx-lm
+// inFloat32 returns the logits after the first prompt of each case, as mlx-lm
 // computes them without rounding.
 func inFloat32(t *testing.T) map[string][]float64 {
 	t.Helper()
@@ -148,7 +148,7 @@ func tinyFamilies() map[string]bool {
 	return out
 }
 
-// logits behind a prompt that is computed in one step.
+// logits returns the logits after a prompt that is computed in one step.
 func logits(t *testing.T, path string, prompt []int32) []float32 {
 	t.Helper()
 	b := mlx.New(mlx.Options{})

@@ -14,10 +14,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// SliceBytes is what Save gives for so many tokens; 0 before the first keys.
+// SliceBytes is the size of Save's output for this many tokens; 0 before the
+// first keys.
 func (c *cache) SliceBytes(tokens int) int64 { return c.saved.TokenBytes * int64(max(0, tokens)) }
 
-// StateBytes is what SaveState gives of so many tokens.
+// StateBytes is the size of SaveState's output for this many tokens.
 func (c *cache) StateBytes(tokens int) int64 { return c.saved.State(tokens) }
 
 // Save copies the keys and values of tokens [first, last): for every layer keys
@@ -35,7 +36,7 @@ func (c *cache) Save(id tensor.RequestID, first, last int, dst []byte) error {
 	})
 }
 
-// SaveState copies the recurrent states, and behind them what windows can still
+// SaveState copies the recurrent states, followed by what windows can still
 // see, in the order of Save.
 func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 	return c.save("SaveState", id, dst, func(h *held) error {
@@ -53,7 +54,7 @@ func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 			}
 		}
 		end := length - h.at.Base
-		return c.read(&h.rotated, end-c.saved.BehindOf(length), end, windows)
+		return c.read(&h.rotated, end-c.saved.RotatingOf(length), end, windows)
 	})
 }
 
@@ -185,8 +186,8 @@ func (c *cache) restore(id tensor.RequestID, tokens int, blocks [][]byte, state 
 	if err := c.write(&h.grown, tokens, c.spec.BlockTokens, blocks...); err != nil {
 		return err
 	}
-	behind := c.saved.BehindOf(tokens)
-	if err := c.write(&h.rotated, behind, behind, windows); err != nil {
+	visible := c.saved.RotatingOf(tokens)
+	if err := c.write(&h.rotated, visible, visible, windows); err != nil {
 		return err
 	}
 	for i := range h.lengths {
@@ -198,7 +199,7 @@ func (c *cache) restore(id tensor.RequestID, tokens int, blocks [][]byte, state 
 	return nil
 }
 
-// write copies so many tokens, in blocks of so many, into a slot.
+// write copies tokens into a slot, from slices of block tokens each.
 func (c *cache) write(at *spot, tokens, block int, from ...[]byte) error {
 	if tokens == 0 || len(from) == 0 || len(from[0]) == 0 {
 		return nil

@@ -32,8 +32,8 @@ func saveAll(t *testing.T, c tensor.Cache, id tensor.RequestID) []byte {
 	return p
 }
 
-// Whatever fails while bytes come and go, nothing is held by a request that was
-// not restored, and those in the same arrays go on.
+// Whichever operation fails during a restore, a request that was not restored
+// holds nothing, and those in the same arrays continue.
 func TestAFaultWhileRestoringLeavesNothingBehind(t *testing.T) {
 	fault, fail := errors.New("told to fail"), ""
 	b := open(t, Options{fault: func(op string) error {
@@ -112,7 +112,7 @@ func TestSavingAndRestoringTakeLittleBeside(t *testing.T) {
 		return b.Peak() - before
 	}
 	if got := rise(save); got > few+1<<16 {
-		t.Errorf("saving took %d bytes beside the cache, some layers have %d", got, few)
+		t.Errorf("saving took %d bytes in addition to the cache, some layers have %d", got, few)
 	}
 	b.SetLimits(b.Memory().Active()+few-1, 0)
 	if err := save(); !errors.Is(err, tensor.ErrMemory) {
@@ -151,8 +151,8 @@ func TestBlocksOnTheDeviceAskForRoom(t *testing.T) {
 	}
 }
 
-// A window takes room for itself, a step and what it is moved by, however many
-// tokens come; moving it takes no more than it has beside.
+// A window takes memory for itself, a step and moving it, however many tokens
+// come. Moving it needs no more than that.
 func TestAWindowTakesNoMoreThanItsRoom(t *testing.T) {
 	b := open(t, Options{})
 	d := &decoding{t: t, b: b, heads: 8, kvHeads: 4, size: 64, layers: 2, window: 100}
@@ -162,14 +162,14 @@ func TestAWindowTakesNoMoreThanItsRoom(t *testing.T) {
 	token := tensor.CacheSpec{Layers: 2, KVHeads: 4, HeadSize: 64}.TokenBytes(4)
 	beside := int64(0)
 	if b.cuda.Load() {
-		beside = besideBlocks
+		beside = extraTokens
 	}
 	if got, want := d.cache.Bytes(), (room+beside)*token; got != want || b.Memory().KV != want {
 		t.Errorf("%d bytes are held after 1000 tokens, want %d", got, want)
 	}
 	for at := 1000; at < 1200; at++ {
 		if rise := d.rise(tensor.Segment{Request: 1, Start: at, Length: 1}); rise > 2*d.cache.Bytes() {
-			t.Fatalf("token %d took %d bytes beside a window of %d", at, rise, d.cache.Bytes())
+			t.Fatalf("token %d took %d bytes with a window of %d", at, rise, d.cache.Bytes())
 		}
 	}
 	if got, want := d.cache.Bytes(), (room+beside)*token; got != want {

@@ -110,8 +110,8 @@ func elements(shape []int) (int64, bool) {
 	return n, len(shape) > 0
 }
 
-// made takes over what the bridge made; an array that would go past the limit
-// goes again, before anything of it is computed.
+// made takes ownership of what the bridge made; an array that would exceed the
+// limit is released before it is computed.
 func (s *scope) made(op string, m C.bridge_made, shape ...int) *array {
 	if err := fault(m.status); err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
@@ -166,9 +166,9 @@ func (s *scope) Release(ta tensor.Array) {
 	}
 }
 
-// Close frees what was not kept. Where a top scope closes without a fault,
-// what it gave to caches and nobody read is computed now: the next step must
-// not find the graph of this one.
+// Close frees what was not kept. If a top-level scope closes without an error,
+// the arrays that it gave to caches and that were not read are computed now, so
+// that the next step does not extend this graph.
 func (s *scope) Close() {
 	if s.closed {
 		return
@@ -211,7 +211,7 @@ func (b *Backend) drop(all []*array, last bool) error {
 	return nil
 }
 
-// operand checks that an array is alive, holds numbers and has so many
+// operand checks that an array is alive, holds numbers and has this many
 // dimensions (0: any).
 func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 	if s.failed() {
@@ -289,7 +289,7 @@ func (s *scope) IDs(ids []int32) tensor.Array {
 	return a
 }
 
-// JoinIDs is rows of token ids and known ones behind them.
+// JoinIDs returns rows of token ids followed by known ones.
 func (s *scope) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
 	const op = "JoinIDs"
 	in, ok := s.idOperand(op, ta)

@@ -12,12 +12,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// slab holds keys and values of requests that have room for equally many
-// tokens: two arrays per layer, [slots, kvHeads, capacity, size]. Every slot is
-// a request's; who leaves closes the gap, so that a slab holds no byte that
-// nobody was promised. Coming, growing and leaving copy the slab, some layers
-// at a time; all other tokens are written in place: the replaced handle goes
-// before anything is computed, and the framework then reuses its buffer.
+// slab holds keys and values of requests with equal capacity: two arrays per
+// layer, [slots, kvHeads, capacity, size]. Every slot belongs to a request;
+// when one leaves, the last takes its slot, so that a slab has no unused slots.
+// Adding, growing and removing requests copy the slab, a few layers at a time.
+// Other tokens are written in place: the replaced handle is released before
+// anything is computed, so that the framework reuses its buffer.
 type slab struct {
 	row *C.bridge_slab
 	// capacity of a slot, in tokens that a request may hold, and layers.
@@ -32,22 +32,22 @@ type slab struct {
 // maxSlabBytes bounds a slab, and with it what coming and leaving copies.
 const maxSlabBytes = 2 << 30
 
-// layersAtOnce are rearranged together (bridge_slab.cpp): so much of a slab exists
-// twice meanwhile.
+// layersAtOnce is the number of layers rearranged together (bridge_slab.cpp),
+// of which two copies exist meanwhile.
 const layersAtOnce = 4
 
-// besideBlocks are tokens that a slab has room for beside whole blocks, on CUDA:
-// where it has a multiple of 256, the framework attends one query by cuDNN,
-// which takes the host 1.4 ms a step of 36 layers (H100, 512 tokens) and the GPU
-// no less than its own kernel.
-const besideBlocks = 8
+// extraTokens is the room of a slab in addition to whole blocks, on CUDA: with
+// a multiple of 256, the framework attends one query with cuDNN, which costs
+// the host 1.4 ms per step of 36 layers (H100, 512 tokens) and the GPU no less
+// than the framework's own kernel.
+const extraTokens = 8
 
 // slabFor finds a slab with room for one more request, or makes one; tokenBytes
 // is one token in all layers of the kind.
 func (c *cache) slabFor(of *layers, capacity int, tokenBytes int64) (*slab, error) {
 	wide := capacity
 	if c.b.cuda.Load() {
-		wide += besideBlocks
+		wide += extraTokens
 	}
 	slotBytes := tokenBytes * int64(wide)
 	for _, s := range of.slabs {
@@ -73,8 +73,7 @@ func (c *cache) admitSlot(s *slab) error {
 	return c.b.admit(s.slotBytes + twice)
 }
 
-// move puts a request behind the last of a slab. Where that fails, neither slab
-// is of use any more.
+// move appends a request to a slab. If that fails, neither slab is usable.
 func (c *cache) move(of *layers, at *spot, to *slab) error {
 	from := at.slab
 	var source *C.bridge_slab
@@ -134,14 +133,14 @@ func (s *slab) close(slot int) {
 	}
 }
 
-// sweep frees a slab that nobody is left in.
+// sweep frees an empty slab.
 func (c *cache) sweep(of *layers, s *slab) {
 	if !slices.ContainsFunc(s.slots, func(at *spot) bool { return at != nil }) {
 		c.free(of, s)
 	}
 }
 
-// free returns a slab, whoever is in it.
+// free frees a slab, even one in use.
 func (c *cache) free(of *layers, s *slab) {
 	if c.freeArrays(s) {
 		of.slabs = slices.DeleteFunc(of.slabs, func(o *slab) bool { return o == s })

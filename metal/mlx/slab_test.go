@@ -12,9 +12,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// TestRequestsInCompanyAttendAsAlone: whoever shares a slab, in whatever order,
-// at whatever lengths, gets what it would get alone; and a piece that is attended
-// by products gets what the framework's own kernel gives.
+// TestRequestsInCompanyAttendAsAlone: a request gets the same results alone and
+// in a slab with others, in any order and at any lengths; and attention of a
+// prefill chunk by products equals that of the framework's kernel.
 func TestRequestsInCompanyAttendAsAlone(t *testing.T) {
 	for _, c := range []struct {
 		window   int
@@ -115,14 +115,14 @@ func normal(rng *rand.Rand, n int) []float32 {
 	})
 }
 
-// TestWhatIsAttendedByProducts: a prompt's piece whose lengths the framework would
-// plan anew, if its scores are not many.
+// TestWhatIsAttendedByProducts: prefill chunks with lengths for which the
+// framework would plan again, unless there are many scores.
 func TestWhatIsAttendedByProducts(t *testing.T) {
 	b := open(t, Options{})
 	b.products = 1 << 20
 	for _, c := range []struct{ length, seen, products int }{
 		{1, 700, 0},    // an answer
-		{36, 700, 1},   // beside answers
+		{36, 700, 1},   // with decodes
 		{256, 512, 0},  // one of few pairs of lengths
 		{256, 500, 1},  // many
 		{600, 6000, 0}, // too many scores

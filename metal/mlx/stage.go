@@ -13,11 +13,11 @@ type stage struct {
 	first, last int
 }
 
-// Stage has CUDA copy them behind the step that is under way, into an array of
-// their own: for that step Save would wait, and nothing be launched meanwhile (H100,
-// 47 tokens of a prompt beside an answer: 12 ms). As many as one copy takes are
-// staged at a time. Elsewhere nothing is: memory is what the guard counts on, and
-// steps are launched in no time.
+// Stage on CUDA copies tokens to a separate array after the step in flight:
+// Save would wait for that step, and meanwhile nothing would be dispatched
+// (H100, 47 tokens of a prompt with a decode: 12 ms). It stages as many tokens
+// as one copy takes. On other devices it does nothing: the guard counts on the
+// memory, and dispatching takes no time.
 func (c *cache) Stage(id tensor.RequestID, first, last int) {
 	h, s := c.requests[id], stage{id, first, last}
 	if c.b.staged == 0 || h == nil || h.grown.slab == nil || c.mayCopy("Stage") != nil || len(c.b.pending) > 0 {
@@ -31,7 +31,7 @@ func (c *cache) Stage(id tensor.RequestID, first, last int) {
 		return
 	}
 	made := C.bridge_slab_stage(c.b.token(), h.grown.slab.row, C.int32_t(h.grown.slot), C.int32_t(first), C.int32_t(last))
-	if fault(made.status) != nil { // Save says what is wrong
+	if fault(made.status) != nil { // Save reports the error
 		return
 	}
 	if c.staged == nil {

@@ -19,8 +19,8 @@ type Attention struct {
 	Biases *Biases
 	// HeadNorms are those of queries and keys; nil where a family has none.
 	HeadNorms *HeadNorms
-	// Gated says that each head of Q has a gate of its size beside it, whose
-	// sigmoid multiplies what the head sees.
+	// Gated: each head of Q is followed by a gate of its size, whose sigmoid
+	// multiplies the output of the head.
 	Gated bool
 	// NormLast heads are normed after they were rotated.
 	NormLast bool
@@ -35,7 +35,7 @@ type Biases struct{ Q, K, V tensor.Array }
 // HeadNorms norm each head of queries and keys, with one weight for all heads.
 type HeadNorms struct{ Q, K RMSNorm }
 
-// AttentionSpec says what a layer's attention is, beside its weights.
+// AttentionSpec describes a layer's attention except for its weights.
 type AttentionSpec struct {
 	// Layer counts those that attend.
 	Layer    int
@@ -53,8 +53,8 @@ type AttentionSpec struct {
 	Cap float32
 }
 
-// attention declares q_proj, k_proj, v_proj and o_proj below path, and what else
-// the family has there.
+// attention declares q_proj, k_proj, v_proj and o_proj with the prefix path,
+// and the family's optional tensors.
 func (l *Loader) attention(path string, d family.Dimensions, f family.Attention, layer int) *Attention {
 	a := &Attention{Gated: f.Gated, NormLast: f.NormLast, AttentionSpec: AttentionSpec{
 		Layer: layer, HeadSize: d.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window, Cap: float32(f.Cap),
@@ -81,7 +81,7 @@ func (l *Loader) attention(path string, d family.Dimensions, f family.Attention,
 	return a
 }
 
-// Biases declares the biases of q_proj, k_proj and v_proj below path.
+// Biases declares the biases of q_proj, k_proj and v_proj with the prefix path.
 func (l *Loader) Biases(path string, to *Attention) {
 	b := new(Biases)
 	to.Biases = b
@@ -90,7 +90,7 @@ func (l *Loader) Biases(path string, to *Attention) {
 	l.vector(path+".v_proj.bias", func(v tensor.Array) { b.V = v })
 }
 
-// HeadNorms declares q_norm and k_norm below path.
+// HeadNorms declares q_norm and k_norm with the prefix path.
 func (l *Loader) HeadNorms(path string, eps float64, to *Attention) {
 	to.HeadNorms = new(HeadNorms)
 	l.RMSNorm(path+".q_norm", eps, &to.HeadNorms.Q)
@@ -139,7 +139,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 	return s.SigmoidGate(seen, gate)
 }
 
-// Output is the projection behind Attend.
+// Output returns the projection after Attend.
 func (a *Attention) Output() Linear { return a.O }
 
 // queries is how queries are turned.

@@ -18,8 +18,8 @@ func (l *Loader) Sinks(path string, to *Attention) {
 	l.host(path+".sinks", &to.Sinks)
 }
 
-// BiasedExperts are the matrices of all experts of a mixture, one behind
-// another, and what is added to the products of each.
+// BiasedExperts are the stacked matrices of all experts of a mixture, and the
+// biases of each.
 type BiasedExperts struct {
 	Linear
 	// Biases have a row for each expert.
@@ -102,7 +102,7 @@ func (l *Loader) pair(e weights.Entry, out, in int, first, second *Linear, fill 
 	return nil
 }
 
-// apart cuts numbers of so many bytes that take turns.
+// apart separates two interleaved sequences of numbers of size bytes.
 func apart(raw []byte, size int) (out [2][]byte) {
 	for i := 0; i < len(raw); i += size {
 		side := i / size % 2
@@ -137,8 +137,9 @@ func (e *ClampedExperts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	return s.Combine(down, shares)
 }
 
-// ClampedExperts declares router and experts below path: gate_proj, up_proj and
-// down_proj in the names of mlx-lm, or gate_up_proj for both as it was published.
+// ClampedExperts declares a router and experts with the prefix path: gate_proj,
+// up_proj and down_proj with mlx-lm's names, or gate_up_proj for both as
+// published.
 func (l *Loader) ClampedExperts(path string, d family.Experts) *ClampedExperts {
 	e := &ClampedExperts{Count: d.Count, PerToken: d.PerToken, Alpha: family.GateAlpha, Limit: family.GateLimit}
 	l.Linear(path+".router", &e.Router)

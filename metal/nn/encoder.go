@@ -44,16 +44,16 @@ func (l *Loader) LayerNorm(path string, eps float64, to *LayerNorm) {
 	l.vector(path+".bias", func(v tensor.Array) { to.Bias = v })
 }
 
-// Texts are whole texts for one pass of an encoder, one behind another.
+// Texts are concatenated whole texts for one pass of an encoder.
 type Texts struct {
 	// IDs are tokens, Types what kind each is of.
 	IDs, Types []int32
-	// Segments say which rows are whose; each starts at 0.
+	// Segments are the rows of each text; each starts at position 0.
 	Segments []tensor.Segment
 }
 
-// Encoder is a stack of layers whose tokens see one another all, as BERT has
-// it: norms stand behind what they norm. It is what a family's Load returns.
+// Encoder is a stack of layers with bidirectional attention, as in BERT: norms
+// follow the sums that they norm.
 type Encoder struct {
 	loader                  *Loader
 	words, positions, types Embedding
@@ -153,7 +153,7 @@ func (e *Encoder) Scores(s tensor.Scope, t Texts) tensor.Array {
 // lookup adds up what word, position and type say.
 func (e *Encoder) lookup(s tensor.Scope, t Texts) tensor.Array {
 	types := t.Types
-	if e.dims.Encoder.Types == 1 { // nobody asks: XLM-RoBERTa's tokenizer gives none
+	if e.dims.Encoder.Types == 1 { // XLM-RoBERTa's tokenizer gives no types
 		types = make([]int32, len(t.IDs))
 	}
 	x := s.Add(e.words.Lookup(s, s.IDs(t.IDs)), e.types.Lookup(s, s.IDs(types)))

@@ -9,7 +9,7 @@ import (
 // token, and those that it likes best are added up by their shares.
 type Experts struct {
 	Router Linear
-	// Gate, Up and Down hold all experts, one behind another.
+	// Gate, Up and Down are the stacked matrices of all experts.
 	Gate, Up, Down Linear
 	// Count of them, of which a token sees PerToken.
 	Count, PerToken int
@@ -25,7 +25,8 @@ type Experts struct {
 	SharedGate Linear
 }
 
-// Apply runs the mixture on x [T, D]. What is only passed on goes at once.
+// Apply runs the mixture on x [T, D]. Intermediate arrays are released as soon
+// as possible.
 func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	scores := e.Router.Apply(s, x)
 	chosen, shares := e.route(s, scores)
@@ -73,8 +74,8 @@ func (l *Loader) stack(path string, to *Linear) {
 	l.matrix(path, 3, func(m tensor.Matrix) { to.Matrix = m })
 }
 
-// Experts declares a router, gate, below path, and the stacked experts of
-// switch_mlp, in the names of mlx-lm.
+// Experts declares a router, gate, with the prefix path, and the stacked
+// experts of switch_mlp, with mlx-lm's names.
 func (l *Loader) Experts(path string, d family.Experts) *Experts {
 	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized, By: d.Router}
 	if name := path + "." + d.Router.Bias; d.Router.Bias != "" && l.holds(name, !d.Router.MayLack) {

@@ -25,10 +25,10 @@ type Loader struct {
 	place    map[string]int
 	declared []piece
 	fault    error // the first tensor that cannot be what was declared
-	late     error // what failed behind the reading of a tensor
+	late     error // an error after a tensor was read
 	matrices []tensor.Matrix
 	vectors  []tensor.Array
-	// normsLessOne says that norms are stored less one.
+	// normsLessOne: the weights of norms are stored minus one.
 	normsLessOne bool
 	// factors divide the frequencies of all rotations; nil where the file has none.
 	factors []float32
@@ -41,8 +41,8 @@ type piece struct {
 	read  func(r *weights.Reading) error
 }
 
-// NewLoader prepares loading; progress is told the bytes of each row read, by
-// two goroutines at once.
+// NewLoader prepares loading. It calls progress with the bytes of each row
+// read, from two goroutines at once.
 func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *Loader {
 	if progress == nil {
 		progress = func(int64) {}
@@ -135,8 +135,8 @@ func (l *Loader) entry(name string, dims int) (weights.Entry, error) {
 	return e, nil
 }
 
-// matrix declares path+".weight" as a matrix [out, in]; one of three dimensions
-// as one whose outermost lie behind one another.
+// matrix declares path+".weight" as a matrix [out, in]; a tensor of three
+// dimensions as stacked matrices.
 func (l *Loader) matrix(path string, dims int, set func(tensor.Matrix)) {
 	l.whole(path+".weight", dims, set)
 }

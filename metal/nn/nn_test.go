@@ -165,8 +165,8 @@ func (c counted) Linear(x tensor.Array, ms ...tensor.Matrix) []tensor.Array {
 	return c.Scope.Linear(x, ms...)
 }
 
-// TestTheLastBlockWorksOnTheWantedRowsAlone: in a chunk of a long prompt nobody
-// reads what the last block makes of the other rows.
+// TestTheLastBlockWorksOnTheWantedRowsAlone: a chunk of a long prompt does not
+// need the last block's output of the other rows.
 func TestTheLastBlockWorksOnTheWantedRowsAlone(t *testing.T) {
 	c := tinymodel.Default()
 	f := open(t, c)

@@ -25,8 +25,8 @@ type GatedDelta struct {
 	shape family.Hybrid
 }
 
-// GatedDelta declares a recurrent layer below path; layer is its number among
-// those.
+// GatedDelta declares a recurrent layer with the prefix path; layer is its
+// number among the recurrent layers.
 func (l *Loader) GatedDelta(path string, layer int, d family.Dimensions) *GatedDelta {
 	g := &GatedDelta{Layer: layer, shape: d.Hybrid}
 	names := []string{".in_proj_qkv", ".in_proj_z", ".in_proj_b", ".in_proj_a"}
@@ -60,7 +60,7 @@ func (g *GatedDelta) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array
 	return s.RMSNormGate(out, gate, g.Norm.Weight, g.Norm.Eps)
 }
 
-// Output is the projection behind Attend.
+// Output returns the projection after Attend.
 func (g *GatedDelta) Output() Linear { return g.O }
 
 // project fills the operands of the rule and returns the output's gate.
@@ -85,7 +85,7 @@ func (g *GatedDelta) project(s tensor.Scope, x tensor.Array, spec *tensor.RecurS
 	return parts[3]
 }
 
-// flat declares a matrix as a kept array of all its rows, one behind another.
+// flat declares a matrix as a kept array of all its rows.
 func (l *Loader) flat(name string, set func(tensor.Array)) {
 	l.declare(name, 2, func(reading *weights.Reading, e weights.Entry) error {
 		row := e.Columns() * e.Format.Type.Bytes()

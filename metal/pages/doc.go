@@ -1,11 +1,10 @@
-// Package pages asks the system for memory outside the Go heap, and for large
-// pages behind weights.
+// Package pages maps memory outside the Go heap, and asks the system for large
+// pages for weights.
 //
-// Weights are touched from end to end and stay, so nothing more becomes
-// resident with pages of 2 MiB, and first touch and look-ups cost half as much
-// (metal/ref, BenchmarkPut). It owns what that takes on each system. Asking for
-// large pages refuses nothing and never fails: where there are none, small ones
-// do.
+// Weights are read from end to end and stay in memory, so that pages of 2 MiB
+// make nothing more resident, and halve the cost of first touch and look-ups
+// (metal/ref, BenchmarkPut). Asking for large pages never fails: without them
+// small ones are used.
 //
 // Start reading at Map and PreferLarge.
 package pages

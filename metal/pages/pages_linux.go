@@ -25,9 +25,9 @@ func PreferLarge(p []byte) {
 	_ = unix.Madvise(p[skip:], unix.MADV_HUGEPAGE) // a kernel without them says no, and that is fine
 }
 
-// Mapping is how many bytes of addresses to map for n bytes: whole large
-// pages, because Linux puts a mapping where they begin only if it is as long as
-// some of them. What is behind n costs nothing while it is not touched.
+// Mapping is the length of the mapping for n bytes: whole large pages, because
+// Linux only aligns a mapping to large pages if it is as long as some of them.
+// The bytes after n cost nothing unless they are touched.
 func Mapping(n int64) int64 {
 	if n < least || n > math.MaxInt64-large {
 		return n

@@ -41,7 +41,7 @@ func TestLargePagesLieInsideWhatWasAskedFor(t *testing.T) {
 	if supported, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled"); bytes.Contains(supported, []byte("[madvise]")) && !strings.Contains(flags, " hg") {
 		t.Errorf("in the middle: flags %q, want hg", flags)
 	}
-	for name, outside := range map[string]uintptr{"before": at + 4<<20 - 1, "behind": at + 21<<20} {
+	for name, outside := range map[string]uintptr{"before": at + 4<<20 - 1, "after": at + 21<<20} {
 		if flags := flagsOf(t, outside); strings.Contains(flags, " hg") {
 			t.Errorf("%s it: flags %q", name, flags)
 		}

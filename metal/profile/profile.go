@@ -1,13 +1,12 @@
-// Package profile says what the operations of a step take: a back end that
-// passes everything on to another, and looks at the clock around it.
+// Package profile measures the time of the operations of a step: it is a
+// backend that passes every call on to another and times it.
 //
-// It owns names, times and bytes of operations, and nothing of what they compute.
-// It waits for each operation before the next, so that a framework that puts work
-// off, or does several things at once, takes longer under it: shares are what it
-// is for. Who does not measure pays nothing: until Measure the scopes are those of
-// the back end inside. It refuses to guess what
-// a cache has no words for: bytes are those of operands, results, weights, keys
-// and values, each counted once a call, whatever a processor keeps of them.
+// It records names, times and bytes of operations. It waits for each operation
+// before the next, so that a framework that defers work or runs operations
+// concurrently takes longer than without it: only the shares are meaningful.
+// Before Measure is called, scopes are those of the inner backend, at no cost.
+// Bytes are those of operands, results, weights, keys and values, each counted
+// once per call; processor caches are not modelled.
 //
 // Start reading at New.
 package profile
@@ -44,13 +43,14 @@ type Backend struct {
 	on      bool
 }
 
-// New wraps a back end whose activations have at least so many bytes each; 0 is
-// the width of the model's own.
+// New wraps a back end. element is the minimum size of an activation in bytes;
+// 0 means the model's own type.
 func New(b tensor.Backend, element int64) *Backend {
 	return &Backend{Backend: b, element: element, types: map[quant.Type]bool{}, made: map[string]*Operation{}}
 }
 
-// Measure begins anew, or ends: it counts for scopes that are opened behind it.
+// Measure starts or stops measuring, for scopes opened after it. Starting
+// resets all results.
 func (b *Backend) Measure(on bool) {
 	b.on = on
 	if on {

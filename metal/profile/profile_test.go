@@ -105,6 +105,6 @@ func TestWhoDoesNotMeasurePaysNothing(t *testing.T) {
 	}
 	b.Measure(false)
 	if len(b.Operations()) != 0 || reflect.TypeOf(b.NewScope(context.Background())) != reflect.TypeOf(own) {
-		t.Error("it goes on measuring")
+		t.Error("it continues to measure")
 	}
 }

@@ -15,8 +15,8 @@ type scope struct {
 // Child measures too.
 func (s *scope) Child() tensor.Scope { return &scope{Scope: s.Scope.Child(), b: s.b} }
 
-// several runs an operation and waits for what comes of it. Bytes beside those of
-// operands and results are extra.
+// several runs an operation and waits for its results. extra is the number of
+// bytes in addition to those of operands and results.
 func (s *scope) several(name string, extra int64, run func() []tensor.Array, operands ...tensor.Array) []tensor.Array {
 	bytes := extra + s.bytes(operands...)
 	began := time.Now()

@@ -22,7 +22,8 @@ import (
 type blocks struct {
 	Mode                  string
 	Words, Scales, Values []byte
-	// Elements and SHA256 are of rows that hold every element beside every scale.
+	// Elements and SHA256 describe rows with every combination of element and
+	// scale.
 	Elements int
 	SHA256   string
 }
@@ -65,8 +66,8 @@ func TestSmallFloatsReadAsMLXReadsThem(t *testing.T) {
 	}
 }
 
-// everyElement is a row of each element beside each scale, those aside that are
-// no number.
+// everyElement is a row of every combination of element and scale, without
+// those that are not numbers.
 func everyElement(f quant.Format) quant.Row {
 	var row quant.Row
 	for s := range 256 {
@@ -152,11 +153,11 @@ func wantRow(t *testing.T, what string, err error, good bool) {
 
 func TestSmallFloatsHaveOneShapeEach(t *testing.T) {
 	for name, f := range map[string]quant.Format{
-		"mxfp4 by 16":         {Mode: quant.MXFP4, Bits: 4, Group: 16, Type: quant.BFloat16},
-		"mxfp4 of 8 bits":     {Mode: quant.MXFP4, Bits: 8, Group: 32, Type: quant.BFloat16},
-		"nvfp4 by 32":         {Mode: quant.NVFP4, Bits: 4, Group: 32, Type: quant.BFloat16},
-		"mxfp8 of float16":    {Mode: quant.MXFP8, Bits: 8, Group: 32, Type: quant.Float16},
-		"a mode behind these": {Mode: quant.NVFP4 + 1, Bits: 4, Group: 32, Type: quant.BFloat16},
+		"mxfp4 by 16":      {Mode: quant.MXFP4, Bits: 4, Group: 16, Type: quant.BFloat16},
+		"mxfp4 of 8 bits":  {Mode: quant.MXFP4, Bits: 8, Group: 32, Type: quant.BFloat16},
+		"nvfp4 by 32":      {Mode: quant.NVFP4, Bits: 4, Group: 32, Type: quant.BFloat16},
+		"mxfp8 of float16": {Mode: quant.MXFP8, Bits: 8, Group: 32, Type: quant.Float16},
+		"an unknown mode":  {Mode: quant.NVFP4 + 1, Bits: 4, Group: 32, Type: quant.BFloat16},
 	} {
 		if _, err := f.Sizes(128); !errors.Is(err, quant.ErrUnsupported) {
 			t.Errorf("%s: error %v, want ErrUnsupported", name, err)

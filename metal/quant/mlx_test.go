@@ -64,10 +64,10 @@ func TestQuantizeGivesWhatMLXGives(t *testing.T) {
 	}
 }
 
-// TestDequantizeGivesWhatMLXGives: in float32 to the bit. With scales of 16 bits
-// MLX's processor code computes in their type and rounds the product and the
-// sum to it, while Dequantize says what is meant, rounded to float32 alone: so
-// rounded, its values are MLX's to the bit as well.
+// TestDequantizeGivesWhatMLXGives: in float32 to the bit. With scales of 16
+// bits MLX's processor code computes in their type and rounds the product and
+// the sum, while Dequantize only rounds to float32: with the same rounding its
+// values are MLX's to the bit as well.
 func TestDequantizeGivesWhatMLXGives(t *testing.T) {
 	for _, r := range record(t) {
 		f := r.format()

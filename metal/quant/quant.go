@@ -1,11 +1,11 @@
-// Package quant says how real numbers are stored in weights: as plain floats,
-// or as whole numbers in groups that share a scale.
+// Package quant defines number formats of weights: plain floats, and integers
+// or small floats in groups that share a scale.
 //
-// It owns the words Type, Format and Row, what each means as float32, and the
-// plain code that reads and writes them; readers of files and back ends meet
-// here. It refuses formats it does not know and rows that do not fit theirs.
-// It is written for reading, not for speed: a back end has its own kernels and
-// is tested against this package.
+// It defines Type, Format and Row, the meaning of each in float32, and plain
+// code that reads and writes them; readers of files and backends share it. It
+// refuses unknown formats and rows that do not fit theirs. It is written for
+// clarity, not for speed: backends have their own kernels and are tested
+// against this package.
 //
 // Start reading at Format and Format.Dequantize.
 package quant
@@ -22,9 +22,9 @@ import (
 
 // Sentinels that callers branch on.
 var (
-	// ErrUnsupported says that no such format is known.
+	// ErrUnsupported means that the number format is unknown.
 	ErrUnsupported = errors.New("number format is not supported")
-	// ErrRow says that a row does not fit its format.
+	// ErrRow means that a row does not fit its format.
 	ErrRow = errors.New("row does not fit its format")
 )
 
@@ -192,9 +192,9 @@ func (f Format) Sizes(n int) (Sizes, error) {
 
 // Row is one row of a matrix. Raw holds little-endian floats, or the q of
 // consecutive elements in consecutive bits, low bits first (the order of MLX's
-// packed words); Scales and Biases hold one little-endian float of the
-// format's type per group, or of small floats a byte. Where a function says so, it is several rows, one
-// behind another in each part.
+// packed words); Scales and Biases hold one little-endian float of the format's
+// type per group, or of small floats a byte. Functions that document it take
+// several rows, concatenated in each part.
 type Row struct{ Raw, Scales, Biases []byte }
 
 // At is row i of several, each of sizes s.

@@ -75,16 +75,16 @@ const (
 	// tile is how many positions all queries of a look meet before any meets the
 	// next: their keys, or values, stay in the nearest cache meanwhile.
 	tile = 64
-	// mostQueries look at the same keys at once, and no more than share so many
-	// scores, unless one has more by itself.
+	// A task has at most mostQueries queries of the same keys, and at most
+	// mostScores scores unless one query has more.
 	mostQueries, mostScores = 12, 1 << 18
-	// shares is how many tasks a worker is to get at least, so that nobody waits
-	// long for the last one.
+	// shares is the minimum number of tasks per worker, so that the last task
+	// does not keep the others waiting for long.
 	shares = 2
 )
 
-// look is so many rows of one request, and so many heads of each, that see the
-// keys and values of one KV head.
+// look is a task: rows of one request and heads of each that share the keys and
+// values of one KV head.
 type look struct {
 	held *held
 	// row of the step that is the first, and its position.

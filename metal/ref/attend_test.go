@@ -108,8 +108,8 @@ func TestAttentionHasTheSameBitsHoweverItIsCut(t *testing.T) {
 	}
 }
 
-// BenchmarkAttend is a layer of SmolLM2 behind 1,024 positions: a row alone, and
-// a piece of a prompt.
+// BenchmarkAttend is a layer of SmolLM2 after 1,024 positions: one row, and a
+// prefill chunk.
 func BenchmarkAttend(b *testing.B) {
 	const before = 1024
 	for _, rows := range []int{1, 3, 16, 128} {

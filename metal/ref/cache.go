@@ -18,8 +18,8 @@ type cache struct {
 	b     *Backend
 	spec  tensor.CacheSpec
 	saved tensor.Saved
-	// index of each layer among those of its kind, of which so many grow and
-	// rotate; those see window tokens.
+	// index is the number of each layer among those of its kind; there are
+	// growing and rotating layers, and the latter see window tokens.
 	index                     []int
 	growing, rotating, window int
 	requests                  map[tensor.RequestID]*held
@@ -29,7 +29,8 @@ type cache struct {
 // held is what one request occupies.
 type held struct {
 	blocks [][]byte
-	// rotated are the keys and values of rotating layers, and at says which.
+	// rotated are the keys and values of rotating layers; at describes which
+	// tokens they are.
 	rotated []byte
 	at      tensor.Rotation
 	// lengths is how many tokens each layer holds; they differ only inside a
@@ -82,11 +83,11 @@ func (c *cache) Length(id tensor.RequestID) int {
 // Expect changes nothing: blocks are taken as they are needed, without a copy.
 func (c *cache) Expect(tensor.RequestID, int) {}
 
-// Room is what a request holds: its last block may have room for more, which nobody
-// counts on.
+// Room is the number of tokens that a request holds: free space in its last
+// block does not count.
 func (c *cache) Room(id tensor.RequestID) int { return c.Length(id) }
 
-// Stage does nothing: whatever a step wrote is there when it returns.
+// Stage does nothing: a step has written everything when it returns.
 func (c *cache) Stage(tensor.RequestID, int, int) {}
 
 // Drop returns the blocks of a request.
@@ -230,8 +231,8 @@ func (c *cache) tokens(h *held, layer, head, from, n int) (keys, values []float3
 	return all[first : first+n*size], all[second : second+n*size]
 }
 
-// span is tokens where they need not lie in one block: where they do not, they are
-// copied beside one another.
+// span returns consecutive tokens. If they lie in several blocks, they are
+// copied to room.
 func (c *cache) span(h *held, layer, head, from, n int, room *[]float32) (keys, values []float32) {
 	block, size := c.spec.BlockTokens, c.spec.HeadSize
 	if c.spec.WindowOf(layer) > 0 || from%block+n <= block {

@@ -11,15 +11,15 @@ import (
 // its scales.
 const tileRows = 512
 
-// column is one group of so many rows: its planes, and the scales (and biases
-// beside them) in the type that the file has.
+// column is one group of several rows: its planes, and the scales (each
+// followed by its bias) in the type of the file.
 type column struct {
 	low, high []byte
 	scales    []byte
 	kind      quant.Type
-	// bias is how many bytes behind its scale a bias lies, step how many lie
-	// between two rows. A symmetric format has no bias: 0 finds the scale
-	// again, and the sum that it is multiplied with is zero.
+	// bias is the offset in bytes of a bias from its scale, step that of the
+	// next row. A symmetric format has no bias: offset 0 reads the scale again,
+	// and the sum it is multiplied with is zero.
 	bias, step int
 }
 
@@ -32,10 +32,10 @@ func (c *column) check(l layout, rows int) {
 
 // All kernels add a group's contribution to every output: acc[r] +=
 // scale[r]*dot + bias[r]*sum. The order of additions is part of the back end's
-// contract: the same for every row count. Conversions to float32 keep
-// compilers from fusing. Nothing is read beyond what check checked; pointers,
-// which cost a tenth less than indices here, come to stand one row behind it,
-// so a column lies in a mapping, or has room behind it (tests).
+// contract: the same for every row count. Conversions to float32 keep compilers
+// from fusing. Nothing is read beyond what check checked; pointers, which cost
+// a tenth less than indices here, end one row after it, so that a column must
+// lie in a mapping, or have room after it (tests).
 
 // addOne serves 4-bit elements and the first token alone.
 //
@@ -141,8 +141,8 @@ func (g *group) planeSums(p plane, out []uint64, words []byte, start uint64) {
 	}
 }
 
-// addPlanes joins the sums of two planes, the second so many bits above the
-// first, and adds both tokens' contributions.
+// addPlanes joins the sums of two planes, the second high bits above the first,
+// and adds both tokens' contributions.
 //
 //go:norace
 //go:nocheckptr

@@ -9,8 +9,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// Route chooses the largest scores of each row, the lowest among equals. The
-// chosen stand in falling order, whatever rows stand beside theirs.
+// Route chooses the largest scores of each row, the lowest id among equals. The
+// chosen experts are in descending order of scores and do not depend on other
+// rows.
 func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
 	in, ok := s.operand("Route", scores, 2)
 	if !ok {
@@ -197,8 +198,8 @@ type choice struct {
 	experts []int
 }
 
-// LinearOf multiplies rows by the experts that were chosen for them. Each
-// output is summed as Linear sums it, whatever else the step holds.
+// LinearOf multiplies rows by their chosen experts. Each output is summed as in
+// Linear, regardless of the other rows of the step.
 func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	outs := make([]tensor.Array, len(ms))
 	for i := range outs {
@@ -314,8 +315,8 @@ func (s *scope) chosen(x, chosen tensor.Array, experts int, ms []tensor.Matrix) 
 	return c, mats, true
 }
 
-// ofPart is one task of a quantised product with experts: some rows of one
-// expert, and the r-th of so many ranges of its outputs.
+// ofPart is one task of a quantized product with experts: some rows of one
+// expert, and the r-th range of its outputs.
 type ofPart struct {
 	half, expert int
 	rows         []int32

@@ -7,8 +7,8 @@ import (
 )
 
 // Products with quantised weights are summed in integers. The activations of a
-// group of 32 become fixed-point numbers of 23 bits with one scale (as fine,
-// beside the largest of them, as float32 is), so that the sum of a group is
+// group of 32 become fixed-point numbers of 23 bits with one scale (as fine
+// relative to the largest of them as float32), so that the sum of a group is
 // exact: it cannot depend on an order, and two tokens share one 64-bit word.
 
 // fixedOne is the largest fixed-point activation: 32 products with at most 15,
@@ -68,8 +68,8 @@ func (f *fixed) begin(top, one float32) bool {
 	return true
 }
 
-// group is one group of 32 activations of two tokens, the second perhaps
-// nobody's, with its tables.
+// group is one group of 32 activations of two tokens, the second of which may
+// be absent, with its tables.
 type group struct {
 	first, second fixed
 	// Of the tables only those are filled that the format's planes need.

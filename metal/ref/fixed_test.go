@@ -17,7 +17,7 @@ func unit(words []byte) *column {
 	return &column{low: roomy(words), scales: roomy([]byte{0, 0x3c, 0, 0}), kind: quant.Float16, bias: 2, step: 4}
 }
 
-// roomy is a copy with room behind it, as kernels want it.
+// roomy is a copy with room after it, which kernels need.
 func roomy(p []byte) []byte { return append(make([]byte, 0, len(p)+64), p...) }
 
 // dotOf computes one group's dot product for one row of words.
@@ -127,7 +127,7 @@ func TestOneAndTwoTokensAgreeToTheBit(t *testing.T) {
 			g.addOne(alone, c, g.zero(nibbles(), f.Mode))
 			for r := range alone {
 				if math.Float32bits(alone[r]) != math.Float32bits(both[i][r]) {
-					t.Fatalf("%v, token %d, row %d: %v alone, %v beside another", f, i, r, alone[r], both[i][r])
+					t.Fatalf("%v, token %d, row %d: %v alone, %v with another", f, i, r, alone[r], both[i][r])
 				}
 			}
 		}

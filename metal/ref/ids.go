@@ -45,7 +45,7 @@ func (s *scope) IDs(ids []int32) tensor.Array {
 	return out
 }
 
-// JoinIDs copies rows of token ids, and known ones behind them, into a new array.
+// JoinIDs copies rows of token ids, followed by known ones, into a new array.
 func (s *scope) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
 	const op = "JoinIDs"
 	a, ok := s.idOperand(op, ta)

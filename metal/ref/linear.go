@@ -21,10 +21,10 @@ const (
 type scratch struct {
 	group  group
 	vector vector
-	// low and high are the sums of a tile's rows, nobody where the outputs of
-	// a second token go that is not there.
+	// low and high are the sums of a tile's rows; discard receives the outputs
+	// of an absent second token.
 	low, high [tileRows]uint64
-	nobody    [tileRows]float32
+	discard   [tileRows]float32
 	dense     []float32
 	scores    []float32
 	// queries that look at the same keys, and a tile of these that lies in two
@@ -167,8 +167,8 @@ func (s *scope) quantized(x *array, ms []*matrix, outs []tensor.Array) {
 	}
 }
 
-// multiply works off groups [g0, g1) for one block of tokens, and of every
-// matrix the r-th of so many ranges of rows.
+// multiply computes groups [g0, g1) of one block of tokens for the r-th range
+// of rows of every matrix.
 func (b *Backend) multiply(sc *scratch, x *array, ms []*matrix, dst [][halves]*array, p part, g0, g1, r, ranges int) {
 	for i, m := range ms {
 		lo, hi := rowRange(m.out, r, ranges)
@@ -239,7 +239,7 @@ func (sc *scratch) add(acc0, acc1 []float32, m *matrix, g, lo, hi int, zero uint
 		n = min(tileRows, hi-lo)
 		c := m.column(g, lo, lo+n)
 		c.check(m.layout, n)
-		other := sc.nobody[:n]
+		other := sc.discard[:n]
 		if acc1 != nil {
 			other, acc1 = acc1[:n], acc1[n:]
 		}

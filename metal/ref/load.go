@@ -26,14 +26,14 @@ const (
 // block is consecutive rows of a matrix on their way into the columns.
 type block struct {
 	first int
-	// have says which rows are here.
+	// have marks the rows that were read.
 	have [blockRows]bool
 	rows int
-	// raw and the others hold rows as they came, one behind another.
+	// raw, scales and biases hold rows as they came, concatenated.
 	raw, scales, biases []byte
 }
 
-// loading is what fill needs beside the matrix.
+// loading is the state of fill in addition to the matrix.
 type loading struct {
 	m     *matrix
 	sizes quant.Sizes
@@ -187,7 +187,7 @@ func (m *matrix) scatterRows(r quant.Row, first, n int) {
 	m.scatterScales(r.Scales, r.Biases, first, n)
 }
 
-// scatterWords writes the words of n rows, which lie one behind another.
+// scatterWords writes the words of n consecutive rows.
 func (m *matrix) scatterWords(raw []byte, first, n int) {
 	low, high := m.layout[0].bytes(), m.layout[1].bytes()
 	width := low + high
@@ -216,8 +216,8 @@ func (m *matrix) scatterWords(raw []byte, first, n int) {
 	}
 }
 
-// gather16 joins n pieces of 16 bytes that lie step bytes apart. This and its
-// like are what loading takes its time for, hence the pointers.
+// gather16 joins n pieces of 16 bytes that are step bytes apart. This function
+// and similar ones dominate the time of loading; therefore they use pointers.
 func gather16(dst, src []byte, n, step int) {
 	_, _ = dst[16*n-1], src[(n-1)*step+15]
 	d, s := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src))
@@ -249,7 +249,7 @@ func gather8(dst, src []byte, n, step int) {
 	}
 }
 
-// scatterScales writes the scales of n rows, each with its bias behind it.
+// scatterScales writes the scales of n rows, each followed by its bias.
 func (m *matrix) scatterScales(scales, biases []byte, first, n int) {
 	size, step := m.format.Type.Bytes(), m.scaleBytes()
 	rowBytes := len(scales) / n
@@ -274,8 +274,8 @@ func (m *matrix) scatterScales(scales, biases []byte, first, n int) {
 	}
 }
 
-// pair2 writes n scales of 2 bytes that lie step bytes apart, each with its
-// bias behind it.
+// pair2 writes n scales of 2 bytes that are step bytes apart, each followed by
+// its bias.
 func pair2(dst, scales, biases []byte, n, step int) {
 	_, _, _ = dst[4*n-1], scales[(n-1)*step+1], biases[(n-1)*step+1]
 	d, s, b := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(scales)), unsafe.Pointer(unsafe.SliceData(biases))

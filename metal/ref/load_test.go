@@ -44,8 +44,8 @@ func TestWeightsTakeTheBytesOfTheirRows(t *testing.T) {
 	}
 }
 
-// TestRowsInAnyOrderOpenFewBlocks: what is gathered stays small beside the
-// matrix, whatever order a file has its rows in.
+// TestRowsInAnyOrderOpenFewBlocks: buffers stay small compared with the matrix
+// in whichever order a file has its rows.
 func TestRowsInAnyOrderOpenFewBlocks(t *testing.T) {
 	b := New(Options{Threads: 1})
 	defer b.Close()

@@ -13,11 +13,11 @@ import (
 )
 
 // matrix is a weight matrix [out, in] in as many bytes as its rows have. Dense
-// formats and small floats lie row by row as loaded. Whole numbers lie in columns of 32
-// elements: the planes of group 0 of every row, then those of group 1, and so
-// on, so that one table of products serves a whole column; scales, each with
-// its bias beside it and both in the type of the format, lie in columns of the
-// format's own groups.
+// formats and small floats lie row by row as loaded. Whole numbers lie in
+// columns of 32 elements: the planes of group 0 of every row, then those of
+// group 1, and so on, so that one table of products serves a whole column;
+// scales, each followed by its bias and both in the type of the format, lie in
+// columns of the format's own groups.
 type matrix struct {
 	b       *Backend
 	format  quant.Format
@@ -32,7 +32,7 @@ type matrix struct {
 	finite bool
 }
 
-// scaleBytes are what one group of the format carries beside its words.
+// scaleBytes is the size of a group's scale and bias.
 func (m *matrix) scaleBytes() int {
 	if m.format.Mode == quant.Affine {
 		return 2 * m.format.Type.Bytes()
@@ -40,7 +40,8 @@ func (m *matrix) scaleBytes() int {
 	return m.format.Type.Bytes()
 }
 
-// biasAt is how many bytes behind its scale a bias lies; 0 where there is none.
+// biasAt is the offset in bytes of a bias from its scale; 0 if there are no
+// biases.
 func (m *matrix) biasAt() int {
 	if m.format.Mode == quant.Affine {
 		return m.format.Type.Bytes()

@@ -19,14 +19,15 @@ const defaultPooled = 32 << 20
 // smallest mapping; also a page on every system we run on.
 const minClass = 16 << 10
 
-// spare is what may be pooled beside the most that arrays took at once: the
-// small arrays of one token come and go without the system.
+// spare is what may be pooled in addition to the peak of arrays in use: the
+// small arrays of one token are reused without system calls.
 const spare = 1 << 20
 
 // memory hands out anonymous mappings. Arrays come in power-of-two classes and
-// are pooled; weights and KV blocks have their exact size and are not. Every byte
-// is promised once: mappings in use and pooled ones are together never more than
-// those in use were at once, but for spare, whatever classes they are of.
+// are pooled; weights and KV blocks have their exact size and are not. Every
+// byte is promised once: mappings in use and pooled ones are together never
+// more than those in use were at once, but for spare, regardless of their
+// classes.
 type memory struct {
 	weights, kv, arrays, pooled, live atomic.Int64
 	// peak is the most that was active at once, most the most that arrays took.
@@ -97,9 +98,9 @@ func (m *memory) take(n int64) ([]byte, error) {
 	return p, nil
 }
 
-// makeWay gives back pooled mappings for a new one of so many bytes: what a
-// recurrent layer leaves is of other classes than what the experts behind it
-// take, and would lie beside it.
+// makeWay unmaps pooled mappings for a new one of this size: the arrays of a
+// recurrent layer have other classes than those of the experts after it, and
+// would stay pooled next to them.
 func (m *memory) makeWay(size int64) {
 	used := m.arrays.Load() + size
 	m.trim(max(m.most.Load(), used) + spare - used)

@@ -60,8 +60,8 @@ func TestPooledBytesStayUnderTheirLimit(t *testing.T) {
 	}
 }
 
-// TestEveryByteOfThePoolIsPromisedOnce: arrays of other sizes take the place of
-// those before them, and do not come to lie beside them. Small ones may.
+// TestEveryByteOfThePoolIsPromisedOnce: arrays of other sizes replace pooled
+// ones instead of adding to them. Small ones may add.
 func TestEveryByteOfThePoolIsPromisedOnce(t *testing.T) {
 	b := New(Options{Threads: 1})
 	defer b.Close()

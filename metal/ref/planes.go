@@ -49,8 +49,8 @@ func (l layout) bytes() int { return l[0].bytes() + l[1].bytes() }
 func (l layout) bits() int { return l[0].bits + l[1].bits }
 
 // split writes a group of consecutive elements (as quant.Row has them; packed
-// may go on behind it) into two planes, eight elements at a time. Widths are
-// spelled out so that compilers know the masks.
+// may be longer) into two planes, eight elements at a time. Widths are spelled
+// out so that compilers know the masks.
 func (l layout) split(packed []byte, low, high []byte) {
 	le := binary.LittleEndian
 	for i := range groupSize / 8 {

@@ -11,7 +11,7 @@ import (
 const normEps = 1e-6
 
 // Recur extends recurrent states by the rows of a step, token by token, and
-// reads them behind each.
+// reads them after each token.
 func (s *scope) Recur(spec tensor.RecurSpec) tensor.Array {
 	r, err := s.recurOperands(spec)
 	if err != nil {

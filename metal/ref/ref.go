@@ -3,7 +3,7 @@
 //
 // It owns its bytes: weights, arrays and KV blocks lie outside the Go heap in
 // anonymous mappings that go back to the system on release, so that the
-// process's footprint says what the engine holds. It is deterministic by
+// process's footprint is what the engine holds. It is deterministic by
 // construction: each output is summed in an order that depends on its own
 // length only, never on how many rows, chunks or threads took part. It refuses
 // to go past its memory limit (tensor.ErrMemory) and to close while an array
@@ -61,7 +61,7 @@ type Options struct {
 	Ahead bool
 }
 
-// Vectors say how long vectors may be.
+// Vectors limits the length of vector instructions.
 type Vectors int
 
 // Lengths of vectors. What the program or the processor has not is not used.

@@ -7,10 +7,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// SliceBytes is what Save gives for so many tokens.
+// SliceBytes is the size of Save's output for this many tokens.
 func (c *cache) SliceBytes(tokens int) int64 { return c.saved.TokenBytes * int64(max(0, tokens)) }
 
-// StateBytes is what SaveState gives of so many tokens.
+// StateBytes is the size of SaveState's output for this many tokens.
 func (c *cache) StateBytes(tokens int) int64 { return c.saved.State(tokens) }
 
 // Save copies the keys and values of tokens [first, last), which lie in dst as
@@ -32,7 +32,7 @@ func (c *cache) Save(id tensor.RequestID, first, last int, dst []byte) error {
 	return nil
 }
 
-// SaveState copies the recurrent states, and behind them what windows can still
+// SaveState copies the recurrent states, followed by what windows can still
 // see, in the order of Save.
 func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 	if c.released {
@@ -47,7 +47,7 @@ func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 		return fmt.Errorf("SaveState: request %d: %w", id, err)
 	}
 	windows := dst[copy(dst, held.state):]
-	c.behind(held, length, func(saved, at, bytes int) { copy(windows[saved:saved+bytes], held.rotated[at:]) })
+	c.visible(held, length, func(saved, at, bytes int) { copy(windows[saved:saved+bytes], held.rotated[at:]) })
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (c *cache) Restore(id tensor.RequestID, tokens int, blocks [][]byte, state 
 		c.runs(n, 0, 0, n, func(saved, held, bytes int) { copy(h.blocks[i][held:held+bytes], p[saved:]) })
 	}
 	windows := state[copy(h.state, state):]
-	c.behind(h, tokens, func(saved, at, bytes int) { copy(h.rotated[at:at+bytes], windows[saved:]) })
+	c.visible(h, tokens, func(saved, at, bytes int) { copy(h.rotated[at:at+bytes], windows[saved:]) })
 	for i := range h.lengths {
 		h.lengths[i] = tokens
 	}
@@ -123,10 +123,10 @@ func (c *cache) runs(saved, at, in, n int, visit func(saved, held, bytes int)) {
 	}
 }
 
-// behind visits the bytes that windows can still see of a request of so many
-// tokens, a run for each head.
-func (c *cache) behind(h *held, tokens int, visit func(saved, at, bytes int)) {
-	n, token := c.saved.BehindOf(tokens), 4*c.spec.HeadSize
+// visible visits the bytes that windows can still see of a request with this
+// many tokens, one run per head.
+func (c *cache) visible(h *held, tokens int, visit func(saved, at, bytes int)) {
+	n, token := c.saved.RotatingOf(tokens), 4*c.spec.HeadSize
 	if n == 0 {
 		return
 	}

@@ -136,7 +136,7 @@ func (b *Backend) free(a *array) {
 	a.mem, a.data, a.ids, a.scope = nil, nil, nil, nil
 }
 
-// operand checks that an array is alive, holds real numbers and has so many
+// operand checks that an array is alive, holds real numbers and has this many
 // dimensions (0: any).
 func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 	if s.failed() {

@@ -11,8 +11,8 @@ import (
 // multiplied: a fixed-point activation is three signed digits of 8 bits, and a
 // digit times a plane is what one instruction multiplies and adds, 32 bytes at
 // a time. A sum of integers is the same however it is made, and what follows it
-// is rounded one row beside another exactly as one row alone: the bits are
-// those of the tables, which stay the oracle.
+// is rounded for several rows exactly as for one: the bits are those of the
+// tables, which stay the oracle.
 
 const (
 	// digits of 8 bits make a fixed-point activation: 23 bits and a sign.
@@ -41,7 +41,7 @@ type vector struct {
 	tokens [blockTokens]fixed
 	// spread has the same tokens' digits, at whole lines of the cache.
 	spread *[blockTokens]wide
-	// n tokens of them are there, in so many digits.
+	// n is the number of tokens, digits that of their digits.
 	n, digits int
 	// wide where vectors are as long as wideLanes.
 	wide bool
@@ -75,7 +75,7 @@ func (v *vector) read(x []float32, l layout, one float32) {
 	}
 }
 
-// spread cuts activations into digits for a plane of so many bits: byte b of
+// spread cuts activations into digits for a plane of bits bits: byte b of
 // vector j meets the j-th element of those that lie b bytes up in a word of
 // four bytes.
 func (f *fixed) spread(to *[digits]repeated, bits, n int) {
@@ -135,7 +135,8 @@ func (v *vector) planes(m *matrix, c *column, n int) {
 		other := i == 1 && p.bits != m.layout[0].bits
 		vectorDots(v, words, p.bits, 0, full, i, other)
 		if full < n {
-			// The last rows are not as many as lanes: nothing is read behind them.
+			// The last rows may be fewer than lanes: nothing is read after
+			// them.
 			var last [lanes * groupSize / 2]byte
 			copy(last[:], words[full*p.bytes():])
 			vectorDots(v, last[:], p.bits, full, full+lanes, i, other)

@@ -135,7 +135,7 @@ func TestVectorsAttendToTheSameBits(t *testing.T) {
 	for _, size := range []int{8, 24, 64, 12} { // the last is not whole lanes
 		const tokens, heads, kvHeads = 75, 4, 2
 		q, k, v, sinks := random(tokens*heads*size), random(tokens*kvHeads*size), random(tokens*kvHeads*size), random(heads)
-		k[30*kvHeads*size] = 300 // what lies far behind another weighs nothing
+		k[30*kvHeads*size] = 300 // the softmax of the others is zero
 		k[60*kvHeads*size] = float32(math.NaN())
 		for _, window := range []int{0, 7} {
 			same(t, portable, vectors, fmt.Sprintf("heads of %d, window %d", size, window), tokens*heads*size, func(be *ref.Backend, s tensor.Scope) tensor.Array {

@@ -21,8 +21,8 @@ type helper struct {
 	wake   chan struct{}
 }
 
-// job is a number of independent tasks. A helper that comes late finds no
-// task left; nobody waits for it.
+// job is a number of independent tasks. A helper that comes late finds no task
+// left, and job does not wait for it.
 type job struct {
 	work      func(worker, task int)
 	total     int64
@@ -134,7 +134,7 @@ func (w *workers) await(h *helper, seen *job) *job {
 		if j := w.current.Load(); j != seen && h.parked.CompareAndSwap(true, false) {
 			return j
 		}
-		<-h.wake // whoever cleared parked sends one token; stop sends one too
+		<-h.wake // the goroutine that cleared parked sends one token; stop sends one too
 		if w.stopped.Load() {
 			return nil
 		}

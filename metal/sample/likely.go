@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// MostAlternatives is how many alternatives are told of one token at most; it is
-// OpenAI's bound of top_logprobs.
+// MostAlternatives is the maximum number of alternatives returned for one
+// token; it is OpenAI's bound of top_logprobs.
 const MostAlternatives = 20
 
 // Likely is a token and the natural logarithm of its probability, which is
@@ -17,7 +17,7 @@ type Likely struct {
 	Logprob float64
 }
 
-// Ranked says how likely a token was, and what else was likely.
+// Ranked is the log-probability of a token and of the most likely alternatives.
 type Ranked struct {
 	Chosen Likely
 	// Top are the most likely tokens, the lowest id first among equals. The
@@ -30,7 +30,8 @@ func (r Ranked) Bytes() int64 {
 	return int64(unsafe.Sizeof(r)) + int64(cap(r.Top))*int64(unsafe.Sizeof(Likely{}))
 }
 
-// Rank tells the log-probability of a token, and those of the n most likely.
+// Rank returns the log-probability of a token, and those of the n most likely
+// ones.
 //
 // They are those of the model itself: of the logits as they come, before bias,
 // penalties, filters and temperature. vLLM defines them so by default

@@ -81,7 +81,7 @@ func TestLogprobsAreThoseOfTheReference(t *testing.T) {
 				for _, l := range r.Top {
 					top = append(top, l.ID)
 					if w := g.Logprobs[l.ID]; w != nil && math.Abs(l.Logprob-*w) > 1e-9 {
-						t.Errorf("beside it %+v, want %v", l, *w)
+						t.Errorf("got %+v, want %v", l, *w)
 					}
 				}
 				if !slices.Equal(top, g.Top) {

@@ -1,8 +1,8 @@
 // Package sample decides the next token and where a text ends.
 //
 // It owns the sampling parameters of a request, the choice of one token from
-// one row of logits, the uniform numbers behind that choice, how likely a token
-// was, and the matching of stop strings in streamed text. It refuses parameters that cannot be meant
+// one row of logits, the random numbers for that choice, log-probabilities, and
+// the matching of stop strings in streamed text. It refuses invalid parameters
 // and logits that are not numbers. It knows nothing of tensors, requests or
 // vocabularies; back ends that sample on their device follow the same rules.
 //
@@ -174,7 +174,7 @@ type Sampler struct {
 // part is how many tokens of a row have one sum.
 const part = 256
 
-// New makes a sampler for rows of at most so many logits.
+// New returns a sampler for rows of at most vocabulary logits.
 func New(vocabulary int) *Sampler { return &Sampler{vocabulary: vocabulary} }
 
 // Token picks the token with the given index of its request, counted from the
@@ -331,8 +331,8 @@ func (s *Sampler) sort(p Params, logits []float32, top, floor float32) (mass flo
 }
 
 // within finds the edge among the tokens of a bucket: the most likely of them,
-// until there are limit, or their masses reach so much. The first of all is kept
-// in any case.
+// until there are limit, or their masses add up to enough. The most likely
+// token is always kept.
 func (s *Sampler) within(b int, logits []float32, top, floor float32, limit int, reach float64, first bool) edge {
 	h := s.heap[:0]
 	for i, v := range logits {

@@ -77,7 +77,8 @@ func (m *StopMatcher) Flush() string {
 	return show
 }
 
-// Break returns what was held back: no stop string goes on behind it.
+// Break returns the text that was held back, because no stop string continues
+// after it.
 func (m *StopMatcher) Break() string {
 	for j := range m.stops {
 		m.stops[j].state = 0

@@ -31,7 +31,8 @@ func attentions() []attention {
 		{name: "attention, window and sinks", heads: 4, kvHeads: 2, size: 64, window: 16, sinks: true, steps: mixed},
 		// Kernels that split a long cache come in past 1,024 tokens.
 		{name: "attention, 1,500 tokens", heads: 4, kvHeads: 2, size: 64, steps: [][]int{{700, 0}, {700, 0}, {99, 3}, {1, 1}}},
-		// Requests of three slabs; answers of other lengths, alone, and beside pieces.
+		// Requests of three slabs; decodes of different lengths, alone and with
+		// prefill chunks.
 		{name: "attention of prefill chunks with decodes", heads: 8, kvHeads: 2, size: 128, ragged: true,
 			steps: [][]int{{37, 0, 5, 600}, {1, 20, 1, 1}, {1, 1, 1, 0}, {64, 17, 1, 1}, {200, 1, 48, 1}, {1, 1, 1, 1}}},
 		{name: "attention of prefill chunks with decodes, heads of 64", heads: 6, kvHeads: 6, size: 64, ragged: true,
@@ -68,8 +69,8 @@ func (c attention) run(x *bench) {
 	}
 }
 
-// ownKernel says how much of it a kernel of the back end's own attended, and
-// wants it to be some where the device has what the kernel needs.
+// ownKernel reports how much the back end's own kernel attended, and fails if
+// it attended nothing although the device supports it.
 func (x *bench) ownKernel() {
 	b, counts := x.b.(interface{ Ragged() int64 })
 	f, says := x.b.(framework)

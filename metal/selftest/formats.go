@@ -33,7 +33,7 @@ func formats() []check {
 func fewRows(x *bench) {
 	f := quant.AffineOf(4, 64, x.mode.t)
 	shapes := []struct{ out, in int }{{16, 512}, {48, 1536}}
-	if x.mode.t == quant.BFloat16 { // float16 is not meant for sums of so many
+	if x.mode.t == quant.BFloat16 { // float16 overflows in sums of that many
 		shapes = append(shapes, struct{ out, in int }{32, 4608})
 	}
 	for _, c := range shapes {
@@ -121,8 +121,8 @@ func (x *bench) rows(f quant.Format, out, in int) ([]quant.Row, []float64) {
 	return rows, values
 }
 
-// smallFloats fills a row with elements of any size up to 4, beside scales that
-// are one or less, and says what they mean.
+// smallFloats fills a row with elements of any size up to 4, with scales of at
+// most one, and returns their values.
 func (x *bench) smallFloats(f quant.Format, row quant.Row, values []float64) {
 	elements, scales := f.Tables()
 	one, levels := 127, 7 // of e8m0; elements of e2m1

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The call behind proc_pid_rusage, and where it puts the figure (sys/proc_info.h
-// and sys/resource.h, struct rusage_info_v0).
+// The system call of proc_pid_rusage, and the offset of the value
+// (sys/proc_info.h and sys/resource.h, struct rusage_info_v0).
 const (
 	callPIDRusage      = 9
 	rusageFlavor0      = 0

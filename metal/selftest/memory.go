@@ -164,8 +164,8 @@ func double(ctx context.Context, b tensor.Backend) error {
 	return nil
 }
 
-// exceptions that the framework throws come back as errors, and it goes on
-// computing afterwards.
+// exceptions checks that exceptions of the framework become errors, and that it
+// can compute afterwards.
 func exceptions(x *bench) {
 	if !x.start(native()) {
 		return

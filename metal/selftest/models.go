@@ -98,8 +98,8 @@ func (n network) run(x *bench) {
 	}
 }
 
-// decode gives the logits behind a prompt and behind each of the tokens that
-// follow it; the most likely ones are appended where none follow.
+// decode returns the logits after a prompt and after each of the tokens that
+// follow it; if none are given, the most likely ones are appended.
 func decode(ctx context.Context, folder string, b tensor.Backend, tokens *[]int32) ([][]float32, error) {
 	s, err := engine.OpenSession(ctx, folder, b)
 	if err != nil {

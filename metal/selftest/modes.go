@@ -17,7 +17,7 @@ type tolerance struct {
 	// angle is for each position that a head is turned by: who computes angles
 	// in float32 is off by more farther out.
 	angle float64
-	// wide back ends compute in float32 whatever the type of the weights.
+	// wide back ends compute in float32 regardless of the type of the weights.
 	wide bool
 }
 

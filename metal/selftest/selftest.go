@@ -1,14 +1,14 @@
-// Package selftest finds out whether a back end computes right on the machine
-// at hand. It is what the first Mac of its kind runs (engine selftest), where
-// neither a compiler nor the repository is.
+// Package selftest checks that a backend computes correctly on this machine. It
+// is the command engine selftest, for Macs of a new kind, where neither a
+// compiler nor the repository is present.
 //
-// It owns a compact suite that needs no package testing: each operation and
-// number format beside plain float64 oracles of its own, small random models
-// beside ref, memory, faults, threads and two speeds; and the tolerances, which
-// every result names. It refuses to stop at the first fault: each check gets a
-// back end of its own, and a panic fails its check alone. It neither reads a
-// model nor uses a network. What a back end must do in every corner is
-// tensortest's to say; this asks for what could differ from machine to machine.
+// It is a compact suite without package testing: it compares each operation and
+// number format with plain float64 oracles, small random models with ref, and
+// it checks memory, errors, threads and two speeds. Every result names its
+// tolerance. Each check gets its own backend; an error or a panic fails that
+// check only. The suite reads no model and uses no network. The full
+// conformance suite of backends is tensortest; this one checks what may differ
+// between machines.
 //
 // Start reading at Run, then the table in checks.go.
 package selftest
@@ -23,7 +23,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// ErrFailed says that a check found something wrong.
+// ErrFailed means that a check failed.
 var ErrFailed = errors.New("self-test failed")
 
 // Options of a run.
@@ -31,8 +31,8 @@ type Options struct {
 	// Open makes the back end under test, afresh for every check; Run attaches
 	// and closes it.
 	Open func() (tensor.Backend, error)
-	// Began and Done are told each check and its result as soon as they are
-	// known: a fault that ends the process is in the check that began last.
+	// Began and Done are called for each check and its result at once: a crash
+	// of the process happened in the check that began last.
 	Began func(name string)
 	Done  func(Result)
 	// Only, if set, chooses checks by name.
@@ -52,7 +52,8 @@ type Result struct {
 	Error string `json:"error,omitempty"`
 }
 
-// framework is what a back end that calls one offers beside tensor.Backend.
+// framework is the interface of backends that call a framework, in addition to
+// tensor.Backend.
 type framework interface {
 	// About is what the framework says of itself and of its device.
 	About() (map[string]string, error)

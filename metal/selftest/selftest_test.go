@@ -55,7 +55,7 @@ func TestEachFaultIsFoundByItsCheck(t *testing.T) {
 		"Release":           {"float32: RMSNorm", "gauges report"},
 		"Close":             {"threads", "still alive"},
 		"SetLimits":         {"memory: limit", "want ErrMemory"},
-		"panic":             {"speed: 1 token by 4-bit weights", "panic: nobody expected this"},
+		"panic":             {"speed: 1 token by 4-bit weights", "panic: unexpected"},
 	} {
 		got := runOnly(t, opening(op), c.check)[0]
 		if got.OK || !strings.Contains(got.Error, c.says) {
@@ -150,7 +150,7 @@ func TestARunGoesOnAfterAFaultAndSaysHowManyThereWere(t *testing.T) {
 	}
 }
 
-// hoard keeps memory that nobody counts.
+// hoard keeps memory that is not counted.
 type hoard struct {
 	*wrong
 	kept *[][]byte

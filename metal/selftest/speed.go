@@ -9,8 +9,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// speeds are those of one matrix, 4 bits in groups of 64 with bfloat16 scales.
-// They have no limit: they are for whoever compares machines.
+// speeds are measured with one matrix, 4 bits in groups of 64 with bfloat16
+// scales. They have no limit: they are for comparing machines.
 func speeds() []check {
 	return []check{
 		{"speed: 1 token by 4-bit weights", func(x *bench) {

@@ -76,7 +76,7 @@ func (s *wrongScope) more(op string, a tensor.Array) tensor.Array {
 
 func (s *wrongScope) From(v []float32, shape ...int) tensor.Array {
 	if s.op == "panic" {
-		panic("nobody expected this")
+		panic("unexpected")
 	}
 	return s.Scope.From(v, shape...)
 }
@@ -178,8 +178,8 @@ func (s *wrongScope) Mean(x tensor.Array, g []tensor.Segment, mask []float32) te
 
 func (s *wrongScope) Unit(x tensor.Array) tensor.Array { return s.more("Unit", s.Scope.Unit(x)) }
 
-// called is a back end that says that it calls a framework, with the faults
-// that such a one can have: it is ref inside.
+// called is ref as a backend that calls a framework, with the faults of such a
+// backend.
 type called struct {
 	*wrong
 	owner int64

@@ -2,7 +2,7 @@ package tensor
 
 import "fmt"
 
-// LayerKind says what a layer keeps of a request.
+// LayerKind is what a layer keeps of a request.
 type LayerKind int
 
 const (
@@ -14,10 +14,10 @@ const (
 	Recurring
 )
 
-// Cut reports whether what layers of a kind keep can be cut between tokens: what
-// they keep of some tokens then lies apart from the rest and never changes. What
-// cannot be cut is saved whole, as it stands behind the last token.
-// ErrUnsupported for a kind that says neither.
+// Cut reports whether the cache of layers of a kind can be divided between
+// tokens: the bytes of some tokens are then separate and never change. An
+// undividable cache is saved as a whole, as it is after the last token.
+// ErrUnsupported for an unknown kind.
 func (k LayerKind) Cut() (bool, error) {
 	switch k {
 	case Growing:
@@ -32,8 +32,9 @@ func (k LayerKind) Cut() (bool, error) {
 type Kept struct {
 	Kind   LayerKind
 	Layers int
-	// TokenBytes grow with every token, up to those that a window sees beside the
-	// newest where WindowTokens is not 0. StateBytes do not grow.
+	// TokenBytes are needed per token, in layers with WindowTokens only for the
+	// tokens that the window sees in addition to the newest. StateBytes do not
+	// depend on the number of tokens.
 	TokenBytes, StateBytes int64
 	WindowTokens           int
 }
@@ -59,10 +60,10 @@ func (s CacheSpec) Kept(elementBytes int) []Kept {
 // Saved is how many bytes Save gives for a token, and SaveState for a request.
 type Saved struct {
 	TokenBytes, StateBytes int64
-	// RotatingBytes are those of a token in layers that rotate, of which Behind
-	// are kept behind any length.
-	RotatingBytes int64
-	Behind        int
+	// RotatingBytes are the bytes per token of rotating layers, of which at
+	// most the last RotatingTokens are saved.
+	RotatingBytes  int64
+	RotatingTokens int
 }
 
 // SavedOf adds up what layers keep, by whether it can be cut. ErrUnsupported for
@@ -82,22 +83,23 @@ func SavedOf(all []Kept) (Saved, error) {
 			out.StateBytes += k.StateBytes
 		}
 		if k.WindowTokens > 0 {
-			out.RotatingBytes, out.Behind = k.TokenBytes, k.WindowTokens-1
+			out.RotatingBytes, out.RotatingTokens = k.TokenBytes, k.WindowTokens-1
 		}
 	}
 	return out, nil
 }
 
-// BehindOf is how many tokens of rotating layers are saved of so many.
-func (s Saved) BehindOf(tokens int) int { return min(max(0, tokens), s.Behind) }
+// RotatingOf is the number of tokens of rotating layers that are saved of this
+// many.
+func (s Saved) RotatingOf(tokens int) int { return min(max(0, tokens), s.RotatingTokens) }
 
-// State is what SaveState gives for a request of so many tokens.
+// State is the size of SaveState's output for a request of this many tokens.
 func (s Saved) State(tokens int) int64 {
-	return s.StateBytes + s.RotatingBytes*int64(s.BehindOf(tokens))
+	return s.StateBytes + s.RotatingBytes*int64(s.RotatingOf(tokens))
 }
 
-// FitsSave refuses to save tokens [first, last) of a request of which every
-// layer holds so many into so many bytes.
+// FitsSave returns an error if tokens [first, last) cannot be saved into a
+// buffer of this many bytes; every layer holds held tokens.
 func (s Saved) FitsSave(held, first, last, bytes int) error {
 	switch {
 	case first < 0 || first >= last || last > held:
@@ -108,9 +110,9 @@ func (s Saved) FitsSave(held, first, last, bytes int) error {
 	return nil
 }
 
-// FitsState refuses to save what cannot be cut of a request of which every layer
-// holds so many tokens, and those that are saved whole others, into so many
-// bytes.
+// FitsState returns an error if the undividable state cannot be saved into a
+// buffer of this many bytes; every layer holds held tokens, and layers that are
+// saved whole hold the numbers in whole.
 func (s Saved) FitsState(held int, whole []int, bytes int) error {
 	if held == 0 {
 		return fmt.Errorf("a state after no token: %w", ErrSegment)
@@ -126,8 +128,9 @@ func (s Saved) FitsState(held int, whole []int, bytes int) error {
 	return nil
 }
 
-// FitsRestore refuses what is not the whole of so many tokens: slices of a block
-// each, of which the last may be shorter, and the state behind them.
+// FitsRestore returns an error unless slices and state are complete for this
+// many tokens: one slice per block, of which the last may be shorter, and the
+// state after them.
 func (s Saved) FitsRestore(tokens, blockTokens int, slices [][]byte, state []byte) error {
 	blocks := len(slices)
 	if tokens <= 0 || tokens > blocks*blockTokens || tokens <= (blocks-1)*blockTokens {

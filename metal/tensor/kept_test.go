@@ -24,8 +24,8 @@ func TestEveryLayerKindDeclaresWhetherItsCacheCanBeCut(t *testing.T) {
 	}{
 		"attention":                  {attention.Kept(2), Saved{TokenBytes: 2 * 3 * 2 * 4 * 2}, nil},
 		"recurrent and attention":    {hybrid.Kept(4), Saved{TokenBytes: 2 * 3 * 2 * 4 * 4, StateBytes: 4 * 2 * (3*16 + 2*5*3)}, nil},
-		"windows and attention":      {windows.Kept(2), Saved{TokenBytes: 2 * 2 * 4 * 2, RotatingBytes: 2 * 2 * 2 * 4 * 2, Behind: 4}, nil},
-		"all of them":                {everything.Kept(2), Saved{TokenBytes: 2 * 2 * 4 * 2, StateBytes: 4 * 2 * (3*16 + 2*5*3), RotatingBytes: 2 * 2 * 2 * 4 * 2, Behind: 4}, nil},
+		"windows and attention":      {windows.Kept(2), Saved{TokenBytes: 2 * 2 * 4 * 2, RotatingBytes: 2 * 2 * 2 * 4 * 2, RotatingTokens: 4}, nil},
+		"all of them":                {everything.Kept(2), Saved{TokenBytes: 2 * 2 * 4 * 2, StateBytes: 4 * 2 * (3*16 + 2*5*3), RotatingBytes: 2 * 2 * 2 * 4 * 2, RotatingTokens: 4}, nil},
 		"a window that is to be cut": {[]Kept{{Kind: Growing, TokenBytes: 8, WindowTokens: 4}}, Saved{}, ErrUnsupported},
 		"no window of what has one":  {[]Kept{{Kind: Rotating, TokenBytes: 8}}, Saved{}, ErrUnsupported},
 		"an unknown kind":            {append(attention.Kept(2), unknown), Saved{}, ErrUnsupported},
@@ -52,7 +52,7 @@ func TestARotationKeepsWhatAWindowSees(t *testing.T) {
 					t.Fatalf("window %d: tokens %d to %d do not lie in %+v", window, first, at+chunk, r)
 				}
 				if !r.Holds(at, window) {
-					t.Fatalf("window %d: %+v cannot go back behind the step at %d", window, r, at)
+					t.Fatalf("window %d: %+v cannot go back before the step at %d", window, r, at)
 				}
 				if most := roundUp(window-1+max(chunk, rotatingSlack), block); r.Room > most {
 					t.Fatalf("window %d, %d tokens a step: room for %d, want %d at most", window, chunk, r.Room, most)

@@ -30,9 +30,8 @@ func (s CacheSpec) Fits() bool {
 		!slices.ContainsFunc(s.Windows, func(w int) bool { return w != 0 && w != window || w < 0 })
 }
 
-// rotatingSlack is how many tokens rotating layers have room for, at least,
-// beside a full window: what it still sees is moved to the front once for so
-// many.
+// rotatingSlack is the minimum room of rotating layers in tokens in addition to
+// a full window: the window is moved to the front once per that many tokens.
 const rotatingSlack = 64
 
 // Rotation says where the tokens of rotating layers lie: room for some, the
@@ -44,8 +43,8 @@ type Rotation struct{ Base, Room int }
 func (r Rotation) Holds(tokens, window int) bool { return r.Base <= max(0, tokens-window+1) }
 
 // For makes room for tokens up to end, of which those from start on are new in
-// some layer, by blocks. While all tokens have room beside what a window needs
-// they stay; then those that no new one sees make way.
+// some layer, in whole blocks. Tokens stay while all have room in addition to a
+// window; then those that no new one sees are dropped.
 func (r Rotation) For(start, end, window, blockTokens int) Rotation {
 	if end <= r.Base+r.Room {
 		return r

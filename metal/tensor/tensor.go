@@ -1,16 +1,16 @@
-// Package tensor is the interface between model families and back ends: the
-// operations a decoder is made of, the lifetime of arrays, and the caches that
-// attention keeps.
+// Package tensor is the interface between model families and backends: the
+// operations a decoder consists of, the lifetime of arrays, and the caches of
+// attention.
 //
-// It owns the words (Array, Matrix, Scope, Segment, Cache) and their rules; the
-// back ends own every byte. It refuses to leak: an array lives until its scope
-// closes unless it was kept, and live arrays are counted. The suite that every
-// back end passes is package tensortest; an operation enters the interface,
-// every back end and the suite in one change.
+// It defines Array, Matrix, Scope, Segment and Cache and their rules; backends
+// own all memory. An array lives until its scope closes unless it was kept;
+// live arrays are counted, so that leaks are found. Package tensortest is the
+// conformance suite of backends: an operation enters the interface, every
+// backend and the suite in one change.
 //
-// A step is flat: tokens of all requests in one [T, D] array, and segments that
-// say which rows belong to whom. Only AppendAttend, AttendAll, Recur, Rope and
-// Mean see segments.
+// A step is flat: the tokens of all requests are one [T, D] array, and segments
+// map rows to requests. Only AppendAttend, AttendAll, Recur, Rope and Mean see
+// segments.
 //
 // Start reading at Backend, then Scope.
 package tensor
@@ -26,19 +26,20 @@ import (
 
 // Sentinels that callers branch on with errors.Is.
 var (
-	// ErrShape says that operands do not fit; it is a fault in the caller.
+	// ErrShape means that operands do not fit, which is a programming error.
 	ErrShape = errors.New("shapes do not fit")
-	// ErrMemory says that an allocation would exceed the back end's limit.
+	// ErrMemory means that an allocation would exceed the back end's limit.
 	ErrMemory = errors.New("memory limit of the back end reached")
-	// ErrSegment says that a segment does not continue what the cache holds.
+	// ErrSegment means that a segment does not continue the cache.
 	ErrSegment = errors.New("segment does not continue the cache")
-	// ErrUnsupported says that this back end lacks an operation or a format.
+	// ErrUnsupported means that this back end lacks an operation or a format.
 	ErrUnsupported = errors.New("operation not supported by this back end")
-	// ErrReleased says that an array, matrix or cache is used after its release.
+	// ErrReleased means that an array, matrix or cache was used after its
+	// release.
 	ErrReleased = errors.New("used after release")
-	// ErrThread says that a thread used a back end that belongs to another.
+	// ErrThread means that a thread used a back end that belongs to another.
 	ErrThread = errors.New("back end belongs to another thread")
-	// ErrLeak says that something was still alive when its owner closed.
+	// ErrLeak means that something was still alive when its owner closed.
 	ErrLeak = errors.New("arrays are still alive")
 )
 
@@ -59,8 +60,8 @@ type Array interface {
 	Shape() []int
 }
 
-// Matrix is a loaded weight matrix [out, in], dense or quantised. Whoever
-// loaded it releases it.
+// Matrix is a loaded weight matrix [out, in], dense or quantized. The loader's
+// caller must release it.
 type Matrix interface {
 	Shape() (out, in int)
 	// Bytes it occupies.
@@ -83,13 +84,14 @@ func (m Memory) Active() int64 { return m.Weights + m.KV + m.Arrays }
 // Pinner is a back end whose device copies between itself and the host's memory
 // sooner where that is pinned.
 type Pinner interface {
-	// Apart says that the device has memory of its own, so that what is held there
-	// takes nothing of the host's. Where it has not, nothing is pinned. The back end is
+	// Apart reports whether the device has its own memory, so that arrays take
+	// none of the host's. If not, nothing is page-locked. The back end must be
 	// attached.
 	Apart() bool
-	// Pin makes memory such, which then is resident. Whoever has it calls unpin
-	// before it is given back; nil where it is not pinned, and copied as any other.
-	// Both may be called from anywhere.
+	// Pin page-locks memory, which becomes resident. The caller must call unpin
+	// before it frees the memory. unpin is nil if the memory was not
+	// page-locked; it can be copied all the same. Both are safe for concurrent
+	// use.
 	Pin(memory []byte) (unpin func())
 }
 
@@ -102,9 +104,9 @@ type Backend interface {
 	// Close. It comes before anything else. ErrThread says later that another
 	// thread called.
 	Attach() error
-	// SetPrecision says how fine activations must be at least, before the first
-	// load: weights that would promote to a coarser type are widened. Back ends
-	// that compute in float32 always do nothing.
+	// SetPrecision sets the minimum precision of activations, before the first
+	// load: weights that would promote to a coarser type are widened. It has no
+	// effect on back ends that always compute in float32.
 	SetPrecision(t quant.Type)
 	Memory() Memory
 	// SetLimits bounds active bytes and pooled bytes; 0 means no bound.
@@ -150,9 +152,10 @@ type CacheSpec struct {
 }
 
 // RecurrentSpec is the shape of recurrent layers, and of the state that each
-// keeps for every request, in float32 whatever the activations are: the last
-// Taps-1 rows that its convolution saw, and a matrix [ValueSize, KeySize] for
-// each value head. The size does not depend on the number of tokens.
+// keeps for every request, in float32 regardless of the type of activations:
+// the last Taps-1 rows that its convolution saw, and a matrix [ValueSize,
+// KeySize] for each value head. The size does not depend on the number of
+// tokens.
 type RecurrentSpec struct {
 	Layers int
 	// ValueHeads is a multiple of KeyHeads; as many consecutive ones share a key.
@@ -191,34 +194,36 @@ type RequestID int64
 type Cache interface {
 	// Length is how many tokens of a request every layer holds.
 	Length(RequestID) int
-	// Expect says how many tokens a request is to hold at least, before it holds any
-	// or later: a cache that makes room by copying makes it for all of them when the
-	// first are to be held. Nothing is taken before that. Drop forgets it.
+	// Expect sets the minimum number of tokens that a request will hold, before
+	// it holds any or later: a cache that makes room by copying then makes room
+	// for all of them at once. No memory is taken before the first token. Drop
+	// forgets it.
 	Expect(id RequestID, tokens int)
 	// Room is for how many tokens a request has room; 0 for unknown ones.
 	Room(id RequestID) int
-	// Stage says that tokens [first, last) of a request will be saved after a later
-	// step: a cache of a device that computes behind its caller begins to copy them, so
-	// that Save has not to wait for that step. It may as well do nothing, as for what
-	// cannot be saved. Drop, Truncate and Save end it.
+	// Stage announces that tokens [first, last) of a request will be saved
+	// after a later step: a cache on a device that computes asynchronously
+	// begins to copy them, so that Save does not have to wait for that step. It
+	// may do nothing, as for tokens that cannot be saved. Drop, Truncate and
+	// Save cancel it.
 	Stage(id RequestID, first, last int)
 	// Drop returns the blocks of a request; unknown requests are ignored.
 	Drop(RequestID)
-	// Truncate forgets what any layer holds of a request past its first tokens:
-	// what a step that failed half-way left. Blocks may stay for later tokens. A
-	// recurrent state cannot go back, and a window not to where it no longer holds
-	// what was seen: where one is past those tokens, everything of the request is
-	// forgotten and its length is 0. A window does go back behind the step that it
-	// was given last.
+	// Truncate forgets what any layer holds of a request after its first
+	// tokens, such as the result of a step that failed halfway. Blocks may stay
+	// for later tokens. A recurrent state cannot go back, and a window only to
+	// where it still holds all tokens that were seen: if one is past those
+	// tokens, everything of the request is forgotten and its length is 0. A
+	// window can always go back to before the last step.
 	Truncate(id RequestID, tokens int)
 	// Bytes held by requests.
 	Bytes() int64
-	// SliceBytes is what Save gives for so many tokens: 0 where no layer can be
-	// cut, and until the cache knows how wide keys are, which the first step says
-	// to some back ends.
+	// SliceBytes is the size of Save's output for this many tokens: 0 if no
+	// layer can be divided, and as long as the cache does not know the width of
+	// keys, which some back ends learn in the first step.
 	SliceBytes(tokens int) int64
-	// StateBytes is what SaveState gives for a request of so many tokens: 0 where
-	// all that layers keep can be cut.
+	// StateBytes is the size of SaveState's output for a request of this many
+	// tokens: 0 if the caches of all layers can be divided.
 	StateBytes(tokens int) int64
 	// Save copies what layers that can be cut hold of tokens [first, last) into
 	// dst, of SliceBytes(last-first) bytes, and waits for what computes it.
@@ -229,19 +234,19 @@ type Cache interface {
 	// as many tokens.
 	SaveState(id RequestID, dst []byte) error
 	// Restore makes an unknown request hold tokens, bit for bit as they were
-	// saved: slices are blocks of BlockTokens in their order, of which the last
-	// may be shorter, and state is what SaveState gave behind the last token,
-	// nil where there is none. Where it fails nothing is held: ErrSegment for a
-	// request that is known, ErrShape for bytes that are not those of so many
-	// tokens, ErrMemory where they have no room, ErrUnsupported before the cache
-	// knows how wide keys are.
+	// saved: slices are blocks of BlockTokens in order, of which the last may
+	// be shorter, and state is the output of SaveState after the last token,
+	// nil if there is none. After an error the request holds nothing:
+	// ErrSegment if the request is known, ErrShape if the bytes are not those
+	// of this many tokens, ErrMemory if there is no room, ErrUnsupported if the
+	// cache does not know the width of keys yet.
 	Restore(id RequestID, tokens int, slices [][]byte, state []byte) error
 	// Release drops all requests.
 	Release()
 }
 
-// Segment says that Length rows of a flat step belong to Request and stand at
-// the positions from Start on. Segments follow one another without a gap.
+// Segment means that Length rows of a flat step belong to Request at the
+// positions from Start on. Segments follow one another without gaps.
 type Segment struct {
 	Request       RequestID
 	Start, Length int
@@ -256,9 +261,9 @@ func Tokens(segments []Segment) int {
 	return n
 }
 
-// RopeSpec says how a head is turned: pairs (i, i+Size/2) of the first Size
-// elements, by position/Linear * Theta^(-2i/Size) / Factors[i], and the turned
-// elements times Magnitude.
+// RopeSpec describes a rotary embedding: the pairs (i, i+Size/2) of the first
+// Size elements are rotated by position/Linear * Theta^(-2i/Size) / Factors[i],
+// and the rotated elements multiplied by Magnitude.
 type RopeSpec struct {
 	Theta float64
 	Size  int
@@ -348,9 +353,9 @@ func (s RouteSpec) Check(experts int) error {
 	return nil
 }
 
-// AttendAllSpec is one layer's attention of an encoder: every token sees all of
-// its segment, whatever stands before or behind it, and nothing is kept. Q, K
-// and V are [T, heads*size].
+// AttendAllSpec is the bidirectional attention of one layer of an encoder:
+// every token sees all of its segment and nothing else, and nothing is kept. Q,
+// K and V are [T, heads*size].
 type AttendAllSpec struct {
 	Segments []Segment
 	Q, K, V  Array
@@ -384,14 +389,13 @@ type RecurSpec struct {
 	LogRate, Bias Array
 }
 
-// Scope is one computation. The first fault sticks: later operations return
-// arrays of no use, and Err says what happened. All arrays made in a scope go
-// when it closes, except those that Keep moved out.
+// Scope is one computation. The first error sticks: later operations return
+// unusable arrays, and Err returns the error. All arrays made in a scope are
+// released when it closes, except those that Keep moved out.
 //
-// A back end may put computing off until Start, Wait, Read or ReadIDs. Whoever wants
-// the smallest peak therefore builds in a child scope, keeps the results,
-// closes the child and reads then: what nobody holds any more is reused while
-// computing.
+// A back end may defer computing until Start, Wait, Read or ReadIDs. To
+// minimize the peak of memory, build in a child scope, keep the results, close
+// the child and read then: released arrays are reused while computing.
 type Scope interface {
 	// Child opens a scope inside this one: Keep of the child moves into this.
 	// The child closes first.
@@ -413,8 +417,9 @@ type Scope interface {
 	Read(a Array, dst []float32)
 	// IDs copies token ids into a new array [n].
 	IDs(ids []int32) Array
-	// JoinIDs is rows of the token ids a [n], which need not be computed yet, and known
-	// ids behind them: [len(rows)+len(ids)], of which the former are not 0.
+	// JoinIDs returns rows of the token ids a [n], which need not be computed
+	// yet, followed by known ids: [len(rows)+len(ids)], of which the former are
+	// not 0.
 	JoinIDs(a Array, rows []int, ids []int32) Array
 	// ReadIDs computes an array of token ids and copies it out.
 	ReadIDs(a Array, dst []int32)
@@ -443,9 +448,8 @@ type Scope interface {
 	// RouteBy chooses experts for each row of scores [T, E] by a router: who they
 	// are, row by row and in no order, ids [T*k], and their shares [T, k].
 	RouteBy(scores Array, spec RouteSpec) (chosen, shares Array)
-	// LinearOf multiplies each row of x [R, in] by the k experts that were chosen
-	// for it, ids [R*k]: [R*k, out]. The experts of a matrix [experts*out, in] lie
-	// behind one another.
+	// LinearOf multiplies each row of x [R, in] by its k chosen experts, ids
+	// [R*k]: [R*k, out]. The experts are stacked in a matrix [experts*out, in].
 	LinearOf(x, chosen Array, experts int, ms ...Matrix) []Array
 	// LinearEach multiplies each of the heads of x [T, heads*in] by a matrix of its
 	// own: [T, heads*out]. The matrices lie one after another in m [heads*out, in].

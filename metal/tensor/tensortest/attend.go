@@ -24,7 +24,7 @@ type attendCase struct {
 
 // attend runs random histories of ragged steps against the oracle: requests
 // come, grow by chunks and single tokens in one step, and go.
-func (s Suite) attend(t *testing.T) {
+func (s cacheSuite) attend(t *testing.T) {
 	for _, c := range []attendCase{
 		{name: "grouped heads", heads: 6, kvHeads: 2, size: 8},
 		{name: "odd size", heads: 2, kvHeads: 2, size: 6},
@@ -38,7 +38,7 @@ func (s Suite) attend(t *testing.T) {
 	}
 }
 
-func (s Suite) attendHistory(t *testing.T, c attendCase) {
+func (s cacheSuite) attendHistory(t *testing.T, c attendCase) {
 	x := s.open(t)
 	const layers, steps = 2, 12
 	cache, err := x.b.NewCache(tensor.CacheSpec{Layers: layers, KVHeads: c.kvHeads, HeadSize: c.size, BlockTokens: 4})
@@ -98,10 +98,10 @@ func halfAStep(x *bench, c attendCase, cache tensor.Cache, segments []tensor.Seg
 			x.t.Errorf("request %d has %d tokens after it was cut to %d", g.Request, got, g.Start)
 		}
 	}
-	cache.Truncate(-1, 0) // nobody's: ignored
+	cache.Truncate(-1, 0) // unknown: ignored
 }
 
-func (s Suite) attendStep(x *bench, c attendCase, cache tensor.Cache, model map[tensor.RequestID]*history, segments []tensor.Segment, layer int, sinks []float32) {
+func (s cacheSuite) attendStep(x *bench, c attendCase, cache tensor.Cache, model map[tensor.RequestID]*history, segments []tensor.Segment, layer int, sinks []float32) {
 	x.t.Helper()
 	tokens, width := tensor.Tokens(segments), c.kvHeads*c.size
 	q, k, v := x.random(tokens*c.heads*c.size), x.random(tokens*width), x.random(tokens*width)
@@ -158,7 +158,7 @@ func attendOracle(c attendCase, q []float32, k, v [][]float32, sinks []float32) 
 	return out
 }
 
-func (s Suite) cacheErrors(t *testing.T) {
+func (s cacheSuite) cacheErrors(t *testing.T) {
 	x := s.open(t)
 	if _, err := x.b.NewCache(tensor.CacheSpec{Layers: 1, KVHeads: 1, HeadSize: 4}); !errors.Is(err, tensor.ErrShape) {
 		t.Errorf("cache without blocks: error %v, want ErrShape", err)

@@ -60,7 +60,7 @@ func small(b, exponents, mantissas, bias int) float64 {
 }
 
 // blockErrors loads rows of small floats that do not fit.
-func (s Suite) blockErrors(t *testing.T, f quant.Format) {
+func (s matrixSuite) blockErrors(t *testing.T, f quant.Format) {
 	x := s.open(t)
 	const groups = 3
 	good, _ := x.randomRow(f, groups*f.Group)

@@ -33,13 +33,13 @@ func routed(scores []float32, k int, normalized bool) (chosen []int32, shares []
 	return order[:k], shares
 }
 
-func (s Suite) route(t *testing.T) { s.routes(t, false) }
+func (s matrixSuite) route(t *testing.T) { s.routes(t, false) }
 
-func (s Suite) routeTop(t *testing.T) { s.routes(t, true) }
+func (s matrixSuite) routeTop(t *testing.T) { s.routes(t, true) }
 
 // routes compares shares by expert: the order of the chosen is the back end's.
 // At the top all shares are normalized.
-func (s Suite) routes(t *testing.T, top bool) {
+func (s matrixSuite) routes(t *testing.T, top bool) {
 	for _, c := range []struct {
 		tokens, experts, k int
 		normalized         bool
@@ -92,7 +92,7 @@ func (s Suite) routes(t *testing.T, top bool) {
 }
 
 // linearEach multiplies heads by matrices of their own, in every format.
-func (s Suite) linearEach(t *testing.T) {
+func (s matrixSuite) linearEach(t *testing.T) {
 	for _, f := range formats() {
 		t.Run(f.String(), func(t *testing.T) {
 			for _, c := range []struct{ rows, heads, out, groups int }{{1, 3, 5, 1}, {4, 1, 33, 2}, {40, 3, 7, 2}} {
@@ -130,8 +130,9 @@ func chooseAny(rows, k, experts int) []int32 {
 }
 
 // linearOf compares with the oracle in every format: few rows and many (back
-// ends sort them then), one expert a row and several, one that nobody chose.
-func (s Suite) linearOf(t *testing.T) {
+// ends sort them then), one expert per row and several, and an expert that was
+// not chosen.
+func (s matrixSuite) linearOf(t *testing.T) {
 	for _, f := range formats() {
 		t.Run(f.String(), func(t *testing.T) {
 			for _, c := range []struct{ rows, k, experts, out, groups int }{{1, 2, 3, 5, 1}, {9, 1, 4, 33, 2}, {5, 3, 6, 20, 5}, {40, 2, 5, 7, 2}, {70, 1, 3, 9, 1}} {
@@ -148,8 +149,9 @@ func (s Suite) linearOf(t *testing.T) {
 	}
 }
 
-// productsOf compares with the oracle, beside the largest sum of sizes.
-func (s Suite) productsOf(t *testing.T, what string, got, x []float32, m [][]float64, ids []int32, k, out int) {
+// productsOf compares with the oracle, relative to the largest sum of absolute
+// values.
+func (s matrixSuite) productsOf(t *testing.T, what string, got, x []float32, m [][]float64, ids []int32, k, out int) {
 	t.Helper()
 	in := len(m[0])
 	var want []float64
@@ -161,9 +163,9 @@ func (s Suite) productsOf(t *testing.T, what string, got, x []float32, m [][]flo
 	s.nearOf(t, what, got, want, top)
 }
 
-// independentOf wants each row's result whatever stands beside it: as if its
-// expert were a matrix of its own.
-func (s Suite) independentOf(t *testing.T) {
+// independentOf checks that each row's result does not depend on the other
+// rows: as if its expert were a matrix of its own.
+func (s matrixSuite) independentOf(t *testing.T) {
 	for _, f := range []quant.Format{
 		quant.DenseOf(quant.Float32), quant.DenseOf(quant.BFloat16), quant.SymmetricOf(8, 32, quant.Float16),
 		quant.AffineOf(3, 64, quant.Float16), quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(8, 128, quant.Float32),
@@ -189,7 +191,7 @@ func (s Suite) independentOf(t *testing.T) {
 	}
 }
 
-func (s Suite) combine(t *testing.T) {
+func (s matrixSuite) combine(t *testing.T) {
 	x := s.open(t)
 	for _, c := range []struct{ tokens, k, width int }{{1, 1, 5}, {3, 4, 700}, {40, 2, 33}} {
 		v, shares, want := x.random(c.tokens*c.k*c.width), x.random(c.tokens*c.k), make([]float64, c.tokens*c.width)

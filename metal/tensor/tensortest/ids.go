@@ -68,7 +68,8 @@ func (s Suite) argmax(t *testing.T) {
 	}
 }
 
-// chosen gathers the rows of ids that nobody read: a step that is built ahead.
+// chosen gathers the rows of ids that were not read: a step that is built
+// ahead.
 func (s Suite) chosen(t *testing.T) {
 	x := s.open(t)
 	m, values := x.matrix(quant.AffineOf(4, 64, quant.BFloat16), 11, 64)
@@ -80,8 +81,8 @@ func (s Suite) chosen(t *testing.T) {
 	s.near(t, "last", got[2*64:], values[4])
 }
 
-// joined are ids that nobody read and known ones behind them: a step that is built
-// ahead, with a piece of a prompt.
+// joined are ids that were not read, followed by known ones: a step that is
+// built ahead, with a prefill chunk.
 func (s Suite) joined(t *testing.T) {
 	x := s.open(t)
 	m, values := x.matrix(quant.AffineOf(4, 64, quant.BFloat16), 11, 64)

@@ -70,8 +70,7 @@ func operations() map[string]operation {
 	}
 }
 
-// recurOperation has a state of 1 MiB and more; what it computes beside it is
-// little.
+// recurOperation has a state of 1 MiB and more; its other arrays are small.
 func recurOperation(x *bench, sc tensor.Scope) func() tensor.Array {
 	c := recurCase{RecurrentSpec: tensor.RecurrentSpec{Layers: 1, KeyHeads: 1, KeySize: 64, ValueHeads: 8, ValueSize: limitWidth / 8, Taps: 2}}
 	cache := x.recurrentCache(c)
@@ -195,8 +194,8 @@ func (s Suite) trim(t *testing.T) {
 	}
 }
 
-// peak runs many layers as families do: what a layer made goes when it ends.
-// Two dozen layers must fit where the arrays of four do.
+// peak runs many layers as families do, which release a layer's arrays when it
+// ends. Two dozen layers must fit in the memory of four.
 func (s Suite) peak(t *testing.T) {
 	x := s.open(t)
 	const layers, tokens, hidden, inner = 24, 32, 256, 512
@@ -295,8 +294,9 @@ func (s Suite) released(t *testing.T) {
 	}
 }
 
-// thread attaches in a goroutine that did not make the back end. Another one
-// is refused, or served as well where any may compute; the first goes on.
+// thread attaches from a goroutine that did not make the back end. A third
+// goroutine is refused, or works as well if the back end allows any thread; the
+// first one continues to work.
 func (s Suite) thread(t *testing.T) {
 	b := s.New(t)
 	attached, tried := make(chan error), make(chan struct{})

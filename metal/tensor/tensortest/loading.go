@@ -15,7 +15,7 @@ import (
 
 // concurrent loads rows from several goroutines, in no order, one by one and
 // several together, each out of one buffer that it overwrites.
-func (s Suite) concurrent(t *testing.T) {
+func (s matrixSuite) concurrent(t *testing.T) {
 	for _, f := range []quant.Format{
 		quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(3, 32, quant.Float16), quant.AffineOf(8, 128, quant.Float32),
 		quant.SymmetricOf(8, 32, quant.Float16), quant.DenseOf(quant.Float16), quant.BlockFloats()[0], quant.BlockFloats()[1], quant.BlockFloats()[2],
@@ -87,7 +87,7 @@ func putSome(runs [][2]int, rows []quant.Row, put func(int, quant.Row) error) er
 	return nil
 }
 
-func (s Suite) vectors(t *testing.T) {
+func (s matrixSuite) vectors(t *testing.T) {
 	x := s.open(t)
 	want := []float32{0, -1.5, 0x1p-20, 65504, 0.333251953125}
 	for _, kind := range []quant.Type{quant.Float32, quant.Float16, quant.BFloat16} {
@@ -129,7 +129,7 @@ func (s Suite) vectors(t *testing.T) {
 }
 
 // special are dense weights that are not finite: they take part as they are.
-func (s Suite) special(t *testing.T) {
+func (s matrixSuite) special(t *testing.T) {
 	for _, kind := range []quant.Type{quant.Float32, quant.Float16, quant.BFloat16} {
 		t.Run(kind.String(), func(t *testing.T) {
 			x := s.open(t)
@@ -171,7 +171,7 @@ func infinite(t quant.Type, raw []byte, i int) {
 	}
 }
 
-func (s Suite) matrixErrors(t *testing.T) {
+func (s matrixSuite) matrixErrors(t *testing.T) {
 	for _, f := range []quant.Format{quant.AffineOf(4, 32, quant.Float16), quant.AffineOf(5, 64, quant.BFloat16), quant.AffineOf(2, 32, quant.Float32)} {
 		t.Run(f.String(), func(t *testing.T) { s.rowErrors(t, f) })
 	}
@@ -203,7 +203,7 @@ func (s Suite) matrixErrors(t *testing.T) {
 	}
 }
 
-func (s Suite) rowErrors(t *testing.T, f quant.Format) {
+func (s matrixSuite) rowErrors(t *testing.T, f quant.Format) {
 	x := s.open(t)
 	const groups = 3
 	good, _ := x.randomRow(f, groups*f.Group)
@@ -248,7 +248,7 @@ func (s Suite) rowErrors(t *testing.T, f quant.Format) {
 }
 
 // loadRows puts up to two rows of a matrix of two at the given places.
-func (s Suite) loadRows(x *bench, f quant.Format, in int, rows []quant.Row, at ...int) error {
+func (s matrixSuite) loadRows(x *bench, f quant.Format, in int, rows []quant.Row, at ...int) error {
 	_, err := x.b.LoadMatrix(f, 2, in, func(put func(int, quant.Row) error) error {
 		for i, r := range rows {
 			if err := put(at[i], r); err != nil {

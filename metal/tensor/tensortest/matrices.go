@@ -114,7 +114,7 @@ func (x *bench) matrix(f quant.Format, out, in int) (tensor.Matrix, [][]float64)
 
 // linear compares with the oracle: one group and many, few rows and more than
 // one thread's, one token and a chunk.
-func (s Suite) linear(t *testing.T) {
+func (s matrixSuite) linear(t *testing.T) {
 	for _, f := range formats() {
 		t.Run(f.String(), func(t *testing.T) {
 			for _, c := range []struct{ tokens, out, groups int }{{1, 5, 1}, {1, 530, 2}, {3, 17, 5}, {20, 33, 2}, {9, 1100, 1}} {
@@ -146,7 +146,7 @@ func (s Suite) linear(t *testing.T) {
 
 // linearBias compares with the oracle, matrices of one kind and of two in one
 // call.
-func (s Suite) linearBias(t *testing.T) {
+func (s matrixSuite) linearBias(t *testing.T) {
 	dense, packed := quant.DenseOf(quant.BFloat16), quant.AffineOf(4, 32, quant.Float16)
 	for name, c := range map[string]struct{ first, second quant.Format }{
 		"dense": {dense, dense}, "packed": {packed, packed}, "both": {packed, dense},
@@ -172,8 +172,8 @@ func (s Suite) linearBias(t *testing.T) {
 	}
 }
 
-// product is x by m transposed, and the largest sum of the sizes of what is
-// added for one result: errors are judged beside that, since terms may cancel.
+// product is x by m transposed, and the largest sum of absolute values of the
+// terms of a result: errors are relative to that, since terms may cancel.
 func product(x []float32, m [][]float64, tokens, in int) (out []float64, top float64) {
 	for t := range tokens {
 		for _, row := range m {
@@ -196,9 +196,10 @@ func (s Suite) products(t *testing.T, what string, got, x []float32, m [][]float
 	s.nearOf(t, what, got, want, top)
 }
 
-// independent wants each row's result whatever stands beside it, in every
-// number of bits, mode and type; what share a scale are done with in linear.
-func (s Suite) independent(t *testing.T) {
+// independent checks that each row's result does not depend on the other rows,
+// in every number of bits, mode and type; linear covers formats that share a
+// scale.
+func (s matrixSuite) independent(t *testing.T) {
 	for _, f := range formats() {
 		if f.Mode == quant.Affine && f.Group != 64 || f.Type == quant.Float32 && f.Quantized() && f.Bits != 4 {
 			continue

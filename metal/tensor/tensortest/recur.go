@@ -96,7 +96,7 @@ type past struct {
 	matrix []float64
 }
 
-// recurOracle takes one row and gives what is read behind it.
+// recurOracle computes one row and returns what is read after it.
 func recurOracle(c recurCase, p *past, r *recurred, row int) []float64 {
 	keys, values := c.KeyHeads*c.KeySize, c.ValueHeads*c.ValueSize
 	p.rows = append(p.rows, slices.Concat(r.q[row*keys:(row+1)*keys], r.k[row*keys:(row+1)*keys], r.v[row*values:(row+1)*values]))
@@ -149,13 +149,13 @@ func unitOf(v []float64) []float64 {
 
 // recur runs random histories of ragged steps against the oracle: requests
 // come, grow by chunks and single tokens in one step, and go.
-func (s Suite) recur(t *testing.T) {
+func (s cacheSuite) recur(t *testing.T) {
 	for _, c := range recurCases() {
 		t.Run(c.name, func(t *testing.T) { s.recurHistory(t, c) })
 	}
 }
 
-func (s Suite) recurHistory(t *testing.T, c recurCase) {
+func (s cacheSuite) recurHistory(t *testing.T, c recurCase) {
 	x := s.open(t)
 	cache := x.recurrentCache(c)
 	t.Cleanup(cache.Release)
@@ -194,7 +194,7 @@ func (s Suite) recurHistory(t *testing.T, c recurCase) {
 
 // recurring allows for what rounding does to a state that is read and written
 // again and again.
-func (s Suite) recurring() Suite {
+func (s cacheSuite) recurring() cacheSuite {
 	s.Tolerance *= 4
 	return s
 }
@@ -208,7 +208,7 @@ func lengthOf(x *bench, step int) int {
 	return 1 + x.rng.IntN(6)*x.rng.IntN(30)
 }
 
-func (s Suite) recurStep(x *bench, c recurCase, cache tensor.Cache, model map[tensor.RequestID][]past, segments []tensor.Segment, layer int, r *recurred) {
+func (s cacheSuite) recurStep(x *bench, c recurCase, cache tensor.Cache, model map[tensor.RequestID][]past, segments []tensor.Segment, layer int, r *recurred) {
 	x.t.Helper()
 	x.recurRows(r, c, tensor.Tokens(segments))
 	r.arrays(x.s, c)
@@ -226,7 +226,7 @@ func (s Suite) recurStep(x *bench, c recurCase, cache tensor.Cache, model map[te
 }
 
 // recurChunks computes one request at once, in chunks, and token by token.
-func (s Suite) recurChunks(t *testing.T) {
+func (s cacheSuite) recurChunks(t *testing.T) {
 	for _, c := range recurCases() {
 		x := s.open(t)
 		const rows = 150
@@ -260,7 +260,7 @@ func (s Suite) recurChunks(t *testing.T) {
 
 // recurForgets wants a state that cannot go back to be forgotten with all else
 // of its request, and the others to stay.
-func (s Suite) recurForgets(t *testing.T) {
+func (s cacheSuite) recurForgets(t *testing.T) {
 	x := s.open(t)
 	c := recurCases()[0]
 	cache := x.recurrentCache(c)
@@ -306,7 +306,7 @@ func (s Suite) recurForgets(t *testing.T) {
 	}
 }
 
-func (s Suite) recurErrors(t *testing.T) {
+func (s cacheSuite) recurErrors(t *testing.T) {
 	x := s.open(t)
 	c := recurCases()[0]
 	for name, change := range map[string]func(*tensor.RecurrentSpec){
@@ -357,7 +357,7 @@ func (s Suite) recurErrors(t *testing.T) {
 }
 
 // split cuts runs of each row into parts.
-func (s Suite) split(t *testing.T) {
+func (s cacheSuite) split(t *testing.T) {
 	x := s.open(t)
 	const rows = 3
 	for _, widths := range [][]int{{12}, {4, 8}, {1, 2, 3}, {2, 2}, {3, 1, 5, 3}} {
@@ -383,7 +383,7 @@ func (s Suite) split(t *testing.T) {
 }
 
 // join puts together what Split cut, and refuses what does not fit.
-func (s Suite) join(t *testing.T) {
+func (s cacheSuite) join(t *testing.T) {
 	x := s.open(t)
 	const rows = 3
 	for _, widths := range [][]int{{12}, {4, 8}, {1, 2, 3}, {2, 2}, {3, 1, 5, 3}} {
@@ -404,7 +404,7 @@ func (s Suite) join(t *testing.T) {
 	}
 }
 
-func (s Suite) sigmoidGate(t *testing.T) {
+func (s cacheSuite) sigmoidGate(t *testing.T) {
 	x := s.open(t)
 	const rows, width = 3, 2731
 	for _, columns := range []int{width, 1} {
@@ -419,7 +419,7 @@ func (s Suite) sigmoidGate(t *testing.T) {
 }
 
 // rmsNormGate norms whole rows, and each head of a row by itself.
-func (s Suite) rmsNormGate(t *testing.T) {
+func (s cacheSuite) rmsNormGate(t *testing.T) {
 	x := s.open(t)
 	const rows, width, eps = 5, 134, 1e-5
 	for _, run := range []int{width, width / 2, 1} {

@@ -10,9 +10,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// rotating runs requests for many windows beside a cache that keeps all tokens:
-// what they read is the same, and what they hold does not grow.
-func (s Suite) rotating(t *testing.T) {
+// rotating runs requests for many windows, in parallel with a cache that keeps
+// all tokens: results are the same, and the memory does not grow.
+func (s cacheSuite) rotating(t *testing.T) {
 	for name, windows := range map[string][]int{"some": {6, 0, 6}, "all": {6, 6, 6}, "of one token": {1, 1, 0}} {
 		t.Run(name, func(t *testing.T) {
 			w := s.openFor(t).saving(tensor.CacheSpec{Layers: 3, KVHeads: 2, HeadSize: 6, BlockTokens: 4, Windows: windows})
@@ -42,7 +42,8 @@ func (s Suite) rotating(t *testing.T) {
 				}
 				what := fmt.Sprintf("step %d, %v", step, segments)
 				s.same(t, what, w.step(rotates, segments...), w.step(whole, segments...))
-				// A window, a step or some tokens for each move, and what CUDA wants beside.
+				// A window, a step or some tokens for each move, and the extra
+				// room on CUDA.
 				if most := int64(len(segments)) * w.spec.TokenBytes(4) * 80; name == "all" && rotates.Bytes() > most {
 					t.Fatalf("%s: %d bytes are held, want %d at most", what, rotates.Bytes(), most)
 				}
@@ -72,7 +73,7 @@ func (w *saving) failHalfWay(c tensor.Cache, segments []tensor.Segment) {
 
 // rotatingForgets wants a window that cannot go back to be forgotten with all
 // else of its request, which then begins as any other.
-func (s Suite) rotatingForgets(t *testing.T) {
+func (s cacheSuite) rotatingForgets(t *testing.T) {
 	w := s.openFor(t).saving(savingCases()["windows"])
 	c := w.cache()
 	first := w.step(c, tensor.Segment{Request: 1, Length: 7})
@@ -97,7 +98,7 @@ func (s Suite) rotatingForgets(t *testing.T) {
 
 // rotatingErrors wants windows that do not fit a cache, and calls that see more
 // than a layer keeps, to be refused.
-func (s Suite) rotatingErrors(t *testing.T) {
+func (s cacheSuite) rotatingErrors(t *testing.T) {
 	x := s.openFor(t)
 	for name, windows := range map[string][]int{"too few": {4}, "too many": {4, 4, 4}, "of two sizes": {4, 5}, "negative": {-1, -1}} {
 		if _, err := x.b.NewCache(tensor.CacheSpec{Layers: 2, KVHeads: 1, HeadSize: 4, BlockTokens: 4, Windows: windows}); !errors.Is(err, tensor.ErrShape) {

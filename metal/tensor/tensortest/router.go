@@ -19,7 +19,7 @@ type routeCase struct {
 }
 
 // routeBy compares shares by expert: the order of the chosen is the back end's.
-func (s Suite) routeBy(t *testing.T) {
+func (s matrixSuite) routeBy(t *testing.T) {
 	for _, c := range []routeCase{
 		{name: "sigmoid", tokens: 5, experts: 7, spec: tensor.RouteSpec{K: 3, Sigmoid: true}},
 		{name: "sigmoid, normalized and scaled", tokens: 33, experts: 64, spec: tensor.RouteSpec{K: 6, Sigmoid: true, Normalized: true, Scale: 2.5}},
@@ -44,7 +44,7 @@ func (s Suite) routeBy(t *testing.T) {
 	}
 }
 
-func (s Suite) routesBy(t *testing.T, c routeCase) {
+func (s matrixSuite) routesBy(t *testing.T, c routeCase) {
 	x := s.open(t)
 	scores := x.random(c.tokens * c.experts)
 	var bias []float32
@@ -137,7 +137,7 @@ func routeOracle(scores, bias []float32, spec tensor.RouteSpec) map[int32]float6
 }
 
 // curves are activations of one operand.
-func (s Suite) curves(t *testing.T) {
+func (s matrixSuite) curves(t *testing.T) {
 	x := s.open(t)
 	v := x.random(3 * 1031)
 	v[0], v[1], v[2], v[3] = 0, -30, 30, -1e-7

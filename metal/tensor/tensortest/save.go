@@ -11,8 +11,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// saving is a network of two attending layers, and of two recurrent ones where
-// its case has them, beside which the same tokens can be computed again.
+// saving is a network of two attention layers, and of two recurrent ones if its
+// case has them, with which the same tokens can be computed again.
 type saving struct {
 	*bench
 	spec    tensor.CacheSpec
@@ -124,7 +124,7 @@ func (w *saving) step(c tensor.Cache, segments ...tensor.Segment) []float32 {
 	return all
 }
 
-// grow brings a request to so many tokens, three at a time.
+// grow extends a request to this many tokens, three at a time.
 func (w *saving) grow(c tensor.Cache, id tensor.RequestID, tokens int) {
 	w.t.Helper()
 	for at := c.Length(id); at < tokens; at += 3 {
@@ -158,7 +158,7 @@ func (w *saving) save(c tensor.Cache, id tensor.RequestID) saved {
 	return out
 }
 
-// dirty bytes show what nobody wrote.
+// dirty bytes reveal what was not written.
 func dirty(n int64) []byte { return bytes.Repeat([]byte{0xa5}, int(n)) }
 
 func (w *saving) restore(c tensor.Cache, id tensor.RequestID, s saved) {
@@ -202,7 +202,7 @@ func forSaving(s Suite, t *testing.T, run func(*saving)) {
 	}
 }
 
-// openFor is open, and wants whatever the test did to leave no KV.
+// openFor is open, and checks at the end that the test left no KV.
 func (s Suite) openFor(t *testing.T) *bench {
 	x := s.open(t)
 	t.Cleanup(func() {
@@ -215,20 +215,20 @@ func (s Suite) openFor(t *testing.T) *bench {
 
 // savedIsRestored wants saved bytes to be restored ones, and a request that was
 // restored, in its own cache or in another, to go on as the one that computed.
-func (s Suite) savedIsRestored(t *testing.T) {
+func (s cacheSuite) savedIsRestored(t *testing.T) {
 	t.Run("nothing to cut", func(t *testing.T) { s.goesOn(s.openFor(t).saving(nothingToCut())) })
-	forSaving(s, t, s.goesOn)
+	forSaving(s.Suite, t, s.goesOn)
 }
 
-// goesOn saves behind some tokens, of which the last are many windows and more
-// than a back end keeps of one.
-func (s Suite) goesOn(w *saving) {
+// goesOn saves after some numbers of tokens, of which the last are many windows
+// and more than a back end keeps of one.
+func (s cacheSuite) goesOn(w *saving) {
 	{
 		for _, tokens := range []int{1, 3, 4, 5, 8, 11, 24, 90, 100} {
 			own, other := w.cache(), w.cache()
 			w.grow(own, 1, tokens)
 			was := w.save(own, 1)
-			if layers, _ := w.spec.Rotating(); layers == 0 && tokens%w.spec.BlockTokens == 0 { // and no slot beside whole blocks is wider than eight tokens
+			if layers, _ := w.spec.Rotating(); layers == 0 && tokens%w.spec.BlockTokens == 0 { // and the room in addition to whole blocks is at most eight tokens
 				declared := own.SliceBytes(tokens) + own.StateBytes(tokens)
 				if beside := own.Bytes() - declared; beside < 0 || beside > own.SliceBytes(8) {
 					w.t.Errorf("%d bytes are held for %d tokens, and %d can be saved: a layer does not report what it keeps", own.Bytes(), tokens, declared)
@@ -258,7 +258,7 @@ func (s Suite) goesOn(w *saving) {
 
 // savedRanges wants any tokens to be what they are of the whole: for each layer
 // keys then values, each head's tokens one after another.
-func (s Suite) savedRanges(t *testing.T) {
+func (s cacheSuite) savedRanges(t *testing.T) {
 	x := s.openFor(t)
 	w := x.saving(savingCases()["attention"])
 	c := w.cache()
@@ -288,8 +288,8 @@ func (s Suite) savedRanges(t *testing.T) {
 
 // savedInCompany moves requests to new ones now and then, while all compute, and
 // compares with ones that stay.
-func (s Suite) savedInCompany(t *testing.T) {
-	forSaving(s, t, func(w *saving) {
+func (s cacheSuite) savedInCompany(t *testing.T) {
+	forSaving(s.Suite, t, func(w *saving) {
 		moving, staying := w.cache(), w.cache()
 		names := map[tensor.RequestID]tensor.RequestID{} // of those that stay, and their names now
 		next := tensor.RequestID(100)
@@ -298,7 +298,7 @@ func (s Suite) savedInCompany(t *testing.T) {
 				names[tensor.RequestID(step)] = next
 				next++
 			}
-			if step == 10 { // one goes
+			if step == 10 { // drop one
 				staying.Drop(3)
 				moving.Drop(names[3])
 				delete(names, 3)
@@ -334,8 +334,8 @@ func (s Suite) savedInCompany(t *testing.T) {
 }
 
 // savedWhileComputing saves what a step was only built or started to compute.
-func (s Suite) savedWhileComputing(t *testing.T) {
-	forSaving(s, t, func(w *saving) {
+func (s cacheSuite) savedWhileComputing(t *testing.T) {
+	forSaving(s.Suite, t, func(w *saving) {
 		c := w.cache()
 		w.grow(c, 1, 6)
 		want := w.save(c, 1)
@@ -357,9 +357,9 @@ func (s Suite) savedWhileComputing(t *testing.T) {
 	})
 }
 
-// saveErrors wants whatever does not fit to be refused, and to change nothing.
-func (s Suite) saveErrors(t *testing.T) {
-	forSaving(s, t, func(w *saving) {
+// saveErrors checks that invalid arguments are refused and change nothing.
+func (s cacheSuite) saveErrors(t *testing.T) {
+	forSaving(s.Suite, t, func(w *saving) {
 		c := w.cache()
 		w.grow(c, 1, 7)
 		was := w.save(c, 1)
@@ -413,7 +413,7 @@ func (s Suite) saveErrors(t *testing.T) {
 
 // halfAStepIsNotSaved: layers that have not seen as many tokens as the others
 // have nothing that could be saved whole.
-func (s Suite) halfAStepIsNotSaved(t *testing.T) {
+func (s cacheSuite) halfAStepIsNotSaved(t *testing.T) {
 	for _, name := range []string{"hybrid", "windows"} {
 		w := s.openFor(t).saving(savingCases()[name])
 		c := w.cache()
@@ -438,10 +438,10 @@ func (s Suite) halfAStepIsNotSaved(t *testing.T) {
 	}
 }
 
-// restoreUnderALimit wants a request that does not fit to be refused at
-// whatever point it does not, and to hold nothing.
-func (s Suite) restoreUnderALimit(t *testing.T) {
-	forSaving(s, t, func(w *saving) {
+// restoreUnderALimit checks that a request that does not fit is refused at any
+// point, and then holds nothing.
+func (s cacheSuite) restoreUnderALimit(t *testing.T) {
+	forSaving(s.Suite, t, func(w *saving) {
 		c := w.cache()
 		w.grow(c, 1, 24)
 		was := w.save(c, 1)

@@ -15,7 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// Suite says what to test and how strictly.
+// Suite configures what to test and how strictly.
 type Suite struct {
 	// New makes a back end; the suite closes it and wants no leak.
 	New func(t *testing.T) tensor.Backend
@@ -28,8 +28,15 @@ type Suite struct {
 	Bitwise bool
 }
 
+// matrixSuite has the tests of weight matrices and experts.
+type matrixSuite struct{ Suite }
+
+// cacheSuite has the tests of attention, recurrence and their caches.
+type cacheSuite struct{ Suite }
+
 // Run runs the whole suite.
 func Run(t *testing.T, s Suite) {
+	matrices, caches := matrixSuite{s}, cacheSuite{s}
 	for _, c := range []struct {
 		name string
 		run  func(*testing.T)
@@ -37,15 +44,15 @@ func Run(t *testing.T, s Suite) {
 		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"JoinIDs", s.joined}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
-		{"LinearBias", s.linearBias}, {"Route", s.route}, {"RouteTop", s.routeTop}, {"RouteBy", s.routeBy}, {"ReLU2AndXIELU", s.curves}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
-		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
-		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
-		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors},
-		{"RecurHistories", s.recur}, {"RecurInAnyChunks", s.recurChunks}, {"RecurErrors", s.recurErrors}, {"RecurForgets", s.recurForgets},
-		{"Rotating", s.rotating}, {"RotatingForgets", s.rotatingForgets}, {"RotatingErrors", s.rotatingErrors},
-		{"SavedIsRestored", s.savedIsRestored}, {"SavedRanges", s.savedRanges}, {"SavedInCompany", s.savedInCompany}, {"SavedWhileComputing", s.savedWhileComputing},
-		{"SaveErrors", s.saveErrors}, {"HalfAStepIsNotSaved", s.halfAStepIsNotSaved}, {"RestoreUnderALimit", s.restoreUnderALimit}, {"Staged", s.staged}, {"Expected", s.expected},
-		{"Split", s.split}, {"Join", s.join}, {"LinearEach", s.linearEach}, {"SigmoidGate", s.sigmoidGate}, {"RMSNormGate", s.rmsNormGate},
+		{"LinearBias", matrices.linearBias}, {"Route", matrices.route}, {"RouteTop", matrices.routeTop}, {"RouteBy", matrices.routeBy}, {"ReLU2AndXIELU", matrices.curves}, {"LinearOf", matrices.linearOf}, {"LinearOfRowsAreIndependent", matrices.independentOf}, {"Combine", matrices.combine},
+		{"LinearAndEmbed", matrices.linear}, {"LinearRowsAreIndependent", matrices.independent}, {"DenseWeightsThatAreNotFinite", matrices.special},
+		{"ConcurrentLoad", matrices.concurrent}, {"Vectors", matrices.vectors}, {"MatrixErrors", matrices.matrixErrors},
+		{"AttendHistories", caches.attend}, {"CacheErrors", caches.cacheErrors},
+		{"RecurHistories", caches.recur}, {"RecurInAnyChunks", caches.recurChunks}, {"RecurErrors", caches.recurErrors}, {"RecurForgets", caches.recurForgets},
+		{"Rotating", caches.rotating}, {"RotatingForgets", caches.rotatingForgets}, {"RotatingErrors", caches.rotatingErrors},
+		{"SavedIsRestored", caches.savedIsRestored}, {"SavedRanges", caches.savedRanges}, {"SavedInCompany", caches.savedInCompany}, {"SavedWhileComputing", caches.savedWhileComputing},
+		{"SaveErrors", caches.saveErrors}, {"HalfAStepIsNotSaved", caches.halfAStepIsNotSaved}, {"RestoreUnderALimit", caches.restoreUnderALimit}, {"Staged", caches.staged}, {"Expected", caches.expected},
+		{"Split", caches.split}, {"Join", caches.join}, {"LinearEach", matrices.linearEach}, {"SigmoidGate", caches.sigmoidGate}, {"RMSNormGate", caches.rmsNormGate},
 		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"EncoderShapes", s.encoderShapes},
 		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},
 		{"MemoryLimit", s.memoryLimit}, {"MemoryLimitOfEveryOperation", s.limits}, {"PeakOfAStep", s.peak}, {"Trim", s.trim},
@@ -58,10 +65,11 @@ func Run(t *testing.T, s Suite) {
 // RunMatrices runs what depends on how matrices lie, for back ends that know
 // more than one way.
 func RunMatrices(t *testing.T, s Suite) {
-	t.Run("LinearAndEmbed", s.linear)
-	t.Run("LinearRowsAreIndependent", s.independent)
-	t.Run("LinearBias", s.linearBias)
-	t.Run("LinearOf", s.linearOf)
+	matrices := matrixSuite{s}
+	t.Run("LinearAndEmbed", matrices.linear)
+	t.Run("LinearRowsAreIndependent", matrices.independent)
+	t.Run("LinearBias", matrices.linearBias)
+	t.Run("LinearOf", matrices.linearOf)
 }
 
 // bench is a back end under test with one scope.
@@ -124,7 +132,7 @@ func (s Suite) near(t *testing.T, what string, got []float32, want []float64) {
 	s.nearOf(t, what, got, want, top)
 }
 
-// nearOf wants errors to be small beside top.
+// nearOf checks that errors are small relative to top.
 func (s Suite) nearOf(t *testing.T, what string, got []float32, want []float64, top float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -189,7 +197,7 @@ func (s Suite) clampedSwiGLU(t *testing.T) {
 	const rows, width = 3, 2731
 	for _, c := range []struct{ alpha, limit float32 }{{1.702, 7}, {1, 0.5}} {
 		gate, up, want := x.random(rows*width), x.random(rows*width), make([]float64, rows*width)
-		for i, v := range []float32{-100, 100, 0, -7, 7, 6.99, 7.01} { // beside each of the others
+		for i, v := range []float32{-100, 100, 0, -7, 7, 6.99, 7.01} { // combined with each of the others
 			for j, u := range []float32{-100, 100, 0, -7, 7, 6.99, -7.01} {
 				gate[i*7+j], up[i*7+j] = v, u
 			}
