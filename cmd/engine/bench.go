@@ -87,8 +87,8 @@ func bench(ctx context.Context, e *env, args []string) error {
 	return nil
 }
 
-// benchLines measures when it is told to, so that another program can measure
-// in between: a noisy machine is then the same for both.
+// benchLines measures once per line of input, so that another program can
+// measure in between: a noisy machine then affects both alike.
 func benchLines(ctx context.Context, e *env, s *engine.Session) error {
 	for in := bufio.NewScanner(e.stdin); in.Scan(); {
 		var streams, prompt, tokens int

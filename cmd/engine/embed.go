@@ -51,7 +51,7 @@ func (r *readerFlags) open(ctx context.Context, task model.Task) (*engine.Reader
 	return engine.OpenReader(ctx, *r.model, b, task)
 }
 
-// misused makes a mistake of whoever called of what cannot be read so.
+// misused converts an error of unreadable input to a usage error.
 func misused(err error) error {
 	for _, target := range []error{embed.ErrTooLong, embed.ErrEmpty, embed.ErrPrompt} {
 		if errors.Is(err, target) {

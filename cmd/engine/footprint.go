@@ -35,7 +35,7 @@ type footprintOutput struct {
 	Cache int64 `json:"cacheLimitBytes"`
 }
 
-// estimate says what a model would take, without loading it.
+// estimate prints the memory that a model would take, without loading it.
 func estimate(_ context.Context, e *env, args []string) error {
 	f := e.flags("footprint")
 	modelPath := f.String("model", "", modelHelp)

@@ -112,7 +112,7 @@ func TestLeakOutsideTheBackEndIsStoppedAtTheProcessLimit(t *testing.T) {
 		t.Error(err)
 	}
 	if !strings.Contains(p.log.String(), "leaks memory on purpose") {
-		t.Errorf("the log does not tell of the leak: %s", p.log)
+		t.Errorf("the log does not mention the leak: %s", p.log)
 	}
 }
 

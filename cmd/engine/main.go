@@ -34,7 +34,7 @@ const (
 	exitBackend
 )
 
-// usageError is a mistake of whoever called.
+// usageError is a mistake in the command line.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -162,7 +162,7 @@ func parse(f *flag.FlagSet, args []string, required ...string) error {
 	return nil
 }
 
-// modelHelp says what --model takes.
+// modelHelp describes the values of --model.
 const modelHelp = "GGUF file, or a folder that contains one, or a folder with config.json and safetensors (required)"
 
 // alwaysJSON takes --json where there is no other form.

@@ -22,13 +22,13 @@ type profileOf struct {
 // phase is one kind of step, and what its operations take of it.
 type phase struct {
 	Backend string `json:"backend"`
-	// Phase is prefill or decode; Rows a step has in it, behind Context tokens of
-	// each sequence at least.
+	// Phase is prefill or decode. A step has Rows rows; each sequence has at
+	// least Context tokens of context.
 	Phase   string `json:"phase"`
 	Rows    int    `json:"rows"`
 	Context int    `json:"contextTokens"`
-	// Milliseconds of a step when nobody looks, and under measurement, where each
-	// operation is waited for.
+	// Milliseconds is the duration of a step without profiling, and with
+	// profiling, which waits for each operation.
 	Milliseconds float64          `json:"milliseconds"`
 	Measured     float64          `json:"measuredMilliseconds"`
 	Operations   []operationShare `json:"operations"`
@@ -44,7 +44,8 @@ type operationShare struct {
 	Bytes int64   `json:"bytes"`
 }
 
-// plainRuns of a chunk give the median that the measured one stands beside.
+// plainRuns is the number of runs of a chunk without profiling, of which the
+// median is reported.
 const plainRuns = 3
 
 // benchProfile looks into one chunk of a prompt and into a step of decoding.
@@ -114,7 +115,8 @@ func profilePrefill(ctx context.Context, s *engine.Session, p *profile.Backend, 
 	return out, err
 }
 
-// profileDecode has streams answer behind a prompt, first plainly.
+// profileDecode decodes with several streams after a prompt, first without
+// profiling.
 func profileDecode(ctx context.Context, s *engine.Session, p *profile.Backend, of profileOf) (phase, error) {
 	out := phase{Backend: s.Backend(), Phase: "decode", Rows: of.streams, Context: of.prompt}
 	ids, first := make([]int64, of.streams), make([]int32, of.streams)
@@ -139,7 +141,7 @@ func profileDecode(ctx context.Context, s *engine.Session, p *profile.Backend, o
 	return out, nil
 }
 
-// shares are what operations took of one of so many steps.
+// shares are the times of operations, divided by the number of steps.
 func shares(p *profile.Backend, steps int) []operationShare {
 	var all time.Duration
 	for _, o := range p.Operations() {

@@ -76,7 +76,7 @@ func rulesOf(path string) ([]convert.Rule, error) {
 	return rules, nil
 }
 
-// runConversion converts and says what was written.
+// runConversion converts and prints what was written.
 func runConversion(ctx context.Context, e *env, path string, o convert.Options) error {
 	file, err := weights.Open(path)
 	if err != nil {

@@ -1,9 +1,8 @@
-// Package backends is the table of the back ends in this build: ref always,
-// and mlx where the tag mlx was given (make mlx).
+// Package backends is the table of the backends in this build: ref always, and
+// mlx with the build tag mlx (make mlx).
 //
-// It owns their names and their order, best first. It refuses a name that is
-// not in this build and says how to get it. Whoever wants to run on every back
-// end, as tests do, ranges over All.
+// The order is best first. An unknown name is refused with an error that
+// explains how to build it. Tests that run on every backend range over All.
 //
 // Start reading at All.
 package backends
@@ -18,9 +17,9 @@ import (
 )
 
 var (
-	// ErrUnknown says that this build has no back end of that name.
+	// ErrUnknown means that this build has no back end with that name.
 	ErrUnknown = errors.New("back end is not in this build")
-	// ErrUnsupported says that a back end cannot do as an option wants.
+	// ErrUnsupported means that a back end does not support an option.
 	ErrUnsupported = errors.New("the back end does not support this option")
 )
 

@@ -7,7 +7,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// frameworks are the back ends beside ref.
+// frameworks lists the back ends other than ref.
 func frameworks() []Kind {
 	return []Kind{{"mlx", func(Options) tensor.Backend { return mlx.New(mlx.Options{}) }}}
 }

@@ -2,5 +2,5 @@
 
 package backends
 
-// frameworks are the back ends beside ref; this build has none.
+// frameworks lists the back ends other than ref; this build has none.
 func frameworks() []Kind { return nil }

@@ -130,7 +130,7 @@ func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
 		t.Errorf("%d bytes are not read yet, want %d at least", unread, least)
 	}
 	if rest := m.Active() + engine.Overhead(e); before < rest+unread {
-		t.Errorf("%d bytes are held beside %d, want %d unread ones among them", before, rest, unread)
+		t.Errorf("%d bytes are held in addition to %d, want %d unread ones among them", before, rest, unread)
 	}
 	if _, err := s.Next(t.Context()); err != nil {
 		t.Fatal(err)

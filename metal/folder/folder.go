@@ -23,13 +23,13 @@ import (
 
 // Sentinels that callers branch on.
 var (
-	// ErrMissing says that the folder has no such file.
+	// ErrMissing means that the folder does not have the file.
 	ErrMissing = errors.New("file is missing")
-	// ErrTooLarge says that a file is larger than its reader takes.
+	// ErrTooLarge means that a file exceeds the limit of its reader.
 	ErrTooLarge = errors.New("file is too large")
-	// ErrOutside says that a name or link leads out of the folder.
+	// ErrOutside means that a name or link leads out of the folder.
 	ErrOutside = errors.New("leads out of the model's folder; copy the file into the folder")
-	// ErrInvalid says that a file is not what its name promises.
+	// ErrInvalid means that a file does not have the expected format.
 	ErrInvalid = errors.New("cannot read the file")
 )
 

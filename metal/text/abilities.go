@@ -196,8 +196,8 @@ func (a abilities) withEffort(arguments json.RawMessage, effort string) (json.Ra
 
 // nearest returns the effort of the template that is nearest to the given one;
 // empty for none. Of two that are equally near it is the smaller one. No
-// reasoning at all is only what was asked for as such, unless the template has
-// nothing else.
+// reasoning is only chosen if the request asks for none, unless the template
+// has nothing else.
 func (a abilities) nearest(effort string) string {
 	rank := slices.Index(ranks, effort)
 	best, distance := "", len(ranks)

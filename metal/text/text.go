@@ -1,10 +1,9 @@
-// Package text is a model's text in and out: its tokenizer and its chat
-// templates, opened from whatever the model came as.
+// Package text converts between text and tokens of a model: it opens the
+// tokenizer and the chat templates of a GGUF file or a model folder.
 //
-// It owns where these lie in a GGUF file and in a model's folder. It refuses a
-// tokenizer with more tokens than the model has outputs, and templates that
-// cannot render a short conversation. It computes nothing: tokenizer and chat
-// do.
+// It refuses a tokenizer with more tokens than the model has outputs, and
+// templates that cannot render a short conversation. The work is done by
+// packages tokenizer and chat.
 //
 // Start reading at Open.
 package text
@@ -23,7 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// ErrNoTemplate says that a model cannot continue conversations.
+// ErrNoTemplate means that the model cannot continue conversations.
 var ErrNoTemplate = errors.New("the model has no chat template; send a prompt instead")
 
 // Text is the text side of one model. It does not change and may be used by
@@ -98,7 +97,7 @@ func (t *Text) detect(ctx context.Context) (toolcall.Format, error) {
 	return toolcall.Detect(written), nil
 }
 
-// Calls says how the model writes calls of tools.
+// Calls returns the format in which the model writes tool calls.
 func (t *Text) Calls() toolcall.Format { return t.calls }
 
 func read(f *weights.File) (*Text, error) {
@@ -116,7 +115,8 @@ func read(f *weights.File) (*Text, error) {
 	return &Text{Tokenizer: tok, templates: c.Templates, special: c.Special}, nil
 }
 
-// Keys of GGUF: the template, and with a dot and a name behind it, others.
+// GGUF key of the chat template. With a dot and a name appended it is the key
+// of another template.
 const keyTemplate = "tokenizer.chat_template"
 
 func fromGGUF(metadata map[string]any) (*Text, error) {
@@ -185,12 +185,12 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 type Reasoning struct {
 	// Opens and Closes stand around them; empty where the model does not think.
 	Opens, Closes string
-	// Always says that something stands before each answer, up to Closes.
+	// Always: some text precedes each answer, up to Closes.
 	Always bool
 }
 
-// Reasoning says how this model thinks, by what its template writes and what its
-// vocabulary has a token for.
+// Reasoning returns how this model marks reasoning, according to its template
+// and the tokens of its vocabulary.
 func (t *Text) Reasoning() Reasoning {
 	if t.templates == nil {
 		return Reasoning{}

@@ -7,9 +7,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// smallFloats lists the words and scales of a tensor: any elements that are
-// numbers, beside scales that vary from group to group and give all of them the
-// wanted deviation.
+// smallFloats returns the words and scales of a tensor: random elements that
+// are numbers, and scales that vary from group to group and give all of them
+// the wanted deviation.
 func (t tensor) smallFloats(f quant.Format, sizes quant.Sizes, seed uint64) []part {
 	name := t.path + ".weight"
 	return []part{
@@ -48,7 +48,7 @@ func (t tensor) powers(f quant.Format) (out [16]byte) {
 	}
 	positive := 255 // all scales but what is no number
 	if f.Mode == quant.NVFP4 {
-		positive = 127 // those behind are negative
+		positive = 127 // larger codes are negative
 	}
 	for i := range out {
 		wanted := t.values.std / math.Sqrt(square/float64(n)) * math.Exp2((float64(i)-7.5)/8)

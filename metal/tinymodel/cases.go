@@ -83,7 +83,7 @@ func Cases() []Case {
 		c.Config.Window = 16
 		out = append(out, c)
 	}
-	out = append(out, newerCases(Qwen2)...) // behind the others, whose seeds stay
+	out = append(out, newerCases(Qwen2)...) // last, so that the seeds of the others do not change
 	out = append(append(out, newerCases(Qwen3MoE)...), expertCases()...)
 	out = append(append(out, newerCases(Gemma3)...), windowCases()...)
 	out = append(append(out, smallFloatCases()...), publishedCases()...)
@@ -125,8 +125,8 @@ func blockFileCases() []Case {
 	return out
 }
 
-// smallFloatCases are folders whose matrices are small floats, in a dense family
-// and in a mixture, and beside others.
+// smallFloatCases are folders with matrices of small floats: in a dense family,
+// in a mixture, and mixed with other formats.
 func smallFloatCases() []Case {
 	var out []Case
 	for i, f := range quant.BlockFloats() {

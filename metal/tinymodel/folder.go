@@ -11,7 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// Layout says how WriteFolder stores a model.
+// Layout is how WriteFolder stores a model.
 type Layout struct {
 	// Matrices is dense as in Hugging Face's folders, or affine or of small floats
 	// as in MLX's.
@@ -28,9 +28,9 @@ type Layout struct {
 	// Bare writes the decoder as it is saved without a head: no name begins
 	// with "model.". The values are the same.
 	Bare bool
-	// Beside writes, beside a Qwen3.5, a part of its eyes and one of what guesses
-	// several tokens at once, which who runs the text drops.
-	Beside bool
+	// Extras adds to a Qwen3.5 a part of a vision encoder and one of a
+	// multi-token prediction head, which text models ignore.
+	Extras bool
 	// Sees writes the decoder inside a model with eyes (a Gemma in a gemma3, a
 	// Mistral or a Ministral in a mistral3), and random tensors for these.
 	Sees bool
@@ -290,7 +290,7 @@ func (c Config) configFile(l Layout) any {
 // textKey is where a model with eyes keeps the configuration of its decoder.
 const textKey = "text_config"
 
-// gemma says what a Gemma has beside others.
+// gemma sets the options that only a Gemma has.
 func (out *config) gemma(c Config, l Layout) {
 	out.Activation, out.Gated, out.QueryScalar = "", "gelu_pytorch_tanh", c.QueryScalar
 	if !l.Modern {
@@ -307,7 +307,7 @@ func (out *config) gemma(c Config, l Layout) {
 	}
 }
 
-// gptoss says what a GPT-OSS has beside others.
+// gptoss sets the options that only a GPT-OSS has.
 func (out *config) gptoss(c Config, l Layout) {
 	biased := true
 	out.AttentionBias, out.GateLimit, out.LocalExperts = &biased, "7.0", c.Experts.Count

@@ -78,7 +78,7 @@ func TestAFolderIsWrittenWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("the model in the folder has changed (%v)", err)
 	}
 	if left, err := os.ReadDir(parent); err != nil || len(left) != 1 {
-		t.Errorf("left beside the model: %v (%v)", left, err)
+		t.Errorf("left next to the model: %v (%v)", left, err)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		change func(*tinymodel.Config)
 		layout quant.Format
 	}{
-		"a family nobody knows":        {func(c *tinymodel.Config) { c.Family = "gpt2" }, quant.DenseOf(quant.Float32)},
+		"an unknown family":            {func(c *tinymodel.Config) { c.Family = "gpt2" }, quant.DenseOf(quant.Float32)},
 		"a window in a Llama":          {func(c *tinymodel.Config) { c.Window = 8 }, quant.DenseOf(quant.Float32)},
 		"experts in a Llama":           {func(c *tinymodel.Config) { c.Experts.Count = 2 }, quant.DenseOf(quant.Float32)},
 		"a mixture of nothing":         {func(c *tinymodel.Config) { c.Family = tinymodel.Qwen3MoE }, quant.DenseOf(quant.Float32)},
@@ -155,10 +155,10 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 			inner = x.Count * x.FeedForward
 		}
 		n := float64(c.Layers*c.Hidden*(2*q+2*kv+3*inner) + c.Vocabulary*c.Hidden)
-		if h := c.Hybrid; h.Interval > 0 { // a gate beside each query; queries, keys, values and gates of recurrent layers
-			attends, keys, values := c.Layers/h.Interval, h.KeyHeads*h.KeySize, h.ValueHeads*h.ValueSize
-			recurs := c.Layers - attends
-			n = float64(c.Hidden * (c.Vocabulary + c.Layers*3*inner + attends*(3*q+2*kv) + recurs*(2*keys+3*values+2*h.ValueHeads)))
+		if h := c.Hybrid; h.Interval > 0 { // a gate for each query; queries, keys, values and gates of recurrent layers
+			attention, keys, values := c.Layers/h.Interval, h.KeyHeads*h.KeySize, h.ValueHeads*h.ValueSize
+			recurs := c.Layers - attention
+			n = float64(c.Hidden * (c.Vocabulary + c.Layers*3*inner + attention*(3*q+2*kv) + recurs*(2*keys+3*values+2*h.ValueHeads)))
 		}
 		if c.Untied {
 			n += float64(c.Vocabulary * c.Hidden)

@@ -175,7 +175,7 @@ type block struct {
 	kind weights.Type
 }
 
-// block says how a tensor is stored: vectors as F32, matrices in c.Type.
+// block is how a tensor is stored: vectors as F32, matrices in c.Type.
 func (t tensor) block(c Config) (block, error) {
 	b := block{tensor: t, name: t.gguf + t.suffix(), kind: c.Type}
 	if t.bare {
@@ -267,9 +267,9 @@ func (b block) groups(rows []byte, rng *random) {
 	}
 }
 
-// recipe says where a block has its halves, and how: deviation is that of
-// values whose first half is 1, and the second half is so many first ones, so
-// that values lie around zero.
+// recipe describes the two halves of a block's scales: deviation is that of
+// values whose first half is 1, and the second half is a multiple of the first
+// so that values are centred around zero.
 type recipe struct {
 	bytes             int
 	halves            []int

@@ -28,7 +28,7 @@ func (h Hybrid) recurs(layer int) bool { return h.Interval > 0 && (layer+1)%h.In
 func (h Hybrid) keys() int   { return h.KeyHeads * h.KeySize }
 func (h Hybrid) values() int { return h.ValueHeads * h.ValueSize }
 
-// hybrid says that most layers of a family are recurrent.
+// hybrid reports whether most layers of a family are recurrent.
 func (f Family) hybrid() bool { return f == Qwen3Next || f == Qwen35 }
 
 // validHybrid says whether recurrent layers are what the family has.
@@ -76,8 +76,8 @@ func (c Config) shared() []tensor {
 	}
 }
 
-// hybridConfig says what a hybrid has beside others; that of a Qwen3.5 stands
-// inside that of a model that also has eyes.
+// hybridConfig is the configuration of a hybrid. That of a Qwen3.5 is nested in
+// the configuration of a model with a vision encoder.
 func (c Config) hybridConfig(out config, l Layout) any {
 	h := c.Hybrid
 	out.KeyHeads, out.KeySize, out.ValueHeads, out.ValueSize, out.Taps = h.KeyHeads, h.KeySize, h.ValueHeads, h.ValueSize, h.Taps
@@ -142,7 +142,7 @@ func (c Config) dressed(parts []part, l Layout) []part {
 			}
 		}
 	}
-	if !l.Beside {
+	if !l.Extras {
 		return parts
 	}
 	eyes := "model.visual.patch_embed.proj"
@@ -206,9 +206,9 @@ func fused(parts []part) []part {
 // so that neither move when one is added.
 const hybridSeeds = 1001
 
-// hybridCases are folders: every layout of either family, which layers attend,
-// which are mixtures, heads that share keys or do not, short convolutions,
-// formats by path, and parts that stand beside the text.
+// hybridCases are folders: every layout of both families, which layers are
+// attention layers, which are mixtures, heads that share keys or do not, short
+// convolutions, formats by path, and other parts of a model.
 func hybridCases() []Case {
 	f32, bf16, packed := quant.DenseOf(quant.Float32), quant.DenseOf(quant.BFloat16), quant.AffineOf(4, 64, quant.BFloat16)
 	next := func(special string, f quant.Format, change func(*Config, *Layout)) Case {
@@ -240,9 +240,9 @@ func hybridCases() []Case {
 			}
 		}),
 		newer("float32", f32, nil),
-		newer("bfloat16 with eyes", bf16, func(c *Config, l *Layout) { c.Untied, l.Beside, l.ShardBytes = true, true, 300_000 }),
+		newer("bfloat16 with eyes", bf16, func(c *Config, l *Layout) { c.Untied, l.Extras, l.ShardBytes = true, true, 300_000 }),
 		newer("float32 experts", f32, func(c *Config, _ *Layout) { c.Experts = mixture }),
-		newer("4 bits by 64 bfloat16 with eyes", packed, func(c *Config, l *Layout) { l.Beside = true }),
+		newer("4 bits by 64 bfloat16 with eyes", packed, func(c *Config, l *Layout) { l.Extras = true }),
 		newer("4 bits by 32 float32 experts", quant.AffineOf(4, 32, quant.Float32), func(c *Config, _ *Layout) { c.Experts, c.Untied = mixture, true }),
 		newer("mixed by path", packed, func(c *Config, l *Layout) {
 			c.Hybrid.Interval = 4
@@ -267,7 +267,7 @@ func changed(family Family, special string, f quant.Format, change func(*Config,
 	return c
 }
 
-// errHybrid is what an impossible hybrid is told.
+// errHybrid returns the error of an impossible hybrid.
 func (c Config) errHybrid() error {
 	return fmt.Errorf("tiny model: %s with recurrent layers %+v and experts %+v cannot be", c.Family, c.Hybrid, c.Experts)
 }

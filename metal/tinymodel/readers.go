@@ -57,7 +57,7 @@ func (r Reader) limit() int {
 	return r.Size.Positions
 }
 
-// filled has pieces up to the size of the vocabulary behind others.
+// filled appends word pieces up to the size of the vocabulary.
 func (r Reader) filled(tokens []string, prefix string) []string {
 	for len(tokens) < r.Size.Vocabulary {
 		tokens = append(tokens, fmt.Sprintf("%sq%06dq", prefix, len(tokens)))
@@ -132,7 +132,7 @@ func (r Reader) Write(dir string) error {
 	return writeShards(dir, "pt", shards(parts, 0))
 }
 
-// writeFiles writes what stands beside the weights.
+// writeFiles writes the files next to the weights.
 func (r Reader) writeFiles(dir string, files map[string]any) error {
 	module := func(i int, path, kind string) map[string]any {
 		return map[string]any{"idx": i, "name": fmt.Sprint(i), "path": path, "type": kind}
@@ -176,8 +176,8 @@ func (r Reader) writeFiles(dir string, files map[string]any) error {
 	return nil
 }
 
-// inputs are what the tokenizer gives: that of an XLM-RoBERTa no types, whatever
-// its template says.
+// inputs are the tokenizer's outputs: XLM-RoBERTa's has no token types, even if
+// its template has.
 func (r Reader) inputs() []string {
 	if r.Family == "xlm-roberta" {
 		return []string{"input_ids", "attention_mask"}

@@ -18,8 +18,8 @@ type Script struct {
 	Lines    []Line
 }
 
-// Line is said behind its cue, piece by piece, and ends the turn. A cue is a
-// control token, and every piece is a token that nothing else is.
+// Line is the output after its cue, piece by piece, which ends the turn. A cue
+// is a control token, and every piece is a token that no other text has.
 type Line struct {
 	Cue  string
 	Says []string
@@ -42,7 +42,7 @@ func (s *Script) tokens() (n int) {
 	return n
 }
 
-// add lays the script's tokens behind those that there are.
+// add appends the script's tokens to the vocabulary.
 func (s *Script) add(v *vocabulary) {
 	for _, l := range s.Lines {
 		v.add(l.Cue, controlToken)

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// tensor is one tensor of a family, whatever the format it is written in.
+// tensor is one tensor of a family, independent of the format in which it is
+// written.
 type tensor struct {
 	// path is its name in Hugging Face's layout, gguf that in a GGUF file;
 	// both without their suffix. A tensor without path is in GGUF files alone.
@@ -23,10 +24,10 @@ type tensor struct {
 	silent bool
 	// bias is what its name ends in, in place of weight; bare ends in neither.
 	bias, bare bool
-	// kernel says that it holds the taps of a convolution, which are never
-	// quantised.
+	// kernel: the tensor holds the taps of a convolution, which are never
+	// quantized.
 	kernel bool
-	// eye says that it belongs to no decoder.
+	// eye: the tensor belongs to a vision encoder or draft head.
 	eye bool
 	// published experts are in blocks of mxfp4, under other names.
 	published bool
@@ -51,7 +52,8 @@ func (t tensor) suffix() string {
 // all is the number of rows of all its matrices.
 func (t tensor) all() int { return t.rows * max(1, t.stack) }
 
-// shape of it with so many columns; the outermost dimension comes first.
+// shape returns the shape for this many columns; the outermost dimension comes
+// first.
 func (t tensor) shape(cols int) []int {
 	switch {
 	case t.table > 0:
@@ -64,8 +66,8 @@ func (t tensor) shape(cols int) []int {
 	return []int{t.rows, cols}
 }
 
-// values says what a tensor holds: random numbers of deviation std around
-// mean, or, where rising, 1, 2, 3 and so on.
+// values is the content of a tensor: random numbers of deviation std around
+// mean, or, if rising, 1, 2, 3 and so on.
 type values struct {
 	mean, std float64
 	rising    bool
@@ -141,7 +143,7 @@ func (c Config) attention() []tensor {
 		return append(out, c.bias("self_attn.q_proj", "attn_q", q), c.bias("self_attn.k_proj", "attn_k", kv), c.bias("self_attn.v_proj", "attn_v", kv), c.bias("self_attn.o_proj", "attn_output", c.Hidden), sinks)
 	case Qwen2:
 		return append(out, c.bias("self_attn.q_proj", "attn_q", q), c.bias("self_attn.k_proj", "attn_k", kv), c.bias("self_attn.v_proj", "attn_v", kv))
-	case Qwen3Next, Qwen35: // a gate beside each head
+	case Qwen3Next, Qwen35: // a gate for each head
 		out[1].rows *= 2
 		return append(out, c.norm("self_attn.q_norm", "attn_q_norm", c.HeadSize), c.norm("self_attn.k_norm", "attn_k_norm", c.HeadSize))
 	case Qwen3, Qwen3MoE, Gemma3:
@@ -150,7 +152,7 @@ func (c Config) attention() []tensor {
 	return out
 }
 
-// norms of one layer behind its attention.
+// norms lists the norms of one layer after its attention.
 func (c Config) norms() []tensor {
 	if c.Family == GPTOSS {
 		return []tensor{c.norm("post_attention_layernorm", "post_attention_norm", c.Hidden)}

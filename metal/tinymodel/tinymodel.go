@@ -53,7 +53,7 @@ func families() []Family {
 	return []Family{Gemma3, GPTOSS, Llama, Mistral, Ministral3, Qwen2, Qwen3, Qwen35, Qwen3MoE, Qwen3Next}
 }
 
-// qwen says that a family cuts text as Qwen does.
+// qwen reports whether a family splits text as Qwen does.
 func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE || f.hybrid() }
 
 // Config is what to write. Zero values mean those of Default.
@@ -107,10 +107,10 @@ type Config struct {
 	// QueryScalar is what a Gemma divides scores by the root of; 0 means HeadSize,
 	// which a GGUF file takes in any case.
 	QueryScalar int
-	// Experts of a mixture; only for families that have them, and there they must
-	// be. A folder alone can say that some layers are none, or Unnormalized.
+	// Experts of a mixture, required in families of mixtures and not allowed in
+	// others. Only folders can have dense layers or Unnormalized.
 	Experts Experts
-	// Hybrid says which layers of a hybrid are recurrent, and how.
+	// Hybrid describes the recurrent layers of a hybrid.
 	Hybrid Hybrid
 	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread, and
 	// is the deviation of biases; 0 makes them all 1, and 0.
@@ -138,8 +138,8 @@ func (e Experts) in(layer int) bool {
 	return e.Count > 0 && (layer+1)%max(1, e.Step) == 0 && !slices.Contains(e.Dense, layer)
 }
 
-// Scaling says how positions are stretched beyond the trained context, in the
-// words of Hugging Face's rope_scaling; the zero value does not stretch.
+// Scaling is the rope scaling, with the names of Hugging Face's rope_scaling;
+// the zero value means none.
 type Scaling struct {
 	// Kind is linear, llama3 or yarn.
 	Kind   string  `json:"rope_type"`
@@ -197,7 +197,7 @@ func (c Config) validate(vocabulary int) error {
 	case c.Family == Gemma3 && c.Window == 0 || c.Family != Gemma3 && (c.Pattern != 0 || c.QueryScalar != 0 || c.LocalTheta != 0):
 		return fmt.Errorf("tiny model: a Gemma has a window, and %s has no pattern, query scalar or second theta", c.Family)
 	case (c.Growth != 0) != (c.Family == Ministral3) || c.Growth != 0 && c.Scaling.Original == 0:
-		return fmt.Errorf("tiny model: queries of a %s that grow by %v behind %d positions cannot be", c.Family, c.Growth, c.Scaling.Original)
+		return fmt.Errorf("tiny model: a %s cannot have a query scale of %v after %d positions", c.Family, c.Growth, c.Scaling.Original)
 	case c.Window != 0 && c.Family != Mistral && c.Family != Gemma3 && c.Family != GPTOSS:
 		return fmt.Errorf("tiny model: %s has no attention window", c.Family)
 	case c.Family == Qwen2 && c.QueryHeads*c.HeadSize != c.Hidden:

@@ -1,6 +1,7 @@
 package tinymodel
 
 import (
+	_ "embed"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -27,13 +28,11 @@ type vocabulary struct {
 // merges learnt from corpus.
 const learnedMerges = 160
 
-// corpus is enough English to learn a few real merges from.
-const corpus = `The fleet keeps every model where its memory fits. When a model is loaded, the engine
-reads the weights and says how many bytes it holds; when the model is deleted, the engine stops and
-the bytes are free again. What is the capital of France? The capital of France is Paris. A stream of
-tokens goes from the engine to the agent and from the agent to the gateway, and the client reads the
-text as it comes. Nothing is lost when a client goes away: the request ends, and its memory is given
-back. Hello, hello, this is a test of the tiny model; the tiny model does not know what it says.`
+// corpus is enough English to learn a few real merges from. Vocabularies, and with
+// them goldens, depend on every byte of it.
+//
+//go:embed testdata/corpus.txt
+var corpus string
 
 // newVocabulary gives a copy of what was learned once: learning is slow under
 // the race detector, and tests write many models.

@@ -33,9 +33,10 @@ type addedToken struct {
 // addedRules say where an added token is found and what it takes with it.
 type addedRules struct {
 	control bool
-	// word wants no letter, digit or underscore beside the token.
+	// word: the token only matches if no letter, digit or underscore is
+	// adjacent.
 	word bool
-	// left and right take the white space beside it.
+	// left and right: the token takes adjacent white space.
 	left, right bool
 }
 
@@ -79,7 +80,7 @@ func (a *addedTokens) add(text string, id int32, rules addedRules) error {
 	return nil
 }
 
-// child finds or makes the node behind byte b.
+// child returns the node after byte b, creating it if necessary.
 func (a *addedTokens) child(at int32, b byte) int32 {
 	i, found := a.edge(at, b)
 	if found {
@@ -157,9 +158,9 @@ func (a *addedTokens) scan(text string, controls bool, plain func(from, to int),
 	}
 }
 
-// alone says whether no word goes on before start or behind stop.
+// alone reports whether no word continues before start or after stop.
 func (a *addedTokens) alone(text string, start, stop int) bool {
 	before, _ := utf8.DecodeLastRuneInString(text[:start])
-	behind, _ := utf8.DecodeRuneInString(text[stop:])
-	return (start == 0 || !a.isWord(before)) && (stop == len(text) || !a.isWord(behind))
+	next, _ := utf8.DecodeRuneInString(text[stop:])
+	return (start == 0 || !a.isWord(before)) && (stop == len(text) || !a.isWord(next))
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTextsAreCutAsTheReferenceCutsThem: longest_first of tokenizers 0.23.3,
-// beside which metal/embed compares whole inputs.
+// TestTextsAreCutAsTheReferenceCutsThem: longest_first of tokenizers 0.23.3.
+// metal/embed compares whole inputs.
 func TestTextsAreCutAsTheReferenceCutsThem(t *testing.T) {
 	tok := &Tokenizer{around: templates{
 		one: []templatePart{{id: 90}, {text: 1}, {id: 91}},

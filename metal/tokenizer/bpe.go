@@ -17,21 +17,20 @@ type bpe struct {
 	// bytes are the tokens of each byte, where pieces are bytes and no token
 	// looks different at the start or the end of a piece.
 	bytes *[256][]int32
-	// before and behind are prefix and suffix as pieces have them.
-	before, behind string
-	// neighbours are the characters that stand side by side in any token. Where
-	// two others meet nothing merges: a text falls into short parts.
-	neighbours bigrams
+	// prefix and suffix as pieces contain them.
+	prefix, suffix string
+	// adjacent are the pairs of characters that are adjacent in any token. No
+	// merge joins other pairs, so that a text falls into short parts there.
+	adjacent bigrams
 	// fallback are the tokens named <0x00> to <0xFF>; None where there is none.
 	fallback [256]int32
 }
 
-// bpeOptions say how a piece is taken apart before tokens merge.
+// bpeOptions are the options of BPE as a tokenizer.json has them.
 type bpeOptions struct {
-	// raw says that pieces and the vocabulary are bytes, no text.
+	// raw: pieces and the vocabulary are bytes, not text.
 	raw bool
-	// whole takes a piece that is a token as that token, whatever the merges
-	// would make of it.
+	// whole: a piece that is a token becomes that token, regardless of merges.
 	whole bool
 	// prefix and suffix mark what continues and what ends a piece.
 	prefix, suffix string
@@ -44,7 +43,7 @@ type bpeOptions struct {
 	byteTokens bool
 }
 
-// merge says that two tokens join, how early, and into what.
+// merge joins two tokens into one, with a rank.
 type merge struct {
 	pair uint64 // left<<32 | right
 	rank uint32
@@ -97,9 +96,9 @@ func pairOf(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64
 // newBPE reads the merges, in order of rank. Each names two tokens.
 func newBPE(v *vocabulary, merges [][2]string, o bpeOptions) (*bpe, error) {
 	b := &bpe{vocab: v, bpeOptions: o, merges: newMergeTable(len(merges)), fallback: byteTokens(v)}
-	b.before, b.behind = o.prefix, o.suffix
+	b.prefix, b.suffix = o.prefix, o.suffix
 	if o.raw {
-		b.before, b.behind = standsInAlphabet(o.prefix), standsInAlphabet(o.suffix)
+		b.prefix, b.suffix = standsInAlphabet(o.prefix), standsInAlphabet(o.suffix)
 	}
 	for rank, m := range merges {
 		if len(m[1]) < len(o.prefix) {
@@ -140,8 +139,8 @@ func byteTokens(v *vocabulary) (ids [256]int32) {
 	return ids
 }
 
-// maxMerges bounds the merges that are told or follow from scores, maxCut the
-// bytes that are looked at to find the latter: all cuts of all tokens.
+// maxMerges bounds the merges that are given or derived from scores, maxCut the
+// bytes examined to derive the latter: all splits of all tokens.
 const (
 	maxMerges = 1 << 21
 	maxCut    = 1 << 31
@@ -243,13 +242,13 @@ func (g bigrams) has(left, right int32) bool {
 
 // meet finds which characters stand side by side in tokens.
 func (b *bpe) meet() {
-	b.neighbours = newBigrams()
+	b.adjacent = newBigrams()
 	for id := range int32(b.vocab.size()) {
 		last := None
 		for text := b.vocab.text(id); text != ""; {
 			_, n := utf8.DecodeRuneInString(text)
 			next := b.vocab.lookup(text[:n])
-			b.neighbours.add(last, next)
+			b.adjacent.add(last, next)
 			last, text = next, text[n:]
 		}
 	}
@@ -301,7 +300,7 @@ func (w *bpeWorker) encode(ids []int32, piece string) []int32 {
 	}
 	for from := 0; from < len(w.symbols); {
 		to := from + 1
-		for to < len(w.symbols) && w.neighbours.has(w.symbols[to-1].id, w.symbols[to].id) {
+		for to < len(w.symbols) && w.adjacent.has(w.symbols[to-1].id, w.symbols[to].id) {
 			to++
 		}
 		w.mergeAll(int32(from), int32(to))
@@ -331,10 +330,10 @@ func (w *bpeWorker) takeApart(piece string) {
 		}
 		unit := piece[i : i+n]
 		if i > 0 {
-			unit = w.before + unit
+			unit = w.prefix + unit
 		}
 		if i += n; i == len(piece) {
-			unit += w.behind
+			unit += w.suffix
 		}
 		switch id := w.vocab.lookup(unit); {
 		case id != None:

@@ -152,9 +152,9 @@ func (t *Tokenizer) key(text string) string {
 	return text
 }
 
-// tokens fills the vocabulary and finds the added tokens their ids, as the
-// reference does: an added token that the model has is that token, any other
-// comes behind all.
+// tokens fills the vocabulary and finds the ids of added tokens, as the
+// reference does: an added token that is in the model has its id there, any
+// other gets an id after all others.
 func (d *definition) tokens(t *Tokenizer, r roles) error {
 	entries := slices.SortedStableFunc(slices.Values(d.model.vocab), func(a, b vocabEntry) int { return cmp.Compare(a.id, b.id) })
 	for i := 1; i < len(entries); i++ {

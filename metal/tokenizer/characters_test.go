@@ -12,9 +12,9 @@ import (
 	"unicode"
 )
 
-// TestCharactersAreWhatTheReferenceTakesThemFor looks at every character. Where
-// this fails after an update of Go, its tables are of another Unicode version:
-// the lists in classes.go and nfc.go say what differs from the reference.
+// TestCharactersAreWhatTheReferenceTakesThemFor checks every character. If this
+// fails after an update of Go, its tables have another Unicode version: the
+// lists in classes.go and nfc.go have the differences from the reference.
 func TestCharactersAreWhatTheReferenceTakesThemFor(t *testing.T) {
 	raw, err := os.ReadFile("testdata/characters.json")
 	if err != nil {

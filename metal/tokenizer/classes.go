@@ -177,7 +177,7 @@ func ranges(list string) *unicode.RangeTable {
 	return t
 }
 
-// class tells whether a character belongs.
+// class reports whether a character belongs to a class.
 type class func(rune) bool
 
 // newNumeric is is_numeric of Rust.

@@ -9,7 +9,7 @@ import (
 )
 
 // A decoder is a list of steps. Each step takes the texts of tokens and gives
-// texts on, as the reference's decoders do; behind a step that fuses, all text
+// texts on, as the reference's decoders do; after a step that fuses, all text
 // is one token, which comes in parts.
 
 // step makes a stage for one stream.
@@ -25,7 +25,8 @@ type stage interface {
 type decoding struct {
 	steps []step
 	fused bool
-	// stands maps the text of a token to the bytes it stands for behind others.
+	// stands maps the text of a token to the bytes that it produces after other
+	// tokens.
 	stands []func(string) string
 }
 

@@ -65,7 +65,7 @@ func TestStreamsShowTextAsSoonAsItIsCertain(t *testing.T) {
 				t.Errorf("shows %q, want %q", got, tc.want)
 			}
 			d := tok.NewDecoder(false)
-			for range 2 { // a flushed decoder begins anew
+			for range 2 { // a flushed decoder starts again
 				var text strings.Builder
 				for _, token := range tc.tokens {
 					d.through(0, token, func(s string) { text.WriteString(s) })

@@ -121,7 +121,7 @@ func (e *expression) sequence() (*node, error) {
 			return nil, err
 		}
 		if n == nil {
-			continue // (?i) and its like
+			continue // (?i) and other flags
 		}
 		if n, err = e.repeats(n); err != nil {
 			return nil, err
@@ -131,8 +131,8 @@ func (e *expression) sequence() (*node, error) {
 	return s, nil
 }
 
-// repeats reads what repeats n. A plus behind * + ? does not give back; behind
-// braces it repeats once more.
+// repeats reads the quantifier of n. A plus after * + ? makes it possessive;
+// after braces it repeats once more.
 func (e *expression) repeats(n *node) (*node, error) {
 	for {
 		r := &node{kind: nodeRepeat, subs: []*node{n}, most: many}
@@ -363,7 +363,7 @@ func (e *expression) escape() (*node, error) {
 	case 'b', 'B', 'A', 'z', 'Z':
 		e.at += 2
 		return &node{kind: nodeAnchor, anchor: c}, nil
-	case 'w', 'W': // beside what sets take for it, the numbers of Latin-1
+	case 'w', 'W': // in addition to the class of sets, the numbers of Latin-1
 		e.at += 2
 		is := e.c.wordOutside
 		if c == 'W' {

@@ -8,14 +8,14 @@ import (
 	"metalfleet.dev/metalfleet/metal/folder"
 )
 
-// maxConfigBytes bounds the small files beside tokenizer.json; chat templates
-// stand in one of them.
+// maxConfigBytes bounds the small files next to tokenizer.json; one of them may
+// contain chat templates.
 const maxConfigBytes = 1 << 22
 
 // FromFolder builds the tokenizer of a model's folder: tokenizer.json and the
-// files beside it that name special tokens. Its error is ErrUnsupported,
-// naming what is supported, ErrInvalid, or of metal/folder. Truncation and
-// padding, which some tokenizer.json carry, are not applied.
+// other files that name special tokens. Its error is ErrUnsupported, naming
+// what is supported, ErrInvalid, or of metal/folder. Truncation and padding,
+// which some tokenizer.json carry, are not applied.
 func FromFolder(f *folder.Folder) (*Tokenizer, error) {
 	file, err := f.File("tokenizer.json")
 	if err != nil {
@@ -33,7 +33,7 @@ func FromFolder(f *folder.Folder) (*Tokenizer, error) {
 	return d.build(roles)
 }
 
-// roles is what the files beside tokenizer.json say about special tokens.
+// roles are the special tokens as the files next to tokenizer.json define them.
 type roles struct {
 	bos, eos, pad, unk string
 	// ids of generation_config.json or config.json, the first that has any.
@@ -143,7 +143,7 @@ type idFields struct {
 	Pad idList `json:"pad_token_id"`
 }
 
-// take keeps the first ids that are told.
+// take sets the ids that were not set before.
 func (r *roles) take(ids idFields, from string) {
 	if len(r.ends) == 0 {
 		r.ends, r.endsFrom = ids.EOS, from

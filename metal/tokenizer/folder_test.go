@@ -233,7 +233,7 @@ func TestWhatComponentsMayNotSay(t *testing.T) {
 		"a pattern of neither kind":                {one("normalizer", fields("Replace", "pattern", map[string]any{}, "content", "x")), ErrInvalid, "a String or a Regex"},
 		"an alphabet before other steps":           {one("normalizer", fields("Sequence", "normalizers", []any{fields("ByteLevel"), fields("NFC")})), ErrUnsupported, "ByteLevel precedes other normalizers"},
 		"an alphabet twice":                        {one("pre_tokenizer", fields("Sequence", "pretokenizers", []any{fields("ByteLevel"), fields("ByteLevel")})), ErrUnsupported, "twice"},
-		"marks behind an alphabet":                 {one("pre_tokenizer", fields("Sequence", "pretokenizers", []any{fields("ByteLevel"), fields("Metaspace", "replacement", "_")})), ErrUnsupported, "follows ByteLevel"},
+		"marks after an alphabet":                  {one("pre_tokenizer", fields("Sequence", "pretokenizers", []any{fields("ByteLevel"), fields("Metaspace", "replacement", "_")})), ErrUnsupported, "follows ByteLevel"},
 		"a mark of two characters":                 {one("pre_tokenizer", fields("Metaspace", "replacement", "__")), ErrInvalid, "want one character"},
 		"marks that contradict":                    {one("pre_tokenizer", fields("Metaspace", "replacement", "_", "add_prefix_space", false)), ErrInvalid, "add_prefix_space"},
 		"a delimiter of two characters":            {one("pre_tokenizer", fields("CharDelimiterSplit", "delimiter", "ab")), ErrInvalid, "want one character"},

@@ -334,7 +334,7 @@ func FuzzPattern(f *testing.F) {
 		at := 0
 		if err := find(&budget{1 << 20}, validUTF8(text), func(from, to int) {
 			if from < at || to < from || to > len(validUTF8(text)) {
-				t.Fatalf("match %d to %d behind %d", from, to, at)
+				t.Fatalf("match %d to %d after %d", from, to, at)
 			}
 			at = to
 		}); err != nil {

@@ -79,11 +79,11 @@ func (g graphemes) cluster(s string) int {
 	}
 }
 
-// clusterState is what rules need to know of a cluster beside its last
-// character.
+// clusterState is the state that the rules need of a cluster in addition to its
+// last character.
 type clusterState struct {
-	consonant, linked bool // a consonant, and a linker behind it
-	picture, joined   bool // a picture, and a joiner behind it
+	consonant, linked bool // a consonant, and a linker after it
+	picture, joined   bool // a picture, and a joiner after it
 }
 
 func (c *clusterState) see(g graphemes, r rune) {

@@ -14,7 +14,7 @@ type budget struct{ left int }
 // expression many times over.
 func newBudget(n int) *budget { return &budget{1<<24 + 512*n} }
 
-// spend takes work; false says that none is left.
+// spend takes work from the budget; it returns false if none is left.
 func (b *budget) spend(n int) bool {
 	b.left -= n
 	return b.left >= 0
@@ -55,7 +55,7 @@ const (
 	opProgress           // to x, unless nothing was taken since mark y
 	opAhead              // what follows up to opMatch holds here; then to x
 	opBehind             // the same for what ends here
-	opAtomic             // the same, and goes on behind it
+	opAtomic             // the same, and continues after it
 )
 
 // letters are a class with its answers for ASCII.
@@ -72,7 +72,8 @@ func newLetters(is class) *letters {
 	return l
 }
 
-// at says whether s goes on with one of the letters at i, and how long it is.
+// at reports whether s continues with one of the letters at i, and the length
+// of the letter.
 func (l *letters) at(s string, i int) (int, bool) {
 	if i >= len(s) {
 		return 0, false
@@ -283,8 +284,8 @@ const (
 // for each repetition.
 const maxRetreats = 1 << 22
 
-// each finds all matches. As in the reference, no empty match is right behind
-// another. It returns false where the budget is used up.
+// each finds all matches. As in the reference, an empty match directly after
+// another match does not count. It returns false if the budget is used up.
 func (m *matcher) each(found func(from, to int)) bool {
 	m.marks = make([]int32, m.program.marks)
 	last := -1
@@ -432,7 +433,8 @@ func (m *matcher) retreat(base int) (at int32, pos int) {
 	return -1, 0
 }
 
-// inside matches a part by itself: what is ahead, behind, or atomic.
+// inside matches a subexpression by itself: a lookahead, a lookbehind, or an
+// atomic group.
 func (m *matcher) inside(at int32, i *instruction, pos int) (int, bool) {
 	switch i.do {
 	case opAhead:
@@ -476,7 +478,7 @@ func (m *matcher) holds(anchor rune, pos int) bool {
 		return pos == end || pos == end-1 && m.s[pos] == '\n'
 	}
 	before, _ := utf8.DecodeLastRuneInString(m.s[:pos])
-	behind, _ := utf8.DecodeRuneInString(m.s[pos:])
-	between := (pos > 0 && m.c.wordOutside(before)) != (pos < end && m.c.wordOutside(behind))
+	next, _ := utf8.DecodeRuneInString(m.s[pos:])
+	between := (pos > 0 && m.c.wordOutside(before)) != (pos < end && m.c.wordOutside(next))
 	return between == (anchor == 'b')
 }

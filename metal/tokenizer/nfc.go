@@ -121,7 +121,7 @@ func (n *forms) reorder(runes []rune) {
 	}
 }
 
-// compose joins each starter with the marks behind it that nothing blocks.
+// compose joins each starter with the following marks that are not blocked.
 func (n *forms) compose(runes []rune) []rune {
 	out := runes[:0]
 	starter, last := -1, uint8(0) // index in out; class of what follows it

@@ -13,7 +13,7 @@ import (
 
 func TestNFCAgreesWithTheStandardOnOldCharacters(t *testing.T) {
 	n := newForms()
-	// Characters alone, and before and behind marks.
+	// Characters alone, and before and after marks.
 	for r := rune(0); r <= unicode.MaxRune; r++ {
 		if 0xd800 <= r && r < 0xe000 || unicode.Is(n.late, r) || 0x11930 <= r && r <= 0x11938 {
 			continue

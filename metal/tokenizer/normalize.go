@@ -34,7 +34,8 @@ func (n normalizer) text(b *budget, s string) (string, error) {
 	return s, nil
 }
 
-// errTooLong says that a few rules that each double a text would fill memory.
+// errTooLong means that the text grew too much: a few rules that each double it
+// would fill memory.
 var errTooLong = fmt.Errorf("the normalizer expands this text too much: %w", ErrTooSlow)
 
 // span normalizes a span. What becomes of its head by itself is its new head.
@@ -79,8 +80,8 @@ func normalizerKinds() map[string]func(*normalizers, component) (normalizing, er
 	}
 }
 
-// readNormalizer builds the normalizer of a tokenizer.json. alphabet says that
-// its text is in the alphabet of byte-level BPE.
+// readNormalizer builds the normalizer of a tokenizer.json. alphabet: its
+// output is in the alphabet of byte-level BPE.
 func readNormalizer(raw json.RawMessage, c *categories) (out normalizer, alphabet bool, err error) {
 	steps, err := flatten(raw, "normalizer", "normalizers")
 	if err != nil {

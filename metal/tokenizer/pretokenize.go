@@ -49,9 +49,9 @@ func (a cutter) then(b cutter) cutter {
 type preTokenizing struct {
 	cut cutter
 	c   *categories
-	// bytes says that the pieces are in the alphabet of byte-level BPE;
-	// written, that they were rewritten into it already. The model reads bytes,
-	// so that rewriting is left to where another step has to see it.
+	// bytes: the pieces are in the alphabet of byte-level BPE; written: they
+	// were already rewritten into it. The model reads bytes, so that rewriting
+	// only happens if another step needs it.
 	bytes, written bool
 }
 
@@ -63,8 +63,8 @@ func (p *preTokenizing) then(c cutter) {
 	p.cut = p.cut.then(c)
 }
 
-// cutter is the finished pre-tokenizer; nil where a text is one piece. raw says
-// that the model wants bytes, not characters of the alphabet.
+// cutter returns the finished pre-tokenizer; nil if a text is one piece. raw:
+// the model reads bytes, not characters of the alphabet.
 func (p *preTokenizing) cutter(raw bool) cutter {
 	switch {
 	case p.written && raw:
@@ -247,7 +247,7 @@ func eachString(what string) finder {
 	}
 }
 
-// behavior says what becomes of the matches of a pattern.
+// behavior is the treatment of the matches of a pattern.
 type behavior string
 
 const (

@@ -70,7 +70,7 @@ func (e *expression) code(kind rune) (rune, error) {
 	return rune(n), nil
 }
 
-// property reads {L} or {^L} behind \p.
+// property reads {L} or {^L} after \p.
 func (e *expression) property() (class, error) {
 	end := e.at
 	for end < len(e.in) && e.in[end] != '}' {

@@ -101,8 +101,8 @@ type modern struct {
 	// [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*
 	// and takes a slash like a line break: [\r\n/]*
 	cased bool
-	// contracts says whether 's and its like stand before words (uncased) or
-	// end them (cased).
+	// contracts: contractions such as 's precede words (uncased) or end them
+	// (cased).
 	contracts bool
 }
 
@@ -327,7 +327,7 @@ type runs struct {
 	c           *categories
 	lead        category // of one character that may stand in front
 	any         category
-	is          class // beside any; may be nil
+	is          class // allowed in addition; may be nil
 	least, most int
 }
 

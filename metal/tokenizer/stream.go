@@ -45,8 +45,8 @@ func (d *Decoder) through(from int, token string, out func(string)) {
 	}
 }
 
-// Flush ends the stream and returns what waited for more: a character that
-// stayed incomplete becomes U+FFFD. The decoder may then begin anew.
+// Flush ends the stream and returns the text held back: an incomplete character
+// becomes U+FFFD. The decoder can then be used again.
 func (d *Decoder) Flush() string {
 	var text string
 	d.flush(func(s string) { text += s })

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// templates say which ids stand around one text and around two.
+// templates list the ids around one text and around two.
 type templates struct {
 	one, two []templatePart
 }
@@ -159,7 +159,7 @@ func (t *templates) bert(c component) error {
 	return err
 }
 
-// separate puts one token in front and another behind each text.
+// separate puts one token before and another after each text.
 func (t *templates) separate(cls, sep int32) {
 	t.one = []templatePart{{id: cls}, {text: 1}, {id: sep}}
 	t.two = append(t.one[:3:3], templatePart{text: 2, kind: 1}, templatePart{id: sep, kind: 1})

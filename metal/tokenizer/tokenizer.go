@@ -60,7 +60,7 @@ type Tokenizer struct {
 	// the normalized text.
 	added, normalized *addedTokens
 	decode            *decoding
-	// raw says that the vocabulary holds bytes, no text.
+	// raw: the vocabulary holds bytes, not text.
 	raw bool
 	// instead are the texts of tokens that decode to something else.
 	instead map[int32]string
@@ -86,10 +86,9 @@ type SpecialTokens struct {
 	BOS, EOS, EOT, EOM, Unknown, Padding int32
 	// MoreEnds also end a generation.
 	MoreEnds []int32
-	// AddBOS says that a plain prompt begins with BOS. Chat templates write
-	// their own.
+	// AddBOS: a plain prompt begins with BOS. Chat templates write their own.
 	AddBOS bool
-	// AddEOS says that a plain text to embed ends with EOS.
+	// AddEOS: a plain text to embed ends with EOS.
 	AddEOS bool
 }
 
@@ -104,16 +103,16 @@ func (s SpecialTokens) Ends() []int32 {
 	return ids
 }
 
-// EncodeOptions say how text is read. The zero value reads plain text.
+// EncodeOptions select how text is encoded. The zero value encodes plain text.
 type EncodeOptions struct {
 	// AddBOS puts BOS in front where the model wants it.
 	AddBOS bool
 	// ParseSpecial reads the text of control tokens as these tokens: needed
 	// for what a chat template wrote.
 	ParseSpecial bool
-	// AddSpecial puts around the text what the model was made with, as
-	// transformers does with add_special_tokens: for texts to embed. It goes
-	// before AddBOS.
+	// AddSpecial adds the special tokens of the model around the text, as
+	// transformers does with add_special_tokens: for texts to embed. It takes
+	// precedence over AddBOS.
 	AddSpecial bool
 }
 
@@ -176,8 +175,9 @@ func (t *Tokenizer) Around(limit int, texts ...[]int32) (ids, types []int32, cut
 	return ids, types, cut
 }
 
-// shortened are texts of so many ids in all. Of two, the longer one is cut to
-// what the other leaves, but to no less than that other; then both to halves.
+// shortened truncates texts to at most room ids together. Of two, the longer
+// one is truncated to what the other leaves, but not below the length of the
+// other; then both to halves.
 func shortened(room int, texts [][]int32) [][]int32 {
 	if len(texts) == 1 {
 		return [][]int32{texts[0][:room]}
@@ -288,9 +288,9 @@ func (t *Tokenizer) Size() int { return t.vocab.size() }
 // Special returns the special tokens.
 func (t *Tokenizer) Special() SpecialTokens { return t.special }
 
-// Bytes returns the bytes that a token stands for behind other tokens, which
-// need not be whole characters; nil for an unknown id. The caller must not
-// change them.
+// Bytes returns the bytes that a token produces after other tokens, which need
+// not be whole characters; nil for an unknown id. The caller must not modify
+// them.
 func (t *Tokenizer) Bytes(id int32) []byte {
 	text, _, err := t.shown(id, false)
 	if err != nil {

@@ -76,7 +76,7 @@ func newTrie(v *vocabulary) (*trie, error) {
 
 const root = 0
 
-// next is the node behind byte b; ok is false where there is none.
+// next returns the node after byte b; ok is false if there is none.
 func (t *trie) next(node uint32, b byte) (uint32, bool) {
 	from, to := t.first[node], t.first[node+1]
 	i, ok := slices.BinarySearch(t.labels[from:to], b)

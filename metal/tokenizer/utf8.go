@@ -38,8 +38,8 @@ func prefix(s string) (n int, whole bool) {
 	return n, false
 }
 
-// part measures the bytes at the start of s that could begin a character but
-// are not whole: at least one. open says that s ends inside it.
+// part returns the length of the incomplete character at the start of s, at
+// least 1. open: s ends inside the character.
 func part(s string) (n int, open bool) {
 	low, high, want := byte(0x80), byte(0xbf), 0
 	switch b := s[0]; {

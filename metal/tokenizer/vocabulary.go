@@ -87,7 +87,8 @@ func (v *vocabulary) lookup(text string) int32 {
 	return v.slots[at] - 1
 }
 
-// slot is where text is, or where it would go. The table is never full.
+// slot is the index of text, or of the free entry for it. The table is never
+// full.
 func (v *vocabulary) slot(text string) (at uint64, found bool) {
 	mask := uint64(len(v.slots) - 1)
 	for at = maphash.String(v.seed, text) & mask; v.slots[at] != 0; at = (at + 1) & mask {

@@ -8,11 +8,11 @@ type wordPiece struct {
 	vocab   *vocabulary
 	trie    *trie
 	unknown int32
-	// prefix marks tokens that continue a word; behind is where they begin in
-	// the trie, nil where there are none.
-	prefix string
-	behind *uint32
-	most   int // characters of a word
+	// prefix marks tokens that continue a word; continued is the trie node of
+	// these tokens, nil if there are none.
+	prefix    string
+	continued *uint32
+	most      int // characters of a word
 }
 
 func newWordPiece(v *vocabulary, unknown int32, prefix string, most int) (*wordPiece, error) {
@@ -26,7 +26,7 @@ func newWordPiece(v *vocabulary, unknown int32, prefix string, most int) (*wordP
 		node, ok = t.next(node, prefix[i])
 	}
 	if ok {
-		w.behind = &node
+		w.continued = &node
 	}
 	return w, nil
 }
@@ -58,10 +58,10 @@ func (w wordPieceWorker) encode(ids []int32, word string) []int32 {
 func (w wordPieceWorker) longest(text string, continues bool) (id int32, size int) {
 	node := uint32(root)
 	if continues {
-		if w.behind == nil {
+		if w.continued == nil {
 			return None, 0
 		}
-		node = *w.behind
+		node = *w.continued
 	}
 	id = None
 	for i := range len(text) {

@@ -35,10 +35,12 @@ var shapes = []struct {
 	{Llama, regexp.MustCompile(`(<\|end_header_id\|>|<\|python_tag\|>)\s*\{"name":\s*"probe_function",\s*"parameters":\s*\{"probe_argument":\s*"probe value"\}\}`)},
 }
 
-// Detect says how calls are written by the template that wrote the probe so; None
-// where that is not known, or where it left out the definition of the tool.
+// Detect returns the format of tool calls of the template that rendered the
+// probe as written; None if the format is unknown or the template left out the
+// definition of the tool.
 func Detect(written string) Format {
-	// Templates write definitions in their own ways, but all tell what a tool does.
+	// Templates format definitions differently, but all include the tool's
+	// description.
 	if !strings.Contains(written, probeDescription) {
 		return None
 	}

@@ -52,8 +52,8 @@ func Formats() []Format {
 // Names lists the formats for people.
 func Names() string { return "Qwen and Hermes, Qwen3-Coder, Llama 3, Mistral, GPT-OSS" }
 
-// Markers are texts of the format for which vocabularies have control tokens,
-// which decoders leave out: whoever feeds a parser puts them back.
+// Markers are texts of the format that are control tokens in some vocabularies,
+// which decoders leave out: the caller of a parser must restore them.
 func (f Format) Markers() []string {
 	switch f {
 	case Hermes, QwenXML:
@@ -76,7 +76,7 @@ func (f Format) Ends() []string {
 	return nil
 }
 
-// Kind is what an event tells.
+// Kind is the kind of an event.
 type Kind int
 
 // The kinds of events.

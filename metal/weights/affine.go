@@ -39,8 +39,8 @@ func (t Type) Format() (quant.Format, error) {
 	return quant.Format{}, family.Unsupported("tensor type", t.String(), SupportedTypes())
 }
 
-// split rewrites raw rows of a block type into dst: without loss where the type
-// is Exact, else it says what it moved.
+// split rewrites raw rows of a block type into dst: without loss if the type is
+// Exact, else it returns how far values moved.
 func (t Type) split(raw []byte, dst quant.Row) moved {
 	info, _ := t.info()
 	switch {
@@ -77,8 +77,8 @@ func (t Type) splitShort(raw []byte, dst quant.Row) {
 	}
 }
 
-// splitMXFP4 serves MXFP4: a power of two, then elements of 4 bits. GGUF holds
-// them doubled beside half the power, which is the same.
+// splitMXFP4 converts MXFP4: a power of two, then elements of 4 bits. GGUF
+// stores doubled elements and half the power, which is equivalent.
 func splitMXFP4(raw []byte, dst quant.Row) {
 	for g := range dst.Scales {
 		b := raw[g*17:][:17]

@@ -17,7 +17,7 @@ func modes() []string {
 	return out
 }
 
-// checkMode refuses a mode that nobody knows; none is affine.
+// checkMode refuses an unknown mode; an empty mode is affine.
 func checkMode(mode, where string) error {
 	if mode == "" || slices.Contains(modes(), mode) {
 		return nil

@@ -53,7 +53,7 @@ func TestSmallFloatsAreReadHoweverTheyAreNamed(t *testing.T) {
 		} {
 			m := newFolder("llama")
 			m.smallFloats(down, f)
-			m.quantized(up, 4, 64, quant.Float16) // beside it, and not named
+			m.quantized(up, 4, 64, quant.Float16) // a neighbor that is not named
 			m.config["quantization"] = quantization
 			file := openFolder(t, m)
 			e, _ := file.Entry(down + ".weight")
@@ -73,7 +73,7 @@ func TestSmallFloatsAreReadHoweverTheyAreNamed(t *testing.T) {
 				}
 			}
 			if e, _ := file.Entry(up + ".weight"); e.Format != quant.AffineOf(4, 64, quant.Float16) {
-				t.Errorf("%v %s: what lies beside is %v", f, name, e.Format)
+				t.Errorf("%v %s: the neighbor is %v", f, name, e.Format)
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func TestSmallFloatsTakeWhatTheyTakeOnDisk(t *testing.T) {
 		if facts.WeightBytes != bytes || facts.WideWeightBytes != 0 || facts.Quantization != f.String() {
 			t.Errorf("%v: %d bytes, %d where they are wide, quantisation %q; want %d, none, %v", f, facts.WeightBytes, facts.WideWeightBytes, facts.Quantization, bytes, f)
 		}
-		if facts.KeyValueElementBytes != 4 { // beside norms of float32
+		if facts.KeyValueElementBytes != 4 { // with norms of float32
 			t.Errorf("%v: %d bytes an element, want 4", f, facts.KeyValueElementBytes)
 		}
 		if got := file.Precision(); got != quant.BFloat16 {

@@ -454,8 +454,8 @@ func expertPath(path string, expert int) string {
 	return strings.Replace(path, ".switch_mlp.", fmt.Sprintf(".experts.%d.", expert), 1)
 }
 
-// stacked is the tensor of a slot whose experts lie apart. They are dense, as
-// they were trained: whoever quantises stacks them first.
+// stacked is the tensor of a slot whose experts are separate tensors. They are
+// dense as trained: tools stack experts before they quantize them.
 func (c *collection) stacked(s family.Slot) (Entry, error) {
 	e := Entry{Path: s.Path, Name: expertPath(s.Path, 0), Shape: s.Shape}
 	for i := range s.Shape[0] {

@@ -146,7 +146,7 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"a key twice":                         {`{"model_type":"llama","model_type":"qwen3"}`, ErrInvalid, "twice"},
 		"deep nesting":                        {`{"a":` + strings.Repeat(`{"a":`, 10_000) + "1" + strings.Repeat("}", 10_000) + "}", ErrInvalid, "deep"},
 		"very many values":                    {`{"a":[` + strings.Repeat("1,", 1<<19) + "1]}", ErrInvalid, "values"},
-		"something behind it":                 {edited(llamaConfig) + "{}", ErrInvalid, "trailing data"},
+		"something after it":                  {edited(llamaConfig) + "{}", ErrInvalid, "trailing data"},
 		"no model type":                       {edited(llamaConfig, "model_type", ""), ErrMissing, "model_type"},
 		"experts of a number not said":        {edited(moeConfig, "num_experts", ""), ErrMissing, "num_experts"},
 		"experts for a token, not said":       {edited(moeConfig, "num_experts_per_tok", ""), ErrMissing, "num_experts_per_tok"},

@@ -43,7 +43,7 @@ func unreadByEncoder(d family.Dimensions, name string) bool {
 	return strings.HasPrefix(name, "cls.") || strings.HasPrefix(name, "lm_head.")
 }
 
-// encoderPart says which part of an encoder a tensor belongs to.
+// encoderPart is the part of an encoder to which a tensor belongs.
 func encoderPart(path string) string {
 	switch {
 	case strings.Contains(path, "LayerNorm"):

@@ -27,15 +27,15 @@ func TestConfigurationsOfEncoders(t *testing.T) {
 		want    family.Encoder
 		context int
 	}{
-		"MiniLM":                       {edited(bertConfig), minilm, 512},
-		"what transformers fills in":   {edited(bertConfig, "max_position_embeddings", "", "layer_norm_eps", "", "type_vocab_size", "", "hidden_act", "", "architectures", ""), minilm, 512},
-		"the other GELU":               {edited(bertConfig, "hidden_act", `"gelu_new"`), tanh, 512},
-		"one that was trained on":      {edited(bertConfig, "architectures", `["BertForMaskedLM"]`), minilm, 512},
-		"a cross-encoder":              {edited(bertConfig, "architectures", pairs, "id2label", `{"0":"LABEL_0"}`), scored, 512},
-		"one label by number":          {edited(bertConfig, "architectures", pairs, "num_labels", "1"), scored, 512},
-		"scores as they are":           {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.linear.Identity"}`), identity, 512},
-		"scores as they are, of old":   {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sbert_ce_default_activation_function", `"torch.nn.modules.linear.Identity"`), identity, 512},
-		"a reranker, behind a padding": {edited(xlmrConfig), family.Encoder{Types: 1, Padding: 1, FirstPosition: 2, Labels: 1}, 8192},
+		"MiniLM":                          {edited(bertConfig), minilm, 512},
+		"what transformers fills in":      {edited(bertConfig, "max_position_embeddings", "", "layer_norm_eps", "", "type_vocab_size", "", "hidden_act", "", "architectures", ""), minilm, 512},
+		"the other GELU":                  {edited(bertConfig, "hidden_act", `"gelu_new"`), tanh, 512},
+		"one that was trained on":         {edited(bertConfig, "architectures", `["BertForMaskedLM"]`), minilm, 512},
+		"a cross-encoder":                 {edited(bertConfig, "architectures", pairs, "id2label", `{"0":"LABEL_0"}`), scored, 512},
+		"one label by number":             {edited(bertConfig, "architectures", pairs, "num_labels", "1"), scored, 512},
+		"scores as they are":              {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.linear.Identity"}`), identity, 512},
+		"scores as they are, of old":      {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sbert_ce_default_activation_function", `"torch.nn.modules.linear.Identity"`), identity, 512},
+		"a reranker with a padding token": {edited(xlmrConfig), family.Encoder{Types: 1, Padding: 1, FirstPosition: 2, Labels: 1}, 8192},
 	} {
 		d, err := dimensionsOf(c.text)
 		if err != nil || d.Encoder == nil || *d.Encoder != c.want || d.Context != c.context {
@@ -55,7 +55,7 @@ func TestConfigurationsOfEncodersThatCannotBeMeantAreRefused(t *testing.T) {
 		"positions that turn":      {edited(bertConfig, "position_embedding_type", `"relative_key"`), ErrUnsupported, "relative_key"},
 		"a decoder":                {edited(bertConfig, "is_decoder", "true"), ErrUnsupported, "is_decoder"},
 		"two labels":               {edited(bertConfig, "architectures", pairs, "id2label", `{"0":"a","1":"b"}`), ErrUnsupported, "2 labels"},
-		"labels nobody counts":     {edited(bertConfig, "architectures", pairs), ErrUnsupported, "2 labels"},
+		"labels without a count":   {edited(bertConfig, "architectures", pairs), ErrUnsupported, "2 labels"},
 		"answers of spans":         {edited(bertConfig, "architectures", `["BertForQuestionAnswering"]`), ErrUnsupported, "BertForQuestionAnswering"},
 		"scores of another kind":   {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.activation.Tanh"}`), ErrUnsupported, "activation_fn"},
 		"heads that do not divide": {edited(bertConfig, "num_attention_heads", "11"), ErrInvalid, "384 with 11 heads"},

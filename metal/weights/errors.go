@@ -9,22 +9,23 @@ import (
 
 // Sentinels that callers branch on with errors.Is.
 var (
-	// ErrNotGGUF says that a file does not begin like a GGUF file.
+	// ErrNotGGUF means that a file does not begin like a GGUF file.
 	ErrNotGGUF = errors.New("not a GGUF file")
-	// ErrTruncated says that a file ends before what its header promises.
+	// ErrTruncated means that a file is shorter than its header promises.
 	ErrTruncated = errors.New("file is truncated")
-	// ErrInvalid says that a header contradicts itself or exceeds a limit.
+	// ErrInvalid means that a header contradicts itself or exceeds a limit.
 	ErrInvalid = family.ErrInvalid
-	// ErrUnsupported says that a file is well-formed but needs something this
+	// ErrUnsupported means that a well-formed file needs a feature that this
 	// build does not have; see UnsupportedError.
 	ErrUnsupported = family.ErrUnsupported
-	// ErrMissing says that a tensor or a metadata key the model needs is absent.
+	// ErrMissing means that a tensor or a metadata key that the model needs is
+	// absent.
 	ErrMissing = family.ErrMissing
 	// ErrBusy is returned where the headers that are read now take all memory for headers.
 	ErrBusy = errors.New("other model headers use the memory for headers; retry later")
 )
 
-// FormatError says what is wrong in a file and where.
+// FormatError is an error in a file and its position.
 type FormatError struct {
 	// Kind is ErrNotGGUF, ErrTruncated or ErrInvalid.
 	Kind error

@@ -94,7 +94,7 @@ func TestExpertsAreOneTensorHoweverTheyLie(t *testing.T) {
 	}
 }
 
-// wantResident: all experts are weights, whoever is chosen.
+// wantResident checks that all experts count as weights, not only chosen ones.
 func wantResident(t *testing.T, name string, f *weights.File, facts model.Facts) {
 	t.Helper()
 	sum := int64(0)

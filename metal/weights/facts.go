@@ -28,9 +28,9 @@ func (h *Header) Dimensions() (family.Dimensions, error) {
 	return d, nil
 }
 
-// Facts says what placement and memory arithmetic need to know. It also checks
-// that every tensor the family needs is there with the right shape and that
-// none is there that the family would ignore.
+// Facts returns the numbers for placement and memory estimates. It also checks
+// that every tensor that the family needs is present with the right shape, and
+// that there are no others.
 func (h *Header) Facts() (model.Facts, error) {
 	d, err := h.Dimensions()
 	if err != nil {
@@ -104,8 +104,8 @@ func elementBytes(entries map[string]Entry, precise quant.Type) int64 {
 	return int64(precise.Bytes())
 }
 
-// wideBytes is what a tensor takes where a bias lies beside every scale, and
-// numbers are at least as fine as precise says (see model.Facts).
+// wideBytes is the size of a tensor when every scale has a bias, and numbers
+// are at least as precise as precise (see model.Facts).
 func (e Entry) wideBytes(precise quant.Type) int64 {
 	f := e.Format
 	if f.Mode == quant.Symmetric {

@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// ErrNoModel says that a path holds no model this package can open.
+// ErrNoModel means that a path has no model that this package can open.
 var ErrNoModel = errors.New("no model found")
 
 // File is a model opened for loading: a GGUF file, or the safetensors files of
@@ -32,7 +32,7 @@ type File struct {
 	bytes   int64
 	unread  int64
 	precise quant.Type
-	// lessOne says that norms are stored less one.
+	// lessOne: the weights of norms are stored minus one.
 	lessOne bool
 
 	// mu guards pieces that were read into and are free.
@@ -135,7 +135,7 @@ func (b *Budget) readGGUF(src *os.File) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// GGUF means its halves as float32, whatever they are stored in.
+	// In GGUF, halves count as float32 regardless of how they are stored.
 	return &File{Dim: dim, Metadata: h.Metadata, header: h, entries: entries, sources: []*os.File{src}, bytes: h.Size, precise: quant.Float32}, nil
 }
 
@@ -189,10 +189,10 @@ func fineEnough(d family.Dimensions, entries map[string]Entry) quant.Type {
 // nothing is widened beyond what the folder says.
 func (f *File) Precision() quant.Type { return f.precise }
 
-// NormsLessOne says that the file holds its norms less one: those of a Gemma,
-// and those of a recurrent hybrid as Hugging Face stores it (not those inside
-// its recurrent layers). GGUF files, and mlx-lm's hybrids, hold them as they are
-// meant.
+// NormsLessOne reports whether the file stores the weights of norms minus one:
+// those of a Gemma, and those of a recurrent hybrid in Hugging Face's layout
+// (except the norms inside recurrent layers). GGUF files and mlx-lm's hybrids
+// store the weights themselves.
 func (f *File) NormsLessOne() bool { return f.lessOne }
 
 // Header is the header of a GGUF file; nil for folders.
@@ -237,7 +237,7 @@ func (f *File) Entries() []Entry {
 	return out
 }
 
-// Facts says what placement and memory arithmetic need to know.
+// Facts returns the numbers for placement and memory estimates.
 func (f *File) Facts() (model.Facts, error) {
 	if f.header != nil {
 		return f.header.Facts()

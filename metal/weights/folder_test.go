@@ -88,9 +88,9 @@ func TestLayersMayDifferInHowTheyAreQuantised(t *testing.T) {
 		down:                 true,                                        // named, as the whole
 		query:                false,                                       // named, not quantised
 		"model.embed_tokens": map[string]any{},                            // the defaults of MLX
-		// up is not named: its shapes say how, as mlx-lm infers it
+		// up is not named: it is inferred from the shapes, as in mlx-lm
 	}
-	m.config["quantization_config"] = map[string]any{"quant_method": "what only stands beside it"}
+	m.config["quantization_config"] = map[string]any{"quant_method": "ignored"}
 	f := openFolder(t, m)
 	for path, want := range map[string]quant.Format{
 		down: quant.AffineOf(4, 64, quant.BFloat16), gate: quant.AffineOf(8, 32, quant.BFloat16), up: quant.AffineOf(3, 32, quant.BFloat16),

@@ -24,8 +24,8 @@ const (
 	maxAlignment   = 1 << 16
 	maxDimensions  = 4
 	readAhead      = 1 << 20
-	// headerAhead is what is read of a header at once: a remote file is asked
-	// for no more than that behind its end.
+	// headerAhead is the size of reads of a header: of a remote file at most
+	// that much after the header is requested.
 	headerAhead = 128 << 10
 )
 
@@ -67,8 +67,8 @@ func (h *Header) Tensor(name string) (Tensor, bool) {
 	return h.Tensors[i], true
 }
 
-// ReadHeader reads the header of a GGUF file of size bytes. It reads forward
-// in large pieces and nothing behind the header, so that r may be a remote
+// ReadHeader reads the header of a GGUF file of size bytes. It reads forward in
+// large pieces and no more than one past the header, so that r may be a remote
 // file. The result is consistent: every tensor lies inside the file, none
 // overlaps another, and names are unique.
 func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {

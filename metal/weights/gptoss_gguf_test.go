@@ -72,7 +72,7 @@ func TestGPTOSSFilesThatMeanSomethingElseAreRefused(t *testing.T) {
 		b := math.Float32bits(v)
 		return []byte{byte(b), byte(b >> 8), byte(b >> 16), byte(b >> 24)}
 	}
-	// after changes the bytes behind a key and its type.
+	// after changes the bytes that follow a key and its type.
 	after := func(name string, to []byte) []byte {
 		at := bytes.Index(whole, key(name))
 		if at < 0 {
@@ -104,7 +104,7 @@ func TestGPTOSSFilesThatMeanSomethingElseAreRefused(t *testing.T) {
 	}
 }
 
-// TestMXFP4MeansWhatGGMLMeans: elements doubled beside half a power of two
+// TestMXFP4MeansWhatGGMLMeans: doubled elements and half a power of two
 // (ggml-common.h, kvalues_mxfp4; ggml_e8m0_to_fp32_half), the first half of a
 // block in low bits.
 func TestMXFP4MeansWhatGGMLMeans(t *testing.T) {

@@ -238,7 +238,7 @@ func TestHostilePublishedTensorsAreTypedErrors(t *testing.T) {
 		"no sinks":                  {gone("model.layers.0.self_attn.sinks"), weights.ErrMissing, "sinks"},
 		"sinks of other heads":      {reshaped("model.layers.0.self_attn.sinks", "F32", 3), weights.ErrInvalid, "sinks"},
 		"no bias of the router":     {gone("model.layers.0.mlp.router.bias"), weights.ErrMissing, "router.bias"},
-		"no bias behind attention":  {gone("model.layers.0.self_attn.o_proj.bias"), weights.ErrMissing, "o_proj.bias"},
+		"no bias after attention":   {gone("model.layers.0.self_attn.o_proj.bias"), weights.ErrMissing, "o_proj.bias"},
 		"two layouts at once":       {reshaped(experts+"down_proj.weight", "F32", 2, 64, 32), weights.ErrInvalid, "two layouts"},
 		"gates of both layouts":     {reshaped(experts+"up_proj.bias", "F32", 2, 32), weights.ErrInvalid, "up_proj.bias"},
 		"experts in floats":         {reshaped(experts+"gate_up_proj", "BF16", 2, 64, 64), weights.ErrUnsupported, "floats in columns"},

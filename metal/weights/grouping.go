@@ -27,9 +27,8 @@ type layerGrouping struct {
 	mode        string
 }
 
-// groupingOf reads "quantization", which mlx-lm writes, or "quantization_config",
-// which mlx-lm writes beside it; what other tools write there is refused by
-// its name.
+// groupingOf reads "quantization", or "quantization_config", both of which
+// mlx-lm writes. Formats of other tools are refused by name.
 func groupingOf(c *family.Config) (grouping, error) {
 	key, v := c.Quantization()
 	if v == nil {
@@ -81,11 +80,11 @@ func readGrouping(values map[string]any, where string) (layerGrouping, error) {
 	return g, checkMode(g.mode, "config.json: "+where)
 }
 
-// of says how the layer at path is quantised; named is false where config.json
-// does not name it. Such a layer is quantised if it has scales, as its shapes
-// say (mlx-lm 0.32.2, utils.py, load_model and infer_quant_config).
+// of returns how the layer at path is quantized; named is false if config.json
+// does not name it. Such a layer is quantized if it has scales, in the way its
+// shapes imply (mlx-lm 0.32.2, utils.py, load_model and infer_quant_config).
 //
-// A decoder beside other parts of a model is named as it stands there.
+// The path of a decoder inside a larger model is the one in that model.
 func (g grouping) of(path string) (layer layerGrouping, named bool, err error) {
 	v := g.layers[path]
 	if v == nil {

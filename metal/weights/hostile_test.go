@@ -57,9 +57,9 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 		"a huge configuration":             {func(m *modelFolder) { m.literal["config.json"] = strings.Repeat(" ", 5<<20) }, weights.ErrInvalid, "config.json has over"},
 		"a tensor that is missing":         {func(m *modelFolder) { delete(m.files[oneFile], down+".weight") }, weights.ErrMissing, down},
 		"a norm that is missing":           {func(m *modelFolder) { delete(m.files[oneFile], "model.norm.weight") }, weights.ErrMissing, "model.norm.weight"},
-		"a tensor nobody knows":            {shaped("model.layers.0.extra.weight", "F32", 1), weights.ErrInvalid, "does not have"},
+		"an unknown tensor":                {shaped("model.layers.0.extra.weight", "F32", 1), weights.ErrInvalid, "does not have"},
 		"a bias":                           {shaped(down+".bias", "F32", tinyHidden), weights.ErrInvalid, "down_proj.bias"},
-		"a layer that nobody asked for":    {shaped("model.layers.1.input_layernorm.weight", "F32", tinyHidden), weights.ErrInvalid, "layers.1"},
+		"an unexpected layer":              {shaped("model.layers.1.input_layernorm.weight", "F32", tinyHidden), weights.ErrInvalid, "layers.1"},
 		"GGUF's factors":                   {shaped("model.rope_freqs.weight", "F32", tinyHead/2), weights.ErrInvalid, "rope_freqs"},
 		"norms of heads in a Llama":        {shaped("model.layers.0.self_attn.q_norm.weight", "F32", tinyHead), weights.ErrInvalid, "q_norm"},
 		"more layers than tensors":         {func(m *modelFolder) { m.config["num_hidden_layers"] = 4096 }, weights.ErrInvalid, "4096 layers need"},
@@ -81,8 +81,8 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 		"another tool's quantisation": {func(m *modelFolder) {
 			m.config["quantization_config"] = map[string]any{"quant_method": "awq", "bits": 4}
 		}, weights.ErrUnsupported, "awq"},
-		"a mode that nobody knows":              {affine(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp6"})), weights.ErrUnsupported, `mode "mxfp6"`},
-		"a mode of a layer that nobody knows":   {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "int4"}})), weights.ErrUnsupported, `mode "int4"`},
+		"an unknown mode":                       {affine(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp6"})), weights.ErrUnsupported, `mode "mxfp6"`},
+		"an unknown mode of a layer":            {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "int4"}})), weights.ErrUnsupported, `mode "int4"`},
 		"small floats that are affine":          {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "mxfp4", "bits": 4, "group_size": 32}})), weights.ErrInvalid, `mode "mxfp4", but its scales have type F16`},
 		"words that are a stack of one":         {affine(shaped(down+".weight", "U32", 1, tinyHidden, tinyInner/8)), weights.ErrInvalid, "want words of shape"},
 		"scales of eight bits":                  {affine(shaped(down+".scales", "U8", tinyHidden, tinyInner/64)), weights.ErrUnsupported, "mxfp4, mxfp8, nvfp4"},
@@ -145,7 +145,7 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 		"a tensor in two files": {func(m *modelFolder) {
 			m.files["model-2.safetensors"] = map[string]stored{"model.norm.weight": m.files[oneFile]["model.norm.weight"]}
 		}, weights.ErrInvalid, "is also in"},
-		"a .gguf beside safetensors": {func(m *modelFolder) { m.literal["m.gguf"] = "GGUF" }, weights.ErrNoModel, "name the file"},
+		"a .gguf next to safetensors": {func(m *modelFolder) { m.literal["m.gguf"] = "GGUF" }, weights.ErrNoModel, "name the file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newFolder("llama")
@@ -177,7 +177,7 @@ func TestNothingOutsideAModelsFolderIsOpened(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := weights.Open(dir); !errors.Is(err, weights.ErrInvalid) || !strings.Contains(err.Error(), "leads out") {
-				t.Errorf("error %v, want one that says that the link leads out", err)
+				t.Errorf("error %v, want one about a link that leads out", err)
 			}
 		})
 	}

@@ -110,8 +110,8 @@ func TestHybridConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 	}
 }
 
-// gathered is a collection of tensors of some shapes, of 4 bytes a number, one
-// behind another.
+// gathered is a collection of consecutive tensors with these shapes, 4 bytes
+// per number.
 func gathered(shapes map[string][]int64) *collection {
 	c, at := &collection{tensors: map[string]shardTensor{}}, int64(0)
 	for _, name := range sortedKeys(shapes) {
@@ -152,7 +152,7 @@ func TestConvolutionsSayWhoStoredAHybrid(t *testing.T) {
 	}
 }
 
-// TestTheTextOfAModelThatSees keeps nothing of its eyes, whoever stored it.
+// TestTheTextOfAModelThatSees: the vision encoder is ignored in every layout.
 func TestTheTextOfAModelThatSees(t *testing.T) {
 	one := []int64{1}
 	c := gathered(map[string][]int64{
@@ -229,6 +229,6 @@ func TestAVectorOfARecurrentLayerWidensNothing(t *testing.T) {
 	}
 	entries["model.layers.0.input_layernorm.weight"] = Entry{Path: "model.layers.0.input_layernorm.weight", Format: quant.DenseOf(quant.Float32), Shape: []int64{8}}
 	if got := elementBytes(entries, quant.BFloat16); got != 4 {
-		t.Errorf("beside a norm in float32 a key has numbers of %d bytes, want 4", got)
+		t.Errorf("with a norm in float32 a key has numbers of %d bytes, want 4", got)
 	}
 }

@@ -11,15 +11,16 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// TestTheFactsOfAHybrid: keys and values for the layers that attend, one state
-// for the others, in float32; what lies beside the text is no weight.
+// TestTheFactsOfAHybrid: keys and values for attention layers, one float32
+// state for each recurrent layer; other parts of the model do not count as
+// weights.
 func TestTheFactsOfAHybrid(t *testing.T) {
 	c := tinymodel.Default()
 	c.Family, c.Layers = tinymodel.Qwen35, 5
 	c.Hybrid = tinymodel.Hybrid{Interval: 4, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 8, Taps: 4, Rotary: 0.5}
 	var bytes []int64
 	for _, l := range []tinymodel.Layout{
-		{Matrices: quant.DenseOf(quant.BFloat16)}, {Matrices: quant.DenseOf(quant.BFloat16), Beside: true}, {Matrices: quant.AffineOf(4, 32, quant.BFloat16), Beside: true},
+		{Matrices: quant.DenseOf(quant.BFloat16)}, {Matrices: quant.DenseOf(quant.BFloat16), Extras: true}, {Matrices: quant.AffineOf(4, 32, quant.BFloat16), Extras: true},
 	} {
 		path := filepath.Join(t.TempDir(), "model")
 		if err := tinymodel.WriteFolder(path, c, l); err != nil {
@@ -45,6 +46,6 @@ func TestTheFactsOfAHybrid(t *testing.T) {
 		bytes = append(bytes, facts.WeightBytes)
 	}
 	if bytes[0] != bytes[1] || bytes[2] >= bytes[0] {
-		t.Errorf("weights have %d bytes, beside other parts %d, packed %d", bytes[0], bytes[1], bytes[2])
+		t.Errorf("weights have %d bytes, with other parts %d, packed %d", bytes[0], bytes[1], bytes[2])
 	}
 }

@@ -19,7 +19,7 @@ type Entry struct {
 	Shape []int64
 	// Format of the rows that File.Rows hands out.
 	Format quant.Format
-	// Bytes on disk, scales and biases included. Held says what they become.
+	// Bytes on disk, including scales and biases. Held is the size in memory.
 	Bytes int64
 
 	// weight holds the rows; scales and biases are those of affine formats in
@@ -70,7 +70,7 @@ func (e Entry) Held() int64 {
 // Columns is the number of elements of a row.
 func (e Entry) Columns() int { return int(e.Shape[len(e.Shape)-1]) }
 
-// Part says which part of a network a tensor belongs to.
+// Part is the part of a network to which a tensor belongs.
 func (e Entry) Part() string {
 	if part := encoderPart(e.Path); part != "" {
 		return part
@@ -135,7 +135,7 @@ func (h *Header) inventory(d family.Dimensions) (map[string]Entry, error) {
 	return nil, unknownTensors(extra, d)
 }
 
-// unknownTensors says that a family has no place for some tensors.
+// unknownTensors is the error for tensors that a family does not have.
 func unknownTensors(extra []string, d family.Dimensions) error {
 	slices.Sort(extra)
 	shown := make([]string, min(len(extra), 4))

@@ -133,7 +133,7 @@ func (j *jsonReader) list() (any, error) {
 	return out, err
 }
 
-// end wants nothing but white space behind the last value.
+// end checks that only white space follows the last value.
 func (j *jsonReader) end() error {
 	if _, err := j.dec.Token(); !errors.Is(err, io.EOF) {
 		return j.invalid("there is trailing data after the JSON value")

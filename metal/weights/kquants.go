@@ -82,7 +82,7 @@ func (d *drift) note(m moved) {
 // half reads a number of 16 bits.
 func half(b []byte) float32 { return float16.Float32(binary.LittleEndian.Uint16(b)) }
 
-// pack writes words of so many bits, eight at a time.
+// pack writes words of this many bits, eight at a time.
 func pack(dst []byte, q []byte, bits int) {
 	var bytes [8]byte
 	for i := 0; i < len(q); i += 8 {
@@ -100,7 +100,7 @@ func (t Type) splitSuper(raw []byte, dst quant.Row) (m moved) {
 	info, _ := t.info()
 	f, err := t.Format()
 	if err != nil {
-		return m // whoever found the type knows its format
+		return m // the type was checked before
 	}
 	words, groups := superSize/8*f.Bits, superSize/f.Group*f.Type.Bytes()
 	for i := range len(raw) / int(info.blockBytes) {
@@ -279,9 +279,9 @@ func (t Type) splitQ5(raw []byte, dst quant.Row) {
 	}
 }
 
-// Conversions says which types of the file are held otherwise than they are
-// written, in the order of Types. What that moved is known once their
-// rows were read (Measure).
+// Conversions lists the types of the file that are held in another format, in
+// the order of Types. Their errors are known once their rows were read
+// (Measure).
 func (f *File) Conversions() []Conversion {
 	byType := map[Type]*Conversion{}
 	for _, e := range f.entries {
@@ -307,7 +307,8 @@ func (f *File) Conversions() []Conversion {
 	return out
 }
 
-// Measure reads what is converted, so that Conversions says how far.
+// Measure reads the converted tensors, so that Conversions includes their
+// errors.
 func (f *File) Measure(ctx context.Context) error {
 	for _, e := range f.Entries() {
 		if e.drift == nil {

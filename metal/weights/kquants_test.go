@@ -152,7 +152,7 @@ func TestWhatIsConvertedIsMeasured(t *testing.T) {
 		want, largest = max(want, w), max(largest, l)
 	}
 	if !c.Read || c.Worst != want || c.Largest != largest || want == 0 || c.Held != held || c.Held <= c.Bytes {
-		t.Errorf("measured %+v, want off by %v beside %v in %d bytes", c, want, largest, held)
+		t.Errorf("measured %+v, want off by %v of %v in %d bytes", c, want, largest, held)
 	}
 	if s := c.String(); !strings.Contains(s, "Q6_K is loaded as affine 8-bit group 32 float32 (3 tensors), error at most ") {
 		t.Errorf("it says %q", s)
@@ -215,7 +215,7 @@ func TestFactsCountWhatIsHeld(t *testing.T) {
 	}
 }
 
-// TestOtherTypesAreRefusedByName and say what there is.
+// TestOtherTypesAreRefusedByName: the error lists the supported ones.
 func TestOtherTypesAreRefusedByName(t *testing.T) {
 	for number, name := range map[uint32]string{18: `"IQ3_XXS"`, 23: `"IQ4_XS"`, 34: `"TQ1_0"`, 9: `"Q8_1"`, 99: `"type 99"`} {
 		_, err := read(header(1, 0).tensor("t", number, 0, 256).pad(400).Bytes())
@@ -225,8 +225,8 @@ func TestOtherTypesAreRefusedByName(t *testing.T) {
 	}
 }
 
-// FuzzBlocks: whatever stands in a block is read as finite numbers, near those
-// of the definition, or refused.
+// FuzzBlocks: any block is read as finite numbers, near those of the
+// definition, or refused.
 func FuzzBlocks(f *testing.F) {
 	kinds := []weights.Type{weights.Q5_0, weights.Q5_1, weights.Q2_K, weights.Q3_K, weights.Q4_K, weights.Q5_K, weights.Q6_K}
 	for kind, r := range blocks(f) {

@@ -12,7 +12,7 @@ import (
 // pieceBytes is about how much is read at once.
 const pieceBytes = 1 << 20
 
-// kind says which part of a quant.Row bytes are.
+// kind is a part of a quant.Row.
 type kind int
 
 const (
@@ -27,7 +27,7 @@ func (k kind) String() string { return [...]string{"words", "scales", "biases"}[
 // part is one kind of what rows are made of.
 type part struct {
 	kind kind
-	// runs follow one another, each of so many rows.
+	// runs follow one another, each with this many rows.
 	runs []run
 	each int
 	row  int // bytes of a row
@@ -39,20 +39,21 @@ type run struct {
 	offset int64
 }
 
-// layout is how a tensor is read: the words in pieces of whole rows, and what
-// lies beside them once for many pieces. Going back and forth for each piece
-// would break what systems read ahead: it took 4 GB half as long again.
+// layout describes how a tensor is read: the words in pieces of whole rows, and
+// scales and biases once for many pieces. Alternating between them for each
+// piece would defeat the read-ahead of systems: reading 4 GB took half as long
+// again.
 type layout struct {
 	e     Entry
 	words part
-	// beside are scales and biases, if there are any, as they lie in the file.
-	beside []part
+	// scales are the scales and biases, if any, in the order of the file.
+	scales []part
 	rows   int
-	// each is the number of rows of a piece, and chunk that of what lies beside
-	// some pieces; the last ones aside.
+	// each is the number of rows of a piece, and chunk that of a read of scales
+	// and biases, except for the last ones.
 	each, chunk int
-	// row is the bytes of a row beside its words.
-	besideRow int
+	// scalesRow is the number of bytes of a row's scales and biases.
+	scalesRow int
 	// sizes are those of a row.
 	sizes quant.Sizes
 }
@@ -72,29 +73,29 @@ func (f *File) layout(e Entry) (*layout, error) {
 	spans := map[kind]span{scales: e.scales, biases: e.biases}
 	for _, k := range []kind{scales, biases} {
 		if spans[k].bytes > 0 {
-			l.beside = append(l.beside, partOf(k, spans[k]))
-			l.besideRow += l.beside[len(l.beside)-1].row
+			l.scales = append(l.scales, partOf(k, spans[k]))
+			l.scalesRow += l.scales[len(l.scales)-1].row
 		}
 	}
-	slices.SortFunc(l.beside, func(a, b part) int { return spans[a.kind].compare(spans[b.kind]) })
+	slices.SortFunc(l.scales, func(a, b part) int { return spans[a.kind].compare(spans[b.kind]) })
 	var err error
 	l.sizes, err = e.Format.Sizes(e.Columns())
 	want := int64(l.sizes.Sum())
 	if e.block.Quantized() {
 		want, _ = e.block.RowBytes(int64(e.Columns()))
 	}
-	if err != nil || want != int64(l.words.row+l.besideRow) {
-		return nil, family.Invalidf("rows of %d bytes do not match %d elements of %v", l.words.row+l.besideRow, e.Columns(), e.Format)
+	if err != nil || want != int64(l.words.row+l.scalesRow) {
+		return nil, family.Invalidf("rows of %d bytes do not match %d elements of %v", l.words.row+l.scalesRow, e.Columns(), e.Format)
 	}
 	l.each = min(max(1, pieceBytes/l.words.row), l.rows)
-	l.chunk = min(max(1, pieceBytes/max(1, l.besideRow*l.each)), (l.rows+l.each-1)/l.each) * l.each
+	l.chunk = min(max(1, pieceBytes/max(1, l.scalesRow*l.each)), (l.rows+l.each-1)/l.each) * l.each
 	return l, nil
 }
 
 // pieces is how many there are.
 func (l *layout) pieces() int { return (l.rows + l.each - 1) / l.each }
 
-// chunk is what lies beside some rows, part after part.
+// chunk is a read of the scales and biases of some rows, part after part.
 type chunk struct {
 	first, rows int
 	bytes       []byte
@@ -106,16 +107,16 @@ type chunk struct {
 type piece struct {
 	first, rows int
 	bytes       []byte
-	beside      *chunk
+	scales      *chunk
 	err         error
 }
 
-// readChunk reads what lies beside rows from first on.
+// readChunk reads the scales and biases of rows from first on.
 func (l *layout) readChunk(first int, buf []byte) (*chunk, error) {
 	c := &chunk{first: first, rows: min(l.chunk, l.rows-first), bytes: buf}
 	c.left.Store(int64((c.rows + l.each - 1) / l.each))
 	at := 0
-	for _, p := range l.beside {
+	for _, p := range l.scales {
 		n := c.rows * p.row
 		if err := p.read(first, buf[at:at+n]); err != nil {
 			return c, err
@@ -125,8 +126,8 @@ func (l *layout) readChunk(first int, buf []byte) (*chunk, error) {
 	return c, nil
 }
 
-func (l *layout) readPiece(first int, buf []byte, beside *chunk) piece {
-	p := piece{first: first, rows: min(l.each, l.rows-first), beside: beside}
+func (l *layout) readPiece(first int, buf []byte, scales *chunk) piece {
+	p := piece{first: first, rows: min(l.each, l.rows-first), scales: scales}
 	p.bytes = buf[:p.rows*l.words.row]
 	p.err = l.words.read(first, p.bytes)
 	return p

@@ -28,7 +28,7 @@ type Module struct {
 	Path string
 }
 
-// ConfigPath is where a module's configuration lies below the model's folder;
+// ConfigPath is the path of a module's configuration in the model's folder;
 // empty for a module without a folder.
 func (m Module) ConfigPath() string {
 	if m.Path == "" {
@@ -65,9 +65,10 @@ func folderName(s string) bool {
 	return len(s) <= 64 && !strings.HasPrefix(s, ".") && !strings.ContainsAny(s, `/\`) && !strings.ContainsFunc(s, control)
 }
 
-// ModulesOf reads modules.json of a folder and wants a way that this build
-// goes: no modules where there is none, ErrUnsupported for steps it does not
-// know, ErrMissing where the configuration of one is not there.
+// ModulesOf reads modules.json of a folder and checks that the sequence of
+// modules is supported. It returns none if there is no such file,
+// ErrUnsupported for unknown modules, ErrMissing if the configuration of one is
+// missing.
 func ModulesOf(dir *folder.Folder) ([]Module, error) {
 	text, err := dir.Read(ModulesFile, MaxModulesBytes)
 	if errors.Is(err, folder.ErrMissing) {
@@ -83,7 +84,7 @@ func ModulesOf(dir *folder.Folder) ([]Module, error) {
 	return modules, checkWay(dir, modules)
 }
 
-// follows are the modules that may stand behind one; none ends the way.
+// follows are the modules that may follow one; an empty list ends the sequence.
 func follows(kind string) []string {
 	switch kind {
 	case "":

@@ -13,17 +13,17 @@ import (
 const (
 	// emitters place rows at once.
 	emitters = 2
-	// piecesAhead is how many pieces there are at once: those that are placed,
-	// and so many more that the disk is kept busy meanwhile (bench engine, load).
+	// piecesAhead is the number of pieces in memory: those being emitted, and
+	// enough others to keep the disk busy meanwhile (bench engine, load).
 	piecesAhead = emitters + 5
-	// chunksAhead is the same of what lies beside pieces.
+	// chunksAhead is the same for chunks.
 	chunksAhead = emitters + 1
 )
 
-// Reading reads tensors one after the other, ahead of whoever takes them: the
-// next one is read while the rows of this one are placed, so that the disk
-// never waits for the end of a tensor. It is made by File.Read. Its methods
-// are for one goroutine.
+// Reading reads tensors one after the other, ahead of its caller: the next one
+// is read while the rows of the current one are emitted, so that the disk never
+// idles at the end of a tensor. It is returned by File.Read. It is not safe for
+// concurrent use.
 type Reading struct {
 	f      *File
 	ctx    context.Context
@@ -92,19 +92,19 @@ func (r *Reading) read() {
 
 // tensor reads one tensor; false ends the reading.
 func (r *Reading) tensor(l *layout) bool {
-	var beside *chunk
+	var scales *chunk
 	for first := 0; first < l.rows; first += l.each {
 		var err error
 		if first%l.chunk == 0 {
 			if !r.wait(r.roomChunks) {
 				return false
 			}
-			beside, err = l.readChunk(first, r.f.borrow(l.chunk*l.besideRow))
+			scales, err = l.readChunk(first, r.f.borrow(l.chunk*l.scalesRow))
 		}
 		if !r.wait(r.roomPieces) {
 			return false
 		}
-		p := l.readPiece(first, r.f.borrow(l.each*l.words.row), beside)
+		p := l.readPiece(first, r.f.borrow(l.each*l.words.row), scales)
 		if err != nil {
 			p.err = err
 		}
@@ -130,7 +130,7 @@ func (r *Reading) wait(room <-chan struct{}) bool {
 	}
 }
 
-// take emits the rows of the next tensor, by so many goroutines.
+// take emits the rows of the next tensor from this many goroutines.
 func (r *Reading) take(e Entry, goroutines int, together bool, emit func(int, quant.Row) error) error {
 	if r.next == len(r.queue) || r.queue[r.next].e.Path != e.Path {
 		return family.Invalidf("tensor %s is read out of order", e.Name)
@@ -163,7 +163,7 @@ type drain struct {
 	l    *layout
 	run  int
 	emit func(int, quant.Row) error
-	// left counts the pieces that nobody has claimed.
+	// left counts the unclaimed pieces.
 	left atomic.Int64
 }
 
@@ -190,8 +190,8 @@ func (d *drain) drain() {
 func (r *Reading) give(p piece) {
 	r.f.give(p.bytes)
 	r.roomPieces <- struct{}{}
-	if p.beside.left.Add(-1) == 0 {
-		r.f.give(p.beside.bytes)
+	if p.scales.left.Add(-1) == 0 {
+		r.f.give(p.scales.bytes)
 		r.roomChunks <- struct{}{}
 	}
 }

@@ -17,10 +17,10 @@ func (f *File) Rows(ctx context.Context, e Entry, emit func(row int, r quant.Row
 	return r.Rows(e, emit)
 }
 
-// Place is Rows for whoever does not mind the order, and takes several rows at
-// once: emit may be called by two goroutines at once, so that placing rows
-// keeps up with reading them, and r holds as many rows that follow first as
-// were read together and belong together.
+// Place is Rows for callers that need no order and accept several rows at once:
+// emit may be called from two goroutines at once, so that it keeps up with
+// reading, and r holds the consecutive rows from first on that were read
+// together.
 func (f *File) Place(ctx context.Context, e Entry, emit func(first int, r quant.Row) error) error {
 	r := f.Read(ctx, []Entry{e})
 	defer r.Close()
@@ -55,10 +55,10 @@ func (l *layout) emit(p piece, run int, split *quant.Row, emit func(int, quant.R
 		n := min(run, p.rows-i)
 		parts := [kinds][]byte{words: p.bytes[i*l.words.row : (i+n)*l.words.row]}
 		at := 0
-		for _, part := range l.beside {
-			from := at + (p.first-p.beside.first+i)*part.row
-			parts[part.kind] = p.beside.bytes[from : from+n*part.row]
-			at += p.beside.rows * part.row
+		for _, part := range l.scales {
+			from := at + (p.first-p.scales.first+i)*part.row
+			parts[part.kind] = p.scales.bytes[from : from+n*part.row]
+			at += p.scales.rows * part.row
 		}
 		rows := quant.Row{Raw: parts[words], Scales: parts[scales], Biases: parts[biases]}
 		if split != nil {

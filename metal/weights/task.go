@@ -7,10 +7,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/folder"
 )
 
-// Task is what the model's makers say that it is for: an encoder makes vectors,
-// or scores where it has a head; a decoder writes text, unless its modules.json
-// (sentence-transformers) or its GGUF file says that states are pooled, or that
-// two tokens make a score.
+// Task is the purpose of the model: an encoder computes embeddings, or scores
+// if it has a head; a decoder generates text, unless its modules.json
+// (sentence-transformers) or its GGUF file specifies a pooling, or that two
+// tokens make a score.
 func (f *File) Task() (model.Task, error) {
 	if f.dir == nil {
 		return taskOfMetadata(f.Metadata, f.header), nil

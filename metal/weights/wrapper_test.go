@@ -83,7 +83,7 @@ func TestModelsThatSeeAreRefusedWhereTheirDecoderIsNotKnown(t *testing.T) {
 	}
 }
 
-// TestOneTensorUnderTwoNamesIsRefused: which one is meant nobody knows.
+// TestOneTensorUnderTwoNamesIsRefused, because it is ambiguous.
 func TestOneTensorUnderTwoNamesIsRefused(t *testing.T) {
 	c := &collection{tensors: map[string]shardTensor{"language_model.model.norm.weight": {}, "model.language_model.norm.weight": {}}}
 	if err := c.unwrapModel(family.Dimensions{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "model.norm.weight") {

@@ -8,13 +8,14 @@ import (
 	"os"
 )
 
-// ErrStranger says that a process of another user is at the other end of a
+// ErrStranger means that a process of another user is at the other end of a
 // socket.
 var ErrStranger = errors.New("a process of another user")
 
-// OwnUser is l for the processes of this one's user alone: whoever else found a
-// way to the socket is hung up on before a byte is read. Folder and socket keep
-// them out already; this also holds where somebody opened those.
+// OwnUser returns a listener that only accepts processes of this process's user
+// and closes other connections before it reads a byte. The permissions of
+// folder and socket keep them out already; this also holds if someone changed
+// those.
 func OwnUser(l net.Listener) net.Listener { return ofUser{l, os.Geteuid()} }
 
 // ofUser takes connections of one user.
@@ -33,13 +34,13 @@ func (l ofUser) Accept() (net.Conn, error) {
 		if checkPeer(c, l.uid) == nil {
 			return c, nil
 		}
-		_ = c.Close() // nothing was written, and nobody is owed a reason
+		_ = c.Close() // nothing was written, and the stranger gets no reason
 	}
 }
 
-// checkPeer wants a process of that user at the other end, as the kernel says
-// who it was when the socket was connected or listened on. What cannot be told
-// is refused.
+// checkPeer checks that the process at the other end has this user id, as the
+// kernel recorded it when the socket was connected or listened on. It refuses
+// if the kernel does not report it.
 func checkPeer(c net.Conn, uid int) error {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

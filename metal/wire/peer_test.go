@@ -45,9 +45,9 @@ func listen(t *testing.T, uid int) (path string) {
 	return path
 }
 
-// TestAttackASocketOfAnotherUser: an engine answers processes of its own user
-// alone, and an agent asks engines of its own user alone, as the kernel tells
-// who they are. No other user is needed to see that: who is meant is another one.
+// TestAttackASocketOfAnotherUser: an engine only serves processes of its own
+// user, and an agent only calls engines of its own user, as the kernel reports
+// it. The test needs no other user: it changes the expected user id instead.
 func TestAttackASocketOfAnotherUser(t *testing.T) {
 	mine, other := os.Geteuid(), os.Geteuid()+1
 	say := func(path string, engineOf int) error {
@@ -77,6 +77,6 @@ func TestAttackASocketOfAnotherUser(t *testing.T) {
 	defer ours.Close()
 	defer theirs.Close()
 	if err := checkPeer(ours, mine); err == nil || errors.Is(err, ErrStranger) {
-		t.Errorf("an end that nobody vouches for: %v", err)
+		t.Errorf("an end of an unknown user: %v", err)
 	}
 }

@@ -148,7 +148,7 @@ func (c Config) Hash() string {
 // context ends.
 func Dial(path string) (*grpc.ClientConn, error) { return dial(path, os.Geteuid()) }
 
-// dial speaks to nobody else's engine: prompts would go there.
+// dial refuses engines of other users, because prompts would be sent there.
 func dial(path string, uid int) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///engine",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket of this user, see OwnUser

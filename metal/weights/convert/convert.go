@@ -30,13 +30,13 @@ import (
 
 // Sentinels that callers branch on.
 var (
-	// ErrOptions says that what is asked for cannot be done.
+	// ErrOptions means that the options cannot be satisfied.
 	ErrOptions = errors.New("unsupported conversion options")
-	// ErrExists says that something is in the way.
+	// ErrExists means that the destination is not an empty folder.
 	ErrExists = errors.New("is not an empty folder")
-	// ErrSpace says that the disk is full.
+	// ErrSpace means that the disk is full.
 	ErrSpace = errors.New("no space left on the disk")
-	// ErrRange says that a type cannot hold a value.
+	// ErrRange means that a type cannot represent a value.
 	ErrRange = errors.New("value is out of range")
 )
 
@@ -44,11 +44,11 @@ var (
 // (MAX_FILE_SIZE_GB).
 const shardBytes = 5 << 30
 
-// Options say what to write.
+// Options configure a conversion.
 type Options struct {
 	// Out is the folder to make; it may exist if it is empty.
 	Out string
-	// Plan says what is quantised, and how.
+	// Plan selects what is quantized, and how.
 	Plan Plan
 	// Type of dense tensors, scales and biases; nil keeps that of the source.
 	// The halves of a GGUF file are meant as float32, and its scales become so.
@@ -81,8 +81,8 @@ func Run(ctx context.Context, f *weights.File, o Options) (Report, error) {
 	if err := o.check(); err != nil {
 		return Report{}, err
 	}
-	// What an encoder's vectors are pooled from stands in folders beside it, which
-	// are not written.
+	// Poolings of an encoder are configured in other folders, which are not
+	// written.
 	if f.Dim.Encoder != nil {
 		return Report{}, &weights.UnsupportedError{Subject: "conversion of an encoder", Value: f.Dim.Architecture, Supported: []string{"decoders"}}
 	}

@@ -7,9 +7,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/family"
 )
 
-// hybridWords says what mlx-lm 0.32.2 reads of a hybrid (models/qwen3_next.py,
-// models/qwen3_5.py): of a model that also has eyes the text alone, which is all
-// that is converted, and in every folder how much of a head is turned.
+// hybridWords sets the keys that mlx-lm 0.32.2 reads of a hybrid
+// (models/qwen3_next.py, models/qwen3_5.py): of a model with a vision encoder
+// only the text part, which is all that is converted, and in every folder the
+// rotated fraction of a head.
 func hybridWords(cfg map[string]any, d family.Dimensions) {
 	if d.Hybrid.Interval == 0 {
 		return

@@ -25,7 +25,7 @@ func hybrids() map[string]func() (tinymodel.Config, tinymodel.Layout) {
 			return small(tinymodel.Qwen3Next), tinymodel.Layout{Matrices: f32, Modern: true}
 		},
 		"Qwen3.5 with eyes": func() (tinymodel.Config, tinymodel.Layout) {
-			return small(tinymodel.Qwen35), tinymodel.Layout{Matrices: f32, Beside: true}
+			return small(tinymodel.Qwen35), tinymodel.Layout{Matrices: f32, Extras: true}
 		},
 		"Qwen3.5 of experts": func() (tinymodel.Config, tinymodel.Layout) {
 			c := small(tinymodel.Qwen35)

@@ -191,7 +191,8 @@ func kindOf(t quant.Type) string {
 	return "F32"
 }
 
-// place puts a part behind the others, in a new file where it no longer fits.
+// place appends a part to the current file, or to a new one if it no longer
+// fits.
 func (p *plan) place(part *part, limit int64) {
 	if n := len(p.shards); n == 0 || p.shards[n-1].bytes > 0 && p.shards[n-1].bytes+part.bytes() > limit {
 		p.shards = append(p.shards, shard{})

@@ -69,7 +69,7 @@ func (t Target) check() error {
 	return fmt.Errorf("%d bits in groups of %d: %w; supported are %v bits in groups of %v", t.bits, t.group, ErrOptions, quant.Bits(), quant.Groups())
 }
 
-// Rule says what becomes of the layers whose path matches a pattern, in which *
+// Rule is the format of the layers whose path matches a pattern, in which *
 // stands for any characters ("model.layers.*.mlp.down_proj", "*embed_tokens").
 type Rule struct {
 	Layers string
@@ -108,15 +108,15 @@ func ReadRules(from io.Reader) ([]Rule, error) {
 	return rules, lines.Err()
 }
 
-// Plan says how matrices are quantised. The zero value keeps all formats.
+// Plan selects how matrices are quantized. The zero value keeps all formats.
 type Plan struct {
 	// Rest is what becomes of the matrices that no rule names, where their rows
 	// are whole groups; routers become 8 bits in groups of 64, as in mlx-lm.
 	Rest Target
 	// Rules, of which the first that matches counts.
 	Rules []Rule
-	// Again lets what is quantised already be quantised anew, from the values it
-	// has; without it that is refused.
+	// Again allows quantizing matrices that are already quantized, from their
+	// present values; otherwise that is an error.
 	Again bool
 }
 
@@ -141,7 +141,8 @@ func (p Plan) rule(layer string) int {
 	})
 }
 
-// of says what becomes of a matrix, and which rule said so.
+// of returns the target format of a matrix, and the index of the rule that
+// decided it.
 func (p Plan) of(e weights.Entry) (Target, int, error) {
 	layer := strings.TrimSuffix(e.Path, ".weight")
 	if len(e.Shape) < 2 || strings.HasSuffix(e.Path, ".bias") || strings.HasSuffix(e.Path, kernelPath) { // experts have biases in rows

@@ -131,7 +131,7 @@ func TestWhatIsQuantisedIsNotRoundedTwice(t *testing.T) {
 			f, out := open(t, source), filepath.Join(t.TempDir(), "out")
 			_, err := Run(context.Background(), f, Options{Out: out, Plan: Plan{Rest: Affine(4, 64)}})
 			if !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "is already quantised") || !strings.Contains(err.Error(), "--dequantize") {
-				t.Errorf("error %v, want ErrOptions that says how", err)
+				t.Errorf("error %v, want ErrOptions with the remedy", err)
 			}
 			wantEmpty(t, filepath.Dir(out))
 			got := converted(t, source, Options{Plan: Plan{Rest: target(t, "mxfp8"), Again: true}})

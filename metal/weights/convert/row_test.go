@@ -217,6 +217,6 @@ func TestGPTOSSIsConvertedBesideItsBiases(t *testing.T) {
 	published := folderOf(t, small(tinymodel.GPTOSS), tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)})
 	out := filepath.Join(t.TempDir(), "out")
 	if _, err := Run(context.Background(), open(t, published), Options{Out: out}); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "unchanged") {
-		t.Errorf("as it was published: error %v, want ErrOptions that says that it is loaded as it is", err)
+		t.Errorf("as it was published: error %v, want ErrOptions that explains that it can be loaded unchanged", err)
 	}
 }

@@ -116,7 +116,7 @@ func copyOf(dir *folder.Folder, inside, name string) content {
 	}
 }
 
-// index says which file holds which tensor.
+// index is the JSON that maps tensors to files.
 func (p *plan) index() ([]byte, error) {
 	files := map[string]string{}
 	for _, s := range p.shards {
@@ -152,7 +152,7 @@ func newConfig(ctx context.Context, f *weights.File, p *plan) (map[string]any, e
 		if err := d.Decode(&cfg); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", configFile, weights.ErrInvalid, err)
 		}
-		if text := family.Decoder(cfg); text != nil { // whose eyes stay behind
+		if text := family.Decoder(cfg); text != nil { // without its vision encoder
 			cfg = text
 		}
 		hybridWords(cfg, f.Dim)
@@ -171,7 +171,7 @@ func newConfig(ctx context.Context, f *weights.File, p *plan) (map[string]any, e
 		cfg[key] = v
 	}
 	delete(cfg, "_name_or_path")
-	delete(cfg, "dtype") // of transformers 5, beside torch_dtype
+	delete(cfg, "dtype") // the key of transformers 5; torch_dtype stays
 	delete(cfg, "quantization")
 	delete(cfg, "quantization_config")
 	if q := p.quantization(f.Dim); q != nil {
@@ -256,7 +256,7 @@ func (p *plan) quantization(d family.Dimensions) map[string]any {
 	return q
 }
 
-// configOfGGUF says what the header of a GGUF file says.
+// configOfGGUF converts the header of a GGUF file.
 func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) error {
 	d, h := f.Dim, f.Header()
 	classes := map[string]string{"gemma3_text": "Gemma3ForCausalLM", "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
@@ -289,8 +289,8 @@ func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) erro
 	return err
 }
 
-// gemmaOfGGUF says what a Gemma has beside others. Its pattern is that of the
-// first layer that sees everything, or one that no layer reaches.
+// gemmaOfGGUF sets the options of a Gemma. Its pattern is the index of the
+// first layer with full attention, or a number that no layer reaches.
 func gemmaOfGGUF(d family.Dimensions, cfg map[string]any) {
 	delete(cfg, "hidden_act")
 	cfg["hidden_activation"], cfg["query_pre_attn_scalar"] = "gelu_pytorch_tanh", shortest(d.QueryScalar)

@@ -124,7 +124,7 @@ func withHeader(t *testing.T, path string, change func(header []byte) []byte) st
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := "output_norm.weight" // of the tensors, with dimensions, type and offset behind it
+	last := "output_norm.weight" // of the tensors, followed by dimensions, type and offset
 	out := change(slices.Clone(b[:bytes.LastIndex(b[:h.DataOffset], []byte(last))+len(last)+4+8+4+8]))
 	out = append(out, make([]byte, (32-len(out)%32)%32)...)
 	name := filepath.Join(t.TempDir(), "m.gguf")
@@ -261,8 +261,8 @@ func TestFilesOfAFolderGoAlong(t *testing.T) {
 	}
 	put("chat_template.jinja", "{{ messages }}")
 	put("additional_chat_templates/tool_use.jinja", "{{ tools }}")
-	put("README.md", "stays behind")
-	put("training_args.bin", "stays behind")
+	put("README.md", "is not copied")
+	put("training_args.bin", "is not copied")
 	f := converted(t, source, Options{})
 	for name, goes := range map[string]bool{
 		"tokenizer.json": true, "tokenizer_config.json": true, "generation_config.json": true, "chat_template.jinja": true,

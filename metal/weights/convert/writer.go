@@ -55,7 +55,7 @@ type writer struct {
 	data []int64
 }
 
-// fault says what a full disk lacks.
+// fault adds to the error of a full disk how much space is missing.
 func (w *writer) fault(name string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("write %s: %w: the model needs %d bytes: %w", name, ErrSpace, w.need, err)
