@@ -101,7 +101,7 @@ func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
 	w.must(w.c.Delete(w.ctx, secret))
 	w.holds("mac-1", map[string]string{})
 	w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
-	w.deployment("private", v1alpha1.ConditionReady, v1alpha1.ReasonReady) // what runs goes on
+	w.deployment("private", v1alpha1.ConditionAvailable, v1alpha1.ReasonPreviousRevision) // what runs goes on
 	w.must(w.c.Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "hub"}, StringData: map[string]string{"token": "hf_third"}}))
 	w.holds("mac-1", map[string]string{ref: "hf_third"})
 

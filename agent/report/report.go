@@ -59,13 +59,15 @@ func newReporter(log logr.Logger, write func(context.Context, *v1alpha1.MacNodeS
 }
 
 // apply writes a status by server-side apply. Only what the agent owns is in it,
-// and of that only what the API server knows: it may be older than this agent.
+// and of that only what the API server knows: it may be older than this agent. It
+// takes over the fields that an earlier manager set, which may be the API server
+// by a default of the schema.
 func apply(ctx context.Context, c client.Client, schema *Schema, name string, s *v1alpha1.MacNodeStatus) error {
 	status, err := schema.fit(ctx, s)
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	if err := c.Status().Apply(ctx, ac.MacNode(name).WithStatus(status), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
+	if err := c.Status().Apply(ctx, ac.MacNode(name).WithStatus(status), client.FieldOwner(v1alpha1.ManagerAgent), client.ForceOwnership); err != nil {
 		return fmt.Errorf("report status of MacNode %s: %w", name, err)
 	}
 	return nil
