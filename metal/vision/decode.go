@@ -1,0 +1,184 @@
+package vision
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/color"
+	"image/gif"
+	"image/jpeg"
+	"image/png"
+
+	"golang.org/x/image/webp"
+)
+
+// Format is how an image is encoded.
+type Format string
+
+// The formats. Of an animated GIF the first frame is read.
+const (
+	PNG  Format = "image/png"
+	JPEG Format = "image/jpeg"
+	WebP Format = "image/webp"
+	GIF  Format = "image/gif"
+)
+
+// Sniff recognizes a format by the first bytes of an image, not by what a client
+// calls it.
+func Sniff(data []byte) (Format, bool) {
+	switch {
+	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
+		return PNG, true
+	case bytes.HasPrefix(data, []byte("\xff\xd8\xff")):
+		return JPEG, true
+	case len(data) >= 12 && bytes.Equal(data[:4], []byte("RIFF")) && bytes.Equal(data[8:12], []byte("WEBP")):
+		return WebP, true
+	case bytes.HasPrefix(data, []byte("GIF87a")), bytes.HasPrefix(data, []byte("GIF89a")):
+		return GIF, true
+	}
+	return "", false
+}
+
+// Size returns the width and height of an image as it will be decoded, from its
+// header alone. Errors are those of Decode.
+func Size(data []byte, l Limits) (width, height int, err error) {
+	_, width, height, err = measure(data, l)
+	if err == nil && orientationOf(data).swaps() {
+		width, height = height, width
+	}
+	return width, height, err
+}
+
+// measure checks the header of an image against the limits.
+func measure(data []byte, l Limits) (f Format, width, height int, err error) {
+	if len(data) > l.Bytes {
+		return "", 0, 0, fmt.Errorf("%w: %d bytes, want at most %d", ErrTooLarge, len(data), l.Bytes)
+	}
+	f, ok := Sniff(data)
+	if !ok {
+		return "", 0, 0, ErrFormat
+	}
+	r := bytes.NewReader(data)
+	var c image.Config
+	switch f {
+	case PNG:
+		c, err = png.DecodeConfig(r)
+	case JPEG:
+		c, err = jpeg.DecodeConfig(r)
+	case WebP:
+		if animated(data) {
+			return f, 0, 0, fmt.Errorf("%w: an animated WebP", ErrFormat)
+		}
+		c, err = webp.DecodeConfig(r)
+	case GIF:
+		c, err = gif.DecodeConfig(r)
+	}
+	if err != nil {
+		return f, 0, 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return f, c.Width, c.Height, l.check(c.Width, c.Height)
+}
+
+// Decode decodes an image within the limits, turns it upright as its EXIF
+// orientation states, and puts transparent pixels on a white background.
+func Decode(data []byte, l Limits) (*RGB, error) {
+	f, width, height, err := measure(data, l)
+	if err != nil {
+		return nil, err
+	}
+	r := bytes.NewReader(data)
+	var m image.Image
+	switch f {
+	case PNG:
+		m, err = png.Decode(r)
+	case JPEG:
+		m, err = jpeg.Decode(r)
+	case WebP:
+		m, err = webp.Decode(r)
+	case GIF:
+		m, err = gif.Decode(r) // the first frame alone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	// A decoder that found other sizes later than in the header would exceed what
+	// the limits allow.
+	if b := m.Bounds(); b.Dx() > width || b.Dy() > height {
+		return nil, fmt.Errorf("%w: its header states %d x %d pixels, but it has %d x %d", ErrCorrupt, width, height, b.Dx(), b.Dy())
+	}
+	return orientationOf(data).apply(toRGB(m, f, width, height)), nil
+}
+
+// toRGB converts decoded pixels. A GIF's first frame may cover a part of the
+// image; the rest is transparent.
+func toRGB(m image.Image, f Format, width, height int) *RGB {
+	out := newRGB(width, height)
+	b := m.Bounds()
+	if b.Dx() < width || b.Dy() < height {
+		for i := range out.Pix {
+			out.Pix[i] = 255
+		}
+	}
+	switch m := m.(type) {
+	case *image.YCbCr:
+		if f == WebP {
+			webpRGB(out, m)
+		} else {
+			jpegRGB(out, m)
+		}
+	case *image.NYCbCrA:
+		webpRGB(out, &m.YCbCr)
+		for y := range height {
+			row := out.row(y)
+			for x := range width {
+				blend(row[3*x:][:3], m.A[y*m.AStride+x])
+			}
+		}
+	case *image.CMYK:
+		cmykRGB(out, m)
+	case *image.RGBA: // which decoders use for opaque pixels
+		for y := range b.Dy() {
+			opaque(out.row(b.Min.Y + y)[3*b.Min.X:], m.Pix[y*m.Stride:][:4*b.Dx()])
+		}
+	default:
+		for y := b.Min.Y; y < b.Max.Y; y++ {
+			for x := b.Min.X; x < b.Max.X; x++ {
+				c := straight(m.At(x, y))
+				to := out.row(y)[3*x:][:3]
+				to[0], to[1], to[2] = c.R, c.G, c.B
+				blend(to, c.A)
+			}
+		}
+	}
+	return out
+}
+
+// blend puts a pixel of an alpha on white, rounded as Pillow's alpha_composite
+// rounds.
+func blend(pixel []byte, alpha byte) {
+	if alpha == 255 {
+		return
+	}
+	const bits = 7 // of precision
+	for i, v := range pixel {
+		t := uint32(v)*uint32(alpha)<<bits + 255*uint32(255-alpha)<<bits + 0x80<<bits
+		pixel[i] = byte((t>>8 + t) >> 8 >> bits)
+	}
+}
+
+// opaque copies pixels without their alpha.
+func opaque(to, from []byte) {
+	for len(from) > 0 {
+		to[0], to[1], to[2] = from[0], from[1], from[2]
+		to, from = to[3:], from[4:]
+	}
+}
+
+// straight is a color that is not multiplied by its alpha, in 8 bits: the upper
+// ones of 16, as Pillow reads them.
+func straight(c color.Color) color.NRGBA {
+	if c, ok := c.(color.NRGBA64); ok {
+		return color.NRGBA{R: byte(c.R >> 8), G: byte(c.G >> 8), B: byte(c.B >> 8), A: byte(c.A >> 8)}
+	}
+	return color.NRGBAModel.Convert(c).(color.NRGBA)
+}
