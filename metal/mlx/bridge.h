@@ -109,6 +109,7 @@ bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, b
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares);
 bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias);
 bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n);
+bridge_made bridge_place(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n, bridge_array *y);
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width);
 bridge_made bridge_add(uint64_t owner, bridge_array *a, bridge_array *b);
 bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b);
@@ -169,6 +170,8 @@ typedef struct {
   // The segment has length tokens from start on. Of the segments of one token in
   // a slab, all are ragged or none.
   int32_t slot, start, length, how;
+  // Of the runs of the call, so many from the first on are of this segment.
+  int32_t first_run, runs;
 } bridge_segment;
 // Whether the kernel of ragged.h is for keys of a type and size; if so it is
 // compiled.
@@ -177,7 +180,8 @@ typedef struct {
   int32_t layer, heads, kv_heads, size, window;
   float scale, cap; // cap is 0 where scores have no bound
 } bridge_attend_spec;
-bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n);
+bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n,
+                          const int32_t *runs); // positions, start and end of each: tokens of a run see one another
 
 // Recurrent states lie in slabs as well: what the convolution saw in place of
 // keys, [slots, 1, taps-1, channels], and in place of values the matrices,

@@ -39,6 +39,7 @@ mx::array by_head(const mx::array &x, int from, int length, int heads, int size)
 struct attention {
   const bridge_attend_spec *spec;
   std::optional<mx::array> sinks;
+  const int32_t *runs;
 
   // Tokens [first, end) of slots [from, to).
   mx::array seen(const mx::array &a, int from, int to, int first, int end) const {
@@ -64,6 +65,24 @@ const mx::array &mask_of_piece(const attention &a, int start, int first, int end
   return mask_by({-1, start, first, end, window}, [&] { // no position is -1
     auto row = mx::expand_dims(mx::arange(start, end), 1), column = mx::expand_dims(mx::arange(first, end), 0);
     auto mask = mx::greater_equal(row, column);
+    return window > 0 ? mx::logical_and(mask, mx::less(mx::subtract(row, column), mx::array(window))) : mask;
+  });
+}
+
+// mask_of_piece of a segment with runs, whose tokens see one another as well.
+const mx::array &mask_of_runs(const attention &a, const bridge_segment &seg, int first, int end) {
+  int window = a.spec->window;
+  const int32_t *runs = a.runs + 2 * seg.first_run;
+  std::vector<int32_t> key{-2, seg.start, first, end, window};
+  key.insert(key.end(), runs, runs + 2 * seg.runs);
+  return mask_by(std::move(key), [&] {
+    auto row = mx::expand_dims(mx::arange(seg.start, end), 1), column = mx::expand_dims(mx::arange(first, end), 0);
+    auto mask = mx::greater_equal(row, column);
+    for (int32_t i = 0; i < seg.runs; i++) {
+      auto from = mx::array(runs[2 * i]), to = mx::array(runs[2 * i + 1]);
+      auto in = [&](const mx::array &at) { return mx::logical_and(mx::greater_equal(at, from), mx::less(at, to)); };
+      mask = mx::logical_or(mask, mx::logical_and(in(row), in(column)));
+    }
     return window > 0 ? mx::logical_and(mask, mx::less(mx::subtract(row, column), mx::array(window))) : mask;
   });
 }
@@ -129,11 +148,14 @@ mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segm
   auto keys = a.seen(held.keys->value, seg.slot, seg.slot + 1, first, end), values = a.seen(held.values->value, seg.slot, seg.slot + 1, first, end);
   auto attend = [&] {
     if (seg.how == BRIDGE_PRODUCTS) {
-      return attend_by_products(a, q, keys, values, mask_of_piece(a, seg.start, first, end));
+      return attend_by_products(a, q, keys, values, seg.runs > 0 ? mask_of_runs(a, seg, first, end) : mask_of_piece(a, seg.start, first, end));
     }
     std::string mode = seg.length > 1 ? "causal" : "";
     std::optional<mx::array> mask;
-    if (seg.length > 1 && spec->window > 0 && end > spec->window) {
+    if (seg.runs > 0) {
+      mask = mask_of_runs(a, seg, first, end);
+      mode = "array";
+    } else if (seg.length > 1 && spec->window > 0 && end > spec->window) {
       mask = mask_of_piece(a, seg.start, first, end);
       mode = "array";
     }
@@ -237,7 +259,7 @@ mx::array attend_together(const attention &a, const mx::array &q, const together
   if (*low != *high && end - first > longest_masked) {
     std::vector<mx::array> parts;
     for (auto s : t.slots()) {
-      parts.push_back(attend_alone(a, by_slot(q, {t.rows[static_cast<size_t>(s - t.first)]}, spec->heads, spec->size), {t.slab, s, t.positions[static_cast<size_t>(s - t.first)], 1, BRIDGE_FUSED}));
+      parts.push_back(attend_alone(a, by_slot(q, {t.rows[static_cast<size_t>(s - t.first)]}, spec->heads, spec->size), {t.slab, s, t.positions[static_cast<size_t>(s - t.first)], 1, BRIDGE_FUSED, 0, 0}));
     }
     return mx::concatenate(std::move(parts), 0);
   }
@@ -438,9 +460,10 @@ bridge_made bridge_attend_all(uint64_t owner, bridge_array *q, bridge_array *k, 
   });
 }
 
-bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n) {
+bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n,
+                          const int32_t *runs) {
   return making(owner, [&] {
-    attention a{spec, std::nullopt};
+    attention a{spec, std::nullopt, runs};
     if (sinks != nullptr) {
       a.sinks = mx::astype(mx::array(sinks, mx::Shape{spec->heads}, mx::float32), q->value.dtype());
     }

@@ -283,6 +283,13 @@ bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, in
   });
 }
 
+bridge_made bridge_place(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n, bridge_array *y) {
+  return making(owner, [&] {
+    auto fresh = mx::reshape(mx::astype(y->value, x->value.dtype()), {n, 1, x->value.shape(1)});
+    return mx::scatter(flat(x), {mx::array(rows, mx::Shape{n}, mx::int32)}, fresh, {0});
+  });
+}
+
 // The place of a largest number, or -1 where that is none: of numbers, places,
 // infinity and -1.
 static std::vector<mx::array> place_of(const std::vector<mx::array> &in) {

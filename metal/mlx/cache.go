@@ -331,9 +331,10 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	}
 	err := s.b.check() // before the cache changes
 	var segments []C.bridge_segment
+	var runs []C.int32_t
 	var scores int64
 	if err == nil {
-		segments, scores, err = c.extend(&spec, k, q.shape[1]/c.spec.HeadSize)
+		segments, runs, scores, err = c.extend(&spec, k, q.shape[1]/c.spec.HeadSize)
 	}
 	if err == nil {
 		err = s.b.admit(scores * int64(q.width()))
@@ -346,21 +347,22 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		layer: C.int32_t(c.index[spec.Layer]), heads: C.int32_t(q.shape[1] / c.spec.HeadSize), kv_heads: C.int32_t(c.spec.KVHeads),
 		size: C.int32_t(c.spec.HeadSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale), cap: C.float(spec.Cap),
 	}
-	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.h, v.h, &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments))), q.shape...)
+	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.h, v.h, &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments)), unsafe.SliceData(runs)), q.shape...)
 }
 
 // extend makes room for the segments of a step in one layer and returns the
-// work for the bridge; scores is the maximum size of attention scores that
-// exist at a time.
-func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C.bridge_segment, scores int64, err error) {
+// work for the bridge; runs are the positions of those that see one another,
+// scores is the maximum size of attention scores that exist at a time.
+func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C.bridge_segment, runs []C.int32_t, scores int64, err error) {
 	if err := c.learn(keys); err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	if err := c.room(spec); err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	var all []stretch
-	for _, g := range spec.Segments { // once all of them lie where they stay
+	mutual, _ := tensor.Positions(spec.Mutual, spec.Segments)
+	for i, g := range spec.Segments { // once all of them lie where they stay
 		if g.Length == 0 {
 			continue
 		}
@@ -371,9 +373,9 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 		}
 		h.lengths[spec.Layer] += g.Length
 		c.b.pending[in.slab] = struct{}{}
-		all = append(all, stretch{slab: in.slab, slot: in.slot, start: start, length: g.Length, seen: g.Start + g.Length})
+		all = append(all, stretch{slab: in.slab, slot: in.slot, start: start, length: g.Length, seen: g.Start + g.Length, shift: start - g.Start, runs: mutual[i]})
 	}
-	if c.ragged && spec.Window == 0 && spec.Sinks == nil && spec.Cap == 0 {
+	if c.ragged && len(spec.Mutual) == 0 && spec.Window == 0 && spec.Sinks == nil && spec.Cap == 0 {
 		c.b.ragged.Add(chooseRagged(all))
 	}
 	for _, g := range all {
@@ -388,9 +390,12 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 			how, written = c.b.attention(heads, g.length, g.seen)
 		}
 		scores = max(scores, written)
-		out = append(out, C.bridge_segment{slab: g.slab.row, slot: C.int32_t(g.slot), start: C.int32_t(g.start), length: C.int32_t(g.length), how: how})
+		out = append(out, C.bridge_segment{slab: g.slab.row, slot: C.int32_t(g.slot), start: C.int32_t(g.start), length: C.int32_t(g.length), how: how, first_run: C.int32_t(len(runs) / 2), runs: C.int32_t(len(g.runs))})
+		for _, r := range g.runs {
+			runs = append(runs, C.int32_t(r[0]+g.shift), C.int32_t(r[1]+g.shift))
+		}
 	}
-	return out, scores, nil
+	return out, runs, scores, nil
 }
 
 // room makes room for the segments of a step in one layer.
@@ -452,6 +457,7 @@ func (s *scope) attendOperands(op string, spec *tensor.AttendSpec) (q, k, v *arr
 		return nil, nil, nil, nil, false
 	}
 	width, tokens, least := c.spec.KVHeads*c.spec.HeadSize, q.shape[0], 0
+	_, mutual := tensor.Positions(spec.Mutual, spec.Segments)
 	for _, g := range spec.Segments {
 		least = min(least, g.Length, g.Start)
 	}
@@ -460,7 +466,7 @@ func (s *scope) attendOperands(op string, spec *tensor.AttendSpec) (q, k, v *arr
 		tokens != tensor.Tokens(spec.Segments), least < 0,
 		k.shape[0] != tokens || v.shape[0] != tokens || k.shape[1] != width || v.shape[1] != width,
 		q.shape[1]%width != 0,
-		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize,
+		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize, !mutual,
 		spec.Window < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		s.misfit(op, "q %v, k %v, v %v, %d rows in segments, layer %d of %+v", q.shape, k.shape, v.shape, tensor.Tokens(spec.Segments), spec.Layer, c.spec)
 		return nil, nil, nil, nil, false

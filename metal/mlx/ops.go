@@ -150,6 +150,22 @@ func (s *scope) Rows(x tensor.Array, rows []int) tensor.Array {
 	return s.made(op, C.bridge_rows(s.b.token(), in.h, unsafe.SliceData(wanted), C.int32_t(len(wanted))), len(rows), in.shape[1])
 }
 
+// Place replaces rows.
+func (s *scope) Place(x tensor.Array, rows []int, y tensor.Array) tensor.Array {
+	const op = "Place"
+	in, _ := s.operand(op, x, 2)
+	fresh, _ := s.operand(op, y, 2)
+	if s.failed() || !s.begin(op) {
+		return &array{}
+	}
+	if err := tensor.CheckPlace(in.shape, rows, fresh.shape); err != nil {
+		s.fail(err)
+		return &array{}
+	}
+	where := numbers(rows)
+	return s.made(op, C.bridge_place(s.b.token(), in.h, unsafe.SliceData(where), C.int32_t(len(where)), fresh.h), in.shape...)
+}
+
 // Argmax is the index of the largest of the first elements of each row, the
 // lowest among equals; -1 where that is no finite number.
 func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {

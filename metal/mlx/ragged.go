@@ -9,6 +9,9 @@ type stretch struct {
 	slot, start, length, seen int
 	// ragged: the kernel of ragged.h computes its attention.
 	ragged bool
+	// runs are positions of tokens that see one another, which the slot has at shift.
+	runs  [][2]int
+	shift int
 }
 
 // In the kernel of ragged.h, one thread block reads the whole context of a

@@ -134,6 +134,10 @@ func (s *scope) Rows(x tensor.Array, rows []int) tensor.Array {
 	return s.one("Rows", 0, func() tensor.Array { return s.Scope.Rows(x, rows) })
 }
 
+func (s *scope) Place(x tensor.Array, rows []int, y tensor.Array) tensor.Array {
+	return s.one("Place", 0, func() tensor.Array { return s.Scope.Place(x, rows, y) }, x, y)
+}
+
 func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
 	return s.one("Argmax", 0, func() tensor.Array { return s.Scope.Argmax(x, width) }, x)
 }

@@ -37,7 +37,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		c.append(h, spec.Layer, g.Start, k, v, row, g.Length)
 		row += g.Length
 	}
-	looks := c.looks(spec.Segments, q.shape[1]/c.spec.HeadSize, s.b.workers.size)
+	looks := c.looks(spec, q.shape[1]/c.spec.HeadSize, s.b.workers.size)
 	s.b.workers.run(len(looks), func(worker, task int) {
 		a := attention{c: c, spec: &spec, look: looks[task], queries: s.b.scratch[worker].queries[:0]}
 		a.begin(&s.b.scratch[worker], q, out)
@@ -58,12 +58,13 @@ func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache
 		return nil, nil, nil, nil, s.Err()
 	}
 	width, tokens := c.spec.KVHeads*c.spec.HeadSize, q.shape[0]
+	_, mutual := tensor.Positions(spec.Mutual, spec.Segments)
 	switch {
 	case spec.Layer < 0 || spec.Layer >= c.spec.Layers,
 		tokens != tensor.Tokens(spec.Segments),
 		k.shape[0] != tokens || v.shape[0] != tokens || k.shape[1] != width || v.shape[1] != width,
 		q.shape[1]%width != 0,
-		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize,
+		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize, !mutual,
 		spec.Window < 0, spec.Cap < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		return nil, nil, nil, nil, &tensor.ShapeError{Op: "AppendAttend", Detail: fmt.Sprintf("q %v, k %v, v %v, %d rows in segments, layer %d of %+v",
 			q.shape, k.shape, v.shape, tensor.Tokens(spec.Segments), spec.Layer, c.spec)}
@@ -89,17 +90,21 @@ type look struct {
 	held *held
 	// row of the step that is the first, and its position.
 	row, position, rows int
+	// runs are positions of tokens that see one another.
+	runs                [][2]int
 	kvHead, head, heads int
 }
 
 // looks cuts a step into tasks: those that see the same keys together, as far as
 // there remains work for everybody.
-func (c *cache) looks(segments []tensor.Segment, heads, workers int) []look {
+func (c *cache) looks(spec tensor.AttendSpec, heads, workers int) []look {
+	segments := spec.Segments
+	runs, _ := tensor.Positions(spec.Mutual, segments)
 	most := min(mostQueries, max(1, tensor.Tokens(segments)*heads/(shares*workers)))
 	each := heads / c.spec.KVHeads
 	var all []look
 	row := 0
-	for _, g := range segments {
+	for i, g := range segments {
 		together := max(1, min(most, mostScores/max(1, g.Start+g.Length)))
 		wide := min(each, together)
 		high := max(1, together/wide)
@@ -108,7 +113,7 @@ func (c *cache) looks(segments []tensor.Segment, heads, workers int) []look {
 				for first := 0; first < each; first += wide {
 					all = append(all, look{
 						held: c.requests[g.Request], row: row + at, position: g.Start + at, rows: min(high, g.Length-at),
-						kvHead: kvHead, head: kvHead*each + first, heads: min(wide, each-first),
+						runs: runs[i], kvHead: kvHead, head: kvHead*each + first, heads: min(wide, each-first),
 					})
 				}
 			}
@@ -116,6 +121,16 @@ func (c *cache) looks(segments []tensor.Segment, heads, workers int) []look {
 		row += g.Length
 	}
 	return all
+}
+
+// end is the position after the last that a token sees.
+func (l look) end(position int) int {
+	for _, r := range l.runs {
+		if r[0] <= position && position < r[1] {
+			return r[1]
+		}
+	}
+	return position + 1
 }
 
 // query is one row against one head: what it sees lies from position first up to
@@ -140,14 +155,14 @@ type attention struct {
 func (a *attention) begin(sc *scratch, q, out *array) {
 	size := a.c.spec.HeadSize
 	a.vectors = a.c.b.vectors && size%lanes == 0
-	room := a.look.position + a.look.rows
+	room := a.look.end(a.look.position + a.look.rows - 1)
 	scores := grow(&sc.scores, room*a.look.rows*a.look.heads)
 	for r := range a.look.rows {
 		for h := range a.look.heads {
-			head, end := a.look.head+h, a.look.position+r+1
-			first := 0
+			head, position := a.look.head+h, a.look.position+r
+			first, end := 0, a.look.end(position)
 			if a.spec.Window > 0 {
-				first = max(0, end-a.spec.Window)
+				first = max(0, position+1-a.spec.Window)
 			}
 			from, to := head*size, (head+1)*size
 			a.queries = append(a.queries, query{

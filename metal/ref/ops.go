@@ -36,6 +36,28 @@ func (s *scope) Rows(x tensor.Array, rows []int) tensor.Array {
 	return out
 }
 
+// Place replaces rows.
+func (s *scope) Place(x tensor.Array, rows []int, y tensor.Array) tensor.Array {
+	in, _ := s.operand("Place", x, 2)
+	fresh, _ := s.operand("Place", y, 2)
+	if s.failed() {
+		return &array{}
+	}
+	if err := tensor.CheckPlace(in.shape, rows, fresh.shape); err != nil {
+		s.fail(err)
+		return &array{}
+	}
+	out := s.array("Place", in.shape...)
+	if s.failed() {
+		return out
+	}
+	copy(out.data, in.data)
+	for i, r := range rows {
+		copy(out.row(r), fresh.row(i))
+	}
+	return out
+}
+
 // grainElements is the least work worth handing to another thread.
 const grainElements = 1 << 13
 

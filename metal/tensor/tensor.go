@@ -318,6 +318,31 @@ type AttendSpec struct {
 	// Cap bounds scores, after Scale, to Cap*tanh(score/Cap); 0 means that it does
 	// not.
 	Cap float32
+	// Mutual are runs of rows, each within a segment, whose tokens also see those of their
+	// run that come after them. They are in ascending order and do not overlap.
+	Mutual []Run
+}
+
+// Run is rows [First, First+Length) of a step.
+type Run struct{ First, Length int }
+
+// Positions are those of each run, start and end, by the segment that it lies in. ok is
+// false if a run does not lie in one, or not after the run before it.
+func Positions(runs []Run, segments []Segment) (of map[int][][2]int, ok bool) {
+	of, row, at := map[int][][2]int{}, 0, 0
+	for i, g := range segments {
+		for before := row; at < len(runs) && runs[at].First < row+g.Length; at++ {
+			r := runs[at]
+			if r.Length < 1 || r.First < before || r.First+r.Length > row+g.Length {
+				return nil, false
+			}
+			before = r.First + r.Length
+			start := g.Start + r.First - row
+			of[i] = append(of[i], [2]int{start, start + r.Length})
+		}
+		row += g.Length
+	}
+	return of, at == len(runs)
 }
 
 // RouteSpec is how the scores of experts become a choice and shares.
@@ -459,6 +484,9 @@ type Scope interface {
 	Combine(y, shares Array) Array
 	// Rows gathers rows of x [T, D].
 	Rows(x Array, rows []int) Array
+	// Place is x [T, D], of which rows, in ascending order, are those of y [len(rows), D]
+	// instead, in the type of x.
+	Place(x Array, rows []int, y Array) Array
 	// Argmax is the index of the largest of the first width elements of each
 	// row of x [T, V], the lowest among equals: token ids [T]. It is -1 for a
 	// row whose largest is infinite, or that holds a NaN.

@@ -20,6 +20,8 @@ type attendCase struct {
 	window               int
 	sinks                bool
 	cap                  float32
+	// mutual steps have runs of rows that see one another.
+	mutual bool
 }
 
 // attend runs random histories of ragged steps against the oracle: requests
@@ -32,6 +34,9 @@ func (s cacheSuite) attend(t *testing.T) {
 		{name: "sinks", heads: 4, kvHeads: 2, size: 4, sinks: true},
 		{name: "bounded scores", heads: 6, kvHeads: 2, size: 8, cap: 0.7},
 		{name: "bounded scores under a window", heads: 3, kvHeads: 1, size: 4, window: 5, cap: 0.4},
+		{name: "rows that see one another", heads: 6, kvHeads: 2, size: 8, mutual: true},
+		{name: "rows that see one another under a window", heads: 4, kvHeads: 1, size: 4, window: 5, mutual: true},
+		{name: "rows that see one another, bounded scores", heads: 4, kvHeads: 2, size: 4, cap: 0.7, mutual: true},
 		{name: "window and sinks", heads: 2, kvHeads: 1, size: 4, window: 3, sinks: true},
 	} {
 		t.Run(c.name, func(t *testing.T) { s.attendHistory(t, c) })
@@ -109,26 +114,55 @@ func (s cacheSuite) attendStep(x *bench, c attendCase, cache tensor.Cache, model
 		Cache: cache, Layer: layer, Segments: segments, Scale: 0.3, Window: c.window, Sinks: sinks, Cap: c.cap,
 		Q: x.s.From(q, tokens, c.heads*c.size), K: x.s.From(k, tokens, width), V: x.s.From(v, tokens, width),
 	}
+	if c.mutual {
+		spec.Mutual = mutualRuns(segments)
+	}
 	got := x.read(x.s.AppendAttend(spec))
 	want := make([]float64, 0, len(got))
 	row := 0
 	for _, g := range segments {
 		h := model[g.Request]
-		for range g.Length {
-			h.k[layer] = append(h.k[layer], k[row*width:(row+1)*width])
-			h.v[layer] = append(h.v[layer], v[row*width:(row+1)*width])
-			want = append(want, attendOracle(c, q[row*c.heads*c.size:], h.k[layer], h.v[layer], sinks)...)
+		for i := range g.Length {
+			h.k[layer] = append(h.k[layer], k[(row+i)*width:(row+i+1)*width])
+			h.v[layer] = append(h.v[layer], v[(row+i)*width:(row+i+1)*width])
+		}
+		for i := range g.Length {
+			position := g.Start + i
+			end := position + 1
+			for _, r := range spec.Mutual {
+				if r.First <= row && row < r.First+r.Length {
+					end += r.First + r.Length - 1 - row
+				}
+			}
+			want = append(want, attendOracle(c, q[row*c.heads*c.size:], h.k[layer][:end], h.v[layer][:end], position, sinks)...)
 			row++
 		}
 	}
 	s.near(x.t, fmt.Sprintf("attention, layer %d, %v", layer, segments), got, want)
 }
 
-func attendOracle(c attendCase, q []float32, k, v [][]float32, sinks []float32) []float64 {
+// mutualRuns are runs in all segments that are long enough: one that begins after the
+// first row, and, in the longest, a second one.
+func mutualRuns(segments []tensor.Segment) (runs []tensor.Run) {
+	row := 0
+	for _, g := range segments {
+		if g.Length > 2 {
+			runs = append(runs, tensor.Run{First: row + 1, Length: 2})
+		}
+		if g.Length > 4 {
+			runs = append(runs, tensor.Run{First: row + 3, Length: g.Length - 3})
+		}
+		row += g.Length
+	}
+	return runs
+}
+
+// attendOracle is one row at a position, that sees what there is of k and v.
+func attendOracle(c attendCase, q []float32, k, v [][]float32, position int, sinks []float32) []float64 {
 	out := make([]float64, c.heads*c.size)
 	first := 0
 	if c.window > 0 {
-		first = max(0, len(k)-c.window)
+		first = max(0, position+1-c.window)
 	}
 	for h := range c.heads {
 		at := h / (c.heads / c.kvHeads) * c.size
@@ -181,6 +215,15 @@ func (s cacheSuite) cacheErrors(t *testing.T) {
 		if err := step(start, 1); !errors.Is(err, tensor.ErrSegment) {
 			t.Errorf("segment at %d after 3 tokens: error %v, want ErrSegment", start, err)
 		}
+	}
+	for name, run := range map[string]tensor.Run{"past its segment": {First: 0, Length: 2}, "before it": {First: -1, Length: 1}, "of nothing": {First: 0}} {
+		sc := x.b.NewScope(context.Background())
+		one := sc.From(x.random(4), 1, 4)
+		sc.AppendAttend(tensor.AttendSpec{Cache: cache, Segments: []tensor.Segment{{Request: 1, Start: 3, Length: 1}}, Q: one, K: one, V: one, Scale: 1, Mutual: []tensor.Run{run}})
+		if err := sc.Err(); !errors.Is(err, tensor.ErrShape) {
+			t.Errorf("a run %s: error %v, want ErrShape", name, err)
+		}
+		sc.Close()
 	}
 	if err := step(3, 2); err != nil {
 		t.Errorf("step that continues: %v", err)

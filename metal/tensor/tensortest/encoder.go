@@ -49,7 +49,7 @@ func (s Suite) attendAll(t *testing.T) {
 				}
 				var want []float64
 				for r := at; r < at+g.Length; r++ {
-					want = append(want, attendOracle(h, q[r*width:], ks, vs, nil)...)
+					want = append(want, attendOracle(h, q[r*width:], ks, vs, 0, nil)...)
 				}
 				s.near(t, "a segment in company", got[at*width:(at+g.Length)*width], want)
 				alone := run(at, g.Length, []tensor.Segment{g})

@@ -101,6 +101,11 @@ func (s faultyScope) Combine(y, shares tensor.Array) tensor.Array {
 	return s.Scope.Combine(y, shares)
 }
 
+func (s faultyScope) Place(x tensor.Array, rows []int, y tensor.Array) tensor.Array {
+	defer s.in("Place")()
+	return s.Scope.Place(x, rows, y)
+}
+
 func (s faultyScope) Rows(x tensor.Array, rows []int) tensor.Array {
 	defer s.in("Rows")()
 	return s.Scope.Rows(x, rows)

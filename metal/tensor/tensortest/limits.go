@@ -83,7 +83,10 @@ func recurOperation(x *bench, sc tensor.Scope) func() tensor.Array {
 // onOneArray are operations on one array [64, 4096].
 func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array {
 	return map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array{
-		"Rows":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Rows(a, make([]int, 2*limitRows)) },
+		"Rows": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Rows(a, make([]int, 2*limitRows)) },
+		"Place": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.Place(a, make([]int, 1), sc.Rows(a, []int{0}))
+		},
 		"Add":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Add(a, a) },
 		"Multiply": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Multiply(a, a) },
 		"Route": func(sc tensor.Scope, a tensor.Array) tensor.Array {

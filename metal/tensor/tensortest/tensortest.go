@@ -42,7 +42,7 @@ func Run(t *testing.T, s Suite) {
 		run  func(*testing.T)
 	}{
 		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
-		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
+		{"Rows", s.rows}, {"Place", s.place}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"JoinIDs", s.joined}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
 		{"LinearBias", matrices.linearBias}, {"Route", matrices.route}, {"RouteTop", matrices.routeTop}, {"RouteBy", matrices.routeBy}, {"ReLU2AndXIELU", matrices.curves}, {"LinearOf", matrices.linearOf}, {"LinearOfRowsAreIndependent", matrices.independentOf}, {"Combine", matrices.combine},
 		{"LinearAndEmbed", matrices.linear}, {"LinearRowsAreIndependent", matrices.independent}, {"DenseWeightsThatAreNotFinite", matrices.special},
