@@ -33,6 +33,13 @@ type Model interface {
 	Release()
 }
 
+// Seeing is a Model whose steps may contain tokens of images.
+type Seeing interface {
+	Model
+	// StepSeeing is Step with tokens of images in place of rows of the embedding.
+	StepSeeing(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int, sight nn.Sight) tensor.Array
+}
+
 // Encoder is a loaded network with bidirectional attention.
 type Encoder interface {
 	// Hidden runs whole texts through the network and returns the states of its

@@ -57,6 +57,10 @@ type Dimensions struct {
 	MeanNorm, NormBias bool
 	// Encoder is set for families with bidirectional attention.
 	Encoder *Encoder
+	// Tower is the vision tower; nil if the model has none, or if it is not
+	// supported, for which TowerFault is the reason.
+	Tower      *Tower
+	TowerFault error
 }
 
 // Temper multiplies the query at a position by 1 + Beta*ln(1 +

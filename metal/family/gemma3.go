@@ -43,6 +43,7 @@ func (c *Config) gemma(d *Dimensions) {
 	d.Window = c.integer(1, 1<<30, "sliding_window") // the references' defaults differ
 	d.Everywhere = c.gemmaLayers(d.Layers)
 	c.gemmaRope(d)
+	c.tower(d, siglipTower)
 }
 
 // gemmaScale is the square root of the width in bfloat16, in which Gemma was

@@ -5,7 +5,10 @@ package family
 func qwen3() Family {
 	return Family{
 		Name: "qwen3", Models: "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker; Qwen3-VL dense, text only", Types: []string{"qwen3", "qwen3_vl_text"}, Context: 1 << 15,
-		Read:   func(c *Config, d *Dimensions) { d.Window = c.window(*d) },
+		Read: func(c *Config, d *Dimensions) {
+			d.Window = c.window(*d)
+			c.tower(d, qwenTower)
+		},
 		Block:  qwen3Block,
 		Layout: Layout{Ignored: []string{"model.visual.", "visual."}},
 		GGUF:   &GGUF{Name: "qwen3"},
@@ -21,6 +24,7 @@ func qwen3MoE() Family {
 		Read: func(c *Config, d *Dimensions) {
 			d.Window = c.window(*d)
 			d.Experts = c.experts(d.Layers)
+			c.tower(d, qwenTower)
 		},
 		Block:  qwen3Block,
 		Layout: Layout{Ignored: []string{"model.visual.", "visual."}},

@@ -104,6 +104,7 @@ func (c *Config) hybrid(d *Dimensions) {
 	}
 	d.Hybrid = h
 	d.Experts = c.hybridExperts(d)
+	c.tower(d, qwenTower)
 }
 
 // hybridLayers requires at least one attention layer, and a layer_types that

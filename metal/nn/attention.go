@@ -3,12 +3,35 @@ package nn
 import (
 	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/vision"
 )
 
 // Pass is what all layers of one step share.
 type Pass struct {
 	Cache    tensor.Cache
 	Segments []tensor.Segment
+	// Turns are where tokens stand for rotations; nil means where they stand in their
+	// requests.
+	Turns *Turns
+	// Mutual are runs of rows whose tokens see one another.
+	Mutual []tensor.Run
+}
+
+// Turns are the positions of tokens by time and, in images, by row and column. Rows
+// and Columns are nil if they are equal to Time.
+type Turns struct{ Time, Rows, Columns []tensor.Segment }
+
+// TurnsOf are the turns of tokens at places; flat ones are equal on all axes.
+func TurnsOf(places []vision.Place, flat bool) *Turns {
+	t := new(Turns)
+	for _, p := range places {
+		t.Time = append(t.Time, tensor.Segment{Start: p.Time, Length: 1})
+		if !flat {
+			t.Rows = append(t.Rows, tensor.Segment{Start: p.Row, Length: 1})
+			t.Columns = append(t.Columns, tensor.Segment{Start: p.Column, Length: 1})
+		}
+	}
+	return t
 }
 
 // Attention is grouped-query attention over a request's own past. Heads may be
@@ -26,6 +49,9 @@ type Attention struct {
 	NormLast bool
 	// Sinks are scores of query heads that add nothing; nil where a family has none.
 	Sinks []float32
+	// axes are what pairs turn by in images (family.Tower.Axes); nil where that makes no
+	// difference.
+	axes []int
 	AttentionSpec
 }
 
@@ -61,6 +87,9 @@ func (l *Loader) attention(path string, d family.Dimensions, f family.Attention,
 	}}
 	if f.Rope != nil {
 		a.Rope = l.rope(*f.Rope)
+	}
+	if d.Tower != nil {
+		a.axes = d.Tower.Axes
 	}
 	l.Linear(path+".q_proj", &a.Q)
 	l.Linear(path+".k_proj", &a.K)
@@ -122,14 +151,14 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)
 	}
 	if a.Rope.Size > 0 {
-		q, k = s.Rope(q, p.Segments, a.HeadSize, a.queries()), s.Rope(k, p.Segments, a.HeadSize, a.Rope)
+		q, k = a.rotate(s, q, p, a.queries()), a.rotate(s, k, p, a.Rope)
 	}
 	if n != nil && a.NormLast {
 		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)
 	}
 	seen := s.AppendAttend(tensor.AttendSpec{
 		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments, Q: q, K: k, V: qkv[2],
-		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks, Cap: a.Cap,
+		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks, Cap: a.Cap, Mutual: p.Mutual,
 	})
 	if gate == nil {
 		return seen
@@ -137,6 +166,46 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 	defer s.Release(seen)
 	defer s.Release(gate)
 	return s.SigmoidGate(seen, gate)
+}
+
+// rotate turns heads by where their tokens stand. Tokens of images turn once by each axis:
+// pairs that do not turn by it are turned by nothing.
+func (a *Attention) rotate(s tensor.Scope, x tensor.Array, p Pass, spec tensor.RopeSpec) tensor.Array {
+	switch {
+	case p.Turns == nil || a.axes == nil:
+		return s.Rope(x, p.Segments, a.HeadSize, spec)
+	case p.Turns.Rows == nil:
+		return s.Rope(x, p.Turns.Time, a.HeadSize, spec)
+	}
+	for axis, at := range [][]tensor.Segment{p.Turns.Time, p.Turns.Rows, p.Turns.Columns} {
+		turned := s.Rope(x, at, a.HeadSize, alongAxis(spec, a.axes, axis))
+		if axis > 0 {
+			s.Release(x)
+		}
+		x = turned
+	}
+	return x
+}
+
+// alongAxis leaves the pairs of other axes alone, and what multiplies heads to the first
+// axis.
+func alongAxis(spec tensor.RopeSpec, axes []int, axis int) tensor.RopeSpec {
+	const still = 1e20 // divides the frequency: no position turns a pair by as much as a rounding
+	factors := make([]float32, len(axes))
+	for i, of := range axes {
+		factors[i] = 1
+		if spec.Factors != nil {
+			factors[i] = spec.Factors[i]
+		}
+		if of != axis {
+			factors[i] = still
+		}
+	}
+	spec.Factors = factors
+	if axis > 0 {
+		spec.Magnitude, spec.Beta = 1, 0
+	}
+	return spec
 }
 
 // Output returns the projection after Attend.

@@ -91,14 +91,31 @@ func (m *Decoder) CacheSpec() tensor.CacheSpec { return m.cache }
 // Step runs flat tokens through the network: logits [len(rows), vocabulary],
 // or nil for nil rows. The last block works on the wanted rows alone.
 func (m *Decoder) Step(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int) tensor.Array {
+	return m.StepSeeing(s, cache, ids, segments, rows, Sight{})
+}
+
+// Sight is what the tokens of a step are of images: none if it is zero.
+type Sight struct {
+	// Rows of the step, in ascending order, that tokens of images take, and these.
+	Rows []int
+	Seen
+	// Mutual are runs of these rows whose tokens see one another.
+	Mutual []tensor.Run
+	// Turns are where the tokens of all rows stand; nil means where they stand in their
+	// requests.
+	Turns *Turns
+}
+
+// StepSeeing is Step with tokens of images in place of rows of the embedding.
+func (m *Decoder) StepSeeing(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int, sight Sight) tensor.Array {
 	if rows == nil {
-		m.stack(s, cache, ids, segments, []int{})
+		m.stack(s, cache, ids, segments, []int{}, sight)
 		return nil
 	}
 	if inOrder(rows, tensor.Tokens(segments)) {
 		rows = nil
 	}
-	x := m.stack(s, cache, ids, segments, rows)
+	x := m.stack(s, cache, ids, segments, rows, sight)
 	if s.Err() != nil {
 		return nil
 	}
@@ -128,12 +145,15 @@ func inOrder(rows []int, n int) bool {
 
 // Hidden gives the normed states that the head would read: [T, hidden].
 func (m *Decoder) Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array {
-	return m.norm.apply(s, m.stack(s, cache, ids, segments, nil))
+	return m.norm.apply(s, m.stack(s, cache, ids, segments, nil, Sight{}))
 }
 
 // stack runs embedding and blocks; rows are those wanted of the last one.
-func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int) tensor.Array {
-	x, pass := m.embed.Lookup(s, ids), Pass{cache, segments}
+func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int, sight Sight) tensor.Array {
+	x, pass := m.embed.Lookup(s, ids), Pass{cache, segments, sight.Turns, sight.Mutual}
+	if len(sight.Rows) > 0 {
+		x = replaced(s, x, sight.Rows, sight.States)
+	}
 	for i, b := range m.blocks {
 		var want []int
 		if i == len(m.blocks)-1 {
@@ -150,6 +170,16 @@ func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 		if s.Err() != nil {
 			break
 		}
+		if i < len(sight.Deep) && len(sight.Rows) > 0 {
+			x = replaced(s, x, sight.Rows, s.Add(s.Rows(x, sight.Rows), sight.Deep[i]))
+		}
 	}
 	return x
+}
+
+// replaced are the states x with other rows; x is released.
+func replaced(s tensor.Scope, x tensor.Array, rows []int, y tensor.Array) tensor.Array {
+	out := s.Place(x, rows, y)
+	s.Release(x)
+	return out
 }

@@ -34,6 +34,10 @@ type File struct {
 	precise quant.Type
 	// lessOne: the weights of norms are stored minus one.
 	lessOne bool
+	// tower is the part that holds a vision tower; nil if there is none. channelsLast is
+	// set in it if its patches have their channels last.
+	tower        *File
+	channelsLast bool
 
 	// mu guards pieces that were read into and are free.
 	mu    sync.Mutex
@@ -163,12 +167,18 @@ func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
 		return nil, err
 	}
 	lessOne := layout.NormsLessOne || layout.NormsLessOneInHF && !asMLX
+	f := &File{Dim: dim, dir: dir, sources: c.sources, bytes: c.bytes, lessOne: lessOne}
+	f.openTower(c, cfg) // first: the inventory leaves it out
 	entries, err := c.inventory(dim, cfg)
 	if err != nil {
 		c.close()
 		return nil, err
 	}
-	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, unread: c.unread, precise: fineEnough(dim, entries), lessOne: lessOne}, nil
+	f.entries, f.unread, f.precise = entries, c.unread, fineEnough(dim, entries)
+	if f.tower != nil {
+		f.tower.precise = f.precise
+	}
+	return f, nil
 }
 
 // fineEnough is the precision of a folder. Where residuals exceed what float16

@@ -1,0 +1,291 @@
+package family
+
+import (
+	"fmt"
+	"math"
+)
+
+// Tower describes a vision tower: an encoder that turns the patches of an image
+// into tokens of a decoder. Its layers are attention and a plain feed-forward, each
+// on the normed input (LayerNorm) and added to it.
+type Tower struct {
+	// Patch is the side of a patch in pixels, Merge the side of a block of patches that
+	// become one token, and Frames how many frames a patch has: a still image is a
+	// video of equal frames.
+	Patch, Merge, Frames int
+	Layers, Hidden       int
+	FeedForward, Heads   int
+	Eps                  float64
+	Activation           Activation
+	// Side of the square table of learned places. Tables of another size than the image
+	// are Interpolated; otherwise an image has as many patches as the table.
+	Side         int
+	Interpolated bool
+	// Theta is the base of the rotation of heads by row and column; 0 means that
+	// they are not rotated.
+	Theta float64
+	// Joined is set where queries, keys and values are one matrix.
+	Joined bool
+	// FinalNorm is set where the last states are normed before they are merged.
+	FinalNorm bool
+	// Merger makes one token of a block.
+	Merger Merger
+	// Deep are the layers whose merged states are added to the image's tokens after the
+	// first layers of the decoder, one after another (DeepStack).
+	Deep []int
+	// Out is the width of the decoder.
+	Out int
+	// Axes are what each pair of a decoder's rotated elements turns by: 0 for time, 1 for
+	// the row, 2 for the column of a token in its image. nil means that tokens of images
+	// turn as those of text do.
+	Axes []int
+	// Mutual is set where the tokens of an image see one another in all layers of the
+	// decoder. All of an image then has to be in one step.
+	Mutual bool
+	// Prefixes are those that names of its tensors may have in folders, and Rename pairs
+	// of parts of names, as Layout.Rename has them.
+	Prefixes, Rename []string
+}
+
+// Merger is how a block of patches becomes a token.
+type Merger int
+
+const (
+	// MergeMLP norms each patch, joins them, and runs a feed-forward with a GELU. Deep
+	// layers are joined first and normed then.
+	MergeMLP Merger = iota + 1
+	// MergeMean takes the mean, norms it (RMSNorm, stored less one), and projects it with
+	// a matrix that is stored with rows and columns exchanged.
+	MergeMean
+)
+
+// TowerPrefix is where the tensors of a tower lie among those of its model.
+const TowerPrefix = "vision."
+
+// HeadSize is the width of a head.
+func (t Tower) HeadSize() int { return t.Hidden / t.Heads }
+
+// PatchWidth is the number of values of a patch.
+func (t Tower) PatchWidth() int { return 3 * t.Frames * t.Patch * t.Patch }
+
+// Block is the number of patches of a token.
+func (t Tower) Block() int { return t.Merge * t.Merge }
+
+// consistent checks the numbers against one another.
+func (t Tower) consistent(d Dimensions) error {
+	switch {
+	case t.Hidden%t.Heads != 0:
+		return Invalidf("vision_config: a width of %d with %d heads", t.Hidden, t.Heads)
+	case t.Theta != 0 && t.HeadSize()%4 != 0:
+		return Invalidf("vision_config: heads of %d elements, which cannot be rotated by row and column", t.HeadSize())
+	case !t.Interpolated && t.Side%t.Merge != 0:
+		return Invalidf("vision_config: %d patches on a side in blocks of %d", t.Side, t.Merge)
+	}
+	if len(t.Deep) > 0 && len(t.Deep) >= d.Layers {
+		return Invalidf("vision_config.deepstack_visual_indexes has %d layers, but the decoder has %d", len(t.Deep), d.Layers)
+	}
+	for _, n := range t.Deep {
+		if n < 0 || n >= t.Layers {
+			return Invalidf("vision_config.deepstack_visual_indexes contains %d, but there are %d layers", n, t.Layers)
+		}
+	}
+	return nil
+}
+
+// Slots lists the tensors of the tower.
+func (t Tower) Slots() []Slot {
+	var s slots
+	norm := func(path string, width int) { s.norm(Norm{Path: TowerPrefix + path, Bias: true}, width) }
+	dense := func(path string, rows, columns int) { s.linear(TowerPrefix+path, rows, columns, true) }
+	dense("patch", t.Hidden, t.PatchWidth())
+	s.add(TowerPrefix+"places.weight", int64(t.Side*t.Side), int64(t.Hidden))
+	for i := range t.Layers {
+		at := fmt.Sprintf("layers.%d.", i)
+		norm(at+"before", t.Hidden)
+		norm(at+"beforeFeed", t.Hidden)
+		if t.Joined {
+			dense(at+"qkv", 3*t.Hidden, t.Hidden)
+		} else {
+			dense(at+"q", t.Hidden, t.Hidden)
+			dense(at+"k", t.Hidden, t.Hidden)
+			dense(at+"v", t.Hidden, t.Hidden)
+		}
+		dense(at+"o", t.Hidden, t.Hidden)
+		dense(at+"up", t.FeedForward, t.Hidden)
+		dense(at+"down", t.Hidden, t.FeedForward)
+	}
+	if t.FinalNorm {
+		norm("norm", t.Hidden)
+	}
+	if t.Merger == MergeMean {
+		s.add(TowerPrefix+"merger.norm.weight", int64(t.Hidden))
+		s.add(TowerPrefix+"merger.turned", int64(t.Out), int64(t.Hidden))
+		return s
+	}
+	wide := t.Hidden * t.Block()
+	merger := func(path string, normed int) {
+		norm(path+".norm", normed)
+		dense(path+".up", wide, wide)
+		dense(path+".down", t.Out, wide)
+	}
+	merger("merger", t.Hidden)
+	for i := range t.Deep {
+		merger(fmt.Sprintf("deep.%d", i), wide)
+	}
+	return s
+}
+
+// visionSection is where a wrapper keeps the configuration of its tower.
+const visionSection = "vision_config"
+
+// tower reads the vision tower with read, of a model that has one. A tower that
+// is not supported leaves the model to text: the fault says why.
+func (c *Config) tower(d *Dimensions, read func(c *Config) Tower) {
+	section, ok := c.values[visionSection].(map[string]any)
+	if !ok {
+		return
+	}
+	v := &Config{values: c.values, text: section, inside: visionSection + ".", read: map[string]bool{}}
+	t := read(v)
+	t.Out = d.Hidden
+	if t.Merger == MergeMLP {
+		t.Axes = c.axes(v, d.Rope.Size/2)
+	}
+	if v.err == nil {
+		v.fail(t.consistent(*d))
+	}
+	if v.err != nil {
+		d.TowerFault = fmt.Errorf("config.json: %w", v.err)
+		return
+	}
+	d.Tower = &t
+}
+
+// qwenTower reads the tower of Qwen3-VL and Qwen3.5, with the defaults of
+// transformers (Qwen3VLVisionConfig, 5.23).
+func qwenTower(c *Config) Tower {
+	t := Tower{
+		Patch: c.integerOr(16, 4, 256, "patch_size"), Merge: c.integerOr(2, 1, 16, "spatial_merge_size"), Frames: c.integerOr(2, 1, 8, "temporal_patch_size"),
+		Layers: c.integerOr(27, 1, 1<<10, "depth"), Hidden: c.integerOr(1152, 1, 1<<16, "hidden_size"),
+		FeedForward: c.integerOr(4304, 1, 1<<20, "intermediate_size"), Heads: c.integerOr(16, 1, 1<<10, "num_heads"),
+		Eps: 1e-6, Activation: GELUTanh, Interpolated: true, Theta: 1e4, Joined: true, Merger: MergeMLP,
+		Prefixes: []string{"model.visual.", "visual.", "vision_tower."},
+		Rename: []string{
+			"patch_embed.proj.", "patch.", "pos_embed.", "places.", "blocks.", "layers.", "attn.qkv.", "qkv.", "attn.proj.", "o.",
+			"norm1.", "before.", "norm2.", "beforeFeed.", "mlp.", "", "linear_fc1.", "up.", "linear_fc2.", "down.", "deepstack_merger_list.", "deep.",
+		},
+	}
+	places := c.integerOr(2304, 1, 1<<20, "num_position_embeddings")
+	if t.Side = int(math.Sqrt(float64(places))); t.Side*t.Side != places {
+		c.fail(Invalidf("vision_config.num_position_embeddings is %d, want the square of a number", places))
+	}
+	c.only("in_channels", 3)
+	c.gelu("hidden_act")
+	if p, ok := c.value("rope_parameters").(map[string]any); ok {
+		if v, ok := floatNumber(p["rope_theta"]); ok && v > 1 {
+			t.Theta = v
+		}
+		if kind := p["rope_type"]; kind != nil && kind != "axial" {
+			c.fail(fmt.Errorf("vision_config.rope_parameters: %w", &UnsupportedError{"rotation", Shown(kind), []string{"axial"}}))
+		}
+	}
+	list := c.list("deepstack_visual_indexes")
+	for _, v := range list {
+		n, ok := WholeNumber(v)
+		if !ok {
+			n = -1 // which no layer is
+		}
+		t.Deep = append(t.Deep, int(n))
+	}
+	return t
+}
+
+// siglipTower reads the tower of Gemma 3, with the defaults of transformers
+// (SiglipVisionConfig, Gemma3Config, 5.23).
+func siglipTower(c *Config) Tower {
+	t := Tower{
+		Patch: c.integerOr(16, 4, 256, "patch_size"), Frames: 1,
+		Layers: c.integerOr(12, 1, 1<<10, "num_hidden_layers"), Hidden: c.integerOr(768, 1, 1<<16, "hidden_size"),
+		FeedForward: c.integerOr(3072, 1, 1<<20, "intermediate_size"), Heads: c.integerOr(12, 1, 1<<10, "num_attention_heads"),
+		Eps: 1e-6, Activation: GELUTanh, FinalNorm: true, Merger: MergeMean, Mutual: true,
+		Prefixes: []string{
+			"model.vision_tower.vision_model.", "vision_tower.vision_model.", "model.vision_tower.", "vision_tower.", // the later ones since transformers 5
+			"model.multi_modal_projector.", "multi_modal_projector.",
+		},
+		Rename: []string{
+			"embeddings.patch_embedding.", "patch.", "embeddings.position_embedding.", "places.", "encoder.layers.", "layers.", "post_layernorm.", "norm.",
+			"layer_norm1.", "before.", "layer_norm2.", "beforeFeed.", "self_attn.q_proj.", "q.", "self_attn.k_proj.", "k.", "self_attn.v_proj.", "v.", "self_attn.out_proj.", "o.",
+			"mlp.fc1.", "up.", "mlp.fc2.", "down.", "mm_soft_emb_norm.", "merger.norm.", "mm_input_projection_weight", "merger.turned",
+		},
+	}
+	if c.value("layer_norm_eps") != nil {
+		t.Eps = c.number(0, 1, "layer_norm_eps")
+	}
+	t.Side = c.integerOr(224, 1, 1<<14, "image_size") / max(1, t.Patch)
+	tokens := c.integerAt(256, 1, 1<<20, "mm_tokens_per_image")
+	side := int(math.Sqrt(float64(tokens)))
+	if side*side != tokens || t.Side%side != 0 || side > t.Side {
+		c.fail(Invalidf("mm_tokens_per_image is %d, which %d patches on a side cannot become", tokens, t.Side))
+		side = 1
+	}
+	t.Merge = max(1, t.Side/side)
+	c.only("num_channels", 3)
+	c.gelu("hidden_act")
+	return t
+}
+
+// axes reads mrope_section: how many pairs turn by time, row and column. They take turns,
+// as in transformers' Qwen3VLTextRotaryEmbedding (5.23): of each three pairs the second turns
+// by row and the third by column, up to as many as there are. Faults are those of the
+// tower.
+func (c *Config) axes(tower *Config, pairs int) []int {
+	sections := []int{pairs - 2*(pairs/3), pairs / 3, pairs / 3}
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		params, _ := c.value(key).(map[string]any)
+		list, ok := params["mrope_section"].([]any)
+		if !ok {
+			continue
+		}
+		if len(list) != len(sections) {
+			tower.fail(Invalidf("%s%s.mrope_section has %d numbers, want %d", c.inside, key, len(list), len(sections)))
+			return nil
+		}
+		for i, v := range list {
+			n, ok := WholeNumber(v)
+			if !ok || n < 0 || n > int64(pairs) {
+				tower.fail(Invalidf("%s%s.mrope_section contains %s, want whole numbers up to %d", c.inside, key, Shown(v), pairs))
+				return nil
+			}
+			sections[i] = int(n)
+		}
+		break
+	}
+	out := make([]int, pairs)
+	for i := range out {
+		if axis := i % 3; i < 3*sections[axis] {
+			out[i] = axis
+		}
+	}
+	return out
+}
+
+// integerAt reads a whole number of the top level.
+func (c *Config) integerAt(absent int, low, high int64, name string) int {
+	v := c.values[name]
+	if v == nil {
+		return absent
+	}
+	n, ok := WholeNumber(v)
+	if !ok || n < low || n > high {
+		c.fail(Invalidf("%s is %s, want a whole number from %d to %d", name, Shown(v), low, high))
+		return absent
+	}
+	return int(n)
+}
+
+// gelu refuses any other activation than the GELU in the form of tanh.
+func (c *Config) gelu(key string) {
+	if v := c.value(key); v != nil && v != "gelu_pytorch_tanh" {
+		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"activation", Shown(v), []string{"gelu_pytorch_tanh"}}))
+	}
+}

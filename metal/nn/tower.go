@@ -1,0 +1,250 @@
+package nn
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/vision"
+)
+
+// Tower is a vision tower: it turns the patches of an image into tokens.
+type Tower struct {
+	loader *Loader
+	dims   family.Tower
+	patch  Dense
+	places Embedding
+	layers []towerLayer
+	norm   LayerNorm
+	merger merger
+	deep   []merger
+}
+
+// towerLayer is attention over all patches, and a feed-forward.
+type towerLayer struct {
+	before, beforeFeed LayerNorm
+	// qkv is used where they are joined, else q, k and v.
+	qkv, q, k, v, o Dense
+	up, down        Dense
+}
+
+// merger makes tokens of patches. Those of mean have a norm without bias, and only
+// project.
+type merger struct {
+	norm     LayerNorm
+	mean     RMSNorm
+	up, down Dense
+	project  Linear
+}
+
+// Seen are the tokens of an image: States [T, hidden] take the place of the embedding,
+// and Deep are added after the first layers of the decoder, one after another.
+type Seen struct {
+	States tensor.Array
+	Deep   []tensor.Array
+}
+
+// LoadTower loads a vision tower from its part of a file (weights.File.Tower). After an error
+// nothing stays loaded.
+func LoadTower(ctx context.Context, l *Loader, d family.Tower) (*Tower, error) {
+	t := &Tower{loader: l, dims: d, layers: make([]towerLayer, d.Layers), deep: make([]merger, len(d.Deep))}
+	const at = family.TowerPrefix
+	l.Dense(at+"patch", &t.patch)
+	l.Linear(at+"places", &t.places.Linear)
+	for i := range t.layers {
+		l.towerLayer(fmt.Sprintf("%slayers.%d.", at, i), d, &t.layers[i])
+	}
+	if d.FinalNorm {
+		l.LayerNorm(at+"norm", d.Eps, &t.norm)
+	}
+	if d.Merger == family.MergeMean {
+		l.normsLessOne = true
+		l.RMSNorm(at+"merger.norm", d.Eps, &t.merger.mean)
+		l.whole(at+"merger.turned", 3, func(m tensor.Matrix) { t.merger.project.Matrix = m })
+	} else {
+		l.merger(at+"merger", d, &t.merger)
+	}
+	for i := range t.deep {
+		l.merger(fmt.Sprintf("%sdeep.%d", at, i), d, &t.deep[i])
+	}
+	if err := l.Load(ctx); err != nil {
+		l.Release()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (l *Loader) towerLayer(at string, d family.Tower, to *towerLayer) {
+	l.LayerNorm(at+"before", d.Eps, &to.before)
+	l.LayerNorm(at+"beforeFeed", d.Eps, &to.beforeFeed)
+	if d.Joined {
+		l.Dense(at+"qkv", &to.qkv)
+	} else {
+		l.Dense(at+"q", &to.q)
+		l.Dense(at+"k", &to.k)
+		l.Dense(at+"v", &to.v)
+	}
+	l.Dense(at+"o", &to.o)
+	l.Dense(at+"up", &to.up)
+	l.Dense(at+"down", &to.down)
+}
+
+func (l *Loader) merger(at string, d family.Tower, to *merger) {
+	l.LayerNorm(at+".norm", d.Eps, &to.norm)
+	l.Dense(at+".up", &to.up)
+	l.Dense(at+".down", &to.down)
+}
+
+// Release frees the weights.
+func (t *Tower) Release() { t.loader.Release() }
+
+// Encode runs the patches of one image through the tower.
+func (t *Tower) Encode(s tensor.Scope, p *vision.Patches) Seen {
+	x, turn := t.embed(s, p), t.rotation(p)
+	var out Seen
+	for i := range t.layers {
+		if s.Err() != nil {
+			return Seen{}
+		}
+		inner := s.Child()
+		next := inner.Keep(t.layer(inner, &t.layers[i], x, turn))
+		inner.Close()
+		s.Release(x)
+		x = next
+		for j, deep := range t.dims.Deep {
+			if deep == i {
+				out.Deep = append(out.Deep, t.merge(s, &t.deep[j], x, true))
+			}
+		}
+	}
+	if t.dims.FinalNorm {
+		x = t.norm.Apply(s, x)
+	}
+	out.States = t.merge(s, &t.merger, x, false)
+	return out
+}
+
+// embed projects patches and adds their places: [T, hidden].
+func (t *Tower) embed(s tensor.Scope, p *vision.Patches) tensor.Array {
+	rows := p.Rows * p.Columns
+	x := t.patch.Apply(s, s.From(p.Values, rows, p.Width))
+	ids, shares := t.taps(p)
+	places := s.Embed(t.places.Matrix, s.IDs(ids))
+	if t.dims.Interpolated {
+		places = s.Combine(places, s.From(shares, rows, 4))
+	}
+	return s.Add(x, places)
+}
+
+// taps are the places of patches in the table and, of each that lies between four, their
+// shares: bilinear, with the corners of the image on those of the table (transformers'
+// vision_utils.py, get_vision_interpolation_indices_and_weights, 5.23).
+func (t *Tower) taps(p *vision.Patches) (ids []int32, shares []float32) {
+	side := t.dims.Side
+	for row, column := range vision.Order(p.Rows, p.Columns, t.dims.Merge) {
+		if !t.dims.Interpolated {
+			ids = append(ids, int32(row*side+column))
+			continue
+		}
+		top, down := between(row, p.Rows, side)
+		left, across := between(column, p.Columns, side)
+		for i := range 4 {
+			y, x := min(top+i/2, side-1), min(left+i%2, side-1)
+			ids = append(ids, int32(y*side+x))
+		}
+		shares = append(shares, (1-down)*(1-across), (1-down)*across, down*(1-across), down*across)
+	}
+	return ids, shares
+}
+
+// between is where one of n positions lies in a table: after an entry, by a part of the way
+// to the next.
+func between(i, n, side int) (at int, part float32) {
+	place := float32(i) * float32(side-1) / float32(max(1, n-1))
+	floor := float32(math.Floor(float64(place)))
+	return int(floor), place - floor
+}
+
+// turns are the positions of patches for the rotation of heads: by row for one half of
+// the pairs, by column for the other.
+type turns struct{ rows, columns []tensor.Segment }
+
+// rotation returns nil if heads are not rotated.
+func (t *Tower) rotation(p *vision.Patches) *turns {
+	if t.dims.Theta == 0 {
+		return nil
+	}
+	r := new(turns)
+	for row, column := range vision.Order(p.Rows, p.Columns, t.dims.Merge) {
+		r.rows = append(r.rows, tensor.Segment{Start: row, Length: 1})
+		r.columns = append(r.columns, tensor.Segment{Start: column, Length: 1})
+	}
+	return r
+}
+
+// rotate turns the heads of x. Pairs are (i, i+size/2); the first half of them turns by
+// row. The result has these pairs first and then those that turn by column, which
+// changes no product of a query and a key.
+func (t *Tower) rotate(s tensor.Scope, x tensor.Array, r *turns) tensor.Array {
+	if r == nil {
+		return x
+	}
+	size := t.dims.HeadSize()
+	spec := tensor.RopeSpec{Theta: t.dims.Theta, Size: size / 2}
+	parts := s.Split(x, size/4, size/4, size/4, size/4)
+	byRow := s.Rope(s.Join([]tensor.Array{parts[0], parts[2]}, size/4, size/4), r.rows, size/2, spec)
+	byColumn := s.Rope(s.Join([]tensor.Array{parts[1], parts[3]}, size/4, size/4), r.columns, size/2, spec)
+	return s.Join([]tensor.Array{byRow, byColumn}, size/2, size/2)
+}
+
+// layer runs one layer on x [T, hidden].
+func (t *Tower) layer(s tensor.Scope, l *towerLayer, x tensor.Array, r *turns) tensor.Array {
+	d := t.dims
+	qkv := t.project(s, l, l.before.Apply(s, x))
+	seen := s.AttendAll(tensor.AttendAllSpec{
+		Segments: []tensor.Segment{{Length: x.Shape()[0]}}, Q: t.rotate(s, qkv[0], r), K: t.rotate(s, qkv[1], r), V: qkv[2],
+		Heads: d.Heads, Scale: float32(1 / math.Sqrt(float64(d.HeadSize()))),
+	})
+	x = s.Add(x, l.o.Apply(s, seen))
+	wide := s.GELU(l.up.Apply(s, l.beforeFeed.Apply(s, x)), d.Activation == family.GELUTanh)
+	return s.Add(x, l.down.Apply(s, wide))
+}
+
+func (t *Tower) project(s tensor.Scope, l *towerLayer, x tensor.Array) []tensor.Array {
+	if t.dims.Joined {
+		return s.Split(l.qkv.Apply(s, x), t.dims.Hidden, t.dims.Hidden, t.dims.Hidden)
+	}
+	return s.LinearBias(x, []tensor.Matrix{l.q.Matrix, l.k.Matrix, l.v.Matrix}, []tensor.Array{l.q.Bias, l.k.Bias, l.v.Bias})
+}
+
+// merge makes tokens of blocks of patches: [T/block, out]. Deep states are normed after
+// they are joined.
+func (t *Tower) merge(s tensor.Scope, m *merger, x tensor.Array, deep bool) tensor.Array {
+	block := t.dims.Block()
+	tokens := x.Shape()[0] / block
+	if t.dims.Merger == family.MergeMean {
+		segments := make([]tensor.Segment, tokens)
+		for i := range segments {
+			segments[i].Length = block
+		}
+		return m.project.Apply(s, m.mean.Apply(s, s.Mean(x, segments, nil)))
+	}
+	if !deep {
+		x = m.norm.Apply(s, x)
+	}
+	parts, widths := make([]tensor.Array, block), make([]int, block)
+	for i := range parts {
+		rows := make([]int, tokens)
+		for j := range rows {
+			rows[j] = j*block + i
+		}
+		parts[i], widths[i] = s.Rows(x, rows), t.dims.Hidden
+	}
+	x = s.Join(parts, widths...)
+	if deep {
+		x = m.norm.Apply(s, x)
+	}
+	return m.down.Apply(s, s.GELU(m.up.Apply(s, x), false))
+}

@@ -1,0 +1,130 @@
+package weights
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/metal/family"
+)
+
+// tower finds the tensors of a vision tower, under the paths of its slots;
+// channelsLast is true if the patches that they are for have their channels last. There
+// is no error if the folder holds no part of a tower: converters leave it out.
+func (c *collection) tower(t family.Tower, cfg *family.Config) (entries map[string]Entry, channelsLast bool, err error) {
+	groups, err := groupingOf(cfg)
+	if err != nil {
+		return nil, false, err
+	}
+	part := &collection{tensors: map[string]shardTensor{}}
+	rename := towerNames(t)
+	for _, name := range sortedKeys(c.tensors) {
+		if path, ok := rename(name); ok {
+			if _, twice := part.tensors[path]; twice {
+				return nil, false, family.Invalidf("tensor %s exists under two names", family.Quoted(path))
+			}
+			part.tensors[path] = c.tensors[name]
+		}
+	}
+	if len(part.tensors) == 0 {
+		return nil, false, nil
+	}
+	layers := map[string]any{}
+	for name, v := range groups.layers {
+		if path, ok := rename(name + "."); ok {
+			layers[strings.TrimSuffix(path, ".")] = v
+		}
+	}
+	groups.layers = layers
+	if channelsLast, err = part.flatten(t); err != nil {
+		return nil, false, err
+	}
+	entries, err = part.towerEntries(t, groups)
+	return entries, channelsLast, err
+}
+
+// towerNames returns how tensors of a folder are called in the tower; ok is false for
+// those of other parts.
+func towerNames(t family.Tower) func(name string) (path string, ok bool) {
+	r := strings.NewReplacer(t.Rename...)
+	return func(name string) (string, bool) {
+		for _, prefix := range t.Prefixes {
+			if rest, ok := strings.CutPrefix(name, prefix); ok {
+				return family.TowerPrefix + r.Replace(rest), true
+			}
+		}
+		return "", false
+	}
+}
+
+// flatten gives the kernel of patches two dimensions. Hugging Face stores [out, 3,
+// frames, side, side], mlx-vlm [out, frames, side, side, 3].
+func (c *collection) flatten(t family.Tower) (channelsLast bool, err error) {
+	const path = family.TowerPrefix + "patch.weight"
+	k, ok := c.tensors[path]
+	if !ok {
+		return false, fmt.Errorf("tensor %s: %w", path, ErrMissing)
+	}
+	out, frames, side := int64(t.Hidden), int64(t.Frames), int64(t.Patch)
+	first, last := []int64{out, 3, frames, side, side}, []int64{out, frames, side, side, 3}
+	if frames == 1 && len(k.shape) == 4 {
+		first, last = []int64{out, 3, side, side}, []int64{out, side, side, 3}
+	}
+	channelsLast = slices.Equal(k.shape, last)
+	if !channelsLast && !slices.Equal(k.shape, first) {
+		return false, family.Invalidf("tensor %s has shape %v, want %v or %v", path, k.shape, first, last)
+	}
+	k.shape = []int64{out, int64(t.PatchWidth())}
+	c.tensors[path] = k
+	return channelsLast, nil
+}
+
+// towerEntries are the tensors of all slots. Others are refused, but for those that have
+// no part in the tokens: counters, and a head that pools whole images.
+func (c *collection) towerEntries(t family.Tower, groups grouping) (map[string]Entry, error) {
+	entries, used := map[string]Entry{}, map[string]bool{}
+	for _, s := range t.Slots() {
+		turned := strings.HasSuffix(s.Path, ".turned")
+		if turned {
+			s.Shape = []int64{s.Shape[1], s.Shape[0]}
+		}
+		e, err := c.entry(s, groups)
+		if err != nil {
+			return nil, err
+		}
+		if turned {
+			e.Shape, e.turned = []int64{1, e.Shape[0], e.Shape[1]}, true
+		}
+		entries[s.Path] = e
+		used[s.Path] = true
+		if e.Format.Quantized() {
+			used[layerOf(s.Path)+".scales"], used[layerOf(s.Path)+".biases"] = true, true
+		}
+	}
+	for _, name := range sortedKeys(c.tensors) {
+		if !used[name] && !strings.HasPrefix(name, family.TowerPrefix+"head.") && !strings.HasSuffix(name, "position_ids") && !strings.HasSuffix(name, "inv_freq") {
+			return nil, family.Unsupported("tensor of a vision tower", name, []string{"those of its family"})
+		}
+	}
+	return entries, nil
+}
+
+// Tower is the part of the file that holds the vision tower; nil if there is none.
+// Dim.TowerFault may state why. It closes with the file.
+func (f *File) Tower() *File { return f.tower }
+
+// ChannelsLast reports whether patches have their channels last, for a Tower.
+func (f *File) ChannelsLast() bool { return f.channelsLast }
+
+// openTower finds the tower in the files of a folder. A fault leaves the model to text.
+func (f *File) openTower(c *collection, cfg *family.Config) {
+	if f.Dim.Tower == nil {
+		return
+	}
+	entries, channelsLast, err := c.tower(*f.Dim.Tower, cfg)
+	if err == nil && entries != nil {
+		f.tower = &File{Dim: f.Dim, dir: f.dir, entries: entries, sources: f.sources, channelsLast: channelsLast}
+		return
+	}
+	f.Dim.Tower, f.Dim.TowerFault = nil, err
+}

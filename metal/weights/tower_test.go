@@ -1,0 +1,138 @@
+//go:build !race
+
+package weights
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// qwenSeeing is the configuration of a small Qwen3-VL, with pairs of parts replaced.
+func qwenSeeing(changes ...string) string {
+	return strings.NewReplacer(changes...).Replace(`{"model_type":"qwen3_vl","text_config":{"model_type":"qwen3_vl_text","hidden_size":16,"num_hidden_layers":2,"intermediate_size":32,"num_attention_heads":2,"num_key_value_heads":1,
+		"head_dim":12,"vocab_size":64,"rms_norm_eps":1e-6,"rope_theta":10000.0,"max_position_embeddings":64,"rope_scaling":{"rope_type":"default","mrope_section":[2,2,2]}},
+		"vision_config":{"depth":1,"hidden_size":8,"num_heads":2,"intermediate_size":12,"patch_size":4,"num_position_embeddings":9,"deepstack_visual_indexes":[0]}}`)
+}
+
+// qwenTensors are those of its tower, under a prefix.
+func qwenTensors(prefix string, kernel []int64) map[string][]int64 {
+	out := map[string][]int64{prefix + "patch_embed.proj.weight": kernel, prefix + "patch_embed.proj.bias": {8}, prefix + "pos_embed.weight": {9, 8}}
+	dense := func(name string, rows, columns int64) {
+		out[prefix+name+".weight"], out[prefix+name+".bias"] = []int64{rows, columns}, []int64{rows}
+	}
+	norm := func(name string, width int64) {
+		out[prefix+name+".weight"], out[prefix+name+".bias"] = []int64{width}, []int64{width}
+	}
+	norm("blocks.0.norm1", 8)
+	norm("blocks.0.norm2", 8)
+	dense("blocks.0.attn.qkv", 24, 8)
+	dense("blocks.0.attn.proj", 8, 8)
+	dense("blocks.0.mlp.linear_fc1", 12, 8)
+	dense("blocks.0.mlp.linear_fc2", 8, 12)
+	for name, width := range map[string]int64{"merger": 8, "deepstack_merger_list.0": 32} {
+		norm(name+".norm", width)
+		dense(name+".linear_fc1", 32, 32)
+		dense(name+".linear_fc2", 16, 32)
+	}
+	return out
+}
+
+// floats are tensors of float32.
+func floats(shapes map[string][]int64) *collection {
+	c := gathered(shapes)
+	for name, t := range c.tensors {
+		t.kind = element{"F32", 4}
+		c.tensors[name] = t
+	}
+	return c
+}
+
+func TestTowersAreFoundAsConvertersStoreThem(t *testing.T) {
+	d, err := dimensionsOf(qwenSeeing())
+	if err != nil || d.Tower == nil {
+		t.Fatalf("no tower: %v, %v", err, d.TowerFault)
+	}
+	if want := []int{0, 1, 2, 0, 1, 2}; !slices.Equal(d.Tower.Axes, want) {
+		t.Errorf("pairs turn by %v, want %v", d.Tower.Axes, want)
+	}
+	cfg, err := readConfig([]byte(qwenSeeing()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, prefix := range []string{"model.visual.", "visual.", "vision_tower."} {
+		for _, last := range []bool{false, true} {
+			kernel := []int64{8, 3, 2, 4, 4}
+			if last {
+				kernel = []int64{8, 2, 4, 4, 3}
+			}
+			entries, channelsLast, err := floats(qwenTensors(prefix, kernel)).tower(*d.Tower, cfg)
+			if err != nil || channelsLast != last || len(entries) != len(d.Tower.Slots()) {
+				t.Errorf("%s, %v: %d tensors, want %d; channels last is %v (%v)", prefix, kernel, len(entries), len(d.Tower.Slots()), channelsLast, err)
+			}
+			if e := entries["vision.patch.weight"]; e.Rows() != 8 || e.Columns() != 96 {
+				t.Errorf("%s, %v: the kernel is a matrix of %v", prefix, kernel, e.Shape)
+			}
+		}
+	}
+	if entries, _, err := floats(map[string][]int64{"model.norm.weight": {16}}).tower(*d.Tower, cfg); err != nil || entries != nil {
+		t.Errorf("a folder without a tower: %d tensors (%v)", len(entries), err)
+	}
+}
+
+func TestTowersThatAreNotTheirFamilysAreFaults(t *testing.T) {
+	d, err := dimensionsOf(qwenSeeing())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := readConfig([]byte(qwenSeeing()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := qwenTensors("visual.", []int64{8, 3, 2, 4, 4})
+	for name, c := range map[string]struct {
+		change func(all map[string][]int64)
+		want   error
+		says   string
+	}{
+		"a missing bias":     {func(all map[string][]int64) { delete(all, "visual.blocks.0.attn.qkv.bias") }, ErrMissing, "qkv.bias"},
+		"no kernel":          {func(all map[string][]int64) { delete(all, "visual.patch_embed.proj.weight") }, ErrMissing, "patch.weight"},
+		"a kernel of others": {func(all map[string][]int64) { all["visual.patch_embed.proj.weight"] = []int64{8, 4, 2, 4, 3} }, ErrInvalid, "[8 3 2 4 4]"},
+		"an unknown tensor":  {func(all map[string][]int64) { all["visual.blocks.0.attn.gate.weight"] = []int64{8} }, ErrUnsupported, "gate"},
+		"one under two names": {func(all map[string][]int64) { all["model.visual.pos_embed.weight"] = []int64{9, 8} },
+			ErrInvalid, "two names"},
+	} {
+		all := maps.Clone(good)
+		c.change(all)
+		if _, _, err := floats(all).tower(*d.Tower, cfg); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: error %v, want %v with %s", name, err, c.want, c.says)
+		}
+	}
+}
+
+// A model whose tower is not supported is still read as text.
+func TestUnsupportedTowersLeaveTheText(t *testing.T) {
+	for name, c := range map[string]struct {
+		old, now string
+		want     error
+		says     string
+	}{
+		"another activation":      {`"depth":1`, `"depth":1,"hidden_act":"silu"`, ErrUnsupported, "hidden_act"},
+		"four channels":           {`"depth":1`, `"depth":1,"in_channels":4`, ErrUnsupported, "in_channels"},
+		"places that are no grid": {`embeddings":9`, `embeddings":10`, ErrInvalid, "num_position_embeddings"},
+		"odd heads":               {`"num_heads":2`, `"num_heads":3`, ErrInvalid, "3 heads"},
+		"heads of two":            {`"num_heads":2`, `"num_heads":4`, ErrInvalid, "rotated"},
+		"a layer that is not":     {`indexes":[0]`, `indexes":[1]`, ErrInvalid, "deepstack_visual_indexes"},
+		"as many as the decoder":  {`indexes":[0]`, `indexes":[0,0]`, ErrInvalid, "deepstack_visual_indexes"},
+		"another rotation":        {`"depth":1`, `"depth":1,"rope_parameters":{"rope_type":"yarn"}`, ErrUnsupported, "rope_parameters"},
+		"a section too large":     {`[2,2,2]`, `[2,9,2]`, ErrInvalid, "mrope_section"},
+		"two sections":            {`[2,2,2]`, `[4,2]`, ErrInvalid, "mrope_section"},
+	} {
+		d, err := dimensionsOf(qwenSeeing(c.old, c.now))
+		if err != nil || d.Tower != nil || !errors.Is(d.TowerFault, c.want) || !strings.Contains(d.TowerFault.Error(), c.says) {
+			t.Errorf("%s: %v; fault %v, want %v with %s", name, err, d.TowerFault, c.want, c.says)
+		}
+	}
+}
