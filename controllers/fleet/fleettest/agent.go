@@ -242,7 +242,7 @@ func (a *Agent) play(ctx context.Context) error {
 	if err := json.Unmarshal(after, next); err != nil {
 		return err
 	}
-	err = a.c.Status().Apply(ctx, ac.MacNode(a.Name).WithUID(mac.UID).WithStatus(next), client.FieldOwner(v1alpha1.ManagerAgent))
+	err = a.c.Status().Apply(ctx, ac.MacNode(a.Name).WithUID(mac.UID).WithStatus(next), client.FieldOwner(v1alpha1.ManagerAgent), client.ForceOwnership)
 	if err != nil {
 		return fmt.Errorf("report of %s: %w", a.Name, err)
 	}
