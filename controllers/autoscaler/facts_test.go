@@ -32,31 +32,31 @@ func TestWhatAStartTakes(t *testing.T) {
 		looks func(*starts)
 		want  time.Duration
 	}{
-		"one that served before us is not measured": {func(s *starts) {
+		"one that served before us is not measured": {looks: func(s *starts) {
 			s.look([]v1alpha1.ModelReplica{replica("a", loaded...)}, at(0))
 			s.look([]v1alpha1.ModelReplica{replica("a", loaded...)}, at(9))
-		}, 0},
-		"from its making": {func(s *starts) {
+		}, want: 0},
+		"from its making": {looks: func(s *starts) {
 			s.look(nil, at(0))
 			s.look([]v1alpha1.ModelReplica{replica("a", v1alpha1.ConditionDownloaded)}, at(1))
 			s.look([]v1alpha1.ModelReplica{replica("a", loaded...)}, at(8))
-		}, 8 * time.Second},
-		"within one look": {func(s *starts) {
+		}, want: 8 * time.Second},
+		"within one look": {looks: func(s *starts) {
 			s.look(nil, at(0))
 			s.look([]v1alpha1.ModelReplica{replica("a", loaded...)}, at(1))
-		}, time.Second},
-		"without its download": {func(s *starts) {
+		}, want: time.Second},
+		"without its download": {looks: func(s *starts) {
 			s.look([]v1alpha1.ModelReplica{replica("a")}, at(0))
 			s.look([]v1alpha1.ModelReplica{replica("a")}, at(500))
 			s.look([]v1alpha1.ModelReplica{replica("a", v1alpha1.ConditionDownloaded)}, at(600))
 			s.look([]v1alpha1.ModelReplica{replica("a", loaded...)}, at(620))
-		}, 20 * time.Second},
-		"not that it came back": {func(s *starts) {
+		}, want: 20 * time.Second},
+		"not that it came back": {looks: func(s *starts) {
 			s.look(nil, at(0))
 			s.look([]v1alpha1.ModelReplica{replica("a", loaded...)}, at(5))
 			s.look([]v1alpha1.ModelReplica{replica("a", v1alpha1.ConditionDownloaded)}, at(100))
 			s.look([]v1alpha1.ModelReplica{replica("a", loaded...)}, at(300))
-		}, 5 * time.Second},
+		}, want: 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s starts
@@ -96,16 +96,16 @@ func TestWhatIsWorthAWrite(t *testing.T) {
 		change func(*v1alpha1.AutoscalingStatus)
 		now    bool
 	}{
-		"nothing":                    {func(*v1alpha1.AutoscalingStatus) {}, false},
-		"another sentence":           {func(a *v1alpha1.AutoscalingStatus) { a.Message = "x" }, false},
-		"figures":                    {func(a *v1alpha1.AutoscalingStatus) { a.RecommendedReplicas = 9 }, false},
-		"a delay that went on":       {func(a *v1alpha1.AutoscalingStatus) { a.ObservedTime = since }, false},
-		"the number":                 {func(a *v1alpha1.AutoscalingStatus) { a.DesiredReplicas = 3 }, true},
-		"those that may go":          {func(a *v1alpha1.AutoscalingStatus) { a.Removable = []string{"a"} }, true},
-		"what a start took":          {func(a *v1alpha1.AutoscalingStatus) { a.StartSeconds = 3 }, true},
-		"fewer are not enough":       {func(a *v1alpha1.AutoscalingStatus) { a.LowSince = nil }, true},
-		"more were needed meanwhile": {func(a *v1alpha1.AutoscalingStatus) { a.LowReplicas = 2 }, true},
-		"a request":                  {func(a *v1alpha1.AutoscalingStatus) { a.IdleSince = nil }, true},
+		"nothing":                    {change: func(*v1alpha1.AutoscalingStatus) {}},
+		"another sentence":           {change: func(a *v1alpha1.AutoscalingStatus) { a.Message = "x" }},
+		"figures":                    {change: func(a *v1alpha1.AutoscalingStatus) { a.RecommendedReplicas = 9 }},
+		"a delay that went on":       {change: func(a *v1alpha1.AutoscalingStatus) { a.ObservedTime = since }},
+		"the number":                 {change: func(a *v1alpha1.AutoscalingStatus) { a.DesiredReplicas = 3 }, now: true},
+		"those that may go":          {change: func(a *v1alpha1.AutoscalingStatus) { a.Removable = []string{"a"} }, now: true},
+		"what a start took":          {change: func(a *v1alpha1.AutoscalingStatus) { a.StartSeconds = 3 }, now: true},
+		"fewer are not enough":       {change: func(a *v1alpha1.AutoscalingStatus) { a.LowSince = nil }, now: true},
+		"more were needed meanwhile": {change: func(a *v1alpha1.AutoscalingStatus) { a.LowReplicas = 2 }, now: true},
+		"a request":                  {change: func(a *v1alpha1.AutoscalingStatus) { a.IdleSince = nil }, now: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			next := *before.DeepCopy()

@@ -62,8 +62,8 @@ func TestStateOf(t *testing.T) {
 	for name, tc := range map[string]struct {
 		mac  *v1alpha1.MacNode
 		want MacState
-	}{"ready": {&alive, MacReady}, "no such Mac": {nil, MacGone}, "being deleted": {&deleted, MacGone}, "gone": {&gone, MacGone},
-		"never joined": {&never, MacGone}, "silent": {&quiet, MacSilent}, "not judged": {&unjudged, MacUnknown}} {
+	}{"ready": {mac: &alive, want: MacReady}, "no such Mac": {want: MacGone}, "being deleted": {mac: &deleted, want: MacGone}, "gone": {mac: &gone, want: MacGone},
+		"never joined": {mac: &never, want: MacGone}, "silent": {mac: &quiet, want: MacSilent}, "not judged": {mac: &unjudged, want: MacUnknown}} {
 		if got := StateOf(tc.mac); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
@@ -94,19 +94,19 @@ func TestInspect(t *testing.T) {
 		digest          string
 		reason, message string
 	}{
-		"no Mac":                      {nil, "", v1alpha1.ReasonNoMacs, "no ready Mac"},
-		"only a silent Mac":           {[]v1alpha1.MacNode{ready("a", silent)}, "", v1alpha1.ReasonNoMacs, ""},
-		"nobody answered yet":         {[]v1alpha1.MacNode{ready("a"), ready("b")}, "", v1alpha1.ReasonInspecting, "waiting for a, b"},
-		"one found it":                {[]v1alpha1.MacNode{ready("a"), ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, record.Digest, "", ""},
-		"the first by name is taken":  {[]v1alpha1.MacNode{ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &other)), ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, record.Digest, "", ""},
-		"one failed, one still looks": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b", reports(d, v1alpha1.InspectionRunning, "", "", nil))}, "", v1alpha1.ReasonInspecting, "waiting for b"},
-		"all failed, the one that says most": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)),
-			ready("b", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonInvalidModel, "cut off", nil))}, "", v1alpha1.ReasonInvalidModel, "b: cut off (the inspection failed on 2 Macs"},
-		"an unknown reason has a name":        {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, "Whatever", "x", nil))}, "", v1alpha1.ReasonInspectionFailed, "a: x"},
-		"a record that does not hold is none": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &forged))}, "", v1alpha1.ReasonInvalidModel, "does not match"},
-		"resolved without a record is none":   {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", nil))}, "", v1alpha1.ReasonInvalidModel, "no model record"},
-		"a silent Mac's failure is no verdict": {[]v1alpha1.MacNode{ready("a", silent, reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b")}, "",
-			v1alpha1.ReasonInspecting, "waiting for b"},
+		"no Mac":                      {reason: v1alpha1.ReasonNoMacs, message: "no ready Mac"},
+		"only a silent Mac":           {macs: []v1alpha1.MacNode{ready("a", silent)}, reason: v1alpha1.ReasonNoMacs},
+		"nobody answered yet":         {macs: []v1alpha1.MacNode{ready("a"), ready("b")}, reason: v1alpha1.ReasonInspecting, message: "waiting for a, b"},
+		"one found it":                {macs: []v1alpha1.MacNode{ready("a"), ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, digest: record.Digest},
+		"the first by name is taken":  {macs: []v1alpha1.MacNode{ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &other)), ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, digest: record.Digest},
+		"one failed, one still looks": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b", reports(d, v1alpha1.InspectionRunning, "", "", nil))}, reason: v1alpha1.ReasonInspecting, message: "waiting for b"},
+		"all failed, the one that says most": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)),
+			ready("b", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonInvalidModel, "cut off", nil))}, digest: "", reason: v1alpha1.ReasonInvalidModel, message: "b: cut off (the inspection failed on 2 Macs"},
+		"an unknown reason has a name":        {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, "Whatever", "x", nil))}, reason: v1alpha1.ReasonInspectionFailed, message: "a: x"},
+		"a record that does not hold is none": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &forged))}, reason: v1alpha1.ReasonInvalidModel, message: "does not match"},
+		"resolved without a record is none":   {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", nil))}, reason: v1alpha1.ReasonInvalidModel, message: "no model record"},
+		"a silent Mac's failure is no verdict": {macs: []v1alpha1.MacNode{ready("a", silent, reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b")}, digest: "",
+			reason: v1alpha1.ReasonInspecting, message: "waiting for b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := Inspect(&d, tc.macs)
@@ -189,9 +189,9 @@ func TestNamesWithASlash(t *testing.T) {
 	claimant.Spec.ServedNames = []string{"ns/owner", "ns/vacant"}
 	all := []v1alpha1.ModelDeployment{hub, claimant, owner}
 	for d, want := range map[*v1alpha1.ModelDeployment]struct{ owned, lost []string }{
-		&hub:      {[]string{"Qwen/Qwen3-8B", "ns/hub"}, nil},
-		&claimant: {[]string{"ns/vacant", "ns/claimant"}, []string{"ns/owner"}},
-		&owner:    {[]string{"owner", "ns/owner"}, nil},
+		&hub:      {owned: []string{"Qwen/Qwen3-8B", "ns/hub"}},
+		&claimant: {owned: []string{"ns/vacant", "ns/claimant"}, lost: []string{"ns/owner"}},
+		&owner:    {owned: []string{"owner", "ns/owner"}},
 	} {
 		owned, conflicts := Names(d, all)
 		var lost []string

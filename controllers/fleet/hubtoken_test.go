@@ -54,10 +54,10 @@ func TestOrdersNameTheTokenThatTheyNeed(t *testing.T) {
 		replica v1alpha1.ModelReplica
 		want    string
 	}{
-		"running":           {replica("hf://o/m", v1alpha1.DesiredRunning), TokenRef(d)},
-		"drained":           {replica("hf://o/m", v1alpha1.DesiredDrained), ""},
-		"of another kind":   {replica("s3://bucket/m", v1alpha1.DesiredRunning), TokenRef(tenant("a", "hub", "s3://bucket/m"))},
-		"of another source": {replica("https://attacker.example/m.gguf", v1alpha1.DesiredRunning), ""},
+		"running":           {replica: replica("hf://o/m", v1alpha1.DesiredRunning), want: TokenRef(d)},
+		"drained":           {replica: replica("hf://o/m", v1alpha1.DesiredDrained)},
+		"of another kind":   {replica: replica("s3://bucket/m", v1alpha1.DesiredRunning), want: TokenRef(tenant("a", "hub", "s3://bucket/m"))},
+		"of another source": {replica: replica("https://attacker.example/m.gguf", v1alpha1.DesiredRunning)},
 	} {
 		got := Assignments("m", []v1alpha1.ModelReplica{c.replica}, []v1alpha1.ModelDeployment{*d})
 		if len(got) != 1 || got[0].TokenRef != c.want {
@@ -82,18 +82,18 @@ func TestAttackASecretThatIsNoHubToken(t *testing.T) {
 		secret *corev1.Secret
 		want   string
 	}{
-		"a token":                    {secret(corev1.SecretTypeOpaque, "token", "hf_word"), "hf_word"},
-		"with the end of a line":     {secret("", "token", "hf_word\r\n"), "hf_word"},
-		"a service account's":        {secret(corev1.SecretTypeServiceAccountToken, "token", "eyJhb"), ""},
-		"a bootstrap token":          {secret(corev1.SecretTypeBootstrapToken, "token", "word"), ""},
-		"another key":                {secret(corev1.SecretTypeOpaque, "password", "hf_word"), ""},
-		"nothing":                    {secret(corev1.SecretTypeOpaque, "token", "\n"), ""},
-		"two lines":                  {secret(corev1.SecretTypeOpaque, "token", "hf_word\nhf_other"), ""},
-		"a header behind it":         {secret(corev1.SecretTypeOpaque, "token", "hf_word\r\nX-Evil: 1"), ""},
-		"with a blank":               {secret(corev1.SecretTypeOpaque, "token", "Bearer hf_word"), ""},
-		"no text":                    {secret(corev1.SecretTypeOpaque, "token", "hf_\xff\x00"), ""},
-		"what is no token's text":    {secret(corev1.SecretTypeOpaque, "token", "s3:hf_id:secret"), ""},
-		"too long to be a hub token": {secret(corev1.SecretTypeOpaque, "token", strings.Repeat("x", maxTokenBytes+1)), ""},
+		"a token":                    {secret: secret(corev1.SecretTypeOpaque, "token", "hf_word"), want: "hf_word"},
+		"with the end of a line":     {secret: secret("", "token", "hf_word\r\n"), want: "hf_word"},
+		"a service account's":        {secret: secret(corev1.SecretTypeServiceAccountToken, "token", "eyJhb")},
+		"a bootstrap token":          {secret: secret(corev1.SecretTypeBootstrapToken, "token", "word")},
+		"another key":                {secret: secret(corev1.SecretTypeOpaque, "password", "hf_word")},
+		"nothing":                    {secret: secret(corev1.SecretTypeOpaque, "token", "\n")},
+		"two lines":                  {secret: secret(corev1.SecretTypeOpaque, "token", "hf_word\nhf_other")},
+		"a header behind it":         {secret: secret(corev1.SecretTypeOpaque, "token", "hf_word\r\nX-Evil: 1")},
+		"with a blank":               {secret: secret(corev1.SecretTypeOpaque, "token", "Bearer hf_word")},
+		"no text":                    {secret: secret(corev1.SecretTypeOpaque, "token", "hf_\xff\x00")},
+		"what is no token's text":    {secret: secret(corev1.SecretTypeOpaque, "token", "s3:hf_id:secret")},
+		"too long to be a hub token": {secret: secret(corev1.SecretTypeOpaque, "token", strings.Repeat("x", maxTokenBytes+1))},
 	} {
 		got, refusal := Credential(c.secret, "hf://o/m")
 		if string(got) != c.want || (refusal == nil) != (c.want != "") {
@@ -119,16 +119,16 @@ func TestAttackASecretThatIsNoAccessKey(t *testing.T) {
 		secret *corev1.Secret
 		want   string
 	}{
-		"a key":                {secret(keyID, "AKIA", keySecret, "se/cr+et\n"), "s3:AKIA:se%2Fcr%2Bet"},
-		"of a session":         {secret(keyID, "AKIA", keySecret, "x", keySession, "tok=="), "s3:AKIA:x:tok%3D%3D"},
-		"a colon in a part":    {secret(keyID, "AKIA", keySecret, "x:y"), "s3:AKIA:x%3Ay"},
-		"a hub's token":        {secret(tokenKey, "hf_word"), ""},
-		"an id alone":          {secret(keyID, "AKIA"), ""},
-		"a secret alone":       {secret(keySecret, "secret"), ""},
-		"an empty part":        {secret(keyID, "AKIA", keySecret, "\n"), ""},
-		"a part of two lines":  {secret(keyID, "AKIA\nX", keySecret, "secret"), ""},
-		"a session with blank": {secret(keyID, "AKIA", keySecret, "secret", keySession, "a b"), ""},
-		"far too long":         {secret(keyID, "AKIA", keySecret, strings.Repeat("s", maxKeyBytes+1)), ""},
+		"a key":                {secret: secret(keyID, "AKIA", keySecret, "se/cr+et\n"), want: "s3:AKIA:se%2Fcr%2Bet"},
+		"of a session":         {secret: secret(keyID, "AKIA", keySecret, "x", keySession, "tok=="), want: "s3:AKIA:x:tok%3D%3D"},
+		"a colon in a part":    {secret: secret(keyID, "AKIA", keySecret, "x:y"), want: "s3:AKIA:x%3Ay"},
+		"a hub's token":        {secret: secret(tokenKey, "hf_word")},
+		"an id alone":          {secret: secret(keyID, "AKIA")},
+		"a secret alone":       {secret: secret(keySecret, "secret")},
+		"an empty part":        {secret: secret(keyID, "AKIA", keySecret, "\n")},
+		"a part of two lines":  {secret: secret(keyID, "AKIA\nX", keySecret, "secret")},
+		"a session with blank": {secret: secret(keyID, "AKIA", keySecret, "secret", keySession, "a b")},
+		"far too long":         {secret: secret(keyID, "AKIA", keySecret, strings.Repeat("s", maxKeyBytes+1))},
 	} {
 		got, refusal := Credential(c.secret, "s3://bucket/m")
 		if string(got) != c.want || (refusal == nil) != (c.want != "") {
@@ -154,18 +154,18 @@ func TestALoginIsThatOfTheSourcesOwnRegistry(t *testing.T) {
 		secret       *corev1.Secret
 		source, want string
 	}{
-		"its own":               {secret(docker, both), "oci://ghcr.io/o/m:1", "oci:us%3Aer:p%2Fw"},
-		"with a port":           {secret(docker, both), "oci://quay.io:8443/o/m", "oci:robot:secret"},
-		"Docker Hub's":          {secret(docker, both), "oci://docker.io/o/m", "oci:hub:pw"},
-		"another port":          {secret(docker, both), "oci://quay.io/o/m", ""},
-		"nobody's":              {secret(docker, both), "oci://evil.example/o/m", ""},
-		"a name with a blank":   {secret(docker, both), "oci://odd.io/o/m", ""},
-		"a name alone":          {secret(docker, both), "oci://token.io/o/m", ""},
-		"another kind":          {secret(corev1.SecretTypeOpaque, both), "oci://ghcr.io/o/m", ""},
-		"no JSON":               {secret(docker, "{"), "oci://ghcr.io/o/m", ""},
-		"nothing":               {secret(docker, "{}"), "oci://ghcr.io/o/m", ""},
-		"for a hub it is none":  {secret(docker, both), "hf://o/m", ""},
-		"nor is it for buckets": {secret(docker, both), "s3://bucket/m", ""},
+		"its own":               {secret: secret(docker, both), source: "oci://ghcr.io/o/m:1", want: "oci:us%3Aer:p%2Fw"},
+		"with a port":           {secret: secret(docker, both), source: "oci://quay.io:8443/o/m", want: "oci:robot:secret"},
+		"Docker Hub's":          {secret: secret(docker, both), source: "oci://docker.io/o/m", want: "oci:hub:pw"},
+		"another port":          {secret: secret(docker, both), source: "oci://quay.io/o/m"},
+		"nobody's":              {secret: secret(docker, both), source: "oci://evil.example/o/m"},
+		"a name with a blank":   {secret: secret(docker, both), source: "oci://odd.io/o/m"},
+		"a name alone":          {secret: secret(docker, both), source: "oci://token.io/o/m"},
+		"another kind":          {secret: secret(corev1.SecretTypeOpaque, both), source: "oci://ghcr.io/o/m"},
+		"no JSON":               {secret: secret(docker, "{"), source: "oci://ghcr.io/o/m"},
+		"nothing":               {secret: secret(docker, "{}"), source: "oci://ghcr.io/o/m"},
+		"for a hub it is none":  {secret: secret(docker, both), source: "hf://o/m"},
+		"nor is it for buckets": {secret: secret(docker, both), source: "s3://bucket/m"},
 	} {
 		got, refusal := Credential(c.secret, c.source)
 		if string(got) != c.want || (refusal == nil) != (c.want != "") {

@@ -18,11 +18,11 @@ func TestResidencyIsResolved(t *testing.T) {
 		spec v1alpha1.ResidencySpec
 		want v1alpha1.Residency
 	}{
-		"without a word it stays":       {v1alpha1.ResidencySpec{}, v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
-		"Always":                        {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyAlways}, v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
-		"OnDemand idles for 10 minutes": {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand}, v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 600}},
-		"zero is never by time alone": {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](0), Priority: -5},
-			v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, Priority: -5}},
+		"without a word it stays":       {spec: v1alpha1.ResidencySpec{}, want: v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
+		"Always":                        {spec: v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyAlways}, want: v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
+		"OnDemand idles for 10 minutes": {spec: v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand}, want: v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 600}},
+		"zero is never by time alone": {spec: v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](0), Priority: -5},
+			want: v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, Priority: -5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if d := cmp.Diff(tc.want, Residency(tc.spec)); d != "" {

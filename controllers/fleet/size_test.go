@@ -78,18 +78,18 @@ func TestADeploymentThatMakesReplicasTooLargeIsRefused(t *testing.T) {
 		fill    func(*v1alpha1.ModelDeploymentSpec, *model.Record)
 		refused bool
 	}{
-		"a large model": {func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
+		"a large model": {fill: func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
 			r.Files = filesOf(200, "-of-00200.safetensors")
-		}, false},
-		"prefixes": {func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
+		}, refused: false},
+		"prefixes": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
 			s.Cache.SharedPrefixes = []string{strings.Repeat("x", 4096)}
-		}, false},
-		"a list of files": {func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
+		}, refused: false},
+		"a list of files": {fill: func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
 			r.Files = filesOf(256, strings.Repeat("x", 500))
-		}, true},
-		"placement": {func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
+		}, refused: true},
+		"placement": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
 			s.Placement.NodeSelector = map[string]string{"a": strings.Repeat("x", 40<<10)}
-		}, true},
+		}, refused: true},
 	} {
 		var spec v1alpha1.ModelDeploymentSpec
 		var record model.Record

@@ -45,19 +45,19 @@ func TestAttackAReportOfOtherWeights(t *testing.T) {
 		source v1alpha1.ModelSource
 		lie    func(*model.Record)
 	}{
-		"nothing, at an address":      {https, nil},
-		"nothing, of a repository":    {repository, nil},
-		"nothing, of a folder":        {folder, nil},
-		"another source":              {https, func(r *model.Record) { r.Source = "https://evil.example.net/backdoored.gguf" }},
-		"another digest":              {https, func(r *model.Record) { r.Files[0].SHA256 = strings.Repeat("b", 64) }},
-		"another file as well":        {https, func(r *model.Record) { r.Files = append(r.Files, model.File{Path: "x", Bytes: 1, SHA256: pinned}) }},
-		"a commit where none is":      {https, func(r *model.Record) { r.Commit = commit }},
-		"another commit":              {repository, func(r *model.Record) { r.Commit = strings.Repeat("d", 40) }},
-		"no commit":                   {repository, func(r *model.Record) { r.Commit = "" }},
-		"a file that is not selected": {repository, func(r *model.Record) { r.Files[0].Path = "model-Q4_0.gguf" }},
-		"another repository":          {repository, func(r *model.Record) { r.Source = "hf://evil/model" }},
-		"another commit than @":       {folder, func(r *model.Record) { r.Commit = strings.Repeat("d", 40) }},
-		"a file of another folder":    {folder, func(r *model.Record) { r.Files[0].Path = "4bitter/model.gguf" }},
+		"nothing, at an address":      {source: https},
+		"nothing, of a repository":    {source: repository},
+		"nothing, of a folder":        {source: folder},
+		"another source":              {source: https, lie: func(r *model.Record) { r.Source = "https://evil.example.net/backdoored.gguf" }},
+		"another digest":              {source: https, lie: func(r *model.Record) { r.Files[0].SHA256 = strings.Repeat("b", 64) }},
+		"another file as well":        {source: https, lie: func(r *model.Record) { r.Files = append(r.Files, model.File{Path: "x", Bytes: 1, SHA256: pinned}) }},
+		"a commit where none is":      {source: https, lie: func(r *model.Record) { r.Commit = commit }},
+		"another commit":              {source: repository, lie: func(r *model.Record) { r.Commit = strings.Repeat("d", 40) }},
+		"no commit":                   {source: repository, lie: func(r *model.Record) { r.Commit = "" }},
+		"a file that is not selected": {source: repository, lie: func(r *model.Record) { r.Files[0].Path = "model-Q4_0.gguf" }},
+		"another repository":          {source: repository, lie: func(r *model.Record) { r.Source = "hf://evil/model" }},
+		"another commit than @":       {source: folder, lie: func(r *model.Record) { r.Commit = strings.Repeat("d", 40) }},
+		"a file of another folder":    {source: folder, lie: func(r *model.Record) { r.Files[0].Path = "4bitter/model.gguf" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := deployment("d", tc.source.Source, time.Hour)
@@ -123,25 +123,25 @@ func TestAttackAMacThatLiesAboutASource(t *testing.T) {
 		vouchers int
 		reason   string // of what is waited for, or refused
 	}{
-		"no report yet":                          {[]v1alpha1.InspectionStatus{none, none, none}, 2, "", 0, v1alpha1.ReasonInspecting},
-		"one report":                             {[]v1alpha1.InspectionStatus{bad, none, none}, 3, "", 0, v1alpha1.ReasonInspecting},
-		"one never reports":                      {[]v1alpha1.InspectionStatus{none, good, good, none}, 3, honest.Digest, 2, ""},
-		"one reports that it runs, for ever":     {[]v1alpha1.InspectionStatus{good, running, good, none}, 3, honest.Digest, 2, ""},
-		"two of the same":                        {[]v1alpha1.InspectionStatus{good, good, none}, 2, honest.Digest, 2, ""},
-		"two that differ":                        {[]v1alpha1.InspectionStatus{bad, good, none}, 3, "", 0, v1alpha1.ReasonInspecting},
-		"the third decides":                      {[]v1alpha1.InspectionStatus{bad, good, good}, 3, honest.Digest, 2, ""},
-		"other dimensions are another record":    {[]v1alpha1.InspectionStatus{resolvedAs(&d, smaller), good, good}, 3, honest.Digest, 2, ""},
-		"another commit is another record":       {[]v1alpha1.InspectionStatus{resolvedAs(&d, moved), good, none}, 3, "", 0, v1alpha1.ReasonInspecting},
-		"no third Mac":                           {[]v1alpha1.InspectionStatus{bad, good}, 2, "", 0, v1alpha1.ReasonSourceDisputed},
-		"all differ":                             {[]v1alpha1.InspectionStatus{bad, good, resolvedAs(&d, moved)}, 3, "", 0, v1alpha1.ReasonSourceDisputed},
-		"the only Mac":                           {[]v1alpha1.InspectionStatus{good}, 1, honest.Digest, 1, ""},
-		"the only one that reaches the source":   {[]v1alpha1.InspectionStatus{unreachable, good, unreachable}, 3, honest.Digest, 1, ""},
-		"unreachable for the first":              {[]v1alpha1.InspectionStatus{unreachable, good, good}, 3, honest.Digest, 2, ""},
-		"two do not find it":                     {[]v1alpha1.InspectionStatus{missing, missing, none}, 2, "", 0, v1alpha1.ReasonSourceNotFound},
-		"one does not find it, two do":           {[]v1alpha1.InspectionStatus{missing, good, good}, 3, honest.Digest, 2, ""},
-		"unreachable for all":                    {[]v1alpha1.InspectionStatus{unreachable, unreachable, unreachable}, 3, "", 0, v1alpha1.ReasonSourceUnreachable},
-		"no room in the reports of two":          {[]v1alpha1.InspectionStatus{full, good, full, good}, 4, honest.Digest, 2, ""},
-		"what contradicts the spec is no report": {[]v1alpha1.InspectionStatus{resolvedAs(&d, fleettest.Model("hf://evil/model", "good", 1<<30)), good, good}, 3, honest.Digest, 2, ""},
+		"no report yet":                          {reports: []v1alpha1.InspectionStatus{none, none, none}, asked: 2, reason: v1alpha1.ReasonInspecting},
+		"one report":                             {reports: []v1alpha1.InspectionStatus{bad, none, none}, asked: 3, reason: v1alpha1.ReasonInspecting},
+		"one never reports":                      {reports: []v1alpha1.InspectionStatus{none, good, good, none}, asked: 3, digest: honest.Digest, vouchers: 2},
+		"one reports that it runs, for ever":     {reports: []v1alpha1.InspectionStatus{good, running, good, none}, asked: 3, digest: honest.Digest, vouchers: 2},
+		"two of the same":                        {reports: []v1alpha1.InspectionStatus{good, good, none}, asked: 2, digest: honest.Digest, vouchers: 2},
+		"two that differ":                        {reports: []v1alpha1.InspectionStatus{bad, good, none}, asked: 3, reason: v1alpha1.ReasonInspecting},
+		"the third decides":                      {reports: []v1alpha1.InspectionStatus{bad, good, good}, asked: 3, digest: honest.Digest, vouchers: 2},
+		"other dimensions are another record":    {reports: []v1alpha1.InspectionStatus{resolvedAs(&d, smaller), good, good}, asked: 3, digest: honest.Digest, vouchers: 2},
+		"another commit is another record":       {reports: []v1alpha1.InspectionStatus{resolvedAs(&d, moved), good, none}, asked: 3, reason: v1alpha1.ReasonInspecting},
+		"no third Mac":                           {reports: []v1alpha1.InspectionStatus{bad, good}, asked: 2, reason: v1alpha1.ReasonSourceDisputed},
+		"all differ":                             {reports: []v1alpha1.InspectionStatus{bad, good, resolvedAs(&d, moved)}, asked: 3, reason: v1alpha1.ReasonSourceDisputed},
+		"the only Mac":                           {reports: []v1alpha1.InspectionStatus{good}, asked: 1, digest: honest.Digest, vouchers: 1},
+		"the only one that reaches the source":   {reports: []v1alpha1.InspectionStatus{unreachable, good, unreachable}, asked: 3, digest: honest.Digest, vouchers: 1},
+		"unreachable for the first":              {reports: []v1alpha1.InspectionStatus{unreachable, good, good}, asked: 3, digest: honest.Digest, vouchers: 2},
+		"two do not find it":                     {reports: []v1alpha1.InspectionStatus{missing, missing, none}, asked: 2, reason: v1alpha1.ReasonSourceNotFound},
+		"one does not find it, two do":           {reports: []v1alpha1.InspectionStatus{missing, good, good}, asked: 3, digest: honest.Digest, vouchers: 2},
+		"unreachable for all":                    {reports: []v1alpha1.InspectionStatus{unreachable, unreachable, unreachable}, asked: 3, reason: v1alpha1.ReasonSourceUnreachable},
+		"no room in the reports of two":          {reports: []v1alpha1.InspectionStatus{full, good, full, good}, asked: 4, digest: honest.Digest, vouchers: 2},
+		"what contradicts the spec is no report": {reports: []v1alpha1.InspectionStatus{resolvedAs(&d, fleettest.Model("hf://evil/model", "good", 1<<30)), good, good}, asked: 3, digest: honest.Digest, vouchers: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			macs := fleetOf(&d, tc.reports...)
@@ -207,12 +207,12 @@ func TestAWordCountsForItsMac(t *testing.T) {
 		all    bool
 		alone  []string // those that may by their own word
 	}{
-		"two vouched":                    {by("x", "y"), []*v1alpha1.MacNode{&a, &c}, true, nil},
-		"a preview":                      {by(model.VoucherPreview), []*v1alpha1.MacNode{&a, &c}, true, nil},
-		"one vouched":                    {by("a"), []*v1alpha1.MacNode{&a, &c}, false, []string{"a"}},
-		"a second one finds the same":    {by("a"), []*v1alpha1.MacNode{&a, &b, &c}, true, []string{"a", "b"}},
-		"one that is gone, and a second": {by("x"), []*v1alpha1.MacNode{&a, &b, &c}, false, []string{"b"}},
-		"no one vouched":                 {by(), []*v1alpha1.MacNode{&a, &c, &holds}, false, []string{"holds"}},
+		"two vouched":                    {record: by("x", "y"), macs: []*v1alpha1.MacNode{&a, &c}, all: true},
+		"a preview":                      {record: by(model.VoucherPreview), macs: []*v1alpha1.MacNode{&a, &c}, all: true},
+		"one vouched":                    {record: by("a"), macs: []*v1alpha1.MacNode{&a, &c}, alone: []string{"a"}},
+		"a second one finds the same":    {record: by("a"), macs: []*v1alpha1.MacNode{&a, &b, &c}, all: true, alone: []string{"a", "b"}},
+		"one that is gone, and a second": {record: by("x"), macs: []*v1alpha1.MacNode{&a, &b, &c}, alone: []string{"b"}},
+		"no one vouched":                 {record: by(), macs: []*v1alpha1.MacNode{&a, &c, &holds}, alone: []string{"holds"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Vouched(&tc.record, tc.macs); got != tc.all {

@@ -30,14 +30,14 @@ func TestHowManyReplicasAreWanted(t *testing.T) {
 		d    *v1alpha1.ModelDeployment
 		want int32
 	}{
-		"as its user says":                     {fixed(ptr.To[int32](3)), 3},
-		"as its user does not say":             {fixed(nil), 1},
-		"before a decision, from zero":         {scaled(ptr.To[int32](0), 4), 1},
-		"before a decision, from three":        {scaled(ptr.To[int32](3), 4), 3},
-		"as decided":                           {scaled(nil, 4, 3), 3},
-		"zero":                                 {scaled(ptr.To[int32](0), 4, 0), 0},
-		"no fewer than are allowed":            {scaled(nil, 4, 0), 1},
-		"no more than are allowed, since then": {scaled(nil, 2, 4), 2},
+		"as its user says":                     {d: fixed(ptr.To[int32](3)), want: 3},
+		"as its user does not say":             {d: fixed(nil), want: 1},
+		"before a decision, from zero":         {d: scaled(ptr.To[int32](0), 4), want: 1},
+		"before a decision, from three":        {d: scaled(ptr.To[int32](3), 4), want: 3},
+		"as decided":                           {d: scaled(nil, 4, 3), want: 3},
+		"zero":                                 {d: scaled(ptr.To[int32](0), 4, 0)},
+		"no fewer than are allowed":            {d: scaled(nil, 4, 0), want: 1},
+		"no more than are allowed, since then": {d: scaled(nil, 2, 4), want: 2},
 	} {
 		if got := fleet.Wanted(tc.d); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)

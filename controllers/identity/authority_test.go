@@ -55,15 +55,15 @@ func TestLeavesAreRenewedInTime(t *testing.T) {
 		at   time.Time
 		left time.Duration
 	}{
-		"fresh":                 {ca, mac, data, now, due},
-		"just before 70 %":      {ca, mac, data, now.Add(due - time.Second), time.Second},
-		"at 70 %":               {ca, mac, data, now.Add(due), 0},
-		"of another authority":  {other, mac, data, now, 0},
-		"of another name":       {ca, leaf{"n.mac.metalfleet.dev", mac.usage}, data, now, 0},
-		"of another use":        {ca, leaf{mac.dnsName, x509.ExtKeyUsageClientAuth}, data, now, 0},
-		"with a key of another": {ca, mac, swapped, now, 0},
-		"missing":               {ca, mac, nil, now, 0},
-		"that is no PEM":        {ca, mac, map[string][]byte{corev1.TLSCertKey: []byte("x"), corev1.TLSPrivateKeyKey: []byte("y")}, now, 0},
+		"fresh":                 {ca: ca, leaf: mac, data: data, at: now, left: due},
+		"just before 70 %":      {ca: ca, leaf: mac, data: data, at: now.Add(due - time.Second), left: time.Second},
+		"at 70 %":               {ca: ca, leaf: mac, data: data, at: now.Add(due)},
+		"of another authority":  {ca: other, leaf: mac, data: data, at: now},
+		"of another name":       {ca: ca, leaf: leaf{dnsName: "n.mac.metalfleet.dev", usage: mac.usage}, data: data, at: now},
+		"of another use":        {ca: ca, leaf: leaf{dnsName: mac.dnsName, usage: x509.ExtKeyUsageClientAuth}, data: data, at: now},
+		"with a key of another": {ca: ca, leaf: mac, data: swapped, at: now},
+		"missing":               {ca: ca, leaf: mac, at: now},
+		"that is no PEM":        {ca: ca, leaf: mac, data: map[string][]byte{corev1.TLSCertKey: []byte("x"), corev1.TLSPrivateKeyKey: []byte("y")}, at: now},
 	} {
 		if left := tc.ca.renewIn(tc.leaf, tc.data, tc.at); left != tc.left {
 			t.Errorf("a leaf %s is good for %s, want %s", name, left, tc.left)
@@ -101,7 +101,7 @@ func TestALeafIsGoodForOneSideAlone(t *testing.T) {
 func TestADamagedAuthorityIsNotReplaced(t *testing.T) {
 	good := func() map[string][]byte { return authorityData(t, rotation.Spreading) }
 	retiring := func() map[string][]byte { return authorityData(t, rotation.Retiring) }
-	leafData, err := authorityAt(t, now).issue(leaf{"x", x509.ExtKeyUsageServerAuth}, now, now.Add(leafLife))
+	leafData, err := authorityAt(t, now).issue(leaf{dnsName: "x", usage: x509.ExtKeyUsageServerAuth}, now, now.Add(leafLife))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,27 +49,27 @@ func TestARequestIsJudged(t *testing.T) {
 		change  func(*petition)
 		want    string
 	}{
-		"by a join token":                       {joins, func(*petition) {}, ""},
-		"by a join token, judged again":         {joins, func(p *petition) { p.anchor.Data[join.KeyRequest] = []byte("request") }, ""},
-		"by its own account":                    {own, func(p *petition) { p.anchor = nil }, ""},
-		"by its own account beside a new token": {own, func(p *petition) { p.anchor.Data[join.KeyCredential] = []byte("JTI=2") }, ""},
-		"by a stranger":                         {own, func(p *petition) { p.known = false }, join.ReasonNotAMac},
-		"under another name":                    {own, func(p *petition) { p.request.Name = "metalfleet-join-mac-a" }, join.ReasonWrongName},
-		"without a MacNode":                     {own, func(p *petition) { p.mac = nil }, join.ReasonNoMac},
-		"of a MacNode that goes":                {own, func(p *petition) { p.mac.DeletionTimestamp = ptr.To(metav1.Now()) }, join.ReasonNoMac},
-		"without an account":                    {own, func(p *petition) { p.account = nil }, join.ReasonOldAccount},
-		"of an account of old":                  {own, func(p *petition) { p.account.UID = "another" }, join.ReasonOldAccount},
-		"for a client":                          {own, func(p *petition) { p.request.Spec.Usages[0] = certificatesv1.UsageClientAuth }, join.ReasonWrongRequest},
-		"for a server and a client": {own, func(p *petition) {
+		"by a join token":                       {account: joins, change: func(*petition) {}},
+		"by a join token, judged again":         {account: joins, change: func(p *petition) { p.anchor.Data[join.KeyRequest] = []byte("request") }},
+		"by its own account":                    {account: own, change: func(p *petition) { p.anchor = nil }},
+		"by its own account beside a new token": {account: own, change: func(p *petition) { p.anchor.Data[join.KeyCredential] = []byte("JTI=2") }},
+		"by a stranger":                         {account: own, change: func(p *petition) { p.known = false }, want: join.ReasonNotAMac},
+		"under another name":                    {account: own, change: func(p *petition) { p.request.Name = "metalfleet-join-mac-a" }, want: join.ReasonWrongName},
+		"without a MacNode":                     {account: own, change: func(p *petition) { p.mac = nil }, want: join.ReasonNoMac},
+		"of a MacNode that goes":                {account: own, change: func(p *petition) { p.mac.DeletionTimestamp = ptr.To(metav1.Now()) }, want: join.ReasonNoMac},
+		"without an account":                    {account: own, change: func(p *petition) { p.account = nil }, want: join.ReasonOldAccount},
+		"of an account of old":                  {account: own, change: func(p *petition) { p.account.UID = "another" }, want: join.ReasonOldAccount},
+		"for a client":                          {account: own, change: func(p *petition) { p.request.Spec.Usages[0] = certificatesv1.UsageClientAuth }, want: join.ReasonWrongRequest},
+		"for a server and a client": {account: own, change: func(p *petition) {
 			p.request.Spec.Usages = append(p.request.Spec.Usages, certificatesv1.UsageClientAuth)
-		}, join.ReasonWrongRequest},
-		"for any use":                          {own, func(p *petition) { p.request.Spec.Usages = nil }, join.ReasonWrongRequest},
-		"for another Mac":                      {own, func(p *petition) { p.from.mac = "mac-ab" }, join.ReasonWrongRequest},
-		"with a token that was burned":         {joins, func(p *petition) { p.anchor = nil }, join.ReasonTokenUsed},
-		"with a token that was used":           {joins, func(p *petition) { p.anchor.Data[join.KeyRequest] = []byte("another") }, join.ReasonTokenUsed},
-		"with a token that was replaced":       {joins, func(p *petition) { p.anchor.Data[join.KeyCredential] = []byte("JTI=2") }, join.ReasonTokenReplaced},
-		"with a token that is not written yet": {joins, func(p *petition) { p.anchor.Data = nil }, join.ReasonTokenReplaced},
-		"by something that has no token":       {joins, func(p *petition) { p.request.Spec.Extra = nil }, join.ReasonTokenReplaced},
+		}, want: join.ReasonWrongRequest},
+		"for any use":                          {account: own, change: func(p *petition) { p.request.Spec.Usages = nil }, want: join.ReasonWrongRequest},
+		"for another Mac":                      {account: own, change: func(p *petition) { p.from.mac = "mac-ab" }, want: join.ReasonWrongRequest},
+		"with a token that was burned":         {account: joins, change: func(p *petition) { p.anchor = nil }, want: join.ReasonTokenUsed},
+		"with a token that was used":           {account: joins, change: func(p *petition) { p.anchor.Data[join.KeyRequest] = []byte("another") }, want: join.ReasonTokenUsed},
+		"with a token that was replaced":       {account: joins, change: func(p *petition) { p.anchor.Data[join.KeyCredential] = []byte("JTI=2") }, want: join.ReasonTokenReplaced},
+		"with a token that is not written yet": {account: joins, change: func(p *petition) { p.anchor.Data = nil }, want: join.ReasonTokenReplaced},
+		"by something that has no token":       {account: joins, change: func(p *petition) { p.request.Spec.Extra = nil }, want: join.ReasonTokenReplaced},
 	} {
 		p := good(t, tc.account)
 		tc.change(&p)
@@ -120,7 +120,7 @@ func TestACertificateIsNeverGoodForLonger(t *testing.T) {
 	for _, tc := range []struct {
 		asked *int32
 		want  time.Duration
-	}{{nil, 24 * time.Hour}, {ptr.To[int32](600), 10 * time.Minute}, {ptr.To[int32](1 << 30), 24 * time.Hour}} {
+	}{{want: 24 * time.Hour}, {asked: ptr.To[int32](600), want: 10 * time.Minute}, {asked: ptr.To[int32](1 << 30), want: 24 * time.Hour}} {
 		if got := lifeOf(tc.asked, 24*time.Hour); got != tc.want {
 			t.Errorf("got %s, want %s", got, tc.want)
 		}

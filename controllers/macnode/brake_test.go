@@ -40,24 +40,24 @@ func TestTheBrakeHoldsWhereMoreThanHalfFallSilentAtOnce(t *testing.T) {
 		fleet []Sight
 		want  string // silent/fleet, and whether it holds
 	}{
-		"all are heard":                       {[]Sight{alive, alive, alive, alive}, "0/4 false"},
-		"half is not over half":               {[]Sight{alive, alive, gone, gone}, "2/4 false"},
-		"three of four":                       {[]Sight{alive, gone, gone, gone}, "3/4 true"},
-		"all of them":                         {[]Sight{gone, gone, gone, gone}, "4/4 true"},
-		"a fleet of three has none":           {[]Sight{alive, gone, gone}, "2/3 false"},
-		"within a minute":                     {[]Sight{alive, gone, seen(230 * s), seen(260 * s)}, "3/4 true"},
-		"and no longer":                       {[]Sight{alive, gone, seen(230 * s), seen(261 * s)}, "2/4 false"},
-		"any minute counts":                   {[]Sight{alive, seen(900 * s), seen(40 * s), seen(50 * s), seen(60 * s)}, "3/5 true"},
-		"a pause of 29 s is none":             {[]Sight{seen(29 * s), gone, gone, alive}, "2/4 false"},
-		"announced ones do not count":         {[]Sight{alive, seen(200*s, announced), gone, gone}, "2/4 false"},
-		"what was gone before is not there":   {[]Sight{alive, alive, seen(999*s, was(v1alpha1.ReasonMacGone)), gone, gone, gone}, "3/5 true"},
-		"whether or not we saw it live":       {[]Sight{alive, alive, gone, gone, gone, seen(1*s, was(v1alpha1.ReasonMacGone), notHeard)}, "3/5 true"},
-		"one that is back is there":           {[]Sight{alive, alive, gone, gone, gone, seen(1*s, was(v1alpha1.ReasonMacGone))}, "3/6 false"},
-		"who is just back counts as silent":   {[]Sight{alive, back, back, gone}, "3/4 true"},
-		"where somebody still is":             {[]Sight{alive, back, back, back}, "0/4 false"},
-		"who never joined is not there":       {[]Sight{alive, gone, gone, {Before: &metav1.Condition{Reason: v1alpha1.ReasonNeverHeardFrom}}}, "2/3 false"},
-		"also when it is gone by that":        {[]Sight{alive, gone, gone, seen(200*s, lost, was(v1alpha1.ReasonMacGone))}, "3/4 true"},
-		"who is given up counts all the same": {[]Sight{alive, gone, gone, seen(200*s, lost)}, "3/4 true"},
+		"all are heard":                       {fleet: []Sight{alive, alive, alive, alive}, want: "0/4 false"},
+		"half is not over half":               {fleet: []Sight{alive, alive, gone, gone}, want: "2/4 false"},
+		"three of four":                       {fleet: []Sight{alive, gone, gone, gone}, want: "3/4 true"},
+		"all of them":                         {fleet: []Sight{gone, gone, gone, gone}, want: "4/4 true"},
+		"a fleet of three has none":           {fleet: []Sight{alive, gone, gone}, want: "2/3 false"},
+		"within a minute":                     {fleet: []Sight{alive, gone, seen(230 * s), seen(260 * s)}, want: "3/4 true"},
+		"and no longer":                       {fleet: []Sight{alive, gone, seen(230 * s), seen(261 * s)}, want: "2/4 false"},
+		"any minute counts":                   {fleet: []Sight{alive, seen(900 * s), seen(40 * s), seen(50 * s), seen(60 * s)}, want: "3/5 true"},
+		"a pause of 29 s is none":             {fleet: []Sight{seen(29 * s), gone, gone, alive}, want: "2/4 false"},
+		"announced ones do not count":         {fleet: []Sight{alive, seen(200*s, announced), gone, gone}, want: "2/4 false"},
+		"what was gone before is not there":   {fleet: []Sight{alive, alive, seen(999*s, was(v1alpha1.ReasonMacGone)), gone, gone, gone}, want: "3/5 true"},
+		"whether or not we saw it live":       {fleet: []Sight{alive, alive, gone, gone, gone, seen(1*s, was(v1alpha1.ReasonMacGone), notHeard)}, want: "3/5 true"},
+		"one that is back is there":           {fleet: []Sight{alive, alive, gone, gone, gone, seen(1*s, was(v1alpha1.ReasonMacGone))}, want: "3/6 false"},
+		"who is just back counts as silent":   {fleet: []Sight{alive, back, back, gone}, want: "3/4 true"},
+		"where somebody still is":             {fleet: []Sight{alive, back, back, back}, want: "0/4 false"},
+		"who never joined is not there":       {fleet: []Sight{alive, gone, gone, {Before: &metav1.Condition{Reason: v1alpha1.ReasonNeverHeardFrom}}}, want: "2/3 false"},
+		"also when it is gone by that":        {fleet: []Sight{alive, gone, gone, seen(200*s, lost, was(v1alpha1.ReasonMacGone))}, want: "3/4 true"},
+		"who is given up counts all the same": {fleet: []Sight{alive, gone, gone, seen(200*s, lost)}, want: "3/4 true"},
 	} {
 		b := Look(tc.fleet)
 		if got := fmt.Sprintf("%d/%d %v", b.Silent, b.Fleet, b.Holds()); got != tc.want {
@@ -96,19 +96,19 @@ func TestTheBrakeKeepsAMacFromBeingGone(t *testing.T) {
 		brake Brake
 		want  string
 	}{
-		"without the brake it is gone":    {seen(180 * time.Second), free, v1alpha1.ReasonMacGone},
-		"with it, it is not":              {seen(180 * time.Second), holds, v1alpha1.ReasonBrakeHeld},
-		"nor later":                       {seen(9*time.Hour, was(v1alpha1.ReasonBrakeHeld)), holds, v1alpha1.ReasonBrakeHeld},
-		"released, it is":                 {seen(9*time.Hour, was(v1alpha1.ReasonBrakeHeld)), free, v1alpha1.ReasonMacGone},
-		"silent is silent":                {seen(31 * time.Second), holds, v1alpha1.ReasonMacSilent},
-		"heard is heard":                  {seen(time.Second, was(v1alpha1.ReasonBrakeHeld)), holds, v1alpha1.ReasonHeardFrom},
-		"given up, it is gone":            {seen(180*time.Second, lost), holds, v1alpha1.ReasonMacGone},
-		"announced, it is gone":           {seen(180*time.Second, announced), holds, v1alpha1.ReasonMacGone},
-		"it said that it sleeps":          {seen(time.Second, leaves), holds, v1alpha1.ReasonMacGone},
-		"and the operator restarts":       {seen(time.Second, leaves, notHeard), free, v1alpha1.ReasonMacGone},
-		"it is awake again":               {seen(time.Second, was(v1alpha1.ReasonMacGone)), free, v1alpha1.ReasonHeardFrom},
-		"gone before, it stays gone":      {seen(999*time.Second, was(v1alpha1.ReasonMacGone)), holds, v1alpha1.ReasonMacGone},
-		"held, and the operator restarts": {seen(time.Second, was(v1alpha1.ReasonBrakeHeld), notHeard), holds, v1alpha1.ReasonMacSilent},
+		"without the brake it is gone":    {mac: seen(180 * time.Second), brake: free, want: v1alpha1.ReasonMacGone},
+		"with it, it is not":              {mac: seen(180 * time.Second), brake: holds, want: v1alpha1.ReasonBrakeHeld},
+		"nor later":                       {mac: seen(9*time.Hour, was(v1alpha1.ReasonBrakeHeld)), brake: holds, want: v1alpha1.ReasonBrakeHeld},
+		"released, it is":                 {mac: seen(9*time.Hour, was(v1alpha1.ReasonBrakeHeld)), brake: free, want: v1alpha1.ReasonMacGone},
+		"silent is silent":                {mac: seen(31 * time.Second), brake: holds, want: v1alpha1.ReasonMacSilent},
+		"heard is heard":                  {mac: seen(time.Second, was(v1alpha1.ReasonBrakeHeld)), brake: holds, want: v1alpha1.ReasonHeardFrom},
+		"given up, it is gone":            {mac: seen(180*time.Second, lost), brake: holds, want: v1alpha1.ReasonMacGone},
+		"announced, it is gone":           {mac: seen(180*time.Second, announced), brake: holds, want: v1alpha1.ReasonMacGone},
+		"it said that it sleeps":          {mac: seen(time.Second, leaves), brake: holds, want: v1alpha1.ReasonMacGone},
+		"and the operator restarts":       {mac: seen(time.Second, leaves, notHeard), brake: free, want: v1alpha1.ReasonMacGone},
+		"it is awake again":               {mac: seen(time.Second, was(v1alpha1.ReasonMacGone)), brake: free, want: v1alpha1.ReasonHeardFrom},
+		"gone before, it stays gone":      {mac: seen(999*time.Second, was(v1alpha1.ReasonMacGone)), brake: holds, want: v1alpha1.ReasonMacGone},
+		"held, and the operator restarts": {mac: seen(time.Second, was(v1alpha1.ReasonBrakeHeld), notHeard), brake: holds, want: v1alpha1.ReasonMacSilent},
 	} {
 		c := tc.mac.Judge(tc.brake)
 		if c.Reason != tc.want {
@@ -159,15 +159,15 @@ func TestAMacIsBackForAMinuteAfterASilence(t *testing.T) {
 		pulse Pulse
 		want  bool
 	}{
-		"heard again 59 s ago":       {mac(time.Hour, 59*time.Second, heard), Pulse{}, true},
-		"a minute ago":               {mac(time.Hour, time.Minute, heard), Pulse{}, false},
-		"silent still":               {mac(time.Hour, 59*time.Second, silent), Pulse{Heard: true, Silence: silentAfter}, false},
-		"heard, and not judged anew": {mac(time.Hour, time.Hour, silent), Pulse{Heard: true}, true},
-		"the same under the brake":   {mac(time.Hour, time.Hour, held), Pulse{Heard: true}, true},
-		"a restart hears nothing":    {mac(time.Hour, time.Hour, held), Pulse{}, false},
-		"it was gone":                {mac(time.Hour, time.Hour, v1alpha1.ReasonMacGone), Pulse{Heard: true}, false},
-		"it has just joined":         {mac(50*time.Second, 40*time.Second, heard), Pulse{}, false},
-		"it was not judged ever":     {&v1alpha1.MacNode{}, Pulse{}, false},
+		"heard again 59 s ago":       {mac: mac(time.Hour, 59*time.Second, heard), pulse: Pulse{}, want: true},
+		"a minute ago":               {mac: mac(time.Hour, time.Minute, heard), pulse: Pulse{}},
+		"silent still":               {mac: mac(time.Hour, 59*time.Second, silent), pulse: Pulse{Heard: true, Silence: silentAfter}},
+		"heard, and not judged anew": {mac: mac(time.Hour, time.Hour, silent), pulse: Pulse{Heard: true}, want: true},
+		"the same under the brake":   {mac: mac(time.Hour, time.Hour, held), pulse: Pulse{Heard: true}, want: true},
+		"a restart hears nothing":    {mac: mac(time.Hour, time.Hour, held), pulse: Pulse{}},
+		"it was gone":                {mac: mac(time.Hour, time.Hour, v1alpha1.ReasonMacGone), pulse: Pulse{Heard: true}},
+		"it has just joined":         {mac: mac(50*time.Second, 40*time.Second, heard), pulse: Pulse{}},
+		"it was not judged ever":     {mac: &v1alpha1.MacNode{}, pulse: Pulse{}},
 	} {
 		if got := SightOf(tc.mac, tc.pulse, start).Back; got != tc.want {
 			t.Errorf("%s: %v", name, got)

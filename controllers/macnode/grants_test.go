@@ -36,8 +36,8 @@ func (g granter) Grant(_ context.Context, want agentapi.Grant, _ string, _ time.
 func TestAGrantThatFailsLeavesOutOnePeer(t *testing.T) {
 	broken := errors.New("no authority")
 	for name, tc := range map[string]struct{ err, want error }{
-		"a source that is too long": {agentapi.ErrGrantTooLong, nil},
-		"the authority is missing":  {broken, broken},
+		"a source that is too long": {err: agentapi.ErrGrantTooLong},
+		"the authority is missing":  {err: broken, want: broken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			long, good := fleettest.Model("https://long", "long", 1_000_000), fleettest.Model("hf://org/good", "good", 2_000_000)
@@ -58,7 +58,7 @@ func TestAGrantThatFailsLeavesOutOnePeer(t *testing.T) {
 				macs = append(macs, r)
 			}
 			c := objects(t, macs...)
-			o := &Orders{Client: c, Clock: testingclock.NewFakePassiveClock(time.Unix(1000, 0)), Grants: granter{long.Source, tc.err}}
+			o := &Orders{Client: c, Clock: testingclock.NewFakePassiveClock(time.Unix(1000, 0)), Grants: granter{source: long.Source, err: tc.err}}
 			if _, err := o.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "lacks"}}); !errors.Is(err, tc.want) {
 				t.Errorf("error %v, want %v", err, tc.want)
 			}

@@ -57,8 +57,8 @@ func TestALeaseIsReadPastTheCacheBeforeAMacIsCalledSilent(t *testing.T) {
 		live   time.Time
 		reason string
 	}{
-		"only our watch was silent": {start.Add(time.Hour), v1alpha1.ReasonHeardFrom},
-		"the Mac is silent":         {start, v1alpha1.ReasonMacSilent},
+		"only our watch was silent": {live: start.Add(time.Hour), reason: v1alpha1.ReasonHeardFrom},
+		"the Mac is silent":         {live: start, reason: v1alpha1.ReasonMacSilent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakeClock(start)
@@ -159,19 +159,19 @@ func TestEachReclaimIsToldOnce(t *testing.T) {
 
 func TestEachReclaimReasonNamesTheNextStep(t *testing.T) {
 	for reason, want := range map[v1alpha1.ReclaimReason]struct{ kind, step string }{
-		v1alpha1.ReclaimDrained:       {corev1.EventTypeNormal, ""},
-		v1alpha1.ReclaimReplaced:      {corev1.EventTypeNormal, ""},
-		v1alpha1.ReclaimIdle:          {corev1.EventTypeNormal, "the next request loads it again"},
-		v1alpha1.ReclaimMadeRoom:      {corev1.EventTypeNormal, "the next request loads it again"},
-		v1alpha1.ReclaimHeadroom:      {corev1.EventTypeNormal, "the next request loads it again"},
-		v1alpha1.ReclaimSoftPressure:  {corev1.EventTypeNormal, "once there is room"},
-		v1alpha1.ReclaimHardPressure:  {corev1.EventTypeWarning, "once there is room"},
-		v1alpha1.ReclaimEmergency:     {corev1.EventTypeWarning, "foreignBytes"},
-		v1alpha1.ReclaimOverLimit:     {corev1.EventTypeWarning, "memory.limit"},
-		v1alpha1.ReclaimLoadCancelled: {corev1.EventTypeWarning, "loaded again"},
-		v1alpha1.ReclaimCrashed:       {corev1.EventTypeWarning, "STATE/logs"},
-		v1alpha1.ReclaimLoadFailed:    {corev1.EventTypeWarning, "condition Loaded"},
-		v1alpha1.ReclaimUnassigned:    {corev1.EventTypeWarning, ""},
+		v1alpha1.ReclaimDrained:       {kind: corev1.EventTypeNormal},
+		v1alpha1.ReclaimReplaced:      {kind: corev1.EventTypeNormal},
+		v1alpha1.ReclaimIdle:          {kind: corev1.EventTypeNormal, step: "the next request loads it again"},
+		v1alpha1.ReclaimMadeRoom:      {kind: corev1.EventTypeNormal, step: "the next request loads it again"},
+		v1alpha1.ReclaimHeadroom:      {kind: corev1.EventTypeNormal, step: "the next request loads it again"},
+		v1alpha1.ReclaimSoftPressure:  {kind: corev1.EventTypeNormal, step: "once there is room"},
+		v1alpha1.ReclaimHardPressure:  {kind: corev1.EventTypeWarning, step: "once there is room"},
+		v1alpha1.ReclaimEmergency:     {kind: corev1.EventTypeWarning, step: "foreignBytes"},
+		v1alpha1.ReclaimOverLimit:     {kind: corev1.EventTypeWarning, step: "memory.limit"},
+		v1alpha1.ReclaimLoadCancelled: {kind: corev1.EventTypeWarning, step: "loaded again"},
+		v1alpha1.ReclaimCrashed:       {kind: corev1.EventTypeWarning, step: "STATE/logs"},
+		v1alpha1.ReclaimLoadFailed:    {kind: corev1.EventTypeWarning, step: "condition Loaded"},
+		v1alpha1.ReclaimUnassigned:    {kind: corev1.EventTypeWarning},
 	} {
 		t.Run(string(reason), func(t *testing.T) {
 			mac := aMac()

@@ -135,7 +135,7 @@ func terminating(t *testing.T, ending bool) client.WithWatch {
 	mac.Status.Inspections = []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(d), State: v1alpha1.InspectionResolved, Model: &record}}
 	b := fake.NewClientBuilder().WithScheme(s).WithObjects(ns, d, mac).
 		WithStatusSubresource(&v1alpha1.ModelReplica{}, &v1alpha1.ModelDeployment{}, &v1alpha1.MacNode{})
-	if err := fleet.AddIndexes(t.Context(), builderIndexer{b}); err != nil {
+	if err := fleet.AddIndexes(t.Context(), builderIndexer{b: b}); err != nil {
 		t.Fatal(err)
 	}
 	return b.Build()

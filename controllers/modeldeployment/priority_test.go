@@ -33,9 +33,9 @@ func TestAPriorityClassIsResolvedOrRefused(t *testing.T) {
 		policy *corev1.PreemptionPolicy
 		want   v1alpha1.Priority
 	}{
-		"by default it preempts": {nil, v1alpha1.Priority{ClassName: "high", Value: 7}},
-		"as it says":             {ptr.To(corev1.PreemptLowerPriority), v1alpha1.Priority{ClassName: "high", Value: 7}},
-		"never":                  {ptr.To(corev1.PreemptNever), v1alpha1.Priority{ClassName: "high", Value: 7, PreemptionPolicy: corev1.PreemptNever}},
+		"by default it preempts": {want: v1alpha1.Priority{ClassName: "high", Value: 7}},
+		"as it says":             {policy: ptr.To(corev1.PreemptLowerPriority), want: v1alpha1.Priority{ClassName: "high", Value: 7}},
+		"never":                  {policy: ptr.To(corev1.PreemptNever), want: v1alpha1.Priority{ClassName: "high", Value: 7, PreemptionPolicy: corev1.PreemptNever}},
 	} {
 		r.Class = &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 7, PreemptionPolicy: tc.policy}
 		o, err := r.Accept()

@@ -47,13 +47,13 @@ func TestPausedReplacesNothing(t *testing.T) {
 		have []string
 		want string
 	}{
-		"before it begins":                       {[]string{"old#0 ready", "old#1 ready"}, ""},
-		"in the middle":                          {[]string{"old#0 ready", "old#1 ready", "new#0"}, ""},
-		"a new one that is ready stays":          {[]string{"old#0 ready", "new#0 ready"}, ""},
-		"what is missing is of the old revision": {[]string{"old#0 ready"}, "+old#1/1"},
-		"one on a Mac that is gone comes back":   {[]string{"old#0 ready", "old#1 gone"}, "+old#1/2 -old#1"},
-		"more than wanted go":                    {[]string{"old#0 ready", "old#1 ready", "old#2 ready"}, "-old#2"},
-		"more than wanted and the surge go":      {[]string{"old#0 ready", "old#1 ready", "new#0", "new#1"}, "-new#1"},
+		"before it begins":                       {have: []string{"old#0 ready", "old#1 ready"}},
+		"in the middle":                          {have: []string{"old#0 ready", "old#1 ready", "new#0"}},
+		"a new one that is ready stays":          {have: []string{"old#0 ready", "new#0 ready"}},
+		"what is missing is of the old revision": {have: []string{"old#0 ready"}, want: "+old#1/1"},
+		"one on a Mac that is gone comes back":   {have: []string{"old#0 ready", "old#1 gone"}, want: "+old#1/2 -old#1"},
+		"more than wanted go":                    {have: []string{"old#0 ready", "old#1 ready", "old#2 ready"}, want: "-old#2"},
+		"more than wanted and the surge go":      {have: []string{"old#0 ready", "old#1 ready", "new#0", "new#1"}, want: "-new#1"},
 	} {
 		if got := planned(w, tc.have...); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -70,14 +70,14 @@ func TestAHaltedRevisionGivesWay(t *testing.T) {
 		have []string
 		want string
 	}{
-		"the surge goes":                          {[]string{"old#0 ready", "old#1 ready", "new#0"}, "-new#0"},
-		"what was swapped out comes back":         {[]string{"old#0 ready", "new#0", "old#1 ready deleting"}, "+old#1/2 -new#0"},
-		"one of it that serves stays":             {[]string{"old#0 ready", "new#0 ready"}, ""},
-		"and is the first to go where too many":   {[]string{"old#0 ready", "old#1 ready", "new#2 ready"}, "-new#2"},
-		"the old one that does not serve stays":   {[]string{"old#0 ready", "old#1"}, ""},
-		"all of the old are there":                {[]string{"old#0 ready", "old#1 ready"}, ""},
-		"the only one, swapped out and gone":      {nil, "+old#0/1 +old#1/1"},
-		"a Mac that refused is avoided, not kept": {[]string{"old#0 ready", "old#1 refused"}, "+old#1/2 -old#1"},
+		"the surge goes":                          {have: []string{"old#0 ready", "old#1 ready", "new#0"}, want: "-new#0"},
+		"what was swapped out comes back":         {have: []string{"old#0 ready", "new#0", "old#1 ready deleting"}, want: "+old#1/2 -new#0"},
+		"one of it that serves stays":             {have: []string{"old#0 ready", "new#0 ready"}},
+		"and is the first to go where too many":   {have: []string{"old#0 ready", "old#1 ready", "new#2 ready"}, want: "-new#2"},
+		"the old one that does not serve stays":   {have: []string{"old#0 ready", "old#1"}},
+		"all of the old are there":                {have: []string{"old#0 ready", "old#1 ready"}},
+		"the only one, swapped out and gone":      {want: "+old#0/1 +old#1/1"},
+		"a Mac that refused is avoided, not kept": {have: []string{"old#0 ready", "old#1 refused"}, want: "+old#1/2 -old#1"},
 	} {
 		if got := planned(w, tc.have...); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -91,18 +91,18 @@ func TestWithoutRoomOneAfterTheOtherIsSwapped(t *testing.T) {
 		have []string
 		want string
 	}{
-		"placement did not look yet":         {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced"}, ""},
-		"there is no room":                   {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, "swap new#0"},
-		"its weights are fetched":            {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, "swap new#0"},
-		"its Mac is away meanwhile":          {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced away swap"}, "swap new#0"},
-		"no Mac may ever have it":            {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced nocandidates swap"}, ""},
-		"the old one drains":                 {[]string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, "+new#1/1 swap new#0"},
-		"the last old one drains":            {[]string{"old#1 ready deleting", "new#1 ready", "new#0 unplaced noroom swap"}, "swap new#0"},
-		"the first does not serve yet":       {[]string{"old#0 ready", "new#0 swap", "new#1 unplaced noroom"}, ""},
-		"it serves":                          {[]string{"old#0 ready", "new#0 ready swap", "new#1 unplaced noroom"}, "swap new#1"},
-		"fewer serve than wanted":            {[]string{"old#0 ready", "new#1 unplaced noroom"}, "+new#0/1"},
-		"an old one that is down costs none": {[]string{"old#0 ready", "old#1", "new#0 unplaced noroom"}, "swap new#0"},
-		"another drains for another reason":  {[]string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom", "new#1 ready"}, ""},
+		"placement did not look yet":         {have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced"}},
+		"there is no room":                   {have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, want: "swap new#0"},
+		"its weights are fetched":            {have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, want: "swap new#0"},
+		"its Mac is away meanwhile":          {have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced away swap"}, want: "swap new#0"},
+		"no Mac may ever have it":            {have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced nocandidates swap"}},
+		"the old one drains":                 {have: []string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, want: "+new#1/1 swap new#0"},
+		"the last old one drains":            {have: []string{"old#1 ready deleting", "new#1 ready", "new#0 unplaced noroom swap"}, want: "swap new#0"},
+		"the first does not serve yet":       {have: []string{"old#0 ready", "new#0 swap", "new#1 unplaced noroom"}},
+		"it serves":                          {have: []string{"old#0 ready", "new#0 ready swap", "new#1 unplaced noroom"}, want: "swap new#1"},
+		"fewer serve than wanted":            {have: []string{"old#0 ready", "new#1 unplaced noroom"}, want: "+new#0/1"},
+		"an old one that is down costs none": {have: []string{"old#0 ready", "old#1", "new#0 unplaced noroom"}, want: "swap new#0"},
+		"another drains for another reason":  {have: []string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom", "new#1 ready"}},
 	} {
 		if got := planned(w, tc.have...); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -127,13 +127,13 @@ func TestWhatServedLastIsNotGivenUpForOneThatDoesNotServe(t *testing.T) {
 		have []string
 		want string
 	}{
-		"it crashed, and the new one loads":    {[]string{"old#0", "new#0"}, ""},
-		"its Mac is silent":                    {[]string{"old#0 silent", "new#0"}, ""},
-		"the new one serves":                   {[]string{"old#0", "new#0 ready"}, "-old#0"},
-		"its Mac starts it no more":            {[]string{"old#0 ended", "new#0"}, "-old#0"},
-		"one that never served goes":           {[]string{"other#0", "new#0"}, "-other#0"},
-		"one of a silent Mac that never did":   {[]string{"other#0 silent", "new#0"}, ""},
-		"more than wanted and the surge do go": {[]string{"old#0 silent", "old#1 silent", "old#2 silent", "new#0"}, "-old#2 -old#1"},
+		"it crashed, and the new one loads":    {have: []string{"old#0", "new#0"}},
+		"its Mac is silent":                    {have: []string{"old#0 silent", "new#0"}},
+		"the new one serves":                   {have: []string{"old#0", "new#0 ready"}, want: "-old#0"},
+		"its Mac starts it no more":            {have: []string{"old#0 ended", "new#0"}, want: "-old#0"},
+		"one that never served goes":           {have: []string{"other#0", "new#0"}, want: "-other#0"},
+		"one of a silent Mac that never did":   {have: []string{"other#0 silent", "new#0"}},
+		"more than wanted and the surge do go": {have: []string{"old#0 silent", "old#1 silent", "old#2 silent", "new#0"}, want: "-old#2 -old#1"},
 	} {
 		if got := planned(w, tc.have...); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -190,40 +190,40 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 		have   []string
 		reason string
 	}{
-		"it loads":                    {nil, []string{"old#0 ready", "new#0"}, ""},
-		"two failures are not enough": {fails(2, 1), []string{"old#0 ready", "new#0"}, ""},
-		"three are":                   {fails(3, 1), []string{"old#0 ready", "new#0 nocanary"}, v1alpha1.ReasonCanaryFailed},
-		"one is where nobody serves":  {fails(1, 0), []string{"new#0"}, v1alpha1.ReasonLoadFailed},
-		"its Mac starts it again meanwhile": {func(s *scope) {
+		"it loads":                    {have: []string{"old#0 ready", "new#0"}},
+		"two failures are not enough": {change: fails(2, 1), have: []string{"old#0 ready", "new#0"}},
+		"three are":                   {change: fails(3, 1), have: []string{"old#0 ready", "new#0 nocanary"}, reason: v1alpha1.ReasonCanaryFailed},
+		"one is where nobody serves":  {change: fails(1, 0), have: []string{"new#0"}, reason: v1alpha1.ReasonLoadFailed},
+		"its Mac starts it again meanwhile": {change: func(s *scope) {
 			fails(3, 1)(s)
 			s.replicas[1].Status.LastFailure = &v1alpha1.EngineFailure{Reason: v1alpha1.ReasonCanaryFailed, Message: "no token"}
 		},
-			[]string{"old#0 ready", "new#0"}, v1alpha1.ReasonCanaryFailed},
-		"one that serves again is forgiven": {fails(9, 1), []string{"old#0 ready", "new#0 ready"}, ""},
-		"failures of the old are not its":   {fails(9, 0), []string{"old#0", "new#0"}, ""},
-		"one that goes is not counted":      {fails(9, 1), []string{"old#0 ready", "new#0 deleting", "new#1"}, ""},
-		"no progress in ten minutes":        {late, []string{"old#0 ready", "new#0"}, v1alpha1.ReasonProgressDeadline},
-		"bytes are progress":                {func(s *scope) { late(s); s.replicas[1].Status.Progress.BytesDone = 7 }, []string{"old#0 ready", "new#0"}, ""},
-		"one more that has a Mac is":        {late, []string{"old#0 ready", "new#0", "new#1"}, ""},
-		"weights that do not come are":      {unfetched, []string{"old#0 ready", "new#0 unplaced fetches swap"}, v1alpha1.ReasonProgressDeadline},
-		"bytes of them are progress":        {func(s *scope) { unfetched(s); s.replicas[1].Status.Progress.BytesDone = 7 }, []string{"old#0 ready", "new#0 unplaced fetches swap"}, ""},
-		"a fetch that begins late is not": {func(s *scope) { unfetched(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutWaiting },
-			[]string{"old#0 ready", "new#0 unplaced fetches swap"}, ""},
-		"also where their Mac is away":       {unfetched, []string{"old#0 ready", "new#0 unplaced away swap"}, v1alpha1.ReasonProgressDeadline},
-		"one that waits for room is no load": {late, []string{"old#0 ready", "new#0 unplaced noroom"}, ""},
-		"a pause stops the clock":            {func(s *scope) { late(s); s.deployment.Spec.Rollout.Paused = true }, []string{"old#0 ready", "new#0"}, ""},
-		"its end starts it again":            {func(s *scope) { late(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutPaused }, []string{"old#0 ready", "new#0"}, ""},
-		"another revision starts it again":   {func(s *scope) { late(s); s.deployment.Status.UpdateRevision = "older" }, []string{"old#0 ready", "new#0"}, ""},
-		"a deadline of its own": {func(s *scope) { s.deployment.Spec.Rollout.ProgressDeadlineSeconds = ptr.To[int32](60) },
-			[]string{"old#0 ready", "new#0"}, v1alpha1.ReasonProgressDeadline},
-		"nothing served before":      {func(s *scope) { late(s); fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, []string{"new#0"}, ""},
-		"what served is not there":   {func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "pruned" }, []string{"new#0"}, ""},
-		"what serves is fallen to":   {func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, []string{"new#0", "older#0 ready"}, v1alpha1.ReasonLoadFailed},
-		"the revision that served":   {func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "new" }, []string{"new#0", "old#0"}, ""},
-		"a halt is remembered":       {halt("new", 0), []string{"old#0 ready"}, "Why"},
-		"until another is wanted":    {halt("older", 0), []string{"old#0 ready", "new#0"}, ""},
-		"or another attempt is":      {func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; late(s) }, []string{"old#0 ready", "new#0"}, ""},
-		"which may fail in its turn": {func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; fails(3, 1)(s) }, []string{"old#0 ready", "new#0"}, v1alpha1.ReasonLoadFailed},
+			have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonCanaryFailed},
+		"one that serves again is forgiven": {change: fails(9, 1), have: []string{"old#0 ready", "new#0 ready"}},
+		"failures of the old are not its":   {change: fails(9, 0), have: []string{"old#0", "new#0"}},
+		"one that goes is not counted":      {change: fails(9, 1), have: []string{"old#0 ready", "new#0 deleting", "new#1"}},
+		"no progress in ten minutes":        {change: late, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonProgressDeadline},
+		"bytes are progress":                {change: func(s *scope) { late(s); s.replicas[1].Status.Progress.BytesDone = 7 }, have: []string{"old#0 ready", "new#0"}},
+		"one more that has a Mac is":        {change: late, have: []string{"old#0 ready", "new#0", "new#1"}},
+		"weights that do not come are":      {change: unfetched, have: []string{"old#0 ready", "new#0 unplaced fetches swap"}, reason: v1alpha1.ReasonProgressDeadline},
+		"bytes of them are progress":        {change: func(s *scope) { unfetched(s); s.replicas[1].Status.Progress.BytesDone = 7 }, have: []string{"old#0 ready", "new#0 unplaced fetches swap"}},
+		"a fetch that begins late is not": {change: func(s *scope) { unfetched(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutWaiting },
+			have: []string{"old#0 ready", "new#0 unplaced fetches swap"}, reason: ""},
+		"also where their Mac is away":       {change: unfetched, have: []string{"old#0 ready", "new#0 unplaced away swap"}, reason: v1alpha1.ReasonProgressDeadline},
+		"one that waits for room is no load": {change: late, have: []string{"old#0 ready", "new#0 unplaced noroom"}},
+		"a pause stops the clock":            {change: func(s *scope) { late(s); s.deployment.Spec.Rollout.Paused = true }, have: []string{"old#0 ready", "new#0"}},
+		"its end starts it again":            {change: func(s *scope) { late(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutPaused }, have: []string{"old#0 ready", "new#0"}},
+		"another revision starts it again":   {change: func(s *scope) { late(s); s.deployment.Status.UpdateRevision = "older" }, have: []string{"old#0 ready", "new#0"}},
+		"a deadline of its own": {change: func(s *scope) { s.deployment.Spec.Rollout.ProgressDeadlineSeconds = ptr.To[int32](60) },
+			have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonProgressDeadline},
+		"nothing served before":      {change: func(s *scope) { late(s); fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0"}},
+		"what served is not there":   {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "pruned" }, have: []string{"new#0"}},
+		"what serves is fallen to":   {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0", "older#0 ready"}, reason: v1alpha1.ReasonLoadFailed},
+		"the revision that served":   {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "new" }, have: []string{"new#0", "old#0"}},
+		"a halt is remembered":       {change: halt("new", 0), have: []string{"old#0 ready"}, reason: "Why"},
+		"until another is wanted":    {change: halt("older", 0), have: []string{"old#0 ready", "new#0"}},
+		"or another attempt is":      {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; late(s) }, have: []string{"old#0 ready", "new#0"}},
+		"which may fail in its turn": {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; fails(3, 1)(s) }, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonLoadFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := rolled(tc.change, tc.have...)
@@ -265,29 +265,29 @@ func TestARolloutSaysWhatItDoesAndWhatToDo(t *testing.T) {
 		current string
 		says    string
 	}{
-		"surging":         {two, []string{"old#0 ready", "old#1 ready", "new#0"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "0 of 2 replicas are updated to revision new"},
-		"the pace so far": {two, []string{"old#0 ready", "new#0 ready", "new#1"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "1 of 2 replicas are updated to revision new and available; about 300 s"},
-		"what its Mac expects": {with(func(s *scope) { s.replicas[2].Status.Progress.ETASeconds = ptr.To[int64](20) }),
-			[]string{"old#0 ready", "old#1 ready", "new#0"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "about 40 s"},
-		"within what may be missing": {with(func(s *scope) {
+		"surging":         {change: two, have: []string{"old#0 ready", "old#1 ready", "new#0"}, state: v1alpha1.RolloutSurging, status: metav1.ConditionTrue, current: "old", says: "0 of 2 replicas are updated to revision new"},
+		"the pace so far": {change: two, have: []string{"old#0 ready", "new#0 ready", "new#1"}, state: v1alpha1.RolloutSurging, status: metav1.ConditionTrue, current: "old", says: "1 of 2 replicas are updated to revision new and available; about 300 s"},
+		"what its Mac expects": {change: with(func(s *scope) { s.replicas[2].Status.Progress.ETASeconds = ptr.To[int64](20) }),
+			have: []string{"old#0 ready", "old#1 ready", "new#0"}, state: v1alpha1.RolloutSurging, status: metav1.ConditionTrue, current: "old", says: "about 40 s"},
+		"within what may be missing": {change: with(func(s *scope) {
 			s.deployment.Spec.Rollout = v1alpha1.RolloutSpec{MaxSurge: intOrString("0"), MaxUnavailable: intOrString("50%")}
-		}), []string{"old#0 ready", "new#0"}, v1alpha1.RolloutReplacing, metav1.ConditionTrue, "old", ""},
-		"prefetching":            {two, []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "they will be replaced one at a time; new#0 unplaced fetches swap: downloads the weights first"},
-		"prefetching that fails": {two, []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches nofetch swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "(DownloadFailed: the hub is away)"},
-		"how long that takes": {with(func(s *scope) { s.replicas[2].Status.Progress.ETASeconds = ptr.To[int64](20) }),
-			[]string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "about 40 s"},
-		"paused while it prefetches": {with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPaused, metav1.ConditionUnknown, "old", ""},
-		"swapping":                   {two, []string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, v1alpha1.RolloutSwapping, metav1.ConditionTrue, "old", "requests wait meanwhile"},
-		"waiting": {with(func(s *scope) { s.deployment.Spec.Rollout.WithoutRoom = v1alpha1.WithoutRoomWait }),
-			[]string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, v1alpha1.RolloutWaiting, metav1.ConditionTrue, "old", "add a Mac, set rollout.withoutRoom to Swap"},
-		"paused": {with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutPaused, metav1.ConditionUnknown, "old", "rollout resume d"},
-		"halted": {with(halt("new", 0)), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutHalted, metav1.ConditionFalse, "old",
-			"the rollout of revision new is halted (Why: because); the previous revision (old) continues to serve. Correct the spec, roll back with `kubectl metalfleet rollout undo d`"},
-		"complete":         {two, []string{"new#0 ready", "new#1 ready"}, v1alpha1.RolloutComplete, metav1.ConditionFalse, "new", ""},
-		"an old one left":  {two, []string{"new#0 ready", "new#1 ready", "old#0 ready"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", ""},
-		"scaled up":        {with(func(s *scope) { s.deployment.Status.CurrentRevision = "new" }), []string{"new#0 ready", "new#1"}, v1alpha1.RolloutStarting, metav1.ConditionTrue, "new", ""},
-		"not accepted yet": {with(func(s *scope) { s.verdict.engine = nil }), []string{"new#0 ready", "new#1 ready"}, v1alpha1.RolloutPending, metav1.ConditionFalse, "new", ""},
-		"scaled to zero":   {func(s *scope) { s.deployment.Spec.Replicas = ptr.To[int32](0) }, nil, v1alpha1.RolloutComplete, metav1.ConditionFalse, "old", ""},
+		}), have: []string{"old#0 ready", "new#0"}, state: v1alpha1.RolloutReplacing, status: metav1.ConditionTrue, current: "old", says: ""},
+		"prefetching":            {change: two, have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, state: v1alpha1.RolloutPrefetching, status: metav1.ConditionTrue, current: "old", says: "they will be replaced one at a time; new#0 unplaced fetches swap: downloads the weights first"},
+		"prefetching that fails": {change: two, have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches nofetch swap"}, state: v1alpha1.RolloutPrefetching, status: metav1.ConditionTrue, current: "old", says: "(DownloadFailed: the hub is away)"},
+		"how long that takes": {change: with(func(s *scope) { s.replicas[2].Status.Progress.ETASeconds = ptr.To[int64](20) }),
+			have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, state: v1alpha1.RolloutPrefetching, status: metav1.ConditionTrue, current: "old", says: "about 40 s"},
+		"paused while it prefetches": {change: with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, state: v1alpha1.RolloutPaused, status: metav1.ConditionUnknown, current: "old"},
+		"swapping":                   {change: two, have: []string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, state: v1alpha1.RolloutSwapping, status: metav1.ConditionTrue, current: "old", says: "requests wait meanwhile"},
+		"waiting": {change: with(func(s *scope) { s.deployment.Spec.Rollout.WithoutRoom = v1alpha1.WithoutRoomWait }),
+			have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, state: v1alpha1.RolloutWaiting, status: metav1.ConditionTrue, current: "old", says: "add a Mac, set rollout.withoutRoom to Swap"},
+		"paused": {change: with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), have: []string{"old#0 ready", "old#1 ready"}, state: v1alpha1.RolloutPaused, status: metav1.ConditionUnknown, current: "old", says: "rollout resume d"},
+		"halted": {change: with(halt("new", 0)), have: []string{"old#0 ready", "old#1 ready"}, state: v1alpha1.RolloutHalted, status: metav1.ConditionFalse, current: "old",
+			says: "the rollout of revision new is halted (Why: because); the previous revision (old) continues to serve. Correct the spec, roll back with `kubectl metalfleet rollout undo d`"},
+		"complete":         {change: two, have: []string{"new#0 ready", "new#1 ready"}, state: v1alpha1.RolloutComplete, status: metav1.ConditionFalse, current: "new"},
+		"an old one left":  {change: two, have: []string{"new#0 ready", "new#1 ready", "old#0 ready"}, state: v1alpha1.RolloutSurging, status: metav1.ConditionTrue, current: "old"},
+		"scaled up":        {change: with(func(s *scope) { s.deployment.Status.CurrentRevision = "new" }), have: []string{"new#0 ready", "new#1"}, state: v1alpha1.RolloutStarting, status: metav1.ConditionTrue, current: "new"},
+		"not accepted yet": {change: with(func(s *scope) { s.verdict.engine = nil }), have: []string{"new#0 ready", "new#1 ready"}, state: v1alpha1.RolloutPending, status: metav1.ConditionFalse, current: "new"},
+		"scaled to zero":   {change: func(s *scope) { s.deployment.Spec.Replicas = ptr.To[int32](0) }, state: v1alpha1.RolloutComplete, status: metav1.ConditionFalse, current: "old"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := rolled(tc.change, tc.have...)

@@ -45,17 +45,17 @@ func TestADeploymentNamesTheReasonsOfMemory(t *testing.T) {
 		ready, progressing, degraded string
 		says                         string // in Progressing or Degraded
 	}{
-		"on demand, not loaded":               {onMac(onDemand, "Ready=True/OnDemand Loaded=False/OnDemand"), "OnDemand", "Stable", "Stable", ""},
-		"on demand, loaded":                   {onMac(onDemand, "Ready=True/Ready Loaded=True/Loaded"), "Ready", "Stable", "Stable", ""},
-		"always, loaded":                      {onMac(always, "Ready=True/Ready Loaded=True/Loaded"), "Ready", "Stable", "Stable", ""},
-		"on demand, loading":                  {onMac(onDemand, "Ready=True/Ready Loaded=False/Loading"), "OnDemand", "Loading", "Stable", "says the Mac"},
-		"on demand, others are busy":          {onMac(onDemand, "Ready=True/Ready Loaded=False/WaitingForRoom"), "OnDemand", "WaitingForRoom", "Stable", "raise residency.priority"},
-		"always, others are busy":             {onMac(always, "Ready=False/WaitingForRoom Loaded=False/WaitingForRoom"), "WaitingForRoom", "WaitingForRoom", "Stable", "once another model on that Mac is idle"},
-		"an engine ended uncleanly":           {onMac(always, "Ready=False/HostUnsettled Loaded=False/HostUnsettled"), "HostUnsettled", "HostUnsettled", "HostUnsettled", "WiredStranded"},
-		"the same on demand":                  {onMac(onDemand, "Ready=True/Ready Loaded=False/HostUnsettled"), "OnDemand", "HostUnsettled", "HostUnsettled", "WiredStranded"},
-		"on demand, and promised to others":   {onMac(onDemand, "Ready=True/Ready Admitted=False/InsufficientMemory Loaded=False/Waiting"), "OnDemand", "Stable", "InsufficientMemory", "make it OnDemand"},
-		"always, refused":                     {onMac(always, "Ready=False/InsufficientMemory Admitted=False/InsufficientMemory"), "InsufficientMemory", "Waiting", "InsufficientMemory", "another replica is created"},
-		"on demand, crashed as it was loaded": {onMac(onDemand, "Ready=True/Ready Loaded=False/EngineCrashed"), "OnDemand", "Stable", "EngineCrashed", "says the Mac"},
+		"on demand, not loaded":               {replica: onMac(onDemand, "Ready=True/OnDemand Loaded=False/OnDemand"), ready: "OnDemand", progressing: "Stable", degraded: "Stable"},
+		"on demand, loaded":                   {replica: onMac(onDemand, "Ready=True/Ready Loaded=True/Loaded"), ready: "Ready", progressing: "Stable", degraded: "Stable"},
+		"always, loaded":                      {replica: onMac(always, "Ready=True/Ready Loaded=True/Loaded"), ready: "Ready", progressing: "Stable", degraded: "Stable"},
+		"on demand, loading":                  {replica: onMac(onDemand, "Ready=True/Ready Loaded=False/Loading"), ready: "OnDemand", progressing: "Loading", degraded: "Stable", says: "says the Mac"},
+		"on demand, others are busy":          {replica: onMac(onDemand, "Ready=True/Ready Loaded=False/WaitingForRoom"), ready: "OnDemand", progressing: "WaitingForRoom", degraded: "Stable", says: "raise residency.priority"},
+		"always, others are busy":             {replica: onMac(always, "Ready=False/WaitingForRoom Loaded=False/WaitingForRoom"), ready: "WaitingForRoom", progressing: "WaitingForRoom", degraded: "Stable", says: "once another model on that Mac is idle"},
+		"an engine ended uncleanly":           {replica: onMac(always, "Ready=False/HostUnsettled Loaded=False/HostUnsettled"), ready: "HostUnsettled", progressing: "HostUnsettled", degraded: "HostUnsettled", says: "WiredStranded"},
+		"the same on demand":                  {replica: onMac(onDemand, "Ready=True/Ready Loaded=False/HostUnsettled"), ready: "OnDemand", progressing: "HostUnsettled", degraded: "HostUnsettled", says: "WiredStranded"},
+		"on demand, and promised to others":   {replica: onMac(onDemand, "Ready=True/Ready Admitted=False/InsufficientMemory Loaded=False/Waiting"), ready: "OnDemand", progressing: "Stable", degraded: "InsufficientMemory", says: "make it OnDemand"},
+		"always, refused":                     {replica: onMac(always, "Ready=False/InsufficientMemory Admitted=False/InsufficientMemory"), ready: "InsufficientMemory", progressing: "Waiting", degraded: "InsufficientMemory", says: "another replica is created"},
+		"on demand, crashed as it was loaded": {replica: onMac(onDemand, "Ready=True/Ready Loaded=False/EngineCrashed"), ready: "OnDemand", progressing: "Stable", degraded: "EngineCrashed", says: "says the Mac"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, got := judge(tc.replica)

@@ -17,9 +17,9 @@ func TestAPassThatBindsSaysNothing(t *testing.T) {
 		order error
 		want  []string
 	}{
-		{"nothing bound", false, nil, []string{"order", "word"}},
-		{"bound", true, nil, []string{"order"}},
-		{"an order failed", false, failure, []string{"order"}},
+		{name: "nothing bound", want: []string{"order", "word"}},
+		{name: "bound", bound: true, want: []string{"order"}},
+		{name: "an order failed", order: failure, want: []string{"order"}},
 	} {
 		var mu sync.Mutex
 		var did []string

@@ -151,18 +151,18 @@ func TestWhatAMacIsToldOfItsAgent(t *testing.T) {
 		status metav1.ConditionStatus
 		reason string
 	}{
-		"as wanted":              {wish(), mac("a", ordered, runsIt), "True", v1alpha1.ReasonAgentCurrent},
-		"waits":                  {wish(), mac("a"), "False", v1alpha1.ReasonAgentOutdated},
-		"not meant":              {&Wish{Version: "v0.4.0", Mac: "z"}, mac("a"), "True", v1alpha1.ReasonAgentSupported},
-		"ordered":                {wish(), mac("a", ordered), "False", v1alpha1.ReasonAgentUpgrading},
-		"on trial":               {wish(), mac("a", ordered, runsIt, phase(v1alpha1.UpgradeTrial)), "False", v1alpha1.ReasonAgentUpgrading},
-		"rolled back":            {wish(), mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), "False", v1alpha1.ReasonAgentRolledBack},
-		"refused":                {wish(), mac("a", ordered, phase(v1alpha1.UpgradeRefused)), "False", v1alpha1.ReasonAgentRefused},
-		"nothing wanted, N":      {nil, mac("a", runsIt), "True", v1alpha1.ReasonAgentSupported},
-		"nothing wanted, N-1":    {nil, mac("a"), "True", v1alpha1.ReasonAgentSupported},
-		"nothing wanted, N-2":    {nil, mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), "False", v1alpha1.ReasonAgentTooOld},
-		"too old beats outdated": {wish(), mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), "False", v1alpha1.ReasonAgentTooOld},
-		"never reported":         {nil, mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "" }), "Unknown", v1alpha1.ReasonAgentUnversioned},
+		"as wanted":              {wish: wish(), mac: mac("a", ordered, runsIt), status: "True", reason: v1alpha1.ReasonAgentCurrent},
+		"waits":                  {wish: wish(), mac: mac("a"), status: "False", reason: v1alpha1.ReasonAgentOutdated},
+		"not meant":              {wish: &Wish{Version: "v0.4.0", Mac: "z"}, mac: mac("a"), status: "True", reason: v1alpha1.ReasonAgentSupported},
+		"ordered":                {wish: wish(), mac: mac("a", ordered), status: "False", reason: v1alpha1.ReasonAgentUpgrading},
+		"on trial":               {wish: wish(), mac: mac("a", ordered, runsIt, phase(v1alpha1.UpgradeTrial)), status: "False", reason: v1alpha1.ReasonAgentUpgrading},
+		"rolled back":            {wish: wish(), mac: mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), status: "False", reason: v1alpha1.ReasonAgentRolledBack},
+		"refused":                {wish: wish(), mac: mac("a", ordered, phase(v1alpha1.UpgradeRefused)), status: "False", reason: v1alpha1.ReasonAgentRefused},
+		"nothing wanted, N":      {mac: mac("a", runsIt), status: "True", reason: v1alpha1.ReasonAgentSupported},
+		"nothing wanted, N-1":    {mac: mac("a"), status: "True", reason: v1alpha1.ReasonAgentSupported},
+		"nothing wanted, N-2":    {mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
+		"too old beats outdated": {wish: wish(), mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
+		"never reported":         {mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "" }), status: "Unknown", reason: v1alpha1.ReasonAgentUnversioned},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Judge(tc.wish, &tc.mac, "v0.4.2"); got.Status != tc.status || got.Reason != tc.reason || got.Message == "" {
@@ -174,18 +174,18 @@ func TestWhatAMacIsToldOfItsAgent(t *testing.T) {
 
 func TestOperatorNServesAgentsNAndNMinusOne(t *testing.T) {
 	for _, tc := range []struct{ operator, agent, reason string }{
-		{"v0.4.0", "v0.4.7", v1alpha1.ReasonAgentSupported},
-		{"v0.4.7", "v0.4.0-3-gabcdef0", v1alpha1.ReasonAgentSupported},
-		{"v0.4.0", "v0.3.9", v1alpha1.ReasonAgentSupported},
-		{"v0.4.0", "v0.2.9", v1alpha1.ReasonAgentTooOld},
-		{"v0.4.0", "v0.5.0", v1alpha1.ReasonAgentTooNew},
-		{"v1.0.0", "v0.9.0", v1alpha1.ReasonAgentSupported},
-		{"v1.1.0", "v0.9.0", v1alpha1.ReasonAgentTooOld},
-		{"v2.0.0", "v0.9.0", v1alpha1.ReasonAgentTooOld},
-		{"v0.9.0", "v1.0.0", v1alpha1.ReasonAgentTooNew},
-		{"8cf0e8f", "8cf0e8f", v1alpha1.ReasonAgentSupported},
-		{"8cf0e8f", "v0.4.0", v1alpha1.ReasonAgentUnversioned},
-		{"v0.4.0", "unversioned", v1alpha1.ReasonAgentUnversioned},
+		{operator: "v0.4.0", agent: "v0.4.7", reason: v1alpha1.ReasonAgentSupported},
+		{operator: "v0.4.7", agent: "v0.4.0-3-gabcdef0", reason: v1alpha1.ReasonAgentSupported},
+		{operator: "v0.4.0", agent: "v0.3.9", reason: v1alpha1.ReasonAgentSupported},
+		{operator: "v0.4.0", agent: "v0.2.9", reason: v1alpha1.ReasonAgentTooOld},
+		{operator: "v0.4.0", agent: "v0.5.0", reason: v1alpha1.ReasonAgentTooNew},
+		{operator: "v1.0.0", agent: "v0.9.0", reason: v1alpha1.ReasonAgentSupported},
+		{operator: "v1.1.0", agent: "v0.9.0", reason: v1alpha1.ReasonAgentTooOld},
+		{operator: "v2.0.0", agent: "v0.9.0", reason: v1alpha1.ReasonAgentTooOld},
+		{operator: "v0.9.0", agent: "v1.0.0", reason: v1alpha1.ReasonAgentTooNew},
+		{operator: "8cf0e8f", agent: "8cf0e8f", reason: v1alpha1.ReasonAgentSupported},
+		{operator: "8cf0e8f", agent: "v0.4.0", reason: v1alpha1.ReasonAgentUnversioned},
+		{operator: "v0.4.0", agent: "unversioned", reason: v1alpha1.ReasonAgentUnversioned},
 	} {
 		if _, reason, message := serves(tc.operator, tc.agent); reason != tc.reason || message == "" {
 			t.Errorf("operator %s, agent %s: %s (%s), want %s", tc.operator, tc.agent, reason, message, tc.reason)

@@ -98,14 +98,14 @@ func TestFiguresAreWholeOrRefused(t *testing.T) {
 		code int
 		says string
 	}{
-		"a part":             {"/namespaces/ns/" + Requests + "?labelSelector=deployment%3Dcode", 503, "1 of 2 gateways have stopped reporting"},
-		"one of two a part":  {"/namespaces/ns/" + Requests + "?labelSelector=deployment%20in%20(chat,code)", 503, "is incomplete"},
-		"a misspelt name":    {"/namespaces/ns/" + Requests + "?labelSelector=deployment%3Dchta", 404, "chta"},
-		"another namespace":  {"/namespaces/other/" + Requests + "?labelSelector=deployment%3Dchat", 404, "chat"},
-		"scales itself":      {"/namespaces/ns/" + QueueSeconds + "?labelSelector=deployment%3Down", 409, "remove spec.autoscaling"},
-		"no such metric":     {"/namespaces/ns/requests", 404, "requests"},
-		"no namespace":       {"/" + Requests, 404, ""},
-		"no selector at all": {"/namespaces/ns/" + Requests + "?labelSelector=%3D%3D", 400, "labelSelector"},
+		"a part":             {path: "/namespaces/ns/" + Requests + "?labelSelector=deployment%3Dcode", code: 503, says: "1 of 2 gateways have stopped reporting"},
+		"one of two a part":  {path: "/namespaces/ns/" + Requests + "?labelSelector=deployment%20in%20(chat,code)", code: 503, says: "is incomplete"},
+		"a misspelt name":    {path: "/namespaces/ns/" + Requests + "?labelSelector=deployment%3Dchta", code: 404, says: "chta"},
+		"another namespace":  {path: "/namespaces/other/" + Requests + "?labelSelector=deployment%3Dchat", code: 404, says: "chat"},
+		"scales itself":      {path: "/namespaces/ns/" + QueueSeconds + "?labelSelector=deployment%3Down", code: 409, says: "remove spec.autoscaling"},
+		"no such metric":     {path: "/namespaces/ns/requests", code: 404, says: "requests"},
+		"no namespace":       {path: "/" + Requests, code: 404},
+		"no selector at all": {path: "/namespaces/ns/" + Requests + "?labelSelector=%3D%3D", code: 400, says: "labelSelector"},
 	} {
 		code, body := ask(h, root+c.path)
 		var status metav1.Status
@@ -176,12 +176,12 @@ func TestAttackWhoIsNoAPIServerNamesNobody(t *testing.T) {
 		user string
 		ok   bool
 	}{
-		"the API server":            {proxy(ca, "front-proxy", client), "jane", true},
-		"it says no name":           {proxy(ca, "front-proxy", client), "", false},
-		"another name":              {proxy(ca, "kubelet", client), "jane", false},
-		"another authority":         {proxy(other, "front-proxy", client), "jane", false},
-		"a server's certificate":    {proxy(ca, "front-proxy", server), "jane", false},
-		"no certificate and a name": {nil, "jane", false},
+		"the API server":            {leaf: proxy(ca, "front-proxy", client), user: "jane", ok: true},
+		"it says no name":           {leaf: proxy(ca, "front-proxy", client)},
+		"another name":              {leaf: proxy(ca, "kubelet", client), user: "jane"},
+		"another authority":         {leaf: proxy(other, "front-proxy", client), user: "jane"},
+		"a server's certificate":    {leaf: proxy(ca, "front-proxy", server), user: "jane"},
+		"no certificate and a name": {user: "jane"},
 	} {
 		r := httptest.NewRequest(http.MethodGet, root, nil)
 		r.Header.Set("X-Remote-User", c.user)

@@ -123,10 +123,10 @@ func TestATriggerSaysWhatOneReplicaIsFor(t *testing.T) {
 		target float64
 		whole  int64
 	}{
-		"nothing":        {nil, external.Requests, 6, 6},
-		"a target":       {[]string{keyTarget, "4"}, external.Requests, 4, 4},
-		"a part of one":  {[]string{keyTarget, "2.5"}, external.Requests, 2.5, 3},
-		"another metric": {[]string{keyMetric, external.QueueSeconds, keyTarget, "15"}, external.QueueSeconds, 15, 15},
+		"nothing":        {metric: external.Requests, target: 6, whole: 6},
+		"a target":       {words: []string{keyTarget, "4"}, metric: external.Requests, target: 4, whole: 4},
+		"a part of one":  {words: []string{keyTarget, "2.5"}, metric: external.Requests, target: 2.5, whole: 3},
+		"another metric": {words: []string{keyMetric, external.QueueSeconds, keyTarget, "15"}, metric: external.QueueSeconds, target: 15, whole: 15},
 	} {
 		got, err := s.GetMetricSpec(t.Context(), asks("ns", append(c.words, keyDeployment, "chat")...))
 		if err != nil || len(got.MetricSpecs) != 1 {
@@ -147,19 +147,19 @@ func TestWhatATriggerMustNotSay(t *testing.T) {
 		code codes.Code
 		says string
 	}{
-		"no deployment":     {asks("ns"), codes.InvalidArgument, "has no deployment"},
-		"no namespace":      {asks("", keyDeployment, "chat"), codes.InvalidArgument, "no namespace"},
-		"nothing at all":    {nil, codes.InvalidArgument, "no namespace"},
-		"a misspelt name":   {asks("ns", keyDeployment, "chta"), codes.NotFound, `no ModelDeployment "chta"`},
-		"another namespace": {asks("other", keyDeployment, "chat"), codes.NotFound, "namespace other"},
-		"a misspelt word":   {asks("ns", keyDeployment, "chat", "tagret", "4"), codes.InvalidArgument, "unknown key tagret"},
-		"no such metric":    {asks("ns", keyDeployment, "chat", keyMetric, "requests"), codes.InvalidArgument, external.QueueSeconds},
-		"no number":         {asks("ns", keyDeployment, "chat", keyTarget, "four"), codes.InvalidArgument, "want a number"},
-		"no real number":    {asks("ns", keyDeployment, "chat", keyTarget, "NaN"), codes.InvalidArgument, "want a number"},
-		"nothing for one":   {asks("ns", keyDeployment, "chat", keyTarget, "0"), codes.InvalidArgument, "want a number"},
-		"no end for one":    {asks("ns", keyDeployment, "chat", keyTarget, "Inf"), codes.InvalidArgument, "want a number"},
-		"no target of time": {asks("ns", keyDeployment, "chat", keyMetric, external.QueueSeconds), codes.InvalidArgument, "set it to the target of"},
-		"no sequences":      {asks("ns", keyDeployment, "dims"), codes.InvalidArgument, "set it to the target of"},
+		"no deployment":     {ref: asks("ns"), code: codes.InvalidArgument, says: "has no deployment"},
+		"no namespace":      {ref: asks("", keyDeployment, "chat"), code: codes.InvalidArgument, says: "no namespace"},
+		"nothing at all":    {code: codes.InvalidArgument, says: "no namespace"},
+		"a misspelt name":   {ref: asks("ns", keyDeployment, "chta"), code: codes.NotFound, says: `no ModelDeployment "chta"`},
+		"another namespace": {ref: asks("other", keyDeployment, "chat"), code: codes.NotFound, says: "namespace other"},
+		"a misspelt word":   {ref: asks("ns", keyDeployment, "chat", "tagret", "4"), code: codes.InvalidArgument, says: "unknown key tagret"},
+		"no such metric":    {ref: asks("ns", keyDeployment, "chat", keyMetric, "requests"), code: codes.InvalidArgument, says: external.QueueSeconds},
+		"no number":         {ref: asks("ns", keyDeployment, "chat", keyTarget, "four"), code: codes.InvalidArgument, says: "want a number"},
+		"no real number":    {ref: asks("ns", keyDeployment, "chat", keyTarget, "NaN"), code: codes.InvalidArgument, says: "want a number"},
+		"nothing for one":   {ref: asks("ns", keyDeployment, "chat", keyTarget, "0"), code: codes.InvalidArgument, says: "want a number"},
+		"no end for one":    {ref: asks("ns", keyDeployment, "chat", keyTarget, "Inf"), code: codes.InvalidArgument, says: "want a number"},
+		"no target of time": {ref: asks("ns", keyDeployment, "chat", keyMetric, external.QueueSeconds), code: codes.InvalidArgument, says: "set it to the target of"},
+		"no sequences":      {ref: asks("ns", keyDeployment, "dims"), code: codes.InvalidArgument, says: "set it to the target of"},
 	} {
 		_, err := s.GetMetricSpec(t.Context(), c.ref)
 		if status.Code(err) != c.code || !strings.Contains(err.Error(), c.says) {
@@ -177,9 +177,9 @@ func TestFiguresForKEDAAreWholeOrRefused(t *testing.T) {
 		code               codes.Code
 		says               string
 	}{
-		"a part":         {"code", external.Requests, codes.Unavailable, "1 of 2 gateways have stopped reporting"},
-		"scales itself":  {"own", external.Requests, codes.FailedPrecondition, "remove spec.autoscaling"},
-		"another metric": {"chat", external.QueueSeconds, codes.InvalidArgument, "the trigger of ScaledObject ns/object has metric"},
+		"a part":         {deployment: "code", metric: external.Requests, code: codes.Unavailable, says: "1 of 2 gateways have stopped reporting"},
+		"scales itself":  {deployment: "own", metric: external.Requests, code: codes.FailedPrecondition, says: "remove spec.autoscaling"},
+		"another metric": {deployment: "chat", metric: external.QueueSeconds, code: codes.InvalidArgument, says: "the trigger of ScaledObject ns/object has metric"},
 	} {
 		_, err := s.GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{ScaledObjectRef: asks("ns", keyDeployment, c.deployment), MetricName: c.metric})
 		if status.Code(err) != c.code || !strings.Contains(err.Error(), c.says) {

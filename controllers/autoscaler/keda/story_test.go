@@ -32,14 +32,14 @@ func TestKEDAScalesADeployment(t *testing.T) {
 		name string
 		do   func(*testing.T)
 	}{
-		{"no requests: to zero", func(t *testing.T) {
+		{name: "no requests: to zero", do: func(t *testing.T) {
 			// KEDA's push breaks at incomplete figures, and is slow to reconnect.
 			w.create(t, "chat", false)
 			w.until(t, "the figures are complete", w.complete("chat"))
 			w.scale(t, "chat")
 			w.until(t, "chat has no replica", w.wants("chat", 0))
 		}},
-		{"ten requests wait: from zero by the push, to three by the HPA", func(t *testing.T) {
+		{name: "ten requests wait: from zero by the push, to three by the HPA", do: func(t *testing.T) {
 			if w.kedaLogs(`"activity":true`)(t.Context()) == nil {
 				t.Fatal("KEDA found it active before the first request")
 			}
@@ -48,22 +48,22 @@ func TestKEDAScalesADeployment(t *testing.T) {
 			w.wokenByThePush(t)
 			w.until(t, "chat has 3 replicas", w.wants("chat", 3))
 		}},
-		{"another gateway is silent: no replica is removed", func(t *testing.T) {
+		{name: "another gateway is silent: no replica is removed", do: func(t *testing.T) {
 			w.other(t, false)
 			w.until(t, "the HPA has no figures", w.incomplete("chat"))
 			w.ask("chat", 0)
 			w.stays(t, "chat", 3, 10*time.Second)
 		}},
-		{"that gateway has ended, two requests run: one replica", func(t *testing.T) {
+		{name: "that gateway has ended, two requests run: one replica", do: func(t *testing.T) {
 			w.ask("chat", 2)
 			w.other(t, true)
 			w.until(t, "chat has 1 replica", w.wants("chat", 1))
 		}},
-		{"no requests for a minute and KEDA's cooldown: to zero", func(t *testing.T) {
+		{name: "no requests for a minute and KEDA's cooldown: to zero", do: func(t *testing.T) {
 			w.ask("chat", 0)
 			w.until(t, "chat has no replica", w.wants("chat", 0))
 		}},
-		{"a deployment that scales itself is refused and stays as it is", func(t *testing.T) {
+		{name: "a deployment that scales itself is refused and stays as it is", do: func(t *testing.T) {
 			w.ask("own", 10)
 			w.create(t, "own", true)
 			w.scale(t, "own")

@@ -36,7 +36,7 @@ func at(stage Stage) State {
 
 // fleet is told and confirms, but for what change says.
 func fleet(change func(*World)) World {
-	w := World{GatewaysTold: true, Macs: []Mac{{"m1", true, true, true}, {"m2", true, true, true}}}
+	w := World{GatewaysTold: true, Macs: []Mac{{Name: "m1", Told: true, Lives: true, Confirmed: true}, {Name: "m2", Told: true, Lives: true, Confirmed: true}}}
 	if change != nil {
 		change(&w)
 	}
@@ -57,36 +57,36 @@ func TestEachStepWaitsForWhatItNeeds(t *testing.T) {
 		step  Step
 		why   string
 	}{
-		"nothing is asked":                        {at(Settled), fleet(nil), 0, Wait, "begins at"},
-		"a rotation is asked":                     {at(Settled), fleet(asked), 0, Begin, `requested ("1")`},
-		"it was made already":                     {handled, fleet(asked), 0, Wait, ""},
-		"another one is asked":                    {handled, fleet(func(w *World) { w.Asked = "2" }), 0, Begin, `requested ("2")`},
-		"one is asked at once":                    {at(Settled), fleet(atOnce), 0, Begin, "immediately"},
-		"that was made already":                   {handled, fleet(atOnce), 0, Wait, ""},
-		"just before 80 % of ten years":           {at(Settled), fleet(nil), 8*year - time.Second, Wait, ""},
-		"80 % of ten years are over":              {at(Settled), fleet(nil), 8 * year, Begin, "80 %"},
-		"gateways are not told":                   {at(Publishing), fleet(func(w *World) { w.GatewaysTold = false }), time.Hour, Wait, "gateways' Secret"},
-		"gateways are told":                       {at(Publishing), fleet(nil), time.Hour, Spread, ""},
-		"their Secret was changed":                {at(Spreading), fleet(func(w *World) { w.GatewaysTold = false }), 2 * time.Hour, Respread, ""},
-		"a Mac's Secret is not written":           {at(Spreading), fleet(func(w *World) { w.Macs[1].Told = false }), 2 * time.Hour, Wait, "m2"},
-		"also one of a Mac that is gone":          {at(Spreading), fleet(func(w *World) { w.Macs[1] = Mac{Name: "m2"} }), 2 * time.Hour, Wait, "m2"},
-		"gateways had too little time":            {at(Spreading), fleet(nil), time.Hour - time.Second, Wait, "gateways have time to read"},
-		"a Mac that lives has not confirmed":      {at(Spreading), fleet(func(w *World) { w.Macs[0].Confirmed = false }), 9 * time.Hour, Wait, "m1"},
-		"a Mac that is gone has not confirmed":    {at(Spreading), fleet(func(w *World) { w.Macs[0] = Mac{Name: "m1", Told: true} }), time.Hour, Sign, ""},
-		"all confirm and gateways had their time": {at(Spreading), fleet(nil), time.Hour, Sign, ""},
-		"there is no Mac":                         {at(Spreading), fleet(func(w *World) { w.Macs = nil }), time.Hour, Sign, ""},
-		"the old root may be met":                 {at(Retiring), fleet(nil), 24*time.Hour - time.Second, Wait, "may be valid until"},
-		"it may not":                              {at(Retiring), fleet(nil), 24 * time.Hour, End, ""},
-		"another is asked while one retires":      {at(Retiring), fleet(asked), 0, Wait, ""},
-		"in a hurry gateways are told all the same": {hurried(at(Publishing)), fleet(func(w *World) { w.GatewaysTold = false }), 0, Wait,
-			"gateways' Secret"},
-		"in a hurry Macs are told all the same": {hurried(at(Spreading)), fleet(func(w *World) { w.Macs[0].Told = false }), 0, Wait, "m1"},
-		"in a hurry nobody's word is waited for": {hurried(at(Spreading)), fleet(func(w *World) { w.Macs[0].Confirmed = false }), 0, Sign,
-			"not required"},
-		"in a hurry the old root goes":                 {hurried(at(Retiring)), fleet(nil), 0, End, ""},
-		"a hurry while one spreads: its root goes too": {at(Spreading), fleet(atOnce), 0, Begin, "immediately"},
-		"a hurry while one retires: that ends first":   {at(Retiring), fleet(atOnce), 0, End, ""},
-		"what signs has expired: nobody is cut off":    {at(Spreading), fleet(func(w *World) { w.Macs[0].Confirmed = false }), 10 * year, Sign, ""},
+		"nothing is asked":                        {s: at(Settled), w: fleet(nil), step: Wait, why: "begins at"},
+		"a rotation is asked":                     {s: at(Settled), w: fleet(asked), step: Begin, why: `requested ("1")`},
+		"it was made already":                     {s: handled, w: fleet(asked), step: Wait},
+		"another one is asked":                    {s: handled, w: fleet(func(w *World) { w.Asked = "2" }), step: Begin, why: `requested ("2")`},
+		"one is asked at once":                    {s: at(Settled), w: fleet(atOnce), step: Begin, why: "immediately"},
+		"that was made already":                   {s: handled, w: fleet(atOnce), step: Wait},
+		"just before 80 % of ten years":           {s: at(Settled), w: fleet(nil), after: 8*year - time.Second, step: Wait},
+		"80 % of ten years are over":              {s: at(Settled), w: fleet(nil), after: 8 * year, step: Begin, why: "80 %"},
+		"gateways are not told":                   {s: at(Publishing), w: fleet(func(w *World) { w.GatewaysTold = false }), after: time.Hour, step: Wait, why: "gateways' Secret"},
+		"gateways are told":                       {s: at(Publishing), w: fleet(nil), after: time.Hour, step: Spread},
+		"their Secret was changed":                {s: at(Spreading), w: fleet(func(w *World) { w.GatewaysTold = false }), after: 2 * time.Hour, step: Respread},
+		"a Mac's Secret is not written":           {s: at(Spreading), w: fleet(func(w *World) { w.Macs[1].Told = false }), after: 2 * time.Hour, step: Wait, why: "m2"},
+		"also one of a Mac that is gone":          {s: at(Spreading), w: fleet(func(w *World) { w.Macs[1] = Mac{Name: "m2"} }), after: 2 * time.Hour, step: Wait, why: "m2"},
+		"gateways had too little time":            {s: at(Spreading), w: fleet(nil), after: time.Hour - time.Second, step: Wait, why: "gateways have time to read"},
+		"a Mac that lives has not confirmed":      {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 9 * time.Hour, step: Wait, why: "m1"},
+		"a Mac that is gone has not confirmed":    {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0] = Mac{Name: "m1", Told: true} }), after: time.Hour, step: Sign},
+		"all confirm and gateways had their time": {s: at(Spreading), w: fleet(nil), after: time.Hour, step: Sign},
+		"there is no Mac":                         {s: at(Spreading), w: fleet(func(w *World) { w.Macs = nil }), after: time.Hour, step: Sign},
+		"the old root may be met":                 {s: at(Retiring), w: fleet(nil), after: 24*time.Hour - time.Second, step: Wait, why: "may be valid until"},
+		"it may not":                              {s: at(Retiring), w: fleet(nil), after: 24 * time.Hour, step: End},
+		"another is asked while one retires":      {s: at(Retiring), w: fleet(asked), step: Wait},
+		"in a hurry gateways are told all the same": {s: hurried(at(Publishing)), w: fleet(func(w *World) { w.GatewaysTold = false }), after: 0, step: Wait,
+			why: "gateways' Secret"},
+		"in a hurry Macs are told all the same": {s: hurried(at(Spreading)), w: fleet(func(w *World) { w.Macs[0].Told = false }), step: Wait, why: "m1"},
+		"in a hurry nobody's word is waited for": {s: hurried(at(Spreading)), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 0, step: Sign,
+			why: "not required"},
+		"in a hurry the old root goes":                 {s: hurried(at(Retiring)), w: fleet(nil), step: End},
+		"a hurry while one spreads: its root goes too": {s: at(Spreading), w: fleet(atOnce), step: Begin, why: "immediately"},
+		"a hurry while one retires: that ends first":   {s: at(Retiring), w: fleet(atOnce), step: End},
+		"what signs has expired: nobody is cut off":    {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 10 * year, step: Sign},
 	} {
 		d := Decide(now.Add(tc.after), tc.s, tc.w, policy)
 		if d.Step != tc.step || !strings.Contains(d.Why, tc.why) {

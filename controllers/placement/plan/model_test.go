@@ -294,7 +294,7 @@ func (m *slow) carryOut(s *Snapshot, r, asked *v1alpha1.ModelReplica, d Decision
 		if before < r.Spec.ReservedBytes {
 			m.fatal("%s preempts, and has no room then either", r.Name)
 		}
-		m.claims = append(m.claims, claim{d.Awaits, r.Spec.ReservedBytes})
+		m.claims = append(m.claims, claim{mac: d.Awaits, bytes: r.Spec.ReservedBytes})
 	}
 }
 

@@ -31,22 +31,22 @@ func TestASwapTakesTheRoomOfOneOldReplica(t *testing.T) {
 		replica                 v1alpha1.ModelReplica
 		awaits, victims, reason string
 	}{
-		"one goes, that does not serve before one that does": {replicas{old("s", "a", ready), old("t", "b")},
-			replica("r", 9*gib, of("d"), revised("new"), swaps), "b", "t", v1alpha1.ReasonSwapping},
-		"nobody where it may not": {replicas{old("s", "a"), old("t", "b")},
-			replica("r", 9*gib, of("d"), revised("new")), "", "", v1alpha1.ReasonNoRoom},
-		"nobody of another deployment": {replicas{replica("s", 9*gib, on("a"), of("e"), revised("old")), old("t", "b")},
-			replica("r", 9*gib, of("d"), revised("new"), swaps), "b", "t", v1alpha1.ReasonSwapping},
-		"nobody of its own revision": {replicas{replica("s", 9*gib, on("a"), of("d"), revised("new")), replica("t", 9*gib, on("b"), of("d"), revised("new"))},
-			replica("r", 9*gib, of("d"), revised("new"), swaps), "", "", v1alpha1.ReasonNoRoom},
-		"nobody where there is room": {replicas{old("s", "a")},
-			replica("r", 9*gib, of("d"), revised("new"), swaps), "", "", v1alpha1.ReasonPlaced},
-		"nobody else while one drains": {replicas{old("s", "a", drains), old("t", "b")},
-			replica("r", 9*gib, of("d"), revised("new"), swaps), "a", "", v1alpha1.ReasonSwapping},
-		"of two on a Mac the one that does not serve": {replicas{replica("s", 5*gib, on("a"), of("d"), revised("old"), ready), replica("t", 5*gib, on("a"), of("d"), revised("old")), replica("u", 9*gib, on("b"), of("e"))},
-			replica("r", 5*gib, of("d"), revised("new"), swaps), "a", "t", v1alpha1.ReasonSwapping},
-		"never two": {replicas{replica("s", 5*gib, on("a"), of("d"), revised("old")), replica("t", 5*gib, on("a"), of("d"), revised("old")), replica("u", 9*gib, on("b"), of("e"))},
-			replica("r", 9*gib, of("d"), revised("new"), swaps), "", "", v1alpha1.ReasonNoRoom},
+		"one goes, that does not serve before one that does": {existing: replicas{old("s", "a", ready), old("t", "b")},
+			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "b", victims: "t", reason: v1alpha1.ReasonSwapping},
+		"nobody where it may not": {existing: replicas{old("s", "a"), old("t", "b")},
+			replica: replica("r", 9*gib, of("d"), revised("new")), awaits: "", victims: "", reason: v1alpha1.ReasonNoRoom},
+		"nobody of another deployment": {existing: replicas{replica("s", 9*gib, on("a"), of("e"), revised("old")), old("t", "b")},
+			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "b", victims: "t", reason: v1alpha1.ReasonSwapping},
+		"nobody of its own revision": {existing: replicas{replica("s", 9*gib, on("a"), of("d"), revised("new")), replica("t", 9*gib, on("b"), of("d"), revised("new"))},
+			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "", victims: "", reason: v1alpha1.ReasonNoRoom},
+		"nobody where there is room": {existing: replicas{old("s", "a")},
+			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "", victims: "", reason: v1alpha1.ReasonPlaced},
+		"nobody else while one drains": {existing: replicas{old("s", "a", drains), old("t", "b")},
+			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "a", victims: "", reason: v1alpha1.ReasonSwapping},
+		"of two on a Mac the one that does not serve": {existing: replicas{replica("s", 5*gib, on("a"), of("d"), revised("old"), ready), replica("t", 5*gib, on("a"), of("d"), revised("old")), replica("u", 9*gib, on("b"), of("e"))},
+			replica: replica("r", 5*gib, of("d"), revised("new"), swaps), awaits: "a", victims: "t", reason: v1alpha1.ReasonSwapping},
+		"never two": {existing: replicas{replica("s", 5*gib, on("a"), of("d"), revised("old")), replica("t", 5*gib, on("a"), of("d"), revised("old")), replica("u", 9*gib, on("b"), of("e"))},
+			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "", victims: "", reason: v1alpha1.ReasonNoRoom},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := NewSnapshot(two, tc.existing, now).Pick(&tc.replica)
