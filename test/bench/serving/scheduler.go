@@ -101,8 +101,8 @@ func (w *work) step() (time.Duration, error) {
 	}
 	began := time.Now()
 	w.s.Admit()
-	step := w.s.Plan(w.s.Prompts(w.pace.Tokens(w.s.Work(), 512))...)
-	w.s.Steady(step)
+	step := w.s.Plan(w.s.ProposeChunks(w.pace.Tokens(w.s.Work(), 512))...)
+	w.s.CanPipeline(step)
 	for _, r := range step.Rows {
 		if err := w.s.Computed(r); err != nil {
 			return 0, err
@@ -114,7 +114,7 @@ func (w *work) step() (time.Duration, error) {
 		}
 	}
 	load := step.Load()
-	w.pace.Took(load, 10*time.Millisecond+time.Duration(load.Tokens)*100*time.Microsecond)
+	w.pace.Took(load, 10*time.Millisecond+time.Duration(load.PrefillTokens)*100*time.Microsecond)
 	took := time.Since(began)
 	w.preempted += len(step.Preempted)
 	for _, r := range step.Rows {
