@@ -219,6 +219,10 @@ func TestToolsSeeWhetherTheCurrentSpecIsServed(t *testing.T) {
 			standing{"!Pending", "Available", working, "Progressing"}},
 		"a pass that judged nothing": {wanting(1, failing(conflict), func(s *scope) { s.verdict, s.current = verdict{}, nil }), []string{"new#0 ready"},
 			standing{"!Pending", "PreviousRevision", working, "Progressing"}},
+		"nor the spec that was accepted before": {wanting(1, failing(conflict), func(s *scope) {
+			s.verdict, s.current = verdict{}, nil
+			s.deployment.Status.Conditions = status.Merge(nil, 1, now, status.True(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, ""))
+		}), []string{"new#0 ready"}, standing{"Ready", "Available", working, "Progressing"}},
 		"deleted": {wanting(1, deleted), []string{"new#0 ready"}, standing{"!Draining", "!Draining", leaving, "Progressing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
