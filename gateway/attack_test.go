@@ -17,7 +17,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// pipes are connections without a network: their time is the test's.
+// pipes is a listener of in-memory connections, so that synctest controls their time.
 type pipes struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -44,7 +44,7 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// edge runs a test beside the server that clients meet, with its own settings.
+// edge tests against the client-facing server, with its real settings.
 func edge(t *testing.T, test func(t *testing.T, dial func() net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "in") })
@@ -62,16 +62,16 @@ func edge(t *testing.T, test func(t *testing.T, dial func() net.Conn)) {
 	})
 }
 
-// TestAttackSlowHeaders: a client that sends a byte now and then has 10
-// seconds for its headers, and one that sends nothing 2 minutes.
+// TestAttackSlowHeaders: a client that sends a byte now and then has 10 seconds for its
+// headers, and a silent one 2 minutes.
 func TestAttackSlowHeaders(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first string
 		bound time.Duration
 	}{
-		"a byte a second":            {"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", 10 * time.Second},
-		"a request line without end": {"GET /", 10 * time.Second},
-		"nothing at all":             {"", 10 * time.Second},
+		"a byte a second":            {first: "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", bound: 10 * time.Second},
+		"a request line without end": {first: "GET /", bound: 10 * time.Second},
+		"nothing at all":             {bound: 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			edge(t, func(t *testing.T, dial func() net.Conn) {
@@ -92,9 +92,9 @@ func TestAttackSlowHeaders(t *testing.T) {
 	}
 }
 
-// drip sends a text, and then a byte a second until the other side hangs up.
+// drip sends a text, and then a byte per second until the other side closes the connection.
 func drip(c net.Conn, text string) {
-	second := time.NewTicker(time.Second) // of the test's time
+	second := time.NewTicker(time.Second) // fake time
 	defer second.Stop()
 	for text != "" {
 		if _, err := io.WriteString(c, text); err != nil {
@@ -105,7 +105,7 @@ func drip(c net.Conn, text string) {
 	}
 }
 
-// TestAttackIdleConnections: one that was used is not kept for ever.
+// TestAttackIdleConnections: a used connection is not kept open for ever.
 func TestAttackIdleConnections(t *testing.T) {
 	edge(t, func(t *testing.T, dial func() net.Conn) {
 		c := dial()
@@ -120,8 +120,8 @@ func TestAttackIdleConnections(t *testing.T) {
 	})
 }
 
-// TestAttackHeaderBombs: more than about 64 KiB of headers is refused, as one
-// or as many, before it is read to its end.
+// TestAttackHeaderBombs: more than about 64 KiB of headers is refused before it is read
+// completely, as one header or many.
 func TestAttackHeaderBombs(t *testing.T) {
 	for name, headers := range map[string]string{
 		"one of 1 MiB":      "X-Bomb: " + strings.Repeat("x", 1<<20) + "\r\n",
@@ -161,12 +161,12 @@ func TestAttackHeaderBombs(t *testing.T) {
 	}
 }
 
-// TestAttackHTTP2OnTheFront: clients get HTTP/1.1, so that floods of streams,
-// resets and frames have nothing to flood.
+// TestAttackHTTP2OnTheFront: clients get HTTP/1.1, so that attacks with streams, resets and
+// frames are impossible.
 func TestAttackHTTP2OnTheFront(t *testing.T) {
 	edge(t, func(t *testing.T, dial func() net.Conn) {
 		c := dial()
-		go func() { // the server may hang up before it has all
+		go func() { // the server may close before it has read everything
 			_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		}()
 		b, err := io.ReadAll(c)

@@ -14,8 +14,8 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// TestAGatewayBeginsWhileTheAPIServerIsAway: where both were killed at once, the
-// gateway that is back first waits for the other, and says so, instead of ending.
+// If both were killed, a gateway that is back before the API server keeps waiting and logs
+// that, instead of exiting.
 func TestAGatewayBeginsWhileTheAPIServerIsAway(t *testing.T) {
 	c := newCluster(t)
 	close(c.hold)
@@ -25,7 +25,7 @@ func TestAGatewayBeginsWhileTheAPIServerIsAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := fmt.Sprintf("127.0.0.1:%d", port) // of nobody, until relay is there
+	address := fmt.Sprintf("127.0.0.1:%d", port) // nothing listens there until relay is started
 	f := c.start(0, func(o *gateway.Options) { o.REST.Host = "https://" + address })
 	c.eventually("it lives, and is not ready", func() bool {
 		resp, err := http.Get(f.health + "/healthz")
@@ -47,7 +47,7 @@ func TestAGatewayBeginsWhileTheAPIServerIsAway(t *testing.T) {
 	}
 }
 
-// relay passes connections on to an API server until the test ends.
+// relay forwards connections to an API server until the test ends.
 func relay(t *testing.T, address, server string) {
 	t.Helper()
 	u, err := url.Parse(server)

@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	// lull is how long no request may have run before connections are closed:
-	// many times what a client takes from one answer to its next request.
-	lull = time.Second
-	// lullTicks is how often that is looked at within a lull.
-	lullTicks = 20
-	// tellTime is how long cancelled answers have to tell their clients.
-	tellTime = 2 * time.Second
+	// quietPeriod is how long no request may have run before connections are closed: many
+	// times the pause of a client between a response and its next request.
+	quietPeriod = time.Second
+	// quietChecks is how often that is checked within quietPeriod.
+	quietChecks = 20
+	// abortTime is how long cancelled responses have to deliver their error to the client.
+	abortTime = 2 * time.Second
 )
 
-// lastRequests is the front's handler while it may be ending. A client that
-// keeps its connections learns that one was closed when it has sent the next
-// request there, and that request is lost. So a gateway that ends goes on to
-// answer, and says with each answer that it is the connection's last one: the
-// client opens the next one elsewhere.
-type lastRequests struct {
+// drainHandler serves requests while the gateway may be shutting down. A client that reuses
+// a connection only notices that it was closed after it has sent the next request on it,
+// and that request is lost. So a gateway that shuts down keeps serving and adds
+// "Connection: close" to each response: the client opens its next connection to another
+// gateway.
+type drainHandler struct {
 	next           http.Handler
 	ending         atomic.Bool
 	running, begun atomic.Int64
 }
 
-func (l *lastRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (l *drainHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.begun.Add(1)
 	l.running.Add(1)
 	defer l.running.Add(-1)
@@ -40,11 +40,11 @@ func (l *lastRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.next.ServeHTTP(w, r)
 }
 
-// quiet returns nil when no request ran for a lull, or the error of ctx.
-func (l *lastRequests) quiet(ctx context.Context, lull time.Duration) error {
-	tick := time.NewTicker(lull / lullTicks)
+// waitIdle returns nil once no request has run for a whole period, or the error of ctx.
+func (l *drainHandler) waitIdle(ctx context.Context, period time.Duration) error {
+	tick := time.NewTicker(period / quietChecks)
 	defer tick.Stop()
-	for still, seen := 0, l.begun.Load(); still < lullTicks; still++ {
+	for still, seen := 0, l.begun.Load(); still < quietChecks; still++ {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -57,21 +57,21 @@ func (l *lastRequests) quiet(ctx context.Context, lull time.Duration) error {
 	return nil
 }
 
-// drain lets answers end by themselves for Drain, then ends them with an error
-// that says why.
+// drain lets running responses finish within Drain, then aborts them with an error that
+// names the reason.
 func (s *servers) drain() {
 	draining, done := context.WithTimeout(context.Background(), s.Drain)
 	defer done()
 	s.requests.ending.Store(true)
 	defer s.background(draining)
-	if s.requests.quiet(draining, lull) == nil && s.front.Shutdown(draining) == nil {
+	if s.requests.waitIdle(draining, quietPeriod) == nil && s.front.Shutdown(draining) == nil {
 		return
 	}
 	s.Log.Info("Drain timeout is over; aborting the responses that still run")
 	s.cancelRequests(front.ErrShuttingDown)
-	telling, done := context.WithTimeout(context.Background(), tellTime)
+	aborting, done := context.WithTimeout(context.Background(), abortTime)
 	defer done()
-	if s.front.Shutdown(telling) == nil {
+	if s.front.Shutdown(aborting) == nil {
 		return
 	}
 	if err := s.front.Close(); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/go-logr/logr/testr"
 )
 
-// lastWords is a server whose answers end when hold is closed.
+// lastWords is a server whose responses end when hold is closed.
 type lastWords struct {
 	*servers
 	url    string
@@ -48,7 +48,7 @@ func startLastWords(t *testing.T, drain time.Duration, hold <-chan struct{}) *la
 	ctx, stop := context.WithCancel(t.Context())
 	l := &lastWords{url: "http://" + listeners[0].Addr().String(), stop: stop, ended: make(chan error, 1)}
 	l.servers = newServers(Options{Front: listeners[0], Health: listeners[1], Metrics: listeners[2], Drain: drain, Log: testr.New(t)}, answer, http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
-	// One connection, kept: what a client's pool is.
+	// A single kept-alive connection, as in a client's pool.
 	l.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		l.dials++
 		return (&net.Dialer{}).DialContext(ctx, network, address)
@@ -59,7 +59,7 @@ func startLastWords(t *testing.T, drain time.Duration, hold <-chan struct{}) *la
 	return l
 }
 
-// read ends an answer and says whether it was the connection's last one.
+// read reads a response to its end and reports whether it closes the connection.
 func read(t *testing.T, r *http.Response) bool {
 	t.Helper()
 	defer r.Body.Close()
@@ -79,9 +79,8 @@ func (l *lastWords) get(t *testing.T, path string) *http.Response {
 	return r
 }
 
-// TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds: the answer that ran when
-// the order to end came did not say that its connection ends, so the client
-// sends its next request there.
+// The response that was running when the shutdown began has no "Connection: close", so the
+// client sends its next request on that connection.
 func TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds(t *testing.T) {
 	hold := make(chan struct{})
 	l := startLastWords(t, time.Minute, hold)
@@ -92,10 +91,10 @@ func TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds(t *testing.T) {
 	}
 	close(hold)
 	if read(t, running) {
-		t.Error("an answer that was begun before says that it is the last one")
+		t.Error("a response that began before the drain closes its connection")
 	}
 	if last := l.get(t, "/"); !read(t, last) {
-		t.Error("the answer of an ending gateway does not say that it is the connection's last one")
+		t.Error("a response of a draining gateway does not close its connection")
 	}
 	if l.dials != 1 {
 		t.Errorf("the client opened %d connections for two requests, want one", l.dials)
@@ -105,7 +104,7 @@ func TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds(t *testing.T) {
 	}
 }
 
-// Responses in the background run without a request of a client.
+// Background responses run without a client request.
 func TestDrainWaitsForResponsesInTheBackground(t *testing.T) {
 	l := startLastWords(t, time.Minute, make(chan struct{}))
 	finish := make(chan struct{})
@@ -120,7 +119,7 @@ func TestDrainWaitsForResponsesInTheBackground(t *testing.T) {
 	select {
 	case err := <-l.ended:
 		t.Fatalf("the gateway ended although a response runs: %v", err)
-	case <-time.After(2 * lull):
+	case <-time.After(2 * quietPeriod):
 	}
 	close(finish)
 	if err := <-l.ended; err != nil {
@@ -130,15 +129,15 @@ func TestDrainWaitsForResponsesInTheBackground(t *testing.T) {
 
 func TestQuietWaitsForRunningRequestsAndForALullAfterThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &lastRequests{}
+		l := &drainHandler{}
 		l.running.Store(1)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err := l.quiet(ctx, 10*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		if err := l.waitIdle(ctx, 10*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("with a request that runs: %v", err)
 		}
 		l.running.Store(0)
-		if err := l.quiet(t.Context(), 10*time.Millisecond); err != nil {
+		if err := l.waitIdle(t.Context(), 10*time.Millisecond); err != nil {
 			t.Errorf("with none: %v", err)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -147,10 +146,10 @@ func TestQuietWaitsForRunningRequestsAndForALullAfterThem(t *testing.T) {
 		short.Go(func() {
 			for ctx.Err() == nil {
 				l.begun.Add(1)
-				time.Sleep(3 * time.Millisecond) // of the test's time
+				time.Sleep(3 * time.Millisecond) // fake time
 			}
 		})
-		if err := l.quiet(ctx, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		if err := l.waitIdle(ctx, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("with short requests all the time: %v", err)
 		}
 		short.Wait()

@@ -1,14 +1,14 @@
-// Package gateway is the OpenAI-compatible front of a fleet: it wires the
-// table of replicas, the gateway's identity, the proxy and its three listeners.
+// Package gateway is the OpenAI-compatible entry point of a fleet: it wires the table of
+// replicas, the gateway's identity, the proxy and its three listeners.
 //
-// It owns the order of start and stop: health first, so that a kubelet can
-// ask, and whether or not an API server answers; requests as soon as the port is open, refused with 503 until table,
-// identity and, where they are asked, API keys were read once; at the end running
-// answers first, the watches last.
-// It refuses nothing itself and writes nothing to the API server but reviews of
-// who may read metrics.
+// It owns the order of start and stop. Health starts first, whether or not an API server
+// answers, so that the kubelet can probe. The front accepts requests as soon as its port is
+// open and refuses them with 503 until the table, the identity and (if keys are required)
+// the API keys were read once. At the end running responses finish first and the watches
+// stop last. It refuses no request itself, and writes nothing to the API server except the
+// reviews that authorize metrics clients.
 //
-// Start reading at Run; package proxy has the way of a request.
+// Start reading at Run; package proxy documents the path of a request.
 package gateway
 
 import (
@@ -46,55 +46,53 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// Options of a gateway.
+// Options configure a gateway.
 type Options struct {
-	// REST says how the API server is reached.
+	// REST is the client configuration for the API server.
 	REST *rest.Config
-	// Namespace that holds the gateway's Secret.
+	// Namespace of the gateway's identity Secret.
 	Namespace string
-	// Watch names the namespaces whose models are served; none means all.
+	// Watch lists the namespaces whose models are served; empty means all.
 	Watch []string
-	// KeysNamespace holds the API keys that clients must bring, and no other
-	// Secret; empty asks for none.
+	// KeysNamespace is the namespace of the API key Secrets, which must hold no others;
+	// empty means that clients need no key.
 	KeysNamespace string
-	// Front takes clients, Health probes, and Metrics clients that may read metrics, as
-	// package scrape has it. Run closes all three.
+	// Front serves clients, Health serves probes, and Metrics serves the clients that
+	// package scrape authorizes. Run closes all three.
 	Front, Health, Metrics net.Listener
-	// Tunnels takes connections of Macs that gateways cannot reach; nil takes none.
-	// Run closes it.
+	// Tunnels accepts connections from Macs that the gateway cannot reach; nil accepts
+	// none. Run closes it.
 	Tunnels net.Listener
-	// Connections is the most connections of clients at once, and
-	// ConnectionsPerAddress of each address; 0 is no limit.
+	// Connections is the maximum number of client connections, and ConnectionsPerAddress
+	// the maximum per address; 0 means no limit.
 	Connections, ConnectionsPerAddress int
-	// Waiting bounds the requests that wait for a replica.
+	// Waiting limits the requests that wait for a replica.
 	Waiting fairqueue.Limits
-	// TryTimeout is how long one replica may take to begin an answer, and
-	// RequestTimeout how long a request may take in all; 0 is without end.
+	// TryTimeout bounds the time until a replica begins its response, and RequestTimeout
+	// the whole request; 0 means no limit.
 	TryTimeout, RequestTimeout time.Duration
-	// StrictFields has requests refused whose fields have no effect.
+	// StrictFields rejects requests with fields that have no effect.
 	StrictFields bool
-	// AccessLog writes a line for each request that ended, without its text.
+	// AccessLog logs one line per finished request, without prompt or completion.
 	AccessLog bool
-	// KeepAttribution leaves the attribution block of Anthropic's clients in prompts.
+	// KeepAttribution keeps the attribution block that Anthropic's clients add to prompts.
 	KeepAttribution bool
-	// Origins of web pages that may use the API from a browser, as proxy.Config has
-	// them.
+	// Origins of web pages that may call the API from a browser; see proxy.Config.
 	Origins []string
-	// Operator is the HOST:PORT at which the operator takes what is asked of this
-	// gateway; empty tells nobody, and nothing is scaled by it.
+	// Operator is the HOST:PORT at which the operator accepts demand reports; empty sends
+	// none, and no deployment is scaled by this gateway's load.
 	Operator string
-	// Pick chooses among replicas; nil means pick.Choose.
+	// Pick chooses a replica; nil means pick.Choose.
 	Pick pick.Policy
-	// Drain is how long running answers may go on after the end was ordered.
+	// Drain is how long running responses may continue after ctx ends.
 	Drain time.Duration
-	// Log of the gateway.
-	Log logr.Logger
+	Log   logr.Logger
 }
 
-// Run serves until ctx ends and the running answers have ended or Drain is
-// over.
+// Run serves until ctx ends, and then until the running responses have finished or Drain
+// has passed.
 func Run(ctx context.Context, o Options) error {
-	// The watches outlive the order to stop: answers still run then.
+	// The watches outlive ctx: responses still run then.
 	watching, stopWatching := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -102,17 +100,17 @@ func Run(ctx context.Context, o Options) error {
 
 	informers, err := newCache(o)
 	if err != nil {
-		return o.end(err)
+		return o.closeListeners(err)
 	}
 	table, ids := route.NewTable(), &identity.Store{}
-	failed := make(chan error, 6) // one for each that may fail
+	failed := make(chan error, 6) // one for each goroutine that may fail
 	wg.Go(func() {
 		if err := informers.Start(watching); err != nil {
 			failed <- fmt.Errorf("watch the API server: %w", err)
 		}
 	})
 	if err := identity.Watch(watching, informers, ids, o.Log); err != nil {
-		return o.end(err)
+		return o.closeListeners(err)
 	}
 	wg.Go(func() {
 		if err := route.Watch(watching, informers, table); err != nil && watching.Err() == nil {
@@ -123,7 +121,7 @@ func Run(ctx context.Context, o Options) error {
 	registry := newRegistry()
 	store, err := watchKeys(watching, o, registry, wg.Go, failed)
 	if err != nil {
-		return o.end(err)
+		return o.closeListeners(err)
 	}
 	draining := &atomic.Bool{}
 	front := proxy.New(proxy.Config{TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
@@ -131,8 +129,8 @@ func Run(ctx context.Context, o Options) error {
 		Origins: o.Origins, Draining: draining.Load})
 	defer front.Close()
 	if o.Operator != "" {
-		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Figures: front.Demand, Wakes: front.Wakes(), Log: o.Log.WithName("demand")}
-		wg.Go(func() { p.Run(watching) }) // to the last answer, and a last word
+		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Fill: front.Demand, Waiting: front.Waiting(), Log: o.Log.WithName("demand")}
+		wg.Go(func() { p.Run(watching) }) // until the last response has ended, so that the final report is complete
 	}
 	if o.Tunnels != nil {
 		wg.Go(func() {
@@ -143,7 +141,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	listener, figures, err := scrape.Serve(o.Metrics, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), o.REST)
 	if err != nil {
-		return o.end(err)
+		return o.closeListeners(err)
 	}
 	o.Metrics = listener
 	o.Front = o.bounded(registry)
@@ -154,23 +152,23 @@ func Run(ctx context.Context, o Options) error {
 	return s.run(ctx, failed)
 }
 
-// bounded is the clients' listener with its limits.
+// bounded wraps the clients' listener with its connection limits.
 func (o Options) bounded(metrics prometheus.Registerer) net.Listener {
 	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress}
 	metrics.MustRegister(l)
 	return l
 }
 
-// end closes what was to be served, because of an error.
-func (o Options) end(err error) error {
+// closeListeners closes the listeners after a failed start, and joins their errors.
+func (o Options) closeListeners(err error) error {
 	if o.Tunnels != nil {
 		err = errors.Join(err, o.Tunnels.Close())
 	}
 	return errors.Join(err, o.Front.Close(), o.Health.Close(), o.Metrics.Close())
 }
 
-// watchKeys has API keys read by informers of their own: no Secret of theirs
-// can be taken for the gateway's. It returns nil where no keys are asked.
+// watchKeys reads API keys with informers of their own, so that none of their Secrets can
+// be mistaken for the gateway's identity. It returns nil if no keys are required.
 func watchKeys(ctx context.Context, o Options, r prometheus.Registerer, run func(func()), failed chan<- error) (*keys.Store, error) {
 	if o.KeysNamespace == "" {
 		return nil, nil
@@ -212,9 +210,8 @@ func newCache(o Options) (cache.Cache, error) {
 	return informers, nil
 }
 
-// mapper knows where the kinds lie that gateways watch, so that no API server has
-// to be asked before one begins: it starts while none is there, and its watches go
-// on trying.
+// mapper lists the scope of the kinds that gateways watch, so that no discovery is needed:
+// the gateway starts while the API server is away, and its watches keep retrying.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion, corev1.SchemeGroupVersion})
 	m.Add(v1alpha1.GroupVersion.WithKind("ModelDeployment"), meta.RESTScopeNamespace)
@@ -230,21 +227,20 @@ func newRegistry() *prometheus.Registry {
 	return r
 }
 
-// servers are those of the three listeners.
+// servers are the HTTP servers of the three listeners.
 type servers struct {
 	Options
 	front, health, metrics *http.Server
-	// background waits for the responses that run without a client, until a context
-	// ends.
+	// background waits for the responses that run without a client, until ctx ends.
 	background     func(context.Context)
-	requests       *lastRequests
+	requests       *drainHandler
 	draining       *atomic.Bool
 	cancelRequests context.CancelCauseFunc
 }
 
 func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, ready func() bool) *servers {
 	requests, cancel := context.WithCancelCause(context.Background())
-	s := &servers{Options: o, requests: &lastRequests{next: front}, draining: draining, cancelRequests: cancel,
+	s := &servers{Options: o, requests: &drainHandler{next: front}, draining: draining, cancelRequests: cancel,
 		background: func(context.Context) {}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
@@ -264,7 +260,7 @@ func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, r
 	return s
 }
 
-// run serves until ctx ends or something failed, then drains.
+// run serves until ctx ends or a goroutine failed, then drains.
 func (s *servers) run(ctx context.Context, failed chan error) error {
 	defer s.cancelRequests(nil)
 	var wg sync.WaitGroup
@@ -273,7 +269,7 @@ func (s *servers) run(ctx context.Context, failed chan error) error {
 			if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				select {
 				case failed <- fmt.Errorf("serve on %s: %w", l.Addr(), err):
-				default: // another failure ends the gateway already
+				default: // an earlier failure is already stopping the gateway
 				}
 			}
 		})

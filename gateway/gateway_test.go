@@ -110,7 +110,7 @@ func (c *cluster) applyRights(file string) {
 	}
 }
 
-// startMac runs an agent that streams "one", and "two" once it may.
+// startMac runs an agent that streams "one", and "two" once hold is closed.
 func (c *cluster) startMac(name string) {
 	c.mac = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -137,7 +137,7 @@ func (c *cluster) startMac(name string) {
 	c.t.Cleanup(c.mac.Close)
 }
 
-// secret is what the operator makes for gateways.
+// secret returns the Secret that the operator creates for gateways.
 func (c *cluster) secret() *corev1.Secret {
 	p := c.ca.Gateway()
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: identity.SecretName},
@@ -191,7 +191,7 @@ type front struct {
 	ended       chan error
 }
 
-// start runs a gateway with the rights of its ServiceAccount.
+// start runs a gateway with the permissions of its ServiceAccount.
 func (c *cluster) start(drain time.Duration, change ...func(*gateway.Options)) *front {
 	c.t.Helper()
 	config := c.env.Config()
@@ -223,7 +223,7 @@ func (c *cluster) start(drain time.Duration, change ...func(*gateway.Options)) *
 	return f
 }
 
-// ask streams from the model.
+// ask requests a stream from the model.
 func (f *front) ask(name string) (int, *openai.EventReader) {
 	f.t.Helper()
 	resp, err := http.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"`+name+`","prompt":"x","stream":true}`))
@@ -272,7 +272,7 @@ func TestGatewayFollowsTheCluster(t *testing.T) {
 	}
 	c.create(c.secret())
 	c.eventually("the gateway is ready and serves", func() bool { return f.readyz() == 200 && f.status("m") == 200 })
-	if got := f.status("nobody"); got != 404 {
+	if got := f.status("unknown"); got != 404 {
 		t.Errorf("unknown model: %d", got)
 	}
 

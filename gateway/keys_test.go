@@ -17,7 +17,7 @@ import (
 
 const keysNamespace = "metalfleet-api-keys"
 
-// asked is the status of a request with a key.
+// asked returns the status of a request with a key.
 func (f *front) asked(token string) int {
 	f.t.Helper()
 	r, err := http.NewRequestWithContext(f.t.Context(), "POST", f.url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x","stream":true}`))
@@ -33,7 +33,7 @@ func (f *front) asked(token string) int {
 	return resp.StatusCode
 }
 
-// apply makes a key in a namespace, with the rights of an administrator.
+// apply creates a key in a namespace, with administrator permissions.
 func (c *cluster) apply(namespace, name string, g keys.Grant) (*corev1.Secret, string) {
 	c.t.Helper()
 	secret, token, err := keys.NewSecret(namespace, name, g)
@@ -44,8 +44,8 @@ func (c *cluster) apply(namespace, name string, g keys.Grant) (*corev1.Secret, s
 	return secret, token
 }
 
-// TestKeysComeFromOneNamespaceAndFollowTheCluster: with the rights of
-// config/rbac, on a real API server.
+// TestKeysComeFromOneNamespaceAndFollowTheCluster runs with the permissions of config/rbac
+// on a real API server.
 func TestKeysComeFromOneNamespaceAndFollowTheCluster(t *testing.T) {
 	c := newCluster(t)
 	close(c.hold)
@@ -96,8 +96,8 @@ func TestKeysComeFromOneNamespaceAndFollowTheCluster(t *testing.T) {
 	}
 }
 
-// TestAttackTheGatewaysRights: a stolen gateway reads keys' hashes, its own
-// identity, and no other Secret; it writes none.
+// TestAttackTheGatewaysRights: with a compromised gateway one can read the hashes of keys
+// and its own identity, no other Secret, and write none.
 func TestAttackTheGatewaysRights(t *testing.T) {
 	c := newCluster(t)
 	c.applyRights("gateway-api-keys.yaml")
@@ -105,18 +105,18 @@ func TestAttackTheGatewaysRights(t *testing.T) {
 		verb, namespace, name string
 		want                  bool
 	}{
-		{"list", keysNamespace, "", true},
-		{"watch", keysNamespace, "", true},
-		{"get", namespace, "metalfleet-gateway", true},
-		{"list", namespace, "", false},
-		{"get", namespace, "metalfleet-ca", false},
-		{"get", namespace, "mac-studio", false},
-		{"list", "default", "", false},
-		{"list", "", "", false},
-		{"create", keysNamespace, "", false},
-		{"update", keysNamespace, "app", false},
-		{"delete", keysNamespace, "app", false},
-		{"update", namespace, "metalfleet-gateway", false},
+		{verb: "list", namespace: keysNamespace, want: true},
+		{verb: "watch", namespace: keysNamespace, want: true},
+		{verb: "get", namespace: namespace, name: "metalfleet-gateway", want: true},
+		{verb: "list", namespace: namespace, want: false},
+		{verb: "get", namespace: namespace, name: "metalfleet-ca", want: false},
+		{verb: "get", namespace: namespace, name: "mac-studio", want: false},
+		{verb: "list", namespace: "default", want: false},
+		{verb: "list", want: false},
+		{verb: "create", namespace: keysNamespace, want: false},
+		{verb: "update", namespace: keysNamespace, name: "app", want: false},
+		{verb: "delete", namespace: keysNamespace, name: "app", want: false},
+		{verb: "update", namespace: namespace, name: "metalfleet-gateway", want: false},
 	} {
 		allowed := func() bool {
 			review := &authorizationv1.SubjectAccessReview{ObjectMeta: metav1.ObjectMeta{}, Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -127,7 +127,7 @@ func TestAttackTheGatewaysRights(t *testing.T) {
 			return review.Status.Allowed
 		}
 		switch {
-		case tc.want: // the API server learns of roles by a watch, and only then does a refusal say anything
+		case tc.want: // the API server learns of roles by a watch, and refuses everything until then
 			c.eventually(fmt.Sprintf("it may %s secrets %q in %q", tc.verb, tc.name, tc.namespace), allowed)
 		case allowed():
 			t.Errorf("it may %s secrets %q in %q", tc.verb, tc.name, tc.namespace)

@@ -16,13 +16,12 @@ import (
 	"metalfleet.dev/metalfleet/gateway"
 )
 
-// elsewhere is a listener that is not on the loopback interface, as its address
-// has it.
+// elsewhere is a listener whose address is not on the loopback interface.
 type elsewhere struct{ net.Listener }
 
 func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8082} }
 
-// account makes a ServiceAccount with a token, bound to a role or to none.
+// account creates a ServiceAccount with a token, bound to a role or to none.
 func (c *cluster) account(name, role string) string {
 	c.t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -38,8 +37,8 @@ func (c *cluster) account(name, role string) string {
 	return token.Status.Token
 }
 
-// TestAttackMetricsWithoutAnAccount: outside the machine, metrics are for accounts
-// that the cluster lets read them.
+// TestAttackMetricsWithoutAnAccount: from other machines, only accounts with RBAC
+// permission can read metrics.
 func TestAttackMetricsWithoutAnAccount(t *testing.T) {
 	c := newCluster(t)
 	c.applyRights("people.yaml")
@@ -50,7 +49,7 @@ func TestAttackMetricsWithoutAnAccount(t *testing.T) {
 	}
 	f := c.start(time.Second, func(o *gateway.Options) {
 		_ = o.Metrics.Close()
-		o.Metrics = elsewhere{l}
+		o.Metrics = elsewhere{Listener: l}
 	})
 	over := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer over.CloseIdleConnections()
@@ -74,7 +73,7 @@ func TestAttackMetricsWithoutAnAccount(t *testing.T) {
 		url, token string
 		want       int
 	}{
-		"no token": {"https://", "", 401}, "an invented token": {"https://", strings.Repeat("x", 20), 401}, "another account": {"https://", tenant, 403}, "without TLS": {"http://", reader, 400},
+		"no token": {url: "https://", want: 401}, "an invented token": {url: "https://", token: strings.Repeat("x", 20), want: 401}, "another account": {url: "https://", token: tenant, want: 403}, "without TLS": {url: "http://", token: reader, want: 400},
 	} {
 		if got := get(tc.url, tc.token); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)

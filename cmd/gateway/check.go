@@ -16,10 +16,10 @@ import (
 	"metalfleet.dev/metalfleet/gateway/hops"
 )
 
-// check is `gateway check`: it walks the way of a request and names the hop
-// that fails.
+// check implements `gateway check`: it follows the path of a request and names the first
+// hop that fails.
 func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o := hops.Options{Out: stdout, Key: os.Getenv("METALFLEET_API_KEY")} // a flag would show it to all who list processes
+	o := hops.Options{Out: stdout, Key: os.Getenv("METALFLEET_API_KEY")} // not a flag: anyone who can list processes would see it
 	set := flag.NewFlagSet("gateway check", flag.ContinueOnError)
 	set.SetOutput(stderr)
 	kubeconfig := set.String("kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig `file` for the API server; not needed inside a cluster")

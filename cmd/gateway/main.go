@@ -1,8 +1,7 @@
-// Command gateway is the OpenAI-compatible front of a fleet of Macs. It runs
-// in the cluster, as many replicas as wanted behind one Service.
+// Command gateway is the OpenAI-compatible entry point of a fleet of Macs. It runs in the
+// cluster, with any number of replicas behind one Service.
 //
-// It owns its flags and signals, and nothing else: package gateway is the
-// program.
+// It owns its flags and signals only: package gateway is the program.
 //
 // Start reading at run.
 package main
@@ -103,7 +102,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	return f, f.check()
 }
 
-// check refuses values that cannot be meant.
+// check rejects invalid combinations and values of flags.
 func (f flags) check() error {
 	for name, d := range map[string]time.Duration{"drain-timeout": f.drain, "try-timeout": f.tryTimeout, "request-timeout": f.requestTimeout} {
 		if d < 0 {
@@ -197,7 +196,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// namespace is the pod's own, or the usual one.
+// namespace returns the namespace of the pod, or the default one outside a cluster.
 func namespace() string {
 	b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 	if err != nil || len(b) == 0 {

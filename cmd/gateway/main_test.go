@@ -12,19 +12,19 @@ func TestFlags(t *testing.T) {
 		out  string
 		err  string
 	}{
-		"version":             {[]string{"--version"}, "gateway unversioned\n", ""},
-		"help":                {[]string{"--help"}, "", ""},
-		"an argument":         {[]string{"serve"}, "", `unexpected argument "serve"`},
-		"an unknown flag":     {[]string{"--port=1"}, "", "not defined: -port"},
-		"a negative drain":    {[]string{"--drain-timeout=-1s"}, "", "negative"},
-		"a negative try":      {[]string{"--try-timeout=-1s"}, "", "--try-timeout"},
-		"a negative request":  {[]string{"--request-timeout=-1s"}, "", "--request-timeout"},
-		"a room for nobody":   {[]string{"--queue-timeout=0s"}, "", "--queue-requests=0"},
-		"a room of no bytes":  {[]string{"--queue-bytes=0"}, "", "--queue-requests=0"},
-		"a room of less":      {[]string{"--queue-requests=-1"}, "", "--queue-requests"},
-		"keys beside Secrets": {[]string{"--namespace=a", "--api-keys-namespace=a"}, "", "--api-keys-namespace"},
-		"no such kubeconfig":  {[]string{"--kubeconfig=/nowhere/at/all"}, "", "/nowhere/at/all"},
-		"a bad address":       {[]string{"--kubeconfig=testdata/kubeconfig", "--listen=nonsense"}, "", "--listen"},
+		"version":              {args: []string{"--version"}, out: "gateway unversioned\n"},
+		"help":                 {args: []string{"--help"}},
+		"an argument":          {args: []string{"serve"}, err: `unexpected argument "serve"`},
+		"an unknown flag":      {args: []string{"--port=1"}, err: "not defined: -port"},
+		"a negative drain":     {args: []string{"--drain-timeout=-1s"}, err: "negative"},
+		"a negative try":       {args: []string{"--try-timeout=-1s"}, err: "--try-timeout"},
+		"a negative request":   {args: []string{"--request-timeout=-1s"}, err: "--request-timeout"},
+		"a queue without time": {args: []string{"--queue-timeout=0s"}, err: "--queue-requests=0"},
+		"a queue of no bytes":  {args: []string{"--queue-bytes=0"}, err: "--queue-requests=0"},
+		"a negative queue":     {args: []string{"--queue-requests=-1"}, err: "--queue-requests"},
+		"keys with Secrets":    {args: []string{"--namespace=a", "--api-keys-namespace=a"}, err: "--api-keys-namespace"},
+		"no such kubeconfig":   {args: []string{"--kubeconfig=/nowhere/at/all"}, err: "/nowhere/at/all"},
+		"a bad address":        {args: []string{"--kubeconfig=testdata/kubeconfig", "--listen=nonsense"}, err: "--listen"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer

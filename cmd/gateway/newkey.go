@@ -15,9 +15,9 @@ import (
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
-// newKey is `gateway new-key`: it makes an API key, tells it on stderr, once,
-// and writes the Secret that opens with it, for kubectl apply, to stdout. It
-// speaks to nobody.
+// newKey implements `gateway new-key`: it creates an API key, prints the token once to
+// stderr, and writes the Secret for kubectl apply to stdout. It makes no network
+// connection.
 func newKey(args []string, now time.Time, stdout, stderr io.Writer) error {
 	name, namespace, grant, err := parseNewKey(args, now, stderr)
 	if errors.Is(err, flag.ErrHelp) {

@@ -20,8 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// TestANewKeyOpensOnceItIsApplied, as an administrator does it: the manifest
-// goes through kubectl, and the key is on the terminal alone.
+// The manifest goes through kubectl, and only the terminal shows the token.
 func TestANewKeyOpensOnceItIsApplied(t *testing.T) {
 	env, err := testenv.Start(t.Context(), testenv.Options{CRDs: []string{}})
 	if err != nil {
@@ -84,17 +83,17 @@ func TestANewKeyThatCannotBeMeant(t *testing.T) {
 		args string
 		err  string
 	}{
-		"help":               {"--help", ""},
-		"no name":            {"--models=m", "--name"},
-		"nothing to ask":     {"--name=k", "--models"},
-		"no such model":      {"--name=k --models=a/b/c", "models entry 1"},
-		"a name in capitals": {"--name=K --models=m", "lower-case"},
-		"a time gone by":     {"--name=k --models=m --expires=-1h", "--expires"},
-		"no time":            {"--name=k --models=m --expires=soon", "--expires"},
-		"no requests":        {"--name=k --models=m --requests-per-minute=0", "requests-per-minute"},
-		"no number":          {"--name=k --models=m --tokens-per-minute=many", "tokens-per-minute"},
-		"an argument":        {"k", `unexpected argument "k"`},
-		"no namespace":       {"--name=k --models=m --namespace=", "--namespace"},
+		"help":               {args: "--help"},
+		"no name":            {args: "--models=m", err: "--name"},
+		"nothing to ask":     {args: "--name=k", err: "--models"},
+		"no such model":      {args: "--name=k --models=a/b/c", err: "models entry 1"},
+		"a name in capitals": {args: "--name=K --models=m", err: "lower-case"},
+		"a time gone by":     {args: "--name=k --models=m --expires=-1h", err: "--expires"},
+		"no time":            {args: "--name=k --models=m --expires=soon", err: "--expires"},
+		"no requests":        {args: "--name=k --models=m --requests-per-minute=0", err: "requests-per-minute"},
+		"no number":          {args: "--name=k --models=m --tokens-per-minute=many", err: "tokens-per-minute"},
+		"an argument":        {args: "k", err: `unexpected argument "k"`},
+		"no namespace":       {args: "--name=k --models=m --namespace=", err: "--namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer
@@ -103,7 +102,7 @@ func TestANewKeyThatCannotBeMeant(t *testing.T) {
 				t.Errorf("error %v, want %q; printed %s", err, tc.err, out.String())
 			}
 			if strings.Contains(errs.String(), "mf_") {
-				t.Error("a key was told")
+				t.Error("a key was printed")
 			}
 		})
 	}

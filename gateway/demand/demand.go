@@ -1,11 +1,9 @@
-// Package demand tells the operator what is asked of this gateway, for
-// autoscaling.
+// Package demand reports the load of this gateway to the operator, for autoscaling.
 //
-// It owns when that is told, and to whom: every second, at once when a request
-// begins to wait, and a last time when the gateway ends; to each address behind
-// the operator's name, all of which listen. It keeps nothing and
-// tries nothing twice: the next report says all there is. It refuses to let a
-// failed report touch a request.
+// It owns when reports are sent and where: every second, at once when a request begins to
+// wait, and a last time when the gateway stops; to each address that the operator's name
+// resolves to, because every operator replica listens. Reports are complete, so a failed
+// one is not sent again: the next one replaces it. A failed report never affects a request.
 //
 // Start reading at Publisher.Run.
 package demand
@@ -29,59 +27,60 @@ import (
 )
 
 const (
-	// soonest is the time between two reports, however much begins to wait.
-	soonest = 100 * time.Millisecond
-	// patience is how long one report may take.
-	patience = 2 * time.Second
+	// minInterval is the shortest time between two reports, regardless of how many requests
+	// begin to wait.
+	minInterval = 100 * time.Millisecond
+	// timeout bounds one report.
+	timeout = 2 * time.Second
 	// resolveEvery is how often the operator's name is looked up.
 	resolveEvery = 10 * time.Second
 )
 
-// Publisher tells one operator.
+// Publisher sends reports to one operator.
 type Publisher struct {
-	// Operator is its HOST:PORT; a name may stand for several addresses.
+	// Operator is its HOST:PORT; the name may resolve to several addresses.
 	Operator string
-	// Identity with which it is dialled; nil until it is known.
+	// Identity authenticates the gateway to the operator; nil until it is known.
 	Identity func() *identity.Identity
-	// Figures fills a report.
-	Figures func(*demand.Report)
-	// Wakes is sent something when a request begins to wait.
-	Wakes <-chan struct{}
-	Log   logr.Logger
+	// Fill sets the figures of a report.
+	Fill func(*demand.Report)
+	// Waiting receives a value when a request begins to wait.
+	Waiting <-chan struct{}
+	Log     logr.Logger
 
 	id       string
 	began    time.Time
 	resolved time.Time
-	targets  []string // HOST:PORT, each one address
+	targets  []string // HOST:PORT, one per resolved address
 	used     *identity.Identity
 	client   *http.Client
 	failing  bool
 }
 
-// Run reports until ctx ends, and then a last time.
+// Run sends reports until ctx ends, and then a last one.
 func (p *Publisher) Run(ctx context.Context) {
 	p.id, p.began = rand.Text(), time.Now()
 	tick := time.NewTicker(demand.Every)
 	defer tick.Stop()
 	for {
 		began := time.Now()
-		p.tell(ctx, false)
+		p.report(ctx, false)
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 			defer cancel()
-			p.tell(last, true)
+			p.report(last, true)
 			p.closeIdle()
 			return
 		case <-tick.C:
-		case <-p.Wakes:
-			p.rest(ctx, soonest-time.Since(began))
+		case <-p.Waiting:
+			p.sleep(ctx, minInterval-time.Since(began))
 		}
 	}
 }
 
-// rest waits for a moment.
-func (p *Publisher) rest(ctx context.Context, d time.Duration) {
+// sleep waits for d, or until ctx ends.
+func (p *Publisher) sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -93,10 +92,11 @@ func (p *Publisher) rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// tell sends one report to all operators. It is told if one took it.
-func (p *Publisher) tell(ctx context.Context, last bool) {
+// report sends one report to all operator replicas. It succeeds if one of them accepts it,
+// and logs when that changes.
+func (p *Publisher) report(ctx context.Context, last bool) {
 	if p.Identity() == nil {
-		return // it comes a moment after the start
+		return // it is loaded shortly after the start
 	}
 	err := p.try(ctx, last)
 	if (err != nil) == p.failing || ctx.Err() != nil {
@@ -111,35 +111,35 @@ func (p *Publisher) tell(ctx context.Context, last bool) {
 
 func (p *Publisher) try(ctx context.Context, last bool) error {
 	p.connect()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := p.resolve(ctx); err != nil {
 		return err
 	}
 	report := demand.Report{Gateway: p.id, UpMillis: time.Since(p.began).Milliseconds(), Last: last}
-	p.Figures(&report)
+	p.Fill(&report)
 	body, err := json.Marshal(report)
 	if err != nil {
 		return fmt.Errorf("encode a report: %w", err)
 	}
-	answers := make(chan error, len(p.targets))
+	results := make(chan error, len(p.targets))
 	for _, to := range p.targets {
-		go func() { answers <- p.post(ctx, to, body) }()
+		go func() { results <- p.post(ctx, to, body) }()
 	}
 	var errs []error
 	for range p.targets {
-		if err := <-answers; err != nil {
+		if err := <-results; err != nil {
 			errs = append(errs, err)
 		}
 	}
 	if len(errs) < len(p.targets) {
-		return nil // the others are told again in a second
+		return nil // the other replicas receive the next report in a second
 	}
-	p.resolved = time.Time{} // it may have moved
+	p.resolved = time.Time{} // resolve again: the operator may have moved
 	return errors.Join(errs...)
 }
 
-// connect makes a client of the identity of now.
+// connect replaces the HTTP client when the identity has changed.
 func (p *Publisher) connect() {
 	id := p.Identity()
 	if id == p.used {
@@ -148,7 +148,7 @@ func (p *Publisher) connect() {
 	p.closeIdle()
 	p.used = id
 	p.client = &http.Client{Transport: &http.Transport{TLSClientConfig: id.OperatorTLS(), ForceAttemptHTTP2: true,
-		TLSHandshakeTimeout: patience, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1}}
+		TLSHandshakeTimeout: timeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1}}
 }
 
 func (p *Publisher) closeIdle() {
@@ -157,7 +157,7 @@ func (p *Publisher) closeIdle() {
 	}
 }
 
-// resolve finds the addresses behind the operator's name.
+// resolve looks up the addresses of the operator's name.
 func (p *Publisher) resolve(ctx context.Context) error {
 	if time.Since(p.resolved) < resolveEvery {
 		return nil
@@ -171,7 +171,7 @@ func (p *Publisher) resolve(ctx context.Context) error {
 		return fmt.Errorf("resolve the operator's address: %w", err)
 	}
 	if err != nil {
-		return nil // those known before are asked on
+		return nil // keep using the addresses that are known
 	}
 	p.resolved, p.targets = time.Now(), nil
 	for _, a := range addresses {
@@ -191,12 +191,12 @@ func (p *Publisher) post(ctx context.Context, to string, body []byte) error {
 		return fmt.Errorf("report to %s: %w", to, err)
 	}
 	defer answer.Body.Close()
-	said, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+	message, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
 	if err != nil {
 		return fmt.Errorf("report to %s: %w", to, err)
 	}
 	if answer.StatusCode != http.StatusNoContent {
-		return fmt.Errorf("report to %s: %s: %s", to, answer.Status, said)
+		return fmt.Errorf("report to %s: %s: %s", to, answer.Status, message)
 	}
 	return nil
 }

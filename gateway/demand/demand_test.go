@@ -17,7 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/identity"
 )
 
-// operator takes reports over the wire.
+// operator receives reports over the network.
 type operator struct {
 	reports chan api.Report
 	address string
@@ -45,7 +45,7 @@ func startOperator(t *testing.T, ca *agentapitest.CA, address string) *operator 
 	return o
 }
 
-func TestTheOperatorIsToldAllTheTimeAndAtTheEnd(t *testing.T) {
+func TestReportsAreSentRegularlyAndAtTheEnd(t *testing.T) {
 	ca := agentapitest.NewCA(t)
 	leaf := ca.Gateway()
 	id, err := identity.Parse(map[string][]byte{"tls.crt": leaf.Certificate, "tls.key": leaf.Key, "ca.crt": leaf.CA})
@@ -56,14 +56,14 @@ func TestTheOperatorIsToldAllTheTimeAndAtTheEnd(t *testing.T) {
 	var current atomic.Pointer[identity.Identity]
 	var waits atomic.Int64
 	wakes := make(chan struct{}, 1)
-	p := &demand.Publisher{Operator: o.address, Identity: current.Load, Wakes: wakes, Log: testr.New(t),
-		Figures: func(r *api.Report) {
+	p := &demand.Publisher{Operator: o.address, Identity: current.Load, Waiting: wakes, Log: testr.New(t),
+		Fill: func(r *api.Report) {
 			r.Models = []api.Model{{Namespace: "ns", Name: "m", Waiting: int(waits.Load())}}
 		}}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); p.Run(ctx) }()
-	current.Store(id) // a gateway has it a moment after its start
+	current.Store(id) // it is loaded shortly after the start of a gateway
 	first := <-o.reports
 	waits.Store(1)
 	wakes <- struct{}{}
@@ -75,7 +75,7 @@ func TestTheOperatorIsToldAllTheTimeAndAtTheEnd(t *testing.T) {
 			break
 		}
 	}
-	// The operator goes, and comes back at its address.
+	// The operator stops, and restarts at its address.
 	_ = o.server.Close()
 	o = startOperator(t, ca, o.address)
 	if r := <-o.reports; r.Gateway != first.Gateway || r.Last {
@@ -92,7 +92,7 @@ func TestTheOperatorIsToldAllTheTimeAndAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestAGatewayTellsNobodyWhoIsNotTheOperator(t *testing.T) {
+func TestReportsAreSentOnlyToTheOperator(t *testing.T) {
 	ca := agentapitest.NewCA(t)
 	leaf := ca.Gateway()
 	id, err := identity.Parse(map[string][]byte{"tls.crt": leaf.Certificate, "tls.key": leaf.Key, "ca.crt": leaf.CA})
@@ -110,7 +110,7 @@ func TestAGatewayTellsNobodyWhoIsNotTheOperator(t *testing.T) {
 	t.Cleanup(func() { _ = impostor.Close() })
 	ctx, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer stop()
-	p := &demand.Publisher{Operator: l.Addr().String(), Identity: func() *identity.Identity { return id }, Figures: func(*api.Report) {}, Log: testr.New(t)}
+	p := &demand.Publisher{Operator: l.Addr().String(), Identity: func() *identity.Identity { return id }, Fill: func(*api.Report) {}, Log: testr.New(t)}
 	p.Run(ctx)
 	if asked.Load() {
 		t.Error("a Mac's certificate passes for the operator's")

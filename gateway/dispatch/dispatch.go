@@ -1,20 +1,19 @@
-// Package dispatch decides where requests for models go: it chooses a replica, has
-// requests wait while none can take them, and bounds how many each one gets.
+// Package dispatch chooses a replica for each request: it queues requests while no replica
+// can take them, and limits how many each replica gets.
 //
-// A request flows through it like this. The caller fills in a Request, with the
-// deployments that may answer it (Request.Route), and calls Dispatcher.Acquire. That
-// takes a slot of a replica at once, or queues the request until its turn comes, or
-// passes it on to the next deployment. It returns a Lease: a slot of one replica,
-// which counts until Lease.Release. A caller whose try failed before the client
-// received anything reports that with Lease.Failed and acquires again; the next lease
-// is for another replica.
+// The life cycle of a request: the caller fills in a Request, including the deployments
+// that may serve it (Request.Route), and calls Dispatcher.Acquire. Acquire takes a slot of
+// a replica at once, queues the request until it is served, or passes it on to the next
+// deployment. It returns a Lease: a slot of one replica, occupied until Lease.Release. If
+// an attempt fails before the client received anything, the caller reports it with
+// Lease.Failed and acquires again; the next lease is for another replica.
 //
-// It owns the counts of running requests, the queue, the retry budgets, and which
-// Macs and replicas are avoided because they failed. It refuses a request for which
-// no replica can be found in time, with the error that its client receives. It sends
-// nothing: forwarding, responses and API keys are its caller's.
+// It owns the counts of running requests, the queue, the retry budgets, and the set of Macs
+// and replicas that are avoided because they failed. It refuses a request for which no
+// replica is found in time, with the error for its client. It sends nothing: forwarding,
+// responses and API keys belong to the caller.
 //
-// Files are in the order of the calls: dispatch.go, wait.go, queue.go, slots.go,
+// Read the files in the order of the calls: dispatch.go, wait.go, queue.go, slots.go,
 // request.go.
 package dispatch
 
@@ -34,32 +33,30 @@ import (
 )
 
 const (
-	// maxTries bounds how many replicas one request is sent to in one round.
+	// maxTries bounds how many replicas one request is sent to per round.
 	maxTries = 5
-	// RetryAfter is the time after which clients may try again that could not be
-	// served, if nothing more is known.
+	// RetryAfter is the default Retry-After of requests that could not be served.
 	RetryAfter = 2 * time.Second
 )
 
-// errElsewhere means that a deployment cannot answer, and that another may.
+// errElsewhere means that a deployment cannot serve a request, but another one may.
 var errElsewhere = errors.New("passed on to another deployment")
 
-// Config of a dispatcher.
+// Config configures a dispatcher.
 type Config struct {
-	// Queue bounds the requests that wait; without a count none waits.
+	// Queue limits the requests that wait; with a zero Count no request waits.
 	Queue fairqueue.Limits
 	// Pick chooses among replicas; nil means pick.Choose.
 	Pick pick.Policy
 	// CanReach reports whether requests can be sent to an endpoint; nil means always.
 	CanReach func(route.Endpoint) bool
-	// KeepAlive is the longest time that the client of a waiting request receives
-	// nothing.
+	// KeepAlive is the longest time without output to the client of a waiting request.
 	KeepAlive time.Duration
-	// Registry takes the metrics.
+	// Registry receives the metrics.
 	Registry prometheus.Registerer
 }
 
-// Dispatcher gives requests to replicas. It is safe for concurrent use.
+// Dispatcher assigns requests to replicas. It is safe for concurrent use.
 type Dispatcher struct {
 	queue     *queue
 	keepAlive time.Duration
@@ -67,17 +64,16 @@ type Dispatcher struct {
 	metrics   *metrics
 }
 
-// New makes a dispatcher without requests.
+// New returns a dispatcher.
 func New(c Config) *Dispatcher {
 	d := &Dispatcher{queue: newQueue(c), keepAlive: c.KeepAlive, queues: c.Queue.Count > 0, metrics: newMetrics(c.Registry)}
 	c.Registry.MustRegister(&census{d.queue})
 	return d
 }
 
-// Acquire returns a slot of a replica for a request: at once, or after a wait. The
-// caller releases the lease. An error is meant for the client. If no deployment has a
-// ready replica, the request waits for the first one, as it would if that were the
-// only one.
+// Acquire returns a slot of a replica for a request, at once or after a wait. The caller
+// must release the lease. An error is meant for the client. If no deployment has a ready
+// replica, the request waits for the first one, as if it were the only one.
 func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 	if r.model == nil {
 		r.begin(time.Now())
@@ -100,8 +96,8 @@ func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 	}
 }
 
-// acquire returns a slot at the current deployment of a request: at once, while the
-// request and its deployment may be tried, or after a wait.
+// acquire returns a slot at the current deployment of a request, at once or after a wait,
+// while request and deployment may be tried.
 func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	if r.last == nil || r.tries < maxTries && d.queue.mayRetry(r.model.Key) {
 		if lease, ok := d.queue.take(r); ok {
@@ -121,8 +117,8 @@ func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	return d.wait(ctx, r)
 }
 
-// Observe notes whether a request at a replica ended well. Replicas at which many
-// requests fail are avoided for a while.
+// Observe records the outcome of a request at a replica. Replicas with many failures are
+// avoided for a while.
 func (l *Lease) Observe(failed bool) {
 	d := l.dispatcher
 	if d.queue.ended(l.Replica, failed) {
@@ -131,7 +127,7 @@ func (l *Lease) Observe(failed bool) {
 	}
 }
 
-// Failed notes that a try failed of which the client received nothing. The next lease
+// Failed records an attempt that failed before the client received anything. The next lease
 // for the request is for another replica.
 func (l *Lease) Failed(f *Failure) {
 	l.request.failed(l.Endpoint, f)
@@ -141,7 +137,7 @@ func (l *Lease) Failed(f *Failure) {
 	l.request.Log().V(1).Info("Replica did not respond", "reason", f.Reason, "MacNode", l.Mac, "replicaUID", l.Replica)
 }
 
-// Avoid has a Mac avoided for a while, because a connection to it failed.
+// Avoid avoids a Mac for a while, because a connection to it failed.
 func (d *Dispatcher) Avoid(log logr.Logger, mac string, cause error) {
 	if d.queue.avoid(mac) {
 		d.metrics.suspected.Inc()
@@ -149,13 +145,14 @@ func (d *Dispatcher) Avoid(log logr.Logger, mac string, cause error) {
 	}
 }
 
-// Trust ends the avoidance of a Mac that answered.
+// Trust ends the avoidance of a Mac that has responded.
 func (d *Dispatcher) Trust(mac string) { d.queue.trust(mac) }
 
-// Wake has queued requests tried again, because Macs can be reached that could not.
-func (d *Dispatcher) Wake() { d.queue.wakeAll() }
+// Notify retries queued requests, because Macs have become reachable.
+func (d *Dispatcher) Notify() { d.queue.notifyAll() }
 
-// Demand fills in a report for the operator: what runs and waits, counted at one time.
+// Demand fills in a report for the operator: a consistent snapshot of running and waiting
+// requests.
 func (d *Dispatcher) Demand(r *demand.Report) { d.queue.demand(r) }
 
 // Arrivals receives a value when a request begins to wait.

@@ -4,17 +4,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Ends of a wait, which are labels.
+// Outcomes of a wait, which are metric labels.
 const (
 	waitServed = "served"
-	waitFull   = "full"  // refused: other keys take the queue
-	waitShare  = "share" // refused or displaced: its key takes as much of the queue as any
+	waitFull   = "full"  // refused: other keys use the whole queue
+	waitShare  = "share" // refused or displaced: its key already has as large a share as any other
 	waitLate   = "late"
-	waitLeft   = "left" // the client disconnected, or the gateway ends
+	waitLeft   = "left" // the client disconnected, or the gateway is shutting down
 	waitGone   = "gone" // the model was deleted
 )
 
-// Reasons to pass a request on to the next deployment, which are labels.
+// Reasons to pass a request on to the next deployment, which are metric labels.
 const (
 	passedNone    = "none_ready" // there is no ready replica
 	passedRefused = "refused"    // the replicas refused, or failed
@@ -46,8 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Times the gateway stopped preferring a replica because its requests failed."}),
 	}
 	r.MustRegister(m.waits, m.waited, m.passed, m.suspected, m.ejected)
-	// Series begin at 0: rate() and increase() do not count the value that one begins
-	// with.
+	// Series start at 0: rate() and increase() ignore the first value of a series.
 	for _, outcome := range []string{waitServed, waitFull, waitShare, waitLate, waitLeft, waitGone} {
 		m.waits.WithLabelValues(outcome)
 	}
@@ -57,9 +56,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// census counts requests by model when metrics are read. Its labels are names of
-// deployments that this gateway received requests for. Autoscaling reads it; the names
-// of the first two are those of vLLM, which other tools know.
+// census counts requests by model when metrics are collected. Its labels are the
+// deployments that this gateway received requests for. Autoscaling reads it; the first two
+// metrics have vLLM's names, which other tools know.
 type census struct{ queue *queue }
 
 var (

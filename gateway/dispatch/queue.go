@@ -11,11 +11,11 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// Place is the place of a waiting request in the queue of its deployment.
+// Place is the position of a waiting request in the queue of its deployment.
 type Place struct {
-	// Position is 1 for the request whose turn is next.
+	// Position is 1 for the request that is served next.
 	Position int
-	// ETA is the expected time until its turn, if Known.
+	// ETA is the expected remaining wait, if Known.
 	ETA   time.Duration
 	Known bool
 }
@@ -33,12 +33,12 @@ func newWaiter(r *Request) *waiter {
 	return &waiter{Entry: r.entry, request: r, granted: make(chan *Lease, 1), evicted: make(chan error, 1)}
 }
 
-// queue gives slots to requests in turn. Slots are freed by the end of a request and
-// by nothing else, however long it takes.
+// queue assigns slots to requests, fairly between keys. A slot is freed only when its
+// request ends, however long that takes.
 type queue struct {
 	now func() time.Time
 
-	mu       sync.Mutex // guards all that follows
+	mu       sync.Mutex // guards the fields after it
 	slots    *slots
 	entries  *fairqueue.Queue
 	waiters  map[*fairqueue.Entry]*waiter
@@ -49,19 +49,19 @@ func newQueue(c Config) *queue {
 	return &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, arrivals: make(chan struct{}, 1)}
 }
 
-// take takes a slot now. ok is false if every replica is excluded or busy. Requests that
-// wait come first.
+// take takes a slot now. ok is false if every replica is excluded or busy, or if other
+// requests are waiting.
 func (q *queue) take(r *Request) (lease *Lease, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
 	q.slots.prune(now, func(key route.Key) bool { return q.entries.Len(key.String()) > 0 })
 	q.serve(r.model, now)
-	return q.grant(r, now)
+	return q.takeSlot(r, now)
 }
 
-// grant is take without the queue. The lock is held.
-func (q *queue) grant(r *Request, now time.Time) (*Lease, bool) {
+// takeSlot is take regardless of the queue. The lock is held.
+func (q *queue) takeSlot(r *Request, now time.Time) (*Lease, bool) {
 	endpoint, free, ok := q.slots.take(r, now)
 	if !ok {
 		return nil, false
@@ -75,7 +75,7 @@ func (q *queue) grant(r *Request, now time.Time) (*Lease, bool) {
 	})}, true
 }
 
-// enter has a request wait. It may be served before enter returns.
+// enter queues a request. It may be served before enter returns.
 func (q *queue) enter(w *waiter) (Place, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,7 +98,7 @@ func (q *queue) enter(w *waiter) (Place, error) {
 	return at, nil
 }
 
-// place returns a waiter's place now.
+// place returns the current place of a waiter.
 func (q *queue) place(w *waiter) Place {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -113,8 +113,8 @@ func (q *queue) placeOf(w *waiter, now time.Time) Place {
 	return Place{q.entries.Position(w.Entry), eta, known}
 }
 
-// startsIn returns the expected time until a model without a replica has one, counted
-// from the first request that waits for it.
+// startsIn returns the expected time until a model without a replica has one, counted from
+// the arrival of the first request that waits for it.
 func (q *queue) startsIn(m *route.Model, now time.Time) (time.Duration, bool) {
 	takes := m.StartTime()
 	if takes == 0 || len(m.Endpoints()) > 0 {
@@ -127,15 +127,15 @@ func (q *queue) startsIn(m *route.Model, now time.Time) (time.Duration, bool) {
 	return max(time.Second, since.Add(takes).Sub(now)), true
 }
 
-// wake gives free slots to the requests that wait for a model.
-func (q *queue) wake(m *route.Model) {
+// notify assigns free slots to the requests that wait for a model.
+func (q *queue) notify(m *route.Model) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.serve(m, q.now())
 }
 
-// wakeAll gives free slots to all requests that wait.
-func (q *queue) wakeAll() {
+// notifyAll assigns free slots to all waiting requests.
+func (q *queue) notifyAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	models := map[*route.Model]bool{}
@@ -147,7 +147,7 @@ func (q *queue) wakeAll() {
 	}
 }
 
-// serve is wake. The lock is held. Where a request that any replica may answer finds
+// serve is notify with the lock held. Where a request that any replica may answer finds
 // none, no other does either: replicas are looked at once, not for each that waits.
 func (q *queue) serve(m *route.Model, now time.Time) {
 	name := m.Key.String()
@@ -159,7 +159,7 @@ func (q *queue) serve(m *route.Model, now time.Time) {
 			if r.model == full {
 				return false
 			}
-			if lease, ok = q.grant(r, now); !ok && r.anywhere() {
+			if lease, ok = q.takeSlot(r, now); !ok && r.anywhere() {
 				full = r.model
 			}
 			return ok
@@ -173,7 +173,7 @@ func (q *queue) serve(m *route.Model, now time.Time) {
 }
 
 // leave ends a wait that has not ended otherwise. It returns the lease that was granted
-// meanwhile.
+// meanwhile, if any.
 func (q *queue) leave(w *waiter) (lease *Lease, granted bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -187,29 +187,29 @@ func (q *queue) leave(w *waiter) (lease *Lease, granted bool) {
 	}
 }
 
-// began counts a request's first try at a deployment.
+// began counts a request's first attempt at a deployment.
 func (q *queue) began(key route.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.slots.began(key, q.now())
 }
 
-// mayRetry counts another try, or returns false because there were too many.
+// mayRetry counts another attempt, or returns false if the retry budget is used up.
 func (q *queue) mayRetry(key route.Key) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.slots.model(key).budget.Retry(q.now())
 }
 
-// ended notes how a request ended at a replica. It returns true if others are preferred
-// from now on.
+// ended records the outcome of a request at a replica. It returns true if this ejects the
+// replica.
 func (q *queue) ended(replica string, failed bool) (ejected bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.slots.outliers.Ended(replica, failed, q.now())
 }
 
-// avoid has a Mac avoided for a while. It returns false if it was avoided already.
+// avoid avoids a Mac for a while. It returns false if it was avoided already.
 func (q *queue) avoid(mac string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -21,37 +21,38 @@ import (
 )
 
 const (
-	// backoffMin and backoffMax bound how long a request waits at least that every
-	// replica refused; within them the refusal's own Retry-After counts.
+	// backoffMin and backoffMax bound how long a request waits at least after every replica
+	// refused it; within them the refusal's own Retry-After counts.
 	backoffMin = 250 * time.Millisecond
 	backoffMax = 2 * time.Second
-	// maxEnginesLost bounds how many engines may end under a request that waits for
-	// another try: it may be the cause.
+	// maxEnginesLost is how many engines may crash under a request before it is given up:
+	// it may be the cause.
 	maxEnginesLost = 2
 )
 
-// Reasons of a failed try, which are labels too.
+// Reasons of a failed attempt, which are metric labels too.
 const (
-	ReasonConnection = "connection" // the Mac cannot be reached, or was lost
-	ReasonStream     = "stream"     // the Mac broke off this request alone
-	ReasonRefused    = "refused"    // the agent lets another Mac be tried
-	ReasonTimeout    = "timeout"    // it took longer than one try may
+	ReasonConnection = "connection" // the Mac is unreachable, or the connection was lost
+	ReasonStream     = "stream"     // the Mac reset the stream of this request alone
+	ReasonRefused    = "refused"    // the agent refused it and allows another Mac
+	ReasonTimeout    = "timeout"    // it exceeded the time limit of one attempt
 )
 
-// Failure is why a try failed of which the client received nothing.
+// Failure is the reason of an attempt that failed before the client received anything.
 type Failure struct {
 	Reason string
 	Err    error
-	// Refusal is the agent's own error, if it sent one.
+	// Refusal is the error that the agent sent, if any.
 	Refusal *openai.Error
 }
 
-// Lease is a slot of one replica, which counts until Release.
+// Lease is a slot of one replica, occupied until Release.
 type Lease struct {
 	route.Endpoint
 	// Model is the deployment of the replica.
 	Model *route.Model
-	// After is the failure of the try before; nil for the first try at a deployment.
+	// After is the failure of the previous attempt; nil for the first attempt at a
+	// deployment.
 	After *Failure
 
 	dispatcher *Dispatcher
@@ -59,75 +60,75 @@ type Lease struct {
 	release    func()
 }
 
-// LeaseOf returns a lease of a Mac without a slot, for requests to the Mac itself.
+// LeaseOf returns a lease of a Mac without a slot, for requests to the agent itself.
 func LeaseOf(mac route.Mac) *Lease {
 	return &Lease{Endpoint: route.Endpoint{Mac: mac.Name, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach}, release: func() {}}
 }
 
-// Release frees the slot. Further calls do nothing.
+// Release frees the slot. Further calls are no-ops.
 func (l *Lease) Release() { l.release() }
 
-// Client receives what a request does while it waits. Its methods are called from
+// Client is notified while its request waits. The methods are called from
 // Dispatcher.Acquire.
 type Client interface {
 	// Queued is called when the request begins to wait.
 	Queued(Place)
-	// IdleSince returns the time since which the client has received nothing.
+	// IdleSince returns when the client last received something.
 	IdleSince() time.Time
-	// KeepAlive is called when it has received nothing for the keep-alive time. An error
-	// means that it disconnected.
+	// KeepAlive is called when the client has received nothing for the keep-alive time. An
+	// error means that it disconnected.
 	KeepAlive(Place) error
 	// Dequeued is called when the wait ended with a lease.
 	Dequeued(waited time.Duration)
 }
 
-// Request is a request for a model. Route chooses the deployments that may answer it.
+// Request is a request for a model. Route sets the deployments that may serve it.
 type Request struct {
 	// Name of the model, as the client sent it.
 	Name string
-	// Candidates are the deployments that may answer, the preferred one first.
+	// Candidates are the deployments that may serve it, the preferred one first.
 	Candidates []*route.Model
-	// Routed reports that the candidates are those of a routing rule.
+	// Routed is true if a routing rule chose the candidates.
 	Routed bool
 	// Key is the name of its API key; empty if none is required.
 	Key string
-	// Prefix of its prompt, by which replicas are found that have it in their cache.
+	// Prefix of its prompt, to prefer replicas that have it in their prefix cache.
 	Prefix pick.Prefix
-	// OnlyMac is the only Mac that can answer; empty for any.
+	// OnlyMac is the only Mac that can serve it; empty for any.
 	OnlyMac string
 	// Bytes of its body.
 	Bytes int64
 	// Deadline of its client; zero is none.
 	Deadline time.Time
-	// Client receives what happens during a wait.
+	// Client is notified during a wait.
 	Client Client
 	// Log of the request.
 	Log func() logr.Logger
 
-	patience time.Duration  // longest wait for a candidate while there is another
-	model    *route.Model   // that it is for now
-	rest     []*route.Model // candidates after it
+	patience time.Duration  // longest wait for a candidate while another one is left
+	model    *route.Model   // the current candidate
+	rest     []*route.Model // the candidates after it
 	entry    *fairqueue.Entry
 
-	tries          int             // in this round
-	replicas, macs map[string]bool // that failed in it
+	tries          int             // attempts in this round
+	replicas, macs map[string]bool // that failed in this round
 	last           *Failure
-	refusal        *openai.Error // of an agent
+	refusal        *openai.Error // the last one that an agent sent
 	enginesLost    int
 }
 
-// Route chooses the deployments that may answer a request for m. A name of the form
-// NAMESPACE/NAME is for that deployment alone.
+// Route sets the deployments that may serve a request for m. A name of the form
+// NAMESPACE/NAME selects that deployment alone.
 func (r *Request) Route(t *route.Table, m *route.Model) {
 	routing := m.Routing()
 	if routing == nil || r.Name == m.Key.String() {
 		r.Candidates = []*route.Model{m}
 		return
 	}
-	r.Candidates, r.Routed, r.patience = t.Order(m, r.point(routing.Sticky, m.Key)), true, routing.Patience
+	r.Candidates, r.Routed, r.patience = t.Targets(m, r.point(routing.Sticky, m.Key)), true, routing.Patience
 }
 
-// point returns where a request is in a split: the same for all that have to stay
+// point returns the position of a request in a split: the same for all requests that belong
 // together, at every gateway, and random if that is unknown.
 func (r *Request) point(sticky string, of route.Key) uint64 {
 	var together []byte
@@ -146,13 +147,13 @@ func (r *Request) point(sticky string, of route.Key) uint64 {
 	return pick.Hash([]byte(of.String()), together)
 }
 
-// begin has the request sent to the first of its candidates.
-func (r *Request) begin(now time.Time) { r.ask(r.Candidates[0], r.Candidates[1:], now) }
+// begin directs the request to the first candidate.
+func (r *Request) begin(now time.Time) { r.sendTo(r.Candidates[0], r.Candidates[1:], now) }
 
-// passOn has it sent to the next candidate. After the last one, if that has no replica,
-// it waits for the first that has replicas, or else for the first.
+// passOn directs the request to the next candidate. If the last one has no replica either,
+// the request waits for the first one that has replicas, or else for the first.
 func (r *Request) passOn(now time.Time) {
-	r.ask(r.rest[0], r.rest[1:], now)
+	r.sendTo(r.rest[0], r.rest[1:], now)
 	if len(r.rest) > 0 || len(r.model.Endpoints()) > 0 {
 		return
 	}
@@ -163,11 +164,11 @@ func (r *Request) passOn(now time.Time) {
 			break
 		}
 	}
-	r.ask(next, nil, now)
+	r.sendTo(next, nil, now)
 }
 
-// ask has the request sent to a deployment at which nothing failed yet.
-func (r *Request) ask(m *route.Model, rest []*route.Model, now time.Time) {
+// sendTo directs the request to a deployment at which nothing failed yet.
+func (r *Request) sendTo(m *route.Model, rest []*route.Model, now time.Time) {
 	r.model, r.rest = m, rest
 	r.tries, r.last, r.refusal = 0, nil, nil
 	r.entry = &fairqueue.Entry{Model: m.Key.String(), Key: r.Key, Bytes: r.Bytes, Deadline: r.Deadline}
@@ -178,7 +179,7 @@ func (r *Request) ask(m *route.Model, rest []*route.Model, now time.Time) {
 	}
 }
 
-// cannotAnswer returns why a deployment cannot answer the request, as a label.
+// cannotAnswer returns why the current deployment cannot serve the request, as a label.
 func (r *Request) cannotAnswer() string {
 	switch {
 	case r.last != nil:
@@ -193,12 +194,12 @@ func (r *Request) excluded(e route.Endpoint) bool {
 	return r.replicas[e.Replica] || r.macs[e.Mac] || r.OnlyMac != "" && e.Mac != r.OnlyMac
 }
 
-// anywhere reports that no replica is excluded.
+// anywhere reports whether no replica is excluded.
 func (r *Request) anywhere() bool {
 	return len(r.replicas) == 0 && len(r.macs) == 0 && r.OnlyMac == ""
 }
 
-// failed excludes a replica that failed from this round.
+// failed excludes a failed replica for the rest of this round.
 func (r *Request) failed(e route.Endpoint, f *Failure) {
 	if r.replicas == nil {
 		r.replicas, r.macs = map[string]bool{}, map[string]bool{}
@@ -214,13 +215,13 @@ func (r *Request) failed(e route.Endpoint, f *Failure) {
 	}
 }
 
-// mayWait reports whether a replica may yet take a request that all refused: one that
-// named a time, or whose engine ended and is started again.
+// mayWait reports whether a replica may still take a request that all refused: one that
+// sent Retry-After, or whose engine crashed and is being restarted.
 func (r *Request) mayWait() bool {
 	return r.refusal == nil || r.refusal.RetryAfter > 0 || r.refusal.Code == agentapi.CodeEngineLost && r.enginesLost < maxEnginesLost
 }
 
-// newRound lets all replicas be tried again, after a while.
+// newRound allows all replicas again, after a backoff.
 func (r *Request) newRound(now time.Time) {
 	after := backoffMin
 	if r.refusal != nil {
@@ -230,8 +231,8 @@ func (r *Request) newRound(now time.Time) {
 	r.tries, r.replicas, r.macs = 0, nil, nil
 }
 
-// moreHelpful returns the refusal that the client receives: the later one, unless
-// waiting helps only at the Mac of the earlier one.
+// moreHelpful returns which refusal the client receives: the later one, unless only the
+// earlier one can be solved by waiting.
 func moreHelpful(earlier, later *openai.Error) *openai.Error {
 	if later == nil || earlier != nil && earlier.RetryAfter > 0 && later.RetryAfter == 0 {
 		return earlier
@@ -239,8 +240,7 @@ func moreHelpful(earlier, later *openai.Error) *openai.Error {
 	return later
 }
 
-// ErrTimeout is the cause with which a request is cancelled that takes longer than it
-// may in all.
+// ErrTimeout is the cancellation cause of a request that exceeds its total time limit.
 var ErrTimeout = errors.New("the response was not complete within the request timeout")
 
 // Ended returns the error of a request whose context ended.

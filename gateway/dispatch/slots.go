@@ -9,38 +9,38 @@ import (
 )
 
 const (
-	// avoidMin is how long a Mac is avoided that failed; each further failure doubles
-	// it, up to avoidMax. The operator's own verdict comes after 30 s.
+	// avoidMin is how long a Mac is avoided after a failure; each further failure doubles
+	// it, up to avoidMax. The operator notices a failed Mac only after 30 s.
 	avoidMin = 2 * time.Second
 	avoidMax = 16 * time.Second
-	// slotsPerSequence is how many requests this gateway sends to a replica for each
-	// that runs there at once, so that the next one is there when one ends. The rest
-	// wait here, where turns are fair.
+	// slotsPerSequence is how many requests this gateway sends to a replica per concurrent
+	// sequence, so that the next request is there when one ends. The rest wait here, where
+	// the queue is fair.
 	slotsPerSequence = 2
-	// minReplicas is how many replicas are remembered before any is forgotten.
+	// minReplicas is how many replicas are remembered before old ones are dropped.
 	minReplicas = 1024
-	// forgetAfter is how long a replica without requests is remembered.
+	// forgetAfter is how long an unused replica is remembered.
 	forgetAfter = 10 * time.Minute
 )
 
-// slots is what this gateway knows of replicas and Macs: how many requests it sent to
-// each, and which ones failed. It is for one goroutine at a time.
+// slots is this gateway's knowledge of replicas and Macs: the requests in flight at each,
+// and which ones failed. It is not safe for concurrent use.
 type slots struct {
 	pick     pick.Policy
 	canReach func(route.Endpoint) bool
-	// perSequence is slotsPerSequence; 0 if requests cannot wait here: then the
-	// replicas' own queues take any number.
+	// perSequence is slotsPerSequence; 0 if requests cannot wait here: then any number is
+	// sent to the replicas, which have queues of their own.
 	perSequence int
 
 	replicas map[string]*replicaLoad
 	models   map[route.Key]*modelLoad
 	macs     map[string]avoidance
 	outliers health.Outliers
-	recent   pick.Recent // prefixes of prompts, of all models
+	recent   pick.Recent // recently used prompt prefixes of all models
 	pruneAt  int
 }
 
-// replicaLoad is the requests that this gateway sent to a replica.
+// replicaLoad counts the requests that this gateway sent to a replica.
 type replicaLoad struct {
 	id       uint64
 	inFlight int
@@ -48,16 +48,16 @@ type replicaLoad struct {
 	used     time.Time
 }
 
-// modelLoad is the requests that this gateway received for a deployment.
+// modelLoad counts the requests that this gateway received for a deployment.
 type modelLoad struct {
 	inFlight int
-	begun    uint64         // in all
-	prefixes map[uint64]int // in flight, by the prefix of their prompts
+	begun    uint64         // in total
+	prefixes map[uint64]int // in flight, by prompt prefix
 	budget   health.Budget
-	turn     uint64 // requests that received a slot
+	seq      uint64 // requests that received a slot
 }
 
-// add counts requests that begin, or that end.
+// add counts requests that begin (n > 0) or end (n < 0).
 func (l *modelLoad) add(prefix uint64, n int) {
 	l.inFlight += n
 	if prefix == 0 {
@@ -88,8 +88,8 @@ func newSlots(c Config) *slots {
 	return s
 }
 
-// take chooses a replica and counts the request there until free. ok is false if every
-// replica is excluded or busy.
+// take chooses a replica and counts the request there until free is called. ok is false if
+// every replica is excluded or busy.
 func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(), ok bool) {
 	model := s.model(r.model.Key)
 	endpoints := r.model.Endpoints()
@@ -97,16 +97,16 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	loads := s.loads(endpoints, now)
 	for i, e := range endpoints {
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
-			Most: s.perSequence * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
+			Max: s.perSequence * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	s.suspectOutliers(endpoints, candidates, now)
 	prefix := r.Prefix
 	prefix.InFlight, prefix.Known = model.prefixes[prefix.Shared], s.recent.Has(prefix.Shared)
-	i, ok := s.pick(candidates, prefix, model.turn)
+	i, ok := s.pick(candidates, prefix, model.seq)
 	if !ok {
 		return route.Endpoint{}, nil, false
 	}
-	model.turn++
+	model.seq++
 	l := loads[i]
 	l.inFlight++
 	l.total++
@@ -121,7 +121,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	}, true
 }
 
-// suspectOutliers marks the replicas at which requests fail.
+// suspectOutliers marks the replicas whose requests fail.
 func (s *slots) suspectOutliers(endpoints []route.Endpoint, candidates []pick.Candidate, now time.Time) {
 	if !s.outliers.Any() {
 		return
@@ -151,7 +151,7 @@ func (s *slots) began(key route.Key, now time.Time) {
 	l.budget.Request(now)
 }
 
-// loads returns the load of each endpoint. A new one starts at the least total of the
+// loads returns the load of each endpoint. A new one starts at the lowest total of the
 // others: otherwise it would get every request until it caught up.
 func (s *slots) loads(endpoints []route.Endpoint, now time.Time) []*replicaLoad {
 	out := make([]*replicaLoad, len(endpoints))
@@ -170,8 +170,8 @@ func (s *slots) loads(endpoints []route.Endpoint, now time.Time) []*replicaLoad 
 	return out
 }
 
-// prune forgets replicas that have not been used for long, and models without requests;
-// never one with a request.
+// prune drops replicas that have not been used for long, and models without requests; never
+// one with a request.
 func (s *slots) prune(now time.Time, waits func(route.Key) bool) {
 	if len(s.replicas) < s.pruneAt {
 		return
@@ -190,11 +190,11 @@ func (s *slots) prune(now time.Time, waits func(route.Key) bool) {
 	s.pruneAt = max(minReplicas, 2*len(s.replicas))
 }
 
-// avoid has a Mac avoided for a while. It returns false if it was avoided already.
+// avoid avoids a Mac for a while. It returns false if it was avoided already.
 func (s *slots) avoid(mac string, now time.Time) bool {
 	a := s.macs[mac]
 	if now.Before(a.until) {
-		return false // one failure breaks many requests, and counts once
+		return false // a single connection failure fails many requests; count it once
 	}
 	a.last = min(max(2*a.last, avoidMin), avoidMax)
 	a.until = now.Add(a.last)

@@ -37,15 +37,15 @@ func TestRequestsThatEndedAreNotCounted(t *testing.T) {
 		t.Errorf("two run: %+v", l)
 	}
 	first.Release()
-	first.Release() // once is enough
+	first.Release() // Release is idempotent
 	second.Release()
 	if l := q.slots.models[model.Key]; l.inFlight != 0 || len(l.prefixes) != 0 || q.slots.replicas["r"].inFlight != 0 {
 		t.Errorf("none runs: %+v", l)
 	}
 }
 
-// TestASilentRequestStaysCounted (llm-d-router #2295, #2137), however long it takes and
-// regardless of what else is forgotten meanwhile.
+// Regression test for llm-d-router #2295 and #2137: regardless of how long the request
+// takes and which other replicas are dropped meanwhile.
 func TestASilentRequestStaysCounted(t *testing.T) {
 	model := newModel("silent", "idle")
 	q := newQueue(Config{})
@@ -80,8 +80,7 @@ func TestASilentRequestStaysCounted(t *testing.T) {
 	}
 }
 
-// TestALeaseThatIsGrantedTooLateIsReleased: a client may disconnect in the moment in
-// which the turn of its request comes.
+// A client may disconnect at the moment in which its request is served.
 func TestALeaseThatIsGrantedTooLateIsReleased(t *testing.T) {
 	model := newModel("r")
 	d := New(Config{Queue: fairqueue.Limits{Count: 5, Bytes: 5, Age: time.Minute}, Registry: prometheus.NewRegistry()})
@@ -106,7 +105,7 @@ func TestALeaseThatIsGrantedTooLateIsReleased(t *testing.T) {
 		t.Errorf("quit returned %v", err)
 	}
 	running(0)
-	lease, err := d.quit(enter(), fairqueue.ErrLate) // in time after all
+	lease, err := d.quit(enter(), fairqueue.ErrLate) // the lease arrived just in time
 	if err != nil || lease.Replica != "r" {
 		t.Errorf("a turn that came with the deadline: %+v, %v", lease, err)
 	}
@@ -119,8 +118,8 @@ func TestALeaseThatIsGrantedTooLateIsReleased(t *testing.T) {
 }
 
 // TestAttackManyRequestsWaitForOneReplica: while no replica has a slot, replicas are
-// looked at once for all that wait, and requests that may go to some of them only hold
-// up none of the others.
+// evaluated once for all waiting requests, and requests that are restricted to some of them
+// do not block others.
 func TestAttackManyRequestsWaitForOneReplica(t *testing.T) {
 	model := newModel("r")
 	full, looks := true, 0
@@ -147,12 +146,12 @@ func TestAttackManyRequestsWaitForOneReplica(t *testing.T) {
 		waiters[i] = enter("")
 	}
 	looks = 0
-	d.queue.wake(model)
+	d.queue.notify(model)
 	if looks > 2 {
 		t.Errorf("replicas were looked at %d times for requests of which none could be served", looks)
 	}
 	full = false
-	d.queue.wake(model)
+	d.queue.notify(model)
 	for i, w := range waiters {
 		if len(w.granted) != 1 {
 			t.Fatalf("request %d still waits", i)

@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// maxRetryAfter is the longest time that a Retry-After header of a refused wait
-	// names.
+	// maxRetryAfter bounds the Retry-After of a refused wait.
 	maxRetryAfter = time.Minute
-	// soon is the time in which a keep-alive event is sent that is due.
+	// soon is the delay of a keep-alive event that is overdue.
 	soon = time.Millisecond
 )
 
 var errModelGone = errors.New("the deployment was deleted")
 
-// wait queues a request until a replica can take it. While there is another deployment
-// that may answer, it waits only as long as its routing allows.
+// wait queues a request until a replica can take it. If another deployment may serve it, it
+// waits only as long as its routing allows.
 func (d *Dispatcher) wait(ctx context.Context, r *Request) (*Lease, error) {
 	w := newWaiter(r)
 	began := time.Now()
@@ -42,8 +41,7 @@ func (d *Dispatcher) wait(ctx context.Context, r *Request) (*Lease, error) {
 	return lease, nil
 }
 
-// awaitTurn returns when the turn of a waiter has come, or its wait has ended
-// otherwise.
+// awaitTurn returns when a waiter is served, or its wait has ended otherwise.
 func (d *Dispatcher) awaitTurn(ctx context.Context, w *waiter) (*Lease, error) {
 	idle := w.request.Client.IdleSince()
 	timer := time.NewTimer(0)
@@ -53,7 +51,7 @@ func (d *Dispatcher) awaitTurn(ctx context.Context, w *waiter) (*Lease, error) {
 		if w.request.model.Gone() {
 			return d.quit(w, errModelGone)
 		}
-		d.queue.wake(w.request.model)
+		d.queue.notify(w.request.model)
 		now := time.Now()
 		next := w.Deadline
 		for _, other := range []time.Time{w.NotBefore, later(idle.Add(d.keepAlive), now.Add(soon))} {
@@ -129,8 +127,8 @@ func outcome(err error) string {
 	return waitLeft
 }
 
-// notServed returns the error for the client of a request that waited in vain, or could
-// not wait.
+// notServed returns the error for the client of a request that waited in vain, or could not
+// wait.
 func (r *Request) notServed(at Place, why error) error {
 	after := RetryAfter
 	if at.Known {
@@ -162,5 +160,5 @@ func (r *Request) notServed(at Place, why error) error {
 	return e
 }
 
-// InSeconds returns a time as messages to clients name it: whole seconds, rounded up.
+// InSeconds formats a duration for messages to clients: whole seconds, rounded up.
 func InSeconds(d time.Duration) string { return (d + time.Second - 1).Truncate(time.Second).String() }

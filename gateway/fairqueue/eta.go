@@ -3,17 +3,18 @@ package fairqueue
 import "time"
 
 const (
-	// paceTurns is how many turns the pace of a queue is measured over.
+	// paceTurns is the number of served requests over which the pace of a queue is
+	// measured.
 	paceTurns = 16
-	// paceLeast is how many must be known before there is a pace.
+	// paceLeast is how many samples are needed for an estimate.
 	paceLeast = 3
-	// paceKept is how long a queue's pace is remembered while it is empty.
+	// paceKept is how long the pace of an empty queue is remembered.
 	paceKept = 10 * time.Second
 )
 
-// pace measures the time between the turns of a queue.
+// pace measures the time between served requests of a queue.
 type pace struct {
-	times []time.Time // of the last turns, oldest first
+	times []time.Time // of the last served requests, oldest first
 }
 
 func (p *pace) served(now time.Time) {
@@ -23,7 +24,7 @@ func (p *pace) served(now time.Time) {
 	p.times = append(p.times, now)
 }
 
-// resume begins again, unless the last turn was recent.
+// resume starts a new measurement, unless the last request was served recently.
 func (p *pace) resume(now time.Time) {
 	if p.old(now) {
 		p.times = nil
@@ -34,7 +35,7 @@ func (p *pace) old(now time.Time) bool {
 	return len(p.times) == 0 || now.Sub(p.times[len(p.times)-1]) > paceKept
 }
 
-// each returns the time of a turn. If no more turns come, it grows.
+// each returns the time per request. It grows while no request is served.
 func (p *pace) each(now time.Time) (time.Duration, bool) {
 	if len(p.times) < paceLeast {
 		return 0, false
@@ -42,8 +43,8 @@ func (p *pace) each(now time.Time) (time.Duration, bool) {
 	return now.Sub(p.times[0]) / time.Duration(len(p.times)-1), true
 }
 
-// Position returns the place of an entry: 1 is the next turn. It is exact while no
-// request enters or leaves and each can be served.
+// Position returns the place of an entry: 1 is served next. It is exact while no request
+// enters or leaves and every entry can be served.
 func (q *Queue) Position(e *Entry) int {
 	mine := e.flow
 	if mine == nil {
@@ -59,7 +60,7 @@ func (q *Queue) Position(e *Entry) int {
 		if f == mine || f.tag > turn {
 			continue
 		}
-		ahead := turn - f.tag // turns strictly before
+		ahead := turn - f.tag // turns strictly before this one this one
 		if f.order < mine.order {
 			ahead++
 		}
@@ -68,7 +69,7 @@ func (q *Queue) Position(e *Entry) int {
 	return position
 }
 
-// ETA returns how long an entry will wait at the recent pace; known is false while
+// ETA estimates how long an entry still waits, from the recent pace; known is false while
 // there is none.
 func (q *Queue) ETA(e *Entry, now time.Time) (eta time.Duration, known bool) {
 	if e.flow == nil {

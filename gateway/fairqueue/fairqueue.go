@@ -1,18 +1,19 @@
-// Package fairqueue is the queue in which requests wait for a replica: while none is
-// ready, while all are busy, and after all have refused.
+// Package fairqueue is the queue in which requests wait for a replica: while none is ready,
+// while all are busy, and after all have refused.
 //
-// It owns which requests may wait, whose turn is next, and what can be known of a
-// request's place. It is pure: it has no clock, no lock and no goroutine; its caller
-// passes the time. It refuses requests beyond its bounds (count, bytes, age), and those
-// that could not be served in time.
+// It owns which requests may wait, which one is served next, and the position and expected
+// wait of each. It is pure: it has no clock, no lock and no goroutine; the caller passes
+// the time. It rejects requests beyond its limits (count, bytes, age) and those that could
+// not be served before their deadline.
 //
-// Turns are fair between flows; a flow is an API key at a model. One request of each
-// flow is served in turn (start-time fair queueing), however many wait. Within a flow
-// the first to arrive is served first. The queue itself is shared by keys, however many
-// models they use: when it is full, the key that takes the most of it loses its newest
-// request, unless the newcomer's key would take as much.
+// The queue is fair between flows; a flow is one API key at one model. Flows take turns,
+// one request each (start-time fair queueing), regardless of how many of their requests
+// wait. Within a flow, requests are served in order of arrival. All models share the
+// queue's capacity, and the shares are per key: when the queue is full, the key with the
+// largest share loses its newest request, unless the newcomer's key would then have as
+// large a share.
 //
-// Start reading at Queue.Enter and Queue.Next; eta.go has places and expected times.
+// Start reading at Queue.Enter and Queue.Next; eta.go has positions and expected times.
 package fairqueue
 
 import (
@@ -22,45 +23,44 @@ import (
 	"time"
 )
 
-// Limits of a queue. In a queue without a count no request waits.
+// Limits of a queue. With a zero Count no request waits.
 type Limits struct {
-	// Count of requests that wait at once.
+	// Count of requests that may wait at once.
 	Count int
 	// Bytes of their bodies together.
 	Bytes int64
-	// Age is the longest that one may wait, in all.
+	// Age is the longest total time that a request may wait.
 	Age time.Duration
 }
 
 var (
-	// ErrFull means that other keys take the whole queue.
+	// ErrFull means that other keys use the whole queue.
 	ErrFull = errors.New("the queue is full")
-	// ErrShare means that the key takes as much of the queue as any other: its own
-	// requests are too many.
+	// ErrShare means that the key already has as large a share of the queue as any other.
 	ErrShare = errors.New("the client's share of the queue is used up")
-	// ErrLate means that a request would not be served in time, or was not.
+	// ErrLate means that a request was not served before its deadline, or could not be.
 	ErrLate = errors.New("not served in time")
 )
 
-// Entry is one request in the queue. It may leave and enter again, and then has its
-// old place in its flow and its old deadline.
+// Entry is one request in the queue. It may leave and enter again, and then keeps its place
+// in its flow and its deadline.
 type Entry struct {
-	// Model and Key are its flow; Key is empty if none is required.
+	// Model and Key name its flow; Key is empty if no keys are required.
 	Model, Key string
 	// Bytes of its body.
 	Bytes int64
-	// Deadline of the client; zero is none. Enter sets it to the end of its age if
-	// that is earlier.
+	// Deadline of the client; zero is none. Enter moves it to the end of the request's
+	// maximum age if that is earlier.
 	Deadline time.Time
-	// NotBefore is the earliest time at which it may be tried again.
+	// NotBefore is the earliest time of the next attempt.
 	NotBefore time.Time
 
-	number  uint64 // in order of arrival; 0 before it entered
+	number  uint64 // in order of arrival; 0 before it first entered
 	arrived time.Time
 	flow    *flow // nil outside the queue
 }
 
-// Waits reports whether it is in the queue.
+// Waits reports whether the entry is in the queue.
 func (e *Entry) Waits() bool { return e.flow != nil }
 
 // flow is the queue of one key at one model.
@@ -69,21 +69,21 @@ type flow struct {
 	key     string
 	entries []*Entry // by number
 	bytes   int64
-	// tag is the turn of its first entry; order decides between flows of one turn.
+	// tag is the turn of its first entry; order decides between flows with the same tag.
 	tag, order uint64
 }
 
-// modelQueue is the requests that wait for one model.
+// modelQueue holds the requests that wait for one model.
 type modelQueue struct {
 	model string
 	flows map[string]*flow
-	// clock is the turn of the request that was served last.
+	// clock is the tag of the request that was served last.
 	clock uint64
 	pace  pace
 	count int
 }
 
-// Queue is the queue of all models. It is for one goroutine at a time.
+// Queue holds the waiting requests of all models. It is not safe for concurrent use.
 type Queue struct {
 	limits  Limits
 	queues  map[string]*modelQueue
@@ -95,8 +95,8 @@ type Queue struct {
 // New makes an empty queue.
 func New(l Limits) *Queue { return &Queue{limits: l, queues: map[string]*modelQueue{}} }
 
-// Enter has a request wait. It returns the requests that it displaced, newest first.
-// Its error is ErrFull, ErrShare or ErrLate.
+// Enter queues a request. It returns the requests that it displaced, newest first. Its
+// error is ErrFull, ErrShare or ErrLate.
 func (q *Queue) Enter(e *Entry, now time.Time) (left []*Entry, err error) {
 	if e.number == 0 {
 		q.numbers++
@@ -126,7 +126,7 @@ func (q *Queue) Enter(e *Entry, now time.Time) (left []*Entry, err error) {
 	return victims, nil
 }
 
-// displace chooses the requests that leave for a newcomer.
+// displace chooses the requests that leave to admit e.
 func (q *Queue) displace(e *Entry) (victims []*Entry, err error) {
 	count, bytes := q.count+1, q.bytes+e.Bytes
 	if q.limits.Count == 0 || e.Bytes > q.limits.Bytes {
@@ -169,8 +169,8 @@ func (q *Queue) displace(e *Entry) (victims []*Entry, err error) {
 	return victims, nil
 }
 
-// holder has the share of the queue that an entry takes: its key, at all models
-// together, or if no keys are required its model.
+// holder is what a share belongs to: a key across all models, or a model if no keys are
+// required.
 type holder struct{ key, model string }
 
 func holderOf(e *Entry) holder {
@@ -180,8 +180,8 @@ func holderOf(e *Entry) holder {
 	return holder{model: e.Model}
 }
 
-// share is what a holder takes of the queue: the first count of its entries, which are
-// those that are not displaced.
+// share is the part of the queue that a holder uses: the first count of its entries, those
+// that are not displaced.
 type share struct {
 	entries []*Entry // by number
 	count   int
@@ -219,7 +219,7 @@ func (f *flow) add(e *Entry) {
 	e.flow = f
 }
 
-// modelQueue returns that of a model, and forgets those that are empty for long.
+// modelQueue returns the queue of a model, and drops those that have been empty for long.
 func (q *Queue) modelQueue(model string, now time.Time) *modelQueue {
 	m := q.queues[model]
 	if m == nil {
@@ -237,8 +237,8 @@ func (q *Queue) modelQueue(model string, now time.Time) *modelQueue {
 	return m
 }
 
-// flow returns that of a key. A new one has the next turn, and no turns that it did
-// not use.
+// flow returns the flow of a key. A new flow starts at the current turn: it gets no credit
+// for turns that it did not use.
 func (m *modelQueue) flow(key string) *flow {
 	f := m.flows[key]
 	if f == nil {
@@ -255,8 +255,8 @@ func (m *modelQueue) flow(key string) *flow {
 	return f
 }
 
-// Next removes and returns the request whose turn is next, of those that may be tried
-// and can be served; nil if there is none.
+// Next removes and returns the request to serve next, among those that may be attempted now
+// and that can accepts; nil if there is none.
 func (q *Queue) Next(model string, now time.Time, can func(*Entry) bool) *Entry {
 	m := q.queues[model]
 	if m == nil || m.count == 0 {
@@ -277,7 +277,7 @@ func (q *Queue) Next(model string, now time.Time, can func(*Entry) bool) *Entry 
 	return nil
 }
 
-// turns returns the flows with entries, in the order of their turns.
+// turns returns the flows with entries, in the order in which they are served.
 func (m *modelQueue) turns() []*flow {
 	out := make([]*flow, 0, len(m.flows))
 	for _, f := range m.flows {
@@ -289,7 +289,7 @@ func (m *modelQueue) turns() []*flow {
 	return out
 }
 
-// Leave removes an entry. One that is not in the queue may leave as well.
+// Leave removes an entry; it is a no-op for one that is not in the queue.
 func (q *Queue) Leave(e *Entry) {
 	f := e.flow
 	if f == nil {
@@ -302,7 +302,7 @@ func (q *Queue) Leave(e *Entry) {
 	m.count--
 	q.count--
 	q.bytes -= e.Bytes
-	for key, o := range m.flows { // later turns are remembered while others wait
+	for key, o := range m.flows { // later tags are kept while other flows wait
 		if len(o.entries) == 0 && (m.count == 0 || o.tag <= m.clock) {
 			delete(m.flows, key)
 		}
@@ -317,7 +317,7 @@ func (q *Queue) Len(model string) int {
 	return 0
 }
 
-// Oldest returns when the request arrived that waits longest for a model.
+// Oldest returns the arrival time of the request that has waited longest for a model.
 func (q *Queue) Oldest(model string) (at time.Time, any bool) {
 	if m := q.queues[model]; m != nil {
 		at = m.oldest()
@@ -325,7 +325,8 @@ func (q *Queue) Oldest(model string) (at time.Time, any bool) {
 	return at, !at.IsZero()
 }
 
-// oldest returns when the request arrived that waits longest; zero if none waits.
+// oldest returns the arrival time of the request that has waited longest; zero if none
+// waits.
 func (m *modelQueue) oldest() time.Time {
 	var at time.Time
 	for _, f := range m.flows {
@@ -340,7 +341,7 @@ func (m *modelQueue) oldest() time.Time {
 type Length struct {
 	Model string
 	Count int
-	// Oldest is when the request arrived that waits longest.
+	// Oldest is the arrival time of the request that has waited longest.
 	Oldest time.Time
 }
 

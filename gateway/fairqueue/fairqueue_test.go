@@ -23,7 +23,7 @@ func newQueue(count int, bytes int64) *fairqueue.Queue {
 
 func anyEntry(*fairqueue.Entry) bool { return true }
 
-// enter adds a request, which has to be accepted.
+// enter queues a request that must be accepted.
 func enter(t *testing.T, q *fairqueue.Queue, now time.Time, model, key string) *fairqueue.Entry {
 	t.Helper()
 	w := &fairqueue.Entry{Model: model, Key: key, Bytes: 1}
@@ -61,9 +61,9 @@ func TestEachKeyHasItsTurnHoweverManyWait(t *testing.T) {
 	}
 }
 
-// TestAKeyWithOneRequestAtATimeStarvesNoOther: it has no request when it sends the
-// next one, and its turns are remembered even so.
-func TestAKeyWithOneRequestAtATimeStarvesNoOther(t *testing.T) {
+// Between its requests such a key has none in the queue; its turns must be remembered
+// anyway.
+func TestAKeyWithOneRequestAtATimeIsNotStarved(t *testing.T) {
 	q := newQueue(100, 100)
 	for range 10 {
 		enter(t, q, begin, "m", "patient")
@@ -94,7 +94,7 @@ func TestRequestsThatMayNotBeTriedYetArePassedOver(t *testing.T) {
 	if got := q.Next("m", begin.Add(time.Second), anyEntry); got != first {
 		t.Error("the first waited long enough")
 	}
-	// It comes back, and has its place again.
+	// It returns, and has its place again.
 	if _, err := q.Enter(first, begin.Add(2*time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestTheQueueIsBoundedAndShared(t *testing.T) {
 	if left, err := q.Enter(&fairqueue.Entry{Model: "m", Key: "greedy"}, begin); !errors.Is(err, fairqueue.ErrShare) || len(left) > 0 {
 		t.Errorf("more of the greedy: %v", err)
 	}
-	for i, key := range []string{"a", "b"} { // another's model too
+	for i, key := range []string{"a", "b"} { // also those of another model
 		w := &fairqueue.Entry{Model: fmt.Sprint("m", i), Key: key, Bytes: 1}
 		left, err := q.Enter(w, begin)
 		if err != nil || !slices.Equal(left, []*fairqueue.Entry{greedy[3-i]}) || greedy[3-i].Waits() || !w.Waits() {
@@ -152,7 +152,7 @@ func TestNoRequestWaitsInVain(t *testing.T) {
 	if _, err := q.Enter(w, begin.Add(time.Minute)); !errors.Is(err, fairqueue.ErrLate) {
 		t.Errorf("it came again when its time was over: %v", err)
 	}
-	// A turn takes 2 s, which is known once three have come.
+	// A turn takes 2 s, which is known after three of them.
 	now := begin
 	var all []*fairqueue.Entry
 	for range 12 {
@@ -165,7 +165,7 @@ func TestNoRequestWaitsInVain(t *testing.T) {
 		q.Next("m", now, anyEntry)
 		now = now.Add(2 * time.Second)
 	}
-	if eta, known := q.ETA(all[5], now); !known || eta != 3*3*time.Second { // 6 s, two turns later and none since
+	if eta, known := q.ETA(all[5], now); !known || eta != 3*3*time.Second { // 6 s: two turns later, and none since
 		t.Errorf("ETA %s, %v", eta, known)
 	}
 	if _, err := q.Enter(&fairqueue.Entry{Model: "m", Bytes: 1, Deadline: now.Add(25 * time.Second)}, now); !errors.Is(err, fairqueue.ErrLate) || q.Len("m") != 9 {
@@ -174,7 +174,7 @@ func TestNoRequestWaitsInVain(t *testing.T) {
 	if _, err := q.Enter(&fairqueue.Entry{Model: "m", Bytes: 1, Deadline: now.Add(35 * time.Second)}, now); err != nil {
 		t.Errorf("the tenth in 35 s: %v", err)
 	}
-	// Long after, the pace of then says nothing.
+	// Much later, the old pace is dropped.
 	for q.Next("m", now, anyEntry) != nil {
 	}
 	w = enter(t, q, now.Add(time.Minute), "m", "")
@@ -194,7 +194,7 @@ func TestLengthsHaveTheOldestRequest(t *testing.T) {
 	}
 }
 
-// TestRandomHistoriesKeepTheBounds against a plain list: no request is lost, bounds
+// TestRandomHistoriesKeepTheBounds compares with a plain list: no request is lost, bounds
 // hold after every operation, and positions are right.
 func TestRandomHistoriesKeepTheBounds(t *testing.T) {
 	for seed := range uint64(200) {
@@ -263,7 +263,7 @@ func TestRandomHistoriesKeepTheBounds(t *testing.T) {
 	}
 }
 
-// A key that asks many models takes no more of the queue than one that asks one.
+// A key that uses many models gets no more of the queue than one that uses a single model.
 func TestAKeyHasOneShareAtAllModels(t *testing.T) {
 	q := newQueue(12, 100)
 	for i := range 10 {
@@ -285,9 +285,9 @@ func TestAKeyHasOneShareAtAllModels(t *testing.T) {
 	}
 }
 
-// Where no keys are asked, models share the queue: one that many ask does not keep
-// out the requests for another.
-func TestModelsShareTheQueueWhereNoKeysAreAsked(t *testing.T) {
+// If no keys are required, models share the queue: requests for a popular one do not keep
+// out those for another.
+func TestModelsShareTheQueueIfNoKeysAreRequired(t *testing.T) {
 	q := newQueue(6, 100)
 	for range 6 {
 		enter(t, q, begin, "busy", "")

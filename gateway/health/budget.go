@@ -1,10 +1,9 @@
-// Package health judges replicas by how their requests end, and bounds how many
-// requests are tried again.
+// Package health judges replicas by the outcome of their requests, and bounds how many
+// requests are retried.
 //
-// It owns two decisions: whether a model's requests may be tried again (Budget),
-// and which of its replicas are left alone for a while (Outliers). It is pure:
-// whoever uses it says what time it is. It refuses to leave more than half of a
-// model's replicas alone, and never the only one.
+// It owns two decisions: whether a model's request may be retried (Budget), and which of
+// its replicas receive no requests for a while (Outliers). It is pure; the caller passes
+// the time. It never ejects more than half of a model's replicas, nor the only one.
 //
 // Start reading at Budget.Retry and Outliers.Ejected.
 package health
@@ -12,28 +11,28 @@ package health
 import "time"
 
 const (
-	// window is what a budget looks back on, in slots.
+	// window is the period that a budget covers, divided into slots.
 	window = 10 * time.Second
 	slots  = 10
-	// retryShare of the requests of a window may be tried again, and retryLeast
-	// whatever their number: a Mac that dies takes all that ran there.
+	// retryShare is the share of a window's requests that may be retried, and retryLeast a
+	// minimum regardless of their number: a Mac that dies fails everything that ran there.
 	retryShare = 0.2
 	retryLeast = 100
 )
 
-// Budget bounds the tries of one model's requests beyond their first ones, so
-// that a fleet that fails is not asked several times over. The zero value is
-// ready for use, by one goroutine at a time.
+// Budget limits the retries of one model's requests, so that a failing fleet does not
+// receive a multiple of its load. The zero value is ready for use. It is not safe for
+// concurrent use.
 type Budget struct {
 	requests, retries [slots]int
-	at                int64 // the slot of now, since 1970
+	at                int64 // the current slot, counted since 1970
 }
 
-// forward forgets what lies behind the window.
+// forward clears the slots that have left the window.
 func (b *Budget) forward(now time.Time) (slot int) {
 	at := now.UnixNano() / int64(window/slots)
 	if at < b.at {
-		at = b.at // a clock that was set back
+		at = b.at // the clock was set back
 	}
 	for n := min(at-b.at, slots); n > 0; n-- {
 		s := (at - n + 1) % slots
@@ -43,10 +42,10 @@ func (b *Budget) forward(now time.Time) (slot int) {
 	return int(at % slots)
 }
 
-// Request counts a first try.
+// Request counts a first attempt.
 func (b *Budget) Request(now time.Time) { b.requests[b.forward(now)]++ }
 
-// Retry counts another try, or says that there were too many.
+// Retry counts another attempt, or returns false if the budget is used up.
 func (b *Budget) Retry(now time.Time) bool {
 	slot := b.forward(now)
 	requests, retries := 0, 0

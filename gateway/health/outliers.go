@@ -7,41 +7,40 @@ import (
 )
 
 const (
-	// inARow failures eject a replica, and so do failedShare of its last judged
-	// requests.
+	// inARow consecutive failures eject a replica, and so does a share of failedShare among
+	// its last judged requests.
 	inARow      = 5
 	judged      = 20
 	failedShare = 0.5
-	// ejectMin is how long the first time, and each further time that much
-	// longer, up to ejectMax; a good stretch of forgetAfter forgets the times.
+	// ejectMin is the length of the first ejection; each further one is that much longer,
+	// up to ejectMax. After forgetAfter without an ejection the count starts again.
 	ejectMin    = 10 * time.Second
 	ejectMax    = 5 * time.Minute
 	forgetAfter = 10 * time.Minute
 )
 
-// Outliers are the replicas of all models whose requests fail. The zero value is
-// ready for use, by one goroutine at a time.
+// Outliers tracks the replicas of all models whose requests fail. The zero value is ready
+// for use. It is not safe for concurrent use.
 type Outliers struct{ replicas map[string]*record }
 
-// record is how the last requests of one replica ended.
+// record is the recent history of one replica.
 type record struct {
 	row    int
-	last   [judged]bool // true failed; a ring
+	last   [judged]bool // ring; true is a failure
 	n      int          // requests so far
 	times  int
 	until  time.Time
-	ended  time.Time // of the last request
-	failed int       // of those in last
+	ended  time.Time // time of the last request
+	failed int       // failures in last
 }
 
-// Ended notes how a request ended there. Refusals that say that nothing was done
-// are no failures, and mistakes of a client are none. It says whether the
-// replica is ejected by it.
+// Ended records the outcome of a request. Refusals without effect and client errors are not
+// failures. It returns true if this outcome ejects the replica.
 func (o *Outliers) Ended(replica string, failed bool, now time.Time) (ejected bool) {
 	r := o.replicas[replica]
 	if r == nil {
 		if !failed {
-			return false // most have nothing to be remembered
+			return false // most replicas have no history
 		}
 		if o.replicas == nil {
 			o.replicas = map[string]*record{}
@@ -58,7 +57,7 @@ func (o *Outliers) Ended(replica string, failed bool, now time.Time) (ejected bo
 	if !now.Before(r.until) && (r.row >= inARow || r.n >= judged && float64(r.failed) >= failedShare*judged) {
 		r.times++
 		r.until = now.Add(min(time.Duration(r.times)*ejectMin, ejectMax))
-		r.row, r.n, r.failed, r.last = 0, 0, 0, [judged]bool{} // it is judged anew when it is back
+		r.row, r.n, r.failed, r.last = 0, 0, 0, [judged]bool{} // after the ejection it starts with a clean history
 		return true
 	}
 	return false
@@ -78,11 +77,11 @@ func (r *record) note(failed bool) {
 	r.failed++
 }
 
-// Any says whether anything is remembered against any replica.
+// Any reports whether any replica has a history.
 func (o *Outliers) Any() bool { return len(o.replicas) > 0 }
 
-// Ejected says, for each of a model's replicas, whether it is left alone now: at
-// most half of them, those that come back last.
+// Ejected reports for each of a model's replicas whether it is ejected now: at most half of
+// them, those whose ejection ends last.
 func (o *Outliers) Ejected(replicas []string, now time.Time) []bool {
 	out := make([]bool, len(replicas))
 	var bad []int
@@ -100,7 +99,7 @@ func (o *Outliers) Ejected(replicas []string, now time.Time) []bool {
 	return out
 }
 
-// Prune forgets replicas of which nothing was heard for long.
+// Prune drops the history of replicas that had no request for long.
 func (o *Outliers) Prune(now time.Time) {
 	for uid, r := range o.replicas {
 		if now.Sub(r.ended) > forgetAfter && now.Sub(r.until) > forgetAfter {

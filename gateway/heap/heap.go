@@ -1,11 +1,11 @@
-// Package heap keeps the garbage collector of a program with a small heap from
-// running all the time: short requests fill a heap of a few megabytes many times
-// a second, and each collection costs as much as some hundred of them.
+// Package heap keeps the garbage collector of a program with a small heap from running all
+// the time: short requests fill a heap of a few megabytes many times per second, and each
+// collection costs as much as hundreds of them.
 //
-// It owns the process's GC percent, and refuses to where GOGC says one. It also owns the
-// memory limit of the collector, unless GOMEMLIMIT is set: within a container it collects
-// more often before the heap reaches the limit of the container. What was left by
-// a busy time is given back when it is over.
+// It owns the process's GC percent, unless GOGC is set, and the collector's memory limit,
+// unless GOMEMLIMIT is set: within a container it collects more often before the heap
+// reaches the container's limit. Memory that a busy period left free is returned to the
+// system afterwards.
 //
 // Start reading at Keep.
 package heap
@@ -24,27 +24,27 @@ import (
 )
 
 const (
-	// Floor in bytes is what a heap grows to before it is collected.
+	// Floor is the heap size in bytes that is reached before a collection.
 	Floor = 48 << 20
-	// usual is the percent that Go has by itself.
-	usual = 100
-	// lookEvery is how often it is looked whether the program is quiet: it allocates
-	// less than quietBytes in that time. leftBytes since the last collection are
-	// worth another one then.
+	// defaultPercent is Go's own GC percent.
+	defaultPercent = 100
+	// lookEvery is how often Keep checks whether the program is quiet, which means that it
+	// allocated less than quietBytes in that time. Then more than leftBytes of garbage
+	// justify another collection.
 	lookEvery  = time.Second
 	quietBytes = 1 << 20
 	leftBytes  = 4 << 20
 
-	// In bytes: what the last collection left, what there is now with what is dead,
-	// and all that ever was.
+	// In bytes: what survived the last collection, the current heap with garbage, and all
+	// allocations so far.
 	live    = "/gc/heap/live:bytes"
 	objects = "/memory/classes/heap/objects:bytes"
 	allocs  = "/gc/heap/allocs:bytes"
 )
 
-// Keep has the heap collected at Floor or at twice what is alive, whichever is
-// more, from the next collection on, and when the program falls quiet, until ctx
-// ends.
+// Keep collects the heap at Floor or at twice the live heap, whichever is more, and once
+// more when the program falls quiet. It takes effect with the next collection and lasts
+// until ctx ends.
 func Keep(ctx context.Context) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		if limit := limitOf(cgroupLimit); limit > 0 {
@@ -58,28 +58,27 @@ func Keep(ctx context.Context) {
 }
 
 const (
-	// cgroupLimit is where Linux has the memory limit of a container.
+	// cgroupLimit is the file with the memory limit of a Linux container.
 	cgroupLimit = "/sys/fs/cgroup/memory.max"
-	// limitShare of it is for what the collector knows of.
+	// limitShare is the share of it that the collector may use.
 	limitShare = 0.85
 )
 
-// limitOf returns the limit for the collector, from the file of a container's limit; 0
-// where there is none.
+// limitOf returns the collector's limit from the file of a container's limit; 0 if there is
+// none.
 func limitOf(file string) int64 {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil || n <= 0 { // "max" is no limit
+	if err != nil || n <= 0 { // "max" means no limit
 		return 0
 	}
 	return int64(limitShare * float64(n))
 }
 
-// giveBack collects when the program is quiet, and returns to the system what is
-// free then.
+// giveBack collects when the program is quiet, and returns free memory to the system.
 func giveBack(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -98,21 +97,22 @@ func giveBack(ctx context.Context) {
 	}
 }
 
-// quiet says that a collection disturbs nobody and is worth its while, of bytes
-// that were allocated lately, that are there and that the last one left.
+// quiet reports whether a collection would disturb no request and free enough memory, given
+// the bytes allocated lately, in use now and left by the last collection.
 func quiet(lately, there, left uint64) bool {
 	return lately < quietBytes && there > left+leftBytes
 }
 
-// percents remembers which one was set last.
+// percents remembers the GC percent that was set last.
 type percents struct {
-	until context.Context // ends, nothing is set
+	until context.Context // when it ends, no percent is set any more
 	last  atomic.Int64
 }
 
-// watch sets the percent after each collection: what nobody holds is gone then.
+// watch sets the percent after each collection, through a finalizer that the collection
+// runs.
 func watch(p *percents) {
-	mark := new([8]*byte) // a small one without pointers shares its memory with others
+	mark := new([8]*byte) // not smaller: tiny allocations without pointers share memory and may outlive the collection
 	runtime.AddCleanup(mark, func(p *percents) {
 		if p.until.Err() != nil {
 			return
@@ -126,12 +126,11 @@ func watch(p *percents) {
 	}, p)
 }
 
-// percent is how much may be added to what is alive, in hundredths of it: as
-// debug.SetGCPercent has it.
+// percent returns the GC percent for a live heap, as debug.SetGCPercent takes it.
 func percent(alive uint64) int {
-	alive = max(alive, 1<<20) // less is a program that has hardly begun
+	alive = max(alive, 1<<20) // less is a program that has hardly started
 	if alive > math.MaxInt64/100 {
-		return usual
+		return defaultPercent
 	}
-	return max(usual, int((Floor-int64(alive))*100/int64(alive)))
+	return max(defaultPercent, int((Floor-int64(alive))*100/int64(alive)))
 }

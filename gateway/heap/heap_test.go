@@ -23,25 +23,25 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// now is the percent in force.
+// now returns the current GC percent.
 func now() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
 }
 
-// keep keeps the heap until the test ends.
+// keep runs Keep until the test ends.
 func keep(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() {
 		cancel()
 		runtime.GC()
-		time.Sleep(10 * time.Millisecond) // a collection may be about to call
+		time.Sleep(10 * time.Millisecond) // a finalizer may be about to run
 	})
 	Keep(ctx)
 }
 
-// collected wants a percent after some collections.
+// collected waits for a GC percent to be set within some collections.
 func collected(t *testing.T, what string, good func(uint64) bool) {
 	t.Helper()
 	for range 500 {
@@ -72,11 +72,11 @@ func TestQuiet(t *testing.T) {
 		lately, there, left uint64
 		want                bool
 	}{
-		"after a busy time":  {0, 40 << 20, 10 << 20, true},
-		"in a busy time":     {quietBytes, 40 << 20, 10 << 20, false},
-		"nothing to be had":  {0, 10<<20 + leftBytes, 10 << 20, false},
-		"just collected":     {0, 9 << 20, 10 << 20, false},
-		"a little, and long": {quietBytes - 1, 10<<20 + leftBytes + 1, 10 << 20, true},
+		"after a busy time":  {there: 40 << 20, left: 10 << 20, want: true},
+		"in a busy time":     {lately: quietBytes, there: 40 << 20, left: 10 << 20, want: false},
+		"nothing to be had":  {there: 10<<20 + leftBytes, left: 10 << 20, want: false},
+		"just collected":     {there: 9 << 20, left: 10 << 20, want: false},
+		"a little, and long": {lately: quietBytes - 1, there: 10<<20 + leftBytes + 1, left: 10 << 20, want: true},
 	} {
 		if got := quiet(tc.lately, tc.there, tc.left); got != tc.want {
 			t.Errorf("%s: %t", name, got)
@@ -95,7 +95,7 @@ func TestWhatABusyTimeLeftIsGivenBack(t *testing.T) {
 	garbage = make([]byte, 5*leftBytes)
 	garbage = nil
 	keep(t)
-	for range 1000 { // it takes two looks
+	for range 1000 { // at most two checks are needed
 		metrics.Read(sample)
 		if sample[0].Value.Uint64() < sample[1].Value.Uint64()+leftBytes {
 			return
@@ -110,7 +110,7 @@ func TestGOGCIsObeyed(t *testing.T) {
 	before := debug.SetGCPercent(150)
 	defer debug.SetGCPercent(before)
 	keep(t)
-	for range 30 { // what would set another runs some time after a collection
+	for range 30 { // the finalizer runs some time after a collection
 		runtime.GC()
 		time.Sleep(5 * time.Millisecond)
 		if got := now(); got != 150 {

@@ -1,9 +1,8 @@
-// Package hops walks the way of a request, hop by hop, and names the first one
-// that fails: the Service's name, the gateway, a Mac, a model.
+// Package hops follows the path of a request, hop by hop, and names the first one that
+// fails: the Service's name, the gateway, a Mac, a model.
 //
-// It owns the order of the hops and what each failure tells to do; it is what
-// `helm test` runs. It refuses nothing, changes nothing, and asks a model for
-// one token at most.
+// It owns the order of the hops and the advice for each failure; `helm test` runs it. It
+// changes nothing and generates at most one token.
 //
 // Start reading at Walk.
 package hops
@@ -27,26 +26,27 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Options of a walk.
+// Options configure a walk.
 type Options struct {
 	// URL of the gateway's Service, without a path.
 	URL string
-	// Model to ask; empty means the first one that has a ready replica.
+	// Model to test; empty means the first one with a ready replica.
 	Model string
-	// Key to ask with; without one, a gateway that wants a key is asked nothing.
+	// Key is the API key to use; without one, the walk stops at a gateway that requires a
+	// key.
 	Key string
-	// Reader of MacNodes and ModelDeployments.
+	// Reader reads MacNodes and ModelDeployments.
 	Reader client.Reader
-	// Patience with each hop: a Service is routable a moment after its Pods are
-	// ready.
+	// Patience is how long each hop is retried: a Service becomes routable a moment after
+	// its Pods are ready.
 	Patience time.Duration
-	// Out gets a line for each hop.
+	// Out receives one line per hop.
 	Out io.Writer
 	// Resolver of the Service's name; nil means the system's.
 	Resolver *net.Resolver
 }
 
-// Error is a hop that failed, and what to do.
+// Error is the hop that failed, with the next step.
 type Error struct {
 	// Hop is DNS, gateway, Mac or model.
 	Hop string
@@ -57,11 +57,11 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %v; %s", e.Hop, e.Err, e.Do) }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Walk goes as far as it gets. Without a ModelDeployment there is no model to
-// ask, and that is said and no failure.
+// Walk tests the hops in order and stops at the first failure. Without a ModelDeployment
+// there is no model to test; Walk reports that and succeeds.
 func Walk(ctx context.Context, o Options) error {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Hostname() == "" {
@@ -85,7 +85,7 @@ func Walk(ctx context.Context, o Options) error {
 	return nil
 }
 
-// patiently tries a hop until it is passed or patience is over.
+// patiently retries a hop until it succeeds or Patience has passed.
 func (o Options) patiently(ctx context.Context, walk func(context.Context) (string, error)) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.Patience)
 	defer cancel()
@@ -127,8 +127,8 @@ func (o Options) models(ctx context.Context) (string, error) {
 	return fmt.Sprintf("responds and knows %d models", len(list.Data)), nil
 }
 
-// mustBringKey tells a gateway that asks for a key, where there is none to
-// bring, from one that fails.
+// mustBringKey reports whether the gateway refused the request only because the walk has no
+// key.
 func (o Options) mustBringKey(err error) bool {
 	var e *openai.Error
 	return o.Key == "" && errors.As(err, &e) && e.Code == openai.CodeInvalidAPIKey
@@ -151,7 +151,7 @@ func (o Options) mac(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d of %d are Ready", ready, len(macs.Items)), nil
 }
 
-// answer asks one model for one token.
+// answer requests one token from one model.
 func (o Options) answer(ctx context.Context) (string, error) {
 	name := o.Model
 	if name == "" {
@@ -199,7 +199,7 @@ func (o Options) answer(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s answered after %d ms", name, time.Since(began).Milliseconds()), nil
 }
 
-// maxAnswer is more than any answer to these questions takes.
+// maxAnswer bounds the responses that are read.
 const maxAnswer = 4 << 20
 
 func (o Options) call(ctx context.Context, method, path string, body, into any) error {

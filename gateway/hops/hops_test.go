@@ -32,7 +32,7 @@ func deployment(name string, available metav1.ConditionStatus) client.Object {
 		Status: v1alpha1.ModelDeploymentStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAvailable, Status: available}}}}
 }
 
-// answering is a gateway that answers; it notes the models that are asked.
+// answering is a healthy gateway; it records the requested models.
 func answering(asked *[]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {
@@ -56,7 +56,7 @@ func answering(asked *[]string) http.HandlerFunc {
 	}
 }
 
-// locked is a gateway that wants the key "good".
+// locked is a gateway that requires the key "good".
 func locked(asked *[]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer good" {
@@ -86,22 +86,22 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 		key     string
 		objects []client.Object
 		hop     string
-		says    string
+		want    string
 	}{
-		"the name is not known":        {url: "http://gateway.invalid", hop: "DNS", says: "kube-dns"},
-		"nobody listens":               {url: "http://127.0.0.1:1", hop: "gateway", says: "logs"},
-		"the gateway is not ready":     {gateway: broken, hop: "gateway", says: "not ready yet"},
-		"somebody else answers":        {gateway: garbage, hop: "gateway", says: "not JSON"},
-		"no Mac has joined":            {gateway: answering(&asked), hop: "Mac", says: "none of 0"},
-		"no Mac is ready":              {gateway: answering(&asked), objects: []client.Object{mac(no)}, hop: "Mac", says: "none of 1"},
-		"no model is ready":            {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no)}, hop: "model", says: "describe md"},
-		"a model that answers nothing": {gateway: answering(&asked), model: "apps/mute", objects: []client.Object{mac(yes)}, hop: "model", says: "no token"},
-		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, says: "no request was sent"},
-		"a key is wanted":              {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "requires an API key"},
-		"no key to ask a model with":   {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "METALFLEET_API_KEY is not set"},
-		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", says: "API key is missing or invalid"},
-		"a key that is good":           {gateway: locked(&asked), key: "good", objects: []client.Object{mac(yes), deployment("a", yes)}, says: "apps/a answered"},
-		"all is well":                  {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no), deployment("b", yes)}, says: "apps/b answered"},
+		"the name is not known":        {url: "http://gateway.invalid", hop: "DNS", want: "kube-dns"},
+		"no one listens":               {url: "http://127.0.0.1:1", hop: "gateway", want: "logs"},
+		"the gateway is not ready":     {gateway: broken, hop: "gateway", want: "not ready yet"},
+		"another server answers":       {gateway: garbage, hop: "gateway", want: "not JSON"},
+		"no Mac has joined":            {gateway: answering(&asked), hop: "Mac", want: "none of 0"},
+		"no Mac is ready":              {gateway: answering(&asked), objects: []client.Object{mac(no)}, hop: "Mac", want: "none of 1"},
+		"no model is ready":            {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no)}, hop: "model", want: "describe md"},
+		"a model that answers nothing": {gateway: answering(&asked), model: "apps/mute", objects: []client.Object{mac(yes)}, hop: "model", want: "no token"},
+		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, want: "no request was sent"},
+		"a key is wanted":              {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, want: "requires an API key"},
+		"no key to ask a model with":   {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, want: "METALFLEET_API_KEY is not set"},
+		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", want: "API key is missing or invalid"},
+		"a key that is good":           {gateway: locked(&asked), key: "good", objects: []client.Object{mac(yes), deployment("a", yes)}, want: "apps/a answered"},
+		"all is well":                  {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no), deployment("b", yes)}, want: "apps/b answered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -122,16 +122,16 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 				if errors.As(err, &failed) != (c.hop != "") || c.hop == "" && err != nil || failed != nil && failed.Hop != c.hop {
 					return fmt.Errorf("error %w, want one of hop %q", err, c.hop)
 				}
-				if told := fmt.Sprint(out.String(), err); !strings.Contains(told, c.says) {
-					return fmt.Errorf("told %q, want %q", told, c.says)
+				if output := fmt.Sprint(out.String(), err); !strings.Contains(output, c.want) {
+					return fmt.Errorf("output %q, want %q", output, c.want)
 				}
 				if name == "all is well" && (len(asked) != 1 || asked[0] != "apps/b") {
 					return fmt.Errorf("asked %v", asked)
 				}
 				return nil
 			}
-			// A hop that fails is tried until its time is over, and a busy machine
-			// takes its own: there is more until it was enough.
+			// A failing hop is retried for the whole patience. A busy machine may need more
+			// than the test allows, so the limit grows until it was enough.
 			limit := 100 * time.Millisecond
 			err := walk(limit)
 			for ; err != nil && limit < patience.Of(t)/4; err = walk(limit) {

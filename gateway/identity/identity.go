@@ -1,10 +1,9 @@
-// Package identity holds the certificate with which this gateway proves to
-// Macs that it is one, and the roots of the authority by which it knows them.
+// Package identity holds the certificate that authenticates this gateway to Macs, and the
+// roots that authenticate Macs to it.
 //
-// It owns the reading of one Secret and reloads it without a restart, and says
-// which connections a newer one leaves as they are. It refuses a Secret that is
-// not whole, or whose certificate no Mac would accept, and keeps the last good
-// one.
+// It owns reading one Secret, reloads it without a restart, and decides which connections
+// survive a newer one. It rejects a Secret that is incomplete, or whose certificate no Mac
+// would accept, and keeps the last valid one.
 //
 // Start reading at Parse; Watch feeds a Store.
 package identity
@@ -28,7 +27,7 @@ import (
 	"metalfleet.dev/metalfleet/api/demand"
 )
 
-// SecretName is the Secret that the operator makes in its own namespace.
+// SecretName is the Secret that the operator creates in its own namespace.
 const SecretName = "metalfleet-gateway"
 
 // Keys of the Secret.
@@ -38,16 +37,16 @@ const (
 	keyAuthority   = corev1.ServiceAccountRootCAKey // ca.crt
 )
 
-// ErrInvalid says that a Secret is no gateway's identity.
+// ErrInvalid means that a Secret holds no gateway identity.
 var ErrInvalid = errors.New("not a gateway's identity")
 
-// Identity is one version of certificate and authority; it never changes, so
-// two are the same if their pointers are.
+// Identity is one version of certificate and roots. It is immutable: equal pointers mean
+// equal identities.
 type Identity struct {
 	certificate tls.Certificate
 	roots       *x509.CertPool
-	trusted     []string  // fingerprints of roots
-	data        [3]string // what it was read from
+	trusted     []string  // fingerprints of the roots
+	data        [3]string // the Secret values that it was parsed from
 }
 
 // Parse reads the data of the Secret.
@@ -73,31 +72,31 @@ func Parse(data map[string][]byte) (*Identity, error) {
 	return &Identity{certificate: pair, roots: roots, trusted: trusted, data: from}, nil
 }
 
-// Succeeds says that connections made under an older identity may go on: every
-// root that was trusted then is trusted now. Another certificate, or one root
-// more, ends none.
+// Succeeds reports whether connections made under an older identity may continue: every
+// root that was trusted then is trusted now. A renewed certificate or an additional root
+// closes no connection.
 func (i *Identity) Succeeds(older *Identity) bool {
 	return !slices.ContainsFunc(older.trusted, func(root string) bool { return !slices.Contains(i.trusted, root) })
 }
 
-// ClientTLS is how the Mac called mac is dialled, whose MacNode has that UID.
+// ClientTLS returns the TLS configuration for connections to a Mac, whose certificate must
+// name mac and the UID of its MacNode.
 func (i *Identity) ClientTLS(mac, uid string) *tls.Config {
 	return agentapi.RequireUID(agentapi.ClientTLS(func() (*tls.Certificate, error) { return &i.certificate, nil }, i.roots, mac), uid)
 }
 
-// OperatorTLS is how the operator is dialled.
+// OperatorTLS returns the TLS configuration for connections to the operator.
 func (i *Identity) OperatorTLS() *tls.Config {
 	return demand.ClientTLS(func() (*tls.Certificate, error) { return &i.certificate, nil }, i.roots)
 }
 
-// Store holds the current identity.
 type Store struct{ current atomic.Pointer[Identity] }
 
-// Current is nil until a good Secret was seen.
+// Current returns nil until a valid Secret was read.
 func (s *Store) Current() *Identity { return s.current.Load() }
 
-// Set replaces the identity, unless it says the same. Handshakes from now on are
-// made with the new one. It says whether it did.
+// Set replaces the identity, unless the new one was parsed from the same data, and reports
+// whether it did. Handshakes from now on use the new one.
 func (s *Store) Set(i *Identity) bool {
 	if old := s.current.Load(); old != nil && old.data == i.data {
 		return false
@@ -106,15 +105,15 @@ func (s *Store) Set(i *Identity) bool {
 	return true
 }
 
-// Kind is what Watch reads, and no other Secret.
+// Kind selects the one Secret that Watch reads.
 func Kind(namespace string) cache.ByObject {
 	return cache.ByObject{Namespaces: map[string]cache.Config{
 		namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", SecretName)},
 	}}
 }
 
-// Watch has every good version of the Secret put into the store. It returns at
-// once; the watch lives as long as the informers.
+// Watch puts every valid version of the Secret into the store. It returns at once; the
+// watch lives as long as the informers.
 func Watch(ctx context.Context, informers cache.Informers, s *Store, log logr.Logger) error {
 	informer, err := informers.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 	if err != nil {

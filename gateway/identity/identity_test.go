@@ -61,8 +61,8 @@ func TestTheSameSecretChangesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatEndsAConnection is a root that is trusted no more, and nothing else.
-func TestWhatEndsAConnection(t *testing.T) {
+// Only a root that is no longer trusted closes connections.
+func TestOnlyARemovedRootEndsConnections(t *testing.T) {
 	a, b := agentapitest.NewCA(t), agentapitest.NewCA(t)
 	of := func(ca *agentapitest.CA, roots ...[]byte) *identity.Identity {
 		p := ca.Gateway()
@@ -77,12 +77,12 @@ func TestWhatEndsAConnection(t *testing.T) {
 		now, older *identity.Identity
 		ok         bool
 	}{
-		"the same":                  {before, before, true},
-		"a certificate is renewed":  {of(a, a.PEM()), before, true},
-		"a root comes":              {of(a, a.PEM(), b.PEM()), before, true},
-		"the next root signs":       {of(b, a.PEM(), b.PEM()), of(a, b.PEM(), a.PEM()), true},
-		"a root goes":               {of(b, b.PEM()), of(b, a.PEM(), b.PEM()), false},
-		"another authority at once": {of(b, b.PEM()), before, false},
+		"the same":                  {now: before, older: before, ok: true},
+		"a certificate is renewed":  {now: of(a, a.PEM()), older: before, ok: true},
+		"a root comes":              {now: of(a, a.PEM(), b.PEM()), older: before, ok: true},
+		"the next root signs":       {now: of(b, a.PEM(), b.PEM()), older: of(a, b.PEM(), a.PEM()), ok: true},
+		"a root is removed":         {now: of(b, b.PEM()), older: of(b, a.PEM(), b.PEM())},
+		"another authority at once": {now: of(b, b.PEM()), older: before},
 	} {
 		if got := tc.now.Succeeds(tc.older); got != tc.ok {
 			t.Errorf("%s: connections go on: %v, want %v", name, got, tc.ok)

@@ -10,60 +10,61 @@ import (
 )
 
 const (
-	// DefaultBodyBytes is a quarter of the memory that the chart gives a gateway.
+	// DefaultBodyBytes is a quarter of the chart's memory limit for a gateway.
 	DefaultBodyBytes = 256 << 20
-	// probeBytes are read before there is a buffer.
+	// probeBytes are read before a buffer is allocated.
 	probeBytes = 512
-	// firstBytes of a buffer are allocated when the first bytes of a body are there.
+	// firstBytes is the size of the first buffer, allocated when a body begins to arrive.
 	firstBytes = 4 << 10
-	// smallBytes and less is a small body. largeShare of the room is for larger ones, so
-	// that small requests are served while others upload.
+	// smallBytes is the size up to which a body counts as small. Larger ones may use at
+	// most largeShare of the memory, so that small requests are served during uploads.
 	smallBytes = 64 << 10
 	largeShare = 0.75
-	// slackBytes of a buffer may stay unused when its body is complete.
+	// slackBytes of a complete body's buffer may stay unused.
 	slackBytes = 16 << 10
 )
 
-// errCrowded is the cause with which a body is refused that found no room.
+// errCrowded is the cause of refusing a body for which there is no memory.
 var errCrowded = errors.New("the bodies of other requests use all available memory")
 
-// Bodies is the room for the request bodies of all clients. What counts is the memory of
-// the buffers, not what was promised or has arrived. An owner with several bodies, complete
-// ones too, gets no more room than stays free for others: at most half, if it is alone.
+// Bodies bounds the memory of the request bodies of all clients. It counts the buffers, not
+// the lengths that were announced or have arrived. An owner with several bodies, complete
+// ones included, gets at most as much memory as stays free for others: half of it, if it is
+// the only one.
 type Bodies struct {
-	// Most bytes of buffers at once.
-	Most int64
+	// Max is the limit for all buffers, in bytes.
+	Max int64
 
-	mu      sync.Mutex // guards what follows, and the bytes of all bodies
+	mu      sync.Mutex // guards the fields after it, and the bytes of all bodies
 	held    int64
 	owners  map[string]*owner
-	crowded int64 // bodies that found no room or were interrupted
+	crowded int64 // bodies that were refused or interrupted for lack of memory
 }
 
-// owner is whose bodies they are: a tenant, or an address.
+// owner is a tenant or an address that sends bodies.
 type owner struct {
 	name   string
 	bytes  int64
 	bodies int
-	// arriving are the bodies that are not complete, the oldest in front.
+	// arriving lists the incomplete bodies, oldest first.
 	arriving list.List
 }
 
-// body is one body, and the buffer that it has.
+// body is one request body and its buffer.
 type body struct {
 	room  *Bodies
 	owner *owner
-	at    *list.Element // nil once it is complete, or interrupted
+	at    *list.Element // nil once it is complete or interrupted
 	bytes int64
-	// interrupt ends the reading of this body.
+	// interrupt stops reading this body.
 	interrupt func()
 	crowded   bool
 }
 
 // Read reads a request body of at most limit bytes. Its memory counts against its owner
-// until release is called. promised is its length, or negative if that is unknown. Where
-// there is no room, the oldest incomplete body of the owner that holds the most makes
-// room: interrupt is called, which must end its reading, and its Read returns the error
+// until release is called. promised is its length, or negative if that is unknown. If there
+// is no memory left, the oldest incomplete body of the owner with the most memory is
+// dropped: its interrupt is called, which must end the read, and its Read returns the error
 // of an overloaded server.
 func (b *Bodies) Read(from io.Reader, owner string, promised, limit int64, interrupt func()) (data []byte, release func(), err error) {
 	body := b.begin(owner, interrupt)
@@ -78,7 +79,7 @@ func (b *Bodies) Read(from io.Reader, owner string, promised, limit int64, inter
 	return data, func() { body.end() }, nil
 }
 
-// Held is the memory of all buffers.
+// Held returns the memory of all buffers in bytes.
 func (b *Bodies) Held() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,14 +109,14 @@ func (b *Bodies) begin(name string, interrupt func()) *body {
 	return out
 }
 
-// read reads into a buffer that doubles.
+// read reads into a buffer that doubles when it is full.
 func (b *body) read(from io.Reader, promised, limit int64) ([]byte, error) {
 	data := make([]byte, probeBytes)
-	n, err := from.Read(data) // a client that sends nothing holds no more
+	n, err := from.Read(data) // a client that sends nothing uses no more memory than this
 	data = data[:n]
 	for size := int64(firstBytes); ; size *= 2 {
 		if promised >= 0 && promised < size {
-			size = promised + 1 // with room to find the end
+			size = promised + 1 // one byte more, to detect the end
 		}
 		size = max(min(size, limit+1), int64(len(data)))
 		if !b.grow(size) {
@@ -137,7 +138,7 @@ func (b *body) read(from io.Reader, promised, limit int64) ([]byte, error) {
 	}
 }
 
-// complete keeps a body, in a buffer of about its size.
+// complete copies a finished body into a buffer of about its size.
 func (b *body) complete(data []byte) ([]byte, error) {
 	if cap(data)-len(data) > slackBytes {
 		data = append(make([]byte, 0, len(data)), data...)
@@ -153,19 +154,19 @@ func (b *body) complete(data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// count changes how much the body holds; the lock is held.
+// count adds to the memory of the body; the lock is held.
 func (b *body) count(more int64) {
 	b.bytes += more
 	b.owner.bytes += more
 	b.room.held += more
 }
 
-// grow takes room for a buffer of a size, in place of the one before.
+// grow reserves memory for a buffer of a size that replaces the current one.
 func (b *body) grow(size int64) bool {
 	r := b.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	most := r.Most
+	most := r.Max
 	if size > smallBytes {
 		most = int64(largeShare * float64(most))
 	}
@@ -181,20 +182,20 @@ func (b *body) grow(size int64) bool {
 	return true
 }
 
-// fits reports whether there is room for a buffer of a size, in place of the one before.
-// The lock is held.
+// fits reports whether there is memory for a buffer of a size that replaces the current
+// one. The lock is held.
 func (b *body) fits(size, most int64) bool {
 	free := most - (b.room.held - b.bytes + size)
 	if b.owner.bodies == 1 {
-		return free >= 0 // the largest body has to find room
+		return free >= 0 // the largest body must still fit
 	}
 	return b.owner.bytes-b.bytes+size <= free
 }
 
-// makeRoom has a body go: the oldest incomplete one, of the owner that holds the most.
-// The body that asks stays if it can, because it does make progress. It returns false if
-// there is no other, or if others hold less than the owner of the one that asks. The lock
-// is held.
+// makeRoom drops the oldest incomplete body of the owner with the most memory. The body
+// that asks is dropped only if it is the one, because it does make progress. It returns
+// false if there is no other, or if all others hold less than the owner of the one that
+// asks. The lock is held.
 func (r *Bodies) makeRoom(asks *body, size int64) bool {
 	mine := asks.owner.bytes - asks.bytes + size
 	var most *owner
@@ -213,7 +214,7 @@ func (r *Bodies) makeRoom(asks *body, size int64) bool {
 	if victim == asks {
 		return false
 	}
-	// Its reader drops the buffer as soon as it runs.
+	// Its reader frees the buffer as soon as it runs.
 	victim.owner.arriving.Remove(victim.at)
 	victim.at, victim.crowded = nil, true
 	victim.count(-victim.bytes)
@@ -221,7 +222,7 @@ func (r *Bodies) makeRoom(asks *body, size int64) bool {
 	return true
 }
 
-// end gives the room back. It reports whether the body had to go for another one.
+// end releases the memory. It reports whether the body was dropped to make room.
 func (b *body) end() (crowded bool) {
 	r := b.room
 	r.mu.Lock()

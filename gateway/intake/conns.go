@@ -12,28 +12,28 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// Listener accepts a bounded number of connections, in all and from each address.
+// Listener accepts a bounded number of connections, in total and per address.
 type Listener struct {
 	net.Listener
-	// Total and PerAddress are the most connections at once; 0 is no limit.
+	// Total and PerAddress are the limits; 0 means none.
 	Total, PerAddress int
 
-	mu        sync.Mutex // guards what follows, and the lists of all connections
+	mu        sync.Mutex // guards the fields after it, and the lists of all connections
 	count     int
 	addresses map[string]*address
 	ended     map[reason]int64
 }
 
-// reason why a connection ended for want of room, which is a label too.
+// reason why a connection was closed or refused; it is a metric label too.
 type reason string
 
 const (
-	replaced  reason = "replaced" // another one took its place, before a request was complete
-	noTotal   reason = "total"    // it was refused, because all others are in use
-	noAddress reason = "address"  // it was refused, because all others of its address are in use
+	replaced  reason = "replaced" // another one took its place before a request was complete
+	noTotal   reason = "total"    // refused: all others are in use
+	noAddress reason = "address"  // refused: all others of its address are in use
 )
 
-// refusals are the answers to clients; a connection that is replaced is just closed.
+// refusals are the responses to refused clients; a replaced connection is just closed.
 var refusals = map[reason]struct {
 	status  int
 	message string
@@ -43,16 +43,16 @@ var refusals = map[reason]struct {
 	noAddress: {http.StatusTooManyRequests, "All connections that this address may have are in use."},
 }
 
-// address is the connections of one address. Those that serve a request are in neither
-// list. The others wait for one, the oldest in front.
+// address holds the connections of one address. Those that serve a request are in neither
+// list. The others wait for a request, oldest first.
 type address struct {
 	name  string
 	count int
-	// fresh connections have not brought a complete request yet, used ones have.
+	// fresh connections have not completed a request yet, used ones have.
 	fresh, used list.List
 }
 
-// waiting returns the connection that is worth least; nil where all serve.
+// waiting returns the connection to sacrifice first; nil if all serve requests.
 func (a *address) waiting() *Conn {
 	for _, l := range []*list.List{&a.fresh, &a.used} {
 		if first := l.Front(); first != nil {
@@ -71,13 +71,13 @@ type Conn struct {
 
 	// Guarded by the listener's mu.
 	address *address
-	in      *list.List // nil while it serves a request, or is closed
+	in      *list.List // nil while it serves a request or is closed
 	at      *list.Element
 	gone    bool
 }
 
-// Accept returns the next connection for which there is room. One that finds none takes
-// the place of another that waits for its client, or is refused with 429 or 503.
+// Accept returns the next connection for which there is room. A connection beyond the
+// limits replaces one that waits for its client, or is refused with 429 or 503.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -87,7 +87,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		conn := &Conn{Conn: c, listener: l}
 		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))
 		if old != nil {
-			_ = old.Close() // its client has gone, or finds out
+			_ = old.Close() // its client is gone or will notice
 		}
 		if why == "" || why == replaced {
 			return conn, nil
@@ -96,14 +96,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Count is how many connections there are.
+// Count returns the number of connections.
 func (l *Listener) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count
 }
 
-// enter makes room for a connection. It returns the one that has to go for it, or why
+// enter makes room for a connection. It returns the connection to close for it, or why
 // there is none.
 func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	l.mu.Lock()
@@ -139,8 +139,8 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	return old, why
 }
 
-// heaviest returns a waiting connection of the address that has the most: the
-// newcomer's, or one that has more than the newcomer's.
+// heaviest returns a waiting connection of the address with the most connections: the
+// newcomer's, or one with more than the newcomer's.
 func (l *Listener) heaviest(newcomer *address) (c *Conn) {
 	most := 0
 	for _, a := range l.addresses {
@@ -153,7 +153,7 @@ func (l *Listener) heaviest(newcomer *address) (c *Conn) {
 	return c
 }
 
-// leave forgets a connection; the lock is held.
+// leave removes a connection; the lock is held.
 func (l *Listener) leave(c *Conn) {
 	if c.gone {
 		return
@@ -166,7 +166,7 @@ func (l *Listener) leave(c *Conn) {
 	}
 }
 
-// wait puts the connection at the end of a list; the lock is held.
+// wait appends the connection to a list; the lock is held.
 func (c *Conn) wait(in *list.List) {
 	c.serve()
 	if !c.gone {
@@ -174,7 +174,7 @@ func (c *Conn) wait(in *list.List) {
 	}
 }
 
-// serve takes the connection out of its list; the lock is held.
+// serve removes the connection from its list; the lock is held.
 func (c *Conn) serve() {
 	if c.in != nil {
 		c.in.Remove(c.at)
@@ -182,14 +182,14 @@ func (c *Conn) serve() {
 	}
 }
 
-// Read passes on what the client sent.
+// Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.heads.see(p[:n])
 	return n, err
 }
 
-// Close ends the connection and gives its place back.
+// Close implements net.Conn and frees the connection's place.
 func (c *Conn) Close() (err error) {
 	c.once.Do(func() {
 		c.listener.mu.Lock()
@@ -207,8 +207,8 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// Arrived reports that the request of a context is complete: from here until it ends,
-// its connection is not closed for another one.
+// Arrived marks the request of a context as complete: from here until it ends, its
+// connection is not closed in favour of another one.
 func Arrived(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
 		c.listener.mu.Lock()

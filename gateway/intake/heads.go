@@ -11,32 +11,33 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// heads reads the heads of the requests on one connection as they pass, up to the first
-// one with a Transfer-Encoding: net/http removes its Content-Length, so that a
-// handler cannot refuse such a request, which a proxy on the way may have read
-// differently (request smuggling).
+// heads parses the request heads on one connection as they pass, up to the first one with a
+// Transfer-Encoding: net/http removes the Content-Length of such a request, so that a
+// handler cannot reject it, although a proxy in front may have read it differently (request
+// smuggling).
 type heads struct {
-	mu sync.Mutex // guards what follows
-	// line is the beginning of the current line; cut is true if there is more of it.
+	mu sync.Mutex // guards the fields after it
+	// line is the beginning of the current line; cut is true if the rest was dropped.
 	line []byte
 	cut  bool
-	// within a head: its first line was there.
+	// within is true inside a head, after its first line.
 	within bool
-	// skip bytes of a body come before the next head.
+	// skip is the number of body bytes before the next head.
 	skip int64
-	// seen heads are complete; encoded is the number of the one with an encoding.
+	// seen counts complete heads; encoded is the number of the one with a
+	// Transfer-Encoding.
 	seen, encoded int
-	// length and encoding that the current head states; sized if it states a length, and
-	// odd if that is none that can be relied on.
+	// length and encoding are those of the current head; sized is true if it has a
+	// Content-Length, and odd if that is not a plain number.
 	length               int64
 	sized, odd, encoding bool
-	// twice is true if the encoded one states a length as well.
+	// twice is true if the encoded one has a length as well.
 	twice bool
-	// begun are the requests that handlers were given.
+	// begun counts the requests that reached a handler.
 	begun int
 }
 
-// lineBytes are kept of each line: longer names are of no interest.
+// lineBytes are kept of each line: longer header names are irrelevant.
 const lineBytes = 64
 
 func (h *heads) see(p []byte) {
@@ -58,7 +59,7 @@ func (h *heads) see(p []byte) {
 	}
 }
 
-// ended reads a line that is complete; the lock is held.
+// ended parses a complete line; the lock is held.
 func (h *heads) ended() {
 	line, cut := string(bytes.TrimSuffix(h.line, []byte("\r"))), h.cut
 	h.line, h.cut = h.line[:0], false
@@ -68,14 +69,14 @@ func (h *heads) ended() {
 		return
 	}
 	h.within = false
-	if h.seen++; h.encoding || h.odd { // where the body ends cannot be said
+	if h.seen++; h.encoding || h.odd { // the end of the body is unknown
 		h.encoded, h.twice, h.line = h.seen, h.encoding && h.sized, nil
 		return
 	}
 	h.skip = h.length
 }
 
-// field reads a line of a head that is not the last one; the lock is held.
+// field parses a header line; the lock is held.
 func (h *heads) field(line string, cut bool) {
 	name, value, _ := strings.Cut(line, ":")
 	switch {
@@ -90,8 +91,9 @@ func (h *heads) field(line string, cut bool) {
 	}
 }
 
-// begin counts a request that a handler is given. It reports whether the request has an
-// encoding, after which heads are not read any more, and whether it has a length as well.
+// begin counts a request that reaches a handler. It reports whether the request has a
+// Transfer-Encoding, after which no more heads are parsed, and whether it has a length as
+// well.
 func (h *heads) begin() (encoded, twice bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,8 +101,8 @@ func (h *heads) begin() (encoded, twice bool) {
 	return h.encoded > 0 && h.begun >= h.encoded, h.begun == h.encoded && h.twice
 }
 
-// Guard refuses requests with two lengths, and notes when connections serve requests. A
-// connection ends with the first request that has a Transfer-Encoding.
+// Guard rejects requests with two lengths, and marks connections that serve a request. A
+// connection is closed after the first request with a Transfer-Encoding.
 func Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, ok := r.Context().Value(connKey{}).(*Conn)
@@ -116,7 +118,7 @@ func Guard(next http.Handler) http.Handler {
 		if twice {
 			e := &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest,
 				Message: "The request has both Content-Length and Transfer-Encoding. Send one of them."}
-			_ = dialect.Of(r.URL.Path).WriteError(w, e, "") // the client has gone
+			_ = dialect.Of(r.URL.Path).WriteError(w, e, "") // the client is gone
 			return
 		}
 		if r.Body == http.NoBody {

@@ -1,12 +1,11 @@
-// Package intake bounds the memory that clients hold before the gateway serves them:
-// connections, and request bodies that are on their way in.
+// Package intake bounds the memory that clients use before the gateway serves them:
+// connections, and request bodies that are being read.
 //
-// It owns the listener of the front, the connections that it has accepted, and the
-// buffers of request bodies. Where the room is full, it takes back the connection or the
-// body that has been incomplete for longest, of the address or the tenant that holds the
-// most; only if there is none does it refuse the newcomer. A request that has arrived
-// completely is never taken back. It also refuses requests with two lengths, which
-// net/http accepts.
+// It owns the listener of the front, its accepted connections, and the buffers of request
+// bodies. When a limit is reached, it closes the connection or drops the body that has been
+// incomplete for longest, of the address or tenant that holds the most; only if there is
+// none does it refuse the newcomer. A request that has arrived completely is never dropped.
+// It also rejects requests with two lengths, which net/http accepts.
 //
 // Start reading at Listener.Accept and Bodies.Read.
 package intake
@@ -16,10 +15,10 @@ import (
 	"time"
 )
 
-// retry is what Retry-After says to a client that is refused.
+// retry is the Retry-After of refusals.
 const retry = time.Second
 
-// AddressOf returns whose share a remote address counts against: a host, or for IPv6
+// AddressOf returns the address that a client's share counts against: the host, or for IPv6
 // the network of one customer.
 func AddressOf(remote string) string {
 	at, err := netip.ParseAddrPort(remote)

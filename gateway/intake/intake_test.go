@@ -18,7 +18,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// pipes is a listener without a network.
+// pipes is a listener of in-memory connections.
 type pipes struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -39,7 +39,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.shut) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// from is a connection of an address.
+// from is a connection with a remote address.
 type from struct {
 	net.Conn
 	address string
@@ -56,25 +56,25 @@ func (f from) RemoteAddr() net.Addr {
 func (p *pipes) dial(address string) net.Conn {
 	client, server := net.Pipe()
 	select {
-	case p.conns <- from{server, address}:
+	case p.conns <- from{Conn: server, address: address}:
 	case <-p.shut:
 	}
 	return client
 }
 
-// front is a server that reads bodies and answers with their length.
+// front is a server that reads bodies and responds with their length.
 type front struct {
 	*pipes
 	conns  *Listener
 	bodies *Bodies
-	// hold lets requests for /hold wait.
+	// hold blocks requests for /hold.
 	hold    chan struct{}
 	holding atomic.Int64
 }
 
 func newFront(t *testing.T, total, each int, most int64) *front {
 	t.Helper()
-	f := &front{pipes: newPipes(), bodies: &Bodies{Most: most}, hold: make(chan struct{})}
+	f := &front{pipes: newPipes(), bodies: &Bodies{Max: most}, hold: make(chan struct{})}
 	f.conns = &Listener{Listener: f.pipes, Total: total, PerAddress: each}
 	s := &http.Server{ConnContext: Context, Handler: Guard(f)}
 	ended := make(chan error, 1)
@@ -147,9 +147,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 const small = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 
-// 16 bodies of 15.9 MiB and 9,000 of 64 KiB that never end, as the gateway's defaults
-// have it: connections and buffers stay within their limits at any time, and clients
-// at the same time are served, also one at the same address.
+// 16 bodies of 15.9 MiB and 9,000 of 64 KiB that never end, with the gateway's defaults:
+// connections and buffers stay within their limits at any time, and other clients are
+// served meanwhile, including one at the same address.
 func TestAttackUnfinishedBodies(t *testing.T) {
 	const total, each = 4096, 2048
 	var sampling, attackers sync.WaitGroup
@@ -181,7 +181,7 @@ func TestAttackUnfinishedBodies(t *testing.T) {
 					return
 				}
 			}
-			_, _ = io.Copy(io.Discard, c) // until the gateway hangs up
+			_, _ = io.Copy(io.Discard, c) // until the gateway closes the connection
 		})
 	}
 	for range 16 {
@@ -230,14 +230,14 @@ func TestConnectionsThatServeStay(t *testing.T) {
 			t.Errorf("a request that was served gets %d", status)
 		}
 	}
-	// Now they wait for another request, and give way.
+	// Now they wait for another request, and may be replaced.
 	eventually(t, "a place", func() bool { return f.ask(t, "10.0.0.3", small) == http.StatusOK })
 	if n := f.conns.Count(); n > 3 {
 		t.Errorf("%d connections", n)
 	}
 }
 
-// An address with more connections than others cannot take theirs.
+// An address with more connections than others cannot replace theirs.
 func TestAnAddressTakesOnlyItsShare(t *testing.T) {
 	f := newFront(t, 4, 4, 1<<20)
 	quiet := f.dial("10.0.0.2")
@@ -252,7 +252,7 @@ func TestAnAddressTakesOnlyItsShare(t *testing.T) {
 	}
 }
 
-// A connection that never brought a request gives way before one that did.
+// A connection that never completed a request is replaced before one that did.
 func TestAUsedConnectionOutlivesAFreshOne(t *testing.T) {
 	f := newFront(t, 9, 2, 1<<20)
 	used := f.dial("10.0.0.1")
@@ -274,7 +274,8 @@ func TestAUsedConnectionOutlivesAFreshOne(t *testing.T) {
 	}
 }
 
-// An address all of whose connections serve takes no place of one that has fewer.
+// An address whose connections all serve requests does not replace one of an address with
+// fewer.
 func TestAnAddressWithMoreIsRefusedBeforeOneWithFewer(t *testing.T) {
 	f := newFront(t, 3, 3, 1<<20)
 	hold := strings.Replace(small, "POST / ", "POST /hold ", 1)
@@ -295,9 +296,10 @@ func TestAnAddressWithMoreIsRefusedBeforeOneWithFewer(t *testing.T) {
 	f.hold <- struct{}{}
 }
 
-// Bodies of an owner that holds less stay; those of the one that holds most go.
+// Bodies of an owner that holds less stay; those of the owner that holds the most are
+// dropped.
 func TestBodiesHaveAFairShare(t *testing.T) {
-	b := &Bodies{Most: 1 << 20}
+	b := &Bodies{Max: 1 << 20}
 	type result struct {
 		n   int
 		err error
@@ -311,7 +313,7 @@ func TestBodiesHaveAFairShare(t *testing.T) {
 			if err == nil {
 				defer release()
 			}
-			out <- result{len(data), err}
+			out <- result{n: len(data), err: err}
 		}()
 		return out
 	}
@@ -338,7 +340,7 @@ func TestBodiesHaveAFairShare(t *testing.T) {
 		}
 		return crowded >= 10
 	})
-	if held := b.Held(); held > b.Most {
+	if held := b.Held(); held > b.Max {
 		t.Errorf("%d bytes are held", held)
 	}
 	finish()
@@ -350,9 +352,9 @@ func TestBodiesHaveAFairShare(t *testing.T) {
 	}
 }
 
-// Larger bodies leave room for small ones.
+// Larger bodies leave memory for small ones.
 func TestSmallBodiesFindRoomNextToLargeOnes(t *testing.T) {
-	b := &Bodies{Most: 1 << 20}
+	b := &Bodies{Max: 1 << 20}
 	read := func(owner string, size int) error {
 		_, release, err := b.Read(strings.NewReader(strings.Repeat("x", size)), owner, int64(size), 1<<20, func() {})
 		if err == nil {
@@ -371,10 +373,10 @@ func TestSmallBodiesFindRoomNextToLargeOnes(t *testing.T) {
 	}
 }
 
-// A body for which its owner would hold more than any other is refused: the others stay,
-// although they hold more than its owner does now.
+// A body with which its owner would hold more than any other is refused: the other bodies
+// stay, although their owner holds more now.
 func TestABodyIsRefusedBeforeOneOfALighterOwner(t *testing.T) {
-	b := &Bodies{Most: 1 << 20}
+	b := &Bodies{Max: 1 << 20}
 	stalled, finish := io.Pipe()
 	light := make(chan error, 1)
 	go func() {
@@ -403,14 +405,14 @@ func TestABodyCountsItsBuffer(t *testing.T) {
 		size           int
 		promised, most int64
 	}{
-		"nothing":            {0, 0, 1},
-		"a promised one":     {100_000, 100_000, 100_001},
-		"a small one":        {3000, -1, 4 << 10},
-		"one without length": {1_000_000, -1, 1_000_000 + slackBytes},
-		"of the limit":       {1 << 20, -1, 1<<20 + 1},
+		"nothing":            {most: 1},
+		"a promised one":     {size: 100_000, promised: 100_000, most: 100_001},
+		"a small one":        {size: 3000, promised: -1, most: 4 << 10},
+		"one without length": {size: 1_000_000, promised: -1, most: 1_000_000 + slackBytes},
+		"of the limit":       {size: 1 << 20, promised: -1, most: 1<<20 + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &Bodies{Most: 1 << 30}
+			b := &Bodies{Max: 1 << 30}
 			text := strings.Repeat("x", tc.size)
 			data, release, err := b.Read(strings.NewReader(text), "a", tc.promised, 1<<20, func() {})
 			if err != nil || string(data) != text {
@@ -425,7 +427,7 @@ func TestABodyCountsItsBuffer(t *testing.T) {
 			}
 		})
 	}
-	b := &Bodies{Most: 1 << 30}
+	b := &Bodies{Max: 1 << 30}
 	if _, _, err := b.Read(strings.NewReader(strings.Repeat("x", 101)), "a", -1, 100, func() {}); openai.AsError(err).Status != http.StatusRequestEntityTooLarge {
 		t.Errorf("a body beyond the limit: %v", err)
 	}
@@ -438,7 +440,7 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// A request with two lengths is refused, wherever it stands on its connection.
+// A request with two lengths is refused, wherever it is on its connection.
 func TestAttackTwoLengths(t *testing.T) {
 	const chunked = "Transfer-Encoding: chunked\r\n"
 	const end = "\r\n5\r\nhello\r\n0\r\n\r\n"
@@ -448,15 +450,15 @@ func TestAttackTwoLengths(t *testing.T) {
 		sent string
 		want []int
 	}{
-		"length first":              {post + "Content-Length: 5\r\n" + chunked + end, []int{400}},
-		"encoding first":            {post + chunked + "Content-Length: 15\r\n" + end, []int{400}},
-		"in other letters":          {post + "content-length: 5\r\ntransfer-encoding: chunked\r\n" + end, []int{400}},
-		"after a request":           {get + post + "Content-Length: 5\r\n" + chunked + end, []int{200, 400}},
-		"after a body":              {small + "\r\n" + post + chunked + "Content-Length: 5\r\n" + end, []int{200, 400}},
-		"lines end with line feeds": {"POST / HTTP/1.1\nHost: x\nContent-Length: 5\nTransfer-Encoding: chunked\n" + end, []int{400}},
-		"one encoding":              {post + chunked + end + get, []int{200}}, // the last of its connection
-		"a length in a body":        {post + "Content-Length: 51\r\n\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n\r\n" + get, []int{200, 200}},
-		"a length with many zeros":  {post + "Content-Length: " + strings.Repeat("0", 80) + "5\r\n\r\nhello" + get, []int{200}},
+		"length first":              {sent: post + "Content-Length: 5\r\n" + chunked + end, want: []int{400}},
+		"encoding first":            {sent: post + chunked + "Content-Length: 15\r\n" + end, want: []int{400}},
+		"in other letters":          {sent: post + "content-length: 5\r\ntransfer-encoding: chunked\r\n" + end, want: []int{400}},
+		"after a request":           {sent: get + post + "Content-Length: 5\r\n" + chunked + end, want: []int{200, 400}},
+		"after a body":              {sent: small + "\r\n" + post + chunked + "Content-Length: 5\r\n" + end, want: []int{200, 400}},
+		"lines end with line feeds": {sent: "POST / HTTP/1.1\nHost: x\nContent-Length: 5\nTransfer-Encoding: chunked\n" + end, want: []int{400}},
+		"one encoding":              {sent: post + chunked + end + get, want: []int{200}}, // the connection is closed after it
+		"a length in a body":        {sent: post + "Content-Length: 51\r\n\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n\r\n" + get, want: []int{200, 200}},
+		"a length with many zeros":  {sent: post + "Content-Length: " + strings.Repeat("0", 80) + "5\r\n\r\nhello" + get, want: []int{200}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFront(t, 0, 0, 1<<20)
@@ -503,10 +505,10 @@ func TestAddressOf(t *testing.T) {
 	}
 }
 
-// Complete bodies cannot be taken back, so that an owner gets no more than it leaves free.
+// Complete bodies cannot be dropped, so an owner gets no more than it leaves free.
 func TestAttackCompleteBodiesOfOneOwner(t *testing.T) {
 	const large = 1 << 20
-	b := &Bodies{Most: 16 * large}
+	b := &Bodies{Max: 16 * large}
 	read := func(owner string, size int64) error {
 		_, release, err := b.Read(io.LimitReader(zeros{}, size), owner, size, large, func() {})
 		if err == nil {
@@ -530,7 +532,7 @@ func TestAttackCompleteBodiesOfOneOwner(t *testing.T) {
 	}
 }
 
-// zeros never end.
+// zeros is an endless body.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,24 +1,23 @@
-// Package keys holds the API keys of clients: whose they are, which models
-// they may ask, until when, and how much in a minute.
+// Package keys holds the API keys of clients: whose they are, which models they may use,
+// until when, and how much per minute.
 //
-// It owns the reading of Secrets of type metalfleet.dev/api-key, the decision
-// whether a key that somebody brought is one, and what each key has used at
-// this gateway. It refuses a Secret that is not whole or says something that
-// it does not know: such a Secret opens nothing, because what a broken grant
-// meant to allow can only be guessed, and no other key notices. While the API
-// server is away all keys stay as they were, and still expire.
+// It owns reading the Secrets of type metalfleet.dev/api-key, authenticating the key of a
+// request, and counting what each key has used at this gateway. It rejects a Secret that is
+// incomplete or has unknown members: such a Secret authenticates nothing, because the
+// intent of a broken grant can only be guessed, and other keys are not affected. While the
+// API server is away all keys stay as they were, and still expire.
 //
-// All Secrets lie in one namespace that holds nothing else, and those of any
-// other are never read. Whoever may write there grants any model of the fleet;
-// a tenant who writes Secrets in a namespace of their own grants nothing.
+// All Secrets are in one namespace that holds nothing else; other namespaces are never
+// read. Anyone who may write there can grant any model of the fleet; a tenant who writes
+// Secrets in a namespace of their own grants nothing.
 //
-// A Secret holds the SHA-256 of its key, never the key. A fast hash is right
-// here: a key has 128 random bits or more, so that nobody finds it by trying,
-// as a password would be, and a slow hash would only let strangers spend this
-// gateway's time. A key names its Secret, so that a wrong one costs one look-up
-// and one hash of less than 200 bytes, compared in constant time.
+// A Secret holds the SHA-256 of its key, never the key. A fast hash is right here: a key
+// has at least 128 random bits, so that it cannot be guessed as a password could, and a
+// slow hash would only let unauthenticated clients waste this gateway's CPU. A key names
+// its Secret, so that a wrong one costs one lookup and one hash of less than 200 bytes,
+// compared in constant time.
 //
-// Start reading at Parse and Store.Find; limit.go has the arithmetic.
+// Start reading at Parse and Store.Find; limit.go has the rate limits.
 package keys
 
 import (
@@ -33,7 +32,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// Bounds of what a client sends as a key: mf_NAME_RANDOM.
+// Limits of a key as clients send it: mf_NAME_RANDOM.
 const (
 	prefix    = "mf_"
 	maxName   = 63
@@ -41,31 +40,31 @@ const (
 	maxToken  = len(prefix) + maxName + 1 + maxRandom
 )
 
-// everyModel in a key's models stands for all of them.
+// everyModel in a key's list of models allows all of them.
 const everyModel = "*"
 
 // Grant is what a key allows.
 type Grant struct {
-	// Models are served names as clients write them, deployments as
-	// NAMESPACE/NAME by whatever name they are asked, or "*".
+	// Models are served names as clients write them, deployments as NAMESPACE/NAME under
+	// any name, or "*".
 	Models []string
-	// ModelNamespaces are those whose deployments may all be asked.
+	// ModelNamespaces are the namespaces whose deployments are all allowed.
 	ModelNamespaces []string
-	// Expires is zero where the key never does.
+	// Expires is zero if the key never expires.
 	Expires time.Time
-	// RequestsPerMinute and TokensPerMinute at each gateway; 0 is no limit.
+	// RequestsPerMinute and TokensPerMinute apply at each gateway; 0 means no limit.
 	RequestsPerMinute, TokensPerMinute int64
-	// Priority is the most urgent one that its requests may name, and theirs where
-	// they name none: lower ones go first, 0 is everybody's.
+	// Priority is the most urgent priority that requests of the key may name, and their
+	// default. Lower values are served first; 0 is the default of all keys.
 	Priority int64
-	// StrictFields has requests refused whose fields have no effect.
+	// StrictFields rejects requests with fields that have no effect.
 	StrictFields bool
-	// Tenant whose key it is. Keys of one tenant share stored responses and cached
+	// Tenant that owns the key. Keys of one tenant share stored responses and cached
 	// prompts; a key without a tenant is a tenant of its own.
 	Tenant string
 }
 
-// Key is one key as its Secret states it, and what it has used.
+// Key is one API key as its Secret defines it, with its usage.
 type Key struct {
 	// Name of its Secret.
 	Name string
@@ -96,13 +95,13 @@ func (k *Key) Allows(name string, of route.Key) bool {
 		})
 }
 
-// NewToken makes what the holder of the key called name sends. It cannot be
-// found again from the Secret.
+// NewToken returns a new token for the key called name. It cannot be recovered from the
+// Secret.
 func NewToken(name string) string { return prefix + name + "_" + rand.Text() }
 
-// Bearer is the key in the headers of a request, as OpenAI's clients send it, or
-// where they do not say Authorization, as Anthropic's do; empty where there is
-// none, or more than one.
+// Bearer returns the key in the headers of a request: Authorization, as OpenAI's clients
+// send it, or else x-api-key, as Anthropic's do. It is empty if there is none, or more than
+// one.
 func Bearer(h http.Header) string {
 	given := h.Values("Authorization")
 	if other := h.Values(anthropic.HeaderKey); len(given) == 0 && len(other) == 1 {
@@ -118,7 +117,7 @@ func Bearer(h http.Header) string {
 	return strings.Trim(token, " ")
 }
 
-// nameIn is the Secret that a token says it belongs to.
+// nameIn returns the name of the Secret that a token claims to belong to.
 func nameIn(token string) (name string, ok bool) {
 	if len(token) > maxToken {
 		return "", false

@@ -22,7 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// stored is a Secret as the API server gives it back.
+// stored returns a Secret as the API server returns it.
 func stored(s *corev1.Secret) *corev1.Secret {
 	out := s.DeepCopy()
 	out.Data = map[string][]byte{}
@@ -42,7 +42,7 @@ func made(t *testing.T, name string, g Grant) (*corev1.Secret, string) {
 	return stored(s), token
 }
 
-func TestASecretSaysWhatItsKeyAllows(t *testing.T) {
+func TestParseReadsTheGrantOfAKey(t *testing.T) {
 	for name, g := range map[string]Grant{
 		"everything": {Models: []string{"*"}},
 		"all of it": {Models: []string{"smollm2", "team-a/chat.v2", "Qwen3:8b", "Qwen/Qwen3-8B"}, ModelNamespaces: []string{"team-b", "team-c"},
@@ -65,7 +65,7 @@ func TestASecretSaysWhatItsKeyAllows(t *testing.T) {
 	}
 }
 
-// TestTheSecretHoldsNoKey: whoever reads it can use nothing of it.
+// The Secret must be useless to a reader: it holds no token.
 func TestTheSecretHoldsNoKey(t *testing.T) {
 	s, token, err := NewSecret("keys", "k", Grant{Models: []string{"*"}})
 	if err != nil {
@@ -92,35 +92,35 @@ func TestABrokenSecretIsRefused(t *testing.T) {
 		change func(*corev1.Secret)
 		names  string
 	}{
-		"another type":                 {func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, "type"},
-		"a name too long":              {func(s *corev1.Secret) { s.Name = strings.Repeat("x", 64) }, "name"},
-		"no digest":                    {without("sha256"), "sha256"},
-		"half a digest":                {with("sha256", "00ff"), "sha256"},
-		"a digest too long":            {with("sha256", hex.EncodeToString(make([]byte, 33))), "sha256"},
-		"the key for its digest":       {with("sha256", token), "sha256"},
-		"a member that is no known":    {with("expire", "2030-01-01T00:00:00Z"), "expire "},
-		"no word of its end":           {without("expires"), "expires"},
-		"an end that is no time":       {with("expires", "tomorrow"), "expires"},
-		"an empty end":                 {with("expires", ""), "expires"},
-		"the zero of times":            {with("expires", "0001-01-01T00:00:00Z"), "expires"},
-		"nothing to ask":               {without("models"), "models"},
-		"only blanks to ask":           {with("models", " ,\n"), "models"},
-		"a model with two slashes":     {with("models", "a/b/c"), "entry 1"},
-		"a model without namespace":    {with("models", "m,/b"), "entry 2"},
-		"a pattern":                    {with("models", "team-*"), "entry 1"},
-		"the key for a model":          {with("models", token+"="), "entry 1"},
-		"too many models":              {with("models", strings.Repeat("m,", maxEntries+1)), "entries"},
-		"too many namespaces":          {with("modelNamespaces", strings.Repeat("n,", maxEntries+1)), "entries"},
-		"a namespace of all":           {with("modelNamespaces", "*"), "modelNamespaces entry 1"},
-		"no requests a minute":         {with("requestsPerMinute", "0"), "requestsPerMinute"},
-		"requests that are no word":    {with("requestsPerMinute", "60/s"), "requestsPerMinute"},
-		"tokens below zero":            {with("tokensPerMinute", "-1"), "tokensPerMinute"},
-		"a priority that is no number": {with("priority", "high"), "priority must be a whole number from -1000 to 1000"},
-		"a priority beyond its bounds": {with("priority", "-1001"), "priority must be from -1000 to 1000"},
-		"neither strict nor not":       {with("strictFields", "maybe"), "strictFields must be true or false"},
-		"a tenant without a name":      {with("tenant", " "), "tenant must not be empty"},
-		"a tenant that is a path":      {with("tenant", "a/b"), "tenant must consist"},
-		"tokens beyond reason":         {with("tokensPerMinute", "1000000001"), "tokensPerMinute"},
+		"another type":                 {change: func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, names: "type"},
+		"a name too long":              {change: func(s *corev1.Secret) { s.Name = strings.Repeat("x", 64) }, names: "name"},
+		"no digest":                    {change: without("sha256"), names: "sha256"},
+		"half a digest":                {change: with("sha256", "00ff"), names: "sha256"},
+		"a digest too long":            {change: with("sha256", hex.EncodeToString(make([]byte, 33))), names: "sha256"},
+		"the key for its digest":       {change: with("sha256", token), names: "sha256"},
+		"a member that is no known":    {change: with("expire", "2030-01-01T00:00:00Z"), names: "expire "},
+		"no word of its end":           {change: without("expires"), names: "expires"},
+		"an end that is no time":       {change: with("expires", "tomorrow"), names: "expires"},
+		"an empty end":                 {change: with("expires", ""), names: "expires"},
+		"the zero of times":            {change: with("expires", "0001-01-01T00:00:00Z"), names: "expires"},
+		"nothing to ask":               {change: without("models"), names: "models"},
+		"only blanks to ask":           {change: with("models", " ,\n"), names: "models"},
+		"a model with two slashes":     {change: with("models", "a/b/c"), names: "entry 1"},
+		"a model without namespace":    {change: with("models", "m,/b"), names: "entry 2"},
+		"a pattern":                    {change: with("models", "team-*"), names: "entry 1"},
+		"the key for a model":          {change: with("models", token+"="), names: "entry 1"},
+		"too many models":              {change: with("models", strings.Repeat("m,", maxEntries+1)), names: "entries"},
+		"too many namespaces":          {change: with("modelNamespaces", strings.Repeat("n,", maxEntries+1)), names: "entries"},
+		"a namespace of all":           {change: with("modelNamespaces", "*"), names: "modelNamespaces entry 1"},
+		"no requests a minute":         {change: with("requestsPerMinute", "0"), names: "requestsPerMinute"},
+		"requests that are no word":    {change: with("requestsPerMinute", "60/s"), names: "requestsPerMinute"},
+		"tokens below zero":            {change: with("tokensPerMinute", "-1"), names: "tokensPerMinute"},
+		"a priority that is no number": {change: with("priority", "high"), names: "priority must be a whole number from -1000 to 1000"},
+		"a priority beyond its bounds": {change: with("priority", "-1001"), names: "priority must be from -1000 to 1000"},
+		"neither strict nor not":       {change: with("strictFields", "maybe"), names: "strictFields must be true or false"},
+		"a tenant without a name":      {change: with("tenant", " "), names: "tenant must not be empty"},
+		"a tenant that is a path":      {change: with("tenant", "a/b"), names: "tenant must consist"},
+		"tokens beyond reason":         {change: with("tokensPerMinute", "1000000001"), names: "tokensPerMinute"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := good.DeepCopy()
@@ -130,7 +130,7 @@ func TestABrokenSecretIsRefused(t *testing.T) {
 				t.Errorf("Parse = %v, want %q named", err, tc.names)
 			}
 			if err != nil && strings.Contains(err.Error(), token) {
-				t.Error("the refusal tells the key")
+				t.Error("the refusal contains the key")
 			}
 		})
 	}
@@ -187,21 +187,21 @@ func TestWhatAKeyMayAsk(t *testing.T) {
 		of    route.Key
 		want  bool
 	}{
-		"the name that it lists":                        {Grant{Models: []string{"gpt"}}, "gpt", chat, true},
-		"another name":                                  {Grant{Models: []string{"gpt"}}, "gpt-2", chat, false},
-		"a listed name does not open the full one":      {Grant{Models: []string{"gpt"}}, "team-a/chat", chat, false},
-		"a deployment by its full name":                 {Grant{Models: []string{"team-a/chat"}}, "team-a/chat", chat, true},
-		"a deployment by any of its names":              {Grant{Models: []string{"team-a/chat"}}, "gpt", chat, true},
-		"a name that passed to another deployment":      {Grant{Models: []string{"team-a/chat"}}, "gpt", other, false},
-		"every deployment of a namespace":               {Grant{ModelNamespaces: []string{"team-a"}}, "gpt", chat, true},
-		"nothing of another namespace":                  {Grant{ModelNamespaces: []string{"team-a"}}, "team-b/chat", other, false},
-		"a namespace is no prefix":                      {Grant{ModelNamespaces: []string{"team"}}, "team-a/chat", chat, false},
-		"everything":                                    {Grant{Models: []string{"*"}}, "team-b/chat", other, true},
-		"a bare name that looks like the deployment's":  {Grant{Models: []string{"chat"}}, "team-b/chat", other, false},
-		"a served name with a slash":                    {Grant{Models: []string{"Qwen/Qwen3-8B"}}, "Qwen/Qwen3-8B", chat, true},
-		"another one":                                   {Grant{Models: []string{"Qwen/Qwen3-8B"}}, "Qwen/Qwen3-4B", chat, false},
-		"a deployment by its name with a slash":         {Grant{Models: []string{"team-a/chat"}}, "Qwen/Qwen3-8B", chat, true},
-		"a full name is not compared with what is said": {Grant{Models: []string{"team-a/chat"}}, "team-a/chat", other, false},
+		"the name that it lists":                        {grant: Grant{Models: []string{"gpt"}}, name: "gpt", of: chat, want: true},
+		"another name":                                  {grant: Grant{Models: []string{"gpt"}}, name: "gpt-2", of: chat, want: false},
+		"a listed name does not open the full one":      {grant: Grant{Models: []string{"gpt"}}, name: "team-a/chat", of: chat, want: false},
+		"a deployment by its full name":                 {grant: Grant{Models: []string{"team-a/chat"}}, name: "team-a/chat", of: chat, want: true},
+		"a deployment by any of its names":              {grant: Grant{Models: []string{"team-a/chat"}}, name: "gpt", of: chat, want: true},
+		"a name that passed to another deployment":      {grant: Grant{Models: []string{"team-a/chat"}}, name: "gpt", of: other, want: false},
+		"every deployment of a namespace":               {grant: Grant{ModelNamespaces: []string{"team-a"}}, name: "gpt", of: chat, want: true},
+		"nothing of another namespace":                  {grant: Grant{ModelNamespaces: []string{"team-a"}}, name: "team-b/chat", of: other, want: false},
+		"a namespace is no prefix":                      {grant: Grant{ModelNamespaces: []string{"team"}}, name: "team-a/chat", of: chat, want: false},
+		"everything":                                    {grant: Grant{Models: []string{"*"}}, name: "team-b/chat", of: other, want: true},
+		"a bare name that looks like the deployment's":  {grant: Grant{Models: []string{"chat"}}, name: "team-b/chat", of: other, want: false},
+		"a served name with a slash":                    {grant: Grant{Models: []string{"Qwen/Qwen3-8B"}}, name: "Qwen/Qwen3-8B", of: chat, want: true},
+		"another one":                                   {grant: Grant{Models: []string{"Qwen/Qwen3-8B"}}, name: "Qwen/Qwen3-4B", of: chat, want: false},
+		"a deployment by its name with a slash":         {grant: Grant{Models: []string{"team-a/chat"}}, name: "Qwen/Qwen3-8B", of: chat, want: true},
+		"a full name is not compared with what is said": {grant: Grant{Models: []string{"team-a/chat"}}, name: "team-a/chat", of: other, want: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := &Key{Grant: tc.grant}
@@ -217,12 +217,12 @@ func TestBearer(t *testing.T) {
 		given []string
 		want  string
 	}{
-		"as OpenAI's clients send it": {[]string{"Bearer mf_k_X"}, "mf_k_X"},
-		"in any case, with spaces":    {[]string{"bearer   mf_k_X "}, "mf_k_X"},
-		"nothing":                     {nil, ""},
-		"another scheme":              {[]string{"Basic mf_k_X"}, ""},
-		"no scheme":                   {[]string{"mf_k_X"}, ""},
-		"two of them":                 {[]string{"Bearer mf_k_X", "Bearer mf_k_Y"}, ""},
+		"as OpenAI's clients send it": {given: []string{"Bearer mf_k_X"}, want: "mf_k_X"},
+		"in any case, with spaces":    {given: []string{"bearer   mf_k_X "}, want: "mf_k_X"},
+		"nothing":                     {want: ""},
+		"another scheme":              {given: []string{"Basic mf_k_X"}, want: ""},
+		"no scheme":                   {given: []string{"mf_k_X"}, want: ""},
+		"two of them":                 {given: []string{"Bearer mf_k_X", "Bearer mf_k_Y"}, want: ""},
 	} {
 		if got := Bearer(http.Header{"Authorization": tc.given}); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -232,10 +232,10 @@ func TestBearer(t *testing.T) {
 		header http.Header
 		want   string
 	}{
-		"as Anthropic's clients send it":  {http.Header{"X-Api-Key": {"mf_k_X "}}, "mf_k_X"},
-		"both, of which one is meant":     {http.Header{"X-Api-Key": {"mf_k_X"}, "Authorization": {"Bearer mf_k_Y"}}, "mf_k_Y"},
-		"two of them":                     {http.Header{"X-Api-Key": {"mf_k_X", "mf_k_Y"}}, ""},
-		"an unfit one is not passed over": {http.Header{"X-Api-Key": {"mf_k_X"}, "Authorization": {"Basic mf_k_Y"}}, ""},
+		"as Anthropic's clients send it":  {header: http.Header{"X-Api-Key": {"mf_k_X "}}, want: "mf_k_X"},
+		"both, of which one is meant":     {header: http.Header{"X-Api-Key": {"mf_k_X"}, "Authorization": {"Bearer mf_k_Y"}}, want: "mf_k_Y"},
+		"two of them":                     {header: http.Header{"X-Api-Key": {"mf_k_X", "mf_k_Y"}}, want: ""},
+		"an unfit one is not passed over": {header: http.Header{"X-Api-Key": {"mf_k_X"}, "Authorization": {"Basic mf_k_Y"}}, want: ""},
 	} {
 		if got := Bearer(tc.header); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -243,7 +243,7 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-// clock stands still until it is told.
+// clock is a manual clock.
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
@@ -264,18 +264,18 @@ func TestWhoHoldsAKey(t *testing.T) {
 		token string
 		want  Reason
 	}{
-		"the holder":                   {token, ""},
-		"nobody":                       {"", ReasonMissing},
-		"a key of no Secret":           {others, ReasonUnknown},
-		"another key of that name":     {again, ReasonUnknown},
-		"the name alone":               {"mf_a_", ReasonUnknown},
-		"half a key":                   {token[:len(token)-1], ReasonUnknown},
-		"more than a key":              {token + "A", ReasonUnknown},
-		"another prefix":               {"sk" + token[2:], ReasonUnknown},
-		"no name":                      {"mf__" + token[5:], ReasonUnknown},
-		"a digest":                     {string(secret.Data["sha256"]), ReasonUnknown},
-		"something of 64 KiB":          {"mf_a_" + strings.Repeat("A", 64<<10), ReasonUnknown},
-		"another name, the same chars": {"mf_b_" + token[5:], ReasonUnknown},
+		"the holder":                   {token: token, want: ""},
+		"no token":                     {want: ReasonMissing},
+		"a key of no Secret":           {token: others, want: ReasonUnknown},
+		"another key of that name":     {token: again, want: ReasonUnknown},
+		"the name alone":               {token: "mf_a_", want: ReasonUnknown},
+		"half a key":                   {token: token[:len(token)-1], want: ReasonUnknown},
+		"more than a key":              {token: token + "A", want: ReasonUnknown},
+		"another prefix":               {token: "sk" + token[2:], want: ReasonUnknown},
+		"no name":                      {token: "mf__" + token[5:], want: ReasonUnknown},
+		"a digest":                     {token: string(secret.Data["sha256"]), want: ReasonUnknown},
+		"something of 64 KiB":          {token: "mf_a_" + strings.Repeat("A", 64<<10), want: ReasonUnknown},
+		"another name, the same chars": {token: "mf_b_" + token[5:], want: ReasonUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, why := s.Find(tc.token)
@@ -296,8 +296,8 @@ func TestWhoHoldsAKey(t *testing.T) {
 func TestAKeyComesChangesAndGoes(t *testing.T) {
 	s, _ := newStore(t)
 	secret, token := made(t, "a", Grant{Models: []string{"m"}, RequestsPerMinute: 2})
-	neighbour, neighbours := made(t, "b", Grant{Models: []string{"*"}})
-	s.Set(neighbour)
+	other, otherToken := made(t, "b", Grant{Models: []string{"*"}})
+	s.Set(other)
 	find := func() *Key { k, _ := s.Find(token); return k }
 	s.Set(secret)
 	if k := find(); k == nil || !k.TakeRequest(s.Now()).OK {
@@ -350,7 +350,7 @@ func TestAKeyComesChangesAndGoes(t *testing.T) {
 	if find() != nil {
 		t.Error("a key outlives its Secret")
 	}
-	if k, why := s.Find(neighbours); k == nil {
+	if k, why := s.Find(otherToken); k == nil {
 		t.Errorf("another key noticed: %q", why)
 	}
 }
@@ -366,24 +366,24 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	for left := int64(2); left >= 0; left-- {
-		want("within", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{3, left, time.Duration(3-left) * 20 * time.Second}})
+		want("within", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{Limit: 3, Remaining: left, Reset: time.Duration(3-left) * 20 * time.Second}})
 	}
-	want("beyond", k.TakeRequest(c.at), Verdict{Left: Left{3, 0, time.Minute}, Wait: 20 * time.Second})
+	want("beyond", k.TakeRequest(c.at), Verdict{Left: Left{Limit: 3, Reset: time.Minute}, Wait: 20 * time.Second})
 	c.at = c.at.Add(5 * time.Second)
-	want("later", k.TakeRequest(c.at), Verdict{Left: Left{3, 0, 55 * time.Second}, Wait: 15 * time.Second})
+	want("later", k.TakeRequest(c.at), Verdict{Left: Left{Limit: 3, Reset: 55 * time.Second}, Wait: 15 * time.Second})
 	c.at = c.at.Add(15 * time.Second)
-	want("after the wait", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{3, 0, time.Minute}})
+	want("after the wait", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{Limit: 3, Reset: time.Minute}})
 	c.at = c.at.Add(time.Hour)
-	want("full again, not more", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{3, 2, 20 * time.Second}})
+	want("full again, not more", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{Limit: 3, Remaining: 2, Reset: 20 * time.Second}})
 
-	want("tokens", k.TakeTokens(500, c.at), Verdict{OK: true, Left: Left{600, 100, 50 * time.Second}})
-	want("tokens beyond", k.TakeTokens(200, c.at), Verdict{Left: Left{600, 100, 50 * time.Second}, Wait: 10 * time.Second})
-	want("a minute's, once it is there", k.TakeTokens(600, c.at), Verdict{Left: Left{600, 100, 50 * time.Second}, Wait: 50 * time.Second})
-	want("more than a minute's", k.TakeTokens(601, c.at), Verdict{Left: Left{600, 100, 50 * time.Second}, Wait: 50*time.Second + 100*time.Millisecond, Never: true})
-	k.AddTokens(700, c.at) // the answer was long: 600 are owed
-	want("what is owed is waited for", k.TakeTokens(1, c.at), Verdict{Left: Left{600, 0, 2 * time.Minute}, Wait: time.Minute + 100*time.Millisecond})
+	want("tokens", k.TakeTokens(500, c.at), Verdict{OK: true, Left: Left{Limit: 600, Remaining: 100, Reset: 50 * time.Second}})
+	want("tokens beyond", k.TakeTokens(200, c.at), Verdict{Left: Left{Limit: 600, Remaining: 100, Reset: 50 * time.Second}, Wait: 10 * time.Second})
+	want("a minute's, once it is there", k.TakeTokens(600, c.at), Verdict{Left: Left{Limit: 600, Remaining: 100, Reset: 50 * time.Second}, Wait: 50 * time.Second})
+	want("more than a minute's", k.TakeTokens(601, c.at), Verdict{Left: Left{Limit: 600, Remaining: 100, Reset: 50 * time.Second}, Wait: 50*time.Second + 100*time.Millisecond, Never: true})
+	k.AddTokens(700, c.at) // the response was long: the key is at -600
+	want("what is owed is waited for", k.TakeTokens(1, c.at), Verdict{Left: Left{Limit: 600, Reset: 2 * time.Minute}, Wait: time.Minute + 100*time.Millisecond})
 	k.AddTokens(-5000, c.at)
-	want("what is given back fills no more than the limit", k.TakeTokens(600, c.at), Verdict{OK: true, Left: Left{600, 0, time.Minute}})
+	want("what is given back fills no more than the limit", k.TakeTokens(600, c.at), Verdict{OK: true, Left: Left{Limit: 600, Reset: time.Minute}})
 
 	free := &Key{}
 	free.budget = newBudget(&free.Grant, c.at)
@@ -392,8 +392,8 @@ func TestLimits(t *testing.T) {
 	want("no limit of requests", free.TakeRequest(c.at), Verdict{OK: true})
 }
 
-// TestMetricsNameKeysAndNothingElse: their number is bounded, and a key's go
-// with it.
+// TestMetricsNameKeysAndNothingElse: the number of series is bounded, and those of a
+// deleted key are removed.
 func TestMetricsNameKeysAndNothingElse(t *testing.T) {
 	s, _ := newStore(t)
 	for i := range maxLabels + 2 {
@@ -402,12 +402,12 @@ func TestMetricsNameKeysAndNothingElse(t *testing.T) {
 		k, _ := s.Find(token)
 		s.CountRequest(k)
 	}
-	if n := len(labels(t, s)); n != maxLabels+1 { // and those beyond, together
+	if n := len(labels(t, s)); n != maxLabels+1 { // those beyond share one
 		t.Errorf("%d series", n)
 	}
 	k := s.keys["k0000"]
 	s.Delete("k0000")
-	s.CountRequest(k) // it ran when the key was revoked
+	s.CountRequest(k) // the request was running when the key was revoked
 	if got := labels(t, s); len(got) != maxLabels || got["k0000"] {
 		t.Errorf("a revoked key still has a series, of %d", len(got))
 	}
@@ -428,8 +428,8 @@ func TestMetricsNameKeysAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestAttackAWrongKeyCostsBoundedWork: what is too long for a key is neither
-// looked up nor hashed.
+// TestAttackAWrongKeyCostsBoundedWork: a token that is too long is neither looked up nor
+// hashed.
 func TestAttackAWrongKeyCostsBoundedWork(t *testing.T) {
 	if name, ok := nameIn(NewToken("a.b-c")); !ok || name != "a.b-c" {
 		t.Errorf("a key of ours is of %q, %v", name, ok)
@@ -441,8 +441,8 @@ func TestAttackAWrongKeyCostsBoundedWork(t *testing.T) {
 	}
 }
 
-// Keys of one tenant are one tenant. Another key is its own, also one of the same name
-// in place of a key that was deleted.
+// Keys of one tenant share it. Any other key is its own tenant, even if it has the same
+// name as a deleted key.
 func TestAKeyNamesItsTenant(t *testing.T) {
 	store := NewStore(Options{Registry: prometheus.NewRegistry(), Log: logr.Discard()})
 	tenant := func(name, uid, tenant string) string {

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// bucket holds what may still be used of a limit. It fills evenly, within a
-// minute from empty to full. It may lie below zero, where an answer was longer
-// than what was left: what is owed is waited for.
+// bucket is a token bucket: what may still be used of a limit. It fills evenly, from empty
+// to full within a minute. Its level may be negative after a response that was longer than
+// what was left.
 type bucket struct {
-	perMinute float64 // 0 is no limit
+	perMinute float64 // 0 means no limit
 	level     float64
-	at        time.Time // of level
+	at        time.Time // when level was computed
 }
 
 func newBucket(perMinute int64, now time.Time) bucket {
@@ -26,8 +26,8 @@ func (b *bucket) fill(now time.Time) {
 	}
 }
 
-// take uses n, or takes nothing and says how long to wait until it could. More
-// than the limit itself never fits.
+// take uses n, or takes nothing and returns how long to wait. More than the limit itself
+// never fits.
 func (b *bucket) take(n float64, now time.Time) (wait time.Duration, ok bool) {
 	if b.perMinute == 0 {
 		return 0, true
@@ -40,7 +40,7 @@ func (b *bucket) take(n float64, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// add uses n whether it is there or not, or gives back what n is below zero.
+// add uses n even if less is left, or returns tokens if n is negative.
 func (b *bucket) add(n float64, now time.Time) {
 	if b.perMinute > 0 {
 		b.fill(now)
@@ -48,19 +48,19 @@ func (b *bucket) add(n float64, now time.Time) {
 	}
 }
 
-// until is how long it takes to fill up to a level.
+// until returns how long it takes to fill up to a level.
 func (b *bucket) until(level float64) time.Duration {
 	minutes := max(0, level-b.level) / b.perMinute
 	return time.Duration(math.Ceil(minutes * float64(time.Minute)))
 }
 
-// Left is what a key may still use of one limit.
+// Left is the remainder of one limit of a key.
 type Left struct {
-	// Limit per minute; 0 is none, and the rest means nothing.
+	// Limit per minute; 0 means none, and the other fields are unset.
 	Limit int64
-	// Remaining now.
+	// Remaining is what may be used now.
 	Remaining int64
-	// Reset is how long it takes until all of it may be used again.
+	// Reset is how long it takes until the whole limit is available again.
 	Reset time.Duration
 }
 
@@ -71,9 +71,9 @@ func (b *bucket) left() Left {
 	return Left{Limit: int64(b.perMinute), Remaining: int64(max(0, b.level)), Reset: b.until(b.perMinute)}
 }
 
-// budget is what one key has used at this gateway.
+// budget is the usage of one key at this gateway.
 type budget struct {
-	mu               sync.Mutex // guards what follows
+	mu               sync.Mutex // guards the fields after it
 	requests, tokens bucket
 }
 
@@ -81,25 +81,25 @@ func newBudget(g *Grant, now time.Time) *budget {
 	return &budget{requests: newBucket(g.RequestsPerMinute, now), tokens: newBucket(g.TokensPerMinute, now)}
 }
 
-// Verdict is what became of a claim on a limit.
+// Verdict is the result of a claim on a limit.
 type Verdict struct {
 	Left
 	OK bool
-	// Wait until the same claim would fit, where it did not.
+	// Wait is how long to wait before the same claim would fit.
 	Wait time.Duration
-	// Never says that it exceeds the limit itself: waiting does not help.
+	// Never is true if the claim exceeds the limit itself: waiting does not help.
 	Never bool
 }
 
 // TakeRequest claims one request.
 func (k *Key) TakeRequest(now time.Time) Verdict { return k.budget.claim(&k.budget.requests, 1, now) }
 
-// TakeTokens claims what a request is thought to need.
+// TakeTokens claims the estimated tokens of a request.
 func (k *Key) TakeTokens(n int64, now time.Time) Verdict {
 	return k.budget.claim(&k.budget.tokens, n, now)
 }
 
-// AddTokens counts n more than were claimed, or fewer where n is below zero.
+// AddTokens corrects a claim: n more tokens were used, or fewer if n is negative.
 func (k *Key) AddTokens(n int64, now time.Time) {
 	k.budget.mu.Lock()
 	defer k.budget.mu.Unlock()

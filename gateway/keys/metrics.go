@@ -3,17 +3,16 @@ package keys
 import "github.com/prometheus/client_golang/prometheus"
 
 const (
-	// maxLabels is how many keys have series of their own; those beyond share
-	// one.
+	// maxLabels is how many keys have metric series of their own; the rest share one.
 	maxLabels = 500
-	// labelOthers is theirs. It is no name of a Secret.
+	// labelOthers is the label of that shared series. It cannot be the name of a Secret.
 	labelOthers = "_others"
-	// labelNobody is of requests whose client holds no key.
-	labelNobody = ""
+	// labelAnonymous is the label for clients without a valid key.
+	labelAnonymous = ""
 )
 
-// metrics of keys. A key's label is the name of its Secret, and goes with it;
-// nothing that a client sent becomes one.
+// metrics of keys. A key's label is the name of its Secret and is removed with it; no input
+// of a client becomes a label.
 type metrics struct {
 	keys     *prometheus.GaugeVec
 	requests *prometheus.CounterVec
@@ -43,7 +42,7 @@ func (m *metrics) count(good, refused int) {
 	m.keys.WithLabelValues("refused").Set(float64(refused))
 }
 
-// forget drops the series of a key that is gone.
+// forget removes the series of a deleted key.
 func (m *metrics) forget(label string) {
 	of := prometheus.Labels{"key": label}
 	m.requests.DeletePartialMatch(of)
@@ -51,27 +50,26 @@ func (m *metrics) forget(label string) {
 	m.tokens.DeletePartialMatch(of)
 }
 
-// CountRequest counts a request that was let in.
+// CountRequest counts an admitted request.
 func (s *Store) CountRequest(k *Key) {
 	s.counted(k, func(label string) { s.metrics.requests.WithLabelValues(label).Inc() })
 }
 
-// CountTokens counts what a request used.
+// CountTokens counts the tokens of a request.
 func (s *Store) CountTokens(k *Key, n int64) {
 	s.counted(k, func(label string) { s.metrics.tokens.WithLabelValues(label).Add(float64(max(0, n))) })
 }
 
-// CountRefusal counts a request that was not let in; k is nil where the client
-// holds no key.
+// CountRefusal counts a refused request; k is nil if the client has no valid key.
 func (s *Store) CountRefusal(k *Key, why Reason) {
 	if k == nil {
-		s.metrics.refusals.WithLabelValues(labelNobody, string(why)).Inc()
+		s.metrics.refusals.WithLabelValues(labelAnonymous, string(why)).Inc()
 		return
 	}
 	s.counted(k, func(label string) { s.metrics.refusals.WithLabelValues(label, string(why)).Inc() })
 }
 
-// counted leaves out a key that was revoked meanwhile: its series are gone.
+// counted skips a key that was revoked meanwhile: its series are removed.
 func (s *Store) counted(k *Key, count func(label string)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

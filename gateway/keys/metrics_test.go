@@ -15,7 +15,7 @@ func newTestStore(t *testing.T, c *clock) *Store {
 	return NewStore(Options{Registry: prometheus.NewRegistry(), Log: logr.Discard(), Now: c.now})
 }
 
-// values are the values of a family by their first label.
+// values returns the values of a metric family by their first label.
 func values(t *testing.T, s *Store, family string) map[string]float64 {
 	t.Helper()
 	families, err := s.Registry.(*prometheus.Registry).Gather()
@@ -33,7 +33,7 @@ func values(t *testing.T, s *Store, family string) map[string]float64 {
 	return out
 }
 
-// labels are the keys that have a series of requests.
+// labels returns the keys that have a series of requests.
 func labels(t *testing.T, s *Store) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
@@ -43,9 +43,8 @@ func labels(t *testing.T, s *Store) map[string]bool {
 	return out
 }
 
-// TestTheLogSaysWhatIsWrongOnceAndNoKey: an update that changes nothing is
-// silent, and no line holds a key or its digest.
-func TestTheLogSaysWhatIsWrongOnceAndNoKey(t *testing.T) {
+// An update without changes logs nothing, and no line holds a key or its digest.
+func TestAnInvalidSecretIsLoggedOnceWithoutItsKey(t *testing.T) {
 	var log bytes.Buffer
 	s := NewStore(Options{Registry: prometheus.NewRegistry(), Log: logr.FromSlogHandler(slog.NewTextHandler(&log, nil))})
 	secret, token := made(t, "a", Grant{Models: []string{"m"}})
@@ -58,9 +57,9 @@ func TestTheLogSaysWhatIsWrongOnceAndNoKey(t *testing.T) {
 	s.Delete("a")
 	text := log.String()
 	if n := strings.Count(text, "Ignoring an invalid API key"); n != 1 || !strings.Contains(text, "Secret=keys/a") || !strings.Contains(text, "models entry 1") {
-		t.Errorf("%d refusals are told in\n%s", n, text)
+		t.Errorf("%d refusals in\n%s", n, text)
 	}
 	if random := token[len("mf_a_"):]; strings.Contains(text, random) || strings.Contains(text, string(secret.Data["sha256"])) {
-		t.Errorf("the log tells the key:\n%s", text)
+		t.Errorf("the log contains the key:\n%s", text)
 	}
 }

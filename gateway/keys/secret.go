@@ -18,10 +18,10 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// Type of the Secrets; no other is read.
+// Type of the Secrets that hold API keys; no other type is read.
 const Type corev1.SecretType = "metalfleet.dev/api-key"
 
-// Members of a Secret.
+// Data keys of a Secret.
 const (
 	memberDigest          = "sha256"
 	memberModels          = "models"
@@ -35,23 +35,23 @@ const (
 )
 
 const (
-	// never is what memberExpires says of a key without an end.
+	// never is the value of memberExpires for a key that does not expire.
 	never = "never"
-	// maxEntries of a list in a Secret.
+	// maxEntries bounds each list in a Secret.
 	maxEntries = 256
-	// maxPerMinute of either limit.
+	// maxPerMinute bounds both limits.
 	maxPerMinute = 1_000_000_000
 )
 
-// ErrInvalid says that a Secret is no API key. What follows names the member
-// and never what it holds: a key may lie there by mistake.
+// ErrInvalid means that a Secret holds no valid API key. The wrapped message names the data
+// key and never its value: it may hold a key by mistake.
 var ErrInvalid = errors.New("not an API key")
 
 func invalid(member, format string, args ...any) error {
 	return fmt.Errorf("%w: %s "+format, append([]any{ErrInvalid, member}, args...)...)
 }
 
-// Parse reads a Secret. Its error is an ErrInvalid.
+// Parse reads a Secret. Its error wraps ErrInvalid.
 func Parse(s *corev1.Secret) (*Key, error) {
 	if s.Type != Type {
 		return nil, fmt.Errorf("%w: its type is not %s", ErrInvalid, Type)
@@ -75,7 +75,7 @@ func Parse(s *corev1.Secret) (*Key, error) {
 	return k, k.Check()
 }
 
-// read takes one member of a Secret.
+// read parses one data key of a Secret.
 func (k *Key) read(member, value string) (err error) {
 	switch member {
 	case memberDigest:
@@ -108,7 +108,7 @@ func (k *Key) read(member, value string) (err error) {
 	return err
 }
 
-// list is cut at commas, spaces and ends of lines.
+// list splits a value at commas, spaces and line ends.
 func list(value string) []string {
 	return strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(", \t\r\n", r) })
 }
@@ -139,10 +139,10 @@ func checkName(name string) error {
 	return nil
 }
 
-// servedName is what a deployment may call itself.
+// servedName matches the names that a deployment may be served as.
 var servedName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?(/[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?)?$`)
 
-// Check refuses a grant that cannot be meant.
+// Check rejects a grant with invalid values.
 func (g *Grant) Check() error {
 	if len(g.Models)+len(g.ModelNamespaces) == 0 {
 		return invalid(memberModels, "and %s are both missing: list what the key may use, or write %q", memberModelNamespaces, everyModel)
@@ -184,8 +184,8 @@ func isFullName(m string) bool {
 	return slash && len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
-// NewSecret is the Secret of a new key, and the token that its holder sends:
-// the Secret has its digest alone.
+// NewSecret returns the Secret of a new key, which holds only its digest, and the token for
+// the key's holder.
 func NewSecret(namespace, name string, g Grant) (s *corev1.Secret, token string, err error) {
 	if err := errors.Join(checkName(name), g.Check()); err != nil {
 		return nil, "", err
@@ -219,7 +219,7 @@ func NewSecret(namespace, name string, g Grant) (s *corev1.Secret, token string,
 	}, token, nil
 }
 
-// end is when a key expires, as its Secret says it.
+// end formats the expiry for the Secret.
 func (g *Grant) end() string {
 	if g.Expires.IsZero() {
 		return never
@@ -227,7 +227,7 @@ func (g *Grant) end() string {
 	return g.Expires.UTC().Format(time.RFC3339)
 }
 
-// same says that two grants allow the same.
+// same reports whether two grants allow the same.
 func (g *Grant) same(o *Grant) bool {
 	return slices.Equal(g.Models, o.Models) && slices.Equal(g.ModelNamespaces, o.ModelNamespaces) && g.Expires.Equal(o.Expires) && g.Priority == o.Priority && g.StrictFields == o.StrictFields && g.Tenant == o.Tenant && g.sameLimits(o)
 }

@@ -17,11 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
-// Reason is why a request was refused for its key; a label of metrics and a
-// word of the audit line.
+// Reason why a key was refused; it is a metric label and a field of the audit log.
 type Reason string
 
-// Reasons. The empty one is no refusal.
+// Reasons. The empty one means that the key was accepted.
 const (
 	ReasonMissing      Reason = "key_missing"
 	ReasonUnknown      Reason = "key_unknown"
@@ -32,29 +31,30 @@ const (
 	ReasonTokens       Reason = "tokens_per_minute"
 )
 
-// Options of a store.
+// Options configure a store.
 type Options struct {
-	// Registry takes the metrics.
+	// Registry receives the metrics.
 	Registry prometheus.Registerer
-	// Log of keys that come, change, go or are refused; never of what they hold.
+	// Log receives a line for keys that are added, changed, removed or rejected; never
+	// their values.
 	Log logr.Logger
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Store holds the keys. It is safe for use by many goroutines.
+// Store holds the keys. It is safe for concurrent use.
 type Store struct {
 	Options
 	metrics *metrics
 	synced  atomic.Bool
 
-	mu      sync.RWMutex // guards what follows
+	mu      sync.RWMutex // guards the fields after it
 	keys    map[string]*Key
-	refused map[string]string // what is wrong with a Secret
-	labels  int               // keys with a label of their own
+	refused map[string]string // the error of each invalid Secret
+	labels  int               // number of keys with a label of their own
 }
 
-// NewStore makes an empty store that was not filled yet.
+// NewStore returns an empty store that is not synced.
 func NewStore(o Options) *Store {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -62,15 +62,15 @@ func NewStore(o Options) *Store {
 	return &Store{Options: o, metrics: newMetrics(o.Registry), keys: map[string]*Key{}, refused: map[string]string{}}
 }
 
-// Synced says whether all Secrets were read once; before that an unknown key
-// means nothing.
+// Synced reports whether all Secrets were read once; before that an unknown key may be
+// valid.
 func (s *Store) Synced() bool { return s.synced.Load() }
 
-// MarkSynced says that they were.
+// MarkSynced records that they were.
 func (s *Store) MarkSynced() { s.synced.Store(true) }
 
-// Find finds the key that a client brought. The key of a refusal is nil unless
-// the client does hold it.
+// Find authenticates the key of a request. On a refusal the key is nil unless the client
+// does hold it.
 func (s *Store) Find(token string) (*Key, Reason) {
 	if token == "" {
 		return nil, ReasonMissing
@@ -95,8 +95,8 @@ func (s *Store) Find(token string) (*Key, Reason) {
 	return k, ""
 }
 
-// Set reads a Secret that is new or has changed. One that is going grants
-// nothing any more, whatever still holds it.
+// Set reads a new or changed Secret. One that is being deleted grants nothing any more,
+// even if a finalizer keeps it.
 func (s *Store) Set(secret *corev1.Secret) {
 	if secret.DeletionTimestamp != nil {
 		s.Delete(secret.Name)
@@ -124,8 +124,7 @@ func (s *Store) Set(secret *corev1.Secret) {
 	log.Info("API key loaded", "expires", k.end(), "requestsPerMinute", k.RequestsPerMinute, "tokensPerMinute", k.TokensPerMinute)
 }
 
-// put takes a key over. What the old version used stays used, unless the
-// limits are others.
+// put stores a key. The usage of its old version is kept, unless the limits have changed.
 func (s *Store) put(k, old *Key) {
 	if old != nil && old.sameLimits(&k.Grant) {
 		k.budget = old.budget
@@ -156,7 +155,7 @@ func (s *Store) Delete(name string) {
 	}
 }
 
-// drop forgets a key, and its series with it.
+// drop removes a key and its metric series.
 func (s *Store) drop(name string) {
 	k := s.keys[name]
 	if k == nil {
@@ -171,16 +170,16 @@ func (s *Store) drop(name string) {
 
 func (s *Store) count() { s.metrics.count(len(s.keys), len(s.refused)) }
 
-// Kind is what Watch reads.
+// Kind selects the Secrets that Watch reads.
 func Kind(namespace string) cache.ByObject {
 	return cache.ByObject{Namespaces: map[string]cache.Config{
 		namespace: {FieldSelector: fields.OneTermEqualSelector("type", string(Type))},
 	}}
 }
 
-// Watch has every change of a Secret put into the store, and marks the store
-// once all were read. It returns then, or when ctx ends; the watch lives as
-// long as the informers.
+// Watch puts every change of a Secret into the store, and marks the store as synced once
+// all were read. It returns then, or when ctx ends; the watch lives as long as the
+// informers.
 func Watch(ctx context.Context, informers cache.Informers, s *Store) error {
 	informer, err := informers.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 	if err != nil {

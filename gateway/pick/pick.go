@@ -1,18 +1,17 @@
-// Package pick chooses one of several replicas that could answer a request.
+// Package pick chooses among the replicas that could serve a request.
 //
-// It owns the choice and nothing else: it is pure, and knows no network, no
-// clock and no other gateway. It refuses candidates that are excluded or full,
-// and takes suspects only when there is no other, and before them those that
-// retire.
+// It is pure: it knows no network, no clock and no other gateway. It never picks candidates
+// that are excluded or full. It picks retiring replicas only if there is no regular one,
+// and suspects only if there is no other at all.
 //
-// A request whose prompt begins as others' did goes where theirs went, as long
-// as that replica is not much busier than the rest; the others go to the least
-// busy, and so does a beginning that nobody had lately, unless its home is idle. Where a prompt belongs is computed from its hash and the names of the
-// replicas alone (rendezvous hashing with bounded loads), so that gateways which
-// never speak with one another agree, and a replica that comes or goes moves
-// only what was or will be its own.
+// Requests with a common prompt prefix are sent to the same replica, unless that replica is
+// much busier than the average. Other requests are sent to the least busy replica, and so
+// are those with a prefix that was not seen recently, unless the home of that prefix is
+// idle. The home is computed from the prefix hash and the IDs of the replicas alone
+// (rendezvous hashing with bounded loads): gateways agree without communicating, and adding
+// or removing a replica moves only the prefixes that it will have or had.
 //
-// Start reading at Choose; prefix.go has where a prompt belongs.
+// Start reading at Choose; prefix.go defines the prefix.
 package pick
 
 import (
@@ -23,32 +22,32 @@ import (
 
 // Candidate is one replica.
 type Candidate struct {
-	// ID tells replicas apart, for all gateways alike: Hash of the UID. It is
-	// needed where prompts have a prefix.
+	// ID distinguishes replicas and is the same at all gateways: Hash of the UID. It is
+	// needed for prompts with a prefix.
 	ID uint64
-	// InFlight requests that this gateway sent there and that have not ended.
+	// InFlight counts the running requests that this gateway sent there.
 	InFlight int
-	// Total requests that this gateway ever sent there.
+	// Total counts all requests that this gateway ever sent there.
 	Total uint64
-	// Excluded: it failed this very request.
+	// Excluded: it has already failed this request.
 	Excluded bool
-	// Most requests that this gateway sends there at once; 0 is any number.
-	Most int
-	// Slots is how many requests run there at once; 0 where nobody said.
+	// Max is how many requests this gateway may have in flight there; 0 means no limit.
+	Max int
+	// Slots is how many requests the replica runs concurrently; 0 if unknown.
 	Slots int
-	// Suspect: its Mac failed a moment ago.
+	// Suspect: its Mac failed recently.
 	Suspect bool
-	// Retiring: it goes once it is idle, so others are preferred.
+	// Retiring: it is removed once it is idle, so others are preferred.
 	Retiring bool
 	// Cold: its model is not in memory, and the request would load it.
 	Cold bool
 }
 
-// coldCost is how many requests in flight a load is worth: so many wait at a
-// loaded replica before another one is loaded beside it.
+// coldCost is how many requests in flight a load counts as: a cold replica is loaded once
+// the loaded ones have that many more requests.
 const coldCost = 4
 
-// busy is what a candidate is judged by.
+// busy returns the load that candidates are compared by.
 func (c Candidate) busy() int {
 	if c.Cold {
 		return c.InFlight + coldCost
@@ -56,15 +55,16 @@ func (c Candidate) busy() int {
 	return c.InFlight
 }
 
-// full says that it holds as many as it may.
-func (c Candidate) full() bool { return c.Most > 0 && c.InFlight >= c.Most }
+// full reports whether the candidate is at its limit.
+func (c Candidate) full() bool { return c.Max > 0 && c.InFlight >= c.Max }
 
-// Policy is a way to choose: the index of a candidate for a request, or false
-// when all are excluded or full. Choose is what a gateway uses; LeastLoad and
-// RoundRobin are there to be compared with, and for who wants no affinity.
-type Policy func(candidates []Candidate, p Prefix, turn uint64) (int, bool)
+// Policy chooses a replica: it returns the index of a candidate for a request, or false if
+// all are excluded or full. The default is Choose; LeastLoad and RoundRobin are baselines,
+// and for fleets that want no prefix affinity. Consecutive requests have consecutive seq,
+// which breaks ties.
+type Policy func(candidates []Candidate, p Prefix, seq uint64) (int, bool)
 
-// PolicyNamed finds a policy by its name.
+// PolicyNamed returns the policy with a name.
 func PolicyNamed(name string) (Policy, error) {
 	switch name {
 	case "prefix":
@@ -77,17 +77,17 @@ func PolicyNamed(name string) (Policy, error) {
 	return nil, fmt.Errorf("unknown policy %q: want prefix, least-load or round-robin", name)
 }
 
-// LeastLoad is Best, whatever the prompt begins with.
-func LeastLoad(candidates []Candidate, _ Prefix, turn uint64) (int, bool) {
-	return Best(candidates, turn)
+// LeastLoad is Best, regardless of the prefix.
+func LeastLoad(candidates []Candidate, _ Prefix, seq uint64) (int, bool) {
+	return Best(candidates, seq)
 }
 
-// RoundRobin takes the candidates in turn. It passes over those that are
-// excluded, full or suspects, and takes a suspect only when there is no other.
-func RoundRobin(candidates []Candidate, _ Prefix, turn uint64) (int, bool) {
+// RoundRobin cycles through the candidates. It skips those that are excluded, full or
+// suspects, and takes a suspect only if there is no other.
+func RoundRobin(candidates []Candidate, _ Prefix, seq uint64) (int, bool) {
 	suspect := -1
 	for n := range candidates {
-		i := int((turn + uint64(n)) % uint64(len(candidates)))
+		i := int((seq + uint64(n)) % uint64(len(candidates)))
 		switch c := candidates[i]; {
 		case c.Excluded || c.full():
 		case !c.Suspect:
@@ -99,22 +99,21 @@ func RoundRobin(candidates []Candidate, _ Prefix, turn uint64) (int, bool) {
 	return max(suspect, 0), suspect >= 0
 }
 
-// Choose is the index of the candidate for a request: the one where its prefix
-// belongs, or the best one. It is false when all are excluded or full.
-func Choose(candidates []Candidate, p Prefix, turn uint64) (int, bool) {
+// Choose returns the index of the candidate for a request: a home of its prefix, or else
+// the best one. It is false if all are excluded or full.
+func Choose(candidates []Candidate, p Prefix, seq uint64) (int, bool) {
 	if p.Shared != 0 && len(candidates) > 1 {
 		if i, ok := home(candidates, p); ok {
 			return i, true
 		}
 	}
-	return Best(candidates, turn)
+	return Best(candidates, seq)
 }
 
-// Best is the index of the candidate with the fewest requests in flight (a
-// model that would have to be loaded first counts as a few of them), then
-// the fewest in total; among equals, turn decides. It is false when all are
-// excluded or full.
-func Best(candidates []Candidate, turn uint64) (int, bool) {
+// Best returns the index of the candidate with the fewest requests in flight (a cold model
+// counts as coldCost more), then the fewest in total; seq decides between equals. It is
+// false if all are excluded or full.
+func Best(candidates []Candidate, seq uint64) (int, bool) {
 	var ties []int
 	for i, c := range candidates {
 		if c.Excluded || c.full() {
@@ -134,7 +133,7 @@ func Best(candidates []Candidate, turn uint64) (int, bool) {
 	if len(ties) == 0 {
 		return 0, false
 	}
-	return ties[turn%uint64(len(ties))], true
+	return ties[seq%uint64(len(ties))], true
 }
 
 func less(a, b Candidate) bool {
@@ -151,24 +150,24 @@ func less(a, b Candidate) bool {
 }
 
 const (
-	// loadFactor is how much busier than the others a replica may be for the sake
-	// of what it remembers.
+	// loadFactor is how much busier than the average a replica may be for the sake of its
+	// cached prefix.
 	loadFactor = 1.5
-	// alwaysFew is how many requests a replica that runs several at once may have
-	// whatever the others have: at little load an average says nothing.
-	alwaysFew = 2
-	// spread is how many times the room that requests with one beginning take, their
-	// homes have together: where homes are full, conversations find theirs taken.
+	// minBound is the least bound of a replica that runs several requests concurrently: at
+	// low load the average is not meaningful.
+	minBound = 2
+	// spread is how much capacity the homes of a prefix have, as a multiple of its requests
+	// in flight: if homes were full, conversations would find their own taken.
 	spread = 3
 )
 
-// bound is how many requests a candidate may have, this one among them, given
-// how many there are in all and on how many replicas.
+// bound returns how many requests a candidate may have, including this one, given the total
+// over all replicas and their number.
 func (c Candidate) bound(total, replicas int) int {
-	return max(min(alwaysFew, max(c.Slots, 1)), int(loadFactor*float64(total+1)/float64(replicas)))
+	return max(min(minBound, max(c.Slots, 1)), int(loadFactor*float64(total+1)/float64(replicas)))
 }
 
-// home is the candidate where a prefix belongs, of those that are not too busy.
+// home returns the candidate that a prefix belongs to, among those that are not too busy.
 func home(candidates []Candidate, p Prefix) (int, bool) {
 	total, usable := 0, make([]int, 0, len(candidates))
 	for i, c := range candidates {
@@ -183,10 +182,10 @@ func home(candidates []Candidate, p Prefix) (int, bool) {
 		return 0, false
 	}
 	slices.SortFunc(usable, func(a, b int) int { return closer(candidates[a].ID, candidates[b].ID, p.Shared) })
-	// All that share a beginning have as many homes as they need, and within them
-	// each conversation one of its own.
+	// A shared prefix has as many homes as it needs, and each conversation has one of them
+	// as its own.
 	homes := usable[:width(candidates, usable, p, total)]
-	if !p.Known { // nobody is known to remember it: it may begin its home, and waits nowhere for it
+	if !p.Known { // no replica is known to have it cached: it may start at its home, but does not wait there
 		c := candidates[homes[0]]
 		return homes[0], !c.Excluded && !c.full() && c.busy() == 0
 	}
@@ -199,7 +198,7 @@ func home(candidates []Candidate, p Prefix) (int, bool) {
 	return 0, false
 }
 
-// width is how many replicas all requests with one beginning need.
+// width returns how many replicas the requests with one prefix need.
 func width(candidates []Candidate, usable []int, p Prefix, total int) int {
 	room := 0
 	for n, i := range usable {
@@ -210,7 +209,7 @@ func width(candidates []Candidate, usable []int, p Prefix, total int) int {
 	return len(usable)
 }
 
-// closer orders two replicas by how near they are to a hash.
+// closer orders two replicas by rendezvous hash.
 func closer(a, b, to uint64) int {
 	return cmp.Or(cmp.Compare(mix(b^to), mix(a^to)), cmp.Compare(a, b))
 }

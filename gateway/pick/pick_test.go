@@ -13,30 +13,30 @@ func TestBest(t *testing.T) {
 	type c = pick.Candidate
 	for name, tc := range map[string]struct {
 		candidates []c
-		turn       uint64
+		seq        uint64
 		want       int // -1 for none
 	}{
-		"nobody":                              {nil, 0, -1},
-		"all excluded":                        {[]c{{Excluded: true}, {Excluded: true}}, 0, -1},
-		"fewest in flight":                    {[]c{{InFlight: 2}, {InFlight: 1, Total: 9}, {InFlight: 3}}, 0, 1},
-		"then fewest in total":                {[]c{{InFlight: 1, Total: 5}, {InFlight: 1, Total: 4}}, 0, 1},
-		"then in turn, first":                 {[]c{{}, {InFlight: 1}, {}}, 4, 0},
-		"then in turn, second":                {[]c{{}, {InFlight: 1}, {}}, 5, 2},
-		"the excluded does not count":         {[]c{{Excluded: true}, {InFlight: 7}}, 0, 1},
-		"the full does not count":             {[]c{{InFlight: 2, Most: 2}, {InFlight: 7, Most: 8}}, 0, 1},
-		"all full":                            {[]c{{InFlight: 2, Most: 2}, {InFlight: 9, Most: 8}}, 0, -1},
-		"a loaded one before one on demand":   {[]c{{Cold: true}, {InFlight: 3, Total: 9}}, 0, 1},
-		"until too many wait there":           {[]c{{Cold: true}, {InFlight: 4, Total: 9}}, 0, 0},
-		"one on demand before a suspect":      {[]c{{Cold: true}, {Suspect: true}}, 0, 0},
-		"a retiring one waits behind a busy":  {[]c{{Retiring: true}, {InFlight: 7}}, 0, 1},
-		"a retiring one before a suspect":     {[]c{{Suspect: true}, {Retiring: true, InFlight: 3}}, 0, 1},
-		"a retiring one behind a full one":    {[]c{{Retiring: true}, {InFlight: 8, Most: 8}}, 0, 0},
-		"a suspect waits behind a busy one":   {[]c{{Suspect: true}, {InFlight: 7}}, 0, 1},
-		"a suspect is better than nobody":     {[]c{{Suspect: true, InFlight: 1}, {Suspect: true}}, 0, 1},
-		"a suspect is better than the failed": {[]c{{Excluded: true}, {Suspect: true}}, 0, 1},
+		"no candidates":                          {want: -1},
+		"all excluded":                           {candidates: []c{{Excluded: true}, {Excluded: true}}, want: -1},
+		"fewest in flight":                       {candidates: []c{{InFlight: 2}, {InFlight: 1, Total: 9}, {InFlight: 3}}, want: 1},
+		"then fewest in total":                   {candidates: []c{{InFlight: 1, Total: 5}, {InFlight: 1, Total: 4}}, want: 1},
+		"ties rotate, first":                     {candidates: []c{{}, {InFlight: 1}, {}}, seq: 4, want: 0},
+		"ties rotate, second":                    {candidates: []c{{}, {InFlight: 1}, {}}, seq: 5, want: 2},
+		"not the excluded one":                   {candidates: []c{{Excluded: true}, {InFlight: 7}}, want: 1},
+		"not the full one":                       {candidates: []c{{InFlight: 2, Max: 2}, {InFlight: 7, Max: 8}}, want: 1},
+		"all full":                               {candidates: []c{{InFlight: 2, Max: 2}, {InFlight: 9, Max: 8}}, want: -1},
+		"a loaded one before a cold one":         {candidates: []c{{Cold: true}, {InFlight: 3, Total: 9}}, want: 1},
+		"a cold one once the loaded one is busy": {candidates: []c{{Cold: true}, {InFlight: 4, Total: 9}}, want: 0},
+		"a cold one before a suspect":            {candidates: []c{{Cold: true}, {Suspect: true}}, want: 0},
+		"a busy one before a retiring one":       {candidates: []c{{Retiring: true}, {InFlight: 7}}, want: 1},
+		"a retiring one before a suspect":        {candidates: []c{{Suspect: true}, {Retiring: true, InFlight: 3}}, want: 1},
+		"a retiring one if others are full":      {candidates: []c{{Retiring: true}, {InFlight: 8, Max: 8}}, want: 0},
+		"a busy one before a suspect":            {candidates: []c{{Suspect: true}, {InFlight: 7}}, want: 1},
+		"the only ones are suspects":             {candidates: []c{{Suspect: true, InFlight: 1}, {Suspect: true}}, want: 1},
+		"a suspect before the excluded":          {candidates: []c{{Excluded: true}, {Suspect: true}}, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := pick.Best(tc.candidates, tc.turn)
+			got, ok := pick.Best(tc.candidates, tc.seq)
 			if ok != (tc.want >= 0) || ok && got != tc.want {
 				t.Errorf("Best = %d, %v; want %d", got, ok, tc.want)
 			}
@@ -47,11 +47,11 @@ func TestBest(t *testing.T) {
 func TestEqualsShareEqually(t *testing.T) {
 	candidates := make([]pick.Candidate, 5)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for turn := range uint64(1000) {
-		i, _ := pick.Best(candidates, turn)
+	for seq := range uint64(1000) {
+		i, _ := pick.Best(candidates, seq)
 		candidates[i].InFlight++
 		candidates[i].Total++
-		j := rng.IntN(len(candidates)) // somebody ends
+		j := rng.IntN(len(candidates)) // a request ends
 		candidates[j].InFlight = max(0, candidates[j].InFlight-1)
 	}
 	for i, c := range candidates {
@@ -61,26 +61,26 @@ func TestEqualsShareEqually(t *testing.T) {
 	}
 }
 
-func TestRoundRobinTakesTurnsAmongThoseThatMay(t *testing.T) {
+func TestRoundRobinCyclesThroughUsableCandidates(t *testing.T) {
 	type c = pick.Candidate
 	for name, tc := range map[string]struct {
 		candidates []c
-		turn       uint64
+		seq        uint64
 		want       int // -1 for none
 	}{
-		"nobody":                     {nil, 3, -1},
-		"whose turn it is":           {[]c{{}, {InFlight: 9}, {}}, 4, 1},
-		"the excluded is passed":     {[]c{{}, {Excluded: true}, {}}, 4, 2},
-		"the full is passed":         {[]c{{}, {InFlight: 2, Most: 2}, {}}, 4, 2},
-		"a suspect is passed":        {[]c{{}, {Suspect: true}, {}}, 4, 2},
-		"a suspect before nobody":    {[]c{{Excluded: true}, {Suspect: true}}, 0, 1},
-		"the first of two suspects":  {[]c{{Suspect: true}, {Suspect: true}}, 1, 1},
-		"all excluded":               {[]c{{Excluded: true}, {Excluded: true}}, 0, -1},
-		"a prefix changes nothing":   {[]c{{ID: 1}, {ID: 2}, {ID: 3}}, 0, 0},
-		"a turn beyond the last one": {[]c{{}, {}, {}}, 1<<63 + 1, 0},
+		"no candidates":                 {seq: 3, want: -1},
+		"next in order":                 {candidates: []c{{}, {InFlight: 9}, {}}, seq: 4, want: 1},
+		"a excluded one is skipped":     {candidates: []c{{}, {Excluded: true}, {}}, seq: 4, want: 2},
+		"a full one is skipped":         {candidates: []c{{}, {InFlight: 2, Max: 2}, {}}, seq: 4, want: 2},
+		"a suspect is skipped":          {candidates: []c{{}, {Suspect: true}, {}}, seq: 4, want: 2},
+		"a suspect if no other is left": {candidates: []c{{Excluded: true}, {Suspect: true}}, want: 1},
+		"the first of two suspects":     {candidates: []c{{Suspect: true}, {Suspect: true}}, seq: 1, want: 1},
+		"all excluded":                  {candidates: []c{{Excluded: true}, {Excluded: true}}, want: -1},
+		"a prefix changes nothing":      {candidates: []c{{ID: 1}, {ID: 2}, {ID: 3}}, want: 0},
+		"a large sequence number":       {candidates: []c{{}, {}, {}}, seq: 1<<63 + 1, want: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := pick.RoundRobin(tc.candidates, prefix(1, 1), tc.turn)
+			got, ok := pick.RoundRobin(tc.candidates, prefix(1, 1), tc.seq)
 			if ok != (tc.want >= 0) || ok && got != tc.want {
 				t.Errorf("RoundRobin = %d, %v; want %d", got, ok, tc.want)
 			}

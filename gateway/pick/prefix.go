@@ -2,17 +2,16 @@ package pick
 
 import "github.com/cespare/xxhash/v2"
 
-// Prefix is where a prompt begins. The zero value is none.
+// Prefix describes how a prompt begins. The zero value means no prefix.
 type Prefix struct {
-	// Shared is the hash of what many prompts begin with: the system prompt and
-	// the tools.
+	// Shared is the hash of the part that many prompts share: the system prompt and the
+	// tools.
 	Shared uint64
-	// Own is the hash of what all turns of one conversation begin with; 0 where
-	// nobody can say.
+	// Own is the hash of the part that all turns of one conversation share; 0 if unknown.
 	Own uint64
-	// Known: another request with that Shared came to this gateway lately.
+	// Known: this gateway had another request with the same Shared recently.
 	Known bool
-	// InFlight requests with that Shared, of this gateway.
+	// InFlight counts this gateway's running requests with the same Shared.
 	InFlight int
 }
 
@@ -23,12 +22,12 @@ func (p Prefix) own() uint64 {
 	return p.Own
 }
 
-// Hash is the same at every gateway and in every version of it, and never 0.
+// Hash is the same at every gateway and in every version, and never 0.
 func Hash(parts ...[]byte) uint64 {
 	var d xxhash.Digest
 	d.Reset()
 	var length [8]byte
-	for _, p := range parts { // each with its length: what moves from one to the next is another text
+	for _, p := range parts { // length-prefixed, so that moving a boundary changes the hash
 		for i := range length {
 			length[i] = byte(len(p) >> (8 * i))
 		}

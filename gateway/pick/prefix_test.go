@@ -12,7 +12,7 @@ import (
 
 func hash(text string) uint64 { return pick.Hash([]byte(text)) }
 
-// replicas have names of their own and nothing to do.
+// replicas returns idle candidates with distinct IDs.
 func replicas(n, slots int) []pick.Candidate {
 	out := make([]pick.Candidate, n)
 	for i := range out {
@@ -35,8 +35,8 @@ func TestAHashIsTheSameForeverAndTellsPartsApart(t *testing.T) {
 	}
 }
 
-// TestConversationsStayAndGatewaysAgree, and every replica is the home of as many
-// as any other (KubeAI #447: few virtual nodes).
+// TestConversationsStayAndGatewaysAgree also checks that every replica is the home of
+// equally many prefixes (KubeAI #447: few virtual nodes).
 func TestConversationsStayAndGatewaysAgree(t *testing.T) {
 	c := replicas(8, 8)
 	homes := map[int]int{}
@@ -49,8 +49,7 @@ func TestConversationsStayAndGatewaysAgree(t *testing.T) {
 		}
 		homes[group] = i
 		counts[i]++
-		// Another turn, another gateway: what it sent before, and the order in which
-		// it knows the replicas, are others.
+		// At another gateway, the totals and the order of the replicas differ.
 		other := make([]pick.Candidate, len(c))
 		for j := range c {
 			other[j] = c[len(c)-1-j]
@@ -65,7 +64,7 @@ func TestConversationsStayAndGatewaysAgree(t *testing.T) {
 			t.Errorf("replica %d is the home of %d of 4000", i, n)
 		}
 	}
-	// One goes, and only what was its own moves.
+	// One is removed, and only its own prefixes move.
 	without := c[:7]
 	for group, i := range homes {
 		if j, _ := pick.Choose(without, prefix(group, 1), 0); i < 7 && j != i {
@@ -102,7 +101,7 @@ func TestABusyHomeIsPassedOver(t *testing.T) {
 	for what, change := range map[string]func(*pick.Candidate){
 		"excluded": func(c *pick.Candidate) { c.Excluded = true },
 		"retiring": func(c *pick.Candidate) { c.Retiring = true },
-		"full":     func(c *pick.Candidate) { c.Most = 4 },
+		"full":     func(c *pick.Candidate) { c.Max = 4 },
 		"suspect":  func(c *pick.Candidate) { c.Suspect = true },
 		"cold":     func(c *pick.Candidate) { c.Cold = true },
 	} {
@@ -112,7 +111,7 @@ func TestABusyHomeIsPassedOver(t *testing.T) {
 			t.Errorf("%s: chosen, %v", what, ok)
 		}
 	}
-	// Replicas that run one at a time: the second request goes elsewhere.
+	// Replicas that run one request at a time: the second request is sent to another one.
 	single := replicas(2, 1)
 	i, _ := pick.Choose(single, p, 0)
 	single[i].InFlight = 1
@@ -120,12 +119,12 @@ func TestABusyHomeIsPassedOver(t *testing.T) {
 		t.Error("a request waits though another replica is free")
 	}
 	if _, ok := pick.Choose(replicas(0, 1), p, 0); ok {
-		t.Error("nobody was chosen")
+		t.Error("no replica was chosen")
 	}
 }
 
-// TestAHotPrefixUsesTheWholeFleet (KubeAI #519, #528; AIBrix #842), as evenly as least load would within a
-// half, and most conversations still find their home.
+// TestAHotPrefixUsesTheWholeFleet (KubeAI #519, #528; AIBrix #842): the load is within half
+// of what least-load achieves, and most conversations still find their home.
 func TestAHotPrefixUsesTheWholeFleet(t *testing.T) {
 	const conversations = 80
 	rng := rand.New(rand.NewPCG(5, 5))
@@ -147,7 +146,7 @@ func TestAHotPrefixUsesTheWholeFleet(t *testing.T) {
 			where[n] = c[i].ID
 		}
 		for i := range c {
-			if c[i].InFlight < 5 || c[i].InFlight > 16 { // 1.5 x 80/8, and the one that comes
+			if c[i].InFlight < 5 || c[i].InFlight > 16 { // 1.5 x 80/8, and the new request
 				t.Errorf("round %d: replica %d has %d of %d", round, i, c[i].InFlight, conversations)
 			}
 		}
@@ -155,7 +154,7 @@ func TestAHotPrefixUsesTheWholeFleet(t *testing.T) {
 	if stayed < conversations/2 { // an eighth would by chance
 		t.Errorf("%d of %d conversations found their home", stayed, conversations)
 	}
-	// With few of them, one replica remembers what they share.
+	// With few requests, one replica caches what they share.
 	c := replicas(8, 16)
 	homes := map[int]bool{}
 	for n := range conversations {
@@ -167,9 +166,8 @@ func TestAHotPrefixUsesTheWholeFleet(t *testing.T) {
 	}
 }
 
-// TestRandomLoadsAreBounded: whatever replicas and prefixes there are, the choice
-// is one that may be chosen, and never much busier than the average while
-// another is not.
+// TestRandomLoadsAreBounded: for any replicas and prefixes, the choice is allowed, and
+// never much busier than the average while another one is not.
 func TestRandomLoadsAreBounded(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -183,7 +181,7 @@ func TestRandomLoadsAreBounded(t *testing.T) {
 		for step := range 200 {
 			for i := range c {
 				c[i].Excluded, c[i].Suspect, c[i].Cold = rng.IntN(9) == 0, rng.IntN(9) == 0, rng.IntN(9) == 0
-				c[i].Most = rng.IntN(3) * 8
+				c[i].Max = rng.IntN(3) * 8
 			}
 			p := prefix(rng.IntN(3), rng.IntN(20))
 			p.InFlight = inFlight[p.Shared]
@@ -201,7 +199,7 @@ func TestRandomLoadsAreBounded(t *testing.T) {
 					}
 				}
 				switch one := c[i]; {
-				case one.Excluded, one.Most > 0 && one.InFlight >= one.Most, one.Suspect && !c[best].Suspect:
+				case one.Excluded, one.Max > 0 && one.InFlight >= one.Max, one.Suspect && !c[best].Suspect:
 					t.Fatalf("seed %d step %d: chose %+v", seed, step, one)
 				case !one.Suspect && one.InFlight > c[best].InFlight && one.InFlight >= max(2, int(1.5*float64(total+1)/float64(trusted))) && !c[best].Cold:
 					t.Fatalf("seed %d step %d: %+v is busier than it may be, and %+v is there", seed, step, one, c[best])
@@ -209,7 +207,7 @@ func TestRandomLoadsAreBounded(t *testing.T) {
 				c[i].InFlight++
 				c[i].Total++
 				inFlight[p.Shared]++
-				all = append(all, running{i, p.Shared})
+				all = append(all, running{at: i, shared: p.Shared})
 			}
 			for len(all) > 0 && rng.IntN(3) == 0 {
 				at := rng.IntN(len(all))
@@ -221,8 +219,8 @@ func TestRandomLoadsAreBounded(t *testing.T) {
 	}
 }
 
-// TestConversationsOfOnePromptFindTheirHomes: those that run together have more
-// homes than they fill, or each would go where a place is left.
+// TestConversationsOfOnePromptFindTheirHomes: concurrent conversations have more homes than
+// they fill, or each would be sent wherever a slot is free.
 func TestConversationsOfOnePromptFindTheirHomes(t *testing.T) {
 	const conversations = 200
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -231,7 +229,7 @@ func TestConversationsOfOnePromptFindTheirHomes(t *testing.T) {
 	var running []int // replicas
 	returned, stayed := 0, 0
 	for range 4000 {
-		if len(running) == 8 { // one a replica, on the average
+		if len(running) == 8 { // one per replica, on average
 			at := rng.IntN(len(running))
 			c[running[at]].InFlight--
 			running = append(running[:at], running[at+1:]...)
@@ -258,8 +256,8 @@ func TestConversationsOfOnePromptFindTheirHomes(t *testing.T) {
 	}
 }
 
-// TestABeginningThatIsNewWaitsNowhere: nobody remembers it, so that it begins its
-// home where that is idle, and goes to the least busy where it is not.
+// A new prefix is not cached anywhere: it starts at its home if that is idle, and is sent
+// to the least busy replica otherwise.
 func TestABeginningThatIsNewWaitsNowhere(t *testing.T) {
 	c := replicas(4, 8)
 	known := prefix(1, 1)

@@ -1,13 +1,13 @@
 package pick
 
-// recentMost is how many hashes a generation has: together some megabytes.
-const recentMost = 1 << 15
+// recentMax is the number of hashes per generation: a few megabytes in total.
+const recentMax = 1 << 15
 
-// Recent remembers the hashes that were added last: at least as many as a
-// generation has, at most two of them. It is for one goroutine at a time.
+// Recent remembers the hashes that were added last: at least one generation, at most two.
+// It is not safe for concurrent use.
 type Recent struct{ young, old map[uint64]struct{} }
 
-// Has says that a hash was added lately.
+// Has reports whether a hash was added recently.
 func (r *Recent) Has(hash uint64) bool {
 	if _, young := r.young[hash]; young {
 		return true
@@ -16,9 +16,9 @@ func (r *Recent) Has(hash uint64) bool {
 	return old
 }
 
-// Add remembers a hash, and may forget older ones.
+// Add remembers a hash, and may drop older ones.
 func (r *Recent) Add(hash uint64) {
-	if len(r.young) >= recentMost {
+	if len(r.young) >= recentMax {
 		r.old, r.young = r.young, nil
 	}
 	if r.young == nil {

@@ -9,15 +9,15 @@ func TestRecentKeepsTheLastOnesAndIsBounded(t *testing.T) {
 	if r.Has(0) {
 		t.Error("nothing was added")
 	}
-	for n := range uint64(10 * recentMost) {
+	for n := range uint64(10 * recentMax) {
 		r.Add(n)
-		if !r.Has(n) || n >= recentMost && !r.Has(n-recentMost+1) {
-			t.Fatalf("after %d: one of the last %d is forgotten", n, recentMost)
+		if !r.Has(n) || n >= recentMax && !r.Has(n-recentMax+1) {
+			t.Fatalf("after %d: one of the last %d is forgotten", n, recentMax)
 		}
-		if len(r.young)+len(r.old) > 2*recentMost {
+		if len(r.young)+len(r.old) > 2*recentMax {
 			t.Fatalf("after %d: %d are kept", n, len(r.young)+len(r.old))
 		}
-		r.Add(1 << 40) // one that is asked again and again
+		r.Add(1 << 40) // a hash that is looked up again and again
 	}
 	if r.Has(0) || !r.Has(1<<40) {
 		t.Error("the first is known, or what was added all the time is not")

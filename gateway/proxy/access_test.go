@@ -10,8 +10,8 @@ import (
 	"metalfleet.dev/metalfleet/gateway/proxy"
 )
 
-// TestTheAccessLogNamesWhoAskedWhatAndNoText of a request or its answer.
-func TestTheAccessLogNamesWhoAskedWhatAndNoText(t *testing.T) {
+// TestTheAccessLogHasNoTextOfRequests: no text of a request or its response.
+func TestTheAccessLogHasNoTextOfRequests(t *testing.T) {
 	const secret = "the-client-wrote-this"
 	for name, tc := range map[string]struct {
 		off    bool

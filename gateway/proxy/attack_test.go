@@ -18,7 +18,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// A Mac that was taken over makes each of its responses as large as it can.
+// A compromised Mac makes each of its responses as large as it can.
 func TestAttackHeaderBombsOfAMac(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("a", func(rw http.ResponseWriter, _ *http.Request) {
@@ -31,7 +31,7 @@ func TestAttackHeaderBombsOfAMac(t *testing.T) {
 	}
 }
 
-// A Mac that was taken over has no say in which pages may read a response, nor in limits.
+// A compromised Mac cannot decide which pages may read a response, nor set limits.
 func TestAttackHeadersOfAMacInPlaceOfTheGateways(t *testing.T) {
 	const origin = "https://good.example"
 	names := []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Expose-Headers", "Vary", "X-Ratelimit-Remaining-Requests", "Set-Cookie", agentapi.HeaderRequestID}
@@ -72,7 +72,7 @@ func TestAttackDecompressionBomb(t *testing.T) {
 	w := newWorld(t)
 	m := w.addMac("a", say("{}"))
 	for _, encoding := range []string{"gzip", "GZIP", "br", "zstd", "deflate", "identity, gzip", "gzip, gzip"} {
-		w.wantRefusal(w.do("POST", chatPath, bomb.String(), "Content-Encoding", encoding), refusal{415, openai.CodeUnsupportedEncoding, ""})
+		w.wantRefusal(w.do("POST", chatPath, bomb.String(), "Content-Encoding", encoding), refusal{status: 415, code: openai.CodeUnsupportedEncoding})
 	}
 	if m.requests.Load() != 0 {
 		t.Error("the Mac saw a packed body")
@@ -94,7 +94,7 @@ func TestAttackDeepJSON(t *testing.T) {
 		"in the name": `{"model":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w.wantRefusal(w.do("POST", chatPath, body), refusal{400, openai.CodeMalformedJSON, ""})
+			w.wantRefusal(w.do("POST", chatPath, body), refusal{status: 400, code: openai.CodeMalformedJSON})
 		})
 	}
 	if m.requests.Load() != 0 {
@@ -102,8 +102,8 @@ func TestAttackDeepJSON(t *testing.T) {
 	}
 }
 
-// TestAttackLogInjection: what a client sends stays inside one quoted value of
-// one line, and is short there.
+// TestAttackLogInjection: client input stays inside one quoted value of one line, and is
+// truncated.
 func TestAttackLogInjection(t *testing.T) {
 	l := newLocked(t)
 	l.addMac("a", say("{}"))
@@ -111,11 +111,11 @@ func TestAttackLogInjection(t *testing.T) {
 	const evil = "x\ntime=2000 level=ERROR msg=forged\r\u2028\x1b[2J\x1b]0;owned\x07\" key=root"
 	name := `"` + strings.NewReplacer("\n", `\n`, "\r", `\r`, "\x1b", `\u001b`, "\x07", `\u0007`, `"`, `\"`).Replace(evil) + `"`
 	before := strings.Count(l.log.String(), "\n")
-	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":`+name+`}`), refusal{404, openai.CodeModelNotFound, ""})
-	l.wantRefusal(l.with(token, "GET", "/v1/models/x%0Atime=2000%20level=ERROR%1b%5b2J", ""), refusal{404, openai.CodeModelNotFound, ""})
-	l.wantRefusal(l.with("", "POST", chatPath, chatBody, "X-Request-Id", "r key=root", "X-Forwarded-For", "key=root"), refusal{401, openai.CodeInvalidAPIKey, ""})
-	l.wantRefusal(l.with("mf_key=root\t level=ERROR_A", "POST", chatPath, chatBody), refusal{401, openai.CodeInvalidAPIKey, ""})
-	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":"`+strings.Repeat("long", 1<<20)+`"}`), refusal{404, openai.CodeModelNotFound, ""})
+	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":`+name+`}`), refusal{status: 404, code: openai.CodeModelNotFound})
+	l.wantRefusal(l.with(token, "GET", "/v1/models/x%0Atime=2000%20level=ERROR%1b%5b2J", ""), refusal{status: 404, code: openai.CodeModelNotFound})
+	l.wantRefusal(l.with("", "POST", chatPath, chatBody, "X-Request-Id", "r key=root", "X-Forwarded-For", "key=root"), refusal{status: 401, code: openai.CodeInvalidAPIKey})
+	l.wantRefusal(l.with("mf_key=root\t level=ERROR_A", "POST", chatPath, chatBody), refusal{status: 401, code: openai.CodeInvalidAPIKey})
+	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":"`+strings.Repeat("long", 1<<20)+`"}`), refusal{status: 404, code: openai.CodeModelNotFound})
 	text := l.log.String()
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	if got := len(all) - before; got != 5 {
@@ -134,7 +134,7 @@ func TestAttackLogInjection(t *testing.T) {
 	}
 }
 
-// slowClient takes each write, after a while: no single one reaches its deadline.
+// slowClient accepts each write after a while: no single one reaches its deadline.
 type slowClient struct {
 	*httptest.ResponseRecorder
 	writes int

@@ -14,17 +14,16 @@ import (
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
-// eventCreated is the event with which the stream of a response begins.
+// eventCreated is the first event of a response stream.
 const eventCreated = "response.created"
 
-// background runs responses that do not end when their clients leave. For agents
-// and for limits they are requests like others: the gateway reads each one to its
-// end.
+// background runs responses that continue when their clients disconnect. Agents and limits
+// treat them like other requests: the gateway reads each one to its end.
 type background struct {
 	writeTimeout time.Duration
 	metrics      *metrics
 
-	ctx  context.Context // ends all of them, with its cause
+	ctx  context.Context // cancels all of them
 	end  context.CancelCauseFunc
 	runs sync.WaitGroup
 }
@@ -34,27 +33,27 @@ func newBackground(writeTimeout time.Duration, m *metrics) *background {
 	return &background{writeTimeout: writeTimeout, metrics: m, ctx: ctx, end: end}
 }
 
-// drain waits until no response runs in the background. Those that still run when
-// ctx ends are cancelled.
+// drain waits until no background response runs. Those that still run when ctx ends are
+// cancelled.
 func (b *background) drain(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { b.end(front.ErrShuttingDown) })
 	defer stop()
 	b.runs.Wait()
 }
 
-// detached is a response whose client may leave: the handler of the client takes
-// the parts until then, and later ones are dropped.
+// detached is a response whose client may disconnect: the client's handler receives the
+// parts until then, and later ones are dropped.
 type detached struct {
 	head   http.Header
 	status int
 	begun  bool
 	parts  chan part
 	left   chan struct{} // closed when the handler returns
-	// events is set by the handler if the response is a stream of events.
+	// events is set by the handler if the response is an event stream.
 	events bool
 }
 
-// part is what one write adds to a response. The first one has the head.
+// part is the output of one write to a response. The first part includes the head.
 type part struct {
 	head   http.Header
 	status int
@@ -80,19 +79,19 @@ func (d *detached) Write(b []byte) (int, error) {
 // SetWriteDeadline does nothing: the handler bounds its writes to the client.
 func (d *detached) SetWriteDeadline(time.Time) error { return nil }
 
-// FlushError does nothing, for the same reason.
 func (d *detached) FlushError() error { return nil }
 
-// detach answers a request whose response continues without its client. The client
-// gets the response in progress, whose id it needs to retrieve the rest, or the
-// stream for as long as it stays.
+// detach starts a response that continues without its client. The client receives the
+// response in progress, with the id it needs to retrieve the rest, or the stream for as
+// long as it stays connected.
 func (b *background) detach(ctx context.Context, w *reply, stream bool, run func(context.Context, *reply) error) error {
 	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(b.ctx, func() { cancel(context.Cause(b.ctx)) })
 	d := &detached{head: w.Header().Clone(), parts: make(chan part), left: make(chan struct{})}
 	defer close(d.left)
 	over := make(chan error, 1)
-	// The response counts as running instead of the request, which may end first.
+	// From here the response counts as in flight instead of the request, which may end
+	// earlier.
 	b.metrics.inFlight.Dec()
 	defer b.metrics.inFlight.Inc()
 	b.runs.Go(func() {
@@ -120,7 +119,7 @@ func (b *background) detach(ctx context.Context, w *reply, stream bool, run func
 			}
 			return err
 		case <-ctx.Done():
-			if !w.begun() { // the client has no id by which to ask for the response
+			if !w.begun() { // the client has no id to retrieve the response with
 				cancel(context.Cause(ctx))
 			}
 			return dispatch.Ended(ctx)
@@ -128,10 +127,10 @@ func (b *background) detach(ctx context.Context, w *reply, stream bool, run func
 	}
 }
 
-// errIncomplete is the error of a response that broke off.
+// errIncomplete is the error of a truncated response.
 var errIncomplete = errors.New("the response broke off")
 
-// runDetached turns the panic that ends a connection to a client into an error.
+// runDetached converts the panic that aborts a client's connection into an error.
 func runDetached(ctx context.Context, w *reply, run func(context.Context, *reply) error) (err error) {
 	defer func() {
 		v := recover()
@@ -144,9 +143,9 @@ func runDetached(ctx context.Context, w *reply, run func(context.Context, *reply
 	return run(ctx, w)
 }
 
-// relay gives the client a part of a detached response. It returns true when the
-// client needs no more: of a stream of events, a client that wants no stream gets
-// only the response that the first event has.
+// relay writes a part of a detached response to the client. It returns true when the client
+// needs no more: without stream, the client receives only the response object of the first
+// event.
 func (d *detached) relay(w *reply, next part, stream bool) (done bool, err error) {
 	if next.head != nil {
 		maps.Copy(w.Header(), next.head)
@@ -171,8 +170,8 @@ func (d *detached) relay(w *reply, next part, stream bool) (done bool, err error
 	return false, nil
 }
 
-// createdIn returns the response in the first event of a stream, which follows
-// comments.
+// createdIn returns the response object of the first event of a stream; comments may
+// precede it.
 func createdIn(block []byte) (json.RawMessage, bool) {
 	for line := range bytes.SplitSeq(block, []byte("\n")) {
 		data, is := bytes.CutPrefix(line, []byte("data: "))

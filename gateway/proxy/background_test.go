@@ -22,8 +22,8 @@ const (
 	createdEvent   = `{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}`
 )
 
-// slowResponse is an agent whose response continues when next is closed. It sends
-// on ended what its request ended with.
+// slowResponse is an agent whose response continues when next is closed. It sends the error
+// of the request's context to ended.
 func slowResponse(next <-chan struct{}, ended chan<- error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, []string{"metadata"})
@@ -154,8 +154,8 @@ func TestRefusalOfABackgroundResponse(t *testing.T) {
 		t.Errorf("by the agent: %d %s", resp.StatusCode, got)
 	}
 	w.setReady("mac-a", false)
-	w.wantRefusal(w.do("POST", dialect.PathResponses, backgroundBody), refusal{503, openai.CodeNoEndpoint, "2"})
-	w.wantRefusal(w.do("POST", dialect.PathResponses, `{"background":true}`), refusal{400, openai.CodeMissingParameter, ""})
+	w.wantRefusal(w.do("POST", dialect.PathResponses, backgroundBody), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
+	w.wantRefusal(w.do("POST", dialect.PathResponses, `{"background":true}`), refusal{status: 400, code: openai.CodeMissingParameter})
 	if n := w.counter("requests_in_flight"); n != 0 {
 		t.Errorf("%v requests run", n)
 	}

@@ -9,8 +9,8 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// Claude Code fills its menu from the list, which Anthropic's clients ask for by
-// their version, and whose ids, names and descriptions they show.
+// Claude Code fills its menu from this list. Anthropic's clients identify themselves by
+// their API version.
 func TestModelsAreListedInAnthropicsFormForItsClients(t *testing.T) {
 	l := newLocked(t)
 	for _, name := range []string{"claude-coder", "claude-writer", "secret"} {

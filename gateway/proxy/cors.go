@@ -11,22 +11,22 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// anyOrigin stands for the origins of all web pages.
+// anyOrigin allows all web pages.
 const anyOrigin = "*"
 
 const (
-	// preflightAge is how long a browser may remember a preflight, in seconds: the
-	// most that Chromium does.
+	// preflightAge is how long a browser may cache a preflight, in seconds: Chromium's
+	// maximum.
 	preflightAge = "7200"
-	// corsMethods are those of all routes.
+	// corsMethods are the methods of all routes.
 	corsMethods = "GET, HEAD, POST, DELETE, OPTIONS"
-	// exposedHeaders lets pages read all headers. Browsers take it at its word only
-	// where no credentials are allowed, which is so here.
+	// exposedHeaders lets pages read all headers. Browsers honour the asterisk only without
+	// credentials, which the gateway never allows.
 	exposedHeaders = "*"
 )
 
-// ParseOrigins reads a list of origins, separated by commas: SCHEME://HOST, with a
-// port if it is not the scheme's own, null, or * for all. An empty list has none.
+// ParseOrigins parses a comma-separated list of origins: SCHEME://HOST, with a port if it
+// is not the scheme's default, null, or * for all. An empty list allows none.
 func ParseOrigins(list string) ([]string, error) {
 	var out []string
 	for origin := range strings.SplitSeq(list, ",") {
@@ -44,7 +44,7 @@ func ParseOrigins(list string) ([]string, error) {
 	return out, nil
 }
 
-// cors lets web pages of some origins read responses. A nil cors lets none.
+// cors lets web pages of some origins read responses. A nil cors allows none.
 type cors struct {
 	origins []string
 	any     bool
@@ -57,9 +57,8 @@ func newCORS(origins []string) *cors {
 	return &cors{origins, slices.Contains(origins, anyOrigin)}
 }
 
-// mark allows the page that sent a request to read the response, an error too.
-// Keys travel in headers that a page sets itself, so no credentials are allowed:
-// a browser adds none of its own.
+// mark allows the page that sent a request to read the response, including errors. It
+// allows no credentials: pages set the key in a header, and browsers must not add cookies.
 func (c *cors) mark(h http.Header, r *http.Request) {
 	if c == nil {
 		return
@@ -71,7 +70,7 @@ func (c *cors) mark(h http.Header, r *http.Request) {
 	}
 }
 
-// allowed is what a response names as the allowed origin; empty for none.
+// allowed returns the value of Access-Control-Allow-Origin; empty for none.
 func (c *cors) allowed(r *http.Request) string {
 	origin := r.Header.Get("Origin")
 	switch {
@@ -85,14 +84,13 @@ func (c *cors) allowed(r *http.Request) string {
 	return ""
 }
 
-// isPreflight reports whether a browser asks whether it may send a request. It
-// brings no key.
+// isPreflight reports whether a browser asks whether it may send a request. A preflight has
+// no key.
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// preflight answers whether a page may send a request, with any header: the
-// request itself is judged when it comes.
+// preflight allows any header: the request itself is checked when it arrives.
 func (c *cors) preflight(_ context.Context, _ caller, w *reply, r *http.Request) error {
 	if c.allowed(r) == "" {
 		return &openai.Error{Status: http.StatusForbidden, Type: openai.TypePermission, Code: "origin_not_allowed",

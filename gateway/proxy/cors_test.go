@@ -17,14 +17,14 @@ func origins(list ...string) func(*proxy.Config) {
 	return func(c *proxy.Config) { c.Origins = list }
 }
 
-// A browser asks before it sends a key, which a preflight so cannot have.
+// A browser sends the preflight before the request, so it cannot have the key.
 func TestPreflightIsAnsweredBeforeAuthentication(t *testing.T) {
 	for name, tc := range map[string]struct {
 		origins []string
 		allowed string
 	}{
-		"a listed origin": {[]string{"https://other.example.com", page}, page},
-		"any origin":      {[]string{"*"}, "*"},
+		"a listed origin": {origins: []string{"https://other.example.com", page}, allowed: page},
+		"any origin":      {origins: []string{"*"}, allowed: "*"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLocked(t, origins(tc.origins...))
@@ -42,7 +42,7 @@ func TestPreflightIsAnsweredBeforeAuthentication(t *testing.T) {
 	}
 }
 
-// A page has to be able to read why a request was refused, and our headers.
+// A page must be able to read the error of a refused request, and our headers.
 func TestResponsesAndErrorsCanBeReadByAllowedPages(t *testing.T) {
 	l := newLocked(t, origins(page))
 	l.addMac("a", say("{}"))
@@ -51,10 +51,10 @@ func TestResponsesAndErrorsCanBeReadByAllowedPages(t *testing.T) {
 		token, path string
 		status      int
 	}{
-		"an answer":  {token, chatPath, 200},
-		"no key":     {"", chatPath, 401},
-		"no route":   {token, "/v1/nothing", 404},
-		"not a POST": {token, dialect.PathModels, 405},
+		"an answer":  {token: token, path: chatPath, status: 200},
+		"no key":     {path: chatPath, status: 401},
+		"no route":   {token: token, path: "/v1/nothing", status: 404},
+		"not a POST": {token: token, path: dialect.PathModels, status: 405},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp := l.do("POST", tc.path, `{"model":"m","messages":[]}`, "Origin", page, "Authorization", "Bearer "+tc.token)

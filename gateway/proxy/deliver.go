@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// wholeBytes of a response that is no stream are read before any is sent, so that
-	// another replica can be tried while it is incomplete.
+	// wholeBytes of a non-streaming response are buffered before any is sent, so that
+	// another replica can be tried if it breaks off.
 	wholeBytes = 1 << 20
-	// refusalBytes of a refusal are read.
+	// refusalBytes bounds how much of a refusal is read.
 	refusalBytes = 64 << 10
 )
 
-// errCut is an orderly end of a stream without its last event.
+// errCut means that a stream ended regularly, but without its last event.
 var errCut = errors.New("the stream ended without its last event")
 
-// isEvents reports whether a response is a stream. The usual types are recognized
-// without being parsed.
+// isEvents reports whether a response is an event stream. The usual types are recognized
+// without parsing.
 func isEvents(contentType string) bool {
 	switch contentType {
 	case "text/event-stream":
@@ -60,7 +60,7 @@ func reasonOf(err error) string {
 	return dispatch.ReasonConnection
 }
 
-// refusal returns the error that an agent sent before it did anything.
+// refusal returns the error of an agent that refused the request without side effects.
 func refusal(resp *http.Response) *dispatch.Failure {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, refusalBytes))
 	if err != nil {
@@ -70,7 +70,7 @@ func refusal(resp *http.Response) *dispatch.Failure {
 	return &dispatch.Failure{Reason: dispatch.ReasonRefused, Err: e, Refusal: e}
 }
 
-// delivery is the response of a Mac on its way to the client.
+// delivery is a Mac's response on its way to the client.
 type delivery struct {
 	w         *reply
 	req       *request
@@ -79,7 +79,7 @@ type delivery struct {
 	forwarder *forwarder
 }
 
-// whole delivers a response that is one body. What is held back of it is sent as soon
+// whole delivers a non-streaming response. What is held back of it is sent as soon
 // as there is no room for more.
 func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 	memory := d.forwarder.held.hold(d.mac)
@@ -88,7 +88,7 @@ func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 	if err != nil {
 		return failureOf(ctx, fmt.Errorf("read the response: %w", err))
 	}
-	if d.w.begun() { // a stream that was kept open: the refusal becomes an event
+	if d.w.begun() { // the client has a stream that was kept open: the refusal becomes an event
 		return nil, dialect.ParseError(d.resp.StatusCode, d.resp.Header, first)
 	}
 	d.w.countTokens(d.resp.Header)
@@ -101,7 +101,7 @@ func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 		return nil, nil
 	}
 	memory.free()
-	// Half a response must not look whole: the connection to the client breaks.
+	// A truncated response must not look complete: abort the connection to the client.
 	if _, err := io.Copy(d.w, d.resp.Body); err != nil {
 		d.forwarder.metrics.broken.Inc()
 		panic(http.ErrAbortHandler)
@@ -109,7 +109,7 @@ func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 	return nil, nil
 }
 
-// readFirst reads a response, as far as there is memory for it.
+// readFirst reads the beginning of a response, as far as there is memory for it.
 func readFirst(from io.Reader, memory *held) (first []byte, complete bool, err error) {
 	for n := 0; ; {
 		if n == len(memory.bytes) && memory.grow(wholeBytes) != nil {
@@ -125,9 +125,9 @@ func readFirst(from io.Reader, memory *held) (first []byte, complete bool, err e
 	}
 }
 
-// stream delivers whole events, with one flush for each read. A stream that breaks off
-// ends with an error event, which no client takes for the end; until the response has
-// begun, another Mac can take over instead.
+// stream delivers whole events, with one flush per read. A stream that breaks off ends with
+// an error event, so that no client takes it for complete; before the response has begun,
+// another Mac takes over instead.
 func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 	w, resp := d.w, d.resp
 	events := newBlocks(resp.Body, w.dialect, d.forwarder.held.hold(d.mac))
@@ -164,8 +164,8 @@ func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 	return nil, d.forwarder.breakOff(ctx, d.mac, err)
 }
 
-// breakOff returns the error of a response that is not whole. A client that
-// disconnected, as many do after the last event, is no fault of the Mac.
+// breakOff returns the error of a truncated response. A client that disconnected, as many
+// do after the last event, is not the Mac's fault.
 func (f *forwarder) breakOff(ctx context.Context, mac string, cause error) error {
 	if ctx.Err() != nil {
 		err := dispatch.Ended(ctx)

@@ -11,9 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// TestTheOperatorIsToldWhatRunsAndWaits: what is sent, what waits, for how long,
-// and where it runs, in one count.
-func TestTheOperatorIsToldWhatRunsAndWaits(t *testing.T) {
+func TestDemandCountsRunningAndWaitingRequests(t *testing.T) {
 	w := newWorld(t, queueOf(10))
 	hold := make(chan struct{})
 	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) { <-hold; say("{}")(rw, r) })
@@ -33,9 +31,9 @@ func TestTheOperatorIsToldWhatRunsAndWaits(t *testing.T) {
 	w.setReady("a", false)
 	waits := w.later(t.Context(), chatBody)
 	w.waiting(1)
-	eventually(t, "the operator is to be told", func() bool {
+	eventually(t, "a demand report", func() bool {
 		select {
-		case <-w.proxy.Wakes():
+		case <-w.proxy.Waiting():
 			return true
 		default:
 			return false
@@ -56,9 +54,8 @@ func TestTheOperatorIsToldWhatRunsAndWaits(t *testing.T) {
 	}
 }
 
-// TestAWaiterIsToldWhenTheFirstReplicaIsThoughtToServe: from zero there is no pace
-// of turns yet, but what the last start took.
-func TestAWaiterIsToldWhenTheFirstReplicaIsThoughtToServe(t *testing.T) {
+// Without a replica there is no pace, so the estimate is the duration of the last start.
+func TestAWaiterForTheFirstReplicaGetsAnEstimate(t *testing.T) {
 	w := newWorld(t, queueOf(10))
 	w.addMac("a", say("{}"))
 	w.setReady("a", false)

@@ -14,8 +14,8 @@ import (
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
-// TestEveryRouteIsForwardedAndRetried: the other Mac answers where the first
-// says that nothing was done, whatever the route.
+// On every route, the other Mac serves the request if the first one refused it without side
+// effects.
 func TestEveryRouteIsForwardedAndRetried(t *testing.T) {
 	for path, body := range map[string]string{
 		dialect.PathChat:        `{"model":"m","messages":[]}`,
@@ -62,8 +62,7 @@ func TestAnAgentSeesTheBodyAndTheVersionAsTheClientSentThem(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfTheGatewayHaveTheRoutesOwnShape: who speaks to the gateway sees
-// one API, whoever refused.
+// Clients see one API, regardless of whether the gateway or an agent refuses.
 func TestRefusalsOfTheGatewayHaveTheRoutesOwnShape(t *testing.T) {
 	w := newWorld(t)
 	for path, want := range map[string]string{
@@ -73,16 +72,15 @@ func TestRefusalsOfTheGatewayHaveTheRoutesOwnShape(t *testing.T) {
 		dialect.PathMessages:    `{"type":"error","error":{"type":"not_found_error","message":"`,
 		dialect.PathCountTokens: `"request_id":"id-1"}`,
 	} {
-		resp := w.do("POST", path, `{"model":"nobody"}`, agentapi.HeaderRequestID, "id-1")
+		resp := w.do("POST", path, `{"model":"unknown"}`, agentapi.HeaderRequestID, "id-1")
 		if got := read(t, resp); resp.StatusCode != 404 || !strings.Contains(got, want) {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, got)
 		}
 	}
 }
 
-// TestStreamsOfEachDialectEndAndBreakOffAsItSays: what ended well passes as it
-// is; what was cut gets an error in the dialect's own words.
-func TestStreamsOfEachDialectEndAndBreakOffAsItSays(t *testing.T) {
+// A complete stream passes unchanged; a truncated one gets an error event of its API.
+func TestStreamsEndAndBreakOffInTheirOwnFormat(t *testing.T) {
 	raw := func(text string) http.HandlerFunc {
 		return func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Type", "text/event-stream")
@@ -90,8 +88,8 @@ func TestStreamsOfEachDialectEndAndBreakOffAsItSays(t *testing.T) {
 		}
 	}
 	for path, tc := range map[string]struct{ begin, end, broken string }{
-		dialect.PathChat:     {"data: {}\n\n", "data: [DONE]\n\n", "data: {\"error\":"},
-		dialect.PathMessages: {"event: message_start\ndata: {}\n\n", "event: message_stop\ndata: {}\n\n", "event: error\ndata: {\"type\":\"error\""},
+		dialect.PathChat:     {begin: "data: {}\n\n", end: "data: [DONE]\n\n", broken: "data: {\"error\":"},
+		dialect.PathMessages: {begin: "event: message_start\ndata: {}\n\n", end: "event: message_stop\ndata: {}\n\n", broken: "event: error\ndata: {\"type\":\"error\""},
 	} {
 		t.Run(path, func(t *testing.T) {
 			w := newWorld(t)
@@ -109,7 +107,7 @@ func TestStreamsOfEachDialectEndAndBreakOffAsItSays(t *testing.T) {
 	}
 }
 
-// TestTextCallsAreNamedToTheClient: by the agent's header, or by its trailer after a stream.
+// The agent sends the names in a header, or in a trailer after a stream.
 func TestTextCallsAreNamedToTheClient(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
@@ -130,7 +128,7 @@ func TestTextCallsAreNamedToTheClient(t *testing.T) {
 	}
 }
 
-// TestEmbeddingsCountAgainstTheirKey: as chats do, by the agent's own count.
+// TestEmbeddingsCountAgainstTheirKey, like chats, with the agent's own count.
 func TestEmbeddingsCountAgainstTheirKey(t *testing.T) {
 	l := newLocked(t)
 	token := l.key("team", keys.Grant{Models: []string{"*"}, TokensPerMinute: 1000})

@@ -8,15 +8,14 @@ import (
 	"metalfleet.dev/metalfleet/api/dialect"
 )
 
-// blocks cuts a stream of events into blocks of whole events, one for each
-// read. Bytes after the last empty line are held back: the beginning of an event
-// would corrupt the error that follows it.
+// blocks cuts a stream into blocks of whole events, one per read. Bytes after the last
+// empty line are held back: a partial event would corrupt an error event after it.
 type blocks struct {
 	*held
 	from io.Reader
 	of   *dialect.Dialect
 	sent int // bytes at the front that were returned
-	end  int // bytes read; those from sent on are not returned yet
+	end  int // bytes read; those after sent are not returned yet
 	last []byte
 	err  error
 }
@@ -29,9 +28,8 @@ func newBlocks(from io.Reader, of *dialect.Dialect, memory *held) *blocks {
 	return &blocks{held: memory, from: from, of: of}
 }
 
-// next returns the events that one read completes, valid until the next call.
-// After the last block it returns none and the reason: io.EOF for an orderly
-// end.
+// next returns the events that one read completes, valid until the next call. After the
+// last block it returns none and the reason: io.EOF for a regular end.
 func (b *blocks) next() ([]byte, error) {
 	b.end = copy(b.bytes, b.bytes[b.sent:b.end])
 	b.sent = 0
@@ -43,7 +41,7 @@ func (b *blocks) next() ([]byte, error) {
 			}
 		}
 		n, err := b.from.Read(b.bytes[b.end:])
-		from := max(0, b.end-1) // the empty line may lie across two reads
+		from := max(0, b.end-1) // the empty line may span two reads
 		b.end += n
 		b.err = err
 		if at := bytes.LastIndex(b.bytes[from:b.end], []byte("\n\n")); at >= 0 {
@@ -55,7 +53,7 @@ func (b *blocks) next() ([]byte, error) {
 	return nil, b.err
 }
 
-// note remembers how the last event of a block begins.
+// note remembers the beginning of a block's last event.
 func (b *blocks) note(block []byte) {
 	event := block[:len(block)-2]
 	if i := bytes.LastIndex(event, []byte("\n\n")); i >= 0 {
@@ -64,6 +62,6 @@ func (b *blocks) note(block []byte) {
 	b.last = append(b.last[:0], event[:min(len(event), dialect.EndBytes)]...)
 }
 
-// ended reports whether the stream ended with its last event, or an error. Half an
-// event after that means that something was cut.
+// ended reports whether the stream ended with its last event, or an error event. A partial
+// event after that means that it was truncated.
 func (b *blocks) ended() bool { return b.end == b.sent && b.of.Ends(b.last) }

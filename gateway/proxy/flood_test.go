@@ -23,7 +23,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// blanks never end.
+// blanks is an endless body.
 type blanks struct{}
 
 func (blanks) Read(b []byte) (int, error) {
@@ -33,8 +33,8 @@ func (blanks) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send posts a body over a connection of its own. The gateway may hang up while
-// the body is still on its way: then there is no answer.
+// send posts a body on a connection of its own. If the gateway closes it while the body is
+// being sent, there is no response.
 func (w *world) send(body io.Reader) *http.Response {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), "POST", w.url+chatPath, body)
@@ -50,15 +50,15 @@ func (w *world) send(body io.Reader) *http.Response {
 	return resp
 }
 
-// TestAttackBodies: one body is bounded, whatever length it is said to have,
-// and all of them together are.
+// TestAttackBodies: each body is bounded, regardless of its announced length, and so are
+// all of them together.
 func TestAttackBodies(t *testing.T) {
 	w := newWorld(t)
 	m := w.addMac("a", say("{}"))
 	for what, body := range map[string]io.Reader{
-		"without an end":             blanks{},
-		"of one endless text":        io.MultiReader(strings.NewReader(`{"model":"m","x":"`), blanks{}),
-		"that goes on after its end": io.MultiReader(strings.NewReader(chatBody), blanks{}),
+		"without an end":          blanks{},
+		"of one endless text":     io.MultiReader(strings.NewReader(`{"model":"m","x":"`), blanks{}),
+		"with data after its end": io.MultiReader(strings.NewReader(chatBody), blanks{}),
 	} {
 		if resp := w.send(body); resp != nil && resp.StatusCode != http.StatusRequestEntityTooLarge {
 			t.Errorf("a body %s: %s", what, resp.Status)
@@ -72,18 +72,18 @@ func TestAttackBodies(t *testing.T) {
 	}
 }
 
-// TestAttackManyBodies: uploads that never end hold a bounded amount together;
-// meanwhile ordinary requests are answered, and afterwards large ones too.
+// TestAttackManyBodies: endless uploads use a bounded amount of memory; meanwhile ordinary
+// requests are served, and afterwards large ones too.
 func TestAttackManyBodies(t *testing.T) {
 	const held, one = 4 << 20, 1 << 20
 	w := newWorld(t, func(c *proxy.Config) { c.MaxHeldBytes = held })
 	w.addMac("a", say("{}"))
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	// Each sends 1 MiB, more than is free, and then waits with its last byte.
+	// Each sends 1 MiB, more than is free, and then withholds the last byte.
 	refused := make(chan *http.Response, 100)
 	for range 12 {
-		body := io.MultiReader(bytes.NewReader(bytes.Repeat([]byte(" "), one)), until{ctx})
+		body := io.MultiReader(bytes.NewReader(bytes.Repeat([]byte(" "), one)), until{ctx: ctx})
 		go func() {
 			r, err := http.NewRequestWithContext(ctx, "POST", w.url+chatPath, body)
 			if err != nil {
@@ -100,14 +100,14 @@ func TestAttackManyBodies(t *testing.T) {
 	for range 12 - held/(one-64<<10) {
 		resp := <-refused
 		if resp == nil {
-			continue // hung up on while it still wrote: a client's transport may lose the answer then
+			continue // closed while it was still writing: a client's transport may lose the response then
 		}
 		told++
-		w.wantRefusal(resp, refusal{503, openai.CodeOverloaded, "1"})
+		w.wantRefusal(resp, refusal{status: 503, code: openai.CodeOverloaded, retry: "1"})
 		resp.Body.Close()
 	}
 	if told == 0 {
-		t.Error("no client was told why it is refused")
+		t.Error("no client received the reason of its refusal")
 	}
 	if resp := w.send(strings.NewReader(chatBody)); resp == nil || resp.StatusCode != http.StatusOK {
 		t.Errorf("an ordinary request meanwhile: %v", resp)
@@ -131,8 +131,8 @@ func TestAttackManyBodies(t *testing.T) {
 	}
 }
 
-// TestAttackABodyThatStopsWhenItIsRefused: the refusal does not wait for the
-// rest, which net/http would read to keep the connection.
+// TestAttackABodyThatStopsWhenItIsRefused: the refusal does not wait for the rest, which
+// net/http would read to reuse the connection.
 func TestAttackABodyThatStopsWhenItIsRefused(t *testing.T) {
 	w := newWorld(t, func(c *proxy.Config) { c.MaxBodyBytes, c.ReadTimeout = 1000, time.Hour })
 	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
@@ -154,7 +154,7 @@ func TestAttackABodyThatStopsWhenItIsRefused(t *testing.T) {
 	}
 }
 
-// until has nothing more to read until ctx ends.
+// until blocks reads until ctx ends.
 type until struct{ ctx context.Context }
 
 func (u until) Read([]byte) (int, error) {
@@ -162,8 +162,8 @@ func (u until) Read([]byte) (int, error) {
 	return 0, u.ctx.Err()
 }
 
-// TestAttackAnotherMacAnswers: an address at which another Mac listens, or
-// somebody with another authority, gets no prompt, whatever it takes of others.
+// TestAttackAnotherMacAnswers: an address at which another Mac listens, or a server with a
+// certificate of another authority, receives no prompt, even if it accepts those of others.
 func TestAttackAnotherMacAnswers(t *testing.T) {
 	w := newWorld(t)
 	w.deployment("m", "m")
@@ -185,14 +185,14 @@ func TestAttackAnotherMacAnswers(t *testing.T) {
 		s.StartTLS()
 		t.Cleanup(s.Close)
 		w.table.SetMac(route.Mac{Name: "a", Address: s.Listener.Addr().String(), Open: true})
-		w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+		w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 		if asked.Load() != 0 {
 			t.Errorf("%s got a prompt", who)
 		}
 	}
 }
 
-// A body is kept for another try only until the answer begins.
+// A body is kept for another attempt only until the response begins.
 func TestABodyIsReleasedWhenTheAnswerBegins(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"a stream": events(untilGone, "a"),

@@ -20,43 +20,43 @@ import (
 	"metalfleet.dev/metalfleet/gateway/upstream"
 )
 
-// request is a client's request on its way to a Mac.
+// request is a client's request to a replica, or to the agent of a Mac.
 type request struct {
-	// Request is what the dispatcher knows of it; empty for one to a Mac itself.
+	// Request is the dispatcher's part; empty for a request to an agent.
 	dispatch.Request
 	client *http.Request
 	body   []byte
-	// release gives back the memory that the body counts for; nil without one.
+	// release returns the memory of the body; nil without one.
 	release func()
-	// strict has the agent refuse fields without effect.
+	// strict makes the agent reject fields that have no effect.
 	strict bool
-	// background has the agent send a stream, which is read to its end.
+	// background makes the agent send a stream, which is read to its end.
 	background bool
-	// attribution has the agent keep the attribution block.
+	// attribution makes the agent keep the attribution block.
 	attribution bool
 }
 
-// userAgent is the gateway's name to agents.
+// userAgent identifies the gateway to agents.
 const userAgent = "metalfleet-gateway"
 
-// errTry means that a replica took longer to begin than one try may.
+// errTry means that a replica did not begin its response within the time limit of one
+// attempt.
 var errTry = errors.New("the replica did not begin its response within the try timeout")
 
-// forwarder sends requests to replicas, and their responses to clients.
+// forwarder sends requests to replicas and their responses to clients.
 type forwarder struct {
 	dispatcher *dispatch.Dispatcher
 	macs       *upstream.Pool
 	metrics    *metrics
-	// tryTimeout bounds how long one replica may take to begin its response; 0 is
-	// without end.
+	// tryTimeout bounds the time until a replica begins its response; 0 means no limit.
 	tryTimeout time.Duration
 	keepAlive  time.Duration
-	// held is the room for parts of responses that are held back.
+	// held bounds the memory of buffered parts of responses.
 	held *room
 }
 
-// forward tries replicas until one answers: none after the client received the first
-// byte of a response.
+// forward tries replicas until one responds. It tries no other one after the client
+// received the first byte of a response.
 func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 	for {
 		lease, err := f.dispatcher.Acquire(ctx, &req.Request)
@@ -78,9 +78,8 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 	}
 }
 
-// verdict returns whether the end of a request speaks against its replica. It is not
-// known for what a client did wrong, what an agent refused before it did anything, and
-// what it has no memory for.
+// verdict returns whether the outcome of a request counts against its replica. It is not
+// known for client errors, refusals without side effects, and lack of memory.
 func verdict(status int, failed *dispatch.Failure, err error) (bad, known bool) {
 	switch {
 	case failed != nil:
@@ -95,18 +94,18 @@ func verdict(status int, failed *dispatch.Failure, err error) (bad, known bool) 
 }
 
 // try sends the request to one Mac and delivers its response. A failure means that the
-// client received nothing. Without one the request has ended, with an error if the
-// client has not received that. It releases the lease.
+// client received nothing. Otherwise the request has ended, with an error if the client has
+// not received that. It releases the lease.
 func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (*dispatch.Failure, error) {
-	defer lease.Release() // also if a panic aborts a response
+	defer lease.Release() // also if a panic aborts the response
 	running, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil) // in any case: the agent notices the end
+	defer cancel(nil) // always, so that the agent notices the end
 	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))
 	if req.Routed {
 		w.model = lease.Model.Key.String()
 	}
 	if w.keepAlives != nil {
-		w.keepAlives.model = shownName(req, lease)
+		w.keepAlives.model = displayName(req, lease)
 		if id := w.keepAlives.place(lease.Mac); id != "" {
 			out.Header[agentapi.HeaderResponseID] = []string{id}
 		}
@@ -138,7 +137,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	return d.whole(ctx)
 }
 
-// boundTry ends a try whose response does not begin in time.
+// boundTry cancels an attempt whose response does not begin in time.
 func (f *forwarder) boundTry(cancel context.CancelCauseFunc) (begun func() bool) {
 	if f.tryTimeout <= 0 {
 		return func() bool { return true }
@@ -146,21 +145,21 @@ func (f *forwarder) boundTry(cancel context.CancelCauseFunc) (begun func() bool)
 	return time.AfterFunc(f.tryTimeout, func() { cancel(errTry) }).Stop
 }
 
-// shownName returns what the response calls the model.
-func shownName(req *request, lease *dispatch.Lease) string {
+// displayName returns the model name in the response.
+func displayName(req *request, lease *dispatch.Lease) string {
 	if !req.Routed {
 		return req.Name
 	}
-	return lease.Model.Shown()
+	return lease.Model.DisplayName()
 }
 
-// outgoing returns what the agent receives: the client's bytes, and headers of the
-// gateway's own. A client's credentials are not sent.
+// outgoing returns the request to the agent: the client's bytes, and the gateway's own
+// headers. A client's credentials are not sent.
 func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id string) *http.Request {
 	r := req.client
 	method := r.Method
 	if method == http.MethodHead {
-		method = http.MethodGet // the server leaves out the body
+		method = http.MethodGet // the server drops the body
 	}
 	out := &http.Request{Method: method, URL: &url.URL{Scheme: "https", Host: lease.Address, Path: r.URL.Path}, Host: lease.Address,
 		Body: bodyReader(req.body), ContentLength: int64(len(req.body)),
@@ -172,7 +171,7 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 			agentapi.HeaderEpoch:     {strconv.FormatInt(lease.Epoch, 10)},
 			agentapi.HeaderRequestID: {id},
 		}}
-	if lease.Model == nil { // the request is for the Mac itself
+	if lease.Model == nil { // the request is for the agent itself
 		out.Header.Del(agentapi.HeaderReplica)
 		out.Header.Del(agentapi.HeaderEpoch)
 		out.URL.RawQuery = safeQuery(r.URL.Query())
@@ -195,13 +194,14 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 		out.Header.Set(agentapi.HeaderAttribution, agentapi.AttributionKeep)
 	}
 	if req.Routed {
-		out.Header.Set(agentapi.HeaderModel, lease.Model.Shown())
+		out.Header.Set(agentapi.HeaderModel, lease.Model.DisplayName())
 	}
 	return out.WithContext(ctx)
 }
 
-// safeQuery returns a query without the values that the agent has no use for, such as
-// a key. Their names are sent: the agent refuses them by these.
+// safeQuery returns a query without values that the agent does not need, which may be
+// secrets such as a key. Their names are kept: the agent refuses unknown parameters by
+// name.
 func safeQuery(query url.Values) string {
 	for name := range query {
 		if !slices.Contains(responses.ItemsQuery, name) {
@@ -211,8 +211,8 @@ func safeQuery(query url.Values) string {
 	return query.Encode()
 }
 
-// answered gives back the memory of the body: the answer has begun, so that no other
-// replica is tried.
+// answered releases the memory of the body: the response has begun, so no other replica
+// will be tried.
 func (r *request) answered(w *reply) {
 	if r.release == nil {
 		return
@@ -222,8 +222,8 @@ func (r *request) answered(w *reply) {
 	r.release()
 }
 
-// sentOnce reads a body, and does not refer to it after its last byte: a transport keeps
-// it until the response has ended.
+// sentOnce reads a body and drops its reference after the last byte: a transport keeps the
+// reader until the response has ended.
 type sentOnce struct{ rest []byte }
 
 func bodyReader(b []byte) io.ReadCloser { return &sentOnce{b} }

@@ -16,8 +16,8 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// bytesPerToken of a request body estimates the tokens of a prompt before a Mac has
-// counted them: about that of English in JSON.
+// bytesPerToken estimates the tokens of a prompt from the body size before a Mac has
+// counted them: roughly that of English in JSON.
 const bytesPerToken = 4
 
 // caller is the client of a request: its API key and its address.
@@ -26,12 +26,12 @@ type caller struct {
 	address string
 }
 
-// may reports whether the caller may use a model by that name.
+// may reports whether the caller may use a model under a name.
 func (c caller) may(name string, m *route.Model) bool {
 	return c.key == nil || c.key.Allows(name, m.Key)
 }
 
-// name of the key; empty if none is required.
+// name returns the name of the key; empty if none is required.
 func (c caller) name() string {
 	if c.key == nil {
 		return ""
@@ -39,7 +39,7 @@ func (c caller) name() string {
 	return c.key.Name
 }
 
-// tenant of the key; empty if none is required.
+// tenant returns the tenant of the key; empty if none is required.
 func (c caller) tenant() string {
 	if c.key == nil {
 		return ""
@@ -47,8 +47,8 @@ func (c caller) tenant() string {
 	return c.key.TenantID()
 }
 
-// share names the share of the memory for bodies that a request counts against: that of
-// its tenant, or if no keys are required of its address.
+// share returns the owner of the request's memory for bodies: the tenant, or the address if
+// no keys are required.
 func (c caller) share() string {
 	if t := c.tenant(); t != "" {
 		return t
@@ -56,11 +56,11 @@ func (c caller) share() string {
 	return intake.AddressOf(c.address)
 }
 
-// strict reports whether the caller's key refuses fields without effect.
+// strict reports whether the caller's key rejects fields that have no effect.
 func (c caller) strict() bool { return c.key != nil && c.key.StrictFields }
 
-// setPriority sets the highest priority that the caller's requests may have, for the
-// agent. What a client sends in that header is not passed on.
+// setPriority sends the agent the highest priority that the caller may use. A value from
+// the client is overwritten.
 func (c caller) setPriority(h http.Header) {
 	h.Del(agentapi.HeaderPriority)
 	if c.key != nil {
@@ -75,8 +75,8 @@ type gate struct {
 	identity func() *identity.Identity
 }
 
-// ready refuses requests until table and identity were read once: before that an
-// unknown name means nothing.
+// ready refuses requests until table and identity were read once: before that an unknown
+// name may exist.
 func (g *gate) ready() error {
 	if g.table.Synced() && g.identity() != nil {
 		return nil
@@ -84,7 +84,7 @@ func (g *gate) ready() error {
 	return notYet()
 }
 
-// healthy refuses requests until keys were read too.
+// healthy refuses requests until the keys were read too.
 func (g *gate) healthy() error {
 	if g.keys != nil && !g.keys.Synced() {
 		return notYet()
@@ -97,8 +97,8 @@ func notYet() error {
 		RetryAfter: dispatch.RetryAfter, Message: "The gateway has just started and has not loaded its models yet. Try again."}
 }
 
-// admit finds the caller of a request, and takes one of the requests that its key may
-// send in a minute. It reads headers alone: the body of a stranger stays unread.
+// admit authenticates the caller of a request, and takes one request from its key's rate
+// limit. It reads only headers: the body of an unauthenticated client is not read.
 func (g *gate) admit(ctx context.Context, w *reply, r *http.Request) (caller, error) {
 	c := caller{address: r.RemoteAddr}
 	if g.keys == nil {
@@ -129,8 +129,8 @@ func (g *gate) admit(ctx context.Context, w *reply, r *http.Request) (caller, er
 	return c, nil
 }
 
-// lookup finds a model by its name. One that the caller may not use is reported like
-// one that does not exist: names are not revealed to other tenants.
+// lookup finds a model by its name. A model that the caller may not use is reported as
+// nonexistent: names are not revealed to other tenants.
 func (g *gate) lookup(ctx context.Context, c caller, name string) (*route.Model, error) {
 	if err := g.ready(); err != nil {
 		return nil, err
@@ -162,8 +162,7 @@ func (g *gate) models(c caller) ([]route.Name, error) {
 	return out, nil
 }
 
-// meter takes the tokens that the prompt is estimated to have from those that the
-// caller's key may use in a minute.
+// meter takes the estimated tokens of the prompt from the rate limit of the caller's key.
 func (g *gate) meter(ctx context.Context, c caller, w *reply, model string, body []byte) (*meter, error) {
 	if c.key == nil {
 		return nil, nil
@@ -176,7 +175,7 @@ func (g *gate) meter(ctx context.Context, c caller, w *reply, model string, body
 	}
 	g.denied(ctx, c, keys.ReasonTokens, model)
 	if v.Never {
-		w.Header().Set("X-Should-Retry", "false") // OpenAI's clients obey it
+		w.Header().Set("X-Should-Retry", "false") // OpenAI's clients respect it
 		e := openai.RateLimited(0)
 		e.Message = fmt.Sprintf("The request has about %d tokens, but the API key '%s' may use %d per minute. Send a shorter one.", estimate, c.key.Name, v.Limit)
 		return nil, e
@@ -187,7 +186,7 @@ func (g *gate) meter(ctx context.Context, c caller, w *reply, model string, body
 	return nil, e
 }
 
-// denied writes the audit line of a request that was refused because of its key.
+// denied writes the audit log line of a request that was refused because of its key.
 func (g *gate) denied(ctx context.Context, c caller, why keys.Reason, model string) {
 	if g.keys == nil {
 		return
@@ -201,7 +200,7 @@ func (g *gate) denied(ctx context.Context, c caller, why keys.Reason, model stri
 		"model", openai.Shorten(model))
 }
 
-// setRateHeaders sets the headers in which OpenAI's clients look for their limits.
+// setRateHeaders sets OpenAI's rate limit headers.
 func setRateHeaders(h http.Header, of string, v keys.Verdict) {
 	if v.Limit == 0 {
 		return

@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// blockBytes are kept for each running response.
+	// blockBytes is the buffer of each running response.
 	blockBytes = 8 << 10
-	// heldBytes of responses are held back in all, beyond one block of each: an eighth
-	// of the memory that the chart gives a gateway.
+	// heldBytes bounds what is buffered of all responses, beyond one block of each: an
+	// eighth of the chart's memory limit for a gateway.
 	heldBytes = 128 << 20
 )
 
@@ -18,16 +18,16 @@ var (
 	errNoRoom  = errors.New("other responses use all available memory")
 )
 
-// buffers are shared by responses: memory without state.
+// buffers are reused between responses.
 var buffers = sync.Pool{New: func() any { b := make([]byte, blockBytes); return &b }}
 
-// room bounds the memory for parts of responses that are held back. Any number of
-// responses may run, because requests for stored ones need no slot of a replica. A Mac
-// gets no more of it than stays free for the others.
+// room bounds the memory for buffered parts of responses. Any number of responses may run,
+// because requests for stored ones need no slot of a replica. A Mac gets no more of it than
+// stays free for the others.
 type room struct {
 	most int64
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields after it
 	all  int64
 	macs map[string]int64
 }
@@ -54,8 +54,8 @@ func (r *room) give(mac string, n int64) {
 	}
 }
 
-// held is a part of a response of a Mac that is held back. Its first block is not
-// counted, and its memory is that of bytes.
+// held is a buffered part of a Mac's response. Its first block is not counted, and its
+// memory is that of bytes.
 type held struct {
 	room    *room
 	mac     string
@@ -69,7 +69,7 @@ func (r *room) hold(mac string) *held {
 	return &held{room: r, mac: mac, bytes: *block, block: block}
 }
 
-// grow doubles the memory, up to a size. Both are counted while one is copied.
+// grow doubles the memory, up to a size. Both buffers count during the copy.
 func (h *held) grow(most int) error {
 	size := 2 * len(h.bytes)
 	if size > most {
@@ -85,8 +85,7 @@ func (h *held) grow(most int) error {
 	return nil
 }
 
-// free gives the memory back, which must not be used after it. Further calls do
-// nothing.
+// free returns the memory, which must not be used after it. Further calls are no-ops.
 func (h *held) free() {
 	if h.block != nil {
 		buffers.Put(h.block)

@@ -11,8 +11,8 @@ import (
 	"metalfleet.dev/metalfleet/api/dialect"
 )
 
-// A client reads a stored response of 1 MiB a thousand times at once, slowly: each is
-// delivered, and what is held back of all has its bound.
+// A client slowly reads a stored response of 1 MiB a thousand times at once: each is
+// delivered, and the buffers of all stay within their limit.
 func TestAttackManyLargeResponses(t *testing.T) {
 	const most = 4 << 20
 	r := newRoom(most)
@@ -55,14 +55,13 @@ func TestASmallResponseIsHeldBackWhole(t *testing.T) {
 	}
 }
 
-// A Mac that was taken over sends events without end on all streams: other Macs keep
-// room for theirs.
+// A compromised Mac sends endless events on all streams: other Macs keep memory for theirs.
 func TestAttackEventsWithoutEnd(t *testing.T) {
 	r := newRoom(4 * eventBytes)
 	endless := func() error {
 		b := newBlocks(io.MultiReader(strings.NewReader("data: "), zeros{}), dialect.OpenAI, r.hold("evil"))
 		_, err := b.next()
-		return err // its memory stays, as while a client reads
+		return err // its memory stays in use, as while a client reads
 	}
 	var noRoom bool
 	for range 100 {

@@ -9,22 +9,22 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// idleStream keeps a stream open whose response has not begun: its replica loads the
-// model, or works on other requests first, or its prompt is long. It sends a keep-alive
-// event when nothing was sent for a while. Until end, no one else may write.
+// idleStream keeps a stream open before its response begins: the replica may be loading the
+// model, processing other requests or a long prompt. It sends a keep-alive event after a
+// period without output. Until end is called, no one else may write.
 type idleStream struct {
 	w      *reply
 	most   time.Duration
 	cancel context.CancelCauseFunc
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields after it
 	timer *time.Timer
 	over  bool
 	err   error
 }
 
-// keepOpen begins one. If the client did not ask for events, nothing can be sent before
-// the response, and nothing is.
+// keepOpen starts one. If the client did not request a stream, nothing can be sent before
+// the response, and it does nothing.
 func (w *reply) keepOpen(most time.Duration, cancel context.CancelCauseFunc) *idleStream {
 	s := &idleStream{w: w, most: most, cancel: cancel}
 	if w.keepAlives == nil {
@@ -36,7 +36,7 @@ func (w *reply) keepOpen(most time.Duration, cancel context.CancelCauseFunc) *id
 	return s
 }
 
-// tick sends one keep-alive event. A client that does not read it has disconnected.
+// tick sends one keep-alive event. A write error means that the client disconnected.
 func (s *idleStream) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *idleStream) tick() {
 	s.timer.Reset(s.most)
 }
 
-// end stops the events. Its error means that the client disconnected.
+// end stops the events. An error means that the client disconnected.
 func (s *idleStream) end() error {
 	if s.timer == nil {
 		return nil

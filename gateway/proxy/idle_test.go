@@ -19,7 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// clock is a client that notes when it was sent something.
+// clock is a client that records when it received something.
 type clock struct {
 	header http.Header
 	began  time.Time
@@ -39,7 +39,7 @@ func (c *clock) FlushError() error                { return nil }
 func (c *clock) SetWriteDeadline(time.Time) error { return nil }
 func (c *clock) SetReadDeadline(time.Time) error  { return nil }
 
-// longest is the longest time without an event that clients parse, until end.
+// longest returns the longest time without an event that clients parse, until end.
 func (c *clock) longest(end time.Duration) time.Duration {
 	last, longest := time.Duration(0), time.Duration(0)
 	for i, text := range c.text {

@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/proxy"
 )
 
-// ignoredFields are the counts of ignored fields by their label.
+// ignoredFields returns the counts of ignored fields by label.
 func (w *world) ignoredFields() map[string]float64 {
 	w.t.Helper()
 	families, err := w.metrics.Gather()
@@ -70,8 +70,7 @@ func TestLabelsOfIgnoredFieldsDoNotGrowWithTheNamesThatClientsChoose(t *testing.
 	}
 }
 
-// A stream that the gateway kept open while its replica was silent has no header
-// left to set.
+// Keep-alive events have already sent the headers.
 func TestIgnoredFieldsOfAStreamThatWasKeptOpenComeInItsTrailer(t *testing.T) {
 	w := newWorld(t, func(c *proxy.Config) { c.KeepAlive = time.Millisecond })
 	begun := make(chan bool)
@@ -100,7 +99,7 @@ func TestStrictFieldsOfTheGatewayOrOfAKeyReachTheAgent(t *testing.T) {
 			l := newLocked(t, func(c *proxy.Config) { c.StrictFields = tc.gateway })
 			m := l.addMac("a", say("{}"))
 			token := l.key("k", keys.Grant{Models: []string{"*"}, StrictFields: tc.key})
-			// What a client says of it itself does not count.
+			// A client cannot set the agent's header itself.
 			read(t, l.with(token, "POST", chatPath, chatBody, agentapi.HeaderStrictFields, map[string]string{"": "true", "true": "false"}[tc.want]))
 			if got := (<-m.seen).Header.Get(agentapi.HeaderStrictFields); got != tc.want {
 				t.Errorf("the agent got %q, want %q", got, tc.want)

@@ -10,7 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// inference answers requests that name a model and are answered by its replicas.
+// inference serves requests that name a model, by forwarding them to its replicas.
 type inference struct {
 	gate       *gate
 	limits     *limits
@@ -18,14 +18,14 @@ type inference struct {
 	stored     *stored
 	background *background
 	forwarder  *forwarder
-	// strict has agents refuse fields without effect, regardless of the key.
+	// strict makes agents reject fields that have no effect, regardless of the key.
 	strict bool
-	// keepAttribution has agents keep the attribution block.
+	// keepAttribution makes agents keep the attribution block.
 	keepAttribution bool
 }
 
-// serve reads the body of a request and has it answered: while its client waits, or in
-// the background.
+// serve reads the body of a request and forwards it, while the client waits or in the
+// background.
 func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	body, release, err := i.limits.readBody(c, w, r)
 	if err != nil {
@@ -54,7 +54,7 @@ func runsInBackground(e openai.Envelope, r *http.Request) bool {
 	return e.Background && r.URL.Path == dialect.PathResponses
 }
 
-// forward has a request whose body was read forwarded to a replica of its model.
+// forward forwards a request whose body was read to a replica of its model.
 func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, envelope openai.Envelope, body []byte, release func()) error {
 	model, err := i.gate.lookup(ctx, c, envelope.Model)
 	if err != nil {
@@ -73,7 +73,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 		Request: dispatch.Request{Name: envelope.Model, Key: c.name(), Prefix: prefixFor(envelope, c.tenant(), i.keepAttribution), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, model)
-	if req.OnlyMac, req.Candidates, err = i.stored.keeper(ctx, envelope, req.Candidates); err != nil {
+	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, envelope, req.Candidates); err != nil {
 		return err
 	}
 	if w.keepAlives != nil {

@@ -12,27 +12,26 @@ import (
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
-// keepAlives makes the events that keep one stream open until its answer begins:
-// the client's parser counts them as activity, and they add nothing to the answer.
-// Clients with a timer over parsed events would give up on comments.
+// keepAlives makes the events that keep one stream open until its response begins: clients
+// count them as activity, and they add nothing to the response. Comments are not enough:
+// some clients have a timeout between parsed events.
 //
-// A response of the Responses API has to begin with its own events, because
-// clients reject others before them. So its id is chosen here, the agent uses the
-// same, and the events of the agent are renumbered to follow those sent from here.
+// A stream of the Responses API has to begin with its own events, because clients reject
+// others before them. So the gateway chooses the response id, the agent uses the same, and
+// the agent's events are renumbered to follow those already sent.
 type keepAlives struct {
 	path, model string
 	body        []byte
 	created     int64
-	// home is the only Mac that the request may go to; empty for any.
+	// home is the only Mac that the request may be sent to; empty for any.
 	home string
-	// id of the answer; empty while it is unknown, and where clients see none.
+	// id of the response; empty while unknown, and for APIs without one.
 	id string
-	// opened counts the events of a response that the client has, up to its first
-	// item.
+	// opened counts the events that the client has received, up to the first output item.
 	opened int
-	// answered is set once the answer has begun.
+	// answered is set once the response has begun.
 	answered bool
-	// answer is the response as it was sent from here.
+	// answer is the response object as the gateway sent it.
 	answer *responses.Answer
 }
 
@@ -45,8 +44,8 @@ func newKeepAlives(path, model string, body []byte) *keepAlives {
 	return nil
 }
 
-// place chooses the id of the answer that a Mac is asked for, unless the client
-// has it already.
+// place chooses the response id for an attempt at a Mac, unless the client has received one
+// already.
 func (k *keepAlives) place(mac string) string {
 	switch {
 	case k == nil:
@@ -61,24 +60,24 @@ func (k *keepAlives) place(mac string) string {
 	return k.id
 }
 
-// displace forgets a Mac that did not answer: the id of a response must not name
-// it. If the client has that id already, the response cannot be found later, as
-// after a restart of the Mac that stores it.
+// displace drops a Mac that did not respond: the id of a response must not name it. If the
+// client has that id already, the response cannot be retrieved later, as after a restart of
+// the Mac that stores it.
 func (k *keepAlives) displace() {
 	if k != nil && k.path == dialect.PathResponses && k.opened == 0 {
 		k.id = ""
 	}
 }
 
-// forget drops what only a stream whose answer has not begun needs.
+// forget drops what is not needed after the response has begun.
 func (k *keepAlives) forget() {
 	if k != nil {
 		k.body, k.answer = nil, nil
 	}
 }
 
-// next returns the next event. If the client would accept none, it returns the end
-// of a comment.
+// next returns the next event, or the end of a comment if the API has no event that clients
+// accept here.
 func (k *keepAlives) next() (string, error) {
 	switch k.path {
 	case dialect.PathMessages:
@@ -106,8 +105,8 @@ func (k *keepAlives) nextOfResponse() (string, error) {
 	return k.events(k.answer.KeepAlive(nil))
 }
 
-// begin makes the response from its request. It returns false for one that it cannot
-// show, in most cases because an agent will refuse it.
+// begin makes the response object from the request. It returns false for a request that it
+// cannot represent, in most cases because an agent will refuse it.
 func (k *keepAlives) begin() bool {
 	if k.answer != nil {
 		k.answer.Response.Model = k.model
@@ -128,7 +127,7 @@ func (k *keepAlives) begin() bool {
 	return true
 }
 
-// events encodes named events, and counts them.
+// events encodes and counts named events.
 func (k *keepAlives) events(all []openai.NamedEvent) (string, error) {
 	var out strings.Builder
 	for _, e := range all {
@@ -142,8 +141,8 @@ func (k *keepAlives) events(all []openai.NamedEvent) (string, error) {
 	return out.String(), nil
 }
 
-// failed returns the event that ends a response before its first item; empty where
-// the dialect's own error does.
+// failed returns the event that ends a response before its first item; empty if the API's
+// regular error does.
 func (k *keepAlives) failed(e *openai.Error) (string, error) {
 	if k == nil || k.path != dialect.PathResponses || k.opened == 0 || k.answered || !k.begin() {
 		return "", nil
@@ -152,8 +151,8 @@ func (k *keepAlives) failed(e *openai.Error) (string, error) {
 	return k.events(k.answer.Fail(responses.StatusFailed, e))
 }
 
-// beginsWith reports whether the answer begins with a block of an agent's stream, and
-// notes what the agent sends before that.
+// beginsWith reports whether the response begins with a block of an agent's stream, and
+// records what the agent sends before that.
 func (k *keepAlives) beginsWith(block []byte, d *dialect.Dialect) bool {
 	idle := d.Idle(block)
 	switch {
@@ -166,16 +165,16 @@ func (k *keepAlives) beginsWith(block []byte, d *dialect.Dialect) bool {
 	return !idle
 }
 
-// dataLine begins the data of an event that follows another line.
+// dataLine begins the data of an event after another line.
 var dataLine = []byte("\ndata: ")
 
-// follower returns a function that makes the events of an agent follow those that
-// the client has; nil where it has none.
+// follower returns a function that renumbers an agent's events to follow those already
+// sent; nil if there are none.
 func (k *keepAlives) follower() func(block []byte) []byte {
 	if k == nil || k.path != dialect.PathResponses || k.opened == 0 {
 		return nil
 	}
-	shift := k.opened - 1 // the agent's first event is left out
+	shift := k.opened - 1 // the agent's first event is dropped
 	return func(block []byte) []byte {
 		var out []byte
 		for len(block) > 0 {
@@ -191,8 +190,8 @@ func (k *keepAlives) follower() func(block []byte) []byte {
 
 var sequenceMember = []byte(`"sequence_number":`)
 
-// renumbered adds to the sequence number of an event, which is one of the first
-// members of its data.
+// renumbered adds to the sequence number of an event, which is among the first members of
+// its data.
 func renumbered(event []byte, shift int) []byte {
 	at := bytes.Index(event, sequenceMember)
 	if at < 0 {

@@ -62,8 +62,8 @@ func written(rw http.ResponseWriter, all ...[]openai.NamedEvent) {
 	}
 }
 
-// A client that counts parsed events sees one in each interval, in the queue and
-// while the model is loaded, and its accumulator gets the answer alone.
+// A client that counts parsed events sees one per interval, in the queue and while the
+// model is loaded, and accumulates only the response.
 func TestEveryDialectKeepsItsStreamsOpenWithEventsOfItsOwn(t *testing.T) {
 	chat := func(id string) []any {
 		a := openai.ChatAnswer{ID: id, Model: "m"}
@@ -86,14 +86,14 @@ func TestEveryDialectKeepsItsStreamsOpenWithEventsOfItsOwn(t *testing.T) {
 		body   string
 		answer http.HandlerFunc
 		keeps  string // how each keep-alive event begins
-		events int    // of the answer
+		events int    // of the response
 	}{
-		dialect.PathChat:        {`"messages":[]`, chunks(chat), `{"id":"chatcmpl-`, 4},
-		dialect.PathCompletions: {`"prompt":"a"`, chunks(text), `{"id":"cmpl-`, 3},
-		dialect.PathMessages: {`"messages":[{"role":"user","content":"a"}],"max_tokens":1`, func(rw http.ResponseWriter, _ *http.Request) {
+		dialect.PathChat:        {body: `"messages":[]`, answer: chunks(chat), keeps: `{"id":"chatcmpl-`, events: 4},
+		dialect.PathCompletions: {body: `"prompt":"a"`, answer: chunks(text), keeps: `{"id":"cmpl-`, events: 3},
+		dialect.PathMessages: {body: `"messages":[{"role":"user","content":"a"}],"max_tokens":1`, answer: func(rw http.ResponseWriter, _ *http.Request) {
 			a := anthropic.Answer{ID: "msg_1"}
 			written(rw, a.Opening()[:1], a.Text("x"), a.Finish(anthropic.Stop{Reason: "end_turn"}, anthropic.Usage{}))
-		}, `{"type":"ping"}`, 6},
+		}, keeps: `{"type":"ping"}`, events: 6},
 	} {
 		t.Run(path, func(t *testing.T) {
 			w := newWorld(t, queueOf(10, impatient))
@@ -121,7 +121,7 @@ func TestEveryDialectKeepsItsStreamsOpenWithEventsOfItsOwn(t *testing.T) {
 			keepAlives(2) // in the queue
 			w.setReady("a", true)
 			eventually(t, "the Mac is asked", func() bool { return w.gauge("vllm:num_requests_running") == 1 })
-			keepAlives(4) // while it loads the model
+			keepAlives(4) // while the model is loaded
 			close(loaded)
 			if _, err := in.WriteTo(&stream); err != nil {
 				t.Fatal(err)
@@ -144,7 +144,7 @@ func isIdle(path string, e seenEvent) bool {
 	return dialect.Of(path).Idle([]byte(text))
 }
 
-// wantOneID: accumulators reject chunks of another answer.
+// wantOneID: clients that accumulate a stream reject chunks with another id.
 func wantOneID(t *testing.T, all []seenEvent) {
 	t.Helper()
 	ids := map[string]bool{}
@@ -159,7 +159,7 @@ func wantOneID(t *testing.T, all []seenEvent) {
 	}
 }
 
-// A whole answer, and one of a route without streams, gets nothing early.
+// Responses that are not streamed get nothing early.
 func TestOnlyStreamsAreKeptOpenByEvents(t *testing.T) {
 	for path, body := range map[string]string{
 		dialect.PathChat:        `{"model":"m","messages":[],"stream":false}`,
@@ -181,15 +181,15 @@ func TestOnlyStreamsAreKeptOpenByEvents(t *testing.T) {
 	}
 }
 
-// agentResponse answers as an agent does, whose own events are numbered from 0.
+// agentResponse responds as an agent does, whose own events are numbered from 0.
 func agentResponse(r *http.Request) *responses.Answer {
 	a := responses.NewAnswer(r.Header.Get(agentapi.HeaderResponseID), 2, &responses.Request{Model: "m"})
 	a.Response.Model = "m"
 	return a
 }
 
-// wantOneResponse: SDKs reject a first event other than response.created, a second
-// one of another id, and anything after the end; some sort by number.
+// wantOneResponse: SDKs reject a first event other than response.created, a second one with
+// another id, and anything after the end; some sort by number.
 func wantOneResponse(t *testing.T, all []seenEvent, last string) (id string) {
 	t.Helper()
 	created := 0
@@ -221,9 +221,9 @@ func wantOneResponse(t *testing.T, all []seenEvent, last string) (id string) {
 
 const responseBody = `{"model":"m","stream":true,"input":"hi"}`
 
-// The response begins in the queue, is kept open while the model is loaded and the
-// prompt computed, and continues with the agent's own events.
-func TestAResponseIsOneStreamWhoeverBeginsIt(t *testing.T) {
+// The response begins in the queue, is kept open while the model is loaded and the prompt
+// processed, and continues with the agent's own events.
+func TestAResponseIsOneStreamWithTheAgentsEvents(t *testing.T) {
 	w := newWorld(t, queueOf(10, impatient))
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
 		time.Sleep(30 * time.Millisecond)
@@ -251,7 +251,7 @@ func TestAResponseIsOneStreamWhoeverBeginsIt(t *testing.T) {
 	}
 }
 
-// Where it is known which Mac will store the response, its id says so.
+// If it is known which Mac will store the response, its id names that Mac.
 func TestAResponseThatIsLoadedForNamesItsMac(t *testing.T) {
 	w := newWorld(t, queueOf(10, impatient))
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
@@ -265,8 +265,8 @@ func TestAResponseThatIsLoadedForNamesItsMac(t *testing.T) {
 	}
 }
 
-// One that continues a stored response waits for the Mac that stores it.
-func TestAResponseThatGoesOnNamesItsMacFromTheQueue(t *testing.T) {
+// A request that continues a stored response waits for the Mac that stores it.
+func TestAContinuedResponseNamesItsMacFromTheQueue(t *testing.T) {
 	w := newWorld(t, queueOf(10, impatient))
 	m, end, _ := w.busy()
 	for range 2 { // as many as are sent there at once
@@ -292,11 +292,10 @@ func TestAResponseThatGoesOnNamesItsMacFromTheQueue(t *testing.T) {
 	close(end)
 }
 
-// A Mac that refused does not store the response that waits for another try. The
-// client must not have its id yet, so a run in which the refusal took too long is
-// repeated.
+// A Mac that refused does not store the response that waits for another attempt. The client
+// must not have its id yet, so a run in which the refusal took too long is repeated.
 func TestAResponseThatWasRefusedOnceNamesNoMac(t *testing.T) {
-	const keepAlive = time.Second // less than the wait for another try
+	const keepAlive = time.Second // less than the wait for another attempt
 	w := newWorld(t, queueOf(10, func(c *proxy.Config) { c.KeepAlive = keepAlive }))
 	var tries atomic.Int64
 	var refused atomic.Pointer[time.Time]
@@ -325,8 +324,8 @@ func TestAResponseThatWasRefusedOnceNamesNoMac(t *testing.T) {
 	}
 }
 
-// Another Mac takes over a response of which only the opening was sent, and the
-// client sees one.
+// Another Mac takes over a response of which only the beginning was sent, and the client
+// sees one response.
 func TestAnotherMacTakesOverAResponseThatHasOnlyBegun(t *testing.T) {
 	w := newWorld(t)
 	var turn atomic.Int64
@@ -347,7 +346,8 @@ func TestAnotherMacTakesOverAResponseThatHasOnlyBegun(t *testing.T) {
 	}
 }
 
-// What could not be answered ends as a response does, where the client has one.
+// If the client has the beginning of a response, a failure ends it with the API's failure
+// event.
 func TestAResponseThatBeganAndIsRefusedFails(t *testing.T) {
 	w := newWorld(t, impatient)
 	w.addMac("mac-a", func(rw http.ResponseWriter, _ *http.Request) {
@@ -359,14 +359,14 @@ func TestAResponseThatBeganAndIsRefusedFails(t *testing.T) {
 	if !strings.Contains(got, `"error":{"code":"invalid_prompt","message":"The prompt needs`) {
 		t.Errorf("stream %s", got)
 	}
-	// A request that no agent will take gets comments until it is refused.
+	// A request that no agent will accept gets comments until it is refused.
 	got = read(t, w.do("POST", dialect.PathResponses, `{"model":"m","stream":true,"input":7}`))
 	if !strings.HasPrefix(got, ": keep-alive\n\n") || !strings.Contains(got, "event: error\n") || strings.Contains(got, "response.created") {
 		t.Errorf("stream %s", got)
 	}
 }
 
-// A response whose id was given before its Mac was known is found wherever it is.
+// A response whose id was sent before its Mac was known is found on any Mac.
 func TestAResponseWhoseIDNamesNoMacIsFound(t *testing.T) {
 	l := newLocked(t, queueOf(10))
 	id := responses.NewIDAnywhere()
@@ -405,7 +405,7 @@ func TestAResponseWhoseIDNamesNoMacIsFound(t *testing.T) {
 	}
 }
 
-// What only gateways say to agents, clients cannot.
+// Clients cannot set headers that are between gateway and agent.
 func TestClientsDoNotChooseTheIDOfAResponse(t *testing.T) {
 	w := newWorld(t)
 	m := w.addMac("a", events(nil, "x", "[DONE]"))

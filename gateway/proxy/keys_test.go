@@ -25,7 +25,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// lines is a log that is written to by many.
+// lines is a log that is safe for concurrent use.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -43,7 +43,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// locked is a gateway that asks for keys; its clock stands still.
+// locked is a gateway that requires keys, with a manual clock.
 type locked struct {
 	*world
 	store *keys.Store
@@ -53,14 +53,14 @@ type locked struct {
 	now time.Time
 }
 
-// time is the gateway's.
+// time returns the gateway's time.
 func (l *locked) time() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.now
 }
 
-// pass lets time pass.
+// pass advances the clock.
 func (l *locked) pass(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,7 @@ func newLocked(t *testing.T, change ...func(*proxy.Config)) *locked {
 	return l
 }
 
-// key makes one and returns what its holder sends.
+// key creates a key and returns its token.
 func (l *locked) key(name string, g keys.Grant) string {
 	l.t.Helper()
 	secret, token, err := keys.NewSecret("keys", name, g)
@@ -113,7 +113,7 @@ func (l *locked) ask(token string) *http.Response {
 	return l.with(token, "POST", chatPath, chatBody)
 }
 
-// audit is the newest audit line.
+// audit returns the newest audit line.
 func (l *locked) audit() string {
 	all := strings.Split(strings.TrimSpace(l.log.String()), "\n")
 	for i := len(all) - 1; i >= 0; i-- {
@@ -144,16 +144,16 @@ func TestAttackAClientWithoutAGoodKey(t *testing.T) {
 	}
 	seen := m.requests.Load()
 	for name, tc := range map[string]struct{ token, why string }{
-		"none":                   {"", "key_missing"},
-		"what examples say":      {"none", "key_unknown"},
-		"a key of someone else":  {"sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", "key_unknown"},
-		"revoked":                {revoked, "key_unknown"},
-		"a name and other chars": {keys.NewToken("good"), "key_unknown"},
+		"none":                   {why: "key_missing"},
+		"what examples say":      {token: "none", why: "key_unknown"},
+		"a key of someone else":  {token: "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", why: "key_unknown"},
+		"revoked":                {token: revoked, why: "key_unknown"},
+		"a name and other chars": {token: keys.NewToken("good"), why: "key_unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for path, method := range map[string]string{chatPath: "POST", "/v1/completions": "POST", "/v1/models": "GET", "/v1/models/m": "GET", "/nowhere": "GET"} {
 				resp := l.with(tc.token, method, path, chatBody)
-				l.wantRefusal(resp, refusal{401, openai.CodeInvalidAPIKey, ""})
+				l.wantRefusal(resp, refusal{status: 401, code: openai.CodeInvalidAPIKey})
 				if resp.Header.Get("WWW-Authenticate") != "Bearer" {
 					t.Errorf("%s: WWW-Authenticate %q", path, resp.Header.Get("WWW-Authenticate"))
 				}
@@ -172,8 +172,8 @@ func TestAttackAClientWithoutAGoodKey(t *testing.T) {
 	}
 }
 
-// TestAttackAStrangersBodyIsNotAwaited: the refusal comes although the body
-// never ends, so that trying keys holds no connection and no memory.
+// TestAttackAStrangersBodyIsNotAwaited: the refusal is sent although the body never ends,
+// so that trying keys occupies no connection and no memory.
 func TestAttackAStrangersBodyIsNotAwaited(t *testing.T) {
 	l := newLocked(t, func(c *proxy.Config) { c.ReadTimeout = 50 * time.Millisecond })
 	l.addMac("a", say("{}"))
@@ -191,11 +191,11 @@ func TestAttackAStrangersBodyIsNotAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	l.wantRefusal(resp, refusal{401, openai.CodeInvalidAPIKey, ""})
+	l.wantRefusal(resp, refusal{status: 401, code: openai.CodeInvalidAPIKey})
 }
 
-// TestAttackAModelOutsideTheKey: it is as if it did not exist, in every word
-// and header.
+// TestAttackAModelOutsideTheKey: the response is the same as for a nonexistent model, in
+// every word and header.
 func TestAttackAModelOutsideTheKey(t *testing.T) {
 	l := newLocked(t)
 	m := l.addMac("a", say("{}"))
@@ -208,7 +208,7 @@ func TestAttackAModelOutsideTheKey(t *testing.T) {
 			t.Errorf("%s: %d", name, resp.StatusCode)
 		}
 	}
-	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":"open"}`), refusal{503, openai.CodeNoEndpoint, "2"})
+	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":"open"}`), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 	before := m.requests.Load()
 
 	told := func(name, path, body string) string {
@@ -234,10 +234,10 @@ func TestAttackAModelOutsideTheKey(t *testing.T) {
 	}
 	for shut, absent := range map[string]string{"shut": "none", "team-b/shut": "team-b/none"} {
 		if a, b := told(shut, chatPath, `{"model":"`+shut+`"}`), told(absent, chatPath, `{"model":"`+absent+`"}`); a != b {
-			t.Errorf("a name outside the key is told apart:\n%s\n%s", a, b)
+			t.Errorf("a name outside the key is distinguishable:\n%s\n%s", a, b)
 		}
 		if a, b := told(shut, "/v1/models/"+shut, ""), told(absent, "/v1/models/"+absent, ""); a != b {
-			t.Errorf("a name outside the key is told apart:\n%s\n%s", a, b)
+			t.Errorf("a name outside the key is distinguishable:\n%s\n%s", a, b)
 		}
 	}
 	if m.requests.Load() != before {
@@ -264,12 +264,12 @@ func TestRequestsPerMinuteOfAKey(t *testing.T) {
 		}
 	}
 	resp := l.ask(token)
-	l.wantRefusal(resp, refusal{429, openai.CodeRateLimitExceeded, "30"})
+	l.wantRefusal(resp, refusal{status: 429, code: openai.CodeRateLimitExceeded, retry: "30"})
 	if resp.Header.Get("x-ratelimit-remaining-requests") != "0" {
 		t.Errorf("headers %v", resp.Header)
 	}
 	l.wantAudit("key=k", "reason=requests_per_minute")
-	l.wantRefusal(l.with(token, "GET", "/v1/models", ""), refusal{429, openai.CodeRateLimitExceeded, "30"})
+	l.wantRefusal(l.with(token, "GET", "/v1/models", ""), refusal{status: 429, code: openai.CodeRateLimitExceeded, retry: "30"})
 	if resp := l.ask(other); resp.StatusCode != 200 {
 		t.Errorf("another key: %d", resp.StatusCode)
 	}
@@ -279,10 +279,10 @@ func TestRequestsPerMinuteOfAKey(t *testing.T) {
 	}
 }
 
-// tokensLeft asks for nothing and says what a key has left.
+// tokensLeft sends a request without tokens and returns what a key has left.
 func (l *locked) tokensLeft(token string) int {
 	l.t.Helper()
-	l.idle() // what a request used is counted when it has ended
+	l.idle() // usage is counted after the request has ended
 	resp := l.with(token, "POST", chatPath, `{"model":"m"}`)
 	read(l.t, resp)
 	left, err := strconv.Atoi(resp.Header.Get("x-ratelimit-remaining-tokens"))
@@ -292,7 +292,7 @@ func (l *locked) tokensLeft(token string) int {
 	return left + guess(`{"model":"m"}`)
 }
 
-// guess is what a body is thought to need.
+// guess returns the token estimate of a body.
 func guess(body string) int { return 1 + len(body)/4 }
 
 func TestTokensPerMinuteOfAKey(t *testing.T) {
@@ -310,28 +310,28 @@ func TestTokensPerMinuteOfAKey(t *testing.T) {
 		body   string
 		used   int
 	}{
-		"a whole answer is what its Mac says":           {counted, chatBody, 150},
-		"a stream is what its Mac says":                 {streamed, `{"model":"m","stream":true}`, 150},
-		"a Mac that says nothing: the guess":            {say("{}"), chatBody, guess(chatBody)},
-		"a stream of which nothing is said: each event": {events(nil, "a", "b", "c", "[DONE]"), chatBody, guess(chatBody) + 4},
-		"a refusal used nothing":                        {func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) }, chatBody, 0},
-		"a Mac that says nonsense: the guess": {func(rw http.ResponseWriter, r *http.Request) {
+		"a whole answer is what its Mac says":           {answer: counted, body: chatBody, used: 150},
+		"a stream is what its Mac says":                 {answer: streamed, body: `{"model":"m","stream":true}`, used: 150},
+		"a Mac that says nothing: the guess":            {answer: say("{}"), body: chatBody, used: guess(chatBody)},
+		"a stream of which nothing is said: each event": {answer: events(nil, "a", "b", "c", "[DONE]"), body: chatBody, used: guess(chatBody) + 4},
+		"a refusal used nothing":                        {answer: func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) }, body: chatBody},
+		"a Mac that says nonsense: the guess": {answer: func(rw http.ResponseWriter, r *http.Request) {
 			rw.Header().Set(agentapi.HeaderTokens, "-9+1")
 			say("{}")(rw, r)
-		}, chatBody, guess(chatBody)},
-		"a stream that breaks off: what passed":          {events(abort, "a", "b"), chatBody, guess(chatBody) + 2},
-		"a refusal of this gateway used nothing as well": {say("{}"), `{"model":"nobody"}`, 0},
+		}, body: chatBody, used: guess(chatBody)},
+		"a stream that breaks off: what passed":          {answer: events(abort, "a", "b"), body: chatBody, used: guess(chatBody) + 2},
+		"a refusal of this gateway used nothing as well": {answer: say("{}"), body: `{"model":"unknown"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLocked(t)
 			var first sync.Once
 			l.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
-				answer := say("{}") // of those that only look what is left
+				answer := say("{}") // for requests that only read what is left
 				first.Do(func() { answer = tc.answer })
 				answer(rw, r)
 			})
 			token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: limit})
-			if tc.used == 0 && strings.Contains(tc.body, "nobody") {
+			if tc.used == 0 && strings.Contains(tc.body, "unknown") {
 				first.Do(func() {})
 			}
 			resp := l.with(token, "POST", chatPath, tc.body)
@@ -353,12 +353,12 @@ func TestTokensPerMinuteOfAKey(t *testing.T) {
 func TestOverTheTokensPerMinuteOfAKey(t *testing.T) {
 	l := newLocked(t)
 	m := l.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
-		agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 60, 300) // two minutes too many
+		agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 60, 300) // two minutes' worth too many
 		say("{}")(rw, r)
 	})
 	token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: 120})
 	resp := l.with(token, "POST", chatPath, `{"model":"m","x":"`+strings.Repeat("x", 600)+`"}`)
-	l.wantRefusal(resp, refusal{429, openai.CodeRateLimitExceeded, ""})
+	l.wantRefusal(resp, refusal{status: 429, code: openai.CodeRateLimitExceeded})
 	if resp.Header.Get("X-Should-Retry") != "false" {
 		t.Error("a client is left to retry what never fits")
 	}
@@ -366,9 +366,9 @@ func TestOverTheTokensPerMinuteOfAKey(t *testing.T) {
 		t.Fatalf("within: %d", resp.StatusCode)
 	}
 	l.idle()
-	// 240 are owed, and the request needs 7: at 2 a second.
+	// The key is at -240, and the request needs 7: at 2 per second.
 	resp = l.ask(token)
-	l.wantRefusal(resp, refusal{429, openai.CodeRateLimitExceeded, "124"})
+	l.wantRefusal(resp, refusal{status: 429, code: openai.CodeRateLimitExceeded, retry: "124"})
 	if resp.Header.Get("x-ratelimit-remaining-tokens") != "0" || resp.Header.Get("x-ratelimit-limit-tokens") != "120" {
 		t.Errorf("headers %v", resp.Header)
 	}
@@ -379,8 +379,7 @@ func TestOverTheTokensPerMinuteOfAKey(t *testing.T) {
 	}
 }
 
-// TestAStreamIsCountedWhileItRuns: who lets many answers run at once is held
-// back before the first of them ends.
+// A key with many concurrent responses is limited before the first of them ends.
 func TestAStreamIsCountedWhileItRuns(t *testing.T) {
 	l := newLocked(t)
 	l.addMac("a", events(untilGone, strings.Split(strings.Repeat("x", 200), "")...))
@@ -393,12 +392,12 @@ func TestAStreamIsCountedWhileItRuns(t *testing.T) {
 	}
 	resp := l.ask(token)
 	if resp.StatusCode != http.StatusTooManyRequests {
-		t.Fatalf("while more runs than the key allows: %d", resp.StatusCode) // its body has no end
+		t.Fatalf("while more runs than the key allows: %d", resp.StatusCode) // the body never ends
 	}
-	l.wantRefusal(resp, refusal{429, openai.CodeRateLimitExceeded, "69"}) // 107 owed, 7 needed
+	l.wantRefusal(resp, refusal{status: 429, code: openai.CodeRateLimitExceeded, retry: "69"}) // at -107, and 7 needed
 }
 
-// TestAKeyStaysAtTheGateway: no Mac, no log line and no metric holds one.
+// TestAKeyStaysAtTheGateway: no Mac, no log line and no metric contains a key.
 func TestAKeyStaysAtTheGateway(t *testing.T) {
 	l := newLocked(t)
 	m := l.addMac("a", say("{}"))
@@ -406,7 +405,7 @@ func TestAKeyStaysAtTheGateway(t *testing.T) {
 	stranger := keys.NewToken("stranger")
 	l.ask(token)
 	l.ask(stranger)
-	l.with(token, "POST", chatPath, `{"model":"nobody"}`)
+	l.with(token, "POST", chatPath, `{"model":"unknown"}`)
 	l.with(token, "POST", chatPath+"?api_key="+token, chatBody)
 	for range 2 {
 		seen := <-m.seen
@@ -431,17 +430,16 @@ func TestAKeyStaysAtTheGateway(t *testing.T) {
 	}
 }
 
-func TestBeforeKeysAreReadNobodyIsRefused(t *testing.T) {
+func TestBeforeKeysAreSyncedRequestsAreUnavailable(t *testing.T) {
 	w := newWorld(t, func(c *proxy.Config) {
 		c.Keys = keys.NewStore(keys.Options{Registry: prometheus.NewRegistry(), Log: logr.Discard()})
 	})
 	w.addMac("a", say("{}"))
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 }
 
-// TestTheKeySaysHowUrgentARequestMayBe: the agent is told of the key's priority,
-// and never of what a client says of its own.
-func TestTheKeySaysHowUrgentARequestMayBe(t *testing.T) {
+// The agent receives the key's priority, never one from the client.
+func TestTheAgentReceivesThePriorityOfTheKey(t *testing.T) {
 	l := newLocked(t)
 	told := make(chan string, 1)
 	l.addMac("a", func(w http.ResponseWriter, r *http.Request) {
@@ -454,7 +452,7 @@ func TestTheKeySaysHowUrgentARequestMayBe(t *testing.T) {
 			t.Fatalf("%d", resp.StatusCode)
 		}
 		if got := <-told; got != want {
-			t.Errorf("the agent is told %q, want %q", got, want)
+			t.Errorf("the agent receives %q, want %q", got, want)
 		}
 	}
 }
@@ -470,6 +468,6 @@ func TestAClientsOwnRankIsNotPassedOn(t *testing.T) {
 		t.Fatalf("%d", resp.StatusCode)
 	}
 	if got := <-told; len(got) != 0 {
-		t.Errorf("the agent is told %q", got)
+		t.Errorf("the agent receives %q", got)
 	}
 }

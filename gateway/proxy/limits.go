@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// unreadTime bounds how long the rest of an unread body may delay the response of
-	// a request that was refused without it.
+	// unreadTime bounds how long an unread body may delay the error response of a request.
 	unreadTime = 2 * time.Second
 	// maxTimeout is the longest time limit that a client may set.
 	maxTimeout = 24 * time.Hour
@@ -26,14 +25,14 @@ const (
 type limits struct {
 	front.Limits
 	bodies *intake.Bodies
-	// total bounds how long a request may take in all; 0 is without end.
+	// total bounds the whole request; 0 means no limit.
 	total time.Duration
 }
 
-// boundUnread bounds the time of a body that may stay unread: the server reads on for a
-// while after it has answered, and until readBody allows more it has little time. If
-// there is no body the server reads already, to notice that the client disconnects: a
-// deadline there would end this request, and all later ones of the connection.
+// boundUnread sets a short read deadline for a body that may stay unread, because the
+// server drains it after the response; readBody extends it. Without a body it sets none:
+// the server is already reading to detect a disconnect, and a deadline would end this
+// request and all later ones of the connection.
 func (l *limits) boundUnread(w *reply, r *http.Request) error {
 	if r.Body == http.NoBody {
 		return nil
@@ -44,7 +43,7 @@ func (l *limits) boundUnread(w *reply, r *http.Request) error {
 	return nil
 }
 
-// readBody reads a request body, whose memory counts until release.
+// readBody reads a request body; its memory counts until release is called.
 func (l *limits) readBody(c caller, w *reply, r *http.Request) (body []byte, release func(), err error) {
 	body, err = l.ReadBody(w, r, func(interrupt func()) (body []byte, err error) {
 		body, release, err = l.bodies.Read(r.Body, c.share(), r.ContentLength, l.MaxBodyBytes, interrupt)
@@ -57,16 +56,16 @@ func (l *limits) readBody(c caller, w *reply, r *http.Request) (body []byte, rel
 		if release != nil {
 			release()
 		}
-		// Otherwise the server waits for the rest of the body before it answers, and a
-		// client that sends none learns nothing.
+		// Otherwise the server waits for the rest of the body before it responds, and a
+		// client that sends no more gets no response.
 		w.Header().Set("Connection", "close")
 		return nil, nil, err
 	}
 	return body, release, nil
 }
 
-// bound limits how long a request may take in all, as the gateway is configured and as
-// its client sets. Without a limit there is no deadline.
+// bound applies the gateway's and the client's time limits to the whole request. Without a
+// limit there is no deadline.
 func (l *limits) bound(ctx context.Context, r *http.Request) (bounded context.Context, cancel context.CancelFunc, deadline time.Time, err error) {
 	total := l.total
 	if text := r.Header.Get(agentapi.HeaderTimeout); text != "" {

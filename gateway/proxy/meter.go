@@ -7,17 +7,16 @@ import (
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
-// meter counts the tokens of one request against its key: an estimate when it is
-// admitted, each event of a stream as it is sent, and in the end the agent's own count.
-// A nil meter counts nothing.
+// meter counts the tokens of one request against its key: an estimate at admission, then
+// each event of a stream, and finally the agent's own count. A nil meter counts nothing.
 type meter struct {
 	keys    *keys.Store
 	key     *keys.Key
 	counted int64 // against the key so far
-	total   int64 // as the agent reported it; 0 while unknown
+	total   int64 // as the agent reported it; 0 if unknown
 }
 
-// events counts a token or more for each event.
+// events counts at least one token per event.
 func (m *meter) events(block []byte) {
 	if m == nil {
 		return
@@ -29,7 +28,7 @@ func (m *meter) events(block []byte) {
 	m.add(n)
 }
 
-// reported takes the agent's own count.
+// reported sets the agent's own count.
 func (m *meter) reported(n int64) {
 	if m != nil {
 		m.total = n
@@ -43,9 +42,8 @@ func (m *meter) add(n int64) {
 	}
 }
 
-// settle ends the count. A request that was refused used nothing. One that ended
-// without the agent's count, because a connection was closed, used what was counted so
-// far.
+// settle corrects the count at the end. A refused request used nothing. A request without
+// the agent's count, because a connection was closed, used what was counted so far.
 func (m *meter) settle(status int) {
 	switch {
 	case m == nil:

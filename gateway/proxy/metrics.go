@@ -13,8 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
-// metrics of the gateway. Labels come from closed sets: routes, statuses,
-// reasons.
+// metrics of the gateway. Labels come from closed sets: routes, statuses, reasons.
 type metrics struct {
 	requests  *prometheus.CounterVec
 	firstByte *prometheus.HistogramVec
@@ -23,7 +22,7 @@ type metrics struct {
 	retries   *prometheus.CounterVec
 	broken    prometheus.Counter
 	ignored   *prometheus.CounterVec
-	// fieldLabel is the label of an ignored field.
+	// fieldLabel returns the label of an ignored field.
 	fieldLabel func(name string) string
 }
 
@@ -53,9 +52,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// begin has the series of ordinary use begin at 0: rate() and increase() do not
-// count the value that a series begins with. Other statuses begin with their
-// first request.
+// begin starts the usual series at 0: rate() and increase() ignore the first value of a
+// series. Other statuses start with their first request.
 func (m *metrics) begin() {
 	for _, route := range append(slices.Clone(forwarded), dialect.PathModels) {
 		m.requests.WithLabelValues(route, strconv.Itoa(http.StatusOK))
@@ -68,8 +66,7 @@ func (m *metrics) begin() {
 	m.ignored.WithLabelValues(dialect.OtherField)
 }
 
-// countIgnored counts the fields that an agent's answer names as ignored, each
-// once.
+// countIgnored counts the fields that an agent reports as ignored, each once.
 func (m *metrics) countIgnored(h http.Header) {
 	var counted []string
 	for _, name := range agentapi.Ignored(h) {
@@ -80,8 +77,8 @@ func (m *metrics) countIgnored(h http.Header) {
 	}
 }
 
-// observe counts one request from its beginning; the function it returns is
-// called at its end with the status that was sent.
+// observe counts a request as in flight; the returned function ends that with the status
+// that was sent.
 func (m *metrics) observe(route string) (ended func(status int, firstByte time.Time)) {
 	begun := time.Now()
 	m.inFlight.Inc()

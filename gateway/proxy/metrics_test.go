@@ -36,16 +36,16 @@ func TestSeriesOfOrdinaryUseBeginAtZero(t *testing.T) {
 	}
 }
 
-// TestAClientThatLeavesBreaksNothingOff: the official Python client hangs up
-// when it has read [DONE], which may be before the Mac's stream has ended.
+// The official Python client closes the connection when it has read [DONE], which may be
+// before the Mac's stream has ended.
 func TestAClientThatLeavesBreaksNothingOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		cause error
 		want  float64
 	}{
-		"the client left":   {context.Canceled, 0},
-		"the gateway ends":  {front.ErrShuttingDown, 1},
-		"the Mac broke off": {nil, 1},
+		"the client left":   {cause: context.Canceled, want: 0},
+		"the gateway ends":  {cause: front.ErrShuttingDown, want: 1},
+		"the Mac broke off": {want: 1},
 	} {
 		f := &forwarder{metrics: newMetrics(prometheus.NewRegistry())}
 		ctx, cancel := context.WithCancelCause(t.Context())

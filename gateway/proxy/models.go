@@ -14,20 +14,20 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// catalog lists the models that a caller may use, as OpenAI, Anthropic and Ollama do.
+// catalog lists the models that a caller may use, in the formats of OpenAI, Anthropic and
+// Ollama.
 type catalog struct {
 	gate   *gate
 	limits *limits
 }
 
-// asksAnthropic reports whether a request for models comes from a client of
-// Anthropic's API. It has the same paths as OpenAI's, but its clients always send
-// their version.
+// asksAnthropic reports whether a request for models comes from a client of Anthropic's
+// API. The paths are the same as OpenAI's, but its clients always send their API version.
 func asksAnthropic(r *http.Request) bool {
 	return r.Header.Get(anthropic.HeaderVersion) != "" && front.IsModels(r.URL.Path)
 }
 
-// models answers with all models, or with the one that the path names.
+// models lists all models, or returns the one that the path names.
 func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	if asksAnthropic(r) {
 		return t.anthropic(ctx, c, w, r)
@@ -51,7 +51,7 @@ func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Reques
 	}.Serve(w, r)
 }
 
-// anthropic answers with the models in pages, or with the one that the path names.
+// anthropic lists the models in pages, or returns the one that the path names.
 func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	if name := front.ModelOf(r.URL.Path); name != "" {
 		m, err := t.gate.lookup(ctx, c, name)
@@ -82,8 +82,8 @@ func anthropicModel(name string, m *route.Model) anthropic.Model {
 	return out
 }
 
-// describe returns a line for a menu of models: the architecture, the quantization
-// and the context length, as far as they are known.
+// describe returns a description for a model menu: architecture, quantization and context
+// length, if known.
 func describe(f route.Facts) string {
 	var known []string
 	for _, s := range []string{f.Architecture, f.Quantization} {
@@ -106,8 +106,8 @@ func modelOf(name string, m *route.Model) openai.Model {
 }
 
 // capabilities returns the tasks of a model, as Ollama and llama.cpp name them; none if
-// its task is unknown. Only engines know whether a template writes tool calls or
-// reasoning, so that is not among them.
+// unknown. Tool calls and reasoning depend on the template, which only engines know, so
+// they are not listed.
 func capabilities(f route.Facts) []string {
 	switch f.Task {
 	case model.Generate:

@@ -12,15 +12,16 @@ import (
 	"metalfleet.dev/metalfleet/gateway/pick"
 )
 
-// Of a prompt without parts, sharedBytes are likely to be shared with other
-// conversations, and ownBytes to be those of one conversation.
+// Of a prompt without structure, the first sharedBytes are likely to be shared with other
+// conversations, and the first ownBytes to be specific to one.
 const (
 	sharedBytes = 512
 	ownBytes    = 2 << 10
 )
 
-// prefixFor returns the prefix of a tenant's prompt. The hashes are salted like the
-// cache of the engine, so that one tenant does not find a Mac by the prompt of another.
+// prefixFor returns the prefix of a tenant's prompt. The hashes are salted per tenant, like
+// the engine's prefix cache, so that a tenant cannot detect another one's prompts by the
+// choice of the Mac.
 func prefixFor(e openai.Envelope, tenant string, keepAttribution bool) pick.Prefix {
 	if !keepAttribution {
 		e.System = withoutAttribution(e.System)
@@ -40,9 +41,8 @@ func salted(p pick.Prefix, tenant, salt string) pick.Prefix {
 	return p
 }
 
-// prefixOf returns the prefix of a prompt. The cache key of a client names the
-// conversation, even if its first message changes, as it does when a client
-// summarizes earlier ones.
+// prefixOf returns the prefix of a prompt. A client's cache key identifies the conversation
+// even if its first message changes, as when a client summarizes earlier ones.
 func prefixOf(e openai.Envelope) pick.Prefix {
 	p := prefixOfPrompt(e)
 	if e.CacheKey != "" {
@@ -52,14 +52,14 @@ func prefixOf(e openai.Envelope) pick.Prefix {
 	return p
 }
 
-// space is the white space of JSON.
+// space is JSON white space.
 const space = " \t\r\n"
 
 // attributionBytes of a system prompt are searched for the attribution block.
 const attributionBytes = 256
 
-// withoutAttribution returns a system prompt as the agent uses it: without the
-// attribution block at its head, which differs from session to session.
+// withoutAttribution returns a system prompt as the agent uses it: without the leading
+// attribution block, which differs between sessions.
 func withoutAttribution(system json.RawMessage) json.RawMessage {
 	if !bytes.Contains(system[:min(len(system), attributionBytes)], []byte(anthropic.AttributionPrefix)) {
 		return system
@@ -87,9 +87,9 @@ func withoutAttribution(system json.RawMessage) json.RawMessage {
 	return append([]byte(text), rest...)
 }
 
-// prefixOfPrompt returns the prefix of the prompt itself. A chat shares its tools and
-// its system prompt with others, and its first message after them identifies the
-// conversation: both stay the same from turn to turn.
+// prefixOfPrompt returns the prefix of the prompt itself. Tools and system prompt are
+// shared between chats, and the first message after them identifies the conversation: both
+// stay the same from turn to turn.
 func prefixOfPrompt(e openai.Envelope) pick.Prefix {
 	if e.Messages == nil {
 		return prefixOfText(e.Prompt)
@@ -113,7 +113,7 @@ func prefixOfPrompt(e openai.Envelope) pick.Prefix {
 	return pick.Prefix{Shared: pick.Hash(shared...)}
 }
 
-// setsUp reports whether a message is one of those before a conversation.
+// setsUp reports whether a message belongs to the set-up before the conversation.
 func setsUp(message json.RawMessage) bool {
 	for name, value := range openai.Members(message) {
 		if string(name) == "role" {
@@ -123,7 +123,7 @@ func setsUp(message json.RawMessage) bool {
 	return false
 }
 
-// prefixOfText returns the prefix of a prompt that is one text.
+// prefixOfText returns the prefix of a plain text prompt.
 func prefixOfText(prompt []byte) pick.Prefix {
 	if len(prompt) == 0 {
 		return pick.Prefix{}

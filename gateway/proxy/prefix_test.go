@@ -17,24 +17,24 @@ func prefixIn(t *testing.T, members string) pick.Prefix {
 	return prefixOf(e)
 }
 
-func TestWhereAPromptBegins(t *testing.T) {
+func TestPrefixOfPrompts(t *testing.T) {
 	const system, one = `{"role":"system","content":"be kind"}`, `{"role":"user","content":"one"}`
 	first := prefixIn(t, `"messages":[`+system+`,`+one+`]`)
 	for what, c := range map[string]struct {
 		members     string
 		shared, own bool // the same as first's
 	}{
-		"the next turn":         {`"messages": [ ` + system + ` , ` + one + `,{"role":"assistant","content":"1"},{"role":"user","content":"two"}]`, true, true},
-		"another parameter":     {`"temperature":0.5,"messages":[` + system + `,` + one + `]`, true, true},
-		"another conversation":  {`"messages":[` + system + `,{"role":"user","content":"two"}]`, true, false},
-		"another system prompt": {`"messages":[{"role":"system","content":"be brief"},` + one + `]`, false, false},
-		"a second one":          {`"messages":[` + system + `,{"role":"developer","content":"x"},` + one + `]`, false, false},
-		"tools":                 {`"tools":[{}],"messages":[` + system + `,` + one + `]`, false, false},
-		"no system prompt":      {`"messages":[` + one + `]`, false, false},
+		"the next turn":         {members: `"messages": [ ` + system + ` , ` + one + `,{"role":"assistant","content":"1"},{"role":"user","content":"two"}]`, shared: true, own: true},
+		"another parameter":     {members: `"temperature":0.5,"messages":[` + system + `,` + one + `]`, shared: true, own: true},
+		"another conversation":  {members: `"messages":[` + system + `,{"role":"user","content":"two"}]`, shared: true},
+		"another system prompt": {members: `"messages":[{"role":"system","content":"be brief"},` + one + `]`},
+		"a second one":          {members: `"messages":[` + system + `,{"role":"developer","content":"x"},` + one + `]`},
+		"tools":                 {members: `"tools":[{}],"messages":[` + system + `,` + one + `]`},
+		"no system prompt":      {members: `"messages":[` + one + `]`},
 	} {
 		p := prefixIn(t, c.members)
 		if p.Shared == 0 || p.Own == 0 || (p.Shared == first.Shared) != c.shared || (p.Own == first.Own) != c.own {
-			t.Errorf("%s: %+v beside %+v", what, p, first)
+			t.Errorf("%s: %+v and %+v", what, p, first)
 		}
 	}
 	for _, none := range []string{`"messages":[]`, `"messages":"x"`, `"input":"x"`} {
@@ -52,13 +52,13 @@ func TestWhereAPromptBegins(t *testing.T) {
 	}
 }
 
-// TestWherePromptsOfOtherAPIsBegin: Anthropic's and Responses have the system
-// prompt beside the messages; what is embedded is no conversation.
-func TestWherePromptsOfOtherAPIsBegin(t *testing.T) {
+// Anthropic's and Responses requests have the system prompt outside the messages; embedding
+// inputs are no conversation.
+func TestPrefixOfPromptsOfOtherAPIs(t *testing.T) {
 	const one, two = `{"role":"user","content":"one"}`, `{"role":"user","content":"two"}`
 	for name, c := range map[string]struct{ first, turn, other, system string }{
-		"messages":  {`"system":"s","messages":[` + one + `]`, `"system":"s","messages":[` + one + `,` + two + `]`, `"system":"s","messages":[` + two + `]`, `"system":"t","messages":[` + one + `]`},
-		"responses": {`"instructions":"s","input":[` + one + `]`, `"instructions":"s","input":[` + one + `,` + two + `]`, `"instructions":"s","input":[` + two + `]`, `"instructions":"t","input":[` + one + `]`},
+		"messages":  {first: `"system":"s","messages":[` + one + `]`, turn: `"system":"s","messages":[` + one + `,` + two + `]`, other: `"system":"s","messages":[` + two + `]`, system: `"system":"t","messages":[` + one + `]`},
+		"responses": {first: `"instructions":"s","input":[` + one + `]`, turn: `"instructions":"s","input":[` + one + `,` + two + `]`, other: `"instructions":"s","input":[` + two + `]`, system: `"instructions":"t","input":[` + one + `]`},
 	} {
 		first, turn, other, system := prefixIn(t, c.first), prefixIn(t, c.turn), prefixIn(t, c.other), prefixIn(t, c.system)
 		if first.Shared == 0 || turn != first || other.Shared != first.Shared || other.Own == first.Own || system.Shared == first.Shared || system.Own == first.Own {
@@ -72,8 +72,7 @@ func TestWherePromptsOfOtherAPIsBegin(t *testing.T) {
 	}
 }
 
-// TestTheAttributionBlockIsNoPartOfThePrefix: Claude Code begins each session's
-// system prompt with another one.
+// Claude Code begins each session's system prompt with a different block.
 func TestTheAttributionBlockIsNoPartOfThePrefix(t *testing.T) {
 	block := func(cch string) string { return `x-anthropic-billing-header: cc_version=2.1.120.cf9; cch=` + cch + `;` }
 	const one = `"messages":[{"role":"user","content":"one"}]`
@@ -129,7 +128,7 @@ func TestACacheKeyNamesTheConversation(t *testing.T) {
 	}
 }
 
-// A tenant that guesses another's prompt is sent where its own prompts are.
+// A tenant that guesses another one's prompt is not sent to the Mac that has it cached.
 func TestAffinityIsSaltedLikeTheCache(t *testing.T) {
 	const prompt = `"messages":[{"role":"system","content":"s"},{"role":"user","content":"one"}]`
 	of := func(tenant, members string) pick.Prefix {

@@ -1,24 +1,21 @@
-// Package proxy is the gateway's HTTP front: the OpenAI-compatible API, answered by
-// forwarding bytes to the agents of Macs.
+// Package proxy is the gateway's HTTP front: it serves the OpenAI-compatible API by
+// forwarding requests to the agents of Macs.
 //
-// A request flows through it like this. Proxy.ServeHTTP (proxy.go) admits it by its
-// API key and finds its route. inference.serve (inference.go) reads its body and finds
-// its model. forwarder.forward (forward.go) acquires a lease of a replica from package
-// dispatch, which may have the request wait, and sends it to the Mac, to another one
-// if that fails before the client received anything. delivery (deliver.go) sends the
-// response to the client, through reply (reply.go), which every request ends with
-// exactly once. From the first file to the last it is a request; what the client
-// receives is its reply.
+// The path of a request: Proxy.ServeHTTP (proxy.go) admits it by its API key and finds its
+// route. inference.serve (inference.go) reads its body and finds its model.
+// forwarder.forward (forward.go) acquires a lease of a replica from package dispatch, which
+// may queue the request, and sends it to the Mac, or to another one if that fails before
+// the client received anything. delivery (deliver.go) sends the response to the client
+// through reply (reply.go), which ends every request exactly once.
 //
-// It owns what clients see of the gateway: routes, errors, headers and keep-alive
-// events, and the accounting of tokens against API keys. It refuses what no agent
-// needs to see: unknown routes and models, malformed, oversized and compressed bodies,
-// more of them at once than it has memory for, and requests without an API key, where
-// one is required, or beyond the limits of theirs.
+// It owns the client's view of the gateway: routes, errors, headers and keep-alive events,
+// and the accounting of tokens against API keys. It rejects unknown routes and models;
+// malformed, oversized and compressed bodies; bodies beyond its memory limit; and requests
+// without a valid API key or beyond its rate limits, where keys are required.
 //
-// It reads no request beyond its model and the prefix of its prompt, and changes no
-// response: the agent's port speaks the same API. It adds its own errors, and the
-// names of Mac and request.
+// It parses no more of a request than its model and the prefix of its prompt, and does not
+// change responses: agents serve the same API. It adds its own errors, and headers that
+// name the Mac and the request.
 package proxy
 
 import (
@@ -45,50 +42,49 @@ import (
 	"metalfleet.dev/metalfleet/gateway/upstream"
 )
 
-// Config of the front.
+// Config configures the front.
 type Config struct {
 	// Table of names and replicas.
 	Table *route.Table
-	// Identity with which Macs are dialled; nil until it is known.
+	// Identity authenticates the gateway to Macs; nil until it is known.
 	Identity func() *identity.Identity
-	// TakesTunnels lets Macs open connections, which Tunnels takes.
+	// TakesTunnels lets Macs open connections; see Tunnels.
 	TakesTunnels bool
 	// Keys that clients must send; nil requires none.
 	Keys *keys.Store
 	// Pick chooses among replicas; nil means pick.Choose.
 	Pick pick.Policy
-	// Registry takes the metrics.
+	// Registry receives the metrics.
 	Registry prometheus.Registerer
-	// Log of failures; never of prompts or responses.
+	// Log receives failures; never prompts or responses.
 	Log logr.Logger
 	// Limits of reads from and writes to a client.
 	front.Limits
-	// MaxHeldBytes bounds the memory of all bodies together; 0 means 256 MiB.
+	// MaxHeldBytes bounds the memory of all request bodies; 0 means 256 MiB.
 	MaxHeldBytes int64
-	// Waiting bounds the requests that wait for a replica. Without a count none waits,
+	// Waiting limits the requests that wait for a replica. With a zero Count none waits,
 	// and a request that no replica can take at once is refused.
 	Waiting fairqueue.Limits
-	// TryTimeout bounds how long one replica may take to begin its response, and
-	// RequestTimeout how long the request may take in all; 0 is without end.
+	// TryTimeout bounds the time until a replica begins its response, and RequestTimeout
+	// the whole request; 0 means no limit.
 	TryTimeout, RequestTimeout time.Duration
-	// StrictFields has agents refuse the fields of requests that have no effect,
-	// which they ignore otherwise. A key may require the same.
+	// StrictFields makes agents reject fields that have no effect, which they ignore
+	// otherwise. A key may require the same.
 	StrictFields bool
-	// KeepAttribution leaves the attribution block of Anthropic's clients in the
-	// prompt, although it differs from session to session.
+	// KeepAttribution keeps the attribution block that Anthropic's clients add to the
+	// prompt, although it differs between sessions.
 	KeepAttribution bool
-	// Origins of web pages that browsers let read responses, from ParseOrigins;
-	// without any, browsers let only pages of the gateway's own origin.
+	// Origins of web pages that may read responses, from ParseOrigins; empty allows none
+	// but the gateway's own origin.
 	Origins []string
-	// AccessLog writes a line for each request that ended: key, client, model,
-	// status and tokens, and no text.
+	// AccessLog logs one line per finished request: key, client, model, status and tokens,
+	// and no text.
 	AccessLog bool
-	// Draining reports whether the gateway is about to end, for probes; nil means
-	// never.
+	// Draining reports to probes whether the gateway is shutting down; nil means never.
 	Draining func() bool
 }
 
-// Proxy is the front as a handler.
+// Proxy is the front as an http.Handler.
 type Proxy struct {
 	log        logr.Logger
 	accessLog  bool
@@ -102,7 +98,7 @@ type Proxy struct {
 	metrics    *metrics
 }
 
-// New makes a front. Close it when no request runs.
+// New returns a front. Close it when no request runs.
 func New(c Config) *Proxy {
 	c.Limits = c.Limits.WithDefaults()
 	if c.MaxHeldBytes == 0 {
@@ -112,13 +108,13 @@ func New(c Config) *Proxy {
 		c.Draining = func() bool { return false }
 	}
 	m := newMetrics(c.Registry)
-	bodies := &intake.Bodies{Most: c.MaxHeldBytes}
+	bodies := &intake.Bodies{Max: c.MaxHeldBytes}
 	c.Registry.MustRegister(bodies)
 	p := &Proxy{log: c.Log, accessLog: c.AccessLog, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m),
 		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}
 	p.dispatcher = dispatch.New(dispatch.Config{Queue: c.Waiting, Pick: c.Pick, KeepAlive: c.KeepAlive, Registry: c.Registry,
 		CanReach: func(e route.Endpoint) bool { return p.macs.CanReach(e) }})
-	p.macs = upstream.New(upstream.Options{Table: c.Table, Identity: c.Identity, TakesTunnels: c.TakesTunnels, Changed: p.dispatcher.Wake,
+	p.macs = upstream.New(upstream.Options{Table: c.Table, Identity: c.Identity, TakesTunnels: c.TakesTunnels, Changed: p.dispatcher.Notify,
 		Lost: func(mac string, cause error) { p.dispatcher.Avoid(c.Log, mac, cause) }, Registry: c.Registry, Log: c.Log.WithName("tunnel")})
 	f := &forwarder{dispatcher: p.dispatcher, macs: p.macs, metrics: m, tryTimeout: c.TryTimeout, keepAlive: c.KeepAlive, held: newRoom(heldBytes)}
 	s := &stored{gate: p.gate, limits: p.limits, table: c.Table, forwarder: f, searches: newSearches(maxSearches)}
@@ -128,27 +124,28 @@ func New(c Config) *Proxy {
 	return p
 }
 
-// Tunnels returns the connections that Macs opened; nil where none are taken.
+// Tunnels returns the connections that Macs opened; nil if none are accepted.
 func (p *Proxy) Tunnels() *tunnel.Hub { return p.macs.Tunnels() }
 
-// Demand fills in a report for the operator: what runs and waits, counted at one time.
+// Demand fills in a report for the operator: a consistent snapshot of running and waiting
+// requests.
 func (p *Proxy) Demand(r *demand.Report) { p.dispatcher.Demand(r) }
 
-// Wakes receives a value when a request begins to wait.
-func (p *Proxy) Wakes() <-chan struct{} { return p.dispatcher.Arrivals() }
+// Waiting receives a value when a request begins to wait.
+func (p *Proxy) Waiting() <-chan struct{} { return p.dispatcher.Arrivals() }
 
-// Drain waits until no response runs in the background. Those that still run when
-// ctx ends are cancelled. No request may begin after it.
+// Drain waits until no background response runs. Those that still run when ctx ends are
+// cancelled. No request may begin after it.
 func (p *Proxy) Drain(ctx context.Context) { p.background.drain(ctx) }
 
-// Close ends responses in the background, and idle connections to Macs.
+// Close cancels background responses, and closes idle connections to Macs.
 func (p *Proxy) Close() {
 	p.background.end(front.ErrShuttingDown)
 	p.background.runs.Wait()
 	p.macs.Close()
 }
 
-// ServeHTTP answers one request, exactly once.
+// ServeHTTP responds to one request, exactly once.
 func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	r = dialect.CanonicalRequest(r)
 	to := p.routes.of(r)
@@ -188,7 +185,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve admits a request, and has it answered.
+// serve admits a request, and runs the handler of its route.
 func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request) error {
 	if err := p.limits.boundUnread(w, r); err != nil {
 		return err

@@ -69,15 +69,15 @@ func (w *world) renewIdentity() {
 	w.ids.Set(id)
 }
 
-// mac is an agent of a script.
+// mac is a scripted agent.
 type mac struct {
 	name     string
 	server   *httptest.Server
 	requests atomic.Int64
 	conns    atomic.Int64
 	seen     chan *http.Request
-	left     chan struct{}              // one for each request that ended
-	tls      atomic.Pointer[tls.Config] // of the next handshake; nil: as it began
+	left     chan struct{}              // one value per request that ended
+	tls      atomic.Pointer[tls.Config] // for the next handshake; nil: the initial one
 }
 
 func (w *world) deployment(name string, names ...string) {
@@ -121,7 +121,7 @@ func (w *world) setReady(mac string, ready bool) {
 		DeploymentUID: "m", Mac: mac, Ready: ready})
 }
 
-// kill ends the Mac as a crash does: connections break, none is taken.
+// kill simulates a crash: connections break, and no new one is accepted.
 func (m *mac) kill() {
 	_ = m.server.Listener.Close()
 	m.server.CloseClientConnections()
@@ -167,7 +167,7 @@ func read(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-// refusal is what a client is told before the first byte.
+// refusal is an error response before the first byte of a stream.
 type refusal struct {
 	status int
 	code   string
@@ -178,7 +178,7 @@ func (w *world) wantRefusal(resp *http.Response, want refusal) {
 	w.t.Helper()
 	body := read(w.t, resp)
 	e := openai.ParseError(resp.StatusCode, resp.Header, []byte(body))
-	got := refusal{resp.StatusCode, e.Code, resp.Header.Get("Retry-After")}
+	got := refusal{status: resp.StatusCode, code: e.Code, retry: resp.Header.Get("Retry-After")}
 	if got != want || resp.Header.Get("Content-Type") != "application/json" || resp.Header.Get(agentapi.HeaderRequestID) == "" {
 		w.t.Errorf("refusal %+v, want %+v; headers %v; body %s", got, want, resp.Header, body)
 	}
@@ -211,7 +211,7 @@ func say(text string) http.HandlerFunc {
 	}
 }
 
-// events streams the given texts; hang decides what comes after the last.
+// events streams the given texts; hang decides what follows the last one.
 func events(hang func(*http.Request), texts ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out := openai.NewEventWriter(w)
@@ -234,7 +234,7 @@ func untilGone(r *http.Request) { <-r.Context().Done() }
 
 func abort(*http.Request) { panic(http.ErrAbortHandler) }
 
-// refuse answers as an agent that did nothing.
+// refuse responds like an agent that refused without side effects.
 func refuse(e *openai.Error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(agentapi.HeaderRetryable, "true")
@@ -306,17 +306,17 @@ func TestWhatNoAgentNeedsToSee(t *testing.T) {
 	w := newWorld(t, func(c *proxy.Config) { c.MaxBodyBytes = 300 })
 	m := w.addMac("a", say("{}"))
 	w.deployment("idle", "idle")
-	w.wantRefusal(w.do("POST", chatPath, `{"model":"nobody"}`), refusal{404, openai.CodeModelNotFound, ""})
-	w.wantRefusal(w.do("POST", chatPath, `{"model":"idle"}`), refusal{503, openai.CodeNoEndpoint, "2"})
-	w.wantRefusal(w.do("POST", chatPath, `{"model":"ns/idle"}`), refusal{503, openai.CodeNoEndpoint, "2"})
-	w.wantRefusal(w.do("POST", chatPath, `{"model":"m"`), refusal{400, openai.CodeMalformedJSON, ""})
-	w.wantRefusal(w.do("POST", chatPath, `{}`), refusal{400, openai.CodeMissingParameter, ""})
-	w.wantRefusal(w.do("POST", chatPath, `{"model":"m","x":"`+strings.Repeat("x", 300)+`"}`), refusal{413, openai.CodeBodyTooLarge, ""})
-	w.wantRefusal(w.do("POST", "/v1/images/generations", `{"model":"m"}`), refusal{404, openai.CodeRouteNotFound, ""})
-	w.wantRefusal(w.do("GET", "/v1/models/nobody", ""), refusal{404, openai.CodeModelNotFound, ""})
+	w.wantRefusal(w.do("POST", chatPath, `{"model":"unknown"}`), refusal{status: 404, code: openai.CodeModelNotFound})
+	w.wantRefusal(w.do("POST", chatPath, `{"model":"idle"}`), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
+	w.wantRefusal(w.do("POST", chatPath, `{"model":"ns/idle"}`), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
+	w.wantRefusal(w.do("POST", chatPath, `{"model":"m"`), refusal{status: 400, code: openai.CodeMalformedJSON})
+	w.wantRefusal(w.do("POST", chatPath, `{}`), refusal{status: 400, code: openai.CodeMissingParameter})
+	w.wantRefusal(w.do("POST", chatPath, `{"model":"m","x":"`+strings.Repeat("x", 300)+`"}`), refusal{status: 413, code: openai.CodeBodyTooLarge})
+	w.wantRefusal(w.do("POST", "/v1/images/generations", `{"model":"m"}`), refusal{status: 404, code: openai.CodeRouteNotFound})
+	w.wantRefusal(w.do("GET", "/v1/models/unknown", ""), refusal{status: 404, code: openai.CodeModelNotFound})
 	for path, allowed := range map[string]string{chatPath: "POST", "/v1/completions": "POST", "/v1/models": "GET, HEAD", "/v1/models/m": "GET, HEAD"} {
 		r := w.do("DELETE", path, "")
-		w.wantRefusal(r, refusal{405, openai.CodeMethodNotAllowed, ""})
+		w.wantRefusal(r, refusal{status: 405, code: openai.CodeMethodNotAllowed})
 		if r.Header.Get("Allow") != allowed {
 			t.Errorf("%s: Allow %q", path, r.Header.Get("Allow"))
 		}
@@ -337,7 +337,7 @@ func TestBodyWithoutLengthIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	w.wantRefusal(resp, refusal{413, openai.CodeBodyTooLarge, ""})
+	w.wantRefusal(resp, refusal{status: 413, code: openai.CodeBodyTooLarge})
 }
 
 func TestModelsAreListedByServedName(t *testing.T) {
@@ -379,16 +379,16 @@ func TestAConflictingNameLeadsToItsOwner(t *testing.T) {
 	if got := read(t, w.chat()); got != `"owner"` {
 		t.Errorf("answer %s", got)
 	}
-	w.wantRefusal(w.do("POST", chatPath, `{"model":"other/m"}`), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.do("POST", chatPath, `{"model":"other/m"}`), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 }
 
 func TestBeforeTheTableIsKnownNothingIsUnknown(t *testing.T) {
 	w := newWorld(t, func(c *proxy.Config) { c.Table = route.NewTable() })
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
-	w.wantRefusal(w.do("GET", "/v1/models", ""), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
+	w.wantRefusal(w.do("GET", "/v1/models", ""), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 	w = newWorld(t, func(c *proxy.Config) { c.Identity = func() *identity.Identity { return nil } })
 	w.addMac("a", say("{}"))
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 }
 
 func TestAgentsErrorsPassThrough(t *testing.T) {
@@ -402,8 +402,8 @@ func TestAgentsErrorsPassThrough(t *testing.T) {
 		r := w.chat()
 		resp[r.Header.Get(agentapi.HeaderMac)] = r
 	}
-	w.wantRefusal(resp["a"], refusal{413, openai.CodePrefillMemoryExceeded, ""})
-	w.wantRefusal(resp["b"], refusal{500, openai.CodeEngineFailed, ""})
+	w.wantRefusal(resp["a"], refusal{status: 413, code: openai.CodePrefillMemoryExceeded})
+	w.wantRefusal(resp["b"], refusal{status: 500, code: openai.CodeEngineFailed})
 	if a.requests.Load() != 1 || b.requests.Load() != 1 {
 		t.Error("an answer of the model was tried again elsewhere")
 	}

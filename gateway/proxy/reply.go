@@ -16,31 +16,31 @@ import (
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
-// minRate is how many bytes per second a client has to read: one that reads less keeps
-// its slot of a replica for longer than the Mac needs.
+// minRate is how many bytes per second a client has to read: a slower one occupies its slot
+// of a replica for longer than the Mac needs.
 const minRate = 64 << 10
 
-// reply is the response to the client. It is the dispatcher's client of its request.
+// reply is the response to the client. It implements dispatch.Client.
 type reply struct {
 	*front.Writer
 	dialect *dialect.Dialect
 	metrics *metrics
 	meter   *meter // of the response
 	tokens  int64  // as the agent counted them
-	// answered is set once the response of an agent has begun.
+	// answered is set once the agent's response has begun.
 	answered bool
-	// keepAlives is nil unless the request asks for a stream.
+	// keepAlives is nil unless the client requested a stream.
 	keepAlives *keepAlives
-	model      string // that answers, where the client receives its name
+	model      string // the serving model, if the response names it
 }
 
-// newReply returns the response of a front that speaks HTTP/1.1.
+// newReply returns the response to an HTTP/1.1 client.
 func newReply(w http.ResponseWriter, timeout time.Duration, of *dialect.Dialect, m *metrics) *reply {
 	return &reply{Writer: front.NewWriter(w, 1, timeout), dialect: of, metrics: m}
 }
 
-// refuse sends an error: as the response, or in a stream that has begun as its last
-// event, after which no client takes the response for whole.
+// refuse sends an error: as the response, or as the last event of a stream that has begun,
+// so that no client takes it for complete.
 func (w *reply) refuse(e *openai.Error) error {
 	id := w.Header().Get(agentapi.HeaderRequestID)
 	if !w.begun() {
@@ -60,36 +60,34 @@ func (w *reply) refuse(e *openai.Error) error {
 	return w.Send(event)
 }
 
-// ownHeaders are headers that the gateway sets itself, and those that concern one
-// connection only.
+// ownHeaders are the headers that the gateway sets itself, and hop-by-hop headers.
 var ownHeaders = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
 	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderModel, agentapi.HeaderRequestID, agentapi.HeaderTokens,
 	agentapi.HeaderQueuePosition, agentapi.HeaderQueueETA, agentapi.HeaderQueueSeconds}
 
-// notForMacs begin the headers that no Mac may set, those that the gateway leaves out as well:
-// which pages may read a response, what is left of a limit, and cookies.
+// notForMacs are prefixes of headers that no Mac may set, even where the gateway sets none:
+// CORS, rate limits and cookies.
 var notForMacs = []string{"Access-Control-", "X-Ratelimit-", "Set-Cookie"}
 
-// passesOn reports whether the client receives a header of a Mac's response.
+// passesOn reports whether a header of a Mac's response is sent to the client.
 func (w *reply) passesOn(name string) bool {
 	_, own := w.Header()[name]
 	return !own && !slices.Contains(ownHeaders, name) && !slices.ContainsFunc(notForMacs, func(begin string) bool { return strings.HasPrefix(name, begin) })
 }
 
-// trailer passes on what an agent reports after a stream.
+// trailer copies the trailers of an agent's stream.
 func (w *reply) trailer(h http.Header) {
 	if v := h.Get(agentapi.HeaderCalls); v != "" {
 		w.Header().Set(http.TrailerPrefix+agentapi.HeaderCalls, v)
 	}
 }
 
-// begun reports whether the head was sent: from then on errors are sent inside the
-// stream.
+// begun reports whether the head was sent: from then on errors are sent inside the stream.
 func (w *reply) begun() bool { return w.Status() != 0 }
 
-// begin sends the head of an agent's response, once. If the gateway has begun the
-// stream to keep it open, the head is sent already, and the names of ignored fields
-// become a trailer.
+// begin sends the head of an agent's response, once. If keep-alive events have already
+// begun the stream, the head was sent before, and the names of ignored fields become a
+// trailer.
 func (w *reply) begin(resp *http.Response, mac string) {
 	if w.answered {
 		return
@@ -102,7 +100,7 @@ func (w *reply) begin(resp *http.Response, mac string) {
 	}
 	for name, values := range resp.Header {
 		if w.passesOn(name) {
-			w.Header()[name] = values // no one else has the response
+			w.Header()[name] = values // the values are not shared with another response
 		}
 	}
 	w.Header().Set(agentapi.HeaderMac, mac)
@@ -112,8 +110,7 @@ func (w *reply) begin(resp *http.Response, mac string) {
 	w.WriteHeader(resp.StatusCode)
 }
 
-// countTokens takes the agent's own count of tokens, from the header of a whole
-// response or the trailer of a stream.
+// countTokens reads the agent's token count, from a header or, after a stream, a trailer.
 func (w *reply) countTokens(h http.Header) {
 	if n, ok := agentapi.Tokens(h); ok {
 		w.tokens = n
@@ -121,7 +118,7 @@ func (w *reply) countTokens(h http.Header) {
 	}
 }
 
-// Queued implements dispatch.Client: the place is in headers of the response.
+// Queued implements dispatch.Client: response headers contain the place.
 func (w *reply) Queued(at dispatch.Place) {
 	if w.begun() {
 		return
@@ -139,8 +136,8 @@ func (w *reply) Dequeued(waited time.Duration) {
 	}
 }
 
-// KeepAlive implements dispatch.Client: it sends the place inside the stream. Nothing
-// can be sent before other responses.
+// KeepAlive implements dispatch.Client: it sends the place inside the stream. Nothing can
+// be sent before a non-streaming response.
 func (w *reply) KeepAlive(at dispatch.Place) error {
 	if w.keepAlives == nil {
 		return nil
@@ -153,11 +150,11 @@ func (w *reply) KeepAlive(at dispatch.Place) error {
 	return w.sendKeepAlive(text)
 }
 
-// wholeSeconds are rounded up.
+// wholeSeconds rounds up.
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
 
-// sendKeepAlive sends a keep-alive event with a comment for people. A stream that has
-// not begun begins with it.
+// sendKeepAlive sends a keep-alive event with a human-readable comment. It begins a stream
+// that has not begun.
 func (w *reply) sendKeepAlive(comment string) error {
 	if !w.begun() {
 		w.Header().Set("Content-Type", "text/event-stream")

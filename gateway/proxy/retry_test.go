@@ -69,7 +69,7 @@ func TestAnotherMacTakesOverAStreamOfCommentsOnly(t *testing.T) {
 	w.addMac("a-bad", silent)
 	w.addMac("good", events(nil, "x", "[DONE]"))
 	const comment = ": keep-alive\n\n"
-	for range 2 { // not so often that the bad one is left alone
+	for range 2 { // not so often that the bad one is ejected
 		if got := strings.ReplaceAll(read(t, w.chat()), comment, ""); got != "data: {\"text\":\"x\"}\n\ndata: [DONE]\n\n" {
 			t.Errorf("stream %q", got)
 		}
@@ -77,16 +77,16 @@ func TestAnotherMacTakesOverAStreamOfCommentsOnly(t *testing.T) {
 	if w.counter("retries_total") == 0 {
 		t.Error("no retry was counted")
 	}
-	// Nobody can take over: the head is out, so the stream says it.
+	// No Mac can take over, and the head was sent, so the stream contains the error.
 	w.setReady("good", false)
 	if got := read(t, w.chat()); !strings.HasPrefix(got, comment+"data: {\"error\":") || !strings.HasSuffix(got, `"code":"no_ready_endpoint"}}`+"\n\n") {
 		t.Errorf("stream %q", got)
 	}
-	// The one that takes over refuses, in a way that no other may answer.
+	// The one that takes over refuses, in a way that no other may be tried.
 	w.addMac("strict", func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) })
 	told := comment + `data: {"error":{"message":"no","type":"invalid_request_error","param":"stop","code":"invalid_value"}}` + "\n\n"
 	var got []string
-	for range 4 { // they take turns at being the first
+	for range 4 { // each is the first one sometimes
 		got = append(got, read(t, w.chat()))
 	}
 	if !slices.Contains(got, told) {
@@ -94,10 +94,10 @@ func TestAnotherMacTakesOverAStreamOfCommentsOnly(t *testing.T) {
 	}
 }
 
-func TestEachReplicaIsTriedOnceAndTheLastRefusalTold(t *testing.T) {
+func TestEachReplicaIsTriedOnceAndTheLastRefusalReturned(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.addMac("a", refuse(notReady)), w.addMac("b", refuse(notReady))
-	w.wantRefusal(w.chat(), refusal{503, agentapi.CodeReplicaNotReady, "3"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "3"})
 	if a.requests.Load() != 1 || b.requests.Load() != 1 {
 		t.Errorf("tries: %d and %d, want 1 each", a.requests.Load(), b.requests.Load())
 	}
@@ -129,12 +129,12 @@ func TestADeadMacIsLeftAlone(t *testing.T) {
 			t.Fatal(got)
 		}
 	}
-	// Once, and again where a suspicion of two seconds or more was over.
+	// Once, and once more after an avoidance of at least two seconds.
 	if n, most := w.counter("retries_total"), 1+int(time.Since(began)/(2*time.Second)); n < 1 || n > float64(most) {
 		t.Errorf("%v retries, want 1 to %d: the dead Mac was tried again while it is suspected", n, most)
 	}
 	good.kill()
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 }
 
 func TestAMacThatAnswersWithAnotherNameIsNotTrusted(t *testing.T) {
@@ -143,7 +143,7 @@ func TestAMacThatAnswersWithAnotherNameIsNotTrusted(t *testing.T) {
 	w.table.SetMac(route.Mac{Name: "b", Address: m.server.Listener.Addr().String(), Open: true})
 	w.setReady("a", false)
 	w.setReady("b", true) // at the address of a
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 	if m.requests.Load() != 0 {
 		t.Error("a request reached the wrong Mac")
 	}
@@ -153,7 +153,7 @@ func TestAMacThatHangsIsNoticedByPings(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("good", say(`"good"`))
 	hung := w.addMac("hung", events(untilGone, "x"))
-	// The way to the Mac stops carrying anything, and nobody says so.
+	// The network to the Mac drops everything silently.
 	freeze := newRelay(t, hung.server.Listener.Addr().String())
 	w.table.SetMac(route.Mac{Name: "hung", Address: freeze.addr, Open: true})
 	w.setReady("good", false)
@@ -169,7 +169,7 @@ func TestAMacThatHangsIsNoticedByPings(t *testing.T) {
 	if !errors.As(err, &told) || told.Code != agentapi.CodeEngineLost {
 		t.Errorf("end of stream: %v", err)
 	}
-	t.Logf("noticed after %s", time.Since(begun)) // without pings it never is
+	t.Logf("noticed after %s", time.Since(begun)) // without pings it would never be
 	for range 4 {
 		if got := read(t, w.chat()); got != `"good"` {
 			t.Error(got)
@@ -177,8 +177,7 @@ func TestAMacThatHangsIsNoticedByPings(t *testing.T) {
 	}
 }
 
-// TestAMacThatFallsSilentIsLeftOutThoughNoRequestRuns: no request has to fail
-// first.
+// TestAMacThatFallsSilentIsLeftOutThoughNoRequestRuns: no request has to fail first.
 func TestAMacThatFallsSilentIsLeftOutThoughNoRequestRuns(t *testing.T) {
 	w := newWorld(t)
 	hung := w.addMac("hung", say(`"hung"`))
@@ -242,13 +241,13 @@ func TestEveryBrokenStreamEndsWithOneErrorEvent(t *testing.T) {
 		begins string // the client's bytes
 		ends   string
 	}{
-		"reset in the middle":             {write(abort, "data: 1\n\n"), "data: 1\n\ndata: {\"error\":", lost},
-		"half an event is held back":      {write(abort, "data: 1\n\ndata: {\"ha"), "data: 1\n\ndata: {\"error\":", lost},
-		"end without [DONE]":              {write(nil, "data: 1\n\n"), "data: 1\n\ndata: {\"error\":", lost},
-		"half an event after [DONE]":      {write(nil, "data: 1\n\ndata: [DONE]\n\ndata: "), "data: 1\n\ndata: [DONE]\n\ndata: {\"error\":", lost},
-		"the agent told of an error":      {write(nil, "data: 1\n\ndata: {\"error\":{}}\n\n"), "data: 1\n\ndata: {\"error\":{}}\n\n", ""},
-		"a whole answer":                  {write(nil, "data: 1\n\ndata: [DONE]\n\n"), "data: 1\n\ndata: [DONE]\n\n", ""},
-		"an event larger than any buffer": {write(nil, "data: "+strings.Repeat("x", 100<<10)+"\n\ndata: [DONE]\n\n"), "data: " + strings.Repeat("x", 100<<10) + "\n\ndata: [DONE]\n\n", ""},
+		"reset in the middle":             {answer: write(abort, "data: 1\n\n"), begins: "data: 1\n\ndata: {\"error\":", ends: lost},
+		"half an event is held back":      {answer: write(abort, "data: 1\n\ndata: {\"ha"), begins: "data: 1\n\ndata: {\"error\":", ends: lost},
+		"end without [DONE]":              {answer: write(nil, "data: 1\n\n"), begins: "data: 1\n\ndata: {\"error\":", ends: lost},
+		"half an event after [DONE]":      {answer: write(nil, "data: 1\n\ndata: [DONE]\n\ndata: "), begins: "data: 1\n\ndata: [DONE]\n\ndata: {\"error\":", ends: lost},
+		"the agent told of an error":      {answer: write(nil, "data: 1\n\ndata: {\"error\":{}}\n\n"), begins: "data: 1\n\ndata: {\"error\":{}}\n\n"},
+		"a whole answer":                  {answer: write(nil, "data: 1\n\ndata: [DONE]\n\n"), begins: "data: 1\n\ndata: [DONE]\n\n"},
+		"an event larger than any buffer": {answer: write(nil, "data: "+strings.Repeat("x", 100<<10)+"\n\ndata: [DONE]\n\n"), begins: "data: " + strings.Repeat("x", 100<<10) + "\n\ndata: [DONE]\n\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -349,8 +348,8 @@ func TestShutdownTellsTheClient(t *testing.T) {
 	}
 }
 
-// relay carries bytes to an address until it is frozen: then it carries none
-// and closes nothing, as a pulled cable does.
+// relay forwards bytes to an address until it is frozen: then it forwards none and closes
+// nothing, like a pulled cable.
 type relay struct {
 	addr   string
 	frozen chan struct{}
@@ -426,22 +425,22 @@ func TestNoRoomIsRetriedOnAnotherMac(t *testing.T) {
 	}
 	w := newWorld(t)
 	alone := w.addMac("a", refuse(never))
-	w.wantRefusal(w.chat(), refusal{507, openai.CodeInsufficientMemory, ""})
+	w.wantRefusal(w.chat(), refusal{status: 507, code: openai.CodeInsufficientMemory})
 	if n := alone.requests.Load(); n != 1 {
 		t.Errorf("the only Mac was asked %d times", n)
 	}
 	w.addMac("b", refuse(later))
-	for range 4 { // whoever is asked last
-		w.wantRefusal(w.chat(), refusal{503, openai.CodeInsufficientMemory, "5"})
+	for range 4 { // whichever is asked last
+		w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeInsufficientMemory, retry: "5"})
 	}
 }
 
-// TestAColdLoadIsWaitedFor longer than it takes to notice a dead Mac: nothing
-// bounds how long an agent may think before it answers.
+// TestAColdLoadIsWaitedFor for longer than it takes to detect a dead Mac: an agent may take
+// any time before it responds.
 func TestAColdLoadIsWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("cold", func(rw http.ResponseWriter, r *http.Request) {
-		load := time.NewTimer(3 * time.Second) // a ping after 1 s, its answer within 1 s more
+		load := time.NewTimer(3 * time.Second) // a ping after 1 s, and its answer within 1 s
 		defer load.Stop()
 		select {
 		case <-load.C:
@@ -455,7 +454,7 @@ func TestAColdLoadIsWaitedFor(t *testing.T) {
 	if w.counter("retries_total") != 0 || w.counter("macs_suspected_total") != 0 {
 		t.Error("the wait was taken for a failure")
 	}
-	// The connection was silent for long but for its pings: its end says nothing.
+	// The connection carried only pings for long: closing it is no failure.
 	w.proxy.Close()
 	if w.counter("macs_suspected_total") != 0 {
 		t.Error("a connection that was closed was taken for a lost Mac")

@@ -20,8 +20,8 @@ import (
 	"metalfleet.dev/metalfleet/gateway/proxy"
 )
 
-// rotating is a gateway and a Mac whose authority passes from one root to the
-// next, with a stream that goes on all the time.
+// rotating is a gateway and a Mac whose authority moves from one root to the next, with a
+// stream that runs all the time.
 type rotating struct {
 	*world
 	mac       *mac
@@ -62,7 +62,7 @@ func startRotating(t *testing.T) *rotating {
 	return r
 }
 
-// bundle trusts the authorities that are given.
+// bundle returns a bundle of the given authorities.
 func bundle(cas ...*agentapitest.CA) (out []byte) {
 	for _, c := range cas {
 		out = append(out, c.PEM()...)
@@ -70,7 +70,7 @@ func bundle(cas ...*agentapitest.CA) (out []byte) {
 	return out
 }
 
-// setMac gives the Mac a certificate and roots, from its next handshake on.
+// setMac sets the Mac's certificate and roots from its next handshake on.
 func (r *rotating) setMac(of *agentapitest.CA, trusts ...*agentapitest.CA) {
 	r.t.Helper()
 	roots, _, err := agentapi.Roots(bundle(trusts...))
@@ -90,9 +90,9 @@ func (r *rotating) setGateway(of *agentapitest.CA, trusts ...*agentapitest.CA) {
 	r.ids.Set(id)
 }
 
-// check wants an answer on the connection that is kept, one on a new one, and
-// another event of the stream. It returns how many connections the Mac has got
-// through the gateway that keeps one.
+// check requires a response on the kept connection, one on a new connection, and another
+// event of the stream. It returns how many connections the Mac has accepted from the
+// gateway that keeps one.
 func (r *rotating) check(what string) int64 {
 	r.t.Helper()
 	before := r.mac.conns.Load()
@@ -108,7 +108,7 @@ func (r *rotating) check(what string) int64 {
 	return kept
 }
 
-// hear wants the stream to say a text next.
+// hear requires the stream to send a text next.
 func (r *rotating) hear(text string) {
 	r.t.Helper()
 	for {
@@ -125,7 +125,7 @@ func (r *rotating) hear(text string) {
 	}
 }
 
-// fresh asks through a gateway of its own, which has no connection yet.
+// fresh sends a request through a new gateway without connections.
 func (r *rotating) fresh(what string) {
 	r.t.Helper()
 	before := r.mac.conns.Load()
@@ -146,8 +146,8 @@ func (r *rotating) fresh(what string) {
 	}
 }
 
-// TestARotationCutsNoStream: gateway and Mac learn of each step one after the
-// other, in either order, and nothing fails at any time.
+// TestARotationCutsNoStream: gateway and Mac receive each step one after the other, in
+// either order, and nothing fails at any time.
 func TestARotationCutsNoStream(t *testing.T) {
 	for name, macFirst := range map[string]bool{"the Mac learns first": true, "the gateway learns first": false} {
 		t.Run(name, func(t *testing.T) {
@@ -182,8 +182,7 @@ func TestARotationCutsNoStream(t *testing.T) {
 	}
 }
 
-// TestALostConnectionIsDialledWithTheIdentityOfThen, not with that of the first
-// connection to the Mac.
+// The connection must not use the identity of the first connection to the Mac.
 func TestALostConnectionIsDialledWithTheIdentityOfThen(t *testing.T) {
 	r := startRotating(t)
 	close(r.speak)
@@ -200,8 +199,8 @@ func TestALostConnectionIsDialledWithTheIdentityOfThen(t *testing.T) {
 	})
 }
 
-// TestARootThatLeftIsTrustedByNobody: neither a Mac nor a gateway of it.
-func TestARootThatLeftIsTrustedByNobody(t *testing.T) {
+// TestARemovedRootIsNotTrusted: neither a Mac nor a gateway of it.
+func TestARemovedRootIsNotTrusted(t *testing.T) {
 	r := startRotating(t)
 	close(r.speak)
 	for name, set := range map[string]func(){

@@ -14,28 +14,26 @@ import (
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
-// handle answers one route. Its error is for the client, which has not received it
-// yet.
+// handle serves one route. Its error has not been sent to the client yet.
 type handle func(context.Context, caller, *reply, *http.Request) error
 
-// target is what a path leads to.
+// target is the route of a path.
 type target struct {
-	// name in metrics, from a closed set.
+	// name is the metric label, from a closed set.
 	name   string
 	handle handle
-	// open routes are answered without an API key.
+	// open routes require no API key.
 	open bool
 }
 
-// routeOther is the name in metrics of all paths that lead nowhere.
+// routeOther is the metric label of all unknown paths.
 const routeOther = "other"
 
-// forwarded are the routes whose requests name a model and are sent to one of its
-// replicas.
+// forwarded are the routes whose requests name a model and are sent to one of its replicas.
 var forwarded = []string{dialect.PathChat, dialect.PathCompletions, dialect.PathEmbeddings, dialect.PathRerank, dialect.PathRerankV2,
 	dialect.PathScore, dialect.PathMessages, dialect.PathCountTokens, dialect.PathResponses, dialect.PathInputTokens}
 
-// routes finds what answers a request.
+// routes maps requests to handlers.
 type routes struct {
 	inference *inference
 	stored    *stored
@@ -45,7 +43,7 @@ type routes struct {
 	draining  func() bool
 }
 
-// of returns what a request leads to.
+// of returns the target of a request.
 func (t *routes) of(r *http.Request) target {
 	to := t.byPath(r.URL.Path)
 	if t.cors != nil && isPreflight(r) {
@@ -76,7 +74,7 @@ func (t *routes) byPath(path string) target {
 	return target{name: routeOther, handle: noRoute}
 }
 
-// noRoute refuses a path that leads nowhere.
+// noRoute rejects an unknown path.
 func noRoute(_ context.Context, _ caller, _ *reply, r *http.Request) error {
 	e := openai.RouteNotFound(r.Method, r.URL.Path)
 	if dialect.Of(r.URL.Path) == dialect.Ollama {
@@ -85,7 +83,7 @@ func noRoute(_ context.Context, _ caller, _ *reply, r *http.Request) error {
 	return e
 }
 
-// only refuses other methods than those.
+// only rejects other methods.
 func only(h handle, methods ...string) handle {
 	return func(ctx context.Context, c caller, w *reply, r *http.Request) error {
 		if err := front.AllowMethods(w, r, methods...); err != nil {
@@ -95,11 +93,11 @@ func only(h handle, methods ...string) handle {
 	}
 }
 
-// readOnly is for routes that only read. The server itself sends no body in
-// response to HEAD.
+// readOnly is for routes that only read. The server itself drops the body of a HEAD
+// response.
 func readOnly(h handle) handle { return only(h, http.MethodGet, http.MethodHead) }
 
-// greet shows that a gateway listens here, to a probe and to a person.
+// greet shows probes and people that a gateway listens here.
 func greet(_ context.Context, _ caller, w *reply, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
@@ -109,7 +107,7 @@ func greet(_ context.Context, _ caller, w *reply, _ *http.Request) error {
 	return nil
 }
 
-// health reports whether the gateway can answer requests and is not about to end.
+// health reports whether the gateway can serve requests and is not shutting down.
 func (t *routes) health(_ context.Context, _ caller, w *reply, _ *http.Request) error {
 	if t.draining() {
 		return dispatch.ShuttingDown(nil)
@@ -120,7 +118,7 @@ func (t *routes) health(_ context.Context, _ caller, w *reply, _ *http.Request) 
 	return front.WriteJSON(w, map[string]string{"status": "ok"})
 }
 
-// ollamaVersion answers the first request of clients of Ollama.
+// ollamaVersion answers the first request of Ollama's clients.
 func ollamaVersion(_ context.Context, _ caller, w *reply, _ *http.Request) error {
 	return front.WriteJSON(w, ollama.VersionAnswer{Version: ollama.Version})
 }

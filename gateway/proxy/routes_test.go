@@ -45,12 +45,12 @@ func TestEveryFormOfAPathIsForwardedAsOne(t *testing.T) {
 	}
 }
 
-// labels counts the values that a label has.
+// labels counts the values of a label.
 func (w *world) labels(metric, label string) int {
 	return len(w.values(metric, label))
 }
 
-// counts reports whether the metric has a series above 0 with that label.
+// counts reports whether the metric has a series above 0 with that label value.
 func (w *world) counts(metric, label, value string) bool {
 	return w.values(metric, label)[value] > 0
 }
@@ -119,7 +119,7 @@ func TestProbesNeedNoKey(t *testing.T) {
 		}
 	}
 	draining = true
-	l.wantRefusal(l.do("GET", "/health", ""), refusal{503, "shutting_down", "2"})
+	l.wantRefusal(l.do("GET", "/health", ""), refusal{status: 503, code: "shutting_down", retry: "2"})
 	if resp := l.do("GET", "/", ""); resp.StatusCode != 200 {
 		t.Errorf("a gateway that drains still listens: %d", resp.StatusCode)
 	}
@@ -127,7 +127,7 @@ func TestProbesNeedNoKey(t *testing.T) {
 
 func TestAGatewayThatHasJustStartedIsNotHealthy(t *testing.T) {
 	w := newWorld(t, func(c *proxy.Config) { c.Table = route.NewTable() })
-	w.wantRefusal(w.do("GET", "/health", ""), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.do("GET", "/health", ""), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 }
 
 func TestUnknownRoutesAreNamed(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// scope is what log lines of one request begin with. Most requests write none.
+// scope holds the logging context of one request. Most requests log nothing.
 type scope struct {
 	gateway           logr.Logger
 	id, route, tenant string
-	key               string // its name, for the access log
-	model             string // deployment that the request is for, once it is known
+	key               string // name of the API key, for the access log
+	model             string // the deployment, once it is known
 }
 
 type scopeKey struct{}
@@ -23,7 +23,7 @@ func (s *scope) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, scopeKey{}, s)
 }
 
-// scopeOf returns the scope of a request. One outside a request has no log.
+// scopeOf returns the scope of a request; outside a request, one without a log.
 func scopeOf(ctx context.Context) *scope {
 	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
 		return s
@@ -34,11 +34,11 @@ func scopeOf(ctx context.Context) *scope {
 // logOf returns the log of a request.
 func logOf(ctx context.Context) logr.Logger { return scopeOf(ctx).log() }
 
-// tenantOf returns the tenant of the key that a request was admitted with.
+// tenantOf returns the tenant of the request's API key.
 func tenantOf(ctx context.Context) string { return scopeOf(ctx).tenant }
 
-// access writes the line of the access log of a request that has ended. It has nothing
-// that a client wrote: a model is named as its deployment, or not at all.
+// access writes the access log line of a finished request. It contains nothing that a
+// client wrote: a model is logged as its deployment, or not at all.
 func (s *scope) access(w *reply, address string) {
 	s.log().WithName("access").Info("Request ended", "key", s.key, "client", address, "model", s.model,
 		"status", w.Status(), "tokens", w.tokens, "seconds", time.Since(w.Began()).Seconds())

@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// searchesEach is how many searches of one tenant run and wait at most.
+// searchesEach is how many searches of one tenant may run and wait.
 const searchesEach = 16
 
-// errSearches is for a tenant that has as many searches as it may.
+// errSearches means that a tenant has reached its limit of searches.
 var errSearches = errors.New("too many searches for kept responses")
 
-// searches bounds how many searches for kept responses run at once. A tenant alone may
-// have all of them run. Its further ones wait for its own, so that the search of
-// another tenant waits for no more than one of each; of more than searchesEach none waits.
+// searches bounds how many searches for stored responses run concurrently. A tenant alone
+// may use all slots. Otherwise its searches queue among themselves, so that another tenant
+// waits for at most one search of each; beyond searchesEach they are refused.
 type searches struct {
 	all chan struct{}
 
@@ -22,7 +22,7 @@ type searches struct {
 	tenants map[string]*searching // guarded by mu
 }
 
-// searching is a tenant with searches.
+// searching is a tenant with running searches.
 type searching struct {
 	places chan struct{}
 	users  int // guarded by mu of searches
@@ -32,7 +32,7 @@ func newSearches(most int) *searches {
 	return &searches{all: make(chan struct{}, most), tenants: map[string]*searching{}}
 }
 
-// begin waits for a place, which end gives back.
+// begin waits for a slot, which end frees.
 func (s *searches) begin(ctx context.Context, tenant string) (end func(), err error) {
 	t, err := s.enter(tenant)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// A key that asks for many responses that no Mac keeps does not have another wait for all
-// of its searches.
+// A key that requests many nonexistent responses must not make another one wait for all of
+// its searches.
 func TestSearchesOfOneTenantHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSearches(2)
@@ -49,7 +49,7 @@ func TestSearchesOfOneTenantHoldUpNoOther(t *testing.T) {
 	})
 }
 
-// A key's searches do not wait without limit: each that waits holds its request.
+// The queue of a key's searches is bounded: each waiting one holds its request.
 func TestSearchesOfOneTenantThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSearches(2)

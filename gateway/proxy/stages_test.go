@@ -15,22 +15,22 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// addBeside starts a Mac with one ready replica of another deployment.
-func (w *world) addBeside(name string, answer http.HandlerFunc) *mac {
+// addOther starts a Mac with one ready replica of another deployment.
+func (w *world) addOther(name string, answer http.HandlerFunc) *mac {
 	w.t.Helper()
 	m := w.addMac("mac-of-"+name, answer)
 	w.table.DeleteReplica("replica-mac-of-" + name)
 	w.deployment(name, name)
-	w.beside(name, true)
+	w.other(name, true)
 	return m
 }
 
-func (w *world) beside(name string, ready bool) {
+func (w *world) other(name string, ready bool) {
 	w.table.SetReplica(route.Replica{UID: "replica-" + name, Epoch: 1, Deployment: route.Key{Namespace: "ns", Name: name},
 		DeploymentUID: name, Mac: "mac-of-" + name, Ready: ready, Sequences: 1})
 }
 
-// routing has the model "m" give requests to others.
+// routing routes requests for the model "m" to others.
 func (w *world) routing(r *route.Routing) {
 	w.table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: "m"}, UID: "m", Names: "m", Routing: r})
 }
@@ -46,12 +46,12 @@ func conversation(n int) string {
 	return fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"conversation %d"}]}`, n)
 }
 
-// TestACanaryGetsItsPartAndKeepsConversations: whoever began there stays there,
-// at every gateway; and the answer says who it was of.
+// A conversation that began at the canary stays there, at every gateway; and the response
+// names the deployment that served it.
 func TestACanaryGetsItsPartAndKeepsConversations(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("a", say(`"m"`))
-	canary := w.addBeside("canary", say(`"canary"`))
+	canary := w.addOther("canary", say(`"canary"`))
 	w.routing(&route.Routing{Split: []route.Share{{Deployment: "canary", Percent: 30}}})
 	first := map[int]string{}
 	const conversations = 300
@@ -73,12 +73,13 @@ func TestACanaryGetsItsPartAndKeepsConversations(t *testing.T) {
 	}
 	seen := <-canary.seen
 	if seen.Header.Get(agentapi.HeaderModel) != "canary" || seen.Header.Get(agentapi.HeaderReplica) != "replica-canary" {
-		t.Errorf("the agent is told %v", seen.Header)
+		t.Errorf("the agent receives %v", seen.Header)
 	}
 	if body, _ := io.ReadAll(seen.Body); len(body) == 0 || string(body[:12]) != `{"model":"m"` {
-		t.Errorf("the agent gets %s: a body goes on as it came", body)
+		t.Errorf("the agent gets %s, want the client's body", body)
 	}
-	// Who names a deployment gets that one, and nobody is told of another.
+	// A request that names a deployment is served by that one, and the response names no
+	// other.
 	for range 20 {
 		w.wantAnswer(w.do("POST", chatPath, `{"model":"ns/m","messages":[]}`), `"m"`, "")
 	}
@@ -87,7 +88,7 @@ func TestACanaryGetsItsPartAndKeepsConversations(t *testing.T) {
 func TestASplitByKeyOrByChance(t *testing.T) {
 	l := newLocked(t)
 	l.addMac("a", say(`"m"`))
-	l.addBeside("canary", say(`"canary"`))
+	l.addOther("canary", say(`"canary"`))
 	split := []route.Share{{Deployment: "canary", Percent: 50}}
 	l.routing(&route.Routing{Split: split, Sticky: "APIKey"})
 	of := map[string]int{}
@@ -118,14 +119,15 @@ func TestASplitByKeyOrByChance(t *testing.T) {
 	}
 }
 
-// TestWhatACanaryCannotAnswerStays: a part of the requests must not fail for it.
-func TestWhatACanaryCannotAnswerStays(t *testing.T) {
+// TestACanaryWithoutReplicasFailsNoRequest: a canary without replicas must not fail its share of
+// the requests.
+func TestACanaryWithoutReplicasFailsNoRequest(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("a", say(`"m"`))
-	w.addBeside("canary", say(`"canary"`))
-	w.routing(&route.Routing{Split: []route.Share{{Deployment: "canary", Percent: 100}, {Deployment: "nobody", Percent: 0}}})
+	w.addOther("canary", say(`"canary"`))
+	w.routing(&route.Routing{Split: []route.Share{{Deployment: "canary", Percent: 100}, {Deployment: "unknown", Percent: 0}}})
 	w.wantAnswer(w.chat(), `"canary"`, "ns/canary")
-	w.beside("canary", false)
+	w.other("canary", false)
 	w.wantAnswer(w.chat(), `"m"`, "ns/m")
 	w.table.DeleteDeployment(route.Key{Namespace: "ns", Name: "canary"}, "canary")
 	w.wantAnswer(w.chat(), `"m"`, "ns/m")
@@ -137,31 +139,31 @@ func TestFallbacksAnswerInTheirOrder(t *testing.T) {
 		ready  bool
 		passed string
 	}{
-		"no replica":     {say(`"m"`), false, "none_ready"},
-		"it refuses":     {refuse(notReady), true, "refused"},
-		"it breaks off":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, true, "refused"},
-		"no room for it": {refuse(&openai.Error{Status: 507, Code: "insufficient_memory", Message: "no"}), true, "refused"},
+		"no replica":     {answer: say(`"m"`), passed: "none_ready"},
+		"it refuses":     {answer: refuse(notReady), ready: true, passed: "refused"},
+		"it breaks off":  {answer: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, ready: true, passed: "refused"},
+		"no room for it": {answer: refuse(&openai.Error{Status: 507, Code: "insufficient_memory", Message: "no"}), ready: true, passed: "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, change := range []func(*proxy.Config){func(*proxy.Config) {}, queueOf(10)} {
 				w := newWorld(t, change)
 				w.addMac("a", first.answer)
 				w.setReady("a", first.ready)
-				w.addBeside("second", say(`"second"`))
-				w.addBeside("third", say(`"third"`))
+				w.addOther("second", say(`"second"`))
+				w.addOther("third", say(`"third"`))
 				w.routing(&route.Routing{Fallbacks: []string{"missing", "second", "third"}, Patience: time.Hour})
 				w.wantAnswer(w.chat(), `"second"`, "ns/second")
 				if w.passed(first.passed) != 1 {
 					t.Errorf("not counted as %s", first.passed)
 				}
-				w.beside("second", false)
+				w.other("second", false)
 				w.wantAnswer(w.chat(), `"third"`, "ns/third")
 			}
 		})
 	}
 }
 
-// passed counts those that went on to another deployment for a reason.
+// passed counts the requests that were passed on to another deployment for a reason.
 func (w *world) passed(reason string) float64 {
 	w.t.Helper()
 	families, err := w.metrics.Gather()
@@ -178,20 +180,18 @@ func (w *world) passed(reason string) float64 {
 	return 0
 }
 
-// TestABusyDeploymentIsWaitedForAsLongAsItsRoutingSays, and not for all the
-// time that a request has.
-func TestABusyDeploymentIsWaitedForAsLongAsItsRoutingSays(t *testing.T) {
+func TestWaitForABusyDeploymentIsBoundedByItsRouting(t *testing.T) {
 	w := newWorld(t, queueOf(10))
 	m, end, _ := w.busy()
-	w.addBeside("second", say(`"second"`))
+	w.addOther("second", say(`"second"`))
 	var first []*later
-	for range 2 { // what it runs, and one ahead
+	for range 2 { // one that runs, and one queued
 		first = append(first, w.later(t.Context(), chatBody))
 	}
 	eventually(t, "it has all that it may have", func() bool { return m.requests.Load() == 2 })
 	w.routing(&route.Routing{Fallbacks: []string{"second"}, Patience: 20 * time.Millisecond})
 	w.wantAnswer(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, "20"), `"second"`, "ns/second")
-	w.routing(&route.Routing{Fallbacks: []string{"second"}}) // none at all
+	w.routing(&route.Routing{Fallbacks: []string{"second"}}) // no replica at all
 	w.wantAnswer(w.chat(), `"second"`, "ns/second")
 	w.routing(&route.Routing{Fallbacks: []string{"second"}, Patience: time.Hour})
 	waits := w.later(t.Context(), chatBody)
@@ -206,13 +206,12 @@ func TestABusyDeploymentIsWaitedForAsLongAsItsRoutingSays(t *testing.T) {
 	}
 }
 
-// TestWhereNobodyCanAnswerTheFirstIsWaitedFor.
-func TestWhereNobodyCanAnswerTheFirstIsWaitedFor(t *testing.T) {
+func TestWithoutReplicasTheRequestWaitsForTheFirstDeployment(t *testing.T) {
 	w := newWorld(t, queueOf(10))
 	w.addMac("a", say(`"m"`))
 	w.setReady("a", false)
-	w.addBeside("second", say(`"second"`))
-	w.beside("second", false)
+	w.addOther("second", say(`"second"`))
+	w.other("second", false)
 	w.routing(&route.Routing{Fallbacks: []string{"second"}, Patience: time.Millisecond})
 	l := w.later(t.Context(), chatBody)
 	w.waiting(1)
@@ -221,33 +220,34 @@ func TestWhereNobodyCanAnswerTheFirstIsWaitedFor(t *testing.T) {
 	w = newWorld(t)
 	w.addMac("a", refuse(notReady))
 	w.routing(&route.Routing{Fallbacks: []string{"missing"}})
-	w.wantRefusal(w.chat(), refusal{503, agentapi.CodeReplicaNotReady, "3"}) // as without any
+	w.wantRefusal(w.chat(), refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "3"}) // as without routing
 }
 
-// TestAKeyMayAskWhateverStandsBehindAName that it may ask, and nothing of that
-// under its own name.
-func TestAKeyMayAskWhateverStandsBehindAName(t *testing.T) {
+// A key for a name may be served by any deployment that the name is routed to, but may not
+// use those under their own names.
+func TestAKeyForANameAllowsItsRoutedDeployments(t *testing.T) {
 	l := newLocked(t)
 	l.addMac("a", say(`"m"`))
 	l.setReady("a", false)
-	l.addBeside("second", say(`"second"`))
+	l.addOther("second", say(`"second"`))
 	l.routing(&route.Routing{Fallbacks: []string{"second"}})
 	alias, target := l.key("alias", keys.Grant{Models: []string{"m"}}), l.key("target", keys.Grant{Models: []string{"second"}})
 	ask := func(token, model string) *http.Response {
 		return l.do("POST", chatPath, `{"model":"`+model+`","messages":[]}`, "Authorization", "Bearer "+token)
 	}
 	l.wantAnswer(ask(alias, "m"), `"second"`, "ns/second")
-	l.wantRefusal(ask(alias, "second"), refusal{404, openai.CodeModelNotFound, ""})
-	l.wantRefusal(ask(alias, "ns/second"), refusal{404, openai.CodeModelNotFound, ""})
+	l.wantRefusal(ask(alias, "second"), refusal{status: 404, code: openai.CodeModelNotFound})
+	l.wantRefusal(ask(alias, "ns/second"), refusal{status: 404, code: openai.CodeModelNotFound})
 	l.wantAnswer(ask(target, "second"), `"second"`, "")
-	l.wantRefusal(ask(target, "m"), refusal{404, openai.CodeModelNotFound, ""})
+	l.wantRefusal(ask(target, "m"), refusal{status: 404, code: openai.CodeModelNotFound})
 }
 
-// TestEachModelHasItsOwnTurns: where two are asked by turns, each still goes round.
+// TestEachModelHasItsOwnTurns: if requests for two models alternate, each model still
+// cycles through its replicas.
 func TestEachModelHasItsOwnTurns(t *testing.T) {
 	w := newWorld(t, func(c *proxy.Config) { c.Pick = pick.RoundRobin })
 	a, b := w.addMac("a", say("{}")), w.addMac("b", say("{}"))
-	w.addBeside("other", say("{}"))
+	w.addOther("other", say("{}"))
 	for range 4 {
 		read(t, w.chat())
 		read(t, w.do("POST", chatPath, `{"model":"other","messages":[]}`))

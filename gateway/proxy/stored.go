@@ -30,10 +30,10 @@ type stored struct {
 	searches *searches
 }
 
-// keeper returns the Mac that a request has to be sent to, because it stores what the
-// request continues, and those of the candidates that run there. The id has the Mac's
+// storedAt returns the Mac that a request has to be sent to, because it stores the response
+// that the request continues, and the candidates that run there. The id contains the Mac's
 // name; the gateway stores nothing about it, so its restart loses nothing.
-func (s *stored) keeper(ctx context.Context, envelope openai.Envelope, candidates []*route.Model) (mac string, there []*route.Model, err error) {
+func (s *stored) storedAt(ctx context.Context, envelope openai.Envelope, candidates []*route.Model) (mac string, there []*route.Model, err error) {
 	id := cmp.Or(envelope.Previous, envelope.Reference)
 	if id == "" {
 		return "", candidates, nil
@@ -58,14 +58,14 @@ func (s *stored) keeper(ctx context.Context, envelope openai.Envelope, candidate
 	return "", nil, responses.PreviousNotFound(id)
 }
 
-// serve forwards a request to the Mac that stores a response. The agent knows whose it
-// is. No other Mac has it, so reading it is tried twice if the connection fails.
+// serve forwards a request to the Mac that stores a response. The agent checks the tenant.
+// No other Mac has it, so a read is retried once if the connection fails.
 func (s *stored) serve(ctx context.Context, _ caller, w *reply, r *http.Request) error {
 	if err := s.gate.ready(); err != nil {
 		return err
 	}
 	if _, err := responses.ParseQuery(r.URL.RawQuery); err != nil {
-		return err // the agent receives what could be parsed of it
+		return err // the agent receives the parameters that could be parsed
 	}
 	id := responses.IDOf(r.URL.Path)
 	if id == responses.CompactID {
@@ -115,20 +115,18 @@ func (s *stored) macOf(ctx context.Context, id string) (mac string, known bool, 
 	return mac, known, nil
 }
 
-// rereadAfter is the pause before a stored response is read again from the only
-// Mac that has it. A connection that was lost because a machine is busy works
-// again by then.
+// rereadAfter is the pause before a stored response is read again from the only Mac that
+// has it. A connection that was lost because a machine is busy works again by then.
 const rereadAfter = 250 * time.Millisecond
 
-// mayReread reports whether a request that failed may be sent to the same Mac
-// again: it changes nothing there, the agent did not refuse it, and it did not take
-// as long as a try may.
+// mayReread reports whether a failed request may be sent to the same Mac again: it is a
+// read, the agent did not refuse it, and it did not time out.
 func mayReread(f *dispatch.Failure, method string) bool {
 	reads := method == http.MethodGet || method == http.MethodHead
 	return f != nil && reads && (f.Reason == dispatch.ReasonConnection || f.Reason == dispatch.ReasonStream)
 }
 
-// pauseToReread returns nil after rereadAfter, or why the request ended earlier.
+// pauseToReread waits for rereadAfter, and returns an error if the request ended earlier.
 func pauseToReread(ctx context.Context) error {
 	pause := time.NewTimer(rereadAfter)
 	defer pause.Stop()
@@ -146,19 +144,18 @@ func unreached(id string, cause error) error {
 }
 
 const (
-	// maxSearches is how many searches run at once: each asks every Mac.
+	// maxSearches is how many searches run concurrently: each asks every Mac.
 	maxSearches = 2
-	// searchAtOnce is how many Macs one search asks at the same time, and searchTime
-	// how long it may take.
+	// searchAtOnce is how many Macs one search asks concurrently, and searchTime bounds the
+	// search.
 	searchAtOnce = 16
 	searchTime   = 3 * time.Second
-	// disputeTime is how long other Macs have after one has claimed a response.
+	// disputeTime is how long the search continues after one Mac has claimed a response.
 	disputeTime = 250 * time.Millisecond
 )
 
-// find asks all Macs which one stores a response whose id names none: its client
-// received the id while the request waited for a replica. Where several claim it, none is
-// believed.
+// find asks all Macs which one stores a response whose id names none: its client received
+// the id while the request waited for a replica. If several claim it, none is believed.
 func (s *stored) find(ctx context.Context, id string) (mac string, found bool, err error) {
 	end, err := s.searches.begin(ctx, tenantOf(ctx))
 	switch {
@@ -173,7 +170,7 @@ func (s *stored) find(ctx context.Context, id string) (mac string, found bool, e
 	var all errgroup.Group
 	all.SetLimit(searchAtOnce)
 	macs := s.table.Macs()
-	keepers := make(chan string, len(macs))
+	claimants := make(chan string, len(macs))
 	for _, m := range macs {
 		all.Go(func() error {
 			has, err := s.claims(asking, m, id)
@@ -181,7 +178,7 @@ func (s *stored) find(ctx context.Context, id string) (mac string, found bool, e
 				has, err = s.claims(asking, m, id)
 			}
 			if has {
-				keepers <- m.Name
+				claimants <- m.Name
 				time.AfterFunc(disputeTime, stop)
 			}
 			return err
@@ -189,10 +186,10 @@ func (s *stored) find(ctx context.Context, id string) (mac string, found bool, e
 	}
 	err = all.Wait()
 	switch {
-	case len(keepers) == 1:
-		return <-keepers, true, nil
-	case len(keepers) > 1:
-		logOf(ctx).Info("Several Macs claim to store one response; none is believed", "MacNode", <-keepers, "otherMacNode", <-keepers)
+	case len(claimants) == 1:
+		return <-claimants, true, nil
+	case len(claimants) > 1:
+		logOf(ctx).Info("Several Macs claim to store one response; none is believed", "MacNode", <-claimants, "otherMacNode", <-claimants)
 		return "", false, nil
 	case ctx.Err() != nil:
 		return "", false, dispatch.Ended(ctx)
@@ -202,21 +199,21 @@ func (s *stored) find(ctx context.Context, id string) (mac string, found bool, e
 	return "", false, nil
 }
 
-// claims asks one Mac whether it stores a response. One that also claims a response that
-// does not exist is not believed.
+// claims asks one Mac whether it stores a response. A Mac that also claims a nonexistent
+// response is not believed.
 func (s *stored) claims(ctx context.Context, m route.Mac, id string) (bool, error) {
-	if has, err := s.keeps(ctx, m, id); !has || err != nil {
+	if has, err := s.stores(ctx, m, id); !has || err != nil {
 		return false, err
 	}
-	lies, err := s.keeps(ctx, m, responses.NewIDAnywhere())
+	lies, err := s.stores(ctx, m, responses.NewIDAnywhere())
 	if lies {
 		logOf(ctx).Info("A Mac claims to store a response that does not exist; it is not believed", "MacNode", m.Name)
 	}
 	return !lies && err == nil, err
 }
 
-// keeps asks one Mac whether it stores a response.
-func (s *stored) keeps(ctx context.Context, m route.Mac, id string) (bool, error) {
+// stores asks one Mac whether it stores a response.
+func (s *stored) stores(ctx context.Context, m route.Mac, id string) (bool, error) {
 	ask := &http.Request{Method: http.MethodHead, URL: &url.URL{Scheme: "https", Host: m.Address, Path: dialect.PathResponses + "/" + id}, Host: m.Address,
 		Header: http.Header{"User-Agent": {userAgent}}}
 	if tenant := tenantOf(ctx); tenant != "" {

@@ -22,7 +22,7 @@ func TestStoredResponseIsRoutedByItsID(t *testing.T) {
 	a, b := w.addMac("mac-a", say(`{"of":"a"}`)), w.addMac("mac-b", say(`{"of":"b"}`))
 	id := responses.NewID("mac-b")
 	for _, call := range []struct{ method, rest string }{
-		{"GET", ""}, {"DELETE", ""}, {"POST", "/cancel"}, {"GET", "/input_items?limit=5&order=asc"}, {"GET", "?api_key=secret"},
+		{method: "GET"}, {method: "DELETE"}, {method: "POST", rest: "/cancel"}, {method: "GET", rest: "/input_items?limit=5&order=asc"}, {method: "GET", rest: "?api_key=secret"},
 	} {
 		resp := w.do(call.method, dialect.PathResponses+"/"+id+call.rest, "")
 		if got := read(t, resp); resp.StatusCode != 200 || got != `{"of":"b"}` || resp.Header.Get(agentapi.HeaderMac) != "mac-b" {
@@ -42,7 +42,7 @@ func TestStoredResponseIsRoutedByItsID(t *testing.T) {
 	if b.requests.Load() != before {
 		t.Error("a part of a query went on to the agent")
 	}
-	w.setReady("mac-b", false) // what it keeps, it keeps
+	w.setReady("mac-b", false) // it keeps what it has stored
 	if resp := w.do("GET", dialect.PathResponses+"/"+id, ""); resp.StatusCode != 200 {
 		t.Errorf("a Mac without a ready replica: %d", resp.StatusCode)
 	}
@@ -60,7 +60,7 @@ func TestStoredResponseIsRoutedByItsID(t *testing.T) {
 	}
 }
 
-// No other Mac has a stored response: a connection that failed once hides nothing.
+// No other Mac has a stored response: a single lost connection must not hide it.
 func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 	w := newWorld(t)
 	here, anywhere := dialect.PathResponses+"/"+responses.NewID("mac-a"), dialect.PathResponses+"/"+responses.NewIDAnywhere()
@@ -97,7 +97,7 @@ func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 	}
 }
 
-// A Mac that was taken over claims to store responses of others.
+// A compromised Mac claims to store the responses of other Macs.
 func TestAttackAMacThatClaimsResponses(t *testing.T) {
 	w := newWorld(t)
 	kept, disputed := responses.NewIDAnywhere(), responses.NewIDAnywhere()
@@ -131,7 +131,7 @@ func TestResponseWithoutABodyMayBeSlow(t *testing.T) {
 		say("{}")(rw, r)
 	})
 	id := responses.NewID("mac-a")
-	for _, call := range []struct{ method, rest string }{{"GET", ""}, {"POST", "/cancel"}, {"GET", "/input_items"}, {"DELETE", ""}} {
+	for _, call := range []struct{ method, rest string }{{method: "GET"}, {method: "POST", rest: "/cancel"}, {method: "GET", rest: "/input_items"}, {method: "DELETE"}} {
 		resp := w.do(call.method, dialect.PathResponses+"/"+id+call.rest, "")
 		if got := read(t, resp); resp.StatusCode != 200 || got != "{}" {
 			t.Errorf("%s%s: %d %q", call.method, call.rest, resp.StatusCode, got)
@@ -202,7 +202,7 @@ func TestAgentLearnsTheTenantOfARequest(t *testing.T) {
 	token := l.key("team", keys.Grant{Models: []string{"*"}})
 	m := l.addMac("mac-a", say("{}"))
 	for _, call := range []struct{ method, path, body string }{
-		{"POST", dialect.PathResponses, `{"model":"m","input":"x"}`}, {"GET", dialect.PathResponses + "/" + responses.NewID("mac-a"), ""},
+		{method: "POST", path: dialect.PathResponses, body: `{"model":"m","input":"x"}`}, {method: "GET", path: dialect.PathResponses + "/" + responses.NewID("mac-a")},
 	} {
 		if resp := l.with(token, call.method, call.path, call.body, agentapi.HeaderTenant, "other"); resp.StatusCode != 200 {
 			t.Fatal(read(t, resp))
@@ -225,14 +225,14 @@ func TestAgentLearnsTheTenantOfARequest(t *testing.T) {
 func TestContinuationIsRoutedToTheStoringFallback(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("a", say(`"m"`))
-	other := w.addBeside("other", say(`"other"`))
+	other := w.addOther("other", say(`"other"`))
 	w.routing(&route.Routing{Fallbacks: []string{"other"}})
 	ask := func(mac string) *http.Response {
 		return w.do("POST", dialect.PathResponses, `{"model":"m","input":"x","previous_response_id":"`+responses.NewID(mac)+`"}`)
 	}
 	w.wantAnswer(ask("mac-of-other"), `"other"`, "ns/other")
 	w.wantAnswer(ask("a"), `"m"`, "ns/m")
-	other.kill() // nobody else has what it keeps
+	other.kill() // no other Mac has what it stores
 	if resp := ask("mac-of-other"); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", resp.StatusCode, read(t, resp))
 	}

@@ -23,7 +23,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// queueOf lets that many requests wait.
+// queueOf allows that many requests to wait.
 func queueOf(count int, change ...func(*proxy.Config)) func(*proxy.Config) {
 	return func(c *proxy.Config) {
 		c.Waiting = fairqueue.Limits{Count: count, Bytes: 1 << 20, Age: time.Minute}
@@ -33,7 +33,7 @@ func queueOf(count int, change ...func(*proxy.Config)) func(*proxy.Config) {
 	}
 }
 
-// gauge is one figure of the model "m".
+// gauge returns the value of a gauge for model "m".
 func (w *world) gauge(name string) float64 {
 	w.t.Helper()
 	families, err := w.metrics.Gather()
@@ -55,7 +55,7 @@ func (w *world) waiting(n float64) {
 	eventually(w.t, fmt.Sprint(n, " requests wait"), func() bool { return w.gauge("vllm:num_requests_waiting") == n })
 }
 
-// waits is a counter's value for one outcome.
+// waits returns a counter's value for one outcome.
 func (w *world) waits(outcome string) float64 {
 	w.t.Helper()
 	families, err := w.metrics.Gather()
@@ -72,7 +72,7 @@ func (w *world) waits(outcome string) float64 {
 	return 0
 }
 
-// later is a request that goes on while the test does.
+// later is a request that runs concurrently with the test.
 type later struct {
 	done chan struct{}
 	resp *http.Response
@@ -102,9 +102,8 @@ func (l *later) want(t *testing.T, status int, part string) {
 	}
 }
 
-// TestAWaiterGetsTheEndpointThatAppearsLater (GIE #2117): there was none when it
-// came.
-func TestAWaiterGetsTheEndpointThatAppearsLater(t *testing.T) {
+// Regression test for GIE #2117: no endpoint existed when the request arrived.
+func TestAWaiterGetsAnEndpointThatAppearsLater(t *testing.T) {
 	w := newWorld(t, queueOf(10))
 	w.addMac("a", say(`"late"`))
 	w.setReady("a", false)
@@ -124,7 +123,7 @@ func TestAWaiterGetsTheEndpointThatAppearsLater(t *testing.T) {
 	}
 }
 
-// TestWaitersOutliveADeadMac: none was ready when it came back for another try.
+// TestWaitersOutliveADeadMac: no replica was ready for the second attempt.
 func TestWaitersOutliveADeadMac(t *testing.T) {
 	w := newWorld(t, queueOf(10))
 	w.addMac("dead", say(`"dead"`)).kill()
@@ -134,7 +133,7 @@ func TestWaitersOutliveADeadMac(t *testing.T) {
 	l.want(t, 200, `"new"`)
 }
 
-func TestWhoLeavesTheQueueLeavesNothing(t *testing.T) {
+func TestARequestThatLeavesTheQueueLeavesNoTrace(t *testing.T) {
 	w := newWorld(t, queueOf(10))
 	m := w.addMac("a", say("{}"))
 	w.setReady("a", false)
@@ -155,18 +154,18 @@ func TestAWaitIsOverInTime(t *testing.T) {
 	w := newWorld(t, queueOf(10, func(c *proxy.Config) { c.Waiting.Age = 50 * time.Millisecond }))
 	w.addMac("a", say("{}"))
 	w.setReady("a", false)
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 	if w.waits("late") != 1 {
 		t.Error("not counted as late")
 	}
 	w = newWorld(t, queueOf(10))
 	m := w.addMac("a", say("{}"))
 	w.setReady("a", false)
-	w.wantRefusal(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, "0.05"), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, "0.05"), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 	for _, bad := range []string{"soon", "0", "-1", "NaN", "86401"} {
-		w.wantRefusal(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, bad), refusal{400, openai.CodeInvalidValue, ""})
+		w.wantRefusal(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, bad), refusal{status: 400, code: openai.CodeInvalidValue})
 	}
-	// A model that is deleted gets no replica any more, and a gateway that ends no answer.
+	// A deleted model gets no replica any more, and a gateway that shuts down cannot wait.
 	l := w.later(t.Context(), chatBody)
 	w.waiting(1)
 	w.table.DeleteDeployment(route.Key{Namespace: "ns", Name: "m"}, "m")
@@ -204,7 +203,7 @@ func TestWaitingStreamIsKeptOpenByEventsThatAddNothing(t *testing.T) {
 	w.setReady("a", true)
 	var rest strings.Builder
 	if _, err := in.WriteTo(&rest); err != nil || !strings.HasSuffix(rest.String(), "data: {\"text\":\"x\"}\n\ndata: [DONE]\n\n") {
-		t.Errorf("the stream goes on with %q, %v", rest.String(), err)
+		t.Errorf("the stream continues with %q, %v", rest.String(), err)
 	}
 	whole.want(t, 200, `"whole"`)
 	if whole.body != `"whole"` {
@@ -212,18 +211,18 @@ func TestWaitingStreamIsKeptOpenByEventsThatAddNothing(t *testing.T) {
 	}
 }
 
-// The replica loads the model or computes a long prompt. A request without
-// streaming gets nothing early, and a late failure is sent inside the stream.
+// The replica loads the model or processes a long prompt. A non-streaming request gets
+// nothing early, and a late failure is sent inside the stream.
 func TestStreamIsKeptOpenWhileItsReplicaIsSilent(t *testing.T) {
 	const stream = `{"model":"m","stream":true}`
 	for name, tc := range map[string]struct {
 		end    string
 		answer http.HandlerFunc
 	}{
-		"an answer": {"data: {\"text\":\"x\"}\n\ndata: [DONE]\n\n", events(nil, "x", "[DONE]")},
-		"a refusal": {`data: {"error":{"message":"no","type":"invalid_request_error","param":"stop","code":"invalid_value"}}` + "\n\n",
-			func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) }},
-		"nobody else may be tried": {`"code":"replica_not_ready"}}` + "\n\n", refuse(notReady)},
+		"an answer": {end: "data: {\"text\":\"x\"}\n\ndata: [DONE]\n\n", answer: events(nil, "x", "[DONE]")},
+		"a refusal": {end: `data: {"error":{"message":"no","type":"invalid_request_error","param":"stop","code":"invalid_value"}}` + "\n\n",
+			answer: func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) }},
+		"no other replica may be tried": {end: `"code":"replica_not_ready"}}` + "\n\n", answer: refuse(notReady)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(c *proxy.Config) { c.KeepAlive = 5 * time.Millisecond })
@@ -245,7 +244,7 @@ func TestStreamIsKeptOpenWhileItsReplicaIsSilent(t *testing.T) {
 			close(answer)
 			var rest strings.Builder
 			if _, err := in.WriteTo(&rest); err != nil || !strings.HasSuffix(rest.String(), tc.end) || strings.Contains(rest.String(), "[DONE]") != (name == "an answer") {
-				t.Errorf("the stream goes on with %q, %v", rest.String(), err)
+				t.Errorf("the stream continues with %q, %v", rest.String(), err)
 			}
 			if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
 				t.Errorf("%d, headers %v", resp.StatusCode, resp.Header)
@@ -258,7 +257,7 @@ func TestStreamIsKeptOpenWhileItsReplicaIsSilent(t *testing.T) {
 	}
 }
 
-// wantKeepAlive reads what keeps a chat stream open: a comment for people, and an event
+// wantKeepAlive reads a keep-alive of a chat stream: a human-readable comment, and an event
 // that adds nothing.
 func wantKeepAlive(t *testing.T, in *bufio.Reader, comment string) {
 	t.Helper()
@@ -276,8 +275,8 @@ func wantKeepAlive(t *testing.T, in *bufio.Reader, comment string) {
 	}
 }
 
-// TestWhoLeavesASilentStreamIsNoticed: the Mac hears of it, and is not blamed.
-func TestWhoLeavesASilentStreamIsNoticed(t *testing.T) {
+// The Mac's request is cancelled, and the Mac is not avoided.
+func TestADisconnectFromASilentStreamIsNoticed(t *testing.T) {
 	w := newWorld(t, func(c *proxy.Config) { c.KeepAlive = time.Millisecond })
 	m := w.addMac("a", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, hangUp := context.WithCancel(t.Context())
@@ -297,8 +296,8 @@ func TestWhoLeavesASilentStreamIsNoticed(t *testing.T) {
 	}
 }
 
-// busy is a Mac that runs one request at a time; answers end when they may. Its
-// order is that in which requests have come to it.
+// busy is a Mac that runs one request at a time; responses end on a receive from end. order
+// returns the requests in the order of their arrival.
 func (w *world) busy() (m *mac, end chan struct{}, order func() []string) {
 	end = make(chan struct{})
 	var mu sync.Mutex
@@ -323,8 +322,8 @@ func (w *world) busy() (m *mac, end chan struct{}, order func() []string) {
 	return m, end, order
 }
 
-// TestKeysHaveTurnsAtABusyReplica: it is sent one request beyond what it runs,
-// and those that wait are not served in the order in which they came.
+// The replica receives one request more than it runs, and waiting requests are not served
+// in the order of arrival.
 func TestKeysHaveTurnsAtABusyReplica(t *testing.T) {
 	l := newLocked(t, queueOf(10))
 	grant := keys.Grant{Models: []string{"*"}}
@@ -365,7 +364,7 @@ func TestAFullQueueIsReported(t *testing.T) {
 	defer hangUp()
 	w.later(ctx, chatBody)
 	w.waiting(1)
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 
 	l := newLocked(t, queueOf(2))
 	grant := keys.Grant{Models: []string{"*"}}
@@ -376,9 +375,9 @@ func TestAFullQueueIsReported(t *testing.T) {
 	l.waiting(1)
 	second := l.later(t.Context(), chatBody, "Authorization", "Bearer "+greedy)
 	l.waiting(2)
-	l.wantRefusal(l.ask(greedy), refusal{429, openai.CodeRateLimitExceeded, "2"})
+	l.wantRefusal(l.ask(greedy), refusal{status: 429, code: openai.CodeRateLimitExceeded, retry: "2"})
 	third := l.later(t.Context(), chatBody, "Authorization", "Bearer "+modest)
-	second.want(t, 429, "greedy") // the newest of the key that has the most
+	second.want(t, 429, "greedy") // the newest of the key with the largest share
 	l.setReady("a", true)
 	first.want(t, 200, "{}")
 	third.want(t, 200, "{}")
@@ -399,7 +398,7 @@ func TestATryAndARequestAreBounded(t *testing.T) {
 	}
 	w = newWorld(t, func(c *proxy.Config) { c.RequestTimeout = 150 * time.Millisecond })
 	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
-	w.wantRefusal(w.chat(), refusal{504, openai.CodeTimeout, ""})
+	w.wantRefusal(w.chat(), refusal{status: 504, code: openai.CodeTimeout})
 	w = newWorld(t)
 	m := w.addMac("slow", events(untilGone, "x"))
 	stream := openai.NewEventReader(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, "0.2").Body)
@@ -432,14 +431,13 @@ func TestAReplicaWhoseRequestsFailIsLeftAlone(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	w.setReady("good", false) // the only one is asked whatever it did
+	w.setReady("good", false) // the only replica is used in spite of its failures
 	if resp := w.chat(); resp.StatusCode != 500 {
 		t.Errorf("status %d", resp.StatusCode)
 	}
 }
 
-// TestRetriesHaveABudget: a fleet that refuses everything is not asked five
-// times over.
+// TestRetriesHaveABudget: a fleet that refuses everything does not get five times the load.
 func TestRetriesHaveABudget(t *testing.T) {
 	w := newWorld(t)
 	var macs []*mac
@@ -448,7 +446,7 @@ func TestRetriesHaveABudget(t *testing.T) {
 	}
 	const requests = 60
 	for range requests {
-		w.wantRefusal(w.chat(), refusal{503, agentapi.CodeReplicaNotReady, "3"})
+		w.wantRefusal(w.chat(), refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "3"})
 	}
 	tries := int64(0)
 	for _, m := range macs {
@@ -459,7 +457,7 @@ func TestRetriesHaveABudget(t *testing.T) {
 	}
 }
 
-// TestOneConversationStaysWithOneMac, as long as others are not less busy.
+// A conversation stays unless the other Macs are less busy.
 func TestOneConversationStaysWithOneMac(t *testing.T) {
 	w := newWorld(t)
 	for i := range 4 {
@@ -485,8 +483,8 @@ func TestOneConversationStaysWithOneMac(t *testing.T) {
 	}
 }
 
-// TestWithoutAQueueReplicasQueueForThemselves: what a gateway would have to refuse
-// they may still take.
+// TestWithoutAQueueReplicasQueueForThemselves: the replicas may accept what the gateway
+// would have to refuse.
 func TestWithoutAQueueReplicasQueueForThemselves(t *testing.T) {
 	w := newWorld(t)
 	m, end, _ := w.busy()
@@ -501,11 +499,10 @@ func TestWithoutAQueueReplicasQueueForThemselves(t *testing.T) {
 	}
 }
 
-// TestWhatWaitingDoesNotHelpIsToldAtOnce, and what it may help is tried again.
-func TestWhatWaitingDoesNotHelpIsToldAtOnce(t *testing.T) {
+func TestARefusalThatWaitingCannotSolveIsReturnedAtOnce(t *testing.T) {
 	w := newWorld(t, queueOf(10))
 	m := w.addMac("a", refuse(openai.InsufficientMemory(openai.Memory{Used: 1, Needed: 2, Limit: 3})))
-	w.wantRefusal(w.chat(), refusal{507, openai.CodeInsufficientMemory, ""})
+	w.wantRefusal(w.chat(), refusal{status: 507, code: openai.CodeInsufficientMemory})
 	if m.requests.Load() != 1 || w.waits("late")+w.waits("served") != 0 {
 		t.Errorf("%d tries of what cannot be", m.requests.Load())
 	}
@@ -529,8 +526,8 @@ func TestWhatWaitingDoesNotHelpIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestAnEngineThatEndsIsWaitedForOnce: a model's only engine was killed before it
-// said anything, and is started again. A request that ends engines is told so.
+// The only engine of a model was killed before it sent anything, and is restarted. A
+// request that crashes engines gets an error that names the cause.
 func TestAnEngineThatEndsIsWaitedForOnce(t *testing.T) {
 	ended := &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost, Message: "The engine ended."}
 	w := newWorld(t, queueOf(10))
@@ -548,7 +545,7 @@ func TestAnEngineThatEndsIsWaitedForOnce(t *testing.T) {
 
 	w = newWorld(t, queueOf(10))
 	m := w.addMac("a", refuse(ended))
-	w.wantRefusal(w.chat(), refusal{http.StatusBadGateway, agentapi.CodeEngineLost, ""})
+	w.wantRefusal(w.chat(), refusal{status: http.StatusBadGateway, code: agentapi.CodeEngineLost})
 	if n := m.requests.Load(); n != 2 {
 		t.Errorf("%d engines ended under it", n)
 	}

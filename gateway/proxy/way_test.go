@@ -40,15 +40,15 @@ func newTunnelled(t *testing.T, change ...func(*proxy.Config)) *tunnelled {
 			t.Error(err)
 		}
 	})
-	return &tunnelled{w, l.Addr().String()}
+	return &tunnelled{world: w, at: l.Addr().String()}
 }
 
-// reach says how a Mac is reached.
+// reach sets how a Mac is reached.
 func (w *tunnelled) reach(m *mac, r v1alpha1.MacReach) {
 	w.table.SetMac(route.Mac{Name: m.name, Address: m.server.Listener.Addr().String(), Open: true, Reach: r})
 }
 
-// open opens a tunnel of a Mac on which others than its port answer.
+// open opens a tunnel of a Mac that is served by another handler than its port.
 func (w *tunnelled) open(mac string, answer http.HandlerFunc) *http.Server {
 	w.t.Helper()
 	c, err := net.Dial("tcp", w.at)
@@ -97,7 +97,7 @@ func TestAMacBehindNATIsAskedThroughItsTunnelAlone(t *testing.T) {
 	w := newTunnelled(t)
 	m := w.addMac("a", say(`"direct"`))
 	w.reach(m, v1alpha1.ReachTunnel)
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 	s := w.open("a", say(`"tunnel"`))
 	for range 3 {
 		if got := read(t, w.chat()); got != `"tunnel"` {
@@ -109,13 +109,12 @@ func TestAMacBehindNATIsAskedThroughItsTunnelAlone(t *testing.T) {
 	}
 	_ = s.Close()
 	eventually(t, "the tunnel is gone", func() bool { return w.counter("tunnels") == 0 })
-	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
 	if n := m.requests.Load(); n != 0 {
 		t.Errorf("%d requests went directly", n)
 	}
 }
 
-// TestARequestWaitsForATunnel, and is served as soon as it is open.
 func TestARequestWaitsForATunnel(t *testing.T) {
 	w := newTunnelled(t, wait)
 	w.reach(w.addMac("a", say(`"direct"`)), v1alpha1.ReachTunnel)
@@ -143,12 +142,12 @@ func TestARequestWaitsForATunnel(t *testing.T) {
 	}
 }
 
-// wait has requests wait, and look for a way by themselves only after an hour.
+// wait queues requests, and polls for a connection only once an hour.
 func wait(c *proxy.Config) {
 	c.Waiting, c.KeepAlive = fairqueue.Limits{Count: 10, Bytes: 1 << 20, Age: time.Hour}, time.Hour
 }
 
-// waits is how many requests wait.
+// waits returns the number of waiting requests.
 func waits(w *world) (n float64) {
 	families, err := w.metrics.Gather()
 	if err != nil {
@@ -164,9 +163,8 @@ func waits(w *world) (n float64) {
 	return n
 }
 
-// TestAMacWithBothWaysIsAskedDirectlyWhileThatWorks: where it is not reached so,
-// the same request goes through the tunnel, and later ones too, until it is
-// reached again.
+// If a direct connection fails, the same request is sent through the tunnel, and later ones
+// too, until a direct connection succeeds again.
 func TestAMacWithBothWaysIsAskedDirectlyWhileThatWorks(t *testing.T) {
 	w := newTunnelled(t, wait) // the connection that breaks may take a request with it
 	m := w.addMac("a", say(`"direct"`))
@@ -191,7 +189,7 @@ func TestAMacWithBothWaysIsAskedDirectlyWhileThatWorks(t *testing.T) {
 	eventually(t, "it is asked directly again", func() bool { return read(t, w.chat()) == `"direct"` })
 }
 
-// TestARequestThatWasNotSentDirectlyGoesThroughTheTunnel, where nobody can wait.
+// This gateway does not queue requests.
 func TestARequestThatWasNotSentDirectlyGoesThroughTheTunnel(t *testing.T) {
 	w := newTunnelled(t)
 	m := w.addMac("a", say(`"direct"`))
@@ -203,7 +201,7 @@ func TestARequestThatWasNotSentDirectlyGoesThroughTheTunnel(t *testing.T) {
 	}
 }
 
-// again has a Mac's port take connections again, at the same address.
+// again restarts a Mac's port at the same address.
 func again(t *testing.T, m *mac) {
 	t.Helper()
 	l, err := net.Listen("tcp", m.server.Listener.Addr().String())

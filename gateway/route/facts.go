@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// DeploymentOf reads what the table needs.
+// DeploymentOf extracts what the table needs.
 func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
 	out := Deployment{
 		Key:     Key{d.Namespace, d.Name},
@@ -30,8 +30,7 @@ func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
 	return out
 }
 
-// patience is how long a request waits for a deployment that has a fallback,
-// where its routing does not say.
+// patience is the default of Routing.Patience for a deployment with fallbacks.
 const patience = 5 * time.Second
 
 func routingOf(r v1alpha1.RoutingSpec) *Routing {
@@ -48,8 +47,8 @@ func routingOf(r v1alpha1.RoutingSpec) *Routing {
 	return out
 }
 
-// ReplicaOf reads what the table needs. A replica that is going, or was told
-// to drain, is not ready, whatever its condition still says.
+// ReplicaOf extracts what the table needs. A replica that is being deleted or drained is
+// not ready, regardless of its condition.
 func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 	return Replica{
 		UID:           string(r.UID),
@@ -70,8 +69,7 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 	}
 }
 
-// taskOf returns the task of a model whose record was read; of others it is
-// unknown.
+// taskOf returns the task from a model's record; it is unknown if there is none.
 func taskOf(r model.Record) model.Task {
 	if r.Digest == "" {
 		return ""
@@ -79,23 +77,22 @@ func taskOf(r model.Record) model.Task {
 	return r.Facts.TaskOf()
 }
 
-// Facts are what is known of a deployment's model. A zero value is unknown.
+// Facts describe a deployment's model. Zero values are unknown.
 type Facts struct {
-	// Context is the maximum length of a request in tokens; Trained is the longest
-	// that the model was trained for.
+	// Context is the maximum length of a request in tokens; Trained is the maximum that the
+	// model was trained for.
 	Context, Trained int64
 	Task             model.Task
 	// Digest of the files, and Bytes of the loaded weights.
 	Digest string
 	Bytes  int64
-	// Format of the files, Architecture and Quantization as they name them.
+	// Format, Architecture and Quantization as the model files name them.
 	Format, Architecture, Quantization string
 }
 
-// factsOf returns the facts of a deployment: those of its replica with the lowest
-// UID, a ready one if there is one. The context is the shortest of all ready
-// replicas, because any of them may answer. Without replicas only the spec is
-// known.
+// factsOf returns the facts of a deployment: those of its replica with the lowest UID,
+// preferring ready ones. The context is the shortest of all ready replicas, because any of
+// them may serve the request. Without replicas only the spec is known.
 func factsOf(d Deployment, replicas map[string]Replica) Facts {
 	var best Replica
 	found, context := false, int64(0)
@@ -115,8 +112,8 @@ func factsOf(d Deployment, replicas map[string]Replica) Facts {
 	return f
 }
 
-// MacOf reads what the table needs. Only a Mac that is known to be away or
-// known to shut down is closed: the replica's own condition covers the rest.
+// MacOf extracts what the table needs. Only a Mac that is known to be offline or shutting
+// down is closed: the replica's own condition covers the rest.
 func MacOf(m *v1alpha1.MacNode) Mac {
 	out := Mac{Name: m.Name, UID: string(m.UID), Open: m.DeletionTimestamp.IsZero() && !saysNo(m.Status.Conditions, v1alpha1.ConditionReady) &&
 		!saysNo(m.Status.Conditions, v1alpha1.ConditionAccepting)}

@@ -6,27 +6,28 @@ import (
 	"time"
 )
 
-// Routing is who else answers requests for a deployment's bare names: others of
-// its namespace, by name.
+// Routing names the other deployments of the namespace that serve requests for a
+// deployment's bare names.
 type Routing struct {
-	// Split is who gets a part; what is left of 100 percent stays.
+	// Split lists the deployments that get a share of the requests; the rest of 100 percent
+	// stays.
 	Split []Share
-	// Sticky is what stays with one of them; empty is each conversation.
+	// Sticky is what keeps requests on one of them; empty means the conversation.
 	Sticky string
-	// Fallbacks answer, in this order, where the one whose turn it is cannot.
+	// Fallbacks serve a request, in this order, when the chosen deployment cannot.
 	Fallbacks []string
-	// Patience is how long a request waits for a busy one while there is another.
+	// Patience is how long a request waits for a busy deployment if there is an
+	// alternative.
 	Patience time.Duration
 }
 
-// Share is a part of the requests.
+// Share is a percentage of the requests.
 type Share struct {
 	Deployment string
 	Percent    int
 }
 
-// at is who gets what lies at a point of all that a hash can be; empty is the
-// deployment itself.
+// at returns the deployment for a hash value; empty means the deployment itself.
 func (r *Routing) at(point uint64) string {
 	percent, _ := bits.Mul64(point, 100)
 	for _, s := range r.Split {
@@ -38,13 +39,14 @@ func (r *Routing) at(point uint64) string {
 	return ""
 }
 
-// Routing of requests for its bare names; nil where it answers them itself.
+// Routing returns how requests for its bare names are routed; nil means that it serves them
+// itself.
 func (m *Model) Routing() *Routing { return m.routing.Load() }
 
-// Order is who is to answer a request for a bare name of m: the one at a point
-// of its split, then m, then the others that have a part of it, then fallbacks;
-// each that is there once. It is m alone where m routes nothing.
-func (t *Table) Order(m *Model, point uint64) []*Model {
+// Targets returns the deployments that may serve a request for a bare name of m, in order:
+// the one that its split assigns to point, then m, then the others of the split, then
+// fallbacks, each of them once if it exists. It is only m if m has no routing.
+func (t *Table) Targets(m *Model, point uint64) []*Model {
 	r := m.Routing()
 	if r == nil {
 		return []*Model{m}

@@ -23,23 +23,23 @@ func TestTheOrderOfThoseWhoMayAnswer(t *testing.T) {
 		point   uint64
 		want    []string
 	}{
-		"no routing":                       {nil, 0, []string{"a"}},
-		"within the split":                 {&route.Routing{Split: []route.Share{{"b", 10}}}, 0, []string{"b", "a"}},
-		"its last point":                   {&route.Routing{Split: []route.Share{{"b", 50}}}, 1<<63 - 1, []string{"b", "a"}},
-		"what is left stays":               {&route.Routing{Split: []route.Share{{"b", 50}}}, 1 << 63, []string{"a", "b"}},
-		"the second part":                  {&route.Routing{Split: []route.Share{{"b", 25}, {"c", 25}}}, 1<<62 + 1<<61, []string{"c", "a", "b"}},
-		"all of it":                        {&route.Routing{Split: []route.Share{{"b", 100}}}, math.MaxUint64, []string{"b", "a"}},
-		"no part is none":                  {&route.Routing{Split: []route.Share{{"b", 0}}}, 0, []string{"a"}},
-		"fallbacks come last":              {&route.Routing{Split: []route.Share{{"b", 10}}, Fallbacks: []string{"c"}}, math.MaxUint64, []string{"a", "b", "c"}},
-		"each once":                        {&route.Routing{Split: []route.Share{{"b", 10}}, Fallbacks: []string{"c", "b"}}, 0, []string{"b", "a", "c"}},
-		"who is not there":                 {&route.Routing{Split: []route.Share{{"x", 100}}, Fallbacks: []string{"y", "c"}}, 0, []string{"a", "c"}},
-		"a name of another is none of its": {&route.Routing{Fallbacks: []string{"d"}}, 0, []string{"a"}},
+		"no routing":                       {want: []string{"a"}},
+		"within the split":                 {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 10}}}, want: []string{"b", "a"}},
+		"its last point":                   {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 50}}}, point: 1<<63 - 1, want: []string{"b", "a"}},
+		"what is left stays":               {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 50}}}, point: 1 << 63, want: []string{"a", "b"}},
+		"the second part":                  {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 25}, {Deployment: "c", Percent: 25}}}, point: 1<<62 + 1<<61, want: []string{"c", "a", "b"}},
+		"all of it":                        {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 100}}}, point: math.MaxUint64, want: []string{"b", "a"}},
+		"no part is none":                  {routing: &route.Routing{Split: []route.Share{{Deployment: "b"}}}, want: []string{"a"}},
+		"fallbacks come last":              {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 10}}, Fallbacks: []string{"c"}}, point: math.MaxUint64, want: []string{"a", "b", "c"}},
+		"each once":                        {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 10}}, Fallbacks: []string{"c", "b"}}, want: []string{"b", "a", "c"}},
+		"who is not there":                 {routing: &route.Routing{Split: []route.Share{{Deployment: "x", Percent: 100}}, Fallbacks: []string{"y", "c"}}, want: []string{"a", "c"}},
+		"a name of another is none of its": {routing: &route.Routing{Fallbacks: []string{"d"}}, want: []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: "a"}, UID: "a", Names: "a", Routing: tc.routing})
 			m, _ := table.Lookup("a")
 			var got []string
-			for _, o := range table.Order(m, tc.point) {
+			for _, o := range table.Targets(m, tc.point) {
 				got = append(got, o.Name)
 			}
 			if !slices.Equal(got, tc.want) {
@@ -65,19 +65,19 @@ func TestRoutingIsReadFromADeployment(t *testing.T) {
 	}
 }
 
-// TestARoutingThatChangesIsUsedAtOnce, also by who holds the model already.
+// Callers that hold a Model see the change too.
 func TestARoutingThatChangesIsUsedAtOnce(t *testing.T) {
 	table := route.NewTable()
 	d := route.Deployment{Key: route.Key{Namespace: "ns", Name: "a"}, UID: "a", Names: "one\nns/a"}
 	table.SetDeployment(d)
 	m, _ := table.Lookup("one")
-	if m.Routing() != nil || m.Shown() != "one" {
-		t.Errorf("%+v, shown as %s", m.Routing(), m.Shown())
+	if m.Routing() != nil || m.DisplayName() != "one" {
+		t.Errorf("%+v, shown as %s", m.Routing(), m.DisplayName())
 	}
 	d.Routing, d.Names = &route.Routing{Fallbacks: []string{"b"}}, "ns/a"
 	table.SetDeployment(d)
-	if m.Routing() == nil || m.Shown() != "ns/a" {
-		t.Errorf("%+v, shown as %s", m.Routing(), m.Shown())
+	if m.Routing() == nil || m.DisplayName() != "ns/a" {
+		t.Errorf("%+v, shown as %s", m.Routing(), m.DisplayName())
 	}
 	d.Routing = &route.Routing{Fallbacks: []string{"c"}}
 	table.SetDeployment(d)

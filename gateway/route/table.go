@@ -1,14 +1,13 @@
-// Package route holds the gateway's table: which names clients may use, whose
-// they are, and which replicas answer for them on which Macs.
+// Package route holds the gateway's routing table: the names that clients may use, the
+// deployments that serve each name, and the replicas and Macs that serve them.
 //
-// It owns the reading of ModelDeployments, ModelReplicas and MacNodes and
-// keeps the last table it knew while the API server is away. It refuses
-// replicas that are not ready, are going, or whose Mac takes no requests. It
-// chooses nothing and connects to nothing.
+// It owns reading ModelDeployments, ModelReplicas and MacNodes, and keeps the last known
+// table while the API server is away. It leaves out replicas that are not ready or are
+// being deleted, and those on Macs that take no requests. It chooses no replica and
+// connects to none.
 //
-// A change touches what it concerns: a replica that becomes ready replaces one
-// model's list of endpoints; the index of names is made again only when names
-// change. Readers take no lock.
+// Changes are local: a replica that becomes ready replaces one model's list of endpoints;
+// the index of names is rebuilt only when names change. Readers take no lock.
 //
 // Start reading at Table and endpointsOf; Watch feeds it.
 package route
@@ -26,7 +25,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Key names a deployment.
+// Key identifies a deployment.
 type Key struct{ Namespace, Name string }
 
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
@@ -40,30 +39,30 @@ func (k Key) Compare(o Key) int {
 type Deployment struct {
 	Key
 	UID     string
-	Created int64 // seconds since 1970
-	// Names that it owns by its status, NAMESPACE/NAME among them or not.
+	Created int64 // Unix seconds
+	// Names that its status claims, with or without NAMESPACE/NAME.
 	Names string // joined by newlines
-	// Start is what the last start of a replica took; 0 where nobody knows.
+	// Start is how long the last start of a replica took; 0 if unknown.
 	Start time.Duration
-	// Routing of requests for its bare names; nil where it answers them itself.
+	// Routing of requests for its bare names; nil if it serves them itself.
 	Routing *Routing
-	// Context is the maximum length of a request in tokens, as its spec sets it; 0
-	// where it does not.
+	// Context is the maximum length of a request in tokens from the spec; 0 if not set.
 	Context int64
 }
 
-// servesAs reports whether two have the same names, endpoints, facts and routing.
+// servesAs reports whether two deployments have the same names, endpoints, facts and
+// routing.
 func (d Deployment) servesAs(o Deployment) bool {
 	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Context == o.Context && reflect.DeepEqual(d.Routing, o.Routing)
 }
 
-// same says that two say the same.
+// same reports whether two are equal.
 func (d Deployment) same(o Deployment) bool {
 	return d.servesAs(o) && d.Start == o.Start
 }
 
-// shown is what answers call it: the first of its names, or NAMESPACE/NAME.
-func (d Deployment) shown() string {
+// displayName is the model name in responses: the first of its names, or NAMESPACE/NAME.
+func (d Deployment) displayName() string {
 	for name := range strings.SplitSeq(d.Names, "\n") {
 		if name != "" && name != d.Key.String() {
 			return name
@@ -81,7 +80,7 @@ type Replica struct {
 	Mac           string
 	Ready         bool
 	Cold          bool // an OnDemand replica whose model is not in memory
-	Retiring      bool // others are preferred, so that it may go
+	Retiring      bool // others are preferred, so that it becomes idle
 	Sequences     int64
 	Facts         Facts
 }
@@ -91,45 +90,45 @@ type Mac struct {
 	Name    string
 	UID     string            // of its MacNode
 	Address string            // host:port; empty when unknown
-	Open    bool              // takes requests
-	Reach   v1alpha1.MacReach // empty is directly
+	Open    bool              // accepts requests
+	Reach   v1alpha1.MacReach // empty means directly
 }
 
-// Endpoint is one ready replica and where to reach it.
+// Endpoint is one ready replica and its address.
 type Endpoint struct {
-	Replica string // UID
+	Replica string // UID of the ModelReplica of the ModelReplica
 	Epoch   int64
 	Mac     string
 	MacUID  string // of its MacNode
 	Address string
-	// Reach is how: directly where it is empty.
+	// Reach is how to connect; empty means directly.
 	Reach v1alpha1.MacReach
-	// Cold: its model is not in memory; the next request there loads it.
+	// Cold: its model is not in memory; the next request loads it.
 	Cold bool
-	// Retiring: others are preferred, so that it may go.
+	// Retiring: others are preferred, so that it becomes idle.
 	Retiring bool
-	// Sequences is how many requests run there at once; 0 where nobody said.
+	// Sequences is how many requests it runs concurrently; 0 if unknown.
 	Sequences int64
 }
 
 // Model is one deployment as clients see it.
 type Model struct {
 	Key
-	Created   int64
-	endpoints atomic.Pointer[[]Endpoint]
-	changed   atomic.Pointer[chan struct{}]
-	gone      atomic.Bool
-	start     atomic.Int64 // a time.Duration
-	routing   atomic.Pointer[Routing]
-	shown     atomic.Pointer[string]
-	facts     atomic.Pointer[Facts]
+	Created     int64
+	endpoints   atomic.Pointer[[]Endpoint]
+	changed     atomic.Pointer[chan struct{}]
+	gone        atomic.Bool
+	start       atomic.Int64 // a time.Duration
+	routing     atomic.Pointer[Routing]
+	displayName atomic.Pointer[string]
+	facts       atomic.Pointer[Facts]
 }
 
 // Facts returns what is known of the model.
 func (m *Model) Facts() Facts { return *m.facts.Load() }
 
-// Shown is what answers call it that were asked of another name.
-func (m *Model) Shown() string { return *m.shown.Load() }
+// DisplayName is the model name in responses to requests that used another name.
+func (m *Model) DisplayName() string { return *m.displayName.Load() }
 
 func newModel(d Deployment) *Model {
 	m := &Model{Key: d.Key, Created: d.Created}
@@ -138,30 +137,30 @@ func newModel(d Deployment) *Model {
 	return m
 }
 
-// Changed is closed when the endpoints change, or the deployment goes. Who
-// waits takes it before looking.
+// Changed is closed when the endpoints change or the deployment is deleted. To wait for a
+// change without missing one, call it before looking at the endpoints.
 func (m *Model) Changed() <-chan struct{} { return *m.changed.Load() }
 
-// StartTime is what the last start of a replica took; 0 where nobody knows.
+// StartTime is how long the last start of a replica took; 0 if unknown.
 func (m *Model) StartTime() time.Duration { return time.Duration(m.start.Load()) }
 
-// Gone says that the deployment was deleted: it gets no endpoint any more.
+// Gone reports whether the deployment was deleted: it gets no endpoint any more.
 func (m *Model) Gone() bool { return m.gone.Load() }
 
-// end says that the deployment was deleted.
+// end marks the deployment as deleted.
 func (m *Model) end() {
 	m.gone.Store(true)
-	m.tell()
+	m.notify()
 }
 
-// tell wakes those who wait for a change.
-func (m *Model) tell() {
+// notify wakes everyone who waits for a change.
+func (m *Model) notify() {
 	next := make(chan struct{})
 	close(*m.changed.Swap(&next))
 }
 
-// Endpoints are the ready replicas, in the order of their UIDs. The caller
-// must not change them.
+// Endpoints returns the ready replicas in the order of their UIDs. The caller must not
+// change them.
 func (m *Model) Endpoints() []Endpoint { return *m.endpoints.Load() }
 
 // Name is a name that clients may use.
@@ -170,18 +169,18 @@ type Name struct {
 	Model *Model
 }
 
-// index is a finished table of names.
+// index is an immutable table of names.
 type index struct {
 	byName map[string]*Model
 	listed []Name
 }
 
-// Table is safe for use by many goroutines.
+// Table is the routing table. It is safe for concurrent use.
 type Table struct {
 	names  atomic.Pointer[index]
 	synced atomic.Bool
 
-	mu          sync.Mutex // guards what follows; readers do not need it
+	mu          sync.Mutex // guards the fields after it; readers do not need it
 	deployments map[Key]*entry
 	replicas    map[string]Replica
 	members     map[Key]map[string]Replica // replicas by their deployment
@@ -195,7 +194,7 @@ type entry struct {
 	model *Model
 }
 
-// NewTable makes an empty table that has not been filled yet.
+// NewTable returns an empty table that is not synced.
 func NewTable() *Table {
 	t := &Table{deployments: map[Key]*entry{}, replicas: map[string]Replica{}, members: map[Key]map[string]Replica{},
 		macs: map[string]Mac{}, onMac: map[string]map[string]Replica{}}
@@ -203,21 +202,20 @@ func NewTable() *Table {
 	return t
 }
 
-// Synced says whether the table was filled once; before that, an unknown name
-// means nothing.
+// Synced reports whether the table was filled once; before that, an unknown name may exist.
 func (t *Table) Synced() bool { return t.synced.Load() }
 
-// MarkSynced says that it was.
+// MarkSynced records that it was.
 func (t *Table) MarkSynced() { t.synced.Store(true) }
 
-// Lookup finds the model behind a name.
+// Lookup returns the model that a name refers to.
 func (t *Table) Lookup(name string) (*Model, bool) {
 	m, ok := t.names.Load().byName[name]
 	return m, ok
 }
 
-// Names are those to show to clients, sorted: the names of each model, and
-// NAMESPACE/NAME of a model that owns no other.
+// Names returns the names to list for clients, sorted: the names of each model, or
+// NAMESPACE/NAME if it has no other.
 func (t *Table) Names() []Name { return t.names.Load().listed }
 
 // SetDeployment adds or changes a deployment.
@@ -236,18 +234,18 @@ func (t *Table) SetDeployment(d Deployment) {
 		old.model.end()
 	}
 	e.model.start.Store(int64(d.Start))
-	shown := d.shown()
+	displayName := d.displayName()
 	e.model.routing.Store(d.Routing)
-	e.model.shown.Store(&shown)
+	e.model.displayName.Store(&displayName)
 	t.deployments[d.Key] = e
 	if known && old.Deployment.servesAs(d) {
-		return // names and endpoints are as they were
+		return // names and endpoints are unchanged
 	}
 	t.refresh(d.Key)
 	t.rename()
 }
 
-// DeleteDeployment forgets one, unless its name was taken by a newer one.
+// DeleteDeployment removes a deployment, unless a newer one has its name.
 func (t *Table) DeleteDeployment(key Key, uid string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,7 +278,7 @@ func (t *Table) SetReplica(r Replica) {
 	}
 }
 
-// DeleteReplica forgets one.
+// DeleteReplica removes a replica.
 func (t *Table) DeleteReplica(uid string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -308,7 +306,7 @@ func (t *Table) SetMac(m Mac) {
 	}
 }
 
-// OnGone has a function called for each Mac whose MacNode was deleted, or
+// OnGone registers a function that is called for each Mac whose MacNode was deleted, or
 // replaced by another one of its name. The function must not use the table.
 func (t *Table) OnGone(gone func(mac string)) {
 	t.mu.Lock()
@@ -324,7 +322,7 @@ func (t *Table) UID(mac string) (uid string, ok bool) {
 	return m.UID, ok
 }
 
-// Mac finds one that can be reached, whether it takes new requests or not.
+// Mac returns a Mac with a known address, whether it accepts new requests or not.
 func (t *Table) Mac(name string) (Mac, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -332,7 +330,7 @@ func (t *Table) Mac(name string) (Mac, bool) {
 	return m, ok && m.Address != ""
 }
 
-// Macs are those that can be reached, in the order of their names.
+// Macs returns the Macs with known addresses, in the order of their names.
 func (t *Table) Macs() []Mac {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -345,7 +343,7 @@ func (t *Table) Macs() []Mac {
 	return out
 }
 
-// DeleteMac forgets one.
+// DeleteMac removes a Mac.
 func (t *Table) DeleteMac(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -375,7 +373,7 @@ func (t *Table) unlink(r Replica) {
 	unlink(t.onMac, r.Mac, r.UID)
 }
 
-// refreshMac makes again what has a replica on that Mac.
+// refreshMac rebuilds the models that have a replica on a Mac.
 func (t *Table) refreshMac(name string) {
 	touched := map[Key]bool{}
 	for _, r := range t.onMac[name] {
@@ -386,7 +384,7 @@ func (t *Table) refreshMac(name string) {
 	}
 }
 
-// refresh makes one model's endpoints and facts again.
+// refresh rebuilds one model's endpoints and facts.
 func (t *Table) refresh(key Key) {
 	e, known := t.deployments[key]
 	if !known {
@@ -396,13 +394,13 @@ func (t *Table) refresh(key Key) {
 	e.model.facts.Store(&facts)
 	endpoints := endpointsOf(e.UID, t.members[key], t.macs)
 	if old := e.model.endpoints.Swap(&endpoints); old == nil || !slices.Equal(*old, endpoints) {
-		e.model.tell()
+		e.model.notify()
 	}
 }
 
-// endpointsOf are the replicas of a deployment that may be picked: ready, of
-// this deployment and not of a predecessor of the same name, on a Mac that
-// takes requests at a known address.
+// endpointsOf returns the replicas of a deployment that may be picked: ready, of this
+// deployment and not of a predecessor with the same name, on a Mac that accepts requests at
+// a known address.
 func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[string]Mac) []Endpoint {
 	var out []Endpoint
 	for _, r := range replicas {
@@ -415,13 +413,13 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	return out
 }
 
-// rename makes the index of names again.
+// rename rebuilds the index of names.
 func (t *Table) rename() {
 	t.names.Store(indexOf(slices.Collect(maps.Values(t.deployments))))
 }
 
-// indexOf gives every NAMESPACE/NAME to its own deployment, and each other name to
-// the oldest one whose status claims it.
+// indexOf assigns every NAMESPACE/NAME to its own deployment, and each other name to the
+// oldest deployment whose status claims it.
 func indexOf(entries []*entry) *index {
 	slices.SortFunc(entries, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Key.String(), b.Key.String()))

@@ -16,7 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// world is the plain model that the table is compared with.
+// world is the reference model that the table is compared with.
 type world struct {
 	deployments map[route.Key]route.Deployment
 	replicas    map[string]route.Replica
@@ -59,7 +59,7 @@ func TestRandomHistoriesEndInTheSameTable(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		table := route.NewTable()
-		w := world{map[route.Key]route.Deployment{}, map[string]route.Replica{}, map[string]route.Mac{}}
+		w := world{deployments: map[route.Key]route.Deployment{}, replicas: map[string]route.Replica{}, macs: map[string]route.Mac{}}
 		for step := range 300 {
 			change(rng, table, w)
 			want := w.want()
@@ -83,7 +83,7 @@ func TestRandomHistoriesEndInTheSameTable(t *testing.T) {
 	}
 }
 
-// change does one random thing to the table and to the model.
+// change applies one random change to the table and to the reference model.
 func change(rng *rand.Rand, table *route.Table, w world) {
 	pick := func(names ...string) string { return names[rng.IntN(len(names))] }
 	key := route.Key{Namespace: "ns", Name: pick("d0", "d1", "d2")}
@@ -120,7 +120,7 @@ func change(rng *rand.Rand, table *route.Table, w world) {
 	}
 }
 
-func TestWhoWaitsIsToldOfEveryChangeAndOfTheEnd(t *testing.T) {
+func TestChangedIsClosedOnEveryChangeAndOnDeletion(t *testing.T) {
 	table := route.NewTable()
 	key := route.Key{Namespace: "ns", Name: "m"}
 	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
@@ -186,13 +186,14 @@ func TestABareNameBelongsToTheOldestClaimant(t *testing.T) {
 	if d := cmp.Diff([]string{"b/chat", "chat"}, listed); d != "" {
 		t.Error(d)
 	}
-	// The operator told the younger one of the conflict: its status claims
-	// its full name alone. When the older goes, the operator gives the name on.
+	// The operator resolved the conflict against the younger one: its status claims only
+	// its full name. When the older one is deleted, the operator lets the younger one claim
+	// the name.
 	young.Names = "b/chat"
 	table.SetDeployment(young)
 	table.DeleteDeployment(old.Key, old.UID)
 	if got := owner("chat"); got != "" {
-		t.Errorf("nobody claims the name, and yet %q has it", got)
+		t.Errorf("no deployment claims the name, but %q has it", got)
 	}
 	if got := owner("b/chat"); got != "b/chat" {
 		t.Error("the full name was lost")
@@ -211,12 +212,12 @@ func TestReplicasThatMayBePicked(t *testing.T) {
 		change func(*v1alpha1.ModelReplica)
 		want   bool
 	}{
-		"ready":            {func(*v1alpha1.ModelReplica) {}, true},
-		"not ready":        {func(r *v1alpha1.ModelReplica) { r.Status.Conditions[0].Status = metav1.ConditionFalse }, false},
-		"unknown":          {func(r *v1alpha1.ModelReplica) { r.Status.Conditions[0].Status = metav1.ConditionUnknown }, false},
-		"nothing reported": {func(r *v1alpha1.ModelReplica) { r.Status.Conditions = nil }, false},
-		"going":            {func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &now }, false},
-		"told to drain":    {func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, false},
+		"ready":            {change: func(*v1alpha1.ModelReplica) {}, want: true},
+		"not ready":        {change: func(r *v1alpha1.ModelReplica) { r.Status.Conditions[0].Status = metav1.ConditionFalse }, want: false},
+		"unknown":          {change: func(r *v1alpha1.ModelReplica) { r.Status.Conditions[0].Status = metav1.ConditionUnknown }, want: false},
+		"nothing reported": {change: func(r *v1alpha1.ModelReplica) { r.Status.Conditions = nil }, want: false},
+		"going":            {change: func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &now }, want: false},
+		"told to drain":    {change: func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, want: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := route.ReplicaOf(ready(tc.change)).Ready; got != tc.want {
@@ -237,9 +238,7 @@ func TestAReplicaOnDemandIsPickedThoughItIsNotLoaded(t *testing.T) {
 	}
 }
 
-// TestWhichReplicasRetire: what is kept of a replica says so, and nothing else of
-// its annotations.
-func TestWhichReplicasRetire(t *testing.T) {
+func TestReplicaOfReadsTheRetirement(t *testing.T) {
 	for value, want := range map[string]bool{"": false, "true": true} {
 		r := &v1alpha1.ModelReplica{}
 		r.Annotations = map[string]string{"example.com/long": "x", v1alpha1.AnnotationRetiring: value}
@@ -253,8 +252,8 @@ func TestWhichReplicasRetire(t *testing.T) {
 	}
 }
 
-// TestFactsOfAModel: what clients are shown holds for every replica that may
-// answer, and a deployment without replicas shows only what its spec sets.
+// TestFactsOfAModel: what clients are shown holds for every replica that may serve them,
+// and a deployment without replicas shows only what its spec sets.
 func TestFactsOfAModel(t *testing.T) {
 	key := route.Key{Namespace: "ns", Name: "d"}
 	record := func(context int64) *v1alpha1.ModelReplica {
@@ -319,14 +318,14 @@ func TestMacsThatTakeRequests(t *testing.T) {
 		change func(*v1alpha1.MacNode)
 		open   bool
 	}{
-		"nothing known against it": {func(*v1alpha1.MacNode) {}, true},
-		"away": {func(m *v1alpha1.MacNode) {
+		"nothing known against it": {change: func(*v1alpha1.MacNode) {}, open: true},
+		"away": {change: func(m *v1alpha1.MacNode) {
 			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}}
-		}, false},
-		"shutting down": {func(m *v1alpha1.MacNode) {
+		}},
+		"shutting down": {change: func(m *v1alpha1.MacNode) {
 			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionFalse}}
-		}, false},
-		"going": {func(m *v1alpha1.MacNode) { m.DeletionTimestamp = &now }, false},
+		}},
+		"going": {change: func(m *v1alpha1.MacNode) { m.DeletionTimestamp = &now }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &v1alpha1.MacNode{Status: v1alpha1.MacNodeStatus{Address: &v1alpha1.MacAddress{Host: "::1", Port: 7443}}}

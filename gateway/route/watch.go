@@ -13,8 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Kinds are what Watch reads, each with the change that keeps the cache small.
-// Models are read in the given namespaces; none means all.
+// Kinds selects the objects that Watch reads, each with a transform that keeps the cache
+// small. Models are read in the given namespaces; none means all.
 func Kinds(namespaces ...string) map[client.Object]cache.ByObject {
 	var models map[string]cache.Config
 	for _, name := range namespaces {
@@ -30,7 +30,7 @@ func Kinds(namespaces ...string) map[client.Object]cache.ByObject {
 	}
 }
 
-// Slim drops what the table never reads: orders, reports and model records are
+// Slim drops what the table never reads: desired state, reports and model records make up
 // most of these objects.
 func Slim(in any) (any, error) {
 	switch o := in.(type) {
@@ -59,16 +59,16 @@ func Slim(in any) (any, error) {
 	return in, nil
 }
 
-// slimModel keeps the facts that clients are shown.
+// slimModel keeps the facts that are shown to clients.
 func slimModel(r model.Record) model.Record {
 	return model.Record{Digest: r.Digest, Format: r.Format, Facts: model.Facts{Architecture: r.Facts.Architecture, Task: r.Facts.Task,
 		Quantization: r.Facts.Quantization, ContextTokens: r.Facts.ContextTokens, WeightBytes: r.Facts.WeightBytes}}
 }
 
-// Watch has every change that informers see put into the table, and marks the
-// table once all three kinds were read. Informers live as long as their
-// caller's; when the API server is away they say nothing and the table stays.
-// Watch returns after that first reading, or when ctx ends.
+// Watch puts every change that the informers see into the table, and marks the table as
+// synced once all three kinds were read. The watch lives as long as the informers; while
+// the API server is away the table stays as it is. Watch returns after the initial list, or
+// when ctx ends.
 func Watch(ctx context.Context, informers cache.Informers, t *Table) error {
 	watches := []struct {
 		kind client.Object
@@ -96,7 +96,7 @@ func Watch(ctx context.Context, informers cache.Informers, t *Table) error {
 		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: w.set,
 			UpdateFunc: func(old, now any) {
-				if uid(old) != uid(now) { // deleted and made again while nobody watched
+				if uid(old) != uid(now) { // deleted and created again while the watch was interrupted
 					w.drop(old)
 				}
 				w.set(now)
@@ -122,7 +122,7 @@ func uid(o any) string {
 	return ""
 }
 
-// on calls f with an object, also one whose deletion was seen late.
+// on calls f with an object, including one whose deletion was observed late.
 func on[T client.Object](o any, f func(T)) {
 	if late, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 		o = late.Obj

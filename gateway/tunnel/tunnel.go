@@ -1,19 +1,18 @@
-// Package tunnel takes connections that Macs behind NAT open to this gateway,
-// and lets requests be sent to them.
+// Package tunnel accepts the connections that Macs behind NAT open to this gateway, and
+// sends requests through them.
 //
-// It owns the listener for tunnels and one HTTP/2 connection for each Mac that
-// has opened one. TLS is as on a direct connection, from end to end, the gateway
-// its client: only the certificate of the Mac that a tunnel names is accepted, and
-// only a gateway's by the Mac. It refuses what does not begin as a tunnel, and who
-// cannot prove in time to be the Mac that is named. More strangers at once than there is
-// room for, or more from one address than its share, replace the oldest ones. A second
-// tunnel of a Mac takes over from the first, whose answers go on. The certificate must
-// be of the MacNode that has the name now: when that is deleted or replaced, its tunnel
-// is closed at once, with all answers.
+// It owns the tunnel listener and one HTTP/2 connection per Mac that has opened one. TLS is
+// end to end as on a direct connection, with the gateway as the client: it accepts only the
+// certificate of the Mac that the tunnel names, and the Mac accepts only a gateway's. It
+// rejects connections without the tunnel preamble and Macs that do not authenticate in time.
+// Beyond a limit of unauthenticated connections, in total or per address, the oldest one is
+// closed. A second tunnel of a Mac replaces the first, whose responses continue. The
+// certificate must belong to the current MacNode of that name: when the MacNode is deleted or
+// replaced, its tunnel is closed at once, with all responses.
 //
-// Streams share a connection as they do on a direct one: HTTP/2's windows bound
-// each, so that one that is read slowly holds up no other, and a Mac takes as
-// many at once as its port says.
+// Streams share a connection as they do on a direct one: HTTP/2's flow control windows are
+// per stream, so that a slow reader blocks no other stream, and the Mac announces how many
+// streams it accepts.
 //
 // Start reading at Hub.Serve and Hub.To.
 package tunnel
@@ -40,31 +39,31 @@ import (
 )
 
 const (
-	// proveTime is how long a stranger may take to prove which Mac it is.
-	proveTime = 5 * time.Second
-	// askEach is how often each Mac is asked how it is: a port closes connections
-	// on which nothing was asked for two minutes.
-	askEach = 30 * time.Second
-	askTime = 10 * time.Second
-	// acceptAgain is the rest after a connection could not be taken.
-	acceptAgain = 100 * time.Millisecond
+	// authTimeout is how long a new connection may take to authenticate.
+	authTimeout = 5 * time.Second
+	// keepAlive is the interval of a small request to each Mac: agents close connections
+	// that had no request for two minutes.
+	keepAlive   = 30 * time.Second
+	pingTimeout = 10 * time.Second
+	// acceptDelay is the pause after a failed accept.
+	acceptDelay = 100 * time.Millisecond
 )
 
-// ErrNone says that a Mac has no tunnel to this gateway.
+// ErrNone means that a Mac has no tunnel to this gateway.
 var ErrNone = errors.New("the Mac has no tunnel to this gateway")
 
-// Options of a hub.
+// Options configure a hub.
 type Options struct {
-	// UID of a Mac's MacNode; not ok if there is none of that name. Nil compares no
-	// UIDs.
+	// UID returns the UID of a Mac's MacNode; ok is false if there is none of that name.
+	// Nil skips the comparison.
 	UID func(mac string) (uid string, ok bool)
-	// Identity with which Macs are met; nil until it is known.
+	// Identity authenticates the gateway to Macs; nil until it is known.
 	Identity func() *identity.Identity
-	// HTTP2 of each connection: pings, windows.
+	// HTTP2 configures each connection: pings, windows.
 	HTTP2 http.HTTP2Config
-	// Wrap, if set, is put between a connection and its TLS.
+	// Wrap, if set, wraps the TCP connection before TLS.
 	Wrap func(net.Conn) net.Conn
-	// Changed, if set, is told of a Mac whose tunnel came or went.
+	// Changed, if set, is called when the tunnel of a Mac opened or closed.
 	Changed func(mac string)
 	Log     logr.Logger
 }
@@ -74,22 +73,22 @@ type Hub struct {
 	Options
 	id string
 
-	strangers strangers
+	pending pending
 
-	mu      sync.Mutex // guards what follows
-	tunnels map[string]*line
-	old     map[*line]bool // replaced, and not closed yet
+	mu      sync.Mutex // guards the fields after it
+	tunnels map[string]*macConn
+	old     map[*macConn]bool // replaced, but not closed yet
 	closed  bool
 }
 
-// line is one connection of a Mac.
-type line struct {
+// macConn is one tunnel connection of a Mac.
+type macConn struct {
 	*http.ClientConn
 	mac, uid string
 	identity *identity.Identity
 }
 
-// New makes a hub without tunnels.
+// New returns a hub without tunnels.
 func New(o Options) *Hub {
 	if o.UID == nil {
 		o.UID = func(string) (string, bool) { return "", true }
@@ -100,28 +99,28 @@ func New(o Options) *Hub {
 	if o.Wrap == nil {
 		o.Wrap = func(c net.Conn) net.Conn { return c }
 	}
-	return &Hub{Options: o, id: strings.ToLower(rand.Text()), tunnels: map[string]*line{}, old: map[*line]bool{}, strangers: strangers{from: map[string]*list.List{}}}
+	return &Hub{Options: o, id: strings.ToLower(rand.Text()), tunnels: map[string]*macConn{}, old: map[*macConn]bool{}, pending: pending{from: map[string]*list.List{}}}
 }
 
-// Len is how many Macs have a tunnel.
+// Len returns the number of Macs with a tunnel.
 func (h *Hub) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.tunnels)
 }
 
-// To is the way to a Mac that has a tunnel and takes one more request there. A
-// tunnel that was met under a root which is trusted no more is none; its answers
-// go on.
+// To returns the tunnel of a Mac, if it accepts one more request. A tunnel that was
+// authenticated under a root that is no longer trusted is not used; its running responses
+// continue.
 func (h *Hub) To(mac string) (http.RoundTripper, bool) {
 	l := h.current(mac)
 	if l == nil {
 		return nil, false
 	}
-	return l, l.Available() > 0 // not under the lock: a connection that closes tells gone
+	return l, l.Available() > 0 // not under the lock: a connection that closes calls gone
 }
 
-func (h *Hub) current(mac string) *line {
+func (h *Hub) current(mac string) *macConn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.tunnels[mac]
@@ -137,32 +136,32 @@ func (h *Hub) current(mac string) *line {
 	return l
 }
 
-// retire takes a tunnel out of use; the lock is held. It ends when it is idle.
-func (h *Hub) retire(l *line) {
+// retire takes a tunnel out of use; it closes once it is idle. The lock is held.
+func (h *Hub) retire(l *macConn) {
 	if h.tunnels[l.mac] == l {
 		delete(h.tunnels, l.mac)
 	}
 	h.old[l] = true
-	go func() { // not under the lock: it tells gone
+	go func() { // not under the lock: it calls gone
 		l.SetStateHook(func(*http.ClientConn) { l.endIdle() })
 		l.endIdle()
 	}()
 }
 
-func (l *line) endIdle() {
+func (l *macConn) endIdle() {
 	if l.InFlight() == 0 {
-		_ = l.Close() // it was given up, and says nothing new
+		_ = l.Close() // the error of a connection that is given up is of no interest
 	}
 }
 
-// Serve takes tunnels until ctx ends, and closes them all then.
+// Serve accepts tunnels until ctx ends, and then closes them all.
 func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer h.closeAll()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	wg.Go(func() { h.askAll(ctx) })
+	wg.Go(func() { h.pingAll(ctx) })
 	for {
 		c, err := l.Accept()
 		switch {
@@ -173,13 +172,13 @@ func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept tunnels on %s: %w", l.Addr(), err)
-		case err != nil: // too many open files: some are closed soon
+		case err != nil: // for example too many open files: some are closed soon
 			h.Log.Error(err, "Cannot accept a tunnel")
-			pause(ctx, acceptAgain)
+			pause(ctx, acceptDelay)
 			continue
 		}
-		one := h.strangers.enter(c, intake.AddressOf(c.RemoteAddr().String()))
-		wg.Go(func() { h.meet(ctx, one) })
+		one := h.pending.enter(c, intake.AddressOf(c.RemoteAddr().String()))
+		wg.Go(func() { h.admit(ctx, one) })
 	}
 }
 
@@ -192,9 +191,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// askAll asks each Mac how it is, so that its port sees the connection used.
-func (h *Hub) askAll(ctx context.Context) {
-	tick := time.NewTicker(askEach)
+// pingAll sends the keep-alive request to each Mac.
+func (h *Hub) pingAll(ctx context.Context) {
+	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -207,17 +206,17 @@ func (h *Hub) askAll(ctx context.Context) {
 		h.mu.Lock()
 		for _, l := range h.tunnels {
 			wg.Go(func() {
-				asking, done := context.WithTimeout(ctx, askTime)
+				pinging, done := context.WithTimeout(ctx, pingTimeout)
 				defer done()
-				_ = l.ask(asking) // a dead one is found by pings
+				_ = l.ping(pinging) // HTTP/2 pings detect a dead connection
 			})
 		}
 		h.mu.Unlock()
 	}
 }
 
-// ask has the Mac say that it is there.
-func (l *line) ask(ctx context.Context) error {
+// ping sends a small request to the Mac.
+func (l *macConn) ping(ctx context.Context) error {
 	r := &http.Request{Method: http.MethodGet, Header: http.Header{}, URL: &url.URL{Scheme: "https", Host: agentapi.MacServerName(l.mac), Path: agentapi.PathHealth}}
 	resp, err := l.RoundTrip(r.WithContext(ctx))
 	if err != nil {
@@ -229,7 +228,7 @@ func (l *line) ask(ctx context.Context) error {
 func (h *Hub) closeAll() {
 	h.mu.Lock()
 	h.closed = true
-	var all []*line
+	var all []*macConn
 	for _, l := range h.tunnels {
 		all = append(all, l)
 	}
@@ -238,17 +237,17 @@ func (h *Hub) closeAll() {
 	}
 	h.mu.Unlock()
 	for _, l := range all {
-		_ = l.Close() // answers have ended
+		_ = l.Close() // its responses have ended
 	}
 }
 
-// meet finds out which Mac opened a connection, and uses it from then on.
-func (h *Hub) meet(ctx context.Context, c *stranger) {
-	ctx, cancel := context.WithTimeout(ctx, proveTime)
+// admit authenticates a connection and uses it from then on.
+func (h *Hub) admit(ctx context.Context, c *pendingConn) {
+	ctx, cancel := context.WithTimeout(ctx, authTimeout)
 	defer cancel()
 	from := c.RemoteAddr().String()
-	l, err := h.prove(ctx, c.Conn)
-	if in := h.strangers.leave(c); err == nil && (!in || !h.put(l)) {
+	l, err := h.authenticate(ctx, c.Conn)
+	if in := h.pending.leave(c); err == nil && (!in || !h.put(l)) {
 		err = l.Close()
 	}
 	if err != nil {
@@ -258,13 +257,13 @@ func (h *Hub) meet(ctx context.Context, c *stranger) {
 	}
 	h.Log.Info("Tunnel of a Mac is open", "MacNode", l.mac, "client", from)
 	h.Changed(l.mac)
-	if l.Err() != nil { // it was closed before it was known
+	if l.Err() != nil { // it was closed before it was registered
 		h.gone(l)
 	}
 }
 
-// prove reads the name and has TLS prove it.
-func (h *Hub) prove(ctx context.Context, c net.Conn) (*line, error) {
+// authenticate reads the Mac's name and verifies it with TLS.
+func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 	id := h.Identity()
 	if id == nil {
 		return nil, errors.New("the gateway has no identity yet")
@@ -284,8 +283,8 @@ func (h *Hub) prove(ctx context.Context, c net.Conn) (*line, error) {
 	if !ok {
 		return nil, fmt.Errorf("there is no MacNode %s", mac)
 	}
-	l := &line{mac: mac, uid: uid, identity: id}
-	secure := tls.Client(h.Wrap(&told{Conn: c, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
+	l := &macConn{mac: mac, uid: uid, identity: id}
+	secure := tls.Client(h.Wrap(&notifyingConn{Conn: c, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, secure.Close())
 	}
@@ -300,17 +299,17 @@ func (h *Hub) prove(ctx context.Context, c net.Conn) (*line, error) {
 	if l.ClientConn, err = over.NewClientConn(ctx, "https", net.JoinHostPort(agentapi.MacServerName(mac), "443")); err != nil {
 		return nil, errors.Join(err, secure.Close())
 	}
-	if err := l.ask(ctx); err != nil { // it takes requests, and from here on there are pings
+	if err := l.ping(ctx); err != nil { // it accepts requests, and pings run from here on
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-// put has a tunnel used. The one before it ends when its answers have.
-func (h *Hub) put(l *line) bool {
+// put registers a tunnel. The previous one is closed after its responses have ended.
+func (h *Hub) put(l *macConn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if uid, ok := h.UID(l.mac); h.closed || !ok || uid != l.uid { // it may have gone meanwhile
+	if uid, ok := h.UID(l.mac); h.closed || !ok || uid != l.uid { // the MacNode may have been deleted meanwhile
 		return false
 	}
 	if before := h.tunnels[l.mac]; before != nil {
@@ -320,10 +319,10 @@ func (h *Hub) put(l *line) bool {
 	return true
 }
 
-// Drop closes the tunnels of a Mac whose MacNode is gone, with all answers.
+// Drop closes the tunnels of a Mac whose MacNode was deleted, with all responses.
 func (h *Hub) Drop(mac string) {
 	h.mu.Lock()
-	var all []*line
+	var all []*macConn
 	if l := h.tunnels[mac]; l != nil {
 		all = append(all, l)
 	}
@@ -338,8 +337,8 @@ func (h *Hub) Drop(mac string) {
 	}
 }
 
-// gone forgets a tunnel that was closed.
-func (h *Hub) gone(l *line) {
+// gone removes a tunnel that was closed.
+func (h *Hub) gone(l *macConn) {
 	h.mu.Lock()
 	used := h.tunnels[l.mac] == l
 	if used {
@@ -353,15 +352,15 @@ func (h *Hub) gone(l *line) {
 	}
 }
 
-// told says when it was closed, once.
-type told struct {
+// notifyingConn calls a function once when it is closed.
+type notifyingConn struct {
 	net.Conn
 	once sync.Once
 	gone func()
 }
 
-// Close closes the connection.
-func (t *told) Close() error {
+// Close implements net.Conn.
+func (t *notifyingConn) Close() error {
 	err := t.Conn.Close()
 	t.once.Do(t.gone)
 	return err

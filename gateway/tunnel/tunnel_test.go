@@ -22,7 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// world is a gateway's hub, and an authority that makes Macs.
+// world is a gateway's hub, and an authority that issues certificates for Macs.
 type world struct {
 	t       *testing.T
 	ca      *agentapitest.CA
@@ -33,10 +33,10 @@ type world struct {
 	stop    func()
 
 	mu   sync.Mutex        // guards uids
-	uids map[string]string // of MacNodes that are not those of agentapitest; empty: there is none
+	uids map[string]string // of MacNodes that differ from agentapitest's; empty: there is none
 }
 
-// uid is that of a MacNode.
+// uid returns the UID of a MacNode.
 func (w *world) uid(mac string) (string, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +106,7 @@ func (o *one) Accept() (net.Conn, error) {
 func (o *one) Close() error   { o.once.Do(func() { close(o.done) }); return nil }
 func (o *one) Addr() net.Addr { return o.at }
 
-// dial says hello, and hears which gateway is there.
+// dial sends the preamble for a Mac and reads which gateway answers.
 func (w *world) dial(says string) net.Conn {
 	w.t.Helper()
 	c, err := net.Dial("tcp", w.address)
@@ -123,8 +123,8 @@ func (w *world) dial(says string) net.Conn {
 	return c
 }
 
-// open opens a tunnel that says it is of one Mac, with the certificate of another
-// from an authority; ended is closed when nothing is served on it any more.
+// open opens a tunnel for the Mac named says, with a certificate for the Mac named is;
+// ended is closed when nothing is served on it any more.
 func (w *world) open(says string, ca *agentapitest.CA, is string, answer http.HandlerFunc) (s *http.Server, ended <-chan struct{}) {
 	w.t.Helper()
 	return w.openAs(says, ca.MacOfUID(is, w.certified(is)), answer)
@@ -149,7 +149,7 @@ func (w *world) openAs(says string, as agentapitest.PEM, answer http.HandlerFunc
 	return s, gone
 }
 
-// certified is the UID that a certificate made now names.
+// certified returns the UID in a certificate that is issued now.
 func (w *world) certified(mac string) string {
 	if uid, ok := w.uid(mac); ok {
 		return uid
@@ -157,7 +157,7 @@ func (w *world) certified(mac string) string {
 	return agentapitest.UID(mac)
 }
 
-// mac opens a good tunnel.
+// mac opens a valid tunnel.
 func (w *world) mac(name string, answer http.HandlerFunc) (*http.Server, <-chan struct{}) {
 	w.t.Helper()
 	return w.open(name, w.ca, name, func(rw http.ResponseWriter, r *http.Request) {
@@ -234,8 +234,8 @@ func TestRequestsGoThroughATunnel(t *testing.T) {
 	}
 }
 
-// TestAttackATunnelOfAnotherMac: whatever it says, a tunnel is of the Mac that its
-// certificate names.
+// TestAttackATunnelOfAnotherMac: a tunnel belongs to the Mac that its certificate names,
+// regardless of its preamble.
 func TestAttackATunnelOfAnotherMac(t *testing.T) {
 	w := newWorld(t)
 	none := func(http.ResponseWriter, *http.Request) {}
@@ -252,8 +252,8 @@ func TestAttackATunnelOfAnotherMac(t *testing.T) {
 	}
 }
 
-// TestAttackATunnelWithAGatewaysCertificate: nobody who took a gateway's key can
-// be a Mac.
+// TestAttackATunnelWithAGatewaysCertificate: a stolen gateway key does not make its holder
+// a Mac.
 func TestAttackATunnelWithAGatewaysCertificate(t *testing.T) {
 	w := newWorld(t)
 	c := w.dial("a")
@@ -295,19 +295,18 @@ func TestAttackNoTunnel(t *testing.T) {
 	}
 }
 
-// TestAttackStrangersFillTheRoom: those of one address that say nothing more keep
-// no one out.
+// TestAttackStrangersFillTheRoom: silent connections of one address lock out no Mac.
 func TestAttackStrangersFillTheRoom(t *testing.T) {
 	w := newWorld(t)
 	for range 64 {
-		w.dial("a") // heard: so it is inside
+		w.dial("a") // a gateway answered, so it was accepted
 	}
 	w.dial("b")
 	w.mac("c", func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "c") })
 	w.wantChange("c")
 }
 
-// stream answers in two parts, the second when more is closed.
+// stream responds in two parts, the second when more is closed.
 func stream(more <-chan struct{}) http.HandlerFunc {
 	return func(rw http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(rw, "first\n")
@@ -330,7 +329,7 @@ func (w *world) begin(mac string) (*http.Response, *bufio.Reader) {
 	return resp, in
 }
 
-// TestASecondTunnelTakesOver, the answers on the first go on, and then it ends.
+// Responses on the first tunnel continue, and then it is closed.
 func TestASecondTunnelTakesOver(t *testing.T) {
 	w := newWorld(t)
 	more := make(chan struct{})
@@ -344,7 +343,7 @@ func TestASecondTunnelTakesOver(t *testing.T) {
 	}
 	close(more)
 	if rest, err := io.ReadAll(in); err != nil || string(rest) != "last\n" {
-		t.Errorf("the first answer goes on with %q, %v", rest, err)
+		t.Errorf("the first answer continues with %q, %v", rest, err)
 	}
 	_ = resp.Body.Close()
 	w.wait("the first tunnel ends", ended)
@@ -353,7 +352,7 @@ func TestASecondTunnelTakesOver(t *testing.T) {
 	}
 }
 
-// TestATunnelOfARootThatIsTrustedNoMoreIsNotUsed, and its answers go on.
+// Its running responses continue.
 func TestATunnelOfARootThatIsTrustedNoMoreIsNotUsed(t *testing.T) {
 	w := newWorld(t)
 	more := make(chan struct{})
@@ -366,12 +365,12 @@ func TestATunnelOfARootThatIsTrustedNoMoreIsNotUsed(t *testing.T) {
 	}
 	close(more)
 	if rest, err := io.ReadAll(in); err != nil || string(rest) != "last\n" {
-		t.Errorf("the answer goes on with %q, %v", rest, err)
+		t.Errorf("the answer continues with %q, %v", rest, err)
 	}
 	_ = resp.Body.Close()
 }
 
-// TestAMacThatDrainsGetsNoMoreRequests through its tunnel, and what runs goes on.
+// Running requests continue.
 func TestAMacThatDrainsGetsNoMoreRequests(t *testing.T) {
 	w := newWorld(t)
 	more := make(chan struct{})
@@ -390,7 +389,7 @@ func TestAMacThatDrainsGetsNoMoreRequests(t *testing.T) {
 	}
 	close(more)
 	if rest, err := io.ReadAll(in); err != nil || string(rest) != "last\n" {
-		t.Errorf("the answer goes on with %q, %v", rest, err)
+		t.Errorf("the answer continues with %q, %v", rest, err)
 	}
 	_ = resp.Body.Close()
 	if err := <-ended; err != nil {
@@ -399,7 +398,7 @@ func TestAMacThatDrainsGetsNoMoreRequests(t *testing.T) {
 	w.wantChange("a")
 }
 
-// TestACancelledStreamEndsAtTheMac, and the tunnel lives on.
+// The tunnel stays open.
 func TestACancelledStreamEndsAtTheMac(t *testing.T) {
 	w := newWorld(t)
 	cancelled := make(chan struct{})
@@ -424,7 +423,7 @@ func TestACancelledStreamEndsAtTheMac(t *testing.T) {
 	}
 }
 
-// TestASlowStreamHoldsUpNoOther: one that nobody reads, and many that are.
+// One stream that is not read must not block many that are.
 func TestASlowStreamHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t)
 	block := make([]byte, 1<<20)
@@ -468,7 +467,6 @@ func TestASlowStreamHoldsUpNoOther(t *testing.T) {
 	w.wait("the slow stream ends", stuck)
 }
 
-// TestTunnelsEndWithTheGateway.
 func TestTunnelsEndWithTheGateway(t *testing.T) {
 	w := newWorld(t)
 	_, ended := w.mac("a", func(http.ResponseWriter, *http.Request) {})
@@ -480,9 +478,9 @@ func TestTunnelsEndWithTheGateway(t *testing.T) {
 	}
 }
 
-// TestAttackAStolenMacTakesTheTunnelOfItsSuccessor: a Mac was stolen, its MacNode
-// deleted, and another machine joined under its name. The thief's certificate is
-// valid for hours and has the same name.
+// TestAttackAStolenMacTakesTheTunnelOfItsSuccessor: a Mac was stolen, its MacNode deleted,
+// and another machine joined under its name. The thief's certificate is valid for hours and
+// has the same name.
 func TestAttackAStolenMacTakesTheTunnelOfItsSuccessor(t *testing.T) {
 	w := newWorld(t)
 	says := func(text string) http.HandlerFunc {
@@ -509,8 +507,8 @@ func TestAttackAStolenMacTakesTheTunnelOfItsSuccessor(t *testing.T) {
 	}
 }
 
-// TestAReplacedMacNodeEndsAnswersOnItsTunnel: what runs is cut, not only what would
-// begin.
+// TestAReplacedMacNodeEndsAnswersOnItsTunnel: running responses are cut, not only new
+// requests refused.
 func TestAReplacedMacNodeEndsAnswersOnItsTunnel(t *testing.T) {
 	w := newWorld(t)
 	began := make(chan struct{})
@@ -533,12 +531,12 @@ func TestAReplacedMacNodeEndsAnswersOnItsTunnel(t *testing.T) {
 	}
 }
 
-// TestAMacNodeThatIsReplacedMeanwhileGetsNoTunnel: it was there when its Mac began to
-// prove its name, and not any more when it had.
+// TestAMacNodeThatIsReplacedMeanwhileGetsNoTunnel: the MacNode is deleted during the
+// authentication.
 func TestAMacNodeThatIsReplacedMeanwhileGetsNoTunnel(t *testing.T) {
 	w := newWorld(t)
 	_, ended := w.open("studio", w.ca, "studio", func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == agentapi.PathHealth { // the last question before the tunnel is used
+		if r.URL.Path == agentapi.PathHealth { // the last request before the tunnel is registered
 			w.replace("studio", "another")
 		}
 	})

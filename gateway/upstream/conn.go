@@ -19,30 +19,30 @@ import (
 const (
 	connectTimeout   = time.Second
 	handshakeTimeout = 2 * time.Second
-	// pingAfter of silence, and pingTimeout without an answer: a dead Mac is
-	// noticed in under 2 s, even on busy machines.
+	// pingAfter without data a ping is sent, and after pingTimeout without a response the
+	// connection is closed: a dead Mac is detected in under 2 s, even on busy machines.
 	pingAfter   = 500 * time.Millisecond
 	pingTimeout = time.Second
-	// streamWindow bounds how much of a response a Mac may send ahead of a client
-	// that reads slowly.
+	// streamWindow bounds how much of a response a Mac may send ahead of a client that
+	// reads slowly.
 	streamWindow = 128 << 10
 )
 
-// http2Config is that of every connection to a Mac, regardless of who opened it.
+// http2Config applies to every connection to a Mac, regardless of which side opened it.
 var http2Config = http.HTTP2Config{
 	SendPingTimeout:           pingAfter,
 	PingTimeout:               pingTimeout,
 	MaxReceiveBufferPerStream: streamWindow,
-	// Ids differ from request to request: to remember them for header compression
-	// costs more than it saves.
+	// Request IDs differ each time: adding them to the header compression table costs more
+	// than it saves.
 	MaxEncoderHeaderTableSize: 1,
 }
 
-// errNotReached means that a connection to a Mac was not opened: no request was sent.
+// errNotReached means that the connection to a Mac was not opened: no request was sent.
 var errNotReached = errors.New("the Mac could not be reached")
 
-// streamError has the shape into which net/http's own error of a reset stream
-// can be read.
+// streamError has the fields of net/http's unexported error for a reset stream, so that
+// errors.As can copy it.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -51,35 +51,35 @@ type streamError struct {
 
 func (e streamError) Error() string { return fmt.Sprintf("stream reset with code %d", e.Code) }
 
-// IsReset reports whether an error of a request is that of its stream alone. Other
-// errors are those of the connection, and concern the Mac.
+// IsReset reports whether a request failed because its stream was reset. Other errors are
+// those of the connection, and concern the Mac.
 func IsReset(err error) bool {
 	var reset streamError
 	return errors.As(err, &reset)
 }
 
-// conn is the connection to one Mac at one address. Its handshakes were made with
-// identity, or with ones that identity succeeds.
+// conn is the connection to one Mac at one address. Its handshakes used identity, or a
+// version that identity succeeds.
 type conn struct {
 	identity     *identity.Identity
 	uid, address string // uid of the MacNode
 	*http.Transport
 
 	mu   sync.Mutex        // guards open
-	open map[net.Conn]bool // nil when the MacNode was deleted
+	open map[net.Conn]bool // nil once the MacNode was deleted
 
-	failed atomic.Bool  // it did, and no probe has succeeded since
+	failed atomic.Bool  // a connection failed, and no probe has succeeded since
 	probed atomic.Int64 // time of the last probe, in Unix nanoseconds
 }
 
-// newConn makes a connection that opens with its first request, each time with the
+// newConn returns a connection that opens with its first request, each time with the
 // current identity. silent is called when the Mac no longer answers pings.
 func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func()) *conn {
 	c := &conn{identity: id, uid: e.MacUID, address: e.Address, open: map[net.Conn]bool{}}
 	config := http2Config
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
-	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: -1} // the pings do more
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: -1} // HTTP/2 pings replace it
 	c.Transport = &http.Transport{
 		MaxResponseHeaderBytes: agentapi.MaxHeaderBytes,
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -111,7 +111,7 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 	return c
 }
 
-// cut closes all open connections, and each that is opened later.
+// cut closes all open connections, and each one that is opened later.
 func (c *conn) cut() {
 	c.mu.Lock()
 	open := c.open
@@ -147,10 +147,10 @@ func (t *trackedConn) Close() error {
 	return t.Conn.Close()
 }
 
-// watchedConn notes when something was last received on a connection. A living Mac
-// answers a ping after each pingAfter of silence, even if no request runs. So a
-// connection that is closed after pingAfter and pingTimeout without a byte was given up
-// by net/http, which reports that only to the requests that run there.
+// watchedConn records when data was last received on a connection. A live Mac answers a
+// ping after each pingAfter of silence, even if no request runs. So a connection that is
+// closed after pingAfter and pingTimeout without a byte was given up by net/http, which
+// reports that only to the requests that run on it.
 type watchedConn struct {
 	net.Conn
 	lost func()

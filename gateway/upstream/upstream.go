@@ -1,13 +1,11 @@
-// Package upstream holds the gateway's connections to Macs: one HTTP/2 connection
-// for each Mac that is used, or the tunnel that the Mac opened where the gateway
-// cannot reach it.
+// Package upstream holds the gateway's connections to Macs: one HTTP/2 connection per Mac
+// in use, or the tunnel that the Mac opened if the gateway cannot reach it.
 //
-// It owns when a connection is opened, replaced, given up and closed. It refuses a
-// Mac without the right certificate, and one whose MacNode was deleted. It sends no
-// request again after a part of it was sent, and chooses no Mac.
+// It owns when a connection is opened, replaced and closed. It refuses a Mac without the
+// right certificate, and one whose MacNode was deleted. It never resends a request after a
+// part of it was sent, and chooses no Mac.
 //
-// Start reading at Pool.To; conn.go has a connection, write.go how writes to it are
-// combined.
+// Start reading at Pool.To; conn.go has a connection, write.go how its writes are combined.
 package upstream
 
 import (
@@ -30,8 +28,8 @@ import (
 )
 
 const (
-	// probeInterval is the shortest time between two probes of whether a Mac that has
-	// a tunnel can be reached directly again, and probeTimeout bounds one.
+	// probeInterval is the shortest time between two probes of whether a Mac with a tunnel
+	// can be reached directly again, and probeTimeout bounds one.
 	probeInterval = 2 * time.Second
 	probeTimeout  = 3 * time.Second
 )
@@ -39,30 +37,29 @@ const (
 // errSilent is the reason to avoid a Mac on whose connection no request failed.
 var errSilent = errors.New("the Mac does not answer pings")
 
-// Options of a pool.
+// Options configure a pool.
 type Options struct {
-	// Table has the Macs. Connections to a Mac that it loses are closed.
+	// Table knows the Macs. Connections to a Mac that is removed from it are closed.
 	Table *route.Table
-	// Identity with which Macs are dialled: at each handshake the current one.
+	// Identity authenticates the gateway to Macs; each handshake uses the current one.
 	Identity func() *identity.Identity
-	// Lost is called with a Mac whose connection fell silent, even if no request
-	// failed there.
+	// Lost is called when a Mac no longer answers pings, even if no request failed there.
 	Lost func(mac string, cause error)
-	// TakesTunnels allows Macs to open connections, and Changed is called when one
-	// opened or closed.
+	// TakesTunnels allows Macs to open connections, and Changed is called when one opened
+	// or closed.
 	TakesTunnels bool
 	Changed      func()
-	// Registry takes the metrics of tunnels.
+	// Registry receives the metrics of tunnels.
 	Registry prometheus.Registerer
 	// Log of tunnels.
 	Log logr.Logger
 }
 
-// Pool has the connections to all Macs.
+// Pool holds the connections to all Macs.
 type Pool struct {
 	identity func() *identity.Identity
 	lost     func(mac string, cause error)
-	tunnels  *tunnel.Hub // nil takes none
+	tunnels  *tunnel.Hub // nil accepts none
 
 	tasks sync.WaitGroup // probes and closings
 
@@ -70,7 +67,7 @@ type Pool struct {
 	conns map[string]*conn
 }
 
-// New makes a pool without connections.
+// New returns a pool without connections.
 func New(o Options) *Pool {
 	p := &Pool{identity: o.Identity, lost: o.Lost, conns: map[string]*conn{}}
 	if o.TakesTunnels {
@@ -83,7 +80,7 @@ func New(o Options) *Pool {
 	return p
 }
 
-// Tunnels returns the tunnels that Macs opened; nil where none are taken.
+// Tunnels returns the tunnels that Macs opened; nil if none are accepted.
 func (p *Pool) Tunnels() *tunnel.Hub { return p.tunnels }
 
 // CanReach reports whether requests can be sent to an endpoint.
@@ -91,7 +88,7 @@ func (p *Pool) CanReach(e route.Endpoint) bool {
 	return e.Reach != v1alpha1.ReachTunnel || p.tunnel(e.Mac) != nil
 }
 
-// To returns what sends requests to the Mac of an endpoint.
+// To returns the transport for requests to the Mac of an endpoint.
 func (p *Pool) To(e route.Endpoint) http.RoundTripper {
 	if e.Reach != v1alpha1.ReachTunnel && e.Reach != v1alpha1.ReachDirectOrTunnel {
 		return p.direct(e)
@@ -113,7 +110,7 @@ func (p *Pool) To(e route.Endpoint) http.RoundTripper {
 	return either{direct, t}
 }
 
-// tunnel returns the one that an agent opened, or nil.
+// tunnel returns the tunnel that an agent opened, or nil.
 func (p *Pool) tunnel(mac string) http.RoundTripper {
 	if p.tunnels == nil {
 		return nil
@@ -124,14 +121,13 @@ func (p *Pool) tunnel(mac string) http.RoundTripper {
 	return nil
 }
 
-// direct returns the connection to an endpoint's Mac. It outlives a certificate that is
-// renewed and a root that is added. When the address changed, or a root is no longer
-// trusted, the next request opens another connection, and running requests end on the
-// old one.
+// direct returns the connection to an endpoint's Mac. It survives a renewed certificate and
+// an additional root. When the address changes, or a root is no longer trusted, the next
+// request opens another connection, and running requests finish on the old one.
 func (p *Pool) direct(e route.Endpoint) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id, c := p.identity(), p.conns[e.Mac] // under the lock: never an older one than before
+	id, c := p.identity(), p.conns[e.Mac] // under the lock, so that the identity never gets older
 	if c != nil && id.Succeeds(c.identity) && c.address == e.Address && c.uid == e.MacUID {
 		c.identity = id
 		return c
@@ -140,7 +136,7 @@ func (p *Pool) direct(e route.Endpoint) *conn {
 		c.CloseIdleConnections()
 	}
 	c = newConn(id, e, p.identity, func() {
-		if p.lost != nil && p.tunnel(e.Mac) == nil { // a tunnel has pings of its own
+		if p.lost != nil && p.tunnel(e.Mac) == nil { // a tunnel has its own pings
 			p.lost(e.Mac, errSilent)
 		}
 	})
@@ -148,13 +144,13 @@ func (p *Pool) direct(e route.Endpoint) *conn {
 	return c
 }
 
-// noTunnel sends nothing: the Mac has opened no tunnel.
+// noTunnel fails all requests: the Mac has opened no tunnel.
 type noTunnel struct{}
 
 func (noTunnel) RoundTrip(*http.Request) (*http.Response, error) { return nil, tunnel.ErrNone }
 
-// either sends a request directly, and through the tunnel if the Mac cannot be reached
-// that way. It sends no request twice.
+// either sends a request directly, or through the tunnel if the Mac cannot be reached that
+// way. It sends no request twice.
 type either struct {
 	direct *conn
 	tunnel http.RoundTripper
@@ -178,7 +174,7 @@ func (w either) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.tunnel.RoundTrip(again)
 }
 
-// probe finds out in the background, and not too often, whether a Mac can be reached
+// probe checks in the background, with a minimum interval, whether a Mac can be reached
 // directly again.
 func (p *Pool) probe(c *conn, e route.Endpoint) {
 	now, last := time.Now().UnixNano(), c.probed.Load()
@@ -203,7 +199,7 @@ func (p *Pool) drop(mac string) {
 	c := p.conns[mac]
 	delete(p.conns, mac)
 	p.mu.Unlock()
-	p.tasks.Go(func() { // the table waits for its caller, and closing notifies others
+	p.tasks.Go(func() { // the table waits for this function, and closing connections calls others
 		if c != nil {
 			c.cut()
 		}

@@ -7,27 +7,25 @@ import (
 )
 
 const (
-	// combineBytes, the heads and bodies of a few requests, are sent by the goroutine
-	// that wrote the last of them, so that a Mac can begin with the first of many
-	// requests while others are read.
+	// combineBytes, the heads and bodies of a few requests, are sent by the goroutine that
+	// wrote the last of them, so that a Mac can start on the first of many requests while
+	// others are read.
 	combineBytes = 2 << 10
-	// pendingBytes bounds what may wait to be sent on one connection; further writes
-	// block.
+	// pendingBytes bounds what may wait to be sent on one connection; further writes block.
 	pendingBytes = 256 << 10
 )
 
-// combinedConn sends what is written to a connection from its own goroutine, so
-// that what several requests write at the same time is sent with one system call.
-// HTTP/2 writes the head and the body of each separately, and a system call costs
-// more than either. It is under TLS, which is unchanged.
+// combinedConn sends from its own goroutine, so that concurrent writes of several requests
+// take one system call. HTTP/2 writes the head and the body of each separately, and a
+// system call costs more than either. It is under TLS, which is unchanged.
 //
-// A write returns the error of an earlier one. No caller relies on it: a request
-// fails by its missing response, or by a ping that is not answered.
+// A write returns the error of an earlier one. No caller relies on it: a request fails by
+// its missing response, or by a ping that is not answered.
 type combinedConn struct {
 	net.Conn
 	ended chan struct{} // closed when the goroutine has ended
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields after it
 	changed sync.Cond
 	pending []byte
 	spare   []byte // memory for the next batch
@@ -66,7 +64,7 @@ func (g *combinedConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send sends until the connection is closed or a write failed. It yields first to
+// send flushes until the connection is closed or a write failed. It first yields to
 // goroutines that are about to write more.
 func (g *combinedConn) send() {
 	defer close(g.ended)
@@ -88,7 +86,7 @@ func (g *combinedConn) send() {
 	}
 }
 
-// flush sends what is pending. The lock is held, except while it sends. One
+// flush sends what is pending. The lock is held, except during the system call. One
 // goroutine flushes at a time, so that the order is kept.
 func (g *combinedConn) flush() {
 	batch := g.pending
@@ -106,8 +104,7 @@ func (g *combinedConn) flush() {
 	g.changed.Broadcast()
 }
 
-// Close closes the connection. What was not sent is lost, as it would be in a buffer
-// of the kernel.
+// Close closes the connection. Unsent data is lost, as it would be in a kernel buffer.
 func (g *combinedConn) Close() error {
 	g.mu.Lock()
 	g.closed = true

@@ -68,7 +68,7 @@ func TestPendingWritesAreSentTogetherInOrder(t *testing.T) {
 func TestALargeWriteIsSentByItsWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow()
-		g := &combinedConn{Conn: s, ended: make(chan struct{})} // whose own goroutine never runs
+		g := &combinedConn{Conn: s, ended: make(chan struct{})} // its goroutine never runs
 		g.changed.L = &g.mu
 		write(t, g, string(make([]byte, combineBytes-2)))
 		write(t, g, "x") // still too little
@@ -77,7 +77,7 @@ func TestALargeWriteIsSentByItsWriter(t *testing.T) {
 		if got := <-s.wrote; len(got) != combineBytes+1 {
 			t.Errorf("%d bytes were sent, want all %d", len(got), combineBytes+1)
 		}
-		write(t, g, string(make([]byte, combineBytes))) // waits for the one that is being sent, and blocks no one
+		write(t, g, string(make([]byte, combineBytes))) // waits for the one that is being sent, without blocking the writer
 		s.let <- nil
 		<-done
 		go write(t, g, "more")

@@ -20,12 +20,12 @@ func (h *held) Close() error { h.closed = true; return nil }
 
 // crowd is a room and all that came into it.
 type crowd struct {
-	strangers
+	pending
 	came []*held
-	in   []*stranger
+	in   []*pendingConn
 }
 
-func newCrowd() *crowd { return &crowd{strangers: strangers{from: map[string]*list.List{}}} }
+func newCrowd() *crowd { return &crowd{pending: pending{from: map[string]*list.List{}}} }
 
 func (c *crowd) comes(from string) {
 	conn := &held{}
@@ -71,7 +71,7 @@ func TestAttackStrangersOfManyAddresses(t *testing.T) {
 		c.leave(one)
 	}
 	if c.n != 0 || len(c.from) != 0 {
-		t.Errorf("%d strangers of %d addresses are left in an empty room", c.n, len(c.from))
+		t.Errorf("%d connections of %d addresses are left", c.n, len(c.from))
 	}
 	for i := range 257 {
 		c.comes(fmt.Sprintf("198.51.%d.%d:1", i/200, i%200))
