@@ -33,9 +33,9 @@ func TestRequestIsParsed(t *testing.T) {
 	one, half, three := 1.0, 0.5, 3
 	want := &Request{Model: "m", MaxTokens: 9, Stream: true, Temperature: &one, TopP: &half, TopK: &three, Stop: []string{"x", "\n\ny"},
 		System: "a\n\nb", Messages: []Message{
-			{"user", []Block{{Type: "text", Text: "hi"}}},
-			{"assistant", []Block{{Type: "thinking", Text: "hm"}, {Type: "text", Text: "c"}, {Type: "tool_use", ID: "t1", Name: "f", Input: json.RawMessage(`{"q": 1}`)}}},
-			{"user", []Block{{Type: "tool_result", ID: "t1", Failed: true, Text: "r\ns"}, {Type: "text", Text: "d"}}},
+			{Role: "user", Blocks: []Block{{Type: "text", Text: "hi"}}},
+			{Role: "assistant", Blocks: []Block{{Type: "thinking", Text: "hm"}, {Type: "text", Text: "c"}, {Type: "tool_use", ID: "t1", Name: "f", Input: json.RawMessage(`{"q": 1}`)}}},
+			{Role: "user", Blocks: []Block{{Type: "tool_result", ID: "t1", Failed: true, Text: "r\ns"}, {Type: "text", Text: "d"}}},
 		}}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(Request{})); d != "" {
 		t.Error(d)
@@ -47,32 +47,32 @@ const (
 	refused  = "refused"
 )
 
-// documentedFields are those of anthropic-sdk-python's
-// types/message_create_params.py and beta/message_create_params.py, each with a
-// value that means something. One without a verdict changes nothing of an answer.
+// documentedFields are those of anthropic-sdk-python's types/message_create_params.py and
+// beta/message_create_params.py, each with a significant value. An empty verdict means that
+// the field does not change the response.
 var documentedFields = map[string]struct{ value, verdict string }{
-	"model":              {`"other"`, honoured},
-	"messages":           {`[{"role":"user","content":"other"}]`, honoured},
-	"max_tokens":         {`5`, honoured},
-	"system":             {`"s"`, honoured},
-	"stop_sequences":     {`["\n"]`, honoured},
-	"stream":             {`true`, honoured},
-	"temperature":        {`0.5`, honoured},
-	"top_k":              {`5`, honoured},
-	"top_p":              {`0.5`, honoured},
-	"metadata":           {`{"user_id":"u"}`, ""}, // accepted without effect
-	"cache_control":      {`{"type":"ephemeral"}`, ""},
-	"tools":              {`[{"name":"f","input_schema":{"type":"object"}}]`, honoured},
-	"tool_choice":        {`{"type":"none"}`, honoured},
-	"thinking":           {`{"type":"enabled","budget_tokens":1024}`, honoured},
-	"service_tier":       {`"standard_only"`, ""}, // there is one tier
-	"container":          {`"c"`, refused},
-	"inference_geo":      {`"eu"`, refused},
-	"mcp_servers":        {`[{"type":"url"}]`, refused},
-	"context_management": {`{"edits":[]}`, refused},
-	"output_config":      {`{"effort":"low"}`, honoured},
-	"output_format":      {`{"type":"json_schema","schema":{}}`, honoured},
-	"thread":             {`{"type":"create"}`, refused},
+	"model":              {value: `"other"`, verdict: honoured},
+	"messages":           {value: `[{"role":"user","content":"other"}]`, verdict: honoured},
+	"max_tokens":         {value: `5`, verdict: honoured},
+	"system":             {value: `"s"`, verdict: honoured},
+	"stop_sequences":     {value: `["\n"]`, verdict: honoured},
+	"stream":             {value: `true`, verdict: honoured},
+	"temperature":        {value: `0.5`, verdict: honoured},
+	"top_k":              {value: `5`, verdict: honoured},
+	"top_p":              {value: `0.5`, verdict: honoured},
+	"metadata":           {value: `{"user_id":"u"}`}, // accepted without effect
+	"cache_control":      {value: `{"type":"ephemeral"}`},
+	"tools":              {value: `[{"name":"f","input_schema":{"type":"object"}}]`, verdict: honoured},
+	"tool_choice":        {value: `{"type":"none"}`, verdict: honoured},
+	"thinking":           {value: `{"type":"enabled","budget_tokens":1024}`, verdict: honoured},
+	"service_tier":       {value: `"standard_only"`}, // there is only one tier
+	"container":          {value: `"c"`, verdict: refused},
+	"inference_geo":      {value: `"eu"`, verdict: refused},
+	"mcp_servers":        {value: `[{"type":"url"}]`, verdict: refused},
+	"context_management": {value: `{"edits":[]}`, verdict: refused},
+	"output_config":      {value: `{"effort":"low"}`, verdict: honoured},
+	"output_format":      {value: `{"type":"json_schema","schema":{}}`, verdict: honoured},
+	"thread":             {value: `{"type":"create"}`, verdict: refused},
 }
 
 func body(base map[string]string, name, value string) []byte {
@@ -117,40 +117,40 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		return `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"output_config":{"format":` + f + `}}`
 	}
 	for name, tc := range map[string]struct{ body, param string }{
-		"no model":                     {`{"max_tokens":9,"messages":[{"role":"user","content":"a"}]}`, "model"},
-		"no limit":                     {`{"model":"m","messages":[{"role":"user","content":"a"}]}`, "max_tokens"},
-		"no messages":                  {with("[]"), "messages"},
-		"a turn of another role":       {with(`[{"role":"tool","content":"a"}]`), "messages[0].role"},
-		"a system turn with an image":  {with(`[{"role":"system","content":[{"type":"image"}]}]`), "messages[0].content[0].type"},
-		"a format of another type":     {format(`{"type":"yaml"}`), "output_config.format.type"},
-		"a format without a schema":    {format(`{"type":"json_schema"}`), "output_config.format.schema"},
-		"a schema that is a number":    {format(`{"type":"json_schema","schema":5}`), "output_config.format.schema"},
-		"an effort of no name":         {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"output_config":{"effort":"huge"}}`, "output_config.effort"},
-		"no content":                   {with(`[{"role":"user"}]`), "messages[0].content"},
-		"empty content":                {with(`[{"role":"user","content":[]}]`), "messages[0].content"},
-		"an empty text":                {with(`[{"role":"user","content":""}]`), "messages[0].content"},
-		"a number":                     {with(`[{"role":"user","content":5}]`), "messages[0].content"},
-		"an image":                     {block(`{"type":"image","source":{}}`), "messages[0].content[0].type"},
-		"a document":                   {block(`{"type":"document","source":{}}`), "messages[0].content[0].type"},
-		"thoughts that cannot be read": {said(`{"type":"redacted_thinking","data":"x"}`), "messages[0].content[0].type"},
-		"a result the assistant gives": {said(`{"type":"tool_result","tool_use_id":"a"}`), "messages[0].content[0].type"},
-		"a use by the user":            {block(`{"type":"tool_use","id":"a","name":"f","input":{}}`), "messages[0].content[0].type"},
-		"a block without type":         {block(`{"text":"a"}`), "messages[0].content[0].type"},
-		"a block without text":         {block(`{"type":"text"}`), "messages[0].content[0].text"},
-		"a block with more":            {block(`{"type":"text","text":"a","x":1}`), "messages[0].content[0].x"},
-		"citations":                    {block(`{"type":"text","text":"a","citations":[{}]}`), "messages[0].content[0].citations"},
-		"a use without id":             {said(`{"type":"tool_use","name":"f","input":{}}`), "messages[0].content[0].id"},
-		"a use without input":          {said(`{"type":"tool_use","id":"a","name":"f"}`), "messages[0].content[0].input"},
-		"a use of a list":              {said(`{"type":"tool_use","id":"a","name":"f","input":[]}`), "messages[0].content[0].input"},
-		"a result of nothing":          {block(`{"type":"tool_result"}`), "messages[0].content[0].tool_use_id"},
-		"a result that is an image":    {block(`{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]}`), "messages[0].content[0].content[0].type"},
-		"a cache of another kind":      {block(`{"type":"text","text":"a","cache_control":{"type":"forever"}}`), "messages[0].content[0].cache_control.type"},
-		"a cache for no time":          {block(`{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":""}}`), "messages[0].content[0].cache_control.ttl"},
-		"a cache for another time":     {block(`{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":"2h"}}`), "messages[0].content[0].cache_control.ttl"},
-		"an empty stop":                {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"stop_sequences":[""]}`, "stop_sequences[0]"},
-		"too many stops":               {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"stop_sequences":["a"` + strings.Repeat(`,"a"`, 16) + `]}`, "stop_sequences"},
-		"as hot as OpenAI's may be":    {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"temperature":1.5}`, "temperature"},
-		"a field that nobody knows":    {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"n":2}`, "n"},
+		"no model":                     {body: `{"max_tokens":9,"messages":[{"role":"user","content":"a"}]}`, param: "model"},
+		"no limit":                     {body: `{"model":"m","messages":[{"role":"user","content":"a"}]}`, param: "max_tokens"},
+		"no messages":                  {body: with("[]"), param: "messages"},
+		"a turn of another role":       {body: with(`[{"role":"tool","content":"a"}]`), param: "messages[0].role"},
+		"a system turn with an image":  {body: with(`[{"role":"system","content":[{"type":"image"}]}]`), param: "messages[0].content[0].type"},
+		"a format of another type":     {body: format(`{"type":"yaml"}`), param: "output_config.format.type"},
+		"a format without a schema":    {body: format(`{"type":"json_schema"}`), param: "output_config.format.schema"},
+		"a schema that is a number":    {body: format(`{"type":"json_schema","schema":5}`), param: "output_config.format.schema"},
+		"an effort of no name":         {body: `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"output_config":{"effort":"huge"}}`, param: "output_config.effort"},
+		"no content":                   {body: with(`[{"role":"user"}]`), param: "messages[0].content"},
+		"empty content":                {body: with(`[{"role":"user","content":[]}]`), param: "messages[0].content"},
+		"an empty text":                {body: with(`[{"role":"user","content":""}]`), param: "messages[0].content"},
+		"a number":                     {body: with(`[{"role":"user","content":5}]`), param: "messages[0].content"},
+		"an image":                     {body: block(`{"type":"image","source":{}}`), param: "messages[0].content[0].type"},
+		"a document":                   {body: block(`{"type":"document","source":{}}`), param: "messages[0].content[0].type"},
+		"thoughts that cannot be read": {body: said(`{"type":"redacted_thinking","data":"x"}`), param: "messages[0].content[0].type"},
+		"a result the assistant gives": {body: said(`{"type":"tool_result","tool_use_id":"a"}`), param: "messages[0].content[0].type"},
+		"a use by the user":            {body: block(`{"type":"tool_use","id":"a","name":"f","input":{}}`), param: "messages[0].content[0].type"},
+		"a block without type":         {body: block(`{"text":"a"}`), param: "messages[0].content[0].type"},
+		"a block without text":         {body: block(`{"type":"text"}`), param: "messages[0].content[0].text"},
+		"a block with more":            {body: block(`{"type":"text","text":"a","x":1}`), param: "messages[0].content[0].x"},
+		"citations":                    {body: block(`{"type":"text","text":"a","citations":[{}]}`), param: "messages[0].content[0].citations"},
+		"a use without id":             {body: said(`{"type":"tool_use","name":"f","input":{}}`), param: "messages[0].content[0].id"},
+		"a use without input":          {body: said(`{"type":"tool_use","id":"a","name":"f"}`), param: "messages[0].content[0].input"},
+		"a use of a list":              {body: said(`{"type":"tool_use","id":"a","name":"f","input":[]}`), param: "messages[0].content[0].input"},
+		"a result of nothing":          {body: block(`{"type":"tool_result"}`), param: "messages[0].content[0].tool_use_id"},
+		"a result that is an image":    {body: block(`{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]}`), param: "messages[0].content[0].content[0].type"},
+		"a cache of another kind":      {body: block(`{"type":"text","text":"a","cache_control":{"type":"forever"}}`), param: "messages[0].content[0].cache_control.type"},
+		"a cache for no time":          {body: block(`{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":""}}`), param: "messages[0].content[0].cache_control.ttl"},
+		"a cache for another time":     {body: block(`{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":"2h"}}`), param: "messages[0].content[0].cache_control.ttl"},
+		"an empty stop":                {body: `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"stop_sequences":[""]}`, param: "stop_sequences[0]"},
+		"too many stops":               {body: `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"stop_sequences":["a"` + strings.Repeat(`,"a"`, 16) + `]}`, param: "stop_sequences"},
+		"as hot as OpenAI's may be":    {body: `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"temperature":1.5}`, param: "temperature"},
+		"an unknown field":             {body: `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"n":2}`, param: "n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Decode(strictly(), []byte(tc.body))

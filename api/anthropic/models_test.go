@@ -17,15 +17,15 @@ func TestModelsComeInPages(t *testing.T) {
 		ids  string
 		more bool
 	}{
-		"":                    {"a b/c d", false},
-		"limit=2":             {"a b/c", true},
-		"limit=1000":          {"a b/c d", false},
-		"limit=2&after_id=a":  {"b/c d", false},
-		"limit=1&after_id=a":  {"b/c", true},
-		"limit=1&before_id=d": {"b/c", true},
-		"before_id=b%2Fc":     {"a", false},
-		"after_id=d":          {"", false},
-		"limit=3&unknown=x":   {"a b/c d", false},
+		"":                    {ids: "a b/c d"},
+		"limit=2":             {ids: "a b/c", more: true},
+		"limit=1000":          {ids: "a b/c d"},
+		"limit=2&after_id=a":  {ids: "b/c d"},
+		"limit=1&after_id=a":  {ids: "b/c", more: true},
+		"limit=1&before_id=d": {ids: "b/c", more: true},
+		"before_id=b%2Fc":     {ids: "a"},
+		"after_id=d":          {},
+		"limit=3&unknown=x":   {ids: "a b/c d"},
 	} {
 		values, err := url.ParseQuery(query)
 		if err != nil {

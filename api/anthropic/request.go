@@ -33,9 +33,8 @@ type Request struct {
 	MaxTokens int
 	// System is the system prompt without Attribution; both may be empty.
 	System string
-	// Attribution is the block by which Claude Code identifies the client to
-	// Anthropic. It stands at the head of the system prompt and differs from session
-	// to session.
+	// Attribution is the block by which Claude Code identifies the client to Anthropic. It
+	// is at the head of the system prompt and differs between sessions.
 	Attribution string
 	Messages    []Message
 	// Stop sequences end the text.
@@ -212,7 +211,7 @@ func noThreads(param string, _ json.RawMessage) error {
 	return e
 }
 
-// outputConfig reads how the response is to be made.
+// outputConfig reads the format of the response.
 func (d decoder) outputConfig(param string, raw json.RawMessage) error {
 	return d.Object(raw, param, map[string]openai.Field{
 		"effort": openai.Optional(openai.Effort(&d.r.Effort)),

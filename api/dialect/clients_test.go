@@ -11,25 +11,25 @@ import (
 // shape is the body of a request as a client sends it.
 type shape struct {
 	body string
-	// ignored are the fields that the answer's header names.
+	// ignored are the fields that the response header names.
 	ignored string
-	// refused is the parameter that a refusal is about; empty for none.
+	// refused is the parameter that the error names; empty for none.
 	refused string
 }
 
-// codex is a request of Codex with more members.
+// codex returns a request of Codex with additional members.
 func codex(extra string) string {
 	return `{"model":"m","instructions":"x","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"hi"}]}],
 		"tool_choice":"auto","parallel_tool_calls":true,"store":false,"stream":true` + extra + `}`
 }
 
-// claude is a request of Claude Code with more members.
+// claude returns a request of Claude Code with additional members.
 func claude(extra string) string {
 	return `{"model":"m","max_tokens":32000,"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]` + extra + `}`
 }
 
-// openCode is a request of OpenCode, or of another client of chat completions,
-// with more members.
+// openCode returns a request of OpenCode, or of another client of chat completions, with
+// additional members.
 func openCode(extra string) string {
 	return `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true` + extra + `}`
 }
@@ -123,7 +123,7 @@ func TestRequestsOfChatClients(t *testing.T) {
 	} {
 		shapes[field+" "+value] = shape{body: openCode(`,"` + field + `":` + value), ignored: field}
 	}
-	for field, value := range map[string]string{ // would change the answer
+	for field, value := range map[string]string{ // would change the response
 		"mirostat": `2`, "skip_special_tokens": `false`, "add_generation_prompt": `false`, "modalities": `["text","audio"]`, "web_search_options": `{}`,
 	} {
 		shapes[field+" "+value] = shape{body: openCode(`,"` + field + `":` + value), refused: field}

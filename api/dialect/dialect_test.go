@@ -10,7 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// Unknown routes, and programs mounted elsewhere, answer with OpenAI's errors.
+// Unknown routes get OpenAI's error format.
 func TestPathDecidesTheShapeOfAnError(t *testing.T) {
 	for path, want := range map[string]*Dialect{
 		PathChat: OpenAI, PathCompletions: OpenAI, PathModels: OpenAI, PathEmbeddings: OpenAI, PathModels + "/m": OpenAI,
@@ -31,11 +31,11 @@ func TestErrorsOfEachDialect(t *testing.T) {
 		of          *Dialect
 		body, event string
 	}{
-		{OpenAI, plain + "}", "data: " + plain + "}\n\n"},
-		{Rerank, plain + `,"message":"` + e.Message + `","detail":"` + e.Message + `"}`, "data: " + plain + "}\n\n"},
-		{Anthropic, `{"type":"error","error":{"type":"rate_limit_error","message":"` + e.Message + `"},"request_id":"req-1"}`,
-			"event: error\ndata: " + `{"type":"error","error":{"type":"rate_limit_error","message":"` + e.Message + `"},"request_id":"req-1"}` + "\n\n"},
-		{Responses, plain + "}", "event: error\ndata: " + `{"type":"error","code":"rate_limit_exceeded","message":"` + e.Message + `","param":null,"sequence_number":0}` + "\n\n"},
+		{of: OpenAI, body: plain + "}", event: "data: " + plain + "}\n\n"},
+		{of: Rerank, body: plain + `,"message":"` + e.Message + `","detail":"` + e.Message + `"}`, event: "data: " + plain + "}\n\n"},
+		{of: Anthropic, body: `{"type":"error","error":{"type":"rate_limit_error","message":"` + e.Message + `"},"request_id":"req-1"}`,
+			event: "event: error\ndata: " + `{"type":"error","error":{"type":"rate_limit_error","message":"` + e.Message + `"},"request_id":"req-1"}` + "\n\n"},
+		{of: Responses, body: plain + "}", event: "event: error\ndata: " + `{"type":"error","code":"rate_limit_exceeded","message":"` + e.Message + `","param":null,"sequence_number":0}` + "\n\n"},
 	} {
 		t.Run(tc.of.Name, func(t *testing.T) {
 			w := httptest.NewRecorder()
@@ -66,17 +66,17 @@ func TestStreamsEndAsTheirDialectsSay(t *testing.T) {
 		event string
 		ends  bool
 	}{
-		{OpenAI, "data: [DONE]", true},
-		{OpenAI, `data: {"choices":[]}`, false},
-		{OpenAI, "event: message_stop\ndata: {}", false},
-		{Anthropic, "event: message_stop\ndata: {}", true},
-		{Anthropic, "event: message_delta\ndata: {}", false},
-		{Anthropic, "data: [DONE]", false},
-		{Responses, "event: response.completed\ndata: {}", true},
-		{Responses, "event: response.incomplete\ndata: {}", true},
-		{Responses, "event: response.failed\ndata: {}", true},
-		{Responses, "event: response.output_text.done\ndata: {}", false},
-		{Responses, "event: response.completed_later\ndata: {}", false},
+		{of: OpenAI, event: "data: [DONE]", ends: true},
+		{of: OpenAI, event: `data: {"choices":[]}`},
+		{of: OpenAI, event: "event: message_stop\ndata: {}"},
+		{of: Anthropic, event: "event: message_stop\ndata: {}", ends: true},
+		{of: Anthropic, event: "event: message_delta\ndata: {}"},
+		{of: Anthropic, event: "data: [DONE]"},
+		{of: Responses, event: "event: response.completed\ndata: {}", ends: true},
+		{of: Responses, event: "event: response.incomplete\ndata: {}", ends: true},
+		{of: Responses, event: "event: response.failed\ndata: {}", ends: true},
+		{of: Responses, event: "event: response.output_text.done\ndata: {}"},
+		{of: Responses, event: "event: response.completed_later\ndata: {}"},
 	} {
 		if got := tc.of.Ends([]byte(tc.event)); got != tc.ends {
 			t.Errorf("%s, %q: %v", tc.of.Name, tc.event, got)

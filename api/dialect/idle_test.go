@@ -29,7 +29,7 @@ func events(t *testing.T, all []openai.NamedEvent) (out []string) {
 	return out
 }
 
-// Until something of the answer was sent, another Mac can take over.
+// Until a part of the response was sent, another Mac can take over.
 func TestIdleEventsAreThoseThatAddNothingToAnAnswer(t *testing.T) {
 	p := &openai.PromptProgress{Total: 9, Processed: 3}
 	chat, text := openai.ChatAnswer{ID: "c", Model: "m", IncludeUsage: true}, openai.CompletionAnswer{ID: "c", Model: "m"}
@@ -41,14 +41,14 @@ func TestIdleEventsAreThoseThatAddNothingToAnAnswer(t *testing.T) {
 		of         *Dialect
 		idle, real []string
 	}{
-		"chat": {OpenAI, []string{event(t, "", chat.KeepAlive(nil)), event(t, "", chat.KeepAlive(p))},
-			[]string{event(t, "", chat.Opening()), event(t, "", chat.Text("a")), event(t, "", chat.Finish("stop")), event(t, "", chat.Usage(openai.Usage{})), "data: [DONE]\n\n",
+		"chat": {of: OpenAI, idle: []string{event(t, "", chat.KeepAlive(nil)), event(t, "", chat.KeepAlive(p))},
+			real: []string{event(t, "", chat.Opening()), event(t, "", chat.Text("a")), event(t, "", chat.Finish("stop")), event(t, "", chat.Usage(openai.Usage{})), "data: [DONE]\n\n",
 				event(t, "", chat.Text(`,"delta":{},"logprobs":null,"finish_reason":null}]}`))}},
-		"completions": {OpenAI, []string{event(t, "", text.KeepAlive(nil)), event(t, "", text.KeepAlive(p))},
-			[]string{event(t, "", text.Text("a")), event(t, "", text.Finish("stop")), event(t, "", ranked)}},
-		"messages":  {Anthropic, events(t, append(anthropic.Ping(nil), anthropic.Ping(p)...)), append(events(t, message.Opening()[:1]), events(t, message.Text("a"))...)},
-		"responses": {Responses, append(events(t, response.Opening()), events(t, response.KeepAlive(p))...), events(t, response.Text("a"))},
-		"rerank":    {Rerank, nil, []string{"data: {}\n\n"}},
+		"completions": {of: OpenAI, idle: []string{event(t, "", text.KeepAlive(nil)), event(t, "", text.KeepAlive(p))},
+			real: []string{event(t, "", text.Text("a")), event(t, "", text.Finish("stop")), event(t, "", ranked)}},
+		"messages":  {of: Anthropic, idle: events(t, append(anthropic.Ping(nil), anthropic.Ping(p)...)), real: append(events(t, message.Opening()[:1]), events(t, message.Text("a"))...)},
+		"responses": {of: Responses, idle: append(events(t, response.Opening()), events(t, response.KeepAlive(p))...), real: events(t, response.Text("a"))},
+		"rerank":    {of: Rerank, real: []string{"data: {}\n\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, comment := range []string{"", ": keep-alive\n", ": keep-alive\n\n"} {

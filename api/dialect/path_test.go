@@ -26,7 +26,7 @@ func TestPathsThatMeanTheSameRoute(t *testing.T) {
 		PathTags:              {"/api/tags", "/api/tags/", "/v1/api/tags"},
 		PathShow:              {"/api/show", "//api/show"},
 		PathVersion:           {"/api/version"},
-		"/v1/messages/batche": {"/messages/batche"}, // no route, in the shape of its API
+		"/v1/messages/batche": {"/messages/batche"}, // no route, but its API's error format
 	} {
 		for _, path := range paths {
 			if got := Canonical(path); got != want {

@@ -12,7 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
-// bodies have an object at every place where fields without effect may stand.
+// bodies have an object at every place where fields without effect may occur.
 var bodies = map[string]string{
 	PathChat: `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"tools":[{"type":"function","function":{"name":"f"}}],
 		"stream":true,"stream_options":{},"structured_outputs":{"regex":"a"},"thinking":{"type":"enabled"},"reasoning":{}}`,
@@ -59,7 +59,7 @@ func decodeBody(d *openai.Decoder, route string, body []byte) error {
 	return err
 }
 
-// with returns the body of a route with one more member at a place.
+// with returns the body of a route with an additional member at a place.
 func with(t *testing.T, route string, p openai.Place, name, value string) []byte {
 	t.Helper()
 	var body any
@@ -97,7 +97,7 @@ func objectAt(v any, path []string, kind string) map[string]any {
 	return nil
 }
 
-// named is the name of a field at a place, as an ignored one.
+// named returns the name under which a field at a place is reported as ignored.
 func named(p openai.Place, u openai.Unused) string {
 	if p.Path == "" {
 		return u.Name
@@ -155,8 +155,8 @@ func wantIgnored(t *testing.T, route string, body []byte, want ...string) {
 	}
 }
 
-// wantRefusal wants a refusal with the code, if there is one, about the
-// parameter with that last member.
+// wantRefusal requires an error with the code, if any, about the parameter with that last
+// member.
 func wantRefusal(t *testing.T, d *openai.Decoder, route string, body []byte, code, member string) {
 	t.Helper()
 	var e *openai.Error

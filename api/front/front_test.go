@@ -20,7 +20,7 @@ import (
 // connection records the deadlines that a response sets.
 type connection struct {
 	*httptest.ResponseRecorder
-	read, write []bool // whether each deadline set a bound, or removed it
+	read, write []bool // true if the deadline sets a bound, false if it removes it
 	broken      error
 }
 

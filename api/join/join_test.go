@@ -161,7 +161,7 @@ func badRequests(t *testing.T, key *ecdsa.PrivateKey, good []byte) error {
 	block, _ := pem.Decode(good)
 	broken := append([]byte(nil), block.Bytes...)
 	broken[len(broken)-1] ^= 1
-	ca, err := asn1.Marshal(struct{ IsCA bool }{true})
+	ca, err := asn1.Marshal(struct{ IsCA bool }{IsCA: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,28 +170,28 @@ func badRequests(t *testing.T, key *ecdsa.PrivateKey, good []byte) error {
 		request []byte
 		want    string
 	}{
-		"another Mac's subject":  {base(func(r *csr) { r.Subject.CommonName = "mac-b" }), "its subject"},
-		"a longer name's":        {base(func(r *csr) { r.Subject.CommonName = "mac-ab" }), "its subject"},
-		"a shorter name's":       {base(func(r *csr) { r.Subject.CommonName = "mac-" }), "its subject"},
-		"a group of Kubernetes":  {base(func(r *csr) { r.Subject.Organization = []string{"system:masters"} }), "its subject"},
-		"one organization more":  {base(func(r *csr) { r.Subject.Organization = []string{Organization, "system:masters"} }), "its subject"},
-		"a unit more":            {base(func(r *csr) { r.Subject.OrganizationalUnit = []string{"x"} }), "its subject"},
-		"another Mac's DNS name": {base(func(r *csr) { r.DNSNames = []string{"mac-b.mac.metalfleet.dev"} }), "its names"},
-		"one DNS name more":      {base(func(r *csr) { r.DNSNames = append(r.DNSNames, "gateway.metalfleet.dev") }), "its names"},
-		"no DNS name":            {base(func(r *csr) { r.DNSNames = nil }), "its names"},
-		"an address":             {base(func(r *csr) { r.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)} }), "its names"},
-		"a mail address":         {base(func(r *csr) { r.EmailAddresses = []string{"a@b.c"} }), "its names"},
-		"a URI":                  {base(func(r *csr) { r.URIs = []*url.URL{{Scheme: "spiffe", Host: "x"}} }), "its names"},
-		"to be an authority": {base(func(r *csr) {
+		"another Mac's subject":  {request: base(func(r *csr) { r.Subject.CommonName = "mac-b" }), want: "its subject"},
+		"a longer name's":        {request: base(func(r *csr) { r.Subject.CommonName = "mac-ab" }), want: "its subject"},
+		"a shorter name's":       {request: base(func(r *csr) { r.Subject.CommonName = "mac-" }), want: "its subject"},
+		"a group of Kubernetes":  {request: base(func(r *csr) { r.Subject.Organization = []string{"system:masters"} }), want: "its subject"},
+		"one organization more":  {request: base(func(r *csr) { r.Subject.Organization = []string{Organization, "system:masters"} }), want: "its subject"},
+		"a unit more":            {request: base(func(r *csr) { r.Subject.OrganizationalUnit = []string{"x"} }), want: "its subject"},
+		"another Mac's DNS name": {request: base(func(r *csr) { r.DNSNames = []string{"mac-b.mac.metalfleet.dev"} }), want: "its names"},
+		"one DNS name more":      {request: base(func(r *csr) { r.DNSNames = append(r.DNSNames, "gateway.metalfleet.dev") }), want: "its names"},
+		"no DNS name":            {request: base(func(r *csr) { r.DNSNames = nil }), want: "its names"},
+		"an address":             {request: base(func(r *csr) { r.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)} }), want: "its names"},
+		"a mail address":         {request: base(func(r *csr) { r.EmailAddresses = []string{"a@b.c"} }), want: "its names"},
+		"a URI":                  {request: base(func(r *csr) { r.URIs = []*url.URL{{Scheme: "spiffe", Host: "x"}} }), want: "its names"},
+		"to be an authority": {request: base(func(r *csr) {
 			r.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Value: ca}}
-		}), "more than a name"},
-		"another kind of key":       {request(t, plain, small), "its key"},
-		"another curve":             {request(t, plain, large), "its key"},
-		"with a signature broken":   {pem.EncodeToMemory(&pem.Block{Type: requestType, Bytes: broken}), "signed with its own key"},
-		"two of them":               {append(append([]byte(nil), good...), good...), "not one PEM block"},
-		"a certificate":             {bundle(t), "not one PEM block"},
-		"nothing that can be read":  {pem.EncodeToMemory(&pem.Block{Type: requestType, Bytes: []byte("x")}), "cannot be read"},
-		"nothing at all (an empty)": {nil, "not one PEM block"},
+		}), want: "more than a name"},
+		"another kind of key":       {request: request(t, plain, small), want: "its key"},
+		"another curve":             {request: request(t, plain, large), want: "its key"},
+		"with a signature broken":   {request: pem.EncodeToMemory(&pem.Block{Type: requestType, Bytes: broken}), want: "signed with its own key"},
+		"two of them":               {request: append(append([]byte(nil), good...), good...), want: "not one PEM block"},
+		"a certificate":             {request: bundle(t), want: "not one PEM block"},
+		"nothing that can be read":  {request: pem.EncodeToMemory(&pem.Block{Type: requestType, Bytes: []byte("x")}), want: "cannot be read"},
+		"nothing at all (an empty)": {want: "not one PEM block"},
 	} {
 		if _, err := CheckRequest(tc.request, "mac-a"); err == nil || !strings.Contains(err.Error(), tc.want) {
 			errs = append(errs, fmt.Errorf("a request for %s: %v, want %q", name, err, tc.want))

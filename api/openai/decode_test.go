@@ -74,23 +74,23 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 	}
 }
 
-// A value that changes nothing passes, any other is refused by name.
+// A parameter with its neutral value is accepted, any other value is rejected by name.
 func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 	type row struct {
 		name, neutral, other string
 	}
 	rows := []row{
-		{"functions", `[ ]`, `[{"name":"f"}]`},
-		{"function_call", `"none"`, `{"name":"f"}`},
-		{"modalities", `["text"]`, `["text","audio"]`},
-		{"metadata", `{}`, `{"a":"b"}`},
-		{"store", `false`, `true`},
-		{"service_tier", `"default"`, `"flex"`},
-		{"verbosity", `"medium"`, `"high"`},
-		{"audio", `null`, `{"voice":"v","format":"wav"}`},
-		{"prediction", `null`, `{"type":"content","content":"x"}`},
-		{"web_search_options", `null`, `{}`},
-		{"safety_identifier", `null`, `"k"`},
+		{name: "functions", neutral: `[ ]`, other: `[{"name":"f"}]`},
+		{name: "function_call", neutral: `"none"`, other: `{"name":"f"}`},
+		{name: "modalities", neutral: `["text"]`, other: `["text","audio"]`},
+		{name: "metadata", neutral: `{}`, other: `{"a":"b"}`},
+		{name: "store", neutral: `false`, other: `true`},
+		{name: "service_tier", neutral: `"default"`, other: `"flex"`},
+		{name: "verbosity", neutral: `"medium"`, other: `"high"`},
+		{name: "audio", neutral: `null`, other: `{"voice":"v","format":"wav"}`},
+		{name: "prediction", neutral: `null`, other: `{"type":"content","content":"x"}`},
+		{name: "web_search_options", neutral: `null`, other: `{}`},
+		{name: "safety_identifier", neutral: `null`, other: `"k"`},
 	}
 	for _, r := range rows {
 		if _, err := strictly().Chat([]byte(chatBody(`"` + r.name + `":` + r.neutral))); err != nil {
@@ -100,7 +100,7 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported")
 	}
 	completions := []row{
-		{"suffix", `""`, `"x"`}, {"best_of", `1`, `2`},
+		{name: "suffix", neutral: `""`, other: `"x"`}, {name: "best_of", neutral: `1`, other: `2`},
 	}
 	for _, r := range completions {
 		if _, err := strictly().Completion([]byte(completionBody(`"` + r.name + `":` + r.neutral))); err != nil {
@@ -115,49 +115,49 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 	tests := map[string]struct {
 		body, param, code, message string
 	}{
-		"unknown field":                {chatBody(`"temprature":1`), "temprature", CodeUnknownParameter, "'temprature' is unknown"},
-		"field names are exact":        {chatBody(`"Temperature":1`), "Temperature", CodeUnknownParameter, "'Temperature' is unknown"},
-		"unknown field in a message":   {`{"model":"m","messages":[{"role":"user","content":"x","wieght":1}]}`, "messages[0].wieght", CodeUnknownParameter, "is unknown"},
-		"field given twice":            {chatBody(`"model":"o"`), "model", CodeInvalidValue, "appears twice"},
-		"not an object":                {`[1]`, "", CodeInvalidValue, "must be an object, not array"},
-		"no model":                     {`{"messages":[{"role":"user","content":"x"}]}`, "model", CodeMissingParameter, "'model' is required"},
-		"model null":                   {`{"model":null,"messages":[]}`, "model", CodeInvalidValue, "must be a string, not null"},
-		"no messages":                  {`{"model":"m"}`, "messages", CodeMissingParameter, "required"},
-		"empty messages":               {`{"model":"m","messages":[]}`, "messages", CodeMissingParameter, "required"},
-		"messages not a list":          {`{"model":"m","messages":"x"}`, "messages", CodeInvalidValue, "must be a list, not string"},
-		"no role":                      {`{"model":"m","messages":[{"content":"x"}]}`, "messages[0].role", CodeMissingParameter, "required"},
-		"unknown role":                 {`{"model":"m","messages":[{"role":"boss","content":"x"}]}`, "messages[0].role", CodeInvalidValue, "not 'boss'"},
-		"no content":                   {`{"model":"m","messages":[{"role":"user"}]}`, "messages[0].content", CodeMissingParameter, "required"},
-		"empty list of parts":          {`{"model":"m","messages":[{"role":"user","content":[]}]}`, "messages[0].content", CodeMissingParameter, "required"},
-		"content a number":             {`{"model":"m","messages":[{"role":"user","content":3}]}`, "messages[0].content", CodeInvalidValue, "a string or a list of parts"},
-		"image part":                   {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, "messages[0].content[0].type", CodeUnsupportedParameter, "'image_url' are not supported"},
-		"text part without text":       {`{"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]}`, "messages[0].content[0].text", CodeMissingParameter, "required"},
-		"temperature too high":         {chatBody(`"temperature":2.01`), "temperature", CodeInvalidValue, "between 0 and 2"},
-		"temperature negative":         {chatBody(`"temperature":-0.1`), "temperature", CodeInvalidValue, "between 0 and 2"},
-		"temperature overflows":        {chatBody(`"temperature":1e999`), "temperature", CodeInvalidValue, "between 0 and 2"},
-		"temperature a string":         {chatBody(`"temperature":"1"`), "temperature", CodeInvalidValue, "must be a number, not string"},
-		"top_p above one":              {chatBody(`"top_p":1.5`), "top_p", CodeInvalidValue, "between 0 and 1"},
-		"top_k below minus one":        {chatBody(`"top_k":-2`), "top_k", CodeInvalidValue, "between -1"},
-		"min_p negative":               {chatBody(`"min_p":-1`), "min_p", CodeInvalidValue, "between 0 and 1"},
-		"frequency_penalty too high":   {chatBody(`"frequency_penalty":2.1`), "frequency_penalty", CodeInvalidValue, "between -2 and 2"},
-		"presence_penalty too low":     {chatBody(`"presence_penalty":-3`), "presence_penalty", CodeInvalidValue, "between -2 and 2"},
-		"max_tokens zero":              {chatBody(`"max_tokens":0`), "max_tokens", CodeInvalidValue, "between 1"},
-		"max_tokens a fraction":        {chatBody(`"max_tokens":1.5`), "max_tokens", CodeInvalidValue, "an integer"},
-		"max_tokens huge":              {chatBody(`"max_tokens":99999999999999999999`), "max_tokens", CodeInvalidValue, "between 1"},
-		"two limits":                   {chatBody(`"max_tokens":1,"max_completion_tokens":2`), "max_tokens", CodeInvalidValue, "Send only one of them"},
-		"five stops":                   {chatBody(`"stop":["a","b","c","d","e"]`), "stop", CodeInvalidValue, "at most 4"},
-		"empty stop":                   {chatBody(`"stop":["a",""]`), "stop[1]", CodeInvalidValue, "must not be an empty string"},
-		"stop a number":                {chatBody(`"stop":1`), "stop", CodeInvalidValue, "a string or a list of strings"},
-		"stream a string":              {chatBody(`"stream":"yes"`), "stream", CodeInvalidValue, "true or false"},
-		"stream_options, no stream":    {chatBody(`"stream_options":{"include_usage":true}`), "stream_options", CodeInvalidValue, "only allowed when"},
-		"unknown stream option":        {chatBody(`"stream":true,"stream_options":{"x":1}`), "stream_options.x", CodeUnknownParameter, "is unknown"},
-		"obfuscation":                  {chatBody(`"stream":true,"stream_options":{"include_obfuscation":true}`), "stream_options.include_obfuscation", CodeUnsupportedParameter, "not supported"},
-		"malformed":                    {"{\n \"model\": }", "", CodeMalformedJSON, "at byte 12 (line 2, column 11)"},
-		"cut off":                      {`{"model":"m"`, "", CodeMalformedJSON, "unexpected end"},
-		"empty body":                   {``, "", CodeMalformedJSON, "unexpected end"},
-		"more than one value":          {`{} {}`, "", CodeMalformedJSON, "at byte 3"},
-		"not UTF-8":                    {"{\"model\":\"\xff\"}", "", CodeMalformedJSON, "not UTF-8, at byte 10"},
-		"long names are cut in errors": {chatBody(`"` + strings.Repeat("é", 4000) + `":1`), strings.Repeat("é", 32) + "...", CodeUnknownParameter, "is unknown"},
+		"unknown field":                {body: chatBody(`"temprature":1`), param: "temprature", code: CodeUnknownParameter, message: "'temprature' is unknown"},
+		"field names are exact":        {body: chatBody(`"Temperature":1`), param: "Temperature", code: CodeUnknownParameter, message: "'Temperature' is unknown"},
+		"unknown field in a message":   {body: `{"model":"m","messages":[{"role":"user","content":"x","wieght":1}]}`, param: "messages[0].wieght", code: CodeUnknownParameter, message: "is unknown"},
+		"field given twice":            {body: chatBody(`"model":"o"`), param: "model", code: CodeInvalidValue, message: "appears twice"},
+		"not an object":                {body: `[1]`, code: CodeInvalidValue, message: "must be an object, not array"},
+		"no model":                     {body: `{"messages":[{"role":"user","content":"x"}]}`, param: "model", code: CodeMissingParameter, message: "'model' is required"},
+		"model null":                   {body: `{"model":null,"messages":[]}`, param: "model", code: CodeInvalidValue, message: "must be a string, not null"},
+		"no messages":                  {body: `{"model":"m"}`, param: "messages", code: CodeMissingParameter, message: "required"},
+		"empty messages":               {body: `{"model":"m","messages":[]}`, param: "messages", code: CodeMissingParameter, message: "required"},
+		"messages not a list":          {body: `{"model":"m","messages":"x"}`, param: "messages", code: CodeInvalidValue, message: "must be a list, not string"},
+		"no role":                      {body: `{"model":"m","messages":[{"content":"x"}]}`, param: "messages[0].role", code: CodeMissingParameter, message: "required"},
+		"unknown role":                 {body: `{"model":"m","messages":[{"role":"boss","content":"x"}]}`, param: "messages[0].role", code: CodeInvalidValue, message: "not 'boss'"},
+		"no content":                   {body: `{"model":"m","messages":[{"role":"user"}]}`, param: "messages[0].content", code: CodeMissingParameter, message: "required"},
+		"empty list of parts":          {body: `{"model":"m","messages":[{"role":"user","content":[]}]}`, param: "messages[0].content", code: CodeMissingParameter, message: "required"},
+		"content a number":             {body: `{"model":"m","messages":[{"role":"user","content":3}]}`, param: "messages[0].content", code: CodeInvalidValue, message: "a string or a list of parts"},
+		"image part":                   {body: `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, param: "messages[0].content[0].type", code: CodeUnsupportedParameter, message: "'image_url' are not supported"},
+		"text part without text":       {body: `{"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]}`, param: "messages[0].content[0].text", code: CodeMissingParameter, message: "required"},
+		"temperature too high":         {body: chatBody(`"temperature":2.01`), param: "temperature", code: CodeInvalidValue, message: "between 0 and 2"},
+		"temperature negative":         {body: chatBody(`"temperature":-0.1`), param: "temperature", code: CodeInvalidValue, message: "between 0 and 2"},
+		"temperature overflows":        {body: chatBody(`"temperature":1e999`), param: "temperature", code: CodeInvalidValue, message: "between 0 and 2"},
+		"temperature a string":         {body: chatBody(`"temperature":"1"`), param: "temperature", code: CodeInvalidValue, message: "must be a number, not string"},
+		"top_p above one":              {body: chatBody(`"top_p":1.5`), param: "top_p", code: CodeInvalidValue, message: "between 0 and 1"},
+		"top_k below minus one":        {body: chatBody(`"top_k":-2`), param: "top_k", code: CodeInvalidValue, message: "between -1"},
+		"min_p negative":               {body: chatBody(`"min_p":-1`), param: "min_p", code: CodeInvalidValue, message: "between 0 and 1"},
+		"frequency_penalty too high":   {body: chatBody(`"frequency_penalty":2.1`), param: "frequency_penalty", code: CodeInvalidValue, message: "between -2 and 2"},
+		"presence_penalty too low":     {body: chatBody(`"presence_penalty":-3`), param: "presence_penalty", code: CodeInvalidValue, message: "between -2 and 2"},
+		"max_tokens zero":              {body: chatBody(`"max_tokens":0`), param: "max_tokens", code: CodeInvalidValue, message: "between 1"},
+		"max_tokens a fraction":        {body: chatBody(`"max_tokens":1.5`), param: "max_tokens", code: CodeInvalidValue, message: "an integer"},
+		"max_tokens huge":              {body: chatBody(`"max_tokens":99999999999999999999`), param: "max_tokens", code: CodeInvalidValue, message: "between 1"},
+		"two limits":                   {body: chatBody(`"max_tokens":1,"max_completion_tokens":2`), param: "max_tokens", code: CodeInvalidValue, message: "Send only one of them"},
+		"five stops":                   {body: chatBody(`"stop":["a","b","c","d","e"]`), param: "stop", code: CodeInvalidValue, message: "at most 4"},
+		"empty stop":                   {body: chatBody(`"stop":["a",""]`), param: "stop[1]", code: CodeInvalidValue, message: "must not be an empty string"},
+		"stop a number":                {body: chatBody(`"stop":1`), param: "stop", code: CodeInvalidValue, message: "a string or a list of strings"},
+		"stream a string":              {body: chatBody(`"stream":"yes"`), param: "stream", code: CodeInvalidValue, message: "true or false"},
+		"stream_options, no stream":    {body: chatBody(`"stream_options":{"include_usage":true}`), param: "stream_options", code: CodeInvalidValue, message: "only allowed when"},
+		"unknown stream option":        {body: chatBody(`"stream":true,"stream_options":{"x":1}`), param: "stream_options.x", code: CodeUnknownParameter, message: "is unknown"},
+		"obfuscation":                  {body: chatBody(`"stream":true,"stream_options":{"include_obfuscation":true}`), param: "stream_options.include_obfuscation", code: CodeUnsupportedParameter, message: "not supported"},
+		"malformed":                    {body: "{\n \"model\": }", code: CodeMalformedJSON, message: "at byte 12 (line 2, column 11)"},
+		"cut off":                      {body: `{"model":"m"`, code: CodeMalformedJSON, message: "unexpected end"},
+		"empty body":                   {code: CodeMalformedJSON, message: "unexpected end"},
+		"more than one value":          {body: `{} {}`, code: CodeMalformedJSON, message: "at byte 3"},
+		"not UTF-8":                    {body: "{\"model\":\"\xff\"}", code: CodeMalformedJSON, message: "not UTF-8, at byte 10"},
+		"long names are cut in errors": {body: chatBody(`"` + strings.Repeat("é", 4000) + `":1`), param: strings.Repeat("é", 32) + "...", code: CodeUnknownParameter, message: "is unknown"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -226,12 +226,12 @@ func TestTheEnvelopeIsReadAndNothingElse(t *testing.T) {
 		}
 	}
 	bad := map[string]struct{ body, param, code, message string }{
-		"malformed":    {`{"model":"m"`, "", CodeMalformedJSON, "unexpected end"},
-		"two values":   {`{"model":"m"}{}`, "", CodeMalformedJSON, "at byte 13"},
-		"a list":       {`[]`, "", CodeInvalidValue, "an object, not array"},
-		"no model":     {`{}`, "model", CodeMissingParameter, "model"},
-		"empty model":  {`{"model":""}`, "model", CodeMissingParameter, "model"},
-		"model a list": {`{"model":["m"]}`, "model", CodeInvalidValue, "a string, not array"},
+		"malformed":    {body: `{"model":"m"`, code: CodeMalformedJSON, message: "unexpected end"},
+		"two values":   {body: `{"model":"m"}{}`, code: CodeMalformedJSON, message: "at byte 13"},
+		"a list":       {body: `[]`, code: CodeInvalidValue, message: "an object, not array"},
+		"no model":     {body: `{}`, param: "model", code: CodeMissingParameter, message: "model"},
+		"empty model":  {body: `{"model":""}`, param: "model", code: CodeMissingParameter, message: "model"},
+		"model a list": {body: `{"model":["m"]}`, param: "model", code: CodeInvalidValue, message: "a string, not array"},
 	}
 	for name, tc := range bad {
 		t.Run(name, func(t *testing.T) {
@@ -266,7 +266,7 @@ func wantError(t *testing.T, err error, status int, param, code, message string)
 	}
 }
 
-// FuzzTheEnvelope: what is passed over is as long as encoding/json finds it.
+// FuzzTheEnvelope: the envelope skips values exactly as encoding/json parses them.
 func FuzzTheEnvelope(f *testing.F) {
 	f.Add([]byte(`{"model":"m","a":[1,{"b":"\\\""},[]],"stream":false, "messages" : [ {"role":"user"} ,2] }`))
 	f.Add([]byte(`{"":{},"model":"","x":-0.5e-7}`))
@@ -315,8 +315,8 @@ func FuzzDecodeRequests(f *testing.F) {
 	})
 }
 
-// checkOutcome wants a typed, bounded refusal, or a request that survives its
-// own encoding.
+// checkOutcome requires a typed, bounded error, or a request that survives its own
+// encoding.
 func checkOutcome(t *testing.T, request any, err error, isNil bool) {
 	t.Helper()
 	if (err != nil) != isNil {

@@ -16,7 +16,7 @@ const (
 	maxIgnoredBytes = 1000
 	// maxNeutral is more than the size of any neutral value.
 	maxNeutral = 256
-	// moreIgnored stands for the names beyond these limits.
+	// moreIgnored represents the names beyond these limits.
 	moreIgnored = "..."
 )
 

@@ -14,12 +14,12 @@ func TestEmbeddingInputs(t *testing.T) {
 		input string
 		want  EmbeddingInput
 	}{
-		"a text":           {`"a"`, EmbeddingInput{Texts: []string{"a"}}},
-		"texts":            {`["a","b"]`, EmbeddingInput{Texts: []string{"a", "b"}}},
-		"tokens":           {`[5,6]`, EmbeddingInput{Tokens: [][]int32{{5, 6}}}},
-		"lists of tokens":  {`[[5,6],[7]]`, EmbeddingInput{Tokens: [][]int32{{5, 6}, {7}}}},
-		"the largest list": {"[" + strings.Repeat(`"a",`, maxInputs-1) + `"a"]`, EmbeddingInput{Texts: slices.Repeat([]string{"a"}, maxInputs)}},
-		"many tokens":      {"[" + strings.Repeat(`7,`, 3*maxInputs) + `7]`, EmbeddingInput{Tokens: [][]int32{slices.Repeat([]int32{7}, 3*maxInputs+1)}}},
+		"a text":           {input: `"a"`, want: EmbeddingInput{Texts: []string{"a"}}},
+		"texts":            {input: `["a","b"]`, want: EmbeddingInput{Texts: []string{"a", "b"}}},
+		"tokens":           {input: `[5,6]`, want: EmbeddingInput{Tokens: [][]int32{{5, 6}}}},
+		"lists of tokens":  {input: `[[5,6],[7]]`, want: EmbeddingInput{Tokens: [][]int32{{5, 6}, {7}}}},
+		"the largest list": {input: "[" + strings.Repeat(`"a",`, maxInputs-1) + `"a"]`, want: EmbeddingInput{Texts: slices.Repeat([]string{"a"}, maxInputs)}},
+		"many tokens":      {input: "[" + strings.Repeat(`7,`, 3*maxInputs) + `7]`, want: EmbeddingInput{Tokens: [][]int32{slices.Repeat([]int32{7}, 3*maxInputs+1)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := strictly().Embedding([]byte(`{"model":"m","input":` + tc.input + `}`))
@@ -35,23 +35,23 @@ func TestEmbeddingInputs(t *testing.T) {
 
 func TestInvalidEmbeddingRequestIsRefusedByName(t *testing.T) {
 	for name, tc := range map[string]struct{ body, param, code, message string }{
-		"no input":             {`{"model":"m"}`, "input", CodeMissingParameter, "required"},
-		"null":                 {`{"model":"m","input":null}`, "input", CodeMissingParameter, "required"},
-		"no model":             {`{"input":"a"}`, "model", CodeMissingParameter, "required"},
-		"an empty text":        {`{"model":"m","input":""}`, "input", CodeInvalidValue, "must not be empty"},
-		"an empty list":        {`{"model":"m","input":[]}`, "input", CodeInvalidValue, "must not be empty"},
-		"an empty text within": {`{"model":"m","input":["a",""]}`, "input[1]", CodeInvalidValue, "must not be empty"},
-		"empty tokens":         {`{"model":"m","input":[[]]}`, "input[0]", CodeInvalidValue, "must not be empty"},
-		"texts and tokens":     {`{"model":"m","input":["a",5]}`, "input", CodeInvalidValue, "must contain only"},
-		"tokens and a list":    {`{"model":"m","input":[5,[6]]}`, "input", CodeInvalidValue, "must contain only"},
-		"a token below zero":   {`{"model":"m","input":[-5]}`, "input", CodeInvalidValue, "between 0 and"},
-		"an object":            {`{"model":"m","input":{}}`, "input", CodeInvalidValue, "a string or a list"},
-		"a list of objects":    {`{"model":"m","input":[{}]}`, "input[0]", CodeInvalidValue, "a string or a token"},
-		"too many":             {`{"model":"m","input":[` + strings.Repeat(`"a",`, maxInputs) + `"a"]}`, "input", CodeInvalidValue, "at most 2048"},
-		"another encoding":     {`{"model":"m","input":"a","encoding_format":"hex"}`, "encoding_format", CodeInvalidValue, "float or base64"},
-		"no dimensions":        {`{"model":"m","input":"a","dimensions":0}`, "dimensions", CodeInvalidValue, "between 1 and"},
-		"an unknown field":     {`{"model":"m","input":"a","task":"x"}`, "task", CodeUnknownParameter, "is unknown"},
-		"no JSON":              {`{`, "", CodeMalformedJSON, "not valid JSON"},
+		"no input":             {body: `{"model":"m"}`, param: "input", code: CodeMissingParameter, message: "required"},
+		"null":                 {body: `{"model":"m","input":null}`, param: "input", code: CodeMissingParameter, message: "required"},
+		"no model":             {body: `{"input":"a"}`, param: "model", code: CodeMissingParameter, message: "required"},
+		"an empty text":        {body: `{"model":"m","input":""}`, param: "input", code: CodeInvalidValue, message: "must not be empty"},
+		"an empty list":        {body: `{"model":"m","input":[]}`, param: "input", code: CodeInvalidValue, message: "must not be empty"},
+		"an empty text within": {body: `{"model":"m","input":["a",""]}`, param: "input[1]", code: CodeInvalidValue, message: "must not be empty"},
+		"empty tokens":         {body: `{"model":"m","input":[[]]}`, param: "input[0]", code: CodeInvalidValue, message: "must not be empty"},
+		"texts and tokens":     {body: `{"model":"m","input":["a",5]}`, param: "input", code: CodeInvalidValue, message: "must contain only"},
+		"tokens and a list":    {body: `{"model":"m","input":[5,[6]]}`, param: "input", code: CodeInvalidValue, message: "must contain only"},
+		"a token below zero":   {body: `{"model":"m","input":[-5]}`, param: "input", code: CodeInvalidValue, message: "between 0 and"},
+		"an object":            {body: `{"model":"m","input":{}}`, param: "input", code: CodeInvalidValue, message: "a string or a list"},
+		"a list of objects":    {body: `{"model":"m","input":[{}]}`, param: "input[0]", code: CodeInvalidValue, message: "a string or a token"},
+		"too many":             {body: `{"model":"m","input":[` + strings.Repeat(`"a",`, maxInputs) + `"a"]}`, param: "input", code: CodeInvalidValue, message: "at most 2048"},
+		"another encoding":     {body: `{"model":"m","input":"a","encoding_format":"hex"}`, param: "encoding_format", code: CodeInvalidValue, message: "float or base64"},
+		"no dimensions":        {body: `{"model":"m","input":"a","dimensions":0}`, param: "dimensions", code: CodeInvalidValue, message: "between 1 and"},
+		"an unknown field":     {body: `{"model":"m","input":"a","task":"x"}`, param: "task", code: CodeUnknownParameter, message: "is unknown"},
+		"no JSON":              {body: `{`, code: CodeMalformedJSON, message: "not valid JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := strictly().Embedding([]byte(tc.body))
@@ -66,9 +66,9 @@ func TestEmbeddingsAreFloatsOrBase64(t *testing.T) {
 		base64 bool
 		want   string
 	}{
-		{false, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,-2]},{"object":"embedding","index":1,"embedding":[1,0]}],"model":"m","usage":{"prompt_tokens":5,"total_tokens":5}}`},
+		{want: `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,-2]},{"object":"embedding","index":1,"embedding":[1,0]}],"model":"m","usage":{"prompt_tokens":5,"total_tokens":5}}`},
 		// 0.1 and -2 are cdcccc3d and 000000c0 in little-endian bytes.
-		{true, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":"zczMPQAAAMA="},{"object":"embedding","index":1,"embedding":"AACAPwAAAAA="}],"model":"m","usage":{"prompt_tokens":5,"total_tokens":5}}`},
+		{base64: true, want: `{"object":"list","data":[{"object":"embedding","index":0,"embedding":"zczMPQAAAMA="},{"object":"embedding","index":1,"embedding":"AACAPwAAAAA="}],"model":"m","usage":{"prompt_tokens":5,"total_tokens":5}}`},
 	} {
 		r.Base64 = tc.base64
 		list, err := r.Embeddings([][]float32{{0.1, -2}, {1, 0}}, 5)
@@ -91,7 +91,7 @@ func TestFewerDimensionsKeepUnitLength(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := [][]float32{{1, 0}, {3, 4}, {0, 0}} // what had another length keeps its numbers
+	want := [][]float32{{1, 0}, {3, 4}, {0, 0}} // vectors of another length are unchanged
 	for i, w := range want {
 		if d := cmp.Diff(w, list.Data[i].Embedding.Values); d != "" {
 			t.Errorf("vector %d: %s", i, d)

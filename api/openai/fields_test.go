@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What becomes of a documented field: it changes the request, or the request is
-// refused with a sentence that names the field.
+// What a documented field does: it changes the request, or the request is rejected with an
+// error that names the field.
 const (
 	honoured = "honoured"
 	refused  = "refused"
@@ -21,82 +21,82 @@ const (
 type documented struct{ value, verdict string }
 
 // chatFields are the fields of openai-python 3.54.0,
-// types/chat/completion_create_params.py, each with a value that means something.
+// types/chat/completion_create_params.py, each with a significant value.
 var chatFields = map[string]documented{
-	"messages":               {`[{"role":"user","content":"other"}]`, honoured},
-	"model":                  {`"other"`, honoured},
-	"audio":                  {`{"format":"wav","voice":"alloy"}`, refused},
-	"frequency_penalty":      {`0.5`, honoured},
-	"function_call":          {`{"name":"f"}`, refused},
-	"functions":              {`[{"name":"f"}]`, refused},
-	"logit_bias":             {`{"5":-1.5}`, honoured},
-	"logprobs":               {`true`, honoured},
-	"max_completion_tokens":  {`5`, honoured},
-	"max_tokens":             {`5`, honoured},
-	"min_tokens":             {`5`, honoured},
-	"ignore_eos":             {`true`, honoured},
-	"stop_token_ids":         {`[5]`, honoured},
-	"return_progress":        {`true`, honoured},
-	"repetition_penalty":     {`1.1`, honoured},
-	"repeat_penalty":         {`1.1`, honoured},
-	"metadata":               {`{"a":"b"}`, refused},
-	"modalities":             {`["audio"]`, refused},
-	"moderation":             {`{"model":"m"}`, refused},
-	"n":                      {`2`, honoured},
-	"parallel_tool_calls":    {`true`, ""}, // nothing to say where there are no tools
-	"prediction":             {`{"type":"content","content":"x"}`, refused},
-	"presence_penalty":       {`0.5`, honoured},
-	"prompt_cache_key":       {`"k"`, honoured},
-	"prompt_cache_options":   {`{"mode":"implicit"}`, refused},
-	"prompt_cache_retention": {`"24h"`, refused},
-	"reasoning_effort":       {`"low"`, honoured},
-	"response_format":        {`{"type":"json_object"}`, honoured},
-	"safety_identifier":      {`"k"`, refused},
-	"seed":                   {`5`, honoured},
-	"service_tier":           {`"priority"`, refused},
-	"stop":                   {`["x"]`, honoured},
-	"store":                  {`true`, refused},
-	"stream":                 {`true`, honoured},
-	"stream_options":         {`{"include_usage":true},"stream":true`, honoured},
-	"temperature":            {`0.5`, honoured},
-	"tool_choice":            {`"none"`, honoured},
-	"tools":                  {`[{"type":"function","function":{"name":"f"}}]`, honoured},
-	"top_logprobs":           {`5,"logprobs":true`, honoured},
-	"top_p":                  {`0.5`, honoured},
-	"user":                   {`"u"`, ""}, // accepted without effect
-	"verbosity":              {`"low"`, refused},
-	"web_search_options":     {`{}`, refused},
+	"messages":               {value: `[{"role":"user","content":"other"}]`, verdict: honoured},
+	"model":                  {value: `"other"`, verdict: honoured},
+	"audio":                  {value: `{"format":"wav","voice":"alloy"}`, verdict: refused},
+	"frequency_penalty":      {value: `0.5`, verdict: honoured},
+	"function_call":          {value: `{"name":"f"}`, verdict: refused},
+	"functions":              {value: `[{"name":"f"}]`, verdict: refused},
+	"logit_bias":             {value: `{"5":-1.5}`, verdict: honoured},
+	"logprobs":               {value: `true`, verdict: honoured},
+	"max_completion_tokens":  {value: `5`, verdict: honoured},
+	"max_tokens":             {value: `5`, verdict: honoured},
+	"min_tokens":             {value: `5`, verdict: honoured},
+	"ignore_eos":             {value: `true`, verdict: honoured},
+	"stop_token_ids":         {value: `[5]`, verdict: honoured},
+	"return_progress":        {value: `true`, verdict: honoured},
+	"repetition_penalty":     {value: `1.1`, verdict: honoured},
+	"repeat_penalty":         {value: `1.1`, verdict: honoured},
+	"metadata":               {value: `{"a":"b"}`, verdict: refused},
+	"modalities":             {value: `["audio"]`, verdict: refused},
+	"moderation":             {value: `{"model":"m"}`, verdict: refused},
+	"n":                      {value: `2`, verdict: honoured},
+	"parallel_tool_calls":    {value: `true`}, // has no meaning without tools
+	"prediction":             {value: `{"type":"content","content":"x"}`, verdict: refused},
+	"presence_penalty":       {value: `0.5`, verdict: honoured},
+	"prompt_cache_key":       {value: `"k"`, verdict: honoured},
+	"prompt_cache_options":   {value: `{"mode":"implicit"}`, verdict: refused},
+	"prompt_cache_retention": {value: `"24h"`, verdict: refused},
+	"reasoning_effort":       {value: `"low"`, verdict: honoured},
+	"response_format":        {value: `{"type":"json_object"}`, verdict: honoured},
+	"safety_identifier":      {value: `"k"`, verdict: refused},
+	"seed":                   {value: `5`, verdict: honoured},
+	"service_tier":           {value: `"priority"`, verdict: refused},
+	"stop":                   {value: `["x"]`, verdict: honoured},
+	"store":                  {value: `true`, verdict: refused},
+	"stream":                 {value: `true`, verdict: honoured},
+	"stream_options":         {value: `{"include_usage":true},"stream":true`, verdict: honoured},
+	"temperature":            {value: `0.5`, verdict: honoured},
+	"tool_choice":            {value: `"none"`, verdict: honoured},
+	"tools":                  {value: `[{"type":"function","function":{"name":"f"}}]`, verdict: honoured},
+	"top_logprobs":           {value: `5,"logprobs":true`, verdict: honoured},
+	"top_p":                  {value: `0.5`, verdict: honoured},
+	"user":                   {value: `"u"`}, // accepted without effect
+	"verbosity":              {value: `"low"`, verdict: refused},
+	"web_search_options":     {value: `{}`, verdict: refused},
 }
 
 // completionFields are those of types/completion_create_params.py.
 var completionFields = map[string]documented{
-	"model":             {`"other"`, honoured},
-	"prompt":            {`"other"`, honoured},
-	"best_of":           {`2`, refused},
-	"echo":              {`true`, honoured},
-	"frequency_penalty": {`0.5`, honoured},
-	"logit_bias":        {`{"5":1}`, honoured},
-	"logprobs":          {`0`, honoured},
-	"max_tokens":        {`5`, honoured},
-	"n":                 {`2`, honoured},
-	"presence_penalty":  {`0.5`, honoured},
-	"seed":              {`5`, honoured},
-	"stop":              {`"x"`, honoured},
-	"stream":            {`true`, honoured},
-	"stream_options":    {`{"include_usage":true},"stream":true`, honoured},
-	"suffix":            {`"x"`, refused},
-	"temperature":       {`0.5`, honoured},
-	"top_p":             {`0.5`, honoured},
-	"user":              {`"u"`, ""}, // accepted without effect
+	"model":             {value: `"other"`, verdict: honoured},
+	"prompt":            {value: `"other"`, verdict: honoured},
+	"best_of":           {value: `2`, verdict: refused},
+	"echo":              {value: `true`, verdict: honoured},
+	"frequency_penalty": {value: `0.5`, verdict: honoured},
+	"logit_bias":        {value: `{"5":1}`, verdict: honoured},
+	"logprobs":          {value: `0`, verdict: honoured},
+	"max_tokens":        {value: `5`, verdict: honoured},
+	"n":                 {value: `2`, verdict: honoured},
+	"presence_penalty":  {value: `0.5`, verdict: honoured},
+	"seed":              {value: `5`, verdict: honoured},
+	"stop":              {value: `"x"`, verdict: honoured},
+	"stream":            {value: `true`, verdict: honoured},
+	"stream_options":    {value: `{"include_usage":true},"stream":true`, verdict: honoured},
+	"suffix":            {value: `"x"`, verdict: refused},
+	"temperature":       {value: `0.5`, verdict: honoured},
+	"top_p":             {value: `0.5`, verdict: honoured},
+	"user":              {value: `"u"`}, // accepted without effect
 }
 
 // embeddingFields are those of types/embedding_create_params.py.
 var embeddingFields = map[string]documented{
-	"input":           {`"other"`, honoured},
-	"model":           {`"other"`, honoured},
-	"dimensions":      {`2`, honoured},
-	"encoding_format": {`"base64"`, honoured},
-	"user":            {`"u"`, ""}, // accepted without effect
+	"input":           {value: `"other"`, verdict: honoured},
+	"model":           {value: `"other"`, verdict: honoured},
+	"dimensions":      {value: `2`, verdict: honoured},
+	"encoding_format": {value: `"base64"`, verdict: honoured},
+	"user":            {value: `"u"`}, // accepted without effect
 }
 
 func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
@@ -106,12 +106,12 @@ func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 		base   map[string]string
 		decode func([]byte) (any, error)
 	}{
-		{"chat", chatFields, map[string]string{"model": `"m"`, "messages": `[{"role":"user","content":"hi"}]`},
-			func(b []byte) (any, error) { return strictly().Chat(b) }},
-		{"completions", completionFields, map[string]string{"model": `"m"`, "prompt": `"hi"`},
-			func(b []byte) (any, error) { return strictly().Completion(b) }},
-		{"embeddings", embeddingFields, map[string]string{"model": `"m"`, "input": `"hi"`},
-			func(b []byte) (any, error) { return strictly().Embedding(b) }},
+		{name: "chat", fields: chatFields, base: map[string]string{"model": `"m"`, "messages": `[{"role":"user","content":"hi"}]`},
+			decode: func(b []byte) (any, error) { return strictly().Chat(b) }},
+		{name: "completions", fields: completionFields, base: map[string]string{"model": `"m"`, "prompt": `"hi"`},
+			decode: func(b []byte) (any, error) { return strictly().Completion(b) }},
+		{name: "embeddings", fields: embeddingFields, base: map[string]string{"model": `"m"`, "input": `"hi"`},
+			decode: func(b []byte) (any, error) { return strictly().Embedding(b) }},
 	} {
 		without, err := route.decode(body(route.base, "", ""))
 		if err != nil {
@@ -137,7 +137,7 @@ func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	}
 }
 
-// body is the base with one member more, or another one.
+// body returns base with a member added or replaced.
 func body(base map[string]string, name, value string) []byte {
 	members := maps.Clone(base)
 	if name != "" {
@@ -153,33 +153,33 @@ func body(base map[string]string, name, value string) []byte {
 
 func TestBiasAndLogprobsAreRefusedOutsideTheirBounds(t *testing.T) {
 	tests := map[string]struct{ body, param, message string }{
-		"bias too large":            {chatBody(`"logit_bias":{"5":100.5}`), "logit_bias.5", "between -100 and 100"},
-		"bias too small":            {chatBody(`"logit_bias":{"5":-101}`), "logit_bias.5", "between -100 and 100"},
-		"bias of a word":            {chatBody(`"logit_bias":{"the":1}`), "logit_bias", "token ids"},
-		"bias of a negative id":     {chatBody(`"logit_bias":{"-1":1}`), "logit_bias", "token ids"},
-		"bias of an id in disguise": {chatBody(`"logit_bias":{"05":1}`), "logit_bias", "token ids"},
-		"bias of a large id":        {chatBody(`"logit_bias":{"2147483648":1}`), "logit_bias", "token ids"},
-		"bias twice":                {chatBody(`"logit_bias":{"5":1,"5":2}`), "logit_bias.5", "appears twice"},
-		"bias a list":               {chatBody(`"logit_bias":[1]`), "logit_bias", "must be an object, not array"},
-		"bias a string":             {chatBody(`"logit_bias":{"5":"1"}`), "logit_bias.5", "must be a number"},
-		"too many biases":           {chatBody(`"logit_bias":` + biases(maxBiased+1)), "logit_bias", "at most 300 tokens"},
-		"too many alternatives":     {chatBody(`"logprobs":true,"top_logprobs":21`), "top_logprobs", "between 0 and 20"},
-		"fewer than none":           {chatBody(`"logprobs":true,"top_logprobs":-1`), "top_logprobs", "between 0 and 20"},
-		"alternatives of nothing":   {chatBody(`"top_logprobs":1`), "top_logprobs", "only allowed when 'logprobs' is true"},
-		"a number in chats":         {chatBody(`"logprobs":3`), "logprobs", "true or false"},
-		"true in completions":       {completionBody(`"logprobs":true`), "logprobs", "an integer"},
-		"six alternatives":          {completionBody(`"logprobs":6`), "logprobs", "between 0 and 5"},
-		"penalty of zero":           {chatBody(`"repetition_penalty":0`), "repetition_penalty", "between 0.01 and 100"},
-		"a large penalty":           {chatBody(`"repeat_penalty":101`), "repeat_penalty", "between 0.01 and 100"},
-		"two penalties":             {chatBody(`"repeat_penalty":1.1,"repetition_penalty":1.2`), "repetition_penalty", "the same parameter"},
-		"min_tokens below zero":     {chatBody(`"min_tokens":-1`), "min_tokens", "between 0"},
-		"ignore_eos a number":       {chatBody(`"ignore_eos":1`), "ignore_eos", "true or false"},
-		"a stop token below zero":   {chatBody(`"stop_token_ids":[2,-1]`), "stop_token_ids[1]", "between 0"},
-		"stop tokens as text":       {chatBody(`"stop_token_ids":["a"]`), "stop_token_ids[0]", "an integer"},
-		"many stop tokens":          {chatBody(`"stop_token_ids":[1` + strings.Repeat(",1", maxStopTokens) + `]`), "stop_token_ids", "at most 128 tokens"},
-		"no tokens of a chat":       {chatBody(`"max_tokens":0`), "max_tokens", "between 1"},
-		"fewer than no tokens":      {completionBody(`"max_tokens":-1`), "max_tokens", "between 0"},
-		"many choices of prompts":   {`{"model":"m","prompt":["a","b"],"n":65}`, "n", "at most 128 choices"},
+		"bias too large":            {body: chatBody(`"logit_bias":{"5":100.5}`), param: "logit_bias.5", message: "between -100 and 100"},
+		"bias too small":            {body: chatBody(`"logit_bias":{"5":-101}`), param: "logit_bias.5", message: "between -100 and 100"},
+		"bias of a word":            {body: chatBody(`"logit_bias":{"the":1}`), param: "logit_bias", message: "token ids"},
+		"bias of a negative id":     {body: chatBody(`"logit_bias":{"-1":1}`), param: "logit_bias", message: "token ids"},
+		"bias of an id in disguise": {body: chatBody(`"logit_bias":{"05":1}`), param: "logit_bias", message: "token ids"},
+		"bias of a large id":        {body: chatBody(`"logit_bias":{"2147483648":1}`), param: "logit_bias", message: "token ids"},
+		"bias twice":                {body: chatBody(`"logit_bias":{"5":1,"5":2}`), param: "logit_bias.5", message: "appears twice"},
+		"bias a list":               {body: chatBody(`"logit_bias":[1]`), param: "logit_bias", message: "must be an object, not array"},
+		"bias a string":             {body: chatBody(`"logit_bias":{"5":"1"}`), param: "logit_bias.5", message: "must be a number"},
+		"too many biases":           {body: chatBody(`"logit_bias":` + biases(maxBiased+1)), param: "logit_bias", message: "at most 300 tokens"},
+		"too many alternatives":     {body: chatBody(`"logprobs":true,"top_logprobs":21`), param: "top_logprobs", message: "between 0 and 20"},
+		"fewer than none":           {body: chatBody(`"logprobs":true,"top_logprobs":-1`), param: "top_logprobs", message: "between 0 and 20"},
+		"alternatives of nothing":   {body: chatBody(`"top_logprobs":1`), param: "top_logprobs", message: "only allowed when 'logprobs' is true"},
+		"a number in chats":         {body: chatBody(`"logprobs":3`), param: "logprobs", message: "true or false"},
+		"true in completions":       {body: completionBody(`"logprobs":true`), param: "logprobs", message: "an integer"},
+		"six alternatives":          {body: completionBody(`"logprobs":6`), param: "logprobs", message: "between 0 and 5"},
+		"penalty of zero":           {body: chatBody(`"repetition_penalty":0`), param: "repetition_penalty", message: "between 0.01 and 100"},
+		"a large penalty":           {body: chatBody(`"repeat_penalty":101`), param: "repeat_penalty", message: "between 0.01 and 100"},
+		"two penalties":             {body: chatBody(`"repeat_penalty":1.1,"repetition_penalty":1.2`), param: "repetition_penalty", message: "the same parameter"},
+		"min_tokens below zero":     {body: chatBody(`"min_tokens":-1`), param: "min_tokens", message: "between 0"},
+		"ignore_eos a number":       {body: chatBody(`"ignore_eos":1`), param: "ignore_eos", message: "true or false"},
+		"a stop token below zero":   {body: chatBody(`"stop_token_ids":[2,-1]`), param: "stop_token_ids[1]", message: "between 0"},
+		"stop tokens as text":       {body: chatBody(`"stop_token_ids":["a"]`), param: "stop_token_ids[0]", message: "an integer"},
+		"many stop tokens":          {body: chatBody(`"stop_token_ids":[1` + strings.Repeat(",1", maxStopTokens) + `]`), param: "stop_token_ids", message: "at most 128 tokens"},
+		"no tokens of a chat":       {body: chatBody(`"max_tokens":0`), param: "max_tokens", message: "between 1"},
+		"fewer than no tokens":      {body: completionBody(`"max_tokens":-1`), param: "max_tokens", message: "between 0"},
+		"many choices of prompts":   {body: `{"model":"m","prompt":["a","b"],"n":65}`, param: "n", message: "at most 128 choices"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestBiasAndLogprobsAreRefusedOutsideTheirBounds(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, wanted := r.TopLogprobsWanted(); wanted {
-		t.Error("log-probabilities are told though nobody asked")
+		t.Error("log-probabilities are returned without a request for them")
 	}
 }
 
@@ -245,18 +245,18 @@ func TestTheFormOfAnAnswerIsReadOrRefused(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]struct{ param, code, message string }{
-		`"response_format":{}`:                                                 {"response_format.type", CodeMissingParameter, "required"},
-		`"response_format":{"type":"json_schema"}`:                             {"response_format.json_schema.schema", CodeMissingParameter, "required"},
-		`"response_format":{"type":"json_object","schema":42}`:                 {"response_format.schema", CodeInvalidValue, "a JSON schema"},
-		`"response_format":{"type":"json_schema","schema":{}}`:                 {"response_format.schema", CodeUnknownParameter, "is unknown"},
-		`"response_format":{"type":"yaml"}`:                                    {"response_format.type", CodeInvalidValue, "one of text, json_object, json_schema"},
-		`"response_format":{"type":"text","json_schema":{"schema":{}}}`:        {"response_format.json_schema", CodeInvalidValue, "only allowed"},
-		`"response_format":{"type":"json_schema","json_schema":{"schema":[]}}`: {"response_format.json_schema.schema", CodeInvalidValue, "a JSON schema"},
-		`"structured_outputs":{}`:                                              {"structured_outputs", CodeInvalidValue, "exactly one of"},
-		`"structured_outputs":{"json_object":false}`:                           {"structured_outputs.json_object", CodeInvalidValue, "must be true"},
-		`"structured_outputs":{"regex":"a","choice":["a"]}`:                    {"structured_outputs.choice", CodeInvalidValue, "Send only one of them"},
-		`"structured_outputs":{"whitespace_pattern":"a","regex":"a"}`:          {"structured_outputs.whitespace_pattern", CodeUnknownParameter, "is unknown"},
-		`"guided_regex":"a","response_format":{"type":"json_object"}`:          {"response_format", CodeInvalidValue, "Send only one of them"},
+		`"response_format":{}`:                                                 {param: "response_format.type", code: CodeMissingParameter, message: "required"},
+		`"response_format":{"type":"json_schema"}`:                             {param: "response_format.json_schema.schema", code: CodeMissingParameter, message: "required"},
+		`"response_format":{"type":"json_object","schema":42}`:                 {param: "response_format.schema", code: CodeInvalidValue, message: "a JSON schema"},
+		`"response_format":{"type":"json_schema","schema":{}}`:                 {param: "response_format.schema", code: CodeUnknownParameter, message: "is unknown"},
+		`"response_format":{"type":"yaml"}`:                                    {param: "response_format.type", code: CodeInvalidValue, message: "one of text, json_object, json_schema"},
+		`"response_format":{"type":"text","json_schema":{"schema":{}}}`:        {param: "response_format.json_schema", code: CodeInvalidValue, message: "only allowed"},
+		`"response_format":{"type":"json_schema","json_schema":{"schema":[]}}`: {param: "response_format.json_schema.schema", code: CodeInvalidValue, message: "a JSON schema"},
+		`"structured_outputs":{}`:                                              {param: "structured_outputs", code: CodeInvalidValue, message: "exactly one of"},
+		`"structured_outputs":{"json_object":false}`:                           {param: "structured_outputs.json_object", code: CodeInvalidValue, message: "must be true"},
+		`"structured_outputs":{"regex":"a","choice":["a"]}`:                    {param: "structured_outputs.choice", code: CodeInvalidValue, message: "Send only one of them"},
+		`"structured_outputs":{"whitespace_pattern":"a","regex":"a"}`:          {param: "structured_outputs.whitespace_pattern", code: CodeUnknownParameter, message: "is unknown"},
+		`"guided_regex":"a","response_format":{"type":"json_object"}`:          {param: "response_format", code: CodeInvalidValue, message: "Send only one of them"},
 	} {
 		_, err := strictly().Chat([]byte(chatBody(body)))
 		wantError(t, err, 400, want.param, want.code, want.message)

@@ -11,10 +11,10 @@ import (
 // model masks.
 func likelyTokens() []Ranked {
 	return []Ranked{
-		{Likely: Likely{[]byte(" é"), -0.5}, Top: []Likely{{[]byte(" é"), -0.5}, {[]byte("\n"), -1.25}}},
-		{Likely: Likely{[]byte(" \xf0\x9f"), -3}, Top: []Likely{{[]byte("<"), -0.125}}},
-		{Likely: Likely{[]byte("\x98\x80"), 0}},
-		{Likely: Likely{[]byte("x"), -2}, Top: []Likely{{[]byte("x"), -1}, {[]byte("y"), float32(math.Inf(-1))}}},
+		{Likely: Likely{Bytes: []byte(" é"), Logprob: -0.5}, Top: []Likely{{Bytes: []byte(" é"), Logprob: -0.5}, {Bytes: []byte("\n"), Logprob: -1.25}}},
+		{Likely: Likely{Bytes: []byte(" \xf0\x9f"), Logprob: -3}, Top: []Likely{{Bytes: []byte("<"), Logprob: -0.125}}},
+		{Likely: Likely{Bytes: []byte("\x98\x80")}},
+		{Likely: Likely{Bytes: []byte("x"), Logprob: -2}, Top: []Likely{{Bytes: []byte("x"), Logprob: -1}, {Bytes: []byte("y"), Logprob: float32(math.Inf(-1))}}},
 	}
 }
 
@@ -42,7 +42,7 @@ func TestChatLogprobsAreExact(t *testing.T) {
 	}
 }
 
-// In chunks as in one, offsets go on.
+// Offsets continue from chunk to chunk.
 func TestCompletionLogprobsAreExact(t *testing.T) {
 	var whole, parts CompletionOffsets
 	want := `{"tokens":[" é","bytes: \\xf0\\x9f","bytes:\\x98\\x80","x"],"token_logprobs":[-0.5,-3,0,-2],` +
@@ -59,14 +59,14 @@ func TestCompletionLogprobsAreExact(t *testing.T) {
 	}
 }
 
-// The first token follows nothing. Offsets are those of the text, which has neither
-// a token that the tokenizer put in front of it, nor the space that it put there.
+// The first token has no predecessor. Offsets are those of the text, without a token or
+// space that the tokenizer prepends.
 func TestLogprobsOfAPromptAreExact(t *testing.T) {
 	ranked := func(tokens ...string) (out []Ranked) {
 		for i, token := range tokens {
-			r := Ranked{Likely: Likely{[]byte(token), 0 - float32(i)}}
+			r := Ranked{Likely: Likely{Bytes: []byte(token), Logprob: 0 - float32(i)}}
 			if i > 0 {
-				r.Top = []Likely{{[]byte("x"), -0.5}}
+				r.Top = []Likely{{Bytes: []byte("x"), Logprob: -0.5}}
 			}
 			out = append(out, r)
 		}
@@ -78,11 +78,11 @@ func TestLogprobsOfAPromptAreExact(t *testing.T) {
 		want   []int
 		end    int
 	}{
-		"bytes":                    {"é b\U0001F600", []string{"\xc3", "\xa9", " b", "\xf0\x9f\x98", "\x80"}, []int{0, 0, 1, 3, 3}, 4},
-		"a token in front":         {"a b", []string{"<s>", "a", " b"}, []int{0, 0, 1}, 3},
-		"a space in front":         {"a b", []string{" a", " b"}, []int{0, 1}, 3},
-		"both in front":            {"a b", []string{"<s>", " a", " b"}, []int{0, 0, 1}, 3},
-		"the token is in the text": {"<s>a", []string{"<s>", "a"}, []int{0, 3}, 4},
+		"bytes":                    {text: "é b\U0001F600", tokens: []string{"\xc3", "\xa9", " b", "\xf0\x9f\x98", "\x80"}, want: []int{0, 0, 1, 3, 3}, end: 4},
+		"a token in front":         {text: "a b", tokens: []string{"<s>", "a", " b"}, want: []int{0, 0, 1}, end: 3},
+		"a space in front":         {text: "a b", tokens: []string{" a", " b"}, want: []int{0, 1}, end: 3},
+		"both in front":            {text: "a b", tokens: []string{"<s>", " a", " b"}, want: []int{0, 0, 1}, end: 3},
+		"the token is in the text": {text: "<s>a", tokens: []string{"<s>", "a"}, want: []int{0, 3}, end: 4},
 	} {
 		var o CompletionOffsets
 		got := o.Prompt(c.text, ranked(c.tokens...))

@@ -242,7 +242,7 @@ func TestReaderIsBounded(t *testing.T) {
 	}
 }
 
-// neverEnding repeats what for ever.
+// neverEnding repeats a text for ever.
 type neverEnding struct {
 	what string
 	read int

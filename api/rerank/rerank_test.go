@@ -54,10 +54,10 @@ func TestDocumentsAreReturnedOnRequest(t *testing.T) {
 		extra   string
 		echo    bool
 	}{
-		"the first version":              {V1, "", true},
-		"the first version, not wanted":  {V1, `,"return_documents":false`, false},
-		"the second version":             {V2, "", false},
-		"the second version, but wanted": {V2, `,"return_documents":true`, true},
+		"the first version":              {version: V1, echo: true},
+		"the first version, not wanted":  {version: V1, extra: `,"return_documents":false`},
+		"the second version":             {version: V2},
+		"the second version, but wanted": {version: V2, extra: `,"return_documents":true`, echo: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := decode(t, tc.version, tc.extra).Answer([]float32{1, 2, 3}, 1)
@@ -87,20 +87,20 @@ func TestEveryFieldIsHonouredOrRefusedByName(t *testing.T) {
 	}
 	decode(t, V1, `,"max_chunks_per_doc":1,"rank_fields":["text"],"priority":0,"max_tokens_per_doc":null`)
 	for name, tc := range map[string]struct{ body, param string }{
-		"no model":                 {`{"query":"q","documents":["a"]}`, "model"},
-		"no query":                 {`{"model":"m","documents":["a"]}`, "query"},
-		"no documents":             {`{"model":"m","query":"q","documents":[]}`, "documents"},
-		"an empty document":        {`{"model":"m","query":"q","documents":["a",""]}`, "documents[1]"},
-		"a document without text":  {`{"model":"m","query":"q","documents":[{}]}`, "documents[0]"},
-		"a document with more":     {`{"model":"m","query":"q","documents":[{"text":"a","title":"b"}]}`, "documents[0].title"},
-		"a number":                 {`{"model":"m","query":"q","documents":[5]}`, "documents[0]"},
-		"none of them":             {string(body(`,"top_n":0`)), "top_n"},
-		"chunks":                   {string(body(`,"max_chunks_per_doc":10`)), "max_chunks_per_doc"},
-		"tokens of a document":     {string(body(`,"max_tokens_per_doc":512`)), "max_tokens_per_doc"},
-		"other fields of a record": {string(body(`,"rank_fields":["title"]`)), "rank_fields"},
-		"priority":                 {string(body(`,"priority":3`)), "priority"},
-		"an unknown field":         {string(body(`,"topn":3`)), "topn"},
-		"too many documents":       {`{"model":"m","query":"q","documents":[` + strings.Repeat(`"a",`, maxDocuments) + `"a"]}`, "documents"},
+		"no model":                 {body: `{"query":"q","documents":["a"]}`, param: "model"},
+		"no query":                 {body: `{"model":"m","documents":["a"]}`, param: "query"},
+		"no documents":             {body: `{"model":"m","query":"q","documents":[]}`, param: "documents"},
+		"an empty document":        {body: `{"model":"m","query":"q","documents":["a",""]}`, param: "documents[1]"},
+		"a document without text":  {body: `{"model":"m","query":"q","documents":[{}]}`, param: "documents[0]"},
+		"a document with more":     {body: `{"model":"m","query":"q","documents":[{"text":"a","title":"b"}]}`, param: "documents[0].title"},
+		"a number":                 {body: `{"model":"m","query":"q","documents":[5]}`, param: "documents[0]"},
+		"none of them":             {body: string(body(`,"top_n":0`)), param: "top_n"},
+		"chunks":                   {body: string(body(`,"max_chunks_per_doc":10`)), param: "max_chunks_per_doc"},
+		"tokens of a document":     {body: string(body(`,"max_tokens_per_doc":512`)), param: "max_tokens_per_doc"},
+		"other fields of a record": {body: string(body(`,"rank_fields":["title"]`)), param: "rank_fields"},
+		"priority":                 {body: string(body(`,"priority":3`)), param: "priority"},
+		"an unknown field":         {body: string(body(`,"topn":3`)), param: "topn"},
+		"too many documents":       {body: `{"model":"m","query":"q","documents":[` + strings.Repeat(`"a",`, maxDocuments) + `"a"]}`, param: "documents"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Decode(strictly(), []byte(tc.body), V2)

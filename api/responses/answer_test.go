@@ -24,8 +24,8 @@ func answering(t *testing.T, members string) *Answer {
 	return a
 }
 
-// requiredFields are those of ResponseResource in the Open Responses specification
-// of 2026-04-24.
+// requiredFields are those of ResponseResource in the Open Responses specification of
+// 2026-04-24.
 var requiredFields = []string{"id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "previous_response_id", "instructions", "output", "error",
 	"tools", "tool_choice", "truncation", "parallel_tool_calls", "text", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs", "temperature", "reasoning", "user",
 	"usage", "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata", "safety_identifier", "prompt_cache_key"}
@@ -68,7 +68,7 @@ func TestResponsesShowTheValuesThatAreUsed(t *testing.T) {
 	}
 }
 
-// played is what a client's accumulator makes of events: the items by their index,
+// played returns what a client's accumulator makes of events: the items by their index,
 // with the text of their deltas.
 func played(t *testing.T, events []openai.NamedEvent) (items []Item, texts []string, last Response) {
 	t.Helper()
@@ -128,9 +128,9 @@ func TestStreamedItemsAreThoseOfTheFinalResponse(t *testing.T) {
 		end          func(a *Answer) []openai.NamedEvent
 		event, state string
 	}{
-		"completed":  {func(a *Answer) []openai.NamedEvent { return a.Finish(false, &Usage{}, 2) }, "response.completed", StatusCompleted},
-		"incomplete": {func(a *Answer) []openai.NamedEvent { return a.Finish(true, &Usage{}, 2) }, "response.incomplete", StatusIncomplete},
-		"failed":     {func(a *Answer) []openai.NamedEvent { return a.Fail(StatusFailed, openai.RouteNotFound("", "")) }, "response.failed", StatusIncomplete},
+		"completed":  {end: func(a *Answer) []openai.NamedEvent { return a.Finish(false, &Usage{}, 2) }, event: "response.completed", state: StatusCompleted},
+		"incomplete": {end: func(a *Answer) []openai.NamedEvent { return a.Finish(true, &Usage{}, 2) }, event: "response.incomplete", state: StatusIncomplete},
+		"failed":     {end: func(a *Answer) []openai.NamedEvent { return a.Fail(StatusFailed, openai.RouteNotFound("", "")) }, event: "response.failed", state: StatusIncomplete},
 	} {
 		events := run(tc.end)
 		items, texts, last := played(t, events)

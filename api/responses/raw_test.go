@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// read takes arguments in pieces, cut at these places.
+// readRaw reads arguments in pieces, cut at the given offsets.
 func readRaw(arguments string, cuts ...int) string {
 	var r rawInput
 	out, from := "", 0
@@ -42,7 +42,7 @@ func TestInputOfACustomToolIsReadFromArguments(t *testing.T) {
 	}
 }
 
-// Any input, cut at any byte, is the text that was encoded.
+// Any input, cut at any byte, decodes to the text that was encoded.
 func TestInputOfACustomToolIsAnyText(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -16,7 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// withTools decodes a request with tools, and returns what was ignored of it.
+// withTools decodes a request with tools, and returns its ignored fields.
 func withTools(t *testing.T, tools, more string) (*Request, []string) {
 	t.Helper()
 	var d openai.Decoder
@@ -27,7 +27,7 @@ func withTools(t *testing.T, tools, more string) (*Request, []string) {
 	return r, d.Ignored()
 }
 
-// marshalled is a value as clients receive it.
+// marshalled returns a value as clients receive it.
 func marshalled(t *testing.T, v any) string {
 	t.Helper()
 	b, err := openai.Marshal(v)
@@ -83,14 +83,14 @@ func TestLongNamesOfNamespacesAreShortenedAndStayUnique(t *testing.T) {
 	}
 }
 
-// The model is shown a function of one text.
+// The model is given a function with one text parameter.
 func TestCustomToolsAreShownAsFunctions(t *testing.T) {
 	const plain = `{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`
 	for name, tc := range map[string]struct{ format, description, parameters string }{
-		"any text":     {``, "d", plain},
-		"text":         {`,"format":{"type":"text"}`, "d", plain},
-		"a Lark text":  {`,"format":{"type":"grammar","syntax":"lark","definition":"start: /a/"}`, "d\n\nThe input must match this grammar, written for Lark:\nstart: /a/", plain},
-		"a regex text": {`,"format":{"type":"grammar","syntax":"regex","definition":"a|b"}`, "d", strings.Replace(plain, `"string"`, `"string","pattern":"^(?:a|b)$"`, 1)},
+		"any text":     {description: "d", parameters: plain},
+		"text":         {format: `,"format":{"type":"text"}`, description: "d", parameters: plain},
+		"a Lark text":  {format: `,"format":{"type":"grammar","syntax":"lark","definition":"start: /a/"}`, description: "d\n\nThe input must match this grammar, written for Lark:\nstart: /a/", parameters: plain},
+		"a regex text": {format: `,"format":{"type":"grammar","syntax":"regex","definition":"a|b"}`, description: "d", parameters: strings.Replace(plain, `"string"`, `"string","pattern":"^(?:a|b)$"`, 1)},
 	} {
 		r, ignored := withTools(t, `[{"type":"custom","name":"f","description":"d"`+tc.format+`}]`, "")
 		f := r.Use.Tools[0]
@@ -116,12 +116,12 @@ func TestChoicesAmongTools(t *testing.T) {
 		use       openai.ToolUse
 		functions []string
 	}{
-		`"required"`:                                     {openai.ToolUse{Choice: "required"}, []string{"f", "g", "n__f"}},
-		`{"type":"function","name":"f"}`:                 {openai.ToolUse{Function: "f"}, []string{"f", "g", "n__f"}},
-		`{"type":"custom","name":"g"}`:                   {openai.ToolUse{Function: "g"}, []string{"f", "g", "n__f"}},
-		`{"type":"function","namespace":"n","name":"f"}`: {openai.ToolUse{Function: "n__f"}, []string{"f", "g", "n__f"}},
-		`{"type":"allowed_tools","mode":"required","tools":[{"type":"custom","name":"g"}]}`:               {openai.ToolUse{Choice: "required"}, []string{"g"}},
-		`{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","namespace":"n","name":"f"}]}`: {openai.ToolUse{Choice: "auto"}, []string{"n__f"}},
+		`"required"`:                                     {use: openai.ToolUse{Choice: "required"}, functions: []string{"f", "g", "n__f"}},
+		`{"type":"function","name":"f"}`:                 {use: openai.ToolUse{Function: "f"}, functions: []string{"f", "g", "n__f"}},
+		`{"type":"custom","name":"g"}`:                   {use: openai.ToolUse{Function: "g"}, functions: []string{"f", "g", "n__f"}},
+		`{"type":"function","namespace":"n","name":"f"}`: {use: openai.ToolUse{Function: "n__f"}, functions: []string{"f", "g", "n__f"}},
+		`{"type":"allowed_tools","mode":"required","tools":[{"type":"custom","name":"g"}]}`:               {use: openai.ToolUse{Choice: "required"}, functions: []string{"g"}},
+		`{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","namespace":"n","name":"f"}]}`: {use: openai.ToolUse{Choice: "auto"}, functions: []string{"n__f"}},
 	} {
 		r, _ := withTools(t, tools, `,"tool_choice":`+choice)
 		var functions []string
@@ -139,7 +139,7 @@ func TestChoicesAmongTools(t *testing.T) {
 	if r.Use.Function != "n__f" {
 		t.Errorf("a choice without a namespace means %q", r.Use.Function)
 	}
-	// The choice may come before the tools.
+	// The choice may precede the tools.
 	var err error
 	r, err = Decode(&openai.Decoder{}, []byte(`{"tool_choice":{"type":"custom","name":"g"},"model":"m","input":"a","tools":`+tools+`}`))
 	if err != nil || r.Use.Function != "g" {
@@ -166,13 +166,13 @@ func TestStructuredOutput(t *testing.T) {
 		constraint *openai.Constraint
 		shown      string
 	}{
-		`{"type":"text"}`:        {nil, `{"type":"text"}`},
-		`null`:                   {nil, `{"type":"text"}`},
-		`{"type":"json_object"}`: {&openai.Constraint{Kind: openai.ConstraintObject, Param: "text.format"}, `{"type":"json_object"}`},
-		`{"type":"json_schema","name":"a","strict":true,"schema":{"type": "object"}}`: {&openai.Constraint{Kind: openai.ConstraintSchema, Text: `{"type":"object"}`, Param: "text.format.schema"},
-			`{"type":"json_schema","name":"a","description":null,"schema":{"type":"object"},"strict":true}`},
-		`{"type":"json_schema","name":"a","description":"d","schema":true}`: {&openai.Constraint{Kind: openai.ConstraintSchema, Text: `true`, Param: "text.format.schema"},
-			`{"type":"json_schema","name":"a","description":"d","schema":true,"strict":false}`},
+		`{"type":"text"}`:        {shown: `{"type":"text"}`},
+		`null`:                   {shown: `{"type":"text"}`},
+		`{"type":"json_object"}`: {constraint: &openai.Constraint{Kind: openai.ConstraintObject, Param: "text.format"}, shown: `{"type":"json_object"}`},
+		`{"type":"json_schema","name":"a","strict":true,"schema":{"type": "object"}}`: {constraint: &openai.Constraint{Kind: openai.ConstraintSchema, Text: `{"type":"object"}`, Param: "text.format.schema"},
+			shown: `{"type":"json_schema","name":"a","description":null,"schema":{"type":"object"},"strict":true}`},
+		`{"type":"json_schema","name":"a","description":"d","schema":true}`: {constraint: &openai.Constraint{Kind: openai.ConstraintSchema, Text: `true`, Param: "text.format.schema"},
+			shown: `{"type":"json_schema","name":"a","description":"d","schema":true,"strict":false}`},
 	} {
 		r, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":"a","text":{"format":`+format+`}}`))
 		if err != nil {
@@ -188,7 +188,7 @@ func TestStructuredOutput(t *testing.T) {
 	}
 }
 
-// A response that ended within a call, as clients send it back.
+// A response that was truncated within a call, as clients send it back.
 func TestCallThatBrokeOffIsAcceptedBack(t *testing.T) {
 	const call = `{"type":"function_call","call_id":"c","name":"f","status":"incomplete","arguments":"{\"a"}`
 	body := []byte(`{"model":"m","input":[` + call + `,{"type":"function_call_output","call_id":"c","output":"x"},{"role":"assistant","content":[]},{"role":"assistant","content":""}]}`)
@@ -208,11 +208,11 @@ func TestArgumentsOfCalls(t *testing.T) {
 		item Item
 		want string
 	}{
-		"a function":             {Item{Type: ItemCall, Arguments: text(`{"a": 1}`)}, `{"a": 1}`},
-		"a call that broke off":  {Item{Type: ItemCall, Arguments: text(`{"a`)}, `{}`},
-		"arguments of a list":    {Item{Type: ItemCall, Arguments: text(`[]`)}, `{}`},
-		"a custom tool":          {Item{Type: ItemCustomCall, Input: text("a\n\"<b>\"")}, `{"input":"a\n\"<b>\""}`},
-		"a custom tool, nothing": {Item{Type: ItemCustomCall, Input: text("")}, `{"input":""}`},
+		"a function":             {item: Item{Type: ItemCall, Arguments: text(`{"a": 1}`)}, want: `{"a": 1}`},
+		"a call that broke off":  {item: Item{Type: ItemCall, Arguments: text(`{"a`)}, want: `{}`},
+		"arguments of a list":    {item: Item{Type: ItemCall, Arguments: text(`[]`)}, want: `{}`},
+		"a custom tool":          {item: Item{Type: ItemCustomCall, Input: text("a\n\"<b>\"")}, want: `{"input":"a\n\"<b>\""}`},
+		"a custom tool, nothing": {item: Item{Type: ItemCustomCall, Input: text("")}, want: `{"input":""}`},
 	} {
 		got, err := tc.item.FunctionArguments()
 		if err != nil || string(got) != tc.want || !json.Valid(got) {
@@ -221,16 +221,16 @@ func TestArgumentsOfCalls(t *testing.T) {
 	}
 }
 
-// A response shows its tools and the choice among them, and is kept for a day.
+// A response contains its tools and the choice among them, and is stored for a day.
 func TestAttackChoicesOfManyTools(t *testing.T) {
 	chosen := strings.Repeat(`{"type":"function","name":"f"},`, 100_000) + `{"type":"web_search"}`
 	choice := `"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[` + chosen + `]}`
 	for name, test := range map[string]struct{ fields, param string }{
-		"many choices":                  {`"tools":[{"type":"function","name":"f"}],` + choice, "tool_choice.tools"},
-		"many choices before the tools": {choice + `,"tools":[{"type":"function","name":"f"}]`, "tool_choice.tools"},
-		"many tools":                    {`"tools":[` + manyTools(100_000) + `]`, "tools"},
-		"many tools in a namespace":     {`"tools":[{"type":"namespace","name":"n","tools":[` + manyTools(100_000) + `]}]`, "tools"},
-		"many tools that are left out":  {`"tools":[` + strings.Repeat(`{"type":"web_search"},`, 100_000) + `{"type":"web_search"}]`, "tools"},
+		"many choices":                  {fields: `"tools":[{"type":"function","name":"f"}],` + choice, param: "tool_choice.tools"},
+		"many choices before the tools": {fields: choice + `,"tools":[{"type":"function","name":"f"}]`, param: "tool_choice.tools"},
+		"many tools":                    {fields: `"tools":[` + manyTools(100_000) + `]`, param: "tools"},
+		"many tools in a namespace":     {fields: `"tools":[{"type":"namespace","name":"n","tools":[` + manyTools(100_000) + `]}]`, param: "tools"},
+		"many tools that are left out":  {fields: `"tools":[` + strings.Repeat(`{"type":"web_search"},`, 100_000) + `{"type":"web_search"}]`, param: "tools"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":"a",`+test.fields+`}`))

@@ -23,7 +23,7 @@ func TestOnlyTheLoopbackInterfaceIsOpen(t *testing.T) {
 	}
 }
 
-// played is a gate whose API server answers by token.
+// played is a gate with a fake API server that decides by token.
 type played struct {
 	*Gate
 	asked int
@@ -78,9 +78,9 @@ func TestAnAnswerHoldsForAWhile(t *testing.T) {
 		after time.Duration
 		asked int
 	}{
-		{"reader", 0, 1}, {"reader", allowedFor - 1, 1}, {"reader", 1, 2},
-		{"tenant", 0, 3}, {"tenant", refusedFor - 1, 3}, {"tenant", 1, 4},
-		{"away", 0, 5}, {"away", 0, 6},
+		{token: "reader", asked: 1}, {token: "reader", after: allowedFor - 1, asked: 1}, {token: "reader", after: 1, asked: 2},
+		{token: "tenant", asked: 3}, {token: "tenant", after: refusedFor - 1, asked: 3}, {token: "tenant", after: 1, asked: 4},
+		{token: "away", asked: 5}, {token: "away", asked: 6},
 	} {
 		p.now = p.now.Add(step.after)
 		p.get("Bearer " + step.token)
@@ -96,8 +96,8 @@ func TestAnAnswerHoldsForAWhile(t *testing.T) {
 	}
 }
 
-// TestAttackAFloodOfTokens: strangers do not reach the API server through this
-// port more often than it has room for.
+// TestAttackAFloodOfTokens: unauthenticated clients reach the API server through this port
+// only at a bounded rate.
 func TestAttackAFloodOfTokens(t *testing.T) {
 	hold, entered := make(chan struct{}), make(chan struct{})
 	g := newGate(func(context.Context, string) (int, error) {
