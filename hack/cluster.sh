@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the programs that package cluster runs, beside the control plane, into bin/kube: kubelet, kube-proxy and
+# Builds the programs that package cluster runs, next to the control plane, into bin/kube: kubelet, kube-proxy and
 # scheduler, CoreDNS, containerd with runc, the CNI plugins, Helm, and the process of an empty Pod.
 # usage: hack/cluster.sh   (make cluster)
 # Needs gcc and the headers of libseccomp (Debian: libseccomp-dev); to run: root, ip, nsenter, nft.

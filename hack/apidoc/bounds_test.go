@@ -16,11 +16,10 @@ import (
 	"unicode/utf8"
 )
 
-// TestEveryStatementOfADocumentHolds tries values at and just past every
-// statement of every field's schema, however deep it is nested: lengths,
-// numbers of elements and members, patterns, ranges, types, constants. What the
-// document refuses the decoder has to refuse, and what it allows the decoder has
-// to take.
+// TestEveryStatementOfADocumentHolds tries values at and just past every bound of every
+// field's schema, at any depth: lengths, numbers of elements and members, patterns, ranges,
+// types, constants. The decoder must reject what the document rejects, and accept what it
+// allows.
 func TestEveryStatementOfADocumentHolds(t *testing.T) {
 	for name, r := range bodies() {
 		for _, strict := range []bool{false, true} {
@@ -44,7 +43,7 @@ func TestEveryStatementOfADocumentHolds(t *testing.T) {
 	}
 }
 
-// companions are the other fields that a value needs: options of a stream need a
+// companions returns the other fields that a value needs: options of a stream need a
 // stream, and a choice of a tool needs the tool.
 func companions(r route, field string, value any) string {
 	switch field {
@@ -67,8 +66,7 @@ func companions(r route, field string, value any) string {
 	return ""
 }
 
-// called is a list of chat messages with the call before it that its tool's
-// message answers.
+// called returns a list of chat messages with the call that its tool message answers.
 func called(field string, value any) any {
 	for _, m := range listOf(value) {
 		message, _ := m.(map[string]any)
@@ -81,7 +79,7 @@ func called(field string, value any) any {
 	return value
 }
 
-// toolOf is the name in a choice of a tool, as JSON.
+// toolOf returns the tool name in a tool choice, as JSON.
 func toolOf(value any) string {
 	choice, _ := value.(map[string]any)
 	if f, ok := choice["function"].(map[string]any); ok {
@@ -96,7 +94,7 @@ func toolOf(value any) string {
 
 var allowed = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// plain is a schema as a reader of the document has it.
+// plain returns a schema as a client of the document parses it.
 func plain(t *testing.T, property any) any {
 	t.Helper()
 	return decoded(t, encode(t, property))
@@ -122,8 +120,8 @@ func decoded(t *testing.T, raw string) any {
 	return v
 }
 
-// allows reports whether a schema allows a value. A keyword that it does not
-// know fails the test, so that every statement is checked.
+// allows reports whether a schema allows a value. An unknown keyword fails the test, so
+// that every statement is checked.
 func allows(t *testing.T, rule, value any) bool {
 	t.Helper()
 	if all, ok := rule.(bool); ok {
@@ -232,12 +230,12 @@ func rational(v any) *big.Rat {
 	return r
 }
 
-// kinds are a value of each type.
+// kinds returns a value of each type.
 func kinds() []any {
 	return []any{nil, true, "", "a", json.Number("0.25"), json.Number("3"), []any{}, []any{map[string]any{}}, map[string]any{}, map[string]any{"no": map[string]any{}}}
 }
 
-// edges are values at and just past the statements of a schema.
+// edges returns values at and just past the bounds of a schema.
 func edges(rule any) []any {
 	r, ok := rule.(map[string]any)
 	if !ok {
@@ -271,8 +269,8 @@ func listOf(v any) []any {
 	return l
 }
 
-// lengths are strings around the bounds, of characters of one byte and of four,
-// and around the patterns in use.
+// lengths returns strings around the bounds, of characters of one byte and of four, and
+// around the patterns in use.
 func lengths(r map[string]any) (out []any) {
 	for _, bound := range []string{"minLength", "maxLength"} {
 		if r[bound] == nil {
@@ -362,7 +360,7 @@ func objectEdges(r map[string]any) (out []any) {
 	return out
 }
 
-// examples are values that a schema allows, whose names differ.
+// examples returns values that a schema allows, with different names.
 func examples(rule any, n int) []any {
 	out := make([]any, n)
 	for i := range out {
@@ -383,7 +381,7 @@ func members(v any) map[string]any {
 	return o
 }
 
-// example is a value that a schema allows, the least that there is.
+// example returns the smallest value that a schema allows.
 func example(rule any) any {
 	r, ok := rule.(map[string]any)
 	if !ok {

@@ -33,7 +33,7 @@ import (
 
 const (
 	pagePath = "docs/reference/api.md"
-	// documentPath is where the OpenAPI documents lie.
+	// documentPath is the folder of the OpenAPI documents.
 	documentPath = "api/openapi/"
 	begin        = "<!-- fields: written by `go run ./hack/apidoc -write` -->\n"
 	end          = "<!-- end of fields -->\n"
@@ -77,7 +77,7 @@ func settle(root, name string, want []byte, write bool) error {
 	return os.WriteFile(path, want, 0o644)
 }
 
-// wanted has the generated content of every file, by path.
+// wanted returns the generated content of every file, by path.
 func wanted(root string) (map[string][]byte, error) {
 	page, err := wantedPage(root)
 	if err != nil {
@@ -132,10 +132,10 @@ func summaries() (string, error) {
 	return out.String(), nil
 }
 
-// route is one whose body is decoded.
+// route is an API route whose body is decoded.
 type route struct {
 	name   string
-	base   map[string]string // a body that is taken
+	base   map[string]string // a valid body
 	fields map[string]string // documented ones, each with a value
 	// schemas of the fields that are honoured.
 	schemas map[string]string
@@ -162,8 +162,8 @@ func (r route) summary() (string, error) {
 	return out + table("ignored", ignored) + table("refused", refused), nil
 }
 
-// reasons are the fields that are ignored and those that are refused, by the
-// reason. Values that are taken follow the name of a refused field.
+// reasons groups the ignored and the refused fields by reason. The accepted values follow
+// the name of a refused field.
 func (r route) reasons() (ignored, refused map[string][]string) {
 	ignored, refused = map[string][]string{}, map[string][]string{}
 	for _, p := range r.unused {
@@ -218,8 +218,8 @@ func (r route) unusedField(path string) (openai.Unused, bool) {
 	return openai.Unused{}, false
 }
 
-// honours reports whether the value of a documented field has an effect. What
-// has none must be in a list of the decoder's package, which says why.
+// honours reports whether the value of a documented field has an effect. A field without
+// effect must be in a list of the decoder's package, with the reason.
 func (r route) honours(name string) (bool, error) {
 	without, err := r.decode(&openai.Decoder{}, body(r.base, "", ""))
 	if err != nil {
@@ -252,7 +252,7 @@ func (r route) honours(name string) (bool, error) {
 // index of a list in a path.
 var index = regexp.MustCompile(`\[[0-9]+\]`)
 
-// same compares what was decoded; ids that are made on the way differ each time.
+// same compares decoded requests; generated ids differ each time.
 func same(a, b any) bool {
 	if reflect.DeepEqual(a, b) {
 		return true
@@ -271,7 +271,7 @@ func withoutIDs(b []byte) []byte {
 	return b
 }
 
-// body is the base with one member more, or another one.
+// body returns base with a member added or replaced.
 func body(base map[string]string, name, value string) []byte {
 	members := maps.Clone(base)
 	if name != "" {

@@ -31,13 +31,13 @@ type operation struct {
 	method, path, id string
 	body             *route // nil for none
 	query            []any
-	answer           any // a value of what a whole answer is
+	answer           any // a value of the whole response type
 	streams          bool
-	item             string // what the path names; empty for nothing
+	item             string // the resource that the path names; empty for none
 	links            map[string]any
 }
 
-// documents are all that clients may ask, by API.
+// documents are the operations of the public APIs.
 func documents() []document {
 	by := map[string]route{}
 	for _, r := range routes() {
@@ -79,7 +79,8 @@ func documents() []document {
 	}
 }
 
-// countRoute counts tokens: fields that only affect the answer are not its own.
+// countRoute is the route that counts tokens: it has none of the fields that only affect
+// the response.
 func countRoute(messages route) route {
 	r := route{name: "POST " + dialect.PathCountTokens, base: maps.Clone(messages.base), fields: map[string]string{}, schemas: messages.schemas,
 		decode: func(d *openai.Decoder, b []byte) (any, error) { return anthropic.DecodeCount(d, b) }, unused: anthropic.UnusedOfCounts(), partly: messages.partly}
@@ -132,8 +133,8 @@ func anthropicFault() any {
 		"error": errorOf([]string{"message", "type"}, schema{"type": text(), "message": schema{"type": "string", "minLength": 1}})})
 }
 
-// faults are the statuses that a request may be refused with. No other 5xx is
-// promised: 503 and 507 say why in their codes, and what to do.
+// faults are the statuses of documented errors. No other 5xx is promised: 503 and 507 have
+// codes that explain the cause and the next step.
 func faults() []int {
 	return []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusRequestEntityTooLarge,
 		http.StatusUnsupportedMediaType, http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInsufficientStorage}
@@ -170,7 +171,7 @@ func (o operation) render() (schema, error) {
 	}
 	content := schema{"application/json": schema{"schema": shape(reflect.TypeOf(o.answer))}}
 	if o.streams {
-		// An event as it is read: its data is JSON, or the [DONE] of OpenAI's.
+		// An event as a client parses it: its data is JSON, or OpenAI's [DONE].
 		content["text/event-stream"] = schema{"schema": schema{"type": "object", "required": []string{"data"}, "properties": schema{"data": text(), "event": text()}}}
 	}
 	done := schema{"description": "The response.", "content": content}
@@ -204,7 +205,7 @@ func (o operation) render() (schema, error) {
 	return out, err
 }
 
-// example is the least that is taken.
+// example is the smallest valid body.
 func (r route) example() (out map[string]json.RawMessage, err error) {
 	return out, json.Unmarshal(body(r.base, "", ""), &out)
 }
@@ -220,8 +221,8 @@ func (r route) ignored() map[string]string {
 	return out
 }
 
-// schema of a body: what a decoder takes, strict or not, and with which sentence
-// it refuses the rest of what is documented.
+// schema returns the schema of a body: what a decoder accepts, strict or not, and the
+// errors for the other documented fields.
 func (r route) schema(strict bool) (taken schema, refused map[string]string, err error) {
 	properties, required, refused := schema{}, []string{}, map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(r.fields)) {
@@ -246,8 +247,8 @@ func (r route) schema(strict bool) (taken schema, refused map[string]string, err
 	return taken, refused, nil
 }
 
-// property is the schema of one field. Of one that is refused, what is left is
-// null and the values that mean nothing.
+// property returns the schema of one field. For a refused field, only null and its neutral
+// values remain.
 func (r route) property(name string, strict bool) (property any, why string, err error) {
 	if u, ok := r.unusedField(name); ok && !u.Refused && !strict {
 		return schema{}, "", nil
@@ -262,7 +263,7 @@ func (r route) property(name string, strict bool) (property any, why string, err
 		return nil, "", fmt.Errorf("the field %s is taken and has no schema; write one in schemas.go", name)
 	}
 	var s any
-	exact := json.NewDecoder(strings.NewReader(raw)) // a float has no room for the bounds of 64 bits
+	exact := json.NewDecoder(strings.NewReader(raw)) // a float cannot represent the bounds of 64-bit integers
 	exact.UseNumber()
 	if err := exact.Decode(&s); err != nil {
 		return nil, "", fmt.Errorf("schema of %s: %w", name, err)
@@ -274,12 +275,12 @@ func (r route) property(name string, strict bool) (property any, why string, err
 	return s, "", nil
 }
 
-// open is a keyword of schemas.go: the schema of a value when decoding is not
-// strict, where that is another one.
+// open is a keyword of schemas.go: the schema of a value when decoding is not strict, if it
+// differs.
 const open = "x-open"
 
-// variant is a schema as it holds for strict decoding, which takes no members
-// but those of the schema, or for the usual one, which ignores others.
+// variant returns a schema for strict decoding, which accepts only the listed members, or
+// for the default, which ignores others.
 func variant(s any, strict bool) any {
 	switch s := s.(type) {
 	case []any:
@@ -305,7 +306,7 @@ func variant(s any, strict bool) any {
 
 var remedies = regexp.MustCompile(` or send (.*)\.$`)
 
-// harmless are the values that a refusal offers, each of which is taken.
+// harmless returns the values that an error message offers, all of which are accepted.
 func (r route) harmless(name, sentence string, strict bool) ([]any, error) {
 	out := []any{nil}
 	offered := "null"

@@ -16,7 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// bodies are the operations that take one.
+// bodies returns the operations with a request body.
 func bodies() map[string]route {
 	out := map[string]route{}
 	for _, d := range documents() {
@@ -52,7 +52,7 @@ func (r route) wantSchemaOfDecoder(t *testing.T, strict bool) {
 	for field, property := range properties {
 		for value, ok := range probes(t, property) {
 			if field == "top_logprobs" && properties["logprobs"] != nil {
-				value += `,"logprobs":true` // which it is allowed with alone
+				value += `,"logprobs":true` // it is allowed only together with this one
 			}
 			if r.takes(strict, field, value) != ok {
 				t.Errorf("%s: %.60s is taken: %t, and the document says the opposite", field, value, !ok)
@@ -76,7 +76,7 @@ func (r route) wantSchemaOfDecoder(t *testing.T, strict bool) {
 	}
 }
 
-// probes of a field's schema: values, and whether the schema takes them.
+// probes returns values for a field's schema, and whether the schema allows each.
 func probes(t *testing.T, property any) map[string]bool {
 	t.Helper()
 	whole, err := json.Marshal(property)
@@ -129,8 +129,8 @@ func probes(t *testing.T, property any) map[string]bool {
 	return out
 }
 
-// beyond is a number that is farther out; of the largest whole ones, whose
-// neighbours do not fit, one with a digit more.
+// beyond returns a number that is farther out; for the largest integers, whose successors
+// do not fit, one with another digit.
 func beyond(n json.Number, by int64) string {
 	if f, err := n.Float64(); err == nil && strings.Contains(n.String(), ".") {
 		return fmt.Sprint(f + float64(by))
@@ -189,7 +189,7 @@ func TestWhatARefusalOffersIsTaken(t *testing.T) {
 	if err != nil || len(got) != 2 {
 		t.Errorf("offered are %v, %v", got, err)
 	}
-	// The decoder's own message is understood, regardless of its wording.
+	// The decoder's own message is used, regardless of its wording.
 	field, message, err := r.property("rank_fields", false)
 	if values, ok := field.(schema)["enum"].([]any); err != nil || !ok || len(values) != 2 {
 		t.Errorf("the message %q offers %v, %v", message, field, err)

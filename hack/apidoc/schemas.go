@@ -1,9 +1,8 @@
 package main
 
-// The schemas of documented fields, as the references of the APIs have them and
-// within what is supported here. They hold for strict decoding; the keyword x-open
-// has the schema that holds otherwise, which is that of any value for a member
-// that is ignored.
+// The schemas of documented fields, as the references of the APIs define them and within
+// what is supported here. They apply to strict decoding; the keyword x-open has the schema
+// for the default, which is any value for an ignored member.
 const (
 	anyText   = `{"type":"string"}`
 	someText  = `{"type":"string","minLength":1}`
@@ -13,13 +12,13 @@ const (
 	limit     = `{"type":"integer","minimum":1,"maximum":2147483647}`
 	penalty   = `{"type":"number","minimum":-2,"maximum":2}`
 	share     = `{"type":"number","minimum":0,"maximum":1}`
-	// repetition is of one parameter with two names; both, if different, are refused.
+	// repetition is one parameter with two names; different values for both are refused.
 	repetition = `{"type":"number","minimum":0.01,"maximum":100}`
 	jsonForm   = `{"anyOf":[{"type":"object"},{"type":"boolean"},{"type":"string"}]}`
 	choices    = `{"type":"array","items":{"type":"string"}}`
 	cutOrNot   = `{"anyOf":[{"type":"boolean"},{"enum":["END","NONE"]}]}`
 	cutTo      = `{"anyOf":[{"const":-1},{"type":"integer","minimum":1,"maximum":2147483647}]}`
-	// form is one of the fields that constrain an answer.
+	// form is one of the fields that constrain a response.
 	form = `{"x-open":{"anyOf":[` + formOf + `"required":["json"],"properties":{"json":` + jsonForm + `,"regex":{"type":"null"},"grammar":{"type":"null"},"choice":{"type":"null"},"json_object":{"type":"null"}}},` +
 		formOf + `"required":["regex"],"properties":{"json":{"type":"null"},"regex":{"type":"string"},"grammar":{"type":"null"},"choice":{"type":"null"},"json_object":{"type":"null"}}},` +
 		formOf + `"required":["grammar"],"properties":{"json":{"type":"null"},"regex":{"type":"null"},"grammar":{"type":"string"},"choice":{"type":"null"},"json_object":{"type":"null"}}},` +
@@ -32,12 +31,12 @@ const (
 	said      = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":` + textPart + `}]}`
 	maybeText = `{"type":["string","null"]}`
 	empty     = `{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}`
-	// unsaid and unlisted are members that have no effect; strict decoding takes
-	// null, or an empty list too.
+	// unsaid and unlisted are members without effect; strict decoding accepts null, or also
+	// an empty list.
 	unsaid   = `{"x-open":{},"type":"null"}`
 	unlisted = `{"x-open":{},"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}`
-	// arguments of a call hold a JSON object, or what a limit left of one; of a
-	// string's content a schema is a remark, which validators do not check.
+	// arguments of a call hold a JSON object, possibly truncated by a limit; the schema of
+	// a string's content is an annotation, which validators do not check.
 	arguments = `{"type":"string","contentSchema":{"type":["object","null"]}}`
 	// callOf is a call in an earlier turn.
 	callOf = `{"type":"object","required":["id","function"],"additionalProperties":false,"properties":{"id":` + someText + `,"type":{"enum":["function","",null]},` +

@@ -16,7 +16,7 @@ type schema = map[string]any
 // shape is what a Go value looks like as JSON. A list is never null: clients
 // iterate over it.
 func shape(t reflect.Type) any {
-	switch t { // those that write themselves
+	switch t { // types with their own MarshalJSON
 	case reflect.TypeFor[openai.Vector]():
 		return schema{"anyOf": []any{schema{"type": "array", "items": schema{"type": "number"}}, schema{"type": "string"}}}
 	case reflect.TypeFor[json.RawMessage]():
@@ -50,7 +50,7 @@ func shape(t reflect.Type) any {
 // orNull also takes null.
 func orNull(s any) any { return schema{"anyOf": []any{s, schema{"type": "null"}}} }
 
-// object has what is always there as required, and nothing else.
+// object requires the members that are always present, and allows no others.
 func object(t reflect.Type) any {
 	properties, required := schema{}, map[string]bool{}
 	for f := range fields(t) {
@@ -63,7 +63,7 @@ func object(t reflect.Type) any {
 	return schema{"type": "object", "properties": properties, "required": slices.Sorted(maps.Keys(required)), "additionalProperties": false}
 }
 
-// fields of a struct, those of embedded ones among them.
+// fields returns the fields of a struct, including those of embedded structs.
 func fields(t reflect.Type) func(yield func(reflect.StructField) bool) {
 	return func(yield func(reflect.StructField) bool) {
 		for _, f := range reflect.VisibleFields(t) {

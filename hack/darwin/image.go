@@ -32,7 +32,7 @@ const (
 	ordinalLookup = 0xfe
 )
 
-// image is what a linked Mach-O file says to the loader.
+// image is the part of a linked Mach-O file that the loader reads.
 type image struct {
 	kind macho.Type
 	cpu  macho.Cpu
@@ -42,7 +42,7 @@ type image struct {
 	// platform and minimum are the system it was built for: a number of
 	// mach-o/loader.h, and a version as 0xMMMMmmpp.
 	platform, minimum uint32
-	// starts says that it has an entry point.
+	// starts is true if it has an entry point.
 	starts bool
 	// libraries in the order of their ordinals, and run paths.
 	libraries, rpaths []string
@@ -50,12 +50,11 @@ type image struct {
 	// exports are the names that other images can bind to; locals the other
 	// names that it defines, as far as they were not stripped.
 	exports, locals map[string]bool
-	// signature is the fault of the code signature; nil means that it is whole.
+	// signature is the error of the code signature; nil means that it is valid.
 	signature error
 }
 
-// imported is a name that the loader looks up, and the library in which; empty
-// where it looks anywhere.
+// imported is a name that the loader looks up, and the library to look in; empty means any.
 type imported struct{ name, library string }
 
 // readImage reads a program or a library for one processor.

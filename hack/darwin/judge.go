@@ -12,30 +12,29 @@ import (
 )
 
 const (
-	// libmlx is how the program names it: beside itself or in ../lib, by its
-	// run paths.
+	// libmlx is the name that the program loads: its run paths lead to its own folder and
+	// to ../lib.
 	libmlx = "@rpath/libmlx.dylib"
-	// newest is the macOS that the program may ask for at most: 14.0.
+	// newest is the maximum macOS version that the program may require: 14.0.
 	newest = 14 << 16
-	// listed is how many faults are listed.
+	// listed is the maximum number of errors in the output.
 	listed = 25
 
 	flagTwoLevel = 0x80     // imports name their library
 	flagPIE      = 0x200000 // arm64 runs nothing else
 )
 
-// caught are names of libc++ without which an exception of libmlx is not
-// caught as what it is: the type that a catch compares with by its address, and
-// what finds the catch.
+// caught returns the names of libc++ that catching an exception of libmlx depends on: the
+// type that a catch compares by address, and the functions that find the catch.
 func caught() []string {
 	return []string{"__ZTISt9exception", "___gxx_personality_v0", "___cxa_begin_catch"}
 }
 
-// errCheck says that a program would not do on a Mac.
+// errCheck means that a program would not work on a Mac.
 var errCheck = errors.New("would not run well on a Mac")
 
-// check reads a program and the libmlx it was linked against, and says what it
-// found; the error lists the faults.
+// check reads a program and the libmlx it was linked against, and prints its findings; the
+// error lists what is wrong.
 func check(mlxPath, path string, out io.Writer) error {
 	mlx, err := readImage(mlxPath)
 	if err != nil {
@@ -117,7 +116,7 @@ func judgeImports(p, mlx *image) []string {
 		case i.library == libmlx && !mlx.exports[i.name]:
 			faults = append(faults, fmt.Sprintf("libmlx has no %s", i.name))
 		case i.library == libcxx && !libc[i.name]:
-			faults = append(faults, fmt.Sprintf("nothing says that the libc++ of macOS %s has %s", version(newest), i.name))
+			faults = append(faults, fmt.Sprintf("the libc++ of macOS %s is not known to have %s", version(newest), i.name))
 		}
 	}
 	for _, name := range caught() {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// file is a Mach-O file to write: as much of one as the loader would read here.
+// file is a Mach-O file to write, with the parts that are read here.
 type file struct {
 	kind, cpu, flags  uint32
 	id                string
@@ -39,7 +39,7 @@ const (
 	typeDylib = 6
 )
 
-// bytes are the file: header, load commands, text, symbols, signature.
+// bytes encodes the file: header, load commands, text, symbols, signature.
 func (f file) bytes() []byte {
 	le := binary.LittleEndian
 	var table, names []byte
@@ -113,7 +113,7 @@ func words(v ...uint32) []byte {
 	return out
 }
 
-// named is a load command with a text at an offset.
+// named returns a load command with a text at an offset.
 func named(cmd, at uint32, text string) []byte {
 	size := (at + uint32(len(text)) + 8) / 8 * 8
 	out := append(words(cmd, size, at), make([]byte, at-12)...)
@@ -142,8 +142,7 @@ func sign(code []byte) []byte {
 	return append(code, b...)
 }
 
-// library is a libmlx that imports all that a bridge needs, and exports two
-// functions.
+// library returns a libmlx that imports what a bridge needs, and exports two functions.
 func library() file {
 	f := file{kind: typeDylib, cpu: cpuARM64, id: libmlx, platform: platformMacOS, minimum: newest, flags: flagTwoLevel,
 		libraries: []string{libcxx, "/System/Library/Frameworks/Metal.framework/Versions/A/Metal", "/usr/lib/libobjc.A.dylib"},
@@ -154,7 +153,7 @@ func library() file {
 	return f
 }
 
-// engine is a program as it should be.
+// engine returns a valid program.
 func engine() file {
 	f := file{kind: typeExec, cpu: cpuARM64, platform: platformMacOS, minimum: newest, flags: flagTwoLevel | flagPIE,
 		libraries: []string{libcxx, libmlx, "/usr/lib/libSystem.B.dylib", "/System/Library/Frameworks/Security.framework/Versions/A/Security"},

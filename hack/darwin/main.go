@@ -1,11 +1,11 @@
-// Command darwin is what `make darwin` needs beside a compiler: text stubs of
-// the system's libraries to link against, and the check of what was linked.
+// Command darwin is the part of `make darwin` that is not a compiler: it writes text stubs
+// of the system's libraries to link against, and checks the result.
 //
-// It owns what a stub may offer: of libc++ what Apple's own linker already
-// bound for libmlx, and the few names that libcxx.txt defends; of the other
-// libraries what the engine's Go packages import. It refuses a program that
-// would not load on a Mac or in which an exception of libmlx could not be
-// caught, and says why. It runs nothing: "link-checked" is all it can say.
+// It owns which names a stub may offer: of libc++ those that Apple's own linker already
+// bound for libmlx, and the few that libcxx.txt justifies; of the other libraries those
+// that the engine's Go packages import. It rejects a program that would not load on a Mac
+// or in which an exception of libmlx could not be caught. It runs nothing: the strongest
+// result is "link-checked".
 //
 // Start reading at run.sh, then judge.go.
 package main

@@ -87,7 +87,7 @@ for_mac=(env GOOS=darwin GOARCH=arm64 CGO_ENABLED=1 GOFLAGS="-trimpath -buildvcs
 "$tool" check --mlx "$library" "$out/engine"
 "${for_mac[@]}" go vet -tags mlx ./metal/mlx ./metal/backends ./metal/selftest ./cmd/engine
 
-# The archive: what the engine finds beside itself, and whose it is.
+# The archive: the files that the engine loads from its own folder, and the owner.
 put() { cmp -s "$1" "$out/$2" || cp "$1" "$out/$2"; }
 put "$library" libmlx.dylib
 put "$sdk/lib/mlx.metallib" mlx.metallib

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Run this on a Mac, in the folder that holds it, engine, libmlx.dylib and mlx.metallib:
 #   bash selftest.sh
-# It says what the Mac is, whether the files are whole and signed, what the loader makes of them, and what the engine's
-# self-test finds on MLX and on ref. Everything goes to selftest.txt too: send that back. It uses no network.
+# It reports the Mac, the integrity and signatures of the files, how the loader reads them, and the results of the engine's
+# self-test on MLX and on ref. Everything goes to selftest.txt too: send that back. It uses no network.
 set -u -o pipefail
 cd "$(dirname "$0")" || exit 1
 report=selftest.txt

@@ -32,8 +32,8 @@ func (s stubs) add(library, name string) {
 	s[library][name] = true
 }
 
-// writeStubs writes, below out, text stubs of libc++ (lib/libc++.1.tbd) and of
-// what Go's packages import on a Mac (lib and frameworks).
+// writeStubs writes, under out, text stubs of libc++ (lib/libc++.1.tbd) and of the
+// libraries that Go's packages import on a Mac (lib and frameworks).
 func writeStubs(mlx, packages, out string) error {
 	library, err := readImage(mlx)
 	if err != nil {
@@ -55,9 +55,9 @@ func writeStubs(mlx, packages, out string) error {
 	return nil
 }
 
-// offered are the names of libc++ that may be linked against: those that
-// libmlx imports, and those of libcxx.txt. So whatever links needs no newer
-// macOS than libmlx does.
+// offered returns the names of libc++ that may be linked against: those that libmlx
+// imports, and those of libcxx.txt. So no linked program needs a newer macOS than libmlx
+// does.
 func offered(mlx *image) map[string]bool {
 	names := map[string]bool{}
 	for _, i := range mlx.imports {

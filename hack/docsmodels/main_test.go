@@ -67,7 +67,7 @@ func TestNamesOfCasesAreRead(t *testing.T) {
 	}
 }
 
-// tree is a root with some files.
+// tree returns a root with some files.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -83,7 +83,8 @@ func tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestRecordsAndTolerancesComeFromTheTree and records of other things do not.
+// TestRecordsAndTolerancesComeFromTheTree also checks that records of other things are
+// ignored.
 func TestRecordsAndTolerancesComeFromTheTree(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"metal/a/testdata/one.json":   `{"madeBy": "x 1", "cases": [{"name": "llama/gguf Q4_0", "sha256": "ab"}, {"name": "mistral/hf float32", "sha256": "cd"}, {"name": "qwen3_next/hf float32", "sha256": "01"}]}`,

@@ -42,7 +42,7 @@ func tables(root string) (string, error) {
 	return b.String(), nil
 }
 
-// references are those of one family, equal ones taken together.
+// references lists those of one family, with equal ones merged.
 func references(all []compared) string {
 	type kind struct{ made, tolerance string }
 	var order []kind

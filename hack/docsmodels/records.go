@@ -23,8 +23,8 @@ type compared struct {
 // records are those of all packages, in the order of their files.
 type records []compared
 
-// readRecords finds what test/oracle/goldens wrote: any testdata/*.json of metal that
-// says who made it and lists cases called "family/source format …" or "family …".
+// readRecords finds what test/oracle/goldens wrote: any testdata/*.json of metal that names
+// its generator and lists cases called "family/source format …" or "family …".
 func readRecords(root string) (records, error) {
 	paths, err := filepath.Glob(filepath.Join(root, "metal", "*", "testdata", "*.json"))
 	if err != nil {
@@ -44,7 +44,7 @@ func readRecords(root string) (records, error) {
 			Cases  []struct{ Name, SHA256 string }
 		}
 		if json.Unmarshal(data, &record) != nil || record.MadeBy == "" || len(record.Cases) == 0 || record.Cases[0].SHA256 == "" {
-			continue // a record of something else than models
+			continue // a record of something other than models
 		}
 		pkg := filepath.Dir(filepath.Dir(path))
 		tolerance, err := toleranceOf(pkg, path)
@@ -167,9 +167,9 @@ func alias(family string) string {
 	return family
 }
 
-// tolerance is what tests state, smallest first, and by how much it is larger
-// for families with recurrent layers; empty means that it is not. Where distance
-// is set, those are compared with the reference's own distance from float32 instead.
+// tolerance is what tests state, smallest first, and its larger value for families with
+// recurrent layers; empty means that they have none of their own. If distance is set, those
+// are compared with the reference's own distance from float32 instead.
 type tolerance struct{ stated, recurring, distance string }
 
 // of is the tolerance of one family.
@@ -183,8 +183,8 @@ func (t tolerance) of(family string) string {
 	return t.stated
 }
 
-// toleranceOf is what the tests of a package state as a constant; a test that is
-// named after a record speaks of that one.
+// toleranceOf returns what the tests of a package state as a constant; a test that is named
+// after a record applies to that record.
 func toleranceOf(pkg, record string) (tolerance, error) {
 	var out tolerance
 	paths, err := filepath.Glob(filepath.Join(pkg, "*_test.go"))

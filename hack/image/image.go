@@ -1,12 +1,11 @@
-// Package image writes container images without a container engine: an OCI
-// archive of one layer for each processor, as `ctr images import` and
-// `docker load` read it.
+// Package image writes container images without a container engine: an OCI archive with one
+// layer for each processor, as `ctr images import` and `docker load` read it.
 //
-// It owns the archive's form. The same files give the same bytes: times are
-// zero, owners root, entries sorted. It refuses what is neither a file, a link
-// nor a folder, and two files at one path.
+// It owns the archive's format. The same files give the same bytes: times are zero, the
+// owner is root, entries are sorted. It rejects anything but files, links and folders, and
+// two files at one path.
 //
-// Start reading at Write; WriteIndex is the same for several processors.
+// Start reading at Write; WriteIndex does the same for several processors.
 package image
 
 import (
@@ -29,17 +28,17 @@ import (
 	"strings"
 )
 
-// Image is what to write.
+// Image describes an image.
 type Image struct {
 	// Name with a tag, such as "metalfleet.test/pause:1".
 	Name       string
 	Entrypoint []string
 	Env        []string
-	// User is "uid:gid"; empty means 65532:65532, nobody.
+	// User is "uid:gid"; empty means 65532:65532, as in distroless images.
 	User string
 	// Arch is the processor, as Go names it; empty means this machine's.
 	Arch string
-	// Files are folders and files by their path inside: what lies there outside.
+	// Files maps paths in the image to folders and files outside.
 	Files map[string]string
 	// Skip are names of folders and files that are left out of folders.
 	Skip []string
@@ -62,8 +61,8 @@ func Write(file string, i Image) error {
 	return replace(file, b)
 }
 
-// WriteIndex writes images of one name for several processors as one archive:
-// who loads it takes what fits.
+// WriteIndex writes images of one name for several processors as one archive: a container
+// engine picks the one that fits.
 func WriteIndex(file string, images []Image) error {
 	b, err := indexArchive(images)
 	if err != nil {
@@ -89,7 +88,7 @@ func (b blobs) add(kind string, body []byte) descriptor {
 	return descriptor{MediaType: "application/vnd.oci.image." + kind, Digest: "sha256:" + d, Size: len(body)}
 }
 
-// name annotates what an archive offers, as container engines look for it.
+// name adds the annotations by which container engines find the image.
 func (d descriptor) name(name, tag string) descriptor {
 	d.Annotations = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag}
 	return d
@@ -170,7 +169,7 @@ func (b blobs) image(i Image) (descriptor, error) {
 	return manifest, nil
 }
 
-// tar packs the blobs with what leads to them.
+// tar packs the blobs with the index that refers to them.
 func (b blobs) tar(top descriptor) ([]byte, error) {
 	b["oci-layout"] = []byte(`{"imageLayoutVersion":"1.0.0"}`)
 	b["index.json"] = text(map[string]any{"schemaVersion": 2, "manifests": []descriptor{top}})
@@ -184,7 +183,7 @@ func (b blobs) tar(top descriptor) ([]byte, error) {
 			return nil, err
 		}
 	}
-	err := w.Close() // it writes the end, so the bytes are taken after it
+	err := w.Close() // it writes the end, so the bytes are read after it
 	return out.Bytes(), err
 }
 

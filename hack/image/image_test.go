@@ -40,8 +40,8 @@ func entries(t *testing.T, b []byte) (map[string][]byte, []string) {
 	}
 }
 
-// whole wants the two empty blocks at the end, without which tar programs other
-// than Go's say that an archive is cut off.
+// whole requires the two empty blocks at the end, without which tar programs other
+// than Go's report a truncated archive.
 func whole(t *testing.T, b []byte) {
 	t.Helper()
 	if len(b)%512 != 0 || len(b) < 1024 || !bytes.Equal(b[len(b)-1024:], make([]byte, 1024)) {
@@ -123,10 +123,10 @@ func TestAnImageOfWhatCannotBePackedIsRefused(t *testing.T) {
 		i    Image
 		want string
 	}{
-		"no tag":              {Image{Name: "x/y"}, "tag"},
-		"no such file":        {Image{Name: "x:1", Files: map[string]string{"/a": filepath.Join(dir, "b")}}, "no such file"},
-		"two files, one path": {Image{Name: "x:1", Files: map[string]string{"/d/x": filepath.Join(dir, "a"), "/d": filepath.Join(dir, "d")}}, "both"},
-		"a device":            {Image{Name: "x:1", Files: map[string]string{"/null": os.DevNull}}, "neither"},
+		"no tag":              {i: Image{Name: "x/y"}, want: "tag"},
+		"no such file":        {i: Image{Name: "x:1", Files: map[string]string{"/a": filepath.Join(dir, "b")}}, want: "no such file"},
+		"two files, one path": {i: Image{Name: "x:1", Files: map[string]string{"/d/x": filepath.Join(dir, "a"), "/d": filepath.Join(dir, "d")}}, want: "both"},
+		"a device":            {i: Image{Name: "x:1", Files: map[string]string{"/null": os.DevNull}}, want: "neither"},
 	} {
 		if err := Write(filepath.Join(dir, "out"), c.i); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)

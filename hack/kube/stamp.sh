@@ -1,5 +1,5 @@
 #!/bin/bash
-# Prints the linker's flags that tell programs of this module their Kubernetes version. Without them the servers call
+# Prints the linker flags that set the Kubernetes version of this module's programs. Without them the servers call
 # themselves v0.0.0-master, kubectl cannot parse that, and charts with a kubeVersion are refused.
 # usage: hack/kube/stamp.sh [version]   ("version" prints the version alone)
 set -eu

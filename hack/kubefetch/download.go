@@ -17,7 +17,7 @@ type limits struct {
 	answer time.Duration // from a request to the head of its answer, connecting included
 	stall  time.Duration // without a byte
 	whole  time.Duration // for the file; a slower network is slower than compiling
-	report time.Duration // between lines of progress
+	report time.Duration // between progress lines
 }
 
 var usual = limits{answer: 5 * time.Second, stall: 20 * time.Second, whole: 5 * time.Minute, report: 5 * time.Second}
@@ -97,7 +97,7 @@ func bare(err error) error {
 	return err
 }
 
-// statusError is an answer that is no file.
+// statusError is a response without the file.
 type statusError string
 
 func (s statusError) Error() string { return "the answer is " + string(s) }
@@ -114,7 +114,7 @@ func (d *download) attempt(ctx context.Context, file *os.File, from int64) (got,
 	transport.DialContext = (&net.Dialer{Timeout: d.limits.answer}).DialContext
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
-		idle.Reset(d.limits.answer) // another host has as long
+		idle.Reset(d.limits.answer) // a redirect to another host gets the full time again
 		if len(via) > 5 {
 			return errors.New("more than five redirects")
 		}
@@ -155,7 +155,7 @@ func (d *download) attempt(ctx context.Context, file *os.File, from int64) (got,
 	return got, size, caused(ctx, err)
 }
 
-// caused adds to an error of a cancelled request why it was cancelled.
+// caused adds the cause of the cancellation to an error of a cancelled request.
 func caused(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return cause

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// short limits, so that a test sees each of them.
+// short has limits that a test can reach.
 var short = limits{answer: 2 * time.Second, stall: 300 * time.Millisecond, whole: time.Minute, report: time.Hour}
 
 // fetch runs a fetcher against a mirror whose archive is pinned.
@@ -33,7 +33,7 @@ func fetch(t *testing.T, archive []byte, l limits, handler http.HandlerFunc) (di
 	return dir, lines, err
 }
 
-// hanging sends half a file and then nothing until the client leaves.
+// hanging sends half a file and then nothing until the client disconnects.
 func hanging(archive []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "1000000")

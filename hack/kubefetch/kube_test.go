@@ -27,11 +27,11 @@ import (
 
 const root = "../.."
 
-// wanted are the programs of an archive.
+// wanted returns the programs of an archive.
 func wanted() []string { return []string{"etcd", "kube-apiserver", "kubectl"} }
 
-// released is an archive as it is published: its programs are scripts that print
-// where they are from, with half a megabyte that does not compress.
+// released returns an archive as it is published: its programs are scripts that print their
+// origin, with half a megabyte that does not compress.
 func released(t *testing.T, programs ...string) []byte {
 	t.Helper()
 	return archiveOf(t, "#!/bin/sh\necho released\nexit 0\n", programs...)
@@ -67,7 +67,7 @@ func pinned(archive []byte) string {
 	return fmt.Sprintf("%s/%s envtest-v1.2.3/a.tar.gz %s etcd kube-apiserver kubectl\n", runtime.GOOS, runtime.GOARCH, hex.EncodeToString(sum[:]))
 }
 
-// serving answers with the archive, and counts how often.
+// serving responds with the archive, and counts requests.
 func serving(archive []byte, asked *atomic.Int32) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
@@ -79,7 +79,7 @@ func serving(archive []byte, asked *atomic.Int32) http.HandlerFunc {
 	}
 }
 
-// breaking sends half of what each of the first answers should hold.
+// breaking truncates the first responses to half.
 func breaking(archive []byte, times int32, then http.HandlerFunc) http.HandlerFunc {
 	var asked atomic.Int32
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -93,8 +93,8 @@ func breaking(archive []byte, times int32, then http.HandlerFunc) http.HandlerFu
 	}
 }
 
-// tree is a checkout with hack/kube.sh, this program and its pins, in which
-// compiling takes no time.
+// tree returns a checkout with hack/kube.sh, this program and its pins, in which compiling
+// takes no time.
 func tree(t *testing.T, archive []byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -133,7 +133,7 @@ done
 	return dir
 }
 
-// kube runs hack/kube.sh of a tree, and returns what it prints.
+// kube runs hack/kube.sh of a tree, and returns its output.
 func kube(t *testing.T, dir, mirror string, arguments ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -146,7 +146,7 @@ func kube(t *testing.T, dir, mirror string, arguments ...string) (string, error)
 	return string(out), err
 }
 
-// from reports what the programs of a tree print, and which are there.
+// from returns the output of the programs of a tree, and their names.
 func from(t *testing.T, dir string) (prints string, names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "bin", "kube"))
@@ -185,16 +185,16 @@ func TestKubeFetchesWhatIsReleasedAndCompilesWhereItCannot(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc
-		want    string   // what the programs print in the end
+		want    string   // output of the programs in the end
 		lines   []string // of the output
 	}{
-		"the right file":              {serve, "released", []string{"Kubernetes v1.2.3 (etcd, kube-apiserver, kubectl), as released"}},
-		"half a file, then the rest":  {breaking(archive, 1, serve), "released", []string{"the download broke off after", "resuming it"}},
-		"half a file, then all of it": {breaking(archive, 1, whole), "released", []string{"the download broke off after", "resuming it"}},
-		"half a file, twice":          {breaking(archive, 2, serve), "compiled", []string{"broke off after 0.", "twice", "compiling"}},
-		"a wrong checksum":            {serving(altered, &asked), "compiled", []string{"its SHA-512 is", "the file is deleted", "compiling"}},
-		"no such file":                {http.NotFound, "compiled", []string{"the answer is 404 Not Found", "compiling"}},
-		"a page in place of the file": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "log in first") }, "compiled", []string{"its SHA-512 is", "compiling"}},
+		"the right file":              {handler: serve, want: "released", lines: []string{"Kubernetes v1.2.3 (etcd, kube-apiserver, kubectl), as released"}},
+		"half a file, then the rest":  {handler: breaking(archive, 1, serve), want: "released", lines: []string{"the download broke off after", "resuming it"}},
+		"half a file, then all of it": {handler: breaking(archive, 1, whole), want: "released", lines: []string{"the download broke off after", "resuming it"}},
+		"half a file, twice":          {handler: breaking(archive, 2, serve), want: "compiled", lines: []string{"broke off after 0.", "twice", "compiling"}},
+		"a wrong checksum":            {handler: serving(altered, &asked), want: "compiled", lines: []string{"its SHA-512 is", "the file is deleted", "compiling"}},
+		"no such file":                {handler: http.NotFound, want: "compiled", lines: []string{"the answer is 404 Not Found", "compiling"}},
+		"a page in place of the file": {handler: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "log in first") }, want: "compiled", lines: []string{"its SHA-512 is", "compiling"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -222,7 +222,7 @@ func TestKubeFetchesWhatIsReleasedAndCompilesWhereItCannot(t *testing.T) {
 
 func TestKubeCompilesWhereNothingAnswers(t *testing.T) {
 	archive := released(t, wanted()...)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // it takes connections, and never a request
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts connections, but never a request
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,10 +230,10 @@ func TestKubeCompilesWhereNothingAnswers(t *testing.T) {
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
 	for name, test := range map[string]struct{ mirror, line string }{
-		"a listener that never answers": {"http://" + silent.Addr().String(), "http://" + silent.Addr().String() + " did not answer within 5s; KUBE_MIRROR can name a mirror"},
-		"a refused connection":          {closed.URL, closed.URL + " cannot be reached: dial tcp"},
-		"no URL":                        {"mirror.test/releases", "is not a URL; correct KUBE_MIRROR"},
-		"fetching turned off":           {"none", "KUBE_MIRROR=none"},
+		"a listener that never answers": {mirror: "http://" + silent.Addr().String(), line: "http://" + silent.Addr().String() + " did not answer within 5s; KUBE_MIRROR can name a mirror"},
+		"a refused connection":          {mirror: closed.URL, line: closed.URL + " cannot be reached: dial tcp"},
+		"no URL":                        {mirror: "mirror.test/releases", line: "is not a URL; correct KUBE_MIRROR"},
+		"fetching turned off":           {mirror: "none", line: "KUBE_MIRROR=none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

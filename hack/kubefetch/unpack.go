@@ -35,8 +35,8 @@ func check(file, want string) error {
 	return nil
 }
 
-// unpack writes the programs of an archive, wherever they are in it, into a
-// folder. Other files are left out.
+// unpack writes the programs of an archive, from any folder in it, into a folder. Other
+// files are skipped.
 func unpack(archive, dir string, programs []string) error {
 	f, err := os.Open(archive)
 	if err != nil {

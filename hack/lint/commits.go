@@ -11,8 +11,8 @@ import (
 // subjectsSince is the last commit whose subject may be longer.
 const subjectsSince = "efe3330996d85753f64ef15fd8fba6153d71f4fc"
 
-// longSubject is how many characters a subject may have: the width in which git
-// log and code reviews show it whole.
+// longSubject is the maximum length of a subject in characters: the width that git log and
+// code reviews show without truncation.
 const longSubject = 72
 
 // errNoHistory means that the commits are not there: an export of the sources, or

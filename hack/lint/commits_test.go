@@ -64,7 +64,7 @@ func TestALongCommitSubjectIsFoundInItsFixture(t *testing.T) {
 		t.Errorf("after the last commit are %q, %v", commits, err)
 	}
 
-	// Where the history is missing nothing can be checked, and that is no success.
+	// Without the history nothing can be checked, which must be an error.
 	clone := filepath.Join(t.TempDir(), "clone")
 	git(dir, "clone", "-q", "--depth", "1", "file://"+dir, clone)
 	if _, err := commitSubjects(clone, since); !errors.Is(err, errNoHistory) || !strings.Contains(err.Error(), "shallow") {

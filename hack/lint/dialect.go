@@ -9,34 +9,34 @@ import (
 	"strings"
 )
 
-// phraseList is the list of phrases and names, with what to write instead.
+// phraseList is the list of phrases and names, with replacements.
 //
 //go:embed phrases.txt
 var phraseList string
 
-// visibleBound is how many phrases of the list 10,000 words that a user reads may
-// hold. It only falls, and ends at 1.
+// visibleBound is the maximum number of listed phrases per 10,000 words of user-visible
+// text. It only falls, and ends at 1.
 const visibleBound = 1
 
 // phrase is one line of the list.
 type phrase struct {
 	pattern *regexp.Regexp
 	use     string
-	// allowed finds the phrase where it is plain English, with what stands around it.
+	// allowed matches contexts in which the phrase is plain English.
 	allowed *regexp.Regexp
 }
 
-// dialect is the list as it is used.
+// dialect is the parsed list.
 type dialect struct {
 	phrases []phrase
-	any     *regexp.Regexp    // all patterns in one, which is quick
-	names   map[string]string // a word of an identifier, and what to use instead
+	any     *regexp.Regexp    // all patterns in one, for speed
+	names   map[string]string // a word of an identifier, and its replacement
 }
 
 // finding is a place where the old dialect is used.
 type finding struct {
-	at          string // the package or the document that it counts for
-	kind        string // of text
+	at          string // the package or document that it counts for
+	kind        string // kind of text
 	file        string
 	line        int
 	phrase, use string
@@ -86,7 +86,7 @@ func parseDialect(list string) (dialect, error) {
 	return d, err
 }
 
-// parsePhrase returns its pattern as source too.
+// parsePhrase also returns the source of the pattern.
 func parsePhrase(line string) (phrase, string, error) {
 	parts := strings.SplitN(line, " => ", 3)
 	if len(parts) < 2 {
@@ -123,7 +123,7 @@ type hit struct {
 	use    string
 }
 
-// around is how far from a phrase it is looked at what makes it plain English.
+// around is the number of bytes before and after a phrase that allowed is matched against.
 const around = 60
 
 // in lists the phrases in a text.
@@ -141,7 +141,7 @@ func (d dialect) in(text string) (out []hit) {
 				continue
 			}
 			length = len(found)
-			// A mark takes the place of the phrase.
+			// A NUL byte replaces the phrase.
 			context := text[max(0, start-around):start] + "\x00" + text[start+length:min(len(text), start+length+around)]
 			if p.allowed == nil || !p.allowed.MatchString(context) {
 				out = append(out, hit{start, strings.Join(strings.Fields(found), " "), p.use})

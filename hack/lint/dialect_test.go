@@ -66,7 +66,7 @@ func TestDialectOnlyBecomesLess(t *testing.T) {
 	none(t, ratchet(recorded, found))
 }
 
-// What a user reads has a bound of its own, which ends at 1 in 10,000 words.
+// User-visible text has a bound of its own.
 func TestDialectIsRareInWhatUsersRead(t *testing.T) {
 	d := list(t)
 	_, segments := repository(t)
@@ -110,7 +110,7 @@ func TestDialectDoesNotCountPlainEnglish(t *testing.T) {
 func TestDialectCountsAreARatchet(t *testing.T) {
 	finds := func(n int, at, kind string) (out []finding) {
 		for i := range n {
-			out = append(out, finding{at, kind, at + "/f.go", i + 1, "anew", "again"})
+			out = append(out, finding{at: at, kind: kind, file: at + "/f.go", line: i + 1, phrase: "old", use: "new"})
 		}
 		return out
 	}
@@ -119,17 +119,17 @@ func TestDialectCountsAreARatchet(t *testing.T) {
 		found []finding
 		want  []string // beginnings of the complaints
 	}{
-		"as recorded": {slices.Concat(finds(2, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments)), nil},
-		"one more": {slices.Concat(finds(3, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments)),
-			[]string{"a: 3 phrases of our old dialect in its comments, at most 2", `a/f.go:1: "anew"; write: again`, `a/f.go:2: "anew"`, `a/f.go:3: "anew"`}},
-		"a new package": {slices.Concat(finds(2, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments), finds(1, "b", inStrings)),
-			[]string{"b: 1 phrases of our old dialect in its strings, at most 0", `b/f.go:1: "anew"`}},
-		"another kind": {slices.Concat(finds(2, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments), finds(1, "a", inStrings)),
-			[]string{"a: 1 phrases of our old dialect in its strings, at most 0", `a/f.go:1: "anew"`}},
-		"one less": {slices.Concat(finds(1, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments)),
-			[]string{"a: 1 phrases of our old dialect in its comments, and dialect.txt still allows 2; lower it: " + lowerCounts}},
-		"a package without any": {slices.Concat(finds(2, "a", inComments), finds(1, "a", "test-strings")),
-			[]string{"gone: 0 phrases of our old dialect in its comments, and dialect.txt still allows 1; lower it: " + lowerCounts}},
+		"as recorded": {found: slices.Concat(finds(2, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments)), want: nil},
+		"one more": {found: slices.Concat(finds(3, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments)),
+			want: []string{"a: 3 phrases of our old dialect in its comments, at most 2", `a/f.go:1: "old"; write: new`, `a/f.go:2: "old"`, `a/f.go:3: "old"`}},
+		"a new package": {found: slices.Concat(finds(2, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments), finds(1, "b", inStrings)),
+			want: []string{"b: 1 phrases of our old dialect in its strings, at most 0", `b/f.go:1: "old"`}},
+		"another kind": {found: slices.Concat(finds(2, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments), finds(1, "a", inStrings)),
+			want: []string{"a: 1 phrases of our old dialect in its strings, at most 0", `a/f.go:1: "old"`}},
+		"one less": {found: slices.Concat(finds(1, "a", inComments), finds(1, "a", "test-strings"), finds(1, "gone", inComments)),
+			want: []string{"a: 1 phrases of our old dialect in its comments, and dialect.txt still allows 2; lower it: " + lowerCounts}},
+		"a package without any": {found: slices.Concat(finds(2, "a", inComments), finds(1, "a", "test-strings")),
+			want: []string{"gone: 0 phrases of our old dialect in its comments, and dialect.txt still allows 1; lower it: " + lowerCounts}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ratchet(recorded, test.found)

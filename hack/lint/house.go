@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// longFunction is how many lines a function has at most, from the func to its
-// closing brace.
+// longFunction is the maximum number of lines of a function, from the func to its closing
+// brace.
 const longFunction = 60
 
 // undocumented lists the packages without a package comment of some substance.
@@ -27,14 +27,14 @@ func undocumented(sources []source) []string {
 	var out []string
 	for pkg, ok := range documented {
 		if !ok {
-			out = append(out, pkg+": the package has no comment: say what it owns, what it refuses and where to start reading")
+			out = append(out, pkg+": the package has no comment; it states what the package owns, what it refuses and where to start reading")
 		}
 	}
 	sort.Strings(out)
 	return out
 }
 
-// badNames lists packages that are named after nothing.
+// badNames lists packages with meaningless names.
 func badNames(sources []source) []string {
 	seen := map[string]bool{}
 	var out []string
@@ -94,7 +94,7 @@ func functionName(f *ast.FuncDecl) string {
 	}
 }
 
-// silentSkips lists tests that skip without saying why.
+// silentSkips lists tests that skip without a reason.
 func silentSkips(sources []source) []string {
 	var out []string
 	for _, s := range sources {
@@ -127,7 +127,7 @@ func silentSkips(sources []source) []string {
 	return out
 }
 
-// saysWhy wants a literal of at least three words.
+// saysWhy requires a literal of at least three words.
 func saysWhy(call *ast.CallExpr) bool {
 	if len(call.Args) == 0 {
 		return false
@@ -140,7 +140,7 @@ func saysWhy(call *ast.CallExpr) bool {
 	return err == nil && len(strings.Fields(text)) >= 3
 }
 
-// machinePath finds folders that exist on one person's or one runner's machine.
+// machinePath matches folders that exist on only one person's or runner's machine.
 func machinePath() *regexp.Regexp {
 	return regexp.MustCompile(`(^|[^\w./$}~-])/(work|root|home|Users)/[a-z.]`)
 }

@@ -8,34 +8,33 @@ import (
 // modulePath is the root module; paths in the law are relative to it.
 const modulePath = "metalfleet.dev/metalfleet"
 
-// anything stands for every import path of its kind.
+// anything matches every import path of its kind.
 const anything = "..."
 
-// room is one part of the tree and what its packages may import beside the
-// standard library. A pattern is one package, or with "/..." also everything
-// below it.
+// room is one part of the tree and the packages that it may import in addition to the
+// standard library. A pattern is one package, or with "/..." also everything under it.
 type room struct {
-	path string   // this package and those below it; the longest path that fits applies
-	only bool     // this package alone: what is below it needs a room of its own
+	path string   // this package and those under it; the longest matching path applies
+	only bool     // this package alone: packages under it need a room of their own
 	own  []string // packages of this module
 	kube []string // packages of k8s.io and sigs.k8s.io
 	libs []string // packages of other modules
-	why  string   // what to tell who breaks it
+	why  string   // explains a breach
 }
 
 // bridge is the only package with C in it.
 const bridge = "metal/mlx"
 
-// tinymodel writes models for tests; it lives next to the packages that read them.
+// tinymodel writes models for tests; it is next to the packages that read them.
 const tinymodel = "metal/tinymodel"
 
-// testOnly are the packages that _test.go files everywhere may import, and no
-// file of the product.
+// testOnly are the packages that every _test.go file may import, but no file of the
+// product.
 func testOnly() []string {
 	return []string{"test/patience", "test/pki", "test/process", "test/race", "test/seed", "test/testenv", tinymodel}
 }
 
-// goLibs are the libraries metal may use beside the standard library.
+// goLibs are the libraries that metal may use in addition to the standard library.
 func goLibs() []string {
 	return []string{
 		"golang.org/x/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
@@ -83,8 +82,8 @@ func law() []room {
 	return append(append(append(rooms, reconcilers()...), agentRooms()...), pluginRooms()...)
 }
 
-// pluginRooms: of the kubectl plugin, only cli and front speak to anybody. What
-// it decides it decides with the operator's own code, which cmd alone may join.
+// pluginRooms: of the kubectl plugin, only cli and front use the network. It decides with
+// the operator's own code, which cmd alone may combine.
 func pluginRooms() []room {
 	const plugin = "cmd/kubectl-metalfleet"
 	var rooms []room
@@ -100,8 +99,8 @@ func pluginRooms() []room {
 	return rooms
 }
 
-// reconcilers never import one another: each may use fleet, internal and what
-// is below itself.
+// reconcilers never import one another: each may use fleet, internal and the packages under
+// it.
 func reconcilers() []room {
 	var rooms []room
 	for _, name := range []string{"modeldeployment", "modelreplica", "macnode", "placement", "autoscaler", "identity", "hubtoken", "agentupgrade", "fleet", "internal"} {
@@ -115,21 +114,21 @@ func reconcilers() []room {
 	}
 	rooms = append(rooms, room{
 		path: "controllers/sim", own: []string{"controllers/...", "api/..."}, kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/...", "k8s.io/utils/..."},
-		why: "controllers/sim runs what the reconcilers decide, and speaks to nobody",
+		why: "controllers/sim runs the decisions of the reconcilers, without network",
 	}, room{
 		path: "controllers/agentupgrade/turn", own: []string{"controllers/agentupgrade/turn/...", "api/..."},
 		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},
-		why:  "agentupgrade/turn is pure: it reads a snapshot and speaks to nobody",
+		why:  "agentupgrade/turn is pure: it reads a snapshot and uses no network",
 	})
 	return append(rooms, room{
 		path: "controllers/placement/plan", own: []string{"controllers/placement/plan/...", "controllers/fleet", "api/...", "metal/footprint"},
 		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1", "sigs.k8s.io/yaml"},
-		why:  "placement/plan is pure: it reads a snapshot and speaks to nobody",
+		why:  "placement/plan is pure: it reads a snapshot and uses no network",
 	})
 }
 
-// agentRooms: only seven rooms of the agent speak Kubernetes; the others may
-// name its types, and agent.go hands a client configuration through.
+// agentRooms: only seven rooms of the agent talk to Kubernetes; the others may use its
+// types, and agent.go passes a client configuration on.
 func agentRooms() []room {
 	own := []string{"agent/...", "api/...", "metal/wire", "metal/footprint", "metal/kv", "metal/kv/cold/...", "metal/weights/..."}
 	rooms := []room{{
@@ -185,7 +184,7 @@ func roomOf(rooms []room, pkg string) (room, bool) {
 	return best, found
 }
 
-// refuse says why a file may not import a path; empty: it may.
+// refuse returns why a file may not import a path; empty if it may.
 func refuse(r room, f file, imp string) string {
 	if own, ok := strings.CutPrefix(imp, modulePath+"/"); ok {
 		return refuseOwn(r, f, own)
@@ -194,7 +193,7 @@ func refuse(r room, f file, imp string) string {
 	case isStandard(imp):
 		return ""
 	case isKube(imp):
-		// Tests of rooms that are served by the API server ask a real one.
+		// Tests of code that depends on API server behaviour use a real one.
 		if f.test && r.path != "api/model" && !match("metal/...", f.pkg) || matchAny(r.kube, imp) {
 			return ""
 		}
@@ -209,10 +208,10 @@ func refuse(r room, f file, imp string) string {
 	return r.why
 }
 
-// refuseOwn judges an import of this module, by its path in it.
+// refuseOwn is refuse for an import of this module, by its path in it.
 func refuseOwn(r room, f file, own string) string {
 	if match("cmd/...", own) && !sameProgram(f.pkg, own) {
-		return "programs are not libraries: nobody imports cmd"
+		return "programs are not libraries: no package imports cmd"
 	}
 	if match("hack/...", own) && !isTooling(f.pkg) {
 		return "only hack and test import hack"
@@ -232,8 +231,8 @@ func refuseOwn(r room, f file, own string) string {
 	return r.why
 }
 
-// isTooling reports whether a package is outside of the product: tests that need
-// more than one package, and the tools of the repository.
+// isTooling reports whether a package is outside of the product: tests of more than one
+// package, and the tools of the repository.
 func isTooling(pkg string) bool { return match("hack/...", pkg) || match("test/...", pkg) }
 
 // sameProgram: cmd/x may import cmd/x/internal.

@@ -59,7 +59,7 @@ func TestEveryPackageKeepsTheImportLaw(t *testing.T) {
 	none(t, breaches(files(tree(t, root))))
 }
 
-// The fixture breaks every rule; beside each breach stand imports that are
+// The fixture breaks every rule; next to each breach are imports that are
 // allowed and must not be reported.
 func TestTheImportLawIsBrokenByItsFixture(t *testing.T) {
 	want, err := os.ReadFile("testdata/breaches.txt")
@@ -159,7 +159,7 @@ func TestBothModulesUseTheSameVersions(t *testing.T) {
 
 func isFixture(name string) bool { return strings.HasPrefix(name, "hack/lint/testdata/") }
 
-// committed lists the text files git knows, or would take, that fit.
+// committed lists the text files, tracked or not ignored, that fit.
 func committed(t *testing.T, fits func(name, text string) bool) []string {
 	t.Helper()
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")

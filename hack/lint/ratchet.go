@@ -63,8 +63,8 @@ func (c counts) String() string {
 // lowerCounts is the command that writes the counts.
 const lowerCounts = "go test ./hack/lint -run Dialect -write"
 
-// lowered is what may be recorded: for each kind the lesser of what was recorded
-// and what is found.
+// lowered returns the counts to record: for each kind the lower of the recorded and the
+// current one.
 func lowered(recorded, found counts) counts {
 	out := counts{}
 	for at, kinds := range found {
@@ -80,7 +80,7 @@ func lowered(recorded, found counts) counts {
 	return out
 }
 
-// ratchet lists what differs from the recorded counts.
+// ratchet lists the differences to the recorded counts.
 func ratchet(recorded counts, found []finding) (out []string) {
 	now := countOf(found)
 	for _, at := range slices.Sorted(maps.Keys(now)) {

@@ -20,8 +20,8 @@ type source struct {
 	tree      *ast.File
 }
 
-// readTree parses every Go file under root, whatever its build tags: the law
-// holds for darwin files as well. Fixtures and what was built are left out.
+// readTree parses every Go file under root, regardless of build tags: the law applies to
+// darwin files as well. Fixtures and build output are skipped.
 func readTree(root string) ([]source, error) {
 	var out []source
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -89,8 +89,8 @@ func files(sources []source) []file {
 	return out
 }
 
-// moduleVersions reads the versions a go.mod asks for, by module; a replaced
-// module counts with what replaces it.
+// moduleVersions reads the versions that a go.mod requires, by module; a replaced module
+// counts as its replacement.
 func moduleVersions(path string) (map[string]string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -16,7 +16,7 @@ type segment struct {
 	text           string
 }
 
-// goSegments are the comments and the string literals of Go files.
+// goSegments returns the comments and the string literals of Go files.
 func goSegments(sources []source) (out []segment) {
 	for _, s := range sources {
 		if s.generated {
@@ -34,7 +34,7 @@ func goSegments(sources []source) (out []segment) {
 			if err != nil {
 				continue
 			}
-			if lit.Value[0] == '"' { // all of it is on one line
+			if lit.Value[0] == '"' { // a literal on a single line
 				text = strings.ReplaceAll(text, "\n", "\r")
 			}
 			out = append(out, segment{s.pkg, kindOf(s, inStrings), s.path, s.set.Position(lit.Pos()).Line, withoutCode(text)})
@@ -80,11 +80,11 @@ var (
 	linkTarget = regexp.MustCompile(`\]\([^)\s]*\)`)
 )
 
-// withoutCode puts a mark in place of a code span.
+// withoutCode replaces code spans with a mark.
 func withoutCode(text string) string { return codeSpan.ReplaceAllString(text, "·") }
 
-// documentSegment is the text of a document. Of Markdown, code and the targets of
-// links do not count.
+// documentSegment returns the text of a document. In Markdown, code and link targets do not
+// count.
 func documentSegment(name, text string) segment {
 	if strings.HasSuffix(name, ".md") {
 		lines := strings.Split(text, "\n")
@@ -108,8 +108,8 @@ func documentSegment(name, text string) segment {
 	return segment{name, inText, name, 1, withoutCode(text)}
 }
 
-// isDocument reports whether a file is read by people: documents, charts,
-// configuration, scripts. Generated ones are counted where they are written.
+// isDocument reports whether people read a file: documents, charts, configuration, scripts.
+// Generated ones count at their source.
 func isDocument(name, text string) bool {
 	if strings.Contains("/"+name, "/testdata/") || strings.Contains(text, "controller-gen.kubebuilder.io/version") {
 		return false
@@ -162,7 +162,7 @@ func identsOf(all ...ast.Expr) (out []*ast.Ident) {
 	return out
 }
 
-// words of an identifier, in lower case.
+// words splits an identifier into lower-case words.
 func words(name string) []string {
 	var out []string
 	var word []rune

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs the go command with what the build tag mlx needs: a C++ compiler, and the
-# SDK that fetch.sh unpacks. Programs look for libmlx in lib beside themselves;
+# Runs the go command with the requirements of the build tag mlx: a C++ compiler, and the
+# SDK that fetch.sh unpacks. Programs look for libmlx in lib next to them;
 # tests find the SDK's. The flags are the same for all of them, so that the
 # build cache is shared.
 # usage: hack/mlx/go.sh test ./metal/mlx/...
@@ -22,7 +22,7 @@ case "$(uname -s)" in
     export DYLD_LIBRARY_PATH="$sdk/mlx/lib${DYLD_LIBRARY_PATH:+:$DYLD_LIBRARY_PATH}"
     ;;
   *)
-    # DT_RPATH, not DT_RUNPATH: libmlx's own libraries are found beside it too.
+    # DT_RPATH, not DT_RUNPATH: libmlx's own libraries are found next to it too.
     export CGO_LDFLAGS="-L$sdk/mlx/lib -Wl,-rpath,\$ORIGIN/lib -Wl,--disable-new-dtags"
     export LD_LIBRARY_PATH="$sdk/mlx/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     ;;

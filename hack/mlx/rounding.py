@@ -1,5 +1,5 @@
 """The tiny models of half-precision folders in mlx-lm, left in their own types:
-logits behind the first prompt, every fourth of them. What metal/mlx computes
+logits after the first prompt, every fourth of them. metal/mlx
 must round where mlx-lm rounds. usage: rounding.py cases.json out.json"""
 
 import json

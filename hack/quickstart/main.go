@@ -1,13 +1,13 @@
-// Command quickstart runs a whole fleet on one machine: it starts a control
-// plane, an operator, a gateway and three simulated Macs as real processes,
-// applies a manifest with kubectl, sends a prompt through the gateway, and
-// shows the memory that the model frees when it is deleted.
+// Command quickstart runs a whole fleet on one machine: it starts a control plane, an
+// operator, a gateway and three simulated Macs as real processes, applies a manifest with
+// kubectl, sends a prompt through the gateway, and shows the memory that is freed when the
+// model is deleted.
 //
-// It owns the order of the steps and, with -once, the assertions. Processes
-// belong to package fleet; run.sh builds and downloads, and starts this program
-// last. It refuses to run twice in one checkout.
+// It owns the order of the steps and, with -once, the assertions. Processes belong to
+// package fleet; run.sh builds and downloads, and starts this program last. It refuses to
+// run twice in one checkout.
 //
-// Start reading at story.tell.
+// Start reading at story.play.
 package main
 
 import (
@@ -69,7 +69,7 @@ func run() error {
 
 // run runs all steps and cleans up on every exit.
 func (s *story) run(work, hurry context.Context) error {
-	err := s.tell(work)
+	err := s.play(work)
 	if s.fleet == nil {
 		return quiet(work, err)
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// preflight runs preflight.sh with a Go of the given version, and with lines of
-// shell that replace what it measures.
+// preflight runs preflight.sh with a Go of the given version, and with shell functions that
+// replace its measurements.
 func preflight(t *testing.T, version, port, replaced string, env ...string) (string, bool) {
 	t.Helper()
 	bin := t.TempDir()
@@ -40,20 +40,20 @@ func TestPreflightNamesEachProblemWithItsFix(t *testing.T) {
 		version, port, replaced, env string
 		want                         []string // none: it passes
 	}{
-		"a good machine":         {"go1.26.8", "0", roomy, "", nil},
-		"a newer Go":             {"go1.30", "0", roomy, "", nil},
-		"a release candidate":    {"go1.26rc1", "0", roomy, "", nil},
-		"unknown room is fine":   {"go1.26.0", "0", "free_disk() { :; }\nfree_memory() { :; }", "", nil},
-		"an old Go":              {"go1.25.9", "0", roomy, "", []string{"Go is go1.25.9", "https://go.dev/dl"}},
-		"no disk":                {"go1.26.0", "0", roomy + "\nfree_disk() { echo 12; }", "", []string{"12 MiB", "go clean -cache"}},
-		"no memory":              {"go1.26.0", "0", roomy + "\nfree_memory() { echo 34; }", "", []string{"34 MiB of memory", "close"}},
-		"a port that is taken":   {"go1.26.0", port, roomy, "", []string{"port " + port, "PORT="}},
-		"a port that is a word":  {"go1.26.0", "http", roomy, "", []string{"PORT=http is not a port"}},
-		"room to fetch":          {"go1.26.0", "0", "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=", nil},
-		"no room to fetch":       {"go1.26.0", "0", "free_disk() { echo 1200; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=", []string{"1200 MiB free", "1500 MiB are required"}},
-		"no room to compile":     {"go1.26.0", "0", "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=none", []string{"2 problem(s)", "8000 MiB are required", "4000 MiB are required"}},
-		"assets without kubectl": {"go1.26.0", "0", roomy, "KUBEBUILDER_ASSETS=/nowhere", []string{"no program kubectl", "unset it"}},
-		"two at once":            {"go1.25.9", port, roomy, "", []string{"2 problem(s)", "Go is go1.25.9", "port " + port}},
+		"a good machine":         {version: "go1.26.8", port: "0", replaced: roomy, want: nil},
+		"a newer Go":             {version: "go1.30", port: "0", replaced: roomy, want: nil},
+		"a release candidate":    {version: "go1.26rc1", port: "0", replaced: roomy, want: nil},
+		"unknown room is fine":   {version: "go1.26.0", port: "0", replaced: "free_disk() { :; }\nfree_memory() { :; }", want: nil},
+		"an old Go":              {version: "go1.25.9", port: "0", replaced: roomy, want: []string{"Go is go1.25.9", "https://go.dev/dl"}},
+		"no disk":                {version: "go1.26.0", port: "0", replaced: roomy + "\nfree_disk() { echo 12; }", want: []string{"12 MiB", "go clean -cache"}},
+		"no memory":              {version: "go1.26.0", port: "0", replaced: roomy + "\nfree_memory() { echo 34; }", want: []string{"34 MiB of memory", "close"}},
+		"a port that is taken":   {version: "go1.26.0", port: port, replaced: roomy, want: []string{"port " + port, "PORT="}},
+		"a port that is a word":  {version: "go1.26.0", port: "http", replaced: roomy, want: []string{"PORT=http is not a port"}},
+		"room to fetch":          {version: "go1.26.0", port: "0", replaced: "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", env: "KUBE_MIRROR=", want: nil},
+		"no room to fetch":       {version: "go1.26.0", port: "0", replaced: "free_disk() { echo 1200; }\nfree_memory() { echo 2000; }", env: "KUBE_MIRROR=", want: []string{"1200 MiB free", "1500 MiB are required"}},
+		"no room to compile":     {version: "go1.26.0", port: "0", replaced: "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", env: "KUBE_MIRROR=none", want: []string{"2 problem(s)", "8000 MiB are required", "4000 MiB are required"}},
+		"assets without kubectl": {version: "go1.26.0", port: "0", replaced: roomy, env: "KUBEBUILDER_ASSETS=/nowhere", want: []string{"no program kubectl", "unset it"}},
+		"two at once":            {version: "go1.25.9", port: port, replaced: roomy, want: []string{"2 problem(s)", "Go is go1.25.9", "port " + port}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, ok := preflight(t, test.version, test.port, test.replaced, test.env)

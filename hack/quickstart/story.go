@@ -63,9 +63,9 @@ func (s *story) step(name string) {
 	fmt.Printf("\n== %s\n", name)
 }
 
-// tell runs the steps up to the response; with -once also those up to the freed
-// bytes, otherwise until the context ends.
-func (s *story) tell(ctx context.Context) error {
+// play runs the steps up to the response; with -once also those up to the freed bytes,
+// otherwise until the context ends.
+func (s *story) play(ctx context.Context) error {
 	s.step("starting a control plane, the operator, the gateway and three simulated Macs")
 	var err error
 	s.fleet, err = fleet.Start(ctx, fleet.Options{

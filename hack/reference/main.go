@@ -25,7 +25,7 @@ const (
 	end   = "<!-- end of generated -->\n"
 )
 
-// page is a document of which a part is generated.
+// page is a document with generated parts.
 type page struct {
 	path     string
 	generate func(root string) (string, error)
@@ -84,8 +84,7 @@ func (p page) settle(root string, write bool) error {
 	}
 }
 
-// sentence is the first sentence of a description, without the name and the
-// "is" that it begins with.
+// sentence returns the first sentence of a description, without a leading "NAME is".
 func sentence(name, description string) string {
 	text := strings.Join(strings.Fields(description), " ")
 	text, _ = cutSentence(text)

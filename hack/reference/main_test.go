@@ -27,7 +27,7 @@ func TestPagesAreCurrent(t *testing.T) {
 
 func TestAnOutdatedPageIsFoundAndWritten(t *testing.T) {
 	dir := t.TempDir()
-	p := page{"page.md", func(string) (string, error) { return "new\n", nil }}
+	p := page{path: "page.md", generate: func(string) (string, error) { return "new\n", nil }}
 	write := func(text string) {
 		if err := os.WriteFile(filepath.Join(dir, "page.md"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -63,11 +63,11 @@ func TestTheValuesOfAnEnumAreListed(t *testing.T) {
 
 func TestTheFirstSentenceIsKept(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
-		{"replicas", "replicas is how many copies there are. An HPA sets it.", "how many copies there are"},
-		{"limit", "limit of each process. Default: computed.", "limit of each process"},
-		{"split", "split gives a part of the requests\nto others, such as e.g. a canary.", "gives a part of the requests to others, such as e.g. a canary"},
-		{"paused", "paused: nothing is replaced.", "nothing is replaced"},
-		{"model", "The weights.", "The weights"},
+		{name: "replicas", text: "replicas is how many copies there are. An HPA sets it.", want: "how many copies there are"},
+		{name: "limit", text: "limit of each process. Default: computed.", want: "limit of each process"},
+		{name: "split", text: "split gives a part of the requests\nto others, such as e.g. a canary.", want: "gives a part of the requests to others, such as e.g. a canary"},
+		{name: "paused", text: "paused: nothing is replaced.", want: "nothing is replaced"},
+		{name: "model", text: "The weights.", want: "The weights"},
 	} {
 		if got := sentence(test.name, test.text); got != test.want {
 			t.Errorf("%q gives %q, want %q", test.text, got, test.want)
@@ -111,7 +111,7 @@ func f(name string) { prometheus.NewDesc(name, "Help.", nil, nil) }`, 0)
 	}
 }
 
-// TestQueriesUseMetricsThatExist, those of alerts and dashboards.
+// TestQueriesUseMetricsThatExist checks those of alerts and dashboards.
 func TestQueriesUseMetricsThatExist(t *testing.T) {
 	all, err := readMetrics(root)
 	if err != nil || len(all) < 30 {

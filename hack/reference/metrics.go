@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metric is one as the source declares it.
+// metric is a metric as the source declares it.
 type metric struct {
 	name, kind, help string
 	labels           []string
@@ -136,7 +136,7 @@ func declared(constructor string, args []ast.Expr, constants map[string]string) 
 	return m, true, nil
 }
 
-// stringConstants are those of a file, wherever they are declared in it.
+// stringConstants returns the string constants of a file, at any level.
 func stringConstants(file *ast.File) map[string]string {
 	out := map[string]string{}
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -152,7 +152,7 @@ func stringConstants(file *ast.File) map[string]string {
 	return out
 }
 
-// text evaluates a constant text; it is empty where it is none.
+// text evaluates a constant text; empty if the expression is none.
 func text(e ast.Expr, constants map[string]string) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:

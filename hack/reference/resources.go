@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kind is one CRD and how deep its fields are listed: those of a user in full,
-// those that programs write for each other by their top level.
+// kind is one CRD and how deep its fields are listed: fields for users in full, fields that
+// programs write for each other only by their top level.
 type kind struct {
 	file string
 	// depth is how many levels are listed under a path; the longest prefix applies.
@@ -59,7 +59,7 @@ func resources(root string) (string, error) {
 	return b.String() + values, err
 }
 
-// limit is how many levels are listed at a path.
+// limit returns how many levels are listed at a path.
 func (k kind) limit(path string) int {
 	for at := path; at != ""; {
 		if n, ok := k.depth[at]; ok {
@@ -158,8 +158,7 @@ func requirement(parent *apiextensionsv1.JSONSchemaProps, name string, p *apiext
 	return ""
 }
 
-// helmValues lists values.yaml: each value with its default, and the comment
-// above it.
+// helmValues lists values.yaml: each value with its default, and the comment before it.
 func helmValues(root string) (string, error) {
 	raw, err := os.ReadFile(filepath.Join(root, "charts", "metalfleet", "values.yaml"))
 	if err != nil {
@@ -168,7 +167,7 @@ func helmValues(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString("\n## Helm values\n\n")
 	var keys []string    // of the enclosing maps
-	var comment []string // above the next key
+	var comment []string // before the next key
 	for line := range strings.Lines(string(raw)) {
 		text := strings.TrimSpace(line)
 		indent := len(line) - len(strings.TrimLeft(line, " "))
@@ -198,10 +197,10 @@ func helmValues(root string) (string, error) {
 	return b.String(), checkValues(raw, b.String())
 }
 
-// about is the first sentence of a comment.
+// about returns the first sentence of a comment.
 func about(name string, comment []string) string { return sentence(name, strings.Join(comment, " ")) }
 
-// checkValues compares the list with the values as a YAML parser reads them.
+// checkValues compares the list with the values that a YAML parser reads.
 func checkValues(raw []byte, list string) error {
 	var all map[string]any
 	if err := yaml.Unmarshal(raw, &all); err != nil {

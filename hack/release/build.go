@@ -9,20 +9,20 @@ import (
 	"runtime/debug"
 )
 
-// program is one that is linked for a system.
+// program is a program linked for one system.
 type program struct {
 	name, goos, goarch string
-	// mlx: with the back end of a Mac's GPU, which make darwin links.
+	// mlx is true for the GPU back end, which make darwin links.
 	mlx  bool
 	path string
 	info *debug.BuildInfo
-	// modules that are linked into it, the standard library among them.
+	// modules that are linked into it, including the standard library.
 	modules []module
 }
 
 func (p *program) system() string { return p.goos + "/" + p.goarch }
 
-// programs are all that a release holds.
+// programs are the programs of a release.
 func programs() []*program {
 	list := []*program{{name: "agent", goos: "darwin", goarch: "arm64"}, {name: "engine", goos: "darwin", goarch: "arm64", mlx: true}}
 	for _, p := range [][2]string{{"darwin", "amd64"}, {"darwin", "arm64"}, {"linux", "amd64"}, {"linux", "arm64"}} {
@@ -38,8 +38,7 @@ func programs() []*program {
 
 const plugin = "kubectl-metalfleet"
 
-// variables under which a program is built; whatever the caller has set is not
-// to change a byte.
+// variables are the environment of the build; the caller's settings must not change a byte.
 func (p *program) variables() []string {
 	cgo := "0"
 	if p.mlx {

@@ -26,12 +26,13 @@ import (
 	"metalfleet.dev/metalfleet/agent/upgrade"
 )
 
-// faults are what is wrong with a release, a line each.
+// faults lists what is wrong with a release, one line each.
 type faults []string
 
 func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
 
-// check reads a release as who downloads it would, and runs what runs here.
+// check reads a release as a user who downloads it would, and runs the programs for this
+// machine.
 func check(ctx context.Context, root, dir, helm, keys string) error {
 	var f faults
 	version := checkFolder(&f, dir)
@@ -61,7 +62,7 @@ func check(ctx context.Context, root, dir, helm, keys string) error {
 	return nil
 }
 
-// files are all of a release, but for the sums.
+// files are the files of a release, except the sums.
 func files(version string) []string {
 	archives := []string{"metalfleet-agent_" + version + "_darwin_arm64.tar.gz", "metalfleet-operator_" + version + "_linux.oci.tar", "metalfleet-gateway_" + version + "_linux.oci.tar"}
 	for _, p := range programs() {
@@ -171,7 +172,7 @@ func (u unpacked) read(in io.Reader) error {
 	}
 }
 
-// holds compares the names in an archive with what must be there.
+// holds compares the names in an archive with the required ones.
 func (c *checker) holds(file string, u unpacked, want ...string) {
 	slices.Sort(want)
 	if got := slices.Sorted(maps.Keys(u.body)); !slices.Equal(got, want) {
@@ -185,7 +186,7 @@ func (c *checker) holds(file string, u unpacked, want ...string) {
 	}
 }
 
-// macNames are the files of a Mac's archive beside its sums, sorted.
+// macNames are the files of a Mac's archive except its sums, sorted.
 func macNames() []string {
 	names := slices.Collect(maps.Keys(macFiles()))
 	return slices.Sorted(slices.Values(append(names, "agent", "engine", "libmlx.dylib", "mlx.metallib", "NOTICE", "VERSION")))
@@ -221,11 +222,11 @@ func (c *checker) mac() {
 	}
 }
 
-// oldest macOS for which install.sh installs; a test of config/macos compares that
-// with MLX's wheel, and one here with install.sh.
+// oldest macOS that install.sh accepts; a test of config/macos compares it with MLX's
+// wheel, and one here with install.sh.
 const oldest = 14
 
-// machO is what a Mac's loader reads first.
+// machO is the part that a Mac's loader reads first.
 type machO struct {
 	cpu               macho.Cpu
 	minimum           uint32 // macOS, as 0xMMMMmmpp
@@ -254,8 +255,8 @@ func readMachO(body []byte) (machO, error) {
 	return m, nil
 }
 
-// darwin checks a program for Macs. Only the engine loads what macOS lacks: the
-// libmlx beside it.
+// darwin checks a program for Macs. Only the engine loads a library that macOS lacks:
+// libmlx, from the same folder.
 func (c *checker) darwin(what string, body []byte, arch string, isEngine bool) {
 	m, err := readMachO(body)
 	if err != nil {
@@ -270,7 +271,7 @@ func (c *checker) darwin(what string, body []byte, arch string, isEngine bool) {
 	}
 	hasMLX := slices.Contains(m.libraries, "@rpath/libmlx.dylib")
 	if hasMLX != isEngine || isEngine && !slices.Contains(m.rpaths, "@executable_path") {
-		c.add("%s: libraries %q, run paths %q: it would not find libmlx beside itself, or needs none", what, m.libraries, m.rpaths)
+		c.add("%s: libraries %q, run paths %q: it would not find libmlx in its own folder, or needs none", what, m.libraries, m.rpaths)
 	}
 	for _, l := range m.libraries {
 		if l != "@rpath/libmlx.dylib" && !strings.HasPrefix(l, "/usr/lib/") && !strings.HasPrefix(l, "/System/") {
@@ -280,8 +281,8 @@ func (c *checker) darwin(what string, body []byte, arch string, isEngine bool) {
 	c.says(what, body)
 }
 
-// says looks for the version that the linker was given; where a program runs, it
-// is asked too.
+// says looks for the version that the linker was given; a program for this machine is also
+// run with --version.
 func (c *checker) says(what string, body []byte) {
 	if !bytes.Contains(body, []byte(c.version)) {
 		c.add("%s does not say %s", what, c.version)
@@ -306,7 +307,8 @@ func (c *checker) linux(what string, body []byte, arch string) {
 	c.says(what, body)
 }
 
-// parts compares what is linked into programs with the notice and with the SBOM.
+// parts compares the modules that are linked into programs with the notice and with the
+// SBOM.
 func (c *checker) parts(file string, notice []byte, programs ...[]byte) {
 	bom, wrong := readBOM(filepath.Join(c.dir, file))
 	for _, w := range wrong {
@@ -360,7 +362,7 @@ func (c *checker) plugin(ctx context.Context, goos, arch string) {
 	}
 }
 
-// runs starts a program here and wants the version.
+// runs starts a program here and requires the version in its output.
 func (c *checker) runs(ctx context.Context, what string, body []byte, args ...string) {
 	dir, err := os.MkdirTemp("", "release")
 	if err != nil {
@@ -379,7 +381,7 @@ func (c *checker) runs(ctx context.Context, what string, body []byte, args ...st
 	}
 }
 
-// ociIndex, ociManifest and ociConfig are what is read of images.
+// ociIndex, ociManifest and ociConfig are the parts of images that are read.
 type ociIndex struct {
 	Manifests []struct {
 		MediaType, Digest string
@@ -401,8 +403,7 @@ type ociConfig struct {
 	}
 }
 
-// image checks the images of one program: both processors, and for each what the
-// Dockerfile says.
+// image checks the images of one program: both processors, and each against the Dockerfile.
 func (c *checker) image(ctx context.Context, name string) {
 	file := "metalfleet-" + name + "_" + c.version + "_linux.oci.tar"
 	u, err := unpack(filepath.Join(c.dir, file), false)
@@ -448,7 +449,7 @@ func (c *checker) image(ctx context.Context, name string) {
 	}
 }
 
-// layer checks what one image holds and how it starts.
+// layer checks the contents and the entry point of one image.
 func (c *checker) layer(ctx context.Context, file, name string, config ociConfig, layer []byte) {
 	what := file + " for " + config.Architecture
 	u := unpacked{map[string][]byte{}, map[string]int64{}}
@@ -467,7 +468,7 @@ func (c *checker) layer(ctx context.Context, file, name string, config ociConfig
 	c.parts(file, u.body["licenses/NOTICE"], u.body[name])
 }
 
-// dockerfile is what one stage of it says.
+// dockerfile parses one stage of the Dockerfile.
 func dockerfile(path, stage string) (user string, entrypoint []string, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -522,8 +523,8 @@ func (c *checker) krew() {
 	}
 }
 
-// chart compares the packed chart with the tree's, and lets Helm judge it: the
-// images that it starts must be those of this release.
+// chart compares the packed chart with the tree's, and renders it with Helm: the images
+// must be those of this release.
 func (c *checker) chart(ctx context.Context, helm string) {
 	file := filepath.Join(c.dir, chartFile(c.version))
 	u, err := unpack(file, true)

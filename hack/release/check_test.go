@@ -29,8 +29,8 @@ import (
 
 const testVersion = "v0.9.1-test.1"
 
-// small builds a program that says its version, for each system, once for all
-// tests; TestMain removes them.
+// small builds a program that prints its version, for each system, once for all tests;
+// TestMain removes them.
 func small(t *testing.T) map[string]string {
 	t.Helper()
 	smallOnes.Lock()
@@ -80,7 +80,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// withLibmlx adds to a program for Macs that it loads libmlx from beside itself.
+// withLibmlx adds libmlx in its own folder to the libraries of a program for Macs.
 func withLibmlx(t *testing.T, body []byte) []byte {
 	t.Helper()
 	body = slices.Clone(body)
@@ -106,7 +106,7 @@ func withLibmlx(t *testing.T, body []byte) []byte {
 	return body
 }
 
-// stage is a release of small programs, with everything but their size real.
+// stage is a release of small programs; everything but their size is real.
 type stage struct {
 	t     *testing.T
 	r     *release
@@ -188,7 +188,7 @@ func (s *stage) read(path string) []byte {
 
 func (s *stage) at(name string) string { return filepath.Join(s.r.out, name) }
 
-// files of the folder with their bytes.
+// files returns the contents of the folder.
 func (s *stage) files() map[string]string {
 	s.t.Helper()
 	found, err := os.ReadDir(s.r.out)
@@ -259,7 +259,7 @@ func TestTheSameReleaseAgainIsTheSameBytes(t *testing.T) {
 	if len(first) != len(files(testVersion))+1 {
 		t.Fatalf("%d files", len(first))
 	}
-	for _, p := range s.list { // what a build at another time and place leaves behind
+	for _, p := range s.list { // files that a build at another time and place leaves
 		if err := errors.Join(os.Chtimes(p.path, time.Now(), time.Now().Add(time.Hour)), os.Chmod(p.path, 0o755)); err != nil {
 			t.Fatal(err)
 		}
@@ -286,62 +286,62 @@ func TestAReleaseIsCheckedAsADownload(t *testing.T) {
 		keep   bool // the sums are not written again
 		want   string
 	}{
-		"a damaged download":  {func() { s.write(s.at(chartTest), "x") }, true, sums + " does not name each file"},
-		"a file of nobody":    {func() { s.write(s.at("notes.txt"), "x") }, false, "notes.txt does not belong to it"},
-		"a file that is gone": {func() { _ = os.Remove(s.at(krewTest)) }, false, krewTest + " is missing"},
-		"a provenance of less": {func() {
+		"a damaged download":  {change: func() { s.write(s.at(chartTest), "x") }, keep: true, want: sums + " does not name each file"},
+		"an unknown file":     {change: func() { s.write(s.at("notes.txt"), "x") }, want: "notes.txt does not belong to it"},
+		"a file that is gone": {change: func() { _ = os.Remove(s.at(krewTest)) }, want: krewTest + " is missing"},
+		"a provenance of less": {change: func() {
 			s.write(s.at(provenanceFile(testVersion)), strings.Replace(whole[provenanceFile(testVersion)], `"name": "`+chartTest, `"name": "x`, 1))
-		}, false, provenanceFile(testVersion) + " does not name each file"},
-		"a provenance of nothing": {func() { s.write(s.at(provenanceFile(testVersion)), "{}") }, false, "no statement of provenance"},
-		"no kernels":              {func() { s.repack(macFile, func(f map[string][]byte) { f["mlx.metallib"] = nil }) }, false, macFile + " holds"},
-		"a file too much":         {func() { s.repack(macFile, func(f map[string][]byte) { f["id_rsa"] = []byte("x") }) }, false, macFile + " holds"},
-		"its own sums":            {func() { s.repack(macFile, func(f map[string][]byte) { f["libmlx.dylib"] = flip(f["libmlx.dylib"]) }) }, false, "its own " + sums},
-		"another VERSION":         {func() { s.repack(macFile, func(f map[string][]byte) { f["VERSION"] = []byte("v9.9.9\n") }) }, false, "VERSION says"},
-		"an agent for Intel":      {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = s.read(s.built["darwin/amd64"]) }) }, false, "agent is for CpuAmd64"},
-		"an agent for Linux":      {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = s.read(s.built["linux/arm64"]) }) }, false, "agent: invalid magic"},
-		"an engine without MLX":   {func() { s.repack(macFile, func(f map[string][]byte) { f["engine"] = f["agent"] }) }, false, "would not find libmlx"},
-		"an agent with MLX":       {func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = f["engine"] }) }, false, "or needs none"},
-		"a library of nobody": {func() {
+		}, want: provenanceFile(testVersion) + " does not name each file"},
+		"a provenance of nothing": {change: func() { s.write(s.at(provenanceFile(testVersion)), "{}") }, want: "no statement of provenance"},
+		"no kernels":              {change: func() { s.repack(macFile, func(f map[string][]byte) { f["mlx.metallib"] = nil }) }, want: macFile + " holds"},
+		"a file too much":         {change: func() { s.repack(macFile, func(f map[string][]byte) { f["id_rsa"] = []byte("x") }) }, want: macFile + " holds"},
+		"its own sums":            {change: func() { s.repack(macFile, func(f map[string][]byte) { f["libmlx.dylib"] = flip(f["libmlx.dylib"]) }) }, want: "its own " + sums},
+		"another VERSION":         {change: func() { s.repack(macFile, func(f map[string][]byte) { f["VERSION"] = []byte("v9.9.9\n") }) }, want: "VERSION says"},
+		"an agent for Intel":      {change: func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = s.read(s.built["darwin/amd64"]) }) }, want: "agent is for CpuAmd64"},
+		"an agent for Linux":      {change: func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = s.read(s.built["linux/arm64"]) }) }, want: "agent: invalid magic"},
+		"an engine without MLX":   {change: func() { s.repack(macFile, func(f map[string][]byte) { f["engine"] = f["agent"] }) }, want: "would not find libmlx"},
+		"an agent with MLX":       {change: func() { s.repack(macFile, func(f map[string][]byte) { f["agent"] = f["engine"] }) }, want: "or needs none"},
+		"an unknown library": {change: func() {
 			s.repack(macFile, func(f map[string][]byte) {
 				f["engine"] = bytes.Replace(f["engine"], []byte("@rpath/libmlx"), []byte("@rpath/other_"), 1)
 			})
-		}, false, "which macOS does not have"},
-		"a newer macOS": {func() {
+		}, want: "which macOS does not have"},
+		"a newer macOS": {change: func() {
 			s.repack(macFile, func(f map[string][]byte) {
 				at := bytes.Index(f["agent"], []byte{0x32, 0, 0, 0})
 				binary.LittleEndian.PutUint32(f["agent"][at+12:], 15<<16)
 			})
-		}, false, "agent asks for macOS 15.0"},
-		"another version": {func() {
+		}, want: "agent asks for macOS 15.0"},
+		"another version": {change: func() {
 			s.repack(linuxFile, func(f map[string][]byte) {
 				f[plugin] = bytes.ReplaceAll(f[plugin], []byte(testVersion), []byte("v0.9.0-test.1"))
 			})
-		}, false, "does not say " + testVersion},
-		"a notice that names too few": {func() { s.repack(otherMacOS, func(f map[string][]byte) { f["NOTICE"] = []byte("none") }) }, false, "NOTICE does not name std"},
-		"no MLX in the notice": {func() {
+		}, want: "does not say " + testVersion},
+		"a notice that names too few": {change: func() { s.repack(otherMacOS, func(f map[string][]byte) { f["NOTICE"] = []byte("none") }) }, want: "NOTICE does not name std"},
+		"no MLX in the notice": {change: func() {
 			s.repack(macFile, func(f map[string][]byte) { f["NOTICE"] = bytes.ReplaceAll(f["NOTICE"], []byte("  mlx 0.0.1"), nil) })
-		}, false, "NOTICE does not name MLX"},
-		"an SBOM of something else":  {func() { s.write(s.at(linuxFile+bomSuffix), whole[macFile+bomSuffix]) }, false, "its SBOM is that of another file"},
-		"an SBOM that is none":       {func() { s.write(s.at(linuxFile+bomSuffix), "{}") }, false, "lacks what CycloneDX 1.6 asks for"},
-		"an SBOM that lists too few": {func() { s.rebom(linuxFile, func(b *cdx.BOM) { *b.Components = (*b.Components)[1:] }) }, false, "its SBOM does not name std"},
-		"an SBOM with a loose end":   {func() { s.rebom(linuxFile, func(b *cdx.BOM) { (*b.Components)[0].BOMRef = "x" }) }, false, "which something depends on"},
-		"an SBOM without licences":   {func() { s.rebom(linuxFile, func(b *cdx.BOM) { (*b.Components)[0].Licenses = nil }) }, false, "no version or licence"},
-		"an SBOM that says it twice": {func() {
+		}, want: "NOTICE does not name MLX"},
+		"an SBOM of something else":  {change: func() { s.write(s.at(linuxFile+bomSuffix), whole[macFile+bomSuffix]) }, want: "its SBOM is that of another file"},
+		"an SBOM that is none":       {change: func() { s.write(s.at(linuxFile+bomSuffix), "{}") }, want: "lacks what CycloneDX 1.6 asks for"},
+		"an SBOM that lists too few": {change: func() { s.rebom(linuxFile, func(b *cdx.BOM) { *b.Components = (*b.Components)[1:] }) }, want: "its SBOM does not name std"},
+		"an SBOM with a loose end":   {change: func() { s.rebom(linuxFile, func(b *cdx.BOM) { (*b.Components)[0].BOMRef = "x" }) }, want: "which something depends on"},
+		"an SBOM without licences":   {change: func() { s.rebom(linuxFile, func(b *cdx.BOM) { (*b.Components)[0].Licenses = nil }) }, want: "no version or licence"},
+		"an SBOM that says it twice": {change: func() {
 			s.rebom(linuxFile, func(b *cdx.BOM) { *b.Components = append(*b.Components, (*b.Components)[0]) })
-		}, false, "twice"},
-		"krew's manifest is not ours": {func() { s.write(s.at(krewTest), strings.ReplaceAll(whole[krewTest], "sha256: \"", "sha256: \"0")) }, false, "with digest 0"},
-		"krew's manifest lacks one":   {func() { s.write(s.at(krewTest), strings.Replace(whole[krewTest], "arch: amd64", "arch: s390x", 1)) }, false, `"darwin/s390x"`},
-		"a chart of another version": {func() {
+		}, want: "twice"},
+		"krew's manifest is not ours": {change: func() { s.write(s.at(krewTest), strings.ReplaceAll(whole[krewTest], "sha256: \"", "sha256: \"0")) }, want: "with digest 0"},
+		"krew's manifest lacks one":   {change: func() { s.write(s.at(krewTest), strings.Replace(whole[krewTest], "arch: amd64", "arch: s390x", 1)) }, want: `"darwin/s390x"`},
+		"a chart of another version": {change: func() {
 			s.repack(chartTest, func(f map[string][]byte) { f["Chart.yaml"] = []byte("version: 1.0.0\nappVersion: 1.0.0\n") })
-		}, false, "chart: it is 1.0.0 for 1.0.0"},
-		"an image that runs as root":   {func() { s.image(func(i *image.Image) { i.User = "0:0" }) }, false, "as 0:0"},
-		"an image that starts a shell": {func() { s.image(func(i *image.Image) { i.Entrypoint = []string{"/bin/sh"} }) }, false, `starts ["/bin/sh"]`},
-		"an image for one processor":   {func() { s.image(func(i *image.Image) { i.Arch = strings.ReplaceAll(i.Arch, "arm64", "riscv64") }) }, false, "linux/riscv64"},
-		"an image of another name":     {func() { s.image(func(i *image.Image) { i.Name = "x/operator:v1" }) }, false, "it is named"},
-		"an image without licences":    {func() { s.image(func(i *image.Image) { delete(i.Files, "/licenses/NOTICE") }) }, false, "holds"},
-		"an image with a Mac's program": {func() {
+		}, want: "chart: it is 1.0.0 for 1.0.0"},
+		"an image that runs as root":   {change: func() { s.image(func(i *image.Image) { i.User = "0:0" }) }, want: "as 0:0"},
+		"an image that starts a shell": {change: func() { s.image(func(i *image.Image) { i.Entrypoint = []string{"/bin/sh"} }) }, want: `starts ["/bin/sh"]`},
+		"an image for one processor":   {change: func() { s.image(func(i *image.Image) { i.Arch = strings.ReplaceAll(i.Arch, "arm64", "riscv64") }) }, want: "linux/riscv64"},
+		"an image of another name":     {change: func() { s.image(func(i *image.Image) { i.Name = "x/operator:v1" }) }, want: "it is named"},
+		"an image without licences":    {change: func() { s.image(func(i *image.Image) { delete(i.Files, "/licenses/NOTICE") }) }, want: "holds"},
+		"an image with a Mac's program": {change: func() {
 			s.image(func(i *image.Image) { i.Files["/gateway"] = s.built["darwin/arm64"] })
-		}, false, "bad magic number"},
+		}, want: "bad magic number"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.change()
@@ -400,7 +400,7 @@ func TestEveryFileIsSignedWhereThereIsAKey(t *testing.T) {
 	}
 }
 
-// image writes the gateway's images anew, changed.
+// image rewrites the gateway's images with a change.
 func (s *stage) image(change func(*image.Image)) {
 	s.t.Helper()
 	notice := filepath.Join(s.t.TempDir(), "NOTICE")

@@ -18,32 +18,31 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// module is something that is linked into a program, and what it is licensed
-// under.
+// module is linked into a program; it has licences.
 type module struct {
 	path, version string
 	licences      []string // SPDX names, sorted
-	texts         []string // licences and notices, as they lie there
+	texts         []string // texts of licences and notices
 }
 
 func (m module) String() string { return m.path + " " + m.version }
 
-// allowed are the licences that go with Apache-2.0 and ask for no more than that
-// their text is passed on.
+// allowed are the licences that are compatible with Apache-2.0 and require only that their
+// text is included.
 func allowed() []string { return []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"} }
 
-// known is how much of a licence's text must be that of a licence, in percent;
-// the rest are names and years.
+// known is the minimum match of a text with a licence, in percent; the rest are names and
+// years.
 const known = 75
 
 var errLicence = errors.New("its licence is not one that may be linked")
 
-// judge names the licences of a text, or refuses it.
+// judge returns the licences of a text, or an error if it is unknown.
 func judge(text []byte) ([]string, error) {
 	found := licensecheck.Scan(text)
 	var names []string
 	for _, m := range found.Match {
-		// The words at the end of Apache-2.0 that say how it is applied.
+		// The appendix of Apache-2.0 on how to apply it.
 		names = append(names, strings.TrimSuffix(m.ID, "-Header"))
 	}
 	slices.Sort(names)
@@ -65,7 +64,7 @@ var (
 	codeFile    = regexp.MustCompile(`(?i)\.(go|s|c|h)$`)
 )
 
-// read takes up the licences and notices of one folder.
+// read adds the licences and notices of one folder.
 func (m *module) read(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -96,7 +95,7 @@ func (m *module) read(dir string) error {
 	return nil
 }
 
-// listed is what `go list` says of a package.
+// listed is the output of `go list` for a package.
 type listed struct {
 	ImportPath, Dir string
 	Standard        bool
@@ -107,8 +106,8 @@ type listed struct {
 	}
 }
 
-// linked finds the modules of a program with their licences: those at a
-// module's top, and those of folders on the way to each package that is linked.
+// linked returns the modules of a program with their licences: those at a module's root,
+// and those in folders on the path to each linked package.
 func (r *release) linked(ctx context.Context, p *program) ([]module, error) {
 	tags := ""
 	if p.mlx {
@@ -167,8 +166,8 @@ func addPackage(all map[string]*module, seen map[string]bool, l listed) error {
 	}
 }
 
-// complete compares with what the linker wrote into the program: each module
-// must have been found, and have a licence.
+// complete compares with the build info in the program: each module must have been found,
+// and have a licence.
 func complete(all map[string]*module, info *debug.BuildInfo) ([]module, error) {
 	list := []module{*all["std"]}
 	for _, d := range info.Deps {
@@ -187,13 +186,13 @@ func complete(all map[string]*module, info *debug.BuildInfo) ([]module, error) {
 	return list, nil
 }
 
-// libmlxParts are what libmlx is made of beside itself. MLX's wheel brings the
-// licences of itself and of metal-cpp; the others it compiles in.
+// libmlxParts are the third-party parts of libmlx. MLX's wheel includes the licences of
+// itself and of metal-cpp; the others are compiled in.
 //
 //go:embed libmlx.txt
 var libmlxParts []byte
 
-// libmlx is MLX with all that is in it, from the SDK's folder.
+// libmlx returns MLX with all its parts, from the SDK's folder.
 func libmlx(sdk, version string) ([]module, error) {
 	mlx := module{path: "mlx", version: version}
 	files, err := filepath.Glob(filepath.Join(sdk, "*.dist-info", "licenses"))
@@ -221,8 +220,8 @@ func libmlx(sdk, version string) ([]module, error) {
 	return list, nil
 }
 
-// notice is the text that goes with programs: who wrote what is linked into
-// them, and under which licence. A text that several share stands once.
+// notice is the text that is shipped with programs: the authors and licences of the modules
+// that are linked into them. A text that several share is included once.
 func notice(names string, list []module) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "metalfleet (%s)\nLicensed under the Apache License, Version 2.0; see LICENSE.\n\nIt contains the following, under the licences below.\n\n", names)

@@ -1,10 +1,9 @@
-// Command release makes what a release consists of, and checks it.
+// Command release builds the files of a release, and checks them.
 //
-// It owns the contents of each archive, the licences that may be linked into a
-// program, and the order of bytes: the same commit, version and Go give the
-// same files. It refuses a tree with changes for a named version, a module
-// whose licence it does not know or that does not go with ours, and an output
-// folder that holds something else. It publishes nothing.
+// It owns the contents of each archive, the licences that may be linked into a program, and
+// reproducibility: the same commit, version and Go give the same bytes. It rejects a tree
+// with changes for a named version, a module with an unknown or incompatible licence, and
+// an output folder that holds other files. It publishes nothing.
 //
 //	go run ./hack/release [-version v0.1.0] [-key KEY] [-out dist]             (make release)
 //	go run ./hack/release -check [-helm HELM] [-public-keys KEYS] [-out dist]  (make test-release)
@@ -67,20 +66,20 @@ func run(ctx context.Context, args []string) error {
 	return r.make(ctx)
 }
 
-// release is one version of everything.
+// release is one version of all files.
 type release struct {
 	root, out, bin string
 	home, archives string
-	key            string // file of the key that signs; empty: none
+	key            string // file of the signing key; empty: none
 	version        string
 	commit         string
-	when           time.Time // of the commit; every file bears it
+	when           time.Time // time of the commit and of every file
 }
 
-// versions may also be tags of images and, without the v, of a chart.
+// versions may also be tags of images and, without the v, versions of a chart.
 var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
 
-// name finds commit and version. A tree with changes has no version of its own.
+// name determines commit and version. A tree with changes has no release version.
 func (r *release) name(ctx context.Context, version string) error {
 	head, err := output(ctx, r.root, nil, "git", "log", "-1", "--format=%H %ct")
 	if err != nil {
@@ -117,7 +116,7 @@ func versionOf(asked, commit, changes string) (string, error) {
 	return asked, nil
 }
 
-// output runs a program in a folder, with more variables, for what it prints.
+// output runs a program in a folder, with additional variables, and returns its output.
 func output(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir, c.Env = dir, append(os.Environ(), env...)
@@ -130,7 +129,7 @@ func output(ctx context.Context, dir string, env []string, name string, args ...
 	return string(b), nil
 }
 
-// clear makes the folder empty, unless it holds what is not a release's.
+// clear empties the folder, unless it holds files that are not a release's.
 func clear(dir string) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(files) == 0 {

@@ -31,17 +31,17 @@ type entry struct {
 	body  []byte
 }
 
-// artefact is one file of a release, before it has bytes of its own.
+// artefact is one file of a release before it is written.
 type artefact struct {
 	name     string
 	programs []*program
-	// more is what is in it beside Go modules.
+	// more lists its parts other than Go modules.
 	more []module
 	// write writes it to a path, with its notice.
 	write func(to, notice string) error
 }
 
-// make builds everything and writes it.
+// make builds and writes everything.
 func (r *release) make(ctx context.Context) error {
 	list := programs()
 	if err := r.build(ctx, list); err != nil {
@@ -55,7 +55,7 @@ func (r *release) make(ctx context.Context) error {
 	folder := lines[len(lines)-1]
 	version := regexp.MustCompile(`mlx-metal-([0-9.]+)-`).FindStringSubmatch(filepath.Base(folder))
 	if version == nil {
-		return fmt.Errorf("%s does not say which MLX it holds", folder)
+		return fmt.Errorf("%s does not name the version of its MLX", folder)
 	}
 	mlx, err := libmlx(folder, version[1])
 	if err != nil {
@@ -67,7 +67,7 @@ func (r *release) make(ctx context.Context) error {
 	return r.pack(r.artefacts(list, mlx))
 }
 
-// artefacts of a release, whose programs are linked.
+// artefacts returns the artefacts of a release, whose programs are linked.
 func (r *release) artefacts(list []*program, mlx []module) []artefact {
 	find := func(name, goos, arch string) *program {
 		return list[slices.IndexFunc(list, func(p *program) bool { return p.name == name && p.goos == goos && p.goarch == arch })]
@@ -95,8 +95,8 @@ func (r *release) artefacts(list []*program, mlx []module) []artefact {
 	return all
 }
 
-// pack writes the artefacts, an SBOM of each, the chart, krew's manifest, their
-// provenance, the sums of all, and signatures where there is a key.
+// pack writes the artefacts, an SBOM of each, the chart, krew's manifest, their provenance,
+// the sums of all, and signatures if there is a key.
 func (r *release) pack(all []artefact) error {
 	for _, a := range all {
 		names, linked := "", [][]module{a.more}
@@ -127,8 +127,7 @@ func (r *release) pack(all []artefact) error {
 	return r.sign()
 }
 
-// macFiles are what the Mac's archive takes from elsewhere: its name there, and
-// where it lies.
+// macFiles maps names in the Mac's archive to files of the tree.
 func macFiles() map[string]string {
 	return map[string]string{
 		"install.sh": "config/macos/install.sh", "dev.metalfleet.agent.plist": "config/macos/dev.metalfleet.agent.plist",
@@ -137,8 +136,8 @@ func macFiles() map[string]string {
 	}
 }
 
-// packMac writes the archive of a Mac: one folder, whose files install.sh
-// compares with the sums in it.
+// packMac writes the archive of a Mac: one folder, with sums that install.sh compares its
+// files with.
 func (r *release) packMac(to, notice string, agent, engine *program) error {
 	entries := []entry{{name: "NOTICE", body: []byte(notice)}, {name: "VERSION", body: []byte(r.version + "\n")}}
 	from := map[string]string{"agent": agent.path, "engine": engine.path}
@@ -180,8 +179,8 @@ func (r *release) packPlugin(to, notice string, p *program) error {
 	return tarball(to, r.when, []entry{{name: plugin, isRun: true, body: body}, {name: "LICENSE", body: licence}, {name: "NOTICE", body: []byte(notice)}})
 }
 
-// packImage writes the images of one program, for each processor, as one
-// archive: what the Dockerfile makes, and the licences.
+// packImage writes the images of one program, for each processor, as one archive: the
+// contents of the Dockerfile's image, and the licences.
 func (r *release) packImage(to, notice, name string, list []*program) error {
 	registry, err := r.registry()
 	if err != nil {
@@ -193,7 +192,7 @@ func (r *release) packImage(to, notice, name string, list []*program) error {
 	}
 	var images []image.Image
 	for _, p := range list {
-		if err := os.Chmod(p.path, 0o755); err != nil { // whatever the umask was
+		if err := os.Chmod(p.path, 0o755); err != nil { // regardless of the umask
 			return err
 		}
 		images = append(images, image.Image{
@@ -204,7 +203,7 @@ func (r *release) packImage(to, notice, name string, list []*program) error {
 	return image.WriteIndex(to, images)
 }
 
-// registry is where the chart looks for images unless it is told otherwise.
+// registry is the chart's default registry for images.
 func (r *release) registry() (string, error) {
 	values, err := os.ReadFile(filepath.Join(r.root, "charts", "metalfleet", "values.yaml"))
 	if err != nil {
@@ -221,8 +220,8 @@ func chartFile(version string) string {
 	return "metalfleet-" + strings.TrimPrefix(version, "v") + ".tgz"
 }
 
-// packChart writes the chart as `helm package` would, with the release's version
-// in it: the images are looked for under that.
+// packChart writes the chart as `helm package` would, with the release's version, which is
+// also the tag of its images.
 func (r *release) packChart(to string) error {
 	root := filepath.Join(r.root, "charts", "metalfleet")
 	ignored, err := os.ReadFile(filepath.Join(root, ".helmignore"))
@@ -276,7 +275,7 @@ func versioned(chart []byte, version string) ([]byte, error) {
 
 func krewFile(version string) string { return plugin + "_" + version + "_krew.yaml" }
 
-// writeKrew fills the words of krew's manifest with what lies in the folder.
+// writeKrew fills in the placeholders of krew's manifest from the files in the folder.
 func (r *release) writeKrew(to string) error {
 	text, err := os.ReadFile(filepath.Join(r.root, "config", "krew", "metalfleet.yaml"))
 	if err != nil {
@@ -295,7 +294,7 @@ func (r *release) writeKrew(to string) error {
 		system := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(a), plugin+"_"+r.version+"_"), ".tar.gz")
 		words = append(words, "<SHA256_"+strings.ToUpper(system)+">", sum)
 	}
-	_, manifest, _ := strings.Cut(string(text), "\napiVersion:") // the comment speaks of these words
+	_, manifest, _ := strings.Cut(string(text), "\napiVersion:") // the comment mentions the placeholders
 	filled := "apiVersion:" + strings.NewReplacer(words...).Replace(manifest)
 	if left := regexp.MustCompile(`<[A-Z0-9_]+>`).FindString(filled); left != "" {
 		return fmt.Errorf("%s is left in it: no archive gives it", left)
@@ -303,7 +302,7 @@ func (r *release) writeKrew(to string) error {
 	return os.WriteFile(to, []byte(filled), 0o644)
 }
 
-// tarball writes a compressed archive: sorted, of nobody, as old as the commit.
+// tarball writes a compressed archive: sorted, with owner 0, and the time of the commit.
 func tarball(to string, when time.Time, entries []entry) error {
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	var out bytes.Buffer
@@ -338,7 +337,7 @@ func digest(file string) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(b)), err
 }
 
-// writeSums lists the digest of each file of a folder.
+// writeSums writes the digest of each file of a folder.
 func writeSums(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {

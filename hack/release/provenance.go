@@ -27,8 +27,8 @@ const (
 	buildType     = "https://metalfleet.dev/build/release/v1"
 )
 
-// statement says of which commit and by which compiler the files of a release were
-// made. It has no time of the build: the same commit gives the same bytes.
+// statement records the commit and the compiler of a release. It has no build time: the
+// same commit gives the same bytes.
 type statement struct {
 	Type          string     `json:"_type"`
 	Subject       []resource `json:"subject"`
@@ -64,7 +64,7 @@ type builder struct {
 
 func provenanceFile(version string) string { return "metalfleet_" + version + ".intoto.json" }
 
-// statement is the provenance of the files that lie in the release's folder.
+// statement is the provenance of the files in the release's folder.
 func (r *release) statement() (statement, error) {
 	s := statement{Type: statementType, PredicateType: predicateType, Predicate: predicate{
 		BuildDefinition: buildDefinition{
@@ -91,7 +91,7 @@ func (r *release) statement() (statement, error) {
 	return s, nil
 }
 
-// writeProvenance writes the provenance of all files that are there.
+// writeProvenance writes the provenance of all files in the folder.
 func (r *release) writeProvenance() error {
 	s, err := r.statement()
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *checker) provenance() {
 	name := provenanceFile(c.version)
 	b, err := os.ReadFile(filepath.Join(c.dir, name))
 	if err != nil {
-		return // checkFolder has said so
+		return // checkFolder has reported it
 	}
 	var s statement
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -204,7 +204,7 @@ func (c *checker) signatures(file string) {
 	for _, name := range append(files(c.version), sums) {
 		sum, err := digest(filepath.Join(c.dir, name))
 		if err != nil {
-			continue // checkFolder has said so
+			continue // checkFolder has reported it
 		}
 		signature, err := os.ReadFile(filepath.Join(c.dir, name+upgrade.SignatureSuffix))
 		if err == nil {

@@ -38,7 +38,7 @@ func TestAVersionIsThatOfACommit(t *testing.T) {
 	}
 }
 
-// gpl is what a file under the GPL begins with, which licensecheck knows.
+// gpl is the beginning of a file under the GPL, which licensecheck recognizes.
 const gpl = `This program is free software: you can redistribute it and/or modify
 it under the terms of the GNU General Public License as published by
 the Free Software Foundation, either version 3 of the License, or
@@ -63,16 +63,16 @@ func TestALicenceThatIsNotAllowedIsRefused(t *testing.T) {
 	mit, _, _ := strings.Cut(string(libmlxParts), "\n---\n")
 	for name, c := range map[string]struct {
 		text string
-		want []string // nil for a refusal
+		want []string // nil for an error
 	}{
-		"ours":                    {own(t), []string{"Apache-2.0"}},
-		"MIT":                     {mit, []string{"MIT"}},
-		"two that are allowed":    {own(t) + "\n" + mit, []string{"Apache-2.0", "MIT"}},
-		"the GPL":                 {gpl, nil},
-		"MIT and the GPL":         {mit + gpl, nil},
-		"what nobody knows":       {"You may run this on Tuesdays, if you are kind to your neighbours and to their cats.", nil},
-		"MIT with much beside it": {mit + strings.Repeat("And you shall not use it to compete with us in any field of endeavour. ", 60), nil},
-		"nothing":                 {"", nil},
+		"ours":                 {text: own(t), want: []string{"Apache-2.0"}},
+		"MIT":                  {text: mit, want: []string{"MIT"}},
+		"two that are allowed": {text: own(t) + "\n" + mit, want: []string{"Apache-2.0", "MIT"}},
+		"the GPL":              {text: gpl, want: nil},
+		"MIT and the GPL":      {text: mit + gpl, want: nil},
+		"an unknown licence":   {text: "You may run this on Tuesdays, if you are kind to your cousins and to their cats.", want: nil},
+		"MIT with more terms":  {text: mit + strings.Repeat("And you shall not use it to compete with us in any field of endeavour. ", 60), want: nil},
+		"nothing":              {want: nil},
 	} {
 		got, err := judge([]byte(c.text))
 		if !slices.Equal(got, c.want) || (c.want == nil) != errors.Is(err, errLicence) {
@@ -122,10 +122,10 @@ func TestEveryModuleThatIsLinkedIsKnown(t *testing.T) {
 		a    *module
 		want string
 	}{
-		"known":           {&module{path: "a", version: "v1", licences: []string{"MIT"}}, ""},
-		"not listed":      {nil, "go list does not say so"},
-		"another version": {&module{path: "a", version: "v2", licences: []string{"MIT"}}, "go list does not say so"},
-		"no licence":      {&module{path: "a", version: "v1"}, "there is no LICENSE"},
+		"known":           {a: &module{path: "a", version: "v1", licences: []string{"MIT"}}, want: ""},
+		"not listed":      {want: "go list does not say so"},
+		"another version": {a: &module{path: "a", version: "v2", licences: []string{"MIT"}}, want: "go list does not say so"},
+		"no licence":      {a: &module{path: "a", version: "v1"}, want: "there is no LICENSE"},
 	} {
 		all := map[string]*module{"std": std}
 		if c.a != nil {
@@ -177,7 +177,7 @@ func TestTheMacsArchiveHoldsWhatInstallShWants(t *testing.T) {
 	}
 	m := regexp.MustCompile(`(?m)^  for f in (VERSION .*); do$`).FindStringSubmatch(string(b))
 	if m == nil {
-		t.Fatal("install.sh looks for no files beside itself")
+		t.Fatal("install.sh looks for no files in its own folder")
 	}
 	list := strings.NewReplacer(`"$label.plist"`, "dev.metalfleet.agent.plist", `"$limit_label.plist"`, "dev.metalfleet.wired-limit.plist").Replace(m[1])
 	held := macNames()

@@ -15,7 +15,7 @@ import (
 
 const bomSuffix = ".cdx.json"
 
-// writeBOM writes beside an artefact what is in it.
+// writeBOM writes the SBOM of an artefact next to it.
 func (r *release) writeBOM(file string, a artefact) error {
 	body, err := os.ReadFile(file)
 	if err != nil {
@@ -32,8 +32,8 @@ func (r *release) writeBOM(file string, a artefact) error {
 	return os.WriteFile(file+bomSuffix, out.Bytes(), 0o644)
 }
 
-// bom is the list of an artefact's parts: its programs, the modules of each, and
-// what else it holds, each with version and licence.
+// bom lists an artefact's parts: its programs, the modules of each, and its other contents,
+// each with version and licence.
 func (r *release) bom(a artefact, body []byte) (*cdx.BOM, error) {
 	b := cdx.NewBOM()
 	b.SerialNumber = "urn:uuid:" + uuid.NewSHA1(uuid.NameSpaceURL, append([]byte(a.name), body...)).String()
@@ -93,7 +93,7 @@ func addModules(to map[string]cdx.Component, list []module) (refs []string) {
 	return refs
 }
 
-// addParts adds what no package index knows.
+// addParts adds parts that are in no package index.
 func addParts(to map[string]cdx.Component, list []module) (refs []string) {
 	for _, m := range list {
 		ref := "part:" + m.path
@@ -119,7 +119,7 @@ func hashes(body []byte) *[]cdx.Hash {
 	return &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: fmt.Sprintf("%x", sha256.Sum256(body))}}
 }
 
-// readBOM reads an SBOM and lists what is wrong with it beside the artefact.
+// readBOM reads an SBOM and lists its differences to the artefact.
 func readBOM(file string) (*cdx.BOM, []string) {
 	text, err := os.ReadFile(file + bomSuffix)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command coredns is CoreDNS with the plugins that a cluster without a way out
-// needs, and no others: the upstream program links the SDKs of several clouds.
+// Command coredns is CoreDNS with only the plugins that a cluster without outside network
+// needs: the upstream program links the SDKs of several clouds.
 package main
 
 import (

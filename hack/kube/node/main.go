@@ -1,10 +1,9 @@
-// Command node is what a node of the end-to-end cluster runs beside its
-// container runtime: kubelet, kube-proxy and kube-scheduler as one program,
-// chosen by the name it is called by, else by its first argument.
+// Command node is what a node of the end-to-end cluster runs in addition to its container
+// runtime: kubelet, kube-proxy and kube-scheduler as one program, chosen by the name it is
+// called by, else by its first argument.
 //
-// It is a program of its own so that a quickstart, which has no node, neither
-// compiles nor links it. It refuses every other name: command kube has the
-// control plane.
+// It is a program of its own so that a quickstart, which has no node, neither compiles nor
+// links it. It rejects every other name: command kube has the control plane.
 package main
 
 import (

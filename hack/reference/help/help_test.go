@@ -11,7 +11,7 @@ import (
 func TestFlagsAreReadFromHelp(t *testing.T) {
 	text := "Usage of p:\n  -grace duration\n    \thow long, with\n    \ttwo lines (default 20s)\n  -v\tshort\n  -engine program\n    \tthe engine program (default \"/x/engine\")\n"
 	want := []Flag{
-		{"grace", "duration", "20s", "how long, with two lines"}, {"v", "", "", "short"}, {"engine", "program", `"/x/engine"`, "the engine program"},
+		{Name: "grace", Placeholder: "duration", Default: "20s", Usage: "how long, with two lines"}, {Name: "v", Usage: "short"}, {Name: "engine", Placeholder: "program", Default: `"/x/engine"`, Usage: "the engine program"},
 	}
 	if diff := cmp.Diff(want, Flags(text)); diff != "" {
 		t.Error(diff)

@@ -1,13 +1,12 @@
-// Command protogen turns .proto files into Go: it parses and links them in
-// pure Go, so that nobody needs protoc installed, and hands the result to the
-// same plugins protoc would call (protoc-gen-go and protoc-gen-go-grpc, both
-// pinned in this module).
+// Command protogen turns .proto files into Go: it parses and links them in pure Go, so that
+// protoc need not be installed, and passes the result to the same plugins that protoc would
+// call (protoc-gen-go and protoc-gen-go-grpc, both pinned in this module).
 //
 //	go run -C hack/tools ./protogen -root ../.. metal/wire/wire.proto
 //
-// Files are written beside their source (paths=source_relative). It refuses
-// imports it cannot find under the root or among the well-known types, and
-// plugins that answer with a path outside the root.
+// Files are written next to their source (paths=source_relative). It rejects imports it
+// cannot find under the root or among the well-known types, and plugins that return a path
+// outside the root.
 package main
 
 import (
