@@ -29,7 +29,7 @@ func listen(ctx context.Context, url, model string) *stream {
 		defer close(s.ended)
 		for n := 1; ctx.Err() == nil; n++ {
 			_, err := fleet.Ask(ctx, url, fleet.Question{
-				Model: model, Text: fmt.Sprintf("Tell a long story about %d bears", n), Stream: true, MaxTokens: answerTokens, OnText: func(string) { s.add(time.Now()) },
+				Model: model, Text: fmt.Sprintf("Write a long story about %d bears", n), Stream: true, MaxTokens: answerTokens, OnText: func(string) { s.add(time.Now()) },
 			})
 			if err != nil && ctx.Err() == nil {
 				s.mu.Lock()

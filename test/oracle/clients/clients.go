@@ -114,7 +114,7 @@ func (s *stage) play(ctx context.Context, c table.Client, d tinyfleet.Door, rows
 	return played, append(failed, r.end()...)
 }
 
-// row plays one row; over says that the runner answered.
+// row plays one row; over is true if the runner responded.
 func (s *stage) row(r *runner, c table.Client, row table.Row, names map[string]any) (over bool, err error) {
 	kept := map[string]any{}
 	for k, v := range names {

@@ -47,7 +47,7 @@ import (
 
 var more = flag.String("model", "", "folder of one embedder more")
 
-// served is a model behind an engine's socket, with who computes the same by hand.
+// served is a model on an engine's socket, with the encoder for the expected values.
 type served struct {
 	wire.EngineClient
 	path   string

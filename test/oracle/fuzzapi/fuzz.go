@@ -89,7 +89,7 @@ func (f *fuzz) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return asked
 	}
-	// Whatever was found: what was left behind is looked for.
+	// Regardless of the findings, look for leaks.
 	agent.transport.CloseIdleConnections()
 	after, err := f.settled(ctx, before)
 	fmt.Println("   after: ", after)

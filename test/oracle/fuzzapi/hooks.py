@@ -154,7 +154,7 @@ def whole_stream(ctx, response, case):
 
 
 @atexit.register
-def tell():
+def write_tally():
     if path := os.environ.get("FUZZAPI_TALLY"):
         with open(path, "w", encoding="utf-8") as f:
             json.dump(tally, f)

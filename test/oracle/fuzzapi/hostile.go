@@ -60,8 +60,8 @@ type hostile struct {
 	errs []error
 }
 
-// mostTold bounds how many findings are told.
-const mostTold = 20
+// maxFindings bounds how many findings are reported.
+const maxFindings = 20
 
 // run sends until asking ends, and lets what runs then end.
 func (h *hostile) run(asking, ctx context.Context) error {
@@ -96,7 +96,7 @@ func (h *hostile) run(asking, ctx context.Context) error {
 func (h *hostile) full() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.errs) >= mostTold
+	return len(h.errs) >= maxFindings
 }
 
 func (h *hostile) fire(ctx context.Context, s shot) {
@@ -149,7 +149,7 @@ func (h *hostile) shoot(ctx context.Context, s shot) error {
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil && s.want == closing && resp.StatusCode/100 == 4 {
-		return nil // net/http closes behind its refusal, whatever is still unread
+		return nil // net/http closes the connection after its error, even if there is unread data
 	}
 	if err != nil {
 		return fmt.Errorf("%s breaks off: %w: %.200q", resp.Status, err, tail(body))
@@ -184,7 +184,7 @@ func (s shot) judge(resp *http.Response, body []byte) error {
 	return nil
 }
 
-// send writes the request; whoever does not read it to its end is met with silence.
+// send writes the request, and stays silent if the server does not read all of it.
 func (s shot) send(conn net.Conn, gone <-chan struct{}) {
 	var head bytes.Buffer
 	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: fuzz\r\n", s.method, s.path)

@@ -21,18 +21,18 @@ var promised = map[int][]string{
 	http.StatusInsufficientStorage: {openai.CodeInsufficientMemory},
 }
 
-// judge says what is wrong with an answer: a 5xx that is not promised, or an error
-// that has not the shape of its route.
+// judge returns what is wrong with a response: a 5xx that is not documented, or an
+// error that is not in the format of its route.
 func judge(path string, status int, h http.Header, body []byte) error {
 	if status < 400 {
 		return nil
 	}
 	path, _, _ = strings.Cut(path, "?")
 	if kind := h.Get("Content-Type"); kind != "application/json" {
-		return fmt.Errorf("%d is told as %q: %.200q", status, kind, body)
+		return fmt.Errorf("%d has the type %q: %.200q", status, kind, body)
 	}
 	if err := shaped(path, body); err != nil {
-		return fmt.Errorf("%d has not the shape of its route: %w: %.200s", status, err, body)
+		return fmt.Errorf("%d is not in the format of its route: %w: %.200s", status, err, body)
 	}
 	e := dialect.ParseError(status, h, body)
 	if status >= 500 && !slices.Contains(promised[status], e.Code) {
@@ -97,7 +97,7 @@ func strictly(body []byte, to any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more behind it")
+		return errors.New("there is more data after it")
 	}
 	return nil
 }

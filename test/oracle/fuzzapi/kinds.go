@@ -153,7 +153,7 @@ func duplicatePair(rng *rand.Rand, _ string) shot {
 	return post(dialect.PathResponses, with(dialect.PathResponses, "metadata", `{"a":"1","\u0061":"2"}`), refusal)
 }
 
-// oddQuery asks for a response with what cannot be read, or is nobody's.
+// oddQuery requests a stored response with an invalid query, or one that does not exist.
 func oddQuery(rng *rand.Rand, _ string) shot {
 	s := post(dialect.PathResponses+"/resp_"+strings.Repeat("0", 32)+"c3R1ZGlv"+of(rng, "", "/input_items")+of(rng, "?limit=1;x", "?limit=%zz", "?limit=1&limit=2"), nil, refusal)
 	s.method = http.MethodGet
@@ -268,7 +268,7 @@ func noHTTP(rng *rand.Rand, path string) shot {
 	s := post(path, least(path), closing)
 	switch rng.IntN(4) {
 	case 0:
-		s.headers = []string{"Transfer-Encoding: chunked"} // beside Content-Length, and the body is no chunk
+		s.headers = []string{"Transfer-Encoding: chunked"} // in addition to Content-Length, and the body is no chunk
 	case 1:
 		s.headers = []string{"Content-Length: 7"}
 	case 2:

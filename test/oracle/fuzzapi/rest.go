@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// atRest bounds the wait for connections that nobody uses to be closed: the
-	// agent's two minutes, and some.
+	// atRest bounds the wait until unused connections are closed: the agent's two
+	// minutes, and some.
 	atRest = 4 * time.Minute
 	// slack are goroutines and files of connections that a program may keep open to
 	// the others, the API server among them.
 	slack = 8
 )
 
-// rest is what programs hold while nobody asks.
+// rest is the resource usage of the programs without requests.
 type rest struct {
 	inFlight          float64
 	goroutines, files map[string]float64 // of gateway and agent
@@ -66,7 +66,7 @@ func (f *fuzz) rest(ctx context.Context) (r rest, err error) {
 	}
 	for name, n := range r.goroutines {
 		if n == 0 || r.files[name] == 0 {
-			return r, fmt.Errorf("the %s does not say how many goroutines and files it has", name)
+			return r, fmt.Errorf("the %s does not report its goroutines and files", name)
 		}
 	}
 	living, err := f.MacEngines(macName)
@@ -154,7 +154,7 @@ func (f *fuzz) settled(ctx context.Context, before rest) (after rest, err error)
 	return after, err
 }
 
-// leaked says what is held now and was not before.
+// leaked returns the resources that are in use now and were not before.
 func leaked(before, after rest) error {
 	var errs []error
 	if after.inFlight != 0 {

@@ -37,7 +37,7 @@ const (
 	patience = 3 * time.Minute
 )
 
-// models by the deployment's name, each with its file below the model root.
+// models by the deployment's name, each with its file under the model root.
 var models = map[string]string{"chat": "chat.gguf", "embed": "embed", "rerank": "rerank"}
 
 func writeModels(dir string) error {
@@ -58,7 +58,7 @@ func writeModels(dir string) error {
 	return nil
 }
 
-// newMac is one whose agent says what it holds.
+// newMac returns a Mac whose agent serves metrics.
 func newMac() (m fleet.Mac, metrics string, err error) {
 	port, err := testenv.FreePort()
 	if err != nil {
@@ -168,8 +168,8 @@ func least(path string) []byte {
 	return []byte(`{"model":"default/chat","max_tokens":4,"messages":` + say + `}`)
 }
 
-// agentDoor is an agent's port, which speaks to gateways alone; behind it stands a
-// plain one for who has no certificate.
+// agentDoor is an agent's port, which accepts only gateways, with a plain HTTP proxy
+// for clients without a certificate.
 type agentDoor struct {
 	door
 	transport *http.Transport

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs mlx-lm for the CPU, every version pinned, in a virtual environment
-# below .cache/goldens, which git ignores. Doing it twice costs one look.
+# in .cache/goldens, which git ignores. A second run only checks that it is there.
 # usage: python=$(bash test/oracle/goldens/mlx-lm.sh)
 # Prints the path of its Python.
 set -eu -o pipefail

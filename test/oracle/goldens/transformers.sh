@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs transformers and sentence-transformers, every version pinned, in a
-# virtual environment below .cache/goldens, which git ignores. torch comes with
-# all of CUDA: 4 GB. Doing it twice costs one look.
+# virtual environment in .cache/goldens, which git ignores. torch comes with
+# all of CUDA: 4 GB. A second run does nothing.
 # usage: python=$(bash test/oracle/goldens/transformers.sh)
 # Prints the path of its Python.
 set -eu -o pipefail

@@ -12,7 +12,7 @@ for line in sys.stdin:
         schema = json.loads(case["schema"])
         checker = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
         checker.validate(json.loads(case["answer"]))
-    except Exception as e:  # whatever it is, the answer is not valid
+    except Exception as e:  # any error means that the answer is not valid
         failed += 1
         if failed <= 10:
             print(f"{case['schema']}\n  {case['answer']!r}\n  {type(e).__name__}: {str(e)[:300]}", file=sys.stderr)

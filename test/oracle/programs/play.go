@@ -84,7 +84,7 @@ func playDoors(ctx context.Context, o options, p Program, doors []tinyfleet.Door
 		began := time.Now()
 		got, err := play(ctx, o, p, d.URL+"/v1")
 		if err == nil {
-			err = heard(p, got, said)
+			err = checkTranscript(p, got, said)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s, %s: %w", p.Name, d.Name, err))
@@ -94,8 +94,8 @@ func playDoors(ctx context.Context, o options, p Program, doors []tinyfleet.Door
 	return errors.Join(errs...)
 }
 
-// heard wants every step, and at each door the same words.
-func heard(p Program, got string, said map[string]string) error {
+// checkTranscript requires every step, and the same output at each door.
+func checkTranscript(p Program, got string, said map[string]string) error {
 	if !slices.Equal(steps(got), p.Steps) || len(p.Steps) == 0 {
 		return fmt.Errorf("its steps were %q, want %q", steps(got), p.Steps)
 	}

@@ -32,7 +32,7 @@ func Programs() []Program {
 		{Name: "LiteLLM, the proxy", Package: "litellm", Pins: "litellm", Script: "litellm_proxy.py",
 			Steps: []string{"models", "chat", "chat, streamed", "a tool", "vectors", "rerank", "an error"}},
 		{Name: "Pydantic AI", Package: "pydantic-ai-slim", Pins: "pydanticai", Script: "pydanticai.py",
-			Steps: []string{"an agent calls its tool", "its requests", "streamed", "a conversation goes on", "an agent without tools"}},
+			Steps: []string{"an agent calls its tool", "its requests", "streamed", "the next turn", "an agent without tools"}},
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Filled is a value with its "${name}"s replaced: a string that is one alone
-// becomes what was kept, of whatever kind.
+// becomes the kept value, of any type.
 func Filled(v any, kept map[string]any) (any, error) {
 	switch v := v.(type) {
 	case string:
@@ -99,7 +99,7 @@ func At(doc any, path string) []any {
 	return nil
 }
 
-// Judge says what a reply lacks of what is wanted.
+// Judge returns the differences between a reply and the wanted values.
 func Judge(want map[string]any, reply any, kept map[string]any) error {
 	var errs []error
 	for _, path := range slices.Sorted(maps.Keys(want)) {

@@ -1,10 +1,10 @@
 // Package table holds the conformance table of the API: requests as official
-// clients send them, and what must hold of the answers, whatever the client's
-// language and whether a gateway stands between.
+// clients send them, and assertions on the responses, which hold for every client
+// language, with and without a gateway.
 //
-// It owns the rows (rows.yaml), which clients there are, and the judgement of
-// what a client saw. It refuses a row without a want, a name that is nobody's,
-// and an exception without a reason. It sends nothing: Command clients does.
+// It owns the rows (rows.yaml), the list of clients, and the comparison of replies.
+// It rejects a row without a want, an unknown name, and an exception without a
+// reason. It sends nothing: command clients does.
 //
 // Start reading at Row, then Judge.
 package table
@@ -27,7 +27,7 @@ type Client struct {
 	Name string
 	// API that it speaks, as rows name it.
 	API string
-	// Error is the class of all its errors, where it has one alone.
+	// Error is the class of all its errors, if it has only one.
 	Error string
 }
 
@@ -45,41 +45,41 @@ func Clients() []Client {
 // Row is one behaviour.
 type Row struct {
 	Name string `json:"row"`
-	// API is openai or anthropic: whose clients send it.
+	// API is openai or anthropic: its clients send the row.
 	API string `json:"api"`
-	// Says is what must hold, for the reader of the page.
+	// Says describes the behaviour for readers of the page.
 	Says string `json:"says"`
-	// Clients are those that have what the row needs, and Why is what the others
-	// lack; none means all of the API.
+	// Clients are those that support the row, and Why is what the others lack; none
+	// means all clients of the API.
 	Clients []string `json:"clients,omitempty"`
 	Why     string   `json:"why,omitempty"`
-	// Keys says that the row is of a gateway that asks for API keys, and is played
-	// there and nowhere else.
+	// Keys is true for a row that is only played against a gateway that requires API
+	// keys.
 	Keys  bool   `json:"keys,omitempty"`
 	Steps []Step `json:"steps"`
-	// Same are paths whose values every client gets alike, by whatever door; of
-	// the last step.
+	// Same are paths into the reply of the last step whose values are equal for all
+	// clients and doors.
 	Same []string `json:"same,omitempty"`
 }
 
 // Step is one request.
 type Step struct {
-	// Call is what the client is to do, in its runner's words: chat.create.
+	// Call is the method for the client's runner, such as chat.create.
 	Call string `json:"call"`
-	// Args are those of the method; "${name}" is what an earlier step kept.
+	// Args are its arguments; "${name}" is a value that an earlier step kept.
 	Args map[string]any `json:"args,omitempty"`
-	// Extra are members of the body that the client has no name for.
+	// Extra are members of the body that the client does not define.
 	Extra map[string]any `json:"extra,omitempty"`
-	// Key is the API key that the client asks with; any where none is asked.
+	// Key is the API key that the client sends; empty means a valid one.
 	Key string `json:"key,omitempty"`
-	// Want has what must hold, by paths into the reply.
+	// Want has the expected values, by paths into the reply.
 	Want map[string]any `json:"want"`
 	// Keep names values of the reply, by paths, for later steps.
 	Keep map[string]string `json:"keep,omitempty"`
 }
 
-// Refused says that the row is of what no server here does: all of it is refused
-// as a bad request.
+// Refused reports whether the row is about an unsupported feature: every step is
+// rejected as a bad request.
 func (r Row) Refused() bool {
 	for _, s := range r.Steps {
 		if s.Want["error.class"] == nil || !same(s.Want["error.status"], 400.0) {
@@ -89,13 +89,12 @@ func (r Row) Refused() bool {
 	return true
 }
 
-// For says whether a client sends the row.
+// For reports whether a client sends the row.
 func (r Row) For(c Client) bool {
 	return r.API == c.API && (len(r.Clients) == 0 || slices.Contains(r.Clients, c.Name))
 }
 
-// Rows are those of the file and those of every documented field, which are told
-// what becomes of it.
+// Rows returns the rows of the file.
 func Rows() ([]Row, error) { return Parse(rows) }
 
 // Parse reads rows and checks them.

@@ -31,8 +31,8 @@ func TestRowsThatAreNotSoundAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct{ rows, says string }{
 		"no want":              {"- row: a\n  api: openai\n  says: s\n  steps: [{call: c}]", "wants nothing"},
 		"no steps":             {"- row: a\n  api: openai\n  says: s", "a row has a name, a sentence and steps"},
-		"nobody's API":         {"- row: a\n  api: other\n  " + steps, "no client speaks"},
-		"nobody's client":      {"- row: a\n  api: openai\n  clients: [anthropic-python]\n  why: w\n  " + steps, "is no client of openai"},
+		"an unknown API":       {"- row: a\n  api: other\n  " + steps, "no client speaks"},
+		"another API's client": {"- row: a\n  api: openai\n  clients: [anthropic-python]\n  why: w\n  " + steps, "is no client of openai"},
 		"left out, and no why": {"- row: a\n  api: openai\n  clients: [openai-go]\n  " + steps, "go together"},
 		"twice":                {"- row: a\n  api: openai\n  " + steps + "\n- row: a\n  api: openai\n  " + steps, "stands twice"},
 		"a key, and no keys":   {"- row: a\n  api: openai\n  says: s\n  steps: [{call: c, key: k, want: {result: 1}}]", "go together"},

@@ -48,10 +48,10 @@ const (
 // Context is how many tokens the chat model takes.
 const Context = 1024
 
-// Door is where clients speak to: a URL without a path.
+// Door is the base URL of a server, without a path.
 type Door struct {
 	Name, URL string
-	// Keys says that it asks for API keys.
+	// Keys is true if it requires API keys.
 	Keys bool
 }
 
@@ -109,7 +109,7 @@ func With(ctx context.Context, root, keep string, use func(context.Context, *Wor
 	})
 }
 
-// write lays the models below a folder.
+// write creates the models in a folder.
 func write(dir string) error {
 	tiny, slow := tinymodel.Default(), tinymodel.Default()
 	tiny.Name, tiny.Endless, tiny.Context = Chat, true, Context
@@ -162,7 +162,7 @@ func dialAgent(ctx context.Context, f *fleet.Fleet) (*wire, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(secret.Data["ca.crt"])
 	config := agentapi.ClientTLS(func() (*tls.Certificate, error) { return &pair, nil }, roots, mac)
-	config.NextProtos = []string{"http/1.1"} // what the clients behind it speak
+	config.NextProtos = []string{"http/1.1"} // the protocol of its clients
 	w := &wire{agent: net.JoinHostPort(node.Status.Address.Host, strconv.Itoa(int(node.Status.Address.Port))), config: config}
 	if w.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ real      every template of a folder (*.jinja) with every conversation. The
           inside the source package of llama-cpp-python are a good set.
 snippets  small templates, one feature each
 random    templates from a grammar, by number and seed
-folders   model folders, written below FOLDERS, whose templates and special
+folders   model folders, written to FOLDERS, whose templates and special
           tokens transformers' tokenizers read themselves
 
     python3 -m venv V && V/bin/pip install transformers==5.23.0 jinja2==3.1.6

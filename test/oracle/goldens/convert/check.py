@@ -80,14 +80,14 @@ def check_smollm2(folder, golden):
 
 
 # How far quantising moves the logits of SmolLM2 at most: the root mean square of
-# the change beside that of the source's logits, both around their means, and the
+# the change relative to that of the source's logits, both around their means, and the
 # divergence in nats. The source has 4 bits itself, and is small: what is rounded
 # a second time, to as few, is far from it.
 BOUNDS = {
     "8:64": (0.05, 0.01), "4:32": (0.25, 0.2), "4:64": (0.85, 3), "4:64 but 8:64": (0.8, 2.7),
     "mxfp8": (0.26, 0.28), "mxfp4": (1.1, 5.6), "nvfp4": (0.8, 2.4),
 }
-OURS = 1e-3  # of our engine on the same folder, beside the largest logit
+OURS = 1e-3  # of our engine on the same folder, relative to the largest logit
 
 
 def log_softmax(x):
@@ -117,11 +117,11 @@ def check_quantised(folder):
         assert moved <= BOUNDS[c["name"]][0] and divergence <= BOUNDS[c["name"]][1] and ours <= OURS, f"{c['name']}: too far, want {BOUNDS[c['name']]} and {OURS}"
 
 
-FAMILY = 5e-5  # of our engine on the same folder, beside the largest logit: a hybrid's state keeps what is rounded
+FAMILY = 5e-5  # of our engine on the same folder, relative to the largest logit: a hybrid's state keeps what is rounded
 
 
 def wide(path, prompt):
-    """mlx-lm's logits behind a prompt, in float32."""
+    """mlx-lm's logits after a prompt, in float32."""
     model, _ = load_model(path)
     model.set_dtype(mx.float32)
     return np.array(model(mx.array([prompt]))[0, -1], dtype=np.float64)
@@ -253,7 +253,7 @@ def main(folder, golden):
     check_quantised(folder)
     all_ = [c for c in json.loads((folder / "list.json").read_text()) if c["name"] != "smollm2"]
     sources = {}
-    for c in sorted(all_, key=lambda c: c.get("as", "") != "keep"):  # what was kept says how the source computes
+    for c in sorted(all_, key=lambda c: c.get("as", "") != "keep"):  # the kept ones define how the source computes
         try:
             if c.get("as"):
                 check_family(c, sources)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Converts SmolLM2 and tiny models of every family, and checks the folders with
-# mlx-lm, MLX and tokenizers (check.py says what).
+# mlx-lm, MLX and tokenizers (see check.py).
 # usage: test/oracle/goldens/convert/run.sh
 # Everything fetched stays under .cache/goldens, which git ignores.
 set -eu -o pipefail

@@ -6,7 +6,7 @@ in float32 on the weights of a GGUF file, dequantised to float32 by the gguf pac
     make.py MODEL.gguf OUT.json --varied      the prompts of prompts.py
     make.py MODEL.gguf OUT.json -- PROMPT...  any others
 
-compare.sh beside it does the last two and compares. MLX's CPU back end uses one
+compare.sh does the last two and compares. MLX's CPU back end uses one
 thread; it takes some minutes.
 """
 

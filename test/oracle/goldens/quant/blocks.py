@@ -1,5 +1,5 @@
 """Writes what MLX makes of one row in every format of small floats, and a
-digest of what it reads in rows that hold every element beside every scale.
+digest of what it reads in rows that hold every element with every scale.
 
 The row is that of record.py. Bytes are in base64, little-endian; values are
 float32, of which the formats hold all.

@@ -138,8 +138,8 @@ def less_one(name):
 
 
 def as_hugging_face(config, weights, kernels):
-    """The weights of a hybrid as transformers holds them. kernels says how its
-    convolutions lie: as mlx-lm stores them beside norms as they are meant."""
+    """The weights of a hybrid as transformers holds them. kernels is the
+    layout of its convolutions: as mlx-lm stores them, with norms as they are used."""
     if not hybrid(config):
         return weights
     out = {}
@@ -216,7 +216,7 @@ EYES = ("vision_tower.", "multi_modal_projector.")
 
 
 def plain(name):
-    """The name of a decoder's tensor as if no eyes were beside it."""
+    """The name of a decoder's tensor as if there were no vision encoder."""
     name = name.replace("model.language_model.", "language_model.model.", 1) if name.startswith("model.language_model.") else name
     return name.removeprefix("language_model.")
 

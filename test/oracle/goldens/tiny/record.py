@@ -1,6 +1,6 @@
 """What a reference records of a case, and how it is written. A reference is a
 function that opens a case and returns (step, hidden): step(tokens, cache) gives
-the float32 logits behind the last token and the new cache (None begins one),
+the float32 logits after the last token and the new cache (None begins one),
 hidden(tokens) the normed states that the head reads."""
 
 import json
@@ -10,8 +10,8 @@ import numpy as np
 
 import models
 
-GREEDY = 16  # tokens behind the first prompt
-STRIDE = 8  # of the logits behind the other prompts that are kept
+GREEDY = 16  # tokens after the first prompt
+STRIDE = 8  # of the logits after the other prompts that are kept
 
 
 def number(v):

@@ -1,6 +1,6 @@
 """Tokenizers that show what a normalizer or pre-tokenizer does: each byte of a
 text is a token of its own, and the first character of each piece has another
-token than the rest. Their ids tell pieces and text to the last byte."""
+token than the rest. Their ids determine pieces and text to the last byte."""
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers as N, pre_tokenizers as P
 

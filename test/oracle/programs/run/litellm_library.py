@@ -44,6 +44,6 @@ print(message.finish_reason, message.message.tool_calls[0].function.name, json.l
 
 print("== an error")
 try:
-    litellm.completion(model="hosted_vllm/nobody", messages=hello, **base)
+    litellm.completion(model="hosted_vllm/unknown", messages=hello, **base)
 except litellm.NotFoundError as e:
-    print("NotFoundError", "nobody" in str(e))
+    print("NotFoundError", "unknown" in str(e))

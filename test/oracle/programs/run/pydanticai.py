@@ -45,7 +45,7 @@ async def streamed():
 print("== streamed")
 print(asyncio.run(streamed()))
 
-print("== a conversation goes on")
+print("== the next turn")
 print(agent.run_sync("And now?", message_history=result.all_messages()).output)
 
 print("== an agent without tools")
