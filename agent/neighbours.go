@@ -25,15 +25,15 @@ func (a *Agent) newGiver() *neighbour.Giver {
 }
 
 // neighboursFor are the Macs that the orders of now name for a record.
-func (a *Agent) neighboursFor(r model.Record) []v1alpha1.Neighbour {
+func (a *Agent) neighboursFor(r model.Record) []v1alpha1.Peer {
 	o := a.journal.Snapshot().Orders
 	if o == nil {
 		return nil
 	}
 	for i := range o.Assignments {
 		order := &o.Assignments[i]
-		if order.Model.Digest == r.Digest && order.Model.Source == r.Source && len(order.Neighbours) > 0 {
-			return order.Neighbours
+		if order.Model.Digest == r.Digest && order.Model.Source == r.Source && len(order.Peers) > 0 {
+			return order.Peers
 		}
 	}
 	return nil

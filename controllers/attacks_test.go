@@ -42,7 +42,7 @@ func der(t *testing.T, text []byte) []byte {
 
 func says(err error, part string) bool { return strings.Contains(err.Error(), part) }
 
-// forged is a request of any content.
+// forged returns a request with any content.
 func (w *world) forged(change func(*x509.CertificateRequest)) []byte {
 	w.t.Helper()
 	key, err := join.NewKey()
@@ -54,8 +54,8 @@ func (w *world) forged(change func(*x509.CertificateRequest)) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: raw})
 }
 
-// TestAttackAJoinTokenIsUsedTwice: whoever has it too comes too late, and gets
-// nothing of what the first one got.
+// TestAttackAJoinTokenIsUsedTwice: a second user of the token is too late, and receives
+// nothing of what the first one received.
 func TestAttackAJoinTokenIsUsedTwice(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-a", holding(gib))
@@ -66,7 +66,7 @@ func TestAttackAJoinTokenIsUsedTwice(t *testing.T) {
 	if reason != "" {
 		t.Fatal(reason)
 	}
-	// While the first one has not collected: the envelope is there, and closed.
+	// Before the first one has collected it, the envelope exists, but is sealed.
 	var anchor corev1.Secret
 	w.eventually("the Secret is read", func() error {
 		return c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: "join-mac-a"}, &anchor)
@@ -75,7 +75,7 @@ func TestAttackAJoinTokenIsUsedTwice(t *testing.T) {
 	if _, err := join.Open(key, string(first.UID), anchor.Data[join.KeyAccess]); err == nil {
 		t.Error("another key opens the envelope")
 	}
-	// The thief makes room for a request of its own.
+	// The thief deletes it to make room for a request of its own.
 	w.stop()
 	w.must(c.Delete(w.ctx, first))
 	w.must(c.Create(w.ctx, asked("join-mac-a", stolen)))
@@ -83,18 +83,18 @@ func TestAttackAJoinTokenIsUsedTwice(t *testing.T) {
 	if _, reason := w.outcome("metalfleet-join-mac-a"); reason != join.ReasonTokenUsed {
 		t.Errorf("a token was used twice: %q", reason)
 	}
-	// Now it is burned: the API server may remember the credential for 10 s.
+	// Now it is invalid: the API server may cache the credential for 10 s.
 	w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, &anchor)))
 	w.must(w.c.Delete(w.ctx, asked("join-mac-a", nil)))
 	w.worthless("a burned token", c, asked("join-mac-a", stolen), join.ReasonTokenUsed)
 }
 
-// worthless wants nothing to come of a join token whose Secret is gone. The API
-// server learns that by a watch, and may take the token for good until 10 s
-// after: what it lets in till then is refused by the operator.
+// worthless requires that a join token without its Secret is useless. The API server learns
+// of the deletion by a watch, and may accept the token for 10 s more: until then the
+// operator refuses its requests.
 func (w *world) worthless(what string, c client.Client, request *certificatesv1.CertificateSigningRequest, refusal string) {
 	w.t.Helper()
-	w.eventually(what+" is nobody's", func() error {
+	w.eventually(what+" is worthless", func() error {
 		err := c.Create(w.ctx, request.DeepCopy())
 		if apierrors.IsUnauthorized(err) {
 			return nil
@@ -111,7 +111,8 @@ func (w *world) worthless(what string, c client.Client, request *certificatesv1.
 	})
 }
 
-// TestAttackAJoinTokenThatEnded: its Secret goes with its time, and it with the Secret.
+// TestAttackAJoinTokenThatEnded: its Secret is deleted when it expires, and the token
+// becomes invalid with it.
 func TestAttackAJoinTokenThatEnded(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-a", holding(gib))
@@ -131,7 +132,7 @@ func TestAttackAJoinTokenThatEnded(t *testing.T) {
 	w.worthless("a token without its Secret", w.as(token.Credential), asked("join-mac-a", request), join.ReasonTokenUsed)
 }
 
-// TestAttackAJoinTokenThatWasReplaced, and one that nobody minted.
+// TestAttackAJoinTokenThatWasReplaced also covers a token that the operator did not mint.
 func TestAttackAJoinTokenThatWasReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-a", holding(gib))
@@ -145,12 +146,12 @@ func TestAttackAJoinTokenThatWasReplaced(t *testing.T) {
 	w.must(w.c.SubResource("token").Create(w.ctx, account, loose))
 	w.create(w.as(loose.Status.Token), asked("join-mac-a", request))
 	if _, reason := w.outcome("metalfleet-join-mac-a"); reason != join.ReasonTokenReplaced {
-		t.Errorf("a token that nobody minted: %q", reason)
+		t.Errorf("a forged token: %q", reason)
 	}
 }
 
-// TestAttackForgedRequests: each is refused, and a good one of the same token
-// is signed afterwards.
+// TestAttackForgedRequests: each is refused, and a valid one with the same token is signed
+// afterwards.
 func TestAttackForgedRequests(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-a", holding(gib))
@@ -165,7 +166,7 @@ func TestAttackForgedRequests(t *testing.T) {
 		"another Mac's DNS name": func() []byte {
 			return w.forged(func(r *x509.CertificateRequest) { r.DNSNames = []string{agentapi.MacServerName("mac-ab")} })
 		},
-		"the gateways' name beside its own": func() []byte {
+		"the gateways' name and its own": func() []byte {
 			return w.forged(func(r *x509.CertificateRequest) { r.DNSNames = append(r.DNSNames, agentapi.GatewayName) })
 		},
 		"an organization more": subject(func(n *pkix.Name) { n.Organization = append(n.Organization, "system:masters") }),
@@ -186,7 +187,7 @@ func TestAttackForgedRequests(t *testing.T) {
 	}
 }
 
-// TestAttackRequestsThatPolicyRefuses: what never becomes an object.
+// TestAttackRequestsThatPolicyRefuses: these are never stored as objects.
 func TestAttackRequestsThatPolicyRefuses(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-a", holding(gib))
@@ -220,8 +221,8 @@ func TestAttackRequestsThatPolicyRefuses(t *testing.T) {
 	}
 }
 
-// TestAttackOthersAskOurSigner: rights to make requests are no rights to a
-// Mac's certificate, and neither is somebody's approval.
+// TestAttackOthersAskOurSigner: neither permission to create requests nor another
+// approver's approval gives a Mac's certificate.
 func TestAttackOthersAskOurSigner(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-a", holding(gib))
@@ -248,7 +249,7 @@ func TestAttackOthersAskOurSigner(t *testing.T) {
 	w.must(w.c.Delete(w.ctx, csr))
 }
 
-// TestAttackAnOldAccountAsks: a Mac that was deleted, and a new one has its name.
+// TestAttackAnOldAccountAsks: a Mac was deleted, and a new one has its name.
 func TestAttackAnOldAccountAsks(t *testing.T) {
 	w := newWorld(t)
 	first := w.mac("mac-a", holding(gib))
@@ -262,7 +263,7 @@ func TestAttackAnOldAccountAsks(t *testing.T) {
 	w.deleteMac(first)
 	w.macs = nil
 	w.mac("mac-a", holding(gib))
-	// The API server may know the old token for 10 s more: as if it did.
+	// The API server may accept the old token for 10 s more: simulate that.
 	w.create(w.asAccount(&account), csr)
 	if _, reason := w.outcome(csr.Name); reason != join.ReasonOldAccount {
 		t.Errorf("a request of the old account: %q", reason)
@@ -277,8 +278,8 @@ func TestAttackAnOldAccountAsks(t *testing.T) {
 	}
 }
 
-// asAccount is a client that the API server takes for a ServiceAccount, by its
-// UID too.
+// asAccount returns a client that the API server authenticates as a ServiceAccount,
+// including its UID.
 func (w *world) asAccount(a *corev1.ServiceAccount) client.Client {
 	w.t.Helper()
 	config := env.Config()
@@ -289,8 +290,8 @@ func (w *world) asAccount(a *corev1.ServiceAccount) client.Client {
 	return c
 }
 
-// TestAttackAnAgentWithTooManyRights: whatever roles somebody gave to its
-// account, the policies hold it to its own status and conditions.
+// TestAttackAnAgentWithTooManyRights: regardless of the roles that are bound to its
+// account, the admission policies restrict it to its own status and conditions.
 func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-a", holding(60*gib))
@@ -315,7 +316,7 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 	account := func(name string) *corev1.ServiceAccount {
 		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
 	}
-	for _, name := range []string{own, "mac-mac-ab", "join-mac-ab", "metalfleet-operator"} { // nobody is refused a token of an account that is not there
+	for _, name := range []string{own, "mac-mac-ab", "join-mac-ab", "metalfleet-operator"} { // a token request for a missing account is not forbidden, but not found
 		w.eventually(name+" is there", func() error { return w.c.Get(w.ctx, client.ObjectKeyFromObject(account(name)), account(name)) })
 	}
 	for what, do := range map[string]func() error{
@@ -331,7 +332,7 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 			return a.Status().Patch(w.ctx, replica.DeepCopy(), merge(`{"status":{"conditions":[]}}`))
 		},
 		"delete a deployment": func() error { return a.Delete(w.ctx, d.DeepCopy()) },
-		"say that it is Ready": func() error {
+		"set its own Ready": func() error {
 			return a.Status().Patch(w.ctx, mac("mac-a"), edited(w, "mac-a", v1alpha1.ConditionReady))
 		},
 		"drop all conditions":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), merge(`{"status":{"conditions":null}}`)) },
@@ -349,7 +350,7 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 			t.Errorf("with too many rights an agent could %s: %v, want a policy's refusal", what, err)
 		}
 	}
-	// Until the operator has written none of its own between the look and the patch.
+	// Until the operator has written nothing between the read and the patch.
 	w.eventually("it may set its own condition", func() error {
 		return a.Status().Patch(w.ctx, mac("mac-a"), made(w, "mac-a", v1alpha1.ConditionGuardInactive), client.DryRunAll)
 	})
@@ -359,7 +360,7 @@ func accountToken(seconds int64) *authenticationv1.TokenRequest {
 	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
 }
 
-// made adds a condition to those of a Mac.
+// made adds a condition to a Mac.
 func made(w *world, mac, kind string) client.Patch {
 	w.t.Helper()
 	var m v1alpha1.MacNode
@@ -369,7 +370,7 @@ func made(w *world, mac, kind string) client.Patch {
 	return merged(w, before, &m)
 }
 
-// edited changes what a condition of a Mac says.
+// edited changes the content of a Mac's condition.
 func edited(w *world, mac, kind string) client.Patch {
 	w.t.Helper()
 	var m v1alpha1.MacNode
@@ -379,7 +380,7 @@ func edited(w *world, mac, kind string) client.Patch {
 	return merged(w, before, &m)
 }
 
-// staged adds one to those of a Mac's first assignment.
+// staged adds a condition to a Mac's first assignment.
 func staged(w *world, mac, kind string) client.Patch {
 	w.t.Helper()
 	var m v1alpha1.MacNode

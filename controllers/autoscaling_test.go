@@ -14,8 +14,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/autoscaler/scale"
 )
 
-// wantScaled waits until a deployment has so many replicas, all ready, and its
-// autoscaler that number and reason; no reason: nothing of an autoscaler is left.
+// wantScaled waits until a deployment has that many replicas, all ready, and its autoscaler
+// that number and reason; no reason: no autoscaling status.
 func (w *world) wantScaled(name string, n int32, reason string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s has %d replicas, %s", name, n, reason), func() error {
@@ -40,9 +40,8 @@ func (w *world) wantScaled(name string, n int32, reason string) {
 	})
 }
 
-// TestADeploymentScalesItself within its bounds, also over a restart of the
-// operator; without a gateway that is heard nothing is taken away. Handed over to
-// its user it keeps nothing of the autoscaler.
+// It stays within its bounds, also over a restart of the operator; without reports of a
+// gateway nothing is removed. Without spec.autoscaling nothing of the autoscaler is left.
 func TestADeploymentScalesItself(t *testing.T) {
 	w := newWorld(t)
 	for i := range 3 {
@@ -61,7 +60,7 @@ func TestADeploymentScalesItself(t *testing.T) {
 		s.Autoscaling.MinReplicas, s.Autoscaling.MaxReplicas = ptr.To[int32](0), 1
 	})
 	w.startOperator()
-	w.eventually("nobody is heard, and nothing is taken away", func() error {
+	w.eventually("no reports, and nothing is removed", func() error {
 		d := w.get("chat")
 		if a := d.Status.Autoscaling; a.Reason != scale.Unheard || a.DesiredReplicas != 3 || len(w.replicas("chat")) != 3 {
 			return fmt.Errorf("%d replicas; %+v", len(w.replicas("chat")), a)
@@ -71,7 +70,7 @@ func TestADeploymentScalesItself(t *testing.T) {
 		}
 		return nil
 	})
-	w.stop() // and what gateways were told by then is taken back
+	w.stop() // including the annotations for gateways
 	for _, r := range w.replicas("chat") {
 		w.must(w.c.Patch(w.ctx, &r, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationRetiring+`":"true"}}}`))))
 	}

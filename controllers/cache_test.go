@@ -11,8 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// TestTheShareOfTheDiskReachesARunningReplicaWhereItIs; memory for it comes with
-// another revision.
+// Only its memory needs another revision.
 func TestTheShareOfTheDiskReachesARunningReplicaWhereItIs(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(60*gib))
@@ -28,7 +27,7 @@ func TestTheShareOfTheDiskReachesARunningReplicaWhereItIs(t *testing.T) {
 	given := func(bytes int64) v1alpha1.Assignment {
 		t.Helper()
 		var node v1alpha1.MacNode
-		w.eventually(fmt.Sprintf("the Mac is told %d bytes", bytes), func() error {
+		w.eventually(fmt.Sprintf("the Mac is assigned %d bytes", bytes), func() error {
 			w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &node))
 			if len(node.Spec.Assignments) != 1 || node.Spec.Assignments[0].Cache.SSDBytes != bytes {
 				return fmt.Errorf("orders %+v", node.Spec.Assignments)

@@ -1,9 +1,9 @@
-// Package controllers is the operator: it lists every controller of the binary
-// and how the manager that runs them caches.
+// Package controllers is the operator: it sets up every controller of the binary and the
+// options of their manager.
 //
-// It owns what is common to all of them: scheme, cache, indexes, rates. It
-// refuses to hold logic: each reconciler has a package, reconcilers never
-// import one another, and they meet in package fleet and in conditions.
+// It owns what is common to all of them: scheme, cache, indexes, rate limits. It has no
+// logic: each reconciler has a package, reconcilers never import one another, and they
+// share package fleet and conditions.
 //
 // Start reading at Setup.
 package controllers
@@ -55,7 +55,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/placement"
 )
 
-// What the program around the controllers needs: its namespace, and to tell who leads.
+// Permissions of the program itself: its namespace and leader election.
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch;create
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -65,19 +65,19 @@ import (
 // DefaultNamespace holds the operator's own objects and those of each Mac.
 const DefaultNamespace = "metalfleet-system"
 
-// DefaultCertificateLife of Macs and gateways; they are renewed when 70 % is over.
+// DefaultCertificateLife of Macs and gateways; certificates are renewed after 70 % of it.
 const DefaultCertificateLife = 24 * time.Hour
 
-// LongestCertificateLife is the most that it may be.
+// LongestCertificateLife is the maximum.
 const LongestCertificateLife = identity.LongestLife
 
-// DefaultKEDANamespace is where KEDA runs, if nobody says otherwise.
+// DefaultKEDANamespace is the namespace of KEDA.
 const DefaultKEDANamespace = keda.DefaultNamespace
 
-// DefaultAuthoritySpread is how long gateways get to read a new root before it signs.
+// DefaultAuthoritySpread is how long gateways have to read a new root before it signs.
 const DefaultAuthoritySpread = time.Hour
 
-// Config is what the controllers need beside the manager.
+// Config is what the controllers need in addition to the manager.
 type Config struct {
 	// Namespace of Leases, Secrets and ServiceAccounts.
 	Namespace string
@@ -85,24 +85,24 @@ type Config struct {
 	Version string
 	// Clock of all controllers.
 	Clock clock.WithTicker
-	// CertificateLife is the most that a certificate of a Mac or a gateway is good for.
+	// CertificateLife is the maximum validity of a certificate of a Mac or a gateway.
 	CertificateLife time.Duration
-	// AuthoritySpread is how long gateways get to read a new root before it signs.
+	// AuthoritySpread is how long gateways have to read a new root before it signs.
 	AuthoritySpread time.Duration
-	// DemandAddress is where gateways tell what is asked of each model; empty or
-	// "0" is nowhere, and nothing is scaled by it.
+	// DemandAddress receives the reports of gateways; empty or "0" disables it, and
+	// autoscaling with it.
 	DemandAddress string
-	// MetricsAPIAddress is where the API server asks for external metrics; empty or
-	// "0" is nowhere.
+	// MetricsAPIAddress serves external metrics to the API server; empty or "0" disables
+	// it.
 	MetricsAPIAddress string
-	// KEDAAddress is where KEDA asks for figures; empty or "0" is nowhere. In
-	// KEDANamespace lies the Secret by which it proves itself.
+	// KEDAAddress serves figures to KEDA; empty or "0" disables it. KEDANamespace has the
+	// Secret with KEDA's client certificate.
 	KEDAAddress, KEDANamespace string
 	// Metrics receives the operator's own metrics.
 	Metrics prometheus.Registerer
 }
 
-// Scheme knows the kinds that the operator reads and writes.
+// Scheme returns the kinds that the operator reads and writes.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
@@ -110,10 +110,9 @@ func Scheme() *runtime.Scheme {
 	return s
 }
 
-// ManagerOptions are what the controllers need of a manager: a cache that holds
-// no Secret of other namespaces, and reads that see our own writes, without
-// which nothing could be counted once. Models are read in the watched namespaces;
-// none means all.
+// ManagerOptions returns the manager's options: a cache without Secrets of other
+// namespaces, and reads that see our own writes, which counting each thing once depends on.
+// Models are read in the watched namespaces; none means all.
 func ManagerOptions(namespace string, watched ...string) ctrl.Options {
 	return ctrl.Options{
 		Scheme: Scheme(),
@@ -135,20 +134,20 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: here},
-			// The wish for agents and the rules of placement; whatever else lies there is little.
+			// Agent targets and placement rules; there are few others.
 			&corev1.ConfigMap{}:      {Namespaces: here},
 			&corev1.ServiceAccount{}: {Namespaces: here},
 			&rbacv1.Role{}:           {Namespaces: here},
 			&rbacv1.RoleBinding{}:    {Namespaces: here},
 			&coordinationv1.Lease{}:  {Namespaces: here},
-			// The gateways' Service and its headless twin; whatever else lies there is little.
+			// The gateways' Services; there are few others.
 			&discoveryv1.EndpointSlice{}: {Namespaces: here},
 			&rbacv1.ClusterRole{}:        {Label: having(v1alpha1.LabelMac)},
 			&rbacv1.ClusterRoleBinding{}: {Label: having(v1alpha1.LabelMac)},
 			&v1alpha1.ModelDeployment{}:  {Namespaces: models},
 			&v1alpha1.ModelReplica{}:     {Namespaces: models},
 			&appsv1.ControllerRevision{}: {Namespaces: models, Label: having(v1alpha1.LabelDeployment)},
-			// What others ask of other signers is none of ours.
+			// Requests for other signers are not ours.
 			&certificatesv1.CertificateSigningRequest{}: {Field: fields.OneTermEqualSelector("spec.signerName", join.Signer)},
 		},
 	}
@@ -160,8 +159,8 @@ func having(label string) labels.Selector {
 	return labels.NewSelector().Add(*r)
 }
 
-// options of every controller. Work that is new is never delayed; what failed
-// is tried again soon, then ever later.
+// options of every controller. New work is never delayed; failures are retried soon, then
+// with backoff.
 func options(concurrent int) controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: concurrent,
@@ -170,7 +169,7 @@ func options(concurrent int) controller.Options {
 	}
 }
 
-// setupDemand has the operator that leads told by gateways what is asked.
+// setupDemand sets up the reports of gateways and the autoscaler at the leader.
 func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *signal.Metrics) (*autoscaler.Reconciler, error) {
 	ledger := demand.NewLedger(c.Clock.Now)
 	scaler := autoscaler.New(mgr.GetClient(), c.Clock, c.Namespace, ledger, metrics)
@@ -189,8 +188,8 @@ func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *s
 	return scaler, errors.Join(setupExternal(mgr, c, issuer, source), setupKEDA(mgr, c, issuer, source))
 }
 
-// setupExternal has the API server find what is asked of deployments, for those
-// that scale them from outside.
+// setupExternal serves external metrics to the API server, for deployments that are scaled
+// from outside.
 func setupExternal(mgr ctrl.Manager, c Config, issuer *identity.Issuer, source *external.Source) error {
 	if c.MetricsAPIAddress == "" || c.MetricsAPIAddress == "0" {
 		return nil
@@ -207,12 +206,12 @@ func setupExternal(mgr ctrl.Manager, c Config, issuer *identity.Issuer, source *
 	return nil
 }
 
-// setupKEDA has KEDA told the same figures.
+// setupKEDA serves the same figures to KEDA.
 func setupKEDA(mgr ctrl.Manager, c Config, issuer *identity.Issuer, source *external.Source) error {
 	if c.KEDAAddress == "" || c.KEDAAddress == "0" {
 		return nil
 	}
-	// The manager's own client reads Secrets of this namespace alone, from its cache.
+	// The manager's own client reads Secrets only of this namespace, from its cache.
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
 	if err != nil {
 		return fmt.Errorf("client for KEDA's Secret: %w", err)
@@ -256,7 +255,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock}},
 		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient(), Clock: c.Clock, Grants: issuer}},
-		{"macnode alarms", 1, &macnode.Alarms{Client: mgr.GetClient(), Clock: c.Clock}},
+		{"macnode alarms", 1, &macnode.Alerts{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},

@@ -22,11 +22,11 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// deleteLimit is how long a delete may take, whatever died: the 180 s after
-// which a Mac is gone, and a minute for all else.
+// deleteLimit bounds a delete in every failure: the 180 s after which a Mac is gone, and a
+// minute for everything else.
 const deleteLimit = 240 * time.Second
 
-// gone complains while an object is there.
+// gone returns an error while an object exists.
 func (w *world) gone(o client.Object) error {
 	err := w.c.Get(w.ctx, client.ObjectKeyFromObject(o), o)
 	switch {
@@ -38,11 +38,11 @@ func (w *world) gone(o client.Object) error {
 	return err
 }
 
-// endsInTime lets time pass for the operator until an object is gone.
+// endsInTime advances the operator's clock until an object is gone.
 func (w *world) endsInTime(o client.Object) {
 	w.t.Helper()
 	for passed := time.Duration(0); ; passed += 20 * time.Second {
-		if passed == deleteLimit { // all time is over; what is left is work
+		if passed == deleteLimit { // no more time passes; the rest is work
 			w.eventually(fmt.Sprintf("%T %s ends in %s", o, o.GetName(), deleteLimit), func() error { return w.gone(o) })
 		}
 		if w.gone(o) == nil {
@@ -53,13 +53,13 @@ func (w *world) endsInTime(o client.Object) {
 	}
 }
 
-// TestDeleteADeploymentOfADeadMac: the Mac dies in the moment of the delete.
+// TestDeleteADeploymentOfADeadMac: the Mac dies at the moment of the delete.
 func TestDeleteADeploymentOfADeadMac(t *testing.T) {
 	w := newWorld(t)
 	dead := w.mac("mac-1", holding(60*gib))
 	d := w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.play(dead, mute)
+	w.play(dead, silence)
 	last := w.watchReplica(w.replicas("small")[0].Name)
 	w.must(w.c.Delete(w.ctx, d))
 	w.endsInTime(d)
@@ -68,8 +68,8 @@ func TestDeleteADeploymentOfADeadMac(t *testing.T) {
 	}
 }
 
-// TestDeleteWhileAReplicaDrains: the Mac dies in the middle of a drain of an
-// hour, of which it had told.
+// TestDeleteWhileAReplicaDrains: the Mac dies in the middle of an announced drain of an
+// hour.
 func TestDeleteWhileAReplicaDrains(t *testing.T) {
 	w := newWorld(t)
 	s := holding(60 * gib)
@@ -89,13 +89,13 @@ func TestDeleteWhileAReplicaDrains(t *testing.T) {
 	if len(w.replicas("small")) != 1 {
 		t.Fatal("a replica that drains was let go")
 	}
-	w.play(dead, mute)
+	w.play(dead, silence)
 	w.endsInTime(d)
 }
 
-// TestDeleteANamespaceWhoseSecretsWentFirst: the namespace's controller deletes
-// in no order. One Mac is dead, the other one lives, and the Secret with the hub
-// token goes before the deployment that names it.
+// TestDeleteANamespaceWhoseSecretsWentFirst: the namespace controller deletes in any order.
+// One Mac is dead, the other alive, and the Secret with the hub token is deleted before the
+// deployment that names it.
 func TestDeleteANamespaceWhoseSecretsWentFirst(t *testing.T) {
 	if !testenv.HasControllers() {
 		t.Fatal("this test needs kube-controller-manager among the assets: run `make kube`")
@@ -110,7 +110,7 @@ func TestDeleteANamespaceWhoseSecretsWentFirst(t *testing.T) {
 		w.withToken(name, mac, "hub")
 		w.deployment(name, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	}
-	w.play(dead, mute)
+	w.play(dead, silence)
 	w.must(w.c.Delete(w.ctx, secret))
 	for _, name := range []string{"alive", "dead"} {
 		w.deployment(name, v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
@@ -131,9 +131,9 @@ func TestDeleteANamespaceWhoseSecretsWentFirst(t *testing.T) {
 	}
 }
 
-// TestDeleteAMacTakesAllOfItBack: a Mac that lives is deleted. Its replica is
-// made elsewhere, what was made for it goes, and its account can do nothing more
-// in the moment in which the MacNode is gone.
+// TestDeleteAMacTakesAllOfItBack: a live Mac is deleted. Its replica is created elsewhere,
+// its objects are deleted, and its account has no permissions from the moment the MacNode
+// is gone.
 func TestDeleteAMacTakesAllOfItBack(t *testing.T) {
 	w := newWorld(t)
 	first := w.mac("mac-1", holding(100*gib))
@@ -167,8 +167,8 @@ func TestDeleteAMacTakesAllOfItBack(t *testing.T) {
 	})
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 
-	// Another Mac of that name has another account: once the API server has
-	// forgotten the old token, which takes 10 s, it is nobody's.
+	// A new Mac of that name has another account: once the API server's cache of the old
+	// token has expired, after 10 s, the token is invalid.
 	w.mac("mac-1", holding(100*gib))
 	for what, try := range l.itsOwn() {
 		w.eventually("the old account may not "+what, func() error {
@@ -180,7 +180,7 @@ func TestDeleteAMacTakesAllOfItBack(t *testing.T) {
 	}
 }
 
-// refused complains of what is not refused.
+// refused returns an error if the call is allowed.
 func refused(try func() error) func() error {
 	return func() error {
 		if err := try(); !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) {
@@ -190,7 +190,7 @@ func refused(try func() error) func() error {
 	}
 }
 
-// wantNothingOf wants none of the objects that were made for a Mac.
+// wantNothingOf requires that no object of a Mac is left.
 func (w *world) wantNothingOf(mac string) {
 	w.t.Helper()
 	for _, account := range []string{"mac-" + mac, "join-" + mac} {
@@ -211,16 +211,16 @@ func (w *world) wantNothingOf(mac string) {
 	}
 }
 
-// TestDeleteIsNotOverWhenAnotherEpochWasReleased: a Mac that comes back tells
-// first of what it remembers. What it says of a replica or an epoch that nobody
-// ordered of it releases nothing, and makes nothing ready.
+// TestDeleteIsNotOverWhenAnotherEpochWasReleased: a Mac that returns first reports its old
+// state. A report on a replica or an epoch that was not assigned to it releases nothing,
+// and makes nothing ready.
 func TestDeleteIsNotOverWhenAnotherEpochWasReleased(t *testing.T) {
 	w := newWorld(t)
 	mac := w.mac("mac-1", holding(60*gib))
 	d := w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	replica := w.replicas("small")[0]
-	w.play(mac, mute)
+	w.play(mac, silence)
 	w.must(w.c.Delete(w.ctx, d))
 	is := func(kind string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.Now()}
@@ -245,16 +245,15 @@ func TestDeleteIsNotOverWhenAnotherEpochWasReleased(t *testing.T) {
 	w.endsInTime(d)
 }
 
-// TestDeleteAndAMacThatComesBack: its deployment and its namespace are gone when
-// it returns. It is told that nobody wants what it holds, stops it, and gets
-// other work; nothing is promised to both.
+// TestDeleteAndAMacThatComesBack: its deployment and its namespace are gone when it
+// returns. It stops its engine and gets other assignments; no memory is reserved twice.
 func TestDeleteAndAMacThatComesBack(t *testing.T) {
 	w := newWorld(t)
 	mac := w.mac("mac-1", holding(60*gib))
 	d := w.deploy("first", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("36Gi") })
 	w.deployment("first", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	old := w.replicas("first")[0]
-	w.play(mac, mute)
+	w.play(mac, silence)
 	w.must(w.c.Delete(w.ctx, d))
 	w.endsInTime(d)
 	w.deploy("second", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("36Gi") })
@@ -264,7 +263,7 @@ func TestDeleteAndAMacThatComesBack(t *testing.T) {
 			t.Fatal("a Mac that is gone was given work")
 		}
 	}
-	w.play(mac, func(s *fleettest.Script) { s.Mute = false })
+	w.play(mac, func(s *fleettest.Script) { s.Silent = false })
 	w.deployment("second", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.eventually("the Mac stopped what it held", func() error {
 		var m v1alpha1.MacNode

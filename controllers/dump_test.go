@@ -15,7 +15,7 @@ import (
 
 type runtimeObject = runtime.Object
 
-// brief is an object on one line, for the log of a failed test.
+// brief formats an object on one line, for the log of a failed test.
 func brief(o runtime.Object) string {
 	switch x := o.(type) {
 	case *v1alpha1.ModelDeployment:
@@ -46,5 +46,5 @@ func contains(s, part string) bool { return strings.Contains(s, part) }
 
 func quantity(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
 
-// quiet is where a test's server complains of handshakes that are to fail.
+// quiet returns a log for a test server with expected handshake errors.
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -40,7 +40,7 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// system is the operator's namespace; its Role is made for this one.
+// system is the operator's namespace, in which its Role is installed.
 const system = controllers.DefaultNamespace
 
 // testLimit bounds one test with all its waits.
@@ -51,15 +51,15 @@ var env *testenv.Env
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		// Where the assets are from elsewhere they have no kube-controller-manager;
-		// the one test that needs it fails and says so.
+		// Assets from elsewhere have no kube-controller-manager; the one test that needs it
+		// fails with that reason.
 		e, err := testenv.Start(context.Background(), testenv.Options{Controllers: testenv.HasControllers()})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		env = e
-		// Once for all tests: goroutines of one operator may outlive it for a moment.
+		// Once for all tests: goroutines of an operator may outlive it for a moment.
 		log := logr.Discard()
 		if os.Getenv("OPERATOR_LOG") != "" {
 			log = logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil))
@@ -79,8 +79,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// installRBAC applies config/rbac, so that the operator of these tests may do
-// what a cluster lets it do and nothing more.
+// installRBAC applies config/rbac, so that the operator of these tests has the same
+// permissions as in a cluster.
 func installRBAC() error {
 	c, err := client.New(env.Config(), client.Options{})
 	if err != nil {
@@ -116,9 +116,9 @@ func installRBAC() error {
 	return awaitPolicies(c)
 }
 
-// awaitPolicies waits until the API server enforces what config/rbac says. It
-// learns of policies by a watch: one that was made after all others, and
-// refuses, says that the others are known.
+// awaitPolicies waits until the API server enforces the policies of config/rbac. It learns
+// of policies by a watch: once the policy that was created last denies a request, the
+// others are in effect too.
 func awaitPolicies(c client.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience.Most)
 	defer cancel()
@@ -154,8 +154,8 @@ func awaitPolicies(c client.Client) error {
 	return errors.Join(c.Delete(ctx, binding), c.Delete(ctx, policy))
 }
 
-// jumpClock is the real clock plus jumps; its tickers are quick, so that a jump
-// is noticed at once.
+// jumpClock is the real clock plus jumps; its tickers are fast, so that a jump is noticed
+// at once.
 type jumpClock struct {
 	clock.RealClock
 	mu     sync.Mutex
@@ -180,8 +180,8 @@ func (c *jumpClock) NewTicker(time.Duration) clock.Ticker {
 	return c.RealClock.NewTicker(50 * time.Millisecond)
 }
 
-// authoritySpread is how long gateways are given to read a new root: much
-// longer than what a test does meanwhile takes.
+// authoritySpread is how long gateways have to read a new root: much longer than a test
+// step takes.
 const authoritySpread = 3 * time.Minute
 
 // world is one test's operator, Macs and namespace.
@@ -196,8 +196,8 @@ type world struct {
 	mgr   ctrl.Manager
 }
 
-// newWorld starts an operator and makes a namespace. At the end it takes
-// everything back and fails if something stays.
+// newWorld starts an operator and creates a namespace. At the end it deletes everything and
+// fails if something is left.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
@@ -215,8 +215,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// asOperator is the configuration of a client that is the operator's
-// ServiceAccount.
+// asOperator returns a client configuration for the operator's ServiceAccount.
 func asOperator() *rest.Config {
 	config := env.Config()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + system + ":metalfleet-operator",
@@ -246,7 +245,7 @@ func (w *world) startOperator() {
 	})
 }
 
-// end deletes what the test made, with an operator that runs.
+// end deletes the objects of the test, with a running operator.
 func (w *world) end() {
 	w.t.Helper()
 	if w.t.Failed() {
@@ -258,7 +257,7 @@ func (w *world) end() {
 		w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, &list.Items[i])))
 	}
 	for _, a := range w.macs {
-		w.play(a, func(s *fleettest.Script) { s.Behave, s.Mute = nil, false })
+		w.play(a, func(s *fleettest.Script) { s.Behave, s.Silent = nil, false })
 	}
 	w.eventually("every replica is gone", func() error {
 		var replicas v1alpha1.ModelReplicaList
@@ -287,7 +286,7 @@ func (w *world) deleteMac(a *fleettest.Agent) {
 	})
 }
 
-// dump tells what the API server holds when a test has failed.
+// dump logs the objects in the API server after a failed test.
 func (w *world) dump() {
 	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{}} {
 		if err := w.c.List(w.ctx, list); err != nil {
@@ -308,7 +307,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// eventually asks until there is no complaint.
+// eventually retries until there is no error.
 func (w *world) eventually(what string, complaint func() error) {
 	w.t.Helper()
 	limit := patience.Of(w.t)
@@ -331,12 +330,12 @@ func (w *world) within(d time.Duration, complaint func() error) error {
 			return err
 		case <-time.After(pause):
 		}
-		// A look costs the API server as much as what is waited for.
+		// A check costs the API server as much as the work that is awaited.
 		pause = min(2*pause, 100*time.Millisecond)
 	}
 }
 
-// mac makes a MacNode, lets a scripted agent play it, and waits until it is Ready.
+// mac creates a MacNode with a scripted agent, and waits until it is Ready.
 func (w *world) mac(name string, s fleettest.Script) *fleettest.Agent {
 	w.t.Helper()
 	w.must(w.c.Create(w.ctx, &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}))
@@ -349,13 +348,13 @@ func (w *world) mac(name string, s fleettest.Script) *fleettest.Agent {
 	a := fleettest.Start(w.ctx, w.c, system, name, s)
 	w.macs = append(w.macs, a)
 	w.eventually(name+" is Ready", func() error {
-		return w.macCondition(name, v1alpha1.ReasonHeardFrom)
+		return w.macCondition(name, v1alpha1.ReasonReporting)
 	})
 	return a
 }
 
-// play changes a Mac's script. The operator writes the same MacNode, so that a
-// report may meet a conflict and is tried again.
+// play changes a Mac's script. The operator writes the same MacNode, so that a report may
+// get a conflict and is retried.
 func (w *world) play(a *fleettest.Agent, change func(*fleettest.Script)) {
 	w.t.Helper()
 	w.eventually(a.Name+" plays another script", func() error { return a.Edit(w.ctx, change) })
@@ -386,7 +385,7 @@ var small = fleettest.Model(source, "small", 98_000_000)
 
 const gib = int64(1) << 30
 
-// holding is a Mac with memory and the small model.
+// holding returns a script with memory and the small model.
 func holding(capacity int64) fleettest.Script {
 	return fleettest.Script{Capacity: capacity, Sources: map[string]fleettest.Source{source: {Model: &small}}}
 }
@@ -405,15 +404,14 @@ func (w *world) deploy(name string, change func(*v1alpha1.ModelDeploymentSpec)) 
 	return d
 }
 
-// edit changes a deployment's spec, whatever else changes it meanwhile.
+// edit changes a deployment's spec, with retries.
 func (w *world) edit(name string, change func(*v1alpha1.ModelDeploymentSpec)) {
 	w.t.Helper()
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name}}
 	w.change(d, func() { change(&d.Spec) })
 }
 
-// change makes a change to an object that the operator, or a controller of the
-// cluster, may write as well: it is read and written until nobody came between.
+// change changes an object that others may write as well: it retries on conflicts.
 func (w *world) change(o client.Object, do func()) {
 	w.t.Helper()
 	key := client.ObjectKeyFromObject(o)
@@ -427,15 +425,15 @@ func (w *world) change(o client.Object, do func()) {
 	})
 }
 
-// wake has the operator look at an object sooner than by its own timers.
-// Something else may have woken it before, and the object may be gone already.
+// wake makes the operator look at an object before its own timers do. It ignores conflicts
+// and deleted objects.
 func (w *world) wake(o client.Object) {
 	w.t.Helper()
 	woken := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"woken":"yes"}}}`))
 	w.must(client.IgnoreNotFound(w.c.Patch(w.ctx, o, woken)))
 }
 
-// alone is the one replica that a list holds.
+// alone returns the only replica of a list.
 func alone(replicas []v1alpha1.ModelReplica) (*v1alpha1.ModelReplica, error) {
 	if len(replicas) != 1 {
 		return nil, fmt.Errorf("%d replicas, want 1", len(replicas))
@@ -443,9 +441,8 @@ func alone(replicas []v1alpha1.ModelReplica) (*v1alpha1.ModelReplica, error) {
 	return &replicas[0], nil
 }
 
-// looked waits until every Mac has told what it finds behind the small model's
-// source. Whichever finds the weights first may get a replica; after this none
-// is first.
+// looked waits until every Mac has inspected the small model's source. The first Mac with
+// weights may get a replica; after this there is no first one.
 func (w *world) looked() {
 	w.t.Helper()
 	scout := w.deploy("scout", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](0) })
@@ -486,7 +483,7 @@ func (w *world) deployment(name, kind, reason string) *v1alpha1.ModelDeployment 
 	return d
 }
 
-// replicas of a deployment, the terminating ones included.
+// replicas of a deployment, including terminating ones.
 func (w *world) replicas(deployment string) []v1alpha1.ModelReplica {
 	w.t.Helper()
 	var list v1alpha1.ModelReplicaList
@@ -501,8 +498,8 @@ func message(conditions []metav1.Condition, kind string) string {
 	return ""
 }
 
-// pass lets time go by for the operator in steps during which every agent that
-// lives renews its Lease.
+// pass advances the operator's clock in steps during which every live agent renews its
+// Lease.
 func (w *world) pass(d time.Duration) {
 	w.t.Helper()
 	for ; d > 0; d -= 20 * time.Second {

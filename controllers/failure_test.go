@@ -27,16 +27,16 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-func mute(s *fleettest.Script) { s.Mute = true }
+func silence(s *fleettest.Script) { s.Silent = true }
 
 func TestReplicaDeletedWhileItsMacIsDeadIsReleasedOnceFenced(t *testing.T) {
 	w := newWorld(t)
 	mac := w.mac("mac-1", holding(60*gib))
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.play(mac, mute)
+	w.play(mac, silence)
 	w.pass(60 * time.Second)
-	w.eventually("the silence is told", func() error { return w.macCondition("mac-1", v1alpha1.ReasonMacSilent) })
+	w.eventually("the silence is reported", func() error { return w.macCondition("mac-1", v1alpha1.ReasonMacSilent) })
 	d := w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonMacSilent)
 	if d.Status.Replicas != 1 || d.Status.ReadyReplicas != 0 {
 		t.Errorf("status of a silent Mac's deployment: %+v", d.Status)
@@ -51,7 +51,7 @@ func TestReplicaDeletedWhileItsMacIsDeadIsReleasedOnceFenced(t *testing.T) {
 		}
 		return wantReason(rs[0].Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ReasonDraining)
 	})
-	// Nobody lets it go while the Mac may still hold it: 120 s are not enough.
+	// It is not released while the Mac may still hold it: 120 s are not enough.
 	w.pass(60 * time.Second)
 	if rs := w.replicas("small"); len(rs) != 1 || meta.IsStatusConditionTrue(rs[0].Status.Conditions, v1alpha1.ConditionReleased) {
 		t.Fatalf("released before the Mac was gone: %d replicas", len(rs))
@@ -73,9 +73,8 @@ func TestReplicaDeletedWhileItsMacIsDeadIsReleasedOnceFenced(t *testing.T) {
 	}
 }
 
-// TestKubectlWaitSeesAMacsState: kubectl wait skips a condition of an older
-// generation, and orders raise a Mac's generation all the time, also while it
-// is silent.
+// TestKubectlWaitSeesAMacsState: kubectl wait skips a condition of an older generation, and
+// assignments increase a Mac's generation all the time, also while it is silent.
 func TestKubectlWaitSeesAMacsState(t *testing.T) {
 	w := newWorld(t)
 	mac := w.mac("mac-1", holding(60*gib))
@@ -88,9 +87,9 @@ func TestKubectlWaitSeesAMacsState(t *testing.T) {
 		t.Errorf("Ready is of generation %d: each order would cost another write", c.ObservedGeneration)
 	}
 
-	w.play(mac, mute)
+	w.play(mac, silence)
 	w.pass(60 * time.Second)
-	w.eventually("the silence is told", func() error { return w.macCondition("mac-1", v1alpha1.ReasonMacSilent) })
+	w.eventually("the silence is reported", func() error { return w.macCondition("mac-1", v1alpha1.ReasonMacSilent) })
 	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=60s", "mac/mac-1")
 	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &before))
 
@@ -106,7 +105,7 @@ func TestKubectlWaitSeesAMacsState(t *testing.T) {
 	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=60s", "mac/mac-1")
 }
 
-// kubectl runs the real one and returns what it prints.
+// kubectl runs the real program and returns its output.
 func (w *world) kubectl(args ...string) string {
 	w.t.Helper()
 	assets, err := testenv.AssetsDir()
@@ -119,7 +118,7 @@ func (w *world) kubectl(args ...string) string {
 	return string(out)
 }
 
-// watchReplica returns what says how a replica looked last.
+// watchReplica returns a function for the latest state of a replica.
 func (w *world) watchReplica(name string) func() *v1alpha1.ModelReplica {
 	w.t.Helper()
 	watch, err := w.c.Watch(w.ctx, &v1alpha1.ModelReplicaList{}, client.InNamespace(w.ns), client.MatchingFields{"metadata.name": name})
@@ -158,7 +157,7 @@ func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
 	if first.Spec.NodeName != "mac-1" {
 		t.Fatalf("placed on %s", first.Spec.NodeName)
 	}
-	w.play(dead, mute)
+	w.play(dead, silence)
 	w.pass(100 * time.Second)
 	if rs := w.replicas("small"); len(rs) != 1 || rs[0].UID != first.UID || rs[0].DeletionTimestamp != nil {
 		t.Fatal("moved while the Mac was only silent")
@@ -172,10 +171,11 @@ func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
 		return err
 	})
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	if err := w.macCondition("mac-2", v1alpha1.ReasonHeardFrom); err != nil {
+	if err := w.macCondition("mac-2", v1alpha1.ReasonReporting); err != nil {
 		t.Error("the living Mac:", err)
 	}
-	// The Mac comes back with an engine that nobody wants: it is told so, and is Ready again.
+	// The Mac returns with an engine that is no longer assigned: it stops it, and is Ready
+	// again.
 	w.eventually("it is ordered nothing any more", func() error {
 		var mac v1alpha1.MacNode
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &mac))
@@ -184,20 +184,20 @@ func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
 		}
 		return nil
 	})
-	w.play(dead, func(s *fleettest.Script) { s.Mute = false })
+	w.play(dead, func(s *fleettest.Script) { s.Silent = false })
 	w.eventually("the Mac is back and has reported what it stopped", func() error {
 		var mac v1alpha1.MacNode
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &mac))
 		if len(mac.Spec.Assignments) != 0 || len(mac.Status.Reclaims) != 1 || mac.Status.Reclaims[0].Reason != v1alpha1.ReclaimUnassigned {
 			return fmt.Errorf("orders %d, reclaims %v", len(mac.Spec.Assignments), mac.Status.Reclaims)
 		}
-		return w.macCondition("mac-1", v1alpha1.ReasonHeardFrom)
+		return w.macCondition("mac-1", v1alpha1.ReasonReporting)
 	})
 }
 
-// TestTheBrakeMovesNothing: three of four Macs fall silent at once and stay so;
-// nothing is moved but what an administrator gives up, until they are back.
-func TestTheBrakeMovesNothing(t *testing.T) {
+// TestTheBreakerMovesNothing: three of four Macs fall silent at once and stay silent;
+// nothing is moved except what an administrator gives up, until they return.
+func TestTheBreakerMovesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-4", holding(20*gib))
 	var dead []*fleettest.Agent
@@ -208,18 +208,18 @@ func TestTheBrakeMovesNothing(t *testing.T) {
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	first := w.replicas("small")[0]
 	for _, a := range dead {
-		w.must(a.Edit(w.ctx, mute))
+		w.must(a.Edit(w.ctx, silence))
 	}
 	w.pass(240 * time.Second)
 	held := func(names ...string) {
 		t.Helper()
 		for _, name := range names {
-			w.eventually(name+" is held by the brake", func() error { return w.macCondition(name, v1alpha1.ReasonBrakeHeld) })
+			w.eventually(name+" is held by the circuit breaker", func() error { return w.macCondition(name, v1alpha1.ReasonBreakerOpen) })
 		}
 	}
 	held("mac-1", "mac-2", "mac-3")
 	if rs := w.replicas("small"); len(rs) != 1 || rs[0].UID != first.UID || rs[0].DeletionTimestamp != nil {
-		t.Fatalf("%d replicas: moved while the brake holds", len(rs))
+		t.Fatalf("%d replicas: moved while the breaker holds", len(rs))
 	}
 
 	lost := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-1"}}
@@ -235,12 +235,12 @@ func TestTheBrakeMovesNothing(t *testing.T) {
 	})
 	held("mac-2", "mac-3")
 
-	w.must(dead[1].Edit(w.ctx, func(s *fleettest.Script) { s.Mute = false }))
-	w.eventually("mac-2 is back", func() error { return w.macCondition("mac-2", v1alpha1.ReasonHeardFrom) })
+	w.must(dead[1].Edit(w.ctx, func(s *fleettest.Script) { s.Silent = false }))
+	w.eventually("mac-2 is back", func() error { return w.macCondition("mac-2", v1alpha1.ReasonReporting) })
 	w.pass(20 * time.Second)
 	held("mac-3") // mac-2 is just back
 	w.pass(60 * time.Second)
-	w.eventually("half are heard, and the brake lets mac-3 go", func() error { return w.macCondition("mac-3", v1alpha1.ReasonMacGone) })
+	w.eventually("half are heard, and the breaker lets mac-3 go", func() error { return w.macCondition("mac-3", v1alpha1.ReasonMacGone) })
 }
 
 func TestReplicasOfADeletedMacAreMadeElsewhere(t *testing.T) {
@@ -270,7 +270,7 @@ func TestNamespaceDeletionFinishes(t *testing.T) {
 	dead := w.mac("mac-2", holding(60*gib))
 	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.play(dead, mute)
+	w.play(dead, silence)
 	w.pass(200 * time.Second)
 	ns := &corev1.Namespace{}
 	ns.Name = w.ns
@@ -283,7 +283,7 @@ func TestNamespaceDeletionFinishes(t *testing.T) {
 	})
 }
 
-// versions are the resourceVersions of all that the operator could write.
+// versions returns the resourceVersions of everything that the operator could write.
 func (w *world) versions() map[string]string {
 	w.t.Helper()
 	out := map[string]string{}
@@ -297,7 +297,7 @@ func (w *world) versions() map[string]string {
 				return err
 			}
 			if !slices.Contains([]string{"", metav1.NamespaceDefault, system, w.ns}, m.GetNamespace()) {
-				return nil // another test's namespace that ends
+				return nil // another test's terminating namespace
 			}
 			out[fmt.Sprintf("%T %s/%s", o, m.GetNamespace(), m.GetName())] = m.GetResourceVersion()
 			return nil
@@ -306,8 +306,8 @@ func (w *world) versions() map[string]string {
 	return out
 }
 
-// stillness says that the operator has done all it was to do: a busy machine
-// may let it wait in the midst of that.
+// stillness is how long nothing must change for the operator to be considered idle on a
+// busy machine.
 const stillness = 3 * time.Second
 
 // settled waits until nothing changed for a while, and returns the versions.
@@ -352,7 +352,7 @@ func TestIdleFleetAndRestartWriteNothing(t *testing.T) {
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.deployment("gone", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.deployment("never", v1alpha1.ConditionFits, v1alpha1.ReasonTooLarge)
-	// One reclaim with its Events is part of the world.
+	// One reclaim with its Events is part of the initial state.
 	gone := w.get("gone")
 	w.must(w.c.Delete(w.ctx, gone))
 	w.eventually("a deployment is gone", func() error { return w.gone(gone) })
@@ -373,7 +373,7 @@ func TestAPIServerPauseMovesNothing(t *testing.T) {
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	before := w.settled(stillness)
 	w.must(env.StopAPIServer())
-	// Time goes by while nobody can renew. The watchdog notices at its own pace.
+	// Time passes while no Mac can renew. The watchdog notices at its own pace.
 	for range 20 {
 		w.clock.jump(10 * time.Second)
 		w.waitTicks(3)
@@ -390,7 +390,7 @@ func TestAPIServerPauseMovesNothing(t *testing.T) {
 	})
 	w.pass(20 * time.Second)
 	w.wantUnchanged(before, "a pause of the API server")
-	// The operator lives: it still does its work.
+	// The operator still works.
 	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
 	w.eventually("a second replica is ready", func() error {
 		if n := w.get("small").Status.ReadyReplicas; n != 2 {
@@ -400,7 +400,7 @@ func TestAPIServerPauseMovesNothing(t *testing.T) {
 	})
 }
 
-// waitTicks waits as long as the watchdog's ticker takes for n ticks.
+// waitTicks waits for n ticks of the watchdog.
 func (w *world) waitTicks(n int) {
 	tick := w.clock.NewTicker(0)
 	defer tick.Stop()

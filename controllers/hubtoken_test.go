@@ -19,13 +19,13 @@ import (
 
 const hubSource = "hf://org/private"
 
-// onTheHub is a Mac with memory that finds a model on the hub.
+// onTheHub returns a Mac with memory that finds a model on the hub.
 func onTheHub() fleettest.Script {
 	m := fleettest.Model(hubSource, "small", 98_000_000)
 	return fleettest.Script{Capacity: 12 * gib, Sources: map[string]fleettest.Source{hubSource: {Model: &m}}}
 }
 
-// withToken deploys a model of the hub on one Mac, read with a Secret.
+// withToken deploys a model of the hub on one Mac, with a Secret.
 func (w *world) withToken(name, mac, secret string) *v1alpha1.ModelDeployment {
 	w.t.Helper()
 	return w.deploy(name, func(s *v1alpha1.ModelDeploymentSpec) {
@@ -34,7 +34,7 @@ func (w *world) withToken(name, mac, secret string) *v1alpha1.ModelDeployment {
 	})
 }
 
-// dataOf is what a Mac's Secret holds.
+// dataOf returns the data of a Mac's Secret.
 func (w *world) dataOf(mac string) map[string][]byte {
 	w.t.Helper()
 	var s corev1.Secret
@@ -43,7 +43,7 @@ func (w *world) dataOf(mac string) map[string][]byte {
 	return s.Data
 }
 
-// tokensOf are the hub tokens that a Mac's Secret holds, by their refs.
+// tokensOf returns the hub tokens in a Mac's Secret, by reference.
 func (w *world) tokensOf(mac string) map[string]string {
 	w.t.Helper()
 	out := map[string]string{}
@@ -101,7 +101,7 @@ func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
 	w.must(w.c.Delete(w.ctx, secret))
 	w.holds("mac-1", map[string]string{})
 	w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
-	w.deployment("private", v1alpha1.ConditionAvailable, v1alpha1.ReasonPreviousRevision) // what runs goes on
+	w.deployment("private", v1alpha1.ConditionAvailable, v1alpha1.ReasonPreviousRevision) // the running replica continues
 	w.must(w.c.Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "hub"}, StringData: map[string]string{"token": "hf_third"}}))
 	w.holds("mac-1", map[string]string{ref: "hf_third"})
 
@@ -109,8 +109,8 @@ func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
 	w.holds("mac-1", map[string]string{})
 }
 
-// TestAttackASecretOfAnotherNamespace: a name means the Secret of the
-// deployment's own namespace, the operator's own included.
+// TestAttackASecretOfAnotherNamespace: a name refers to a Secret in the deployment's own
+// namespace, even if the operator's namespace has one too.
 func TestAttackASecretOfAnotherNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", onTheHub())
@@ -129,7 +129,7 @@ func TestAttackASecretOfAnotherNamespace(t *testing.T) {
 	w.must(w.c.Delete(w.ctx, other))
 }
 
-// letReadSecrets lets the operator get the Secrets of the test's namespace, as an
+// letReadSecrets allows the operator to get the Secrets of the test's namespace, as an
 // administrator does.
 func (w *world) letReadSecrets() {
 	w.t.Helper()
@@ -138,8 +138,8 @@ func (w *world) letReadSecrets() {
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: system, Name: "metalfleet-operator"}}}))
 }
 
-// TestTheOperatorReadsNoSecretsByDefault: an administrator grants that by
-// namespace, and by name alone: no role lists or watches those of users.
+// TestTheOperatorReadsNoSecretsByDefault: an administrator grants get per namespace, and no
+// role lists or watches the Secrets of users.
 func TestTheOperatorReadsNoSecretsByDefault(t *testing.T) {
 	w := newWorld(t)
 	for name, want := range map[string]string{"metalfleet-operator": "", "metalfleet-secret-reader": "[get]"} {
@@ -155,7 +155,7 @@ func TestTheOperatorReadsNoSecretsByDefault(t *testing.T) {
 	}
 }
 
-// saysNowhere wants a text in no object but Secrets.
+// saysNowhere requires that a text is in no object but Secrets.
 func (w *world) saysNowhere(text string) {
 	w.t.Helper()
 	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{}, &corev1.EventList{}} {
@@ -168,8 +168,7 @@ func (w *world) saysNowhere(text string) {
 	}
 }
 
-// TestAnotherChoiceOfFilesIsLookedAt: a deployment that was accepted is looked
-// at again when its files or revision change.
+// An accepted deployment is inspected again when its files or revision change.
 func TestAnotherChoiceOfFilesIsLookedAt(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", onTheHub())

@@ -30,7 +30,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// asAgent is a client with a token of a Mac's ServiceAccount.
+// asAgent returns a client with a token of a Mac's ServiceAccount.
 func (w *world) asAgent(mac string) client.WithWatch {
 	w.t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: v1alpha1.AgentObjectName(mac)}}
@@ -39,7 +39,7 @@ func (w *world) asAgent(mac string) client.WithWatch {
 	return w.as(token.Status.Token)
 }
 
-// as is a client with any token.
+// as returns a client with any token.
 func (w *world) as(token string) client.WithWatch {
 	w.t.Helper()
 	config := rest.AnonymousClientConfig(env.Config())
@@ -56,8 +56,8 @@ func TestAttackAnAgentLooksAround(t *testing.T) {
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	l := looking{a: w.asAgent("mac-1"), ctx: w.ctx}
-	// The API server learns of roles by a watch: what is allowed becomes so
-	// within a moment, and only then does a refusal say anything.
+	// The API server learns of roles by a watch: permissions take effect within a moment,
+	// and only then does a refusal prove anything.
 	for what, try := range l.itsOwn() {
 		w.eventually("the agent may "+what, try)
 	}
@@ -70,7 +70,7 @@ func TestAttackAnAgentLooksAround(t *testing.T) {
 	}
 }
 
-// looking is what the agent of mac-1 tries.
+// looking holds the calls that the agent of mac-1 tries.
 type looking struct {
 	a   client.WithWatch
 	ctx context.Context
@@ -86,8 +86,8 @@ func macNamed(name string) *v1alpha1.MacNode {
 	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// objectOf is the metadata of what carries a Mac's name in the operator's
-// namespace: its ServiceAccount, its Secret, its Lease.
+// objectOf returns the metadata of a Mac's objects in the operator's namespace: its
+// ServiceAccount, its Secret, its Lease.
 func objectOf(mac string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: system, Name: v1alpha1.AgentObjectName(mac)}
 }
@@ -132,7 +132,7 @@ func (l looking) tokenOf(mac string) error {
 	return l.a.SubResource("token").Create(l.ctx, &corev1.ServiceAccount{ObjectMeta: objectOf(mac)}, &authenticationv1.TokenRequest{})
 }
 
-// authority is what would make the agent more than it is.
+// authority returns calls that would escalate the agent's permissions.
 func (l looking) authority() map[string]func() error {
 	secret := func(name string) func() error {
 		return func() error {
@@ -167,7 +167,7 @@ func (l looking) authority() map[string]func() error {
 	}
 }
 
-// models is what users and the operator write.
+// models returns calls on objects of users and the operator.
 func (l looking) models(ns string, replica v1alpha1.ModelReplica) map[string]func() error {
 	return map[string]func() error{
 		"write its own spec":        func() error { return l.a.Patch(l.ctx, macNamed("mac-1"), specPatch) },
@@ -253,7 +253,7 @@ func TestIdentityIsKeptAndTakenBack(t *testing.T) {
 		t.Errorf("the Mac's Secret holds %d keys, want the gateways' authority and the deleted Macs alone", len(before.Data))
 	}
 
-	// Deleted, it is made again; widened, a Role is narrowed again.
+	// A deleted Role is created again; a widened one is restored.
 	w.must(w.c.Delete(w.ctx, &before))
 	w.eventually("the Secret is made again", func() error {
 		var s corev1.Secret
@@ -296,7 +296,7 @@ func TestIdentityIsKeptAndTakenBack(t *testing.T) {
 	}
 }
 
-// TestAKeyInASecretGoes: an operator of old made the Mac's key.
+// An operator of an old version created the Mac's key.
 func TestAKeyInASecretGoes(t *testing.T) {
 	w := newWorld(t)
 	_, _, old := w.secretOf(identity.SecretGateway) // of that type, with a key

@@ -24,7 +24,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/identity/jointoken"
 )
 
-// mint makes a join token, as an administrator.
+// mint creates a join token, as an administrator.
 func (w *world) mint(mac string) join.Token {
 	w.t.Helper()
 	server, ca, err := jointoken.Endpoint(env.Config())
@@ -36,7 +36,7 @@ func (w *world) mint(mac string) join.Token {
 	return token
 }
 
-// asked is a CertificateSigningRequest as an agent does.
+// asked returns a CertificateSigningRequest as an agent creates it.
 func asked(account string, request []byte) *certificatesv1.CertificateSigningRequest {
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)},
@@ -45,7 +45,7 @@ func asked(account string, request []byte) *certificatesv1.CertificateSigningReq
 	}
 }
 
-// request is a key and the request that a Mac's agent makes with it.
+// request returns a key and the request that a Mac's agent creates with it.
 func (w *world) request(mac string) (*ecdsa.PrivateKey, []byte) {
 	w.t.Helper()
 	key, err := join.NewKey()
@@ -55,14 +55,14 @@ func (w *world) request(mac string) (*ecdsa.PrivateKey, []byte) {
 	return key, request
 }
 
-// create makes a request; the API server learns of roles by a watch, so that
-// what is allowed is so within a moment.
+// create creates a request; the API server learns of roles by a watch, so that permissions
+// take effect within a moment.
 func (w *world) create(c client.Client, csr *certificatesv1.CertificateSigningRequest) {
 	w.t.Helper()
 	w.eventually("request "+csr.Name+" is taken", func() error { return c.Create(w.ctx, csr.DeepCopy()) })
 }
 
-// outcome waits until a request is signed (""), or is refused for a reason.
+// outcome waits until a request is signed (""), or denied for a reason.
 func (w *world) outcome(name string) (*certificatesv1.CertificateSigningRequest, string) {
 	w.t.Helper()
 	csr, reason := &certificatesv1.CertificateSigningRequest{}, ""
@@ -90,7 +90,7 @@ type joined struct {
 	access      join.Access
 }
 
-// joined has a Mac join, as its agent does.
+// joined lets a Mac join, as its agent does.
 func (w *world) joined(mac string) joined {
 	w.t.Helper()
 	return w.joinedWith(w.mint(mac))
@@ -154,7 +154,7 @@ func TestAMacJoinsAndItsTokenBurns(t *testing.T) {
 
 	w.eventually("the rights of its join token end with it", func() error { return w.joinRights("new", false) })
 
-	// It goes on by itself: with its own account, under another name.
+	// It continues on its own: with its own account, under another name.
 	own := w.as(j.access.Token)
 	w.eventually("it reads its MacNode", func() error { return own.Get(w.ctx, client.ObjectKey{Name: "new"}, &mac) })
 	_, request := w.request("new")
@@ -173,8 +173,8 @@ func TestAMacJoinsAndItsTokenBurns(t *testing.T) {
 	w.must(own.Delete(w.ctx, csr))
 }
 
-// joinRights wants all or none of the rights of the account that a Mac's join
-// tokens speak for. The account itself stays: a token is asked of it.
+// joinRights requires all or none of the permissions of a Mac's join account. The account
+// itself stays: tokens are requested for it.
 func (w *world) joinRights(mac string, want bool) error {
 	here := client.ObjectKey{Namespace: system, Name: "join-" + mac}
 	everywhere := client.ObjectKey{Name: "metalfleet-join-" + mac}
@@ -187,7 +187,7 @@ func (w *world) joinRights(mac string, want bool) error {
 	return w.c.Get(w.ctx, here, &corev1.ServiceAccount{})
 }
 
-// TestAMacThatNeverSaysSoHasItsTokenBurned after the time to collect.
+// The token is invalidated after the time to collect.
 func TestAMacThatNeverSaysSoHasItsTokenBurned(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(gib))
@@ -214,8 +214,8 @@ func TestAMacThatNeverSaysSoHasItsTokenBurned(t *testing.T) {
 	})
 }
 
-// TestAMacHasItsTimeToCollectByTheOperatorsClock, where the API server's is far
-// behind: its token is not burned before it has what it came for.
+// If the API server's clock is slow, the token must not be invalidated before the Mac has
+// collected everything.
 func TestAMacHasItsTimeToCollectByTheOperatorsClock(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(gib))
@@ -259,7 +259,7 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 	insecure := env.Config()
 	insecure.Insecure, insecure.CAData = true, nil
 	if _, _, err := jointoken.Endpoint(insecure); err == nil || !says(err, "does not verify the certificate") {
-		t.Errorf("an API server that nobody checks: %v", err)
+		t.Errorf("an API server without verification: %v", err)
 	}
 	var none corev1.Secret
 	if err := w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: "join-mac-1"}, &none); !apierrors.IsNotFound(err) {

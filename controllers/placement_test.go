@@ -18,16 +18,15 @@ import (
 	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
 
-// shared makes an object that belongs to the whole cluster, or to the operator,
-// and takes it back.
+// shared creates an object of the whole cluster, or of the operator, and deletes it at the
+// end.
 func (w *world) shared(o client.Object) {
 	w.t.Helper()
 	w.must(w.c.Create(w.ctx, o))
 	w.t.Cleanup(func() { _ = w.c.Delete(context.Background(), o) })
 }
 
-// TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne: it drains as any
-// replica does and is told why, waits for room of its own, and comes back.
+// The lower one drains with a reason, waits for memory, and returns.
 func TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne(t *testing.T) {
 	w := newWorld(t)
 	busy := holding(40 * gib)
@@ -54,7 +53,7 @@ func TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne(t *testing.T) {
 
 	d = w.deployment("high", v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempting)
 	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "a lower priority than 1000", "on mac-1")
-	w.eventually("the victim is told why", func() error {
+	w.eventually("the victim has the reason", func() error {
 		var r v1alpha1.ModelReplica
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Namespace: w.ns, Name: victim}, &r))
 		return wantReason(r.Status.Conditions, v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempted)
@@ -71,8 +70,7 @@ func TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne(t *testing.T) {
 	w.deployment("low", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 }
 
-// TestAReplicaIsBoundBeforeAnythingIsSaidOfIt: its Mac begins sooner, and no word
-// makes the binding, which is locked, fail.
+// Its Mac starts sooner, and no status write makes the binding, which is locked, fail.
 func TestAReplicaIsBoundBeforeAnythingIsSaidOfIt(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"mac-1", "mac-2", "mac-3"} {
@@ -92,14 +90,13 @@ func TestAReplicaIsBoundBeforeAnythingIsSaidOfIt(t *testing.T) {
 		case r.Spec.NodeName != "":
 			bound[r.Name] = true
 		case e.Type == watch.Modified:
-			t.Fatalf("%s has no Mac, and is told of: %+v", r.Name, r.Status)
+			t.Fatalf("%s has no Mac, but a status: %+v", r.Name, r.Status)
 		}
 	}
 	w.deployment("chat", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 }
 
-// TestTheRulesOfAnAdministratorBoundANamespace: they take effect, and are
-// followed when they change; what cannot be read places nothing.
+// They take effect, also after changes; invalid rules place nothing.
 func TestTheRulesOfAnAdministratorBoundANamespace(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(100*gib))

@@ -11,8 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
-// TestAMacThatSaysItSleepsIsReplacedAtOnce: no time has to pass, and what it
-// held is fenced. Awake again it is a Mac like others.
+// No time has to pass, and its replicas are fenced. Awake again it is a regular Mac.
 func TestAMacThatSaysItSleepsIsReplacedAtOnce(t *testing.T) {
 	w := newWorld(t)
 	macs := map[string]*fleettest.Agent{"mac-1": w.mac("mac-1", holding(60*gib)), "mac-2": w.mac("mac-2", holding(60*gib))}
@@ -45,5 +44,5 @@ func TestAMacThatSaysItSleepsIsReplacedAtOnce(t *testing.T) {
 		return nil
 	})
 	w.play(macs[sleeper], func(s *fleettest.Script) { s.Conditions = nil })
-	w.eventually("it is awake", func() error { return w.macCondition(sleeper, v1alpha1.ReasonHeardFrom) })
+	w.eventually("it is awake", func() error { return w.macCondition(sleeper, v1alpha1.ReasonReporting) })
 }

@@ -21,7 +21,7 @@ func onDemand(s *v1alpha1.ModelDeploymentSpec) {
 	s.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](60), Priority: 2}
 }
 
-// summary waits until a replica's and its deployment's columns say so.
+// summary waits for the columns of a replica and its deployment.
 func (w *world) summary(name, progress, memory, freed string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s shows %q, %s, freed %s", name, progress, memory, freed), func() error {
@@ -82,7 +82,7 @@ func TestResidencyReachesARunningReplicaWhereItIs(t *testing.T) {
 	before, revision := uids(w.replicas("small")), d.Status.CurrentRevision
 	follows := func(want v1alpha1.Residency) {
 		t.Helper()
-		w.eventually(fmt.Sprintf("the Mac is told %+v", want), func() error {
+		w.eventually(fmt.Sprintf("the Mac is assigned %+v", want), func() error {
 			var node v1alpha1.MacNode
 			w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &node))
 			if len(node.Spec.Assignments) != 1 || node.Spec.Assignments[0].Residency != want {
@@ -114,13 +114,13 @@ func TestAnOnDemandReplicaThatIsRefusedWaitsWhereItIs(t *testing.T) {
 	w.deploy("small", onDemand)
 	d := w.deployment("small", v1alpha1.ConditionDegraded, v1alpha1.ReasonInsufficientRoom)
 	wantContains(t, "Degraded", message(d.Status.Conditions, v1alpha1.ConditionDegraded), "scale down an Always model on that Mac")
-	w.mac("mac-2", holding(60*gib)) // not before: whichever Mac finds the weights first gets the replica
+	w.mac("mac-2", holding(60*gib)) // not before: the first Mac with the weights gets the replica
 	before := uids(w.replicas("small"))
 	w.pass(time.Minute)
 	if r, err := alone(w.replicas("small")); err != nil || string(r.UID) != before[0] || r.Spec.NodeName != "mac-1" || r.Spec.Epoch != 1 {
 		t.Errorf("%v (%v)", r, err)
 	}
-	// There is room: the same replica goes on.
+	// There is room: the same replica continues.
 	w.play(first, func(s *fleettest.Script) { s.Behave = nil })
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonOnDemand)
 	if after := uids(w.replicas("small")); !slices.Equal(before, after) {
@@ -159,7 +159,7 @@ func TestMacWithStrandedMemoryIsSkippedAndReported(t *testing.T) {
 	w.deploy("small", nil)
 	d := w.deployment("small", v1alpha1.ConditionPlaced, v1alpha1.ReasonNoCandidates)
 	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "1 with stranded memory", "reboot")
-	w.eventually("the Mac is told about, once", func() error {
+	w.eventually("one Event about the Mac", func() error {
 		var node v1alpha1.MacNode
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &node))
 		var events corev1.EventList

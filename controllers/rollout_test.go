@@ -36,8 +36,7 @@ func (w *world) rollout(name string, state v1alpha1.RolloutState) *v1alpha1.Mode
 	return d
 }
 
-// TestABadRevisionIsHaltedAndTheOldOneServes, also where it had to give its room
-// for it; a spec that is corrected goes on.
+// This includes a swap, which took the old one's memory; a corrected spec continues.
 func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
 	w := newWorld(t)
 	roomy, tight := holding(60*gib), holding(3*gib)
@@ -73,11 +72,11 @@ func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
 				return errors.New(brief(d))
 			}
 			if name == "roomy" && all[0].UID != old.UID {
-				t.Errorf("the old replica was replaced although there was room beside it")
+				t.Errorf("the old replica was replaced although there was room for both")
 			}
 			return nil
 		})
-		// The same spec again is the same halt; another one goes on.
+		// The same spec again is the same halt; another one continues.
 		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](2) })
 		w.rollout(name, v1alpha1.RolloutHalted)
 		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 1024 })
@@ -91,8 +90,7 @@ func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
 	}
 }
 
-// TestWithoutRoomTheRolloutSwaps one replica after the other, or waits where it
-// is told to.
+// It swaps one replica after the other, or waits if the spec says so.
 func TestWithoutRoomTheRolloutSwaps(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"mac-1", "mac-2"} {
@@ -121,7 +119,6 @@ func TestWithoutRoomTheRolloutSwaps(t *testing.T) {
 	}
 }
 
-// TestAPausedRolloutReplacesNothingUntilItIsResumed.
 func TestAPausedRolloutReplacesNothingUntilItIsResumed(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(60*gib))
@@ -146,8 +143,8 @@ func TestAPausedRolloutReplacesNothingUntilItIsResumed(t *testing.T) {
 	}
 }
 
-// swapped deploys a model of a hub on a Mac of its own without room for two, and
-// changes its weights, which the Mac does not get.
+// swapped deploys a model of a hub on a Mac without memory for two, and changes its
+// weights, which the Mac does not get.
 func (w *world) swapped(name, why string, old fleettest.Behaviour) *fleettest.Agent {
 	w.t.Helper()
 	const one, two = "hf://org/one", "hf://org/two"
@@ -172,7 +169,7 @@ func (w *world) swapped(name, why string, old fleettest.Behaviour) *fleettest.Ag
 	return mac
 }
 
-// ordered waits until a Mac has such orders.
+// ordered waits until a Mac has these assignments.
 func (w *world) ordered(mac, want string) {
 	w.t.Helper()
 	w.eventually("the orders of "+mac, func() error {
@@ -191,8 +188,8 @@ func (w *world) ordered(mac, want string) {
 	})
 }
 
-// TestWeightsAreFetchedBeforeASwap: the old replica serves until they lie there,
-// whatever fails meanwhile; a pause lets go of the order.
+// The old replica serves until they are on the disk, regardless of failures; a pause ends
+// the prefetch.
 func TestWeightsAreFetchedBeforeASwap(t *testing.T) {
 	w := newWorld(t)
 	mac := w.swapped("tight", v1alpha1.ReasonDownloading, fleettest.Serve)
@@ -226,11 +223,11 @@ func TestWeightsAreFetchedBeforeASwap(t *testing.T) {
 	}
 }
 
-// TestASwapGoesOnWhereTheWeightsDoNotFitBefore, and says so.
+// The message mentions it.
 func TestASwapGoesOnWhereTheWeightsDoNotFitBefore(t *testing.T) {
 	w := newWorld(t)
 	w.swapped("full", v1alpha1.ReasonDiskFull, fleettest.KeepsBusy)
-	w.eventually("the swap says that nothing is fetched before", func() error {
+	w.eventually("the message of a swap without prefetch", func() error {
 		d := w.get("full")
 		if d.Status.Rollout.State != v1alpha1.RolloutSwapping || !strings.Contains(message(d.Status.Conditions, v1alpha1.ConditionProgressing), "the disk has no space for both models") {
 			return errors.New(brief(d))

@@ -20,8 +20,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/identity"
 )
 
-// freshAuthority has an authority made for this test, and for those after it:
-// a root that was made in the future is good for nobody.
+// freshAuthority creates an authority for this test and the following ones: a root from a
+// jumped clock would not be valid yet.
 func freshAuthority(t *testing.T) {
 	t.Helper()
 	forget := func() {
@@ -40,15 +40,15 @@ func freshAuthority(t *testing.T) {
 	t.Cleanup(forget)
 }
 
-// touch annotates the authority's Secret; the operator waits by its own timers,
-// and any change wakes it sooner.
+// touch annotates the authority's Secret; any change triggers the operator before its own
+// timers.
 func (w *world) touch(key, value string) {
 	w.t.Helper()
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: identity.SecretCA}}
 	w.change(s, func() { metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, value) })
 }
 
-// rotationSays waits for the sentence about the rotation.
+// rotationSays waits for the annotation about the rotation.
 func (w *world) rotationSays(parts ...string) {
 	w.t.Helper()
 	w.eventually("the rotation says "+strings.Join(parts, " and "), func() error {
@@ -65,7 +65,7 @@ func (w *world) rotationSays(parts ...string) {
 	})
 }
 
-// rootsOf are the fingerprints that a Secret names as roots to trust.
+// rootsOf returns the fingerprints of the trusted roots in a Secret.
 func (w *world) rootsOf(name string) ([]string, error) {
 	var s corev1.Secret
 	if err := w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: name}, &s); err != nil {
@@ -89,7 +89,7 @@ func (w *world) wantRoots(n int, names ...string) (roots []string) {
 	return roots
 }
 
-// signedBy says which of the roots that the gateways' Secret names has signed.
+// signedBy returns which root of the gateways' Secret has signed.
 func (w *world) signedBy(leaf *x509.Certificate) string {
 	w.t.Helper()
 	var s corev1.Secret
@@ -124,8 +124,8 @@ func (w *world) forgetMac(name string) {
 	})
 }
 
-// TestTheAuthorityRotates with two Macs that live, one that joins meanwhile with
-// a token of before, one that never came, and an operator that changes.
+// There are two live Macs, one that joins meanwhile with an older token, one that never
+// came, and two operators in succession.
 func TestTheAuthorityRotates(t *testing.T) {
 	freshAuthority(t)
 	w := newWorld(t)
@@ -151,7 +151,7 @@ func TestTheAuthorityRotates(t *testing.T) {
 		t.Error("the gateways' certificate was replaced before its time")
 	}
 
-	// 2. Macs that live are waited for, one by one, by whichever operator.
+	// 2. Live Macs are waited for, one by one, by either operator.
 	w.pass(authoritySpread + 20*time.Second)
 	w.touch("test/wake", "1")
 	w.rotationSays("Spreading", "mac-1, mac-2")
@@ -162,7 +162,7 @@ func TestTheAuthorityRotates(t *testing.T) {
 	w.confirm(b, both)
 	w.rotationSays("Retiring")
 
-	// 3. A token of before the rotation is good, under the root that signs now.
+	// 3. An older token is valid under the root that signs now.
 	joined := w.joinedWith(early)
 	if got := w.signedBy(joined.certificate.Leaf); got == old[0] || !slices.Contains(w.wantRoots(2, "mac-late"), got) {
 		t.Errorf("after the switch %s signs", got)
@@ -172,13 +172,12 @@ func TestTheAuthorityRotates(t *testing.T) {
 		t.Error("the switch replaced the gateways' certificate before its time")
 	}
 
-	// 4. When nothing that the old root signed can be valid, it goes.
+	// 4. The old root is dropped when no certificate of it can be valid.
 	w.retires(old[0])
 	w.wantEvents(identity.EventRotationBegun, identity.EventRotationSpread, identity.EventRootSigns, identity.EventRotationEnded)
 }
 
-// retires lets time go by until nothing that the old root signed can be valid:
-// it goes.
+// retires advances the time until the old root is dropped.
 func (w *world) retires(old string) {
 	w.t.Helper()
 	w.clock.jump(27 * time.Hour)
@@ -197,7 +196,7 @@ func (w *world) retires(old string) {
 	})
 }
 
-// wantEvents about the authority's Secret of now.
+// wantEvents requires Events about the current Secret of the authority.
 func (w *world) wantEvents(reasons ...string) {
 	w.t.Helper()
 	var s corev1.Secret

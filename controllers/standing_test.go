@@ -22,7 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// tools is what kstatus, and so Flux and Helm, make of an object.
+// tools returns how kstatus, and so Flux and Helm, interpret an object.
 func tools(o client.Object) kstatus.Status {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -35,8 +35,8 @@ func tools(o client.Object) kstatus.Status {
 	return result.Status
 }
 
-// becomes waits until tools see a deployment in a state, with reasons of Ready
-// and Available.
+// becomes waits until tools see a deployment in a state, with reasons of Ready and
+// Available.
 func (w *world) becomes(name string, want kstatus.Status, ready, available string) *v1alpha1.ModelDeployment {
 	w.t.Helper()
 	var d *v1alpha1.ModelDeployment
@@ -50,8 +50,8 @@ func (w *world) becomes(name string, want kstatus.Status, ready, available strin
 	return d
 }
 
-// mistaken watches a deployment until it is stopped, and returns what tools
-// called current although the spec was not served.
+// mistaken watches a deployment until it is stopped, and returns the times at which tools
+// called it current although the spec was not served.
 func (w *world) mistaken(name string) (stop func() []string) {
 	w.t.Helper()
 	watch, err := w.c.Watch(w.ctx, &v1alpha1.ModelDeploymentList{}, client.InNamespace(w.ns), client.MatchingFields{"metadata.name": name})
@@ -78,9 +78,8 @@ func (w *world) mistaken(name string) (stop func() []string) {
 	}
 }
 
-// TestToolsWaitUntilTheCurrentSpecIsServed from a real API server: through a first
-// start, a rollout, one that is halted, and a source that is not there. In between
-// no tool learns that the new spec is served, while Available keeps the old one.
+// It covers a first start, a rollout, a halted one, and a missing source. Meanwhile no tool
+// may see the new spec as served, while Available counts the old one.
 func TestToolsWaitUntilTheCurrentSpecIsServed(t *testing.T) {
 	w := newWorld(t)
 	script := holding(60 * gib)
@@ -137,15 +136,15 @@ func (w *world) wantEventsOf(uid any, reasons ...string) {
 	})
 }
 
-// TestAQuotaIsToldInTheWordsOfTheAPIServer, and what waits for it is not called
-// stable; once there is more, it continues.
+// The waiting deployment is not called stable; once the quota is raised, it continues.
 func TestAQuotaIsToldInTheWordsOfTheAPIServer(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(60*gib))
 	const counted = "count/modelreplicas.metalfleet.dev"
 	of := func(n string) corev1.ResourceList { return corev1.ResourceList{counted: resource.MustParse(n)} }
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "models"}}
-	// No controller of quotas runs here: the API server counts, from what is written once.
+	// No quota controller runs here: the API server counts from a status that is written
+	// once.
 	limit := func(hard, used string) {
 		w.eventually("the quota is "+hard, func() error {
 			if err := client.IgnoreNotFound(w.c.Get(w.ctx, client.ObjectKeyFromObject(quota), quota)); err != nil {
@@ -174,11 +173,11 @@ func TestAQuotaIsToldInTheWordsOfTheAPIServer(t *testing.T) {
 	}
 	w.wantEventsOf(d.UID, v1alpha1.ReasonCreateFailed)
 	limit("2", "1")
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](2) }) // sooner than it tries by itself
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](2) }) // before its own retry
 	w.becomes("small", kstatus.CurrentStatus, v1alpha1.ReasonReady, v1alpha1.ReasonAvailable)
 }
 
-// TestColumnsSayWhatAPersonLooksFor, as kubectl prints them.
+// As kubectl prints them.
 func TestColumnsSayWhatAPersonLooksFor(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(60*gib))
@@ -216,7 +215,7 @@ func TestColumnsSayWhatAPersonLooksFor(t *testing.T) {
 	}
 	wantContains(t, "headers", rows["NAME"], "READY UP-TO-DATE AVAILABLE LOADED STATUS MEMORY FREED AGE", "READY STATUS RESTARTS PROGRESS MEMORY RESERVED FREED AGE", "READY STATUS CORDONED CHIP")
 
-	// One that never had a Mac freed nothing.
+	// A replica that never had a Mac freed nothing.
 	last := w.watchReplica(large)
 	w.edit("large", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](0) })
 	if got := last().Status.Summary.Freed; got != "0" {

@@ -85,7 +85,7 @@ func TestNameConflictNamesTheOwner(t *testing.T) {
 	w.deployment("second", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 }
 
-// TestRoutingSaysWhoIsMissing, and hears of who comes and goes.
+// It follows deployments that are created and deleted.
 func TestRoutingSaysWhoIsMissing(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(60*gib))
@@ -141,7 +141,7 @@ func TestSourceProblemsAreReasons(t *testing.T) {
 	d = w.deployment("tight", v1alpha1.ConditionAccepted, v1alpha1.ReasonLimitTooSmall)
 	wantContains(t, "tight", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "1048576 bytes")
 
-	// The file appears on one Mac: the same deployment goes on without a change.
+	// The file appears on one Mac: the same deployment continues without a change.
 	good := fleettest.Model("file://missing.gguf", "found", 98_000_000)
 	w.play(w.macs[1], func(s *fleettest.Script) { s.Sources["file://missing.gguf"] = fleettest.Source{Model: &good} })
 	w.deployment("missing", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
@@ -167,8 +167,8 @@ func TestTooLargeForEveryMac(t *testing.T) {
 	}
 }
 
-// Admission judged each model alone elsewhere: five models of 36 GiB were
-// admitted on a Mac of 64 GiB.
+// Elsewhere admission judged each model alone: five models of 36 GiB were admitted on a Mac
+// of 64 GiB.
 func TestReservationsAreCumulative(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(64*gib))
@@ -231,7 +231,7 @@ func TestScaleDownCountsFreedBytesOnce(t *testing.T) {
 	w.wantReclaimEvents(2)
 }
 
-// wantReclaimEvents wants one Event per reclaim on the Mac and one on the replica.
+// wantReclaimEvents requires one Event per reclaim on the Mac and one on the replica.
 func (w *world) wantReclaimEvents(reclaims int) {
 	w.t.Helper()
 	w.eventually("events of reclaims", func() error {
@@ -297,7 +297,7 @@ func TestChangeRollsOutByRevision(t *testing.T) {
 		}
 		return nil
 	})
-	// Back to what was: the revision of then is the newest again.
+	// Back to the earlier spec: its revision is the newest again.
 	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 0 })
 	w.eventually("the first revision is back", func() error {
 		d := w.get("small")
@@ -311,7 +311,7 @@ func TestChangeRollsOutByRevision(t *testing.T) {
 	if len(revisions.Items) != 2 {
 		t.Errorf("%d revisions, want 2", len(revisions.Items))
 	}
-	// Placement and drain time are no part of the engine: nothing is replaced.
+	// Placement and drain time are not part of the engine: nothing is replaced.
 	before := uids(w.replicas("small"))
 	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](7) })
 	w.eventually("replicas follow", func() error {

@@ -44,7 +44,7 @@ func newSchema(t *testing.T) *schema {
 	return &schema{t: t, ctx: ctx, c: client.WithFieldValidation(c, metav1.FieldValidationStrict), ns: ns.Name}
 }
 
-// object parses YAML as a user writes it; NS stands for the namespace.
+// object parses YAML as a user writes it; NS is replaced by the namespace.
 func (s *schema) object(text string) *unstructured.Unstructured {
 	s.t.Helper()
 	u := &unstructured.Unstructured{}
@@ -54,7 +54,7 @@ func (s *schema) object(text string) *unstructured.Unstructured {
 	return u
 }
 
-// want checks that the API server takes an object, or refuses it with a sentence.
+// want checks that the API server accepts an object, or rejects it with a message.
 func (s *schema) want(err error, sentence string) {
 	s.t.Helper()
 	switch {
@@ -148,7 +148,7 @@ func TestDeploymentSchema(t *testing.T) {
 		"on demand":                     {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: OnDemand, idleSeconds: 30, priority: -5}"},
 		"on demand for ever":            {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: OnDemand, idleSeconds: 0}"},
 		"always":                        {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Always}"},
-		"a residency nobody knows":      {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Sometimes}", sentence: "Unsupported value"},
+		"an unknown residency":          {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Sometimes}", sentence: "Unsupported value"},
 		"always, but idle":              {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Always, idleSeconds: 30}", sentence: "residency.idleSeconds requires residency.policy OnDemand"},
 		"idle without a policy":         {spec: "model: {source: 'file://a.gguf'}\n  residency: {idleSeconds: 0}", sentence: "residency.idleSeconds requires residency.policy OnDemand"},
 		"always, with a priority":       {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Always, priority: 1}", sentence: "residency.priority requires residency.policy OnDemand"},
@@ -199,7 +199,7 @@ func TestMacNodeSchema(t *testing.T) {
 		"pinned weights":           {"pins", "{pinnedWeights: ['sha256:" + strings.Repeat("a", 64) + "']}", ""},
 		"pinned by a name":         {"pins-name", "{pinnedWeights: [qwen]}", "should match"},
 		"a policy":                 {"m", "{memory: {policy: Safe, ceiling: 96Gi}}", ""},
-		"a policy nobody knows":    {"m", "{memory: {policy: Reckless}}", "Unsupported value"},
+		"an unknown policy":        {"m", "{memory: {policy: Reckless}}", "Unsupported value"},
 		"a ceiling of zero":        {"m", "{memory: {ceiling: '0'}}", "memory.ceiling must be greater than zero"},
 		"a ceiling below zero":     {"m", "{memory: {ceiling: '-5Gi'}}", "memory.ceiling must be greater than zero"},
 		"an unknown field":         {"m", "{memory: {cieling: 1Gi}}", "unknown field"},
@@ -217,7 +217,7 @@ func TestMacNodeSchema(t *testing.T) {
 
 func TestReplicaSchema(t *testing.T) {
 	s := newSchema(t)
-	operator, err := client.New(asOperator(), client.Options{Scheme: controllers.Scheme()}) // who alone may write replicas
+	operator, err := client.New(asOperator(), client.Options{Scheme: controllers.Scheme()}) // only it may write replicas
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,14 +241,14 @@ func TestReplicaSchema(t *testing.T) {
 		"on demand from now": {"mac-1", func(r *v1alpha1.ModelReplicaSpec) {
 			r.Residency = v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 600}
 		}, ""},
-		"a residency nobody knows": {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Residency.Policy = "Sometimes" }, "Unsupported value"},
-		"another placement":        {"", func(r *v1alpha1.ModelReplicaSpec) { r.Placement.Chips = []string{"M4"} }, ""},
-		"another epoch":            {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Epoch = 2 }, "are immutable"},
-		"another revision":         {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Revision = "d-2" }, "are immutable"},
-		"another model":            {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Model.Files[0].Bytes++ }, "are immutable"},
-		"another context":          {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Context.Tokens = 65 }, "are immutable"},
-		"another reservation":      {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.ReservedBytes = 2 }, "are immutable"},
-		"a state nobody knows":     {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Desired = "Paused" }, "Unsupported value"},
+		"an unknown residency": {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Residency.Policy = "Sometimes" }, "Unsupported value"},
+		"another placement":    {"", func(r *v1alpha1.ModelReplicaSpec) { r.Placement.Chips = []string{"M4"} }, ""},
+		"another epoch":        {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Epoch = 2 }, "are immutable"},
+		"another revision":     {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Revision = "d-2" }, "are immutable"},
+		"another model":        {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Model.Files[0].Bytes++ }, "are immutable"},
+		"another context":      {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Context.Tokens = 65 }, "are immutable"},
+		"another reservation":  {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.ReservedBytes = 2 }, "are immutable"},
+		"an unknown state":     {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Desired = "Paused" }, "Unsupported value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := *s
@@ -279,7 +279,7 @@ func TestScaleSubresource(t *testing.T) {
 	if d.Spec.Replicas == nil || *d.Spec.Replicas != 3 {
 		t.Errorf("replicas %v after scaling to 3", d.Spec.Replicas)
 	}
-	// Whoever scales by this and the autoscaler would undo one another's work.
+	// Another scaler and the autoscaler would fight each other.
 	scaled := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "scaled"},
 		Spec: v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: source}, Autoscaling: &v1alpha1.AutoscalingSpec{MaxReplicas: 4}}}
 	s.want(s.c.Create(s.ctx, scaled), "")
@@ -289,7 +289,7 @@ func TestScaleSubresource(t *testing.T) {
 	_ = s.c.Delete(s.ctx, d)
 }
 
-// What we tell people to apply is accepted as it stands.
+// Our samples are valid as they are.
 func TestSamplesAreValid(t *testing.T) {
 	s := newSchema(t)
 	files, err := filepath.Glob("../config/samples/*.yaml")

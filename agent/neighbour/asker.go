@@ -65,7 +65,7 @@ func (p Pace) least() int64 { return int64(float64(p.Floor) * p.Window.Seconds()
 // AskerConfig is what an asker is made of.
 type AskerConfig struct {
 	// Ordered are the neighbours that orders name for a record now.
-	Ordered func(model.Record) []v1alpha1.Neighbour
+	Ordered func(model.Record) []v1alpha1.Peer
 	// TLS is how this Mac dials another one.
 	TLS func(mac string) (*tls.Config, error)
 	// Blamed is told why a neighbour gave no copy, a word of Reasons; nil: nobody is.
@@ -111,7 +111,7 @@ func (a *Asker) Close() { a.http.CloseIdleConnections() }
 // dial opens a connection to the Mac whose order the request carries. Whoever
 // listens there has to prove its name before it reads a grant.
 func (a *Asker) dial(ctx context.Context, network, _ string) (net.Conn, error) {
-	n, ok := ctx.Value(addressKey{}).(v1alpha1.Neighbour)
+	n, ok := ctx.Value(addressKey{}).(v1alpha1.Peer)
 	if !ok {
 		return nil, errors.New("the request has no peer Mac")
 	}
@@ -186,7 +186,7 @@ func (w *wait) goesOn(done int64, now time.Time, p Pace) bool {
 }
 
 // look asks a neighbour whether it has the weights.
-func (a *Asker) look(ctx context.Context, n v1alpha1.Neighbour, rec model.Record) state {
+func (a *Asker) look(ctx context.Context, n v1alpha1.Peer, rec model.Record) state {
 	url := "https://" + agentapi.MacServerName(n.Mac) + agentapi.WeightsPath(rec.Digest, rec.Files[0].SHA256)
 	resp, err := a.ask(ctx, n, http.MethodHead, url, nil)
 	if err != nil {
@@ -207,7 +207,7 @@ func (a *Asker) look(ctx context.Context, n v1alpha1.Neighbour, rec model.Record
 }
 
 // getter asks one neighbour for files, as a store does.
-func (a *Asker) getter(n v1alpha1.Neighbour) func(context.Context, string, http.Header) (*http.Response, error) {
+func (a *Asker) getter(n v1alpha1.Peer) func(context.Context, string, http.Header) (*http.Response, error) {
 	return func(ctx context.Context, url string, header http.Header) (*http.Response, error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		resp, err := a.ask(ctx, n, http.MethodGet, url, header)
@@ -230,7 +230,7 @@ func (a *Asker) getter(n v1alpha1.Neighbour) func(context.Context, string, http.
 }
 
 // ask sends one request to a neighbour.
-func (a *Asker) ask(ctx context.Context, n v1alpha1.Neighbour, method, url string, header http.Header) (*http.Response, error) {
+func (a *Asker) ask(ctx context.Context, n v1alpha1.Peer, method, url string, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(context.WithValue(ctx, addressKey{}, n), method, url, nil)
 	if err != nil {
 		return nil, fmt.Errorf("request to Mac %s: %w", n.Mac, err)

@@ -133,14 +133,14 @@ func (g *Giver) entitled(r *http.Request, now time.Time) (agentapi.Grant, string
 	switch {
 	case err != nil:
 		return grant, "", err
-	case grant.Asker != asker:
-		return grant, "", fmt.Errorf("the grant is for Mac %q, but %q sent it", grant.Asker, asker)
+	case grant.Client != asker:
+		return grant, "", fmt.Errorf("the grant is for Mac %q, but %q sent it", grant.Client, asker)
 	case grant.ClientUID != agentapi.UIDOf(r.TLS.PeerCertificates[0]):
 		return grant, "", agentapi.ErrReplaced
 	case g.revoked(grant.ClientUID):
 		return grant, "", errRevoked
-	case grant.Giver != g.mac:
-		return grant, "", fmt.Errorf("the grant is for weights of Mac %q", grant.Giver)
+	case grant.Server != g.mac:
+		return grant, "", fmt.Errorf("the grant is for weights of Mac %q", grant.Server)
 	case grant.Digest != digest:
 		return grant, "", errors.New("the grant is for other weights")
 	}

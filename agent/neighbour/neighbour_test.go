@@ -105,7 +105,7 @@ func (s *stand) serve(h http.Handler) {
 
 // grant is for the Mac "asker".
 func (s *stand) grant(change func(*agentapi.Grant)) string {
-	g := agentapi.Grant{Giver: "giver", Asker: "asker", Digest: digest, Source: source}
+	g := agentapi.Grant{Server: "giver", Client: "asker", Digest: digest, Source: source}
 	if change != nil {
 		change(&g)
 	}
@@ -115,8 +115,8 @@ func (s *stand) grant(change func(*agentapi.Grant)) string {
 func (s *stand) asker(change func(*AskerConfig)) *Asker {
 	pair := s.ca.Mac("asker").Pair(s.t)
 	c := AskerConfig{
-		Ordered: func(model.Record) []v1alpha1.Neighbour {
-			return []v1alpha1.Neighbour{{Mac: "giver", Address: s.addr, Grant: s.grant(nil)}}
+		Ordered: func(model.Record) []v1alpha1.Peer {
+			return []v1alpha1.Peer{{Mac: "giver", Address: s.addr, Grant: s.grant(nil)}}
 		},
 		TLS:  func(mac string) (*tls.Config, error) { return agentapi.WeightsClientTLS(pair, s.ca.Roots(), mac), nil },
 		Pace: Pace{Look: time.Millisecond, Begin: time.Millisecond},
@@ -157,7 +157,7 @@ func TestAttackWeightsWithoutAGrant(t *testing.T) {
 		t.Fatalf("with its grant: %d, %d bytes, %v", status, len(b), err)
 	}
 	before := s.shelf.asked
-	foreign := agentapitest.NewCA(t).Grant(agentapi.Grant{Giver: "giver", Asker: "asker", Digest: digest, Source: source})
+	foreign := agentapitest.NewCA(t).Grant(agentapi.Grant{Server: "giver", Client: "asker", Digest: digest, Source: source})
 	good := s.grant(nil)
 	for what, v := range map[string]struct {
 		pem   agentapitest.PEM
@@ -167,7 +167,7 @@ func TestAttackWeightsWithoutAGrant(t *testing.T) {
 		"without one":                      {asker, path, ""},
 		"with nonsense":                    {asker, path, "a.b"},
 		"with another Mac's":               {s.ca.Mac("thief"), path, good},
-		"with one for another giver":       {asker, path, s.grant(func(g *agentapi.Grant) { g.Giver = "other" })},
+		"with one for another giver":       {asker, path, s.grant(func(g *agentapi.Grant) { g.Server = "other" })},
 		"with one for other weights":       {asker, path, s.grant(func(g *agentapi.Grant) { g.Digest = "sha256:" + strings.Repeat("cd", 32) })},
 		"with one that ended":              {asker, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = time.Now().Unix()-7200, time.Now().Unix()-1 })},
 		"with one without an end":          {asker, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = 1, time.Now().Add(time.Hour).Unix() })},

@@ -88,8 +88,8 @@ const (
 	// HeaderIgnored on a response lists the fields of the request that were
 	// ignored, as openai.Decoder names them.
 	HeaderIgnored = "X-Metalfleet-Ignored"
-	// HeaderStrictFields on a request to an agent, with the value "true", has it
-	// refuse fields that it would otherwise ignore. The gateway sets it.
+	// HeaderStrictFields on a request to an agent, with the value "true", makes it reject
+	// fields that it would otherwise ignore. The gateway sets it.
 	HeaderStrictFields = "X-Metalfleet-Strict-Fields"
 	// HeaderBackground on a request to an agent, with the value "true", reports that
 	// the gateway reads the response to its end even if the client leaves. The

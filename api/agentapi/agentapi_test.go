@@ -64,8 +64,8 @@ func issue(t *testing.T, parent *authority, template *x509.Certificate) (*x509.C
 	return cert, key
 }
 
-// handshake runs one TLS handshake and one byte each way, so that the server's
-// refusal of a client certificate (after the client's own Finished) is seen.
+// handshake runs one TLS handshake and exchanges one byte each way, so that the server's
+// refusal of a client certificate (after the client's own Finished) is noticed.
 func handshake(t *testing.T, server, client *tls.Config) error {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -108,14 +108,14 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		dial           string
 		ok             bool
 	}{
-		"a gateway reaches the Mac it dials":                   {mac, gateway, "studio-1", true},
-		"another Mac at that address is refused":               {mac, gateway, "studio-2", false},
-		"a client certificate of another name is refused":      {mac, ours.leaf(t, "intruder.metalfleet.dev", x509.ExtKeyUsageClientAuth), "studio-1", false},
-		"a Mac's own certificate is no gateway's":              {mac, ours.leaf(t, GatewayName, x509.ExtKeyUsageServerAuth), "studio-1", false},
-		"a gateway's name under a foreign CA is refused":       {mac, theirs.leaf(t, GatewayName, x509.ExtKeyUsageClientAuth), "studio-1", false},
-		"a Mac's name under a foreign CA is refused":           {theirs.leaf(t, MacServerName("studio-1"), x509.ExtKeyUsageServerAuth), gateway, "studio-1", false},
-		"a client without a certificate is refused":            {mac, func() (*tls.Certificate, error) { return &tls.Certificate{}, nil }, "studio-1", false},
-		"a gateway's certificate does not serve a Mac's place": {gateway, gateway, "studio-1", false},
+		"a gateway reaches the Mac it dials":                   {server: mac, client: gateway, dial: "studio-1", ok: true},
+		"another Mac at that address is refused":               {server: mac, client: gateway, dial: "studio-2"},
+		"a client certificate of another name is refused":      {server: mac, client: ours.leaf(t, "intruder.metalfleet.dev", x509.ExtKeyUsageClientAuth), dial: "studio-1"},
+		"a Mac's own certificate is no gateway's":              {server: mac, client: ours.leaf(t, GatewayName, x509.ExtKeyUsageServerAuth), dial: "studio-1"},
+		"a gateway's name under a foreign CA is refused":       {server: mac, client: theirs.leaf(t, GatewayName, x509.ExtKeyUsageClientAuth), dial: "studio-1"},
+		"a Mac's name under a foreign CA is refused":           {server: theirs.leaf(t, MacServerName("studio-1"), x509.ExtKeyUsageServerAuth), client: gateway, dial: "studio-1"},
+		"a client without a certificate is refused":            {server: mac, client: func() (*tls.Certificate, error) { return &tls.Certificate{}, nil }, dial: "studio-1"},
+		"a gateway's certificate does not serve a Mac's place": {server: gateway, client: gateway, dial: "studio-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := handshake(t, ServerTLS(tc.server, ours.pool), ClientTLS(tc.client, ours.pool, tc.dial))
@@ -126,8 +126,8 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 	}
 }
 
-// TestAttackAnOldSession: what was proved in one handshake is not carried over
-// to another one, in which certificate and authority may be good no more.
+// TestAttackAnOldSession: a session must not be resumed, because its certificate or
+// authority may no longer be valid.
 func TestAttackAnOldSession(t *testing.T) {
 	ours := newAuthority(t)
 	server := ServerTLS(ours.leaf(t, MacServerName("studio-1"), x509.ExtKeyUsageServerAuth), ours.pool)
@@ -155,12 +155,12 @@ func TestAClientRequiresTheUIDOfAMac(t *testing.T) {
 		peer tls.ConnectionState
 		want error
 	}{
-		"its own":        {peer(MacURI("u1")), nil},
-		"another's":      {peer(MacURI("u2")), ErrReplaced},
-		"of no UID":      {peer(), ErrReplaced},
-		"of two":         {peer(MacURI("u1"), MacURI("u2")), ErrReplaced},
-		"of another URI": {peer(&url.URL{Scheme: "urn", Opaque: "u1"}), ErrReplaced},
-		"none":           {tls.ConnectionState{}, ErrReplaced},
+		"its own":        {peer: peer(MacURI("u1")), want: nil},
+		"another's":      {peer: peer(MacURI("u2")), want: ErrReplaced},
+		"of no UID":      {peer: peer(), want: ErrReplaced},
+		"of two":         {peer: peer(MacURI("u1"), MacURI("u2")), want: ErrReplaced},
+		"of another URI": {peer: peer(&url.URL{Scheme: "urn", Opaque: "u1"}), want: ErrReplaced},
+		"none":           {peer: tls.ConnectionState{}, want: ErrReplaced},
 	} {
 		if err := verify(c.peer); !errors.Is(err, c.want) {
 			t.Errorf("a certificate %s: %v, want %v", name, err, c.want)

@@ -59,10 +59,10 @@ const grantContext = "metalfleet weights grant v1\n"
 
 // Grant is the operator's permission for one Mac to read weights from another.
 type Grant struct {
-	// Giver is the Mac that serves the weights, Asker the one that may read
+	// Server is the Mac that serves the weights, Client the one that may read
 	// them.
-	Giver string `json:"giver"`
-	Asker string `json:"asker"`
+	Server string `json:"giver"`
+	Client string `json:"asker"`
 	// ClientUID is the UID of the MacNode that may read them: a Mac that takes over
 	// the name is another one.
 	ClientUID string `json:"clientUID"`

@@ -174,7 +174,7 @@ type Assignment struct {
 	// +listType=map
 	// +listMapKey=mac
 	// +kubebuilder:validation:MaxItems=4
-	Neighbours []Neighbour `json:"neighbours,omitempty"`
+	Peers []Peer `json:"neighbours,omitempty"`
 	// context holds the context limits of the engine.
 	// +required
 	Context ContextLimits `json:"context"`
@@ -210,8 +210,8 @@ type Assignment struct {
 	Desired DesiredState `json:"desired"`
 }
 
-// Neighbour is a peer: a Mac of the same site from which weights may be copied.
-type Neighbour struct {
+// Peer is a Mac of the same site from which weights may be copied.
+type Peer struct {
 	// mac is the name of the peer's MacNode.
 	// +required
 	// +kubebuilder:validation:MinLength=1

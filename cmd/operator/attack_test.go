@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAttackLogInjection: what tenants name and Macs report stays inside one
-// quoted value of one line, as a message, as an error and as a value.
+// TestAttackLogInjection: names from tenants and reports from Macs stay inside one quoted
+// value of one line, as a message, as an error and as a value.
 func TestAttackLogInjection(t *testing.T) {
 	const evil = "x\ntime=2000 level=ERROR msg=forged\r\u2028\x1b[2J\x07\" key=root"
 	var out bytes.Buffer

@@ -1,9 +1,8 @@
 // Command operator runs all controllers of metalfleet against one API server.
 //
-// It owns flags, signals, leader election, health and metrics; the controllers
-// are listed in package controllers. It refuses to start where the kinds of
-// metalfleet are not installed or its namespace cannot be used, and says what
-// to do.
+// It owns flags, signals, leader election, health and metrics; the controllers are listed
+// in package controllers. It does not start if the CRDs are not installed or its namespace
+// cannot be used, and explains the next step.
 //
 // Start reading at run.
 package main
@@ -47,12 +46,11 @@ import (
 // version is set when the program is linked.
 var version = "unversioned"
 
-// Leader election. A pause of the API server shorter than the renew deadline
-// costs nothing; after a longer one the program starts over by itself. Nothing
-// in the data path waits for a leader, but a Mac that dies does: its silence is
-// counted once somebody leads, so that the successor of an operator that was
-// killed has to lead well before a Mac would be called silent. One that is asked
-// to end gives its Lease back.
+// Leader election. A pause of the API server shorter than the renew deadline has no effect;
+// after a longer one the program restarts itself. Nothing in the data path waits for a
+// leader, but failover does: a Mac's silence is counted only while there is a leader, so
+// the successor of a killed operator has to lead well before a Mac would be called silent.
+// An operator that stops regularly releases its Lease.
 const (
 	leaderLease   = 15 * time.Second
 	leaderRenew   = 10 * time.Second
@@ -60,13 +58,12 @@ const (
 	leaderElector = "metalfleet-operator"
 )
 
-// settleTimeout is how long an API server that answers may lack our kinds, and
-// refuse whoever asks: one that has just started knows neither kinds nor roles
-// before a moment later.
+// settleTimeout is how long a responding API server may lack our CRDs and deny requests:
+// one that has just started learns of CRDs and roles a moment later.
 const settleTimeout = 5 * time.Second
 
-// errLeadLost says that the manager ended though nobody asked for it. What it
-// ran may still be ending, so only a new process image may begin again.
+// errLeadLost means that the manager ended unasked. Its goroutines may still be ending, so
+// only a new process image may start again.
 var errLeadLost = errors.New("leadership was lost")
 
 type settings struct {
@@ -91,7 +88,7 @@ func main() {
 	case errors.Is(err, flag.ErrHelp):
 		return
 	case err != nil:
-		os.Exit(2) // the flag package has said why
+		os.Exit(2) // the flag package has printed the error
 	case s.version:
 		fmt.Println("operator", version)
 		return
@@ -108,7 +105,7 @@ func main() {
 	}
 }
 
-// startOver replaces the process by a new one of the same program.
+// startOver re-executes the program.
 func startOver() error {
 	program, err := os.Executable()
 	if err != nil {
@@ -157,7 +154,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 	return s, s.checkAuthority(out)
 }
 
-// checkFigures refuses to tell figures that nobody hears of.
+// checkFigures rejects flags that serve figures without receiving any.
 func (s settings) checkFigures(out io.Writer) error {
 	off := func(address string) bool { return address == "" || address == "0" }
 	if off(s.demand) && !(off(s.metricsAPI) && off(s.keda)) {
@@ -183,7 +180,7 @@ func (s settings) checkAuthority(out io.Writer) error {
 	return nil
 }
 
-// logger is the one of the whole process, libraries included.
+// logger returns the logger of the whole process, including libraries.
 func logger(verbose bool) logr.Logger {
 	log := newLogger(os.Stderr, verbose)
 	ctrl.SetLogger(log)
@@ -191,7 +188,7 @@ func logger(verbose bool) logr.Logger {
 	return log
 }
 
-// newLogger writes one line for each record, and quotes what others wrote.
+// newLogger writes one line for each record, and quotes foreign text.
 func newLogger(to io.Writer, verbose bool) logr.Logger {
 	level := slog.LevelInfo
 	if verbose {
@@ -231,11 +228,11 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	return start(ctx, mgr)
 }
 
-// start runs the manager, and tells the end of a leader from a failed start.
+// start runs the manager, and distinguishes lost leadership from a failed start.
 func start(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.Start(ctx)
 	if err == nil || ctx.Err() != nil {
-		return nil // asked for
+		return nil // the context has ended
 	}
 	select {
 	case <-mgr.Elected():
@@ -276,8 +273,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// prepare waits for the API server and checks what has to be there before any
-// controller starts.
+// prepare waits for the API server and checks the prerequisites of the controllers.
 func prepare(ctx context.Context, log logr.Logger, config *rest.Config, namespace string) error {
 	config = rest.CopyConfig(config)
 	config.Timeout = 5 * time.Second
@@ -308,12 +304,13 @@ func prepare(ctx context.Context, log logr.Logger, config *rest.Config, namespac
 	}
 }
 
-// unsettled says that an API server may answer so before it has started.
+// unsettled reports whether an API server may return the error only because it is starting.
 func unsettled(err error) bool {
 	return errors.Is(err, errNoKinds) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInternalError(err)
 }
 
-// unreachable says that nobody answered, or only that it cannot answer now.
+// unreachable reports whether there was no response, or one that the API server is
+// unavailable.
 func unreachable(err error) bool {
 	var answer apierrors.APIStatus
 	var network net.Error
@@ -327,7 +324,7 @@ func unreachable(err error) bool {
 	}
 }
 
-// errNoKinds says that the API server does not serve our kinds.
+// errNoKinds means that the CRDs are not installed.
 var errNoKinds = errors.New("the CRDs of metalfleet are not installed; run `kubectl apply -f config/crd` first")
 
 func check(ctx context.Context, config *rest.Config, namespace string) error {

@@ -79,7 +79,7 @@ func eventually(t *testing.T, what string, complaint func() error) {
 	}
 }
 
-// cluster is a real API server, until the test ends.
+// cluster returns a real API server, until the test ends.
 func cluster(t *testing.T) *testenv.Env {
 	t.Helper()
 	env, err := testenv.Start(t.Context(), testenv.Options{})
@@ -94,8 +94,8 @@ func cluster(t *testing.T) *testenv.Env {
 	return env
 }
 
-// TestOperator runs the program against a real API server: it makes its
-// namespace, leads, answers for its health, counts, and ends when told.
+// TestOperator runs the program against a real API server: it creates its namespace, leads,
+// serves health and metrics, and stops on request.
 func TestOperator(t *testing.T) {
 	env := cluster(t)
 	c, err := client.New(env.Config(), client.Options{Scheme: controllers.Scheme()})
@@ -106,7 +106,7 @@ func TestOperator(t *testing.T) {
 		demand: freeAddress(t), keda: freeAddress(t), kedaNamespace: "default",
 		certificateLife: controllers.DefaultCertificateLife, authoritySpread: controllers.DefaultAuthoritySpread,
 		lease: leaderLease, renew: leaderRenew, retry: leaderRetry}
-	pass := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.kedaNamespace, Name: keda.Secret}} // the chart's
+	pass := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.kedaNamespace, Name: keda.Secret}} // created by the chart
 	if err := c.Create(t.Context(), pass); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestOperator(t *testing.T) {
 	refusesToStart(t, env, c, s)
 }
 
-// asKEDA asks for a deployment that there is not, with what KEDA's Secret holds.
+// asKEDA asks for a deployment that does not exist, with the certificate in KEDA's Secret.
 func asKEDA(ctx context.Context, c client.Client, s settings) error {
 	var of corev1.Secret
 	if err := c.Get(ctx, client.ObjectKey{Namespace: s.kedaNamespace, Name: keda.Secret}, &of); err != nil {
@@ -166,7 +166,7 @@ func asKEDA(ctx context.Context, c client.Client, s settings) error {
 	return nil
 }
 
-// guardsTheUninstall: while a ModelDeployment exists the chart must stay.
+// guardsTheUninstall: while a ModelDeployment exists the chart must not be deleted.
 func guardsTheUninstall(t *testing.T, c client.Client, s settings) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience.Of(t))
@@ -215,7 +215,7 @@ func refusesToStart(t *testing.T, env *testenv.Env, c client.Client, s settings)
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 	crd.SetName("macnodes.metalfleet.dev")
-	// The Mac's finalizer would keep its kind.
+	// The Mac's finalizer would keep its CRD.
 	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-1"}}
 	if err := c.Patch(ctx, mac, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func refusesToStart(t *testing.T, env *testenv.Env, c client.Client, s settings)
 	})
 }
 
-// asMain in the environment makes the test binary the program.
+// asMain in the environment makes the test binary run the program.
 const asMain = "OPERATOR_TEST_AS_MAIN"
 
 func TestMain(m *testing.M) {
@@ -243,8 +243,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestLostLeadershipStartsOver stops the API server for longer than a leader
-// may go on: the same process leads again afterwards.
+// TestLostLeadershipStartsOver stops the API server for longer than the renew deadline: the
+// same process leads again afterwards.
 func TestLostLeadershipStartsOver(t *testing.T) {
 	env := cluster(t)
 	c, err := client.New(env.Config(), client.Options{Scheme: controllers.Scheme()})
@@ -300,19 +300,18 @@ func TestLostLeadershipStartsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != "" {
-		t.Errorf("after it was asked to end %q holds the Lease: its successor waits for nobody", holder)
+		t.Errorf("after it was asked to end %q holds the Lease: its successor must not wait for it", holder)
 	}
 }
 
-// TestASuccessorLeadsBeforeAMacIsCalledSilent, also of an operator that was
-// killed and gave nothing back.
+// Even after an operator that was killed and did not release its Lease.
 func TestASuccessorLeadsBeforeAMacIsCalledSilent(t *testing.T) {
 	s, err := parse(nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It looks every 1 to 2.2 times the retry period, and has to see the Lease
-	// unchanged for its length.
+	// It checks every 1 to 2.2 times the retry period, and has to see the Lease unchanged
+	// for its duration.
 	if most := s.lease + 2*s.retry*22/10; most >= v1alpha1.MacSilentSeconds*time.Second {
 		t.Errorf("a successor leads after up to %s", most)
 	}
@@ -366,7 +365,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestFiguresThatNobodyHearsOfAreNotTold, and KEDA's namespace is somewhere.
+// KEDA's namespace must exist.
 func TestFiguresThatNobodyHearsOfAreNotTold(t *testing.T) {
 	for _, args := range [][]string{
 		{"--demand-bind-address=0", "--keda-bind-address=:9443"},

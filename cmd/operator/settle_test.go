@@ -17,9 +17,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers"
 )
 
-// TestAnAPIServerThatRefusesAtFirstIsAwaited: one that was killed knows no roles
-// in its first moments, and refuses everybody without a word; one that goes on
-// refusing means it.
+// A restarted API server does not know its roles in the first moments, and denies all
+// requests; only a lasting denial counts.
 func TestAnAPIServerThatRefusesAtFirstIsAwaited(t *testing.T) {
 	env := cluster(t)
 	real, err := url.Parse(env.Config().Host)

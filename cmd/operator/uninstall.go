@@ -14,8 +14,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers"
 )
 
-// mayUninstall refuses while ModelDeployments exist: without an operator nobody
-// would take their engines from the Macs. The chart runs it before a delete.
+// mayUninstall fails while ModelDeployments exist: without an operator their engines would
+// stay on the Macs. The chart runs it before a delete.
 func mayUninstall(ctx context.Context, config *rest.Config, namespaces []string) error {
 	c, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
 	if err != nil {
@@ -28,7 +28,7 @@ func mayUninstall(ctx context.Context, config *rest.Config, namespaces []string)
 	for _, namespace := range namespaces {
 		var list v1alpha1.ModelDeploymentList
 		if err := c.List(ctx, &list, client.InNamespace(namespace)); meta.IsNoMatchError(err) {
-			return nil // the kinds are gone, and so is everything of them
+			return nil // the CRDs are deleted, and so are their objects
 		} else if err != nil {
 			return fmt.Errorf("list ModelDeployments: %w", err)
 		}

@@ -1,10 +1,9 @@
-// Package agentupgrade gives Macs the agent that the administrator wants, one
-// Mac at a time, and says of each Mac whether its agent is the right one.
+// Package agentupgrade upgrades the agents of Macs to the version that the administrator
+// wants, one Mac at a time, and reports for each Mac whether its agent is current.
 //
-// It owns spec.agent and the condition AgentCurrent of every MacNode, and the
-// Event of a version that failed. It refuses to decide: package turn does, from
-// the wish in a ConfigMap and what the Macs say; and it refuses a wish that it
-// cannot read, which changes nothing.
+// It owns spec.agent and the condition AgentCurrent of every MacNode, and the Event of a
+// failed upgrade. It decides nothing: package turn does, from the target in a ConfigMap and
+// the status of the Macs. A target that cannot be read changes nothing.
 //
 // Start reading at turn.Next, then Reconciler.Reconcile.
 package agentupgrade
@@ -38,7 +37,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=configmaps,namespace=metalfleet-system,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
 
-// Reconciler upgrades agents. It has one piece of work, whatever changed.
+// Reconciler upgrades agents. It has a single request for the whole fleet.
 type Reconciler struct {
 	Client client.Client
 	// Namespace of the ConfigMap.
@@ -67,16 +66,16 @@ func (r *Reconciler) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: r.Namespace, Name: turn.ConfigMapName}
 }
 
-// concerns is what of a Mac decides anything here; its figures do not.
+// concerns returns the parts of a MacNode that affect upgrades, without its figures.
 func concerns(o client.Object) any {
 	m := o.(*v1alpha1.MacNode)
 	return []any{m.Spec.Agent, m.Spec.Unschedulable, m.Status.AgentVersion, m.Status.AgentUpgrade, m.DeletionTimestamp,
 		status.Pick(m.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionAccepting, v1alpha1.ConditionAgentCurrent)}
 }
 
-// Reconcile judges every Mac, and orders the one whose turn it is.
+// Reconcile judges every Mac, and orders the upgrade of the one whose turn it is.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	wish, err := r.wish(ctx)
+	target, err := r.target(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -84,25 +83,25 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := r.Client.List(ctx, &macs); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list Macs: %w", err)
 	}
-	next := turn.Next(wish, r.Version, macs.Items, r.Clock.Now())
+	next := turn.Next(target, r.Version, macs.Items, r.Clock.Now())
 	for i := range macs.Items {
 		mac := &macs.Items[i]
 		if next.Start && mac.Name == next.Mac {
-			if err := r.order(ctx, mac, wish); err != nil {
+			if err := r.order(ctx, mac, target); err != nil {
 				return reconcile.Result{}, err
 			}
-			ctrl.LoggerFrom(ctx).Info("Agent upgrade starts", "MacNode", mac.Name, "version", wish.Version, "attempt", wish.Attempt)
+			ctrl.LoggerFrom(ctx).Info("Agent upgrade starts", "MacNode", mac.Name, "version", target.Version, "attempt", target.Attempt)
 		}
-		if err := r.judge(ctx, mac, wish); err != nil {
+		if err := r.judge(ctx, mac, target); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-	return reconcile.Result{RequeueAfter: next.After}, nil // until a Mac has been well for long enough
+	return reconcile.Result{RequeueAfter: next.After}, nil // until a Mac has been healthy for long enough
 }
 
-// wish is what the administrator wants, or nil. One that cannot be read is told
-// in the log and taken for a pause: nothing new begins.
-func (r *Reconciler) wish(ctx context.Context) (*turn.Wish, error) {
+// target returns what the administrator wants, or nil. One that cannot be read is logged
+// and treated as a pause: no upgrade begins.
+func (r *Reconciler) target(ctx context.Context) (*turn.Target, error) {
 	var cm corev1.ConfigMap
 	if err := r.Client.Get(ctx, r.key(), &cm); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -118,9 +117,9 @@ func (r *Reconciler) wish(ctx context.Context) (*turn.Wish, error) {
 	return w, nil
 }
 
-// order writes spec.agent, on the object as it was decided upon: should the
-// Mac have changed since, the decision is made again.
-func (r *Reconciler) order(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Wish) error {
+// order writes spec.agent with the resource version that the decision was based on: if the
+// Mac has changed since, the decision is repeated.
+func (r *Reconciler) order(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Target) error {
 	order, err := status.Convert[ac.AgentOrderApplyConfiguration](w.Order())
 	if err != nil {
 		return err
@@ -129,8 +128,8 @@ func (r *Reconciler) order(ctx context.Context, mac *v1alpha1.MacNode, w *turn.W
 		ac.MacNode(mac.Name).WithUID(mac.UID).WithResourceVersion(mac.ResourceVersion).WithSpec(ac.MacNodeSpec().WithAgent(order))))
 }
 
-// judge writes the condition AgentCurrent if it changed, and tells of a failure.
-func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Wish) error {
+// judge writes the condition AgentCurrent if it changed, and emits an Event on a failure.
+func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Target) error {
 	if !mac.DeletionTimestamp.IsZero() {
 		return nil
 	}
@@ -149,8 +148,8 @@ func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.W
 		ac.MacNode(mac.Name).WithUID(mac.UID).WithStatus(ac.MacNodeStatus().WithConditions(status.Conditions(after)...))))
 }
 
-// upgradeNotice is the Event of a failed upgrade. Its ID is made from the attempt, so that
-// one attempt is one Event.
+// upgradeNotice returns the Event of a failed upgrade. Its ID is derived from the attempt,
+// so that each attempt has one Event.
 func upgradeNotice(mac *v1alpha1.MacNode, c metav1.Condition) notice.Notice {
 	up := mac.Status.AgentUpgrade
 	return notice.Notice{About: notice.Of("MacNode", mac), ID: fmt.Sprintf("%s %s %d %s", up.To, up.SHA256, up.Attempt, up.Phase),

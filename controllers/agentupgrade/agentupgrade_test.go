@@ -23,7 +23,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 )
 
-// room is a fleet of two Macs, and an operator that looks at it.
+// room is a fleet of two Macs, and an operator.
 type room struct {
 	t     *testing.T
 	c     client.WithWatch
@@ -39,7 +39,7 @@ func newRoom(t *testing.T) *room {
 			t.Fatal(err)
 		}
 	}
-	w := turn.Wish{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 1}
+	w := turn.Target{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 1}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: turn.ConfigMapName}, Data: w.Data()}
 	c := interceptor.NewClient(
 		fake.NewClientBuilder().WithScheme(s).WithObjects(aMac("mini"), aMac("studio"), cm).WithStatusSubresource(&v1alpha1.MacNode{}).Build(),
@@ -48,8 +48,8 @@ func newRoom(t *testing.T) *room {
 	return &room{t: t, c: c, clock: clock, r: &Reconciler{Client: c, Namespace: "system", Version: "v0.4.0", Clock: clock}}
 }
 
-// mergeConditions is what an API server makes of an apply: conditions are a map
-// by their type. The fake client knows no schema and takes the list for one value.
+// mergeConditions applies conditions as an API server does: a map by type. The fake client
+// knows no schema and replaces the list.
 func mergeConditions(ctx context.Context, c client.Client, sub string, o runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
 	raw, err := json.Marshal(o)
 	if err != nil {
@@ -72,7 +72,7 @@ func aMac(name string) *v1alpha1.MacNode {
 	m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-x"}}
 	m.Status.AgentVersion = "v0.3.0"
 	m.Status.Conditions = []metav1.Condition{
-		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom},
+		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting},
 		{Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted},
 	}
 	return m
@@ -96,7 +96,7 @@ func (o *room) mac(name string) *v1alpha1.MacNode {
 	return m
 }
 
-// says is what a Mac's agent reports.
+// says sets what a Mac's agent reports.
 func (o *room) says(name, version string, phase v1alpha1.AgentUpgradePhase) {
 	o.t.Helper()
 	m := o.mac(name)
@@ -137,7 +137,7 @@ func TestMacsAreUpgradedOneAtATime(t *testing.T) {
 	o.wantReason("mini", v1alpha1.ReasonAgentUpgrading)
 	o.wantReason("studio", v1alpha1.ReasonAgentOutdated)
 	o.says("mini", "v0.4.0", v1alpha1.UpgradeSucceeded)
-	o.look() // sees it run
+	o.look() // observes that it runs
 	if res := o.look(); res.RequeueAfter != turn.Settle {
 		t.Errorf("looks again after %s, want %s", res.RequeueAfter, turn.Settle)
 	}
@@ -165,7 +165,7 @@ func TestARollbackIsToldOnceAndHalts(t *testing.T) {
 	}
 }
 
-func TestAWishThatCannotBeReadOrdersNothing(t *testing.T) {
+func TestAnInvalidTargetOrdersNothing(t *testing.T) {
 	o := newRoom(t)
 	cm := &corev1.ConfigMap{}
 	if err := o.c.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: turn.ConfigMapName}, cm); err != nil {

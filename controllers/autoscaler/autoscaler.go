@@ -1,16 +1,15 @@
-// Package autoscaler keeps the number of replicas of each deployment that asks
-// for it at what its requests need.
+// Package autoscaler adjusts the number of replicas of deployments with autoscaling to
+// their load.
 //
-// It owns status.autoscaling, under a field manager of its own: the number, why
-// it is that one, and what the next operator has to know. It refuses to decide:
-// package scale does, by what package demand was told by the gateways. It makes
-// and removes no replica: modeldeployment does, by the number and by the names of
-// those that may go.
+// It owns status.autoscaling, under its own field manager: the number, the reason for it,
+// and the memory that the next operator needs. It decides nothing: package scale does, from
+// the reports of gateways in package demand. It creates and deletes no replica:
+// modeldeployment does, using the number and the names of the removable ones.
 //
-// A deployment is looked at every second, from the cache and from memory, and at
-// once when a gateway has a request wait. What is written is what changes the
-// number, and little else: see worth. A replica that would go and is busy gets an
-// annotation by which gateways prefer others.
+// Each deployment is evaluated every second, from the cache and from memory, and at once
+// when a gateway queues a request. It is written when the number changes, and rarely
+// otherwise: see worth. A busy replica that is to be removed gets an annotation that makes
+// gateways prefer others.
 //
 // Start reading at Reconciler.Reconcile.
 package autoscaler
@@ -56,7 +55,7 @@ import (
 // gatewayService is the Service of the gateways, in the operator's namespace.
 const gatewayService = "metalfleet-gateway"
 
-// every is how often a deployment is looked at.
+// every is the interval of evaluations.
 const every = time.Second
 
 // Reconciler decides for one deployment at a time.
@@ -73,21 +72,21 @@ type Reconciler struct {
 	known  map[types.UID]*known
 }
 
-// known is what this process remembers of a deployment. One key is reconciled by
-// one worker at a time.
+// known is what this process remembers of a deployment. Only one worker reconciles a key at
+// a time.
 type known struct {
 	memory  scale.Memory
 	starts  starts
 	written time.Time
 }
 
-// New makes a reconciler.
+// New returns a reconciler.
 func New(c client.Client, clock clock.PassiveClock, namespace string, l *demand.Ledger, m *signal.Metrics) *Reconciler {
 	return &Reconciler{Client: c, Clock: clock, Namespace: namespace, Ledger: l, Metrics: m, urgent: make(chan event.GenericEvent, 1024), known: map[types.UID]*known{}}
 }
 
-// Urgent has a deployment looked at now. One that cannot be noted is looked at
-// within a second anyway.
+// Urgent triggers an evaluation of a deployment. If its channel is full, the regular
+// evaluation follows within a second.
 func (r *Reconciler) Urgent(key types.NamespacedName) {
 	select {
 	case r.urgent <- event.GenericEvent{Object: &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}:
@@ -103,7 +102,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Complete(r)
 }
 
-// Reconcile reads, decides and writes what is worth it.
+// Reconcile reads, decides and writes what is worth writing.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var d v1alpha1.ModelDeployment
 	if err := r.Client.Get(ctx, req.NamespacedName, &d); err != nil {
@@ -132,11 +131,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := errors.Join(r.mark(ctx, own, decision.Retire), r.write(ctx, &d, k, decision, now)); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: every}, nil // figures are of the moment
+	return reconcile.Result{RequeueAfter: every}, nil // figures change all the time
 }
 
-// mark has gateways prefer other replicas than those that are to go, and takes
-// it back from the rest.
+// mark sets the annotation that makes gateways avoid the replicas to be removed, and clears
+// it on the others.
 func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, retire []string) error {
 	for i := range own {
 		replica := &own[i]
@@ -156,8 +155,8 @@ func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, reti
 	return nil
 }
 
-// gateways is how many take requests, by the endpoints of their Service; 0 where
-// they run elsewhere.
+// gateways returns how many gateways accept requests, by the endpoints of their Service; 0
+// if they run elsewhere.
 func (r *Reconciler) gateways(ctx context.Context) (int, error) {
 	var slices discoveryv1.EndpointSliceList
 	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: gatewayService})
@@ -167,8 +166,8 @@ func (r *Reconciler) gateways(ctx context.Context) (int, error) {
 	return Serving(slices.Items), nil
 }
 
-// Figures are the sum for one deployment, and why they are not whole; empty where
-// they are.
+// Figures returns the sum for one deployment, and why it is incomplete; empty if it is
+// complete.
 func (r *Reconciler) Figures(ctx context.Context, key types.NamespacedName) (f demand.Figures, part string, err error) {
 	serve, err := r.gateways(ctx)
 	if err != nil {
@@ -179,7 +178,7 @@ func (r *Reconciler) Figures(ctx context.Context, key types.NamespacedName) (f d
 	return f, part, nil
 }
 
-// figures are what the gateways say now, and why they are not whole.
+// figures returns the current sum, and why it is incomplete.
 func (r *Reconciler) figures(key types.NamespacedName, seen time.Time, serve int) (scale.Figures, string) {
 	f := r.Ledger.Of(key)
 	whole, why := r.Ledger.Whole(serve)
@@ -187,7 +186,8 @@ func (r *Reconciler) figures(key types.NamespacedName, seen time.Time, serve int
 		Asked: !f.Asked.IsZero() && !f.Asked.Before(seen), Complete: whole}, why
 }
 
-// of is what is remembered, by this process or by the one before it.
+// of returns what is remembered of a deployment, by this process or, from the status, by an
+// earlier one.
 func (r *Reconciler) of(d *v1alpha1.ModelDeployment) *known {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,7 +208,7 @@ func (r *Reconciler) forget(uid types.UID) {
 	delete(r.known, uid)
 }
 
-// retire takes back what was written of a deployment that is scaled by others.
+// retire clears what was written for a deployment that no longer uses autoscaling.
 func (r *Reconciler) retire(ctx context.Context, d *v1alpha1.ModelDeployment) error {
 	if d.Status.Autoscaling == nil || !d.DeletionTimestamp.IsZero() {
 		return nil
@@ -234,8 +234,8 @@ func (r *Reconciler) replicas(ctx context.Context, d *v1alpha1.ModelDeployment) 
 	return own.Items, nil
 }
 
-// write stores a decision that is worth it, and tells of a number that changed
-// once that is stored.
+// write stores a decision that is worth writing, and then emits an Event if the number
+// changed.
 func (r *Reconciler) write(ctx context.Context, d *v1alpha1.ModelDeployment, k *known, decision scale.Decision, now time.Time) error {
 	before := d.Status.Autoscaling
 	next := Record(decision, k.starts.last, now)
@@ -259,8 +259,8 @@ func (r *Reconciler) write(ctx context.Context, d *v1alpha1.ModelDeployment, k *
 	return nil
 }
 
-// scaleNotice is the Event of a decision. Its ID is made from the decision, so that one
-// decision is one Event.
+// scaleNotice returns the Event of a decision. Its ID is derived from the decision, so that
+// each decision has one Event.
 func scaleNotice(d *v1alpha1.ModelDeployment, from int32, to v1alpha1.AutoscalingStatus) notice.Notice {
 	return notice.Notice{
 		About: notice.Of("ModelDeployment", d), ID: fmt.Sprint(from, to.DesiredReplicas, to.LastScaleTime), Reason: "Scaled",

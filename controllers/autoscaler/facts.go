@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// defaultTarget is what runs at once where context.sequences says nothing.
+	// defaultTarget is the number of concurrent sequences if context.sequences does not set
+	// it.
 	defaultTarget    = 4
-	defaultQueueMost = 15
+	defaultQueueMax  = 15
 	defaultDownDelay = 300
 	defaultIdle      = 600
-	// rememberEvery is how often it is written how far a delay has come, and how
-	// old one must be to be written at all.
+	// rememberEvery is how often the progress of a delay is written, and how old a delay
+	// must be to be written at all.
 	rememberEvery = 30 * time.Second
 )
 
-// Serving counts the endpoints that take requests, those that end and still do
-// among them; one with two addresses of different kinds stands in two slices, and
-// counts once.
+// Serving counts the endpoints that accept requests, including terminating ones that still
+// do; an endpoint with addresses of two families is in two slices, and counts once.
 func Serving(of []discoveryv1.EndpointSlice) int {
 	serving := map[types.UID]bool{}
 	unnamed := 0
@@ -48,7 +48,7 @@ func Serving(of []discoveryv1.EndpointSlice) int {
 	return len(serving) + unnamed
 }
 
-// Policy resolves what a user wrote.
+// Policy resolves the defaults of spec.autoscaling.
 func Policy(d *v1alpha1.ModelDeployment) scale.Policy {
 	a := d.Spec.Autoscaling
 	target := int64(a.TargetInFlight)
@@ -60,14 +60,14 @@ func Policy(d *v1alpha1.ModelDeployment) scale.Policy {
 	}
 	return scale.Policy{
 		Min: int(ptr.Deref(a.MinReplicas, 1)), Max: int(a.MaxReplicas), Target: int(target),
-		QueueMost: seconds(ptr.Deref(a.MaxQueueSeconds, defaultQueueMost)), UpDelay: seconds(a.ScaleUpDelaySeconds),
+		QueueMax: seconds(ptr.Deref(a.MaxQueueSeconds, defaultQueueMax)), UpDelay: seconds(a.ScaleUpDelaySeconds),
 		DownDelay: seconds(ptr.Deref(a.ScaleDownDelaySeconds, defaultDownDelay)), Idle: seconds(ptr.Deref(a.IdleSeconds, defaultIdle)),
 	}
 }
 
 func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
 
-// Replicas are those that are not on their way out, as the decision needs them.
+// Replicas returns the replicas that are not being deleted, for the decision.
 func Replicas(d *v1alpha1.ModelDeployment, own []v1alpha1.ModelReplica, busy func(uid string) bool) []scale.Replica {
 	var out []scale.Replica
 	for i := range own {
@@ -84,14 +84,14 @@ func Replicas(d *v1alpha1.ModelDeployment, own []v1alpha1.ModelReplica, busy fun
 	return out
 }
 
-// stuck says that placement looked and found no Mac.
+// stuck reports whether placement found no Mac.
 func stuck(r *v1alpha1.ModelReplica) bool {
 	c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionPlaced)
 	return r.Spec.NodeName == "" && c != nil && c.Status == metav1.ConditionFalse &&
 		c.Reason != v1alpha1.ReasonPending && c.Reason != v1alpha1.ReasonPreempting
 }
 
-// Recall reads what an operator before this one wrote down.
+// Recall reads the memory that an earlier operator wrote.
 func Recall(a *v1alpha1.AutoscalingStatus) scale.Memory {
 	if a == nil {
 		return scale.Memory{}
@@ -105,8 +105,8 @@ func Recall(a *v1alpha1.AutoscalingStatus) scale.Memory {
 	return m
 }
 
-// Record is a decision as it is written down. A delay that has just begun is
-// left out: most end at once, and one that is forgotten begins anew.
+// Record returns a decision as it is written. A delay that has just begun is left out: most
+// end soon, and a lost one starts again.
 func Record(d scale.Decision, start time.Duration, now time.Time) v1alpha1.AutoscalingStatus {
 	out := v1alpha1.AutoscalingStatus{
 		DesiredReplicas: int32(d.Desired), RecommendedReplicas: int32(min(d.Wanted, math.MaxInt32)), Reason: d.Reason, Message: d.Message,
@@ -134,9 +134,9 @@ func stamp(t time.Time) *metav1.Time {
 	return ptr.To(metav1.NewTime(t.Truncate(time.Second)))
 }
 
-// worth says whether a status is to be written now. At once is what changes what
-// is done, or would make the next operator take something away too soon; the
-// rest at most every 30 s: figures move every second.
+// worth reports whether a status is to be written now. Changes of the actions are written
+// at once, and so is what would let the next operator remove something too soon; the rest
+// at most every 30 s, because figures change every second.
 func worth(before *v1alpha1.AutoscalingStatus, next v1alpha1.AutoscalingStatus, written, now time.Time) bool {
 	switch {
 	case before == nil:
@@ -151,16 +151,17 @@ func worth(before *v1alpha1.AutoscalingStatus, next v1alpha1.AutoscalingStatus, 
 	return now.Sub(written) >= rememberEvery && !status.Equal(*before, next)
 }
 
-// starts measures how long replicas take from their making, or from the end of
-// their download if that is later, until they serve: what a start takes where
-// the weights are on disk. All by the operator's clock.
+// starts measures how long replicas take from their creation, or the end of their download
+// if that is later, until they serve: the duration of a start with the weights on disk. All
+// by the operator's clock.
 type starts struct {
 	last time.Duration
-	// since is when each that does not serve was first seen, or seen with its
+	// since is when each replica that does not serve was first seen, or first seen with its
 	// weights; zero once it served.
 	since map[types.UID]time.Time
 	has   map[types.UID]bool
-	// looked is when this process looked last; what it had not seen then began since.
+	// looked is when this process last looked; a replica that is new since then was created
+	// since.
 	looked time.Time
 }
 

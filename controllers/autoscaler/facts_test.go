@@ -67,8 +67,7 @@ func TestWhatAStartTakes(t *testing.T) {
 	}
 }
 
-// TestWhatIsWrittenIsRecalled: to the second, and without a delay that has just
-// begun.
+// To the second, and without a delay that has just begun.
 func TestWhatIsWrittenIsRecalled(t *testing.T) {
 	now := epoch.Add(time.Hour)
 	m := scale.Memory{Decided: true, Desired: 3, Changed: epoch, LowSince: now.Add(-2 * time.Minute), Low: 2, IdleSince: now.Add(-40 * time.Second), Seen: now}
@@ -156,13 +155,13 @@ func TestWhichGatewaysServe(t *testing.T) {
 func TestThePolicyThatAUserLeavesOut(t *testing.T) {
 	d := &v1alpha1.ModelDeployment{}
 	d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 7}
-	want := scale.Policy{Min: 1, Max: 7, Target: 4, QueueMost: 15 * time.Second, DownDelay: 5 * time.Minute, Idle: 10 * time.Minute}
+	want := scale.Policy{Min: 1, Max: 7, Target: 4, QueueMax: 15 * time.Second, DownDelay: 5 * time.Minute, Idle: 10 * time.Minute}
 	if got := Policy(d); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	d.Spec.Context.Sequences = 9
 	d.Spec.Autoscaling.MaxQueueSeconds, d.Spec.Autoscaling.ScaleDownDelaySeconds = ptr.To[int32](0), ptr.To[int32](0)
-	want.Target, want.QueueMost, want.DownDelay = 9, 0, 0
+	want.Target, want.QueueMax, want.DownDelay = 9, 0, 0
 	if got := Policy(d); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

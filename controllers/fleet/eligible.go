@@ -12,19 +12,17 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Eligibility is what a placement asks of a Mac for good, read once for many
-// Macs: labels, taints and chip. Whether a Mac is alive or has room is another
-// question.
+// Eligibility is the fixed part of a placement, parsed once for many Macs: labels, taints
+// and chip. Whether a Mac is alive or has room is checked elsewhere.
 type Eligibility struct {
 	spec      v1alpha1.PlacementSpec
 	required  *nodeaffinity.NodeSelector
 	preferred *nodeaffinity.PreferredSchedulingTerms
 	weights   int64 // the sum over all preferred terms
-	err       error // of an affinity that cannot be read
+	err       error // of an affinity that cannot be parsed
 }
 
-// NewEligibility reads a placement. One whose affinity cannot be read lets no
-// Mac in.
+// NewEligibility parses a placement. An invalid affinity matches no Mac.
 func NewEligibility(p v1alpha1.PlacementSpec) *Eligibility {
 	e := &Eligibility{spec: p}
 	if p.Affinity == nil || p.Affinity.NodeAffinity == nil {
@@ -61,12 +59,12 @@ func term(t v1alpha1.NodeSelectorTerm) corev1.NodeSelectorTerm {
 	return corev1.NodeSelectorTerm{MatchExpressions: requirements(t.MatchExpressions), MatchFields: requirements(t.MatchFields)}
 }
 
-// node is a Mac as the scheduler's helpers know one.
+// node returns a Mac as a Node for the scheduler's helpers.
 func node(mac *v1alpha1.MacNode) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: mac.Name, Labels: mac.Labels}}
 }
 
-// Of says whether a Mac satisfies the placement, or what it lacks.
+// Of reports whether a Mac satisfies the placement, or why not.
 func (e *Eligibility) Of(mac *v1alpha1.MacNode) (rejection string, ok bool) {
 	if e.err != nil {
 		return "not checked, because the affinity is invalid: " + e.err.Error(), false
@@ -82,7 +80,7 @@ func (e *Eligibility) Of(mac *v1alpha1.MacNode) (rejection string, ok bool) {
 	if len(e.spec.Chips) > 0 && !slices.Contains(e.spec.Chips, mac.Status.Chip) {
 		return "with another chip", false
 	}
-	if len(mac.Spec.Taints) == 0 { // as most are
+	if len(mac.Spec.Taints) == 0 { // the common case
 		return "", true
 	}
 	if _, tainted := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), mac.Spec.Taints, e.spec.Tolerations, keepsAway, false); tainted {
@@ -91,10 +89,10 @@ func (e *Eligibility) Of(mac *v1alpha1.MacNode) (rejection string, ok bool) {
 	return "", true
 }
 
-// keepsAway says that a taint does more than prefer.
+// keepsAway reports whether a taint has an effect other than PreferNoSchedule.
 func keepsAway(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
 
-// Untolerated counts the taints of a Mac that would rather not have a replica.
+// Untolerated counts the untolerated PreferNoSchedule taints of a Mac.
 func (e *Eligibility) Untolerated(mac *v1alpha1.MacNode) int {
 	n := 0
 	for i := range mac.Spec.Taints {
@@ -106,8 +104,8 @@ func (e *Eligibility) Untolerated(mac *v1alpha1.MacNode) int {
 	return n
 }
 
-// Preferred is the share, 0 to 1, of the weights of the preferred affinity that
-// a Mac matches.
+// Preferred returns the share, 0 to 1, of the weights of the preferred affinity that a Mac
+// matches.
 func (e *Eligibility) Preferred(mac *v1alpha1.MacNode) float64 {
 	if e.err != nil || e.weights == 0 {
 		return 0
@@ -115,7 +113,7 @@ func (e *Eligibility) Preferred(mac *v1alpha1.MacNode) float64 {
 	return float64(e.preferred.Score(node(mac))) / float64(e.weights)
 }
 
-// Eligible says whether a Mac satisfies what a placement asks of it for good.
+// Eligible reports whether a Mac satisfies the fixed part of a placement.
 func Eligible(mac *v1alpha1.MacNode, p v1alpha1.PlacementSpec) (rejection string, ok bool) {
 	return NewEligibility(p).Of(mac)
 }

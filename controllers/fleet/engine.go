@@ -18,45 +18,44 @@ const (
 	defaultSequences = 4
 )
 
-// Engine is everything that decides what an engine process does. A revision
-// stores it whole and its hash covers it whole, so that no field can be edited
-// without effect. Where a replica lies and how it is replaced is not in it.
+// Engine is everything that determines the behaviour of an engine process. A revision
+// stores all of it and its hash covers all of it, so that every edit takes effect. Where a
+// replica runs and how it is replaced is not part of it.
 type Engine struct {
-	// Source, SHA256, Revision and Files are what the user named.
+	// Source, SHA256, Revision and Files are from the spec.
 	Source   string   `json:"source"`
 	SHA256   string   `json:"sha256,omitempty"`
 	Revision string   `json:"revision,omitempty"`
 	Files    []string `json:"files,omitempty"`
-	// Model is what the inspection found there.
+	// Model is the result of the inspection.
 	Model model.Record `json:"model"`
-	// Context with its defaults resolved.
+	// Context with its defaults.
 	Context v1alpha1.ContextLimits `json:"context"`
-	// CacheQueueBytes of memory hold what waits to be written to a Mac's disk; 0
-	// where cache.ssd is not given. How much the disk may hold is not part of the
-	// engine: the agent grants it.
+	// CacheQueueBytes of memory hold what waits to be written to a Mac's disk; 0 without
+	// cache.ssd. The size on disk is not part of the engine: the agent grants it.
 	CacheQueueBytes int64 `json:"cacheQueueBytes,omitempty"`
-	// SharedPrefixes are beginnings of prompts whose cache all tenants share.
+	// SharedPrefixes are prompt prefixes whose cache all tenants share.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	// LimitBytes is memory.limit, or 0.
 	LimitBytes int64 `json:"limitBytes,omitempty"`
 }
 
-// OfSource says whether the engine was made from what a spec names. The token
-// that it is read with does not make it another one. A record of another source
-// is none: the operator never wrote it.
+// OfSource reports whether the engine is for the source that a spec names. The token for
+// reading it does not matter. A record of another source does not match: the operator never
+// wrote it.
 func (e Engine) OfSource(m v1alpha1.ModelSource) bool {
 	return e.Source == m.Source && e.Model.Source == m.Source && e.SHA256 == m.SHA256 && e.Revision == m.Revision && slices.Equal(e.Files, m.Files)
 }
 
-// Refusal is a reason and a sentence for the condition Accepted.
+// Refusal is a reason and a message for the condition Accepted.
 type Refusal struct {
 	Reason, Message string
 }
 
 func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
 
-// Resolve makes the engine of a deployment from the record of its source, or
-// says why there can be none.
+// Resolve builds the engine of a deployment from the record of its source, or returns why
+// that is impossible.
 func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
 	m := spec.Model
 	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.Cache.SharedPrefixes}
@@ -95,8 +94,8 @@ func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *
 	return e, nil
 }
 
-// resolveContext fills the defaults. Cache tokens that were given bound the
-// default of tokens, so that one request of full length always fits.
+// resolveContext applies the defaults. If cache tokens are set, they bound the default of
+// tokens, so that one request of full length always fits.
 func resolveContext(c v1alpha1.ContextSpec, trained int64) v1alpha1.ContextLimits {
 	out := v1alpha1.ContextLimits(c)
 	if out.Tokens == 0 {
@@ -114,14 +113,14 @@ func resolveContext(c v1alpha1.ContextSpec, trained int64) v1alpha1.ContextLimit
 	return out
 }
 
-// Cache is what a replica of the engine is given, of a deployment that allows so
-// much of the disk now.
+// Cache returns the cache limits of a new replica of the engine, for the deployment's
+// current disk size.
 func (e Engine) Cache(s v1alpha1.CacheSpec) v1alpha1.CacheLimits {
 	return Cache(s, v1alpha1.CacheLimits{QueueBytes: e.CacheQueueBytes})
 }
 
-// Cache is what a replica is given that was given old before: what the disk may
-// hold follows the deployment, where the replica's engine uses it at all.
+// Cache returns the updated cache limits of an existing replica: the disk size follows the
+// deployment, if the replica's engine uses the disk at all.
 func Cache(s v1alpha1.CacheSpec, old v1alpha1.CacheLimits) v1alpha1.CacheLimits {
 	if s.SSD != nil && old.QueueBytes > 0 {
 		old.SSDBytes = s.SSD.Value()
@@ -129,7 +128,7 @@ func Cache(s v1alpha1.CacheSpec, old v1alpha1.CacheLimits) v1alpha1.CacheLimits 
 	return old
 }
 
-// Estimate is what the engine needs, computed from the file headers.
+// Estimate is the memory that the engine needs, computed from the file headers.
 func (e Engine) Estimate() (int64, error) {
 	terms, err := footprint.Estimate(e.Model.Facts, footprint.Context{
 		Tokens: e.Context.Tokens, Sequences: e.Context.Sequences, CacheTokens: e.Context.CacheTokens, CacheQueue: e.CacheQueueBytes})
@@ -139,8 +138,8 @@ func (e Engine) Estimate() (int64, error) {
 	return terms.Total(), nil
 }
 
-// ReservedBytes is what is promised to a replica: the estimate, or the user's
-// limit where that is larger.
+// ReservedBytes is the memory reserved for a replica: the estimate, or the user's limit if
+// that is larger.
 func (e Engine) ReservedBytes() (int64, error) {
 	need, err := e.Estimate()
 	if err != nil {
@@ -149,7 +148,7 @@ func (e Engine) ReservedBytes() (int64, error) {
 	return max(need, e.LimitBytes), nil
 }
 
-// Encode writes the engine as a revision stores it.
+// Encode returns the engine as a revision stores it.
 func (e Engine) Encode() ([]byte, error) {
 	b, err := json.Marshal(e)
 	if err != nil {
@@ -158,8 +157,8 @@ func (e Engine) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// Hash names the engine; equal hashes mean equal engines. Who vouched for the
-// record does not make it another one.
+// Hash identifies the engine; equal hashes mean equal engines, regardless of the Macs that
+// vouched for the record.
 func (e Engine) Hash() (string, error) {
 	e.Model.VouchedBy = nil
 	b, err := e.Encode()
@@ -169,7 +168,7 @@ func (e Engine) Hash() (string, error) {
 	return Digest(string(b)), nil
 }
 
-// DecodeEngine reads what Encode wrote.
+// DecodeEngine parses the output of Encode.
 func DecodeEngine(b []byte) (Engine, error) {
 	var e Engine
 	if err := json.Unmarshal(b, &e); err != nil {
@@ -178,8 +177,8 @@ func DecodeEngine(b []byte) (Engine, error) {
 	return e, nil
 }
 
-// Digest is a short name for some parts: 12 hex digits of the SHA-256 over the
-// parts, each ended by a zero byte.
+// Digest returns a short name for some parts: 12 hex digits of the SHA-256 over the parts,
+// each terminated by a zero byte.
 func Digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -1,13 +1,12 @@
-// Package fleet is how every reconciler sees the world: which Mac is alive,
-// what a deployment's names and revision are, which orders a Mac gets.
+// Package fleet is the view of the fleet that reconcilers share: which Mac is alive, the
+// names and revision of a deployment, the assignments of a Mac.
 //
-// It owns what more than one reconciler must agree on, as pure functions over
-// API objects, and the field indexes that find those objects. It refuses
-// effects: it writes nothing and asks no clock. Reconcilers never import one
-// another; they meet here and in conditions.
+// It owns what more than one reconciler must agree on, as pure functions over API objects,
+// and the field indexes that find those objects. It writes nothing and uses no clock.
+// Reconcilers never import one another; they share this package and conditions.
 //
-// Start reading at StateOf, then Eligibility in eligible.go, Engine in engine.go, Residency and Promise in
-// residency.go, Assignments in orders.go and Inspect in inspection.go.
+// Start reading at StateOf, then Eligibility in eligible.go, Engine in engine.go, Residency
+// and Promise in residency.go, Assignments in orders.go and Inspect in inspection.go.
 package fleet
 
 import (
@@ -17,23 +16,23 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// MacState is what the operator may assume of a Mac.
+// MacState is what the operator may assume about a Mac.
 type MacState int
 
-// The states of a Mac.
+// States of a Mac.
 const (
-	// MacUnknown: its condition Ready was not judged yet.
+	// MacUnknown: its condition Ready was not set yet.
 	MacUnknown MacState = iota
-	// MacReady: heard from lately.
+	// MacReady: it renewed its Lease recently.
 	MacReady
-	// MacSilent: not heard from for 30 s; its engines may well serve.
+	// MacSilent: no renewal for 30 s; its engines may well serve.
 	MacSilent
-	// MacGone: deleted, never joined, or not heard from for 180 s. What it held
-	// is fenced by replica UID and epoch and may be made elsewhere.
+	// MacGone: deleted, never joined, or no renewal for 180 s. Its replicas are fenced by
+	// UID and epoch and may be created elsewhere.
 	MacGone
 )
 
-// StateOf reads the state of a Mac; nil means that there is no such MacNode.
+// StateOf returns the state of a Mac; nil means that there is no such MacNode.
 func StateOf(mac *v1alpha1.MacNode) MacState {
 	if mac == nil || !mac.DeletionTimestamp.IsZero() {
 		return MacGone
@@ -44,14 +43,14 @@ func StateOf(mac *v1alpha1.MacNode) MacState {
 		return MacUnknown
 	case ready.Status == metav1.ConditionTrue:
 		return MacReady
-	case ready.Reason == v1alpha1.ReasonMacGone || ready.Reason == v1alpha1.ReasonNeverHeardFrom:
+	case ready.Reason == v1alpha1.ReasonMacGone || ready.Reason == v1alpha1.ReasonNeverReported:
 		return MacGone
 	default:
 		return MacSilent
 	}
 }
 
-// Report is what a Mac says of a replica: of its UID and its epoch, or nothing.
+// Report returns a Mac's status of a replica, by its UID and epoch, or nil.
 func Report(mac *v1alpha1.MacNode, replica *v1alpha1.ModelReplica) *v1alpha1.AssignmentStatus {
 	if mac == nil {
 		return nil
@@ -65,20 +64,19 @@ func Report(mac *v1alpha1.MacNode, replica *v1alpha1.ModelReplica) *v1alpha1.Ass
 	return nil
 }
 
-// ReplicaReady says whether a replica counts as ready.
+// ReplicaReady reports whether a replica counts as ready.
 func ReplicaReady(r *v1alpha1.ModelReplica) bool {
 	return r.DeletionTimestamp.IsZero() && meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)
 }
 
-// Released says whether a replica holds no memory any more, or is fenced.
+// Released reports whether a replica holds no memory any more, or is fenced.
 func Released(r *v1alpha1.ModelReplica) bool {
 	return meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReleased)
 }
 
-// Refused returns the sentence with which the Mac's ledger refused a replica
-// that has to stay in memory. Waiting for admission is no refusal, and an
-// OnDemand replica waits where it is: it shares its Mac's memory with others,
-// and what is taken now comes back.
+// Refused returns the message with which the Mac's memory ledger refused a replica that has
+// to stay in memory. Waiting for admission is not a refusal. An OnDemand replica is not
+// refused either: it shares memory with others and waits for it on its Mac.
 func Refused(r *v1alpha1.ModelReplica) (string, bool) {
 	if r.Spec.Residency.OnDemand() {
 		return "", false

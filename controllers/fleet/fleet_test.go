@@ -27,7 +27,7 @@ var (
 func ready(name string, change ...func(*v1alpha1.MacNode)) v1alpha1.MacNode {
 	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	m.Status.Chip = "M2Ultra"
-	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
 	for _, c := range change {
 		c(&m)
 	}
@@ -56,7 +56,7 @@ func TestStateOf(t *testing.T) {
 	deleted.DeletionTimestamp = &metav1.Time{Time: now}
 	gone, never, quiet, unjudged := ready("m"), ready("m"), ready("m", silent), ready("m")
 	gone.Status.Conditions[0].Status, gone.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonMacGone
-	never.Status.Conditions[0].Status, never.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonNeverHeardFrom
+	never.Status.Conditions[0].Status, never.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonNeverReported
 	unjudged.Status.Conditions = nil
 	alive := ready("m")
 	for name, tc := range map[string]struct {
@@ -96,7 +96,7 @@ func TestInspect(t *testing.T) {
 	}{
 		"no Mac":                      {reason: v1alpha1.ReasonNoMacs, message: "no ready Mac"},
 		"only a silent Mac":           {macs: []v1alpha1.MacNode{ready("a", silent)}, reason: v1alpha1.ReasonNoMacs},
-		"nobody answered yet":         {macs: []v1alpha1.MacNode{ready("a"), ready("b")}, reason: v1alpha1.ReasonInspecting, message: "waiting for a, b"},
+		"no report yet":               {macs: []v1alpha1.MacNode{ready("a"), ready("b")}, reason: v1alpha1.ReasonInspecting, message: "waiting for a, b"},
 		"one found it":                {macs: []v1alpha1.MacNode{ready("a"), ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, digest: record.Digest},
 		"the first by name is taken":  {macs: []v1alpha1.MacNode{ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &other)), ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, digest: record.Digest},
 		"one failed, one still looks": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b", reports(d, v1alpha1.InspectionRunning, "", "", nil))}, reason: v1alpha1.ReasonInspecting, message: "waiting for b"},
@@ -181,8 +181,8 @@ func TestNamesBelongToTheOldest(t *testing.T) {
 	}
 }
 
-// A name with a slash may be what another deployment is called in full: that one
-// owns it, regardless of age.
+// A name with a slash may be the full name of another deployment: that one owns it,
+// regardless of age.
 func TestNamesWithASlash(t *testing.T) {
 	hub, claimant, owner := deployment("hub", "file://m", 2*time.Hour), deployment("claimant", "file://m", 3*time.Hour), deployment("owner", "file://m", time.Hour)
 	hub.Spec.ServedNames = []string{"Qwen/Qwen3-8B", "ns/hub"}
@@ -228,8 +228,7 @@ func TestAssignmentsFollowFromReplicas(t *testing.T) {
 	}
 }
 
-// TestWeightsAreOrderedAheadOfABinding, after all that is bound, and let go with
-// the replica.
+// Prefetches come after bound replicas, and end with the replica.
 func TestWeightsAreOrderedAheadOfABinding(t *testing.T) {
 	ahead := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "ahead", CreationTimestamp: metav1.Unix(1, 0)}}
 	ahead.Spec.PrefetchNodeName, ahead.Spec.Desired, ahead.Spec.Epoch = "m", v1alpha1.DesiredRunning, 3
@@ -246,7 +245,7 @@ func TestWeightsAreOrderedAheadOfABinding(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := told("elsewhere"); got != "" {
-		t.Errorf("a Mac that it is not bound to is told %q", got)
+		t.Errorf("a Mac that it is not bound to reports %q", got)
 	}
 	ahead.DeletionTimestamp = &metav1.Time{Time: time.Unix(3, 0)}
 	if got, want := told("m"), "bound/0 Running; "; got != want {
@@ -314,9 +313,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestACacheOnDiskIsPromisedItsMemory: what waits for the disk is in the
-// reservation; how much the disk may hold is no part of the engine, so that another
-// figure replaces no replica.
+// The write queue for the disk is part of the reservation; the size on disk is not part of
+// the engine, so that changing it replaces no replica.
 func TestACacheOnDiskIsPromisedItsMemory(t *testing.T) {
 	q := func(s string) *resource.Quantity { x := resource.MustParse(s); return &x }
 	resolve := func(ssd *resource.Quantity, r model.Record) (Engine, *Refusal) {
@@ -363,8 +361,8 @@ func TestACacheOnDiskIsPromisedItsMemory(t *testing.T) {
 	}
 }
 
-// Editing some spec fields did nothing elsewhere, because the hashed fields
-// were a list kept by hand. Here every field of the engine changes the hash.
+// With a hand-written list of hashed fields, edits of some fields had no effect. Here every
+// field of the engine changes the hash.
 func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
 	base := Engine{Source: "file://m", Model: record, Context: v1alpha1.ContextLimits{Tokens: 1, Sequences: 1, CacheTokens: 1}}
 	seen := map[string]string{}
@@ -388,7 +386,7 @@ func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
 				walk(path+"."+v.Type().Field(i).Name, v.Field(i))
 			}
 		case reflect.Slice:
-			if path == "engine.Model.VouchedBy" { // who found the record is not part of what runs
+			if path == "engine.Model.VouchedBy" { // the Macs that found the record are not part of the engine
 				return
 			}
 			old := v.Interface()
@@ -436,14 +434,14 @@ func TestInspectionIDsDiffer(t *testing.T) {
 	for _, s := range []v1alpha1.ModelSource{
 		{Source: "hf://org/model"}, {Source: "hf://org/model", Revision: "v1"}, {Source: "hf://org/model", Files: []string{"v1"}},
 		{Source: "hf://org/model", Revision: "v1", Files: []string{"a"}}, {Source: "hf://org/model", Files: []string{"v1", "a"}}, {Source: "hf://org/model", SHA256: "v1"},
-		// No text of one entry makes it the list of others.
+		// No content of one entry makes it equal to another list.
 		{Source: "hf://org/model", Files: []string{"a", "b"}}, {Source: "hf://org/model", Files: []string{"a\x00b"}}, {Source: "hf://org/model", Files: []string{"a1:b"}},
 	} {
 		in("a", s)
 	}
 }
 
-// Shared prefixes are part of the engine, and of what its Mac is assigned.
+// Shared prefixes are part of the engine, and of its assignment.
 func TestSharedPrefixesReachTheMac(t *testing.T) {
 	record := fleettest.Model("file://m.gguf", "a", 98_000_000)
 	hash := func(prefixes ...string) string {

@@ -18,16 +18,15 @@ import (
 
 // Schemes of sources that may need a credential of a user's Secret.
 const (
-	// hubScheme begins sources that lie on a hub.
+	// hubScheme is the prefix of sources on a model hub.
 	hubScheme = "hf://"
-	// bucketScheme begins sources that lie in a bucket.
+	// bucketScheme is the prefix of sources in a bucket.
 	bucketScheme = "s3://"
-	// registryScheme begins sources that lie in a registry.
+	// registryScheme is the prefix of sources in a registry.
 	registryScheme = "oci://"
 )
 
-// Keys of a user's Secret: a hub's token, and what the tools of S3 read from
-// their environment.
+// Keys of a user's Secret: a hub token, and the environment variables of S3 tools.
 const (
 	tokenKey   = "token"
 	keyID      = "AWS_ACCESS_KEY_ID"
@@ -35,22 +34,21 @@ const (
 	keySession = "AWS_SESSION_TOKEN"
 )
 
-// maxTokenBytes is far more than any hub's token has, and maxKeyBytes than any
-// part of an access key.
+// maxTokenBytes is far more than any hub token has, and maxKeyBytes than any part of an
+// access key.
 const (
 	maxTokenBytes = 1024
 	maxKeyBytes   = 4096
 )
 
-// TokenRef names the credential that a deployment's source is read with; empty
-// where it needs none. It says neither namespace nor Secret to the Mac that
-// reads it, and nobody can choose names so that it becomes another's: it is a
-// whole SHA-256. What one kind of source is read with has another name than what
-// another kind is.
+// TokenRef names the credential for a deployment's source; empty if it needs none. It
+// reveals neither namespace nor Secret to the Mac that uses it, and cannot be made to
+// collide with another: it is a whole SHA-256. Each kind of source has a reference of its
+// own.
 func TokenRef(d *v1alpha1.ModelDeployment) string { return tokenRefFor(d, d.Spec.Model.Source) }
 
-// tokenRefFor is TokenRef for a replica's source, which may be one that the
-// deployment had before.
+// tokenRefFor is TokenRef for a replica's source, which may be an earlier one of the
+// deployment.
 func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
 	ref := d.Spec.Model.SecretRef
 	switch {
@@ -66,7 +64,7 @@ func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
 	return ""
 }
 
-// TokenRefs are those that a Mac's orders name, sorted.
+// TokenRefs returns those in a Mac's assignments and inspections, sorted.
 func TokenRefs(mac *v1alpha1.MacNode) []string {
 	refs := map[string]bool{}
 	for _, a := range mac.Spec.Assignments {
@@ -79,7 +77,7 @@ func TokenRefs(mac *v1alpha1.MacNode) []string {
 	return slices.Sorted(maps.Keys(refs))
 }
 
-// wholeDigest is Digest uncut.
+// wholeDigest is Digest without truncation.
 func wholeDigest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -89,10 +87,10 @@ func wholeDigest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Credential reads what a source is read with out of a user's Secret, or says
-// why it is not there. A Secret of another type than Opaque holds something else
-// under that key: a service account's token is good for the cluster, and nobody
-// else's business.
+// Credential extracts the credential for a source from a user's Secret, or returns why it
+// is missing. The Secret must have the type Opaque: a Secret of another type may hold
+// something else under that key, such as a service account token, which must not leave the
+// cluster.
 func Credential(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	if strings.HasPrefix(source, registryScheme) {
 		return login(s, source)
@@ -114,8 +112,8 @@ func Credential(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	return []byte(token), nil
 }
 
-// accessKey reads a key of S3: "s3:ID:SECRET" with ":SESSION" behind it if there
-// is a session token, each part escaped as in a query.
+// accessKey encodes an S3 key: "s3:ID:SECRET", followed by ":SESSION" if there is a session
+// token, each part escaped as in a query.
 func accessKey(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	out := v1alpha1.CredentialS3
 	for i, key := range []string{keyID, keySecret, keySession} {
@@ -138,14 +136,14 @@ func accessKey(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	return []byte(out), nil
 }
 
-// registryOf is the host of a registry's source.
+// registryOf returns the host of a registry source.
 func registryOf(source string) string {
 	host, _, _ := strings.Cut(strings.TrimPrefix(source, registryScheme), "/")
 	return host
 }
 
-// CredentialKind is what of a source decides which part of a Secret is read for
-// it.
+// CredentialKind returns the part of a source that decides which part of a Secret is read
+// for it.
 func CredentialKind(source string) string {
 	if strings.HasPrefix(source, registryScheme) {
 		return registryScheme + registryOf(source)
@@ -154,9 +152,9 @@ func CredentialKind(source string) string {
 	return scheme
 }
 
-// login reads the login of the source's own registry out of a Secret that
-// `kubectl create secret docker-registry` makes: "oci:NAME:PASSWORD", each part
-// escaped as in a query. Those of other registries stay where they are.
+// login encodes the login for the source's registry from a Secret that `kubectl create
+// secret docker-registry` creates: "oci:NAME:PASSWORD", each part escaped as in a query.
+// Logins for other registries are not used.
 func login(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	host := registryOf(source)
 	if s.Type != corev1.SecretTypeDockerConfigJson {
@@ -190,7 +188,7 @@ func login(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	return invalid(s, "contains no login for registry %s; add it: %s", host, makeSecret(s.Namespace, s.Name, source))
 }
 
-// oneLine takes one line of printable characters without blanks.
+// oneLine accepts one line of printable characters without blanks.
 func oneLine(raw []byte, most int) (string, bool) {
 	text := strings.TrimRight(string(raw), "\r\n")
 	odd := func(r rune) bool { return r <= ' ' || r > '~' }
@@ -201,7 +199,7 @@ func invalid(s *corev1.Secret, format string, args ...any) ([]byte, *Refusal) {
 	return nil, &Refusal{v1alpha1.ReasonSecretInvalid, "Secret " + s.Namespace + "/" + s.Name + " " + fmt.Sprintf(format, args...)}
 }
 
-// NoSecret is the refusal for a Secret that is not there.
+// NoSecret is the refusal for a missing Secret.
 func NoSecret(namespace, name, source string) *Refusal {
 	return &Refusal{v1alpha1.ReasonSecretNotFound,
 		fmt.Sprintf("Secret %s/%s, which model.secretRef names, does not exist; create it: %s", namespace, name, makeSecret(namespace, name, source))}

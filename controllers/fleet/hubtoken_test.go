@@ -21,8 +21,8 @@ func tenant(namespace, secret, source string) *v1alpha1.ModelDeployment {
 	return d
 }
 
-// TestAttackATokenOfAnotherNamespace: no choice of names makes one tenant's
-// token another's, and none is named for a source that is no hub's.
+// TestAttackATokenOfAnotherNamespace: no choice of names gives one tenant another one's
+// token, and sources other than a hub's have none.
 func TestAttackATokenOfAnotherNamespace(t *testing.T) {
 	seen := map[string]bool{}
 	for _, d := range []*v1alpha1.ModelDeployment{
@@ -72,8 +72,8 @@ func TestOrdersNameTheTokenThatTheyNeed(t *testing.T) {
 	}
 }
 
-// TestAttackASecretThatIsNoHubToken: what lies under the key "token" of another
-// kind of Secret is never sent to a hub.
+// TestAttackASecretThatIsNoHubToken: the key "token" of another type of Secret is never
+// sent to a hub.
 func TestAttackASecretThatIsNoHubToken(t *testing.T) {
 	secret := func(kind corev1.SecretType, key, value string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Type: kind, Data: map[string][]byte{key: []byte(value)}}
@@ -89,7 +89,7 @@ func TestAttackASecretThatIsNoHubToken(t *testing.T) {
 		"another key":                {secret: secret(corev1.SecretTypeOpaque, "password", "hf_word")},
 		"nothing":                    {secret: secret(corev1.SecretTypeOpaque, "token", "\n")},
 		"two lines":                  {secret: secret(corev1.SecretTypeOpaque, "token", "hf_word\nhf_other")},
-		"a header behind it":         {secret: secret(corev1.SecretTypeOpaque, "token", "hf_word\r\nX-Evil: 1")},
+		"a trailing header":          {secret: secret(corev1.SecretTypeOpaque, "token", "hf_word\r\nX-Evil: 1")},
 		"with a blank":               {secret: secret(corev1.SecretTypeOpaque, "token", "Bearer hf_word")},
 		"no text":                    {secret: secret(corev1.SecretTypeOpaque, "token", "hf_\xff\x00")},
 		"what is no token's text":    {secret: secret(corev1.SecretTypeOpaque, "token", "s3:hf_id:secret")},
@@ -105,8 +105,8 @@ func TestAttackASecretThatIsNoHubToken(t *testing.T) {
 	}
 }
 
-// TestAttackASecretThatIsNoAccessKey: a token is no access key, nor the other way
-// round, and no part of one can become another part.
+// TestAttackASecretThatIsNoAccessKey: a token is no access key, nor the reverse, and no
+// part of one can become another part.
 func TestAttackASecretThatIsNoAccessKey(t *testing.T) {
 	secret := func(data ...string) *corev1.Secret {
 		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Data: map[string][]byte{}}
@@ -143,7 +143,7 @@ func TestAttackASecretThatIsNoAccessKey(t *testing.T) {
 	}
 }
 
-// TestALoginIsThatOfTheSourcesOwnRegistry and no other leaves the Secret.
+// Logins for other registries do not leave the Secret.
 func TestALoginIsThatOfTheSourcesOwnRegistry(t *testing.T) {
 	secret := func(kind corev1.SecretType, config string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Type: kind, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(config)}}
@@ -158,7 +158,7 @@ func TestALoginIsThatOfTheSourcesOwnRegistry(t *testing.T) {
 		"with a port":           {secret: secret(docker, both), source: "oci://quay.io:8443/o/m", want: "oci:robot:secret"},
 		"Docker Hub's":          {secret: secret(docker, both), source: "oci://docker.io/o/m", want: "oci:hub:pw"},
 		"another port":          {secret: secret(docker, both), source: "oci://quay.io/o/m"},
-		"nobody's":              {secret: secret(docker, both), source: "oci://evil.example/o/m"},
+		"no gateway":            {secret: secret(docker, both), source: "oci://evil.example/o/m"},
 		"a name with a blank":   {secret: secret(docker, both), source: "oci://odd.io/o/m"},
 		"a name alone":          {secret: secret(docker, both), source: "oci://token.io/o/m"},
 		"another kind":          {secret: secret(corev1.SecretTypeOpaque, both), source: "oci://ghcr.io/o/m"},

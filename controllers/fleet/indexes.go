@@ -13,13 +13,13 @@ import (
 
 // Field indexes of the operator's cache.
 const (
-	// IndexNode finds replicas by the Mac that has an order for them.
+	// IndexNode finds replicas by the Mac that they are assigned to.
 	IndexNode = "orderedOn"
 	// IndexOwner finds replicas and revisions by the UID of their deployment.
 	IndexOwner = "ownerUID"
 	// IndexInspection finds deployments by the id of their inspection.
 	IndexInspection = "inspectionID"
-	// IndexTokenRef finds deployments by the hub token that they name.
+	// IndexTokenRef finds deployments by their credential reference.
 	IndexTokenRef = "tokenRef"
 	// IndexClaim finds deployments by a bare name that they claim.
 	IndexClaim = "claim"

@@ -12,12 +12,12 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// FileScheme begins sources that lie on the Macs themselves.
+// FileScheme is the prefix of sources that are files on the Macs themselves.
 const FileScheme = "file://"
 
-// InspectionID names the order to look at a deployment's source: a SHA-256 of the
-// token's name and of what is named, each with its length. No text of a
-// tenant makes it the id of another source, or of one read with another token.
+// InspectionID identifies the inspection of a deployment's source: a SHA-256 of the
+// credential reference and the source, each with its length. No input of a tenant makes it
+// the id of another source, or of one with another credential.
 func InspectionID(d *v1alpha1.ModelDeployment) string {
 	s := d.Spec.Model
 	parts := append([]string{TokenRef(d), s.Source, s.SHA256, s.Revision}, s.Files...)
@@ -27,10 +27,10 @@ func InspectionID(d *v1alpha1.ModelDeployment) string {
 	return wholeDigest(parts...)
 }
 
-// Asked are the Macs that are to inspect a deployment's source, sorted by
-// name. For file:// that is every Mac the deployment may be placed on, because
-// each has files of its own. What is downloaded is inspected by ready Macs in
-// the order of a rendezvous hash, until two of them agree: usually two.
+// Asked returns the Macs that are to inspect a deployment's source, sorted by name. For
+// file:// that is every Mac the deployment may be placed on, because each has files of its
+// own. A downloaded source is inspected by ready Macs in the order of a rendezvous hash,
+// until two of them agree: usually two.
 func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.MacNode {
 	var eligible []*v1alpha1.MacNode
 	for i := range macs {
@@ -58,8 +58,8 @@ func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.Mac
 	return asked
 }
 
-// foremost is the index of the Mac with the least hash of its name and what is to
-// be inspected: a fleet asks this for each of its Macs, so it is a quick hash.
+// foremost returns the index of the Mac with the lowest hash of its name and the
+// inspection. It is called for each Mac of a fleet, so the hash is a fast one.
 func foremost(id string, macs []*v1alpha1.MacNode) int {
 	first, least := 0, uint64(math.MaxUint64)
 	for i, mac := range macs {
@@ -70,8 +70,8 @@ func foremost(id string, macs []*v1alpha1.MacNode) int {
 	return first
 }
 
-// spread is FNV-1a of both, finished as SplitMix64 is, so that names that differ
-// in their last letter lie far apart.
+// spread is FNV-1a of both, finished as in SplitMix64, so that names that differ in the
+// last letter are far apart.
 func spread(id, name string) uint64 {
 	h := uint64(14695981039346656037)
 	for _, part := range [...]string{id, "\x00", name} {
@@ -93,24 +93,22 @@ func inspectionOf(mac *v1alpha1.MacNode, id string) *v1alpha1.InspectionStatus {
 	return nil
 }
 
-// Finding is what the Macs say of a source.
+// Finding is the combined result of the Macs' inspections of a source.
 type Finding struct {
-	// Record, once it is accepted; its vouchedBy names the Macs that found it.
+	// Record, once accepted; its vouchedBy names the Macs that found it.
 	Record *model.Record
-	// Refusal, when every ready Mac that was asked failed, or they disagree.
+	// Refusal, if every ready Mac that inspected failed, or they disagree.
 	Refusal *Refusal
-	// Waiting says whom we wait for, while there is neither.
+	// Waiting names the Macs that are waited for, if there is neither.
 	Waiting Refusal
 }
 
-// Inspect reads what the Macs report of a deployment's source. What a Mac says
-// is checked again: a report that contradicts the deployment, or a record that
-// does not hold together, is a failure of that Mac.
+// Inspect combines the Macs' reports on a deployment's source. Reports are verified: one
+// that contradicts the deployment, or an inconsistent record, is a failure of that Mac.
 //
-// A file:// record is the one that most Macs found. A record of anything that is
-// downloaded is accepted once two Macs found the same. Where only one can reach
-// the source, its record is accepted with that Mac alone in vouchedBy, and no
-// other Mac acts on it.
+// A file:// record is the one that most Macs found. A record of a downloaded source is
+// accepted once two Macs found the same. If only one can reach the source, its record is
+// accepted with that Mac alone in vouchedBy, and no other Mac acts on it.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 	id := InspectionID(d)
 	var found testimony
@@ -146,9 +144,8 @@ type macFailure struct {
 	Refusal
 }
 
-// bySeverity are the reasons of a failed inspection. Later ones say more about
-// the source: a Mac that has the file but finds it damaged tells more than one
-// that has no such file.
+// bySeverity lists the reasons of a failed inspection. Later ones are more specific: a Mac
+// with a damaged file reveals more than one without the file.
 var bySeverity = []string{
 	v1alpha1.ReasonInspectionFailed,
 	v1alpha1.ReasonSourceNotFound,
@@ -164,7 +161,7 @@ var bySeverity = []string{
 
 func severity(reason string) int { return slices.Index(bySeverity, reason) }
 
-// worst picks the failure that says most and names its Mac and the others.
+// worst picks the most specific failure and names its Mac and the others.
 func worst(failures []macFailure) *Refusal {
 	f := slices.MaxFunc(failures, func(a, b macFailure) int {
 		return cmp.Or(cmp.Compare(severity(a.Reason), severity(b.Reason)), cmp.Compare(b.mac, a.mac))
@@ -176,14 +173,14 @@ func worst(failures []macFailure) *Refusal {
 	return &Refusal{f.Reason, message}
 }
 
-// holdsSource says whether a Mac holds the files of a file:// record: only where
-// these very files lie can it be served.
+// holdsSource reports whether a Mac has the files of a file:// record: only there can it be
+// served.
 func holdsSource(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return HasWeights(mac, m.Digest) || reported(mac, m)
 }
 
-// StillLooks says that a Mac may yet find a record's source: it has reported
-// neither success nor failure for it.
+// StillLooks reports whether a Mac may yet find a record's source: it has reported neither
+// success nor failure for it.
 func StillLooks(mac *v1alpha1.MacNode, source string) bool {
 	ids := map[string]bool{}
 	for _, order := range mac.Spec.Inspections {
@@ -197,12 +194,12 @@ func StillLooks(mac *v1alpha1.MacNode, source string) bool {
 	return true
 }
 
-// HasWeights says whether the weights already lie in a Mac's store.
+// HasWeights reports whether the weights are in a Mac's store.
 func HasWeights(mac *v1alpha1.MacNode, digest string) bool {
 	return slices.ContainsFunc(mac.Status.Weights, func(w v1alpha1.StoredWeights) bool { return w.Digest == digest })
 }
 
-// list writes up to four names and how many more there are.
+// list formats up to four names and the number of the rest.
 func list(names []string) string {
 	const shown = 4
 	if len(names) <= shown {

@@ -6,7 +6,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Claims are the names that a deployment wants to serve, besides NAMESPACE/NAME.
+// Claims returns the names that a deployment wants to serve, besides NAMESPACE/NAME.
 func Claims(d *v1alpha1.ModelDeployment) []string {
 	if len(d.Spec.ServedNames) == 0 {
 		return []string{d.Name}
@@ -20,9 +20,9 @@ type NameConflict struct {
 	Owner *v1alpha1.ModelDeployment
 }
 
-// Names returns the names that a deployment owns among all others: those that it
-// claims, in its own order, then NAMESPACE/NAME, which is always its own. Another
-// name belongs to the oldest deployment that claims it and is not being deleted.
+// Names returns the names that a deployment owns among all others: those that it claims, in
+// its own order, then NAMESPACE/NAME, which is always its own. Another name belongs to the
+// oldest deployment that claims it and is not being deleted.
 func Names(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) (owned []string, conflicts []NameConflict) {
 	full := fullName(d)
 	for _, name := range Claims(d) {
@@ -40,8 +40,8 @@ func Names(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) (owned [
 
 func fullName(d *v1alpha1.ModelDeployment) string { return d.Namespace + "/" + d.Name }
 
-// ownerOf returns the living deployment that owns a name before d does: the one
-// that is called NAMESPACE/NAME, or the oldest one that claims it.
+// ownerOf returns the deployment, not being deleted, that owns a name before d does: the
+// one that is called NAMESPACE/NAME, or the oldest one that claims it.
 func ownerOf(name string, d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) *v1alpha1.ModelDeployment {
 	var owner *v1alpha1.ModelDeployment
 	for i := range all {

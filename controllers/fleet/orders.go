@@ -7,15 +7,15 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Bounds of a Mac's orders, as the schema has them.
+// Bounds of a Mac's assignments, as in the schema.
 const (
 	MaxAssignments = 64
 	MaxInspections = 64
 )
 
-// OrderedOn is the Mac that has an order for a replica: the one that it is bound
-// to, else the one that fetches its weights before it swaps. What is being
-// deleted and was never bound has none: what was fetched is the store's to keep.
+// OrderedOn returns the Mac that a replica is assigned to: the one that it is bound to,
+// else the one that prefetches its weights before a swap. A replica that is being deleted
+// and was never bound has none: the store keeps prefetched weights.
 func OrderedOn(r *v1alpha1.ModelReplica) string {
 	if r.Spec.NodeName == "" && r.DeletionTimestamp.IsZero() {
 		return r.Spec.PrefetchNodeName
@@ -23,10 +23,10 @@ func OrderedOn(r *v1alpha1.ModelReplica) string {
 	return r.Spec.NodeName
 }
 
-// Assignments are the orders that follow from the replicas bound to a Mac: each
-// one until it is gone from the API, so that a Mac hears Drained and not
-// silence. The oldest come first and at most MaxAssignments, and as many bytes as
-// an object may have; placement keeps to both bounds. Those whose weights the Mac only fetches come last.
+// Assignments returns the assignments for the replicas bound to a Mac. Each one stays until
+// the replica is removed from the API, so that a Mac receives Drained and not just a
+// missing entry. The oldest come first, at most MaxAssignments and within the size of an
+// object; placement respects both bounds. Prefetches come last.
 func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1alpha1.ModelDeployment) []v1alpha1.Assignment {
 	names, owners := map[string][]string{}, map[string]*v1alpha1.ModelDeployment{}
 	for i := range deployments {
@@ -80,21 +80,20 @@ func assignment(r *v1alpha1.ModelReplica, names []string, owner *v1alpha1.ModelD
 	if r.Spec.NodeName == "" {
 		a.Desired = v1alpha1.DesiredDownloaded
 	}
-	// A replica that is being deleted drains, whether or not its spec says so yet.
+	// A replica that is being deleted drains, even if its spec does not say so yet.
 	if !r.DeletionTimestamp.IsZero() {
 		a.Desired = v1alpha1.DesiredDrained
 	}
-	// What drains fetches nothing.
+	// A draining replica fetches nothing.
 	if a.Desired != v1alpha1.DesiredDrained && owner != nil {
 		a.TokenRef = tokenRefFor(owner, a.Model.Source)
 	}
 	return a
 }
 
-// Inspections are the sources that a Mac is to look at: those of the living
-// deployments that ask it, each once and at most MaxInspections. Namespaces take
-// turns, each with its oldest deployment first, so that no namespace can use up
-// the bound for the others.
+// Inspections returns the sources that a Mac is to inspect: those of the deployments that
+// ask it, each once and at most MaxInspections. Namespaces take turns, each with its oldest
+// deployment first, so that no namespace can use up the bound.
 func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []v1alpha1.Inspection {
 	isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
 	seen := map[string]bool{}
@@ -118,7 +117,7 @@ func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1al
 	return out
 }
 
-// byTurns sorts the living deployments so that the oldest of every namespace
+// byTurns sorts the deployments that are not being deleted: the oldest of every namespace
 // come first, then the second oldest of every namespace, and so on.
 func byTurns(deployments []v1alpha1.ModelDeployment) []*v1alpha1.ModelDeployment {
 	var living []*v1alpha1.ModelDeployment

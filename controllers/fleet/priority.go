@@ -9,9 +9,9 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// PriorityOf resolves spec.priorityClassName; class is what the cluster holds
-// under that name, nil where it holds none. Without a name the priority is 0:
-// a default that others set for Pods says nothing of models.
+// PriorityOf resolves spec.priorityClassName; class is the PriorityClass of that name, nil
+// if there is none. Without a name the priority is 0: the cluster's default class is meant
+// for Pods.
 func PriorityOf(spec *v1alpha1.ModelDeploymentSpec, class *schedulingv1.PriorityClass) (v1alpha1.Priority, *Refusal) {
 	switch {
 	case spec.PriorityClassName == "":

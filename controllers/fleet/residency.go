@@ -9,12 +9,12 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// defaultIdleSeconds is how long an OnDemand model stays without a request.
+// defaultIdleSeconds is how long an OnDemand model stays in memory without requests.
 const defaultIdleSeconds = 600
 
-// Residency resolves what a user wrote: Always without a word, and 600 s of
-// idling for OnDemand. It is no part of an Engine: an engine does the same
-// whenever it is in memory, so a change reaches living replicas in place.
+// Residency resolves the defaults: Always, and 600 s of idling for OnDemand. It is not part
+// of an Engine: an engine in memory behaves the same, so a change reaches existing replicas
+// in place.
 func Residency(s v1alpha1.ResidencySpec) v1alpha1.Residency {
 	if s.Policy != v1alpha1.ResidencyOnDemand {
 		return v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}
@@ -23,18 +23,18 @@ func Residency(s v1alpha1.ResidencySpec) v1alpha1.Residency {
 		IdleSeconds: ptr.Deref(s.IdleSeconds, defaultIdleSeconds), Priority: s.Priority}
 }
 
-// Loaded says whether a replica holds its model in memory, as its Mac last said.
+// Loaded reports whether a replica holds its model in memory, as its Mac last reported.
 func Loaded(r *v1alpha1.ModelReplica) bool {
 	return meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionLoaded)
 }
 
-// Promise is what is promised on a Mac, in bytes, draining replicas included
-// until they are released.
+// Promise is the memory reserved on a Mac, in bytes, including draining replicas until they
+// are released.
 type Promise struct {
 	// Always is the sum over the replicas that stay in memory.
 	Always int64
-	// OnDemand are the needs of those that share what is left, in a fixed order.
-	// They do not count against one another: each comes when a request does.
+	// OnDemand lists the requirements of those that share the rest, in a fixed order. They
+	// are not added up: each is loaded when a request arrives.
 	OnDemand []int64
 }
 
@@ -47,7 +47,7 @@ func (p *Promise) Add(r *v1alpha1.ModelReplica) {
 	p.Always += r.Spec.ReservedBytes
 }
 
-// Remove takes back what Add counted.
+// Remove reverts Add.
 func (p *Promise) Remove(r *v1alpha1.ModelReplica) {
 	if !r.Spec.Residency.OnDemand() {
 		p.Always -= r.Spec.ReservedBytes

@@ -22,7 +22,7 @@ func filesOf(n int, path string) (out []model.File) {
 	return out
 }
 
-// An object of 1.5 MiB is refused by etcd, and with it all orders of a Mac.
+// etcd rejects an object of 1.5 MiB, and with it all assignments of a Mac.
 func TestOrdersOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
 	for name, fill := range map[string]func(*v1alpha1.ModelReplica){
 		"prefixes":             func(r *v1alpha1.ModelReplica) { r.Spec.SharedPrefixes = []string{strings.Repeat("é", 4096)} },
@@ -45,7 +45,7 @@ func TestOrdersOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		keys := 0 // of managedFields, which name each file once more
+		keys := 0 // in managedFields, which name each file again
 		for _, o := range orders {
 			for _, f := range o.Model.Files {
 				keys += len(fmt.Sprintf(`"k:{\\"path\\":\\"%s\\"}":{".":{},"f:bytes":{},"f:path":{},"f:sha256":{}},`, f.Path))

@@ -7,9 +7,9 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Spec is the part of a deployment's spec that makes its engine, as the user
-// wrote it. A revision keeps it beside the engine, so that an undo writes back
-// what was written and not what became of it.
+// Spec is the part of a deployment's spec that determines its engine, as the user wrote it.
+// A revision stores it next to the engine, so that an undo restores what was written and
+// not the resolved values.
 type Spec struct {
 	Model   v1alpha1.ModelSource `json:"model"`
 	Context v1alpha1.ContextSpec `json:"context,omitzero"`
@@ -17,17 +17,17 @@ type Spec struct {
 	Cache   v1alpha1.CacheSpec   `json:"cache,omitzero"`
 }
 
-// SpecOf is that part of a spec.
+// SpecOf returns that part of a spec.
 func SpecOf(s *v1alpha1.ModelDeploymentSpec) Spec {
 	return Spec{Model: s.Model, Context: s.Context, Memory: s.Memory, Cache: s.Cache}
 }
 
-// WriteTo puts it into a spec.
+// WriteTo copies it into a spec.
 func (s Spec) WriteTo(to *v1alpha1.ModelDeploymentSpec) {
 	to.Model, to.Context, to.Memory, to.Cache = s.Model, s.Context, s.Memory, s.Cache
 }
 
-// Encode writes it as a revision keeps it.
+// Encode returns it as a revision stores it.
 func (s Spec) Encode() ([]byte, error) {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -36,7 +36,7 @@ func (s Spec) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeSpec reads what Encode wrote.
+// DecodeSpec parses the output of Encode.
 func DecodeSpec(text string) (Spec, error) {
 	var s Spec
 	if err := json.Unmarshal([]byte(text), &s); err != nil {

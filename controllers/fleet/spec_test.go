@@ -14,9 +14,9 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
-// Every field of a deployment's spec, by its path, and a value that is not what
-// the test begins with. A field that is in neither list fails the test: who adds
-// one says whether it makes another engine.
+// Every field of a deployment's spec, by its path, with a value that differs from the
+// initial one. A field that is in neither list fails the test: a new field must be
+// classified as part of the engine or not.
 var (
 	makesAnother = map[string]func(*v1alpha1.ModelDeploymentSpec){
 		"Model.Source":        func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://other/name" },
@@ -27,7 +27,7 @@ var (
 		"Context.Sequences":   func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Sequences = 2 },
 		"Context.CacheTokens": func(s *v1alpha1.ModelDeploymentSpec) { s.Context.CacheTokens = 20000 },
 		"Memory.Limit":        func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = ptr.To(resource.MustParse("40Gi")) },
-		// Whether there is a cache on disk reserves memory; how large it is does not.
+		// The presence of a cache on disk reserves memory; its size does not.
 		"Cache.SSD":            func(s *v1alpha1.ModelDeploymentSpec) { s.Cache.SSD = ptr.To(resource.MustParse("1Gi")) },
 		"Cache.SharedPrefixes": func(s *v1alpha1.ModelDeploymentSpec) { s.Cache.SharedPrefixes = []string{"You are helpful."} },
 	}
@@ -83,7 +83,7 @@ func TestEveryFieldOfTheSpecMakesAnotherEngineOrNone(t *testing.T) {
 	}
 }
 
-// unclassified walks a struct down to what is known, and takes that out.
+// unclassified walks a struct down to the known fields, and removes them from known.
 func unclassified(t *testing.T, of reflect.Type, path string, known map[string]bool) {
 	t.Helper()
 	for f := range of.Fields() {
@@ -94,13 +94,13 @@ func unclassified(t *testing.T, of reflect.Type, path string, known map[string]b
 		case f.Type.Kind() == reflect.Struct:
 			unclassified(t, f.Type, name+".", known)
 		default:
-			t.Errorf("nobody says whether %s makes another engine: add it to makesAnother or makesNone", name)
+			t.Errorf("%s is not classified: add it to makesAnother or makesNone", name)
 		}
 	}
 }
 
-// TestAnUndoWritesWhatMadeTheEngine: the part of a spec that a revision keeps
-// gives the same engine again, whatever the spec became meanwhile.
+// The part of a spec that a revision stores gives the same engine again, regardless of
+// later changes of the spec.
 func TestAnUndoWritesWhatMadeTheEngine(t *testing.T) {
 	record := fleettest.Model("hf://o/n", "m", 98_000_000)
 	for field, change := range makesAnother {

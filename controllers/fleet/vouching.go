@@ -12,13 +12,13 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// vouchersNeeded is how many Macs have to find the same record before a Mac that
-// did not find it acts on it. A Mac may have been taken over: its word counts for
-// itself, and a second one makes it count for others.
+// vouchersNeeded is how many Macs must find the same record before a Mac that did not find
+// it acts on it. A Mac may be compromised: its report counts for itself, and needs a second
+// one to count for others.
 const vouchersNeeded = 2
 
-// Vouched reports whether every Mac may act on a record: enough Macs vouched for
-// it when it was accepted, or report the same now.
+// Vouched reports whether every Mac may act on a record: enough Macs vouched for it when it
+// was accepted, or report the same now.
 func Vouched(m *model.Record, macs []*v1alpha1.MacNode) bool {
 	if strings.HasPrefix(m.Source, FileScheme) {
 		return false // each Mac has files of its own
@@ -35,13 +35,13 @@ func Vouched(m *model.Record, macs []*v1alpha1.MacNode) bool {
 	return n >= vouchersNeeded
 }
 
-// VouchesItself reports whether a Mac may act on a record by its own word: it
-// found the record itself, or holds the weights.
+// VouchesItself reports whether a Mac may act on a record on its own: it found the record
+// itself, or holds the weights.
 func VouchesItself(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return holdsSource(mac, m) || !strings.HasPrefix(m.Source, FileScheme) && slices.Contains(m.VouchedBy, mac.Name)
 }
 
-// reported is whether a Mac reports these contents of a record's source now. A
+// reported reports whether a Mac currently reports these contents of a record's source. A
 // later commit with the same files is the same.
 func reported(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return slices.ContainsFunc(mac.Status.Inspections, func(r v1alpha1.InspectionStatus) bool {
@@ -49,14 +49,14 @@ func reported(mac *v1alpha1.MacNode, m *model.Record) bool {
 	})
 }
 
-// testimony is what the asked Macs report of one source.
+// testimony holds the reports of the inspecting Macs on one source.
 type testimony struct {
 	// groups of Macs that found the same.
 	groups []*agreement
-	// waiting are those that report nothing yet.
+	// waiting are the Macs without a report.
 	waiting []string
-	// failures of all others; verdicts counts those that are about the source, and
-	// not about the way to it or about the report.
+	// failures of all others; verdicts counts those about the source itself, rather than
+	// about reaching it or the report.
 	failures []macFailure
 	verdicts int
 }
@@ -67,7 +67,7 @@ type agreement struct {
 	macs   []string
 }
 
-// add takes the report of a Mac; nil: there is none.
+// add adds the report of a Mac; nil if there is none.
 func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.InspectionStatus) {
 	if r == nil || r.State == v1alpha1.InspectionRunning {
 		t.waiting = append(t.waiting, mac)
@@ -93,8 +93,8 @@ func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.Ins
 	t.groups = append(t.groups, &agreement{record, []string{mac}})
 }
 
-// mayAgree reports whether enough Macs were asked: with those that have not
-// reported yet, enough of them may come to one result. One of these may never
+// mayAgree reports whether enough Macs were asked: including those without a report, enough
+// of them may come to one result. One of these may never
 // report, as a Mac that was taken over: it is not waited for alone.
 func (t *testimony) mayAgree() bool {
 	most, waiting := t.verdicts, len(t.waiting)
@@ -107,8 +107,8 @@ func (t *testimony) mayAgree() bool {
 	return most+waiting >= vouchersNeeded
 }
 
-// validate turns records that do not hold together into failures. Macs of one
-// group have the same files: what holds for one holds for all.
+// validate turns inconsistent records into failures. Macs of one group have the same files,
+// so they fail together.
 func (t *testimony) validate() {
 	t.groups = slices.DeleteFunc(t.groups, func(g *agreement) bool {
 		err := g.record.Validate()
@@ -121,8 +121,8 @@ func (t *testimony) validate() {
 	})
 }
 
-// best is the largest group, of equals the one with the first Mac by name; nil
-// where there is none.
+// best returns the largest group, of equals the one with the first Mac by name; nil if
+// there is none.
 func (t *testimony) best() *agreement {
 	if len(t.groups) == 0 {
 		return nil
@@ -132,7 +132,7 @@ func (t *testimony) best() *agreement {
 	})
 }
 
-// accepted is the record with those who vouch for it, and none that a Mac named.
+// accepted returns the record with the Macs that vouch for it, and none that a Mac named.
 func (g *agreement) accepted() *model.Record {
 	out := g.record.DeepCopy()
 	out.VouchedBy = slices.Clone(g.macs[:min(len(g.macs), model.MaxVouchers)])
@@ -154,16 +154,16 @@ func (t *testimony) disputed(source string) *Refusal {
 		"the Macs do not agree on the contents of %s: %s; if the source changed in between, name a commit (model.revision) or a digest, else find out which Mac is wrong and delete its MacNode", source, list(says))}
 }
 
-// sameRecord reports whether two Macs found the same. The model's own name is
-// only for people.
+// sameRecord reports whether two Macs found the same. The model's display name does not
+// count.
 func sameRecord(a, b *model.Record) bool {
 	x, y := a.Facts, b.Facts
 	x.Name, y.Name = "", ""
 	return a.Source == b.Source && a.Commit == b.Commit && a.Digest == b.Digest && a.Format == b.Format && x == y && slices.Equal(a.Files, b.Files)
 }
 
-// recordOf reads a report that is no longer running, and compares it with what
-// the deployment names.
+// recordOf returns the record of a finished inspection, after comparing it with the
+// deployment.
 func recordOf(m *v1alpha1.ModelSource, r *v1alpha1.InspectionStatus) (*model.Record, *Refusal) {
 	if r.State == v1alpha1.InspectionResolved {
 		if r.Model == nil {
@@ -183,8 +183,7 @@ func recordOf(m *v1alpha1.ModelSource, r *v1alpha1.InspectionStatus) (*model.Rec
 
 var commitID = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// contradiction is how a record differs from what a deployment names; empty:
-// it does not.
+// contradiction returns how a record differs from the deployment; empty if it does not.
 func contradiction(m *v1alpha1.ModelSource, r *model.Record) string {
 	repository, folder, revision := hubParts(m)
 	switch {
@@ -203,7 +202,7 @@ func contradiction(m *v1alpha1.ModelSource, r *model.Record) string {
 	}
 	for _, f := range r.Files {
 		if !strings.HasSuffix(f.Path, ".gguf") && !strings.HasSuffix(f.Path, ".safetensors") {
-			continue // what belongs to the weights: their folder decides
+			continue // part of the weights: their folder is compared
 		}
 		if folder != "" && f.Path != folder && !strings.HasPrefix(f.Path, folder+"/") || !selected(f.Path, m.Files) {
 			return fmt.Sprintf("its file %.200q is none that the deployment selects", f.Path)
@@ -212,8 +211,8 @@ func contradiction(m *v1alpha1.ModelSource, r *model.Record) string {
 	return ""
 }
 
-// hubParts reads an hf:// source, as hf://OWNER/NAME[@REVISION][/PATH]; Macs
-// check the rest of it.
+// hubParts parses an hf:// source, as hf://OWNER/NAME[@REVISION][/PATH]; Macs check the
+// rest of it.
 func hubParts(m *v1alpha1.ModelSource) (is bool, folder, revision string) {
 	rest, is := strings.CutPrefix(m.Source, hubScheme)
 	if !is {
@@ -232,8 +231,8 @@ func hubParts(m *v1alpha1.ModelSource) (is bool, folder, revision string) {
 	return true, folder, revision
 }
 
-// selected reports whether a path is among those that model.files selects: a
-// pattern is for the whole path or for its last element.
+// selected reports whether model.files selects a path: a pattern matches the whole path or
+// its last element.
 func selected(p string, globs []string) bool {
 	return len(globs) == 0 || slices.ContainsFunc(globs, func(g string) bool {
 		whole, _ := path.Match(g, p)

@@ -22,8 +22,8 @@ func failedWith(d *v1alpha1.ModelDeployment, reason string) v1alpha1.InspectionS
 	return v1alpha1.InspectionStatus{ID: InspectionID(d), State: v1alpha1.InspectionFailed, Reason: reason, Message: "as the test says"}
 }
 
-// TestAttackAReportOfOtherWeights: a Mac that was taken over reports
-// other weights for a source than the deployment names.
+// TestAttackAReportOfOtherWeights: a compromised Mac reports other weights for a source
+// than the deployment names.
 func TestAttackAReportOfOtherWeights(t *testing.T) {
 	pinned, commit := strings.Repeat("a", 64), strings.Repeat("c", 40)
 	https := v1alpha1.ModelSource{Source: "https://models.example.com/good.gguf", SHA256: pinned}
@@ -83,8 +83,8 @@ func TestAttackAReportOfOtherWeights(t *testing.T) {
 	}
 }
 
-// fleetOf are ready Macs with their reports; an empty report is none. The first
-// is asked first, and so on.
+// fleetOf returns ready Macs with their reports; an empty report is none. The first is
+// asked first, and so on.
 func fleetOf(d *v1alpha1.ModelDeployment, reports ...v1alpha1.InspectionStatus) []v1alpha1.MacNode {
 	macs := make([]v1alpha1.MacNode, 0, len(reports))
 	for _, name := range []string{"a", "b", "c", "d", "e"}[:len(reports)] {
@@ -104,11 +104,12 @@ func fleetOf(d *v1alpha1.ModelDeployment, reports ...v1alpha1.InspectionStatus) 
 	return macs
 }
 
-// TestAttackAMacThatLiesAboutASource: two Macs have to find the same before a record of a download is everybody's.
+// TestAttackAMacThatLiesAboutASource: two Macs must find the same before other Macs act on
+// the record of a download.
 func TestAttackAMacThatLiesAboutASource(t *testing.T) {
 	d := deployment("d", "hf://org/model", time.Hour)
 	honest, evil := fleettest.Model("hf://org/model", "good", 1<<30), fleettest.Model("hf://org/model", "evil", 1<<30)
-	evil.VouchedBy = []string{"a", "b", model.VoucherPreview} // it would like to
+	evil.VouchedBy = []string{"a", "b", model.VoucherPreview} // the operator must overwrite it
 	smaller, moved := honest, honest
 	smaller.Facts.Layers, smaller.Facts.GrowingLayers = 1, 1
 	moved.Commit = strings.Repeat("e", 40)
@@ -121,7 +122,7 @@ func TestAttackAMacThatLiesAboutASource(t *testing.T) {
 		asked    int
 		digest   string // of the accepted record
 		vouchers int
-		reason   string // of what is waited for, or refused
+		reason   string // of the wait, or the refusal
 	}{
 		"no report yet":                          {reports: []v1alpha1.InspectionStatus{none, none, none}, asked: 2, reason: v1alpha1.ReasonInspecting},
 		"one report":                             {reports: []v1alpha1.InspectionStatus{bad, none, none}, asked: 3, reason: v1alpha1.ReasonInspecting},
@@ -185,7 +186,7 @@ func TestAnotherMacIsAskedForOneThatFellSilent(t *testing.T) {
 	}
 }
 
-// TestAWordCountsForItsMac: who may act on a record.
+// TestAWordCountsForItsMac: which Macs may act on a record.
 func TestAWordCountsForItsMac(t *testing.T) {
 	d := deployment("d", "hf://org/model", time.Hour)
 	found := fleettest.Model("hf://org/model", "good", 1<<30)
@@ -205,7 +206,7 @@ func TestAWordCountsForItsMac(t *testing.T) {
 		record model.Record
 		macs   []*v1alpha1.MacNode
 		all    bool
-		alone  []string // those that may by their own word
+		alone  []string // those that may act on their own report
 	}{
 		"two vouched":                    {record: by("x", "y"), macs: []*v1alpha1.MacNode{&a, &c}, all: true},
 		"a preview":                      {record: by(model.VoucherPreview), macs: []*v1alpha1.MacNode{&a, &c}, all: true},

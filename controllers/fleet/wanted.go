@@ -8,10 +8,9 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Wanted is how many replicas a deployment is to have: what its user, or
-// whoever scales it, says, or what the autoscaler decided, within the bounds of
-// now. Before its first decision one is wanted, so that the weights are on a Mac
-// and what a start takes is known.
+// Wanted returns how many replicas a deployment should have: spec.replicas, or the
+// autoscaler's decision within the current bounds. Before its first decision it is one, so
+// that the weights are on a Mac and the duration of a start is known.
 func Wanted(d *v1alpha1.ModelDeployment) int32 {
 	a := d.Spec.Autoscaling
 	if a == nil {
@@ -24,9 +23,9 @@ func Wanted(d *v1alpha1.ModelDeployment) int32 {
 	return min(max(d.Status.Autoscaling.DesiredReplicas, least), a.MaxReplicas)
 }
 
-// MayRemove says whether a replica may go because there are more than are
-// wanted. Where the autoscaler decides, it names those that are idle; one that
-// has no Mac yet serves nobody.
+// MayRemove reports whether a replica may be removed if there are too many. With
+// autoscaling, the autoscaler names the idle ones; a replica without a Mac serves no
+// requests.
 func MayRemove(d *v1alpha1.ModelDeployment, r *v1alpha1.ModelReplica) bool {
 	if d.Spec.Autoscaling == nil || r.Spec.NodeName == "" {
 		return true

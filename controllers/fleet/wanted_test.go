@@ -50,22 +50,22 @@ func TestWhichOfTooManyMayGo(t *testing.T) {
 	r := &v1alpha1.ModelReplica{}
 	r.UID, r.Spec.NodeName = "r1", "mac-1"
 	if !fleet.MayRemove(d, r) {
-		t.Error("its user said fewer, and it may not go")
+		t.Error("its user said fewer, and it may not be removed")
 	}
 	d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 3}
 	if fleet.MayRemove(d, r) {
-		t.Error("nobody decided, and it may go")
+		t.Error("without a decision it may be removed")
 	}
 	d.Status.Autoscaling = &v1alpha1.AutoscalingStatus{Removable: []string{"r2"}}
 	if fleet.MayRemove(d, r) {
-		t.Error("another one is idle, and it may go")
+		t.Error("another one is idle, but it may be removed")
 	}
 	d.Status.Autoscaling.Removable = []string{"r2", "r1"}
 	if !fleet.MayRemove(d, r) {
-		t.Error("it is idle, and may not go")
+		t.Error("it is idle, and may not be removed")
 	}
 	d.Status.Autoscaling, r.Spec.NodeName = nil, ""
 	if !fleet.MayRemove(d, r) {
-		t.Error("it has no Mac, and may not go")
+		t.Error("it has no Mac, and may not be removed")
 	}
 }

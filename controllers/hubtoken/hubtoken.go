@@ -1,13 +1,12 @@
-// Package hubtoken hands the hub tokens of users to the Macs that need them, and
-// in the same way access keys of buckets and logins of registries.
+// Package hubtoken copies the credentials of users to the Macs that need them: hub tokens,
+// access keys of buckets and logins of registries.
 //
-// It owns the keys "hub-token.REF" in each Mac's Secret: one for each tokenRef
-// that the Mac's orders name, no other. A token goes from the Secret that a
-// deployment names in its own namespace to exactly the Macs whose orders are
-// for that deployment, follows when its owner replaces it, and goes when no
-// order there names it any more or its Secret is gone. It refuses to touch any
-// other key, to take a Secret that cannot be read for one that is gone, and to
-// say a token in any log, event or error.
+// It owns the keys "hub-token.REF" in each Mac's Secret: one for each tokenRef in the Mac's
+// assignments and inspections, no other. A credential is copied from the Secret that a
+// deployment names in its own namespace to exactly the Macs that work for that deployment,
+// follows when its owner replaces it, and is removed when no entry names it any more or its
+// Secret is deleted. It never touches another key, does not treat an unreadable Secret as
+// deleted, and puts no credential into a log, Event or error.
 //
 // Start reading at Reconciler.Reconcile, then change.
 package hubtoken
@@ -36,22 +35,22 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 )
 
-// A user's Secret is got by the name that a deployment of its namespace says,
+// A user's Secret is read by the name in a deployment of its namespace,
 // and never listed or watched.
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=metalfleet-system,verbs=get;list;watch;update
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;modeldeployments,verbs=get;list;watch
 
-// Reconciler keeps the hub tokens of each Mac.
+// Reconciler maintains the credentials of each Mac.
 type Reconciler struct {
 	Client client.Client
-	// Secrets reads what users keep.
+	// Secrets reads the Secrets of users.
 	Secrets *hubsecret.Reader
 	// Namespace of the Macs' Secrets.
 	Namespace string
 }
 
-// SetupWithManager starts the reconciler with its watches: a Mac whose orders
-// name other tokens, and a Mac's Secret that somebody changed or made anew.
+// SetupWithManager starts the reconciler with its watches: Macs whose entries name other
+// credentials, and Macs' Secrets that were changed or recreated.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("hub-tokens").WithOptions(o).
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(refsChanged())).
@@ -65,7 +64,7 @@ func refsChanged() predicate.Predicate {
 	}}
 }
 
-// ofMac is the Mac whose Secret this is.
+// ofMac returns the Mac of a Secret.
 func (r *Reconciler) ofMac(_ context.Context, o client.Object) []reconcile.Request {
 	mac := o.GetLabels()[v1alpha1.LabelMac]
 	if mac == "" || o.GetNamespace() != r.Namespace || o.GetName() != v1alpha1.AgentObjectName(mac) {
@@ -74,7 +73,7 @@ func (r *Reconciler) ofMac(_ context.Context, o client.Object) []reconcile.Reque
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: mac}}}
 }
 
-// Reconcile writes the tokens of one Mac if they changed.
+// Reconcile writes the credentials of one Mac if they changed.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var mac v1alpha1.MacNode
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
@@ -83,7 +82,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	var secret corev1.Secret
 	key := client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.AgentObjectName(mac.Name)}
 	if err := r.Client.Get(ctx, key, &secret); err != nil || !mac.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, client.IgnoreNotFound(err) // it is told when there is one
+		return reconcile.Result{}, client.IgnoreNotFound(err) // the watch reports it once it exists
 	}
 	w, failure := r.wanted(ctx, fleet.TokenRefs(&mac))
 	if change(&secret, w) {
@@ -94,7 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	result := reconcile.Result{}
 	switch {
-	case len(w.tokens) < len(w.refs): // until its Secret is there
+	case len(w.tokens) < len(w.refs): // until its Secret exists
 		result.RequeueAfter = hubsecret.AgainMissing
 	case len(w.refs) > 0: // until its owner may have replaced it
 		result.RequeueAfter = hubsecret.AgainGood
@@ -102,16 +101,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, failure
 }
 
-// wants are the tokens of one Mac, by their refs.
+// wants are the credentials of one Mac, by reference.
 type wants struct {
 	refs   []string
 	tokens map[string][]byte
-	// unknown refs stay as they are: their Secrets cannot be read just now.
+	// unknown references stay as they are: their Secrets cannot be read at the moment.
 	unknown map[string]bool
 }
 
-// wanted reads the Secrets that refs mean. Only a deployment gives a ref its
-// meaning, and only in its own namespace.
+// wanted reads the Secrets of references. Only a deployment gives a reference its meaning,
+// and only in its own namespace.
 func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 	w := wants{refs: refs, tokens: map[string][]byte{}, unknown: map[string]bool{}}
 	var failures []error
@@ -121,7 +120,7 @@ func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 			return w, fmt.Errorf("list deployments of a hub token: %w", err)
 		}
 		if len(list.Items) == 0 {
-			continue // nobody's any more
+			continue // no deployment uses it any more
 		}
 		d := &list.Items[0]
 		token, refusal, err := r.Secrets.Read(ctx, client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}, d.Spec.Model.Source)
@@ -137,7 +136,7 @@ func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 	return w, errors.Join(failures...)
 }
 
-// change makes a Mac's Secret hold what is wanted, and says whether it did not.
+// change updates a Mac's Secret, and reports whether that changed it.
 func change(s *corev1.Secret, w wants) bool {
 	next := maps.Clone(s.Data)
 	if next == nil {

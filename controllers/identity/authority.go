@@ -24,24 +24,24 @@ import (
 	"metalfleet.dev/metalfleet/controllers/identity/rotation"
 )
 
-// Lives of certificates.
+// Validity of certificates.
 const (
 	caLife = 10 * 365 * 24 * time.Hour
-	// LongestLife is the most that a certificate of a Mac or a gateway is good for.
+	// LongestLife is the maximum for a certificate of a Mac or a gateway.
 	LongestLife = 90 * 24 * time.Hour
-	// backdate tolerates clocks that run behind the operator's: a Mac whose clock
-	// is ten minutes slow takes a gateway's new certificate at once.
+	// backdate tolerates clocks that are slow compared with the operator's: a Mac whose
+	// clock is ten minutes slow accepts a gateway's new certificate at once.
 	backdate = 15 * time.Minute
 )
 
-// renewPercent of a leaf's life is over when it is renewed.
+// renewPercent of a leaf's validity has passed when it is renewed.
 const renewPercent = 70
 
-// keyCA holds the roots to trust in a Secret beside tls.crt and tls.key.
+// keyCA holds the trusted roots in a Secret, next to tls.crt and tls.key.
 const keyCA = "ca.crt"
 
-// errNoAuthority says that a Secret holds no usable authority. It is never
-// overwritten: every Mac and gateway trusts what was in it.
+// errNoAuthority means that a Secret holds no usable authority. It is never overwritten:
+// every Mac and gateway trusts its roots.
 var errNoAuthority = errors.New("contains no usable certificate authority; restore it from a backup, or delete it to create a new one, which all Macs and gateways must then learn")
 
 // root is a self-signed certificate with its key.
@@ -50,21 +50,21 @@ type root struct {
 	key  *ecdsa.PrivateKey
 }
 
-// authority is the operator's CA: the root that signs, and the roots that are
-// trusted, which are more while one takes over from another.
+// authority is the operator's CA: the root that signs, and the trusted roots, which are
+// more during a rotation.
 type authority struct {
 	root
 	state rotation.State
-	// bundle is what gateways and Macs trust, in PEM, the older root first. A
-	// root that begins to sign does not change it.
+	// bundle is the trusted roots in PEM, the older root first. A root that begins to sign
+	// does not change it.
 	bundle []byte
 	// trusted are the roots in bundle.
 	trusted []*x509.Certificate
-	// revoked are the MacNodes whose grants Macs refuse, an agentapi.Revoked.
+	// revoked are the MacNodes whose grants Macs reject, an agentapi.Revoked.
 	revoked []byte
 }
 
-// newRoot makes a root.
+// newRoot creates a root.
 func newRoot(now time.Time) (map[string][]byte, error) {
 	t, err := template("metalfleet-ca", now, now.Add(caLife))
 	if err != nil {
@@ -83,7 +83,7 @@ func newRoot(now time.Time) (map[string][]byte, error) {
 	return pair(der, key)
 }
 
-// newAuthority makes a CA that has signed nothing, as the data of its Secret.
+// newAuthority creates a CA that has signed nothing, as the data of its Secret.
 func newAuthority(now time.Time) (map[string][]byte, error) {
 	data, err := newRoot(now)
 	if err != nil {
@@ -93,13 +93,13 @@ func newAuthority(now time.Time) (map[string][]byte, error) {
 	return data, nil
 }
 
-// leaf is a certificate that somebody proves a name with.
+// leaf describes a certificate for a name.
 type leaf struct {
 	dnsName string
 	usage   x509.ExtKeyUsage
 }
 
-// issue makes the data of a leaf's Secret, good until that time.
+// issue returns the data of a leaf's Secret, valid until the given time.
 func (a *authority) issue(l leaf, now, until time.Time) (map[string][]byte, error) {
 	t, err := template(l.dnsName, now, until)
 	if err != nil {
@@ -124,8 +124,8 @@ func (a *authority) issue(l leaf, now, until time.Time) (map[string][]byte, erro
 	return data, nil
 }
 
-// signLeaf refuses what would outlive what the Secret says of this root: the
-// root leaves the trusted ones by that word.
+// signLeaf rejects a certificate that would outlive issued-until in the Secret: a retired
+// root is dropped at that time.
 func (a *authority) signLeaf(t *x509.Certificate, key crypto.PublicKey) ([]byte, error) {
 	if t.NotAfter.After(a.state.IssuedUntil) {
 		return nil, fmt.Errorf("sign certificate of %s: it would expire at %s, but the authority's Secret allows no expiry after %s", t.Subject.CommonName, t.NotAfter, a.state.IssuedUntil)
@@ -133,8 +133,8 @@ func (a *authority) signLeaf(t *x509.Certificate, key crypto.PublicKey) ([]byte,
 	return sign(t, a.cert, key, a.key)
 }
 
-// issueMac signs, in PEM, the server certificate of a Mac for a key that the
-// Mac holds, and the MacNode of that UID. Nothing but the key is the requester's.
+// issueMac signs, in PEM, the server certificate of a Mac for the Mac's key and the UID of
+// its MacNode. Nothing but the key is from the requester.
 func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, uid types.UID, now, until time.Time) ([]byte, error) {
 	t, err := template(mac, now, until)
 	if err != nil {
@@ -152,9 +152,9 @@ func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, uid types.UID, no
 	return certificatePEM(der), nil
 }
 
-// renewIn says how long a leaf's Secret is good for yet: 0 when it is to be
-// issued now, because it is old, damaged, of no trusted root or another name.
-// A root that begins to sign makes no leaf of the other one due.
+// renewIn returns how long until a leaf's Secret is to be renewed: 0 if it is due, damaged,
+// signed by an untrusted root or for another name. A new signing root does not make
+// certificates of the other one due.
 func (a *authority) renewIn(l leaf, data map[string][]byte, now time.Time) time.Duration {
 	cert, _, err := parse(data)
 	if err != nil || !a.vouches(cert) ||
@@ -165,7 +165,7 @@ func (a *authority) renewIn(l leaf, data map[string][]byte, now time.Time) time.
 	return max(0, cert.NotBefore.Add(life*renewPercent/100).Sub(now))
 }
 
-// vouches says whether a trusted root has signed the certificate.
+// vouches reports whether a trusted root has signed the certificate.
 func (a *authority) vouches(cert *x509.Certificate) bool {
 	return slices.ContainsFunc(a.trusted, func(r *x509.Certificate) bool { return cert.CheckSignatureFrom(r) == nil })
 }
@@ -175,14 +175,15 @@ func template(name string, now, until time.Time) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make serial number: %w", err)
 	}
-	// The common name is for people, who verify uses the DNS name; it has at most 64 characters.
+	// The common name is informative, verification uses the DNS name; it has at most 64
+	// characters.
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name[:min(len(name), 64)]},
 		NotBefore: now.Add(-backdate), NotAfter: until,
 	}, nil
 }
 
-// sign gives the certificate of t for key, in DER.
+// sign returns the certificate of t for key, in DER.
 func sign(t, parent *x509.Certificate, key crypto.PublicKey, parentKey *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificate(rand.Reader, t, parent, key, parentKey)
 	if err != nil {
@@ -195,7 +196,7 @@ func certificatePEM(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// pair is a certificate with its key as a Secret holds them.
+// pair returns a certificate with its key as a Secret holds them.
 func pair(der []byte, key *ecdsa.PrivateKey) (map[string][]byte, error) {
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -207,7 +208,7 @@ func pair(der []byte, key *ecdsa.PrivateKey) (map[string][]byte, error) {
 	}, nil
 }
 
-// parse reads a certificate and the key that belongs to it.
+// parse parses a certificate and its key.
 func parse(data map[string][]byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	return parsePair(data, corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
 }

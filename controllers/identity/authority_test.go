@@ -136,7 +136,7 @@ func TestADamagedAuthorityIsNotReplaced(t *testing.T) {
 	}
 }
 
-// authorityData is the authority's Secret at a stage.
+// authorityData returns the authority's Secret at a stage.
 func authorityData(t *testing.T, stage rotation.Stage) map[string][]byte {
 	t.Helper()
 	data, err := newAuthority(now)
@@ -178,7 +178,7 @@ func both(data, retiring map[string][]byte) map[string][]byte {
 	return data
 }
 
-// TestNothingIsSignedForLongerThanTheSecretSays: the root leaves by that word.
+// The root is dropped at the recorded time.
 func TestNothingIsSignedForLongerThanTheSecretSays(t *testing.T) {
 	ca := authorityAt(t, now)
 	key, err := join.NewKey()
@@ -197,7 +197,7 @@ func TestNothingIsSignedForLongerThanTheSecretSays(t *testing.T) {
 	}
 }
 
-// TestARootThatSignsChangesNoBundle: it would be written for every Mac, and say nothing new.
+// An unchanged bundle avoids a write for every Mac.
 func TestARootThatSignsChangesNoBundle(t *testing.T) {
 	data := authorityData(t, rotation.Spreading)
 	before, err := parseAuthority(&corev1.Secret{Data: data}, now)

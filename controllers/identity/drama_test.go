@@ -34,20 +34,19 @@ const (
 	down   = 40 * time.Minute // until another operator leads
 )
 
-// errCrashed is what a dead operator's client says.
+// errCrashed is the error of a crashed operator's client.
 var errCrashed = errors.New("the operator has ended")
 
-// drama is a fleet in virtual time: real certificates, an API server in memory,
-// an operator that can end at each of its writes, and gateways and Macs that
-// read late. After each tick everybody who is on has to be able to speak to
-// everybody.
+// drama is a fleet in virtual time: real certificates, an in-memory API server, an operator
+// that can crash at each of its writes, and gateways and Macs that read late. After each
+// tick all parties that are on must be able to connect to each other.
 type drama struct {
 	t     *testing.T
 	clock *clocktesting.FakePassiveClock
 	api   client.WithWatch
 	life  time.Duration
 
-	// crashAt is the write after which the operator ends; 0: never.
+	// crashAt is the write after which the operator crashes; 0: never.
 	crashAt, writes int
 	dead            bool
 	back            time.Time // when the next operator runs
@@ -85,7 +84,7 @@ func newDrama(t *testing.T) *drama {
 	for k, name := range []string{"g1", "g2"} {
 		d.gateways = append(d.gateways, &party{name: name, late: 1 + 2*k})
 	}
-	for range 6 { // everybody reads and gets a certificate
+	for range 6 { // all parties read and get a certificate
 		d.pass()
 	}
 	return d
@@ -98,7 +97,7 @@ func (d *drama) must(err error) {
 	}
 }
 
-// client is the operator's: it dies at a write.
+// client returns the operator's client: it crashes at a write.
 func (d *drama) client() client.Client {
 	write := func(do func() error) error {
 		if d.dead {
@@ -109,11 +108,11 @@ func (d *drama) client() client.Client {
 		}
 		d.dead = true
 		d.must(do())
-		return errCrashed // it does not hear that the write arrived
+		return errCrashed // the write arrived, but its response did not
 	}
 	return interceptor.NewClient(d.api, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if _, told := o.(*corev1.Event); told { // nothing goes on from an Event
+			if _, told := o.(*corev1.Event); told { // nothing depends on an Event
 				return c.Create(ctx, o, opts...)
 			}
 			return write(func() error { return c.Create(ctx, o, opts...) })
@@ -128,7 +127,7 @@ func (d *drama) issuer() *Issuer {
 	return &Issuer{Client: d.client(), Namespace: "ns", Clock: d.clock, Life: d.life}
 }
 
-// pass lets a tick go by.
+// pass advances one tick.
 func (d *drama) pass() {
 	d.t.Helper()
 	d.clock.SetTime(d.clock.Now().Add(tick))
@@ -147,8 +146,7 @@ func (d *drama) pass() {
 	}
 }
 
-// operate is what the operator does in a tick, in an order that is not the
-// best one.
+// operate runs the operator's reconcilers once, in an unfavourable order.
 func (d *drama) operate() {
 	d.t.Helper()
 	if d.dead {
@@ -161,7 +159,7 @@ func (d *drama) operate() {
 	ctx := d.t.Context()
 	_, err = r.Reconcile(ctx, reconcile.Request{})
 	for _, m := range d.macs {
-		err = errors.Join(err, i.tell(ctx, m.name))
+		err = errors.Join(err, i.publish(ctx, m.name))
 	}
 	_, keepErr := (&Gateway{Issuer: i}).Reconcile(ctx, reconcile.Request{})
 	err = errors.Join(err, keepErr)
@@ -192,8 +190,8 @@ func (d *drama) readGateway(g *party) {
 	g.leaf, g.trust = cert, s.Data[keyCA]
 }
 
-// readMac is what an agent does: it trusts what its Secret names, says so, and
-// has its certificate renewed.
+// readMac runs an agent's part: it trusts the roots in its Secret, reports that, and renews
+// its certificate.
 func (d *drama) readMac(m *party, n int) {
 	d.t.Helper()
 	if m.off {
@@ -210,7 +208,7 @@ func (d *drama) readMac(m *party, n int) {
 	var mac v1alpha1.MacNode
 	d.must(d.api.Get(d.t.Context(), client.ObjectKey{Name: m.name}, &mac))
 	mac.Status.TrustedRoots = fingerprints
-	mac.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom, LastTransitionTime: metav1.NewTime(now)}}
+	mac.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting, LastTransitionTime: metav1.NewTime(now)}}
 	d.must(d.api.Status().Update(d.t.Context(), &mac))
 	if m.leaf != nil && verifies(m.leaf, roots, d.clock.Now(), x509.ExtKeyUsageServerAuth) == nil &&
 		d.clock.Now().Before(m.leaf.NotAfter.Add(-d.life*30/100)) {
@@ -235,8 +233,8 @@ func (d *drama) readMac(m *party, n int) {
 	}
 }
 
-// goes takes a Mac away, as an operator sees it after 180 s.
-func (d *drama) goes(m *party) {
+// leave removes a Mac from the operator's view, as after 180 s.
+func (d *drama) leave(m *party) {
 	d.t.Helper()
 	m.off = true
 	var mac v1alpha1.MacNode
@@ -250,7 +248,7 @@ func verifies(leaf *x509.Certificate, roots *x509.CertPool, at time.Time, usage 
 	return err
 }
 
-// handshakes says who cannot speak to whom.
+// handshakes returns an error for the parties that cannot connect.
 func (d *drama) handshakes() error {
 	var errs []error
 	for _, g := range d.gateways {
@@ -291,8 +289,7 @@ func (d *drama) annotate(key, value string) {
 	d.must(d.api.Update(d.t.Context(), s))
 }
 
-// rotate asks for a rotation and lets it come to its end. It fails where a
-// handshake would.
+// rotate requests a rotation and completes it. It fails if a handshake would.
 func (d *drama) rotate(each func(rotation.Stage)) {
 	d.t.Helper()
 	first := d.authority().state.Signing.Fingerprint

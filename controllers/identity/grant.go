@@ -8,9 +8,9 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 )
 
-// Grant signs what a Mac may read of another with the root that signs
-// certificates. What was signed before stays while it is good for the same, by
-// that root, and for longer than least.
+// Grant signs the permission of a Mac to read weights from another, with the signing root.
+// The previous grant is returned instead if it has the same content, is signed by that
+// root, and remains valid for longer than least.
 func (i *Issuer) Grant(ctx context.Context, want agentapi.Grant, before string, least time.Duration) (string, error) {
 	ca, err := i.load(ctx)
 	if err != nil {

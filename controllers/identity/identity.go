@@ -1,16 +1,16 @@
-// Package identity makes what a Mac's agent and the gateways prove themselves
-// with, and what lets each of them into the API.
+// Package identity issues the credentials of agents and gateways, and their permissions in
+// the API.
 //
-// It owns the certificate authority and its rotation, a client certificate for
-// the gateways, the signing of what Macs ask for under our signer name, and per
-// Mac a Lease, a Secret with the roots to trust, two ServiceAccounts (one for life,
-// one that only join tokens speak for) and the RBAC that lets each see what is
-// its own, by name. It refuses to replace an authority that it cannot read, and
-// to sign anything but the server certificate of the Mac that asks. A Mac's key
-// is made on the Mac and never seen here. No certificate is good for both sides.
+// It owns the certificate authority and its rotation, a client certificate for the
+// gateways, signing the requests of Macs under our signer name, and per Mac a Lease, a
+// Secret with the trusted roots, two ServiceAccounts (a permanent one, and one for join
+// tokens only) and the RBAC that lets each see its own objects, by name. It never replaces
+// an authority that it cannot read, and signs nothing but the server certificate of the Mac
+// that requests it. A Mac's key is created on the Mac and never leaves it. No certificate
+// is valid for both client and server.
 //
-// Start reading at Macs.Reconcile, judge and authority; package rotation decides
-// how one root follows another, package jointoken makes join tokens.
+// Start reading at Macs.Reconcile, judge and authority; package rotation decides how one
+// root follows another, package jointoken creates join tokens.
 package identity
 
 import (
@@ -53,17 +53,16 @@ const (
 	SecretGateway = "metalfleet-gateway"
 )
 
-// Issuer keeps the authority and writes leaves into Secrets.
+// Issuer maintains the authority and writes leaves into Secrets.
 type Issuer struct {
 	Client client.Client
 	// Namespace of all Secrets.
 	Namespace string
 	Clock     clock.PassiveClock
-	// Life is the most that a certificate is good for, a Mac's or a gateway's.
+	// Life is the maximum validity of a certificate of a Mac or a gateway.
 	Life time.Duration
 
-	// mu lets one reconciler at a time make the authority, or write how long
-	// its certificates live.
+	// mu serializes creating the authority and writing issued-until.
 	mu sync.Mutex
 }
 
@@ -71,8 +70,8 @@ func (i *Issuer) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: i.Namespace, Name: SecretCA}
 }
 
-// load reads the authority, or makes it the first time. Of two operators that
-// make it at once one is told that it exists, and reads it in its next pass.
+// load reads the authority, or creates it the first time. If two operators create it
+// concurrently, one gets an AlreadyExists error, and reads it in its next pass.
 func (i *Issuer) load(ctx context.Context) (*authority, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -107,13 +106,13 @@ func (i *Issuer) create(ctx context.Context) (*authority, *corev1.Secret, error)
 	return ca, made, err
 }
 
-// aheadPart of a life is how far the word of when the last certificate ends is
-// written ahead, so that not every certificate costs a write.
+// aheadPart is the fraction of a certificate's validity by which issued-until is written
+// ahead, so that not every certificate costs a write.
 const aheadPart = 10
 
-// signer is the authority, ready to sign what ends at until and nothing later.
-// When its certificates end is written before one is signed: an operator that
-// ends in between has said too much, never too little.
+// signer returns the authority for signing certificates that end at until or earlier.
+// issued-until is written before a certificate is signed: an operator that stops in between
+// has recorded too late a time, never too early.
 func (i *Issuer) signer(ctx context.Context, now time.Time, life time.Duration) (ca *authority, until time.Time, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -129,7 +128,7 @@ func (i *Issuer) signer(ctx context.Context, now time.Time, life time.Duration) 
 	if said && !until.After(ca.state.IssuedUntil) {
 		return ca, until, nil
 	}
-	most := ca.state.IssuedUntil // of an operator of old, if nothing was said
+	most := ca.state.IssuedUntil // written by an old operator, if it is missing
 	if ahead := until.Add(life / aheadPart); ahead.After(most) {
 		most = ahead
 	}
@@ -142,7 +141,7 @@ func (i *Issuer) signer(ctx context.Context, now time.Time, life time.Duration) 
 	return ca, until, err
 }
 
-// keep holds a leaf in a Secret fresh, and says when to look again.
+// keep renews a leaf in a Secret if needed, and returns when to check again.
 func (i *Issuer) keep(ctx context.Context, name string, l leaf) (time.Duration, error) {
 	ca, err := i.load(ctx)
 	if err != nil {
@@ -159,7 +158,7 @@ func (i *Issuer) keep(ctx context.Context, name string, l leaf) (time.Duration, 
 		if bytes.Equal(have.Data[keyCA], ca.bundle) {
 			return left, nil
 		}
-		// Other roots are to be trusted; the certificate is as good as before.
+		// The trusted roots have changed; the certificate remains valid.
 		have.Data[keyCA] = ca.bundle
 		return left, i.store(ctx, &have, l.dnsName)
 	}
@@ -191,8 +190,9 @@ func (i *Issuer) store(ctx context.Context, s *corev1.Secret, of string) error {
 	return nil
 }
 
-// Revoke has all Macs refuse the grants to a MacNode that is deleted. Its certificate
-// is refused by gateways, which see that it is gone; Macs see no MacNode but their own.
+// Revoke makes all Macs reject the grants of a MacNode that is deleted. Gateways reject its
+// certificate, because they see that the MacNode is gone; Macs see no MacNode but their
+// own.
 func (i *Issuer) Revoke(ctx context.Context, uid string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -205,7 +205,7 @@ func (i *Issuer) Revoke(ctx context.Context, uid string) error {
 		return err
 	}
 	now := i.Clock.Now()
-	// A Mac's clock may be as slow as is tolerated for certificates.
+	// A Mac's clock may be slow by as much as is tolerated for certificates.
 	list, err := had.Add(uid, now, now.Add(agentapi.MaxGrantLife+backdate)).Encode()
 	if err != nil {
 		return err
@@ -218,9 +218,10 @@ func (i *Issuer) Revoke(ctx context.Context, uid string) error {
 	return nil
 }
 
-// tell holds the roots to trust in the Secret of a Mac, which knows gateways by
-// them, and the MacNodes whose grants it must refuse. Other keys stay: they may be download credentials.
-func (i *Issuer) tell(ctx context.Context, mac string) error {
+// publish maintains the trusted roots in a Mac's Secret, which authenticate gateways to it,
+// and the MacNodes whose grants it must reject. Other keys are kept: they may be download
+// credentials.
+func (i *Issuer) publish(ctx context.Context, mac string) error {
 	ca, err := i.load(ctx)
 	if err != nil {
 		return err
@@ -235,8 +236,8 @@ func (i *Issuer) tell(ctx context.Context, mac string) error {
 		err = i.Client.Create(ctx, made, client.FieldOwner(v1alpha1.ManagerOperator))
 	case err != nil:
 	case have.Type != corev1.SecretTypeOpaque:
-		// Of an operator that still made the Mac's key; a type cannot be changed.
-		// The deletion calls us again.
+		// The Secret of an old operator, which created the Mac's key; the type is
+		// immutable. The deletion triggers another pass.
 		err = i.Client.Delete(ctx, &have, client.Preconditions{UID: &have.UID})
 	case !bytes.Equal(have.Data[keyCA], ca.bundle) || !bytes.Equal(have.Data[keyRevoked], ca.revoked):
 		if have.Data == nil {
@@ -259,11 +260,11 @@ func secret(key client.ObjectKey, labels map[string]string, data map[string][]by
 	}
 }
 
-// Gateway keeps the client certificate of the gateways.
+// Gateway maintains the client certificate of the gateways.
 type Gateway struct{ Issuer *Issuer }
 
-// SetupWithManager starts the reconciler. It is told of its Secret and of the
-// authority, and once at the start, when there may be neither.
+// SetupWithManager starts the reconciler. It watches its Secret and the authority, and runs
+// once at the start, when there may be neither.
 func (g *Gateway) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return o.GetNamespace() == g.Issuer.Namespace && (o.GetName() == SecretCA || o.GetName() == SecretGateway)
@@ -276,9 +277,9 @@ func (g *Gateway) SetupWithManager(mgr ctrl.Manager, o controller.Options) error
 		Complete(g)
 }
 
-// Reconcile keeps the one certificate, whatever it is called for.
+// Reconcile maintains the one certificate, for any request.
 func (g *Gateway) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	left, err := g.Issuer.keep(ctx, SecretGateway, leaf{dnsName: agentapi.GatewayName, usage: x509.ExtKeyUsageClientAuth})
-	// Until the certificate is to be renewed.
+	// Until the certificate is due.
 	return reconcile.Result{RequeueAfter: left}, err
 }

@@ -16,25 +16,25 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// credentialID is where the API server says which token made a request.
+// credentialID is the extra field in which the API server reports the token of a request.
 const credentialID = "authentication.kubernetes.io/credential-id"
 
-// usages are those that a Mac's certificate has, and no others.
+// usages are exactly those of a Mac's certificate.
 var usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 
-// requester is the account of a Mac that made a request.
+// requester is the Mac's account that made a request.
 type requester struct {
 	mac, account string
-	// joins: the account is the one that a join token speaks for.
+	// joins is true for the account of join tokens.
 	joins bool
 }
 
-// userOf is the name by which the API server knows an account.
+// userOf returns the user name of an account in the API server.
 func userOf(namespace, account string) string {
 	return "system:serviceaccount:" + namespace + ":" + account
 }
 
-// requesterOf reads the user name that the API server stamped on a request.
+// requesterOf parses the user name that the API server recorded in a request.
 func requesterOf(namespace, username string) (requester, bool) {
 	account, ok := strings.CutPrefix(username, userOf(namespace, ""))
 	if !ok {
@@ -49,12 +49,12 @@ func requesterOf(namespace, username string) (requester, bool) {
 	return requester{mac: mac, account: account, joins: joins}, join.CheckMac(mac) == nil
 }
 
-// cutRequest reads a Mac's name out of the name of the request by which it joins.
+// cutRequest returns the Mac in the name of a join request.
 func cutRequest(name string) (mac string, ok bool) {
 	return strings.CutPrefix(name, join.RequestName(join.Account("")))
 }
 
-// petition is a request with all that it is judged by. What is nil does not
+// petition is a request with everything that the judgement needs. A nil object does not
 // exist.
 type petition struct {
 	request *certificatesv1.CertificateSigningRequest
@@ -62,16 +62,15 @@ type petition struct {
 	known   bool // from is a Mac's account
 	mac     *v1alpha1.MacNode
 	account *corev1.ServiceAccount
-	anchor  *corev1.Secret // what the join token is bound to
+	anchor  *corev1.Secret // the object that the join token is bound to
 }
 
-// refusal is why a request is denied.
+// refusal is the reason for denying a request.
 type refusal struct{ reason, message string }
 
-// judge says whose certificate a request gets, or why it gets none. It trusts
-// nothing that the requester wrote: the user, its UID and the credential's id
-// are the API server's own words, and the rest has to be exactly what a Mac's
-// agent sends.
+// judge returns the key to sign, or why the request is denied. It trusts nothing that the
+// requester wrote: the user, its UID and the credential's id are recorded by the API
+// server, and the rest must be exactly what a Mac's agent sends.
 func judge(p petition) (*ecdsa.PublicKey, *refusal) {
 	if no := judgeRequester(p); no != nil {
 		return nil, no
@@ -92,8 +91,8 @@ func judge(p petition) (*ecdsa.PublicKey, *refusal) {
 	return key, nil
 }
 
-// judgeRequester asks whether the account is one of a Mac of now, and keeps to
-// its own request's name.
+// judgeRequester checks that the account belongs to an existing Mac, and uses its own
+// request's name.
 func judgeRequester(p petition) *refusal {
 	spec := p.request.Spec
 	switch {
@@ -109,7 +108,7 @@ func judgeRequester(p petition) *refusal {
 	return nil
 }
 
-// judgeToken asks whether it is this request that the join token is for.
+// judgeToken checks that the join token is for this request.
 func judgeToken(p petition) *refusal {
 	switch {
 	case p.anchor == nil:
@@ -128,8 +127,7 @@ func equalUsages(have []certificatesv1.KeyUsage) bool {
 	return slices.Equal(sorted, usages)
 }
 
-// lifeOf is how long a certificate is good for: what was asked for, and never
-// longer than the limit.
+// lifeOf returns the validity of a certificate: the requested one, at most limit.
 func lifeOf(asked *int32, limit time.Duration) time.Duration {
 	if asked == nil {
 		return limit
@@ -137,11 +135,11 @@ func lifeOf(asked *int32, limit time.Duration) time.Duration {
 	return min(time.Duration(*asked)*time.Second, limit)
 }
 
-// accessSeconds is how long a Mac's own API token is good for. The agent renews
-// it long before; a Mac that was off for longer joins again.
+// accessSeconds is the validity of a Mac's own API token. The agent renews it long before;
+// a Mac that was off for longer joins again.
 const accessSeconds = 7 * 24 * 3600
 
-// accessRequest asks for the token of a Mac's own account.
+// accessRequest requests the token of a Mac's own account.
 func accessRequest() *authenticationv1.TokenRequest {
 	seconds := int64(accessSeconds)
 	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}

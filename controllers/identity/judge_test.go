@@ -15,7 +15,7 @@ import (
 
 const space = "metalfleet-system"
 
-// good is the petition of Mac mac-a, by join token or by its own account.
+// good returns a valid petition of Mac mac-a, with a join token or its own account.
 func good(t *testing.T, account string) petition {
 	t.Helper()
 	key, err := join.NewKey()
@@ -49,17 +49,17 @@ func TestARequestIsJudged(t *testing.T) {
 		change  func(*petition)
 		want    string
 	}{
-		"by a join token":                       {account: joins, change: func(*petition) {}},
-		"by a join token, judged again":         {account: joins, change: func(p *petition) { p.anchor.Data[join.KeyRequest] = []byte("request") }},
-		"by its own account":                    {account: own, change: func(p *petition) { p.anchor = nil }},
-		"by its own account beside a new token": {account: own, change: func(p *petition) { p.anchor.Data[join.KeyCredential] = []byte("JTI=2") }},
-		"by a stranger":                         {account: own, change: func(p *petition) { p.known = false }, want: join.ReasonNotAMac},
-		"under another name":                    {account: own, change: func(p *petition) { p.request.Name = "metalfleet-join-mac-a" }, want: join.ReasonWrongName},
-		"without a MacNode":                     {account: own, change: func(p *petition) { p.mac = nil }, want: join.ReasonNoMac},
-		"of a MacNode that goes":                {account: own, change: func(p *petition) { p.mac.DeletionTimestamp = ptr.To(metav1.Now()) }, want: join.ReasonNoMac},
-		"without an account":                    {account: own, change: func(p *petition) { p.account = nil }, want: join.ReasonOldAccount},
-		"of an account of old":                  {account: own, change: func(p *petition) { p.account.UID = "another" }, want: join.ReasonOldAccount},
-		"for a client":                          {account: own, change: func(p *petition) { p.request.Spec.Usages[0] = certificatesv1.UsageClientAuth }, want: join.ReasonWrongRequest},
+		"by a join token":                        {account: joins, change: func(*petition) {}},
+		"by a join token, judged again":          {account: joins, change: func(p *petition) { p.anchor.Data[join.KeyRequest] = []byte("request") }},
+		"by its own account":                     {account: own, change: func(p *petition) { p.anchor = nil }},
+		"by its own account next to a new token": {account: own, change: func(p *petition) { p.anchor.Data[join.KeyCredential] = []byte("JTI=2") }},
+		"by a stranger":                          {account: own, change: func(p *petition) { p.known = false }, want: join.ReasonNotAMac},
+		"under another name":                     {account: own, change: func(p *petition) { p.request.Name = "metalfleet-join-mac-a" }, want: join.ReasonWrongName},
+		"without a MacNode":                      {account: own, change: func(p *petition) { p.mac = nil }, want: join.ReasonNoMac},
+		"of a MacNode being deleted":             {account: own, change: func(p *petition) { p.mac.DeletionTimestamp = ptr.To(metav1.Now()) }, want: join.ReasonNoMac},
+		"without an account":                     {account: own, change: func(p *petition) { p.account = nil }, want: join.ReasonOldAccount},
+		"of an account of old":                   {account: own, change: func(p *petition) { p.account.UID = "another" }, want: join.ReasonOldAccount},
+		"for a client":                           {account: own, change: func(p *petition) { p.request.Spec.Usages[0] = certificatesv1.UsageClientAuth }, want: join.ReasonWrongRequest},
 		"for a server and a client": {account: own, change: func(p *petition) {
 			p.request.Spec.Usages = append(p.request.Spec.Usages, certificatesv1.UsageClientAuth)
 		}, want: join.ReasonWrongRequest},

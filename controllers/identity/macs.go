@@ -28,14 +28,14 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// Macs keeps the identity of each Mac.
+// Macs maintains the identity of each Mac.
 type Macs struct {
 	Client client.Client
 	Issuer *Issuer
 }
 
-// SetupWithManager starts the reconciler with its watches: a Mac that comes or
-// goes, and anything made for it that somebody changes or deletes.
+// SetupWithManager starts the reconciler with its watches: MacNodes that are created or
+// deleted, and their objects that were changed or deleted.
 func (r *Macs) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	b := ctrl.NewControllerManagedBy(mgr).Named("identity-macs").WithOptions(o).
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(comesOrGoes()))
@@ -43,14 +43,14 @@ func (r *Macs) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 		&rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}} {
 		b = b.Watches(made, handler.EnqueueRequestsFromMapFunc(madeFor))
 	}
-	// A Lease changes every 10 s; only its end matters here.
+	// A Lease changes every 10 s; only its deletion matters here.
 	onlyDeleted := predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }, UpdateFunc: func(event.UpdateEvent) bool { return false }}
 	return b.Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(madeFor), builder.WithPredicates(onlyDeleted)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(rootsChanged(r.Issuer.key()))).
 		Complete(r)
 }
 
-// all Macs are told when other roots are to be trusted.
+// all returns all Macs: the trusted roots have changed.
 func (r *Macs) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	var macs v1alpha1.MacNodeList
 	if err := r.Client.List(ctx, &macs); err != nil {
@@ -64,7 +64,7 @@ func (r *Macs) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	return out
 }
 
-// rootsChanged drops what else changes in the authority's Secret than the part that Macs read.
+// rootsChanged passes only changes of the roots in the authority's Secret.
 func rootsChanged(authority client.ObjectKey) predicate.Predicate {
 	roots := func(o client.Object) [4]string {
 		data := o.(*corev1.Secret).Data
@@ -93,7 +93,7 @@ func channel(c <-chan event.GenericEvent) source.Source {
 	return source.Channel(c, &handler.EnqueueRequestForObject{})
 }
 
-// Reconcile makes what is missing, or takes everything back when the Mac goes.
+// Reconcile creates what is missing, or removes everything when the Mac is deleted.
 func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var mac v1alpha1.MacNode
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
@@ -116,12 +116,11 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 	if err := r.letIn(ctx, mac.Name); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, r.Issuer.tell(ctx, mac.Name)
+	return reconcile.Result{}, r.Issuer.publish(ctx, mac.Name)
 }
 
-// letIn gives the account that join tokens speak for its rights, for as long as
-// there is a token. The API server reads the bindings of all accounts for each
-// request of anybody, so that those of no use are a cost, too.
+// letIn grants the permissions of the join account while there is a token. The API server
+// evaluates the bindings of all accounts for each request, so that unused ones have a cost.
 func (r *Macs) letIn(ctx context.Context, mac string) error {
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Issuer.Namespace, Name: join.Account(mac)}, &corev1.Secret{})
 	if client.IgnoreNotFound(err) != nil {
@@ -159,17 +158,16 @@ func (r *Macs) patch(ctx context.Context, mac, before *v1alpha1.MacNode) error {
 	return nil
 }
 
-// takeBack deletes all that was made, without the help of a garbage collector,
-// and lets the MacNode go. The accounts' tokens end with them, within the ten
-// seconds that an API server may remember one; a certificate lives on until it
-// expires, but gateways dial only what a MacNode names, and Macs read in their
-// Secrets that it is revoked.
+// takeBack deletes all objects of a Mac, without a garbage collector, and then releases the
+// MacNode. The accounts' tokens become invalid with them, within the ten seconds for which
+// an API server may cache one. A certificate stays valid until it expires, but gateways
+// connect only to existing MacNodes, and Macs read in their Secrets that it is revoked.
 func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
 	if !controllerutil.ContainsFinalizer(mac, v1alpha1.FinalizerIdentity) {
 		return nil
 	}
 	switch err := r.Issuer.Revoke(ctx, string(mac.UID)); {
-	case errors.Is(err, errNoAuthority): // its repair must not hold up a deletion
+	case errors.Is(err, errNoAuthority): // a damaged authority must not block a deletion
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot revoke the grants to a deleted MacNode; Macs honour them until they expire", "MacNode", mac.Name)
 	case err != nil:
 		return err
@@ -193,7 +191,7 @@ func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
 	return client.IgnoreNotFound(r.patch(ctx, mac, before))
 }
 
-// ensure creates an object, or updates it where somebody changed what it is for.
+// ensure creates an object, or restores its relevant part.
 func (r *Macs) ensure(ctx context.Context, want client.Object) error {
 	have := want.DeepCopyObject().(client.Object)
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
@@ -210,7 +208,7 @@ func (r *Macs) ensure(ctx context.Context, want client.Object) error {
 	return nil
 }
 
-// substance is what an object is for; the rest may be anybody's.
+// substance returns the relevant part of an object; the rest may belong to others.
 func substance(o client.Object) any {
 	switch x := o.(type) {
 	case *rbacv1.Role:
@@ -222,14 +220,14 @@ func substance(o client.Object) any {
 	case *rbacv1.ClusterRoleBinding:
 		return x.Subjects
 	default:
-		// A Lease's spec is the agent's, a ServiceAccount has nothing of ours.
+		// A Lease's spec is the agent's; a ServiceAccount has no fields of ours.
 		return nil
 	}
 }
 
 func labels(mac string) map[string]string { return map[string]string{v1alpha1.LabelMac: mac} }
 
-// objects are what a Mac's agent needs in the API, without its Secret.
+// objects returns what a Mac's agent needs in the API, without its Secret.
 func (r *Macs) objects(mac string) []client.Object {
 	own, fleet := v1alpha1.AgentObjectName(mac), v1alpha1.GroupVersion.Group
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: own, Labels: labels(mac)},
@@ -247,14 +245,14 @@ func (r *Macs) objects(mac string) []client.Object {
 	return append(objects, r.rights(mac, own, global, local)...)
 }
 
-// joinRights are what the account may that a Mac's join tokens speak for.
+// joinRights returns the permissions of the join account of a Mac.
 func (r *Macs) joinRights(mac string) []client.Object {
 	joins := join.Account(mac)
 	return r.rights(mac, joins, requests(joins), []rbacv1.PolicyRule{rule("", "secrets", joins, "get")})
 }
 
-// requests are the rights to a certificate. To create cannot be held to a name
-// here; the admission policy and judge do that.
+// requests returns the rules for certificate requests. RBAC cannot restrict create to a
+// name; the admission policy and judge do that.
 func requests(account string) []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create"}},
@@ -270,9 +268,9 @@ func (r *Macs) account(mac, name string) client.Object {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: name, Labels: labels(mac)}, AutomountServiceAccountToken: ptr.To(false)}
 }
 
-// rights are those of an account in the cluster and in our namespace. The account
-// is bound as the user that it is to the API server, which compares that with who
-// asks at less cost than namespace and name, for each binding and request.
+// rights returns the cluster-wide and namespaced permissions of an account. The binding
+// names it as a user, which the API server compares faster than namespace and name, for
+// each binding and request.
 func (r *Macs) rights(mac, account string, global, local []rbacv1.PolicyRule) []client.Object {
 	here := metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: account, Labels: labels(mac)}
 	everywhere := metav1.ObjectMeta{Name: "metalfleet-" + account, Labels: labels(mac)}

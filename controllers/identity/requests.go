@@ -27,22 +27,22 @@ import (
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests/approval;certificatesigningrequests/status,verbs=update
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=signers,resourceNames=metalfleet.dev/agent,verbs=approve;sign
 
-// collectWithin is how long a certificate lies ready for a Mac that joins. The
-// agent says earlier that it has all it needs, by deleting its request.
+// collectWithin is how long a certificate is available to a Mac that joins. The agent
+// deletes its request earlier, once it has everything.
 const collectWithin = 2 * time.Minute
 
-// Requests approves and signs what Macs ask for under our signer name, and
-// burns join tokens that are used.
+// Requests approves and signs the certificate requests of Macs, and invalidates used join
+// tokens.
 type Requests struct {
 	Client client.Client
-	// Live reads past the cache: a denial is final, so it must not come from
-	// what a cache has not heard of yet.
+	// Live reads past the cache: a denial is final, so it must not result from a stale
+	// cache.
 	Live   client.Reader
 	Issuer *Issuer
 }
 
-// SetupWithManager starts the reconciler. It is told of requests, and of the
-// Secrets that join tokens are bound to, as the requests of their accounts.
+// SetupWithManager starts the reconciler. It watches requests, and the Secrets of join
+// tokens, which it maps to the requests of their accounts.
 func (r *Requests) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	anchors := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		mac := o.GetLabels()[v1alpha1.LabelMac]
@@ -60,7 +60,7 @@ func (r *Requests) SetupWithManager(mgr ctrl.Manager, o controller.Options) erro
 		Complete(r)
 }
 
-// Reconcile brings one request to its end, and its join token with it.
+// Reconcile completes one request, and its join token.
 func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var csr certificatesv1.CertificateSigningRequest
 	err := r.Client.Get(ctx, req.NamespacedName, &csr)
@@ -88,11 +88,11 @@ func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	if !p.from.joins {
 		return reconcile.Result{}, nil
 	}
-	// Until a Mac that does not say so has surely collected what it needs.
+	// Until a Mac that does not confirm has surely collected what it needs.
 	return reconcile.Result{RequeueAfter: collectWithin}, nil
 }
 
-// gather reads all that a request is judged by.
+// gather reads everything that the judgement of a request needs.
 func (r *Requests) gather(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (petition, error) {
 	p := petition{request: csr}
 	p.from, p.known = requesterOf(r.Issuer.Namespace, csr.Spec.Username)
@@ -123,7 +123,7 @@ func (r *Requests) gather(ctx context.Context, csr *certificatesv1.CertificateSi
 	return p, nil
 }
 
-// refuse denies a request; one that somebody else has approved fails.
+// refuse denies a request; one that another approver has approved is marked as failed.
 func (r *Requests) refuse(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, no refusal) error {
 	log := ctrl.LoggerFrom(ctx).WithValues("CertificateSigningRequest", csr.Name, "requester", csr.Spec.Username)
 	var err error
@@ -141,8 +141,8 @@ func (r *Requests) refuse(ctx context.Context, csr *certificatesv1.CertificateSi
 	return nil
 }
 
-// grant approves and signs. The join token is claimed first: of two requests
-// made with it one meets a conflict, and is refused when it is judged again.
+// grant approves and signs. The join token is claimed first: of two requests with the same
+// token, one gets a conflict, and is denied when it is judged again.
 func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) error {
 	if p.from.joins {
 		if err := r.claim(ctx, p, key); err != nil {
@@ -171,11 +171,11 @@ func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) 
 	return nil
 }
 
-// claim gives the join token to this request, with what the Mac needs to go on
-// without it: the first token of its own account, sealed to the request's key.
+// claim binds the join token to this request, and stores what the Mac needs afterwards: the
+// first token of its own account, sealed to the request's key.
 func (r *Requests) claim(ctx context.Context, p petition, key *ecdsa.PublicKey) error {
 	if len(p.anchor.Data[join.KeyAccess]) > 0 {
-		return nil // by an earlier pass, for this request: judge saw to that
+		return nil // by an earlier pass, for this request: judge checked that
 	}
 	own := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: v1alpha1.AgentObjectName(p.from.mac)}}
 	token := accessRequest()
@@ -193,8 +193,8 @@ func (r *Requests) claim(ctx context.Context, p petition, key *ecdsa.PublicKey) 
 	return nil
 }
 
-// burnUseless deletes the Secret of a join token that was used or has ended;
-// its request is gone.
+// burnUseless deletes the Secret of a join token that was used or has expired; its request
+// is deleted already.
 func (r *Requests) burnUseless(ctx context.Context, request string) (reconcile.Result, error) {
 	anchor, err := r.anchorOf(ctx, request)
 	if anchor == nil || err != nil {
@@ -205,15 +205,15 @@ func (r *Requests) burnUseless(ctx context.Context, request string) (reconcile.R
 	}
 	ends, err := time.Parse(time.RFC3339, string(anchor.Data[join.KeyExpires]))
 	if err != nil {
-		return reconcile.Result{}, nil // whoever makes it has not written it whole yet
+		return reconcile.Result{}, nil // its creator has not completed it yet
 	}
 	if left := ends.Sub(r.Issuer.Clock.Now()); left > 0 {
-		return reconcile.Result{RequeueAfter: left}, nil // until the token has ended
+		return reconcile.Result{RequeueAfter: left}, nil // until the token expires
 	}
 	return reconcile.Result{}, r.burn(ctx, anchor)
 }
 
-// burnCollected deletes it some time after the certificate was there.
+// burnCollected deletes it some time after the certificate was issued.
 func (r *Requests) burnCollected(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (reconcile.Result, error) {
 	anchor, err := r.anchorOf(ctx, csr.Name)
 	if anchor == nil || err != nil || string(anchor.Data[join.KeyRequest]) != string(csr.UID) {
@@ -231,8 +231,7 @@ func (r *Requests) burnCollected(ctx context.Context, csr *certificatesv1.Certif
 	return reconcile.Result{}, r.burn(ctx, anchor)
 }
 
-// anchorOf is the Secret behind the request of an account that joins; nil:
-// there is none.
+// anchorOf returns the Secret for the request of a join account; nil if there is none.
 func (r *Requests) anchorOf(ctx context.Context, request string) (*corev1.Secret, error) {
 	var anchor corev1.Secret
 	mac, ok := cutRequest(request)
@@ -251,7 +250,7 @@ func (r *Requests) anchorOf(ctx context.Context, request string) (*corev1.Secret
 
 func (r *Requests) burn(ctx context.Context, anchor *corev1.Secret) error {
 	err := r.Client.Delete(ctx, anchor, client.Preconditions{UID: &anchor.UID})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a newer one is none of ours
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a newer one is not ours
 		return fmt.Errorf("revoke join token %s: %w", anchor.Name, err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Join token revoked", "Secret", client.ObjectKeyFromObject(anchor))
@@ -267,8 +266,8 @@ func has(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.Requ
 	return false
 }
 
-// setCondition says when by our own clock, by which burnCollected counts; the API
-// server's may be ahead or behind.
+// setCondition uses our own clock, by which burnCollected counts; the API server's may
+// differ.
 func (r *Requests) setCondition(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, reason, message string) {
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: metav1.NewTime(r.Issuer.Clock.Now()),

@@ -28,8 +28,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// sharePercent of a root's life is over when the next one is made: 8 of its 10
-// years, which leaves 2 to Macs that are seldom on.
+// sharePercent of a root's validity has passed when the next one is created: 8 of its 10
+// years, which leaves 2 years for Macs that are rarely on.
 const sharePercent = 80
 
 // Reasons of the Events about the authority's Secret.
@@ -42,17 +42,17 @@ const (
 	EventAuthorityRefused = "AuthorityRefused"
 )
 
-// Rotation brings the authority from one root to the next.
+// Rotation moves the authority from one root to the next.
 type Rotation struct {
 	Client client.Client
 	Issuer *Issuer
-	// Spread is how long gateways get to read a root before it signs.
+	// Spread is how long gateways have to read a root before it signs.
 	Spread  time.Duration
 	Metrics *signal.Metrics
 }
 
-// SetupWithManager starts the reconciler with its watches: the authority's own
-// Secret, those that are to name its roots, and what Macs say of roots.
+// SetupWithManager starts the reconciler with its watches: the authority's own Secret,
+// those that publish its roots, and the trusted roots that Macs report.
 func (r *Rotation) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	authority := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: r.Issuer.key()}}
@@ -77,23 +77,23 @@ func trustChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !status.Equal(said(e.ObjectOld), said(e.ObjectNew)) }}
 }
 
-// lives says whether a Mac was heard from within the last 180 s.
+// lives reports whether a Mac renewed its Lease within the last 180 s.
 func lives(mac *v1alpha1.MacNode) bool {
 	ready := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
 	return mac.DeletionTimestamp.IsZero() && ready != nil &&
-		ready.Reason != v1alpha1.ReasonMacGone && ready.Reason != v1alpha1.ReasonNeverHeardFrom
+		ready.Reason != v1alpha1.ReasonMacGone && ready.Reason != v1alpha1.ReasonNeverReported
 }
 
-// Reconcile makes the next step, if it is time for one.
+// Reconcile takes the next step, if it is time for one.
 func (r *Rotation) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	var s corev1.Secret
 	if err := r.Client.Get(ctx, r.Issuer.key(), &s); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err) // whoever signs first makes it
+		return reconcile.Result{}, client.IgnoreNotFound(err) // the first signer creates it
 	}
 	now := r.Issuer.Clock.Now()
 	ca, err := parseAuthority(&s, now)
 	if err != nil {
-		r.tell(ctx, &s, EventAuthorityRefused, err.Error(), now)
+		r.emit(ctx, &s, EventAuthorityRefused, err.Error(), now)
 		return reconcile.Result{}, err
 	}
 	w, err := r.world(ctx, ca, &s)
@@ -103,7 +103,7 @@ func (r *Rotation) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	d := rotation.Decide(now, ca.state, w, rotation.Policy{Spread: r.Spread, SharePercent: sharePercent})
 	r.measure(ca, d)
 	if d.Step == rotation.Wait {
-		// Until the time that is waited for; whatever else is waited for calls us.
+		// Until the awaited time; other awaited changes trigger a pass.
 		return reconcile.Result{RequeueAfter: d.Again}, r.say(ctx, &s, string(ca.state.Stage())+": "+d.Why)
 	}
 	return reconcile.Result{}, r.step(ctx, ca, &s, d, w)
@@ -117,7 +117,7 @@ func (r *Rotation) measure(ca *authority, d rotation.Decision) {
 	r.Metrics.Authority(string(ca.state.Stage()), all, ca.cert.NotAfter, d.Unconfirmed)
 }
 
-// world looks at what was published, and at what Macs say.
+// world reads which Secrets are up to date, and what Macs report.
 func (r *Rotation) world(ctx context.Context, ca *authority, s *corev1.Secret) (rotation.World, error) {
 	w := rotation.World{Asked: s.Annotations[AnnotationRotate], AtOnce: s.Annotations[AnnotationRotateAtOnce]}
 	names := func(of string) (bool, error) {
@@ -129,7 +129,7 @@ func (r *Rotation) world(ctx context.Context, ca *authority, s *corev1.Secret) (
 		return err == nil && bytes.Equal(told.Data[keyCA], ca.bundle), nil
 	}
 	var err error
-	if w.GatewaysTold, err = names(SecretGateway); err != nil {
+	if w.GatewaysUpdated, err = names(SecretGateway); err != nil {
 		return w, err
 	}
 	var macs v1alpha1.MacNodeList
@@ -142,7 +142,7 @@ func (r *Rotation) world(ctx context.Context, ca *authority, s *corev1.Secret) (
 			continue
 		}
 		m := rotation.Mac{Name: mac.Name, Lives: lives(mac)}
-		if m.Told, err = names(v1alpha1.AgentObjectName(mac.Name)); err != nil {
+		if m.Updated, err = names(v1alpha1.AgentObjectName(mac.Name)); err != nil {
 			return w, err
 		}
 		m.Confirmed = ca.state.Next != nil && slices.Contains(mac.Status.TrustedRoots, ca.state.Next.Fingerprint)
@@ -151,8 +151,8 @@ func (r *Rotation) world(ctx context.Context, ca *authority, s *corev1.Secret) (
 	return w, nil
 }
 
-// step writes the Secret once, and tells what was done. Of two operators that
-// decide at once one meets a conflict.
+// step writes the Secret once, and emits an Event. If two operators decide concurrently,
+// one gets a conflict.
 func (r *Rotation) step(ctx context.Context, ca *authority, s *corev1.Secret, d rotation.Decision, w rotation.World) error {
 	now := r.Issuer.Clock.Now()
 	s = s.DeepCopy()
@@ -170,11 +170,11 @@ func (r *Rotation) step(ctx context.Context, ca *authority, s *corev1.Secret, d 
 	}
 	reason, message := describe(d, next)
 	ctrl.LoggerFrom(ctx).Info("Rotation of the authority advances", "step", d.Step, "stage", stage, "why", d.Why, "root", next.state.Signing.Fingerprint)
-	r.tell(ctx, s, reason, message, now)
+	r.emit(ctx, s, reason, message, now)
 	return nil
 }
 
-// describe is the Event of a step that was made.
+// describe returns the Event of a completed step.
 func describe(d rotation.Decision, next *authority) (reason, message string) {
 	short := func(r rotation.Root) string { return r.Fingerprint[:16] }
 	switch d.Step {
@@ -197,7 +197,7 @@ func annotate(s *corev1.Secret, sentence string) {
 	s.Annotations[AnnotationRotation] = sentence
 }
 
-// say keeps what is waited for where a person looks.
+// say writes what is awaited into an annotation.
 func (r *Rotation) say(ctx context.Context, s *corev1.Secret, sentence string) error {
 	if s.Annotations[AnnotationRotation] == sentence {
 		return nil
@@ -210,9 +210,9 @@ func (r *Rotation) say(ctx context.Context, s *corev1.Secret, sentence string) e
 	return nil
 }
 
-// tell posts an Event about the Secret. Its name is made from what it says, so
-// that a state that stays is told once while the Event lives.
-func (r *Rotation) tell(ctx context.Context, s *corev1.Secret, reason, message string, now time.Time) {
+// emit creates an Event about the Secret. Its name is derived from its message, so that a
+// state that lasts is reported once during the life of the Event.
+func (r *Rotation) emit(ctx context.Context, s *corev1.Secret, reason, message string, now time.Time) {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s", s.UID, reason, message))
 	kind, at := corev1.EventTypeNormal, metav1.NewTime(now)
 	if reason == EventAuthorityRefused {

@@ -48,8 +48,7 @@ func TestARotationCutsNobodyOff(t *testing.T) {
 	}
 }
 
-// TestARotationGoesOnAfterACrashAtEachWrite: after the one arrived, and so before
-// the next one did.
+// The write arrived, and the next one did not happen.
 func TestARotationGoesOnAfterACrashAtEachWrite(t *testing.T) {
 	whole := newDrama(t)
 	before := whole.writes
@@ -69,11 +68,11 @@ func TestARotationGoesOnAfterACrashAtEachWrite(t *testing.T) {
 	}
 }
 
-// TestAMacThatIsGoneHoldsNothingUp, and gets in again when it returns.
+// TestAMacThatIsGoneHoldsNothingUp: it is admitted again when it returns.
 func TestAMacThatIsGoneHoldsNothingUp(t *testing.T) {
 	d := newDrama(t)
 	gone := d.macs[0]
-	d.goes(gone)
+	d.leave(gone)
 	d.rotate(nil)
 	gone.off = false
 	d.pass()
@@ -82,11 +81,10 @@ func TestAMacThatIsGoneHoldsNothingUp(t *testing.T) {
 	}
 }
 
-// TestAMacThatLivesAndSaysNothingHoldsTheSwitch.
 func TestAMacThatLivesAndSaysNothingHoldsTheSwitch(t *testing.T) {
 	d := newDrama(t)
 	silent := d.macs[0]
-	silent.off = true // its agent is stuck, and its Lease is renewed
+	silent.off = true // its agent is stuck, but its Lease is renewed
 	d.annotate(AnnotationRotate, "x")
 	for range 12 * 6 {
 		d.pass()
@@ -112,8 +110,7 @@ func TestAMacThatLivesAndSaysNothingHoldsTheSwitch(t *testing.T) {
 	}
 }
 
-// TestARotationAtOnceLeavesNoRootOfBefore, also none that was made for the
-// rotation that it breaks off.
+// This includes a root that was created for the rotation that it interrupts.
 func TestARotationAtOnceLeavesNoRootOfBefore(t *testing.T) {
 	for _, stage := range rotation.Stages() {
 		t.Run(string(stage), func(t *testing.T) {
@@ -146,7 +143,6 @@ func TestARotationAtOnceLeavesNoRootOfBefore(t *testing.T) {
 	}
 }
 
-// TestARootThatAgesIsReplacedByItself at 80 % of its life.
 func TestARootThatAgesIsReplacedByItself(t *testing.T) {
 	d := newDrama(t)
 	d.clock.SetTime(now.Add(caLife / 100 * 80))
@@ -162,8 +158,7 @@ func TestARootThatAgesIsReplacedByItself(t *testing.T) {
 	}
 }
 
-// TestAnAuthorityOfAnOperatorOfOldKeepsItsRootForTheLongestLife: nobody wrote
-// until when its certificates are valid.
+// The expiry of its certificates was not recorded.
 func TestAnAuthorityOfAnOperatorOfOldKeepsItsRootForTheLongestLife(t *testing.T) {
 	d := newDrama(t)
 	s, _ := d.secret(SecretCA)
@@ -175,11 +170,10 @@ func TestAnAuthorityOfAnOperatorOfOldKeepsItsRootForTheLongestLife(t *testing.T)
 	}
 	a := d.authority()
 	if left := a.state.OldUntil.Sub(d.clock.Now()); a.state.Stage() != rotation.Retiring || left < LongestLife-4*time.Hour {
-		t.Errorf("%s, the old root goes in %s", a.state.Stage(), left)
+		t.Errorf("%s, the old root is dropped in %s", a.state.Stage(), left)
 	}
 }
 
-// TestADamagedAuthorityIsToldAndLeftAlone.
 func TestADamagedAuthorityIsToldAndLeftAlone(t *testing.T) {
 	d := newDrama(t)
 	d.annotate(AnnotationRotate, "x")
@@ -195,7 +189,7 @@ func TestADamagedAuthorityIsToldAndLeftAlone(t *testing.T) {
 	if _, _, err := i.signer(t.Context(), d.clock.Now(), time.Hour); !errors.Is(err, errNoAuthority) {
 		t.Errorf("signing: %v", err)
 	}
-	if err := i.tell(t.Context(), "m1"); !errors.Is(err, errNoAuthority) {
+	if err := i.publish(t.Context(), "m1"); !errors.Is(err, errNoAuthority) {
 		t.Errorf("telling: %v", err)
 	}
 	if after, _ := d.secret(SecretCA); after.ResourceVersion != s.ResourceVersion {
@@ -208,12 +202,12 @@ func TestADamagedAuthorityIsToldAndLeftAlone(t *testing.T) {
 		told = told || e.Reason == EventAuthorityRefused && e.Type == corev1.EventTypeWarning && e.InvolvedObject.Name == SecretCA
 	}
 	if !told {
-		t.Error("nobody is told")
+		t.Error("no Event is emitted")
 	}
 }
 
-// A MacNode that is deleted is named to every other Mac before it is gone, for as long as
-// a grant to it may be valid.
+// Every other Mac learns the UID of a deleted MacNode before it is gone, for as long as a
+// grant to it may be valid.
 func TestADeletedMacIsNamedToAllOthers(t *testing.T) {
 	d := newDrama(t)
 	r := &Macs{Client: d.client(), Issuer: d.issuer()}

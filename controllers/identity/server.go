@@ -14,18 +14,18 @@ import (
 	"metalfleet.dev/metalfleet/api/demand"
 )
 
-// Server is the operator's own certificate, with which it listens for gateways.
-// It lies in no Secret: each operator makes one when it is asked.
+// Server is the operator's own certificate for its listeners. It is in no Secret: each
+// operator issues one when it needs it.
 type Server struct {
 	Issuer *Issuer
-	// Name in the certificate; empty means that which gateways want.
+	// Name in the certificate; empty means the name that gateways expect.
 	Name string
 
-	mu   sync.Mutex // guards held
+	mu   sync.Mutex // guards the certificate
 	held map[string][]byte
 }
 
-// TLS lets in gateways alone. Certificate and roots are those of each handshake.
+// TLS accepts only gateways. Each handshake uses the current certificate and roots.
 func (s *Server) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -40,13 +40,13 @@ func (s *Server) TLS() *tls.Config {
 	}
 }
 
-// Certificate is the one of now.
+// Certificate returns the current one.
 func (s *Server) Certificate(ctx context.Context) (*tls.Certificate, error) {
 	certificate, _, err := s.current(ctx)
 	return certificate, err
 }
 
-// Authority is the bundle of roots by which its certificate is known, in PEM.
+// Authority returns the roots that authenticate the certificate, in PEM.
 func (s *Server) Authority(ctx context.Context) ([]byte, error) {
 	ca, err := s.Issuer.load(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Server) Authority(ctx context.Context) ([]byte, error) {
 	return ca.bundle, nil
 }
 
-// current is the certificate of now, made anew where it is due.
+// current returns the current certificate, renewed if it is due.
 func (s *Server) current(ctx context.Context) (*tls.Certificate, *x509.CertPool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/api/demand"
 )
 
-// TestTheOperatorProvesItselfToGatewaysAndLetsNobodyElseIn: by a certificate of
-// its own, which is made once and renewed in time.
+// It uses a certificate of its own, which is created once and renewed in time.
 func TestTheOperatorProvesItselfToGatewaysAndLetsNobodyElseIn(t *testing.T) {
 	d := newDrama(t)
 	s := &Server{Issuer: d.issuer()}

@@ -13,16 +13,16 @@ import (
 	"metalfleet.dev/metalfleet/controllers/identity/rotation"
 )
 
-// Keys of the authority's Secret, beside tls.crt and tls.key of the root that
-// signs. SECURITY.md explains them to an administrator.
+// Keys of the authority's Secret, in addition to tls.crt and tls.key of the signing root.
+// SECURITY.md explains them to administrators.
 const (
-	keyIssuedUntil = "issued-until" // no certificate of tls.crt ends later
+	keyIssuedUntil = "issued-until" // upper bound for the expiry of certificates of tls.crt
 	keyNext        = "next.crt"     // the root that signs next, and its key
 	keyNextKey     = "next.key"
-	keySpreadSince = "spread-since" // when gateways were told of next.crt
-	keyOld         = "old.crt"      // the root that signed before; its key is gone
-	keyOldUntil    = "old-until"    // no certificate of old.crt ends later
-	keyHurry       = "hurry"        // "true": this rotation waits for nobody
+	keySpreadSince = "spread-since" // when gateways had next.crt
+	keyOld         = "old.crt"      // the root that signed before; its key is deleted
+	keyOldUntil    = "old-until"    // upper bound for the expiry of certificates of old.crt
+	keyHurry       = "hurry"        // "true": this rotation waits for no confirmation
 	keyHandled     = "rotate-handled"
 	keyHandledNow  = "rotate-at-once-handled"
 	keyRevoked     = agentapi.KeyRevoked // deleted MacNodes, for all Macs
@@ -32,15 +32,15 @@ const (
 const (
 	// AnnotationRotate begins a rotation with each new value.
 	AnnotationRotate = "metalfleet.dev/rotate"
-	// AnnotationRotateAtOnce begins one that waits for nobody.
+	// AnnotationRotateAtOnce begins one that waits for no confirmation.
 	AnnotationRotateAtOnce = "metalfleet.dev/rotate-at-once"
-	// AnnotationRotation is the operator's: what the rotation does or waits for.
+	// AnnotationRotation is written by the operator: the step or condition that the
+	// rotation is at.
 	AnnotationRotation = "metalfleet.dev/rotation"
 )
 
-// parseAuthority reads the CA out of its Secret. What does not fit together is
-// refused whole: a root that is trusted by mistake, or not trusted by mistake,
-// is worse than none that signs.
+// parseAuthority parses the CA from its Secret. An inconsistent Secret is rejected as a
+// whole: trusting or distrusting a root by mistake is worse than not signing.
 func parseAuthority(s *corev1.Secret, now time.Time) (*authority, error) {
 	a, err := readAuthority(s.Data, now)
 	if err != nil {
@@ -61,7 +61,7 @@ func readAuthority(data map[string][]byte, now time.Time) (*authority, error) {
 		return nil, err
 	}
 	if _, said := data[keyIssuedUntil]; !said {
-		// Of an operator of old, which did not say: as long as it could be.
+		// Written by an old operator, which did not record it: assume the maximum.
 		a.state.IssuedUntil = now.Add(LongestLife)
 	}
 	a.trusted, a.bundle = []*x509.Certificate{cert}, certificatePEM(cert.Raw)
@@ -83,7 +83,7 @@ func readAuthority(data map[string][]byte, now time.Time) (*authority, error) {
 	return a, nil
 }
 
-// readNext reads the root that signs next, if there is one.
+// readNext parses the root that signs next, if there is one.
 func (a *authority) readNext(data map[string][]byte) (err error) {
 	if len(data[keyNext])+len(data[keyNextKey]) == 0 {
 		if len(data[keySpreadSince]) > 0 {
@@ -102,7 +102,7 @@ func (a *authority) readNext(data map[string][]byte) (err error) {
 	return errors.Join(err, a.distinct(next))
 }
 
-// readOld reads the root that signed before, if it is still trusted.
+// readOld parses the root that signed before, if it is still trusted.
 func (a *authority) readOld(data map[string][]byte) error {
 	if len(data[keyOld])+len(data[keyOldUntil]) == 0 {
 		return nil
@@ -127,12 +127,12 @@ func (a *authority) distinct(other rotation.Root) error {
 	return nil
 }
 
-// rootOf is what a rotation is decided by.
+// rootOf returns the relevant part of a certificate.
 func rootOf(c *x509.Certificate) rotation.Root {
 	return rotation.Root{Fingerprint: agentapi.Fingerprint(c), NotBefore: c.NotBefore, NotAfter: c.NotAfter}
 }
 
-// timeIn reads a time; a key that is absent is the zero time.
+// timeIn parses a time; a missing key is the zero time.
 func timeIn(data map[string][]byte, key string) (time.Time, error) {
 	if _, ok := data[key]; !ok {
 		return time.Time{}, nil
@@ -144,12 +144,12 @@ func timeIn(data map[string][]byte, key string) (time.Time, error) {
 	return t, nil
 }
 
-// stamp rounds up, so that nothing that is waited for is cut short.
+// stamp rounds up, so that no wait is cut short.
 func stamp(t time.Time) []byte {
 	return []byte(t.Add(time.Second - 1).UTC().Truncate(time.Second).Format(time.RFC3339))
 }
 
-// apply makes the data of the Secret after a step. It changes data.
+// apply updates the data of the Secret for a step, in place.
 func (a *authority) apply(data map[string][]byte, d rotation.Decision, w rotation.World, now time.Time) error {
 	switch d.Step {
 	case rotation.Begin:

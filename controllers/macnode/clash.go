@@ -13,8 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// clashLasts is how long the report of a fenced agent counts; it repeats it every
-// ten seconds.
+// clashLasts is how long the report of a fenced agent is valid; it repeats it every ten
+// seconds.
 const clashLasts = time.Minute
 
 // clash is a fenced agent, as its Mac's Lease reports it.
@@ -23,19 +23,18 @@ type clash struct {
 	until  time.Time
 }
 
-// clashOf reads the report; nil if there is none that still counts.
+// clashOf parses the report; nil if there is no valid one.
 func clashOf(lease *coordinationv1.Lease, now time.Time) *clash {
 	holder, at, ok := strings.Cut(lease.Annotations[v1alpha1.AnnotationFenced], " ")
 	reported, err := time.Parse(time.RFC3339, at)
-	// The Mac's clock may be ahead: then the report counts until it is old by ours.
+	// The Mac's clock may be ahead: then the report is valid until it is old by ours.
 	if !ok || err != nil || now.Sub(reported) >= clashLasts {
 		return nil
 	}
 	return &clash{holder: holder, until: reported.Add(clashLasts)}
 }
 
-// conditions are what the Mac has to show of clashes: nothing if there never was
-// one.
+// conditions returns the Mac's conditions about clashes: none if there never was one.
 func (c *clash) conditions(before []metav1.Condition) []status.Condition {
 	switch {
 	case c != nil:
@@ -51,7 +50,7 @@ func (c *clash) message() string {
 		"give that machine a MacNode and a join token of its own, and if you do not know it, delete this MacNode and join again"
 }
 
-// notices are the Event of a clash that the Mac does not show yet.
+// notices returns the Event of a clash that the Mac does not show yet.
 func (c *clash) notices(mac *v1alpha1.MacNode, before []metav1.Condition) []notice.Notice {
 	if c == nil || meta.IsStatusConditionTrue(before, v1alpha1.ConditionIdentityClash) {
 		return nil

@@ -18,46 +18,45 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// A grant is good for grantLife and replaced when half of that is over.
+// A grant is valid for grantLife and replaced after half of it.
 const (
 	grantLife  = agentapi.MaxGrantLife
 	renewGrant = grantLife / 2
 )
 
-// Granter signs what a Mac may read of another. Sign returns the grant that
-// was there before while that is good for the same and for longer than least.
+// Granter signs the permission of a Mac to read weights from another. Sign returns the
+// previous grant if it has the same content and is valid for longer than least.
 type Granter interface {
 	Grant(ctx context.Context, want agentapi.Grant, before string, least time.Duration) (string, error)
 }
 
-// introduce names to a Mac, in each of its orders, the neighbours to copy from,
-// and returns whether there are any. A neighbour whose grant cannot be signed is
-// left out: the orders are valid without it, and those of other tenants are
-// among them.
+// introduce adds the peers to copy from to each of a Mac's assignments, and returns whether
+// there are any. A peer whose grant cannot be signed is left out: the assignments are valid
+// without it, and include those of other tenants.
 func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []v1alpha1.Assignment, macs []v1alpha1.MacNode) (bool, error) {
 	copies := func(a v1alpha1.Assignment) bool { return fleet.Copies(mac, &a) }
 	if r.Grants == nil || !slices.ContainsFunc(orders, copies) {
 		return false, nil
 	}
-	// Those of other Macs say who fetches what for all.
+	// Assignments of other Macs determine which Mac downloads for all.
 	var replicas v1alpha1.ModelReplicaList
 	if err := r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("list replicas: %w", err)
 	}
 	sites := fleet.NewSites(macs, replicas.Items)
-	before := map[string]string{} // grants, by replica and neighbour
+	before := map[string]string{} // grants, by replica and peer
 	for _, a := range mac.Spec.Assignments {
-		for _, n := range a.Neighbours {
+		for _, n := range a.Peers {
 			before[a.ReplicaUID+"/"+n.Mac] = n.Grant
 		}
 	}
 	now, any := r.Clock.Now(), false
-	var failed error // the first one that another try may mend
+	var failed error // the first one that a retry may solve
 	for i := range orders {
 		a := &orders[i]
-		for _, n := range sites.Neighbours(mac, a) {
+		for _, n := range sites.Peers(mac, a) {
 			want := agentapi.Grant{
-				Giver: n.Name, Asker: mac.Name, ClientUID: string(mac.UID), Digest: a.Model.Digest, Source: a.Model.Source,
+				Server: n.Name, Client: mac.Name, ClientUID: string(mac.UID), Digest: a.Model.Digest, Source: a.Model.Source,
 				Issued: now.Unix(), Expires: now.Add(grantLife).Unix(),
 			}
 			grant, err := r.Grants.Grant(ctx, want, before[a.ReplicaUID+"/"+n.Name], renewGrant)
@@ -68,20 +67,20 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []
 				}
 				continue
 			}
-			a.Neighbours = append(a.Neighbours, v1alpha1.Neighbour{Mac: n.Name, Address: *n.Status.Address, Grant: grant})
+			a.Peers = append(a.Peers, v1alpha1.Peer{Mac: n.Name, Address: *n.Status.Address, Grant: grant})
 			any = true
 		}
 	}
 	return any, failed
 }
 
-// siteChanged passes a Mac that others may copy from now, or no more.
+// siteChanged passes a Mac that others can newly copy from, or no longer.
 func siteChanged() predicate.Predicate {
 	facts := func(o client.Object) string { return fleet.SiteFacts(o.(*v1alpha1.MacNode)) }
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return facts(e.ObjectOld) != facts(e.ObjectNew) }}
 }
 
-// site are the Macs beside one, itself among them, that lack weights.
+// site returns the Macs of the same site, including this one, that lack weights.
 func (r *Orders) site(ctx context.Context, o client.Object) []reconcile.Request {
 	site := o.GetLabels()[fleet.LabelSite]
 	var macs v1alpha1.MacNodeList

@@ -31,8 +31,8 @@ func (g granter) Grant(_ context.Context, want agentapi.Grant, _ string, _ time.
 	return "signed", nil
 }
 
-// TestAGrantThatFailsLeavesOutOnePeer: the orders of a Mac are those of many
-// tenants, and none of them can stop the others'.
+// The assignments of a Mac are those of many tenants, and a failure for one must not affect
+// the others.
 func TestAGrantThatFailsLeavesOutOnePeer(t *testing.T) {
 	broken := errors.New("no authority")
 	for name, tc := range map[string]struct{ err, want error }{
@@ -45,7 +45,7 @@ func TestAGrantThatFailsLeavesOutOnePeer(t *testing.T) {
 			for _, name := range []string{"has", "lacks"} {
 				m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{fleet.LabelSite: "office"}}}
 				m.Status.Address = &v1alpha1.MacAddress{Host: name, Port: 7443}
-				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
 				macs = append(macs, m)
 			}
 			macs[0].(*v1alpha1.MacNode).Status.Weights = []v1alpha1.StoredWeights{{Digest: long.Digest, Bytes: 1}, {Digest: good.Digest, Bytes: 1}}
@@ -68,10 +68,10 @@ func TestAGrantThatFailsLeavesOutOnePeer(t *testing.T) {
 			}
 			got := map[string]int{}
 			for _, a := range mac.Spec.Assignments {
-				got[a.Name] = len(a.Neighbours)
+				got[a.Name] = len(a.Peers)
 			}
 			if n, ok := got["long"]; len(got) != 2 || !ok || n != 0 || got["good"] != 1 {
-				t.Errorf("orders with neighbours %v, want long without and good with one", got)
+				t.Errorf("orders with peers %v, want long without and good with one", got)
 			}
 		})
 	}

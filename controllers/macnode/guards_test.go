@@ -39,7 +39,7 @@ func objects(t *testing.T, os ...client.Object) client.WithWatch {
 		WithIndex(&v1alpha1.ModelReplica{}, fleet.IndexNode, func(o client.Object) []string { return []string{fleet.OrderedOn(o.(*v1alpha1.ModelReplica))} }).Build()
 }
 
-// aMac was not judged yet: the first look at its Lease makes it Ready.
+// aMac returns one that was not judged yet: the first look at its Lease makes it Ready.
 func aMac() *v1alpha1.MacNode {
 	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m"}}
 }
@@ -57,7 +57,7 @@ func TestALeaseIsReadPastTheCacheBeforeAMacIsCalledSilent(t *testing.T) {
 		live   time.Time
 		reason string
 	}{
-		"only our watch was silent": {live: start.Add(time.Hour), reason: v1alpha1.ReasonHeardFrom},
+		"only our watch was silent": {live: start.Add(time.Hour), reason: v1alpha1.ReasonReporting},
 		"the Mac is silent":         {live: start, reason: v1alpha1.ReasonMacSilent},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestTheWatchdogNotesThatNobodyAnswers(t *testing.T) {
 	clock.Step(time.Hour)
 	(&watchdog{heartbeat: h}).look(t.Context())
 	if p, _ := h.pulses.Of("m", clock.Now()); p.Silence != 0 {
-		t.Errorf("a silence of %s, though the operator could hear nobody", p.Silence)
+		t.Errorf("a silence of %s, though the operator could observe nothing", p.Silence)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestEachReclaimIsToldOnce(t *testing.T) {
 	c := objects(t, mac)
 	var told float64
 	for process := range 3 {
-		// Time goes by, and each process knows nothing of the one before it.
+		// Time passes, and each process starts without memory.
 		clock := clocktesting.NewFakePassiveClock(start.Add(time.Duration(process) * time.Minute))
 		registry := prometheus.NewRegistry()
 		metrics, err := signal.New(registry, c)
@@ -189,7 +189,7 @@ func TestEachReclaimReasonNamesTheNextStep(t *testing.T) {
 	}
 }
 
-// eventsOf are the Events that an operator writes of a Mac's reclaims.
+// eventsOf returns the Events that an operator creates for a Mac's reclaims.
 func eventsOf(t *testing.T, mac *v1alpha1.MacNode) []corev1.Event {
 	t.Helper()
 	c := objects(t, mac)
@@ -220,8 +220,8 @@ func TestUnmeasuredReclaimHasNoFigure(t *testing.T) {
 	}
 }
 
-// A reclaim that comes while the operator watches is told, whatever the Mac's
-// clock says.
+// A reclaim that happens while the operator watches is reported regardless of the Mac's
+// clock.
 func TestAWrongClockHidesNoReclaim(t *testing.T) {
 	mac := aMac()
 	c := objects(t, mac)

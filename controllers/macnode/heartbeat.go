@@ -27,7 +27,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// Heartbeat keeps the conditions Ready and IdentityClash of each Mac.
+// Heartbeat maintains the conditions Ready and IdentityClash of each Mac.
 type Heartbeat struct {
 	Client client.Client
 	// Live reads past the cache.
@@ -88,20 +88,20 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, err
 	}
 	before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
-	next := h.judge(&mac, Brake{})
+	next := h.judge(&mac, Breaker{})
 	if worse(before, next) {
-		// Our own watch may be the one that is silent: look past the cache.
+		// Our own watch may be the one that is silent: read past the cache.
 		if lease, err = h.observe(ctx, h.Live, mac.Name); err != nil {
 			return reconcile.Result{}, err
 		}
-		next = h.judge(&mac, Brake{})
+		next = h.judge(&mac, Breaker{})
 	}
 	if next.Reason == v1alpha1.ReasonMacGone {
-		brake, err := h.look(ctx)
+		breaker, err := h.look(ctx)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		next = h.judge(&mac, brake)
+		next = h.judge(&mac, breaker)
 	}
 	twin, result := clashOf(lease, h.Clock.Now()), reconcile.Result{}
 	if twin != nil {
@@ -110,7 +110,7 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return result, client.IgnoreNotFound(h.report(ctx, &mac, next, twin))
 }
 
-// observe reads the Lease of a Mac. One that does not exist was never renewed.
+// observe reads the Lease of a Mac. A missing one was never renewed.
 func (h *Heartbeat) observe(ctx context.Context, from client.Reader, mac string) (*coordinationv1.Lease, error) {
 	var lease coordinationv1.Lease
 	key := client.ObjectKey{Namespace: h.Namespace, Name: v1alpha1.AgentObjectName(mac)}
@@ -125,34 +125,33 @@ func (h *Heartbeat) observe(ctx context.Context, from client.Reader, mac string)
 	return &lease, nil
 }
 
-func (h *Heartbeat) judge(mac *v1alpha1.MacNode, b Brake) status.Condition {
+func (h *Heartbeat) judge(mac *v1alpha1.MacNode, b Breaker) status.Condition {
 	now := h.Clock.Now()
 	p, _ := h.pulses.Of(mac.Name, now)
-	return SightOf(mac, p, now).Judge(b)
+	return ObservationOf(mac, p, now).Judge(b)
 }
 
-// look counts all Macs for the brake.
-func (h *Heartbeat) look(ctx context.Context) (Brake, error) {
+// look counts all Macs for the circuit breaker.
+func (h *Heartbeat) look(ctx context.Context) (Breaker, error) {
 	var macs v1alpha1.MacNodeList
 	if err := h.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
-		return Brake{}, fmt.Errorf("list Macs: %w", err)
+		return Breaker{}, fmt.Errorf("list Macs: %w", err)
 	}
-	return h.brake(macs.Items), nil
+	return h.breaker(macs.Items), nil
 }
 
-func (h *Heartbeat) brake(macs []v1alpha1.MacNode) Brake {
+func (h *Heartbeat) breaker(macs []v1alpha1.MacNode) Breaker {
 	now := h.Clock.Now()
-	sights := make([]Sight, 0, len(macs))
+	observations := make([]Observation, 0, len(macs))
 	for i := range macs {
 		if p, known := h.pulses.Of(macs[i].Name, now); known && macs[i].DeletionTimestamp.IsZero() {
-			sights = append(sights, SightOf(&macs[i], p, now))
+			observations = append(observations, ObservationOf(&macs[i], p, now))
 		}
 	}
-	return Look(sights)
+	return Look(observations)
 }
 
-// worse says that a Mac that was heard from is to be called silent, or a silent
-// one gone.
+// worse reports whether a Mac that renewed becomes silent, or a silent one gone.
 func worse(before *metav1.Condition, next status.Condition) bool {
 	return before != nil && before.Reason != next.Reason &&
 		(next.Reason == v1alpha1.ReasonMacSilent || next.Reason == v1alpha1.ReasonMacGone)
@@ -174,11 +173,11 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 	return nil
 }
 
-// judgedGeneration is what the condition Ready says of the generation, which
-// kubectl wait compares. Orders raise it all the time. A Mac that is heard from
-// says itself how far it has read them: the condition says nothing, and
-// status.observedGeneration counts. Of one that is not, the judgement is ours,
-// whatever the orders are.
+// judgedGeneration returns the observedGeneration of the condition Ready, which kubectl
+// wait compares. Assignments change the generation all the time. A Mac that renews its
+// Lease reports itself how far it has read them: the condition has none, and
+// status.observedGeneration is used. For others the judgement is ours and valid for any
+// assignments.
 func judgedGeneration(mac *v1alpha1.MacNode, ready metav1.ConditionStatus) int64 {
 	if ready == metav1.ConditionTrue {
 		return 0
@@ -186,15 +185,15 @@ func judgedGeneration(mac *v1alpha1.MacNode, ready metav1.ConditionStatus) int64
 	return mac.Generation
 }
 
-// stands says that a judgement is written already.
+// stands reports whether a judgement is written already.
 func stands(mac *v1alpha1.MacNode, before *metav1.Condition, next status.Condition) bool {
 	return before != nil && before.Reason == next.Reason && before.ObservedGeneration == judgedGeneration(mac, next.Status)
 }
 
-// watchdog notices what no watch can tell: that nothing happens. It wakes the
-// reconciler for each Mac whose judgement changed by the passing of time, or is
-// of an older generation, and
-// notes when the API server does not answer, because then no Mac can renew.
+// watchdog detects what no watch reports: the absence of changes. It triggers the
+// reconciler for each Mac whose judgement changed by the passing of time, or is of an older
+// generation, and records when the API server does not respond, because then no Mac can
+// renew.
 type watchdog struct{ heartbeat *Heartbeat }
 
 const (
@@ -226,11 +225,11 @@ func (w *watchdog) look(ctx context.Context) {
 	if err := h.Client.List(ctx, &macs, client.DisableReadYourWritesConsistency); err != nil {
 		return
 	}
-	brake := h.brake(macs.Items)
+	breaker := h.breaker(macs.Items)
 	for i := range macs.Items {
 		mac := &macs.Items[i]
 		before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
-		if _, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || stands(mac, before, h.judge(mac, brake)) {
+		if _, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || stands(mac, before, h.judge(mac, breaker)) {
 			continue
 		}
 		select {
@@ -241,7 +240,7 @@ func (w *watchdog) look(ctx context.Context) {
 	}
 }
 
-// probe asks the API server for next to nothing.
+// probe sends a minimal request to the API server.
 func (w *watchdog) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

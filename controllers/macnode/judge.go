@@ -11,42 +11,41 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// The timers of silence.
+// Timers of silence.
 const (
 	silentAfter = v1alpha1.MacSilentSeconds * time.Second
 	goneAfter   = v1alpha1.MacGoneSeconds * time.Second
 )
 
-// Pulse is what the operator saw of one Mac's Lease.
+// Pulse is what the operator observed of one Mac's Lease.
 type Pulse struct {
-	// Renewed is the Lease's time stamp, by the Mac's clock: only whether it
-	// changes means anything. Zero: the agent never renewed it.
+	// Renewed is the Lease's renewal time by the Mac's clock: only whether it changes
+	// matters. Zero: never renewed.
 	Renewed time.Time
-	// Heard says that this process saw it change since it last was blind.
-	Heard bool
-	// Silence is how long ago that was, by the operator's clock; if nothing was
-	// heard, how long it has listened.
+	// Seen: this process has observed a change since it was last blind.
+	Seen bool
+	// Silence is how long ago that was, by the operator's clock; without any change, how
+	// long it has been observing.
 	Silence time.Duration
 }
 
-// Judge derives the condition Ready of a Mac from what the condition was and
-// what was seen since. A process that has just started, or was blind, has heard
-// nothing yet: it keeps the last judgement, and a silence has to last its full
-// time again.
+// Judge derives the condition Ready of a Mac from its previous value and what was observed
+// since. A process that has just started, or was blind, has observed nothing yet: it keeps
+// the last judgement, and a silence has to last its full time again.
 func Judge(before *metav1.Condition, p Pulse) status.Condition {
 	is := v1alpha1.ConditionReady
-	stays := func(reason string) bool { return !p.Heard && before != nil && before.Reason == reason }
+	stays := func(reason string) bool { return !p.Seen && before != nil && before.Reason == reason }
 	switch {
-	case p.Renewed.IsZero() || stays(v1alpha1.ReasonNeverHeardFrom):
-		return status.False(is, v1alpha1.ReasonNeverHeardFrom, "the Mac's agent has not joined yet")
+	case p.Renewed.IsZero() || stays(v1alpha1.ReasonNeverReported):
+		return status.False(is, v1alpha1.ReasonNeverReported, "the Mac's agent has not joined yet")
 	case p.Silence >= goneAfter || stays(v1alpha1.ReasonMacGone):
 		return status.False(is, v1alpha1.ReasonMacGone,
 			fmt.Sprintf("no heartbeat for %d s; its replicas are recreated on other Macs", v1alpha1.MacGoneSeconds))
-	case p.Silence >= silentAfter || stays(v1alpha1.ReasonMacSilent) || stays(v1alpha1.ReasonBrakeHeld):
+	case p.Silence >= silentAfter || stays(v1alpha1.ReasonMacSilent) || stays(v1alpha1.ReasonBreakerOpen):
 		return status.Unknown(is, v1alpha1.ReasonMacSilent,
 			fmt.Sprintf("no heartbeat for %d s; its engines may still serve; after %d s its replicas are recreated on other Macs", v1alpha1.MacSilentSeconds, v1alpha1.MacGoneSeconds))
 	default:
-		return status.True(is, v1alpha1.ReasonHeardFrom, "the Mac's agent renews its Lease")
+		return status.True(is, v1alpha1.ReasonReporting, "the Mac's agent renews its Lease")
 	}
 }
 
@@ -55,18 +54,18 @@ type Pulses struct {
 	mu sync.Mutex
 	// seen by the name of the Mac, guarded by mu.
 	seen map[string]*pulse
-	// blind is until when the operator could see nothing, guarded by mu.
+	// blind is the time until which the operator could observe nothing, guarded by mu.
 	blind time.Time
 }
 
 type pulse struct {
 	renewed time.Time
 	changed time.Time
-	heard   bool
+	seen    bool
 }
 
-// Observe notes a Lease as it was read now. The first sight of a Mac starts its
-// time; it is no change.
+// Observe records a Lease as it was read now. The first observation of a Mac starts its
+// timer; it is no change.
 func (p *Pulses) Observe(mac string, renewed, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,19 +77,19 @@ func (p *Pulses) Observe(mac string, renewed, now time.Time) {
 	case !known:
 		p.seen[mac] = &pulse{renewed: renewed, changed: now}
 	case !have.renewed.Equal(renewed):
-		have.renewed, have.changed, have.heard = renewed, now, true
+		have.renewed, have.changed, have.seen = renewed, now, true
 	}
 }
 
-// Blind notes that until now the operator could see nothing: every silence
-// begins again.
+// Blind records that until now the operator could observe nothing: every silence begins
+// again.
 func (p *Pulses) Blind(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.blind = now
 }
 
-// Of returns what was seen of a Mac; false if it was never observed.
+// Of returns what was observed of a Mac; false if it was never observed.
 func (p *Pulses) Of(mac string, now time.Time) (Pulse, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,14 +97,14 @@ func (p *Pulses) Of(mac string, now time.Time) (Pulse, bool) {
 	if !known {
 		return Pulse{}, false
 	}
-	out := Pulse{Renewed: have.renewed, Heard: have.heard, Silence: now.Sub(have.changed)}
+	out := Pulse{Renewed: have.renewed, Seen: have.seen, Silence: now.Sub(have.changed)}
 	if p.blind.After(have.changed) {
-		out.Heard, out.Silence = false, now.Sub(p.blind)
+		out.Seen, out.Silence = false, now.Sub(p.blind)
 	}
 	return out, true
 }
 
-// Forget drops a Mac that is deleted.
+// Forget drops a deleted Mac.
 func (p *Pulses) Forget(mac string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

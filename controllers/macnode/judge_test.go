@@ -11,10 +11,10 @@ import (
 
 var (
 	start = time.Unix(1_800_000_000, 0)
-	stamp = time.Unix(5, 0) // the Mac's clock is wrong, and nobody cares
+	stamp = time.Unix(5, 0) // the Mac's clock is wrong, which must not matter
 )
 
-// life is a Mac as the operator sees it, with the judgement that is stored.
+// life is a Mac from the operator's view, with the stored judgement.
 type life struct {
 	pulses Pulses
 	now    time.Time
@@ -43,7 +43,7 @@ func (l *life) renew() *life {
 	return l
 }
 
-// restart is a new operator process: the judgement is stored, the rest is forgotten.
+// restart simulates a new operator process: only the judgement is stored.
 func (l *life) restart() *life {
 	l.pulses = Pulses{}
 	l.pulses.Observe("m", stamp, l.now)
@@ -60,14 +60,14 @@ func joined() *life {
 func TestSilenceIsJudgedByTheOperatorsClock(t *testing.T) {
 	l := &life{now: start}
 	l.pulses.Observe("m", time.Time{}, start)
-	l.want(t, "a Lease that nobody renewed", v1alpha1.ReasonNeverHeardFrom)
-	l.after(time.Hour).want(t, "an hour later", v1alpha1.ReasonNeverHeardFrom)
-	l.renew().want(t, "the first renewal", v1alpha1.ReasonHeardFrom)
-	l.after(29*time.Second).want(t, "29 s", v1alpha1.ReasonHeardFrom)
+	l.want(t, "a Lease without renewal", v1alpha1.ReasonNeverReported)
+	l.after(time.Hour).want(t, "an hour later", v1alpha1.ReasonNeverReported)
+	l.renew().want(t, "the first renewal", v1alpha1.ReasonReporting)
+	l.after(29*time.Second).want(t, "29 s", v1alpha1.ReasonReporting)
 	l.after(time.Second).want(t, "30 s", v1alpha1.ReasonMacSilent)
 	l.after(149*time.Second).want(t, "179 s", v1alpha1.ReasonMacSilent)
 	l.after(time.Second).want(t, "180 s", v1alpha1.ReasonMacGone)
-	l.renew().want(t, "it is back", v1alpha1.ReasonHeardFrom)
+	l.renew().want(t, "it is back", v1alpha1.ReasonReporting)
 	// The same time stamp again is no sign of life.
 	l.after(40 * time.Second)
 	l.pulses.Observe("m", stamp, l.now)
@@ -76,31 +76,31 @@ func TestSilenceIsJudgedByTheOperatorsClock(t *testing.T) {
 
 func TestARestartGrantsTimeAndBelievesNothing(t *testing.T) {
 	l := joined()
-	l.want(t, "joined", v1alpha1.ReasonHeardFrom)
-	l.after(20*time.Second).restart().after(20*time.Second).want(t, "20 s before and 20 s after a restart", v1alpha1.ReasonHeardFrom)
+	l.want(t, "joined", v1alpha1.ReasonReporting)
+	l.after(20*time.Second).restart().after(20*time.Second).want(t, "20 s before and 20 s after a restart", v1alpha1.ReasonReporting)
 	l.after(10*time.Second).want(t, "30 s after it", v1alpha1.ReasonMacSilent)
 	l.restart().after(time.Second).want(t, "silent stays silent", v1alpha1.ReasonMacSilent)
 	l.after(179*time.Second).want(t, "180 s after the restart", v1alpha1.ReasonMacGone)
 	l.restart().after(time.Second).want(t, "gone stays gone", v1alpha1.ReasonMacGone)
-	l.renew().want(t, "until it is heard", v1alpha1.ReasonHeardFrom)
+	l.renew().want(t, "until it is heard", v1alpha1.ReasonReporting)
 }
 
 func TestAnOldLeaseOfAMacThatNeverJoinedIsNoSignOfLife(t *testing.T) {
 	l := joined()
-	l.stored = &metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNeverHeardFrom}
-	l.restart().want(t, "a renewal that this process did not see", v1alpha1.ReasonNeverHeardFrom)
-	l.renew().want(t, "one that it saw", v1alpha1.ReasonHeardFrom)
+	l.stored = &metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNeverReported}
+	l.restart().want(t, "a renewal that this process did not see", v1alpha1.ReasonNeverReported)
+	l.renew().want(t, "one that it saw", v1alpha1.ReasonReporting)
 }
 
 func TestTimeWithoutTheAPIServerDoesNotCount(t *testing.T) {
 	l := joined()
-	l.want(t, "joined", v1alpha1.ReasonHeardFrom)
+	l.want(t, "joined", v1alpha1.ReasonReporting)
 	for range 100 {
 		l.after(5 * time.Second)
 		l.pulses.Blind(l.now)
-		l.want(t, "while the API server is away", v1alpha1.ReasonHeardFrom)
+		l.want(t, "while the API server is away", v1alpha1.ReasonReporting)
 	}
-	l.after(29*time.Second).want(t, "29 s after it is back", v1alpha1.ReasonHeardFrom)
+	l.after(29*time.Second).want(t, "29 s after it is back", v1alpha1.ReasonReporting)
 	l.after(time.Second).want(t, "30 s after it is back", v1alpha1.ReasonMacSilent)
 	l.after(150*time.Second).want(t, "180 s after it is back", v1alpha1.ReasonMacGone)
 	l.pulses.Blind(l.now)

@@ -24,11 +24,11 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// Orders writes the whole list of orders of each Mac.
+// Orders writes the complete assignments and inspections of each Mac.
 type Orders struct {
 	Client client.Client
 	Clock  clock.PassiveClock
-	// Grants signs what Macs may read of one another; nil: nobody copies.
+	// Grants signs the permissions to copy weights; nil disables copying between Macs.
 	Grants Granter
 }
 
@@ -38,9 +38,9 @@ type orders struct {
 	Inspections []v1alpha1.Inspection `json:"inspections,omitempty"`
 }
 
-// configuration applies both lists even where they are empty, which generated
-// configurations leave out: a spec of which everything is withdrawn at once
-// becomes null, which the API server refuses.
+// configuration applies both lists even if they are empty, which generated configurations
+// leave out: a spec without any owned field would become null, which the API server
+// rejects.
 type configuration struct {
 	*ac.MacNodeApplyConfiguration
 	Spec struct {
@@ -69,14 +69,14 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(ordersChanged())).
 		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(holder), builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(specChanged())).
-		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(askableChanged())).
+		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.peers), builder.WithPredicates(askableChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectors), builder.WithPredicates(verdictsChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.site), builder.WithPredicates(siteChanged())).
 		Complete(r)
 }
 
-// ordersChanged passes a Mac that is new, whose orders somebody changed, or
-// that may be asked other things.
+// ordersChanged passes a Mac that is new, whose orders were changed by others, or that may
+// be asked for other inspections.
 func ordersChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || askable(e.ObjectOld) != askable(e.ObjectNew)
@@ -94,7 +94,7 @@ func askableChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return askable(e.ObjectOld) != askable(e.ObjectNew) }}
 }
 
-// askable is what decides whether a Mac is asked to inspect, as one string.
+// askable returns what decides whether a Mac is asked to inspect, as one string.
 func askable(o client.Object) string {
 	m := o.(*v1alpha1.MacNode)
 	var b strings.Builder
@@ -102,16 +102,15 @@ func askable(o client.Object) string {
 	return b.String()
 }
 
-// verdictsChanged passes a Mac whose reports of sources changed: they decide
-// whether another Mac is asked.
+// verdictsChanged passes a Mac whose inspection reports changed: they decide whether
+// another Mac is asked.
 func verdictsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !status.Equal(e.ObjectOld.(*v1alpha1.MacNode).Status.Inspections, e.ObjectNew.(*v1alpha1.MacNode).Status.Inspections)
 	}}
 }
 
-// inspectors are the Macs that are asked for a source of which this one reports
-// something.
+// inspectors returns the Macs that are asked for a source that this one reports on.
 func (r *Orders) inspectors(ctx context.Context, o client.Object) []reconcile.Request {
 	macs, err := r.listMacs(ctx)
 	if err != nil {
@@ -134,7 +133,7 @@ func (r *Orders) inspectors(ctx context.Context, o client.Object) []reconcile.Re
 	return requests(names)
 }
 
-// holder is the Mac that has an order for a replica.
+// holder returns the Mac that a replica is assigned to.
 func holder(_ context.Context, o client.Object) []reconcile.Request {
 	mac := fleet.OrderedOn(o.(*v1alpha1.ModelReplica))
 	if mac == "" {
@@ -143,9 +142,9 @@ func holder(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: mac}}}
 }
 
-// concerned are the Macs whose orders a deployment is in, or will be: those that
-// hold a replica of it, that are asked for its source, or that were. After an
-// update, it is asked for the old deployment as well.
+// concerned returns the Macs whose orders include a deployment, or will: those that hold a
+// replica of it, that are asked for its source, or that were. On an update, it is called
+// for the old deployment as well.
 func (r *Orders) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	d := o.(*v1alpha1.ModelDeployment)
 	macs, err := r.listMacs(ctx)
@@ -167,9 +166,8 @@ func (r *Orders) concerned(ctx context.Context, o client.Object) []reconcile.Req
 	return requests(names)
 }
 
-// neighbours: where one Mac is asked on behalf of all, a change of one changes
-// who is asked.
-func (r *Orders) neighbours(ctx context.Context, _ client.Object) []reconcile.Request {
+// peers: if one Mac is asked on behalf of all, a change of one may change which one.
+func (r *Orders) peers(ctx context.Context, _ client.Object) []reconcile.Request {
 	var deployments v1alpha1.ModelDeploymentList
 	if err := r.Client.List(ctx, &deployments, client.DisableReadYourWritesConsistency); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
@@ -197,8 +195,8 @@ func (r *Orders) listMacs(ctx context.Context) ([]v1alpha1.MacNode, error) {
 	return macs.Items, err
 }
 
-// askedNames are those of the Macs that are asked for a deployment's source, or
-// have an order from when they were.
+// askedNames returns the names of the Macs that are asked for a deployment's source, or
+// still have an inspection of it.
 func askedNames(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) map[string]bool {
 	names, id := map[string]bool{}, fleet.InspectionID(d)
 	for _, mac := range fleet.Asked(d, macs) {
@@ -235,7 +233,7 @@ func (r *Orders) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 	copies, ungranted := r.introduce(ctx, &mac, wanted.Assignments, macs)
 	var again reconcile.Result
-	if copies { // a grant is due after half its life
+	if copies { // a grant is due after half its validity
 		again.RequeueAfter = renewGrant
 	}
 	if status.Equal(wanted, orders{mac.Spec.Assignments, mac.Spec.Inspections}) {
@@ -248,7 +246,7 @@ func (r *Orders) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return again, errors.Join(err, ungranted)
 }
 
-// derive returns the orders without neighbours, and all Macs, which are only read.
+// derive returns the orders without peers, and all Macs, which must not be changed.
 func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, []v1alpha1.MacNode, error) {
 	var replicas v1alpha1.ModelReplicaList
 	var deployments v1alpha1.ModelDeploymentList

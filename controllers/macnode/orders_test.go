@@ -13,8 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// TestEmptyOrdersNameBothLists: without them the API server makes null of a
-// spec that held nothing else, and refuses it.
+// Without them an otherwise empty spec would become null, which the API server rejects.
 func TestEmptyOrdersNameBothLists(t *testing.T) {
 	c, err := orders{}.configure(&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mini", UID: "u"}})
 	if err != nil {
@@ -27,8 +26,7 @@ func TestEmptyOrdersNameBothLists(t *testing.T) {
 	}
 }
 
-// TestADeploymentConcernsFewMacs: in a large fleet, each deployment that comes has
-// the orders of a few Macs derived anew, not those of all.
+// In a large fleet, a new deployment triggers a few Macs, not all.
 func TestADeploymentConcernsFewMacs(t *testing.T) {
 	hub := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hub"}}
 	hub.Spec.Model.Source = "hf://org/model"
@@ -38,8 +36,8 @@ func TestADeploymentConcernsFewMacs(t *testing.T) {
 	for i := range 40 {
 		m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("mac-%02d", i)}}
 		m.Status.Chip = "M2Ultra"
-		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
-		if i == 7 { // was asked before another one became ready
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
+		if i == 7 { // asked before another one became ready
 			m.Spec.Inspections = []v1alpha1.Inspection{{ID: fleet.InspectionID(hub)}}
 		}
 		all = append(all, m)
@@ -64,7 +62,7 @@ func TestADeploymentConcernsFewMacs(t *testing.T) {
 	if got := names(local); len(got) != 40 {
 		t.Errorf("a deployment of files of Macs concerns %d Macs, want all 40: each has files of its own", len(got))
 	}
-	if got := r.neighbours(t.Context(), all[3]); len(got) != 3 {
+	if got := r.peers(t.Context(), all[3]); len(got) != 3 {
 		t.Errorf("a Mac that changed concerns %v, want the two that are asked for the hub's model, and the one that was", got)
 	}
 	reporter := all[3].(*v1alpha1.MacNode).DeepCopy()

@@ -2,15 +2,14 @@ package macnode
 
 import "sync"
 
-// perMac is what a reconciler remembers of each Mac, by name. The zero value
-// remembers nothing. It is safe for concurrent use; what it holds is replaced
-// and never changed.
+// perMac is what a reconciler remembers of each Mac, by name. The zero value remembers
+// nothing. It is safe for concurrent use; values are replaced and never changed.
 type perMac[T any] struct {
 	mu sync.Mutex
 	of map[string]T // guarded by mu
 }
 
-// known reports what is remembered, and whether the Mac was met.
+// known returns what is remembered, and whether there is anything.
 func (p *perMac[T]) known(mac string) (T, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 )
 
 func TestAnEventTellsWhenAMacComesOrGoes(t *testing.T) {
-	const reports, silent, gone, never, held = v1alpha1.ReasonHeardFrom, v1alpha1.ReasonMacSilent, v1alpha1.ReasonMacGone, v1alpha1.ReasonNeverHeardFrom, v1alpha1.ReasonBrakeHeld
+	const reports, silent, gone, never, held = v1alpha1.ReasonReporting, v1alpha1.ReasonMacSilent, v1alpha1.ReasonMacGone, v1alpha1.ReasonNeverReported, v1alpha1.ReasonBreakerOpen
 	state := map[string]metav1.ConditionStatus{reports: metav1.ConditionTrue, silent: metav1.ConditionUnknown, held: metav1.ConditionUnknown, gone: metav1.ConditionFalse, never: metav1.ConditionFalse}
 	since := metav1.NewTime(time.Unix(1_800_000_000, 0))
 	for _, tc := range []struct{ before, next, want string }{

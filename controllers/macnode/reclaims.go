@@ -23,13 +23,13 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// Reclaims tells each reclaim that a Mac reports as two Events, once.
+// Reclaims emits two Events, once, for each reclaim that a Mac reports.
 type Reclaims struct {
 	Client  client.Client
 	Clock   clock.PassiveClock
 	Metrics *signal.Metrics
 
-	// told are the reclaims that need no look any more, by id.
+	// told are the ids of the reported reclaims.
 	told perMac[map[string]bool]
 }
 
@@ -43,8 +43,8 @@ func (r *Reclaims) SetupWithManager(mgr ctrl.Manager, o controller.Options) erro
 		Complete(r)
 }
 
-// Reconcile tells what was not told yet. What is told is remembered, and the
-// Events have names made from the reclaim, so that a restart repeats nothing.
+// Reconcile emits the missing Events. Reported reclaims are remembered, and the Events have
+// names derived from the reclaim, so that a restart repeats nothing.
 func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var mac v1alpha1.MacNode
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
@@ -59,7 +59,7 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 		reclaim := &mac.Status.Reclaims[i]
 		outlived := !met && r.Clock.Since(reclaim.Time.Time) > notice.Life
 		if !known[reclaim.ID] && !outlived {
-			if err := r.tell(ctx, &mac, reclaim); err != nil {
+			if err := r.emit(ctx, &mac, reclaim); err != nil {
 				return reconcile.Result{}, err
 			}
 		}
@@ -69,9 +69,9 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// tell writes the Event of the replica and the one of the Mac. That of the Mac,
-// when it is new, counts the reclaim in the metrics.
-func (r *Reclaims) tell(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1alpha1.Reclaim) error {
+// emit creates the Events about the replica and about the Mac. If the latter is new, it
+// also counts the reclaim in the metrics.
+func (r *Reclaims) emit(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1alpha1.Reclaim) error {
 	n := notice.Notice{
 		ID: reclaim.ID, Reason: "Reclaimed", Message: describe(mac.Name, reclaim),
 		Warning: alarming(reclaim.Reason) || reclaim.HostCheck == v1alpha1.HostCheckStranded,
@@ -93,8 +93,8 @@ func (r *Reclaims) tell(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1a
 	return nil
 }
 
-// alarming reasons are those that a person may have to look into; the others
-// are orders, and models that came and went as asked.
+// alarming reports whether a person may have to look into a reason; the others are ordered,
+// or models that were loaded and unloaded on demand.
 func alarming(r v1alpha1.ReclaimReason) bool {
 	switch r {
 	case v1alpha1.ReclaimDrained, v1alpha1.ReclaimReplaced, v1alpha1.ReclaimIdle, v1alpha1.ReclaimMadeRoom,
@@ -104,8 +104,8 @@ func alarming(r v1alpha1.ReclaimReason) bool {
 	return true
 }
 
-// describe writes the exact bytes: "freed 159744000 bytes (152.3 MiB) ...", and
-// the next step where there is one.
+// describe formats the exact bytes: "freed 159744000 bytes (152.3 MiB) ...", and the next
+// step if there is one.
 func describe(mac string, r *v1alpha1.Reclaim) string {
 	freed := "freed an unknown number of bytes"
 	if r.FreedBytes != nil {
@@ -122,8 +122,8 @@ func describe(mac string, r *v1alpha1.Reclaim) string {
 	return out
 }
 
-// nextStep is what happens next, or what a person may do; empty: nothing is to
-// be done.
+// nextStep returns what happens next, or what a person may do; empty: nothing is to be
+// done.
 func nextStep(reason v1alpha1.ReclaimReason) string {
 	switch reason {
 	case v1alpha1.ReclaimCrashed:

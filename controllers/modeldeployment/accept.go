@@ -15,7 +15,7 @@ import (
 type verdict struct {
 	// condition Accepted.
 	condition status.Condition
-	// engine is set where the condition is true.
+	// engine is set if the condition is true.
 	engine *fleet.Engine
 	// names that the deployment owns.
 	names []string
@@ -59,9 +59,9 @@ func accept(s *scope) verdict {
 	}
 }
 
-// findRecord prefers what an existing revision holds for this source: once the
-// choice is made, a Mac that comes with other bytes under the same name does
-// not change it, nor does a branch that moved on.
+// findRecord prefers the record of an existing revision for this source: once chosen, it is
+// not changed by a Mac that reports other bytes under the same name, nor by a branch that
+// moved on.
 func findRecord(s *scope) (*model.Record, fleet.Finding) {
 	source := s.deployment.Spec.Model
 	for _, r := range slices.Backward(s.revisions) {

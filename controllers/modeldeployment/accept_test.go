@@ -11,8 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// TestABranchThatMovedOn changes no deployment: what its source meant first
-// stays, until the source itself is another.
+// The first result for its source stays, until the source itself changes.
 func TestABranchThatMovedOn(t *testing.T) {
 	source := v1alpha1.ModelSource{Source: "hf://org/model", Revision: "main", Files: []string{"*Q8_0.gguf"}}
 	chosen := model.Record{Source: source.Source, Commit: strings.Repeat("a", 40)}
@@ -34,8 +33,8 @@ func TestABranchThatMovedOn(t *testing.T) {
 	}
 }
 
-// TestARevisionWithTheRecordOfAnotherSource is not the operator's: it would serve
-// another namespace's model.
+// TestARevisionWithTheRecordOfAnotherSource: the operator did not write it, and it would
+// serve another namespace's model.
 func TestARevisionWithTheRecordOfAnotherSource(t *testing.T) {
 	source := v1alpha1.ModelSource{Source: "hf://org/model"}
 	s := &scope{deployment: &v1alpha1.ModelDeployment{}, revisions: []revision{{engine: fleet.Engine{Source: source.Source, Model: model.Record{Source: "file://team-a/private.gguf"}}}}}

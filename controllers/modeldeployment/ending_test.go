@@ -23,8 +23,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
-// A real API server refuses creations in a terminating namespace as well, so
-// only here can one see who does not even try.
+// A real API server rejects creations in a terminating namespace as well; this test shows
+// that none is attempted.
 func TestNothingIsCreatedInATerminatingNamespace(t *testing.T) {
 	for name, ending := range map[string]bool{"a living namespace": false, "a terminating namespace": true} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestNothingIsCreatedInATerminatingNamespace(t *testing.T) {
 	}
 }
 
-// A list that could not be read is not an empty list.
+// A failed list must not be mistaken for an empty one.
 func TestWhatCannotBeReadIsNotMissing(t *testing.T) {
 	broken := errors.New("the API server has a bad moment")
 	c := interceptor.NewClient(terminating(t, false), interceptor.Funcs{
@@ -73,8 +73,8 @@ func TestWhatCannotBeReadIsNotMissing(t *testing.T) {
 func TestNamesFitTheirBounds(t *testing.T) {
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("d", 52), UID: "u"}}
 	revision := revisionName(d, "hash")
-	if len(revision) > 63 || len(replicaName(d, birth{revision: revision, slot: 1999, epoch: 1 << 40})) > 63 {
-		t.Errorf("names of %d and %d characters, a label has at most 63", len(revision), len(replicaName(d, birth{revision: revision})))
+	if len(revision) > 63 || len(replicaName(d, replicaToCreate{revision: revision, slot: 1999, epoch: 1 << 40})) > 63 {
+		t.Errorf("names of %d and %d characters, a label has at most 63", len(revision), len(replicaName(d, replicaToCreate{revision: revision})))
 	}
 	other := d.DeepCopy()
 	other.UID = "v"
@@ -83,8 +83,8 @@ func TestNamesFitTheirBounds(t *testing.T) {
 	}
 }
 
-// An operator of another version may name revisions in another way: that is no
-// reason to replace an engine.
+// Another version of the operator may name revisions differently, which must not replace an
+// engine.
 func TestRevisionsAreKnownByWhatTheyHold(t *testing.T) {
 	c := terminating(t, false)
 	r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
@@ -114,7 +114,7 @@ func TestRevisionsAreKnownByWhatTheyHold(t *testing.T) {
 	}
 }
 
-// terminating is a deployment whose source is resolved.
+// terminating returns a client with a deployment whose source is resolved.
 func terminating(t *testing.T, ending bool) client.WithWatch {
 	t.Helper()
 	s := runtime.NewScheme()
@@ -131,7 +131,7 @@ func terminating(t *testing.T, ending bool) client.WithWatch {
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "d"}}
 	d.Spec.Model.Source = record.Source
 	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
-	mac.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+	mac.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
 	mac.Status.Inspections = []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(d), State: v1alpha1.InspectionResolved, Model: &record}}
 	b := fake.NewClientBuilder().WithScheme(s).WithObjects(ns, d, mac).
 		WithStatusSubresource(&v1alpha1.ModelReplica{}, &v1alpha1.ModelDeployment{}, &v1alpha1.MacNode{})

@@ -1,5 +1,4 @@
-// Package modeldeployment turns a ModelDeployment into replicas and tells how
-// far it got.
+// Package modeldeployment turns a ModelDeployment into replicas and reports its progress.
 //
 // It owns revisions, the creation and deletion of replicas, the deployment's
 // finalizer and its whole status. It refuses to create anything in a
@@ -47,20 +46,19 @@ import (
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
 // +kubebuilder:rbac:groups=scheduling.k8s.io,resources=priorityclasses,verbs=get;list;watch
 
-// Reconciler keeps one deployment's replicas as wished.
+// Reconciler maintains the replicas of one deployment.
 type Reconciler struct {
 	Client client.Client
 	Clock  clock.PassiveClock
-	// Secrets reads the hub tokens that deployments name.
+	// Secrets reads the credentials that deployments name.
 	Secrets *hubsecret.Reader
 }
 
-// Reconcile reads the world, acts, and derives the status last, also when
-// acting failed.
+// Reconcile reads, acts, and derives the status last, also when acting failed.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	s, err := r.read(ctx, req)
 	if err != nil || s == nil {
-		// What could not be read is not what is not there: nothing follows from it.
+		// A failed read must not be mistaken for a missing object.
 		return reconcile.Result{}, err
 	}
 	s.failure = r.act(ctx, s)
@@ -71,13 +69,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: s.again()}, err
 }
 
-// act does what follows from the scope.
+// act performs what follows from the scope.
 func (r *Reconciler) act(ctx context.Context, s *scope) error {
 	if !s.deployment.DeletionTimestamp.IsZero() {
 		return r.remove(ctx, s, all(s.replicas))
 	}
 	if s.ending {
-		// The namespace's controller deletes everything; nothing is created any more.
+		// The namespace controller deletes everything; nothing is created any more.
 		return nil
 	}
 	if err := r.addFinalizer(ctx, s); err != nil {
@@ -91,14 +89,14 @@ func (r *Reconciler) act(ctx context.Context, s *scope) error {
 		}
 		s.current = &current
 	} else if n := len(s.revisions); n > 0 {
-		// What was accepted before goes on until its successor is.
+		// The previously accepted revision stays current until its successor is accepted.
 		s.current = &s.revisions[n-1]
 	}
 	if s.current == nil {
 		return nil
 	}
 	s.rollout, s.overdue = assess(s)
-	if err := r.carryOut(ctx, s, plan(s.wish(), s.replicas, s.now)); err != nil {
+	if err := r.carryOut(ctx, s, plan(s.desired(), s.replicas, s.now)); err != nil {
 		return err
 	}
 	return r.pruneRevisions(ctx, s)
@@ -129,7 +127,7 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope, c changes) error {
 	return errors.Join(err, r.remove(ctx, s, c.remove))
 }
 
-func (r *Reconciler) create(ctx context.Context, s *scope, missing []birth) error {
+func (r *Reconciler) create(ctx context.Context, s *scope, missing []replicaToCreate) error {
 	for _, b := range missing {
 		replica, err := newReplica(s, b)
 		if err != nil {
@@ -163,15 +161,15 @@ func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.
 	return nil
 }
 
-// follow carries the fields that may change under a living replica, and the leave
-// to swap.
+// follow updates the fields that may change during the life of a replica, and the
+// permission to swap.
 func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error {
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
 		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
 		cache := fleet.Cache(s.deployment.Spec.Cache, replica.Spec.Cache)
-		swaps := replica.Spec.Swap // stays as it was once there is a Mac
+		swaps := replica.Spec.Swap // fixed once there is a Mac
 		if replica.Spec.NodeName == "" {
 			swaps = replica.UID == swap
 		}
@@ -189,11 +187,11 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 	return nil
 }
 
-// report writes the status if it changed. The write is locked: the account of
-// freed bytes adds up only if nobody else wrote it since it was read.
+// report writes the status if it changed. The write is locked: the count of freed bytes is
+// only correct if no one else wrote it since it was read.
 func (r *Reconciler) report(ctx context.Context, s *scope) error {
 	next, before := deriveStatus(s), s.deployment.Status
-	before.Autoscaling = nil // another controller's, under its own field manager
+	before.Autoscaling = nil // written by another controller, under its own field manager
 	if status.Equal(before, next) {
 		return nil
 	}
@@ -212,8 +210,8 @@ func (r *Reconciler) report(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// finish lets a deleted deployment go once no replica is left, and takes its
-// revisions along: no garbage collector is relied on.
+// finish releases a deleted deployment once no replica is left, and deletes its revisions,
+// without relying on a garbage collector.
 func (r *Reconciler) finish(ctx context.Context, s *scope) error {
 	if s.deployment.DeletionTimestamp.IsZero() || len(s.replicas) > 0 ||
 		!controllerutil.ContainsFinalizer(s.deployment, v1alpha1.FinalizerReplicas) {
@@ -233,8 +231,8 @@ func (r *Reconciler) finish(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// newReplica is the replica of a revision of the scope for a birth.
-func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
+// newReplica returns the replica to create.
+func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 	of := s.named(b.revision)
 	if of == nil {
 		return nil, fmt.Errorf("revision %s does not exist", b.revision)
@@ -277,9 +275,9 @@ func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
 	}, nil
 }
 
-// replicaName is made from all that tells a replica from its siblings and from
+// replicaName is derived from everything that distinguishes a replica from its siblings and
 // its predecessors.
-func replicaName(d *v1alpha1.ModelDeployment, b birth) string {
+func replicaName(d *v1alpha1.ModelDeployment, b replicaToCreate) string {
 	return d.Name + "-" + fleet.Digest(string(d.UID), b.revision, fmt.Sprint(b.slot), fmt.Sprint(b.epoch))[:8]
 }
 

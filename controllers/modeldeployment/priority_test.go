@@ -24,7 +24,7 @@ func TestAPriorityClassIsResolvedOrRefused(t *testing.T) {
 	if err != nil || o.Engine != nil || o.Reason != v1alpha1.ReasonPriorityClassNotFound || !strings.Contains(o.Message, "PriorityClass high does not exist") {
 		t.Fatalf("without the class: %+v, %v", o, err)
 	}
-	// Those that live keep what they were given.
+	// Existing replicas keep theirs.
 	s := &scope{deployment: r.Deployment}
 	if had := (v1alpha1.Priority{ClassName: "high", Value: 7}); s.priority(had) != had {
 		t.Errorf("a class that went made %+v of %+v", s.priority(had), had)

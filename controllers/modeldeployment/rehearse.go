@@ -16,9 +16,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// Rehearsal asks what the reconciler would do with a deployment, by the same
-// decisions and without an effect. A program that previews a manifest fills it
-// with what the API server holds.
+// Rehearsal returns what the reconciler would do with a deployment, with the same decisions
+// and without an effect. A program that previews a manifest fills it from the API server.
 type Rehearsal struct {
 	Now        time.Time
 	Deployment *v1alpha1.ModelDeployment
@@ -27,15 +26,14 @@ type Rehearsal struct {
 	Macs        []v1alpha1.MacNode
 	// Revisions of this deployment.
 	Revisions []appsv1.ControllerRevision
-	// Class is the PriorityClass that the deployment names; nil where the
-	// cluster holds none of that name.
+	// Class is the PriorityClass that the deployment names; nil if there is none of that
+	// name.
 	Class *schedulingv1.PriorityClass
-	// Record stands in for what an inspection would find; nil: what is known.
+	// Record replaces the result of an inspection; nil: what is known.
 	Record *model.Record
 }
 
-// Outcome is what the condition Accepted would say, and the engine where it
-// would be true.
+// Outcome is the condition Accepted, and the engine if it is true.
 type Outcome struct {
 	Status          metav1.ConditionStatus
 	Reason, Message string
@@ -44,7 +42,7 @@ type Outcome struct {
 	Revision string
 }
 
-// Accept decides as a pass of the reconciler does.
+// Accept decides like a pass of the reconciler.
 func (r Rehearsal) Accept() (Outcome, error) {
 	s, err := r.scope()
 	if err != nil {
@@ -52,8 +50,7 @@ func (r Rehearsal) Accept() (Outcome, error) {
 	}
 	v := accept(s)
 	out := Outcome{Status: v.condition.Status, Reason: v.condition.Reason, Message: v.condition.Message, Engine: v.engine}
-	// A name that is taken outweighs all else, and so does a class that is not
-	// there: no other record changes it.
+	// A name conflict or a missing class is independent of the record.
 	if r.Record != nil && v.condition.Reason != v1alpha1.ReasonNameConflict && v.condition.Reason != v1alpha1.ReasonPriorityClassNotFound {
 		out = resolved(&r.Deployment.Spec, *r.Record)
 	}
@@ -82,8 +79,7 @@ func (r Rehearsal) scope() (*scope, error) {
 	return &scope{now: r.Now, deployment: r.Deployment, deployments: r.Deployments, macs: r.Macs, revisions: revisions, class: r.Class}, nil
 }
 
-// revisionOf finds the revision that holds an engine, or names the one that
-// would be made.
+// revisionOf finds the revision of an engine, or names the one that would be created.
 func (r Rehearsal) revisionOf(s *scope, e fleet.Engine) (string, error) {
 	hash, err := e.Hash()
 	if err != nil {
@@ -97,18 +93,17 @@ func (r Rehearsal) revisionOf(s *scope, e fleet.Engine) (string, error) {
 	return revisionName(r.Deployment, hash), nil
 }
 
-// Step is what one pass would do beside the replicas that exist.
+// Step is what one pass would do, in addition to the replicas that exist.
 type Step struct {
 	Create []v1alpha1.ModelReplica
 	Remove []*v1alpha1.ModelReplica
-	// Swap is the one replica that may take the room of an old one; empty: none.
+	// Swap is the one replica that may take the memory of an old one; empty: none.
 	Swap types.UID
 	// Status that the pass would write.
 	Status v1alpha1.ModelDeploymentStatus
 }
 
-// Step rehearses one pass. Revisions of the deployment that are not among
-// r.Revisions cannot be fallen back to.
+// Step rehearses one pass. The deployment can only fall back to revisions in r.Revisions.
 func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (Step, error) {
 	if o.Engine == nil {
 		return Step{}, fmt.Errorf("plan %s/%s: the deployment is not accepted (%s)", r.Deployment.Namespace, r.Deployment.Name, o.Reason)
@@ -125,7 +120,7 @@ func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (Step, erro
 	s.replicas = slices.Clone(existing)
 	s.verdict.engine, s.verdict.condition = o.Engine, status.True(v1alpha1.ConditionAccepted, o.Reason, o.Message)
 	s.rollout, s.overdue = assess(s)
-	c := plan(s.wish(), existing, r.Now)
+	c := plan(s.desired(), existing, r.Now)
 	out := Step{Remove: c.remove, Swap: c.swap}
 	for _, b := range c.create {
 		replica, err := newReplica(s, b)

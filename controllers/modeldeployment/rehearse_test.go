@@ -15,7 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
-// rehearsed is a deployment of two replicas in a cluster without Macs.
+// rehearsed returns a deployment of two replicas in a cluster without Macs.
 func rehearsed() Rehearsal {
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m", UID: "u"}}
 	d.Spec.Model.Source = "file://m.gguf"
@@ -27,7 +27,7 @@ func TestARehearsalNeverGuesses(t *testing.T) {
 	r := rehearsed()
 	o, err := r.Accept()
 	if err != nil || o.Status != metav1.ConditionUnknown || o.Engine != nil {
-		t.Fatalf("a source that nobody looked at: %+v, %v", o, err)
+		t.Fatalf("a source without inspection: %+v, %v", o, err)
 	}
 	if _, err := r.Step(o, nil); err == nil {
 		t.Error("replicas were made of a model that is not known")

@@ -12,57 +12,56 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// wish is what the replicas of a deployment are to become.
-type wish struct {
+// desiredState is the target for the replicas of a deployment.
+type desiredState struct {
 	// revision that all of them should have.
 	revision string
-	// served is the revision that served last with all wanted replicas: revision
-	// itself, another that is there to fall back to, or empty.
+	// served is the last revision that served with all wanted replicas: revision itself,
+	// another existing one to fall back to, or empty.
 	served string
 	// count of them.
 	count int
-	// surge is how many more may exist, unavailable how many fewer may be
-	// ready, while replicas of another revision are replaced.
+	// surge is how many more may exist, and unavailable how many fewer may be ready, while
+	// replicas of another revision are replaced.
 	surge, unavailable int
-	// swap: where there is no room beside the old ones, one of them gives its own.
+	// swap: if there is no memory next to the old replicas, one of them is removed first.
 	swap bool
-	// paused: nothing is replaced. halted: nothing is replaced, and what of the
-	// revision does not serve goes; there is another that served.
+	// paused: nothing is replaced. halted: nothing is replaced, and replicas of the
+	// revision that do not serve are removed; an earlier revision has served.
 	paused, halted bool
-	// avoid is for how long the successor of a refused replica keeps away from
-	// the Mac that refused.
+	// avoid is for how long the successor of a refused replica avoids the Mac that refused.
 	avoid time.Duration
-	// mayRemove says whether one of too many may go; nil: any may.
+	// mayRemove reports whether a surplus replica may be removed; nil: any may.
 	mayRemove func(*v1alpha1.ModelReplica) bool
 }
 
-// birth is a replica to create.
-type birth struct {
+// replicaToCreate is a replica to create.
+type replicaToCreate struct {
 	revision string
 	slot     int32
-	// epoch counts the attempts at a slot of a revision, from 1. It is part of
-	// the name, so that a successor never meets its terminating predecessor.
+	// epoch counts the attempts at a slot of a revision, from 1. It is part of the name, so
+	// that a successor never conflicts with its terminating predecessor.
 	epoch int64
 	avoid []v1alpha1.AvoidedMac
 }
 
-// changes are what brings the replicas closer to the wish.
+// changes bring the replicas closer to the desired state.
 type changes struct {
-	create []birth
+	create []replicaToCreate
 	remove []*v1alpha1.ModelReplica
-	// swap is the one replica that may take the room of an old one; empty: none.
+	// swap is the one replica that may take the memory of an old one; empty: none.
 	swap types.UID
 }
 
-// kinds are the living replicas of a deployment, apart.
-type kinds struct {
+// partition groups the replicas of a deployment that are not being deleted.
+type partition struct {
 	// failed never serve: they are replaced by others of their revision.
 	failed       []*v1alpha1.ModelReplica
 	current, old []*v1alpha1.ModelReplica
 }
 
-func sortOut(w wish, existing []v1alpha1.ModelReplica) kinds {
-	var k kinds
+func partitionOf(w desiredState, existing []v1alpha1.ModelReplica) partition {
+	var k partition
 	for i := range existing {
 		r := &existing[i]
 		switch {
@@ -80,13 +79,13 @@ func sortOut(w wish, existing []v1alpha1.ModelReplica) kinds {
 	return k
 }
 
-// plan decides which replicas to create and which to remove. It sees the world
-// and keeps no memory: the same world gives the same changes.
+// plan decides which replicas to create and which to remove. It has no memory: the same
+// state gives the same changes.
 //
-// Order of creation and removal: successors of failed replicas are created
-// first, so that a failure in between leaves too many and not too few.
-func plan(w wish, existing []v1alpha1.ModelReplica, now time.Time) changes {
-	k := sortOut(w, existing)
+// Successors of failed replicas are created before removals, so that a failure in between
+// leaves too many and not too few.
+func plan(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) changes {
+	k := partitionOf(w, existing)
 	if w.paused || w.halted {
 		return w.hold(k, existing, now)
 	}
@@ -99,7 +98,7 @@ func plan(w wish, existing []v1alpha1.ModelReplica, now time.Time) changes {
 	}
 	removedOld := retire(w, current, old)
 	out.remove = append(out.remove, removedOld...)
-	// Fewer are wanted than when the rollout began: what does not serve yet goes.
+	// Fewer are wanted than when the rollout began: remove those that do not serve yet.
 	for excess := len(current) + len(old) - len(removedOld) - (w.count + w.surge); excess > 0 && len(old) > 0 && len(current) > 0 && !available(current[0]); excess-- {
 		out.remove = append(out.remove, current[0])
 		current = current[1:]
@@ -109,7 +108,7 @@ func plan(w wish, existing []v1alpha1.ModelReplica, now time.Time) changes {
 	if len(old) > 0 {
 		room = min(room, w.count+w.surge-len(current)-(len(old)-len(removedOld)))
 	}
-	out.create = births(w, w.revision, room, current, existing, now)
+	out.create = fillSlots(w, w.revision, room, current, existing, now)
 	under := swapUnderWay(w, existing)
 	if len(old) > len(removedOld) || under {
 		out.swap = w.mayswap(current, old, under)
@@ -117,9 +116,9 @@ func plan(w wish, existing []v1alpha1.ModelReplica, now time.Time) changes {
 	return out
 }
 
-// removable picks, of replicas in the order of their removal, as many as are too
-// many and may go.
-func removable(w wish, current []*v1alpha1.ModelReplica, surplus int) []*v1alpha1.ModelReplica {
+// removable picks the surplus replicas that may be removed, from replicas in the order of
+// their removal.
+func removable(w desiredState, current []*v1alpha1.ModelReplica, surplus int) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for _, r := range current {
 		if len(out) < surplus && (w.mayRemove == nil || w.mayRemove(r)) {
@@ -129,11 +128,11 @@ func removable(w wish, current []*v1alpha1.ModelReplica, surplus int) []*v1alpha
 	return out
 }
 
-// hold keeps what is there while nothing may be replaced: replicas that are
-// missing are made of the revision that served, surplus ones go. After a halt
-// what of the failed revision does not serve goes too, and what it was to replace
-// comes back.
-func (w wish) hold(k kinds, existing []v1alpha1.ModelReplica, now time.Time) changes {
+// hold keeps the existing replicas while nothing may be replaced: missing replicas are
+// created with the revision that served, surplus ones are removed. After a halt, replicas
+// of the failed revision that do not serve are removed too, and those it was to replace are
+// restored.
+func (w desiredState) hold(k partition, existing []v1alpha1.ModelReplica, now time.Time) changes {
 	out := changes{remove: k.failed}
 	var living []*v1alpha1.ModelReplica
 	for _, r := range k.current {
@@ -146,7 +145,7 @@ func (w wish) hold(k kinds, existing []v1alpha1.ModelReplica, now time.Time) cha
 	living = append(living, k.old...)
 	most := w.count
 	if w.paused && !w.halted && len(k.current) > 0 && len(k.old) > 0 {
-		most += w.surge // what was begun stays where it is
+		most += w.surge // what was begun stays
 	}
 	sortForRemoval(living)
 	if surplus := len(living) - most; surplus > 0 {
@@ -167,11 +166,11 @@ func (w wish) hold(k kinds, existing []v1alpha1.ModelReplica, now time.Time) cha
 			same = append(same, r)
 		}
 	}
-	out.create = births(w, revision, w.count-len(living), same, existing, now)
+	out.create = fillSlots(w, revision, w.count-len(living), same, existing, now)
 	return out
 }
 
-// available says that a replica counts as one that serves.
+// available reports whether a replica counts as serving.
 func available(r *v1alpha1.ModelReplica) bool { return fleet.ReplicaReady(r) }
 
 func availableOf(replicas ...*v1alpha1.ModelReplica) int {
@@ -184,11 +183,10 @@ func availableOf(replicas ...*v1alpha1.ModelReplica) int {
 	return n
 }
 
-// retire picks the replicas of other revisions that may go: those that serve as
-// far as enough of all others do, and so those of the revision that served last,
-// or of a Mac that is not heard from, which may serve again in a moment. Others
-// go at once: nobody misses them.
-func retire(w wish, current, old []*v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
+// retire picks the replicas of other revisions to remove: those that serve only as far as
+// enough others do, and likewise those of the revision that served last, or of a silent
+// Mac, which may serve again in a moment. Others are removed at once.
+func retire(w desiredState, current, old []*v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	spare := availableOf(current...) + availableOf(old...) - (w.count - w.unavailable)
 	excess := len(current) + len(old) - (w.count + w.surge)
 	var out []*v1alpha1.ModelReplica
@@ -206,27 +204,27 @@ func retire(w wish, current, old []*v1alpha1.ModelReplica) []*v1alpha1.ModelRepl
 	return out
 }
 
-// maybeBack says that a replica which does not serve is not given up.
-func maybeBack(w wish, r *v1alpha1.ModelReplica) bool {
+// maybeBack reports whether a replica that does not serve may serve again.
+func maybeBack(w desiredState, r *v1alpha1.ModelReplica) bool {
 	admitted, ready := condition(r.Status.Conditions, v1alpha1.ConditionAdmitted), condition(r.Status.Conditions, v1alpha1.ConditionReady)
 	if admitted != nil && admitted.Status == metav1.ConditionFalse {
-		return false // its Mac starts it no more
+		return false // its Mac gave up restarting it
 	}
 	return r.Spec.Revision == w.served || ready != nil && ready.Status == metav1.ConditionUnknown
 }
 
-// swapUnderWay says that a replica of another revision still holds the memory
-// that it is to give back.
-func swapUnderWay(w wish, existing []v1alpha1.ModelReplica) bool {
+// swapUnderWay reports whether a replica of another revision still holds the memory that it
+// is to free.
+func swapUnderWay(w desiredState, existing []v1alpha1.ModelReplica) bool {
 	return slices.ContainsFunc(existing, func(r v1alpha1.ModelReplica) bool {
 		return !r.DeletionTimestamp.IsZero() && r.Spec.Revision != w.revision && r.Spec.NodeName != "" && !fleet.Released(&r)
 	})
 }
 
-// mayswap names the replica that may take the room of an old one. There is one
-// at a time, and none while fewer serve than may be missing: those that were
-// swapped in have to serve first. An old one that does not serve costs nothing.
-func (w wish) mayswap(current, old []*v1alpha1.ModelReplica, under bool) types.UID {
+// mayswap returns the replica that may take the memory of an old one. There is one at a
+// time, and none while fewer serve than maxUnavailable allows: swapped replicas have to
+// serve first. An old one that does not serve may be swapped in any case.
+func (w desiredState) mayswap(current, old []*v1alpha1.ModelReplica, under bool) types.UID {
 	if !w.swap {
 		return ""
 	}
@@ -243,7 +241,7 @@ func (w wish) mayswap(current, old []*v1alpha1.ModelReplica, under bool) types.U
 		}
 	}
 	if next != nil && next.Spec.Swap && under {
-		return next.UID // it waits for the room that it was given
+		return next.UID // it waits for the memory that it was promised
 	}
 	serve := availableOf(old...)
 	if next == nil || under || serve == len(old) && serve+availableOf(current...) < w.count-w.unavailable {
@@ -252,23 +250,23 @@ func (w wish) mayswap(current, old []*v1alpha1.ModelReplica, under bool) types.U
 	return next.UID
 }
 
-// withoutRoom says that placement looked for a Mac and that memory is what lacks.
+// withoutRoom reports whether placement found no Mac for lack of memory.
 func withoutRoom(r *v1alpha1.ModelReplica) bool {
 	c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced)
 	return c != nil && c.Status == metav1.ConditionFalse &&
 		(c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPrefetching || c.Reason == v1alpha1.ReasonSwapping)
 }
 
-// prefetches says that a Mac fetches the weights of a replica before one of the
-// old revision gives it its room there, or is to and is away.
+// prefetches reports whether a Mac prefetches the weights of a replica for a swap, or is to
+// and is away.
 func prefetches(r *v1alpha1.ModelReplica) bool {
 	c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced)
 	return r.Spec.NodeName == "" && r.Spec.Swap && r.Spec.PrefetchNodeName != "" && c != nil &&
 		(c.Reason == v1alpha1.ReasonPrefetching || c.Reason == v1alpha1.ReasonNoCandidates)
 }
 
-// failed says that a replica will never serve: its Mac refused it for good, or
-// is gone.
+// failed reports whether a replica will never serve: its Mac refused it for good, or is
+// gone.
 func failed(r *v1alpha1.ModelReplica) bool {
 	if _, refused := fleet.Refused(r); refused {
 		return true
@@ -283,8 +281,8 @@ func readyReason(r *v1alpha1.ModelReplica) string {
 	return ""
 }
 
-// sortForRemoval puts first what is missed least: not ready before ready, not
-// loaded before loaded, unplaced before placed, the newest before the oldest.
+// sortForRemoval puts the least useful first: not ready before ready, not loaded before
+// loaded, unplaced before placed, the newest before the oldest.
 func sortForRemoval(replicas []*v1alpha1.ModelReplica) {
 	rank := func(r *v1alpha1.ModelReplica) int {
 		switch {
@@ -304,13 +302,13 @@ func sortForRemoval(replicas []*v1alpha1.ModelReplica) {
 	})
 }
 
-// maxUnplaced is how many replicas of a revision may wait for a Mac at once: more
-// would only fill etcd, because placement would not know better what to do.
+// maxUnplaced is how many replicas of a revision may wait for a Mac at once: more would
+// only fill etcd.
 const maxUnplaced = 32
 
-// births fills the lowest free slots of a revision. Existing replicas, terminating
-// ones included, decide the epoch.
-func births(w wish, revision string, room int, same []*v1alpha1.ModelReplica, existing []v1alpha1.ModelReplica, now time.Time) []birth {
+// fillSlots fills the lowest free slots of a revision. Existing replicas, including
+// terminating ones, determine the epoch.
+func fillSlots(w desiredState, revision string, room int, same []*v1alpha1.ModelReplica, existing []v1alpha1.ModelReplica, now time.Time) []replicaToCreate {
 	taken, unplaced := map[int32]bool{}, 0
 	for _, r := range same {
 		taken[r.Spec.Slot] = true
@@ -326,19 +324,19 @@ func births(w wish, revision string, room int, same []*v1alpha1.ModelReplica, ex
 		}
 	}
 	avoid := avoided(w, existing, now)
-	var out []birth
+	var out []replicaToCreate
 	for slot := int32(0); len(out) < room; slot++ {
 		if !taken[slot] {
-			out = append(out, birth{revision: revision, slot: slot, epoch: last[slot] + 1, avoid: avoid})
+			out = append(out, replicaToCreate{revision: revision, slot: slot, epoch: last[slot] + 1, avoid: avoid})
 		}
 	}
 	return out
 }
 
-// avoided are the Macs that refused any replica of this deployment, for as long
-// as the refusal is remembered: by the refused replica while it exists, and by
-// every successor that was told.
-func avoided(w wish, existing []v1alpha1.ModelReplica, now time.Time) []v1alpha1.AvoidedMac {
+// avoided returns the Macs that refused any replica of this deployment, for as long as the
+// refusal is remembered: by the refused replica while it exists, and by every successor
+// that copied it.
+func avoided(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) []v1alpha1.AvoidedMac {
 	byName := map[string]v1alpha1.AvoidedMac{}
 	note := func(a v1alpha1.AvoidedMac) {
 		if known, has := byName[a.Name]; a.Until.After(now) && (!has || known.Until.Before(&a.Until)) {
@@ -352,7 +350,7 @@ func avoided(w wish, existing []v1alpha1.ModelReplica, now time.Time) []v1alpha1
 		}
 		if why, refused := fleet.Refused(r); refused && r.Spec.NodeName != "" {
 			since := condition(r.Status.Conditions, v1alpha1.ConditionAdmitted).LastTransitionTime.Time
-			// The transition has the Mac's clock; it may not reach into the future.
+			// The transition time is of the Mac's clock; it must not be in the future.
 			if since.After(now) || since.Before(r.CreationTimestamp.Time) {
 				since = now
 			}

@@ -18,7 +18,7 @@ import (
 
 var now = time.Unix(1_800_000_000, 0)
 
-// have makes a replica from a few words: "new#0 ready", "old#1", "new#2 refused deleting".
+// have parses a replica: "new#0 ready", "old#1", "new#2 refused deleting".
 func have(words string) v1alpha1.ModelReplica {
 	f := strings.Fields(words)
 	var revision string
@@ -84,40 +84,40 @@ func intOrString(text string) *intstr.IntOrString {
 
 func TestPlan(t *testing.T) {
 	for name, tc := range map[string]struct {
-		wish wish
-		have []string
-		// create as "slot/epoch", remove as the words of the replica.
+		desired desiredState
+		have    []string
+		// create as "slot/epoch", remove as the text of the replica.
 		create, remove []string
 	}{
-		"from nothing":                          {wish: wish{count: 2, surge: 1}, create: []string{"0/1", "1/1"}},
-		"all is well":                           {wish: wish{count: 2, surge: 1}, have: []string{"new#0 ready", "new#1"}},
-		"a free slot is filled":                 {wish: wish{count: 3, surge: 1}, have: []string{"new#0 ready", "new#2 ready"}, create: []string{"1/1"}},
-		"not ready goes before ready":           {wish: wish{count: 1}, have: []string{"new#0", "new#1 ready"}, remove: []string{"new#0"}},
-		"unplaced goes before placed":           {wish: wish{count: 1}, have: []string{"new#0", "new#1 unplaced"}, remove: []string{"new#1 unplaced"}},
-		"the newest goes first":                 {wish: wish{count: 1}, have: []string{"new#0 ready", "new#1 ready"}, remove: []string{"new#1 ready"}},
-		"to zero":                               {wish: wish{count: 0}, have: []string{"new#0 ready", "old#0 ready"}, remove: []string{"new#0 ready", "old#0 ready"}},
-		"a terminating one counts for nothing":  {wish: wish{count: 1}, have: []string{"new#0 ready deleting"}, create: []string{"0/2"}},
-		"a refused one is replaced":             {wish: wish{count: 1}, have: []string{"new#0 refused"}, create: []string{"0/2"}, remove: []string{"new#0 refused"}},
-		"a refused one on demand waits":         {wish: wish{count: 1}, have: []string{"new#0 OnDemand refused"}},
-		"not loaded goes before loaded":         {wish: wish{count: 1}, have: []string{"new#0 OnDemand ready", "new#1 OnDemand ready loaded"}, remove: []string{"new#0 OnDemand ready"}},
-		"one that waits for admission is not":   {wish: wish{count: 1}, have: []string{"new#0 waits"}},
-		"one on a gone Mac is replaced":         {wish: wish{count: 2}, have: []string{"new#0 gone", "new#1 ready"}, create: []string{"0/2"}, remove: []string{"new#0 gone"}},
-		"a third attempt has the third epoch":   {wish: wish{count: 1}, have: []string{"new#0 second refused", "new#0 refused deleting"}, create: []string{"0/3"}, remove: []string{"new#0 second refused"}},
-		"a rollout surges first":                {wish: wish{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready"}, create: []string{"0/1"}},
-		"old ones stay until new ones serve":    {wish: wish{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready", "new#0"}},
-		"then one old goes and one new comes":   {wish: wish{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready", "new#0 ready"}, create: []string{"1/1"}, remove: []string{"old#1 ready"}},
-		"the last old one goes":                 {wish: wish{count: 2, surge: 1}, have: []string{"old#0 ready", "new#0 ready", "new#1 ready"}, remove: []string{"old#0 ready"}},
-		"without surge one goes first":          {wish: wish{count: 2, surge: 0, unavailable: 1}, have: []string{"old#0 ready", "old#1 ready"}, create: []string{"0/1"}, remove: []string{"old#1 ready"}},
-		"an old one that never served may go":   {wish: wish{count: 1, surge: 1}, have: []string{"old#0"}, create: []string{"0/1"}, remove: []string{"old#0"}},
-		"draining old ones do not stop a surge": {wish: wish{count: 1, surge: 1}, have: []string{"old#0 ready", "old#1 ready deleting"}, create: []string{"0/1"}},
+		"from nothing":                          {desired: desiredState{count: 2, surge: 1}, create: []string{"0/1", "1/1"}},
+		"all is well":                           {desired: desiredState{count: 2, surge: 1}, have: []string{"new#0 ready", "new#1"}},
+		"a free slot is filled":                 {desired: desiredState{count: 3, surge: 1}, have: []string{"new#0 ready", "new#2 ready"}, create: []string{"1/1"}},
+		"not ready is removed before ready":     {desired: desiredState{count: 1}, have: []string{"new#0", "new#1 ready"}, remove: []string{"new#0"}},
+		"unplaced is removed before placed":     {desired: desiredState{count: 1}, have: []string{"new#0", "new#1 unplaced"}, remove: []string{"new#1 unplaced"}},
+		"the newest is removed first":           {desired: desiredState{count: 1}, have: []string{"new#0 ready", "new#1 ready"}, remove: []string{"new#1 ready"}},
+		"to zero":                               {desired: desiredState{count: 0}, have: []string{"new#0 ready", "old#0 ready"}, remove: []string{"new#0 ready", "old#0 ready"}},
+		"a terminating one counts for nothing":  {desired: desiredState{count: 1}, have: []string{"new#0 ready deleting"}, create: []string{"0/2"}},
+		"a refused one is replaced":             {desired: desiredState{count: 1}, have: []string{"new#0 refused"}, create: []string{"0/2"}, remove: []string{"new#0 refused"}},
+		"a refused one on demand waits":         {desired: desiredState{count: 1}, have: []string{"new#0 OnDemand refused"}},
+		"not loaded is removed before loaded":   {desired: desiredState{count: 1}, have: []string{"new#0 OnDemand ready", "new#1 OnDemand ready loaded"}, remove: []string{"new#0 OnDemand ready"}},
+		"one that waits for admission is not":   {desired: desiredState{count: 1}, have: []string{"new#0 waits"}},
+		"one on a gone Mac is replaced":         {desired: desiredState{count: 2}, have: []string{"new#0 gone", "new#1 ready"}, create: []string{"0/2"}, remove: []string{"new#0 gone"}},
+		"a third attempt has the third epoch":   {desired: desiredState{count: 1}, have: []string{"new#0 second refused", "new#0 refused deleting"}, create: []string{"0/3"}, remove: []string{"new#0 second refused"}},
+		"a rollout surges first":                {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready"}, create: []string{"0/1"}},
+		"old ones stay until new ones serve":    {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready", "new#0"}},
+		"then one old is replaced by one new":   {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready", "new#0 ready"}, create: []string{"1/1"}, remove: []string{"old#1 ready"}},
+		"the last old one is removed":           {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "new#0 ready", "new#1 ready"}, remove: []string{"old#0 ready"}},
+		"without surge one is removed first":    {desired: desiredState{count: 2, surge: 0, unavailable: 1}, have: []string{"old#0 ready", "old#1 ready"}, create: []string{"0/1"}, remove: []string{"old#1 ready"}},
+		"an old one that never served may go":   {desired: desiredState{count: 1, surge: 1}, have: []string{"old#0"}, create: []string{"0/1"}, remove: []string{"old#0"}},
+		"draining old ones do not stop a surge": {desired: desiredState{count: 1, surge: 1}, have: []string{"old#0 ready", "old#1 ready deleting"}, create: []string{"0/1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var existing []v1alpha1.ModelReplica
 			for _, words := range tc.have {
 				existing = append(existing, have(words))
 			}
-			tc.wish.revision, tc.wish.avoid = "new", avoidFor
-			got := plan(tc.wish, existing, now)
+			tc.desired.revision, tc.desired.avoid = "new", avoidFor
+			got := plan(tc.desired, existing, now)
 			var create, remove []string
 			for _, b := range got.create {
 				create = append(create, fmt.Sprintf("%d/%d", b.slot, b.epoch))
@@ -132,9 +132,9 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// As many replicas as a spec asks for would fill etcd.
+// Unplaced replicas of a large spec would fill etcd.
 func TestFewReplicasWaitForAMacAtOnce(t *testing.T) {
-	w := wish{count: 1000, surge: 1, revision: "new", avoid: avoidFor}
+	w := desiredState{count: 1000, surge: 1, revision: "new", avoid: avoidFor}
 	var existing []v1alpha1.ModelReplica
 	for i := range maxUnplaced {
 		existing = append(existing, have(fmt.Sprintf("new#%d unplaced", i)))
@@ -152,12 +152,11 @@ func TestFewReplicasWaitForAMacAtOnce(t *testing.T) {
 	}
 }
 
-// TestABusyReplicaIsNotRemovedByANumber: of too many, those go that may, and as
-// long as none may there are too many.
+// Of surplus replicas only removable ones are removed.
 func TestABusyReplicaIsNotRemovedByANumber(t *testing.T) {
 	existing := []v1alpha1.ModelReplica{have("new#0 ready"), have("new#1 ready"), have("new#2 ready")}
 	idle := ""
-	w := wish{revision: "new", count: 1, surge: 1, mayRemove: func(r *v1alpha1.ModelReplica) bool { return r.Name == idle }}
+	w := desiredState{revision: "new", count: 1, surge: 1, mayRemove: func(r *v1alpha1.ModelReplica) bool { return r.Name == idle }}
 	if c := plan(w, existing, now); len(c.create)+len(c.remove) > 0 {
 		t.Errorf("%+v, and all are busy", c)
 	}
@@ -167,9 +166,9 @@ func TestABusyReplicaIsNotRemovedByANumber(t *testing.T) {
 	}
 }
 
-// A plan that is carried out leads to the wish, and then plans nothing more.
+// A plan that is carried out leads to the desiredState, and then plans nothing more.
 func TestPlanConverges(t *testing.T) {
-	for name, w := range map[string]wish{
+	for name, w := range map[string]desiredState{
 		"surge": {count: 3, surge: 2}, "unavailable": {count: 3, unavailable: 2}, "both": {count: 5, surge: 1, unavailable: 1}, "to one": {count: 1, surge: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +214,7 @@ func TestSuccessorsAvoidTheMacThatRefused(t *testing.T) {
 	told := have("new#5 ready")
 	told.Spec.Avoid = []v1alpha1.AvoidedMac{
 		{Name: "mac-8", Until: metav1.NewTime(now.Add(time.Minute))}, {Name: "mac-9", Until: metav1.NewTime(now.Add(-time.Second))}}
-	got := plan(wish{revision: "new", count: 2, avoid: avoidFor}, []v1alpha1.ModelReplica{have("new#0 refused"), told}, now)
+	got := plan(desiredState{revision: "new", count: 2, avoid: avoidFor}, []v1alpha1.ModelReplica{have("new#0 refused"), told}, now)
 	if len(got.create) != 1 {
 		t.Fatalf("%+v", got)
 	}
@@ -223,18 +222,18 @@ func TestSuccessorsAvoidTheMacThatRefused(t *testing.T) {
 	for _, a := range got.create[0].avoid {
 		names = append(names, fmt.Sprintf("%s %s", a.Name, a.Until.Sub(now)))
 	}
-	// Refused a minute ago, so for nine minutes more; what is over is forgotten.
+	// Refused a minute ago, so nine minutes remain; expired entries are dropped.
 	if want := []string{"mac-0 9m0s", "mac-8 1m0s"}; !slices.Equal(names, want) {
 		t.Errorf("avoids %v, want %v", names, want)
 	}
 }
 
-// The transition's time has the Mac's clock, which means nothing.
+// The transition's time is of the Mac's clock, which is not trusted.
 func TestAMacsClockCannotStretchItsRefusal(t *testing.T) {
-	for name, offset := range map[string]time.Duration{"ahead": 1000 * time.Hour, "behind": -1000 * time.Hour} {
+	for name, offset := range map[string]time.Duration{"fast": 1000 * time.Hour, "slow": -1000 * time.Hour} {
 		r := have("new#0 refused")
 		r.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(offset))
-		got := plan(wish{revision: "new", count: 1, avoid: avoidFor}, []v1alpha1.ModelReplica{r}, now)
+		got := plan(desiredState{revision: "new", count: 1, avoid: avoidFor}, []v1alpha1.ModelReplica{r}, now)
 		if a := got.create[0].avoid; len(a) != 1 || a[0].Until.Sub(now) != avoidFor {
 			t.Errorf("clock %s: %v", name, a)
 		}
@@ -245,13 +244,13 @@ func TestNamesTellSuccessorsFromPredecessors(t *testing.T) {
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "u"}}
 	other := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "v"}}
 	names := []string{
-		replicaName(d, birth{revision: "r1", slot: 0, epoch: 1}), replicaName(d, birth{revision: "r1", slot: 1, epoch: 1}), replicaName(d, birth{revision: "r1", slot: 0, epoch: 2}),
-		replicaName(d, birth{revision: "r2", slot: 0, epoch: 1}), replicaName(other, birth{revision: "r1", slot: 0, epoch: 1}), replicaName(d, birth{revision: "r1", slot: 11, epoch: 1}), replicaName(d, birth{revision: "r1", slot: 1, epoch: 11}),
+		replicaName(d, replicaToCreate{revision: "r1", slot: 0, epoch: 1}), replicaName(d, replicaToCreate{revision: "r1", slot: 1, epoch: 1}), replicaName(d, replicaToCreate{revision: "r1", slot: 0, epoch: 2}),
+		replicaName(d, replicaToCreate{revision: "r2", slot: 0, epoch: 1}), replicaName(other, replicaToCreate{revision: "r1", slot: 0, epoch: 1}), replicaName(d, replicaToCreate{revision: "r1", slot: 11, epoch: 1}), replicaName(d, replicaToCreate{revision: "r1", slot: 1, epoch: 11}),
 	}
 	if got := slices.Compact(slices.Sorted(slices.Values(names))); len(got) != len(names) {
 		t.Errorf("names collide: %v", names)
 	}
-	if names[0] != replicaName(d, birth{revision: "r1", slot: 0, epoch: 1}) {
+	if names[0] != replicaName(d, replicaToCreate{revision: "r1", slot: 0, epoch: 1}) {
 		t.Error("the same replica has two names")
 	}
 }
@@ -273,7 +272,7 @@ func TestFreedBytesAreAccountedOnce(t *testing.T) {
 			t.Errorf("pass %d: retired %d, total %d, accounted %v", pass, s.RetiredFreedBytes, total, s.Accounted)
 		}
 	}
-	// Once it is gone its entry goes, its bytes stay.
+	// Once it is deleted its entry is dropped, but its bytes stay.
 	world = world[1:]
 	s.RetiredFreedBytes, s.Accounted = account(s, world)
 	if total := s.RetiredFreedBytes + liveFreed(world, s.Accounted); total != 15 || len(s.Accounted) != 0 {

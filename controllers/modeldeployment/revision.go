@@ -22,8 +22,8 @@ type revision struct {
 	engine fleet.Engine
 }
 
-// decodeRevisions reads revisions and sorts them, the oldest first. One that
-// cannot be read is an error: guessing at it would replace running engines.
+// decodeRevisions parses revisions and sorts them, the oldest first. An unreadable one is
+// an error: ignoring it would replace running engines.
 func decodeRevisions(list []appsv1.ControllerRevision) ([]revision, error) {
 	out := make([]revision, 0, len(list))
 	for i := range list {
@@ -37,8 +37,8 @@ func decodeRevisions(list []appsv1.ControllerRevision) ([]revision, error) {
 	return out, nil
 }
 
-// ensureRevision finds or makes the revision of an engine and makes it the
-// newest. An engine that was wanted before gets its old revision back.
+// ensureRevision finds or creates the revision of an engine and makes it the newest. An
+// engine that was wanted before gets its old revision back.
 func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engine) (revision, error) {
 	hash, err := e.Hash()
 	if err != nil {
@@ -49,8 +49,8 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 		next = s.revisions[n-1].object.Revision + 1
 	}
 	for i, have := range s.revisions {
-		// By what it holds, not by its name: an operator that names revisions in
-		// another way replaces no engine.
+		// By content, not by name: an operator version that names revisions differently
+		// replaces no engine.
 		if !sameEngine(have.engine, e) {
 			continue
 		}
@@ -90,14 +90,14 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	return made, nil
 }
 
-// sameEngine compares engines regardless of who vouched for their records.
+// sameEngine compares engines regardless of the Macs that vouched for their records.
 func sameEngine(a, b fleet.Engine) bool {
 	a.Model.VouchedBy, b.Model.VouchedBy = nil, nil
 	return status.Equal(a, b)
 }
 
-// revisionName has at most 63 characters, because it is also a label. The UID
-// is in it, so that a deployment never meets what one of its name left behind.
+// revisionName has at most 63 characters, because it is also a label. It contains the UID,
+// so that a deployment never matches the revisions of a predecessor with its name.
 func revisionName(d *v1alpha1.ModelDeployment, hash string) string {
 	return d.Name + "-" + fleet.Digest(string(d.UID), hash)[:10]
 }
@@ -112,8 +112,8 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// surplusRevisions are the oldest of those that no replica uses, nobody wants and
-// nothing falls back to, beyond as many as are kept.
+// surplusRevisions returns the oldest revisions beyond the limit that no replica uses, that
+// are not current and not a fallback.
 func surplusRevisions(s *scope) []revision {
 	used := map[string]bool{s.current.object.Name: true, s.served(): true}
 	for i := range s.replicas {

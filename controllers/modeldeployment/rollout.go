@@ -12,13 +12,13 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// maxFailures is how often engines of a revision may fail before it is halted,
-// while others serve. Where none does, every request waits, and one is enough.
+// maxFailures is how often engines of a revision may fail before it is halted while others
+// serve. If none does, every request waits, and one failure is enough.
 const maxFailures = 3
 
-// served is the revision that served last with all wanted replicas, if it is
-// still there; where nobody wrote that down, the one other than the wanted that
-// most of the available replicas have. Empty: there is nothing to fall back to.
+// served returns the last revision that served with all wanted replicas, if it still
+// exists; without a record of it, the one, other than the wanted, that most of the
+// available replicas have. Empty: there is no fallback.
 func (s *scope) served() string {
 	if name := s.deployment.Status.CurrentRevision; s.named(name) != nil {
 		return name
@@ -41,9 +41,9 @@ func (s *scope) served() string {
 type figures struct {
 	placed, available, total int32
 	bytes                    int64
-	// loads: one has a Mac and does not serve yet, or fetches.
+	// loads: one has a Mac and does not serve yet, or prefetches.
 	loads bool
-	// fetches: the weights of one are fetched before it swaps.
+	// fetches: the weights of one are prefetched before a swap.
 	fetches bool
 	// failures of engines that do not serve, and the first of their replicas.
 	failures int32
@@ -83,9 +83,9 @@ func (s *scope) figures() figures {
 	return f
 }
 
-// assess says how far the rollout is and whether it is halted, from what was seen
-// and what was written down of it. A halt is remembered until another revision or
-// another attempt is wanted: the replicas that showed it are gone by then.
+// assess returns the progress of the rollout and whether it is halted, from the current
+// state and the recorded status. A halt is kept until another revision or another attempt
+// is wanted: the replicas that failed are removed by then.
 func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
 	d, before := s.deployment, s.deployment.Status.Rollout
 	rollout, wanted := d.Spec.Rollout, s.current.object.Name
@@ -114,7 +114,7 @@ func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
 	return next, overdue
 }
 
-// halt says why the wanted revision is given up; nil while it is not.
+// halt returns why the wanted revision is given up; nil if it is not.
 func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.RolloutHalt {
 	h := &v1alpha1.RolloutHalt{Revision: s.current.object.Name, Attempt: s.deployment.Spec.Rollout.Attempt, Time: now}
 	most := int32(maxFailures)
@@ -124,7 +124,7 @@ func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.Rollout
 	switch {
 	case f.failures >= most:
 		h.Reason, h.Message = v1alpha1.ReasonLoadFailed, "the engine fails"
-		// A Mac that starts it again at once says no more in its conditions what failed.
+		// The conditions of a restarted engine no longer contain the failure.
 		if last := f.failing.Status.LastFailure; last != nil {
 			h.Reason, h.Message = last.Reason, last.Message
 		} else if c := trouble(f.failing); c != nil {
@@ -144,8 +144,8 @@ func deadline(d *v1alpha1.ModelDeployment) time.Duration {
 	return time.Duration(ptr.Deref(d.Spec.Rollout.ProgressDeadlineSeconds, v1alpha1.DefaultProgressDeadlineSeconds)) * time.Second
 }
 
-// untilOverdue is when a rollout that makes no progress is to be looked at again;
-// 0 where nothing is to be waited for.
+// untilOverdue returns when a rollout without progress is to be checked again; 0 if nothing
+// is awaited.
 func (s *scope) untilOverdue() time.Duration {
 	if s.current == nil || s.rollout.ProgressTime == nil || s.rollout.Halt != nil || s.overdue || s.deployment.Spec.Rollout.Paused || !s.figures().loads {
 		return 0
@@ -153,13 +153,13 @@ func (s *scope) untilOverdue() time.Duration {
 	return max(time.Second, deadline(s.deployment)-s.now.Sub(s.rollout.ProgressTime.Time))
 }
 
-// complete says that every wanted replica is of the wanted revision and serves,
-// and no other is left.
+// complete reports whether all wanted replicas are of the wanted revision and serve, and no
+// other is left.
 func complete(s *scope, next v1alpha1.ModelDeploymentStatus) bool {
 	return next.UpdatedReplicas == next.Replicas && next.UpdatedAvailableReplicas >= fleet.Wanted(s.deployment)
 }
 
-// stateOf says what the rollout is doing, after the pass acted.
+// stateOf returns the state of the rollout after the pass acted.
 func stateOf(s *scope, next v1alpha1.ModelDeploymentStatus) v1alpha1.RolloutState {
 	rollout := s.deployment.Spec.Rollout
 	surge, _ := rollout.Bounds(int(fleet.Wanted(s.deployment)))
@@ -186,8 +186,8 @@ func stateOf(s *scope, next v1alpha1.ModelDeploymentStatus) v1alpha1.RolloutStat
 	return v1alpha1.RolloutReplacing
 }
 
-// swaps: a replica of the wanted revision takes, or took, the room of an old one
-// and does not serve yet.
+// swaps: a replica of the wanted revision takes, or took, the memory of an old one and does
+// not serve yet.
 func (s *scope) swaps() bool {
 	return s.some(func(r *v1alpha1.ModelReplica) bool { return r.Spec.Swap && !available(r) })
 }
@@ -196,7 +196,7 @@ func (s *scope) waits() bool {
 	return s.some(func(r *v1alpha1.ModelReplica) bool { return r.Spec.NodeName == "" && withoutRoom(r) })
 }
 
-// some asks the living replicas of the wanted revision.
+// some reports whether a replica of the wanted revision, not being deleted, matches.
 func (s *scope) some(so func(*v1alpha1.ModelReplica) bool) bool {
 	for i := range s.replicas {
 		r := &s.replicas[i]
@@ -207,8 +207,8 @@ func (s *scope) some(so func(*v1alpha1.ModelReplica) bool) bool {
 	return false
 }
 
-// eta is when the rollout may be done: by the pace of the replicas that serve
-// already, or before the first by what their Macs expect of them.
+// eta returns when the rollout may be complete: by the pace of the replicas that serve
+// already, or before the first by their Macs' estimates.
 func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
 	count := fleet.Wanted(s.deployment)
 	left := count - next.UpdatedAvailableReplicas
@@ -241,7 +241,7 @@ func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
 	return ptr.To(*longest * ((int64(left) + batch - 1) / batch))
 }
 
-// rolling is the sentence of a rollout for people.
+// rolling returns the message of a rollout.
 func rolling(s *scope, next v1alpha1.ModelDeploymentStatus) string {
 	out := fmt.Sprintf("%d of %d replicas are updated to revision %s and available", next.UpdatedAvailableReplicas, fleet.Wanted(s.deployment), next.UpdateRevision)
 	switch next.Rollout.State {
@@ -258,8 +258,8 @@ func rolling(s *scope, next v1alpha1.ModelDeploymentStatus) string {
 	return out
 }
 
-// swapping is what placement, and the Mac that fetches, say of the replica that
-// waits to swap.
+// swapping returns the messages of placement, and of the prefetching Mac, about the replica
+// that waits to swap.
 func (s *scope) swapping() (out string) {
 	s.some(func(r *v1alpha1.ModelReplica) bool {
 		placed, fetched := condition(r.Status.Conditions, v1alpha1.ConditionPlaced), condition(r.Status.Conditions, v1alpha1.ConditionDownloaded)
@@ -274,7 +274,7 @@ func (s *scope) swapping() (out string) {
 	return out
 }
 
-// halted is the sentence of a halt, with what may be done.
+// halted returns the message of a halt, with the next steps.
 func halted(d *v1alpha1.ModelDeployment, next v1alpha1.ModelDeploymentStatus) string {
 	h := next.Rollout.Halt
 	return fmt.Sprintf("the rollout of revision %s is halted (%s: %s); the previous revision (%s) continues to serve. Correct the spec, roll back with `kubectl metalfleet rollout undo %s`, or retry with `kubectl metalfleet rollout resume %s`",

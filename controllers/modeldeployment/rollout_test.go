@@ -17,8 +17,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// planned is a plan in words.
-func planned(w wish, words ...string) string {
+// planned formats a plan.
+func planned(w desiredState, words ...string) string {
 	var existing []v1alpha1.ModelReplica
 	for _, x := range words {
 		existing = append(existing, have(x))
@@ -42,7 +42,7 @@ func planned(w wish, words ...string) string {
 }
 
 func TestPausedReplacesNothing(t *testing.T) {
-	w := wish{count: 2, surge: 1, paused: true, served: "old"}
+	w := desiredState{count: 2, surge: 1, paused: true, served: "old"}
 	for name, tc := range map[string]struct {
 		have []string
 		want string
@@ -59,18 +59,18 @@ func TestPausedReplacesNothing(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
-	if got := planned(wish{count: 2, surge: 1, paused: true}); got != "" {
+	if got := planned(desiredState{count: 2, surge: 1, paused: true}); got != "" {
 		t.Errorf("one that never began: %q", got)
 	}
 }
 
 func TestAHaltedRevisionGivesWay(t *testing.T) {
-	w := wish{count: 2, surge: 1, halted: true, served: "old"}
+	w := desiredState{count: 2, surge: 1, halted: true, served: "old"}
 	for name, tc := range map[string]struct {
 		have []string
 		want string
 	}{
-		"the surge goes":                          {have: []string{"old#0 ready", "old#1 ready", "new#0"}, want: "-new#0"},
+		"the surge is removed":                    {have: []string{"old#0 ready", "old#1 ready", "new#0"}, want: "-new#0"},
 		"what was swapped out comes back":         {have: []string{"old#0 ready", "new#0", "old#1 ready deleting"}, want: "+old#1/2 -new#0"},
 		"one of it that serves stays":             {have: []string{"old#0 ready", "new#0 ready"}},
 		"and is the first to go where too many":   {have: []string{"old#0 ready", "old#1 ready", "new#2 ready"}, want: "-new#2"},
@@ -86,7 +86,7 @@ func TestAHaltedRevisionGivesWay(t *testing.T) {
 }
 
 func TestWithoutRoomOneAfterTheOtherIsSwapped(t *testing.T) {
-	w := wish{count: 2, surge: 1, swap: true, served: "old"}
+	w := desiredState{count: 2, surge: 1, swap: true, served: "old"}
 	for name, tc := range map[string]struct {
 		have []string
 		want string
@@ -119,10 +119,10 @@ func TestWithoutRoomOneAfterTheOtherIsSwapped(t *testing.T) {
 	}
 }
 
-// TestWhatServedLastIsNotGivenUpForOneThatDoesNotServe: an engine of the old
-// revision that crashed in the middle of a rollout is started again by its Mac.
+// An engine of the old revision that crashed in the middle of a rollout is restarted by its
+// Mac.
 func TestWhatServedLastIsNotGivenUpForOneThatDoesNotServe(t *testing.T) {
-	w := wish{count: 1, surge: 1, served: "old"}
+	w := desiredState{count: 1, surge: 1, served: "old"}
 	for name, tc := range map[string]struct {
 		have []string
 		want string
@@ -131,7 +131,7 @@ func TestWhatServedLastIsNotGivenUpForOneThatDoesNotServe(t *testing.T) {
 		"its Mac is silent":                    {have: []string{"old#0 silent", "new#0"}},
 		"the new one serves":                   {have: []string{"old#0", "new#0 ready"}, want: "-old#0"},
 		"its Mac starts it no more":            {have: []string{"old#0 ended", "new#0"}, want: "-old#0"},
-		"one that never served goes":           {have: []string{"other#0", "new#0"}, want: "-other#0"},
+		"one that never served is removed":     {have: []string{"other#0", "new#0"}, want: "-other#0"},
 		"one of a silent Mac that never did":   {have: []string{"other#0 silent", "new#0"}},
 		"more than wanted and the surge do go": {have: []string{"old#0 silent", "old#1 silent", "old#2 silent", "new#0"}, want: "-old#2 -old#1"},
 	} {
@@ -141,10 +141,9 @@ func TestWhatServedLastIsNotGivenUpForOneThatDoesNotServe(t *testing.T) {
 	}
 }
 
-// TestFewerAreWantedInTheMiddleOfARollout: what is above the number and the surge
-// goes, first what does not serve.
+// Surplus replicas beyond the surge are removed, those that do not serve first.
 func TestFewerAreWantedInTheMiddleOfARollout(t *testing.T) {
-	w := wish{count: 2, surge: 1, served: "old"}
+	w := desiredState{count: 2, surge: 1, served: "old"}
 	for words, want := range map[string]string{
 		"old#0 ready,old#1 ready,new#0,new#1":       "-new#1",
 		"old#0 ready,old#1 ready,new#0 ready,new#1": "-old#1",
@@ -156,7 +155,7 @@ func TestFewerAreWantedInTheMiddleOfARollout(t *testing.T) {
 	}
 }
 
-// rolled is a deployment in the middle of a rollout from old to new.
+// rolled returns a deployment in the middle of a rollout from old to new.
 func rolled(change func(*scope), words ...string) *scope {
 	s := &scope{now: now, deployment: &v1alpha1.ModelDeployment{}}
 	s.deployment.Name = "d"
@@ -193,7 +192,7 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 		"it loads":                    {have: []string{"old#0 ready", "new#0"}},
 		"two failures are not enough": {change: fails(2, 1), have: []string{"old#0 ready", "new#0"}},
 		"three are":                   {change: fails(3, 1), have: []string{"old#0 ready", "new#0 nocanary"}, reason: v1alpha1.ReasonCanaryFailed},
-		"one is where nobody serves":  {change: fails(1, 0), have: []string{"new#0"}, reason: v1alpha1.ReasonLoadFailed},
+		"one is if no replica serves": {change: fails(1, 0), have: []string{"new#0"}, reason: v1alpha1.ReasonLoadFailed},
 		"its Mac starts it again meanwhile": {change: func(s *scope) {
 			fails(3, 1)(s)
 			s.replicas[1].Status.LastFailure = &v1alpha1.EngineFailure{Reason: v1alpha1.ReasonCanaryFailed, Message: "no token"}
@@ -201,7 +200,7 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 			have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonCanaryFailed},
 		"one that serves again is forgiven": {change: fails(9, 1), have: []string{"old#0 ready", "new#0 ready"}},
 		"failures of the old are not its":   {change: fails(9, 0), have: []string{"old#0", "new#0"}},
-		"one that goes is not counted":      {change: fails(9, 1), have: []string{"old#0 ready", "new#0 deleting", "new#1"}},
+		"a removed one is not counted":      {change: fails(9, 1), have: []string{"old#0 ready", "new#0 deleting", "new#1"}},
 		"no progress in ten minutes":        {change: late, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonProgressDeadline},
 		"bytes are progress":                {change: func(s *scope) { late(s); s.replicas[1].Status.Progress.BytesDone = 7 }, have: []string{"old#0 ready", "new#0"}},
 		"one more that has a Mac is":        {change: late, have: []string{"old#0 ready", "new#0", "new#1"}},
@@ -216,14 +215,14 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 		"another revision starts it again":   {change: func(s *scope) { late(s); s.deployment.Status.UpdateRevision = "older" }, have: []string{"old#0 ready", "new#0"}},
 		"a deadline of its own": {change: func(s *scope) { s.deployment.Spec.Rollout.ProgressDeadlineSeconds = ptr.To[int32](60) },
 			have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonProgressDeadline},
-		"nothing served before":      {change: func(s *scope) { late(s); fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0"}},
-		"what served is not there":   {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "pruned" }, have: []string{"new#0"}},
-		"what serves is fallen to":   {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0", "older#0 ready"}, reason: v1alpha1.ReasonLoadFailed},
-		"the revision that served":   {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "new" }, have: []string{"new#0", "old#0"}},
-		"a halt is remembered":       {change: halt("new", 0), have: []string{"old#0 ready"}, reason: "Why"},
-		"until another is wanted":    {change: halt("older", 0), have: []string{"old#0 ready", "new#0"}},
-		"or another attempt is":      {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; late(s) }, have: []string{"old#0 ready", "new#0"}},
-		"which may fail in its turn": {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; fails(3, 1)(s) }, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonLoadFailed},
+		"nothing served before":    {change: func(s *scope) { late(s); fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0"}},
+		"what served is not there": {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "pruned" }, have: []string{"new#0"}},
+		"what serves is fallen to": {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0", "older#0 ready"}, reason: v1alpha1.ReasonLoadFailed},
+		"the revision that served": {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "new" }, have: []string{"new#0", "old#0"}},
+		"a halt is remembered":     {change: halt("new", 0), have: []string{"old#0 ready"}, reason: "Why"},
+		"until another is wanted":  {change: halt("older", 0), have: []string{"old#0 ready", "new#0"}},
+		"or another attempt is":    {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; late(s) }, have: []string{"old#0 ready", "new#0"}},
+		"which may fail as well":   {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; fails(3, 1)(s) }, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonLoadFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := rolled(tc.change, tc.have...)
@@ -304,8 +303,7 @@ func TestARolloutSaysWhatItDoesAndWhatToDo(t *testing.T) {
 	}
 }
 
-// TestTheHistoryIsBoundedAndKeepsWhatIsNeeded: what is used, wanted or fallen back
-// to is kept beside it.
+// Revisions that are used, current or a fallback are kept in addition.
 func TestTheHistoryIsBoundedAndKeepsWhatIsNeeded(t *testing.T) {
 	s := rolled(nil, "old#0 ready", "new#0")
 	s.revisions = nil

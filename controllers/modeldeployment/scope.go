@@ -19,37 +19,37 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 )
 
-// scope is what one pass read, and what it decided and did so far. The status
-// is derived from it.
+// scope holds what one pass read, and what it decided and did so far. The status is derived
+// from it.
 type scope struct {
 	now        time.Time
 	deployment *v1alpha1.ModelDeployment
 	// ending: the namespace is being deleted.
 	ending bool
-	// deployments that claim one of the names of this one.
+	// deployments that claim one of this one's names.
 	deployments []v1alpha1.ModelDeployment
-	// macs are read only where the source still has to be found.
+	// macs are read only if the source still has to be found.
 	macs      []v1alpha1.MacNode
 	replicas  []v1alpha1.ModelReplica
 	revisions []revision
-	// noToken says why there is no hub token where the spec names a Secret.
+	// noToken is why there is no credential although the spec names a Secret.
 	noToken *fleet.Refusal
-	// missing are the deployments that routing names and that are not there.
+	// missing are the deployments that routing names but that do not exist.
 	missing []string
-	// class is the PriorityClass that the spec names; nil where there is none.
+	// class is the PriorityClass that the spec names; nil if there is none.
 	class *schedulingv1.PriorityClass
 
 	verdict verdict
-	// current is the revision that is wanted.
+	// current is the wanted revision.
 	current *revision
 	// rollout as this pass judged it, before it acted.
 	rollout v1alpha1.RolloutStatus
-	// overdue: it made no progress for longer than it may.
+	// overdue: it made no progress within its deadline.
 	overdue bool
 	failure error
 }
 
-// read fills a scope; nil without an error means that there is no deployment.
+// read fills a scope; nil without an error means that the deployment does not exist.
 func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, error) {
 	s := &scope{now: r.Clock.Now(), deployment: &v1alpha1.ModelDeployment{}}
 	if err := r.Client.Get(ctx, req.NamespacedName, s.deployment); err != nil {
@@ -117,8 +117,7 @@ func (r *Reconciler) readTargets(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// priority of the replicas: one that cannot be told is no reason to change that
-// of those that live.
+// priority of the replicas: if it is unknown, existing replicas keep theirs.
 func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
 	p, refusal := fleet.PriorityOf(&s.deployment.Spec, s.class)
 	if refusal != nil {
@@ -127,8 +126,8 @@ func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
 	return p
 }
 
-// again is when to look again at what no watch tells of: the deployment's
-// Secret, and the end of the time in which a rollout has to make progress.
+// again returns when to look again at what no watch reports: the deployment's Secret, and
+// the progress deadline of a rollout.
 func (s *scope) again() time.Duration {
 	if !s.deployment.DeletionTimestamp.IsZero() {
 		return 0
@@ -147,7 +146,7 @@ func (s *scope) again() time.Duration {
 	return min(out, secret)
 }
 
-// readOwned reads what belongs to the deployment, by its UID.
+// readOwned reads the objects of the deployment, by its UID.
 func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 	own := []client.ListOption{client.InNamespace(s.deployment.Namespace), client.MatchingFields{fleet.IndexOwner: string(s.deployment.UID)}}
 	var replicas v1alpha1.ModelReplicaList
@@ -176,11 +175,11 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// wish is what the spec asks of the replicas.
-func (s *scope) wish() wish {
+// desired returns the desired state of the replicas from the spec.
+func (s *scope) desired() desiredState {
 	rollout, count := s.deployment.Spec.Rollout, int(fleet.Wanted(s.deployment))
 	surge, unavailable := rollout.Bounds(count)
-	return wish{
+	return desiredState{
 		revision: s.current.object.Name, served: s.served(), count: count, surge: surge, unavailable: unavailable,
 		swap: rollout.WithoutRoom != v1alpha1.WithoutRoomWait, paused: rollout.Paused, halted: s.rollout.Halt != nil, avoid: avoidFor,
 		mayRemove: func(r *v1alpha1.ModelReplica) bool { return fleet.MayRemove(s.deployment, r) },
@@ -190,8 +189,8 @@ func (s *scope) wish() wish {
 // ends reports whether the deployment or its namespace is being deleted.
 func (s *scope) ends() bool { return s.ending || !s.deployment.DeletionTimestamp.IsZero() }
 
-// observed is the generation that the pass evaluated: that of the object, or the
-// previous one if the pass failed before it could judge the spec.
+// observed is the generation that the pass evaluated: that of the object, or the previous
+// one if the pass failed before it could judge the spec.
 func (s *scope) observed() int64 {
 	if s.verdict.condition.Type == "" && !s.ends() {
 		return s.deployment.Status.ObservedGeneration
@@ -199,7 +198,7 @@ func (s *scope) observed() int64 {
 	return s.deployment.Generation
 }
 
-// named finds a revision; nil where there is none of that name.
+// named returns a revision by name; nil if there is none.
 func (s *scope) named(name string) *revision {
 	for i := range s.revisions {
 		if s.revisions[i].object.Name == name {
@@ -209,7 +208,7 @@ func (s *scope) named(name string) *revision {
 	return nil
 }
 
-// markDeleted notes in the scope that a replica is on its way out.
+// markDeleted records in the scope that a replica is being deleted.
 func (s *scope) markDeleted(uid types.UID) {
 	for i := range s.replicas {
 		if s.replicas[i].UID == uid {

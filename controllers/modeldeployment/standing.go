@@ -53,20 +53,19 @@ func (s *scope) failureReason() string {
 	return v1alpha1.ReasonReconcileFailed
 }
 
-// refused reports whether the API server gave a final answer: a quota, an
-// admission policy or missing rights.
+// refused reports whether the API server gave a final answer: a quota, an admission policy
+// or missing permissions.
 func refused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
-// silent reports whether the Mac of a replica is not heard from: it may be back
-// at any time.
+// silent reports whether the Mac of a replica is silent: it may be back at any time.
 func silent(r *v1alpha1.ModelReplica) bool {
 	c := condition(r.Status.Conditions, v1alpha1.ConditionReady)
 	return c != nil && c.Status == metav1.ConditionUnknown
 }
 
-// stalledCondition reports what a person has to change.
+// stalledCondition reports problems that only a person can solve.
 func stalledCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted status.Condition, living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionStalled
 	no := status.False(is, v1alpha1.ReasonStable, "nothing waits for a person")
@@ -78,7 +77,7 @@ func stalledCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted st
 	case accepted.Status != metav1.ConditionTrue && slices.Contains(manual(), accepted.Reason):
 		return status.True(is, accepted.Reason, accepted.Message)
 	case accepted.Status != metav1.ConditionTrue:
-		return no // a halt was that of the spec before this one
+		return no // a halt of the previous spec
 	case s.rollout.Halt != nil:
 		return status.True(is, v1alpha1.ReasonHalted, halted(s.deployment, next))
 	case s.overdue && s.some(func(r *v1alpha1.ModelReplica) bool { return !available(r) && !silent(r) }):
@@ -100,8 +99,8 @@ func stalledCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted st
 	return no
 }
 
-// readyCondition is true only when the current spec is accepted and every
-// desired replica serves it: an earlier revision that serves is Available's.
+// readyCondition is true only if the current spec is accepted and every desired replica
+// serves it: an earlier revision that serves counts for Available.
 func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, placed, stalled status.Condition, living []*v1alpha1.ModelReplica) status.Condition {
 	wanted := fleet.Wanted(s.deployment)
 	is := v1alpha1.ConditionReady
@@ -149,8 +148,8 @@ func availableCondition(s *scope, next v1alpha1.ModelDeploymentStatus, ready sta
 	return status.False(is, ready.Reason, ready.Message)
 }
 
-// reconcilingCondition is true while the operator works on what is neither
-// reached nor stalled, and while replicas drain.
+// reconcilingCondition is true while the operator works on a state that is neither reached
+// nor stalled, and while replicas drain.
 func reconcilingCondition(s *scope, ready, stalled status.Condition, living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionReconciling
 	switch {
@@ -164,9 +163,9 @@ func reconcilingCondition(s *scope, ready, stalled status.Condition, living []*v
 	return status.False(is, v1alpha1.ReasonStable, "the current spec is served")
 }
 
-// notices are the Event of a deployment that stalls, or that stalls for another
-// reason: a halted rollout, a quota, a source that is not there. Its ID has the
-// generation and the attempt, so that an unstable one is a single Event.
+// notices returns the Event of a deployment that stalls, or that stalls for another reason:
+// a halted rollout, a quota, a missing source. Its ID contains the generation and the
+// attempt, so that a flapping one has a single Event.
 func notices(s *scope, next v1alpha1.ModelDeploymentStatus) []notice.Notice {
 	before, now := condition(s.deployment.Status.Conditions, v1alpha1.ConditionStalled), condition(next.Conditions, v1alpha1.ConditionStalled)
 	same := before != nil && before.Status == now.Status && before.Reason == now.Reason && before.ObservedGeneration == now.ObservedGeneration

@@ -26,7 +26,7 @@ import (
 // health is the check for Argo CD, which runs the same interpreter.
 const health = "../../config/argocd/health.yaml"
 
-// argo runs the health check of a kind and returns what Argo CD shows.
+// argo runs the health check of a kind and returns the health that Argo CD shows.
 func argo(t *testing.T, kind string, o map[string]any) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.FromSlash(health))
@@ -79,10 +79,9 @@ func toLua(l *lua.LState, v any) lua.LValue {
 	return lua.LNil
 }
 
-// standing is what people and tools see of a deployment.
+// standing is the state that people and tools see of a deployment.
 type standing struct {
-	// ready and available are REASON where the condition is True, and !REASON
-	// elsewhere.
+	// ready and available are REASON if the condition is True, and !REASON otherwise.
 	ready, available string
 	kstatus          kstatus.Status
 	argo             string
@@ -111,7 +110,7 @@ func standingOf(t *testing.T, d *v1alpha1.ModelDeployment) standing {
 	return standing{ready: short(v1alpha1.ConditionReady), available: short(v1alpha1.ConditionAvailable), kstatus: result.Status, argo: argo(t, "ModelDeployment", content)}
 }
 
-// wanting is the change that wants n replicas of an accepted deployment.
+// wanting requests n replicas of an accepted deployment.
 func wanting(n int32, changes ...func(*scope)) func(*scope) {
 	return func(s *scope) {
 		s.deployment.Spec.Replicas = &n
@@ -123,7 +122,7 @@ func wanting(n int32, changes ...func(*scope)) func(*scope) {
 	}
 }
 
-// unaccepted: the new spec is not accepted, and the revision before it stays.
+// unaccepted: the new spec is not accepted, and the previous revision stays.
 func unaccepted(state metav1.ConditionStatus, reason string) func(*scope) {
 	return func(s *scope) {
 		s.deployment.Status.CurrentRevision = "new"
@@ -136,7 +135,7 @@ func first(s *scope) { s.deployment.Status.CurrentRevision = "" }
 
 func paused(s *scope) { s.deployment.Spec.Rollout.Paused = true }
 
-// at gives the replica at an index a condition that does not hold.
+// at gives the replica at an index a false condition.
 func at(i int, kind, reason string) func(*scope) {
 	return func(s *scope) {
 		r := &s.replicas[i]
@@ -159,9 +158,8 @@ var (
 	conflict         = apierrors.NewConflict(replicasResource, "d", errors.New("changed"))
 )
 
-// TestToolsSeeWhetherTheCurrentSpecIsServed: what kstatus (Flux, Helm, kpt) and
-// Argo CD make of the conditions. A revision before it that serves is no reason
-// to call a deployment current.
+// TestToolsSeeWhetherTheCurrentSpecIsServed: how kstatus (Flux, Helm, kpt) and Argo CD
+// interpret the conditions. A deployment is not current because an earlier revision serves.
 func TestToolsSeeWhetherTheCurrentSpecIsServed(t *testing.T) {
 	const current, working, stuck, leaving = kstatus.CurrentStatus, kstatus.InProgressStatus, kstatus.FailedStatus, kstatus.TerminatingStatus
 	deleted := func(s *scope) { s.deployment.DeletionTimestamp = &metav1.Time{Time: now} }
@@ -249,7 +247,7 @@ func TestToolsSeeWhetherTheCurrentSpecIsServed(t *testing.T) {
 	}
 }
 
-// TestARefusedReplicaIsNotCalledStable, with the sentence of the API server.
+// The message is the API server's.
 func TestARefusedReplicaIsNotCalledStable(t *testing.T) {
 	s := rolled(wanting(2, failing(&createError{"new-1", overQuota})), "new#0 ready")
 	next := deriveStatus(s)
@@ -265,7 +263,7 @@ func TestARefusedReplicaIsNotCalledStable(t *testing.T) {
 	}
 }
 
-// TestAnEventTellsWhyADeploymentStalls, once for each reason and generation.
+// Once for each reason and generation.
 func TestAnEventTellsWhyADeploymentStalls(t *testing.T) {
 	missing := unaccepted(metav1.ConditionFalse, v1alpha1.ReasonSourceNotFound)
 	s := rolled(nil, "new#0 ready")
@@ -308,10 +306,10 @@ func TestArgoCDSeesWhetherAMacIsThere(t *testing.T) {
 		status metav1.ConditionStatus
 		want   string
 	}{
-		v1alpha1.ReasonHeardFrom:      {metav1.ConditionTrue, "Healthy"},
-		v1alpha1.ReasonNeverHeardFrom: {metav1.ConditionFalse, "Progressing"},
-		v1alpha1.ReasonMacSilent:      {metav1.ConditionUnknown, "Degraded"},
-		v1alpha1.ReasonMacGone:        {metav1.ConditionFalse, "Degraded"},
+		v1alpha1.ReasonReporting:     {metav1.ConditionTrue, "Healthy"},
+		v1alpha1.ReasonNeverReported: {metav1.ConditionFalse, "Progressing"},
+		v1alpha1.ReasonMacSilent:     {metav1.ConditionUnknown, "Degraded"},
+		v1alpha1.ReasonMacGone:       {metav1.ConditionFalse, "Degraded"},
 	} {
 		mac := &v1alpha1.MacNode{Status: v1alpha1.MacNodeStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: tc.status, Reason: reason, Message: "m"}}}}
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(mac)

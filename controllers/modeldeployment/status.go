@@ -28,15 +28,15 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	if s.current != nil {
 		next.UpdateRevision = s.current.object.Name
 		next.ModelDigest = s.current.engine.Model.Digest
-		// The revision resolved before, so the estimate cannot fail; 0 says "unknown".
+		// The revision resolved before, so the estimate cannot fail; 0 means unknown.
 		next.ReservedBytesPerReplica, _ = s.current.engine.ReservedBytes()
 	} else {
 		next.UpdateRevision, next.ModelDigest = d.Status.UpdateRevision, d.Status.ModelDigest
 		next.ReservedBytesPerReplica = d.Status.ReservedBytesPerReplica
 	}
 	if s.verdict.condition.Type == "" {
-		// This pass did not get to judge: it failed early, or the deployment ends
-		// and its bare names are free again.
+		// This pass did not decide: it failed early, or the deployment is being deleted and
+		// its bare names are free again.
 		next.ServedNames = d.Status.ServedNames
 		if !d.DeletionTimestamp.IsZero() {
 			next.ServedNames = []string{d.Namespace + "/" + d.Name}
@@ -58,14 +58,14 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	return next
 }
 
-// describeRollout says what the rollout is doing and which revision served last.
-// One that was scaled to zero proves nothing.
+// describeRollout sets the state of the rollout and the revision that served last. A
+// deployment that is scaled to zero proves nothing.
 func describeRollout(next *v1alpha1.ModelDeploymentStatus, s *scope) {
 	next.CurrentRevision = s.served()
 	if complete(s, *next) && fleet.Wanted(s.deployment) > 0 {
 		next.CurrentRevision = next.UpdateRevision
 	}
-	if s.rollout.StartTime != nil { // else the pass failed before it was judged
+	if s.rollout.StartTime != nil { // otherwise the pass failed before it was judged
 		next.Rollout = s.rollout
 	}
 	next.Rollout.State = stateOf(s, *next)
@@ -98,9 +98,9 @@ func count(next *v1alpha1.ModelDeploymentStatus, s *scope) {
 	}
 }
 
-// account adds what released replicas freed to the retired total, each once:
-// its UID and its bytes enter the status in the same write. Entries of replicas
-// that are gone are dropped.
+// account adds the freed bytes of released replicas to the retired total, each once: its
+// UID and its bytes enter the status in the same write. Entries of deleted replicas are
+// dropped.
 func account(before v1alpha1.ModelDeploymentStatus, replicas []v1alpha1.ModelReplica) (retired int64, accounted []string) {
 	retired = before.RetiredFreedBytes
 	for i := range replicas {
@@ -119,7 +119,7 @@ func account(before v1alpha1.ModelDeploymentStatus, replicas []v1alpha1.ModelRep
 	return retired, accounted
 }
 
-// liveFreed is what replicas freed that are not accounted for yet.
+// liveFreed returns the freed bytes that are not accounted for yet.
 func liveFreed(replicas []v1alpha1.ModelReplica, accounted []string) int64 {
 	var sum int64
 	for i := range replicas {
@@ -130,8 +130,8 @@ func liveFreed(replicas []v1alpha1.ModelReplica, accounted []string) int64 {
 	return sum
 }
 
-// conditions derives all of them: first the standing, which tools wait for, then
-// the steps in the order in which they happen, and Routed where others are named.
+// conditions derives all of them: first the summary that tools wait for, then the steps in
+// causal order, and Routed if there is routing.
 func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Condition {
 	living := living(s.replicas)
 	accepted := s.verdict.condition
@@ -159,7 +159,7 @@ func keep(conditions []metav1.Condition, kind string) status.Condition {
 	return status.Unknown(kind, v1alpha1.ReasonPending, "not evaluated yet")
 }
 
-// living are the replicas that are not on their way out, the first slots first.
+// living returns the replicas that are not being deleted, the first slots first.
 func living(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for i := range replicas {
@@ -179,7 +179,7 @@ func living(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	return out
 }
 
-// fitsCondition: placement says of each replica whether any Mac could ever hold it.
+// fitsCondition: placement reports for each replica whether any Mac could ever hold it.
 func fitsCondition(living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionFits
 	fits := false
@@ -238,8 +238,8 @@ func downloadedCondition(living []*v1alpha1.ModelReplica) status.Condition {
 	return status.True(is, v1alpha1.ReasonVerified, "all replicas have their weights on disk")
 }
 
-// routedCondition says whether everybody that routing names is there. Who is not
-// gets no request, and the others do.
+// routedCondition reports whether all deployments exist that routing names. A missing one
+// gets no requests, and the others do.
 func routedCondition(targets, missing []string) status.Condition {
 	if len(missing) == 0 {
 		return status.True(v1alpha1.ConditionRouted, v1alpha1.ReasonTargetsFound, "found all deployments in spec.routing: "+strings.Join(targets, ", "))

@@ -66,8 +66,7 @@ func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Conditi
 	return status.False(is, v1alpha1.ReasonStable, "no failure")
 }
 
-// troubles are the reasons of a replica's conditions that mean that something
-// failed and is tried again.
+// troubles are the reasons of a replica's conditions that mean a failure that is retried.
 func troubles() []string {
 	return []string{
 		v1alpha1.ReasonDownloadFailed, v1alpha1.ReasonDiskFull, v1alpha1.ReasonInsufficientRoom, v1alpha1.ReasonLoadFailed, v1alpha1.ReasonCanaryFailed,
@@ -76,14 +75,14 @@ func troubles() []string {
 	}
 }
 
-// trouble finds what failed at a replica. One that is ready may still have
-// something to tell: an OnDemand replica takes requests while its Mac cannot
-// load it.
+// trouble returns the failed condition of a replica. A ready one may have one too: an
+// OnDemand replica accepts requests while its Mac cannot load it.
 func trouble(r *v1alpha1.ModelReplica) *metav1.Condition {
 	return reported(r, troubles())
 }
 
-// underWay finds what a replica that is on its Mac waits for or does with memory.
+// underWay returns the condition that describes what an assigned replica waits for or does
+// with memory.
 func underWay(r *v1alpha1.ModelReplica) *metav1.Condition {
 	c := reported(r, []string{v1alpha1.ReasonWaitingRoom, v1alpha1.ReasonHostUnsettled})
 	if c == nil && fleet.ReplicaReady(r) {
@@ -92,8 +91,8 @@ func underWay(r *v1alpha1.ModelReplica) *metav1.Condition {
 	return c
 }
 
-// reported is the first of Ready and what its Mac says of memory and engine
-// that does not hold, or cannot be told, for one of the reasons.
+// reported returns the first condition, of Ready and the Mac's conditions of memory and
+// engine, that is false or unknown for one of the reasons.
 func reported(r *v1alpha1.ModelReplica, reasons []string) *metav1.Condition {
 	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAdmitted, v1alpha1.ConditionLoaded} {
 		c := condition(r.Status.Conditions, kind)
@@ -104,7 +103,7 @@ func reported(r *v1alpha1.ModelReplica, reasons []string) *metav1.Condition {
 	return nil
 }
 
-// detail prefers the progress in bytes of a load to the Mac's sentence about it.
+// detail prefers the progress of a load in bytes to the Mac's message about it.
 func detail(r *v1alpha1.ModelReplica, c *metav1.Condition) string {
 	if p := r.Status.Summary.Progress; c.Reason == v1alpha1.ReasonLoading && p != "" {
 		return p
@@ -112,8 +111,8 @@ func detail(r *v1alpha1.ModelReplica, c *metav1.Condition) string {
 	return c.Message
 }
 
-// nextStep is what a person may do about a reason of memory; empty where the
-// sentence itself says it, or nothing helps but waiting.
+// nextStep returns what a person may do about a memory reason; empty if the message
+// contains it, or waiting is the only option.
 func nextStep(r *v1alpha1.ModelReplica, reason string) string {
 	switch {
 	case reason == v1alpha1.ReasonHostUnsettled:

@@ -12,7 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// onMac is a replica with what its Mac says of it: "Ready=True/OnDemand Loaded=False/WaitingForRoom".
+// onMac returns a replica with conditions from its Mac: "Ready=True/OnDemand
+// Loaded=False/WaitingForRoom".
 func onMac(policy v1alpha1.ResidencyPolicy, conditions string) v1alpha1.ModelReplica {
 	r := v1alpha1.ModelReplica{}
 	r.Name, r.Spec.Revision, r.Spec.NodeName, r.Spec.Residency.Policy = "r", "now", "m", policy
@@ -24,7 +25,7 @@ func onMac(policy v1alpha1.ResidencyPolicy, conditions string) v1alpha1.ModelRep
 	return r
 }
 
-// judge derives the conditions of a deployment of one such replica.
+// judge derives the conditions of a deployment with one such replica.
 func judge(r v1alpha1.ModelReplica) (v1alpha1.ModelDeploymentStatus, map[string]status.Condition) {
 	s := &scope{now: now, deployment: &v1alpha1.ModelDeployment{}, replicas: []v1alpha1.ModelReplica{r}}
 	s.deployment.Spec.Residency.Policy = r.Spec.Residency.Policy

@@ -35,7 +35,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Complete(r)
 }
 
-// specChanged drops our own status writes, and passes what the autoscaler decided.
+// specChanged drops our own status writes, and passes decisions of the autoscaler.
 func specChanged() predicate.Predicate {
 	decided := func(o client.Object) any {
 		a := o.(*v1alpha1.ModelDeployment).Status.Autoscaling
@@ -52,7 +52,7 @@ func specChanged() predicate.Predicate {
 	}}
 }
 
-// claimsChanged passes what can change who owns a served name.
+// claimsChanged passes what can change the owner of a served name.
 func claimsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		old, now := e.ObjectOld.(*v1alpha1.ModelDeployment), e.ObjectNew.(*v1alpha1.ModelDeployment)
@@ -60,7 +60,7 @@ func claimsChanged() predicate.Predicate {
 	}}
 }
 
-// rivals are the other deployments that claim one of a deployment's names.
+// rivals returns the other deployments that claim one of a deployment's names.
 func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
 	var out []reconcile.Request
 	for _, name := range fleet.Claims(o.(*v1alpha1.ModelDeployment)) {
@@ -70,25 +70,25 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 	return out
 }
 
-// comesOrGoes passes what can change whether a deployment that others name is there.
+// comesOrGoes passes the creation and deletion of deployments.
 func comesOrGoes() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
 	}}
 }
 
-// routers are the deployments whose routing names this one.
+// routers returns the deployments whose routing names this one.
 func (r *Reconciler) routers(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return slices.Contains(d.Spec.Routing.Targets(), o.GetName()) },
 		client.InNamespace(o.GetNamespace()))
 }
 
-// ofClass are the deployments that name a PriorityClass.
+// ofClass returns the deployments that name a PriorityClass.
 func (r *Reconciler) ofClass(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.Spec.PriorityClassName == o.GetName() })
 }
 
-// inspectionChanged passes what decides about a source: what a Mac found, and
+// inspectionChanged passes what affects the result for a source: a Mac's reports, and
 // whether it may be asked.
 func inspectionChanged() predicate.Predicate {
 	view := func(o client.Object) any {
@@ -106,8 +106,8 @@ func inspectionChanged() predicate.Predicate {
 	}}
 }
 
-// inspectedBy are the deployments that a change of a Mac may help: those that
-// are not accepted.
+// inspectedBy returns the deployments that a change of a Mac may help: those that are not
+// accepted.
 func (r *Reconciler) inspectedBy(ctx context.Context, _ client.Object) []reconcile.Request {
 	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool {
 		c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionAccepted)

@@ -12,14 +12,14 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// copied are the conditions that the Mac reports and the operator copies.
+// copied are the conditions of the Mac's report that the operator copies.
 var copied = []string{
 	v1alpha1.ConditionDownloaded, v1alpha1.ConditionAdmitted, v1alpha1.ConditionLoaded,
 	v1alpha1.ConditionServing, v1alpha1.ConditionReleased,
 }
 
-// derive computes the status of a replica from its Mac's report. Placement owns
-// the condition Placed, so it is not in the result.
+// derive computes the status of a replica from its Mac's report. Placement owns the
+// condition Placed, so it is not in the result.
 func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1alpha1.ModelReplicaStatus {
 	next := v1alpha1.ModelReplicaStatus{ObservedGeneration: r.Generation}
 	state := fleet.StateOf(mac)
@@ -27,7 +27,7 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 	var reported []metav1.Condition
 	switch {
 	case r.Spec.NodeName == "":
-		// Its Mac only fetches the weights, or none does.
+		// Its Mac only prefetches the weights, or none does.
 		next.Freed = r.Status.Freed
 		if report != nil {
 			next.Progress, reported = report.Progress, status.Pick(report.Conditions, v1alpha1.ConditionDownloaded)
@@ -37,13 +37,13 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 		next.Restarts, next.LastFailure = report.Restarts, report.LastFailure
 		reported = status.Pick(report.Conditions, copied...)
 	case state != fleet.MacReady:
-		// The last word of a Mac that is away stays, marked as stale.
+		// The last report of a Mac that is away is kept, marked as stale.
 		next.Progress, next.Memory, next.Freed, next.Canary = r.Status.Progress, r.Status.Memory, r.Status.Freed, r.Status.Canary
 		next.Restarts, next.LastFailure = r.Status.Restarts, r.Status.LastFailure
 		reported = status.Pick(r.Status.Conditions, copied...)
 	}
 	if fenced(r, state) && !meta.IsStatusConditionTrue(reported, v1alpha1.ConditionReleased) {
-		if r.Spec.NodeName != "" { // else it never had memory
+		if r.Spec.NodeName != "" { // otherwise it never had memory
 			next.Freed = unknownFreed(next.Freed)
 		}
 		reported = withReleased(reported, r, now)
@@ -57,14 +57,14 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 	return next
 }
 
-// fenced says that a replica that is being deleted will never be heard of: it
-// was never bound, or its Mac is gone.
+// fenced reports whether there will be no more report on a replica that is being deleted:
+// it was never bound, or its Mac is gone.
 func fenced(r *v1alpha1.ModelReplica, state fleet.MacState) bool {
 	return !r.DeletionTimestamp.IsZero() && (r.Spec.NodeName == "" || state == fleet.MacGone)
 }
 
-// unknownFreed keeps what was measured before and says that the last engine's
-// bytes cannot be known.
+// unknownFreed keeps what was measured before and marks the bytes of the last engine as
+// unknown.
 func unknownFreed(f v1alpha1.Freed) v1alpha1.Freed {
 	return v1alpha1.Freed{TotalBytes: f.TotalBytes, HostCheck: v1alpha1.HostCheckIndeterminate}
 }
@@ -80,7 +80,7 @@ func withReleased(reported []metav1.Condition, r *v1alpha1.ModelReplica, now tim
 	return append(kept, status.Merge(r.Status.Conditions, r.Generation, now, c)...)
 }
 
-// readiness derives the one condition Ready.
+// readiness derives the condition Ready.
 func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, reported []metav1.Condition, p v1alpha1.Progress) status.Condition {
 	not := func(reason, message string) status.Condition {
 		return status.False(v1alpha1.ConditionReady, reason, message)
@@ -118,7 +118,7 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 	return not(v1alpha1.ReasonNotReady, "stage "+string(p.Stage)+" on "+r.Spec.NodeName)
 }
 
-// placing is why a replica has no Mac, as placement says.
+// placing returns why a replica has no Mac, as placement reported.
 func placing(r *v1alpha1.ModelReplica) (reason, message string) {
 	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionPlaced); c != nil && c.Status != metav1.ConditionTrue {
 		return c.Reason, c.Message
@@ -126,8 +126,8 @@ func placing(r *v1alpha1.ModelReplica) (reason, message string) {
 	return v1alpha1.ReasonPlacing, "placement has not evaluated it yet"
 }
 
-// onDemand says that a replica takes requests and holds no model: its Mac loads
-// it when one comes.
+// onDemand reports whether a replica accepts requests without a model in memory: its Mac
+// loads it for the first request.
 func onDemand(reported []metav1.Condition) bool {
 	serving, loaded := meta.FindStatusCondition(reported, v1alpha1.ConditionServing), meta.FindStatusCondition(reported, v1alpha1.ConditionLoaded)
 	return serving != nil && serving.Status == metav1.ConditionTrue &&
@@ -156,7 +156,7 @@ func summarize(s v1alpha1.ModelReplicaStatus, stale, released bool) v1alpha1.Rep
 	return out
 }
 
-// progress writes " 41% (38.2 MiB of 93.1 MiB, 4 s)" while a stage counts bytes.
+// progress formats " 41% (38.2 MiB of 93.1 MiB, 4 s)" while a stage counts bytes.
 func progress(p v1alpha1.Progress) string {
 	if p.BytesTotal <= 0 || p.BytesDone >= p.BytesTotal {
 		return ""

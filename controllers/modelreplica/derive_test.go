@@ -52,27 +52,27 @@ func TestReadyIsDerived(t *testing.T) {
 		status metav1.ConditionStatus
 		reason string
 	}{
-		"serving":                        {mac(v1alpha1.ReasonHeardFrom, serving), nil, "True", v1alpha1.ReasonReady},
-		"on demand and not loaded":       {mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonOnDemand)...), nil, "True", v1alpha1.ReasonOnDemand},
-		"on demand and loading":          {mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonLoading)...), nil, "True", v1alpha1.ReasonReady},
+		"serving":                        {mac(v1alpha1.ReasonReporting, serving), nil, "True", v1alpha1.ReasonReady},
+		"on demand and not loaded":       {mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonOnDemand)...), nil, "True", v1alpha1.ReasonOnDemand},
+		"on demand and loading":          {mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonLoading)...), nil, "True", v1alpha1.ReasonReady},
 		"on demand, but the Mac is gone": {mac(v1alpha1.ReasonMacGone, onDemandOf(v1alpha1.ReasonOnDemand)...), nil, "False", v1alpha1.ReasonMacGone},
-		"on demand and draining":         {mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonOnDemand)...), deleting, "False", v1alpha1.ReasonDraining},
-		"on demand, and the Mac lets nothing in": {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonWaitingRoom),
+		"on demand and draining":         {mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonOnDemand)...), deleting, "False", v1alpha1.ReasonDraining},
+		"on demand, and the Mac lets nothing in": {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonWaitingRoom),
 			is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaitingRoom)), nil, "False", v1alpha1.ReasonWaitingRoom},
-		"an unclean exit is looked into": {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonHostUnsettled)), nil, "False", v1alpha1.ReasonHostUnsettled},
+		"an unclean exit is looked into": {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonHostUnsettled)), nil, "False", v1alpha1.ReasonHostUnsettled},
 		"unplaced":                       {nil, func(r *v1alpha1.ModelReplica) { r.Spec.NodeName = "" }, "False", v1alpha1.ReasonPlacing},
 		"unplaced, and placement says why": {nil, func(r *v1alpha1.ModelReplica) {
 			r.Spec.NodeName, r.Status.Conditions = "", []metav1.Condition{is(v1alpha1.ConditionPlaced, "False", v1alpha1.ReasonNoRoom)}
 		}, "False", v1alpha1.ReasonNoRoom},
-		"no such Mac":                        {nil, nil, "False", v1alpha1.ReasonMacGone},
-		"serving, but the Mac is silent":     {mac(v1alpha1.ReasonMacSilent, serving), nil, "Unknown", v1alpha1.ReasonMacSilent},
-		"serving, but the Mac is gone":       {mac(v1alpha1.ReasonMacGone, serving), nil, "False", v1alpha1.ReasonMacGone},
-		"serving and draining":               {mac(v1alpha1.ReasonHeardFrom, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, "False", v1alpha1.ReasonDraining},
-		"serving and deleted":                {mac(v1alpha1.ReasonHeardFrom, serving), deleting, "False", v1alpha1.ReasonDraining},
-		"not reported yet":                   {mac(v1alpha1.ReasonHeardFrom), nil, "False", v1alpha1.ReasonWaiting},
-		"a report of another epoch":          {mac(v1alpha1.ReasonHeardFrom, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Epoch = 3 }, "False", v1alpha1.ReasonWaiting},
-		"loading":                            {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading)), nil, "False", v1alpha1.ReasonLoading},
-		"the first thing that fails is told": {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaiting)), nil, "False", v1alpha1.ReasonDownloadFailed},
+		"no such Mac":                    {nil, nil, "False", v1alpha1.ReasonMacGone},
+		"serving, but the Mac is silent": {mac(v1alpha1.ReasonMacSilent, serving), nil, "Unknown", v1alpha1.ReasonMacSilent},
+		"serving, but the Mac is gone":   {mac(v1alpha1.ReasonMacGone, serving), nil, "False", v1alpha1.ReasonMacGone},
+		"serving and draining":           {mac(v1alpha1.ReasonReporting, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, "False", v1alpha1.ReasonDraining},
+		"serving and deleted":            {mac(v1alpha1.ReasonReporting, serving), deleting, "False", v1alpha1.ReasonDraining},
+		"not reported yet":               {mac(v1alpha1.ReasonReporting), nil, "False", v1alpha1.ReasonWaiting},
+		"a report of another epoch":      {mac(v1alpha1.ReasonReporting, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Epoch = 3 }, "False", v1alpha1.ReasonWaiting},
+		"loading":                        {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading)), nil, "False", v1alpha1.ReasonLoading},
+		"the first failure is reported":  {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaiting)), nil, "False", v1alpha1.ReasonDownloadFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := bound()
@@ -87,20 +87,21 @@ func TestReadyIsDerived(t *testing.T) {
 	}
 }
 
-// onDemandOf is what a Mac says of a replica that takes requests and is not loaded, for a reason.
+// onDemandOf returns a Mac's conditions of a replica that accepts requests and is not
+// loaded, for a reason.
 func onDemandOf(reason string) []metav1.Condition {
 	return []metav1.Condition{is(v1alpha1.ConditionDownloaded, "True", v1alpha1.ReasonVerified), is(v1alpha1.ConditionAdmitted, "Unknown", v1alpha1.ReasonOnDemand),
 		is(v1alpha1.ConditionLoaded, "False", reason), is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonOnDemand)}
 }
 
 func TestAReplicaOnDemandSaysWhetherItIsLoaded(t *testing.T) {
-	m := mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonOnDemand)...)
+	m := mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonOnDemand)...)
 	m.Status.Assignments[0].Memory = v1alpha1.EngineMemory{}
 	m.Status.Assignments[0].Freed.TotalBytes = 159744000
 	if s := derive(bound(), m, now).Summary; s.Progress != "On demand, not loaded" || s.Memory != "0" || s.Freed != "152.3 MiB" {
 		t.Errorf("summary %+v", s)
 	}
-	m = mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonLoading)...)
+	m = mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonLoading)...)
 	m.Status.Assignments[0].Progress = v1alpha1.Progress{Stage: v1alpha1.StageLoading, BytesDone: 1, BytesTotal: 4}
 	if s := derive(bound(), m, now).Summary; s.Progress != "Loading 25% (1 B of 4 B)" {
 		t.Errorf("summary %+v", s)
@@ -112,7 +113,7 @@ func TestAReplicaOnDemandSaysWhetherItIsLoaded(t *testing.T) {
 }
 
 func TestEveryFigureOfTheMacIsCopied(t *testing.T) {
-	m := mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing))
+	m := mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing))
 	want := v1alpha1.EngineMemory{ReservedBytes: 1, LimitBytes: 2, FootprintBytes: 3, WeightsBytes: 4, KVInUseBytes: 5, ActiveBytes: 6, AccountedBytes: 7, PooledBytes: 8}
 	m.Status.Assignments[0].Memory = want
 	if got := derive(bound(), m, now).Memory; got != want {
@@ -131,12 +132,11 @@ func TestEveryFigureOfTheMacIsCopied(t *testing.T) {
 	}
 }
 
-// TestAReplicaTellsOfWeightsThatAreFetchedBeforeItHasAMac, and of nothing else
-// that the Mac says; once that is let go, nothing of it is left.
+// Other reports of the Mac are ignored; when the prefetch ends, its status is removed.
 func TestAReplicaTellsOfWeightsThatAreFetchedBeforeItHasAMac(t *testing.T) {
 	r := bound()
 	r.Spec.NodeName, r.Spec.PrefetchNodeName = "", "m"
-	failed := mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing),
+	failed := mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing),
 		is(v1alpha1.ConditionReleased, "True", v1alpha1.ReasonReleased))
 	next := derive(r, failed, now)
 	ready, downloaded := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionDownloaded)
@@ -144,7 +144,7 @@ func TestAReplicaTellsOfWeightsThatAreFetchedBeforeItHasAMac(t *testing.T) {
 		downloaded == nil || len(next.Conditions) != 2 || next.Progress.Stage != v1alpha1.StageServing || next.Memory.FootprintBytes != 0 {
 		t.Errorf("%+v", next)
 	}
-	next = derive(r, mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "True", v1alpha1.ReasonVerified)), now)
+	next = derive(r, mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", v1alpha1.ReasonVerified)), now)
 	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady); c.Reason != v1alpha1.ReasonPlacing {
 		t.Errorf("fetched: %+v", c)
 	}
@@ -163,15 +163,15 @@ func TestReleaseIsTheMacsWordOrTheFence(t *testing.T) {
 		released bool
 		known    bool
 	}{
-		"the Mac says so":                        {mac: mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionReleased, "True", "Released")), released: true, known: true},
-		"the Mac still drains":                   {mac: mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionServing, "True", "Serving"))},
-		"the Mac has not answered":               {mac: mac(v1alpha1.ReasonHeardFrom)},
+		"the Mac says so":                        {mac: mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionReleased, "True", "Released")), released: true, known: true},
+		"the Mac still drains":                   {mac: mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionServing, "True", "Serving"))},
+		"the Mac has not answered":               {mac: mac(v1alpha1.ReasonReporting)},
 		"the Mac is silent":                      {mac: mac(v1alpha1.ReasonMacSilent, is(v1alpha1.ConditionServing, "True", "Serving"))},
 		"the Mac is gone":                        {mac: mac(v1alpha1.ReasonMacGone, is(v1alpha1.ConditionServing, "True", "Serving")), released: true},
 		"it said so and is gone":                 {mac: mac(v1alpha1.ReasonMacGone, is(v1alpha1.ConditionReleased, "True", "Released")), released: true, known: true},
 		"the MacNode is deleted":                 {released: true},
 		"it was never bound":                     {unbound: true, released: true},
-		"its Mac is gone, but nobody deleted it": {mac: mac(v1alpha1.ReasonMacGone, is(v1alpha1.ConditionServing, "True", "Serving")), living: true},
+		"its Mac is gone, but it is not deleted": {mac: mac(v1alpha1.ReasonMacGone, is(v1alpha1.ConditionServing, "True", "Serving")), living: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := bound()
@@ -207,7 +207,7 @@ func TestFiguresOfASilentMacAreMarked(t *testing.T) {
 	if s := derive(bound(), m, now).Summary; s.Memory != "152.3 MiB (stale)" || !strings.HasSuffix(s.Progress, "(stale)") {
 		t.Errorf("summary %+v", s)
 	}
-	m = mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionServing, "True", "Serving"))
+	m = mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionServing, "True", "Serving"))
 	if s := derive(bound(), m, now).Summary; s.Memory != "152.3 MiB" || s.Progress != "Serving" {
 		t.Errorf("summary %+v", s)
 	}
@@ -216,7 +216,7 @@ func TestFiguresOfASilentMacAreMarked(t *testing.T) {
 func TestReservedMemoryIsReadable(t *testing.T) {
 	r := bound()
 	r.Spec.ReservedBytes = 159744000
-	if s := derive(r, mac(v1alpha1.ReasonHeardFrom), now).Summary; s.Reserved != "152.3 MiB" {
+	if s := derive(r, mac(v1alpha1.ReasonReporting), now).Summary; s.Reserved != "152.3 MiB" {
 		t.Errorf("summary %+v", s)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// macEvents turns what happens to a Mac into requests. Unlike a plain map
-// function it sees the old and the new object together, so that a Mac with
-// many replicas wakes only those whose report changed.
+// macEvents maps the events of a Mac to requests. Unlike a map function it compares the old
+// and the new object, so that a Mac with many replicas triggers only those whose report
+// changed.
 type macEvents struct {
 	every  func(context.Context, client.Object) []reconcile.Request
 	update func(ctx context.Context, old, now *v1alpha1.MacNode) []reconcile.Request

@@ -1,4 +1,4 @@
-// Package modelreplica tells what is known of each replica, and lets it go.
+// Package modelreplica maintains the status of each replica, and releases it.
 //
 // It owns a replica's status except the condition Placed, the Events of its
 // download and load, spec.desired once the replica is deleted, and the removal of
@@ -39,7 +39,7 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas/status,verbs=get;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
 
-// Reconciler keeps one replica's status true and lets it go when it may.
+// Reconciler maintains one replica's status and releases it when it may.
 type Reconciler struct {
 	Client client.Client
 	Clock  clock.PassiveClock
@@ -55,8 +55,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Complete(r)
 }
 
-// ofMac names the replicas of a Mac whose report or state changed: one line of
-// a report concerns one replica.
+// ofMac returns the replicas of a Mac whose report or state changed: one entry of a report
+// concerns one replica.
 func (r *Reconciler) ofMac() handler.EventHandler {
 	all := func(ctx context.Context, mac client.Object, changed func(*v1alpha1.ModelReplica) bool) []reconcile.Request {
 		var list v1alpha1.ModelReplicaList
@@ -86,7 +86,7 @@ func (r *Reconciler) ofMac() handler.EventHandler {
 	}
 }
 
-// waitingFor names the replicas that a deployment's account, or its end, sets free.
+// waitingFor returns the replicas that a deployment's accounting, or its end, releases.
 func (r *Reconciler) waitingFor(ctx context.Context, d client.Object) []reconcile.Request {
 	var list v1alpha1.ModelReplicaList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexOwner: string(d.GetUID())}, client.DisableReadYourWritesConsistency); err != nil {
@@ -111,8 +111,7 @@ func accountChanged() predicate.Predicate {
 	}
 }
 
-// Reconcile brings one replica's status up to date and, when it is deleted,
-// drains it and lets it go.
+// Reconcile updates one replica's status and, when it is deleted, drains and releases it.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var replica v1alpha1.ModelReplica
 	if err := r.Client.Get(ctx, req.NamespacedName, &replica); err != nil {
@@ -135,14 +134,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, client.IgnoreNotFound(r.release(ctx, &replica))
 }
 
-// unspoken says that placement has not looked at a replica yet. Nothing is to be
-// said of it before: a word would only get in the way of the binding, which is
-// locked.
+// unspoken reports whether placement has not looked at a replica yet. It has no status
+// before: a write would conflict with the binding, which is locked.
 func unspoken(replica *v1alpha1.ModelReplica) bool {
 	return replica.DeletionTimestamp.IsZero() && replica.Spec.NodeName == "" && len(replica.Status.Conditions) == 0
 }
 
-// mac reads the Mac that has an order for a replica; nil when there is none.
+// mac returns the Mac that a replica is assigned to; nil if there is none.
 func (r *Reconciler) mac(ctx context.Context, replica *v1alpha1.ModelReplica) (*v1alpha1.MacNode, error) {
 	name := fleet.OrderedOn(replica)
 	if name == "" {
@@ -154,13 +152,13 @@ func (r *Reconciler) mac(ctx context.Context, replica *v1alpha1.ModelReplica) (*
 		return nil, nil
 	}
 	if err != nil {
-		// A Mac that could not be read is not a Mac that is gone.
+		// A Mac that could not be read must not be mistaken for one that is gone.
 		return nil, fmt.Errorf("read Mac %s: %w", name, err)
 	}
 	return &mac, nil
 }
 
-// drain orders a replica that is being deleted to stop.
+// drain sets spec.desired of a replica that is being deleted.
 func (r *Reconciler) drain(ctx context.Context, replica *v1alpha1.ModelReplica) error {
 	if replica.DeletionTimestamp.IsZero() || replica.Spec.Desired == v1alpha1.DesiredDrained {
 		return nil
@@ -196,8 +194,8 @@ func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica,
 	return nil
 }
 
-// release removes the finalizer of a replica that is deleted, released and
-// accounted for. The write is locked, so that it cannot pass a binding.
+// release removes the finalizer of a replica that is deleted, released and accounted for.
+// The write is locked, so that it cannot overtake a binding.
 func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica) error {
 	if replica.DeletionTimestamp.IsZero() || !fleet.Released(replica) ||
 		!controllerutil.ContainsFinalizer(replica, v1alpha1.FinalizerRelease) {
@@ -205,7 +203,7 @@ func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica
 	}
 	done, err := r.accounted(ctx, replica)
 	if err != nil || !done {
-		// Not accounted yet: the deployment's status will tell.
+		// Not accounted for yet: the deployment's status triggers another pass.
 		return err
 	}
 	before := replica.DeepCopy()
@@ -218,8 +216,8 @@ func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica
 	return nil
 }
 
-// accounted says whether the owner has counted what the replica freed, or can
-// no longer do so because it is gone.
+// accounted reports whether the owner has counted the replica's freed bytes, or cannot
+// because it is deleted.
 func (r *Reconciler) accounted(ctx context.Context, replica *v1alpha1.ModelReplica) (bool, error) {
 	var owner v1alpha1.ModelDeployment
 	key := client.ObjectKey{Namespace: replica.Namespace, Name: replica.Spec.DeploymentRef.Name}

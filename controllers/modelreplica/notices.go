@@ -15,10 +15,10 @@ import (
 // of conditions.
 const eventDownloaded = "Downloaded"
 
-// notices are the Events of what a Mac did for a replica between two statuses: a
-// download began, failed or finished, the model was loaded. The stored status
-// is what earlier passes posted. The end of an engine, with the freed bytes, is an
-// Event of package macnode.
+// notices returns the Events of a Mac's actions between two statuses of a replica: a
+// download began, failed or finished, the model was loaded. Earlier passes posted what is
+// in the stored status. The end of an engine, with the freed bytes, is an Event of package
+// macnode.
 func notices(r *v1alpha1.ModelReplica, before, next []metav1.Condition) []notice.Notice {
 	mac := cmp.Or(r.Spec.NodeName, r.Spec.PrefetchNodeName)
 	var out []notice.Notice

@@ -12,7 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// TestEventsTellWhatAMacDid, once: reports in the order in which a Mac makes them.
+// Each is emitted once, for reports in the order in which a Mac sends them.
 func TestEventsTellWhatAMacDid(t *testing.T) {
 	const downloaded, loaded = v1alpha1.ConditionDownloaded, v1alpha1.ConditionLoaded
 	r := bound()

@@ -19,8 +19,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// The stories are told against a real API server in package controllers; these
-// tests hold single guards still that a race would hide there.
+// The complete scenarios run against a real API server in package controllers; these tests
+// cover single guards that a race would hide there.
 
 func world(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
@@ -32,7 +32,7 @@ func world(t *testing.T, objects ...client.Object) client.WithWatch {
 		WithStatusSubresource(&v1alpha1.ModelReplica{}, &v1alpha1.ModelDeployment{}, &v1alpha1.MacNode{}).Build()
 }
 
-// leaving is a replica that its Mac has released, and its owner.
+// leaving returns a replica that its Mac has released, and its owner.
 func leaving(accounted ...string) (*v1alpha1.ModelReplica, *v1alpha1.ModelDeployment) {
 	r := bound()
 	r.Namespace, r.Finalizers = "ns", []string{v1alpha1.FinalizerRelease}
@@ -81,8 +81,8 @@ func TestAReplicaGoesOnlyOnceItIsAccounted(t *testing.T) {
 	}
 }
 
-// A transient error of one read was taken elsewhere for the object's deletion,
-// and tore down a running model.
+// Elsewhere a transient read error was mistaken for the object's deletion, and a running
+// model was removed.
 func TestAnErrorIsNotADeletion(t *testing.T) {
 	replica, owner := leaving("u")
 	replica.Status.Conditions = nil

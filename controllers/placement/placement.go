@@ -1,13 +1,13 @@
-// Package placement binds replicas to Macs. One reconciler looks at all
-// unplaced replicas together, because reservations are cumulative: those of the
-// highest priority first, and of these the oldest.
+// Package placement binds replicas to Macs. One reconciler handles all unplaced replicas
+// together, because reservations are cumulative: the highest priority first, then the
+// oldest.
 //
-// It owns spec.nodeName of a replica (bound once), spec.prefetchNodeName until then, its condition Placed, and the
-// deletion of replicas whose room goes to one of a higher priority, or to one of
-// a new revision that may swap. It refuses
-// to decide: package plan does, on a snapshot, by the rules of an administrator
-// (plan.Rules); a choice is assumed there first, and forgotten with the snapshot
-// at the end of the pass if it could not be persisted. It never moves a bound replica: its deployment makes another.
+// It owns spec.nodeName of a replica (bound once), spec.prefetchNodeName until then, its
+// condition Placed, and the deletion of replicas that make room for one of a higher
+// priority, or for one of a new revision that may swap. It decides nothing: package plan
+// does, on a snapshot, by the administrator's rules (plan.Rules); a decision is assumed in
+// the snapshot first, and dropped with it at the end of the pass if it could not be
+// persisted. It never moves a bound replica: its deployment creates another.
 //
 // Start reading at Reconciler.Reconcile.
 package placement
@@ -74,8 +74,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Complete(r)
 }
 
-// replicaMatters passes what can change a plan: an unplaced replica that came
-// or changed, and room that came back.
+// replicaMatters passes what can change a plan: an unplaced replica that was created or
+// changed, and freed room.
 func replicaMatters() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -95,7 +95,7 @@ func macMatters() predicate.Predicate {
 	}
 }
 
-// view is what the plan reads of a Mac, and nothing that moves while a Mac idles.
+// view returns what the plan reads of a Mac, without figures that change while a Mac idles.
 func view(m *v1alpha1.MacNode) any {
 	return struct {
 		State         fleet.MacState
@@ -142,15 +142,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	if writes.bound && (wait == 0 || wait > sayAfter) {
-		wait = sayAfter // a binding calls for the next pass by its watch; this is for one that met nobody
+		wait = sayAfter // a binding triggers the next pass by its watch; this is for one that conflicted
 	}
-	// What no watch tells: the end of the time for which a Mac is avoided, or
-	// waited for, and a disk with room again.
+	// What no watch reports: the end of the time for which a Mac is avoided, or waited for,
+	// and free space on a disk.
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// read takes a snapshot of the fleet. What it holds is the cache's own and is
-// not changed: thousands of copies would cost more than the decisions.
+// read takes a snapshot of the fleet. Its objects belong to the cache and must not be
+// changed: copying thousands would cost more than the decisions.
 func (r *Reconciler) read(ctx context.Context) (*plan.Snapshot, []v1alpha1.ModelReplica, error) {
 	var macs v1alpha1.MacNodeList
 	var replicas v1alpha1.ModelReplicaList
@@ -176,8 +176,8 @@ func (r *Reconciler) rulesKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: r.Namespace, Name: plan.ConfigMapName}
 }
 
-// open are the replicas that placement owes something: a Mac, or the word that
-// they have one. The highest priority comes first, then the oldest.
+// open returns the replicas that need a decision: a Mac, or the condition that they have
+// one. The highest priority comes first, then the oldest.
 func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for i := range replicas {
@@ -189,21 +189,20 @@ func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	return out
 }
 
-// writesAtOnce is how many decisions of a pass are persisted at the same time: a
-// hundred one after the other would take as long as a hundred round trips.
+// writesAtOnce is how many decisions of a pass are persisted concurrently: a hundred in
+// sequence would take a hundred round trips.
 const writesAtOnce = 8
 
-// sayAfter is when, at the latest, a pass follows one that only bound.
+// sayAfter is the maximum delay of the pass after one that only bound.
 const sayAfter = time.Second
 
-// writes are those of one pass. Orders are under way at once; words are for
-// people, and a pass that binds leaves them to the next one: a Mac begins to
-// fetch and load when it is told, and nothing begins by a word. They touch no
-// snapshot.
+// writes are the writes of one pass. Spec writes start at once. Status writes are deferred,
+// and a pass that binds leaves them to the next one: Macs act on spec, and nothing waits
+// for status. They do not touch the snapshot.
 type writes struct {
-	group errgroup.Group
-	words []func() error
-	bound bool
+	group        errgroup.Group
+	statusWrites []func() error
+	bound        bool
 
 	mu   sync.Mutex // guards errs
 	errs []error
@@ -215,8 +214,8 @@ func newWrites() *writes {
 	return w
 }
 
-// order has a write made now.
-func (w *writes) order(write func() error) {
+// specWrite starts a write now.
+func (w *writes) specWrite(write func() error) {
 	w.group.Go(func() error {
 		if err := client.IgnoreNotFound(write()); err != nil {
 			w.mu.Lock()
@@ -227,24 +226,24 @@ func (w *writes) order(write func() error) {
 	})
 }
 
-// say has a write made after all orders, if nothing is bound meanwhile.
-func (w *writes) say(write func() error) { w.words = append(w.words, write) }
+// deferStatus adds a write that follows all spec writes, if nothing is bound in this pass.
+func (w *writes) deferStatus(write func() error) { w.statusWrites = append(w.statusWrites, write) }
 
-// wait ends the pass.
+// wait completes the writes of the pass.
 func (w *writes) wait() error {
-	_ = w.group.Wait() // each error is kept
+	_ = w.group.Wait() // all errors are collected
 	if !w.bound && len(w.errs) == 0 {
-		for _, word := range w.words {
-			w.order(word)
+		for _, write := range w.statusWrites {
+			w.specWrite(write)
 		}
 		_ = w.group.Wait()
 	}
 	return errors.Join(w.errs...)
 }
 
-// carryOut assumes the choice and has it persisted. What fails is decided anew in
-// the next pass, on another snapshot. Victims are told before the next decision,
-// which may not count on them if that fails.
+// carryOut assumes the decision and persists it. A failed write is decided again in the
+// next pass, on another snapshot. Victims are deleted before the next decision, which must
+// not count on them if that fails.
 func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, replica *v1alpha1.ModelReplica, d plan.Decision) error {
 	condition := status.False(v1alpha1.ConditionPlaced, d.Reason, d.Message)
 	binds := d.Mac != "" && replica.Spec.NodeName == ""
@@ -265,18 +264,18 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 	switch {
 	case binds:
 		w.bound = true
-		w.order(func() error { return r.bind(ctx, replica, d.Mac) })
+		w.specWrite(func() error { return r.bind(ctx, replica, d.Mac) })
 	case d.Mac == "" && ahead != replica.Spec.PrefetchNodeName:
-		w.order(func() error { return r.prefetch(ctx, replica, ahead) })
+		w.specWrite(func() error { return r.prefetch(ctx, replica, ahead) })
 	}
 	if !binds {
-		w.say(func() error { return r.report(ctx, replica, condition) })
+		w.deferStatus(func() error { return r.report(ctx, replica, condition) })
 	}
 	return nil
 }
 
-// preempt tells the victims why, and deletes them: they drain as any replica
-// does, and their deployments make others, which wait for room.
+// preempt records the reason at the victims, and deletes them: they drain like any replica,
+// and their deployments create others, which wait for room.
 func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica, d plan.Decision) error {
 	for _, v := range d.Victims {
 		victim := v.DeepCopy()
@@ -300,8 +299,8 @@ func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica
 	return nil
 }
 
-// bind writes nodeName. The write is locked, so that a replica which is being
-// deleted and let go at this moment is not bound.
+// bind writes nodeName. The write is locked, so that a replica which is being deleted and
+// released at this moment is not bound.
 func (r *Reconciler) bind(ctx context.Context, replica *v1alpha1.ModelReplica, mac string) error {
 	if err := status.Apply(ctx, r.Client, v1alpha1.ManagerPlacement,
 		configure(replica).WithResourceVersion(replica.ResourceVersion).WithSpec(ac.ModelReplicaSpec().WithNodeName(mac))); err != nil {
@@ -311,8 +310,8 @@ func (r *Reconciler) bind(ctx context.Context, replica *v1alpha1.ModelReplica, m
 	return nil
 }
 
-// prefetch writes which Mac fetches the weights, or that none does. A binding
-// leaves it out.
+// prefetch writes which Mac prefetches the weights, or that none does. A binding removes
+// it.
 func (r *Reconciler) prefetch(ctx context.Context, replica *v1alpha1.ModelReplica, mac string) error {
 	spec := ac.ModelReplicaSpec()
 	if mac != "" {
@@ -321,7 +320,7 @@ func (r *Reconciler) prefetch(ctx context.Context, replica *v1alpha1.ModelReplic
 	return status.Apply(ctx, r.Client, v1alpha1.ManagerPlacement, configure(replica).WithSpec(spec))
 }
 
-// configure returns an apply configuration that names this very replica.
+// configure returns an apply configuration for this very replica, by UID.
 func configure(replica *v1alpha1.ModelReplica) *ac.ModelReplicaApplyConfiguration {
 	return ac.ModelReplica(replica.Name, replica.Namespace).WithUID(replica.UID)
 }

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// TestAPassThatBindsSaysNothing: words wait for orders, and for the next pass
-// where one was bound or failed.
-func TestAPassThatBindsSaysNothing(t *testing.T) {
+// Status writes follow spec writes, and are left to the next pass if this one bound a
+// replica or failed.
+func TestStatusWritesAreDeferred(t *testing.T) {
 	failure := errors.New("refused")
 	for _, c := range []struct {
 		name  string
 		bound bool
-		order error
+		err   error
 		want  []string
 	}{
 		{name: "nothing bound", want: []string{"order", "word"}},
@@ -32,10 +32,10 @@ func TestAPassThatBindsSaysNothing(t *testing.T) {
 			}
 		}
 		w := newWrites()
-		w.say(do("word", nil))
-		w.order(do("order", c.order))
+		w.deferStatus(do("status", nil))
+		w.specWrite(do("spec", c.err))
 		w.bound = c.bound
-		if err := w.wait(); !errors.Is(err, c.order) || !slices.Equal(did, c.want) {
+		if err := w.wait(); !errors.Is(err, c.err) || !slices.Equal(did, c.want) {
 			t.Errorf("%s: %v, %v", c.name, did, err)
 		}
 	}

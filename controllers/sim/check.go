@@ -88,8 +88,8 @@ func (w *world) makingRoom(m *mac, over int64) bool {
 	return true
 }
 
-// checkBind wants a replica to be placed only on a Mac that is ready and may take
-// it, with the replicas of its revision spread evenly.
+// checkBind requires that a replica is placed only on a Mac that is ready and may hold it,
+// with the replicas of its revision spread evenly.
 func (w *world) checkBind(r *replica, m *mac) {
 	if _, ok := fleet.Eligible(&m.node, r.Spec.Placement); !ok || fleet.StateOf(&m.node) != fleet.MacReady || m.node.Spec.Unschedulable {
 		w.broken("%s was placed on %s, which may not take it", r.Name, m.node.Name)
@@ -168,8 +168,8 @@ func (w *world) checkSwap(r *replica) {
 	w.counts["swaps"]++
 }
 
-// checkAhead wants no replica to give its room before the weights of its
-// successor are on the Mac's disk, unless the disk has no room for them.
+// checkAhead requires that no replica is evicted before the weights of its successor are on
+// the Mac's disk, unless the disk has no room for them.
 func (w *world) checkAhead(r *replica, m *mac) {
 	lies := map[string]bool{}
 	for _, x := range m.node.Status.Weights {
@@ -195,13 +195,12 @@ func (w *world) checkAhead(r *replica, m *mac) {
 // diskSpare is what a Mac's disk may lack of being full and still take no more.
 const diskSpare = int64(1) << 30
 
-// settles is how long it may take until the operator has heard that most are
-// away: a silence of 30 s, and a look every 5 s, after Leases of up to 12 s.
+// settles is how long it may take until the operator knows that most are away: a silence of
+// 30 s, and a check every 5 s, after Leases of up to 12 s.
 const settles = time.Minute
 
-// checkMove: while most of the fleet is away for the same cause, no replica of
-// a silent Mac is given up. The count is of the Macs as they are, not of what
-// the operator heard.
+// checkMove: while most of the fleet is away for the same cause, no replica of a silent Mac
+// is given up. The count is of the actual Macs, not of the operator's observations.
 func (w *world) checkMove(m *mac, r *replica) {
 	if readyReason(r) != v1alpha1.ReasonMacGone {
 		return
@@ -248,7 +247,7 @@ func readyReason(r *replica) string {
 	return ""
 }
 
-// settled wants no replica to be without a Mac at the end that could have one.
+// settled requires that no replica is without a Mac at the end that could have one.
 func (w *world) settled() error {
 	w.pass()
 	if w.breach != nil {

@@ -307,7 +307,7 @@ func (w *world) release(m *mac, r *replica) {
 	}
 }
 
-// sweep forgets what is gone.
+// sweep drops removed objects.
 func (w *world) sweep() {
 	w.replicas = slices.DeleteFunc(w.replicas, func(r *replica) bool { return r.gone })
 }

@@ -28,7 +28,7 @@ const (
 	gateways = 2
 )
 
-// scaled is a deployment that scales itself, with its requests.
+// scaled is a deployment with autoscaling, with its requests.
 type scaled struct {
 	*deployment
 	memory scale.Memory
@@ -55,7 +55,7 @@ func (w *world) look() {
 	if w.trace.IntN(720) == 0 { // once an hour
 		w.restart()
 	}
-	w.silent = w.trace.IntN(200) == 0 // a gateway is not heard
+	w.silent = w.trace.IntN(200) == 0 // a gateway does not report
 	reports := [gateways]api.Report{}
 	for g := range reports {
 		reports[g] = api.Report{Gateway: fmt.Sprint("gateway-", g), UpMillis: w.now.Sub(epoch).Milliseconds() + 3_600_000, Replicas: map[string]int{}}

@@ -184,21 +184,21 @@ func (w *world) beats(m *mac) {
 
 // watch is the operator's watchdog: it reads every Lease and judges every Mac.
 func (w *world) watch() {
-	sights := make([]macnode.Sight, 0, len(w.macs))
+	observations := make([]macnode.Observation, 0, len(w.macs))
 	for _, m := range w.macs {
 		w.beats(m)
 		w.pulses.Observe(m.node.Name, m.renewed, w.now)
 		p, _ := w.pulses.Of(m.node.Name, w.now)
-		sights = append(sights, macnode.SightOf(&m.node, p, w.now))
+		observations = append(observations, macnode.ObservationOf(&m.node, p, w.now))
 	}
-	breaker := macnode.Look(sights)
-	if breaker.Holds() != w.braking {
-		w.braking = breaker.Holds()
+	breaker := macnode.Look(observations)
+	if breaker.Open() != w.braking {
+		w.braking = breaker.Open()
 		w.logf("circuit breaker open: %v (%d of %d silent)", w.braking, breaker.Silent, breaker.Fleet)
 	}
 	for i, m := range w.macs {
-		c := sights[i].Judge(breaker)
-		before := sights[i].Before
+		c := observations[i].Judge(breaker)
+		before := observations[i].Before
 		if before != nil && before.Reason == c.Reason {
 			continue
 		}
@@ -219,8 +219,8 @@ func transition(before *metav1.Condition, status metav1.ConditionStatus, now tim
 	return metav1.NewTime(now)
 }
 
-// traffic has clients ask for OnDemand models, more by day than by night; a model
-// that was not used for ten minutes is unloaded.
+// traffic lets clients request OnDemand models, more by day than by night; a model that was
+// not used for ten minutes is unloaded.
 func (w *world) traffic() {
 	for _, m := range w.macs {
 		for _, r := range slices.SortedFunc(mapKeys(m.loaded), byName) {
@@ -238,11 +238,11 @@ func (w *world) traffic() {
 	}
 }
 
-// busy is how many of a hundred models are asked for in ten seconds.
+// busy is how many of a hundred models are requested in ten seconds.
 func (w *world) busy() int { return 1 + int(w.now.Sub(epoch).Hours())%12/2 }
 
-// load brings an OnDemand model into memory, as an agent does: idle ones go
-// for it, the longest idle first; where that is not enough it waits.
+// load brings an OnDemand model into memory, as an agent does: idle ones are unloaded for
+// it, the longest idle first; if that is not enough it waits.
 func (w *world) load(m *mac, r *replica) {
 	if _, has := m.loaded[r]; has {
 		m.loaded[r] = w.now

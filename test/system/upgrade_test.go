@@ -84,7 +84,7 @@ func (u *upgrade) build(t *testing.T, version, pkg, mode string) {
 func (u *upgrade) order(t *testing.T, version string) {
 	t.Helper()
 	u.attempt++
-	w := turn.Wish{Version: version, Source: u.server.URL + "/" + version + ".tar.gz", SHA256: u.digests[version], Attempt: u.attempt, DrainSeconds: ptr.To[int32](120), Downgrade: v1alpha1.DowngradeAllow}
+	w := turn.Target{Version: version, Source: u.server.URL + "/" + version + ".tar.gz", SHA256: u.digests[version], Attempt: u.attempt, DrainSeconds: ptr.To[int32](120), Downgrade: v1alpha1.DowngradeAllow}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleet.Namespace, Name: turn.ConfigMapName}, Data: w.Data()}
 	err := u.Client.Create(t.Context(), cm)
 	if apierrors.IsAlreadyExists(err) {

@@ -165,7 +165,7 @@ func (p PEM) Pair(tb testing.TB) func() (*tls.Certificate, error) {
 func (c *CA) Grant(g agentapi.Grant) string {
 	c.tb.Helper()
 	if g.ClientUID == "" {
-		g.ClientUID = UID(g.Asker)
+		g.ClientUID = UID(g.Client)
 	}
 	if g.Expires == 0 {
 		g.Issued, g.Expires = time.Now().Unix(), time.Now().Add(time.Hour).Unix()

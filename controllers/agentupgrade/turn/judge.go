@@ -9,9 +9,9 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Judge derives a Mac's condition AgentCurrent. Of two things that are the case
-// it says the one that wants a person most.
-func Judge(w *Wish, mac *v1alpha1.MacNode, operator string) metav1.Condition {
+// Judge derives a Mac's condition AgentCurrent. If several reasons apply, it reports the
+// one that needs attention most.
+func Judge(w *Target, mac *v1alpha1.MacNode, operator string) metav1.Condition {
 	runs := mac.Status.AgentVersion
 	say := func(s metav1.ConditionStatus, reason, format string, args ...any) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAgentCurrent, Status: s, Reason: reason, Message: fmt.Sprintf(format, args...)}
@@ -40,11 +40,11 @@ func Judge(w *Wish, mac *v1alpha1.MacNode, operator string) metav1.Condition {
 	return say(served, reason, "%s", message)
 }
 
-// serves says whether an operator serves an agent. Operator N serves agents N
-// and N-1, counted in minor versions of one major version; the first minor of a
-// major version serves every minor of the one before, whose last cannot be told
-// by number. Patch and what follows it do not count. Two equal versions always
-// match; others that are no such numbers cannot be compared.
+// serves reports whether an operator serves an agent. Operator N serves agents N and N-1,
+// counted in minor versions of one major version; the first minor of a major version serves
+// every minor of the previous major, whose last minor is unknown. Patch and pre-release do
+// not count. Two equal versions always match; others that are not semantic versions cannot
+// be compared.
 func serves(operator, agent string) (status metav1.ConditionStatus, reason, message string) {
 	if operator == agent {
 		return metav1.ConditionTrue, v1alpha1.ReasonAgentSupported, "runs " + agent + ", the version of the operator"

@@ -1,10 +1,10 @@
-// Package turn decides whose turn it is to get a new agent.
+// Package turn decides which Mac is upgraded to a new agent next.
 //
-// It owns the administrator's wish as it lies in a ConfigMap, the order in
-// which Macs come, what halts them, and which versions this operator serves. It
-// is pure: the reconciler writes what it decides, and the kubectl plugin prints
-// it. It refuses to have two Macs away at once, to begin while a Mac is away
-// that did not say so, and to go on after a version failed on one Mac.
+// It owns the administrator's target as stored in a ConfigMap, the order of the Macs, what
+// halts an upgrade, and which agent versions this operator serves. It is pure: the
+// reconciler writes what it decides, and the kubectl plugin prints it. It never upgrades
+// two Macs at once, begins no upgrade while a Mac is away without notice, and does not
+// continue after a version failed on one Mac.
 //
 // Start reading at Next, then standing.
 package turn
@@ -23,37 +23,37 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Settle is how long a Mac has to be well with its new agent before the next
-// one is touched: longer than a crash at the first requests takes to show.
+// Settle is how long a Mac must be healthy with its new agent before the next one is
+// upgraded: long enough for a crash on the first requests to show.
 const Settle = 30 * time.Second
 
 // State of the whole upgrade.
 type State string
 
-// The states.
+// States of the upgrade.
 const (
-	Idle      State = "Idle"      // nothing is wanted
-	Done      State = "Done"      // every Mac that can be has it
-	Upgrading State = "Upgrading" // a Mac is at it
+	Idle      State = "Idle"      // there is no target
+	Done      State = "Done"      // every reachable Mac runs it
+	Upgrading State = "Upgrading" // a Mac is being upgraded
 	Waiting   State = "Waiting"   // something has to change first
-	Paused    State = "Paused"    // the administrator said so
+	Paused    State = "Paused"    // by the administrator
 	Halted    State = "Halted"    // it failed on a Mac
 )
 
-// Place is where one Mac stands.
+// Place is the state of one Mac in the upgrade.
 type Place string
 
-// The places.
+// States of a Mac.
 const (
 	Current   Place = "Current"   // runs the version
-	Underway  Place = "Underway"  // was ordered to
-	Settling  Place = "Settling"  // runs it, and not for long
+	Underway  Place = "Underway"  // the upgrade was ordered
+	Settling  Place = "Settling"  // runs it, but not for long enough
 	Pending   Place = "Pending"   // waits for its turn
-	Failed    Place = "Failed"    // rolled back, or refused the archive
-	Skipped   Place = "Skipped"   // cannot be asked now; it is caught up later
-	Away      Place = "Away"      // not heard from and did not say so: nothing begins
-	NotMeant  Place = "NotMeant"  // the wish is for another Mac
-	Different Place = "Different" // still at another order
+	Failed    Place = "Failed"    // rolled back, or rejected the archive
+	Skipped   Place = "Skipped"   // cannot be upgraded now; it catches up later
+	Away      Place = "Away"      // silent without notice: no upgrade begins
+	NotMeant  Place = "NotMeant"  // the target is for another Mac
+	Different Place = "Different" // busy with another order
 )
 
 // Standing is one Mac in the upgrade.
@@ -62,25 +62,25 @@ type Standing struct {
 	Version string `json:"version"`
 	Place   Place  `json:"place"`
 	Message string `json:"message"`
-	// settles is how long it is still watched.
+	// settles is how long it is still observed.
 	settles time.Duration
 }
 
-// Turn is what is to be done now.
+// Turn is the next action.
 type Turn struct {
 	State State `json:"state"`
-	// Mac whose turn it is; Start says that it is to be ordered now.
+	// Mac is the one whose turn it is; Start is true if it is to be ordered now.
 	Mac     string     `json:"mac,omitempty"`
 	Start   bool       `json:"-"`
 	Message string     `json:"message"`
 	Macs    []Standing `json:"macs"`
-	// After is when to look again, where time alone changes something.
+	// After is when to look again, if time alone changes the decision.
 	After time.Duration `json:"-"`
 }
 
-// Next decides for an operator of a version, or of one that is not known. Macs
-// come by name; one that is at it, or failed, comes before all that wait.
-func Next(w *Wish, operator string, macs []v1alpha1.MacNode, now time.Time) Turn {
+// Next decides the next action, for an operator of a version or of an unknown one. Macs are
+// upgraded by name; one that is being upgraded, or failed, precedes all that wait.
+func Next(w *Target, operator string, macs []v1alpha1.MacNode, now time.Time) Turn {
 	if w == nil {
 		return Turn{State: Idle, Message: "no version is requested"}
 	}
@@ -101,7 +101,7 @@ func Next(w *Wish, operator string, macs []v1alpha1.MacNode, now time.Time) Turn
 	return t
 }
 
-// first is the first Mac at a place.
+// first returns the first Mac in a state.
 func (t *Turn) first(p Place) *Standing {
 	i := slices.IndexFunc(t.Macs, func(s Standing) bool { return s.Place == p })
 	if i < 0 {
@@ -117,7 +117,7 @@ func (t *Turn) set(s State, mac *Standing, format string, args ...any) {
 	}
 }
 
-func (t *Turn) decide(w *Wish) {
+func (t *Turn) decide(w *Target) {
 	failed, underway, settling := t.first(Failed), t.first(Underway), t.first(Settling)
 	different, away, pending := t.first(Different), t.first(Away), t.first(Pending)
 	switch {
@@ -135,8 +135,8 @@ func (t *Turn) decide(w *Wish) {
 	case w.Paused:
 		t.set(Paused, nil, "paused; `kubectl metalfleet upgrade-agents --resume` continues with Mac %s", pending.Mac)
 	case away != nil:
-		// One Mac less already, and nobody knows why: what it held may be all that
-		// is left of a model elsewhere, and a second one must not go as well.
+		// One Mac is missing already, for unknown reasons: another Mac may have the only
+		// remaining replica of a model, and must not stop as well.
 		t.set(Waiting, away, "Mac %s: %s. Bring it back, cordon it or delete it to continue the upgrade", away.Mac, away.Message)
 	default:
 		t.set(Upgrading, pending, "Mac %s is next", pending.Mac)
@@ -144,7 +144,7 @@ func (t *Turn) decide(w *Wish) {
 	}
 }
 
-func (t *Turn) done(w *Wish) string {
+func (t *Turn) done(w *Target) string {
 	var left []string
 	for _, s := range t.Macs {
 		if s.Place == Skipped || s.Place == Away {
@@ -157,9 +157,9 @@ func (t *Turn) done(w *Wish) string {
 	return "all selected Macs run " + w.Version
 }
 
-// standing reads where one Mac stands. What it was ordered counts before what
-// keeps others from being ordered.
-func standing(w *Wish, mac *v1alpha1.MacNode, now time.Time) Standing {
+// standing returns the state of one Mac. Its own upgrade takes precedence over reasons not
+// to begin one.
+func standing(w *Target, mac *v1alpha1.MacNode, now time.Time) Standing {
 	s := Standing{Mac: mac.Name, Version: mac.Status.AgentVersion}
 	at := func(p Place, format string, args ...any) Standing {
 		s.Place, s.Message = p, fmt.Sprintf(format, args...)
@@ -189,7 +189,7 @@ func standing(w *Wish, mac *v1alpha1.MacNode, now time.Time) Standing {
 	return at(p, "%s", message)
 }
 
-// reachable says whether a Mac that has another version can be asked.
+// reachable reports whether a Mac with another version can be upgraded.
 func reachable(mac *v1alpha1.MacNode) (Place, string) {
 	ready := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
 	switch {
@@ -197,7 +197,7 @@ func reachable(mac *v1alpha1.MacNode) (Place, string) {
 		return Skipped, "it is being deleted"
 	case mac.Spec.Unschedulable:
 		return Skipped, "cordoned"
-	case ready == nil || ready.Reason == v1alpha1.ReasonNeverHeardFrom || mac.Status.AgentVersion == "":
+	case ready == nil || ready.Reason == v1alpha1.ReasonNeverReported || mac.Status.AgentVersion == "":
 		return Skipped, "its agent has not joined yet"
 	case ready.Status != metav1.ConditionTrue && saysNo(mac, v1alpha1.ConditionAccepting):
 		return Skipped, "its agent is stopped"
@@ -209,7 +209,8 @@ func reachable(mac *v1alpha1.MacNode) (Place, string) {
 	return Pending, "waiting"
 }
 
-// busy: it takes no requests, or soon will not, for the sake of another order.
+// busy reports whether the Mac accepts no requests, or soon will not, because of another
+// order.
 func busy(mac *v1alpha1.MacNode) bool {
 	u := mac.Status.AgentUpgrade
 	if u == nil || !u.Is(mac.Spec.Agent) {
@@ -229,8 +230,8 @@ func progress(mac *v1alpha1.MacNode, up *v1alpha1.AgentUpgrade, order *v1alpha1.
 	return words
 }
 
-// settles is how long a Mac is still watched, by the operator's clock: since it
-// was first seen to run what it was ordered.
+// settles returns how long a Mac is still observed, by the operator's clock: from when it
+// was first seen to run the ordered version.
 func settles(mac *v1alpha1.MacNode, now time.Time) time.Duration {
 	c := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionAgentCurrent)
 	if c == nil || c.Status != metav1.ConditionTrue {

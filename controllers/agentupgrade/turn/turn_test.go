@@ -15,17 +15,17 @@ import (
 
 var now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-func wish() *Wish {
-	return &Wish{Version: "v0.4.0", Source: "https://releases.example.com/agent.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 3}
+func target() *Target {
+	return &Target{Version: "v0.4.0", Source: "https://releases.example.com/agent.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 3}
 }
 
 type change func(*v1alpha1.MacNode)
 
-// mac is one that is well and runs v0.3.0, changed.
+// mac returns a healthy Mac that runs v0.3.0, with changes.
 func mac(name string, changes ...change) v1alpha1.MacNode {
 	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	m.Status.AgentVersion = "v0.3.0"
-	is(v1alpha1.ConditionReady, "True", v1alpha1.ReasonHeardFrom)(&m)
+	is(v1alpha1.ConditionReady, "True", v1alpha1.ReasonReporting)(&m)
 	is(v1alpha1.ConditionAccepting, "True", v1alpha1.ReasonAccepted)(&m)
 	for _, c := range changes {
 		c(&m)
@@ -49,7 +49,7 @@ func since(kind string, s metav1.ConditionStatus, reason string, ago time.Durati
 	}
 }
 
-func ordered(m *v1alpha1.MacNode) { m.Spec.Agent = wish().Order() }
+func ordered(m *v1alpha1.MacNode) { m.Spec.Agent = target().Order() }
 func runsIt(m *v1alpha1.MacNode)  { m.Status.AgentVersion = "v0.4.0" }
 func cordoned(m *v1alpha1.MacNode) {
 	m.Spec.Unschedulable = true
@@ -64,7 +64,7 @@ func phase(p v1alpha1.AgentUpgradePhase) change {
 
 // another is an order of an earlier attempt.
 func another(m *v1alpha1.MacNode) {
-	m.Spec.Agent = wish().Order()
+	m.Spec.Agent = target().Order()
 	m.Spec.Agent.Version, m.Spec.Agent.Attempt = "v0.3.9", 2
 }
 
@@ -76,48 +76,48 @@ var (
 	silent  = is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonMacSilent)
 	gone    = is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonMacGone)
 	stopped = is(v1alpha1.ConditionAccepting, "False", v1alpha1.ReasonShuttingDown)
-	never   = is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonNeverHeardFrom)
+	never   = is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonNeverReported)
 )
 
 func TestWhoseTurnItIs(t *testing.T) {
 	for name, tc := range map[string]struct {
-		wish  func(*Wish)
-		macs  []v1alpha1.MacNode
-		state State
-		mac   string
-		start bool
-		says  string
+		target func(*Target)
+		macs   []v1alpha1.MacNode
+		state  State
+		mac    string
+		start  bool
+		says   string
 	}{
-		"the first by name begins":                     {macs: []v1alpha1.MacNode{mac("b"), mac("a")}, state: Upgrading, mac: "a", start: true},
-		"nobody begins beside one that was ordered":    {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered)}, state: Upgrading, mac: "b", says: "not responded"},
-		"nobody begins beside one that drains":         {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeDraining))}, state: Upgrading, mac: "b"},
-		"nobody begins beside one on trial":            {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, runsIt, stopped, phase(v1alpha1.UpgradeTrial))}, state: Upgrading, mac: "b", says: "Trial"},
-		"a new one is watched for a while":             {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), currentFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 20s"},
-		"a new one nobody judged yet is watched":       {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 30s"},
-		"the next begins after that":                   {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute)), mac("b")}, state: Upgrading, mac: "b", start: true},
-		"one that is new and not ready is waited for":  {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "currently unreachable"},
-		"a rollback halts":                             {macs: []v1alpha1.MacNode{mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Halted, mac: "a", says: "because"},
-		"a refusal halts":                              {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeRefused))}, state: Halted, mac: "b"},
-		"a rollback halts also what is underway":       {macs: []v1alpha1.MacNode{mac("a", ordered), mac("b", ordered, phase(v1alpha1.UpgradeRolledBack))}, state: Halted, mac: "b"},
-		"another wish forgets an old rollback":         {macs: []v1alpha1.MacNode{mac("a", another, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Upgrading, mac: "a", start: true},
-		"one that drains for another order goes first": {macs: []v1alpha1.MacNode{mac("a"), mac("b", another, phase(v1alpha1.UpgradeDraining))}, state: Waiting, mac: "b", says: "v0.3.9"},
-		"a pause begins nothing":                       {wish: func(w *Wish) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a")}, state: Paused, says: "--resume"},
-		"a pause leaves who is at it":                  {wish: func(w *Wish) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a", ordered)}, state: Upgrading, mac: "a"},
-		"nobody begins while one is silent":            {macs: []v1alpha1.MacNode{mac("a"), mac("z", silent)}, state: Waiting, mac: "z", says: "cordon it or delete it"},
-		"nobody begins while one is gone":              {macs: []v1alpha1.MacNode{mac("a"), mac("z", gone)}, state: Waiting, mac: "z"},
-		"one that was stopped holds nobody up":         {macs: []v1alpha1.MacNode{mac("a", gone, stopped), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"one that never joined holds nobody up":        {macs: []v1alpha1.MacNode{mac("a", never), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"a cordoned one that is silent holds none up":  {macs: []v1alpha1.MacNode{mac("a", cordoned, silent), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"a cordoned one is caught up later":            {macs: []v1alpha1.MacNode{mac("a", cordoned), mac("z", runsIt)}, state: Done, says: "a (cordoned)"},
-		"all have it":                                  {macs: []v1alpha1.MacNode{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "all selected Macs run v0.4.0"},
-		"only the one that is meant":                   {wish: func(w *Wish) { w.Mac = "z" }, macs: []v1alpha1.MacNode{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"nobody of that name":                          {wish: func(w *Wish) { w.Mac = "x" }, macs: []v1alpha1.MacNode{mac("a")}, state: Waiting, says: "Mac x does not exist"},
+		"the first by name begins":                        {macs: []v1alpha1.MacNode{mac("b"), mac("a")}, state: Upgrading, mac: "a", start: true},
+		"no second one next to an ordered one":            {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered)}, state: Upgrading, mac: "b", says: "not responded"},
+		"no second one next to a draining one":            {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeDraining))}, state: Upgrading, mac: "b"},
+		"no second one next to one on trial":              {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, runsIt, stopped, phase(v1alpha1.UpgradeTrial))}, state: Upgrading, mac: "b", says: "Trial"},
+		"a new one is watched for a while":                {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), currentFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 20s"},
+		"a new one without a judgement is watched":        {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 30s"},
+		"the next begins after that":                      {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute)), mac("b")}, state: Upgrading, mac: "b", start: true},
+		"one that is new and not ready is waited for":     {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "currently unreachable"},
+		"a rollback halts":                                {macs: []v1alpha1.MacNode{mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Halted, mac: "a", says: "because"},
+		"a refusal halts":                                 {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeRefused))}, state: Halted, mac: "b"},
+		"a rollback halts also what is underway":          {macs: []v1alpha1.MacNode{mac("a", ordered), mac("b", ordered, phase(v1alpha1.UpgradeRolledBack))}, state: Halted, mac: "b"},
+		"a new target clears an old rollback":             {macs: []v1alpha1.MacNode{mac("a", another, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Upgrading, mac: "a", start: true},
+		"one that drains for another order is waited for": {macs: []v1alpha1.MacNode{mac("a"), mac("b", another, phase(v1alpha1.UpgradeDraining))}, state: Waiting, mac: "b", says: "v0.3.9"},
+		"a pause begins nothing":                          {target: func(w *Target) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a")}, state: Paused, says: "--resume"},
+		"a pause continues a running upgrade":             {target: func(w *Target) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a", ordered)}, state: Upgrading, mac: "a"},
+		"none begins while one is silent":                 {macs: []v1alpha1.MacNode{mac("a"), mac("z", silent)}, state: Waiting, mac: "z", says: "cordon it or delete it"},
+		"none begins while one is gone":                   {macs: []v1alpha1.MacNode{mac("a"), mac("z", gone)}, state: Waiting, mac: "z"},
+		"one that was stopped blocks none":                {macs: []v1alpha1.MacNode{mac("a", gone, stopped), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"one that never joined blocks none":               {macs: []v1alpha1.MacNode{mac("a", never), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"a cordoned one that is silent holds none up":     {macs: []v1alpha1.MacNode{mac("a", cordoned, silent), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"a cordoned one is caught up later":               {macs: []v1alpha1.MacNode{mac("a", cordoned), mac("z", runsIt)}, state: Done, says: "a (cordoned)"},
+		"all have it":                                     {macs: []v1alpha1.MacNode{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "all selected Macs run v0.4.0"},
+		"only the named Mac":                              {target: func(w *Target) { w.Mac = "z" }, macs: []v1alpha1.MacNode{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"no Mac of that name":                             {target: func(w *Target) { w.Mac = "x" }, macs: []v1alpha1.MacNode{mac("a")}, state: Waiting, says: "Mac x does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := wish()
-			if tc.wish != nil {
-				tc.wish(w)
-				for i := range tc.macs { // ordered is what the wish says, too
+			w := target()
+			if tc.target != nil {
+				tc.target(w)
+				for i := range tc.macs { // the order is derived from the target
 					if tc.macs[i].Spec.Agent != nil && tc.macs[i].Spec.Agent.Attempt == w.Attempt {
 						tc.macs[i].Spec.Agent = w.Order()
 					}
@@ -133,39 +133,39 @@ func TestWhoseTurnItIs(t *testing.T) {
 		})
 	}
 	if got := Next(nil, "", []v1alpha1.MacNode{mac("a")}, now); got.State != Idle || got.Start {
-		t.Errorf("without a wish: %+v", got)
+		t.Errorf("without a target: %+v", got)
 	}
-	if got := Next(wish(), "v0.3.0", []v1alpha1.MacNode{mac("a")}, now); got.State != Waiting || got.Start || !strings.Contains(got.Message, "upgrade CRDs and operator first") {
+	if got := Next(target(), "v0.3.0", []v1alpha1.MacNode{mac("a")}, now); got.State != Waiting || got.Start || !strings.Contains(got.Message, "upgrade CRDs and operator first") {
 		t.Errorf("an agent newer than the operator: %+v", got)
 	}
 	watched := []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(10*time.Second))}
-	if got := Next(wish(), "", watched, now); got.After != 20*time.Second {
+	if got := Next(target(), "", watched, now); got.After != 20*time.Second {
 		t.Errorf("looked at again after %s, want 20s", got.After)
 	}
 }
 
 func TestWhatAMacIsToldOfItsAgent(t *testing.T) {
 	for name, tc := range map[string]struct {
-		wish   *Wish
+		target *Target
 		mac    v1alpha1.MacNode
 		status metav1.ConditionStatus
 		reason string
 	}{
-		"as wanted":              {wish: wish(), mac: mac("a", ordered, runsIt), status: "True", reason: v1alpha1.ReasonAgentCurrent},
-		"waits":                  {wish: wish(), mac: mac("a"), status: "False", reason: v1alpha1.ReasonAgentOutdated},
-		"not meant":              {wish: &Wish{Version: "v0.4.0", Mac: "z"}, mac: mac("a"), status: "True", reason: v1alpha1.ReasonAgentSupported},
-		"ordered":                {wish: wish(), mac: mac("a", ordered), status: "False", reason: v1alpha1.ReasonAgentUpgrading},
-		"on trial":               {wish: wish(), mac: mac("a", ordered, runsIt, phase(v1alpha1.UpgradeTrial)), status: "False", reason: v1alpha1.ReasonAgentUpgrading},
-		"rolled back":            {wish: wish(), mac: mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), status: "False", reason: v1alpha1.ReasonAgentRolledBack},
-		"refused":                {wish: wish(), mac: mac("a", ordered, phase(v1alpha1.UpgradeRefused)), status: "False", reason: v1alpha1.ReasonAgentRefused},
+		"as wanted":              {target: target(), mac: mac("a", ordered, runsIt), status: "True", reason: v1alpha1.ReasonAgentCurrent},
+		"waits":                  {target: target(), mac: mac("a"), status: "False", reason: v1alpha1.ReasonAgentOutdated},
+		"not meant":              {target: &Target{Version: "v0.4.0", Mac: "z"}, mac: mac("a"), status: "True", reason: v1alpha1.ReasonAgentSupported},
+		"ordered":                {target: target(), mac: mac("a", ordered), status: "False", reason: v1alpha1.ReasonAgentUpgrading},
+		"on trial":               {target: target(), mac: mac("a", ordered, runsIt, phase(v1alpha1.UpgradeTrial)), status: "False", reason: v1alpha1.ReasonAgentUpgrading},
+		"rolled back":            {target: target(), mac: mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), status: "False", reason: v1alpha1.ReasonAgentRolledBack},
+		"refused":                {target: target(), mac: mac("a", ordered, phase(v1alpha1.UpgradeRefused)), status: "False", reason: v1alpha1.ReasonAgentRefused},
 		"nothing wanted, N":      {mac: mac("a", runsIt), status: "True", reason: v1alpha1.ReasonAgentSupported},
 		"nothing wanted, N-1":    {mac: mac("a"), status: "True", reason: v1alpha1.ReasonAgentSupported},
 		"nothing wanted, N-2":    {mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
-		"too old beats outdated": {wish: wish(), mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
+		"too old beats outdated": {target: target(), mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
 		"never reported":         {mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "" }), status: "Unknown", reason: v1alpha1.ReasonAgentUnversioned},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Judge(tc.wish, &tc.mac, "v0.4.2"); got.Status != tc.status || got.Reason != tc.reason || got.Message == "" {
+			if got := Judge(tc.target, &tc.mac, "v0.4.2"); got.Status != tc.status || got.Reason != tc.reason || got.Message == "" {
 				t.Errorf("%s %s: %s; want %s %s", got.Status, got.Reason, got.Message, tc.status, tc.reason)
 			}
 		})
@@ -193,8 +193,8 @@ func TestOperatorNServesAgentsNAndNMinusOne(t *testing.T) {
 	}
 }
 
-func TestAWishIsReadAsItWasWritten(t *testing.T) {
-	w := wish()
+func TestReadParsesTheDataOfATarget(t *testing.T) {
+	w := target()
 	seconds := int32(30)
 	w.Paused, w.Mac, w.DrainSeconds = true, "studio", &seconds
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ConfigMapName}, Data: w.Data()}

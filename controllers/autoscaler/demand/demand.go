@@ -1,10 +1,10 @@
-// Package demand keeps what the gateways report: how many requests run and wait
-// for each deployment, at all gateways together.
+// Package demand sums up the reports of gateways: how many requests run and wait for each
+// deployment.
 //
-// It owns the sum and whether it is whole. It refuses to take silence for an
-// answer: a gateway that was heard and is silent, one that has just started, and
-// an operator that has just started make the sum a part, from which nothing may
-// be taken away. Its clock is the one that it is given.
+// It owns the sum and whether it is complete. Silence is never treated as zero: a gateway
+// that has stopped reporting, one that has just started, and an operator that has just
+// started make the sum incomplete, and nothing may be removed because of it. The clock is
+// passed in.
 //
 // Start reading at Ledger.Take and Ledger.Of.
 package demand
@@ -20,57 +20,57 @@ import (
 )
 
 const (
-	// fresh is how long a report is good for: a gateway reports every second.
+	// fresh is how long a report is valid: a gateway reports every second.
 	fresh = 4 * time.Second
 	// warm is how long a gateway, or the operator, must have run before a sum can be
-	// whole: clients of a gateway that ended come back to another one, and gateways
-	// find an operator that starts anew.
+	// complete: clients of a gateway that stopped reconnect to another one, and gateways
+	// have to find a restarted operator.
 	warm = 15 * time.Second
-	// forget is how long a silent gateway keeps sums from being whole. One that ends
-	// says so.
+	// forget is how long a silent gateway makes sums incomplete. One that stops reports
+	// that.
 	forget = 2 * time.Minute
 )
 
 // Figures are the sum for one deployment.
 type Figures struct {
-	// Running and Waiting requests, and the longest time that one waits.
+	// Running and Waiting requests, and the longest current wait.
 	Running, Waiting int
 	Oldest           time.Duration
-	// Asked is when a request was last seen, or had come.
+	// Asked is when a request last ran or arrived.
 	Asked time.Time
 }
 
-// gateway is what one reported.
+// gateway is the last report of one gateway.
 type gateway struct {
 	at, born time.Time
 	models   map[types.NamespacedName]demand.Model
 	replicas map[string]int
 }
 
-// Ledger is safe for use by many goroutines.
+// Ledger collects the reports of gateways. It is safe for concurrent use.
 type Ledger struct {
 	now func() time.Time
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields after it
 	started  time.Time
 	gateways map[string]*gateway
 	asked    map[types.NamespacedName]time.Time
 }
 
-// NewLedger makes an empty one, of an operator that does not listen yet.
+// NewLedger returns an empty ledger that does not listen yet.
 func NewLedger(now func() time.Time) *Ledger {
 	return &Ledger{now: now, gateways: map[string]*gateway{}, asked: map[types.NamespacedName]time.Time{}}
 }
 
-// Listen says that gateways are heard from now on.
+// Listen records that reports are accepted from now on.
 func (l *Ledger) Listen() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.started = l.now()
 }
 
-// Take takes in a report. It names the deployments for which requests wait and
-// waited nowhere before: they are to be looked at now.
+// Take stores a report. It returns the deployments with waiting requests that had none
+// before at any gateway: they are to be evaluated now.
 func (l *Ledger) Take(r *demand.Report) (urgent []types.NamespacedName, err error) {
 	if err := r.Check(); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (l *Ledger) Take(r *demand.Report) (urgent []types.NamespacedName, err erro
 	if !met {
 		before = &gateway{born: now.Add(-time.Duration(r.UpMillis) * time.Millisecond)}
 	}
-	// What an old gateway ever counted says nothing to an operator that meets it.
+	// The total count of a gateway that this operator has not met before is no new demand.
 	counts := met || now.Sub(before.born) < warm
 	g := &gateway{at: now, born: before.born, replicas: r.Replicas, models: make(map[types.NamespacedName]demand.Model, len(r.Models))}
 	for _, m := range r.Models {
@@ -105,7 +105,7 @@ func (l *Ledger) Take(r *demand.Report) (urgent []types.NamespacedName, err erro
 	return urgent, nil
 }
 
-// prune forgets gateways that are long silent.
+// prune drops gateways that have been silent for long.
 func (l *Ledger) prune(now time.Time) {
 	for id, g := range l.gateways {
 		if now.Sub(g.at) > forget {
@@ -119,7 +119,7 @@ func (l *Ledger) prune(now time.Time) {
 	}
 }
 
-// Of sums up what the gateways that were heard just now say of a deployment.
+// Of sums up the latest reports on a deployment.
 func (l *Ledger) Of(key types.NamespacedName) Figures {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,15 +136,15 @@ func (l *Ledger) Of(key types.NamespacedName) Figures {
 	return f
 }
 
-// Whole says whether the sums are those of every gateway, and if not, why. serve
-// is how many gateways take requests by what the cluster says, 0 where it does
-// not say: one that was never heard is known by that alone.
+// Whole reports whether the sums include every gateway, and if not, why. serve is the
+// number of gateways in the Service, 0 if unknown: it reveals gateways that have never
+// reported.
 func (l *Ledger) Whole(serve int) (whole bool, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
 	l.prune(now)
-	silent, young, heard := 0, 0, 0
+	silent, young, reporting := 0, 0, 0
 	for _, g := range l.gateways {
 		switch {
 		case now.Sub(g.at) > fresh:
@@ -153,7 +153,7 @@ func (l *Ledger) Whole(serve int) (whole bool, why string) {
 		case now.Sub(g.born) < warm:
 			young++
 		}
-		heard++
+		reporting++
 	}
 	switch {
 	case l.started.IsZero():
@@ -162,8 +162,8 @@ func (l *Ledger) Whole(serve int) (whole bool, why string) {
 		return false, "no gateway reports its demand; check that gateways run with --operator and can reach that address"
 	case silent > 0:
 		return false, fmt.Sprintf("%d of %d gateways have stopped reporting", silent, len(l.gateways))
-	case heard < serve:
-		return false, fmt.Sprintf("%d gateways accept requests, but reports come from only %d of them; check that all of them can reach the operator", serve, heard)
+	case reporting < serve:
+		return false, fmt.Sprintf("%d gateways accept requests, but reports come from only %d of them; check that all of them can reach the operator", serve, reporting)
 	case now.Sub(l.started) < warm:
 		return false, "the operator has just started and does not know all gateways yet"
 	case young > 0:
@@ -172,8 +172,8 @@ func (l *Ledger) Whole(serve int) (whole bool, why string) {
 	return true, ""
 }
 
-// Busy says whether a gateway has requests at a replica, as far as any was heard:
-// what a silent one said last counts.
+// Busy reports whether a gateway has requests at a replica; the last report of a silent
+// gateway counts too.
 func (l *Ledger) Busy(uid string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,7 +185,7 @@ func (l *Ledger) Busy(uid string) bool {
 	return false
 }
 
-// Gateways is how many were heard of lately.
+// Gateways returns the number of gateways that reported recently.
 func (l *Ledger) Gateways() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,7 +29,8 @@ func newRoom(t *testing.T) *room {
 
 var key = types.NamespacedName{Namespace: "ns", Name: "chat"}
 
-// report has a gateway that is long up say how many run at replica r1 and wait.
+// report sends the figures of a gateway that has been up for long: requests at replica r1,
+// and waiting ones.
 func (r *room) report(gateway string, running, waiting int, begun uint64) []types.NamespacedName {
 	r.t.Helper()
 	if r.up[gateway].IsZero() {
@@ -83,8 +84,8 @@ func TestSeveralGatewaysSumUp(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatWasNeverHeardIsKnown: the cluster says that it takes requests.
-func TestAGatewayThatWasNeverHeardIsKnown(t *testing.T) {
+// The Service's endpoints include it.
+func TestAGatewayWithoutReportsMakesSumsIncomplete(t *testing.T) {
 	r := newRoom(t)
 	r.l.Listen()
 	r.now = r.now.Add(time.Minute)
@@ -95,8 +96,8 @@ func TestAGatewayThatWasNeverHeardIsKnown(t *testing.T) {
 	r.wholeOf(2, true, "")
 }
 
-// TestASilentGatewayIsNoZero: of what nobody knows the replicas count as busy, and
-// the sum as a part (LLMKube #1543: unknown idle counts as busy).
+// The replicas count as busy, and the sum as incomplete (LLMKube #1543: unknown idle counts
+// as busy).
 func TestASilentGatewayIsNoZero(t *testing.T) {
 	r := newRoom(t)
 	r.l.Listen()
@@ -104,19 +105,19 @@ func TestASilentGatewayIsNoZero(t *testing.T) {
 	r.now = r.now.Add(20 * time.Second)
 	r.report("b", 0, 1, 1)
 	r.whole(false, "1 of 2 gateways have stopped reporting")
-	r.sum(0, 1) // what it said long ago is not said again
+	r.sum(0, 1) // its last report has expired
 	if !r.l.Busy("r1") {
 		t.Error("the replica where it had requests is taken for idle")
 	}
 	r.now = r.now.Add(2 * time.Minute)
 	r.report("b", 0, 0, 1)
-	r.whole(true, "") // it is gone for good
+	r.whole(true, "") // it is forgotten
 	if r.l.Busy("r1") {
 		t.Error("a gateway that is gone keeps a replica busy")
 	}
 }
 
-// TestAGatewayThatRestartsIsNoZero: its clients are about to come back.
+// Its clients are about to reconnect.
 func TestAGatewayThatRestartsIsNoZero(t *testing.T) {
 	r := newRoom(t)
 	r.l.Listen()
@@ -157,7 +158,7 @@ func TestARequestBetweenTwoReportsIsSeen(t *testing.T) {
 		}
 	}
 	r.report("a", 0, 0, 7)
-	asked(false) // an operator that starts learns what was asked before it
+	asked(false) // a restarted operator learns the earlier load
 	r.now = r.now.Add(time.Second)
 	r.report("a", 0, 0, 7)
 	asked(false)
@@ -174,15 +175,15 @@ func TestARequestBetweenTwoReportsIsSeen(t *testing.T) {
 
 func TestWhatCannotBeTrueIsRefused(t *testing.T) {
 	for name, bad := range map[string]api.Report{
-		"nobody's":               {},
-		"fewer than none run":    {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Running: -1}}, Replicas: map[string]int{"r": -1}},
-		"fewer than none wait":   {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Waiting: -1}}},
-		"nobody waits for long":  {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", OldestMillis: 5}}},
-		"more than anybody has":  {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Waiting: 1 << 30}}},
-		"a model twice":          {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m"}, {Namespace: "ns", Name: "m"}}},
-		"a model without a name": {Gateway: "a", Models: []api.Model{{Namespace: "ns"}}},
-		"sums that differ":       {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m"}}, Replicas: map[string]int{"r": 1}},
-		"born in the future":     {Gateway: "a", UpMillis: -1},
+		"no gateway":              {},
+		"fewer than none run":     {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Running: -1}}, Replicas: map[string]int{"r": -1}},
+		"fewer than none wait":    {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Waiting: -1}}},
+		"a wait without requests": {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", OldestMillis: 5}}},
+		"more than anybody has":   {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Waiting: 1 << 30}}},
+		"a model twice":           {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m"}, {Namespace: "ns", Name: "m"}}},
+		"a model without a name":  {Gateway: "a", Models: []api.Model{{Namespace: "ns"}}},
+		"sums that differ":        {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m"}}, Replicas: map[string]int{"r": 1}},
+		"born in the future":      {Gateway: "a", UpMillis: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRoom(t)

@@ -17,24 +17,23 @@ import (
 	"metalfleet.dev/metalfleet/api/demand"
 )
 
-// endTime is how long requests may take once the operator ends.
+// endTime is how long requests may continue when the operator stops.
 const endTime = 2 * time.Second
 
-// Server takes the reports of gateways, at every operator.
+// Server receives the reports of gateways, at every operator replica.
 type Server struct {
 	Ledger *Ledger
-	// Address to listen at.
+	// Address to listen on.
 	Address string
-	// TLS by which only gateways are let in.
+	// TLS accepts only gateways.
 	TLS func() *tls.Config
-	// Urgent is told of deployments that are to be looked at now.
+	// Urgent is called with deployments that are to be evaluated now.
 	Urgent func(types.NamespacedName)
 	Log    logr.Logger
 }
 
-// NeedLeaderElection says that every operator listens: a gateway tells each there
-// is, one that comes to lead knows what is asked already, and each can be asked
-// for external metrics.
+// NeedLeaderElection returns false: gateways report to every operator replica, so that a
+// new leader knows the load already, and each replica can serve external metrics.
 func (*Server) NeedLeaderElection() bool { return false }
 
 // Start listens until ctx ends.
@@ -63,7 +62,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// ServeHTTP takes one report.
+// ServeHTTP receives one report.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || r.URL.Path != demand.Path {
 		http.Error(w, "not found; the only route is POST "+demand.Path, http.StatusNotFound)

@@ -19,9 +19,8 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// TestOnlyGatewaysAreHeard: a report over the wire is taken from who proves to be
-// a gateway, and from nobody else.
-func TestOnlyGatewaysAreHeard(t *testing.T) {
+// A report is accepted only with a gateway's client certificate.
+func TestOnlyGatewaysMayReport(t *testing.T) {
 	ca, strangers := agentapitest.NewCA(t), agentapitest.NewCA(t)
 	port, err := testenv.FreePort()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Where an API server says how it vouches for those whose requests it hands on.
+// The API server's ConfigMap on how it authenticates the requests that it forwards.
 const (
 	trustNamespace = "kube-system"
 	trustName      = "extension-apiserver-authentication"
@@ -32,35 +32,35 @@ const (
 	keyExtra       = "requestheader-extra-headers-prefix"
 )
 
-// trustEach is how long what it says is believed.
+// trustEach is how long that is cached.
 const trustEach = time.Minute
 
-// Caller is who asks, as the API server says.
+// Caller is the user of a request, as the API server states it.
 type Caller struct {
 	name   string
 	groups []string
 	extra  map[string]authorizationv1.ExtraValue
 }
 
-// trust is how an API server proves itself.
+// trust identifies the API server.
 type trust struct {
 	roots                 *x509.CertPool
 	names                 []string
 	users, groups, extras []string
 }
 
-// Vouched lets in an API server alone, and believes what it says of its clients.
+// Vouched accepts only an API server, and trusts what it states about its clients.
 type Vouched struct {
-	// Live reads the API server's own word, not through a cache.
+	// Live reads from the API server, not from a cache.
 	Live client.Reader
 	Now  func() time.Time
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields after it
 	read time.Time
 	last *trust
 }
 
-// current is the API server's word of now.
+// current returns the current configuration of the API server.
 func (v *Vouched) current(ctx context.Context) (*trust, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -98,8 +98,8 @@ func parseTrust(data map[string]string) (*trust, error) {
 	return t, nil
 }
 
-// TLS asks for a certificate of the API server's authority for such requests. own
-// is the certificate of now.
+// TLS requires a client certificate of the API server's front-proxy authority. own returns
+// the server certificate.
 func (v *Vouched) TLS(own func(context.Context) (*tls.Certificate, error)) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -116,8 +116,8 @@ func (v *Vouched) TLS(own func(context.Context) (*tls.Certificate, error)) *tls.
 		}}
 }
 
-// Caller is who asks, in the words of the API server that hands the request on. Its
-// certificate is looked at again: the authority may have been replaced since.
+// Caller returns the user that the API server states. Its certificate is verified again:
+// the authority may have been replaced since the handshake.
 func (v *Vouched) Caller(r *http.Request) (Caller, error) {
 	t, err := v.current(r.Context())
 	if err != nil {
@@ -160,8 +160,7 @@ func (v *Vouched) Caller(r *http.Request) (Caller, error) {
 	return u, nil
 }
 
-// cutFold takes a prefix off, whatever its case; what is left is as the API
-// server escaped it.
+// cutFold removes a prefix regardless of case; the rest keeps the API server's escaping.
 func cutFold(name, prefix string) (string, bool) {
 	if len(name) <= len(prefix) || !strings.EqualFold(name[:len(prefix)], prefix) {
 		return "", false
@@ -173,7 +172,7 @@ func cutFold(name, prefix string) (string, bool) {
 	return key, true
 }
 
-// errReview says that the API server did not say whether somebody may read.
+// errReview means that the API server did not decide whether a user may read.
 var errReview = errors.New("cannot check authorization with the API server")
 
 // Reviewed asks the API server whether a user may read a metric.

@@ -1,18 +1,17 @@
-// Package external serves what is asked of each deployment as external metrics
-// of Kubernetes (external.metrics.k8s.io), for a HorizontalPodAutoscaler that
-// drives the scale subresource.
+// Package external serves the load of each deployment as external metrics of Kubernetes
+// (external.metrics.k8s.io), for a HorizontalPodAutoscaler that uses the scale subresource.
 //
-// It owns two metrics, their discovery, and who may read them: whom the API
-// server vouches for, and the API server's own rules let. It refuses figures that
-// are not whole, so that nobody scales by a part of them; what names no
-// deployment, so that a misspelt name is no zero; and a deployment that scales
-// itself by spec.autoscaling, with which others would fight. It decides nothing.
+// It owns two metrics, their discovery, and authorization: the API server authenticates the
+// user and its RBAC decides. It refuses incomplete figures, so that nothing scales by a
+// part of the load; a selector that matches no deployment, so that a misspelt name is not a
+// zero; and a deployment with spec.autoscaling, which an HPA would fight with. It decides
+// nothing.
 //
-// By hand and not with k8s.io/apiserver: two paths to read do not need what a
-// whole API server brings (storage, admission, etcd's client).
+// It does not use k8s.io/apiserver: two read-only paths do not need storage, admission and
+// etcd's client.
 //
-// Start reading at Handler.ServeHTTP; source.go has the figures, which package
-// keda tells as well, delegated.go who may read, server.go how it is found.
+// Start reading at Handler.ServeHTTP; source.go has the figures, which package keda serves
+// as well, delegated.go the authorization, server.go the registration.
 package external
 
 import (
@@ -34,23 +33,23 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// label of a metric that says whose it is.
+// label of a metric that names its deployment.
 const label = "deployment"
 
-// root is the path of the group's version.
+// root is the path of the API group version.
 var root = "/apis/" + metrics.SchemeGroupVersion.String()
 
-// Handler answers the API server.
+// Handler serves the API.
 type Handler struct {
 	Source
-	// Allow says who asks, or refuses.
+	// Allow authenticates the user.
 	Allow func(r *http.Request) (Caller, error)
-	// May says whether a user may read a metric.
+	// May authorizes a user to read a metric.
 	May func(ctx context.Context, u Caller, namespace, metric string) error
 	Log logr.Logger
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP serves one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out, err := h.answer(r)
 	code := http.StatusOK
@@ -66,7 +65,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// statusOf is an error as the API has it.
+// statusOf converts an error to the API's format.
 func statusOf(err error) *metav1.Status {
 	status := apierrors.NewInternalError(err).Status()
 	if known, ok := err.(apierrors.APIStatus); ok {
@@ -111,8 +110,8 @@ func discovery() *metav1.APIResourceList {
 	return out
 }
 
-// values are those of the deployments that a selector names: all of them, or
-// none and why.
+// values returns the values of the deployments that a selector matches: all of them, or an
+// error.
 func (h *Handler) values(ctx context.Context, namespace, metric string, selector labels.Selector) (*metrics.ExternalMetricValueList, error) {
 	var deployments v1alpha1.ModelDeploymentList
 	if err := h.Client.List(ctx, &deployments, client.InNamespace(namespace)); err != nil {

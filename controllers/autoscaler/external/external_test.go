@@ -48,7 +48,7 @@ func deployment(name string, scales bool) *v1alpha1.ModelDeployment {
 	return d
 }
 
-// handler has two deployments, and one that scales itself.
+// handler has two deployments, and one with spec.autoscaling.
 func handler(t *testing.T) *Handler {
 	return &Handler{Source: Source{
 		Client: fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(deployment("chat", false), deployment("code", false), deployment("own", true)).Build(),
@@ -89,8 +89,7 @@ func TestFiguresOfADeployment(t *testing.T) {
 	}
 }
 
-// TestFiguresAreWholeOrRefused: no part, no zero for what does not exist, none for
-// what scales itself.
+// No incomplete figures, no zero for what does not exist, none for spec.autoscaling.
 func TestFiguresAreWholeOrRefused(t *testing.T) {
 	h := handler(t)
 	for name, c := range map[string]struct {
@@ -150,8 +149,7 @@ func TestTheAPIServerSaysWhoMayRead(t *testing.T) {
 	}
 }
 
-// TestAttackWhoIsNoAPIServerNamesNobody: headers are believed of the API server's
-// own certificate alone.
+// The user headers are trusted only with the API server's own certificate.
 func TestAttackWhoIsNoAPIServerNamesNobody(t *testing.T) {
 	ca, other := agentapitest.NewCA(t), agentapitest.NewCA(t)
 	proxy := func(of *agentapitest.CA, name string, usage x509.ExtKeyUsage) *x509.Certificate {

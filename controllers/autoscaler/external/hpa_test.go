@@ -29,12 +29,12 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// scaled is a cluster with Kubernetes' own HPA, and a deployment.
+// scaled is a cluster with Kubernetes' HPA controller, and a deployment.
 type scaled struct {
 	t      *testing.T
 	client client.Client
 
-	mu   sync.Mutex // guards what is asked
+	mu   sync.Mutex // guards the figures
 	f    demand.Figures
 	part string
 }
@@ -73,7 +73,7 @@ func newScaled(t *testing.T) *scaled {
 	return s
 }
 
-// serve runs the server, where the API server finds it.
+// serve runs the server, registered at the API server.
 func (s *scaled) serve() {
 	port, err := testenv.FreePort()
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *scaled) eventually(what string, ask func() error) {
 	s.t.Fatalf("%s: %v", what, err)
 }
 
-// create makes a deployment, whose status the operator would write, and its HPA.
+// create creates a deployment, with the status of an operator, and its HPA.
 func (s *scaled) create(name string, spec v1alpha1.ModelDeploymentSpec) client.ObjectKey {
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: spec}
 	for _, o := range []client.Object{d, hpa(name)} {
@@ -134,7 +134,7 @@ func (s *scaled) create(name string, spec v1alpha1.ModelDeploymentSpec) client.O
 	return client.ObjectKeyFromObject(d)
 }
 
-// follow writes the status that the operator writes, and returns what is wanted.
+// follow writes the operator's status, and returns the desired number.
 func (s *scaled) follow(key client.ObjectKey) (int32, error) {
 	var d v1alpha1.ModelDeployment
 	if err := s.client.Get(s.t.Context(), key, &d); err != nil {
@@ -157,7 +157,7 @@ func (s *scaled) want(key client.ObjectKey, replicas int32) {
 	})
 }
 
-// says is what the HPA has to say of its metric.
+// says returns the message of the HPA about its metric.
 func (s *scaled) says(key client.ObjectKey) string {
 	var h autoscalingv2.HorizontalPodAutoscaler
 	if err := s.client.Get(s.t.Context(), key, &h); err != nil {
@@ -181,9 +181,9 @@ func hpa(name string) *autoscalingv2.HorizontalPodAutoscaler {
 			}}}}}
 }
 
-// TestKubernetesOwnHPAScalesADeployment through its scale subresource, by the
-// figures of gateways; leaves it where they are not whole; and is refused, with a
-// reason, one that scales itself.
+// It scales through the scale subresource by the figures of gateways, keeps the number
+// while they are incomplete, and reports why it must not scale a deployment with
+// spec.autoscaling.
 func TestKubernetesOwnHPAScalesADeployment(t *testing.T) {
 	s := newScaled(t)
 	s.ask(10, "")
@@ -207,7 +207,7 @@ func TestKubernetesOwnHPAScalesADeployment(t *testing.T) {
 	}
 }
 
-// wantSaid waits until an HPA says something of its metric.
+// wantSaid waits until an HPA reports a message about its metric.
 func (s *scaled) wantSaid(key client.ObjectKey, want string) {
 	s.t.Helper()
 	s.eventually("the HPA says "+want, func() error {

@@ -20,35 +20,35 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// service by which the API server reaches an operator, in its namespace.
+// service through which the API server reaches the operator, in its namespace.
 const service = "metalfleet-operator-metrics-api"
 
-// ServiceName is the name in the certificate that the API server wants.
+// ServiceName is the name in the certificate that the API server expects.
 func ServiceName(namespace string) string { return service + "." + namespace + ".svc" }
 
 const (
-	// vouchEach is how often the API server's record of our authority is looked at.
+	// vouchEach is the interval at which the CA bundle of the APIService is checked.
 	vouchEach = 30 * time.Second
 	endTime   = 2 * time.Second
 )
 
-// Server listens for the API server, at every operator: whichever it asks knows
-// what gateways tell all of them. What rights it needs beside the operator's own
-// the chart gives where it is enabled.
+// Server serves the API server at every operator replica: each receives all reports of
+// gateways. The chart grants the permissions that it needs in addition to the operator's if
+// it is enabled.
 type Server struct {
 	Handler *Handler
 	Vouched *Vouched
-	// Address to listen at.
+	// Address to listen on.
 	Address string
-	// Certificate of the Service's name, and Authority that signed it, in PEM.
+	// Certificate for the Service's name, and the Authority that signed it, in PEM.
 	Certificate func(context.Context) (*tls.Certificate, error)
 	Authority   func(context.Context) ([]byte, error)
-	// Client writes into the APIService which authority that is.
+	// Client writes the CA bundle of the APIService.
 	Client client.Client
 	Log    logr.Logger
 }
 
-// NeedLeaderElection says that every operator listens.
+// NeedLeaderElection returns false: every replica listens.
 func (*Server) NeedLeaderElection() bool { return false }
 
 // Start listens until ctx ends.
@@ -76,7 +76,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// keep has the API server know our authority, until ctx ends.
+// keep updates the APIService until ctx ends.
 func (s *Server) keep(ctx context.Context) {
 	tick := time.NewTicker(vouchEach)
 	defer tick.Stop()
@@ -95,7 +95,7 @@ func (s *Server) keep(ctx context.Context) {
 	}
 }
 
-// vouch writes the authority where the APIService has another one.
+// vouch writes the CA bundle of the APIService if it differs.
 func (s *Server) vouch(ctx context.Context) error {
 	authority, err := s.Authority(ctx)
 	if err != nil {

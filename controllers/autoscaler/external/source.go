@@ -14,32 +14,32 @@ import (
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
 )
 
-// Metrics that are served, for each deployment.
+// Metrics that are served for each deployment.
 const (
-	// Requests that run and wait, at all gateways together.
+	// Requests that run or wait, over all gateways.
 	Requests = "metalfleet_requests"
-	// QueueSeconds is how long the one waits that waits longest; 0 where none does.
+	// QueueSeconds is the longest current wait; 0 if no request waits.
 	QueueSeconds = "metalfleet_queue_seconds"
 )
 
 // Names of all metrics.
 func Names() []string { return []string{Requests, QueueSeconds} }
 
-// lately is how long a request that ended still makes its deployment active: who
-// looks twice a minute would else take short ones for silence.
+// lately is how long a deployment stays active after a request has ended: a client that
+// polls twice a minute would otherwise miss short ones.
 const lately = time.Minute
 
-// Source is where the figures of deployments come from, whoever asks for them.
+// Source provides the figures of deployments.
 type Source struct {
 	// Client reads deployments.
 	Client client.Reader
-	// Figures are the sum for one deployment, and why they are not whole; empty
-	// where they are.
+	// Figures returns the sum for one deployment, and why it is incomplete; empty if it is
+	// complete.
 	Figures func(ctx context.Context, of types.NamespacedName) (f demand.Figures, part string, err error)
 	Now     func() time.Time
 }
 
-// Value is a metric of a deployment, of figures that are whole.
+// Value returns a metric of a deployment, if the figures are complete.
 func (s *Source) Value(ctx context.Context, d *v1alpha1.ModelDeployment, metric string) (*resource.Quantity, error) {
 	f, part, err := s.figures(ctx, d)
 	if err != nil {
@@ -54,9 +54,9 @@ func (s *Source) Value(ctx context.Context, d *v1alpha1.ModelDeployment, metric 
 	return resource.NewQuantity(int64(f.Running+f.Waiting), resource.DecimalSI), nil
 }
 
-// Active says whether a deployment is wanted at all: a request runs, waits or did
-// so lately. One that is known is enough for yes, for others could only add to it;
-// no needs figures that are whole.
+// Active reports whether a deployment is in use: a request runs, waits or did so recently.
+// Incomplete figures are enough for true, because missing ones could only add to it; false
+// needs complete ones.
 func (s *Source) Active(ctx context.Context, d *v1alpha1.ModelDeployment) (bool, error) {
 	f, part, err := s.figures(ctx, d)
 	if err != nil {
@@ -68,8 +68,8 @@ func (s *Source) Active(ctx context.Context, d *v1alpha1.ModelDeployment) (bool,
 	return false, part
 }
 
-// figures are those of a deployment that others may scale; part is the error of
-// figures that are not whole.
+// figures returns those of a deployment that others may scale; part is the error of
+// incomplete figures.
 func (s *Source) figures(ctx context.Context, d *v1alpha1.ModelDeployment) (f demand.Figures, part, err error) {
 	if d.Spec.Autoscaling != nil {
 		return f, nil, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("modeldeployments").GroupResource(), d.Name,

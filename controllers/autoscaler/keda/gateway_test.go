@@ -31,7 +31,7 @@ type gateway struct {
 	asks map[string]int
 }
 
-// startGateway begins to report, once the operator has made the certificate.
+// startGateway starts the reports, once the operator has created the certificate.
 func (w *world) startGateway(t *testing.T) {
 	t.Helper()
 	var s corev1.Secret
@@ -47,7 +47,7 @@ func (w *world) startGateway(t *testing.T) {
 		client: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: demand.ClientTLS(func() (*tls.Certificate, error) { return &pair, nil }, roots)}}}
 	w.gateway = g
 	var wg sync.WaitGroup
-	wg.Go(func() { // a report that is not accepted is followed by the next
+	wg.Go(func() { // a rejected report is followed by the next
 		for tick := time.Tick(demand.Every / 2); ctx.Err() == nil; {
 			_ = g.send(ctx, g.report("gateway"))
 			select {
@@ -69,7 +69,7 @@ func credentialsOf(s *corev1.Secret) (tls.Certificate, *x509.CertPool, error) {
 	return pair, roots, err
 }
 
-// report is that of a gateway that has run for an hour.
+// report returns the report of a gateway that has run for an hour.
 func (g *gateway) report(name string) demand.Report {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,14 +103,14 @@ func (g *gateway) send(ctx context.Context, r demand.Report) error {
 	return err
 }
 
-// ask has the gateway report n waiting requests of a deployment.
+// ask sets the waiting requests of a deployment to n.
 func (w *world) ask(name string, n int) {
 	w.gateway.mu.Lock()
 	defer w.gateway.mu.Unlock()
 	w.gateway.asks[name] = n
 }
 
-// other sends one report of another gateway; its last one if it ends.
+// other sends one report of another gateway; its last one if it stops.
 func (w *world) other(t *testing.T, last bool) {
 	t.Helper()
 	if err := w.gateway.send(t.Context(), demand.Report{Gateway: "other", UpMillis: time.Hour.Milliseconds(), Last: last}); err != nil {

@@ -1,18 +1,17 @@
-// Package keda serves what is asked of each deployment to KEDA, by KEDA's own
-// protocol for scalers that are not part of it (package externalscaler), so that a
-// ScaledObject scales a ModelDeployment by its scale subresource. A cluster with
-// KEDA has KEDA's server of external metrics, and there can be one: an HPA of
-// KEDA's asks KEDA, and KEDA asks here.
+// Package keda serves the load of each deployment to KEDA, with KEDA's protocol for
+// external scalers (package externalscaler), so that a ScaledObject scales a
+// ModelDeployment by its scale subresource. In a cluster with KEDA, KEDA is the only server
+// of external metrics: KEDA's HPA asks KEDA, and KEDA asks this package.
 //
-// It owns the protocol, what a trigger may say, and the pass by which KEDA alone is
-// let in. Figures, and who is refused them, are those of package external: the
-// same numbers, by the same function. It decides nothing.
+// It owns the protocol, the metadata of a trigger, and the client certificate by which only
+// KEDA is accepted. The figures, and who is refused them, are those of package external. It
+// decides nothing.
 //
-// The namespace of a deployment is that of the ScaledObject, in KEDA's words:
-// nobody scales by, or learns, what is asked in another one.
+// The namespace of a deployment is that of the ScaledObject, as KEDA reports it: no
+// ScaledObject can read or scale by the load of another namespace.
 //
-// Start reading at Scaler; trigger.go has what a ScaledObject may say, pass.go who
-// is let in, server.go the port.
+// Start reading at Scaler; trigger.go has the metadata, pass.go the client certificate,
+// server.go the port.
 package keda
 
 import (
@@ -37,25 +36,24 @@ import (
 )
 
 const (
-	// look is how often a stream looks whether a deployment is active.
+	// look is the interval at which a stream checks whether a deployment is active.
 	look = time.Second
-	// repeat is how often a stream says that it still is: KEDA counts its cooldown
-	// from when it last heard so, and hears nothing while it prepares a ScaledObject.
+	// repeat is how often a stream repeats that it still is: KEDA counts its cooldown from
+	// the last such message, and misses those sent while it prepares a ScaledObject.
 	repeat = 10 * time.Second
-	// life of a stream. KEDA waits ever longer, up to a minute, before it asks anew
-	// after streams that broke, and forgets them after one that ends well: then it
-	// asks again within two seconds.
+	// life of a stream. After a broken stream KEDA waits increasingly long, up to a minute,
+	// before it reconnects. After one that ends regularly it reconnects within two seconds.
 	life = 5 * time.Minute
 )
 
-// Scaler answers KEDA.
+// Scaler implements KEDA's service.
 type Scaler struct {
 	externalscaler.UnimplementedExternalScalerServer
 	Source *external.Source
 	Clock  clock.WithTicker
 }
 
-// GetMetricSpec is what a trigger asks for, and how much of it one replica is for.
+// GetMetricSpec returns the metric of a trigger, and its target per replica.
 func (s *Scaler) GetMetricSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
 	t, d, err := s.of(ctx, ref)
 	if err != nil {
@@ -70,7 +68,7 @@ func (s *Scaler) GetMetricSpec(ctx context.Context, ref *externalscaler.ScaledOb
 	}}, nil
 }
 
-// GetMetrics is the figure of now, whole or not at all.
+// GetMetrics returns the current figure if it is complete.
 func (s *Scaler) GetMetrics(ctx context.Context, r *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
 	t, d, err := s.of(ctx, r.GetScaledObjectRef())
 	if err != nil {
@@ -86,13 +84,13 @@ func (s *Scaler) GetMetrics(ctx context.Context, r *externalscaler.GetMetricsReq
 	return &externalscaler.GetMetricsResponse{MetricValues: []*externalscaler.MetricValue{valueOf(t.metric, value)}}, nil
 }
 
-// valueOf is a figure in both of KEDA's numbers; the whole one is rounded up, as an
-// HPA does.
+// valueOf returns a figure in both of KEDA's types; the integer is rounded up, as an HPA
+// does.
 func valueOf(metric string, q *resource.Quantity) *externalscaler.MetricValue {
 	return &externalscaler.MetricValue{MetricName: metric, MetricValue: q.Value(), MetricValueFloat: q.AsApproximateFloat64()}
 }
 
-// IsActive says whether a deployment is to have a replica at all.
+// IsActive reports whether a deployment needs a replica at all.
 func (s *Scaler) IsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
 	active, err := s.active(ctx, ref)
 	if err != nil {
@@ -101,8 +99,8 @@ func (s *Scaler) IsActive(ctx context.Context, ref *externalscaler.ScaledObjectR
 	return &externalscaler.IsActiveResponse{Result: active}, nil
 }
 
-// StreamIsActive says so at once, when it changes, and now and then while it is
-// true. Figures that are not whole are nothing to tell: KEDA goes on as it was.
+// StreamIsActive sends the same at once, on changes, and regularly while it is true. It
+// sends nothing while figures are incomplete: KEDA keeps the previous state.
 func (s *Scaler) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream grpc.ServerStreamingServer[externalscaler.IsActiveResponse]) error {
 	ctx, began := stream.Context(), s.Clock.Now()
 	tick := s.Clock.NewTicker(look)
@@ -138,7 +136,7 @@ func (s *Scaler) active(ctx context.Context, ref *externalscaler.ScaledObjectRef
 	return s.Source.Active(ctx, d)
 }
 
-// of is what a trigger says, and the deployment that it names.
+// of returns the parsed trigger and its deployment.
 func (s *Scaler) of(ctx context.Context, ref *externalscaler.ScaledObjectRef) (trigger, *v1alpha1.ModelDeployment, error) {
 	t, err := parse(ref)
 	if err != nil {
@@ -158,7 +156,7 @@ func (s *Scaler) of(ctx context.Context, ref *externalscaler.ScaledObjectRef) (t
 	return t, d, nil
 }
 
-// refusal is an error as gRPC has it.
+// refusal converts an error to gRPC's format.
 func refusal(err error) error {
 	var known apierrors.APIStatus
 	switch _, said := status.FromError(err); {

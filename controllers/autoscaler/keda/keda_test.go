@@ -40,7 +40,7 @@ func scheme(t testing.TB) *runtime.Scheme {
 	return s
 }
 
-// figures are told of deployments by their name; an error means a part.
+// figures by the name of a deployment; an error means that they are incomplete.
 type figures map[string]struct {
 	f    demand.Figures
 	part string
@@ -53,7 +53,7 @@ func (f figures) of(_ context.Context, of types.NamespacedName) (demand.Figures,
 	return f[of.Name].f, f[of.Name].part, nil
 }
 
-// source has some deployments in namespace ns; "own" scales itself.
+// source has some deployments in namespace ns; "own" has spec.autoscaling.
 func source(t testing.TB, f figures) *external.Source {
 	t.Helper()
 	b := fake.NewClientBuilder().WithScheme(scheme(t))
@@ -82,7 +82,7 @@ func scaler(t testing.TB) *Scaler {
 	})}
 }
 
-// asks is a trigger: words, by turns a key and what it says.
+// asks returns a trigger with metadata: alternating keys and values.
 func asks(namespace string, words ...string) *externalscaler.ScaledObjectRef {
 	ref := &externalscaler.ScaledObjectRef{Name: "object", Namespace: namespace, ScalerMetadata: map[string]string{"scalerAddress": "operator:9443", "enableTLS": "true"}}
 	for i := 0; i < len(words); i += 2 {
@@ -91,8 +91,8 @@ func asks(namespace string, words ...string) *externalscaler.ScaledObjectRef {
 	return ref
 }
 
-// TestKEDAIsToldWhatAnHPAIsTold: the figures of external metrics, to the thousandth.
-func TestKEDAIsToldWhatAnHPAIsTold(t *testing.T) {
+// The figures equal those of external metrics, to the thousandth.
+func TestKEDAGetsTheFiguresOfAnHPA(t *testing.T) {
 	s := scaler(t)
 	hpa := &external.Handler{Source: *s.Source, Log: logr.Discard(),
 		Allow: func(*http.Request) (external.Caller, error) { return external.Caller{}, nil },
@@ -110,7 +110,7 @@ func TestKEDAIsToldWhatAnHPAIsTold(t *testing.T) {
 		}
 		value, want := got.MetricValues[0], list.Items[0].Value
 		if want.IsZero() || value.MetricName != metric || value.MetricValueFloat != want.AsApproximateFloat64() || value.MetricValue != want.Value() {
-			t.Errorf("KEDA is told %v, an HPA %s", value, want.String())
+			t.Errorf("KEDA gets %v, an HPA %s", value, want.String())
 		}
 	}
 }
@@ -138,9 +138,8 @@ func TestATriggerSaysWhatOneReplicaIsFor(t *testing.T) {
 	}
 }
 
-// TestWhatATriggerMustNotSay, or may not be told, is refused with a reason that
-// KEDA's log shows.
-func TestWhatATriggerMustNotSay(t *testing.T) {
+// Invalid or forbidden triggers are rejected with a message in KEDA's log.
+func TestInvalidTriggersAreRejected(t *testing.T) {
 	s := scaler(t)
 	for name, c := range map[string]struct {
 		ref  *externalscaler.ScaledObjectRef
@@ -168,8 +167,7 @@ func TestWhatATriggerMustNotSay(t *testing.T) {
 	}
 }
 
-// TestFiguresForKEDAAreWholeOrRefused: no part, none of what scales itself, no other
-// metric than the trigger's.
+// No incomplete figures, none for spec.autoscaling, no other metric than the trigger's.
 func TestFiguresForKEDAAreWholeOrRefused(t *testing.T) {
 	s := scaler(t)
 	for name, c := range map[string]struct {
@@ -188,8 +186,8 @@ func TestFiguresForKEDAAreWholeOrRefused(t *testing.T) {
 	}
 }
 
-// TestADeploymentIsActive while requests run, wait or came lately; by a part of the
-// figures it may be, and is never said not to be.
+// A deployment is active while requests run, wait or arrived recently; incomplete figures
+// can make it active, but never inactive.
 func TestADeploymentIsActive(t *testing.T) {
 	s := scaler(t)
 	for deployment, want := range map[string]bool{"chat": true, "code": true, "late": true, "idle": false} {
@@ -204,84 +202,84 @@ func TestADeploymentIsActive(t *testing.T) {
 	}
 }
 
-// heard is the client's end of a stream.
-type heard struct {
+// received is the client's end of a stream.
+type received struct {
 	grpc.ServerStream
 	ctx context.Context
 
-	mu   sync.Mutex // guards said
+	mu   sync.Mutex // guards the messages
 	said []bool
 }
 
-func (h *heard) Context() context.Context { return h.ctx }
+func (h *received) Context() context.Context { return h.ctx }
 
-func (h *heard) Send(r *externalscaler.IsActiveResponse) error {
+func (h *received) Send(r *externalscaler.IsActiveResponse) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.said = append(h.said, r.Result)
 	return nil
 }
 
-func (h *heard) all() []bool {
+func (h *received) all() []bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.said)
 }
 
-// told are figures of the one deployment that may change.
-type told struct {
-	mu   sync.Mutex // guards what follows
+// changing has figures of the one deployment that may change.
+type changing struct {
+	mu   sync.Mutex // guards the fields after it
 	f    demand.Figures
 	part string
 }
 
-func (o *told) of(context.Context, types.NamespacedName) (demand.Figures, string, error) {
+func (o *changing) of(context.Context, types.NamespacedName) (demand.Figures, string, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.f, o.part, nil
 }
 
-func (o *told) tell(running int, part string) {
+func (o *changing) set(running int, part string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.f, o.part = demand.Figures{Running: running}, part
 }
 
-// TestAStreamTellsKEDAAtOnce what changes; repeats what holds; is silent by a part
-// of the figures; and ends where there is nothing to scale.
-func TestAStreamTellsKEDAAtOnce(t *testing.T) {
+// A change is sent at once and then repeated; nothing is sent while the figures are
+// incomplete; the stream ends if there is nothing to scale.
+func TestAStreamReportsChangesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var f told
+		var f changing
 		s := &Scaler{Clock: clock.RealClock{}, Source: source(t, nil)}
 		s.Source.Figures = f.of
-		h, ended := &heard{ctx: ctx}, make(chan error, 1)
+		h, ended := &received{ctx: ctx}, make(chan error, 1)
 		go func() { ended <- s.StreamIsActive(asks("ns", keyDeployment, "chat"), h) }()
 		want := func(after time.Duration, said ...bool) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if heard := h.all(); !slices.Equal(heard, said) {
-				t.Fatalf("KEDA heard %v, want %v", heard, said)
+			if got := h.all(); !slices.Equal(got, said) {
+				t.Fatalf("KEDA received %v, want %v", got, said)
 			}
 		}
 		want(0, false)
 		want(time.Minute, false) // nothing new
-		f.tell(1, "")
+		f.set(1, "")
 		want(look, false, true) // at once
 		want(repeat, false, true, true)
-		f.tell(0, "1 of 2 gateways have stopped reporting")
+		f.set(0, "1 of 2 gateways have stopped reporting")
 		want(time.Minute, false, true, true)
-		f.tell(0, "")
+		f.set(0, "")
 		want(look, false, true, true, false)
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if err := s.StreamIsActive(asks("ns", keyDeployment, "chat"), &heard{ctx: t.Context()}); err != nil {
+		if err := s.StreamIsActive(asks("ns", keyDeployment, "chat"), &received{ctx: t.Context()}); err != nil {
 			t.Errorf("a stream does not end well: %v", err)
 		}
-		if err := s.StreamIsActive(asks("ns", keyDeployment, "own"), &heard{ctx: t.Context()}); status.Code(err) != codes.FailedPrecondition {
+		if err := s.StreamIsActive(asks("ns", keyDeployment, "own"), &received{ctx: t.Context()}); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("of one that scales itself: %v", err)
 		}
 	})

@@ -24,26 +24,26 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Secret in KEDA's namespace by which KEDA proves itself, and knows the operator.
+// Secret in KEDA's namespace with KEDA's client certificate and the operator's roots.
 const Secret = "metalfleet-keda"
 
-// keyCA holds the roots by which KEDA knows the operator, beside the pair.
+// keyCA holds the roots that authenticate the operator to KEDA, next to the pair.
 const keyCA = "ca.crt"
 
 const (
-	// passLife is long: a stream of KEDA's goes on with the pass that it began with,
-	// until KEDA starts anew. A pass ends when its Secret holds another one.
+	// passLife is long: a stream of KEDA's keeps the certificate that it started with,
+	// until KEDA restarts. A certificate is invalid once its Secret holds another one.
 	passLife = 10 * 365 * 24 * time.Hour
-	// passEach is how long a pass that was read is believed, and how often the leader
-	// looks whether there is one.
+	// passEach is how long a certificate that was read is cached, and how often the leader
+	// checks the Secret.
 	passEach = 30 * time.Second
 )
 
-// errNoPass says that nobody can be let in yet.
+// errNoPass means that no client can be accepted yet.
 var errNoPass = errors.New("contains no client certificate yet; the leading operator creates one")
 
-// Pass is the one certificate that KEDA is known by. No authority signs it: it is
-// the one in the Secret, or none.
+// Pass is the one client certificate that KEDA uses. No authority signs it: it is compared
+// with the one in the Secret.
 type Pass struct {
 	// Client reads and writes that Secret, not through a cache.
 	Client client.Client
@@ -53,7 +53,7 @@ type Pass struct {
 	Authority func(context.Context) ([]byte, error)
 	Clock     clock.WithTicker
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields after it
 	read time.Time
 	last []byte
 }
@@ -66,7 +66,7 @@ func (p *Pass) get(ctx context.Context) (*corev1.Secret, error) {
 	return s, nil
 }
 
-// current is the pass of now, in DER.
+// current returns the current certificate in DER.
 func (p *Pass) current(ctx context.Context) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *Pass) current(ctx context.Context) ([]byte, error) {
 	return p.last, nil
 }
 
-// check lets in who holds the pass, whose key TLS has seen used.
+// check accepts the holder of the certificate; TLS has verified the possession of its key.
 func (p *Pass) check(pass []byte, raw [][]byte) error {
 	if len(raw) == 0 || !bytes.Equal(raw[0], pass) {
 		return fmt.Errorf("only KEDA may send requests, with the client certificate of Secret %s/%s", p.Namespace, Secret)
@@ -93,7 +93,7 @@ func (p *Pass) check(pass []byte, raw [][]byte) error {
 	return nil
 }
 
-// keep has the Secret hold a pass, and the authority of now.
+// keep ensures that the Secret holds a certificate, and the current roots.
 func (p *Pass) keep(ctx context.Context) error {
 	authority, err := p.Authority(ctx)
 	if err != nil {
@@ -124,7 +124,7 @@ func (p *Pass) keep(ctx context.Context) error {
 	return nil
 }
 
-// parsePass reads a pass that is good now.
+// parsePass parses a certificate that is valid now.
 func parsePass(data map[string][]byte, now time.Time) (*x509.Certificate, error) {
 	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	if err != nil {
@@ -136,7 +136,7 @@ func parsePass(data map[string][]byte, now time.Time) (*x509.Certificate, error)
 	return pair.Leaf, nil
 }
 
-// newPass makes one that nobody has.
+// newPass creates a new certificate.
 func newPass(now time.Time) (map[string][]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

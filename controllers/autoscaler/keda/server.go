@@ -16,13 +16,13 @@ import (
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
 )
 
-// DefaultNamespace is KEDA's own, as its chart has it.
+// DefaultNamespace is KEDA's namespace in its chart.
 const DefaultNamespace = "keda"
 
-// service by which KEDA reaches an operator, in the operator's namespace.
+// service through which KEDA reaches the operator, in the operator's namespace.
 const service = "metalfleet-operator-keda"
 
-// ServiceName is the name in the certificate that KEDA wants.
+// ServiceName is the name in the certificate that KEDA expects.
 func ServiceName(namespace string) string { return service + "." + namespace + ".svc" }
 
 // Bounds of the port: a trigger's metadata is small, and each ScaledObject has one
@@ -33,19 +33,18 @@ const (
 	handshake   = 10 * time.Second
 )
 
-// Server listens for KEDA, at every operator: whichever it asks knows what gateways
-// tell all of them.
+// Server serves KEDA at every operator replica: each receives all reports of gateways.
 type Server struct {
 	Scaler *Scaler
 	Pass   *Pass
-	// Address to listen at.
+	// Address to listen on.
 	Address string
-	// Certificate of the Service's name.
+	// Certificate for the Service's name.
 	Certificate func(context.Context) (*tls.Certificate, error)
 	Log         logr.Logger
 }
 
-// NeedLeaderElection says that every operator listens.
+// NeedLeaderElection returns false: every replica listens.
 func (*Server) NeedLeaderElection() bool { return false }
 
 // Start listens until ctx ends.
@@ -62,7 +61,7 @@ func (s *Server) Start(ctx context.Context) error {
 	go func() {
 		defer close(ended)
 		<-ctx.Done()
-		g.Stop() // KEDA asks another operator
+		g.Stop() // KEDA asks another replica
 	}()
 	if err := g.Serve(l); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve KEDA: %w", err)
@@ -71,7 +70,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// note tells a debugger what was refused; KEDA's own log has it as well.
+// note logs refused calls at debug level; KEDA logs them as well.
 func (s *Server) note(ctx context.Context, r any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (any, error) {
 	out, err := answer(ctx, r)
 	if err != nil {
@@ -80,7 +79,7 @@ func (s *Server) note(ctx context.Context, r any, info *grpc.UnaryServerInfo, an
 	return out, err
 }
 
-// tls lets KEDA in alone; certificate and pass are those of each handshake.
+// tls accepts only KEDA; each handshake uses the current certificates.
 func (s *Server) tls() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -93,22 +92,22 @@ func (s *Server) tls() *tls.Config {
 				return nil, err
 			}
 			return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*certificate},
-				// No authority signs a pass: it is compared, and TLS sees that its key is there.
+				// The certificate is self-signed: it is compared, and TLS verifies the key.
 				ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
 				VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error { return s.Pass.check(pass, raw) }}, nil
 		}}
 }
 
-// Keeper has KEDA's Secret hold a pass, at the operator that leads.
+// Keeper maintains the certificate in KEDA's Secret, at the leading operator.
 type Keeper struct {
 	Pass *Pass
 	Log  logr.Logger
 }
 
-// NeedLeaderElection says that one operator writes.
+// NeedLeaderElection returns true: one replica writes.
 func (*Keeper) NeedLeaderElection() bool { return true }
 
-// Start keeps it until ctx ends.
+// Start maintains it until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	tick := k.Pass.Clock.NewTicker(passEach)
 	defer tick.Stop()

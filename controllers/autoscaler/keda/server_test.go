@@ -28,7 +28,7 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// passed is KEDA's Secret, as the chart makes it, with a pass that is kept.
+// passed returns the Pass of KEDA's Secret, as the chart creates it, with a certificate.
 func passed(t *testing.T) (*Pass, *clocktesting.FakeClock) {
 	t.Helper()
 	c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(
@@ -67,7 +67,7 @@ func change(t *testing.T, p *Pass, data map[string][]byte) {
 	}
 }
 
-// TestAPassIsKept as long as it is good, and made anew when it is not.
+// A valid certificate is kept, and an invalid one replaced.
 func TestAPassIsKept(t *testing.T) {
 	p, now := passed(t)
 	first := data(t, p)
@@ -80,7 +80,7 @@ func TestAPassIsKept(t *testing.T) {
 	}
 	second := data(t, p)
 	if string(second[keyCA]) != "another" || !bytes.Equal(first[corev1.TLSCertKey], second[corev1.TLSCertKey]) || !bytes.Equal(first[corev1.TLSPrivateKeyKey], second[corev1.TLSPrivateKeyKey]) {
-		t.Error("another authority makes another pass, or is not told")
+		t.Error("another authority creates another certificate, or is not written")
 	}
 	other, err := newPass(now.Now())
 	if err != nil {
@@ -114,7 +114,7 @@ func TestWithoutTheChartsSecretTheReasonIsSaid(t *testing.T) {
 	}
 }
 
-// served is a server that listens, for one that dials it.
+// served starts a server and returns a function to connect to it.
 func served(t *testing.T, p *Pass) (dial func(*tls.Certificate) externalscaler.ExternalScalerClient) {
 	t.Helper()
 	port, err := testenv.FreePort()
@@ -151,7 +151,7 @@ func served(t *testing.T, p *Pass) (dial func(*tls.Certificate) externalscaler.E
 	}
 }
 
-// pair is a pass as TLS takes it.
+// pair returns the certificate for TLS.
 func pair(t *testing.T, data map[string][]byte) *tls.Certificate {
 	t.Helper()
 	c, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
@@ -161,7 +161,7 @@ func pair(t *testing.T, data map[string][]byte) *tls.Certificate {
 	return &c
 }
 
-// TestKEDAsClientAsks by every call of the protocol, over its own TLS.
+// The client uses every call of the protocol, over its own TLS.
 func TestKEDAsClientAsks(t *testing.T) {
 	p, _ := passed(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
@@ -194,8 +194,8 @@ func TestKEDAsClientAsks(t *testing.T) {
 	}
 }
 
-// TestAttackWhoHasNoPassAsksForNothing: no certificate, one of another key, of the
-// fleet's own authority, with the pass' name, or the pass of yesterday.
+// Rejected are: no certificate, one with another key, one of the fleet's own authority, one
+// with the right name, and an old one.
 func TestAttackWhoHasNoPassAsksForNothing(t *testing.T) {
 	p, now := passed(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
@@ -231,7 +231,7 @@ func TestAttackWhoHasNoPassAsksForNothing(t *testing.T) {
 	}
 }
 
-// TestThePassIsAClientsAlone: whoever takes it cannot be a server by it.
+// The certificate is not valid for a server.
 func TestThePassIsAClientsAlone(t *testing.T) {
 	p, _ := passed(t)
 	leaf, err := parsePass(data(t, p), p.Clock.Now())
@@ -243,7 +243,7 @@ func TestThePassIsAClientsAlone(t *testing.T) {
 	}
 }
 
-// TestTheLeaderMakesThePass once the Secret is there, and ends when asked to.
+// The certificate is created once the Secret exists, until the context ends.
 func TestTheLeaderMakesThePass(t *testing.T) {
 	p, now := passed(t)
 	change(t, p, nil)

@@ -15,26 +15,26 @@ import (
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
 )
 
-// What the metadata of a trigger may say.
+// Keys of a trigger's metadata.
 const (
-	keyDeployment = "deployment" // whose figures
-	keyMetric     = "metric"     // which of them; requests if it does not say
-	keyTarget     = "target"     // how much of it one replica is for
+	keyDeployment = "deployment" // the deployment
+	keyMetric     = "metric"     // the metric; requests by default
+	keyTarget     = "target"     // the target per replica
 )
 
-// ofKEDA are the words that KEDA itself reads there.
+// ofKEDA returns the keys that KEDA itself reads there.
 func ofKEDA() []string {
 	return []string{"scalerAddress", "enableTLS", "unsafeSsl", "tlsCertFile"}
 }
 
-// trigger is what a ScaledObject asks for.
+// trigger is the parsed metadata of a ScaledObject.
 type trigger struct {
 	of     types.NamespacedName
 	metric string
-	target float64 // 0: that of the deployment
+	target float64 // 0: the deployment's default
 }
 
-// parse reads what a trigger says; what it does not understand it refuses.
+// parse parses the metadata of a trigger, and rejects unknown keys.
 func parse(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	said := ref.GetScalerMetadata()
 	t := trigger{of: types.NamespacedName{Namespace: ref.GetNamespace(), Name: said[keyDeployment]}, metric: external.Requests}
@@ -62,7 +62,7 @@ func parse(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	}
 	if target, ok := said[keyTarget]; ok {
 		n, err := strconv.ParseFloat(target, 64)
-		// KEDA hands thousandths to the HPA.
+		// KEDA passes thousandths to the HPA.
 		if err != nil || !(n >= 0.001 && n <= math.MaxInt32) {
 			return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: %s is %q, want a number from 0.001 to %d", keyTarget, target, math.MaxInt32)
 		}
@@ -71,8 +71,8 @@ func parse(ref *externalscaler.ScaledObjectRef) (trigger, error) {
 	return t, nil
 }
 
-// targetOf is how much one replica is for: by default as many requests as run in it
-// at once, as spec.autoscaling has it.
+// targetOf returns the target per replica: by default the number of concurrent requests, as
+// in spec.autoscaling.
 func (t trigger) targetOf(d *v1alpha1.ModelDeployment) (float64, error) {
 	switch {
 	case t.target > 0:

@@ -1,16 +1,13 @@
-// Package scale decides how many replicas a deployment is to have.
+// Package scale decides how many replicas a deployment needs.
 //
-// It owns the decision and what has to be remembered for it. It is pure: it has
-// no clock and speaks to nobody, and an operator that starts anew goes on with
-// the memory that the one before wrote down. It refuses to take away a replica
-// that is busy or of which nobody knows, to take anything away by figures that
-// are not those of every gateway, and to ask for more replicas while one has no
-// Mac.
+// It owns the decision and the memory for it. It is pure: it has no clock and no network,
+// and a restarted operator continues with the memory that was written to status. It never
+// removes a replica that is busy or whose load is unknown, never scales down by figures
+// that do not include every gateway, and requests no more replicas while one has no Mac.
 //
-// More replicas come at once, at most twice as many at a time. Fewer come when
-// fewer were enough for the whole of a delay; time in which not every gateway
-// was heard does not count. So figures that are missing can keep replicas that
-// nobody needs, and never take away one that somebody does.
+// It scales up at once, by at most a factor of two at a time. It scales down when fewer
+// replicas were enough during a whole delay; time in which a gateway did not report does
+// not count. So missing figures can keep unneeded replicas, but never remove needed ones.
 //
 // Start reading at Decide.
 package scale
@@ -23,84 +20,83 @@ import (
 	"time"
 )
 
-// Reasons of a number.
+// Reasons for the number of replicas.
 const (
-	// Steady: it is what the figures ask for.
-	Steady = "Steady"
-	// Demand: more were asked for by the number of requests.
+	// OnTarget: the number is what the figures require.
+	OnTarget = "Steady"
+	// Demand: scaled up because of the number of requests.
 	Demand = "Demand"
-	// QueueAge: more were asked for because a request waited too long.
+	// QueueAge: scaled up because a request waited too long.
 	QueueAge = "QueueAge"
-	// FromZero: a request waits, and there was none.
+	// FromZero: a request waits, and there was no replica.
 	FromZero = "FromZero"
 	// Delayed: another number waits for its delay.
 	Delayed = "Delayed"
-	// LowDemand: fewer were enough for the whole of the delay.
+	// LowDemand: fewer were enough during the whole delay.
 	LowDemand = "LowDemand"
-	// Idle: nothing was asked, and the last one went.
+	// Idle: no requests, and the last replica was removed.
 	Idle = "Idle"
-	// Busy: fewer would be enough, and those that are left run requests.
+	// Busy: fewer would be enough, but the remaining ones run requests.
 	Busy = "Busy"
-	// Unheard: fewer may be enough, and not every gateway was heard.
+	// Unheard: fewer may be enough, but not every gateway reported.
 	Unheard = "Unheard"
-	// NoRoom: more are wanted than fit on the Macs.
+	// NoRoom: more are needed than fit on the Macs.
 	NoRoom = "NoRoom"
-	// AtMaximum: more would be wanted than maxReplicas allows.
+	// AtMaximum: more are needed than maxReplicas allows.
 	AtMaximum = "AtMaximum"
-	// RollingOut: fewer would be enough, and replicas are being replaced.
+	// RollingOut: fewer would be enough, but replicas are being replaced.
 	RollingOut = "RollingOut"
 	// Bounds: minReplicas or maxReplicas changed.
 	Bounds = "Bounds"
 )
 
-// Changes are the reasons for which the number changes.
+// Changes returns the reasons that come with a change of the number.
 func Changes() []string { return []string{Demand, QueueAge, FromZero, LowDemand, Idle, Bounds} }
 
 const (
-	// step is how long after a change of the number the next one of the same
-	// direction comes.
+	// step is the shortest time between two changes in the same direction.
 	step = 15 * time.Second
-	// slack: fewer replicas are enough only if that leaves a tenth of them free, so
-	// that a load at the edge does not flap.
+	// slack: fewer replicas are enough only if a tenth of them stays free, so that a
+	// borderline load does not flap.
 	slack = 0.9
-	// gapMost is the longest time between two looks that counts as seen.
-	gapMost = 5 * time.Second
+	// gapMax is the longest time between two evaluations that counts as observed.
+	gapMax = 5 * time.Second
 )
 
-// Policy is what a user wrote, resolved.
+// Policy is spec.autoscaling with its defaults.
 type Policy struct {
 	Min, Max  int
 	Target    int           // requests per replica
-	QueueMost time.Duration // 0: their age does not matter
+	QueueMax  time.Duration // 0: their age does not matter
 	UpDelay   time.Duration
 	DownDelay time.Duration
-	Idle      time.Duration // before the last one goes, where Min is 0
+	Idle      time.Duration // before the last one is removed, if Min is 0
 }
 
-// Figures are what the gateways say of a deployment.
+// Figures are the gateways' reports on a deployment.
 type Figures struct {
-	// Requests that run or wait, of all gateways that were heard.
+	// Requests that run or wait, over all gateways that reported.
 	Requests int
-	// Waiting are those of them that wait, Oldest the longest time of one.
+	// Waiting are those of them that wait, Oldest the longest wait.
 	Waiting int
 	Oldest  time.Duration
-	// Asked: a request came since the last look, though it may have ended.
+	// Asked: a request arrived since the last evaluation, even if it has ended.
 	Asked bool
-	// Complete: every gateway was heard just now.
+	// Complete: every gateway reported just now.
 	Complete bool
 }
 
-// Replica is one that is not on its way out.
+// Replica is a replica that is not being deleted.
 type Replica struct {
 	UID string
 	// Placed on a Mac; Stuck: no Mac has room for it.
 	Placed, Stuck bool
 	Ready         bool
-	// Busy: it runs requests, or nobody knows.
+	// Busy: it runs requests, or that is unknown.
 	Busy bool
-	// Retiring: gateways were told to prefer others.
+	// Retiring: gateways prefer others.
 	Retiring bool
-	// Old: of another revision than the wanted one.
+	// Old: of another revision than the current one.
 	Old bool
 }
 
@@ -112,33 +108,33 @@ type Memory struct {
 	Desired int
 	// Changed is when it last changed.
 	Changed time.Time
-	// LowSince is since when fewer would have been enough, and Low the most that was
-	// wanted since then; IdleSince is since when nothing was asked. Each leaves out
-	// the time that was not seen.
+	// LowSince is since when fewer would have been enough, and Low the most that was needed
+	// since then; IdleSince is since when there were no requests. Each excludes unobserved
+	// time.
 	LowSince  time.Time
 	Low       int
 	IdleSince time.Time
-	// HighSince is since when more are wanted than there are.
+	// HighSince is since when more are needed than there are.
 	HighSince time.Time
-	// Seen is when the last decision was made.
+	// Seen is the time of the last decision.
 	Seen time.Time
 }
 
-// Decision is what is to be done.
+// Decision is the result.
 type Decision struct {
 	Memory
-	// Wanted is what the figures alone ask for.
+	// Wanted is what the figures alone require.
 	Wanted int
-	// Remove are the UIDs of the replicas that may go.
+	// Remove are the UIDs of the replicas that may be removed.
 	Remove []string
-	// Retire are those that are busy and would go: gateways prefer others, so that
-	// they come to be idle. It is taken back when more are wanted again.
+	// Retire are busy replicas to be removed: gateways prefer others, so that they become
+	// idle. They are no longer retired when more replicas are needed again.
 	Retire []string
-	// Reason and Message say why.
+	// Reason and Message explain it.
 	Reason, Message string
 }
 
-// Decide says how many replicas there are to be.
+// Decide returns how many replicas are needed.
 func Decide(p Policy, m Memory, f Figures, replicas []Replica, now time.Time) Decision {
 	if !m.Decided {
 		m = Memory{Decided: true, Desired: min(max(p.Min, 1, len(replicas)), p.Max), Changed: now, Seen: now}
@@ -157,7 +153,7 @@ func Decide(p Policy, m Memory, f Figures, replicas []Replica, now time.Time) De
 	case c.stuck() > 0:
 		c.noRoom()
 	default:
-		c.say(Steady, "")
+		c.explain(OnTarget, "")
 	}
 	if !c.replacing() {
 		c.Remove = c.idleOnes(len(replicas) - c.Desired)
@@ -166,16 +162,15 @@ func Decide(p Policy, m Memory, f Figures, replicas []Replica, now time.Time) De
 	return c.Decision
 }
 
-// replacing says that a rollout decides which replicas go.
+// replacing reports whether a rollout decides which replicas are removed.
 func (c *choice) replacing() bool {
 	return slices.ContainsFunc(c.replicas, func(r Replica) bool { return r.Old })
 }
 
-// skip moves what is remembered over time that was not seen: since the last look
-// by every gateway.
+// skip moves the remembered times over unobserved time: since the last complete evaluation.
 func (m *Memory) skip(f Figures, now time.Time) {
 	gap := now.Sub(m.Seen)
-	if f.Complete && gap <= gapMost {
+	if f.Complete && gap <= gapMax {
 		return
 	}
 	if gap < 0 {
@@ -188,7 +183,7 @@ func (m *Memory) skip(f Figures, now time.Time) {
 	}
 }
 
-// choice is one decision on its way.
+// choice is a decision being made.
 type choice struct {
 	Policy
 	Decision
@@ -196,16 +191,16 @@ type choice struct {
 	replicas []Replica
 	now      time.Time
 	aged     bool // a request waited too long
-	free     int  // what the figures ask for, without maxReplicas
+	free     int  // what the figures require, without maxReplicas
 }
 
-// want is what the figures ask for.
+// want computes what the figures require.
 func (c *choice) want() {
 	n := per(c.f.Requests, float64(c.Target))
-	if n < c.Desired { // fewer only with room to spare
+	if n < c.Desired { // fewer only with some slack
 		n = min(c.Desired, per(c.f.Requests, slack*float64(c.Target)))
 	}
-	if c.f.Waiting > 0 && c.QueueMost > 0 && c.f.Oldest > c.QueueMost && n <= c.Desired && c.settled() {
+	if c.f.Waiting > 0 && c.QueueMax > 0 && c.f.Oldest > c.QueueMax && n <= c.Desired && c.settled() {
 		n, c.aged = c.Desired+1, true
 	}
 	asked := c.f.Requests > 0 || c.f.Asked
@@ -213,37 +208,37 @@ func (c *choice) want() {
 	case asked:
 		n = max(n, 1)
 	case c.Desired > 0 && !c.idle():
-		n = max(n, 1) // the last one stays until its time is over
+		n = max(n, 1) // the last one stays until its idle time is over
 	}
 	c.free = n
 	c.Wanted = min(max(n, c.Min), c.Max)
 }
 
-// idle says that nothing was asked for as long as the last replica stays.
+// idle reports whether there were no requests for the idle time of the last replica.
 func (c *choice) idle() bool {
 	return c.Min == 0 && c.f.Complete && !c.IdleSince.IsZero() && c.now.Sub(c.IdleSince) >= c.Idle
 }
 
-// settled says that all that were asked for serve, and have for a while: what
-// waits now waits in spite of them.
+// settled reports whether all requested replicas have been serving for a while, so that
+// requests wait in spite of them.
 func (c *choice) settled() bool {
 	for _, r := range c.replicas {
 		if !r.Ready {
 			return false
 		}
 	}
-	return len(c.replicas) >= c.Desired && c.now.Sub(c.Changed) >= max(step, c.QueueMost)
+	return len(c.replicas) >= c.Desired && c.now.Sub(c.Changed) >= max(step, c.QueueMax)
 }
 
 func per(requests int, target float64) int {
 	return int(math.Ceil(float64(requests) / target))
 }
 
-// remember notes since when the figures are as they are.
+// remember updates the times since which the figures hold.
 func (c *choice) remember() {
 	switch {
 	case c.f.Requests > 0 || c.f.Asked || !slices.ContainsFunc(c.replicas, func(r Replica) bool { return r.Ready }):
-		c.IdleSince = time.Time{} // a first start may take longer than the last one stays
+		c.IdleSince = time.Time{} // a first start may take longer than the idle time
 	case c.f.Complete && c.IdleSince.IsZero():
 		c.IdleSince = c.now
 	}
@@ -265,7 +260,7 @@ func (c *choice) remember() {
 	}
 }
 
-// stuck is how many of those that were asked for have no Mac with room.
+// stuck counts the replicas without a Mac that has room.
 func (c *choice) stuck() int {
 	n := 0
 	for _, r := range c.replicas {
@@ -277,10 +272,10 @@ func (c *choice) stuck() int {
 }
 
 func (c *choice) noRoom() {
-	c.say(NoRoom, fmt.Sprintf("%s needed, but no Mac has room for %d of them; free memory, add a Mac, or lower maxReplicas", replicas(c.Wanted), c.stuck()))
+	c.explain(NoRoom, fmt.Sprintf("%s needed, but no Mac has room for %d of them; free memory, add a Mac, or lower maxReplicas", replicas(c.Wanted), c.stuck()))
 }
 
-// up asks for more.
+// up scales up.
 func (c *choice) up() {
 	loading := slices.ContainsFunc(c.replicas, func(r Replica) bool { return !r.Ready })
 	switch {
@@ -288,10 +283,10 @@ func (c *choice) up() {
 		c.noRoom()
 		return
 	case c.Desired > 0 && c.now.Sub(c.HighSince) < c.UpDelay:
-		c.say(Delayed, fmt.Sprintf("%s needed; more are added after %s", replicas(c.Wanted), c.UpDelay))
+		c.explain(Delayed, fmt.Sprintf("%s needed; more are added after %s", replicas(c.Wanted), c.UpDelay))
 		return
 	case c.Desired > 0 && loading && c.now.Sub(c.Changed) < step:
-		c.say(Delayed, fmt.Sprintf("%s needed; waiting for the most recently added ones to start", replicas(c.Wanted)))
+		c.explain(Delayed, fmt.Sprintf("%s needed; waiting for the most recently added ones to start", replicas(c.Wanted)))
 		return
 	}
 	to := min(c.Wanted, max(2*c.Desired, 2))
@@ -309,46 +304,46 @@ func (c *choice) figures() string {
 	return fmt.Sprintf("%d requests, %d of them waiting; the target is %d for each replica", c.f.Requests, c.f.Waiting, c.Target)
 }
 
-// down asks for fewer, if that is safe.
+// down scales down, if that is safe.
 func (c *choice) down() {
 	to := min(max(c.Wanted, c.Low), c.Max)
 	forced := c.Desired > c.Max
 	switch {
 	case !c.f.Complete:
-		c.say(Unheard, "not every gateway has reported recently; no replica is removed")
+		c.explain(Unheard, "not every gateway has reported recently; no replica is removed")
 		return
 	case forced:
 		to = c.Max
 	case c.idle() && c.Wanted == 0:
 		to = 0
 	case c.LowSince.IsZero() || c.now.Sub(c.LowSince) < c.DownDelay:
-		c.say(Delayed, fmt.Sprintf("%s would suffice; the others are removed after %s", replicas(c.Wanted), c.DownDelay))
+		c.explain(Delayed, fmt.Sprintf("%s would suffice; the others are removed after %s", replicas(c.Wanted), c.DownDelay))
 		return
 	case to >= c.Desired:
-		// It was not enough all the time: what is remembered begins anew.
+		// It was not enough all the time: start again.
 		c.LowSince, c.Low = c.now, c.Wanted
-		c.say(Delayed, fmt.Sprintf("%s would suffice now, but would not have during the whole delay", replicas(c.Wanted)))
+		c.explain(Delayed, fmt.Sprintf("%s would suffice now, but would not have during the whole delay", replicas(c.Wanted)))
 		return
 	}
 	if c.replacing() {
-		c.say(RollingOut, "a rollout is in progress; no replica is removed meanwhile")
+		c.explain(RollingOut, "a rollout is in progress; no replica is removed meanwhile")
 		return
 	}
 	to = max(to, c.Desired/2)
 	idle := c.idleOnes(len(c.replicas) - to)
 	c.Retire = c.busyOnes(len(c.replicas)-to-len(idle), idle)
 	if c.now.Sub(c.Changed) < step && !forced {
-		c.say(Delayed, fmt.Sprintf("%s would suffice; the next ones are removed shortly", replicas(c.Wanted)))
+		c.explain(Delayed, fmt.Sprintf("%s would suffice; the next ones are removed shortly", replicas(c.Wanted)))
 		return
 	}
 	c.lower(to, len(idle), forced)
 }
 
-// lower takes away what is idle, down to a number.
+// lower removes idle replicas, down to a number.
 func (c *choice) lower(to, idle int, forced bool) {
 	next := max(to, len(c.replicas)-idle)
 	if next >= c.Desired {
-		c.say(Busy, fmt.Sprintf("%s would suffice, but all %d are busy; gateways prefer other replicas, and a replica is removed once it is idle", replicas(c.Wanted), len(c.replicas)))
+		c.explain(Busy, fmt.Sprintf("%s would suffice, but all %d are busy; gateways prefer other replicas, and a replica is removed once it is idle", replicas(c.Wanted), len(c.replicas)))
 		return
 	}
 	switch {
@@ -361,8 +356,8 @@ func (c *choice) lower(to, idle int, forced bool) {
 	}
 }
 
-// busyOnes are at most n of the others: the same as before, as far as they are
-// there, so that they come to their end.
+// busyOnes returns at most n of the others, preferring those chosen before, so that they
+// become idle.
 func (c *choice) busyOnes(n int, idle []string) []string {
 	var may []Replica
 	for _, r := range c.replicas {
@@ -386,7 +381,7 @@ func (c *choice) busyOnes(n int, idle []string) []string {
 	return out
 }
 
-// idleOnes are at most n replicas that may go, those first that are missed least.
+// idleOnes returns at most n removable replicas, the least useful first.
 func (c *choice) idleOnes(n int) []string {
 	var may []Replica
 	for _, r := range c.replicas {
@@ -404,7 +399,7 @@ func (c *choice) idleOnes(n int) []string {
 	return out
 }
 
-// rank orders replicas by how little they are missed.
+// rank orders replicas by how useful they are.
 func (r Replica) rank() int {
 	switch {
 	case !r.Placed:
@@ -420,18 +415,18 @@ func (c *choice) set(n int, reason, message string) {
 	if c.Wanted >= n {
 		c.LowSince, c.Low = time.Time{}, 0
 	}
-	c.say(reason, message)
+	c.explain(reason, message)
 }
 
-// say explains the number; at the upper bound it says so.
-func (c *choice) say(reason, message string) {
-	if reason == Steady && c.free > c.Max {
+// explain sets the reason and the message, and mentions the upper bound if it applies.
+func (c *choice) explain(reason, message string) {
+	if reason == OnTarget && c.free > c.Max {
 		reason, message = AtMaximum, fmt.Sprintf("%s needed, but maxReplicas is %d", replicas(c.free), c.Max)
 	}
 	c.Reason, c.Message = reason, message
 }
 
-// replicas is a number of replicas in words: "1 replica", "3 replicas".
+// replicas formats a number of replicas: "1 replica", "3 replicas".
 func replicas(n int) string {
 	if n == 1 {
 		return "1 replica"

@@ -14,8 +14,8 @@ import (
 
 var epoch = time.Unix(1_800_000_000, 0)
 
-// fleet is a deployment on virtual time: replicas serve a while after they were
-// asked for.
+// fleet is a deployment on virtual time: replicas serve some time after they were
+// requested.
 type fleet struct {
 	t        *testing.T
 	policy   scale.Policy
@@ -34,10 +34,10 @@ func newFleet(t *testing.T, p scale.Policy) *fleet {
 }
 
 func policy() scale.Policy {
-	return scale.Policy{Min: 1, Max: 8, Target: 4, QueueMost: 15 * time.Second, DownDelay: 5 * time.Minute, Idle: 10 * time.Minute}
+	return scale.Policy{Min: 1, Max: 8, Target: 4, QueueMax: 15 * time.Second, DownDelay: 5 * time.Minute, Idle: 10 * time.Minute}
 }
 
-// look is one second: a decision, and what follows from it.
+// look advances one second: a decision, and its effects.
 func (f *fleet) look(g scale.Figures) scale.Decision {
 	f.t.Helper()
 	f.now = f.now.Add(time.Second)
@@ -72,7 +72,7 @@ func (f *fleet) look(g scale.Figures) scale.Decision {
 
 func (f *fleet) at() time.Duration { return f.now.Sub(epoch) }
 
-// pass is some time with the same figures.
+// pass advances some time with the same figures.
 func (f *fleet) pass(d time.Duration, g scale.Figures) scale.Decision {
 	f.t.Helper()
 	for range int(d / time.Second) {
@@ -93,11 +93,11 @@ func running(n int) scale.Figures { return scale.Figures{Requests: n, Complete: 
 func TestMoreComeAtOnceAndFewerAfterTheDelay(t *testing.T) {
 	f := newFleet(t, policy())
 	f.pass(time.Minute, running(4))
-	f.want(1, scale.Steady)
+	f.want(1, scale.OnTarget)
 	f.look(running(5))
 	f.want(2, scale.Demand)
 	f.pass(time.Minute, running(5))
-	f.want(2, scale.Steady)
+	f.want(2, scale.OnTarget)
 	f.pass(5*time.Minute, running(1))
 	f.want(2, scale.Delayed)
 	f.look(running(1))
@@ -124,7 +124,7 @@ func TestMoreComeAfterTheirDelay(t *testing.T) {
 	f.pass(time.Minute, running(1))
 	f.pass(29*time.Second, running(8))
 	f.want(1, scale.Delayed)
-	f.look(running(1)) // a burst that ends asks for nothing
+	f.look(running(1)) // a burst that ends requires nothing
 	f.pass(29*time.Second, running(8))
 	f.want(1, scale.Delayed)
 	f.pass(2*time.Second, running(8))
@@ -134,7 +134,7 @@ func TestMoreComeAfterTheirDelay(t *testing.T) {
 func TestAPeakWithinTheDelayKeepsWhatItNeeded(t *testing.T) {
 	f := newFleet(t, policy())
 	f.pass(2*time.Minute, running(16))
-	f.want(4, scale.Steady)
+	f.want(4, scale.OnTarget)
 	f.pass(3*time.Minute, running(1))
 	f.look(running(10)) // three were needed for a moment
 	f.pass(2*time.Minute, running(1))
@@ -158,7 +158,7 @@ func TestALoadAtTheEdgeDoesNotFlap(t *testing.T) {
 	if changes > 1 {
 		t.Errorf("the number changed %d times in an hour", changes)
 	}
-	f.pass(20*time.Minute, running(4)) // four on one leave nothing free
+	f.pass(20*time.Minute, running(4)) // four on one leave no slack
 	f.want(2, "")
 	f.pass(20*time.Minute, running(3))
 	f.want(1, "")
@@ -167,14 +167,14 @@ func TestALoadAtTheEdgeDoesNotFlap(t *testing.T) {
 func TestABusyReplicaIsNeverTakenAway(t *testing.T) {
 	f := newFleet(t, policy())
 	f.pass(time.Minute, running(12))
-	f.want(3, scale.Steady)
+	f.want(3, scale.OnTarget)
 	for i := range f.replicas {
 		f.replicas[i].Busy = true
 	}
 	f.pass(20*time.Minute, running(3))
 	f.want(3, scale.Busy)
-	// Others are preferred to two of them, always the same, so that they come to
-	// be idle; until more are wanted again.
+	// Gateways prefer others to two of them, always the same ones, so that they become
+	// idle; until more are needed again.
 	first := slices.Clone(f.last.Retire)
 	if len(first) != 2 || !slices.Equal(f.look(running(3)).Retire, first) {
 		t.Errorf("retire %v, then %v, want the same two", first, f.last.Retire)
@@ -213,20 +213,20 @@ func TestNothingIsTakenAwayByFiguresThatAreNotWhole(t *testing.T) {
 	part := scale.Figures{Requests: 0}
 	f.pass(time.Hour, part)
 	f.want(3, scale.Unheard)
-	// The time that was not seen does not count.
+	// Unobserved time does not count.
 	f.pass(4*time.Minute, running(1))
 	f.want(3, scale.Delayed)
 	f.pass(90*time.Second, running(1))
 	f.want(1, "")
-	f.look(scale.Figures{Requests: 8}) // a part is enough to ask for more
+	f.look(scale.Figures{Requests: 8}) // incomplete figures are enough to scale up
 	f.want(2, scale.Demand)
 }
 
-// TestTheDelaySurvivesARestart: it neither begins anew with each operator, nor
-// runs on while nobody looked (LWS #225: a restart changes nothing by itself).
+// The delay neither starts again with each operator, nor continues while no operator runs
+// (LWS #225: a restart changes nothing by itself).
 func TestTheDelaySurvivesARestart(t *testing.T) {
 	restart := func(f *fleet, away time.Duration) {
-		m := f.memory // as it is written down, to the second, up to 30 s ago
+		m := f.memory // as it is stored: to the second, up to 30 s old
 		f.memory = scale.Memory{Decided: true, Desired: m.Desired, Changed: m.Changed.Truncate(time.Second), LowSince: m.LowSince.Truncate(time.Second),
 			Low: m.Low, IdleSince: m.IdleSince.Truncate(time.Second), Seen: m.Seen.Truncate(time.Second)}
 		if m.LowSince.IsZero() {
@@ -242,15 +242,15 @@ func TestTheDelaySurvivesARestart(t *testing.T) {
 	f.pass(4*time.Minute, running(1))
 	restart(f, time.Hour)
 	f.look(running(1))
-	f.want(3, scale.Delayed) // an hour in which nobody looked is no proof
+	f.want(3, scale.Delayed) // an unobserved hour proves nothing
 	f.pass(50*time.Second, running(1))
 	f.want(3, scale.Delayed)
 	f.pass(40*time.Second, running(1))
-	f.want(1, "") // and the four minutes before are not lost
+	f.want(1, "") // but the four minutes before it count
 
 	f = newFleet(t, policy())
 	f.pass(time.Minute, running(12))
-	for range 12 { // an operator that restarts all the time gets there, too
+	for range 12 { // an operator that restarts all the time succeeds, too
 		f.pass(30*time.Second, running(1))
 		restart(f, 10*time.Second)
 	}
@@ -271,17 +271,17 @@ func TestToZeroAndBack(t *testing.T) {
 	f.pass(20*time.Second, scale.Figures{Complete: true})
 	f.want(0, "")
 	f.pass(time.Hour, scale.Figures{Complete: true})
-	f.want(0, scale.Steady)
+	f.want(0, scale.OnTarget)
 	f.look(scale.Figures{Requests: 1, Waiting: 1})
 	f.want(1, scale.FromZero)
 	f.pass(30*time.Minute, scale.Figures{Requests: 1, Complete: true})
-	f.want(1, scale.Steady)
-	// Requests that come and end between two looks keep it as well.
+	f.want(1, scale.OnTarget)
+	// Requests that come and end between two evaluations keep it as well.
 	for range 10 {
 		f.pass(9*time.Minute, scale.Figures{Complete: true})
 		f.look(scale.Figures{Asked: true, Complete: true})
 	}
-	f.want(1, scale.Steady)
+	f.want(1, scale.OnTarget)
 	f.pass(11*time.Minute, scale.Figures{Complete: true})
 	f.want(0, "")
 }
@@ -304,10 +304,10 @@ func TestALongWaitAsksForOneMore(t *testing.T) {
 	f.look(waits)
 	f.want(2, scale.QueueAge)
 	f.pass(10*time.Second, waits)
-	f.want(2, "") // what was asked for is given time to help
+	f.want(2, "") // the new replicas get time to help
 	f.pass(14*time.Second, waits)
 	f.want(3, "")
-	f.policy.QueueMost = 0
+	f.policy.QueueMax = 0
 	f.pass(2*time.Minute, waits)
 	f.want(3, scale.Delayed)
 }
@@ -319,11 +319,11 @@ func TestNoMoreAreAskedForThanFit(t *testing.T) {
 	f.want(4, scale.NoRoom) // one step too many; from there it waits for room
 	f.pass(time.Hour, running(32))
 	f.want(4, scale.NoRoom)
-	f.look(running(16)) // as many as were asked for
+	f.look(running(16)) // as many as were requested
 	f.want(4, scale.NoRoom)
 	f.room = 8
 	f.pass(2*time.Minute, running(32))
-	f.want(8, scale.Steady)
+	f.want(8, scale.OnTarget)
 	f.room = 2
 	f.pass(10*time.Minute, running(1))
 	f.want(1, "")
@@ -332,7 +332,7 @@ func TestNoMoreAreAskedForThanFit(t *testing.T) {
 func TestBoundsThatChangeAreKept(t *testing.T) {
 	f := newFleet(t, policy())
 	f.pass(2*time.Minute, running(16))
-	f.want(4, scale.Steady)
+	f.want(4, scale.OnTarget)
 	f.policy.Max = 2
 	for i := range f.replicas {
 		f.replicas[i].Busy = true
@@ -344,7 +344,7 @@ func TestBoundsThatChangeAreKept(t *testing.T) {
 	f.want(2, scale.Bounds)
 	f.policy.Min = 2
 	f.pass(time.Hour, running(0))
-	f.want(2, scale.Steady)
+	f.want(2, scale.OnTarget)
 	f.policy.Min, f.policy.Max = 3, 8
 	f.look(running(0))
 	f.want(3, scale.Bounds)
@@ -353,7 +353,7 @@ func TestBoundsThatChangeAreKept(t *testing.T) {
 func TestARolloutKeepsItsReplicas(t *testing.T) {
 	f := newFleet(t, policy())
 	f.pass(2*time.Minute, running(8))
-	f.want(2, scale.Steady)
+	f.want(2, scale.OnTarget)
 	f.replicas[0].Old = true
 	f.pass(20*time.Minute, running(1))
 	f.want(2, scale.RollingOut)
@@ -362,8 +362,8 @@ func TestARolloutKeepsItsReplicas(t *testing.T) {
 	f.want(1, "")
 }
 
-// TestRandomHistories: whatever comes, the number stays within its bounds, it is
-// lowered only after fewer were enough for the whole delay, and changes are apart.
+// TestRandomHistories: the number stays within its bounds, is lowered only after fewer were
+// enough for the whole delay, and changes keep their distance.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 11))
@@ -373,7 +373,7 @@ func TestRandomHistories(t *testing.T) {
 		f := newFleet(t, p)
 		f.loads = time.Duration(rng.IntN(60)) * time.Second
 		load, whole := 0, true
-		var seen []int // what was wanted of late, in seconds that were seen
+		var seen []int // recently required numbers, in observed seconds
 		for step := range 4000 {
 			switch rng.IntN(60) {
 			case 0:
@@ -383,7 +383,7 @@ func TestRandomHistories(t *testing.T) {
 			case 2:
 				whole = rng.IntN(3) > 0
 			case 3:
-				f.memory.HighSince = time.Time{} // an operator forgets it
+				f.memory.HighSince = time.Time{} // a restarted operator has lost it
 				f.now = f.now.Add(time.Duration(rng.IntN(100)) * time.Second)
 			}
 			for i := range f.replicas {

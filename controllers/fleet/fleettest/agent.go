@@ -1,10 +1,10 @@
-// Package fleettest is a Mac without a Mac: an agent that plays a script
-// against a real API server, for tests of the operator.
+// Package fleettest simulates a Mac: a scripted agent that runs against a real API server,
+// for tests of the operator.
 //
-// It owns what an agent writes: the status of its MacNode (server-side apply,
-// the agent's field manager) and its Lease. It refuses to know anything but its
-// MacNode, as a real agent does. It starts no engine: footprints and freed
-// bytes are figures of the script. Only _test.go files may import it.
+// It owns what an agent writes: the status of its MacNode (server-side apply, the agent's
+// field manager) and its Lease. It reads only its own MacNode, as a real agent does. It
+// starts no engine: footprints and freed bytes are figures of the script. Only _test.go
+// files may import it.
 //
 // Start reading at Start.
 package fleettest
@@ -27,58 +27,58 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Behaviour is what the agent does with a replica it is to run.
+// Behaviour is what the agent does with an assigned replica.
 type Behaviour string
 
-// The behaviours.
+// Behaviours of the agent.
 const (
 	Serve      Behaviour = "Serve"      // at once
-	Refuse     Behaviour = "Refuse"     // the ledger has no room
+	Refuse     Behaviour = "Refuse"     // the memory ledger has no room
 	KeepsBusy  Behaviour = "KeepsBusy"  // serves, and never finishes draining
 	StillLoads Behaviour = "StillLoads" // never finishes loading
-	NoCanary   Behaviour = "NoCanary"   // loads, generates no token, and was started three times
+	NoCanary   Behaviour = "NoCanary"   // loads but generates no token, and was started three times
 )
 
-// Source is what lies behind a source on this Mac.
+// Source is the content of a source on this Mac.
 type Source struct {
 	Model *model.Record
 	// Reason and Message of a failure, without a model.
 	Reason, Message string
 }
 
-// Script is what the agent plays. Change it with Agent.Edit alone.
+// Script is what the agent simulates. Change it only with Agent.Edit.
 type Script struct {
 	Capacity int64
 	Chip     string
-	// Sources by their name; one that is missing is SourceNotFound.
+	// Sources by their name; a missing one is SourceNotFound.
 	Sources map[string]Source
 	// Footprint of every engine, and what it frees.
 	Footprint int64
-	// Weights are on its disk.
+	// Weights on its disk.
 	Weights []v1alpha1.StoredWeights
-	// Ahead says what becomes of weights that are only fetched: empty for those
-	// that are there, else the reason for which they are not. Nil: they are there.
+	// Ahead returns the state of prefetched weights: empty if they are there, else the
+	// reason why not. Nil: they are there.
 	Ahead func(v1alpha1.Assignment) string
-	// DiskUsed is what others take of the Mac's disk of one TiB.
+	// DiskUsed is what other files use of the Mac's disk of one TiB.
 	DiskUsed int64
-	// Behave by the namespace/name prefix "NAMESPACE/DEPLOYMENT"; nil serves.
+	// Behave returns the behaviour for an assignment; nil serves.
 	Behave func(v1alpha1.Assignment) Behaviour
-	// Asked says which OnDemand replicas clients ask for now: those are loaded,
-	// the others are not, or go as Idle. Nil: none.
+	// Asked reports which OnDemand replicas have requests now: those are loaded, the others
+	// are not, or are unloaded as Idle. Nil: none.
 	Asked func(v1alpha1.Assignment) bool
 	// Conditions of the Mac that the agent owns, such as WiredStranded.
 	Conditions []metav1.Condition
 	// Pressure level that is reported.
 	Pressure v1alpha1.PressureLevel
-	// Roots are the fingerprints of the roots that it says it trusts.
+	// Roots are the fingerprints of the roots that it reports as trusted.
 	Roots []string
-	// Mute: no report and no renewal, as a Mac that is cut off.
-	Mute bool
+	// Silent: no report and no renewal, like a Mac without network.
+	Silent bool
 }
 
 const diskFree = int64(1) << 40
 
-// Agent plays one Mac until Stop.
+// Agent simulates one Mac until Stop.
 type Agent struct {
 	Name      string
 	namespace string
@@ -86,8 +86,8 @@ type Agent struct {
 	stop      context.CancelFunc
 	done      sync.WaitGroup
 
-	renewing sync.Mutex // held while a renewal is under way
-	mu       sync.Mutex // guards what follows
+	renewing sync.Mutex // held during a renewal
+	mu       sync.Mutex // guards the fields after it
 	script   Script
 	loads    map[string]int64 // engines started, by replica UID
 	running  map[string]v1alpha1.Assignment
@@ -99,7 +99,7 @@ type Agent struct {
 	stopped  bool
 }
 
-// Start begins to play the Mac called name, whose MacNode exists.
+// Start starts the Mac called name, whose MacNode exists.
 func Start(ctx context.Context, c client.WithWatch, namespace, name string, s Script) *Agent {
 	ctx, stop := context.WithCancel(ctx)
 	a := &Agent{Name: name, namespace: namespace, c: c, stop: stop, script: s,
@@ -109,7 +109,7 @@ func Start(ctx context.Context, c client.WithWatch, namespace, name string, s Sc
 	return a
 }
 
-// Stop ends the agent, as kill -9 does: nothing is reported.
+// Stop ends the agent, like kill -9: nothing is reported.
 func (a *Agent) Stop() {
 	a.stop()
 	a.done.Wait()
@@ -118,8 +118,8 @@ func (a *Agent) Stop() {
 	a.stopped = true
 }
 
-// Edit changes the script and plays on. An error says that the new script was
-// not reported yet, as when the operator wrote at the same moment.
+// Edit changes the script and reports. An error means that the new script was not reported
+// yet, as after a conflict with the operator.
 func (a *Agent) Edit(ctx context.Context, change func(*Script)) error {
 	a.renewing.Lock()
 	a.mu.Lock()
@@ -129,14 +129,14 @@ func (a *Agent) Edit(ctx context.Context, change func(*Script)) error {
 	return a.play(ctx)
 }
 
-// Renewals counts how often the Lease was renewed.
+// Renewals counts the renewals of the Lease.
 func (a *Agent) Renewals() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.renewals
 }
 
-// Failure is the last error that the agent met; nil when all went well since.
+// Failure returns the last error of the agent; nil if everything succeeded since.
 func (a *Agent) Failure() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -149,7 +149,7 @@ func (a *Agent) note(err error) {
 	a.failure = err
 }
 
-// follow plays each time the orders change.
+// follow runs the script each time the assignments change.
 func (a *Agent) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		w, err := a.c.Watch(ctx, &v1alpha1.MacNodeList{}, client.MatchingFields{"metadata.name": a.Name})
@@ -165,8 +165,8 @@ func (a *Agent) follow(ctx context.Context) {
 	}
 }
 
-// insist plays until the report has arrived: no other change of the orders may
-// come that would have it sent again.
+// insist retries until the report was written: there may be no further change that would
+// trigger it.
 func (a *Agent) insist(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := a.play(ctx)
@@ -180,8 +180,8 @@ func (a *Agent) insist(ctx context.Context) {
 	}
 }
 
-// renewEvery is how often the Lease is renewed; a real agent takes 10 s. A test
-// that moves the operator's clock renews as often as it needs.
+// renewEvery is the interval of Lease renewals; a real agent uses 10 s. A test that moves
+// the operator's clock renews as often as it needs.
 const renewEvery = 250 * time.Millisecond
 
 func (a *Agent) renew(ctx context.Context) {
@@ -197,13 +197,13 @@ func (a *Agent) renew(ctx context.Context) {
 	}
 }
 
-// Renew renews the Lease, unless the agent is stopped or mute. It holds renewing, so that a
-// mute agent has no renewal under way.
+// Renew renews the Lease, unless the agent is stopped or silent. It holds renewing, so that
+// a silent agent has no renewal in progress.
 func (a *Agent) Renew(ctx context.Context) {
 	a.renewing.Lock()
 	defer a.renewing.Unlock()
 	a.mu.Lock()
-	silent := a.stopped || a.script.Mute
+	silent := a.stopped || a.script.Silent
 	a.mu.Unlock()
 	if silent {
 		return
@@ -212,18 +212,18 @@ func (a *Agent) Renew(ctx context.Context) {
 	before := lease.DeepCopy()
 	lease.Spec.RenewTime, lease.Spec.HolderIdentity = ptr.To(metav1.NowMicro()), &a.Name
 	if err := a.c.Patch(ctx, lease, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
-		return // the API server pauses, or the Lease is not made yet
+		return // the API server is paused, or the Lease does not exist yet
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.renewals++
 }
 
-// play reads the orders and reports.
+// play reads the assignments and reports.
 func (a *Agent) play(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.script.Mute {
+	if a.script.Silent {
 		return nil
 	}
 	var mac v1alpha1.MacNode
@@ -249,7 +249,7 @@ func (a *Agent) play(ctx context.Context) error {
 	return nil
 }
 
-// own drops what an agent does not write.
+// own drops the fields that an agent does not write.
 func own(s v1alpha1.MacNodeStatus) v1alpha1.MacNodeStatus {
 	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionReady })
 	if len(s.Conditions) == 0 {
@@ -304,7 +304,7 @@ func (a *Agent) inspect(order v1alpha1.Inspection) v1alpha1.InspectionStatus {
 	return out
 }
 
-// obey does at once what a real agent takes its time for.
+// obey does at once what takes a real agent some time.
 func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 	does := Serve
 	if a.script.Behave != nil {
@@ -357,7 +357,7 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 	return out
 }
 
-// fetch is what becomes of weights that are to be on the disk.
+// fetch returns the state of weights that are to be on the disk.
 func (a *Agent) fetch(order v1alpha1.Assignment) (v1alpha1.Progress, []metav1.Condition) {
 	if a.script.Ahead == nil || a.script.Ahead(order) == "" {
 		return v1alpha1.Progress{Stage: v1alpha1.StageQueued}, conditions(v1alpha1.ConditionDownloaded, "")
@@ -366,10 +366,11 @@ func (a *Agent) fetch(order v1alpha1.Assignment) (v1alpha1.Progress, []metav1.Co
 		Status: metav1.ConditionFalse, Reason: a.script.Ahead(order), Message: "as the script says", LastTransitionTime: epoch}}
 }
 
-// epoch is the time of all transitions: a script's clock stands still.
+// epoch is the time of all transitions: the script has no clock.
 var epoch = metav1.NewTime(time.Unix(1_700_000_000, 0))
 
-// conditions are true up to one of them, and the next is false for a reason.
+// conditions returns true conditions up to last, which is false for a reason if there is
+// one.
 func conditions(last, reason string) []metav1.Condition {
 	var out []metav1.Condition
 	for _, kind := range []string{v1alpha1.ConditionDownloaded, v1alpha1.ConditionAdmitted, v1alpha1.ConditionLoaded, v1alpha1.ConditionServing} {
@@ -384,7 +385,7 @@ func conditions(last, reason string) []metav1.Condition {
 	return out
 }
 
-// waitingForDemand: it takes requests, and the first one loads it.
+// waitingForDemand: it accepts requests, and the first one loads the model.
 func waitingForDemand() []metav1.Condition {
 	says := func(kind string, s metav1.ConditionStatus) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: s, Reason: v1alpha1.ReasonOnDemand, Message: "the next request loads it", LastTransitionTime: epoch}
@@ -395,7 +396,7 @@ func waitingForDemand() []metav1.Condition {
 	}
 }
 
-// end stops an engine and counts what it freed.
+// end stops an engine and counts the freed bytes.
 func (a *Agent) end(order v1alpha1.Assignment, why v1alpha1.ReclaimReason) {
 	uid := order.ReplicaUID
 	delete(a.running, uid)

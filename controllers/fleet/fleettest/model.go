@@ -8,8 +8,8 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 )
 
-// Model is the record of a small model of one file, with the dimensions of a
-// 135M Llama. The content, and so the digest, follows from the seed.
+// Model returns the record of a small model of one file, with the dimensions of a 135M
+// Llama. The seed determines the content, and so the digest.
 func Model(source, seed string, weightBytes int64) model.Record {
 	sum := sha256.Sum256([]byte(seed))
 	r := model.Record{
@@ -28,7 +28,7 @@ func Model(source, seed string, weightBytes int64) model.Record {
 	return r
 }
 
-// Accepted is a record as the operator keeps it in a revision, for every Mac.
+// Accepted returns a record as the operator stores it in a revision, for every Mac.
 func Accepted(r model.Record) model.Record {
 	r.VouchedBy = []string{model.VoucherPreview}
 	return r

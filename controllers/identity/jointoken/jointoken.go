@@ -1,12 +1,11 @@
-// Package jointoken makes the one-time token with which a Mac joins.
+// Package jointoken creates the one-time token with which a Mac joins.
 //
-// It owns the making: the MacNode where there is none, the Secret that a token
-// lives and dies with, and the TokenRequest bound to it. It acts with the
-// rights of whoever calls it: to read and create MacNodes, and in the
-// operator's namespace to create, read, update and delete Secrets and to create
-// tokens of ServiceAccounts. It refuses a Mac that is joined and alive, unless
-// it is told that the Mac is to join again, and an API server that the Mac
-// could not verify. It prints nothing: the token is a secret.
+// It owns creating the MacNode if there is none, the Secret that a token's life is bound
+// to, and the TokenRequest for it. It acts with the permissions of its caller: to read and
+// create MacNodes, and in the operator's namespace to create, read, update and delete
+// Secrets and to create tokens of ServiceAccounts. It refuses a Mac that is joined and
+// alive, unless the caller asks to join it again, and an API server that the Mac could not
+// verify. It prints nothing: the token is a secret.
 //
 // Start reading at Mint.
 package jointoken
@@ -33,44 +32,44 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Lives of a token. The API server makes none that is shorter than Shortest.
+// Validity of a token. The API server issues none that is shorter than Shortest.
 const (
 	DefaultLife = time.Hour
 	Shortest    = 10 * time.Minute
 	Longest     = 24 * time.Hour
 )
 
-// accountWithin is how long the operator may take to make a new Mac's account.
+// accountWithin is how long the operator may take to create a new Mac's account.
 const accountWithin = 30 * time.Second
 
-// Errors that callers may want to tell apart.
+// Errors that callers may want to distinguish.
 var (
-	// ErrAlive says that the Mac is joined and was heard from lately.
+	// ErrAlive means that the Mac is joined and renewed its Lease recently.
 	ErrAlive = errors.New("is already joined and alive; a new join token would let another machine take its place")
-	// errNoAccount says that nobody made the Mac's account.
+	// errNoAccount means that the Mac's account was not created.
 	errNoAccount = errors.New("the operator has not created its account; check that the operator is running")
 )
 
-// Options say for which Mac, and how it reaches the API server.
+// Options name the Mac, and how it reaches the API server.
 type Options struct {
 	// Mac is the name of the MacNode.
 	Mac string
-	// Labels of the MacNode, if it is made.
+	// Labels of the MacNode, if it is created.
 	Labels map[string]string
 	// Namespace of the operator.
 	Namespace string
-	// Server is the https URL by which the Mac reaches the API server, and CA
-	// the certificates, in PEM, that it is known by; empty: the Mac's own roots.
+	// Server is the https URL of the API server for the Mac, and CA the certificates, in
+	// PEM, that authenticate it; empty: the Mac's own roots.
 	Server string
 	CA     []byte
-	// Life of the token; 0 means DefaultLife.
+	// Life is the validity of the token; 0 means DefaultLife.
 	Life time.Duration
 	// Again permits a token for a Mac that is joined and alive.
 	Again bool
 }
 
-// Endpoint says how the API server of a client configuration is reached and
-// known. Its errors name what a Mac could not verify.
+// Endpoint returns the URL and CA of the API server in a client configuration. Its errors
+// explain what a Mac could not verify.
 func Endpoint(config *rest.Config) (server string, ca []byte, err error) {
 	u, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
@@ -91,8 +90,8 @@ func Endpoint(config *rest.Config) (server string, ca []byte, err error) {
 	return strings.TrimSuffix(u.String(), "/"), ca, nil
 }
 
-// Mint makes a token for one Mac and burns those that were made before. It says
-// until when the token may be used.
+// Mint creates a token for one Mac and invalidates earlier ones. It returns when the token
+// expires.
 func Mint(ctx context.Context, c client.Client, o Options) (token string, expires time.Time, err error) {
 	if o.Life == 0 {
 		o.Life = DefaultLife
@@ -103,7 +102,7 @@ func Mint(ctx context.Context, c client.Client, o Options) (token string, expire
 	if o.Life < Shortest || o.Life > Longest {
 		return "", time.Time{}, fmt.Errorf("a join token can be valid for %s to %s, not for %s", Shortest, Longest, o.Life)
 	}
-	// A token that could not be printed is refused before anything is made.
+	// Check that the token can be encoded before anything is created.
 	t := join.Token{Server: o.Server, CA: o.CA, Namespace: o.Namespace, Mac: o.Mac, Credential: "none", Expires: time.Now().Add(o.Life)}
 	if _, err := t.Encode(); err != nil {
 		return "", time.Time{}, err
@@ -142,8 +141,8 @@ func ensureMac(ctx context.Context, c client.Client, o Options) error {
 	return nil
 }
 
-// newAnchor makes the Secret that the token is bound to. There is one for each
-// Mac: deleting the old one burns the tokens that were bound to it.
+// newAnchor creates the Secret that the token is bound to. There is one per Mac: deleting
+// the old one invalidates the tokens that were bound to it.
 func newAnchor(ctx context.Context, c client.Client, o Options) (*corev1.Secret, error) {
 	anchor := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: join.Account(o.Mac), Labels: map[string]string{v1alpha1.LabelMac: o.Mac}},
@@ -158,7 +157,7 @@ func newAnchor(ctx context.Context, c client.Client, o Options) (*corev1.Secret,
 	return anchor, nil
 }
 
-// request gets the token and writes into the Secret which one it is.
+// request requests the token and records its id in the Secret.
 func request(ctx context.Context, c client.Client, anchor *corev1.Secret, o Options) (string, time.Time, error) {
 	seconds := int64(o.Life / time.Second)
 	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
@@ -180,8 +179,8 @@ func request(ctx context.Context, c client.Client, anchor *corev1.Secret, o Opti
 	return r.Status.Token, expires, nil
 }
 
-// whenThereIsAnAccount waits for the operator, which makes the account of a new
-// Mac within moments.
+// whenThereIsAnAccount waits for the operator, which creates the account of a new Mac
+// within moments.
 func whenThereIsAnAccount(ctx context.Context, c client.Client, o Options, r *authenticationv1.TokenRequest) error {
 	limited, cancel := context.WithTimeout(ctx, accountWithin)
 	defer cancel()
@@ -206,8 +205,7 @@ func whenThereIsAnAccount(ctx context.Context, c client.Client, o Options, r *au
 	}
 }
 
-// credentialID is the id by which the API server names the token in whatever it
-// is used for.
+// credentialID returns the id under which the API server reports uses of the token.
 func credentialID(token string) (string, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

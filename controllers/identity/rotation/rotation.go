@@ -1,16 +1,16 @@
-// Package rotation decides how the operator's authority passes from one root to
-// the next without a handshake that fails.
+// Package rotation decides how the operator's authority moves from one root to the next
+// without a failed handshake.
 //
-// It owns the order of the steps and what each of them waits for. It refuses to
-// let a root sign before gateways and living Macs trust it, and to drop one
-// while a certificate of it can be valid, unless it is told to hurry. It is
-// pure: it reads a state and a picture of the fleet, and speaks to nobody.
+// It owns the order of the steps and the condition for each. A root does not sign before
+// gateways and living Macs trust it, and is not dropped while one of its certificates can
+// be valid, unless the rotation is forced. It is pure: it reads a state and a snapshot of
+// the fleet, and uses no network.
 //
 //	Settled --Begin--> Publishing --Spread--> Spreading --Sign--> Retiring --End--> Settled
 //	                       ^---------Respread-----|
 //
-// Every step is one write of one Secret, so that an operator that ends between
-// any two writes leaves a state that the next one goes on from.
+// Every step is one write of one Secret, so that an operator that stops between two writes
+// leaves a state that the next one continues from.
 //
 // Start reading at Decide.
 package rotation
@@ -22,50 +22,49 @@ import (
 	"time"
 )
 
-// Root is what is decided by of a root certificate.
+// Root is the relevant part of a root certificate.
 type Root struct {
 	// Fingerprint is the SHA-256 of the certificate, in hex.
 	Fingerprint         string
 	NotBefore, NotAfter time.Time
 }
 
-// State is where the authority is.
+// State is the stored state of the authority.
 type State struct {
-	// Signing root of new certificates.
+	// Signing is the root of new certificates.
 	Signing Root
-	// IssuedUntil: no certificate that Signing signed ends later.
+	// IssuedUntil is an upper bound for the expiry of certificates that Signing signed.
 	IssuedUntil time.Time
-	// Next root, which is trusted and signs nothing yet.
+	// Next is a root that is trusted and signs nothing yet.
 	Next *Root
-	// SpreadSince is when gateways were first seen to be told of Next; zero:
-	// they were not.
+	// SpreadSince is when Next was first seen in the gateways' Secret; zero: it was not.
 	SpreadSince time.Time
-	// Old root, which is trusted and signs nothing any more.
+	// Old is a root that is trusted and signs nothing any more.
 	Old *Root
-	// OldUntil: no certificate that Old signed ends later.
+	// OldUntil is an upper bound for the expiry of certificates that Old signed.
 	OldUntil time.Time
-	// Hurry: this rotation waits for nobody, because a key is known to others.
+	// Hurry: this rotation waits for no confirmation, because a key was leaked.
 	Hurry bool
-	// Handled and HandledAtOnce are the values of the annotations that a
-	// rotation was begun for last.
+	// Handled and HandledAtOnce are the values of the annotations of the last rotation that
+	// was begun for them.
 	Handled, HandledAtOnce string
 }
 
-// Stage names where a rotation is.
+// Stage is the stage of a rotation.
 type Stage string
 
-// The stages. Of each Secret that is whole exactly one holds.
+// Stages. Each valid Secret is in exactly one.
 const (
 	Settled    Stage = "Settled"    // one root, which signs
-	Publishing Stage = "Publishing" // two roots; not every Secret names both
-	Spreading  Stage = "Spreading"  // both are published; who trusts the next one is waited for
+	Publishing Stage = "Publishing" // two roots; not every Secret has both
+	Spreading  Stage = "Spreading"  // both are published; waiting until the next one is trusted
 	Retiring   Stage = "Retiring"   // the next one signs; certificates of the old one are still valid
 )
 
-// Stages are all of them, in their order.
+// Stages returns all of them, in their order.
 func Stages() []Stage { return []Stage{Settled, Publishing, Spreading, Retiring} }
 
-// Stage says where the rotation is.
+// Stage returns the stage of the rotation.
 func (s State) Stage() Stage {
 	switch {
 	case s.Old != nil:
@@ -78,56 +77,56 @@ func (s State) Stage() Stage {
 	return Spreading
 }
 
-// World is what the fleet looks like.
+// World is a snapshot of the fleet.
 type World struct {
-	// Asked and AtOnce are the values of the annotations that ask for a
-	// rotation, and for one that waits for nobody.
+	// Asked and AtOnce are the values of the annotations that request a rotation, and one
+	// that waits for no confirmation.
 	Asked, AtOnce string
-	// GatewaysTold: the gateways' Secret names the roots of the state.
-	GatewaysTold bool
-	Macs         []Mac
+	// GatewaysUpdated: the gateways' Secret has the roots of the state.
+	GatewaysUpdated bool
+	Macs            []Mac
 }
 
-// Mac is what is decided by of a Mac.
+// Mac is the relevant part of a Mac.
 type Mac struct {
 	Name string
-	// Told: its Secret names the roots of the state.
-	Told bool
-	// Lives: it was heard from within the last 180 s. A Mac that does not live
-	// holds nothing up: it reads its Secret before it answers again.
+	// Updated: its Secret has the roots of the state.
+	Updated bool
+	// Lives: it renewed its Lease within the last 180 s. A Mac that does not live blocks
+	// nothing: it reads its Secret before it serves again.
 	Lives bool
-	// Confirmed: it says that it trusts the next root.
+	// Confirmed: it reports that it trusts the next root.
 	Confirmed bool
 }
 
-// Policy is how rotations are paced.
+// Policy is the pace of rotations.
 type Policy struct {
-	// Spread is how long gateways get to read a root before it signs.
+	// Spread is how long gateways have to read a root before it signs.
 	Spread time.Duration
-	// SharePercent of the signing root's life is over when a rotation begins by
+	// SharePercent of the signing root's validity has passed when a rotation begins by
 	// itself.
 	SharePercent int
 }
 
-// Step is what is to be done.
+// Step is the next action.
 type Step string
 
-// The steps. Each is one write.
+// Steps. Each is one write.
 const (
 	Wait     Step = ""
-	Begin    Step = "Begin"    // make the next root and publish it beside the signing one
-	Spread   Step = "Spread"   // note that gateways were told
-	Respread Step = "Respread" // forget that: their Secret was changed meanwhile
+	Begin    Step = "Begin"    // create the next root and publish it with the signing one
+	Spread   Step = "Spread"   // record that gateways have both roots
+	Respread Step = "Respread" // clear that: their Secret has changed meanwhile
 	Sign     Step = "Sign"     // the next root signs from now on
-	End      Step = "End"      // the old root is trusted no more
+	End      Step = "End"      // the old root is no longer trusted
 )
 
-// Decision is a step, or what is waited for.
+// Decision is a step, or what is awaited.
 type Decision struct {
 	Step Step
-	// Hurry is for Begin: the rotation waits for nobody.
+	// Hurry is for Begin: the rotation waits for no confirmation.
 	Hurry bool
-	// Why says, to a person, why it begins or what it waits for.
+	// Why explains why it begins or what it waits for.
 	Why string
 	// Again is when to look again if nothing changes before; 0: never.
 	Again time.Duration
@@ -135,7 +134,7 @@ type Decision struct {
 	Unconfirmed int
 }
 
-// Decide says what is to be done now.
+// Decide returns the next action.
 func Decide(now time.Time, s State, w World, p Policy) Decision {
 	atOnce := w.AtOnce != "" && w.AtOnce != s.HandledAtOnce
 	switch {
@@ -147,9 +146,8 @@ func Decide(now time.Time, s State, w World, p Policy) Decision {
 	return begin(now, s, w, p, atOnce)
 }
 
-// begin asks whether it is time for the next root. One that was made and has
-// signed nothing gives way to a root that is made at once: whoever has the key
-// of one has that of the other.
+// begin decides whether it is time for the next root. A next root that has signed nothing
+// is replaced in a forced rotation: a leak of one key is a leak of both.
 func begin(now time.Time, s State, w World, p Policy, atOnce bool) Decision {
 	due := s.Signing.NotBefore.Add(s.Signing.NotAfter.Sub(s.Signing.NotBefore) / 100 * time.Duration(p.SharePercent))
 	switch {
@@ -163,22 +161,22 @@ func begin(now time.Time, s State, w World, p Policy, atOnce bool) Decision {
 	return Decision{Again: due.Sub(now), Why: "the next rotation begins at " + stamp(due)}
 }
 
-// spread waits until whoever may meet a certificate of the next root trusts it.
+// spread waits until every peer that may receive a certificate of the next root trusts it.
 func spread(now time.Time, s State, w World, p Policy) Decision {
-	untold, unconfirmed := macs(w)
+	outdated, unconfirmed := macs(w)
 	d := Decision{Unconfirmed: len(unconfirmed)}
-	// What an expired root signed is good no more: nobody could be cut off.
+	// Certificates of an expired root are invalid: no peer can be cut off.
 	hurry := s.Hurry || !now.Before(s.Signing.NotAfter)
 	over := s.SpreadSince.Add(p.Spread)
 	switch {
-	case !w.GatewaysTold && !s.SpreadSince.IsZero():
+	case !w.GatewaysUpdated && !s.SpreadSince.IsZero():
 		d.Step, d.Why = Respread, "another writer changed the gateways' Secret"
-	case !w.GatewaysTold:
+	case !w.GatewaysUpdated:
 		d.Why = "the gateways' Secret does not contain the next root yet"
 	case s.SpreadSince.IsZero():
 		d.Step, d.Why = Spread, "the gateways' Secret contains both roots"
-	case len(untold) > 0:
-		d.Why = "Secrets of these Macs do not contain the next root yet: " + some(untold)
+	case len(outdated) > 0:
+		d.Why = "Secrets of these Macs do not contain the next root yet: " + some(outdated)
 	case hurry:
 		d.Step, d.Why = Sign, "confirmations are not required"
 	case now.Before(over):
@@ -191,7 +189,7 @@ func spread(now time.Time, s State, w World, p Policy) Decision {
 	return d
 }
 
-// retire waits until nothing is left that the old root signed.
+// retire waits until no certificate of the old root can be valid.
 func retire(now time.Time, s State, atOnce bool) Decision {
 	switch {
 	case s.Hurry || atOnce:
@@ -202,21 +200,21 @@ func retire(now time.Time, s State, atOnce bool) Decision {
 	return Decision{Step: End, Why: "all certificates of the old root have expired"}
 }
 
-// macs are the names of those whose Secret is not written, and of those that
-// live and did not confirm.
-func macs(w World) (untold, unconfirmed []string) {
+// macs returns the names of the Macs whose Secret is outdated, and of those that live and
+// did not confirm.
+func macs(w World) (outdated, unconfirmed []string) {
 	for _, m := range w.Macs {
-		if !m.Told {
-			untold = append(untold, m.Name)
+		if !m.Updated {
+			outdated = append(outdated, m.Name)
 		}
 		if m.Lives && !m.Confirmed {
 			unconfirmed = append(unconfirmed, m.Name)
 		}
 	}
-	return untold, unconfirmed
+	return outdated, unconfirmed
 }
 
-// named is how many names a sentence holds.
+// named is the maximum number of names in a message.
 const named = 5
 
 func some(names []string) string {

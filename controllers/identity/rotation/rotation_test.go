@@ -19,7 +19,7 @@ func rootAt(name string, at time.Time) Root {
 	return Root{Fingerprint: name, NotBefore: at, NotAfter: at.Add(10 * year)}
 }
 
-// at is a state of a stage, as it is shortly after it was reached.
+// at returns the state shortly after a stage was reached.
 func at(stage Stage) State {
 	s := State{Signing: rootAt("a", now), IssuedUntil: now.Add(24 * time.Hour)}
 	b := rootAt("b", now)
@@ -34,9 +34,9 @@ func at(stage Stage) State {
 	return s
 }
 
-// fleet is told and confirms, but for what change says.
+// fleet returns an up-to-date, confirmed fleet with changes.
 func fleet(change func(*World)) World {
-	w := World{GatewaysTold: true, Macs: []Mac{{Name: "m1", Told: true, Lives: true, Confirmed: true}, {Name: "m2", Told: true, Lives: true, Confirmed: true}}}
+	w := World{GatewaysUpdated: true, Macs: []Mac{{Name: "m1", Updated: true, Lives: true, Confirmed: true}, {Name: "m2", Updated: true, Lives: true, Confirmed: true}}}
 	if change != nil {
 		change(&w)
 	}
@@ -65,28 +65,28 @@ func TestEachStepWaitsForWhatItNeeds(t *testing.T) {
 		"that was made already":                   {s: handled, w: fleet(atOnce), step: Wait},
 		"just before 80 % of ten years":           {s: at(Settled), w: fleet(nil), after: 8*year - time.Second, step: Wait},
 		"80 % of ten years are over":              {s: at(Settled), w: fleet(nil), after: 8 * year, step: Begin, why: "80 %"},
-		"gateways are not told":                   {s: at(Publishing), w: fleet(func(w *World) { w.GatewaysTold = false }), after: time.Hour, step: Wait, why: "gateways' Secret"},
-		"gateways are told":                       {s: at(Publishing), w: fleet(nil), after: time.Hour, step: Spread},
-		"their Secret was changed":                {s: at(Spreading), w: fleet(func(w *World) { w.GatewaysTold = false }), after: 2 * time.Hour, step: Respread},
-		"a Mac's Secret is not written":           {s: at(Spreading), w: fleet(func(w *World) { w.Macs[1].Told = false }), after: 2 * time.Hour, step: Wait, why: "m2"},
+		"gateways lack one":                       {s: at(Publishing), w: fleet(func(w *World) { w.GatewaysUpdated = false }), after: time.Hour, step: Wait, why: "gateways' Secret"},
+		"gateways have both":                      {s: at(Publishing), w: fleet(nil), after: time.Hour, step: Spread},
+		"their Secret was changed":                {s: at(Spreading), w: fleet(func(w *World) { w.GatewaysUpdated = false }), after: 2 * time.Hour, step: Respread},
+		"a Mac's Secret is not written":           {s: at(Spreading), w: fleet(func(w *World) { w.Macs[1].Updated = false }), after: 2 * time.Hour, step: Wait, why: "m2"},
 		"also one of a Mac that is gone":          {s: at(Spreading), w: fleet(func(w *World) { w.Macs[1] = Mac{Name: "m2"} }), after: 2 * time.Hour, step: Wait, why: "m2"},
 		"gateways had too little time":            {s: at(Spreading), w: fleet(nil), after: time.Hour - time.Second, step: Wait, why: "gateways have time to read"},
 		"a Mac that lives has not confirmed":      {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 9 * time.Hour, step: Wait, why: "m1"},
-		"a Mac that is gone has not confirmed":    {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0] = Mac{Name: "m1", Told: true} }), after: time.Hour, step: Sign},
+		"a Mac that is gone has not confirmed":    {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0] = Mac{Name: "m1", Updated: true} }), after: time.Hour, step: Sign},
 		"all confirm and gateways had their time": {s: at(Spreading), w: fleet(nil), after: time.Hour, step: Sign},
 		"there is no Mac":                         {s: at(Spreading), w: fleet(func(w *World) { w.Macs = nil }), after: time.Hour, step: Sign},
 		"the old root may be met":                 {s: at(Retiring), w: fleet(nil), after: 24*time.Hour - time.Second, step: Wait, why: "may be valid until"},
 		"it may not":                              {s: at(Retiring), w: fleet(nil), after: 24 * time.Hour, step: End},
 		"another is asked while one retires":      {s: at(Retiring), w: fleet(asked), step: Wait},
-		"in a hurry gateways are told all the same": {s: hurried(at(Publishing)), w: fleet(func(w *World) { w.GatewaysTold = false }), after: 0, step: Wait,
+		"in a hurry gateways still have to have both": {s: hurried(at(Publishing)), w: fleet(func(w *World) { w.GatewaysUpdated = false }), after: 0, step: Wait,
 			why: "gateways' Secret"},
-		"in a hurry Macs are told all the same": {s: hurried(at(Spreading)), w: fleet(func(w *World) { w.Macs[0].Told = false }), step: Wait, why: "m1"},
-		"in a hurry nobody's word is waited for": {s: hurried(at(Spreading)), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 0, step: Sign,
+		"in a hurry Macs still have to have both": {s: hurried(at(Spreading)), w: fleet(func(w *World) { w.Macs[0].Updated = false }), step: Wait, why: "m1"},
+		"in a hurry no confirmation is awaited": {s: hurried(at(Spreading)), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 0, step: Sign,
 			why: "not required"},
-		"in a hurry the old root goes":                 {s: hurried(at(Retiring)), w: fleet(nil), step: End},
-		"a hurry while one spreads: its root goes too": {s: at(Spreading), w: fleet(atOnce), step: Begin, why: "immediately"},
+		"in a hurry the old root is dropped":           {s: hurried(at(Retiring)), w: fleet(nil), step: End},
+		"a hurry while one spreads drops its root too": {s: at(Spreading), w: fleet(atOnce), step: Begin, why: "immediately"},
 		"a hurry while one retires: that ends first":   {s: at(Retiring), w: fleet(atOnce), step: End},
-		"what signs has expired: nobody is cut off":    {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 10 * year, step: Sign},
+		"the signing root has expired":                 {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 10 * year, step: Sign},
 	} {
 		d := Decide(now.Add(tc.after), tc.s, tc.w, policy)
 		if d.Step != tc.step || !strings.Contains(d.Why, tc.why) {
@@ -104,9 +104,9 @@ func TestEachStepWaitsForWhatItNeeds(t *testing.T) {
 func TestWhoIsWaitedForIsNamed(t *testing.T) {
 	var macs []Mac
 	for _, name := range []string{"g", "b", "f", "a", "e", "d", "c"} {
-		macs = append(macs, Mac{Name: name, Told: true, Lives: true})
+		macs = append(macs, Mac{Name: name, Updated: true, Lives: true})
 	}
-	d := Decide(now.Add(time.Hour), at(Spreading), World{GatewaysTold: true, Macs: macs}, policy)
+	d := Decide(now.Add(time.Hour), at(Spreading), World{GatewaysUpdated: true, Macs: macs}, policy)
 	if d.Step != Wait || d.Unconfirmed != 7 || !strings.Contains(d.Why, "a, b, c, d, e and 2 more") {
 		t.Errorf("%+v", d)
 	}

@@ -1,10 +1,10 @@
-// Package hubsecret reads the Secrets that deployments name for their hub,
-// bucket or registry.
+// Package hubsecret reads the Secrets that deployments name for their hub, bucket or
+// registry.
 //
-// It owns how often that is done: the operator may get such a Secret by its
-// name, and neither list nor watch Secrets outside its own namespace, so all
-// who want one ask here, and an answer holds for a few seconds. It refuses to
-// hand out what is no credential of that kind, and says why in a sentence.
+// It owns how often that is done: the operator may get such a Secret by its name, but
+// neither list nor watch Secrets outside its own namespace, so all controllers use this
+// package, which caches results for a few seconds. It returns only credentials of the
+// expected kind, or a message that explains why there is none.
 //
 // Start reading at Reader.Read.
 package hubsecret
@@ -23,25 +23,25 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// How long an answer holds, and when whoever was given one asks again: nothing
-// tells us of a change.
+// How long a result is cached, and when a caller should read again: there is no watch for
+// changes.
 const (
 	holds = 3 * time.Second
-	// AgainGood is when to ask again for a token, which its owner may replace.
+	// AgainGood is when to read a credential again, which its owner may replace.
 	AgainGood = 10 * time.Second
-	// AgainMissing is when to ask again where there was none.
+	// AgainMissing is when to read a missing one again.
 	AgainMissing = 5 * time.Second
 )
 
-// maxAnswers bounds what is remembered.
+// maxAnswers bounds the cache.
 const maxAnswers = 10_000
 
-// Reader reads Secrets from the API server itself, past every cache.
+// Reader reads Secrets from the API server itself, past every other cache.
 type Reader struct {
 	Live  client.Reader
 	Clock clock.PassiveClock
 
-	// mu guards what follows.
+	// mu guards the fields after it.
 	mu      sync.Mutex
 	answers map[question]answer
 }
@@ -58,8 +58,8 @@ type answer struct {
 	refusal *fleet.Refusal
 }
 
-// Read returns what a source is read with, or why that is not there. An error
-// says that nothing is known.
+// Read returns the credential for a source, or why there is none. An error means that
+// neither is known.
 func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) ([]byte, *fleet.Refusal, error) {
 	now := r.Clock.Now()
 	asked := question{key, fleet.CredentialKind(source)}

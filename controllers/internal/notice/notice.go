@@ -1,10 +1,9 @@
-// Package notice posts Events about the operator's objects.
+// Package notice creates Events about the operator's objects.
 //
-// It owns their form and their names: the same ID about the same object is the
-// same Event, however often and by whichever process it is posted, until the API
-// server drops it after Life. It decides nothing: callers post what they saw
-// change, after they stored the change. An Event is a hint for people, so PostAll
-// logs an error instead of returning it.
+// It owns their format and their names: the same ID about the same object is the same
+// Event, regardless of how often and by which process it is created, until the API server
+// drops it after Life. It decides nothing: callers report a change after they stored it.
+// Events are hints for people, so PostAll logs an error instead of returning it.
 //
 // Start reading at Notice.
 package notice
@@ -68,7 +67,7 @@ func PostAll(ctx context.Context, c client.Client, now time.Time, notices ...Not
 func (n Notice) event(now time.Time) *corev1.Event {
 	namespace := n.About.Namespace
 	if namespace == "" {
-		// Where Events of cluster-scoped objects go.
+		// The namespace for Events about cluster-scoped objects.
 		namespace = metav1.NamespaceDefault
 	}
 	kind := corev1.EventTypeNormal
@@ -87,7 +86,7 @@ func (n Notice) event(now time.Time) *corev1.Event {
 	}
 }
 
-// bounded fits a message into an Event.
+// bounded shortens a message to the limit of an Event.
 func bounded(s string) string {
 	const most = 1024
 	if len(s) <= most {

@@ -24,8 +24,8 @@ var macConditions = []string{
 	v1alpha1.ConditionMemoryDiverged, v1alpha1.ConditionGuardInactive, v1alpha1.ConditionIdentityClash,
 }
 
-// problem is a reason of a condition, which is not True, that counts an object.
-// The list is closed, because Macs choose the reasons that they report.
+// problem is a reason of a condition that is not True and counts an object. The list is
+// closed, because Macs choose the reasons that they report.
 type problem struct{ kind, condition, reason string }
 
 const (
@@ -45,10 +45,9 @@ var problems = []problem{
 	{kindDeployment, v1alpha1.ConditionProgressing, v1alpha1.ReasonHalted},
 }
 
-// conditions exports the conditions of Macs, and counts the objects with a
-// problem, when it is scraped. Macs are few and an administrator names them, so
-// that each has its own series; replicas and deployments, which tenants create,
-// are only counted.
+// conditions exports the conditions of Macs, and counts the objects with a problem, at each
+// scrape. Macs are few and named by an administrator, so that each has its own series;
+// replicas and deployments, which tenants create, are only counted.
 type conditions struct{ reader client.Reader }
 
 // Describe implements prometheus.Collector.
@@ -90,7 +89,7 @@ func (c conditions) Collect(out chan<- prometheus.Metric) {
 func collectMac(mac *v1alpha1.MacNode, out chan<- prometheus.Metric) {
 	for _, kind := range macConditions {
 		c := meta.FindStatusCondition(mac.Status.Conditions, kind)
-		if c == nil || c.Reason == v1alpha1.ReasonNeverHeardFrom {
+		if c == nil || c.Reason == v1alpha1.ReasonNeverReported {
 			continue
 		}
 		var value float64
@@ -101,8 +100,8 @@ func collectMac(mac *v1alpha1.MacNode, out chan<- prometheus.Metric) {
 	}
 }
 
-// count is the number of objects of one kind, by problem; all problems of the
-// kind are in it.
+// count is the number of objects of one kind, by problem; it contains all problems of the
+// kind.
 type count map[problem]int
 
 func counted(kind string) count {

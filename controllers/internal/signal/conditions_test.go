@@ -35,10 +35,10 @@ func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-		mac("alive", is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonHeardFrom), is(v1alpha1.ConditionWiredStranded, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned)),
+		mac("alive", is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReporting), is(v1alpha1.ConditionWiredStranded, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned)),
 		mac("dead", is(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonMacGone), is(v1alpha1.ConditionAgentCurrent, metav1.ConditionFalse, v1alpha1.ReasonAgentRolledBack)),
 		mac("silent", is(v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonMacSilent), is("OfItsOwn", metav1.ConditionTrue, "Chosen")),
-		mac("ordered", is(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNeverHeardFrom)),
+		mac("ordered", is(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNeverReported)),
 		replica("full", is(v1alpha1.ConditionDownloaded, metav1.ConditionFalse, v1alpha1.ReasonDiskFull)),
 		replica("full-too", is(v1alpha1.ConditionDownloaded, metav1.ConditionFalse, v1alpha1.ReasonDiskFull)),
 		replica("fails", is(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoadFailed)),
@@ -68,7 +68,7 @@ func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
 	}
 }
 
-// gathered are the values of the gauges of conditions, by name and labels.
+// gathered returns the values of the gauges of conditions, by name and labels.
 func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -30,8 +30,7 @@ type Metrics struct {
 	unconfirmed prometheus.Gauge
 }
 
-// New makes the metrics and registers them. reader answers from the cache at
-// every scrape.
+// New creates and registers the metrics. reader serves each scrape from the cache.
 func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error) {
 	m := &Metrics{
 		reclaims: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -65,13 +64,13 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 		}
 	}
 	for _, r := range reasons {
-		m.freed.WithLabelValues(string(r)) // from 0: increase() does not count the value that a series begins with
+		m.freed.WithLabelValues(string(r)) // series start at 0: increase() ignores the first value of a series
 	}
 	return m, nil
 }
 
-// Demand has the reasons of scaling begin at 0, and the gateways that report
-// counted when it is asked.
+// Demand starts the series of scaling reasons at 0, and registers the number of gateways
+// that report.
 func (m *Metrics) Demand(registry prometheus.Registerer, gateways func() int, whys ...string) error {
 	for _, r := range whys {
 		m.scaled.WithLabelValues(r)
@@ -86,10 +85,10 @@ func (m *Metrics) Demand(registry prometheus.Registerer, gateways func() int, wh
 	return nil
 }
 
-// Scaled counts a number that the autoscaler changed.
+// Scaled counts a change by the autoscaler.
 func (m *Metrics) Scaled(reason string) { m.scaled.WithLabelValues(reason).Inc() }
 
-// reasons are all there are.
+// reasons are all reclaim reasons.
 var reasons = []v1alpha1.ReclaimReason{
 	v1alpha1.ReclaimDrained, v1alpha1.ReclaimCrashed, v1alpha1.ReclaimLoadFailed, v1alpha1.ReclaimReplaced, v1alpha1.ReclaimUnassigned,
 	v1alpha1.ReclaimIdle, v1alpha1.ReclaimMadeRoom, v1alpha1.ReclaimHeadroom, v1alpha1.ReclaimSoftPressure, v1alpha1.ReclaimHardPressure,
@@ -104,8 +103,7 @@ func (m *Metrics) Reclaimed(r *v1alpha1.Reclaim) {
 	}
 }
 
-// Authority tells where the rotation of the authority is. An operator that does
-// not lead has nothing to tell.
+// Authority sets the stage of the authority's rotation. Only the leader has these series.
 func (m *Metrics) Authority(stage string, all []string, expires time.Time, unconfirmed int) {
 	for _, s := range all {
 		m.stage.WithLabelValues(s).Set(0)
@@ -115,7 +113,7 @@ func (m *Metrics) Authority(stage string, all []string, expires time.Time, uncon
 	m.unconfirmed.Set(float64(unconfirmed))
 }
 
-// replicas counts replicas by state when it is scraped.
+// replicas counts replicas by state at each scrape.
 type replicas struct{ reader client.Reader }
 
 var replicasDesc = prometheus.NewDesc("metalfleet_operator_replicas",
@@ -124,8 +122,8 @@ var replicasDesc = prometheus.NewDesc("metalfleet_operator_replicas",
 // Describe implements prometheus.Collector.
 func (replicas) Describe(out chan<- *prometheus.Desc) { out <- replicasDesc }
 
-// Collect implements prometheus.Collector. A cache that does not answer yet
-// gives no figures rather than zeros.
+// Collect implements prometheus.Collector. A cache that is not synced gives no figures
+// rather than zeros.
 func (r replicas) Collect(out chan<- prometheus.Metric) {
 	var list v1alpha1.ModelReplicaList
 	if err := r.reader.List(context.Background(), &list); err != nil {

@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// constants are the values of the API's constants called Reclaim...
+// constants returns the values of the API's constants called Reclaim...
 func constants(t *testing.T) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../../../api/v1alpha1/assignment_status.go", nil, 0)
@@ -64,7 +64,7 @@ func TestFreedBytesBeginAtZeroForEveryReason(t *testing.T) {
 	before := freed()
 	for reason := range constants(t) {
 		if value, told := before[reason]; !told || value != 0 {
-			t.Errorf("before anything was freed for %s, it is told %v with %g bytes, want 0 bytes", reason, told, value)
+			t.Errorf("before anything was freed for %s, it has %v with %g bytes, want 0 bytes", reason, told, value)
 		}
 	}
 	bytes := int64(100)

@@ -1,5 +1,5 @@
-// Package status is how reconcilers write: conditions that keep their
-// transition times, and server-side apply of only the fields a reconciler owns.
+// Package status is how reconcilers write: conditions that keep their transition times, and
+// server-side apply of only the fields a reconciler owns.
 //
 // Callers name the fields with generated apply configurations, under a field manager
 // of their own. A spec is never forced, because users write it as well: a conflict is
@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// maxMessage is the bound of a condition's message in the schema.
+// maxMessage is the limit of a condition's message in the schema.
 const maxMessage = 32768
 
 // Condition is the writer's part of a condition.
@@ -37,24 +37,23 @@ type Condition struct {
 	Message string
 }
 
-// True, False and Unknown make conditions.
+// True, False and Unknown return conditions.
 func True(t, reason, message string) Condition {
 	return Condition{t, metav1.ConditionTrue, reason, message}
 }
 
-// False makes a condition that does not hold.
+// False returns a condition that does not hold.
 func False(t, reason, message string) Condition {
 	return Condition{t, metav1.ConditionFalse, reason, message}
 }
 
-// Unknown makes a condition that cannot be told yet.
+// Unknown returns a condition that is not known yet.
 func Unknown(t, reason, message string) Condition {
 	return Condition{t, metav1.ConditionUnknown, reason, message}
 }
 
-// Merge stamps the wanted conditions: one whose status is as before keeps the
-// time of its last transition. Conditions of previous that are not wanted are
-// not in the result.
+// Merge stamps the wanted conditions: one whose status is unchanged keeps the time of its
+// last transition. Conditions of previous that are not wanted are not in the result.
 func Merge(previous []metav1.Condition, generation int64, now time.Time, wanted ...Condition) []metav1.Condition {
 	out := make([]metav1.Condition, 0, len(wanted))
 	for _, w := range wanted {
@@ -88,8 +87,8 @@ func Pick(conditions []metav1.Condition, kinds ...string) []metav1.Condition {
 	return out
 }
 
-// Equal compares two values as they would be written: an absent list and an
-// empty one are the same.
+// Equal compares two values as they would be written: a missing list and an empty one are
+// equal.
 func Equal(a, b any) bool {
 	x, err1 := json.Marshal(a)
 	y, err2 := json.Marshal(b)

@@ -49,7 +49,7 @@ func TestEqualTreatsAbsentAndEmptyAlike(t *testing.T) {
 	}
 }
 
-// TestAConflictOverASpecIsAnError: users write specs as well, and keep what they wrote.
+// TestAConflictOverASpecIsAnError: users write specs as well, and keep their values.
 func TestAConflictOverASpecIsAnError(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -71,7 +71,8 @@ func TestAConflictOverASpecIsAnError(t *testing.T) {
 	}
 }
 
-// TestConvertAppliesTheFieldsThatAreWritten: a zero that the API writes is applied, and what it leaves out is not.
+// TestConvertAppliesTheFieldsThatAreWritten: a zero that the API writes is applied, and an
+// omitted one is not.
 func TestConvertAppliesTheFieldsThatAreWritten(t *testing.T) {
 	at := metav1.Unix(1000, 0)
 	for _, s := range []v1alpha1.ModelDeploymentStatus{{}, {Replicas: 2, ServedNames: []string{"a"}, Autoscaling: &v1alpha1.AutoscalingStatus{Reason: "Load", LastScaleTime: &at},
@@ -82,8 +83,7 @@ func TestConvertAppliesTheFieldsThatAreWritten(t *testing.T) {
 	}
 }
 
-// TestAConditionThatAnAgentCoOwns is still the operator's to change: a Mac that was
-// taken over could stay Ready for ever.
+// The operator can still change it: otherwise a compromised Mac could stay Ready for ever.
 func TestAConditionThatAnAgentCoOwns(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {

@@ -7,21 +7,20 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Candidate is one Mac beside one replica, for people who ask why.
+// Candidate is the result for one Mac and one replica, to explain placement.
 type Candidate struct {
 	// Mac by its name.
 	Mac string
-	// Fits says that the replica could go there.
+	// Fits reports whether the replica could be placed there.
 	Fits bool
-	// Why not, in words; where it fits, what is promised there already.
+	// Why not, or if it fits, how much is reserved there already.
 	Why string
-	// FreeBytes are left there beside what stays in memory; 0 where the
-	// capacity is unknown.
+	// FreeBytes are left there after what stays in memory; 0 if the capacity is unknown.
 	FreeBytes int64
 }
 
-// Candidates says of every Mac, sorted by name, whether Pick may choose it for
-// a replica, by the same filter. One that Pick waits for does not fit yet.
+// Candidates returns for every Mac, sorted by name, whether Pick may choose it for a
+// replica, by the same filter. A Mac that Pick waits for does not fit yet.
 func (s *Snapshot) Candidates(r *v1alpha1.ModelReplica) []Candidate {
 	out := make([]Candidate, 0, len(s.macs))
 	v := s.view(r)
@@ -39,7 +38,7 @@ func (s *Snapshot) Candidates(r *v1alpha1.ModelReplica) []Candidate {
 	return out
 }
 
-// alone says why one Mac was rejected, as a sentence of its own.
+// alone explains why one Mac was rejected, as a complete sentence.
 func (r rejection) alone(replica *v1alpha1.ModelReplica) string {
 	need := v1alpha1.FormatBytes(replica.Spec.ReservedBytes)
 	switch r.kind {

@@ -11,8 +11,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// class is what does not change about all Macs, for all replicas that ask for
-// the same, while a snapshot lives: a fleet of a thousand Macs is read once for
+// class is the fixed part of the decision about all Macs, for all replicas with the same
+// requirements, during the life of a snapshot: a fleet of a thousand Macs is read once for
 // a deployment and not once for each of its replicas.
 type class struct {
 	of      *v1alpha1.ModelReplica
@@ -21,8 +21,8 @@ type class struct {
 	stuck   stuck
 }
 
-// stuck is the last decision for a replica of a class that no Mac could hold, and
-// where no replica of a lower priority could make room.
+// stuck is the last decision for a replica of a class that no Mac could hold, and for which
+// no replica of a lower priority could make room.
 type stuck struct {
 	decided  bool
 	version  int // of the snapshot
@@ -32,12 +32,12 @@ type stuck struct {
 
 // fixed is one Mac for a class.
 type fixed struct {
-	// no says why the Mac can hold none of the class; nil where it may.
+	// no is why the Mac can hold none of the class; nil if it may.
 	no *rejection
-	// score is the part that does not move.
+	// score is the fixed part of the score.
 	score int64
-	// holds says that the files are there or can be fetched; fetch is how many
-	// bytes that takes.
+	// holds reports whether the files are there or can be fetched; fetch is the number of
+	// bytes for that.
 	holds bool
 	fetch int64
 }
@@ -47,29 +47,29 @@ type spread struct {
 	key    string
 	most   int32
 	hard   bool
-	domain []int32 // of each Mac; noDomain where it has no such label
-	// counted are the domains with a Mac that may be used, of all.
+	domain []int32 // of each Mac; noDomain without the label
+	// counted marks the domains with a usable Mac.
 	counted []bool
 }
 
 const noDomain = -1
 
-// classKey finds a class; sameClass says whether it is really the one.
+// classKey finds a class; sameClass verifies the match.
 type classKey struct {
 	uid, revision string
 }
 
-// maxClasses bounds what a snapshot remembers.
+// maxClasses bounds the classes of a snapshot.
 const maxClasses = 64
 
-// sameClass says that two replicas ask for the same of every Mac.
+// sameClass reports whether two replicas have the same requirements.
 func sameClass(a, b *v1alpha1.ModelReplica) bool {
 	return a.Spec.ReservedBytes == b.Spec.ReservedBytes && a.Spec.Residency == b.Spec.Residency &&
 		a.Spec.Model.Source == b.Spec.Model.Source && a.Spec.Model.Digest == b.Spec.Model.Digest &&
 		slices.Equal(a.Spec.Model.VouchedBy, b.Spec.Model.VouchedBy) && slices.Equal(a.Spec.Avoid, b.Spec.Avoid) && equality.Semantic.DeepEqual(a.Spec.Placement, b.Spec.Placement)
 }
 
-// class finds or makes the class of a replica.
+// class returns the class of a replica, and creates it if needed.
 func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 	key := classKey{r.Spec.DeploymentRef.UID, r.Spec.Revision}
 	if c := s.classes[key]; c != nil && sameClass(c.of, r) {
@@ -90,7 +90,7 @@ func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 	return c
 }
 
-// vouched is whether any Mac may fetch a record's files.
+// vouched reports whether any Mac may fetch a record's files.
 func (s *Snapshot) vouched(m *model.Record) bool {
 	macs := make([]*v1alpha1.MacNode, 0, len(s.macs))
 	for _, st := range s.macs {
@@ -99,7 +99,7 @@ func (s *Snapshot) vouched(m *model.Record) bool {
 	return fleet.Vouched(m, macs)
 }
 
-// fix reads one Mac for a class. vouched is whether any Mac may fetch the files.
+// fix evaluates one Mac for a class. vouched reports whether any Mac may fetch the files.
 func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibility, vouched bool) fixed {
 	no := func(k kind, figure int64) fixed {
 		return fixed{no: &rejection{mac: st.mac.Name, kind: k, bytes: figure}}
@@ -107,8 +107,8 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 	if why, ok := asks.Of(st.mac); !ok {
 		return fixed{no: &rejection{mac: st.mac.Name, kind: constraint, text: why}}
 	}
-	// What never changes comes first (constraints, size of the empty Mac), so
-	// that "too large" is not hidden by "not ready".
+	// Permanent reasons come first (constraints, size of the empty Mac), so that "too
+	// large" is not hidden by "not ready".
 	if st.capacity > 0 && r.Spec.ReservedBytes > st.capacity {
 		return no(tooSmall, st.capacity)
 	}
@@ -139,8 +139,8 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 	return out
 }
 
-// closedTo says why a Mac takes nobody, whatever is asked; open where it may. It
-// is read once for all classes.
+// closedTo returns why a Mac accepts no replica at all; open if it may. It is evaluated
+// once for all classes.
 func closedTo(mac *v1alpha1.MacNode) kind {
 	switch {
 	case fleet.StateOf(mac) != fleet.MacReady:
@@ -157,9 +157,8 @@ func closedTo(mac *v1alpha1.MacNode) kind {
 	return open
 }
 
-// spreadOver numbers the domains of a constraint. Only Macs that the placement
-// lets in, and that are not gone, make a domain: one that no replica could ever
-// be in must not hold the others back.
+// spreadOver numbers the domains of a constraint. Only Macs that the placement admits, and
+// that are not gone, form a domain: an unusable domain must not block the others.
 func (s *Snapshot) spreadOver(c *class, t v1alpha1.TopologySpreadConstraint) spread {
 	out := spread{key: t.TopologyKey, most: max(1, t.MaxSkew), hard: t.WhenUnsatisfiable != corev1.ScheduleAnyway, domain: make([]int32, len(s.macs))}
 	ids := map[string]int32{}

@@ -17,8 +17,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// slow is placement without a cache, an index or a sum that is kept: it counts
-// everything anew for each question.
+// slow is placement without caches, indexes or stored sums: it counts everything again for
+// each question.
 type slow struct {
 	t        *testing.T
 	rng      *rand.Rand
@@ -26,8 +26,8 @@ type slow struct {
 	replicas []v1alpha1.ModelReplica
 	rules    Rules
 	claims   []claim // of this pass
-	// doomed are those that go by a decision of this pass: until the next one
-	// they count for disks and domains.
+	// doomed are those that a decision of this pass evicts: until the next one they count
+	// for disks and domains.
 	doomed map[types.UID]bool
 	born   int
 	log    []string
@@ -82,7 +82,7 @@ func (m *slow) free(mac *v1alpha1.MacNode) int64 {
 	return mac.Status.Memory.CapacityBytes - always - max(0, claimed-leaves)
 }
 
-// diskFits: each digest is fetched once, and those that others wait for come first.
+// diskFits: each digest is fetched once, and pending downloads come first.
 func (m *slow) diskFits(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica) bool {
 	if fleet.HasWeights(mac, r.Spec.Model.Digest) || r.Spec.Model.Bytes() == 0 {
 		return true
@@ -101,7 +101,7 @@ func (m *slow) diskFits(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica) bool {
 	for _, bytes := range pending {
 		free -= bytes
 	}
-	for _, w := range mac.Status.Weights { // what may go, unless somebody comes for them
+	for _, w := range mac.Status.Weights { // it may be deleted unless it is needed again
 		if mac.Status.Disk.FreeBytes > 0 && !slices.ContainsFunc(m.replicas, func(o v1alpha1.ModelReplica) bool {
 			return holding(&o) && o.Spec.NodeName == mac.Name && o.Spec.Model.Digest == w.Digest
 		}) {
@@ -148,7 +148,7 @@ func (m *slow) mac(name string) *v1alpha1.MacNode {
 	return &m.macs[slices.IndexFunc(m.macs, func(x v1alpha1.MacNode) bool { return x.Name == name })]
 }
 
-// but says whether a Mac could hold a replica if it had more free bytes.
+// but reports whether a Mac could hold a replica if it had more free bytes.
 func (m *slow) but(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica, more int64) bool {
 	_, eligible := fleet.Eligible(mac, r.Spec.Placement)
 	orders := 0
@@ -179,10 +179,10 @@ func (m *slow) quota(r *v1alpha1.ModelReplica) bool {
 	return sum <= bound.Value()
 }
 
-// pass places what is open, as the reconciler does, and compares each decision.
+// pass places the open replicas, as the reconciler does, and compares each decision.
 func (m *slow) pass() {
 	m.claims, m.doomed = nil, map[types.UID]bool{}
-	// The snapshot has copies: what it keeps is its own sums and not our lists.
+	// The snapshot has copies, so that it keeps its own sums and not our lists.
 	s := NewSnapshot(m.macs, slices.Clone(m.replicas), now).Under(m.rules)
 	var order []int
 	for i := range m.replicas {
@@ -206,7 +206,7 @@ func (m *slow) decide(s *Snapshot, r *v1alpha1.ModelReplica) {
 	}
 	for _, c := range s.Candidates(asked) {
 		if c.Fits != fits[c.Mac] {
-			m.fatal("%s on %s: fits %v (%s), and counted anew %v", r.Name, c.Mac, c.Fits, c.Why, fits[c.Mac])
+			m.fatal("%s on %s: fits %v (%s), and counted again %v", r.Name, c.Mac, c.Fits, c.Why, fits[c.Mac])
 		}
 	}
 	any := false
@@ -228,7 +228,7 @@ func (m *slow) decide(s *Snapshot, r *v1alpha1.ModelReplica) {
 	m.carryOut(s, r, asked, d)
 }
 
-// lower are the bytes on a Mac that stay in memory and have a lower priority.
+// lower returns the permanent bytes on a Mac with a lower priority.
 func (m *slow) lower(mac string, r *v1alpha1.ModelReplica) (bytes int64) {
 	for i := range m.replicas {
 		o := &m.replicas[i]
@@ -239,8 +239,7 @@ func (m *slow) lower(mac string, r *v1alpha1.ModelReplica) (bytes int64) {
 	return bytes
 }
 
-// afterDrains is what of a Mac nobody will have when all that drains is gone
-// and all who wait for it came.
+// afterDrains returns the free bytes of a Mac after all drains and all claims.
 func (m *slow) afterDrains(mac *v1alpha1.MacNode) int64 {
 	always, leaves, _ := m.promised(mac.Name)
 	free := mac.Status.Memory.CapacityBytes - always + leaves
@@ -258,7 +257,7 @@ func (m *slow) victimsWouldDo(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica) b
 	return lower > 0 && enough && m.rules.OnDemandOvercommit == 0 && m.but(mac, r, 1<<50)
 }
 
-// carryOut does what the decision says, or fails to and takes it back.
+// carryOut applies the decision, or fails and reverts it.
 func (m *slow) carryOut(s *Snapshot, r, asked *v1alpha1.ModelReplica, d Decision) {
 	fails := m.rng.IntN(6) == 0
 	switch {
@@ -289,7 +288,7 @@ func (m *slow) carryOut(s *Snapshot, r, asked *v1alpha1.ModelReplica, d Decision
 			before += victim.Spec.ReservedBytes
 			victim.DeletionTimestamp = &metav1.Time{Time: now}
 			m.doomed[victim.UID] = true
-			m.say("  %s goes", victim.Name)
+			m.say("  %s is evicted", victim.Name)
 		}
 		if before < r.Spec.ReservedBytes {
 			m.fatal("%s preempts, and has no room then either", r.Name)
@@ -298,7 +297,7 @@ func (m *slow) carryOut(s *Snapshot, r, asked *v1alpha1.ModelReplica, d Decision
 	}
 }
 
-// check is what must hold whatever happened.
+// check verifies the invariants.
 func (m *slow) check() {
 	for i := range m.macs {
 		always, _, _ := m.promised(m.macs[i].Name)
@@ -308,7 +307,7 @@ func (m *slow) check() {
 	}
 }
 
-// step changes the world.
+// step makes a random change.
 func (m *slow) step() {
 	switch n := m.rng.IntN(10); {
 	case n < 5:
@@ -323,7 +322,7 @@ func (m *slow) step() {
 		mac.Spec.Unschedulable = !mac.Spec.Unschedulable
 		if m.rng.IntN(3) == 0 {
 			c := &mac.Status.Conditions[0]
-			c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonHeardFrom
+			c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonReporting
 			if m.rng.IntN(2) == 0 {
 				c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonMacGone
 			}
@@ -331,7 +330,7 @@ func (m *slow) step() {
 	}
 }
 
-// release has some that drain be released, and those that were be gone.
+// release releases some draining replicas, and removes released ones.
 func (m *slow) release() {
 	m.replicas = slices.DeleteFunc(m.replicas, func(r v1alpha1.ModelReplica) bool {
 		return !r.DeletionTimestamp.IsZero() && (r.Spec.NodeName == "" || fleet.Released(&r))
@@ -366,10 +365,9 @@ func (m *slow) create() {
 	m.replicas = append(m.replicas, r)
 }
 
-// TestRandomHistoriesAgreeWithPlainCounting: what a snapshot keeps in sums,
-// indexes and classes says the same as counting everything anew, through
-// placements, failures that are taken back, preemptions, drains and Macs that
-// come and go; and no byte is ever promised twice.
+// The sums, indexes and classes of a snapshot agree with counting everything again, through
+// placements, reverted failures, preemptions, drains and Macs that come and go; and no byte
+// is ever reserved twice.
 func TestRandomHistoriesAgreeWithPlainCounting(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 12))

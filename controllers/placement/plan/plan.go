@@ -1,17 +1,14 @@
-// Package plan chooses a Mac for a replica: filter, score, pick, with a reason
-// for every Mac that was rejected, and where none has room the replicas of a
-// lower priority that would have to go.
+// Package plan chooses a Mac for a replica: filter, score, pick, with a reason for every
+// rejected Mac, and if none has room, the replicas of a lower priority to preempt.
 //
-// It owns the decision and nothing else: it is pure, it sees a snapshot and
-// returns data. It refuses to guess: a Mac whose capacity or disk is unknown
-// holds nothing, and reservations are cumulative, so that what was promised
-// counts whether or not it is used yet. Only replicas that stay in memory are
-// promised it for good: OnDemand ones share what those leave, each alone has to
-// fit into it, and they do not count against one another, unless the
-// administrator's rules bound what they may share.
+// It is pure: it reads a snapshot and returns data. It does not guess: a Mac whose capacity
+// or disk is unknown holds nothing, and reservations are cumulative, so that reserved
+// memory counts whether or not it is used yet. Only replicas that stay in memory reserve it
+// permanently. OnDemand replicas share the rest: each alone has to fit into it, but their
+// requirements are not added up, unless the administrator's rules limit the overcommitment.
 //
-// Start reading at Snapshot.Pick, then view in view.go (filter and score),
-// preempt.go and rules.go.
+// Start reading at Snapshot.Pick, then view in view.go (filter and score), preempt.go and
+// rules.go.
 package plan
 
 import (
@@ -27,24 +24,24 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// Snapshot is the fleet at one moment, with trial placements on top.
+// Snapshot is the fleet at one moment, with assumed placements.
 type Snapshot struct {
 	now   time.Time
 	rules Rules
 	macs  []*state
 	index map[string]int // of macs, by name
-	// kin are the living replicas of a deployment, by its UID.
+	// kin are the replicas of a deployment, by its UID, that are not being deleted.
 	kin map[string][]place
-	// reserved is what stays in memory of each namespace.
+	// reserved is the permanent memory of each namespace.
 	reserved map[string]int64
-	// doomed are the replicas that a decision of this pass sends away.
+	// doomed are the replicas that a decision of this pass preempts.
 	doomed  map[types.UID]bool
 	classes map[classKey]*class
-	// version changes with whatever a decision of this snapshot was made from.
+	// version changes with everything that decisions depend on.
 	version int
 }
 
-// place is where a living replica is.
+// place is the location of a replica.
 type place struct {
 	mac      int
 	revision string
@@ -54,32 +51,30 @@ type place struct {
 type state struct {
 	mac      *v1alpha1.MacNode
 	capacity int64
-	// closed says why nobody may go there, whatever it asks; open where that is not so.
+	// closed is why no replica may be placed there; open if one may.
 	closed   kind
 	promise  fleet.Promise
 	onDemand int64 // the sum over promise.OnDemand
-	// replicas counts what is bound here, released or not: each has an order, and
-	// together they take orderBytes.
+	// replicas counts the bound replicas, released or not: each has an assignment, and
+	// together these have orderBytes.
 	replicas, orderBytes int
-	// bound are those that hold what was promised to them.
+	// bound are the replicas with reserved memory.
 	bound []*v1alpha1.ModelReplica
-	// leaving is the part of promise.Always that drains, and claimed what
-	// replicas of a higher priority wait for here.
+	// leaving is the part of promise.Always that drains, and claimed what replicas of a
+	// higher priority wait for here.
 	leaving, claimed int64
-	// fetching is what is still to be downloaded here, and fetchBytes their sum.
+	// fetching lists the pending downloads, and fetchBytes is their sum.
 	fetching   []fetch
 	fetchBytes int64
 }
 
-// fetch is one download to come. There are few on a Mac: a list is found faster
-// than a map is made.
+// fetch is a pending download. There are few per Mac: a list is faster than a map.
 type fetch struct {
 	digest string
 	bytes  int64
 }
 
-// NewSnapshot reads all Macs and all replicas. It keeps them and changes
-// neither.
+// NewSnapshot reads all Macs and all replicas. It refers to them and does not change them.
 func NewSnapshot(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica, now time.Time) *Snapshot {
 	s := &Snapshot{
 		now: now, macs: make([]*state, 0, len(macs)), index: make(map[string]int, len(macs)), kin: map[string][]place{},
@@ -101,8 +96,8 @@ func NewSnapshot(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica, now 
 	return s
 }
 
-// makeRoom allocates once what note fills for each Mac: lists that grow one by
-// one cost more than what is in them.
+// makeRoom preallocates what note fills for each Mac, because growing the lists costs more
+// than their content.
 func (s *Snapshot) makeRoom(replicas []v1alpha1.ModelReplica) {
 	counts, total := make([]int, len(s.macs)), 0
 	for i := range replicas {
@@ -117,14 +112,14 @@ func (s *Snapshot) makeRoom(replicas []v1alpha1.ModelReplica) {
 	}
 }
 
-// Under has a snapshot keep the administrator's rules.
+// Under sets the administrator's rules.
 func (s *Snapshot) Under(rules Rules) *Snapshot {
 	s.rules = rules
 	s.version++
 	return s
 }
 
-// note counts a replica that is bound.
+// note counts a bound replica.
 func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 	if r.Spec.NodeName == "" {
 		s.noteAhead(r)
@@ -157,13 +152,13 @@ func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 	}
 }
 
-// downloads says that a Mac has to fetch a replica's files: those of a file://
-// source are used where they lie.
+// downloads reports whether a Mac has to fetch a replica's files: those of a file:// source
+// are used in place.
 func downloads(r *v1alpha1.ModelReplica) bool {
 	return !strings.HasPrefix(r.Spec.Model.Source, fleet.FileScheme)
 }
 
-// fetched is what of a download is on the disk already, as the Mac last said.
+// fetched returns how much of a download is on the disk already, as the Mac last reported.
 func fetched(r *v1alpha1.ModelReplica) int64 {
 	if r.Status.Progress.Stage != v1alpha1.StageDownloading {
 		return 0
@@ -182,12 +177,12 @@ func (st *state) fetch(digest string, bytes int64) {
 	st.fetchBytes += more
 }
 
-// fetches is where a digest is among the downloads; -1 where it is not.
+// fetches returns the index of a digest among the downloads; -1 if it is not there.
 func (st *state) fetches(digest string) int {
 	return slices.IndexFunc(st.fetching, func(f fetch) bool { return f.digest == digest })
 }
 
-// hold promises a replica what it needs.
+// hold reserves the memory of a replica.
 func (st *state) hold(r *v1alpha1.ModelReplica) {
 	st.promise.Add(r)
 	if r.Spec.Residency.OnDemand() {
@@ -196,14 +191,14 @@ func (st *state) hold(r *v1alpha1.ModelReplica) {
 	st.bound = append(st.bound, r)
 }
 
-// free is what nobody who stays in memory was promised, or waits for with a
-// higher priority; what drains for the latter is free to nobody else.
+// free returns the memory that is neither reserved permanently nor claimed with a higher
+// priority; draining memory counts as claimed.
 func (st *state) free() int64 {
 	return st.capacity - st.promise.Always - max(0, st.claimed-st.leaving)
 }
 
-// Assume places a replica in the snapshot and returns what takes it back, the
-// last assumption first.
+// Assume places a replica in the snapshot and returns a function that reverts it, to be
+// called in reverse order.
 func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 	i, has := s.index[mac]
 	if !has {
@@ -240,8 +235,7 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 	}
 }
 
-// Before orders replicas as they are to be placed: the highest priority first,
-// then the oldest.
+// Before orders replicas for placement: the highest priority first, then the oldest.
 func Before(a, b *v1alpha1.ModelReplica) int {
 	if c := cmp.Compare(b.Spec.Priority.Value, a.Spec.Priority.Value); c != 0 {
 		return c
@@ -257,25 +251,24 @@ func older(a, b *v1alpha1.ModelReplica) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// Decision is where a replica goes, or why it goes nowhere.
+// Decision is where a replica is placed, or why nowhere.
 type Decision struct {
-	// Mac that was picked; empty if none.
+	// Mac is the chosen one; empty if none.
 	Mac string
 	// Reason of the condition Placed: Placed, NoRoom, TooLarge, NoCandidates,
 	// Waiting, Preempting, Prefetching, Swapping, OverQuota, PriorityForbidden or InvalidRules.
 	Reason string
-	// Message for people: the choice, or the reasons of all Macs compactly.
+	// Message explains the choice, or summarizes the reasons of all Macs.
 	Message string
-	// Awaits is the Mac on which replicas of a lower priority, or one of another
-	// revision, make room, and
-	// Victims those of them that were not told yet.
+	// Awaits is the Mac on which replicas of a lower priority, or one of another revision,
+	// make room, and Victims those that are not deleted yet.
 	Awaits  string
 	Victims []*v1alpha1.ModelReplica
-	// Prefetch is the Mac that is to fetch the weights, or to keep them, until the
-	// replica has its room there.
+	// Prefetch is the Mac that is to fetch the weights, or to keep them, until the replica
+	// has its memory there.
 	Prefetch string
-	// RetryAfter is when a Mac that is avoided today may be chosen, or is looked
-	// at again; 0 means that only a change of the fleet can help.
+	// RetryAfter is when an avoided Mac may be chosen, or is checked again; 0 means that
+	// only a change of the fleet can help.
 	RetryAfter time.Duration
 }
 
@@ -296,7 +289,7 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 			looks = looks || why == looking
 			continue
 		}
-		// Sorted by name: the first of equals wins, the same in every pass.
+		// Sorted by name: the first of equals is chosen, the same in every pass.
 		if score := v.score(i); best < 0 || score > bestScore {
 			best, bestScore = i, score
 		}
@@ -312,8 +305,8 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 	return Decision{Mac: st.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: st.chosen(r)}
 }
 
-// stillStuck says what a replica is told because a sibling that asks for the same
-// was told so, and nothing changed since.
+// stillStuck returns the decision for a sibling with the same requirements if nothing has
+// changed since.
 func (s *Snapshot) stillStuck(c *class, r *v1alpha1.ModelReplica) (Decision, bool) {
 	last := &c.stuck
 	return last.decision, last.decided && !r.Spec.Swap && last.version == s.version && last.priority == r.Spec.Priority
@@ -329,12 +322,12 @@ func (v *view) stuck() Decision {
 	return d
 }
 
-// spreadPatience is how long a replica waits for a Mac of its own. It is never
-// moved later, and a look at large files takes a while.
+// spreadPatience is how long a replica waits for a Mac of its own. It is never moved later,
+// and inspecting large files takes a while.
 const spreadPatience = 30 * time.Second
 
-// patience says how much longer a replica waits rather than share a Mac with a
-// sibling, while another Mac may yet become a candidate.
+// patience returns how much longer a replica waits rather than share a Mac with a sibling,
+// while another Mac may yet become a candidate.
 func (v *view) patience(best int, looks bool) time.Duration {
 	if v.siblings[best] == 0 || !looks {
 		return 0
@@ -342,18 +335,18 @@ func (v *view) patience(best int, looks bool) time.Duration {
 	return max(0, spreadPatience-max(0, v.s.now.Sub(v.r.CreationTimestamp.Time)))
 }
 
-// accepting is false only where the agent says so: one that says nothing is judged by its Lease.
+// accepting is false only if the agent reports so: without a report, the Lease decides.
 func accepting(mac *v1alpha1.MacNode) bool {
 	return !meta.IsStatusConditionFalse(mac.Status.Conditions, v1alpha1.ConditionAccepting)
 }
 
-// Stranded says that a Mac holds memory that no process owns: what its figures
-// promise is not there until it was rebooted.
+// Stranded reports whether a Mac has memory that no process owns: its capacity is not
+// available until a reboot.
 func Stranded(mac *v1alpha1.MacNode) bool {
 	return meta.IsStatusConditionTrue(mac.Status.Conditions, v1alpha1.ConditionWiredStranded)
 }
 
-// Skewed says that this operator does not serve the Mac's agent: what is placed
+// Skewed reports whether this operator does not serve the Mac's agent version: assignments
 // there might be misunderstood.
 func Skewed(mac *v1alpha1.MacNode) bool {
 	c := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionAgentCurrent)

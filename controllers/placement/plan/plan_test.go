@@ -23,7 +23,7 @@ var now = time.Unix(1_800_000_000, 0)
 func mac(name string, capacity int64, change ...func(*v1alpha1.MacNode)) v1alpha1.MacNode {
 	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"room": "a"}}}
 	m.Status.Chip, m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes = "M2Ultra", capacity, 1<<40
-	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
 	for _, c := range change {
 		c(&m)
 	}
@@ -82,7 +82,7 @@ func TestPick(t *testing.T) {
 			r.Spec.Avoid = append(r.Spec.Avoid, v1alpha1.AvoidedMac{Name: name, Until: metav1.NewTime(now.Add(left))})
 		}
 	}
-	// looked is a Mac that was asked and found nothing.
+	// looked returns a Mac that inspected the source and found nothing.
 	looked := func(m *v1alpha1.MacNode) {
 		m.Spec.Inspections = []v1alpha1.Inspection{{ID: "i", Source: "file://m.gguf"}}
 		m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "i", State: v1alpha1.InspectionFailed, Reason: v1alpha1.ReasonSourceNotFound}}
@@ -160,7 +160,7 @@ func TestPick(t *testing.T) {
 			existing: replicas{replica("s", gib, on("a"), of("d"))}, replica: replica("r", gib, of("d"), file, born(time.Second)), mac: "a", reason: v1alpha1.ReasonPlaced},
 		"nor for one without room": {macs: macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 2*gib)},
 			existing: replicas{replica("s", gib, on("a"), of("d")), replica("t", gib, on("b")), replica("u", gib, on("b"))}, replica: replica("r", gib, of("d"), file, born(time.Second)), mac: "a", reason: v1alpha1.ReasonPlaced},
-		"the first replica waits for nobody": {macs: macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib)},
+		"the first replica does not wait": {macs: macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib)},
 			replica: replica("r", gib, file, born(time.Second)), mac: "a", reason: v1alpha1.ReasonPlaced},
 		"the same name with other bytes is another file": {macs: macs{mac("a", 9*gib, asked, holds("sha256:other"))}, replica: replica("r", gib, file), reason: v1alpha1.ReasonNoCandidates, message: "1 without the model's files"},
 		"a refusal is remembered":                        {macs: macs{mac("a", 9*gib)}, replica: replica("r", gib, avoids("a", time.Minute)), reason: v1alpha1.ReasonNoCandidates, message: "1 avoided after a refusal"},
@@ -182,7 +182,7 @@ func TestPick(t *testing.T) {
 		"a Mac with an agent too old is skipped": {macs: macs{mac("a", 99*gib, skewedMac), mac("b", 9*gib)}, replica: replica("r", gib), mac: "b", reason: v1alpha1.ReasonPlaced},
 		"one that waits for its turn is not":     {macs: macs{mac("a", 99*gib, oldMac), mac("b", 9*gib)}, replica: replica("r", gib), mac: "a", reason: v1alpha1.ReasonPlaced},
 		"a Mac with stranded memory is skipped":  {macs: macs{mac("a", 99*gib, strandedMac), mac("b", 9*gib)}, replica: replica("r", gib), mac: "b", reason: v1alpha1.ReasonPlaced},
-		"stranded memory says how it ends": {macs: macs{mac("a", 99*gib, strandedMac)}, replica: replica("r", gib), reason: v1alpha1.ReasonNoCandidates,
+		"stranded memory explains the way out": {macs: macs{mac("a", 99*gib, strandedMac)}, replica: replica("r", gib), reason: v1alpha1.ReasonNoCandidates,
 			message: "1 Mac: 1 with stranded memory; reboot the Mac whose condition WiredStranded is True"},
 		"its end is not waited for": {macs: macs{mac("a", 9*gib)}, replica: replica("r", gib, avoids("a", 0)), mac: "a", reason: v1alpha1.ReasonPlaced},
 		"fewer OnDemand bytes evict less often": {macs: macs{mac("a", 10*gib), mac("b", 10*gib)},
@@ -292,7 +292,7 @@ func TestAssumedReplicasCountTowardsTheMaximumOfAMac(t *testing.T) {
 	}
 }
 
-// Macs without the label belong to no domain, wherever they stand in the list.
+// Macs without the label belong to no domain, at any position in the list.
 func TestMacsWithoutTheLabelOfASpreadChangeNothingForTheOthers(t *testing.T) {
 	rack := func(name string) func(*v1alpha1.MacNode) {
 		return func(m *v1alpha1.MacNode) { m.Labels["rack"] = name }

@@ -9,23 +9,22 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// eviction is what one Mac would have to give up for a replica.
+// eviction is what one Mac would have to evict for a replica.
 type eviction struct {
 	mac     int
 	victims []*v1alpha1.ModelReplica
 	bytes   int64
-	// swap: a replica of another revision of the same deployment goes, kin.
+	// swap: a replica of another revision of the same deployment, kin, is evicted.
 	swap bool
 	kin  *v1alpha1.ModelReplica
-	// lead of the weights, where that is so.
+	// lead of the weights, for a swap.
 	lead lead
 }
 
-// preempt finds the Mac where replicas of a lower priority make room, or one of
-// another revision does for a replica that may swap: one where
-// enough of them drain already, else one where the fewest and least important
-// would have to. Nobody is sent away twice for the same replica: what drains is
-// seen in the next pass as well.
+// preempt finds the Mac on which replicas of a lower priority make room, or one of another
+// revision for a replica that may swap: preferably one where enough of them drain already,
+// else one where the fewest and least important have to be evicted. No second victim is
+// chosen for the same replica: draining replicas count in the next pass as well.
 func (v *view) preempt() (Decision, bool) {
 	if !v.r.Spec.Priority.Preempts() && !v.r.Spec.Swap {
 		return Decision{}, false
@@ -53,7 +52,7 @@ func (v *view) preempt() (Decision, bool) {
 	return v.order(best), true
 }
 
-// order says who goes, and for whom.
+// order returns the decision to evict.
 func (v *view) order(best *eviction) Decision {
 	name := v.s.macs[best.mac].mac.Name
 	d := Decision{Reason: v1alpha1.ReasonPreempting, Awaits: name, Victims: best.victims,
@@ -70,19 +69,18 @@ func (v *view) order(best *eviction) Decision {
 	if best.swap {
 		d.Message += best.lead.note()
 		if best.lead == leadThere && downloads(v.r) {
-			d.Prefetch = name // nobody may collect them meanwhile
+			d.Prefetch = name // so that it is not garbage-collected meanwhile
 		}
 	}
 	return d
 }
 
-// evict says who would have to go from a Mac that is short of memory: nobody
-// where enough of a lower priority drains already, and false where all of them
-// would not be enough.
+// evict returns the replicas that would have to be evicted from a Mac for memory: none if
+// enough of a lower priority drains already, and false if all of them would not be enough.
 func (v *view) evict(i int) (eviction, bool) {
 	st, need := v.s.macs[i], v.r.Spec.ReservedBytes
 	free := st.capacity - (st.promise.Always - st.leaving) - st.claimed
-	lower := v.lower[:0] // asked of every Mac: one list for all
+	lower := v.lower[:0] // called for every Mac: the slice is reused
 	drains, swaps := false, false
 	var kin, left *v1alpha1.ModelReplica
 	for _, b := range st.bound {
@@ -102,7 +100,7 @@ func (v *view) evict(i int) (eviction, bool) {
 			free += b.Spec.ReservedBytes
 		}
 	}
-	if kin != nil && free < need { // one of them, and only where the others are not enough
+	if kin != nil && free < need { // one of them, and only if the others are not enough
 		lower, swaps, left = append(lower, kin), true, kin
 		free += kin.Spec.ReservedBytes
 	}
@@ -126,14 +124,14 @@ func (v *view) evict(i int) (eviction, bool) {
 	return e, true
 }
 
-// swapsWith says that another replica is of another revision of the same
-// deployment, whose room this one may have.
+// swapsWith reports whether another replica is of another revision of the same deployment
+// and may be replaced by this one.
 func (v *view) swapsWith(b *v1alpha1.ModelReplica) bool {
 	return v.r.Spec.Swap && b.Spec.DeploymentRef.UID == v.r.Spec.DeploymentRef.UID && b.Spec.Revision != v.r.Spec.Revision
 }
 
-// missed puts first who is to be spared: the higher priority, one that serves,
-// the older.
+// missed orders by importance: the higher priority first, then serving ones, then older
+// ones.
 func missed(a, b *v1alpha1.ModelReplica) int {
 	if c := cmp.Compare(b.Spec.Priority.Value, a.Spec.Priority.Value); c != 0 {
 		return c
@@ -148,15 +146,15 @@ func missed(a, b *v1alpha1.ModelReplica) int {
 	}
 }
 
-// compare prefers nobody, then who has the lowest priority, then the Mac that is
-// nearest to having the weights, then the fewest, then
-// the fewest that serve, then the fewest bytes, then the first name.
+// compare prefers no victims, then the lowest priority, then the Mac that is nearest to
+// having the weights, then the fewest victims, then the fewest that serve, then the fewest
+// bytes, then the first name.
 func (e *eviction) compare(other *eviction) int {
 	return cmp.Or(cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()), cmp.Compare(e.lead, other.lead),
 		cmp.Compare(len(e.victims), len(other.victims)), cmp.Compare(e.serving(), other.serving()), cmp.Compare(e.bytes, other.bytes), cmp.Compare(e.mac, other.mac))
 }
 
-// serving victims.
+// serving counts the victims that serve.
 func (e *eviction) serving() int {
 	n := 0
 	for _, v := range e.victims {
@@ -167,7 +165,7 @@ func (e *eviction) serving() int {
 	return n
 }
 
-// highest priority among the victims; they are sorted by it.
+// highest returns the highest priority among the victims; they are sorted by it.
 func (e *eviction) highest() int32 {
 	if len(e.victims) == 0 {
 		return 0
@@ -175,9 +173,8 @@ func (e *eviction) highest() int32 {
 	return e.victims[0].Spec.Priority.Value
 }
 
-// Claim notes that a replica waits for room on d.Awaits, and that d.Victims go:
-// nobody who is looked at later may have that room. It returns what takes it
-// back.
+// Claim records that a replica waits for memory on d.Awaits, and that d.Victims are
+// evicted: no later decision may use that memory. It returns a function that reverts it.
 func (s *Snapshot) Claim(r *v1alpha1.ModelReplica, d Decision) (undo func()) {
 	i, has := s.index[d.Awaits]
 	if !has {

@@ -14,14 +14,14 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// carries gives a replica weights of so many bytes.
+// carries gives a replica weights of a size.
 func carries(digest string, bytes int64) func(*v1alpha1.ModelReplica) {
 	return func(r *v1alpha1.ModelReplica) {
 		r.Spec.Model = model.Record{Source: "https://host/" + digest, Digest: digest, VouchedBy: []string{model.VoucherPreview}, Files: []model.File{{Bytes: bytes}}}
 	}
 }
 
-// has puts weights on a Mac, and leaves so much of its disk.
+// has puts weights on a Mac, and sets its free disk space.
 func has(digest string, bytes, free int64) func(*v1alpha1.MacNode) {
 	return func(m *v1alpha1.MacNode) {
 		m.Status.Weights = append(m.Status.Weights, v1alpha1.StoredWeights{Digest: digest, Bytes: bytes})
@@ -29,7 +29,7 @@ func has(digest string, bytes, free int64) func(*v1alpha1.MacNode) {
 	}
 }
 
-// says reports what became of the order to fetch for replica r.
+// says reports the state of the prefetch for replica r.
 func says(reason string) func(*v1alpha1.MacNode) {
 	return func(m *v1alpha1.MacNode) {
 		s := metav1.ConditionFalse
@@ -41,8 +41,8 @@ func says(reason string) func(*v1alpha1.MacNode) {
 	}
 }
 
-// TestWeightsAreFetchedBeforeARoomIsGiven on the Mac where a replica of the old
-// revision is to go, unless the disk does not take them beside the old ones.
+// They are prefetched on the Mac where a replica of the old revision is to be evicted,
+// unless the disk has no room for both.
 func TestWeightsAreFetchedBeforeARoomIsGiven(t *testing.T) {
 	type macs = []v1alpha1.MacNode
 	type change = func(*v1alpha1.ModelReplica)
@@ -66,7 +66,7 @@ func TestWeightsAreFetchedBeforeARoomIsGiven(t *testing.T) {
 		macs     macs
 		existing []v1alpha1.ModelReplica
 		change   []change
-		// reason, the victim, the Mac that fetches then, and a part of the message.
+		// reason, the victim, the prefetching Mac, and a part of the message.
 		reason, victim, fetches, says string
 	}{
 		"they are not there":              {macs: macs{a(9 * gib)}, existing: here, reason: fetch, fetches: "a", says: "downloading the weights (5.0 GiB) on a before"},
@@ -82,7 +82,7 @@ func TestWeightsAreFetchedBeforeARoomIsGiven(t *testing.T) {
 		"they fit not even there":         {macs: macs{a(gib / 2)}, existing: here, reason: noRoom, says: "without disk space"},
 		"the old ones are pinned":         {macs: macs{a(2*gib, pinned)}, existing: here, reason: noRoom, says: "without disk space"},
 		"others use the old ones":         {macs: macs{a(2 * gib)}, existing: append([]v1alpha1.ModelReplica{replica("t", gib/2, on("a"), carries("old", 4*gib))}, here...), reason: noRoom, says: "without disk space"},
-		"nobody knows the disk":           {macs: macs{a(0)}, existing: here, reason: noRoom, says: "without disk space"},
+		"the disk is unknown":             {macs: macs{a(0)}, existing: here, reason: noRoom, says: "without disk space"},
 		"nor whether less would fit":      {macs: macs{a(0)}, existing: here, change: []change{carries("new", 3*gib)}, reason: noRoom, says: "without disk space"},
 		"memory is not what lacks":        {macs: macs{a(2 * gib)}, existing: []v1alpha1.ModelReplica{old("s", "a", ready, func(r *v1alpha1.ModelReplica) { r.Spec.ReservedBytes = gib })}, reason: noRoom, says: "without disk space"},
 		"the spread forbids the Mac":      {macs: macs{a(2 * gib)}, existing: here, change: []change{spreadOver("rack", 1, corev1.DoNotSchedule)}, reason: noRoom, says: "without disk space"},
@@ -110,7 +110,7 @@ func TestWeightsAreFetchedBeforeARoomIsGiven(t *testing.T) {
 	}
 }
 
-// TestADiskIsNotPromisedTwiceToWhatIsFetchedAhead, in a pass and after it.
+// Both within a pass and after it.
 func TestADiskIsNotPromisedTwiceToWhatIsFetchedAhead(t *testing.T) {
 	one := mac("a", 20*gib, has("old", gib, 9*gib))
 	who := func(name, mac string) v1alpha1.ModelReplica {
@@ -153,8 +153,7 @@ func TestADiskIsNotPromisedTwiceToWhatIsFetchedAhead(t *testing.T) {
 	}
 }
 
-// TestALeaveToSwapIsNotAnsweredWithASiblingsWord: what a replica without it was
-// told is not said of one that has it.
+// The decision for a sibling that may not swap does not apply to one that may.
 func TestALeaveToSwapIsNotAnsweredWithASiblingsWord(t *testing.T) {
 	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, []v1alpha1.ModelReplica{replica("s", 9*gib, on("a"), of("d"), revised("old"))}, now)
 	sibling, r := replica("q", 9*gib, of("d"), revised("new")), replica("r", 9*gib, of("d"), revised("new"), swaps)

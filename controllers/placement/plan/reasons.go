@@ -10,7 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// kind is why a Mac was rejected, in the order in which reasons are told.
+// kind is why a Mac was rejected, in the order in which reasons are listed.
 type kind int
 
 const (
@@ -39,8 +39,8 @@ const (
 type rejection struct {
 	mac  string
 	kind kind
-	// bytes is the Mac's capacity (tooSmall), what is left of it beside what
-	// stays in memory there (short), or what its disk takes (noDisk).
+	// bytes is the Mac's capacity (tooSmall), the rest of it after what stays in memory
+	// there (short), or its available disk space (noDisk).
 	bytes int64
 	// text of a constraint, or the label over which replicas would be uneven.
 	text string
@@ -48,11 +48,10 @@ type rejection struct {
 	left time.Duration
 }
 
-// diskAgain is when a disk that was full is looked at again: its figures alone
-// wake nobody.
+// diskAgain is when a full disk is checked again: its figures alone trigger no pass.
 const diskAgain = time.Minute
 
-// explain turns the rejections of all Macs into a decision.
+// explain combines the rejections of all Macs into a decision.
 func (v *view) explain() Decision {
 	r := v.r
 	rejected := make([]rejection, 0, len(v.s.macs))
@@ -93,7 +92,7 @@ func (v *view) explain() Decision {
 	return d
 }
 
-// reasonOf names the whole: too large for every Mac even if it were empty, no
+// reasonOf returns the overall reason: too large for every Mac even if it were empty, no
 // room now, or no candidate at all.
 func reasonOf(rejected []rejection) string {
 	count := map[kind]int{}
@@ -110,8 +109,8 @@ func reasonOf(rejected []rejection) string {
 	}
 }
 
-// compact tells all rejections in one line: "3 Macs: 2 short of memory (need
-// 41.2 GiB, largest free 37.9 GiB), 1 cordoned".
+// compact summarizes all rejections in one line: "3 Macs: 2 short of memory (need 41.2 GiB,
+// largest free 37.9 GiB), 1 cordoned".
 func compact(r *v1alpha1.ModelReplica, rejected []rejection) string {
 	groups := map[string][]rejection{}
 	for _, x := range rejected {
@@ -195,7 +194,7 @@ func figures(r *v1alpha1.ModelReplica, group []rejection) string {
 	}
 }
 
-// eachCapacity names every Mac that is too small, up to 20 of them.
+// eachCapacity lists the Macs that are too small, up to 20 of them.
 func eachCapacity(need int64, rejected []rejection) string {
 	const shown = 20
 	var b strings.Builder
@@ -214,7 +213,7 @@ func eachCapacity(need int64, rejected []rejection) string {
 	return b.String()
 }
 
-// chosen says what was chosen and what is promised there now.
+// chosen returns the message for the chosen Mac, with the reserved memory.
 func (st *state) chosen(r *v1alpha1.ModelReplica) string {
 	need, capacity := v1alpha1.FormatBytes(r.Spec.ReservedBytes), v1alpha1.FormatBytes(st.capacity)
 	before := v1alpha1.FormatBytes(st.promise.Always)

@@ -18,37 +18,35 @@ const (
 	RulesKey      = "rules"
 )
 
-// Rules are what an administrator lets placement do. The zero value bounds
-// nothing.
+// Rules are an administrator's limits for placement. The zero value limits nothing.
 type Rules struct {
-	// OnDemandOvercommit bounds the OnDemand replicas of a Mac: together they may
-	// need at most so many times what those that stay in memory leave. 1 has all
-	// of them fit at once; 0 is no bound.
+	// OnDemandOvercommit limits the OnDemand replicas of a Mac: their requirements together
+	// may be at most this multiple of the memory that permanent replicas leave. With 1 all
+	// of them fit at once; 0 means no limit.
 	OnDemandOvercommit float64 `json:"onDemandOvercommit,omitempty"`
-	// Default holds for namespaces that are not listed.
+	// Default applies to namespaces that are not listed.
 	Default NamespaceRules `json:"default,omitzero"`
 	// Namespaces by their name.
 	Namespaces map[string]NamespaceRules `json:"namespaces,omitempty"`
 
-	// unreadable says why there are no rules to go by.
+	// unreadable is why the rules could not be parsed.
 	unreadable error
 }
 
-// NamespaceRules bound one namespace.
+// NamespaceRules limit one namespace.
 type NamespaceRules struct {
-	// Memory is the most that its replicas may have promised to them for good,
-	// over all Macs; absent is no bound.
+	// Memory is the maximum permanent memory of its replicas, over all Macs; absent means
+	// no limit.
 	Memory *resource.Quantity `json:"memory,omitempty"`
-	// ReplicasPerMac is how many of a Mac's fleet.MaxAssignments replicas may be of
-	// this namespace, and the same part of the bytes of its orders; 0 is no bound.
+	// ReplicasPerMac is how many of a Mac's fleet.MaxAssignments replicas may be of this
+	// namespace, and the same share of the size of its assignments; 0 means no limit.
 	ReplicasPerMac int `json:"replicasPerMac,omitempty"`
-	// PriorityClasses that it may use; absent lets it use all, and an empty list
-	// none.
+	// PriorityClasses that it may use; absent allows all, and an empty list none.
 	PriorityClasses *[]string `json:"priorityClasses,omitempty"`
 }
 
-// ReadRules reads the rules; nil where there is no ConfigMap. What it cannot
-// read lets nothing new be placed: a bound was meant.
+// ReadRules parses the rules; nil if there is no ConfigMap. While they are invalid nothing
+// new is placed, because a limit was intended.
 func ReadRules(cm *corev1.ConfigMap) Rules {
 	if cm == nil {
 		return Rules{}
@@ -93,7 +91,7 @@ func (n NamespaceRules) check() error {
 	return nil
 }
 
-// of are the bounds of a namespace.
+// of returns the limits of a namespace.
 func (r Rules) of(namespace string) NamespaceRules {
 	if bounds, listed := r.Namespaces[namespace]; listed {
 		return bounds
@@ -101,11 +99,11 @@ func (r Rules) of(namespace string) NamespaceRules {
 	return r.Default
 }
 
-// Err says why the rules cannot be read; nil where they can.
+// Err returns why the rules are invalid; nil if they are valid.
 func (r Rules) Err() error { return r.unreadable }
 
-// refuse says why the rules let a replica go nowhere; reserved is what its
-// namespace was promised already.
+// refuse returns why the rules do not let a replica be placed; reserved is what its
+// namespace has reserved already.
 func (r Rules) refuse(replica *v1alpha1.ModelReplica, reserved int64) (reason, message string) {
 	if r.unreadable != nil {
 		return v1alpha1.ReasonInvalidRules, r.unreadable.Error() + "; an administrator must correct it before anything new is placed"

@@ -17,8 +17,7 @@ func revised(name string) func(*v1alpha1.ModelReplica) {
 
 func swaps(r *v1alpha1.ModelReplica) { r.Spec.Swap = true }
 
-// TestASwapTakesTheRoomOfOneOldReplica of the same deployment, where there is none
-// beside it.
+// It takes that of a replica of the same deployment, if there is no other room.
 func TestASwapTakesTheRoomOfOneOldReplica(t *testing.T) {
 	drains := func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time: now} }
 	old := func(name, mac string, change ...func(*v1alpha1.ModelReplica)) v1alpha1.ModelReplica {
@@ -31,17 +30,17 @@ func TestASwapTakesTheRoomOfOneOldReplica(t *testing.T) {
 		replica                 v1alpha1.ModelReplica
 		awaits, victims, reason string
 	}{
-		"one goes, that does not serve before one that does": {existing: replicas{old("s", "a", ready), old("t", "b")},
+		"one is evicted, not serving before serving": {existing: replicas{old("s", "a", ready), old("t", "b")},
 			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "b", victims: "t", reason: v1alpha1.ReasonSwapping},
-		"nobody where it may not": {existing: replicas{old("s", "a"), old("t", "b")},
+		"no victim if it may not": {existing: replicas{old("s", "a"), old("t", "b")},
 			replica: replica("r", 9*gib, of("d"), revised("new")), awaits: "", victims: "", reason: v1alpha1.ReasonNoRoom},
-		"nobody of another deployment": {existing: replicas{replica("s", 9*gib, on("a"), of("e"), revised("old")), old("t", "b")},
+		"no victim of another deployment": {existing: replicas{replica("s", 9*gib, on("a"), of("e"), revised("old")), old("t", "b")},
 			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "b", victims: "t", reason: v1alpha1.ReasonSwapping},
-		"nobody of its own revision": {existing: replicas{replica("s", 9*gib, on("a"), of("d"), revised("new")), replica("t", 9*gib, on("b"), of("d"), revised("new"))},
+		"no victim of its own revision": {existing: replicas{replica("s", 9*gib, on("a"), of("d"), revised("new")), replica("t", 9*gib, on("b"), of("d"), revised("new"))},
 			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "", victims: "", reason: v1alpha1.ReasonNoRoom},
-		"nobody where there is room": {existing: replicas{old("s", "a")},
+		"no victim if there is room": {existing: replicas{old("s", "a")},
 			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "", victims: "", reason: v1alpha1.ReasonPlaced},
-		"nobody else while one drains": {existing: replicas{old("s", "a", drains), old("t", "b")},
+		"no other victim while one drains": {existing: replicas{old("s", "a", drains), old("t", "b")},
 			replica: replica("r", 9*gib, of("d"), revised("new"), swaps), awaits: "a", victims: "", reason: v1alpha1.ReasonSwapping},
 		"of two on a Mac the one that does not serve": {existing: replicas{replica("s", 5*gib, on("a"), of("d"), revised("old"), ready), replica("t", 5*gib, on("a"), of("d"), revised("old")), replica("u", 9*gib, on("b"), of("e"))},
 			replica: replica("r", 5*gib, of("d"), revised("new"), swaps), awaits: "a", victims: "t", reason: v1alpha1.ReasonSwapping},

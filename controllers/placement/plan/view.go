@@ -8,19 +8,20 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// view is the snapshot as one replica sees it.
+// view is the snapshot for one replica.
 type view struct {
 	s *Snapshot
 	r *v1alpha1.ModelReplica
 	c *class
-	// orderBytes that the replica's order takes.
+	// orderBytes is the size of the replica's assignment.
 	orderBytes int
-	// siblings counts the living replicas of the same deployment on each Mac.
+	// siblings counts the replicas of the same deployment on each Mac that are not being
+	// deleted.
 	siblings []int32
-	// ahead is, for each constraint, by how many replicas each domain would be
-	// ahead of the one with the fewest if the replica went there.
+	// ahead is, for each constraint, how many more replicas each domain would have than the
+	// one with the fewest if the replica were placed there.
 	ahead [][]int32
-	lower []*v1alpha1.ModelReplica // room for evict
+	lower []*v1alpha1.ModelReplica // scratch space for evict
 }
 
 func (s *Snapshot) view(r *v1alpha1.ModelReplica) *view { return s.viewOf(s.class(r), r) }
@@ -37,8 +38,8 @@ func (s *Snapshot) viewOf(c *class, r *v1alpha1.ModelReplica) *view {
 	return v
 }
 
-// count is ahead of one constraint. Replicas of another revision do not count:
-// they go, and what stays behind is to be even.
+// count computes ahead for one constraint. Replicas of another revision do not count: they
+// will be removed.
 func (t *spread) count(kin []place, revision string) []int32 {
 	out := make([]int32, len(t.counted))
 	for _, p := range kin {
@@ -61,8 +62,8 @@ func (t *spread) count(kin []place, revision string) []int32 {
 // diskMargin is what an agent leaves free on the disk of its store.
 const diskMargin = 64 << 20
 
-// fits says whether a Mac can hold the replica, or of which kind its rejection
-// is. It is asked for every Mac and every replica: it makes no words.
+// fits reports whether a Mac can hold the replica, or the kind of its rejection. It runs
+// for every Mac and every replica, so it formats no message.
 func (v *view) fits(i int) (kind, bool) {
 	f, st := &v.c.fixed[i], v.s.macs[i]
 	switch {
@@ -96,8 +97,8 @@ func (v *view) fits(i int) (kind, bool) {
 	return 0, true
 }
 
-// crowds reports whether the namespace of the replica has its share of a Mac's
-// orders. Only a Mac that has as many in all is counted.
+// crowds reports whether the namespace of the replica has used its share of a Mac's
+// assignments. Only a Mac that has as many in total is counted.
 func (v *view) crowds(st *state) bool {
 	most := v.s.rules.of(v.r.Namespace).ReplicasPerMac
 	if most == 0 || st.replicas < most && !fleet.FullOfOrders(st.orderBytes, v.orderBytes, most) {
@@ -113,7 +114,7 @@ func (v *view) crowds(st *state) bool {
 	return n >= most || fleet.FullOfOrders(bytes, v.orderBytes, most)
 }
 
-// filter says why a Mac cannot hold the replica.
+// filter returns why a Mac cannot hold the replica.
 func (v *view) filter(i int) (rejection, bool) {
 	k, ok := v.fits(i)
 	if ok {
@@ -137,22 +138,21 @@ func (v *view) filter(i int) (rejection, bool) {
 	return out, false
 }
 
-// disk is what a Mac's disk takes for the replica, beside what is already to be
-// fetched for others: what is free and, where that is less than it needs,
-// weights there that nobody wants.
+// disk returns the disk space of a Mac for the replica, after pending downloads: the free
+// space and, if that is not enough, weights that nothing wants.
 func (v *view) disk(st *state, need int64) int64 {
 	free := st.mac.Status.Disk.FreeBytes - diskMargin - st.fetchBytes
 	if free < need && st.fetches(v.r.Spec.Model.Digest) >= 0 {
 		return math.MaxInt64 // fetched once for all
 	}
-	if free >= need || st.mac.Status.Disk.FreeBytes <= 0 { // unknown is no room
+	if free >= need || st.mac.Status.Disk.FreeBytes <= 0 { // unknown means no room
 		return free
 	}
 	return free + st.reclaimable()
 }
 
-// reclaimable is what weights give back that neither the Mac nor a replica that
-// is to come there wants.
+// reclaimable returns the size of weights that neither the Mac nor a replica to be placed
+// there wants.
 func (st *state) reclaimable() (sum int64) {
 	for i := range st.mac.Status.Weights {
 		w := &st.mac.Status.Weights[i]
@@ -164,8 +164,8 @@ func (st *state) reclaimable() (sum int64) {
 	return sum
 }
 
-// unevenIn is the constraint that keeps the replica out of the Mac's domains;
-// -1 where none does.
+// unevenIn returns the constraint that keeps the replica out of the Mac's domains; -1 if
+// none does.
 func (v *view) unevenIn(i int) int {
 	for n := range v.c.spreads {
 		t := &v.c.spreads[n]
@@ -176,12 +176,11 @@ func (v *view) unevenIn(i int) int {
 	return -1
 }
 
-// Weights of the score. Spreading a deployment over Macs outweighs all else:
-// two replicas on one Mac fall together. An OnDemand model that could never be
-// loaded again outweighs a download. What the user prefers outweighs weights on
-// disk, and those outweigh balance: a download takes longer than anything that
-// balance gains. Of two Macs with the same room the one with fewer OnDemand
-// bytes evicts less often.
+// Weights of the score. Spreading a deployment over Macs outweighs everything else: two
+// replicas on one Mac fail together. An OnDemand model that could never be loaded again
+// outweighs a download. The user's preference outweighs weights on disk, and those outweigh
+// balance: a download takes longer than anything that balance gains. Of two Macs with the
+// same room, the one with fewer OnDemand bytes evicts less often.
 const (
 	perSibling       = -1000
 	perStarved       = -400
@@ -219,12 +218,11 @@ func (v *view) score(i int) int64 {
 	return score + share
 }
 
-// maxAhead bounds what an uneven domain costs: beyond it, it may not outweigh a
-// sibling.
+// maxAhead bounds the cost of an uneven domain, so that it does not outweigh a sibling.
 const maxAhead = 3
 
-// starved counts the OnDemand replicas that would fit no more where only free
-// bytes are left to them.
+// starved counts the OnDemand replicas that would no longer fit if only free bytes were
+// left to them.
 func starved(p fleet.Promise, free int64) int {
 	n := 0
 	for _, need := range p.OnDemand {
@@ -232,5 +230,5 @@ func starved(p fleet.Promise, free int64) int {
 			n++
 		}
 	}
-	return min(n, 2) // beyond that it may not outweigh a sibling
+	return min(n, 2) // bounded, so that it does not outweigh a sibling
 }

@@ -26,14 +26,14 @@ func disk(free int64) func(*v1alpha1.MacNode) {
 	return func(m *v1alpha1.MacNode) { m.Status.Disk.FreeBytes = free }
 }
 
-// unwantedThere are weights on a Mac's disk that may go.
+// unwantedThere puts deletable weights on a Mac's disk.
 func unwantedThere(digest string, bytes int64) func(*v1alpha1.MacNode) {
 	return func(m *v1alpha1.MacNode) {
 		m.Status.Weights = append(m.Status.Weights, v1alpha1.StoredWeights{Digest: digest, Bytes: bytes, ReclaimableBytes: bytes})
 	}
 }
 
-// weighs gives a replica's model files of so many bytes.
+// weighs sets the size of a replica's model files.
 func weighs(digest string, bytes int64) func(*v1alpha1.ModelReplica) {
 	return func(r *v1alpha1.ModelReplica) {
 		r.Spec.Model.Digest, r.Spec.Model.Files = digest, []model.File{{Path: "m.gguf", Bytes: bytes}}
@@ -97,9 +97,9 @@ func TestWhatAPlacementAsks(t *testing.T) {
 		"by its name": {macs: macs{mac("a", 9*gib), mac("b", 9*gib)}, existing: nil,
 			replica: replica("r", gib, requires(v1alpha1.NodeSelectorTerm{MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: "metadata.name", Operator: "In", Values: []string{"b"}}}})),
 			mac:     "b", reason: v1alpha1.ReasonPlaced, message: ""},
-		"an affinity that nobody matches": {macs: macs{mac("a", 9*gib)}, existing: nil,
+		"an affinity that matches no Mac": {macs: macs{mac("a", 9*gib)}, existing: nil,
 			replica: replica("r", gib, requires(expression("room", "In", "b"))), mac: "", reason: v1alpha1.ReasonNoCandidates, message: "1 not matching the affinity"},
-		"an affinity that cannot be read lets nobody in": {macs: macs{mac("a", 9*gib)}, existing: nil,
+		"an invalid affinity matches no Mac": {macs: macs{mac("a", 9*gib)}, existing: nil,
 			replica: replica("r", gib, requires(expression("room", "Is", "a"))), mac: "", reason: v1alpha1.ReasonNoCandidates, message: "the affinity is invalid"},
 		"a preference outweighs weights on disk": {macs: macs{mac("a", 9*gib, withWeights), mac("b", 9*gib, in("b"))}, existing: nil,
 			replica: replica("r", gib, prefers(1, expression("room", "In", "b"))), mac: "b", reason: v1alpha1.ReasonPlaced, message: ""},
@@ -127,7 +127,7 @@ func TestWhatAPlacementAsks(t *testing.T) {
 		"the same files are fetched once": {macs: macs{mac("a", 9*gib, disk(5*gib))}, existing: replicas{replica("s", gib, on("a"), weighs("sha256:w", 4*gib))},
 			replica: replica("r", gib, weighs("sha256:w", 4*gib)), mac: "a", reason: v1alpha1.ReasonPlaced, message: ""},
 
-		"weights that nobody wants make room": {macs: macs{mac("a", 9*gib, disk(gib+diskMargin), unwantedThere("sha256:x", 3*gib))}, existing: nil,
+		"unwanted weights make room": {macs: macs{mac("a", 9*gib, disk(gib+diskMargin), unwantedThere("sha256:x", 3*gib))}, existing: nil,
 			replica: replica("r", gib, weighs("sha256:w", 4*gib)), mac: "a", reason: v1alpha1.ReasonPlaced, message: ""},
 		"no more than they have": {macs: macs{mac("a", 9*gib, disk(gib+diskMargin-1), unwantedThere("sha256:x", 3*gib))}, existing: nil,
 			replica: replica("r", gib, weighs("sha256:w", 4*gib)), mac: "", reason: v1alpha1.ReasonNoRoom, message: "without disk space"},
@@ -143,7 +143,7 @@ func TestWhatAPlacementAsks(t *testing.T) {
 			replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), mac: "", reason: v1alpha1.ReasonNoCandidates, message: "2 at the limit of topologySpread for room, 1 cordoned; add a Mac to the domain"},
 		"within its skew": {macs: macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, existing: oneInA,
 			replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 2, hard)), mac: "a2", reason: v1alpha1.ReasonPlaced, message: ""},
-		"a domain that no replica may be in holds nobody back": {macs: macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), taintedMac(corev1.TaintEffectNoSchedule))}, existing: oneInA,
+		"an unusable domain blocks no other": {macs: macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), taintedMac(corev1.TaintEffectNoSchedule))}, existing: oneInA,
 			replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), mac: "a2", reason: v1alpha1.ReasonPlaced, message: ""},
 		"nor does one whose Macs are gone": {macs: macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), func(m *v1alpha1.MacNode) {
 			m.Status.Conditions[0].Status, m.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonMacGone
@@ -222,8 +222,8 @@ func TestRulesBoundANamespace(t *testing.T) {
 	}
 }
 
-// TestANamespaceHasAShareOfTheReplicasOfAMac: what is on demand reserves nothing, and
-// one namespace could take all orders that a Mac can have.
+// On-demand replicas reserve no memory, so one namespace could otherwise use all
+// assignments of a Mac.
 func TestANamespaceHasAShareOfTheReplicasOfAMac(t *testing.T) {
 	macs := []v1alpha1.MacNode{mac("a", 20*gib)}
 	other := func(r *v1alpha1.ModelReplica) { r.Namespace = "other" }
@@ -328,12 +328,12 @@ func TestPreemption(t *testing.T) {
 		victims  string
 		reason   string
 	}{
-		"nobody goes where there is room": {existing: replicas{replica("s", 9*gib, on("a"))}, replica: replica("r", 9*gib, priority(5)), reason: v1alpha1.ReasonPlaced},
-		"one of a lower priority goes":    {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"), priority(9))}, replica: replica("r", 9*gib, priority(5)), awaits: "a", victims: "s", reason: v1alpha1.ReasonPreempting},
-		"nobody of the same":              {existing: replicas{replica("s", 9*gib, on("a"), priority(5)), replica("t", 9*gib, on("b"), priority(5))}, replica: replica("r", 9*gib, priority(5)), reason: v1alpha1.ReasonNoRoom},
-		"nobody for one that never does":  {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))}, replica: replica("r", 9*gib, priority(5), never), reason: v1alpha1.ReasonNoRoom},
-		"nobody for one that only swaps":  {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))}, replica: replica("r", 9*gib, priority(5), never, swaps), reason: v1alpha1.ReasonNoRoom},
-		"the lowest first":                {existing: replicas{replica("s", 9*gib, on("a"), priority(3)), replica("t", 9*gib, on("b"), priority(2))}, replica: replica("r", 9*gib, priority(5)), awaits: "b", victims: "t", reason: v1alpha1.ReasonPreempting},
+		"no victim if there is room":         {existing: replicas{replica("s", 9*gib, on("a"))}, replica: replica("r", 9*gib, priority(5)), reason: v1alpha1.ReasonPlaced},
+		"one of a lower priority is evicted": {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"), priority(9))}, replica: replica("r", 9*gib, priority(5)), awaits: "a", victims: "s", reason: v1alpha1.ReasonPreempting},
+		"none of the same":                   {existing: replicas{replica("s", 9*gib, on("a"), priority(5)), replica("t", 9*gib, on("b"), priority(5))}, replica: replica("r", 9*gib, priority(5)), reason: v1alpha1.ReasonNoRoom},
+		"none for one that never does":       {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))}, replica: replica("r", 9*gib, priority(5), never), reason: v1alpha1.ReasonNoRoom},
+		"none for one that only swaps":       {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))}, replica: replica("r", 9*gib, priority(5), never, swaps), reason: v1alpha1.ReasonNoRoom},
+		"the lowest first":                   {existing: replicas{replica("s", 9*gib, on("a"), priority(3)), replica("t", 9*gib, on("b"), priority(2))}, replica: replica("r", 9*gib, priority(5)), awaits: "b", victims: "t", reason: v1alpha1.ReasonPreempting},
 		"the fewest": {existing: replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a")), replica("u", 9*gib, on("b"))},
 			replica: replica("r", 9*gib, priority(5)), awaits: "b", victims: "u", reason: v1alpha1.ReasonPreempting},
 		"no more than it takes": {existing: replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a"), priority(1)), replica("u", 9*gib, on("b"), priority(9))},
@@ -348,13 +348,13 @@ func TestPreemption(t *testing.T) {
 			replica: replica("r", 5*gib, priority(5)), awaits: "a", victims: "s", reason: v1alpha1.ReasonPreempting},
 		"none from a Mac outside of the spread": {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))},
 			replica: replica("r", 9*gib, priority(5), spreadOver("rack", 1, corev1.DoNotSchedule)), awaits: "", victims: "", reason: v1alpha1.ReasonNoCandidates},
-		"nobody where all of them are not enough": {existing: replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a"), priority(9)), replica("u", 9*gib, on("b"), priority(9))},
+		"none if all are not enough": {existing: replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a"), priority(9)), replica("u", 9*gib, on("b"), priority(9))},
 			replica: replica("r", 6*gib, priority(5)), awaits: "", victims: "", reason: v1alpha1.ReasonNoRoom},
 		"who drains already is enough": {existing: replicas{replica("s", 9*gib, on("a"), leaving), replica("t", 9*gib, on("b"))},
 			replica: replica("r", 9*gib, priority(5)), awaits: "a", victims: "", reason: v1alpha1.ReasonPreempting},
-		"models on demand are in nobody's way": {existing: replicas{replica("s", 9*gib, on("a"), onDemand), replica("t", 9*gib, on("b"), onDemand)},
+		"models on demand block no other": {existing: replicas{replica("s", 9*gib, on("a"), onDemand), replica("t", 9*gib, on("b"), onDemand)},
 			replica: replica("r", 9*gib, priority(5)), awaits: "", victims: "", reason: v1alpha1.ReasonPlaced},
-		"nobody goes from a Mac that may not be used": {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"), priority(9))},
+		"none on an unusable Mac": {existing: replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"), priority(9))},
 			replica: replica("r", 9*gib, priority(5), requires(expression("room", "In", "z"))), awaits: "", victims: "", reason: v1alpha1.ReasonNoCandidates},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -376,8 +376,8 @@ func TestPreemption(t *testing.T) {
 	}
 }
 
-// TestNobodyGetsTheRoomThatIsBeingMade: neither does a smaller replica slip
-// into what the first victim left, nor is the same room promised twice.
+// A smaller replica does not get what the first victim left, and the same room is not
+// promised twice.
 func TestNobodyGetsTheRoomThatIsBeingMade(t *testing.T) {
 	macs := []v1alpha1.MacNode{mac("a", 10*gib)}
 	first := replica("s", 5*gib, on("a"), leaving)
@@ -391,7 +391,7 @@ func TestNobodyGetsTheRoomThatIsBeingMade(t *testing.T) {
 	undo := s.Claim(&large, d)
 	small, other := replica("small", gib), replica("other", 2*gib, priority(4))
 	if got := s.Pick(&small); got.Mac != "a" {
-		t.Errorf("what is left beside the claim is free: %s", got.Message)
+		t.Errorf("the rest next to the claim is free: %s", got.Message)
 	}
 	s.Assume(&small, "a")
 	if got := s.Pick(&other); got.Mac != "" || got.Awaits != "" {
@@ -412,13 +412,13 @@ func TestTwoWhoPreemptShareNoVictim(t *testing.T) {
 		d := s.Pick(&r)
 		if i == 2 {
 			if d.Awaits != "" {
-				t.Errorf("the third has nobody left to preempt: %+v", d)
+				t.Errorf("the third has no victim left: %+v", d)
 			}
 			break
 		}
 		for _, v := range d.Victims {
 			if gone[v.UID] {
-				t.Errorf("%s goes twice", v.Name)
+				t.Errorf("%s is evicted twice", v.Name)
 			}
 			gone[v.UID] = true
 		}
@@ -445,8 +445,8 @@ func TestTheHighestPriorityIsPlacedFirst(t *testing.T) {
 	}
 }
 
-// TestWhatChangedMeanwhileIsSeenByASiblingThatWasStuck: what one replica was told
-// is told again only where it still holds, and to those that may do no more.
+// The cached decision is only used while it holds, and only for replicas with the same
+// permissions.
 func TestWhatChangedMeanwhileIsSeenByASiblingThatWasStuck(t *testing.T) {
 	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, []v1alpha1.ModelReplica{replica("s", 3*gib, on("a"))}, now)
 	x := replica("x", 2*gib)
@@ -457,7 +457,7 @@ func TestWhatChangedMeanwhileIsSeenByASiblingThatWasStuck(t *testing.T) {
 	}
 	before, again := sibling(), sibling()
 	if !strings.Contains(before.Message, "largest free 5.0 GiB") || again.Message != before.Message {
-		t.Errorf("beside x: %q, then %q", before.Message, again.Message)
+		t.Errorf("next to x: %q, then %q", before.Message, again.Message)
 	}
 	undo()
 	if d := sibling(); !strings.Contains(d.Message, "largest free 7.0 GiB") {

@@ -49,7 +49,7 @@ func (f *fleet) mac(i int, size int64) v1alpha1.MacNode {
 		m.Status.Weights = append(m.Status.Weights, v1alpha1.StoredWeights{Digest: digest(d), Bytes: gib})
 	}
 	for _, c := range []string{v1alpha1.ConditionAgentCurrent, v1alpha1.ConditionAccepting, v1alpha1.ConditionReady} {
-		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: c, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom})
+		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: c, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting})
 	}
 	for _, c := range []string{v1alpha1.ConditionMemoryPressure, v1alpha1.ConditionWiredStranded, v1alpha1.ConditionMemoryDiverged} {
 		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: c, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonBelowSoftMark})

@@ -29,7 +29,7 @@ func (p *person) mac(name string, memory int64, change func(*v1alpha1.MacNode)) 
 	p.t.Helper()
 	m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	m.Status = v1alpha1.MacNodeStatus{
-		AgentVersion: "v1.2.0", Chip: "M2Ultra", Conditions: []metav1.Condition{p.is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonHeardFrom, "heard from lately", time.Hour)},
+		AgentVersion: "v1.2.0", Chip: "M2Ultra", Conditions: []metav1.Condition{p.is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReporting, "heard from lately", time.Hour)},
 		Memory: v1alpha1.MacMemory{TotalBytes: memory, CeilingBytes: memory - 6*gib, CapacityBytes: memory - 10*gib, PressureLevel: v1alpha1.PressureNormal},
 		Disk:   v1alpha1.MacDisk{FreeBytes: 1 << 40},
 	}
@@ -100,7 +100,7 @@ func (p *person) office() {
 	p.mac("mac-mini-2", 24*gib, func(m *v1alpha1.MacNode) { m.Status.Chip, m.Spec.Unschedulable = "M4Pro", true })
 	p.mac("mac-new", 0, func(m *v1alpha1.MacNode) {
 		m.Status = v1alpha1.MacNodeStatus{Conditions: []metav1.Condition{
-			p.is(v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonNeverHeardFrom, "its agent has not joined yet", time.Minute)}}
+			p.is(v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonNeverReported, "its agent has not joined yet", time.Minute)}}
 	})
 	ready := p.deployment(ns, "chat", func(d *v1alpha1.ModelDeployment) {
 		d.Status.Conditions = append(d.Status.Conditions, p.is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "1 of 1 replicas are ready", time.Hour))

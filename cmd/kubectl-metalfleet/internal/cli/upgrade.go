@@ -32,7 +32,7 @@ Without flags, or with --status, the command changes nothing.`
 
 // wishFlags are the flags of upgrade-agents.
 type wishFlags struct {
-	wish                  turn.Wish
+	wish                  turn.Target
 	drain                 int32
 	pause, resume, status bool
 	downgrade             bool
@@ -101,7 +101,7 @@ func (f *wishFlags) check(drain bool) error {
 
 // changeWish writes what the flags say, if they say something, and returns what
 // is wanted now; nil is nothing.
-func (a upgradeCommand) changeWish(ctx context.Context, c client.Client, f *wishFlags) (*turn.Wish, error) {
+func (a upgradeCommand) changeWish(ctx context.Context, c client.Client, f *wishFlags) (*turn.Target, error) {
 	key := client.ObjectKey{Namespace: a.flags.system, Name: turn.ConfigMapName}
 	var cm corev1.ConfigMap
 	err := c.Get(ctx, key, &cm)
@@ -109,7 +109,7 @@ func (a upgradeCommand) changeWish(ctx context.Context, c client.Client, f *wish
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, a.apiError("read ConfigMap "+key.String(), err)
 	}
-	var before *turn.Wish
+	var before *turn.Target
 	if exists {
 		if before, err = turn.Read(&cm); err != nil && f.wish.Version == "" {
 			return nil, err
@@ -138,7 +138,7 @@ func (a upgradeCommand) changeWish(ctx context.Context, c client.Client, f *wish
 
 // apply is what is wanted after the flags. A version that is named is a wish of
 // its own, also where it is the same as before: that one is tried again.
-func (f *wishFlags) apply(before *turn.Wish) (*turn.Wish, error) {
+func (f *wishFlags) apply(before *turn.Target) (*turn.Target, error) {
 	switch {
 	case f.wish.Version != "":
 		next := f.wish
@@ -165,7 +165,7 @@ func (f *wishFlags) apply(before *turn.Wish) (*turn.Wish, error) {
 }
 
 // showUpgrade prints how far it is, as the operator decides it.
-func (a upgradeCommand) showUpgrade(ctx context.Context, c client.Reader, w *turn.Wish) error {
+func (a upgradeCommand) showUpgrade(ctx context.Context, c client.Reader, w *turn.Target) error {
 	var macs v1alpha1.MacNodeList
 	if err := c.List(ctx, &macs); err != nil {
 		return a.apiError("list Macs", err)

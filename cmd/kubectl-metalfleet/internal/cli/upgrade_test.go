@@ -15,12 +15,12 @@ import (
 
 func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
 	digest := strings.Repeat("a", 64)
-	named := turn.Wish{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: digest}
+	named := turn.Target{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: digest}
 	before := named
 	before.Attempt, before.Paused = 4, true
 	for name, tc := range map[string]struct {
 		flags   wishFlags
-		before  *turn.Wish
+		before  *turn.Target
 		attempt int64
 		paused  bool
 		wrong   string
@@ -32,8 +32,8 @@ func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
 		"the end of a pause":       {wishFlags{resume: true}, &before, 4, false, ""},
 		"a look":                   {wishFlags{status: true}, &before, 4, true, ""},
 		"a pause of nothing":       {wishFlags{pause: true}, nil, 0, false, "no agent version is requested"},
-		"an archive without https": {wishFlags{wish: turn.Wish{Version: "v1", Source: "http://x/a", SHA256: digest}}, nil, 0, false, "https://"},
-		"a digest that is none":    {wishFlags{wish: turn.Wish{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, nil, 0, false, "64 lower-case hex digits"},
+		"an archive without https": {wishFlags{wish: turn.Target{Version: "v1", Source: "http://x/a", SHA256: digest}}, nil, 0, false, "https://"},
+		"a digest that is none":    {wishFlags{wish: turn.Target{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, nil, 0, false, "64 lower-case hex digits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := tc.flags.apply(tc.before)

@@ -120,7 +120,7 @@ func TestEveryMacSaysWhatItFound(t *testing.T) {
 	mac := func(name, chip string, ready metav1.ConditionStatus, found ...v1alpha1.InspectionStatus) v1alpha1.MacNode {
 		m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		m.Status.Chip, m.Status.Inspections = chip, found
-		m.Status.Conditions = []metav1.Condition{is(v1alpha1.ConditionReady, ready, v1alpha1.ReasonHeardFrom)}
+		m.Status.Conditions = []metav1.Condition{is(v1alpha1.ConditionReady, ready, v1alpha1.ReasonReporting)}
 		return m
 	}
 	yes, no := metav1.ConditionTrue, metav1.ConditionUnknown

@@ -35,7 +35,7 @@ var (
 func mac(name string, capacity int64) v1alpha1.MacNode {
 	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes = capacity, 1<<40
-	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
 	return m
 }
 

@@ -16,9 +16,9 @@ import (
 	"metalfleet.dev/metalfleet/controllers/identity"
 )
 
-// TestANeighbourIsNamedWithItsGrant in the order of a Mac that lacks weights, and
+// TestPeersAreNamedWithTheirGrants in the order of a Mac that lacks weights, and
 // no more once it has them.
-func TestANeighbourIsNamedWithItsGrant(t *testing.T) {
+func TestPeersAreNamedWithTheirGrants(t *testing.T) {
 	w := newWorld(t)
 	const hub = "hf://org/small"
 	model := fleettest.Model(hub, "near", 98_000_000)
@@ -35,17 +35,17 @@ func TestANeighbourIsNamedWithItsGrant(t *testing.T) {
 		s.Model.Source = hub
 		s.Placement.NodeSelector = map[string]string{"name": "asker"}
 	})
-	named := func() ([]v1alpha1.Neighbour, error) {
+	named := func() ([]v1alpha1.Peer, error) {
 		var mac v1alpha1.MacNode
 		if err := w.c.Get(w.ctx, client.ObjectKey{Name: "asker"}, &mac); err != nil || len(mac.Spec.Assignments) != 1 {
 			return nil, fmt.Errorf("orders %+v, %v", mac.Spec.Assignments, err)
 		}
-		return mac.Spec.Assignments[0].Neighbours, nil
+		return mac.Spec.Assignments[0].Peers, nil
 	}
 	w.eventually("the giver is named", func() error {
 		near, err := named()
 		if err != nil || len(near) != 1 || near[0].Mac != "giver" || near[0].Address.Port != 7443 {
-			return fmt.Errorf("neighbours %+v, %v", near, err)
+			return fmt.Errorf("peers %+v, %v", near, err)
 		}
 		var ca corev1.Secret
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: identity.SecretCA}, &ca))
@@ -54,16 +54,16 @@ func TestANeighbourIsNamedWithItsGrant(t *testing.T) {
 		g, err := agentapi.ReadGrant(near[0].Grant, []*x509.Certificate{roots[0]}, w.clock.Now())
 		var reader v1alpha1.MacNode
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "asker"}, &reader))
-		want := agentapi.Grant{Giver: "giver", Asker: "asker", ClientUID: string(reader.UID), Digest: model.Digest, Source: hub}
+		want := agentapi.Grant{Server: "giver", Client: "asker", ClientUID: string(reader.UID), Digest: model.Digest, Source: hub}
 		if err != nil || !g.Same(want) {
 			return fmt.Errorf("grant %+v, %v", g, err)
 		}
 		return nil
 	})
 	w.play(lacking, func(s *fleettest.Script) { s.Weights = here })
-	w.eventually("nobody is named to a Mac that has the weights", func() error {
+	w.eventually("no peers for a Mac that has the weights", func() error {
 		if near, err := named(); err != nil || len(near) != 0 {
-			return fmt.Errorf("neighbours %+v, %v", near, err)
+			return fmt.Errorf("peers %+v, %v", near, err)
 		}
 		return nil
 	})

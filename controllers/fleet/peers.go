@@ -13,29 +13,28 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// LabelSite of a MacNode names its site: Macs with the same value are near one
-// another, and copy weights among themselves. A Mac without it has no neighbours.
+// LabelSite of a MacNode names its site: Macs with the same value are near one another, and
+// copy weights among themselves. A Mac without it has no peers.
 const LabelSite = corev1.LabelTopologyZone
 
-// maxNeighbours is how many Macs an order names to copy from.
-const maxNeighbours = 3
+// maxPeers is how many Macs an assignment names to copy from.
+const maxPeers = 3
 
-// Sites are the Macs of a fleet with what each of them has to hold, seen as
-// places to copy weights from.
+// Sites are the Macs of a fleet and their assigned weights, as places to copy weights from.
 type Sites struct {
 	macs     []v1alpha1.MacNode
 	replicas []v1alpha1.ModelReplica
 }
 
-// NewSites sees the world. The lists are read and not kept longer than it is.
+// NewSites returns the sites. It refers to the lists and does not change them.
 func NewSites(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica) Sites {
 	return Sites{macs, replicas}
 }
 
-// Neighbours are the Macs that a Mac may copy the weights of an order from: those
-// of its site that have them; while none has, the one that fetches them for
-// all. That one, and who needs no copy, has none: it asks the source.
-func (s Sites) Neighbours(mac *v1alpha1.MacNode, order *v1alpha1.Assignment) []*v1alpha1.MacNode {
+// Peers returns the Macs that a Mac may copy the weights of an assignment from: those of
+// its site that have them; if none has, the one that downloads them for all. That one has
+// no peers, and neither has a Mac that needs no copy: it uses the source.
+func (s Sites) Peers(mac *v1alpha1.MacNode, order *v1alpha1.Assignment) []*v1alpha1.MacNode {
 	if !Copies(mac, order) {
 		return nil
 	}
@@ -53,14 +52,14 @@ func (s Sites) Neighbours(mac *v1alpha1.MacNode, order *v1alpha1.Assignment) []*
 		}
 		return out
 	}
-	// Each Mac in an order of its own, so that not all ask the same one first.
+	// Each Mac has its own order, so that not all use the same peer first.
 	slices.SortFunc(out, func(a, b *v1alpha1.MacNode) int {
 		return cmp.Or(cmp.Compare(distance(mac.Name, a.Name), distance(mac.Name, b.Name)), cmp.Compare(a.Name, b.Name))
 	})
-	return out[:min(len(out), maxNeighbours)]
+	return out[:min(len(out), maxPeers)]
 }
 
-// Copies says that a Mac may have neighbours and is to fetch the weights of an order.
+// Copies reports whether a Mac may have peers and needs the weights of an assignment.
 func Copies(mac *v1alpha1.MacNode, order *v1alpha1.Assignment) bool {
 	return mac.Labels[LabelSite] != "" && order.Desired != v1alpha1.DesiredDrained &&
 		!strings.HasPrefix(order.Model.Source, FileScheme) && !HasWeights(mac, order.Model.Digest)
@@ -72,8 +71,8 @@ func distance(a, b string) uint64 {
 	return h.Sum64()
 }
 
-// fetcher is the Mac of a site that asks the source for all. One that was sent
-// there already stays it; else it is the one that has the order for the oldest replica.
+// fetcher returns the Mac of a site that downloads from the source for all: the one that
+// was chosen already, else the one that is assigned the oldest replica.
 func (s Sites) fetcher(site string, order *v1alpha1.Assignment) *v1alpha1.MacNode {
 	var best *v1alpha1.MacNode
 	var sent bool
@@ -109,19 +108,19 @@ func (s Sites) named(name string) *v1alpha1.MacNode {
 	return nil
 }
 
-// wasSent says that a Mac has the order already, and no neighbour for it.
+// wasSent reports whether a Mac has the assignment already, without peers.
 func wasSent(m *v1alpha1.MacNode, digest string) bool {
 	return slices.ContainsFunc(m.Spec.Assignments, func(a v1alpha1.Assignment) bool {
-		return a.Model.Digest == digest && a.Desired != v1alpha1.DesiredDrained && len(a.Neighbours) == 0
+		return a.Model.Digest == digest && a.Desired != v1alpha1.DesiredDrained && len(a.Peers) == 0
 	})
 }
 
-// gives says that a Mac can be reached for a copy.
+// gives reports whether a Mac can be reached for a copy.
 func gives(m *v1alpha1.MacNode) bool {
 	return StateOf(m) == MacReady && m.Status.Address != nil && !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting)
 }
 
-// SiteFacts is what decides who copies from a Mac, as one string.
+// SiteFacts returns what decides which Macs copy from a Mac, as one string.
 func SiteFacts(m *v1alpha1.MacNode) string {
 	if m.Labels[LabelSite] == "" {
 		return ""
@@ -137,7 +136,7 @@ func SiteFacts(m *v1alpha1.MacNode) string {
 	return b.String()
 }
 
-// Lacks says that a Mac has an order whose weights it does not hold.
+// Lacks reports whether a Mac has an assignment whose weights it does not hold.
 func Lacks(m *v1alpha1.MacNode) bool {
 	return slices.ContainsFunc(m.Spec.Assignments, func(a v1alpha1.Assignment) bool {
 		return a.Desired != v1alpha1.DesiredDrained && !HasWeights(m, a.Model.Digest)

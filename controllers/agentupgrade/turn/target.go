@@ -11,8 +11,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// ConfigMapName is the ConfigMap in the operator's namespace that holds the
-// administrator's wish.
+// ConfigMapName is the ConfigMap in the operator's namespace that holds the administrator's
+// target.
 const ConfigMapName = "metalfleet-agents"
 
 // Keys of its data.
@@ -28,19 +28,19 @@ const (
 	KeyDowngrade = "downgrade"
 )
 
-// Wish is the agent that an administrator wants.
-type Wish struct {
+// Target is the agent version that an administrator wants.
+type Target struct {
 	Version string `json:"version"`
 	Source  string `json:"url"`
 	SHA256  string `json:"sha256"`
-	// Attempt counts wishes, so that what failed is tried again when it is
-	// wished again, and only then.
+	// Attempt numbers targets: a failed upgrade is tried again only when the number
+	// increases.
 	Attempt int64 `json:"attempt"`
 	Paused  bool  `json:"paused"`
-	// Mac is the only one that is meant; empty means all.
+	// Mac is the only one to upgrade; empty means all.
 	Mac          string `json:"mac,omitempty"`
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
-	// Downgrade says whether an older version is meant.
+	// Downgrade decides whether an older version may be installed.
 	Downgrade v1alpha1.DowngradePolicy `json:"downgrade,omitempty"`
 }
 
@@ -55,8 +55,8 @@ const (
 	maxDrain  = 86400
 )
 
-// Check says what of a wish cannot be meant.
-func (w *Wish) Check() error {
+// Check rejects an invalid target.
+func (w *Target) Check() error {
 	u, err := url.Parse(w.Source)
 	switch {
 	case !versionShape.MatchString(w.Version):
@@ -75,13 +75,13 @@ func (w *Wish) Check() error {
 	return nil
 }
 
-// Order is what a Mac is told.
-func (w *Wish) Order() *v1alpha1.AgentOrder {
+// Order returns the order for a Mac.
+func (w *Target) Order() *v1alpha1.AgentOrder {
 	return &v1alpha1.AgentOrder{Version: w.Version, Source: w.Source, SHA256: w.SHA256, Attempt: w.Attempt, DrainSeconds: w.DrainSeconds, Downgrade: w.Downgrade}
 }
 
-// Data is the ConfigMap's data for a wish.
-func (w *Wish) Data() map[string]string {
+// Data returns the ConfigMap's data for a target.
+func (w *Target) Data() map[string]string {
 	data := map[string]string{
 		KeyVersion: w.Version, KeyURL: w.Source, KeySHA256: w.SHA256,
 		KeyAttempt: strconv.FormatInt(w.Attempt, 10), KeyPaused: strconv.FormatBool(w.Paused),
@@ -98,10 +98,10 @@ func (w *Wish) Data() map[string]string {
 	return data
 }
 
-// Read reads a wish from its ConfigMap. A key that it does not know is refused:
-// somebody meant something by it.
-func Read(cm *corev1.ConfigMap) (*Wish, error) {
-	w := &Wish{Version: cm.Data[KeyVersion], Source: cm.Data[KeyURL], SHA256: cm.Data[KeySHA256], Mac: cm.Data[KeyMac], Downgrade: v1alpha1.DowngradePolicy(cm.Data[KeyDowngrade])}
+// Read parses a target from its ConfigMap. An unknown key is an error, because it was meant
+// to have an effect.
+func Read(cm *corev1.ConfigMap) (*Target, error) {
+	w := &Target{Version: cm.Data[KeyVersion], Source: cm.Data[KeyURL], SHA256: cm.Data[KeySHA256], Mac: cm.Data[KeyMac], Downgrade: v1alpha1.DowngradePolicy(cm.Data[KeyDowngrade])}
 	for key, text := range cm.Data {
 		var err error
 		switch key {

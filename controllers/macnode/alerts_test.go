@@ -15,25 +15,25 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// alarmRoom is a Mac whose conditions a test changes, and operators that look.
-type alarmRoom struct {
+// alertRoom is a Mac whose conditions a test changes, and operators that look.
+type alertRoom struct {
 	t     *testing.T
 	c     client.Client
 	clock *clocktesting.FakePassiveClock
-	r     *Alarms
+	r     *Alerts
 }
 
-func newAlarmRoom(t *testing.T) *alarmRoom {
-	a := &alarmRoom{t: t, c: objects(t, aMac()), clock: clocktesting.NewFakePassiveClock(start)}
+func newAlertRoom(t *testing.T) *alertRoom {
+	a := &alertRoom{t: t, c: objects(t, aMac()), clock: clocktesting.NewFakePassiveClock(start)}
 	a.restart()
 	return a
 }
 
-// restart is another process that knows nothing of the one before it.
-func (a *alarmRoom) restart() { a.r = &Alarms{Client: a.c, Clock: a.clock} }
+// restart replaces the process by one without memory.
+func (a *alertRoom) restart() { a.r = &Alerts{Client: a.c, Clock: a.clock} }
 
-// say sets a condition as the agent reports it at that time, and lets the operator look.
-func (a *alarmRoom) say(kind string, s metav1.ConditionStatus, reason string, since time.Time) {
+// say sets a condition as the agent reports it at that time, and runs the operator.
+func (a *alertRoom) say(kind string, s metav1.ConditionStatus, reason string, since time.Time) {
 	a.t.Helper()
 	var mac v1alpha1.MacNode
 	if err := a.c.Get(a.t.Context(), request.NamespacedName, &mac); err != nil {
@@ -48,7 +48,7 @@ func (a *alarmRoom) say(kind string, s metav1.ConditionStatus, reason string, si
 	a.look()
 }
 
-func (a *alarmRoom) look() {
+func (a *alertRoom) look() {
 	a.t.Helper()
 	for range 2 {
 		if _, err := a.r.Reconcile(a.t.Context(), request); err != nil {
@@ -57,8 +57,8 @@ func (a *alarmRoom) look() {
 	}
 }
 
-// told are the Events so far, each as "TYPE REASON: first word of the message".
-func (a *alarmRoom) told() []string {
+// told returns the Events so far, each as "TYPE REASON: first word of the message".
+func (a *alertRoom) told() []string {
 	a.t.Helper()
 	var list corev1.EventList
 	if err := a.c.List(a.t.Context(), &list); err != nil {
@@ -76,7 +76,7 @@ func (a *alarmRoom) told() []string {
 	return out
 }
 
-func (a *alarmRoom) want(events ...string) {
+func (a *alertRoom) want(events ...string) {
 	a.t.Helper()
 	slices.Sort(events)
 	if got := a.told(); !slices.Equal(got, events) {
@@ -87,9 +87,9 @@ func (a *alarmRoom) want(events ...string) {
 const pressure = v1alpha1.ConditionMemoryPressure
 
 func TestPressureChangesAreReportedBothWays(t *testing.T) {
-	a := newAlarmRoom(t)
+	a := newAlertRoom(t)
 	a.say(pressure, "False", v1alpha1.ReasonBelowSoftMark, start)
-	a.want() // all is well, and nobody asked
+	a.want() // no alert, no Event
 	a.say(pressure, "True", v1alpha1.ReasonSoftPressure, start.Add(time.Minute))
 	a.say(pressure, "True", v1alpha1.ReasonHardPressure, start.Add(time.Minute))
 	a.want("Warning MemoryPressure: SoftPressure", "Warning MemoryPressure: HardPressure")
@@ -98,7 +98,7 @@ func TestPressureChangesAreReportedBothWays(t *testing.T) {
 }
 
 func TestAMacThatSwingsIsToldOfOnceInAWhile(t *testing.T) {
-	a := newAlarmRoom(t)
+	a := newAlertRoom(t)
 	a.say(pressure, "False", v1alpha1.ReasonBelowSoftMark, start)
 	for second := 0; second < 3600; second += 5 {
 		at := start.Add(time.Duration(second) * time.Second)
@@ -111,7 +111,7 @@ func TestAMacThatSwingsIsToldOfOnceInAWhile(t *testing.T) {
 }
 
 func TestARestartedOperatorTellsWhatHoldsOnce(t *testing.T) {
-	a := newAlarmRoom(t)
+	a := newAlertRoom(t)
 	a.say(v1alpha1.ConditionWiredStranded, "True", v1alpha1.ReasonWiredUnowned, start)
 	for range 3 {
 		a.clock.SetTime(a.clock.Now().Add(time.Minute))
@@ -119,17 +119,17 @@ func TestARestartedOperatorTellsWhatHoldsOnce(t *testing.T) {
 		a.look()
 	}
 	a.want("Warning WiredStranded: WiredUnowned")
-	// What began long ago was told by somebody.
+	// An old condition was reported by an earlier process.
 	a.say(v1alpha1.ConditionGuardInactive, "True", v1alpha1.ReasonProbeFails, start.Add(-2*time.Hour))
 	a.want("Warning WiredStranded: WiredUnowned", "Warning GuardInactive: ProbeFails")
-	b := newAlarmRoom(t)
+	b := newAlertRoom(t)
 	b.say(v1alpha1.ConditionGuardInactive, "True", v1alpha1.ReasonProbeFails, start.Add(-2*time.Hour))
 	b.want()
 }
 
-// Although an alarm of its predecessor was reported a moment before.
+// Even if an alert of its predecessor was reported a moment before.
 func TestRecreatedMacIsReported(t *testing.T) {
-	a := newAlarmRoom(t)
+	a := newAlertRoom(t)
 	a.say(v1alpha1.ConditionWiredStranded, "True", v1alpha1.ReasonWiredUnowned, start)
 	var old v1alpha1.MacNode
 	if err := a.c.Get(t.Context(), request.NamespacedName, &old); err != nil {
@@ -145,9 +145,9 @@ func TestRecreatedMacIsReported(t *testing.T) {
 	a.want("Warning WiredStranded: WiredUnowned", "Warning WiredStranded: WiredUnowned")
 }
 
-func TestAlarmHasTheMacsMessage(t *testing.T) {
+func TestAlertHasTheMacsMessage(t *testing.T) {
 	for _, kind := range []string{v1alpha1.ConditionMemoryPressure, v1alpha1.ConditionWiredStranded, v1alpha1.ConditionMemoryDiverged, v1alpha1.ConditionGuardInactive} {
-		a := newAlarmRoom(t)
+		a := newAlertRoom(t)
 		a.say(kind, "True", v1alpha1.ReasonWiredUnowned, start)
 		var list corev1.EventList
 		if err := a.c.List(t.Context(), &list); err != nil || len(list.Items) != 1 {
@@ -160,15 +160,15 @@ func TestAlarmHasTheMacsMessage(t *testing.T) {
 }
 
 func TestAChangedSentenceIsNoNews(t *testing.T) {
-	a := newAlarmRoom(t)
+	a := newAlertRoom(t)
 	a.say(pressure, "True", v1alpha1.ReasonSoftPressure, start)
 	var mac v1alpha1.MacNode
 	if err := a.c.Get(t.Context(), request.NamespacedName, &mac); err != nil {
 		t.Fatal(err)
 	}
-	before := alarms(&mac)
+	before := alerts(&mac)
 	mac.Status.Conditions[0].Message = "38 GiB of 40 GiB"
-	if after := alarms(&mac); after[pressure] != before[pressure] {
+	if after := alerts(&mac); after[pressure] != before[pressure] {
 		t.Errorf("%v became %v", before, after)
 	}
 	a.want("Warning MemoryPressure: SoftPressure")

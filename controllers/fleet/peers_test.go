@@ -47,7 +47,7 @@ func TestWhoCopiesFromWhom(t *testing.T) {
 	elsewhere := func(r *v1alpha1.ModelReplica) { r.Spec.Model.Source = "https://other/m" }
 	order := v1alpha1.Assignment{Model: model, Desired: v1alpha1.DesiredRunning}
 	for name, tc := range map[string]struct {
-		macs     []v1alpha1.MacNode // the first one asks
+		macs     []v1alpha1.MacNode // the first one is the one that copies
 		replicas []v1alpha1.ModelReplica
 		change   func(*v1alpha1.Assignment)
 		want     []string
@@ -62,7 +62,7 @@ func TestWhoCopiesFromWhom(t *testing.T) {
 		"who asks has them":                                 {macs: []v1alpha1.MacNode{ready("a", at("x"), has), ready("b", at("x"), has)}},
 		"what drains copies nothing":                        {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"), has)}, change: func(a *v1alpha1.Assignment) { a.Desired = v1alpha1.DesiredDrained }},
 		"a file of the model root":                          {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"), has)}, change: func(a *v1alpha1.Assignment) { a.Model.Source = "file://m" }},
-		"nobody has them: the oldest replica's Mac is sent": {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"))}, replicas: []v1alpha1.ModelReplica{bound("a", 1), bound("b", 2)}, want: []string{"b"}},
+		"no Mac has them: the oldest replica's Mac is sent": {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"))}, replicas: []v1alpha1.ModelReplica{bound("a", 1), bound("b", 2)}, want: []string{"b"}},
 		"it is the one that asks":                           {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"))}, replicas: []v1alpha1.ModelReplica{bound("a", 2), bound("b", 1)}},
 		"one was sent before":                               {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"), sent)}, replicas: []v1alpha1.ModelReplica{bound("a", 2), bound("b", 1)}, want: []string{"b"}},
 		"it is silent":                                      {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"), silent)}, replicas: []v1alpha1.ModelReplica{bound("a", 1), bound("b", 2)}},
@@ -75,13 +75,13 @@ func TestWhoCopiesFromWhom(t *testing.T) {
 			tc.change(&o)
 		}
 		var got []string
-		for _, m := range NewSites(tc.macs, tc.replicas).Neighbours(&tc.macs[0], &o) {
+		for _, m := range NewSites(tc.macs, tc.replicas).Peers(&tc.macs[0], &o) {
 			got = append(got, m.Name)
 		}
-		if name == "three at most" { // the order is each Mac's own, and stays
+		if name == "three at most" { // each Mac has a stable order of its own
 			slices.Reverse(tc.macs[1:])
 			var again []string
-			for _, m := range NewSites(tc.macs, nil).Neighbours(&tc.macs[0], &o) {
+			for _, m := range NewSites(tc.macs, nil).Peers(&tc.macs[0], &o) {
 				again = append(again, m.Name)
 			}
 			if len(got) != 3 || !slices.Equal(got, again) {
