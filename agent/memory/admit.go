@@ -9,40 +9,43 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// Want is who asks for memory to load a model.
+// Want asks for memory to load a model.
 type Want struct {
 	Key Key
 	// Bytes of the reservation, at least 1.
 	Bytes int64
-	// Priority: idle OnDemand engines of at most this may go for it.
+	// Priority: idle OnDemand engines of at most this priority may be evicted for
+	// it.
 	Priority int32
 }
 
-// NoRoomError says that memory cannot be promised, or not given now. Figures
-// are bytes and never negative.
+// NoRoomError reports that memory cannot be reserved, or is not available now.
+// Figures are bytes and never negative.
 type NoRoomError struct {
-	// Needed bytes; Reserved are promised to others, InUse is what engines use
-	// (for a promise: beyond what was promised to them), Capacity the most
-	// that may be promised.
+	// Needed is the size of the request. Reserved is what other keys have
+	// reserved, InUse what engines use (in a refused reservation: beyond their
+	// own reservations), Capacity the most that may be reserved.
 	Needed, Reserved, InUse, Capacity int64
-	// Available is what could be given now; Foreign is used by other programs.
+	// Available is what could be used now; Foreign is used by other programs.
 	Available, Foreign int64
-	// Ceiling that Term binds: of Limits, or the dynamic one.
+	// Ceiling is the limit that refused the request and Term what sets it: one of
+	// Limits, or the dynamic term.
 	Ceiling int64
 	Limits  footprint.Limits
 	Term    footprint.Term
-	// Final: too large for this Mac even when it is empty; waiting does not help.
+	// Final: the request exceeds the capacity of this Mac even when it is empty;
+	// waiting does not help.
 	Final bool
-	// Victims are idle engines whose going makes the room: unload them and ask
-	// again. Pending says that engines that are ending already will, or that
-	// an engine returned its pool just now: look again, and unload nobody.
+	// Victims are idle engines whose eviction frees enough: unload them and ask
+	// again. Pending is true if engines that are already ending free enough, or
+	// an engine returned its pool just now: ask again and unload none.
 	Victims []Key
 	Pending bool
-	// Because is what is short where it is no figure.
+	// Because explains a refusal that no figure explains.
 	Because string
 }
 
-// Error says it with figures.
+// Error explains the refusal with its figures.
 func (e *NoRoomError) Error() string {
 	needs := "needs " + v1alpha1.FormatBytes(e.Needed)
 	bound := fmt.Sprintf("(ceiling %s, bound by %s)", v1alpha1.FormatBytes(e.Ceiling), e.Term)
@@ -59,10 +62,10 @@ func (e *NoRoomError) Error() string {
 	return fmt.Sprintf("%s, but %s of %s are already reserved %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), bound)
 }
 
-// Admit gives memory to load a model: it promises it, if the key has no promise
-// yet, and looks whether the Mac has it now. It returns a *NoRoomError and
-// leaves the ledger as it was where there is none. Whoever holds a promise and
-// is not among the reading's engines is about to load.
+// Admit reserves the memory to load a model, unless the key has a reservation,
+// and checks that the Mac has it now. On failure it returns a *NoRoomError and
+// leaves the ledger unchanged. A key that has a reservation but no engine in the
+// reading is taken to be about to load.
 func (l *Ledger) Admit(w Want, r Reading) error {
 	if w.Bytes < 1 {
 		return fmt.Errorf("admit %d bytes for replica %s: want more than zero", w.Bytes, w.Key.UID)
@@ -71,23 +74,23 @@ func (l *Ledger) Admit(w Want, r Reading) error {
 	defer l.mu.Unlock()
 	if held, ok := l.reserved[w.Key]; ok {
 		w.Bytes = held
-		if held > l.limits.Capacity { // the ceiling fell since: a load would only be cancelled again
+		if held > l.limits.Capacity { // the ceiling fell after the reservation: a load would only be canceled again
 			return l.tooLarge(w)
 		}
-	} else if err := l.promise(w, r.Engines); err != nil {
+	} else if err := l.checkReservation(w, r.Engines); err != nil {
 		return err
 	}
-	if err := l.give(w, r); err != nil {
+	if err := l.checkAvailable(w, r); err != nil {
 		return err
 	}
 	l.reserved[w.Key] = w.Bytes
 	return nil
 }
 
-// promise checks the sum of reservations against the capacity. What an engine
-// uses beyond its reservation is gone for others too, and what an engine uses
-// that nobody reserved is gone whole; the caller holds mu.
-func (l *Ledger) promise(w Want, engines []EngineReading) error {
+// checkReservation compares the sum of reservations with the capacity. Bytes that
+// an engine uses beyond its reservation, or without one, count as reserved. The
+// caller holds mu.
+func (l *Ledger) checkReservation(w Want, engines []EngineReading) error {
 	if w.Bytes > l.limits.Capacity {
 		return l.tooLarge(w)
 	}
@@ -98,28 +101,29 @@ func (l *Ledger) promise(w Want, engines []EngineReading) error {
 	left := l.limits.Capacity - short.Reserved - short.InUse
 	short.Available = max(0, left)
 	if w.Bytes > left {
-		short.room(w, engines, w.Bytes-left, func(e EngineReading) int64 { return max(e.Gauge(), l.reserved[e.Key]) })
+		short.findRoom(w, engines, w.Bytes-left, func(e EngineReading) int64 { return max(e.Gauge(), l.reserved[e.Key]) })
 		return short
 	}
 	return nil
 }
 
-// short begins a refusal by what may be promised; the caller holds mu.
+// short begins a refusal of w with the ledger's figures; the caller holds mu.
 func (l *Ledger) short(w Want) *NoRoomError {
 	return &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), Capacity: l.limits.Capacity,
 		Ceiling: l.limits.Ceiling, Limits: l.limits, Term: l.limits.Term}
 }
 
-// tooLarge refuses what does not fit an empty Mac; the caller holds mu.
+// tooLarge refuses a request that exceeds the capacity of an empty Mac; the
+// caller holds mu.
 func (l *Ledger) tooLarge(w Want) *NoRoomError {
 	short := l.short(w)
 	short.Final, short.Available = true, max(0, l.limits.Capacity-short.Reserved)
 	return short
 }
 
-// give checks what the Mac has now: bytes that no engine owns are gone for a
-// load, and so is what other loads will still take; the caller holds mu.
-func (l *Ledger) give(w Want, r Reading) error {
+// checkAvailable compares the request with the memory that the Mac has now, less
+// what other loads will still take; the caller holds mu.
+func (l *Ledger) checkAvailable(w Want, r Reading) error {
 	short := &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), InUse: use(r.Engines), Capacity: l.limits.Capacity, Limits: l.limits, Term: footprint.Dynamic, Foreign: r.Host.Foreign}
 	switch {
 	case !r.HostKnown:
@@ -134,12 +138,12 @@ func (l *Ledger) give(w Want, r Reading) error {
 	}
 	c := loadCeiling(r)
 	if c.Term != footprint.Dynamic {
-		return nil // what binds for good was checked by the promise
+		return nil // the fixed ceiling was checked with the reservation
 	}
 	left := c.Soft - short.InUse - l.growth(w.Key, r.Engines)
 	short.Available, short.Ceiling = max(0, left), c.Bytes
 	if w.Bytes > left {
-		short.room(w, r.Engines, w.Bytes-left, EngineReading.Gauge)
+		short.findRoom(w, r.Engines, w.Bytes-left, EngineReading.Gauge)
 		if slices.ContainsFunc(r.Engines, func(e EngineReading) bool { return unsettled(e, r.Now) }) {
 			short.Pending, short.Victims = true, nil
 		}
@@ -148,8 +152,8 @@ func (l *Ledger) give(w Want, r Reading) error {
 	return nil
 }
 
-// growth is what other loads will still take: those that go on, and those that
-// memory was given to and that are about to begin; the caller holds mu.
+// growth returns how many bytes other loads will still take: those in progress,
+// and those that are admitted and have not begun; the caller holds mu.
 func (l *Ledger) growth(but Key, engines []EngineReading) (sum int64) {
 	begun := make(map[Key]bool, len(engines))
 	for _, e := range engines {
@@ -166,8 +170,9 @@ func (l *Ledger) growth(but Key, engines []EngineReading) (sum int64) {
 	return sum
 }
 
-// room looks for what would make it: engines that are ending, then idle ones.
-func (e *NoRoomError) room(w Want, engines []EngineReading, deficit int64, size func(EngineReading) int64) {
+// findRoom looks for engines whose end frees the deficit: those that are ending,
+// then idle ones.
+func (e *NoRoomError) findRoom(w Want, engines []EngineReading, deficit int64, size func(EngineReading) int64) {
 	for _, other := range engines {
 		if other.Stopping {
 			deficit -= size(other)

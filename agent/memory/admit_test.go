@@ -12,18 +12,18 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// mac is a reading of a Mac of that many GiB under Balanced, with foreign
+// mac returns a reading of a Mac of that many GiB under Balanced, with foreign
 // bytes in active pages and the given engines.
 func mac(total, foreign float64, engines ...EngineReading) Reading {
 	r := Reading{Now: start(), HostKnown: true, Policy: footprint.Balanced, Engines: engines}
 	r.Host.Total = int64(total * float64(gib))
 	r.Limits = footprint.LimitsOf(footprint.Host{Total: r.Host.Total, Policy: r.Policy})
-	return beside(r, foreign)
+	return withForeign(r, foreign)
 }
 
-// beside sets how much others use, in active pages, or where it is negative
-// wired; what nobody uses is free by half and inactive by half.
-func beside(r Reading, foreign float64) Reading {
+// withForeign sets how much other programs use, in active pages, or wired if it
+// is negative; half of the rest is free and half inactive.
+func withForeign(r Reading, foreign float64) Reading {
 	r.Host.Foreign = int64(max(foreign, -foreign) * float64(gib))
 	var own int64
 	for _, e := range r.Engines {
@@ -34,7 +34,7 @@ func beside(r Reading, foreign float64) Reading {
 	return r
 }
 
-// ledgerFor has the reading's engines reserved.
+// ledgerFor returns a ledger with reservations for the reading's engines.
 func ledgerFor(r Reading) *Ledger {
 	l := NewLedger()
 	l.limits = r.Limits
@@ -140,7 +140,7 @@ func TestReservationCountsWhenGaugesReadZero(t *testing.T) {
 	if short := noRoom(t, ledgerFor(r).Admit(want(60), r)); short.Reserved != 60*gib {
 		t.Errorf("%+v", short)
 	}
-	// Nobody reserved it either: what it accounts for is gone all the same.
+	// Without a reservation too, accounted bytes count.
 	l := NewLedger()
 	l.limits = r.Limits
 	short := noRoom(t, l.Admit(want(60), r))
@@ -154,16 +154,16 @@ func TestUseBeyondTheReservationCounts(t *testing.T) {
 	r := mac(64, 0, leaking) // capacity 52.2
 	l := ledgerFor(r)
 	if err := l.Admit(want(25), r); err == nil {
-		t.Error("25 GiB were promised beside 30 GiB in use of 52.2")
+		t.Error("25 GiB were reserved in addition to 30 GiB in use of 52.2")
 	}
 	if err := l.Admit(want(22), r); err != nil {
 		t.Error(err)
 	}
 }
 
-// The ceiling fell below what one engine was promised: it is not loaded again
-// only to be cancelled.
-func TestPromiseBeyondTheCapacityIsNotLoaded(t *testing.T) {
+// The ceiling fell below the reservation of one engine: it is not loaded again
+// only to be canceled.
+func TestReservationBeyondTheCapacityIsNotLoaded(t *testing.T) {
 	l := ledgerFor(mac(64, 0))
 	if err := l.Admit(want(44), mac(64, 0)); err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestForeignMemoryCountsAgainstALoad(t *testing.T) {
 	if err := l.Admit(want(21), r); err != nil {
 		t.Error(err)
 	}
-	r.Policy = footprint.Custom // the administrator's number is a promise
+	r.Policy = footprint.Custom // the administrator's number is the limit
 	if err := ledgerFor(r).Admit(want(40), r); err != nil {
 		t.Errorf("custom: %v", err)
 	}
@@ -213,7 +213,7 @@ func TestIdleEnginesAreEvictedForALoad(t *testing.T) {
 	}
 	r.Engines[0].TrimAcknowledged = r.Now.Add(-400 * time.Millisecond)
 	if short = noRoom(t, ledgerFor(r).Admit(want(20), r)); !short.Pending || short.Victims != nil {
-		t.Errorf("nobody goes while a pool that was returned still shows: %+v", short)
+		t.Errorf("an engine is evicted while a returned pool still shows: %+v", short)
 	}
 	r.Engines[0].Stopping = true
 	if short = noRoom(t, ledgerFor(r).Admit(want(20), r)); !short.Pending || short.Victims != nil {
@@ -262,7 +262,7 @@ func TestReservedLoadStillNeedsFreeMemory(t *testing.T) {
 	if a := l.Account(); a.Reserved != 30*gib {
 		t.Errorf("the promise was touched: %+v", a)
 	}
-	r = beside(r, 0)
+	r = withForeign(r, 0)
 	if err := l.Admit(want(1), r); err != nil {
 		t.Error(err)
 	}
@@ -324,6 +324,6 @@ func TestCeilingNamesTheBindingTerm(t *testing.T) {
 	}
 	r.Host.Free, r.Host.Inactive, r.Host.Active = gib, 0, 0
 	if c := CeilingOf(r); c.DynamicKnown || c.Term != footprint.Static {
-		t.Errorf("a system that tells no pages: %+v", c)
+		t.Errorf("a system that reports no page counts: %+v", c)
 	}
 }

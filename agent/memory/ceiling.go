@@ -5,23 +5,25 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// Ceiling is what a Mac's engines may use together at one moment, in bytes.
+// Ceiling is the limit of what a Mac's engines may use together at one moment, in
+// bytes.
 type Ceiling struct {
-	// Fixed is what the machine and the administrator allow for good.
+	// Fixed is the limit of the machine and the administrator.
 	Fixed int64
-	// Dynamic is what the system's memory allows now; DynamicKnown is false
-	// under Custom and where the system does not tell.
+	// Dynamic is the limit by the system's memory now; DynamicKnown is false
+	// under the Custom policy and where the system does not report page counts.
 	Dynamic      int64
 	DynamicKnown bool
-	// Bytes is the smaller of both, and Term what binds it.
+	// Bytes is the smaller of both, and Term what sets it.
 	Bytes int64
 	Term  footprint.Term
-	// Soft and Hard marks of Bytes.
+	// Soft and Hard are the pressure marks of Bytes.
 	Soft, Hard int64
 }
 
-// activePercent is how much of the active pages the dynamic ceiling counts on:
-// the system compresses them when it must. The reference server's constants.
+// activePercent is the share of the active pages that counts as available in the
+// dynamic ceiling: the system compresses them if it must. The constants are those
+// of the reference server.
 func activePercent(p footprint.Policy) int64 {
 	switch p {
 	case footprint.Safe:
@@ -33,20 +35,21 @@ func activePercent(p footprint.Policy) int64 {
 	}
 }
 
-// CeilingOf is the ceiling that pressure is judged by: min(fixed, own
-// footprints + free + inactive + active x ratio), all of one reading.
+// CeilingOf returns the ceiling that pressure is measured against: min(fixed, own
+// footprints + free + inactive + active x ratio), all from one reading.
 func CeilingOf(r Reading) Ceiling {
 	return ceilingOf(r, r.Host.Active/100*activePercent(r.Policy))
 }
 
-// loadCeiling is the ceiling that a load is judged by: active pages count
-// nothing, because the compressor does not follow a load of GiB/s.
+// loadCeiling returns the ceiling for a load: active pages do not count, because
+// the compressor cannot keep up with a load of GiB/s.
 func loadCeiling(r Reading) Ceiling { return ceilingOf(r, 0) }
 
 func ceilingOf(r Reading, active int64) Ceiling {
 	c := Ceiling{Fixed: r.Limits.Ceiling, Bytes: r.Limits.Ceiling, Term: r.Limits.Term}
-	// The administrator's number is all there is under Custom. A system that
-	// tells neither active nor inactive pages would make the term too small.
+	// Under Custom the administrator's number is the only limit. On a system that
+	// reports neither active nor inactive pages the dynamic term would be too
+	// small.
 	if r.Policy != footprint.Custom && r.HostKnown && r.Host.Active+r.Host.Inactive > 0 {
 		c.Dynamic, c.DynamicKnown = r.Host.Free+r.Host.Inactive+active, true
 		for _, e := range r.Engines {
@@ -60,9 +63,9 @@ func ceilingOf(r Reading, active int64) Ceiling {
 	return c
 }
 
-// settled is the engine's gauge once its pooled bytes are returned: what soft
-// and hard pressure compare while it may still return them. An engine that
-// loads or ends is not asked, and counts whole.
+// settled is the engine's gauge without its pooled bytes: soft and hard pressure
+// use it while the engine may still return its pool. An engine that loads or ends
+// is not asked for its pool, so all of its gauge counts.
 func (e EngineReading) settled() int64 {
 	if e.Loading || e.Stopping {
 		return e.Gauge()
@@ -70,8 +73,8 @@ func (e EngineReading) settled() int64 {
 	return max(e.Active, e.Footprint-max(0, e.Pooled), e.Accounted)
 }
 
-// word is a figure for people.
-func word(n int64) string { return v1alpha1.FormatBytes(n) }
+// formatBytes formats a figure for people.
+func formatBytes(n int64) string { return v1alpha1.FormatBytes(n) }
 
 // use adds up the gauges of all engines.
 func use(engines []EngineReading) (sum int64) {

@@ -11,7 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// residueBound is what may be left where no model is loaded: near zero.
+// residueBound is how many bytes may be left where no model is loaded.
 const residueBound = footprint.GiB
 
 // Residue is what is left where no engine has a process, in bytes.
@@ -19,15 +19,15 @@ type Residue struct {
 	// Processes are the footprints of this agent and of every process that it
 	// started and that still lives.
 	Processes int64
-	// Reserved in the ledger by holders that no order wants any more.
+	// Reserved in the ledger for replicas that are no longer assigned.
 	Reserved int64
 }
 
-// Divergence judges whether the gauges of each engine agree, and whether an
-// empty pool is empty. Its zero value has seen nothing.
+// Divergence detects engines whose memory gauges disagree, and memory in use
+// while no model is loaded. Its zero value is ready to use.
 type Divergence struct {
 	since   map[Key]time.Time // per engine, since when its gauges disagree
-	residue time.Time         // since when an empty pool is not empty
+	residue time.Time         // since when memory is in use while no model is loaded
 }
 
 // GaugeBound is by how much the gauges of an engine may disagree, in bytes: a
@@ -36,8 +36,8 @@ func GaugeBound(gauge int64) int64 {
 	return min(5*footprint.GiB, max(footprint.GiB, gauge/10))
 }
 
-// Observe judges one reading; what lasts for 10 s is said. It is an incident to
-// show, never an input of admission or pressure.
+// Observe evaluates one reading; a disagreement that lasts for 10 s is reported.
+// It is shown to people and never affects admission or pressure.
 func (d *Divergence) Observe(r Reading, left Residue) Finding {
 	since := map[Key]time.Time{}
 	var found []string
@@ -66,29 +66,30 @@ func (d *Divergence) Observe(r Reading, left Residue) Finding {
 	return Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonGaugesAgree, Message: "all memory that engines hold is accounted for"}
 }
 
-// disagreement is by how much the gauges of an engine contradict one another,
-// and in words; empty where they agree or cannot be compared now: an engine
-// that loads or ends moves, and one that has said nothing yet has no figures.
+// disagreement returns by how many bytes the gauges of an engine contradict one
+// another, with an explanation. It is empty if they agree or cannot be compared:
+// an engine that loads or ends changes too quickly, and one that has not reported
+// yet has no figures.
 func disagreement(e EngineReading) (int64, string) {
 	if !e.FootprintKnown || e.Loading || e.Stopping || e.Active+e.Accounted == 0 {
 		return 0, ""
 	}
 	bound := GaugeBound(e.Gauge())
-	says := func(n int64) string { return v1alpha1.FormatBytes(n) }
 	if n := e.Footprint - e.Active - e.Pooled; n > bound {
-		return n, fmt.Sprintf("its process holds %s, of which %s are outside its back end (%s active, %s pooled)", says(e.Footprint), says(n), says(e.Active), says(e.Pooled))
+		return n, fmt.Sprintf("its process holds %s, of which %s are outside its back end (%s active, %s pooled)", formatBytes(e.Footprint), formatBytes(n), formatBytes(e.Active), formatBytes(e.Pooled))
 	}
-	// A running prompt has transients, which are active and not accounted for.
+	// A running prompt has transient buffers, which are active and not accounted
+	// for.
 	if n := e.Active - e.Accounted; n > bound && e.Idle() {
-		return n, fmt.Sprintf("it is idle and has %s active, but weights and KV cache account for %s", says(e.Active), says(e.Accounted))
+		return n, fmt.Sprintf("it is idle and has %s active, but weights and KV cache account for %s", formatBytes(e.Active), formatBytes(e.Accounted))
 	}
 	if n := e.Accounted - e.Footprint; n > bound {
-		return n, fmt.Sprintf("weights and KV cache account for %s, but its process holds %s: the system reports too little", says(e.Accounted), says(e.Footprint))
+		return n, fmt.Sprintf("weights and KV cache account for %s, but its process holds %s: the system reports too little", formatBytes(e.Accounted), formatBytes(e.Footprint))
 	}
 	return 0, ""
 }
 
-// left judges a pool without engines.
+// left reports memory that is in use while no engine runs.
 func (d *Divergence) left(r Reading, left Residue) (Finding, bool) {
 	if len(r.Engines) > 0 || left.Processes <= residueBound && left.Reserved <= 0 {
 		d.residue = time.Time{}

@@ -15,10 +15,10 @@ import (
 )
 
 // The tests' Mac: 106 GiB under Balanced have a ceiling of 100, a soft mark of
-// 90, a hard mark of 95; levels are left below 87.5 and 92.5.
+// 90, a hard mark of 95; levels end below 87.5 and 92.5.
 const total = 106
 
-// polls is an enforcer with a clock of one second.
+// polls is an enforcer with a clock that advances one second per poll.
 type polls struct {
 	*Enforcer
 	now time.Time
@@ -26,7 +26,7 @@ type polls struct {
 
 func newPolls() *polls { return &polls{NewEnforcer(), start()} }
 
-// see polls what the engines hold, beside foreign GiB.
+// see polls the engines, with foreign GiB used by other programs.
 func (p *polls) see(foreign float64, engines ...EngineReading) Decision {
 	p.now = p.now.Add(time.Second)
 	r := mac(total, foreign, engines...)
@@ -82,7 +82,7 @@ func TestLevelsRiseAndFallWithHysteresis(t *testing.T) {
 		"just below a mark the level is kept":            {{91, s}, {89, s}, {88, s}, {87.4, n}},
 		"hard is kept above 92.5":                        {{96, h}, {94, h}, {93, h}, {92.4, s}},
 		"a level that is not needed for five polls ends": {{91, s}, {89, s}, {89, s}, {89, s}, {89, s}, {89, n}},
-		"a spike begins the five polls anew":             {{91, s}, {89, s}, {89, s}, {91, s}, {89, s}, {89, s}, {89, s}, {89, s}, {89, n}},
+		"a spike starts the five polls again":            {{91, s}, {89, s}, {89, s}, {91, s}, {89, s}, {89, s}, {89, s}, {89, s}, {89, n}},
 		"over the fixed ceiling for two polls":           {{101, h}, {101, e}},
 		"over the fixed ceiling for one":                 {{101, h}, {99, h}, {101, h}},
 		"2 GiB over it at once":                          {{102.1, e}},
@@ -141,7 +141,7 @@ func TestEvictionAimsBelowTheSoftMark(t *testing.T) {
 	wantShort(t, "", d, v1alpha1.PressureSoft, "evict a")
 }
 
-// Below an emergency, memory that an engine returns anyway is no gain.
+// Below an emergency, pooled memory that an engine returns anyway is no gain.
 func TestVictimIsMeasuredWithoutItsPool(t *testing.T) {
 	pooled := func(held, pool float64) EngineReading {
 		return with(engine("pooled", held, 9), func(e *EngineReading) {
@@ -162,7 +162,7 @@ func TestUnrelievableSoftPressureDoesNotPauseForever(t *testing.T) {
 		}
 	}
 	if d := p.see(0, quiet); d.PausePrefill || d.Level != v1alpha1.PressureSoft {
-		t.Errorf("nothing runs and nothing can go, yet prompts wait: %+v", d)
+		t.Errorf("nothing runs and nothing can be evicted, yet prompts wait: %+v", d)
 	}
 	if d := p.see(0, pinned(91)); d.PausePrefill {
 		t.Error("the first prompt that was let through stops the next")
@@ -193,17 +193,17 @@ func TestHardPressureEscalates(t *testing.T) {
 		engines []EngineReading
 		want    string
 	}{
-		"nobody who goes is asked for a pool":         {[]EngineReading{pinned(86), with(engine("a", 10, 1), func(e *EngineReading) { e.Pooled = gib / 8 }), with(pinned(1), func(e *EngineReading) { e.Key.UID, e.Pooled = "asked", gib/8 })}, "trim asked, evict a"},
-		"the last idle engine goes":                   {[]EngineReading{pinned(86), engine("a", 10, 1)}, "evict a"},
+		"an evicted engine is not asked for a pool":   {[]EngineReading{pinned(86), with(engine("a", 10, 1), func(e *EngineReading) { e.Pooled = gib / 8 }), with(pinned(1), func(e *EngineReading) { e.Key.UID, e.Pooled = "asked", gib/8 })}, "trim asked, evict a"},
+		"the last idle engine is evicted":             {[]EngineReading{pinned(86), engine("a", 10, 1)}, "evict a"},
 		"an engine that is ending is waited for":      {[]EngineReading{pinned(86), with(engine("a", 10, 1), stopping), load}, ""},
 		"the requests of who is over its limit":       {[]EngineReading{with(pinned(91), over), load}, "abort pinned"},
 		"the busiest of two over their limit":         {[]EngineReading{with(pinned(50), over), with(with(engine("b", 46, 0), over), func(e *EngineReading) { always(e); e.Requests = 7 })}, "abort b"},
 		"idle engines and requests":                   {[]EngineReading{with(pinned(98), over), engine("a", 1, 1)}, "evict a, abort pinned"},
 		"no requests where idle engines are enough":   {[]EngineReading{with(pinned(90), over), engine("a", 9, 1)}, "evict a"},
-		"a load where nobody is over its limit":       {[]EngineReading{pinned(91), load}, "cancel load"},
+		"a load if no engine is over its limit":       {[]EngineReading{pinned(91), load}, "cancel load"},
 		"the least important load":                    {[]EngineReading{pinned(86), with(load, func(e *EngineReading) { e.Priority = 1 }), with(engine("other", 5, 0), loading)}, "cancel other"},
 		"no load below the hard mark, idle ones gone": {[]EngineReading{pinned(85), load, engine("a", 6, 1)}, "evict a"},
-		"nobody who keeps its limit":                  {[]EngineReading{pinned(96)}, ""},
+		"no engine within its limit":                  {[]EngineReading{pinned(96)}, ""},
 		"an idle engine that is the first":            {[]EngineReading{engine("a", 10, 1), pinned(86)}, "evict a"},
 		"no idle engine where one that ends suffices": {[]EngineReading{pinned(80), with(engine("a", 10, 1), stopping), engine("b", 6, 1)}, ""},
 		"the busiest of two, which is the first":      {[]EngineReading{requests("a", 46, 7, over), requests("b", 50, 1, over)}, "abort a"},
@@ -247,7 +247,7 @@ func TestFallingDynamicCeilingAbortsNoRequest(t *testing.T) {
 	}
 	wantShort(t, "after it", p.see(10, over, load), v1alpha1.PressureNormal, "")
 	wantShort(t, "another dip", p.see(-104, over, load), v1alpha1.PressureHard, "")
-	wantShort(t, "where it lasts the load goes", p.see(-104, over, load), v1alpha1.PressureHard, "cancel load")
+	wantShort(t, "a load is canceled if it lasts", p.see(-104, over, load), v1alpha1.PressureHard, "cancel load")
 	for range 20 {
 		wantShort(t, "never the requests", p.see(-104, over), v1alpha1.PressureHard, "")
 	}
@@ -264,7 +264,7 @@ func TestPooledMemoryIsReclaimedFirst(t *testing.T) {
 		})
 	}
 	p := newPolls()
-	wantShort(t, "without pressure nobody is asked", p.see(0, pooled(60, 20), engine("a", 20, 1)), v1alpha1.PressureNormal, "")
+	wantShort(t, "without pressure no engine is asked", p.see(0, pooled(60, 20), engine("a", 20, 1)), v1alpha1.PressureNormal, "")
 	for range 2 * trimPolls {
 		p.see(0, pooled(60, 20), engine("a", 20, 1))
 	}
@@ -278,7 +278,7 @@ func TestPooledMemoryIsReclaimedFirst(t *testing.T) {
 		unable := with(pooled(91, 20), func(e *EngineReading) { e.Requests, e.Holds = 0, 0; cannot(e) })
 		wantShort(t, "one that "+name+" cannot return its pool", newPolls().see(0, unable), v1alpha1.PressureSoft, "")
 	}
-	wantShort(t, "asking again does not begin anew", p.see(0, pooled(76, 20), engine("a", 10, 1), with(engine("b", 10, 2), stopping)), v1alpha1.PressureHard, "")
+	wantShort(t, "asking again does not restart the wait", p.see(0, pooled(76, 20), engine("a", 10, 1), with(engine("b", 10, 2), stopping)), v1alpha1.PressureHard, "")
 }
 
 func TestEvictionWaitsForAReadingAfterTheTrim(t *testing.T) {
@@ -306,7 +306,7 @@ func TestEmergencyAbortsTheWorstEngineThenStopsIt(t *testing.T) {
 	}
 	wantShort(t, "while it ends the other works on", p.see(0, with(aborted, stopping), other), v1alpha1.PressureEmergency, "")
 	wantShort(t, "gone", p.see(0, other), v1alpha1.PressureNormal, "")
-	// The work's end was enough: nothing is remembered of it.
+	// The abort was enough and is forgotten.
 	p = newPolls()
 	p.see(0, worst, other)
 	wantShort(t, "below again", p.see(0, with(engine("worst", 30, 0), always), other), v1alpha1.PressureNormal, "")
@@ -363,7 +363,8 @@ func TestEmergencyCutsADrainShort(t *testing.T) {
 	wantShort(t, "then", p.see(0, pinned(90), draining), v1alpha1.PressureEmergency, "abort draining")
 }
 
-// Each engine exit triggers a poll; ten exits in a moment are not ten seconds.
+// Each end of an engine triggers a poll; ten ends in a moment do not count as ten
+// seconds.
 func TestExtraPollsDoNotShortenWaits(t *testing.T) {
 	p := newPolls()
 	between := func(engines ...EngineReading) Decision {
@@ -391,9 +392,9 @@ func TestEngineOverItsOwnLimitIsHandledAlone(t *testing.T) {
 			e.Active, e.Accounted = e.Footprint-e.Pooled, e.Footprint-e.Pooled
 		})
 	}
-	neighbours := []EngineReading{engine("idle", 10, 99), pinned(10)}
+	others := []EngineReading{engine("idle", 10, 99), pinned(10)}
 	see := func(p *polls, e EngineReading) Decision {
-		return p.see(0, append([]EngineReading{e}, neighbours...)...)
+		return p.see(0, append([]EngineReading{e}, others...)...)
 	}
 	p := newPolls()
 	wantShort(t, "within it", see(p, leak(10, 3, 1)), v1alpha1.PressureNormal, "")
@@ -474,14 +475,14 @@ func TestFailedPollKeepsTheCounters(t *testing.T) {
 	}
 }
 
-// The figure covers two engines: both go at once.
+// Two engines are needed to cover the figure: both are evicted at once.
 func TestVictimsCoverTheDeficitInOnePoll(t *testing.T) {
 	engines := []EngineReading{pinned(70), engine("a", 9, 9), engine("b", 9, 8), engine("c", 9, 7)}
 	wantShort(t, "hard", newPolls().see(0, engines...), v1alpha1.PressureHard, "evict a, evict b")
 	wantShort(t, "an emergency", newPolls().see(0, pinned(90), engine("a", 6, 9), engine("b", 8, 8)), v1alpha1.PressureEmergency, "evict b, evict a")
 }
 
-// remembers is an engine that caches prompts in that much of its memory, in GiB.
+// remembers returns e with that many GiB of cached prompts.
 func remembers(e EngineReading, gibs float64) EngineReading {
 	e.Cached = int64(gibs * float64(gib))
 	return e
@@ -588,7 +589,7 @@ func TestEngineOverItsLimitIsFollowed(t *testing.T) {
 func TestForeignMemoryRaisesPressure(t *testing.T) {
 	engines := []EngineReading{pinned(20), engine("a", 10, 9), engine("b", 10, 1)}
 	p := newPolls()
-	wantShort(t, "nobody else", p.see(0, engines...), v1alpha1.PressureNormal, "")
+	wantShort(t, "no other engine", p.see(0, engines...), v1alpha1.PressureNormal, "")
 	d := p.see(66, engines...)
 	wantShort(t, "others use what is left, half of it spare", d, v1alpha1.PressureNormal, "")
 	d = p.see(-66, engines...)
@@ -678,7 +679,7 @@ func TestPressureEvictsAndTheModelReturns(t *testing.T) {
 	for _, e := range first.Engines {
 		l.Restore(e.Key, e.Reserved)
 	}
-	wantShort(t, "calm", p.see(0, serving, model, spare), v1alpha1.PressureNormal, "")
+	wantShort(t, "no pressure", p.see(0, serving, model, spare), v1alpha1.PressureNormal, "")
 	serving = pinned(80) // a long prompt
 	serving.Limit = 0
 	d := p.see(0, serving, model, spare)
@@ -690,8 +691,8 @@ func TestPressureEvictsAndTheModelReturns(t *testing.T) {
 	l.Release(model.Key)
 	wantShort(t, "gone", p.see(0, serving, spare), v1alpha1.PressureNormal, "")
 	serving = pinned(70)
-	calm := mac(total, 0, serving, spare)
-	if err := l.Admit(Want{Key: Key{"model", 2}, Bytes: 15 * gib}, calm); err != nil {
+	quiet := mac(total, 0, serving, spare)
+	if err := l.Admit(Want{Key: Key{"model", 2}, Bytes: 15 * gib}, quiet); err != nil {
 		t.Errorf("it may not return: %v", err)
 	}
 	wantShort(t, "returned", p.see(0, serving, engine("model", 15, 0), spare), v1alpha1.PressureNormal, "")

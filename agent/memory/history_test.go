@@ -11,9 +11,9 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// TestRandomHistoriesKeepTheLaw polls machines whose engines and neighbours do
-// anything at all, and wants what no decision may break.
-func TestRandomHistoriesKeepTheLaw(t *testing.T) {
+// TestRandomHistoriesKeepTheInvariants polls machines whose engines and other
+// programs do anything, and checks the invariants of every decision.
+func TestRandomHistoriesKeepTheInvariants(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 5))
 		p, asked, aborted := newPolls(), map[Key]request{}, map[Key]bool{}
@@ -21,7 +21,7 @@ func TestRandomHistoriesKeepTheLaw(t *testing.T) {
 			p.now = p.now.Add(time.Second)
 			r := anyReading(random, p.now)
 			d := p.Poll(r)
-			if err := lawful(r, d, poll, asked, aborted); err != nil {
+			if err := checkInvariants(r, d, poll, asked, aborted); err != nil {
 				t.Fatalf("seed %d, poll %d: %v\n%+v\n%+v", seed, poll, err, d, r)
 			}
 		}
@@ -62,8 +62,9 @@ func anyReading(random *rand.Rand, now time.Time) Reading {
 	return r
 }
 
-// lawful checks one decision; asked and aborted span the polls of a history.
-func lawful(r Reading, d Decision, poll int, asked map[Key]request, aborted map[Key]bool) error {
+// checkInvariants checks one decision; asked and aborted span the polls of a
+// history.
+func checkInvariants(r Reading, d Decision, poll int, asked map[Key]request, aborted map[Key]bool) error {
 	if d.Headroom < 0 || d.Ceiling < 0 || d.Dynamic < 0 {
 		return fmt.Errorf("a negative figure")
 	}
@@ -84,7 +85,7 @@ func lawful(r Reading, d Decision, poll int, asked map[Key]request, aborted map[
 	}
 	for _, a := range d.Actions {
 		e := r.Engines[slices.IndexFunc(r.Engines, func(e EngineReading) bool { return e.Key == a.Key })]
-		if err := lawfulAction(e, a, d, r.Now); err != nil {
+		if err := checkAction(e, a, d, r.Now); err != nil {
 			return err
 		}
 		if a.Step == StepTrim {
@@ -107,7 +108,7 @@ func lawful(r Reading, d Decision, poll int, asked map[Key]request, aborted map[
 			aborted[a.Key] = true
 		}
 	}
-	for k := range asked { // who is gone for a poll begins anew
+	for k := range asked { // an engine that was gone for a poll starts over
 		if !slices.ContainsFunc(r.Engines, func(e EngineReading) bool { return e.Key == k }) && blind(r) == "" {
 			delete(asked, k)
 			delete(aborted, k)
@@ -116,10 +117,10 @@ func lawful(r Reading, d Decision, poll int, asked map[Key]request, aborted map[
 	return nil
 }
 
-func lawfulAction(e EngineReading, a Action, d Decision, now time.Time) error {
+func checkAction(e EngineReading, a Action, d Decision, now time.Time) error {
 	switch {
 	case a.Because == "":
-		return fmt.Errorf("no reason is said for %s", e.Key.UID)
+		return fmt.Errorf("no reason is given for %s", e.Key.UID)
 	case a.Step != StepTrim && unsettled(e, now):
 		return fmt.Errorf("%s returned its pool just now", e.Key.UID)
 	case a.Step == StepEvict && (!e.Idle() || !e.OnDemand):

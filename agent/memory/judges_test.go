@@ -111,10 +111,10 @@ func TestNothingStartsAfterAnUncleanExitBeforeTheCheckPassedTwice(t *testing.T) 
 	}
 	s.Unclean()
 	s.Observe(wired(20, 3, 0, 0))
-	s.Observe(wired(25, 23, 0, 0).ends(25)) // a check that fails begins again
+	s.Observe(wired(25, 23, 0, 0).ends(25)) // a check that fails starts over
 	s.Observe(wired(30, 3, 0, 0))
 	if s.MayStart() {
-		t.Error("a failed check between two that passed is overlooked")
+		t.Error("a failed check between two passed ones is ignored")
 	}
 	if s.Observe(wired(40, 3, 0, 0)); !s.MayStart() {
 		t.Error("two passed checks are not enough")
@@ -165,7 +165,7 @@ func TestChangesOfLivingEnginesNeitherClearNorFindStrandedMemory(t *testing.T) {
 			s.Observe(w)
 		}
 		if got := s.Evidence().Left; (got+gib/4)/gib != tc.bytes || s.MayStart() != tc.starts {
-			t.Errorf("%s: %v are left of %d GiB, engines may start: %v", name, word(got), tc.bytes, s.MayStart())
+			t.Errorf("%s: %v are left of %d GiB, engines may start: %v", name, formatBytes(got), tc.bytes, s.MayStart())
 		}
 	}
 }
@@ -193,14 +193,14 @@ func TestDivergingGauges(t *testing.T) {
 		"the system's figure reads low":           {gauges(5, 20, 0, 20), "reports too little", 15},
 		"while it loads":                          {with(gauges(20, 10, 1, 10), loading), "", 0},
 		"while it ends":                           {with(gauges(20, 10, 1, 10), stopping), "", 0},
-		"before it said anything":                 {gauges(20, 0, 0, 0), "", 0},
+		"before it reported":                      {gauges(20, 0, 0, 0), "", 0},
 		"where it could not be measured":          {with(gauges(20, 10, 1, 10), func(e *EngineReading) { e.FootprintKnown = false }), "", 0},
 	} {
 		d := &Divergence{}
 		var f Finding
 		for _, at := range []time.Duration{0, 9 * time.Second} {
 			if f = d.Observe(Reading{Now: start().Add(at), Engines: []EngineReading{tc.engine}}, Residue{}); f.Status != metav1.ConditionFalse {
-				t.Errorf("%s: said after %s: %+v", name, at, f)
+				t.Errorf("%s: reported after %s: %+v", name, at, f)
 			}
 		}
 		f = d.Observe(Reading{Now: start().Add(10 * time.Second), Engines: []EngineReading{tc.engine}}, Residue{})
@@ -212,7 +212,7 @@ func TestDivergingGauges(t *testing.T) {
 			t.Errorf("%s: %d bytes", name, f.Bytes)
 		}
 		if f = d.Observe(Reading{Now: start().Add(11 * time.Second), Engines: []EngineReading{gauges(20, 18, 1, 18)}}, Residue{}); f.Status != metav1.ConditionFalse {
-			t.Errorf("%s: it is over, yet said: %+v", name, f)
+			t.Errorf("%s: it is over, yet reported: %+v", name, f)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func TestResidueOfAnEmptyPool(t *testing.T) {
 		want    int64
 	}{
 		"empty":                          {Residue{Processes: 60 << 20}, nil, 0},
-		"a process that nobody owns":     {Residue{Processes: 57 * gib}, nil, 57},
+		"a process without an owner":     {Residue{Processes: 57 * gib}, nil, 57},
 		"a reservation without an order": {Residue{Reserved: 5 * gib}, nil, 5},
 		"engines are there":              {Residue{Processes: 57 * gib}, []EngineReading{engine("a", 50, 1)}, 0},
 	} {
@@ -257,12 +257,12 @@ func TestResidueOfAnEmptyPool(t *testing.T) {
 	}
 	d := &Divergence{}
 	if f := d.Observe(Reading{Now: start()}, Residue{Processes: 57 * gib}); f.Status != metav1.ConditionFalse {
-		t.Errorf("said at the first look: %+v", f)
+		t.Errorf("reported at the first observation: %+v", f)
 	}
 }
 
-// A restarted agent goes on with what the one before it knew.
-func TestRestoredEvidenceJudgesAsBefore(t *testing.T) {
+// A restarted agent continues with the evidence of the one before it.
+func TestRestoredEvidenceKeepsTheResult(t *testing.T) {
 	before := &Stranding{}
 	for _, w := range []WiredReading{wired(0, 3, 0, 0), wired(5, 43, 40, 2), wired(10, 43, 20, 1), wired(20, 43, 20, 1)} {
 		before.Observe(w)

@@ -10,18 +10,19 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// deeds collects what a poll leads to, one action per engine and a trim.
-type deeds struct {
-	actions []Action
-	done    []Key // engines with an action other than a trim
-	ending  []Key // those of them that end
-	freed   int64 // what they give up by ending, by size
-	cached  int64 // what prompt caches give up that were asked for and not dropped yet
-	size    func(EngineReading) int64
+// actions collects what a poll decides: at most one action and one trim per
+// engine.
+type actions struct {
+	list   []Action
+	done   []Key // engines with an action other than a trim
+	ending []Key // engines of done that end
+	freed  int64 // bytes that the ending engines free, by size
+	cached int64 // bytes of prompt caches that were asked for and are not dropped yet
+	size   func(EngineReading) int64
 }
 
-func (d *deeds) add(g EngineReading, step Step, reason v1alpha1.ReclaimReason, because string) {
-	d.actions = append(d.actions, Action{Key: g.Key, Step: step, Reason: reason, Because: because})
+func (d *actions) add(g EngineReading, step Step, reason v1alpha1.ReclaimReason, because string) {
+	d.list = append(d.list, Action{Key: g.Key, Step: step, Reason: reason, Because: because})
 	if step == StepTrim {
 		return
 	}
@@ -32,29 +33,29 @@ func (d *deeds) add(g EngineReading, step Step, reason v1alpha1.ReclaimReason, b
 	}
 }
 
-// askCache asks an engine for its prompt cache, in the request for its pool
-// where there is one.
-func (d *deeds) askCache(g EngineReading) {
+// askCache asks an engine for its prompt cache, together with its pool if that is
+// asked for too.
+func (d *actions) askCache(g EngineReading) {
 	d.cached += g.Cached
-	i := slices.IndexFunc(d.actions, func(a Action) bool { return a.Key == g.Key && a.Step == StepTrim })
+	i := slices.IndexFunc(d.list, func(a Action) bool { return a.Key == g.Key && a.Step == StepTrim })
 	if i < 0 {
-		d.add(g, StepTrim, "", fmt.Sprintf("memory is short and %s of prompts are cached", word(g.Cached)))
-		i = len(d.actions) - 1
+		d.add(g, StepTrim, "", fmt.Sprintf("memory is short and %s of prompts are cached", formatBytes(g.Cached)))
+		i = len(d.list) - 1
 	}
-	d.actions[i].Cache = true
+	d.list[i].Cache = true
 }
 
-// all are the actions, without trims of engines that end: what is pooled goes
-// with the process, and its figure must not fall while it is taken.
-func (d *deeds) all() []Action {
-	return slices.DeleteFunc(d.actions, func(a Action) bool { return a.Step == StepTrim && slices.Contains(d.ending, a.Key) })
+// all returns the actions, without trims of engines that end: the pool ends with
+// the process, and its figure must not fall meanwhile.
+func (d *actions) all() []Action {
+	return slices.DeleteFunc(d.list, func(a Action) bool { return a.Step == StepTrim && slices.Contains(d.ending, a.Key) })
 }
 
-func (d *deeds) has(k Key) bool { return slices.Contains(d.done, k) }
+func (d *actions) has(k Key) bool { return slices.Contains(d.done, k) }
 
-// act climbs the ladder: ask first, then look, then act.
-func (e *Enforcer) act(s sight) []Action {
-	d := &deeds{size: e.compared}
+// act escalates from requests for memory to evictions and aborts.
+func (e *Enforcer) act(s observation) []Action {
+	d := &actions{size: e.compared}
 	if e.level == v1alpha1.PressureEmergency {
 		d.size = EngineReading.Gauge
 	}
@@ -82,8 +83,8 @@ func (e *Enforcer) act(s sight) []Action {
 	return d.all()
 }
 
-// trim asks for pooled bytes wherever they would help, at most every trimPolls.
-func (e *Enforcer) trim(s sight, d *deeds) {
+// trim asks for pooled bytes where they would help, at most every trimPolls.
+func (e *Enforcer) trim(s observation, d *actions) {
 	pressed := s.raw > s.c.Soft || e.level != v1alpha1.PressureNormal || wanted(s.Engines) > max(0, s.c.Hard-s.raw)
 	for _, g := range s.Engines {
 		m := e.engines[g.Key]
@@ -97,7 +98,7 @@ func (e *Enforcer) trim(s sight, d *deeds) {
 				m.asked = 0 // this pool was not asked for yet
 			}
 			m.askedLast, m.pooled, m.returned = e.poll, g.Pooled, false
-			d.add(g, StepTrim, "", fmt.Sprintf("memory is short and %s are pooled", word(g.Pooled)))
+			d.add(g, StepTrim, "", fmt.Sprintf("memory is short and %s are pooled", formatBytes(g.Pooled)))
 		}
 		if m.asked == 0 && m.askedLast > 0 && e.poll-m.askedLast < trimPolls {
 			m.asked = m.askedLast
@@ -106,9 +107,9 @@ func (e *Enforcer) trim(s sight, d *deeds) {
 }
 
 // shrinkCaches asks for prompt caches, the largest first, until they cover the
-// deficit, and returns what is left of it. What an engine was asked for in the
-// last polls counts until it has answered; in an emergency for one poll.
-func (e *Enforcer) shrinkCaches(s sight, d *deeds, deficit int64) int64 {
+// deficit, and returns the rest of it. A request of the last polls counts until
+// the engine has answered; in an emergency for one poll.
+func (e *Enforcer) shrinkCaches(s observation, d *actions, deficit int64) int64 {
 	patience := int64(trimPolls)
 	if e.level == v1alpha1.PressureEmergency {
 		patience = 1
@@ -138,7 +139,7 @@ func (e *Enforcer) shrinkCaches(s sight, d *deeds, deficit int64) int64 {
 	return deficit
 }
 
-// wanted is the most that a guard asked for.
+// wanted returns the most that an engine's guard asked for.
 func wanted(engines []EngineReading) (n int64) {
 	for _, g := range engines {
 		n = max(n, g.HeadroomWanted)
@@ -146,9 +147,9 @@ func wanted(engines []EngineReading) (n int64) {
 	return n
 }
 
-// ownLimits deals with engines over their own limit, each alone: ask for the
-// pool, end the requests, end the engine, one poll after another.
-func (e *Enforcer) ownLimits(s sight, d *deeds) {
+// ownLimits handles engines over their own limit, each alone: it asks for the
+// pool, aborts the requests, and ends the engine, one step per poll.
+func (e *Enforcer) ownLimits(s observation, d *actions) {
 	for _, g := range s.Engines {
 		m := e.engines[g.Key]
 		if g.Stopping || unsettled(g, s.Now) {
@@ -161,7 +162,7 @@ func (e *Enforcer) ownLimits(s sight, d *deeds) {
 			continue
 		}
 		m.over = e.inARow(m.over, true)
-		because := fmt.Sprintf("the engine holds %s, more than its own limit of %s", word(e.compared(g)), word(g.Limit))
+		because := fmt.Sprintf("the engine holds %s, more than its own limit of %s", formatBytes(e.compared(g)), formatBytes(g.Limit))
 		switch {
 		case m.over < overPolls:
 		case g.Loading:
@@ -174,23 +175,23 @@ func (e *Enforcer) ownLimits(s sight, d *deeds) {
 	}
 }
 
-func (e *Enforcer) abort(g EngineReading, d *deeds, because string) {
+func (e *Enforcer) abort(g EngineReading, d *actions, because string) {
 	e.engines[g.Key].aborted = e.poll
 	d.add(g, StepAbort, "", because)
 }
 
 // evict takes idle engines until the use is below the soft mark by the
-// hysteresis, counting on those that are ending and, before any of them, on
-// prompt caches. Soft pressure leaves one OnDemand engine where it is, and asks
-// for caches only in place of an engine.
-func (e *Enforcer) evict(s sight, d *deeds, reason v1alpha1.ReclaimReason) {
+// hysteresis. Engines that are ending count first, then prompt caches. Soft
+// pressure keeps one OnDemand engine, and asks for caches only in place of an
+// engine.
+func (e *Enforcer) evict(s observation, d *actions, reason v1alpha1.ReclaimReason) {
 	left := s.use
 	if reason == v1alpha1.ReclaimEmergency {
 		left = s.raw
 	}
 	deficit := left - s.pending - d.freed - aim(s.c.Soft, s.c.Bytes)
 	if deficit <= 0 && e.systemShort(s, d) {
-		deficit = 1 // no figure shows what is short: one step, then look again
+		deficit = 1 // no figure shows how much is missing: take one step and look again
 		e.criticalStep = s.Now
 	}
 	spare := len(s.Engines)
@@ -203,15 +204,15 @@ func (e *Enforcer) evict(s sight, d *deeds, reason v1alpha1.ReclaimReason) {
 	e.take(s, d, e.shrinkCaches(s, d, deficit), anyPriority, spare, reason, e.last.Because)
 }
 
-// systemShort reports whether the system reports critical pressure that no
-// figure explains, and what was done about it last has had time to show.
-func (e *Enforcer) systemShort(s sight, d *deeds) bool {
+// systemShort reports whether the system reports critical pressure that no figure
+// explains, and the last step against it has had time to show.
+func (e *Enforcer) systemShort(s observation, d *actions) bool {
 	return e.level == v1alpha1.PressureSoft && s.use <= s.c.Soft && s.pending+d.freed == 0 && s.systemCritical() &&
 		(e.criticalStep.IsZero() || s.Now.Sub(e.criticalStep) >= criticalPause)
 }
 
 // take adds victims for a deficit, at most spare ones.
-func (e *Enforcer) take(s sight, d *deeds, deficit int64, forPriority int32, spare int, reason v1alpha1.ReclaimReason, because string, protect ...Key) {
+func (e *Enforcer) take(s observation, d *actions, deficit int64, forPriority int32, spare int, reason v1alpha1.ReclaimReason, because string, protect ...Key) {
 	for ; deficit > 0 && spare > 0; spare-- {
 		i := victim(s.Engines, deficit, forPriority, d.size, slices.Concat(d.done, protect))
 		if i < 0 {
@@ -222,7 +223,7 @@ func (e *Enforcer) take(s sight, d *deeds, deficit int64, forPriority int32, spa
 	}
 }
 
-// onDemand counts engines that soft pressure may choose from, now or later.
+// onDemand counts engines that soft pressure may evict, now or later.
 func onDemand(engines []EngineReading) (n int) {
 	for _, g := range engines {
 		if g.OnDemand && !g.Stopping {
@@ -232,13 +233,13 @@ func onDemand(engines []EngineReading) (n int) {
 	return n
 }
 
-func (s sight) systemCritical() bool { return s.Host.Pressure == probe.Critical }
+func (s observation) systemCritical() bool { return s.Host.Pressure == probe.Critical }
 
-// cancelWork is the rest of the hard ladder, where idle engines and those that
-// are ending do not bring the use below the hard mark: the requests of the
-// busiest engine over its limit, else a load. A dip of the dynamic term ends
-// no request, and a load only if it lasts.
-func (e *Enforcer) cancelWork(s sight, d *deeds) {
+// cancelWork is the last step under hard pressure, if evictions do not bring the
+// use below the hard mark: it aborts the requests of the busiest engine over its
+// limit, or else cancels a load. A dip of the dynamic term aborts no request, and
+// cancels a load only if it lasts.
+func (e *Enforcer) cancelWork(s observation, d *actions) {
 	left := s.use - s.pending - d.freed - d.cached
 	fixed := left > footprint.HardMark(s.c.Fixed)
 	if left <= s.c.Hard {
@@ -271,7 +272,7 @@ func busiestOverLimit(engines []EngineReading) (best EngineReading, ok bool) {
 	return best, ok
 }
 
-// loadToCancel is the least important load, then the largest.
+// loadToCancel returns the load of the lowest priority, of these the largest.
 func loadToCancel(engines []EngineReading) (best EngineReading, ok bool) {
 	for _, g := range engines {
 		if !g.Loading || g.Stopping {
@@ -284,25 +285,24 @@ func loadToCancel(engines []EngineReading) (best EngineReading, ok bool) {
 	return best, ok
 }
 
-// grace gives an emergency one poll in which nothing is taken, where what
-// engines return or give up anyway leaves no more than the fixed ceiling.
-func (e *Enforcer) grace(s sight, left int64) bool {
-	if s.raw > s.c.Fixed && e.graced == 0 && left <= s.c.Fixed {
-		e.graced = e.poll
+// grace gives an emergency one poll without evictions, if pools and ending
+// engines cover the excess over the fixed ceiling.
+func (e *Enforcer) grace(s observation, left int64) bool {
+	if s.raw > s.c.Fixed && e.gracePoll == 0 && left <= s.c.Fixed {
+		e.gracePoll = e.poll
 	}
-	return e.graced == e.poll
+	return e.gracePoll == e.poll
 }
 
-// emergency ends the work of the worst offender, and the engine itself only if
-// the next reading is still over. Where engines that are ending suffice, only
-// what they still work on is ended: the others are untouched until one of them
-// turns out to be stuck.
-func (e *Enforcer) emergency(s sight, d *deeds) {
+// emergency aborts the requests of the worst offender, and ends the engine if the
+// next reading is still over. If engines that are ending suffice, it aborts only
+// their requests; the others are untouched until one of them is stuck.
+func (e *Enforcer) emergency(s observation, d *actions) {
 	left := s.raw - s.pending - d.freed
 	if s.raw <= s.c.Fixed || e.grace(s, left-d.cached) {
 		return
 	}
-	for _, g := range s.Engines { // who is draining need not finish
+	for _, g := range s.Engines { // a draining engine need not finish its requests
 		if g.Stopping && !g.idle() && e.engines[g.Key].aborted == 0 {
 			e.abort(g, d, e.last.Because)
 		}
@@ -314,7 +314,7 @@ func (e *Enforcer) emergency(s sight, d *deeds) {
 	if !ok {
 		return
 	}
-	because := fmt.Sprintf("%s; this engine is the worst offender with %s", e.last.Because, word(g.Gauge()))
+	because := fmt.Sprintf("%s; this engine is the worst offender with %s", e.last.Because, formatBytes(g.Gauge()))
 	switch {
 	case g.Loading:
 		d.add(g, StepCancelLoad, v1alpha1.ReclaimEmergency, because)
@@ -325,9 +325,9 @@ func (e *Enforcer) emergency(s sight, d *deeds) {
 	}
 }
 
-// worst is the engine furthest over its limit; where none is over, OnDemand
+// worst returns the engine furthest over its limit; if none is over, OnDemand
 // before Always, lower priorities before higher, then the largest.
-func worst(engines []EngineReading, d *deeds) (best EngineReading, ok bool) {
+func worst(engines []EngineReading, d *actions) (best EngineReading, ok bool) {
 	for _, g := range engines {
 		if g.Stopping || d.has(g.Key) {
 			continue
@@ -352,7 +352,7 @@ func worse(a, b EngineReading) bool {
 	return a.Gauge() > b.Gauge()
 }
 
-// excess is by how much it is over its own limit; 0 where it is not.
+// excess returns by how much the engine is over its own limit, or 0.
 func (e EngineReading) excess() int64 {
 	if e.Limit <= 0 {
 		return 0
@@ -360,15 +360,15 @@ func (e EngineReading) excess() int64 {
 	return max(0, e.Gauge()-e.Limit)
 }
 
-// headroom makes room for prompts whose guard asked, from idle engines of no
-// higher priority, never from the one that asks.
-func (e *Enforcer) headroom(s sight, d *deeds) {
+// headroom evicts idle engines for prompts whose guard asked for memory: engines
+// of no higher priority, and never the one that asks.
+func (e *Enforcer) headroom(s observation, d *actions) {
 	for _, g := range s.Engines {
 		if g.HeadroomWanted <= 0 || g.Stopping {
 			continue
 		}
 		left := s.c.Hard - s.net + s.pending + d.freed
 		e.take(s, d, g.HeadroomWanted-max(0, left), g.Priority, len(s.Engines), v1alpha1.ReclaimHeadroom,
-			fmt.Sprintf("a prompt of replica %s needs %s more", g.Key.UID, word(g.HeadroomWanted)), g.Key)
+			fmt.Sprintf("a prompt of replica %s needs %s more", g.Key.UID, formatBytes(g.HeadroomWanted)), g.Key)
 	}
 }

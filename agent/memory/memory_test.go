@@ -18,7 +18,7 @@ func ledgerOf(total int64) *Ledger {
 	return l
 }
 
-func TestALedgerThatKnowsNoHostPromisesNothing(t *testing.T) {
+func TestLedgerWithoutAHostRefusesReservations(t *testing.T) {
 	if err := NewLedger().Reserve(Key{"a", 1}, 1); err == nil {
 		t.Error("a byte was promised of an unknown machine")
 	}
@@ -72,7 +72,7 @@ func TestEpochsAreDifferentHolders(t *testing.T) {
 	}
 }
 
-func TestAShrunkCapacityKeepsPromisesAndRefusesNewOnes(t *testing.T) {
+func TestShrunkCapacityKeepsReservationsAndRefusesNewOnes(t *testing.T) {
 	l := ledgerOf(64 * gib)
 	_ = l.Reserve(Key{"a", 1}, 40*gib)
 	l.SetHost(footprint.Host{Total: 64 * gib, Explicit: 20 * gib})

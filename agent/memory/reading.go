@@ -8,20 +8,20 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// Reading is what one poll saw of the machine and of its engines.
+// Reading is what one poll measured of the machine and its engines.
 type Reading struct {
 	Now time.Time
 	// Host as measured; HostKnown is false where the probe failed.
 	Host      probe.Host
 	HostKnown bool
-	// Limits are what the machine and the administrator allow for good.
+	// Limits are the fixed limits of the machine and the administrator.
 	Limits footprint.Limits
 	Policy footprint.Policy
 	// Engines that have a process, in a fixed order.
 	Engines []EngineReading
 }
 
-// EngineReading is one engine as a poll saw it, in bytes.
+// EngineReading is what one poll measured of an engine, in bytes.
 type EngineReading struct {
 	Key Key
 	// Footprint is the kernel's figure; FootprintKnown is false where it could
@@ -30,19 +30,21 @@ type EngineReading struct {
 	FootprintKnown bool
 	// Active, Pooled and Accounted are the engine's own figures.
 	Active, Pooled, Accounted int64
-	// Cached is the part of Accounted that it remembers of prompts and can drop.
+	// Cached is the part of Accounted that caches prompts and can be dropped.
 	Cached int64
 	// Reserved in the ledger, and Limit of the process.
 	Reserved, Limit int64
-	// Loading until it is ready; Stopping once it was asked to end.
+	// Loading is true until the engine is ready, Stopping once it was asked to
+	// end.
 	Loading, Stopping bool
-	// Stuck: it was killed some time ago and has not ended. Its bytes do not
-	// come back.
+	// Stuck: it was killed some time ago and has not ended. Its bytes are not
+	// expected back.
 	Stuck bool
 	// OnDemand engines may be evicted; Always ones never are.
 	OnDemand bool
-	// Holds, and the requests the engine itself counts. BusyKnown is false
-	// where it did not say lately: unknown counts as busy.
+	// Holds are the requests that the agent counts, Requests those that the
+	// engine counts. BusyKnown is false if the engine has not reported lately:
+	// unknown counts as busy.
 	Holds, Requests int64
 	BusyKnown       bool
 	// LastUse is the end of its last hold, or its becoming ready.
@@ -50,66 +52,67 @@ type EngineReading struct {
 	// IdleAfter is its time to live; 0 means none.
 	IdleAfter time.Duration
 	Priority  int32
-	// TrimAsked and TrimAcknowledged are when it was last asked for its pooled
-	// bytes, and when it said that they are returned; zero: never.
+	// TrimAsked is when it was last asked for its pooled bytes, and
+	// TrimAcknowledged when it reported that they are returned; zero: never.
 	TrimAsked, TrimAcknowledged time.Time
-	// HeadroomWanted bytes that its guard asked for and was not answered.
+	// HeadroomWanted are the bytes that its guard asked for and has no answer
+	// for.
 	HeadroomWanted int64
 }
 
 // Gauge is the largest of the three gauges of an engine.
 func (e EngineReading) Gauge() int64 { return max(e.Active, e.Footprint, e.Accounted) }
 
-// overLimit reports whether it holds more than its own limit, its pool included.
+// overLimit reports whether the engine, with its pool, exceeds its own limit.
 func (e EngineReading) overLimit() bool { return e.Limit > 0 && e.Gauge() > e.Limit }
 
-// Idle reports whether nothing uses it, positively known.
+// Idle reports whether nothing uses the engine; unknown counts as in use.
 func (e EngineReading) Idle() bool { return !e.Loading && !e.Stopping && e.idle() }
 
 func (e EngineReading) idle() bool { return e.Holds == 0 && e.BusyKnown && e.Requests == 0 }
 
-// Decision is what a poll leads to.
+// Decision is the result of a poll.
 type Decision struct {
 	Level v1alpha1.PressureLevel
-	// Ceiling that the level was judged by, and what binds it.
+	// Ceiling that the level was measured against, and what sets it.
 	Ceiling int64
 	Term    footprint.Term
-	// Dynamic is the dynamic term of the ceiling; 0 where it is not known.
+	// Dynamic is the dynamic term of the ceiling; 0 if unknown.
 	Dynamic int64
 	// PausePrefill holds back new prompts on every engine.
 	PausePrefill bool
-	// Headroom is how many bytes all engines together may still take.
+	// Headroom is how many more bytes all engines together may use.
 	Headroom int64
 	Actions  []Action
-	// Follow: look again after a Poll, also where all engines are idle.
+	// Follow asks for another poll soon, even if all engines are idle.
 	Follow bool
-	// Because says in a sentence why the level is what it is.
+	// Because explains the level in a sentence.
 	Because string
-	// GuardInactive says why nothing can be done in this poll: the machine or
-	// an engine could not be measured. The level is kept, there are no actions
-	// and Headroom is not known. Empty: the guard acts.
+	// GuardInactive explains why this poll cannot act: the machine or an engine
+	// could not be measured. The level is kept, there are no actions and Headroom
+	// is unknown. Empty: the guard acts.
 	GuardInactive string
 }
 
-// Step is one thing to do.
+// Step is a kind of action.
 type Step int
 
-// The steps of the ladder.
+// Steps, from the mildest to the harshest.
 const (
 	// StepTrim asks an engine for its pooled bytes.
 	StepTrim Step = iota + 1
 	// StepEvict unloads an idle OnDemand engine.
 	StepEvict
-	// StepAbort ends the requests of an engine; it goes on.
+	// StepAbort ends the requests of an engine, which stays loaded.
 	StepAbort
 	// StepCancelLoad ends an engine that loads.
 	StepCancelLoad
-	// StepUnload ends an engine whatever it does.
+	// StepUnload ends an engine regardless of what it does.
 	StepUnload
 )
 
-// Action is one step for one engine. It is derived from one reading and never
-// remembered: what is still to be done is found again in the next.
+// Action is one step for one engine. It is derived from one reading and not
+// remembered: the next reading yields it again if it is still needed.
 type Action struct {
 	Key    Key
 	Step   Step

@@ -5,11 +5,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// Settled reports whether the host got back what an engine held: its logical
-// bytes in use (wired, resident anonymous, stored by the compressor, swapped)
-// fell by freed less SettleTolerance. Both readings are of the same machine,
-// before with the engine and now without it, and nothing else loads or serves
-// (a figure of the host is never given to one engine).
+// Settled reports whether the host got back the memory of an engine: its logical
+// bytes in use (wired, resident anonymous, compressed, swapped) fell by freed
+// less SettleTolerance. Both readings are of the same machine, before with the
+// engine and now without it, while no other engine loads or serves.
 func Settled(before, now probe.Host, freed int64) bool {
 	return before.Used-now.Used >= max(0, freed-SettleTolerance(freed))
 }

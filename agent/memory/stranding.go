@@ -10,10 +10,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// apart is how long two observations must agree before they are believed.
+// apart is the time between two observations that must agree to be reported.
 const apart = 10 * time.Second
 
-// Finding is what a judge says: the parts of a condition.
+// Finding is a detector's result: the parts of a condition.
 type Finding struct {
 	Status  metav1.ConditionStatus
 	Reason  string
@@ -22,22 +22,22 @@ type Finding struct {
 	Bytes int64
 }
 
-// WiredReading is what the judge of stranded memory looks at.
+// WiredReading is the input of Stranding.
 type WiredReading struct {
 	At time.Time
 	// Wired of the host, read between Before and Held; Known is false where the
 	// probe failed.
 	Wired int64
 	Known bool
-	// Measurable is false where this system never tells (not a Mac).
+	// Measurable is false if this system never reports wired memory (not a Mac).
 	Measurable bool
 	// Before and Held are what each living engine process held, by its id, when
 	// read before and after Wired.
 	Before, Held map[int]int64
-	// Starting is true if an engine was being started: its process may hold memory
-	// and be in neither.
+	// Starting is true if an engine was being started: its process may hold
+	// memory and be in neither map.
 	Starting bool
-	// Ends counts the engine processes that were seen to end since the agent
+	// Ends counts the engine processes that were observed to end since the agent
 	// started.
 	Ends int64
 	// Total memory of the machine.
@@ -53,7 +53,8 @@ func (w WiredReading) footprints() (sum int64) {
 }
 
 // unowned returns the least and the most that may have been wired without an
-// owner when Wired was read: engines grow, shrink and end between the readings.
+// owner when Wired was read: engines grow, shrink and end between the
+// measurements.
 func (w WiredReading) unowned() (least, most int64) {
 	least, most = w.Wired, w.Wired
 	for pid, after := range w.Held {
@@ -76,77 +77,76 @@ func (w WiredReading) Consistent() bool {
 	return !w.Starting && most-least <= StrandingBound(w.Total)/16
 }
 
-// Stranding judges whether wired memory is left that engines held and no
-// process owns. Its zero value has seen nothing.
+// Stranding detects wired memory that engines held and no process owns. Its zero
+// value is ready to use.
 type Stranding struct {
 	evidence Evidence
-	seen     bool          // an observation was judged since the start or Restore
-	held     map[int]int64 // by each engine in the last steady observation
-	ends     int64         // until the last steady observation
+	seen     bool          // an observation was evaluated since the start or Restore
+	held     map[int]int64 // by each engine in the last consistent observation
+	ends     int64         // until the last consistent observation
 	over     time.Time     // since when too much is left; zero: it is not
-	doubt    bool          // too much may be left, by observations since the last steady one
+	doubt    bool          // too much may be left, by observations since the last consistent one
 	unclean  bool          // an engine ended uncleanly, and the check has not passed twice since
 	passed   time.Time     // when it passed first since then
 	last     *Finding
 }
 
-// Evidence is what the judge has learned since the machine started, in bytes:
-// an agent that restarts must not forget it.
+// Evidence is what Stranding learned since the machine started, in bytes: an
+// agent that restarts must not lose it.
 type Evidence struct {
 	// Baseline is the least that was wired while the pool was empty.
 	Baseline      int64
 	BaselineKnown bool
-	// Left stayed wired when the footprints of engines fell; Elsewhere was
-	// wired beyond the baseline without such a fall: by other programs, such
-	// as a virtual machine, or by the system.
+	// Left stayed wired when the footprints of engines fell; Elsewhere was wired
+	// beyond the baseline without such a fall, by the system or other programs
+	// such as a virtual machine.
 	Left, Elsewhere int64
 	// Stranded: too much was left in two observations.
 	Stranded bool
 }
 
-// Evidence of all observations so far.
+// Evidence returns what all observations so far show.
 func (s *Stranding) Evidence() Evidence { return s.evidence }
 
-// Restore takes over the evidence of an agent before, taken since this
-// machine started.
+// Restore takes over the evidence of an earlier agent, taken since this machine
+// started.
 func (s *Stranding) Restore(e Evidence) { s.evidence, s.seen, s.ends = e, false, 0 }
 
-// StrandingBound is what may be wired without an owner: max(4 GiB, 2 %) of the
-// machine's memory, in bytes.
+// StrandingBound is how much may be wired without an owner: max(4 GiB, 2 %) of
+// the machine's memory, in bytes.
 func StrandingBound(total int64) int64 { return max(4*footprint.GiB, total/50) }
 
-// Unclean says that an engine was killed or crashed: nothing starts in its
-// place until the check has passed twice.
+// Unclean records that an engine was killed or crashed: no engine starts until
+// the check has passed twice.
 func (s *Stranding) Unclean() { s.unclean, s.passed = true, time.Time{} }
 
-// MayStart reports whether engines may be started: no check is due, and
-// nothing looks stranded.
+// MayStart reports whether engines may be started: no check is due, and no memory
+// looks stranded.
 func (s *Stranding) MayStart() bool {
 	return !s.unclean && !s.doubt && s.over.IsZero() && !s.evidence.Stranded
 }
 
-// Behind reports whether engines have ended, of ends in all, that no observation
-// has seen yet: what they left is not in the evidence.
+// Behind reports whether any of the ends was not observed yet, so that the
+// evidence does not include it.
 func (s *Stranding) Behind(ends int64) bool { return !s.seen || s.ends < ends }
 
 // Exceeds reports whether more is wired than living processes, the system and
-// other programs account for, by one look alone.
+// other programs account for, by one measurement alone.
 func (s *Stranding) Exceeds(wired, footprints, total int64) bool {
 	e := &s.evidence
 	return e.BaselineKnown && wired-footprints-e.Baseline-e.Elsewhere > StrandingBound(total)
 }
 
-// Observe judges one observation; two at least 10 s apart decide. A reading
-// that failed changes nothing. One that was not steady finds no stranded memory and
-// clears none:
-// growth of a living engine looks as if ended ones had left less. What changed is
-// judged by the next steady one.
+// Observe evaluates one observation; two at least 10 s apart decide. A failed
+// reading changes nothing. An inconsistent one neither finds nor clears stranded
+// memory, because growth of a living engine looks as if ended ones had left less;
+// the next consistent one evaluates the change.
 func (s *Stranding) Observe(w WiredReading) Finding {
 	switch {
 	case !w.Measurable:
 		s.unclean = false // there is no check to wait for
 		s.seen, s.held, s.ends = true, w.Held, w.Ends
-		return s.say(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "this system does not report wired memory"})
+		return s.keep(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "this system does not report wired memory"})
 	case !w.Known && s.last != nil:
 		return *s.last
 	case !w.Known:
@@ -165,7 +165,7 @@ func (s *Stranding) Observe(w WiredReading) Finding {
 	s.seen, s.held, s.ends, s.doubt = true, w.Held, w.Ends, false
 	if !e.BaselineKnown {
 		s.pass(w.At)
-		return s.say(noBaseline)
+		return s.keep(noBaseline)
 	}
 	return s.judge(w)
 }
@@ -173,17 +173,17 @@ func (s *Stranding) Observe(w WiredReading) Finding {
 var noBaseline = Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable,
 	Message: "engines have been running since the agent started: the system's own wired memory will be measured once none is running"}
 
-// rest is what is wired without an owner: as before, unless a steady observation
-// shows that it is more or less.
+// rest returns the bytes that are wired without an owner: the last result,
+// unless a consistent observation changes it.
 func (s *Stranding) rest(w WiredReading) int64 {
 	least, most := w.unowned()
 	e := &s.evidence
 	return min(max(e.Baseline+e.Elsewhere+e.Left, least), most)
 }
 
-// suspect takes an observation that was not steady. If engines ended or shrank and
-// more than the bound may be left, nothing is started before another one shows
-// less; otherwise the check after an unclean end has passed.
+// suspect evaluates an inconsistent observation. If engines ended or shrank
+// and more than the bound may be left, no engine starts before another
+// observation shows less; otherwise the check after an unclean end has passed.
 func (s *Stranding) suspect(w WiredReading) Finding {
 	e := &s.evidence
 	_, most := w.unowned()
@@ -191,7 +191,7 @@ func (s *Stranding) suspect(w WiredReading) Finding {
 	switch {
 	case over && (s.doubt || s.ended(w) || s.fell(w) > 0):
 		s.doubt, s.passed = true, time.Time{}
-	case s.over.IsZero(): // no more can be left than is known
+	case s.over.IsZero(): // engines left no more than is known
 		s.doubt = false
 		s.pass(w.At)
 	}
@@ -204,16 +204,17 @@ func (s *Stranding) suspect(w WiredReading) Finding {
 	return Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "wired memory could not be measured yet: engines grew or shrank meanwhile"}
 }
 
-// attribute divides what is wired without an owner. What engines left is what
-// stayed when one of them ended, or when their footprints fell by as much.
-// While engines run the figure is too low by what they hold unwired, so that
-// only an empty pool shows that other programs wire less.
+// attribute divides the bytes that are wired without an owner between engines
+// and other programs. Engines left what stayed when one of them ended, or when
+// their footprints fell by as much. While engines run the figure is too low by
+// what they hold unwired, so only an empty pool shows that other programs wire
+// less.
 func (s *Stranding) attribute(w WiredReading, unowned int64) {
 	e := &s.evidence
 	if len(w.Held) == 0 {
 		others := unowned
 		if e.Stranded {
-			others = max(0, unowned-e.Left) // what other programs return does not clear the engines
+			others = max(0, unowned-e.Left) // memory that other programs return was not left by engines
 		}
 		e.Elsewhere = min(e.Elsewhere, others)
 	}
@@ -232,7 +233,8 @@ func (s *Stranding) ended(w WiredReading) bool {
 	return w.Ends != s.ends || !s.seen && s.unclean
 }
 
-// fell is by how much engines hold less than at the last observation.
+// fell returns by how much the engines' footprints fell since the last
+// observation.
 func (s *Stranding) fell(w WiredReading) (sum int64) {
 	for pid, held := range s.held {
 		sum += max(0, held-w.Held[pid])
@@ -240,38 +242,38 @@ func (s *Stranding) fell(w WiredReading) (sum int64) {
 	return sum
 }
 
-// judge compares what engines left with the bound.
+// judge compares the bytes that engines left with the bound.
 func (s *Stranding) judge(w WiredReading) Finding {
 	e, bound := &s.evidence, StrandingBound(w.Total)
 	figures := fmt.Sprintf("%s are wired, engines hold %s, the system itself wires %s",
-		word(w.Wired), word(w.footprints()), word(e.Baseline))
+		formatBytes(w.Wired), formatBytes(w.footprints()), formatBytes(e.Baseline))
 	if e.Elsewhere > bound {
-		figures += fmt.Sprintf(", other programs %s", word(e.Elsewhere))
+		figures += fmt.Sprintf(", other programs %s", formatBytes(e.Elsewhere))
 	}
 	if e.Left <= bound {
 		s.over, e.Stranded = time.Time{}, false
 		s.pass(w.At)
 		f := Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Bytes: e.Left,
-			Message: "wired memory that engines left does not exceed the limit of " + word(bound)}
+			Message: "wired memory that engines left does not exceed the limit of " + formatBytes(bound)}
 		if e.Elsewhere > bound {
-			f.Message += fmt.Sprintf("; other programs wire %s, such as a virtual machine: engines start in what they leave free", word(e.Elsewhere))
+			f.Message += fmt.Sprintf("; other programs wire %s, such as a virtual machine: engines start in what they leave free", formatBytes(e.Elsewhere))
 		}
-		return s.say(f)
+		return s.keep(f)
 	}
 	s.passed = time.Time{}
 	if s.over.IsZero() {
 		s.over = w.At
 	}
 	if !e.Stranded && w.At.Sub(s.over) < apart {
-		return s.say(Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "seen once, not yet confirmed: " + figures, Bytes: e.Left})
+		return s.keep(Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "seen once, not yet confirmed: " + figures, Bytes: e.Left})
 	}
 	e.Stranded = true
-	return s.say(Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWiredUnowned, Bytes: e.Left,
-		Message: fmt.Sprintf("%s stayed wired when engines ended, and no living process owns them (%s): no engine is started on this Mac; reboot it to free the memory", word(e.Left), figures)})
+	return s.keep(Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWiredUnowned, Bytes: e.Left,
+		Message: fmt.Sprintf("%s stayed wired when engines ended, and no living process owns them (%s): no engine is started on this Mac; reboot it to free the memory", formatBytes(e.Left), figures)})
 }
 
-// pass counts a check that passed: after the second, at least 10 s later,
-// engines may start again.
+// pass counts a passed check: after the second, at least 10 s later, engines
+// may start again.
 func (s *Stranding) pass(at time.Time) {
 	switch {
 	case !s.unclean:
@@ -282,7 +284,7 @@ func (s *Stranding) pass(at time.Time) {
 	}
 }
 
-func (s *Stranding) say(f Finding) Finding {
+func (s *Stranding) keep(f Finding) Finding {
 	s.last = &f
 	return f
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// start is the moment that the tests' readings begin at.
+// start is when the tests' readings begin.
 func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
 // engine is a ready, idle OnDemand engine of that many GiB, last used minutes
@@ -20,7 +20,7 @@ func engine(uid string, gibs float64, minutes int) EngineReading {
 	}
 }
 
-// with changes a copy.
+// with changes a copy of e.
 func with(e EngineReading, change func(e *EngineReading)) EngineReading {
 	change(&e)
 	return e
@@ -44,17 +44,17 @@ func TestVictimSelection(t *testing.T) {
 		"one that covers it exactly, the last":                          {[]EngineReading{engine("large", 20, 1), engine("exact", 5, 9)}, 5 * gib, "exact"},
 		"the largest where none covers it":                              {[]EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, 50 * gib, "a"},
 		"the longest unused of equally large ones that do not cover it": {[]EngineReading{engine("new", 2, 1), engine("old", 2, 9)}, 50 * gib, "old"},
-		"the first where nothing tells them apart":                      {[]EngineReading{engine("a", 2, 1), engine("b", 2, 1)}, gib, "a"},
-		"nobody who is busy":                                            {[]EngineReading{with(engine("busy", 20, 9), busy), engine("idle", 1, 1)}, 5 * gib, "idle"},
-		"nobody with a hold alone":                                      {[]EngineReading{with(engine("held", 20, 9), func(e *EngineReading) { e.Holds = 1 })}, gib, ""},
-		"nobody with a request that no hold knows of":                   {[]EngineReading{with(engine("asked", 20, 9), func(e *EngineReading) { e.Requests = 1 })}, gib, ""},
-		"nobody whose busyness is unknown":                              {[]EngineReading{with(engine("mute", 20, 9), func(e *EngineReading) { e.BusyKnown = false })}, gib, ""},
-		"nobody who loads":                                              {[]EngineReading{with(engine("loading", 20, 9), loading)}, gib, ""},
-		"nobody who is ending already":                                  {[]EngineReading{with(engine("ending", 20, 9), stopping)}, gib, ""},
-		"nobody of a higher priority":                                   {[]EngineReading{with(engine("important", 20, 9), func(e *EngineReading) { e.Priority = 6 })}, gib, ""},
+		"the first if all else is equal":                                {[]EngineReading{engine("a", 2, 1), engine("b", 2, 1)}, gib, "a"},
+		"no busy engine":                                                {[]EngineReading{with(engine("busy", 20, 9), busy), engine("idle", 1, 1)}, 5 * gib, "idle"},
+		"no engine with a hold":                                         {[]EngineReading{with(engine("held", 20, 9), func(e *EngineReading) { e.Holds = 1 })}, gib, ""},
+		"no engine with a request without a hold":                       {[]EngineReading{with(engine("asked", 20, 9), func(e *EngineReading) { e.Requests = 1 })}, gib, ""},
+		"no engine that may be busy":                                    {[]EngineReading{with(engine("mute", 20, 9), func(e *EngineReading) { e.BusyKnown = false })}, gib, ""},
+		"no loading engine":                                             {[]EngineReading{with(engine("loading", 20, 9), loading)}, gib, ""},
+		"no ending engine":                                              {[]EngineReading{with(engine("ending", 20, 9), stopping)}, gib, ""},
+		"no engine of a higher priority":                                {[]EngineReading{with(engine("important", 20, 9), func(e *EngineReading) { e.Priority = 6 })}, gib, ""},
 		"one of the same priority":                                      {[]EngineReading{with(engine("equal", 20, 9), func(e *EngineReading) { e.Priority = 5 })}, gib, "equal"},
-		"nobody who is protected":                                       {[]EngineReading{engine("self", 20, 9), engine("other", 1, 1)}, 5 * gib, "other"},
-		"nobody where there is nobody":                                  {nil, gib, ""},
+		"no protected engine":                                           {[]EngineReading{engine("self", 20, 9), engine("other", 1, 1)}, 5 * gib, "other"},
+		"none of no engines":                                            {nil, gib, ""},
 	} {
 		key, ok := Victim(tc.engines, tc.deficit, 5, Key{UID: "self", Epoch: 1})
 		if key.UID != tc.want || ok != (tc.want != "") {
@@ -66,20 +66,20 @@ func TestVictimSelection(t *testing.T) {
 func TestPinnedEngineIsNeverAVictim(t *testing.T) {
 	pinned := with(engine("pinned", 20, 99), func(e *EngineReading) { always(e); e.IdleAfter = time.Second })
 	if key, ok := Victim([]EngineReading{pinned}, gib, anyPriority); ok {
-		t.Errorf("%v goes for others", key)
+		t.Errorf("%v is evicted for others", key)
 	}
 	if keys := Expired([]EngineReading{pinned}, start()); len(keys) > 0 {
 		t.Errorf("%v expired", keys)
 	}
 	if CanMakeRoom([]EngineReading{pinned}, anyPriority) {
-		t.Error("a pinned engine is said to make room")
+		t.Error("a pinned engine counts as room")
 	}
 	ending := with(pinned, func(e *EngineReading) { e.Stopping = true })
 	if !CanMakeRoom([]EngineReading{ending}, 0) {
 		t.Error("what is ending makes no room")
 	}
 	if CanMakeRoom([]EngineReading{ending}, 0, ending.Key) {
-		t.Error("an engine is said to make room for itself")
+		t.Error("an engine counts as room for itself")
 	}
 }
 
@@ -89,16 +89,16 @@ func TestIdleEngineExpires(t *testing.T) {
 		engine EngineReading
 		want   bool
 	}{
-		"after its time to live":                     {with(engine("a", 1, 10), tenMinutes), true},
-		"not before":                                 {with(engine("a", 1, 9), tenMinutes), false},
-		"never without a time to live":               {engine("a", 1, 999), false},
-		"not while it is held":                       {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Holds = 1 }), false},
-		"not while it answers":                       {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Requests = 1 }), false},
-		"not while nobody knows whether it is busy":  {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.BusyKnown = false }), false},
-		"not while it loads":                         {with(with(engine("a", 1, 99), tenMinutes), loading), false},
-		"not twice":                                  {with(with(engine("a", 1, 99), tenMinutes), stopping), false},
-		"not where its last use is unknown":          {with(with(engine("a", 1, 0), tenMinutes), func(e *EngineReading) { e.LastUse = time.Time{} }), false},
-		"its time beginning anew with its last hold": {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.LastUse = start().Add(-time.Minute) }), false},
+		"after its time to live":                 {with(engine("a", 1, 10), tenMinutes), true},
+		"not before":                             {with(engine("a", 1, 9), tenMinutes), false},
+		"never without a time to live":           {engine("a", 1, 999), false},
+		"not while it is held":                   {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Holds = 1 }), false},
+		"not while it answers":                   {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Requests = 1 }), false},
+		"not while it may be busy":               {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.BusyKnown = false }), false},
+		"not while it loads":                     {with(with(engine("a", 1, 99), tenMinutes), loading), false},
+		"not twice":                              {with(with(engine("a", 1, 99), tenMinutes), stopping), false},
+		"not where its last use is unknown":      {with(with(engine("a", 1, 0), tenMinutes), func(e *EngineReading) { e.LastUse = time.Time{} }), false},
+		"its time restarting with its last hold": {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.LastUse = start().Add(-time.Minute) }), false},
 	} {
 		if got := len(Expired([]EngineReading{tc.engine}, start())) > 0; got != tc.want {
 			t.Errorf("%s: %v", name, got)
