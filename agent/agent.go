@@ -1,11 +1,11 @@
-// Package agent is the program that runs on each Mac: it hosts engines as its
-// MacNode orders, and reports what they hold and what was freed.
+// Package agent is the program that runs on each Mac: it runs engines as the
+// Mac's MacNode specifies, and reports their memory and what was freed.
 //
-// It owns the wiring of its rooms and the order in which they start and stop.
-// It refuses to stop an engine because the agent itself stops, to run twice
-// over one state folder, and to speak Kubernetes itself: orders, reports,
-// heartbeat and identity are interfaces, which Connect fills from a cluster
-// and a test from memory.
+// It owns the wiring of its components and the order in which they start and
+// stop. Stopping the agent does not stop an engine, only one agent can use a
+// state directory, and the package does not depend on Kubernetes: desired state,
+// reports, heartbeat and identity are interfaces that Connect implements for a
+// cluster, and tests in memory.
 //
 // Start reading at Agent.Run.
 package agent
@@ -31,7 +31,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/inspect"
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
-	"metalfleet.dev/metalfleet/agent/neighbour"
+	"metalfleet.dev/metalfleet/agent/peer"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/power"
@@ -51,30 +51,32 @@ type Agent struct {
 	root      *store.Root
 	store     *store.Store
 	client    *download.Client
-	asker     *neighbour.Asker
+	peers     *peer.Client
 	inspector *inspect.Inspector
 	pool      *pool.Pool
 	metrics   *metrics
 	cache     *diskCache // nil where there is none
 	changes   chan struct{}
-	// ordered and settled receive after orders were taken: one for each reader.
-	ordered, settled chan struct{}
-	inForce          atomic.Pointer[v1alpha1.SettingsInForce] // as followed now
-	accepting        atomic.Pointer[acceptance]
-	fetching         context.CancelFunc
-	upgrader         *upgrade.Upgrader
-	// fenced: another machine has this identity, and began earlier.
+	// clearSignal and settingsSignal receive after a new desired state was
+	// accepted: one for each reader.
+	clearSignal, settingsSignal chan struct{}
+	inForce                     atomic.Pointer[v1alpha1.SettingsInForce] // as renewedIdentity now
+	accepting                   atomic.Pointer[acceptance]
+	fetching                    context.CancelFunc
+	upgrader                    *upgrade.Upgrader
+	// fenced: another machine has this identity, and started earlier.
 	fenced atomic.Bool
-	// replaced is how long requests may go on for an upgrade; nil: none waits.
+	// replaced is how long requests may run before an upgrade replaces this
+	// agent; nil: no upgrade is waiting.
 	replaced atomic.Pointer[time.Duration]
-	drained  chan time.Duration // how long requests may go on before an upgrade
+	drained  chan time.Duration // how long requests may run before an upgrade
 }
 
-// acceptance is whether orders are taken, and since when.
+// acceptance is whether new requests are accepted, and since when.
 type acceptance struct {
 	yes, replaced bool
-	// leaves is why the Mac itself goes away, a reason of Accepting; empty: it
-	// stays.
+	// leaves is why the Mac itself becomes unavailable, a reason of Accepting;
+	// empty: it stays.
 	leaves string
 	since  time.Time
 }
@@ -89,16 +91,16 @@ func (a *acceptance) condition() metav1.Condition {
 	return register.Accepting(a.yes, a.since)
 }
 
-// NewBootID makes the id of one start.
+// NewBootID returns an ID for one start of the agent.
 func NewBootID() string { return rand.Text() }
 
-// ErrRunning says that another agent uses the state folder.
+// ErrRunning means that another agent uses the state directory.
 var ErrRunning = errors.New("another agent is already running on this state folder")
 
-// New takes up what lies in the state folder. Close gives it back.
+// New opens the state directory. Close releases it.
 func New(c Config) (*Agent, error) {
-	a := &Agent{Config: c, changes: make(chan struct{}, 1), ordered: make(chan struct{}, 1), settled: make(chan struct{}, 1), metrics: newMetrics(), drained: make(chan time.Duration, 1)}
-	// One on trial takes no request that it might be killed over.
+	a := &Agent{Config: c, changes: make(chan struct{}, 1), clearSignal: make(chan struct{}, 1), settingsSignal: make(chan struct{}, 1), metrics: newMetrics(), drained: make(chan time.Duration, 1)}
+	// An agent on trial accepts no request, because it may be killed.
 	a.setAccepting(!c.Launched.OnTrial(), c.Launched.OnTrial())
 	if err := a.open(); err != nil {
 		return nil, errors.Join(err, a.Close())
@@ -123,14 +125,14 @@ func (a *Agent) open() error {
 	if err := a.openStore(); err != nil {
 		return err
 	}
-	ordered := func() *journal.Orders { return a.journal.Snapshot().Orders }
+	desired := func() *journal.Desired { return a.journal.Snapshot().Desired }
 	var leases func(kv.Origin, func() int64) (pool.CacheLease, error)
 	var prepare func(model string) error
 	cacheDir := ""
 	if a.Cache != nil {
 		cacheDir = a.Cache.Dir
 		prepare = func(model string) error { return cold.Prepare(a.Cache.FS, a.Cache.Dir, model) }
-		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, orders: ordered, tried: make(chan struct{})}
+		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, desired: desired, tried: make(chan struct{})}
 		leases = a.cache.lease
 	}
 	engines, err := process.NewSystem(a.Probe, a.Engine)
@@ -156,8 +158,8 @@ func (a *Agent) open() error {
 	if err != nil {
 		return err
 	}
-	a.setNow()
-	a.metrics.watch(a.pool.Snapshot, ordered)
+	a.applySettings()
+	a.metrics.watch(a.pool.Snapshot, desired)
 	return nil
 }
 
@@ -172,11 +174,11 @@ func (a *Agent) openStore() error {
 	}
 	a.client = download.NewClient(a.Sources)
 	models := &hub.Hub{Client: a.client, Endpoint: a.HubEndpoint}
-	a.asker = a.newAsker()
+	a.peers = a.newPeerClient()
 	ctx, cancel := context.WithCancel(context.Background())
 	a.fetching = cancel
 	a.store, err = store.Open(ctx, store.Options{
-		Dir: dir, Root: a.root, Hub: models, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce, Neighbours: a.asker,
+		Dir: dir, Root: a.root, Hub: models, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce, Peers: a.peers,
 		Marks: a.DiskMarks, Spared: a.spared, Ahead: a.ahead, Namespace: a.namespaceOf, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
 		Fetch: &download.Fetcher{Client: a.client, Limit: download.NewLimit(a.DownloadRate)}, Log: a.Log.WithName("store"),
 	})
@@ -187,8 +189,8 @@ func (a *Agent) openStore() error {
 	return nil
 }
 
-// Lock makes sure that no other agent works over the folder until the file is
-// closed. The kernel gives the lock back when the process ends, however it ends.
+// Lock makes sure that no other agent uses the directory until the file is
+// closed. The kernel releases the lock when the process ends.
 func Lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -200,7 +202,7 @@ func Lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// Close gives back what New took; Run has ended. Engines live on.
+// Close releases everything that New opened; Run has ended. Engines keep running.
 func (a *Agent) Close() error {
 	var errs []error
 	if a.fetching != nil {
@@ -211,7 +213,7 @@ func (a *Agent) Close() error {
 	}
 	if a.client != nil {
 		a.client.Close()
-		a.asker.Close()
+		a.peers.Close()
 	}
 	if a.root != nil {
 		errs = append(errs, a.root.Close())
@@ -222,12 +224,12 @@ func (a *Agent) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run hosts engines until ctx ends.
+// Run runs engines until ctx ends.
 //
-// Start: living engines are adopted and the last known orders taken up before
-// anything is reported, so that a restart is no event to anybody else. Stop:
-// it is announced, running requests go on for the grace period, and the
-// supervisor ends; engines live on.
+// On start, running engines are adopted and the last known desired state is
+// applied before the first report, so that a restart has no visible effect. On
+// stop, the status reports it, running requests may finish within the grace
+// period, and the engines keep running without the agent.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := a.Links.Heartbeat.Await(ctx); err != nil {
 		return err
@@ -237,47 +239,47 @@ func (a *Agent) Run(ctx context.Context) error {
 	work, finish := context.WithCancel(context.Background())
 	defer finish()
 	a.pool.Adopt(ctx)
-	if o := a.journal.Snapshot().Orders; o != nil {
+	if o := a.journal.Snapshot().Desired; o != nil {
 		a.follow(*o)
 	}
-	var rooms sync.WaitGroup
-	fence := func(err error) { // writes of this agent end at once
+	var components sync.WaitGroup
+	fence := func(err error) { // stop the writes of this agent
 		a.fenced.Store(true)
 		finish()
 		quit(err)
 	}
-	for name, run := range a.parts(fence) {
-		rooms.Go(func() {
+	for name, run := range a.components(fence) {
+		components.Go(func() {
 			if err := run(work); work.Err() == nil {
-				a.Log.Error(err, "An agent component stopped unexpectedly", "part", name)
+				a.Log.Error(err, "An agent component stopped unexpectedly", "component", name)
 			}
 		})
 	}
 	a.Log.Info("Agent is serving", "address", a.Listener.Addr().String(), "MacNode", a.Name, "bootID", a.BootID)
-	rooms.Go(func() {
+	components.Go(func() {
 		if a.Launched.Orphaned(work) {
 			a.Log.Info("The launcher of this agent exited; the agent exits too, its engines keep running")
 			quit(nil)
 		}
 	})
 	err := a.servePort(ctx)
-	a.fetching() // before the pool ends: parts of downloads stay for a resume
+	a.fetching() // before the pool ends: partial downloads stay and are resumed
 	finish()
-	rooms.Wait()
+	components.Wait()
 	if cause := context.Cause(ctx); errors.Is(cause, register.ErrFenced) {
 		return errors.Join(cause, err)
 	}
 	return err
 }
 
-// parts are what runs alongside the port; fence ends the agent.
-func (a *Agent) parts(fence func(error)) map[string]func(context.Context) error {
-	parts := map[string]func(context.Context) error{
+// components are the loops that run alongside the port; fence ends the agent.
+func (a *Agent) components(fence func(error)) map[string]func(context.Context) error {
+	all := map[string]func(context.Context) error{
 		"pool":     a.pool.Run,
 		"inspect":  func(ctx context.Context) error { a.inspector.Run(ctx); return ctx.Err() },
 		"status":   a.statusLoop,
 		"metrics":  a.serveMetrics,
-		"orders":   func(ctx context.Context) error { return a.Links.Orders.Run(ctx, a.take) },
+		"orders":   func(ctx context.Context) error { return a.Links.Desired.Run(ctx, a.accept) },
 		"reports":  a.Links.Reports.Run,
 		"identity": a.Links.Identity.Run,
 		"heartbeat": func(ctx context.Context) error {
@@ -292,33 +294,33 @@ func (a *Agent) parts(fence func(error)) map[string]func(context.Context) error 
 		"trial":    a.prove,
 		"collect":  a.collect,
 		"clear":    a.clear,
-		"settings": a.set,
+		"settings": a.followSettings,
 	}
 	if a.Power != nil {
-		parts["power"] = func(ctx context.Context) error { return a.Power(ctx, a.hear) }
+		all["power"] = func(ctx context.Context) error { return a.Power(ctx, a.onPower) }
 	}
 	if a.Links.Access != nil {
-		parts["access"] = a.Links.Access.Run
+		all["access"] = a.Links.Access.Run
 	}
 	if a.cache != nil {
-		parts["cache"] = a.cache.run
+		all["cache"] = a.cache.run
 	}
 	if a.Tunnels != nil {
-		parts["tunnels"] = func(ctx context.Context) error { a.Tunnels.Run(ctx); return ctx.Err() }
+		all["tunnels"] = func(ctx context.Context) error { a.Tunnels.Run(ctx); return ctx.Err() }
 	}
-	return parts
+	return all
 }
 
-// Upgrading says that Run ended to make way for another agent, and Restart is
-// to be called after Close.
+// Upgrading reports whether Run ended for an upgrade, so that Restart must be
+// called after Close.
 func (a *Agent) Upgrading() bool { return a.replaced.Load() != nil }
 
-// Restart makes way for it; see upgrade.Upgrader.
+// Restart replaces this agent; see upgrade.Upgrader.
 func (a *Agent) Restart(p upgrade.Program) (exit int, err error) {
 	return a.upgrader.Restart(a.Launched, p)
 }
 
-// prove opens the port's gate once a trial went well.
+// prove accepts requests once the trial has succeeded.
 func (a *Agent) prove(ctx context.Context) error {
 	if a.Launched.OnTrial() && a.Launched.Prove(ctx) {
 		a.Log.Info("The new agent passed its trial and accepts requests", "version", a.Version)
@@ -329,15 +331,15 @@ func (a *Agent) prove(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// servePort answers gateways until ctx ends, or an upgrade waits, and the
-// running answers are done.
+// servePort serves gateways until ctx ends or an upgrade starts, and running
+// requests have finished.
 func (a *Agent) servePort(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(ctx)
 	var waiting sync.WaitGroup
 	defer func() {
 		stopServing()
 		waiting.Wait()
-		if ctx.Err() != nil { // told to end meanwhile: then that is what happens
+		if ctx.Err() != nil { // the agent was asked to stop meanwhile: stop instead of upgrading
 			a.replaced.Store(nil)
 		}
 	}()
@@ -349,69 +351,72 @@ func (a *Agent) servePort(ctx context.Context) error {
 			stopServing()
 		}
 	})
-	waiting.Go(func() { // also when the port fails by itself
+	waiting.Go(func() { // also when the port fails
 		<-serving.Done()
-		a.announceEnd()
+		a.reportStopping()
 	})
 	return serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
 		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes },
-		Trusts: a.Links.Identity.Trusts, Weights: a.newGiver(), Log: a.Log.WithName("serve"), TextCalls: a.metrics.textCall,
+		Trusts: a.Links.Identity.Trusts, Weights: a.newPeerServer(), Log: a.Log.WithName("serve"), TextCalls: a.metrics.textCall,
 	}, func() (context.Context, context.CancelFunc) { return a.drainUntil(ctx) })
 }
 
-// drainUntil is how long running requests may go on: the grace period after the
-// agent was told to end, and before an upgrade what its order says.
-func (a *Agent) drainUntil(told context.Context) (context.Context, context.CancelFunc) {
+// drainUntil bounds running requests: by the grace period after stop is done, and
+// before an upgrade by the time that the upgrade allows.
+func (a *Agent) drainUntil(stopped context.Context) (context.Context, context.CancelFunc) {
 	most := a.replaced.Load()
 	if most == nil {
 		return context.WithTimeout(context.Background(), a.Grace)
 	}
 	draining, cancel := context.WithTimeout(context.Background(), *most)
-	hurried := context.AfterFunc(told, func() {
+	hurried := context.AfterFunc(stopped, func() {
 		timer := time.AfterFunc(a.Grace, cancel)
 		context.AfterFunc(draining, func() { timer.Stop() })
 	})
 	return draining, func() { hurried(); cancel() }
 }
 
-// lastWords bounds the last report: a stop must not wait for an API server.
-const lastWords = 2 * time.Second
+// lastReportTimeout bounds the last report: a stop must not wait for an API
+// server.
+const lastReportTimeout = 2 * time.Second
 
-// roomsEnd is what the rooms get to end once they are cancelled: none of them
-// waits for an engine or for the network then, the journal is written.
-const roomsEnd = 10 * time.Second
+// componentsTimeout is how long the components may take to end after they are
+// canceled: they wait for neither engines nor the network, and the journal is
+// written.
+const componentsTimeout = 10 * time.Second
 
-// DefaultGrace is Config.Grace of a program that is told none.
+// DefaultGrace is the default of Config.Grace.
 const DefaultGrace = 20 * time.Second
 
-// StopLimit is the most that a stop takes with that grace. Whoever ends the
-// agent by force must wait for longer.
+// StopLimit is the longest time that a stop takes with that grace. A supervisor
+// must wait for longer before it kills the agent.
 func StopLimit(grace time.Duration) time.Duration {
-	return max(lastWords, grace+serve.TellTime) + roomsEnd
+	return max(lastReportTimeout, grace+serve.TellTime) + componentsTimeout
 }
 
-func (a *Agent) announceEnd() {
-	if a.accepting.Load().leaves == "" { // else more was said already
+func (a *Agent) reportStopping() {
+	if a.accepting.Load().leaves == "" { // else the status already says why
 		a.setAccepting(false, a.Upgrading())
 	}
-	a.announce()
+	a.reportNow()
 }
 
-// announce writes at once what this agent takes.
-func (a *Agent) announce() {
+// reportNow writes the status at once.
+func (a *Agent) reportNow() {
 	if a.fenced.Load() {
-		return // the status is another agent's
+		return // the status belongs to another agent
 	}
 	a.changed()
-	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+	ctx, cancel := context.WithTimeout(context.Background(), lastReportTimeout)
 	defer cancel()
 	if err := a.Links.Reports.Last(ctx, a.status()); err != nil {
 		a.Log.Info("Failed to announce the shutdown", "reason", err.Error())
 	}
 }
 
-// hear says that the Mac goes away, before it does, or that it is back.
-func (a *Agent) hear(n power.Notice) {
+// onPower reports that the Mac becomes unavailable before it does, and that it is
+// back.
+func (a *Agent) onPower(n power.Notice) {
 	before := a.accepting.Load()
 	switch {
 	case n == power.Sleeps:
@@ -419,22 +424,22 @@ func (a *Agent) hear(n power.Notice) {
 	case n == power.ShutsDown:
 		a.accepting.Store(&acceptance{leaves: v1alpha1.ReasonMacShutsDown, since: time.Now()})
 	case before.leaves == "":
-		return // it never went
+		return // it was never unavailable
 	default:
 		a.setAccepting(true, false)
 	}
 	a.Log.Info("Mac power state changed", "leaves", a.accepting.Load().leaves)
-	a.announce()
+	a.reportNow()
 }
 
 func (a *Agent) setAccepting(yes, replaced bool) {
 	a.accepting.Store(&acceptance{yes: yes, replaced: replaced, since: time.Now()})
 }
 
-// take remembers orders that were positively read, and follows them.
-func (a *Agent) take(o journal.Orders) {
-	before := a.journal.Snapshot().Orders
-	if err := a.journal.Update(func(s *journal.State) { s.Orders = &o }); err != nil {
+// accept stores a desired state that was read completely, and applies it.
+func (a *Agent) accept(o journal.Desired) {
+	before := a.journal.Snapshot().Desired
+	if err := a.journal.Update(func(s *journal.State) { s.Desired = &o }); err != nil {
 		a.Log.Error(err, "Desired state is applied but could not be stored")
 	}
 	if before != nil && before.UID != o.UID {
@@ -444,7 +449,7 @@ func (a *Agent) take(o journal.Orders) {
 		a.Log.Info("Cannot apply the desired state of a replica", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
 	}
 	a.follow(o)
-	for _, reader := range []chan struct{}{a.ordered, a.settled} {
+	for _, reader := range []chan struct{}{a.clearSignal, a.settingsSignal} {
 		select {
 		case reader <- struct{}{}:
 		default:
@@ -454,9 +459,9 @@ func (a *Agent) take(o journal.Orders) {
 	a.prune(o)
 }
 
-// prune gives back what downloads left that no order wants. What an order
-// wants that cannot be read is not known, so then nothing goes.
-func (a *Agent) prune(o journal.Orders) {
+// prune removes partial downloads that no assignment uses. If an assignment is
+// invalid its files are unknown, so nothing is removed.
+func (a *Agent) prune(o journal.Desired) {
 	if len(o.Invalid) > 0 {
 		return
 	}
@@ -469,12 +474,12 @@ func (a *Agent) prune(o journal.Orders) {
 	}
 }
 
-func (a *Agent) follow(o journal.Orders) {
+func (a *Agent) follow(o journal.Desired) {
 	a.inspector.Set(o.Inspections)
 	a.pool.Apply(o)
 }
 
-// changed says that there is something new to report.
+// changed signals that the status must be reported again.
 func (a *Agent) changed() {
 	select {
 	case a.changes <- struct{}{}:
@@ -482,7 +487,7 @@ func (a *Agent) changed() {
 	}
 }
 
-// clip bounds a word for a status field.
+// clip bounds a string for a status field.
 func clip(s string, most int) string {
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "")

@@ -29,7 +29,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/identity"
 	"metalfleet.dev/metalfleet/agent/inspect"
 	"metalfleet.dev/metalfleet/agent/journal"
-	"metalfleet.dev/metalfleet/agent/neighbour"
+	"metalfleet.dev/metalfleet/agent/peer"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/agent/probe"
@@ -96,14 +96,14 @@ type mac struct {
 	sources download.Policy
 	log     logr.Logger
 
-	// launched says who starts the agent; nil: nobody.
+	// launched describes the agent's launcher; nil: it has none.
 	launched *upgrade.Launched
 	// cache on disk; nil: none.
 	cache *cold.Options
 	// offered is how many blocks the engines of this agent have offered to the cache.
 	offered int64
-	power   func(context.Context, func(power.Notice)) error
-	// logDebug is told how much the agent is to log; nil: nobody is.
+	power func(context.Context, func(power.Notice)) error
+	// logDebug changes the log level of the agent; may be nil.
 	logDebug func(bool)
 
 	agent   *Agent
@@ -114,9 +114,9 @@ type mac struct {
 }
 
 // memoryOrders are orders that a test gives.
-type memoryOrders struct{ next chan journal.Orders }
+type memoryOrders struct{ next chan journal.Desired }
 
-func (o *memoryOrders) Run(ctx context.Context, deliver func(journal.Orders)) error {
+func (o *memoryOrders) Run(ctx context.Context, deliver func(journal.Desired)) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -222,8 +222,8 @@ func (m *mac) boot() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.orders, m.reports, m.offered = &memoryOrders{next: make(chan journal.Orders)}, &memoryReports{}, 0
-	m.agent, err = New(m.config(testr.New(m.t), Links{Orders: m.orders, Reports: m.reports, Identity: still{id}, Heartbeat: still{}}))
+	m.orders, m.reports, m.offered = &memoryOrders{next: make(chan journal.Desired)}, &memoryReports{}, 0
+	m.agent, err = New(m.config(testr.New(m.t), Links{Desired: m.orders, Reports: m.reports, Identity: still{id}, Heartbeat: still{}}))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func (m *mac) config(log logr.Logger, links Links) Config {
 		Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: int32(l.Addr().(*net.TCPAddr).Port)},
 		Probe:   probe.NewDeclared(probe.Declaration{Chip: "M2Ultra", Memory: 192 << 30}, probe.NewSystem()),
 		Timing:  pool.Timing{Poll: 50 * time.Millisecond}, Launched: m.launched, Cache: m.cache, Power: m.power, LogDebug: m.logDebug,
-		GivesAtOnce: 1, NeighbourPace: neighbour.Pace{Look: 10 * time.Millisecond, Begin: time.Minute},
+		GivesAtOnce: 1, PeerPace: peer.Pace{Look: 10 * time.Millisecond, Begin: time.Minute},
 	}
 }
 
@@ -273,8 +273,8 @@ func (m *mac) assignment() v1alpha1.Assignment {
 	}
 }
 
-func ordersOf(generation int64, a ...v1alpha1.Assignment) journal.Orders {
-	return journal.Orders{UID: "mac", Generation: generation, Assignments: a}
+func ordersOf(generation int64, a ...v1alpha1.Assignment) journal.Desired {
+	return journal.Desired{UID: "mac", Generation: generation, Assignments: a}
 }
 
 func condition(s v1alpha1.MacNodeStatus, kind string) string {
@@ -470,7 +470,7 @@ func playAgent(dir string) error {
 	if err != nil {
 		return err
 	}
-	var o journal.Orders
+	var o journal.Desired
 	if err := json.Unmarshal(b, &o); err != nil {
 		return err
 	}
@@ -479,10 +479,10 @@ func playAgent(dir string) error {
 	if err != nil {
 		return err
 	}
-	orders := &memoryOrders{next: make(chan journal.Orders, 1)}
+	orders := &memoryOrders{next: make(chan journal.Desired, 1)}
 	orders.next <- o
 	m := &mac{state: dir, root: os.Getenv("METALFLEET_TEST_ROOT")}
-	a, err := New(m.config(logr.Discard(), Links{Orders: orders, Reports: &fileReports{path: filepath.Join(dir, "status")}, Identity: still{id}, Heartbeat: still{}}))
+	a, err := New(m.config(logr.Discard(), Links{Desired: orders, Reports: &fileReports{path: filepath.Join(dir, "status")}, Identity: still{id}, Heartbeat: still{}}))
 	if err != nil {
 		return err
 	}

@@ -94,11 +94,11 @@ func readable(t *testing.T) string {
 	return program
 }
 
-// TestAttackAnEngineSocketOpenedByAnotherUser: three things keep the other
-// users of a Mac from an engine, each without the others: the folder, the
-// socket's bits, and the engine, which looks who is there. As root it is tried
-// by a process of the user nobody; else what the kernel goes by is read, and
-// TestAttackASocketOfAnotherUser of metal/wire has the third.
+// TestAttackAnEngineSocketOpenedByAnotherUser: three mechanisms keep other users
+// of a Mac from an engine, and each suffices: the folder's mode, the socket's
+// mode, and the engine's check of its client. As root a process of an
+// unprivileged user tries to connect; otherwise the modes are checked, and
+// TestAttackASocketOfAnotherUser of metal/wire covers the third.
 func TestAttackAnEngineSocketOpenedByAnotherUser(t *testing.T) {
 	m := newMac(t, tinymodel.Default())
 	m.boot()

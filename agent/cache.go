@@ -20,77 +20,79 @@ import (
 )
 
 const (
-	// cacheAgain is when a cache that could not be opened is tried again.
+	// cacheAgain is the pause before a cache that could not be opened is tried
+	// again.
 	cacheAgain = 30 * time.Second
-	// sweepEvery is how often blocks of models that nobody orders are looked for,
-	// and keptFor how long they stay behind the last order: a replica that is
-	// replaced is not ordered for a moment.
+	// sweepEvery is how often blocks of models without an assignment are looked
+	// for, and keptFor how long they are accessFunc after the last assignment: a
+	// replica that is being replaced has none for a moment.
 	sweepEvery = time.Minute
 	keptFor    = time.Hour
 )
 
-// errNoCache says that engines are given no disk yet.
+// errNoCache means that engines cannot use the disk yet.
 var errNoCache = errors.New("this Mac's disk cache is not open")
 
-// diskCache is this Mac's cache on disk, once its folder could be opened: a disk
-// that fails makes prompts slower and stops nothing.
+// diskCache is this Mac's cache on disk, once its directory is open: a failing
+// disk makes prompts slower and stops nothing.
 type diskCache struct {
 	options cold.Options
 	log     logr.Logger
 	metrics prometheus.Registerer
-	// orders as last read; nil before that.
-	orders func() *journal.Orders
+	// desired returns the last desired state; nil before the first.
+	desired func() *journal.Desired
 
 	owner   atomic.Pointer[cold.Owner]
 	trouble atomic.Pointer[string]
-	// wish is the budget that was set since; nil: that of options.
-	wish atomic.Pointer[blocks.Budget]
-	// tried is closed once the folder was opened, or could not be.
+	// newBudget is the budget that was set since the start; nil: that of options.
+	newBudget atomic.Pointer[blocks.Budget]
+	// tried is closed after the first attempt to open the directory.
 	tried chan struct{}
 	first sync.Once
 }
 
-// run opens the folder, and keeps it until ctx ends.
+// run opens the directory and keeps it open until ctx ends.
 func (c *diskCache) run(ctx context.Context) error {
 	owner := c.open(ctx)
 	if owner == nil {
 		return ctx.Err()
 	}
 	c.metrics.MustRegister(owner.Collector())
-	c.took(owner)
+	c.opened(owner)
 	var sweeping sync.WaitGroup
 	defer sweeping.Wait()
 	sweeping.Go(func() { c.sweep(ctx, owner) })
 	return owner.Run(ctx)
 }
 
-// took has everybody use the folder that was opened.
-func (c *diskCache) took(owner *cold.Owner) {
+// opened publishes the open directory to the other methods.
+func (c *diskCache) opened(owner *cold.Owner) {
 	c.owner.Store(owner)
 	owner.SetBudget(c.budget) // it may have been set meanwhile
 	c.first.Do(func() { close(c.tried) })
 }
 
-// budget that holds now.
+// budget returns the current budget.
 func (c *diskCache) budget() blocks.Budget {
-	if b := c.wish.Load(); b != nil {
+	if b := c.newBudget.Load(); b != nil {
 		return *b
 	}
 	return c.options.Budget
 }
 
-// setBudget changes it. It waits for the disk while the folder's owner works.
+// setBudget changes the budget. It waits for the disk while the owner of the
+// directory works.
 func (c *diskCache) setBudget(b blocks.Budget) {
 	if b == c.budget() {
 		return
 	}
-	c.wish.Store(&b)
+	c.newBudget.Store(&b)
 	if owner := c.owner.Load(); owner != nil {
 		owner.SetBudget(c.budget)
 	}
 }
 
-// open tries until it succeeds; nil once ctx ended.
+// open retries until it succeeds; it returns nil once ctx has ended.
 func (c *diskCache) open(ctx context.Context) *cold.Owner {
 	for {
 		owner, err := cold.Open(c.options)
@@ -111,13 +113,13 @@ func (c *diskCache) open(ctx context.Context) *cold.Owner {
 	}
 }
 
-// sweep removes blocks of models that nobody orders any more.
+// sweep removes blocks of models that have had no assignment for keptFor.
 func (c *diskCache) sweep(ctx context.Context, owner *cold.Owner) {
 	ordered := found(owner.Snapshot(), time.Now())
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
-		if o := c.orders(); o != nil {
+		if o := c.desired(); o != nil {
 			if models, known := wanted(ordered, o, time.Now()); known {
 				if freed, err := owner.Keep(models); err != nil {
 					c.log.Error(err, "Failed to remove cached blocks of unassigned models")
@@ -134,8 +136,8 @@ func (c *diskCache) sweep(ctx context.Context, owner *cold.Owner) {
 	}
 }
 
-// found are the models of which blocks were there when the agent began: it does not
-// know when they were ordered last.
+// found lists the models that had blocks when the agent started, with now as
+// their last assignment, which is not known.
 func found(s *cold.Snapshot, now time.Time) map[string]time.Time {
 	ordered := map[string]time.Time{}
 	for _, n := range s.Namespaces {
@@ -146,9 +148,10 @@ func found(s *cold.Snapshot, now time.Time) map[string]time.Time {
 	return ordered
 }
 
-// wanted are the models whose blocks stay, by digest, and notes when each was
-// ordered last. It does not know while an order cannot be read: that may be one.
-func wanted(ordered map[string]time.Time, o *journal.Orders, now time.Time) (models map[string]bool, known bool) {
+// wanted returns the models whose blocks are accessFunc, by digest, and notes when each
+// had an assignment last. known is false while an assignment is invalid: it may
+// be of any model.
+func wanted(ordered map[string]time.Time, o *journal.Desired, now time.Time) (models map[string]bool, known bool) {
 	for i := range o.Assignments {
 		ordered[o.Assignments[i].Model.Digest] = now
 	}
@@ -160,8 +163,8 @@ func wanted(ordered map[string]time.Time, o *journal.Orders, now time.Time) (mod
 	return models, len(o.Invalid) == 0
 }
 
-// clear removes all that lies on the disk, and says how many bytes came back. It
-// waits until opening the folder was tried once.
+// clear removes all blocks from the disk and returns how many bytes that freed.
+// It waits for the first attempt to open the directory.
 func (c *diskCache) clear(ctx context.Context) (freed int64, err error) {
 	select {
 	case <-c.tried:
@@ -175,7 +178,7 @@ func (c *diskCache) clear(ctx context.Context) (freed int64, err error) {
 	return owner.ClearAll()
 }
 
-// lease is what the pool asks for.
+// lease implements the pool's Cache.
 func (c *diskCache) lease(o kv.Origin, most func() int64) (pool.CacheLease, error) {
 	owner := c.owner.Load()
 	if owner == nil {
@@ -188,7 +191,7 @@ func (c *diskCache) lease(o kv.Origin, most func() int64) (pool.CacheLease, erro
 	return l, nil
 }
 
-// status is what is reported; a nil cache has none.
+// status is the reported state of the cache; a nil cache has none.
 func (c *diskCache) status() (s v1alpha1.MacCache) {
 	if c == nil {
 		return s

@@ -23,7 +23,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
-// newCachingMac has a cache on disk, of so many bytes.
+// newCachingMac returns a Mac with a disk cache of limit bytes.
 func newCachingMac(t *testing.T, limit int64) *mac {
 	m := newMac(t, tinymodel.Default())
 	m.giveIdentity()
@@ -43,7 +43,7 @@ func (m *mac) caching() v1alpha1.Assignment {
 func words(of string) string { return strings.Repeat(of+" is what I want to know. ", 8) }
 
 // told is what a person sees of an answer.
-type told struct {
+type completion struct {
 	Choices []struct {
 		Message struct{ Content string }
 	}
@@ -55,9 +55,9 @@ type told struct {
 	}
 }
 
-func (m *mac) told(t *testing.T, of string) (text string, cached int64) {
+func (m *mac) generate(t *testing.T, of string) (text string, cached int64) {
 	t.Helper()
-	var a told
+	var a completion
 	if err := json.Unmarshal([]byte(m.say(t, "tiny", words(of), nil)), &a); err != nil || len(a.Choices) != 1 {
 		t.Fatalf("%+v, %v", a, err)
 	}
@@ -76,7 +76,7 @@ func (m *mac) computed(t *testing.T, of string) string {
 	t.Helper()
 	m.granted(t)
 	before, offered := m.books(t).Blocks.Persisted, m.offered
-	text, cached := m.told(t, of)
+	text, cached := m.generate(t, of)
 	if cached != 0 {
 		t.Errorf("%s: %d tokens of a new prompt were restored", of, cached)
 	}
@@ -111,7 +111,7 @@ func (m *mac) granted(t *testing.T) {
 // restored asks again and wants the same answer, begun with restored tokens.
 func (m *mac) restored(t *testing.T, when, of, want string) {
 	t.Helper()
-	if text, cached := m.told(t, of); text != want || cached < 128 {
+	if text, cached := m.generate(t, of); text != want || cached < 128 {
 		t.Errorf("%s: %d tokens were restored and %q is the answer, which was %q", when, cached, text, want)
 	}
 }
@@ -199,7 +199,7 @@ func TestCachedPromptSurvivesUnloadCrashAndAgentRestart(t *testing.T) {
 		flip(t, at)
 	}
 	m.unload(t, 5, a, pid)
-	if text, cached := m.told(t, "Another"); cached != 0 || text != second {
+	if text, cached := m.generate(t, "Another"); cached != 0 || text != second {
 		t.Errorf("of damaged blocks %d tokens were restored and %q is the answer, which was %q", cached, text, second)
 	}
 	poll(t, func() error {
@@ -258,9 +258,9 @@ func TestAFailingDiskMakesPromptsSlowerAndNothingWrong(t *testing.T) {
 			m.boot()
 			m.orders.next <- ordersOf(1, m.caching())
 			pid := m.another(t, 0)
-			answers[name], _ = m.told(t, "The first")
+			answers[name], _ = m.generate(t, "The first")
 			m.unload(t, 2, m.caching(), pid)
-			text, cached := m.told(t, "The first")
+			text, cached := m.generate(t, "The first")
 			if text != answers[name] || name != "a disk with room" && cached != 0 {
 				t.Errorf("%d tokens were restored and %q is the answer, which was %q", cached, text, answers[name])
 			}
@@ -296,8 +296,8 @@ func TestAMacWithoutACacheReportsNone(t *testing.T) {
 // Blocks also stay for a grace period, and while an assignment that cannot be
 // parsed might need them.
 func TestCacheBlocksAreKeptWhileTheirModelIsAssigned(t *testing.T) {
-	of := func(digests ...string) *journal.Orders {
-		o := &journal.Orders{}
+	of := func(digests ...string) *journal.Desired {
+		o := &journal.Desired{}
 		for _, d := range digests {
 			o.Assignments = append(o.Assignments, v1alpha1.Assignment{Model: model.Record{Digest: d}})
 		}
@@ -307,7 +307,7 @@ func TestCacheBlocksAreKeptWhileTheirModelIsAssigned(t *testing.T) {
 	ordered := found(&cold.Snapshot{Namespaces: []cold.Namespace{{Model: "b"}, {}}}, now.Add(time.Minute-keptFor))
 	for _, step := range []struct {
 		after  time.Duration
-		orders *journal.Orders
+		orders *journal.Desired
 		want   []string
 		known  bool
 	}{
@@ -317,7 +317,7 @@ func TestCacheBlocksAreKeptWhileTheirModelIsAssigned(t *testing.T) {
 		{keptFor - time.Second, of("a"), []string{"a", "b", "c"}, true},
 		{keptFor, of("a"), []string{"a", "c"}, true},
 		{keptFor + time.Minute, of("a"), []string{"a"}, true},
-		{3 * keptFor, &journal.Orders{Invalid: []journal.InvalidOrder{{}}}, nil, false},
+		{3 * keptFor, &journal.Desired{Invalid: []journal.InvalidAssignment{{}}}, nil, false},
 	} {
 		models, known := wanted(ordered, step.orders, now.Add(step.after))
 		want := map[string]bool{}

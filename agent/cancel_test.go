@@ -22,7 +22,7 @@ import (
 )
 
 // slowHost serves one file; a request from its start stops half way, until its
-// client goes.
+// client disconnects.
 type slowHost struct {
 	*httptest.Server
 	content []byte
@@ -53,7 +53,7 @@ func (h *slowHost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // parts are the bytes that lie in unfinished downloads.
-func (m *mac) parts() (bytes int64) {
+func (m *mac) partialBytes() (bytes int64) {
 	m.t.Helper()
 	err := filepath.WalkDir(filepath.Join(m.state, "weights", "partial"), func(_ string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -74,9 +74,9 @@ func (m *mac) parts() (bytes int64) {
 	return bytes
 }
 
-// TestADownloadThatIsNotWantedAnyMoreGivesBackItsDisk, whether its order is
-// drained, withdrawn, or withdrawn while the agent was away; what is still
-// wanted goes on where it was.
+// TestADownloadThatIsNotWantedAnyMoreGivesBackItsDisk, whether its assignment is
+// drained, removed, or removed while the agent was stopped; a download that is
+// still wanted is resumed.
 func TestADownloadThatIsNotWantedAnyMoreGivesBackItsDisk(t *testing.T) {
 	m := newMac(t, tinymodel.Config{Hidden: 512, FeedForward: 2048, Layers: 2, Vocabulary: 4096})
 	m.giveIdentity()
@@ -89,14 +89,14 @@ func TestADownloadThatIsNotWantedAnyMoreGivesBackItsDisk(t *testing.T) {
 	m.root = t.TempDir() // what is fetched is not here
 	m.sources = download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Roots: rootsOf(host.Server)}
 	begun := func() error {
-		if n := m.parts(); n < int64(len(content)/2) {
+		if n := m.partialBytes(); n < int64(len(content)/2) {
 			return fmt.Errorf("%d bytes are there", n)
 		}
 		return nil
 	}
 	back := func() error {
-		if n := m.parts(); n > 0 {
-			return fmt.Errorf("%d bytes still lie in parts", n)
+		if n := m.partialBytes(); n > 0 {
+			return fmt.Errorf("%d bytes of partial downloads are left", n)
 		}
 		return nil
 	}
@@ -130,7 +130,7 @@ func TestADownloadThatIsNotWantedAnyMoreGivesBackItsDisk(t *testing.T) {
 	m.boot() // the orders of its journal hold
 	m.waitFor(v1alpha1.ConditionServing, "True/Serving")
 	if host.resumed.Load() == before {
-		t.Error("the download began anew")
+		t.Error("the download started over")
 	}
 	m.orders.next <- ordersOf(6)
 	poll(t, back)
@@ -150,16 +150,16 @@ func TestAWithdrawalThatAnAgentMissedGivesBackTheDisk(t *testing.T) {
 	}
 	m.boot()
 	o := ordersOf(1)
-	o.Invalid = append(o.Invalid, journal.InvalidOrder{ReplicaUID: "u9", Epoch: 1, Message: "not to be read"})
+	o.Invalid = append(o.Invalid, journal.InvalidAssignment{ReplicaUID: "u9", Epoch: 1, Message: "not to be read"})
 	m.orders.next <- o
 	m.orders.next <- o // the first is dealt with
-	if m.parts() != 1000 {
+	if m.partialBytes() != 1000 {
 		t.Error("it went although an order could not be read")
 	}
 	m.orders.next <- ordersOf(2)
 	poll(t, func() error {
-		if n := m.parts(); n > 0 {
-			return fmt.Errorf("%d bytes still lie in parts", n)
+		if n := m.partialBytes(); n > 0 {
+			return fmt.Errorf("%d bytes of partial downloads are left", n)
 		}
 		return nil
 	})

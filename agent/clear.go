@@ -13,12 +13,12 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// clearAgain is when an order that could not be noted as done is looked at again.
+// clearAgain is the pause before a clear that could not be recorded is tried
+// again.
 const clearAgain = 30 * time.Second
 
-// clear carries out orders to clear caches, until ctx ends. An order is done
-// when the journal says so: an agent that ends before that does it again, which
-// frees what is there by then.
+// clear executes requests to clear caches until ctx ends. A request is done when
+// the journal records it: an agent that ends before that clears again.
 func (a *Agent) clear(ctx context.Context) error {
 	var done *v1alpha1.CacheCleared // not in the journal yet
 	for {
@@ -36,31 +36,31 @@ func (a *Agent) clear(ctx context.Context) error {
 				again = time.After(clearAgain)
 			} else {
 				a.changed()
-				continue // another order may have come
+				continue // a newer request may have arrived
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-a.ordered:
+		case <-a.clearSignal:
 		case <-again:
 		}
 	}
 }
 
-// toClear is the order that is still to be carried out, if there is one.
+// toClear returns the request that is still to be executed; nil if there is none.
 func toClear(s journal.State) *v1alpha1.CacheClear {
-	if s.Orders == nil || s.Orders.ClearCache == nil {
+	if s.Desired == nil || s.Desired.ClearCache == nil {
 		return nil
 	}
-	if s.CacheCleared != nil && s.CacheCleared.Request == s.Orders.ClearCache.Request {
+	if s.CacheCleared != nil && s.CacheCleared.Request == s.Desired.ClearCache.Request {
 		return nil
 	}
-	return s.Orders.ClearCache
+	return s.Desired.ClearCache
 }
 
-// clearOnce clears memory before the disk: what an engine puts onto the disk
-// while it forgets goes with the rest.
+// clearOnce clears memory before the disk, so that blocks which an engine writes
+// to disk meanwhile are removed too.
 func (a *Agent) clearOnce(ctx context.Context, order v1alpha1.CacheClear) *v1alpha1.CacheCleared {
 	c := &v1alpha1.CacheCleared{Request: order.Request}
 	var left []string
@@ -88,7 +88,7 @@ func (a *Agent) clearOnce(ctx context.Context, order v1alpha1.CacheClear) *v1alp
 	return c
 }
 
-// bytesOf is a figure for the log, which has no word for one that was not asked for.
+// bytesOf returns *b, or 0 for nil, for the log.
 func bytesOf(b *int64) int64 {
 	if b == nil {
 		return 0

@@ -12,8 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// clearing is an order to clear caches, beside the replicas.
-func clearing(generation int64, request string, tier v1alpha1.CacheTier, a ...v1alpha1.Assignment) journal.Orders {
+// clearing is a desired state with a request to clear caches.
+func clearing(generation int64, request string, tier v1alpha1.CacheTier, a ...v1alpha1.Assignment) journal.Desired {
 	o := ordersOf(generation, a...)
 	o.ClearCache = &v1alpha1.CacheClear{Request: request, Tier: tier}
 	return o
@@ -73,7 +73,7 @@ func TestClearingCachesFreesMemoryThenDisk(t *testing.T) {
 	if n := m.onDisk(t); n != 0 {
 		t.Errorf("%d files are left", n)
 	}
-	if text, cached := m.told(t, "The first"); cached != 0 || text != first {
+	if text, cached := m.generate(t, "The first"); cached != 0 || text != first {
 		t.Errorf("%d tokens were restored of what was cleared; %q, want %q", cached, text, first)
 	}
 	m.computed(t, "The second")
@@ -112,7 +112,7 @@ func TestStatusShowsModelsMemoryPressureAndHardware(t *testing.T) {
 	m.boot()
 	m.orders.next <- ordersOf(1, m.caching())
 	m.another(t, 0)
-	m.told(t, "The first")
+	m.generate(t, "The first")
 	poll(t, func() error {
 		m.agent.changed()
 		s := m.reports.status()

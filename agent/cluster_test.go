@@ -120,8 +120,9 @@ func (m *mac) join(k *cluster) {
 	m.t.Cleanup(func() { m.halt() })
 }
 
-// TestAMacInACluster tells one story against a real API server: the Mac joins,
-// takes an order, loses the API, is restarted, loses its MacNode, and frees.
+// TestAMacInACluster runs one scenario against a real API server: the Mac joins,
+// is assigned a replica, loses the API, is restarted, loses its MacNode, and
+// frees the memory.
 func TestAMacInACluster(t *testing.T) {
 	m := newMac(t, tinymodel.Default())
 	k := newCluster(t, m.authority)

@@ -9,11 +9,11 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// collectEvery is how often the disk is compared with its marks.
+// collectEvery is how often disk usage is compared with the watermarks.
 const collectEvery = 30 * time.Second
 
-// collect removes weights that nobody wants while the disk is above its high
-// mark, until ctx ends.
+// collect evicts unused weights while disk usage is above the high watermark,
+// until ctx ends.
 func (a *Agent) collect(ctx context.Context) error {
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
@@ -29,21 +29,21 @@ func (a *Agent) collect(ctx context.Context) error {
 	}
 }
 
-// spared are the weights that orders want, and those that an engine here was
-// started with.
+// spared returns the weights that assignments or pins name, and those that a
+// running engine was started with.
 func (a *Agent) spared() (func(digest string) bool, bool) { return spared(a.journal.Snapshot()) }
 
-// spared does not know while there are no orders, or one cannot be read: that
-// may be any.
+// spared returns false while there is no desired state or an assignment is
+// invalid: it may be of any model.
 func spared(s journal.State) (func(digest string) bool, bool) {
-	if s.Orders == nil || len(s.Orders.Invalid) > 0 {
+	if s.Desired == nil || len(s.Desired.Invalid) > 0 {
 		return nil, false
 	}
 	wanted := map[string]bool{}
-	for i := range s.Orders.Assignments {
-		wanted[s.Orders.Assignments[i].Model.Digest] = true
+	for i := range s.Desired.Assignments {
+		wanted[s.Desired.Assignments[i].Model.Digest] = true
 	}
-	for _, digest := range s.Orders.PinnedWeights {
+	for _, digest := range s.Desired.PinnedWeights {
 		wanted[digest] = true
 	}
 	for i := range s.Engines {
@@ -52,18 +52,18 @@ func spared(s journal.State) (func(digest string) bool, bool) {
 	return func(digest string) bool { return wanted[digest] }, true
 }
 
-// namespaceOf is the namespace of the orders for a source; the first by name, where
-// several namespaces want the same from the same place.
+// namespaceOf returns the namespace of the assignments for a source; the first by
+// name if several namespaces have one for the same source and credential.
 func (a *Agent) namespaceOf(rec model.Record, tokenRef string) string {
 	return namespaceOf(a.journal.Snapshot(), rec, tokenRef)
 }
 
 func namespaceOf(s journal.State, rec model.Record, tokenRef string) (first string) {
-	if s.Orders == nil {
+	if s.Desired == nil {
 		return ""
 	}
-	for i := range s.Orders.Assignments {
-		o := &s.Orders.Assignments[i]
+	for i := range s.Desired.Assignments {
+		o := &s.Desired.Assignments[i]
 		if o.Model.Digest == rec.Digest && o.Model.Source == rec.Source && o.TokenRef == tokenRef && (first == "" || o.Namespace < first) {
 			first = o.Namespace
 		}
@@ -71,15 +71,16 @@ func namespaceOf(s journal.State, rec model.Record, tokenRef string) (first stri
 	return first
 }
 
-// ahead says that orders want weights on the disk and nothing that runs with them.
+// ahead reports whether assignments want weights on the disk and no engine for
+// them.
 func (a *Agent) ahead(digest string) bool { return ahead(a.journal.Snapshot(), digest) }
 
 func ahead(s journal.State, digest string) (only bool) {
-	if s.Orders == nil {
+	if s.Desired == nil {
 		return false
 	}
-	for i := range s.Orders.Assignments {
-		o := &s.Orders.Assignments[i]
+	for i := range s.Desired.Assignments {
+		o := &s.Desired.Assignments[i]
 		switch {
 		case o.Model.Digest != digest:
 		case o.Desired == v1alpha1.DesiredRunning:

@@ -13,16 +13,16 @@ func TestWhatWeightsAreSpared(t *testing.T) {
 	order := func(digest string, desired v1alpha1.DesiredState) v1alpha1.Assignment {
 		return v1alpha1.Assignment{Model: model.Record{Digest: digest}, Desired: desired}
 	}
-	orders := &journal.Orders{
+	orders := &journal.Desired{
 		Assignments:   []v1alpha1.Assignment{order("runs", v1alpha1.DesiredRunning), order("drains", v1alpha1.DesiredDrained)},
 		PinnedWeights: []string{"pinned"},
 	}
 	engines := []journal.Engine{{Config: wire.Config{ModelDigest: "left behind", ModelPath: "/x"}}}
-	keep, known := spared(journal.State{Orders: orders, Engines: engines})
+	keep, known := spared(journal.State{Desired: orders, Engines: engines})
 	if !known {
 		t.Fatal("it is not known what is wanted, although all orders were read")
 	}
-	for digest, want := range map[string]bool{"runs": true, "drains": true, "pinned": true, "left behind": true, "nobody's": false, "": false} {
+	for digest, want := range map[string]bool{"runs": true, "drains": true, "pinned": true, "left behind": true, "unknown": false, "": false} {
 		if keep(digest) != want {
 			t.Errorf("%q is spared: %v", digest, !want)
 		}
@@ -30,8 +30,8 @@ func TestWhatWeightsAreSpared(t *testing.T) {
 	if _, known := spared(journal.State{Engines: engines}); known {
 		t.Error("without orders it is known what is wanted")
 	}
-	orders.Invalid = []journal.InvalidOrder{{ReplicaUID: "u"}}
-	if _, known := spared(journal.State{Orders: orders}); known {
+	orders.Invalid = []journal.InvalidAssignment{{ReplicaUID: "u"}}
+	if _, known := spared(journal.State{Desired: orders}); known {
 		t.Error("an order that cannot be read wants nothing")
 	}
 }
@@ -40,11 +40,11 @@ func TestWhatIsOnlyFetchedIsAhead(t *testing.T) {
 	order := func(digest string, desired v1alpha1.DesiredState) v1alpha1.Assignment {
 		return v1alpha1.Assignment{Model: model.Record{Digest: digest}, Desired: desired}
 	}
-	s := journal.State{Orders: &journal.Orders{Assignments: []v1alpha1.Assignment{
+	s := journal.State{Desired: &journal.Desired{Assignments: []v1alpha1.Assignment{
 		order("ahead", v1alpha1.DesiredDownloaded), order("drains too", v1alpha1.DesiredDrained), order("drains too", v1alpha1.DesiredDownloaded),
 		order("runs", v1alpha1.DesiredRunning), order("both", v1alpha1.DesiredDownloaded), order("both", v1alpha1.DesiredRunning), order("drains", v1alpha1.DesiredDrained),
 	}}}
-	for digest, want := range map[string]bool{"ahead": true, "drains too": true, "runs": false, "both": false, "drains": false, "nobody's": false} {
+	for digest, want := range map[string]bool{"ahead": true, "drains too": true, "runs": false, "both": false, "drains": false, "unknown": false} {
 		if ahead(s, digest) != want {
 			t.Errorf("%q is ahead: %v", digest, !want)
 		}

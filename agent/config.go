@@ -12,7 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/journal"
-	"metalfleet.dev/metalfleet/agent/neighbour"
+	"metalfleet.dev/metalfleet/agent/peer"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/agent/probe"
@@ -23,138 +23,144 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Orders says what this Mac is to do. Run delivers whenever that changes, and
-// nothing while it is not known.
-type Orders interface {
-	Run(ctx context.Context, deliver func(journal.Orders)) error
+// DesiredState delivers the desired state of this Mac. Run calls deliver whenever
+// it changes, and not while it is unknown.
+type DesiredState interface {
+	Run(ctx context.Context, deliver func(journal.Desired)) error
 }
 
-// Reports takes what this Mac reports. Offer and Again do not wait.
+// Reports writes what this Mac reports. Offer and Again do not block.
 type Reports interface {
 	Run(ctx context.Context) error
 	Offer(*v1alpha1.MacNodeStatus)
-	// Again has the status written although it did not change.
+	// Again writes the status although it did not change.
 	Again()
-	// Last writes one status at the end.
+	// Last writes one status before the agent ends.
 	Last(ctx context.Context, s *v1alpha1.MacNodeStatus) error
 }
 
-// Identity is how this Mac proves who it is.
+// Identity is the TLS identity of this Mac.
 type Identity interface {
 	Run(ctx context.Context) error
 	ServerTLS() *tls.Config
-	// WeightsTLS is how this Mac dials the one called mac for weights, and Roots
-	// are those that may have signed a grant for them.
+	// WeightsTLS returns the configuration to dial the named Mac for weights, and
+	// Roots the certificates that may sign grants for them.
 	WeightsTLS(mac string) (*tls.Config, error)
 	Roots() []*x509.Certificate
 	// Revoked reports whether the MacNode with that UID was deleted.
 	Revoked(uid string) bool
-	// TrustedRoots are the fingerprints of the roots that gateways are checked
-	// against at the next handshake.
+	// TrustedRoots returns the fingerprints of the roots that gateways are
+	// verified against at the next handshake.
 	TrustedRoots() []string
-	// Changed receives after other roots are trusted.
+	// Changed receives after the trusted roots changed.
 	Changed() <-chan struct{}
-	// Trusts says whether the root under which a connection was opened is still
-	// trusted.
+	// Trusts reports whether the root under which a connection was opened is
+	// still trusted.
 	Trusts(*tls.ConnectionState) bool
 }
 
-// Heartbeat says that this Mac lives.
+// Heartbeat reports that this Mac is alive.
 type Heartbeat interface {
-	// Run returns register.ErrFenced when another machine has this identity.
+	// Run returns register.ErrFenced if another machine has this identity.
 	Run(ctx context.Context) error
-	// Await returns once this agent may begin.
+	// Await returns once this agent may start.
 	Await(ctx context.Context) error
 }
 
-// Tokens are the hub tokens that this Mac was given.
+// Tokens are the hub tokens that are available to this Mac.
 type Tokens interface {
 	Run(ctx context.Context) error
-	// Of is the token that an order's tokenRef names, if it is here.
+	// Of returns the token that a tokenRef names, if it is available.
 	Of(ref string) (download.Bearer, bool)
 	// Changed receives after tokens changed.
 	Changed() <-chan struct{}
 }
 
-// Access is this Mac's way into the API, which Run keeps open.
+// Access keeps this Mac's access to the API valid.
 type Access interface {
 	Run(ctx context.Context) error
 }
 
-// Links are the agent's ways to the rest of the world.
+// Links connect the agent to the cluster.
 type Links struct {
-	Orders    Orders
+	Desired   DesiredState
 	Reports   Reports
 	Identity  Identity
 	Heartbeat Heartbeat
 	// Tokens may be nil: then there are none.
 	Tokens Tokens
-	// Access may be nil: then the links need nothing kept open.
+	// Access may be nil: then the links need no renewal.
 	Access Access
 }
 
-// Config is what an agent is made of.
+// Config configures an agent.
 type Config struct {
 	Log  logr.Logger
 	Name string
 	// Version of the program.
 	Version string
-	// BootID tells this start from others.
+	// BootID distinguishes this start from others.
 	BootID string
 	// StateDir holds journal, weights, identity, sockets and logs.
 	StateDir string
-	// ModelRoot is where file:// sources lie; empty means that there is none.
+	// ModelRoot is the directory of file:// sources; empty allows none.
 	ModelRoot string
-	// Engine is the program, and EngineEnv its environment.
+	// Engine is the path of the engine program, and EngineEnv its environment.
 	Engine    string
 	EngineEnv []string
-	// Sandbox says whether engines confine themselves; empty means where the
-	// system can.
+	// Sandbox selects whether engines confine themselves; empty means if the
+	// system supports it.
 	Sandbox wire.Sandbox
 	Probe   probe.Probe
 	Sources download.Policy
-	// HubEndpoint is where hf:// sources lie; empty means the Hugging Face Hub.
+	// HubEndpoint is the server for hf:// sources; empty means the Hugging Face
+	// Hub.
 	HubEndpoint string
 	// DownloadRate bounds all downloads together, in bytes per second, and
-	// DownloadsAtOnce their number; 0 means no bound, and the store's own.
+	// DownloadsAtOnce their number; 0 means no bound for the rate, and the
+	// store's default for the number.
 	DownloadRate    int64
 	DownloadsAtOnce int
-	// GivesAtOnce is how many other Macs are given weights at a time, 0 means none;
-	// GiveRate bounds all of them together, in bytes per second, 0 means no bound.
+	// GivesAtOnce is how many peers may copy weights from this Mac at a time, 0
+	// means none; GiveRate bounds all of them together, in bytes per second, 0
+	// means no bound.
 	GivesAtOnce int
 	GiveRate    int64
-	// NeighbourPace is how patient this Mac is with others that it copies from.
-	NeighbourPace neighbour.Pace
-	// DiskMarks are the watermarks of the disk that holds weights.
+	// PeerPace sets the timeouts for copies from peers.
+	PeerPace peer.Pace
+	// DiskMarks are the watermarks of the disk that stores weights.
 	DiskMarks store.Marks
-	// Cache is where engines keep what they computed of prompts, and how much of
-	// the disk they may take; nil means nowhere.
+	// Cache configures the prompt cache on disk; nil disables it.
 	Cache *cold.Options
-	// Listener is the one port; Address is how gateways reach it.
+	// Listener is the agent's only port; Address is how gateways reach it.
 	Listener net.Listener
 	Address  v1alpha1.MacAddress
-	// Tunnels opens connections to gateways, which Listener gives; nil opens none.
+	// Tunnels opens connections to gateways, which Listener accepts; nil opens
+	// none.
 	Tunnels *tunnel.Listener
-	// Metrics is where figures are scraped from without TLS; nil means nowhere.
+	// Metrics serves metrics without TLS; nil disables it.
 	Metrics net.Listener
-	// Grace is how long running requests may go on after the agent was told to stop.
+	// Grace is how long running requests may take after the agent was asked to
+	// stop.
 	Grace  time.Duration
 	Timing pool.Timing
-	// Power tells that this Mac is about to sleep or to shut down; nil: nobody does.
-	Power func(ctx context.Context, hear func(power.Notice)) error
-	// Launched says who started this agent, and whether it is on trial; nil:
-	// nobody and no.
+	// Power reports that this Mac is about to sleep or shut down; nil disables
+	// it.
+	Power func(ctx context.Context, notify func(power.Notice)) error
+	// Launched describes the launcher of this agent and whether the agent is on
+	// trial; nil: it has no launcher.
 	Launched *upgrade.Launched
-	// Verbose says that the agent was started to log details, and LogDebug changes
-	// that while it runs; nil: it stays.
+	// Verbose is true if the agent was started with debug logging, and LogDebug
+	// changes that while it runs; nil: it stays.
 	Verbose  bool
 	LogDebug func(on bool)
-	// ReleaseKeys are those that have to have signed another agent; empty: any.
+	// ReleaseKeys are the keys one of which must have signed a new agent; empty:
+	// none is needed.
 	ReleaseKeys upgrade.Keys
-	// NoUpgrades refuses orders to run another agent.
+	// NoUpgrades refuses to upgrade the agent.
 	NoUpgrades bool
-	// WrapPool may replace the journal and the engines of the pool by others that
-	// wrap them, as tests with failpoints do; nil leaves them.
+	// WrapPool may wrap the journal and the engines of the pool, for tests with
+	// failpoints; nil changes nothing.
 	WrapPool func(*pool.Config)
 	Links    Links
 }

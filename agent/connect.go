@@ -16,11 +16,11 @@ import (
 	"metalfleet.dev/metalfleet/agent/report"
 )
 
-// Cluster says where a Mac's three objects are.
+// Cluster configures access to a Mac's three objects.
 type Cluster struct {
-	// REST is how the API is reached.
+	// REST is the configuration to reach the API.
 	REST *rest.Config
-	// Account keeps REST's token fresh; nil where somebody else does.
+	// Account keeps REST's token fresh; nil if it needs no renewal.
 	Account *account.Account
 	// Name of the MacNode, and Namespace of its Lease and Secret.
 	Name, Namespace string
@@ -28,11 +28,11 @@ type Cluster struct {
 	StateDir, BootID string
 	Log              logr.Logger
 	// Reported and Renewed, if set, are called after each status and heartbeat
-	// that the API server took.
+	// that the API server accepted.
 	Reported, Renewed func()
 }
 
-// Connect makes the links to a cluster. It does not speak to it yet.
+// Connect returns the links to a cluster. It makes no request yet.
 func Connect(c Cluster) (Links, error) {
 	client, err := register.NewClient(c.REST)
 	if err != nil {
@@ -51,40 +51,40 @@ func Connect(c Cluster) (Links, error) {
 	heartbeat := register.NewHeartbeat(client, c.Namespace, c.Name, c.Name+"/"+c.BootID, c.StateDir, c.Log.WithName("register"))
 	heartbeat.Renewed, heartbeat.Shared = c.Renewed, reports.Again
 	links := Links{
-		Orders:    desired.NewSource(client, c.Name, c.Log.WithName("desired")),
+		Desired:   desired.NewSource(client, c.Name, c.Log.WithName("desired")),
 		Reports:   reports,
 		Heartbeat: heartbeat,
-		Identity: followed{id, func(ctx context.Context) error {
+		Identity: renewedIdentity{id, func(ctx context.Context) error {
 			return id.Run(ctx, client, c.Namespace)
 		}},
 		Tokens: hubtoken.New(client, c.Namespace, c.Name, c.Log.WithName("hubtoken")),
 	}
 	if c.Account != nil {
-		links.Access = kept(func(ctx context.Context) error { return c.Account.Run(ctx, client) })
+		links.Access = accessFunc(func(ctx context.Context) error { return c.Account.Run(ctx, client) })
 	}
 	return links, nil
 }
 
-// kept is an API token with what renews it.
-type kept func(context.Context) error
+// accessFunc implements Access.
+type accessFunc func(context.Context) error
 
-func (k kept) Run(ctx context.Context) error { return k(ctx) }
+func (k accessFunc) Run(ctx context.Context) error { return k(ctx) }
 
-// followed is an identity with what renews it.
-type followed struct {
+// renewedIdentity is an identity with the function that renews it.
+type renewedIdentity struct {
 	identity *identity.Identity
 	run      func(context.Context) error
 }
 
-func (f followed) Run(ctx context.Context) error { return f.run(ctx) }
-func (f followed) ServerTLS() *tls.Config        { return f.identity.ServerTLS() }
-func (f followed) Roots() []*x509.Certificate    { return f.identity.Roots() }
-func (f followed) Revoked(uid string) bool       { return f.identity.Revoked(uid) }
-func (f followed) WeightsTLS(mac string) (*tls.Config, error) {
+func (f renewedIdentity) Run(ctx context.Context) error { return f.run(ctx) }
+func (f renewedIdentity) ServerTLS() *tls.Config        { return f.identity.ServerTLS() }
+func (f renewedIdentity) Roots() []*x509.Certificate    { return f.identity.Roots() }
+func (f renewedIdentity) Revoked(uid string) bool       { return f.identity.Revoked(uid) }
+func (f renewedIdentity) WeightsTLS(mac string) (*tls.Config, error) {
 	return f.identity.WeightsTLS(mac)
 }
-func (f followed) TrustedRoots() []string   { return f.identity.TrustedRoots() }
-func (f followed) Changed() <-chan struct{} { return f.identity.Changed() }
-func (f followed) Trusts(s *tls.ConnectionState) bool {
+func (f renewedIdentity) TrustedRoots() []string   { return f.identity.TrustedRoots() }
+func (f renewedIdentity) Changed() <-chan struct{} { return f.identity.Changed() }
+func (f renewedIdentity) Trusts(s *tls.ConnectionState) bool {
 	return f.identity.Trusts(s)
 }

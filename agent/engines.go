@@ -19,11 +19,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// engines lets the port see the pool.
+// engines is the pool as the port uses it.
 type engines struct{ pool *pool.Pool }
 
-// Resolve finds the replica that a name means: a ready one before one that is
-// not, and the one with the fewest requests.
+// Resolve finds the replica for a model name: it prefers ready ones, then the one
+// with the fewest requests.
 func (e engines) Resolve(name string) (serve.Target, bool) {
 	var best *pool.Endpoint
 	all := e.pool.Endpoints()
@@ -46,14 +46,14 @@ func better(a, b *pool.Endpoint) bool {
 	return a.Holds < b.Holds
 }
 
-// unknownAge is when a model was made, which no order says.
+// unknownAge is the creation time of a model, which is not known.
 const unknownAge = 0
 
-// Models lists what is served here as a gateway lists it.
+// Models lists the models served here as a gateway does.
 func (e engines) Models() []openai.Model { return listed(e.pool.Endpoints()) }
 
-// listed has each name once, in their order. NAMESPACE/NAME, which is the last one
-// of each model, is listed only where a model has no other.
+// listed returns each name once, in order. NAMESPACE/NAME, the last name of each
+// model, is listed only if the model has no other.
 func listed(all []pool.Endpoint) []openai.Model {
 	owners := map[string]string{}
 	for _, p := range all {
@@ -72,7 +72,7 @@ func listed(all []pool.Endpoint) []openai.Model {
 	return out
 }
 
-// Model is one of any name that Resolve knows.
+// Model returns the model for any name that Resolve knows.
 func (e engines) Model(name string) (openai.Model, bool) {
 	for _, p := range e.pool.Endpoints() {
 		if slices.Contains(p.ServedNames, name) {
@@ -82,7 +82,7 @@ func (e engines) Model(name string) (openai.Model, bool) {
 	return openai.Model{}, false
 }
 
-// Acquire takes a hold.
+// Acquire takes a hold on the engine of a replica.
 func (e engines) Acquire(ctx context.Context, t serve.Target) (serve.Hold, error) {
 	h, err := e.pool.Acquire(ctx, t.ReplicaUID, t.Epoch)
 	if err != nil {
@@ -120,8 +120,8 @@ func (s stream) Recv() (*wire.GenerateEvent, error) {
 	return ev, translate(err)
 }
 
-// translate says in the port's words what the pool said in its own; all else
-// goes through as it is.
+// translate turns errors of the pool into those of the port, and returns all
+// others unchanged.
 func translate(err error) error {
 	var room *pool.RoomError
 	var load *pool.LoadError
@@ -141,24 +141,24 @@ func translate(err error) error {
 	return err
 }
 
-// noRoom is what a request is told that would have loaded a model for which
-// this Mac has no memory: with the time to come again where waiting helps.
+// noRoom is the error of a request that needed to load a model for which this Mac
+// has no memory, with Retry-After if waiting helps.
 func noRoom(err *pool.RoomError) error {
 	r := &wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: err.Error(), RetryAfterMilliseconds: err.RetryAfter.Milliseconds()}
 	if c := err.Cause; c != nil {
 		r.Message = "The model " + c.Error()
 		r.UsedBytes, r.NeededBytes, r.LimitBytes = c.Reserved+c.InUse, c.Needed, c.Ceiling
-		if c.Term == footprint.Dynamic { // promises do not bind there
+		if c.Term == footprint.Dynamic { // reservations are not the limit
 			r.UsedBytes = c.InUse
 		}
 	}
 	return wire.Refuse(r)
 }
 
-// weights lets the pool see the store.
+// weights is the store as the pool uses it.
 type weights struct{ store *store.Store }
 
-// Ensure fetches, and says in the pool's words why it could not.
+// Ensure fetches the files; its errors are the pool's.
 func (w weights) Ensure(ctx context.Context, r model.Record, tokenRef string, progress func(done, total int64)) (string, error) {
 	path, err := w.store.Ensure(ctx, r, tokenRef, func(p v1alpha1.Progress) { progress(p.BytesDone, p.BytesTotal) })
 	var typed *download.Error
@@ -170,9 +170,9 @@ func (w weights) Ensure(ctx context.Context, r model.Record, tokenRef string, pr
 	return path, err
 }
 
-// final reasons do not change by themselves: other bytes than were promised,
-// and a source that this Mac may not use. A missing file may be put there, and
-// a disk may be emptied.
+// final reports whether trying again is useless: the bytes differ from the
+// digest, or this Mac may not use the source. A missing file may appear, and a
+// full disk may be emptied.
 func final(e *download.Error) bool {
 	return !e.Transient && (e.Reason == v1alpha1.ReasonDigestMismatch || e.Reason == v1alpha1.ReasonSourceForbidden)
 }

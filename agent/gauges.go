@@ -9,11 +9,11 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// watch adds the gauges. Each scrape reads one snapshot, so that the figures of
-// a scrape belong together; orders give the replicas their names.
-func (m *metrics) watch(snapshot func() *pool.Snapshot, orders func() *journal.Orders) {
+// watch registers the gauges. Each scrape reads one snapshot, so that its figures
+// are consistent; desired provides the names of the replicas.
+func (m *metrics) watch(snapshot func() *pool.Snapshot, desired func() *journal.Desired) {
 	m.registry.MustRegister(&gauges{
-		snapshot: snapshot, orders: orders,
+		snapshot: snapshot, desired: desired,
 		memory: prometheus.NewDesc("metalfleet_agent_memory_bytes",
 			"Memory of this Mac. Reserved is an estimate; ceilings and capacity are limits; all other terms are measured.", []string{"term"}, nil),
 		pressure: prometheus.NewDesc("metalfleet_agent_memory_pressure_level",
@@ -37,7 +37,7 @@ func (m *metrics) watch(snapshot func() *pool.Snapshot, orders func() *journal.O
 // gauges reads the newest snapshot when it is scraped.
 type gauges struct {
 	snapshot func() *pool.Snapshot
-	orders   func() *journal.Orders
+	desired  func() *journal.Desired
 
 	memory, pressure, condition, replica, guard, queries, hits, cached *prometheus.Desc
 }
@@ -66,7 +66,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(g.condition, prometheus.GaugeValue, 0, c.Type)
 		}
 	}
-	names := namesOf(g.orders())
+	names := namesOf(g.desired())
 	g.collectReplicas(s, names, out)
 	g.collectGuards(s, names, out)
 	g.collectRemembered(s, names, out)
@@ -77,7 +77,7 @@ func (g *gauges) collectReplicas(s *pool.Snapshot, names map[string]replicaName,
 		a := &s.Assignments[i]
 		n, known := names[a.ReplicaUID]
 		if !known {
-			continue // it is on its way out, and nothing names it any more
+			continue // it is being removed and has no name any more
 		}
 		for term, bytes := range replicaTerms(&a.Memory) {
 			out <- prometheus.MustNewConstMetric(g.replica, prometheus.GaugeValue, float64(bytes), n.namespace, n.name, term)
@@ -86,13 +86,13 @@ func (g *gauges) collectReplicas(s *pool.Snapshot, names map[string]replicaName,
 }
 
 func (g *gauges) collectGuards(s *pool.Snapshot, names map[string]replicaName, out chan<- prometheus.Metric) {
-	told := map[string]bool{} // a series told twice would spoil the whole scrape
+	reported := map[string]bool{} // a duplicate series would make the whole scrape fail
 	for _, c := range s.Guards {
 		n, known := names[c.UID]
-		if !known || told[c.UID] {
+		if !known || reported[c.UID] {
 			continue
 		}
-		told[c.UID] = true
+		reported[c.UID] = true
 		for event, count := range map[string]int64{
 			"throttled_chunk": c.ThrottledChunks, "refused_request": c.RefusedRequests, "aborted_prefill": c.AbortedPrefills,
 		} {
@@ -102,13 +102,13 @@ func (g *gauges) collectGuards(s *pool.Snapshot, names map[string]replicaName, o
 }
 
 func (g *gauges) collectRemembered(s *pool.Snapshot, names map[string]replicaName, out chan<- prometheus.Metric) {
-	told := map[string]bool{} // a series told twice would spoil the whole scrape
+	reported := map[string]bool{} // a duplicate series would make the whole scrape fail
 	for _, r := range s.Remembered {
 		n, known := names[r.UID]
-		if !known || told[r.UID] {
+		if !known || reported[r.UID] {
 			continue
 		}
-		told[r.UID] = true
+		reported[r.UID] = true
 		out <- prometheus.MustNewConstMetric(g.queries, prometheus.CounterValue, float64(r.QueriedTokens), n.namespace, n.name)
 		out <- prometheus.MustNewConstMetric(g.hits, prometheus.CounterValue, float64(r.RestoredTokens), n.namespace, n.name)
 		if r.Held {
@@ -118,7 +118,7 @@ func (g *gauges) collectRemembered(s *pool.Snapshot, names map[string]replicaNam
 	}
 }
 
-// terms of the Mac's ledger, in bytes.
+// terms are the components of the Mac's ledger, in bytes.
 func terms(m *v1alpha1.MacMemory) map[string]int64 {
 	return map[string]int64{
 		"total": m.TotalBytes, "ceiling": m.CeilingBytes, "dynamic_ceiling": m.DynamicCeilingBytes, "effective_ceiling": m.EffectiveCeilingBytes,
@@ -128,7 +128,7 @@ func terms(m *v1alpha1.MacMemory) map[string]int64 {
 	}
 }
 
-// replicaTerms of one engine, in bytes.
+// replicaTerms are the components of an engine's memory, in bytes.
 func replicaTerms(m *v1alpha1.EngineMemory) map[string]int64 {
 	return map[string]int64{
 		"footprint": m.FootprintBytes, "limit": m.LimitBytes, "reserved": m.ReservedBytes, "weights": m.WeightsBytes, "kv": m.KVInUseBytes,
@@ -136,8 +136,8 @@ func replicaTerms(m *v1alpha1.EngineMemory) map[string]int64 {
 	}
 }
 
-// levelOf numbers the levels, so that an alert can compare; one that nobody
-// knows has no number.
+// levelOf returns a level as a number, so that an alert can compare; false for an
+// unknown level.
 func levelOf(l v1alpha1.PressureLevel) (float64, bool) {
 	switch l {
 	case v1alpha1.PressureNormal:
@@ -152,11 +152,12 @@ func levelOf(l v1alpha1.PressureLevel) (float64, bool) {
 	return 0, false
 }
 
-// replicaName is how people call a replica.
+// replicaName is the name of a replica.
 type replicaName struct{ namespace, name string }
 
-// namesOf maps the UIDs of what is ordered to this Mac; orders may be nil.
-func namesOf(o *journal.Orders) map[string]replicaName {
+// namesOf maps the UIDs of the assigned replicas to their names; desired may be
+// nil.
+func namesOf(o *journal.Desired) map[string]replicaName {
 	names := map[string]replicaName{}
 	if o == nil {
 		return names

@@ -24,9 +24,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
-// TestAMacReadsTheHubWithTheTokenOfItsSecret tells one story against a real API
-// server: an order comes before its token, the token comes, the model is
-// fetched and served, and no log, report or file says the token.
+// TestAMacReadsTheHubWithTheTokenOfItsSecret runs one scenario against a real API
+// server: an assignment arrives before its token, then the token; the model is
+// downloaded and served, and no log, report or file contains the token.
 func TestAMacReadsTheHubWithTheTokenOfItsSecret(t *testing.T) {
 	m := newMac(t, tinymodel.Default())
 	k := newCluster(t, m.authority)

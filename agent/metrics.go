@@ -11,21 +11,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"metalfleet.dev/metalfleet/agent/neighbour"
+	"metalfleet.dev/metalfleet/agent/peer"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// metrics are the agent's series. Labels come from closed sets, but for the
-// replicas of this Mac, of which there are at most 64. Counters are kept here;
+// metrics are the agent's series. Labels come from closed sets, except the
+// replicas of this Mac, of which there are at most 64. Counters are accessFunc here;
 // gauges.go reads the rest from the pool at each scrape.
 type metrics struct {
 	registry *prometheus.Registry
 	freed    *prometheus.CounterVec
 	reclaims *prometheus.CounterVec
-	// collected and collections are of weights that nobody wanted.
+	// collected and collections count evicted weights.
 	collected, collections *prometheus.CounterVec
 	fetched                *prometheus.CounterVec
-	// given is what other Macs copied from here, and blamed why they gave nothing.
+	// given counts what peers copied from here, and blamed why a peer gave
+	// nothing.
 	given  prometheus.Counter
 	blamed *prometheus.CounterVec
 	// textCalls are tool calls that were returned as text.
@@ -60,7 +61,7 @@ func newMetrics() *metrics {
 	m.textCalls = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "metalfleet_agent_tool_calls_text_total", Help: "Tool calls of models that were malformed and returned as text.",
 	})
-	for _, r := range neighbour.Reasons() {
+	for _, r := range peer.Reasons() {
 		m.blamed.WithLabelValues(r)
 	}
 	m.registry.MustRegister(m.textCalls, m.given, m.blamed, m.freed, m.reclaims, m.collected, m.collections, m.fetched, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -79,17 +80,18 @@ func (m *metrics) collect(c v1alpha1.Collection) {
 	m.collected.WithLabelValues(string(c.Reason)).Add(float64(c.Bytes))
 }
 
-// fetch counts bytes of a source; its scheme is one of those that the store knows.
+// fetch counts bytes of a source by its scheme, one of those that the store
+// knows.
 func (m *metrics) fetch(scheme string, n int) { m.fetched.WithLabelValues(scheme).Add(float64(n)) }
 
 // textCall counts tool calls that were returned as text.
 func (m *metrics) textCall(n int) { m.textCalls.Add(float64(n)) }
 
-// give counts bytes that another Mac got, and blame one that gave none.
+// give counts bytes that a peer copied, and blame a peer that gave none.
 func (m *metrics) give(n int)          { m.given.Add(float64(n)) }
 func (m *metrics) blame(reason string) { m.blamed.WithLabelValues(reason).Inc() }
 
-// serveMetrics answers scrapes until ctx ends.
+// serveMetrics serves scrapes until ctx ends.
 func (a *Agent) serveMetrics(ctx context.Context) error {
 	if a.Metrics == nil {
 		<-ctx.Done()

@@ -42,7 +42,7 @@ func wantLines(t *testing.T, text string, lines ...string) {
 	}
 }
 
-func noOrders() *journal.Orders { return nil }
+func noOrders() *journal.Desired { return nil }
 
 func TestFreedBytesAreCountedByReason(t *testing.T) {
 	m := newMetrics()
@@ -90,10 +90,10 @@ func TestAScrapeTellsAGuardThatCannotAct(t *testing.T) {
 	text := scrape(t, m)
 	wantLines(t, text, `metalfleet_agent_condition{condition="GuardInactive"} 1`, `metalfleet_agent_condition{condition="MemoryPressure"} 0`)
 	if strings.Contains(text, `condition="WiredStranded"`) {
-		t.Error("what cannot be told has a figure")
+		t.Error("an unknown value has a figure")
 	}
 	if strings.Contains(text, "\nmetalfleet_agent_memory_pressure_level ") {
-		t.Error("a level that nobody said has a number")
+		t.Error("an unknown level has a number")
 	}
 }
 
@@ -102,15 +102,15 @@ func TestEachReplicasMemoryIsScrapedByItsName(t *testing.T) {
 	snapshot := &pool.Snapshot{
 		Assignments: []v1alpha1.AssignmentStatus{
 			{ReplicaUID: "u", Memory: v1alpha1.EngineMemory{FootprintBytes: 1, LimitBytes: 2, ReservedBytes: 3, WeightsBytes: 4, KVInUseBytes: 5, ActiveBytes: 6, AccountedBytes: 7, PooledBytes: 8}},
-			{ReplicaUID: "nobody's", Memory: v1alpha1.EngineMemory{FootprintBytes: 99}},
+			{ReplicaUID: "unassigned", Memory: v1alpha1.EngineMemory{FootprintBytes: 99}},
 		},
-		Guards: []pool.GuardCounters{{UID: "u", ThrottledChunks: 11, RefusedRequests: 12, AbortedPrefills: 13}, {UID: "nobody's", ThrottledChunks: 99},
+		Guards: []pool.GuardCounters{{UID: "u", ThrottledChunks: 11, RefusedRequests: 12, AbortedPrefills: 13}, {UID: "unassigned", ThrottledChunks: 99},
 			{UID: "u", ThrottledChunks: 99}}, // an engine of an older epoch that still ends
 		Remembered: []pool.Remembered{{UID: "u", Held: true, Bytes: 21, BudgetBytes: 22, QueriedTokens: 23, RestoredTokens: 24},
-			{UID: "nobody's", Held: true, Bytes: 99}, {UID: "u", QueriedTokens: 99}, {UID: "v", QueriedTokens: 25}},
+			{UID: "unassigned", Held: true, Bytes: 99}, {UID: "u", QueriedTokens: 99}, {UID: "v", QueriedTokens: 25}},
 	}
-	orders := &journal.Orders{Assignments: []v1alpha1.Assignment{{ReplicaUID: "u", Namespace: "ns", Name: "chat-1"}, {ReplicaUID: "v", Namespace: "ns", Name: "chat-2"}}}
-	m.watch(func() *pool.Snapshot { return snapshot }, func() *journal.Orders { return orders })
+	orders := &journal.Desired{Assignments: []v1alpha1.Assignment{{ReplicaUID: "u", Namespace: "ns", Name: "chat-1"}, {ReplicaUID: "v", Namespace: "ns", Name: "chat-2"}}}
+	m.watch(func() *pool.Snapshot { return snapshot }, func() *journal.Desired { return orders })
 	text := scrape(t, m)
 	for term, want := range map[string]string{"footprint": "1", "limit": "2", "reserved": "3", "weights": "4", "kv": "5", "active": "6", "accounted": "7", "pooled": "8"} {
 		wantLines(t, text, `metalfleet_agent_replica_memory_bytes{namespace="ns",replica="chat-1",term="`+term+`"} `+want)

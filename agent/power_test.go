@@ -18,13 +18,13 @@ func TestAMacSaysThatItGoesAndThatItIsBack(t *testing.T) {
 	m := newMac(t, tinymodel.Default())
 	m.giveIdentity()
 	notices := make(chan power.Notice)
-	m.power = func(ctx context.Context, hear func(power.Notice)) error {
+	m.power = func(ctx context.Context, notify func(power.Notice)) error {
 		for {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case n := <-notices:
-				hear(n)
+				notify(n)
 			}
 		}
 	}

@@ -20,13 +20,13 @@ func (a *Agent) defaults() settings {
 	return s
 }
 
-// settings that an agent follows.
+// settings are the settings that can change while the agent runs.
 type settings struct {
 	level  v1alpha1.LogLevel
 	budget blocks.Budget
 }
 
-// with is what holds where so much was ordered: what is absent stays.
+// with overrides the settings that o sets.
 func (s settings) with(o v1alpha1.AgentSettings) settings {
 	if o.LogLevel != "" {
 		s.level = o.LogLevel
@@ -40,7 +40,7 @@ func (s settings) with(o v1alpha1.AgentSettings) settings {
 	return s
 }
 
-// inForce is what is reported of them.
+// inForce is the report of the settings.
 func (s settings) inForce(cache bool, refused string) v1alpha1.SettingsInForce {
 	f := v1alpha1.SettingsInForce{LogLevel: s.level, Message: clip(refused, 1024)}
 	if !cache {
@@ -53,25 +53,26 @@ func (s settings) inForce(cache bool, refused string) v1alpha1.SettingsInForce {
 	return f
 }
 
-// set follows the settings of each order until ctx ends; those of the journal are
-// followed since New. It may wait for the disk, so orders do not.
-func (a *Agent) set(ctx context.Context) error {
+// followSettings applies the settings of each desired state until ctx ends; New
+// has applied those of the journal. It may wait for the disk, so it has its own
+// loop.
+func (a *Agent) followSettings(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-a.settled:
+		case <-a.settingsSignal:
 		}
-		a.setNow()
+		a.applySettings()
 		a.changed()
 	}
 }
 
-// setNow follows the settings that were ordered last.
-func (a *Agent) setNow() {
-	o := a.journal.Snapshot().Orders
+// applySettings applies the last settings.
+func (a *Agent) applySettings() {
+	o := a.journal.Snapshot().Desired
 	if o == nil {
-		o = &journal.Orders{}
+		o = &journal.Desired{}
 	}
 	now := a.defaults().with(o.Settings)
 	if a.LogDebug != nil {

@@ -17,7 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
-// setting waits until so much is reported to be in force.
+// setting waits until the settings are reported to be in force.
 func (m *mac) setting(t *testing.T, want v1alpha1.SettingsInForce) {
 	t.Helper()
 	poll(t, func() error {
@@ -61,7 +61,7 @@ func TestSettingsApplyAndSurviveARestart(t *testing.T) {
 
 	m.halt()
 	debug.Store(false)
-	m.boot() // nobody says anything to it
+	m.boot() // with no settings in the desired state
 	m.setting(t, ordered)
 	m.limited(t, 16<<20)
 	if !debug.Load() {
@@ -92,7 +92,7 @@ func TestCacheBudgetSetBeforeTheFolderIsOpenedApplies(t *testing.T) {
 	b.LimitBytes = 1 << 20
 	c.setBudget(b)
 	owner := c.open(t.Context())
-	c.took(owner)
+	c.opened(owner)
 	if s := owner.Snapshot(); s.LimitBytes != 1<<20 {
 		t.Errorf("the limit is %d", s.LimitBytes)
 	}

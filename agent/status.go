@@ -9,7 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// diskEvery is how often the disk is looked at when nothing else changes.
+// diskEvery is how often disk usage is measured when nothing else changes.
 const diskEvery = 30 * time.Second
 
 // statusLoop offers a new status after every change.
@@ -29,7 +29,7 @@ func (a *Agent) statusLoop(ctx context.Context) error {
 	}
 }
 
-// status puts together what the rooms know.
+// status collects the status of all components.
 func (a *Agent) status() *v1alpha1.MacNodeStatus {
 	p := a.pool.Snapshot()
 	address := a.Address

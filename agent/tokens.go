@@ -7,7 +7,8 @@ import (
 	"metalfleet.dev/metalfleet/agent/inspect"
 )
 
-// token is the hub token that an order's tokenRef names, if it is here.
+// token returns the hub token that an assignment's tokenRef names, if it is
+// available.
 func (a *Agent) token(ref string) (download.Bearer, bool) {
 	if a.Links.Tokens == nil {
 		return "", false
@@ -15,8 +16,8 @@ func (a *Agent) token(ref string) (download.Bearer, bool) {
 	return a.Links.Tokens.Of(ref)
 }
 
-// tokenFor is token for a download. It is asked for before each request, so that
-// a token that is replaced or taken away is not used any more.
+// tokenFor is token for a download. It is called before each request, so that a
+// replaced or removed token is not used any more.
 func (a *Agent) tokenFor(ref string) (download.Bearer, error) {
 	if b, ok := a.token(ref); ok {
 		return b, nil
@@ -24,7 +25,7 @@ func (a *Agent) tokenFor(ref string) (download.Bearer, error) {
 	return "", inspect.MissingToken()
 }
 
-// followTokens keeps the tokens, and looks again at what waits for one.
+// followTokens receives the tokens, and retries what waits for one.
 func (a *Agent) followTokens(ctx context.Context) error {
 	if a.Links.Tokens == nil {
 		<-ctx.Done()

@@ -45,7 +45,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 }
 
 func TestAnAgentOnTrialTakesNoRequestBeforeItProvedItself(t *testing.T) {
-	heard, ready := pipe(t)
+	output, ready := pipe(t)
 	life, launcher := pipe(t)
 	m := newMac(t, tinymodel.Default())
 	m.launched = upgrade.NewLaunched(ready, life, true)
@@ -58,9 +58,9 @@ func TestAnAgentOnTrialTakesNoRequestBeforeItProvedItself(t *testing.T) {
 		t.Error("a status alone is taken for the proof")
 	}
 	m.launched.Renewed()
-	word, err := io.ReadAll(heard)
+	word, err := io.ReadAll(output)
 	if err != nil || string(word) != "ready" {
-		t.Errorf("the launcher heard %q, %v", word, err)
+		t.Errorf("the launcher output %q, %v", word, err)
 	}
 	m.waitAccepting("True/Accepted")
 	if err := launcher.Close(); err != nil { // it was killed
@@ -73,7 +73,7 @@ func TestAnAgentOnTrialTakesNoRequestBeforeItProvedItself(t *testing.T) {
 			t.Errorf("ended with %v, for an upgrade: %v", err, m.agent.Upgrading())
 		}
 	case <-time.After(patience.Of(t)):
-		t.Fatal("an agent without its launcher goes on")
+		t.Fatal("an agent without its launcher keeps running")
 	}
 }
 
@@ -104,6 +104,6 @@ func TestAnAgentThatIsToldToEndMakesNoWay(t *testing.T) {
 	m.agent.replaced.Store(&most) // a build was ready at that very moment
 	m.halt()
 	if m.agent.Upgrading() {
-		t.Error("it would start another agent, though it was told to end")
+		t.Error("it would start another agent, though it was asked to stop")
 	}
 }

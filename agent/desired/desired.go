@@ -38,7 +38,7 @@ func NewSource(c client.WithWatch, name string, log logr.Logger) *Source {
 }
 
 // Run delivers orders whenever they change, until ctx ends.
-func (s *Source) Run(ctx context.Context, deliver func(journal.Orders)) error {
+func (s *Source) Run(ctx context.Context, deliver func(journal.Desired)) error {
 	var last gate
 	return register.Follow(ctx, s.client, &v1alpha1.MacNodeList{}, types.NamespacedName{Name: s.name}, s.log, func(m *v1alpha1.MacNode) {
 		if last.passes(m) {
@@ -69,8 +69,8 @@ var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 var tokenRef = regexp.MustCompile(`^([0-9a-f]{64})?$`)
 
 // Read checks what a MacNode orders.
-func Read(m *v1alpha1.MacNode) journal.Orders {
-	o := journal.Orders{UID: string(m.UID), Generation: m.Generation, Memory: m.Spec.Memory, PinnedWeights: m.Spec.PinnedWeights}
+func Read(m *v1alpha1.MacNode) journal.Desired {
+	o := journal.Desired{UID: string(m.UID), Generation: m.Generation, Memory: m.Spec.Memory, PinnedWeights: m.Spec.PinnedWeights}
 	seen := map[string]bool{}
 	for _, a := range m.Spec.Assignments {
 		err := check(&a)
@@ -78,7 +78,7 @@ func Read(m *v1alpha1.MacNode) journal.Orders {
 			err = fmt.Errorf("replica %s is assigned twice", a.ReplicaUID)
 		}
 		if err != nil {
-			o.Invalid = append(o.Invalid, journal.InvalidOrder{ReplicaUID: a.ReplicaUID, Epoch: max(1, a.Epoch), Message: err.Error()})
+			o.Invalid = append(o.Invalid, journal.InvalidAssignment{ReplicaUID: a.ReplicaUID, Epoch: max(1, a.Epoch), Message: err.Error()})
 			continue
 		}
 		seen[a.ReplicaUID] = true
@@ -166,7 +166,7 @@ func check(a *v1alpha1.Assignment) error {
 	}
 	switch a.Desired {
 	case v1alpha1.DesiredDrained:
-		return nil // whatever else it says, it may always go
+		return nil // an assignment to drain is always valid
 	case v1alpha1.DesiredRunning, v1alpha1.DesiredDownloaded:
 	default:
 		return fmt.Errorf("this agent does not support the desired state %q", a.Desired)

@@ -16,7 +16,7 @@ import (
 
 const secret = Bearer("hf_secret-word")
 
-// hosts are servers on several origins that note who sent them a secret.
+// hosts are servers on several origins that record who sent them a secret.
 type hosts struct {
 	mu  sync.Mutex
 	got []string
@@ -31,7 +31,7 @@ func (h *hosts) start(t *testing.T, serve http.HandlerFunc) *httptest.Server {
 			h.mu.Unlock()
 		}
 		if from := r.Header.Get("Referer"); from != "" {
-			t.Errorf("%s is told the address that led there: %s", r.Host, from)
+			t.Errorf("%s receives the referring address: %s", r.Host, from)
 		}
 		serve(w, r)
 	}))
@@ -39,9 +39,8 @@ func (h *hosts) start(t *testing.T, serve http.HandlerFunc) *httptest.Server {
 	return srv
 }
 
-// TestAttackATokenAcrossARedirect: a token stays at the origin at which the
-// request began, also where the redirect leads to another port of that host or
-// back.
+// TestAttackATokenAcrossARedirect: a token stays at the origin of the first
+// request, also if the redirect leads to another port of that host or back.
 func TestAttackATokenAcrossARedirect(t *testing.T) {
 	for name, c := range map[string]struct{ to, back string }{
 		"to another port":        {to: "127.0.0.1"},
@@ -76,8 +75,7 @@ func TestAttackATokenAcrossARedirect(t *testing.T) {
 	}
 }
 
-// TestKeepSecretComparesWholeOrigins, for names that no certificate of a test
-// covers.
+// TestKeepSecretComparesWholeOrigins, for names that no test certificate covers.
 func TestKeepSecretComparesWholeOrigins(t *testing.T) {
 	request := func(address string) *http.Request {
 		u, err := url.Parse(address)
@@ -120,8 +118,8 @@ func TestABearerPrintsNoSecret(t *testing.T) {
 	}
 }
 
-// TestAttackAddressesBehindNames: whatever a name answers with is judged when
-// it is dialled, IPv6 in every disguise included.
+// TestAttackAddressesBehindNames: any address that a name resolves to is checked
+// when it is dialed, in all IPv6 notations.
 func TestAttackAddressesBehindNames(t *testing.T) {
 	o := newOrigin(t, blob(10))
 	_, port, _ := net.SplitHostPort(o.Listener.Addr().String())
@@ -144,8 +142,8 @@ func TestAttackAddressesBehindNames(t *testing.T) {
 	}
 }
 
-// TestAttackADecompressionBomb: what is packed is not unpacked, whatever was
-// asked for.
+// TestAttackADecompressionBomb: a compressed body is not decompressed, regardless
+// of the requested encoding.
 func TestAttackADecompressionBomb(t *testing.T) {
 	for _, coding := range []string{"gzip", "deflate", "br", "zstd", "gzip, gzip"} {
 		srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -157,8 +155,8 @@ func TestAttackADecompressionBomb(t *testing.T) {
 	}
 }
 
-// TestADeniedPartWaitsForARight: a hub that denies is not asked on and on, and
-// what is there already stays.
+// TestADeniedPartWaitsForARight: a hub that denies access is not asked
+// repeatedly, and the partial file stays.
 func TestADeniedPartWaitsForARight(t *testing.T) {
 	content := blob(300 << 10)
 	given := Bearer("wrong")
@@ -189,8 +187,8 @@ func TestADeniedPartWaitsForARight(t *testing.T) {
 	}
 }
 
-// TestASessionsTokenStaysWithItsHost: a redirect to another one takes no part of
-// a signature along.
+// TestASessionsTokenStaysWithItsHost: a redirect to another host receives no part
+// of a signature.
 func TestASessionsTokenStaysWithItsHost(t *testing.T) {
 	first, _ := http.NewRequest(http.MethodGet, "https://models.example/a", nil)
 	for to, kept := range map[string]bool{"https://models.example/b": true, "https://other.example/b": false, "https://models.example:8443/b": false} {
@@ -204,8 +202,8 @@ func TestASessionsTokenStaysWithItsHost(t *testing.T) {
 	}
 }
 
-// TestWhatABucketSaysOfAnErrorIsRead, and nothing else of what it says.
-func TestWhatABucketSaysOfAnErrorIsRead(t *testing.T) {
+// TestErrorCodeOfABucketIsRead, and only its error code.
+func TestErrorCodeOfABucketIsRead(t *testing.T) {
 	for body, want := range map[string]string{
 		`<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>m</Message></Error>`: "AccessDenied",
 		`<Error><Code>a b</Code></Error>`:                                   "",

@@ -6,13 +6,13 @@ import (
 	"net/url"
 )
 
-// Bearer is a secret that a request is let in with; empty is none. It prints
-// as no more than that there is one.
+// Bearer is the secret that authorizes a request; empty means none. It is never
+// printed.
 type Bearer string
 
 const authorization = "Authorization"
 
-// Header is header with the secret, for the one host that a request begins at.
+// Header adds the secret to header, for the host of the request's first URL only.
 func (b Bearer) Header(header http.Header) http.Header {
 	out := header.Clone()
 	if out == nil {
@@ -32,14 +32,14 @@ func (b Bearer) String() string {
 	return "a token"
 }
 
-// GoString hides it too.
+// GoString hides the secret too.
 func (b Bearer) GoString() string { return b.String() }
 
-// keepSecret takes the secret out of a redirect that has ever left the origin
-// (scheme, host and port) at which the request began. The standard library
-// would let it go on to subdomains and other ports of that host.
+// keepSecret removes the secret from a redirect chain that has ever left the
+// origin (scheme, host and port) of the first URL. The standard library would
+// send it to subdomains and other ports of that host.
 func keepSecret(req *http.Request, via []*http.Request) {
-	// The address of storage is signed: good for whoever has it, for a while.
+	// Storage URLs are signed: anyone who has one can use it for a while.
 	req.Header.Del("Referer")
 	first := via[0].URL
 	for _, r := range append(via[1:len(via):len(via)], req) {
@@ -54,13 +54,13 @@ func keepSecret(req *http.Request, via []*http.Request) {
 func originOf(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
-		port = "443" // CheckURL lets nothing but https pass
+		port = "443" // CheckURL accepts https only
 	}
 	return u.Scheme + "://" + u.Hostname() + ":" + port
 }
 
-// Denied reports whether the host answered that who asks may not (HTTP 401 or
-// 403): with another right, or another token, the same attempt may succeed.
+// Denied reports whether the host denied access (HTTP 401 or 403): with another
+// permission or another token the same request may succeed.
 func Denied(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)

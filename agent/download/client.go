@@ -27,29 +27,29 @@ const (
 	defaultStall      = 30 * time.Second
 )
 
-// Policy is what a Mac's agent may fetch from.
+// Policy configures the sources that a Mac's agent may fetch from.
 type Policy struct {
-	// Allow lists blocks of addresses that are not public and may be dialled
-	// all the same (--allow-source-cidr).
+	// Allow lists networks that are not public and may be dialed nevertheless
+	// (--allow-source-cidr).
 	Allow []netip.Prefix
 	// Roots are the certificate authorities; nil means those of the system.
 	Roots *x509.CertPool
-	// Resolver answers names; nil means the system's.
+	// Resolver resolves names; nil means the system's.
 	Resolver *net.Resolver
-	// Stall ends a request that brings no byte for so long; 0 means 30 s.
+	// Stall cancels a request that receives no byte for this long; 0 means 30 s.
 	Stall time.Duration
 	// UserAgent names the agent to servers.
 	UserAgent string
 }
 
-// Client fetches what tenants name, within a policy.
+// Client fetches URLs that tenants name, within a policy.
 type Client struct {
 	policy Policy
 	http   *http.Client
 }
 
-// NewClient makes a client. It heeds no proxy of the environment: a proxy
-// would dial in the agent's place and see none of its checks.
+// NewClient returns a client. It ignores the environment's proxies: a proxy would
+// dial for the agent and bypass its checks.
 func NewClient(p Policy) *Client {
 	if p.Stall <= 0 {
 		p.Stall = defaultStall
@@ -78,7 +78,7 @@ func NewClient(p Policy) *Client {
 	return &Client{policy: p, http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}}
 }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 func checkRedirect(req *http.Request, via []*http.Request) error {
@@ -89,8 +89,8 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	return CheckURL(req.URL)
 }
 
-// CheckURL refuses what a source's address must not be. The address behind
-// the name is judged when it is dialled.
+// CheckURL refuses URLs that can never be a source. The address that the name
+// resolves to is checked when it is dialed.
 func CheckURL(u *url.URL) error {
 	switch {
 	case u.Scheme != "https":
@@ -103,13 +103,13 @@ func CheckURL(u *url.URL) error {
 	return nil
 }
 
-// Get asks for a URL. The answer has status 200, 206 or 416; everything else is
+// Get requests a URL. The response has status 200, 206 or 416; everything else is
 // an *Error, or wraps the context's error. The caller closes the body.
 func (c *Client) Get(ctx context.Context, source string, header http.Header) (*http.Response, error) {
 	return c.ask(ctx, http.MethodGet, source, header)
 }
 
-// Head asks what a URL's answer says of itself.
+// Head returns the header of a HEAD request.
 func (c *Client) Head(ctx context.Context, source string, header http.Header) (http.Header, error) {
 	resp, err := c.ask(ctx, http.MethodHead, source, header)
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *Client) ask(ctx context.Context, method, source string, header http.Hea
 	return resp, nil
 }
 
-// judge turns an answer that brings no file into an error.
+// judge turns a response without a file into an error.
 func judge(resp *http.Response, host string) error {
 	switch code := resp.StatusCode; {
 	case code == http.StatusOK || code == http.StatusPartialContent || code == http.StatusRequestedRangeNotSatisfiable:
@@ -178,8 +178,8 @@ func judge(resp *http.Response, host string) error {
 	}
 }
 
-// withAnswer adds what a hub or a bucket said of its reasons. Of a hub's texts
-// one is read: the Hub has no code for a token that it does not know.
+// withAnswer adds the reason that a hub or bucket gave. Of a hub's texts one is
+// parsed: the Hub has no code for an unknown token.
 func withAnswer(err error, start string, resp *http.Response) error {
 	var typed *Error
 	if !errors.As(err, &typed) {
@@ -198,7 +198,7 @@ func withAnswer(err error, start string, resp *http.Response) error {
 	return err
 }
 
-// bucketCode is the code of an error as S3 writes it.
+// bucketCode returns the error code in an S3 error document.
 func bucketCode(body io.Reader) string {
 	var said struct {
 		XMLName xml.Name `xml:"Error"`
@@ -213,12 +213,12 @@ func bucketCode(body io.Reader) string {
 
 const invalidCredentials = "Invalid credentials in Authorization header"
 
-// CodeInvalidToken is our own word for a token that the hub does not know.
+// CodeInvalidToken is the code for a token that the hub does not know.
 const CodeInvalidToken = "InvalidToken"
 
 var errorCode = regexp.MustCompile(`^[A-Za-z]{1,64}$`)
 
-// stallWatch ends a request that stands still.
+// stallWatch cancels a request that receives no data.
 type stallWatch struct {
 	after  time.Duration
 	timer  *time.Timer
@@ -236,7 +236,7 @@ func (w *stallWatch) stop() {
 	w.cancel(context.Canceled)
 }
 
-// body is a response's body under watch.
+// body is a response body under a stallWatch.
 type body struct {
 	io.ReadCloser
 	ctx   context.Context // of this one request
@@ -261,15 +261,15 @@ func (b *body) Close() error {
 	return err
 }
 
-// ContentRange is what a partial answer says of itself.
+// ContentRange is the parsed header of a partial response.
 type ContentRange struct {
 	// First and Last byte, both included.
 	First, Last int64
-	// Total length of the file; -1 where the server does not say.
+	// Total length of the file; -1 if the server does not report it.
 	Total int64
 }
 
-// ParseContentRange reads "bytes FIRST-LAST/TOTAL".
+// ParseContentRange parses "bytes FIRST-LAST/TOTAL".
 func ParseContentRange(s string) (ContentRange, error) {
 	var r ContentRange
 	var total string

@@ -161,8 +161,8 @@ func nameServer(t *testing.T, answers ...string) *net.Resolver {
 	}}
 }
 
-// A name that was good at first and then answers with a private address is
-// refused at the dial: there is no earlier look that could be fooled.
+// A name that first resolves to a public and then to a private address is refused
+// at the dial: no earlier check could be bypassed.
 func TestAttackDNSAnswersAreJudgedAtTheDial(t *testing.T) {
 	o := newOrigin(t, blob(100))
 	_, port, _ := net.SplitHostPort(o.Listener.Addr().String())
@@ -172,7 +172,7 @@ func TestAttackDNSAnswersAreJudgedAtTheDial(t *testing.T) {
 	if err := get(t, c, source); err != nil {
 		t.Fatalf("the first answer: %v", err)
 	}
-	c.Close() // a new dial, a new look-up
+	c.Close() // a new dial and a new lookup
 	wantReason(t, get(t, c, source), v1alpha1.ReasonSourceForbidden)
 	wantReason(t, get(t, c, source), v1alpha1.ReasonSourceForbidden)
 	if n := len(o.seen()); n != 1 {
@@ -258,7 +258,7 @@ func TestUnknownAuthorityIsRefused(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsHeardAndBounded(t *testing.T) {
+func TestRetryAfterIsFollowedAndBounded(t *testing.T) {
 	for value, want := range map[string]time.Duration{"7": 7 * time.Second, "99999999999": maxRetryAfter, "86000": maxRetryAfter, "-1": 0, "soon": 0} {
 		resp := &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {value}}}
 		if got := retryAfter(judge(resp, "h")); got != want {

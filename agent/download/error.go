@@ -14,27 +14,27 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Error is a failure that belongs into a condition.
+// Error is a failure to report in a condition.
 type Error struct {
 	// Reason is one of the reason constants of api/v1alpha1.
 	Reason string
-	// Message says it in a sentence, with the next step.
+	// Message explains the failure in a sentence, with the next step.
 	Message string
-	// Transient says that the same attempt may succeed later.
+	// Transient is true if the same attempt may succeed later.
 	Transient bool
 	// RetryAfter is what the server asked for; zero if it did not.
 	RetryAfter time.Duration
-	// Code is what a hub's server gave as the reason (X-Error-Code); empty if it
+	// Code is the reason that a hub's server gave (X-Error-Code); empty if it
 	// gave none.
 	Code string
-	// Status is the HTTP status that was answered; 0 if it was none of one.
+	// Status is the HTTP status of the response; 0 if there was none.
 	Status int
-	// Challenge is how the host that was asked wants somebody to be let in
-	// (WWW-Authenticate); empty where it did not say.
+	// Challenge is how the host wants clients to authenticate (WWW-Authenticate);
+	// empty if it did not say.
 	Challenge string
-	// Elsewhere says that a redirect led to the host that answered.
+	// Elsewhere is true if a redirect led to the host that responded.
 	Elsewhere bool
-	// Err is the cause, if there is one worth keeping.
+	// Err is the underlying cause; may be nil.
 	Err error
 }
 
@@ -48,7 +48,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Reason finds the condition reason in err; otherwise where there is none.
+// Reason returns the condition reason in err, or otherwise if it has none.
 func Reason(err error, otherwise string) string {
 	var e *Error
 	if errors.As(err, &e) {
@@ -63,8 +63,8 @@ func IsTransient(err error) bool {
 	return errors.As(err, &e) && e.Transient
 }
 
-// Sentence makes an error fit a condition's message: valid text without
-// control characters, at most 1,000 characters.
+// Sentence formats an error for a condition's message: valid text without control
+// characters, at most 1,000 characters.
 func Sentence(err error) string {
 	s := strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || unicode.IsControl(r) {
@@ -89,8 +89,8 @@ func transientf(cause error, format string, args ...any) *Error {
 	}
 }
 
-// explain turns what the HTTP client said into an *Error. The URL is left out
-// of it: a redirect's target may carry a signature.
+// explain turns an error of the HTTP client into an *Error. It omits the URL: a
+// redirect's target may carry a signature.
 func explain(ctx context.Context, host string, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause

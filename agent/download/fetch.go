@@ -27,7 +27,7 @@ const (
 	fruitlessTries = 6
 )
 
-// File is a part file on disk.
+// File is a partial file on disk.
 type File interface {
 	io.Reader
 	io.Writer
@@ -37,54 +37,56 @@ type File interface {
 	Sync() error
 }
 
-// Target is one file to fetch.
+// Target is a file to fetch.
 type Target struct {
-	// URL to fetch, Bytes and SHA256 that the file must have.
+	// URL to fetch, and the size and digest that the file must have.
 	URL    string
 	Bytes  int64
 	SHA256 string
-	// Name of the part file below Root; its notes for a resume lie beside it.
+	// Name of the partial file under Root; its resume notes are stored next to
+	// it.
 	Root *os.Root
 	Name string
-	// Header adds to each request what it is let in with, nil where that is
-	// nothing. A host that denies a request is asked again only by the next Fetch,
-	// and the part stays: somebody may yet give the right.
+	// Header adds authorization to each request; nil if none is needed. A request
+	// that a host denies is repeated only by the next Fetch, and the partial file
+	// stays: access may still be granted.
 	Header func(http.Header) (http.Header, error)
-	// Gained is told the bytes as they come over the network; nil: nobody is.
+	// Gained is called with the number of bytes that arrive over the network; may
+	// be nil.
 	Gained func(n int)
-	// Get asks for the URL; nil means the fetcher's client.
+	// Get requests the URL; nil means the fetcher's client.
 	Get func(ctx context.Context, url string, header http.Header) (*http.Response, error)
-	// Tries is after how many attempts without a byte gained Fetch gives up; 0
-	// means six.
+	// Tries is the number of attempts without a new byte after which Fetch gives
+	// up; 0 means six.
 	Tries int
 }
 
-// Begun says that a part of the target lies there that Fetch would go on with.
+// Begun reports whether a partial file exists that Fetch would resume.
 func Begun(t Target) bool {
 	info, err := t.Root.Stat(t.Name)
 	return err == nil && info.Size() > 0 && readNotes(t).match(t)
 }
 
-// Fetcher fetches files through a client.
+// Fetcher fetches files with a client.
 type Fetcher struct {
 	Client *Client
-	// Open opens a part file for reading and writing, making it if need be;
-	// nil means that of the target's root.
+	// Open opens or creates a partial file for reading and writing; nil means in
+	// the target's root.
 	Open func(root *os.Root, name string) (File, error)
-	// Limit is shared by all that it fetches; nil means none.
+	// Limit bounds all fetches together; nil means none.
 	Limit *Limit
 	// Backoff is the first wait between attempts; 0 means one second.
 	Backoff time.Duration
 }
 
-// Fetch brings the target's file below its root under its name, complete,
-// synced and with the right digest, or returns an error.
+// Fetch stores the target's file under its name in its root, complete, synced and
+// with the right digest, or returns an error.
 //
-// A cut is followed by another attempt that goes on where the last one ended;
-// what lies on disk already is hashed again and not believed. After several
-// attempts without a byte gained Fetch gives up, and the part stays for a later
-// call, as it does when ctx ends. After a failure that no further attempt can
-// mend (wrong digest, wrong length, full disk) the part is removed.
+// After an interruption another attempt resumes at the last byte; bytes that are
+// on disk already are hashed again. After several attempts without a new byte
+// Fetch gives up, and the partial file stays for a later call, as it does when
+// ctx ends. After a failure that a retry cannot fix (wrong digest, wrong length,
+// full disk) the partial file is removed.
 func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) error {
 	if report == nil {
 		report = func(Progress) {}
@@ -123,7 +125,7 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 	}
 }
 
-// Discard removes the part file and its notes.
+// Discard removes the partial file and its notes.
 func Discard(t Target) error {
 	if err := t.Root.Remove(t.Name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove part file: %w", err)
@@ -150,7 +152,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// attempt is one go at a target.
+// attempt is one attempt to fetch a target.
 type attempt struct {
 	f      *Fetcher
 	t      Target
@@ -158,7 +160,8 @@ type attempt struct {
 
 	file File
 	sum  hash.Hash
-	// done bytes are in the file and in sum; gained of them came in this attempt.
+	// done bytes are in the file and in sum; gained of them arrived in this
+	// attempt.
 	done, gained int64
 	meter        meter
 	reported     time.Time
@@ -189,8 +192,8 @@ func (a *attempt) run(ctx context.Context) error {
 	return nil
 }
 
-// mismatch judges a complete file with the wrong digest. One that was put
-// together from two transfers gets a second chance, whole.
+// mismatch handles a complete file with the wrong digest. One that was assembled
+// from two transfers is fetched once more, as a whole.
 func (a *attempt) mismatch(got string) error {
 	if a.gained < a.t.Bytes {
 		if err := a.restart(); err != nil {
@@ -208,7 +211,7 @@ func (a *attempt) open() (File, error) {
 	return a.t.Root.OpenFile(a.t.Name, os.O_RDWR|os.O_CREATE, 0o600)
 }
 
-// resumeFrom hashes what an earlier attempt left, if it was for this target.
+// resumeFrom hashes the file of an earlier attempt, if it was for this target.
 func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	a.sum = sha256.New()
 	n := readNotes(a.t)
@@ -239,7 +242,7 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	return n, nil
 }
 
-// restart forgets everything on disk.
+// restart removes everything on disk.
 func (a *attempt) restart() error {
 	if err := a.file.Truncate(0); err != nil {
 		return DiskError(err, "truncate")
@@ -252,7 +255,7 @@ func (a *attempt) restart() error {
 	return nil
 }
 
-// transfer asks for what is missing and appends it.
+// transfer requests the missing bytes and appends them.
 func (a *attempt) transfer(ctx context.Context, n notes) error {
 	header := http.Header{}
 	if a.done > 0 {
@@ -286,11 +289,11 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 	return a.copy(ctx, resp.Body)
 }
 
-// accept decides where the answer's bytes belong.
+// accept decides where the response's bytes belong.
 func (a *attempt) accept(resp *http.Response) error {
 	host := hostOf(a.t.URL)
 	switch resp.StatusCode {
-	case http.StatusOK: // from the start, whatever was asked
+	case http.StatusOK: // from the start, regardless of the requested range
 		if resp.ContentLength >= 0 && resp.ContentLength != a.t.Bytes {
 			return a.wrongLength(resp.ContentLength)
 		}
@@ -308,7 +311,7 @@ func (a *attempt) accept(resp *http.Response) error {
 		}
 		return nil
 	}
-	// 416: the file there ends before our part does.
+	// 416: the file there ends before our partial one does.
 	if a.done == 0 {
 		return failf(v1alpha1.ReasonSourceUnreachable, "host %s returned HTTP %d to a request without a range", host, resp.StatusCode)
 	}
@@ -322,7 +325,7 @@ func (a *attempt) wrongLength(got int64) error {
 	return failf(v1alpha1.ReasonDigestMismatch, "the file at the source has %d bytes, but had %d when it was inspected; correct the source or model.sha256", got, a.t.Bytes)
 }
 
-// copy appends the body, and one byte more than wanted at most.
+// copy appends the body, at most one byte more than expected.
 func (a *attempt) copy(ctx context.Context, src io.Reader) error {
 	buf := make([]byte, a.f.Limit.most())
 	for {
@@ -359,7 +362,7 @@ func (a *attempt) copy(ctx context.Context, src io.Reader) error {
 	}
 }
 
-// show reports progress, not more often than a person can read.
+// show reports progress, at most once per reportEvery.
 func (a *attempt) show(final bool) {
 	now := time.Now()
 	if !final && now.Sub(a.reported) < reportEvery {

@@ -30,7 +30,7 @@ func wantFile(t *testing.T, tg Target, want []byte) {
 		t.Fatalf("file has %d bytes with SHA-256 %s, want %d with %s", len(got), digest(got), len(want), digest(want))
 	}
 	if exists(tg.Root, notesName(tg)) {
-		t.Error("notes lie beside a finished file")
+		t.Error("notes remain next to a finished file")
 	}
 }
 
@@ -76,7 +76,7 @@ func TestFetchResumesAfterCuts(t *testing.T) {
 	}
 }
 
-// A part that an earlier agent left is hashed, not believed.
+// A partial file that an earlier agent left is hashed, not trusted.
 func TestFetchDoesNotBelieveAPartFile(t *testing.T) {
 	o := newOrigin(t, blob(1<<20))
 	f, tg := fetcher(t, o)
@@ -115,7 +115,7 @@ func TestFetchGoesOnWhereAnEarlierCallEnded(t *testing.T) {
 	}
 }
 
-// A part without notes may be anything: it is not built upon.
+// A partial file without notes may be anything: it is not resumed.
 func TestFetchDropsAPartOfAnotherTarget(t *testing.T) {
 	o := newOrigin(t, blob(1<<20))
 	f, tg := fetcher(t, o)
@@ -174,7 +174,7 @@ func TestFetchFromAServerThatIgnoresRange(t *testing.T) {
 	wantFile(t, tg, content)
 }
 
-// wantFailure fetches and wants a reason, and no disk taken.
+// wantFailure fetches and requires a reason, and no disk usage.
 func wantFailure(t *testing.T, f *Fetcher, tg Target, reason string) {
 	t.Helper()
 	err := f.Fetch(t.Context(), tg, nil)
@@ -215,8 +215,8 @@ func TestFetchRefusesAnotherLength(t *testing.T) {
 	}
 }
 
-// A server that answers another range than asked must not be able to write
-// bytes where they do not belong.
+// A server that returns another range than requested must not be able to write
+// bytes in the wrong place.
 func TestFetchRefusesAnotherRange(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Range", "bytes 10-999/1000")
@@ -273,7 +273,7 @@ func TestFetchGivesUpOnAServerThatStaysAway(t *testing.T) {
 	}
 }
 
-// fullDisk is a part file on a disk that ends after some bytes.
+// fullDisk is a partial file on a disk that is full after some bytes.
 type fullDisk struct {
 	File
 	left int

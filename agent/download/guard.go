@@ -8,8 +8,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// special are address blocks that are global in form and yet not public: a
-// Mac never dials them for a tenant.
+// special are address blocks that look global and are not public: a Mac never
+// dials them for a tenant.
 var special = []struct {
 	block netip.Prefix
 	name  string
@@ -29,12 +29,12 @@ var special = []struct {
 	{netip.MustParsePrefix("3fff::/20"), "documentation"},
 }
 
-// publicV6 is the only block of IPv6 that is given out for the Internet.
-// Translation prefixes such as 64:ff9b::/96 lie outside, so an IPv4 address
-// cannot hide in one.
+// publicV6 is the only IPv6 block that is assigned to the Internet. Translation
+// prefixes such as 64:ff9b::/96 are outside of it, so an IPv4 address cannot hide
+// in one.
 var publicV6 = netip.MustParsePrefix("2000::/3")
 
-// notPublic names what is wrong with an address; "" for a public one.
+// notPublic returns why an address is not public; "" for a public one.
 func notPublic(a netip.Addr) string {
 	a = a.Unmap()
 	switch {
@@ -63,7 +63,7 @@ func notPublic(a netip.Addr) string {
 	return ""
 }
 
-// checkAddress refuses to dial what is neither public nor allowed.
+// checkAddress refuses to dial an address that is neither public nor allowed.
 func (p Policy) checkAddress(host string, a netip.Addr) error {
 	kind := notPublic(a)
 	if kind == "" {
@@ -80,8 +80,8 @@ func (p Policy) checkAddress(host string, a netip.Addr) error {
 
 type hostKey struct{}
 
-// control runs for every address just before it is dialled: after DNS, and
-// again for every redirect.
+// control runs for every address just before it is dialed: after DNS, and again
+// for every redirect.
 func (p Policy) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	host, _ := ctx.Value(hostKey{}).(string)
 	ap, err := netip.ParseAddrPort(address)

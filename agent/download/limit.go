@@ -6,21 +6,20 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// MinRate is the lowest rate that a limit may have, in bytes per second; a
-// lower one is more likely a slip of the unit than meant.
+// MinRate is the lowest rate that a limit may have, in bytes per second; a lower
+// one is probably a wrong unit.
 const MinRate = 64 << 10
 
-// Limit bounds how fast all downloads together take bytes. A nil Limit bounds
-// nothing.
+// Limit bounds the rate of all downloads together. A nil Limit bounds nothing.
 type Limit struct {
 	bucket *rate.Limiter
 	// piece is the most that is read at once: a quarter of a second's worth, so
-	// that no connection is left alone so long that it counts as stalled.
+	// that no connection waits so long that it counts as stalled.
 	piece int64
 }
 
-// NewLimit makes a limit of so many bytes per second, at least MinRate; 0 or
-// less is none.
+// NewLimit returns a limit in bytes per second, at least MinRate; nil for 0 or
+// less.
 func NewLimit(bytesPerSecond int64) *Limit {
 	if bytesPerSecond <= 0 {
 		return nil
@@ -38,7 +37,7 @@ func (l *Limit) most() int64 {
 	return l.piece
 }
 
-// took waits until so many bytes that were read may have been.
+// took waits until the limit allows the n bytes that were read.
 func (l *Limit) took(ctx context.Context, n int) error {
 	if l == nil || n == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// inMemory is a part file.
+// inMemory is a partial file in memory.
 type inMemory struct{ bytes.Buffer }
 
 func (*inMemory) Seek(int64, int) (int64, error) { return 0, nil }
@@ -19,14 +19,14 @@ func (*inMemory) Close() error                   { return nil }
 func (*inMemory) Sync() error                    { return nil }
 func (*inMemory) Truncate(int64) error           { return nil }
 
-// paced copies content under a limit and says how it went.
+// paced copies content under a limit and reports its rate.
 func paced(ctx context.Context, f *Fetcher, content []byte, report func(Progress)) error {
 	a := &attempt{f: f, t: Target{Bytes: int64(len(content))}, report: report, file: &inMemory{}, sum: sha256.New()}
 	return a.copy(ctx, bytes.NewReader(content))
 }
 
 // TestDownloadsShareOneRate, in virtual time: together they take as long as the
-// rate says, none starves, and each says truly how long it will take.
+// rate allows, none starves, and each reports a correct estimate.
 func TestDownloadsShareOneRate(t *testing.T) {
 	const mib = 1 << 20
 	for name, many := range map[string]int{"one": 1, "three": 3} {
@@ -79,8 +79,8 @@ func TestALimitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestALimitedDownloadIsNotTakenForAStandstill: pieces are so small that each
-// of many downloads reads again well before a request counts as stalled.
+// TestALimitedDownloadIsNotTakenForAStandstill: reads are so small that each of
+// many downloads reads again well before a request counts as stalled.
 func TestALimitedDownloadIsNotTakenForAStandstill(t *testing.T) {
 	for _, bytesPerSecond := range []int64{1, MinRate, 1 << 20, 1 << 40} {
 		l := NewLimit(bytesPerSecond)

@@ -2,25 +2,25 @@ package download
 
 import "time"
 
-// Progress is how far a fetch is.
+// Progress is the progress of a fetch.
 type Progress struct {
 	Done, Total int64
 	// BytesPerSecond over the last seconds; 0 while unknown.
 	BytesPerSecond float64
-	// ETA to the end; negative while unknown.
+	// ETA is the estimated time to the end; negative while unknown.
 	ETA time.Duration
 }
 
-// Within is the progress of several files, of which those before this one have
-// so many bytes, and all of them total.
+// Within returns the progress of several files: those before this one have before
+// bytes, and all of them total.
 func (p Progress) Within(before, total int64) Progress {
 	return progressOf(before+p.Done, total, p.BytesPerSecond)
 }
 
 const meterWindow = 10 * time.Second
 
-// meter derives a rate from what arrived in the last seconds. It is used by
-// one goroutine.
+// meter computes a rate from the bytes of the last seconds. It is used by one
+// goroutine.
 type meter struct {
 	marks []mark
 }
@@ -30,7 +30,8 @@ type mark struct {
 	done int64
 }
 
-// observe notes that done bytes are there and returns the rate, 0 if unknown.
+// observe records that done bytes have arrived and returns the rate, 0 if
+// unknown.
 func (m *meter) observe(now time.Time, done int64) float64 {
 	m.marks = append(m.marks, mark{now, done})
 	for len(m.marks) > 2 && now.Sub(m.marks[1].at) >= meterWindow {
@@ -44,10 +45,10 @@ func (m *meter) observe(now time.Time, done int64) float64 {
 	return float64(done-first.done) / span
 }
 
-// reset forgets the past, after a pause or a change of work.
+// reset starts over, after a pause or a change of work.
 func (m *meter) reset() { m.marks = nil }
 
-// progress makes the figure that callers see.
+// progressOf returns the figures for callers.
 func progressOf(done, total int64, rate float64) Progress {
 	p := Progress{Done: done, Total: total, BytesPerSecond: rate, ETA: -1}
 	if rate > 0 && total >= done {

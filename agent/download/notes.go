@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// notes lie beside a part file and say what it is a part of.
+// notes describe a partial file and are stored next to it.
 type notes struct {
 	Version int    `json:"version"`
 	URL     string `json:"url"`
 	Bytes   int64  `json:"bytes"`
 	SHA256  string `json:"sha256"`
-	// Validator is what If-Range carries: a strong ETag or a date.
+	// Validator is the value for If-Range: a strong ETag or a date.
 	Validator string `json:"validator,omitempty"`
 }
 
@@ -25,7 +25,7 @@ func newNotes(t Target) notes {
 	return notes{Version: notesVersion, URL: t.URL, Bytes: t.Bytes, SHA256: t.SHA256}
 }
 
-// match reports whether the part belongs to the target.
+// match reports whether the partial file belongs to the target.
 func (n notes) match(t Target) bool {
 	n.Validator = ""
 	return n == newNotes(t)
@@ -33,8 +33,8 @@ func (n notes) match(t Target) bool {
 
 func notesName(t Target) string { return t.Name + ".resume" }
 
-// readNotes returns what is noted; notes that cannot be read match nothing, so
-// that the part is fetched anew.
+// readNotes returns the stored notes; notes that cannot be read match nothing, so
+// that the file is fetched again.
 func readNotes(t Target) notes {
 	var n notes
 	b, err := t.Root.ReadFile(notesName(t))
@@ -59,8 +59,8 @@ func removeNotes(t Target) error {
 	return nil
 }
 
-// validator picks what a later If-Range can prove the file unchanged by. A
-// weak ETag cannot.
+// validator returns the value by which a later If-Range can prove that the file
+// is unchanged. A weak ETag cannot.
 func validator(h http.Header) string {
 	if tag := h.Get("ETag"); strings.HasPrefix(tag, `"`) && len(tag) <= 1024 {
 		return tag

@@ -30,13 +30,13 @@ func digest(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// origin serves one file over TLS and remembers what it was asked.
+// origin serves one file over TLS and records its requests.
 type origin struct {
 	*httptest.Server
 	mu       sync.Mutex
 	content  []byte
 	etag     string
-	cuts     []int // bytes after which the next answers break off
+	cuts     []int // bytes after which the next responses break off
 	requests []http.Header
 }
 

@@ -115,7 +115,7 @@ func (w *World) halt() {
 // apply gives the agent all orders, as they are now.
 func (w *World) apply() {
 	w.generation++
-	o := journal.Orders{Generation: w.generation, Memory: w.policy}
+	o := journal.Desired{Generation: w.generation, Memory: w.policy}
 	for _, a := range w.orders {
 		o.Assignments = append(o.Assignments, a)
 	}
@@ -128,7 +128,7 @@ func (w *World) apply() {
 // path of a model's file; nothing reads it.
 func (w *World) path(name string) string { return filepath.Join(w.dir, "models", name) }
 
-// settle lets happen whatever is due at this instant.
+// settle waits until all events of this instant have happened.
 func (w *World) settle() { synctest.Wait() }
 
 // pass lets time pass.
@@ -140,7 +140,7 @@ func (w *World) pass(d time.Duration) {
 // diary are the lines that were not printed yet. Safe for concurrent use.
 type diary struct {
 	begun time.Time
-	mute  bool // set before anything is written: lines are not kept
+	quiet bool // set before any output is written: lines are not kept
 
 	mu    sync.Mutex // guards lines
 	lines []line
@@ -155,7 +155,7 @@ type line struct {
 }
 
 func (d *diary) write(whom, format string, args ...any) {
-	if d.mute {
+	if d.quiet {
 		return
 	}
 	d.mu.Lock()
@@ -232,7 +232,8 @@ func rank(text string) int {
 	return 9
 }
 
-// repeats says which lines are told once: errors, which polls find again.
+// repeats reports whether a line is printed once: errors, which every poll finds
+// again.
 func repeats(text string) bool { return strings.HasPrefix(text, "error: ") }
 
 // compareNames puts r2 before r10.

@@ -38,8 +38,8 @@ const fileName = "journal.json"
 type State struct {
 	// Version of the layout.
 	Version int `json:"version"`
-	// Orders as they were last read; nil until some were.
-	Orders *Orders `json:"orders,omitempty"`
+	// Desired as they were last read; nil until some were.
+	Desired *Desired `json:"orders,omitempty"`
 	// Engines that were started and not yet seen to end.
 	Engines []Engine `json:"engines,omitempty"`
 	// Replicas that orders name or named.
@@ -71,8 +71,8 @@ type Wired struct {
 	Stranded  bool   `json:"stranded,omitempty"`
 }
 
-// Orders are what this Mac is to do, as read from its MacNode and checked.
-type Orders struct {
+// Desired is the desired state of this Mac, as read from its MacNode and checked.
+type Desired struct {
 	// UID of the MacNode that was read; another one knows nothing of this Mac.
 	UID string `json:"uid,omitempty"`
 	// Generation of the MacNode.
@@ -94,11 +94,11 @@ type Orders struct {
 	// as long as it is fresh, so no journal keeps it.
 	Agent *v1alpha1.AgentOrder `json:"-"`
 	// Invalid orders are neither followed nor taken as withdrawn.
-	Invalid []InvalidOrder `json:"invalid,omitempty"`
+	Invalid []InvalidAssignment `json:"invalid,omitempty"`
 }
 
-// InvalidOrder is an assignment that cannot be followed.
-type InvalidOrder struct {
+// InvalidAssignment is an assignment that cannot be followed.
+type InvalidAssignment struct {
 	ReplicaUID string `json:"replicaUID"`
 	Epoch      int64  `json:"epoch"`
 	Message    string `json:"message"`
@@ -174,7 +174,7 @@ type Journal struct {
 	state State
 }
 
-// ErrVersion says that a newer program wrote the journal.
+// ErrVersion means that a newer program wrote the journal.
 var ErrVersion = errors.New("journal has a newer version")
 
 // Open reads the journal in dir, or begins one. A file that cannot be

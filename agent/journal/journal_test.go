@@ -25,7 +25,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	if err := j.Update(func(s *State) {
-		s.Orders = &Orders{Generation: 7, Assignments: []v1alpha1.Assignment{{ReplicaUID: "u", Epoch: 2}}}
+		s.Desired = &Desired{Generation: 7, Assignments: []v1alpha1.Assignment{{ReplicaUID: "u", Epoch: 2}}}
 		s.PutEngine(Engine{ReplicaUID: "u", Epoch: 2, PID: 12, StartTime: "x"})
 		s.PutEngine(Engine{ReplicaUID: "u", Epoch: 2, PID: 13, StartTime: "y"})
 		s.Replica("u", 2).Loads = 3
@@ -34,7 +34,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, dir).Snapshot()
-	if s.Orders == nil || s.Orders.Generation != 7 || len(s.Engines) != 1 || s.Engine("u", 2).PID != 13 || s.Replica("u", 2).Loads != 3 || s.FreedBytesTotal != 99 {
+	if s.Desired == nil || s.Desired.Generation != 7 || len(s.Engines) != 1 || s.Engine("u", 2).PID != 13 || s.Replica("u", 2).Loads != 3 || s.FreedBytesTotal != 99 {
 		t.Errorf("after a restart: %+v", s)
 	}
 	if info, err := os.Stat(filepath.Join(dir, fileName)); err != nil || info.Mode().Perm() != 0o600 {

@@ -14,8 +14,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-func invalid(uid string, epoch int64) journal.InvalidOrder {
-	return journal.InvalidOrder{ReplicaUID: uid, Epoch: epoch, Message: "cannot be followed"}
+func invalid(uid string, epoch int64) journal.InvalidAssignment {
+	return journal.InvalidAssignment{ReplicaUID: uid, Epoch: epoch, Message: "cannot be followed"}
 }
 
 // served starts an engine and ends the pool.
@@ -30,8 +30,8 @@ func served(t *testing.T) (*rig, v1alpha1.Assignment, v1alpha1.AssignmentStatus)
 	return r, a, s
 }
 
-// TestAnEngineIsStartedForTheTaskThatWasInspected, and one of before that was
-// told no task is what it would be told.
+// TestAnEngineIsStartedForTheTaskThatWasInspected, and an earlier engine that got
+// no task counts as started for it.
 func TestAnEngineIsStartedForTheTaskThatWasInspected(t *testing.T) {
 	writes := &entry{assignment: assignment("u", "m")}
 	reads := &entry{assignment: assignment("u", "m")}
@@ -39,12 +39,12 @@ func TestAnEngineIsStartedForTheTaskThatWasInspected(t *testing.T) {
 	if w, r := writes.config("p"), reads.config("p"); w.Task != "" || r.Task != "Embed" {
 		t.Errorf("tasks %q and %q", w.Task, r.Task)
 	}
-	told, untold := reads.config("p"), reads.config("p")
-	untold.Task = ""
-	other := told
+	got, older := reads.config("p"), reads.config("p")
+	older.Task = ""
+	other := got
 	other.Task = "Rerank"
-	if !sameService(untold, told) || !sameService(told, told) || sameService(other, told) || sameService(told, writes.config("p")) {
-		t.Error("what serves the same is not told from what does not")
+	if !sameService(older, got) || !sameService(got, got) || sameService(other, got) || sameService(got, writes.config("p")) {
+		t.Error("configurations of the same service are not distinguished from others")
 	}
 }
 

@@ -32,7 +32,7 @@ const agentVariable = "METALFLEET_POOL_AGENT"
 // replica serves, Then; at Point it kills itself.
 type crashPlan struct {
 	Dir, Point  string
-	First, Then journal.Orders
+	First, Then journal.Desired
 }
 
 // playAgent runs until the fault point.

@@ -141,8 +141,8 @@ func (r *rig) halt() {
 	<-r.ended
 }
 
-// killEngines ends every engine that the journal knows or that served: a test
-// of what a journal forgot may leave one that nobody knows.
+// killEngines ends every engine that the journal knows or that served: a test of
+// a lost journal may leave one that is in neither.
 func (r *rig) killEngines() {
 	if j, err := journal.Open(r.dir, time.Now()); err == nil {
 		for _, e := range j.Snapshot().Engines {
@@ -175,8 +175,8 @@ func assignment(uid, source string) v1alpha1.Assignment {
 	}
 }
 
-func orders(a ...v1alpha1.Assignment) journal.Orders {
-	return journal.Orders{Generation: 1, Assignments: a}
+func orders(a ...v1alpha1.Assignment) journal.Desired {
+	return journal.Desired{Generation: 1, Assignments: a}
 }
 
 func (r *rig) report(uid string) v1alpha1.AssignmentStatus {

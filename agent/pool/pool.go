@@ -133,7 +133,7 @@ func (p *Pool) Adopt(ctx context.Context) {
 
 // Apply takes assignments that were positively read, or are known from then.
 // Entries that they do not name are drained and forgotten.
-func (p *Pool) Apply(o journal.Orders) {
+func (p *Pool) Apply(o journal.Desired) {
 	p.registry.change(func() {
 		p.pressure.meter.setPolicy(o.Memory)
 		p.replicas.apply(o)

@@ -58,7 +58,7 @@ type replicas struct {
 
 // apply makes assignments the desired state: entries that they do not name are
 // drained and forgotten. The caller holds mu.
-func (rs *replicas) apply(o journal.Orders) {
+func (rs *replicas) apply(o journal.Desired) {
 	rs.generation = o.Generation
 	for _, e := range rs.entries {
 		e.want = wantGone

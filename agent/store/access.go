@@ -15,22 +15,22 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 )
 
-// A digest is no permission: digests are published, and a tenant's own server or
-// repository may name any. Weights that are here are handed out to those whose
-// credential brought them, and to others after the source that they came from let
-// them in. What another source claims to have is downloaded from there, which
-// proves that it has it. The kubelet treats images that are on a node already in
-// the same way (KubeletEnsureSecretPulledImages).
+// A digest is no permission: digests are public, and a tenant's own server or
+// repository may claim any. Weights on this Mac are shared with tenants whose
+// credential downloaded them, and with others after the source that they came
+// from grants access. Weights that another source claims to have are downloaded
+// from there, which proves that it has them. The kubelet treats images on a node
+// in the same way (KubeletEnsureSecretPulledImages).
 
 // want is a record with the name of the credential that an assignment has for its
-// source; ref is empty where it has none.
+// source; ref is empty if it has none.
 type want struct {
 	model.Record
 	ref string
 }
 
-// origin is a place that weights came from, or that has let a credential read
-// them, and that credential.
+// origin is a source that weights came from, or that granted a credential access
+// to them, and that credential.
 type origin struct {
 	Place string `json:"place"`
 	// TokenRef names the credential; it identifies the tenant, and stays the same
@@ -38,12 +38,12 @@ type origin struct {
 	TokenRef string `json:"tokenRef,omitempty"`
 }
 
-// maxOrigins bounds how many a record keeps, the latest ones.
+// maxOrigins bounds how many origins a record keeps, the latest ones.
 const maxOrigins = 64
 
 func (w want) origin() origin { return origin{placeOf(w.Source), w.ref} }
 
-// placeOf is the part of a source that its host gives access to as a whole: a
+// placeOf is the part of a source to which its host grants access as a whole: a
 // repository of a hub or a registry, a folder of a bucket, one URL.
 func placeOf(source string) string {
 	if s, err := hub.Parse(source, ""); err == nil {
@@ -56,20 +56,21 @@ func placeOf(source string) string {
 }
 
 // partial is the name of the folder that a download of these weights is written
-// to: what one tenant has begun is not continued by another.
+// to: one tenant's download is not resumed by another.
 func partial(digest string, o origin) string {
 	sum := sha256.Sum256([]byte(o.Place + "\x00" + o.TokenRef))
 	return folder(digest) + "-" + hex.EncodeToString(sum[:8])
 }
 
-// digestOf reads the digest of a name that partial made.
+// digestOf returns the digest in a name that partial made.
 func digestOf(partial string) string {
 	name, _, _ := strings.Cut(partial, "-")
 	return "sha256:" + name
 }
 
-// entitles reports whether weights may be handed out without asking anybody: the
-// same credential brought them, or they came from the same place without any.
+// entitles reports whether weights may be used without asking their source: the
+// same credential downloaded them, or they came from the same place without a
+// credential.
 func (e entry) entitles(o origin) bool {
 	return slices.ContainsFunc(e.origins(), func(have origin) bool {
 		return have == o || o.TokenRef != "" && have.TokenRef == o.TokenRef
@@ -82,7 +83,7 @@ func (e entry) from(place string) bool {
 }
 
 // unknownRef stands for the credential of weights that were stored before
-// credentials were noted.
+// credentials were recorded.
 const unknownRef = "unknown"
 
 func (e entry) origins() []origin {
@@ -92,7 +93,7 @@ func (e entry) origins() []origin {
 	return e.Origins
 }
 
-// with is the entry with one more origin.
+// with returns the entry with one more origin.
 func (e entry) with(o origin) entry {
 	if !slices.Contains(e.origins(), o) {
 		e.Origins = append(slices.Clone(e.origins()), o)
@@ -101,11 +102,11 @@ func (e entry) with(o origin) entry {
 	return e
 }
 
-// mayUse reports whether weights that are here may be handed out: see entitles. A
-// place that they came from is asked first where another credential is to read
-// them, and its refusal is an error.
+// mayUse reports whether weights on this Mac may be used: see entitles. If
+// another credential wants them, their source is asked first, and its refusal is
+// an error.
 func (s *Store) mayUse(ctx context.Context, w want) (bool, error) {
-	e, ok := s.shelf.entry(w.Digest)
+	e, ok := s.objects.entry(w.Digest)
 	o := w.origin()
 	switch {
 	case !ok:
@@ -120,14 +121,14 @@ func (s *Store) mayUse(ctx context.Context, w want) (bool, error) {
 			return false, s.explain(w, err)
 		}
 	}
-	if err := s.shelf.update(w.Digest, func(e entry) entry { return e.with(o) }); err != nil {
+	if err := s.objects.update(w.Digest, func(e entry) entry { return e.with(o) }); err != nil {
 		return false, download.DiskError(err, "write")
 	}
 	s.opt.Log.Info("The source let another credential read weights that are here", "digest", w.Digest, "source", w.Source)
 	return true, nil
 }
 
-// probe asks a source for the first byte of a file, as a download would.
+// probe requests the first byte of a file from its source, as a download would.
 func (s *Store) probe(ctx context.Context, w want, f model.File) error {
 	url, err := s.address(w.Record, f)
 	if err != nil {

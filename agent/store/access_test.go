@@ -20,13 +20,13 @@ import (
 )
 
 // tenants is a store with the private weights of tenant a, and a server of tenant
-// b that answers with its own file for every path.
+// b that serves its own file for every path.
 type tenants struct {
 	*Store
 	stand   *hubtest.Hub
 	private model.Record
 	fetched atomic.Int64
-	refused atomic.Bool // b's token is not good for a's repository
+	refused atomic.Bool // b's token does not grant access to a's repository
 }
 
 func newTenants(t *testing.T) *tenants {
@@ -61,7 +61,7 @@ func (x *tenants) brought(t *testing.T) string {
 }
 
 // TestAttackWeightsOfAnotherTenantByTheirDigest: tenant b knows the digest of a's
-// weights, and names them as those of a source of its own.
+// weights, and claims that its own source has them.
 func TestAttackWeightsOfAnotherTenantByTheirDigest(t *testing.T) {
 	w := newWorld(t)
 	evil := append([]byte(nil), w.content...)
@@ -136,8 +136,8 @@ func TestAttackWeightsOfAnotherTenantByTheirDigest(t *testing.T) {
 	})
 }
 
-// TestAnotherCredentialIsCheckedAtTheSource before it gets weights that are here;
-// it is spared the download, and asked once.
+// TestAnotherCredentialIsCheckedAtTheSource before it may use stored weights; it
+// is checked once, without a download.
 func TestAnotherCredentialIsCheckedAtTheSource(t *testing.T) {
 	x := newTenants(t)
 	path := x.brought(t)
@@ -161,12 +161,12 @@ func TestAnotherCredentialIsCheckedAtTheSource(t *testing.T) {
 	}
 }
 
-// TestWeightsWithoutNotesOfTheirCredential, as older stores have them, are checked
-// at their source.
+// TestWeightsWithoutNotesOfTheirCredential, as older stores have them, are
+// checked at their source.
 func TestWeightsWithoutNotesOfTheirCredential(t *testing.T) {
 	x := newTenants(t)
 	path := x.brought(t)
-	if err := x.shelf.update(x.private.Digest, func(e entry) entry { e.Origins = nil; return e }); err != nil {
+	if err := x.objects.update(x.private.Digest, func(e entry) entry { e.Origins = nil; return e }); err != nil {
 		t.Fatal(err)
 	}
 	before := len(x.stand.Requests())

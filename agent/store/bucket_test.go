@@ -15,8 +15,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// inBucket is a folder in a private bucket, and what its record is but for the
-// server's address.
+// inBucket is a folder in a private bucket, and its record without the server's
+// address.
 func inBucket() (*s3test.Server, model.Record) {
 	rec := model.Record{Format: model.FormatSafetensors}
 	objects := map[string]s3test.Object{}
@@ -33,8 +33,8 @@ func inBucket() (*s3test.Server, model.Record) {
 	return stand, rec
 }
 
-// TestAFolderOfABucketIsFetchedWhole over a connection that is cut, with signed
-// requests, each for what is missing.
+// TestAFolderOfABucketIsFetchedWhole over an interrupted connection, with signed
+// requests for the missing bytes.
 func TestAFolderOfABucketIsFetchedWhole(t *testing.T) {
 	stand, rec := inBucket()
 	var cut atomic.Int64
@@ -85,7 +85,7 @@ func TestAFolderOfABucketIsFetchedWhole(t *testing.T) {
 	}
 }
 
-// cutting ends a connection after some bytes.
+// cutting closes a connection after some bytes.
 type cutting struct {
 	http.ResponseWriter
 	left int

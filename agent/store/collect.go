@@ -13,12 +13,12 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Marks are the watermarks of the disk, in percent of it that are in use: from
-// High on, weights that nobody wants go until no more than Low are. A High of 0
-// means that there are none.
+// Marks are the watermarks of the disk, in percent in use: above High unused
+// weights are evicted until at most Low are in use. A High of 0 disables
+// eviction.
 type Marks struct{ High, Low int }
 
-// Check refuses watermarks that cannot be meant.
+// Check rejects invalid watermarks.
 func (m Marks) Check() error {
 	if m.High != 0 && (m.Low < 1 || m.Low >= m.High || m.High > 100) {
 		return fmt.Errorf("watermarks of %d and %d percent of the disk: want 1 to 100 with the low one less than the high one, or a high one of 0 to disable them", m.High, m.Low)
@@ -26,10 +26,10 @@ func (m Marks) Check() error {
 	return nil
 }
 
-// Disk is how large the disk of the store is, and what of it is free.
+// Disk is the size of the store's disk, and how much of it is free.
 type Disk struct{ Free, Total int64 }
 
-// deficit is how much has to go; 0 below the high mark.
+// deficit is how many bytes to evict; 0 below the high watermark.
 func (m Marks) deficit(d Disk) int64 {
 	used := d.Total - d.Free
 	if m.High == 0 || used < d.Total/100*int64(m.High) {
@@ -38,7 +38,7 @@ func (m Marks) deficit(d Disk) int64 {
 	return max(0, used-d.Total/100*int64(m.Low))
 }
 
-// above is by how much more bytes would take the disk over the high mark.
+// above is by how many bytes more would exceed the high watermark.
 func (m Marks) above(d Disk, more int64) int64 {
 	if m.High == 0 {
 		return 0
@@ -46,7 +46,7 @@ func (m Marks) above(d Disk, more int64) int64 {
 	return max(0, d.Total-d.Free+more-d.Total/100*int64(m.High))
 }
 
-// unwanted are weights that may go.
+// unwanted are weights that may be evicted.
 type unwanted struct {
 	digest string
 	source string
@@ -54,16 +54,16 @@ type unwanted struct {
 	files  []linkedFile
 }
 
-// linkedFile is a file of weights with the number of its names on the disk: it
-// gives nothing back while one of them is left.
+// linkedFile is a file of weights with its number of hard links: its space is
+// freed with the last one.
 type linkedFile struct {
 	inode uint64
 	bytes int64
 	links int
 }
 
-// choose picks what goes, the oldest use first, until that many bytes come back
-// or nothing is left, and says how many do.
+// choose picks weights to evict, least recently used first, until need bytes are
+// freed or none is left, and returns how many bytes are freed.
 func choose(all []unwanted, need int64) (picked []unwanted, freed int64) {
 	slices.SortFunc(all, func(a, b unwanted) int {
 		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.digest, b.digest))
@@ -83,17 +83,17 @@ func choose(all []unwanted, need int64) (picked []unwanted, freed int64) {
 	return picked, freed
 }
 
-// own is what weights give back if they alone go.
+// own is how many bytes are freed if these weights alone are evicted.
 func own(files []linkedFile) int64 {
 	_, freed := choose([]unwanted{{files: files}}, 1)
 	return freed
 }
 
-// maxCollections is how many of the last ones are told.
+// maxCollections is how many evictions the status lists.
 const maxCollections = 8
 
-// Collect notes which weights are in use and, from the high mark on, removes
-// those that nobody wants, the oldest use first.
+// Collect records which weights are in use and, above the high watermark, evicts
+// unused ones, least recently used first.
 func (s *Store) Collect() error {
 	s.room.Lock()
 	defer s.room.Unlock()
@@ -102,9 +102,9 @@ func (s *Store) Collect() error {
 		return nil
 	}
 	now := time.Now()
-	for _, digest := range s.shelf.digests() {
+	for _, digest := range s.objects.digests() {
 		if spared(digest) {
-			s.shelf.use(digest, now)
+			s.objects.use(digest, now)
 		}
 	}
 	d, err := s.opt.Disk()
@@ -124,10 +124,11 @@ func (s *Store) Collect() error {
 	return err
 }
 
-// makeRoom sees to it that a download finds its place on the disk, beside what
-// other downloads still bring, and promises it that. Where all that may go would
-// not do, nothing goes. What is fetched ahead finds it below the high mark.
-func (s *Store) makeRoom(f *flight, need int64) error {
+// makeRoom evicts weights so that a download fits on the disk together with the
+// downloads in progress, and reserves its space. If evicting all unused weights
+// would not suffice, none is evicted. A download ahead of use must stay below the
+// high watermark.
+func (s *Store) makeRoom(f *sharedDownload, need int64) error {
 	s.room.Lock()
 	defer s.room.Unlock()
 	ahead := s.opt.Ahead != nil && s.opt.Ahead(f.digest)
@@ -159,8 +160,8 @@ func (s *Store) makeRoom(f *flight, need int64) error {
 	return nil
 }
 
-// lacking is what the disk has too little for a download that was promised
-// nothing yet; one ahead may not take it over the high mark either.
+// lacking is how many bytes the disk lacks for a download without a reservation;
+// one ahead of use must not exceed the high watermark either.
 func (s *Store) lacking(need int64, ahead bool) (Disk, int64, error) {
 	d, err := s.opt.Disk()
 	out := max(0, need+diskMargin+s.promised()-d.Free)
@@ -170,18 +171,18 @@ func (s *Store) lacking(need int64, ahead bool) (Disk, int64, error) {
 	return d, out, err
 }
 
-// promised is what downloads under way still bring.
+// promised is how many bytes downloads in progress will still write.
 func (s *Store) promised() (sum int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.flights {
+	for _, f := range s.downloads {
 		sum += f.awaits.Load()
 	}
 	return sum
 }
 
-// spared says which weights are wanted, apart from claims and downloads, if
-// that is known.
+// spared returns which weights are wanted, apart from claims and downloads, and
+// false if that is unknown.
 func (s *Store) spared() (func(digest string) bool, bool) {
 	if s.opt.Spared == nil {
 		return nil, false
@@ -189,8 +190,8 @@ func (s *Store) spared() (func(digest string) bool, bool) {
 	return s.opt.Spared()
 }
 
-// unwanted are the weights that may go now: none while it is not known what is
-// wanted.
+// unwanted are the weights that may be evicted now: none while it is unknown
+// which are wanted.
 func (s *Store) unwanted() (all []unwanted) {
 	spared, known := s.spared()
 	if !known {
@@ -198,21 +199,22 @@ func (s *Store) unwanted() (all []unwanted) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range s.shelf.all() {
+	for _, e := range s.objects.all() {
 		if d := e.Record.Digest; !spared(d) && !s.inUse(d) {
-			all = append(all, unwanted{d, e.Record.Source, e.used, s.shelf.links(e)})
+			all = append(all, unwanted{d, e.Record.Source, e.used, s.objects.links(e)})
 		}
 	}
 	return all
 }
 
-// inUse says whether weights are claimed or being fetched; the caller holds mu.
+// inUse reports whether weights are claimed or being downloaded; the caller holds
+// mu.
 func (s *Store) inUse(digest string) bool {
-	return len(s.holds[digest]) > 0 || s.flying(digest)
+	return len(s.holds[digest]) > 0 || s.downloading(digest)
 }
 
-// discard removes weights and notes what came back. What was claimed meanwhile
-// stays.
+// discard removes weights and records how much that freed. Weights that were
+// claimed meanwhile stay.
 func (s *Store) discard(picked []unwanted, why v1alpha1.CollectionReason) error {
 	for _, u := range picked {
 		bytes, err := s.Remove(u.digest)
@@ -240,14 +242,14 @@ func (s *Store) note(c v1alpha1.Collection) {
 	}
 }
 
-// say keeps what is wrong with the disk; empty while nothing is.
+// say sets the status message about the disk; empty if there is no problem.
 func (s *Store) say(message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.message = message
 }
 
-// Status are the figures of the disk. What cannot be measured is left out.
+// Status reports disk usage. Figures that cannot be measured are left out.
 func (s *Store) Status() v1alpha1.MacDisk {
 	s.mu.Lock()
 	out := v1alpha1.MacDisk{Collected: *s.collected.DeepCopy(), Message: s.message}

@@ -13,9 +13,10 @@ import (
 	"metalfleet.dev/metalfleet/test/seed"
 )
 
-// TestRandomHistoriesOfADiskThatFillsUp: models that share files come, are used,
-// pinned, claimed and collected, over restarts. What is wanted stays, the mark is
-// kept as far as that allows, every byte is counted once, and every file is right.
+// TestRandomHistoriesOfADiskThatFillsUp downloads, uses, pins, claims and evicts
+// models that share files, over restarts. Wanted weights stay, usage falls below
+// the watermark where possible, every byte is counted once, and every file is
+// correct.
 func TestRandomHistoriesOfADiskThatFillsUp(t *testing.T) {
 	seed := seed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -71,7 +72,7 @@ func TestRandomHistoriesOfADiskThatFillsUp(t *testing.T) {
 			}
 			disk, _ := s.opt.Disk()
 			if s.opt.Marks.deficit(disk) > 0 && len(s.unwanted()) > 0 {
-				t.Fatalf("step %d: above the mark, and %d that nobody wants stay", step, len(s.unwanted()))
+				t.Fatalf("step %d: above the mark, and %d unwanted ones stay", step, len(s.unwanted()))
 			}
 		case 5:
 			if rng.IntN(4) == 0 {
@@ -98,7 +99,7 @@ func TestRandomHistoriesOfADiskThatFillsUp(t *testing.T) {
 	}
 }
 
-// family are records of one repository that have files in common.
+// family returns records of one repository that have files in common.
 func family(repo *hubtest.Repo, base model.Record, n int) []model.Record {
 	out := []model.Record{base}
 	for i := 1; i < n; i++ {

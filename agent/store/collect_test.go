@@ -31,12 +31,12 @@ func TestWatermarks(t *testing.T) {
 		"between the marks":              {Marks{90, 80}, Disk{Free: 15, Total: 100}, 0},
 		"a full disk":                    {Marks{90, 80}, Disk{Free: 0, Total: 1000}, 200},
 		"no marks":                       {Marks{}, Disk{Free: 0, Total: 1000}, 0},
-		"a disk of which nobody knows":   {Marks{90, 80}, Disk{Free: 0}, 0},
+		"a disk of unknown size":         {Marks{90, 80}, Disk{Free: 0}, 0},
 		"more free than there is at all": {Marks{90, 80}, Disk{Free: 200, Total: 100}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := test.marks.deficit(test.disk); got != test.want {
-				t.Errorf("%d bytes have to go, want %d", got, test.want)
+				t.Errorf("%d bytes to evict, want %d", got, test.want)
 			}
 		})
 	}
@@ -94,7 +94,8 @@ func (w *world) catalog(n int) (recs []model.Record) {
 	return recs
 }
 
-// tight makes a disk that holds so many bytes beside the margin, all for weights.
+// tight returns a disk with that many bytes in addition to the margin, all for
+// weights.
 func (w *world) tight(bytes int64) {
 	total := bytes + diskMargin
 	w.disk = func() (Disk, error) {
@@ -103,7 +104,7 @@ func (w *world) tight(bytes int64) {
 	}
 }
 
-// du is what the files of weights in a folder take, each once.
+// du is the disk usage of the weights in a folder, each file once.
 func du(dir string) (int64, error) {
 	var sum int64
 	seen := map[uint64]bool{}
@@ -136,7 +137,7 @@ func mustEnsure(t *testing.T, s *Store, recs ...model.Record) {
 	}
 }
 
-// wantStored compares what is on the disk.
+// wantStored compares the weights on the disk.
 func wantStored(t *testing.T, s *Store, recs ...model.Record) {
 	t.Helper()
 	var got, want []string
@@ -158,7 +159,7 @@ func TestAboveTheHighMarkTheOldestUseGoesFirst(t *testing.T) {
 	w.marks, w.spared = Marks{High: 90, Low: 50}, wants(r[1].Digest)
 	s, stop := w.start()
 	mustEnsure(t, s, r...)
-	mustEnsure(t, s, r[0]) // used again: r[2] is the oldest that nobody wants
+	mustEnsure(t, s, r[0]) // used again: r[2] is the least recently used of the unwanted
 	held := s.Hold(r[2].Digest)
 	used := 5 * (mib + 2)
 	total := used * 100 / 95
@@ -169,21 +170,22 @@ func TestAboveTheHighMarkTheOldestUseGoesFirst(t *testing.T) {
 	if err := s.Collect(); err != nil {
 		t.Fatal(err)
 	}
-	// 95 % are in use and 50 % may stay: three go, of those that may: 3, 4, 0.
+	// 95 % are in use and 50 % may stay: three of the unwanted are evicted: 3, 4,
+	// 0.
 	wantStored(t, s, r[1], r[2])
 	c := s.Status().Collected
 	if c.Models != 3 || c.Bytes != 3*(mib+2) || len(c.Last) != 3 || c.Last[0].Digest != r[0].Digest || c.Last[2].Digest != r[3].Digest ||
 		c.Last[0].Reason != v1alpha1.CollectedForMark || c.Last[0].Bytes != mib+2 || c.Last[0].Source != r[0].Source || c.Last[0].Time.IsZero() {
-		t.Errorf("told is %+v", c)
+		t.Errorf("reported is %+v", c)
 	}
 	if m := s.Status().Message; m != "" {
 		t.Errorf("all is well, and it says %q", m)
 	}
 	held.Release()
 	if l := s.List(); l[0].ReclaimableBytes+l[1].ReclaimableBytes != mib+2 {
-		t.Errorf("reclaimable is %+v, want that of what nobody wants", l)
+		t.Errorf("reclaimable is %+v, want that of the unwanted", l)
 	}
-	// The mark is passed by others' files, and all that is here is wanted.
+	// Files of others exceed the mark, and all weights are wanted.
 	s.opt.Spared = wants(r[1].Digest, r[2].Digest)
 	s.opt.Disk = func() (Disk, error) { return Disk{Free: 1, Total: 100 * mib}, nil }
 	if err := s.Collect(); err != nil {
@@ -201,8 +203,8 @@ func TestNothingGoesWhileItIsNotKnownWhatIsWanted(t *testing.T) {
 	r := w.catalog(2)
 	w.marks = Marks{High: 90, Low: 1}
 	for name, spared := range map[string]func() (func(string) bool, bool){
-		"nobody was asked":    nil,
-		"nobody knows it yet": func() (func(string) bool, bool) { return nil, false },
+		"unset":         nil,
+		"not known yet": func() (func(string) bool, bool) { return nil, false },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.spared, w.disk = spared, nil
@@ -233,11 +235,11 @@ func TestADownloadMakesRoomOfWhatNobodyWants(t *testing.T) {
 	mustEnsure(t, s, r[3])
 	wantStored(t, s, r[0], r[2], r[3])
 	if c := s.Status().Collected; c.Models != 1 || c.Last[0].Digest != r[1].Digest || c.Last[0].Reason != v1alpha1.CollectedForDownload {
-		t.Errorf("told is %+v", c)
+		t.Errorf("reported is %+v", c)
 	}
 }
 
-// Models that would go in vain stay.
+// Models whose eviction would not suffice stay.
 func TestADownloadThatCannotFitRemovesNothing(t *testing.T) {
 	w := newWorld(t)
 	r := w.catalog(3)
@@ -256,22 +258,22 @@ func TestADownloadThatCannotFitRemovesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatIsFetchedAheadStaysBelowTheHighMark: it finds room there, or makes it of
-// what nobody wants; a download that is needed now may go above.
-func TestWhatIsFetchedAheadStaysBelowTheHighMark(t *testing.T) {
+// TestDownloadAheadOfUseStaysBelowTheHighMark: it fits or replaces unwanted
+// weights; a download that is needed now may exceed the mark.
+func TestDownloadAheadOfUseStaysBelowTheHighMark(t *testing.T) {
 	const size, marks = mib + 2, 500 // of each model, and models below the mark
 	for name, tc := range map[string]struct {
 		high   int
-		others int64 // take the room of so many models
+		others int64 // use the space of that many models
 		ahead  bool
 		stay   []int // of three, the third is fetched
 		fails  bool
 	}{
-		"below":                   {50, marks - 3, true, []int{0, 1, 2}, false},
-		"in place of what may go": {50, marks - 2, true, []int{0, 2}, false},
-		"above, whatever goes":    {50, marks - 1, true, []int{0, 1}, true},
-		"above, and needed now":   {50, marks - 1, false, []int{0, 1, 2}, false},
-		"above, where is no mark": {0, marks - 1, true, []int{0, 1, 2}, false},
+		"below":                        {50, marks - 3, true, []int{0, 1, 2}, false},
+		"in place of unwanted weights": {50, marks - 2, true, []int{0, 2}, false},
+		"above after all evictions":    {50, marks - 1, true, []int{0, 1}, true},
+		"above, and needed now":        {50, marks - 1, false, []int{0, 1, 2}, false},
+		"above, where is no mark":      {0, marks - 1, true, []int{0, 1, 2}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -304,9 +306,9 @@ func TestWhatIsFetchedAheadStaysBelowTheHighMark(t *testing.T) {
 	}
 }
 
-// TestTwoDownloadsAreNotGivenTheSameRoom: the second is refused while the first
-// has brought nothing yet.
-func TestTwoDownloadsAreNotGivenTheSameRoom(t *testing.T) {
+// TestTwoDownloadsDoNotReserveTheSameSpace: the second is refused although the
+// first has written nothing yet.
+func TestTwoDownloadsDoNotReserveTheSameSpace(t *testing.T) {
 	w := newWorld(t)
 	w.gate = make(chan struct{})
 	w.tight(mib + mib/2)
@@ -328,7 +330,7 @@ func TestTwoDownloadsAreNotGivenTheSameRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantReason(t, second, v1alpha1.ReasonDiskFull)
-	// What it was promised and has brought is not counted twice.
+	// Bytes that were reserved and are written count once.
 	s.opt.Disk = func() (Disk, error) { return Disk{Free: diskMargin + mib, Total: 1 << 30}, nil }
 	if _, lacking, err := s.lacking(mib, false); lacking != 0 || err != nil {
 		t.Errorf("%d bytes lack although no download is under way (%v)", lacking, err)
@@ -350,14 +352,14 @@ func TestTheLastUseSurvivesARestart(t *testing.T) {
 	stop()
 	s, stop = w.start()
 	mustEnsure(t, s, r[0])
-	s.opt.Spared = wants(r[1].Digest) // an order uses it until now
+	s.opt.Spared = wants(r[1].Digest) // an assignment uses it until now
 	if err := s.Collect(); err != nil {
 		t.Fatal(err)
 	}
 	stop()
 	s, _ = w.start()
 	s.opt.Spared = wants()
-	s.opt.Marks = Marks{High: 99, Low: 98} // one goes
+	s.opt.Marks = Marks{High: 99, Low: 98} // one is evicted
 	s.opt.Disk = func() (Disk, error) { return Disk{Free: mib, Total: 100 * mib}, nil }
 	if err := s.Collect(); err != nil {
 		t.Fatal(err)
@@ -365,7 +367,8 @@ func TestTheLastUseSurvivesARestart(t *testing.T) {
 	wantStored(t, s, r[0], r[1])
 }
 
-// A crash at any point leaves every model whole or absent, and no disk lost.
+// A crash at any point leaves every model complete or absent, and loses no disk
+// space.
 func TestACrashAtAnyPointLeavesAStoreThatIsRight(t *testing.T) {
 	repo, first := repository()
 	for _, point := range Points() {
@@ -376,9 +379,9 @@ func TestACrashAtAnyPointLeavesAStoreThatIsRight(t *testing.T) {
 			mustEnsure(t, s, first)
 			seen := filepath.Join(t.TempDir(), "crashed")
 			var once sync.Once
-			s.shelf.fault = func(at string) {
+			s.objects.fault = func(at string) {
 				if at == point {
-					once.Do(func() { // what a power failure would find
+					once.Do(func() { // the state after a power failure
 						if out, err := exec.Command("cp", "-a", s.opt.Dir, seen).CombinedOutput(); err != nil {
 							t.Errorf("%v: %s", err, out)
 						}
@@ -415,7 +418,7 @@ func TestAttackAPartThatIsOthersFileIsNotWrittenInto(t *testing.T) {
 	s := overHub(t, hubOf(repo))
 	mustEnsure(t, s, rec)
 	other := withOther(rec, repo)
-	// A crash left another file's name where a download would write.
+	// A crash left a link to another file where a download would write.
 	at := filepath.Join(s.opt.Dir, partialDir, partial(other.Digest, want{other, ""}.origin()), filesDir, "4bit")
 	if err := os.MkdirAll(at, 0o700); err != nil {
 		t.Fatal(err)
@@ -477,7 +480,7 @@ func TestOneContentLiesOnceAndIsFetchedOnce(t *testing.T) {
 	}
 }
 
-// Two that were fetched beside one another lie once all the same.
+// Two models that were downloaded at the same time are stored once nevertheless.
 func TestOneContentThatWasFetchedTwiceLiesOnce(t *testing.T) {
 	repo, first := repository()
 	s := overHub(t, hubOf(repo))
@@ -491,7 +494,7 @@ func TestOneContentThatWasFetchedTwiceLiesOnce(t *testing.T) {
 		}
 	}
 	for _, rec := range []model.Record{first, second} {
-		if _, err := s.shelf.place(rec, want{rec, ""}.origin()); err != nil {
+		if _, err := s.objects.place(rec, want{rec, ""}.origin()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -510,8 +513,8 @@ func hubOf(repo *hubtest.Repo) *hubtest.Hub {
 	return h
 }
 
-// withOther gives a repository a commit that has another config.json, and
-// returns its record.
+// withOther adds a commit with another config.json to a repository, and returns
+// its record.
 func withOther(rec model.Record, repo *hubtest.Repo) model.Record {
 	files := map[string]hubtest.File{}
 	for p, f := range repo.Commits[rec.Commit] {

@@ -20,13 +20,13 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// LocalFolder is an open folder of the model root that holds a model in
-// safetensors. It is reached without a single link, and none of its files is
-// one: what was hashed is what an engine finds there.
+// LocalFolder is an open folder of the model root with a model in safetensors.
+// Neither its path nor its files contain a symbolic link, so an engine reads the
+// files that were hashed.
 type LocalFolder struct {
-	// Name is its path below the root.
+	// Name is the path of the folder relative to the root.
 	Name string
-	// Files that make the model, sorted by name, without empty ones.
+	// Files are the non-empty files of the model, sorted by name.
 	Files []hub.Entry
 
 	root *os.Root
@@ -39,8 +39,8 @@ func (l *LocalFolder) Path() string { return filepath.Join(l.dir, filepath.FromS
 // Close closes the folder.
 func (l *LocalFolder) Close() error { return l.root.Close() }
 
-// Record is the model record of the folder's files with these digests, in the
-// order of Files; it has no facts.
+// Record returns the model record of the folder's files with these digests, in
+// the order of Files; it has no facts.
 func (l *LocalFolder) Record(source string, sums []string) model.Record {
 	rec := model.Record{Source: source, Format: model.FormatSafetensors}
 	for i, f := range l.Files {
@@ -50,17 +50,17 @@ func (l *LocalFolder) Record(source string, sums []string) model.Record {
 	return rec
 }
 
-// OpenFolder opens the folder that a file:// source names, if a model in
-// safetensors lies there; nil without an error where Open is to be asked. The
-// caller closes it.
+// OpenFolder opens the folder that a file:// source names, if it contains a model
+// in safetensors; it returns nil without an error if the caller must try Open.
+// The caller closes it.
 func (r *Root) OpenFolder(source string) (*LocalFolder, error) {
 	name, err := LocalName(source)
 	if err != nil || r.root == nil {
-		return nil, err // Open says what is missing
+		return nil, err // Open reports what is missing
 	}
 	info, err := r.root.Stat(name)
 	if err != nil || !info.IsDir() {
-		return nil, nil // Open says what is wrong, if anything is
+		return nil, nil // Open reports the error, if there is one
 	}
 	l, err := r.openFolder(name)
 	if err != nil {
@@ -69,9 +69,9 @@ func (r *Root) OpenFolder(source string) (*LocalFolder, error) {
 	return l, nil
 }
 
-// openFolder is OpenFolder for a path below the root.
+// openFolder is OpenFolder for a path relative to the root.
 func (r *Root) openFolder(name string) (*LocalFolder, error) {
-	// What a link hides is looked at, to say which model is meant, and not used.
+	// Linked files are listed to find out which model is meant, but not used.
 	entries, err := listing(r.root, name)
 	if err != nil {
 		return nil, err
@@ -95,8 +95,7 @@ func (r *Root) openFolder(name string) (*LocalFolder, error) {
 	return l, nil
 }
 
-// choose picks the files that make the model, once more from the folder as it
-// was reached.
+// choose picks the files of the model from the opened folder.
 func (l *LocalFolder) choose() error {
 	entries, err := listing(l.root, ".")
 	if err != nil {
@@ -126,7 +125,7 @@ func (l *LocalFolder) choose() error {
 	return nil
 }
 
-// take makes a file part of the model, unless it is empty.
+// take adds a file to the model, unless it is empty.
 func (l *LocalFolder) take(name string) error {
 	dir, err := l.reach(name)
 	if err != nil {
@@ -147,7 +146,7 @@ func (l *LocalFolder) take(name string) error {
 	return nil
 }
 
-// reach opens the folder that one of the model's files lies in, through no link.
+// reach opens the folder of one of the model's files without following links.
 func (l *LocalFolder) reach(name string) (*os.Root, error) {
 	at := path.Dir(name)
 	if at == "." {
@@ -156,7 +155,7 @@ func (l *LocalFolder) reach(name string) (*os.Root, error) {
 	return step(l.root, at, path.Join(l.Name, at))
 }
 
-// modules are those of the folder's modules.json, if it has one.
+// modules returns the modules of the folder's modules.json, if it has one.
 func (l *LocalFolder) modules() ([]weights.Module, error) {
 	at := slices.IndexFunc(l.Files, func(e hub.Entry) bool { return e.Path == weights.ModulesFile })
 	if at < 0 {
@@ -178,7 +177,7 @@ func (l *LocalFolder) modules() ([]weights.Module, error) {
 	return modules, nil
 }
 
-// listing names what lies in a folder and is no folder itself.
+// listing returns the entries of a folder that are not folders.
 func listing(root *os.Root, name string) ([]hub.Entry, error) {
 	d, err := root.Open(name)
 	if err != nil {
@@ -201,8 +200,8 @@ func listing(root *os.Root, name string) ([]hub.Entry, error) {
 	return out, nil
 }
 
-// descend opens a folder below a root, one step at a time and through no link:
-// what is opened is what was seen to be a folder.
+// descend opens a folder under a root, one path element at a time and without
+// following links, so that the opened folder is the one that was checked.
 func descend(root *os.Root, name string) (*os.Root, error) {
 	cur, err := root.OpenRoot(".")
 	if err != nil {
@@ -240,7 +239,7 @@ func linked(name string) *download.Error {
 	return failure(v1alpha1.ReasonSourceForbidden, "%s is a symbolic link, or is reached through one; the agent uses folders in place, so copy it into the model root, or use the path it links to", brief(name))
 }
 
-// open opens one of the folder's files: the very one that was looked at.
+// open opens one of the folder's files and checks that it is the listed one.
 func (l *LocalFolder) open(f hub.Entry) (*Local, error) {
 	dir, err := l.reach(f.Path)
 	if err != nil {
@@ -251,7 +250,7 @@ func (l *LocalFolder) open(f hub.Entry) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without O_NONBLOCK a pipe put there since would hold us for ever.
+	// Without O_NONBLOCK a pipe in its place would block forever.
 	file, err := dir.OpenFile(path.Base(f.Path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -266,8 +265,8 @@ func (l *LocalFolder) open(f hub.Entry) (*Local, error) {
 	return &Local{File: file, Name: path.Join(l.Name, f.Path), Size: got.Size(), stamp: stampOf(got), dir: l.dir}, nil
 }
 
-// SumFolder is the SHA-256 of each of a folder's files, from memory where a
-// file is unchanged since it was hashed last. report hears of the bytes of all.
+// SumFolder returns the SHA-256 of each of a folder's files; the digest of an
+// unchanged file is cached. report receives the bytes of all files.
 func (r *Root) SumFolder(ctx context.Context, l *LocalFolder, report func(done int64)) ([]string, error) {
 	var sums []string
 	before := int64(0)
@@ -299,7 +298,7 @@ func (r *Root) sumOf(ctx context.Context, l *LocalFolder, f hub.Entry, report fu
 	return r.Sum(ctx, file, report)
 }
 
-// rememberFolder keeps which files made a model.
+// rememberFolder stores which files belong to a model.
 func (r *Root) rememberFolder(l *LocalFolder) {
 	var names []string
 	for _, f := range l.Files {
@@ -314,7 +313,7 @@ func (r *Root) rememberFolder(l *LocalFolder) {
 	}
 }
 
-// folderRecords are the records of the root's folders whose files were hashed
+// folderRecords returns the records of the root's folders whose files were hashed
 // and are unchanged, by the folder's path; without facts.
 func (r *Root) folderRecords(known map[string]hashed) map[string]model.Record {
 	r.mu.Lock()
@@ -327,7 +326,7 @@ func (r *Root) folderRecords(known map[string]hashed) map[string]model.Record {
 	for _, name := range names {
 		l, err := r.openFolder(name)
 		if err != nil || l == nil {
-			continue // it is no model any more
+			continue // it is not a model
 		}
 		if sums := l.knownSums(known); sums != nil {
 			out[name] = l.Record("", sums)
@@ -337,7 +336,7 @@ func (r *Root) folderRecords(known map[string]hashed) map[string]model.Record {
 	return out
 }
 
-// knownSums are the digests of all files, or nil where one is not known.
+// knownSums returns the digests of all files, or nil if one is unknown.
 func (l *LocalFolder) knownSums(known map[string]hashed) []string {
 	var sums []string
 	for _, f := range l.Files {

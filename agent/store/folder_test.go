@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// aFolder is a model in safetensors, with what lies beside it.
+// aFolder is a model in safetensors, with unrelated files next to it.
 var aFolder = map[string]string{
 	"config.json": "{}", "tokenizer.json": "words", "model-00001-of-2.safetensors": "first", "model-00002-of-2.safetensors": "second",
 	"README.md": "no part of it", "adapter.safetensors": "none either", "merges.txt": "", ".hidden.safetensors": "nor this",
@@ -109,8 +109,8 @@ var aReader = map[string]string{
 	"1_Pooling/config.json": `{"pooling_mode":"mean"}`, "1_Pooling/README.md": "no part of it", "3_Other/config.json": "none either",
 }
 
-// TestTheModulesOfAFolderArePartOfTheModel: each of their files is proven, and
-// none counts as a model of its own.
+// TestTheModulesOfAFolderArePartOfTheModel: each of their files is verified, and
+// none counts as a model.
 func TestTheModulesOfAFolderArePartOfTheModel(t *testing.T) {
 	w := newWorld(t)
 	w.putFolder("llm/a", aReader)
@@ -197,7 +197,7 @@ func TestAttackModulesThatLeadElsewhere(t *testing.T) {
 	}
 }
 
-// TestAttackAModuleThatIsSwapped between the look and the reading.
+// TestAttackAModuleThatIsSwapped between the check and the read.
 func TestAttackAModuleThatIsSwapped(t *testing.T) {
 	w := newWorld(t)
 	w.putFolder("a", aReader)
@@ -223,8 +223,8 @@ func TestAttackAModuleThatIsSwapped(t *testing.T) {
 	wantReason(t, err, v1alpha1.ReasonSourceForbidden)
 }
 
-// TestAttackFoldersThatLeadElsewhere: no part of the way to a folder and none
-// of its files may be a link, wherever that leads.
+// TestAttackFoldersThatLeadElsewhere: neither the path of a folder nor its files
+// may contain a link, wherever it leads.
 func TestAttackFoldersThatLeadElsewhere(t *testing.T) {
 	w := newWorld(t)
 	w.putFolder("real", aFolder)
@@ -298,7 +298,7 @@ func TestAttackFoldersThatLeadElsewhere(t *testing.T) {
 			t.Errorf("%s: %+v", source, rec)
 		}
 	}
-	// What leads out is no folder at all: Open refuses it.
+	// A link that leads outside is no folder at all: Open refuses it.
 	for _, source := range []string{"file:///out", "file:///etc/passwd", "file:////etc/passwd"} {
 		if l, err := root.OpenFolder(source); l != nil {
 			t.Errorf("%s opens %s", source, l.Path())
@@ -310,7 +310,7 @@ func TestAttackFoldersThatLeadElsewhere(t *testing.T) {
 	}
 }
 
-// TestAttackAFolderThatIsSwapped between the look and the reading.
+// TestAttackAFolderThatIsSwapped between the check and the read.
 func TestAttackAFolderThatIsSwapped(t *testing.T) {
 	w := newWorld(t)
 	w.putFolder("a", aFolder)

@@ -15,8 +15,8 @@ import (
 	"metalfleet.dev/metalfleet/test/seed"
 )
 
-// TestRandomHistories plays random orders against a store and a plain model of
-// it: a set of digests, and how many holds each has.
+// TestRandomHistories runs random operations on a store and a plain model of it:
+// a set of digests, and how many holds each has.
 func TestRandomHistories(t *testing.T) {
 	seed := seed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -66,7 +66,7 @@ func TestRandomHistories(t *testing.T) {
 			if rng.IntN(4) > 0 {
 				break
 			}
-			if path := s.shelf.filePath(rec); stored[d] > 0 && rng.IntN(2) == 0 { // somebody damages a file
+			if path := s.objects.filePath(rec); stored[d] > 0 && rng.IntN(2) == 0 { // a file is damaged from outside
 				if err := os.Truncate(path, 10); err != nil {
 					t.Fatal(err)
 				}

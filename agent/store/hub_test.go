@@ -46,7 +46,7 @@ func overHub(t *testing.T, serve http.Handler) *Store {
 	return overDir(t, serve, filepath.Join(t.TempDir(), "weights"))
 }
 
-// overDir is overHub in a folder that may be there.
+// overDir is overHub in a folder that may exist already.
 func overDir(t *testing.T, serve http.Handler, dir string) *Store {
 	t.Helper()
 	srv := httptest.NewTLSServer(serve)
@@ -110,7 +110,8 @@ func TestAFolderOfAHubIsFetchedWhole(t *testing.T) {
 	}
 }
 
-// TestTheModulesOfAHubsFolderLieBelowIt, once for all that ask, and go with it.
+// TestTheModulesOfAHubsFolderLieBelowIt, are downloaded once for all callers, and
+// are removed with it.
 func TestTheModulesOfAHubsFolderLieBelowIt(t *testing.T) {
 	for _, folder := range []string{"", "small/"} {
 		files := map[string]hubtest.File{}
@@ -148,8 +149,8 @@ func TestTheModulesOfAHubsFolderLieBelowIt(t *testing.T) {
 	}
 }
 
-// TestAFileOfAFolderThatIsNotWhatWasInspected leaves nothing on disk.
-func TestAFileOfAFolderThatIsNotWhatWasInspected(t *testing.T) {
+// TestChangedFileOfAFolderIsRefused leaves nothing on disk.
+func TestChangedFileOfAFolderIsRefused(t *testing.T) {
 	repo, rec := repository()
 	stand := &hubtest.Hub{}
 	stand.Put("org/model", repo)
@@ -200,8 +201,9 @@ func TestRecordsOfAHubThatCannotBeMeant(t *testing.T) {
 	}
 }
 
-// TestAPrivateRepositoryIsFetchedWithItsToken: the token is asked for anew each
-// time, goes to the hub alone, and what a wrong one left stays for a right one.
+// TestAPrivateRepositoryIsFetchedWithItsToken: the token is read for each request
+// and sent to the hub alone, and a download that a wrong one left is resumed with
+// a right one.
 func TestAPrivateRepositoryIsFetchedWithItsToken(t *testing.T) {
 	repo, rec := repository()
 	repo.Private, repo.Token = true, "hf_secret"
@@ -246,7 +248,7 @@ func TestAPrivateRepositoryIsFetchedWithItsToken(t *testing.T) {
 			t.Errorf("the token went along with %s", request)
 		}
 	}
-	// No file of ours may say the token.
+	// No file may contain the token.
 	err = filepath.WalkDir(s.opt.Dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -262,8 +264,7 @@ func TestAPrivateRepositoryIsFetchedWithItsToken(t *testing.T) {
 	}
 }
 
-// TestAttackATokenForASourceThatIsNoHub: only a hub's files are asked for with
-// a token.
+// TestAttackATokenForASourceThatIsNoHub: only requests to a hub carry a token.
 func TestAttackATokenForASourceThatIsNoHub(t *testing.T) {
 	w := newWorld(t)
 	asked := ""

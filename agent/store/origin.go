@@ -13,7 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// address is where one of a record's files is fetched from.
+// address returns the URL of one of a record's files.
 func (s *Store) address(rec model.Record, f model.File) (string, error) {
 	switch {
 	case strings.HasPrefix(rec.Source, s3.Scheme):
@@ -35,9 +35,9 @@ func (s *Store) address(rec model.Record, f model.File) (string, error) {
 	return s.opt.Hub.URL(src.Repo, rec.Commit, f.Path), nil
 }
 
-// header is what the requests for a record's files are let in with: a hub's with
-// a token, a bucket's with a signature and a registry's as it wants, if an order
-// names what for. Others are asked without anything.
+// header returns the authorization for requests for a record's files: a hub's
+// token, a bucket's signature or a registry's token, if the assignment names a
+// credential. Other sources get none.
 func (s *Store) header(ctx context.Context, rec want, address string) func(http.Header) (http.Header, error) {
 	switch {
 	case strings.HasPrefix(rec.Source, hub.Scheme):
@@ -76,7 +76,7 @@ func (s *Store) header(ctx context.Context, rec want, address string) func(http.
 	return nil
 }
 
-// token is the credential that an assignment names; empty where it names none.
+// token is the credential that an assignment names; empty if it names none.
 func (s *Store) token(rec want) (download.Bearer, error) {
 	if s.opt.Token == nil || rec.ref == "" {
 		return "", nil
@@ -100,7 +100,8 @@ func (s *Store) login(rec want) (oci.Login, error) {
 	return oci.ReadLogin(b)
 }
 
-// gained tells who counts what comes from a record's source.
+// gained returns the counter for bytes from a record's source; nil if they are
+// not counted.
 func (s *Store) gained(rec model.Record) func(int) {
 	if s.opt.Fetched == nil {
 		return nil
@@ -109,12 +110,12 @@ func (s *Store) gained(rec model.Record) func(int) {
 	return func(n int) { s.opt.Fetched(scheme, n) }
 }
 
-// mayYet says that a file was denied to us, which another token may be given.
+// mayYet reports whether another token may get the file that was denied.
 func (s *Store) mayYet(rec want, err error) bool {
 	return s.header(context.Background(), rec, "") != nil && download.Denied(err)
 }
 
-// explain says what the answer of a hub, a bucket or a registry means.
+// explain explains the error response of a hub, a bucket or a registry.
 func (s *Store) explain(rec want, err error) error {
 	if strings.HasPrefix(rec.Source, s3.Scheme) {
 		src, parseErr := s3.Parse(rec.Source)
@@ -134,7 +135,7 @@ func (s *Store) explain(rec want, err error) error {
 	}
 	src, parseErr := hub.Parse(rec.Source, "")
 	if parseErr != nil {
-		return err // no hub's
+		return err // of another server
 	}
 	src.Revision = rec.Commit
 	token, tokenErr := s.token(rec)

@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// TestAnArtifactOfARegistryIsFetchedWhole over a connection that is cut, by
+// TestAnArtifactOfARegistryIsFetchedWhole over an interrupted connection, by
 // digests alone, with a token for a login.
 func TestAnArtifactOfARegistryIsFetchedWhole(t *testing.T) {
 	registry := &ocitest.Registry{Auth: "Bearer", Name: "user", Password: "word"}

@@ -31,26 +31,25 @@ const (
 )
 
 // Root is the folder in which an administrator of this Mac keeps models. It is
-// only read, and nothing outside of it can be reached through it: neither by a
-// path nor by a link.
+// read-only, and neither a path nor a link reaches anything outside of it.
 type Root struct {
 	dir   string
-	root  *os.Root // nil where this Mac has no model root
+	root  *os.Root // nil if this Mac has no model root
 	notes string
 	log   logr.Logger
 
 	// mu guards what follows.
 	mu    sync.Mutex
 	known map[string]hashed
-	// folders are those that held a model, with the names of its files.
+	// folders are those that contained a model, with the names of its files.
 	folders map[string][]string
 }
 
-// hashed is what a file held when it had that stamp.
+// hashed is the digest of a file when it had that stamp.
 type hashed struct {
 	Stamp  stamp  `json:"stamp"`
 	SHA256 string `json:"sha256"`
-	// At is when it was last asked for, in Unix seconds.
+	// At is when it was last used, in Unix seconds.
 	At int64 `json:"at"`
 }
 
@@ -62,12 +61,12 @@ type rootNotes struct {
 	Version int               `json:"version"`
 	Dir     string            `json:"dir"`
 	Files   map[string]hashed `json:"files"`
-	// Folders came later; notes without them are read as they are.
+	// Folders was added later; notes without it are valid.
 	Folders map[string][]string `json:"folders,omitempty"`
 }
 
-// OpenRoot opens the model root dir, or none if dir is empty. Digests are
-// remembered in the file notes.
+// OpenRoot opens the model root dir, or none if dir is empty. Digests are cached
+// in the file notes.
 func OpenRoot(dir, notes string, log logr.Logger) (*Root, error) {
 	r := &Root{notes: notes, log: log, known: map[string]hashed{}, folders: map[string][]string{}}
 	if dir == "" {
@@ -96,7 +95,7 @@ func (r *Root) Close() error {
 // Local is an open file of the model root.
 type Local struct {
 	*os.File
-	// Name is its path below the root.
+	// Name is the path of the file relative to the root.
 	Name string
 	Size int64
 
@@ -107,8 +106,8 @@ type Local struct {
 // Path is the file's absolute path.
 func (l *Local) Path() string { return filepath.Join(l.dir, filepath.FromSlash(l.Name)) }
 
-// Open opens the file that a file:// source names: a regular file below the
-// root, or the only .gguf file in a folder there. The caller closes it.
+// Open opens the file that a file:// source names: a regular file under the root,
+// or the only .gguf file in a folder there. The caller closes it.
 func (r *Root) Open(source string) (*Local, error) {
 	name, err := LocalName(source)
 	if err != nil {
@@ -128,7 +127,7 @@ func (r *Root) Open(source string) (*Local, error) {
 	if !info.Mode().IsRegular() {
 		return nil, failure(v1alpha1.ReasonSourceForbidden, "%s is not a regular file; use a .gguf file, or a folder that contains a model", source)
 	}
-	// Without O_NONBLOCK a pipe put there since would hold us for ever.
+	// Without O_NONBLOCK a pipe in its place would block forever.
 	f, err := r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, explain(err, source)
@@ -144,8 +143,8 @@ func (r *Root) Open(source string) (*Local, error) {
 	return &Local{File: f, Name: name, Size: info.Size(), stamp: stampOf(info), dir: r.dir}, nil
 }
 
-// LocalName turns a file:// source into a path below the model root. Two and
-// three slashes mean the same: there is no way to name anything else.
+// LocalName turns a file:// source into a path relative to the model root. Two
+// and three slashes mean the same: nothing outside the root can be named.
 func LocalName(source string) (string, error) {
 	rest, ok := strings.CutPrefix(source, "file://")
 	source = brief(source)
@@ -166,7 +165,7 @@ func LocalName(source string) (string, error) {
 	return name, nil
 }
 
-// onlyModel finds the one model file in a folder.
+// onlyModel returns the one model file in a folder.
 func (r *Root) onlyModel(dir, source string) (string, fs.FileInfo, error) {
 	d, err := r.root.Open(dir)
 	if err != nil {
@@ -191,8 +190,7 @@ func (r *Root) onlyModel(dir, source string) (string, fs.FileInfo, error) {
 	return "", nil, failure(v1alpha1.ReasonInvalidModel, "folder %s contains %d .gguf files; name the one to serve", source, len(names))
 }
 
-// Sum is the SHA-256 of a file, from memory if the file is unchanged since it
-// was hashed last.
+// Sum returns the SHA-256 of a file; the digest of an unchanged file is cached.
 func (r *Root) Sum(ctx context.Context, l *Local, report func(done int64)) (string, error) {
 	now := time.Now()
 	r.mu.Lock()
@@ -218,7 +216,7 @@ func (r *Root) Sum(ctx context.Context, l *Local, report func(done int64)) (stri
 	return sum, nil
 }
 
-// remember keeps a digest, in memory and on disk.
+// remember caches a digest, in memory and on disk.
 func (r *Root) remember(name string, h hashed) {
 	r.mu.Lock()
 	r.known[name] = h
@@ -231,10 +229,10 @@ func (r *Root) remember(name string, h hashed) {
 	r.save()
 }
 
-// save writes what is remembered to disk.
+// save writes the cache to disk.
 func (r *Root) save() {
 	r.mu.Lock()
-	for len(r.folders) > maxFolders { // costs a look through the files, no more
+	for len(r.folders) > maxFolders { // costs listing the folder again
 		delete(r.folders, slices.Min(slices.Collect(maps.Keys(r.folders))))
 	}
 	content, err := json.Marshal(rootNotes{Version: 1, Dir: r.dir, Files: r.known, Folders: r.folders})
@@ -260,8 +258,8 @@ func (r *Root) writeNotes(content []byte) error {
 	return writeAtomic(root, filepath.Base(r.notes), content)
 }
 
-// recall reads the notes of an earlier run. Notes that cannot be read, or of
-// another root, are worth nothing.
+// recall reads the notes of an earlier run. Unreadable notes and those of another
+// root are ignored.
 func (r *Root) recall() {
 	b, err := os.ReadFile(r.notes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -328,8 +326,9 @@ func failure(reason, format string, args ...any) *download.Error {
 	return &download.Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// explain gives a file system's answer its reason. What is neither absent nor
-// an error of the system is os.Root's own refusal: a link that leads outside.
+// explain turns a file system error into one with a reason. An error that is
+// neither "not found" nor of the system is os.Root's refusal of a link that leads
+// outside.
 func explain(err error, source string) error {
 	var typed *download.Error
 	var sys syscall.Errno

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// stamp tells whether a file may have changed since it was hashed.
+// stamp shows whether a file may have changed since it was hashed.
 type stamp struct {
 	Bytes         int64  `json:"bytes"`
 	ModifiedNanos int64  `json:"modifiedNanos"`
@@ -28,7 +28,7 @@ func stampOf(info fs.FileInfo) stamp {
 }
 
 // settled reports whether a change after now would change the stamp: a file
-// written within the last clock tick could be written again unseen.
+// written within the last clock tick could change again without a new stamp.
 func (s stamp) settled(now time.Time) bool {
 	return now.UnixNano()-s.ModifiedNanos > int64(100*time.Millisecond)
 }
@@ -59,7 +59,7 @@ func sumFile(ctx context.Context, f *os.File, report func(done int64)) (string, 
 	}
 }
 
-// writeAtomic replaces a file below root whole, and durably.
+// writeAtomic replaces a file under root atomically and durably.
 func writeAtomic(root *os.Root, name string, content []byte) error {
 	tmp := name + ".new"
 	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

@@ -1,24 +1,24 @@
-// Package store keeps the weights that this Mac needs: complete, verified
-// files, one copy per content, whoever asked for them.
+// Package store keeps the weights that this Mac needs: complete, verified files,
+// each content once.
 //
 // It owns the folder of downloaded weights (keyed by the digest of the model
-// record) and the read-only view of the Mac's model root, whose files and
-// folders are used in place. It refuses to hand out a path whose bytes were not hashed since
-// they last changed, sources that leave the model root, records whose paths
-// leave their folder, and the removal of what is in use. It downloads through
-// package download. Weights that nobody wants stay until the disk is needed, by
-// a download or above the high mark; then they go, the oldest use first. Which
-// are wanted is its caller's word, and while that is not known all of them are.
-// A file that several weights have lies here once. Another Mac of the site that
-// has what is to be fetched is asked before the source; package neighbour knows
-// which, and gives away in turn.
+// record) and the read-only view of the Mac's model root, whose files and folders
+// are used in place. It never returns a path whose bytes were not hashed since
+// they last changed, and refuses sources outside the model root, records whose
+// paths leave their folder, and the removal of weights in use. It downloads
+// through package download. Unused weights stay until a download needs the space
+// or disk usage exceeds the high watermark; then they are evicted, least recently
+// used first. The caller decides which are wanted, and while that is unknown all
+// of them are. A file that several weights contain is stored once. Before a
+// download the peers of the site are asked for the weights; package peer decides
+// which, and serves them to peers.
 //
-// On disk, below the folder given to Open:
+// On disk, in the folder given to Open:
 //
-//	DIGEST/record.json    what lies here, who may have it, and the stamps it was verified at; its time is their last use
+//	DIGEST/record.json    the record, its origins, and the stamps of its files; its modification time is their last use
 //	DIGEST/files/...      the files of the model
-//	partial/DIGEST-WHO/   downloads under way, in the same form
-//	trash/...             what is being removed
+//	partial/DIGEST-WHO/   downloads in progress, in the same form
+//	trash/...             weights that are being removed
 //	model-root.json       digests of files in the model root
 //
 // Start reading at Store.Ensure, then Store.Collect.
@@ -45,24 +45,24 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// SingleFile is the path of the file in the record of a model that is one
-// file. Whatever a source calls it, the record's digest then names the content
-// alone, and the same weights from two places are one entry.
+// SingleFile is the path of the file in the record of a model of one file. Its
+// name at the source does not matter, so the record's digest identifies the
+// content alone, and the same weights from two places are one entry.
 const SingleFile = "model.gguf"
 
-// ErrInUse says that weights are held or being fetched.
+// ErrInUse means that weights are claimed or being downloaded.
 var ErrInUse = errors.New("weights are in use")
 
-// FetchesAtOnce bounds parallel downloads where no other number is given; more
-// would only share one line.
+// FetchesAtOnce is the default number of parallel downloads; more would share the
+// same bandwidth.
 const FetchesAtOnce = 3
 
-// maxListed is what MacNode's status.weights holds.
+// maxListed is the maximum length of MacNode's status.weights.
 const maxListed = 256
 
-// Options of a store.
+// Options configure a store.
 type Options struct {
-	// Dir holds downloaded weights; made if missing.
+	// Dir is the folder of downloaded weights; it is created if missing.
 	Dir string
 	// Root is the Mac's model root.
 	Root *Root
@@ -70,75 +70,75 @@ type Options struct {
 	Fetch *download.Fetcher
 	// AtOnce is how many models are downloaded at a time; 0 means FetchesAtOnce.
 	AtOnce int
-	// Hub says where the files of hf:// sources lie; nil where there are none.
+	// Hub resolves hf:// sources; nil if there are none.
 	Hub *hub.Hub
-	// Token is the credential that an assignment names by its tokenRef; nil where
-	// there are none.
+	// Token returns the credential that an assignment names by its tokenRef; nil
+	// if there are none.
 	Token func(ref string) (download.Bearer, error)
-	// Neighbours are asked before a source is; nil where there are none.
-	Neighbours Neighbours
+	// Peers are asked before a source; nil if there are none.
+	Peers Peers
 	// Disk measures the disk of Dir; nil means the system's figures.
 	Disk func() (Disk, error)
 	// Marks are the disk's watermarks.
 	Marks Marks
-	// Spared says which weights are wanted, claims and downloads apart, and false
-	// while that is not known. Nil: it never is.
+	// Spared returns which weights are wanted, apart from claims and downloads,
+	// and false while that is unknown. Nil: it is always unknown.
 	Spared func() (func(digest string) bool, bool)
-	// Ahead says that weights are fetched before anything may run with them: they
-	// may not take the disk over its high mark. Nil: none are.
+	// Ahead reports whether weights are downloaded ahead of use: such a download
+	// must not exceed the high watermark. Nil: none is.
 	Ahead func(digest string) bool
-	// Namespace is that of the assignments with a record and a tokenRef; nil where
-	// there are none.
+	// Namespace returns the namespace of the assignments with a record and a
+	// tokenRef; nil if there are none.
 	Namespace func(rec model.Record, tokenRef string) string
-	// Collected is told what was removed to make room; nil: nobody is.
+	// Collected is called with the weights that were evicted; may be nil.
 	Collected func(v1alpha1.Collection)
-	// Fetched is told the bytes that come over the network, by the scheme of their
-	// source, or FromNeighbour; nil: nobody is.
+	// Fetched is called with the bytes that arrive over the network, by the
+	// scheme of their source, or FromPeer; may be nil.
 	Fetched func(scheme string, n int)
-	// Fault is told each of Points, for tests; nil in production.
+	// Fault is called at each of Points, for tests; nil in production.
 	Fault func(point string)
-	// Log takes what no caller hears.
+	// Log receives errors that are not returned.
 	Log logr.Logger
 }
 
-// Store is the weights on this Mac's disk. Its methods may be called from many
-// goroutines.
+// Store manages the weights on this Mac's disk. It is safe for concurrent use.
 type Store struct {
-	opt   Options
-	shelf *shelf
-	// lifetime of the store: ends downloads, and their parts stay for a resume.
+	opt     Options
+	objects *objectStore
+	// lifetime ends downloads when it ends; their partial files stay and are
+	// resumed.
 	lifetime context.Context
 	turns    *turns
 	running  sync.WaitGroup
-	// registries remembers the tokens that registries gave.
+	// registries caches the tokens of registries.
 	registries *oci.Client
 
-	// room is held while it is decided what the disk is for.
+	// room is held while disk space is reserved or freed.
 	room sync.Mutex
 
 	// mu guards what follows.
 	mu        sync.Mutex
-	flights   map[flightKey]*flight
+	downloads map[downloadKey]*sharedDownload
 	holds     map[string]map[*Hold]struct{}
 	collected v1alpha1.Collected
 	message   string
 }
 
-// Open opens the store, clears what a crash left and checks what is there. When
-// ctx ends, downloads stop and their parts stay on disk; whoever cancels an
-// Ensure before that means the weights are no longer wanted. The caller waits
-// with Close.
+// Open opens the store, removes leftovers of a crash and checks the weights. When
+// ctx ends, downloads stop and their partial files stay on disk; canceling an
+// Ensure before that means that the weights are no longer wanted. The caller
+// waits with Close.
 func Open(ctx context.Context, opt Options) (*Store, error) {
 	if err := opt.Marks.Check(); err != nil {
 		return nil, err
 	}
-	sh, err := openShelf(opt.Dir, opt.Log, opt.Fault)
+	sh, err := openObjects(opt.Dir, opt.Log, opt.Fault)
 	if err != nil {
 		return nil, fmt.Errorf("open weight store %s: %w", opt.Dir, err)
 	}
 	s := &Store{
-		opt: opt, shelf: sh, lifetime: ctx, turns: newTurns(cmp.Or(opt.AtOnce, FetchesAtOnce)),
-		flights: map[flightKey]*flight{}, holds: map[string]map[*Hold]struct{}{},
+		opt: opt, objects: sh, lifetime: ctx, turns: newTurns(cmp.Or(opt.AtOnce, FetchesAtOnce)),
+		downloads: map[downloadKey]*sharedDownload{}, holds: map[string]map[*Hold]struct{}{},
 	}
 	if opt.Fetch != nil {
 		s.registries = &oci.Client{Client: opt.Fetch.Client}
@@ -152,17 +152,17 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 // Close waits for downloads to end; the context given to Open must be done.
 func (s *Store) Close() error {
 	s.running.Wait()
-	return s.shelf.close()
+	return s.objects.close()
 }
 
-// Ensure returns the path of the model's files, complete and verified: the
-// file itself for a model of one file, else the folder of all. ref names the
-// credential that the assignment has for the source, if it has one: files that
-// another credential or another source brought are not handed out for their digest
-// alone (see access.go). It downloads what is missing, once for all that ask for
-// the same content with the same access, and reports progress from the caller's
-// own goroutine. A caller whose context ends leaves; when the last one leaves,
-// the download stops and its disk is free before Ensure returns.
+// Ensure returns the path of the model's files, complete and verified: the file
+// itself for a model of one file, else the folder of all. ref names the
+// assignment's credential for the source, if it has one: files that came with
+// another credential or from another source are not returned for their digest
+// alone (see access.go). It downloads missing files, once for all callers with
+// the same content and access, and calls progress from the caller's goroutine. A
+// caller whose context ends leaves; when the last one leaves, the download stops
+// and its space is free before Ensure returns.
 func (s *Store) Ensure(ctx context.Context, rec model.Record, ref string, progress func(v1alpha1.Progress)) (string, error) {
 	if err := checkRecord(rec); err != nil {
 		return "", err
@@ -210,8 +210,8 @@ func checkRecord(rec model.Record) error {
 	return nil
 }
 
-// modelDir is the folder that a model in safetensors lies in: that of its
-// weights, of which modules have none.
+// modelDir is the folder of a model in safetensors: that of its weights, because
+// modules have none.
 func modelDir(rec model.Record) string {
 	for _, f := range rec.Files {
 		if hub.IsWeights(f.Path) {
@@ -221,20 +221,20 @@ func modelDir(rec model.Record) string {
 	return path.Dir(rec.Files[0].Path)
 }
 
-// belongs reports whether a file lies where an engine reads it: in the model's
-// folder, or as the configuration of a module in a folder of that.
+// belongs reports whether an engine reads the file there: in the model's folder,
+// or as the configuration of a module in a subfolder.
 func belongs(name, dir string) bool {
 	at := path.Dir(name)
 	return at == dir || path.Dir(at) == dir && path.Base(name) == "config.json"
 }
 
-// Hold is a claim on weights: while it lives, Remove refuses.
+// Hold is a claim on weights: while it exists, Remove refuses.
 type Hold struct {
 	s      *Store
 	digest string
 }
 
-// Hold claims weights, there or not yet.
+// Hold claims weights, which need not exist yet.
 func (s *Store) Hold(digest string) *Hold {
 	h := &Hold{s, digest}
 	s.mu.Lock()
@@ -246,7 +246,7 @@ func (s *Store) Hold(digest string) *Hold {
 	return h
 }
 
-// Release ends the claim. More than once is the same as once.
+// Release ends the claim. It may be called more than once.
 func (h *Hold) Release() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
@@ -256,20 +256,20 @@ func (h *Hold) Release() {
 	}
 }
 
-// Remove deletes downloaded weights and returns the bytes that came back: what
-// other weights have as well stays. What is not there is no error. Files of the
-// model root are the administrator's and stay.
+// Remove deletes downloaded weights and returns how many bytes that freed: files
+// that other weights share stay. Removing weights that do not exist is no error.
+// Files of the model root belong to the administrator and stay.
 func (s *Store) Remove(digest string) (int64, error) {
 	s.mu.Lock()
-	if len(s.holds[digest]) > 0 || s.flying(digest) {
+	if len(s.holds[digest]) > 0 || s.downloading(digest) {
 		s.mu.Unlock()
 		return 0, fmt.Errorf("remove %s: %w", digest, ErrInUse)
 	}
-	gone, err := s.shelf.takeAway(digest)
+	gone, err := s.objects.takeAway(digest)
 	s.mu.Unlock()
 	var bytes int64
 	if err == nil {
-		bytes, err = s.shelf.destroy(gone)
+		bytes, err = s.objects.destroy(gone)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("remove %s: %w", digest, err)
@@ -277,19 +277,20 @@ func (s *Store) Remove(digest string) (int64, error) {
 	return bytes, nil
 }
 
-// Prune gives back the disk of downloads that were begun, are not going on and
-// whose digest is not wanted: those of a Mac that was off, say, when its order
-// was withdrawn.
+// Prune removes partial downloads that are not in progress and whose digest is
+// not wanted, such as those of a Mac that was off when its assignment was
+// removed.
 func (s *Store) Prune(wanted func(digest string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.shelf.prunePartials(func(digest string) bool { return wanted(digest) || s.flying(digest) })
+	return s.objects.prunePartials(func(digest string) bool { return wanted(digest) || s.downloading(digest) })
 }
 
-// List says which weights are on this Mac, verified and unchanged since, in
-// the store or in the model root; sorted by digest, as many as a status takes.
+// List returns the weights on this Mac that are verified and unchanged, in the
+// store or in the model root, sorted by digest, at most as many as a status
+// holds.
 func (s *Store) List() []v1alpha1.StoredWeights {
-	stored := s.shelf.list()
+	stored := s.objects.list()
 	spared, known := s.spared()
 	s.mu.Lock()
 	for i := range stored {
@@ -304,10 +305,10 @@ func (s *Store) List() []v1alpha1.StoredWeights {
 	return all[:min(len(all), maxListed)]
 }
 
-// WeightsBytes is what downloaded weights take on disk.
-func (s *Store) WeightsBytes() int64 { return s.shelf.bytes() }
+// WeightsBytes is the disk usage of downloaded weights.
+func (s *Store) WeightsBytes() int64 { return s.objects.bytes() }
 
-// FreeBytes is what the disk of the store still takes.
+// FreeBytes is the free space on the disk of the store.
 func (s *Store) FreeBytes() (int64, error) {
 	d, err := s.opt.Disk()
 	return d.Free, err

@@ -44,7 +44,7 @@ func recordOf(source string, content []byte) model.Record {
 	return model.Record{Source: source, Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files}
 }
 
-// world is a Mac's disk and an origin on the net.
+// world is a Mac's disk and an origin on the network.
 type world struct {
 	t        *testing.T
 	dir      string
@@ -52,7 +52,7 @@ type world struct {
 	origin   *httptest.Server
 	requests atomic.Int64
 	content  []byte
-	// gate, if set, holds answers after half of the content.
+	// gate, if set, blocks responses after half of the content.
 	gate chan struct{}
 	// disk, marks, spared and fault are options of the store.
 	disk   func() (Disk, error)
@@ -65,7 +65,7 @@ type world struct {
 	others sync.Map
 }
 
-// serve has the origin serve other content under a path.
+// serve makes the origin serve other content at a path.
 func (w *world) serve(path string, content []byte) { w.others.Store(path, content) }
 
 func newWorld(t *testing.T) *world {
@@ -126,7 +126,7 @@ func (w *world) start() (s *Store, stop func()) {
 
 func (w *world) source() string { return w.origin.URL + "/m.gguf" }
 
-// put writes a file into the model root, with a time that is past any doubt.
+// put writes a file into the model root, with a modification time in the past.
 func (w *world) put(name string, content []byte) string {
 	w.t.Helper()
 	p := filepath.Join(w.models, name)
@@ -143,7 +143,7 @@ func (w *world) put(name string, content []byte) string {
 	return p
 }
 
-// partials counts what lies in the folder of unfinished downloads.
+// partials counts the unfinished downloads.
 func (w *world) partials() int {
 	w.t.Helper()
 	l, err := os.ReadDir(filepath.Join(w.dir, partialDir))
@@ -315,8 +315,8 @@ func TestRemoveRefusesADownloadUnderWay(t *testing.T) {
 	}
 }
 
-// One caller that leaves does not disturb another; when the last one leaves,
-// the disk is free when Ensure returns.
+// A caller that leaves does not disturb another; when the last one leaves, the
+// space is free when Ensure returns.
 func TestCancelReturnsTheDisk(t *testing.T) {
 	w := newWorld(t)
 	w.gate = make(chan struct{})
@@ -360,7 +360,7 @@ func TestShutdownKeepsThePartForAResume(t *testing.T) {
 	stopped := make(chan struct{})
 	var once sync.Once
 	_, err := s.Ensure(t.Context(), rec, "", func(p v1alpha1.Progress) {
-		if p.BytesDone > 0 { // which it may say more than once before it ends
+		if p.BytesDone > 0 { // which may be called more than once before it ends
 			once.Do(func() { go func() { stop(); close(stopped) }() })
 		}
 	})
@@ -372,11 +372,11 @@ func TestShutdownKeepsThePartForAResume(t *testing.T) {
 		t.Fatal("the part is gone")
 	}
 	s, _ = w.start()
-	path, err := s.Ensure(t.Context(), rec, "", nil) // the gate is shut: only a Range request gets through
+	path, err := s.Ensure(t.Context(), rec, "", nil) // the gate is closed: only a Range request is served
 	wantContent(t, path, err, w.content)
 }
 
-// TestPruneKeepsWhatIsWantedOrUnderWay and nothing else of what was begun.
+// TestPruneKeepsWhatIsWantedOrUnderWay and removes all other partial downloads.
 func TestPruneKeepsWhatIsWantedOrUnderWay(t *testing.T) {
 	w := newWorld(t)
 	w.gate = make(chan struct{})
@@ -402,7 +402,7 @@ func TestPruneKeepsWhatIsWantedOrUnderWay(t *testing.T) {
 				t.Error(err)
 			}
 			if _, err := os.Stat(filepath.Join(w.dir, partialDir, left)); !errors.Is(err, os.ErrNotExist) || w.partials() != 2 {
-				t.Errorf("%d parts stay, that of nobody: %v", w.partials(), err)
+				t.Errorf("%d partial downloads stay, want none: %v", w.partials(), err)
 			}
 			close(w.gate)
 		})
@@ -596,7 +596,7 @@ func TestMacWithoutAModelRootHasNoFiles(t *testing.T) {
 	}
 }
 
-// hashes counts how often Sum really reads.
+// hashes counts how often Sum reads a file.
 func hashes(t *testing.T, r *Root, source string) (sum string, read bool) {
 	t.Helper()
 	l, err := r.Open(source)
@@ -636,7 +636,7 @@ func TestDigestsOfTheModelRootAreRememberedByStamp(t *testing.T) {
 	if _, read := hashes(t, open(), "file:///m.gguf"); read {
 		t.Error("it is hashed again after a restart")
 	}
-	other := append([]byte("x"), w.content[1:]...) // same size, another moment
+	other := append([]byte("x"), w.content[1:]...) // same size, another time
 	p := w.put("m.gguf", other)
 	when := time.Now().Add(-time.Hour)
 	os.Chtimes(p, when, when)
@@ -652,7 +652,7 @@ func TestDigestsOfTheModelRootAreRememberedByStamp(t *testing.T) {
 }
 
 // A file written a moment ago may be written again within the same tick of the
-// clock: its digest is not remembered.
+// clock: its digest is not cached.
 func TestFreshFilesAreHashedEachTime(t *testing.T) {
 	w := newWorld(t)
 	p := w.put("m.gguf", w.content)

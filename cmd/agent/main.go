@@ -38,7 +38,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
-	"metalfleet.dev/metalfleet/agent/neighbour"
+	"metalfleet.dev/metalfleet/agent/peer"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/agent/probe"
@@ -114,7 +114,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror for hf:// sources")
 	set.StringVar(&f.downloadRate, "download-rate", "", "maximum `bytes` per second for all downloads together, such as 50M or 20Mi (default: unlimited)")
 	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "maximum number of concurrent model downloads, 1 to 16")
-	set.IntVar(&f.givesAtOnce, "give-at-once", neighbour.GivesAtOnce, "maximum number of other Macs that copy weights from this Mac at a time, 0 to 16; 0 disables sharing")
+	set.IntVar(&f.givesAtOnce, "give-at-once", peer.GivesAtOnce, "maximum number of other Macs that copy weights from this Mac at a time, 0 to 16; 0 disables sharing")
 	set.StringVar(&f.giveRate, "give-rate", "200M", "maximum `bytes` per second for all copies of weights to other Macs together")
 	set.IntVar(&f.diskHigh, "disk-high-percent", 90, "disk usage (percent) above which unused weights are evicted, least recently used first; 0 evicts only when a download needs the space")
 	set.IntVar(&f.diskLow, "disk-low-percent", 85, "disk usage (percent) at which the eviction of unused weights stops")

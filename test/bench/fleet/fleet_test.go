@@ -37,7 +37,7 @@ func TestBoundsOfTheFleet(t *testing.T) {
 
 func TestAMacReportsItsOrdersAsDone(t *testing.T) {
 	m := newMac(3)
-	s := m.obey(journal.Orders{Generation: 7, Inspections: []v1alpha1.Inspection{{ID: "i", Source: "hf://bench/a"}}, Assignments: []v1alpha1.Assignment{
+	s := m.obey(journal.Desired{Generation: 7, Inspections: []v1alpha1.Inspection{{ID: "i", Source: "hf://bench/a"}}, Assignments: []v1alpha1.Assignment{
 		{ReplicaUID: "a", Epoch: 1, ReservedBytes: 5, Desired: v1alpha1.DesiredRunning}, {ReplicaUID: "b", Epoch: 2, ReservedBytes: 9, Desired: v1alpha1.DesiredDrained}}})
 	if s.ObservedGeneration != 7 || s.Memory.ReservedBytes != 5 || len(s.Inspections) != 1 || s.Inspections[0].Model.Source != "hf://bench/a" {
 		t.Errorf("%+v", s)

@@ -111,7 +111,7 @@ func (m *macs) start(ctx context.Context, name string, i int) error {
 	mac := newMac(i)
 	for part, run := range map[string]func(context.Context) error{
 		"orders": func(ctx context.Context) error {
-			return links.Orders.Run(ctx, func(o journal.Orders) { links.Reports.Offer(mac.obey(o)) })
+			return links.Desired.Run(ctx, func(o journal.Desired) { links.Reports.Offer(mac.obey(o)) })
 		},
 		"reports": links.Reports.Run, "heartbeat": links.Heartbeat.Run, "tokens": links.Tokens.Run,
 		"figures": func(ctx context.Context) error { return mac.wander(ctx, links.Reports.Offer) },
@@ -145,7 +145,7 @@ type mac struct {
 	mu     sync.Mutex // guards what follows
 	rng    *rand.Rand
 	size   int64
-	orders journal.Orders
+	orders journal.Desired
 	// foreign is the memory of other programs.
 	foreign int64
 	since   metav1.Time
@@ -190,7 +190,7 @@ func (m *mac) wander(ctx context.Context, offer func(*v1alpha1.MacNodeStatus)) e
 }
 
 // obey accepts orders and reports that they are done.
-func (m *mac) obey(o journal.Orders) *v1alpha1.MacNodeStatus {
+func (m *mac) obey(o journal.Desired) *v1alpha1.MacNodeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.orders = o

@@ -1,4 +1,4 @@
-package neighbour
+package peer
 
 import (
 	"bytes"
@@ -40,8 +40,8 @@ var (
 	record  = model.Record{Source: source, Digest: digest, Files: []model.File{{Path: "m.gguf", Bytes: int64(len(content)), SHA256: sum}}}
 )
 
-// shelf has one file of one model, or fetches it.
-type shelf struct {
+// weights implements Weights with one file of one model.
+type weights struct {
 	path string
 
 	mu    sync.Mutex
@@ -49,7 +49,7 @@ type shelf struct {
 	asked int   // guarded by mu
 }
 
-func (s *shelf) Give(d, from, sha string) (*os.File, error) {
+func (s *weights) Give(d, from, sha string) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
@@ -62,35 +62,35 @@ func (s *shelf) Give(d, from, sha string) (*os.File, error) {
 	return os.Open(s.path)
 }
 
-func (s *shelf) set(err error) {
+func (s *weights) set(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
 }
 
-// stand is a Mac that gives, at its own port.
+// stand is a Mac that serves weights on its own port.
 type stand struct {
-	t     *testing.T
-	ca    *agentapitest.CA
-	shelf *shelf
-	addr  v1alpha1.MacAddress
+	t       *testing.T
+	ca      *agentapitest.CA
+	weights *weights
+	addr    v1alpha1.MacAddress
 }
 
-func newStand(t *testing.T, change func(*GiverConfig)) *stand {
+func newStand(t *testing.T, change func(*ServerConfig)) *stand {
 	t.Helper()
-	s := &stand{t: t, ca: agentapitest.NewCA(t), shelf: &shelf{path: filepath.Join(t.TempDir(), "m")}}
-	if err := os.WriteFile(s.shelf.path, content, 0o600); err != nil {
+	s := &stand{t: t, ca: agentapitest.NewCA(t), weights: &weights{path: filepath.Join(t.TempDir(), "m")}}
+	if err := os.WriteFile(s.weights.path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := GiverConfig{Mac: "giver", Roots: s.ca.Certificates, Revoked: func(string) bool { return false }, Shelf: s.shelf, AtOnce: 1, Log: logr.Discard()}
+	c := ServerConfig{Mac: "giver", Roots: s.ca.Certificates, Revoked: func(string) bool { return false }, Weights: s.weights, AtOnce: 1, Log: logr.Discard()}
 	if change != nil {
 		change(&c)
 	}
-	s.serve(NewGiver(c))
+	s.serve(NewServer(c))
 	return s
 }
 
-// serve answers Macs that ask the giver.
+// serve serves peers as the Mac "giver".
 func (s *stand) serve(h http.Handler) {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -112,10 +112,10 @@ func (s *stand) grant(change func(*agentapi.Grant)) string {
 	return s.ca.Grant(g)
 }
 
-func (s *stand) asker(change func(*AskerConfig)) *Asker {
+func (s *stand) client(change func(*ClientConfig)) *Client {
 	pair := s.ca.Mac("asker").Pair(s.t)
-	c := AskerConfig{
-		Ordered: func(model.Record) []v1alpha1.Peer {
+	c := ClientConfig{
+		Assigned: func(model.Record) []v1alpha1.Peer {
 			return []v1alpha1.Peer{{Mac: "giver", Address: s.addr, Grant: s.grant(nil)}}
 		},
 		TLS:  func(mac string) (*tls.Config, error) { return agentapi.WeightsClientTLS(pair, s.ca.Roots(), mac), nil },
@@ -124,12 +124,12 @@ func (s *stand) asker(change func(*AskerConfig)) *Asker {
 	if change != nil {
 		change(&c)
 	}
-	a := NewAsker(c)
+	a := NewClient(c)
 	s.t.Cleanup(a.Close)
 	return a
 }
 
-// get reads the file as some Mac does with some grant, and says the status.
+// get requests a file with a certificate and a grant, and returns the status.
 func (s *stand) get(pem agentapitest.PEM, path, grant string) (int, []byte, error) {
 	client := &http.Client{Timeout: patience.Of(s.t), Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: agentapi.WeightsClientTLS(pem.Pair(s.t), s.ca.Roots(), "giver")}}
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, fmt.Sprintf("https://%s:%d%s", s.addr.Host, s.addr.Port, path), nil)
@@ -148,15 +148,15 @@ func (s *stand) get(pem agentapitest.PEM, path, grant string) (int, []byte, erro
 	return resp.StatusCode, b, err
 }
 
-// TestAttackWeightsWithoutAGrant: what a Mac may read of another is in the
-// operator's grant, and in nothing else.
+// TestAttackWeightsWithoutAGrant: a Mac may read only what the
+// operator's grant names.
 func TestAttackWeightsWithoutAGrant(t *testing.T) {
 	s := newStand(t, nil)
-	asker, path := s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum)
-	if status, b, err := s.get(asker, path, s.grant(nil)); status != http.StatusOK || !bytes.Equal(b, content) || err != nil {
+	client, path := s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum)
+	if status, b, err := s.get(client, path, s.grant(nil)); status != http.StatusOK || !bytes.Equal(b, content) || err != nil {
 		t.Fatalf("with its grant: %d, %d bytes, %v", status, len(b), err)
 	}
-	before := s.shelf.asked
+	before := s.weights.asked
 	foreign := agentapitest.NewCA(t).Grant(agentapi.Grant{Server: "giver", Client: "asker", Digest: digest, Source: source})
 	good := s.grant(nil)
 	for what, v := range map[string]struct {
@@ -164,39 +164,39 @@ func TestAttackWeightsWithoutAGrant(t *testing.T) {
 		path  string
 		grant string
 	}{
-		"without one":                      {asker, path, ""},
-		"with nonsense":                    {asker, path, "a.b"},
+		"without one":                      {client, path, ""},
+		"with nonsense":                    {client, path, "a.b"},
 		"with another Mac's":               {s.ca.Mac("thief"), path, good},
-		"with one for another giver":       {asker, path, s.grant(func(g *agentapi.Grant) { g.Server = "other" })},
-		"with one for other weights":       {asker, path, s.grant(func(g *agentapi.Grant) { g.Digest = "sha256:" + strings.Repeat("cd", 32) })},
-		"with one that ended":              {asker, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = time.Now().Unix()-7200, time.Now().Unix()-1 })},
-		"with one without an end":          {asker, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = 1, time.Now().Add(time.Hour).Unix() })},
-		"with another operator's":          {asker, path, foreign},
-		"with one that was changed":        {asker, path, strings.Replace(good, ".", "A.", 1)},
-		"at another path":                  {asker, "/v1/models", good},
-		"at a path that leaves its folder": {asker, agentapi.PathWeights + digest + "/../../" + sum, good},
+		"with one for another giver":       {client, path, s.grant(func(g *agentapi.Grant) { g.Server = "other" })},
+		"with one for other weights":       {client, path, s.grant(func(g *agentapi.Grant) { g.Digest = "sha256:" + strings.Repeat("cd", 32) })},
+		"with one that ended":              {client, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = time.Now().Unix()-7200, time.Now().Unix()-1 })},
+		"with one without an end":          {client, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = 1, time.Now().Add(time.Hour).Unix() })},
+		"with another operator's":          {client, path, foreign},
+		"with one that was changed":        {client, path, strings.Replace(good, ".", "A.", 1)},
+		"at another path":                  {client, "/v1/models", good},
+		"at a path that leaves its folder": {client, agentapi.PathWeights + digest + "/../../" + sum, good},
 	} {
 		status, b, err := s.get(v.pem, v.path, v.grant)
 		if status != http.StatusForbidden || err != nil || bytes.Contains(b, []byte("weights weights")) {
 			t.Errorf("%s: %d, %d bytes, %v", what, status, len(b), err)
 		}
 	}
-	if s.shelf.asked != before {
-		t.Error("the shelf was asked for weights without a grant")
+	if s.weights.asked != before {
+		t.Error("the store was read without a grant")
 	}
-	// The grant is good, and what it says is not here.
+	// The grant is valid, and this Mac does not have the weights.
 	for what, v := range map[string]struct{ path, grant string }{
-		"a file of no model":                              {agentapi.WeightsPath(digest, strings.Repeat("0", 64)), good},
-		"the same digest, named at a source of one's own": {path, s.grant(func(g *agentapi.Grant) { g.Source = "https://evil.example/m.gguf" })},
+		"a file of no model":                  {agentapi.WeightsPath(digest, strings.Repeat("0", 64)), good},
+		"the same digest with another source": {path, s.grant(func(g *agentapi.Grant) { g.Source = "https://evil.example/m.gguf" })},
 	} {
-		if status, _, err := s.get(asker, v.path, v.grant); status != http.StatusNotFound || err != nil {
+		if status, _, err := s.get(client, v.path, v.grant); status != http.StatusNotFound || err != nil {
 			t.Errorf("%s: %d, %v", what, status, err)
 		}
 	}
 }
 
-// TestAttackWeightsByAStranger: over this protocol a Mac's certificate is asked
-// for, and over no other is it good.
+// TestAttackWeightsByAStranger: this protocol requires a Mac's certificate,
+// and no other accepts it.
 func TestAttackWeightsByAStranger(t *testing.T) {
 	s := newStand(t, nil)
 	path := agentapi.WeightsPath(digest, sum)
@@ -219,23 +219,23 @@ func TestAttackWeightsByAStranger(t *testing.T) {
 	if status, _, err := s.get(s.ca.MacOfUID("asker", "of a MacNode that was deleted"), path, s.grant(nil)); err != nil || status != http.StatusForbidden {
 		t.Errorf("the Mac that had the asker's name before: HTTP %d, %v", status, err)
 	}
-	if s.shelf.asked != 0 {
-		t.Error("a stranger got to the shelf")
+	if s.weights.asked != 0 {
+		t.Error("a stranger reached the store")
 	}
 }
 
 // A Mac whose MacNode was deleted is refused at once, with a certificate and a grant that
-// are good for hours, and what it is being given ends.
+// are valid for hours, and its running copies end.
 func TestAttackWeightsByADeletedMac(t *testing.T) {
 	var mu sync.Mutex
 	revoked, given := "", 0
-	s := newStand(t, func(c *GiverConfig) {
+	s := newStand(t, func(c *ServerConfig) {
 		c.Revoked = func(uid string) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return uid == revoked
 		}
-		c.Given = func(int) { // it is deleted after the first piece
+		c.Given = func(int) { // it is deleted after the first chunk
 			mu.Lock()
 			defer mu.Unlock()
 			given++
@@ -246,8 +246,8 @@ func TestAttackWeightsByADeletedMac(t *testing.T) {
 	if status, got, err := s.get(s.ca.Mac("asker"), path, s.grant(nil)); status == http.StatusOK && err == nil && len(got) == len(content) || given != 1 {
 		t.Errorf("HTTP %d, %v: %d of %d bytes in %d pieces after its MacNode was deleted", status, err, len(got), len(content), given)
 	}
-	asked := s.shelf.asked
-	if status, _, err := s.get(s.ca.Mac("asker"), path, s.grant(nil)); status != http.StatusForbidden || err != nil || s.shelf.asked != asked {
+	asked := s.weights.asked
+	if status, _, err := s.get(s.ca.Mac("asker"), path, s.grant(nil)); status != http.StatusForbidden || err != nil || s.weights.asked != asked {
 		t.Errorf("a new request: HTTP %d, %v", status, err)
 	}
 	other := s.ca.MacOfUID("asker", "its successor")
@@ -257,7 +257,7 @@ func TestAttackWeightsByADeletedMac(t *testing.T) {
 }
 
 // fetched copies the file through a store's fetcher.
-func fetched(t *testing.T, n store.Neighbour, tries int) ([]byte, error) {
+func fetched(t *testing.T, n store.Peer, tries int) ([]byte, error) {
 	t.Helper()
 	root, err := os.OpenRoot(t.TempDir())
 	if err != nil {
@@ -275,69 +275,69 @@ func fetched(t *testing.T, n store.Neighbour, tries int) ([]byte, error) {
 	return root.ReadFile("part")
 }
 
-// until waits for what comes in the end.
+// until polls until so returns true.
 func until(t *testing.T, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience.Of(t)); !so(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("it did not come to that")
+			t.Fatal("the condition did not become true in time")
 		}
 	}
 }
 
-func TestACopyIsWhole(t *testing.T) {
+func TestCopyIsComplete(t *testing.T) {
 	s := newStand(t, nil)
-	near := s.asker(nil).Of(t.Context(), record)
-	if len(near) != 1 {
-		t.Fatalf("neighbours: %v", near)
+	peers := s.client(nil).Of(t.Context(), record)
+	if len(peers) != 1 {
+		t.Fatalf("peers: %v", peers)
 	}
-	if b, err := fetched(t, near[0], 1); err != nil || !bytes.Equal(b, content) {
+	if b, err := fetched(t, peers[0], 1); err != nil || !bytes.Equal(b, content) {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }
 
-// TestADownloadOfANeighbourIsWaitedFor while it makes progress, and no longer.
-func TestADownloadOfANeighbourIsWaitedFor(t *testing.T) {
+// TestDownloadOfAPeerIsWaitedFor while it makes progress, and no longer.
+func TestDownloadOfAPeerIsWaitedFor(t *testing.T) {
 	s := newStand(t, nil)
-	s.shelf.set(&store.Fetching{Done: 1})
-	asking := make(chan []store.Neighbour)
-	a := s.asker(nil)
+	s.weights.set(&store.Fetching{Done: 1})
+	asking := make(chan []store.Peer)
+	a := s.client(nil)
 	go func() { asking <- a.Of(t.Context(), record) }()
 	until(t, func() bool {
-		s.shelf.mu.Lock()
-		defer s.shelf.mu.Unlock()
-		return s.shelf.asked > 2
+		s.weights.mu.Lock()
+		defer s.weights.mu.Unlock()
+		return s.weights.asked > 2
 	})
-	s.shelf.set(nil)
-	if near := <-asking; len(near) != 1 {
-		t.Errorf("after its download: %v", near)
+	s.weights.set(nil)
+	if peers := <-asking; len(peers) != 1 {
+		t.Errorf("after its download: %v", peers)
 	}
-	s.shelf.set(&store.Fetching{Done: 1})
-	if near := s.asker(func(c *AskerConfig) { c.Pace.Window = 20 * time.Millisecond }).Of(t.Context(), record); len(near) != 0 {
-		t.Errorf("a download that stands still: %v", near)
+	s.weights.set(&store.Fetching{Done: 1})
+	if peers := s.client(func(c *ClientConfig) { c.Pace.Window = 20 * time.Millisecond }).Of(t.Context(), record); len(peers) != 0 {
+		t.Errorf("a download that stands still: %v", peers)
 	}
 }
 
-// TestANeighbourMayBeginLater: whoever is sent to the source for all may get its
-// order after those that are sent to it.
-func TestANeighbourMayBeginLater(t *testing.T) {
+// TestPeerMayStartLater: the peer that downloads from the source may get its
+// assignment after those that copy from it.
+func TestPeerMayStartLater(t *testing.T) {
 	s := newStand(t, nil)
-	s.shelf.set(store.ErrNotHere)
-	asking := make(chan []store.Neighbour)
-	a := s.asker(func(c *AskerConfig) { c.Pace.Begin = patience.Of(t) })
+	s.weights.set(store.ErrNotHere)
+	asking := make(chan []store.Peer)
+	a := s.client(func(c *ClientConfig) { c.Pace.Begin = patience.Of(t) })
 	go func() { asking <- a.Of(t.Context(), record) }()
 	until(t, func() bool {
-		s.shelf.mu.Lock()
-		defer s.shelf.mu.Unlock()
-		return s.shelf.asked > 2
+		s.weights.mu.Lock()
+		defer s.weights.mu.Unlock()
+		return s.weights.asked > 2
 	})
-	s.shelf.set(nil)
-	if near := <-asking; len(near) != 1 {
-		t.Errorf("after it began: %v", near)
+	s.weights.set(nil)
+	if peers := <-asking; len(peers) != 1 {
+		t.Errorf("after it began: %v", peers)
 	}
-	s.shelf.set(store.ErrNotHere)
-	if near := s.asker(nil).Of(t.Context(), record); len(near) != 0 {
-		t.Errorf("one that never begins: %v", near)
+	s.weights.set(store.ErrNotHere)
+	if peers := s.client(nil).Of(t.Context(), record); len(peers) != 0 {
+		t.Errorf("one that never begins: %v", peers)
 	}
 }
 
@@ -349,18 +349,18 @@ func TestHowLongADownloadIsWaitedFor(t *testing.T) {
 		seen []int64 // MiB, every 10 s
 		want bool
 	}{
-		"it has just begun":                    {[]int64{0}, true},
-		"nothing for 20 s":                     {[]int64{0, 0, 0}, true},
-		"nothing for 30 s":                     {[]int64{0, 0, 0, 0}, false},
-		"a trickle":                            {[]int64{0, 1, 2, 3}, false},
-		"the pace":                             {[]int64{0, 10, 20, 30, 40, 50, 60}, true},
-		"the pace, and then nothing for 30 s":  {[]int64{0, 10, 20, 30, 30, 30, 30}, false},
-		"it begins anew, and gets nowhere new": {[]int64{100, 0, 10, 20}, false},
+		"it has just begun":                   {[]int64{0}, true},
+		"nothing for 20 s":                    {[]int64{0, 0, 0}, true},
+		"nothing for 30 s":                    {[]int64{0, 0, 0, 0}, false},
+		"a trickle":                           {[]int64{0, 1, 2, 3}, false},
+		"the pace":                            {[]int64{0, 10, 20, 30, 40, 50, 60}, true},
+		"the pace, and then nothing for 30 s": {[]int64{0, 10, 20, 30, 30, 30, 30}, false},
+		"it starts again without progress":    {[]int64{100, 0, 10, 20}, false},
 	} {
 		var w wait
 		got := true
 		for i, done := range tc.seen {
-			got = w.goesOn(done<<20, at(10*i), p)
+			got = w.continues(done<<20, at(10*i), p)
 		}
 		if got != tc.want {
 			t.Errorf("%s: waited for is %v", name, got)
@@ -368,31 +368,31 @@ func TestHowLongADownloadIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestAttackALyingNeighbour: what a neighbour sends is hashed, and one that lied
+// TestAttackLyingPeer: what a peer sends is hashed, and one that sent wrong bytes
 // is not asked again.
-func TestAttackALyingNeighbour(t *testing.T) {
+func TestAttackLyingPeer(t *testing.T) {
 	s := newStand(t, nil)
 	s.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Write(bytes.Repeat([]byte("poison! "), len(content)/8))
 	}))
 	var blamed []string
-	a := s.asker(func(c *AskerConfig) { c.Blamed = func(r string) { blamed = append(blamed, r) } })
-	near := a.Of(t.Context(), record)
-	if len(near) != 1 {
-		t.Fatal(near)
+	a := s.client(func(c *ClientConfig) { c.Blamed = func(r string) { blamed = append(blamed, r) } })
+	peers := a.Of(t.Context(), record)
+	if len(peers) != 1 {
+		t.Fatal(peers)
 	}
-	_, err := fetched(t, near[0], 1)
+	_, err := fetched(t, peers[0], 1)
 	if download.Reason(err, "") != v1alpha1.ReasonDigestMismatch {
 		t.Fatalf("other bytes: %v", err)
 	}
-	a.Failed(near[0].Mac, err)
-	if near := a.Of(t.Context(), record); len(near) != 0 || len(blamed) != 1 || blamed[0] != reasonLied {
-		t.Errorf("after it lied: %v, blamed %q", near, blamed)
+	a.Failed(peers[0].Mac, err)
+	if peers := a.Of(t.Context(), record); len(peers) != 0 || len(blamed) != 1 || blamed[0] != reasonLied {
+		t.Errorf("after it lied: %v, blamed %q", peers, blamed)
 	}
 }
 
-// TestAttackAnotherAtANeighboursAddress sees no grant.
-func TestAttackAnotherAtANeighboursAddress(t *testing.T) {
+// TestAttackImpostorAtAPeersAddress: it receives no grant.
+func TestAttackImpostorAtAPeersAddress(t *testing.T) {
 	s := newStand(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -403,22 +403,22 @@ func TestAttackAnotherAtANeighboursAddress(t *testing.T) {
 		TLSConfig: agentapi.WeightsServerTLS(s.ca.Mac("thief").Pair(t), s.ca.Roots()),
 		Handler:   http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r }),
 	}
-	// It answers whoever is meant.
+	// It serves any name with its own certificate.
 	own := s.ca.Mac("thief").Pair(t)
 	srv.TLSConfig.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own() }
 	go srv.ServeTLS(l, "", "")
 	t.Cleanup(func() { srv.Close() })
 	s.addr.Port = int32(l.Addr().(*net.TCPAddr).Port)
-	if near := s.asker(nil).Of(t.Context(), record); len(near) != 0 {
-		t.Errorf("neighbours: %v", near)
+	if peers := s.client(nil).Of(t.Context(), record); len(peers) != 0 {
+		t.Errorf("peers: %v", peers)
 	}
 	if len(seen) > 0 {
 		t.Errorf("the stranger was sent %v", (<-seen).Header)
 	}
 }
 
-// TestASlowNeighbourIsLeft, whether it trickles or says nothing.
-func TestASlowNeighbourIsLeft(t *testing.T) {
+// TestSlowPeerIsAbandoned, whether it trickles or sends nothing.
+func TestSlowPeerIsAbandoned(t *testing.T) {
 	for name, piece := range map[string]int{"a trickle": 100, "nothing": 0} {
 		synctest.Test(t, func(t *testing.T) {
 			r, w := io.Pipe()
@@ -444,14 +444,14 @@ func TestASlowNeighbourIsLeft(t *testing.T) {
 	}
 }
 
-// TestAGiverIsBounded: in how many it gives to at a time, and in bytes per second.
-func TestAGiverIsBounded(t *testing.T) {
-	s := newStand(t, func(c *GiverConfig) { c.Rate = 1 }) // the first piece, and then for ever
-	asker, path := s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum)
+// TestServerBoundsCopies, in number and in bytes per second.
+func TestServerBoundsCopies(t *testing.T) {
+	s := newStand(t, func(c *ServerConfig) { c.Rate = 1 }) // the first chunk at once, the next one never
+	client, path := s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	near := s.asker(nil).Of(ctx, record)
-	resp, err := near[0].Get(ctx, "https://giver"+path, nil)
+	peers := s.client(nil).Of(ctx, record)
+	resp, err := peers[0].Get(ctx, "https://giver"+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -459,7 +459,7 @@ func TestAGiverIsBounded(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, make([]byte, pieceBytes/2)); err != nil {
 		t.Fatal(err)
 	}
-	if status, _, err := s.get(asker, path, s.grant(nil)); status != http.StatusServiceUnavailable || err != nil {
+	if status, _, err := s.get(client, path, s.grant(nil)); status != http.StatusServiceUnavailable || err != nil {
 		t.Errorf("a second one gets HTTP %d, %v", status, err)
 	}
 	got := make(chan int64, 1)
@@ -473,14 +473,14 @@ func TestAGiverIsBounded(t *testing.T) {
 	}
 }
 
-func TestAGiverOfNothingGivesNothing(t *testing.T) {
-	s := newStand(t, func(c *GiverConfig) { c.AtOnce = 0 })
+func TestServerThatSharesNothingReturnsNotFound(t *testing.T) {
+	s := newStand(t, func(c *ServerConfig) { c.AtOnce = 0 })
 	if status, _, err := s.get(s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum), s.grant(nil)); status != http.StatusNotFound || err != nil {
 		t.Errorf("HTTP %d, %v", status, err)
 	}
 }
 
-func TestVerdicts(t *testing.T) {
+func TestFailureDecidesHowLongAPeerIsAvoided(t *testing.T) {
 	mismatch := &download.Error{Reason: v1alpha1.ReasonDigestMismatch}
 	for name, tc := range map[string]struct {
 		err    error

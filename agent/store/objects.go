@@ -27,22 +27,23 @@ const (
 	trashDir   = "trash"
 	filesDir   = "files"
 	recordName = "record.json"
-	// keepPartial is how long a part nobody asked for survives a restart.
+	// keepPartial is how long a partial download that is not resumed survives
+	// restarts.
 	keepPartial = 24 * time.Hour
 )
 
-// shelf is the folder of downloaded weights.
-type shelf struct {
+// objectStore is the folder of downloaded weights.
+type objectStore struct {
 	dir  string
 	root *os.Root
 	log  logr.Logger
-	// fault is told each of Points; nil in production.
+	// fault is called at each of Points; nil in production.
 	fault func(point string)
 
 	// placing is held while weights get their final name, so that of two with a
-	// file in common the second finds that of the first.
+	// common file the second finds the file of the first.
 	placing sync.Mutex
-	// trash is held while a name in the trash goes.
+	// trash is held while an entry of the trash is removed.
 	trash sync.Mutex
 
 	// mu guards entries.
@@ -50,29 +51,29 @@ type shelf struct {
 	entries map[string]entry
 }
 
-// entry is what lies under one digest, as record.json keeps it.
+// entry describes the weights of one digest, as record.json stores it.
 type entry struct {
 	Version int              `json:"version"`
 	Record  model.Record     `json:"record"`
 	Stamps  map[string]stamp `json:"stamps"`
-	// Origins are those that these weights came from or were checked with.
+	// Origins are the sources that these weights came from or were checked with.
 	Origins []origin `json:"origins,omitempty"`
 
 	// used is when the weights were last in use: the time of record.json.
 	used time.Time
 }
 
-// usedEvery is how often a use that goes on is noted on the disk.
+// usedEvery is how often continued use is recorded on the disk.
 const usedEvery = 10 * time.Minute
 
 var partialName = regexp.MustCompile(`^[0-9a-f]{64}-[0-9a-f]{16}$`)
 
 var hexName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// folder is the name under which a digest lies.
+// folder is the name of the folder for a digest.
 func folder(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
 
-func openShelf(dir string, log logr.Logger, fault func(string)) (*shelf, error) {
+func openObjects(dir string, log logr.Logger, fault func(string)) (*objectStore, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func openShelf(dir string, log logr.Logger, fault func(string)) (*shelf, error) 
 	if err != nil {
 		return nil, err
 	}
-	s := &shelf{dir: abs, root: root, log: log, fault: fault, entries: map[string]entry{}}
+	s := &objectStore{dir: abs, root: root, log: log, fault: fault, entries: map[string]entry{}}
 	if err := s.scan(); err != nil {
 		root.Close()
 		return nil, err
@@ -92,10 +93,10 @@ func openShelf(dir string, log logr.Logger, fault func(string)) (*shelf, error) 
 	return s, nil
 }
 
-func (s *shelf) close() error { return s.root.Close() }
+func (s *objectStore) close() error { return s.root.Close() }
 
-// scan clears what a crash left and reads what is there.
-func (s *shelf) scan() error {
+// scan removes leftovers of a crash and reads the entries.
+func (s *objectStore) scan() error {
 	if err := s.root.RemoveAll(trashDir); err != nil {
 		return err
 	}
@@ -128,8 +129,8 @@ func (s *shelf) scan() error {
 	return nil
 }
 
-// clearPartials removes parts that nobody came back for.
-func (s *shelf) clearPartials() error {
+// clearPartials removes partial downloads older than keepPartial.
+func (s *objectStore) clearPartials() error {
 	parts, err := fs.ReadDir(s.root.FS(), partialDir)
 	if err != nil {
 		return err
@@ -146,7 +147,7 @@ func (s *shelf) clearPartials() error {
 	return nil
 }
 
-func (s *shelf) read(name string) (entry, error) {
+func (s *objectStore) read(name string) (entry, error) {
 	b, err := s.root.ReadFile(path.Join(name, recordName))
 	if err != nil {
 		return entry{}, err
@@ -166,16 +167,16 @@ func (s *shelf) read(name string) (entry, error) {
 	return e, e.Record.Validate()
 }
 
-func (s *shelf) entry(digest string) (entry, bool) {
+func (s *objectStore) entry(digest string) (entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.entries[digest]
 	return e, ok
 }
 
-// filePath is the absolute path of a model: of its file, or of the folder that
-// its files lie in.
-func (s *shelf) filePath(rec model.Record) string {
+// filePath is the absolute path of a model: of its file, or of the folder with
+// its files.
+func (s *objectStore) filePath(rec model.Record) string {
 	name := rec.Files[0].Path
 	if rec.Format == model.FormatSafetensors {
 		name = modelDir(rec)
@@ -184,7 +185,7 @@ func (s *shelf) filePath(rec model.Record) string {
 }
 
 // unchanged reports whether the files have the stamps they were verified at.
-func (s *shelf) unchanged(e entry) bool {
+func (s *objectStore) unchanged(e entry) bool {
 	for _, f := range e.Record.Files {
 		info, err := s.root.Lstat(path.Join(folder(e.Record.Digest), filesDir, f.Path))
 		if err != nil || !info.Mode().IsRegular() || stampOf(info) != e.Stamps[f.Path] {
@@ -194,9 +195,9 @@ func (s *shelf) unchanged(e entry) bool {
 	return true
 }
 
-// find returns the path of stored weights, or "" if they are not there. Files
-// that may have changed are hashed again; what is no longer right is removed.
-func (s *shelf) find(ctx context.Context, digest string, verifying func(int64)) (string, error) {
+// find returns the path of stored weights, or "" if there are none. Files that
+// may have changed are hashed again, and removed if their digest is wrong.
+func (s *objectStore) find(ctx context.Context, digest string, verifying func(int64)) (string, error) {
 	e, ok := s.entry(digest)
 	if !ok {
 		return "", nil
@@ -227,8 +228,8 @@ func (s *shelf) find(ctx context.Context, digest string, verifying func(int64)) 
 	return "", nil
 }
 
-// verify hashes the files of a model that lies in dir.
-func (s *shelf) verify(ctx context.Context, rec model.Record, dir string, verifying func(int64)) (map[string]stamp, error) {
+// verify hashes the files of a model in dir.
+func (s *objectStore) verify(ctx context.Context, rec model.Record, dir string, verifying func(int64)) (map[string]stamp, error) {
 	stamps := map[string]stamp{}
 	for _, want := range rec.Files {
 		name := path.Join(dir, filesDir, want.Path)
@@ -256,14 +257,14 @@ func (s *shelf) verify(ctx context.Context, rec model.Record, dir string, verify
 	return stamps, nil
 }
 
-func (s *shelf) put(e entry) {
+func (s *objectStore) put(e entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries[e.Record.Digest] = e
 }
 
-// update changes what is noted of weights.
-func (s *shelf) update(digest string, change func(entry) entry) error {
+// update changes the record of weights.
+func (s *objectStore) update(digest string, change func(entry) entry) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
 	e, ok := s.entry(digest)
@@ -278,7 +279,7 @@ func (s *shelf) update(digest string, change func(entry) entry) error {
 	return nil
 }
 
-func (s *shelf) write(dir string, e entry) error {
+func (s *objectStore) write(dir string, e entry) error {
 	e.Version = 1
 	b, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
@@ -287,9 +288,10 @@ func (s *shelf) write(dir string, e entry) error {
 	return writeAtomic(s.root, path.Join(dir, recordName), b)
 }
 
-// stage prepares the download of one of a model's files and says how much of
-// it is there already. A file of other weights here that o may have is there whole.
-func (s *shelf) stage(rec model.Record, f model.File, url string, o origin) (download.Target, int64, error) {
+// stage prepares the download of one of a model's files and returns how many of
+// its bytes exist already. A file of other weights that o may use is complete
+// already.
+func (s *objectStore) stage(rec model.Record, f model.File, url string, o origin) (download.Target, int64, error) {
 	name := path.Join(partialDir, partial(rec.Digest, o), filesDir, f.Path)
 	t := download.Target{URL: url, Bytes: f.Bytes, SHA256: f.SHA256, Root: s.root, Name: name}
 	if err := s.root.MkdirAll(path.Dir(name), 0o700); err != nil {
@@ -297,7 +299,7 @@ func (s *shelf) stage(rec model.Record, f model.File, url string, o origin) (dow
 	}
 	info, err := s.root.Lstat(name)
 	if err == nil && linksOf(info) > 1 {
-		// Other weights' own file, which a download would write into.
+		// A link to other weights' file, which a download would overwrite.
 		if err = s.root.Remove(name); err == nil {
 			err = fs.ErrNotExist
 		}
@@ -316,9 +318,9 @@ func (s *shelf) stage(rec model.Record, f model.File, url string, o origin) (dow
 }
 
 // place moves a complete download, which the fetcher has just hashed, to its
-// final name. Where the same weights came from elsewhere before, those stay, and
-// are known to have come from here as well.
-func (s *shelf) place(rec model.Record, o origin) (string, error) {
+// final name. If the same weights exist already from another source, those stay
+// and get one more origin.
+func (s *objectStore) place(rec model.Record, o origin) (string, error) {
 	s.placing.Lock()
 	defer s.placing.Unlock()
 	dir := path.Join(partialDir, partial(rec.Digest, o))
@@ -365,8 +367,8 @@ func (s *shelf) place(rec model.Record, o origin) (string, error) {
 	return s.filePath(rec), syncDir(s.root, ".")
 }
 
-// foldersOf are the folders that a model's files lie in below dir, the
-// innermost first, and dir.
+// foldersOf returns the folders of a model's files under dir, the innermost
+// first, and dir.
 func foldersOf(rec model.Record, dir string) []string {
 	var out []string
 	for _, f := range rec.Files {
@@ -380,16 +382,16 @@ func foldersOf(rec model.Record, dir string) []string {
 	return append(out, dir)
 }
 
-// dropPartial gives back the disk of a download that is not wanted.
-func (s *shelf) dropPartial(name string) error {
+// dropPartial removes a partial download.
+func (s *objectStore) dropPartial(name string) error {
 	if err := s.root.RemoveAll(path.Join(partialDir, name)); err != nil {
 		return fmt.Errorf("remove part file: %w", err)
 	}
 	return nil
 }
 
-// prunePartials gives back the disk of all begun downloads that are not to stay.
-func (s *shelf) prunePartials(stays func(digest string) bool) error {
+// prunePartials removes all partial downloads for which stays returns false.
+func (s *objectStore) prunePartials(stays func(digest string) bool) error {
 	parts, err := fs.ReadDir(s.root.FS(), partialDir)
 	if err != nil {
 		return fmt.Errorf("look for part files: %w", err)
@@ -402,9 +404,9 @@ func (s *shelf) prunePartials(stays func(digest string) bool) error {
 	return err
 }
 
-// takeAway makes weights vanish in one step; their disk comes back with
-// destroy, or at the next start. Where there were none, gone is empty.
-func (s *shelf) takeAway(digest string) (gone string, err error) {
+// takeAway removes weights in one step; destroy, or the next start, frees their
+// space. If there were none, gone is empty.
+func (s *objectStore) takeAway(digest string) (gone string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.entries[digest]; !ok {
@@ -419,9 +421,9 @@ func (s *shelf) takeAway(digest string) (gone string, err error) {
 	return gone, nil
 }
 
-// destroy removes what was taken away, and returns the bytes of its files that
-// no other weights have.
-func (s *shelf) destroy(gone string) (int64, error) {
+// destroy deletes weights that were taken away, and returns how many bytes that
+// freed.
+func (s *objectStore) destroy(gone string) (int64, error) {
 	if gone == "" {
 		return 0, nil
 	}
@@ -444,8 +446,9 @@ func (s *shelf) destroy(gone string) (int64, error) {
 	return bytes, s.root.RemoveAll(gone)
 }
 
-// list says what is there and unchanged, with what each gives back alone.
-func (s *shelf) list() []v1alpha1.StoredWeights {
+// list returns the unchanged weights, with the bytes that removing each alone
+// would free.
+func (s *objectStore) list() []v1alpha1.StoredWeights {
 	var out []v1alpha1.StoredWeights
 	for _, e := range s.all() {
 		if s.unchanged(e) {

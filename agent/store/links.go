@@ -12,32 +12,33 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 )
 
-// One content lies here once: a file that several weights have is one file with
-// several names (hard links), and the file system counts them. A crash can leave
-// no count that is wrong, and the last name that goes gives the disk back.
+// Each content is stored once: a file that several weights contain is one file
+// with several hard links, which the file system counts. A crash cannot leave a
+// wrong count, and removing the last link frees the space.
 
-// Points that a crash is tried at, for tests.
+// Points at which tests simulate a crash.
 const (
-	// PointShared: a file of other weights was given another name.
+	// PointShared: a file of other weights was linked.
 	PointShared = "shared"
-	// PointComplete: a download is whole and has not its final name yet.
+	// PointComplete: a download is complete and not yet renamed.
 	PointComplete = "complete"
 	// PointPlaced: it has its final name.
 	PointPlaced = "placed"
-	// PointTaken: weights vanished, and their disk has not come back.
+	// PointTaken: weights were moved to the trash, and their space is not free
+	// yet.
 	PointTaken = "taken"
 )
 
-// Points are all of them.
+// Points returns all of them.
 func Points() []string { return []string{PointShared, PointComplete, PointPlaced, PointTaken} }
 
-func (s *shelf) reached(point string) {
+func (s *objectStore) reached(point string) {
 	if s.fault != nil {
 		s.fault(point)
 	}
 }
 
-// linksOf is how many names a file has.
+// linksOf is the number of hard links of a file.
 func linksOf(info fs.FileInfo) int {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(st.Nlink)
@@ -45,8 +46,8 @@ func linksOf(info fs.FileInfo) int {
 	return 1
 }
 
-// all are the weights that are here, sorted by digest.
-func (s *shelf) all() []entry {
+// all returns the stored weights, sorted by digest.
+func (s *objectStore) all() []entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]entry, 0, len(s.entries))
@@ -57,27 +58,27 @@ func (s *shelf) all() []entry {
 	return out
 }
 
-func (s *shelf) digests() (out []string) {
+func (s *objectStore) digests() (out []string) {
 	for _, e := range s.all() {
 		out = append(out, e.Record.Digest)
 	}
 	return out
 }
 
-// links are the files of weights as they lie on the disk.
-func (s *shelf) links(e entry) (out []linkedFile) {
+// links returns the files of weights as they are on the disk.
+func (s *objectStore) links(e entry) (out []linkedFile) {
 	for _, f := range e.Record.Files {
 		info, err := s.root.Lstat(path.Join(folder(e.Record.Digest), filesDir, f.Path))
 		if err != nil {
-			continue // it gives nothing back
+			continue // it frees nothing
 		}
 		out = append(out, linkedFile{inode: stampOf(info).Inode, bytes: info.Size(), links: linksOf(info)})
 	}
 	return out
 }
 
-// bytes is what all weights take on the disk, each file once.
-func (s *shelf) bytes() (sum int64) {
+// bytes is the disk usage of all weights, each file once.
+func (s *objectStore) bytes() (sum int64) {
 	seen := map[uint64]bool{}
 	for _, e := range s.all() {
 		for _, f := range s.links(e) {
@@ -90,9 +91,9 @@ func (s *shelf) bytes() (sum int64) {
 	return sum
 }
 
-// use notes that weights are in use. Where the disk does not take that, they are
-// taken for older than they are after a restart.
-func (s *shelf) use(digest string, now time.Time) {
+// use records that weights are in use. If the write fails, they appear older
+// after a restart.
+func (s *objectStore) use(digest string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.entries[digest]
@@ -110,9 +111,9 @@ func (s *shelf) use(digest string, now time.Time) {
 	}
 }
 
-// donor is a file of some weights with the same content, verified and unchanged
-// since; "" where there is none.
-func (s *shelf) donor(f model.File, may func(entry) bool) (name string, verified stamp) {
+// donor returns a file of other weights with the same content, verified and
+// unchanged since; "" if there is none.
+func (s *objectStore) donor(f model.File, may func(entry) bool) (name string, verified stamp) {
 	for _, e := range s.all() {
 		if !may(e) {
 			continue
@@ -130,9 +131,10 @@ func (s *shelf) donor(f model.File, may func(entry) bool) (name string, verified
 	return "", stamp{}
 }
 
-// share gives a file of weights of which it may be taken the name that a file
-// would be fetched to, and says whether it did. If that fails, it can be fetched.
-func (s *shelf) share(f model.File, name string, may func(entry) bool) bool {
+// share links a file of other weights that may be used to the name that a
+// download would have, and reports whether it did. If that fails, the file is
+// downloaded.
+func (s *objectStore) share(f model.File, name string, may func(entry) bool) bool {
 	from, verified := s.donor(f, may)
 	if from == "" || s.root.Link(from, name) != nil {
 		return false
@@ -141,12 +143,12 @@ func (s *shelf) share(f model.File, name string, may func(entry) bool) bool {
 	if err == nil && stampOf(info) == verified {
 		return true
 	}
-	_ = s.root.Remove(name) // it has changed: stage meets a name that stays
+	_ = s.root.Remove(name) // it has changed: stage handles a file that stays
 	return false
 }
 
-// shared says that a part is other weights' own file.
-func (s *shelf) shared(name string) (bool, error) {
+// shared reports whether a partial file is a link to other weights' file.
+func (s *objectStore) shared(name string) (bool, error) {
 	info, err := s.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -154,10 +156,10 @@ func (s *shelf) shared(name string) (bool, error) {
 	return err == nil && linksOf(info) > 1, err
 }
 
-// shareDownloaded puts the file of other weights in the place of one that was
-// fetched beside it, and leaves that one where it cannot. It was fetched, so no
-// permission is needed.
-func (s *shelf) shareDownloaded(f model.File, dir, name string) error {
+// shareDownloaded replaces a downloaded file with a link to the same file of
+// other weights, and keeps the downloaded one if that fails. It was downloaded,
+// so no permission is needed.
+func (s *objectStore) shareDownloaded(f model.File, dir, name string) error {
 	spare := path.Join(dir, "same")
 	if err := s.root.Remove(spare); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -11,9 +11,9 @@ import (
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 )
 
-// TestWeightsAreGiven to another Mac only as they were verified, and only where
-// they came from the source that it was shown.
-func TestWeightsAreGiven(t *testing.T) {
+// TestWeightsAreServedToPeers only as they were verified, and only if they came
+// from the source that the peer's grant names.
+func TestWeightsAreServedToPeers(t *testing.T) {
 	repo, rec := repository()
 	stand := &hubtest.Hub{}
 	stand.Put("org/model", repo)
@@ -54,14 +54,15 @@ func TestWeightsAreGiven(t *testing.T) {
 	}
 }
 
-// TestADownloadIsToldToWhoWaitsForIt, and to nobody who means another source.
-func TestADownloadIsToldToWhoWaitsForIt(t *testing.T) {
+// TestDownloadIsReportedToPeersThatWait, but not to those that ask for another
+// source.
+func TestDownloadIsReportedToPeersThatWait(t *testing.T) {
 	_, rec := repository()
 	s := overHub(t, &hubtest.Hub{})
-	f := &flight{flightKey: flightKey{rec.Digest, want{rec, ""}.origin()}, changed: make(chan struct{})}
+	f := &sharedDownload{downloadKey: downloadKey{rec.Digest, want{rec, ""}.origin()}, changed: make(chan struct{})}
 	f.latest.BytesDone = 7
 	s.mu.Lock()
-	s.flights[f.flightKey] = f
+	s.downloads[f.downloadKey] = f
 	s.mu.Unlock()
 	var fetching *Fetching
 	if _, err := s.Give(rec.Digest, rec.Source, rec.Files[0].SHA256); !errors.As(err, &fetching) || fetching.Done != 7 {
@@ -71,6 +72,6 @@ func TestADownloadIsToldToWhoWaitsForIt(t *testing.T) {
 		t.Errorf("of another source: %v", err)
 	}
 	s.mu.Lock()
-	delete(s.flights, f.flightKey)
+	delete(s.downloads, f.downloadKey)
 	s.mu.Unlock()
 }

@@ -18,32 +18,32 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// errUnwanted ends a flight that nobody waits for any more.
+// errUnwanted cancels a download that no caller waits for.
 var errUnwanted = errors.New("no longer needed")
 
 // diskMargin stays free on the disk of the store.
 const diskMargin = 64 << 20
 
-// flightKey is what a flight brings, and for whom: tenants whose access differs do
-// not share one.
-type flightKey struct {
+// downloadKey identifies a shared download: tenants with different access do not
+// share one.
+type downloadKey struct {
 	digest string
 	origin origin
 }
 
-// flight is the work of bringing one content here, shared by all who ask with the
-// same access.
-type flight struct {
-	flightKey
+// sharedDownload brings the files of one model to this Mac, for all callers with
+// the same access.
+type sharedDownload struct {
+	downloadKey
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	// path and err are set before done closes.
 	path string
 	err  error
 
-	// waiters is guarded by the store's lock; at zero the flight is given up.
+	// waiters is guarded by the store's lock; at zero the download is canceled.
 	waiters int
-	// awaits is what it still brings to the disk, of what it was promised.
+	// awaits is the part of its disk reservation that is still to be written.
 	awaits atomic.Int64
 
 	// mu guards what follows.
@@ -53,13 +53,13 @@ type flight struct {
 }
 
 // look returns the progress and a channel that closes when it changes.
-func (f *flight) look() (v1alpha1.Progress, <-chan struct{}) {
+func (f *sharedDownload) look() (v1alpha1.Progress, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.latest, f.changed
 }
 
-func (f *flight) report(p v1alpha1.Progress) {
+func (f *sharedDownload) report(p v1alpha1.Progress) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.latest = p
@@ -67,12 +67,12 @@ func (f *flight) report(p v1alpha1.Progress) {
 	f.changed = make(chan struct{})
 }
 
-// join boards the flight for the record's content, or starts it. One that is
-// being given up is waited for, so that two never write the same part.
-func (s *Store) join(ctx context.Context, w want) (*flight, error) {
+// join joins the download of the record's files, or starts it. It waits for one
+// that is being canceled, so that two never write the same partial file.
+func (s *Store) join(ctx context.Context, w want) (*sharedDownload, error) {
 	for {
 		s.mu.Lock()
-		f := s.flights[flightKey{w.Digest, w.origin()}]
+		f := s.downloads[downloadKey{w.Digest, w.origin()}]
 		if f == nil {
 			f = s.start(w)
 			s.mu.Unlock()
@@ -92,21 +92,21 @@ func (s *Store) join(ctx context.Context, w want) (*flight, error) {
 	}
 }
 
-// start is called with the lock held.
-func (s *Store) start(w want) *flight {
+// start starts a download; the caller holds mu.
+func (s *Store) start(w want) *sharedDownload {
 	ctx, cancel := context.WithCancelCause(s.lifetime)
-	f := &flight{flightKey: flightKey{w.Digest, w.origin()}, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1}
-	s.flights[f.flightKey] = f
+	f := &sharedDownload{downloadKey: downloadKey{w.Digest, w.origin()}, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1}
+	s.downloads[f.downloadKey] = f
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
 		path, err := s.bring(ctx, f, w)
 		if errors.Is(context.Cause(ctx), errUnwanted) && s.lifetime.Err() == nil {
-			err = errors.Join(err, s.shelf.dropPartial(f.partial()))
+			err = errors.Join(err, s.objects.dropPartial(f.partial()))
 		}
 		cancel(nil)
 		s.mu.Lock()
-		delete(s.flights, f.flightKey)
+		delete(s.downloads, f.downloadKey)
 		f.path, f.err = path, err
 		close(f.done)
 		s.mu.Unlock()
@@ -114,8 +114,8 @@ func (s *Store) start(w want) *flight {
 	return f
 }
 
-// leave gets off a flight; the last one ends it and waits until it is over.
-func (s *Store) leave(f *flight) {
+// leave drops a waiter; the last one cancels the download and waits for its end.
+func (s *Store) leave(f *sharedDownload) {
 	s.mu.Lock()
 	f.waiters--
 	last := f.waiters == 0
@@ -126,12 +126,12 @@ func (s *Store) leave(f *flight) {
 	}
 }
 
-// partial is the folder that a flight downloads to.
-func (k flightKey) partial() string { return partial(k.digest, k.origin) }
+// partial is the folder that the download writes to.
+func (k downloadKey) partial() string { return partial(k.digest, k.origin) }
 
-// flying says whether weights are on their way here; the caller holds mu.
-func (s *Store) flying(digest string) bool {
-	for k := range s.flights {
+// downloading reports whether weights are being downloaded; the caller holds mu.
+func (s *Store) downloading(digest string) bool {
+	for k := range s.downloads {
 		if k.digest == digest {
 			return true
 		}
@@ -140,14 +140,14 @@ func (s *Store) flying(digest string) bool {
 }
 
 // bring returns the path of verified files.
-func (s *Store) bring(ctx context.Context, f *flight, rec want) (string, error) {
+func (s *Store) bring(ctx context.Context, f *sharedDownload, rec want) (string, error) {
 	verifying := func(done int64) {
 		f.report(v1alpha1.Progress{Stage: v1alpha1.StageVerifying, BytesDone: done, BytesTotal: rec.Bytes()})
 	}
 	if strings.HasPrefix(rec.Source, "file://") {
 		return s.inPlace(ctx, rec.Record, verifying)
 	}
-	path, err := s.shelf.find(ctx, rec.Digest, verifying)
+	path, err := s.objects.find(ctx, rec.Digest, verifying)
 	if err != nil {
 		return "", err
 	}
@@ -167,7 +167,7 @@ func (s *Store) bring(ctx context.Context, f *flight, rec want) (string, error) 
 	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("unknown scheme of source %q; use file://, https://, hf://, s3:// or oci://", rec.Source)}
 }
 
-// inPlace verifies a file or folder of the model root, which stays where it is.
+// inPlace verifies a file or folder of the model root, which is used where it is.
 func (s *Store) inPlace(ctx context.Context, rec model.Record, verifying func(int64)) (string, error) {
 	if rec.Format == model.FormatSafetensors {
 		return s.folderInPlace(ctx, rec, verifying)
@@ -175,8 +175,8 @@ func (s *Store) inPlace(ctx context.Context, rec model.Record, verifying func(in
 	return s.fileInPlace(ctx, rec, verifying)
 }
 
-// folderInPlace wants the folder to hold the record's files and no other that
-// an engine would read.
+// folderInPlace requires that the folder holds the record's files and no other
+// that an engine would read.
 func (s *Store) folderInPlace(ctx context.Context, rec model.Record, verifying func(int64)) (string, error) {
 	l, err := s.opt.Root.OpenFolder(rec.Source)
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *Store) folderInPlace(ctx context.Context, rec model.Record, verifying f
 	return l.Path(), nil
 }
 
-// differs names the first file that is not as it was.
+// differs returns the first file that changed.
 func differs(got, want []model.File) string {
 	have := map[string]model.File{}
 	for _, f := range got {
@@ -216,7 +216,7 @@ func differs(got, want []model.File) string {
 	return "there is a new file " + slices.Min(slices.Collect(maps.Keys(have)))
 }
 
-// fileInPlace is inPlace for a model that is one file.
+// fileInPlace is inPlace for a model of one file.
 func (s *Store) fileInPlace(ctx context.Context, rec model.Record, verifying func(int64)) (string, error) {
 	l, err := s.opt.Root.Open(rec.Source)
 	if err != nil {
@@ -248,11 +248,11 @@ func changed(rec model.Record, how string) error {
 	}
 }
 
-// fetch downloads the record's files, one after another, and puts them on the
-// shelf.
-func (s *Store) fetch(ctx context.Context, f *flight, rec want) (string, error) {
+// fetch downloads the record's files, one after another, and adds them to the
+// object store.
+func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string, error) {
 	f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
-	near := s.near(ctx, rec.Record)
+	peers := s.peers(ctx, rec.Record)
 	end, err := s.turns.begin(ctx, s.namespace(rec))
 	if err != nil {
 		return "", err
@@ -263,24 +263,24 @@ func (s *Store) fetch(ctx context.Context, f *flight, rec want) (string, error) 
 		return "", err
 	}
 	if err := s.makeRoom(f, missing); err != nil {
-		return "", errors.Join(err, s.shelf.dropPartial(f.partial()))
+		return "", errors.Join(err, s.objects.dropPartial(f.partial()))
 	}
 	defer f.awaits.Store(0)
-	if err := s.transfer(ctx, f, rec, targets, near); err != nil {
+	if err := s.transfer(ctx, f, rec, targets, peers); err != nil {
 		err = s.explain(rec, err)
 		if ctx.Err() == nil && !download.IsTransient(err) && !s.mayYet(rec, err) {
-			err = errors.Join(err, s.shelf.dropPartial(f.partial()))
+			err = errors.Join(err, s.objects.dropPartial(f.partial()))
 		}
 		return "", err
 	}
-	path, err := s.shelf.place(rec.Record, f.origin)
+	path, err := s.objects.place(rec.Record, f.origin)
 	if err != nil {
 		return "", download.DiskError(err, "store")
 	}
 	return path, nil
 }
 
-// namespace is whose download it is; empty if that is not known.
+// namespace is the namespace that a download is for; empty if that is unknown.
 func (s *Store) namespace(rec want) string {
 	if s.opt.Namespace == nil {
 		return ""
@@ -288,18 +288,19 @@ func (s *Store) namespace(rec want) string {
 	return s.opt.Namespace(rec.Record, rec.ref)
 }
 
-// stage prepares the download of what is not here, and says how much that is.
+// stage prepares the download of missing files, and returns how many bytes are
+// missing.
 func (s *Store) stage(ctx context.Context, rec want) (targets []download.Target, missing int64, err error) {
 	for _, f := range rec.Files {
 		url, err := s.address(rec.Record, f)
 		if err != nil {
 			return nil, 0, err
 		}
-		target, there, err := s.shelf.stage(rec.Record, f, url, rec.origin())
+		target, there, err := s.objects.stage(rec.Record, f, url, rec.origin())
 		if err != nil {
 			return nil, 0, download.DiskError(err, "make room for")
 		}
-		if shared, err := s.shelf.shared(target.Name); err != nil {
+		if shared, err := s.objects.shared(target.Name); err != nil {
 			return nil, 0, download.DiskError(err, "read")
 		} else if shared {
 			continue
@@ -311,9 +312,9 @@ func (s *Store) stage(ctx context.Context, rec want) (targets []download.Target,
 	return targets, missing, nil
 }
 
-// transfer fetches files one after another; their progress is that of all,
-// total bytes with those that needed no fetching.
-func (s *Store) transfer(ctx context.Context, f *flight, rec want, targets []download.Target, near []Neighbour) error {
+// transfer fetches files one after another and reports the progress of all files,
+// with those that are complete already.
+func (s *Store) transfer(ctx context.Context, f *sharedDownload, rec want, targets []download.Target, peers []Peer) error {
 	total := rec.Bytes()
 	before := total
 	for _, t := range targets {
@@ -325,7 +326,7 @@ func (s *Store) transfer(ctx context.Context, f *flight, rec want, targets []dow
 			f.awaits.Store(max(0, min(f.awaits.Load(), total-within.Done)))
 			f.report(downloading(within))
 		}
-		copied, err := s.copyNear(ctx, rec.Record, t, near, show)
+		copied, err := s.copyFromPeers(ctx, rec.Record, t, peers, show)
 		if err == nil && !copied {
 			err = s.opt.Fetch.Fetch(ctx, t, show)
 		}

@@ -1,4 +1,4 @@
-package neighbour
+package peer
 
 import (
 	"context"
@@ -18,9 +18,9 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 )
 
-// GivesAtOnce is how many Macs are given weights at a time where no other number
-// is said, and GiveRate how many bytes per second all of them together: what a
-// Mac serves comes first.
+// GivesAtOnce is the default number of peers that may copy at a time, and
+// GiveRate that of their bytes per second together: requests for models have
+// priority.
 const (
 	GivesAtOnce = 2
 	GiveRate    = 200_000_000
@@ -29,55 +29,55 @@ const (
 // pieceBytes is the most that is read at once.
 const pieceBytes = 256 << 10
 
-// Shelf has the weights of this Mac; a *store.Store is one.
-type Shelf interface {
+// Weights are the weights on this Mac; *store.Store implements it.
+type Weights interface {
 	Give(digest, source, sha256 string) (*os.File, error)
 }
 
-// Giver answers other Macs. Make one with NewGiver.
-type Giver struct {
-	mac   string
-	roots func() []*x509.Certificate
-	shelf Shelf
-	slots chan struct{}
-	limit *rate.Limiter
-	given func(n int)
-	log   logr.Logger
+// Server serves weights to peers. Make one with NewServer.
+type Server struct {
+	mac     string
+	roots   func() []*x509.Certificate
+	weights Weights
+	slots   chan struct{}
+	limit   *rate.Limiter
+	given   func(n int)
+	log     logr.Logger
 	// revoked reports whether the MacNode with a UID was deleted.
 	revoked func(uid string) bool
 }
 
-// GiverConfig is what a giver is made of.
-type GiverConfig struct {
-	// Mac is this one's name, and Roots those that are trusted now.
-	Mac   string
-	Roots func() []*x509.Certificate
-	Shelf Shelf
+// ServerConfig is what a giver is made of.
+type ServerConfig struct {
+	// Mac is the name of this Mac, and Roots returns the trusted roots.
+	Mac     string
+	Roots   func() []*x509.Certificate
+	Weights Weights
 	// Revoked reports whether the MacNode with a UID was deleted.
 	Revoked func(uid string) bool
-	// AtOnce is how many are given to at a time; 0 means nobody.
+	// AtOnce is how many peers may copy at a time; 0 means none.
 	AtOnce int
-	// Rate is the most bytes per second for all of them; 0 means no bound.
+	// Rate bounds all copies together, in bytes per second; 0 means no bound.
 	Rate int64
-	// Given is told the bytes that were given; nil: nobody is.
+	// Given is called with the number of bytes sent; may be nil.
 	Given func(n int)
 	Log   logr.Logger
 }
 
-// NewGiver makes a giver.
-func NewGiver(c GiverConfig) *Giver {
-	g := &Giver{mac: c.Mac, roots: c.Roots, shelf: c.Shelf, slots: make(chan struct{}, c.AtOnce), given: c.Given, log: c.Log, revoked: c.Revoked}
+// NewServer returns a Server.
+func NewServer(c ServerConfig) *Server {
+	s := &Server{mac: c.Mac, roots: c.Roots, weights: c.Weights, slots: make(chan struct{}, c.AtOnce), given: c.Given, log: c.Log, revoked: c.Revoked}
 	if c.Rate > 0 {
-		g.limit = rate.NewLimiter(rate.Limit(c.Rate), pieceBytes)
+		s.limit = rate.NewLimiter(rate.Limit(c.Rate), pieceBytes)
 	}
-	return g
+	return s
 }
 
-// ServeHTTP gives one file, or says no before its first byte.
-func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	grant, sum, no := g.entitled(r, time.Now())
+// ServeHTTP serves one file, or refuses before its first byte.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	grant, sum, no := s.entitled(r, time.Now())
 	if no != nil {
-		g.log.Info("Refused a Mac's request for weights", "address", r.RemoteAddr, "reason", no.Error())
+		s.log.Info("Refused a Mac's request for weights", "address", r.RemoteAddr, "reason", no.Error())
 		http.Error(w, no.Error(), http.StatusForbidden)
 		return
 	}
@@ -86,11 +86,11 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "weights are read-only", http.StatusMethodNotAllowed)
 		return
 	}
-	if cap(g.slots) == 0 {
+	if cap(s.slots) == 0 {
 		http.Error(w, "this Mac does not share weights", http.StatusNotFound)
 		return
 	}
-	file, err := g.shelf.Give(grant.Digest, grant.Source, sum)
+	file, err := s.weights.Give(grant.Digest, grant.Source, sum)
 	var fetching *store.Fetching
 	switch {
 	case errors.As(err, &fetching):
@@ -107,21 +107,21 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	select {
-	case g.slots <- struct{}{}:
-		defer func() { <-g.slots }()
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
 	default:
 		http.Error(w, "this Mac is already serving as many peers as it may", http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("ETag", `"`+sum+`"`)
-	http.ServeContent(w, r, "", time.Time{}, &paced{file, g, r.Context(), grant.ClientUID})
+	http.ServeContent(w, r, "", time.Time{}, &paced{file, s, r.Context(), grant.ClientUID})
 }
 
-// entitled reads the grant of a request, and says what is wrong with it. The
-// name of who asks is that of its certificate.
-func (g *Giver) entitled(r *http.Request, now time.Time) (agentapi.Grant, string, error) {
-	asker, ok := agentapi.OverWeights(r)
+// entitled verifies the grant of a request against the name in the client's
+// certificate. It returns the grant and the digest of the file.
+func (s *Server) entitled(r *http.Request, now time.Time) (agentapi.Grant, string, error) {
+	client, ok := agentapi.OverWeights(r)
 	if !ok {
 		return agentapi.Grant{}, "", errors.New("weights are served to Macs only")
 	}
@@ -129,17 +129,17 @@ func (g *Giver) entitled(r *http.Request, now time.Time) (agentapi.Grant, string
 	if !ok {
 		return agentapi.Grant{}, "", errors.New("there are no weights at that path")
 	}
-	grant, err := agentapi.ReadGrant(r.Header.Get(agentapi.HeaderGrant), g.roots(), now)
+	grant, err := agentapi.ReadGrant(r.Header.Get(agentapi.HeaderGrant), s.roots(), now)
 	switch {
 	case err != nil:
 		return grant, "", err
-	case grant.Client != asker:
-		return grant, "", fmt.Errorf("the grant is for Mac %q, but %q sent it", grant.Client, asker)
+	case grant.Client != client:
+		return grant, "", fmt.Errorf("the grant is for Mac %q, but %q sent it", grant.Client, client)
 	case grant.ClientUID != agentapi.UIDOf(r.TLS.PeerCertificates[0]):
 		return grant, "", agentapi.ErrReplaced
-	case g.revoked(grant.ClientUID):
+	case s.revoked(grant.ClientUID):
 		return grant, "", errRevoked
-	case grant.Server != g.mac:
+	case grant.Server != s.mac:
 		return grant, "", fmt.Errorf("the grant is for weights of Mac %q", grant.Server)
 	case grant.Digest != digest:
 		return grant, "", errors.New("the grant is for other weights")
@@ -150,33 +150,33 @@ func (g *Giver) entitled(r *http.Request, now time.Time) (agentapi.Grant, string
 // errRevoked refuses a Mac whose MacNode was deleted.
 var errRevoked = errors.New("the MacNode of this grant was deleted")
 
-// paced is a file that is read no faster than the giver gives, and no further once the
-// MacNode of who reads it was deleted.
+// paced is a file that is read within the server's rate limit, and only until the
+// client's MacNode is deleted.
 type paced struct {
 	*os.File
-	giver *Giver
-	ctx   context.Context // that of the request which reads it
-	uid   string          // of the MacNode that reads it
+	server *Server
+	ctx    context.Context // that of the request which reads it
+	uid    string          // of the client's MacNode
 }
 
-// Read hides the file's own ways to be copied at once.
+// Read replaces the file's Read.
 func (p *paced) Read(b []byte) (int, error) {
-	if p.giver.revoked(p.uid) {
+	if p.server.revoked(p.uid) {
 		return 0, errRevoked
 	}
 	n, err := p.File.Read(b[:min(len(b), pieceBytes)])
-	if p.giver.limit != nil && n > 0 {
-		if late := p.giver.limit.WaitN(p.ctx, n); late != nil {
+	if p.server.limit != nil && n > 0 {
+		if late := p.server.limit.WaitN(p.ctx, n); late != nil {
 			return 0, late
 		}
 	}
-	if p.giver.given != nil && n > 0 {
-		p.giver.given(n)
+	if p.server.given != nil && n > 0 {
+		p.server.given(n)
 	}
 	return n, err
 }
 
-// WriteTo is not the file's: it would pass Read by.
+// WriteTo replaces the file's WriteTo, which would bypass Read.
 func (p *paced) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{p})
 }

@@ -1,4 +1,4 @@
-package neighbour
+package peer
 
 import (
 	"context"
@@ -13,20 +13,20 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Why a neighbour gave no copy.
+// Reasons why a peer gave no copy.
 const (
-	reasonLied    = "lied"    // what it sent had another digest, or another length
-	reasonSlow    = "slow"    // less than the pace
-	reasonRefused = "refused" // it has not, or gives not, what it was asked for
-	reasonGone    = "gone"    // it cannot be reached, or its answer was cut
+	reasonLied    = "lied"    // wrong digest or length
+	reasonSlow    = "slow"    // less than the minimum rate
+	reasonRefused = "refused" // the peer does not have the weights or refuses to serve them
+	reasonGone    = "gone"    // unreachable, or the response was cut off
 )
 
-// Reasons are all of them.
+// Reasons returns all of them.
 func Reasons() []string { return []string{reasonLied, reasonSlow, reasonRefused, reasonGone} }
 
 var errSlow = errors.New("the copy is slower than the minimum rate")
 
-// verdict says why a copy failed and for how long its Mac is not asked.
+// verdict returns why a copy failed and for how long its Mac is avoided.
 func verdict(err error) (reason string, avoid time.Duration) {
 	var e *download.Error
 	switch {
@@ -42,27 +42,27 @@ func verdict(err error) (reason string, avoid time.Duration) {
 	return reasonGone, time.Minute
 }
 
-// Failed notes why a neighbour gave no copy.
-func (a *Asker) Failed(mac string, err error) {
+// Failed records why a peer gave no copy.
+func (c *Client) Failed(mac string, err error) {
 	reason, avoid := verdict(err)
-	if a.Blamed != nil {
-		a.Blamed(reason)
+	if c.Blamed != nil {
+		c.Blamed(reason)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if until := time.Now().Add(avoid); until.After(a.avoided[mac]) {
-		a.avoided[mac] = until
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if until := time.Now().Add(avoid); until.After(c.avoided[mac]) {
+		c.avoided[mac] = until
 	}
 }
 
-// avoids says whether a Mac is not to be asked now.
-func (a *Asker) avoids(mac string, now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return now.Before(a.avoided[mac])
+// avoids reports whether a Mac must not be asked now.
+func (c *Client) avoids(mac string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return now.Before(c.avoided[mac])
 }
 
-// watched is an answer that has to keep the pace.
+// watched is a response body that must keep the pace.
 type watched struct {
 	io.ReadCloser
 	mac    string
@@ -80,12 +80,12 @@ func newWatched(body io.ReadCloser, mac string, p Pace, cancel context.CancelCau
 	w := &watched{ReadCloser: body, mac: mac, pace: p, cancel: cancel}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(p.Window, w.judge)
+	w.timer = time.AfterFunc(p.Window, w.check)
 	return w
 }
 
-// judge ends an answer that brought too little since the last time.
-func (w *watched) judge() {
+// check cancels a response that delivered too little since the last check.
+func (w *watched) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -99,7 +99,7 @@ func (w *watched) judge() {
 	}
 }
 
-// Read counts. What ends because it was slow is no cut that is resumed.
+// Read counts bytes. A response that was canceled for its rate is not resumed.
 func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.ReadCloser.Read(p)
 	w.mu.Lock()
@@ -115,7 +115,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the watch.
+// Close stops the checks.
 func (w *watched) Close() error {
 	w.mu.Lock()
 	w.over = true

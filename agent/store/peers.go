@@ -15,54 +15,54 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// FromNeighbour is what Options.Fetched is told of bytes that another Mac gave.
-const FromNeighbour = "neighbour"
+// FromPeer is the scheme that Options.Fetched receives for bytes from a peer.
+const FromPeer = "neighbour"
 
-// Neighbours are other Macs that weights may be copied from.
-type Neighbours interface {
-	// Of are those that have the weights of a record now, the best first. While
-	// they only fetch them it waits, as long as that makes progress. Where there
-	// are none, the source is asked.
-	Of(ctx context.Context, rec model.Record) []Neighbour
-	// Failed is told why a copy of one of them did not come.
+// Peers are the Macs that weights may be copied from.
+type Peers interface {
+	// Of returns the peers that have the weights of a record now, the best first.
+	// It waits for peers that download them and make progress. If there are none,
+	// the source is used.
+	Of(ctx context.Context, rec model.Record) []Peer
+	// Failed records why a copy from a peer failed.
 	Failed(mac string, err error)
 }
 
-// Neighbour is a Mac that gives weights.
-type Neighbour struct {
+// Peer is a Mac that serves weights.
+type Peer struct {
 	Mac string
-	// Get asks it for what lies at a URL of its own; see download.Target.
+	// Get requests one of the peer's URLs; see download.Target.
 	Get func(ctx context.Context, url string, header http.Header) (*http.Response, error)
 }
 
-// near are the Macs to copy from. They are asked before there is a slot, so that
-// two Macs that wait for one another's downloads do not hold both up.
-func (s *Store) near(ctx context.Context, rec model.Record) []Neighbour {
-	if s.opt.Neighbours == nil {
+// peers returns the Macs to copy from. They are asked before the download takes a
+// slot, so that two Macs that wait for each other's downloads do not block.
+func (s *Store) peers(ctx context.Context, rec model.Record) []Peer {
+	if s.opt.Peers == nil {
 		return nil
 	}
-	return s.opt.Neighbours.Of(ctx, rec)
+	return s.opt.Peers.Of(ctx, rec)
 }
 
-// A neighbour that gives to others already is waited for, and not for ever.
+// A busy peer is asked again, for a limited time.
 const (
 	busyPause = 2 * time.Second
-	busyMost  = 10 * time.Minute
+	busyLimit = 10 * time.Minute
 )
 
-// copyNear fetches a file from one of the neighbours, and says whether one had
-// it: whatever goes wrong there, the source is left. A file that was begun at
-// its source goes on there.
-func (s *Store) copyNear(ctx context.Context, rec model.Record, t download.Target, near []Neighbour, show func(download.Progress)) (bool, error) {
+// copyFromPeers fetches a file from one of the peers, and reports whether one had
+// it: after any failure of a peer the source is used. A file whose download began
+// at the source is resumed there.
+func (s *Store) copyFromPeers(ctx context.Context, rec model.Record, t download.Target, peers []Peer, show func(download.Progress)) (bool, error) {
 	if download.Begun(t) {
 		return false, nil
 	}
-	for _, n := range near {
+	for _, n := range peers {
 		t := t
 		t.URL = "https://" + agentapi.MacServerName(n.Mac) + agentapi.WeightsPath(rec.Digest, t.SHA256)
 		t.Get, t.Header, t.Tries, t.Gained = n.Get, nil, 1, nil
-		if told := s.opt.Fetched; told != nil {
-			t.Gained = func(k int) { told(FromNeighbour, k) }
+		if fetched := s.opt.Fetched; fetched != nil {
+			t.Gained = func(k int) { fetched(FromPeer, k) }
 		}
 		err := s.copyFrom(ctx, t, show)
 		switch {
@@ -71,18 +71,18 @@ func (s *Store) copyNear(ctx context.Context, rec model.Record, t download.Targe
 		case ctx.Err() != nil, ours(err):
 			return false, err
 		}
-		s.opt.Log.Info("Failed to copy weights from a peer; trying the next source", "neighbour", n.Mac, "digest", rec.Digest, "cause", err.Error())
-		s.opt.Neighbours.Failed(n.Mac, err)
+		s.opt.Log.Info("Failed to copy weights from a peer; trying the next source", "peer", n.Mac, "digest", rec.Digest, "cause", err.Error())
+		s.opt.Peers.Failed(n.Mac, err)
 	}
 	return false, nil
 }
 
-// copyFrom fetches a file from one neighbour, once that has time for it.
+// copyFrom fetches a file from one peer once it is not busy.
 func (s *Store) copyFrom(ctx context.Context, t download.Target, show func(download.Progress)) error {
 	for began := time.Now(); ; {
 		err := s.opt.Fetch.Fetch(ctx, t, show)
 		var e *download.Error
-		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || time.Since(began) > busyMost {
+		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || time.Since(began) > busyLimit {
 			return err
 		}
 		timer := time.NewTimer(busyPause)
@@ -95,7 +95,7 @@ func (s *Store) copyFrom(ctx context.Context, t download.Target, show func(downl
 	}
 }
 
-// ours says that a failure is of this Mac's own disk.
+// ours reports whether the failure is one of this Mac's own disk.
 func ours(err error) bool {
 	switch download.Reason(err, "") {
 	case v1alpha1.ReasonDiskFull, v1alpha1.ReasonDownloadFailed:
@@ -104,22 +104,23 @@ func ours(err error) bool {
 	return false
 }
 
-// Fetching says that weights are on their way here.
+// Fetching means that weights are being downloaded to this Mac.
 type Fetching struct{ Done int64 }
 
 func (f *Fetching) Error() string {
 	return fmt.Sprintf("this Mac is still downloading the weights; it has %d bytes", f.Done)
 }
 
-// ErrNotHere says that a file cannot be given: it is not here, or has changed
+// ErrNotHere means that a file cannot be served: it is not here, has changed
 // since it was verified, or came from another source.
 var ErrNotHere = errors.New("this Mac does not have these weights")
 
-// notYet says whether weights are being fetched from a place.
+// notYet returns Fetching if weights are being downloaded from a place, else
+// ErrNotHere.
 func (s *Store) notYet(digest, place string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k, f := range s.flights {
+	for k, f := range s.downloads {
 		if k.digest == digest && k.origin.Place == place {
 			p, _ := f.look()
 			return &Fetching{Done: p.BytesDone}
@@ -128,10 +129,10 @@ func (s *Store) notYet(digest, place string) error {
 	return ErrNotHere
 }
 
-// Give opens a file of downloaded weights for another Mac. Weights that came from
-// another source are not given: who asks was shown that one by nobody.
+// Give opens a file of downloaded weights for a peer. Weights of another source
+// than the peer's grant names are refused.
 func (s *Store) Give(digest, source, sha256 string) (*os.File, error) {
-	e, ok := s.shelf.entry(digest)
+	e, ok := s.objects.entry(digest)
 	if !ok {
 		return nil, s.notYet(digest, placeOf(source))
 	}
@@ -142,7 +143,7 @@ func (s *Store) Give(digest, source, sha256 string) (*os.File, error) {
 		if have.SHA256 != sha256 {
 			continue
 		}
-		file, err := s.shelf.root.Open(path.Join(folder(digest), filesDir, have.Path))
+		file, err := s.objects.root.Open(path.Join(folder(digest), filesDir, have.Path))
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
 		}
