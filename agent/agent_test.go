@@ -102,7 +102,7 @@ type mac struct {
 	cache *cold.Options
 	// offered is how many blocks the engines of this agent have offered to the cache.
 	offered int64
-	power func(context.Context, func(power.Notice)) error
+	power   func(context.Context, func(power.Notice)) error
 	// logDebug changes the log level of the agent; may be nil.
 	logDebug func(bool)
 

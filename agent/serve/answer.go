@@ -13,9 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// answer writes the response to an admitted request. There is none without an
-// Admitted, so nothing of a response can be sent before the engine took the
-// request.
+// answer writes the response to an admitted request. It requires an Admitted, so
+// no part of a response can be sent before the engine accepted the request.
 type answer struct {
 	*handler
 	admitted     *admission.Admitted
@@ -24,16 +23,16 @@ type answer struct {
 	// continuousUsage includes the usage so far in each chunk.
 	continuousUsage bool
 	id              string
-	// progress of the prompt is wanted.
+	// progress reports the progress of the prompt to the client.
 	progress bool
-	// forms of all choices, of which form is the first, and each prompt has as many
-	// as each says; ask admits another one.
+	// forms of all choices, of which form is the first; each is the number of
+	// choices per prompt, and ask admits another one.
 	forms []form
 	each  int
 	ask   func(i int) (*admission.Admitted, error)
 }
 
-// whole collects the answer and writes it as one body. An error means that
+// whole collects the response and writes it as one body. An error means that
 // nothing was written.
 func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
 	events, stop := a.begin(ctx, cancel)
@@ -109,7 +108,7 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 				continue
 			}
 			u.grow(e)
-			a.tellUsage(out, &u)
+			a.addUsage(out, &u)
 			if err := a.more(out, e); err != nil {
 				return front.Gone(err)
 			}
@@ -117,14 +116,14 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 	}
 }
 
-// tellUsage has the next chunks carry the usage so far, if the client wants it.
-func (a answer) tellUsage(out *eventStream, u *used) {
+// addUsage adds the usage so far to the next chunks, if the client wants it.
+func (a answer) addUsage(out *eventStream, u *used) {
 	if a.continuousUsage {
 		out.usage = u.soFar(a.admitted.PromptTokens())
 	}
 }
 
-// more writes what arrived of a choice: reasoning, then text, then calls.
+// more writes the content of an event: reasoning, then text, then tool calls.
 func (a answer) more(out *eventStream, e event) error {
 	f := a.forms[e.choice]
 	if prompt := e.more.GetPrompt(); prompt != nil {
@@ -144,13 +143,13 @@ func (a answer) more(out *eventStream, e event) error {
 		}
 	}
 	p := piece{text: e.more.GetText(), ranked: rankedOf(e.more.GetLogprobs())}
-	if p.text != "" || p.ranked != nil { // else a character is not whole yet
+	if p.text != "" || p.ranked != nil { // else a character is incomplete
 		if err := out.send(e.choice, f.text(p)); err != nil {
 			return err
 		}
 	}
 	for _, c := range e.more.GetCalls() {
-		t, ok := f.(caller)
+		t, ok := f.(toolCaller)
 		if !ok {
 			return fmt.Errorf("%w: the engine sent tool calls for a request without tools", admission.ErrOrder)
 		}
@@ -163,8 +162,8 @@ func (a answer) more(out *eventStream, e event) error {
 	return nil
 }
 
-// finish ends a choice with its last chunk, after all of them the stream, or the
-// stream with the engine's error.
+// finish ends a choice with its last chunk, and after the last choice the stream,
+// or fails the stream with the engine's error.
 func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) error {
 	reason, ok := reasonOf(e.end)
 	if !ok {
@@ -179,7 +178,7 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 	}
 	a.stopped(e.end)
 	out.echo(e.choice, a.forms[e.choice])
-	a.tellUsage(out, u)
+	a.addUsage(out, u)
 	err := out.send(e.choice, a.forms[e.choice].finish(reason))
 	if err == nil && last && a.includeUsage {
 		err = out.send(0, a.form.usage(usage))
@@ -193,7 +192,8 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 	return nil
 }
 
-// textCalls counts the calls that were returned as text, and marks the response.
+// textCalls counts the tool calls that were returned as text, and marks the
+// response.
 func (a answer) textCalls(h http.Header, name string, u used) {
 	if u.textCalls > 0 {
 		a.TextCalls(u.textCalls)
@@ -201,25 +201,25 @@ func (a answer) textCalls(h http.Header, name string, u used) {
 	}
 }
 
-// stopped passes the reason for the end of the text to a form that needs it.
+// stopped passes the finish reason to a form that needs it.
 func (a answer) stopped(end *wire.Finished) {
-	if t, ok := a.form.(teller); ok {
+	if t, ok := a.form.(eventForm); ok {
 		t.stopped(end)
 	}
 }
 
 // close ends a stream whose last chunk was sent.
 func (a answer) close(out *eventStream) error {
-	if _, named := a.form.(teller); named {
+	if _, named := a.form.(eventForm); named {
 		out.End()
 		return nil
 	}
 	return out.Done()
 }
 
-// breakOff ends a stream that had begun with an error, in the events of its form.
+// breakOff ends a stream in progress with an error, in the events of its form.
 func (a answer) breakOff(out *eventStream, e *openai.Error) error {
-	t, named := a.form.(teller)
+	t, named := a.form.(eventForm)
 	if !named {
 		return out.Fail(e)
 	}
@@ -227,8 +227,8 @@ func (a answer) breakOff(out *eventStream, e *openai.Error) error {
 	return out.one(t.failed(e, a.id))
 }
 
-// fail ends a stream with an error event, which no client takes for the end of
-// an answer. Where nothing was sent yet the error is returned, and becomes an
+// fail ends a stream with an error event, which no client mistakes for the end of
+// a response. If nothing was sent yet the error is returned, and becomes an
 // ordinary refusal.
 func (a answer) fail(ctx context.Context, out *eventStream, cause error) error {
 	err := ended(ctx, cause)
@@ -251,18 +251,19 @@ func failure(end *wire.Finished) error {
 	return fmt.Errorf("%w: finished with reason %s but without an error", admission.ErrOrder, end.GetReason())
 }
 
-// eventStream sends the opening chunk of a choice before its first event. It waits
-// for that event: until something was sent, another Mac may take over.
+// eventStream sends the opening chunk of a choice before its first event. It
+// waits for that event: until something was sent, another Mac may serve the
+// request.
 type eventStream struct {
 	*openai.EventWriter
 	header   http.Header // and trailer
-	openings []any       // nil where there is none, or it was sent
+	openings []any       // nil if there is none, or it was sent
 	// usage so far, for the chunks of a stream that includes it in each; else nil.
 	usage *openai.Usage
 	wrote bool // since that was last set to false
 }
 
-// echo makes the prompt that a form returns the opening of its choice.
+// echo makes the echoed prompt the opening of its choice.
 func (s *eventStream) echo(choice int, f form) {
 	if t, ok := f.(echoes); ok {
 		if chunk := t.echoed(); chunk != nil {
@@ -281,7 +282,7 @@ func (s *eventStream) send(choice int, chunk any) error {
 	return s.one(chunk)
 }
 
-// one sends a chunk, or what a form with named events made of it.
+// one sends a chunk, or the named events that the form made of it.
 func (s *eventStream) one(chunk any) error {
 	s.wrote = true
 	events, named := chunk.([]openai.NamedEvent)
@@ -296,7 +297,7 @@ func (s *eventStream) one(chunk any) error {
 	return nil
 }
 
-// withUsage is a chunk with the usage so far, unless it has its own.
+// withUsage adds the usage so far to a chunk, unless it has its own.
 func (s *eventStream) withUsage(chunk any) any {
 	if s.usage == nil {
 		return chunk

@@ -85,24 +85,24 @@ func TestAttackStraightAtAMac(t *testing.T) {
 	good := forged(func(*x509.Certificate) {})
 	name := agentapi.MacServerName("mac-a")
 	for what, v := range map[string]visitor{
-		"without a certificate":            {nil, name, false},
-		"with one of another authority":    {&theirs, name, false},
-		"with another Mac's":               {&other, name, false},
-		"with the Mac's own":               {&own, name, false},
-		"with a gateway's for Mac mac-b":   {good, agentapi.MacServerName("mac-b"), false},
-		"with a gateway's for a gateway":   {good, agentapi.GatewayName, false},
-		"with a gateway's for nobody":      {good, "", false},
-		"with a gateway's over TLS 1.2":    {good, name, true},
-		"with one that expired":            {forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(2*time.Hour), ago(time.Second) }), name, false},
-		"with one that is not yet good":    {forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(-time.Hour), ago(-2*time.Hour) }), name, false},
-		"with a gateway's that serves":     {forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), name, false},
-		"with a Mac's for clients":         {forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.MacServerName("mac-b")} }), name, false},
-		"with a name that begins like it":  {forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.GatewayName + ".example"} }), name, false},
-		"with any name of that domain":     {forged(func(c *x509.Certificate) { c.DNSNames = []string{"*.metalfleet.dev"} }), name, false},
-		"with the name as its subject's":   {forged(func(c *x509.Certificate) { c.DNSNames = nil }), name, false},
-		"with a certificate for no usage":  {forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning} }), name, false},
-		"with an authority of its own":     {forged(func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid, c.DNSNames = true, true, nil }), name, false},
-		"with the name as a user's e-mail": {forged(func(c *x509.Certificate) { c.DNSNames, c.EmailAddresses = nil, []string{agentapi.GatewayName} }), name, false},
+		"without a certificate":                    {nil, name, false},
+		"with one of another authority":            {&theirs, name, false},
+		"with another Mac's":                       {&other, name, false},
+		"with the Mac's own":                       {&own, name, false},
+		"with a gateway's for Mac mac-b":           {good, agentapi.MacServerName("mac-b"), false},
+		"with a gateway's for a gateway":           {good, agentapi.GatewayName, false},
+		"with a gateway's certificate for no name": {good, "", false},
+		"with a gateway's over TLS 1.2":            {good, name, true},
+		"with one that expired":                    {forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(2*time.Hour), ago(time.Second) }), name, false},
+		"with one that is not yet good":            {forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(-time.Hour), ago(-2*time.Hour) }), name, false},
+		"with a gateway's that serves":             {forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), name, false},
+		"with a Mac's for clients":                 {forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.MacServerName("mac-b")} }), name, false},
+		"with a name that begins like it":          {forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.GatewayName + ".example"} }), name, false},
+		"with any name of that domain":             {forged(func(c *x509.Certificate) { c.DNSNames = []string{"*.metalfleet.dev"} }), name, false},
+		"with the name as its subject's":           {forged(func(c *x509.Certificate) { c.DNSNames = nil }), name, false},
+		"with a certificate for no usage":          {forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning} }), name, false},
+		"with an authority of its own":             {forged(func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid, c.DNSNames = true, true, nil }), name, false},
+		"with the name as a user's e-mail":         {forged(func(c *x509.Certificate) { c.DNSNames, c.EmailAddresses = nil, []string{agentapi.GatewayName} }), name, false},
 	} {
 		if err := v.ask(t, addr); err == nil {
 			t.Errorf("%s a stranger is answered", what)
@@ -132,9 +132,9 @@ func TestAttackBodies(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	huge := func() io.Reader { return io.LimitReader(endless("x"), 1<<40) }
 	for what, body := range map[string]io.Reader{
-		"without an end":             huge(),
-		"of one endless text":        io.MultiReader(strings.NewReader(`{"model":"m","prompt":"`), huge()),
-		"that goes on after its end": io.MultiReader(strings.NewReader(question), io.LimitReader(endless(" "), 1<<40)),
+		"without an end":               huge(),
+		"of one endless text":          io.MultiReader(strings.NewReader(`{"model":"m","prompt":"`), huge()),
+		"that continues after its end": io.MultiReader(strings.NewReader(question), io.LimitReader(endless(" "), 1<<40)),
 	} {
 		resp, err := post(t, p.url, body)
 		if err != nil { // the server hangs up while the rest is sent
@@ -188,8 +188,8 @@ func (e endless) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestAttackLogInjection: whatever a request names, and whatever an engine
-// says, stays inside one quoted value of one line.
+// TestAttackLogInjection: names in requests and messages of engines stay inside
+// one quoted value of one log line.
 func TestAttackLogInjection(t *testing.T) {
 	var log bytes.Buffer
 	const evil = "x\ntime=2000 level=ERROR msg=forged\r\u2028\x1b[2J\x07\" key=root"

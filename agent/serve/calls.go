@@ -9,14 +9,14 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// caller is a form that tells calls of tools.
-type caller interface {
+// toolCaller is a form that can return tool calls.
+type toolCaller interface {
 	form
-	// calls makes a chunk of a piece of a call; nil where nothing is to be said.
+	// calls returns the chunk for a part of a tool call; nil if there is none.
 	calls(c *wire.CallDelta) any
 }
 
-// toolCall is a tool's use as chat templates know it.
+// toolCall is a tool call as chat templates expect it.
 type toolCall struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
@@ -32,14 +32,14 @@ func newToolCall(id, name string, arguments json.RawMessage) toolCall {
 	return c
 }
 
-// extra is what a message has beside its text.
+// extra is the content of a message in addition to its text.
 type extra struct {
 	Reasoning  string     `json:"reasoning_content,omitempty"`
 	ToolCalls  []toolCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
 }
 
-// extraOf are the members of a message that templates read.
+// extraOf returns the members of a message that templates read.
 func extraOf(m openai.Message) extra {
 	e := extra{Reasoning: m.Reasoning, ToolCallID: m.CallID}
 	for _, c := range m.Calls {
@@ -60,7 +60,7 @@ func (e extra) into(turn *wire.ChatMessage) error {
 	return nil
 }
 
-// offer tells an engine of the tools that its model may call.
+// offer adds the tools that the model may call to the engine's request.
 func offer(chat *wire.Chat, u *openai.ToolUse) error {
 	tools := u.Offered()
 	if len(tools) == 0 {
@@ -72,7 +72,7 @@ func offer(chat *wire.Chat, u *openai.ToolUse) error {
 	return err
 }
 
-// calling is why an answer ended that may have calls in it.
+// calling returns the finish reason of an answer that may contain tool calls.
 func calling(reason string, calls bool) string {
 	if calls && reason == openai.FinishStop {
 		return openai.FinishCalls
@@ -80,18 +80,18 @@ func calling(reason string, calls bool) string {
 	return reason
 }
 
-// part of an answer: text, with how likely its tokens were where that is wanted, or a
-// call.
+// part of an answer: text, with log-probabilities if requested, or a tool call.
 type part struct {
 	text   string
 	ranked []openai.Ranked
 	call   *call
 }
 
-// call of a function. One that is not complete has written, what the model wrote of it.
+// call of a function. An incomplete one has written, the text that the model
+// generated for it.
 type call struct{ name, arguments, written string }
 
-// gathered is an answer while it is collected.
+// gathered collects an answer.
 type gathered struct {
 	thoughts strings.Builder
 	prompt   echoed
@@ -124,7 +124,7 @@ func (g *gathered) add(d *wire.Delta) {
 	}
 }
 
-// cut ends the text under way.
+// cut ends the current text.
 func (g *gathered) cut() {
 	if g.last.Len() > 0 || len(g.ranked) > 0 {
 		g.parts = append(g.parts, part{text: g.last.String(), ranked: g.ranked})
@@ -133,8 +133,8 @@ func (g *gathered) cut() {
 	}
 }
 
-// piece is the whole answer. A call that is not complete is one that a limit cut; where the
-// model ended the answer it is text.
+// piece returns the complete answer. An incomplete call was cut by a limit; if
+// the model ended the answer it is text.
 func (g *gathered) piece(reason string) piece {
 	g.cut()
 	p := piece{thoughts: g.thoughts.String(), prompt: g.prompt}
@@ -156,8 +156,8 @@ func (g *gathered) piece(reason string) piece {
 	return p
 }
 
-// members is the object that arguments are, or the complete members of those that a limit
-// cut.
+// members returns the arguments as an object, or the complete members of
+// arguments that a limit cut.
 func (c *call) members() json.RawMessage {
 	if c.written == "" {
 		return json.RawMessage(c.arguments)

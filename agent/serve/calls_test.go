@@ -15,7 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// callOf is an event with pieces of calls behind a text.
+// callOf is an event with parts of calls after a text.
 func callOf(text string, calls ...*wire.CallDelta) *wire.GenerateEvent {
 	e := servetest.Text(text)
 	e.GetDelta().Calls = calls
@@ -207,7 +207,7 @@ func TestMessagesToolUseStream(t *testing.T) {
 	}
 	_, got = p.message(messageTools)
 	if strings.Contains(got, "Hm") {
-		t.Errorf("thoughts that nobody asked for: %s", got)
+		t.Errorf("unrequested reasoning: %s", got)
 	}
 }
 

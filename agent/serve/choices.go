@@ -15,30 +15,31 @@ import (
 )
 
 const (
-	// choicesAtOnce of one request are under way: the others wait for these and
-	// not in the engine's queue, where they would stand before everybody else.
+	// choicesAtOnce is the number of choices of one request that run at a time:
+	// the others wait here and not in the engine's queue, where they would delay
+	// other requests.
 	choicesAtOnce = 4
-	// choicePatience is how long a choice asks again while the engine's queue is
-	// full of others.
+	// choicePatience is how long a choice is retried while the engine's queue is
+	// full.
 	choicePatience = time.Minute
 )
 
-// several is a form of a route that gives more than one answer.
+// several is a form that can return more than one choice.
 type several interface {
 	form
-	// choice makes the chunks of another one.
+	// choice returns the form of another choice.
 	choice(i int) form
-	// join makes the body that has all of them.
+	// join returns the body with all choices.
 	join(all []choice, u openai.Usage) any
 }
 
-// choice is one whole answer.
+// choice is one complete choice.
 type choice struct {
 	piece
 	reason string
 }
 
-// formsOf are the forms of so many choices.
+// formsOf returns the forms of n choices.
 func formsOf(first form, n int) []form {
 	all := []form{first}
 	for i := 1; i < n; i++ {
@@ -47,7 +48,7 @@ func formsOf(first form, n int) []form {
 	return all
 }
 
-// body is the whole answer.
+// body returns the response body with all choices.
 func (a answer) body(all []choice, u openai.Usage) any {
 	if len(all) == 1 {
 		return a.form.whole(all[0].piece, all[0].reason, u)
@@ -55,7 +56,7 @@ func (a answer) body(all []choice, u openai.Usage) any {
 	return a.form.(several).join(all, u)
 }
 
-// openings are the first chunks of all choices.
+// openings returns the first chunks of all choices.
 func (a answer) openings() []any {
 	var all []any
 	for _, f := range a.forms {
@@ -64,7 +65,7 @@ func (a answer) openings() []any {
 	return all
 }
 
-// event is what one choice brought.
+// event is an event of one choice.
 type event struct {
 	choice int
 	more   *wire.Delta
@@ -72,8 +73,8 @@ type event struct {
 	err    error
 }
 
-// used adds up what the choices that ended took. A prompt counts once for its
-// choices, of which each has as many.
+// used sums the usage of the choices that ended. A prompt counts once for all of
+// its choices.
 type used struct {
 	usage   openai.Usage
 	choices int // for each prompt
@@ -81,7 +82,7 @@ type used struct {
 	ended   int
 	// running counts the output tokens so far of the choices that have not ended.
 	running map[int]int
-	// failed says that one of them ended with an error.
+	// failed is true if a choice ended with an error.
 	failed bool
 	// textCalls were returned as text.
 	textCalls int
@@ -108,7 +109,7 @@ func (u *used) add(e event) {
 	u.usage.CompletionTokensDetails = &openai.CompletionTokensDetails{ReasoningTokens: thoughts}
 }
 
-// grow counts the tokens of a piece.
+// grow counts the tokens of a chunk.
 func (u *used) grow(e event) {
 	if u.running == nil {
 		u.running = map[int]int{}
@@ -130,12 +131,12 @@ func (u *used) soFar(prompt int) *openai.Usage {
 	return &out
 }
 
-// another is the request for a choice. Where the client chose the seed, each
-// choice of a prompt has its own, the same ones every time.
+// another returns the request for another choice. If the client set the seed,
+// each choice of a prompt gets its own, the same ones every time.
 func (r *request) another(i int) *wire.GenerateRequest {
 	w, each := proto.CloneOf(r.wire), max(1, r.choices)
 	w.Id = fmt.Sprintf("%s-%d", r.wire.GetId(), i)
-	w.Progress = false // their prompt is one
+	w.Progress = false // they share one prompt
 	if w.GetSampling().Seed != nil {
 		seed := w.GetSampling().GetSeed() + int64(i%each)
 		w.Sampling.Seed = &seed
@@ -147,7 +148,7 @@ func (r *request) another(i int) *wire.GenerateRequest {
 }
 
 // begin reads all choices until each has ended, or ctx has; stop ends ctx and
-// waits for those who read.
+// waits for the readers.
 func (a answer) begin(ctx context.Context, cancel context.CancelFunc) (events <-chan event, stop func()) {
 	all := make(chan event)
 	c := &choices{answer: a, events: all}
@@ -160,16 +161,16 @@ func (a answer) begin(ctx context.Context, cancel context.CancelFunc) (events <-
 }
 
 // choices are the answers to one request. The first has been admitted; the others
-// are asked for once it has begun, since by then their prompt has been computed
-// and is remembered. Of several prompts, the first choice of each comes before the
-// others for the same reason.
+// are requested once it has begun, because their prompt is cached by then. Of
+// several prompts the first choice of each comes first, for the same reason.
 type choices struct {
 	answer
 	events chan<- event
 	next   atomic.Int64
 }
 
-// run reads the first choice, then beside it the others, some at a time.
+// run reads the first choice, and then the others at the same time, a few at a
+// time.
 func (c *choices) run(ctx context.Context) {
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -188,7 +189,7 @@ func (c *choices) run(ctx context.Context) {
 	}
 }
 
-// work asks for choices that nobody asked for yet, one after another.
+// work requests the remaining choices one after another.
 func (c *choices) work(ctx context.Context) {
 	for {
 		next := int(c.next.Add(1))
@@ -209,8 +210,8 @@ func (c *choices) work(ctx context.Context) {
 	}
 }
 
-// admit asks for a choice, and again where the engine's queue is full: what was
-// begun is not given up for that.
+// admit requests a choice, and retries while the engine's queue is full: the
+// choices in progress are not given up for that.
 func (c *choices) admit(ctx context.Context, i int) (*admission.Admitted, error) {
 	ctx, cancel := context.WithTimeout(ctx, choicePatience)
 	defer cancel()
@@ -230,9 +231,8 @@ func (c *choices) admit(ctx context.Context, i int) (*admission.Admitted, error)
 	}
 }
 
-// read hands on what the engine says of a choice, until its end. It calls begun
-// behind everything that it brings, and reports whether the choice came to its
-// end.
+// read forwards the engine's events of a choice, until its end. It calls begun
+// after the first event with content, and reports whether the choice ended.
 func (c *choices) read(ctx context.Context, i int, admitted *admission.Admitted, begun func()) bool {
 	for {
 		e := event{choice: i}
@@ -249,7 +249,7 @@ func (c *choices) read(ctx context.Context, i int, admitted *admission.Admitted,
 	}
 }
 
-// bring hands an event on, unless nobody waits for it any more.
+// bring forwards an event, unless ctx has ended.
 func (c *choices) bring(ctx context.Context, e event) bool {
 	select {
 	case c.events <- e:

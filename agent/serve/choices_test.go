@@ -60,8 +60,8 @@ func TestEveryChoiceIsToldWholeAndItsTokensAreCounted(t *testing.T) {
 	}
 }
 
-// TestAStreamCarriesEveryChoice reads the chunks of each choice: who speaks, its
-// text in order, its end; and behind all of them one usage and one end.
+// TestAStreamCarriesEveryChoice reads the chunks of each choice: its role, its
+// text in order, its end; and after all of them one usage and one end.
 func TestAStreamCarriesEveryChoice(t *testing.T) {
 	p := newPort(t, sayOwn())
 	resp := p.do("POST", "/v1/chat/completions", `{"model":"m","n":3,"messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true}}`, agentapi.HeaderRequestID, "r")
@@ -97,7 +97,7 @@ func TestAStreamCarriesEveryChoice(t *testing.T) {
 }
 
 // TestEachChoiceHasItsOwnSeedAndFewRunAtOnce holds every choice until those that
-// may run beside it do.
+// may run at the same time do.
 func TestEachChoiceHasItsOwnSeedAndFewRunAtOnce(t *testing.T) {
 	const n, together = 9, 4
 	var begun, under, most atomic.Int64
@@ -204,7 +204,7 @@ func TestNoRequestIsMoreUrgentThanItsKey(t *testing.T) {
 		refused        string
 	}{
 		"nothing is said":            {"", "", 0, ""},
-		"nobody bounds it":           {"", "-7", 7, ""},
+		"without a bound":            {"", "-7", 7, ""},
 		"what the key has":           {"-3", "", 3, ""},
 		"a key of low rank":          {"4", "", -4, ""},
 		"less urgent than allowed":   {"-3", "5", -5, ""},
@@ -232,7 +232,7 @@ func TestNoRequestIsMoreUrgentThanItsKey(t *testing.T) {
 				return
 			}
 			if got := (<-p.seen).GetPriority(); got != tc.want {
-				t.Errorf("the engine is told %d, want %d", got, tc.want)
+				t.Errorf("the engine gets %d, want %d", got, tc.want)
 			}
 		})
 	}

@@ -6,15 +6,15 @@ import (
 	"slices"
 	"strings"
 
-	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
+	"metalfleet.dev/metalfleet/agent/serve/internal/responsecache"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// decodeResponse reads a request for a response. The response that it continues,
-// and the items that it refers to, must be of its tenant and stored here.
+// decodeResponse decodes a request for a response. The previous response and the
+// items that it refers to must belong to its tenant and be stored here.
 func (h *handler) decodeResponse(d *openai.Decoder, body []byte, head http.Header) (*request, error) {
 	r, err := responses.Decode(d, body)
 	if err != nil {
@@ -31,18 +31,18 @@ func (h *handler) decodeResponse(d *openai.Decoder, body []byte, head http.Heade
 	}
 	req.stream = req.stream || r.Background
 	req.answer = func(model string, created int64) form {
-		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Tenant: tenant, Input: r.Input, Talk: talk}}
+		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: responsecache.Entry{Tenant: tenant, Input: r.Input, Talk: talk}}
 		f.a.Response.Model, f.a.Mac = model, h.Mac
 		if r.Store {
-			f.shelf = h.shelf
+			f.cache = h.cache
 		}
 		return f
 	}
 	return req, nil
 }
 
-// decodeInputTokens reads a request that asks how many tokens the prompt of a
-// response has.
+// decodeInputTokens decodes a request for the number of prompt tokens of a
+// response.
 func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, tenant string) (*request, error) {
 	r, err := responses.DecodeCount(d, body)
 	if err != nil {
@@ -57,8 +57,7 @@ func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, tenant strin
 	return req, nil
 }
 
-// responseRequest makes the request to an engine. It returns the conversation so
-// far as well.
+// responseRequest returns the request for an engine, and the conversation so far.
 func (h *handler) responseRequest(r *responses.Request, tenant string) (*request, []responses.Item, error) {
 	talk, err := h.conversation(r, tenant)
 	if err != nil {
@@ -99,7 +98,7 @@ func (h *handler) responseRequest(r *responses.Request, tenant string) (*request
 func (h *handler) conversation(r *responses.Request, tenant string) ([]responses.Item, error) {
 	var talk []responses.Item
 	if r.Previous != "" {
-		before, ok := h.shelf.Get(r.Previous, tenant)
+		before, ok := h.cache.Get(r.Previous, tenant)
 		if !ok {
 			return nil, responses.PreviousNotFound(r.Previous)
 		}
@@ -113,7 +112,7 @@ func (h *handler) conversation(r *responses.Request, tenant string) ([]responses
 		if r.Input[i].Type != responses.ItemReference {
 			continue
 		}
-		item, ok := h.shelf.Item(r.Input[i].ID, tenant)
+		item, ok := h.cache.Item(r.Input[i].ID, tenant)
 		if !ok {
 			return nil, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
 		}
@@ -125,8 +124,8 @@ func (h *handler) conversation(r *responses.Request, tenant string) ([]responses
 	return append(talk, r.Input...), nil
 }
 
-// joinSystem joins the system messages at the beginning: many templates take only
-// one.
+// joinSystem joins the system messages at the beginning: many templates accept
+// only one.
 func joinSystem(all []*wire.ChatMessage) []*wire.ChatMessage {
 	var texts []string
 	for len(texts) < len(all) && all[len(texts)].GetRole() == openai.RoleSystem {
@@ -140,8 +139,8 @@ func joinSystem(all []*wire.ChatMessage) []*wire.ChatMessage {
 }
 
 // shortening returns a function that drops the beginning of a conversation: the
-// oldest exchanges, each from one message of the user to the next, and twice as
-// many each time. Instructions stay, and so does the last exchange.
+// oldest exchanges, each from one user message to the next, and twice as many
+// each time. Instructions and the last exchange stay.
 func shortening(chat *wire.Chat) func() bool {
 	drop := 1
 	return func() bool {

@@ -15,67 +15,66 @@ type request struct {
 	// continuousUsage includes the usage so far in each chunk.
 	continuousUsage bool
 	wire            *wire.GenerateRequest
-	// priority that the request names, nil where it names none.
+	// priority of the request; nil if it sets none.
 	priority *int
-	// choices is how many answers are wanted; 0 is one. With several prompts, each
-	// has as many.
+	// choices is the number of choices per prompt; 0 means one.
 	choices int
-	// shorten drops the beginning of a conversation that exceeds the context length.
-	// It returns false where nothing more can be dropped; nil drops nothing.
+	// shorten drops the beginning of a conversation that exceeds the context
+	// length. It returns false if nothing more can be dropped; nil drops nothing.
 	shorten func() bool
-	// prompts of a completion; nil where there is one input, that of wire.
+	// prompts of a completion; nil if wire has the only one.
 	prompts []openai.Prompt
-	// answer makes the responses of this route, which call the model so.
+	// answer returns the form of the response, with the model's name in it.
 	answer func(model string, created int64) form
-	// count, where there is one, makes the response of a route that asks for no
-	// text, only for how many tokens the prompt has.
+	// count, if set, returns the response of a route that asks only for the
+	// number of prompt tokens.
 	count func(promptTokens int) any
 }
 
-// form makes the bodies of one route; chat and completions differ in nothing
-// else.
+// form builds the response bodies of one route; chat and completions differ only
+// in their forms.
 type form interface {
-	// opening is nil where the route has no first chunk of its own.
+	// opening is nil if the route has no opening chunk.
 	opening() any
 	text(piece) any
 	finish(reason string) any
 	usage(openai.Usage) any
-	// keepAlive makes the event that keeps an idle stream open, with the progress of
-	// the prompt if that is wanted and known. Nil means that a comment has to do.
+	// keepAlive returns the event that keeps an idle stream open, with the
+	// progress of the prompt if requested and known. Nil means that a comment is
+	// sent instead.
 	keepAlive(p *openai.PromptProgress) any
 	whole(p piece, reason string, u openai.Usage) any
 }
 
-// teller is a form whose stream is of named events, the last of which ends it.
-// Its finish and usage make one end, so usage is always included.
-type teller interface {
+// eventForm is a form whose stream consists of named events, the last of which
+// ends it. Its finish and usage build one event, so usage is always included.
+type eventForm interface {
 	form
-	// admitted is told first how many tokens the prompt has and how to cancel the
-	// answer, stopped before the end how the engine ended it, and over that nothing
-	// more comes, however it ended.
+	// admitted is called first, with the number of prompt tokens and a function
+	// that cancels the answer; stopped before the end, with the engine's result;
+	// and over at the end, after success or failure.
 	admitted(promptTokens int, cancel func())
 	stopped(end *wire.Finished)
 	over()
-	// failed ends a stream that had begun.
+	// failed returns the event that ends a stream in progress with an error.
 	failed(e *openai.Error, requestID string) any
 }
 
-// identified is a form of responses whose id the gateway may know before.
+// identified is a form of responses whose id the gateway may assign.
 type identified interface {
 	form
 	identify(id string)
 }
 
-// piece is text of an answer, and how likely its tokens were where that is
-// wanted.
+// piece is a part of an answer's text, with log-probabilities if requested.
 type piece struct {
 	text string
-	// thoughts of the model come apart from its text.
+	// thoughts are the model's reasoning, apart from its text.
 	thoughts string
 	ranked   []openai.Ranked
-	// prompt that is echoed.
+	// prompt is echoed.
 	prompt echoed
-	// parts are text and calls in their order; text joins those of text.
+	// parts are texts and tool calls in their order; text joins the texts.
 	parts []part
 }
 
@@ -132,7 +131,7 @@ func decodeCompletion(d *openai.Decoder, _ http.Header, body []byte) (*request, 
 		}}, nil
 }
 
-// setPrompt makes a prompt the input of a request.
+// setPrompt sets the prompt of a request.
 func setPrompt(g *wire.GenerateRequest, p openai.Prompt) {
 	if p.Tokens != nil {
 		g.Input = &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: p.Tokens}}
@@ -141,8 +140,8 @@ func setPrompt(g *wire.GenerateRequest, p openai.Prompt) {
 	}
 }
 
-// templateRole is the name that chat templates know: "developer" is the newer
-// word of clients for "system".
+// templateRole is the role that chat templates know: newer clients send
+// "developer" for "system".
 func templateRole(role string) string {
 	if role == openai.RoleDeveloper {
 		return openai.RoleSystem
@@ -154,7 +153,7 @@ func generation(p *openai.Parameters) *wire.GenerateRequest {
 	s := &wire.Sampling{Temperature: float(p.Temperature), TopP: float(p.TopP), MinP: float(p.MinP), Seed: p.Seed}
 	s.FrequencyPenalty, s.PresencePenalty, s.RepetitionPenalty = float(p.FrequencyPenalty), float(p.PresencePenalty), float(p.RepetitionPenalty)
 	if p.TopK != nil {
-		k := int32(max(*p.TopK, 0)) // -1 says what 0 says: all of them
+		k := int32(max(*p.TopK, 0)) // -1 means 0: all tokens
 		s.TopK = &k
 	}
 	for id, v := range p.LogitBias {
@@ -206,8 +205,8 @@ func usageOf(u *wire.Usage) openai.Usage {
 	return out
 }
 
-// reasonOf is the finish reason that clients know; ok is false where the text
-// so far is not an answer.
+// reasonOf returns the finish reason for clients; ok is false if the text so far
+// is not an answer.
 func reasonOf(f *wire.Finished) (reason string, ok bool) {
 	switch f.GetReason() {
 	case wire.FinishReason_FINISH_REASON_STOP:
@@ -218,7 +217,7 @@ func reasonOf(f *wire.Finished) (reason string, ok bool) {
 	return "", false
 }
 
-// rankedOf is how likely tokens were.
+// rankedOf returns the log-probabilities of tokens.
 func rankedOf(tokens []*wire.TokenLogprobs) []openai.Ranked {
 	var out []openai.Ranked
 	likely := func(l *wire.Logprob) openai.Likely { return openai.Likely{Bytes: l.GetText(), Logprob: l.GetLogprob()} }
@@ -232,10 +231,10 @@ func rankedOf(tokens []*wire.TokenLogprobs) []openai.Ranked {
 	return out
 }
 
-// thinker is a form that tells what the model thinks before it answers.
+// thinker is a form that returns the model's reasoning.
 type thinker interface {
 	form
-	// thinks makes a chunk of thoughts.
+	// thinks returns a chunk of reasoning.
 	thinks(text string) any
 }
 
@@ -243,7 +242,7 @@ type chatForm struct {
 	a        openai.ChatAnswer
 	logprobs bool // wanted
 	hidden   bool // the model's reasoning
-	// begun counts calls; callable says that one of them was whole.
+	// begun counts tool calls; callable is true if one of them is complete.
 	begun    int
 	callable bool
 }
@@ -261,7 +260,7 @@ func (f *chatForm) keepAlive(p *openai.PromptProgress) any { return f.a.KeepAliv
 func (f *chatForm) opening() any             { return f.a.Opening() }
 func (f *chatForm) finish(reason string) any { return f.a.Finish(calling(reason, f.callable)) }
 
-// calls makes a chunk of a piece of a call.
+// calls returns the chunk for a part of a tool call.
 func (f *chatForm) calls(c *wire.CallDelta) any {
 	if c.GetEnded() && c.GetWritten() == "" {
 		f.callable = true
@@ -326,12 +325,11 @@ type completionForm struct {
 	a        openai.CompletionAnswer
 	logprobs bool // wanted
 	offsets  openai.CompletionOffsets
-	// prompt that stands in front of the answer.
+	// prompt is returned before the answer.
 	prompt echoed
 }
 
-// echoed is a prompt that is returned, and how likely its tokens were where that is
-// wanted.
+// echoed is a prompt that is returned, with log-probabilities if requested.
 type echoed struct {
 	text   string
 	ranked []openai.Ranked
@@ -342,11 +340,11 @@ func (e *echoed) add(d *wire.PromptDelta) {
 	e.ranked = append(e.ranked, rankedOf(d.GetLogprobs())...)
 }
 
-// echoes is a form that returns the prompt in front of the answer.
+// echoes is a form that returns the prompt before the answer.
 type echoes interface {
 	form
-	// echo takes a piece of the prompt, and echoed makes a chunk of them all, once;
-	// it is nil where there is none.
+	// echo adds a part of the prompt, and echoed returns a chunk of all parts,
+	// once; it is nil if there is none.
 	echo(d *wire.PromptDelta)
 	echoed() any
 }
@@ -378,16 +376,16 @@ func (f *completionForm) keepAlive(p *openai.PromptProgress) any { return f.a.Ke
 func (f *completionForm) finish(reason string) any { return f.a.Finish(reason) }
 func (f *completionForm) usage(u openai.Usage) any { return f.a.Usage(u) }
 
-func (f *completionForm) text(p piece) any { return f.tell(f.a.Text(p.text), p) }
+func (f *completionForm) text(p piece) any { return f.withLogprobs(f.a.Text(p.text), p) }
 
 func (f *completionForm) whole(p piece, reason string, u openai.Usage) any {
 	before := f.promptLogprobs(p.prompt)
-	c := f.tell(f.a.Whole(p.prompt.text+p.text, reason, u), p)
+	c := f.withLogprobs(f.a.Whole(p.prompt.text+p.text, reason, u), p)
 	c.Choices[0].Logprobs = before.Join(c.Choices[0].Logprobs)
 	return c
 }
 
-func (f *completionForm) tell(c openai.Completion, p piece) openai.Completion {
+func (f *completionForm) withLogprobs(c openai.Completion, p piece) openai.Completion {
 	if f.logprobs {
 		c.Choices[0].Logprobs = f.offsets.Logprobs(p.ranked)
 	}

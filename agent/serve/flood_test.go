@@ -75,8 +75,8 @@ func request(t *testing.T, path string) []byte {
 	return b.Bytes()
 }
 
-// TestAttackEndlessHeaders: a header block that goes on in frame after frame is
-// bounded, and so is one header of it.
+// TestAttackEndlessHeaders: a header block of endless frames is bounded, and so
+// is each header in it.
 func TestAttackEndlessHeaders(t *testing.T) {
 	const flood = 16 << 20 // of which some MB may lie in the sockets between
 	for what, fragment := range map[string][]byte{
@@ -118,7 +118,8 @@ func (a *agent) answers(t *testing.T) {
 	}
 }
 
-// stuck are engines whose list of models never comes, whoever has gone away.
+// stuck are engines whose list of models never arrives, even after the client
+// disconnected.
 type stuck struct {
 	*servetest.Fake
 	mu    sync.Mutex
@@ -161,7 +162,7 @@ func TestAttackRapidResets(t *testing.T) {
 			t.Errorf("the connection ended with %v", r.away)
 		}
 	case <-time.After(patience.Of(t)):
-		t.Errorf("after %d resets the connection goes on", flood)
+		t.Errorf("after %d resets the connection stays open", flood)
 	}
 	if n := engines.count(); n > most {
 		t.Errorf("%d requests were at work at once, want at most %d", n, most)

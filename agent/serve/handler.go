@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
-	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
+	"metalfleet.dev/metalfleet/agent/serve/internal/responsecache"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/front"
@@ -24,21 +24,22 @@ const (
 	pathCompletions = dialect.PathCompletions
 )
 
-// errCancelled is why a response is cancelled that its client ended by its id.
+// errCancelled is the cause of cancellation if the client cancels a response by
+// its id.
 var errCancelled = errors.New("response was cancelled")
 
 type handler struct {
 	Config
-	shelf *shelf.Shelf
+	cache *responsecache.Cache
 }
 
-// NewHandler is the agent's port as a handler; Serve puts TLS around it.
+// NewHandler returns the handler of the agent's port; Serve adds TLS.
 func NewHandler(c Config) http.Handler {
 	c = c.withDefaults()
-	return &handler{c, &shelf.Shelf{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}}
+	return &handler{c, &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}}
 }
 
-// ServeHTTP answers one request, exactly once.
+// ServeHTTP serves one request and writes exactly one response.
 func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if _, mac := agentapi.OverWeights(r); mac {
 		h.weights(plain, r)
@@ -49,7 +50,8 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	id := front.RequestID(w.Header(), r.Header, dialect.Of(r.URL.Path) == dialect.Anthropic)
 	w.Header().Set(agentapi.HeaderMac, h.Mac)
 	if !h.Trusts(r.TLS) {
-		// In HTTP/2 too: those that run end, and the client opens another one.
+		// In HTTP/2 too: running requests finish, and the client opens another
+		// connection.
 		w.Header().Set("Connection", "close")
 	}
 	log := h.Log.WithValues("requestID", id, "path", r.URL.Path)
@@ -73,8 +75,8 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// weights answers another Mac. It gets nothing that is a gateway's, and no
-// gateway gets here.
+// weights serves a peer. Peers cannot use the routes of gateways, nor gateways
+// this one.
 func (h *handler) weights(plain http.ResponseWriter, r *http.Request) {
 	if h.Weights == nil {
 		http.Error(plain, "this Mac does not share weights", http.StatusNotFound)
@@ -87,7 +89,7 @@ func (h *handler) weights(plain http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// route answers a request by its path. An error means that nothing was written.
+// route serves a request by its path. An error means that nothing was written.
 func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error {
 	path := r.URL.Path
 	switch {
@@ -131,7 +133,7 @@ func (h *handler) models(w http.ResponseWriter, r *http.Request) error {
 	}.Serve(w, r)
 }
 
-// text answers a text route: decode, find the replica, hold its engine, wait for
+// text serves a text route: decode, find the replica, hold its engine, wait for
 // its admission, write. After the body is decoded, the response can be written
 // only through the door, which the engine's admission opens.
 func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error {
@@ -159,7 +161,7 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	return h.answer(admission.NewDoor(w), r, req)
 }
 
-// decoderFor returns a decoder that is as strict as the gateway asks for.
+// decoderFor returns a decoder with the strictness that the gateway requires.
 func decoderFor(h http.Header) *openai.Decoder {
 	return &openai.Decoder{Strict: h.Get(agentapi.HeaderStrictFields) == "true"}
 }
@@ -181,15 +183,15 @@ var decoders = map[string]func(*openai.Decoder, http.Header, []byte) (*request, 
 }
 
 // answer holds the engine, which may have to be loaded first, and writes its
-// response. The hold waits as long as the client does.
+// response. It waits for the hold while the client waits.
 func (h *handler) answer(door admission.Door, r *http.Request, req *request) error {
 	hold, err := h.acquire(r, req.model)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
-	// Cancelled before the release: in any case the engine works on this request no
-	// longer than the hold lasts.
+	// Canceled before the release: the engine never works on this request after
+	// the hold ended.
 	ctx, end := context.WithCancelCause(r.Context())
 	cancel := func() { end(nil) }
 	defer cancel()
@@ -204,7 +206,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if f, ok := a.form.(identified); ok && r.Header.Get(agentapi.HeaderResponseID) != "" {
 		f.identify(r.Header.Get(agentapi.HeaderResponseID))
 	}
-	if t, named := a.form.(teller); named {
+	if t, named := a.form.(eventForm); named {
 		t.admitted(admitted.PromptTokens(), func() { end(errCancelled) })
 		defer t.over()
 	}
@@ -223,8 +225,8 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	return a.stream(ctx, cancel, door)
 }
 
-// admit waits until the engine takes a request. One that exceeds the context length
-// is shortened, where the client allows that.
+// admit waits until the engine accepts a request. A prompt that exceeds the
+// context length is shortened, if the client allows that.
 func admit(ctx context.Context, hold Hold, req *request) (*admission.Admitted, error) {
 	for {
 		stream, err := hold.Generate(ctx, req.wire)
@@ -241,8 +243,8 @@ func admit(ctx context.Context, hold Hold, req *request) (*admission.Admitted, e
 	}
 }
 
-// urgency is the engine's priority, of which higher ones go first, of a request
-// that names its own or none. Nothing is more urgent than the gateway allows.
+// urgency returns the engine's priority for a request, which is at most the one
+// that the gateway allows; higher ones run first.
 func urgency(h http.Header, named *int) (int32, error) {
 	allowed := -openai.MostPriority
 	if said := h.Get(agentapi.HeaderPriority); said != "" {
@@ -263,7 +265,8 @@ func urgency(h http.Header, named *int) (int32, error) {
 	return int32(-*named), nil
 }
 
-// ended distinguishes an error of the engine from the end of the request itself.
+// ended distinguishes an error of the engine from the end of the request's
+// context.
 func ended(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
@@ -276,8 +279,8 @@ func ended(ctx context.Context, err error) error {
 	return front.Gone(err)
 }
 
-// target is the replica that the gateway picked, or without its headers the
-// one that serves the name here.
+// target is the replica that the gateway picked, or without its headers the one
+// that serves the name here.
 func (h *handler) target(r *http.Request, model string) (Target, error) {
 	uid, epoch := r.Header.Get(agentapi.HeaderReplica), r.Header.Get(agentapi.HeaderEpoch)
 	if uid == "" && epoch == "" {

@@ -8,12 +8,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// progressEach is the shortest time between two events that report progress.
+// progressEach is the minimum time between two progress events.
 const progressEach = 500 * time.Millisecond
 
-// idle keeps a stream open while the engine is silent, or what it sends shows
-// nothing. Clients count parsed events, so it sends an event of the form's own
-// that adds nothing, instead of a comment.
+// idle keeps a stream open while the engine sends nothing visible. Clients count
+// parsed events, so it sends an empty event of the form instead of a comment.
 type idle struct {
 	*time.Ticker
 	answer
@@ -26,9 +25,10 @@ func newIdle(a answer) *idle {
 	return &idle{Ticker: time.NewTicker(a.KeepAlive), answer: a, began: time.Now(), finished: make([]bool, len(a.forms))}
 }
 
-// keepAlive sends one event. It belongs to an unfinished choice, because accumulators
-// would begin a finished one again. A response's event has to follow its opening;
-// other forms open with their answer, so that another Mac can still give it.
+// keepAlive sends one event. It belongs to an unfinished choice, because
+// accumulating clients would restart a finished one. A response's event must
+// follow its opening; other forms open with their answer, so that another Mac can
+// still serve the request.
 func (i *idle) keepAlive(out *eventStream, p *openai.PromptProgress) error {
 	choice := max(slices.Index(i.finished, false), 0)
 	event := i.forms[choice].keepAlive(p)

@@ -12,8 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// anthropicVersion refuses a version of that API that is not spoken here. A
-// client that names none means this one.
+// anthropicVersion refuses unsupported versions of that API. A client that names
+// none gets this one.
 func anthropicVersion(r *http.Request) error {
 	given := r.Header.Get(anthropic.HeaderVersion)
 	if dialect.Of(r.URL.Path) != dialect.Anthropic || given == "" || given == anthropic.Version || given == anthropic.VersionNext {
@@ -22,7 +22,7 @@ func anthropicVersion(r *http.Request) error {
 	return openai.Invalid("anthropic-version", "The header 'anthropic-version' is %s, but this server supports %s and %s.", openai.Shorten(given), anthropic.Version, anthropic.VersionNext)
 }
 
-// decodeMessage reads a request of Anthropic's.
+// decodeMessage decodes a request in Anthropic's format.
 func decodeMessage(d *openai.Decoder, h http.Header, body []byte) (*request, error) {
 	r, err := anthropic.Decode(d, body)
 	if err != nil {
@@ -39,8 +39,8 @@ func decodeMessage(d *openai.Decoder, h http.Header, body []byte) (*request, err
 		}}, nil
 }
 
-// decodeCount reads a request for the number of tokens of its prompt. The engine
-// counts them when it admits the request, which is cancelled then.
+// decodeCount decodes a request for the number of prompt tokens. The engine
+// counts them when it admits the request, which is then canceled.
 func decodeCount(d *openai.Decoder, h http.Header, body []byte) (*request, error) {
 	r, err := anthropic.DecodeCount(d, body)
 	if err != nil {
@@ -57,9 +57,9 @@ func decodeCount(d *openai.Decoder, h http.Header, body []byte) (*request, error
 // attributionBlock is the name of the attribution block among ignored fields.
 const attributionBlock = "system[x-anthropic-billing-header]"
 
-// systemPrompt returns the system prompt. The attribution block differs from
-// session to session, so it would keep every prompt out of the prefix cache: it is
-// left out unless the gateway says otherwise.
+// systemPrompt returns the system prompt. The attribution block differs between
+// sessions and would keep every prompt out of the prefix cache, so it is left out
+// unless the gateway requests it.
 func systemPrompt(d *openai.Decoder, h http.Header, r *anthropic.Request) string {
 	switch {
 	case r.Attribution == "":
@@ -73,7 +73,7 @@ func systemPrompt(d *openai.Decoder, h http.Header, r *anthropic.Request) string
 	return r.Attribution + "\n\n" + r.System
 }
 
-// messageRequest is what an engine is asked.
+// messageRequest returns the request for an engine.
 func messageRequest(d *openai.Decoder, h http.Header, r *anthropic.Request) (*wire.GenerateRequest, error) {
 	if last := r.Messages[len(r.Messages)-1]; last.Role == openai.RoleAssistant {
 		return nil, openai.Unsupported("messages", "The last message has the role assistant, but this server does not continue a partial response. End with a user message.")
@@ -82,7 +82,7 @@ func messageRequest(d *openai.Decoder, h http.Header, r *anthropic.Request) (*wi
 	if r.Thinking != nil && !*r.Thinking && r.Effort == "" {
 		chat.ReasoningEffort = openai.EffortNone
 	}
-	// In this API the model thinks only where the request says so.
+	// In this API the model reasons only if the request asks for it.
 	if err := toggle(chat, r.Thinks(), nil); err != nil {
 		return nil, err
 	}
@@ -105,8 +105,8 @@ func messageRequest(d *openai.Decoder, h http.Header, r *anthropic.Request) (*wi
 	return g, nil
 }
 
-// turnsOf are the turns that a template sees of one message: results of tools are
-// turns of their own, before what the user says to them.
+// turnsOf returns the turns for a template of one message: tool results are turns
+// of their own, before the user's text.
 func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage, error) {
 	var out []*wire.ChatMessage
 	var texts, thoughts []string
@@ -136,7 +136,7 @@ func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage,
 	return append(out, turn), beside.into(turn)
 }
 
-// resultOf is the turn of a tool.
+// resultOf returns the turn of a tool result.
 func resultOf(b anthropic.Block, tools map[string]string) (*wire.ChatMessage, error) {
 	name, ok := tools[b.ID]
 	if !ok {
@@ -149,13 +149,13 @@ func resultOf(b anthropic.Block, tools map[string]string) (*wire.ChatMessage, er
 	return turn, extra{ToolCallID: b.ID}.into(turn)
 }
 
-// messageForm makes Anthropic's bodies.
+// messageForm builds Anthropic's bodies.
 type messageForm struct {
 	a      anthropic.Answer
 	stop   anthropic.Stop
 	reason string
-	// thinking is true if thoughts are returned, callable if a call was whole, full if
-	// the context was used up.
+	// thinking is true if reasoning is returned, callable if a call is complete,
+	// full if the context is used up.
 	thinking, callable, full bool
 }
 
@@ -221,7 +221,7 @@ func (f *messageForm) failed(e *openai.Error, id string) any {
 	return []openai.NamedEvent{{Name: "error", Data: json.RawMessage(body)}}
 }
 
-// ending is Anthropic's word for why an answer ended.
+// ending returns Anthropic's stop reason.
 func (f *messageForm) ending(reason string) anthropic.Stop {
 	switch {
 	case reason == openai.FinishLength && f.full:

@@ -14,14 +14,14 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// reading is a decoded request of a route that reads texts and writes none.
+// reading is a decoded request of a route for embeddings, rerankings or scores.
 type reading struct {
 	model string
-	// ask has the engine answer; tokens of the prompt are counted.
+	// ask sends the request to the engine; tokens is the number of prompt tokens.
 	ask func(ctx context.Context, hold Hold) (body any, tokens int, err error)
 }
 
-// decodeReading reads the body of such a route.
+// decodeReading decodes the body of such a route.
 func decodeReading(d *openai.Decoder, path, id string, body []byte) (*reading, error) {
 	switch path {
 	case dialect.PathRerank:
@@ -77,7 +77,7 @@ func decodeRerank(d *openai.Decoder, id string, body []byte, v rerank.Version) (
 	}}, nil
 }
 
-// decodeTexts reads a rerank request of a client of text-embeddings-inference.
+// decodeTexts decodes a rerank request of a text-embeddings-inference client.
 func decodeTexts(d *openai.Decoder, id string, body []byte) (*reading, error) {
 	r, err := rerank.DecodeTexts(d, body)
 	if err != nil {
@@ -128,8 +128,8 @@ func decodeScore(d *openai.Decoder, id string, body []byte) (*reading, error) {
 	}}, nil
 }
 
-// read answers a route that reads texts: decode, find the replica, hold its
-// engine, and write what it made, whole.
+// read serves such a route: decode, find the replica, hold its engine, and write
+// the complete response.
 func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error {
 	if err := front.AllowMethods(w, r, http.MethodPost); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	return front.WriteJSON(w, made)
 }
 
-// acquire holds the engine that a request means, if requests are taken at all.
+// acquire holds the engine of a request's target, if this Mac accepts requests.
 func (h *handler) acquire(r *http.Request, model string) (Hold, error) {
 	target, err := h.target(r, model)
 	if err != nil {

@@ -196,7 +196,7 @@ func TestReadingsOfOtherModelsAndMethodsAreRefused(t *testing.T) {
 		status             int
 	}{
 		"a model that writes": {"POST", dialect.PathEmbeddings, `{"model":"m","input":"a"}`, 400},
-		"an unknown model":    {"POST", dialect.PathEmbeddings, `{"model":"nobody","input":"a"}`, 404},
+		"an unknown model":    {"POST", dialect.PathEmbeddings, `{"model":"unknown","input":"a"}`, 404},
 		"another method":      {"GET", dialect.PathRerank, "", 405},
 		"a refused field":     {"POST", dialect.PathRerank, `{"model":"r","query":"q","documents":["a"],"rank_fields":["b"]}`, 400},
 	} {

@@ -12,8 +12,8 @@ import (
 // A template reads one of them, or none.
 var toggles = []string{"enable_thinking", "thinking"}
 
-// reason has the chat template follow what a request says of the model's
-// reasoning. Variables that the client names itself come first.
+// reason passes a request's reasoning settings to the chat template. Variables
+// that the client sets itself take precedence.
 func reason(chat *wire.Chat, r *openai.Reasoning) error {
 	chat.ReasoningEffort = r.Effort
 	if r.Thinking == nil {

@@ -15,12 +15,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// retrySoon is what Retry-After says where the engine named no time.
+// retrySoon is the Retry-After if the engine gave no time.
 const retrySoon = time.Second
 
-// refused turns any error of Engines, a Hold or an engine's stream into what
-// the client is told. retryable means that another Mac may be tried: nothing
-// of the answer was sent, and the fault is not the request's.
+// refused turns any error of Engines, a Hold or an engine's stream into the
+// client's error. retryable means that another Mac may be tried: no part of the
+// response was sent, and the request is not at fault.
 func refused(err error) (e *openai.Error, retryable bool) {
 	var typed *openai.Error
 	switch refusal := wire.RefusalOf(err); {
@@ -39,8 +39,8 @@ func refused(err error) (e *openai.Error, retryable bool) {
 	return openai.EngineFailed(err), false
 }
 
-// engineLost says that the process or its connection ended, and that it is not
-// the engine which answers with an error.
+// engineLost reports whether the process or its connection ended, as opposed to
+// an error that the engine returned.
 func engineLost(err error) bool {
 	if errors.Is(err, ErrEngineLost) || errors.Is(err, context.Canceled) {
 		return true
@@ -54,7 +54,7 @@ func unavailable(code, message string, after time.Duration, cause error) *openai
 		Message: message, RetryAfter: after, Cause: cause}
 }
 
-// fromRefusal maps what an engine says to the API's errors.
+// fromRefusal maps an engine's refusal to an API error.
 func fromRefusal(r *wire.Refusal) (*openai.Error, bool) {
 	after := retrySoon
 	if r.GetRetryAfterMilliseconds() > 0 {
@@ -83,7 +83,7 @@ func fromRefusal(r *wire.Refusal) (*openai.Error, bool) {
 	case wire.Code_CODE_NOT_READY, wire.Code_CODE_CANCELLED:
 		return unavailable(agentapi.CodeReplicaNotReady, r.GetMessage(), after, cause), true
 	}
-	// What the back end says of its own failure is for logs.
+	// The back end's own message is for logs only.
 	return openai.EngineFailed(cause), false
 }
 
@@ -91,9 +91,9 @@ func memoryOf(r *wire.Refusal) openai.Memory {
 	return openai.Memory{Used: r.GetUsedBytes(), Needed: r.GetNeededBytes(), Limit: r.GetLimitBytes()}
 }
 
-// prefillMemory is a 413 with the figures, or a 503 where waiting helps; then
-// another Mac may have room, too. Where the engine could not compute what is
-// needed, its sentence says why.
+// prefillMemory returns a 413 with the figures, or a 503 if waiting helps; then
+// another Mac may have room, too. If the engine could not compute the need, its
+// message explains why.
 func prefillMemory(r *wire.Refusal, cause error) *openai.Error {
 	e := openai.PrefillMemoryExceeded(memoryOf(r))
 	if ms := r.GetRetryAfterMilliseconds(); ms > 0 {
@@ -106,8 +106,8 @@ func prefillMemory(r *wire.Refusal, cause error) *openai.Error {
 	return e
 }
 
-// noRoom says that the model cannot be loaded: 503 where waiting helps, else
-// 507. Either way another Mac may have room.
+// noRoom returns the error for a model that cannot be loaded: 503 if waiting
+// helps, else 507. In both cases another Mac may have room.
 func noRoom(r *wire.Refusal, cause error) *openai.Error {
 	e := openai.InsufficientMemory(memoryOf(r))
 	if ms := r.GetRetryAfterMilliseconds(); ms > 0 {

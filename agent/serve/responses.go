@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
+	"metalfleet.dev/metalfleet/agent/serve/internal/responsecache"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/front"
@@ -19,58 +19,59 @@ import (
 
 const (
 	codeCancelled = "response_cancelled"
-	// itemsDefault and itemsMost are how many input items a page has.
+	// itemsDefault and itemsMost are the default and maximum number of input
+	// items on a page.
 	itemsDefault, itemsMost = 20, 100
 )
 
-// includeQuery are the names of a parameter without effect: what it may name is
-// included in a response anyway, or there is none of it here.
+// includeQuery are the names of a parameter without effect: the fields that it
+// can name are either always included or not supported.
 var includeQuery = []string{"include", "include[]"}
 
-// responseForm makes the bodies of a response, and keeps it.
+// responseForm builds the bodies of a response, and stores it.
 type responseForm struct {
 	a     *responses.Answer
-	shelf *shelf.Shelf // nil where nothing is to be kept
-	entry shelf.Entry
+	cache *responsecache.Cache // nil if the response is not stored
+	entry responsecache.Entry
 	limit bool
 	ended bool
 }
 
 func (f *responseForm) admitted(_ int, cancel func()) {
 	f.entry.Response, f.entry.Cancel = f.a.Response, cancel
-	if f.shelf != nil {
-		f.shelf.Put(f.entry)
+	if f.cache != nil {
+		f.cache.Put(f.entry)
 	}
 }
 
-// keep has the shelf know how the response ended.
+// keep stores the final state of the response.
 func (f *responseForm) keep() {
 	f.ended = true
 	f.entry.Response, f.entry.Cancel = f.a.Response, nil
 	f.entry.Talk = append(f.entry.Talk, f.a.Response.Output...)
-	if f.shelf != nil {
-		f.shelf.End(f.entry)
+	if f.cache != nil {
+		f.cache.End(f.entry)
 	}
 }
 
-// over forgets a response whose client left before its end, unless it was
-// cancelled by its id. A response in the background has failed.
+// over removes a response whose client disconnected before its end, unless it was
+// canceled by its id. A background response has failed.
 func (f *responseForm) over() {
-	if f.ended || f.shelf == nil {
+	if f.ended || f.cache == nil {
 		return
 	}
 	if f.a.Response.Background {
 		f.failed(&openai.Error{Status: http.StatusServiceUnavailable, Message: "The gateway that ran the response ended before the response was complete. Send the request again."}, "")
 		return
 	}
-	if e, ok := f.shelf.Get(f.entry.Response.ID, f.entry.Tenant); ok && e.Response.Status == responses.StatusInProgress {
-		f.shelf.Delete(f.entry.Response.ID, f.entry.Tenant)
+	if e, ok := f.cache.Get(f.entry.Response.ID, f.entry.Tenant); ok && e.Response.Status == responses.StatusInProgress {
+		f.cache.Delete(f.entry.Response.ID, f.entry.Tenant)
 	}
 }
 
 func (f *responseForm) identify(id string) { f.a.Response.ID = id }
 
-// keepAlive returns nil, not an empty list, where the response has no such event.
+// keepAlive returns nil, not an empty list, if the response has no such event.
 func (f *responseForm) keepAlive(p *openai.PromptProgress) any {
 	if events := f.a.KeepAlive(p); events != nil {
 		return events
@@ -105,7 +106,8 @@ func (f *responseForm) finish(r string) any {
 
 func (f *responseForm) usage(u openai.Usage) any { return f.end(f.limit, u) }
 
-// end stores the response before its client receives the end, and continues it.
+// end stores the response before its client receives the end, and can continue
+// it.
 func (f *responseForm) end(limit bool, u openai.Usage) []openai.NamedEvent {
 	events := f.a.Finish(limit, responses.NewUsage(u), time.Now().Unix())
 	f.keep()
@@ -139,8 +141,8 @@ func (f *responseForm) failed(e *openai.Error, _ string) any {
 	return events
 }
 
-// kept answers what is asked of a response that was given: itself, what it
-// answered to, its deletion, its end.
+// kept serves requests about a stored response: retrieve it, list its input,
+// delete it, cancel it.
 func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 	id, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dialect.PathResponses+"/"), "/")
 	switch {
@@ -177,11 +179,11 @@ func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 	return h.ofKept(w, r, id, what, query)
 }
 
-// ofKept does what is asked of the response with an id.
+// ofKept serves one such request.
 func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string, query url.Values) error {
 	tenant := r.Header.Get(agentapi.HeaderTenant)
 	if r.Method == http.MethodDelete {
-		if !h.shelf.Delete(id, tenant) {
+		if !h.cache.Delete(id, tenant) {
 			return responses.NotFound(id)
 		}
 		return front.WriteJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
@@ -189,7 +191,7 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	if what == "cancel" {
 		return h.cancel(w, id, tenant)
 	}
-	e, ok := h.shelf.Get(id, tenant)
+	e, ok := h.cache.Get(id, tenant)
 	if !ok {
 		return responses.NotFound(id)
 	}
@@ -199,7 +201,7 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	return front.WriteJSON(w, e.Response)
 }
 
-// known refuses parameters of a query that nothing follows of.
+// known refuses query parameters that are not supported.
 func known(query url.Values, names ...string) error {
 	for name := range query {
 		if !slices.Contains(names, name) {
@@ -211,7 +213,7 @@ func known(query url.Values, names ...string) error {
 
 // cancel ends a response in progress.
 func (h *handler) cancel(w http.ResponseWriter, id, tenant string) error {
-	e, found, cancelled := h.shelf.Cancel(id, tenant)
+	e, found, cancelled := h.cache.Cancel(id, tenant)
 	switch {
 	case !found:
 		return responses.NotFound(id)
@@ -224,8 +226,8 @@ func (h *handler) cancel(w http.ResponseWriter, id, tenant string) error {
 	return front.WriteJSON(w, e.Response)
 }
 
-// items writes a page of what a response answered to, the newest first unless
-// another order is asked.
+// items writes a page of a response's input, the newest first unless the query
+// asks otherwise.
 func items(w http.ResponseWriter, all []responses.Item, query url.Values) error {
 	if err := known(query, responses.ItemsQuery...); err != nil {
 		return err

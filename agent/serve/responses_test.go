@@ -135,7 +135,7 @@ func TestResponsesOfAnotherOwnerAreNotFound(t *testing.T) {
 		p.kept("GET", mine.ID+"/input_items", 404, other...)
 		resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","previous_response_id":"`+mine.ID+`"}`, other...)
 		if resp.StatusCode != 400 {
-			t.Errorf("another goes on from it: %d", resp.StatusCode)
+			t.Errorf("another continues it: %d", resp.StatusCode)
 		}
 	}
 	p.kept("GET", mine.ID, 200, agentapi.HeaderTenant, "team-a")
@@ -218,7 +218,7 @@ func TestResponseStreamIsCancelledByID(t *testing.T) {
 		t.Error(got)
 	}
 	if rest := read(t, resp); !strings.Contains(rest, "event: response.failed\n") || !strings.Contains(rest, `"status":"cancelled"`) || !strings.Contains(rest, `"error":null,`) {
-		t.Errorf("the stream's client is told %q", rest)
+		t.Errorf("the stream's client receives %q", rest)
 	}
 	eventually(t, "the engine's request ended", func() bool { holds, ended := p.fake.Holds(here); return holds == 0 && ended == 1 })
 	if got := p.kept("GET", id, 200); !strings.Contains(got, `"status":"cancelled"`) {

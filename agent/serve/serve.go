@@ -1,15 +1,15 @@
-// Package serve is the agent's one port: the OpenAI-compatible API over TLS
-// with client certificates, answered by the engines of this Mac.
+// Package serve is the agent's only port: the OpenAI-compatible API over TLS with
+// client certificates, served by the engines of this Mac.
 //
-// A request flows through it like this: its body is decoded, it takes a hold on the
-// engine, waits until the engine admits it, and only then its response is written,
-// streamed or whole. Every request ends exactly once: with a full response, a typed
-// refusal before the first byte, or an error event inside the stream. A header names
-// the fields that decoding ignored. It refuses what package openai refuses, and sets
-// agentapi.HeaderRetryable if another Mac may be tried. Bounds of reads and writes
-// are those of package front.
+// The body of a request is decoded, the request takes a hold on the engine and
+// waits until the engine admits it, and only then its response is written,
+// streamed or complete. Every request ends exactly once: with a full response, a
+// typed refusal before the first byte, or an error event inside the stream. A
+// header names the fields that decoding ignored. It refuses what package openai
+// refuses, and sets agentapi.HeaderRetryable if another Mac may be tried. Package
+// front bounds reads and writes.
 //
-// It starts no engine and knows no Kubernetes: it uses Engines.
+// It starts no engine and does not depend on Kubernetes: it uses Engines.
 //
 // Start reading at Engines and handler.answer.
 package serve
@@ -29,28 +29,28 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Errors of Engines about a replica. All three mean that nothing was done. Other
+// Errors of Engines about a replica. After any of them no work was done. Other
 // refusals are made by wire.Refuse, among them CODE_NO_ROOM.
 var (
 	// ErrNotHere: this Mac does not hold that replica and epoch.
 	ErrNotHere = errors.New("replica is not on this Mac")
 	// ErrNotReady: it is loading, draining or backing off.
 	ErrNotReady = errors.New("replica is not ready")
-	// ErrEngineLost: the engine ended under the request.
+	// ErrEngineLost: the engine ended during the request.
 	ErrEngineLost = errors.New("engine was lost")
 )
 
-// Engines is what this Mac serves. The suite is servetest.Run.
+// Engines are the engines of this Mac. Every implementation passes servetest.Run.
 type Engines interface {
-	// Resolve finds the replica of a name that clients use.
+	// Resolve finds the replica for a name that clients use.
 	Resolve(model string) (Target, bool)
-	// Models lists what is served, as a gateway lists it: not every name.
+	// Models lists the models served, as a gateway does: not under every name.
 	Models() []openai.Model
-	// Model returns the one of a name that Resolve knows.
+	// Model returns the model for a name that Resolve knows.
 	Model(name string) (openai.Model, bool)
 	// Acquire takes a hold on a replica's engine, or fails with ErrNotHere,
-	// ErrNotReady or a refusal. Where the first request loads the model it waits
-	// for the load, until ctx ends at the latest. The caller releases the hold.
+	// ErrNotReady or a refusal. If the request makes the engine load, it waits
+	// for the load, at most until ctx ends. The caller releases the hold.
 	Acquire(ctx context.Context, t Target) (Hold, error)
 }
 
@@ -60,45 +60,45 @@ type Target struct {
 	Epoch      int64
 }
 
-// Hold is one request's claim on an engine: it is not stopped while held,
-// save by force.
+// Hold is one request's claim on an engine: the engine is not stopped while held,
+// except by force.
 type Hold interface {
-	// Generate runs a request; cancelling ctx cancels it. A refusal is found
-	// by wire.RefusalOf; ErrEngineLost and a broken connection mean that the
-	// engine ended.
+	// Generate runs a request; canceling ctx cancels it. wire.RefusalOf extracts
+	// a refusal; ErrEngineLost and a broken connection mean that the engine
+	// ended.
 	Generate(ctx context.Context, r *wire.GenerateRequest) (Stream, error)
-	// Embed makes vectors and Rerank scores, with one answer and the errors of
-	// Generate and its stream.
+	// Embed computes vectors and Rerank scores. They return one response, with
+	// the errors of Generate and its stream.
 	Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error)
 	Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error)
-	// Release gives the claim back; more than once is the same as once.
+	// Release ends the claim; it may be called more than once.
 	Release()
 }
 
-// Stream is the answer of an engine: one Admitted, text, one Finished.
+// Stream is the engine's answer: one Admitted, text, one Finished.
 type Stream = admission.Stream
 
-// Config is what the port needs.
+// Config configures the port.
 type Config struct {
 	// Engines of this Mac.
 	Engines Engines
-	// Mac is this Mac's name; every answer carries it.
+	// Mac is this Mac's name, which every response carries.
 	Mac string
-	// Accepting says whether requests are taken; nil means always.
+	// Accepting reports whether requests are accepted; nil means always.
 	Accepting func() bool
-	// Trusts says whether the root under which a connection was opened is still
-	// trusted; nil means always. One that is not takes no more requests after
-	// that which finds it so.
+	// Trusts reports whether the root under which a connection was opened is
+	// still trusted; nil means always. The first request that finds its root
+	// removed is the last on its connection.
 	Trusts func(*tls.ConnectionState) bool
-	// Weights answers other Macs, which speak agentapi.ProtoWeights and nothing
-	// else; nil: none is answered.
+	// Weights serves peers, which speak only agentapi.ProtoWeights; nil serves
+	// none.
 	Weights http.Handler
-	// Log of failures; never of prompts or answers.
+	// Log receives failures; never prompts or answers.
 	Log logr.Logger
 	// Limits of reads from and writes to a client.
 	front.Limits
-	// ResponsesBytes and ResponsesAge bound what is kept of responses to be asked
-	// for again; 0 means 64 MiB and a day.
+	// ResponsesBytes and ResponsesAge bound the stored responses; 0 means 64 MiB
+	// and a day.
 	ResponsesBytes int64
 	ResponsesAge   time.Duration
 	// TextCalls counts tool calls that were returned as text; nil counts nothing.

@@ -199,7 +199,7 @@ func TestRequestsReachTheEngineWhole(t *testing.T) {
 	}
 }
 
-// ranked is an event that tells how likely its tokens were.
+// ranked is an event with the log-probabilities of its tokens.
 func ranked(text string, tokens ...string) *wire.GenerateEvent {
 	d := &wire.Delta{Text: text}
 	for _, token := range tokens {
@@ -277,7 +277,7 @@ func TestAFormReachesTheEngineWithTheNameOfItsField(t *testing.T) {
 		read(t, p.do("POST", c.path, `{"model":"m",`+c.body+`}`))
 		got := strings.Join(strings.Fields((<-p.seen).GetConstraint().String()), " ")
 		if strings.ReplaceAll(got, "{ ", "{") != c.want {
-			t.Errorf("%s: the engine is told %s, want %s", c.body, got, c.want)
+			t.Errorf("%s: the engine gets %s, want %s", c.body, got, c.want)
 		}
 	}
 }
@@ -302,20 +302,20 @@ func TestThoughtsComeApartFromTheAnswerStreamedAndWhole(t *testing.T) {
 		t.Errorf("%s\nhas no\n%s", got, want)
 	}
 	if chat := (<-p.seen).GetChat(); !chat.GetSplitReasoning() || chat.GetMessages()[1].GetExtraJson() != `{"reasoning_content":"<z>"}` || chat.GetMessages()[0].GetExtraJson() != "" {
-		t.Errorf("the engine is told %v", chat)
+		t.Errorf("the engine gets %v", chat)
 	}
 	got = read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}`))
 	at := 0
 	for _, want := range []string{`"delta":{"role":"assistant","content":""}`, `"delta":{"reasoning_content":"Hm","reasoning":"Hm"}`, `"delta":{"reasoning_content":"m.","reasoning":"m."}`, `"delta":{"content":"a"}`, `"delta":{"content":"b"}`} {
 		n := strings.Index(got[at:], want)
 		if n < 0 {
-			t.Fatalf("%s\nhas no %s behind what came before it", got, want)
+			t.Fatalf("%s\nhas no %s after the previous one", got, want)
 		}
 		at += n
 	}
 }
 
-// refusal is what a client is told before the first byte.
+// refusal is the client's error before the first byte.
 type refusal struct {
 	status    int
 	code      string
@@ -384,7 +384,7 @@ func TestRefusalComesBeforeTheFirstByte(t *testing.T) {
 				p.wantRefusal(p.do("POST", "/v1/completions", `{"model":"m","prompt":"x"`+stream+`}`), tc.want)
 				e := p.wantRefusal(p.chat(stream), tc.want)
 				if strings.Contains(e.Message, "secret") {
-					t.Errorf("message tells the inside: %s", e.Message)
+					t.Errorf("message reveals internals: %s", e.Message)
 				}
 				figures := tc.want.code == openai.CodePrefillMemoryExceeded || tc.want.code == openai.CodeInsufficientMemory
 				if figures && (e.Memory == nil || *e.Memory != openai.Memory{Used: 1, Needed: 2, Limit: 3}) {
@@ -407,7 +407,7 @@ func TestWholeAnswersAreNeverHalf(t *testing.T) {
 
 func TestReplicasAreFoundByHeaderOrName(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
-	const path, body = "/v1/completions", `{"model":"whatever the gateway calls it","prompt":"x"}`
+	const path, body = "/v1/completions", `{"model":"any name of the gateway","prompt":"x"}`
 	ask := func(headers ...string) *http.Response { return p.do("POST", path, body, headers...) }
 	if r := ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "7"); r.StatusCode != 200 {
 		t.Errorf("by header: %d %s", r.StatusCode, read(t, r))
@@ -432,7 +432,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	p.wantRefusal(p.chat(`,"suffix":1,"seed":"x"`), refusal{400, openai.CodeInvalidValue, "", false})
 	p.wantRefusal(p.chat(`,"user":"`+strings.Repeat("x", 200)+`"`), refusal{413, openai.CodeBodyTooLarge, "", false})
 	p.wantRefusal(p.do("GET", "/v1/nothing", ""), refusal{404, openai.CodeRouteNotFound, "", false})
-	p.wantRefusal(p.do("GET", "/v1/models/nobody", ""), refusal{404, openai.CodeModelNotFound, "", false})
+	p.wantRefusal(p.do("GET", "/v1/models/unknown", ""), refusal{404, openai.CodeModelNotFound, "", false})
 	for path, allowed := range map[string]string{"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET", "/v1/models/m": "GET", agentapi.PathHealth: "GET"} {
 		r := p.do("DELETE", path, "")
 		p.wantRefusal(r, refusal{405, openai.CodeMethodNotAllowed, "", false})
@@ -619,8 +619,8 @@ func (l loading) Acquire(ctx context.Context, t serve.Target) (serve.Hold, error
 	}
 }
 
-// TestARequestWaitsForTheLoadThatItBegan, and is told where it fails; a client
-// that goes ends the wait.
+// TestARequestWaitsForTheLoadThatItBegan, and fails if the load fails; a client
+// that disconnects ends the wait.
 func TestARequestWaitsForTheLoadThatItBegan(t *testing.T) {
 	cold := loading{began: make(chan struct{}, 1), loaded: make(chan error)}
 	p := newPort(t, servetest.Say("warm"), func(c *serve.Config) {

@@ -21,10 +21,10 @@ func Within(most time.Duration) func() (context.Context, context.CancelFunc) {
 	return func() (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), most) }
 }
 
-// Serve answers on listener until ctx ends, then takes no more requests and
-// lets the running ones go on until the context ends that drain then gives;
-// those left get an error that says why. It returns when the last one ended.
-// The listener is closed.
+// Serve serves on listener until ctx ends. Then it accepts no more requests and
+// lets the running ones finish until the context of drain ends; the rest are
+// canceled with an error that says so. It returns after the last request. The
+// listener is closed.
 func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Config, drain func() (context.Context, context.CancelFunc)) error {
 	requests, cancelRequests := context.WithCancelCause(context.Background())
 	defer cancelRequests(nil)
@@ -38,10 +38,10 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(c.Log.WithName("http")), slog.LevelDebug),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 1000,
-			// A gateway that vanished must not hold engines for long.
+			// A gateway that disappeared must not hold engines for long.
 			SendPingTimeout: 5 * time.Second,
 			PingTimeout:     5 * time.Second,
-			// Ids and dates differ in each response: see gateway/upstream.
+			// IDs and dates differ in each response: see gateway/upstream.
 			MaxEncoderHeaderTableSize: 1,
 		},
 	}
@@ -57,8 +57,8 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 	return err
 }
 
-// TellTime is how long cancelled requests have to send their clients an error, after the
-// drain of Serve.
+// TellTime is how long canceled requests may take to send their clients an error,
+// after the drain of Serve.
 const TellTime = 2 * time.Second
 
 func shutDown(s *http.Server, drain func() (context.Context, context.CancelFunc), cancelRequests context.CancelCauseFunc) error {

@@ -90,7 +90,7 @@ func TestPortSpeaksHTTP2OverMutualTLS(t *testing.T) {
 	}
 }
 
-// TestAConnectionOfARootThatLeftTakesNoMoreRequests: what runs on it goes on,
+// TestAConnectionOfARootThatLeftTakesNoMoreRequests: its running requests finish,
 // and no request fails.
 func TestAConnectionOfARootThatLeftTakesNoMoreRequests(t *testing.T) {
 	var left atomic.Bool
@@ -131,7 +131,7 @@ func TestAConnectionOfARootThatLeftTakesNoMoreRequests(t *testing.T) {
 
 func TestHTTP2ClientThatNeverReadsIsBounded(t *testing.T) {
 	a := startAgent(t, servetest.Endless(strings.Repeat("x", 64<<10)), time.Second, func(c *serve.Config) { c.WriteTimeout = 500 * time.Millisecond })
-	a.stream(t) // nobody reads
+	a.stream(t) // the client does not read
 	eventually(t, "request ended and hold released", func() bool {
 		holds, ended := a.fake.Holds(here)
 		return holds == 0 && ended == 1
@@ -189,8 +189,8 @@ func TestShutdownIsBoundedAndTellsTheClient(t *testing.T) {
 	}
 }
 
-// TestTheGatewayIsToldTheTokens of every answer, whatever the client asked for.
-func TestTheGatewayIsToldTheTokens(t *testing.T) {
+// TestTheGatewayGetsTheUsage of every answer, regardless of the client's options.
+func TestTheGatewayGetsTheUsage(t *testing.T) {
 	a := startAgent(t, servetest.Say("Par", "", "is"), time.Second)
 	resp := a.stream(t)
 	b, err := io.ReadAll(resp.Body)
@@ -201,7 +201,7 @@ func TestTheGatewayIsToldTheTokens(t *testing.T) {
 		t.Errorf("the trailer of a stream says %v", resp.Trailer)
 	}
 	if strings.Contains(string(b), "usage") {
-		t.Errorf("the client is told what it did not ask for: %s", b)
+		t.Errorf("the client receives an unrequested field: %s", b)
 	}
 	whole, err := a.client.Post(a.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
 	if err != nil {

@@ -6,15 +6,15 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// turn is what a template sees of one or several items: thoughts, text and calls
-// of the assistant that follow one another are one turn.
+// turn is one message for a template, made of one or several items: consecutive
+// reasoning, text and calls of the assistant are one turn.
 type turn struct {
 	role, text, name string
-	beside           extra
+	more             extra
 }
 
-// talkOf are the turns that a template sees of items. named returns the function
-// that stands for a tool.
+// talkOf returns the turns for a template. named returns the function name of a
+// tool.
 func talkOf(items []responses.Item, named func(namespace, name string) string) ([]*wire.ChatMessage, error) {
 	var turns []turn
 	answered, names := map[string]bool{}, map[string]string{} // names of functions, by the ids of their calls
@@ -25,7 +25,7 @@ func talkOf(items []responses.Item, named func(namespace, name string) string) (
 		switch {
 		case i.IsCall():
 			if i.Status != responses.StatusCompleted && !answered[i.CallID] {
-				continue // it broke off, and was not executed
+				continue // it was interrupted and not executed
 			}
 			arguments, err := i.FunctionArguments()
 			if err != nil {
@@ -33,16 +33,16 @@ func talkOf(items []responses.Item, named func(namespace, name string) string) (
 			}
 			names[i.CallID] = named(i.Namespace, i.Name)
 			t := assistantTurn(&turns, false)
-			t.beside.ToolCalls = append(t.beside.ToolCalls, newToolCall(i.CallID, names[i.CallID], arguments))
+			t.more.ToolCalls = append(t.more.ToolCalls, newToolCall(i.CallID, names[i.CallID], arguments))
 		case i.IsOutput():
 			name, ok := names[i.CallID]
 			if !ok {
 				return nil, openai.Invalid("input", "A '%s' item refers to the 'call_id' %s, but no earlier call has that id.", i.Type, openai.Shorten(i.CallID))
 			}
-			turns = append(turns, turn{role: openai.RoleTool, text: *i.Output, name: name, beside: extra{ToolCallID: i.CallID}})
+			turns = append(turns, turn{role: openai.RoleTool, text: *i.Output, name: name, more: extra{ToolCallID: i.CallID}})
 		case i.Type == responses.ItemReasoning:
 			if i.Text() != "" {
-				turns = append(turns, turn{role: openai.RoleAssistant, beside: extra{Reasoning: i.Text()}})
+				turns = append(turns, turn{role: openai.RoleAssistant, more: extra{Reasoning: i.Text()}})
 			}
 		case i.Role != openai.RoleAssistant:
 			turns = append(turns, turn{role: templateRole(i.Role), text: i.Text()})
@@ -57,7 +57,7 @@ func messagesOf(turns []turn) ([]*wire.ChatMessage, error) {
 	var out []*wire.ChatMessage
 	for _, t := range turns {
 		m := &wire.ChatMessage{Role: t.role, Content: t.text, Name: t.name}
-		if err := t.beside.into(m); err != nil {
+		if err := t.more.into(m); err != nil {
 			return nil, err
 		}
 		out = append(out, m)
@@ -65,12 +65,12 @@ func messagesOf(turns []turn) ([]*wire.ChatMessage, error) {
 	return out, nil
 }
 
-// assistantTurn is the assistant's turn that goes on, or a new one. Text does not
-// go on behind text alone: these are two messages.
+// assistantTurn returns the assistant's turn in progress, or a new one. Two
+// consecutive texts are two messages.
 func assistantTurn(turns *[]turn, text bool) *turn {
 	if n := len(*turns); n > 0 {
 		last := &(*turns)[n-1]
-		said := last.text != "" && last.beside.ToolCalls == nil
+		said := last.text != "" && last.more.ToolCalls == nil
 		if last.role == openai.RoleAssistant && !(text && said) {
 			return last
 		}

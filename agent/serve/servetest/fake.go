@@ -1,8 +1,8 @@
 // Package servetest holds a fake of serve.Engines and the suite that every
 // implementation passes.
 //
-// It owns what a test of the agent's port, or of a gateway in front of it,
-// needs instead of engines. It refuses to be clever: a script decides what an
+// It owns the substitute for engines in tests of the agent's port, and of
+// gateways that call it. It has no logic of its own: a script decides what an
 // engine answers.
 //
 // Start reading at Fake and Run.
@@ -45,12 +45,12 @@ type replica struct {
 	ended  int // requests whose script returned
 }
 
-// New makes a fake without replicas.
+// New returns a fake without replicas.
 func New() *Fake {
 	return &Fake{replicas: map[serve.Target]*replica{}, names: map[string]serve.Target{}}
 }
 
-// Add puts a ready replica under a name.
+// Add adds a ready replica under a name.
 func (f *Fake) Add(name string, t serve.Target, s Script) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,7 @@ func (f *Fake) Add(name string, t serve.Target, s Script) {
 	f.names[name] = t
 }
 
-// AddReader puts a ready replica under a name that reads and does not write.
+// AddReader adds a ready replica for embeddings and scores.
 func (f *Fake) AddReader(name string, t serve.Target, r Reader) {
 	f.Add(name, t, Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Param: "model", Message: "this model writes no text"}))
 	f.mu.Lock()
@@ -66,14 +66,14 @@ func (f *Fake) AddReader(name string, t serve.Target, r Reader) {
 	f.replicas[t].reader = r
 }
 
-// SetReady changes whether holds are given.
+// SetReady changes whether the replica's engine can be held.
 func (f *Fake) SetReady(t serve.Target, ready bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.replicas[t].ready = ready
 }
 
-// Lose ends the engine: its streams break off and no hold is given.
+// Lose ends the engine: its streams break off and it cannot be held again.
 func (f *Fake) Lose(t serve.Target) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +172,7 @@ func (h *hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankR
 	return h.replica.reader.Rerank(ctx, r)
 }
 
-// stream hands over one event at a time, as a slow connection would.
+// stream delivers one event at a time, as a slow connection would.
 type stream struct {
 	ctx    context.Context // of one request
 	events chan *wire.GenerateEvent

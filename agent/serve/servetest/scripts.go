@@ -27,13 +27,13 @@ func Finish(reason wire.FinishReason, n int) *wire.GenerateEvent {
 		Usage: &wire.Usage{PromptTokens: 3, GeneratedTokens: int64(n), CachedTokens: 1}}}}
 }
 
-// FailWith is the last event of a request that broke.
+// FailWith is the last event of a request that failed.
 func FailWith(r *wire.Refusal) *wire.GenerateEvent {
 	return &wire.GenerateEvent{Event: &wire.GenerateEvent_Finished{Finished: &wire.Finished{
 		Reason: wire.FinishReason_FINISH_REASON_ERROR, Error: r}}}
 }
 
-// Events sends a list.
+// Events sends a list of events.
 func Events(events ...*wire.GenerateEvent) Script {
 	return func(_ context.Context, _ *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
 		for _, e := range events {
@@ -54,14 +54,14 @@ func Say(texts ...string) Script {
 	return Events(append(events, Finish(wire.FinishReason_FINISH_REASON_STOP, len(texts)))...)
 }
 
-// Refuse says no before anything else.
+// Refuse refuses the request before any other event.
 func Refuse(r *wire.Refusal) Script {
 	return func(context.Context, *wire.GenerateRequest, func(*wire.GenerateEvent) error) error {
 		return wire.Refuse(r)
 	}
 }
 
-// Hang sends a list and then nothing until the request is cancelled.
+// Hang sends a list and then nothing until the request is canceled.
 func Hang(events ...*wire.GenerateEvent) Script {
 	return func(ctx context.Context, r *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
 		if err := Events(events...)(ctx, r, send); err != nil {
@@ -72,7 +72,7 @@ func Hang(events ...*wire.GenerateEvent) Script {
 	}
 }
 
-// Endless sends the same text until the request is cancelled or broken off.
+// Endless sends the same text until the request is canceled.
 func Endless(text string) Script {
 	return func(_ context.Context, _ *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
 		if err := send(Admit()); err != nil {

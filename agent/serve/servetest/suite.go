@@ -26,7 +26,7 @@ type Subject struct {
 // patience bounds every wait of the suite.
 const patience = 2 * time.Minute
 
-// Run is what every implementation of serve.Engines must hold to.
+// Run checks an implementation of serve.Engines.
 func Run(t *testing.T, s Subject) {
 	t.Run("names lead to targets", func(t *testing.T) {
 		if got, ok := s.Engines.Resolve(s.Model); !ok || got != s.Ready {

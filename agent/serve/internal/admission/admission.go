@@ -1,11 +1,11 @@
-// Package admission makes "the engine took the request" a value: nothing may
-// be written to a client without one.
+// Package admission represents "the engine accepted the request" as a value:
+// nothing may be written to a client without one.
 //
-// It owns the order of an engine's events: Admitted, then text, then exactly
-// one Finished; and the door to the response, which only an Admitted opens: the
-// handlers of text routes are given a Door and no http.ResponseWriter, so that
-// a 200 before the engine's word does not compile. It refuses a stream that
-// breaks the order of events.
+// It owns the order of an engine's events: Admitted, then text, then exactly one
+// Finished; and the door to the response, which only an Admitted opens: the
+// handlers of text routes get a Door and no http.ResponseWriter, so a 200 before
+// the engine's admission does not compile. It rejects a stream that breaks the
+// order of events.
 //
 // Start reading at Await, then Door.
 package admission
@@ -19,7 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// ErrOrder says that an engine broke the order of events.
+// ErrOrder means that an engine broke the order of events.
 var ErrOrder = errors.New("engine broke the order of events")
 
 // Stream is the engine's side of one request.
@@ -28,18 +28,18 @@ type Stream interface {
 	Recv() (*wire.GenerateEvent, error)
 }
 
-// Admitted is a request that passed every check of the engine. Only Await
-// makes one, and its answer can be read from it alone.
+// Admitted is a request that passed every check of the engine. Only Await returns
+// one, and its answer can be read only from it.
 type Admitted struct {
 	stream       Stream
 	promptTokens int
 	finished     bool
 }
 
-// PromptTokens are those that the engine counted.
+// PromptTokens is the number of prompt tokens that the engine counted.
 func (a *Admitted) PromptTokens() int { return a.promptTokens }
 
-// Await waits for the engine's word. Its error is the engine's, or ErrOrder.
+// Await waits for the engine's admission. Its error is the engine's, or ErrOrder.
 func Await(s Stream) (*Admitted, error) {
 	event, err := s.Recv()
 	if errors.Is(err, io.EOF) {
@@ -54,8 +54,8 @@ func Await(s Stream) (*Admitted, error) {
 	return &Admitted{stream: s, promptTokens: int(event.GetAdmitted().GetPromptTokens())}, nil
 }
 
-// Next returns either more of the answer or the end, which comes exactly once. An
-// error means that the answer is not whole.
+// Next returns either the next part of the answer or its end, exactly once. An
+// error means that the answer is incomplete.
 func (a *Admitted) Next() (more *wire.Delta, end *wire.Finished, err error) {
 	if a.finished {
 		return nil, nil, fmt.Errorf("%w: read after Finished", ErrOrder)
@@ -77,15 +77,15 @@ func (a *Admitted) Next() (more *wire.Delta, end *wire.Finished, err error) {
 	return nil, nil, fmt.Errorf("%w: %T after Admitted", ErrOrder, event.GetEvent())
 }
 
-// Door stands before the response to a request. Refusals are written by whoever
-// made it.
+// Door gives access to the response of a request once it is admitted. The creator
+// of the Door writes refusals.
 type Door struct{ w http.ResponseWriter }
 
-// NewDoor closes a response.
+// NewDoor returns a closed door to a response.
 func NewDoor(w http.ResponseWriter) Door { return Door{w} }
 
-// Open gives the response to write an answer to. It panics without a request
-// that Await made: who calls it has no answer to write.
+// Open returns the response to write the answer to. It panics without a request
+// from Await.
 func (d Door) Open(a *Admitted) http.ResponseWriter {
 	if a == nil || a.stream == nil {
 		panic("admission: response opened without an admitted request")

@@ -1,4 +1,4 @@
-package shelf
+package responsecache
 
 import (
 	"fmt"
@@ -13,11 +13,11 @@ func entry(id, tenant, status string, text string) Entry {
 	return Entry{Tenant: tenant, Response: responses.Response{ID: id, Status: status}, Talk: []responses.Item{{ID: "msg_" + id, Role: "user", Content: []responses.Part{{Text: text}}}}}
 }
 
-func has(s *Shelf, id, tenant string) bool { _, ok := s.Get(id, tenant); return ok }
+func has(s *Cache, id, tenant string) bool { _, ok := s.Get(id, tenant); return ok }
 
 func TestTheOldestGoesForWantOfRoom(t *testing.T) {
 	const most = 10 * (entryBytes + 2000)
-	s := &Shelf{Bytes: most, Age: time.Hour}
+	s := &Cache{Bytes: most, Age: time.Hour}
 	for i := range 100 {
 		if !s.Put(entry(fmt.Sprint(i), "", responses.StatusCompleted, strings.Repeat("x", 1000))) {
 			t.Fatal("no room")
@@ -39,7 +39,7 @@ func n64(n int) int64 { return int64(n) }
 
 func TestAgeEndsWhatIsKept(t *testing.T) {
 	now := time.Unix(1000, 0)
-	s := &Shelf{Bytes: 1 << 20, Age: time.Minute, Now: func() time.Time { return now }}
+	s := &Cache{Bytes: 1 << 20, Age: time.Minute, Now: func() time.Time { return now }}
 	s.Put(entry("a", "", responses.StatusInProgress, ""))
 	now = now.Add(59 * time.Second)
 	s.End(entry("a", "", responses.StatusCompleted, "")) // its age is that of its beginning
@@ -56,7 +56,7 @@ func TestAgeEndsWhatIsKept(t *testing.T) {
 }
 
 func TestTenantsAreApart(t *testing.T) {
-	s := &Shelf{Bytes: 1 << 20, Age: time.Minute}
+	s := &Cache{Bytes: 1 << 20, Age: time.Minute}
 	s.Put(entry("a", "team", responses.StatusInProgress, ""))
 	if has(s, "a", "") || has(s, "a", "other") || s.Delete("a", "other") {
 		t.Error("another's is seen")
@@ -70,7 +70,7 @@ func TestTenantsAreApart(t *testing.T) {
 }
 
 func TestWhatWasCancelledOrDeletedStaysSo(t *testing.T) {
-	s := &Shelf{Bytes: 1 << 20, Age: time.Minute}
+	s := &Cache{Bytes: 1 << 20, Age: time.Minute}
 	s.Put(entry("a", "", responses.StatusInProgress, ""))
 	if e, found, ok := s.Cancel("a", ""); !found || !ok || e.Response.Status != responses.StatusCancelled {
 		t.Errorf("%+v %v %v", e, found, ok)
@@ -116,7 +116,7 @@ func TestAllThatIsKeptCounts(t *testing.T) {
 // An item is the input or the output of one response, or of several.
 func TestItemsAreFoundAsLongAsAResponseHasThem(t *testing.T) {
 	item := func(id string) responses.Item { return responses.Item{ID: id, Type: responses.ItemMessage} }
-	s := &Shelf{Bytes: 1 << 20, Age: time.Minute}
+	s := &Cache{Bytes: 1 << 20, Age: time.Minute}
 	s.Put(Entry{Tenant: "team", Response: responses.Response{ID: "a", Status: responses.StatusInProgress}, Input: []responses.Item{item("in")}})
 	if _, ok := s.Item("out", "team"); ok {
 		t.Error("an item is found before it exists")
@@ -143,7 +143,7 @@ func TestItemsAreFoundAsLongAsAResponseHasThem(t *testing.T) {
 // Each turn of a conversation is stored with all that came before.
 func TestItemsOfOneConversationCountOnce(t *testing.T) {
 	const turns, text = 50, 10 << 10
-	s := &Shelf{Bytes: 4 << 20, Age: time.Hour}
+	s := &Cache{Bytes: 4 << 20, Age: time.Hour}
 	var talk []responses.Item
 	for n := range turns {
 		item := responses.Item{ID: fmt.Sprint("msg_", n), Type: responses.ItemMessage, Content: []responses.Part{{Text: strings.Repeat("x", text)}}}
@@ -169,7 +169,7 @@ func TestItemsOfOneConversationCountOnce(t *testing.T) {
 
 // What one tenant stores does not push out what another has.
 func TestATenantFillsOnlyItsShare(t *testing.T) {
-	s := &Shelf{Bytes: 64 << 20, Age: time.Hour}
+	s := &Cache{Bytes: 64 << 20, Age: time.Hour}
 	s.Put(entry("of a", "key-a", responses.StatusCompleted, "short"))
 	for i := range 8 {
 		s.Put(entry(fmt.Sprint("of b ", i), "key-b", responses.StatusCompleted, strings.Repeat("x", 15<<20)))

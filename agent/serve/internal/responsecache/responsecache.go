@@ -1,15 +1,15 @@
-// Package shelf keeps the responses of this Mac, so that clients can ask for them
-// again and go on from them.
+// Package responsecache keeps the responses of this Mac, so that clients can
+// retrieve and continue them.
 //
-// It owns how long that is: at most an age, and as many bytes as it may hold;
-// where they are used up, the tenant that takes the most loses its oldest. All
-// that a response shows of its request is counted; an item that several responses
-// share, as those of one conversation do, counts once. It refuses to show
-// one tenant another's responses: they are as if they did not exist. It keeps
-// nothing on a disk, so an agent's restart forgets all of them.
+// It owns their limits: a maximum age and a maximum number of bytes; above that,
+// the tenant with the most bytes loses its oldest response. Everything that a
+// response shows of its request counts; an item that several responses of a
+// conversation share counts once. A tenant cannot see another tenant's responses:
+// they do not exist for it. Nothing is written to disk, so a restart of the agent
+// removes all responses.
 //
-// Start reading at Shelf.
-package shelf
+// Start reading at Cache.
+package responsecache
 
 import (
 	"container/list"
@@ -22,32 +22,32 @@ import (
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
-// entryBytes is about what an entry takes without its texts, and partBytes what
-// each item and each tool takes.
+// entryBytes is the approximate size of an entry without its texts, and partBytes
+// that of each item and tool.
 const (
 	entryBytes = 4 << 10
 	partBytes  = 256
 )
 
-// sweepEvery is how often all responses are compared with their age: a request may
-// ask for thousands of items.
+// sweepEvery is how often expired responses are removed: a request may look up
+// thousands of items.
 const sweepEvery = time.Second
 
 // Entry is one response.
 type Entry struct {
 	Tenant string
-	// Response as a client sees it, and Input what it answered to.
+	// Response as a client sees it, and Input, the items that it answers.
 	Response responses.Response
 	Input    []responses.Item
-	// Talk is the whole conversation up to and with the answer, without the
-	// instructions, which are those of one response.
+	// Talk is the complete conversation including the answer, without the
+	// instructions, which belong to one response.
 	Talk []responses.Item
 	// Cancel ends a response in progress.
 	Cancel func()
 }
 
-// bytes is what an entry takes by itself, without its items: all that the
-// response shows of the request counts, in the size of its JSON.
+// bytes is the size of an entry without its items, as the JSON of everything that
+// the response shows of its request.
 func (e *Entry) bytes() int64 {
 	n := int64(entryBytes)
 	for range e.items() {
@@ -60,12 +60,12 @@ func (e *Entry) bytes() int64 {
 	shown.Output = nil
 	encoded, err := openai.Marshal(shown)
 	if err != nil {
-		return math.MaxInt64 / 2 // what cannot be shown is not kept
+		return math.MaxInt64 / 2 // a response that cannot be encoded is not kept
 	}
 	return n + int64(len(encoded))
 }
 
-// items are those that the response was given, its output, and the conversation.
+// items returns the input, the output, and the conversation.
 func (e *Entry) items() iter.Seq[responses.Item] {
 	return func(yield func(responses.Item) bool) {
 		for _, all := range [][]responses.Item{e.Input, e.Response.Output, e.Talk} {
@@ -78,7 +78,7 @@ func (e *Entry) items() iter.Seq[responses.Item] {
 	}
 }
 
-// itemBytes are the texts of its items, each once.
+// itemBytes is the size of its items, each once.
 func (e *Entry) itemBytes() (n int64) {
 	seen := map[string]bool{}
 	for i := range e.items() {
@@ -90,12 +90,12 @@ func (e *Entry) itemBytes() (n int64) {
 	return n
 }
 
-// Shelf is for many goroutines. The zero value keeps nothing.
-type Shelf struct {
-	// Bytes and Age that are kept at most.
+// Cache is safe for concurrent use. The zero value keeps nothing.
+type Cache struct {
+	// Bytes and Age are limits.
 	Bytes int64
 	Age   time.Duration
-	// Now tells the time; nil means time.Now.
+	// Now returns the time; nil means time.Now.
 	Now func() time.Time
 
 	mu      sync.Mutex // guards all below
@@ -107,14 +107,14 @@ type Shelf struct {
 	items map[string]*shared
 }
 
-// shared is an item, and how often responses have it.
+// shared is an item and the number of responses that contain it.
 type shared struct {
 	item   responses.Item
 	tenant string
 	uses   int
 }
 
-// share is what a tenant has.
+// share is the part of one tenant.
 type share struct {
 	order list.List // of *kept, the oldest first
 	bytes int64
@@ -127,23 +127,23 @@ type kept struct {
 	since time.Time
 }
 
-func (s *Shelf) now() time.Time {
+func (s *Cache) now() time.Time {
 	if s.Now == nil {
 		return time.Now()
 	}
 	return s.Now()
 }
 
-// Put keeps a new response. It says whether there is room for it at all.
-func (s *Shelf) Put(e Entry) bool {
+// Put adds a new response. It returns false if the response exceeds the limit.
+func (s *Cache) Put(e Entry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.put(e, s.now())
 }
 
-// End keeps a response as it ended, if it is still kept and in progress: who
-// deleted or cancelled it meanwhile meant it.
-func (s *Shelf) End(e Entry) {
+// End stores the final state of a response that is still kept and in progress;
+// one that was deleted or canceled meanwhile stays as it is.
+func (s *Cache) End(e Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before, ok := s.byID[e.Response.ID]; ok && before.Value.(*kept).entry.Response.Status == responses.StatusInProgress {
@@ -152,8 +152,8 @@ func (s *Shelf) End(e Entry) {
 	}
 }
 
-// Cancel ends a tenant's response in progress. One that has ended stays as it is.
-func (s *Shelf) Cancel(id, tenant string) (e Entry, found, cancelled bool) {
+// Cancel ends a tenant's response in progress. A finished one is not changed.
+func (s *Cache) Cancel(id, tenant string) (e Entry, found, cancelled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
@@ -169,8 +169,8 @@ func (s *Shelf) Cancel(id, tenant string) (e Entry, found, cancelled bool) {
 	return k.entry, true, true
 }
 
-// put is Put; the lock is held.
-func (s *Shelf) put(e Entry, since time.Time) bool {
+// put is Put; the caller holds mu.
+func (s *Cache) put(e Entry, since time.Time) bool {
 	id := e.Response.ID
 	k := &kept{id, e, e.bytes(), since}
 	if k.bytes+e.itemBytes() > s.Bytes {
@@ -198,17 +198,17 @@ func (s *Shelf) put(e Entry, since time.Time) bool {
 	return has
 }
 
-// count changes what a tenant has; the lock is held.
-func (s *Shelf) count(tenant string, bytes int64) {
+// count changes a tenant's bytes; the caller holds mu.
+func (s *Cache) count(tenant string, bytes int64) {
 	s.held += bytes
 	if t := s.tenants[tenant]; t != nil {
 		t.bytes += bytes
 	}
 }
 
-// trim removes what is too old, and what there is no room for: of the tenant with the
-// most bytes the oldest. The lock is held.
-func (s *Shelf) trim() {
+// trim removes responses that are too old, and while there are too many bytes the
+// oldest of the tenant with the most. The caller holds mu.
+func (s *Cache) trim() {
 	if now := s.now(); now.Sub(s.swept).Abs() >= sweepEvery {
 		s.swept = now
 		s.dropOld(now)
@@ -224,8 +224,8 @@ func (s *Shelf) trim() {
 	}
 }
 
-// dropOld removes what is too old; the lock is held.
-func (s *Shelf) dropOld(now time.Time) {
+// dropOld removes responses that are too old; the caller holds mu.
+func (s *Cache) dropOld(now time.Time) {
 	for _, t := range s.tenants {
 		for e := t.order.Front(); e != nil; {
 			next := e.Next()
@@ -237,7 +237,7 @@ func (s *Shelf) dropOld(now time.Time) {
 	}
 }
 
-func (s *Shelf) drop(e *list.Element) {
+func (s *Cache) drop(e *list.Element) {
 	tenant := e.Value.(*kept).entry.Tenant
 	k := s.tenants[tenant].order.Remove(e).(*kept)
 	delete(s.byID, k.id)
@@ -256,8 +256,8 @@ func (s *Shelf) drop(e *list.Element) {
 	s.count(tenant, -k.bytes)
 }
 
-// Item finds an item of a tenant's responses.
-func (s *Shelf) Item(id, tenant string) (responses.Item, bool) {
+// Item returns an item of a tenant's responses.
+func (s *Cache) Item(id, tenant string) (responses.Item, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
@@ -268,8 +268,8 @@ func (s *Shelf) Item(id, tenant string) (responses.Item, bool) {
 	return use.item, true
 }
 
-// Get finds a tenant's response.
-func (s *Shelf) Get(id, tenant string) (Entry, bool) {
+// Get returns a tenant's response.
+func (s *Cache) Get(id, tenant string) (Entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
@@ -280,8 +280,8 @@ func (s *Shelf) Get(id, tenant string) (Entry, bool) {
 	return e.Value.(*kept).entry, true
 }
 
-// Delete forgets a tenant's response.
-func (s *Shelf) Delete(id, tenant string) bool {
+// Delete removes a tenant's response.
+func (s *Cache) Delete(id, tenant string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.byID[id]
@@ -292,8 +292,8 @@ func (s *Shelf) Delete(id, tenant string) bool {
 	return true
 }
 
-// Held are the bytes that are kept, and how many responses.
-func (s *Shelf) Held() (bytes int64, count int) {
+// Held returns how many bytes and responses are kept.
+func (s *Cache) Held() (bytes int64, count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
