@@ -35,9 +35,9 @@ import (
 
 // Errors of Open.
 var (
-	// ErrNone says that this Mac has not joined.
+	// ErrNone means that this Mac has not joined.
 	ErrNone = errors.New("this Mac has not joined: create a token with `kubectl metalfleet join-token NAME`, then run `agent join --token-file FILE --state DIR` on this Mac")
-	// ErrOpen says that others may read the token.
+	// ErrOpen means that other users may read the token.
 	ErrOpen = errors.New("can be read by other users: restrict it with chmod 600, and join this Mac again if another user may have read it")
 )
 
@@ -147,14 +147,15 @@ const (
 	renewPart = 10
 	// look is the longest wait at a time: timers sleep while the Mac does.
 	look = 10 * time.Minute
-	// leastPause lies between two tokens, whatever this Mac's clock says.
+	// leastPause is the minimum time between two tokens, regardless of this Mac's
+	// clock.
 	leastPause = time.Minute
 	retryFirst = time.Second
 	retryMost  = 5 * time.Minute
 )
 
-// due says how long a token is left alone yet. A clock that was set back makes
-// it come sooner: an hour before it was issued is as good as an hour after.
+// due returns how long the token is not renewed yet. A clock that was set back
+// makes it sooner: an hour before it was issued counts as an hour after.
 func due(c Credentials, now time.Time) time.Duration {
 	return max(0, c.Expires.Sub(c.Issued)/renewPart-now.Sub(c.Issued).Abs())
 }
@@ -189,7 +190,7 @@ func (a *Account) Run(ctx context.Context, c client.Client) error {
 	}
 }
 
-// errAgain says what an administrator has to do.
+// errAgain names the administrator's next step.
 var errAgain = errors.New("the API server no longer accepts this Mac's token: it expired while the Mac was off, or the MacNode was deleted; join this Mac again with a new join token")
 
 func (a *Account) renew(ctx context.Context, c client.Client) error {

@@ -15,8 +15,9 @@ type account struct {
 	most  func() int64
 	// epoch that is open; empty while the disk refuses to open one.
 	epoch string
-	// granted bytes of this epoch, all in all, of which so many are known to be persisted: the
-	// rest may lie on the disk at any moment.
+	// granted is the number of bytes granted in this epoch, and persisted how
+	// many of them are known to be on the disk: the rest may be written at any
+	// moment.
 	granted, persisted int64
 	// wanted is how much more the engine would use; less than least is of no use.
 	wanted, least int64
@@ -69,9 +70,9 @@ func (b *books) charged() int64 {
 // is removed bit by bit, and nothing is granted before.
 func (b *books) backlog() int64 { return max(0, b.index.Total()+b.charged()-b.limit()) }
 
-// wish is how much an account is given at once at most: what it wants, within a
-// fair part of the limit, but enough for one block where that fits at all.
-func (b *books) wish(a *account) int64 {
+// wanted is how many bytes an account is granted at most at once: its request,
+// within a fair share of the limit, but enough for one block if that fits at all.
+func (b *books) wanted(a *account) int64 {
 	if a.ending || a.epoch == "" || a.wanted == 0 {
 		return 0
 	}
@@ -83,12 +84,12 @@ func (b *books) wish(a *account) int64 {
 	return max(0, min(left, max(fair, a.least)))
 }
 
-// target is how many bytes of files may stay for an account's wish to be
+// target is how many bytes of files may stay for an account's wanted to be
 // granted.
-func (b *books) target(a *account) int64 { return b.limit() - b.charged() - b.wish(a) }
+func (b *books) target(a *account) int64 { return b.limit() - b.charged() - b.wanted(a) }
 
-// share is what a model may take of the disk: most bytes, of which blocks take so
-// many and its engines may still write what is charged.
+// share is a model's share of the disk: at most most bytes, of which blocks use
+// taken and its engines may still write charged.
 type share struct{ most, taken, charged int64 }
 
 // share of an account's model; bounded is false where the budget alone says.
@@ -111,18 +112,18 @@ func (b *books) share(a *account) (s share, bounded bool) {
 	return s, true
 }
 
-// ofModel are the blocks of an account's model that are removed for its wish or
+// ofModel are the blocks of an account's model that are removed for its request or
 // because they are too many, fairly for its tenants; there are at most files of them.
 func (b *books) ofModel(a *account, files int, now time.Time) (out []blocks.Entry) {
 	s, bounded := b.share(a)
 	if !bounded {
 		return nil
 	}
-	wish := b.wish(a)
-	if wish < a.least { // nothing that goes would be enough
-		wish = 0
+	wanted := b.wanted(a)
+	if wanted < a.least { // all removable blocks would not be enough
+		wanted = 0
 	}
-	over := s.taken + s.charged + wish - s.most
+	over := s.taken + s.charged + wanted - s.most
 	may := b.fairly(s.taken-over, func(n blocks.Namespace) bool { return b.origins[n].Model == a.model }, now)
 	b.index.Each(func(e blocks.Entry) bool {
 		if over <= 0 || len(out) >= files {
@@ -139,16 +140,16 @@ func (b *books) ofModel(a *account, files int, now time.Time) (out []blocks.Entr
 
 // grant gives an account what there is room for.
 func (b *books) grant(a *account) {
-	wish := b.wish(a)
+	wanted := b.wanted(a)
 	free := b.limit() - b.charged() // were there no files
 	room := free - b.index.Total()
 	if s, bounded := b.share(a); bounded {
 		free, room = min(free, s.most-s.charged), min(room, s.most-s.charged-s.taken)
 	}
-	give := min(wish, room)
+	give := min(wanted, room)
 	if give < max(1, a.least) {
 		// Final where removing files would not help.
-		a.final = wish > 0 && free < max(1, a.least)
+		a.final = wanted > 0 && free < max(1, a.least)
 		return
 	}
 	a.granted += give

@@ -9,10 +9,9 @@ import (
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 )
 
-// End ends a lease, once the engine's process is gone or nobody hears it any
-// more: its epoch ends for good, and what it had named without saying so is
-// found. Where the disk refuses that, the grant stays charged and Tick tries
-// again.
+// End ends a lease after the engine's process has ended or lost its connection:
+// its epoch ends for good, and files that it wrote without a report are found. If
+// the disk refuses that, the grant stays charged and Tick retries.
 func (l *Lease) End() {
 	w := l.w
 	w.lock()
@@ -36,9 +35,9 @@ func (w *Owner) end(a *account) {
 	w.books.close(a)
 }
 
-// Clear removes all blocks of a namespace, whoever is writing there: what was
-// begun before does not appear afterwards. It says how many bytes came back,
-// measured file by file, also when some stayed.
+// Clear removes all blocks of a namespace, even while engines write there: writes
+// that began before do not appear afterwards. It returns how many bytes were
+// freed, measured file by file, also if some stayed.
 func (w *Owner) Clear(n blocks.Namespace) (freed int64, err error) {
 	w.lock()
 	defer w.unlock()
@@ -177,9 +176,9 @@ func (w *Owner) removeEmpty(models map[string]bool) error {
 	return nil
 }
 
-// Tick goes on with what could not be done at once: it removes what is too
-// much, at most MaxUnlinks files, ends what is ending, and grants what engines
-// wait for.
+// Tick continues work that could not be done at once: it evicts blocks above the
+// budget, at most MaxUnlinks files, ends epochs, and grants what engines wait
+// for.
 func (w *Owner) Tick() {
 	w.lock()
 	defer w.unlock()

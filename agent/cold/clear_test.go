@@ -214,8 +214,8 @@ func TestTheOwnerComesBackAfterACrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// life is a short one of an owner and two engines: saves, evictions, a clear, an
-// end. Whatever fails is passed over.
+// life runs a short history of an owner and two engines: saves, evictions, a
+// clear, an end. Errors are ignored.
 func life(t *testing.T, f *faultfs.FS) {
 	w, err := cold.Open(cold.Options{FS: f, Dir: dir, Budget: blocks.Budget{LimitBytes: 6 * fileBytes}})
 	if err != nil {
@@ -266,7 +266,7 @@ func recover(t *testing.T, f *faultfs.FS, at int64) {
 			}
 		}
 		if got := e.put(77); got != kv.Queued {
-			t.Errorf("crash at %d: saving goes no more: %v", at, got)
+			t.Errorf("crash at %d: nothing can be saved: %v", at, got)
 		}
 		e.stop()
 	}

@@ -1,16 +1,16 @@
 // Package cold owns the cache of keys and values on this Mac's disk.
 //
-// It owns the folder of all namespaces: it alone makes folders, removes blocks,
-// knows what lies there and says how much of the disk an engine may take. There
-// is one budget for all engines, counted from the disk's free space. Where it is
-// used up, the tenant that takes the most loses its oldest blocks. Each model has a
-// folder, which is all that a confined engine reaches of the cache. It refuses
-// a folder that is not its own, a grant that it has not made room for, and to
-// call a model gone before it was told which there are. Engines read and write
-// the files themselves (metal/kv/cold).
+// It owns the folder of all namespaces: it alone creates folders, removes blocks,
+// knows the files and decides how much of the disk an engine may use. All engines
+// share one budget, derived from the disk's free space. When it is exhausted, the
+// tenant with the most bytes loses its oldest blocks. Each model has a folder,
+// the only part of the cache that a confined engine can access. It refuses a
+// folder that is not its own and a grant that it has no space for, and treats no
+// model as gone before it knows which are assigned. Engines read and write the
+// files themselves (metal/kv/cold).
 //
-// What is decided stands in books, which touch nothing; Owner reads, decides
-// with them, and acts.
+// Decisions are made in books, which have no side effects; Owner reads the disk,
+// decides with them, and acts.
 //
 // Start reading at Open, then Lease.Report.
 package cold
@@ -32,7 +32,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
-// Marker is the file that says that a folder is a cache and may be emptied.
+// Marker is the file that marks a folder as a cache, which may be emptied.
 const Marker = "metalfleet-kv-cache"
 
 // Options are what an Owner is opened with.
@@ -48,10 +48,10 @@ type Options struct {
 // Owner is the owner of the folder.
 type Owner struct {
 	opt Options
-	// work has a value while the disk is looked at or changed: one at a time. What
-	// it guards is below it; status reads view, and waits for nobody. It is a
-	// channel because whoever holds it waits for a disk, in tests on a clock that
-	// stands while somebody waits for a mutex.
+	// work holds a token while the disk is read or changed, by one goroutine at a
+	// time. It guards the fields after it; status reads view without waiting. It
+	// is a channel and no mutex because its holder waits for a disk, and the
+	// clock of synctest stands still while a goroutine waits for a mutex.
 	work    chan struct{}
 	books   *books
 	origins map[blocks.Namespace]kv.Origin
@@ -85,10 +85,10 @@ func Open(o Options) (*Owner, error) {
 	return w, nil
 }
 
-// SetBudget changes the bounds of all that lies on the disk to those of now, which
-// is asked once the owner has nothing else to do: of two callers the last one
-// reads the newest. What is too much then goes bit by bit, as Tick has it, and
-// nothing is granted before.
+// SetBudget changes the limits of the disk cache to those that now returns once
+// the owner is idle: of two callers the later one gets the newest values. Blocks
+// above the new limit are evicted gradually by Tick, and nothing is granted
+// before.
 func (w *Owner) SetBudget(now func() blocks.Budget) {
 	w.lock()
 	defer w.unlock()
@@ -147,9 +147,9 @@ type Lease struct {
 	changed chan struct{}
 }
 
-// Lease makes an engine's folders and opens an epoch in them. End ends it. most
-// says how many bytes blocks of its model may take, nil for no bound but the
-// budget; where engines of one model differ, the largest counts.
+// Lease creates an engine's folders and opens an epoch in them; End ends it. most
+// returns how many bytes blocks of its model may use, nil for no limit but the
+// budget; if engines of one model differ, the largest counts.
 func (w *Owner) Lease(o kv.Origin, most func() int64) (*Lease, error) {
 	w.lock()
 	defer w.unlock()
@@ -182,7 +182,7 @@ func (w *Owner) begin(a *account) error {
 	return nil
 }
 
-// Current is what the engine is to be told.
+// Current returns the lease to send to the engine.
 func (l *Lease) Current() blocks.Lease {
 	l.w.lock()
 	defer l.w.unlock()
@@ -194,7 +194,7 @@ func (l *Lease) current() blocks.Lease {
 	return blocks.Lease{Dir: l.w.dir(a.namespace), Epoch: a.epoch, GrantedBytes: a.granted, Final: a.final}
 }
 
-// Changed has a value when the engine is to be told anew.
+// Changed receives a value when the engine must get the lease again.
 func (l *Lease) Changed() <-chan struct{} { return l.changed }
 
 // Report books what an engine did, makes room for what it wants, and answers
@@ -289,7 +289,7 @@ func (w *Owner) evict(target int64, most int) int {
 	return w.remove(blocks.Plan(w.books.index, target, most, may))
 }
 
-// remove removes files that make room for others, and says how many went.
+// remove evicts files to make room, and returns how many were removed.
 func (w *Owner) remove(entries []blocks.Entry) int {
 	before := w.books.evictions
 	for _, e := range entries {
@@ -302,8 +302,8 @@ func (w *Owner) remove(entries []blocks.Entry) int {
 	return int(w.books.evictions - before)
 }
 
-// unlink removes a file and forgets it. One that cannot be removed stays in the
-// books, behind all others.
+// unlink removes a file and its entry. A file that cannot be removed stays in the
+// books, as the last to evict.
 func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 	path := e.Foreign
 	if path == "" {

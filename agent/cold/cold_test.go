@@ -257,7 +257,7 @@ func TestBacklogDrains32FilesAtATime(t *testing.T) {
 		for n := range 300 {
 			e.put(n)
 		}
-		m.f.Occupy(980*fileBytes - m.f.Used()) // somebody else fills the disk
+		m.f.Occupy(980*fileBytes - m.f.Used()) // other programs fill the disk
 		time.Sleep(blocks.FreeFor)
 		for n := range 20 { // what was granted is used up
 			e.tier.Put(key("a", 300+n), payload(n))
@@ -284,7 +284,7 @@ func TestBacklogDrains32FilesAtATime(t *testing.T) {
 				}
 				break
 			} else if !after.Waiting {
-				t.Fatal("nobody goes on with the backlog")
+				t.Fatal("the backlog is not processed")
 			}
 		}
 		if got := e.put(1000); got != kv.Queued {
@@ -394,8 +394,8 @@ func TestOrderOfUseSurvivesAgentRestart(t *testing.T) {
 	})
 }
 
-// TestForeignFilesCountAndGoFirst: files of another version, damaged headers and
-// whatever else lies in the folder.
+// TestForeignFilesCountAndGoFirst: files of another version, with damaged
+// headers, or unrelated ones.
 func TestForeignFilesCountAndGoFirst(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
@@ -575,7 +575,7 @@ func TestABlockThatCanNeverFitIsNotWaitedFor(t *testing.T) {
 			t.Errorf("%v after %s", got, time.Since(began))
 		}
 		if s := m.w.Snapshot(); s.Waiting {
-			t.Error("somebody waits for what cannot be")
+			t.Error("a request that cannot be met keeps waiting")
 		}
 	})
 }

@@ -160,7 +160,7 @@ func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 	return []found{f}
 }
 
-// foreign lists the files at and below a path that are no blocks of ours. It
+// foreign lists the files in a path, recursively, that are no blocks of ours. It
 // follows no link.
 func (w *Owner) foreign(path string) []found {
 	i, err := w.opt.FS.Stat(path)
@@ -181,8 +181,8 @@ func (w *Owner) foreign(path string) []found {
 	return all
 }
 
-// rescan makes the index say what lies in a namespace: an engine that is gone
-// may have named files that it did not report.
+// rescan updates the index from the files of a namespace: an engine that ended
+// may have written files that it did not report.
 func (w *Owner) rescan(n blocks.Namespace) error {
 	files, err := w.scanNamespace(n)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,7 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
 )
 
-// bounded is an engine of a model whose blocks may take so many bytes.
+// bounded returns an engine of a model whose blocks may use most bytes.
 func (m *mac) bounded(model, numerics string, most func() int64) *engine {
 	m.t.Helper()
 	o := kv.Origin{Model: model, Numerics: numerics, Layout: "16 tokens"}

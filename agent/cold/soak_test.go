@@ -116,7 +116,7 @@ func (s *soak) open() {
 	go func() { _ = w.Run(ctx) }() // ends with its context
 }
 
-// start starts an engine of a model, with somebody who carries its reports.
+// start starts an engine of a model and the goroutine that carries its reports.
 func (s *soak) start(n int) {
 	l, err := s.owner().Lease(soakOrigin(n), nil)
 	if err != nil {

@@ -26,7 +26,7 @@ type Snapshot struct {
 	Blocks blocks.Counters
 	// Problem is what went wrong last, in words; empty when nothing did lately.
 	Problem string
-	// Waiting says that there is work that Tick goes on with.
+	// Waiting is true while Tick has work left.
 	Waiting bool
 }
 
@@ -39,7 +39,7 @@ type Namespace struct {
 	Engines int
 }
 
-// Snapshot answers at once, whatever the disk does.
+// Snapshot does not wait for the disk.
 func (w *Owner) Snapshot() *Snapshot { return w.view.Load() }
 
 // publish makes what is known now the snapshot; the caller holds work.

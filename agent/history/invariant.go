@@ -22,7 +22,7 @@ type tally struct {
 	checks  map[v1alpha1.HostCheck]int
 	// reserved at the last check: promises stay when the capacity shrinks.
 	reserved int64
-	unclean  time.Time // the last end that nobody asked for, or that took force
+	unclean  time.Time // the last end that was unexpected or forced
 	// ended is why the last engine of a replica and epoch ended, and restarts
 	// are the starts after an end that the pool or a fault forced, under this
 	// agent.
@@ -55,7 +55,7 @@ type life struct {
 	pid         int
 	limit       int64
 	began       time.Time
-	unloaded    time.Time // since when it is to go; zero: it is not
+	unloaded    time.Time // since when it is to be unloaded; zero: it is not
 	drain       time.Duration
 	reclaimed   bool
 }
@@ -286,8 +286,8 @@ func (w *World) checkBytes() {
 	w.tally.reserved = sum
 }
 
-// older: an engine of an earlier epoch is still there, of which only the Mac's
-// sums tell: a report has one line for each replica.
+// older reports whether an engine of an earlier epoch still runs, which only the
+// Mac's sums show: a report has one line per replica.
 func (w *World) older() bool {
 	for _, l := range w.tally.lives {
 		if !l.reclaimed && l.epoch < w.epochs[l.uid] {
@@ -335,7 +335,7 @@ const strandedWait = 30 * time.Second
 // where they did not, or where it cannot know.
 func (w *World) stranded() time.Duration {
 	since := w.mac.strandedSince()
-	if since.IsZero() || w.stop == nil || w.tally.murky || !w.mac.tells() {
+	if since.IsZero() || w.stop == nil || w.tally.murky || !w.mac.reportsWired() {
 		return 0
 	}
 	return time.Since(since)
@@ -344,7 +344,7 @@ func (w *World) stranded() time.Duration {
 // longestLoad is pool.Timing.LoadWait, and the instant after it.
 const longestLoad = 10*time.Minute + time.Second
 
-// Finish ends all that goes on and waits until the Mac must be empty, then
+// Finish removes all assignments and waits until the Mac must be empty, then
 // checks that it is, and that every request ended once.
 func (w *World) Finish() error {
 	w.hangUpAll()

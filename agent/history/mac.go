@@ -200,8 +200,8 @@ func (m *mac) peak(pid int) int64 {
 	return m.peaks[pid]
 }
 
-// tells reports whether this Mac says what is wired.
-func (m *mac) tells() bool {
+// reportsWired reports whether this Mac reports wired memory.
+func (m *mac) reportsWired() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.set.unwired

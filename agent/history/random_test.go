@@ -53,7 +53,7 @@ func TestRandomHistories(t *testing.T) {
 						return
 					}
 					random(t, from+uint64(i))
-					if (i+1)%5000 == 0 { // a soak says that it lives
+					if (i+1)%5000 == 0 { // a soak reports its progress
 						fmt.Printf("%d steps in %v\n", (i+1)*length, time.Since(began).Round(time.Second))
 					}
 				}
@@ -83,7 +83,7 @@ func run(t *testing.T, lines []string) (broken error) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := New(dir)
-		w.diary.mute = true
+		w.diary.quiet = true
 		defer w.Close()
 		for i, line := range lines {
 			if _, err := w.Line(line); err != nil {
@@ -151,8 +151,8 @@ func script(lines []string) string {
 	return b.String()
 }
 
-// generate makes a random history: a Mac, models, orders, and then whatever a
-// day brings.
+// generate returns a random history: a Mac, models, assignments, and then random
+// events.
 func generate(r *rand.Rand, n int) []string {
 	g := &generator{Rand: r, clear: r.IntN(2) == 0}
 	lines := []string{g.mac()}

@@ -13,7 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// request is one client's. World.mu guards the fields behind began.
+// request is a client's request. World.mu guards the fields after began.
 type request struct {
 	id, replica string
 	pool        *pool.Pool
@@ -69,7 +69,7 @@ func (w *World) acquire(r *request, epoch int64) bool {
 	return true
 }
 
-// generate runs one request under the hold and says how it ended.
+// generate runs one request with the hold and returns how it ended.
 func (w *World) generate(r *request, h *pool.Hold, tokens int64, unread bool) string {
 	s, err := h.Generate(r.ctx, &wire.GenerateRequest{Id: r.id, Input: &wire.GenerateRequest_Prompt{Prompt: "p"}, MaxTokens: tokens})
 	if err != nil {
@@ -171,7 +171,7 @@ func (w *World) orphan() {
 	}
 }
 
-// hangUpAll ends whatever clients do, in order.
+// hangUpAll disconnects all clients, in order.
 func (w *World) hangUpAll() {
 	w.mu.Lock()
 	var open []*request

@@ -87,7 +87,7 @@ func (w *World) began(c wire.Config, pid int, socket string) {
 	_, promised := w.ledger.Account().Holders[memory.Key{UID: c.ReplicaUID, Epoch: c.Epoch}]
 	w.mu.Lock()
 	w.tally.sockets[socket] = c.ReplicaUID
-	w.tally.start(&life{uid: c.ReplicaUID, epoch: c.Epoch, load: load, pid: pid, limit: c.LimitBytes, began: time.Now()}, w.mac.tells())
+	w.tally.start(&life{uid: c.ReplicaUID, epoch: c.Epoch, load: load, pid: pid, limit: c.LimitBytes, began: time.Now()}, w.mac.reportsWired())
 	w.tally.restarted(w.tally.lives[reclaimID(c.ReplicaUID, c.Epoch, load)])
 	if stranded := w.stranded(); stranded > strandedStart {
 		w.tally.fault("stranded: process %d of %s was started %v after engines left too much wired", pid, c.ReplicaUID, stranded)
@@ -146,21 +146,21 @@ type conn struct {
 	socket string
 }
 
-// Trim tells how many bytes came back.
+// Trim logs how many bytes were freed.
 func (c *conn) Trim(ctx context.Context, r *wire.TrimRequest, opts ...grpc.CallOption) (*wire.TrimResponse, error) {
 	t, err := c.Conn.Trim(ctx, r, opts...)
 	c.note("Trim", err, func() string { return "returned " + v1alpha1.FormatBytes(t.GetBytesReclaimed()) })
 	return t, err
 }
 
-// Abort tells how many requests ended.
+// Abort logs how many requests ended.
 func (c *conn) Abort(ctx context.Context, r *wire.AbortRequest, opts ...grpc.CallOption) (*wire.AbortResponse, error) {
 	a, err := c.Conn.Abort(ctx, r, opts...)
 	c.note("Abort", err, func() string { return fmt.Sprintf("ended %d", a.GetAborted()) })
 	return a, err
 }
 
-// Shutdown tells how many requests were cut off.
+// Shutdown logs how many requests were cut off.
 func (c *conn) Shutdown(ctx context.Context, r *wire.ShutdownRequest, opts ...grpc.CallOption) (*wire.ShutdownResponse, error) {
 	s, err := c.Conn.Shutdown(ctx, r, opts...)
 	c.note("Shutdown", err, func() string { return fmt.Sprintf("answered, %d cut off", s.GetCancelled()) })
@@ -192,9 +192,9 @@ func (l *logs) Enabled(int) bool               { return true }
 func (l *logs) WithValues(...any) logr.LogSink { return l }
 func (l *logs) WithName(string) logr.LogSink   { return l }
 
-// Error is a line that is told once.
+// Error logs a line that is reported once.
 func (l *logs) Error(err error, message string, pairs ...any) {
-	if l.diary.mute {
+	if l.diary.quiet {
 		return
 	}
 	whom, rest := about(pairs)
@@ -209,7 +209,7 @@ func (l *logs) Info(_ int, message string, pairs ...any) {
 	case "Engine ended":
 		return // the reclaim says it, with more
 	}
-	if l.diary.mute {
+	if l.diary.quiet {
 		return
 	}
 	whom, rest := about(pairs)

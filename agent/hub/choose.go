@@ -13,8 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Beside the weights, an engine reads these of a folder; nothing else of a
-// repository is fetched.
+// companions are the files of a folder that an engine reads in addition to the
+// weights; no others are downloaded.
 var companions = []string{
 	"config.json", "generation_config.json", "model.safetensors.index.json",
 	"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
@@ -22,8 +22,8 @@ var companions = []string{
 	weights.ModulesFile, "sentence_bert_config.json", "config_sentence_transformers.json",
 }
 
-// IsWeights says that a path is that of weights in safetensors, as loaders read
-// them beside adapters and copies in other forms.
+// IsWeights reports whether a path is that of safetensors weights that loaders
+// read, as opposed to adapters and copies in other formats.
 func IsWeights(p string) bool {
 	return strings.HasSuffix(p, ".safetensors") && strings.HasPrefix(path.Base(p), "model")
 }
@@ -39,7 +39,8 @@ type Choice struct {
 	Files []Entry
 }
 
-// Modules is the file that says which folders belong to the model, if it has one.
+// Modules returns the file that lists the folders which belong to the model, if
+// it has one.
 func (c Choice) Modules() (Entry, bool) {
 	for _, f := range c.Files {
 		if f.Path == path.Join(c.Folder, weights.ModulesFile) {
@@ -81,11 +82,9 @@ func (c Choice) settle() error {
 }
 
 // Choose picks the files of the model from a listing: one GGUF file, or the
-// model*.safetensors of one folder, which is what loaders read beside adapters
-// and copies in other forms, and what belongs to them. globs limit what may be
-// picked, as path.Match reads them, against the path or its last element;
-// without any, everything may. It refuses what is not clear, and says which
-// names there are.
+// model*.safetensors of one folder and the files that belong to them. globs limit
+// the choice, as in path.Match, by the path or its last element. An ambiguous
+// choice is an error that lists the candidates.
 func Choose(files []Entry, globs []string) (Choice, error) {
 	var ggufs, tensors []Entry
 	for _, f := range files {

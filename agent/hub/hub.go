@@ -1,14 +1,14 @@
-// Package hub speaks the protocol of the Hugging Face Hub, as its mirrors do:
-// it turns an hf:// source into the commit that its revision means, lists the
-// files there with sizes and digests, and chooses those that make a model.
+// Package hub implements the protocol of the Hugging Face Hub and its mirrors: it
+// resolves an hf:// source to a commit, lists the files with sizes and digests,
+// and chooses those that make up a model.
 //
-// It owns the form of such sources, the listing (paged, bounded), the choice,
-// what the Hub's error codes mean to a user, and where a user's token goes: to
-// the endpoint of this Mac's configuration, never to a host that a source, a
-// listing or a redirect names. It refuses a repository in which the choice is
-// not clear, paths that would leave a folder, listings without end, and
-// revisions that the hub does not know. It fetches listings alone: headers are
-// read by package inspect, files by package store.
+// It owns the syntax of such sources, the listing (paged, bounded), the choice,
+// the meaning of the Hub's error codes for a user, and the destination of a
+// user's token: the endpoint of this Mac's configuration, never a host that a
+// source, a listing or a redirect names. It refuses a repository in which the
+// choice is ambiguous, paths that would leave a folder, endless listings, and
+// unknown revisions. It only fetches listings: package inspect reads headers, and
+// package store the files.
 //
 // Start reading at Hub.List, then Choose.
 package hub
@@ -219,9 +219,8 @@ func strange(s Source, how string) *download.Error {
 		Message: fmt.Sprintf("the server that answers for repository %s %s; check the hub endpoint of this Mac's agent", s.Repo, how)}
 }
 
-// Explain says what the hub's answer means for the user who asked with a token,
-// or without one. The Hub tells those who may not see a repository that there
-// is none.
+// Explain explains the hub's response to the user, who sent a token or none. The
+// Hub reports a repository as missing to users without access.
 func Explain(err error, s Source, token bool) error {
 	var e *download.Error
 	if !errors.As(err, &e) {
@@ -233,7 +232,7 @@ func Explain(err error, s Source, token bool) error {
 	unseen := e.Code == "RepoNotFound" || e.Code == "" && (e.Reason == v1alpha1.ReasonSourceNotFound || e.Reason == v1alpha1.ReasonSourceForbidden)
 	switch {
 	case e.Status == 0:
-		return err // nobody answered
+		return err // no response
 	case e.Elsewhere && download.Denied(err): // an address that was good for a while
 		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the hub's storage rejected the download URL that the hub issued; requesting a new one", Status: e.Status}
 	case e.Code == "GatedRepo" && token:

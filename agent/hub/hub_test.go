@@ -94,7 +94,7 @@ func TestChoose(t *testing.T) {
 		"nothing":                 {files: []string{"README.md", "pytorch_model.bin"}, says: "neither"},
 		"nothing at all":          {says: "neither"},
 		"no config":               {files: []string{"model.safetensors"}, says: "config.json"},
-		"what is beside shards":   {files: []string{"config.json", "model.safetensors", "consolidated.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.safetensors"}},
+		"files next to shards":    {files: []string{"config.json", "model.safetensors", "consolidated.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.safetensors"}},
 		"weights of another name": {files: []string{"config.json", "weights.safetensors"}, says: "model*.safetensors"},
 		"two forms":               {files: []string{"config.json", "model.safetensors", "model.fp16.safetensors"}, says: "2 variants"},
 		"one file and several":    {files: []string{"config.json", "model.safetensors", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}, says: "model.files"},
@@ -203,8 +203,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestAListingWithAToken: what a token may see is listed, and what the hub says
-// of a token becomes a sentence that says what to do, and never the token.
+// TestAListingWithAToken: what a token has access to is listed, and the hub's
+// error about a token becomes a sentence with the next step, never the token.
 func TestAListingWithAToken(t *testing.T) {
 	files := map[string]hubtest.File{"a.gguf": {Content: []byte("x"), LFS: true, Xet: true}}
 	private, gated := hubtest.Of(files), hubtest.Of(files)
@@ -297,8 +297,8 @@ func TestAttackATokenForAnotherHost(t *testing.T) {
 	}
 }
 
-// TestAttackRedirectsOfAHub: a hub, or who answers in its place, leads nobody to
-// addresses that are not public, whatever is asked of it.
+// TestAttackRedirectsOfAHub: neither a hub nor an impostor can redirect a request
+// to addresses that are not public.
 func TestAttackRedirectsOfAHub(t *testing.T) {
 	asked := 0
 	inner := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))

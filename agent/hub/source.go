@@ -38,8 +38,8 @@ var (
 // anything else later.
 func IsCommit(rev string) bool { return commit.MatchString(rev) }
 
-// Parse reads a source. at is the revision that stands beside it, if any; both
-// at once must say the same.
+// Parse parses a source. at is the separate revision, if any; if both are given
+// they must agree.
 func Parse(source, at string) (Source, error) {
 	rest, ok := strings.CutPrefix(source, Scheme)
 	if !ok {
@@ -49,7 +49,8 @@ func Parse(source, at string) (Source, error) {
 	name, path, _ := strings.Cut(rest, "/")
 	s := Source{Revision: at}
 	if n, rev, ok := strings.Cut(name, "@"); ok {
-		// A revision with a slash is written with %2F, or beside the source.
+		// A revision with a slash is written with %2F, or separately from the
+		// source.
 		plain, err := url.PathUnescape(rev)
 		if err != nil || plain == "" {
 			return Source{}, fail("cannot parse the revision after @; set it in model.revision")
@@ -77,7 +78,8 @@ func Parse(source, at string) (Source, error) {
 	return s, nil
 }
 
-// CleanPath reports whether a path may become one below a folder of ours.
+// CleanPath reports whether a path is safe as a path relative to one of our
+// folders.
 func CleanPath(p string) bool {
 	if p == "" || len(p) > 512 || strings.ContainsAny(p, "\\\x00") || strings.HasPrefix(p, "/") {
 		return false

@@ -35,7 +35,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 )
 
-// ErrNone says that no identity was received yet.
+// ErrNone means that no certificate was received yet.
 var ErrNone = errors.New("this Mac has no certificate yet")
 
 const fileName = "identity.json"
@@ -160,8 +160,7 @@ func (i *Identity) use(m material, fresh bool) error {
 	return nil
 }
 
-// set makes an identity the current one; a certificate that goes on being used
-// keeps its age.
+// set makes an identity the current one; a certificate that stays keeps its age.
 func (i *Identity) set(next *current) {
 	if c := i.current.Load(); c != nil && bytes.Equal(c.material.Certificate, next.material.Certificate) {
 		next.since, next.fresh = c.since, c.fresh
@@ -173,7 +172,7 @@ func serverTLS(cert *tls.Certificate, roots *x509.CertPool) *tls.Config {
 	return agentapi.ServerTLS(func() (*tls.Certificate, error) { return cert, nil }, roots)
 }
 
-// trust says which roots are trusted from now on.
+// trust sets the roots that are trusted from now on.
 func (i *Identity) trust(fingerprints []string) {
 	slices.Sort(fingerprints)
 	if old := i.trusted.Swap(&fingerprints); old != nil && slices.Equal(*old, fingerprints) {

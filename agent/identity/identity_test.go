@@ -105,7 +105,7 @@ func TestOnlyAnIdentityThatCouldServeIsUsed(t *testing.T) {
 		"another Mac's":              {a.mac(t, "m2"), "not m1.mac"},
 		"a gateway's":                {a.leaf(t, agentapi.MacServerName("m1"), x509.ExtKeyUsageClientAuth), "key usage"},
 		"a key of another":           {mixed, "private key does not match"},
-		"signed by somebody else":    {foreign, "unknown authority"},
+		"signed by another root":     {foreign, "unknown authority"},
 		"without an authority":       {none, "other than certificates"},
 		"nothing at all (a new Mac)": {material{}, "certificate and key"},
 	} {

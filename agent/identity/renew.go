@@ -91,7 +91,7 @@ func (i *Identity) revoke(list []byte) {
 	}
 }
 
-// follow goes on with the pair in use under other roots.
+// follow continues with the current pair under other roots.
 func (i *Identity) follow(c *current, authority []byte, roots *x509.CertPool) {
 	m := c.material
 	m.Authority = authority
@@ -121,12 +121,12 @@ func (i *Identity) newest() []byte {
 	return i.authority
 }
 
-// due says how long there is nothing to ask for.
+// due returns the time until the next request for a certificate.
 func (i *Identity) due(now time.Time) time.Duration {
 	c := i.current.Load()
 	switch {
 	case i.TrustedRoots() == nil:
-		return look // nobody could say whether a certificate is any good
+		return look // whether the certificate is still valid is unknown
 	case c == nil || !c.vouched:
 		return 0
 	}
@@ -169,7 +169,7 @@ func (i *Identity) renewLoop(ctx context.Context, renew func(context.Context) er
 	}
 }
 
-// errAgain says what an administrator has to do.
+// errAgain names the administrator's next step.
 var errAgain = errors.New("the API server no longer accepts this Mac's account; join this Mac again with a new join token")
 
 // renew makes a new key and gets it a certificate.

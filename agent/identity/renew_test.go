@@ -22,7 +22,7 @@ func (a authority) lasting(t *testing.T, d time.Duration) material {
 	return material{Certificate: cert, Key: key, Authority: a.pem}
 }
 
-// renewals runs the loop for a time; renew is told which attempt it is.
+// renewals runs the loop for a time; renew receives the number of the attempt.
 func renewals(t *testing.T, i *Identity, d time.Duration, renew func(int) error) (at []time.Duration) {
 	t.Helper()
 	began := time.Now()

@@ -24,7 +24,7 @@ func (r *Refused) Error() string {
 	return fmt.Sprintf("the certificate request was denied (%s): %s", r.Reason, r.Message)
 }
 
-// ErrUnanswered says that nobody signed and nobody refused.
+// ErrUnanswered means that the request was neither signed nor refused.
 var ErrUnanswered = errors.New("the certificate request was not answered; check that the operator is running")
 
 const (
@@ -98,8 +98,8 @@ func ask(ctx context.Context, c client.Client, account, mac string, key *ecdsa.P
 	}
 }
 
-// Collected says that the certificate is stored: the request goes, and if it
-// was made with a join token, the operator burns that.
+// Collected reports to the operator that the certificate is stored: the request
+// is deleted, and the operator invalidates the join token that it was made with.
 func Collected(ctx context.Context, c client.Client, account string, uid types.UID) error {
 	csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)}}
 	err := c.Delete(ctx, csr, client.Preconditions{UID: &uid})

@@ -148,7 +148,7 @@ func TestWhatIsTrustedIsTold(t *testing.T) {
 			}
 		default:
 			if told {
-				t.Errorf("%s: nobody is told", what)
+				t.Errorf("%s: no change is reported", what)
 			}
 		}
 	}
@@ -176,7 +176,7 @@ func TestAConnectionIsTrustedAsLongAsItsRoot(t *testing.T) {
 	}
 	i := open(t, t.TempDir())
 	if i.Trusts(opened(a)) {
-		t.Error("a new Mac trusts somebody")
+		t.Error("a new Mac trusts a root")
 	}
 	i.learn(slices.Concat(a.pem, b.pem))
 	if !i.Trusts(opened(a)) || !i.Trusts(opened(b)) || i.Trusts(nil) || i.Trusts(&tls.ConnectionState{}) {

@@ -86,7 +86,7 @@ func TestWhatABucketHoldsIsNotGuessed(t *testing.T) {
 		"no model":            {order: v1alpha1.Inspection{Source: "/none"}, reason: v1alpha1.ReasonInvalidModel},
 		"a digest of one":     {order: v1alpha1.Inspection{SHA256: strings.Repeat("0", 64)}, reason: v1alpha1.ReasonSourceForbidden},
 		"a token not here":    {order: v1alpha1.Inspection{TokenRef: "late"}, reason: v1alpha1.ReasonTokenMissing},
-		"nobody's":            {order: v1alpha1.Inspection{TokenRef: "none"}, reason: v1alpha1.ReasonTokenRefused},
+		"an unknown one":      {order: v1alpha1.Inspection{TokenRef: "none"}, reason: v1alpha1.ReasonTokenRefused},
 		"a pattern of no one": {order: v1alpha1.Inspection{Files: []string{"*.gguf"}}, reason: v1alpha1.ReasonInvalidModel},
 	} {
 		t.Run(name, func(t *testing.T) {

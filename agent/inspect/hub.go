@@ -73,8 +73,8 @@ func (h *hubLook) at(rec model.Record, c hub.Choice, all []hub.Entry) (_ model.R
 	return rec, err
 }
 
-// token is the hub token that an order names. Without it nothing is asked: a
-// hub would say that there is no such repository.
+// token returns the hub token that an inspection names. Without it no request is
+// made: a hub would report that there is no such repository.
 func (r *Resolver) token(ref string) (download.Bearer, error) {
 	if ref == "" {
 		return "", nil
@@ -87,7 +87,7 @@ func (r *Resolver) token(ref string) (download.Bearer, error) {
 	return "", MissingToken()
 }
 
-// MissingToken says that a hub token has not reached this Mac.
+// MissingToken is the error for a hub token that has not reached this Mac.
 func MissingToken() error {
 	return &download.Error{Reason: v1alpha1.ReasonTokenMissing, Transient: true, Status: http.StatusUnauthorized,
 		Message: "waiting for the token of model.secretRef, which the operator puts into this Mac's Secret"}
@@ -139,7 +139,7 @@ func (h *hubLook) folder(c hub.Choice, files []hub.Entry) (out []model.File, fac
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	known := map[string]model.File{}
-	if first, ok := c.Modules(); ok { // it says which files there are besides
+	if first, ok := c.Modules(); ok { // it lists the other files
 		if err := h.copyTo(dir, c.Folder, first, known); err != nil {
 			return nil, facts, err
 		}

@@ -167,7 +167,7 @@ func TestAHubThatLies(t *testing.T) {
 		"a configuration that is none": {func(f map[string]hubtest.File) {
 			f["config.json"] = hubtest.File{Content: []byte("{")}
 		}, v1alpha1.ReasonInvalidModel},
-		"a family that nobody runs": {func(f map[string]hubtest.File) {
+		"an unsupported family": {func(f map[string]hubtest.File) {
 			f["config.json"] = hubtest.File{Content: []byte(`{"model_type":"abacus","architectures":["AbacusForCausalLM"]}`)}
 		}, v1alpha1.ReasonUnsupportedModel},
 		"a tokenizer that is too large": {func(f map[string]hubtest.File) {

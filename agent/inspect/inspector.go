@@ -40,7 +40,7 @@ type Resolving interface {
 type Inspector struct {
 	resolver Resolving
 	log      logr.Logger
-	poke     chan struct{}
+	signal   chan struct{}
 	changed  chan struct{}
 
 	// mu guards what follows.
@@ -60,11 +60,11 @@ type job struct {
 
 // New makes an inspector; Run makes it work.
 func New(r Resolving, log logr.Logger) *Inspector {
-	return &Inspector{resolver: r, log: log, poke: make(chan struct{}, 1), changed: make(chan struct{}, 1), jobs: map[string]*job{}}
+	return &Inspector{resolver: r, log: log, signal: make(chan struct{}, 1), changed: make(chan struct{}, 1), jobs: map[string]*job{}}
 }
 
-// Set replaces the orders. An order that stays keeps its result; one that went
-// is stopped and forgotten; one whose source changed begins anew.
+// Set replaces the inspections. One that stays keeps its result; one that was
+// removed is stopped and dropped; one whose source changed starts again.
 func (i *Inspector) Set(orders []v1alpha1.Inspection) {
 	i.mu.Lock()
 	wanted := make(map[string]bool, len(orders))
@@ -89,7 +89,7 @@ func (i *Inspector) Set(orders []v1alpha1.Inspection) {
 		}
 	}
 	i.mu.Unlock()
-	signal(i.poke)
+	signal(i.signal)
 	signal(i.changed)
 }
 
@@ -116,7 +116,7 @@ func (i *Inspector) Retry() {
 		}
 	}
 	i.mu.Unlock()
-	signal(i.poke)
+	signal(i.signal)
 }
 
 // Snapshot is what is known, sorted by id and within the budget of a report. It is
@@ -167,7 +167,7 @@ func (i *Inspector) Run(ctx context.Context) {
 			return
 		case <-done:
 			free++
-		case <-i.poke:
+		case <-i.signal:
 		case <-timer.C:
 		}
 	}

@@ -131,7 +131,7 @@ func TestInspectorLooksAtAFewAtOnceAndOnce(t *testing.T) {
 			all = append(all, order(fmt.Sprint(n), fmt.Sprint("s", n)))
 			all[n].Namespace = fmt.Sprint("ns", n%2)
 		}
-		for range 5 { // orders that stay are not begun anew
+		for range 5 { // inspections that stay do not start again
 			i.Set(all)
 			after(900 * time.Millisecond)
 		}
@@ -207,8 +207,8 @@ func TestInspectorTriesAgain(t *testing.T) {
 	})
 }
 
-// TestAWaitForATokenIsNoFailure: it is told as a wait, and ends at once when
-// tokens come.
+// TestAWaitForATokenIsNoFailure: it is reported as a wait, and ends at once when
+// tokens arrive.
 func TestAWaitForATokenIsNoFailure(t *testing.T) {
 	s := &scripted{answers: map[string][]error{"hf://o/m": {MissingToken(), MissingToken(), MissingToken(), MissingToken(), MissingToken(), MissingToken(), nil}}}
 	run(t, s, func(i *Inspector) {

@@ -10,8 +10,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// fromRegistry looks at an artifact of a registry. Its files are known by their
-// digests from now on, whatever a tag means later.
+// fromRegistry inspects an artifact of a registry. From then on its files are
+// identified by their digests, even if the tag moves.
 func (r *Resolver) fromRegistry(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
 	if order.SHA256 != "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file of file:// and https://; remove it and reference the artifact by its digest: oci://REGISTRY/REPOSITORY@sha256:DIGEST")

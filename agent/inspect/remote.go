@@ -38,7 +38,7 @@ type remoteFile struct {
 	read, most int64
 }
 
-// openRemote asks for the first piece, which also tells the size.
+// openRemote requests the first part of a file, which also returns its size.
 func openRemote(get getFunc, most int64) (*remoteFile, error) {
 	f := &remoteFile{get: get, size: -1, ask: firstRange, most: most}
 	if err := f.load(0); err != nil {

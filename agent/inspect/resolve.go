@@ -1,16 +1,17 @@
-// Package inspect looks at what a source holds without fetching all of it, and
-// brings back a model record: files, sizes, digests, and the facts that the
-// header of the weights states.
+// Package inspect reads what a source contains without downloading all of it, and
+// returns a model record: files, sizes, digests, and the facts in the header of
+// the weights.
 //
-// It owns the order of those looks: file:// through the model root of package
-// store, https:// and hf:// by a few range requests through the guarded client
-// of package download, s3:// and oci:// in the same way, headers through metal/weights. It refuses to guess: a
-// source that is absent, forbidden, damaged or of a kind the engine does not
-// run is a typed error with a condition reason and a sentence that says what
-// to do. It decides nothing about placement and downloads no weights.
+// It owns how sources are read: file:// through the model root of package store,
+// https:// and hf:// by a few range requests through the guarded client of
+// package download, s3:// and oci:// in the same way, headers through
+// metal/weights. It does not guess: a source that is absent, forbidden, damaged
+// or of a kind that the engine does not run is a typed error with a condition
+// reason and a sentence with the next step. It decides nothing about placement
+// and downloads no weights.
 //
-// Start reading at Resolver.Resolve (one look) and Inspector.Run (all that are
-// ordered).
+// Start reading at Resolver.Resolve (one inspection) and Inspector.Run (all that
+// are requested).
 package inspect
 
 import (

@@ -290,7 +290,7 @@ func TestRemoteFileThatChangesMeanwhileIsNotMixed(t *testing.T) {
 	}
 }
 
-// A header may claim to be as large as it likes: only so much is read.
+// A header may claim any size: only a bounded part is read.
 func TestAttackRemoteHeaderBombIsBounded(t *testing.T) {
 	start := bigHeader(t, bigPadding)[:1<<20]
 	at := bytes.Index(start, []byte("metalfleet.padding")) + len("metalfleet.padding") + 8
@@ -337,7 +337,7 @@ func TestUnpresentableNameIsDropped(t *testing.T) {
 	}
 }
 
-// Whatever a file holds: facts that are whole, or a reason.
+// Any content yields complete facts or an error with a reason.
 func FuzzReadFacts(f *testing.F) {
 	f.Add(tiny(f)[:4096])
 	f.Add([]byte("GGUF"))

@@ -15,7 +15,7 @@ import (
 	contract "metalfleet.dev/metalfleet/api/join"
 )
 
-// errUsed says that the API server knows the account and no token for it.
+// errUsed means that the API server knows the account but not its token.
 var errUsed = errors.New("the join token was already used or revoked")
 
 // newToken is the way out of most of it.

@@ -1,12 +1,12 @@
-// Package join is how a Mac comes into a fleet, once, with a token that an
-// administrator made for it.
+// Package join adds this Mac to a fleet, once, with a token that an administrator
+// created for it.
 //
-// It owns the Mac's first key until it has a certificate, and the sentences for
-// whatever goes wrong. What it leaves in the state folder is the agent's: its
-// account and its identity. It refuses an API server that the token does not
-// vouch for, a state folder of another Mac, and to send the key anywhere. It
-// may be run again: what an earlier run had begun with the same token is taken
-// up. Models, journal and engines are not touched.
+// It owns the Mac's first key until it has a certificate, and the messages for
+// all failures. The account and the identity that it writes to the state folder
+// belong to the agent. It refuses an API server that the token does not vouch for
+// and a state folder of another Mac, and never sends the key. It can be repeated:
+// it resumes an earlier run with the same token. Models, journal and engines are
+// not touched.
 //
 // Start reading at Run.
 package join
@@ -58,7 +58,7 @@ type Options struct {
 	SignWithin time.Duration
 }
 
-// Run joins. Its errors say what to do.
+// Run joins. Its errors name the next step.
 func Run(ctx context.Context, o Options) error {
 	if err := check(o); err != nil {
 		return err
@@ -106,7 +106,7 @@ func check(o Options) error {
 	case err == nil, errors.Is(err, account.ErrNone):
 		return nil
 	}
-	// Damaged or readable by others: joining writes it anew.
+	// Damaged or readable by others: joining replaces it.
 	o.Log.Info("Replacing the existing account", "reason", err.Error())
 	return nil
 }
@@ -117,8 +117,8 @@ func newClient(o Options, token string) (client.WithWatch, error) {
 	})
 }
 
-// reach reads the Secret that the token is bound to: an answer says that the
-// server is the right one and that it takes the token.
+// reach reads the Secret that the token is bound to: success means that the
+// server is the right one and accepts the token.
 func reach(ctx context.Context, c client.Client, token contract.Token) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachWithin, fmt.Errorf("no answer within %s", reachWithin))
 	defer cancel()
@@ -167,7 +167,7 @@ func settle(ctx context.Context, o Options, c client.Client, key *ecdsa.PrivateK
 	})
 }
 
-// errOtherRoots says that the authority was changed while this Mac joined.
+// errOtherRoots means that the authority was changed while this Mac joined.
 var errOtherRoots = errors.New("the issued certificate is not signed by any of the authority's roots: the authority changed while this Mac was joining")
 
 // readAuthority tries the new account at once, on the Secret that is its own,

@@ -320,7 +320,7 @@ func TestWhatGoesWrongSaysWhatToDo(t *testing.T) {
 		want   []string
 	}{
 		{"a token that ended", "", func(o *contract.Token) { o.Credential, o.Expires = "x.y.z", time.Now().Add(-time.Hour) }, []string{"expired at", "join-token m3"}},
-		{"a token that nobody knows", "", func(o *contract.Token) { o.Credential = "x.y.z" }, []string{"rejected the join token", "join-token m3"}},
+		{"an unknown token", "", func(o *contract.Token) { o.Credential = "x.y.z" }, []string{"rejected the join token", "join-token m3"}},
 		{"a burned token", "", func(o *contract.Token) {
 			if err := k.Delete(t.Context(), &corev1.Secret{ObjectMeta: k.here("join-m3")}); err != nil {
 				t.Fatal(err)
@@ -333,7 +333,7 @@ func TestWhatGoesWrongSaysWhatToDo(t *testing.T) {
 			o.Server = strings.Replace(stranger.URL, "127.0.0.1", "localhost", 1)
 			o.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger.Certificate().Raw})
 		}, []string{"certificate is not valid for", "--api-server"}},
-		{"nobody there", "", func(o *contract.Token) { o.Server = strings.Replace(closed.URL, "http:", "https:", 1) }, []string{"cannot reach the API server", "--api-server"}},
+		{"no server", "", func(o *contract.Token) { o.Server = strings.Replace(closed.URL, "http:", "https:", 1) }, []string{"cannot reach the API server", "--api-server"}},
 		{"a folder of another Mac", joined, func(*contract.Token) {}, []string{"belongs to Mac other", "--state"}},
 		{"a token that was used", "", func(*contract.Token) { deny = errors.New(contract.ReasonTokenUsed) }, []string{"denied (TokenUsed)", "join-token m3"}},
 		{"a request that is refused", "", func(*contract.Token) { deny = errors.New(contract.ReasonWrongRequest) }, []string{"denied (WrongRequest)", "metalfleet-join-m3"}},
@@ -391,7 +391,7 @@ func TestAMacJoinsWhileTheAuthorityRotates(t *testing.T) {
 		case err := <-joined:
 			t.Fatalf("it ended before its root was named: %v", err)
 		case <-time.After(time.Until(deadline)):
-			t.Fatal("nobody signs")
+			t.Fatal("the request is not signed")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -415,8 +415,8 @@ func TestAMacJoinsWhileTheAuthorityRotates(t *testing.T) {
 // TestAnUnknownServerIsToldNothing: the credential goes to the right one alone.
 func TestAnUnknownServerIsToldNothing(t *testing.T) {
 	k := newCluster(t, "m4")
-	heard := make(chan string, 1)
-	thief := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { heard <- r.Header.Get("Authorization") }))
+	contacted := make(chan string, 1)
+	thief := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { contacted <- r.Header.Get("Authorization") }))
 	leaf := k.ca.Mac("thief")
 	pair, err := tls.X509KeyPair(leaf.Certificate, leaf.Key)
 	if err != nil {
@@ -429,8 +429,8 @@ func TestAnUnknownServerIsToldNothing(t *testing.T) {
 	token.Server = thief.URL
 	err = Run(t.Context(), Options{Token: token, StateDir: t.TempDir(), Log: logr.Discard()})
 	select {
-	case word := <-heard:
-		t.Errorf("a stranger heard %q", word)
+	case word := <-contacted:
+		t.Errorf("a stranger contacted %q", word)
 	default:
 	}
 	if err == nil {

@@ -20,8 +20,8 @@ import (
 // what everybody may pull. It prints as no more than whether there is one.
 type Login struct{ name, password string }
 
-// ReadLogin takes what the Mac's Secret holds: NAME:PASSWORD behind the prefix,
-// each part escaped as in a query.
+// ReadLogin parses the Mac's Secret: NAME:PASSWORD after the prefix, each part
+// escaped as in a query.
 func ReadLogin(b download.Bearer) (Login, error) {
 	if b == "" {
 		return Login{}, nil
@@ -102,7 +102,7 @@ func (c *Client) Header(ctx context.Context, s Source, login Login, header http.
 	return out, nil
 }
 
-// ask finds out how the registry lets somebody in.
+// ask finds out how the registry authenticates clients.
 func (c *Client) ask(ctx context.Context, s Source, login Login) (token, error) {
 	resp, err := c.Client.Get(ctx, "https://"+s.host()+"/v2/", nil)
 	good := token{until: time.Now().Add(tokenTime)}

@@ -43,8 +43,7 @@ const (
 	dockerType   = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// Annotations that name a layer's file, and say that it is a folder that was
-// packed.
+// Annotations that name a layer's file, and mark it as a packed folder.
 const (
 	titleKey  = "org.opencontainers.image.title"
 	pathKey   = "org.cncf.model.filepath"
@@ -76,7 +75,7 @@ type manifest struct {
 	Manifests []descriptor `json:"manifests"`
 }
 
-// List says which files the artifact has. Every failure but the context's own is
+// List returns the files of the artifact. Every error except the context's own is
 // a *download.Error.
 func (c *Client) List(ctx context.Context, s Source, login Login) ([]hub.Entry, error) {
 	m, err := c.manifest(ctx, s, s.Reference, login)
@@ -124,7 +123,7 @@ func files(s Source, layers []descriptor) (out []hub.Entry, err error) {
 	return out, nil
 }
 
-// packed says that a layer is an archive, or compressed.
+// packed reports whether a layer is an archive, or compressed.
 func packed(l descriptor) bool {
 	t := l.MediaType
 	return l.Annotations[unpackKey] == "true" || strings.HasSuffix(t, "tar") || strings.Contains(t, ".tar") || strings.HasSuffix(t, "+gzip") || strings.HasSuffix(t, "+zstd")
@@ -176,8 +175,7 @@ func strange(s Source, how string) *download.Error {
 	return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("%s %s; push it again", s, how)}
 }
 
-// Explain says what a registry's answer means for the user who asked with a
-// login, or without.
+// Explain explains a registry's response to the user, who sent a login or none.
 func Explain(err error, s Source, login Login) error {
 	var e *download.Error
 	if !errors.As(err, &e) || e.Status == 0 {

@@ -139,7 +139,7 @@ func TestTheWayToAToken(t *testing.T) {
 		"basic":                     {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, right, ""},
 		"a wrong basic":             {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, wrong, v1alpha1.ReasonTokenRefused},
 		"basic without a login":     {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, Login{}, v1alpha1.ReasonTokenRefused},
-		"a way that nobody knows":   {&ocitest.Registry{Auth: "Negotiate"}, right, v1alpha1.ReasonSourceUnreachable},
+		"an unknown scheme":         {&ocitest.Registry{Auth: "Negotiate"}, right, v1alpha1.ReasonSourceUnreachable},
 		"a token server in clear":   {&ocitest.Registry{Auth: "Bearer", Realm: "http://127.0.0.1:1/token"}, right, v1alpha1.ReasonSourceForbidden},
 		"a token server in private": {&ocitest.Registry{Auth: "Bearer", Realm: "https://10.0.0.1/token"}, right, v1alpha1.ReasonSourceForbidden},
 	} {

@@ -42,7 +42,7 @@ func Parse(source string) (Source, error) {
 		if !digestName.MatchString(digest) {
 			return Source{}, fail("%.80q is not a digest; write @sha256: and 64 lower-case hex digits", digest)
 		}
-		// A tag beside a digest says nothing: the digest is what is meant.
+		// A tag next to a digest is ignored.
 		s.Repository, _, _ = strings.Cut(name, ":")
 		s.Reference = digest
 	} else if name, tag, ok := strings.Cut(rest, ":"); ok {

@@ -37,8 +37,8 @@ type Repo struct {
 	Token          string
 }
 
-// File is one file; LFS says that it lies in large file storage, Xet that the
-// hub also offers it by its newer protocol, as it does with most large files.
+// File is a file; LFS means that it is in large file storage, Xet that the hub
+// also offers it by its newer protocol, as it does with most large files.
 type File struct {
 	Content  []byte
 	LFS, Xet bool
@@ -280,8 +280,8 @@ func origin(r *http.Request) string {
 	return "https://" + r.Host
 }
 
-// large serves what a redirect led to; as on the Hub, whoever has the address
-// may read it.
+// large serves the targets of redirects; as on the Hub, the URL alone grants
+// access.
 func (h *Hub) large(w http.ResponseWriter, r *http.Request, rest string) {
 	parts := strings.Split(rest, "/")
 	if len(parts) == 4 {

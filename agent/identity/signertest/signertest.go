@@ -1,8 +1,8 @@
-// Package signertest plays the operator's part for agents under test: it
-// approves and signs what they ask for under our signer name.
+// Package signertest plays the operator for agents under test: it approves and
+// signs their certificate requests under our signer name.
 //
-// It owns a loop that lives as long as a test. It checks nothing, which is for
-// the operator's own tests, and refuses what a test tells it to.
+// It owns a loop that runs as long as a test. It verifies nothing, which the
+// operator's own tests do, and refuses the requests that a test names.
 //
 // Start reading at Start.
 package signertest
@@ -92,8 +92,7 @@ func open(r *certificatesv1.CertificateSigningRequest) bool {
 	return len(r.Status.Certificate) == 0
 }
 
-// approve answers a request that nobody has answered; it says whether it may be
-// signed.
+// approve handles a pending request; it reports whether it may be signed.
 func (s *Signer) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (bool, error) {
 	if len(r.Status.Conditions) > 0 {
 		return true, nil

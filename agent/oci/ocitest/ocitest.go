@@ -30,7 +30,7 @@ type Layer struct {
 
 // Registry serves artifacts by their repositories.
 type Registry struct {
-	// Auth is how it lets somebody in: "", Basic or Bearer.
+	// Auth is the authentication scheme: "", Basic or Bearer.
 	Auth string
 	// Name and Password of the one user; empty: everybody is given a token.
 	Name, Password string
