@@ -25,7 +25,7 @@ func (a *Agent) newPeerServer() *peer.Server {
 }
 
 // peersFor returns the peers that the current assignments name for a record.
-func (a *Agent) peersFor(r model.Record) []v1alpha1.Neighbour {
+func (a *Agent) peersFor(r model.Record) []v1alpha1.Peer {
 	o := a.journal.Snapshot().Desired
 	if o == nil {
 		return nil

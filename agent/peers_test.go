@@ -88,9 +88,9 @@ func (s *site) order(to *mac, near ...*mac) {
 	a := to.assignment()
 	a.Desired = v1alpha1.DesiredDownloaded
 	for _, n := range near {
-		a.Neighbours = append(a.Neighbours, v1alpha1.Neighbour{
+		a.Neighbours = append(a.Neighbours, v1alpha1.Peer{
 			Mac: n.name, Address: n.agent.Address,
-			Grant: to.authority.Grant(agentapi.Grant{Giver: n.name, Asker: to.name, Digest: s.record.Digest, Source: s.record.Source}),
+			Grant: to.authority.Grant(agentapi.Grant{Server: n.name, Client: to.name, Digest: s.record.Digest, Source: s.record.Source}),
 		})
 	}
 	to.orders.next <- ordersOf(1, a)
@@ -171,7 +171,7 @@ func TestAttackAMacAsAGateway(t *testing.T) {
 	s.order(m)
 	m.waitFor(v1alpha1.ConditionDownloaded, "True/Verified")
 	weights := agentapi.WeightsPath(s.record.Digest, s.record.Files[0].SHA256)
-	grant := m.authority.Grant(agentapi.Grant{Giver: "m1", Asker: "m2", Digest: s.record.Digest, Source: s.record.Source})
+	grant := m.authority.Grant(agentapi.Grant{Server: "m1", Client: "m2", Digest: s.record.Digest, Source: s.record.Source})
 	mac, gateway := m.authority.Mac("m2").Pair(t), m.authority.Gateway().Pair(t)
 	for what, v := range map[string]struct {
 		pair     func() (*tls.Certificate, error)
@@ -223,7 +223,7 @@ func TestPeerThatSendsWrongBytesCostsNoModel(t *testing.T) {
 	a := m.assignment()
 	a.Desired = v1alpha1.DesiredDownloaded
 	port := int32(liar.Listener.Addr().(*net.TCPAddr).Port)
-	a.Neighbours = []v1alpha1.Neighbour{
+	a.Neighbours = []v1alpha1.Peer{
 		{Mac: "m0", Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: 1}, Grant: "gone"},
 		{Mac: "m1", Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: port}, Grant: "any"},
 	}

@@ -126,9 +126,9 @@ func (s *Stranding) MayStart() bool {
 	return !s.unclean && !s.doubt && s.over.IsZero() && !s.evidence.Stranded
 }
 
-// Behind reports whether any of the ends was not observed yet, so that the
+// Outdated reports whether some of the ends were not observed yet, so that the
 // evidence does not include it.
-func (s *Stranding) Behind(ends int64) bool { return !s.seen || s.ends < ends }
+func (s *Stranding) Outdated(ends int64) bool { return !s.seen || s.ends < ends }
 
 // Exceeds reports whether more is wired than living processes, the system and
 // other programs account for, by one measurement alone.

@@ -9,7 +9,7 @@ import (
 )
 
 // ReasonInvalidOrder of Admitted: the order cannot be followed.
-const ReasonInvalidOrder = "InvalidOrder"
+const ReasonInvalidOrder = "InvalidAssignment"
 
 // derive computes the five conditions from what is the case now; the caller
 // holds mu.

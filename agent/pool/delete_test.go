@@ -28,7 +28,7 @@ func TestDeleteWhatAReturningMacHoldsIsPromisedOnce(t *testing.T) {
 		s.wantLedger("old")
 		s.wantResident("old")
 		if _, err := s.Acquire(s.ctx, "old", 1); err == nil {
-			t.Error("what nobody orders any more takes requests")
+			t.Error("a replica that is no longer assigned takes requests")
 		}
 		busy.Release()
 		s.after(2 * time.Minute)

@@ -228,7 +228,7 @@ func TestHeadroomRequestIsAnsweredOnce(t *testing.T) {
 			t.Errorf("%v, %v", end, err)
 		}
 		if took := time.Since(began); took < 3*time.Second || took > 10*time.Second {
-			t.Errorf("answered after %v; the engine that goes takes 3 s", took)
+			t.Errorf("answered after %v; the engine that ends takes 3 s", took)
 		}
 		s.wantReclaims("idle1/Headroom")
 		if l := s.twin.Engine("asks").Limits(); l.GetHeadroomAnswered() != 1 {
@@ -263,7 +263,7 @@ func TestHeadroomRequestWaitsForRunningUnloads(t *testing.T) {
 			t.Errorf("%v, %v", end, err)
 		}
 		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
-			t.Errorf("answered after %v; the last engine that goes takes 5 s", took)
+			t.Errorf("answered after %v; the last engine that ends takes 5 s", took)
 		}
 		s.wantReclaims("going1/HardPressure", "going2/HardPressure")
 	})
@@ -329,7 +329,7 @@ func TestEveryUnloadTakesOnePath(t *testing.T) {
 				var order []string
 				s.at(func(point string) {
 					if point == failpoint.UnloadAsked {
-						return // it may come at any time beside the end
+						return // it may happen at the same time as the end
 					}
 					order = append(order, point)
 					if held := s.registry.ledger.Account().Reserved; held != 6*gib && point != failpoint.Released {
@@ -409,7 +409,7 @@ func TestOnePollIsEnoughWhilePeersServe(t *testing.T) {
 				switch point {
 				case failpoint.ExitSeen:
 					began = time.Now()
-					s.twin.Engine("other").SetExtra(i * 30 * gib / 3) // it allocates while the other goes
+					s.twin.Engine("other").SetExtra(i * 30 * gib / 3) // it allocates while the other ends
 				case failpoint.ExitSettled:
 					ended = time.Now()
 				}
@@ -522,7 +522,8 @@ func TestALoadThatStopsIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestALeakIsEndedAlone: the engine over its own limit goes, the others serve on.
+// TestALeakIsEndedAlone: the engine over its own limit is unloaded, the others
+// serve on.
 func TestALeakIsEndedAlone(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("leaks", enginetest.Script{HoldBytes: 5 * gib, LeakBytes: 100 * mib, LeakMilliseconds: 1000}), s.model("good", enginetest.Script{HoldBytes: 5 * gib, TokenMilliseconds: 1000}))

@@ -107,14 +107,14 @@ func TestALoadGoesOnWhenItsWaitersLeave(t *testing.T) {
 			t.Errorf("who stayed: %v", err)
 		}
 		if n := s.Endpoints()[0].Holds; n != 1 {
-			t.Errorf("%d holds, want 1: whoever left holds nothing", n)
+			t.Errorf("%d holds, want 1: a waiter that left has no hold", n)
 		}
 	})
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: gib, LoadMilliseconds: 10_000}, onDemand(0)))
 		hurried, cancel := context.WithTimeout(s.ctx, time.Second)
 		defer cancel()
-		_, _ = s.Acquire(hurried, "a", 1) // and nobody else
+		_, _ = s.Acquire(hurried, "a", 1) // and no other request
 		s.after(10 * time.Second)
 		s.want("a", "Serving True/Serving")
 		s.wantReclaims()
@@ -364,11 +364,11 @@ func leaving(s *stage) (n int) {
 func TestWithoutRoomARequestIsToldWhetherToComeAgain(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("always", enginetest.Script{HoldBytes: 20 * gib}), s.model("a", enginetest.Script{HoldBytes: 30 * gib}, onDemand(0)),
-			s.model("b", enginetest.Script{HoldBytes: 30 * gib}, onDemand(0)), s.model("beside", enginetest.Script{HoldBytes: 40 * gib}, onDemand(0)),
+			s.model("b", enginetest.Script{HoldBytes: 30 * gib}, onDemand(0)), s.model("too-much", enginetest.Script{HoldBytes: 40 * gib}, onDemand(0)),
 			s.model("large", enginetest.Script{HoldBytes: 60 * gib}, onDemand(0)), s.model("dear", enginetest.Script{HoldBytes: 30 * gib}, onDemand(0), priority(5)))
 		s.after(time.Second)
 		h := s.acquire("a")
-		for uid, retry := range map[string]bool{"b": true, "beside": false, "large": false} {
+		for uid, retry := range map[string]bool{"b": true, "too-much": false, "large": false} {
 			_, err := s.Acquire(s.ctx, uid, 1)
 			var room *RoomError
 			if !errors.As(err, &room) || !errors.Is(err, ErrNoRoom) || room.RetryAfter > 0 != retry || room.Cause.Needed < 31*gib {
@@ -377,7 +377,7 @@ func TestWithoutRoomARequestIsToldWhetherToComeAgain(t *testing.T) {
 		}
 		s.want("b", "Serving True/OnDemand")
 		s.want("large", "Admitted False/InsufficientMemory", "Serving False/InsufficientMemory")
-		s.want("beside", "Admitted False/InsufficientMemory")
+		s.want("too-much", "Admitted False/InsufficientMemory")
 		h.Release()
 		s.used("dear")
 		if _, err := s.Acquire(s.ctx, "b", 1); !errors.Is(err, ErrNoRoom) {
@@ -404,7 +404,7 @@ func TestAlwaysResidentModelIsNeverEvicted(t *testing.T) {
 		s.want("last", "Admitted False/InsufficientMemory")
 		s.wantResident("more pin")
 		if s.pressure.evict(memory.Key{UID: "pin", Epoch: 1}, v1alpha1.ReclaimHardPressure) {
-			t.Error("whoever asks, what is always resident is not evicted")
+			t.Error("an always-resident replica is never evicted")
 		}
 	})
 	play(t, func(s *stage) { // busy, so it waits

@@ -35,7 +35,7 @@ func TestPlanDerivesTheNextStep(t *testing.T) {
 		"what was refused stays refused":                  {view{want: wantRunning, downloaded: true, refused: true}, 0, "", time.Time{}},
 		"an engine that runs is left alone":               {view{want: wantRunning, downloaded: true, reserved: true, engine: true}, 0, "", time.Time{}},
 		"an adopted engine's files are looked at":         {view{want: wantRunning, reserved: true, engine: true}, stepDownload, "", time.Time{}},
-		"an engine of another configuration goes":         {view{want: wantRunning, downloaded: true, reserved: true, engine: true, outdated: true}, stepUnload, v1alpha1.ReclaimReplaced, time.Time{}},
+		"an engine of another configuration is unloaded":  {view{want: wantRunning, downloaded: true, reserved: true, engine: true, outdated: true}, stepUnload, v1alpha1.ReclaimReplaced, time.Time{}},
 		"an engine that starts is not stopped yet":        {view{want: wantDrained, reserved: true, engine: true, starting: true}, 0, "", time.Time{}},
 		"a drain unloads":                                 {view{want: wantDrained, reserved: true, engine: true}, stepUnload, v1alpha1.ReclaimDrained, time.Time{}},
 		"a drain unloads once":                            {view{want: wantDrained, reserved: true, engine: true, unloading: true}, 0, "", time.Time{}},
@@ -49,7 +49,7 @@ func TestPlanDerivesTheNextStep(t *testing.T) {
 		"without orders nothing is stopped":               {view{want: wantUnknown, reserved: true, engine: true}, 0, "", time.Time{}},
 		"an invalid order stops nothing":                  {view{want: wantInvalid, reserved: true, engine: true}, 0, "", time.Time{}},
 		"an invalid order starts nothing":                 {view{want: wantInvalid}, 0, "", time.Time{}},
-		"only the weights are wanted: the engine goes":    {view{want: wantDownloaded, downloaded: true, reserved: true, engine: true}, stepUnload, v1alpha1.ReclaimDrained, time.Time{}},
+		"only the weights are wanted: unload the engine":  {view{want: wantDownloaded, downloaded: true, reserved: true, engine: true}, stepUnload, v1alpha1.ReclaimDrained, time.Time{}},
 		"only the weights are wanted: it ends first":      {view{want: wantDownloaded, downloaded: true, reserved: true, engine: true, unloading: true}, 0, "", time.Time{}},
 		"only the weights are wanted: no reservation":     {view{want: wantDownloaded, downloaded: true, reserved: true}, stepUnreserve, "", time.Time{}},
 		"only the weights are wanted: download":           {view{want: wantDownloaded}, stepDownload, "", time.Time{}},
@@ -104,7 +104,7 @@ func TestTwoEpochsNeverRunAtOnce(t *testing.T) {
 	old := view{key: memory.Key{UID: "u", Epoch: 1}, want: wantGone, engine: true, unloading: true}
 	next := view{key: memory.Key{UID: "u", Epoch: 2}, want: wantRunning, downloaded: true, reserved: true}
 	if actions, _ := plan([]view{old, next}, at); len(actions) != 0 {
-		t.Errorf("beside its predecessor: %+v", actions)
+		t.Errorf("next to its predecessor: %+v", actions)
 	}
 	if actions, _ := plan([]view{next}, at); len(actions) != 1 || actions[0].step != stepLoad {
 		t.Errorf("alone: %+v", actions)

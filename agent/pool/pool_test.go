@@ -201,7 +201,7 @@ func TestAHoldEndsWithItsRequestAndOnlyOnce(t *testing.T) {
 	if _, err := r.Acquire(t.Context(), "u", 2); !errors.Is(err, ErrNotHere) {
 		t.Errorf("another epoch: %v", err)
 	}
-	if _, err := r.Acquire(t.Context(), "nobody", 1); !errors.Is(err, ErrNotHere) {
+	if _, err := r.Acquire(t.Context(), "unknown", 1); !errors.Is(err, ErrNotHere) {
 		t.Errorf("another replica: %v", err)
 	}
 }
@@ -263,8 +263,8 @@ func TestAStopThatIsRecordedLateSparesTheNextLoad(t *testing.T) {
 	}
 }
 
-// backsOff waits for the pause of a second after a crash, or, on a machine that
-// let nobody look in that second, for what comes after it.
+// backsOff waits for the pause of a second after a crash, or, on a machine too
+// slow to observe that second, for what follows.
 func (r *rig) backsOff(uid string, crashed int64) {
 	r.t.Helper()
 	eventually(r.t, func() string {
@@ -442,7 +442,7 @@ func TestWeightsAloneAreKeptWithoutAnEngine(t *testing.T) {
 }
 
 // TestWeightsThatFoundNoRoomAheadAreTriedAtOnceWhenTheyAreNeeded: the pause after
-// failures was that of an order nobody waited for.
+// failures applied to a download that no request waited for.
 func TestWeightsThatFoundNoRoomAheadAreTriedAtOnceWhenTheyAreNeeded(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	for name, tc := range map[string]struct {

@@ -41,7 +41,7 @@ func TestWhatIsRememberedIsOneSumForEachReplica(t *testing.T) {
 	}
 }
 
-// An engine that goes leaves its counters, and takes its bytes along.
+// An engine that is unloaded leaves its counters, but not its bytes.
 func TestCountersOfAPrefixCacheOutliveTheirEngine(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: gib, PrefixCacheBytes: gib}, onDemand(0)))

@@ -35,7 +35,7 @@ func (sg *startGate) mayStart() bool { return sg.stranding.MayStart() && sg.reco
 
 // unsettled reports whether a restarted agent has to check the Mac's memory
 // before it starts anything; the caller holds mu.
-func (sg *startGate) unsettled() bool { return !sg.inOrder() || sg.stranding.Behind(sg.ends) }
+func (sg *startGate) unsettled() bool { return !sg.inOrder() || sg.stranding.Outdated(sg.ends) }
 
 // noteUnsettled notes what the journal has of unsettled; the caller holds mu.
 func (sg *startGate) noteUnsettled(stored bool) { sg.storedUnsettled = stored }

@@ -1,10 +1,10 @@
-// Package power hears that this Mac is about to sleep or to shut down, and that
-// it is awake again.
+// Package power receives the signals that this Mac is about to sleep or to shut
+// down, and that it is awake again.
 //
-// It owns the signals by which whoever knows that tells the agent: SIGUSR1 before
-// a sleep, SIGUSR2 before a shutdown or a restart, SIGCONT after a sleep or where
-// nothing came of it. It refuses to guess: an agent that is merely told to end
-// (SIGTERM) is started again in a moment, and its Mac goes nowhere.
+// It owns their meaning: SIGUSR1 before a sleep, SIGUSR2 before a shutdown or a
+// restart, SIGCONT after a sleep or if the shutdown was canceled. SIGTERM alone
+// means neither: the agent is started again in a moment, and its Mac stays
+// available.
 //
 // Start reading at Watch.
 package power
@@ -16,7 +16,7 @@ import (
 	"syscall"
 )
 
-// Notice is what is heard.
+// Notice is a change of the Mac's power state.
 type Notice int
 
 // The notices.
@@ -38,17 +38,17 @@ func meaning(s os.Signal) Notice {
 	}
 }
 
-// Watch tells what is heard until ctx ends.
-func Watch(ctx context.Context, hear func(Notice)) error {
-	heard := make(chan os.Signal, 8)
-	signal.Notify(heard, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)
-	defer signal.Stop(heard)
+// Watch calls notify for each signal until ctx ends.
+func Watch(ctx context.Context, notify func(Notice)) error {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)
+	defer signal.Stop(signals)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case s := <-heard:
-			hear(meaning(s))
+		case s := <-signals:
+			notify(meaning(s))
 		}
 	}
 }

@@ -28,8 +28,8 @@ func NewSystem() System {
 	return s
 }
 
-// Host reads sysctl and host_statistics64. What the machine may not have, or
-// may not tell, stays unknown; what every Mac has is an error where it fails.
+// Host reads sysctl and host_statistics64. Figures that some machines lack or do
+// not report stay unknown; an error in reading any other is returned.
 func (s System) Host(_ context.Context, own int64) (Host, error) {
 	total, err := unix.SysctlUint64("hw.memsize")
 	if err != nil {
@@ -67,7 +67,7 @@ func (s System) optional(h *Host) {
 			h.Thermal = thermalWord(level)
 		}
 	}
-	// 0 is the system's own limit, which Metal tells and sysctl does not.
+	// 0 is the system's own limit, which Metal reports and sysctl does not.
 	h.MetalCap = metalShare(h.Total)
 	if mib, err := unix.SysctlUint32("iogpu.wired_limit_mb"); err == nil && mib > 0 {
 		h.MetalCap = int64(mib) << 20

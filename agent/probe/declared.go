@@ -76,28 +76,28 @@ func NewDeclared(d Declaration, system Probe) *Declared {
 	return &Declared{Probe: system, declaration: d, pressure: Normal, thermal: Nominal}
 }
 
-// SetForeign says how many bytes the rest of the declared machine uses.
+// SetForeign sets how many bytes the rest of the declared machine uses.
 func (d *Declared) SetForeign(bytes int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.foreign = max(0, bytes)
 }
 
-// SetWired says how many bytes are wired; until then none is known.
+// SetWired sets how many bytes are wired; until then it is unknown.
 func (d *Declared) SetWired(bytes int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.wired, d.isWired = max(0, bytes), true
 }
 
-// SetPressure says what the system says of its memory: Normal, Warning or Critical.
+// SetPressure sets the system's memory pressure: Normal, Warning or Critical.
 func (d *Declared) SetPressure(word string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.pressure = word
 }
 
-// SetThermal says how hot it is: Nominal, Fair, Serious or Critical.
+// SetThermal sets the thermal state: Nominal, Fair, Serious or Critical.
 func (d *Declared) SetThermal(word string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

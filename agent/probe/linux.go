@@ -35,10 +35,10 @@ func meminfo() []string {
 	return []string{"MemTotal", "MemFree", "MemAvailable", "AnonPages", "Shmem", "SwapTotal", "SwapFree", "Active(file)", "Inactive(file)"}
 }
 
-// hostOf reads the lines of /proc/meminfo, in bytes. Inactive and Active are
-// file pages alone: anonymous ones are in the footprints of whoever owns them,
-// our engines' too, and would be counted twice; without swap the kernel cannot
-// take them back at all. Wired and pressure have no counterpart.
+// hostOf parses the lines of /proc/meminfo, in bytes. Inactive and Active count
+// file pages only: anonymous ones are in the footprints of their processes, our
+// engines included, and would count twice; without swap the kernel cannot reclaim
+// them at all. Wired and pressure have no counterpart.
 func hostOf(m map[string]int64, own int64) Host {
 	swap := max(0, m["SwapTotal"]-m["SwapFree"])
 	return Host{
@@ -74,8 +74,9 @@ func (System) StartTime(pid int) (string, error) {
 	return strings.TrimSpace(string(boot)) + "/" + ticks, nil
 }
 
-// startTime is field 22 of /proc/PID/stat. The second field is the program's
-// name in parentheses and may hold anything, so counting starts behind the last one.
+// startTime is field 22 of /proc/PID/stat. The second field is the program's name
+// in parentheses and may contain anything, so counting starts after the last
+// parenthesis.
 func startTime(pid int) (string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

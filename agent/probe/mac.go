@@ -24,11 +24,11 @@ const (
 	vmCompressed = 144 // total_uncompressed_pages_in_compressor, uint64_t
 )
 
-// readVMStatistics fills the figures of a host that vm_statistics64 tells.
-// Used are the logical bytes: wired, resident anonymous, and what the
-// compressor stores. The kernel's count of the last (c_segment_pages_compressed
-// of vm_compressor.c) goes down when a page is read back or freed and not when
-// its segment is written to swap, so swap is in it and is not added again.
+// readVMStatistics fills a host's figures from vm_statistics64. Used are the
+// logical bytes: wired, resident anonymous, and compressed. The kernel's count of
+// the last (c_segment_pages_compressed of vm_compressor.c) falls when a page is
+// read back or freed, and not when its segment is written to swap, so it includes
+// swap, which is not added again.
 func readVMStatistics(h *Host, b []byte, page int64) error {
 	if len(b) < vmStatisticsBytes {
 		return fmt.Errorf("vm_statistics64 has %d bytes, want %d: this macOS is too old", len(b), vmStatisticsBytes)

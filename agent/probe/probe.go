@@ -15,8 +15,8 @@ import (
 	"errors"
 )
 
-// ErrGone says that no living process has that id. A zombie is gone: it holds
-// no memory.
+// ErrGone means that no living process has that id. A zombie counts as gone: it
+// holds no memory.
 var ErrGone = errors.New("process does not exist")
 
 // What a system says of its memory pressure and of its heat.
@@ -47,7 +47,8 @@ type Host struct {
 	// Inactive and Active are pages that the system would give up, the former
 	// readily, the latter in part: the dynamic ceiling counts them. 0: unknown.
 	Inactive, Active int64
-	// Wired cannot be paged out; WiredKnown is false where the system does not tell.
+	// Wired cannot be paged out; WiredKnown is false if the system does not
+	// report it.
 	Wired      int64
 	WiredKnown bool
 	// Compressed is what the compressor stores: the logical bytes, not the

@@ -74,7 +74,7 @@ type Heartbeat struct {
 }
 
 // NewHeartbeat renews the Lease of the Mac called name in namespace; holder
-// tells this start of the agent from others, and dir keeps what must outlive it.
+// identifies this start of the agent, and dir stores what must survive it.
 func NewHeartbeat(c client.Client, namespace, name, holder, dir string, log logr.Logger) *Heartbeat {
 	l := &lease{client: c, key: types.NamespacedName{Namespace: namespace, Name: v1alpha1.AgentObjectName(name)}, holder: holder, dir: dir, log: log}
 	h := &Heartbeat{log: log, renew: l.renew, await: l.await}
@@ -157,8 +157,8 @@ func Replaced(since time.Time) metav1.Condition {
 	return c
 }
 
-// Leaving is the condition Accepting of an agent whose Mac is about to go away:
-// v1alpha1.ReasonMacSleeps or ReasonMacShutsDown.
+// Leaving is the condition Accepting of an agent whose Mac is about to become
+// unavailable: v1alpha1.ReasonMacSleeps or ReasonMacShutsDown.
 func Leaving(reason string, since time.Time) metav1.Condition {
 	c := Accepting(false, since)
 	c.Reason, c.Message = reason, "the Mac is about to sleep"

@@ -54,9 +54,9 @@ func urgent(s *v1alpha1.MacNodeStatus) *v1alpha1.MacNodeStatus {
 	return u
 }
 
-// lasting are the figures that somebody decided and nobody measured, the level
-// that the agent acts on, and what is counted per reclaim. A figure that is not
-// listed here may wait.
+// lasting are the figures that are decided and not measured, the pressure level
+// that the agent acts on, and the counts per reclaim. A change of any other
+// figure may wait.
 func lasting(m v1alpha1.MacMemory) v1alpha1.MacMemory {
 	return v1alpha1.MacMemory{
 		TotalBytes: m.TotalBytes, CeilingBytes: m.CeilingBytes, CeilingTerm: m.CeilingTerm,
@@ -119,7 +119,7 @@ func figures(s *v1alpha1.MacNodeStatus) []int64 {
 	return f
 }
 
-// activity as figures; one that is not known is told from one of zero.
+// activity returns the figures, with unknown ones distinct from zero.
 func activity(a *v1alpha1.EngineActivity) []int64 {
 	if a == nil {
 		return []int64{-1, 0, 0, 0, 0}

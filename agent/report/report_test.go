@@ -62,7 +62,7 @@ func TestWhatIsDueWhen(t *testing.T) {
 		"a level within a condition":         {func(s *mac, _ *one) { s.Conditions[0].Reason = v1alpha1.ReasonHardPressure }, 0, true},
 		"a sentence of a Mac's condition":    {func(s *mac, _ *one) { s.Conditions[0].Message = "12.4 GiB of 40 GiB" }, figuresEvery, true},
 		"a sentence of a replica's":          {func(_ *mac, a *one) { a.Conditions[0].Message = "tried 4 times" }, progressEvery, true},
-		"a reclaim nobody could attribute":   {func(s *mac, _ *one) { s.Memory.IndeterminateReclaims = 1 }, 0, true},
+		"a reclaim without attribution":      {func(s *mac, _ *one) { s.Memory.IndeterminateReclaims = 1 }, 0, true},
 		"the term that binds":                {func(s *mac, _ *one) { s.Memory.EffectiveCeilingTerm = v1alpha1.CeilingDynamic }, figuresEvery, true},
 		"the machine's warmth":               {func(s *mac, _ *one) { s.Memory.ThermalState = "Serious" }, figuresEvery, true},
 		"a dynamic ceiling that moves":       {func(s *mac, _ *one) { s.Memory.DynamicCeilingBytes = 9 << 30 }, figuresEvery, true},

@@ -45,9 +45,9 @@ type node struct {
 	} `json:"x-kubernetes-group-version-kind"`
 }
 
-// prune leaves out of a JSON value what the schema has not: fields, and values of
-// a closed set. What then lacks something that it has to have goes as well, and ok
-// is false if that is the value itself. Paths of what went are added to dropped.
+// prune removes from a JSON value what the schema does not know: fields, and values
+// of a closed set. Objects that then lack a required field are removed too, and ok
+// is false if the value itself is one. The removed paths are added to dropped.
 func (n *node) prune(value json.RawMessage, path string, dropped map[string]bool) (out json.RawMessage, ok bool) {
 	var fields map[string]json.RawMessage
 	var items []json.RawMessage
@@ -185,9 +185,9 @@ func (s *Schema) pruned(ctx context.Context, status json.RawMessage) json.RawMes
 	}
 	dropped := map[string]bool{}
 	out, ok := n.prune(status, "status", dropped)
-	s.tell(dropped)
+	s.logDropped(dropped)
 	if !ok {
-		return status // then it is the API server's to say what is wrong
+		return status // then the API server reports the error
 	}
 	return out
 }
@@ -219,8 +219,8 @@ func (s *Schema) doubt() {
 	s.due = time.Time{}
 }
 
-// tell logs what is left out, once for each set of fields.
-func (s *Schema) tell(dropped map[string]bool) {
+// logDropped logs what was left out, once for each set of fields.
+func (s *Schema) logDropped(dropped map[string]bool) {
 	words := strings.Join(slices.Sorted(maps.Keys(dropped)), " ")
 	s.mu.Lock()
 	defer s.mu.Unlock()

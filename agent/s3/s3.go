@@ -1,14 +1,13 @@
-// Package s3 reads models from buckets of Amazon S3 and of servers that speak
-// its protocol: it lists what lies below a prefix, finds the SHA-256 of its
-// files, and signs the requests for them.
+// Package s3 reads models from buckets of Amazon S3 and compatible servers: it
+// lists the objects with a prefix, finds the SHA-256 of its files, and signs the
+// requests for them.
 //
-// It owns the form of s3:// sources, the listing (paged, bounded), where a
-// digest is read from, what S3's error codes mean to a user, and where a user's
-// keys go: nowhere. They sign requests to the source's own endpoint, on this
-// Mac. It refuses weights of which nobody says the SHA-256, because what is
-// fetched later could not be proven: an ETag is no digest of the content. It
-// fetches listings and digests alone: headers are read by package inspect, files
-// by package store.
+// It owns the syntax of s3:// sources, the listing (paged, bounded), the sources
+// of digests, and the meaning of S3's error codes for a user. A user's keys never
+// leave this Mac: they sign requests to the source's own endpoint. It refuses
+// weights without a known SHA-256, because a later download could not be
+// verified: an ETag is no digest of the content. It only fetches listings and
+// digests: package inspect reads headers, and package store the files.
 //
 // Start reading at Client.List, then Client.Digests.
 package s3
@@ -39,8 +38,8 @@ const (
 	maxSums    = 1 << 20
 )
 
-// SumsFile is the file beside a model that says the SHA-256 of its files, as
-// sha256sum prints them.
+// SumsFile is the file next to a model with the SHA-256 of its files, in the
+// format of sha256sum.
 const SumsFile = "SHA256SUMS"
 
 // Client asks for what buckets hold.
@@ -57,8 +56,8 @@ type page struct {
 	} `xml:"Contents"`
 }
 
-// List says what lies below the source's prefix; paths are relative to it. Every
-// failure but the context's own is a *download.Error.
+// List returns the objects with the source's prefix; paths are relative to it.
+// Every error except the context's own is a *download.Error.
 func (c *Client) List(ctx context.Context, s Source, keys Keys) ([]hub.Entry, error) {
 	below := s.Prefix
 	if below != "" && !s.isFile() {
@@ -148,10 +147,10 @@ func (c *Client) File(ctx context.Context, s Source, file string, keys Keys, hea
 	return resp, nil
 }
 
-// Digests adds the SHA-256 of the weights among the chosen files: what SumsFile
-// beside them says, or what the server keeps of an upload with
-// --checksum-algorithm SHA256, or the metadata sha256. all are the files that
-// there are. Small files may have none: they are read whole.
+// Digests adds the SHA-256 of the weights among the chosen files: from SumsFile
+// next to them, from the server if they were uploaded with --checksum-algorithm
+// SHA256, or from the metadata sha256. all are the files in the listing. Small
+// files may have none: they are read as a whole.
 func (c *Client) Digests(ctx context.Context, s Source, chosen, all []hub.Entry, keys Keys) error {
 	sums, err := c.sums(ctx, s, all, keys)
 	if err != nil {
@@ -240,8 +239,7 @@ func strange(s Source, how string) *download.Error {
 		Message: fmt.Sprintf("the server that answers for %s at %s %s; check the endpoint of the source", s, s.endpoint.Hostname(), how)}
 }
 
-// Explain says what an answer of S3 means for the user who asked with keys, or
-// without.
+// Explain explains an S3 error to the user, who sent keys or none.
 func Explain(err error, s Source, keys Keys) error {
 	var e *download.Error
 	if !errors.As(err, &e) || e.Status == 0 {

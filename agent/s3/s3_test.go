@@ -214,13 +214,13 @@ func TestAttackWhatIsNoAccessKey(t *testing.T) {
 // TestAttackAListingThatIsNone: an answer that S3 would not give stores nothing.
 func TestAttackAListingThatIsNone(t *testing.T) {
 	for name, answer := range map[string]string{
-		"no XML":             "{}",
-		"another document":   "<Error><Code>x</Code></Error>",
-		"a file from beside": `<ListBucketResult><Contents><Key>other/x</Key><Size>1</Size></Contents></ListBucketResult>`,
-		"a path that leads":  `<ListBucketResult><Contents><Key>m/../x</Key><Size>1</Size></Contents></ListBucketResult>`,
-		"a negative size":    `<ListBucketResult><Contents><Key>m/x</Key><Size>-1</Size></Contents></ListBucketResult>`,
-		"more, and not what": `<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>`,
-		"more for ever":      `<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken></ListBucketResult>`,
+		"no XML":                   "{}",
+		"another document":         "<Error><Code>x</Code></Error>",
+		"a file of another prefix": `<ListBucketResult><Contents><Key>other/x</Key><Size>1</Size></Contents></ListBucketResult>`,
+		"a path that leads":        `<ListBucketResult><Contents><Key>m/../x</Key><Size>1</Size></Contents></ListBucketResult>`,
+		"a negative size":          `<ListBucketResult><Contents><Key>m/x</Key><Size>-1</Size></Contents></ListBucketResult>`,
+		"more, and not what":       `<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>`,
+		"more for ever":            `<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken></ListBucketResult>`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := 0

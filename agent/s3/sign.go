@@ -22,8 +22,8 @@ type Keys struct{ id, secret, session string }
 // for them and they for nothing else.
 const KeysPrefix = v1alpha1.CredentialS3
 
-// ReadKeys takes what the Mac's Secret holds: ID:SECRET behind the prefix, with
-// :SESSION behind it where the key is good for a while.
+// ReadKeys parses the Mac's Secret: ID:SECRET after the prefix, followed by
+// :SESSION for a temporary key.
 func ReadKeys(b download.Bearer) (Keys, error) {
 	if b == "" {
 		return Keys{}, nil
@@ -44,7 +44,7 @@ func ReadKeys(b download.Bearer) (Keys, error) {
 	return k, nil
 }
 
-// none says that requests are not signed.
+// none reports whether requests are not signed.
 func (k Keys) none() bool { return k == Keys{} }
 
 // String hides the keys from every log and error.

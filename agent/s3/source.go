@@ -27,8 +27,8 @@ type Source struct {
 	// empty means the whole bucket.
 	Prefix string
 	Region string
-	// endpoint is where the buckets lie, and pathStyle says that a bucket is part
-	// of the path and not of the host's name.
+	// endpoint is the server of the buckets, and pathStyle is true if the bucket
+	// is part of the path instead of the host name.
 	endpoint  *url.URL
 	pathStyle bool
 }
@@ -105,7 +105,7 @@ func (s *Source) locate(styled bool) error {
 	return nil
 }
 
-// isFile says that the source is one file and no folder.
+// isFile reports whether the source is one file and not a folder.
 func (s Source) isFile() bool { return strings.HasSuffix(s.Prefix, ".gguf") }
 
 // Key is that of one of the model's files.

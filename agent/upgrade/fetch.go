@@ -120,9 +120,9 @@ func unpackFile(root *os.Root, name, to string) error {
 	return unpack(f, into)
 }
 
-// unpack writes an archive's files below a folder, which os.Root lets no name
-// lead out of. Anything but plain files and folders is refused: nothing else is
-// needed, and links lead elsewhere.
+// unpack writes an archive's files into a folder, which os.Root lets no name
+// escape. Everything except plain files and folders is refused: links could lead
+// outside.
 func unpack(archive io.Reader, into *os.Root) error {
 	z, err := gzip.NewReader(archive)
 	if err != nil {
@@ -175,8 +175,8 @@ func writeFile(into *os.Root, name string, h *tar.Header, from io.Reader) error 
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// verify looks at a build without running an agent: both programs are for this
-// machine, and the agent says that it is the version that was ordered.
+// verify checks a build without running an agent: both programs are for this
+// machine, and the agent reports the expected version.
 func verify(ctx context.Context, dir, version string) error {
 	for _, name := range []string{"agent", "engine"} {
 		if err := fits(filepath.Join(dir, name)); err != nil {

@@ -23,7 +23,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// follower is an upgrader of version v1 beside a server that has v2.
+// follower is an upgrader of version v1 with a server that has v2.
 type follower struct {
 	t       *testing.T
 	u       *Upgrader

@@ -12,11 +12,11 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Variables by which the programs of one Mac tell one another what to be. None
-// of them reaches an engine.
+// Environment variables by which the programs of one Mac pass their role. None of
+// them reaches an engine.
 const (
 	roleVariable = "METALFLEET_AGENT_ROLE"
-	// roleAgent: be the agent, whatever the state says.
+	// roleAgent: be the agent, regardless of the state.
 	roleAgent = "agent"
 	// roleLauncher: be the launcher of the trial that the state names.
 	roleLauncher = "launcher"
@@ -41,10 +41,9 @@ const (
 	become                 // exec the build that proved itself
 )
 
-// start decides what a program does first. The installed program, which is what
-// launchd starts, steps aside for a build that proved itself; a program that
-// somebody installed since then does not: it is newer than all that is below
-// the state folder.
+// start decides what a program does first. The installed program, which launchd
+// starts, executes a build that passed its trial, unless it was installed after
+// that build: then it is newer than all builds in the state folder.
 func start(s State, role, own string) step {
 	switch {
 	case role == roleLauncher && s.Trial != nil:
@@ -64,7 +63,7 @@ type Program struct {
 	Log     logr.Logger
 	Folder  Folder
 	Version string
-	// Path of its file, and Args behind its name.
+	// Path of its file, and Args without its name.
 	Path string
 	Args []string
 	// Trial is how long a trial may take; 0 means TrialTime.
@@ -76,10 +75,10 @@ type Ended int
 
 func (e Ended) Error() string { return fmt.Sprintf("the launched agent exited with code %d", int(e)) }
 
-// Enter is what an agent does before all else. It returns where this process is
-// to run the agent; nil says that no launcher started it. Where it was a
-// launcher, the error is Ended; where another program is to run in this process,
-// it does not return at all.
+// Enter is the first call of an agent. It returns in the process that runs the
+// agent; the result is nil if no launcher started it. In a launcher it returns
+// the error Ended; if another program takes over this process, it does not
+// return.
 func (p Program) Enter() (*Launched, error) {
 	role := os.Getenv(roleVariable)
 	in, err := inherit()

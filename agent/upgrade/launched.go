@@ -14,8 +14,8 @@ const (
 	lifeFD  = 4
 )
 
-// Launched is what an agent knows of who started it. Its methods may be called
-// on nil: nobody did.
+// Launched describes the launcher of an agent. Its methods may be called on nil:
+// there is no launcher.
 type Launched struct {
 	ready, life *os.File
 
@@ -51,7 +51,7 @@ func NewLaunched(ready, life *os.File, trial bool) *Launched {
 	return l
 }
 
-// OnTrial says that this agent has to prove itself first.
+// OnTrial reports whether this agent must pass a trial first.
 func (l *Launched) OnTrial() bool { return l != nil && l.proved != nil }
 
 // Reported notes that the API server took a status, and Renewed that it took a
@@ -74,8 +74,8 @@ func (l *Launched) note(what func()) {
 	}
 }
 
-// Prove waits for the proof and tells the launcher. It returns false when ctx
-// ended first or the launcher is not there any more.
+// Prove waits for the trial to succeed and notifies the launcher. It returns
+// false if ctx ended first or the launcher is gone.
 func (l *Launched) Prove(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -87,8 +87,8 @@ func (l *Launched) Prove(ctx context.Context) bool {
 }
 
 // Orphaned returns when the launcher has ended without its agent, or ctx has.
-// Nobody starts such an agent again, and whoever starts the next launcher finds
-// the state folder taken: it has to end.
+// Such an agent is not restarted, and blocks the state folder for the next
+// launcher: it must end.
 func (l *Launched) Orphaned(ctx context.Context) bool {
 	if l == nil {
 		<-ctx.Done()

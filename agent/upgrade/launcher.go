@@ -61,8 +61,8 @@ func (p Program) launch(s State) (exit int, err error) {
 	}
 }
 
-// try runs one trial. An empty why says that the agent proved itself, or was
-// told to end, and how it ended; again that it asked for another trial.
+// try runs one trial and returns how the agent ended. An empty why means that it
+// passed or was asked to end; again that it asked for another trial.
 func (p Program) try(t *Trial, signals <-chan os.Signal) (ended syscall.WaitStatus, why string, again bool) {
 	if err := p.Folder.Update(func(s State) State { s.Trial.Starts++; return s }); err != nil {
 		return 0, err.Error(), false
@@ -143,7 +143,7 @@ func (c *child) reap() {
 		pid, err := syscall.Wait4(-1, &ws, 0, nil)
 		switch {
 		case err == syscall.EINTR:
-		case err != nil: // nobody is left, which cannot be before the agent was
+		case err != nil: // no child is left, which cannot happen before the agent was reaped
 			c.ended <- ws
 			return
 		case pid == c.pid:
@@ -198,7 +198,7 @@ func describe(ws syscall.WaitStatus) string {
 	return fmt.Sprintf("exit code %d", ws.ExitStatus())
 }
 
-// codeOf is the exit code with which a launcher says how its agent ended.
+// codeOf is the exit code by which a launcher reports how its agent ended.
 func codeOf(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal())

@@ -47,7 +47,7 @@ type State struct {
 	BasePath string `json:"basePath"`
 	// Current runs in place of the installed program; nil: that one runs itself.
 	Current *Build `json:"current,omitempty"`
-	// Trial, if one goes on.
+	// Trial in progress, if any.
 	Trial *Trial `json:"trial,omitempty"`
 	// Last upgrade, as it is reported.
 	Last *v1alpha1.AgentUpgrade `json:"last,omitempty"`
@@ -82,7 +82,7 @@ func clip(s string) string {
 	return s[:most-3] + "..."
 }
 
-// Folder is where upgrades are kept, below an agent's state folder.
+// Folder is where upgrades are kept, in an agent's state folder.
 type Folder struct{ dir string }
 
 // In is the folder of an agent with that state folder.
@@ -107,7 +107,7 @@ func (f Folder) unchanged(b Build) error {
 	return b.Files.Check(f.of(b.SHA256))
 }
 
-// ErrLayout says that a newer program wrote the state.
+// ErrLayout means that a newer program wrote the state.
 var ErrLayout = errors.New("state of upgrades has a newer layout")
 
 // Load reads the state; none is the zero state.

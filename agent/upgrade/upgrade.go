@@ -1,20 +1,19 @@
-// Package upgrade replaces the agent of a Mac by the one that is ordered, and
-// takes that back where the new one does not prove itself.
+// Package upgrade replaces the agent of a Mac with the version that its MacNode
+// specifies, and rolls back if the new one does not pass its trial.
 //
 // It owns the folder "upgrade" in an agent's state folder: archives, the builds
-// they brought, and what is remembered of both. It refuses an archive whose
-// digest, signature, machine or version is not what was ordered or required,
-// before anything is stopped for it, an older version unless the order allows it,
-// and to try again what failed.
+// in them, and the state of both. Before it stops anything it refuses an archive
+// whose digest, signature, machine or version is wrong, and an older version
+// unless that is allowed; it does not retry a failed version.
 //
-// launchd starts one path for ever: the installed program. That one steps aside
-// for a build that proved itself (Enter, by exec, so that the process stays the
-// one that launchd knows). For a trial the running agent, once drained, becomes
-// a launcher in the same way, and the new agent is its child: a program that
-// cannot start, ends, or hangs cannot take itself back, so somebody has to watch
-// it who is known to work, and that is the version from before. The launcher
-// stays until the next start, because it is the process that launchd watches.
-// Engines have sessions of their own and are adopted by whoever runs the agent.
+// launchd always starts the same path: the installed program. It executes a build
+// that passed its trial (Enter, by exec, so that launchd keeps watching the same
+// process). For a trial the running agent, once drained, becomes a launcher in
+// the same way, and the new agent is its child: a program that cannot start,
+// ends, or hangs cannot roll itself back, so a version that is known to work must
+// watch it, which is the previous one. The launcher stays until the next start,
+// because it is the process that launchd watches. Engines have sessions of their
+// own and are adopted by the next agent.
 //
 // Start reading at Upgrader.Run and todo; then start and Program.launch.
 package upgrade
@@ -113,7 +112,7 @@ func (u *Upgrader) Proved() {
 	u.Changed()
 }
 
-// Ready says that a build waits for this agent to end.
+// Ready reports whether a build waits for this agent to end.
 func (u *Upgrader) Ready() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -234,7 +234,7 @@ func TestWhatAProgramDoesFirst(t *testing.T) {
 		"a build proved itself":             {State{Base: "v1", Current: &build}, "", become},
 		"it is that build":                  {State{Base: "v1", Current: &build}, roleAgent, beAgent},
 		"a trial was cut short":             {State{Base: "v1", Current: &build, Trial: trial}, "", beLauncher},
-		"somebody installed another":        {State{Base: "v0", Current: &build}, "", beAgent},
+		"another version was installed":     {State{Base: "v0", Current: &build}, "", beAgent},
 		"another, in the midst of a trial":  {State{Base: "v0", Trial: trial}, "", beAgent},
 		"a trial asks for its launcher":     {State{Base: "v0", Trial: trial}, roleLauncher, beLauncher},
 		"a launcher and nothing to launch":  {State{Base: "v1"}, roleLauncher, beAgent},

@@ -1,11 +1,11 @@
-// Package enginetest holds an engine without a model, and the suite that it
-// and the real engine both pass: what the pool relies on.
+// Package enginetest has an engine without a model, and the suite that it and the
+// real engine both pass: everything that the pool relies on.
 //
-// It owns an engine that speaks metal/wire, holds memory, and misbehaves as a
-// script tells it: as a program of its own, or as a Twin inside the test's
-// process, whose footprints are scripted and whose time may be virtual. It
-// refuses to be more than a test's engine: it generates the same word again
-// and again, or reads texts by counting their words.
+// It owns an engine that speaks metal/wire, allocates memory, and misbehaves
+// according to a script: as a program of its own, or as a Twin in the test's
+// process, whose footprints are scripted and whose time may be virtual. It only
+// serves tests: it generates the same word again and again, or embeds texts by
+// counting their words.
 //
 // Start reading at Script, then Twin, then Run in suite.go.
 package enginetest
@@ -157,7 +157,7 @@ func (e *fake) remember(bytes int64) {
 	}
 }
 
-// change does f under the lock and tells those that watch.
+// change calls f under the lock and notifies the watchers.
 func (e *fake) change(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -322,7 +322,7 @@ func (e *fake) whenIdle(idle chan struct{}) {
 	e.checkIdle()
 }
 
-// checkIdle tells those that wait for it; the caller holds mu.
+// checkIdle notifies the waiters if no request runs; the caller holds mu.
 func (e *fake) checkIdle() {
 	if e.running > 0 {
 		return

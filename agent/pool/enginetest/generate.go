@@ -118,7 +118,7 @@ func (e *fake) headroom(ctx, work context.Context) error {
 	}
 }
 
-// Abort ends what runs and goes on.
+// Abort ends the running requests; the engine stays.
 func (e *fake) Abort(ctx context.Context, _ *wire.AbortRequest) (*wire.AbortResponse, error) {
 	if e.script.IgnoreAbort || e.script.Deaf {
 		return nil, e.never(ctx)

@@ -5,13 +5,13 @@ import (
 	"os"
 )
 
-// Script says how a fake engine behaves. It lies in the file that the
-// configuration names as the model; a Twin is told it by SetScript.
+// Script is the behaviour of a fake engine. It is in the file that the
+// configuration names as the model; a Twin gets it by SetScript.
 type Script struct {
 	// HoldBytes of memory once loaded, in ten steps over LoadMilliseconds.
 	HoldBytes        int64 `json:"holdBytes,omitempty"`
 	LoadMilliseconds int64 `json:"loadMilliseconds,omitempty"`
-	// PooledBytes are held beside them, free inside the back end, until a Trim.
+	// PooledBytes are held in addition, free inside the back end, until a Trim.
 	PooledBytes int64 `json:"pooledBytes,omitempty"`
 	// PrefixCacheBytes are remembered of prompts, until a Trim that asks for them.
 	PrefixCacheBytes int64 `json:"prefixCacheBytes,omitempty"`
@@ -22,8 +22,8 @@ type Script struct {
 	// LeakBytes more every LeakMilliseconds once ready, accounted for nowhere.
 	LeakBytes        int64 `json:"leakBytes,omitempty"`
 	LeakMilliseconds int64 `json:"leakMilliseconds,omitempty"`
-	// HeadroomBytes are asked for by each request before it goes on, and
-	// awaited until the agent answered.
+	// HeadroomBytes are requested by each request before it continues after the
+	// agent's answer.
 	HeadroomBytes int64 `json:"headroomBytes,omitempty"`
 	// FailReason makes the load fail with it; FailMessage says more.
 	FailReason  string `json:"failReason,omitempty"`
@@ -51,8 +51,8 @@ type Script struct {
 	AcknowledgeMilliseconds int64 `json:"acknowledgeMilliseconds,omitempty"`
 	// TokenMilliseconds between two words.
 	TokenMilliseconds int64 `json:"tokenMilliseconds,omitempty"`
-	// Task is what it is for (model.Task); empty: to write text. The
-	// configuration goes before it. Lists of texts take ListMilliseconds.
+	// Task is the model's task (model.Task); empty: text generation. The task of
+	// the configuration takes precedence. Lists of texts take ListMilliseconds.
 	Task             string `json:"task,omitempty"`
 	ListMilliseconds int64  `json:"listMilliseconds,omitempty"`
 	// ShutdownMilliseconds between the end of the last request and the exit.

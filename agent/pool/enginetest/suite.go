@@ -89,7 +89,8 @@ func RunReader(t *testing.T, p Program) {
 	})
 }
 
-// ask reads texts, as vectors or as documents, and says how many tokens they had.
+// ask embeds texts or ranks them as documents, and returns how many tokens they
+// had.
 func (r *running) ask(ctx context.Context, texts []string) (int64, error) {
 	status, err := r.Watch(ctx, &wire.WatchRequest{})
 	if err != nil {

@@ -167,7 +167,7 @@ func typed(err error) error {
 	return status.Error(codes.Unknown, err.Error())
 }
 
-// inFlight is how many messages a stream takes that nobody reads yet.
+// inFlight is how many unread messages a stream buffers.
 const inFlight = 64
 
 // pipe is both ends of a stream.
@@ -183,7 +183,7 @@ type pipe[M any] struct {
 // Context of the handler.
 func (p *pipe[M]) Context() context.Context { return p.call }
 
-// Send hands a message over; it waits for a reader that is far behind.
+// Send delivers a message; it waits for a slow reader.
 func (p *pipe[M]) Send(m *M) error {
 	if !p.engine.gate(p.call) {
 		return over(p.call)

@@ -41,8 +41,8 @@ func NewTwin(p *probe.Scripted) *Twin {
 	return &Twin{probe: p, scripts: map[string]Script{}, pids: 1000, living: map[string]*TwinEngine{}, changed: make(chan struct{})}
 }
 
-// SetScript says how engines behave that are started from now on with that
-// model path; without one they hold nothing and answer at once.
+// SetScript sets the behaviour of engines that start from now on with that model
+// path; without one they hold no memory and answer at once.
 func (t *Twin) SetScript(modelPath string, s Script) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +131,7 @@ func (t *Twin) Adopt(_ context.Context, pid int, startTime string) (process.Hand
 	return nil, fmt.Errorf("process %d: %w", pid, probe.ErrGone)
 }
 
-// Dial reaches whatever engine has that socket when a call is made.
+// Dial connects to the engine that has that socket at the time of a call.
 func (t *Twin) Dial(socket string) (process.Conn, error) {
 	c := &twinConn{twin: t, socket: socket}
 	c.closed, c.close = context.WithCancel(context.Background())
@@ -182,7 +182,7 @@ func (e *TwinEngine) PID() int { return e.id }
 // Config it was started with.
 func (e *TwinEngine) Config() wire.Config { return e.fake.config }
 
-// Limits that it was told last; nil before the first.
+// Limits returns the last limits; nil before the first.
 func (e *TwinEngine) Limits() *wire.Limits {
 	e.fake.mu.Lock()
 	defer e.fake.mu.Unlock()
@@ -263,7 +263,7 @@ func (e *TwinEngine) terminate() {
 	}
 }
 
-// Exit ends it by itself with that code: a crash where nobody asked.
+// Exit ends the engine with that code: a crash unless it was asked to exit.
 func (e *TwinEngine) Exit(code int) { e.end(process.Exit{Known: true, Code: code}) }
 
 // end is the end of the process, once.
@@ -332,7 +332,7 @@ func (e *TwinEngine) skew() time.Duration {
 
 func (e *TwinEngine) startTime() string { return fmt.Sprintf("twin/%d", e.id) }
 
-// report tells the probe what the process holds.
+// report sets the footprint that the probe returns for the process.
 func (e *TwinEngine) report() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -344,7 +344,7 @@ func (e *TwinEngine) report() {
 // twinHandle is an agent's view of the process.
 type twinHandle struct {
 	*TwinEngine
-	child bool // nobody tells a stranger how a process ended
+	child bool // only the parent learns how a process ended
 }
 
 func (h twinHandle) ID() (pid int, startTime string) { return h.id, h.startTime() }

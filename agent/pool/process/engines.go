@@ -35,7 +35,8 @@ type Engines interface {
 type Handle interface {
 	// ID names the process for ever.
 	ID() (pid int, startTime string)
-	// Done is closed when its end was observed, and Exit says how it ended.
+	// Done is closed after the end of the process was observed, and Exit returns
+	// how it ended.
 	Done() <-chan struct{}
 	Exit() Exit
 	// Footprint measures it, or returns probe.ErrGone.

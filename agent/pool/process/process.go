@@ -37,8 +37,8 @@ type Spec struct {
 
 // Exit is how a process ended.
 type Exit struct {
-	// Known is false for a process that was not our child: nobody tells its
-	// code to a stranger.
+	// Known is false for a process that was not our child: only the parent learns
+	// its exit code.
 	Known bool
 	// Code of an exit; -1 after a signal.
 	Code int
@@ -58,7 +58,7 @@ type Process struct {
 	watching sync.WaitGroup
 
 	mu    sync.Mutex // held while a signal is sent and while the end of a child is collected
-	ended bool       // the id may belong to somebody else from now on
+	ended bool       // the id may belong to another process from now on
 }
 
 // Start starts a process in its own session. The caller waits for Done, or for
@@ -91,8 +91,8 @@ func Start(ctx context.Context, s Spec, p probe.Probe) (*Process, error) {
 	return proc, nil
 }
 
-// watch begins to wait for the end and then notes what collect says of it.
-// Until then nobody else can get the id of a child.
+// watch starts to wait for the end and then stores the result of collect. Until
+// then the id of a child is not reused.
 func (p *Process) watch(ctx context.Context, collect func() Exit) {
 	p.watching.Go(func() {
 		if !p.waitEnd(ctx) {
@@ -151,10 +151,9 @@ func Adopt(ctx context.Context, pid int, startTime string, p probe.Probe) (*Proc
 	return proc, nil
 }
 
-// reap collects a process that ended, where it is our child all the same:
-// another version of the agent started it and then made this process of its
-// own. Its code counts as a stranger's, which an agent that came anew would not
-// know either.
+// reap collects an ended process that is our child after all: another version of
+// the agent started it and then replaced itself with this program. Its code
+// counts as unknown, as for an agent that was started again.
 func reap(pid int) {
 	_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
 }

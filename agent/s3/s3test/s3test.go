@@ -26,9 +26,9 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-// Object is one file. Whole says that it was uploaded in one part with its
-// SHA-256, and Parts that it was in so many: then the server keeps a digest of
-// digests.
+// Object is one file. Whole is true if it was uploaded in one part with its
+// SHA-256; Parts is the number of parts otherwise, for which the server keeps a
+// digest of digests.
 type Object struct {
 	Content []byte
 	Whole   bool
