@@ -99,7 +99,7 @@ func (m *mac) granted(t *testing.T) {
 		s := m.books(t)
 		if s.GrantedBytes == 0 {
 			asked++
-			m.told(t, fmt.Sprintf("Number %d", asked))
+			m.generate(t, fmt.Sprintf("Number %d", asked))
 		}
 		if s.GrantedBytes == 0 || s.Blocks.Accepted < m.offered || s.Blocks.Queued > 0 {
 			return fmt.Errorf("the engine may not write, or has not reported all of %d blocks: %+v", m.offered, s)

@@ -253,7 +253,7 @@ func changed(rec model.Record, how string) error {
 func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string, error) {
 	f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 	peers := s.peers(ctx, rec.Record)
-	end, err := s.turns.begin(ctx, s.namespace(rec))
+	end, err := s.slots.acquire(ctx, s.namespace(rec))
 	if err != nil {
 		return "", err
 	}

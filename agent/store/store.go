@@ -108,7 +108,7 @@ type Store struct {
 	// lifetime ends downloads when it ends; their partial files stay and are
 	// resumed.
 	lifetime context.Context
-	turns    *turns
+	slots    *slots
 	running  sync.WaitGroup
 	// registries caches the tokens of registries.
 	registries *oci.Client
@@ -137,7 +137,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, fmt.Errorf("open weight store %s: %w", opt.Dir, err)
 	}
 	s := &Store{
-		opt: opt, objects: sh, lifetime: ctx, turns: newTurns(cmp.Or(opt.AtOnce, FetchesAtOnce)),
+		opt: opt, objects: sh, lifetime: ctx, slots: newSlots(cmp.Or(opt.AtOnce, FetchesAtOnce)),
 		downloads: map[downloadKey]*sharedDownload{}, holds: map[string]map[*Hold]struct{}{},
 	}
 	if opt.Fetch != nil {

@@ -6,30 +6,31 @@ import (
 	"sync"
 )
 
-// turns are the downloads that run at once. One namespace never has all of them, so
-// that sources that are slow, or never end, do not hold up the downloads of the others.
-type turns struct {
+// slots bound the number of downloads at a time. No namespace can use all of
+// them, so that slow or endless sources of one do not block the downloads of
+// others.
+type slots struct {
 	most int
 
 	mu      sync.Mutex // guards what follows
 	all     int
 	running map[string]int // by namespace
-	waiting []*turn        // in the order of their arrival
+	waiting []*waiter      // in the order of their arrival
 }
 
-// turn is a download that waits until begun is closed.
-type turn struct {
+// waiter is a download that waits until begun is closed.
+type waiter struct {
 	namespace string
 	begun     chan struct{}
 }
 
-func newTurns(most int) *turns { return &turns{most: most, running: map[string]int{}} }
+func newSlots(most int) *slots { return &slots{most: most, running: map[string]int{}} }
 
-// begin waits for a turn, which end gives back.
-func (t *turns) begin(ctx context.Context, namespace string) (end func(), err error) {
-	w := &turn{namespace, make(chan struct{})}
+// acquire waits for a slot, which end returns.
+func (t *slots) acquire(ctx context.Context, namespace string) (end func(), err error) {
+	w := &waiter{namespace: namespace, begun: make(chan struct{})}
 	t.change(func() { t.waiting = append(t.waiting, w) })
-	end = func() { t.change(func() { t.ended(namespace) }) }
+	end = func() { t.change(func() { t.release(namespace) }) }
 	select {
 	case <-w.begun:
 		return end, nil
@@ -38,23 +39,23 @@ func (t *turns) begin(ctx context.Context, namespace string) (end func(), err er
 	t.change(func() {
 		if at := slices.Index(t.waiting, w); at >= 0 {
 			t.waiting = slices.Delete(t.waiting, at, at+1)
-		} else { // it has begun just now
-			t.ended(namespace)
+		} else { // it has just got a slot
+			t.release(namespace)
 		}
 	})
 	return nil, context.Cause(ctx)
 }
 
-func (t *turns) ended(namespace string) {
+func (t *slots) release(namespace string) {
 	t.all--
 	if t.running[namespace]--; t.running[namespace] == 0 {
 		delete(t.running, namespace)
 	}
 }
 
-// change changes who runs and waits, and begins what may run then: of the namespace
-// that has the fewest turns, the oldest one.
-func (t *turns) change(what func()) {
+// change changes the running and waiting downloads, and starts what may run then:
+// the oldest one of the namespace with the fewest slots.
+func (t *slots) change(what func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	what()
@@ -76,8 +77,8 @@ func (t *turns) change(what func()) {
 	}
 }
 
-// share is how many turns a namespace may have; an unknown one may have all.
-func (t *turns) share(namespace string) int {
+// share is how many slots a namespace may use; an unknown one may use all.
+func (t *slots) share(namespace string) int {
 	if namespace == "" {
 		return t.most
 	}
