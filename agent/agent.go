@@ -60,7 +60,7 @@ type Agent struct {
 	// clearSignal and settingsSignal receive after a new desired state was
 	// accepted: one for each reader.
 	clearSignal, settingsSignal chan struct{}
-	inForce                     atomic.Pointer[v1alpha1.SettingsInForce] // as renewedIdentity now
+	inForce                     atomic.Pointer[v1alpha1.SettingsInForce] // as applied now
 	accepting                   atomic.Pointer[acceptance]
 	fetching                    context.CancelFunc
 	upgrader                    *upgrade.Upgrader

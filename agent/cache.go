@@ -24,7 +24,7 @@ const (
 	// again.
 	cacheAgain = 30 * time.Second
 	// sweepEvery is how often blocks of models without an assignment are looked
-	// for, and keptFor how long they are accessFunc after the last assignment: a
+	// for, and keptFor how long they are kept after the last assignment: a
 	// replica that is being replaced has none for a moment.
 	sweepEvery = time.Minute
 	keptFor    = time.Hour
@@ -148,7 +148,7 @@ func found(s *cold.Snapshot, now time.Time) map[string]time.Time {
 	return ordered
 }
 
-// wanted returns the models whose blocks are accessFunc, by digest, and notes when each
+// wanted returns the models whose blocks are kept, by digest, and notes when each
 // had an assignment last. known is false while an assignment is invalid: it may
 // be of any model.
 func wanted(ordered map[string]time.Time, o *journal.Desired, now time.Time) (models map[string]bool, known bool) {

@@ -16,7 +16,7 @@ import (
 )
 
 // metrics are the agent's series. Labels come from closed sets, except the
-// replicas of this Mac, of which there are at most 64. Counters are accessFunc here;
+// replicas of this Mac, of which there are at most 64. Counters are kept here;
 // gauges.go reads the rest from the pool at each scrape.
 type metrics struct {
 	registry *prometheus.Registry

@@ -32,8 +32,8 @@ func (a *Agent) peersFor(r model.Record) []v1alpha1.Peer {
 	}
 	for i := range o.Assignments {
 		assigned := &o.Assignments[i]
-		if assigned.Model.Digest == r.Digest && assigned.Model.Source == r.Source && len(assigned.Neighbours) > 0 {
-			return assigned.Neighbours
+		if assigned.Model.Digest == r.Digest && assigned.Model.Source == r.Source && len(assigned.Peers) > 0 {
+			return assigned.Peers
 		}
 	}
 	return nil

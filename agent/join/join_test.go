@@ -430,7 +430,7 @@ func TestAnUnknownServerIsToldNothing(t *testing.T) {
 	err = Run(t.Context(), Options{Token: token, StateDir: t.TempDir(), Log: logr.Discard()})
 	select {
 	case word := <-contacted:
-		t.Errorf("a stranger contacted %q", word)
+		t.Errorf("a stranger received %q", word)
 	default:
 	}
 	if err == nil {

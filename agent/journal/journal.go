@@ -38,7 +38,7 @@ const fileName = "journal.json"
 type State struct {
 	// Version of the layout.
 	Version int `json:"version"`
-	// Desired as they were last read; nil until some were.
+	// Desired state as last read; nil before the first.
 	Desired *Desired `json:"orders,omitempty"`
 	// Engines that were started and not yet seen to end.
 	Engines []Engine `json:"engines,omitempty"`

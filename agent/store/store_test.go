@@ -726,7 +726,7 @@ func TestAttackSourcesThatNeverEnd(t *testing.T) {
 	path, err := s.Ensure(soon, recordOf(w.origin.URL+"/small.gguf", small), "", nil)
 	wantContent(t, path, err, small)
 	go func() {
-		for range begun { // no one waits any more
+		for range begun { // the callers have left
 		}
 	}()
 	close(w.gate)

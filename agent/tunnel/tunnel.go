@@ -28,10 +28,11 @@ import (
 const (
 	// lookEach is how often the names of gateways are looked up.
 	lookEach = 15 * time.Second
-	// againMin and Options.MostWait, or againMax, bound the time between two tries; it
-	// doubles, and begins anew when a tunnel went that had lasted for wellAfter. Behind
-	// one address there may be several gateways, and new ones at any time: so it is
-	// tried again also where all is well.
+	// againMin and Options.MostWait, or againMax, bound the pause between two
+	// attempts; it doubles, and starts again at its minimum after a tunnel ended
+	// that had lasted for wellAfter. One address may lead to several gateways,
+	// and new ones may appear at any time, so attempts continue while all tunnels
+	// work.
 	againMin  = 250 * time.Millisecond
 	againMax  = 15 * time.Second
 	wellAfter = 5 * time.Second
@@ -45,8 +46,8 @@ const (
 type Options struct {
 	// Mac is this Mac's name.
 	Mac string
-	// Gateways are their addresses, as host:port. A host may have several addresses,
-	// and behind an address there may be several gateways.
+	// Gateways are their addresses, as host:port. A host may have several
+	// addresses, and an address may lead to several gateways.
 	Gateways []string
 	// Lookup finds the addresses of a host; nil means the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]string, error)
@@ -88,7 +89,7 @@ func (l *Listener) own() {
 		c, err := l.Listener.Accept()
 		if err != nil {
 			select {
-			case l.failed <- err: // whoever accepts knows for how long to rest
+			case l.failed <- err: // Accept decides how long to pause
 			case <-l.closed:
 				return
 			}
@@ -100,7 +101,7 @@ func (l *Listener) own() {
 	}
 }
 
-// give hands a connection to Accept; false when nobody accepts any more.
+// give passes a connection to Accept; it returns false after Accept has ended.
 func (l *Listener) give(c net.Conn) bool {
 	select {
 	case l.conns <- c:
@@ -186,10 +187,10 @@ func (l *Listener) look(ctx context.Context, before map[string]context.CancelFun
 	return out
 }
 
-// errHave says that there is a tunnel to a gateway already.
+// errHave means that there is a tunnel to a gateway already.
 var errHave = errors.New("a tunnel to that gateway exists")
 
-// keep opens tunnels to the gateways behind one address.
+// keep opens tunnels to the gateways at one address.
 func (l *Listener) keep(ctx context.Context, address string, wg *sync.WaitGroup) {
 	again, well := againMin, true
 	for ctx.Err() == nil {
@@ -273,7 +274,7 @@ func (l *Listener) hand(ctx context.Context, gateway string, t *told) {
 	log.V(1).Info("tunnel to a gateway is open")
 	select {
 	case <-t.ended:
-	case <-ctx.Done(): // it goes on without us
+	case <-ctx.Done(): // the tunnel stays open without us
 		return
 	}
 	switch lasted := time.Since(began); {
@@ -309,14 +310,14 @@ func (l *Listener) forget(gateway string, lasted time.Duration) {
 	}
 }
 
-// wasRefused says that the tunnel before this one ended at once, too.
+// wasRefused reports whether the previous tunnel ended at once, too.
 func (l *Listener) wasRefused() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused
 }
 
-// watch returns what is closed when a tunnel goes that had lasted.
+// watch returns a channel that is closed when an established tunnel ends.
 func (l *Listener) watch() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

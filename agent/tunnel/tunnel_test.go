@@ -17,7 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// gateways are behind one address, each connection at the next of them.
+// gateways share one address, which leads each connection to the next of them.
 type gateways struct {
 	t       *testing.T
 	address string
@@ -159,7 +159,7 @@ func TestThePortServesTunnelsAndItsOwnConnections(t *testing.T) {
 	wantPort(t, c)
 }
 
-// TestEachGatewayBehindAnAddressHasOneTunnel, in whatever order they are met.
+// TestEachGatewayBehindAnAddressHasOneTunnel, in any order of connections.
 func TestEachGatewayBehindAnAddressHasOneTunnel(t *testing.T) {
 	g := newGateways(t, "g1", "g1", "g2", "g2", "g3")
 	m := newMac(t, tunnel.Options{Gateways: []string{g.address}})
@@ -174,9 +174,9 @@ func TestEachGatewayBehindAnAddressHasOneTunnel(t *testing.T) {
 	}
 	g.mu.Unlock()
 	before := g.tries()
-	for end := time.Now().Add(patience.Of(t)); g.tries() == before; { // it goes on to look for more
+	for end := time.Now().Add(patience.Of(t)); g.tries() == before; { // it keeps looking for more
 		if time.Now().After(end) {
-			t.Fatal("nobody looks for another gateway")
+			t.Fatal("there is no attempt to reach another gateway")
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -197,7 +197,7 @@ func TestALostTunnelIsOpenedAgain(t *testing.T) {
 	}
 }
 
-// TestTheEndLeavesTunnelsToThePort: Run ends, what is served goes on.
+// TestTheEndLeavesTunnelsToThePort: Run ends, and running requests continue.
 func TestTheEndLeavesTunnelsToThePort(t *testing.T) {
 	g := newGateways(t, "g1")
 	m := newMac(t, tunnel.Options{Gateways: []string{g.address}})

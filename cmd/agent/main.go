@@ -473,8 +473,8 @@ func (f flags) policy() (download.Policy, error) {
 	return p, nil
 }
 
-// address is what gateways are told: the advertised host and port, or what was
-// listened on, or this machine's name.
+// address is the address that gateways get: the advertised host and port, or
+// those of the listener, or this machine's name.
 func address(advertise string, on net.Addr) (v1alpha1.MacAddress, error) {
 	tcp, ok := on.(*net.TCPAddr)
 	if !ok {

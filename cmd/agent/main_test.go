@@ -19,7 +19,7 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"no name beside a kubeconfig":     {[]string{"--name="}, "--name is required"},
+		"a kubeconfig without a name":     {[]string{"--name="}, "--name is required"},
 		"a name that is no label":         {[]string{"--name=Mac_1"}, "is not a valid MacNode name"},
 		"a name that is too long":         {[]string{"--name=" + strings.Repeat("m", 53)}, "is not a valid MacNode name"},
 		"no state":                        {[]string{"--state="}, "--state is required"},
@@ -51,7 +51,7 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// TestTheCacheLiesInTheStateFolder unless it is told otherwise.
+// TestTheCacheLiesInTheStateFolder unless a flag names another folder.
 func TestTheCacheLiesInTheStateFolder(t *testing.T) {
 	for name, tc := range map[string]struct {
 		flags       []string
@@ -101,7 +101,7 @@ func TestTheAdvertisedAddress(t *testing.T) {
 		t.Error("a port that is none was taken")
 	}
 	if a, err := address("", &net.TCPAddr{IP: net.IPv4zero, Port: 7}); err != nil || a.Host == "" || a.Host == "0.0.0.0" {
-		t.Errorf("%+v, %v: nobody can dial that", a, err)
+		t.Errorf("%+v, %v: it cannot be dialed", a, err)
 	}
 }
 

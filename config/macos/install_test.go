@@ -66,7 +66,7 @@ func TestInstallMakesADaemonThatRuns(t *testing.T) {
 		t.Error("the token is in the list of processes, or was printed")
 	}
 	if f.Sleep != 0 || f.Wired != 0 || f.Allowed != nil {
-		t.Errorf("settings that nobody asked for were changed: %+v", f)
+		t.Errorf("other settings were changed: %+v", f)
 	}
 }
 

@@ -48,7 +48,7 @@ type facts struct {
 type daemon struct {
 	Program string
 	PID     int
-	Leaving int // more than 0: it was booted out and goes after so many looks
+	Leaving int // more than 0: it was booted out and ends after that many checks
 	Looks   int
 }
 
@@ -57,7 +57,7 @@ const label = "dev.metalfleet.agent"
 // played is a Mac of which nothing is real but the files.
 type played struct {
 	t       *testing.T
-	dir     string // beside the disk: commands, facts, log
+	dir     string // commands, facts and log, next to the disk
 	disk    string
 	archive string
 }
@@ -248,7 +248,7 @@ func (m *played) copyTo(to, from string) {
 	}
 }
 
-const secret = "mfj1.a-token-nobody-else-may-see"
+const secret = "mfj1.a-token-no-one-else-may-see"
 
 // token is a file that holds one.
 func (m *played) token() string {

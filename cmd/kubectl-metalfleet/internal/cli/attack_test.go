@@ -26,7 +26,7 @@ var ours = regexp.MustCompile(`\x1b\[3[123]m|\x1b\[0m|\x1b\[H\x1b\[2J`)
 func wantPlain(t *testing.T, what, text string) {
 	t.Helper()
 	if !strings.Contains(text, "owned") {
-		t.Errorf("%s does not tell what was written: %q", what, text)
+		t.Errorf("%s does not contain the input: %q", what, text)
 	}
 	text = ours.ReplaceAllString(text, "")
 	if i := strings.IndexFunc(text, func(r rune) bool {

@@ -232,8 +232,8 @@ func (a chatCommand) ask(ctx context.Context, t *talk, prompt string) (front.Rep
 	return reply, nil
 }
 
-// converse asks turn by turn. A turn that fails is told, and the conversation
-// goes on without it.
+// converse asks turn by turn. A turn that fails is reported, and the conversation
+// continues without it.
 func (a chatCommand) converse(ctx context.Context, t *talk) error {
 	fmt.Fprintln(a.Err, "Chatting with "+t.model+"; press Ctrl-D to exit.")
 	lines := a.lines(ctx)

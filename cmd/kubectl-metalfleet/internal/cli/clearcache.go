@@ -97,7 +97,8 @@ func unanswered(name string) error {
 	return fmt.Errorf("clear the caches of Mac %s: timed out (--timeout); the request stays, and the Mac follows it once it is reachable. Check with `kubectl metalfleet nodes` that the Mac is ready, and that its agent is not older than the operator", name)
 }
 
-// showCleared says what came back; what could not be cleared is a failure.
+// showCleared prints how much was freed; a cache that could not be cleared is a
+// failure.
 func (a macCommand) showCleared(name string, c *v1alpha1.CacheCleared) error {
 	if a.json() {
 		if err := a.printJSON(c); err != nil {

@@ -1,15 +1,16 @@
-// Package cli is the command tree of the kubectl plugin: flags, reading from
-// the API server, printing, exit codes.
+// Package cli is the command tree of the kubectl plugin: flags, requests to the
+// API server, printing, exit codes.
 //
-// It owns the effects. What is decided or drawn is in the packages beside it,
-// each pure: inventory (nodes, top), onemac (status, settings), explain (why), rehearse (plan), drain, history (rollout),
-// picture (text); front speaks to the gateway and load measures it. It refuses
-// to write anything but a Mac that is to join with its token, spec.unschedulable,
-// the settings of a Mac and the order to clear its caches, the agent that is wanted, what of a deployment's spec a pause or an undo changes,
-// and the deletion of a replica that is drained, and to print any secret but
-// that token.
+// It owns the effects. Decisions and drawings are in the packages next to it,
+// each pure: inventory (nodes, top), onemac (status, settings), explain (why),
+// rehearse (plan), drain, history (rollout), picture (text); front calls the
+// gateway and load measures it. It writes only these: a Mac that is to join and
+// its token, spec.unschedulable, the settings of a Mac and the request to clear
+// its caches, the desired agent version, the fields of a deployment's spec that a
+// pause or an undo changes, and the deletion of a replica to drain. The join
+// token is the only secret that it prints.
 //
-// Start reading at Main, then commands for the table of all of them.
+// Start reading at Main, then commands for the table of all commands.
 package cli
 
 import (
@@ -35,7 +36,7 @@ const (
 	exitFailed  = 1 // it failed, and standard error says why
 	exitUsage   = 2 // the command line is wrong
 	exitNoFit   = 3 // plan: it does not fit
-	exitUnknown = 4 // plan: it cannot be told, because nobody looked at the source yet
+	exitUnknown = 4 // plan: unknown, because the source was not inspected yet
 )
 
 // Env is all that a command touches of its process.

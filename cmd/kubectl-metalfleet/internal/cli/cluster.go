@@ -82,7 +82,7 @@ func (a *app) connect() (*cluster, error) {
 	return &cluster{WithWatch: c, config: config, namespace: namespace}, nil
 }
 
-// apiError says what an error of the API server means and what to do.
+// apiError explains an error of the API server, with the next step.
 func (a *app) apiError(did string, err error) error {
 	var network net.Error
 	var address *url.Error

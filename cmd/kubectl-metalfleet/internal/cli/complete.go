@@ -11,7 +11,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// completionPatience bounds what a person waits for behind the Tab key.
+// completionPatience bounds how long a person waits for completion by the Tab
+// key.
 const completionPatience = 3 * time.Second
 
 type completer = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)

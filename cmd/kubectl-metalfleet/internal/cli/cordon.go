@@ -40,7 +40,7 @@ func (a macCommand) schedulable(use, short, long, example string, cordoned bool)
 		}}
 }
 
-// setCordoned writes spec.unschedulable and says what is the case.
+// setCordoned writes spec.unschedulable and prints the result.
 func (a macCommand) setCordoned(ctx context.Context, c *cluster, name string, cordoned bool) error {
 	mac, err := a.mac(ctx, c, name)
 	if err != nil {
@@ -127,8 +127,8 @@ type draining struct {
 	freedUnknown int
 }
 
-// toTheEnd looks and acts until the Mac is empty, nothing goes on, or the time
-// is over.
+// toTheEnd checks and acts until the Mac is empty, no replica makes progress, or
+// the time is over.
 func (r *draining) toTheEnd(ctx context.Context) error {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
@@ -148,7 +148,7 @@ func (r *draining) toTheEnd(ctx context.Context) error {
 	}
 }
 
-// remains says that the Mac is not empty, and why.
+// remains reports that the Mac is not empty, and why.
 func (r *draining) remains(why string) error {
 	what := ""
 	if len(r.left) > 0 {
@@ -189,7 +189,7 @@ func (r *draining) step(ctx context.Context) (done bool, err error) {
 	return false, nil
 }
 
-// notice tells of replicas that are gone, and what they freed.
+// notice prints the replicas that are gone, and what they freed.
 func (r *draining) notice(w drain.World) {
 	still := map[string]bool{}
 	for i := range w.Replicas {

@@ -102,7 +102,7 @@ func (p *person) deploysSource(namespace, name, source string, replicas int32) *
 	return d
 }
 
-// ready waits until a deployment has so many ready replicas.
+// ready waits until a deployment has count ready replicas.
 func (p *person) ready(d *v1alpha1.ModelDeployment, count int32) {
 	p.t.Helper()
 	p.eventually(fmt.Sprintf("%s has %d ready replicas", d.Name, count), func() error {
@@ -149,8 +149,8 @@ func TestCordonAndUncordon(t *testing.T) {
 	contains(t, "drain", errs, "--timeout is -1s")
 }
 
-// With the production controllers: a Mac is emptied, its models go on being
-// served elsewhere, and what was freed is told.
+// With the production controllers: a Mac is drained, its models stay available
+// elsewhere, and the freed memory is reported.
 func TestDrainMovesWhatIsOnAMac(t *testing.T) {
 	p := newPerson(t)
 	p.operator()
@@ -176,7 +176,7 @@ func TestDrainMovesWhatIsOnAMac(t *testing.T) {
 	out, _ = p.wants(exitOK, "why", ns+"/two")
 	contains(t, "why", out, "is ready: 2/2 replicas ready, stage: serving", "mac-1  cordoned")
 
-	// The other Mac: nowhere to go, and nothing is touched.
+	// The other Mac cannot be drained, and nothing changes.
 	_, errs = p.wants(exitFailed, "drain", "mac-2", "--timeout", "4m")
 	contains(t, "drain", errs, "some replicas cannot be moved", "no other Mac can hold it: 1 Mac: 1 cordoned", "the Mac stays cordoned")
 	p.ready(two, 2)

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// person is somebody at a keyboard in front of the plugin.
+// person is a user of the plugin.
 type person struct {
 	t *testing.T
 	c client.WithWatch
@@ -145,8 +145,8 @@ func (p *person) namespace(name string) string {
 	return name
 }
 
-// make creates an object and takes it back at the end. Namespaces stay: nobody
-// ends them here.
+// make creates an object and deletes it at the end of the test. Namespaces stay:
+// no controller deletes their content here.
 func (p *person) make(o client.Object) {
 	p.t.Helper()
 	ctx := context.Background()

@@ -112,8 +112,8 @@ func (k *kubelet) count() int {
 	return k.forwards
 }
 
-// gatewayPod makes the Service of the chart, a Pod behind it on a Node of this
-// machine, and what a Pod needs to be made; requests go to a port here.
+// gatewayPod creates the chart's Service, a Pod that it selects on a Node of this
+// machine, and the objects that a Pod needs; requests go to a local port.
 func (p *person) gatewayPod(kubeletPort int32, port string) {
 	p.t.Helper()
 	ns := p.namespace(defaultSystem)

@@ -53,7 +53,7 @@ func (a logsCommand) logs() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.tell(cmd.Context(), cl, s, follow)
+		return a.printEvents(cmd.Context(), cl, s, follow)
 	}
 	a.outputFlag(c)
 	return c
@@ -129,8 +129,8 @@ func (s *subject) about(e *corev1.Event) bool {
 	return false
 }
 
-// tell prints the Events that are there, then those that come.
-func (a logsCommand) tell(ctx context.Context, c *cluster, s *subject, follow bool) error {
+// printEvents prints the existing Events, then new ones.
+func (a logsCommand) printEvents(ctx context.Context, c *cluster, s *subject, follow bool) error {
 	var all []corev1.Event
 	var watches []watch.Interface
 	for _, namespace := range s.namespaces {
@@ -215,7 +215,8 @@ func (a logsCommand) tellOn(ctx context.Context, s *subject, watches []watch.Int
 	}
 }
 
-// whereLogsLie names files on Macs; it goes to standard error, beside the data.
+// whereLogsLie names files on Macs, on standard error, so that standard output
+// has only the logs.
 func (a logsCommand) whereLogsLie(s *subject) {
 	if len(s.files) == 0 || a.json() {
 		return

@@ -62,12 +62,12 @@ func (p *person) followsLogs(t *testing.T) {
 	ended := make(chan int, 1)
 	go func() { ended <- p.start(ctx, &o, &e, "logs", "mac-mini-2", "-f") }()
 	n := 0
-	p.eventually("what happens is told", func() error {
-		if n++; n%10 == 1 { // the watch may begin behind the first
-			p.happens("MacNode", "", "mac-mini-2", "HardPressure", "while somebody looks", 0)
+	p.eventually("events are printed", func() error {
+		if n++; n%10 == 1 { // the watch may start after the first
+			p.happens("MacNode", "", "mac-mini-2", "HardPressure", "while it is watched", 0)
 			p.happens("MacNode", "", "mac-mini-1", "HardPressure", "elsewhere", 0)
 		}
-		return said(o.String(), "HardPressure  MacNode mac-mini-2: while somebody looks")
+		return said(o.String(), "HardPressure  MacNode mac-mini-2: while it is watched")
 	})
 	stop()
 	if code := <-ended; code != exitOK || strings.Contains(o.String(), "elsewhere") {

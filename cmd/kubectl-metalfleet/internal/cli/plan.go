@@ -221,8 +221,8 @@ func (a planCommand) class(ctx context.Context, c client.Reader, d *v1alpha1.Mod
 	return nil
 }
 
-// rules reads the rules of placement. Who may not read them is told that they
-// were left out.
+// rules reads the rules of placement. A user who may not read them gets a note
+// that they were left out.
 func (a planCommand) rules(ctx context.Context, c client.Reader, w *rehearse.World) error {
 	cm := &corev1.ConfigMap{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: a.flags.system, Name: plan.ConfigMapName}, cm)

@@ -155,6 +155,6 @@ func TestAStatusThatChangesMeanwhileIsNoConflict(t *testing.T) {
 	other.Spec.Rollout.Attempt = 7
 	p.must(p.c.Update(t.Context(), other))
 	if err := a.writeSpec(t.Context(), cl, before, after); err == nil {
-		t.Error("a spec that somebody else changed meanwhile was overwritten")
+		t.Error("a spec that another client changed meanwhile was overwritten")
 	}
 }

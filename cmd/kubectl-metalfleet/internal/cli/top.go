@@ -125,7 +125,7 @@ func (a topCommand) follow(ctx context.Context, c *cluster, only string) error {
 	defer running.Wait()
 	defer cancel()
 	changed := make(chan struct{}, 1)
-	poke := func() {
+	signal := func() {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -133,14 +133,14 @@ func (a topCommand) follow(ctx context.Context, c *cluster, only string) error {
 	}
 	var trouble lastError
 	watched, err := cache.New(c.config, cache.Options{Scheme: scheme(), DefaultTransform: cache.TransformStripManagedFields(),
-		DefaultWatchErrorHandler: func(_ context.Context, _ *toolscache.Reflector, err error) { trouble.set(err); poke() }})
+		DefaultWatchErrorHandler: func(_ context.Context, _ *toolscache.Reflector, err error) { trouble.set(err); signal() }})
 	if err != nil {
 		return a.apiError("watch the fleet", err)
 	}
-	heard := toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { trouble.set(nil); poke() },
-		UpdateFunc: func(any, any) { trouble.set(nil); poke() },
-		DeleteFunc: func(any) { trouble.set(nil); poke() },
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { trouble.set(nil); signal() },
+		UpdateFunc: func(any, any) { trouble.set(nil); signal() },
+		DeleteFunc: func(any) { trouble.set(nil); signal() },
 	}
 	running.Go(func() { _ = watched.Start(ctx) })
 	for _, o := range []client.Object{&v1alpha1.MacNode{}, &v1alpha1.ModelReplica{}} {
@@ -148,7 +148,7 @@ func (a topCommand) follow(ctx context.Context, c *cluster, only string) error {
 		if err != nil {
 			return a.apiError("watch the fleet", err)
 		}
-		if _, err := informer.AddEventHandler(heard); err != nil {
+		if _, err := informer.AddEventHandler(handler); err != nil {
 			return fmt.Errorf("watch the fleet: %w", err)
 		}
 	}
@@ -206,7 +206,7 @@ func (a topCommand) screen(frame []byte, trouble error, now time.Time) []byte {
 	return []byte("\x1b[H\x1b[2J" + strings.Join(lines, "\n") + "\n")
 }
 
-// lastError is what a watch failed with, until it is heard from again.
+// lastError is what a watch failed with, until it works again.
 type lastError struct {
 	mu  sync.Mutex
 	err error // guarded by mu

@@ -30,9 +30,9 @@ or another version, to retry.
 engine, and --version is the version that this agent prints with --version.
 Without flags, or with --status, the command changes nothing.`
 
-// wishFlags are the flags of upgrade-agents.
-type wishFlags struct {
-	wish                  turn.Target
+// versionFlags are the flags of upgrade-agents.
+type versionFlags struct {
+	desired               turn.Target
 	drain                 int32
 	pause, resume, status bool
 	downgrade             bool
@@ -42,7 +42,7 @@ type wishFlags struct {
 type upgradeCommand struct{ *app }
 
 func (a upgradeCommand) upgradeAgents() *cobra.Command {
-	var f wishFlags
+	var f versionFlags
 	c := &cobra.Command{
 		Use: "upgrade-agents", Short: "Upgrade the agents of the Macs, one at a time", Long: upgradeLong, Args: none(),
 		Example: "  kubectl metalfleet upgrade-agents --version v0.4.0 --url https://releases.example.com/agent-v0.4.0.tar.gz --sha256 DIGEST\n" +
@@ -50,10 +50,10 @@ func (a upgradeCommand) upgradeAgents() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.wish.Version, "version", "", "`version` that the Macs should run")
-	flags.StringVar(&f.wish.Source, "url", "", "https `address` of the archive")
-	flags.StringVar(&f.wish.SHA256, "sha256", "", "`digest` of the archive")
-	flags.StringVar(&f.wish.Mac, "mac", "", "upgrade only this `Mac`")
+	flags.StringVar(&f.desired.Version, "version", "", "`version` that the Macs should run")
+	flags.StringVar(&f.desired.Source, "url", "", "https `address` of the archive")
+	flags.StringVar(&f.desired.SHA256, "sha256", "", "`digest` of the archive")
+	flags.StringVar(&f.desired.Mac, "mac", "", "upgrade only this `Mac`")
 	flags.Int32Var(&f.drain, "drain-seconds", 600, "how long running requests may continue, in seconds")
 	flags.BoolVar(&f.pause, "pause", false, "pause: start no further upgrades")
 	flags.BoolVar(&f.resume, "resume", false, "resume after a pause")
@@ -64,12 +64,12 @@ func (a upgradeCommand) upgradeAgents() *cobra.Command {
 		if err := f.check(flags.Changed("drain-seconds")); err != nil {
 			return err
 		}
-		f.wish.DrainSeconds = &f.drain
+		f.desired.DrainSeconds = &f.drain
 		cl, err := a.connect()
 		if err != nil {
 			return err
 		}
-		w, err := a.changeWish(cmd.Context(), cl, &f)
+		w, err := a.changeDesired(cmd.Context(), cl, &f)
 		if err != nil {
 			return err
 		}
@@ -80,8 +80,8 @@ func (a upgradeCommand) upgradeAgents() *cobra.Command {
 }
 
 // check refuses flags that do not go together.
-func (f *wishFlags) check(drain bool) error {
-	named := f.wish.Version != ""
+func (f *versionFlags) check(drain bool) error {
+	named := f.desired.Version != ""
 	verbs := 0
 	for _, given := range []bool{named, f.pause, f.resume, f.status} {
 		if given {
@@ -89,9 +89,9 @@ func (f *wishFlags) check(drain bool) error {
 		}
 	}
 	switch {
-	case named && (f.wish.Source == "" || f.wish.SHA256 == ""), !named && (f.wish.Source != "" || f.wish.SHA256 != ""):
+	case named && (f.desired.Source == "" || f.desired.SHA256 == ""), !named && (f.desired.Source != "" || f.desired.SHA256 != ""):
 		return usagef("--version, --url and --sha256 must be used together")
-	case !named && (f.wish.Mac != "" || drain || f.downgrade):
+	case !named && (f.desired.Mac != "" || drain || f.downgrade):
 		return usagef("--mac, --drain-seconds and --allow-downgrade require --version, --url and --sha256")
 	case verbs > 1:
 		return usagef("--version, --pause, --resume and --status are mutually exclusive")
@@ -99,9 +99,9 @@ func (f *wishFlags) check(drain bool) error {
 	return nil
 }
 
-// changeWish writes what the flags say, if they say something, and returns what
+// changeDesired writes what the flags say, if they say something, and returns what
 // is wanted now; nil is nothing.
-func (a upgradeCommand) changeWish(ctx context.Context, c client.Client, f *wishFlags) (*turn.Target, error) {
+func (a upgradeCommand) changeDesired(ctx context.Context, c client.Client, f *versionFlags) (*turn.Target, error) {
 	key := client.ObjectKey{Namespace: a.flags.system, Name: turn.ConfigMapName}
 	var cm corev1.ConfigMap
 	err := c.Get(ctx, key, &cm)
@@ -111,7 +111,7 @@ func (a upgradeCommand) changeWish(ctx context.Context, c client.Client, f *wish
 	}
 	var before *turn.Target
 	if exists {
-		if before, err = turn.Read(&cm); err != nil && f.wish.Version == "" {
+		if before, err = turn.Read(&cm); err != nil && f.desired.Version == "" {
 			return nil, err
 		}
 	}
@@ -136,12 +136,12 @@ func (a upgradeCommand) changeWish(ctx context.Context, c client.Client, f *wish
 	return next, nil
 }
 
-// apply is what is wanted after the flags. A version that is named is a wish of
+// apply is what is wanted after the flags. A version that is named is a change of
 // its own, also where it is the same as before: that one is tried again.
-func (f *wishFlags) apply(before *turn.Target) (*turn.Target, error) {
+func (f *versionFlags) apply(before *turn.Target) (*turn.Target, error) {
 	switch {
-	case f.wish.Version != "":
-		next := f.wish
+	case f.desired.Version != "":
+		next := f.desired
 		next.Attempt = 1
 		if f.downgrade {
 			next.Downgrade = v1alpha1.DowngradeAllow

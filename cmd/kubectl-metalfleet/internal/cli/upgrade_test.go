@@ -13,27 +13,27 @@ import (
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 )
 
-func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
+func TestEachChangeOfTheVersionIsANewAttempt(t *testing.T) {
 	digest := strings.Repeat("a", 64)
 	named := turn.Target{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: digest}
 	before := named
 	before.Attempt, before.Paused = 4, true
 	for name, tc := range map[string]struct {
-		flags   wishFlags
+		flags   versionFlags
 		before  *turn.Target
 		attempt int64
 		paused  bool
 		wrong   string
 	}{
-		"the first":                {wishFlags{wish: named}, nil, 1, false, ""},
-		"the same again":           {wishFlags{wish: named}, &before, 5, false, ""},
-		"an older version":         {wishFlags{wish: named, downgrade: true}, nil, 1, false, ""},
-		"a pause":                  {wishFlags{pause: true}, &before, 4, true, ""},
-		"the end of a pause":       {wishFlags{resume: true}, &before, 4, false, ""},
-		"a look":                   {wishFlags{status: true}, &before, 4, true, ""},
-		"a pause of nothing":       {wishFlags{pause: true}, nil, 0, false, "no agent version is requested"},
-		"an archive without https": {wishFlags{wish: turn.Target{Version: "v1", Source: "http://x/a", SHA256: digest}}, nil, 0, false, "https://"},
-		"a digest that is none":    {wishFlags{wish: turn.Target{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, nil, 0, false, "64 lower-case hex digits"},
+		"the first":                {versionFlags{desired: named}, nil, 1, false, ""},
+		"the same again":           {versionFlags{desired: named}, &before, 5, false, ""},
+		"an older version":         {versionFlags{desired: named, downgrade: true}, nil, 1, false, ""},
+		"a pause":                  {versionFlags{pause: true}, &before, 4, true, ""},
+		"the end of a pause":       {versionFlags{resume: true}, &before, 4, false, ""},
+		"a look":                   {versionFlags{status: true}, &before, 4, true, ""},
+		"a pause of nothing":       {versionFlags{pause: true}, nil, 0, false, "no agent version is requested"},
+		"an archive without https": {versionFlags{desired: turn.Target{Version: "v1", Source: "http://x/a", SHA256: digest}}, nil, 0, false, "https://"},
+		"a digest that is none":    {versionFlags{desired: turn.Target{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, nil, 0, false, "64 lower-case hex digits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := tc.flags.apply(tc.before)
@@ -53,15 +53,15 @@ func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestUpgradeAgentsWritesTheWishAndShowsTheMacs(t *testing.T) {
+func TestUpgradeAgentsWritesTheVersionAndShowsTheMacs(t *testing.T) {
 	p := newPerson(t)
 	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: defaultSystem}}
 	if err := p.c.Create(t.Context(), system); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		wish := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultSystem, Name: turn.ConfigMapName}}
-		if err := p.c.Delete(context.Background(), wish); err != nil {
+		desired := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultSystem, Name: turn.ConfigMapName}}
+		if err := p.c.Delete(context.Background(), desired); err != nil {
 			t.Error(err)
 		}
 	})

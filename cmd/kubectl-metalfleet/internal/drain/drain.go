@@ -1,14 +1,14 @@
-// Package drain decides how a Mac is emptied: which of its replicas may go now,
-// and what the others wait for.
+// Package drain decides how a Mac is drained: which of its replicas may be
+// deleted now, and what the others wait for.
 //
-// It owns the decision, as a pure function over API objects; whoever calls it
-// deletes replicas and asks again. There is no eviction in the API: a replica
-// on a cordoned Mac that is deleted gets a successor from its deployment, and
-// placement puts that on another Mac.
+// It owns the decision, as a pure function over API objects; the caller deletes
+// replicas and asks again. There is no eviction in the API: the deployment
+// replaces a deleted replica of a cordoned Mac, and placement puts the new one on
+// another Mac.
 //
-// It refuses to take a replica that no other Mac can hold, and the last one of
-// a model that answers, unless its deployment's rollout.maxUnavailable or the
-// person allows it.
+// It does not delete a replica that no other Mac can hold, and the last ready one
+// of a model, unless its deployment's rollout.maxUnavailable or the user allows
+// it.
 //
 // Start reading at Drain.Next.
 package drain
@@ -48,11 +48,12 @@ type Drain struct {
 
 // Move is what is to be done now.
 type Move struct {
-	// Delete are the replicas that may go.
+	// Delete are the replicas to delete now.
 	Delete []*v1alpha1.ModelReplica
-	// Waits say what else is waited for, sorted.
+	// Waits are the other reasons to wait, sorted.
 	Waits []string
-	// Stuck: nothing goes on, and only a person can help; Waits say how.
+	// Stuck: no replica makes progress, and only a person can help; Waits explain
+	// how.
 	Stuck bool
 	// Done: nothing is here any more, and what went is served elsewhere.
 	Done bool
@@ -65,7 +66,7 @@ type pass struct {
 	s     *plan.Snapshot
 	ready map[string]int
 	out   Move
-	// moving: something goes on by itself.
+	// moving: a replica makes progress by itself.
 	moving bool
 }
 
@@ -161,7 +162,7 @@ func (p *pass) deploymentOf(r *v1alpha1.ModelReplica) *v1alpha1.ModelDeployment 
 // ready before are again.
 func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool {
 	if !fleet.ReplicaReady(r) || r.Spec.Residency.OnDemand() && !fleet.Loaded(r) {
-		return true // nobody misses it; the next request loads its successor
+		return true // it is unused; the next request loads its successor
 	}
 	uid := string(d.UID)
 	wanted := int(fleet.Wanted(d))
@@ -175,7 +176,7 @@ func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool
 	case whole && (left >= 1 || p.AllowUnserved):
 		return true
 	case !whole:
-		return false // its successor is told of below
+		return false // its successor is listed later
 	}
 	p.wait("%s/%s stays, because it is the last ready replica of %s and requests would fail until its replacement is ready: "+
 		"scale up first (kubectl scale md %s -n %s --replicas=%d), or remove it with --allow-unserved",
@@ -197,7 +198,7 @@ func (p *pass) successors() {
 	}
 }
 
-// unready says what the replica that is not ready yet is about.
+// unready explains why a replica is not ready yet.
 func (p *pass) unready(d *v1alpha1.ModelDeployment) string {
 	for i := range p.w.Replicas {
 		r := &p.w.Replicas[i]

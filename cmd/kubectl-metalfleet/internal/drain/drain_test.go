@@ -91,7 +91,7 @@ func TestWhatMayGo(t *testing.T) {
 		"no other Mac has room":               {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "b")}, 10 * gib, false, "", "no other Mac can hold it: 1 Mac: 1 short of memory", true, false},
 		"no room, and a person allows":        {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "b")}, 10 * gib, true, "x", "", false, false},
 		"one drains already":                  {deployment("d", 1), replicas{replica("d", "x", "a", going), replica("d", "y", "b")}, 20 * gib, false, "", "ns/x is draining: running requests may continue for up to 600 s", false, false},
-		"its deployment goes":                 {deployment("d", 1, func(d *v1alpha1.ModelDeployment) { d.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }), replicas{replica("d", "x", "a")}, 20 * gib, false, "", "is being removed with its deployment", false, false},
+		"its deployment is being deleted":     {deployment("d", 1, func(d *v1alpha1.ModelDeployment) { d.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }), replicas{replica("d", "x", "a")}, 20 * gib, false, "", "is being removed with its deployment", false, false},
 		"a model that is not whole yet waits": {deployment("d", 3), replicas{replica("d", "x", "a"), replica("d", "y", "b", notReady), replica("d", "z", "b")}, 60 * gib, false, "x", "", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

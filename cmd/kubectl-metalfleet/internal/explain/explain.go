@@ -32,7 +32,7 @@ type Stage string
 // three and the last two are of a deployment.
 const (
 	StageOperator  Stage = "operator"  // its latest change was not looked at yet
-	StageSource    Stage = "source"    // what lies behind spec.model is found out
+	StageSource    Stage = "source"    // the source in spec.model is being inspected
 	StageReplicas  Stage = "replicas"  // its replicas are to be made
 	StagePlacement Stage = "placement" // a Mac is looked for
 	StageMac       Stage = "mac"       // its Mac is silent or gone
@@ -103,7 +103,7 @@ type World struct {
 	Replicas []v1alpha1.ModelReplica
 }
 
-// Deployment tells the story of a deployment.
+// Deployment explains the state of a deployment.
 func Deployment(d *v1alpha1.ModelDeployment, w World) Story {
 	own := ownReplicas(d, w.Replicas)
 	s := Story{Namespace: d.Namespace, Name: d.Name, Source: d.Spec.Model.Source, Macs: []Mac{}, Replicas: []Replica{}}
@@ -219,7 +219,7 @@ func leaving(d *v1alpha1.ModelDeployment, own []*v1alpha1.ModelReplica) *Holdup 
 	return h
 }
 
-// notes tell what is wrong or under way beside the stage.
+// notes are other problems or operations in progress, in addition to the stage.
 func notes(d *v1alpha1.ModelDeployment, s Stage) []string {
 	var out []string
 	for _, kind := range []string{v1alpha1.ConditionDegraded, v1alpha1.ConditionProgressing} {

@@ -91,10 +91,10 @@ func TestStages(t *testing.T) {
 		"a quota, and there is none":  {deployment(accepted, is(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonCreateFailed)), nil, StageReplicas, v1alpha1.ReasonCreateFailed, ""},
 		"a rollout is halted": {deployment(accepted, is(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonHalted)),
 			[]v1alpha1.ModelReplica{on(yes(v1alpha1.ConditionReady)...)}, StageServing, v1alpha1.ReasonHalted, ""},
-		"on demand":                     {deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonOnDemand)), nil, StageOnDemand, "", ""},
-		"scaled to zero":                {zero, nil, StageZero, "", ""},
-		"being deleted":                 {going, []v1alpha1.ModelReplica{on()}, StageDraining, v1alpha1.ReasonDraining, ""},
-		"the least advanced is told of": {two, []v1alpha1.ModelReplica{loading, placed("s", "", is(v1alpha1.ConditionPlaced, no, v1alpha1.ReasonNoRoom))}, StagePlacement, v1alpha1.ReasonNoRoom, "s"},
+		"on demand":                   {deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonOnDemand)), nil, StageOnDemand, "", ""},
+		"scaled to zero":              {zero, nil, StageZero, "", ""},
+		"being deleted":               {going, []v1alpha1.ModelReplica{on()}, StageDraining, v1alpha1.ReasonDraining, ""},
+		"the least advanced is shown": {two, []v1alpha1.ModelReplica{loading, placed("s", "", is(v1alpha1.ConditionPlaced, no, v1alpha1.ReasonNoRoom))}, StagePlacement, v1alpha1.ReasonNoRoom, "s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Deployment(tc.d, World{Now: now, Replicas: tc.replicas})

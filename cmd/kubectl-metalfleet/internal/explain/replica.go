@@ -13,7 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
 
-// replica says how far one replica got.
+// replica returns the progress of one replica.
 func replica(r *v1alpha1.ModelReplica) Replica {
 	out := Replica{Name: r.Name, Mac: r.Spec.NodeName}
 	out.Stage, out.Holdup = replicaStage(r)
@@ -77,8 +77,8 @@ func withProgress(h *Holdup, r *v1alpha1.ModelReplica) *Holdup {
 	return h
 }
 
-// inQuestion picks the replica whose Macs are told: the one that holds the
-// deployment up, else the first.
+// inQuestion picks the replica whose Macs are listed: the one that delays the
+// deployment, else the first.
 func inQuestion(own []*v1alpha1.ModelReplica, h *Holdup) *v1alpha1.ModelReplica {
 	if h != nil {
 		if i := slices.IndexFunc(own, func(r *v1alpha1.ModelReplica) bool { return r.Name == h.Of }); i >= 0 {
@@ -113,7 +113,7 @@ func candidates(r *v1alpha1.ModelReplica, w World) (about string, macs []Mac) {
 	return fmt.Sprintf("%s needs an estimated %s", r.Name, v1alpha1.FormatBytes(r.Spec.ReservedBytes)), macs
 }
 
-// looking says of every Mac what it found behind the source.
+// looking returns what every Mac found at the source.
 func looking(d *v1alpha1.ModelDeployment, w World) (about string, macs []Mac) {
 	id := fleet.InspectionID(d)
 	asked := fleet.Asked(d, w.Macs)

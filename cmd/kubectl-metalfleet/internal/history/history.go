@@ -1,8 +1,8 @@
-// Package history reads the revisions of a deployment: which there are, which
-// one serves, and to which one an undo goes.
+// Package history reads the revisions of a deployment: which exist, which one
+// serves, and to which one an undo returns.
 //
-// It owns the choice and nothing else: it is pure. It refuses to guess at a
-// revision that does not say what made it.
+// It owns this choice as pure functions. A revision without a record of its cause
+// is reported as such.
 //
 // Start reading at Of.
 package history

@@ -1,9 +1,9 @@
-// Package inventory says what a fleet has: its Macs, what their memory is
-// promised to and used for, and the engines on them.
+// Package inventory lists the resources of a fleet: its Macs, how their memory is
+// reserved and used, and the engines on them.
 //
 // It owns the rows of `nodes` and the bars of `top`, as pure functions over API
-// objects. It refuses to call a figure zero that nobody measured: where a Mac
-// never reported, its memory is absent, in JSON and in the picture.
+// objects. An unmeasured figure is never shown as zero: the memory of a Mac that
+// never reported is absent, in JSON and in the picture.
 //
 // Start reading at Of.
 package inventory

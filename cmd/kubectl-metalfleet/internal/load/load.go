@@ -1,8 +1,8 @@
-// Package load measures a model from the outside: so many requests, so many at
-// once.
+// Package load measures a model from the outside: a number of requests with a
+// given concurrency.
 //
-// It owns the pacing and the figures. It refuses to average over what failed:
-// errors are counted by their words and leave the times alone.
+// It owns the pacing and the figures. Failed requests do not count in the
+// averages: errors are counted by their messages.
 //
 // Start reading at Run.
 package load
@@ -38,8 +38,8 @@ type Report struct {
 	TokensPerSecond float64 `json:"tokensPerSecond"`
 	// FirstToken is the time to the first text.
 	FirstToken Spread `json:"firstTokenMilliseconds"`
-	// Decode is the tokens per second of one stream, behind its first. Its p99
-	// is what 99 of 100 reach or exceed.
+	// Decode is the tokens per second of one stream, after its first. 99 of 100
+	// streams reach or exceed its p99.
 	Decode Spread `json:"decodeTokensPerSecond"`
 }
 

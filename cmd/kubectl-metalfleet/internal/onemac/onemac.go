@@ -1,8 +1,8 @@
-// Package onemac says what one Mac does and how it is set.
+// Package onemac reports the state and the settings of one Mac.
 //
 // It owns the figures of `status` and the names of `settings`, as pure functions
-// over a MacNode. It refuses a setting that it does not know, by name, and to
-// call a figure zero that nobody measured.
+// over a MacNode. An unknown setting is refused by name, and an unmeasured figure
+// is never shown as zero.
 //
 // Start reading at Of for the status, Parse for the settings.
 package onemac

@@ -18,7 +18,7 @@ import (
 func TestSettingsRoundTrip(t *testing.T) {
 	m := &v1alpha1.MacNode{}
 	if d := cmp.Diff(Settings{"unschedulable": nil, "memory.policy": nil, "memory.ceiling": nil, "settings.logLevel": nil, "settings.cacheLimit": nil, "settings.cacheFree": nil}, Read(m)); d != "" {
-		t.Errorf("of a Mac that nobody set: %s", d)
+		t.Errorf("of a Mac without settings: %s", d)
 	}
 	m.Spec = v1alpha1.MacNodeSpec{
 		Unschedulable: true,

@@ -72,7 +72,7 @@ func atLeast(least int64) func(string) error {
 	}
 }
 
-// Read says all settings of a Mac, nil for those that nobody made.
+// Read returns all settings of a Mac, nil for those that are not set.
 func Read(m *v1alpha1.MacNode) Settings {
 	all := Settings{}
 	for name, s := range settings {

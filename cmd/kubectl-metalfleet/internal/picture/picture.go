@@ -91,9 +91,9 @@ func plain(r rune) rune {
 	return r
 }
 
-// Bar draws part of whole in width signs, and the share behind it. A part that
-// is more than the whole fills the bar, and the share says by how much. An
-// unknown whole has no bar.
+// Bar draws part of whole in width characters, followed by the share. A part that
+// exceeds the whole fills the bar, and the share shows by how much. An unknown
+// whole has no bar.
 func Bar(part, whole int64, width int) string {
 	if whole <= 0 || part < 0 {
 		return unknown
@@ -124,7 +124,7 @@ type Ink bool
 // Good is for what is as it should be.
 func (i Ink) Good(s string) string { return i.paint("32", s) }
 
-// Warn is for what may need somebody.
+// Warn is for text that may need attention.
 func (i Ink) Warn(s string) string { return i.paint("33", s) }
 
 // Bad is for what does not work.

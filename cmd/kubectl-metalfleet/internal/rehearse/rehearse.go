@@ -1,12 +1,11 @@
 // Package rehearse answers `plan`: what would happen if a ModelDeployment were
 // applied.
 //
-// It owns the walk from a manifest to Macs, as a pure function over what the
-// API server holds: the reconciler's own decisions (modeldeployment.Rehearsal),
+// It owns the steps from a manifest to Macs, as a pure function over the objects
+// of the API server: the reconciler's own decisions (modeldeployment.Rehearsal),
 // the arithmetic of memory (metal/footprint) and placement's snapshot, one step
-// after the other until nothing changes. It refuses to guess: where nobody
-// looked at the source yet, the answer is "unknown", with what can be said
-// anyway.
+// after the other until nothing changes. It does not guess: if the source was not
+// inspected yet, the answer is "unknown", with everything that is known.
 //
 // Start reading at Ask.
 package rehearse
@@ -59,7 +58,7 @@ type World struct {
 // Question is one deployment as it would be stored.
 type Question struct {
 	Deployment *v1alpha1.ModelDeployment
-	// Exists says that it is stored already, perhaps with another spec.
+	// Exists is true if it is stored already, perhaps with another spec.
 	Exists bool
 	// Facts from the headers of local files, and which folder or file they are
 	// of; used where the fleet knows no record of the source.
@@ -83,10 +82,10 @@ type Answer struct {
 	Need *Need `json:"need,omitempty"`
 	// Replicas as they would be in the end.
 	Replicas []Replica `json:"replicas"`
-	// Removed are the replicas that would go, in this order.
+	// Removed are the replicas that would be deleted, in this order.
 	Removed []string `json:"removed,omitempty"`
-	// Swaps counts those of them that give their room to the new revision, because
-	// there is none beside them.
+	// Swaps counts those of them that are deleted first to make room for the new
+	// revision.
 	Swaps int `json:"swaps,omitempty"`
 	// Preempted are the replicas of others that would give their room, as
 	// NAMESPACE/NAME.
@@ -131,7 +130,7 @@ type Replica struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Mac is one Mac beside a replica.
+// Mac is a Mac as a candidate for a replica.
 type Mac struct {
 	Name      string `json:"name"`
 	Fits      bool   `json:"fits"`
@@ -227,7 +226,7 @@ func need(e fleet.Engine, d *v1alpha1.ModelDeployment) (*Need, error) {
 		OverheadBytes: terms.Overhead, TotalBytes: terms.Total(), ReservedBytes: reserved, OnDemand: fleet.Residency(d.Spec.Residency).OnDemand()}, nil
 }
 
-// unknown says what can be said of a source that nobody looked at.
+// unknown fills the answer for a source that was not inspected.
 func (a *Answer) unknown(w World, q Question) {
 	d := q.Deployment
 	nobody := v1alpha1.ModelReplica{}
@@ -253,7 +252,7 @@ func macs(s *plan.Snapshot, r *v1alpha1.ModelReplica) []Mac {
 	return out
 }
 
-// scaledToZero says that no replica is wanted.
+// scaledToZero reports whether no replica is wanted.
 func scaledToZero(d *v1alpha1.ModelDeployment) bool { return fleet.Wanted(d) == 0 }
 
 // becomeReady makes a replica count as one that answers.

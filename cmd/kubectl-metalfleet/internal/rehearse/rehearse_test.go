@@ -89,7 +89,7 @@ func brief(a Answer) string {
 	}
 	out := string(a.Verdict) + ": " + strings.Join(on, ", ")
 	if len(a.Removed) > 0 {
-		out += "; goes " + strings.Join(a.Removed, ", ")
+		out += "; removes " + strings.Join(a.Removed, ", ")
 	}
 	return out
 }
@@ -122,12 +122,12 @@ func TestWhatAManifestWouldBecome(t *testing.T) {
 		"too large for all":                         {macs{mac("a", 8*gib)}, nil, two, "DoesNotFit: nowhere (TooLarge), nowhere (TooLarge)"},
 		"no Mac at all":                             {nil, nil, zero, "Fits: "},
 		"nothing changes":                           {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, two, "Fits: a stays, b stays"},
-		"more replicas beside those that stay":      {macs{mac("a", 30*gib), mac("b", 15*gib)}, running, deployment("m", 3), "Fits: a stays, b stays, a"},
-		"fewer replicas":                            {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, zero, "Fits: ; goes m-1, m-0"},
-		"another engine, with room beside the old":  {macs{mac("a", 30*gib), mac("b", 15*gib)}, running, changed, "Fits: a, b; goes m-1, m-0"},
-		"another engine, and no room beside":        {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, changed, "Fits: a, b; goes m-0, m-1"},
-		"no room beside, and it is waited for":      {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, waits, "DoesNotFit: a stays, nowhere (NoRoom), b stays"},
-		"another engine in place":                   {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, inPlace, "Fits: b, a; goes m-1, m-0"},
+		"more replicas in addition to the old":      {macs{mac("a", 30*gib), mac("b", 15*gib)}, running, deployment("m", 3), "Fits: a stays, b stays, a"},
+		"fewer replicas":                            {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, zero, "Fits: ; removes m-1, m-0"},
+		"another engine, with room for both":        {macs{mac("a", 30*gib), mac("b", 15*gib)}, running, changed, "Fits: a, b; removes m-1, m-0"},
+		"another engine, and no room for both":      {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, changed, "Fits: a, b; removes m-0, m-1"},
+		"no room for both, and it is waited for":    {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, waits, "DoesNotFit: a stays, nowhere (NoRoom), b stays"},
+		"another engine in place":                   {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, inPlace, "Fits: b, a; removes m-1, m-0"},
 		"a context that the model was not made for": {macs{mac("a", 30*gib)}, nil, long, "DoesNotFit: "},
 		"a limit is what is reserved":               {macs{mac("a", 30*gib)}, nil, limit, "DoesNotFit: nowhere (TooLarge)"},
 	} {

@@ -17,8 +17,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
 
-// stage is the fleet while the rehearsal goes on: what belongs to others, and
-// the replicas of this deployment.
+// stage is the fleet during the rehearsal: the resources of others, and the
+// replicas of this deployment.
 type stage struct {
 	macs   []v1alpha1.MacNode
 	others []v1alpha1.ModelReplica
