@@ -127,10 +127,10 @@ func TestAttackAnEngineSocketOpenedByAnotherUser(t *testing.T) {
 		bits   fs.FileMode
 		want   string
 	}{
-		{filepath.Dir(m.state), 0o755, knockDenied}, // of the test, around all of it
-		{m.state, 0o755, knockDenied},
-		{run, 0o755, knockDenied},
-		{socket, 0o666, knockHungUp},
+		{opened: filepath.Dir(m.state), bits: 0o755, want: knockDenied}, // of the test, around all of it
+		{opened: m.state, bits: 0o755, want: knockDenied},
+		{opened: run, bits: 0o755, want: knockDenied},
+		{opened: socket, bits: 0o666, want: knockHungUp},
 	} {
 		if err := os.Chmod(step.opened, step.bits); err != nil {
 			t.Fatal(err)

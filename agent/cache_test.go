@@ -311,13 +311,13 @@ func TestCacheBlocksAreKeptWhileTheirModelIsAssigned(t *testing.T) {
 		want   []string
 		known  bool
 	}{
-		{0, of("a", "b"), []string{"a", "b"}, true},
-		{time.Minute, of("a", "c"), []string{"a", "b", "c"}, true},
-		{time.Minute, of("a"), []string{"a", "b", "c"}, true},
-		{keptFor - time.Second, of("a"), []string{"a", "b", "c"}, true},
-		{keptFor, of("a"), []string{"a", "c"}, true},
-		{keptFor + time.Minute, of("a"), []string{"a"}, true},
-		{3 * keptFor, &journal.Desired{Invalid: []journal.InvalidAssignment{{}}}, nil, false},
+		{after: 0, orders: of("a", "b"), want: []string{"a", "b"}, known: true},
+		{after: time.Minute, orders: of("a", "c"), want: []string{"a", "b", "c"}, known: true},
+		{after: time.Minute, orders: of("a"), want: []string{"a", "b", "c"}, known: true},
+		{after: keptFor - time.Second, orders: of("a"), want: []string{"a", "b", "c"}, known: true},
+		{after: keptFor, orders: of("a"), want: []string{"a", "c"}, known: true},
+		{after: keptFor + time.Minute, orders: of("a"), want: []string{"a"}, known: true},
+		{after: 3 * keptFor, orders: &journal.Desired{Invalid: []journal.InvalidAssignment{{}}}, want: nil, known: false},
 	} {
 		models, known := wanted(ordered, step.orders, now.Add(step.after))
 		want := map[string]bool{}

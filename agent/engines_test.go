@@ -35,12 +35,12 @@ func TestRefusedLoadNamesCeilingUsedAndNeededBytes(t *testing.T) {
 		err  *pool.RoomError
 		want *wire.Refusal
 	}{
-		"too large for good": {&pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, Capacity: 90, Ceiling: 100}},
-			&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 60, NeededBytes: 60, LimitBytes: 100}},
-		"may fit later": {&pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, InUse: 10, Capacity: 90, Ceiling: 100}, RetryAfter: 5 * time.Second},
-			&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 70, NeededBytes: 60, LimitBytes: 100, RetryAfterMilliseconds: 5000}},
-		"short of free memory": {&pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, InUse: 10, Ceiling: 50, Term: footprint.Dynamic}, RetryAfter: time.Second},
-			&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 10, NeededBytes: 60, LimitBytes: 50, RetryAfterMilliseconds: 1000}},
+		"too large for good": {err: &pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, Capacity: 90, Ceiling: 100}},
+			want: &wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 60, NeededBytes: 60, LimitBytes: 100}},
+		"may fit later": {err: &pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, InUse: 10, Capacity: 90, Ceiling: 100}, RetryAfter: 5 * time.Second},
+			want: &wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 70, NeededBytes: 60, LimitBytes: 100, RetryAfterMilliseconds: 5000}},
+		"short of free memory": {err: &pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, InUse: 10, Ceiling: 50, Term: footprint.Dynamic}, RetryAfter: time.Second},
+			want: &wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 10, NeededBytes: 60, LimitBytes: 50, RetryAfterMilliseconds: 1000}},
 	} {
 		got := wire.RefusalOf(translate(fmt.Errorf("acquire: %w", c.err)))
 		if got.GetCode() != c.want.GetCode() || got.GetUsedBytes() != c.want.GetUsedBytes() || got.GetNeededBytes() != c.want.GetNeededBytes() ||

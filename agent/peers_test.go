@@ -88,7 +88,7 @@ func (s *site) order(to *mac, near ...*mac) {
 	a := to.assignment()
 	a.Desired = v1alpha1.DesiredDownloaded
 	for _, n := range near {
-		a.Neighbours = append(a.Neighbours, v1alpha1.Peer{
+		a.Peers = append(a.Peers, v1alpha1.Peer{
 			Mac: n.name, Address: n.agent.Address,
 			Grant: to.authority.Grant(agentapi.Grant{Server: n.name, Client: to.name, Digest: s.record.Digest, Source: s.record.Source}),
 		})
@@ -179,14 +179,14 @@ func TestAttackAMacAsAGateway(t *testing.T) {
 		path     string
 		want     int // 0: no connection
 	}{
-		"a Mac asks for weights":                 {mac, agentapi.ProtoWeights, weights, http.StatusOK},
-		"a Mac asks for models":                  {mac, agentapi.ProtoWeights, "/v1/models", http.StatusForbidden},
-		"a Mac asks for health":                  {mac, agentapi.ProtoWeights, agentapi.PathHealth, http.StatusForbidden},
-		"a Mac comes as a gateway does":          {mac, "h2", "/v1/models", 0},
-		"a Mac comes over HTTP/1.1":              {mac, "http/1.1", weights, 0},
-		"a gateway asks for weights":             {gateway, "h2", weights, http.StatusNotFound},
-		"a gateway comes as a Mac does":          {gateway, agentapi.ProtoWeights, weights, 0},
-		"a gateway asks for what gateways serve": {gateway, "h2", "/v1/models", http.StatusOK},
+		"a Mac asks for weights":                 {pair: mac, protocol: agentapi.ProtoWeights, path: weights, want: http.StatusOK},
+		"a Mac asks for models":                  {pair: mac, protocol: agentapi.ProtoWeights, path: "/v1/models", want: http.StatusForbidden},
+		"a Mac asks for health":                  {pair: mac, protocol: agentapi.ProtoWeights, path: agentapi.PathHealth, want: http.StatusForbidden},
+		"a Mac comes as a gateway does":          {pair: mac, protocol: "h2", path: "/v1/models", want: 0},
+		"a Mac comes over HTTP/1.1":              {pair: mac, protocol: "http/1.1", path: weights, want: 0},
+		"a gateway asks for weights":             {pair: gateway, protocol: "h2", path: weights, want: http.StatusNotFound},
+		"a gateway comes as a Mac does":          {pair: gateway, protocol: agentapi.ProtoWeights, path: weights, want: 0},
+		"a gateway asks for what gateways serve": {pair: gateway, protocol: "h2", path: "/v1/models", want: http.StatusOK},
 	} {
 		config := agentapi.ClientTLS(v.pair, m.authority.Roots(), "m1")
 		if config.NextProtos = []string{v.protocol}; v.protocol == agentapi.ProtoWeights {
@@ -223,7 +223,7 @@ func TestPeerThatSendsWrongBytesCostsNoModel(t *testing.T) {
 	a := m.assignment()
 	a.Desired = v1alpha1.DesiredDownloaded
 	port := int32(liar.Listener.Addr().(*net.TCPAddr).Port)
-	a.Neighbours = []v1alpha1.Peer{
+	a.Peers = []v1alpha1.Peer{
 		{Mac: "m0", Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: 1}, Grant: "gone"},
 		{Mac: "m1", Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: port}, Grant: "any"},
 	}

@@ -71,7 +71,7 @@ func (m *mac) engine(model string) *engine {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	e := &engine{m, model, blocks.Open(blocks.Options{FS: m.f, Origin: origin(model), QueueBytes: 64 << 10}), l}
+	e := &engine{m: m, model: model, tier: blocks.Open(blocks.Options{FS: m.f, Origin: origin(model), QueueBytes: 64 << 10}), lease: l}
 	if err := e.tier.Attach(l.Current()); err != nil {
 		m.t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func (m *mac) bounded(model, numerics string, most func() int64) *engine {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	e := &engine{m, model, blocks.Open(blocks.Options{FS: m.f, Origin: o, QueueBytes: 16 << 10}), l}
+	e := &engine{m: m, model: model, tier: blocks.Open(blocks.Options{FS: m.f, Origin: o, QueueBytes: 16 << 10}), lease: l}
 	if err := e.tier.Attach(l.Current()); err != nil {
 		m.t.Fatal(err)
 	}

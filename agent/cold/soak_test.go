@@ -123,7 +123,7 @@ func (s *soak) start(n int) {
 		s.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	e := &soakEngine{blocks.Open(blocks.Options{FS: s.f, Origin: soakOrigin(n), QueueBytes: 16 * soakPayload}), l, cancel, make(chan struct{})}
+	e := &soakEngine{tier: blocks.Open(blocks.Options{FS: s.f, Origin: soakOrigin(n), QueueBytes: 16 * soakPayload}), lease: l, stop: cancel, ended: make(chan struct{})}
 	if err := e.tier.Attach(l.Current()); err != nil {
 		s.t.Fatal(err)
 	}

@@ -36,28 +36,28 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		change func(*v1alpha1.Assignment)
 		want   string
 	}{
-		"a good one passes":               {func(*v1alpha1.Assignment) {}, ""},
-		"a UID that leaves its folder":    {func(a *v1alpha1.Assignment) { a.ReplicaUID = "../../x" }, "not a valid UID"},
-		"no epoch":                        {func(a *v1alpha1.Assignment) { a.Epoch = 0 }, "epoch is 0"},
-		"nothing reserved":                {func(a *v1alpha1.Assignment) { a.ReservedBytes = 0 }, "want more than zero"},
-		"a context that cannot be served": {func(a *v1alpha1.Assignment) { a.Context.CacheTokens = 1 }, "cannot serve"},
-		"a cache without a queue":         {func(a *v1alpha1.Assignment) { a.Cache.SSDBytes = 1 << 30 }, "queue"},
-		"a queue below nothing":           {func(a *v1alpha1.Assignment) { a.Cache.QueueBytes = -1 }, "queue"},
-		"a drain of years":                {func(a *v1alpha1.Assignment) { a.DrainSeconds = 1 << 30 }, "drainSeconds"},
-		"on demand": {func(a *v1alpha1.Assignment) {
+		"a good one passes":               {change: func(*v1alpha1.Assignment) {}, want: ""},
+		"a UID that leaves its folder":    {change: func(a *v1alpha1.Assignment) { a.ReplicaUID = "../../x" }, want: "not a valid UID"},
+		"no epoch":                        {change: func(a *v1alpha1.Assignment) { a.Epoch = 0 }, want: "epoch is 0"},
+		"nothing reserved":                {change: func(a *v1alpha1.Assignment) { a.ReservedBytes = 0 }, want: "want more than zero"},
+		"a context that cannot be served": {change: func(a *v1alpha1.Assignment) { a.Context.CacheTokens = 1 }, want: "cannot serve"},
+		"a cache without a queue":         {change: func(a *v1alpha1.Assignment) { a.Cache.SSDBytes = 1 << 30 }, want: "queue"},
+		"a queue below nothing":           {change: func(a *v1alpha1.Assignment) { a.Cache.QueueBytes = -1 }, want: "queue"},
+		"a drain of years":                {change: func(a *v1alpha1.Assignment) { a.DrainSeconds = 1 << 30 }, want: "drainSeconds"},
+		"on demand": {change: func(a *v1alpha1.Assignment) {
 			a.Residency = v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, Priority: -1}
-		}, ""},
-		"an unknown residency":              {func(a *v1alpha1.Assignment) { a.Residency.Policy = "Sometimes" }, `unknown residency policy "Sometimes": this agent supports Always and OnDemand`},
-		"an idle time below zero":           {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = -1 }, "idleSeconds is -1"},
-		"an idle time of years":             {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = 1 << 30 }, "idleSeconds"},
-		"an unknown residency, but drained": {func(a *v1alpha1.Assignment) { a.Residency.Policy, a.Desired = "Sometimes", v1alpha1.DesiredDrained }, ""},
-		"the name of a token":               {func(a *v1alpha1.Assignment) { a.TokenRef = strings.Repeat("0a", 32) }, ""},
-		"a tokenRef that is another key":    {func(a *v1alpha1.Assignment) { a.TokenRef = "../tls.key" }, "not a valid reference"},
-		"an unknown state":                  {func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, "does not support"},
-		"a file that leaves its folder":     {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "outside the model's folder"},
-		"a digest that is not its files'":   {func(a *v1alpha1.Assignment) { a.Model.Digest = "sha256:00" }, "does not match"},
-		"unknown dimensions":                {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize = 0 }, "headSize"},
-		"unknown dimensions, but drained":   {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize, a.Desired = 0, v1alpha1.DesiredDrained }, ""},
+		}, want: ""},
+		"an unknown residency":              {change: func(a *v1alpha1.Assignment) { a.Residency.Policy = "Sometimes" }, want: `unknown residency policy "Sometimes": this agent supports Always and OnDemand`},
+		"an idle time below zero":           {change: func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = -1 }, want: "idleSeconds is -1"},
+		"an idle time of years":             {change: func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = 1 << 30 }, want: "idleSeconds"},
+		"an unknown residency, but drained": {change: func(a *v1alpha1.Assignment) { a.Residency.Policy, a.Desired = "Sometimes", v1alpha1.DesiredDrained }, want: ""},
+		"the name of a token":               {change: func(a *v1alpha1.Assignment) { a.TokenRef = strings.Repeat("0a", 32) }, want: ""},
+		"a tokenRef that is another key":    {change: func(a *v1alpha1.Assignment) { a.TokenRef = "../tls.key" }, want: "not a valid reference"},
+		"an unknown state":                  {change: func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, want: "does not support"},
+		"a file that leaves its folder":     {change: func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, want: "outside the model's folder"},
+		"a digest that is not its files'":   {change: func(a *v1alpha1.Assignment) { a.Model.Digest = "sha256:00" }, want: "does not match"},
+		"unknown dimensions":                {change: func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize = 0 }, want: "headSize"},
+		"unknown dimensions, but drained":   {change: func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize, a.Desired = 0, v1alpha1.DesiredDrained }, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := good()
@@ -97,12 +97,12 @@ func TestAnOrderOfAnAgentIsCheckedAgain(t *testing.T) {
 		change func(*v1alpha1.AgentOrder)
 		want   bool
 	}{
-		"a good one":              {func(*v1alpha1.AgentOrder) {}, true},
-		"a version that is a way": {func(a *v1alpha1.AgentOrder) { a.Version = "../v1" }, false},
-		"another scheme":          {func(a *v1alpha1.AgentOrder) { a.Source = "http://releases.example.com/a" }, false},
-		"no digest":               {func(a *v1alpha1.AgentOrder) { a.SHA256 = "" }, false},
-		"no attempt":              {func(a *v1alpha1.AgentOrder) { a.Attempt = 0 }, false},
-		"a drain below zero":      {func(a *v1alpha1.AgentOrder) { a.DrainSeconds = &seconds }, false},
+		"a good one":              {change: func(*v1alpha1.AgentOrder) {}, want: true},
+		"a version that is a way": {change: func(a *v1alpha1.AgentOrder) { a.Version = "../v1" }, want: false},
+		"another scheme":          {change: func(a *v1alpha1.AgentOrder) { a.Source = "http://releases.example.com/a" }, want: false},
+		"no digest":               {change: func(a *v1alpha1.AgentOrder) { a.SHA256 = "" }, want: false},
+		"no attempt":              {change: func(a *v1alpha1.AgentOrder) { a.Attempt = 0 }, want: false},
+		"a drain below zero":      {change: func(a *v1alpha1.AgentOrder) { a.DrainSeconds = &seconds }, want: false},
 	} {
 		m := mac()
 		m.Spec.Agent = &v1alpha1.AgentOrder{Version: "v0.4.0", Source: "https://releases.example.com/a", SHA256: strings.Repeat("0a", 32), Attempt: 1}
@@ -122,7 +122,7 @@ func TestOldOrdersDoNotComeBack(t *testing.T) {
 		uid        types.UID
 		generation int64
 		want       bool
-	}{{"one", 3, true}, {"one", 3, false}, {"one", 2, false}, {"one", 5, true}, {"other", 1, true}, {"other", 1, false}} {
+	}{{uid: "one", generation: 3, want: true}, {uid: "one", generation: 3, want: false}, {uid: "one", generation: 2, want: false}, {uid: "one", generation: 5, want: true}, {uid: "other", generation: 1, want: true}, {uid: "other", generation: 1, want: false}} {
 		if got := at(step.uid, step.generation); got != step.want {
 			t.Errorf("step %d: passes %v, want %v", i, got, step.want)
 		}

@@ -88,14 +88,14 @@ func TestKeepSecretComparesWholeOrigins(t *testing.T) {
 		way  []string
 		kept bool
 	}{
-		"the same host":          {[]string{"https://hub.example/a", "https://hub.example:443/b"}, true},
-		"twice the same host":    {[]string{"https://hub.example/a", "https://hub.example/b", "https://hub.example/c"}, true},
-		"a name below it":        {[]string{"https://hub.example/a", "https://cdn.hub.example/b"}, false},
-		"another port":           {[]string{"https://hub.example/a", "https://hub.example:8443/b"}, false},
-		"another scheme":         {[]string{"https://hub.example/a", "http://hub.example:443/b"}, false},
-		"away and back":          {[]string{"https://hub.example/a", "https://cdn.example/b", "https://hub.example/c"}, false},
-		"a name that begins so":  {[]string{"https://hub.example/a", "https://hub.example.evil.example/b"}, false},
-		"a name in another case": {[]string{"https://hub.example/a", "https://HUB.example/b"}, false},
+		"the same host":          {way: []string{"https://hub.example/a", "https://hub.example:443/b"}, kept: true},
+		"twice the same host":    {way: []string{"https://hub.example/a", "https://hub.example/b", "https://hub.example/c"}, kept: true},
+		"a name below it":        {way: []string{"https://hub.example/a", "https://cdn.hub.example/b"}, kept: false},
+		"another port":           {way: []string{"https://hub.example/a", "https://hub.example:8443/b"}, kept: false},
+		"another scheme":         {way: []string{"https://hub.example/a", "http://hub.example:443/b"}, kept: false},
+		"away and back":          {way: []string{"https://hub.example/a", "https://cdn.example/b", "https://hub.example/c"}, kept: false},
+		"a name that begins so":  {way: []string{"https://hub.example/a", "https://hub.example.evil.example/b"}, kept: false},
+		"a name in another case": {way: []string{"https://hub.example/a", "https://HUB.example/b"}, kept: false},
 	} {
 		var via []*http.Request
 		for _, a := range c.way {

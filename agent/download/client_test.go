@@ -268,7 +268,7 @@ func TestRetryAfterIsFollowedAndBounded(t *testing.T) {
 }
 
 func TestParseContentRange(t *testing.T) {
-	if r, err := ParseContentRange("bytes 5-9/10"); err != nil || r != (ContentRange{5, 9, 10}) {
+	if r, err := ParseContentRange("bytes 5-9/10"); err != nil || r != (ContentRange{First: 5, Last: 9, Total: 10}) {
 		t.Errorf("%+v %v", r, err)
 	}
 	if r, err := ParseContentRange("bytes 0-0/*"); err != nil || r.Total != -1 {

@@ -21,13 +21,13 @@ import (
 
 func TestParse(t *testing.T) {
 	for source, want := range map[string]Source{
-		"hf://org/model":                      {"org/model", "main", ""},
-		"hf://org/model@v1.0":                 {"org/model", "v1.0", ""},
-		"hf://org/model@refs%2Fpr%2F1":        {"org/model", "refs/pr/1", ""},
-		"hf://org/model/sub/m-Q4_K_M.gguf":    {"org/model", "main", "sub/m-Q4_K_M.gguf"},
-		"hf://org/model@main/sub/":            {"org/model", "main", "sub"},
-		"hf://mlx-community/Qwen3-8B-4bit":    {"mlx-community/Qwen3-8B-4bit", "main", ""},
-		"hf://o/m@" + strings.Repeat("a", 40): {"o/m", strings.Repeat("a", 40), ""},
+		"hf://org/model":                      {Repo: "org/model", Revision: "main", Path: ""},
+		"hf://org/model@v1.0":                 {Repo: "org/model", Revision: "v1.0", Path: ""},
+		"hf://org/model@refs%2Fpr%2F1":        {Repo: "org/model", Revision: "refs/pr/1", Path: ""},
+		"hf://org/model/sub/m-Q4_K_M.gguf":    {Repo: "org/model", Revision: "main", Path: "sub/m-Q4_K_M.gguf"},
+		"hf://org/model@main/sub/":            {Repo: "org/model", Revision: "main", Path: "sub"},
+		"hf://mlx-community/Qwen3-8B-4bit":    {Repo: "mlx-community/Qwen3-8B-4bit", Revision: "main", Path: ""},
+		"hf://o/m@" + strings.Repeat("a", 40): {Repo: "o/m", Revision: strings.Repeat("a", 40), Path: ""},
 	} {
 		if got, err := Parse(source, ""); err != nil || got != want {
 			t.Errorf("%s is %+v (%v), want %+v", source, got, err, want)
@@ -233,12 +233,12 @@ func TestAListingWithAToken(t *testing.T) {
 		token        download.Bearer
 		reason, says string
 	}{
-		"private, without":                 {"org/private", "", v1alpha1.ReasonSourceNotFound, "model.secretRef"},
-		"private, with another's":          {"org/private", "secret-2", v1alpha1.ReasonSourceNotFound, "that the token of model.secretRef may read"},
-		"private, with none that is known": {"org/private", "secret-9", v1alpha1.ReasonTokenRefused, "put a valid one into the Secret"},
-		"gated, without":                   {"org/gated", "", v1alpha1.ReasonGatedModel, "accept its licence on the hub, and reference a Secret"},
-		"gated, not accepted":              {"org/gated", "secret-1", v1alpha1.ReasonGatedModel, "accept its licence on the hub with that account"},
-		"gated, accepted":                  {"org/gated", "secret-2", "", ""},
+		"private, without":                 {repo: "org/private", token: "", reason: v1alpha1.ReasonSourceNotFound, says: "model.secretRef"},
+		"private, with another's":          {repo: "org/private", token: "secret-2", reason: v1alpha1.ReasonSourceNotFound, says: "that the token of model.secretRef may read"},
+		"private, with none that is known": {repo: "org/private", token: "secret-9", reason: v1alpha1.ReasonTokenRefused, says: "put a valid one into the Secret"},
+		"gated, without":                   {repo: "org/gated", token: "", reason: v1alpha1.ReasonGatedModel, says: "accept its licence on the hub, and reference a Secret"},
+		"gated, not accepted":              {repo: "org/gated", token: "secret-1", reason: v1alpha1.ReasonGatedModel, says: "accept its licence on the hub with that account"},
+		"gated, accepted":                  {repo: "org/gated", token: "secret-2", reason: "", says: ""},
 	} {
 		err := file(c.repo, c.token)
 		if c.reason == "" {
@@ -375,9 +375,9 @@ func TestWhatTheHubRefusesIsSaid(t *testing.T) {
 		source Source
 		says   string
 	}{
-		"no repository":    {Source{Repo: "org/none", Revision: "main"}, "no public repository org/none"},
-		"private":          {Source{Repo: "org/private", Revision: "main"}, "no token was sent"},
-		"no such revision": {Source{Repo: "org/public", Revision: "v9"}, `no revision "v9"`},
+		"no repository":    {source: Source{Repo: "org/none", Revision: "main"}, says: "no public repository org/none"},
+		"private":          {source: Source{Repo: "org/private", Revision: "main"}, says: "no token was sent"},
+		"no such revision": {source: Source{Repo: "org/public", Revision: "v9"}, says: `no revision "v9"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := h.List(t.Context(), c.source, "")
@@ -398,9 +398,9 @@ func TestWhatTheHubRefusesIsSaid(t *testing.T) {
 func TestAttackAListingWithoutEnd(t *testing.T) {
 	commit := strings.Repeat("a", 40)
 	for name, c := range map[string]struct{ link, says string }{
-		"pages without end":       {`</api/models/o/m/tree/x?again>; rel="next"`, "more than"},
-		"a page on another host":  {`<https://other.example/x>; rel="next"`, "another host"},
-		"a page that is no https": {`<http://other.example/x>; rel="next"`, "another host"},
+		"pages without end":       {link: `</api/models/o/m/tree/x?again>; rel="next"`, says: "more than"},
+		"a page on another host":  {link: `<https://other.example/x>; rel="next"`, says: "another host"},
+		"a page that is no https": {link: `<http://other.example/x>; rel="next"`, says: "another host"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -101,13 +101,13 @@ func TestOnlyAnIdentityThatCouldServeIsUsed(t *testing.T) {
 		m    material
 		want string
 	}{
-		"its own":                    {good, ""},
-		"another Mac's":              {a.mac(t, "m2"), "not m1.mac"},
-		"a gateway's":                {a.leaf(t, agentapi.MacServerName("m1"), x509.ExtKeyUsageClientAuth), "key usage"},
-		"a key of another":           {mixed, "private key does not match"},
-		"signed by another root":     {foreign, "unknown authority"},
-		"without an authority":       {none, "other than certificates"},
-		"nothing at all (a new Mac)": {material{}, "certificate and key"},
+		"its own":                    {m: good, want: ""},
+		"another Mac's":              {m: a.mac(t, "m2"), want: "not m1.mac"},
+		"a gateway's":                {m: a.leaf(t, agentapi.MacServerName("m1"), x509.ExtKeyUsageClientAuth), want: "key usage"},
+		"a key of another":           {m: mixed, want: "private key does not match"},
+		"signed by another root":     {m: foreign, want: "unknown authority"},
+		"without an authority":       {m: none, want: "other than certificates"},
+		"nothing at all (a new Mac)": {m: material{}, want: "certificate and key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := open(t, t.TempDir())

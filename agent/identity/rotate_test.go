@@ -103,17 +103,17 @@ func TestAConnectionOutlivesARotation(t *testing.T) {
 		gateway material
 		ok      bool
 	}{
-		{"before", func() {}, gateway(a, a.pem), true},
-		{"the gateway trusts both", func() {}, gateway(a, both), true},
-		{"a gateway of the next root comes too early", func() {}, gateway(b, both), false},
-		{"the Mac trusts both", func() { i.learn(both) }, gateway(a, a.pem), true},
-		{"the next root signs for a gateway", func() {}, gateway(b, both), true},
-		{"the next root signs for the Mac", renewed, gateway(a, both), true},
-		{"and for both", func() {}, gateway(b, both), true},
-		{"the gateway drops the old root", func() {}, gateway(b, b.pem), true},
-		{"the Mac drops the old root", func() { i.learn(b.pem) }, gateway(b, both), true},
-		{"both have", func() {}, gateway(b, b.pem), true},
-		{"a gateway of the old root comes too late", func() {}, gateway(a, both), false},
+		{what: "before", do: func() {}, gateway: gateway(a, a.pem), ok: true},
+		{what: "the gateway trusts both", do: func() {}, gateway: gateway(a, both), ok: true},
+		{what: "a gateway of the next root comes too early", do: func() {}, gateway: gateway(b, both), ok: false},
+		{what: "the Mac trusts both", do: func() { i.learn(both) }, gateway: gateway(a, a.pem), ok: true},
+		{what: "the next root signs for a gateway", do: func() {}, gateway: gateway(b, both), ok: true},
+		{what: "the next root signs for the Mac", do: renewed, gateway: gateway(a, both), ok: true},
+		{what: "and for both", do: func() {}, gateway: gateway(b, both), ok: true},
+		{what: "the gateway drops the old root", do: func() {}, gateway: gateway(b, b.pem), ok: true},
+		{what: "the Mac drops the old root", do: func() { i.learn(b.pem) }, gateway: gateway(b, both), ok: true},
+		{what: "both have", do: func() {}, gateway: gateway(b, b.pem), ok: true},
+		{what: "a gateway of the old root comes too late", do: func() {}, gateway: gateway(a, both), ok: false},
 	} {
 		step.do()
 		if _, err := handshake(t, i, step.gateway); (err == nil) != step.ok {

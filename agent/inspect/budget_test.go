@@ -73,8 +73,8 @@ func TestARecordThatIsTooLargeIsAFailure(t *testing.T) {
 		record model.Record
 		want   v1alpha1.InspectionState
 	}{
-		"a large model":   {found(200, 12), v1alpha1.InspectionResolved},
-		"a list of files": {found(250, 500), v1alpha1.InspectionFailed},
+		"a large model":   {record: found(200, 12), want: v1alpha1.InspectionResolved},
+		"a list of files": {record: found(250, 500), want: v1alpha1.InspectionFailed},
 	} {
 		var j job
 		j.settle(tc.record, nil, time.Unix(0, 0))

@@ -130,15 +130,15 @@ func TestResolveOneFileOfAHub(t *testing.T) {
 		order  v1alpha1.Inspection
 		reason string
 	}{
-		"several files":          {v1alpha1.Inspection{Source: "hf://org/tiny"}, v1alpha1.ReasonInvalidModel},
-		"no digest":              {v1alpha1.Inspection{Source: "hf://org/tiny/b.gguf"}, v1alpha1.ReasonInvalidModel},
-		"cut off":                {v1alpha1.Inspection{Source: "hf://org/tiny/q/a-Q4_0.gguf"}, v1alpha1.ReasonInvalidModel},
-		"a digest of its own":    {v1alpha1.Inspection{Source: "hf://org/tiny", SHA256: digest(content)}, v1alpha1.ReasonSourceForbidden},
-		"no such repository":     {v1alpha1.Inspection{Source: "hf://org/none"}, v1alpha1.ReasonSourceNotFound},
-		"no such revision":       {v1alpha1.Inspection{Source: "hf://org/tiny", Revision: "v2"}, v1alpha1.ReasonSourceNotFound},
-		"no repository's name":   {v1alpha1.Inspection{Source: "hf://tiny"}, v1alpha1.ReasonSourceForbidden},
-		"nothing at this path":   {v1alpha1.Inspection{Source: "hf://org/tiny/none"}, v1alpha1.ReasonInvalidModel},
-		"a pattern that is none": {v1alpha1.Inspection{Source: "hf://org/tiny", Files: []string{"["}}, v1alpha1.ReasonSourceForbidden},
+		"several files":          {order: v1alpha1.Inspection{Source: "hf://org/tiny"}, reason: v1alpha1.ReasonInvalidModel},
+		"no digest":              {order: v1alpha1.Inspection{Source: "hf://org/tiny/b.gguf"}, reason: v1alpha1.ReasonInvalidModel},
+		"cut off":                {order: v1alpha1.Inspection{Source: "hf://org/tiny/q/a-Q4_0.gguf"}, reason: v1alpha1.ReasonInvalidModel},
+		"a digest of its own":    {order: v1alpha1.Inspection{Source: "hf://org/tiny", SHA256: digest(content)}, reason: v1alpha1.ReasonSourceForbidden},
+		"no such repository":     {order: v1alpha1.Inspection{Source: "hf://org/none"}, reason: v1alpha1.ReasonSourceNotFound},
+		"no such revision":       {order: v1alpha1.Inspection{Source: "hf://org/tiny", Revision: "v2"}, reason: v1alpha1.ReasonSourceNotFound},
+		"no repository's name":   {order: v1alpha1.Inspection{Source: "hf://tiny"}, reason: v1alpha1.ReasonSourceForbidden},
+		"nothing at this path":   {order: v1alpha1.Inspection{Source: "hf://org/tiny/none"}, reason: v1alpha1.ReasonInvalidModel},
+		"a pattern that is none": {order: v1alpha1.Inspection{Source: "hf://org/tiny", Files: []string{"["}}, reason: v1alpha1.ReasonSourceForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := r.Resolve(t.Context(), c.order)
@@ -156,23 +156,23 @@ func TestAHubThatLies(t *testing.T) {
 		change func(files map[string]hubtest.File)
 		reason string
 	}{
-		"weights without a digest": {func(f map[string]hubtest.File) {
+		"weights without a digest": {change: func(f map[string]hubtest.File) {
 			f["model.safetensors"] = hubtest.File{Content: f["model.safetensors"].Content}
-		}, v1alpha1.ReasonInvalidModel},
-		"a header that is too long": {func(f map[string]hubtest.File) {
+		}, reason: v1alpha1.ReasonInvalidModel},
+		"a header that is too long": {change: func(f map[string]hubtest.File) {
 			c := slices.Clone(f["model.safetensors"].Content)
 			copy(c, []byte{255, 255, 255, 255, 255, 255, 255, 127})
 			f["model.safetensors"] = hubtest.File{Content: c, LFS: true}
-		}, v1alpha1.ReasonInvalidModel},
-		"a configuration that is none": {func(f map[string]hubtest.File) {
+		}, reason: v1alpha1.ReasonInvalidModel},
+		"a configuration that is none": {change: func(f map[string]hubtest.File) {
 			f["config.json"] = hubtest.File{Content: []byte("{")}
-		}, v1alpha1.ReasonInvalidModel},
-		"an unsupported family": {func(f map[string]hubtest.File) {
+		}, reason: v1alpha1.ReasonInvalidModel},
+		"an unsupported family": {change: func(f map[string]hubtest.File) {
 			f["config.json"] = hubtest.File{Content: []byte(`{"model_type":"abacus","architectures":["AbacusForCausalLM"]}`)}
-		}, v1alpha1.ReasonUnsupportedModel},
-		"a tokenizer that is too large": {func(f map[string]hubtest.File) {
+		}, reason: v1alpha1.ReasonUnsupportedModel},
+		"a tokenizer that is too large": {change: func(f map[string]hubtest.File) {
 			f["tokenizer.json"] = hubtest.File{Content: make([]byte, maxSmallFile+1)}
-		}, v1alpha1.ReasonInvalidModel},
+		}, reason: v1alpha1.ReasonInvalidModel},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
@@ -340,11 +340,11 @@ func TestAModelThatReadsComesWithItsModules(t *testing.T) {
 		task  model.Task
 		wants []string
 	}{
-		"bert mean":       {model.Embed, []string{"1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}},
-		"xlm-roberta cls": {model.Embed, []string{"1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}},
-		"bert rerank":     {model.Rerank, nil},
-		"qwen3 embed":     {model.Embed, []string{"1_Pooling/config.json", "config_sentence_transformers.json", "generation_config.json", "modules.json"}},
-		"qwen3 rerank":    {model.Rerank, []string{"1_LogitScore/config.json", "generation_config.json", "modules.json"}},
+		"bert mean":       {task: model.Embed, wants: []string{"1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}},
+		"xlm-roberta cls": {task: model.Embed, wants: []string{"1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}},
+		"bert rerank":     {task: model.Rerank, wants: nil},
+		"qwen3 embed":     {task: model.Embed, wants: []string{"1_Pooling/config.json", "config_sentence_transformers.json", "generation_config.json", "modules.json"}},
+		"qwen3 rerank":    {task: model.Rerank, wants: []string{"1_LogitScore/config.json", "generation_config.json", "modules.json"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, files := reader(t, name)
@@ -398,17 +398,17 @@ func TestModulesThatNoEngineRunsAreRefusedBeforeADownload(t *testing.T) {
 		reason string
 		says   string
 	}{
-		"a dense layer": {func(f map[string]hubtest.File) {
+		"a dense layer": {change: func(f map[string]hubtest.File) {
 			f["modules.json"] = hubtest.File{Content: []byte(first + second + `,{"path":"2_Dense","type":"sentence_transformers.models.Dense"}]`)}
 			f["2_Dense/config.json"], f["2_Dense/model.safetensors"] = hubtest.File{Content: []byte("{}")}, dense
-		}, v1alpha1.ReasonUnsupportedModel, `module "Dense" is not supported (supported: `},
-		"a folder outside": {func(f map[string]hubtest.File) {
+		}, reason: v1alpha1.ReasonUnsupportedModel, says: `module "Dense" is not supported (supported: `},
+		"a folder outside": {change: func(f map[string]hubtest.File) {
 			f["modules.json"] = hubtest.File{Content: []byte(first + `{"path":"../../1_Pooling","type":"Pooling"}]`)}
-		}, v1alpha1.ReasonInvalidModel, "not a direct subfolder"},
-		"no configuration": {func(f map[string]hubtest.File) { delete(f, "1_Pooling/config.json") }, v1alpha1.ReasonInvalidModel, "1_Pooling"},
-		"no modules":       {func(f map[string]hubtest.File) { delete(f, "modules.json") }, v1alpha1.ReasonInvalidModel, "modules.json"},
-		"empty modules":    {func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte{}} }, v1alpha1.ReasonInvalidModel, "modules.json"},
-		"no list":          {func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte("{}")} }, v1alpha1.ReasonInvalidModel, "not a list"},
+		}, reason: v1alpha1.ReasonInvalidModel, says: "not a direct subfolder"},
+		"no configuration": {change: func(f map[string]hubtest.File) { delete(f, "1_Pooling/config.json") }, reason: v1alpha1.ReasonInvalidModel, says: "1_Pooling"},
+		"no modules":       {change: func(f map[string]hubtest.File) { delete(f, "modules.json") }, reason: v1alpha1.ReasonInvalidModel, says: "modules.json"},
+		"empty modules":    {change: func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte{}} }, reason: v1alpha1.ReasonInvalidModel, says: "modules.json"},
+		"no list":          {change: func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte("{}")} }, reason: v1alpha1.ReasonInvalidModel, says: "not a list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())

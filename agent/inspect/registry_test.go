@@ -47,11 +47,11 @@ func TestResolveAnArtifactOfARegistry(t *testing.T) {
 		order  v1alpha1.Inspection
 		reason string
 	}{
-		"a digest of one":   {v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q4", SHA256: strings.Repeat("0", 64)}, v1alpha1.ReasonSourceForbidden},
-		"a hub's token":     {v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q4", TokenRef: "hub"}, v1alpha1.ReasonTokenRefused},
-		"a wrong login":     {v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q4", TokenRef: "other"}, v1alpha1.ReasonTokenRefused},
-		"another tag":       {v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q8", TokenRef: "ref"}, v1alpha1.ReasonSourceNotFound},
-		"none of its files": {v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q4", TokenRef: "ref", Files: []string{"*.gguf"}}, v1alpha1.ReasonInvalidModel},
+		"a digest of one":   {order: v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q4", SHA256: strings.Repeat("0", 64)}, reason: v1alpha1.ReasonSourceForbidden},
+		"a hub's token":     {order: v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q4", TokenRef: "hub"}, reason: v1alpha1.ReasonTokenRefused},
+		"a wrong login":     {order: v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q4", TokenRef: "other"}, reason: v1alpha1.ReasonTokenRefused},
+		"another tag":       {order: v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q8", TokenRef: "ref"}, reason: v1alpha1.ReasonSourceNotFound},
+		"none of its files": {order: v1alpha1.Inspection{Source: "oci://" + host + "/org/tiny:q4", TokenRef: "ref", Files: []string{"*.gguf"}}, reason: v1alpha1.ReasonInvalidModel},
 	} {
 		if _, err := r.Resolve(t.Context(), test.order); download.Reason(err, "") != test.reason {
 			t.Errorf("%s: %v", name, err)

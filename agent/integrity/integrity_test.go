@@ -13,12 +13,12 @@ func TestCheckFindsWhatChanged(t *testing.T) {
 		change func(dir string) error
 		want   string // in the error; empty: none
 	}{
-		"nothing":                  {func(string) error { return nil }, ""},
-		"a file of no concern":     {write("notes.txt", "x"), ""},
-		"the program":              {write("engine", "other"), "engine was changed"},
-		"a library":                {write("lib/libmlx.so", "other"), "libmlx.so was changed"},
-		"a library that was added": {write("libevil.dylib", "x"), "libevil.dylib was added"},
-		"a program that is gone":   {func(dir string) error { return os.Remove(filepath.Join(dir, "engine")) }, "no such file"},
+		"nothing":                  {change: func(string) error { return nil }, want: ""},
+		"a file of no concern":     {change: write("notes.txt", "x"), want: ""},
+		"the program":              {change: write("engine", "other"), want: "engine was changed"},
+		"a library":                {change: write("lib/libmlx.so", "other"), want: "libmlx.so was changed"},
+		"a library that was added": {change: write("libevil.dylib", "x"), want: "libevil.dylib was added"},
+		"a program that is gone":   {change: func(dir string) error { return os.Remove(filepath.Join(dir, "engine")) }, want: "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

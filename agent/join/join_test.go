@@ -319,24 +319,24 @@ func TestWhatGoesWrongSaysWhatToDo(t *testing.T) {
 		change func(*contract.Token)
 		want   []string
 	}{
-		{"a token that ended", "", func(o *contract.Token) { o.Credential, o.Expires = "x.y.z", time.Now().Add(-time.Hour) }, []string{"expired at", "join-token m3"}},
-		{"an unknown token", "", func(o *contract.Token) { o.Credential = "x.y.z" }, []string{"rejected the join token", "join-token m3"}},
-		{"a burned token", "", func(o *contract.Token) {
+		{name: "a token that ended", dir: "", change: func(o *contract.Token) { o.Credential, o.Expires = "x.y.z", time.Now().Add(-time.Hour) }, want: []string{"expired at", "join-token m3"}},
+		{name: "an unknown token", dir: "", change: func(o *contract.Token) { o.Credential = "x.y.z" }, want: []string{"rejected the join token", "join-token m3"}},
+		{name: "a burned token", dir: "", change: func(o *contract.Token) {
 			if err := k.Delete(t.Context(), &corev1.Secret{ObjectMeta: k.here("join-m3")}); err != nil {
 				t.Fatal(err)
 			}
 			k.awaitBurned(*o)
-		}, []string{"it was used, replaced", "join-token m3"}},
-		{"another server", "", func(o *contract.Token) { o.Server = stranger.URL }, []string{"not the one that the join token was created for"}},
-		{"another CA", "", func(o *contract.Token) { o.CA = k.ca.PEM() }, []string{"not the one that the join token was created for"}},
-		{"a name that the certificate lacks", "", func(o *contract.Token) {
+		}, want: []string{"it was used, replaced", "join-token m3"}},
+		{name: "another server", dir: "", change: func(o *contract.Token) { o.Server = stranger.URL }, want: []string{"not the one that the join token was created for"}},
+		{name: "another CA", dir: "", change: func(o *contract.Token) { o.CA = k.ca.PEM() }, want: []string{"not the one that the join token was created for"}},
+		{name: "a name that the certificate lacks", dir: "", change: func(o *contract.Token) {
 			o.Server = strings.Replace(stranger.URL, "127.0.0.1", "localhost", 1)
 			o.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger.Certificate().Raw})
-		}, []string{"certificate is not valid for", "--api-server"}},
-		{"no server", "", func(o *contract.Token) { o.Server = strings.Replace(closed.URL, "http:", "https:", 1) }, []string{"cannot reach the API server", "--api-server"}},
-		{"a folder of another Mac", joined, func(*contract.Token) {}, []string{"belongs to Mac other", "--state"}},
-		{"a token that was used", "", func(*contract.Token) { deny = errors.New(contract.ReasonTokenUsed) }, []string{"denied (TokenUsed)", "join-token m3"}},
-		{"a request that is refused", "", func(*contract.Token) { deny = errors.New(contract.ReasonWrongRequest) }, []string{"denied (WrongRequest)", "metalfleet-join-m3"}},
+		}, want: []string{"certificate is not valid for", "--api-server"}},
+		{name: "no server", dir: "", change: func(o *contract.Token) { o.Server = strings.Replace(closed.URL, "http:", "https:", 1) }, want: []string{"cannot reach the API server", "--api-server"}},
+		{name: "a folder of another Mac", dir: joined, change: func(*contract.Token) {}, want: []string{"belongs to Mac other", "--state"}},
+		{name: "a token that was used", dir: "", change: func(*contract.Token) { deny = errors.New(contract.ReasonTokenUsed) }, want: []string{"denied (TokenUsed)", "join-token m3"}},
+		{name: "a request that is refused", dir: "", change: func(*contract.Token) { deny = errors.New(contract.ReasonWrongRequest) }, want: []string{"denied (WrongRequest)", "metalfleet-join-m3"}},
 	} {
 		token, dir := k.token(), tc.dir
 		if dir == "" {

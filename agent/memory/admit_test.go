@@ -118,13 +118,13 @@ func TestIdleEnginesAreEvictedToAdmit(t *testing.T) {
 		want    []Key
 		pending bool
 	}{
-		"the one that covers it":                  {[]EngineReading{engine("small", 5, 9), engine("large", 40, 1)}, []Key{{"large", 1}}, false},
-		"several where none covers it":            {[]EngineReading{engine("a", 22, 9), engine("b", 12, 1), engine("c", 15, 1)}, []Key{{"a", 1}, {"b", 1}}, false},
-		"none where all of them are not enough":   {[]EngineReading{engine("a", 5, 9), with(engine("b", 40, 1), busy)}, nil, false},
-		"none of a higher priority":               {[]EngineReading{with(engine("a", 45, 9), func(e *EngineReading) { e.Priority = 1 })}, nil, false},
-		"none where one is ending that covers it": {[]EngineReading{engine("a", 20, 9), with(engine("b", 25, 1), stopping)}, nil, true},
-		"the one that covers it exactly":          {[]EngineReading{with(engine("a", capacity-30, 9), always), engine("b", 20, 9)}, []Key{{"b", 1}}, false},
-		"none where one that ends is exactly it":  {[]EngineReading{with(engine("a", capacity-30, 9), always), with(engine("b", 20, 9), stopping)}, nil, true},
+		"the one that covers it":                  {engines: []EngineReading{engine("small", 5, 9), engine("large", 40, 1)}, want: []Key{{"large", 1}}, pending: false},
+		"several where none covers it":            {engines: []EngineReading{engine("a", 22, 9), engine("b", 12, 1), engine("c", 15, 1)}, want: []Key{{"a", 1}, {"b", 1}}, pending: false},
+		"none where all of them are not enough":   {engines: []EngineReading{engine("a", 5, 9), with(engine("b", 40, 1), busy)}, want: nil, pending: false},
+		"none of a higher priority":               {engines: []EngineReading{with(engine("a", 45, 9), func(e *EngineReading) { e.Priority = 1 })}, want: nil, pending: false},
+		"none where one is ending that covers it": {engines: []EngineReading{engine("a", 20, 9), with(engine("b", 25, 1), stopping)}, want: nil, pending: true},
+		"the one that covers it exactly":          {engines: []EngineReading{with(engine("a", capacity-30, 9), always), engine("b", 20, 9)}, want: []Key{{"b", 1}}, pending: false},
+		"none where one that ends is exactly it":  {engines: []EngineReading{with(engine("a", capacity-30, 9), always), with(engine("b", 20, 9), stopping)}, want: nil, pending: true},
 	} {
 		r := mac(64, 0, tc.engines...)
 		short := noRoom(t, ledgerFor(r).Admit(want(30), r))
@@ -273,11 +273,11 @@ func TestSystemPressureDelaysALoad(t *testing.T) {
 		change func(r *Reading)
 		want   string
 	}{
-		"its memory cannot be measured": {func(r *Reading) { r.HostKnown = false }, "could not be measured"},
-		"its memory is critical":        {func(r *Reading) { r.Host.Pressure = probe.Critical }, "critical memory pressure"},
-		"it is critically hot":          {func(r *Reading) { r.Host.Thermal = probe.Critical }, "critical thermal state"},
-		"a warning does not":            {func(r *Reading) { r.Host.Pressure, r.Host.Thermal = probe.Warning, probe.Serious }, ""},
-		"swap in use does not":          {func(r *Reading) { r.Host.SwapUsed = 9 * gib }, ""},
+		"its memory cannot be measured": {change: func(r *Reading) { r.HostKnown = false }, want: "could not be measured"},
+		"its memory is critical":        {change: func(r *Reading) { r.Host.Pressure = probe.Critical }, want: "critical memory pressure"},
+		"it is critically hot":          {change: func(r *Reading) { r.Host.Thermal = probe.Critical }, want: "critical thermal state"},
+		"a warning does not":            {change: func(r *Reading) { r.Host.Pressure, r.Host.Thermal = probe.Warning, probe.Serious }, want: ""},
+		"swap in use does not":          {change: func(r *Reading) { r.Host.SwapUsed = 9 * gib }, want: ""},
 	} {
 		r := mac(64, 0)
 		tc.change(&r)
@@ -302,12 +302,12 @@ func TestCeilingNamesTheBindingTerm(t *testing.T) {
 		term    footprint.Term
 		bytes   int64 // 0: not checked
 	}{
-		"an empty Mac":                           {footprint.Balanced, 0, footprint.Static, 58 * gib},
-		"safe counts a fifth of active pages":    {footprint.Safe, 40, footprint.Dynamic, 32 * gib},
-		"balanced counts half of them":           {footprint.Balanced, 40, footprint.Dynamic, 44 * gib},
-		"aggressive counts four fifths of them":  {footprint.Aggressive, 40, footprint.Dynamic, 56 * gib},
-		"custom has the administrator's number":  {footprint.Custom, 60, footprint.Static, 62 * gib},
-		"others' little memory does not bind it": {footprint.Balanced, 10, footprint.Static, 58 * gib},
+		"an empty Mac":                           {policy: footprint.Balanced, foreign: 0, term: footprint.Static, bytes: 58 * gib},
+		"safe counts a fifth of active pages":    {policy: footprint.Safe, foreign: 40, term: footprint.Dynamic, bytes: 32 * gib},
+		"balanced counts half of them":           {policy: footprint.Balanced, foreign: 40, term: footprint.Dynamic, bytes: 44 * gib},
+		"aggressive counts four fifths of them":  {policy: footprint.Aggressive, foreign: 40, term: footprint.Dynamic, bytes: 56 * gib},
+		"custom has the administrator's number":  {policy: footprint.Custom, foreign: 60, term: footprint.Static, bytes: 62 * gib},
+		"others' little memory does not bind it": {policy: footprint.Balanced, foreign: 10, term: footprint.Static, bytes: 58 * gib},
 	} {
 		r := mac(64, tc.foreign, engine("a", 10, 1))
 		r.Policy = tc.policy

@@ -193,30 +193,30 @@ func TestHardPressureEscalates(t *testing.T) {
 		engines []EngineReading
 		want    string
 	}{
-		"an evicted engine is not asked for a pool":   {[]EngineReading{pinned(86), with(engine("a", 10, 1), func(e *EngineReading) { e.Pooled = gib / 8 }), with(pinned(1), func(e *EngineReading) { e.Key.UID, e.Pooled = "asked", gib/8 })}, "trim asked, evict a"},
-		"the last idle engine is evicted":             {[]EngineReading{pinned(86), engine("a", 10, 1)}, "evict a"},
-		"an engine that is ending is waited for":      {[]EngineReading{pinned(86), with(engine("a", 10, 1), stopping), load}, ""},
-		"the requests of who is over its limit":       {[]EngineReading{with(pinned(91), over), load}, "abort pinned"},
-		"the busiest of two over their limit":         {[]EngineReading{with(pinned(50), over), with(with(engine("b", 46, 0), over), func(e *EngineReading) { always(e); e.Requests = 7 })}, "abort b"},
-		"idle engines and requests":                   {[]EngineReading{with(pinned(98), over), engine("a", 1, 1)}, "evict a, abort pinned"},
-		"no requests where idle engines are enough":   {[]EngineReading{with(pinned(90), over), engine("a", 9, 1)}, "evict a"},
-		"a load if no engine is over its limit":       {[]EngineReading{pinned(91), load}, "cancel load"},
-		"the least important load":                    {[]EngineReading{pinned(86), with(load, func(e *EngineReading) { e.Priority = 1 }), with(engine("other", 5, 0), loading)}, "cancel other"},
-		"no load below the hard mark, idle ones gone": {[]EngineReading{pinned(85), load, engine("a", 6, 1)}, "evict a"},
-		"no engine within its limit":                  {[]EngineReading{pinned(96)}, ""},
-		"an idle engine that is the first":            {[]EngineReading{engine("a", 10, 1), pinned(86)}, "evict a"},
-		"no idle engine where one that ends suffices": {[]EngineReading{pinned(80), with(engine("a", 10, 1), stopping), engine("b", 6, 1)}, ""},
-		"the busiest of two, which is the first":      {[]EngineReading{requests("a", 46, 7, over), requests("b", 50, 1, over)}, "abort a"},
-		"the busiest of two, which is the last":       {[]EngineReading{requests("a", 50, 1, over), requests("b", 46, 7, over)}, "abort b"},
-		"as busy, further over its limit":             {[]EngineReading{requests("a", 50, 1, over), requests("b", 46, 1, farOver), requests("c", 0.1, 1, over)}, "abort b"},
-		"as busy, further over its limit, the first":  {[]EngineReading{requests("a", 46, 1, farOver), requests("b", 50, 1, over)}, "abort a"},
-		"not one within its limit that is the first":  {[]EngineReading{pinned(46), requests("b", 50, 1, over)}, "abort b"},
-		"the least important load, which is larger":   {[]EngineReading{pinned(86), loads("a", 6, 0), loads("b", 4, 1)}, "cancel a"},
-		"the least important load, which is smaller":  {[]EngineReading{pinned(86), loads("a", 6, 1), loads("b", 4, 0)}, "cancel b"},
-		"a load over its limit is cancelled":          {[]EngineReading{pinned(91), with(loads("a", 6, 0), func(e *EngineReading) { over(e); e.Holds = 1 })}, "cancel a"},
-		"the only load, however important":            {[]EngineReading{pinned(91), loads("a", 6, 5)}, "cancel a"},
-		"the larger load, which is the first":         {[]EngineReading{pinned(86), loads("a", 6, 0), loads("b", 4, 0)}, "cancel a"},
-		"the larger load, which is the last":          {[]EngineReading{pinned(86), loads("a", 4, 0), loads("b", 6, 0)}, "cancel b"},
+		"an evicted engine is not asked for a pool":   {engines: []EngineReading{pinned(86), with(engine("a", 10, 1), func(e *EngineReading) { e.Pooled = gib / 8 }), with(pinned(1), func(e *EngineReading) { e.Key.UID, e.Pooled = "asked", gib/8 })}, want: "trim asked, evict a"},
+		"the last idle engine is evicted":             {engines: []EngineReading{pinned(86), engine("a", 10, 1)}, want: "evict a"},
+		"an engine that is ending is waited for":      {engines: []EngineReading{pinned(86), with(engine("a", 10, 1), stopping), load}, want: ""},
+		"the requests of who is over its limit":       {engines: []EngineReading{with(pinned(91), over), load}, want: "abort pinned"},
+		"the busiest of two over their limit":         {engines: []EngineReading{with(pinned(50), over), with(with(engine("b", 46, 0), over), func(e *EngineReading) { always(e); e.Requests = 7 })}, want: "abort b"},
+		"idle engines and requests":                   {engines: []EngineReading{with(pinned(98), over), engine("a", 1, 1)}, want: "evict a, abort pinned"},
+		"no requests where idle engines are enough":   {engines: []EngineReading{with(pinned(90), over), engine("a", 9, 1)}, want: "evict a"},
+		"a load if no engine is over its limit":       {engines: []EngineReading{pinned(91), load}, want: "cancel load"},
+		"the least important load":                    {engines: []EngineReading{pinned(86), with(load, func(e *EngineReading) { e.Priority = 1 }), with(engine("other", 5, 0), loading)}, want: "cancel other"},
+		"no load below the hard mark, idle ones gone": {engines: []EngineReading{pinned(85), load, engine("a", 6, 1)}, want: "evict a"},
+		"no engine within its limit":                  {engines: []EngineReading{pinned(96)}, want: ""},
+		"an idle engine that is the first":            {engines: []EngineReading{engine("a", 10, 1), pinned(86)}, want: "evict a"},
+		"no idle engine where one that ends suffices": {engines: []EngineReading{pinned(80), with(engine("a", 10, 1), stopping), engine("b", 6, 1)}, want: ""},
+		"the busiest of two, which is the first":      {engines: []EngineReading{requests("a", 46, 7, over), requests("b", 50, 1, over)}, want: "abort a"},
+		"the busiest of two, which is the last":       {engines: []EngineReading{requests("a", 50, 1, over), requests("b", 46, 7, over)}, want: "abort b"},
+		"as busy, further over its limit":             {engines: []EngineReading{requests("a", 50, 1, over), requests("b", 46, 1, farOver), requests("c", 0.1, 1, over)}, want: "abort b"},
+		"as busy, further over its limit, the first":  {engines: []EngineReading{requests("a", 46, 1, farOver), requests("b", 50, 1, over)}, want: "abort a"},
+		"not one within its limit that is the first":  {engines: []EngineReading{pinned(46), requests("b", 50, 1, over)}, want: "abort b"},
+		"the least important load, which is larger":   {engines: []EngineReading{pinned(86), loads("a", 6, 0), loads("b", 4, 1)}, want: "cancel a"},
+		"the least important load, which is smaller":  {engines: []EngineReading{pinned(86), loads("a", 6, 1), loads("b", 4, 0)}, want: "cancel b"},
+		"a load over its limit is cancelled":          {engines: []EngineReading{pinned(91), with(loads("a", 6, 0), func(e *EngineReading) { over(e); e.Holds = 1 })}, want: "cancel a"},
+		"the only load, however important":            {engines: []EngineReading{pinned(91), loads("a", 6, 5)}, want: "cancel a"},
+		"the larger load, which is the first":         {engines: []EngineReading{pinned(86), loads("a", 6, 0), loads("b", 4, 0)}, want: "cancel a"},
+		"the larger load, which is the last":          {engines: []EngineReading{pinned(86), loads("a", 4, 0), loads("b", 6, 0)}, want: "cancel b"},
 	} {
 		wantShort(t, name, newPolls().see(0, tc.engines...), v1alpha1.PressureHard, tc.want)
 	}
@@ -440,9 +440,9 @@ func TestFailedProbeKeepsTheLevelAndStopsNothing(t *testing.T) {
 		change func(r *Reading)
 		want   string
 	}{
-		"the host":           {func(r *Reading) { r.HostKnown = false }, "the memory of this Mac could not be measured"},
-		"the host, silently": {func(r *Reading) { r.Host = probe.Host{} }, "the memory of this Mac could not be measured"},
-		"one engine":         {func(r *Reading) { r.Engines[0].FootprintKnown = false }, "the memory of replica pinned, epoch 1, could not be measured"},
+		"the host":           {change: func(r *Reading) { r.HostKnown = false }, want: "the memory of this Mac could not be measured"},
+		"the host, silently": {change: func(r *Reading) { r.Host = probe.Host{} }, want: "the memory of this Mac could not be measured"},
+		"one engine":         {change: func(r *Reading) { r.Engines[0].FootprintKnown = false }, want: "the memory of replica pinned, epoch 1, could not be measured"},
 	} {
 		p := newPolls()
 		p.see(0, pinned(91))
@@ -605,11 +605,11 @@ func TestSystemPressureRaisesTheLevel(t *testing.T) {
 		level             v1alpha1.PressureLevel
 		actions           string
 	}{
-		"critical":       {probe.Critical, "", v1alpha1.PressureSoft, "evict a"},
-		"a warning":      {probe.Warning, "", v1alpha1.PressureNormal, ""},
-		"normal":         {probe.Normal, "", v1alpha1.PressureNormal, ""},
-		"unknown":        {"", "", v1alpha1.PressureNormal, ""},
-		"critically hot": {probe.Normal, probe.Critical, v1alpha1.PressureNormal, ""},
+		"critical":       {pressure: probe.Critical, thermal: "", level: v1alpha1.PressureSoft, actions: "evict a"},
+		"a warning":      {pressure: probe.Warning, thermal: "", level: v1alpha1.PressureNormal, actions: ""},
+		"normal":         {pressure: probe.Normal, thermal: "", level: v1alpha1.PressureNormal, actions: ""},
+		"unknown":        {pressure: "", thermal: "", level: v1alpha1.PressureNormal, actions: ""},
+		"critically hot": {pressure: probe.Normal, thermal: probe.Critical, level: v1alpha1.PressureNormal, actions: ""},
 	} {
 		r := mac(total, 0, pinned(10), engine("a", 9, 9), engine("b", 9, 1))
 		r.Host.Pressure, r.Host.Thermal, r.Host.SwapUsed = tc.pressure, tc.thermal, 3*gib

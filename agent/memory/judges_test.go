@@ -16,13 +16,13 @@ func TestSettledHost(t *testing.T) {
 		before, now, freed int64
 		want               bool
 	}{
-		"by all of it":                       {50, 10, 40, true},
-		"by all but 2 GiB":                   {50, 12, 40, true},
-		"not by all but 3 GiB":               {50, 13, 40, false},
-		"by all but a twentieth of 100 GiB":  {150, 55, 100, true},
-		"not by all but 6 GiB of 100":        {150, 56, 100, false},
-		"a small engine has nothing to show": {50, 50, 2, true},
-		"more was taken meanwhile":           {50, 60, 40, false},
+		"by all of it":                       {before: 50, now: 10, freed: 40, want: true},
+		"by all but 2 GiB":                   {before: 50, now: 12, freed: 40, want: true},
+		"not by all but 3 GiB":               {before: 50, now: 13, freed: 40, want: false},
+		"by all but a twentieth of 100 GiB":  {before: 150, now: 55, freed: 100, want: true},
+		"not by all but 6 GiB of 100":        {before: 150, now: 56, freed: 100, want: false},
+		"a small engine has nothing to show": {before: 50, now: 50, freed: 2, want: true},
+		"more was taken meanwhile":           {before: 50, now: 60, freed: 40, want: false},
 	} {
 		if got := Settled(probe.Host{Used: tc.before * gib}, probe.Host{Used: tc.now * gib}, tc.freed*gib); got != tc.want {
 			t.Errorf("%s: %v", name, got)
@@ -54,27 +54,27 @@ func TestStrandedWiredMemory(t *testing.T) {
 		reason string
 		bytes  int64
 	}{
-		"nothing beyond the system's own":          {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 20, 1), wired(20, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
-		"20 GiB stay":                              {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"20 GiB stay while others serve":           {[]WiredReading{wired(0, 3, 0, 0), wired(5, 43, 40, 2), wired(10, 43, 20, 1), wired(20, 43, 20, 1)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"20 GiB stay while another one grows":      {[]WiredReading{wired(0, 3, 0, 0), wired(5, 43, 40, 2), wired(10, 62, 39, 1), wired(20, 62, 39, 1)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"20 GiB of an engine that no look saw":     {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0).ends(1), wired(20, 23, 0, 0).ends(1)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"4 GiB are within the bound":               {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 7, 0, 0), wired(20, 7, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 4},
-		"seen once":                                {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
-		"seen twice within 10 s":                   {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(19, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
-		"given back late":                          {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(15, 3, 0, 0), wired(30, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
-		"a failed reading between does not matter": {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), {Measurable: true}, wired(20, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"a failed reading keeps what was found":    {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0), {Measurable: true}}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"it came back":                             {[]WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0), wired(30, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
-		"footprints beyond what is wired":          {[]WiredReading{wired(0, 3, 0, 0), wired(10, 20, 30, 1), wired(20, 20, 30, 1)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
-		"an empty pool was never seen":             {[]WiredReading{wired(0, 40, 10, 1), wired(10, 40, 10, 1)}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
-		"never read":                               {[]WiredReading{{Measurable: true}}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
-		"no Mac":                                   {[]WiredReading{{}}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
-		"the least that an empty pool showed":      {[]WiredReading{wired(0, 9, 0, 0), wired(5, 3, 0, 0), wired(7, 9, 6, 1), wired(20, 9, 0, 0), wired(30, 9, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 6},
-		"a virtual machine on an empty Mac":        {[]WiredReading{wired(0, 3, 0, 0), wired(10, 11, 0, 0), wired(20, 11, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
-		"a virtual machine while engines serve":    {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 20, 1), wired(20, 31, 20, 1), wired(30, 31, 20, 1), wired(40, 11, 0, 0), wired(50, 11, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
-		"20 GiB stay with a virtual machine":       {[]WiredReading{wired(0, 3, 0, 0), wired(5, 11, 0, 0), wired(10, 31, 20, 1), wired(20, 31, 0, 0), wired(30, 31, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
-		"and stay when it ends":                    {[]WiredReading{wired(0, 3, 0, 0), wired(5, 11, 0, 0), wired(10, 31, 20, 1), wired(20, 31, 0, 0), wired(30, 31, 0, 0), wired(40, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"nothing beyond the system's own":          {seen: []WiredReading{wired(0, 3, 0, 0), wired(10, 23, 20, 1), wired(20, 3, 0, 0)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 0},
+		"20 GiB stay":                              {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0)}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 20},
+		"20 GiB stay while others serve":           {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 43, 40, 2), wired(10, 43, 20, 1), wired(20, 43, 20, 1)}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 20},
+		"20 GiB stay while another one grows":      {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 43, 40, 2), wired(10, 62, 39, 1), wired(20, 62, 39, 1)}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 20},
+		"20 GiB of an engine that no look saw":     {seen: []WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0).ends(1), wired(20, 23, 0, 0).ends(1)}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 20},
+		"4 GiB are within the bound":               {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 7, 0, 0), wired(20, 7, 0, 0)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 4},
+		"seen once":                                {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 20},
+		"seen twice within 10 s":                   {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(19, 23, 0, 0)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 20},
+		"given back late":                          {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(15, 3, 0, 0), wired(30, 3, 0, 0)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 0},
+		"a failed reading between does not matter": {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), {Measurable: true}, wired(20, 23, 0, 0)}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 20},
+		"a failed reading keeps what was found":    {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0), {Measurable: true}}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 20},
+		"it came back":                             {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 23, 20, 1), wired(10, 23, 0, 0), wired(20, 23, 0, 0), wired(30, 3, 0, 0)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 0},
+		"footprints beyond what is wired":          {seen: []WiredReading{wired(0, 3, 0, 0), wired(10, 20, 30, 1), wired(20, 20, 30, 1)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 0},
+		"an empty pool was never seen":             {seen: []WiredReading{wired(0, 40, 10, 1), wired(10, 40, 10, 1)}, status: metav1.ConditionUnknown, reason: v1alpha1.ReasonNotMeasurable, bytes: 0},
+		"never read":                               {seen: []WiredReading{{Measurable: true}}, status: metav1.ConditionUnknown, reason: v1alpha1.ReasonNotMeasurable, bytes: 0},
+		"no Mac":                                   {seen: []WiredReading{{}}, status: metav1.ConditionUnknown, reason: v1alpha1.ReasonNotMeasurable, bytes: 0},
+		"the least that an empty pool showed":      {seen: []WiredReading{wired(0, 9, 0, 0), wired(5, 3, 0, 0), wired(7, 9, 6, 1), wired(20, 9, 0, 0), wired(30, 9, 0, 0)}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 6},
+		"a virtual machine on an empty Mac":        {seen: []WiredReading{wired(0, 3, 0, 0), wired(10, 11, 0, 0), wired(20, 11, 0, 0)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 0},
+		"a virtual machine while engines serve":    {seen: []WiredReading{wired(0, 3, 0, 0), wired(10, 23, 20, 1), wired(20, 31, 20, 1), wired(30, 31, 20, 1), wired(40, 11, 0, 0), wired(50, 11, 0, 0)}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNothingWired, bytes: 0},
+		"20 GiB stay with a virtual machine":       {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 11, 0, 0), wired(10, 31, 20, 1), wired(20, 31, 0, 0), wired(30, 31, 0, 0)}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 20},
+		"and stay when it ends":                    {seen: []WiredReading{wired(0, 3, 0, 0), wired(5, 11, 0, 0), wired(10, 31, 20, 1), wired(20, 31, 0, 0), wired(30, 31, 0, 0), wired(40, 23, 0, 0)}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonWiredUnowned, bytes: 20},
 	} {
 		s := &Stranding{}
 		var f Finding
@@ -104,7 +104,7 @@ func TestNothingStartsAfterAnUncleanExitBeforeTheCheckPassedTwice(t *testing.T) 
 		at   int
 		gibs float64
 		want bool
-	}{{1, 3, false}, {5, 3, false}, {10, 3, false}, {11, 3, true}, {12, 3, true}, {13, 23, false}} {
+	}{{at: 1, gibs: 3, want: false}, {at: 5, gibs: 3, want: false}, {at: 10, gibs: 3, want: false}, {at: 11, gibs: 3, want: true}, {at: 12, gibs: 3, want: true}, {at: 13, gibs: 23, want: false}} {
 		if s.Observe(wired(step.at, step.gibs, 0, 0).ends(int64(step.at))); s.MayStart() != step.want {
 			t.Errorf("after %d s with %v GiB wired: %v", step.at, step.gibs, s.MayStart())
 		}
@@ -145,19 +145,19 @@ func TestChangesOfLivingEnginesNeitherClearNorFindStrandedMemory(t *testing.T) {
 		bytes  int64 // left
 		starts bool
 	}{
-		"growth as an engine ends":          {[]WiredReading{serving, wired(10, 33, 32, 1).ends(1).before(20), wired(20, 45, 32, 1).ends(1), wired(30, 45, 32, 1).ends(1)}, 10, false},
-		"growth as an engine ends, seen so": {[]WiredReading{serving, wired(10, 33, 32, 1).ends(1).before(20)}, 0, false},
-		"growth after it was seen once":     {[]WiredReading{serving, left.ends(1), wired(11, 33, 32, 1).ends(1).before(20)}, 10, false},
-		"growth after it was found":         {[]WiredReading{serving, left.ends(1), wired(20, 33, 20, 1).ends(1), wired(21, 33, 32, 1).ends(1).before(20), wired(31, 33, 32, 1).ends(1).before(20)}, 10, false},
-		"growth, then the same as before":   {[]WiredReading{serving, left.ends(1), wired(11, 33, 32, 1).ends(1).before(20), wired(12, 45, 32, 1).ends(1), wired(22, 45, 32, 1).ends(1)}, 10, false},
-		"given back while another one grew": {[]WiredReading{serving, left.ends(1), wired(11, 23, 32, 1).ends(1).before(20), wired(12, 35, 32, 1).ends(1)}, 0, true},
-		"growth where nothing was left":     {[]WiredReading{serving, wired(10, 35, 32, 1).ends(1).before(20), wired(11, 35, 32, 1).ends(1)}, 0, true},
-		"growth without an end":             {[]WiredReading{wired(5, 23, 20, 1), wired(10, 35, 32, 1).before(20), wired(20, 35, 32, 1)}, 0, true},
-		"shrinking without an end":          {[]WiredReading{wired(5, 35, 32, 1), wired(10, 35, 20, 1).before(32), wired(20, 23, 20, 1)}, 0, true},
-		"an end while it was measured":      {[]WiredReading{serving, wired(10, 33, 15, 1).ends(1).before(15, 15), wired(11, 18, 15, 1).ends(1)}, 0, true},
-		"a start while it was measured":     {[]WiredReading{wired(5, 3, 0, 0), wired(10, 23, 20, 1).before(), wired(11, 23, 20, 1)}, 0, true},
-		"a start before it is known":        {[]WiredReading{wired(5, 3, 0, 0), {At: start().Add(10 * time.Second), Wired: 23 * gib, Known: true, Measurable: true, Starting: true, Total: 64 * gib}, wired(11, 23, 20, 1), wired(20, 23, 0, 0).ends(1), wired(30, 23, 0, 0).ends(1)}, 20, false},
-		"little by little":                  {[]WiredReading{serving, left.ends(1), wired(20, 33.1, 20.2, 1).ends(1).before(20), wired(30, 33.3, 20.4, 1).ends(1).before(20.2)}, 10, false},
+		"growth as an engine ends":          {seen: []WiredReading{serving, wired(10, 33, 32, 1).ends(1).before(20), wired(20, 45, 32, 1).ends(1), wired(30, 45, 32, 1).ends(1)}, bytes: 10, starts: false},
+		"growth as an engine ends, seen so": {seen: []WiredReading{serving, wired(10, 33, 32, 1).ends(1).before(20)}, bytes: 0, starts: false},
+		"growth after it was seen once":     {seen: []WiredReading{serving, left.ends(1), wired(11, 33, 32, 1).ends(1).before(20)}, bytes: 10, starts: false},
+		"growth after it was found":         {seen: []WiredReading{serving, left.ends(1), wired(20, 33, 20, 1).ends(1), wired(21, 33, 32, 1).ends(1).before(20), wired(31, 33, 32, 1).ends(1).before(20)}, bytes: 10, starts: false},
+		"growth, then the same as before":   {seen: []WiredReading{serving, left.ends(1), wired(11, 33, 32, 1).ends(1).before(20), wired(12, 45, 32, 1).ends(1), wired(22, 45, 32, 1).ends(1)}, bytes: 10, starts: false},
+		"given back while another one grew": {seen: []WiredReading{serving, left.ends(1), wired(11, 23, 32, 1).ends(1).before(20), wired(12, 35, 32, 1).ends(1)}, bytes: 0, starts: true},
+		"growth where nothing was left":     {seen: []WiredReading{serving, wired(10, 35, 32, 1).ends(1).before(20), wired(11, 35, 32, 1).ends(1)}, bytes: 0, starts: true},
+		"growth without an end":             {seen: []WiredReading{wired(5, 23, 20, 1), wired(10, 35, 32, 1).before(20), wired(20, 35, 32, 1)}, bytes: 0, starts: true},
+		"shrinking without an end":          {seen: []WiredReading{wired(5, 35, 32, 1), wired(10, 35, 20, 1).before(32), wired(20, 23, 20, 1)}, bytes: 0, starts: true},
+		"an end while it was measured":      {seen: []WiredReading{serving, wired(10, 33, 15, 1).ends(1).before(15, 15), wired(11, 18, 15, 1).ends(1)}, bytes: 0, starts: true},
+		"a start while it was measured":     {seen: []WiredReading{wired(5, 3, 0, 0), wired(10, 23, 20, 1).before(), wired(11, 23, 20, 1)}, bytes: 0, starts: true},
+		"a start before it is known":        {seen: []WiredReading{wired(5, 3, 0, 0), {At: start().Add(10 * time.Second), Wired: 23 * gib, Known: true, Measurable: true, Starting: true, Total: 64 * gib}, wired(11, 23, 20, 1), wired(20, 23, 0, 0).ends(1), wired(30, 23, 0, 0).ends(1)}, bytes: 20, starts: false},
+		"little by little":                  {seen: []WiredReading{serving, left.ends(1), wired(20, 33.1, 20.2, 1).ends(1).before(20), wired(30, 33.3, 20.4, 1).ends(1).before(20.2)}, bytes: 10, starts: false},
 	} {
 		s := &Stranding{}
 		s.Observe(wired(0, 3, 0, 0))
@@ -181,20 +181,20 @@ func TestDivergingGauges(t *testing.T) {
 		want   string // in the message; empty: they agree
 		bytes  int64
 	}{
-		"they agree":                              {gauges(20, 18, 1, 18), "", 0},
-		"bytes outside the back end":              {gauges(20, 10, 1, 10), "9.0 GiB are outside its back end", 9},
-		"a pool is accounted for":                 {gauges(20, 10, 9, 10), "", 0},
-		"within a tenth":                          {gauges(20, 18.1, 0, 18.1), "", 0},
-		"beyond a tenth":                          {gauges(20, 17.9, 0, 17.9), "outside its back end", -1},
-		"never more than 5 GiB":                   {gauges(100, 94, 0, 94), "outside its back end", 6},
-		"a GiB of a small one":                    {gauges(2, 1.1, 0, 1.1), "", 0},
-		"active and not accounted for, when idle": {gauges(20, 20, 0, 12), "weights and KV cache account for 12.0 GiB", 8},
-		"transients of a running prompt":          {with(gauges(20, 20, 0, 12), busy), "", 0},
-		"the system's figure reads low":           {gauges(5, 20, 0, 20), "reports too little", 15},
-		"while it loads":                          {with(gauges(20, 10, 1, 10), loading), "", 0},
-		"while it ends":                           {with(gauges(20, 10, 1, 10), stopping), "", 0},
-		"before it reported":                      {gauges(20, 0, 0, 0), "", 0},
-		"where it could not be measured":          {with(gauges(20, 10, 1, 10), func(e *EngineReading) { e.FootprintKnown = false }), "", 0},
+		"they agree":                              {engine: gauges(20, 18, 1, 18), want: "", bytes: 0},
+		"bytes outside the back end":              {engine: gauges(20, 10, 1, 10), want: "9.0 GiB are outside its back end", bytes: 9},
+		"a pool is accounted for":                 {engine: gauges(20, 10, 9, 10), want: "", bytes: 0},
+		"within a tenth":                          {engine: gauges(20, 18.1, 0, 18.1), want: "", bytes: 0},
+		"beyond a tenth":                          {engine: gauges(20, 17.9, 0, 17.9), want: "outside its back end", bytes: -1},
+		"never more than 5 GiB":                   {engine: gauges(100, 94, 0, 94), want: "outside its back end", bytes: 6},
+		"a GiB of a small one":                    {engine: gauges(2, 1.1, 0, 1.1), want: "", bytes: 0},
+		"active and not accounted for, when idle": {engine: gauges(20, 20, 0, 12), want: "weights and KV cache account for 12.0 GiB", bytes: 8},
+		"transients of a running prompt":          {engine: with(gauges(20, 20, 0, 12), busy), want: "", bytes: 0},
+		"the system's figure reads low":           {engine: gauges(5, 20, 0, 20), want: "reports too little", bytes: 15},
+		"while it loads":                          {engine: with(gauges(20, 10, 1, 10), loading), want: "", bytes: 0},
+		"while it ends":                           {engine: with(gauges(20, 10, 1, 10), stopping), want: "", bytes: 0},
+		"before it reported":                      {engine: gauges(20, 0, 0, 0), want: "", bytes: 0},
+		"where it could not be measured":          {engine: with(gauges(20, 10, 1, 10), func(e *EngineReading) { e.FootprintKnown = false }), want: "", bytes: 0},
 	} {
 		d := &Divergence{}
 		var f Finding
@@ -245,10 +245,10 @@ func TestResidueOfAnEmptyPool(t *testing.T) {
 		engines []EngineReading
 		want    int64
 	}{
-		"empty":                          {Residue{Processes: 60 << 20}, nil, 0},
-		"a process without an owner":     {Residue{Processes: 57 * gib}, nil, 57},
-		"a reservation without an order": {Residue{Reserved: 5 * gib}, nil, 5},
-		"engines are there":              {Residue{Processes: 57 * gib}, []EngineReading{engine("a", 50, 1)}, 0},
+		"empty":                          {left: Residue{Processes: 60 << 20}, engines: nil, want: 0},
+		"a process without an owner":     {left: Residue{Processes: 57 * gib}, engines: nil, want: 57},
+		"a reservation without an order": {left: Residue{Reserved: 5 * gib}, engines: nil, want: 5},
+		"engines are there":              {left: Residue{Processes: 57 * gib}, engines: []EngineReading{engine("a", 50, 1)}, want: 0},
 	} {
 		f := observe(tc.left, tc.engines...)
 		if (f.Status == metav1.ConditionTrue) != (tc.want > 0) || f.Bytes != tc.want*gib || tc.want > 0 && (f.Reason != v1alpha1.ReasonResidue || !strings.Contains(f.Message, "a restart is not needed")) {
@@ -279,8 +279,8 @@ func TestRestoredEvidenceKeepsTheResult(t *testing.T) {
 		unclean bool
 		status  metav1.ConditionStatus
 	}{
-		"an engine ended between the agents":   {true, metav1.ConditionTrue},
-		"a virtual machine began between them": {false, metav1.ConditionFalse},
+		"an engine ended between the agents":   {unclean: true, status: metav1.ConditionTrue},
+		"a virtual machine began between them": {unclean: false, status: metav1.ConditionFalse},
 	} {
 		s := &Stranding{}
 		s.Restore(Evidence{Baseline: 3 * gib, BaselineKnown: true})

@@ -37,24 +37,24 @@ func TestVictimSelection(t *testing.T) {
 		deficit int64
 		want    string
 	}{
-		"the longest unused where any would do":                         {[]EngineReading{engine("new", 10, 1), engine("old", 10, 9)}, 5 * gib, "old"},
-		"one that alone covers the deficit, before an older small one":  {[]EngineReading{engine("small", 2, 90), engine("large", 20, 1)}, 5 * gib, "large"},
-		"the longest unused of those that cover it":                     {[]EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, 5 * gib, "b"},
-		"one that covers it exactly, the first":                         {[]EngineReading{engine("exact", 5, 9), engine("large", 20, 1)}, 5 * gib, "exact"},
-		"one that covers it exactly, the last":                          {[]EngineReading{engine("large", 20, 1), engine("exact", 5, 9)}, 5 * gib, "exact"},
-		"the largest where none covers it":                              {[]EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, 50 * gib, "a"},
-		"the longest unused of equally large ones that do not cover it": {[]EngineReading{engine("new", 2, 1), engine("old", 2, 9)}, 50 * gib, "old"},
-		"the first if all else is equal":                                {[]EngineReading{engine("a", 2, 1), engine("b", 2, 1)}, gib, "a"},
-		"no busy engine":                                                {[]EngineReading{with(engine("busy", 20, 9), busy), engine("idle", 1, 1)}, 5 * gib, "idle"},
-		"no engine with a hold":                                         {[]EngineReading{with(engine("held", 20, 9), func(e *EngineReading) { e.Holds = 1 })}, gib, ""},
-		"no engine with a request without a hold":                       {[]EngineReading{with(engine("asked", 20, 9), func(e *EngineReading) { e.Requests = 1 })}, gib, ""},
-		"no engine that may be busy":                                    {[]EngineReading{with(engine("mute", 20, 9), func(e *EngineReading) { e.BusyKnown = false })}, gib, ""},
-		"no loading engine":                                             {[]EngineReading{with(engine("loading", 20, 9), loading)}, gib, ""},
-		"no ending engine":                                              {[]EngineReading{with(engine("ending", 20, 9), stopping)}, gib, ""},
-		"no engine of a higher priority":                                {[]EngineReading{with(engine("important", 20, 9), func(e *EngineReading) { e.Priority = 6 })}, gib, ""},
-		"one of the same priority":                                      {[]EngineReading{with(engine("equal", 20, 9), func(e *EngineReading) { e.Priority = 5 })}, gib, "equal"},
-		"no protected engine":                                           {[]EngineReading{engine("self", 20, 9), engine("other", 1, 1)}, 5 * gib, "other"},
-		"none of no engines":                                            {nil, gib, ""},
+		"the longest unused where any would do":                         {engines: []EngineReading{engine("new", 10, 1), engine("old", 10, 9)}, deficit: 5 * gib, want: "old"},
+		"one that alone covers the deficit, before an older small one":  {engines: []EngineReading{engine("small", 2, 90), engine("large", 20, 1)}, deficit: 5 * gib, want: "large"},
+		"the longest unused of those that cover it":                     {engines: []EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, deficit: 5 * gib, want: "b"},
+		"one that covers it exactly, the first":                         {engines: []EngineReading{engine("exact", 5, 9), engine("large", 20, 1)}, deficit: 5 * gib, want: "exact"},
+		"one that covers it exactly, the last":                          {engines: []EngineReading{engine("large", 20, 1), engine("exact", 5, 9)}, deficit: 5 * gib, want: "exact"},
+		"the largest where none covers it":                              {engines: []EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, deficit: 50 * gib, want: "a"},
+		"the longest unused of equally large ones that do not cover it": {engines: []EngineReading{engine("new", 2, 1), engine("old", 2, 9)}, deficit: 50 * gib, want: "old"},
+		"the first if all else is equal":                                {engines: []EngineReading{engine("a", 2, 1), engine("b", 2, 1)}, deficit: gib, want: "a"},
+		"no busy engine":                                                {engines: []EngineReading{with(engine("busy", 20, 9), busy), engine("idle", 1, 1)}, deficit: 5 * gib, want: "idle"},
+		"no engine with a hold":                                         {engines: []EngineReading{with(engine("held", 20, 9), func(e *EngineReading) { e.Holds = 1 })}, deficit: gib, want: ""},
+		"no engine with a request without a hold":                       {engines: []EngineReading{with(engine("asked", 20, 9), func(e *EngineReading) { e.Requests = 1 })}, deficit: gib, want: ""},
+		"no engine that may be busy":                                    {engines: []EngineReading{with(engine("mute", 20, 9), func(e *EngineReading) { e.BusyKnown = false })}, deficit: gib, want: ""},
+		"no loading engine":                                             {engines: []EngineReading{with(engine("loading", 20, 9), loading)}, deficit: gib, want: ""},
+		"no ending engine":                                              {engines: []EngineReading{with(engine("ending", 20, 9), stopping)}, deficit: gib, want: ""},
+		"no engine of a higher priority":                                {engines: []EngineReading{with(engine("important", 20, 9), func(e *EngineReading) { e.Priority = 6 })}, deficit: gib, want: ""},
+		"one of the same priority":                                      {engines: []EngineReading{with(engine("equal", 20, 9), func(e *EngineReading) { e.Priority = 5 })}, deficit: gib, want: "equal"},
+		"no protected engine":                                           {engines: []EngineReading{engine("self", 20, 9), engine("other", 1, 1)}, deficit: 5 * gib, want: "other"},
+		"none of no engines":                                            {engines: nil, deficit: gib, want: ""},
 	} {
 		key, ok := Victim(tc.engines, tc.deficit, 5, Key{UID: "self", Epoch: 1})
 		if key.UID != tc.want || ok != (tc.want != "") {
@@ -89,16 +89,16 @@ func TestIdleEngineExpires(t *testing.T) {
 		engine EngineReading
 		want   bool
 	}{
-		"after its time to live":                 {with(engine("a", 1, 10), tenMinutes), true},
-		"not before":                             {with(engine("a", 1, 9), tenMinutes), false},
-		"never without a time to live":           {engine("a", 1, 999), false},
-		"not while it is held":                   {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Holds = 1 }), false},
-		"not while it answers":                   {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Requests = 1 }), false},
-		"not while it may be busy":               {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.BusyKnown = false }), false},
-		"not while it loads":                     {with(with(engine("a", 1, 99), tenMinutes), loading), false},
-		"not twice":                              {with(with(engine("a", 1, 99), tenMinutes), stopping), false},
-		"not where its last use is unknown":      {with(with(engine("a", 1, 0), tenMinutes), func(e *EngineReading) { e.LastUse = time.Time{} }), false},
-		"its time restarting with its last hold": {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.LastUse = start().Add(-time.Minute) }), false},
+		"after its time to live":                 {engine: with(engine("a", 1, 10), tenMinutes), want: true},
+		"not before":                             {engine: with(engine("a", 1, 9), tenMinutes), want: false},
+		"never without a time to live":           {engine: engine("a", 1, 999), want: false},
+		"not while it is held":                   {engine: with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Holds = 1 }), want: false},
+		"not while it answers":                   {engine: with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Requests = 1 }), want: false},
+		"not while it may be busy":               {engine: with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.BusyKnown = false }), want: false},
+		"not while it loads":                     {engine: with(with(engine("a", 1, 99), tenMinutes), loading), want: false},
+		"not twice":                              {engine: with(with(engine("a", 1, 99), tenMinutes), stopping), want: false},
+		"not where its last use is unknown":      {engine: with(with(engine("a", 1, 0), tenMinutes), func(e *EngineReading) { e.LastUse = time.Time{} }), want: false},
+		"its time restarting with its last hold": {engine: with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.LastUse = start().Add(-time.Minute) }), want: false},
 	} {
 		if got := len(Expired([]EngineReading{tc.engine}, start())) > 0; got != tc.want {
 			t.Errorf("%s: %v", name, got)

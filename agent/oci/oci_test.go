@@ -43,11 +43,11 @@ func titled(name, content string) ocitest.Layer {
 func TestSourcesOfRegistries(t *testing.T) {
 	sum := "sha256:" + strings.Repeat("a", 64)
 	for source, want := range map[string]Source{
-		"oci://ghcr.io/org/model":                         {"ghcr.io", "org/model", "latest"},
-		"oci://ghcr.io/org/model:q4":                      {"ghcr.io", "org/model", "q4"},
-		"oci://registry.example:5000/model@" + sum:        {"registry.example:5000", "model", sum},
-		"oci://registry.example:5000/a/b__c-d.e:1@" + sum: {"registry.example:5000", "a/b__c-d.e", sum},
-		"oci://localhost/model:x":                         {"localhost", "model", "x"},
+		"oci://ghcr.io/org/model":                         {Registry: "ghcr.io", Repository: "org/model", Reference: "latest"},
+		"oci://ghcr.io/org/model:q4":                      {Registry: "ghcr.io", Repository: "org/model", Reference: "q4"},
+		"oci://registry.example:5000/model@" + sum:        {Registry: "registry.example:5000", Repository: "model", Reference: sum},
+		"oci://registry.example:5000/a/b__c-d.e:1@" + sum: {Registry: "registry.example:5000", Repository: "a/b__c-d.e", Reference: sum},
+		"oci://localhost/model:x":                         {Registry: "localhost", Repository: "model", Reference: "x"},
 	} {
 		if got := parse(t, source); got != want {
 			t.Errorf("%s is %+v, want %+v", source, got, want)
@@ -131,17 +131,17 @@ func TestTheWayToAToken(t *testing.T) {
 		login    Login
 		reason   string
 	}{
-		"open to all":               {&ocitest.Registry{}, Login{}, ""},
-		"a token for all":           {&ocitest.Registry{Auth: "Bearer"}, Login{}, ""},
-		"a token for a login":       {&ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, right, ""},
-		"a wrong login":             {&ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, wrong, v1alpha1.ReasonTokenRefused},
-		"no login":                  {&ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, Login{}, v1alpha1.ReasonTokenRefused},
-		"basic":                     {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, right, ""},
-		"a wrong basic":             {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, wrong, v1alpha1.ReasonTokenRefused},
-		"basic without a login":     {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, Login{}, v1alpha1.ReasonTokenRefused},
-		"an unknown scheme":         {&ocitest.Registry{Auth: "Negotiate"}, right, v1alpha1.ReasonSourceUnreachable},
-		"a token server in clear":   {&ocitest.Registry{Auth: "Bearer", Realm: "http://127.0.0.1:1/token"}, right, v1alpha1.ReasonSourceForbidden},
-		"a token server in private": {&ocitest.Registry{Auth: "Bearer", Realm: "https://10.0.0.1/token"}, right, v1alpha1.ReasonSourceForbidden},
+		"open to all":               {registry: &ocitest.Registry{}, login: Login{}, reason: ""},
+		"a token for all":           {registry: &ocitest.Registry{Auth: "Bearer"}, login: Login{}, reason: ""},
+		"a token for a login":       {registry: &ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, login: right, reason: ""},
+		"a wrong login":             {registry: &ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, login: wrong, reason: v1alpha1.ReasonTokenRefused},
+		"no login":                  {registry: &ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, login: Login{}, reason: v1alpha1.ReasonTokenRefused},
+		"basic":                     {registry: &ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, login: right, reason: ""},
+		"a wrong basic":             {registry: &ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, login: wrong, reason: v1alpha1.ReasonTokenRefused},
+		"basic without a login":     {registry: &ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, login: Login{}, reason: v1alpha1.ReasonTokenRefused},
+		"an unknown scheme":         {registry: &ocitest.Registry{Auth: "Negotiate"}, login: right, reason: v1alpha1.ReasonSourceUnreachable},
+		"a token server in clear":   {registry: &ocitest.Registry{Auth: "Bearer", Realm: "http://127.0.0.1:1/token"}, login: right, reason: v1alpha1.ReasonSourceForbidden},
+		"a token server in private": {registry: &ocitest.Registry{Auth: "Bearer", Realm: "https://10.0.0.1/token"}, login: right, reason: v1alpha1.ReasonSourceForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := test.registry

@@ -164,17 +164,17 @@ func TestAttackWeightsWithoutAGrant(t *testing.T) {
 		path  string
 		grant string
 	}{
-		"without one":                      {client, path, ""},
-		"with nonsense":                    {client, path, "a.b"},
-		"with another Mac's":               {s.ca.Mac("thief"), path, good},
-		"with one for another giver":       {client, path, s.grant(func(g *agentapi.Grant) { g.Server = "other" })},
-		"with one for other weights":       {client, path, s.grant(func(g *agentapi.Grant) { g.Digest = "sha256:" + strings.Repeat("cd", 32) })},
-		"with one that ended":              {client, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = time.Now().Unix()-7200, time.Now().Unix()-1 })},
-		"with one without an end":          {client, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = 1, time.Now().Add(time.Hour).Unix() })},
-		"with another operator's":          {client, path, foreign},
-		"with one that was changed":        {client, path, strings.Replace(good, ".", "A.", 1)},
-		"at another path":                  {client, "/v1/models", good},
-		"at a path that leaves its folder": {client, agentapi.PathWeights + digest + "/../../" + sum, good},
+		"without one":                      {pem: client, path: path, grant: ""},
+		"with nonsense":                    {pem: client, path: path, grant: "a.b"},
+		"with another Mac's":               {pem: s.ca.Mac("thief"), path: path, grant: good},
+		"with one for another giver":       {pem: client, path: path, grant: s.grant(func(g *agentapi.Grant) { g.Server = "other" })},
+		"with one for other weights":       {pem: client, path: path, grant: s.grant(func(g *agentapi.Grant) { g.Digest = "sha256:" + strings.Repeat("cd", 32) })},
+		"with one that ended":              {pem: client, path: path, grant: s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = time.Now().Unix()-7200, time.Now().Unix()-1 })},
+		"with one without an end":          {pem: client, path: path, grant: s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = 1, time.Now().Add(time.Hour).Unix() })},
+		"with another operator's":          {pem: client, path: path, grant: foreign},
+		"with one that was changed":        {pem: client, path: path, grant: strings.Replace(good, ".", "A.", 1)},
+		"at another path":                  {pem: client, path: "/v1/models", grant: good},
+		"at a path that leaves its folder": {pem: client, path: agentapi.PathWeights + digest + "/../../" + sum, grant: good},
 	} {
 		status, b, err := s.get(v.pem, v.path, v.grant)
 		if status != http.StatusForbidden || err != nil || bytes.Contains(b, []byte("weights weights")) {
@@ -186,8 +186,8 @@ func TestAttackWeightsWithoutAGrant(t *testing.T) {
 	}
 	// The grant is valid, and this Mac does not have the weights.
 	for what, v := range map[string]struct{ path, grant string }{
-		"a file of no model":                  {agentapi.WeightsPath(digest, strings.Repeat("0", 64)), good},
-		"the same digest with another source": {path, s.grant(func(g *agentapi.Grant) { g.Source = "https://evil.example/m.gguf" })},
+		"a file of no model":                  {path: agentapi.WeightsPath(digest, strings.Repeat("0", 64)), grant: good},
+		"the same digest with another source": {path: path, grant: s.grant(func(g *agentapi.Grant) { g.Source = "https://evil.example/m.gguf" })},
 	} {
 		if status, _, err := s.get(client, v.path, v.grant); status != http.StatusNotFound || err != nil {
 			t.Errorf("%s: %d, %v", what, status, err)
@@ -349,13 +349,13 @@ func TestHowLongADownloadIsWaitedFor(t *testing.T) {
 		seen []int64 // MiB, every 10 s
 		want bool
 	}{
-		"it has just begun":                   {[]int64{0}, true},
-		"nothing for 20 s":                    {[]int64{0, 0, 0}, true},
-		"nothing for 30 s":                    {[]int64{0, 0, 0, 0}, false},
-		"a trickle":                           {[]int64{0, 1, 2, 3}, false},
-		"the pace":                            {[]int64{0, 10, 20, 30, 40, 50, 60}, true},
-		"the pace, and then nothing for 30 s": {[]int64{0, 10, 20, 30, 30, 30, 30}, false},
-		"it starts again without progress":    {[]int64{100, 0, 10, 20}, false},
+		"it has just begun":                   {seen: []int64{0}, want: true},
+		"nothing for 20 s":                    {seen: []int64{0, 0, 0}, want: true},
+		"nothing for 30 s":                    {seen: []int64{0, 0, 0, 0}, want: false},
+		"a trickle":                           {seen: []int64{0, 1, 2, 3}, want: false},
+		"the pace":                            {seen: []int64{0, 10, 20, 30, 40, 50, 60}, want: true},
+		"the pace, and then nothing for 30 s": {seen: []int64{0, 10, 20, 30, 30, 30, 30}, want: false},
+		"it starts again without progress":    {seen: []int64{100, 0, 10, 20}, want: false},
 	} {
 		var w wait
 		got := true
@@ -487,12 +487,12 @@ func TestFailureDecidesHowLongAPeerIsAvoided(t *testing.T) {
 		reason string
 		avoid  time.Duration
 	}{
-		"other bytes":       {fmt.Errorf("copy: %w", mismatch), reasonLied, 24 * time.Hour},
-		"too slow":          {&download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Err: errSlow}, reasonSlow, 10 * time.Minute},
-		"busy":              {&download.Error{Status: 503}, reasonRefused, 0},
-		"the grant expired": {&download.Error{Status: 403}, reasonRefused, time.Minute},
-		"not there":         {&download.Error{Status: 404}, reasonRefused, time.Minute},
-		"cut":               {errors.New("connection reset"), reasonGone, time.Minute},
+		"other bytes":       {err: fmt.Errorf("copy: %w", mismatch), reason: reasonLied, avoid: 24 * time.Hour},
+		"too slow":          {err: &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Err: errSlow}, reason: reasonSlow, avoid: 10 * time.Minute},
+		"busy":              {err: &download.Error{Status: 503}, reason: reasonRefused, avoid: 0},
+		"the grant expired": {err: &download.Error{Status: 403}, reason: reasonRefused, avoid: time.Minute},
+		"not there":         {err: &download.Error{Status: 404}, reason: reasonRefused, avoid: time.Minute},
+		"cut":               {err: errors.New("connection reset"), reason: reasonGone, avoid: time.Minute},
 	} {
 		if reason, avoid := verdict(tc.err); reason != tc.reason || avoid != tc.avoid {
 			t.Errorf("%s: %s for %s", name, reason, avoid)

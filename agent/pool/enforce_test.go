@@ -203,7 +203,7 @@ func TestTrimDropsThePromptCacheOnRequest(t *testing.T) {
 		for _, c := range []struct {
 			cache           bool
 			holds, accounts int64
-		}{{false, 3 * gib, 3 * gib}, {true, gib, gib}} {
+		}{{cache: false, holds: 3 * gib, accounts: 3 * gib}, {cache: true, holds: gib, accounts: gib}} {
 			s.pressure.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: memory.StepTrim, Cache: c.cache}}})
 			s.after(15 * time.Second) // an idle Mac is looked at every ten seconds
 			if m := s.Snapshot().Memory; m.FootprintBytes != c.holds || m.AccountedBytes != c.accounts {
@@ -361,9 +361,9 @@ func TestHostIsPolledUntilItsMemoryReturns(t *testing.T) {
 		want  v1alpha1.HostCheck
 		looks int
 	}{
-		"it drops at the fourth look": {4, v1alpha1.HostCheckVerified, 4},
-		"it drops at once":            {1, v1alpha1.HostCheckVerified, 1},
-		"it never drops":              {1000, v1alpha1.HostCheckIndeterminate, settleRounds},
+		"it drops at the fourth look": {drops: 4, want: v1alpha1.HostCheckVerified, looks: 4},
+		"it drops at once":            {drops: 1, want: v1alpha1.HostCheckVerified, looks: 1},
+		"it never drops":              {drops: 1000, want: v1alpha1.HostCheckIndeterminate, looks: settleRounds},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {

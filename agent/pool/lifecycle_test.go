@@ -172,7 +172,7 @@ func TestReplicaThatWaitsIsTriedAgainOnceAnEngineReportsThatItIsIdle(t *testing.
 		for _, tc := range []struct {
 			holds, running int64
 			again          bool
-		}{{1, 0, false}, {0, 1, false}, {0, 0, true}} {
+		}{{holds: 1, running: 0, again: false}, {holds: 0, running: 1, again: false}, {holds: 0, running: 0, again: true}} {
 			g := &engine{key: e.key, state: Ready, status: &wire.Status{Activity: &wire.Activity{Running: 1}}, holds: map[*Hold]struct{}{}}
 			for range tc.holds {
 				g.holds[&Hold{}] = struct{}{}

@@ -139,11 +139,11 @@ func TestAFailedLoadAnswersAllThatWait(t *testing.T) {
 		reason string
 		retry  bool
 	}{
-		"it says why":         {enginetest.Script{LoadMilliseconds: 1000, FailReason: "BackendBusy", FailMessage: "later"}, "BackendBusy", true},
-		"it says it is final": {enginetest.Script{LoadMilliseconds: 1000, FailReason: v1alpha1.ReasonUnsupportedModel}, v1alpha1.ReasonUnsupportedModel, false},
-		"it dies":             {enginetest.Script{DieLoading: 3}, v1alpha1.ReasonLoadFailed, true},
-		"it never answers":    {enginetest.Script{Deaf: true}, v1alpha1.ReasonLoadFailed, true},
-		"it does not move":    {enginetest.Script{HoldBytes: gib, HangLoading: true}, ReasonLoadStalled, true},
+		"it says why":         {script: enginetest.Script{LoadMilliseconds: 1000, FailReason: "BackendBusy", FailMessage: "later"}, reason: "BackendBusy", retry: true},
+		"it says it is final": {script: enginetest.Script{LoadMilliseconds: 1000, FailReason: v1alpha1.ReasonUnsupportedModel}, reason: v1alpha1.ReasonUnsupportedModel, retry: false},
+		"it dies":             {script: enginetest.Script{DieLoading: 3}, reason: v1alpha1.ReasonLoadFailed, retry: true},
+		"it never answers":    {script: enginetest.Script{Deaf: true}, reason: v1alpha1.ReasonLoadFailed, retry: true},
+		"it does not move":    {script: enginetest.Script{HoldBytes: gib, HangLoading: true}, reason: ReasonLoadStalled, retry: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {

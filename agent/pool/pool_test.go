@@ -292,12 +292,12 @@ func TestAnEngineThatCannotLoadSaysWhy(t *testing.T) {
 		final  bool
 		reason string
 	}{
-		"hopeless reasons are final":        {enginetest.Script{FailReason: v1alpha1.ReasonInvalidModel, FailMessage: "tensor out of bounds"}, true, v1alpha1.ReasonInvalidModel},
-		"others are tried again":            {enginetest.Script{FailReason: "BackendBusy"}, false, "BackendBusy"},
-		"death while loading":               {enginetest.Script{DieLoading: 3}, false, v1alpha1.ReasonLoadFailed},
-		"an engine that is not ours":        {enginetest.Script{AnotherHash: true}, false, v1alpha1.ReasonLoadFailed},
-		"a reason the API would not take":   {enginetest.Script{FailReason: "no such thing!"}, false, v1alpha1.ReasonLoadFailed},
-		"hopeless, and it ignores Shutdown": {enginetest.Script{FailReason: v1alpha1.ReasonUnsupportedModel, IgnoreShutdown: true}, true, v1alpha1.ReasonUnsupportedModel},
+		"hopeless reasons are final":        {script: enginetest.Script{FailReason: v1alpha1.ReasonInvalidModel, FailMessage: "tensor out of bounds"}, final: true, reason: v1alpha1.ReasonInvalidModel},
+		"others are tried again":            {script: enginetest.Script{FailReason: "BackendBusy"}, final: false, reason: "BackendBusy"},
+		"death while loading":               {script: enginetest.Script{DieLoading: 3}, final: false, reason: v1alpha1.ReasonLoadFailed},
+		"an engine that is not ours":        {script: enginetest.Script{AnotherHash: true}, final: false, reason: v1alpha1.ReasonLoadFailed},
+		"a reason the API would not take":   {script: enginetest.Script{FailReason: "no such thing!"}, final: false, reason: v1alpha1.ReasonLoadFailed},
+		"hopeless, and it ignores Shutdown": {script: enginetest.Script{FailReason: v1alpha1.ReasonUnsupportedModel, IgnoreShutdown: true}, final: true, reason: v1alpha1.ReasonUnsupportedModel},
 	} {
 		t.Run(name, func(t *testing.T) {
 			timing := quick()
@@ -333,9 +333,9 @@ func TestTheLadderEndsWhatDoesNotListen(t *testing.T) {
 		timing func(*Timing)
 		exit   v1alpha1.ExitKind
 	}{
-		"SIGTERM":    {enginetest.Script{IgnoreShutdown: true}, deafToShutdown, v1alpha1.ExitTerminated},
-		"SIGKILL":    {enginetest.Script{IgnoreShutdown: true, IgnoreTerm: true}, func(d *Timing) { deafToShutdown(d); d.Term = 300 * time.Millisecond }, v1alpha1.ExitKilled},
-		"by itself ": {enginetest.Script{}, func(*Timing) {}, v1alpha1.ExitClean},
+		"SIGTERM":    {script: enginetest.Script{IgnoreShutdown: true}, timing: deafToShutdown, exit: v1alpha1.ExitTerminated},
+		"SIGKILL":    {script: enginetest.Script{IgnoreShutdown: true, IgnoreTerm: true}, timing: func(d *Timing) { deafToShutdown(d); d.Term = 300 * time.Millisecond }, exit: v1alpha1.ExitKilled},
+		"by itself ": {script: enginetest.Script{}, timing: func(*Timing) {}, exit: v1alpha1.ExitClean},
 	} {
 		t.Run(name, func(t *testing.T) {
 			timing := quick()
@@ -450,9 +450,9 @@ func TestWeightsThatFoundNoRoomAheadAreTriedAtOnceWhenTheyAreNeeded(t *testing.T
 		final  bool
 		waits  bool
 	}{
-		"ahead":                   {v1alpha1.DesiredDownloaded, false, false},
-		"ahead, and it cannot be": {v1alpha1.DesiredDownloaded, true, true},
-		"it was needed before":    {v1alpha1.DesiredRunning, false, true},
+		"ahead":                   {before: v1alpha1.DesiredDownloaded, final: false, waits: false},
+		"ahead, and it cannot be": {before: v1alpha1.DesiredDownloaded, final: true, waits: true},
+		"it was needed before":    {before: v1alpha1.DesiredRunning, final: false, waits: true},
 	} {
 		e := &entry{}
 		a := assignment("u", "m")

@@ -54,10 +54,10 @@ func TestAMacsBytesAreNotBelievedBlindly(t *testing.T) {
 		page  int64
 		want  string
 	}{
-		"an older revision":             {vmStatistics()[:112], 16384, "too old"},
-		"no bytes":                      {nil, 16384, "too old"},
-		"more pages than any Mac has":   {huge, 16384, "impossible"},
-		"a page size that is not known": {vmStatistics(), 0, "impossible"},
+		"an older revision":             {bytes: vmStatistics()[:112], page: 16384, want: "too old"},
+		"no bytes":                      {bytes: nil, page: 16384, want: "too old"},
+		"more pages than any Mac has":   {bytes: huge, page: 16384, want: "impossible"},
+		"a page size that is not known": {bytes: vmStatistics(), page: 0, want: "impossible"},
 	} {
 		if err := readVMStatistics(&Host{}, tc.bytes, tc.page); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)

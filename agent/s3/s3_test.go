@@ -166,14 +166,14 @@ func TestWhatABucketRefusesIsExplained(t *testing.T) {
 		skew                       time.Duration
 	}{
 		"right":            {source: "s3://models/m" + query, keys: right},
-		"no keys":          {"s3://models/m" + query, "", v1alpha1.ReasonTokenRefused, "AWS_ACCESS_KEY_ID", 0},
-		"no session":       {"s3://models/m" + query, keysOfUser, v1alpha1.ReasonTokenRefused, "SignatureDoesNotMatch", 0},
-		"wrong secret":     {"s3://models/m" + query, "s3:AKIAEXAMPLE:x", v1alpha1.ReasonTokenRefused, "wrong, expired or revoked", 0},
-		"unknown id":       {"s3://models/m" + query, "s3:AKIAOTHER:x", v1alpha1.ReasonTokenRefused, "InvalidAccessKeyId", 0},
-		"no right":         {"s3://models/m" + query, "s3:AKIADENIED:x", v1alpha1.ReasonTokenRefused, "s3:GetObject", 0},
-		"no such bucket":   {"s3://other/m" + query, right, v1alpha1.ReasonSourceNotFound, "bucket other does not exist", 0},
-		"another region":   {"s3://models/m" + strings.Replace(query, "eu-central-1", "eu-west-1", 1), right, v1alpha1.ReasonSourceForbidden, "?region=REGION", 0},
-		"a clock is wrong": {"s3://models/m" + query, right, v1alpha1.ReasonSourceUnreachable, "its clock is wrong", time.Hour},
+		"no keys":          {source: "s3://models/m" + query, keys: "", reason: v1alpha1.ReasonTokenRefused, says: "AWS_ACCESS_KEY_ID", skew: 0},
+		"no session":       {source: "s3://models/m" + query, keys: keysOfUser, reason: v1alpha1.ReasonTokenRefused, says: "SignatureDoesNotMatch", skew: 0},
+		"wrong secret":     {source: "s3://models/m" + query, keys: "s3:AKIAEXAMPLE:x", reason: v1alpha1.ReasonTokenRefused, says: "wrong, expired or revoked", skew: 0},
+		"unknown id":       {source: "s3://models/m" + query, keys: "s3:AKIAOTHER:x", reason: v1alpha1.ReasonTokenRefused, says: "InvalidAccessKeyId", skew: 0},
+		"no right":         {source: "s3://models/m" + query, keys: "s3:AKIADENIED:x", reason: v1alpha1.ReasonTokenRefused, says: "s3:GetObject", skew: 0},
+		"no such bucket":   {source: "s3://other/m" + query, keys: right, reason: v1alpha1.ReasonSourceNotFound, says: "bucket other does not exist", skew: 0},
+		"another region":   {source: "s3://models/m" + strings.Replace(query, "eu-central-1", "eu-west-1", 1), keys: right, reason: v1alpha1.ReasonSourceForbidden, says: "?region=REGION", skew: 0},
+		"a clock is wrong": {source: "s3://models/m" + query, keys: right, reason: v1alpha1.ReasonSourceUnreachable, says: "its clock is wrong", skew: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stand.Now = func() time.Time { return time.Now().Add(test.skew) }

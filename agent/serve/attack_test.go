@@ -85,24 +85,24 @@ func TestAttackStraightAtAMac(t *testing.T) {
 	good := forged(func(*x509.Certificate) {})
 	name := agentapi.MacServerName("mac-a")
 	for what, v := range map[string]visitor{
-		"without a certificate":                    {nil, name, false},
-		"with one of another authority":            {&theirs, name, false},
-		"with another Mac's":                       {&other, name, false},
-		"with the Mac's own":                       {&own, name, false},
-		"with a gateway's for Mac mac-b":           {good, agentapi.MacServerName("mac-b"), false},
-		"with a gateway's for a gateway":           {good, agentapi.GatewayName, false},
-		"with a gateway's certificate for no name": {good, "", false},
-		"with a gateway's over TLS 1.2":            {good, name, true},
-		"with one that expired":                    {forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(2*time.Hour), ago(time.Second) }), name, false},
-		"with one that is not yet good":            {forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(-time.Hour), ago(-2*time.Hour) }), name, false},
-		"with a gateway's that serves":             {forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), name, false},
-		"with a Mac's for clients":                 {forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.MacServerName("mac-b")} }), name, false},
-		"with a name that begins like it":          {forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.GatewayName + ".example"} }), name, false},
-		"with any name of that domain":             {forged(func(c *x509.Certificate) { c.DNSNames = []string{"*.metalfleet.dev"} }), name, false},
-		"with the name as its subject's":           {forged(func(c *x509.Certificate) { c.DNSNames = nil }), name, false},
-		"with a certificate for no usage":          {forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning} }), name, false},
-		"with an authority of its own":             {forged(func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid, c.DNSNames = true, true, nil }), name, false},
-		"with the name as a user's e-mail":         {forged(func(c *x509.Certificate) { c.DNSNames, c.EmailAddresses = nil, []string{agentapi.GatewayName} }), name, false},
+		"without a certificate":                    {certificate: nil, means: name, oldTLS: false},
+		"with one of another authority":            {certificate: &theirs, means: name, oldTLS: false},
+		"with another Mac's":                       {certificate: &other, means: name, oldTLS: false},
+		"with the Mac's own":                       {certificate: &own, means: name, oldTLS: false},
+		"with a gateway's for Mac mac-b":           {certificate: good, means: agentapi.MacServerName("mac-b"), oldTLS: false},
+		"with a gateway's for a gateway":           {certificate: good, means: agentapi.GatewayName, oldTLS: false},
+		"with a gateway's certificate for no name": {certificate: good, means: "", oldTLS: false},
+		"with a gateway's over TLS 1.2":            {certificate: good, means: name, oldTLS: true},
+		"with one that expired":                    {certificate: forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(2*time.Hour), ago(time.Second) }), means: name, oldTLS: false},
+		"with one that is not yet good":            {certificate: forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(-time.Hour), ago(-2*time.Hour) }), means: name, oldTLS: false},
+		"with a gateway's that serves":             {certificate: forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), means: name, oldTLS: false},
+		"with a Mac's for clients":                 {certificate: forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.MacServerName("mac-b")} }), means: name, oldTLS: false},
+		"with a name that begins like it":          {certificate: forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.GatewayName + ".example"} }), means: name, oldTLS: false},
+		"with any name of that domain":             {certificate: forged(func(c *x509.Certificate) { c.DNSNames = []string{"*.metalfleet.dev"} }), means: name, oldTLS: false},
+		"with the name as its subject's":           {certificate: forged(func(c *x509.Certificate) { c.DNSNames = nil }), means: name, oldTLS: false},
+		"with a certificate for no usage":          {certificate: forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning} }), means: name, oldTLS: false},
+		"with an authority of its own":             {certificate: forged(func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid, c.DNSNames = true, true, nil }), means: name, oldTLS: false},
+		"with the name as a user's e-mail":         {certificate: forged(func(c *x509.Certificate) { c.DNSNames, c.EmailAddresses = nil, []string{agentapi.GatewayName} }), means: name, oldTLS: false},
 	} {
 		if err := v.ask(t, addr); err == nil {
 			t.Errorf("%s a stranger is answered", what)
@@ -119,7 +119,7 @@ func TestAttackStraightAtAMac(t *testing.T) {
 	if len(answered) > 0 {
 		t.Errorf("an engine saw %d of the questions", len(answered))
 	}
-	if err := (visitor{good, name, false}).ask(t, addr); err != nil || len(answered) != 1 {
+	if err := (visitor{certificate: good, means: name, oldTLS: false}).ask(t, addr); err != nil || len(answered) != 1 {
 		t.Errorf("a gateway: %v, and %d questions", err, len(answered))
 	}
 }
@@ -150,12 +150,12 @@ func TestAttackBodies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, encoding := range []string{"gzip", "GZIP", "br", "zstd", "deflate", "identity, gzip", "gzip, gzip"} {
-		p.wantRefusal(p.do("POST", "/v1/completions", bomb.String(), "Content-Encoding", encoding), refusal{415, openai.CodeUnsupportedEncoding, "", false})
-		p.wantRefusal(p.do("POST", "/v1/completions", question, "Content-Encoding", encoding), refusal{415, openai.CodeUnsupportedEncoding, "", false})
+		p.wantRefusal(p.do("POST", "/v1/completions", bomb.String(), "Content-Encoding", encoding), refusal{status: 415, code: openai.CodeUnsupportedEncoding, retry: "", retryable: false})
+		p.wantRefusal(p.do("POST", "/v1/completions", question, "Content-Encoding", encoding), refusal{status: 415, code: openai.CodeUnsupportedEncoding, retry: "", retryable: false})
 	}
 	const depth = 1 << 20
 	deep := `{"model":"m","prompt":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`
-	p.wantRefusal(p.do("POST", "/v1/completions", deep), refusal{400, openai.CodeMalformedJSON, "", false})
+	p.wantRefusal(p.do("POST", "/v1/completions", deep), refusal{status: 400, code: openai.CodeMalformedJSON, retry: "", retryable: false})
 	if len(p.seen) > 0 {
 		t.Error("an engine was asked")
 	}
@@ -227,14 +227,14 @@ func TestAttackManyParts(t *testing.T) {
 	}
 	text, block := `{"type":"text","text":"a"}`, `{"type":"input_text","text":"a"}`
 	for name, c := range map[string]struct{ path, body string }{
-		"chat":              {dialect.PathChat, `{"model":"m","messages":[` + many(`{"role":"user","content":"a"}`) + `]}`},
-		"parts of a chat":   {dialect.PathChat, `{"model":"m","messages":[{"role":"user","content":[` + many(text) + `]}]}`},
-		"messages":          {dialect.PathMessages, `{"model":"m","max_tokens":1,"messages":[` + many(`{"role":"user","content":"a"}`) + `]}`},
-		"blocks":            {dialect.PathMessages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[` + many(text) + `]}]}`},
-		"items":             {dialect.PathResponses, `{"model":"m","input":[` + many(`{"role":"user","content":"a"}`) + `]}`},
-		"parts of items":    {dialect.PathResponses, `{"model":"m","input":[{"role":"user","content":[` + many(block) + `]}]}`},
-		"parts of outputs":  {dialect.PathResponses, `{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":[` + many(block) + `]}]}`},
-		"parts of thoughts": {dialect.PathResponses, `{"model":"m","input":[{"type":"reasoning","content":[` + many(`{"type":"reasoning_text","text":"a"}`) + `]}]}`},
+		"chat":              {path: dialect.PathChat, body: `{"model":"m","messages":[` + many(`{"role":"user","content":"a"}`) + `]}`},
+		"parts of a chat":   {path: dialect.PathChat, body: `{"model":"m","messages":[{"role":"user","content":[` + many(text) + `]}]}`},
+		"messages":          {path: dialect.PathMessages, body: `{"model":"m","max_tokens":1,"messages":[` + many(`{"role":"user","content":"a"}`) + `]}`},
+		"blocks":            {path: dialect.PathMessages, body: `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[` + many(text) + `]}]}`},
+		"items":             {path: dialect.PathResponses, body: `{"model":"m","input":[` + many(`{"role":"user","content":"a"}`) + `]}`},
+		"parts of items":    {path: dialect.PathResponses, body: `{"model":"m","input":[{"role":"user","content":[` + many(block) + `]}]}`},
+		"parts of outputs":  {path: dialect.PathResponses, body: `{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":[` + many(block) + `]}]}`},
+		"parts of thoughts": {path: dialect.PathResponses, body: `{"model":"m","input":[{"type":"reasoning","content":[` + many(`{"type":"reasoning_text","text":"a"}`) + `]}]}`},
 	} {
 		p := newPort(t, servetest.Say("x"))
 		if resp := p.do("POST", c.path, c.body); resp.StatusCode != http.StatusBadRequest {

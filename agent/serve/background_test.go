@@ -46,8 +46,8 @@ func TestBackgroundResponseIsStreamedToTheGateway(t *testing.T) {
 func TestBackgroundResponseThatCannotBeRetrievedIsRefused(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	for name, c := range map[string]struct{ body, says string }{
-		"without a gateway": {backgroundBody, "to a gateway"},
-		"not stored":        {strings.Replace(backgroundBody, "true", `true,"store":false`, 1), "when `store` is true"},
+		"without a gateway": {body: backgroundBody, says: "to a gateway"},
+		"not stored":        {body: strings.Replace(backgroundBody, "true", `true,"store":false`, 1), says: "when `store` is true"},
 	} {
 		headers := []string{agentapi.HeaderBackground, "true"}
 		if name == "without a gateway" {

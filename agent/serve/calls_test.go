@@ -90,8 +90,8 @@ func TestCallCutByTheLimitIsReturned(t *testing.T) {
 		t.Errorf("responses: %+v", out)
 	}
 	for route, c := range map[string]struct{ got, want string }{
-		"chat":     {chat, `"content":null,"refusal":null,"tool_calls":[{"id":"call_X","type":"function","function":{"name":"f","arguments":"{\"a\": [1], \"b\": \"x"}}]},"logprobs":null,"finish_reason":"length"`},
-		"messages": {called(message), `"content":[{"type":"tool_use","id":"toolu_X","name":"f","input":{"a":[1]}}],"stop_reason":"max_tokens"`},
+		"chat":     {got: chat, want: `"content":null,"refusal":null,"tool_calls":[{"id":"call_X","type":"function","function":{"name":"f","arguments":"{\"a\": [1], \"b\": \"x"}}]},"logprobs":null,"finish_reason":"length"`},
+		"messages": {got: called(message), want: `"content":[{"type":"tool_use","id":"toolu_X","name":"f","input":{"a":[1]}}],"stop_reason":"max_tokens"`},
 	} {
 		if !strings.Contains(c.got, c.want) {
 			t.Errorf("%s: %s, want %s", route, c.got, c.want)

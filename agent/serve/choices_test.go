@@ -203,17 +203,17 @@ func TestNoRequestIsMoreUrgentThanItsKey(t *testing.T) {
 		want           int32
 		refused        string
 	}{
-		"nothing is said":            {"", "", 0, ""},
-		"without a bound":            {"", "-7", 7, ""},
-		"what the key has":           {"-3", "", 3, ""},
-		"a key of low rank":          {"4", "", -4, ""},
-		"less urgent than allowed":   {"-3", "5", -5, ""},
-		"as urgent as allowed":       {"-3", "-3", 3, ""},
-		"more urgent than allowed":   {"-3", "-4", 0, "priority"},
-		"more urgent than everybody": {"0", "-1", 0, "priority"},
-		"beyond all bounds":          {"", "-1001", 0, "priority"},
-		"no number":                  {"", `"high"`, 0, "priority"},
-		"a header of words":          {"urgent", "", 0, agentapi.HeaderPriority},
+		"nothing is said":            {allowed: "", named: "", want: 0, refused: ""},
+		"without a bound":            {allowed: "", named: "-7", want: 7, refused: ""},
+		"what the key has":           {allowed: "-3", named: "", want: 3, refused: ""},
+		"a key of low rank":          {allowed: "4", named: "", want: -4, refused: ""},
+		"less urgent than allowed":   {allowed: "-3", named: "5", want: -5, refused: ""},
+		"as urgent as allowed":       {allowed: "-3", named: "-3", want: 3, refused: ""},
+		"more urgent than allowed":   {allowed: "-3", named: "-4", want: 0, refused: "priority"},
+		"more urgent than everybody": {allowed: "0", named: "-1", want: 0, refused: "priority"},
+		"beyond all bounds":          {allowed: "", named: "-1001", want: 0, refused: "priority"},
+		"no number":                  {allowed: "", named: `"high"`, want: 0, refused: "priority"},
+		"a header of words":          {allowed: "urgent", named: "", want: 0, refused: agentapi.HeaderPriority},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body, headers := `{"model":"m","prompt":"x"`, []string{}

@@ -245,9 +245,9 @@ func TestUsageHasTheTokensOfThoughts(t *testing.T) {
 	end.GetFinished().Usage.ReasoningTokens = 6
 	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("a"), end))
 	for path, c := range map[string]struct{ body, want string }{
-		"/v1/chat/completions": {`"messages":[{"role":"user","content":"hi"}],"stream_options":{"include_usage":true}`, `"completion_tokens_details":{"reasoning_tokens":6}`},
-		"/v1/responses":        {`"input":"hi"`, `"output_tokens_details":{"reasoning_tokens":6}`},
-		"/v1/messages":         {`"max_tokens":9,"messages":[{"role":"user","content":"hi"}]`, `"output_tokens_details":{"thinking_tokens":6}`},
+		"/v1/chat/completions": {body: `"messages":[{"role":"user","content":"hi"}],"stream_options":{"include_usage":true}`, want: `"completion_tokens_details":{"reasoning_tokens":6}`},
+		"/v1/responses":        {body: `"input":"hi"`, want: `"output_tokens_details":{"reasoning_tokens":6}`},
+		"/v1/messages":         {body: `"max_tokens":9,"messages":[{"role":"user","content":"hi"}]`, want: `"output_tokens_details":{"thinking_tokens":6}`},
 	} {
 		whole := strings.Replace(c.body, `,"stream_options":{"include_usage":true}`, "", 1)
 		for _, body := range []string{whole, c.body + `,"stream":true`} {

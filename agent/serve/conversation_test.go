@@ -127,7 +127,7 @@ func TestReferencesStandForStoredItems(t *testing.T) {
 	p.kept("DELETE", first.ID, 200)
 	_, asked, _ = p.asked(`{"model":"m","input":[{"type":"item_reference","id":"` + list.Data[0].ID + `"},{"type":"item_reference","id":"` + first.Output[1].ID + `"},{"role":"user","content":"x"}]}`)
 	wantTalk(t, asked, &wire.ChatMessage{Role: "user", Content: "hi"}, &wire.ChatMessage{Role: "assistant", Content: "See."}, &wire.ChatMessage{Role: "user", Content: "x"})
-	for name, tc := range map[string]struct{ id, owner string }{"unknown": {"msg_1", ""}, "another's": {first.Output[1].ID, "other"}} {
+	for name, tc := range map[string]struct{ id, owner string }{"unknown": {id: "msg_1", owner: ""}, "another's": {id: first.Output[1].ID, owner: "other"}} {
 		resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":[{"role":"user","content":"x"},{"type":"item_reference","id":"`+tc.id+`"}]}`, agentapi.HeaderTenant, tc.owner)
 		if got := read(t, resp); resp.StatusCode != 404 || !strings.Contains(got, `"param":"input[1].id","code":"item_not_found"`) {
 			t.Errorf("%s: %d %s", name, resp.StatusCode, got)
@@ -309,9 +309,9 @@ func TestTruncationDropsTheBeginningOfAConversation(t *testing.T) {
 func TestUnsupportedFieldsAreRefusedWithAReason(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	for field, want := range map[string]struct{ param, reason string }{
-		`"conversation":"conv_1"`: {"conversation", "previous_response_id"},
-		`"prompt":{"id":"p"}`:     {"prompt", "stored prompts"},
-		`"input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`: {"input[0].content[0].type", "send text"},
+		`"conversation":"conv_1"`: {param: "conversation", reason: "previous_response_id"},
+		`"prompt":{"id":"p"}`:     {param: "prompt", reason: "stored prompts"},
+		`"input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`: {param: "input[0].content[0].type", reason: "send text"},
 	} {
 		body := `{"model":"m",` + field + `}`
 		if !strings.Contains(body, `"input"`) {

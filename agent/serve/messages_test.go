@@ -80,13 +80,13 @@ func TestMessagesWithoutStreaming(t *testing.T) {
 		script servetest.Script
 		want   string
 	}{
-		"a turn that ended": {servetest.Say("a", "b"), `"content":[{"type":"text","text":"ab"}],"stop_reason":"end_turn","stop_sequence":null,` +
+		"a turn that ended": {script: servetest.Say("a", "b"), want: `"content":[{"type":"text","text":"ab"}],"stop_reason":"end_turn","stop_sequence":null,` +
 			`"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":1,"output_tokens":2}}`},
-		"a stop sequence": {servetest.Events(servetest.Admit(), servetest.Text("a"), stoppedBy("END")), `"stop_reason":"stop_sequence","stop_sequence":"END"`},
-		"the limit":       {servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.Finish(length, 9)), `"stop_reason":"max_tokens","stop_sequence":null`},
-		"the context": {servetest.Events(servetest.Admit(), servetest.Text("a"), full), `"stop_reason":"model_context_window_exceeded","stop_sequence":null,` +
+		"a stop sequence": {script: servetest.Events(servetest.Admit(), servetest.Text("a"), stoppedBy("END")), want: `"stop_reason":"stop_sequence","stop_sequence":"END"`},
+		"the limit":       {script: servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.Finish(length, 9)), want: `"stop_reason":"max_tokens","stop_sequence":null`},
+		"the context": {script: servetest.Events(servetest.Admit(), servetest.Text("a"), full), want: `"stop_reason":"model_context_window_exceeded","stop_sequence":null,` +
 			`"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":1,"output_tokens":9,"output_tokens_details":{"thinking_tokens":4}}}`},
-		"no text": {servetest.Say(), `"content":[],"stop_reason":"end_turn"`},
+		"no text": {script: servetest.Say(), want: `"content":[],"stop_reason":"end_turn"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPort(t, tc.script)
@@ -128,19 +128,19 @@ func TestMessagesConversationReachesTheTemplate(t *testing.T) {
 func TestMessagesOfCodingAgentsAreTaken(t *testing.T) {
 	const tool = `"name":"Bash","description":"d","input_schema":{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","properties":{},"additionalProperties":false}`
 	for name, tc := range map[string]struct{ extra, ignored string }{
-		"a cache mark with scope":    {`,"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral","scope":"global","ttl":"1h"}}]`, "system[].cache_control"},
-		"edits of the context":       {`,"context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]}`, "context_management"},
-		"adaptive thinking":          {`,"thinking":{"type":"adaptive","display":"summarized"}`, "thinking.display"},
-		"a budget for thinking":      {`,"thinking":{"type":"enabled","budget_tokens":31999}`, "thinking.budget_tokens"},
-		"hints of a tool":            {`,"tools":[{` + tool + `,"eager_input_streaming":true,"defer_loading":true,"input_examples":[{}],"allowed_callers":["code_execution_20260120"],"cache_control":{"type":"ephemeral"}}]`, "tools[].eager_input_streaming, tools[].defer_loading, tools[].input_examples, tools[].allowed_callers, tools[].cache_control"},
-		"neutral hints of a tool":    {`,"tools":[{"type":"custom",` + tool + `,"defer_loading":false,"allowed_callers":["direct"],"strict":false}]`, ""},
-		"tools of Anthropic's":       {`,"tools":[{` + tool + `},{"type":"web_search_20250305","name":"web_search","max_uses":8},{"type":"bash_20250124","name":"bash"}]`, "tools[web_search_20250305], tools[bash_20250124]"},
-		"speed":                      {`,"speed":"fast"`, "speed"},
-		"the usual speed":            {`,"speed":"standard"`, ""},
-		"diagnostics":                {`,"diagnostics":{"previous_message_id":"msg_1"}`, "diagnostics"},
-		"metadata":                   {`,"metadata":{"user_id":"u"}`, "metadata"},
-		"nothing to fall back on":    {`,"fallbacks":[],"mcp_servers":[],"container":null`, ""},
-		"a caller of an earlier use": {`,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"},{"type":"tool_use","id":"t1","name":"Bash","input":{},"caller":{"type":"direct"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"x","is_error":false}]}],"tools":[{` + tool + `}]`, ""},
+		"a cache mark with scope":    {extra: `,"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral","scope":"global","ttl":"1h"}}]`, ignored: "system[].cache_control"},
+		"edits of the context":       {extra: `,"context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]}`, ignored: "context_management"},
+		"adaptive thinking":          {extra: `,"thinking":{"type":"adaptive","display":"summarized"}`, ignored: "thinking.display"},
+		"a budget for thinking":      {extra: `,"thinking":{"type":"enabled","budget_tokens":31999}`, ignored: "thinking.budget_tokens"},
+		"hints of a tool":            {extra: `,"tools":[{` + tool + `,"eager_input_streaming":true,"defer_loading":true,"input_examples":[{}],"allowed_callers":["code_execution_20260120"],"cache_control":{"type":"ephemeral"}}]`, ignored: "tools[].eager_input_streaming, tools[].defer_loading, tools[].input_examples, tools[].allowed_callers, tools[].cache_control"},
+		"neutral hints of a tool":    {extra: `,"tools":[{"type":"custom",` + tool + `,"defer_loading":false,"allowed_callers":["direct"],"strict":false}]`, ignored: ""},
+		"tools of Anthropic's":       {extra: `,"tools":[{` + tool + `},{"type":"web_search_20250305","name":"web_search","max_uses":8},{"type":"bash_20250124","name":"bash"}]`, ignored: "tools[web_search_20250305], tools[bash_20250124]"},
+		"speed":                      {extra: `,"speed":"fast"`, ignored: "speed"},
+		"the usual speed":            {extra: `,"speed":"standard"`, ignored: ""},
+		"diagnostics":                {extra: `,"diagnostics":{"previous_message_id":"msg_1"}`, ignored: "diagnostics"},
+		"metadata":                   {extra: `,"metadata":{"user_id":"u"}`, ignored: "metadata"},
+		"nothing to fall back on":    {extra: `,"fallbacks":[],"mcp_servers":[],"container":null`, ignored: ""},
+		"a caller of an earlier use": {extra: `,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"},{"type":"tool_use","id":"t1","name":"Bash","input":{},"caller":{"type":"direct"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"x","is_error":false}]}],"tools":[{` + tool + `}]`, ignored: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := `"messages":[{"role":"user","content":"hi"}]` + tc.extra
@@ -199,14 +199,14 @@ func TestInstructionsBetweenTurnsReachTheTemplateInTheirPlace(t *testing.T) {
 func TestThinkingAndEffortOfAMessageReachTheTemplate(t *testing.T) {
 	const on, off = `{"enable_thinking":true,"thinking":true}`, `{"enable_thinking":false,"thinking":false}`
 	for extra, want := range map[string]struct{ effort, arguments string }{
-		``:                                     {"", off},
-		`,"thinking":{"type":"adaptive"}`:      {"", on},
-		`,"thinking":{"type":"disabled"}`:      {"none", off},
-		`,"output_config":{"effort":"medium"}`: {"medium", off},
-		`,"thinking":{"type":"adaptive"},"output_config":{"effort":"low"}`:   {"low", on},
-		`,"thinking":{"type":"disabled"},"output_config":{"effort":"xhigh"}`: {"xhigh", off},
-		`,"thinking":{"type":"enabled"},"output_config":{"task_budget":{}}`:  {"", on},
-		`,"output_config":{}`: {"", off},
+		``:                                     {effort: "", arguments: off},
+		`,"thinking":{"type":"adaptive"}`:      {effort: "", arguments: on},
+		`,"thinking":{"type":"disabled"}`:      {effort: "none", arguments: off},
+		`,"output_config":{"effort":"medium"}`: {effort: "medium", arguments: off},
+		`,"thinking":{"type":"adaptive"},"output_config":{"effort":"low"}`:   {effort: "low", arguments: on},
+		`,"thinking":{"type":"disabled"},"output_config":{"effort":"xhigh"}`: {effort: "xhigh", arguments: off},
+		`,"thinking":{"type":"enabled"},"output_config":{"task_budget":{}}`:  {effort: "", arguments: on},
+		`,"output_config":{}`: {effort: "", arguments: off},
 	} {
 		p := newPort(t, servetest.Say("x"))
 		if status, got := p.message(extra); status != 200 {
@@ -271,9 +271,9 @@ func TestMessagesErrorsHaveAnthropicsShape(t *testing.T) {
 		t.Errorf("headers %v", h)
 	}
 	for name, tc := range map[string]struct{ extra, version, says string }{
-		"another version":        {"", "2023-01-01", "this server supports 2023-06-01 and 2026-10-21"},
-		"a turn to be continued": {`,"messages":[{"role":"assistant","content":"a"}]`, "", "does not continue"},
-		"a result of no tool":    {`,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t9"}]}]`, "", "t9"},
+		"another version":        {extra: "", version: "2023-01-01", says: "this server supports 2023-06-01 and 2026-10-21"},
+		"a turn to be continued": {extra: `,"messages":[{"role":"assistant","content":"a"}]`, version: "", says: "does not continue"},
+		"a result of no tool":    {extra: `,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t9"}]}]`, version: "", says: "t9"},
 	} {
 		body := `{"model":"m","max_tokens":9` + tc.extra + `}`
 		if tc.extra == "" {

@@ -43,21 +43,21 @@ func TestEmbeddings(t *testing.T) {
 		want *wire.EmbedRequest
 		says string
 	}{
-		"texts": {`"input":["a","b"],"truncate":true,"prompt_name":"query"`,
-			&wire.EmbedRequest{Texts: []string{"a", "b"}, Prompt: "query", Truncate: true},
-			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]},{"object":"embedding","index":1,"embedding":[1,0.5]}],` + usage},
-		"a type of texts": {`"input":"a","input_type":"search_query","truncate":"END"`,
-			&wire.EmbedRequest{Texts: []string{"a"}, InputType: "search_query", Truncate: true},
-			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
-		"fewer tokens": {`"input":"a","truncate_prompt_tokens":7`,
-			&wire.EmbedRequest{Texts: []string{"a"}, Truncate: true, MaxTokens: 7},
-			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
-		"as many tokens as the model reads": {`"input":"a","truncate_prompt_tokens":-1`,
-			&wire.EmbedRequest{Texts: []string{"a"}, Truncate: true},
-			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
-		"tokens": {`"input":[[1,2],[3]],"instruction":"find","dimensions":1`,
-			&wire.EmbedRequest{TokenLists: []*wire.TokenList{{Ids: []int32{1, 2}}, {Ids: []int32{3}}}, Instruction: "find"},
-			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0]},{"object":"embedding","index":1,"embedding":[1]}],` + usage},
+		"texts": {body: `"input":["a","b"],"truncate":true,"prompt_name":"query"`,
+			want: &wire.EmbedRequest{Texts: []string{"a", "b"}, Prompt: "query", Truncate: true},
+			says: `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]},{"object":"embedding","index":1,"embedding":[1,0.5]}],` + usage},
+		"a type of texts": {body: `"input":"a","input_type":"search_query","truncate":"END"`,
+			want: &wire.EmbedRequest{Texts: []string{"a"}, InputType: "search_query", Truncate: true},
+			says: `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
+		"fewer tokens": {body: `"input":"a","truncate_prompt_tokens":7`,
+			want: &wire.EmbedRequest{Texts: []string{"a"}, Truncate: true, MaxTokens: 7},
+			says: `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
+		"as many tokens as the model reads": {body: `"input":"a","truncate_prompt_tokens":-1`,
+			want: &wire.EmbedRequest{Texts: []string{"a"}, Truncate: true},
+			says: `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]}],` + usage},
+		"tokens": {body: `"input":[[1,2],[3]],"instruction":"find","dimensions":1`,
+			want: &wire.EmbedRequest{TokenLists: []*wire.TokenList{{Ids: []int32{1, 2}}, {Ids: []int32{3}}}, Instruction: "find"},
+			says: `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0]},{"object":"embedding","index":1,"embedding":[1]}],` + usage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp := p.do("POST", dialect.PathEmbeddings, `{"model":"r",`+tc.body+`}`, agentapi.HeaderRequestID, "id-1")
@@ -152,11 +152,11 @@ func TestReadingsThatFailAreRefusedInTheirOwnShape(t *testing.T) {
 		code      string
 		retryable bool
 	}{
-		"too long":                {refusal(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "too long", Param: "input"}), 400, "context_length_exceeded", false},
-		"the queue is full":       {refusal(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "full"}), 503, agentapi.CodeQueueFull, true},
-		"memory":                  {refusal(&wire.Refusal{Code: wire.Code_CODE_MEMORY, Message: "no", NeededBytes: 1, LimitBytes: 1}), 413, "prefill_memory_exceeded", false},
-		"the engine ended":        {fmt.Errorf("call: %w", serve.ErrEngineLost), 502, agentapi.CodeEngineLost, true},
-		"fewer results than sent": {nil, 500, "engine_failed", false},
+		"too long":                {err: refusal(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "too long", Param: "input"}), status: 400, code: "context_length_exceeded", retryable: false},
+		"the queue is full":       {err: refusal(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "full"}), status: 503, code: agentapi.CodeQueueFull, retryable: true},
+		"memory":                  {err: refusal(&wire.Refusal{Code: wire.Code_CODE_MEMORY, Message: "no", NeededBytes: 1, LimitBytes: 1}), status: 413, code: "prefill_memory_exceeded", retryable: false},
+		"the engine ended":        {err: fmt.Errorf("call: %w", serve.ErrEngineLost), status: 502, code: agentapi.CodeEngineLost, retryable: true},
+		"fewer results than sent": {err: nil, status: 500, code: "engine_failed", retryable: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := readerPort(t, servetest.Reader{
@@ -195,10 +195,10 @@ func TestReadingsOfOtherModelsAndMethodsAreRefused(t *testing.T) {
 		method, path, body string
 		status             int
 	}{
-		"a model that writes": {"POST", dialect.PathEmbeddings, `{"model":"m","input":"a"}`, 400},
-		"an unknown model":    {"POST", dialect.PathEmbeddings, `{"model":"unknown","input":"a"}`, 404},
-		"another method":      {"GET", dialect.PathRerank, "", 405},
-		"a refused field":     {"POST", dialect.PathRerank, `{"model":"r","query":"q","documents":["a"],"rank_fields":["b"]}`, 400},
+		"a model that writes": {method: "POST", path: dialect.PathEmbeddings, body: `{"model":"m","input":"a"}`, status: 400},
+		"an unknown model":    {method: "POST", path: dialect.PathEmbeddings, body: `{"model":"unknown","input":"a"}`, status: 404},
+		"another method":      {method: "GET", path: dialect.PathRerank, body: "", status: 405},
+		"a refused field":     {method: "POST", path: dialect.PathRerank, body: `{"model":"r","query":"q","documents":["a"],"rank_fields":["b"]}`, status: 400},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if resp := p.do(tc.method, tc.path, tc.body); resp.StatusCode != tc.status {

@@ -80,13 +80,13 @@ func TestReasoningOfEarlierTurnsHasTwoNames(t *testing.T) {
 		return `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"` + extra + `},{"role":"user","content":"c"}]}`
 	}
 	for extra, want := range map[string]struct{ extra, ignored string }{
-		`,"reasoning_content":"t"`:                   {`{"reasoning_content":"t"}`, ""},
-		`,"reasoning":"t"`:                           {`{"reasoning_content":"t"}`, ""},
-		`,"reasoning":"t","reasoning_content":"t"`:   {`{"reasoning_content":"t"}`, ""},
-		`,"reasoning":"s","reasoning_content":"t"`:   {`{"reasoning_content":"t"}`, ""},
-		`,"reasoning":null,"reasoning_content":null`: {"", ""},
-		`,"reasoning":{"text":"t"}`:                  {"", "messages[].reasoning"},
-		`,"reasoning":"t","reasoning_details":[{}]`:  {`{"reasoning_content":"t"}`, "messages[].reasoning_details"},
+		`,"reasoning_content":"t"`:                   {extra: `{"reasoning_content":"t"}`, ignored: ""},
+		`,"reasoning":"t"`:                           {extra: `{"reasoning_content":"t"}`, ignored: ""},
+		`,"reasoning":"t","reasoning_content":"t"`:   {extra: `{"reasoning_content":"t"}`, ignored: ""},
+		`,"reasoning":"s","reasoning_content":"t"`:   {extra: `{"reasoning_content":"t"}`, ignored: ""},
+		`,"reasoning":null,"reasoning_content":null`: {extra: "", ignored: ""},
+		`,"reasoning":{"text":"t"}`:                  {extra: "", ignored: "messages[].reasoning"},
+		`,"reasoning":"t","reasoning_details":[{}]`:  {extra: `{"reasoning_content":"t"}`, ignored: "messages[].reasoning_details"},
 	} {
 		p := newPort(t, servetest.Say("x"))
 		resp := p.do("POST", "/v1/chat/completions", turn(extra))

@@ -266,13 +266,13 @@ func TestBiasReachesTheEngineAndAnEchoStandsInFront(t *testing.T) {
 func TestAFormReachesTheEngineWithTheNameOfItsField(t *testing.T) {
 	p := newPort(t, servetest.Say("b"))
 	for _, c := range []struct{ path, body, want string }{
-		{"/v1/chat/completions", `"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{ "type": "object" }}}`,
-			`json_schema:"{\"type\":\"object\"}" param:"response_format.json_schema.schema"`},
-		{"/v1/chat/completions", `"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}`, `json_object:true param:"response_format"`},
-		{"/v1/completions", `"prompt":"a","structured_outputs":{"choice":["a","b"]}`, `choice:{texts:"a" texts:"b"} param:"structured_outputs.choice"`},
-		{"/v1/completions", `"prompt":"a","guided_regex":"a+"`, `regex:"a+" param:"guided_regex"`},
-		{"/v1/completions", `"prompt":"a","structured_outputs":{"grammar":"root ::= \"a\""}`, `grammar:"root ::= \"a\"" param:"structured_outputs.grammar"`},
-		{"/v1/completions", `"prompt":"a"`, `<nil>`},
+		{path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{ "type": "object" }}}`,
+			want: `json_schema:"{\"type\":\"object\"}" param:"response_format.json_schema.schema"`},
+		{path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}`, want: `json_object:true param:"response_format"`},
+		{path: "/v1/completions", body: `"prompt":"a","structured_outputs":{"choice":["a","b"]}`, want: `choice:{texts:"a" texts:"b"} param:"structured_outputs.choice"`},
+		{path: "/v1/completions", body: `"prompt":"a","guided_regex":"a+"`, want: `regex:"a+" param:"guided_regex"`},
+		{path: "/v1/completions", body: `"prompt":"a","structured_outputs":{"grammar":"root ::= \"a\""}`, want: `grammar:"root ::= \"a\"" param:"structured_outputs.grammar"`},
+		{path: "/v1/completions", body: `"prompt":"a"`, want: `<nil>`},
 	} {
 		read(t, p.do("POST", c.path, `{"model":"m",`+c.body+`}`))
 		got := strings.Join(strings.Fields((<-p.seen).GetConstraint().String()), " ")
@@ -327,7 +327,7 @@ func (p *port) wantRefusal(resp *http.Response, want refusal) *openai.Error {
 	p.t.Helper()
 	body := read(p.t, resp)
 	e := openai.ParseError(resp.StatusCode, resp.Header, []byte(body))
-	got := refusal{resp.StatusCode, e.Code, resp.Header.Get("Retry-After"), resp.Header.Get(agentapi.HeaderRetryable) == "true"}
+	got := refusal{status: resp.StatusCode, code: e.Code, retry: resp.Header.Get("Retry-After"), retryable: resp.Header.Get(agentapi.HeaderRetryable) == "true"}
 	if got != want {
 		p.t.Errorf("refusal %+v, want %+v; body %s", got, want, body)
 	}
@@ -343,39 +343,39 @@ func TestRefusalComesBeforeTheFirstByte(t *testing.T) {
 		script servetest.Script
 		want   refusal
 	}{
-		"the request cannot be meant": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "no", Param: "stop"}),
-			refusal{400, openai.CodeInvalidValue, "", false}},
-		"too long": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "no"}),
-			refusal{400, openai.CodeContextLengthExceeded, "", false}},
-		"too much memory": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
-			refusal{413, openai.CodePrefillMemoryExceeded, "", false}},
-		"too much memory while others run": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 1000}),
-			refusal{503, openai.CodePrefillMemoryExceeded, "1", true}},
-		"the model can never be loaded here": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
-			refusal{507, openai.CodeInsufficientMemory, "", true}},
-		"the model may be loaded later": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 7000}),
-			refusal{503, openai.CodeInsufficientMemory, "7", true}},
-		"aborted before the first byte": {servetest.Events(servetest.Admit(), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the Mac is short of memory", RetryAfterMilliseconds: 5000})),
-			refusal{503, openai.CodeAborted, "5", true}},
-		"too much memory at the first chunk": {servetest.Events(servetest.Admit(), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3})),
-			refusal{413, openai.CodePrefillMemoryExceeded, "", false}},
-		"queue full": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "no", RetryAfterMilliseconds: 2500}),
-			refusal{503, agentapi.CodeQueueFull, "3", true}},
-		"not ready": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NOT_READY, Message: "no"}),
-			refusal{503, agentapi.CodeReplicaNotReady, "1", true}},
-		"cancelled by the engine": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_CANCELLED, Message: "no"}),
-			refusal{503, agentapi.CodeReplicaNotReady, "1", true}},
-		"back end failed": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: "secret"}),
-			refusal{500, openai.CodeEngineFailed, "", false}},
-		"engine died": {func(context.Context, *wire.GenerateRequest, func(*wire.GenerateEvent) error) error {
+		"the request cannot be meant": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "no", Param: "stop"}),
+			want: refusal{status: 400, code: openai.CodeInvalidValue, retry: "", retryable: false}},
+		"too long": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "no"}),
+			want: refusal{status: 400, code: openai.CodeContextLengthExceeded, retry: "", retryable: false}},
+		"too much memory": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
+			want: refusal{status: 413, code: openai.CodePrefillMemoryExceeded, retry: "", retryable: false}},
+		"too much memory while others run": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 1000}),
+			want: refusal{status: 503, code: openai.CodePrefillMemoryExceeded, retry: "1", retryable: true}},
+		"the model can never be loaded here": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
+			want: refusal{status: 507, code: openai.CodeInsufficientMemory, retry: "", retryable: true}},
+		"the model may be loaded later": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 7000}),
+			want: refusal{status: 503, code: openai.CodeInsufficientMemory, retry: "7", retryable: true}},
+		"aborted before the first byte": {script: servetest.Events(servetest.Admit(), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the Mac is short of memory", RetryAfterMilliseconds: 5000})),
+			want: refusal{status: 503, code: openai.CodeAborted, retry: "5", retryable: true}},
+		"too much memory at the first chunk": {script: servetest.Events(servetest.Admit(), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3})),
+			want: refusal{status: 413, code: openai.CodePrefillMemoryExceeded, retry: "", retryable: false}},
+		"queue full": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "no", RetryAfterMilliseconds: 2500}),
+			want: refusal{status: 503, code: agentapi.CodeQueueFull, retry: "3", retryable: true}},
+		"not ready": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NOT_READY, Message: "no"}),
+			want: refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "1", retryable: true}},
+		"cancelled by the engine": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_CANCELLED, Message: "no"}),
+			want: refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "1", retryable: true}},
+		"back end failed": {script: servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: "secret"}),
+			want: refusal{status: 500, code: openai.CodeEngineFailed, retry: "", retryable: false}},
+		"engine died": {script: func(context.Context, *wire.GenerateRequest, func(*wire.GenerateEvent) error) error {
 			return status.Error(codes.Unavailable, "error reading from server: EOF")
-		}, refusal{502, agentapi.CodeEngineLost, "", true}},
-		"engine breaks the protocol": {servetest.Events(servetest.Text("x")), refusal{500, openai.CodeEngineFailed, "", false}},
-		"engine ends at once":        {servetest.Events(), refusal{500, openai.CodeEngineFailed, "", false}},
-		"died after admission, nothing sent": {func(_ context.Context, _ *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
+		}, want: refusal{status: 502, code: agentapi.CodeEngineLost, retry: "", retryable: true}},
+		"engine breaks the protocol": {script: servetest.Events(servetest.Text("x")), want: refusal{status: 500, code: openai.CodeEngineFailed, retry: "", retryable: false}},
+		"engine ends at once":        {script: servetest.Events(), want: refusal{status: 500, code: openai.CodeEngineFailed, retry: "", retryable: false}},
+		"died after admission, nothing sent": {script: func(_ context.Context, _ *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
 			_ = send(servetest.Admit())
 			return serve.ErrEngineLost
-		}, refusal{502, agentapi.CodeEngineLost, "", true}},
+		}, want: refusal{status: 502, code: agentapi.CodeEngineLost, retry: "", retryable: true}},
 	}
 	for name, tc := range tests {
 		for _, stream := range []string{"", `,"stream":true`} {
@@ -400,9 +400,9 @@ func TestRefusalComesBeforeTheFirstByte(t *testing.T) {
 
 func TestWholeAnswersAreNeverHalf(t *testing.T) {
 	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("half"), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: "nan"})))
-	p.wantRefusal(p.chat(""), refusal{500, openai.CodeEngineFailed, "", false})
+	p.wantRefusal(p.chat(""), refusal{status: 500, code: openai.CodeEngineFailed, retry: "", retryable: false})
 	p = newPort(t, servetest.Events(servetest.Admit(), servetest.Text("half"), servetest.Finish(wire.FinishReason_FINISH_REASON_UNSPECIFIED, 1)))
-	p.wantRefusal(p.chat(""), refusal{500, openai.CodeEngineFailed, "", false})
+	p.wantRefusal(p.chat(""), refusal{status: 500, code: openai.CodeEngineFailed, retry: "", retryable: false})
 }
 
 func TestReplicasAreFoundByHeaderOrName(t *testing.T) {
@@ -412,14 +412,14 @@ func TestReplicasAreFoundByHeaderOrName(t *testing.T) {
 	if r := ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "7"); r.StatusCode != 200 {
 		t.Errorf("by header: %d %s", r.StatusCode, read(t, r))
 	}
-	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "8"), refusal{503, agentapi.CodeReplicaNotHere, "1", true})
-	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-2", agentapi.HeaderEpoch, "7"), refusal{503, agentapi.CodeReplicaNotHere, "1", true})
-	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1"), refusal{400, openai.CodeInvalidValue, "", false})
-	p.wantRefusal(ask(agentapi.HeaderEpoch, "7"), refusal{400, openai.CodeInvalidValue, "", false})
-	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "x"), refusal{400, openai.CodeInvalidValue, "", false})
-	p.wantRefusal(ask(), refusal{404, openai.CodeModelNotFound, "", false})
+	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "8"), refusal{status: 503, code: agentapi.CodeReplicaNotHere, retry: "1", retryable: true})
+	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-2", agentapi.HeaderEpoch, "7"), refusal{status: 503, code: agentapi.CodeReplicaNotHere, retry: "1", retryable: true})
+	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1"), refusal{status: 400, code: openai.CodeInvalidValue, retry: "", retryable: false})
+	p.wantRefusal(ask(agentapi.HeaderEpoch, "7"), refusal{status: 400, code: openai.CodeInvalidValue, retry: "", retryable: false})
+	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "x"), refusal{status: 400, code: openai.CodeInvalidValue, retry: "", retryable: false})
+	p.wantRefusal(ask(), refusal{status: 404, code: openai.CodeModelNotFound, retry: "", retryable: false})
 	p.fake.SetReady(here, false)
-	p.wantRefusal(p.chat(""), refusal{503, agentapi.CodeReplicaNotReady, "1", true})
+	p.wantRefusal(p.chat(""), refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "1", retryable: true})
 }
 
 func TestBadRequestsAreRefused(t *testing.T) {
@@ -428,14 +428,14 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		c.MaxBodyBytes = 200
 		c.Accepting = func() bool { return accepting }
 	})
-	p.wantRefusal(p.do("POST", "/v1/chat/completions", `{"model":`), refusal{400, openai.CodeMalformedJSON, "", false})
-	p.wantRefusal(p.chat(`,"suffix":1,"seed":"x"`), refusal{400, openai.CodeInvalidValue, "", false})
-	p.wantRefusal(p.chat(`,"user":"`+strings.Repeat("x", 200)+`"`), refusal{413, openai.CodeBodyTooLarge, "", false})
-	p.wantRefusal(p.do("GET", "/v1/nothing", ""), refusal{404, openai.CodeRouteNotFound, "", false})
-	p.wantRefusal(p.do("GET", "/v1/models/unknown", ""), refusal{404, openai.CodeModelNotFound, "", false})
+	p.wantRefusal(p.do("POST", "/v1/chat/completions", `{"model":`), refusal{status: 400, code: openai.CodeMalformedJSON, retry: "", retryable: false})
+	p.wantRefusal(p.chat(`,"suffix":1,"seed":"x"`), refusal{status: 400, code: openai.CodeInvalidValue, retry: "", retryable: false})
+	p.wantRefusal(p.chat(`,"user":"`+strings.Repeat("x", 200)+`"`), refusal{status: 413, code: openai.CodeBodyTooLarge, retry: "", retryable: false})
+	p.wantRefusal(p.do("GET", "/v1/nothing", ""), refusal{status: 404, code: openai.CodeRouteNotFound, retry: "", retryable: false})
+	p.wantRefusal(p.do("GET", "/v1/models/unknown", ""), refusal{status: 404, code: openai.CodeModelNotFound, retry: "", retryable: false})
 	for path, allowed := range map[string]string{"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET", "/v1/models/m": "GET", agentapi.PathHealth: "GET"} {
 		r := p.do("DELETE", path, "")
-		p.wantRefusal(r, refusal{405, openai.CodeMethodNotAllowed, "", false})
+		p.wantRefusal(r, refusal{status: 405, code: openai.CodeMethodNotAllowed, retry: "", retryable: false})
 		if r.Header.Get("Allow") != allowed {
 			t.Errorf("%s: Allow %q", path, r.Header.Get("Allow"))
 		}
@@ -451,8 +451,8 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		t.Errorf("health: %d", r.StatusCode)
 	}
 	accepting = false
-	p.wantRefusal(p.do("GET", agentapi.PathHealth, ""), refusal{503, agentapi.CodeReplicaNotReady, "1", true})
-	p.wantRefusal(p.chat(""), refusal{503, agentapi.CodeReplicaNotReady, "1", true})
+	p.wantRefusal(p.do("GET", agentapi.PathHealth, ""), refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "1", retryable: true})
+	p.wantRefusal(p.chat(""), refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "1", retryable: true})
 }
 
 func TestEngineLostMidStreamIsAnErrorEvent(t *testing.T) {
@@ -543,7 +543,7 @@ func TestSilentStreamsAreKeptOpen(t *testing.T) {
 		<-time.After(50 * time.Millisecond)
 		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "no"})
 	}, func(c *serve.Config) { c.KeepAlive = time.Millisecond })
-	p.wantRefusal(p.chat(`,"stream":true`), refusal{400, openai.CodeInvalidValue, "", false})
+	p.wantRefusal(p.chat(`,"stream":true`), refusal{status: 400, code: openai.CodeInvalidValue, retry: "", retryable: false})
 }
 
 // The agent serves the same paths as the gateway, and HEAD wherever GET works.
@@ -594,7 +594,7 @@ func TestAbortedStreamEndsWithItsReason(t *testing.T) {
 // No made-up figures are added.
 func TestUnestimatablePromptIsRefusedWithTheEnginesMessage(t *testing.T) {
 	p := newPort(t, servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, Message: "the number of heads is not known", LimitBytes: 3}))
-	if e := p.wantRefusal(p.chat(""), refusal{413, openai.CodePrefillMemoryExceeded, "", false}); e.Message != "the number of heads is not known" {
+	if e := p.wantRefusal(p.chat(""), refusal{status: 413, code: openai.CodePrefillMemoryExceeded, retry: "", retryable: false}); e.Message != "the number of heads is not known" {
 		t.Errorf("message %q", e.Message)
 	}
 }
@@ -631,8 +631,8 @@ func TestARequestWaitsForTheLoadThatItBegan(t *testing.T) {
 		load error
 		want int
 	}{
-		"loaded":  {nil, 200},
-		"no room": {wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no"}), 507},
+		"loaded":  {load: nil, want: 200},
+		"no room": {load: wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no"}), want: 507},
 	} {
 		answered := make(chan *http.Response, 1)
 		go func() { answered <- p.chat(`,"stream":true`) }()

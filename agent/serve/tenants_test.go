@@ -14,11 +14,11 @@ import (
 func TestTheEngineLearnsTenantAndSalt(t *testing.T) {
 	p := newPort(t, servetest.Say("hi"))
 	for name, tc := range map[string]struct{ path, body, salt string }{
-		"chat":                {dialect.PathChat, `{"model":"m","messages":[{"role":"user","content":"x"}]`, "s"},
-		"completion":          {dialect.PathCompletions, `{"model":"m","prompt":"x"`, "s"},
-		"several completions": {dialect.PathCompletions, `{"model":"m","n":2,"prompt":["x","y"]`, "s"},
-		"response":            {dialect.PathResponses, `{"model":"m","input":"x"`, "s"},
-		"message":             {dialect.PathMessages, `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"x"}]`, ""},
+		"chat":                {path: dialect.PathChat, body: `{"model":"m","messages":[{"role":"user","content":"x"}]`, salt: "s"},
+		"completion":          {path: dialect.PathCompletions, body: `{"model":"m","prompt":"x"`, salt: "s"},
+		"several completions": {path: dialect.PathCompletions, body: `{"model":"m","n":2,"prompt":["x","y"]`, salt: "s"},
+		"response":            {path: dialect.PathResponses, body: `{"model":"m","input":"x"`, salt: "s"},
+		"message":             {path: dialect.PathMessages, body: `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"x"}]`, salt: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := tc.body + `}`

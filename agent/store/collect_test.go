@@ -26,13 +26,13 @@ func TestWatermarks(t *testing.T) {
 		disk  Disk
 		want  int64
 	}{
-		"below the high mark":            {Marks{90, 80}, Disk{Free: 11, Total: 100}, 0},
-		"at the high mark":               {Marks{90, 80}, Disk{Free: 10, Total: 100}, 10},
-		"between the marks":              {Marks{90, 80}, Disk{Free: 15, Total: 100}, 0},
-		"a full disk":                    {Marks{90, 80}, Disk{Free: 0, Total: 1000}, 200},
-		"no marks":                       {Marks{}, Disk{Free: 0, Total: 1000}, 0},
-		"a disk of unknown size":         {Marks{90, 80}, Disk{Free: 0}, 0},
-		"more free than there is at all": {Marks{90, 80}, Disk{Free: 200, Total: 100}, 0},
+		"below the high mark":            {marks: Marks{90, 80}, disk: Disk{Free: 11, Total: 100}, want: 0},
+		"at the high mark":               {marks: Marks{90, 80}, disk: Disk{Free: 10, Total: 100}, want: 10},
+		"between the marks":              {marks: Marks{90, 80}, disk: Disk{Free: 15, Total: 100}, want: 0},
+		"a full disk":                    {marks: Marks{90, 80}, disk: Disk{Free: 0, Total: 1000}, want: 200},
+		"no marks":                       {marks: Marks{}, disk: Disk{Free: 0, Total: 1000}, want: 0},
+		"a disk of unknown size":         {marks: Marks{90, 80}, disk: Disk{Free: 0}, want: 0},
+		"more free than there is at all": {marks: Marks{90, 80}, disk: Disk{Free: 200, Total: 100}, want: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := test.marks.deficit(test.disk); got != test.want {
@@ -54,9 +54,11 @@ func TestWatermarks(t *testing.T) {
 
 func TestWhatIsChosenToGo(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
-	alone := func(inode uint64, bytes int64) []linkedFile { return []linkedFile{{inode, bytes, 1}} }
+	alone := func(inode uint64, bytes int64) []linkedFile {
+		return []linkedFile{{inode: inode, bytes: bytes, links: 1}}
+	}
 	shared := func(inode uint64, bytes int64, own ...linkedFile) []linkedFile {
-		return append(own, linkedFile{inode, bytes, 2})
+		return append(own, linkedFile{inode: inode, bytes: bytes, links: 2})
 	}
 	for name, test := range map[string]struct {
 		all   []unwanted
@@ -64,12 +66,12 @@ func TestWhatIsChosenToGo(t *testing.T) {
 		want  []string
 		freed int64
 	}{
-		"nothing is needed":        {[]unwanted{{digest: "a", files: alone(1, 5)}}, 0, nil, 0},
-		"the oldest use first":     {[]unwanted{{"new", "", at(9), alone(1, 5)}, {"old", "", at(1), alone(2, 5)}, {"mid", "", at(5), alone(3, 5)}}, 6, []string{"old", "mid"}, 10},
-		"no more than is needed":   {[]unwanted{{"new", "", at(9), alone(1, 5)}, {"old", "", at(1), alone(2, 5)}}, 5, []string{"old"}, 5},
-		"all, and it does not do":  {[]unwanted{{"new", "", at(9), alone(1, 5)}, {"old", "", at(1), alone(2, 5)}}, 50, []string{"old", "new"}, 10},
-		"a file that others have":  {[]unwanted{{"a", "", at(1), shared(7, 100)}, {"b", "", at(2), alone(2, 5)}}, 5, []string{"a", "b"}, 5},
-		"a file that goes in both": {[]unwanted{{"a", "", at(1), shared(7, 100, linkedFile{1, 1, 1})}, {"b", "", at(2), shared(7, 100)}}, 50, []string{"a", "b"}, 101},
+		"nothing is needed":        {all: []unwanted{{digest: "a", files: alone(1, 5)}}, need: 0, want: nil, freed: 0},
+		"the oldest use first":     {all: []unwanted{{digest: "new", source: "", used: at(9), files: alone(1, 5)}, {digest: "old", source: "", used: at(1), files: alone(2, 5)}, {digest: "mid", source: "", used: at(5), files: alone(3, 5)}}, need: 6, want: []string{"old", "mid"}, freed: 10},
+		"no more than is needed":   {all: []unwanted{{digest: "new", source: "", used: at(9), files: alone(1, 5)}, {digest: "old", source: "", used: at(1), files: alone(2, 5)}}, need: 5, want: []string{"old"}, freed: 5},
+		"all, and it does not do":  {all: []unwanted{{digest: "new", source: "", used: at(9), files: alone(1, 5)}, {digest: "old", source: "", used: at(1), files: alone(2, 5)}}, need: 50, want: []string{"old", "new"}, freed: 10},
+		"a file that others have":  {all: []unwanted{{digest: "a", source: "", used: at(1), files: shared(7, 100)}, {digest: "b", source: "", used: at(2), files: alone(2, 5)}}, need: 5, want: []string{"a", "b"}, freed: 5},
+		"a file that goes in both": {all: []unwanted{{digest: "a", source: "", used: at(1), files: shared(7, 100, linkedFile{inode: 1, bytes: 1, links: 1})}, {digest: "b", source: "", used: at(2), files: shared(7, 100)}}, need: 50, want: []string{"a", "b"}, freed: 101},
 	} {
 		t.Run(name, func(t *testing.T) {
 			picked, freed := choose(test.all, test.need)
@@ -269,11 +271,11 @@ func TestDownloadAheadOfUseStaysBelowTheHighMark(t *testing.T) {
 		stay   []int // of three, the third is fetched
 		fails  bool
 	}{
-		"below":                        {50, marks - 3, true, []int{0, 1, 2}, false},
-		"in place of unwanted weights": {50, marks - 2, true, []int{0, 2}, false},
-		"above after all evictions":    {50, marks - 1, true, []int{0, 1}, true},
-		"above, and needed now":        {50, marks - 1, false, []int{0, 1, 2}, false},
-		"above, where is no mark":      {0, marks - 1, true, []int{0, 1, 2}, false},
+		"below":                        {high: 50, others: marks - 3, ahead: true, stay: []int{0, 1, 2}, fails: false},
+		"in place of unwanted weights": {high: 50, others: marks - 2, ahead: true, stay: []int{0, 2}, fails: false},
+		"above after all evictions":    {high: 50, others: marks - 1, ahead: true, stay: []int{0, 1}, fails: true},
+		"above, and needed now":        {high: 50, others: marks - 1, ahead: false, stay: []int{0, 1, 2}, fails: false},
+		"above, where is no mark":      {high: 0, others: marks - 1, ahead: true, stay: []int{0, 1, 2}, fails: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

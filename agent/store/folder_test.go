@@ -79,11 +79,11 @@ func TestAFolderOfTheModelRootIsUsedInPlaceAndVerified(t *testing.T) {
 	for name, c := range map[string]struct {
 		file, content, says string
 	}{
-		"another byte":  {"model-00001-of-2.safetensors", "fiRst", "model-00001-of-2.safetensors has changed"},
-		"another size":  {"config.json", "{} ", "config.json has changed"},
-		"a new shard":   {"model-00003.safetensors", "third", "new file model-00003.safetensors"},
-		"a new part":    {"chat_template.jinja", "evil", "new file chat_template.jinja"},
-		"a part is cut": {"tokenizer.json", "", "tokenizer.json is missing"},
+		"another byte":  {file: "model-00001-of-2.safetensors", content: "fiRst", says: "model-00001-of-2.safetensors has changed"},
+		"another size":  {file: "config.json", content: "{} ", says: "config.json has changed"},
+		"a new shard":   {file: "model-00003.safetensors", content: "third", says: "new file model-00003.safetensors"},
+		"a new part":    {file: "chat_template.jinja", content: "evil", says: "new file chat_template.jinja"},
+		"a part is cut": {file: "tokenizer.json", content: "", says: "tokenizer.json is missing"},
 	} {
 		before, was := aFolder[c.file]
 		p := w.put("llm/a/"+c.file, []byte(c.content))
@@ -168,15 +168,15 @@ func TestAttackModulesThatLeadElsewhere(t *testing.T) {
 		replace, to string // a link, or the text of modules.json
 		reason      string
 	}{
-		"folder-out":   {"1_Pooling", outside, v1alpha1.ReasonSourceForbidden},
-		"folder-in":    {"1_Pooling", "3_Other", v1alpha1.ReasonSourceForbidden},
-		"file-out":     {"1_Pooling/config.json", filepath.Join(outside, "config.json"), v1alpha1.ReasonSourceForbidden},
-		"file-in":      {"1_Pooling/config.json", "../config.json", v1alpha1.ReasonSourceForbidden},
-		"modules-out":  {"modules.json", "/etc/passwd", v1alpha1.ReasonSourceForbidden},
-		"modules-up":   {"", `[{"type":"Pooling","path":"../other"}]`, v1alpha1.ReasonInvalidModel},
-		"modules-root": {"", `[{"type":"Pooling","path":"/etc"}]`, v1alpha1.ReasonInvalidModel},
-		"modules-deep": {"", `[{"type":"Pooling","path":"1_Pooling/deep"}]`, v1alpha1.ReasonInvalidModel},
-		"modules-long": {"", "[" + strings.Repeat(" ", 70<<10) + "]", v1alpha1.ReasonInvalidModel},
+		"folder-out":   {replace: "1_Pooling", to: outside, reason: v1alpha1.ReasonSourceForbidden},
+		"folder-in":    {replace: "1_Pooling", to: "3_Other", reason: v1alpha1.ReasonSourceForbidden},
+		"file-out":     {replace: "1_Pooling/config.json", to: filepath.Join(outside, "config.json"), reason: v1alpha1.ReasonSourceForbidden},
+		"file-in":      {replace: "1_Pooling/config.json", to: "../config.json", reason: v1alpha1.ReasonSourceForbidden},
+		"modules-out":  {replace: "modules.json", to: "/etc/passwd", reason: v1alpha1.ReasonSourceForbidden},
+		"modules-up":   {replace: "", to: `[{"type":"Pooling","path":"../other"}]`, reason: v1alpha1.ReasonInvalidModel},
+		"modules-root": {replace: "", to: `[{"type":"Pooling","path":"/etc"}]`, reason: v1alpha1.ReasonInvalidModel},
+		"modules-deep": {replace: "", to: `[{"type":"Pooling","path":"1_Pooling/deep"}]`, reason: v1alpha1.ReasonInvalidModel},
+		"modules-long": {replace: "", to: "[" + strings.Repeat(" ", 70<<10) + "]", reason: v1alpha1.ReasonInvalidModel},
 	} {
 		w.putFolder(name, aReader)
 		if c.replace == "" {

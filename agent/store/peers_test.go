@@ -36,10 +36,10 @@ func TestWeightsAreServedToPeers(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 	for what, v := range map[string]struct{ digest, source, file string }{
-		"other weights":                {"sha256:" + want.SHA256, rec.Source, want.SHA256},
-		"the same from another source": {rec.Digest, "https://evil.example/4bit", want.SHA256},
-		"a file that is not of them":   {rec.Digest, rec.Source, digest([]byte("other"))},
-		"its record":                   {rec.Digest, rec.Source, "../record.json"},
+		"other weights":                {digest: "sha256:" + want.SHA256, source: rec.Source, file: want.SHA256},
+		"the same from another source": {digest: rec.Digest, source: "https://evil.example/4bit", file: want.SHA256},
+		"a file that is not of them":   {digest: rec.Digest, source: rec.Source, file: digest([]byte("other"))},
+		"its record":                   {digest: rec.Digest, source: rec.Source, file: "../record.json"},
 	} {
 		if _, err := s.Give(v.digest, v.source, v.file); !errors.Is(err, ErrNotHere) {
 			t.Errorf("%s: %v", what, err)

@@ -50,7 +50,7 @@ func newFollower(t *testing.T, change func(*Config)) *follower {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packed := archive(t, entry{"agent", tar.TypeReg, string(program)}, entry{"engine", tar.TypeReg, string(program)}).Bytes()
+	packed := archive(t, entry{name: "agent", kind: tar.TypeReg, body: string(program)}, entry{name: "engine", kind: tar.TypeReg, body: string(program)}).Bytes()
 	sum := sha256.Sum256(packed)
 	f := &follower{t: t, digest: hex.EncodeToString(sum[:]), drained: make(chan time.Duration, 1)}
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,9 +131,9 @@ func TestWhatIsNotAsOrderedStopsNothing(t *testing.T) {
 		order  func(*v1alpha1.AgentOrder)
 		says   string
 	}{
-		"another digest":        {nil, func(o *v1alpha1.AgentOrder) { o.SHA256 = strings.Repeat("0", 64) }, "does not have the SHA-256"},
-		"another version":       {nil, func(o *v1alpha1.AgentOrder) { o.Version = "v3" }, `"agent v2", want "agent v3"`},
-		"a Mac that wants none": {func(c *Config) { c.Forbidden = true }, nil, "--upgrades=false"},
+		"another digest":        {config: nil, order: func(o *v1alpha1.AgentOrder) { o.SHA256 = strings.Repeat("0", 64) }, says: "does not have the SHA-256"},
+		"another version":       {config: nil, order: func(o *v1alpha1.AgentOrder) { o.Version = "v3" }, says: `"agent v2", want "agent v3"`},
+		"a Mac that wants none": {config: func(c *Config) { c.Forbidden = true }, order: nil, says: "--upgrades=false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFollower(t, tc.config)

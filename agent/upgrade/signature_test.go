@@ -90,17 +90,17 @@ func TestAttackAnOlderAgent(t *testing.T) {
 		policy       v1alpha1.DowngradePolicy
 		refused      bool
 	}{
-		{"v0.5.0", "v0.5.1", "", false},
-		{"v0.5.0", "v0.5.0", "", false},
-		{"v0.5.0", "v0.4.9", "", true},
-		{"v0.5.0", "v0.4.9", v1alpha1.DowngradeRefuse, true},
-		{"v0.5.0", "v0.4.9", v1alpha1.DowngradeAllow, false},
-		{"v0.5.0", "v0.5.0-rc.1", "", true},
-		{"v0.10.0", "v0.9.0", "", true},
-		{"v0.5.0", "unversioned", "", true},
-		{"unversioned", "v0.4.0", "", false},
-		{"v0.0.0-dev.gb", "v0.0.0-dev.ga", "", false},
-		{"v0.5.0", "v0.0.0-dev.ga", "", true},
+		{own: "v0.5.0", version: "v0.5.1", policy: "", refused: false},
+		{own: "v0.5.0", version: "v0.5.0", policy: "", refused: false},
+		{own: "v0.5.0", version: "v0.4.9", policy: "", refused: true},
+		{own: "v0.5.0", version: "v0.4.9", policy: v1alpha1.DowngradeRefuse, refused: true},
+		{own: "v0.5.0", version: "v0.4.9", policy: v1alpha1.DowngradeAllow, refused: false},
+		{own: "v0.5.0", version: "v0.5.0-rc.1", policy: "", refused: true},
+		{own: "v0.10.0", version: "v0.9.0", policy: "", refused: true},
+		{own: "v0.5.0", version: "unversioned", policy: "", refused: true},
+		{own: "unversioned", version: "v0.4.0", policy: "", refused: false},
+		{own: "v0.0.0-dev.gb", version: "v0.0.0-dev.ga", policy: "", refused: false},
+		{own: "v0.5.0", version: "v0.0.0-dev.ga", policy: "", refused: true},
 	} {
 		err := older(tc.own, &v1alpha1.AgentOrder{Version: tc.version, Downgrade: tc.policy})
 		if (err != nil) != tc.refused {

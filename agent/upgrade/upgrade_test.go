@@ -120,19 +120,19 @@ func TestAProgramThatFailsItsTrialIsTakenBack(t *testing.T) {
 		change func(*State)
 		says   string
 	}{
-		"ends at once":         {"exit 3", nil, "exit code 3"},
-		"dies":                 {"kill -SEGV $$", nil, "signal"},
-		"ends well, not ready": {"exit 0", nil, "exit code 0"},
-		"never ready":          {"exec sleep 60", nil, "not ready within 2s"},
-		"does not end either":  {"trap '' TERM; while :; do sleep 0.1; done", nil, "not ready within 2s"},
-		"another word":         {"printf nope! >&3; exec 3>&-; exec sleep 60", nil, "not ready within 2s"},
-		"started too often":    {"printf ready >&3; exit 0", func(s *State) { s.Trial.Starts = maxStarts }, "was started 3 times"},
-		"was changed": {"printf ready >&3; exit 0", func(s *State) {
+		"ends at once":         {script: "exit 3", change: nil, says: "exit code 3"},
+		"dies":                 {script: "kill -SEGV $$", change: nil, says: "signal"},
+		"ends well, not ready": {script: "exit 0", change: nil, says: "exit code 0"},
+		"never ready":          {script: "exec sleep 60", change: nil, says: "not ready within 2s"},
+		"does not end either":  {script: "trap '' TERM; while :; do sleep 0.1; done", change: nil, says: "not ready within 2s"},
+		"another word":         {script: "printf nope! >&3; exec 3>&-; exec sleep 60", change: nil, says: "not ready within 2s"},
+		"started too often":    {script: "printf ready >&3; exit 0", change: func(s *State) { s.Trial.Starts = maxStarts }, says: "was started 3 times"},
+		"was changed": {script: "printf ready >&3; exit 0", change: func(s *State) {
 			s.Trial.Files = integrity.Files{"agent": strings.Repeat("0", 64)}
-		}, "agent was changed"},
-		"is not there": {"", func(s *State) {
+		}, says: "agent was changed"},
+		"is not there": {script: "", change: func(s *State) {
 			s.Trial.SHA256 = strings.Repeat("9", 64)
-		}, "cannot be started"},
+		}, says: "cannot be started"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -230,15 +230,15 @@ func TestWhatAProgramDoesFirst(t *testing.T) {
 		role string
 		want step
 	}{
-		"nothing was ever upgraded":         {State{}, "", beAgent},
-		"a build proved itself":             {State{Base: "v1", Current: &build}, "", become},
-		"it is that build":                  {State{Base: "v1", Current: &build}, roleAgent, beAgent},
-		"a trial was cut short":             {State{Base: "v1", Current: &build, Trial: trial}, "", beLauncher},
-		"another version was installed":     {State{Base: "v0", Current: &build}, "", beAgent},
-		"another, in the midst of a trial":  {State{Base: "v0", Trial: trial}, "", beAgent},
-		"a trial asks for its launcher":     {State{Base: "v0", Trial: trial}, roleLauncher, beLauncher},
-		"a launcher and nothing to launch":  {State{Base: "v1"}, roleLauncher, beAgent},
-		"the child of a trial is the agent": {State{Base: "v1", Trial: trial}, roleAgent, beAgent},
+		"nothing was ever upgraded":         {s: State{}, role: "", want: beAgent},
+		"a build proved itself":             {s: State{Base: "v1", Current: &build}, role: "", want: become},
+		"it is that build":                  {s: State{Base: "v1", Current: &build}, role: roleAgent, want: beAgent},
+		"a trial was cut short":             {s: State{Base: "v1", Current: &build, Trial: trial}, role: "", want: beLauncher},
+		"another version was installed":     {s: State{Base: "v0", Current: &build}, role: "", want: beAgent},
+		"another, in the midst of a trial":  {s: State{Base: "v0", Trial: trial}, role: "", want: beAgent},
+		"a trial asks for its launcher":     {s: State{Base: "v0", Trial: trial}, role: roleLauncher, want: beLauncher},
+		"a launcher and nothing to launch":  {s: State{Base: "v1"}, role: roleLauncher, want: beAgent},
+		"the child of a trial is the agent": {s: State{Base: "v1", Trial: trial}, role: roleAgent, want: beAgent},
 	} {
 		if got := start(tc.s, tc.role, "v1"); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
@@ -257,14 +257,14 @@ func TestWhatFailedIsNotTriedAgain(t *testing.T) {
 		last *v1alpha1.AgentUpgrade
 		want bool
 	}{
-		"nothing is ordered":       {nil, "v1", nil, false},
-		"another is ordered":       {order, "v1", nil, true},
-		"it runs":                  {order, "v2", nil, false},
-		"it was rolled back":       {order, "v1", after(v1alpha1.UpgradeRolledBack, 3), false},
-		"it was refused":           {order, "v1", after(v1alpha1.UpgradeRefused, 3), false},
-		"it is wished again":       {order, "v1", after(v1alpha1.UpgradeRolledBack, 2), true},
-		"a fetch was cut short":    {order, "v1", after(v1alpha1.UpgradeFetching, 3), true},
-		"a success, and back to 1": {order, "v1", after(v1alpha1.UpgradeSucceeded, 3), true},
+		"nothing is ordered":       {o: nil, own: "v1", last: nil, want: false},
+		"another is ordered":       {o: order, own: "v1", last: nil, want: true},
+		"it runs":                  {o: order, own: "v2", last: nil, want: false},
+		"it was rolled back":       {o: order, own: "v1", last: after(v1alpha1.UpgradeRolledBack, 3), want: false},
+		"it was refused":           {o: order, own: "v1", last: after(v1alpha1.UpgradeRefused, 3), want: false},
+		"it is wished again":       {o: order, own: "v1", last: after(v1alpha1.UpgradeRolledBack, 2), want: true},
+		"a fetch was cut short":    {o: order, own: "v1", last: after(v1alpha1.UpgradeFetching, 3), want: true},
+		"a success, and back to 1": {o: order, own: "v1", last: after(v1alpha1.UpgradeSucceeded, 3), want: true},
 	} {
 		if got := todo(tc.o, tc.own, tc.last); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
@@ -309,12 +309,12 @@ func TestArchivesAreUnpackedOrRefused(t *testing.T) {
 		entries []entry
 		want    string
 	}{
-		"two programs and a library": {[]entry{{"agent", tar.TypeReg, "a"}, {"engine", tar.TypeReg, "e"}, {"lib/x", tar.TypeReg, "l"}}, ""},
-		"a way out":                  {[]entry{{"../agent", tar.TypeReg, "a"}}, "../agent"},
-		"a path from the top":        {[]entry{{"/agent", tar.TypeReg, "a"}}, "/agent"},
-		"a link":                     {[]entry{{"agent", tar.TypeSymlink, ""}}, "not a regular file"},
-		"the same twice":             {[]entry{{"agent", tar.TypeReg, "a"}, {"agent", tar.TypeReg, "b"}}, "agent"},
-		"too many":                   {slices.Repeat([]entry{{"lib", tar.TypeDir, ""}}, maxFiles+1), "more than 4096"},
+		"two programs and a library": {entries: []entry{{name: "agent", kind: tar.TypeReg, body: "a"}, {name: "engine", kind: tar.TypeReg, body: "e"}, {name: "lib/x", kind: tar.TypeReg, body: "l"}}, want: ""},
+		"a way out":                  {entries: []entry{{name: "../agent", kind: tar.TypeReg, body: "a"}}, want: "../agent"},
+		"a path from the top":        {entries: []entry{{name: "/agent", kind: tar.TypeReg, body: "a"}}, want: "/agent"},
+		"a link":                     {entries: []entry{{name: "agent", kind: tar.TypeSymlink, body: ""}}, want: "not a regular file"},
+		"the same twice":             {entries: []entry{{name: "agent", kind: tar.TypeReg, body: "a"}, {name: "agent", kind: tar.TypeReg, body: "b"}}, want: "agent"},
+		"too many":                   {entries: slices.Repeat([]entry{{name: "lib", kind: tar.TypeDir, body: ""}}, maxFiles+1), want: "more than 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

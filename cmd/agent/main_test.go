@@ -19,27 +19,27 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"a kubeconfig without a name":     {[]string{"--name="}, "--name is required"},
-		"a name that is no label":         {[]string{"--name=Mac_1"}, "is not a valid MacNode name"},
-		"a name that is too long":         {[]string{"--name=" + strings.Repeat("m", 53)}, "is not a valid MacNode name"},
-		"no state":                        {[]string{"--state="}, "--state is required"},
-		"a Mac that has not joined":       {[]string{"--kubeconfig="}, "has not joined"},
-		"a kubeconfig that is not there":  {nil, "--kubeconfig"},
-		"an unknown kind of sandbox":      {[]string{"--engine-sandbox=maybe"}, "--engine-sandbox"},
-		"an engine that is not there":     {[]string{"--engine=/no/such"}, "--engine"},
-		"a Mac that is none":              {[]string{"--mac=chip=i9,memory=1Gi"}, "--mac: chip"},
-		"a hub that is no address":        {[]string{"--hub-endpoint=http://hub"}, "--hub-endpoint"},
-		"a rate that is none":             {[]string{"--download-rate=fast"}, "--download-rate"},
-		"a rate that stands still":        {[]string{"--download-rate=1k"}, "--download-rate"},
-		"no downloads at all":             {[]string{"--downloads-at-once=0"}, "--downloads-at-once"},
-		"a cache of some size":            {[]string{"--cache-limit=some"}, "--cache-limit"},
-		"a cache of nothing":              {[]string{"--cache-limit=0"}, "--cache-dir off disables the cache"},
-		"less than nothing stays free":    {[]string{"--cache-free=-1Gi"}, "--cache-free"},
-		"a block that is none":            {[]string{"--allow-source-cidr=10.0.0.0"}, "--allow-source-cidr"},
-		"figures for everybody":           {[]string{"--metrics=0.0.0.0:1"}, "not a loopback address"},
-		"a measuring that would not rest": {[]string{"--probe-interval=1us"}, "--probe-interval"},
-		"a word that is no flag":          {[]string{"what"}, "unexpected argument"},
-		"an unknown flag":                 {[]string{"--speed=9"}, "not defined"},
+		"a kubeconfig without a name":     {flags: []string{"--name="}, want: "--name is required"},
+		"a name that is no label":         {flags: []string{"--name=Mac_1"}, want: "is not a valid MacNode name"},
+		"a name that is too long":         {flags: []string{"--name=" + strings.Repeat("m", 53)}, want: "is not a valid MacNode name"},
+		"no state":                        {flags: []string{"--state="}, want: "--state is required"},
+		"a Mac that has not joined":       {flags: []string{"--kubeconfig="}, want: "has not joined"},
+		"a kubeconfig that is not there":  {flags: nil, want: "--kubeconfig"},
+		"an unknown kind of sandbox":      {flags: []string{"--engine-sandbox=maybe"}, want: "--engine-sandbox"},
+		"an engine that is not there":     {flags: []string{"--engine=/no/such"}, want: "--engine"},
+		"a Mac that is none":              {flags: []string{"--mac=chip=i9,memory=1Gi"}, want: "--mac: chip"},
+		"a hub that is no address":        {flags: []string{"--hub-endpoint=http://hub"}, want: "--hub-endpoint"},
+		"a rate that is none":             {flags: []string{"--download-rate=fast"}, want: "--download-rate"},
+		"a rate that stands still":        {flags: []string{"--download-rate=1k"}, want: "--download-rate"},
+		"no downloads at all":             {flags: []string{"--downloads-at-once=0"}, want: "--downloads-at-once"},
+		"a cache of some size":            {flags: []string{"--cache-limit=some"}, want: "--cache-limit"},
+		"a cache of nothing":              {flags: []string{"--cache-limit=0"}, want: "--cache-dir off disables the cache"},
+		"less than nothing stays free":    {flags: []string{"--cache-free=-1Gi"}, want: "--cache-free"},
+		"a block that is none":            {flags: []string{"--allow-source-cidr=10.0.0.0"}, want: "--allow-source-cidr"},
+		"figures for everybody":           {flags: []string{"--metrics=0.0.0.0:1"}, want: "not a loopback address"},
+		"a measuring that would not rest": {flags: []string{"--probe-interval=1us"}, want: "--probe-interval"},
+		"a word that is no flag":          {flags: []string{"what"}, want: "unexpected argument"},
+		"an unknown flag":                 {flags: []string{"--speed=9"}, want: "not defined"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -58,10 +58,10 @@ func TestTheCacheLiesInTheStateFolder(t *testing.T) {
 		dir         string
 		limit, free int64
 	}{
-		"nothing said":  {nil, "/s/kv", 0, 10 << 30},
-		"all of it":     {[]string{"--cache-dir=/fast/kv", "--cache-limit=200Gi", "--cache-free=0"}, "/fast/kv", 200 << 30, 0},
-		"turned off":    {[]string{"--cache-dir=off"}, "", 0, 0},
-		"off but bound": {[]string{"--cache-dir=off", "--cache-limit=1Gi"}, "", 0, 0},
+		"nothing said":  {flags: nil, dir: "/s/kv", limit: 0, free: 10 << 30},
+		"all of it":     {flags: []string{"--cache-dir=/fast/kv", "--cache-limit=200Gi", "--cache-free=0"}, dir: "/fast/kv", limit: 200 << 30, free: 0},
+		"turned off":    {flags: []string{"--cache-dir=off"}, dir: "", limit: 0, free: 0},
+		"off but bound": {flags: []string{"--cache-dir=off", "--cache-limit=1Gi"}, dir: "", limit: 0, free: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := parse(append([]string{"--state=/s"}, tc.flags...), io.Discard)
@@ -115,13 +115,13 @@ func TestJoiningSaysWhatIsMissing(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"no state":                 {[]string{"--token=x"}, "--state is required"},
-		"no token":                 {[]string{"--state=" + state}, "--token is required"},
-		"two tokens":               {[]string{"--state=" + state, "--token=x", "--token-file=" + torn}, "either --token-file or --token"},
-		"a word that is no flag":   {[]string{"--state=" + state, "token"}, "unexpected argument"},
-		"a token that was torn":    {[]string{"--state=" + state, "--token-file=" + torn}, "truncated or modified"},
-		"a token that is none":     {[]string{"--state=" + state, "--token=secret"}, "not a join token"},
-		"a file that is not there": {[]string{"--state=" + state, "--token-file=" + torn + "s"}, "--token-file"},
+		"no state":                 {flags: []string{"--token=x"}, want: "--state is required"},
+		"no token":                 {flags: []string{"--state=" + state}, want: "--token is required"},
+		"two tokens":               {flags: []string{"--state=" + state, "--token=x", "--token-file=" + torn}, want: "either --token-file or --token"},
+		"a word that is no flag":   {flags: []string{"--state=" + state, "token"}, want: "unexpected argument"},
+		"a token that was torn":    {flags: []string{"--state=" + state, "--token-file=" + torn}, want: "truncated or modified"},
+		"a token that is none":     {flags: []string{"--state=" + state, "--token=secret"}, want: "not a join token"},
+		"a file that is not there": {flags: []string{"--state=" + state, "--token-file=" + torn + "s"}, want: "--token-file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

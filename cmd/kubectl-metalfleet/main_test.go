@@ -9,8 +9,8 @@ import (
 
 func TestALinkAnswersTheCompletionOfKubectl(t *testing.T) {
 	for name, tc := range map[string]struct{ argv, want []string }{
-		"by its own name":       {[]string{"/bin/kubectl-metalfleet", "nodes"}, []string{"nodes"}},
-		"by the name of a link": {[]string{"/bin/kubectl_complete-metalfleet", "no"}, []string{"__complete", "no"}},
+		"by its own name":       {argv: []string{"/bin/kubectl-metalfleet", "nodes"}, want: []string{"nodes"}},
+		"by the name of a link": {argv: []string{"/bin/kubectl_complete-metalfleet", "no"}, want: []string{"__complete", "no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := arguments(tc.argv); !slices.Equal(got, tc.want) {

@@ -230,19 +230,19 @@ func TestWhatAPersonShouldKnowIsSaid(t *testing.T) {
 		facts     func(*facts)
 		want, not string
 	}{
-		"a Mac that sleeps":          {func(f *facts) { f.Sleep = 15 }, "sleeps after 15 minutes and then leaves the fleet", "sleep: never"},
-		"a Mac that does not":        {func(f *facts) { f.Sleep = 0 }, "sleep: never", "leaves the fleet"},
-		"a notebook":                 {func(f *facts) { f.Battery = true }, "lid closed", ""},
-		"the system's own limit":     {nil, "65536 MiB, of which the GPU may use about 49152", "is set"},
-		"what more it could hold":    {nil, "--wired-limit-mb 59392 lets engines use 10240 MiB more", ""},
-		"a limit that is set":        {func(f *facts) { f.Wired = 59392 }, "may use 59392 (iogpu.wired_limit_mb is set)", "MiB more"},
-		"a limit that freezes":       {func(f *facts) { f.Wired = 65000 }, "leaves macOS less than 4096 MiB; --wired-limit-mb 59392 is safer", "MiB more"},
-		"Local Network privacy":      {nil, "not for launchd daemons", "15.1 fixes"},
-		"macOS 15.0":                 {func(f *facts) { f.MacOS = "15.0.1" }, "15.1 fixes", ""},
-		"macOS 14":                   {func(f *facts) { f.MacOS = "14.6" }, "firewall: off", "Local Network"},
-		"a firewall":                 {func(f *facts) { f.Firewall = 1 }, "--allow-firewall allows connections", "firewall: off"},
-		"a firewall that blocks all": {func(f *facts) { f.Firewall, f.BlockAll = 2, true }, "blocks all incoming", ""},
-		"FileVault":                  {func(f *facts) { f.FileVault = true }, "until a user unlocks the disk", ""},
+		"a Mac that sleeps":          {facts: func(f *facts) { f.Sleep = 15 }, want: "sleeps after 15 minutes and then leaves the fleet", not: "sleep: never"},
+		"a Mac that does not":        {facts: func(f *facts) { f.Sleep = 0 }, want: "sleep: never", not: "leaves the fleet"},
+		"a notebook":                 {facts: func(f *facts) { f.Battery = true }, want: "lid closed", not: ""},
+		"the system's own limit":     {facts: nil, want: "65536 MiB, of which the GPU may use about 49152", not: "is set"},
+		"what more it could hold":    {facts: nil, want: "--wired-limit-mb 59392 lets engines use 10240 MiB more", not: ""},
+		"a limit that is set":        {facts: func(f *facts) { f.Wired = 59392 }, want: "may use 59392 (iogpu.wired_limit_mb is set)", not: "MiB more"},
+		"a limit that freezes":       {facts: func(f *facts) { f.Wired = 65000 }, want: "leaves macOS less than 4096 MiB; --wired-limit-mb 59392 is safer", not: "MiB more"},
+		"Local Network privacy":      {facts: nil, want: "not for launchd daemons", not: "15.1 fixes"},
+		"macOS 15.0":                 {facts: func(f *facts) { f.MacOS = "15.0.1" }, want: "15.1 fixes", not: ""},
+		"macOS 14":                   {facts: func(f *facts) { f.MacOS = "14.6" }, want: "firewall: off", not: "Local Network"},
+		"a firewall":                 {facts: func(f *facts) { f.Firewall = 1 }, want: "--allow-firewall allows connections", not: "firewall: off"},
+		"a firewall that blocks all": {facts: func(f *facts) { f.Firewall, f.BlockAll = 2, true }, want: "blocks all incoming", not: ""},
+		"FileVault":                  {facts: func(f *facts) { f.FileVault = true }, want: "until a user unlocks the disk", not: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -336,25 +336,25 @@ func TestAFailureIsUndoneWhereverItHappens(t *testing.T) {
 		args  func(*played) []string
 	}{
 		"first": {
-			func(t *testing.T) *played { return newMac(t, configure) },
-			func(m *played) []string { return append(settings(), "--yes", "--join", m.token()) },
+			start: func(t *testing.T) *played { return newMac(t, configure) },
+			args:  func(m *played) []string { return append(settings(), "--yes", "--join", m.token()) },
 		},
 		"upgrade": {
-			func(t *testing.T) *played {
+			start: func(t *testing.T) *played {
 				m := joined(t, configure)
 				m.pack("v1.1.0")
 				return m
 			},
-			func(*played) []string { return append(settings(), "--yes", "--advertise=other.example") },
+			args: func(*played) []string { return append(settings(), "--yes", "--advertise=other.example") },
 		},
 		"other bytes of the same version": {
-			func(t *testing.T) *played {
+			start: func(t *testing.T) *played {
 				m := joined(t, configure)
 				m.write(filepath.Join(m.archive, "LICENSE"), "another", 0o644)
 				m.sum()
 				return m
 			},
-			func(*played) []string { return []string{"--yes"} },
+			args: func(*played) []string { return []string{"--yes"} },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,9 +17,9 @@ func TestStatusWritesAreDeferred(t *testing.T) {
 		err   error
 		want  []string
 	}{
-		{name: "nothing bound", want: []string{"order", "word"}},
-		{name: "bound", bound: true, want: []string{"order"}},
-		{name: "an order failed", order: failure, want: []string{"order"}},
+		{name: "nothing bound", want: []string{"spec", "status"}},
+		{name: "bound", bound: true, want: []string{"spec"}},
+		{name: "a spec write failed", err: failure, want: []string{"spec"}},
 	} {
 		var mu sync.Mutex
 		var did []string

@@ -43,10 +43,10 @@ func TestOrderAfterAdmission(t *testing.T) {
 		texts  int
 		whole  bool
 	}{
-		"whole answer":     {list{admitted, text, text, finished}, 2, true},
-		"no end":           {list{admitted, text}, 1, false},
-		"admitted twice":   {list{admitted, admitted}, 0, false},
-		"an empty message": {list{admitted, {}}, 0, false},
+		"whole answer":     {events: list{admitted, text, text, finished}, texts: 2, whole: true},
+		"no end":           {events: list{admitted, text}, texts: 1, whole: false},
+		"admitted twice":   {events: list{admitted, admitted}, texts: 0, whole: false},
+		"an empty message": {events: list{admitted, {}}, texts: 0, whole: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := admission.Await(&tc.events)

@@ -131,8 +131,8 @@ func TestCordonAndUncordon(t *testing.T) {
 		command, says string
 		cordoned      bool
 	}{
-		{"cordon", "Mac mac-1 is cordoned\n", true}, {"cordon", "Mac mac-1 is already cordoned\n", true},
-		{"uncordon", "Mac mac-1 is uncordoned\n", false}, {"uncordon", "Mac mac-1 is already uncordoned\n", false},
+		{command: "cordon", says: "Mac mac-1 is cordoned\n", cordoned: true}, {command: "cordon", says: "Mac mac-1 is already cordoned\n", cordoned: true},
+		{command: "uncordon", says: "Mac mac-1 is uncordoned\n", cordoned: false}, {command: "uncordon", says: "Mac mac-1 is already uncordoned\n", cordoned: false},
 	} {
 		out, _ := p.wants(exitOK, step.command, "mac-1")
 		mac, err := p.macNow("mac-1")

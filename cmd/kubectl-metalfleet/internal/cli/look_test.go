@@ -166,17 +166,17 @@ func TestWhatCannotBeMeant(t *testing.T) {
 		args string
 		says string
 	}{
-		{exitUsage, "nods", `unknown command "nods"; did you mean nodes, logs?`},
-		{exitUsage, "nodes --colour", "unknown flag: --colour"},
-		{exitUsage, "nodes -o yaml", `--output is "yaml"`},
-		{exitUsage, "nodes extra", "takes no arguments, got 1"},
-		{exitUsage, "why", "takes one MODEL, got 0"},
-		{exitUsage, "top a b", "at most one MAC"},
-		{exitFailed, "why ghost", `no ModelDeployment in namespace "default" has the name "ghost"`},
-		{exitFailed, "why a/ghost", "ModelDeployment a/ghost does not exist"},
-		{exitFailed, "top ghost", `there is no Mac "ghost"`},
-		{exitFailed, "nodes --context nowhere", "set --kubeconfig or --context"},
-		{exitFailed, "nodes --server https://127.0.0.1:1", "the API server is unreachable"},
+		{code: exitUsage, args: "nods", says: `unknown command "nods"; did you mean nodes, logs?`},
+		{code: exitUsage, args: "nodes --colour", says: "unknown flag: --colour"},
+		{code: exitUsage, args: "nodes -o yaml", says: `--output is "yaml"`},
+		{code: exitUsage, args: "nodes extra", says: "takes no arguments, got 1"},
+		{code: exitUsage, args: "why", says: "takes one MODEL, got 0"},
+		{code: exitUsage, args: "top a b", says: "at most one MAC"},
+		{code: exitFailed, args: "why ghost", says: `no ModelDeployment in namespace "default" has the name "ghost"`},
+		{code: exitFailed, args: "why a/ghost", says: "ModelDeployment a/ghost does not exist"},
+		{code: exitFailed, args: "top ghost", says: `there is no Mac "ghost"`},
+		{code: exitFailed, args: "nodes --context nowhere", says: "set --kubeconfig or --context"},
+		{code: exitFailed, args: "nodes --server https://127.0.0.1:1", says: "the API server is unreachable"},
 	} {
 		_, errs := p.wants(tc.code, strings.Split(tc.args, " ")...)
 		contains(t, tc.args, errs, "error: ", tc.says)

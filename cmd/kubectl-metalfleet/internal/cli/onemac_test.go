@@ -123,11 +123,11 @@ func TestClearCachePrintsTheBytesFreed(t *testing.T) {
 		code   int
 		says   string
 	}{
-		{nil, v1alpha1.CacheTierAll, v1alpha1.CacheCleared{MemoryBytes: ptr.To(gib), DiskBytes: ptr.To(3 * gib), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1", Bytes: ptr.To(gib)}}},
-			exitOK, "Mac mac-full freed 1.0 GiB of memory from 1 engine and 3.0 GiB of disk\n"},
-		{[]string{"--tier", "disk"}, v1alpha1.CacheTierDisk, v1alpha1.CacheCleared{}, exitOK, "freed nothing: it has no cache on disk"},
-		{[]string{"--tier", "memory"}, v1alpha1.CacheTierMemory, v1alpha1.CacheCleared{MemoryBytes: ptr.To[int64](0), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1"}}, Message: "the engine of replica u1 did not answer"},
-			exitFailed, "not all caches of Mac mac-full were cleared: the engine of replica u1 did not answer"},
+		{args: nil, tier: v1alpha1.CacheTierAll, answer: v1alpha1.CacheCleared{MemoryBytes: ptr.To(gib), DiskBytes: ptr.To(3 * gib), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1", Bytes: ptr.To(gib)}}},
+			code: exitOK, says: "Mac mac-full freed 1.0 GiB of memory from 1 engine and 3.0 GiB of disk\n"},
+		{args: []string{"--tier", "disk"}, tier: v1alpha1.CacheTierDisk, answer: v1alpha1.CacheCleared{}, code: exitOK, says: "freed nothing: it has no cache on disk"},
+		{args: []string{"--tier", "memory"}, tier: v1alpha1.CacheTierMemory, answer: v1alpha1.CacheCleared{MemoryBytes: ptr.To[int64](0), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1"}}, Message: "the engine of replica u1 did not answer"},
+			code: exitFailed, says: "not all caches of Mac mac-full were cleared: the engine of replica u1 did not answer"},
 	} {
 		var out, errs lockedBuffer
 		ended := make(chan int, 1)

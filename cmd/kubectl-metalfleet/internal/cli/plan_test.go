@@ -116,14 +116,14 @@ func TestManifestsThatCannotBeMeant(t *testing.T) {
 		code       int
 		text, says string
 	}{
-		{exitFailed, head + "spec: {model: {source: 'ftp://x/y.gguf'}}\n", "source must begin with file://"},
-		{exitFailed, head + "spec: {model: {source: 'https://h/y.gguf'}}\n", "model.sha256 is required"},
-		{exitFailed, head + "spec: {modle: {source: 'hf://o/n'}}\n", `unknown field "spec.modle"`},
-		{exitFailed, head + "spec: {model: {source: 'hf://o/n'}, replcas: 2}\n", `unknown field "spec.replcas"`},
-		{exitFailed, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n", `contains a ConfigMap "m"`},
-		{exitFailed, "", "contains no ModelDeployment"},
-		{exitFailed, "{", "read the manifest"},
-		{exitFailed, "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: m, namespace: nowhere}\nspec: {model: {source: 'hf://o/n'}}\n", `"nowhere" not found`},
+		{code: exitFailed, text: head + "spec: {model: {source: 'ftp://x/y.gguf'}}\n", says: "source must begin with file://"},
+		{code: exitFailed, text: head + "spec: {model: {source: 'https://h/y.gguf'}}\n", says: "model.sha256 is required"},
+		{code: exitFailed, text: head + "spec: {modle: {source: 'hf://o/n'}}\n", says: `unknown field "spec.modle"`},
+		{code: exitFailed, text: head + "spec: {model: {source: 'hf://o/n'}, replcas: 2}\n", says: `unknown field "spec.replcas"`},
+		{code: exitFailed, text: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n", says: `contains a ConfigMap "m"`},
+		{code: exitFailed, text: "", says: "contains no ModelDeployment"},
+		{code: exitFailed, text: "{", says: "read the manifest"},
+		{code: exitFailed, text: "apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: m, namespace: nowhere}\nspec: {model: {source: 'hf://o/n'}}\n", says: `"nowhere" not found`},
 	} {
 		_, errs := p.wants(tc.code, "plan", "-f", file(t, "m.yaml", tc.text))
 		contains(t, tc.text, errs, tc.says)

@@ -25,15 +25,15 @@ func TestEachChangeOfTheVersionIsANewAttempt(t *testing.T) {
 		paused  bool
 		wrong   string
 	}{
-		"the first":                {versionFlags{desired: named}, nil, 1, false, ""},
-		"the same again":           {versionFlags{desired: named}, &before, 5, false, ""},
-		"an older version":         {versionFlags{desired: named, downgrade: true}, nil, 1, false, ""},
-		"a pause":                  {versionFlags{pause: true}, &before, 4, true, ""},
-		"the end of a pause":       {versionFlags{resume: true}, &before, 4, false, ""},
-		"a look":                   {versionFlags{status: true}, &before, 4, true, ""},
-		"a pause of nothing":       {versionFlags{pause: true}, nil, 0, false, "no agent version is requested"},
-		"an archive without https": {versionFlags{desired: turn.Target{Version: "v1", Source: "http://x/a", SHA256: digest}}, nil, 0, false, "https://"},
-		"a digest that is none":    {versionFlags{desired: turn.Target{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, nil, 0, false, "64 lower-case hex digits"},
+		"the first":                {flags: versionFlags{desired: named}, before: nil, attempt: 1, paused: false, wrong: ""},
+		"the same again":           {flags: versionFlags{desired: named}, before: &before, attempt: 5, paused: false, wrong: ""},
+		"an older version":         {flags: versionFlags{desired: named, downgrade: true}, before: nil, attempt: 1, paused: false, wrong: ""},
+		"a pause":                  {flags: versionFlags{pause: true}, before: &before, attempt: 4, paused: true, wrong: ""},
+		"the end of a pause":       {flags: versionFlags{resume: true}, before: &before, attempt: 4, paused: false, wrong: ""},
+		"a look":                   {flags: versionFlags{status: true}, before: &before, attempt: 4, paused: true, wrong: ""},
+		"a pause of nothing":       {flags: versionFlags{pause: true}, before: nil, attempt: 0, paused: false, wrong: "no agent version is requested"},
+		"an archive without https": {flags: versionFlags{desired: turn.Target{Version: "v1", Source: "http://x/a", SHA256: digest}}, before: nil, attempt: 0, paused: false, wrong: "https://"},
+		"a digest that is none":    {flags: versionFlags{desired: turn.Target{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, before: nil, attempt: 0, paused: false, wrong: "64 lower-case hex digits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := tc.flags.apply(tc.before)

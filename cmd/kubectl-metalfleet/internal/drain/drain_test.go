@@ -77,22 +77,22 @@ func TestWhatMayGo(t *testing.T) {
 		stuck      bool
 		done       bool
 	}{
-		"nothing is here":                     {deployment("d", 1), replicas{replica("d", "x", "b")}, 20 * gib, false, "", "", false, true},
-		"one of two, the other serves":        {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "b")}, 20 * gib, false, "x", "", false, false},
-		"of two here, one at a time":          {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "a")}, 20 * gib, false, "x", "", false, false},
-		"of three here, one at a time":        {deployment("d", 3), replicas{replica("d", "x", "a"), replica("d", "y", "a"), replica("d", "z", "a")}, 60 * gib, false, "x", "", false, false},
-		"both within the budget":              {deployment("d", 2, mayMiss(2)), replicas{replica("d", "x", "a"), replica("d", "y", "a")}, 20 * gib, false, "x y", "", false, false},
-		"both, and room for one":              {deployment("d", 2, mayMiss(2)), replicas{replica("d", "x", "a"), replica("d", "y", "a")}, 10 * gib, false, "x", "ns/y stays, because no other Mac can hold it", false, false},
-		"the only one stays":                  {deployment("d", 1), replicas{replica("d", "x", "a")}, 20 * gib, false, "", "kubectl scale md d -n ns --replicas=2", true, false},
-		"the only one, and a budget":          {deployment("d", 1, mayMiss(1)), replicas{replica("d", "x", "a")}, 20 * gib, false, "x", "", false, false},
-		"the only one, and a person allows":   {deployment("d", 1), replicas{replica("d", "x", "a")}, 20 * gib, true, "x", "", false, false},
-		"the only one is not ready":           {deployment("d", 1), replicas{replica("d", "x", "a", notReady)}, 20 * gib, false, "x", "", false, false},
-		"on demand and not loaded":            {deployment("d", 1), replicas{replica("d", "x", "a", onDemand)}, 20 * gib, false, "x", "", false, false},
-		"no other Mac has room":               {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "b")}, 10 * gib, false, "", "no other Mac can hold it: 1 Mac: 1 short of memory", true, false},
-		"no room, and a person allows":        {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "b")}, 10 * gib, true, "x", "", false, false},
-		"one drains already":                  {deployment("d", 1), replicas{replica("d", "x", "a", going), replica("d", "y", "b")}, 20 * gib, false, "", "ns/x is draining: running requests may continue for up to 600 s", false, false},
-		"its deployment is being deleted":     {deployment("d", 1, func(d *v1alpha1.ModelDeployment) { d.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }), replicas{replica("d", "x", "a")}, 20 * gib, false, "", "is being removed with its deployment", false, false},
-		"a model that is not whole yet waits": {deployment("d", 3), replicas{replica("d", "x", "a"), replica("d", "y", "b", notReady), replica("d", "z", "b")}, 60 * gib, false, "x", "", false, false},
+		"nothing is here":                     {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "b")}, other: 20 * gib, allow: false, deletes: "", waits: "", stuck: false, done: true},
+		"one of two, the other serves":        {deployment: deployment("d", 2), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "b")}, other: 20 * gib, allow: false, deletes: "x", waits: "", stuck: false, done: false},
+		"of two here, one at a time":          {deployment: deployment("d", 2), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "a")}, other: 20 * gib, allow: false, deletes: "x", waits: "", stuck: false, done: false},
+		"of three here, one at a time":        {deployment: deployment("d", 3), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "a"), replica("d", "z", "a")}, other: 60 * gib, allow: false, deletes: "x", waits: "", stuck: false, done: false},
+		"both within the budget":              {deployment: deployment("d", 2, mayMiss(2)), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "a")}, other: 20 * gib, allow: false, deletes: "x y", waits: "", stuck: false, done: false},
+		"both, and room for one":              {deployment: deployment("d", 2, mayMiss(2)), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "a")}, other: 10 * gib, allow: false, deletes: "x", waits: "ns/y stays, because no other Mac can hold it", stuck: false, done: false},
+		"the only one stays":                  {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a")}, other: 20 * gib, allow: false, deletes: "", waits: "kubectl scale md d -n ns --replicas=2", stuck: true, done: false},
+		"the only one, and a budget":          {deployment: deployment("d", 1, mayMiss(1)), replicas: replicas{replica("d", "x", "a")}, other: 20 * gib, allow: false, deletes: "x", waits: "", stuck: false, done: false},
+		"the only one, and a person allows":   {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a")}, other: 20 * gib, allow: true, deletes: "x", waits: "", stuck: false, done: false},
+		"the only one is not ready":           {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a", notReady)}, other: 20 * gib, allow: false, deletes: "x", waits: "", stuck: false, done: false},
+		"on demand and not loaded":            {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a", onDemand)}, other: 20 * gib, allow: false, deletes: "x", waits: "", stuck: false, done: false},
+		"no other Mac has room":               {deployment: deployment("d", 2), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "b")}, other: 10 * gib, allow: false, deletes: "", waits: "no other Mac can hold it: 1 Mac: 1 short of memory", stuck: true, done: false},
+		"no room, and a person allows":        {deployment: deployment("d", 2), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "b")}, other: 10 * gib, allow: true, deletes: "x", waits: "", stuck: false, done: false},
+		"one drains already":                  {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a", going), replica("d", "y", "b")}, other: 20 * gib, allow: false, deletes: "", waits: "ns/x is draining: running requests may continue for up to 600 s", stuck: false, done: false},
+		"its deployment is being deleted":     {deployment: deployment("d", 1, func(d *v1alpha1.ModelDeployment) { d.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }), replicas: replicas{replica("d", "x", "a")}, other: 20 * gib, allow: false, deletes: "", waits: "is being removed with its deployment", stuck: false, done: false},
+		"a model that is not whole yet waits": {deployment: deployment("d", 3), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "b", notReady), replica("d", "z", "b")}, other: 60 * gib, allow: false, deletes: "x", waits: "", stuck: false, done: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &Drain{Mac: "a", AllowUnserved: tc.allow}

@@ -47,10 +47,10 @@ func TestTargetPorts(t *testing.T) {
 		want int32
 		says string
 	}{
-		"by its name":           {corev1.ServicePort{Port: 80, TargetPort: intstr.FromString("http")}, 8080, ""},
-		"by its number":         {corev1.ServicePort{Port: 80, TargetPort: intstr.FromInt32(9090)}, 9090, ""},
-		"as the Service":        {corev1.ServicePort{Port: 80}, 80, ""},
-		"one that is not there": {corev1.ServicePort{Port: 80, TargetPort: intstr.FromString("grpc")}, 0, "has no port called grpc"},
+		"by its name":           {port: corev1.ServicePort{Port: 80, TargetPort: intstr.FromString("http")}, want: 8080, says: ""},
+		"by its number":         {port: corev1.ServicePort{Port: 80, TargetPort: intstr.FromInt32(9090)}, want: 9090, says: ""},
+		"as the Service":        {port: corev1.ServicePort{Port: 80}, want: 80, says: ""},
+		"one that is not there": {port: corev1.ServicePort{Port: 80, TargetPort: intstr.FromString("grpc")}, want: 0, says: "has no port called grpc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := targetPort(tc.port, pod("a", corev1.ConditionTrue))

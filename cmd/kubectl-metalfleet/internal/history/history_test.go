@@ -42,13 +42,13 @@ func TestAnUndoGoesToWhatServed(t *testing.T) {
 		paused          bool
 		to, wrong       string
 	}{
-		"in the middle of a rollout": {"a", "c", 0, false, "a", ""},
-		"after it":                   {"c", "c", 0, false, "", "does not contain its spec"},
-		"of the newest":              {"bare", "bare", 0, false, "c", ""},
-		"by its number":              {"c", "c", 2, false, "b", ""},
-		"one that is not there":      {"c", "c", 7, false, "", "rollout history d"},
-		"while it is paused":         {"a", "c", 0, true, "", "resume it first"},
-		"what served is pruned":      {"pruned", "c", 0, false, "", "no earlier revision"},
+		"in the middle of a rollout": {current: "a", update: "c", number: 0, paused: false, to: "a", wrong: ""},
+		"after it":                   {current: "c", update: "c", number: 0, paused: false, to: "", wrong: "does not contain its spec"},
+		"of the newest":              {current: "bare", update: "bare", number: 0, paused: false, to: "c", wrong: ""},
+		"by its number":              {current: "c", update: "c", number: 2, paused: false, to: "b", wrong: ""},
+		"one that is not there":      {current: "c", update: "c", number: 7, paused: false, to: "", wrong: "rollout history d"},
+		"while it is paused":         {current: "a", update: "c", number: 0, paused: true, to: "", wrong: "resume it first"},
+		"what served is pruned":      {current: "pruned", update: "c", number: 0, paused: false, to: "", wrong: "no earlier revision"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &v1alpha1.ModelDeployment{}

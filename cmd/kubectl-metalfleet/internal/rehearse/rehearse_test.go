@@ -117,19 +117,19 @@ func TestWhatAManifestWouldBecome(t *testing.T) {
 		d        *v1alpha1.ModelDeployment
 		want     string
 	}{
-		"a new one is spread":                       {macs{mac("a", 30*gib), mac("b", 30*gib)}, nil, two, "Fits: a, b"},
-		"reservations add up":                       {macs{mac("a", 30*gib), mac("b", 15*gib)}, nil, five, "DoesNotFit: a, b, a, nowhere (NoRoom), nowhere (NoRoom)"},
-		"too large for all":                         {macs{mac("a", 8*gib)}, nil, two, "DoesNotFit: nowhere (TooLarge), nowhere (TooLarge)"},
-		"no Mac at all":                             {nil, nil, zero, "Fits: "},
-		"nothing changes":                           {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, two, "Fits: a stays, b stays"},
-		"more replicas in addition to the old":      {macs{mac("a", 30*gib), mac("b", 15*gib)}, running, deployment("m", 3), "Fits: a stays, b stays, a"},
-		"fewer replicas":                            {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, zero, "Fits: ; removes m-1, m-0"},
-		"another engine, with room for both":        {macs{mac("a", 30*gib), mac("b", 15*gib)}, running, changed, "Fits: a, b; removes m-1, m-0"},
-		"another engine, and no room for both":      {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, changed, "Fits: a, b; removes m-0, m-1"},
-		"no room for both, and it is waited for":    {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, waits, "DoesNotFit: a stays, nowhere (NoRoom), b stays"},
-		"another engine in place":                   {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, inPlace, "Fits: b, a; removes m-1, m-0"},
-		"a context that the model was not made for": {macs{mac("a", 30*gib)}, nil, long, "DoesNotFit: "},
-		"a limit is what is reserved":               {macs{mac("a", 30*gib)}, nil, limit, "DoesNotFit: nowhere (TooLarge)"},
+		"a new one is spread":                       {macs: macs{mac("a", 30*gib), mac("b", 30*gib)}, replicas: nil, d: two, want: "Fits: a, b"},
+		"reservations add up":                       {macs: macs{mac("a", 30*gib), mac("b", 15*gib)}, replicas: nil, d: five, want: "DoesNotFit: a, b, a, nowhere (NoRoom), nowhere (NoRoom)"},
+		"too large for all":                         {macs: macs{mac("a", 8*gib)}, replicas: nil, d: two, want: "DoesNotFit: nowhere (TooLarge), nowhere (TooLarge)"},
+		"no Mac at all":                             {macs: nil, replicas: nil, d: zero, want: "Fits: "},
+		"nothing changes":                           {macs: macs{mac("a", 15*gib), mac("b", 15*gib)}, replicas: running, d: two, want: "Fits: a stays, b stays"},
+		"more replicas in addition to the old":      {macs: macs{mac("a", 30*gib), mac("b", 15*gib)}, replicas: running, d: deployment("m", 3), want: "Fits: a stays, b stays, a"},
+		"fewer replicas":                            {macs: macs{mac("a", 15*gib), mac("b", 15*gib)}, replicas: running, d: zero, want: "Fits: ; removes m-1, m-0"},
+		"another engine, with room for both":        {macs: macs{mac("a", 30*gib), mac("b", 15*gib)}, replicas: running, d: changed, want: "Fits: a, b; removes m-1, m-0"},
+		"another engine, and no room for both":      {macs: macs{mac("a", 15*gib), mac("b", 15*gib)}, replicas: running, d: changed, want: "Fits: a, b; removes m-0, m-1"},
+		"no room for both, and it is waited for":    {macs: macs{mac("a", 15*gib), mac("b", 15*gib)}, replicas: running, d: waits, want: "DoesNotFit: a stays, nowhere (NoRoom), b stays"},
+		"another engine in place":                   {macs: macs{mac("a", 15*gib), mac("b", 15*gib)}, replicas: running, d: inPlace, want: "Fits: b, a; removes m-1, m-0"},
+		"a context that the model was not made for": {macs: macs{mac("a", 30*gib)}, replicas: nil, d: long, want: "DoesNotFit: "},
+		"a limit is what is reserved":               {macs: macs{mac("a", 30*gib)}, replicas: nil, d: limit, want: "DoesNotFit: nowhere (TooLarge)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := World{Now: now, Macs: tc.macs, Replicas: tc.replicas, Revisions: []appsv1.ControllerRevision{known}, Deployments: []v1alpha1.ModelDeployment{*tc.d}}
