@@ -22,7 +22,7 @@ const root = ".."
 // elsewhere are reasons that are not constants of the API, each with the file
 // that writes it.
 var elsewhere = map[string]string{
-	"InvalidOrder":         "agent/pool/conditions.go",
+	"InvalidAssignment":    "agent/pool/conditions.go",
 	"EngineGuardInactive":  "agent/pool/macmemory.go",
 	"StateNotSaved":        "agent/pool/recorder.go",
 	"ModelNotFound":        "metal/engine/refusal.go",

@@ -8,8 +8,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// ReasonInvalidOrder of Admitted: the order cannot be followed.
-const ReasonInvalidOrder = "InvalidAssignment"
+// ReasonInvalidAssignment of Admitted: the order cannot be followed.
+const ReasonInvalidAssignment = "InvalidAssignment"
 
 // derive computes the five conditions from what is the case now; the caller
 // holds mu.
@@ -98,7 +98,7 @@ func (e *entry) downloadedCondition() metav1.Condition {
 func (e *entry) admittedCondition() metav1.Condition {
 	switch {
 	case e.want == wantInvalid:
-		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, ReasonInvalidOrder, "%s", e.invalid)
+		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, ReasonInvalidAssignment, "%s", e.invalid)
 	case e.refused != nil:
 		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, e.refused.Reason, "%s", e.refused.Message)
 	case e.reserved:

@@ -487,7 +487,7 @@ func TestAProgramThatDoesNotStartFailsInBounds(t *testing.T) {
 	})
 }
 
-func TestAnInvalidOrderTouchesNothingThatRuns(t *testing.T) {
+func TestAnInvalidAssignmentTouchesNothingThatRuns(t *testing.T) {
 	r := newRig(t)
 	r.script("m", enginetest.Script{})
 	r.Apply(orders(assignment("u", "m")))
@@ -495,7 +495,7 @@ func TestAnInvalidOrderTouchesNothingThatRuns(t *testing.T) {
 	o := orders()
 	o.Invalid = append(o.Invalid, invalid("u", 1), invalid("v", 1))
 	r.Apply(o)
-	r.waitFor("v", v1alpha1.ConditionAdmitted, "False/"+ReasonInvalidOrder)
+	r.waitFor("v", v1alpha1.ConditionAdmitted, "False/"+ReasonInvalidAssignment)
 	if got := r.report("u"); got.PID != s.PID || !alive(s.PID) {
 		t.Errorf("%+v", got)
 	}

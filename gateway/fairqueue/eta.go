@@ -60,7 +60,7 @@ func (q *Queue) Position(e *Entry) int {
 		if f == mine || f.tag > turn {
 			continue
 		}
-		ahead := turn - f.tag // turns strictly before this one this one this one
+		ahead := turn - f.tag // turns strictly before this one
 		if f.order < mine.order {
 			ahead++
 		}

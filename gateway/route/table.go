@@ -96,7 +96,7 @@ type Mac struct {
 
 // Endpoint is one ready replica and its address.
 type Endpoint struct {
-	Replica string // UID of the ModelReplica of the ModelReplica of the ModelReplica
+	Replica string // UID of the ModelReplica
 	Epoch   int64
 	Mac     string
 	MacUID  string // of its MacNode

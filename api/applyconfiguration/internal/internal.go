@@ -245,7 +245,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         list:
           elementType:
-            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Neighbour
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Peer
           elementRelationship: associative
           keys:
           - mac
@@ -1272,18 +1272,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: source
       type:
         scalar: string
-- name: dev.metalfleet.metalfleet.api.v1alpha1.Neighbour
-  map:
-    fields:
-    - name: address
-      type:
-        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacAddress
-    - name: grant
-      type:
-        scalar: string
-    - name: mac
-      type:
-        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.NodeAffinity
   map:
     fields:
@@ -1335,6 +1323,18 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             namedType: dev.metalfleet.metalfleet.api.v1alpha1.NodeSelectorRequirement
           elementRelationship: atomic
+- name: dev.metalfleet.metalfleet.api.v1alpha1.Peer
+  map:
+    fields:
+    - name: address
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacAddress
+    - name: grant
+      type:
+        scalar: string
+    - name: mac
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.PlacementSpec
   map:
     fields:

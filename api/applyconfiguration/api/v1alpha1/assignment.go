@@ -32,7 +32,7 @@ type AssignmentApplyConfiguration struct {
 	// weights, in order of preference, before it downloads them from the
 	// source. If a peer is still downloading the weights, this Mac waits for
 	// it.
-	Neighbours []NeighbourApplyConfiguration `json:"neighbours,omitempty"`
+	Peers []PeerApplyConfiguration `json:"neighbours,omitempty"`
 	// context holds the context limits of the engine.
 	Context *ContextLimitsApplyConfiguration `json:"context,omitempty"`
 	// reservedBytes is the memory reserved for the engine, in bytes.
@@ -118,15 +118,15 @@ func (b *AssignmentApplyConfiguration) WithTokenRef(value string) *AssignmentApp
 	return b
 }
 
-// WithNeighbours adds the given value to the Neighbours field in the declarative configuration
+// WithPeers adds the given value to the Peers field in the declarative configuration
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, values provided by each call will be appended to the Neighbours field.
-func (b *AssignmentApplyConfiguration) WithNeighbours(values ...*NeighbourApplyConfiguration) *AssignmentApplyConfiguration {
+// If called multiple times, values provided by each call will be appended to the Peers field.
+func (b *AssignmentApplyConfiguration) WithPeers(values ...*PeerApplyConfiguration) *AssignmentApplyConfiguration {
 	for i := range values {
 		if values[i] == nil {
-			panic("nil value passed to WithNeighbours")
+			panic("nil value passed to WithPeers")
 		}
-		b.Neighbours = append(b.Neighbours, *values[i])
+		b.Peers = append(b.Peers, *values[i])
 	}
 	return b
 }

@@ -2,11 +2,11 @@
 
 package v1alpha1
 
-// NeighbourApplyConfiguration represents a declarative configuration of the Neighbour type for use
+// PeerApplyConfiguration represents a declarative configuration of the Peer type for use
 // with apply.
 //
-// Neighbour is a peer: a Mac of the same site from which weights may be copied.
-type NeighbourApplyConfiguration struct {
+// Peer is a Mac of the same site from which weights may be copied.
+type PeerApplyConfiguration struct {
 	// mac is the name of the peer's MacNode.
 	Mac *string `json:"mac,omitempty"`
 	// address is where the peer's agent accepts requests.
@@ -16,16 +16,16 @@ type NeighbourApplyConfiguration struct {
 	Grant *string `json:"grant,omitempty"`
 }
 
-// NeighbourApplyConfiguration constructs a declarative configuration of the Neighbour type for use with
+// PeerApplyConfiguration constructs a declarative configuration of the Peer type for use with
 // apply.
-func Neighbour() *NeighbourApplyConfiguration {
-	return &NeighbourApplyConfiguration{}
+func Peer() *PeerApplyConfiguration {
+	return &PeerApplyConfiguration{}
 }
 
 // WithMac sets the Mac field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Mac field is set to the value of the last call.
-func (b *NeighbourApplyConfiguration) WithMac(value string) *NeighbourApplyConfiguration {
+func (b *PeerApplyConfiguration) WithMac(value string) *PeerApplyConfiguration {
 	b.Mac = &value
 	return b
 }
@@ -33,7 +33,7 @@ func (b *NeighbourApplyConfiguration) WithMac(value string) *NeighbourApplyConfi
 // WithAddress sets the Address field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Address field is set to the value of the last call.
-func (b *NeighbourApplyConfiguration) WithAddress(value *MacAddressApplyConfiguration) *NeighbourApplyConfiguration {
+func (b *PeerApplyConfiguration) WithAddress(value *MacAddressApplyConfiguration) *PeerApplyConfiguration {
 	b.Address = value
 	return b
 }
@@ -41,7 +41,7 @@ func (b *NeighbourApplyConfiguration) WithAddress(value *MacAddressApplyConfigur
 // WithGrant sets the Grant field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Grant field is set to the value of the last call.
-func (b *NeighbourApplyConfiguration) WithGrant(value string) *NeighbourApplyConfiguration {
+func (b *PeerApplyConfiguration) WithGrant(value string) *PeerApplyConfiguration {
 	b.Grant = &value
 	return b
 }
