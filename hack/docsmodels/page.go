@@ -23,7 +23,7 @@ func tables(root string) (string, error) {
 		f := records.formats(known.Name)
 		fmt.Fprintf(&b, "|`%s`|%s|%s|%s|%s|\n", known.Name, known.Models, cell(f["gguf"]), cell(f["hf"]), cell(f["mlx"]))
 	}
-	b.WriteString("\nThese are the formats in which a family was compared with a reference; no number format is tied to a family, except as said above.\n\n" +
+	b.WriteString("\nFormats are those that were compared with a reference; every family runs in all, except as said above.\n\n" +
 		"## References\n\nTolerances are relative to the largest number of the output; a second, larger one is for GGUF types that are requantized.\n\n" +
 		"|families|compared with (models), tolerance|\n|---|---|\n")
 	var compared []string
