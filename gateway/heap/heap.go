@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// Floor is the heap size in bytes that is reached before a collection.
-	Floor = 48 << 20
+	// floor is the heap size in bytes that is reached before a collection.
+	floor = 48 << 20
 	// defaultPercent is Go's own GC percent.
 	defaultPercent = 100
 	// lookEvery is how often Keep checks whether the program is quiet, which means that it
@@ -132,5 +132,5 @@ func percent(alive uint64) int {
 	if alive > math.MaxInt64/100 {
 		return defaultPercent
 	}
-	return max(defaultPercent, int((Floor-int64(alive))*100/int64(alive)))
+	return max(defaultPercent, int((floor-int64(alive))*100/int64(alive)))
 }

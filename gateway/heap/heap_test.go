@@ -15,7 +15,7 @@ import (
 func TestPercent(t *testing.T) {
 	for alive, want := range map[uint64]int{
 		0: 4700, 1 << 20: 4700, 8 << 20: 500, 16 << 20: 200,
-		Floor / 2: 100, Floor/2 + 1: 100, Floor: 100, 1 << 34: 100, math.MaxUint64: 100,
+		floor / 2: 100, floor/2 + 1: 100, floor: 100, 1 << 34: 100, math.MaxUint64: 100,
 	} {
 		if got := percent(alive); got != want {
 			t.Errorf("%d bytes alive: %d, want %d", alive, got, want)
@@ -60,7 +60,7 @@ func TestKeepFollowsWhatIsAlive(t *testing.T) {
 	defer debug.SetGCPercent(before)
 	keep(t)
 	collected(t, "little is alive", func(p uint64) bool { return p > 200 })
-	much := make([]byte, Floor)
+	much := make([]byte, floor)
 	collected(t, "more than the floor is alive", func(p uint64) bool { return p == 100 })
 	runtime.KeepAlive(much)
 	much = nil

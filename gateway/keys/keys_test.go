@@ -51,7 +51,7 @@ func TestParseReadsTheGrantOfAKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, token := made(t, "chat.bot-1", g)
-			k, err := Parse(s)
+			k, err := parse(s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,8 +125,8 @@ func TestABrokenSecretIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := good.DeepCopy()
 			tc.change(s)
-			_, err := Parse(s)
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.names) {
+			_, err := parse(s)
+			if !errors.Is(err, errInvalid) || !strings.Contains(err.Error(), tc.names) {
 				t.Errorf("Parse = %v, want %q named", err, tc.names)
 			}
 			if err != nil && strings.Contains(err.Error(), token) {
@@ -134,7 +134,7 @@ func TestABrokenSecretIsRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Parse(good); err != nil {
+	if _, err := parse(good); err != nil {
 		t.Error(err)
 	}
 }
@@ -173,7 +173,7 @@ func TestNoKeyIsMadeThatWouldBeRefused(t *testing.T) {
 		"less":                  {Models: []string{"m"}, RequestsPerMinute: -1},
 		"a-space":               {Models: []string{"m n"}},
 	} {
-		if _, _, err := NewSecret("keys", name, g); !errors.Is(err, ErrInvalid) {
+		if _, _, err := NewSecret("keys", name, g); !errors.Is(err, errInvalid) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

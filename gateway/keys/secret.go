@@ -43,18 +43,18 @@ const (
 	maxPerMinute = 1_000_000_000
 )
 
-// ErrInvalid means that a Secret holds no valid API key. The wrapped message names the data
+// errInvalid means that a Secret holds no valid API key. The wrapped message names the data
 // key and never its value: it may hold a key by mistake.
-var ErrInvalid = errors.New("not an API key")
+var errInvalid = errors.New("not an API key")
 
 func invalid(member, format string, args ...any) error {
-	return fmt.Errorf("%w: %s "+format, append([]any{ErrInvalid, member}, args...)...)
+	return fmt.Errorf("%w: %s "+format, append([]any{errInvalid, member}, args...)...)
 }
 
-// Parse reads a Secret. Its error wraps ErrInvalid.
-func Parse(s *corev1.Secret) (*Key, error) {
+// parse reads a Secret. Its error wraps errInvalid.
+func parse(s *corev1.Secret) (*Key, error) {
 	if s.Type != Type {
-		return nil, fmt.Errorf("%w: its type is not %s", ErrInvalid, Type)
+		return nil, fmt.Errorf("%w: its type is not %s", errInvalid, Type)
 	}
 	if err := checkName(s.Name); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func perMinute(member, value string) (int64, error) {
 
 func checkName(name string) error {
 	if len(name) > maxName || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return fmt.Errorf("%w: its name must consist of lower-case letters, digits, dots and dashes, at most %d characters", ErrInvalid, maxName)
+		return fmt.Errorf("%w: its name must consist of lower-case letters, digits, dots and dashes, at most %d characters", errInvalid, maxName)
 	}
 	return nil
 }

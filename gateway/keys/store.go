@@ -103,7 +103,7 @@ func (s *Store) Set(secret *corev1.Secret) {
 		return
 	}
 	log := s.Log.WithValues("Secret", secret.Namespace+"/"+secret.Name)
-	k, err := Parse(secret)
+	k, err := parse(secret)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.count()
