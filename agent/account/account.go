@@ -37,8 +37,8 @@ import (
 var (
 	// ErrNone means that this Mac has not joined.
 	ErrNone = errors.New("this Mac has not joined: create a token with `kubectl metalfleet join-token NAME`, then run `agent join --token-file FILE --state DIR` on this Mac")
-	// ErrOpen means that other users may read the token.
-	ErrOpen = errors.New("can be read by other users: restrict it with chmod 600, and join this Mac again if another user may have read it")
+	// errOpen means that other users may read the token.
+	errOpen = errors.New("can be read by other users: restrict it with chmod 600, and join this Mac again if another user may have read it")
 )
 
 const fileName = "account.json"
@@ -77,7 +77,7 @@ func Open(dir string, log logr.Logger) (*Account, error) {
 		return nil, fmt.Errorf("account: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s %w", a.path, ErrOpen)
+		return nil, fmt.Errorf("%s %w", a.path, errOpen)
 	}
 	b, err := os.ReadFile(a.path)
 	if err != nil {

@@ -42,7 +42,7 @@ func (s *Source) Run(ctx context.Context, deliver func(journal.Desired)) error {
 	var last gate
 	return register.Follow(ctx, s.client, &v1alpha1.MacNodeList{}, types.NamespacedName{Name: s.name}, s.log, func(m *v1alpha1.MacNode) {
 		if last.passes(m) {
-			deliver(Read(m))
+			deliver(read(m))
 		}
 	})
 }
@@ -68,8 +68,8 @@ var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 // tokenRef names a key of the Mac's Secret, or none.
 var tokenRef = regexp.MustCompile(`^([0-9a-f]{64})?$`)
 
-// Read checks what a MacNode orders.
-func Read(m *v1alpha1.MacNode) journal.Desired {
+// read checks what a MacNode orders.
+func read(m *v1alpha1.MacNode) journal.Desired {
 	o := journal.Desired{UID: string(m.UID), Generation: m.Generation, Memory: m.Spec.Memory, PinnedWeights: m.Spec.PinnedWeights}
 	seen := map[string]bool{}
 	for _, a := range m.Spec.Assignments {

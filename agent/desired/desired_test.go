@@ -62,7 +62,7 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := good()
 			tc.change(&a)
-			o := Read(mac(a))
+			o := read(mac(a))
 			if tc.want == "" {
 				if len(o.Assignments) != 1 || len(o.Invalid) != 0 || o.Generation != 4 || o.UID != "uid" {
 					t.Errorf("%+v", o)
@@ -77,7 +77,7 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 }
 
 func TestOneReplicaIsOrderedOnce(t *testing.T) {
-	o := Read(mac(good(), good()))
+	o := read(mac(good(), good()))
 	if len(o.Assignments) != 1 || len(o.Invalid) != 1 {
 		t.Errorf("%+v", o)
 	}
@@ -86,7 +86,7 @@ func TestOneReplicaIsOrderedOnce(t *testing.T) {
 func TestInspectionsWithoutNameOrSourceAreDropped(t *testing.T) {
 	m := mac()
 	m.Spec.Inspections = []v1alpha1.Inspection{{ID: "a", Source: "file://a"}, {ID: "../b", Source: "file://b"}, {ID: "c"}, {ID: "d", Source: "hf://o/m", TokenRef: "d"}}
-	if o := Read(m); len(o.Inspections) != 1 || o.Inspections[0].ID != "a" {
+	if o := read(m); len(o.Inspections) != 1 || o.Inspections[0].ID != "a" {
 		t.Errorf("%+v", o.Inspections)
 	}
 }
@@ -107,7 +107,7 @@ func TestAnOrderOfAnAgentIsCheckedAgain(t *testing.T) {
 		m := mac()
 		m.Spec.Agent = &v1alpha1.AgentOrder{Version: "v0.4.0", Source: "https://releases.example.com/a", SHA256: strings.Repeat("0a", 32), Attempt: 1}
 		tc.change(m.Spec.Agent)
-		if o := Read(m); (o.Agent != nil) != tc.want {
+		if o := read(m); (o.Agent != nil) != tc.want {
 			t.Errorf("%s: %+v", name, o.Agent)
 		}
 	}
@@ -132,7 +132,7 @@ func TestOldOrdersDoNotComeBack(t *testing.T) {
 func TestPinnedWeightsAreTaken(t *testing.T) {
 	m := mac()
 	m.Spec.PinnedWeights = []string{"sha256:" + strings.Repeat("a", 64)}
-	if o := Read(m); len(o.PinnedWeights) != 1 || o.PinnedWeights[0] != m.Spec.PinnedWeights[0] {
+	if o := read(m); len(o.PinnedWeights) != 1 || o.PinnedWeights[0] != m.Spec.PinnedWeights[0] {
 		t.Errorf("pinned are %q", o.PinnedWeights)
 	}
 }
@@ -142,7 +142,7 @@ func TestInvalidSettingsAreRefusedByName(t *testing.T) {
 	quantity := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
 	m := mac()
 	m.Spec.Settings = v1alpha1.AgentSettings{LogLevel: v1alpha1.LogDebug, CacheLimit: quantity("1Gi"), CacheFree: quantity("0")}
-	if o := Read(m); !equality.Semantic.DeepEqual(o.Settings, m.Spec.Settings) || o.SettingsRefused != "" {
+	if o := read(m); !equality.Semantic.DeepEqual(o.Settings, m.Spec.Settings) || o.SettingsRefused != "" {
 		t.Errorf("%+v, %q", o.Settings, o.SettingsRefused)
 	}
 	for said, change := range map[string]func(*v1alpha1.AgentSettings){
@@ -152,7 +152,7 @@ func TestInvalidSettingsAreRefusedByName(t *testing.T) {
 	} {
 		bad := m.DeepCopy()
 		change(&bad.Spec.Settings)
-		o := Read(bad)
+		o := read(bad)
 		if !strings.Contains(o.SettingsRefused, said) {
 			t.Errorf("%q, want %q", o.SettingsRefused, said)
 		}
@@ -183,7 +183,7 @@ func TestClearRequestIsValidatedByTheAgent(t *testing.T) {
 	} {
 		m := mac()
 		m.Spec.ClearCache = &tc.order
-		if got := Read(m).ClearCache; (got != nil) != tc.good || tc.good && *got != tc.order {
+		if got := read(m).ClearCache; (got != nil) != tc.good || tc.good && *got != tc.order {
 			t.Errorf("%+v is read as %+v", tc.order, got)
 		}
 	}

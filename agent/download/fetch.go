@@ -109,7 +109,7 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 			return err
 		}
 		if !IsTransient(err) {
-			return errors.Join(err, Discard(t))
+			return errors.Join(err, discard(t))
 		}
 		fruitless++
 		if a.gained > 0 {
@@ -125,8 +125,8 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 	}
 }
 
-// Discard removes the partial file and its notes.
-func Discard(t Target) error {
+// discard removes the partial file and its notes.
+func discard(t Target) error {
 	if err := t.Root.Remove(t.Name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove part file: %w", err)
 	}

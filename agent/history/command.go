@@ -15,14 +15,14 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// ErrCommand is wrapped by errors about what a history says.
-var ErrCommand = errors.New("history is not understood")
+// errCommand is wrapped by errors about what a history says.
+var errCommand = errors.New("history is not understood")
 
 // Line executes a command as it stands in a history.
 func (w *World) Line(line string) (string, error) {
 	cmd, args, err := datadriven.ParseLine(line)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrCommand, err)
+		return "", fmt.Errorf("%w: %w", errCommand, err)
 	}
 	return w.Do(cmd, args, "")
 }
@@ -33,14 +33,14 @@ func (w *World) Line(line string) (string, error) {
 func (w *World) Do(cmd string, args []datadriven.CmdArg, input string) (string, error) {
 	does, known := w.commands()[cmd]
 	if !known {
-		return "", fmt.Errorf("%w: unknown command %q", ErrCommand, cmd)
+		return "", fmt.Errorf("%w: unknown command %q", errCommand, cmd)
 	}
 	if w.pool == nil && cmd != "mac" {
-		return "", fmt.Errorf("%w: %s before mac memory=", ErrCommand, cmd)
+		return "", fmt.Errorf("%w: %s before mac memory=", errCommand, cmd)
 	}
 	out, err := does(&arguments{args: args, input: input})
 	if err != nil {
-		return "", fmt.Errorf("%w: %s: %w", ErrCommand, cmd, err)
+		return "", fmt.Errorf("%w: %s: %w", errCommand, cmd, err)
 	}
 	w.settle()
 	if out != "" {

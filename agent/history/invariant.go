@@ -204,8 +204,8 @@ func (w *World) reclaimed(r v1alpha1.Reclaim) {
 	}
 }
 
-// ErrBroken is wrapped by what Check returns.
-var ErrBroken = errors.New("invariant is broken")
+// errBroken is wrapped by what Check returns.
+var errBroken = errors.New("invariant is broken")
 
 // Check compares the pool with the model, where nothing is due at this instant.
 func (w *World) Check() error {
@@ -219,7 +219,7 @@ func (w *World) Check() error {
 	if len(w.tally.faults) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrBroken, strings.Join(w.tally.faults, "; "))
+	return fmt.Errorf("%w: %s", errBroken, strings.Join(w.tally.faults, "; "))
 }
 
 // checkHolds: the pool counts what the clients hold, and no request ended
@@ -375,7 +375,7 @@ func (w *World) Finish() error {
 	defer w.mu.Unlock()
 	w.checkEmpty()
 	if len(w.tally.faults) > 0 {
-		return fmt.Errorf("%w: %s", ErrBroken, strings.Join(w.tally.faults, "; "))
+		return fmt.Errorf("%w: %s", errBroken, strings.Join(w.tally.faults, "; "))
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func run(t *testing.T, lines []string) (broken error) {
 // kind is the first word of a fault, which names the invariant: it stays the
 // same while a history is shrunk.
 func kind(err error) string {
-	_, fault, broken := strings.Cut(err.Error(), ErrBroken.Error()+": ")
+	_, fault, broken := strings.Cut(err.Error(), errBroken.Error()+": ")
 	if !broken {
 		return err.Error()
 	}

@@ -13,8 +13,8 @@ import (
 // Scheme begins every source on a hub.
 const Scheme = "hf://"
 
-// DefaultRevision is what a source without a revision means.
-const DefaultRevision = "main"
+// defaultRevision is what a source without a revision means.
+const defaultRevision = "main"
 
 // Source is a parsed hf:// source: hf://OWNER/NAME[@REVISION][/PATH].
 type Source struct {
@@ -67,7 +67,7 @@ func Parse(source, at string) (Source, error) {
 	}
 	s.Repo = owner + "/" + name
 	if s.Revision == "" {
-		s.Revision = DefaultRevision
+		s.Revision = defaultRevision
 	}
 	if !revision.MatchString(s.Revision) || strings.Contains(s.Revision, "..") || strings.Contains(s.Revision, "//") {
 		return Source{}, fail("%.64q is not a valid revision; use a branch, a tag or a commit", s.Revision)

@@ -35,8 +35,8 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 )
 
-// ErrNone means that no certificate was received yet.
-var ErrNone = errors.New("this Mac has no certificate yet")
+// errNone means that no certificate was received yet.
+var errNone = errors.New("this Mac has no certificate yet")
 
 const fileName = "identity.json"
 
@@ -248,7 +248,7 @@ func (i *Identity) ServerTLS() *tls.Config {
 	now := func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c := i.current.Load()
 		if c == nil {
-			return nil, ErrNone
+			return nil, errNone
 		}
 		if slices.Contains(hello.SupportedProtos, agentapi.ProtoWeights) {
 			return agentapi.WeightsServerTLS(c.certificate, c.roots), nil
@@ -257,7 +257,7 @@ func (i *Identity) ServerTLS() *tls.Config {
 	}
 	// The outer configuration never completes a handshake itself; it is as
 	// strict as the inner ones in case it did.
-	outer := agentapi.ServerTLS(func() (*tls.Certificate, error) { return nil, ErrNone }, x509.NewCertPool())
+	outer := agentapi.ServerTLS(func() (*tls.Certificate, error) { return nil, errNone }, x509.NewCertPool())
 	outer.GetConfigForClient = now
 	return outer
 }

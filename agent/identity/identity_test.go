@@ -210,7 +210,7 @@ func TestARenewedCertificateIsShownWithoutARestart(t *testing.T) {
 	if _, err := handshake(t, i, b.leaf(t, "stranger", x509.ExtKeyUsageClientAuth)); err == nil {
 		t.Error("a client that is no gateway is let in")
 	}
-	if err := i.take(a.mac(t, "m2")); err == nil || errors.Is(err, ErrNone) || !i.Known() {
+	if err := i.take(a.mac(t, "m2")); err == nil || errors.Is(err, errNone) || !i.Known() {
 		t.Errorf("a useless identity replaced a good one: %v", err)
 	}
 }

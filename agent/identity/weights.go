@@ -14,7 +14,7 @@ func (c *current) certificate() (*tls.Certificate, error) { return c.pair, nil }
 func (i *Identity) WeightsTLS(mac string) (*tls.Config, error) {
 	c := i.current.Load()
 	if c == nil {
-		return nil, ErrNone
+		return nil, errNone
 	}
 	config := agentapi.WeightsClientTLS(c.certificate, c.roots, mac)
 	config.VerifyConnection = func(s tls.ConnectionState) error {

@@ -174,8 +174,8 @@ type Journal struct {
 	state State
 }
 
-// ErrVersion means that a newer program wrote the journal.
-var ErrVersion = errors.New("journal has a newer version")
+// errVersion means that a newer program wrote the journal.
+var errVersion = errors.New("journal has a newer version")
 
 // Open reads the journal in dir, or begins one. A file that cannot be
 // understood is renamed; SetAside then names it.
@@ -206,7 +206,7 @@ func decode(b []byte) (State, error) {
 		return State{}, fmt.Errorf("decode journal: %w", err)
 	}
 	if s.Version > Version {
-		return State{}, fmt.Errorf("%w: %d, this program supports up to %d", ErrVersion, s.Version, Version)
+		return State{}, fmt.Errorf("%w: %d, this program supports up to %d", errVersion, s.Version, Version)
 	}
 	if s.Version < 1 || s.FreedBytesTotal < 0 || s.IndeterminateReclaims < 0 {
 		return State{}, fmt.Errorf("decode journal: version %d, %d bytes freed", s.Version, s.FreedBytesTotal)

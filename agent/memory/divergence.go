@@ -30,9 +30,9 @@ type Divergence struct {
 	residue time.Time         // since when memory is in use while no model is loaded
 }
 
-// GaugeBound is by how much the gauges of an engine may disagree, in bytes: a
+// gaugeBound is by how much the gauges of an engine may disagree, in bytes: a
 // tenth of the largest, at least 1 GiB and at most 5 GiB.
-func GaugeBound(gauge int64) int64 {
+func gaugeBound(gauge int64) int64 {
 	return min(5*footprint.GiB, max(footprint.GiB, gauge/10))
 }
 
@@ -74,7 +74,7 @@ func disagreement(e EngineReading) (int64, string) {
 	if !e.FootprintKnown || e.Loading || e.Stopping || e.Active+e.Accounted == 0 {
 		return 0, ""
 	}
-	bound := GaugeBound(e.Gauge())
+	bound := gaugeBound(e.Gauge())
 	if n := e.Footprint - e.Active - e.Pooled; n > bound {
 		return n, fmt.Sprintf("its process holds %s, of which %s are outside its back end (%s active, %s pooled)", formatBytes(e.Footprint), formatBytes(n), formatBytes(e.Active), formatBytes(e.Pooled))
 	}

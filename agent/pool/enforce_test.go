@@ -490,7 +490,7 @@ func TestAnEngineThatHangsCountsAsBusyAndIsThenDealtWith(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.after(15 * time.Second)
-		if _, err := s.Acquire(s.ctx, "b", 1); !errors.Is(err, ErrNoRoom) {
+		if _, err := s.Acquire(s.ctx, "b", 1); !errors.Is(err, errNoRoom) {
 			t.Errorf("an engine that says nothing was taken for idle: %v", err)
 		}
 		s.wantReclaims()
@@ -513,7 +513,7 @@ func TestALoadThatStopsIsGivenUp(t *testing.T) {
 		s.after(85 * time.Second)
 		s.want("a", "Loaded False/Loading")
 		s.after(15 * time.Second)
-		s.want("a", "Loaded False/"+ReasonLoadStalled)
+		s.want("a", "Loaded False/"+reasonLoadStalled)
 		s.after(2 * time.Minute)
 		s.wantReclaims("a/LoadFailed")
 		if r := s.lastReclaim(); r.Exit != v1alpha1.ExitKilled || *r.FreedBytes != gib {

@@ -14,14 +14,14 @@ var (
 	ErrNotHere = errors.New("replica is not on this Mac")
 	// ErrNotReady: it is here, but loading, draining or backing off.
 	ErrNotReady = errors.New("replica is not ready")
-	// ErrNoRoom: it is here, loaded on demand, and this Mac has no memory for it.
-	ErrNoRoom = errors.New("no memory to load the replica")
-	// ErrLoadFailed: the load that the request waited for failed.
-	ErrLoadFailed = errors.New("replica failed to load")
+	// errNoRoom: it is here, loaded on demand, and this Mac has no memory for it.
+	errNoRoom = errors.New("no memory to load the replica")
+	// errLoadFailed: the load that the request waited for failed.
+	errLoadFailed = errors.New("replica failed to load")
 	// ErrEngineLost: the engine ended while it served the request.
 	ErrEngineLost = errors.New("engine ended")
-	// ErrReleased: the hold was given back before the call.
-	ErrReleased = errors.New("hold was released")
+	// errReleased: the hold was given back before the call.
+	errReleased = errors.New("hold was released")
 )
 
 // NotReadyError is an ErrNotReady with what is known about it.
@@ -38,7 +38,7 @@ func (e *NotReadyError) Error() string {
 // Is makes errors.Is(err, ErrNotReady) true.
 func (e *NotReadyError) Is(target error) bool { return target == ErrNotReady }
 
-// RoomError is an ErrNoRoom with the figures of the refusal.
+// RoomError is an errNoRoom with the figures of the refusal.
 type RoomError struct {
 	// Cause has the bytes that are needed, reserved and left.
 	Cause *memory.NoRoomError
@@ -48,15 +48,15 @@ type RoomError struct {
 	RetryAfter time.Duration
 }
 
-func (e *RoomError) Error() string { return fmt.Sprintf("%v: %v", ErrNoRoom, e.Cause) }
+func (e *RoomError) Error() string { return fmt.Sprintf("%v: %v", errNoRoom, e.Cause) }
 
-// Is makes errors.Is(err, ErrNoRoom) true.
-func (e *RoomError) Is(target error) bool { return target == ErrNoRoom }
+// Is makes errors.Is(err, errNoRoom) true.
+func (e *RoomError) Is(target error) bool { return target == errNoRoom }
 
 // Unwrap finds the *memory.NoRoomError.
 func (e *RoomError) Unwrap() error { return e.Cause }
 
-// LoadError is an ErrLoadFailed with its reason.
+// LoadError is an errLoadFailed with its reason.
 type LoadError struct {
 	// Reason is one of the reason constants of api/v1alpha1, or an engine's own.
 	Reason, Message string
@@ -65,11 +65,11 @@ type LoadError struct {
 }
 
 func (e *LoadError) Error() string {
-	return fmt.Sprintf("%v: %s: %s", ErrLoadFailed, e.Reason, e.Message)
+	return fmt.Sprintf("%v: %s: %s", errLoadFailed, e.Reason, e.Message)
 }
 
-// Is makes errors.Is(err, ErrLoadFailed) true.
-func (e *LoadError) Is(target error) bool { return target == ErrLoadFailed }
+// Is makes errors.Is(err, errLoadFailed) true.
+func (e *LoadError) Is(target error) bool { return target == errLoadFailed }
 
 // DownloadError is how Weights says why files are not there.
 type DownloadError struct {

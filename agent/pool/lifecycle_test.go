@@ -155,7 +155,7 @@ func TestLifecycleGivesUpNoLaterEngine(t *testing.T) {
 		time.Sleep(time.Second)
 		lc.wantState(t, e, Ready)
 		earlier := &engine{key: e.key, state: Exited}
-		lc.giveUp(e, earlier, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: ReasonEngineSilent})
+		lc.giveUp(e, earlier, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: reasonEngineSilent})
 		lc.wantState(t, e, Ready)
 		if d := cmp.Diff([]string{"ready"}, owner.reported); d != "" || earlier.failure != nil {
 			t.Error(d, earlier.failure)

@@ -12,8 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// ReasonEngineGuard of GuardInactive: an engine's own guard cannot act.
-const ReasonEngineGuard = "EngineGuardInactive"
+// reasonEngineGuard of GuardInactive: an engine's own guard cannot act.
+const reasonEngineGuard = "EngineGuardInactive"
 
 // memory adds up the Mac's figures; the caller holds mu. Reserved is an
 // estimate; ceilings and capacity follow from measured figures; the rest was
@@ -106,7 +106,7 @@ func (p *pressure) guardCondition() metav1.Condition {
 		return yes(v1alpha1.ReasonProbeFails, "%s; nothing is evicted or refused based on measurements until this works again: see the agent's log", why)
 	}
 	if p.recorder.unsaved != "" {
-		return yes(ReasonStateNotSaved, "the agent's journal cannot be written (%s): engines are unloaded as before, but none is started, and what has ended is reported later; free disk space on this Mac", p.recorder.unsaved)
+		return yes(reasonStateNotSaved, "the agent's journal cannot be written (%s): engines are unloaded as before, but none is started, and what has ended is reported later; free disk space on this Mac", p.recorder.unsaved)
 	}
 	var worst *engine // a fixed one, so that the message does not change from poll to poll
 	reason, why := "", ""
@@ -120,7 +120,7 @@ func (p *pressure) guardCondition() metav1.Condition {
 		case late || g.limitsRefused:
 			worst, reason, why = g, v1alpha1.ReasonLimitsNotTaken, "it does not acknowledge its limits; if this lasts, restart it"
 		case guard.GetLimitsSequence() > 0 && !guard.GetActive():
-			worst, reason, why = g, ReasonEngineGuard, guard.GetInactiveReason()
+			worst, reason, why = g, reasonEngineGuard, guard.GetInactiveReason()
 		}
 	}
 	if worst != nil {

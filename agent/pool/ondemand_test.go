@@ -143,7 +143,7 @@ func TestAFailedLoadAnswersAllThatWait(t *testing.T) {
 		"it says it is final": {script: enginetest.Script{LoadMilliseconds: 1000, FailReason: v1alpha1.ReasonUnsupportedModel}, reason: v1alpha1.ReasonUnsupportedModel, retry: false},
 		"it dies":             {script: enginetest.Script{DieLoading: 3}, reason: v1alpha1.ReasonLoadFailed, retry: true},
 		"it never answers":    {script: enginetest.Script{Deaf: true}, reason: v1alpha1.ReasonLoadFailed, retry: true},
-		"it does not move":    {script: enginetest.Script{HoldBytes: gib, HangLoading: true}, reason: ReasonLoadStalled, retry: true},
+		"it does not move":    {script: enginetest.Script{HoldBytes: gib, HangLoading: true}, reason: reasonLoadStalled, retry: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
@@ -155,14 +155,14 @@ func TestAFailedLoadAnswersAllThatWait(t *testing.T) {
 				for range cap(answers) {
 					err := <-answers
 					var load *LoadError
-					if !errors.As(err, &load) || !errors.Is(err, ErrLoadFailed) || load.Reason != tc.reason {
+					if !errors.As(err, &load) || !errors.Is(err, errLoadFailed) || load.Reason != tc.reason {
 						t.Fatalf("%v, want the reason %s", err, tc.reason)
 					}
 				}
 				s.after(2 * time.Minute)
 				s.wantLedger()
 				s.wantResident("")
-				if _, err := s.Acquire(s.ctx, "a", 1); !tc.retry && !errors.Is(err, ErrLoadFailed) {
+				if _, err := s.Acquire(s.ctx, "a", 1); !tc.retry && !errors.Is(err, errLoadFailed) {
 					t.Errorf("a final failure was tried again: %v", err)
 				}
 			})
@@ -371,7 +371,7 @@ func TestWithoutRoomARequestIsToldWhetherToComeAgain(t *testing.T) {
 		for uid, retry := range map[string]bool{"b": true, "too-much": false, "large": false} {
 			_, err := s.Acquire(s.ctx, uid, 1)
 			var room *RoomError
-			if !errors.As(err, &room) || !errors.Is(err, ErrNoRoom) || room.RetryAfter > 0 != retry || room.Cause.Needed < 31*gib {
+			if !errors.As(err, &room) || !errors.Is(err, errNoRoom) || room.RetryAfter > 0 != retry || room.Cause.Needed < 31*gib {
 				t.Errorf("%s: %v (%+v)", uid, err, room)
 			}
 		}
@@ -380,7 +380,7 @@ func TestWithoutRoomARequestIsToldWhetherToComeAgain(t *testing.T) {
 		s.want("too-much", "Admitted False/InsufficientMemory")
 		h.Release()
 		s.used("dear")
-		if _, err := s.Acquire(s.ctx, "b", 1); !errors.Is(err, ErrNoRoom) {
+		if _, err := s.Acquire(s.ctx, "b", 1); !errors.Is(err, errNoRoom) {
 			t.Errorf("a model of higher priority went for one of lower: %v", err)
 		}
 		s.wantReclaims("a/MadeRoom")

@@ -175,8 +175,8 @@ func (p *Pool) Run(ctx context.Context) error {
 // Acquire takes a hold on the engine of a replica and epoch. It ends with ctx
 // at the latest. For a replica that is always resident it does not wait:
 // ErrNotHere or ErrNotReady say why there is no engine. One that is OnDemand is
-// loaded, once for all that wait, for Timing.LoadWait at most; ErrNoRoom and
-// ErrLoadFailed say why it was not.
+// loaded, once for all that wait, for Timing.LoadWait at most; errNoRoom and
+// errLoadFailed say why it was not.
 func (p *Pool) Acquire(ctx context.Context, uid string, epoch int64) (*Hold, error) {
 	return p.requests.acquire(ctx, memory.Key{UID: uid, Epoch: epoch})
 }

@@ -194,7 +194,7 @@ func TestAHoldEndsWithItsRequestAndOnlyOnce(t *testing.T) {
 	if n := holds(); n != 1 {
 		t.Errorf("releasing twice counts twice: %d holds", n)
 	}
-	if _, err := h.Generate(t.Context(), &wire.GenerateRequest{}); !errors.Is(err, ErrReleased) {
+	if _, err := h.Generate(t.Context(), &wire.GenerateRequest{}); !errors.Is(err, errReleased) {
 		t.Errorf("a call without a hold: %v", err)
 	}
 	other.Release()

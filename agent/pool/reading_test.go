@@ -34,7 +34,7 @@ func TestAReadingLivesAsLongAsItsHold(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("a reading whose hold was released: %v", err)
 		}
-		if _, err := h.Embed(s.ctx, &wire.EmbedRequest{Texts: []string{"a"}}); !errors.Is(err, ErrReleased) {
+		if _, err := h.Embed(s.ctx, &wire.EmbedRequest{Texts: []string{"a"}}); !errors.Is(err, errReleased) {
 			t.Errorf("a reading without a hold: %v", err)
 		}
 	})

@@ -20,9 +20,9 @@ type Journal interface {
 	Update(change func(*journal.State)) error
 }
 
-// ReasonStateNotSaved of GuardInactive, Loaded and Serving: the agent's journal
+// reasonStateNotSaved of GuardInactive, Loaded and Serving: the agent's journal
 // cannot be written.
-const ReasonStateNotSaved = "StateNotSaved"
+const reasonStateNotSaved = "StateNotSaved"
 
 // recorder writes the journal. While that fails no engine is started: a process
 // that the journal does not know could be lost.

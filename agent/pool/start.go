@@ -141,7 +141,7 @@ func (lc *lifecycle) neverStarted(e *entry, g *engine, err error) {
 		lc.replan()
 	}
 	if unsaved := (*notSavedError)(nil); errors.As(err, &unsaved) { // no fault of the engine, and the journal does not know it
-		lc.change(func() { lc.owner.putOff(e, journal.Refusal{Reason: ReasonStateNotSaved, Message: err.Error()}, now) })
+		lc.change(func() { lc.owner.putOff(e, journal.Refusal{Reason: reasonStateNotSaved, Message: err.Error()}, now) })
 		vacate()
 		return
 	}

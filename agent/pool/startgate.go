@@ -53,7 +53,7 @@ func (sg *startGate) blocked() (reason, why string) {
 	case sg.stranding.Evidence().Stranded:
 		return v1alpha1.ReasonHostUnsettled, v1alpha1.FormatBytes(sg.stranding.Evidence().Left) + " stayed wired when engines ended, and no living process owns them; reboot this Mac to free them"
 	case sg.recorder.unsaved != "":
-		return ReasonStateNotSaved, "the agent's journal cannot be written (" + sg.recorder.unsaved + "); free disk space on this Mac"
+		return reasonStateNotSaved, "the agent's journal cannot be written (" + sg.recorder.unsaved + "); free disk space on this Mac"
 	}
 	return "", ""
 }

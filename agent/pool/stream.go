@@ -24,7 +24,7 @@ type Stream struct {
 // released. It returns once the engine took the call; refusals come from Recv.
 func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, error) {
 	if h.ctx.Err() != nil {
-		return nil, ErrReleased
+		return nil, errReleased
 	}
 	call, cancel := context.WithCancel(ctx)
 	unwatch := context.AfterFunc(h.ctx, cancel)
@@ -55,7 +55,7 @@ func (h *Hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankR
 // once runs a call that has one answer.
 func once[T any](ctx context.Context, h *Hold, call func(context.Context) (*T, error)) (*T, error) {
 	if h.ctx.Err() != nil {
-		return nil, ErrReleased
+		return nil, errReleased
 	}
 	bounded, cancel := context.WithCancel(ctx)
 	defer cancel()

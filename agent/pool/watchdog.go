@@ -10,10 +10,10 @@ import (
 
 // Reasons of Loaded for engines that live and do nothing.
 const (
-	// ReasonLoadStalled: no byte was loaded for Timing.LoadStall.
-	ReasonLoadStalled = "LoadStalled"
-	// ReasonEngineSilent: a loaded engine said nothing for Timing.Silence.
-	ReasonEngineSilent = "EngineSilent"
+	// reasonLoadStalled: no byte was loaded for Timing.LoadStall.
+	reasonLoadStalled = "LoadStalled"
+	// reasonEngineSilent: a loaded engine said nothing for Timing.Silence.
+	reasonEngineSilent = "EngineSilent"
 )
 
 // boundLogs keeps the engines' logs from filling the disk.
@@ -48,13 +48,13 @@ func (lc *lifecycle) watchdogs(r memory.Reading) {
 			g := e.engine
 			if g.state != Ready {
 				if stalled := g.stalled(er, r.Now); stalled > lc.Timing.LoadStall {
-					all = append(all, hung{e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: ReasonLoadStalled,
+					all = append(all, hung{e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: reasonLoadStalled,
 						Message: fmt.Sprintf("the load made no progress for %v although the process is alive", lc.Timing.LoadStall)}})
 				}
 				continue
 			}
 			if r.Now.Sub(g.statusAt) > lc.Timing.Silence {
-				all = append(all, hung{e, g, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: ReasonEngineSilent,
+				all = append(all, hung{e, g, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: reasonEngineSilent,
 					Message: fmt.Sprintf("the engine sent nothing for %v although the process is alive", lc.Timing.Silence)}})
 			}
 		}

@@ -18,9 +18,9 @@ import (
 // may read. They print as no more than whether there are any.
 type Keys struct{ id, secret, session string }
 
-// KeysPrefix begins the keys in a Mac's Secret, so that nothing else is taken
+// keysPrefix begins the keys in a Mac's Secret, so that nothing else is taken
 // for them and they for nothing else.
-const KeysPrefix = v1alpha1.CredentialS3
+const keysPrefix = v1alpha1.CredentialS3
 
 // ReadKeys parses the Mac's Secret: ID:SECRET after the prefix, followed by
 // :SESSION for a temporary key.
@@ -28,7 +28,7 @@ func ReadKeys(b download.Bearer) (Keys, error) {
 	if b == "" {
 		return Keys{}, nil
 	}
-	rest, ok := strings.CutPrefix(string(b), KeysPrefix)
+	rest, ok := strings.CutPrefix(string(b), keysPrefix)
 	parts := strings.Split(rest, ":")
 	for i := range parts {
 		plain, err := url.QueryUnescape(parts[i])

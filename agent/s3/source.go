@@ -15,9 +15,9 @@ import (
 // Scheme begins every source in a bucket.
 const Scheme = "s3://"
 
-// DefaultRegion is what a source without a region means, and what most servers
+// defaultRegion is what a source without a region means, and what most servers
 // that are compatible with S3 take.
-const DefaultRegion = "us-east-1"
+const defaultRegion = "us-east-1"
 
 // Source is a parsed s3:// source:
 // s3://BUCKET[/PREFIX][?endpoint=https://HOST][&region=REGION][&use_path_style=true].
@@ -57,7 +57,7 @@ func Parse(source string) (Source, error) {
 	if err != nil {
 		return Source{}, fail("cannot parse the parameters after ? in the source; write endpoint=https://HOST&region=REGION")
 	}
-	s := Source{Bucket: bucket, Prefix: plain, Region: DefaultRegion}
+	s := Source{Bucket: bucket, Prefix: plain, Region: defaultRegion}
 	for name, v := range values {
 		if len(v) != 1 {
 			return Source{}, fail("the source sets %.32q more than once; keep one", name)

@@ -218,7 +218,7 @@ func (s *Store) inUse(digest string) bool {
 func (s *Store) discard(picked []unwanted, why v1alpha1.CollectionReason) error {
 	for _, u := range picked {
 		bytes, err := s.Remove(u.digest)
-		if errors.Is(err, ErrInUse) {
+		if errors.Is(err, errInUse) {
 			continue
 		}
 		if err != nil {

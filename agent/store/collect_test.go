@@ -373,7 +373,7 @@ func TestTheLastUseSurvivesARestart(t *testing.T) {
 // space.
 func TestACrashAtAnyPointLeavesAStoreThatIsRight(t *testing.T) {
 	repo, first := repository()
-	for _, point := range Points() {
+	for _, point := range points() {
 		t.Run(point, func(t *testing.T) {
 			s := overHub(t, hubOf(repo))
 			s.opt.Spared = wants()

@@ -54,7 +54,7 @@ func (l *LocalFolder) Record(source string, sums []string) model.Record {
 // in safetensors; it returns nil without an error if the caller must try Open.
 // The caller closes it.
 func (r *Root) OpenFolder(source string) (*LocalFolder, error) {
-	name, err := LocalName(source)
+	name, err := localName(source)
 	if err != nil || r.root == nil {
 		return nil, err // Open reports what is missing
 	}

@@ -50,7 +50,7 @@ func TestRandomHistories(t *testing.T) {
 		case 2:
 			n, err := s.Remove(d)
 			switch held := len(holds[d]) > 0; {
-			case held != errors.Is(err, ErrInUse), !held && err != nil, !held && n != stored[d]:
+			case held != errors.Is(err, errInUse), !held && err != nil, !held && n != stored[d]:
 				t.Fatalf("step %d: removed %d bytes of %d, held %v: %v", step, n, stored[d], held, err)
 			case !held:
 				delete(stored, d)

@@ -16,21 +16,21 @@ import (
 // with several hard links, which the file system counts. A crash cannot leave a
 // wrong count, and removing the last link frees the space.
 
-// Points at which tests simulate a crash.
+// points at which tests simulate a crash.
 const (
-	// PointShared: a file of other weights was linked.
-	PointShared = "shared"
-	// PointComplete: a download is complete and not yet renamed.
-	PointComplete = "complete"
-	// PointPlaced: it has its final name.
-	PointPlaced = "placed"
-	// PointTaken: weights were moved to the trash, and their space is not free
+	// pointShared: a file of other weights was linked.
+	pointShared = "shared"
+	// pointComplete: a download is complete and not yet renamed.
+	pointComplete = "complete"
+	// pointPlaced: it has its final name.
+	pointPlaced = "placed"
+	// pointTaken: weights were moved to the trash, and their space is not free
 	// yet.
-	PointTaken = "taken"
+	pointTaken = "taken"
 )
 
-// Points returns all of them.
-func Points() []string { return []string{PointShared, PointComplete, PointPlaced, PointTaken} }
+// points returns all of them.
+func points() []string { return []string{pointShared, pointComplete, pointPlaced, pointTaken} }
 
 func (s *objectStore) reached(point string) {
 	if s.fault != nil {

@@ -307,7 +307,7 @@ func (s *objectStore) stage(rec model.Record, f model.File, url string, o origin
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if s.share(f, name, func(e entry) bool { return e.Record.Digest != rec.Digest && e.entitles(o) }) {
-			s.reached(PointShared)
+			s.reached(pointShared)
 			return t, f.Bytes, nil
 		}
 		return t, 0, nil
@@ -358,11 +358,11 @@ func (s *objectStore) place(rec model.Record, o origin) (string, error) {
 			return "", err
 		}
 	}
-	s.reached(PointComplete)
+	s.reached(pointComplete)
 	if err := s.root.Rename(dir, folder(rec.Digest)); err != nil {
 		return "", err
 	}
-	s.reached(PointPlaced)
+	s.reached(pointPlaced)
 	s.put(e)
 	return s.filePath(rec), syncDir(s.root, ".")
 }
@@ -417,7 +417,7 @@ func (s *objectStore) takeAway(digest string) (gone string, err error) {
 		return "", err
 	}
 	delete(s.entries, digest)
-	s.reached(PointTaken)
+	s.reached(pointTaken)
 	return gone, nil
 }
 

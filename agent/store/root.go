@@ -109,7 +109,7 @@ func (l *Local) Path() string { return filepath.Join(l.dir, filepath.FromSlash(l
 // Open opens the file that a file:// source names: a regular file under the root,
 // or the only .gguf file in a folder there. The caller closes it.
 func (r *Root) Open(source string) (*Local, error) {
-	name, err := LocalName(source)
+	name, err := localName(source)
 	if err != nil {
 		return nil, err
 	}
@@ -143,9 +143,9 @@ func (r *Root) Open(source string) (*Local, error) {
 	return &Local{File: f, Name: name, Size: info.Size(), stamp: stampOf(info), dir: r.dir}, nil
 }
 
-// LocalName turns a file:// source into a path relative to the model root. Two
+// localName turns a file:// source into a path relative to the model root. Two
 // and three slashes mean the same: nothing outside the root can be named.
-func LocalName(source string) (string, error) {
+func localName(source string) (string, error) {
 	rest, ok := strings.CutPrefix(source, "file://")
 	source = brief(source)
 	if !ok {

@@ -50,8 +50,8 @@ import (
 // content alone, and the same weights from two places are one entry.
 const SingleFile = "model.gguf"
 
-// ErrInUse means that weights are claimed or being downloaded.
-var ErrInUse = errors.New("weights are in use")
+// errInUse means that weights are claimed or being downloaded.
+var errInUse = errors.New("weights are in use")
 
 // FetchesAtOnce is the default number of parallel downloads; more would share the
 // same bandwidth.
@@ -263,7 +263,7 @@ func (s *Store) Remove(digest string) (int64, error) {
 	s.mu.Lock()
 	if len(s.holds[digest]) > 0 || s.downloading(digest) {
 		s.mu.Unlock()
-		return 0, fmt.Errorf("remove %s: %w", digest, ErrInUse)
+		return 0, fmt.Errorf("remove %s: %w", digest, errInUse)
 	}
 	gone, err := s.objects.takeAway(digest)
 	s.mu.Unlock()

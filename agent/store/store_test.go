@@ -279,7 +279,7 @@ func TestRemoveGivesBackTheDisk(t *testing.T) {
 	path, err := s.Ensure(t.Context(), rec, "", nil)
 	wantContent(t, path, err, w.content)
 	h := s.Hold(rec.Digest)
-	if _, err := s.Remove(rec.Digest); !errors.Is(err, ErrInUse) {
+	if _, err := s.Remove(rec.Digest); !errors.Is(err, errInUse) {
 		t.Errorf("held weights: %v", err)
 	}
 	h.Release()
@@ -310,7 +310,7 @@ func TestRemoveRefusesADownloadUnderWay(t *testing.T) {
 			close(w.gate)
 		}
 	})
-	if err != nil || !errors.Is(seen, ErrInUse) {
+	if err != nil || !errors.Is(seen, errInUse) {
 		t.Errorf("ensure: %v, remove: %v", err, seen)
 	}
 }
@@ -683,7 +683,7 @@ func FuzzLocalName(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, source string) {
-		name, err := LocalName(source)
+		name, err := localName(source)
 		if err == nil && (!filepath.IsLocal(name) || name == "." || !model.LocalPath(name)) {
 			t.Errorf("%q leads to %q", source, name)
 		}

@@ -29,8 +29,8 @@ const (
 // maxStarts of a trial: a power failure may cut one short, but not for ever.
 const maxStarts = 3
 
-// TrialTime is how long a new agent has to prove itself.
-const TrialTime = 60 * time.Second
+// trialTime is how long a new agent has to prove itself.
+const trialTime = 60 * time.Second
 
 // step is what a program does that was just started.
 type step int
@@ -66,7 +66,7 @@ type Program struct {
 	// Path of its file, and Args without its name.
 	Path string
 	Args []string
-	// Trial is how long a trial may take; 0 means TrialTime.
+	// Trial is how long a trial may take; 0 means trialTime.
 	Trial time.Duration
 }
 
@@ -86,7 +86,7 @@ func (p Program) Enter() (*Launched, error) {
 		return nil, err
 	}
 	s, err := p.Folder.Load()
-	if errors.Is(err, ErrLayout) {
+	if errors.Is(err, errLayout) {
 		return nil, fmt.Errorf("%w; start the newer agent, or remove its folder upgrade", err)
 	}
 	if err != nil {

@@ -78,7 +78,7 @@ func (p Program) try(t *Trial, signals <-chan os.Signal) (ended syscall.WaitStat
 	defer c.life.Close()
 	limit := p.Trial
 	if limit <= 0 {
-		limit = TrialTime
+		limit = trialTime
 	}
 	late := time.NewTimer(limit)
 	defer late.Stop()

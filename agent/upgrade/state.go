@@ -107,8 +107,8 @@ func (f Folder) unchanged(b Build) error {
 	return b.Files.Check(f.of(b.SHA256))
 }
 
-// ErrLayout means that a newer program wrote the state.
-var ErrLayout = errors.New("state of upgrades has a newer layout")
+// errLayout means that a newer program wrote the state.
+var errLayout = errors.New("state of upgrades has a newer layout")
 
 // Load reads the state; none is the zero state.
 func (f Folder) Load() (State, error) {
@@ -124,7 +124,7 @@ func (f Folder) Load() (State, error) {
 		return State{}, fmt.Errorf("decode state of upgrades: %w", err)
 	}
 	if s.Layout > Layout {
-		return State{}, fmt.Errorf("%w: %d, this program supports up to %d", ErrLayout, s.Layout, Layout)
+		return State{}, fmt.Errorf("%w: %d, this program supports up to %d", errLayout, s.Layout, Layout)
 	}
 	return s, nil
 }

@@ -34,8 +34,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// DefaultDrain is how long running requests may go on where the order does not say.
-const DefaultDrain = 600 * time.Second
+// defaultDrain is how long running requests may go on where the order does not say.
+const defaultDrain = 600 * time.Second
 
 // Config is what an Upgrader is made of.
 type Config struct {
@@ -181,7 +181,7 @@ func (u *Upgrader) follow(ctx context.Context, o *v1alpha1.AgentOrder) bool {
 		u.refuse(t, err)
 		return false
 	}
-	most := DefaultDrain
+	most := defaultDrain
 	if o.DrainSeconds != nil {
 		most = time.Duration(*o.DrainSeconds) * time.Second
 	}

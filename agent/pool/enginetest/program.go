@@ -17,15 +17,15 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Variable in the environment makes a test program play the engine.
-const Variable = "METALFLEET_FAKE_ENGINE"
+// variable in the environment makes a test program play the engine.
+const variable = "METALFLEET_FAKE_ENGINE"
 
 // Env is the environment in which the running test program plays the engine.
 // The race detector would otherwise make it linger for a second at its exit.
-func Env() []string { return append(os.Environ(), Variable+"=1", "GORACE=atexit_sleep_ms=0") }
+func Env() []string { return append(os.Environ(), variable+"=1", "GORACE=atexit_sleep_ms=0") }
 
 // Requested reports whether this process is to play the engine. TestMain asks.
-func Requested() bool { return os.Getenv(Variable) != "" }
+func Requested() bool { return os.Getenv(variable) != "" }
 
 // Main plays "engine serve --socket S --config F" and returns its exit code.
 func Main(args []string) int {
