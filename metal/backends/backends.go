@@ -17,10 +17,10 @@ import (
 )
 
 var (
-	// ErrUnknown means that this build has no back end with that name.
-	ErrUnknown = errors.New("back end is not in this build")
-	// ErrUnsupported means that a back end does not support an option.
-	ErrUnsupported = errors.New("the back end does not support this option")
+	// errUnknown means that this build has no back end with that name.
+	errUnknown = errors.New("back end is not in this build")
+	// errUnsupported means that a back end does not support an option.
+	errUnsupported = errors.New("the back end does not support this option")
 )
 
 // Options are what any of them takes; a back end that has no use for one
@@ -70,7 +70,7 @@ func Open(name string, o Options) (tensor.Backend, error) {
 			continue
 		}
 		if o.EightBitActivations && name != "ref" {
-			return nil, fmt.Errorf("%w: %s uses the model's type for activations; only ref can round them to 8 bits", ErrUnsupported, name)
+			return nil, fmt.Errorf("%w: %s uses the model's type for activations; only ref can round them to 8 bits", errUnsupported, name)
 		}
 		return k.New(o), nil
 	}
@@ -78,5 +78,5 @@ func Open(name string, o Options) (tensor.Backend, error) {
 	if name == "mlx" {
 		hint = "; make mlx builds an engine that includes it, bin/mlx/engine"
 	}
-	return nil, fmt.Errorf("%w: %q (available: %s)%s", ErrUnknown, name, strings.Join(Names(), ", "), hint)
+	return nil, fmt.Errorf("%w: %q (available: %s)%s", errUnknown, name, strings.Join(Names(), ", "), hint)
 }

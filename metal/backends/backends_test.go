@@ -26,7 +26,7 @@ func TestNamesChooseABackEnd(t *testing.T) {
 			t.Errorf("%q: close: %v", name, err)
 		}
 	}
-	if _, err := Open("abacus", Options{}); !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "ref") {
+	if _, err := Open("abacus", Options{}); !errors.Is(err, errUnknown) || !strings.Contains(err.Error(), "ref") {
 		t.Errorf("an unknown name: %v, want ErrUnknown and what there is", err)
 	}
 }

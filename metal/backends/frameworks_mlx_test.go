@@ -10,7 +10,7 @@ import (
 
 func TestMLXRefusesToRoundActivations(t *testing.T) {
 	for _, name := range []string{"", "mlx"} {
-		if b, err := Open(name, Options{EightBitActivations: true}); !errors.Is(err, ErrUnsupported) {
+		if b, err := Open(name, Options{EightBitActivations: true}); !errors.Is(err, errUnsupported) {
 			t.Errorf("%q opened %v (%v), want ErrUnsupported", name, b, err)
 		}
 	}

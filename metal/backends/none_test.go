@@ -9,7 +9,7 @@ import (
 )
 
 func TestABuildWithoutMLXSaysHowToGetIt(t *testing.T) {
-	if _, err := Open("mlx", Options{}); !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "make mlx") {
+	if _, err := Open("mlx", Options{}); !errors.Is(err, errUnknown) || !strings.Contains(err.Error(), "make mlx") {
 		t.Errorf("mlx: %v, want ErrUnknown and the way to get it", err)
 	}
 }

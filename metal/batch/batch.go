@@ -40,14 +40,14 @@ import (
 
 // Errors that callers test for.
 var (
-	// ErrQueueFull means that the queue has no room for another request.
-	ErrQueueFull = errors.New("queue is full")
+	// errQueueFull means that the queue has no room for another request.
+	errQueueFull = errors.New("queue is full")
 	// ErrTooLong means that a request can never run under these limits.
 	ErrTooLong = errors.New("request exceeds the context length")
-	// ErrUnknown means that no request with this ID is running or waiting.
-	ErrUnknown = errors.New("unknown request")
-	// ErrKnown means that a request with this ID is already running or waiting.
-	ErrKnown = errors.New("request already exists")
+	// errUnknown means that no request with this ID is running or waiting.
+	errUnknown = errors.New("unknown request")
+	// errKnown means that a request with this ID is already running or waiting.
+	errKnown = errors.New("request already exists")
 )
 
 // ID identifies a request. Running and waiting requests have distinct IDs.
@@ -145,17 +145,17 @@ func New(l Limits) (*Scheduler, error) {
 	return &Scheduler{limits: l, all: map[ID]*request{}, freeBlocks: (l.CacheTokens + l.BlockTokens - 1) / l.BlockTokens}, nil
 }
 
-// Submit adds a request to the queue. It returns ErrTooLong, ErrKnown or
-// ErrQueueFull.
+// Submit adds a request to the queue. It returns ErrTooLong, errKnown or
+// errQueueFull.
 func (s *Scheduler) Submit(r Request) error {
 	if r.Prompt < 1 || r.Prompt > s.limits.ContextTokens {
 		return fmt.Errorf("prompt of %d tokens in a context of %d: %w", r.Prompt, s.limits.ContextTokens, ErrTooLong)
 	}
 	if s.all[r.ID] != nil {
-		return fmt.Errorf("submit request %d: %w", r.ID, ErrKnown)
+		return fmt.Errorf("submit request %d: %w", r.ID, errKnown)
 	}
 	if len(s.waiting) >= s.limits.Queue && len(s.all) >= s.limits.Sequences+s.limits.Queue {
-		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), ErrQueueFull)
+		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), errQueueFull)
 	}
 	s.arrivals++
 	n := &request{id: r.ID, priority: r.Priority, arrival: s.arrivals, known: r.Prompt}
@@ -277,7 +277,7 @@ func (s *Scheduler) reserve() int {
 func (s *Scheduler) Restored(id ID, tokens int) error {
 	r := s.all[id]
 	if r == nil || !r.running || r.computed > 0 {
-		return fmt.Errorf("restore %d tokens of request %d, which has already started: %w", tokens, id, ErrUnknown)
+		return fmt.Errorf("restore %d tokens of request %d, which has already started: %w", tokens, id, errUnknown)
 	}
 	if tokens < 0 || tokens >= r.known {
 		return fmt.Errorf("restore %d of the %d tokens of request %d, but at least one must be computed: %w", tokens, r.known, id, ErrTooLong)
@@ -437,7 +437,7 @@ func (s *Scheduler) preempt(r *request, step *Step) {
 func (s *Scheduler) Computed(row Row) error {
 	r := s.all[row.ID]
 	if r == nil || r.computed != row.Start {
-		return fmt.Errorf("computed row of request %d at %d: %w", row.ID, row.Start, ErrUnknown)
+		return fmt.Errorf("computed row of request %d at %d: %w", row.ID, row.Start, errUnknown)
 	}
 	r.computed += row.Length
 	return nil
@@ -457,7 +457,7 @@ func (s *Scheduler) Forget(id ID) {
 func (s *Scheduler) Redo(id ID, known int) error {
 	r := s.all[id]
 	if r == nil || !r.running || known < 1 || known > r.known || r.computed < known-1 {
-		return fmt.Errorf("compute token %d of request %d again: %w", known, id, ErrUnknown)
+		return fmt.Errorf("compute token %d of request %d again: %w", known, id, errUnknown)
 	}
 	r.known, r.computed = known, known-1
 	return nil
@@ -477,7 +477,7 @@ func (s *Scheduler) InKV(id ID) int {
 func (s *Scheduler) Grow(id ID) error {
 	r := s.all[id]
 	if r == nil {
-		return fmt.Errorf("grow request %d: %w", id, ErrUnknown)
+		return fmt.Errorf("grow request %d: %w", id, errUnknown)
 	}
 	if r.known >= s.limits.ContextTokens {
 		return fmt.Errorf("request %d has %d tokens: %w", id, r.known, ErrTooLong)

@@ -132,11 +132,11 @@ func TestQueueIsBounded(t *testing.T) {
 			t.Fatalf("request %d: %v", id, err)
 		}
 	}
-	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, ErrQueueFull) {
+	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, errQueueFull) {
 		t.Errorf("request 4: error %v, want ErrQueueFull", err)
 	}
 	plan(s, 8)
-	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, ErrQueueFull) {
+	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, errQueueFull) {
 		t.Errorf("request 4 after one was admitted: error %v, want ErrQueueFull", err)
 	}
 	s.Remove(1)
@@ -191,16 +191,16 @@ func TestATokenIsDrawnAgain(t *testing.T) {
 			t.Errorf("%s: the next step is %+v", name, got)
 		}
 		for _, known := range []int{0, 12, 5} {
-			if err := s.Redo(1, known); !errors.Is(err, ErrUnknown) && known != 5 {
+			if err := s.Redo(1, known); !errors.Is(err, errUnknown) && known != 5 {
 				t.Errorf("%s: to %d tokens: %v", name, known, err)
 			}
 		}
 		submit(t, s, Request{ID: 3, Prompt: 9})
 		s.Admit()
-		if err := s.Redo(3, 5); !errors.Is(err, ErrUnknown) {
+		if err := s.Redo(3, 5); !errors.Is(err, errUnknown) {
 			t.Errorf("%s: a token of a prompt that is not computed: %v", name, err)
 		}
-		if err := s.Redo(4, 1); !errors.Is(err, ErrUnknown) {
+		if err := s.Redo(4, 1); !errors.Is(err, errUnknown) {
 			t.Errorf("%s: a request that is not there: %v", name, err)
 		}
 	}
@@ -294,7 +294,7 @@ func TestPrioritiesOrderTheQueueAndChooseWhoGivesWay(t *testing.T) {
 func TestRestoredTokensAreNotComputed(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 100, CacheTokens: 100, BlockTokens: 10, Sequences: 2, Queue: 5})
 	submit(t, s, Request{ID: 1, Prompt: 50}, Request{ID: 2, Prompt: 5})
-	if err := s.Restored(1, 40); !errors.Is(err, ErrUnknown) {
+	if err := s.Restored(1, 40); !errors.Is(err, errUnknown) {
 		t.Errorf("restored while it waits: %v", err)
 	}
 	s.Admit()
@@ -309,7 +309,7 @@ func TestRestoredTokensAreNotComputed(t *testing.T) {
 	if err := errors.Join(s.Restored(1, 40), s.Restored(2, 4)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Restored(1, 41); !errors.Is(err, ErrUnknown) {
+	if err := s.Restored(1, 41); !errors.Is(err, errUnknown) {
 		t.Errorf("restored twice: %v", err)
 	}
 	want := []Row{{ID: 2, Start: 4, Length: 1, Sample: true}, {ID: 1, Start: 40, Length: 10, Sample: true}}
@@ -492,9 +492,9 @@ func TestProgressThatDoesNotFitIsRefused(t *testing.T) {
 		err  error
 		want error
 	}{
-		"a row of an unknown request": {err: s.Computed(Row{ID: 7, Length: 1}), want: ErrUnknown},
-		"a row that was computed":     {err: s.Computed(Row{ID: 1, Start: 0, Length: 3}), want: ErrUnknown},
-		"a token of an unknown one":   {err: s.Grow(7), want: ErrUnknown},
+		"a row of an unknown request": {err: s.Computed(Row{ID: 7, Length: 1}), want: errUnknown},
+		"a row that was computed":     {err: s.Computed(Row{ID: 1, Start: 0, Length: 3}), want: errUnknown},
+		"a token of an unknown one":   {err: s.Grow(7), want: errUnknown},
 		"a token beyond the context":  {err: s.Grow(1), want: ErrTooLong},
 	} {
 		if !errors.Is(tc.err, tc.want) {
@@ -509,7 +509,7 @@ func TestProgressThatDoesNotFitIsRefused(t *testing.T) {
 func TestANameInUseIsRefused(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
 	submit(t, s, Request{ID: 1, Prompt: 9})
-	if err := s.Submit(Request{ID: 1, Prompt: 9}); !errors.Is(err, ErrKnown) {
+	if err := s.Submit(Request{ID: 1, Prompt: 9}); !errors.Is(err, errKnown) {
 		t.Errorf("a second request of the same name: %v", err)
 	}
 }

@@ -112,7 +112,7 @@ func compileCalls(b *builder, c *Calls) (expr, error) {
 		all += len(f.Schema)
 	}
 	if len(c.Functions) > maxChoices || all > maxSource {
-		return nil, &Error{kind: ErrLimit, Message: fmt.Sprintf("too many functions: at most %d are supported, with schemas of %d bytes in total", maxChoices, maxSource)}
+		return nil, &Error{kind: errLimit, Message: fmt.Sprintf("too many functions: at most %d are supported, with schemas of %d bytes in total", maxChoices, maxSource)}
 	}
 	k := &calls{b: b, sloppy: c.Sloppy, chains: map[string]ref{}}
 	for _, f := range c.Functions {

@@ -121,7 +121,7 @@ func TestAnswerMayHaveAnotherFormThanCalls(t *testing.T) {
 		}
 	}
 	broken.Else = &Spec{Kind: JSONSchema, Source: strings.Repeat(" ", maxSource+1)}
-	if _, err := Compile(t.Context(), broken); !errors.Is(err, ErrLimit) {
+	if _, err := Compile(t.Context(), broken); !errors.Is(err, errLimit) {
 		t.Errorf("a source that is too large: %v", err)
 	}
 }
@@ -299,7 +299,7 @@ func TestFunctionsAreBounded(t *testing.T) {
 		"too many": most(maxChoices+1, `{}`),
 		"too much": most(1, strings.Repeat(" ", maxSource)+`{}`),
 	} {
-		if _, err := Compile(t.Context(), called(change)); !errors.Is(err, ErrLimit) {
+		if _, err := Compile(t.Context(), called(change)); !errors.Is(err, errLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -310,7 +310,7 @@ func TestFunctionsAreBounded(t *testing.T) {
 		"each fails at last": most(maxChoices, `{"properties":{"a":{"type":"array","maxItems":500},"b":{"type":"array","maxItems":`+fmt.Sprint(maxNodes)+`}}}`),
 	} {
 		g, err := Compile(t.Context(), called(change))
-		if err != nil && !errors.Is(err, ErrLimit) {
+		if err != nil && !errors.Is(err, errLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err == nil && len(g.nodes) > maxNodes {

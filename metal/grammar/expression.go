@@ -29,12 +29,12 @@ func compileRegex(b *builder, source string) (expr, error) {
 // what both match.
 func parseExpression(source, keyword string) (*syntax.Regexp, error) {
 	if len(source) > maxExpression {
-		return nil, &Error{kind: ErrLimit, Keyword: keyword, Message: fmt.Sprintf("%s: the expression has more than %d bytes; shorten it", keyword, maxExpression)}
+		return nil, &Error{kind: errLimit, Keyword: keyword, Message: fmt.Sprintf("%s: the expression has more than %d bytes; shorten it", keyword, maxExpression)}
 	}
 	t := translation{in: source}
 	text, err := t.whole()
 	if err != nil {
-		return nil, &Error{kind: ErrUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %v; rewrite the expression without it", keyword, err)}
+		return nil, &Error{kind: errUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %v; rewrite the expression without it", keyword, err)}
 	}
 	parsed, err := syntax.Parse(text, syntax.PerlX|syntax.UnicodeGroups|syntax.OneLine|syntax.DotNL)
 	var e *syntax.Error
@@ -42,7 +42,7 @@ func parseExpression(source, keyword string) (*syntax.Regexp, error) {
 	case err == nil:
 		return parsed, nil
 	case errors.As(err, &e) && (e.Code == syntax.ErrLarge || e.Code == syntax.ErrInvalidRepeatSize || e.Code == syntax.ErrNestingDepth):
-		return nil, &Error{kind: ErrLimit, Keyword: keyword, Message: fmt.Sprintf("%s: %s: %q; repeat an element at most 1000 times", keyword, e.Code, e.Expr)}
+		return nil, &Error{kind: errLimit, Keyword: keyword, Message: fmt.Sprintf("%s: %s: %q; repeat an element at most 1000 times", keyword, e.Code, e.Expr)}
 	case errors.As(err, &e):
 		return nil, &Error{kind: ErrInvalid, Keyword: keyword, Message: fmt.Sprintf("%s: %s: %q", keyword, e.Code, e.Expr)}
 	}

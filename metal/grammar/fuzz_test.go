@@ -23,7 +23,7 @@ func FuzzConstraint(f *testing.F) {
 		}
 		g, err := Compile(t.Context(), Spec{Kind: Kind(kind % 4), Source: source})
 		if err != nil {
-			if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrLimit) {
+			if !errors.Is(err, ErrInvalid) && !errors.Is(err, errUnsupported) && !errors.Is(err, errLimit) {
 				t.Fatalf("%v", err)
 			}
 			return

@@ -26,10 +26,10 @@ import (
 var (
 	// ErrInvalid: it is no schema, expression or grammar, or nothing satisfies it.
 	ErrInvalid = errors.New("the constraint is invalid")
-	// ErrUnsupported: it says something that is not enforced here.
-	ErrUnsupported = errors.New("the constraint is not supported")
-	// ErrLimit: it is larger than what is compiled.
-	ErrLimit = errors.New("the constraint is too large")
+	// errUnsupported: it says something that is not enforced here.
+	errUnsupported = errors.New("the constraint is not supported")
+	// errLimit: it is larger than what is compiled.
+	errLimit = errors.New("the constraint is too large")
 )
 
 // Error is what is wrong with a constraint, and where.
@@ -62,7 +62,7 @@ const (
 )
 
 func tooLarge(what string, most int) *Error {
-	return &Error{kind: ErrLimit, Message: fmt.Sprintf("the constraint is too large: it needs more than %d %s; simplify it", most, what)}
+	return &Error{kind: errLimit, Message: fmt.Sprintf("the constraint is too large: it needs more than %d %s; simplify it", most, what)}
 }
 
 // Kind is what a constraint is written in.
@@ -178,7 +178,7 @@ func Compile(ctx context.Context, s Spec) (*Grammar, error) {
 func newMeter(ctx context.Context, l, heavy *lane) *meter {
 	return &meter{
 		ctx: ctx, left: compileWork, quick: compileWork - quickWork, next: compileWork, lane: l, heavy: heavy,
-		exceeded: &Error{kind: ErrLimit, Message: "the constraint takes too much work to compile; simplify it"},
+		exceeded: &Error{kind: errLimit, Message: "the constraint takes too much work to compile; simplify it"},
 	}
 }
 
@@ -254,7 +254,7 @@ func compileChoice(choices []string) (expr, error) {
 		out = append(out, literal(c))
 	}
 	if len(choices) > maxChoices || all > maxChoiceBytes {
-		return nil, &Error{kind: ErrLimit, Keyword: "choice", Message: fmt.Sprintf("too many choices: at most %d choices of %d bytes in total are supported", maxChoices, maxChoiceBytes)}
+		return nil, &Error{kind: errLimit, Keyword: "choice", Message: fmt.Sprintf("too many choices: at most %d choices of %d bytes in total are supported", maxChoices, maxChoiceBytes)}
 	}
 	return out, nil
 }
@@ -380,7 +380,7 @@ func (g *Grammar) refuseLeftRecursion(m *meter) error {
 			top.called = top.called[1:]
 			switch state[next] {
 			case open:
-				return &Error{kind: ErrUnsupported, Keyword: "recursion", Message: "a rule of the constraint begins with itself (left recursion, or a cycle of $ref), which is not supported; put something before the recursion"}
+				return &Error{kind: errUnsupported, Keyword: "recursion", Message: "a rule of the constraint begins with itself (left recursion, or a cycle of $ref), which is not supported; put something before the recursion"}
 			case fresh:
 				state[next] = open
 				stack = append(stack, visit{next, g.firstCalls(m, next, empty)})

@@ -181,7 +181,7 @@ func (l *loose) add(e *syntax.Regexp, from int, keyword string) int {
 	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest, syntax.OpRepeat:
 		l.repeated(e, from, end, keyword)
 	default:
-		l.fail(&Error{kind: ErrUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %s cannot be enforced; rewrite the expression without it", keyword, e)})
+		l.fail(&Error{kind: errUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %s cannot be enforced; rewrite the expression without it", keyword, e)})
 	}
 	return end
 }

@@ -165,7 +165,7 @@ const maxBlanks = 64
 var blank = alt{literal(" "), literal("\n"), literal("\t"), literal("\r")}
 
 func (s *schemas) unsupported(keyword, path, format string, args ...any) error {
-	return &Error{kind: ErrUnsupported, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q cannot be enforced: ", keyword) + fmt.Sprintf(format, args...)}
+	return &Error{kind: errUnsupported, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q cannot be enforced: ", keyword) + fmt.Sprintf(format, args...)}
 }
 
 func (s *schemas) malformed(keyword, path, want string) error {
@@ -216,7 +216,7 @@ const ownPath = " "
 
 // forgives reports whether a value may be anything where its schema cannot be read.
 func (s *schemas) forgives(err error) bool {
-	return s.forgiving && s.b.err == nil && s.b.meter.err == nil && !errors.Is(err, ErrLimit)
+	return s.forgiving && s.b.err == nil && s.b.meter.err == nil && !errors.Is(err, errLimit)
 }
 
 // cases are the values of a goal.
@@ -311,7 +311,7 @@ func (s *schemas) openObject(o object, following []string) ([]oneCase, error) {
 			return nil, found
 		}
 		if slices.Contains(following, target.path) {
-			return nil, &Error{kind: ErrUnsupported, Keyword: "$ref", Path: o.path, Message: `the keyword "$ref" leads back to itself without a value in between`}
+			return nil, &Error{kind: errUnsupported, Keyword: "$ref", Path: o.path, Message: `the keyword "$ref" leads back to itself without a value in between`}
 		}
 		add(s.openOne(target, append(slices.Clone(following), target.path)))
 	}

@@ -82,8 +82,8 @@ func TestAttackAConstraintOverTheBudgetOfCompilingIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, work, err := compiled(t.Context(), s)
-			if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "simplify it") {
-				t.Errorf("error %v, want one of %v with a next step", err, ErrLimit)
+			if !errors.Is(err, errLimit) || !strings.Contains(err.Error(), "simplify it") {
+				t.Errorf("error %v, want one of %v with a next step", err, errLimit)
 			}
 			if most := int64(compileWork + 10*sliceWork); work > most {
 				t.Errorf("%d units of work, want at most %d", work, most)

@@ -16,7 +16,7 @@ const blockTokens = 256
 type Decoder struct {
 	loader *Loader
 	cache  tensor.CacheSpec
-	embed  Embedding
+	embed  embedding
 	blocks []Block
 	norm   *Norm
 	head   Linear

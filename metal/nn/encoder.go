@@ -56,7 +56,7 @@ type Texts struct {
 // follow the sums that they norm.
 type Encoder struct {
 	loader                  *Loader
-	words, positions, types Embedding
+	words, positions, types embedding
 	norm                    LayerNorm
 	layers                  []encoderLayer
 	// head scores the state of each first token; nil where there is none.

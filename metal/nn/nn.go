@@ -35,15 +35,15 @@ func (l *Loader) Linear(path string, to *Linear) {
 	l.matrix(path, 2, func(m tensor.Matrix) { to.Matrix = m })
 }
 
-// Embedding gathers rows by token id. Its matrix may also be the output head.
-type Embedding struct {
+// embedding gathers rows by token id. Its matrix may also be the output head.
+type embedding struct {
 	Linear
 	// Scale multiplies what is looked up; 0 means 1.
 	Scale float32
 }
 
 // Lookup gives the rows of ids: [T, hidden].
-func (e Embedding) Lookup(s tensor.Scope, ids tensor.Array) tensor.Array {
+func (e embedding) Lookup(s tensor.Scope, ids tensor.Array) tensor.Array {
 	x := s.Embed(e.Matrix, ids)
 	if e.Scale == 0 {
 		return x
@@ -79,14 +79,14 @@ type FeedForward interface {
 	Apply(s tensor.Scope, x tensor.Array) tensor.Array
 }
 
-// GatedMLP is down(silu(gate(x)) * up(x)), or with GELU in place of SiLU.
-type GatedMLP struct {
+// gatedMLP is down(silu(gate(x)) * up(x)), or with GELU in place of SiLU.
+type gatedMLP struct {
 	Gate, Up, Down Linear
 	GELU           bool
 }
 
 // Apply runs the block on x [T, D].
-func (m *GatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
+func (m *gatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	gate, up := m.project(s, x)
 	if m.GELU {
 		return m.Down.Apply(s, s.GeGLU(gate, up))
@@ -94,7 +94,7 @@ func (m *GatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	return m.Down.Apply(s, s.SwiGLU(gate, up))
 }
 
-func (m *GatedMLP) project(s tensor.Scope, x tensor.Array) (gate, up tensor.Array) {
+func (m *gatedMLP) project(s tensor.Scope, x tensor.Array) (gate, up tensor.Array) {
 	ms := []tensor.Matrix{m.Gate.Matrix, m.Up.Matrix}
 	if m.Gate.Bias == nil {
 		gu := s.Linear(x, ms...)
@@ -104,8 +104,8 @@ func (m *GatedMLP) project(s tensor.Scope, x tensor.Array) (gate, up tensor.Arra
 	return gu[0], gu[1]
 }
 
-// PlainMLP is down(activation(up(x))).
-type PlainMLP struct {
+// plainMLP is down(activation(up(x))).
+type plainMLP struct {
 	Up, Down   Linear
 	Activation family.Activation
 	// Curve is the activation where it is an XIELU.
@@ -113,7 +113,7 @@ type PlainMLP struct {
 }
 
 // Apply runs the block on x [T, D].
-func (m *PlainMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
+func (m *plainMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	inner := m.Up.Apply(s, x)
 	switch m.Activation {
 	case family.SiLU:
@@ -137,7 +137,7 @@ func (l *Loader) feed(path string, f family.Feed) FeedForward {
 		}
 	}
 	if f.Plain {
-		m := &PlainMLP{Activation: f.Activation}
+		m := &plainMLP{Activation: f.Activation}
 		if f.Activation == family.XIELU {
 			m.Curve = l.curve(path + ".act_fn")
 		}
@@ -145,7 +145,7 @@ func (l *Loader) feed(path string, f family.Feed) FeedForward {
 		linear("down_proj", &m.Down)
 		return m
 	}
-	m := &GatedMLP{GELU: f.Activation == family.GELUTanh}
+	m := &gatedMLP{GELU: f.Activation == family.GELUTanh}
 	linear("gate_proj", &m.Gate)
 	linear("up_proj", &m.Up)
 	linear("down_proj", &m.Down)

@@ -15,7 +15,7 @@ type Tower struct {
 	loader *Loader
 	dims   family.Tower
 	patch  Dense
-	places Embedding
+	places embedding
 	layers []towerLayer
 	norm   LayerNorm
 	merger merger

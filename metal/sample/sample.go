@@ -26,8 +26,8 @@ import (
 // ErrLogits is returned for a row without a finite largest value.
 var ErrLogits = errors.New("logits contain no usable value")
 
-// ErrParams is what every *ParamError is.
-var ErrParams = errors.New("invalid sampling parameter")
+// errParams is what every *ParamError is.
+var errParams = errors.New("invalid sampling parameter")
 
 // ParamError names the parameter that cannot be meant.
 type ParamError struct {
@@ -40,8 +40,8 @@ func (e *ParamError) Error() string {
 	return fmt.Sprintf("%s is %v, want %s", e.Param, e.Value, e.Want)
 }
 
-// Is makes every ParamError an ErrParams.
-func (e *ParamError) Is(target error) bool { return target == ErrParams }
+// Is makes every ParamError an errParams.
+func (e *ParamError) Is(target error) bool { return target == errParams }
 
 // Params are the sampling parameters of one request. Neutral gives those that
 // change nothing.
@@ -195,7 +195,7 @@ func (s *Sampler) Token(p Params, logits []float32, index uint64, counts *Counts
 		return best, nil
 	}
 	kept := s.cut(p, logits, logits[best])
-	return s.draw(p, logits, logits[best], kept, Uniform(p.Seed, index)), nil
+	return s.draw(p, logits, logits[best], kept, uniform(p.Seed, index)), nil
 }
 
 // Argmax returns the id of the largest logit, the lowest on ties.
@@ -396,9 +396,9 @@ func (s *Sampler) draw(p Params, logits []float32, top float32, kept edge, u flo
 	return int32(found)
 }
 
-// Uniform is a number in [0, 1) that depends on seed and index only, so that
+// uniform is a number in [0, 1) that depends on seed and index only, so that
 // neither preemption nor company changes what a request draws.
-func Uniform(seed, index uint64) float64 {
+func uniform(seed, index uint64) float64 {
 	x := mix(mix(seed+0x9e3779b97f4a7c15) ^ (index * 0xd1342543de82ef95))
 	return float64(x>>11) / (1 << 53)
 }

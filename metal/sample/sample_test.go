@@ -235,7 +235,7 @@ func TestImpossibleParametersAreRefusedByName(t *testing.T) {
 		p := good
 		change(&p)
 		var e *ParamError
-		if err := p.Validate(); !errors.As(err, &e) || e.Param != name || !errors.Is(err, ErrParams) {
+		if err := p.Validate(); !errors.As(err, &e) || e.Param != name || !errors.Is(err, errParams) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -250,7 +250,7 @@ func TestImpossibleParametersAreRefusedByName(t *testing.T) {
 
 // Golden: a change of the generator would change every seeded answer.
 func TestUniformIsAFunctionOfSeedAndIndex(t *testing.T) {
-	got := fmt.Sprintf("%.6f %.6f %.6f %.6f", Uniform(0, 0), Uniform(0, 1), Uniform(1, 0), Uniform(42, 1000))
+	got := fmt.Sprintf("%.6f %.6f %.6f %.6f", uniform(0, 0), uniform(0, 1), uniform(1, 0), uniform(42, 1000))
 	if want := "0.281761 0.279881 0.862856 0.539773"; got != want {
 		t.Errorf("uniforms %s, want %s", got, want)
 	}
@@ -258,7 +258,7 @@ func TestUniformIsAFunctionOfSeedAndIndex(t *testing.T) {
 	var sum float64
 	var bins [64]int
 	for i := range uint64(n) {
-		u := Uniform(9, i)
+		u := uniform(9, i)
 		if u < 0 || u >= 1 {
 			t.Fatalf("%v outside [0, 1)", u)
 		}
@@ -282,8 +282,8 @@ func TestNeighbouringSeedsAreIndependent(t *testing.T) {
 	const n = 50_000
 	var sxy float64
 	for i := range uint64(n) {
-		sxy += (Uniform(i, 5) - 0.5) * (Uniform(i+1, 5) - 0.5)
-		sxy += (Uniform(3, i) - 0.5) * (Uniform(3, i+1) - 0.5)
+		sxy += (uniform(i, 5) - 0.5) * (uniform(i+1, 5) - 0.5)
+		sxy += (uniform(3, i) - 0.5) * (uniform(3, i+1) - 0.5)
 	}
 	if r := sxy / (2 * n) * 12; math.Abs(r) > 0.02 {
 		t.Errorf("correlation %v", r)
@@ -348,7 +348,7 @@ func TestADrawFindsItsTokenInALongRow(t *testing.T) {
 	s, logits := New(n), make([]float32, n)
 	for i := range uint64(3000) {
 		id, err := s.Token(Params{Temperature: 1, TopP: 1, Seed: 5}, logits, i, nil)
-		if want := int32(Uniform(5, i) * n); err != nil || id != want {
+		if want := int32(uniform(5, i) * n); err != nil || id != want {
 			t.Fatalf("draw %d: token %d, want %d: %v", i, id, want, err)
 		}
 	}

@@ -22,8 +22,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// ErrNoTemplate means that the model cannot continue conversations.
-var ErrNoTemplate = errors.New("the model has no chat template; send a prompt instead")
+// errNoTemplate means that the model cannot continue conversations.
+var errNoTemplate = errors.New("the model has no chat template; send a prompt instead")
 
 // Text is the text side of one model. It does not change and may be used by
 // many goroutines at once.
@@ -158,10 +158,10 @@ func (t *Text) options() chat.Options {
 }
 
 // Render writes a conversation as the model was trained on it, with the
-// assistant's turn open. Errors are ErrNoTemplate or those of chat.
+// assistant's turn open. Errors are errNoTemplate or those of chat.
 func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 	if t.templates == nil {
-		return "", ErrNoTemplate
+		return "", errNoTemplate
 	}
 	o := t.options()
 	o.Tools, o.Arguments = c.Tools, c.Arguments

@@ -21,7 +21,7 @@ func use(t *testing.T, tok *Tokenizer, text string) {
 	for _, o := range []EncodeOptions{{}, {ParseSpecial: true, AddSpecial: true}} {
 		ids, err := tok.Encode(text, o)
 		if err != nil {
-			if !errors.Is(err, ErrTooSlow) {
+			if !errors.Is(err, errTooSlow) {
 				t.Fatalf("untyped error %v", err)
 			}
 			continue
@@ -33,7 +33,7 @@ func use(t *testing.T, tok *Tokenizer, text string) {
 		}
 		checkStream(t, tok, ids)
 	}
-	if _, _, err := tok.EncodePair(text, text, EncodeOptions{}); err != nil && !errors.Is(err, ErrTooSlow) {
+	if _, _, err := tok.EncodePair(text, text, EncodeOptions{}); err != nil && !errors.Is(err, errTooSlow) {
 		t.Fatalf("untyped error %v", err)
 	}
 	for id := range int32(min(tok.Size(), 300)) {
@@ -47,7 +47,7 @@ func use(t *testing.T, tok *Tokenizer, text string) {
 // refused wants an error to be typed and short.
 func refused(t *testing.T, err error) {
 	t.Helper()
-	if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrTooSlow) {
+	if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, errTooSlow) {
 		t.Fatalf("untyped error %v", err)
 	}
 	if len(err.Error()) > 2000 {

@@ -28,7 +28,7 @@ func TestAPatternThatTakesTooLongIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := newBudget(len(text))
-		if err := find(b, text, func(int, int) {}); !errors.Is(err, ErrTooSlow) {
+		if err := find(b, text, func(int, int) {}); !errors.Is(err, errTooSlow) {
 			t.Errorf("%s: error %v with %d left", expr, err, b.left)
 		}
 	}
@@ -40,7 +40,7 @@ func TestAMatchIsBoundedInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &budget{1 << 40}
-	if err := find(b, strings.Repeat("a", maxRetreats), func(int, int) {}); !errors.Is(err, ErrTooSlow) {
+	if err := find(b, strings.Repeat("a", maxRetreats), func(int, int) {}); !errors.Is(err, errTooSlow) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -64,10 +64,10 @@ func TestEncodeTellsOfAPatternThatTakesTooLong(t *testing.T) {
 	p.then(behaving(find, isolated, false))
 	tok := readGolden(t).build(t, "gpt-2")
 	tok.cut = p.cutter(true)
-	if ids, err := tok.Encode(strings.Repeat("a", 5000), EncodeOptions{AddSpecial: true}); !errors.Is(err, ErrTooSlow) || ids != nil {
+	if ids, err := tok.Encode(strings.Repeat("a", 5000), EncodeOptions{AddSpecial: true}); !errors.Is(err, errTooSlow) || ids != nil {
 		t.Errorf("%d ids, %v", len(ids), err)
 	}
-	if _, _, err := tok.EncodePair("x", strings.Repeat("a", 5000), EncodeOptions{}); !errors.Is(err, ErrTooSlow) {
+	if _, _, err := tok.EncodePair("x", strings.Repeat("a", 5000), EncodeOptions{}); !errors.Is(err, errTooSlow) {
 		t.Errorf("pair: %v", err)
 	}
 }
@@ -77,7 +77,7 @@ func TestANormalizerThatFillsMemoryIsStopped(t *testing.T) {
 	for range 6 {
 		n = append(n, pure(func(s string) string { return strings.ReplaceAll(s, "a", strings.Repeat("a", maxReplacement)) }))
 	}
-	if _, err := n.text(newBudget(1000), strings.Repeat("a", 1000)); !errors.Is(err, ErrTooSlow) {
+	if _, err := n.text(newBudget(1000), strings.Repeat("a", 1000)); !errors.Is(err, errTooSlow) {
 		t.Errorf("error %v", err)
 	}
 	// A map of characters that makes much of one.
@@ -88,7 +88,7 @@ func TestANormalizerThatFillsMemoryIsStopped(t *testing.T) {
 	if s, err := m.text(newBudget(2), "xa"); err != nil || s != "x"+strings.Repeat("b", maxRewritten-1) {
 		t.Errorf("%.80q, %v", s, err)
 	}
-	if _, err := m.text(newBudget(0), strings.Repeat("a", 50_000)); !errors.Is(err, ErrTooSlow) {
+	if _, err := m.text(newBudget(0), strings.Repeat("a", 50_000)); !errors.Is(err, errTooSlow) {
 		t.Errorf("error %v", err)
 	}
 	if m, err = newCharsMap(oneCharacterMap('a', strings.Repeat("b", maxRewritten))); err != nil {

@@ -102,7 +102,7 @@ func (c *categories) compile(expr string) (finder, error) {
 	return func(b *budget, s string, found func(from, to int)) error {
 		m := matcher{program: p, c: c, s: s, budget: b}
 		if !m.each(found) {
-			return fmt.Errorf("pattern %.80q: %w", expr, ErrTooSlow)
+			return fmt.Errorf("pattern %.80q: %w", expr, errTooSlow)
 		}
 		return nil
 	}, nil

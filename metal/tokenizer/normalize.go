@@ -11,7 +11,7 @@ import (
 // normalizer rewrites a text before it is cut, step by step.
 type normalizer []normalizing
 
-// normalizing is one step; its only error is ErrTooSlow.
+// normalizing is one step; its only error is errTooSlow.
 type normalizing func(*budget, string) (string, error)
 
 func pure(f func(string) string) normalizing {
@@ -36,7 +36,7 @@ func (n normalizer) text(b *budget, s string) (string, error) {
 
 // errTooLong means that the text grew too much: a few rules that each double it
 // would fill memory.
-var errTooLong = fmt.Errorf("the normalizer expands this text too much: %w", ErrTooSlow)
+var errTooLong = fmt.Errorf("the normalizer expands this text too much: %w", errTooSlow)
 
 // span normalizes a span. What becomes of its head by itself is its new head.
 func (n normalizer) span(b *budget, s span) (span, error) {

@@ -23,7 +23,7 @@ func (s span) part(from, to int) span {
 
 // cutter cuts a span into pieces that no token crosses, in order. It may leave
 // out and rewrite parts; out gets no empty piece. Only a pattern that is not
-// known beforehand can fail, with ErrTooSlow.
+// known beforehand can fail, with errTooSlow.
 type cutter func(b *budget, in span, out func(span)) error
 
 // then cuts the pieces of a by b.

@@ -42,9 +42,9 @@ var ErrInvalid = errors.New("invalid tokenizer")
 // ErrUnknownToken is returned for an id that the vocabulary does not have.
 var ErrUnknownToken = errors.New("unknown token")
 
-// ErrTooSlow is returned for a text on which a pattern or a rule of the
+// errTooSlow is returned for a text on which a pattern or a rule of the
 // tokenizer takes too long.
-var ErrTooSlow = errors.New("the tokenizer took too long for this text")
+var errTooSlow = errors.New("the tokenizer took too long for this text")
 
 // None is the id of a special token that the model does not have.
 const None int32 = -1
@@ -117,7 +117,7 @@ type EncodeOptions struct {
 }
 
 // Encode returns the ids of text. Broken UTF-8 is read as U+FFFD. The only
-// error is ErrTooSlow.
+// error is errTooSlow.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	ids := make([]int32, 0, len(text)/4+2)
 	if o.AddSpecial {

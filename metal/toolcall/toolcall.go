@@ -151,7 +151,7 @@ func New(f Format, tools Tools, o Options) (*Parser, error) {
 	case Harmony:
 		p.m = newHarmony(l, tools)
 	default:
-		return nil, fmt.Errorf("%w: no parser for the tool-call format %q", ErrTools, f)
+		return nil, fmt.Errorf("%w: no parser for the tool-call format %q", errTools, f)
 	}
 	return p, nil
 }
@@ -202,8 +202,8 @@ func (p *Parser) Calls() int { return p.out.calls }
 // Broken counts what began as a call and was returned as text.
 func (p *Parser) Broken() int { return p.out.broken }
 
-// ErrTools: definitions of tools cannot be read.
-var ErrTools = errors.New("invalid tools")
+// errTools: definitions of tools cannot be read.
+var errTools = errors.New("invalid tools")
 
 // Tools are the functions that a request declares, by name.
 type Tools map[string]tool
@@ -225,16 +225,16 @@ func ReadTools(raw json.RawMessage) (Tools, error) {
 		} `json:"function"`
 	}
 	if json.Unmarshal(raw, &list) != nil {
-		return nil, fmt.Errorf("%w: want a list of functions, each with a name", ErrTools)
+		return nil, fmt.Errorf("%w: want a list of functions, each with a name", errTools)
 	}
 	out := Tools{}
 	for i, t := range list {
 		f := t.Function
 		if f.Name == "" {
-			return nil, fmt.Errorf("%w: tool %d is not a function with a name", ErrTools, i)
+			return nil, fmt.Errorf("%w: tool %d is not a function with a name", errTools, i)
 		}
 		if _, twice := out[f.Name]; twice {
-			return nil, fmt.Errorf("%w: two tools are named %q", ErrTools, f.Name)
+			return nil, fmt.Errorf("%w: two tools are named %q", errTools, f.Name)
 		}
 		out[f.Name] = tool{parameters: f.Parameters, shape: shapeOf(f.Parameters)}
 	}

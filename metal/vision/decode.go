@@ -23,9 +23,9 @@ const (
 	GIF  Format = "image/gif"
 )
 
-// Sniff recognizes a format by the first bytes of an image, not by what a client
+// sniff recognizes a format by the first bytes of an image, not by what a client
 // calls it.
-func Sniff(data []byte) (Format, bool) {
+func sniff(data []byte) (Format, bool) {
 	switch {
 	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
 		return PNG, true
@@ -54,7 +54,7 @@ func measure(data []byte, l Limits) (f Format, width, height int, err error) {
 	if len(data) > l.Bytes {
 		return "", 0, 0, fmt.Errorf("%w: %d bytes, want at most %d", ErrTooLarge, len(data), l.Bytes)
 	}
-	f, ok := Sniff(data)
+	f, ok := sniff(data)
 	if !ok {
 		return "", 0, 0, ErrFormat
 	}

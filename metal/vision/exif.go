@@ -55,7 +55,7 @@ func (o orientation) source(x, y, w, h int) (int, int) {
 
 // orientationOf reads the orientation of an image; 0 if there is none.
 func orientationOf(data []byte) orientation {
-	f, _ := Sniff(data)
+	f, _ := sniff(data)
 	switch f {
 	case JPEG:
 		return jpegOrientation(data)

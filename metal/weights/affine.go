@@ -36,7 +36,7 @@ func (t Type) Format() (quant.Format, error) {
 	case Q2_K, Q6_K:
 		return quant.AffineOf(8, GroupSize, quant.Float32), nil
 	}
-	return quant.Format{}, family.Unsupported("tensor type", t.String(), SupportedTypes())
+	return quant.Format{}, family.Unsupported("tensor type", t.String(), supportedTypes())
 }
 
 // split rewrites raw rows of a block type into dst: without loss if the type is

@@ -62,7 +62,7 @@ type account struct {
 func (a *account) take(n, at int64) error {
 	a.used += n
 	if a.used > a.budget.most {
-		return &FormatError{ErrInvalid, at, fmt.Sprintf("the header takes more than %d bytes of memory", a.budget.most)}
+		return &formatError{ErrInvalid, at, fmt.Sprintf("the header takes more than %d bytes of memory", a.budget.most)}
 	}
 	for a.taken < a.used {
 		step := max(takeStep, a.used-a.taken)

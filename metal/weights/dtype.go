@@ -80,8 +80,8 @@ func (t Type) foreign() string {
 	}[t]
 }
 
-// SupportedTypes lists the names of the tensor types this package reads.
-func SupportedTypes() []string {
+// supportedTypes lists the names of the tensor types this package reads.
+func supportedTypes() []string {
 	var names []string
 	for _, t := range Types() {
 		names = append(names, t.String())

@@ -25,8 +25,8 @@ var (
 	ErrBusy = errors.New("other model headers use the memory for headers; retry later")
 )
 
-// FormatError is an error in a file and its position.
-type FormatError struct {
+// formatError is an error in a file and its position.
+type formatError struct {
 	// Kind is ErrNotGGUF, ErrTruncated or ErrInvalid.
 	Kind error
 	// Offset in the file at which the fault was noticed.
@@ -35,12 +35,12 @@ type FormatError struct {
 	What string
 }
 
-func (e *FormatError) Error() string {
+func (e *formatError) Error() string {
 	return fmt.Sprintf("%v: %s (at byte %d)", e.Kind, e.What, e.Offset)
 }
 
 // Unwrap makes errors.Is find the kind.
-func (e *FormatError) Unwrap() error { return e.Kind }
+func (e *formatError) Unwrap() error { return e.Kind }
 
 // UnsupportedError names what a file asks for and what there is instead.
 type UnsupportedError = family.UnsupportedError

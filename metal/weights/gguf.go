@@ -94,7 +94,7 @@ func (d *decoder) header() (*Header, error) {
 		if err != nil && !errors.Is(err, ErrTruncated) {
 			return nil, err
 		}
-		return nil, &FormatError{ErrNotGGUF, 0, "it does not begin with \"GGUF\""}
+		return nil, &formatError{ErrNotGGUF, 0, "it does not begin with \"GGUF\""}
 	}
 	h := &Header{Size: d.size, Alignment: 32}
 	if h.Version, err = d.u32("version"); err != nil {
@@ -215,17 +215,17 @@ func (d *decoder) tensor() (Tensor, error) {
 	}
 	t.Type = Type(kind)
 	if _, ok := t.Type.info(); !ok {
-		return t, fmt.Errorf("tensor %q: %w", t.Name, family.Unsupported("tensor type", t.Type.String(), SupportedTypes()))
+		return t, fmt.Errorf("tensor %q: %w", t.Name, family.Unsupported("tensor type", t.Type.String(), supportedTypes()))
 	}
 	row, ok := t.Type.RowBytes(t.Shape[dims-1])
 	if !ok {
 		return t, d.invalid("tensor %q: %d elements are not a multiple of the block size of %v", t.Name, t.Shape[dims-1], t.Type)
 	}
 	if rows > d.size/row {
-		return t, &FormatError{ErrTruncated, d.at, fmt.Sprintf("tensor %q does not fit into a file of %d bytes", t.Name, d.size)}
+		return t, &formatError{ErrTruncated, d.at, fmt.Sprintf("tensor %q does not fit into a file of %d bytes", t.Name, d.size)}
 	}
 	if offset > uint64(d.size) {
-		return t, &FormatError{ErrTruncated, d.at, fmt.Sprintf("tensor %q begins at %d, after the end of the file", t.Name, offset)}
+		return t, &formatError{ErrTruncated, d.at, fmt.Sprintf("tensor %q begins at %d, after the end of the file", t.Name, offset)}
 	}
 	t.Bytes, t.Offset = rows*row, int64(offset)
 	return t, nil
@@ -244,7 +244,7 @@ func (d *decoder) place(h *Header) error {
 		}
 		t.Offset += h.DataOffset
 		if t.Offset > d.size-t.Bytes {
-			return &FormatError{ErrTruncated, d.size, fmt.Sprintf("tensor %q needs bytes %d to %d, the file has %d", t.Name, t.Offset, t.Offset+t.Bytes, d.size)}
+			return &formatError{ErrTruncated, d.size, fmt.Sprintf("tensor %q needs bytes %d to %d, the file has %d", t.Name, t.Offset, t.Offset+t.Bytes, d.size)}
 		}
 	}
 	sort.Slice(order, func(a, b int) bool { return h.Tensors[order[a]].Offset < h.Tensors[order[b]].Offset })
@@ -269,7 +269,7 @@ type decoder struct {
 }
 
 func (d *decoder) invalid(format string, args ...any) error {
-	return &FormatError{ErrInvalid, d.at, fmt.Sprintf(format, args...)}
+	return &formatError{ErrInvalid, d.at, fmt.Sprintf(format, args...)}
 }
 
 // need refuses to read n bytes that cannot be there.
@@ -278,7 +278,7 @@ func (d *decoder) need(n uint64, what string) error {
 		if d.limit < d.size {
 			return d.invalid("%s: the header is larger than %d bytes", what, int64(maxHeaderBytes))
 		}
-		return &FormatError{ErrTruncated, d.at, fmt.Sprintf("%s needs %d bytes, but only %d are left", what, n, left)}
+		return &formatError{ErrTruncated, d.at, fmt.Sprintf("%s needs %d bytes, but only %d are left", what, n, left)}
 	}
 	return nil
 }
@@ -290,7 +290,7 @@ func (d *decoder) fill(b []byte, what string) error {
 	n, err := io.ReadFull(d.r, b)
 	d.at += int64(n)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &FormatError{ErrTruncated, d.at, what}
+		return &formatError{ErrTruncated, d.at, what}
 	}
 	if err != nil {
 		return fmt.Errorf("read %s at byte %d: %w", what, d.at, err)

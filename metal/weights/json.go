@@ -35,7 +35,7 @@ func newJSONReader(text []byte, at int64) *jsonReader {
 }
 
 func (j *jsonReader) invalid(what string) error {
-	return &FormatError{ErrInvalid, j.at + j.dec.InputOffset(), what}
+	return &formatError{ErrInvalid, j.at + j.dec.InputOffset(), what}
 }
 
 func (j *jsonReader) token() (json.Token, error) {
@@ -43,9 +43,9 @@ func (j *jsonReader) token() (json.Token, error) {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		return nil, &FormatError{ErrInvalid, j.at + syntax.Offset, "not JSON: " + syntax.Error()}
+		return nil, &formatError{ErrInvalid, j.at + syntax.Offset, "not JSON: " + syntax.Error()}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, &FormatError{ErrTruncated, j.at + j.dec.InputOffset(), "the JSON ends unexpectedly"}
+		return nil, &formatError{ErrTruncated, j.at + j.dec.InputOffset(), "the JSON ends unexpectedly"}
 	case err != nil:
 		return nil, j.invalid("not JSON: " + err.Error())
 	}

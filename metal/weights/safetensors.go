@@ -87,7 +87,7 @@ func (t shardTensor) flat() shardTensor {
 func readShard(r io.ReaderAt, size int64, left *allowance) ([]shardTensor, error) {
 	const lengthBytes = 8
 	if size < lengthBytes {
-		return nil, &FormatError{ErrTruncated, size, "the length of the header"}
+		return nil, &formatError{ErrTruncated, size, "the length of the header"}
 	}
 	var head [lengthBytes]byte
 	if err := readAt(r, head[:], 0, "the length of the header"); err != nil {
@@ -95,13 +95,13 @@ func readShard(r io.ReaderAt, size int64, left *allowance) ([]shardTensor, error
 	}
 	n := binary.LittleEndian.Uint64(head[:])
 	if n > maxShardHeader {
-		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("the header has %d bytes, want at most %d; is it a safetensors file?", n, maxShardHeader)}
+		return nil, &formatError{ErrInvalid, 0, fmt.Sprintf("the header has %d bytes, want at most %d; is it a safetensors file?", n, maxShardHeader)}
 	}
 	if n > uint64(size-lengthBytes) {
-		return nil, &FormatError{ErrTruncated, lengthBytes, fmt.Sprintf("the header has %d bytes, but the file only %d", n, size)}
+		return nil, &formatError{ErrTruncated, lengthBytes, fmt.Sprintf("the header has %d bytes, but the file only %d", n, size)}
 	}
 	if left.bytes -= int64(n); left.bytes < 0 {
-		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("the headers of all files have more than %d bytes in total", int64(maxHeaders))}
+		return nil, &formatError{ErrInvalid, 0, fmt.Sprintf("the headers of all files have more than %d bytes in total", int64(maxHeaders))}
 	}
 	if err := left.memory.take(jsonMemory*int64(n), lengthBytes); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func readShard(r io.ReaderAt, size int64, left *allowance) ([]shardTensor, error
 		return nil, err
 	}
 	if n == 0 || text[0] != '{' {
-		return nil, &FormatError{ErrInvalid, lengthBytes, "the header does not begin with {"}
+		return nil, &formatError{ErrInvalid, lengthBytes, "the header does not begin with {"}
 	}
 	p := shardParser{json: newJSONReader(text, lengthBytes), data: lengthBytes + int64(n), size: size, most: left.tensors, memory: left.memory}
 	if err := p.header(); err != nil {
@@ -129,7 +129,7 @@ func readAt(r io.ReaderAt, b []byte, at int64, what string) error {
 		return nil
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &FormatError{ErrTruncated, at + int64(n), what}
+		return &formatError{ErrTruncated, at + int64(n), what}
 	}
 	return fmt.Errorf("read %s at byte %d: %w", what, at, err)
 }
@@ -270,7 +270,7 @@ func (p *shardParser) offsets(name string, v any) (begin, end int64, err error) 
 		return 0, 0, p.json.invalid(fmt.Sprintf("data_offsets of tensor %s are %v, want a begin and an end", family.Quoted(name), n))
 	}
 	if n[1] > p.size-p.data {
-		return 0, 0, &FormatError{ErrTruncated, p.size, fmt.Sprintf("tensor %s ends at %d of the data, which has only %d bytes", family.Quoted(name), n[1], p.size-p.data)}
+		return 0, 0, &formatError{ErrTruncated, p.size, fmt.Sprintf("tensor %s ends at %d of the data, which has only %d bytes", family.Quoted(name), n[1], p.size-p.data)}
 	}
 	return n[0], n[1], nil
 }
@@ -298,14 +298,14 @@ func (p *shardParser) place() error {
 		t := p.tensors[i]
 		switch {
 		case t.span.offset < at:
-			return &FormatError{ErrInvalid, t.span.offset, fmt.Sprintf("tensor %s overlaps %s", family.Quoted(t.name), before)}
+			return &formatError{ErrInvalid, t.span.offset, fmt.Sprintf("tensor %s overlaps %s", family.Quoted(t.name), before)}
 		case t.span.offset > at:
-			return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes between %s and tensor %s belong to no tensor", t.span.offset-at, before, family.Quoted(t.name))}
+			return &formatError{ErrInvalid, at, fmt.Sprintf("%d bytes between %s and tensor %s belong to no tensor", t.span.offset-at, before, family.Quoted(t.name))}
 		}
 		at, before = t.span.offset+t.span.bytes, "tensor "+family.Quoted(t.name)
 	}
 	if at != p.size {
-		return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes after %s belong to no tensor", p.size-at, before)}
+		return &formatError{ErrInvalid, at, fmt.Sprintf("%d bytes after %s belong to no tensor", p.size-at, before)}
 	}
 	return nil
 }

@@ -8,9 +8,9 @@ import (
 	"os"
 )
 
-// ErrStranger means that a process of another user is at the other end of a
+// errStranger means that a process of another user is at the other end of a
 // socket.
-var ErrStranger = errors.New("a process of another user")
+var errStranger = errors.New("a process of another user")
 
 // OwnUser returns a listener that only accepts processes of this process's user
 // and closes other connections before it reads a byte. The permissions of
@@ -51,7 +51,7 @@ func checkPeer(c net.Conn, uid int) error {
 		return fmt.Errorf("determine the user at the other end of the socket: %w", err)
 	}
 	if user != uid {
-		return fmt.Errorf("%w (%d, want %d) is at the other end of the socket", ErrStranger, user, uid)
+		return fmt.Errorf("%w (%d, want %d) is at the other end of the socket", errStranger, user, uid)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func TestAttackASocketOfAnotherUser(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
 	defer theirs.Close()
-	if err := checkPeer(ours, mine); err == nil || errors.Is(err, ErrStranger) {
+	if err := checkPeer(ours, mine); err == nil || errors.Is(err, errStranger) {
 		t.Errorf("an end of an unknown user: %v", err)
 	}
 }

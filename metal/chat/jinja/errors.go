@@ -7,8 +7,8 @@ import (
 
 // Kinds of errors. All errors of this package are an *Error of one kind.
 var (
-	// ErrSyntax means that the source is not a valid template.
-	ErrSyntax = errors.New("template syntax error")
+	// errSyntax means that the source is not a valid template.
+	errSyntax = errors.New("template syntax error")
 	// ErrRender means that rendering failed on these values.
 	ErrRender = errors.New("template failed")
 	// ErrRaised means that the template called raise_exception to refuse the

@@ -489,6 +489,6 @@ func (p *expressions) argument(a *arguments) (err error) {
 // wrong, unless a condition decides whether the name is ever used.
 func (p *expressions) noteUnknown(line int, message string) {
 	if !p.soft {
-		p.unknown = append(p.unknown, &Error{Kind: ErrSyntax, Line: line, Message: message})
+		p.unknown = append(p.unknown, &Error{Kind: errSyntax, Line: line, Message: message})
 	}
 }

@@ -71,7 +71,7 @@ func (l *lexer) bounded() error {
 }
 
 func (l *lexer) fail(format string, args ...any) error {
-	return &Error{Kind: ErrSyntax, Line: l.line, Message: fmt.Sprintf(format, args...)}
+	return &Error{Kind: errSyntax, Line: l.line, Message: fmt.Sprintf(format, args...)}
 }
 
 func (l *lexer) add(t token) {

@@ -201,7 +201,7 @@ func TestHostileSourcesAreRefused(t *testing.T) {
 		start := time.Now()
 		_, err := Parse(a.source)
 		var e *Error
-		if !errors.As(err, &e) || e.Bound != a.bound || a.bound == "" && e.Kind != ErrSyntax {
+		if !errors.As(err, &e) || e.Bound != a.bound || a.bound == "" && e.Kind != errSyntax {
 			t.Errorf("%s: %v, want the bound %q", name, err, a.bound)
 		}
 		if took := time.Since(start); took > 30*time.Second {
@@ -223,7 +223,7 @@ func names(n int) string {
 func TestLongChainsRender(t *testing.T) {
 	source := "{{ 0" + strings.Repeat(" + 1", 20_000) + " }}"
 	got, err := renderText(context.Background(), source, nil, Limits{})
-	if err == nil && got != "20000" || err != nil && !errors.Is(err, ErrSyntax) && !errors.Is(err, ErrLimit) {
+	if err == nil && got != "20000" || err != nil && !errors.Is(err, errSyntax) && !errors.Is(err, ErrLimit) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -320,7 +320,7 @@ func TestUnsupportedTagsAreRefusedByName(t *testing.T) {
 	for _, tag := range []string{"include 'x'", "extends 'x'", "import 'x' as y", "block b", "autoescape true", "do x", "trans"} {
 		_, err := Parse("{% " + tag + " %}")
 		name := strings.Fields(tag)[0]
-		if !errors.Is(err, ErrSyntax) || !strings.Contains(err.Error(), `"`+name+`" is not supported`) {
+		if !errors.Is(err, errSyntax) || !strings.Contains(err.Error(), `"`+name+`" is not supported`) {
 			t.Errorf("%s: %v", tag, err)
 		}
 	}

@@ -30,7 +30,7 @@ type Template struct {
 // Source returns the text that was parsed.
 func (t *Template) Source() string { return t.source }
 
-// Parse reads a template; its error is ErrSyntax or ErrLimit.
+// Parse reads a template; its error is errSyntax or ErrLimit.
 func Parse(source string) (*Template, error) {
 	if len(source) > MaxSource {
 		return nil, limitf(BoundSource, "the source has %d bytes, more than %d", len(source), MaxSource)
@@ -102,7 +102,7 @@ func (p *cursor) next() token {
 }
 
 func (p *cursor) fail(format string, args ...any) error {
-	return &Error{Kind: ErrSyntax, Line: p.peek().line, Message: fmt.Sprintf(format, args...)}
+	return &Error{Kind: errSyntax, Line: p.peek().line, Message: fmt.Sprintf(format, args...)}
 }
 
 func (p *cursor) unexpected(want string) error {
@@ -270,7 +270,7 @@ func (p *parser) statement() (node, error) {
 		}
 		return &continueNode{pos}, nil
 	}
-	return nil, &Error{Kind: ErrSyntax, Line: pos.line, Message: noTag(name)}
+	return nil, &Error{Kind: errSyntax, Line: pos.line, Message: noTag(name)}
 }
 
 // noTag says why there is no tag of this name.

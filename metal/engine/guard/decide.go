@@ -7,8 +7,8 @@ import (
 const (
 	// safePermille of the limit is where prompts begin to be cut into smaller chunks.
 	safePermille = 900
-	// MinChunk is the size of the smallest of them, in tokens.
-	MinChunk = 32
+	// minChunk is the size of the smallest of them, in tokens.
+	minChunk = 32
 )
 
 // Estimator computes what prompts take.
@@ -87,9 +87,9 @@ func Decide(r Room, c Chunk, est Estimator) (Verdict, error) {
 		return Verdict{}, err
 	}
 	prompt.Chunk = c.Full
-	tokens, clear := est.Fit(prompt, r.safe(), MinChunk)
+	tokens, clear := est.Fit(prompt, r.safe(), minChunk)
 	if !clear { // near the limit already: the smallest chunks, up to the limit itself
-		tokens = min(MinChunk, c.Full)
+		tokens = min(minChunk, c.Full)
 	}
 	prompt.Chunk = tokens
 	needed, err := est.Peak(prompt)

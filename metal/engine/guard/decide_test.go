@@ -96,7 +96,7 @@ func TestChunkPeakStaysUnderTheLimit(t *testing.T) {
 			if err != nil || v.Tokens < 1 || r.Held+peak > r.Limit {
 				t.Fatalf("%+v of %+v peaks at %d (%v)", v, r, r.Held+peak, err)
 			}
-			if v.Tokens > MinChunk && r.Held+peak > r.Limit/1000*safePermille {
+			if v.Tokens > minChunk && r.Held+peak > r.Limit/1000*safePermille {
 				t.Fatalf("%+v of %+v peaks at %d, in the zone", v, r, r.Held+peak)
 			}
 			if v.Tokens < p.Full {

@@ -369,7 +369,7 @@ func (g *Guard) FitsAtMinChunk(p footprint.Prefill) (needed int64, r Room, err e
 	if r = g.Room(); r.Limit == 0 {
 		return 0, r, nil
 	}
-	p.Chunk = MinChunk
+	p.Chunk = minChunk
 	needed, err = g.model.Load().Estimator.Peak(p)
 	return needed, r, err
 }

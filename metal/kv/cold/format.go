@@ -10,9 +10,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 )
 
-// Version of the format. Readers of older versions may be added; files of any
+// version of the format. Readers of older versions may be added; files of any
 // other version are foreign.
-const Version = 1
+const version = 1
 
 // HeaderBytes is the length of a header. The payload follows it and ends the
 // file.
@@ -47,7 +47,7 @@ type Header struct {
 func (h Header) Encode() [HeaderBytes]byte {
 	var b [HeaderBytes]byte
 	copy(b[:], magic[:])
-	binary.LittleEndian.PutUint32(b[8:], Version)
+	binary.LittleEndian.PutUint32(b[8:], version)
 	binary.LittleEndian.PutUint32(b[12:], HeaderBytes)
 	binary.LittleEndian.PutUint64(b[16:], uint64(h.PayloadBytes))
 	copy(b[24:], h.Key[:])
@@ -63,8 +63,8 @@ func ParseHeader(b []byte) (Header, error) {
 	if len(b) < HeaderBytes || [8]byte(b) != magic {
 		return Header{}, ErrForeign
 	}
-	if v := binary.LittleEndian.Uint32(b[8:]); v != Version {
-		return Header{}, fmt.Errorf("version %d, want %d: %w", v, Version, ErrForeign)
+	if v := binary.LittleEndian.Uint32(b[8:]); v != version {
+		return Header{}, fmt.Errorf("version %d, want %d: %w", v, version, ErrForeign)
 	}
 	if binary.LittleEndian.Uint64(b[120:]) != xxhash.Sum64(b[:120]) {
 		return Header{}, fmt.Errorf("header: %w", kv.ErrCorrupt)
@@ -72,7 +72,7 @@ func ParseHeader(b []byte) (Header, error) {
 	payload := binary.LittleEndian.Uint64(b[16:])
 	switch {
 	case binary.LittleEndian.Uint32(b[12:]) != HeaderBytes, [24]byte(b[96:]) != [24]byte{}:
-		return Header{}, fmt.Errorf("unknown fields in a header of version %d: %w", Version, ErrForeign)
+		return Header{}, fmt.Errorf("unknown fields in a header of version %d: %w", version, ErrForeign)
 	case payload > MaxPayloadBytes:
 		return Header{}, fmt.Errorf("a payload of %d bytes: %w", payload, kv.ErrCorrupt)
 	}

@@ -67,8 +67,8 @@ func Must(t *testing.T, tier kv.Tier, key kv.Key, want []byte) {
 	}
 }
 
-// Lacks fails the test if a key is present.
-func Lacks(t *testing.T, tier kv.Tier, key kv.Key) {
+// lacks fails the test if a key is present.
+func lacks(t *testing.T, tier kv.Tier, key kv.Key) {
 	t.Helper()
 	if n, ok := tier.Size(key); ok {
 		t.Errorf("Size(%s) = %d, want none", key, n)
@@ -102,7 +102,7 @@ func distrusted(t *testing.T, tier kv.Tier) {
 		}
 		Must(t, tier, KeyOf(1), want)
 		tier.Distrust()
-		Lacks(t, tier, KeyOf(1))
+		lacks(t, tier, KeyOf(1))
 	}
 	if tier.Put(KeyOf(1), want) == kv.Dropped {
 		t.Fatal("it was dropped")
@@ -125,13 +125,13 @@ func offered(t *testing.T, tier kv.Tier) {
 	if saved, err := tier.Offer(KeyOf(2), 1000, func([]byte) error { return failed }); !errors.Is(err, failed) || saved != kv.Dropped {
 		t.Errorf("Offer without bytes: %v, %v", saved, err)
 	}
-	Lacks(t, tier, KeyOf(2))
+	lacks(t, tier, KeyOf(2))
 }
 
 func absent(t *testing.T, tier kv.Tier) {
-	Lacks(t, tier, KeyOf(1))
+	lacks(t, tier, KeyOf(1))
 	tier.Put(KeyOf(2), Payload(2, 100))
-	Lacks(t, tier, KeyOf(1))
+	lacks(t, tier, KeyOf(1))
 }
 
 func again(t *testing.T, tier kv.Tier) {

@@ -34,10 +34,10 @@ var (
 	ErrOptions = errors.New("unsupported conversion options")
 	// ErrExists means that the destination is not an empty folder.
 	ErrExists = errors.New("is not an empty folder")
-	// ErrSpace means that the disk is full.
-	ErrSpace = errors.New("no space left on the disk")
-	// ErrRange means that a type cannot represent a value.
-	ErrRange = errors.New("value is out of range")
+	// errSpace means that the disk is full.
+	errSpace = errors.New("no space left on the disk")
+	// errRange means that a type cannot represent a value.
+	errRange = errors.New("value is out of range")
 )
 
 // shardBytes is the largest file of weights, as mlx-lm writes them

@@ -331,7 +331,7 @@ func TestNothingIsLeftAfterAFault(t *testing.T) {
 		count = n
 		o.Out = filepath.Join(t.TempDir(), "out")
 		_, err := Run(context.Background(), f, o)
-		if !errors.Is(err, ErrSpace) || !strings.Contains(err.Error(), fmt.Sprintf("%d bytes", r.Bytes)) {
+		if !errors.Is(err, errSpace) || !strings.Contains(err.Error(), fmt.Sprintf("%d bytes", r.Bytes)) {
 			t.Errorf("disk full at write %d of %d: error %v, want ErrSpace and %d bytes", n, writes, err, r.Bytes)
 		}
 		wantEmpty(t, filepath.Dir(o.Out))
@@ -346,7 +346,7 @@ func TestNothingIsLeftAfterAFault(t *testing.T) {
 }
 
 func TestAModelThatDoesNotFitIsNotBegun(t *testing.T) {
-	if err := room(t.TempDir(), 1<<62); !errors.Is(err, ErrSpace) || !strings.Contains(err.Error(), fmt.Sprint(int64(1)<<62)) {
+	if err := room(t.TempDir(), 1<<62); !errors.Is(err, errSpace) || !strings.Contains(err.Error(), fmt.Sprint(int64(1)<<62)) {
 		t.Errorf("error %v, want ErrSpace and the bytes", err)
 	}
 	if err := room(t.TempDir(), 1); err != nil {

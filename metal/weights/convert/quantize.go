@@ -23,8 +23,8 @@ type Target struct {
 // Affine is an affine format whose scales get the type of what they scale.
 func Affine(bits, group int) Target { return Target{quant.Affine, bits, group} }
 
-// Keep leaves a matrix as it is.
-func Keep() Target { return Target{} }
+// keep leaves a matrix as it is.
+func keep() Target { return Target{} }
 
 // defaultGroup is MLX's.
 const defaultGroup = 64
@@ -35,7 +35,7 @@ const targetForms = "BITS or BITS:GROUP, mxfp4, mxfp8, nvfp4, or keep"
 // ParseTarget reads "4", "8:32", "mxfp4", "mxfp8", "nvfp4" or "keep".
 func ParseTarget(text string) (Target, error) {
 	if text == "keep" {
-		return Keep(), nil
+		return keep(), nil
 	}
 	if f, ok := quant.BlockFloatNamed(text); ok {
 		return Target{f.Mode, f.Bits, f.Group}, nil
@@ -146,7 +146,7 @@ func (p Plan) rule(layer string) int {
 func (p Plan) of(e weights.Entry) (Target, int, error) {
 	layer := strings.TrimSuffix(e.Path, ".weight")
 	if len(e.Shape) < 2 || strings.HasSuffix(e.Path, ".bias") || strings.HasSuffix(e.Path, kernelPath) { // experts have biases in rows
-		return Keep(), -1, nil
+		return keep(), -1, nil
 	}
 	at := p.rule(layer)
 	t := p.Rest
@@ -159,7 +159,7 @@ func (p Plan) of(e weights.Entry) (Target, int, error) {
 	case !t.keeps() && len(e.Shape) == 2 && isRouter(e.Path) && e.Columns()%64 == 0:
 		t = Affine(8, 64)
 	case !t.keeps() && e.Columns()%t.group != 0:
-		t = Keep()
+		t = keep()
 	}
 	if !t.keeps() && e.Format.Quantized() && !p.Again {
 		return t, at, fmt.Errorf("%s is already quantised as %s: %w; pass --dequantize to quantise its values again, or add a rule that keeps it", layer, e.Stored(), ErrOptions)

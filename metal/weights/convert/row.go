@@ -79,13 +79,13 @@ func (c *converter) regrouped(r quant.Row) (quant.Row, error) {
 		c.to.Type.Put(c.out.Biases, g, bias)
 	}
 	if err := c.to.CheckRow(c.columns, c.out); err != nil {
-		return quant.Row{}, fmt.Errorf("%w as %v: %w", ErrRange, c.to.Type, err)
+		return quant.Row{}, fmt.Errorf("%w as %v: %w", errRange, c.to.Type, err)
 	}
 	return quant.Row{Raw: r.Raw, Scales: c.out.Scales, Biases: c.out.Biases}, nil
 }
 
 // cast rounds values to the new type, into raw if it is given. A finite value
-// that becomes infinite is ErrRange.
+// that becomes infinite is errRange.
 func (c *converter) cast(values []float32, raw []byte) error {
 	var one [4]byte
 	for i, v := range values {
@@ -96,7 +96,7 @@ func (c *converter) cast(values []float32, raw []byte) error {
 		c.kind.Put(at, k, v)
 		values[i] = c.kind.At(at, k)
 		if math.IsInf(float64(values[i]), 0) && !math.IsInf(float64(v), 0) {
-			return fmt.Errorf("%w: %v as %v; choose a wider type", ErrRange, v, c.kind)
+			return fmt.Errorf("%w: %v as %v; choose a wider type", errRange, v, c.kind)
 		}
 	}
 	return nil

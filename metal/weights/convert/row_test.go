@@ -117,7 +117,7 @@ func TestValuesThatATypeCannotHoldAreRefused(t *testing.T) {
 			half := quant.Float16
 			c.o.Type, c.o.Out = &half, filepath.Join(t.TempDir(), "out")
 			_, err := Run(context.Background(), f, c.o)
-			if !errors.Is(err, ErrRange) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "embed_tokens") {
+			if !errors.Is(err, errRange) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "embed_tokens") {
 				t.Errorf("error %v, want ErrRange saying %q", err, c.says)
 			}
 			wantEmpty(t, filepath.Dir(c.o.Out))

@@ -39,7 +39,7 @@ func room(dir string, need int64) error {
 		return fmt.Errorf("free space of %s: %w", dir, err)
 	}
 	if free := uint64(st.Bavail) * uint64(st.Bsize); free < uint64(need) {
-		return fmt.Errorf("%w: the model needs %d bytes, %s has %d", ErrSpace, need, dir, free)
+		return fmt.Errorf("%w: the model needs %d bytes, %s has %d", errSpace, need, dir, free)
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ type writer struct {
 // fault adds to the error of a full disk how much space is missing.
 func (w *writer) fault(name string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fmt.Errorf("write %s: %w: the model needs %d bytes: %w", name, ErrSpace, w.need, err)
+		return fmt.Errorf("write %s: %w: the model needs %d bytes: %w", name, errSpace, w.need, err)
 	}
 	return fmt.Errorf("write %s: %w", name, err)
 }
