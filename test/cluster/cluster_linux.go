@@ -31,9 +31,9 @@ const (
 	pods        = "10.244.0.0/24"
 )
 
-// Ready bounds each wait for a program: three times what a busy two-core
+// ready bounds each wait for a program: three times what a busy two-core
 // machine was seen to take.
-const Ready = 90 * time.Second
+const ready = 90 * time.Second
 
 // Options configure a cluster.
 type Options struct {

@@ -132,7 +132,7 @@ func (c *Cluster) node(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, "apply", "-f", manifest); err != nil {
 		return err
 	}
-	if _, err := c.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "deploy/coredns", "--timeout="+Ready.String()); err != nil {
+	if _, err := c.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "deploy/coredns", "--timeout="+ready.String()); err != nil {
 		return errors.Join(err, c.Failed())
 	}
 	c.say("CoreDNS")
@@ -141,7 +141,7 @@ func (c *Cluster) node(ctx context.Context) error {
 
 // await waits until a program is ready.
 func (c *Cluster) await(ctx context.Context, p *process.Program, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
+	ctx, cancel := context.WithTimeoutCause(ctx, ready, fmt.Errorf("not within %s", ready))
 	defer cancel()
 	return p.Ready(ctx, ask)
 }

@@ -171,8 +171,8 @@ type Resident struct {
 	Engine  Engine
 }
 
-// ErrNotResident is the error of a model without a living engine.
-var ErrNotResident = errors.New("model has no engine")
+// errNotResident is the error of a model without a living engine.
+var errNotResident = errors.New("model has no engine")
 
 // Resident finds the engine of a model with one replica.
 func (f *Fleet) Resident(ctx context.Context, model string) (Resident, error) {
@@ -192,7 +192,7 @@ func (f *Fleet) ResidentOf(ctx context.Context, replica v1alpha1.ModelReplica) (
 	}
 	i := slices.IndexFunc(node.Status.Assignments, func(a v1alpha1.AssignmentStatus) bool { return a.ReplicaUID == string(replica.UID) })
 	if i < 0 || node.Status.Assignments[i].PID == 0 {
-		return r, fmt.Errorf("%s: %w: Mac %s reports none", replica.Name, ErrNotResident, node.Name)
+		return r, fmt.Errorf("%s: %w: Mac %s reports none", replica.Name, errNotResident, node.Name)
 	}
 	r.Report = node.Status.Assignments[i]
 	engines, err := f.MacEngines(node.Name)
@@ -205,7 +205,7 @@ func (f *Fleet) ResidentOf(ctx context.Context, replica v1alpha1.ModelReplica) (
 			return r, nil
 		}
 	}
-	return r, fmt.Errorf("%s: %w: no process %d", replica.Name, ErrNotResident, r.Report.PID)
+	return r, fmt.Errorf("%s: %w: no process %d", replica.Name, errNotResident, r.Report.PID)
 }
 
 // Replica is the one replica of a model.

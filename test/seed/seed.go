@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// Variable is the environment variable that selects a seed: a number, or new for
+// variable is the environment variable that selects a seed: a number, or new for
 // one from the clock.
-const Variable = "TEST_SEED"
+const variable = "TEST_SEED"
 
 // Of returns the seed of a test and logs it. It is 1 unless Variable selects
 // another one; a value that is no seed fails the test.
 func Of(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(1)
-	switch value := os.Getenv(Variable); value {
+	switch value := os.Getenv(variable); value {
 	case "":
 	case "new":
 		seed = uint64(time.Now().UnixNano())
 	default:
 		n, err := strconv.ParseUint(value, 10, 64)
 		if err != nil {
-			t.Fatalf("%s=%q is no seed: set a number, or new", Variable, value)
+			t.Fatalf("%s=%q is no seed: set a number, or new", variable, value)
 		}
 		seed = n
 	}
-	t.Logf("seed %d (%s=%d repeats it)", seed, Variable, seed)
+	t.Logf("seed %d (%s=%d repeats it)", seed, variable, seed)
 	return seed
 }

@@ -9,13 +9,13 @@ func TestASeedIsFixedUnlessTheEnvironmentSelectsOne(t *testing.T) {
 		value string
 		want  uint64
 	}{{"", 1}, {"7", 7}, {"0", 0}} {
-		t.Setenv(Variable, c.value)
+		t.Setenv(variable, c.value)
 		if got := Of(t); got != c.want {
-			t.Errorf("%s=%q gives %d, want %d", Variable, c.value, got, c.want)
+			t.Errorf("%s=%q gives %d, want %d", variable, c.value, got, c.want)
 		}
 	}
-	t.Setenv(Variable, "new")
+	t.Setenv(variable, "new")
 	if got := Of(t); got < 1<<40 {
-		t.Errorf("%s=new gives %d, want a time in nanoseconds", Variable, got)
+		t.Errorf("%s=new gives %d, want a time in nanoseconds", variable, got)
 	}
 }

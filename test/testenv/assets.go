@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// AssetsVariable names the folder with ready programs; other test tools use
+// assetsVariable names the folder with ready programs; other test tools use
 // the same name.
-const AssetsVariable = "KUBEBUILDER_ASSETS"
+const assetsVariable = "KUBEBUILDER_ASSETS"
 
 const modulePath = "metalfleet.dev/metalfleet"
 
-// ErrNoAssets is the error of a program of the control plane that is missing.
-var ErrNoAssets = errors.New("local Kubernetes is not built")
+// errNoAssets is the error of a program of the control plane that is missing.
+var errNoAssets = errors.New("local Kubernetes is not built")
 
 // assets are the programs, each by its path.
 type assets struct {
@@ -25,7 +25,7 @@ type assets struct {
 // AssetsDir is the folder that etcd, kube-apiserver, kubectl and, where it was
 // built here, kube-controller-manager are taken from.
 func AssetsDir() (string, error) {
-	if dir := os.Getenv(AssetsVariable); dir != "" {
+	if dir := os.Getenv(assetsVariable); dir != "" {
 		return dir, nil
 	}
 	root, err := moduleRoot()
@@ -58,7 +58,7 @@ func findAssets(controllers bool) (assets, error) {
 	}
 	for _, program := range wanted {
 		if _, err := os.Stat(program); err != nil {
-			return assets{}, fmt.Errorf("%w: run `make kube`, or have %s name a folder with it: %w", ErrNoAssets, AssetsVariable, err)
+			return assets{}, fmt.Errorf("%w: run `make kube`, or have %s name a folder with it: %w", errNoAssets, assetsVariable, err)
 		}
 	}
 	return a, nil

@@ -243,9 +243,9 @@ func playChild() {
 }
 
 func TestMissingProgramsFailWithTheWayToGetThem(t *testing.T) {
-	t.Setenv(AssetsVariable, t.TempDir())
+	t.Setenv(assetsVariable, t.TempDir())
 	_, err := Start(t.Context(), fixture())
-	if !errors.Is(err, ErrNoAssets) || !strings.Contains(err.Error(), "make kube") {
+	if !errors.Is(err, errNoAssets) || !strings.Contains(err.Error(), "make kube") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -24,8 +24,8 @@ type Machine struct {
 	Load float64 `json:"load"`
 }
 
-// ThisMachine describes the machine that this program runs on.
-func ThisMachine() Machine {
+// thisMachine describes the machine that this program runs on.
+func thisMachine() Machine {
 	m := Machine{CPU: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version()}
 	var about string
 	if runtime.GOOS == "linux" {

@@ -61,7 +61,7 @@ type Line struct {
 
 // New begins a report on this machine, today.
 func New(name, title, about string) *Report {
-	return &Report{Name: name, Title: title, About: about, Date: time.Now().UTC().Format(time.DateOnly), Machine: ThisMachine()}
+	return &Report{Name: name, Title: title, About: about, Date: time.Now().UTC().Format(time.DateOnly), Machine: thisMachine()}
 }
 
 // Peer records the version of a program that took part.

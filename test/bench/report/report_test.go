@@ -115,7 +115,7 @@ func TestAMachineIsDescribedAsFarAsItReports(t *testing.T) {
 			t.Errorf("%q:\n%s", about, diff)
 		}
 	}
-	if m := ThisMachine(); m.Cores < 1 || m.Go == "" || m.CPU == "" {
+	if m := thisMachine(); m.Cores < 1 || m.Go == "" || m.CPU == "" {
 		t.Errorf("this machine is %+v", m)
 	}
 }

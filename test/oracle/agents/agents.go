@@ -60,7 +60,7 @@ func templateOf(name string) string {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	chosen := slices.DeleteFunc(Programs(), func(p Program) bool { return !strings.Contains(p.Name, o.only) || !slices.Contains(o.envs, p.Env) })
+	chosen := slices.DeleteFunc(programs(), func(p Program) bool { return !strings.Contains(p.Name, o.only) || !slices.Contains(o.envs, p.Env) })
 	if len(chosen) == 0 {
 		return fmt.Errorf("no program of %q has a name that contains %q", o.envs, o.only)
 	}

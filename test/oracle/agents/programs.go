@@ -18,9 +18,9 @@ type Program struct {
 	Ignored []string
 }
 
-// Programs are those that are played; docs/how-to/serve.md shows users how to
+// programs are those that are played; docs/how-to/serve.md shows users how to
 // configure each.
-func Programs() []Program {
+func programs() []Program {
 	const chat, responses, messages = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 	library, opencode := []string{"run_command", "read_file", "edit_file", "run_command"}, []string{"bash", "read", "edit", "bash"}
 	return []Program{

@@ -95,10 +95,10 @@ func (r Row) For(c Client) bool {
 }
 
 // Rows returns the rows of the file.
-func Rows() ([]Row, error) { return Parse(rows) }
+func Rows() ([]Row, error) { return parse(rows) }
 
-// Parse reads rows and checks them.
-func Parse(raw []byte) ([]Row, error) {
+// parse reads rows and checks them.
+func parse(raw []byte) ([]Row, error) {
 	var out []Row
 	if err := yaml.UnmarshalStrict(raw, &out); err != nil {
 		return nil, fmt.Errorf("rows: %w", err)

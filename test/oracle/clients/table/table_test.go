@@ -39,7 +39,7 @@ func TestRowsThatAreNotSoundAreRefused(t *testing.T) {
 		"keys, and no key":     {"- row: a\n  api: openai\n  keys: true\n  " + steps, "go together"},
 		"an unknown member":    {"- row: a\n  colour: blue\n  api: openai\n  " + steps, "colour"},
 	} {
-		if _, err := Parse([]byte(tc.rows)); err == nil || !strings.Contains(err.Error(), tc.says) {
+		if _, err := parse([]byte(tc.rows)); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
