@@ -198,6 +198,15 @@ func TestPick(t *testing.T) {
 	}
 }
 
+// A kind of rejection that nothing is said of would end a message in a number.
+func TestEveryKindOfRejectionHasWords(t *testing.T) {
+	for k := tooSmall; k < constraint; k++ {
+		if (rejection{kind: k}).words() == "" {
+			t.Errorf("kind %d has no words", k)
+		}
+	}
+}
+
 func TestAvoidedMacIsTriedAgainInTime(t *testing.T) {
 	r := replica("r", gib)
 	r.Spec.Avoid = []v1alpha1.AvoidedMac{{Name: "a", Until: metav1.NewTime(now.Add(time.Minute))}, {Name: "b", Until: metav1.NewTime(now.Add(time.Second))}}
