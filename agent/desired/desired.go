@@ -6,7 +6,7 @@
 // never takes an error, a missing object or an answer without identity for
 // "nothing is wanted".
 //
-// Start reading at Read.
+// Start reading at read.
 package desired
 
 import (

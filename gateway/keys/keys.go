@@ -17,7 +17,7 @@
 // its Secret, so that a wrong one costs one lookup and one hash of less than 200 bytes,
 // compared in constant time.
 //
-// Start reading at Parse and Store.Find; limit.go has the rate limits.
+// Start reading at parse and Store.Find; limit.go has the rate limits.
 package keys
 
 import (
