@@ -127,7 +127,7 @@ func TestWhatIsAttendedByProducts(t *testing.T) {
 		{256, 500, 1},  // many
 		{600, 6000, 0}, // too many scores
 	} {
-		products, scores := b.attends(8, c.length, c.seen)
+		products, scores := b.attention(8, c.length, c.seen)
 		if int(products) != c.products {
 			t.Errorf("%d tokens that see %d: products %d, want %d", c.length, c.seen, products, c.products)
 		}
