@@ -544,6 +544,12 @@ func TestAKilledAgentsEnginesAreAdopted(t *testing.T) {
 	if err := syscall.Kill(int(pid), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	poll(t, func() error {
+		if alive(pid) {
+			return fmt.Errorf("process %d lives", pid)
+		}
+		return nil
+	})
 	m.spawnAgent()
 	again := m.waitFile(after.BootID)
 	if again.Assignments[0].PID == pid || len(again.Reclaims) != 1 || again.Reclaims[0].Exit != v1alpha1.ExitUnknown {

@@ -84,7 +84,7 @@ func TestAStopThatIsSeenOneStepLateShowsNothingMore(t *testing.T) {
 	runes := []rune(whole.text)
 	r.Stop = []string{string(runes[len(runes)/2:])}
 	cut := ask(t, e, r)
-	if want := string(runes[:len(runes)/2]); cut.text != want || cut.finished.Reason != engine.Stop {
+	if want, _, _ := strings.Cut(whole.text, r.Stop[0]); cut.text != want || cut.finished.Reason != engine.Stop {
 		t.Errorf("%q ended with %q, want %q and a stop", cut.text, cut.finished.Reason, want)
 	}
 	r.Stop = []string{string(runes[len(runes)/2 : len(runes)/2+1])}

@@ -89,11 +89,11 @@ func (c conditions) Collect(out chan<- prometheus.Metric) {
 func collectMac(mac *v1alpha1.MacNode, out chan<- prometheus.Metric) {
 	for _, kind := range macConditions {
 		c := meta.FindStatusCondition(mac.Status.Conditions, kind)
-		if c == nil || c.Reason == v1alpha1.ReasonNeverReported {
+		if kind == v1alpha1.ConditionReady && (c == nil || c.Reason == v1alpha1.ReasonNeverReported) {
 			continue
 		}
 		var value float64
-		if c.Status == metav1.ConditionTrue {
+		if c != nil && c.Status == metav1.ConditionTrue {
 			value = 1
 		}
 		out <- prometheus.MustNewConstMetric(macConditionDesc, prometheus.GaugeValue, value, mac.Name, kind)

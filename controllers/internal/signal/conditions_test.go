@@ -49,11 +49,7 @@ func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
 	if _, err := New(registry, reader); err != nil {
 		t.Fatal(err)
 	}
-	got, want := gathered(t, registry), map[string]float64{
-		"metalfleet_operator_mac_condition Ready alive":            1,
-		"metalfleet_operator_mac_condition Ready dead":             0,
-		"metalfleet_operator_mac_condition Ready silent":           0,
-		"metalfleet_operator_mac_condition WiredStranded alive":    1,
+	want := map[string]float64{
 		"metalfleet_operator_problems MacNode AgentRefused":        0,
 		"metalfleet_operator_problems MacNode AgentRolledBack":     1,
 		"metalfleet_operator_problems ModelDeployment Halted":      1,
@@ -63,6 +59,17 @@ func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
 		"metalfleet_operator_problems ModelReplica DownloadFailed": 0,
 		"metalfleet_operator_problems ModelReplica LoadFailed":     1,
 	}
+	for _, mac := range []string{"alive", "dead", "silent", "ordered"} {
+		for _, kind := range []string{"MemoryPressure", "WiredStranded", "MemoryDiverged", "GuardInactive", "IdentityClash"} {
+			want["metalfleet_operator_mac_condition "+kind+" "+mac] = 0
+		}
+		if mac != "ordered" { // its agent has not joined yet
+			want["metalfleet_operator_mac_condition Ready "+mac] = 0
+		}
+	}
+	want["metalfleet_operator_mac_condition Ready alive"] = 1
+	want["metalfleet_operator_mac_condition WiredStranded alive"] = 1
+	got := gathered(t, registry)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the series are (-want +got):\n%s", diff)
 	}
