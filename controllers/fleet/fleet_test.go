@@ -102,7 +102,7 @@ func TestInspect(t *testing.T) {
 		"one failed, one still looks": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b", reports(d, v1alpha1.InspectionRunning, "", "", nil))}, reason: v1alpha1.ReasonInspecting, message: "waiting for b"},
 		"all failed, the one that says most": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)),
 			ready("b", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonInvalidModel, "cut off", nil))}, digest: "", reason: v1alpha1.ReasonInvalidModel, message: "b: cut off (the inspection failed on 2 Macs"},
-		"an unknown reason has a name":        {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, "Whatever", "x", nil))}, reason: v1alpha1.ReasonInspectionFailed, message: "a: x"},
+		"an unknown reason has a name":        {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, "NotListed", "x", nil))}, reason: v1alpha1.ReasonInspectionFailed, message: "a: x"},
 		"a record that does not hold is none": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &forged))}, reason: v1alpha1.ReasonInvalidModel, message: "does not match"},
 		"resolved without a record is none":   {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", nil))}, reason: v1alpha1.ReasonInvalidModel, message: "no model record"},
 		"a silent Mac's failure is no verdict": {macs: []v1alpha1.MacNode{ready("a", silent, reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b")}, digest: "",
