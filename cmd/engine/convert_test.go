@@ -35,12 +35,12 @@ func TestConvertSaysWhatIsWrong(t *testing.T) {
 		code int
 		says string
 	}{
-		"no model":                {[]string{"--out", out}, exitUsage, "--model"},
-		"no folder":               {[]string{"--model", m}, exitUsage, "--out"},
-		"a folder with something": {[]string{"--model", m, "--out", full}, exitUsage, "is not an empty folder"},
-		"seven bits":              {[]string{"--model", m, "--out", out, "--quantize", "7"}, exitUsage, "7 bits"},
-		"an unknown type":         {[]string{"--model", m, "--out", out, "--dtype", "float8"}, exitUsage, "bfloat16, float16, float32"},
-		"a model that is none":    {[]string{"--model", full, "--out", out}, exitModel, "contains neither"},
+		"no model":                {args: []string{"--out", out}, code: exitUsage, says: "--model"},
+		"no folder":               {args: []string{"--model", m}, code: exitUsage, says: "--out"},
+		"a folder with something": {args: []string{"--model", m, "--out", full}, code: exitUsage, says: "is not an empty folder"},
+		"seven bits":              {args: []string{"--model", m, "--out", out, "--quantize", "7"}, code: exitUsage, says: "7 bits"},
+		"an unknown type":         {args: []string{"--model", m, "--out", out, "--dtype", "float8"}, code: exitUsage, says: "bfloat16, float16, float32"},
+		"a model that is none":    {args: []string{"--model", full, "--out", out}, code: exitModel, says: "contains neither"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := runProgram(t, "", append([]string{"convert"}, c.args...)...)

@@ -59,15 +59,15 @@ func TestReadersAreMisused(t *testing.T) {
 		code int
 		says string
 	}{
-		"text of an encoder":        {[]string{"generate", "--model", vectors, "--prompt", "a"}, exitFailure, "use it for embeddings"},
-		"vectors of a reranker":     {[]string{"embed", "--model", pairs, "--input", "a"}, exitModel, "for Rerank, not for Embed"},
-		"scores of an embedder":     {[]string{"rerank", "--model", vectors, "--query", "a", "--document", "b"}, exitModel, "for Embed, not for Rerank"},
-		"an encoder to convert":     {[]string{"convert", "--model", vectors, "--out", filepath.Join(t.TempDir(), "out")}, exitModel, "conversion of an encoder"},
-		"what is too long":          {[]string{"embed", "--model", vectors, "--input", long}, exitUsage, "the model supports 40"},
-		"a document of that length": {[]string{"rerank", "--model", pairs, "--query", "a", "--document", long}, exitUsage, "document 0"},
-		"an unknown prompt":         {[]string{"embed", "--model", vectors, "--input", "a", "--prompt", "x"}, exitUsage, "the model has none"},
-		"nothing to embed":          {[]string{"embed", "--model", vectors}, exitUsage, "missing --input"},
-		"nothing to score":          {[]string{"rerank", "--model", pairs, "--query", "a"}, exitUsage, "missing --document"},
+		"text of an encoder":        {args: []string{"generate", "--model", vectors, "--prompt", "a"}, code: exitFailure, says: "use it for embeddings"},
+		"vectors of a reranker":     {args: []string{"embed", "--model", pairs, "--input", "a"}, code: exitModel, says: "for Rerank, not for Embed"},
+		"scores of an embedder":     {args: []string{"rerank", "--model", vectors, "--query", "a", "--document", "b"}, code: exitModel, says: "for Embed, not for Rerank"},
+		"an encoder to convert":     {args: []string{"convert", "--model", vectors, "--out", filepath.Join(t.TempDir(), "out")}, code: exitModel, says: "conversion of an encoder"},
+		"what is too long":          {args: []string{"embed", "--model", vectors, "--input", long}, code: exitUsage, says: "the model supports 40"},
+		"a document of that length": {args: []string{"rerank", "--model", pairs, "--query", "a", "--document", long}, code: exitUsage, says: "document 0"},
+		"an unknown prompt":         {args: []string{"embed", "--model", vectors, "--input", "a", "--prompt", "x"}, code: exitUsage, says: "the model has none"},
+		"nothing to embed":          {args: []string{"embed", "--model", vectors}, code: exitUsage, says: "missing --input"},
+		"nothing to score":          {args: []string{"rerank", "--model", pairs, "--query", "a"}, code: exitUsage, says: "missing --document"},
 	} {
 		if _, stderr, code := runProgram(t, "", c.args...); code != c.code || !strings.Contains(stderr, c.says) {
 			t.Errorf("%s: exit code %d, %q; want %d saying %q", name, code, stderr, c.code, c.says)

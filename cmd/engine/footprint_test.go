@@ -53,18 +53,18 @@ func TestFootprintSaysWhatIsWrong(t *testing.T) {
 		code int
 		says string
 	}{
-		"no model":                    {nil, exitUsage, "--model"},
-		"a model that is none":        {[]string{"--model", empty}, exitModel, "contains neither"},
-		"a model that is broken":      {[]string{"--model", broken}, exitModel, ""},
-		"a context that is too long":  {[]string{"--model", m, "--context", "513"}, exitUsage, "supports 512 tokens"},
-		"a context below nothing":     {[]string{"--model", m, "--context", "-1"}, exitUsage, "unsupported context"},
-		"no sequences":                {[]string{"--model", m, "--sequences", "0"}, exitUsage, "--sequences is 0"},
-		"more sequences than can be":  {[]string{"--model", m, "--sequences", "9000000"}, exitUsage, "--sequences is 9000000"},
-		"fewer cache tokens than one": {[]string{"--model", m, "--context", "100", "--cache-tokens", "99"}, exitUsage, "unsupported context"},
-		"a prefix cache below zero":   {[]string{"--model", m, "--cache-memory", "-1"}, exitUsage, "prefix cache of -1"},
-		"cache tokens beyond all":     {[]string{"--model", m, "--cache-tokens", "9223372036854775807"}, exitUsage, "unsupported context"},
-		"an unknown back end":         {[]string{"--model", m, "--backend", "abacus"}, exitUsage, "abacus"},
-		"a word that is no flag":      {[]string{"--model", m, "more"}, exitUsage, "more"},
+		"no model":                    {code: exitUsage, says: "--model"},
+		"a model that is none":        {args: []string{"--model", empty}, code: exitModel, says: "contains neither"},
+		"a model that is broken":      {args: []string{"--model", broken}, code: exitModel},
+		"a context that is too long":  {args: []string{"--model", m, "--context", "513"}, code: exitUsage, says: "supports 512 tokens"},
+		"a context below nothing":     {args: []string{"--model", m, "--context", "-1"}, code: exitUsage, says: "unsupported context"},
+		"no sequences":                {args: []string{"--model", m, "--sequences", "0"}, code: exitUsage, says: "--sequences is 0"},
+		"more sequences than can be":  {args: []string{"--model", m, "--sequences", "9000000"}, code: exitUsage, says: "--sequences is 9000000"},
+		"fewer cache tokens than one": {args: []string{"--model", m, "--context", "100", "--cache-tokens", "99"}, code: exitUsage, says: "unsupported context"},
+		"a prefix cache below zero":   {args: []string{"--model", m, "--cache-memory", "-1"}, code: exitUsage, says: "prefix cache of -1"},
+		"cache tokens beyond all":     {args: []string{"--model", m, "--cache-tokens", "9223372036854775807"}, code: exitUsage, says: "unsupported context"},
+		"an unknown back end":         {args: []string{"--model", m, "--backend", "abacus"}, code: exitUsage, says: "abacus"},
+		"a word that is no flag":      {args: []string{"--model", m, "more"}, code: exitUsage, says: "more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := runProgram(t, "", append([]string{"footprint"}, c.args...)...)

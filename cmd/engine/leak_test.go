@@ -118,7 +118,7 @@ func TestLeakOutsideTheBackEndIsStoppedAtTheProcessLimit(t *testing.T) {
 
 func TestNoHelpListsTheLeakOfTests(t *testing.T) {
 	var stderr bytes.Buffer
-	run([]string{"serve", "--help"}, &env{strings.NewReader(""), io.Discard, &stderr})
+	run([]string{"serve", "--help"}, &env{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr})
 	if help := stderr.String(); !strings.Contains(help, "-socket") || !strings.Contains(help, "-config") || strings.Contains(help, "leak") {
 		t.Errorf("help is %q", help)
 	}

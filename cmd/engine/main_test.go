@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 func runProgram(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(args, &env{strings.NewReader(stdin), &out, &errs})
+	code = run(args, &env{stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs})
 	return out.String(), errs.String(), code
 }
 
@@ -63,29 +63,29 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		code int
 		says string
 	}{
-		"version":                {[]string{"--version"}, exitOK, ""},
-		"nothing":                {nil, exitUsage, "usage"},
-		"unknown command":        {[]string{"fly"}, exitUsage, "unknown command"},
-		"unknown flag":           {[]string{"inspect", "--fly"}, exitUsage, "fly"},
-		"no model":               {[]string{"inspect"}, exitUsage, "--model"},
-		"left over":              {[]string{"inspect", "--model", m, "more"}, exitUsage, "more"},
-		"model not found":        {[]string{"inspect", "--model", m + ".none"}, exitModel, "no such file"},
-		"broken model":           {[]string{"generate", "--model", broken, "--prompt", "a"}, exitModel, ""},
-		"inspect":                {[]string{"inspect", "--model", m}, exitOK, ""},
-		"two inputs":             {[]string{"generate", "--model", m, "--prompt", "a", "--tokens-file", "b"}, exitUsage, "exactly one"},
-		"back end not built":     {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "abacus"}, exitUsage, "available: "},
-		"bad temperature":        {[]string{"generate", "--model", m, "--prompt", "a", "--temperature", "-1"}, exitFailure, "temperature"},
-		"messages are no array":  {[]string{"template", "--model", m, "--messages", file(t, "{}")}, exitUsage, "array of messages"},
-		"a message has no role":  {[]string{"template", "--model", m, "--messages", file(t, "[{}]")}, exitUsage, "no role"},
-		"no messages":            {[]string{"template", "--model", m}, exitUsage, "--messages"},
-		"tokens are no array":    {[]string{"logits", "--model", m, "--tokens-file", file(t, "{}")}, exitUsage, "JSON array"},
-		"serve without socket":   {[]string{"serve"}, exitUsage, "--socket"},
-		"serve with bad config":  {[]string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"unknown":1}`)}, exitUsage, "unknown"},
-		"a cache below nothing":  {[]string{"serve", "--socket", "/nowhere/s", "--config", "c", "--cache-memory", "-1"}, exitUsage, "--cache-memory is -1"},
-		"unknown activations":    {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "ref", "--activations", "9bit"}, exitUsage, "8bit"},
-		"configured activations": {[]string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"replicaUID":"r","epoch":1,"modelPath":"m","backend":"ref","activations":"9bit","contextTokens":1,"sequences":1,"cacheTokens":1,"limitBytes":1}`)}, exitUsage, "8bit"},
-		"selftest is exact":      {[]string{"selftest", "--activations", "8bit"}, exitUsage, "activations"},
-		"streams are no numbers": {[]string{"bench", "--model", m, "--streams", "1,x"}, exitUsage, "streams"},
+		"version":                {args: []string{"--version"}, code: exitOK},
+		"nothing":                {code: exitUsage, says: "usage"},
+		"unknown command":        {args: []string{"fly"}, code: exitUsage, says: "unknown command"},
+		"unknown flag":           {args: []string{"inspect", "--fly"}, code: exitUsage, says: "fly"},
+		"no model":               {args: []string{"inspect"}, code: exitUsage, says: "--model"},
+		"left over":              {args: []string{"inspect", "--model", m, "more"}, code: exitUsage, says: "more"},
+		"model not found":        {args: []string{"inspect", "--model", m + ".none"}, code: exitModel, says: "no such file"},
+		"broken model":           {args: []string{"generate", "--model", broken, "--prompt", "a"}, code: exitModel},
+		"inspect":                {args: []string{"inspect", "--model", m}, code: exitOK},
+		"two inputs":             {args: []string{"generate", "--model", m, "--prompt", "a", "--tokens-file", "b"}, code: exitUsage, says: "exactly one"},
+		"back end not built":     {args: []string{"generate", "--model", m, "--prompt", "a", "--backend", "abacus"}, code: exitUsage, says: "available: "},
+		"bad temperature":        {args: []string{"generate", "--model", m, "--prompt", "a", "--temperature", "-1"}, code: exitFailure, says: "temperature"},
+		"messages are no array":  {args: []string{"template", "--model", m, "--messages", file(t, "{}")}, code: exitUsage, says: "array of messages"},
+		"a message has no role":  {args: []string{"template", "--model", m, "--messages", file(t, "[{}]")}, code: exitUsage, says: "no role"},
+		"no messages":            {args: []string{"template", "--model", m}, code: exitUsage, says: "--messages"},
+		"tokens are no array":    {args: []string{"logits", "--model", m, "--tokens-file", file(t, "{}")}, code: exitUsage, says: "JSON array"},
+		"serve without socket":   {args: []string{"serve"}, code: exitUsage, says: "--socket"},
+		"serve with bad config":  {args: []string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"unknown":1}`)}, code: exitUsage, says: "unknown"},
+		"a cache below nothing":  {args: []string{"serve", "--socket", "/nowhere/s", "--config", "c", "--cache-memory", "-1"}, code: exitUsage, says: "--cache-memory is -1"},
+		"unknown activations":    {args: []string{"generate", "--model", m, "--prompt", "a", "--backend", "ref", "--activations", "9bit"}, code: exitUsage, says: "8bit"},
+		"configured activations": {args: []string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"replicaUID":"r","epoch":1,"modelPath":"m","backend":"ref","activations":"9bit","contextTokens":1,"sequences":1,"cacheTokens":1,"limitBytes":1}`)}, code: exitUsage, says: "8bit"},
+		"selftest is exact":      {args: []string{"selftest", "--activations", "8bit"}, code: exitUsage, says: "activations"},
+		"streams are no numbers": {args: []string{"bench", "--model", m, "--streams", "1,x"}, code: exitUsage, says: "streams"},
 	} {
 		_, stderr, code := runProgram(t, "", c.args...)
 		if code != c.code || !strings.Contains(stderr, c.says) {

@@ -31,12 +31,12 @@ func TestQuantizeWritesWhatItIsTold(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"by default":         {nil, []string{"affine 4-bit group 64 bfloat16", " 4.5"}},
-		"bits and group":     {[]string{"--bits", "6", "--group", "32", "--dtype", "float32"}, []string{"affine 6-bit group 32 float32"}},
-		"small floats":       {[]string{"--mode", "mxfp4"}, []string{"mxfp4: ", " 4.2"}},
-		"by layer":           {[]string{"--mode", "nvfp4", "--layer", "*down_proj=mxfp8", "--layer", "*embed_tokens=keep"}, []string{"nvfp4: ", "mxfp8: ", "bfloat16: "}},
-		"a plan":             {[]string{"--plan", plan}, []string{"affine 8-bit group 64", "affine 4-bit group 64"}},
-		"only what is named": {[]string{"--mode", "keep", "--layer", "*up_proj=4"}, []string{"affine 4-bit group 64", "bfloat16: "}},
+		"by default":         {args: nil, want: []string{"affine 4-bit group 64 bfloat16", " 4.5"}},
+		"bits and group":     {args: []string{"--bits", "6", "--group", "32", "--dtype", "float32"}, want: []string{"affine 6-bit group 32 float32"}},
+		"small floats":       {args: []string{"--mode", "mxfp4"}, want: []string{"mxfp4: ", " 4.2"}},
+		"by layer":           {args: []string{"--mode", "nvfp4", "--layer", "*down_proj=mxfp8", "--layer", "*embed_tokens=keep"}, want: []string{"nvfp4: ", "mxfp8: ", "bfloat16: "}},
+		"a plan":             {args: []string{"--plan", plan}, want: []string{"affine 8-bit group 64", "affine 4-bit group 64"}},
+		"only what is named": {args: []string{"--mode", "keep", "--layer", "*up_proj=4"}, want: []string{"affine 4-bit group 64", "bfloat16: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
@@ -66,16 +66,16 @@ func TestQuantizeSaysWhatIsWrong(t *testing.T) {
 		args []string
 		says string
 	}{
-		"no folder":               {[]string{"--model", m}, "--out"},
-		"a folder with something": {[]string{"--model", m, "--out", full}, "is not an empty folder"},
-		"an unknown mode":         {[]string{"--model", m, "--out", out, "--mode", "mxfp6"}, "want affine, mxfp4, mxfp8, nvfp4 or keep"},
-		"an unknown target":       {[]string{"--model", m, "--out", out, "--layer", "*=q4"}, "BITS or BITS:GROUP"},
-		"a layer that is none":    {[]string{"--model", m, "--out", out, "--layer", "head=8"}, `"head" matches no remaining layer`},
-		"groups of sixteen":       {[]string{"--model", m, "--out", out, "--group", "16"}, "groups of [32 64 128]"},
-		"no plan":                 {[]string{"--model", m, "--out", out, "--plan", out}, "no such file"},
-		"a broken plan":           {[]string{"--model", m, "--out", out, "--plan", file(t, "x\n")}, "line 1"},
-		"quantised already":       {[]string{"--model", tinyModel(t), "--out", out}, "--dequantize"},
-		"an unknown type":         {[]string{"--model", m, "--out", out, "--dtype", "float8"}, "bfloat16, float16, float32"},
+		"no folder":               {args: []string{"--model", m}, says: "--out"},
+		"a folder with something": {args: []string{"--model", m, "--out", full}, says: "is not an empty folder"},
+		"an unknown mode":         {args: []string{"--model", m, "--out", out, "--mode", "mxfp6"}, says: "want affine, mxfp4, mxfp8, nvfp4 or keep"},
+		"an unknown target":       {args: []string{"--model", m, "--out", out, "--layer", "*=q4"}, says: "BITS or BITS:GROUP"},
+		"a layer that is none":    {args: []string{"--model", m, "--out", out, "--layer", "head=8"}, says: `"head" matches no remaining layer`},
+		"groups of sixteen":       {args: []string{"--model", m, "--out", out, "--group", "16"}, says: "groups of [32 64 128]"},
+		"no plan":                 {args: []string{"--model", m, "--out", out, "--plan", out}, says: "no such file"},
+		"a broken plan":           {args: []string{"--model", m, "--out", out, "--plan", file(t, "x\n")}, says: "line 1"},
+		"quantised already":       {args: []string{"--model", tinyModel(t), "--out", out}, says: "--dequantize"},
+		"an unknown type":         {args: []string{"--model", m, "--out", out, "--dtype", "float8"}, says: "bfloat16, float16, float32"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := runProgram(t, "", append([]string{"quantize"}, c.args...)...)

@@ -55,9 +55,9 @@ func TestSelftestSaysWhatItDoesLineByLine(t *testing.T) {
 		r    selftest.Result
 		want string
 	}{
-		{selftest.Result{OK: true, Value: 1.25e-7, Unit: "relative error", Limit: 3e-6}, "ok     1.25e-07 relative error (limit 3e-06)"},
-		{selftest.Result{OK: true, Value: 1048576, Unit: "bytes", Note: "and no more"}, "ok     1048576 bytes; and no more"},
-		{selftest.Result{Value: 0.5, Unit: "relative error", Limit: 0.1, Error: "too much"}, "FAILED 0.5 relative error (limit 0.1); too much"},
+		{r: selftest.Result{OK: true, Value: 1.25e-7, Unit: "relative error", Limit: 3e-6}, want: "ok     1.25e-07 relative error (limit 3e-06)"},
+		{r: selftest.Result{OK: true, Value: 1048576, Unit: "bytes", Note: "and no more"}, want: "ok     1048576 bytes; and no more"},
+		{r: selftest.Result{Value: 0.5, Unit: "relative error", Limit: 0.1, Error: "too much"}, want: "FAILED 0.5 relative error (limit 0.1); too much"},
 	} {
 		if got := line(c.r); got != c.want {
 			t.Errorf("%+v prints %q, want %q", c.r, got, c.want)
@@ -74,9 +74,9 @@ func TestAFailedSelftestHasTheExitCodeOfTheBackEnd(t *testing.T) {
 		err  error
 		code int
 	}{
-		"a check failed": {fmt.Errorf("%w: 1 of 2", selftest.ErrFailed), exitBackend},
-		"interrupted":    {context.Canceled, exitFailure},
-		"wrong usage":    {usagef("no"), exitUsage},
+		"a check failed": {err: fmt.Errorf("%w: 1 of 2", selftest.ErrFailed), code: exitBackend},
+		"interrupted":    {err: context.Canceled, code: exitFailure},
+		"wrong usage":    {err: usagef("no"), code: exitUsage},
 	} {
 		if code := exitCode(backendFault(c.err)); code != c.code {
 			t.Errorf("%s: exit code %d, want %d", name, code, c.code)

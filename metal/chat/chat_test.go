@@ -69,22 +69,22 @@ func TestErrorsSayWhoIsAtFault(t *testing.T) {
 		kind     error
 		says     string
 	}{
-		"a template that is none":           {"{% if %}", user, Options{}, ErrTemplate, "line 1"},
-		"a template with an unknown tag":    {"{% include 'x' %}", user, Options{}, ErrTemplate, `"include" is not supported`},
-		"an endless template":               {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", user, Options{Limits: jinja.Limits{Steps: 1000}}, ErrTemplate, "too many steps"},
-		"too much output":                   {"{{ 'x' * 2000 }}", user, Options{Limits: jinja.Limits{Bytes: 1000}}, ErrTemplate, "too much memory"},
-		"a refused conversation":            {"{{ raise_exception('Roles must alternate') }}", user, Options{}, ErrMessages, "Roles must alternate"},
-		"a conversation that does not fit":  {"{{ messages[0].content + messages[1].content }}", user, Options{}, ErrMessages, "undefined"},
-		"extra members that are no object":  {"", []Message{{Role: "user", Extra: json.RawMessage(`[1]`)}}, Options{}, ErrMessages, "message 0: not a JSON object"},
-		"extra members that are no JSON":    {"", []Message{{Role: "user", Extra: json.RawMessage(`{`)}}, Options{}, ErrMessages, "message 0"},
-		"tools that are no array":           {"", user, Options{Tools: json.RawMessage(`{}`)}, ErrMessages, "tools are not a JSON array of objects"},
-		"tools that are no objects":         {"", user, Options{Tools: json.RawMessage(`["f"]`)}, ErrMessages, "tools are not a JSON array of objects"},
-		"messages among the arguments":      {"", user, Options{Arguments: json.RawMessage(`{"messages":[]}`)}, ErrMessages, "messages cannot be set here"},
-		"tools among the arguments":         {"", user, Options{Arguments: json.RawMessage(`{"tools":[]}`)}, ErrMessages, "tools cannot be set here"},
-		"documents that are no objects":     {"", user, Options{Arguments: json.RawMessage(`{"documents":["d"]}`)}, ErrMessages, "documents are not"},
-		"no message":                        {"", nil, Options{}, ErrMessages, "at least one message"},
-		"arguments that are no object":      {"", user, Options{Arguments: json.RawMessage(`7`)}, ErrMessages, "template arguments"},
-		"arguments that are nested too far": {"", user, Options{Arguments: json.RawMessage(`{"a":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`)}, ErrMessages, "nested"},
+		"a template that is none":           {source: "{% if %}", messages: user, o: Options{}, kind: ErrTemplate, says: "line 1"},
+		"a template with an unknown tag":    {source: "{% include 'x' %}", messages: user, o: Options{}, kind: ErrTemplate, says: `"include" is not supported`},
+		"an endless template":               {source: "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", messages: user, o: Options{Limits: jinja.Limits{Steps: 1000}}, kind: ErrTemplate, says: "too many steps"},
+		"too much output":                   {source: "{{ 'x' * 2000 }}", messages: user, o: Options{Limits: jinja.Limits{Bytes: 1000}}, kind: ErrTemplate, says: "too much memory"},
+		"a refused conversation":            {source: "{{ raise_exception('Roles must alternate') }}", messages: user, o: Options{}, kind: ErrMessages, says: "Roles must alternate"},
+		"a conversation that does not fit":  {source: "{{ messages[0].content + messages[1].content }}", messages: user, o: Options{}, kind: ErrMessages, says: "undefined"},
+		"extra members that are no object":  {messages: []Message{{Role: "user", Extra: json.RawMessage(`[1]`)}}, o: Options{}, kind: ErrMessages, says: "message 0: not a JSON object"},
+		"extra members that are no JSON":    {messages: []Message{{Role: "user", Extra: json.RawMessage(`{`)}}, o: Options{}, kind: ErrMessages, says: "message 0"},
+		"tools that are no array":           {messages: user, o: Options{Tools: json.RawMessage(`{}`)}, kind: ErrMessages, says: "tools are not a JSON array of objects"},
+		"tools that are no objects":         {messages: user, o: Options{Tools: json.RawMessage(`["f"]`)}, kind: ErrMessages, says: "tools are not a JSON array of objects"},
+		"messages among the arguments":      {messages: user, o: Options{Arguments: json.RawMessage(`{"messages":[]}`)}, kind: ErrMessages, says: "messages cannot be set here"},
+		"tools among the arguments":         {messages: user, o: Options{Arguments: json.RawMessage(`{"tools":[]}`)}, kind: ErrMessages, says: "tools cannot be set here"},
+		"documents that are no objects":     {messages: user, o: Options{Arguments: json.RawMessage(`{"documents":["d"]}`)}, kind: ErrMessages, says: "documents are not"},
+		"no message":                        {o: Options{}, kind: ErrMessages, says: "at least one message"},
+		"arguments that are no object":      {messages: user, o: Options{Arguments: json.RawMessage(`7`)}, kind: ErrMessages, says: "template arguments"},
+		"arguments that are nested too far": {messages: user, o: Options{Arguments: json.RawMessage(`{"a":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`)}, kind: ErrMessages, says: "nested"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -124,13 +124,13 @@ func TestCancelledRenderReturnsTheContextsError(t *testing.T) {
 func TestMessagesAreWhatTransformersMakesOfThem(t *testing.T) {
 	const show = "{{ messages | tojson }}"
 	tests := map[string]struct{ raw, want string }{
-		"as they stand":            {`[{"role":"user","content":[{"type":"text","text":"a"}],"x":1}]`, `[{"role": "user", "content": [{"type": "text", "text": "a"}], "x": 1}]`},
-		"without what is null":     {`[{"role":"assistant","content":null,"tool_calls":[{"function":{"arguments":null}}]}]`, `[{"role": "assistant", "tool_calls": [{"function": {"arguments": null}}]}]`},
-		"reasoning by each name":   {`[{"role":"assistant","reasoning":"r","content":"c"}]`, `[{"thinking": "r", "role": "assistant", "reasoning": "r", "content": "c", "reasoning_content": "r"}]`},
-		"reasoning by two names":   {`[{"role":"assistant","thinking":"t","reasoning_content":null}]`, `[{"thinking": "t", "role": "assistant", "reasoning_content": "t"}]`},
-		"the first name counts":    {`[{"thinking":"t","reasoning_content":"c"}]`, `[{"thinking": "t", "reasoning_content": "c"}]`},
-		"developers as the system": {`[{"role":"developer"}]`, `[{"role": "system"}]`},
-		"without a role":           {`[{}]`, `[{}]`},
+		"as they stand":            {raw: `[{"role":"user","content":[{"type":"text","text":"a"}],"x":1}]`, want: `[{"role": "user", "content": [{"type": "text", "text": "a"}], "x": 1}]`},
+		"without what is null":     {raw: `[{"role":"assistant","content":null,"tool_calls":[{"function":{"arguments":null}}]}]`, want: `[{"role": "assistant", "tool_calls": [{"function": {"arguments": null}}]}]`},
+		"reasoning by each name":   {raw: `[{"role":"assistant","reasoning":"r","content":"c"}]`, want: `[{"thinking": "r", "role": "assistant", "reasoning": "r", "content": "c", "reasoning_content": "r"}]`},
+		"reasoning by two names":   {raw: `[{"role":"assistant","thinking":"t","reasoning_content":null}]`, want: `[{"thinking": "t", "role": "assistant", "reasoning_content": "t"}]`},
+		"the first name counts":    {raw: `[{"thinking":"t","reasoning_content":"c"}]`, want: `[{"thinking": "t", "reasoning_content": "c"}]`},
+		"developers as the system": {raw: `[{"role":"developer"}]`, want: `[{"role": "system"}]`},
+		"without a role":           {raw: `[{}]`, want: `[{}]`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

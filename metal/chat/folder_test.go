@@ -48,16 +48,16 @@ func TestTemplateComesFromTheFirstFileThatHasOne(t *testing.T) {
 		plain, tools string // empty for no template
 	}{
 		"nothing":                                 {},
-		"one file":                                {[]map[string]string{jinjaFile}, "jinja", "jinja"},
-		"the file before the others":              {[]map[string]string{jinjaFile, legacy, config}, "jinja", "jinja"},
-		"the processor's before the tokenizer's":  {[]map[string]string{legacy, config}, "legacy", "legacy"},
-		"the tokenizer's":                         {[]map[string]string{config}, "config", "config"},
-		"the tokenizer's where others are empty":  {[]map[string]string{config, {legacyFile: `{"chat_template":null}`}}, "config", "config"},
-		"named ones, the later of one name":       {[]map[string]string{named}, "plain", "tools"},
-		"a separate file for tools":               {[]map[string]string{jinjaFile, separate, config}, "jinja", "file for tools"},
-		"a file instead of the default":           {[]map[string]string{jinjaFile, {namedFolder + "/default.jinja": "later"}}, "later", "later"},
-		"files alone, which replace the config's": {[]map[string]string{separate, config}, "", "file for tools"},
-		"no template in the configuration":        {[]map[string]string{{configFile: `{"model_max_length":7,"Chat_Template":"x"}`}}, "", ""},
+		"one file":                                {files: []map[string]string{jinjaFile}, plain: "jinja", tools: "jinja"},
+		"the file before the others":              {files: []map[string]string{jinjaFile, legacy, config}, plain: "jinja", tools: "jinja"},
+		"the processor's before the tokenizer's":  {files: []map[string]string{legacy, config}, plain: "legacy", tools: "legacy"},
+		"the tokenizer's":                         {files: []map[string]string{config}, plain: "config", tools: "config"},
+		"the tokenizer's where others are empty":  {files: []map[string]string{config, {legacyFile: `{"chat_template":null}`}}, plain: "config", tools: "config"},
+		"named ones, the later of one name":       {files: []map[string]string{named}, plain: "plain", tools: "tools"},
+		"a separate file for tools":               {files: []map[string]string{jinjaFile, separate, config}, plain: "jinja", tools: "file for tools"},
+		"a file instead of the default":           {files: []map[string]string{jinjaFile, {namedFolder + "/default.jinja": "later"}}, plain: "later", tools: "later"},
+		"files alone, which replace the config's": {files: []map[string]string{separate, config}, tools: "file for tools"},
+		"no template in the configuration":        {files: []map[string]string{{configFile: `{"model_max_length":7,"Chat_Template":"x"}`}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -90,16 +90,16 @@ func TestSpecialTokensAreThoseThatTransformersGives(t *testing.T) {
 		config, special string
 		want            map[string]string
 	}{
-		"strings, objects and none": {`{"bos_token":"<s>","eos_token":{"__type":"AddedToken","content":"</s>","lstrip":false},"pad_token":null,"add_bos_token":true}`, "",
-			map[string]string{"bos_token": "<s>", "eos_token": "</s>"}},
-		"the model's own": {`{"image_token":"<image>","extra_special_tokens":{"audio_token":"<audio>"},"additional_special_tokens":["<x>"],"use_default":"y"}`, "",
-			map[string]string{"image_token": "<image>", "audio_token": "<audio>"}},
-		"the map overrides": {`{"bos_token":"<s>","eos_token":"</s>"}`, `{"eos_token":{"content":"<end>"},"unk_token":"<unk>","bos_token":null}`,
-			map[string]string{"eos_token": "<end>", "unk_token": "<unk>"}},
-		"not where added tokens are listed": {`{"bos_token":"<s>","added_tokens_decoder":{}}`, `{"bos_token":"<other>","eos_token":"<end>"}`,
-			map[string]string{"bos_token": "<s>"}},
-		"the map alone": {"", `{"bos_token":"<s>"}`, map[string]string{"bos_token": "<s>"}},
-		"nothing":       {"", "", map[string]string{}},
+		"strings, objects and none": {config: `{"bos_token":"<s>","eos_token":{"__type":"AddedToken","content":"</s>","lstrip":false},"pad_token":null,"add_bos_token":true}`, special: "",
+			want: map[string]string{"bos_token": "<s>", "eos_token": "</s>"}},
+		"the model's own": {config: `{"image_token":"<image>","extra_special_tokens":{"audio_token":"<audio>"},"additional_special_tokens":["<x>"],"use_default":"y"}`, special: "",
+			want: map[string]string{"image_token": "<image>", "audio_token": "<audio>"}},
+		"the map overrides": {config: `{"bos_token":"<s>","eos_token":"</s>"}`, special: `{"eos_token":{"content":"<end>"},"unk_token":"<unk>","bos_token":null}`,
+			want: map[string]string{"eos_token": "<end>", "unk_token": "<unk>"}},
+		"not where added tokens are listed": {config: `{"bos_token":"<s>","added_tokens_decoder":{}}`, special: `{"bos_token":"<other>","eos_token":"<end>"}`,
+			want: map[string]string{"bos_token": "<s>"}},
+		"the map alone": {special: `{"bos_token":"<s>"}`, want: map[string]string{"bos_token": "<s>"}},
+		"nothing":       {want: map[string]string{}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -134,25 +134,25 @@ func TestHostileFoldersAreRefused(t *testing.T) {
 		kind  error
 		says  string
 	}{
-		"a template that is too long":      {map[string]string{templateFile: strings.Repeat("x", jinja.MaxSource+1)}, folder.ErrTooLarge, templateFile},
-		"a named one that is too long":     {map[string]string{namedFolder + "/tool_use.jinja": strings.Repeat("x", jinja.MaxSource+1)}, folder.ErrTooLarge, "tool_use.jinja"},
-		"too many named ones":              {many, ErrTemplate, "more than 32"},
-		"a configuration that is too long": {map[string]string{configFile: strings.Repeat(" ", maxConfig+1)}, folder.ErrTooLarge, configFile},
-		"a map that is too long":           {map[string]string{specialFile: strings.Repeat(" ", maxConfig+1)}, folder.ErrTooLarge, specialFile},
-		"a processor file too long":        {map[string]string{legacyFile: strings.Repeat(" ", maxLegacy+1)}, folder.ErrTooLarge, legacyFile},
-		"a configuration that is no JSON":  {map[string]string{configFile: `{"chat_template":`}, folder.ErrInvalid, configFile},
-		"a configuration that is a list":   {map[string]string{configFile: `[]`}, folder.ErrInvalid, configFile},
-		"a folder in place of a file":      {map[string]string{templateFile + "/x": ""}, folder.ErrInvalid, templateFile},
-		"a file in place of a folder":      {map[string]string{namedFolder: ""}, folder.ErrInvalid, namedFolder},
-		"a template that is none":          {map[string]string{templateFile: "{% if %}"}, ErrTemplate, "line 1"},
-		"a template that is no text":       {map[string]string{templateFile: "\xff\xfe"}, ErrTemplate, "UTF-8"},
-		"a template that is a number":      {map[string]string{configFile: `{"chat_template":7}`}, ErrTemplate, "neither a string nor a list"},
-		"a list of strings":                {map[string]string{configFile: `{"chat_template":["x"]}`}, ErrTemplate, "neither a string nor a list"},
-		"an entry without a name":          {map[string]string{configFile: `{"chat_template":[{"template":"x"}]}`}, ErrTemplate, "entry 0"},
-		"an empty list":                    {map[string]string{configFile: `{"chat_template":[]}`}, ErrTemplate, "lists 0 templates"},
-		"names that are never picked":      {map[string]string{configFile: `{"chat_template":[{"name":"rag","template":"x"}]}`}, ErrTemplate, `no template named "default", only: rag`},
-		"a token that is a number":         {map[string]string{configFile: `{"bos_token":7}`}, ErrTemplate, "bos_token"},
-		"a token without content":          {map[string]string{specialFile: `{"eos_token":{"id":7}}`}, ErrTemplate, "eos_token"},
+		"a template that is too long":      {files: map[string]string{templateFile: strings.Repeat("x", jinja.MaxSource+1)}, kind: folder.ErrTooLarge, says: templateFile},
+		"a named one that is too long":     {files: map[string]string{namedFolder + "/tool_use.jinja": strings.Repeat("x", jinja.MaxSource+1)}, kind: folder.ErrTooLarge, says: "tool_use.jinja"},
+		"too many named ones":              {files: many, kind: ErrTemplate, says: "more than 32"},
+		"a configuration that is too long": {files: map[string]string{configFile: strings.Repeat(" ", maxConfig+1)}, kind: folder.ErrTooLarge, says: configFile},
+		"a map that is too long":           {files: map[string]string{specialFile: strings.Repeat(" ", maxConfig+1)}, kind: folder.ErrTooLarge, says: specialFile},
+		"a processor file too long":        {files: map[string]string{legacyFile: strings.Repeat(" ", maxLegacy+1)}, kind: folder.ErrTooLarge, says: legacyFile},
+		"a configuration that is no JSON":  {files: map[string]string{configFile: `{"chat_template":`}, kind: folder.ErrInvalid, says: configFile},
+		"a configuration that is a list":   {files: map[string]string{configFile: `[]`}, kind: folder.ErrInvalid, says: configFile},
+		"a folder in place of a file":      {files: map[string]string{templateFile + "/x": ""}, kind: folder.ErrInvalid, says: templateFile},
+		"a file in place of a folder":      {files: map[string]string{namedFolder: ""}, kind: folder.ErrInvalid, says: namedFolder},
+		"a template that is none":          {files: map[string]string{templateFile: "{% if %}"}, kind: ErrTemplate, says: "line 1"},
+		"a template that is no text":       {files: map[string]string{templateFile: "\xff\xfe"}, kind: ErrTemplate, says: "UTF-8"},
+		"a template that is a number":      {files: map[string]string{configFile: `{"chat_template":7}`}, kind: ErrTemplate, says: "neither a string nor a list"},
+		"a list of strings":                {files: map[string]string{configFile: `{"chat_template":["x"]}`}, kind: ErrTemplate, says: "neither a string nor a list"},
+		"an entry without a name":          {files: map[string]string{configFile: `{"chat_template":[{"template":"x"}]}`}, kind: ErrTemplate, says: "entry 0"},
+		"an empty list":                    {files: map[string]string{configFile: `{"chat_template":[]}`}, kind: ErrTemplate, says: "lists 0 templates"},
+		"names that are never picked":      {files: map[string]string{configFile: `{"chat_template":[{"name":"rag","template":"x"}]}`}, kind: ErrTemplate, says: `no template named "default", only: rag`},
+		"a token that is a number":         {files: map[string]string{configFile: `{"bos_token":7}`}, kind: ErrTemplate, says: "bos_token"},
+		"a token without content":          {files: map[string]string{specialFile: `{"eos_token":{"id":7}}`}, kind: ErrTemplate, says: "eos_token"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

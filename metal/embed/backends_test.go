@@ -16,5 +16,5 @@ type backend struct {
 // backends lists those of this build; backends_mlx_test.go adds what its tag
 // links.
 func backends() []backend {
-	return append([]backend{{"ref", func(*testing.T) tensor.Backend { return ref.New(ref.Options{Threads: 2, Poison: true}) }}}, frameworks()...)
+	return append([]backend{{name: "ref", open: func(*testing.T) tensor.Backend { return ref.New(ref.Options{Threads: 2, Poison: true}) }}}, frameworks()...)
 }

@@ -203,7 +203,7 @@ func TestATextHasOneVectorWhateverTheChunks(t *testing.T) {
 	for _, chunk := range []int{7, 25, 50, 512} {
 		for _, p := range poolings() {
 			id++
-			got, err := embed.Run(context.Background(), short{n.b, chunk}, n.m, n.cache, id, tokens, p)
+			got, err := embed.Run(context.Background(), short{Backend: n.b, chunk: chunk}, n.m, n.cache, id, tokens, p)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +237,7 @@ func TestEveryFailingOperationOfAnEmbeddingLeavesNothingBehind(t *testing.T) {
 	for _, p := range []embed.Pooling{embed.Default(), {Mode: embed.Mean, Normalize: true}} {
 		for fail = 1; ; fail++ {
 			seen = 0
-			_, err := embed.Run(context.Background(), short{n.b, 3}, n.m, n.cache, tensor.RequestID(fail), []int32{1, 2, 3, 4, 5}, p)
+			_, err := embed.Run(context.Background(), short{Backend: n.b, chunk: 3}, n.m, n.cache, tensor.RequestID(fail), []int32{1, 2, 3, 4, 5}, p)
 			if after := n.b.Memory(); after.Live != before.Live || after.KV != 0 || after.Arrays != before.Arrays {
 				t.Fatalf("%v: operation %d failed and left %+v, before it was %+v", p, fail, after, before)
 			}

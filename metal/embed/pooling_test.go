@@ -53,29 +53,29 @@ func TestFoldersSayHowTheyPool(t *testing.T) {
 		files map[string]string
 		want  embed.Pooling
 	}{
-		"nothing: a decoder": {map[string]string{}, embed.Pooling{Mode: embed.Last, Normalize: true}},
-		"mean and normalised, as all-MiniLM": {map[string]string{
+		"nothing: a decoder": {files: map[string]string{}, want: embed.Pooling{Mode: embed.Last, Normalize: true}},
+		"mean and normalised, as all-MiniLM": {files: map[string]string{
 			"modules.json": list(transformer, pooling, normalize), "1_Pooling/config.json": old("pooling_mode_mean_tokens"),
-		}, embed.Pooling{Mode: embed.Mean, Normalize: true}},
-		"last token, as Qwen3-Embedding": {map[string]string{
+		}, want: embed.Pooling{Mode: embed.Mean, Normalize: true}},
+		"last token, as Qwen3-Embedding": {files: map[string]string{
 			"modules.json": list(transformer, pooling, normalize), "1_Pooling/config.json": old("pooling_mode_lasttoken"),
-		}, embed.Pooling{Mode: embed.Last, Normalize: true}},
-		"first token, not normalised": {map[string]string{
+		}, want: embed.Pooling{Mode: embed.Last, Normalize: true}},
+		"first token, not normalised": {files: map[string]string{
 			"modules.json": list(transformer, pooling), "1_Pooling/config.json": old("pooling_mode_cls_token"),
-		}, embed.Pooling{Mode: embed.First}},
-		"no mode is mean": {map[string]string{
+		}, want: embed.Pooling{Mode: embed.First}},
+		"no mode is mean": {files: map[string]string{
 			"modules.json": list(transformer, pooling), "1_Pooling/config.json": `{"word_embedding_dimension":384}`,
-		}, embed.Pooling{Mode: embed.Mean}},
-		"the words of version 6": {map[string]string{
+		}, want: embed.Pooling{Mode: embed.Mean}},
+		"the words of version 6": {files: map[string]string{
 			"modules.json": list(`{"type":"sentence_transformers.base.modules.transformer.Transformer","path":""}`,
 				`{"type":"sentence_transformers.sentence_transformer.modules.pooling.Pooling","path":"1_Pooling"}`,
 				`{"type":"sentence_transformers.base.modules.normalize.Normalize","path":"2_Normalize"}`),
 			"1_Pooling/config.json":   `{"embedding_dimension":384,"pooling_mode":"lasttoken","include_prompt":true}`,
 			"2_Normalize/config.json": `{"module_input_name":"sentence_embedding","module_output_name":"sentence_embedding"}`,
-		}, embed.Pooling{Mode: embed.Last, Normalize: true}},
-		"the newer key wins": {map[string]string{
+		}, want: embed.Pooling{Mode: embed.Last, Normalize: true}},
+		"the newer key wins": {files: map[string]string{
 			"modules.json": list(transformer, pooling), "1_Pooling/config.json": `{"pooling_mode":["cls"],"pooling_mode_mean_tokens":true}`,
-		}, embed.Pooling{Mode: embed.First}},
+		}, want: embed.Pooling{Mode: embed.First}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := read(t, c.files); err != nil || got != c.want {
@@ -94,26 +94,26 @@ func TestPoolingsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		want  error
 		says  string
 	}{
-		"the largest":              {with(`{"pooling_mode_max_tokens":true}`), weights.ErrUnsupported, `"max"`},
-		"weights by position":      {with(`{"pooling_mode":"weightedmean"}`), weights.ErrUnsupported, `"weightedmean"`},
-		"two at once":              {with(`{"pooling_mode_mean_tokens":true,"pooling_mode_cls_token":true}`), weights.ErrUnsupported, `"cls and mean"`},
-		"a mode that is a number":  {with(`{"pooling_mode":3}`), weights.ErrInvalid, "name"},
-		"modes that are numbers":   {with(`{"pooling_mode":[3]}`), weights.ErrInvalid, "names"},
-		"a width of another model": {with(`{"word_embedding_dimension":768}`), weights.ErrInvalid, "768"},
-		"text that is no JSON":     {with(`{`), weights.ErrInvalid, "config.json"},
-		"text without end":         {with(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`), weights.ErrInvalid, "config.json"},
-		"no configuration":         {map[string]string{"modules.json": list(transformer, pooling), "1_Pooling/other": ""}, weights.ErrMissing, "config.json"},
-		"no folder":                {map[string]string{"modules.json": list(transformer, pooling)}, weights.ErrMissing, "1_Pooling"},
-		"a folder outside":         {map[string]string{"modules.json": list(transformer, `{"type":"x.Pooling","path":"../../1_Pooling"}`)}, weights.ErrInvalid, "not a direct subfolder"},
-		"a path of folders":        {map[string]string{"modules.json": list(transformer, `{"type":"x.Pooling","path":"a/b"}`)}, weights.ErrInvalid, "a/b"},
-		"no pooling":               {map[string]string{"modules.json": list(transformer)}, weights.ErrMissing, "Pooling"},
-		"no module":                {map[string]string{"modules.json": `[]`}, weights.ErrMissing, "Transformer"},
-		"modules that are no list": {map[string]string{"modules.json": `{}`}, weights.ErrInvalid, "modules.json"},
-		"a dense layer":            {map[string]string{"modules.json": list(transformer, pooling, `{"type":"sentence_transformers.models.Dense","path":"2_Dense"}`), "1_Pooling/config.json": `{}`}, weights.ErrUnsupported, `"Dense"`},
-		"a layer after the norm":   {map[string]string{"modules.json": list(transformer, pooling, normalize, `{"type":"x.Dense","path":"3"}`), "1_Pooling/config.json": `{}`}, weights.ErrUnsupported, `"Dense"`},
-		"another kind of text":     {map[string]string{"modules.json": list(`{"type":"x.BoW","path":""}`, pooling)}, weights.ErrUnsupported, `"BoW"`},
-		"states that are normalised": {map[string]string{"modules.json": list(transformer, pooling, normalize), "1_Pooling/config.json": `{}`,
-			"2_Normalize/config.json": `{"module_input_name":"token_embeddings"}`}, weights.ErrUnsupported, `"token_embeddings"`},
+		"the largest":              {files: with(`{"pooling_mode_max_tokens":true}`), want: weights.ErrUnsupported, says: `"max"`},
+		"weights by position":      {files: with(`{"pooling_mode":"weightedmean"}`), want: weights.ErrUnsupported, says: `"weightedmean"`},
+		"two at once":              {files: with(`{"pooling_mode_mean_tokens":true,"pooling_mode_cls_token":true}`), want: weights.ErrUnsupported, says: `"cls and mean"`},
+		"a mode that is a number":  {files: with(`{"pooling_mode":3}`), want: weights.ErrInvalid, says: "name"},
+		"modes that are numbers":   {files: with(`{"pooling_mode":[3]}`), want: weights.ErrInvalid, says: "names"},
+		"a width of another model": {files: with(`{"word_embedding_dimension":768}`), want: weights.ErrInvalid, says: "768"},
+		"text that is no JSON":     {files: with(`{`), want: weights.ErrInvalid, says: "config.json"},
+		"text without end":         {files: with(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`), want: weights.ErrInvalid, says: "config.json"},
+		"no configuration":         {files: map[string]string{"modules.json": list(transformer, pooling), "1_Pooling/other": ""}, want: weights.ErrMissing, says: "config.json"},
+		"no folder":                {files: map[string]string{"modules.json": list(transformer, pooling)}, want: weights.ErrMissing, says: "1_Pooling"},
+		"a folder outside":         {files: map[string]string{"modules.json": list(transformer, `{"type":"x.Pooling","path":"../../1_Pooling"}`)}, want: weights.ErrInvalid, says: "not a direct subfolder"},
+		"a path of folders":        {files: map[string]string{"modules.json": list(transformer, `{"type":"x.Pooling","path":"a/b"}`)}, want: weights.ErrInvalid, says: "a/b"},
+		"no pooling":               {files: map[string]string{"modules.json": list(transformer)}, want: weights.ErrMissing, says: "Pooling"},
+		"no module":                {files: map[string]string{"modules.json": `[]`}, want: weights.ErrMissing, says: "Transformer"},
+		"modules that are no list": {files: map[string]string{"modules.json": `{}`}, want: weights.ErrInvalid, says: "modules.json"},
+		"a dense layer":            {files: map[string]string{"modules.json": list(transformer, pooling, `{"type":"sentence_transformers.models.Dense","path":"2_Dense"}`), "1_Pooling/config.json": `{}`}, want: weights.ErrUnsupported, says: `"Dense"`},
+		"a layer after the norm":   {files: map[string]string{"modules.json": list(transformer, pooling, normalize, `{"type":"x.Dense","path":"3"}`), "1_Pooling/config.json": `{}`}, want: weights.ErrUnsupported, says: `"Dense"`},
+		"another kind of text":     {files: map[string]string{"modules.json": list(`{"type":"x.BoW","path":""}`, pooling)}, want: weights.ErrUnsupported, says: `"BoW"`},
+		"states that are normalised": {files: map[string]string{"modules.json": list(transformer, pooling, normalize), "1_Pooling/config.json": `{}`,
+			"2_Normalize/config.json": `{"module_input_name":"token_embeddings"}`}, want: weights.ErrUnsupported, says: `"token_embeddings"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := read(t, c.files)

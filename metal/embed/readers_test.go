@@ -105,7 +105,7 @@ func openReader(t *testing.T, dir string, b tensor.Backend) *reader {
 			t.Error(err)
 		}
 	})
-	return &reader{m, t, b, source.Tokenizer}
+	return &reader{Model: m, t: t, b: b, tok: source.Tokenizer}
 }
 
 // compute makes passes as large as Fit says.
@@ -237,7 +237,7 @@ func TestALongInputOfADecoderGoesInChunks(t *testing.T) {
 		}
 		dir := write(t, c)
 		whole := openReader(t, dir, ref.New(ref.Options{Threads: 2}))
-		pieces := openReader(t, dir, short{ref.New(ref.Options{Threads: 2}), 16})
+		pieces := openReader(t, dir, short{Backend: ref.New(ref.Options{Threads: 2}), chunk: 16})
 		inputs := whole.inputs(c.Rerank)
 		want := whole.compute(inputs)
 		for i, got := range pieces.compute(inputs) {
@@ -294,11 +294,11 @@ func TestTokensEqualTheirText(t *testing.T) {
 			o   embed.Options
 			err error
 		}{
-			"too many":        {slices.Repeat([]int32{7}, 10_000), embed.Options{}, embed.ErrTooLong},
-			"a prompt":        {[]int32{7}, embed.Options{Prompt: "query"}, embed.ErrPrompt},
-			"an instruction":  {[]int32{7}, embed.Options{Instruction: "find"}, embed.ErrPrompt},
-			"beyond the last": {[]int32{7, int32(r.tok.Size())}, embed.Options{}, nil},
-			"below the first": {[]int32{-1}, embed.Options{}, nil},
+			"too many":        {ids: slices.Repeat([]int32{7}, 10_000), o: embed.Options{}, err: embed.ErrTooLong},
+			"a prompt":        {ids: []int32{7}, o: embed.Options{Prompt: "query"}, err: embed.ErrPrompt},
+			"an instruction":  {ids: []int32{7}, o: embed.Options{Instruction: "find"}, err: embed.ErrPrompt},
+			"beyond the last": {ids: []int32{7, int32(r.tok.Size())}, o: embed.Options{}},
+			"below the first": {ids: []int32{-1}, o: embed.Options{}},
 		} {
 			if _, err := r.Tokens(r.tok, try.ids, try.o); err == nil || try.err != nil && !errors.Is(err, try.err) {
 				t.Errorf("%s, %s: %v", c.Name, name, err)

@@ -87,10 +87,10 @@ func TestToolsReachTheTemplate(t *testing.T) {
 		change func(*engine.Request)
 		param  string
 	}{
-		"no tools":                      {func(r *engine.Request) { r.Chat.Tools = nil }, "tools"},
-		"tools of no kind":              {func(r *engine.Request) { r.Chat.Tools = []byte(`[{"name":"f"}]`) }, "tools"},
-		"a form that is no schema":      {func(r *engine.Request) { r.Constraint = form(grammar.JSONSchema, "{") }, "response_format"},
-		"a call of an unknown function": {func(r *engine.Request) { r.Calls.Required, r.Calls.Name = true, "g" }, "tool_choice"},
+		"no tools":                      {change: func(r *engine.Request) { r.Chat.Tools = nil }, param: "tools"},
+		"tools of no kind":              {change: func(r *engine.Request) { r.Chat.Tools = []byte(`[{"name":"f"}]`) }, param: "tools"},
+		"a form that is no schema":      {change: func(r *engine.Request) { r.Constraint = form(grammar.JSONSchema, "{") }, param: "response_format"},
+		"a call of an unknown function": {change: func(r *engine.Request) { r.Calls.Required, r.Calls.Name = true, "g" }, param: "tool_choice"},
 	} {
 		_, err := e.Generate(context.Background(), asking(c.change))
 		if r := new(engine.Refusal); !errors.As(err, &r) || r.Kind != engine.Invalid || r.Param != c.param {

@@ -26,10 +26,10 @@ func TestAnswerHasTheRequestedFormat(t *testing.T) {
 		form *engine.Constraint
 		want string
 	}{
-		"schema": {form(grammar.JSONSchema, person), `^\s?\{\s*"name":\s*".*",\s*"age":\s*\d+\s*\}$`},
-		"regex":  {form(grammar.Regex, `[a-f]{4}-\d+x`), `^[a-f]{4}-\d+x$`},
-		"ebnf":   {form(grammar.EBNF, `root ::= ("ab" | "cd"){3}`), `^(ab|cd){3}$`},
-		"choice": {&engine.Constraint{Spec: grammar.Spec{Kind: grammar.Choice, Choices: []string{"red", "green"}}}, `^(red|green)$`},
+		"schema": {form: form(grammar.JSONSchema, person), want: `^\s?\{\s*"name":\s*".*",\s*"age":\s*\d+\s*\}$`},
+		"regex":  {form: form(grammar.Regex, `[a-f]{4}-\d+x`), want: `^[a-f]{4}-\d+x$`},
+		"ebnf":   {form: form(grammar.EBNF, `root ::= ("ab" | "cd"){3}`), want: `^(ab|cd){3}$`},
+		"choice": {form: &engine.Constraint{Spec: grammar.Spec{Kind: grammar.Choice, Choices: []string{"red", "green"}}}, want: `^(red|green)$`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, p := range []sample.Params{sample.Greedy(), *draws(3), *draws(4)} {

@@ -58,15 +58,15 @@ func TestMinTokensComeBeforeTheEnd(t *testing.T) {
 		generated int
 		reason    engine.FinishReason
 	}{
-		"the end of the turn":          {engine.Request{Sampling: endsAtOnce()}, 1, engine.Stop},
-		"not before five tokens":       {engine.Request{Sampling: endsAtOnce(), MinTokens: 5}, 6, engine.Stop},
-		"ended by max_tokens":          {engine.Request{Sampling: endsAtOnce(), MinTokens: 5, MaxTokens: 5}, 5, engine.Length},
-		"a stop token":                 {engine.Request{Sampling: &greedy, StopTokens: []int32{first}}, 1, engine.Stop},
-		"a stop token, the end apart":  {engine.Request{Sampling: &greedy, StopTokens: []int32{first}, IgnoreEnd: true}, 1, engine.Stop},
-		"an end that is ignored":       {engine.Request{Sampling: endsAtOnce(), IgnoreEnd: true, MaxTokens: 20}, 20, engine.Length},
-		"a form ends all the same":     {engine.Request{Sampling: endsAtOnce(), IgnoreEnd: true, Constraint: form(grammar.Regex, "(ab)*"), MaxTokens: 20}, 1, engine.Stop},
-		"a form that is complete ends": {engine.Request{Sampling: endsAtOnce(), MinTokens: 19, Constraint: form(grammar.Regex, "a"), MaxTokens: 20}, 1, engine.Stop},
-		"a form that can go on does":   {engine.Request{Sampling: endsAtOnce(), MinTokens: 9, Constraint: form(grammar.Regex, "a*"), MaxTokens: 20}, 10, engine.Stop},
+		"the end of the turn":          {r: engine.Request{Sampling: endsAtOnce()}, generated: 1, reason: engine.Stop},
+		"not before five tokens":       {r: engine.Request{Sampling: endsAtOnce(), MinTokens: 5}, generated: 6, reason: engine.Stop},
+		"ended by max_tokens":          {r: engine.Request{Sampling: endsAtOnce(), MinTokens: 5, MaxTokens: 5}, generated: 5, reason: engine.Length},
+		"a stop token":                 {r: engine.Request{Sampling: &greedy, StopTokens: []int32{first}}, generated: 1, reason: engine.Stop},
+		"a stop token, the end apart":  {r: engine.Request{Sampling: &greedy, StopTokens: []int32{first}, IgnoreEnd: true}, generated: 1, reason: engine.Stop},
+		"an end that is ignored":       {r: engine.Request{Sampling: endsAtOnce(), IgnoreEnd: true, MaxTokens: 20}, generated: 20, reason: engine.Length},
+		"a form ends all the same":     {r: engine.Request{Sampling: endsAtOnce(), IgnoreEnd: true, Constraint: form(grammar.Regex, "(ab)*"), MaxTokens: 20}, generated: 1, reason: engine.Stop},
+		"a form that is complete ends": {r: engine.Request{Sampling: endsAtOnce(), MinTokens: 19, Constraint: form(grammar.Regex, "a"), MaxTokens: 20}, generated: 1, reason: engine.Stop},
+		"a form that can go on does":   {r: engine.Request{Sampling: endsAtOnce(), MinTokens: 9, Constraint: form(grammar.Regex, "a*"), MaxTokens: 20}, generated: 10, reason: engine.Stop},
 	} {
 		c.r.Tokens = tokensOf(7, 9, 512)
 		if a := ask(t, e, c.r); a.finished.Reason != c.reason || a.finished.Usage.Generated != c.generated || a.finished.Err != nil {

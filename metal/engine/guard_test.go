@@ -166,7 +166,7 @@ func TestRefusalStatesWhetherWaitingHelps(t *testing.T) {
 	for _, c := range []struct {
 		cost  int64
 		later bool
-	}{{2 << 20, true}, {2 << 30, false}} {
+	}{{cost: 2 << 20, later: true}, {cost: 2 << 30, later: false}} {
 		b.cost.Store(c.cost)
 		r := refusalOf(t, e, engine.Request{Prompt: prompt("Hello")})
 		if r.Kind != engine.OutOfMemory || r.RetryAfter > 0 != c.later {

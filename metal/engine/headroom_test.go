@@ -36,7 +36,7 @@ func TestHeadroomIsRequestedOnceAndMeasured(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer int64
 		runs   bool
-	}{"room was made": {2 * need, true}, "none could be made": {need / 2, false}} {
+	}{"room was made": {answer: 2 * need, runs: true}, "none could be made": {answer: need / 2, runs: false}} {
 		t.Run(name, func(t *testing.T) {
 			b := &believed{}
 			e := ready(t, engine.WithEstimator(engine.Options{LimitBytes: 1 << 30}, b), ref.Options{})
@@ -52,7 +52,7 @@ func TestHeadroomIsRequestedOnceAndMeasured(t *testing.T) {
 			done := make(chan outcome, 1)
 			go func() {
 				s, err := e.Generate(context.Background(), r)
-				done <- outcome{s, err}
+				done <- outcome{stream: s, err: err}
 			}()
 			g := asked(t, e, 1)
 			if g.HeadroomRequest != 1 || g.HeadroomBytes != need {

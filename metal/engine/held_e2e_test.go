@@ -111,10 +111,10 @@ func TestRequiredCallNamesAToolAndFitsItsSchema(t *testing.T) {
 			most   int
 			only   string
 		}{
-			"required":           {func(c *engine.Calls) { c.Required = true }, 99, ""},
-			"required, strict":   {func(c *engine.Calls) { c.Required, c.Strict = true, true }, 99, ""},
-			"required, one":      {func(c *engine.Calls) { c.Required, c.Single = true, true }, 1, ""},
-			"a function by name": {func(c *engine.Calls) { c.Required, c.Name = true, "weather" }, 1, "weather"},
+			"required":           {change: func(c *engine.Calls) { c.Required = true }, most: 99},
+			"required, strict":   {change: func(c *engine.Calls) { c.Required, c.Strict = true, true }, most: 99},
+			"required, one":      {change: func(c *engine.Calls) { c.Required, c.Single = true, true }, most: 1},
+			"a function by name": {change: func(c *engine.Calls) { c.Required, c.Name = true, "weather" }, most: 1, only: "weather"},
 		} {
 			t.Run(family+", "+name, func(t *testing.T) {
 				ended, names := 0, map[string]bool{}

@@ -69,11 +69,11 @@ func TestTokensThatEndAnAnswer(t *testing.T) {
 		calls   map[int32]bool
 		want    map[int32]bool
 	}{
-		"a call":                {Request{}, calls, map[int32]bool{2: true, 9: true}},
-		"no tools":              {Request{}, nil, map[int32]bool{2: true}},
-		"stop tokens":           {Request{StopTokens: []int32{5, 2}}, calls, map[int32]bool{2: true, 5: true, 9: true}},
-		"ends that are ignored": {Request{IgnoreEnd: true, StopTokens: []int32{5}}, calls, map[int32]bool{5: true}},
-		"a form":                {Request{IgnoreEnd: true, Constraint: new(Constraint)}, nil, map[int32]bool{2: true}},
+		"a call":                {request: Request{}, calls: calls, want: map[int32]bool{2: true, 9: true}},
+		"no tools":              {request: Request{}, want: map[int32]bool{2: true}},
+		"stop tokens":           {request: Request{StopTokens: []int32{5, 2}}, calls: calls, want: map[int32]bool{2: true, 5: true, 9: true}},
+		"ends that are ignored": {request: Request{IgnoreEnd: true, StopTokens: []int32{5}}, calls: calls, want: map[int32]bool{5: true}},
+		"a form":                {request: Request{IgnoreEnd: true, Constraint: new(Constraint)}, want: map[int32]bool{2: true}},
 	} {
 		if d := cmp.Diff(c.want, p.endTokens(c.request, c.calls).tokens); d != "" {
 			t.Errorf("%s: %s", name, d)

@@ -227,10 +227,10 @@ func TestLongPromptResumesFromItsLastBoundary(t *testing.T) {
 		tokens, blocks = 3600, 8
 	}
 	for name, c := range map[string]brokenOff{
-		"plain":           {model(t, lengthy(tinymodel.Default())), tokens, int64(blocks), blocks * 256, false},
-		"plain, on disk":  {model(t, lengthy(tinymodel.Default())), tokens, int64(blocks), blocks * 256, true},
-		"hybrid":          {hybridOf(t, lengthy(tinymodel.Default())), 8000, 2 * 2, 2 * 2048, false},
-		"hybrid, on disk": {hybridOf(t, lengthy(tinymodel.Default())), 8000, 2 * 2, 2 * 2048, true},
+		"plain":           {path: model(t, lengthy(tinymodel.Default())), tokens: tokens, saved: int64(blocks), want: blocks * 256},
+		"plain, on disk":  {path: model(t, lengthy(tinymodel.Default())), tokens: tokens, saved: int64(blocks), want: blocks * 256, disk: true},
+		"hybrid":          {path: hybridOf(t, lengthy(tinymodel.Default())), tokens: 8000, saved: 2 * 2, want: 2 * 2048},
+		"hybrid, on disk": {path: hybridOf(t, lengthy(tinymodel.Default())), tokens: 8000, saved: 2 * 2, want: 2 * 2048, disk: true},
 	} {
 		if race.Enabled && name != "plain, on disk" {
 			continue // minutes
@@ -565,7 +565,7 @@ func (w onlooker) Read(ctx context.Context, k kv.Key, dst []byte) error {
 func TestTheEnginesOwnGoroutineAsksNoDisk(t *testing.T) {
 	path := model(t, tinymodel.Default())
 	for _, budget := range []int64{1, 100 << 10, mebi} {
-		below := onlooker{kvtest.NewFake(), t}
+		below := onlooker{Fake: kvtest.NewFake(), t: t}
 		o := engine.Options{ModelPath: path, CacheMemory: budget, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}
 		for range 2 {
 			e := ready(t, o, ref.Options{})
@@ -680,7 +680,7 @@ func TestOnlySavedBlocksStayOfARequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		path   string
 		blocks int
-	}{"plain": {model(t, tinymodel.Default()), 2}, "hybrid": {hybrid(t), 2 + 3}} { // states of two blocks and of the prompt's end
+	}{"plain": {path: model(t, tinymodel.Default()), blocks: 2}, "hybrid": {path: hybrid(t), blocks: 2 + 3}} { // states of two blocks and of the prompt's end
 		for budget, blocks := range map[int64]int{mebi: c.blocks, 1: 0} {
 			e := ready(t, engine.Options{ModelPath: c.path, CacheMemory: budget}, ref.Options{})
 			for range 2 {

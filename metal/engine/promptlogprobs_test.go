@@ -14,15 +14,15 @@ func TestTokensOfAPromptAreRankedOnce(t *testing.T) {
 		row      batch.Row
 		first, n int
 	}{
-		"the first chunk":                  {1, batch.Row{Start: 0, Length: 4}, 0, 4},
-		"the next one":                     {5, batch.Row{Start: 4, Length: 4}, 4, 4},
-		"the last one":                     {9, batch.Row{Start: 8, Length: 2, Sample: true}, 8, 1},
-		"all at once":                      {1, batch.Row{Start: 0, Length: 10, Sample: true}, 0, 9},
-		"computed again, returned before":  {5, batch.Row{Start: 0, Length: 4}, 4, 0},
-		"computed again, returned in part": {5, batch.Row{Start: 0, Length: 7}, 4, 3},
-		"computed again, returned whole":   {10, batch.Row{Start: 0, Length: 10}, 0, 0},
-		"an answer":                        {10, batch.Row{Start: 12, Length: 1, Sample: true}, 0, 0},
-		"an answer computed again":         {9, batch.Row{Start: 0, Length: 13, Sample: true}, 8, 1},
+		"the first chunk":                  {returned: 1, row: batch.Row{Start: 0, Length: 4}, first: 0, n: 4},
+		"the next one":                     {returned: 5, row: batch.Row{Start: 4, Length: 4}, first: 4, n: 4},
+		"the last one":                     {returned: 9, row: batch.Row{Start: 8, Length: 2, Sample: true}, first: 8, n: 1},
+		"all at once":                      {returned: 1, row: batch.Row{Start: 0, Length: 10, Sample: true}, first: 0, n: 9},
+		"computed again, returned before":  {returned: 5, row: batch.Row{Start: 0, Length: 4}, first: 4, n: 0},
+		"computed again, returned in part": {returned: 5, row: batch.Row{Start: 0, Length: 7}, first: 4, n: 3},
+		"computed again, returned whole":   {returned: 10, row: batch.Row{Start: 0, Length: 10}, first: 0, n: 0},
+		"an answer":                        {returned: 10, row: batch.Row{Start: 12, Length: 1, Sample: true}, first: 0, n: 0},
+		"an answer computed again":         {returned: 9, row: batch.Row{Start: 0, Length: 13, Sample: true}, first: 8, n: 1},
 	} {
 		a := &sequence{prompt: 10, echo: echo{logprobs: true, returned: c.returned}}
 		if first, n := a.promptLogits(c.row); n != c.n || n > 0 && first != c.first {

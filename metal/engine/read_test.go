@@ -121,9 +121,9 @@ func TestRequestOfTheWrongKindLeavesNothing(t *testing.T) {
 		tries map[string]func(*engine.Engine) error
 		says  string
 	}{
-		"an embedder": {readerModel(t, "bert mean"), map[string]func(*engine.Engine) error{"text": generate, "scores": scores}, "use it for embeddings"},
-		"a reranker":  {readerModel(t, "qwen3 rerank"), map[string]func(*engine.Engine) error{"text": generate, "vectors": vectors}, "use it for rerank"},
-		"a writer":    {"", map[string]func(*engine.Engine) error{"vectors": vectors, "scores": scores}, "use it for chat or completions"},
+		"an embedder": {path: readerModel(t, "bert mean"), tries: map[string]func(*engine.Engine) error{"text": generate, "scores": scores}, says: "use it for embeddings"},
+		"a reranker":  {path: readerModel(t, "qwen3 rerank"), tries: map[string]func(*engine.Engine) error{"text": generate, "vectors": vectors}, says: "use it for rerank"},
+		"a writer":    {tries: map[string]func(*engine.Engine) error{"vectors": vectors, "scores": scores}, says: "use it for chat or completions"},
 	} {
 		e := ready(t, engine.Options{ModelPath: c.path}, ref.Options{})
 		for asked, try := range c.tries {
@@ -289,15 +289,15 @@ func TestReadingsAreRefusedAsOtherRequestsAre(t *testing.T) {
 		kind engine.Kind
 		says string
 	}{
-		"no texts":            {embedding(engine.EmbedRequest{}), engine.Invalid, "0 texts, want 1 to 2048"},
-		"too many":            {embedding(engine.EmbedRequest{Texts: make([]string, 2049)}), engine.Invalid, "2049 texts"},
-		"no documents":        {ranking(engine.RerankRequest{Query: "a"}), engine.Invalid, "0 texts"},
-		"a text that is long": {embedding(engine.EmbedRequest{Texts: []string{"a", strings.Repeat("a ", 100)}}), engine.ContextLength, "text 1: the input is too long"},
-		"bytes":               {embedding(engine.EmbedRequest{Texts: []string{strings.Repeat("a", 1<<20)}, Options: truncated}), engine.ContextLength, "text 0 has 1048576 bytes"},
-		"a long query":        {ranking(engine.RerankRequest{Query: strings.Repeat("a", 1<<20), Documents: []string{"b"}, Options: truncated}), engine.ContextLength, "the query has 1048576 bytes"},
-		"the context promised": {ranking(engine.RerankRequest{Query: "a", Documents: []string{strings.Repeat("b ", 20)}}), engine.ContextLength,
-			"the model supports 20"},
-		"no such prompt": {embedding(engine.EmbedRequest{Texts: []string{"a"}, Options: embed.Options{Prompt: "query"}}), engine.Invalid, "the model has none"},
+		"no texts":            {try: embedding(engine.EmbedRequest{}), kind: engine.Invalid, says: "0 texts, want 1 to 2048"},
+		"too many":            {try: embedding(engine.EmbedRequest{Texts: make([]string, 2049)}), kind: engine.Invalid, says: "2049 texts"},
+		"no documents":        {try: ranking(engine.RerankRequest{Query: "a"}), kind: engine.Invalid, says: "0 texts"},
+		"a text that is long": {try: embedding(engine.EmbedRequest{Texts: []string{"a", strings.Repeat("a ", 100)}}), kind: engine.ContextLength, says: "text 1: the input is too long"},
+		"bytes":               {try: embedding(engine.EmbedRequest{Texts: []string{strings.Repeat("a", 1<<20)}, Options: truncated}), kind: engine.ContextLength, says: "text 0 has 1048576 bytes"},
+		"a long query":        {try: ranking(engine.RerankRequest{Query: strings.Repeat("a", 1<<20), Documents: []string{"b"}, Options: truncated}), kind: engine.ContextLength, says: "the query has 1048576 bytes"},
+		"the context promised": {try: ranking(engine.RerankRequest{Query: "a", Documents: []string{strings.Repeat("b ", 20)}}), kind: engine.ContextLength,
+			says: "the model supports 20"},
+		"no such prompt": {try: embedding(engine.EmbedRequest{Texts: []string{"a"}, Options: embed.Options{Prompt: "query"}}), kind: engine.Invalid, says: "the model has none"},
 	} {
 		err := c.try()
 		if r := new(engine.Refusal); !errors.As(err, &r) || r.Kind != c.kind || !strings.Contains(r.Message, c.says) || r.Param == "" {

@@ -192,7 +192,7 @@ func (h afterReady) Handle(_ context.Context, r slog.Record) error {
 }
 
 func TestAbortBeforeTheFirstStepEndsAcceptedRequests(t *testing.T) {
-	held := afterReady{slog.DiscardHandler, time.After(200 * time.Millisecond)}
+	held := afterReady{Handler: slog.DiscardHandler, held: time.After(200 * time.Millisecond)}
 	e := ready(t, engine.Options{Log: slog.New(held)}, ref.Options{}, paced)
 	s, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(2), MaxTokens: 480})
 	if err != nil {

@@ -21,13 +21,13 @@ func TestDurationIsThatOfAStepByItself(t *testing.T) {
 		next           *inflightStep
 		want           int
 	}{
-		"alone":                       {step(100, false), 90, 109, nil, 9},
-		"the first of several":        {first, -50, 16, second, 8},
-		"one of several":              {second, 16, 24, last, 8},
-		"the last of several":         {last, 24, 25, nil, 8},
-		"one, where the device waits": {&inflightStep{began: at(2), started: at(3), ahead: true}, 10, 30, step(11, true), 20},
-		"one, where the host takes longer over the next": {second, 16, 34, &inflightStep{began: at(16), started: at(34)}, 8},
-		"the last, and the device is slow":               {&inflightStep{began: at(2), started: at(3), ahead: true}, 10, 30, nil, 20},
+		"alone":                       {f: step(100, false), completed: 90, now: 109, want: 9},
+		"the first of several":        {f: first, completed: -50, now: 16, next: second, want: 8},
+		"one of several":              {f: second, completed: 16, now: 24, next: last, want: 8},
+		"the last of several":         {f: last, completed: 24, now: 25, want: 8},
+		"one, where the device waits": {f: &inflightStep{began: at(2), started: at(3), ahead: true}, completed: 10, now: 30, next: step(11, true), want: 20},
+		"one, where the host takes longer over the next": {f: second, completed: 16, now: 34, next: &inflightStep{began: at(16), started: at(34)}, want: 8},
+		"the last, and the device is slow":               {f: &inflightStep{began: at(2), started: at(3), ahead: true}, completed: 10, now: 30, want: 20},
 	} {
 		if got := c.f.duration(at(c.completed), at(c.now), c.next); got != time.Duration(c.want)*time.Millisecond {
 			t.Errorf("%s took %v, want %d ms", name, got, c.want)

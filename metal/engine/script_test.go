@@ -31,10 +31,10 @@ func TestScriptedModelCallsItsToolAndReadsTheResult(t *testing.T) {
 		tools    []byte
 		want     string
 	}{
-		"tools":         {[]chat.Message{user}, tools, `get_weather{"city": "Paris"}`},
-		"a result":      {[]chat.Message{user, asked, result("It is sunny.")}, tools, "It is sunny in Paris."},
-		"other results": {[]chat.Message{user, asked, result("rain")}, tools, "The tool did not say sunny."},
-		"no tools":      {[]chat.Message{user}, nil, "I have no tool to ask."},
+		"tools":         {messages: []chat.Message{user}, tools: tools, want: `get_weather{"city": "Paris"}`},
+		"a result":      {messages: []chat.Message{user, asked, result("It is sunny.")}, tools: tools, want: "It is sunny in Paris."},
+		"other results": {messages: []chat.Message{user, asked, result("rain")}, tools: tools, want: "The tool did not say sunny."},
+		"no tools":      {messages: []chat.Message{user}, want: "I have no tool to ask."},
 	} {
 		r := engine.Request{Chat: &text.Chat{Messages: c.messages, Tools: c.tools}, MaxTokens: 30}
 		if c.tools != nil {

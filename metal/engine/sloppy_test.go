@@ -43,19 +43,19 @@ func TestSloppyCallsAreRepaired(t *testing.T) {
 		pieces   []string
 		want     string
 	}{
-		"a closing tag is dropped":      {coder, []string{"<tool_call>\n", "<function=", "write>\n", "<parameter=", "path>\nREADME.md", "\n<param", "eter=content>\nhello", "\n</parameter>", "\n</function>", "\n</tool_call>"}, wrote},
-		"a closing tag is misspelt":     {coder, []string{"<tool_call>\n<function=write>\n", "<parameter=path>\nREADME.md\n", "</param>", "\n<parameter=content>\n", "hello\n</function>", "\n</tool_call>"}, wrote},
-		"JSON between tags":             {coder, []string{"<tool_call>\n{\"name\": ", `"write", "arguments": `, `{"path": "README.md", `, `"content": "hello"}}`, "\n</tool_call>"}, wrote},
-		"tags where JSON is":            {hermes, []string{"<tool_call>\n<function=write>\n", "<parameter=path>\nREADME.md\n</parameter>\n", "<parameter=content>\nhello\n</parameter>\n", "</function>\n</tool_call>"}, wrote},
-		"null for arguments":            {hermes, []string{"<tool_call>", `{"name": "now", `, `"arguments": null}`, "</tool_call>"}, `now{}`},
-		"an empty string":               {hermes, []string{"<tool_call>", `{"name": "now", `, `"arguments": ""}`, "</tool_call>"}, `now{}`},
-		"no arguments":                  {hermes, []string{"<tool_call>", `{"name": `, `"functions.now"}`, "</tool_call>"}, `now{}`},
-		"null of a Llama":               {llama, []string{`{"name": "now", `, `"parameters": null}`}, `now{}`},
-		"a line end, 5.0, a comma":      {hermes, []string{"<tool_call>", `{"name": "write", "arguments": {"path": "a` + "\n", `b", "content": "", "mode": `, `5.0`, `, }}`, "</tool_call>"}, `write{"path": "a\nb", "content": "", "mode": 5 }`},
-		"two in one tag":                {hermes, []string{"<tool_call>\n", `{"name": "now"}`, "\n" + `{"name": "now", `, `"arguments": {}}`, "\n</tool_call>"}, `now{}now{}`},
-		"code for a tool of one string": {harmony, []string{"<|channel|>commentary", " to=functions.python ", "<|constrain|>code", "<|message|>print(", `"x")`, "<|call|>"}, `python{"code": "print(\"x\")"}`},
-		"a call of no tool":             {harmony, []string{"<|channel|>commentary", " to=browser.search ", "<|message|>{\"q\": 1}", "<|call|>"}, `{"q": 1}`},
-		"text around a call":            {mistral, []string{"Sure. ", "[TOOL_CALLS]now", "[ARGS]", "{}"}, `Sure.now{}`},
+		"a closing tag is dropped":      {template: coder, pieces: []string{"<tool_call>\n", "<function=", "write>\n", "<parameter=", "path>\nREADME.md", "\n<param", "eter=content>\nhello", "\n</parameter>", "\n</function>", "\n</tool_call>"}, want: wrote},
+		"a closing tag is misspelt":     {template: coder, pieces: []string{"<tool_call>\n<function=write>\n", "<parameter=path>\nREADME.md\n", "</param>", "\n<parameter=content>\n", "hello\n</function>", "\n</tool_call>"}, want: wrote},
+		"JSON between tags":             {template: coder, pieces: []string{"<tool_call>\n{\"name\": ", `"write", "arguments": `, `{"path": "README.md", `, `"content": "hello"}}`, "\n</tool_call>"}, want: wrote},
+		"tags where JSON is":            {template: hermes, pieces: []string{"<tool_call>\n<function=write>\n", "<parameter=path>\nREADME.md\n</parameter>\n", "<parameter=content>\nhello\n</parameter>\n", "</function>\n</tool_call>"}, want: wrote},
+		"null for arguments":            {template: hermes, pieces: []string{"<tool_call>", `{"name": "now", `, `"arguments": null}`, "</tool_call>"}, want: `now{}`},
+		"an empty string":               {template: hermes, pieces: []string{"<tool_call>", `{"name": "now", `, `"arguments": ""}`, "</tool_call>"}, want: `now{}`},
+		"no arguments":                  {template: hermes, pieces: []string{"<tool_call>", `{"name": `, `"functions.now"}`, "</tool_call>"}, want: `now{}`},
+		"null of a Llama":               {template: llama, pieces: []string{`{"name": "now", `, `"parameters": null}`}, want: `now{}`},
+		"a line end, 5.0, a comma":      {template: hermes, pieces: []string{"<tool_call>", `{"name": "write", "arguments": {"path": "a` + "\n", `b", "content": "", "mode": `, `5.0`, `, }}`, "</tool_call>"}, want: `write{"path": "a\nb", "content": "", "mode": 5 }`},
+		"two in one tag":                {template: hermes, pieces: []string{"<tool_call>\n", `{"name": "now"}`, "\n" + `{"name": "now", `, `"arguments": {}}`, "\n</tool_call>"}, want: `now{}now{}`},
+		"code for a tool of one string": {template: harmony, pieces: []string{"<|channel|>commentary", " to=functions.python ", "<|constrain|>code", "<|message|>print(", `"x")`, "<|call|>"}, want: `python{"code": "print(\"x\")"}`},
+		"a call of no tool":             {template: harmony, pieces: []string{"<|channel|>commentary", " to=browser.search ", "<|message|>{\"q\": 1}", "<|call|>"}, want: `{"q": 1}`},
+		"text around a call":            {template: mistral, pieces: []string{"Sure. ", "[TOOL_CALLS]now", "[ARGS]", "{}"}, want: `Sure.now{}`},
 	} {
 		e := saying(t, c.template, c.pieces...)
 		got := saidAndCalled(t, e, engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "Hi"}}, Tools: []byte(threeTools)}, Calls: &engine.Calls{}, MaxTokens: 40})
@@ -72,13 +72,13 @@ func TestACallThatCannotBeRepairedContinuesUnderItsForm(t *testing.T) {
 		template, begin string
 		pieces          []string
 	}{
-		"a tool that is not declared": {hermes, "", []string{"<tool_call>", `{"name": "`, `rm", "arguments": {}}`, "</tool_call>"}},
-		"no JSON":                     {hermes, "", []string{"<tool_call>", "oh no", "</tool_call>"}},
-		"no JSON in the arguments":    {hermes, `now{`, []string{"<tool_call>", `{"name": "now", "arguments": {`, `x}}`}},
-		"no tool between tags":        {coder, "", []string{"<tool_call>\n", "<function=", "rm>\n"}},
-		"no tool of Mistral's":        {mistral, "", []string{"[TOOL_CALLS]", "rm[ARGS]{}"}},
-		"no JSON of a Llama":          {llama, `now{`, []string{`{"name": "now", "parameters": `, `{ `, `x}`}},
-		"no JSON of GPT-OSS":          {harmony, `now{`, []string{"<|channel|>commentary to=functions.now", "<|message|>{", "xy"}},
+		"a tool that is not declared": {template: hermes, pieces: []string{"<tool_call>", `{"name": "`, `rm", "arguments": {}}`, "</tool_call>"}},
+		"no JSON":                     {template: hermes, pieces: []string{"<tool_call>", "oh no", "</tool_call>"}},
+		"no JSON in the arguments":    {template: hermes, begin: `now{`, pieces: []string{"<tool_call>", `{"name": "now", "arguments": {`, `x}}`}},
+		"no tool between tags":        {template: coder, pieces: []string{"<tool_call>\n", "<function=", "rm>\n"}},
+		"no tool of Mistral's":        {template: mistral, pieces: []string{"[TOOL_CALLS]", "rm[ARGS]{}"}},
+		"no JSON of a Llama":          {template: llama, begin: `now{`, pieces: []string{`{"name": "now", "parameters": `, `{ `, `x}`}},
+		"no JSON of GPT-OSS":          {template: harmony, begin: `now{`, pieces: []string{"<|channel|>commentary to=functions.now", "<|message|>{", "xy"}},
 	} {
 		e := saying(t, c.template, c.pieces...)
 		a := ask(t, e, engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "Hi"}}, Tools: []byte(threeTools)}, Calls: &engine.Calls{}, MaxTokens: 60})
@@ -104,8 +104,8 @@ func TestCallsThatCannotBeHeldAreText(t *testing.T) {
 		want   string
 		text   int
 	}{
-		"a call":  {[]string{"<tool_call>", `{"name": "write", `, `"arguments": {"path": "a"}}`, "</tool_call>"}, `write{"path": "a"}`, 0},
-		"no call": {[]string{"So <tool_call>", `{"name": "write", `, `"arguments": oh}`, "</tool_call>"}, `So {"name": "write", "arguments": oh}`, 1},
+		"a call":  {pieces: []string{"<tool_call>", `{"name": "write", `, `"arguments": {"path": "a"}}`, "</tool_call>"}, want: `write{"path": "a"}`, text: 0},
+		"no call": {pieces: []string{"So <tool_call>", `{"name": "write", `, `"arguments": oh}`, "</tool_call>"}, want: `So {"name": "write", "arguments": oh}`, text: 1},
 	} {
 		e := saying(t, brief(hermes), c.pieces...)
 		a := ask(t, e, engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "Hi"}}, Tools: []byte(huge)}, Calls: &engine.Calls{}, MaxTokens: 60})

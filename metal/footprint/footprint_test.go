@@ -206,10 +206,10 @@ func TestEstimateNeverDecreases(t *testing.T) {
 			f model.Facts
 			c Context
 		}{
-			"tokens":       {f, Context{Tokens: c.Tokens + by, Sequences: c.Sequences, CacheTokens: c.CacheTokens + by, Backend: c.Backend}},
-			"sequences":    {f, Context{Tokens: c.Tokens, Sequences: c.Sequences + by, CacheTokens: c.CacheTokens, Backend: c.Backend}},
-			"cache tokens": {f, Context{Tokens: c.Tokens, Sequences: c.Sequences, CacheTokens: c.CacheTokens + by, Backend: c.Backend}},
-			"weights":      {wider, c},
+			"tokens":       {f: f, c: Context{Tokens: c.Tokens + by, Sequences: c.Sequences, CacheTokens: c.CacheTokens + by, Backend: c.Backend}},
+			"sequences":    {f: f, c: Context{Tokens: c.Tokens, Sequences: c.Sequences + by, CacheTokens: c.CacheTokens, Backend: c.Backend}},
+			"cache tokens": {f: f, c: Context{Tokens: c.Tokens, Sequences: c.Sequences, CacheTokens: c.CacheTokens + by, Backend: c.Backend}},
+			"weights":      {f: wider, c: c},
 		} {
 			if got := estimated(t, more.f, more.c).Total(); got < base {
 				t.Fatalf("%d more %s: %d after %d\n%+v\n%+v", by, name, got, base, f, c)
@@ -231,14 +231,14 @@ func TestCeilingPolicies(t *testing.T) {
 		host Host
 		want Limits
 	}{
-		"a small Mac leaves 4 GiB":                          {Host{Total: 16 * GiB}, Limits{Ceiling: 12 * GiB, Term: Static, Capacity: 12 * GiB * 900 / 1000}},
-		"balanced leaves 6 GiB":                             {Host{Total: 64 * GiB}, Limits{58 * GiB, Static, 58 * GiB * 900 / 1000}},
-		"the Metal cap binds":                               {Host{Total: 64 * GiB, MetalCap: 48 * GiB}, Limits{48 * GiB, MetalCap, 48 * GiB * 900 / 1000}},
-		"the administrator's number binds":                  {Host{Total: 48 * GiB, MetalCap: 44 * GiB, Explicit: 40 * GiB}, Limits{40 * GiB, Explicit, 36 * GiB}},
-		"the administrator's number never loosens":          {Host{Total: 48 * GiB, MetalCap: 36 * GiB, Explicit: 100 * GiB}, Limits{36 * GiB, MetalCap, 36 * GiB * 900 / 1000}},
-		"a 512 GiB Mac is not denied a model of 420 GiB":    {Host{Total: 512 * GiB, MetalCap: 464 * GiB, Policy: Safe}, Limits{464 * GiB, MetalCap, 440 * GiB}},
-		"a Mac smaller than what it must leave has no room": {Host{Total: 3 * GiB}, Limits{0, Static, 0}},
-		"custom ignores the rule for small machines":        {Host{Total: 8 * GiB, Policy: Custom}, Limits{6 * GiB, Static, 6 * GiB * 850 / 1000}},
+		"a small Mac leaves 4 GiB":                          {host: Host{Total: 16 * GiB}, want: Limits{Ceiling: 12 * GiB, Term: Static, Capacity: 12 * GiB * 900 / 1000}},
+		"balanced leaves 6 GiB":                             {host: Host{Total: 64 * GiB}, want: Limits{Ceiling: 58 * GiB, Term: Static, Capacity: 58 * GiB * 900 / 1000}},
+		"the Metal cap binds":                               {host: Host{Total: 64 * GiB, MetalCap: 48 * GiB}, want: Limits{Ceiling: 48 * GiB, Term: MetalCap, Capacity: 48 * GiB * 900 / 1000}},
+		"the administrator's number binds":                  {host: Host{Total: 48 * GiB, MetalCap: 44 * GiB, Explicit: 40 * GiB}, want: Limits{Ceiling: 40 * GiB, Term: Explicit, Capacity: 36 * GiB}},
+		"the administrator's number never loosens":          {host: Host{Total: 48 * GiB, MetalCap: 36 * GiB, Explicit: 100 * GiB}, want: Limits{Ceiling: 36 * GiB, Term: MetalCap, Capacity: 36 * GiB * 900 / 1000}},
+		"a 512 GiB Mac is not denied a model of 420 GiB":    {host: Host{Total: 512 * GiB, MetalCap: 464 * GiB, Policy: Safe}, want: Limits{Ceiling: 464 * GiB, Term: MetalCap, Capacity: 440 * GiB}},
+		"a Mac smaller than what it must leave has no room": {host: Host{Total: 3 * GiB}, want: Limits{Ceiling: 0, Term: Static, Capacity: 0}},
+		"custom ignores the rule for small machines":        {host: Host{Total: 8 * GiB, Policy: Custom}, want: Limits{Ceiling: 6 * GiB, Term: Static, Capacity: 6 * GiB * 850 / 1000}},
 	} {
 		if got := LimitsOf(tc.host); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)

@@ -82,7 +82,7 @@ func TestPrefillRefusesUnknownDimensions(t *testing.T) {
 func TestFusedKernelsCostTheirOutputOnly(t *testing.T) {
 	mlx := KernelsOf(MLX)
 	type at struct{ queries, group int64 }
-	few, manyFew, wide, many := at{1, 8}, at{8, 4}, at{8, 8}, at{512, 8}
+	few, manyFew, wide, many := at{queries: 1, group: 8}, at{queries: 8, group: 4}, at{queries: 8, group: 8}, at{queries: 512, group: 8}
 	for size, want := range map[int64]map[at]bool{
 		64:  {few: true, manyFew: true, wide: false, many: true},
 		80:  {few: false, manyFew: false, wide: false, many: true},
@@ -229,11 +229,11 @@ func TestSlidingWindowIsBounded(t *testing.T) {
 		p    Prefill
 		want int64
 	}{
-		"within the window":      {rotating, Prefill{New: 500}, 500 * 40 * perToken},
-		"past the window":        {rotating, Prefill{New: 5000}, (5000*8 + 1024*32) * perToken},
-		"the window is full":     {rotating, Prefill{New: 500, Cached: 1024}, 500 * 8 * perToken},
-		"a cache that keeps all": {plainKernels, Prefill{New: 5000}, 5000 * 40 * perToken},
-		"our back ends rotate":   {KernelsOf(Ref), Prefill{New: 5120}, (5120*8 + 1280*32) * 2 * perToken},
+		"within the window":      {k: rotating, p: Prefill{New: 500}, want: 500 * 40 * perToken},
+		"past the window":        {k: rotating, p: Prefill{New: 5000}, want: (5000*8 + 1024*32) * perToken},
+		"the window is full":     {k: rotating, p: Prefill{New: 500, Cached: 1024}, want: 500 * 8 * perToken},
+		"a cache that keeps all": {k: plainKernels, p: Prefill{New: 5000}, want: 5000 * 40 * perToken},
+		"our back ends rotate":   {k: KernelsOf(Ref), p: Prefill{New: 5120}, want: (5120*8 + 1280*32) * 2 * perToken},
 	} {
 		if got, err := PrefillPeak(f, c.k, c.p); err != nil || got.KV != c.want {
 			t.Errorf("%s: %d (%v), want %d", name, got.KV, err, c.want)
@@ -252,11 +252,11 @@ func TestCachedAndNewTokensAtTheLimit(t *testing.T) {
 		p    Prefill
 		want Peak
 	}{
-		"negative restored ones as well":   {Prefill{New: 1000, Restored: -5, Chunk: 64}, whole},
-		"no more are restored than cached": {Prefill{New: 1000, Restored: 5000, Chunk: 64}, whole},
-		"negative cached tokens are none":  {Prefill{New: 1000, Cached: -5, Chunk: 64}, whole},
-		"no new tokens":                    {Prefill{New: 0, Cached: 1000, Chunk: 64}, Peak{}},
-		"fewer than none":                  {Prefill{New: -3, Cached: -3, Chunk: -3}, Peak{}},
+		"negative restored ones as well":   {p: Prefill{New: 1000, Restored: -5, Chunk: 64}, want: whole},
+		"no more are restored than cached": {p: Prefill{New: 1000, Restored: 5000, Chunk: 64}, want: whole},
+		"negative cached tokens are none":  {p: Prefill{New: 1000, Cached: -5, Chunk: 64}, want: whole},
+		"no new tokens":                    {p: Prefill{New: 0, Cached: 1000, Chunk: 64}, want: Peak{}},
+		"fewer than none":                  {p: Prefill{New: -3, Cached: -3, Chunk: -3}, want: Peak{}},
 	} {
 		if got, err := PrefillPeak(hybrid, plainKernels, c.p); err != nil || got != c.want {
 			t.Errorf("%s: %+v (%v), want %+v", name, got, err, c.want)
@@ -317,12 +317,12 @@ func TestPeakIsMonotoneInEveryArgument(t *testing.T) {
 			f model.Facts
 			p Prefill
 		}{
-			"new":            {f, Prefill{New: p.New + by, Cached: p.Cached, Chunk: p.Chunk}},
-			"chunk":          {f, Prefill{New: p.New, Cached: p.Cached, Chunk: p.Chunk + by}},
-			"growing layers": {func() model.Facts { g := f; g.GrowingLayers += by; g.Layers += by; return g }(), p},
-			"feed-forward":   {func() model.Facts { g := f; g.FeedForwardSize += by; return g }(), p},
-			"hidden":         {func() model.Facts { g := f; g.HiddenSize += by; return g }(), p},
-			"vocabulary":     {func() model.Facts { g := f; g.VocabularySize += by; return g }(), p},
+			"new":            {f: f, p: Prefill{New: p.New + by, Cached: p.Cached, Chunk: p.Chunk}},
+			"chunk":          {f: f, p: Prefill{New: p.New, Cached: p.Cached, Chunk: p.Chunk + by}},
+			"growing layers": {f: func() model.Facts { g := f; g.GrowingLayers += by; g.Layers += by; return g }(), p: p},
+			"feed-forward":   {f: func() model.Facts { g := f; g.FeedForwardSize += by; return g }(), p: p},
+			"hidden":         {f: func() model.Facts { g := f; g.HiddenSize += by; return g }(), p: p},
+			"vocabulary":     {f: func() model.Facts { g := f; g.VocabularySize += by; return g }(), p: p},
 		} {
 			got, err := PrefillPeak(more.f, k, more.p)
 			ok := got.KV >= base.KV && got.Attention >= base.Attention && got.Activations >= base.Activations && got.Logits >= base.Logits
@@ -398,11 +398,11 @@ func TestWhatGrowsByCopyingExistsTwiceForAWhile(t *testing.T) {
 	f := llama8B
 	k := KernelsOf(MLX)
 	for name, c := range map[string]struct{ held, want int64 }{
-		"the first block copies nothing":         {32 * MiB, 0},
-		"the second copies the first":            {64 * MiB, 32 * MiB},
-		"a larger one up to what is small":       {128 * MiB, 64 * MiB},
-		"a large one four layers at a time":      {1 * GiB, 124 * MiB},
-		"a very large one two slabs at the most": {16 * GiB, 512 * MiB},
+		"the first block copies nothing":         {held: 32 * MiB, want: 0},
+		"the second copies the first":            {held: 64 * MiB, want: 32 * MiB},
+		"a larger one up to what is small":       {held: 128 * MiB, want: 64 * MiB},
+		"a large one four layers at a time":      {held: 1 * GiB, want: 124 * MiB},
+		"a very large one two slabs at the most": {held: 16 * GiB, want: 512 * MiB},
 	} {
 		if got := k.growth(f, c.held); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
@@ -475,7 +475,7 @@ func TestMixtureOfExpertsCountsAllWeightsAndActiveActivations(t *testing.T) {
 func TestSlidingWindowIncludesTheCurrentStep(t *testing.T) {
 	gemma := model.Facts{Architecture: "gemma3_text", Layers: 26, GrowingLayers: 4, WindowLayers: 22, WindowTokens: 512, HiddenSize: 1152, FeedForwardSize: 6912,
 		QueryHeads: 4, KeyValueHeads: 1, HeadSize: 256, VocabularySize: 262144, ContextTokens: 32768, KeyValueElementBytes: 2, WeightBytes: GiB}
-	for backend, c := range map[string]struct{ width, kept int64 }{Ref: {4, 768}, MLX: {2, 1024}, MLXCPU: {2, 768}} {
+	for backend, c := range map[string]struct{ width, kept int64 }{Ref: {width: 4, kept: 768}, MLX: {width: 2, kept: 1024}, MLXCPU: {width: 2, kept: 768}} {
 		for _, sequences := range []int64{1, 3} {
 			got := estimated(t, gemma, Context{Tokens: 32768, Sequences: sequences, CacheTokens: 32768, Backend: backend})
 			if want := (32768*4 + sequences*c.kept*22) * 2 * 256 * c.width; got.KV != want {

@@ -77,7 +77,7 @@ func TestTenantsShareTheCache(t *testing.T) {
 	_, tokens := bytesAlone(words...)
 	c := NewCache(len(tokens), func(id int32) []byte { return tokens[id] }, 1<<30)
 	kept := func(tenant string, i int) (*Table, bool) {
-		e := c.entries[cacheKey{tenant, Spec{Kind: Choice, Choices: []string{fmt.Sprint(1000 + i)}}.key()}]
+		e := c.entries[cacheKey{tenant: tenant, spec: Spec{Kind: Choice, Choices: []string{fmt.Sprint(1000 + i)}}.key()}]
 		if e == nil {
 			return nil, false
 		}

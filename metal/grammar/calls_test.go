@@ -14,7 +14,7 @@ import (
 // called is a constraint of calls of f and g, of which f takes an integer.
 func called(change func(*Calls)) Spec {
 	form := Form{Before: `\{"name": "`, Middle: `", "arguments": `, After: `\}`}
-	c := &Calls{Between: "\n", Many: true, Functions: []Function{{"f", `{"properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}`}, {"g", `{"type":"object","additionalProperties":false}`}},
+	c := &Calls{Between: "\n", Many: true, Functions: []Function{{Name: "f", Schema: `{"properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}`}, {Name: "g", Schema: `{"type":"object","additionalProperties":false}`}},
 		Groups: []Group{{Begin: "<call>", Chains: []Chain{{Open: `\n?`, Forms: []Form{form}, End: `\n?</call>`}}}}}
 	change(c)
 	return Spec{Kind: Functions, Calls: c}
@@ -38,19 +38,19 @@ func TestCallsAreThoseOfTheFunctions(t *testing.T) {
 		change    func(*Calls)
 		good, bad []string
 	}{
-		"many": {func(*Calls) {}, []string{f, g, f + "\n" + g + "\n" + f}, append([]string{f + g, f + "\n", " " + f}, bad...)},
-		"one":  {func(c *Calls) { c.Many = false }, []string{f, g}, append([]string{f + "\n" + g}, bad...)},
-		"no mark": {func(c *Calls) {
+		"many": {change: func(*Calls) {}, good: []string{f, g, f + "\n" + g + "\n" + f}, bad: append([]string{f + g, f + "\n", " " + f}, bad...)},
+		"one":  {change: func(c *Calls) { c.Many = false }, good: []string{f, g}, bad: append([]string{f + "\n" + g}, bad...)},
+		"no mark": {change: func(c *Calls) {
 			c.Groups[0] = Group{Chains: []Chain{{Forms: c.Groups[0].Chains[0].Forms}}}
 			c.Many = false
-		}, []string{`{"name": "g", "arguments": {}}`}, append([]string{"\n" + `{"name": "g", "arguments": {}}`, g}, bad...)},
-		"a lead":  {func(c *Calls) { c.Lead = "(ab)*" }, []string{f, "abab" + g}, []string{"a" + f, f + "ab"}},
-		"a chain": {func(c *Calls) { c.Groups[0].Chains[0].Between = ", ?" }, []string{f, `<call>{"name": "g", "arguments": {}}, {"name": "g", "arguments": {}}</call>`}, bad},
-		"free": {func(c *Calls) { c.Free = true }, []string{"", "Hi", "a < b <call", "<<call" + "x", "\xff\x00", f, "Hi " + f + " and " + g + "."},
-			[]string{"<call>", "Hi <call> you", "<call></call>", `<<call>{"name": "h"`, `a<call>{"name": "f", "arguments": 1}</call>`, f + `<call>{"name": "g", "arguments": {"a":1}}</call>`}},
-		"free, with a first": {func(c *Calls) {
+		}, good: []string{`{"name": "g", "arguments": {}}`}, bad: append([]string{"\n" + `{"name": "g", "arguments": {}}`, g}, bad...)},
+		"a lead":  {change: func(c *Calls) { c.Lead = "(ab)*" }, good: []string{f, "abab" + g}, bad: []string{"a" + f, f + "ab"}},
+		"a chain": {change: func(c *Calls) { c.Groups[0].Chains[0].Between = ", ?" }, good: []string{f, `<call>{"name": "g", "arguments": {}}, {"name": "g", "arguments": {}}</call>`}, bad: bad},
+		"free": {change: func(c *Calls) { c.Free = true }, good: []string{"", "Hi", "a < b <call", "<<call" + "x", "\xff\x00", f, "Hi " + f + " and " + g + "."},
+			bad: []string{"<call>", "Hi <call> you", "<call></call>", `<<call>{"name": "h"`, `a<call>{"name": "f", "arguments": 1}</call>`, f + `<call>{"name": "g", "arguments": {"a":1}}</call>`}},
+		"free, with a first": {change: func(c *Calls) {
 			c.Free, c.First = true, []Group{{Begin: "{f: ", Only: "f", Chains: []Chain{{Forms: []Form{{Before: "[{]", Middle: ": ", After: "[}]"}}, Between: ";"}}}}
-		}, []string{"", "{", "{f", "{f:", "{g: x", " {f: x", `{f: {"a":1}} ok`, `{f: {"a":1}};{g: {}}` + g, "{f<call" + "x", "{" + g}, []string{"{f: ", "{f: x", "{f<call>"}},
+		}, good: []string{"", "{", "{f", "{f:", "{g: x", " {f: x", `{f: {"a":1}} ok`, `{f: {"a":1}};{g: {}}` + g, "{f<call" + "x", "{" + g}, bad: []string{"{f: ", "{f: x", "{f<call>"}},
 	} {
 		tab := table(t, called(c.change))
 		for _, text := range c.good {
@@ -147,7 +147,7 @@ func TestFreeTextIsAnyTextWithoutTheMark(t *testing.T) {
 // The members of arguments come in any order, and those that are required all come.
 func TestArgumentsComeInAnyOrder(t *testing.T) {
 	schema := `{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"object","properties":{"x":{"const":1},"y":{"const":2}},"required":["y"]},"c":{"type":"null"}},"required":["a","b"]}`
-	tab := table(t, called(func(c *Calls) { c.Functions = []Function{{"f", schema}} }))
+	tab := table(t, called(func(c *Calls) { c.Functions = []Function{{Name: "f", Schema: schema}} }))
 	call := func(arguments string) string { return `<call>{"name": "f", "arguments": ` + arguments + `}</call>` }
 	for _, good := range []string{`{"a":1,"b":{"y":2}}`, `{"b":{"y":2,"x":1},"c":null,"a":1}`, `{"c":null, "b": {"x":1, "y":2}, "a":1}`} {
 		if !accepts(tab, call(good)) {
@@ -160,7 +160,7 @@ func TestArgumentsComeInAnyOrder(t *testing.T) {
 		}
 	}
 	impossible := called(func(c *Calls) {
-		c.Functions = []Function{{"f", `{"properties":{"a":false},"required":["a"]}`}}
+		c.Functions = []Function{{Name: "f", Schema: `{"properties":{"a":false},"required":["a"]}`}}
 	})
 	if _, err := Compile(t.Context(), impossible); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a member that is required and cannot be: %v", err)
@@ -170,7 +170,7 @@ func TestArgumentsComeInAnyOrder(t *testing.T) {
 // Sloppy JSON is what package toolcall repairs, held to types, members and listed values.
 func TestSloppyArguments(t *testing.T) {
 	schema := `{"type":"object","properties":{"n":{"type":"integer","maximum":3},"s":{"type":"string","maxLength":2,"format":"date"},"b":{"type":"boolean"},"l":{"type":"array","items":{"enum":["x"]}},"o":{"type":"string","nullable":true}},"required":["n"]}`
-	tab := table(t, called(func(c *Calls) { c.Sloppy, c.Functions = true, []Function{{"f", schema}} }))
+	tab := table(t, called(func(c *Calls) { c.Sloppy, c.Functions = true, []Function{{Name: "f", Schema: schema}} }))
 	call := func(arguments string) string { return `<call>{"name": "f", "arguments": ` + arguments + `}</call>` }
 	for _, good := range []string{`{"n":1}`, "{\n\t\"n\" : 5.0 ,\n}", `{"n":12345678901234567890,"s":"it\'s long"}`, "{\"s\":\"a\n\tb\",\"n\":9}", `{"n":1,"b":True}`, `{"n":1,"l":["x", "x" , ]}`, `{"n":1,"o":None}`, `{"n":1,"more":{"a":1.5,}}`} {
 		if !accepts(tab, call(good)) {
@@ -193,21 +193,21 @@ func TestParametersBetweenTags(t *testing.T) {
 		change    func(*Calls)
 		good, bad []string
 	}{
-		"strict": {func(*Calls) {}, []string{
+		"strict": {change: func(*Calls) {}, good: []string{
 			"<f=f><p=a>1</p></f>", "<f=f><p=s>\nlong < text </x>\n</p>\n<p=a>\n1\n</p>\n</f>", "<f=f><p=e>\nx\n</p><p=a>-7</p></f>", "<f=g></f>", "<f=f><p=s><p=t></p><p=a>1</p></f>",
 			"<f=f><p=t>\n</p><p=s>\n<p=t></p><p=a>1</p></f>",
-		}, []string{
+		}, bad: []string{
 			"<f=f></f>", "<f=f><p=a>1</p>", "<f=f><p=a>x</p></f>", "<f=f><p=a>1</p><p=a>1</p></f>", "<f=f><p=a>1</p><p=b>1</p></f>", "<f=f><p=e>z</p><p=a>1</p></f>", "<f=h></f>",
 			"<f=f><p=s>x\n<p=a>1</p></f>", "<f=f><p=a>1</p><p=s>x</f>", "<f=f><p=a>1</p><p=s>x</f>y</p></f>",
 		}},
-		"sloppy": {func(c *Calls) { c.Sloppy = true }, []string{
+		"sloppy": {change: func(c *Calls) { c.Sloppy = true }, good: []string{
 			"<f=f><p=a>5.0</p></f>", "<f=f><p=s>x\n<p=a>1</p></f>", "<f=f><p=a>1</p><p=s>x</f>", "<f=f><p=a>1</p><p=s>x</f>y</p></f>", "<f=f><p=a>1\n<p=s>x</p></f>", "<f=f><p=a>1</f>",
 			"<f=f><p=a>1</p></p></f>",
-		}, []string{"<f=f><p=s>x</f>", "<f=f><p=s>x</f><call></p><p=a>1</p></f>", "<f=f><p=a>x\n</p></f>", "<f=f><p=a>1<p=s>x</p></f>", "<f=f><p=a>1</p>", "<f=f><p=a>1"}},
-		"no schema": {func(c *Calls) { c.Functions[0].Schema = `{` }, []string{"<f=f><p=z>1</p><p=a>x</p></f>"}, []string{"<f=f><p=a>"}},
-		"texts that are held": {func(c *Calls) {
+		}, bad: []string{"<f=f><p=s>x</f>", "<f=f><p=s>x</f><call></p><p=a>1</p></f>", "<f=f><p=a>x\n</p></f>", "<f=f><p=a>1<p=s>x</p></f>", "<f=f><p=a>1</p>", "<f=f><p=a>1"}},
+		"no schema": {change: func(c *Calls) { c.Functions[0].Schema = `{` }, good: []string{"<f=f><p=z>1</p><p=a>x</p></f>"}, bad: []string{"<f=f><p=a>"}},
+		"texts that are held": {change: func(c *Calls) {
 			c.Functions[0].Schema = `{"properties":{"s":{"type":"string","maxLength":3,"minLength":1},"d":{"type":"string","format":"date"},"m":{"type":["string","integer"]},"o":{"type":"object","properties":{"a":{"const":1}}}},"additionalProperties":{"type":"integer"}}`
-		}, []string{"<f=f><p=s>\nabc\n</p><p=d>2024-02-29</p><p=m>any\n</p><p=o>{\"a\":1}</p><p=x>1</p></f>"}, []string{"<f=f><p=s>abcd</p></f>", "<f=f><p=s></p></f>", "<f=f><p=d>2023-02-29</p></f>", "<f=f><p=o>{\"a\":2}</p></f>", "<f=f><p=s>a<b</p></f>"}},
+		}, good: []string{"<f=f><p=s>\nabc\n</p><p=d>2024-02-29</p><p=m>any\n</p><p=o>{\"a\":1}</p><p=x>1</p></f>"}, bad: []string{"<f=f><p=s>abcd</p></f>", "<f=f><p=s></p></f>", "<f=f><p=d>2023-02-29</p></f>", "<f=f><p=o>{\"a\":2}</p></f>", "<f=f><p=s>a<b</p></f>"}},
 	} {
 		tab := table(t, tagged(c.change))
 		for _, text := range c.good {
@@ -228,13 +228,13 @@ func TestCallsInOtherStyles(t *testing.T) {
 		form      Form
 		good, bad []string
 	}{
-		"no arguments":    {Form{Before: "[(]", Middle: " ", After: "[)]", None: " none[)]"}, []string{`(g none)`, `(g {})`, `(f {"a":1})`}, []string{"(f none)"}},
-		"null":            {Form{Before: "[(]", Middle: " ", After: "[)]", Null: "null"}, []string{`(g null)`, `(g {})`, `(f {"a":1})`}, []string{"(f null)"}},
-		"arguments first": {Form{Style: Reversed, Before: "[(]", Middle: " ", After: "[)]"}, []string{`({} g)`, `({"a":1} f)`}, []string{`({"a":1} g)`, `({} f)`, `({} k)`}},
-		"code":            {Form{Style: Code, Before: "[(]", Middle: " ", After: "[)]"}, []string{"(h print(1))"}, []string{"(f print(1))", "(g x)", "(h \ufdd0)"}},
+		"no arguments":    {form: Form{Before: "[(]", Middle: " ", After: "[)]", None: " none[)]"}, good: []string{`(g none)`, `(g {})`, `(f {"a":1})`}, bad: []string{"(f none)"}},
+		"null":            {form: Form{Before: "[(]", Middle: " ", After: "[)]", Null: "null"}, good: []string{`(g null)`, `(g {})`, `(f {"a":1})`}, bad: []string{"(f null)"}},
+		"arguments first": {form: Form{Style: Reversed, Before: "[(]", Middle: " ", After: "[)]"}, good: []string{`({} g)`, `({"a":1} f)`}, bad: []string{`({"a":1} g)`, `({} f)`, `({} k)`}},
+		"code":            {form: Form{Style: Code, Before: "[(]", Middle: " ", After: "[)]"}, good: []string{"(h print(1))"}, bad: []string{"(f print(1))", "(g x)", "(h \ufdd0)"}},
 	} {
 		tab := table(t, called(func(c2 *Calls) {
-			c2.Functions = append(c2.Functions, Function{"h", `{"properties":{"code":{"type":"string"}}}`})
+			c2.Functions = append(c2.Functions, Function{Name: "h", Schema: `{"properties":{"code":{"type":"string"}}}`})
 			c2.Groups[0].Chains[0].Forms[0] = c.form
 		}))
 		if c.form.Style != Code {
@@ -293,7 +293,7 @@ func TestCallsThatCannotBeAreRefused(t *testing.T) {
 // However many functions there are, and however they fail.
 func TestFunctionsAreBounded(t *testing.T) {
 	most := func(n int, schema string) func(*Calls) {
-		return func(c *Calls) { c.Functions = slices.Repeat([]Function{{"g", schema}}, n) }
+		return func(c *Calls) { c.Functions = slices.Repeat([]Function{{Name: "g", Schema: schema}}, n) }
 	}
 	for name, change := range map[string]func(*Calls){
 		"too many": most(maxChoices+1, `{}`),

@@ -158,7 +158,7 @@ type counted struct {
 	rows *[]int
 }
 
-func (c counted) Child() tensor.Scope { return counted{c.Scope.Child(), c.rows} }
+func (c counted) Child() tensor.Scope { return counted{Scope: c.Scope.Child(), rows: c.rows} }
 
 func (c counted) Linear(x tensor.Array, ms ...tensor.Matrix) []tensor.Array {
 	*c.rows = append(*c.rows, x.Shape()[0])
@@ -186,13 +186,13 @@ func TestTheLastBlockWorksOnTheWantedRowsAlone(t *testing.T) {
 		rows []int
 		want []int
 	}{
-		{"no row", nil, []int{5, 5, 5, 5, 5}},
-		{"one row", []int{4}, []int{5, 5, 5, 5, 5, 1, 1, 1, 1}},
-		{"two rows in another order", []int{3, 1}, []int{5, 5, 5, 5, 5, 2, 2, 2, 2}},
-		{"all rows", []int{0, 1, 2, 3, 4}, []int{5, 5, 5, 5, 5, 5, 5, 5, 5}},
+		{name: "no row", want: []int{5, 5, 5, 5, 5}},
+		{name: "one row", rows: []int{4}, want: []int{5, 5, 5, 5, 5, 1, 1, 1, 1}},
+		{name: "two rows in another order", rows: []int{3, 1}, want: []int{5, 5, 5, 5, 5, 2, 2, 2, 2}},
+		{name: "all rows", rows: []int{0, 1, 2, 3, 4}, want: []int{5, 5, 5, 5, 5, 5, 5, 5, 5}},
 	} {
 		var rows []int
-		sc := counted{b.NewScope(context.Background()), &rows}
+		sc := counted{Scope: b.NewScope(context.Background()), rows: &rows}
 		out := model.Step(sc, cache, sc.IDs([]int32{1, 2, 3, 4, 5}), []tensor.Segment{{Request: tensor.RequestID(i), Length: 5}}, c.rows)
 		if err := sc.Err(); err != nil {
 			t.Fatalf("%s: %v", c.name, err)

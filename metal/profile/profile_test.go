@@ -54,7 +54,7 @@ func TestEveryOperationIsMeasuredAndDoesWhatItDid(t *testing.T) {
 
 // TestBytesAreThoseOfOperandsWeightsAndResults in the width of the activations.
 func TestBytesAreThoseOfOperandsWeightsAndResults(t *testing.T) {
-	for _, c := range []struct{ least, width int64 }{{4, 4}, {0, 2}} {
+	for _, c := range []struct{ least, width int64 }{{least: 4, width: 4}, {least: 0, width: 2}} {
 		b := profile.New(ref.New(ref.Options{Threads: 1}), c.least)
 		m, err := b.LoadMatrix(quant.DenseOf(quant.BFloat16), 3, 64, func(put func(int, quant.Row) error) error {
 			for i := range 3 {

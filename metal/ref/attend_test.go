@@ -26,7 +26,7 @@ func randomAttending(heads, kvHeads, size, tokens int) attending {
 		}
 		return x
 	}
-	return attending{heads, kvHeads, size, tokens, random(tokens * heads * size), random(tokens * kvHeads * size), random(tokens * kvHeads * size)}
+	return attending{heads: heads, kvHeads: kvHeads, size: size, tokens: tokens, q: random(tokens * heads * size), k: random(tokens * kvHeads * size), v: random(tokens * kvHeads * size)}
 }
 
 func (a attending) cache(t testing.TB, be *ref.Backend, block, window int) tensor.Cache {
@@ -69,7 +69,7 @@ func TestAttentionHasTheSameBitsHoweverItIsCut(t *testing.T) {
 	for _, window := range []int{0, 71, 300} {
 		var want []uint32
 		for _, cut := range []struct{ threads, block, piece, beside int }{
-			{1, 256, 301, 1}, {3, 256, 1, 1}, {3, 256, 64, 1}, {2, 25, 301, 1}, {2, 7, 13, 3}, {16, 512, 5, 2}, {1, 1, 50, 2},
+			{threads: 1, block: 256, piece: 301, beside: 1}, {threads: 3, block: 256, piece: 1, beside: 1}, {threads: 3, block: 256, piece: 64, beside: 1}, {threads: 2, block: 25, piece: 301, beside: 1}, {threads: 2, block: 7, piece: 13, beside: 3}, {threads: 16, block: 512, piece: 5, beside: 2}, {threads: 1, block: 1, piece: 50, beside: 2},
 		} {
 			name := fmt.Sprintf("window %d, %+v", window, cut)
 			be := ref.New(ref.Options{Threads: cut.threads})

@@ -197,7 +197,7 @@ func TestWhatCannotBeRankedIsAnError(t *testing.T) {
 		logits []float32
 		token  int32
 		n      int
-	}{{[]float32{1, 2}, 2, 0}, {[]float32{1, 2}, -1, 0}, {[]float32{1, nan}, 0, 0}, {nil, 0, 0}, {[]float32{1, 2}, 0, MostAlternatives + 1}, {[]float32{1, 2}, 0, -1}} {
+	}{{logits: []float32{1, 2}, token: 2, n: 0}, {logits: []float32{1, 2}, token: -1, n: 0}, {logits: []float32{1, nan}, token: 0, n: 0}, {token: 0, n: 0}, {logits: []float32{1, 2}, token: 0, n: MostAlternatives + 1}, {logits: []float32{1, 2}, token: 0, n: -1}} {
 		if r, err := Rank(c.logits, c.token, c.n); !errors.Is(err, ErrLogits) {
 			t.Errorf("%+v: %+v, %v", c, r, err)
 		}

@@ -118,15 +118,15 @@ func TestEveryKeptTokenIsReachable(t *testing.T) {
 		p    Params
 		want []int32
 	}{
-		"no filter":                        {Params{Temperature: 1, TopP: 1}, []int32{0, 1, 2, 3, 4, 5, 6}},
-		"top-k keeps the lowest ids":       {Params{Temperature: 1, TopP: 1, TopK: 2}, []int32{1, 2}},
-		"top-k of minus one is off":        {Params{Temperature: 1, TopP: 1, TopK: -1}, []int32{0, 1, 2, 3, 4, 5, 6}},
-		"top-p of zero keeps one":          {Params{Temperature: 1, TopP: 0}, []int32{1}},
-		"top-p stops once it is reached":   {Params{Temperature: 1, TopP: 0.5}, []int32{1, 2}},
-		"min-p of one keeps the ties":      {Params{Temperature: 1, TopP: 1, MinP: 1}, []int32{1, 2, 5}},
-		"min-p at a token's own share":     {Params{Temperature: 1, TopP: 1, MinP: math.Exp(-1) - 1e-6}, []int32{1, 2, 4, 5}},
-		"filters act before temperature":   {Params{Temperature: 100, TopP: 0.5}, []int32{1, 2}},
-		"the shortest of three is applied": {Params{Temperature: 1, TopP: 0.99, MinP: 0.01, TopK: 4}, []int32{1, 2, 4, 5}},
+		"no filter":                        {p: Params{Temperature: 1, TopP: 1}, want: []int32{0, 1, 2, 3, 4, 5, 6}},
+		"top-k keeps the lowest ids":       {p: Params{Temperature: 1, TopP: 1, TopK: 2}, want: []int32{1, 2}},
+		"top-k of minus one is off":        {p: Params{Temperature: 1, TopP: 1, TopK: -1}, want: []int32{0, 1, 2, 3, 4, 5, 6}},
+		"top-p of zero keeps one":          {p: Params{Temperature: 1, TopP: 0}, want: []int32{1}},
+		"top-p stops once it is reached":   {p: Params{Temperature: 1, TopP: 0.5}, want: []int32{1, 2}},
+		"min-p of one keeps the ties":      {p: Params{Temperature: 1, TopP: 1, MinP: 1}, want: []int32{1, 2, 5}},
+		"min-p at a token's own share":     {p: Params{Temperature: 1, TopP: 1, MinP: math.Exp(-1) - 1e-6}, want: []int32{1, 2, 4, 5}},
+		"filters act before temperature":   {p: Params{Temperature: 100, TopP: 0.5}, want: []int32{1, 2}},
+		"the shortest of three is applied": {p: Params{Temperature: 1, TopP: 0.99, MinP: 0.01, TopK: 4}, want: []int32{1, 2, 4, 5}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

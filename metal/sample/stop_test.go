@@ -32,15 +32,15 @@ func TestStopStringsAcrossPieces(t *testing.T) {
 		stops, pieces, shown []string
 		stopped              bool
 	}{
-		"nothing to match passes at once":     {nil, []string{"a", "b"}, []string{"a", "b"}, false},
-		"only what may match is held":         {[]string{"\n\n"}, []string{"a\n", "b"}, []string{"a", "\nb"}, false},
-		"a stop across three pieces":          {[]string{"END"}, []string{"xE", "N", "Dy"}, []string{"x", "", ""}, true},
-		"a false start restarts inside":       {[]string{"aab"}, []string{"aa", "ab"}, []string{"", "a"}, true},
-		"the first to end wins":               {[]string{"abc", "b"}, []string{"abc"}, []string{"a"}, true},
-		"the longest of those ending at once": {[]string{"c", "bc"}, []string{"abc"}, []string{"a"}, true},
-		"text after the stop is dropped":      {[]string{"."}, []string{"a.b", "c"}, []string{"a", ""}, true},
-		"empty stop strings are ignored":      {[]string{""}, []string{"a"}, []string{"a"}, false},
-		"characters sharing a first byte":     {[]string{"é"}, []string{"è", "e"}, []string{"è", "e"}, false},
+		"nothing to match passes at once":     {pieces: []string{"a", "b"}, shown: []string{"a", "b"}},
+		"only what may match is held":         {stops: []string{"\n\n"}, pieces: []string{"a\n", "b"}, shown: []string{"a", "\nb"}},
+		"a stop across three pieces":          {stops: []string{"END"}, pieces: []string{"xE", "N", "Dy"}, shown: []string{"x", "", ""}, stopped: true},
+		"a false start restarts inside":       {stops: []string{"aab"}, pieces: []string{"aa", "ab"}, shown: []string{"", "a"}, stopped: true},
+		"the first to end wins":               {stops: []string{"abc", "b"}, pieces: []string{"abc"}, shown: []string{"a"}, stopped: true},
+		"the longest of those ending at once": {stops: []string{"c", "bc"}, pieces: []string{"abc"}, shown: []string{"a"}, stopped: true},
+		"text after the stop is dropped":      {stops: []string{"."}, pieces: []string{"a.b", "c"}, shown: []string{"a", ""}, stopped: true},
+		"empty stop strings are ignored":      {stops: []string{""}, pieces: []string{"a"}, shown: []string{"a"}},
+		"characters sharing a first byte":     {stops: []string{"é"}, pieces: []string{"è", "e"}, shown: []string{"è", "e"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

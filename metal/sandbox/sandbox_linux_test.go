@@ -51,29 +51,29 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		allowed bool
 		try     func() error
 	}{
-		{"read its weights", true, read(filepath.Join(dir, "weights/model"))},
-		{"read its own memory map", true, read("/proc/self/smaps_rollup")},
-		{"write to its cache", true, write(filepath.Join(dir, "cache/a/new"))},
-		{"move within its cache", true, func() error {
+		{what: "read its weights", allowed: true, try: read(filepath.Join(dir, "weights/model"))},
+		{what: "read its own memory map", allowed: true, try: read("/proc/self/smaps_rollup")},
+		{what: "write to its cache", allowed: true, try: write(filepath.Join(dir, "cache/a/new"))},
+		{what: "move within its cache", allowed: true, try: func() error {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "cache/a/sub"), 0o700), os.Rename(filepath.Join(dir, "cache/a/new"), filepath.Join(dir, "cache/a/sub/moved")))
 		}},
-		{"read another model's cache", false, read(filepath.Join(dir, "cache/b/block"))},
-		{"write to another model's cache", false, write(filepath.Join(dir, "cache/b/new"))},
-		{"move a block to another model's cache", false, func() error {
+		{what: "read another model's cache", try: read(filepath.Join(dir, "cache/b/block"))},
+		{what: "write to another model's cache", try: write(filepath.Join(dir, "cache/b/new"))},
+		{what: "move a block to another model's cache", try: func() error {
 			return os.Rename(filepath.Join(dir, "cache/a/sub/moved"), filepath.Join(dir, "cache/b/moved"))
 		}},
-		{"list the models of the cache", false, func() error { _, err := os.ReadDir(filepath.Join(dir, "cache")); return err }},
-		{"change its weights", false, write(filepath.Join(dir, "weights/model"))},
-		{"read another file", false, read(filepath.Join(dir, "identity"))},
-		{"list another folder", false, func() error { _, err := os.ReadDir(dir); return err }},
-		{"read the memory map of its parent", false, read(fmt.Sprintf("/proc/%d/maps", os.Getppid()))},
-		{"write outside its folders", false, write(filepath.Join(dir, "new"))},
-		{"connect over TCP", false, dial("tcp", "127.0.0.1:9")},
-		{"send over UDP", false, dial("udp", "127.0.0.1:9")},
-		{"connect to another socket", false, dial("unix", other)},
-		{"listen", false, func() error { _, err := net.Listen("tcp", "127.0.0.1:0"); return err }},
-		{"run a program", false, func() error { return exec.Command("/bin/true").Run() }},
-		{"signal its parent", false, func() error { return syscall.Kill(os.Getppid(), syscall.SIGCONT) }},
+		{what: "list the models of the cache", try: func() error { _, err := os.ReadDir(filepath.Join(dir, "cache")); return err }},
+		{what: "change its weights", try: write(filepath.Join(dir, "weights/model"))},
+		{what: "read another file", try: read(filepath.Join(dir, "identity"))},
+		{what: "list another folder", try: func() error { _, err := os.ReadDir(dir); return err }},
+		{what: "read the memory map of its parent", try: read(fmt.Sprintf("/proc/%d/maps", os.Getppid()))},
+		{what: "write outside its folders", try: write(filepath.Join(dir, "new"))},
+		{what: "connect over TCP", try: dial("tcp", "127.0.0.1:9")},
+		{what: "send over UDP", try: dial("udp", "127.0.0.1:9")},
+		{what: "connect to another socket", try: dial("unix", other)},
+		{what: "listen", try: func() error { _, err := net.Listen("tcp", "127.0.0.1:0"); return err }},
+		{what: "run a program", try: func() error { return exec.Command("/bin/true").Run() }},
+		{what: "signal its parent", try: func() error { return syscall.Kill(os.Getppid(), syscall.SIGCONT) }},
 	}
 }
 

@@ -28,34 +28,34 @@ func runOnly(t *testing.T, open func() (tensor.Backend, error), name string) []R
 
 func TestEachFaultIsFoundByItsCheck(t *testing.T) {
 	for op, c := range map[string]struct{ check, says string }{
-		"Read":              {"float32: numbers and ids in and out", "Read"},
-		"ReadIDs":           {"float32: numbers and ids in and out", "ids"},
-		"Add":               {"float32: Add, Multiply, SiLU, SwiGLU", "Add"},
-		"no number":         {"float32: Add, Multiply, SiLU, SwiGLU", "Add: value 0 is NaN"},
-		"Multiply":          {"float32: Add, Multiply, SiLU, SwiGLU", "Multiply"},
-		"SiLU":              {"float32: Add, Multiply, SiLU, SwiGLU", "SiLU"},
-		"SwiGLU":            {"float16: Add, Multiply, SiLU, SwiGLU", "SwiGLU"},
-		"RMSNorm":           {"bfloat16: RMSNorm", "runs of 67"},
-		"Rope":              {"float32: Rope", "whole heads"},
-		"Rope factors":      {"float32: Rope", "factors"},
-		"Rope magnitude":    {"float32: Rope", "a part of each head"},
-		"Rows":              {"float32: Rows, Mean, Unit", "Rows"},
-		"Mean":              {"float32: Rows, Mean, Unit", "Mean"},
-		"mask":              {"float32: Rows, Mean, Unit", "Mean"},
-		"Unit":              {"float16: Rows, Mean, Unit", "Unit"},
-		"Argmax":            {"float32: Argmax", "chose"},
-		"AppendAttend":      {"float32: attention, heads of 64", "37 tokens after 0"},
-		"scale":             {"float32: attention, heads of 128", "tokens after"},
-		"window":            {"float32: attention, window and sinks", "tokens after"},
-		"sinks":             {"float32: attention, window and sinks", "tokens after"},
-		"Linear":            {"float32: dense products", "1 tokens by float32"},
-		"Linear of a chunk": {"float16: affine products, 4 bits", "40 tokens by affine 4-bit"},
-		"Embed":             {"float32: symmetric products, 4 and 8 bits", "a row of symmetric"},
-		"LoadMatrix":        {"bfloat16: affine products, 3 bits", "load affine 3-bit"},
-		"Release":           {"float32: RMSNorm", "gauges report"},
-		"Close":             {"threads", "still alive"},
-		"SetLimits":         {"memory: limit", "want ErrMemory"},
-		"panic":             {"speed: 1 token by 4-bit weights", "panic: unexpected"},
+		"Read":              {check: "float32: numbers and ids in and out", says: "Read"},
+		"ReadIDs":           {check: "float32: numbers and ids in and out", says: "ids"},
+		"Add":               {check: "float32: Add, Multiply, SiLU, SwiGLU", says: "Add"},
+		"no number":         {check: "float32: Add, Multiply, SiLU, SwiGLU", says: "Add: value 0 is NaN"},
+		"Multiply":          {check: "float32: Add, Multiply, SiLU, SwiGLU", says: "Multiply"},
+		"SiLU":              {check: "float32: Add, Multiply, SiLU, SwiGLU", says: "SiLU"},
+		"SwiGLU":            {check: "float16: Add, Multiply, SiLU, SwiGLU", says: "SwiGLU"},
+		"RMSNorm":           {check: "bfloat16: RMSNorm", says: "runs of 67"},
+		"Rope":              {check: "float32: Rope", says: "whole heads"},
+		"Rope factors":      {check: "float32: Rope", says: "factors"},
+		"Rope magnitude":    {check: "float32: Rope", says: "a part of each head"},
+		"Rows":              {check: "float32: Rows, Mean, Unit", says: "Rows"},
+		"Mean":              {check: "float32: Rows, Mean, Unit", says: "Mean"},
+		"mask":              {check: "float32: Rows, Mean, Unit", says: "Mean"},
+		"Unit":              {check: "float16: Rows, Mean, Unit", says: "Unit"},
+		"Argmax":            {check: "float32: Argmax", says: "chose"},
+		"AppendAttend":      {check: "float32: attention, heads of 64", says: "37 tokens after 0"},
+		"scale":             {check: "float32: attention, heads of 128", says: "tokens after"},
+		"window":            {check: "float32: attention, window and sinks", says: "tokens after"},
+		"sinks":             {check: "float32: attention, window and sinks", says: "tokens after"},
+		"Linear":            {check: "float32: dense products", says: "1 tokens by float32"},
+		"Linear of a chunk": {check: "float16: affine products, 4 bits", says: "40 tokens by affine 4-bit"},
+		"Embed":             {check: "float32: symmetric products, 4 and 8 bits", says: "a row of symmetric"},
+		"LoadMatrix":        {check: "bfloat16: affine products, 3 bits", says: "load affine 3-bit"},
+		"Release":           {check: "float32: RMSNorm", says: "gauges report"},
+		"Close":             {check: "threads", says: "still alive"},
+		"SetLimits":         {check: "memory: limit", says: "want ErrMemory"},
+		"panic":             {check: "speed: 1 token by 4-bit weights", says: "panic: unexpected"},
 	} {
 		got := runOnly(t, opening(op), c.check)[0]
 		if got.OK || !strings.Contains(got.Error, c.says) {
@@ -103,12 +103,12 @@ func modelsIn(entries []os.DirEntry) int {
 
 func TestTheFaultsOfAFrameworkAreFound(t *testing.T) {
 	for op, c := range map[string]struct{ check, says string }{
-		"nothing":  {"threads", ""},
-		"Provoke":  {"exceptions", "mismatched shapes"},
-		"too much": {"exceptions", "a matrix of 1 TiB"},
-		"threads":  {"threads", "want ErrThread"},
-		"kernel":   {"bfloat16: attention of prefill chunks with decodes", "computed no segment"},
-		"no fault": {"bfloat16: attention of prefill chunks with decodes", ""},
+		"nothing":  {check: "threads", says: ""},
+		"Provoke":  {check: "exceptions", says: "mismatched shapes"},
+		"too much": {check: "exceptions", says: "a matrix of 1 TiB"},
+		"threads":  {check: "threads", says: "want ErrThread"},
+		"kernel":   {check: "bfloat16: attention of prefill chunks with decodes", says: "computed no segment"},
+		"no fault": {check: "bfloat16: attention of prefill chunks with decodes", says: ""},
 	} {
 		got := runOnly(t, openingCalled(op), c.check)[0]
 		if got.OK != (c.says == "") || !strings.Contains(got.Error, c.says) {
@@ -173,7 +173,7 @@ func TestMemoryThatDoesNotComeBackIsFound(t *testing.T) {
 	var kept [][]byte
 	got := runOnly(t, func() (tensor.Backend, error) {
 		b, err := opening("nothing")()
-		return hoard{b.(*wrong), &kept}, err
+		return hoard{wrong: b.(*wrong), kept: &kept}, err
 	}, name)[0]
 	if got.OK || !strings.Contains(got.Error, "of what was loaded, want at most 0.25") {
 		t.Errorf("64 MiB too many: %+v", got)

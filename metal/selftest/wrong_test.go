@@ -25,7 +25,7 @@ func opening(op string) func() (tensor.Backend, error) {
 }
 
 func (b *wrong) NewScope(ctx context.Context) tensor.Scope {
-	return &wrongScope{b.Backend.NewScope(ctx), b.op}
+	return &wrongScope{Scope: b.Backend.NewScope(ctx), op: b.op}
 }
 
 func (b *wrong) SetLimits(active, pooled int64) {
@@ -55,7 +55,7 @@ type wrongScope struct {
 	op string
 }
 
-func (s *wrongScope) Child() tensor.Scope { return &wrongScope{s.Scope.Child(), s.op} }
+func (s *wrongScope) Child() tensor.Scope { return &wrongScope{Scope: s.Scope.Child(), op: s.op} }
 
 // more is a, or a thousandth more where op is the wrong one.
 func (s *wrongScope) more(op string, a tensor.Array) tensor.Array {

@@ -55,16 +55,16 @@ func TestAbilitiesOfATemplateAreFoundByWhatItWrites(t *testing.T) {
 		template string
 		want     abilities
 	}{
-		"plain":     {plainTurns, abilities{systemAnywhere: true}},
-		"switched":  {switched, abilities{toggle: "enable_thinking", systemAnywhere: true}},
-		"opened":    {opened, abilities{toggle: "thinking", systemAnywhere: true}},
-		"graded":    {graded, abilities{efforts: all, systemAnywhere: true}},
-		"listed":    {listed, abilities{efforts: []string{"none", "high"}, systemAnywhere: true}},
-		"both":      {both, abilities{toggle: "enable_thinking", efforts: all, systemAnywhere: true}},
-		"mentioned": {mentioned, abilities{systemAnywhere: true}},
-		"headed":    {headed, abilities{}},
-		"deaf":      {deaf, abilities{}},
-		"strict":    {strict, abilities{}},
+		"plain":     {template: plainTurns, want: abilities{systemAnywhere: true}},
+		"switched":  {template: switched, want: abilities{toggle: "enable_thinking", systemAnywhere: true}},
+		"opened":    {template: opened, want: abilities{toggle: "thinking", systemAnywhere: true}},
+		"graded":    {template: graded, want: abilities{efforts: all, systemAnywhere: true}},
+		"listed":    {template: listed, want: abilities{efforts: []string{"none", "high"}, systemAnywhere: true}},
+		"both":      {template: both, want: abilities{toggle: "enable_thinking", efforts: all, systemAnywhere: true}},
+		"mentioned": {template: mentioned, want: abilities{systemAnywhere: true}},
+		"headed":    {template: headed, want: abilities{}},
+		"deaf":      {template: deaf, want: abilities{}},
+		"strict":    {template: strict, want: abilities{}},
 	} {
 		if d := cmp.Diff(tc.want, templated(t, tc.template).can, cmp.AllowUnexported(abilities{})); d != "" {
 			t.Errorf("%s: %s", name, d)
@@ -77,15 +77,15 @@ func TestEveryEffortIsTakenByEveryTemplate(t *testing.T) {
 		template, arguments string
 		want                map[string]string // what follows of each effort
 	}{
-		"plain":    {plainTurns, "", map[string]string{"none": `{}`, "low": `{}`, "max": `{}`}},
-		"switched": {switched, "", map[string]string{"none": `{"enable_thinking":false}`, "minimal": `{"enable_thinking":true}`, "high": `{"enable_thinking":true}`}},
-		"opened":   {opened, "", map[string]string{"none": `{"thinking":false}`, "low": `{"thinking":true}`}},
-		"graded": {graded, "", map[string]string{"none": `{"reasoning_effort":"low"}`, "minimal": `{"reasoning_effort":"low"}`, "medium": `{"reasoning_effort":"medium"}`,
+		"plain":    {template: plainTurns, want: map[string]string{"none": `{}`, "low": `{}`, "max": `{}`}},
+		"switched": {template: switched, want: map[string]string{"none": `{"enable_thinking":false}`, "minimal": `{"enable_thinking":true}`, "high": `{"enable_thinking":true}`}},
+		"opened":   {template: opened, want: map[string]string{"none": `{"thinking":false}`, "low": `{"thinking":true}`}},
+		"graded": {template: graded, want: map[string]string{"none": `{"reasoning_effort":"low"}`, "minimal": `{"reasoning_effort":"low"}`, "medium": `{"reasoning_effort":"medium"}`,
 			"xhigh": `{"reasoning_effort":"high"}`, "max": `{"reasoning_effort":"high"}`}},
-		"listed": {listed, "", map[string]string{"none": `{"reasoning_effort":"none"}`, "minimal": `{"reasoning_effort":"high"}`, "max": `{"reasoning_effort":"high"}`}},
-		"both":   {both, "", map[string]string{"none": `{"enable_thinking":false}`, "low": `{"enable_thinking":true,"reasoning_effort":"low"}`}},
-		"the client's own arguments": {both, `{"enable_thinking":false,"reasoning_effort":"odd","x":1}`,
-			map[string]string{"high": `{"enable_thinking":false,"reasoning_effort":"odd","x":1}`}},
+		"listed": {template: listed, want: map[string]string{"none": `{"reasoning_effort":"none"}`, "minimal": `{"reasoning_effort":"high"}`, "max": `{"reasoning_effort":"high"}`}},
+		"both":   {template: both, want: map[string]string{"none": `{"enable_thinking":false}`, "low": `{"enable_thinking":true,"reasoning_effort":"low"}`}},
+		"the client's own arguments": {template: both, arguments: `{"enable_thinking":false,"reasoning_effort":"odd","x":1}`,
+			want: map[string]string{"high": `{"enable_thinking":false,"reasoning_effort":"odd","x":1}`}},
 	} {
 		text := templated(t, tc.template)
 		for effort, want := range tc.want {
@@ -113,17 +113,17 @@ func TestLateInstructionsStandWhereTheTemplateAllows(t *testing.T) {
 		messages []chat.Message
 		want     string
 	}{
-		"anywhere":                  {plainTurns, late, "<system>a<user>b<system>c<user>d<assistant>e<system>f<user>g<assistant>"},
-		"refused elsewhere":         {headed, late, "<system>a<user>b\n\nc\n\nd<assistant>e<user>f\n\ng"},
-		"dropped elsewhere":         {deaf, late, "<system>a<user>b\n\nc\n\nd<assistant>e<user>f\n\ng"},
-		"alternating":               {strict, late, "a<user>b\n\nc\n\nd<assistant>e<user>f\n\ng"},
-		"none at the head":          {headed, late[1:4], "<user>b\n\nc\n\nd"},
-		"two at the head":           {headed, []chat.Message{turn("developer", "a"), turn("system", "b"), turn("user", "c")}, "<system>a\n\nb<user>c"},
-		"the last turn":             {headed, late[:3], "<system>a<user>b\n\nc"},
-		"users' own double turns":   {headed, []chat.Message{turn("system", "a"), turn("user", "b"), turn("user", "c"), turn("system", "d")}, "<system>a<user>b<user>c\n\nd"},
-		"after a tool":              {headed, []chat.Message{turn("user", "a"), turn("tool", "b"), turn("system", "c"), turn("assistant", "d")}, "<user>a<tool>b<user>c<assistant>d"},
-		"another user's turn":       {headed, []chat.Message{{Role: "user", Name: "x", Content: "a"}, turn("system", "b")}, "<user>a<user>b"},
-		"nothing late is as it was": {headed, late[:2], "<system>a<user>b"},
+		"anywhere":                  {template: plainTurns, messages: late, want: "<system>a<user>b<system>c<user>d<assistant>e<system>f<user>g<assistant>"},
+		"refused elsewhere":         {template: headed, messages: late, want: "<system>a<user>b\n\nc\n\nd<assistant>e<user>f\n\ng"},
+		"dropped elsewhere":         {template: deaf, messages: late, want: "<system>a<user>b\n\nc\n\nd<assistant>e<user>f\n\ng"},
+		"alternating":               {template: strict, messages: late, want: "a<user>b\n\nc\n\nd<assistant>e<user>f\n\ng"},
+		"none at the head":          {template: headed, messages: late[1:4], want: "<user>b\n\nc\n\nd"},
+		"two at the head":           {template: headed, messages: []chat.Message{turn("developer", "a"), turn("system", "b"), turn("user", "c")}, want: "<system>a\n\nb<user>c"},
+		"the last turn":             {template: headed, messages: late[:3], want: "<system>a<user>b\n\nc"},
+		"users' own double turns":   {template: headed, messages: []chat.Message{turn("system", "a"), turn("user", "b"), turn("user", "c"), turn("system", "d")}, want: "<system>a<user>b<user>c\n\nd"},
+		"after a tool":              {template: headed, messages: []chat.Message{turn("user", "a"), turn("tool", "b"), turn("system", "c"), turn("assistant", "d")}, want: "<user>a<tool>b<user>c<assistant>d"},
+		"another user's turn":       {template: headed, messages: []chat.Message{{Role: "user", Name: "x", Content: "a"}, turn("system", "b")}, want: "<user>a<user>b"},
+		"nothing late is as it was": {template: headed, messages: late[:2], want: "<system>a<user>b"},
 	} {
 		got, err := templated(t, tc.template).Render(context.Background(), Chat{Messages: tc.messages})
 		if err != nil || got != tc.want {

@@ -15,11 +15,11 @@ func TestWhetherAModelThinksIsReadInItsPrompt(t *testing.T) {
 		prompt             []int32
 		mayBegin, underway bool
 	}{
-		"nothing is said":          {[]int32{tokenizertest.A, tokenizertest.B}, true, false},
-		"the template opened it":   {[]int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.Line}, false, true},
-		"the template closed it":   {[]int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line}, false, false},
-		"an earlier turn closed":   {[]int32{tokenizertest.Opens, tokenizertest.Closes, tokenizertest.A, tokenizertest.B, tokenizertest.A, tokenizertest.B}, true, false},
-		"an earlier turn, and now": {[]int32{tokenizertest.Opens, tokenizertest.Closes, tokenizertest.A, tokenizertest.B, tokenizertest.A, tokenizertest.Opens}, false, true},
+		"nothing is said":          {prompt: []int32{tokenizertest.A, tokenizertest.B}, mayBegin: true},
+		"the template opened it":   {prompt: []int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.Line}, underway: true},
+		"the template closed it":   {prompt: []int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line}},
+		"an earlier turn closed":   {prompt: []int32{tokenizertest.Opens, tokenizertest.Closes, tokenizertest.A, tokenizertest.B, tokenizertest.A, tokenizertest.B}, mayBegin: true},
+		"an earlier turn, and now": {prompt: []int32{tokenizertest.Opens, tokenizertest.Closes, tokenizertest.A, tokenizertest.B, tokenizertest.A, tokenizertest.Opens}, underway: true},
 	} {
 		if got := r.After(tok, c.prompt); got.MayBegin != c.mayBegin || got.Underway != c.underway {
 			t.Errorf("%s: %+v", name, got)

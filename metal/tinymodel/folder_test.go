@@ -23,9 +23,9 @@ func TestFoldersOpenAndRoundTripText(t *testing.T) {
 		layout tinymodel.Layout
 		want   string
 	}{
-		"Hugging Face, float16": {tinymodel.Llama, tinymodel.Layout{Matrices: quant.DenseOf(quant.Float16)}, "float16"},
-		"MLX, 4 bits":           {tinymodel.Qwen3, tinymodel.Layout{Matrices: quant.AffineOf(4, 32, quant.BFloat16)}, "affine 4-bit group 32"},
-		"in shards":             {tinymodel.Qwen3, tinymodel.Layout{Matrices: quant.AffineOf(6, 64, quant.BFloat16), ShardBytes: 20_000}, "affine 6-bit group 64"},
+		"Hugging Face, float16": {family: tinymodel.Llama, layout: tinymodel.Layout{Matrices: quant.DenseOf(quant.Float16)}, want: "float16"},
+		"MLX, 4 bits":           {family: tinymodel.Qwen3, layout: tinymodel.Layout{Matrices: quant.AffineOf(4, 32, quant.BFloat16)}, want: "affine 4-bit group 32"},
+		"in shards":             {family: tinymodel.Qwen3, layout: tinymodel.Layout{Matrices: quant.AffineOf(6, 64, quant.BFloat16), ShardBytes: 20_000}, want: "affine 6-bit group 64"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "model")
@@ -106,16 +106,16 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		change func(*tinymodel.Config)
 		layout quant.Format
 	}{
-		"an unknown family":            {func(c *tinymodel.Config) { c.Family = "gpt2" }, quant.DenseOf(quant.Float32)},
-		"a window in a Llama":          {func(c *tinymodel.Config) { c.Window = 8 }, quant.DenseOf(quant.Float32)},
-		"experts in a Llama":           {func(c *tinymodel.Config) { c.Experts.Count = 2 }, quant.DenseOf(quant.Float32)},
-		"a mixture of nothing":         {func(c *tinymodel.Config) { c.Family = tinymodel.Qwen3MoE }, quant.DenseOf(quant.Float32)},
-		"a Gemma of no window":         {func(c *tinymodel.Config) { c.Family = tinymodel.Gemma3 }, quant.DenseOf(quant.Float32)},
-		"a pattern in a Llama":         {func(c *tinymodel.Config) { c.Pattern = 2 }, quant.DenseOf(quant.Float32)},
-		"a Qwen2 of wide heads":        {func(c *tinymodel.Config) { c.Family, c.HeadSize = tinymodel.Qwen2, 32 }, quant.DenseOf(quant.Float32)},
-		"factors that GGUF alone has":  {func(c *tinymodel.Config) { c.RopeFactors = true }, quant.DenseOf(quant.Float32)},
-		"a format that GGUF alone has": {func(*tinymodel.Config) {}, quant.SymmetricOf(4, 32, quant.Float16)},
-		"groups wider than rows":       {func(*tinymodel.Config) {}, quant.AffineOf(4, 128, quant.Float16)},
+		"an unknown family":            {change: func(c *tinymodel.Config) { c.Family = "gpt2" }, layout: quant.DenseOf(quant.Float32)},
+		"a window in a Llama":          {change: func(c *tinymodel.Config) { c.Window = 8 }, layout: quant.DenseOf(quant.Float32)},
+		"experts in a Llama":           {change: func(c *tinymodel.Config) { c.Experts.Count = 2 }, layout: quant.DenseOf(quant.Float32)},
+		"a mixture of nothing":         {change: func(c *tinymodel.Config) { c.Family = tinymodel.Qwen3MoE }, layout: quant.DenseOf(quant.Float32)},
+		"a Gemma of no window":         {change: func(c *tinymodel.Config) { c.Family = tinymodel.Gemma3 }, layout: quant.DenseOf(quant.Float32)},
+		"a pattern in a Llama":         {change: func(c *tinymodel.Config) { c.Pattern = 2 }, layout: quant.DenseOf(quant.Float32)},
+		"a Qwen2 of wide heads":        {change: func(c *tinymodel.Config) { c.Family, c.HeadSize = tinymodel.Qwen2, 32 }, layout: quant.DenseOf(quant.Float32)},
+		"factors that GGUF alone has":  {change: func(c *tinymodel.Config) { c.RopeFactors = true }, layout: quant.DenseOf(quant.Float32)},
+		"a format that GGUF alone has": {change: func(*tinymodel.Config) {}, layout: quant.SymmetricOf(4, 32, quant.Float16)},
+		"groups wider than rows":       {change: func(*tinymodel.Config) {}, layout: quant.AffineOf(4, 128, quant.Float16)},
 	} {
 		config := tinymodel.Default()
 		c.change(&config)
@@ -142,8 +142,8 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 	for name, want := range map[string]struct {
 		weights, off float64
 	}{
-		"qwen3-0.6b": {0.596e9, 0.01}, "qwen3-8b": {8.19e9, 0.01}, "llama-4gb": {4e9 * 8 / 4.5, 0.02},
-		"qwen3-30b-a3b": {30.5e9, 0.01}, "gemma3-1b": {1e9, 0.01}, "qwen3.5-0.8b": {0.752e9, 0.01}, "gpt-oss-20b": {20.9e9, 0.01},
+		"qwen3-0.6b": {weights: 0.596e9, off: 0.01}, "qwen3-8b": {weights: 8.19e9, off: 0.01}, "llama-4gb": {weights: 4e9 * 8 / 4.5, off: 0.02},
+		"qwen3-30b-a3b": {weights: 30.5e9, off: 0.01}, "gemma3-1b": {weights: 1e9, off: 0.01}, "qwen3.5-0.8b": {weights: 0.752e9, off: 0.01}, "gpt-oss-20b": {weights: 20.9e9, off: 0.01},
 	} {
 		c, err := tinymodel.Shape(name, 4.5)
 		if err != nil {

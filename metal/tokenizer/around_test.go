@@ -21,16 +21,16 @@ func TestTextsAreCutAsTheReferenceCutsThem(t *testing.T) {
 		wantA, wantB  int
 		cut           bool
 	}{
-		"one that fits":            {10, 8, -1, 8, 0, false},
-		"one that is long":         {10, 9, -1, 8, 0, true},
-		"one without room":         {1, 9, -1, 0, 0, true},
-		"two that fit":             {13, 5, 5, 5, 5, false},
-		"a long second":            {13, 3, 20, 3, 7, true},
-		"a long first":             {13, 20, 3, 7, 3, true},
-		"both long":                {13, 20, 30, 5, 5, true},
-		"both long, an odd one":    {14, 20, 30, 5, 6, true},
-		"both long, the first too": {14, 30, 20, 6, 5, true},
-		"equals, an odd one":       {14, 20, 20, 5, 6, true},
+		"one that fits":            {limit: 10, first: 8, second: -1, wantA: 8, wantB: 0},
+		"one that is long":         {limit: 10, first: 9, second: -1, wantA: 8, wantB: 0, cut: true},
+		"one without room":         {limit: 1, first: 9, second: -1, wantA: 0, wantB: 0, cut: true},
+		"two that fit":             {limit: 13, first: 5, second: 5, wantA: 5, wantB: 5},
+		"a long second":            {limit: 13, first: 3, second: 20, wantA: 3, wantB: 7, cut: true},
+		"a long first":             {limit: 13, first: 20, second: 3, wantA: 7, wantB: 3, cut: true},
+		"both long":                {limit: 13, first: 20, second: 30, wantA: 5, wantB: 5, cut: true},
+		"both long, an odd one":    {limit: 14, first: 20, second: 30, wantA: 5, wantB: 6, cut: true},
+		"both long, the first too": {limit: 14, first: 30, second: 20, wantA: 6, wantB: 5, cut: true},
+		"equals, an odd one":       {limit: 14, first: 20, second: 20, wantA: 5, wantB: 6, cut: true},
 	} {
 		texts := [][]int32{text(c.first, 1)}
 		if c.second >= 0 {

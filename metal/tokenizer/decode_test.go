@@ -46,17 +46,17 @@ func TestStreamsShowTextAsSoonAsItIsCertain(t *testing.T) {
 		tokens  []string
 		want    []string // for each token, and for the end
 	}{
-		"bytes that are half a character wait":       {fields("ByteLevel"), []string{"a", "Ã", "©", "Ã"}, []string{"a", "", "é", "", "\uFFFD"}},
-		"byte tokens wait until their run ends":      {llama, []string{"▁a", "<0xC3>", "<0xA9>", "<0x41>", "b"}, []string{"a", "", "", "", "éAb", ""}},
-		"a broken run is shown at once":              {llama, []string{"<0xC3>", "<0x41>", "<0xA9>", "b"}, []string{"", "\uFFFD\uFFFD", "\uFFFD", "b", ""}},
-		"a run that ends inside a character is lost": {llama, []string{"x", "<0x41>", "<0xC3>"}, []string{"x", "", "", "\uFFFD\uFFFD"}},
-		"one space at the very start is stripped":    {llama, []string{"▁", "▁▁a", "▁b"}, []string{"", "  a", " b", ""}},
-		"a mark in the first token shows nothing":    {fields("Metaspace", "replacement", "▁"), []string{"▁a▁", "▁b"}, []string{"a", " b", ""}},
-		"the end of the last word shows no space":    {fields("BPEDecoder"), []string{"a</w>", "b", "c</w>"}, []string{"", "a b", "", "c"}},
-		"continued words join":                       {fields("WordPiece"), []string{"un", "##do", ".", "it"}, []string{"un", "do", ".", " it", ""}},
-		"what may be a match waits":                  {sequence(fields("Fuse"), fields("Replace", "pattern", text("aab"), "content", "-")), []string{"xa", "a", "ab", "a", "c"}, []string{"x", "", "a-", "", "ac", ""}},
-		"what may be the end waits":                  {sequence(fields("Fuse"), fields("Strip", "content", " ", "start", 0, "stop", 2)), []string{"a ", " ", " b ", " "}, []string{"a", "", "   b", "", ""}},
-		"tokens without a decoder stand apart":       {nil, []string{"a", "b"}, []string{"a", " b", ""}},
+		"bytes that are half a character wait":       {decoder: fields("ByteLevel"), tokens: []string{"a", "Ã", "©", "Ã"}, want: []string{"a", "", "é", "", "\uFFFD"}},
+		"byte tokens wait until their run ends":      {decoder: llama, tokens: []string{"▁a", "<0xC3>", "<0xA9>", "<0x41>", "b"}, want: []string{"a", "", "", "", "éAb", ""}},
+		"a broken run is shown at once":              {decoder: llama, tokens: []string{"<0xC3>", "<0x41>", "<0xA9>", "b"}, want: []string{"", "\uFFFD\uFFFD", "\uFFFD", "b", ""}},
+		"a run that ends inside a character is lost": {decoder: llama, tokens: []string{"x", "<0x41>", "<0xC3>"}, want: []string{"x", "", "", "\uFFFD\uFFFD"}},
+		"one space at the very start is stripped":    {decoder: llama, tokens: []string{"▁", "▁▁a", "▁b"}, want: []string{"", "  a", " b", ""}},
+		"a mark in the first token shows nothing":    {decoder: fields("Metaspace", "replacement", "▁"), tokens: []string{"▁a▁", "▁b"}, want: []string{"a", " b", ""}},
+		"the end of the last word shows no space":    {decoder: fields("BPEDecoder"), tokens: []string{"a</w>", "b", "c</w>"}, want: []string{"", "a b", "", "c"}},
+		"continued words join":                       {decoder: fields("WordPiece"), tokens: []string{"un", "##do", ".", "it"}, want: []string{"un", "do", ".", " it", ""}},
+		"what may be a match waits":                  {decoder: sequence(fields("Fuse"), fields("Replace", "pattern", text("aab"), "content", "-")), tokens: []string{"xa", "a", "ab", "a", "c"}, want: []string{"x", "", "a-", "", "ac", ""}},
+		"what may be the end waits":                  {decoder: sequence(fields("Fuse"), fields("Strip", "content", " ", "start", 0, "stop", 2)), tokens: []string{"a ", " ", " b ", " "}, want: []string{"a", "", "   b", "", ""}},
+		"tokens without a decoder stand apart":       {tokens: []string{"a", "b"}, want: []string{"a", " b", ""}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

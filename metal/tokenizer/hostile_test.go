@@ -225,15 +225,15 @@ func TestWhatGGUFMayNotSayOfOtherAlgorithms(t *testing.T) {
 		v          any
 		says       string
 	}{
-		"fewer scores than tokens":  {"llama", keyScores, []float32{1}, "want a list of 3 floats"},
-		"no scores":                 {"t5", keyScores, nil, "want a list of 3 floats"},
-		"a score that is no number": {"t5", keyScores, []float32{0, float32(math.NaN()), 0}, "the score of token 1 is not finite"},
-		"a prefix that is text":     {"llama", keySpacePrefix, "yes", "want true or false"},
-		"spaces that are text":      {"t5", keyExtraSpaces, "yes", "want true or false"},
-		"a map that is text":        {"t5", keyCharsMap, "yes", "want a list of bytes"},
-		"a map that is broken":      {"t5", keyCharsMap, []int8{1, 2}, "precompiled_charsmap has 2 bytes"},
-		"a merge of three":          {"gemma4", keyMerges, []string{"a b c"}, "two tokens and a space"},
-		"a start that is no token":  {"bert", "tokenizer.ggml.cls_token_id", uint64(7), "one of 3 tokens"},
+		"fewer scores than tokens":  {model: "llama", key: keyScores, v: []float32{1}, says: "want a list of 3 floats"},
+		"no scores":                 {model: "t5", key: keyScores, says: "want a list of 3 floats"},
+		"a score that is no number": {model: "t5", key: keyScores, v: []float32{0, float32(math.NaN()), 0}, says: "the score of token 1 is not finite"},
+		"a prefix that is text":     {model: "llama", key: keySpacePrefix, v: "yes", says: "want true or false"},
+		"spaces that are text":      {model: "t5", key: keyExtraSpaces, v: "yes", says: "want true or false"},
+		"a map that is text":        {model: "t5", key: keyCharsMap, v: "yes", says: "want a list of bytes"},
+		"a map that is broken":      {model: "t5", key: keyCharsMap, v: []int8{1, 2}, says: "precompiled_charsmap has 2 bytes"},
+		"a merge of three":          {model: "gemma4", key: keyMerges, v: []string{"a b c"}, says: "two tokens and a space"},
+		"a start that is no token":  {model: "bert", key: "tokenizer.ggml.cls_token_id", v: uint64(7), says: "one of 3 tokens"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

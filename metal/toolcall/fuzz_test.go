@@ -134,7 +134,7 @@ func TestMutatedTranscriptsAreReadSafely(t *testing.T) {
 	var originals []transcriptIn
 	for _, f := range Formats() {
 		for _, name := range sorted(transcriptsOf(f)) {
-			originals = append(originals, transcriptIn{f, transcriptsOf(f)[name].written})
+			originals = append(originals, transcriptIn{format: f, written: transcriptsOf(f)[name].written})
 		}
 	}
 	calls, whole, next := 0, 0, 1_000_000

@@ -123,8 +123,8 @@ func TestHeldAnswersAreCalls(t *testing.T) {
 			name string
 			Hold
 		}{
-			{"free", Hold{}}, {"strict", Hold{Strict: true}}, {"required", Hold{Required: true}}, {"one", Hold{Required: true, Name: "write", Single: true}},
-			{"free, tokens", Hold{Tokens: f.Markers()}}, {"required, strict, tokens", Hold{Required: true, Strict: true, Tokens: f.Markers()}},
+			{name: "free", Hold: Hold{}}, {name: "strict", Hold: Hold{Strict: true}}, {name: "required", Hold: Hold{Required: true}}, {name: "one", Hold: Hold{Required: true, Name: "write", Single: true}},
+			{name: "free, tokens", Hold: Hold{Tokens: f.Markers()}}, {name: "required, strict, tokens", Hold: Hold{Required: true, Strict: true, Tokens: f.Markers()}},
 		} {
 			name, h := c.name, c.Hold
 			m := tableOf(t, f.Grammar(tools(t), h))

@@ -298,7 +298,7 @@ func TestHeldCallsAreStreamed(t *testing.T) {
 		Harmony: `<|channel|>commentary to=functions.weather<|message|>{"city": "Par`,
 	} {
 		p := parser(t, f, Options{Held: true})
-		want := []Event{{Begin, "weather"}, {Arguments, `{"city": "Par`}}
+		want := []Event{{Kind: Begin, Text: "weather"}, {Kind: Arguments, Text: `{"city": "Par`}}
 		if d := cmp.Diff(want, p.Push(begun)); d != "" || !p.Inside() {
 			t.Errorf("%s: %s", f, d)
 		}
@@ -312,10 +312,10 @@ func TestMarkersOfTheVocabularyAreNotTheirLetters(t *testing.T) {
 		written string
 		want    []string
 	}{
-		"tokens":                 {Mistral.Mark(mistralCalls) + "now" + Mistral.Mark(mistralArgs) + "{}", []string{"C now {}"}},
-		"letters":                {"usage: now [ARGS] or [TOOL_CALLS]now[ARGS]{}", []string{"T usage: now [ARGS] or [TOOL_CALLS]now[ARGS]{}"}},
-		"a token in a string":    {Mistral.Mark(mistralCalls) + "weather" + Mistral.Mark(mistralArgs) + `{"city": "` + Mistral.Mark(mistralArgs) + `"}`, []string{`C weather {"city": "[ARGS]"}`}},
-		"a token in an argument": {Mistral.Mark(mistralCalls) + "weather" + Mistral.Mark(mistralArgs) + `{"city": "` + Mistral.Mark(mistralCalls), []string{`T weather{"city": "`}},
+		"tokens":                 {written: Mistral.Mark(mistralCalls) + "now" + Mistral.Mark(mistralArgs) + "{}", want: []string{"C now {}"}},
+		"letters":                {written: "usage: now [ARGS] or [TOOL_CALLS]now[ARGS]{}", want: []string{"T usage: now [ARGS] or [TOOL_CALLS]now[ARGS]{}"}},
+		"a token in a string":    {written: Mistral.Mark(mistralCalls) + "weather" + Mistral.Mark(mistralArgs) + `{"city": "` + Mistral.Mark(mistralArgs) + `"}`, want: []string{`C weather {"city": "[ARGS]"}`}},
+		"a token in an argument": {written: Mistral.Mark(mistralCalls) + "weather" + Mistral.Mark(mistralArgs) + `{"city": "` + Mistral.Mark(mistralCalls), want: []string{`T weather{"city": "`}},
 	} {
 		if d := cmp.Diff(c.want, read(parser(t, Mistral, tokens), false, c.written)); d != "" {
 			t.Errorf("%s: %s", name, d)
@@ -376,16 +376,16 @@ func TestTheFormatIsReadInWhatATemplateWrites(t *testing.T) {
 		written string
 		want    Format
 	}{
-		"Qwen":                     {definition + "<tool_call>\n{\"name\": \"probe_function\", \"arguments\": {\"probe_argument\": \"probe value\"}}\n</tool_call>", Hermes},
-		"Hermes 2":                 {definition + "<tool_call>\n{\"arguments\": {\"probe_argument\": \"probe value\"}, \"name\": \"probe_function\"}\n</tool_call>", Hermes},
-		"Qwen3-Coder":              {definition + "<tool_call>\n<function=probe_function>\n<parameter=probe_argument>\nprobe value\n</parameter>\n</function>\n</tool_call>", QwenXML},
-		"Llama":                    {definition + `<|start_header_id|>assistant<|end_header_id|>` + "\n\n" + `{"name": "probe_function", "parameters": {"probe_argument": "probe value"}}<|eot_id|>`, Llama},
-		"Mistral":                  {definition + `[TOOL_CALLS] [{"name": "probe_function", "arguments": {"probe_argument": "probe value"}, "id": "call00001"}]`, Mistral},
-		"Mistral, newer":           {definition + `[TOOL_CALLS]probe_function[CALL_ID]call00001[ARGS]{"probe_argument": "probe value"}`, MistralNamed},
-		"GPT-OSS":                  {definition + `<|start|>assistant to=functions.probe_function<|channel|>commentary json<|message|>{"probe_argument": "probe value"}<|call|>`, Harmony},
-		"another way":              {definition + "<tool_call>probe_function\n<arg_key>probe_argument</arg_key>\n<arg_value>probe value</arg_value>\n</tool_call>", None},
-		"no definition":            {"<tool_call>\n{\"name\": \"probe_function\", \"arguments\": {\"probe_argument\": \"probe value\"}}\n</tool_call>", None},
-		"a definition and no call": {definition + "<tool_call>{\"name\": <function-name>, \"arguments\": <args>}</tool_call>", None},
+		"Qwen":                     {written: definition + "<tool_call>\n{\"name\": \"probe_function\", \"arguments\": {\"probe_argument\": \"probe value\"}}\n</tool_call>", want: Hermes},
+		"Hermes 2":                 {written: definition + "<tool_call>\n{\"arguments\": {\"probe_argument\": \"probe value\"}, \"name\": \"probe_function\"}\n</tool_call>", want: Hermes},
+		"Qwen3-Coder":              {written: definition + "<tool_call>\n<function=probe_function>\n<parameter=probe_argument>\nprobe value\n</parameter>\n</function>\n</tool_call>", want: QwenXML},
+		"Llama":                    {written: definition + `<|start_header_id|>assistant<|end_header_id|>` + "\n\n" + `{"name": "probe_function", "parameters": {"probe_argument": "probe value"}}<|eot_id|>`, want: Llama},
+		"Mistral":                  {written: definition + `[TOOL_CALLS] [{"name": "probe_function", "arguments": {"probe_argument": "probe value"}, "id": "call00001"}]`, want: Mistral},
+		"Mistral, newer":           {written: definition + `[TOOL_CALLS]probe_function[CALL_ID]call00001[ARGS]{"probe_argument": "probe value"}`, want: MistralNamed},
+		"GPT-OSS":                  {written: definition + `<|start|>assistant to=functions.probe_function<|channel|>commentary json<|message|>{"probe_argument": "probe value"}<|call|>`, want: Harmony},
+		"another way":              {written: definition + "<tool_call>probe_function\n<arg_key>probe_argument</arg_key>\n<arg_value>probe value</arg_value>\n</tool_call>", want: None},
+		"no definition":            {written: "<tool_call>\n{\"name\": \"probe_function\", \"arguments\": {\"probe_argument\": \"probe value\"}}\n</tool_call>", want: None},
+		"a definition and no call": {written: definition + "<tool_call>{\"name\": <function-name>, \"arguments\": <args>}</tool_call>", want: None},
 	} {
 		if got := Detect(c.written); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

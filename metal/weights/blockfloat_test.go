@@ -17,8 +17,8 @@ func (m *modelFolder) smallFloats(path string, f quant.Format) {
 		row := smallRow(f, r, cols)
 		words, scales = append(words, row.Raw...), append(scales, row.Scales...)
 	}
-	m.set(path+".weight", stored{"U32", []int{rows, cols * f.Bits / 32}, words})
-	m.set(path+".scales", stored{"U8", []int{rows, cols / f.Group}, scales})
+	m.set(path+".weight", stored{kind: "U32", shape: []int{rows, cols * f.Bits / 32}, data: words})
+	m.set(path+".scales", stored{kind: "U8", shape: []int{rows, cols / f.Group}, data: scales})
 	if m.config["quantization"] == nil {
 		m.config["quantization"] = map[string]any{"bits": f.Bits, "group_size": f.Group, "mode": f.String()}
 	}

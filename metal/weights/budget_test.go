@@ -38,7 +38,7 @@ func TestReadingAHeaderTakesMemoryInProportionToItsBytes(t *testing.T) {
 		header *raw
 		most   uint64 // times the bytes
 	}{
-		"empty strings": {emptyStrings(1 << 20), 3}, "tensors": {tensors, 8}, "keys": {keys, 4}, "numbers": {numbers, 3},
+		"empty strings": {header: emptyStrings(1 << 20), most: 3}, "tensors": {header: tensors, most: 8}, "keys": {header: keys, most: 4}, "numbers": {header: numbers, most: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := c.header.Bytes()

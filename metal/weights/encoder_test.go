@@ -27,15 +27,15 @@ func TestConfigurationsOfEncoders(t *testing.T) {
 		want    family.Encoder
 		context int
 	}{
-		"MiniLM":                          {edited(bertConfig), minilm, 512},
-		"what transformers fills in":      {edited(bertConfig, "max_position_embeddings", "", "layer_norm_eps", "", "type_vocab_size", "", "hidden_act", "", "architectures", ""), minilm, 512},
-		"the other GELU":                  {edited(bertConfig, "hidden_act", `"gelu_new"`), tanh, 512},
-		"one that was trained on":         {edited(bertConfig, "architectures", `["BertForMaskedLM"]`), minilm, 512},
-		"a cross-encoder":                 {edited(bertConfig, "architectures", pairs, "id2label", `{"0":"LABEL_0"}`), scored, 512},
-		"one label by number":             {edited(bertConfig, "architectures", pairs, "num_labels", "1"), scored, 512},
-		"scores as they are":              {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.linear.Identity"}`), identity, 512},
-		"scores as they are, of old":      {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sbert_ce_default_activation_function", `"torch.nn.modules.linear.Identity"`), identity, 512},
-		"a reranker with a padding token": {edited(xlmrConfig), family.Encoder{Types: 1, Padding: 1, FirstPosition: 2, Labels: 1}, 8192},
+		"MiniLM":                          {text: edited(bertConfig), want: minilm, context: 512},
+		"what transformers fills in":      {text: edited(bertConfig, "max_position_embeddings", "", "layer_norm_eps", "", "type_vocab_size", "", "hidden_act", "", "architectures", ""), want: minilm, context: 512},
+		"the other GELU":                  {text: edited(bertConfig, "hidden_act", `"gelu_new"`), want: tanh, context: 512},
+		"one that was trained on":         {text: edited(bertConfig, "architectures", `["BertForMaskedLM"]`), want: minilm, context: 512},
+		"a cross-encoder":                 {text: edited(bertConfig, "architectures", pairs, "id2label", `{"0":"LABEL_0"}`), want: scored, context: 512},
+		"one label by number":             {text: edited(bertConfig, "architectures", pairs, "num_labels", "1"), want: scored, context: 512},
+		"scores as they are":              {text: edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.linear.Identity"}`), want: identity, context: 512},
+		"scores as they are, of old":      {text: edited(bertConfig, "architectures", pairs, "num_labels", "1", "sbert_ce_default_activation_function", `"torch.nn.modules.linear.Identity"`), want: identity, context: 512},
+		"a reranker with a padding token": {text: edited(xlmrConfig), want: family.Encoder{Types: 1, Padding: 1, FirstPosition: 2, Labels: 1}, context: 8192},
 	} {
 		d, err := dimensionsOf(c.text)
 		if err != nil || d.Encoder == nil || *d.Encoder != c.want || d.Context != c.context {
@@ -51,17 +51,17 @@ func TestConfigurationsOfEncodersThatCannotBeMeantAreRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"another activation":       {edited(bertConfig, "hidden_act", `"relu"`), ErrUnsupported, "hidden_act"},
-		"positions that turn":      {edited(bertConfig, "position_embedding_type", `"relative_key"`), ErrUnsupported, "relative_key"},
-		"a decoder":                {edited(bertConfig, "is_decoder", "true"), ErrUnsupported, "is_decoder"},
-		"two labels":               {edited(bertConfig, "architectures", pairs, "id2label", `{"0":"a","1":"b"}`), ErrUnsupported, "2 labels"},
-		"labels without a count":   {edited(bertConfig, "architectures", pairs), ErrUnsupported, "2 labels"},
-		"answers of spans":         {edited(bertConfig, "architectures", `["BertForQuestionAnswering"]`), ErrUnsupported, "BertForQuestionAnswering"},
-		"scores of another kind":   {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.activation.Tanh"}`), ErrUnsupported, "activation_fn"},
-		"heads that do not divide": {edited(bertConfig, "num_attention_heads", "11"), ErrInvalid, "384 with 11 heads"},
-		"no width":                 {edited(bertConfig, "hidden_size", ""), ErrMissing, "hidden_size"},
-		"no place for texts":       {edited(xlmrConfig, "max_position_embeddings", "2"), ErrInvalid, "0 positions"},
-		"types of none":            {edited(bertConfig, "type_vocab_size", "0"), ErrInvalid, "type_vocab_size is 0"},
+		"another activation":       {text: edited(bertConfig, "hidden_act", `"relu"`), want: ErrUnsupported, says: "hidden_act"},
+		"positions that turn":      {text: edited(bertConfig, "position_embedding_type", `"relative_key"`), want: ErrUnsupported, says: "relative_key"},
+		"a decoder":                {text: edited(bertConfig, "is_decoder", "true"), want: ErrUnsupported, says: "is_decoder"},
+		"two labels":               {text: edited(bertConfig, "architectures", pairs, "id2label", `{"0":"a","1":"b"}`), want: ErrUnsupported, says: "2 labels"},
+		"labels without a count":   {text: edited(bertConfig, "architectures", pairs), want: ErrUnsupported, says: "2 labels"},
+		"answers of spans":         {text: edited(bertConfig, "architectures", `["BertForQuestionAnswering"]`), want: ErrUnsupported, says: "BertForQuestionAnswering"},
+		"scores of another kind":   {text: edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.activation.Tanh"}`), want: ErrUnsupported, says: "activation_fn"},
+		"heads that do not divide": {text: edited(bertConfig, "num_attention_heads", "11"), want: ErrInvalid, says: "384 with 11 heads"},
+		"no width":                 {text: edited(bertConfig, "hidden_size", ""), want: ErrMissing, says: "hidden_size"},
+		"no place for texts":       {text: edited(xlmrConfig, "max_position_embeddings", "2"), want: ErrInvalid, says: "0 positions"},
+		"types of none":            {text: edited(bertConfig, "type_vocab_size", "0"), want: ErrInvalid, says: "type_vocab_size is 0"},
 	} {
 		if _, err := dimensionsOf(c.text); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: error %v, want %v saying %q", name, err, c.want, c.says)
@@ -89,13 +89,13 @@ func TestTensorsOfEncodersAreNamedAsOne(t *testing.T) {
 		from string
 		want string
 	}{
-		"inside a BERT":         {bare, "bert.encoder.layer.0.output.LayerNorm.gamma", "encoder.layer.0.output.LayerNorm.weight"},
-		"old biases":            {bare, "embeddings.LayerNorm.beta", "embeddings.LayerNorm.bias"},
-		"counters":              {bare, "bert.embeddings.position_ids", ""},
-		"a head for training":   {bare, "cls.predictions.bias", ""},
-		"a pooler not read":     {bare, "pooler.dense.weight", ""},
-		"a pooler that is read": {scored, "bert.pooler.dense.weight", "pooler.dense.weight"},
-		"a RoBERTa's pooler":    {multilingual, "roberta.pooler.dense.weight", ""},
+		"inside a BERT":         {d: bare, from: "bert.encoder.layer.0.output.LayerNorm.gamma", want: "encoder.layer.0.output.LayerNorm.weight"},
+		"old biases":            {d: bare, from: "embeddings.LayerNorm.beta", want: "embeddings.LayerNorm.bias"},
+		"counters":              {d: bare, from: "bert.embeddings.position_ids"},
+		"a head for training":   {d: bare, from: "cls.predictions.bias"},
+		"a pooler not read":     {d: bare, from: "pooler.dense.weight"},
+		"a pooler that is read": {d: scored, from: "bert.pooler.dense.weight", want: "pooler.dense.weight"},
+		"a RoBERTa's pooler":    {d: multilingual, from: "roberta.pooler.dense.weight"},
 	} {
 		got, err := named(c.d, c.from)
 		if _, ok := got[c.want]; err != nil || ok != (c.want != "") || len(got) > 1 {

@@ -136,47 +136,47 @@ func TestExpertsThatDoNotFitAreRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"one too few":  {apart(2), weights.ErrMissing, "experts.2.gate_proj"},
-		"one too many": {apart(4), weights.ErrInvalid, "experts.3."},
-		"of another shape": {func() *modelFolder {
+		"one too few":  {m: apart(2), want: weights.ErrMissing, says: "experts.2.gate_proj"},
+		"one too many": {m: apart(4), want: weights.ErrInvalid, says: "experts.3."},
+		"of another shape": {m: func() *modelFolder {
 			m := apart(3)
 			m.dense("model.layers.0.mlp.experts.1.up_proj", quant.Float32, 64, tinyHidden/2)
 			return m
-		}(), weights.ErrInvalid, "experts.1.up_proj"},
-		"of another type": {func() *modelFolder {
+		}(), want: weights.ErrInvalid, says: "experts.1.up_proj"},
+		"of another type": {m: func() *modelFolder {
 			m := apart(3)
 			m.dense("model.layers.0.mlp.experts.1.up_proj", quant.Float16, 32, tinyHidden)
 			return m
-		}(), weights.ErrInvalid, "experts.1.up_proj"},
-		"packed one by one": {func() *modelFolder {
+		}(), want: weights.ErrInvalid, says: "experts.1.up_proj"},
+		"packed one by one": {m: func() *modelFolder {
 			m := apart(3)
 			m.quantized("model.layers.0.mlp.experts.0.up_proj", 4, 32, quant.Float16)
 			return m
-		}(), weights.ErrInvalid, "experts.0.up_proj"},
-		"stacked with scales of another shape": {func() *modelFolder {
+		}(), want: weights.ErrInvalid, says: "experts.0.up_proj"},
+		"stacked with scales of another shape": {m: func() *modelFolder {
 			m := apart(0)
 			for name, shape := range map[string][]int{"gate_proj": {3, 32, tinyHidden}, "up_proj": {3, 32, tinyHidden}, "down_proj": {3, tinyHidden, 32}} {
 				m.dense("model.layers.0.mlp.switch_mlp."+name, quant.Float32, shape...)
 			}
 			m.config["quantization"] = map[string]any{"bits": 4, "group_size": 32}
 			const up = "model.layers.0.mlp.switch_mlp.up_proj"
-			m.set(up+".weight", stored{"U32", []int{3, 32, 8}, make([]byte, 3*32*8*4)})
-			m.set(up+".scales", stored{"F16", []int{3, 64}, make([]byte, 3*64*2)})
-			m.set(up+".biases", stored{"F16", []int{3, 64}, make([]byte, 3*64*2)})
+			m.set(up+".weight", stored{kind: "U32", shape: []int{3, 32, 8}, data: make([]byte, 3*32*8*4)})
+			m.set(up+".scales", stored{kind: "F16", shape: []int{3, 64}, data: make([]byte, 3*64*2)})
+			m.set(up+".biases", stored{kind: "F16", shape: []int{3, 64}, data: make([]byte, 3*64*2)})
 			return m
-		}(), weights.ErrInvalid, "up_proj"},
-		"stacked with words in another order": {func() *modelFolder {
+		}(), want: weights.ErrInvalid, says: "up_proj"},
+		"stacked with words in another order": {m: func() *modelFolder {
 			m := apart(0)
 			for name, shape := range map[string][]int{"gate_proj": {3, 32, tinyHidden}, "up_proj": {3, 32, tinyHidden}, "down_proj": {3, tinyHidden, 32}} {
 				m.dense("model.layers.0.mlp.switch_mlp."+name, quant.Float32, shape...)
 			}
 			m.config["quantization"] = map[string]any{"bits": 4, "group_size": 32}
 			const up = "model.layers.0.mlp.switch_mlp.up_proj"
-			m.set(up+".weight", stored{"U32", []int{32, 3, 8}, make([]byte, 3*32*8*4)})
-			m.set(up+".scales", stored{"F16", []int{3, 32, 2}, make([]byte, 3*64*2)})
-			m.set(up+".biases", stored{"F16", []int{3, 32, 2}, make([]byte, 3*64*2)})
+			m.set(up+".weight", stored{kind: "U32", shape: []int{32, 3, 8}, data: make([]byte, 3*32*8*4)})
+			m.set(up+".scales", stored{kind: "F16", shape: []int{3, 32, 2}, data: make([]byte, 3*64*2)})
+			m.set(up+".biases", stored{kind: "F16", shape: []int{3, 32, 2}, data: make([]byte, 3*64*2)})
 			return m
-		}(), weights.ErrInvalid, "up_proj"},
+		}(), want: weights.ErrInvalid, says: "up_proj"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := weights.Open(c.m.write(t))
@@ -221,8 +221,8 @@ func TestMixturesInGGUFThatComputeSomethingElseAreRefused(t *testing.T) {
 		kind, v uint32
 		fine    bool
 	}{
-		"expert_shared_count": {4, 1, false}, "expert_group_count": {4, 2, false}, "expert_gating_func": {4, 2, false},
-		"expert_weights_scale": {6, math.Float32bits(2.5), false},
+		"expert_shared_count": {kind: 4, v: 1}, "expert_group_count": {kind: 4, v: 2}, "expert_gating_func": {kind: 4, v: 2},
+		"expert_weights_scale": {kind: 6, v: math.Float32bits(2.5)},
 	} {
 		if err := with(name, c.kind, c.v); !errors.Is(err, weights.ErrUnsupported) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s of %d: error %v, want one that names it", name, c.v, err)

@@ -44,12 +44,12 @@ func TestKVPrecisionFollowsTheNetwork(t *testing.T) {
 		overrides map[string]quant.Format
 		want      int64
 	}{
-		"bfloat16":                  {quant.DenseOf(quant.BFloat16), nil, 2},
-		"float16":                   {quant.DenseOf(quant.Float16), nil, 2},
-		"float32":                   {quant.DenseOf(quant.Float32), nil, 4},
-		"4 bits, bfloat16 scales":   {quant.AffineOf(4, 32, quant.BFloat16), nil, 2},
-		"4 bits, float32 scales":    {quant.AffineOf(4, 32, quant.Float32), nil, 4},
-		"scales of two half widths": {quant.AffineOf(4, 32, quant.BFloat16), map[string]quant.Format{"model.layers.0.mlp.down_proj": quant.AffineOf(4, 32, quant.Float16)}, 4},
+		"bfloat16":                  {format: quant.DenseOf(quant.BFloat16), want: 2},
+		"float16":                   {format: quant.DenseOf(quant.Float16), want: 2},
+		"float32":                   {format: quant.DenseOf(quant.Float32), want: 4},
+		"4 bits, bfloat16 scales":   {format: quant.AffineOf(4, 32, quant.BFloat16), want: 2},
+		"4 bits, float32 scales":    {format: quant.AffineOf(4, 32, quant.Float32), want: 4},
+		"scales of two half widths": {format: quant.AffineOf(4, 32, quant.BFloat16), overrides: map[string]quant.Format{"model.layers.0.mlp.down_proj": quant.AffineOf(4, 32, quant.Float16)}, want: 4},
 	} {
 		f := factsOf(t, tinymodel.Default(), &tinymodel.Layout{Matrices: c.format, Overrides: c.overrides})
 		if f.KeyValueElementBytes != c.want {

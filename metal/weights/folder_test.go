@@ -116,7 +116,7 @@ func TestFactsOfAFolder(t *testing.T) {
 			m.dense(strings.TrimSuffix(name, ".weight"), quant.BFloat16, s.shape...)
 		}
 	}
-	m.set("model.layers.0.self_attn.rotary_emb.inv_freq", stored{"F32", []int{8}, make([]byte, 32)})
+	m.set("model.layers.0.self_attn.rotary_emb.inv_freq", stored{kind: "F32", shape: []int{8}, data: make([]byte, 32)})
 	f := openFolder(t, m)
 	facts, err := f.Facts()
 	if err != nil {
@@ -145,13 +145,13 @@ func TestTheHeadFollowsTheConfiguration(t *testing.T) {
 		want    error
 		hasHead bool
 	}{
-		"tied, without a head":             {true, false, nil, false},
-		"tied, with a copy, is still tied": {true, true, nil, false},
-		"its own head":                     {false, true, nil, true},
-		"its own head, but none is there":  {false, false, weights.ErrMissing, false},
-		"not said, with a head":            {nil, true, nil, true},
-		"not said, without a head":         {nil, false, nil, false},
-		"said in text":                     {"yes", false, weights.ErrInvalid, false},
+		"tied, without a head":             {tie: true},
+		"tied, with a copy, is still tied": {tie: true, head: true},
+		"its own head":                     {tie: false, head: true, hasHead: true},
+		"its own head, but none is there":  {tie: false, want: weights.ErrMissing},
+		"not said, with a head":            {head: true, hasHead: true},
+		"not said, without a head":         {},
+		"said in text":                     {tie: "yes", want: weights.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newFolder("llama")

@@ -106,9 +106,9 @@ func (m *modelFolder) quantized(path string, bits, group int, t quant.Type) {
 		words, scales, biases = append(words, row.Raw...), append(scales, row.Scales...), append(biases, row.Biases...)
 	}
 	kind := map[quant.Type]string{quant.Float32: "F32", quant.Float16: "F16", quant.BFloat16: "BF16"}[t]
-	m.set(path+".weight", stored{"U32", []int{rows, cols * bits / 32}, words})
-	m.set(path+".scales", stored{kind, []int{rows, cols / group}, scales})
-	m.set(path+".biases", stored{kind, []int{rows, cols / group}, biases})
+	m.set(path+".weight", stored{kind: "U32", shape: []int{rows, cols * bits / 32}, data: words})
+	m.set(path+".scales", stored{kind: kind, shape: []int{rows, cols / group}, data: scales})
+	m.set(path+".biases", stored{kind: kind, shape: []int{rows, cols / group}, data: biases})
 	if m.config["quantization"] == nil {
 		m.config["quantization"] = map[string]any{"bits": bits, "group_size": group}
 	}

@@ -122,12 +122,12 @@ func TestYarnInGGUF(t *testing.T) {
 		want error
 		says string
 	}{
-		"factor and old context":     {add(scaling("yarn"), factor, whole("llama.rope.scaling.original_context_length", 64)), nil, ""},
-		"without a factor":           {add(scaling("yarn")), weights.ErrMissing, "factor"},
-		"an old context of nothing":  {add(scaling("yarn"), factor, whole("llama.rope.scaling.original_context_length", 0)), weights.ErrInvalid, "original_context"},
-		"a key that changes it":      {add(scaling("yarn"), factor, float("llama.rope.scaling.yarn_beta_fast", 16)), weights.ErrUnsupported, "yarn_beta_fast"},
-		"a kind that is not there":   {add(scaling("longrope"), factor), weights.ErrUnsupported, "longrope"},
-		"linear, of the same factor": {add(scaling("linear"), factor), nil, ""},
+		"factor and old context":     {file: add(scaling("yarn"), factor, whole("llama.rope.scaling.original_context_length", 64))},
+		"without a factor":           {file: add(scaling("yarn")), want: weights.ErrMissing, says: "factor"},
+		"an old context of nothing":  {file: add(scaling("yarn"), factor, whole("llama.rope.scaling.original_context_length", 0)), want: weights.ErrInvalid, says: "original_context"},
+		"a key that changes it":      {file: add(scaling("yarn"), factor, float("llama.rope.scaling.yarn_beta_fast", 16)), want: weights.ErrUnsupported, says: "yarn_beta_fast"},
+		"a kind that is not there":   {file: add(scaling("longrope"), factor), want: weights.ErrUnsupported, says: "longrope"},
+		"linear, of the same factor": {file: add(scaling("linear"), factor)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, err := read(c.file)

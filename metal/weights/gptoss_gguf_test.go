@@ -49,13 +49,13 @@ func TestGPTOSSInGGUF(t *testing.T) {
 		name, stored string
 		shape        []int64
 	}{
-		"post_attention_layernorm.weight": {"post_attention_norm.weight", "F32", []int64{64}},
-		"self_attn.sinks":                 {"attn_sinks.weight", "F32", []int64{4}},
-		"self_attn.o_proj.bias":           {"attn_output.bias", "F32", []int64{64}},
-		"mlp.router.bias":                 {"ffn_gate_inp.bias", "F32", []int64{4}},
-		"mlp.experts.gate_proj.weight":    {"ffn_gate_exps.weight", "MXFP4", []int64{4, 128, 64}},
-		"mlp.experts.down_proj.weight":    {"ffn_down_exps.weight", "MXFP4", []int64{4, 64, 128}},
-		"mlp.experts.up_proj.bias":        {"ffn_up_exps.bias", "F32", []int64{4, 128}},
+		"post_attention_layernorm.weight": {name: "post_attention_norm.weight", stored: "F32", shape: []int64{64}},
+		"self_attn.sinks":                 {name: "attn_sinks.weight", stored: "F32", shape: []int64{4}},
+		"self_attn.o_proj.bias":           {name: "attn_output.bias", stored: "F32", shape: []int64{64}},
+		"mlp.router.bias":                 {name: "ffn_gate_inp.bias", stored: "F32", shape: []int64{4}},
+		"mlp.experts.gate_proj.weight":    {name: "ffn_gate_exps.weight", stored: "MXFP4", shape: []int64{4, 128, 64}},
+		"mlp.experts.down_proj.weight":    {name: "ffn_down_exps.weight", stored: "MXFP4", shape: []int64{4, 64, 128}},
+		"mlp.experts.up_proj.bias":        {name: "ffn_up_exps.bias", stored: "F32", shape: []int64{4, 128}},
 	} {
 		e, ok := f.Entry("model.layers.3." + path)
 		if !ok || e.Name != "blk.3."+want.name || e.Stored() != want.stored || !slices.Equal(e.Shape, want.shape) {
@@ -87,12 +87,12 @@ func TestGPTOSSFilesThatMeanSomethingElseAreRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"as it is":                {whole, nil, ""},
-		"a window of nothing":     {after("attention.sliding_window", make([]byte, 4)), weights.ErrInvalid, "sliding_window"},
-		"no window":               {bytes.Replace(whole, key("attention.sliding_window"), key("attention.sliding_widows"), 1), weights.ErrMissing, "sliding_window"},
-		"another end of the band": {after("rope.scaling.yarn_beta_fast", float(16)), weights.ErrUnsupported, "yarn_beta_fast"},
-		"another kind of rope":    {bytes.Replace(whole, []byte("\x04\x00\x00\x00\x00\x00\x00\x00yarn"), []byte("\x04\x00\x00\x00\x00\x00\x00\x00none"), 1), weights.ErrUnsupported, "yarn"},
-		"more experts than there": {after("expert_used_count", []byte{5, 0, 0, 0}), weights.ErrInvalid, "5 experts, but there are only 4"},
+		"as it is":                {file: whole},
+		"a window of nothing":     {file: after("attention.sliding_window", make([]byte, 4)), want: weights.ErrInvalid, says: "sliding_window"},
+		"no window":               {file: bytes.Replace(whole, key("attention.sliding_window"), key("attention.sliding_widows"), 1), want: weights.ErrMissing, says: "sliding_window"},
+		"another end of the band": {file: after("rope.scaling.yarn_beta_fast", float(16)), want: weights.ErrUnsupported, says: "yarn_beta_fast"},
+		"another kind of rope":    {file: bytes.Replace(whole, []byte("\x04\x00\x00\x00\x00\x00\x00\x00yarn"), []byte("\x04\x00\x00\x00\x00\x00\x00\x00none"), 1), want: weights.ErrUnsupported, says: "yarn"},
+		"more experts than there": {file: after("expert_used_count", []byte{5, 0, 0, 0}), want: weights.ErrInvalid, says: "5 experts, but there are only 4"},
 	} {
 		h, err := read(c.file)
 		if err == nil {

@@ -122,23 +122,23 @@ func TestGPTOSSThatComputesSomethingElseIsRefused(t *testing.T) {
 		want   error
 		says   string
 	}{
-		"another limit":             {set("swiglu_limit", 6.5), weights.ErrUnsupported, "swiglu_limit"},
-		"a limit that is text":      {set("swiglu_limit", "7"), weights.ErrUnsupported, "swiglu_limit"},
-		"another alpha":             {set("swiglu_alpha", 1.7), weights.ErrUnsupported, "swiglu_alpha"},
-		"no biases":                 {set("attention_bias", false), weights.ErrUnsupported, "attention_bias"},
-		"activations of fewer bits": {set("quantize_activations", true), weights.ErrUnsupported, "quantize_activations"},
-		"another activation":        {set("hidden_act", "gelu"), weights.ErrUnsupported, "gelu"},
-		"no window":                 {drop("sliding_window"), weights.ErrMissing, "sliding_window"},
-		"no experts":                {drop("num_local_experts"), weights.ErrMissing, "num_local_experts"},
-		"no count of chosen ones":   {drop("num_experts_per_tok"), weights.ErrMissing, "num_experts_per_tok"},
-		"more chosen than there":    {set("num_experts_per_tok", 5), weights.ErrInvalid, "5 experts, but there are only 4"},
-		"no stretching":             {drop("rope_scaling"), weights.ErrMissing, "rope_scaling"},
-		"no theta":                  {drop("rope_theta"), weights.ErrMissing, "rope_theta"},
-		"layers of another kind":    {set("layer_types", []string{"full_attention", "chunked_attention", "full_attention"}), weights.ErrUnsupported, "chunked_attention"},
-		"layers without a kind":     {set("layer_types", []string{"full_attention"}), weights.ErrInvalid, "list of 3 names"},
-		"layers that are a text":    {set("layer_types", "full_attention"), weights.ErrInvalid, "list of 3 names"},
-		"another tool's words":      {set("quantization_config", map[string]any{"quant_method": "awq"}), weights.ErrUnsupported, "awq"},
-		"no words for its blocks":   {drop("quantization_config"), weights.ErrInvalid, "no quantization"},
+		"another limit":             {change: set("swiglu_limit", 6.5), want: weights.ErrUnsupported, says: "swiglu_limit"},
+		"a limit that is text":      {change: set("swiglu_limit", "7"), want: weights.ErrUnsupported, says: "swiglu_limit"},
+		"another alpha":             {change: set("swiglu_alpha", 1.7), want: weights.ErrUnsupported, says: "swiglu_alpha"},
+		"no biases":                 {change: set("attention_bias", false), want: weights.ErrUnsupported, says: "attention_bias"},
+		"activations of fewer bits": {change: set("quantize_activations", true), want: weights.ErrUnsupported, says: "quantize_activations"},
+		"another activation":        {change: set("hidden_act", "gelu"), want: weights.ErrUnsupported, says: "gelu"},
+		"no window":                 {change: drop("sliding_window"), want: weights.ErrMissing, says: "sliding_window"},
+		"no experts":                {change: drop("num_local_experts"), want: weights.ErrMissing, says: "num_local_experts"},
+		"no count of chosen ones":   {change: drop("num_experts_per_tok"), want: weights.ErrMissing, says: "num_experts_per_tok"},
+		"more chosen than there":    {change: set("num_experts_per_tok", 5), want: weights.ErrInvalid, says: "5 experts, but there are only 4"},
+		"no stretching":             {change: drop("rope_scaling"), want: weights.ErrMissing, says: "rope_scaling"},
+		"no theta":                  {change: drop("rope_theta"), want: weights.ErrMissing, says: "rope_theta"},
+		"layers of another kind":    {change: set("layer_types", []string{"full_attention", "chunked_attention", "full_attention"}), want: weights.ErrUnsupported, says: "chunked_attention"},
+		"layers without a kind":     {change: set("layer_types", []string{"full_attention"}), want: weights.ErrInvalid, says: "list of 3 names"},
+		"layers that are a text":    {change: set("layer_types", "full_attention"), want: weights.ErrInvalid, says: "list of 3 names"},
+		"another tool's words":      {change: set("quantization_config", map[string]any{"quant_method": "awq"}), want: weights.ErrUnsupported, says: "awq"},
+		"no words for its blocks":   {change: drop("quantization_config"), want: weights.ErrInvalid, says: "no quantization"},
 	} {
 		if _, err := published(t, asPublished(), c.change); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: error %v, want %v that says %q", name, err, c.want, c.says)
@@ -178,7 +178,7 @@ func hostile(t *testing.T, change func(m map[string]stored)) error {
 		for _, d := range shape {
 			n *= d
 		}
-		files["model.layers.0."+name] = stored{kind, shape, make([]byte, n)}
+		files["model.layers.0."+name] = stored{kind: kind, shape: shape, data: make([]byte, n)}
 	}
 	put("self_attn.q_proj.bias", "F32", heads*tinyHead)
 	put("self_attn.k_proj.bias", "F32", tinyKVHeads*tinyHead)
@@ -212,7 +212,7 @@ func TestHostilePublishedTensorsAreTypedErrors(t *testing.T) {
 			for _, d := range shape {
 				n *= d
 			}
-			m[name] = stored{kind, shape, make([]byte, n)}
+			m[name] = stored{kind: kind, shape: shape, data: make([]byte, n)}
 		}
 	}
 	gone := func(name string) func(map[string]stored) { return func(m map[string]stored) { delete(m, name) } }
@@ -221,28 +221,28 @@ func TestHostilePublishedTensorsAreTypedErrors(t *testing.T) {
 		want   error
 		says   string
 	}{
-		"blocks of eight bytes":     {reshaped(experts+"gate_up_proj_blocks", "U8", 2, 64, 4, 8), weights.ErrInvalid, "blocks of 16"},
-		"blocks without dimensions": {reshaped(experts+"gate_up_proj_blocks", "U8", 16), weights.ErrInvalid, "blocks of 16"},
-		"blocks of words":           {reshaped(experts+"gate_up_proj_blocks", "U32", 2, 64, 2, 16), weights.ErrInvalid, "blocks of 16"},
-		"blocks of a flat tensor":   {reshaped(experts+"gate_up_proj_blocks", "U8", 128, 2, 16), weights.ErrInvalid, "want words of shape"},
-		"fewer blocks":              {reshaped(experts+"down_proj_blocks", "U8", 2, 63, 1, 16), weights.ErrInvalid, "want words of shape"},
-		"more blocks":               {reshaped(experts+"down_proj_blocks", "U8", 2, 64, 2, 16), weights.ErrInvalid, "shapes of mxfp8"},
-		"no scales":                 {gone(experts + "gate_up_proj_scales"), weights.ErrInvalid, "gate_up_proj"},
-		"scales of fewer experts":   {reshaped(experts+"gate_up_proj_scales", "U8", 1, 64, 2), weights.ErrInvalid, "want words of shape"},
-		"scales that are floats":    {reshaped(experts+"gate_up_proj_scales", "F32", 2, 64, 2), weights.ErrMissing, "biases"},
-		"no blocks":                 {gone(experts + "down_proj_blocks"), weights.ErrMissing, "down_proj.weight"},
-		"no gates":                  {gone(experts + "gate_up_proj_blocks"), weights.ErrMissing, "gate_up_proj.weight"},
-		"no biases of experts":      {gone(experts + "gate_up_proj_bias"), weights.ErrMissing, "gate_up_proj.bias"},
-		"biases of half the gates":  {reshaped(experts+"gate_up_proj_bias", "F32", 2, 32), weights.ErrInvalid, "gate_up_proj.bias"},
-		"biases that are bytes":     {reshaped(experts+"gate_up_proj_bias", "U8", 2, 64), weights.ErrUnsupported, "U8"},
-		"no sinks":                  {gone("model.layers.0.self_attn.sinks"), weights.ErrMissing, "sinks"},
-		"sinks of other heads":      {reshaped("model.layers.0.self_attn.sinks", "F32", 3), weights.ErrInvalid, "sinks"},
-		"no bias of the router":     {gone("model.layers.0.mlp.router.bias"), weights.ErrMissing, "router.bias"},
-		"no bias after attention":   {gone("model.layers.0.self_attn.o_proj.bias"), weights.ErrMissing, "o_proj.bias"},
-		"two layouts at once":       {reshaped(experts+"down_proj.weight", "F32", 2, 64, 32), weights.ErrInvalid, "two layouts"},
-		"gates of both layouts":     {reshaped(experts+"up_proj.bias", "F32", 2, 32), weights.ErrInvalid, "up_proj.bias"},
-		"experts in floats":         {reshaped(experts+"gate_up_proj", "BF16", 2, 64, 64), weights.ErrUnsupported, "floats in columns"},
-		"experts in floats, down":   {reshaped(experts+"down_proj", "BF16", 2, 32, 64), weights.ErrInvalid, "down_proj"},
+		"blocks of eight bytes":     {change: reshaped(experts+"gate_up_proj_blocks", "U8", 2, 64, 4, 8), want: weights.ErrInvalid, says: "blocks of 16"},
+		"blocks without dimensions": {change: reshaped(experts+"gate_up_proj_blocks", "U8", 16), want: weights.ErrInvalid, says: "blocks of 16"},
+		"blocks of words":           {change: reshaped(experts+"gate_up_proj_blocks", "U32", 2, 64, 2, 16), want: weights.ErrInvalid, says: "blocks of 16"},
+		"blocks of a flat tensor":   {change: reshaped(experts+"gate_up_proj_blocks", "U8", 128, 2, 16), want: weights.ErrInvalid, says: "want words of shape"},
+		"fewer blocks":              {change: reshaped(experts+"down_proj_blocks", "U8", 2, 63, 1, 16), want: weights.ErrInvalid, says: "want words of shape"},
+		"more blocks":               {change: reshaped(experts+"down_proj_blocks", "U8", 2, 64, 2, 16), want: weights.ErrInvalid, says: "shapes of mxfp8"},
+		"no scales":                 {change: gone(experts + "gate_up_proj_scales"), want: weights.ErrInvalid, says: "gate_up_proj"},
+		"scales of fewer experts":   {change: reshaped(experts+"gate_up_proj_scales", "U8", 1, 64, 2), want: weights.ErrInvalid, says: "want words of shape"},
+		"scales that are floats":    {change: reshaped(experts+"gate_up_proj_scales", "F32", 2, 64, 2), want: weights.ErrMissing, says: "biases"},
+		"no blocks":                 {change: gone(experts + "down_proj_blocks"), want: weights.ErrMissing, says: "down_proj.weight"},
+		"no gates":                  {change: gone(experts + "gate_up_proj_blocks"), want: weights.ErrMissing, says: "gate_up_proj.weight"},
+		"no biases of experts":      {change: gone(experts + "gate_up_proj_bias"), want: weights.ErrMissing, says: "gate_up_proj.bias"},
+		"biases of half the gates":  {change: reshaped(experts+"gate_up_proj_bias", "F32", 2, 32), want: weights.ErrInvalid, says: "gate_up_proj.bias"},
+		"biases that are bytes":     {change: reshaped(experts+"gate_up_proj_bias", "U8", 2, 64), want: weights.ErrUnsupported, says: "U8"},
+		"no sinks":                  {change: gone("model.layers.0.self_attn.sinks"), want: weights.ErrMissing, says: "sinks"},
+		"sinks of other heads":      {change: reshaped("model.layers.0.self_attn.sinks", "F32", 3), want: weights.ErrInvalid, says: "sinks"},
+		"no bias of the router":     {change: gone("model.layers.0.mlp.router.bias"), want: weights.ErrMissing, says: "router.bias"},
+		"no bias after attention":   {change: gone("model.layers.0.self_attn.o_proj.bias"), want: weights.ErrMissing, says: "o_proj.bias"},
+		"two layouts at once":       {change: reshaped(experts+"down_proj.weight", "F32", 2, 64, 32), want: weights.ErrInvalid, says: "two layouts"},
+		"gates of both layouts":     {change: reshaped(experts+"up_proj.bias", "F32", 2, 32), want: weights.ErrInvalid, says: "up_proj.bias"},
+		"experts in floats":         {change: reshaped(experts+"gate_up_proj", "BF16", 2, 64, 64), want: weights.ErrUnsupported, says: "floats in columns"},
+		"experts in floats, down":   {change: reshaped(experts+"down_proj", "BF16", 2, 32, 64), want: weights.ErrInvalid, says: "down_proj"},
 	} {
 		if err := hostile(t, c.change); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: error %v, want %v that says %q", name, err, c.want, c.says)

@@ -42,17 +42,17 @@ func TestHybridConfigurationsGiveDimensions(t *testing.T) {
 		text string
 		want family.Dimensions
 	}{
-		"a Qwen3-Next":                     {edited(nextConfig), next},
-		"a Qwen3-Next without an interval": {edited(nextConfig, "full_attention_interval", ""), next},
-		"a Qwen3-Next that says no part":   {edited(nextConfig, "partial_rotary_factor", ""), next},
-		"a Qwen3-Next that turns half":     {edited(nextConfig, "partial_rotary_factor", "0.5"), with(next, func(d *family.Dimensions) { d.Rope.Size = 128 })},
-		"a Qwen3-Next with dense layers":   {edited(nextConfig, "mlp_only_layers", "[1]"), with(next, func(d *family.Dimensions) { d.Experts.Dense = []int{1} })},
-		"a Qwen3-Next without experts":     {edited(nextConfig, "num_experts", "0"), with(next, func(d *family.Dimensions) { d.Experts = family.Experts{} })},
-		"names for layers":                 {edited(nextConfig, "num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["linear_attention","full_attention"]`), with(next, func(d *family.Dimensions) { d.Layers, d.Hybrid.Interval = 2, 2 })},
-		"the text of a Qwen3.5":            {newer(), dense},
-		"a Qwen3.5 with eyes":              {`{"model_type":"qwen3_5","vision_config":{"depth":27},"text_config":` + newer() + `}`, dense},
-		"a Qwen3.5 without a context":      {newer("max_position_embeddings", ""), with(dense, func(d *family.Dimensions) { d.Context = 32768 })},
-		"a Qwen3.5 of experts": {newer(mixture...), with(dense, func(d *family.Dimensions) {
+		"a Qwen3-Next":                     {text: edited(nextConfig), want: next},
+		"a Qwen3-Next without an interval": {text: edited(nextConfig, "full_attention_interval", ""), want: next},
+		"a Qwen3-Next that says no part":   {text: edited(nextConfig, "partial_rotary_factor", ""), want: next},
+		"a Qwen3-Next that turns half":     {text: edited(nextConfig, "partial_rotary_factor", "0.5"), want: with(next, func(d *family.Dimensions) { d.Rope.Size = 128 })},
+		"a Qwen3-Next with dense layers":   {text: edited(nextConfig, "mlp_only_layers", "[1]"), want: with(next, func(d *family.Dimensions) { d.Experts.Dense = []int{1} })},
+		"a Qwen3-Next without experts":     {text: edited(nextConfig, "num_experts", "0"), want: with(next, func(d *family.Dimensions) { d.Experts = family.Experts{} })},
+		"names for layers":                 {text: edited(nextConfig, "num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["linear_attention","full_attention"]`), want: with(next, func(d *family.Dimensions) { d.Layers, d.Hybrid.Interval = 2, 2 })},
+		"the text of a Qwen3.5":            {text: newer(), want: dense},
+		"a Qwen3.5 with eyes":              {text: `{"model_type":"qwen3_5","vision_config":{"depth":27},"text_config":` + newer() + `}`, want: dense},
+		"a Qwen3.5 without a context":      {text: newer("max_position_embeddings", ""), want: with(dense, func(d *family.Dimensions) { d.Context = 32768 })},
+		"a Qwen3.5 of experts": {text: newer(mixture...), want: with(dense, func(d *family.Dimensions) {
 			d.FeedForward, d.Experts = 512, family.Experts{Count: 256, PerToken: 8, FeedForward: 512, Normalized: true, Step: 1, Shared: 512}
 		})},
 	} {
@@ -75,32 +75,32 @@ func TestHybridConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"no key heads said":                     {next("linear_num_key_heads", ""), ErrMissing, "linear_num_key_heads"},
-		"no taps said":                          {next("linear_conv_kernel_dim", ""), ErrMissing, "linear_conv_kernel_dim"},
-		"one tap":                               {next("linear_conv_kernel_dim", "1"), ErrInvalid, "linear_conv_kernel_dim is 1"},
-		"very many taps":                        {next("linear_conv_kernel_dim", "1000000"), ErrInvalid, "linear_conv_kernel_dim"},
-		"value heads out of proportion":         {next("linear_num_value_heads", "33"), ErrInvalid, "multiple of the 16"},
-		"no value heads":                        {next("linear_num_value_heads", "0"), ErrInvalid, "linear_num_value_heads"},
-		"heads of a million":                    {next("linear_value_head_dim", "1000000"), ErrInvalid, "linear_value_head_dim"},
-		"no layer that attends":                 {next("full_attention_interval", "49"), ErrInvalid, "full_attention_interval is 49"},
-		"an interval of nothing":                {next("full_attention_interval", "0"), ErrInvalid, "full_attention_interval"},
-		"two opinions about a layer":            {next("num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["full_attention","full_attention"]`), ErrInvalid, "contradict each other for layer 0"},
-		"another kind of layer":                 {next("num_hidden_layers", "1", "full_attention_interval", "1", "layer_types", `["sliding_attention"]`), ErrUnsupported, "sliding_attention"},
-		"too few names of layers":               {next("layer_types", `["full_attention"]`), ErrInvalid, "layer_types"},
-		"heads that are turned by no part":      {next("partial_rotary_factor", "0"), ErrInvalid, "partial_rotary_factor"},
-		"heads that are turned more than once":  {next("partial_rotary_factor", "1.5"), ErrInvalid, "partial_rotary_factor"},
-		"less than a pair is turned":            {next("partial_rotary_factor", "0.001"), ErrInvalid, "rotary"},
-		"two opinions about the part":           {next("rope_parameters", `{"partial_rotary_factor":0.5}`), ErrInvalid, "rope_parameters"},
-		"no shared expert":                      {next("shared_expert_intermediate_size", ""), ErrMissing, "shared_expert_intermediate_size"},
-		"shares that may be normed or not":      {next("norm_topk_prob", ""), ErrMissing, "norm_topk_prob"},
-		"a gate that is off":                    {newer("attn_output_gate", "false"), ErrUnsupported, "attn_output_gate"},
-		"biases in attention":                   {next("attention_bias", "true"), ErrUnsupported, "attention_bias"},
-		"another activation":                    {next("hidden_act", `"gelu"`), ErrUnsupported, "gelu"},
-		"no theta":                              {next("rope_theta", ""), ErrMissing, "rope_theta"},
-		"a Qwen3.5 whose shares are not normed": {newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "norm_topk_prob", "false"), ErrUnsupported, "norm_topk_prob"},
-		"a Qwen3.5 with dense layers":           {newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "mlp_only_layers", "[1]"), ErrUnsupported, "mlp_only_layers"},
-		"a Qwen3.5 of every second layer":       {newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "decoder_sparse_step", "2"), ErrInvalid, "decoder_sparse_step"},
-		"a Qwen3.5 of no width":                 {newer("intermediate_size", ""), ErrMissing, "intermediate_size"},
+		"no key heads said":                     {text: next("linear_num_key_heads", ""), want: ErrMissing, says: "linear_num_key_heads"},
+		"no taps said":                          {text: next("linear_conv_kernel_dim", ""), want: ErrMissing, says: "linear_conv_kernel_dim"},
+		"one tap":                               {text: next("linear_conv_kernel_dim", "1"), want: ErrInvalid, says: "linear_conv_kernel_dim is 1"},
+		"very many taps":                        {text: next("linear_conv_kernel_dim", "1000000"), want: ErrInvalid, says: "linear_conv_kernel_dim"},
+		"value heads out of proportion":         {text: next("linear_num_value_heads", "33"), want: ErrInvalid, says: "multiple of the 16"},
+		"no value heads":                        {text: next("linear_num_value_heads", "0"), want: ErrInvalid, says: "linear_num_value_heads"},
+		"heads of a million":                    {text: next("linear_value_head_dim", "1000000"), want: ErrInvalid, says: "linear_value_head_dim"},
+		"no layer that attends":                 {text: next("full_attention_interval", "49"), want: ErrInvalid, says: "full_attention_interval is 49"},
+		"an interval of nothing":                {text: next("full_attention_interval", "0"), want: ErrInvalid, says: "full_attention_interval"},
+		"two opinions about a layer":            {text: next("num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["full_attention","full_attention"]`), want: ErrInvalid, says: "contradict each other for layer 0"},
+		"another kind of layer":                 {text: next("num_hidden_layers", "1", "full_attention_interval", "1", "layer_types", `["sliding_attention"]`), want: ErrUnsupported, says: "sliding_attention"},
+		"too few names of layers":               {text: next("layer_types", `["full_attention"]`), want: ErrInvalid, says: "layer_types"},
+		"heads that are turned by no part":      {text: next("partial_rotary_factor", "0"), want: ErrInvalid, says: "partial_rotary_factor"},
+		"heads that are turned more than once":  {text: next("partial_rotary_factor", "1.5"), want: ErrInvalid, says: "partial_rotary_factor"},
+		"less than a pair is turned":            {text: next("partial_rotary_factor", "0.001"), want: ErrInvalid, says: "rotary"},
+		"two opinions about the part":           {text: next("rope_parameters", `{"partial_rotary_factor":0.5}`), want: ErrInvalid, says: "rope_parameters"},
+		"no shared expert":                      {text: next("shared_expert_intermediate_size", ""), want: ErrMissing, says: "shared_expert_intermediate_size"},
+		"shares that may be normed or not":      {text: next("norm_topk_prob", ""), want: ErrMissing, says: "norm_topk_prob"},
+		"a gate that is off":                    {text: newer("attn_output_gate", "false"), want: ErrUnsupported, says: "attn_output_gate"},
+		"biases in attention":                   {text: next("attention_bias", "true"), want: ErrUnsupported, says: "attention_bias"},
+		"another activation":                    {text: next("hidden_act", `"gelu"`), want: ErrUnsupported, says: "gelu"},
+		"no theta":                              {text: next("rope_theta", ""), want: ErrMissing, says: "rope_theta"},
+		"a Qwen3.5 whose shares are not normed": {text: newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "norm_topk_prob", "false"), want: ErrUnsupported, says: "norm_topk_prob"},
+		"a Qwen3.5 with dense layers":           {text: newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "mlp_only_layers", "[1]"), want: ErrUnsupported, says: "mlp_only_layers"},
+		"a Qwen3.5 of every second layer":       {text: newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "decoder_sparse_step", "2"), want: ErrInvalid, says: "decoder_sparse_step"},
+		"a Qwen3.5 of no width":                 {text: newer("intermediate_size", ""), want: ErrMissing, says: "intermediate_size"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := dimensionsOf(c.text)
@@ -134,13 +134,13 @@ func TestConvolutionsSayWhoStoredAHybrid(t *testing.T) {
 		asMLX  bool
 		says   string
 	}{
-		"Hugging Face":      {map[string][]int64{a: {8, 1, 4}, b: {8, 1, 4}}, false, ""},
-		"mlx-lm":            {map[string][]int64{a: {8, 4, 1}, b: {8, 4, 1}}, true, ""},
-		"both":              {map[string][]int64{a: {8, 4, 1}, b: {8, 1, 4}}, false, "the layout of Hugging Face"},
-		"either":            {map[string][]int64{a: {8, 1, 1}}, false, "[8 1 1]"},
-		"neither":           {map[string][]int64{a: {8, 2, 2}}, false, "[8 2 2]"},
-		"none":              {map[string][]int64{"model.norm.weight": {8}}, false, ""},
-		"of two dimensions": {map[string][]int64{a: {8, 4}}, false, ""},
+		"Hugging Face":      {shapes: map[string][]int64{a: {8, 1, 4}, b: {8, 1, 4}}},
+		"mlx-lm":            {shapes: map[string][]int64{a: {8, 4, 1}, b: {8, 4, 1}}, asMLX: true},
+		"both":              {shapes: map[string][]int64{a: {8, 4, 1}, b: {8, 1, 4}}, says: "the layout of Hugging Face"},
+		"either":            {shapes: map[string][]int64{a: {8, 1, 1}}, says: "[8 1 1]"},
+		"neither":           {shapes: map[string][]int64{a: {8, 2, 2}}, says: "[8 2 2]"},
+		"none":              {shapes: map[string][]int64{"model.norm.weight": {8}}},
+		"of two dimensions": {shapes: map[string][]int64{a: {8, 4}}},
 	} {
 		got := gathered(c.shapes)
 		asMLX, err := got.kernels([]string{"linear_attn.conv1d.weight"})

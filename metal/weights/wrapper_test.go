@@ -30,17 +30,17 @@ func TestDecodersInsideModelsThatSee(t *testing.T) {
 		text string
 		want family.Dimensions
 	}{
-		"Gemma 3 as Google writes it": {seeing("gemma3", googleText), family.Dimensions{Architecture: "gemma3_text", Layers: 34, Hidden: 2560, QueryHeads: 8, KVHeads: 4,
+		"Gemma 3 as Google writes it": {text: seeing("gemma3", googleText), want: family.Dimensions{Architecture: "gemma3_text", Layers: 34, Hidden: 2560, QueryHeads: 8, KVHeads: 4,
 			HeadSize: 256, Vocabulary: 262208, Context: 131072, Window: 1024, NormEps: 1e-6}},
-		"Gemma 3 whose decoder is not named": {seeing("gemma3", strings.Replace(googleText, `"model_type":"gemma3_text",`, "", 1)), family.Dimensions{Architecture: "gemma3_text",
+		"Gemma 3 whose decoder is not named": {text: seeing("gemma3", strings.Replace(googleText, `"model_type":"gemma3_text",`, "", 1)), want: family.Dimensions{Architecture: "gemma3_text",
 			Layers: 34, Hidden: 2560, QueryHeads: 8, KVHeads: 4, HeadSize: 256, Vocabulary: 262208, Context: 131072, Window: 1024, NormEps: 1e-6}},
-		"Gemma 3 that says more": {strings.Replace(seeing("gemma3", googleText+`,"num_attention_heads":16,"num_key_value_heads":8`), `{`, `{"vocab_size":262144,`, 1),
-			family.Dimensions{Architecture: "gemma3_text", Layers: 34, Hidden: 2560, QueryHeads: 16, KVHeads: 8, HeadSize: 256, Vocabulary: 262144, Context: 131072, Window: 1024, NormEps: 1e-6}},
-		"Mistral Small 3.1": {seeing("mistral3", mistralText), family.Dimensions{Architecture: "llama", Layers: 40, Hidden: 5120, QueryHeads: 32, KVHeads: 8,
+		"Gemma 3 that says more": {text: strings.Replace(seeing("gemma3", googleText+`,"num_attention_heads":16,"num_key_value_heads":8`), `{`, `{"vocab_size":262144,`, 1),
+			want: family.Dimensions{Architecture: "gemma3_text", Layers: 34, Hidden: 2560, QueryHeads: 16, KVHeads: 8, HeadSize: 256, Vocabulary: 262144, Context: 131072, Window: 1024, NormEps: 1e-6}},
+		"Mistral Small 3.1": {text: seeing("mistral3", mistralText), want: family.Dimensions{Architecture: "llama", Layers: 40, Hidden: 5120, QueryHeads: 32, KVHeads: 8,
 			HeadSize: 128, Vocabulary: 131072, Context: 131072, NormEps: 1e-5}},
-		"Ministral 3": {seeing("mistral3", ministralText), family.Dimensions{Architecture: "llama", Layers: 34, Hidden: 4096, QueryHeads: 32, KVHeads: 8,
+		"Ministral 3": {text: seeing("mistral3", ministralText), want: family.Dimensions{Architecture: "llama", Layers: 34, Hidden: 4096, QueryHeads: 32, KVHeads: 8,
 			HeadSize: 128, Vocabulary: 131072, Context: 262144, NormEps: 1e-5, Temper: &family.Temper{Beta: 0.1, Every: 16384}}},
-		"Ministral 3 without eyes": {"{" + ministralText + "}", family.Dimensions{Architecture: "llama", Layers: 34, Hidden: 4096, QueryHeads: 32, KVHeads: 8,
+		"Ministral 3 without eyes": {text: "{" + ministralText + "}", want: family.Dimensions{Architecture: "llama", Layers: 34, Hidden: 4096, QueryHeads: 32, KVHeads: 8,
 			HeadSize: 128, Vocabulary: 131072, Context: 262144, NormEps: 1e-5, Temper: &family.Temper{Beta: 0.1, Every: 16384}}},
 	} {
 		d, err := dimensionsOf(c.text)
@@ -66,15 +66,15 @@ func TestModelsThatSeeAreRefusedWhereTheirDecoderIsNotKnown(t *testing.T) {
 		want error
 		says string
 	}{
-		"no text_config":            {`{"model_type":"gemma3","num_hidden_layers":2}`, ErrMissing, "text_config, of a gemma3"},
-		"layers in another section": {`{"model_type":"mistral3","llm_config":{` + mistralText + `}}`, ErrMissing, "text_config"},
-		"another decoder":           {seeing("mistral3", strings.Replace(mistralText, `"mistral"`, `"mistral9"`, 1)), ErrUnsupported, "supported: mistral, ministral3, mistral4"},
-		"a decoder of another":      {seeing("gemma3", mistralText), ErrUnsupported, "gemma3_text"},
-		"a decoder that is a list":  {seeing("gemma3", strings.Replace(googleText, `"gemma3_text"`, `[1]`, 1)), ErrUnsupported, "a list"},
-		"a Ministral without beta":  {seeing("mistral3", strings.Replace(ministralText, `"llama_4_scaling_beta":0.1,`, "", 1)), ErrMissing, "rope_parameters.llama_4_scaling_beta"},
-		"a Ministral whose growth has no context": {seeing("mistral3", strings.NewReplacer(`"original_max_position_embeddings":16384,`, "", `"rope_type":"yarn"`, `"rope_type":"default"`).Replace(ministralText)),
-			ErrMissing, "original_max_position_embeddings"},
-		"a Ministral under a window": {seeing("mistral3", strings.Replace(ministralText, `"sliding_window":null`, `"sliding_window":4096`, 1)), ErrUnsupported, "sliding_window"},
+		"no text_config":            {text: `{"model_type":"gemma3","num_hidden_layers":2}`, want: ErrMissing, says: "text_config, of a gemma3"},
+		"layers in another section": {text: `{"model_type":"mistral3","llm_config":{` + mistralText + `}}`, want: ErrMissing, says: "text_config"},
+		"another decoder":           {text: seeing("mistral3", strings.Replace(mistralText, `"mistral"`, `"mistral9"`, 1)), want: ErrUnsupported, says: "supported: mistral, ministral3, mistral4"},
+		"a decoder of another":      {text: seeing("gemma3", mistralText), want: ErrUnsupported, says: "gemma3_text"},
+		"a decoder that is a list":  {text: seeing("gemma3", strings.Replace(googleText, `"gemma3_text"`, `[1]`, 1)), want: ErrUnsupported, says: "a list"},
+		"a Ministral without beta":  {text: seeing("mistral3", strings.Replace(ministralText, `"llama_4_scaling_beta":0.1,`, "", 1)), want: ErrMissing, says: "rope_parameters.llama_4_scaling_beta"},
+		"a Ministral whose growth has no context": {text: seeing("mistral3", strings.NewReplacer(`"original_max_position_embeddings":16384,`, "", `"rope_type":"yarn"`, `"rope_type":"default"`).Replace(ministralText)),
+			want: ErrMissing, says: "original_max_position_embeddings"},
+		"a Ministral under a window": {text: seeing("mistral3", strings.Replace(ministralText, `"sliding_window":null`, `"sliding_window":4096`, 1)), want: ErrUnsupported, says: "sliding_window"},
 	} {
 		_, err := dimensionsOf(c.text)
 		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {

@@ -35,7 +35,7 @@ func listen(t *testing.T, uid int) (path string) {
 	g := grpc.NewServer()
 	RegisterEngineServer(g, hello{})
 	served := make(chan error, 1)
-	go func() { served <- g.Serve(ofUser{l, uid}) }()
+	go func() { served <- g.Serve(ofUser{Listener: l, uid: uid}) }()
 	t.Cleanup(func() {
 		g.Stop()
 		if err := <-served; err != nil {

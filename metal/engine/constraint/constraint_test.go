@@ -111,10 +111,10 @@ func TestReasoningBeginsInAFormOnlyIfTheModelPrefersIt(t *testing.T) {
 		likely int32
 		thinks bool
 	}{
-		"thinking is likeliest":         {tokenizertest.Opens, true},
-		"an allowed token is likelier":  {tokenizertest.A, false},
-		"a forbidden token is likelier": {tokenizertest.B, false},
-		"the answer's end is likelier":  {tokenizertest.End, false},
+		"thinking is likeliest":         {likely: tokenizertest.Opens, thinks: true},
+		"an allowed token is likelier":  {likely: tokenizertest.A, thinks: false},
+		"a forbidden token is likelier": {likely: tokenizertest.B, thinks: false},
+		"the answer's end is likelier":  {likely: tokenizertest.End, thinks: false},
 	} {
 		logits, out := make([]float32, 7), make([]float32, 7)
 		logits[c.likely] = 1

@@ -74,13 +74,13 @@ func TestCallsComeAfterTheirText(t *testing.T) {
 		want    []Delta
 		stopped bool
 	}{
-		"text, calls, text":       {nil, false, []string{"Hi ", oneCall, oneCall, "so"}, []Delta{{Text: "Hi", Calls: []Call{f, f}}, {Text: "so"}}, false},
-		"one call and no more":    {nil, true, []string{oneCall + "so", "on"}, []Delta{{Calls: []Call{f}}}, true},
-		"a stop in the text":      {[]string{"E"}, false, []string{"aE", oneCall}, []Delta{{Text: "a"}}, true},
-		"half a stop before":      {[]string{"ab"}, false, []string{"a", oneCall, "b"}, []Delta{{Text: "a", Calls: []Call{f}}, {Text: "b"}}, false},
-		"a stop in the arguments": {[]string{"arguments"}, false, []string{oneCall}, []Delta{{Calls: []Call{f}}}, false},
-		"a call that is broken": {nil, true, []string{`<tool_call>{"name": "f", "arguments": {x`},
-			[]Delta{{Calls: []Call{{Name: "f", Arguments: "{", Ended: true, Written: `{"name": "f", "arguments": {`}}}, {Text: "x"}}, false},
+		"text, calls, text":       {pieces: []string{"Hi ", oneCall, oneCall, "so"}, want: []Delta{{Text: "Hi", Calls: []Call{f, f}}, {Text: "so"}}},
+		"one call and no more":    {single: true, pieces: []string{oneCall + "so", "on"}, want: []Delta{{Calls: []Call{f}}}, stopped: true},
+		"a stop in the text":      {stops: []string{"E"}, pieces: []string{"aE", oneCall}, want: []Delta{{Text: "a"}}, stopped: true},
+		"half a stop before":      {stops: []string{"ab"}, pieces: []string{"a", oneCall, "b"}, want: []Delta{{Text: "a", Calls: []Call{f}}, {Text: "b"}}},
+		"a stop in the arguments": {stops: []string{"arguments"}, pieces: []string{oneCall}, want: []Delta{{Calls: []Call{f}}}},
+		"a call that is broken": {single: true, pieces: []string{`<tool_call>{"name": "f", "arguments": {x`},
+			want: []Delta{{Calls: []Call{{Name: "f", Arguments: "{", Ended: true, Written: `{"name": "f", "arguments": {`}}}, {Text: "x"}}},
 	} {
 		got, stopped := assembled(calling(t, c.single, c.stops...), c.pieces...)
 		if d := cmp.Diff(c.want, got); d != "" || stopped != c.stopped {

@@ -18,13 +18,13 @@ func TestLogprobsWaitForTheTextOfTheirToken(t *testing.T) {
 		steps []step
 		rest  []int32
 	}{
-		"each token with its text":      {[]step{{2, 2, []int32{0}}, {3, 3, []int32{1}}}, nil},
-		"parts of a character wait":     {[]step{{1, 1, []int32{0}}, {0, 0, nil}, {0, 0, nil}, {4, 4, []int32{1, 2, 3}}, {1, 1, []int32{4}}}, nil},
-		"what may be a stop waits":      {[]step{{2, 2, []int32{0}}, {1, 0, nil}, {1, 0, nil}, {2, 4, []int32{1, 2, 3}}}, nil},
-		"a stop's own tokens":           {[]step{{2, 2, []int32{0}}, {1, 0, nil}, {1, 0, nil}}, []int32{1, 2}},
-		"a token that a stop cuts":      {[]step{{2, 2, []int32{0}}, {5, 3, []int32{1}}, {1, 0, nil}}, []int32{2}},
-		"a token without text, alone":   {[]step{{2, 2, []int32{0}}, {0, 0, nil}}, []int32{1}},
-		"a token without text, between": {[]step{{2, 2, []int32{0}}, {0, 0, nil}, {1, 1, []int32{1, 2}}}, nil},
+		"each token with its text":      {steps: []step{{decoded: 2, shown: 2, returned: []int32{0}}, {decoded: 3, shown: 3, returned: []int32{1}}}, rest: nil},
+		"parts of a character wait":     {steps: []step{{decoded: 1, shown: 1, returned: []int32{0}}, {decoded: 0, shown: 0}, {decoded: 0, shown: 0}, {decoded: 4, shown: 4, returned: []int32{1, 2, 3}}, {decoded: 1, shown: 1, returned: []int32{4}}}, rest: nil},
+		"what may be a stop waits":      {steps: []step{{decoded: 2, shown: 2, returned: []int32{0}}, {decoded: 1, shown: 0}, {decoded: 1, shown: 0}, {decoded: 2, shown: 4, returned: []int32{1, 2, 3}}}, rest: nil},
+		"a stop's own tokens":           {steps: []step{{decoded: 2, shown: 2, returned: []int32{0}}, {decoded: 1, shown: 0}, {decoded: 1, shown: 0}}, rest: []int32{1, 2}},
+		"a token that a stop cuts":      {steps: []step{{decoded: 2, shown: 2, returned: []int32{0}}, {decoded: 5, shown: 3, returned: []int32{1}}, {decoded: 1, shown: 0}}, rest: []int32{2}},
+		"a token without text, alone":   {steps: []step{{decoded: 2, shown: 2, returned: []int32{0}}, {decoded: 0, shown: 0}}, rest: []int32{1}},
+		"a token without text, between": {steps: []step{{decoded: 2, shown: 2, returned: []int32{0}}, {decoded: 0, shown: 0}, {decoded: 1, shown: 1, returned: []int32{1, 2}}}, rest: nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p pendingLogprobs

@@ -34,13 +34,13 @@ func TestReasoningIsSeparatedFromTheAnswer(t *testing.T) {
 		thoughts, answer string
 		counted, thought int
 	}{
-		"the model opens":            {nil, []int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.A, tokenizertest.Line, tokenizertest.B, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line, tokenizertest.Line, tokenizertest.B, tokenizertest.Line, tokenizertest.A}, "a\nb", "b\na", 3, 5},
-		"the template opened":        {[]int32{tokenizertest.Opens, tokenizertest.Line}, []int32{tokenizertest.A, tokenizertest.Closes, tokenizertest.B}, "a", "b", 1, 1},
-		"the template closed":        {[]int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line}, []int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.B}, "", "a<think>b", 3, 0},
-		"no thoughts":                {nil, []int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.B, tokenizertest.Closes}, "", "a<think>b</think>", 4, 0},
-		"cut while it thinks":        {nil, []int32{tokenizertest.Opens, tokenizertest.A, tokenizertest.Line}, "a", "", 0, 2},
-		"nothing thought":            {nil, []int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line, tokenizertest.A}, "", "a", 1, 2},
-		"a second thought is answer": {nil, []int32{tokenizertest.Opens, tokenizertest.A, tokenizertest.Closes, tokenizertest.B, tokenizertest.Opens, tokenizertest.A}, "a", "b<think>a", 3, 1},
+		"the model opens":            {ids: []int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.A, tokenizertest.Line, tokenizertest.B, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line, tokenizertest.Line, tokenizertest.B, tokenizertest.Line, tokenizertest.A}, thoughts: "a\nb", answer: "b\na", counted: 3, thought: 5},
+		"the template opened":        {prompt: []int32{tokenizertest.Opens, tokenizertest.Line}, ids: []int32{tokenizertest.A, tokenizertest.Closes, tokenizertest.B}, thoughts: "a", answer: "b", counted: 1, thought: 1},
+		"the template closed":        {prompt: []int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line}, ids: []int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.B}, answer: "a<think>b", counted: 3, thought: 0},
+		"no thoughts":                {ids: []int32{tokenizertest.A, tokenizertest.Opens, tokenizertest.B, tokenizertest.Closes}, answer: "a<think>b</think>", counted: 4, thought: 0},
+		"cut while it thinks":        {ids: []int32{tokenizertest.Opens, tokenizertest.A, tokenizertest.Line}, thoughts: "a", counted: 0, thought: 2},
+		"nothing thought":            {ids: []int32{tokenizertest.Opens, tokenizertest.Line, tokenizertest.Line, tokenizertest.Closes, tokenizertest.Line, tokenizertest.A}, answer: "a", counted: 1, thought: 2},
+		"a second thought is answer": {ids: []int32{tokenizertest.Opens, tokenizertest.A, tokenizertest.Closes, tokenizertest.B, tokenizertest.Opens, tokenizertest.A}, thoughts: "a", answer: "b<think>a", counted: 3, thought: 1},
 	} {
 		r := NewReasoner(tokenizertest.New(t, false), tags, c.prompt)
 		thoughts, answer, counted := divided(t, r, c.ids...)

@@ -242,13 +242,13 @@ func TestNothingIsWrittenOver(t *testing.T) {
 		o    Options
 		want error
 	}{
-		"a folder with something in it": {Options{Out: full}, ErrExists},
-		"a file":                        {Options{Out: file}, ErrExists},
-		"no name":                       {Options{}, ErrOptions},
-		"seven bits":                    {Options{Out: empty, Plan: Plan{Rest: Affine(7, 64), Again: true}}, ErrOptions},
-		"groups of sixteen":             {Options{Out: empty, Plan: Plan{Rest: Affine(4, 16), Again: true}}, ErrOptions},
-		"a folder that is not there":    {Options{Out: filepath.Join(dir, "none", "out")}, os.ErrNotExist},
-		"an empty folder":               {Options{Out: empty}, nil},
+		"a folder with something in it": {o: Options{Out: full}, want: ErrExists},
+		"a file":                        {o: Options{Out: file}, want: ErrExists},
+		"no name":                       {o: Options{}, want: ErrOptions},
+		"seven bits":                    {o: Options{Out: empty, Plan: Plan{Rest: Affine(7, 64), Again: true}}, want: ErrOptions},
+		"groups of sixteen":             {o: Options{Out: empty, Plan: Plan{Rest: Affine(4, 16), Again: true}}, want: ErrOptions},
+		"a folder that is not there":    {o: Options{Out: filepath.Join(dir, "none", "out")}, want: os.ErrNotExist},
+		"an empty folder":               {o: Options{Out: empty}, want: nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.o.create = func(path string) (sink, error) {

@@ -151,7 +151,7 @@ func TestPlansThatCannotBeMeantAreRefused(t *testing.T) {
 		`"*embedding" matches no remaining layer`: {Rules: rules(t, "*embedding=8")},
 		`"*.up_proj" matches no remaining layer`:  {Rules: rules(t, "*_proj=keep", "*.up_proj=8:32")},
 		"mlp.down_proj has rows of 160":           {Rules: rules(t, "*.down_proj=4:64")},
-		"layers *: 4 bits in groups of 16":        {Rules: []Rule{{"*", Affine(4, 16)}}},
+		"layers *: 4 bits in groups of 16":        {Rules: []Rule{{Layers: "*", As: Affine(4, 16)}}},
 		"7 bits in groups of 64":                  {Rest: Affine(7, 64)},
 		"0 bits in groups of 32: unsupported":     {Rest: Affine(0, 32)},
 	} {

@@ -102,9 +102,9 @@ func TestValuesThatATypeCannotHoldAreRefused(t *testing.T) {
 		o      Options
 		says   string
 	}{
-		"a weight":              {tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, Options{}, "1e+06 as float16"},
-		"a weight, when packed": {tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, Options{Plan: Plan{Rest: Affine(4, 64), Again: true}}, "1e+06 as float16"},
-		"a scale":               {tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.Float32)}, Options{}, "float16"},
+		"a weight":              {layout: tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, o: Options{}, says: "1e+06 as float16"},
+		"a weight, when packed": {layout: tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, o: Options{Plan: Plan{Rest: Affine(4, 64), Again: true}}, says: "1e+06 as float16"},
+		"a scale":               {layout: tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.Float32)}, o: Options{}, says: "float16"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := folderOf(t, small(tinymodel.Llama), c.layout)

@@ -318,9 +318,9 @@ func TestOlderWordsForWindows(t *testing.T) {
 		everywhere []bool
 		want       any
 	}{
-		"no pattern":      {[]bool{true, false, false, true}, nil},
-		"all of them":     {[]bool{true, true}, 1},
-		"none that comes": {[]bool{false, false}, 3},
+		"no pattern":      {everywhere: []bool{true, false, false, true}, want: nil},
+		"all of them":     {everywhere: []bool{true, true}, want: 1},
+		"none that comes": {everywhere: []bool{false, false}, want: 3},
 	} {
 		cfg := map[string]any{"layer_types": []any{}}
 		modernWindows(cfg, family.Dimensions{Layers: len(c.everywhere), Everywhere: c.everywhere, LocalRope: &family.Rope{Theta: 1e4}})
