@@ -23,8 +23,8 @@ var (
 	errUnsupported = errors.New("the back end does not support this option")
 )
 
-// Options are what any of them takes; a back end that has no use for one
-// ignores it.
+// Options configure a back end; back ends ignore options that do not concern
+// them.
 type Options struct {
 	// Threads that compute; 0 means one per processor. MLX chooses by itself.
 	Threads int
@@ -39,7 +39,7 @@ type Options struct {
 // Kind is one back end.
 type Kind struct {
 	Name string
-	// New makes one; the goroutine that attaches it closes it.
+	// New returns a back end; the goroutine that attaches it must close it.
 	New func(Options) tensor.Backend
 }
 
@@ -59,7 +59,7 @@ func Names() []string {
 	return names
 }
 
-// Open makes a back end by name; empty means the best.
+// Open returns a new back end by name; empty means the best.
 func Open(name string, o Options) (tensor.Backend, error) {
 	all := All()
 	if name == "" {

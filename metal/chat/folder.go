@@ -29,7 +29,8 @@ const (
 	toolTemplate    = "tool_use"
 )
 
-// Configuration is what a model's folder says of its conversations.
+// Configuration is the part of a model folder's configuration that concerns
+// conversations.
 type Configuration struct {
 	// Templates is nil where the model has no chat template.
 	Templates *Templates

@@ -30,11 +30,11 @@ const (
 	maxTokenizerBytes = 4 << 20
 )
 
-// Conventions are how a model's makers want its inputs to be written.
+// Conventions describe the input format of an embedding model or reranker.
 type Conventions struct {
 	Task    model.Task
 	Pooling Pooling
-	// Limit is how many tokens of an input the model reads.
+	// Limit is the model's maximum input length in tokens.
 	Limit int
 	// Prompts are prefixes for texts to embed, by name; Default is the name of
 	// the one used for requests that name none, if any.
@@ -53,18 +53,17 @@ type Input struct{ IDs, Types []int32 }
 
 // Options select how texts are formatted.
 type Options struct {
-	// Prompt is the name of what stands before each text to embed.
+	// Prompt is the name of the prefix for each text to embed.
 	Prompt string
-	// Instruction says in words what a query is for.
+	// Instruction describes in words what a query is for.
 	Instruction string
-	// Truncate cuts what is too long, as the model's makers do; without it, it
-	// is refused.
+	// Truncate truncates inputs that are too long; otherwise they are refused.
 	Truncate bool
-	// MaxTokens of an input, which is cut to it where Truncate is set; 0 is what the
-	// model reads.
+	// MaxTokens is the maximum length of an input, which is truncated to it if
+	// Truncate is set; 0 means the model's.
 	MaxTokens int
 	// InputType is the kind of texts to embed, such as query or document. The
-	// model's prompt for that kind stands before them, if it has one.
+	// model's prompt for that kind precedes them, if it has one.
 	InputType string
 }
 
@@ -99,8 +98,9 @@ func (c *Conventions) limit(o Options) int {
 	return c.Limit
 }
 
-// ConventionsOf reads them. task is what the model is wanted for; empty takes
-// what the model says. A decoder that says nothing may be wanted for any.
+// ConventionsOf reads the conventions of a model. task is the intended use;
+// empty means the one that the model declares. A decoder that declares none may
+// have any.
 func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (*Conventions, error) {
 	said, err := f.Task()
 	if err != nil {
@@ -216,9 +216,8 @@ func (c *Conventions) Text(tok *tokenizer.Tokenizer, text string, o Options) (In
 	return c.around(tok, c.limit(o), o.Truncate, ids)
 }
 
-// Tokens takes a text that its sender has tokenized, without what the tokenizer
-// puts around one. Nothing is put before it: a prompt is text. Errors are those
-// of Text.
+// Tokens accepts a text that the client has tokenized, without special tokens.
+// No prompt is added, because prompts are text. Errors are those of Text.
 func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (Input, error) {
 	if o.Prompt != "" || o.Instruction != "" || c.Prompts[c.promptFor(o.InputType)] != "" {
 		return Input{}, fmt.Errorf("%w: a prompt or an instruction requires text input, but the input is tokens", ErrPrompt)

@@ -53,8 +53,8 @@ type Pooling struct {
 	Normalize bool
 }
 
-// Default is what a decoder gets whose makers do not say: its last token,
-// normalised (the convention of Qwen3-Embedding).
+// Default is the pooling of a decoder that declares none: its last token,
+// normalized (the convention of Qwen3-Embedding).
 func Default() Pooling { return Pooling{Mode: Last, Normalize: true} }
 
 // Pool pools the states [T, hidden] of whole texts, one per segment, into
@@ -96,7 +96,7 @@ func (p Pooling) rows(segments []tensor.Segment, mask []float32) []int {
 	return out
 }
 
-// Network is what computes states: an arch.Model.
+// Network computes states: an arch.Model.
 type Network interface {
 	Step(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int) tensor.Array
 	Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array

@@ -12,8 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Model makes vectors of texts, or scores of pairs. It is for the goroutine that
-// its back end belongs to.
+// Model computes embeddings of texts, or scores of pairs. Only the goroutine
+// that owns the back end may use it.
 type Model struct {
 	*Conventions
 	b tensor.Backend
@@ -62,8 +62,8 @@ func (m *Model) Release() {
 	}
 }
 
-// BlockTokens is in how large blocks a decoder keeps what it has read, during a
-// pass; 0 for an encoder, which keeps nothing.
+// BlockTokens is the KV block size of a decoder during a pass; 0 for an
+// encoder, which has no cache.
 func (m *Model) BlockTokens() int {
 	if m.decoder == nil {
 		return 0
@@ -71,11 +71,11 @@ func (m *Model) BlockTokens() int {
 	return m.decoder.CacheSpec().BlockTokens
 }
 
-// PassTokens is how many tokens one pass takes, but for a single input of an
-// encoder, which it reads whole.
+// PassTokens is the maximum number of tokens of a pass, except for a single
+// input of an encoder, which is computed whole.
 func PassTokens(b tensor.Backend) int { return max(1, b.Chunk()) }
 
-// Fit is how many of the first inputs one pass takes: at least one.
+// Fit is the number of leading inputs that one pass takes, at least one.
 func (m *Model) Fit(inputs []Input) int {
 	room := PassTokens(m.b)
 	for i, in := range inputs {
@@ -86,8 +86,9 @@ func (m *Model) Fit(inputs []Input) int {
 	return len(inputs)
 }
 
-// Compute makes one vector of each input, or for a reranker one score, in one
-// pass for as many as Fit says. Errors are those of the back end.
+// Compute returns one embedding per input, or one score per input for a
+// reranker, for as many inputs as Fit returns, in one pass. Errors are those of
+// the back end.
 func (m *Model) Compute(ctx context.Context, inputs []Input) ([][]float32, error) {
 	if m.encoder != nil {
 		return m.encode(ctx, inputs)

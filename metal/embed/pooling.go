@@ -99,7 +99,8 @@ type poolingConfig struct {
 	Weighted     bool `json:"pooling_mode_weightedmean_tokens"`
 	Last         bool `json:"pooling_mode_lasttoken"`
 
-	// WithPrompt is false where what stands before a text does not count.
+	// WithPrompt is false if the tokens of the prompt are excluded from the
+	// pooling.
 	WithPrompt *bool `json:"include_prompt"`
 }
 

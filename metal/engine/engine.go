@@ -451,16 +451,17 @@ func (e *Engine) admitEmbedding(ctx context.Context, r *embedding, param string)
 	return nil
 }
 
-// SetLimits takes newly published limits; older ones are ignored. Any goroutine may call
-// it, and it never waits for a step.
+// SetLimits applies newly published limits; older ones are ignored. It is safe
+// for concurrent use and never waits for a step.
 func (e *Engine) SetLimits(l guard.Limits) {
 	if e.guard.SetLimits(l) {
 		e.admission.notify()
 	}
 }
 
-// Trim returns what the back end keeps pooled to the system, between two steps. It returns
-// how many bytes that were: measured, never negative, 0 while nothing is served.
+// Trim returns pooled memory of the back end to the system, between two steps.
+// It returns the measured number of bytes, never negative, 0 while nothing is
+// served.
 func (e *Engine) Trim(ctx context.Context) (int64, error) {
 	var n int64
 	var failed error
@@ -470,8 +471,8 @@ func (e *Engine) Trim(ctx context.Context) (int64, error) {
 	return n, failed
 }
 
-// Forget drops the prefix cache and what the back end keeps pooled, between two steps. It
-// returns how many bytes that were: measured, never negative.
+// Forget drops the prefix cache and pooled memory of the back end, between two
+// steps. It returns the measured number of bytes, never negative.
 func (e *Engine) Forget(ctx context.Context) (int64, error) {
 	var n int64
 	var failed error

@@ -13,8 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Reader makes vectors of texts, or scores of documents, by hand: without a
-// queue, for the command line and goldens. It is for one goroutine.
+// Reader computes embeddings of texts, or scores of documents, without a queue,
+// for the command line and goldens. It is not safe for concurrent use.
 type Reader struct {
 	backend tensor.Backend
 	model   *embed.Model
@@ -61,7 +61,8 @@ func (r *Reader) Close() error {
 	return r.backend.Close()
 }
 
-// Embed makes a vector of each text; tokens counts all that were read.
+// Embed returns an embedding of each text; tokens is the number of all tokens
+// read.
 func (r *Reader) Embed(ctx context.Context, texts []string, o embed.Options) (vectors [][]float32, tokens int, err error) {
 	inputs := make([]embed.Input, len(texts))
 	for i, t := range texts {

@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Kind of a refusal, from which a client knows what it may do.
+// Kind of a refusal, by which clients decide what to do.
 type Kind int
 
 // The kinds of refusals.

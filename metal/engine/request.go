@@ -7,7 +7,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/text"
 )
 
-// Request is what to generate. Exactly one of Chat, Prompt and Tokens is set.
+// Request describes what to generate. Exactly one of Chat, Prompt and Tokens is
+// set.
 type Request struct {
 	Chat   *text.Chat
 	Prompt *string
@@ -27,7 +28,7 @@ type Request struct {
 	IgnoreEnd bool
 	// StopTokens end the text like the end of the model's turn.
 	StopTokens []int32
-	// Stop strings end the text; none of them is shown.
+	// Stop strings end the text; they are not shown.
 	Stop []string
 	// Priority: higher ones are admitted first. The default is 0.
 	Priority int
@@ -44,8 +45,8 @@ type Request struct {
 	SplitReasoning bool
 	// Calls parses calls of the Chat's tools; nil leaves them in the text.
 	Calls *Calls
-	// Logprobs is the number of alternatives to return with the log-probability of each
-	// token, as sample.Rank has them; nil returns none of it.
+	// Logprobs is the number of alternatives to return with the log-probability
+	// of each token, as in sample.Rank; nil means no log-probabilities.
 	Logprobs *int
 	// Progress asks for events that report how much of the prompt is computed.
 	Progress bool

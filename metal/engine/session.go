@@ -85,7 +85,7 @@ func (s *Session) Backend() string { return s.backend.Name() }
 // Memory is the back end's own account.
 func (s *Session) Memory() tensor.Memory { return s.backend.Memory() }
 
-// Chunk is how many tokens of a prompt one step takes at most.
+// Chunk is the maximum number of prefill tokens of a step.
 func (s *Session) Chunk() int { return s.backend.Chunk() }
 
 // Vocabulary is the number of logits.
@@ -133,9 +133,9 @@ func (s *Session) Extend(ctx context.Context, id int64, tokens []int32) ([]float
 	}
 }
 
-// Continued is what Continue did.
+// Continued is the result of Continue.
 type Continued struct {
-	// Tokens that came, for each sequence.
+	// Tokens generated for each sequence.
 	Tokens [][]int32
 	// Took is the time of each step, from the tokens of the one before to its
 	// own; Host is how much of a step the host took to build it.
@@ -143,8 +143,9 @@ type Continued struct {
 }
 
 // Continue decodes steps greedy tokens for every sequence, all sequences in
-// each step, beginning with the given tokens. Where the back end computes
-// ahead, each step is started before the tokens of the last one are read.
+// each step, beginning with the given tokens. On back ends that compute
+// asynchronously, each step is started before the tokens of the previous one
+// are read.
 func (s *Session) Continue(ctx context.Context, ids []int64, first []int32, steps int) (Continued, error) {
 	c := Continued{Tokens: make([][]int32, len(ids))}
 	if len(ids) == 0 || len(first) != len(ids) {

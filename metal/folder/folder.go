@@ -51,13 +51,13 @@ func Open(path string) (*Folder, error) {
 	return &Folder{root: root, path: path}, nil
 }
 
-// Path is what Open was given.
+// Path is the argument of Open.
 func (f *Folder) Path() string { return f.path }
 
 // Close closes the folder; files that were opened from it stay open.
 func (f *Folder) Close() error { return f.root.Close() }
 
-// Sub opens a folder that lies directly in this one, under the same rules.
+// Sub opens a direct subfolder, under the same rules.
 func (f *Folder) Sub(name string) (*Folder, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
 		return nil, fmt.Errorf("folder %q: %w", name, ErrOutside)
@@ -74,7 +74,7 @@ func (f *Folder) Sub(name string) (*Folder, error) {
 	return &Folder{root: root, path: filepath.Join(f.path, name)}, nil
 }
 
-// File opens a regular file that lies directly in the folder.
+// File opens a regular file directly in the folder.
 func (f *Folder) File(name string) (*os.File, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
 		return nil, fmt.Errorf("file %q: %w", name, ErrOutside)
@@ -102,8 +102,8 @@ func (f *Folder) isLink(name string) bool {
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
-// Has reports whether a file of this name can be opened or would be refused:
-// false means that there is none.
+// Has reports whether there is a file of this name, even one that File would
+// refuse.
 func (f *Folder) Has(name string) bool {
 	_, err := f.root.Lstat(name)
 	return err == nil

@@ -140,7 +140,8 @@ func KernelsOf(name string) Kernels {
 // an estimate, plus slack of a twentieth and at least 64 MiB.
 func EngineLimit(reserved int64) int64 { return reserved + max(64*MiB, reserved/20) }
 
-// PooledLimit is how much of a process's ceiling its back end may keep pooled.
+// PooledLimit is the part of a process's ceiling that its back end may keep
+// pooled.
 func PooledLimit(limit int64) int64 { return limit / 16 }
 
 // pooled is the maximum memory that the backend keeps pooled when all other

@@ -1,6 +1,6 @@
 package footprint
 
-// Policy is how much of a Mac's memory is left to the system and its user.
+// Policy is how much of a Mac's memory is reserved for the system and its user.
 type Policy string
 
 // The policies, with the reference server's constants.
@@ -19,29 +19,31 @@ const (
 	Static   Term = "Static"
 	MetalCap Term = "MetalCap"
 	Explicit Term = "Explicit"
-	// Dynamic is what the system's free memory allows at this moment. It never
-	// binds Limits: agent/memory computes it and gates loads and pressure by it.
+	// Dynamic is the limit by the system's free memory at this moment. It never
+	// binds Limits: agent/memory computes it and gates loads and pressure by
+	// it.
 	Dynamic Term = "Dynamic"
 )
 
-// Host is what the ceiling of a Mac is computed from, in bytes.
+// Host has the inputs of a Mac's ceiling, in bytes.
 type Host struct {
 	// Total memory of the machine.
 	Total int64
 	// MetalCap is iogpu.wired_limit_mb if set, else the device's recommended
-	// working set; 0 means that there is none to heed.
+	// working set; 0 means none.
 	MetalCap int64
-	// Explicit is the administrator's ceiling; 0 means none was given.
+	// Explicit is the administrator's ceiling; 0 means none.
 	Explicit int64
 	// Policy; empty means Balanced.
 	Policy Policy
 }
 
-// Limits are what a Mac's engines may use and what may be promised, in bytes.
+// Limits are the memory that a Mac's engines may use and the memory that may be
+// promised, in bytes.
 type Limits struct {
 	// Ceiling is the most that engines may use together.
 	Ceiling int64
-	// Term is what binds it.
+	// Term is the binding limit.
 	Term Term
 	// Capacity is the most that may be reserved.
 	Capacity int64
@@ -63,10 +65,10 @@ func LimitsOf(h Host) Limits {
 	return l
 }
 
-// SoftMark is where pressure begins under a ceiling, and the most that may be
-// promised under it: a well-packed Mac is not under pressure by design. It is
-// the policy's fraction of the ceiling, or the ceiling less 24 GiB if that is
-// more, so that large Macs can hold large models.
+// SoftMark is where pressure begins under a ceiling, and the maximum that may
+// be promised under it: a well-packed Mac is not under pressure by design. It
+// is the policy's fraction of the ceiling, or the ceiling less 24 GiB if that
+// is more, so that large Macs can hold large models.
 func SoftMark(ceiling int64, p Policy) int64 {
 	return max(ceiling/1000*softPermille(p)+ceiling%1000*softPermille(p)/1000, ceiling-24*GiB, 0)
 }

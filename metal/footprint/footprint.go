@@ -31,21 +31,21 @@ const (
 	mostTokens    = int64(1) << 40
 )
 
-// Context is what memory is promised for.
+// Context is the workload for which memory is promised.
 type Context struct {
 	// Tokens of the longest request, prompt and answer together.
 	Tokens int64
 	// Sequences that run at once at most.
 	Sequences int64
-	// CacheTokens of keys and values that all running requests share. The
-	// tokens of answers are among them, so that no decoding grows past what
-	// was promised.
+	// CacheTokens is the number of tokens of keys and values that all running
+	// requests share. Output tokens are included, so that decoding never
+	// exceeds the promise.
 	CacheTokens int64
-	// PrefixCache is how many bytes may hold what was computed of earlier prompts,
-	// in memory; 0 is none.
+	// PrefixCache is the maximum size in bytes of the prefix cache in memory; 0
+	// means none.
 	PrefixCache int64
-	// CacheQueue is how many bytes of what waits to be written to a disk may be in
-	// memory; 0 is none.
+	// CacheQueue is the maximum size in bytes of the queue for the disk cache;
+	// 0 means none.
 	CacheQueue int64
 	// Backend that computes, one of Backends. Empty means whichever takes most:
 	// a reservation is made before a Mac is chosen, and is part of what names an
@@ -66,12 +66,12 @@ type Terms struct {
 	// memory of reading the vocabulary beyond Weights, KV and Pooled, which do
 	// not exist yet.
 	Transient int64
-	// Pooled is what the back end keeps for reuse.
+	// Pooled is the memory that the back end keeps for reuse.
 	Pooled int64
-	// PrefixCache is what may hold earlier prompts: a budget, kept to the byte.
+	// PrefixCache is the budget of the prefix cache, kept to the byte.
 	PrefixCache int64
-	// CacheQueue is what may wait to be written to a disk, and what the collector
-	// leaves of it.
+	// CacheQueue is the queue of the disk cache, including garbage that is not
+	// collected yet.
 	CacheQueue int64
 	// Overhead of the process: runtime, tokenizer, libraries.
 	Overhead int64
@@ -82,10 +82,9 @@ func (t Terms) Total() int64 {
 	return t.Weights + t.KV + t.Transient + t.Pooled + t.PrefixCache + t.CacheQueue + t.Overhead
 }
 
-// Estimate computes what an engine needs. It returns an error wrapping
-// model.ErrIncomplete when a dimension is unknown or the sum does not fit 63
-// bits, and an error when the context cannot be meant or no such back end is
-// known.
+// Estimate computes the memory of an engine. It returns an error wrapping
+// model.ErrIncomplete if a dimension is unknown or the sum does not fit 63
+// bits, and an error if the context is invalid or the back end is unknown.
 func Estimate(f model.Facts, c Context) (Terms, error) {
 	if err := f.Validate(); err != nil {
 		return Terms{}, err

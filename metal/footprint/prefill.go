@@ -8,12 +8,12 @@ import (
 
 // Prefill is a prompt that is about to be computed, in tokens.
 type Prefill struct {
-	// New tokens are to be computed; none or fewer take nothing.
+	// New tokens are to be computed; 0 or fewer need no memory.
 	New int64
 	// Cached tokens before them are in the cache already; negative counts as 0.
 	Cached int64
-	// Restored of the Cached ones are copied into the cache first, where they take
-	// what computed ones do.
+	// Restored are those of the Cached tokens that are copied into the cache
+	// first, where they take as much as computed ones.
 	Restored int64
 	// Room is for how many tokens of the prompt the cache has made room already, which
 	// is in use then; fewer than Cached count as those.
@@ -30,7 +30,7 @@ type Prefill struct {
 type Peak struct {
 	// KV of the new tokens, and of those that are restored.
 	KV int64
-	// Growth is what exists twice while the cache makes room for them.
+	// Growth is the part of the cache that exists twice while it grows.
 	Growth int64
 	// Attention of one chunk in one layer: its output, and scores where the
 	// kernels write them out.
@@ -42,8 +42,8 @@ type Peak struct {
 	Logits int64
 }
 
-// Total is the sum. Growth comes before a step computes anything, so the larger
-// of it and the step counts.
+// Total is the peak: growth happens before a step computes, so only the larger
+// of both counts.
 func (p Peak) Total() int64 { return p.KV + max(p.Growth, p.Attention+p.Activations+p.Logits) }
 
 // Fusion is a family of attention kernels that never write scores out.
@@ -70,8 +70,8 @@ type Kernels struct {
 	// ScoreRows, unless 0, is the maximum number of rows of scores that exist
 	// at a time, for any chunk size: one for each computing thread.
 	ScoreRows int64
-	// MaskBytes of each query and key are written where a window cuts what a
-	// query sees.
+	// MaskBytes is the size per query and key of a mask, which is written if a
+	// window hides keys.
 	MaskBytes int64
 	// ElementBytes is the least width of a stored key or value and of an
 	// activation; 0 means that of the model.
@@ -81,27 +81,27 @@ type Kernels struct {
 	// kernels that are not fused widen their input. The feed-forward does not.
 	// 0 means no widening.
 	WidenedBytes int64
-	// BlockTokens is the granularity in which the cache grows; 0 is none.
+	// BlockTokens is the granularity in which the cache grows; 0 means none.
 	BlockTokens int64
 	// Rotates: layers with a window keep only the window, with room for
 	// WindowSlack more tokens: those of a step, and of moving the window.
 	Rotates     bool
 	WindowSlack int64
-	// Of a cache that grows by copying, GrowLayers exist twice at once, and up
-	// to GrowWhole bytes of it in any case; of no more than GrowMost bytes. All
-	// 0 where growing copies nothing.
+	// When a cache grows by copying, GrowLayers layers exist twice at once, and
+	// at least GrowWhole bytes of it, but no more than GrowMost. All are 0 if
+	// growing copies nothing.
 	GrowLayers, GrowWhole, GrowMost int64
-	// RecurrentCopies is how often the width of a recurrent layer is written, in 4
-	// bytes, while it computes; less than 2 counts as 2.
+	// RecurrentCopies is how many times the width of a recurrent layer is
+	// written, in 4 bytes, while it computes; less than 2 counts as 2.
 	RecurrentCopies int64
-	// LogitBytes is what one logit takes in all its copies.
+	// LogitBytes is the size of one logit in all its copies.
 	LogitBytes int64
 	// LayersAhead is the number of layers whose activations exist at a time,
 	// because work is queued on the device before earlier work is done; 0
 	// counts as 1.
 	LayersAhead int64
-	// EncoderAhead is the same of an encoder, whose layers are of more operations;
-	// 0 is as many as of others.
+	// EncoderAhead is LayersAhead for an encoder, whose layers have more
+	// operations; 0 means the same.
 	EncoderAhead int64
 }
 
@@ -129,9 +129,8 @@ func (k Kernels) Fused(headSize, queryTokens, group int64) bool {
 	return false
 }
 
-// PrefillPeak computes what a prompt takes at most while it is computed. It
-// returns an error wrapping model.ErrIncomplete when a dimension is unknown or
-// cannot be meant.
+// PrefillPeak computes the peak memory of a prefill. It returns an error
+// wrapping model.ErrIncomplete if a dimension is unknown or invalid.
 func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 	if err := f.Validate(); err != nil {
 		return Peak{}, err
@@ -167,10 +166,10 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 	}, nil
 }
 
-// FitChunk finds the largest chunk, up to that of p, with which the prompt fits
-// into room bytes. ok is false where not even floor tokens at once fit, or
-// where the peak cannot be computed; a prompt shorter than floor needs no more
-// than its own length.
+// FitChunk returns the largest chunk, up to that of p, with which the prefill
+// fits into room bytes. ok is false if not even floor tokens at once fit, or if
+// the peak cannot be computed; a prompt shorter than floor needs only its own
+// length.
 func FitChunk(f model.Facts, k Kernels, p Prefill, room, floor int64) (chunk int64, ok bool) {
 	whole := p.Chunk
 	if whole <= 0 {

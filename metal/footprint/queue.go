@@ -13,9 +13,8 @@ const (
 	recurrentBlock, rotatingBlock, slicedBlock = 2048, 1024, 256
 )
 
-// CacheQueue is how many bytes of what a model computed have to fit into the
-// queue of a cache on disk, an estimate on the safe side: a block that does not
-// fit is not kept.
+// CacheQueue is the size of the queue of a disk cache in bytes, a safe
+// estimate: a block that does not fit is not kept.
 func CacheQueue(f model.Facts) (int64, error) {
 	if err := f.Validate(); err != nil {
 		return 0, err

@@ -11,10 +11,10 @@ import (
 	"sync"
 )
 
-// Cache keeps the compiled constraints of one vocabulary within a number of bytes.
-// Those in use stay. Each tenant has its own, so that no time reveals requests of
-// another; where they take too much, the tenant with the most loses what it used longest
-// ago.
+// Cache keeps the compiled constraints of one vocabulary within a number of
+// bytes. It never evicts those in use. Each tenant has its own entries, so that
+// timing reveals nothing about other tenants' requests. If entries take too
+// much memory, the tenant with the most loses its least recently used one.
 type Cache struct {
 	size  int
 	spell func(id int32) []byte
@@ -54,7 +54,8 @@ type compilation struct {
 // maxHeavy compilations take long at once; any number of others do not wait for them.
 const maxHeavy = 4
 
-// NewCache makes an empty one; the vocabulary is sorted at the first constraint.
+// NewCache returns an empty cache; the vocabulary is sorted at the first
+// constraint.
 func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 	c := &Cache{
 		size: size, spell: spell, limit: limit, processors: newProcessors(), heavy: newTurns(maxHeavy),

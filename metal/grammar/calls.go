@@ -9,17 +9,17 @@ import (
 // Calls is an answer that is calls of functions, or one with such calls in it.
 type Calls struct {
 	Functions []Function
-	// Groups of calls, by how they begin. Without Free, the answer is one of them or, with
-	// Many, several with the text Between between two; Lead, a regular expression, stands
-	// before the first.
+	// Groups of calls, by how they begin. Without Free, the answer is one group
+	// or, with Many, several separated by Between; the regular expression Lead
+	// precedes the first.
 	Groups        []Group
 	Many          bool
 	Lead, Between string
-	// Final, a regular expression, stands before an answer of the form Spec.Else.
+	// Final, a regular expression, precedes an answer of the form Spec.Else.
 	Final string
-	// Free lets any text stand around groups: a group's Begin, which must not be empty then,
-	// begins it wherever it comes. First are groups whose Begin begins them at the start of the
-	// answer alone.
+	// Free allows any text around groups: a group's Begin, which must not be
+	// empty, starts the group wherever it occurs. First are groups whose Begin
+	// only counts at the start of the answer.
 	Free  bool
 	First []Group
 	// Sloppy holds the arguments to what their schema contains of types, members and listed
@@ -27,27 +27,28 @@ type Calls struct {
 	Sloppy bool
 }
 
-// Function is what can be called.
+// Function is a function that can be called.
 type Function struct{ Name, Schema string }
 
 // Group is calls after a text.
 type Group struct {
 	Begin string
-	// Only is the function that Begin names; the first call then has no name of its own.
+	// Only is the function that Begin names; the first call then contains no
+	// name.
 	Only string
 	// Chains are the ways in which the calls follow one another.
 	Chains []Chain
 }
 
-// Chain is one or more calls. Regular expressions stand before the first of them, between
-// two, and after the last; an empty Between allows one call.
+// Chain is one or more calls. Its regular expressions precede the first call,
+// separate calls, and follow the last; an empty Between allows one call.
 type Chain struct {
 	Open         string
 	Forms        []Form
 	Between, End string
 }
 
-// Style is how arguments are written.
+// Style is the notation of arguments.
 type Style int
 
 // The styles.
@@ -66,11 +67,11 @@ const (
 // Form is a way to write a call. Its parts are regular expressions.
 type Form struct {
 	Style Style
-	// Before stands before the name, Middle between the name and the arguments, and After
-	// after them.
+	// Before precedes the name, Middle separates the name and the arguments,
+	// and After follows them.
 	Before, Middle, After string
-	// None stands after the name of a function that is called without arguments, and Null in
-	// their place, where its schema allows that and the form has it.
+	// None follows the name of a function that is called without arguments, and
+	// Null replaces them, if its schema allows that and the format has it.
 	None, Null string
 	Tags       Tags
 }
@@ -425,7 +426,7 @@ const (
 	lastMark  = 0xfdef
 )
 
-// Mark is the character that stands for control token n of a format, 0 to 31.
+// Mark is the character that represents control token n of a format, 0 to 31.
 func Mark(n int) string { return string(rune(firstMark + n&31)) }
 
 // noMark are the characters of text.

@@ -26,13 +26,13 @@ import (
 var (
 	// ErrInvalid: it is no schema, expression or grammar, or nothing satisfies it.
 	ErrInvalid = errors.New("the constraint is invalid")
-	// errUnsupported: it says something that is not enforced here.
+	// errUnsupported: the constraint has a part that cannot be enforced.
 	errUnsupported = errors.New("the constraint is not supported")
-	// errLimit: it is larger than what is compiled.
+	// errLimit: the constraint is too large to compile.
 	errLimit = errors.New("the constraint is too large")
 )
 
-// Error is what is wrong with a constraint, and where.
+// Error describes what is wrong with a constraint, and where.
 type Error struct {
 	// Keyword at fault, or the rule of a grammar; may be empty.
 	Keyword string
@@ -65,7 +65,7 @@ func tooLarge(what string, most int) *Error {
 	return &Error{kind: errLimit, Message: fmt.Sprintf("the constraint is too large: it needs more than %d %s; simplify it", most, what)}
 }
 
-// Kind is what a constraint is written in.
+// Kind is the language of a constraint.
 type Kind int
 
 // The kinds of constraints.
@@ -84,7 +84,7 @@ const (
 	Functions
 )
 
-// Spec is a constraint as a client gives it.
+// Spec is a constraint as a client sends it.
 type Spec struct {
 	Kind    Kind
 	Source  string
@@ -95,8 +95,8 @@ type Spec struct {
 	Else *Spec
 }
 
-// Grammar is a compiled constraint: rules whose nodes are joined by bytes, by
-// nothing, and by calls of rules. It does not change.
+// Grammar is a compiled constraint: rules that are automata with edges for
+// bytes, for nothing, and for calls of other rules. It is immutable.
 type Grammar struct {
 	nodes []node
 	rules []int32 // first node of each
@@ -167,7 +167,7 @@ type node struct {
 
 const unreachable = 1 << 30
 
-// Compile makes the automaton of a constraint, within a budget of work. The error is an
+// Compile compiles a constraint within a budget of work. The error is an
 // *Error, or that of ctx.
 func Compile(ctx context.Context, s Spec) (*Grammar, error) {
 	return compile(newMeter(ctx, nil, nil), s)

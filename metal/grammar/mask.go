@@ -51,8 +51,8 @@ type spelt struct {
 	text []byte
 }
 
-// NewVocabulary sorts the tokens below size. spell returns the bytes that a token
-// stands for; a token of none never comes under a constraint.
+// NewVocabulary sorts the tokens with ids less than size. spell returns the
+// bytes of a token; a token without bytes is never allowed by a constraint.
 func NewVocabulary(size int, spell func(id int32) []byte) *Vocabulary {
 	v := &Vocabulary{size: size}
 	bounds := []int{2, 4, 8, 16, maxTokenBytes}
@@ -128,7 +128,7 @@ func (v *Vocabulary) nodes() int64 {
 	return int64(n)
 }
 
-// Size is how many tokens a mask has bits for.
+// Size is the number of bits of a mask.
 func (v *Vocabulary) Size() int { return v.size }
 
 // Bytes that it takes, about.

@@ -95,7 +95,7 @@ type Table struct {
 	path   []*state // of a walk, by depth
 }
 
-// NewTable makes one of the first states alone.
+// NewTable returns a table that only has the first states.
 func NewTable(g *Grammar, v *Vocabulary) *Table { return newTable(g, v, nil) }
 
 func newTable(g *Grammar, v *Vocabulary, l *lane) *Table {
@@ -309,8 +309,8 @@ func (t *Table) follow(s *state, text []byte) *state {
 	return s
 }
 
-// Matcher follows one answer. Copies of it go on from where it was, on the same account of
-// work. All of them together are for one goroutine at a time.
+// Matcher follows one answer. Copies continue from its state and share its
+// budget of work. A Matcher and its copies must not be used concurrently.
 type Matcher struct {
 	t       *Table
 	s       *state
@@ -330,15 +330,16 @@ func (t *Table) Match(afterReasoning bool) Matcher {
 // AfterReasoning restarts the answer after reasoning.
 func (m *Matcher) AfterReasoning() Matcher { return Matcher{m.t, m.t.starts[1], m.account} }
 
-// Advance takes the bytes of a token, within the budget of the answer; false means that they
-// must not come, or cannot be followed, and leaves the matcher as it was.
+// Advance accepts the bytes of a token, within the budget of the answer. It
+// returns false and leaves the matcher unchanged if they are not allowed or the
+// budget is exhausted.
 func (m *Matcher) Advance(text []byte) bool {
 	ok, err := m.Follow(context.Background(), text)
 	return ok && err == nil
 }
 
-// Follow takes the bytes of a token; false means that they must not come. An error ends the
-// answer, unless it is that of ctx.
+// Follow accepts the bytes of a token; it returns false if they are not
+// allowed. An error ends the answer, unless it is that of ctx.
 func (m *Matcher) Follow(ctx context.Context, text []byte) (bool, error) {
 	m.account.credit()
 	return m.follow(ctx, m.account.meter(ctx, m.t.lane), text)
@@ -357,7 +358,7 @@ func (m *Matcher) follow(ctx context.Context, meter *meter, text []byte) (bool, 
 	return true, nil
 }
 
-// Takes reports whether text may come next, and leaves the matcher as it was.
+// Takes reports whether text may come next, without changing the matcher.
 func (m *Matcher) Takes(ctx context.Context, text []byte) (bool, error) {
 	at := *m
 	return at.follow(ctx, m.account.meter(ctx, m.t.lane), text)
@@ -366,8 +367,9 @@ func (m *Matcher) Takes(ctx context.Context, text []byte) (bool, error) {
 // tryPatience is how long Try waits for another operation on the table.
 const tryPatience = time.Millisecond
 
-// Try is Follow for who cannot wait: where the table is in use, or the work is more than a
-// little, its error is ErrLate. What was done is kept for Follow.
+// Try is Follow for callers that cannot wait: it returns ErrLate if the table
+// is in use or more than a little work is needed. The work done is kept for
+// Follow.
 func (m *Matcher) Try(text []byte) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), tryPatience)
 	defer cancel()
@@ -388,9 +390,9 @@ func (m *Matcher) Accepting() bool { return m.s.accepting }
 // Ended reports whether nothing may follow.
 func (m *Matcher) Ended() bool { return len(m.s.items) == 0 }
 
-// Mask is a bit for each token of the vocabulary that may come next; tokens that
-// end the answer are not among them. It must not be changed, and stays as it is.
-// An error ends the answer, unless it is that of ctx.
+// Mask has a bit for each token of the vocabulary that may come next, except
+// for tokens that end the answer. It must not be modified and never changes. An
+// error ends the answer, unless it is that of ctx.
 func (m *Matcher) Mask(ctx context.Context) (mask []uint64, err error) {
 	m.account.credit()
 	err = m.do(ctx, m.account.meter(ctx, m.t.lane), func() (err error) {

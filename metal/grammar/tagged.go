@@ -6,11 +6,12 @@ import (
 
 // Tags are the texts around parameters that are written one after another.
 type Tags struct {
-	// Open and Then stand around a name, and Close after the value, which may begin and end
-	// with a line end that is not part of it.
+	// Open and Then surround a name, and Close follows the value, which may
+	// begin and end with a newline that is not part of it.
 	Open, Then, Close string
-	// End ends the arguments, and Ends where tags are missing. Both may end a value that was not
-	// closed: they do where one of Begins, or nothing, follows before Close.
+	// End ends the arguments, and Ends does if tags are missing. Both may end a
+	// value that was not closed, if one of Begins or nothing follows before
+	// Close.
 	End, Ends string
 	Begins    []string
 }

@@ -13,8 +13,8 @@ import (
 	"unsafe"
 )
 
-// About is what the framework says of itself: its version, the default device
-// (cpu or gpu), and what it knows of that device, such as device_name.
+// About describes the framework: its version, the default device (cpu or gpu),
+// and properties of that device, such as device_name.
 func (b *Backend) About() (map[string]string, error) {
 	said := C.bridge_about(b.token())
 	if err := fault(said.status); err != nil {
@@ -32,10 +32,10 @@ func (b *Backend) About() (map[string]string, error) {
 	return facts, nil
 }
 
-// Provoke hands the framework a sum whose shapes do not fit, which everything
-// else here refuses before it gets there, and returns what comes back: an
-// *Error, for the exception that the framework throws. A program in which
-// exceptions of libmlx are not caught ends here.
+// Provoke makes the framework throw an exception, by adding arrays whose shapes
+// do not fit, which all other methods refuse before they call it. It returns
+// the resulting *Error. If exceptions of libmlx are not caught, the program
+// ends here.
 func (b *Backend) Provoke() error {
 	var made []handle
 	for _, n := range []C.int32_t{2, 3} {

@@ -170,7 +170,7 @@ typedef struct {
   // The segment has length tokens from start on. Of the segments of one token in
   // a slab, all are ragged or none.
   int32_t slot, start, length, how;
-  // Of the runs of the call, so many from the first on are of this segment.
+  // The segment consists of runs runs of the call, from first_run on.
   int32_t first_run, runs;
 } bridge_segment;
 // Whether the kernel of ragged.h is for keys of a type and size; if so it is

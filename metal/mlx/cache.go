@@ -72,7 +72,7 @@ type held struct {
 	recurred  []int
 }
 
-// NewCache makes an empty cache.
+// NewCache returns an empty cache.
 func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 	if !spec.Fits() {
 		return nil, &tensor.ShapeError{Op: "NewCache", Detail: fmt.Sprintf("%+v", spec)}
@@ -109,7 +109,7 @@ func (c *cache) kind(layer int) *layers {
 	return &c.growing
 }
 
-// Length is how many tokens of a request every layer holds.
+// Length is the number of tokens of a request that every layer holds.
 func (c *cache) Length(id tensor.RequestID) int {
 	h := c.requests[id]
 	if h == nil {
@@ -118,7 +118,8 @@ func (c *cache) Length(id tensor.RequestID) int {
 	return slices.Min(append(h.recurred, h.lengths...))
 }
 
-// Expect notes how many tokens a request is to hold: growing copies a slab.
+// Expect records the expected number of tokens of a request, because growing
+// copies a slab.
 func (c *cache) Expect(id tensor.RequestID, tokens int) {
 	if c.expected == nil {
 		c.expected = map[tensor.RequestID]int{}
@@ -126,7 +127,8 @@ func (c *cache) Expect(id tensor.RequestID, tokens int) {
 	c.expected[id] = tokens
 }
 
-// Room is that of the slot in which layers grow; where none does, what is held.
+// Room is the capacity of the request's slot in growing layers; without such
+// layers, its length.
 func (c *cache) Room(id tensor.RequestID) int {
 	if h := c.requests[id]; h != nil && h.grown.slab != nil {
 		return h.grown.slab.capacity
@@ -134,8 +136,8 @@ func (c *cache) Room(id tensor.RequestID) int {
 	return c.Length(id)
 }
 
-// Drop returns what a request holds. What a foreign thread drops stays, and
-// Close says so.
+// Drop frees the memory of a request. If a foreign thread calls it nothing is
+// freed, and Close reports the leak.
 func (c *cache) Drop(id tensor.RequestID) {
 	if c.b.check() == nil {
 		delete(c.expected, id)
@@ -152,9 +154,9 @@ func (c *cache) Drop(id tensor.RequestID) {
 	_ = c.b.measure() // it cannot fail on the thread that just freed
 }
 
-// Truncate forgets what any layer holds past the first tokens, and everything
-// where a recurrent layer has seen more, or a window has gone too far. What a foreign thread asks for is not
-// done.
+// Truncate forgets the tokens of all layers after the first ones, or all tokens
+// if a recurrent layer or a window cannot go back. A call from a foreign thread
+// has no effect.
 func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	h := c.requests[id]
 	if h == nil || c.b.check() != nil {

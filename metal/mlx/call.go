@@ -17,7 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// Error is what the framework said when it failed.
+// Error is an exception of the framework.
 type Error struct{ Text string }
 
 func (e *Error) Error() string { return "mlx: " + e.Text }

@@ -44,7 +44,7 @@ func (s *scope) AttendAll(spec tensor.AttendAllSpec) tensor.Array {
 	return s.made(op, C.bridge_attend_all(s.b.token(), q.h, k.h, v.h, C.int32_t(spec.Heads), C.float(spec.Scale), unsafe.SliceData(lengths), C.int32_t(len(lengths))), rows, width)
 }
 
-// LayerNorm takes the mean from rows and scales them to unit variance.
+// LayerNorm subtracts the mean of rows and scales them to unit variance.
 func (s *scope) LayerNorm(x, weight, bias tensor.Array, eps float32) tensor.Array {
 	const op = "LayerNorm"
 	in, _ := s.operand(op, x, 2)

@@ -288,7 +288,7 @@ func (m *matrix) part(i int) handle {
 	return nil
 }
 
-// LoadVector makes a kept array.
+// LoadVector returns a kept array.
 func (b *Backend) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
 	const op = "LoadVector"
 	if err := b.enter(op); err != nil {

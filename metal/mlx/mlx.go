@@ -29,22 +29,24 @@ type Options struct {
 	// Join concatenates matrices that are always multiplied together, as GPUs
 	// do anyway.
 	Join bool
-	// CutColumns is how many columns a quantised product takes at once; 0 means
-	// what is best for the device.
+	// CutColumns is the number of columns that a quantized product takes at
+	// once; 0 means the best number for the device.
 	CutColumns int
-	// HalvedFrom is from how many weights on a quantised product is computed in
-	// two halves at once where one would take one core; 0 means 2^24.
+	// HalvedFrom is the number of weights from which a quantized product is
+	// computed in two concurrent halves if it would only use one core; 0 means
+	// 2^24.
 	HalvedFrom int64
-	// Ragged is who attends segments that a kernel of ours is for (ragged.h): where
-	// it is 0, the kernel if the device has it; if it is below, the framework. Above,
-	// they are chosen for the kernel wherever this runs; the bridge then attends
-	// them one by one.
+	// Ragged selects what attends segments for which ragged.h has a kernel: 0
+	// means the kernel if the device supports it, a negative number the
+	// framework. A positive number selects these segments on any device; the
+	// bridge then attends them one by one.
 	Ragged int
-	// Whole is how many bytes of what is restored are taken apart on the device at
-	// once; 0 means 128 MB on CUDA, and elsewhere that the host does it.
+	// Whole is the number of restored bytes that the device splits at once; 0
+	// means 128 MB on CUDA, and elsewhere that the host splits them.
 	Whole int64
-	// Staged is how many bytes of what is to be saved are copied on the device first,
-	// so that saving waits for no step; 0 means 64 MB on CUDA, and elsewhere none.
+	// Staged is the number of bytes to be saved that are first copied on the
+	// device, so that saving does not wait for a step; 0 means 64 MB on CUDA,
+	// and none elsewhere.
 	Staged int64
 }
 
@@ -94,7 +96,7 @@ type limits struct {
 	changed        atomic.Bool
 }
 
-// New makes a back end; Attach starts it and Close ends it.
+// New returns a back end; Attach starts it and Close ends it.
 func New(opts Options) *Backend {
 	b := &Backend{opts: opts, precision: quant.BFloat16, pending: make(map[*slab]struct{})}
 	b.limits.changed.Store(true)
@@ -104,7 +106,7 @@ func New(opts Options) *Backend {
 // Name of the back end.
 func (b *Backend) Name() string { return "mlx" }
 
-// Attach takes the calling goroutine's thread for this back end until Close.
+// Attach binds this back end to the calling goroutine's thread until Close.
 func (b *Backend) Attach() error {
 	if owner := b.owner.Load(); owner != 0 {
 		return b.check()
@@ -139,8 +141,8 @@ func (b *Backend) SetLimits(active, pooled int64) {
 	b.limits.changed.Store(true)
 }
 
-// Ragged is how many segments of steps, counted in each layer, were attended by
-// the kernel of ragged.h so far.
+// Ragged is the number of segments, counted in each layer, that the kernel of
+// ragged.h has attended.
 func (b *Backend) Ragged() int64 { return b.ragged.Load() }
 
 // Trim waits for what computes and empties the framework's pool.
@@ -154,8 +156,8 @@ func (b *Backend) Trim() error {
 // GPU says whether the device is one.
 func (b *Backend) GPU() bool { return b.gpu.Load() }
 
-// Ahead is true: the framework computes on a GPU, or on a thread of its own,
-// while the next step is built.
+// Ahead is true: the framework computes on a GPU or on its own thread while the
+// next step is built.
 func (b *Backend) Ahead() bool { return true }
 
 // Chunk fills the device: prompts are computed a token at a time on a
@@ -175,7 +177,7 @@ func (b *Backend) NewScope(ctx context.Context) tensor.Scope {
 	return &scope{b: b, ctx: ctx, fault: new(error)}
 }
 
-// Close returns pooled memory and gives the thread back.
+// Close frees pooled memory and unlocks the thread.
 func (b *Backend) Close() error {
 	if b.owner.Load() == 0 {
 		return nil

@@ -167,7 +167,7 @@ func (s *scope) Place(x tensor.Array, rows []int, y tensor.Array) tensor.Array {
 }
 
 // Argmax is the index of the largest of the first elements of each row, the
-// lowest among equals; -1 where that is no finite number.
+// lowest among equals; -1 if the maximum is not a finite number.
 func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
 	const op = "Argmax"
 	in, ok := s.operand(op, x, 2)

@@ -134,7 +134,7 @@ func (c *cache) mayRead(s *slab, bytes, layers int) error {
 	return c.b.admit(int64(bytes / layers * min(layersAtOnce, layers)))
 }
 
-// Restore makes a request hold what was saved.
+// Restore makes a request hold saved tokens.
 func (c *cache) Restore(id tensor.RequestID, tokens int, blocks [][]byte, state []byte) error {
 	err := c.mayRestore(id, tokens, blocks, state)
 	if err == nil {

@@ -6,7 +6,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/vision"
 )
 
-// Pass is what all layers of one step share.
+// Pass is the state that all layers of one step share.
 type Pass struct {
 	Cache    tensor.Cache
 	Segments []tensor.Segment
@@ -38,16 +38,17 @@ func TurnsOf(places []vision.Place, flat bool) *Turns {
 // normed one by one before they are turned.
 type Attention struct {
 	Q, K, V, O Linear
-	// Biases are those of the first three; nil where a family has none.
+	// Biases of Q, K and V; nil if the family has none.
 	Biases *Biases
-	// HeadNorms are those of queries and keys; nil where a family has none.
+	// HeadNorms of queries and keys; nil if the family has none.
 	HeadNorms *HeadNorms
 	// Gated: each head of Q is followed by a gate of its size, whose sigmoid
 	// multiplies the output of the head.
 	Gated bool
 	// NormLast heads are normed after they were rotated.
 	NormLast bool
-	// Sinks are scores of query heads that add nothing; nil where a family has none.
+	// Sinks are scores of query heads that join the softmax without a value;
+	// nil if the family has none.
 	Sinks []float32
 	// axes are what pairs turn by in images (family.Tower.Axes); nil where that makes no
 	// difference.
@@ -55,7 +56,7 @@ type Attention struct {
 	AttentionSpec
 }
 
-// Biases are what is added to queries, keys and values as they are projected.
+// Biases are added to the projections of queries, keys and values.
 type Biases struct{ Q, K, V tensor.Array }
 
 // HeadNorms norm each head of queries and keys, with one weight for all heads.
@@ -66,14 +67,14 @@ type AttentionSpec struct {
 	// Layer counts those that attend.
 	Layer    int
 	HeadSize int
-	// Rope is how heads are rotated; those of size 0 are not.
+	// Rope is the rotary embedding; size 0 means none.
 	Rope tensor.RopeSpec
-	// Temper makes queries grow with their position; nil means that they do not.
+	// Temper scales queries up with their position; nil means that it does not.
 	Temper *family.Temper
 	// Scale multiplies scores.
 	Scale float32
-	// Window is how many latest positions a token sees, itself included; 0
-	// means all.
+	// Window is the number of latest positions that a token attends to,
+	// including itself; 0 means all.
 	Window int
 	// Cap bounds scores; 0 means that it does not.
 	Cap float32
@@ -136,7 +137,7 @@ func (a *Attention) project(s tensor.Scope, x tensor.Array) []tensor.Array {
 }
 
 // Attend appends the keys and values of x [T, hidden] to the cache and returns
-// what the heads see, [T, heads*size]; O turns that into [T, hidden].
+// the output of the heads, [T, heads*size]; O projects that to [T, hidden].
 func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 	qkv := a.project(s, x)
 	q, k := qkv[0], qkv[1]

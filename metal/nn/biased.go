@@ -41,8 +41,8 @@ func (l *Loader) BiasedExperts(path string, to *BiasedExperts) {
 	l.whole(path+".bias", 2, func(m tensor.Matrix) { to.Biases.Matrix = m })
 }
 
-// PairedExperts declares two such layers that lie in one: path+".weight" has
-// rows of first and second by turns, path+".bias" numbers of them.
+// PairedExperts declares two layers whose parameters alternate: path+".weight"
+// has rows, and path+".bias" numbers, of first and second in turn.
 func (l *Loader) PairedExperts(path string, first, second *BiasedExperts) {
 	l.declare(path+".weight", 3, func(reading *weights.Reading, e weights.Entry) error {
 		sizes, err := e.Format.Sizes(e.Columns())

@@ -8,15 +8,15 @@ import (
 // Block is one layer of a decoder.
 type Block interface {
 	// Apply runs x [T, hidden] through the layer and extends its cache. The
-	// result has the given rows, or all T where rows is nil; where rows is
-	// empty only the cache counts, and the result is nil.
+	// result has the given rows, or all T if rows is nil. If rows is empty,
+	// only the cache is extended and the result is nil.
 	Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor.Array
 }
 
 // Mixer is the half of a block that lets tokens read those before them.
 type Mixer interface {
-	// Attend extends the cache by x [T, hidden] and returns what the heads read;
-	// Output turns that into [T, hidden].
+	// Attend extends the cache by x [T, hidden] and returns the output of the
+	// heads; Output projects it to [T, hidden].
 	Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array
 	Output() Linear
 }
@@ -118,7 +118,7 @@ func (b *block) free(s tensor.Scope, a, keep tensor.Array) {
 	}
 }
 
-// Norm is RMSNorm, or LayerNorm where it has a bias.
+// Norm is RMSNorm, or LayerNorm if it has a bias.
 type Norm struct {
 	Weight, Bias tensor.Array
 	Eps          float32

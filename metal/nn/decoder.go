@@ -11,8 +11,7 @@ import (
 // blockTokens is the granularity of the KV cache.
 const blockTokens = 256
 
-// Decoder is a stack of blocks between an embedding and an output head. It is
-// what a family's Load returns.
+// Decoder is a stack of blocks between an embedding and an output head.
 type Decoder struct {
 	loader *Loader
 	cache  tensor.CacheSpec
@@ -143,7 +142,7 @@ func inOrder(rows []int, n int) bool {
 	return len(rows) == n
 }
 
-// Hidden gives the normed states that the head would read: [T, hidden].
+// Hidden returns the normed states before the output head: [T, hidden].
 func (m *Decoder) Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array {
 	return m.norm.apply(s, m.stack(s, cache, ids, segments, nil, Sight{}))
 }

@@ -26,7 +26,7 @@ func (l *Loader) Dense(path string, to *Dense) {
 	l.vector(path+".bias", func(v tensor.Array) { to.Bias = v })
 }
 
-// LayerNorm takes the mean from each row and scales it to unit variance.
+// LayerNorm subtracts the mean of each row and scales it to unit variance.
 type LayerNorm struct {
 	Weight, Bias tensor.Array
 	Eps          float32
@@ -113,7 +113,7 @@ func (l *Loader) encoderLayer(at string, eps float64, to *encoderLayer) {
 // Release frees the weights.
 func (e *Encoder) Release() { e.loader.Release() }
 
-// Hidden gives the states of the last layer: [T, hidden].
+// Hidden returns the states of the last layer: [T, hidden].
 func (e *Encoder) Hidden(s tensor.Scope, t Texts) tensor.Array {
 	inner := s.Child()
 	x := e.lookup(inner, t)
@@ -137,7 +137,7 @@ func (e *Encoder) Hidden(s tensor.Scope, t Texts) tensor.Array {
 	return x
 }
 
-// Scores gives what the head says of each text: [texts, labels].
+// Scores returns the output of the scoring head for each text: [texts, labels].
 func (e *Encoder) Scores(s tensor.Scope, t Texts) tensor.Array {
 	states := e.Hidden(s, t)
 	if s.Err() != nil {

@@ -15,12 +15,12 @@ type Experts struct {
 	Count, PerToken int
 	// Normalized shares add up to one.
 	Normalized bool
-	// By is how they are chosen, Bias what is added for the choice; nil is none.
+	// By is how experts are chosen, Bias is added to the scores for the choice;
+	// nil means none.
 	By   family.Router
 	Bias tensor.Array
-	// Shared is one more, which every token uses; nil where there is none.
-	// SharedGate scores it, and the sigmoid of that is its share; without a matrix
-	// the share is 1.
+	// Shared is an additional expert that every token uses; nil means none. Its
+	// weight is the sigmoid of SharedGate's score, or 1 without SharedGate.
 	Shared     FeedForward
 	SharedGate Linear
 }

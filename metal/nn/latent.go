@@ -16,7 +16,8 @@ type Latent struct {
 	// QB reads the input.
 	QA, QB Linear
 	QNorm  RMSNorm
-	// KV makes the vector, which KVNorm norms, and the part of keys that is rotated.
+	// KV computes the latent vector, which KVNorm norms, and the rotated part
+	// of keys.
 	KV     Linear
 	KVNorm RMSNorm
 	// EmbedQ and Unembed have a matrix for each head.

@@ -13,10 +13,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Loader turns tensors of a file into layers on a back end, in two steps: a
-// family first declares its layers, then Load reads their tensors in the order
-// in which they lie in the file. Everything it made is released by Release,
-// whether or not loading went through.
+// Loader builds layers on a back end from the tensors of a file, in two steps:
+// a family declares its layers, then Load reads their tensors in the order of
+// the file. Release releases everything the loader made, also after an error.
 type Loader struct {
 	backend  tensor.Backend
 	file     *weights.File
@@ -56,8 +55,8 @@ func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *L
 	return l
 }
 
-// Load reads what was declared, front to back. The error of a declaration
-// comes first: nothing is read then.
+// Load reads the declared tensors in the order of the file. If a declaration
+// failed, it returns that error and reads nothing.
 func (l *Loader) Load(ctx context.Context) error {
 	if l.fault != nil {
 		return l.fault

@@ -18,7 +18,7 @@ import (
 // Linear is a product with a weight matrix, dense or quantised.
 type Linear struct {
 	Matrix tensor.Matrix
-	// Bias is added to it; nil where there is none.
+	// Bias is added to the product; nil means none.
 	Bias tensor.Array
 }
 
@@ -38,11 +38,11 @@ func (l *Loader) Linear(path string, to *Linear) {
 // embedding gathers rows by token id. Its matrix may also be the output head.
 type embedding struct {
 	Linear
-	// Scale multiplies what is looked up; 0 means 1.
+	// Scale multiplies embeddings; 0 means 1.
 	Scale float32
 }
 
-// Lookup gives the rows of ids: [T, hidden].
+// Lookup returns the embeddings of ids: [T, hidden].
 func (e embedding) Lookup(s tensor.Scope, ids tensor.Array) tensor.Array {
 	x := s.Embed(e.Matrix, ids)
 	if e.Scale == 0 {
@@ -108,7 +108,7 @@ func (m *gatedMLP) project(s tensor.Scope, x tensor.Array) (gate, up tensor.Arra
 type plainMLP struct {
 	Up, Down   Linear
 	Activation family.Activation
-	// Curve is the activation where it is an XIELU.
+	// Curve is the activation if it is an XIELU.
 	Curve *curve
 }
 

@@ -8,8 +8,8 @@ import (
 )
 
 // GatedDelta is a recurrent layer: a short convolution over queries, keys and
-// values, the gated delta rule over what comes of it, and a norm whose result
-// is gated. It keeps a state of constant size for each request.
+// values, the gated delta rule, and a gated norm. Its state for a request has a
+// constant size.
 type GatedDelta struct {
 	// Layer counts recurrent layers alone.
 	Layer int
@@ -46,8 +46,8 @@ func (l *Loader) GatedDelta(path string, layer int, d family.Dimensions) *GatedD
 	return g
 }
 
-// Attend runs x [T, hidden] through the rule and returns what the value heads
-// read, [T, heads*size]; O turns that into [T, hidden].
+// Attend runs x [T, hidden] through the rule and returns the output of the
+// value heads, [T, heads*size]; O projects that to [T, hidden].
 func (g *GatedDelta) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 	spec := tensor.RecurSpec{Cache: p.Cache, Layer: g.Layer, Segments: p.Segments, Kernel: g.Kernel, LogRate: g.LogRate, Bias: g.Bias}
 	gate := g.project(s, x, &spec)

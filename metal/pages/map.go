@@ -7,15 +7,14 @@ import (
 	"syscall"
 )
 
-// Held is how many bytes a mapping of n bytes takes once it is touched: whole
+// Held is the resident size of a mapping of n bytes once it is touched: whole
 // pages.
 func Held(n int64) int64 {
 	page := int64(os.Getpagesize())
 	return (n + page - 1) / page * page
 }
 
-// Map takes n bytes from the system, which are zero; Unmap gives them back at
-// once, as no heap does.
+// Map allocates n zero bytes from the system; Unmap frees them at once.
 func Map(n int64) ([]byte, error) {
 	if n <= 0 || n > math.MaxInt {
 		return nil, fmt.Errorf("map %d bytes: %w", n, syscall.EINVAL)
@@ -27,15 +26,15 @@ func Map(n int64) ([]byte, error) {
 	return p, nil
 }
 
-// Unmap gives back what Map took, whole.
+// Unmap frees a whole mapping of Map.
 func Unmap(p []byte) {
 	if err := syscall.Munmap(p); err != nil {
 		panic("pages: cannot unmap own mapping: " + err.Error())
 	}
 }
 
-// Touch makes a mapping resident that was not written yet; it stays zero. Its
-// first writer then waits for no page.
+// Touch makes an unwritten mapping resident; it stays zero. Its first write
+// then causes no page faults.
 func Touch(p []byte) {
 	for i := 0; i < len(p); i += os.Getpagesize() {
 		p[i] = 0

@@ -14,8 +14,8 @@ const (
 	least = large
 )
 
-// PreferLarge asks for large pages where they fit whole into p, which was not
-// touched yet and may begin anywhere.
+// PreferLarge asks for large pages for the part of p that consists of whole
+// ones. p must be untouched and may begin anywhere.
 func PreferLarge(p []byte) {
 	if len(p) < least {
 		return

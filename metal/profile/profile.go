@@ -21,7 +21,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// Operation is what all calls of one operation took.
+// Operation sums up all calls of one operation.
 type Operation struct {
 	Name  string
 	Calls int64
@@ -58,7 +58,7 @@ func (b *Backend) Measure(on bool) {
 	}
 }
 
-// Operations are what was measured since Measure began, the longest first.
+// Operations are the measurements since Measure was called, the longest first.
 func (b *Backend) Operations() []Operation {
 	var out []Operation
 	for _, o := range b.made {

@@ -186,7 +186,8 @@ func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, sp
 	return s.one("Rope", 0, func() tensor.Array { return s.Scope.Rope(x, segments, headSize, spec) }, x)
 }
 
-// AppendAttend also reads what the segments' requests hold in one layer.
+// AppendAttend also counts the cached keys and values of the segments' requests
+// in one layer.
 func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	seen := int64(0)
 	for _, g := range spec.Segments {

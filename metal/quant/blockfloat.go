@@ -31,7 +31,7 @@ func BlockFloats() []Format {
 // BlockFloat reports whether elements are small floats.
 func (f Format) BlockFloat() bool { return f.Mode >= MXFP4 && f.Mode <= NVFP4 }
 
-// BlockFloatNamed finds a format of small floats by the name that MLX gives its
+// BlockFloatNamed returns the format of small floats with MLX's name for its
 // mode.
 func BlockFloatNamed(mode string) (Format, bool) {
 	for _, f := range BlockFloats() {
@@ -52,7 +52,7 @@ func (f Format) scaleBytes() int {
 	return f.Type.Bytes()
 }
 
-// FloatTable is what every byte means that holds a number of one kind.
+// FloatTable maps every byte that encodes a number of one kind to its value.
 type FloatTable [256]float32
 
 // e4m3 has 4 bits of exponent, 3 of mantissa and no infinity: all ones are no
@@ -99,8 +99,8 @@ func e8m0() *FloatTable {
 	return &t
 }
 
-// Tables are what elements and scales of a format of small floats mean. An
-// element times its scale is whole in float32, or infinite.
+// Tables map elements and scales of a format of small floats to their values.
+// The product of an element and its scale is exact in float32, or infinite.
 func (f Format) Tables() (elements, scales *FloatTable) {
 	switch f.Mode {
 	case MXFP4:

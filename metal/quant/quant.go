@@ -83,7 +83,7 @@ func (t Type) Put(raw []byte, i int, v float32) {
 	}
 }
 
-// Mode is how the elements of a row are to be read.
+// Mode is the encoding of the elements of a row.
 type Mode int
 
 // The modes.
@@ -96,7 +96,7 @@ const (
 	Symmetric
 )
 
-// Format is how a matrix or vector is stored.
+// Format is the storage format of a matrix or vector.
 type Format struct {
 	Mode Mode
 	// Bits of one q and Group, the number of consecutive elements of a row
@@ -207,7 +207,7 @@ func (r Row) Slice(lo, hi int, s Sizes) Row {
 	return Row{Raw: r.Raw[lo*s.Raw : hi*s.Raw], Scales: r.Scales[lo*s.Scales : hi*s.Scales], Biases: r.Biases[lo*s.Biases : hi*s.Biases]}
 }
 
-// NewRow makes room for a row of n elements.
+// NewRow allocates a row of n elements.
 func (f Format) NewRow(n int) (Row, error) {
 	s, err := f.Sizes(n)
 	if err != nil {
@@ -216,8 +216,8 @@ func (f Format) NewRow(n int) (Row, error) {
 	return Row{Raw: make([]byte, s.Raw), Scales: make([]byte, s.Scales), Biases: make([]byte, s.Biases)}, nil
 }
 
-// CheckRow says whether r is a row of n elements whose scales and biases are
-// finite.
+// CheckRow returns an error unless r is a row of n elements with finite scales
+// and biases.
 func (f Format) CheckRow(n int, r Row) error {
 	s, err := f.Sizes(n)
 	if err != nil {

@@ -42,7 +42,7 @@ type held struct {
 	recurred []int
 }
 
-// NewCache makes an empty cache.
+// NewCache returns an empty cache.
 func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 	if !spec.Fits() {
 		return nil, &tensor.ShapeError{Op: "NewCache", Detail: fmt.Sprintf("%+v", spec)}
@@ -67,7 +67,7 @@ func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 // blockBytes of growing layers.
 func (c *cache) blockBytes() int64 { return c.saved.TokenBytes * int64(c.spec.BlockTokens) }
 
-// Length is how many tokens of a request every layer holds.
+// Length is the number of tokens of a request that every layer holds.
 func (c *cache) Length(id tensor.RequestID) int {
 	h := c.requests[id]
 	if h == nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // AttendAll computes softmax(scale q k) v of every row over all rows of its
-// segment, in order: what stands in other segments changes nothing.
+// segment, in order: other segments have no effect.
 func (s *scope) AttendAll(spec tensor.AttendAllSpec) tensor.Array {
 	const op = "AttendAll"
 	q, _ := s.operand(op, spec.Q, 2)
@@ -75,7 +75,7 @@ func attendAll(scores, q, out []float32, k, v *array, first, at int, scale float
 	}
 }
 
-// LayerNorm takes the mean from rows and scales them to unit variance.
+// LayerNorm subtracts the mean of rows and scales them to unit variance.
 func (s *scope) LayerNorm(x, weight, bias tensor.Array, eps float32) tensor.Array {
 	const op = "LayerNorm"
 	in, _ := s.operand(op, x, 2)

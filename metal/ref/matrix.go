@@ -105,7 +105,7 @@ func (m *matrix) Release() {
 	m.mem, m.data, m.scales = nil, nil, nil
 }
 
-// LoadVector makes a kept array.
+// LoadVector returns a kept array.
 func (b *Backend) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
 	if err := quant.DenseOf(t).Check(); err != nil {
 		return nil, fmt.Errorf("load vector: %w: %w", tensor.ErrUnsupported, err)

@@ -13,9 +13,9 @@ func (c *cache) SliceBytes(tokens int) int64 { return c.saved.TokenBytes * int64
 // StateBytes is the size of SaveState's output for this many tokens.
 func (c *cache) StateBytes(tokens int) int64 { return c.saved.State(tokens) }
 
-// Save copies the keys and values of tokens [first, last), which lie in dst as
-// they do in a block: for every layer keys then values, each head's tokens one
-// after another.
+// Save copies the keys and values of tokens [first, last) to dst in the layout
+// of a block: for every layer keys then values, each head's tokens one after
+// another.
 func (c *cache) Save(id tensor.RequestID, first, last int, dst []byte) error {
 	if c.released {
 		return fmt.Errorf("Save: cache: %w", tensor.ErrReleased)
@@ -51,7 +51,7 @@ func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 	return nil
 }
 
-// Restore makes a request hold what was saved.
+// Restore makes a request hold saved tokens.
 func (c *cache) Restore(id tensor.RequestID, tokens int, blocks [][]byte, state []byte) error {
 	if c.released {
 		return fmt.Errorf("Restore: cache: %w", tensor.ErrReleased)

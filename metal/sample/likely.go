@@ -21,7 +21,7 @@ type Likely struct {
 type Ranked struct {
 	Chosen Likely
 	// Top are the most likely tokens, the lowest id first among equals. The
-	// chosen one is among them where it belongs there.
+	// chosen token is among them only if it is one of the most likely.
 	Top []Likely
 }
 

@@ -26,10 +26,10 @@ import (
 // ErrLogits is returned for a row without a finite largest value.
 var ErrLogits = errors.New("logits contain no usable value")
 
-// errParams is what every *ParamError is.
+// ErrParams is the kind of every *ParamError.
 var errParams = errors.New("invalid sampling parameter")
 
-// ParamError names the parameter that cannot be meant.
+// ParamError names an invalid parameter.
 type ParamError struct {
 	Param string
 	Value float64
@@ -43,8 +43,8 @@ func (e *ParamError) Error() string {
 // Is makes every ParamError an errParams.
 func (e *ParamError) Is(target error) bool { return target == errParams }
 
-// Params are the sampling parameters of one request. Neutral gives those that
-// change nothing.
+// Params are the sampling parameters of one request. Neutral returns those that
+// have no effect.
 type Params struct {
 	// Temperature divides the logits; 0 takes the largest.
 	Temperature float64
@@ -59,9 +59,10 @@ type Params struct {
 	// generated, PresencePenalty once if it was.
 	FrequencyPenalty float64
 	PresencePenalty  float64
-	// RepetitionPenalty divides the logits of tokens in the prompt or the answer if
-	// they are positive, and else multiplies them; 0 and 1 change nothing. Hugging
-	// Face, vLLM and mlx-lm define it so. It comes before the other penalties.
+	// RepetitionPenalty divides the positive logits of tokens that are in the
+	// prompt or the answer, and multiplies the negative ones; 0 and 1 have no
+	// effect. Hugging Face, vLLM and mlx-lm define it so. It is applied before
+	// the other penalties.
 	RepetitionPenalty float64
 	// Seed chooses the sequence of uniform numbers.
 	Seed uint64
@@ -82,14 +83,14 @@ const (
 // Neutral samples from the model's own distribution.
 func Neutral() Params { return Params{Temperature: 1, TopP: 1} }
 
-// Greedy takes the most likely token.
+// Greedy returns parameters that choose the most likely token.
 func Greedy() Params { return Params{Temperature: 0, TopP: 1} }
 
-// Argmax reports whether sampling is to take the largest logit as it is, so
-// that the device may do it.
+// Argmax reports whether sampling only takes the largest unmodified logit,
+// which the device can do.
 func (p Params) Argmax() bool { return p.Temperature == 0 && !p.penalised() && len(p.Bias) == 0 }
 
-// Validate refuses what cannot be meant; its error is a *ParamError.
+// Validate returns a *ParamError if a parameter is invalid.
 func (p Params) Validate() error {
 	checks := []struct {
 		name      string
@@ -137,7 +138,7 @@ func (p Params) Repeats() bool { return p.RepetitionPenalty != 0 && p.Repetition
 
 func (p Params) filtered() bool { return p.TopP < 1 || p.TopK > 0 }
 
-// Counts remember which tokens came before in a request, and how often each was
+// Counts record which tokens occurred in a request, and how often each was
 // generated. The zero value is ready. Only requests with a penalty need one.
 type Counts struct {
 	n map[int32]int32
@@ -177,9 +178,9 @@ const part = 256
 // New returns a sampler for rows of at most vocabulary logits.
 func New(vocabulary int) *Sampler { return &Sampler{vocabulary: vocabulary} }
 
-// Token picks the token with the given index of its request, counted from the
-// first generated one. counts may be nil where no penalty is set. The logits
-// are not changed.
+// Token chooses the token with the given index of its request, counted from the
+// first generated one. counts may be nil if no penalty is set. It does not
+// modify the logits.
 func (s *Sampler) Token(p Params, logits []float32, index uint64, counts *Counts) (int32, error) {
 	if len(logits) == 0 || len(logits) > s.vocabulary {
 		return 0, fmt.Errorf("sample from %d logits with a limit of %d: %w", len(logits), s.vocabulary, ErrLogits)
@@ -396,8 +397,8 @@ func (s *Sampler) draw(p Params, logits []float32, top float32, kept edge, u flo
 	return int32(found)
 }
 
-// uniform is a number in [0, 1) that depends on seed and index only, so that
-// neither preemption nor company changes what a request draws.
+// uniform is a number in [0, 1) that only depends on seed and index, so that
+// neither preemption nor other requests change the result.
 func uniform(seed, index uint64) float64 {
 	x := mix(mix(seed+0x9e3779b97f4a7c15) ^ (index * 0xd1342543de82ef95))
 	return float64(x>>11) / (1 << 53)

@@ -19,7 +19,7 @@ type stopString struct {
 	state   int
 }
 
-// NewStopMatcher makes a matcher; empty strings are ignored.
+// NewStopMatcher returns a matcher; empty strings are ignored.
 func NewStopMatcher(stops []string) *StopMatcher {
 	m := new(StopMatcher)
 	for _, s := range stops {
@@ -67,10 +67,10 @@ func (m *StopMatcher) Push(text string) (show string, stopped bool) {
 	return show, false
 }
 
-// Matched is the stop string that ended the text; empty while none has.
+// Matched is the stop string that ended the text, or empty.
 func (m *StopMatcher) Matched() string { return m.matched }
 
-// Flush ends the text without a stop string and returns what was held back.
+// Flush ends the text without a stop string and returns the text held back.
 func (m *StopMatcher) Flush() string {
 	show := string(m.held)
 	m.held = nil

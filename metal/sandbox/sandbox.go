@@ -16,7 +16,7 @@ package sandbox
 
 import "errors"
 
-// Rules are what a confined process may still reach. Paths are absolute.
+// Rules list what a confined process may still access. Paths are absolute.
 type Rules struct {
 	// Read are files and folders that may be read, with all below.
 	Read []string

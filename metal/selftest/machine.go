@@ -5,7 +5,7 @@ import (
 	"runtime"
 )
 
-// Machine says, as name and value, on what this runs; what is not known is left
+// Machine describes this machine as names and values; unknown ones are left
 // out.
 func Machine() map[string]string {
 	system, chip, memory := machine()

@@ -19,7 +19,7 @@ const (
 	physFootprintField = 72
 )
 
-// ProcessBytes is what the system counts as this process's memory:
+// ProcessBytes is this process's memory as the system counts it:
 // phys_footprint, the figure of Activity Monitor.
 func ProcessBytes() (int64, error) {
 	var buffer [rusageBytes]byte

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessBytes is what the system counts as this process's memory:
-// Pss_Anon + Pss_Shmem + SwapPss, for mapped files can be taken back.
+// ProcessBytes is this process's memory as the system counts it: Pss_Anon +
+// Pss_Shmem + SwapPss, because mapped files can be reclaimed.
 func ProcessBytes() (int64, error) {
 	const path = "/proc/self/smaps_rollup"
 	text, err := os.ReadFile(path)

@@ -28,8 +28,7 @@ var ErrFailed = errors.New("self-test failed")
 
 // Options of a run.
 type Options struct {
-	// Open makes the back end under test, afresh for every check; Run attaches
-	// and closes it.
+	// Open returns a new back end for each check; Run attaches and closes it.
 	Open func() (tensor.Backend, error)
 	// Began and Done are called for each check and its result at once: a crash
 	// of the process happened in the check that began last.
@@ -39,7 +38,7 @@ type Options struct {
 	Only func(name string) bool
 }
 
-// Result is what one check found.
+// Result is the result of one check.
 type Result struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
@@ -47,7 +46,7 @@ type Result struct {
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
 	Limit float64 `json:"limit,omitempty"`
-	// Note says more about the figure, Error what is wrong.
+	// Note explains the figure, Error is the reason of a failure.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 }
@@ -55,13 +54,13 @@ type Result struct {
 // framework is the interface of backends that call a framework, in addition to
 // tensor.Backend.
 type framework interface {
-	// About is what the framework says of itself and of its device.
+	// About describes the framework and its device.
 	About() (map[string]string, error)
-	// Provoke makes it throw, and returns what came back.
+	// Provoke makes the framework throw, and returns the resulting error.
 	Provoke() error
 }
 
-// About says, as name and value, what the back end is.
+// About describes a back end as names and values.
 func About(open func() (tensor.Backend, error)) (facts map[string]string, err error) {
 	b, err := open()
 	if err != nil {

@@ -28,7 +28,7 @@ func (k LayerKind) Cut() (bool, error) {
 	return false, fmt.Errorf("unknown layer kind %d: %w", k, ErrUnsupported)
 }
 
-// Kept is what all layers of one kind keep of a request.
+// Kept is the cache of all layers of one kind for a request.
 type Kept struct {
 	Kind   LayerKind
 	Layers int
@@ -39,7 +39,7 @@ type Kept struct {
 	WindowTokens           int
 }
 
-// Kept lists the kinds of layers that a cache has, at the given element width.
+// Kept lists the kinds of layers of a cache, for elements of this many bytes.
 func (s CacheSpec) Kept(elementBytes int) []Kept {
 	var all []Kept
 	of := func(kind LayerKind, layers, window int) {
@@ -57,7 +57,8 @@ func (s CacheSpec) Kept(elementBytes int) []Kept {
 	return all
 }
 
-// Saved is how many bytes Save gives for a token, and SaveState for a request.
+// Saved is the size in bytes of Save's output per token, and of SaveState's
+// output per request.
 type Saved struct {
 	TokenBytes, StateBytes int64
 	// RotatingBytes are the bytes per token of rotating layers, of which at

@@ -2,8 +2,8 @@ package tensor
 
 import "slices"
 
-// Rotating is how many of the attending layers rotate, and how many latest
-// positions those see.
+// Rotating returns the number of attention layers with a window, and the window
+// in tokens.
 func (s CacheSpec) Rotating() (layers, window int) {
 	for _, w := range s.Windows {
 		if w > 0 {
@@ -13,7 +13,8 @@ func (s CacheSpec) Rotating() (layers, window int) {
 	return layers, window
 }
 
-// WindowOf is how many latest positions an attending layer sees; 0 means all.
+// WindowOf is the number of latest positions that an attention layer sees; 0
+// means all.
 func (s CacheSpec) WindowOf(layer int) int {
 	if layer < 0 || layer >= len(s.Windows) {
 		return 0
@@ -21,8 +22,8 @@ func (s CacheSpec) WindowOf(layer int) int {
 	return s.Windows[layer]
 }
 
-// Fits reports whether such a cache can be: windows are none or one for each
-// attending layer, and those that are not 0 are equal.
+// Fits reports whether the spec is valid: Windows is empty or has one entry for
+// each attention layer, and entries other than 0 are equal.
 func (s CacheSpec) Fits() bool {
 	_, window := s.Rotating()
 	return s.Layers > 0 && s.KVHeads > 0 && s.HeadSize > 0 && s.BlockTokens > 0 && s.Recurrent.Fits() &&
@@ -34,7 +35,7 @@ func (s CacheSpec) Fits() bool {
 // a full window: the window is moved to the front once per that many tokens.
 const rotatingSlack = 64
 
-// Rotation says where the tokens of rotating layers lie: room for some, the
+// Rotation describes the memory of rotating layers: room for Room tokens, the
 // first of which is token Base of the request. Tokens before it are forgotten.
 type Rotation struct{ Base, Room int }
 
@@ -56,8 +57,8 @@ func (r Rotation) For(start, end, window, blockTokens int) Rotation {
 	return Rotation{Base: max(r.Base, start-window+1), Room: max(r.Room, full)}
 }
 
-// Restored is where tokens lie of a request that was restored: those that a
-// window still sees, and room for new ones.
+// Restored is the Rotation of a restored request: the tokens that a window
+// still sees, and room for new ones.
 func Restored(tokens, window, blockTokens int) Rotation {
 	return Rotation{Base: max(0, tokens-window+1), Room: roundUp(min(tokens, window-1+rotatingSlack), blockTokens)}
 }

@@ -43,7 +43,7 @@ var (
 	ErrLeak = errors.New("arrays are still alive")
 )
 
-// ShapeError names the operation whose operands did not fit.
+// ShapeError describes operands that do not fit an operation.
 type ShapeError struct{ Op, Detail string }
 
 func (e *ShapeError) Error() string { return fmt.Sprintf("%s: %v: %s", e.Op, ErrShape, e.Detail) }
@@ -56,7 +56,8 @@ func (e *ShapeError) Unwrap() error { return ErrShape }
 // model's weights promote to, as the back end sees fit; those made by IDs,
 // JoinIDs and Argmax hold token ids and serve Embed and ReadIDs alone.
 type Array interface {
-	// Shape has the outermost dimension first. Callers do not change it.
+	// Shape lists the dimensions, the outermost first. The caller must not
+	// modify it.
 	Shape() []int
 }
 
@@ -81,8 +82,8 @@ type Memory struct {
 // Active is everything in use.
 func (m Memory) Active() int64 { return m.Weights + m.KV + m.Arrays }
 
-// Pinner is a back end whose device copies between itself and the host's memory
-// sooner where that is pinned.
+// Pinner is a back end whose device copies faster from and to page-locked host
+// memory.
 type Pinner interface {
 	// Apart reports whether the device has its own memory, so that arrays take
 	// none of the host's. If not, nothing is page-locked. The back end must be
@@ -99,10 +100,9 @@ type Pinner interface {
 // no other; Name, Memory and SetLimits alone may be called from anywhere.
 type Backend interface {
 	Name() string
-	// Attach binds the back end to the calling goroutine, and where a framework
-	// wants one thread of its own, locks the goroutine to its thread until
-	// Close. It comes before anything else. ErrThread says later that another
-	// thread called.
+	// Attach binds the back end to the calling goroutine; if a framework needs
+	// its own thread, it locks the goroutine to its thread until Close. It must
+	// be called first. Calls from another thread fail with ErrThread.
 	Attach() error
 	// SetPrecision sets the minimum precision of activations, before the first
 	// load: weights that would promote to a coarser type are widened. It has no
@@ -111,25 +111,26 @@ type Backend interface {
 	Memory() Memory
 	// SetLimits bounds active bytes and pooled bytes; 0 means no bound.
 	SetLimits(active, pooled int64)
-	// Trim waits for what computes and returns what is pooled to the system.
+	// Trim waits for running computations and returns pooled memory to the
+	// system.
 	Trim() error
 	// Ahead reports whether a step may be started before the one before it was
 	// read, at no cost in memory (Scope.Start).
 	Ahead() bool
-	// Chunk is how many tokens of a prompt a step should take at most: enough
-	// to fill the device, few enough to stop soon.
+	// Chunk is the recommended maximum number of prefill tokens of a step:
+	// enough to fill the device, few enough to stop soon.
 	Chunk() int
-	// LoadMatrix makes an [out, in] matrix from rows in any order; each row is
-	// put exactly once before fill returns. put takes one row or several that
-	// follow first, may be called from several goroutines and copies what it is
-	// given. ErrShape for rows that do not fit, ErrUnsupported for formats that
-	// are not known.
+	// LoadMatrix loads an [out, in] matrix from rows in any order; fill must
+	// put each row exactly once. put takes one row or several consecutive ones
+	// from first on, is safe for concurrent use and copies its argument. It
+	// returns ErrShape for rows that do not fit, ErrUnsupported for unknown
+	// formats.
 	LoadMatrix(format quant.Format, out, in int, fill func(put func(first int, r quant.Row) error) error) (Matrix, error)
-	// LoadVector makes a kept array [n] from n little-endian floats, which it
-	// copies; Release of any scope frees it. ErrShape where they are none, or
-	// not whole.
+	// LoadVector returns a kept array [n] of n little-endian floats, which it
+	// copies; Release of any scope frees it. It returns ErrShape if raw is
+	// empty or not a whole number of floats.
 	LoadVector(t quant.Type, raw []byte) (Array, error)
-	// NewCache makes an empty cache.
+	// NewCache returns an empty cache.
 	NewCache(CacheSpec) (Cache, error)
 	// NewScope begins a computation. Operations fail once ctx is done.
 	NewScope(ctx context.Context) Scope
@@ -141,13 +142,13 @@ type Backend interface {
 type CacheSpec struct {
 	// Layers that attend, each with keys and values.
 	Layers, KVHeads, HeadSize int
-	// Windows is how many latest positions each of them sees, of which a cache
-	// keeps no more than those that can still be seen; 0, or no windows at all,
-	// is every position. Windows that are not 0 are equal.
+	// Windows are the windows of the attention layers in latest positions; a
+	// cache forgets tokens that no window sees any more. 0, or an empty slice,
+	// means all positions. Windows other than 0 are equal.
 	Windows []int
 	// BlockTokens is the granularity of allocation.
 	BlockTokens int
-	// Recurrent layers, counted by themselves; the zero value is none.
+	// Recurrent layers are numbered separately; the zero value means none.
 	Recurrent RecurrentSpec
 }
 
@@ -160,29 +161,31 @@ type RecurrentSpec struct {
 	Layers int
 	// ValueHeads is a multiple of KeyHeads; as many consecutive ones share a key.
 	KeyHeads, KeySize, ValueHeads, ValueSize int
-	// Taps is how many latest rows the convolution sees, the newest included.
+	// Taps is the number of latest rows that the convolution reads, including
+	// the newest.
 	Taps int
 }
 
-// Channels is the width of what the convolution sees: queries, keys, values.
+// Channels is the input width of the convolution: queries, keys, values.
 func (s RecurrentSpec) Channels() int { return 2*s.KeyHeads*s.KeySize + s.ValueHeads*s.ValueSize }
 
-// StateElements is how many numbers the state of one layer has for one request.
+// StateElements is the number of elements of the state of one layer for one
+// request.
 func (s RecurrentSpec) StateElements() int {
 	return (s.Taps-1)*s.Channels() + s.ValueHeads*s.ValueSize*s.KeySize
 }
 
-// StateBytes is what the states of all layers take for one request.
+// StateBytes is the size of the states of all layers for one request.
 func (s RecurrentSpec) StateBytes() int64 { return 4 * int64(s.Layers) * int64(s.StateElements()) }
 
-// Fits reports whether such layers can be, none included.
+// Fits reports whether the spec is valid; no layers are valid.
 func (s RecurrentSpec) Fits() bool {
 	return s == RecurrentSpec{} || s.Layers > 0 && s.KeyHeads > 0 && s.KeySize > 0 && s.ValueHeads > 0 && s.ValueSize > 0 &&
 		s.ValueHeads%s.KeyHeads == 0 && s.Taps > 1
 }
 
-// TokenBytes is what one token occupies in all attending layers at the given
-// element width.
+// TokenBytes is the size of one token in all attention layers, for elements of
+// this many bytes.
 func (s CacheSpec) TokenBytes(elementBytes int) int64 {
 	return 2 * int64(s.Layers) * int64(s.KVHeads) * int64(s.HeadSize) * int64(elementBytes)
 }
@@ -192,7 +195,7 @@ type RequestID int64
 
 // Cache holds keys, values and recurrent states of running requests.
 type Cache interface {
-	// Length is how many tokens of a request every layer holds.
+	// Length is the number of tokens of a request that every layer holds.
 	Length(RequestID) int
 	// Expect sets the minimum number of tokens that a request will hold, before
 	// it holds any or later: a cache that makes room by copying then makes room
@@ -229,9 +232,9 @@ type Cache interface {
 	// dst, of SliceBytes(last-first) bytes, and waits for what computes it.
 	// ErrSegment for tokens that are not held by every layer.
 	Save(id RequestID, first, last int, dst []byte) error
-	// SaveState copies what cannot be cut, as it stands at Length, into dst, of
-	// StateBytes(Length) bytes. ErrSegment where the layers have not all seen
-	// as many tokens.
+	// SaveState copies the undividable state at Length into dst, of
+	// StateBytes(Length) bytes. It returns ErrSegment if the layers have not
+	// all computed the same number of tokens.
 	SaveState(id RequestID, dst []byte) error
 	// Restore makes an unknown request hold tokens, bit for bit as they were
 	// saved: slices are blocks of BlockTokens in order, of which the last may
@@ -273,13 +276,14 @@ type RopeSpec struct {
 	Factors []float32
 	// Interleaved pairs are (2i, 2i+1) instead.
 	Interleaved bool
-	// Beta makes whole heads grow, also where Size is 0 and nothing is rotated: times 1 + Beta*ln(1 + floor(position/Every));
-	// 0 means that they do not, and Every is not looked at.
+	// Beta multiplies whole heads by 1 + Beta*ln(1 + floor(position/Every)),
+	// even if Size is 0 and nothing is rotated. 0 means no scaling; Every is
+	// then ignored.
 	Beta  float64
 	Every int
 }
 
-// Growth is what a head at a position is multiplied by.
+// Growth is the factor of a head at a position.
 func (s RopeSpec) Growth(position int) float64 {
 	if s.Beta == 0 || position < s.Every {
 		return 1
@@ -287,7 +291,7 @@ func (s RopeSpec) Growth(position int) float64 {
 	return 1 + s.Beta*math.Log(1+float64(position/s.Every))
 }
 
-// Check refuses a head of the given size that cannot be turned so.
+// Check returns an error if a head of the given size cannot be rotated so.
 func (s RopeSpec) Check(headSize int) error {
 	switch {
 	case headSize <= 0 || s.Size < 0 || s.Size > headSize || s.Size%2 != 0 || s.Size == 0 && s.Beta == 0:
@@ -309,11 +313,12 @@ type AttendSpec struct {
 	Q, K, V  Array
 	// Scale multiplies scores.
 	Scale float32
-	// Window is how many latest positions a token sees, itself included; 0
-	// means all of them. A layer that rotates sees no more than its cache says.
+	// Window is the number of latest positions that a token sees, including
+	// itself; 0 means all. A rotating layer sees no more than the window of its
+	// cache.
 	Window int
-	// Sinks is a score per query head that takes part in the softmax and adds
-	// nothing; nil means none.
+	// Sinks is a score per query head that joins the softmax without a value;
+	// nil means none.
 	Sinks []float32
 	// Cap bounds scores, after Scale, to Cap*tanh(score/Cap); 0 means that it does
 	// not.
@@ -345,19 +350,20 @@ func Positions(runs []Run, segments []Segment) (of map[int][][2]int, ok bool) {
 	return of, at == len(runs)
 }
 
-// RouteSpec is how the scores of experts become a choice and shares.
+// RouteSpec describes how experts are chosen by their scores, and their weights
+// in the result.
 type RouteSpec struct {
-	// K is how many experts are chosen.
+	// K is the number of experts to choose.
 	K int
-	// Sigmoid makes weights the sigmoids of the scores; otherwise they are the
-	// softmax of a whole row.
+	// Sigmoid uses the sigmoids of the scores; otherwise the softmax of the
+	// whole row.
 	Sigmoid bool
-	// Bias [E] is added to the weights for the choice, not for the shares; nil
+	// Bias [E] is added to the scores for the choice, not for the weights; nil
 	// means none.
 	Bias Array
-	// Groups of consecutive experts, of which only TopGroups take part in a
-	// choice: those whose largest weight is largest, or, with Pairs, whose two
-	// largest weights add up to most. 0 and 1 mean that all take part.
+	// Only experts of the best TopGroups of Groups, each of consecutive
+	// experts, can be chosen. A group ranks by its largest score or, with
+	// Pairs, by the sum of its two largest. 0 and 1 mean no groups.
 	Groups, TopGroups int
 	Pairs             bool
 	// Normalized shares add up to one before Scale multiplies them; Scale 0 means 1.
@@ -408,7 +414,8 @@ type RecurSpec struct {
 	Q, K, V Array
 	// Decay and Beta are [T, ValueHeads].
 	Decay, Beta Array
-	// Kernel has the taps of each channel, the oldest row's first: [channels*Taps].
+	// Kernel has the taps of each channel, the tap of the oldest row first:
+	// [channels*Taps].
 	Kernel Array
 	// LogRate and Bias are [ValueHeads].
 	LogRate, Bias Array
@@ -425,13 +432,13 @@ type Scope interface {
 	// Child opens a scope inside this one: Keep of the child moves into this.
 	// The child closes first.
 	Child() Scope
-	// Keep moves a out: to the parent scope, or, at the top, to the caller, who
-	// then calls Release on the kept array.
+	// Keep moves a to the parent scope or, at the top level, to the caller, who
+	// must release it.
 	Keep(a Array) Array
 	// Release frees an array before its scope closes, or one that a top scope's
 	// Keep gave to the caller.
 	Release(a Array)
-	// Close frees what was not kept. Closing twice does nothing.
+	// Close frees what was not kept. Closing twice has no effect.
 	Close()
 	// Err is the first fault.
 	Err() error
@@ -448,9 +455,10 @@ type Scope interface {
 	JoinIDs(a Array, rows []int, ids []int32) Array
 	// ReadIDs computes an array of token ids and copies it out.
 	ReadIDs(a Array, dst []int32)
-	// Start begins to compute arrays, and what caches were given since the last
-	// Start, Wait or read, without waiting for the result; Wait waits. Both may
-	// have no arrays at all. Back ends that compute at once do nothing.
+	// Start begins to compute arrays, and everything given to caches since the
+	// last Start, Wait or read, without waiting for the result; Wait waits for
+	// it. The list of arrays may be empty. On back ends that compute
+	// immediately both have no effect.
 	Start(arrays ...Array)
 	Wait(arrays ...Array)
 
@@ -462,22 +470,23 @@ type Scope interface {
 	// LinearBias is Linear, and adds to each row of a product the bias [out] that
 	// belongs to its matrix.
 	LinearBias(x Array, ms []Matrix, biases []Array) []Array
-	// Route chooses for each row of scores [T, E] its k largest: who they are, row
-	// by row and in no order, ids [T*k], and their shares [T, k], which are the
-	// softmax of the whole row, or, normalized, of the chosen ones alone.
+	// Route chooses the k largest of each row of scores [T, E]: their ids
+	// [T*k], row by row and in no particular order, and their weights [T, k],
+	// which are the softmax of the whole row or, if normalized, of the chosen
+	// ones only.
 	Route(scores Array, k int, normalized bool) (chosen, shares Array)
-	// RouteTop is Route with shares that are the softmax of the chosen scores: the
-	// same numbers as normalized ones, rounded as those who take the softmax last
-	// round them.
+	// RouteTop is Route with weights that are the softmax of the chosen scores:
+	// the same numbers as normalized ones, but rounded as models that take the
+	// softmax last round them.
 	RouteTop(scores Array, k int) (chosen, shares Array)
-	// RouteBy chooses experts for each row of scores [T, E] by a router: who they
-	// are, row by row and in no order, ids [T*k], and their shares [T, k].
+	// RouteBy chooses experts for each row of scores [T, E] by spec: their ids
+	// [T*k], row by row and in no particular order, and their weights [T, k].
 	RouteBy(scores Array, spec RouteSpec) (chosen, shares Array)
 	// LinearOf multiplies each row of x [R, in] by its k chosen experts, ids
 	// [R*k]: [R*k, out]. The experts are stacked in a matrix [experts*out, in].
 	LinearOf(x, chosen Array, experts int, ms ...Matrix) []Array
-	// LinearEach multiplies each of the heads of x [T, heads*in] by a matrix of its
-	// own: [T, heads*out]. The matrices lie one after another in m [heads*out, in].
+	// LinearEach multiplies each head of x [T, heads*in] by its own matrix: [T,
+	// heads*out]. The matrices are stacked in m [heads*out, in].
 	LinearEach(x Array, m Matrix, heads int) Array
 	// Combine adds up the k rows of y [T*k, D] that belong to a token, each times
 	// its share [T, k]: [T, D].
@@ -489,7 +498,7 @@ type Scope interface {
 	Place(x Array, rows []int, y Array) Array
 	// Argmax is the index of the largest of the first width elements of each
 	// row of x [T, V], the lowest among equals: token ids [T]. It is -1 for a
-	// row whose largest is infinite, or that holds a NaN.
+	// row whose maximum is infinite, or that contains a NaN.
 	Argmax(x Array, width int) Array
 	// Add and Multiply work element by element on equal shapes.
 	Add(a, b Array) Array
@@ -501,8 +510,8 @@ type Scope interface {
 	// GeGLU is GELU(gate) * up, on equal shapes, with GELU in the form of tanh:
 	// x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
 	GeGLU(gate, up Array) Array
-	// ClampedSwiGLU is g * sigmoid(alpha*g) * (u + 1), on equal shapes, with g the
-	// gate up to limit and u what of up lies within limit of zero.
+	// ClampedSwiGLU is g * sigmoid(alpha*g) * (u + 1) on equal shapes, where g
+	// = min(gate, limit) and u is up clamped to [-limit, limit].
 	ClampedSwiGLU(gate, up Array, alpha, limit float32) Array
 	// ReLU2 is the square of max(0, x).
 	ReLU2(x Array) Array
@@ -535,7 +544,7 @@ type Scope interface {
 	RMSNormGate(x, gate, weight Array, eps float32) Array
 	// AttendAll lets every token see all tokens of its segment: [T, heads*size].
 	AttendAll(AttendAllSpec) Array
-	// LayerNorm takes the mean from each row of x [T, D], scales it to unit
+	// LayerNorm subtracts the mean of each row of x [T, D], scales it to unit
 	// variance, then by weight [D], and adds bias [D].
 	LayerNorm(x, weight, bias Array, eps float32) Array
 	// GELU is x/2 * (1 + erf(x/sqrt(2))), or in the form of tanh that GeGLU has.
@@ -544,7 +553,7 @@ type Scope interface {
 	Tanh(x Array) Array
 	// Mean is the masked mean of the rows of each segment of x [T, D]:
 	// [segments, D]. mask has one number per row, 0 or 1 (nil: all 1); the sum
-	// of a segment's mask is taken as 1e-9 where it is less.
+	// of a segment's mask is at least 1e-9.
 	Mean(x Array, segments []Segment, mask []float32) Array
 	// Unit scales each row of x [T, D] to an L2 norm of 1; a row of zeros stays.
 	Unit(x Array) Array

@@ -28,7 +28,7 @@ func newChannels(tok *tokenizer.Tokenizer) *Channels {
 	return c
 }
 
-// Push takes a token and the text that it shows. It reports whether the text is content of
+// Push accepts a token and its text. It reports whether the text is content of
 // a message, not part of a header.
 func (c *Channels) Push(token int32, shown string) bool {
 	switch {

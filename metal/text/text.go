@@ -42,13 +42,13 @@ type Chat struct {
 	Arguments json.RawMessage
 	// Tools is a JSON array of tool definitions; empty means none.
 	Tools json.RawMessage
-	// Effort is how much the model is to think, from none to max. A template that
-	// does not grade it switches reasoning on or off, if it can. Empty means the
-	// template's default.
+	// Effort is how much the model should reason, from none to max. If the
+	// template has no levels, it switches reasoning on or off if it can. Empty
+	// means the template's default.
 	Effort string
 }
 
-// Bytes of everything that came in.
+// Bytes is the size of all inputs.
 func (c Chat) Bytes() int {
 	n := len(c.Arguments) + len(c.Tools)
 	for _, m := range c.Messages {

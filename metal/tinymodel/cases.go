@@ -13,10 +13,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Case is a tiny model whose logits test/oracle/goldens/tiny records, and which
-// metal/arch computes again.
+// Case is a tiny model whose logits test/oracle/goldens/tiny records and
+// metal/arch compares.
 type Case struct {
-	// Name is family/format, and what is special about it.
+	// Name is family/format, and the special option if any.
 	Name   string
 	Config Config
 	// Layout of a folder; nil means a GGUF file.
@@ -33,8 +33,8 @@ func (c Case) Write(dir string) (string, error) {
 	return path, Write(path, c.Config)
 }
 
-// Prompts are what the case computes: a long one, one of a middle length and a
-// short one. They depend on the name alone.
+// Prompts are the inputs of the case: a long, a medium and a short one. They
+// only depend on the name.
 func (c Case) Prompts() [][]int32 {
 	rng := newRandom(7, c.Name)
 	var out [][]int32

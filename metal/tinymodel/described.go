@@ -20,8 +20,8 @@ type Described struct {
 	Name string
 	// Config is config.json, without the ids of special tokens.
 	Config map[string]any
-	// Matrices is how matrices are stored; those that the format does not fit,
-	// routers and convolutions are stored in its float type.
+	// Matrices is the format of matrices. Routers, convolutions and matrices
+	// that do not fit the format are stored in its float type.
 	Matrices quant.Format
 	Seed     uint64
 }

@@ -25,8 +25,8 @@ type Layout struct {
 	// Modern writes config.json in the words of transformers 5: rope_parameters
 	// for rope_theta and rope_scaling, and dtype for torch_dtype.
 	Modern bool
-	// Bare writes the decoder as it is saved without a head: no name begins
-	// with "model.". The values are the same.
+	// Bare writes the decoder as saved without a head: no name begins with
+	// "model.". The values are the same.
 	Bare bool
 	// Extras adds to a Qwen3.5 a part of a vision encoder and one of a
 	// multi-token prediction head, which text models ignore.

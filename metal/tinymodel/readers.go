@@ -17,13 +17,13 @@ type Reader struct {
 	Name string
 	// Family is bert, xlm-roberta or qwen3.
 	Family string
-	// Rerank makes scores, with a head for one label; else vectors are made,
-	// pooled so (mean, cls or lasttoken).
+	// Rerank adds a head with one label, for scores; otherwise the model
+	// computes embeddings with this pooling (mean, cls or lasttoken).
 	Rerank  bool
 	Pooling string
 	// Bare leaves out that vectors are normalised.
 	Bare bool
-	// Identity scores are what the head says.
+	// Identity: scores are the head's logits.
 	Identity bool
 	// Type of the weights.
 	Type quant.Type
@@ -82,8 +82,8 @@ func Readers() []Reader {
 	}
 }
 
-// ReaderTexts are what is embedded; the first is the query of a reranker, the
-// others its documents. One is longer than the encoders read.
+// ReaderTexts are the inputs; the first is the query of a reranker, the others
+// its documents. One is longer than the encoders' context.
 func ReaderTexts() []string {
 	return []string{
 		"Where does a man eat?", "A man is eating food.", "", "Paris, the capital of France: 42 caf\u00e9s!", "\u6771\u4eac x",

@@ -9,9 +9,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Script is what a model says, in place of what random weights come to. It is a
-// chain of tokens: each has one that follows it, and what else stands in the
-// prompt counts for nothing. GGUF only.
+// Script determines the output of a model that otherwise has random weights. It
+// is a chain: each token has one successor, regardless of the rest of the
+// prompt. GGUF only.
 type Script struct {
 	// Template of its conversations; prompts end in the cue of a line.
 	Template string

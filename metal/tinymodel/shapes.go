@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Large returns a configuration whose Q4_1 file has about the given bytes, with
+// Large returns a configuration whose Q4_1 file has about this many bytes, with
 // the proportions of a real model.
 func Large(bytes int64) Config { return Sized(bytes, 5) }
 
@@ -61,9 +61,10 @@ func shapes() []shape {
 	}
 }
 
-// Shape is a named size: tiny, a Llama of 4 GB in a format of the given bits a
-// weight, Qwen3 of 0.6 and 8 billion weights and of 30 billion in experts, GPT-OSS
-// of 20 billion, Gemma 3 of 1 billion, or a Qwen3.5 of 0.8 billion.
+// Shape is a named size: tiny, a Llama of 4 GB in a format with this many bits
+// per weight, Qwen3 of 0.6 and 8 billion weights and of 30 billion with
+// experts, GPT-OSS of 20 billion, Gemma 3 of 1 billion, or a Qwen3.5 of 0.8
+// billion.
 func Shape(name string, bits float64) (Config, error) {
 	var names []string
 	for _, s := range shapes() {

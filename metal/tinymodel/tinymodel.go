@@ -32,12 +32,13 @@ type Family string
 // can say so.
 const (
 	Gemma3 Family = "gemma3_text"
-	// GPTOSS is in folders alone: as it was published, with experts in mxfp4, or as
-	// MLX converts it.
+	// GPTOSS is only written as folders: as published, with experts in mxfp4,
+	// or as MLX converts it.
 	GPTOSS  Family = "gpt_oss"
 	Llama   Family = "llama"
 	Mistral Family = "mistral"
-	// Ministral3 is Llama whose queries grow with their position; folders alone.
+	// Ministral3 is Llama with a query scale that grows with the position;
+	// folders only.
 	Ministral3 Family = "ministral3"
 	Qwen2      Family = "qwen2"
 	Qwen3      Family = "qwen3"
@@ -56,7 +57,7 @@ func families() []Family {
 // qwen reports whether a family splits text as Qwen does.
 func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE || f.hybrid() }
 
-// Config is what to write. Zero values mean those of Default.
+// Config describes the model to write. Zero values mean those of Default.
 type Config struct {
 	Seed        uint64
 	Name        string
@@ -83,41 +84,43 @@ type Config struct {
 	// Finer is the type of the embedding, of values and of what leads out of the
 	// feed-forward, as in the mixed files of llama.cpp; 0 means Type.
 	Finer weights.Type
-	// Untied gives the model an output head of its own.
+	// Untied adds a separate output head.
 	Untied bool
 	// Endless makes a model that never ends its turn by itself: end of turn is
-	// the last token, whose score is always 0. Needs a tied head.
+	// the last token, whose logit is always 0. Needs a tied head.
 	Endless bool
 	// Theta is the base of the rotary frequencies.
 	Theta float64
 	// Scaling stretches positions.
 	Scaling Scaling
-	// Growth is how fast a Ministral's queries grow, from Scaling.Original on.
+	// Growth is the coefficient of Ministral's query scale, from
+	// Scaling.Original on.
 	Growth float64
 	// RopeFactors writes one frequency divisor per rotary pair: 1, 2, 3 and so
 	// on. GGUF only.
 	RopeFactors bool
-	// Window is how many latest positions a token sees. Mistral, Gemma and GPT-OSS
-	// only, of which the last has it in every second layer from the first on.
+	// Window is the number of latest positions that a token sees. For Mistral,
+	// Gemma and GPT-OSS only; in GPT-OSS every second layer has it, starting
+	// with the first.
 	Window int
 	// Pattern lets every so-manieth layer of a Gemma see everything; 0 means 6.
 	Pattern int
 	// LocalTheta is Theta of a Gemma's layers under the window; 0 means 10,000.
 	LocalTheta float64
-	// QueryScalar is what a Gemma divides scores by the root of; 0 means HeadSize,
-	// which a GGUF file takes in any case.
+	// QueryScalar: a Gemma divides scores by its square root; 0 means HeadSize,
+	// which a GGUF file always implies.
 	QueryScalar int
 	// Experts of a mixture, required in families of mixtures and not allowed in
 	// others. Only folders can have dense layers or Unnormalized.
 	Experts Experts
 	// Hybrid describes the recurrent layers of a hybrid.
 	Hybrid Hybrid
-	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread, and
-	// is the deviation of biases; 0 makes them all 1, and 0.
+	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread,
+	// and is the deviation of biases; 0 makes them all 1, and 0.
 	NormSpread float64
-	// Script is what the model says; nil leaves that to random weights.
+	// Script determines the model's output; nil leaves it to random weights.
 	Script *Script
-	// Dictation lets the chat template decide what the model says.
+	// Dictation lets the chat template determine the model's output.
 	Dictation *Dictation
 }
 
@@ -149,7 +152,7 @@ type Scaling struct {
 	// Low and High bound the band of wavelengths that llama3 smooths.
 	Low  float64 `json:"low_freq_factor,omitempty"`
 	High float64 `json:"high_freq_factor,omitempty"`
-	// Fractional leaves the edges of yarn's band where they are, between pairs.
+	// Fractional keeps the edges of yarn's band unrounded, between pairs.
 	Fractional bool `json:"-"`
 }
 

@@ -1,15 +1,15 @@
 package tokenizer
 
-// Decoder turns ids into text as they come. Its pieces joined are what Decode
-// gives for all ids, and no piece ends inside a character. It is for one
-// goroutine.
+// Decoder converts a stream of ids to text. The concatenation of its pieces
+// equals Decode of all ids, and no piece ends inside a character. It is not
+// safe for concurrent use.
 type Decoder struct {
 	t           *Tokenizer
 	skipSpecial bool
 	stages      []stage
 }
 
-// NewDecoder makes a decoder for one stream of ids.
+// NewDecoder returns a decoder for one stream of ids.
 func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
 	d := &Decoder{t: t, skipSpecial: skipSpecial}
 	for _, s := range t.decode.steps {
@@ -18,7 +18,8 @@ func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
 	return d
 }
 
-// Push adds one id and returns the text that is whole now; often none.
+// Push adds one id and returns the text that is complete now, which is often
+// empty.
 func (d *Decoder) Push(id int32) (string, error) {
 	var text string
 	err := d.push(id, func(s string) { text += s })

@@ -80,8 +80,7 @@ type worker interface {
 	encode(ids []int32, piece string) []int32
 }
 
-// SpecialTokens are the roles that some ids have; None where the model names
-// no such token.
+// SpecialTokens are ids with a role; None if the model has no such token.
 type SpecialTokens struct {
 	BOS, EOS, EOT, EOM, Unknown, Padding int32
 	// MoreEnds also end a generation.
@@ -105,10 +104,10 @@ func (s SpecialTokens) Ends() []int32 {
 
 // EncodeOptions select how text is encoded. The zero value encodes plain text.
 type EncodeOptions struct {
-	// AddBOS puts BOS in front where the model wants it.
+	// AddBOS puts BOS first if the model requires it.
 	AddBOS bool
-	// ParseSpecial reads the text of control tokens as these tokens: needed
-	// for what a chat template wrote.
+	// ParseSpecial encodes the text of control tokens as these tokens, as
+	// needed for the output of a chat template.
 	ParseSpecial bool
 	// AddSpecial adds the special tokens of the model around the text, as
 	// transformers does with add_special_tokens: for texts to embed. It takes
@@ -134,8 +133,8 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	return t.encode(ids, text, o.ParseSpecial)
 }
 
-// EncodePair returns the ids of two texts with what the model was made with
-// around and between them, and for each id its token type.
+// EncodePair returns the ids of two texts with the model's special tokens, and
+// the token type of each id.
 func (t *Tokenizer) EncodePair(first, second string, o EncodeOptions) (ids, types []int32, err error) {
 	a, err := t.encode(nil, first, o.ParseSpecial)
 	if err != nil {
@@ -149,10 +148,10 @@ func (t *Tokenizer) EncodePair(first, second string, o EncodeOptions) (ids, type
 	return ids, types, nil
 }
 
-// Around puts one text or two, whose ids Encode gave without AddSpecial, into
-// what the model was made with around and between them, and says for each id its
-// token type. Where that would be more than limit ids, texts are cut at their
-// ends as the reference cuts them (longest_first), and cut is true.
+// Around adds the model's special tokens to one text or two, whose ids Encode
+// returned without AddSpecial. It also returns the token type of each id. If
+// that would be more than limit ids, texts are truncated at their ends as by
+// the reference (longest_first), and cut is true.
 func (t *Tokenizer) Around(limit int, texts ...[]int32) (ids, types []int32, cut bool) {
 	parts := t.around.one
 	if len(texts) == 2 {
@@ -310,8 +309,8 @@ func (t *Tokenizer) IsControl(id int32) bool {
 	return id >= 0 && int(id) < t.vocab.size() && t.vocab.kinds[id].control()
 }
 
-// ID finds the token with this text: an added token as it is written, any
-// other as the vocabulary writes it, in byte-level BPE as its bytes.
+// ID returns the token with this text: an added token as written, any other in
+// the notation of the vocabulary, which for byte-level BPE are its bytes.
 func (t *Tokenizer) ID(text string) (int32, bool) {
 	if id, ok := t.added.id(text); ok {
 		return id, true

@@ -11,8 +11,8 @@ const (
 	probeDescription = "A tool that is looked for."
 )
 
-// Probe is a conversation in which a tool was called, and the definition of that
-// tool, both as JSON. What a template writes of it shows how calls are written.
+// Probe is a conversation with a tool call, and the definition of that tool,
+// both as JSON. A template's rendering of it shows the format of calls.
 func Probe() (messages, tools []byte) {
 	return []byte(`[{"role":"user","content":"first"},` +
 			`{"role":"assistant","content":"","tool_calls":[{"id":"call00001","type":"function","function":{"name":"` + probeFunction + `","arguments":{"probe_argument":"probe value"}}}]},` +

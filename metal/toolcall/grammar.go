@@ -9,7 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/grammar"
 )
 
-// Hold is what an answer is held to.
+// Hold describes how an answer is constrained.
 type Hold struct {
 	// Tokens are those of Options.
 	Tokens []string
@@ -23,9 +23,10 @@ type Hold struct {
 	Strict bool
 }
 
-// Grammar is the calls of an answer that this format's parser reads. Where calls are not
-// required, any text may stand around them, and what follows a call's opening marker is held:
-// the name, the structure of the call, and its arguments.
+// Grammar returns the constraint of answers whose calls this format's parser
+// reads. If calls are not required, any text may precede and follow them; after
+// a call's opening marker the name, the structure and the arguments are
+// constrained.
 func (f Format) Grammar(tools Tools, h Hold) *grammar.Calls {
 	c := &grammar.Calls{Free: !h.Required, Sloppy: !h.Strict && !h.Required, Many: !h.Single && h.Name == ""}
 	for _, name := range slices.Sorted(maps.Keys(tools)) {

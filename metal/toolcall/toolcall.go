@@ -26,7 +26,7 @@ type Format string
 
 // The formats.
 const (
-	// None: the template shows none that is known here.
+	// None: the template has no known format.
 	None Format = ""
 	// Hermes: <tool_call>{"name": "f", "arguments": {…}}</tool_call>, of Hermes and
 	// Qwen.
@@ -88,8 +88,8 @@ const (
 	Begin
 	// Arguments of the call that began last: a piece of a JSON object.
 	Arguments
-	// End of the call. Event.Text is empty where it is whole; else it is what the
-	// model wrote of it, which cannot be called.
+	// End of the call. Event.Text is empty if the call is complete; else it is
+	// the incomplete text of the model, which cannot be called.
 	End
 )
 
@@ -101,16 +101,17 @@ type Event struct {
 
 // Options of a parser.
 type Options struct {
-	// Tokens are the markers of the format that are control tokens of the vocabulary: Mark
-	// stands for them, and the same letters in an answer are ordinary text.
+	// Tokens are the markers of the format that are control tokens of the
+	// vocabulary: Mark represents them in the text, and the same letters in an
+	// answer are ordinary text.
 	Tokens []string
-	// Held is set where the model cannot write a call that is none: calls are then reported
-	// while they are written, otherwise once they are complete.
+	// Held is set if the model cannot write an invalid call: calls are then
+	// reported while they are written, otherwise once they are complete.
 	Held bool
 }
 
-// Parser separates calls from text. What it reports does not depend on how the text is
-// divided. It is for one goroutine.
+// Parser separates calls from text. The result does not depend on how the text
+// is divided. It is not safe for concurrent use.
 type Parser struct {
 	lex   *lexer
 	out   sink
@@ -129,7 +130,7 @@ type machine interface {
 	inside() bool
 }
 
-// New makes a parser of an answer to a request that declares these tools.
+// New returns a parser of an answer to a request that declares these tools.
 func New(f Format, tools Tools, o Options) (*Parser, error) {
 	var further []string
 	if f == Hermes || f == QwenXML {
@@ -156,8 +157,9 @@ func New(f Format, tools Tools, o Options) (*Parser, error) {
 	return p, nil
 }
 
-// Mark is the text that stands for a marker of the format which is a control token; empty
-// for other texts. It is a noncharacter of Unicode, which no other text contains.
+// Mark is the text that represents a marker of the format that is a control
+// token; empty for other texts. It is a noncharacter of Unicode, which no other
+// text contains.
 func (f Format) Mark(marker string) string {
 	i := slices.Index(f.Markers(), marker)
 	if i < 0 {
@@ -166,7 +168,7 @@ func (f Format) Mark(marker string) string {
 	return grammar.Mark(i)
 }
 
-// Push takes more of the answer.
+// Push accepts more of the answer.
 func (p *Parser) Push(text string) []Event {
 	for i := range len(text) {
 		p.lex.push(text[i], p.symbol)
@@ -176,8 +178,8 @@ func (p *Parser) Push(text string) []Event {
 
 func (p *Parser) symbol(s symbol) { p.m.push(s, &p.out) }
 
-// Flush ends the answer; cut is set where a limit ended it, not the model. A call that is
-// not complete then ends with what was written of it.
+// Flush ends the answer; cut is set if a limit ended it, not the model. An
+// incomplete call then ends with its text so far.
 func (p *Parser) Flush(cut bool) []Event {
 	if !p.ended {
 		p.ended = true
@@ -193,7 +195,7 @@ func (p *Parser) Flush(cut bool) []Event {
 	return p.out.take()
 }
 
-// Inside reports whether what came last is part of a call, or may become one.
+// Inside reports whether the latest text is part of a call, or may become one.
 func (p *Parser) Inside() bool { return p.m.inside() || len(p.lex.part) > 0 }
 
 // Calls counts the calls that were complete.

@@ -7,7 +7,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// Format is what the elements of a type mean, once a row was split.
+// Format is the format of a type's rows after split.
 func (t Type) Format() (quant.Format, error) {
 	switch t {
 	case F32:
@@ -96,8 +96,8 @@ func splitNibbles(dst, src []byte) {
 	}
 }
 
-// Dequantize turns a raw row of type t into float32: what the file means where
-// the type is Exact, else what is held for it.
+// Dequantize converts a raw row of type t to float32: exactly if the type is
+// Exact, else to the values that are used instead.
 func (t Type) Dequantize(raw []byte, dst []float32) error {
 	if n, ok := t.RowBytes(int64(len(dst))); !ok || n != int64(len(raw)) {
 		return family.Invalidf("%d bytes of %v do not match a row of %d", len(raw), t, len(dst))

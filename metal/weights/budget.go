@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// HeaderMemory is what the headers that a process reads may take together; one alone may take
-// half of it. A header of ordinary size takes up to 40 MB.
+// HeaderMemory bounds the memory of all headers that a process reads; one
+// header may take half of it. A typical header takes up to 40 MB.
 const HeaderMemory = 256 << 20
 
 // What a header's parts take besides their bytes, about.
@@ -28,7 +28,7 @@ type Budget struct {
 	left int64 // guarded by mu
 }
 
-// NewBudget makes one of this size.
+// NewBudget returns a budget of this size.
 func NewBudget(bytes int64) *Budget { return &Budget{most: bytes / 2, left: bytes} }
 
 // take reports whether there are n bytes more.

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Type is how the elements of a tensor are stored, by its number in GGUF.
+// Type is the storage format of a tensor's elements, with GGUF's numbers.
 type Type uint32
 
 // The types this package reads.

@@ -42,5 +42,5 @@ func (e *formatError) Error() string {
 // Unwrap makes errors.Is find the kind.
 func (e *formatError) Unwrap() error { return e.Kind }
 
-// UnsupportedError names what a file asks for and what there is instead.
+// UnsupportedError names the unsupported value and the supported alternatives.
 type UnsupportedError = family.UnsupportedError

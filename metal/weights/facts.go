@@ -8,7 +8,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// Value is what a metadata key has; nil where it is absent.
+// Value returns the value of a metadata key; nil if absent.
 func (h *Header) Value(key string) any { return h.Metadata[key] }
 
 // Dimensions reads and checks the numbers of the model's family.

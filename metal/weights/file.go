@@ -193,10 +193,9 @@ func fineEnough(d family.Dimensions, entries map[string]Entry) quant.Type {
 	return t
 }
 
-// Precision is how fine activations must be for the model's values to count as
-// they are written: float32 for GGUF, which means its halves as float32; for a
-// folder the coarsest float type that the weights themselves are in, so that
-// nothing is widened beyond what the folder says.
+// Precision is the minimum precision of activations for the model: float32 for
+// GGUF, whose halves count as float32; for a folder the coarsest float type of
+// its weights, so that nothing is widened beyond the folder's types.
 func (f *File) Precision() quant.Type { return f.precise }
 
 // NormsLessOne reports whether the file stores the weights of norms minus one:
@@ -215,8 +214,8 @@ func (f *File) Folder() *folder.Folder { return f.dir }
 // Bytes is the size of the model's files of weights on disk.
 func (f *File) Bytes() int64 { return f.bytes }
 
-// Unread is the size of what is in those files and never loaded: the eyes of a
-// model that is read as text alone.
+// Unread is the size of tensors in the files that are never loaded: the vision
+// encoder of a model that is loaded as text only.
 func (f *File) Unread() int64 { return f.unread }
 
 // Close closes the files.

@@ -32,7 +32,8 @@ const (
 // Tensor is one named array in a file.
 type Tensor struct {
 	Name string
-	// Shape has the outermost dimension first; the last one is contiguous.
+	// Shape lists the dimensions, the outermost first; the last one is
+	// contiguous.
 	Shape []int64
 	Type  Type
 	// Offset is absolute in the file.
@@ -51,7 +52,7 @@ type Header struct {
 	Metadata map[string]any
 	// Tensors in the order of the file.
 	Tensors []Tensor
-	// DataOffset is where tensor data begins, Size the length of the file.
+	// DataOffset is the offset of tensor data, Size the length of the file.
 	DataOffset int64
 	Size       int64
 

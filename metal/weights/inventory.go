@@ -14,8 +14,9 @@ type Entry struct {
 	// Path is the name in the original layout ("model.norm.weight"), Name the
 	// one in the file.
 	Path, Name string
-	// Shape has the outermost dimension first; rows are the last one. Of a
-	// quantised matrix it is the shape of what it means, not of its words.
+	// Shape lists the dimensions, the outermost first; rows are along the last
+	// one. For a quantized matrix it is the shape of its elements, not of its
+	// words.
 	Shape []int64
 	// Format of the rows that File.Rows hands out.
 	Format quant.Format
@@ -49,7 +50,7 @@ func (e Entry) Turned() bool { return e.turned }
 // float16").
 func (e Entry) Stored() string { return e.stored }
 
-// Rows is how many rows File.Rows hands out; a vector is one row.
+// Rows is the number of rows that File.Rows returns; a vector is one row.
 func (e Entry) Rows() int {
 	rows := int64(1)
 	for _, n := range e.Shape[:len(e.Shape)-1] {

@@ -28,16 +28,17 @@ const (
 // Exact reports whether Format means the values of the file, bit by bit.
 func (t Type) Exact() bool { return t != Q6_K && t != Q2_K }
 
-// Conversion is how a type of a file that no layout holds was changed.
+// Conversion describes how the values of a type that no layout represents
+// exactly were changed.
 type Conversion struct {
 	From Type
 	To   quant.Format
 	// Tensors of this type, and their Bytes in the file and Held in memory.
 	Tensors     int
 	Bytes, Held int64
-	// Worst is the largest difference between a value of the file and what was
-	// handed out for it, and Largest the largest value, over all rows that were
-	// read so far. Read is false where none was.
+	// Worst is the largest difference between a value of the file and the value
+	// used instead, and Largest the largest value, over all rows read so far.
+	// Read is false if none was.
 	Worst, Largest float32
 	Read           bool
 }

@@ -23,8 +23,8 @@ const (
 type Module struct {
 	// Kind is its class without the package, which has moved between versions.
 	Kind string
-	// Path is the folder, directly in the model's, that holds its configuration;
-	// empty where that is the model's own.
+	// Path is the folder of the module's configuration, directly in the model's
+	// folder; empty if it is the model's own.
 	Path string
 }
 
@@ -37,8 +37,8 @@ func (m Module) ConfigPath() string {
 	return m.Path + "/" + configFile
 }
 
-// Modules reads the text of modules.json. ErrInvalid where it is none, and for
-// a folder that does not lie directly in the model's.
+// Modules parses modules.json. It returns ErrInvalid if the text is malformed
+// or names a folder that is not directly in the model's.
 func Modules(text []byte) ([]Module, error) {
 	var list []struct{ Type, Path string }
 	switch {

@@ -137,10 +137,11 @@ type State struct {
 	notify  func()
 }
 
-// SetMarks sets the control tokens of the form, and the text that stands for each.
+// SetMarks sets the control tokens of the format, and the text that represents
+// each.
 func (s *State) SetMarks(marks map[int32]string) { s.marks = marks }
 
-// OnReady sets what is called when a mask is ready.
+// OnReady sets the function that is called when a mask is ready.
 func (s *State) OnReady(notify func()) {
 	if s != nil {
 		s.notify = notify
@@ -166,7 +167,7 @@ func (s *State) Free() bool { return s != nil && s.free }
 // OnDevice reports whether the device may sample the tokens of the answer.
 func (s *State) OnDevice() bool { return s == nil || s.free && !s.masked }
 
-// LeaveDevice has the host sample the tokens from now on.
+// LeaveDevice makes the host sample all further tokens.
 func (s *State) LeaveDevice() { s.masked = true }
 
 // Fits reports whether a form with free text allows a token. The error is ErrPending if
@@ -288,8 +289,8 @@ func (s *State) allowControl(m *mask, allow func(id int32)) {
 	}
 }
 
-// Advance takes a token that does not end the answer. done is true if nothing may follow
-// it.
+// Advance accepts a token that does not end the answer. done is true if nothing
+// may follow it.
 func (s *State) Advance(id int32) (done bool, err error) {
 	if s == nil {
 		return false, nil
@@ -327,8 +328,8 @@ func (s *State) Advance(id int32) (done bool, err error) {
 	return s.matcher.Ended(), err
 }
 
-// Release cancels what is computed for the request. The grammar may leave the cache once
-// that has ended.
+// Release cancels the computation of masks for the request. The grammar may
+// leave the cache once that has ended.
 func (s *State) Release() {
 	if s == nil {
 		return

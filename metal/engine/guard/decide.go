@@ -20,13 +20,13 @@ type Estimator interface {
 	Fit(p footprint.Prefill, room, floor int64) (chunk int64, ok bool)
 }
 
-// Room is what the process holds at one moment and what it may hold, in bytes.
+// Room is the memory that the process holds now and may hold, in bytes.
 type Room struct {
 	// Held by the process without its pool; Cached of it are the prefix cache, and
 	// Pooled are in the back end's pool.
 	Held, Cached, Pooled int64
-	// Own is the process's own limit, Limit the least of it and of what the Mac can
-	// give; 0 means none.
+	// Own is the process's own limit, Limit the minimum of it and of what the
+	// Mac can give; 0 means none.
 	Own, Limit int64
 	// CanAsk is true if the agent could unload something for this process.
 	CanAsk bool
@@ -54,11 +54,11 @@ type Chunk struct {
 	// First is true if the guard has not let the prompt begin yet, AllLogits if each
 	// token has logits.
 	First, AllLogits bool
-	// Asked, Shed and Reclaimed are true for what was tried already.
+	// Asked, Shed and Reclaimed are true for remedies that were tried already.
 	Asked, Shed, Reclaimed bool
 }
 
-// Verdict is what to do about a Chunk.
+// Verdict is the decision about a Chunk.
 type Verdict struct {
 	// Tokens to compute now; 0 if something else comes first, or nothing is possible.
 	Tokens int64

@@ -77,7 +77,7 @@ type Status struct {
 	Throttled, Refused, Aborted int64
 }
 
-// Model is what a loaded model takes.
+// Model is the memory of a loaded model.
 type Model struct {
 	// Weights and Overhead of the process are bytes by arithmetic.
 	Weights, Overhead int64
@@ -401,8 +401,8 @@ func (g *Guard) Abort(needed int64, r Room) *Exceeded {
 // Throttled counts a chunk that was cut.
 func (g *Guard) Throttled() { g.throttled.Add(1) }
 
-// Reclaim returns what the back end keeps pooled to the system, and how many bytes that
-// were: measured, never negative.
+// Reclaim returns pooled memory of the back end to the system. It returns the
+// measured number of bytes, never negative.
 func (g *Guard) Reclaim() (int64, error) {
 	before := g.opts.Backend.Memory().Pooled
 	if err := g.opts.Backend.Trim(); err != nil {

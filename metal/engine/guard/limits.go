@@ -18,8 +18,9 @@ type Limits struct {
 	// Footprint is the kernel's most recent measurement of the process; 0 means not
 	// measured.
 	Footprint int64
-	// Headroom is how much more memory the Mac can give the process now, regardless of the
-	// process's own limit. It is ignored unless HeadroomKnown.
+	// Headroom is the additional memory that the Mac can give the process now,
+	// regardless of the process's own limit. It is ignored unless
+	// HeadroomKnown.
 	Headroom      int64
 	HeadroomKnown bool
 	// HeadroomAnswered is the newest Status.HeadroomRequest that the agent has handled,

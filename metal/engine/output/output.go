@@ -18,8 +18,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
 
-// Delta is what one step adds to an answer. Its fields are in the order in which a
-// client reads them; a Delta with Calls has no text.
+// Delta is the output of one step for an answer. Its fields are in the order in
+// which a client reads them; a Delta with Calls has no text.
 type Delta struct {
 	// Tokens generated, without the one that ends the turn.
 	Tokens          []int32
@@ -32,7 +32,7 @@ type Delta struct {
 // Options of an Assembler.
 type Options struct {
 	Tokenizer *tokenizer.Tokenizer
-	// Stop strings end the text; none of them is shown.
+	// Stop strings end the text; they are not shown.
 	Stop []string
 	// Ends are tokens that end the answer. Stop strings end it only after MinTokens.
 	Ends      map[int32]bool

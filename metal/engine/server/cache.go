@@ -20,8 +20,8 @@ import (
 // lastWrites bounds how long a stopped engine writes what is queued for the disk.
 const lastWrites = 5 * time.Second
 
-// Cache is an engine's tier on disk, and who speaks of it with the agent. The
-// agent's stream may come before the tier is there, and come again.
+// Cache connects an engine's disk tier with the agent. The agent's stream may
+// connect before the tier exists, and reconnect.
 type Cache struct {
 	fs         disk.FS
 	queueBytes int64
@@ -42,7 +42,7 @@ func NewCache(fs disk.FS, queueBytes int64, log *slog.Logger) *Cache {
 	return &Cache{fs: fs, queueBytes: queueBytes, log: log, opened: make(chan struct{})}
 }
 
-// Below makes the tier; engine.Options.Below calls it once, when the model is
+// Below opens the tier; engine.Options.Below calls it once, when the model is
 // loaded.
 func (c *Cache) Below(o kv.Origin) kv.Tier {
 	c.tier, c.origin = cold.Open(cold.Options{FS: c.fs, Origin: o, QueueBytes: c.queueBytes, Log: c.log}), o

@@ -37,7 +37,7 @@ const (
 	failedLinger = 60 * time.Second
 )
 
-// Identity is what Hello says.
+// Identity is the response of Hello.
 type Identity struct {
 	Version, ReplicaUID, ConfigHash, Backend string
 	Epoch                                    int64
@@ -130,7 +130,7 @@ func (s *service) await(ctx context.Context, served <-chan error) error {
 	return nil
 }
 
-// Hello says who the engine is.
+// Hello identifies the engine.
 func (s *service) Hello(_ context.Context, r *wire.HelloRequest) (*wire.HelloResponse, error) {
 	for _, v := range r.GetProtocolVersions() {
 		if v == wire.ProtocolVersion {
@@ -207,7 +207,7 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 	}
 }
 
-// Embed makes vectors.
+// Embed computes embeddings.
 func (s *service) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
 	if len(r.GetTexts()) > 0 && len(r.GetTokenLists()) > 0 {
 		return nil, wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Param: "input", Message: "send either texts or tokens, not both"})
@@ -250,8 +250,8 @@ func (s *service) SetLimits(_ context.Context, l *wire.Limits) (*wire.SetLimitsR
 	return &wire.SetLimitsResponse{Memory: toMemory(s.engine.Status())}, nil
 }
 
-// Trim returns pooled memory to the system, and what is remembered of prompts
-// where it is asked for that too.
+// Trim returns pooled memory to the system, and the prefix cache if the request
+// asks for that.
 func (s *service) Trim(ctx context.Context, r *wire.TrimRequest) (*wire.TrimResponse, error) {
 	trim := s.engine.Trim
 	if r.GetPrefixCache() {

@@ -51,7 +51,8 @@ type Options struct {
 	// Plan selects what is quantized, and how.
 	Plan Plan
 	// Type of dense tensors, scales and biases; nil keeps that of the source.
-	// The halves of a GGUF file are meant as float32, and its scales become so.
+	// The halves of a GGUF file count as float32, and its scales become
+	// float32.
 	Type *quant.Type
 
 	// shard bounds a file of weights; 0 means shardBytes.
@@ -60,7 +61,7 @@ type Options struct {
 	create func(path string) (sink, error)
 }
 
-// Report is what was written.
+// Report describes what was written.
 type Report struct {
 	// Files of weights, and the bytes in them.
 	Files int
@@ -73,7 +74,7 @@ type Report struct {
 	Formats map[string]int64
 }
 
-// BitsPerWeight is what a weight takes, scales and biases included.
+// BitsPerWeight is the average size of a weight, including scales and biases.
 func (r Report) BitsPerWeight() float64 { return 8 * float64(r.Bytes) / float64(max(1, r.Weights)) }
 
 // Run converts f. After an error nothing is left behind.

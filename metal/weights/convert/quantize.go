@@ -13,17 +13,18 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// Target is what a matrix becomes; the zero value keeps it as it is. Affine
-// ones have bits and a group, those of small floats a mode that says both.
+// Target is the format to which a matrix is converted; the zero value keeps its
+// format. Affine formats have bits and a group size, those of small floats a
+// mode that determines both.
 type Target struct {
 	mode        quant.Mode
 	bits, group int
 }
 
-// Affine is an affine format whose scales get the type of what they scale.
+// Affine is an affine format whose scales get the type of the matrix.
 func Affine(bits, group int) Target { return Target{quant.Affine, bits, group} }
 
-// keep leaves a matrix as it is.
+// keep keeps the format of a matrix.
 func keep() Target { return Target{} }
 
 // defaultGroup is MLX's.
@@ -110,7 +111,7 @@ func ReadRules(from io.Reader) ([]Rule, error) {
 
 // Plan selects how matrices are quantized. The zero value keeps all formats.
 type Plan struct {
-	// Rest is what becomes of the matrices that no rule names, where their rows
+	// Rest is the format of the matrices that no rule matches, if their rows
 	// are whole groups; routers become 8 bits in groups of 64, as in mlx-lm.
 	Rest Target
 	// Rules, of which the first that matches counts.
