@@ -429,9 +429,9 @@ const (
 	mostProducts = 64 << 20
 )
 
-// attends says whether a piece is attended by products and a softmax that are
-// operations of their own, or as the framework does it; and how many scores
-// exist at once, copies included.
+// attention selects fused attention by the framework, or products and a softmax
+// as separate operations, for a segment of length queries. scores is the number
+// of attention scores that exist at once, including copies.
 func (b *Backend) attention(heads, length, seen int) (how C.int32_t, scores int64) {
 	all := int64(heads) * int64(length) * int64(seen)
 	switch {
