@@ -10,15 +10,15 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// reserve asks the ledger for the memory of an entry's engine.
+// reserve reserves the memory of an entry's engine, or refuses the entry.
 func (rs *replicas) reserve(e *entry) {
 	if rs.admitted(e) {
 		rs.change(func() { e.reserved, e.state = true, Reserved })
 	}
 }
 
-// reserveOnly asks the ledger for a reservation alone: nothing is evicted for an
-// engine that may not be started yet, and nothing is refused.
+// reserveOnly reserves the memory of an engine that may not start yet: nothing is
+// evicted for it, and a failure refuses nothing.
 func (rs *replicas) reserveOnly(e *entry) {
 	searched := rs.roomChangesNow()
 	var short *memory.NoRoomError
@@ -32,8 +32,8 @@ func (rs *replicas) reserveOnly(e *entry) {
 	}
 }
 
-// admitted asks for memory to load a model. Where there is none the entry is
-// refused, or tried again after each observed exit.
+// admitted asks for the memory to load a model. Without it the entry is refused,
+// or tried again after each observed exit.
 func (rs *replicas) admitted(e *entry) bool {
 	searched := rs.roomChangesNow()
 	coming, err := rs.room.admit(e)
@@ -43,7 +43,7 @@ func (rs *replicas) admitted(e *entry) bool {
 	}
 	var short *memory.NoRoomError
 	switch {
-	case !errors.As(err, &short): // the assignment cannot be meant
+	case !errors.As(err, &short): // the assignment is invalid
 		rs.refuse(e, err)
 	case short.Final:
 		rs.refuseRoom(e, short)
@@ -55,14 +55,15 @@ func (rs *replicas) admitted(e *entry) bool {
 	return false
 }
 
-// roomChangesNow is what awaitRoom compares: read it before the search.
+// roomChangesNow is the counter that awaitRoom compares: read it before the
+// search.
 func (rs *replicas) roomChangesNow() (n int64) {
 	rs.read(func() { n = rs.roomChanges })
 	return n
 }
 
-// awaitRoom has the entry tried again when memory was given back, or at once if
-// some was since the search began.
+// awaitRoom retries the entry when memory is freed, or at once if some was freed
+// since the search began.
 func (rs *replicas) awaitRoom(e *entry, short *memory.NoRoomError, searched int64) {
 	rs.change(func() {
 		if e.short = short; rs.roomChanges == searched {
@@ -71,7 +72,8 @@ func (rs *replicas) awaitRoom(e *entry, short *memory.NoRoomError, searched int6
 	})
 }
 
-// noVictim: what is in the way is promised for good, or busy, or not ours.
+// noVictim handles memory that no eviction frees: it is reserved for
+// always-resident replicas, busy, or used by other programs.
 func (rs *replicas) noVictim(e *entry, short *memory.NoRoomError, searched int64) {
 	lasting, demanded, reserved := false, false, false
 	rs.read(func() {
@@ -91,9 +93,9 @@ func (rs *replicas) noVictim(e *entry, short *memory.NoRoomError, searched int64
 	}
 }
 
-// refuseRoom says no for as long as the promises stand: for good to an Always
-// replica, which is then made elsewhere; to the waiters of an OnDemand one,
-// which is asked again by the next request.
+// refuseRoom refuses an entry while the reservations stand: an Always replica for
+// good, so that it is placed elsewhere; the waiting requests of an OnDemand one,
+// which the next request tries again.
 func (rs *replicas) refuseRoom(e *entry, short *memory.NoRoomError) {
 	demanded := false
 	rs.change(func() {
@@ -107,13 +109,13 @@ func (rs *replicas) refuseRoom(e *entry, short *memory.NoRoomError) {
 	}
 }
 
-// refuse is final for that replica.
+// refuse fails the replica for good.
 func (rs *replicas) refuse(e *entry, why error) {
 	var name string
 	refused := &journal.Refusal{Reason: v1alpha1.ReasonInsufficientRoom, Message: why.Error()}
 	rs.change(func() {
 		name = e.assignment.Namespace + "/" + e.assignment.Name
-		rs.ledger.Release(e.key) // it may have been promised before the ceiling fell
+		rs.ledger.Release(e.key) // it may have been reserved before the ceiling fell
 		e.refused, e.state, e.reserved = refused, Failed, false
 		rs.roomChanged()
 		e.failWaiters(&LoadError{Reason: refused.Reason, Message: refused.Message})

@@ -34,7 +34,7 @@ func (lc *lifecycle) adopt(ctx context.Context) {
 	wg.Wait()
 }
 
-// adoptOne takes over one engine, or settles that it is gone.
+// adoptOne takes over one engine, or records that it is gone.
 func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
 	if r.PID == 0 && !lc.identify(ctx, &r) {
 		lc.Log.Info("An engine was about to start but is not running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load)
@@ -85,8 +85,8 @@ func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
 	}
 }
 
-// missed reclaims an engine that ended while no agent looked. What it held
-// then is known only if an agent measured it for a stop.
+// missed reclaims an engine that ended while no agent ran. Its memory is known
+// only if an agent measured it for a stop.
 func (lc *lifecycle) missed(r journal.Engine) {
 	now := time.Now()
 	k := memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}
@@ -101,7 +101,7 @@ func (lc *lifecycle) missed(r journal.Engine) {
 	lc.change(func() {
 		e = lc.entry(k)
 		e.loads = max(e.loads, r.Load)
-		lc.gate.unclean() // how it ended is not known
+		lc.gate.unclean() // its exit status is unknown
 		e.reserved, e.recording = false, true
 	})
 	var why *journal.Refusal
@@ -118,8 +118,8 @@ func (lc *lifecycle) missed(r journal.Engine) {
 	})
 }
 
-// strays finds engines by their files that the journal does not know, because
-// it was damaged. Files of engines that do not answer are removed.
+// strays finds engines that a damaged journal does not know, by their files.
+// Files of engines that do not answer are removed.
 func (lc *lifecycle) strays(known []journal.Engine) (found []journal.Engine) {
 	configs, err := filepath.Glob(filepath.Join(lc.files.run, "*.json"))
 	if err != nil {
@@ -159,7 +159,7 @@ func readStray(f engineFiles, name string) (journal.Engine, error) {
 	}
 	return journal.Engine{
 		ReplicaUID: c.ReplicaUID, Epoch: c.Epoch, Load: load, Config: c, Socket: f.socket,
-		Reserved: c.LimitBytes, // at least what was promised to it
+		Reserved: c.LimitBytes, // at least its reservation
 	}, nil
 }
 

@@ -7,8 +7,8 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 )
 
-// bookkeeper stores what polls find and a restart must not lose: when engines
-// were last used, and what is known of wired memory. Polls do not wait for it.
+// bookkeeper stores what a restart must not lose and polls find: the last use of
+// engines, and the evidence about wired memory. Polls do not wait for it.
 type bookkeeper struct {
 	*registry
 	recorder *recorder
@@ -39,7 +39,7 @@ func (bk *bookkeeper) run() {
 // a restart of the agent its idle time begins that much early at most.
 const lastUseKept = 10 * time.Second
 
-// due reports whether the journal lags what the last poll found.
+// due reports whether the last poll found anything to store.
 func (bk *bookkeeper) due() (due bool) {
 	bk.read(func() {
 		due = len(bk.usesSince(lastUseKept)) > 0 || bk.gate.storedUnsettled != bk.gate.unsettled() || evidenceMoved(bk.gate.stored, bk.gate.stranding.Evidence())
@@ -47,8 +47,8 @@ func (bk *bookkeeper) due() (due bool) {
 	return due
 }
 
-// store writes when engines were last used, if the journal lags by more than
-// that, and what is known of the Mac's wired memory.
+// store writes the last use of engines, if the journal lags by more than lag, and
+// the evidence about the Mac's wired memory.
 func (bk *bookkeeper) store(lag time.Duration) error {
 	var uses map[string]time.Time
 	var evidence memory.Evidence
@@ -80,8 +80,8 @@ func (bk *bookkeeper) store(lag time.Duration) error {
 	return nil
 }
 
-// usesSince are the last uses of engines of which the journal lags by more than
-// that, by socket, which is unique; the caller holds mu.
+// usesSince returns the last uses that the journal lags by more than lag, by
+// socket, which is unique; the caller holds mu.
 func (bk *bookkeeper) usesSince(lag time.Duration) map[string]time.Time {
 	uses := map[string]time.Time{}
 	for _, e := range bk.entries {

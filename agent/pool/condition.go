@@ -20,7 +20,8 @@ func condition(kind string, status metav1.ConditionStatus, reason, format string
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// asReason is an engine's or a store's word, where the API takes it.
+// asReason returns an engine's or a store's reason in a form that the API
+// accepts.
 func asReason(s string) string {
 	if isReason(s) {
 		return s
@@ -28,9 +29,10 @@ func asReason(s string) string {
 	return v1alpha1.ReasonLoadFailed
 }
 
-// isReason reports whether the API takes s as a reason: with anything else the
-// whole report would be refused. It is asked for every condition of every
-// snapshot, so it is no regular expression: ^[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?$
+// isReason reports whether the API accepts s as a reason: any other value would
+// make it refuse the whole report. It is called for every condition of every
+// snapshot, so it uses no regular expression:
+// ^[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?$
 func isReason(s string) bool {
 	for i := range len(s) {
 		c := s[i]

@@ -8,11 +8,10 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// ReasonInvalidAssignment of Admitted: the order cannot be followed.
+// ReasonInvalidAssignment of Admitted: the assignment is invalid.
 const ReasonInvalidAssignment = "InvalidAssignment"
 
-// derive computes the five conditions from what is the case now; the caller
-// holds mu.
+// derive computes the five conditions of an entry; the caller holds mu.
 func (rs *replicas) derive(e *entry, now time.Time) []metav1.Condition {
 	all := []metav1.Condition{e.downloadedCondition(), e.admittedCondition(), e.loadedCondition(), e.servingCondition(), e.releasedCondition()}
 	if e.onDemand() && e.refused == nil {
@@ -24,8 +23,8 @@ func (rs *replicas) derive(e *entry, now time.Time) []metav1.Condition {
 	return all
 }
 
-// deriveOnDemand changes what is different for an entry that the first request
-// loads: it serves without an engine, save where no request could get one.
+// deriveOnDemand adapts the conditions to an entry that the first request loads:
+// it serves without an engine, unless no request could get one.
 func (rs *replicas) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
 	serves := condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonOnDemand, "the first request loads the model")
 	if !e.asleep() {
@@ -47,7 +46,7 @@ func (rs *replicas) deriveOnDemand(e *entry, all []metav1.Condition, now time.Ti
 	case why != "":
 		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, "no engine is started: %s", why)
 		all[3] = named(all[2], v1alpha1.ConditionServing)
-	case e.setBackNow(now): // Loaded and Serving say why, and that it is tried again
+	case e.setBackNow(now): // Loaded and Serving explain why, and when it is tried again
 	case e.demand != nil:
 		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading, "a request is waiting for the model to load")
 		all[3] = serves
@@ -57,8 +56,8 @@ func (rs *replicas) deriveOnDemand(e *entry, all []metav1.Condition, now time.Ti
 	}
 }
 
-// heldBack is Loaded of an entry that would be started and may not be yet; nil
-// where nothing holds it back.
+// heldBack is the condition Loaded of an entry whose engine may not start yet;
+// nil if it may.
 func (rs *replicas) heldBack(e *entry, now time.Time) *metav1.Condition {
 	starts := e.want == wantRunning && e.engine == nil && e.refused == nil && e.download.done && (!e.onDemand() || e.demand != nil)
 	var c metav1.Condition
@@ -115,7 +114,7 @@ func (e *entry) loadedCondition() metav1.Condition {
 	}
 	switch {
 	case e.refused != nil && e.refused.Reason == v1alpha1.ReasonInsufficientRoom && e.failure != nil:
-		return no(e.failure.Reason, "%s", e.failure.Message) // Admitted says why it does not come back
+		return no(e.failure.Reason, "%s", e.failure.Message) // Admitted explains why it is not started again
 	case e.refused != nil && e.failure != nil:
 		return no(e.refused.Reason, "%s", e.refused.Message)
 	case e.engine != nil && e.engine.failure != nil: // given up, and not gone yet

@@ -6,18 +6,19 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 )
 
-// demand is a load that requests wait for: one for an entry, for all requests.
-// The first request begins it. It ends when the engine is ready or with an
-// error, and every waiter gets that. A waiter may leave at any time; when all
-// have left, the load continues and the next request finds it.
+// demand is a load that requests wait for: one per entry. The first request
+// begins it. It ends when the engine is ready or with an error, which every
+// waiter gets. A waiter may leave at any time; when all have left, the load
+// continues for the next request.
 type demand struct {
 	since time.Time
-	// waiting holds get one result, nil with the hold taken. registry.mu guards it.
+	// waiting holds get one result, nil if the hold was granted. registry.mu
+	// guards it.
 	waiting map[*Hold]chan error
 }
 
-// join lets h wait for the engine of e; the caller holds registry.mu, and e is
-// OnDemand and not ready. It reports whether a load was begun.
+// join makes h wait for the engine of e and reports whether a load was begun; the
+// caller holds registry.mu, and e is OnDemand and not ready.
 func (e *entry) join(h *Hold, now time.Time) (result <-chan error, began bool) {
 	if e.demand == nil {
 		e.demand = &demand{since: now, waiting: map[*Hold]chan error{}}

@@ -12,12 +12,12 @@ import (
 // diskAgain is the pause before the stream of an engine's cache is opened again.
 const diskAgain = 100 * time.Millisecond
 
-// CacheLease is an engine's leave to use the disk, as its owner keeps it.
+// CacheLease is an engine's permission to use the disk.
 type CacheLease = stream.Lease
 
-// grantDisk gives an engine leave to use this Mac's disk, where it is to, again
-// and again until ctx ends or the engine stops.
-func (lc *lifecycle) grantDisk(ctx context.Context, e *entry, g *engine) {
+// leaseDisk lets an engine use this Mac's disk cache, if it is configured to, and
+// reconnects until ctx ends or the engine stops.
+func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 	if lc.Cache == nil || g.config.CacheQueueBytes == 0 {
 		return
 	}
@@ -44,8 +44,7 @@ func (lc *lifecycle) grantDisk(ctx context.Context, e *entry, g *engine) {
 	}
 }
 
-// diskOf is how much of the disk blocks of an entry's model may take, as it is
-// ordered now.
+// diskOf is the disk limit for blocks of an entry's model, as currently assigned.
 func (lc *lifecycle) diskOf(e *entry) (most int64) {
 	lc.read(func() { most = e.assignment.Cache.SSDBytes })
 	return most

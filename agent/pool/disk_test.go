@@ -91,7 +91,7 @@ func TestEngineReattachesToTheDiskCache(t *testing.T) {
 	done := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	go func() { defer close(done); lc.grantDisk(ctx, entry, g) }()
+	go func() { defer close(done); lc.leaseDisk(ctx, entry, g) }()
 	<-bounds
 	most := <-bounds
 	for _, want := range []int64{5, 7} {
@@ -119,7 +119,7 @@ func TestAnEngineIsGivenNoDiskOfAnotherModel(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); lc.grantDisk(ctx, entry, g) }()
+	go func() { defer close(done); lc.leaseDisk(ctx, entry, g) }()
 	for e.calls.Load() < 2 {
 		<-time.After(time.Millisecond)
 	}
@@ -127,7 +127,7 @@ func TestAnEngineIsGivenNoDiskOfAnotherModel(t *testing.T) {
 	<-done
 	before := e.calls.Load()
 	g.config.CacheQueueBytes = 0
-	lc.grantDisk(t.Context(), entry, g)
+	lc.leaseDisk(t.Context(), entry, g)
 	if e.calls.Load() != before {
 		t.Error("an engine without a cache was asked for it")
 	}

@@ -38,19 +38,19 @@ type engine struct {
 	state State
 	// stop is why it was asked to end, or how it ended; nil until then.
 	stop *stopping
-	// failure it reported, or why it was given up while loading.
+	// failure that it reported, or the reason why its load was given up.
 	failure *journal.Refusal
 
 	status    *wire.Status
-	statusAt  time.Time // of the status
+	statusAt  time.Time // time of the status
 	footprint int64     // last measured; 0: never
 	measured  time.Time
 	loadBegan time.Time
-	// progress of the load: what was seen last, and since when it is that.
+	// progress of the load, and since when it is unchanged.
 	progress   loadMark
 	progressAt time.Time
-	// lastUse is the end of its last hold, or its becoming ready; the journal
-	// knows lastUseKept.
+	// lastUse is the end of its last hold, or the time when it became ready; the
+	// journal has lastUseKept.
 	lastUse, lastUseKept time.Time
 	// limitsSentAt is when limits were sent that are not answered yet; zero: none.
 	limitsSentAt time.Time
@@ -75,7 +75,7 @@ type stopping struct {
 	// engine was there, so that a difference can be attributed.
 	before probe.Host
 	alone  bool
-	// rung is how far the ladder was climbed; answered: the engine confirmed
+	// rung is the last step of the stop sequence; answered: the engine confirmed
 	// Shutdown.
 	rung     rung
 	answered bool
@@ -86,7 +86,7 @@ type stopping struct {
 	hurry bool
 }
 
-// rung of the ladder that ends a process.
+// rung is a step of the sequence that stops a process.
 type rung int
 
 const (
@@ -96,7 +96,7 @@ const (
 	rungKill
 )
 
-// trimming is how an engine was asked for its pooled bytes.
+// trimming is the last request for an engine's pooled bytes.
 type trimming struct {
 	asked, acknowledged time.Time // zero: never
 	running             bool
@@ -126,9 +126,8 @@ func (g *engine) leaving() bool {
 	return g.state == Draining || g.state == Stopping || g.state == Exited
 }
 
-// active reports whether what the engine holds changes: it loads, ends, or works
-// on requests.
-// The caller holds registry.mu.
+// active reports whether the engine's memory use changes: it loads, ends, or
+// works on requests. The caller holds registry.mu.
 func (g *engine) active() bool {
 	a := g.status.GetActivity()
 	return g.state != Ready || len(g.holds) > 0 || a.GetRunning()+a.GetQueued() > 0
@@ -146,7 +145,7 @@ func (g *engine) child(proc process.Handle) {
 	g.pid, _ = proc.ID()
 }
 
-// hello asks who listens on the socket and wants the engine that was started.
+// hello checks that the process on the socket is the engine that was started.
 func (g *engine) hello(ctx context.Context) (*wire.HelloResponse, error) {
 	h, err := g.client.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{wire.ProtocolVersion}}, grpc.WaitForReady(true))
 	if err != nil {
@@ -173,8 +172,8 @@ func (g *engine) checkIdle() {
 	}
 }
 
-// wanted is how much an open request of the guard asks for, and notes which
-// request that is; the caller holds registry.mu.
+// wanted returns the bytes that the guard's open request asks for, and records
+// which request that is; the caller holds registry.mu.
 func (g *engine) wanted() int64 {
 	guard := g.status.GetGuard()
 	g.headroom.seen = guard.GetHeadroomRequest()
@@ -184,15 +183,14 @@ func (g *engine) wanted() int64 {
 	return guard.GetHeadroomBytes()
 }
 
-// use notes a use: the idle time begins again. The caller holds
-// registry.mu.
+// use records a use: the idle time begins again. The caller holds registry.mu.
 func (g *engine) use(now time.Time) {
 	if now.After(g.lastUse) {
 		g.lastUse = now
 	}
 }
 
-// held is what was measured last; nil: never.
+// held is the last measured footprint; nil: never measured.
 func (g *engine) held() *int64 {
 	if g.footprint <= 0 {
 		return nil
@@ -201,7 +199,8 @@ func (g *engine) held() *int64 {
 	return &n
 }
 
-// stalled is for how long the load has not moved; the caller holds registry.mu.
+// stalled returns how long the load has made no progress; the caller holds
+// registry.mu.
 func (g *engine) stalled(r memory.EngineReading, now time.Time) time.Duration {
 	mark := loadMark{bytes: g.status.GetLoad().GetBytesDone(), total: g.status.GetLoad().GetBytesTotal(), footprint: r.Footprint}
 	if mark != g.progress {

@@ -32,7 +32,7 @@ type entry struct {
 	engine   *engine          // from just before its start to its observed end
 	loads    int64
 	restarts int32
-	// lastFailure is what the last of the restarts was for.
+	// lastFailure is the cause of the last restart.
 	lastFailure *v1alpha1.EngineFailure
 	// canary of the last engine that became ready; nil before the first.
 	canary   *v1alpha1.Canary
@@ -41,13 +41,13 @@ type entry struct {
 	restart  time.Time   // not before
 	freed    v1alpha1.Freed
 	released bool
-	// recording: its release, that it is forgotten, or the end of an engine
-	// without an agent is being written down. Nothing is started until it is.
+	// recording: its release, its removal, or the end of an engine that no agent
+	// observed is being written to the journal. Nothing is started until then.
 	recording bool
 	// demand is the load that requests wait for; nil while none does.
 	demand *demand
-	// short is why there was no room at the last try, until it is tried again
-	// at roomAgain.
+	// short is why the last attempt found no memory; the next one is at
+	// roomAgain.
 	short     *memory.NoRoomError
 	roomAgain time.Time
 	waitsFor  *entry // whose engine is evicted for it
@@ -58,7 +58,7 @@ type entry struct {
 	conditions []metav1.Condition // as last published, for their transition times
 }
 
-// download is how far the files of an entry are.
+// download is the state of an entry's download.
 type download struct {
 	running, done bool
 	// ending: it was cancelled and has not returned.
@@ -91,7 +91,7 @@ func (e *entry) remember(r journal.Replica, now time.Time) {
 func (e *entry) take(a v1alpha1.Assignment) {
 	e.assignment, e.invalid = a, ""
 	if a.Residency.OnDemand() && e.engine == nil && e.refused != nil && e.refused.Reason == v1alpha1.ReasonInsufficientRoom {
-		e.refused, e.state = nil, Absent // it was refused as one that is always resident
+		e.refused, e.state = nil, Absent // it was refused while it was always resident
 	}
 	switch a.Desired {
 	case v1alpha1.DesiredRunning:
@@ -134,7 +134,7 @@ func (e *entry) idleAfter() time.Duration {
 	return time.Duration(e.assignment.Residency.IdleSeconds) * time.Second
 }
 
-// view is what plan sees. Without a known host nothing can be admitted.
+// view is the input of plan. Without a measured host nothing can be admitted.
 // settled: the host was checked after the last unclean end of an engine.
 func (e *entry) view(hostKnown, settled bool) view {
 	d := &e.download
@@ -156,7 +156,7 @@ func (e *entry) view(hostKnown, settled bool) view {
 	return v
 }
 
-// config is what an engine of this entry is started with.
+// config is the configuration of an engine of this entry.
 func (e *entry) config(path string) wire.Config {
 	a := &e.assignment
 	c := wire.Config{
@@ -170,13 +170,13 @@ func (e *entry) config(path string) wire.Config {
 	return c
 }
 
-// sameService reports whether an engine with configuration have does what want
-// asks. Where the files lie and how its limit was computed are not part of
-// that: a new agent must not unload what an old one started.
+// sameService reports whether an engine with configuration have can serve want.
+// The location of the files and the way its limit was computed do not matter: a
+// new agent must not unload an engine that an old one started.
 func sameService(have, want wire.Config) bool {
 	have.ModelPath, have.LimitBytes, have.Backend = want.ModelPath, want.LimitBytes, want.Backend
 	have.CacheDir, have.Sandbox = want.CacheDir, want.Sandbox
-	if have.Task == "" { // it does what its model is made for, which is what was inspected
+	if have.Task == "" { // its task is that of the model, as inspected
 		have.Task = want.Task
 	}
 	return reflect.DeepEqual(have, want)

@@ -8,7 +8,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 )
 
-// What a request meets when it cannot have an engine.
+// Errors of requests that cannot have an engine.
 var (
 	// ErrNotHere: this Mac does not hold that replica in that epoch.
 	ErrNotHere = errors.New("replica is not on this Mac")
@@ -24,7 +24,7 @@ var (
 	errReleased = errors.New("hold was released")
 )
 
-// NotReadyError is an ErrNotReady with what is known about it.
+// NotReadyError is an ErrNotReady with the entry's state.
 type NotReadyError struct {
 	State State
 	// RetryAfter is a guess at when it is worth another try.
@@ -71,7 +71,7 @@ func (e *LoadError) Error() string {
 // Is makes errors.Is(err, errLoadFailed) true.
 func (e *LoadError) Is(target error) bool { return target == errLoadFailed }
 
-// DownloadError is how Weights says why files are not there.
+// DownloadError is the error of Weights with the reason why files are missing.
 type DownloadError struct {
 	// Reason is one of the reason constants of api/v1alpha1.
 	Reason  string

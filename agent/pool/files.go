@@ -22,7 +22,7 @@ const maxSocketPath = 103
 // maxLogBytes is how large one engine's log grows before it is set aside.
 const maxLogBytes = 8 << 20
 
-// files says where the files of engines lie.
+// files are the folders for the files of engines.
 type files struct {
 	run, logs string
 }

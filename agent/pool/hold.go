@@ -35,11 +35,11 @@ func (h *Hold) Release() {
 	})
 }
 
-// notReadyRetry is the RetryAfter of a request for an engine that loads.
+// notReadyRetry is the RetryAfter of a request for an engine that is loading.
 const notReadyRetry = time.Second
 
-// requests gives requests their holds: at once from an engine that is ready, or
-// after the load that the first of them begins (OnDemand).
+// requests grants holds: at once if the engine is ready, or after the load that
+// the first request begins (OnDemand).
 type requests struct {
 	*registry
 	timing Timing
@@ -113,7 +113,7 @@ func (rq *requests) takeOrJoin(h *Hold, k memory.Key) (<-chan error, error) {
 }
 
 // stillWaiting is the error of a request that has waited for LoadWait: it names
-// what the load waits for.
+// the cause of the delay.
 func (rq *requests) stillWaiting(k memory.Key) error {
 	rq.mu.Lock()
 	defer rq.mu.Unlock()
@@ -129,8 +129,8 @@ func (rq *requests) stillWaiting(k memory.Key) error {
 	return &NotReadyError{State: Loading, RetryAfter: notReadyRetry}
 }
 
-// leave gives up waiting because of err; a hold that was granted in the same
-// moment is released. The load continues.
+// leave stops waiting because of err; a hold that was granted in the same moment
+// is released. The load continues.
 func (rq *requests) leave(h *Hold, k memory.Key, result <-chan error, err error) error {
 	rq.mu.Lock()
 	if e := rq.entries[k]; e != nil && e.demand != nil {
@@ -147,7 +147,7 @@ func (rq *requests) leave(h *Hold, k memory.Key, result <-chan error, err error)
 	return err
 }
 
-// drop takes a hold out of its engine's. The idle time begins.
+// drop removes a hold from its engine. The idle time begins.
 func (rq *requests) drop(h *Hold) {
 	rq.mu.Lock()
 	defer rq.mu.Unlock()

@@ -20,8 +20,8 @@ type owner interface {
 	failed(e *entry, why journal.Refusal, now time.Time)
 	// putOff: there is no process, for a reason that is no fault of the engine.
 	putOff(e *entry, why journal.Refusal, now time.Time)
-	// ended: the end of the engine was observed, and its reclaim is on disk; why is
-	// its fault, if it was one.
+	// ended: the end of the engine was observed, and its reclaim is on disk; why
+	// is the engine's fault, if any.
 	ended(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, now time.Time)
 	// vacated: the entry is free for another engine.
 	vacated(e *entry)
@@ -43,8 +43,8 @@ type macMemory interface {
 // settle are called under the lock.
 type exitGate interface {
 	mayStart() bool
-	// unsettled reports whether a restarted agent has to check the Mac's memory,
-	// and noteUnsettled notes what the journal has of that.
+	// unsettled reports whether a restarted agent must check the Mac's memory,
+	// and noteUnsettled records the journal's value of that.
 	unsettled() bool
 	noteUnsettled(stored bool)
 	// exited counts an observed end.

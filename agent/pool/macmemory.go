@@ -51,7 +51,7 @@ func (p *pressure) macConditions() []metav1.Condition {
 		found(v1alpha1.ConditionWiredStranded, p.gate.wired), found(v1alpha1.ConditionMemoryDiverged, p.diverged), p.guardCondition()}
 }
 
-// found makes a condition of a finding; before the first poll it is Unknown.
+// found returns the condition for a finding; before the first poll it is Unknown.
 func found(kind string, f memory.Finding) metav1.Condition {
 	return condition(kind, cmp.Or(f.Status, metav1.ConditionUnknown), cmp.Or(f.Reason, v1alpha1.ReasonWaiting), "%s", cmp.Or(f.Message, "not measured yet"))
 }

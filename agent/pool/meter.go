@@ -198,7 +198,7 @@ func (mt *meter) ownFootprints() (held map[int]int64, gone int64, known bool) {
 	return held, gone, known
 }
 
-// residue is what is left where nothing should be; the caller holds mu.
+// residue returns the memory in use while no engine runs; the caller holds mu.
 func (mt *meter) residue(r memory.Reading) memory.Residue {
 	var left memory.Residue
 	for _, e := range r.Engines {

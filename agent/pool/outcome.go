@@ -41,8 +41,7 @@ func (rs *replicas) failed(e *entry, why journal.Refusal, now time.Time) {
 	rs.ledger.Release(e.key)
 }
 
-// putOff keeps the entry from being loaded for a while, for a reason that is no
-// failure of its engine.
+// putOff delays the next load, for a reason that is no failure of the engine.
 func (rs *replicas) putOff(e *entry, why journal.Refusal, now time.Time) { e.setBack(why, now) }
 
 // ended decides what the entry does after an observed end; why is what it counts

@@ -9,7 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// State is where an entry or its engine is, as observed.
+// State is the observed state of an entry or its engine.
 type State string
 
 // The states of an entry are all of these but Starting: while its engine starts
@@ -42,12 +42,12 @@ const (
 	wantGone
 )
 
-// leaves reports whether a running engine is to be unloaded.
+// leaves reports whether a running engine must be unloaded.
 func (w want) leaves() bool {
 	return w == wantDownloaded || w == wantDrained || w == wantGone
 }
 
-// view is all that plan looks at of one entry.
+// view is the input of plan for one entry.
 type view struct {
 	key  memory.Key
 	want want
@@ -71,7 +71,7 @@ type view struct {
 	since, roomNotBefore          time.Time
 }
 
-// step is the next thing to do with an entry.
+// step is the next action for an entry.
 type step int
 
 const (
@@ -117,8 +117,8 @@ func plan(views []view, now time.Time) (actions []action, again time.Time) {
 	return actions, again
 }
 
-// takes sorts steps that give memory back before those that ask for it; of the
-// latter, always-resident replicas come first, then the longest waiting.
+// takes sorts steps that free memory before those that need it; of the latter,
+// always-resident replicas come first, then the longest waiting.
 func takes(a action) int {
 	if a.step == stepReserve || a.step == stepReserveOnly || a.step == stepLoad {
 		return 1
@@ -216,7 +216,7 @@ func planStop(v view, reason v1alpha1.ReclaimReason) action {
 	return action{}
 }
 
-// planEnd takes everything back and then does the last step, once.
+// planEnd unloads, unreserves and then does the last step, once.
 func planEnd(v view, reason v1alpha1.ReclaimReason, last step) action {
 	switch {
 	case v.engine:
@@ -254,7 +254,7 @@ func afterCrash(crashes []time.Time, now time.Time) (recent []time.Time, wait ti
 	return recent, firstBackoff << (len(recent) - 1), true
 }
 
-// Downloads that may succeed later are tried again for ever, with growing pauses.
+// Downloads that may succeed later are retried indefinitely, with growing pauses.
 const (
 	firstDownloadPause = time.Second
 	maxDownloadPause   = time.Minute

@@ -26,14 +26,14 @@ type Weights interface {
 	Ensure(ctx context.Context, record model.Record, tokenRef string, progress func(done, total int64)) (path string, err error)
 }
 
-// Config is what a pool is made of.
+// Config configures a pool.
 type Config struct {
 	Log     logr.Logger
 	Journal Journal
 	Ledger  *memory.Ledger
 	Probe   probe.Probe
 	Weights Weights
-	// Engine is the program, and EngineEnv its environment.
+	// Engine is the path of the engine program, and EngineEnv its environment.
 	Engine    string
 	EngineEnv []string
 	// Engines starts and dials engines: process.System on a Mac.
@@ -67,7 +67,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Pool holds the engines of this Mac: it connects the state machine of its
+// Pool runs the engines of this Mac: it connects the state machine of its
 // replicas, the life cycle of their engines, and the pressure loop. It is safe
 // for concurrent use.
 type Pool struct {
@@ -84,8 +84,8 @@ type Pool struct {
 	conditions []metav1.Condition // of the Mac, as last published
 }
 
-// New makes a pool from its journal: it knows the replicas of the last agent,
-// and nothing runs before Adopt and Run.
+// New returns a pool with the replicas of its journal; nothing runs before Adopt
+// and Run.
 func New(c Config) (*Pool, error) {
 	c = c.withDefaults()
 	f, err := newFiles(c.StateDir)
@@ -148,7 +148,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	reg := p.registry
 	stop := context.AfterFunc(ctx, reg.finish)
 	defer stop()
-	p.pressure.poll() // what adopted engines gave back, or left, is seen before anything is started
+	p.pressure.poll() // memory that adopted engines freed, or left, is measured before any start
 	reg.tasks.Go(p.pressure.run)
 	reg.tasks.Go(p.books.run)
 	for reg.life.Err() == nil {
@@ -172,24 +172,24 @@ func (p *Pool) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Acquire takes a hold on the engine of a replica and epoch. It ends with ctx
-// at the latest. For a replica that is always resident it does not wait:
-// ErrNotHere or ErrNotReady say why there is no engine. One that is OnDemand is
-// loaded, once for all that wait, for Timing.LoadWait at most; errNoRoom and
-// errLoadFailed say why it was not.
+// Acquire takes a hold on the engine of a replica and epoch, which ends with ctx
+// at the latest. For an always-resident replica it does not wait: ErrNotHere or
+// ErrNotReady report why there is no engine. An OnDemand engine is loaded, once
+// for all waiting requests; they wait for at most Timing.LoadWait, and errNoRoom
+// and errLoadFailed report why it was not loaded.
 func (p *Pool) Acquire(ctx context.Context, uid string, epoch int64) (*Hold, error) {
 	return p.requests.acquire(ctx, memory.Key{UID: uid, Epoch: epoch})
 }
 
-// Forget asks each engine that serves for what it remembers of prompts and for
-// its pooled memory, all at once, and returns what each gave back. One that does
-// not answer within Hello is listed without a figure. Requests go on.
+// Forget clears the prompt cache and the pooled memory of each serving engine,
+// all at once, and returns what each freed. One that does not answer within Hello
+// is listed without a figure. Requests continue.
 func (p *Pool) Forget(ctx context.Context) []v1alpha1.EngineCleared {
 	return p.pressure.clearCaches(ctx)
 }
 
-// Snapshot is the newest one. It is made when it is asked for: most changes
-// are followed by others before a reader comes.
+// Snapshot returns the current state. It is built on demand, because most changes
+// are followed by others before it is read.
 func (p *Pool) Snapshot() *Snapshot {
 	p.registry.mu.Lock()
 	defer p.registry.mu.Unlock()
@@ -211,8 +211,8 @@ func (p *Pool) build(now time.Time) *Snapshot {
 	}
 }
 
-// Endpoints are the replicas that requests may ask for now, with the holds of
-// this moment (a Snapshot's may be a while old).
+// Endpoints returns the replicas that requests may name now, with their current
+// holds (a Snapshot's may be older).
 func (p *Pool) Endpoints() []Endpoint {
 	p.registry.mu.Lock()
 	defer p.registry.mu.Unlock()

@@ -487,7 +487,7 @@ func TestAProgramThatDoesNotStartFailsInBounds(t *testing.T) {
 	})
 }
 
-func TestAnInvalidAssignmentTouchesNothingThatRuns(t *testing.T) {
+func TestInvalidAssignmentDoesNotAffectRunningEngines(t *testing.T) {
 	r := newRig(t)
 	r.script("m", enginetest.Script{})
 	r.Apply(orders(assignment("u", "m")))

@@ -7,10 +7,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Remembered is what the engines of a replica remember of prompts in memory.
+// Remembered are the prompt caches of a replica's engines, in memory.
 type Remembered struct {
 	UID string
-	// Held: an engine runs that remembers prompts, in Bytes of BudgetBytes.
+	// Held: an engine runs that caches prompts, in Bytes of BudgetBytes.
 	Held               bool
 	Bytes, BudgetBytes int64
 	// QueriedTokens of prompts were looked for since this agent started, and

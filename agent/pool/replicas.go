@@ -11,14 +11,14 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 )
 
-// engines is what the state machine needs of the engine life cycle.
+// engines is the engine life cycle as the state machine uses it.
 type engines interface {
 	unloader
 	// start begins an engine for an entry that has none.
 	start(e *entry)
 }
 
-// room is what the state machine needs of the pressure side.
+// room is the pressure side as the state machine uses it.
 type room interface {
 	// admit asks for the memory of an entry's engine; see pressure.admit.
 	admit(e *entry) (coming bool, err error)
@@ -75,7 +75,7 @@ func (rs *replicas) apply(o journal.Desired) {
 	for _, a := range o.Assignments {
 		e := rs.entry(memory.Key{UID: a.ReplicaUID, Epoch: a.Epoch})
 		if e.reserved && e.engine == nil && e.assignment.ReservedBytes != a.ReservedBytes {
-			rs.ledger.Release(e.key) // reserved again, as it is assigned now
+			rs.ledger.Release(e.key) // reserved again with the new size
 			e.reserved, e.state = false, Absent
 		}
 		e.take(a)
@@ -159,12 +159,12 @@ func (rs *replicas) release(e *entry) {
 	})
 }
 
-// forget ends an entry that no order names.
+// forget removes an entry that is not assigned.
 func (rs *replicas) forget(e *entry) {
 	rs.giveBack(e)
 	rs.recorder.record(func(s *journal.State) { s.DropReplica(e.key.UID, e.key.Epoch) }, func() {
 		rs.change(func() {
-			if e.recording = false; e.want == wantGone && e.engine == nil { // an order may name it again
+			if e.recording = false; e.want == wantGone && e.engine == nil { // it may have been assigned again
 				delete(rs.entries, e.key)
 			}
 		})

@@ -43,8 +43,8 @@ const (
 	pressureWindow   = 30 * time.Minute
 )
 
-// setBack keeps an entry from being loaded for a while; the caller holds
-// registry.mu, and no process is there.
+// setBack delays the next load of an entry; the caller holds registry.mu, and
+// there is no process.
 func (e *entry) setBack(why journal.Refusal, now time.Time) {
 	recent := slices.DeleteFunc(e.setBacks, func(t time.Time) bool { return now.Sub(t) >= pressureWindow })
 	e.setBacks = append(recent, now)
@@ -57,12 +57,12 @@ func (e *entry) setBack(why journal.Refusal, now time.Time) {
 // loaded; the caller holds registry.mu.
 func (e *entry) setBackNow(now time.Time) bool { return e.failure != nil && now.Before(e.restart) }
 
-// hopeless reasons do not go away with another attempt.
+// hopeless reports reasons that another attempt cannot fix.
 func hopeless(reason string) bool {
 	return reason == v1alpha1.ReasonUnsupportedModel || reason == v1alpha1.ReasonInvalidModel
 }
 
-// persist writes what is remembered of the entry; the caller holds mu.
+// persist writes the state of the entry to the journal; the caller holds mu.
 func (e *entry) persist(s *journal.State) {
 	r := s.Replica(e.key.UID, e.key.Epoch)
 	r.Loads, r.Restarts, r.LastFailure, r.Crashes, r.Refused, r.Freed = e.loads, e.restarts, e.lastFailure, e.crashes, e.refused, e.freed

@@ -67,7 +67,7 @@ func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 		return nil, err
 	}
 	if g.config.CacheDir != "" && lc.PrepareCache != nil {
-		if err := lc.PrepareCache(g.config.ModelDigest); err != nil { // it computes all prompts then
+		if err := lc.PrepareCache(g.config.ModelDigest); err != nil { // then it runs without a disk cache
 			lc.Log.Error(err, "Cannot make the model's folder in the disk cache", "ModelReplica", g.record.Namespace+"/"+g.record.Name)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Snapshot is what the pool has to report at one moment. It is immutable.
+// Snapshot is the reported state of the pool at one moment. It is immutable.
 type Snapshot struct {
 	// Generation of the assignments it follows.
 	Generation  int64
@@ -29,11 +29,11 @@ type Snapshot struct {
 	Conditions []metav1.Condition
 	// Guards of the replicas that have or had an engine in this agent's life.
 	Guards []GuardCounters
-	// Remembered by these replicas of prompts.
+	// Remembered are the prompt caches of the replicas.
 	Remembered []Remembered
 }
 
-// GuardCounters are what the guards of a replica's engines did since this
+// GuardCounters count the actions of the guards of a replica's engines since this
 // agent started.
 type GuardCounters struct {
 	UID string

@@ -14,7 +14,7 @@ type Stream struct {
 	grpc interface {
 		Recv() (*wire.GenerateEvent, error)
 	}
-	// over says why the call was ended from our side; nil if it was not.
+	// over returns why we ended the call; nil if we did not.
 	over     func() error
 	stop     func()
 	finished bool
@@ -88,7 +88,7 @@ func (s *Stream) Recv() (*wire.GenerateEvent, error) {
 // Close ends the request if it still runs.
 func (s *Stream) Close() { s.stop() }
 
-// explain turns the error of a call into one that callers branch on.
+// explain turns the error of a call into one that callers can branch on.
 func (s *Stream) explain(err error) error {
 	if wire.RefusalOf(err) != nil {
 		return err

@@ -34,14 +34,14 @@ type Timing struct {
 	// LoadStall is how long a load may make no progress while its process
 	// lives: no byte reported, and its footprint unchanged.
 	LoadStall time.Duration
-	// Silence is how long a loaded engine may say nothing before it is given
+	// Silence is how long a loaded engine may send no status before it is given
 	// up; it counts as busy after three Polls.
 	Silence time.Duration
 	// LoadWait is how long a request waits for the load that it began, or for
 	// one under way. The load continues without it.
 	LoadWait time.Duration
-	// RoomRetry is when a start is tried again that found no room, and what a
-	// request gets as RetryAfter.
+	// RoomRetry is the pause before a start that found no memory is tried again,
+	// and the RetryAfter of its requests.
 	RoomRetry time.Duration
 }
 

@@ -11,8 +11,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// ask makes one call to an engine in a goroutine, bounded by Hello, so that an
-// engine that hangs delays no other.
+// ask calls an engine in a goroutine, bounded by Hello, so that an engine that
+// hangs delays no other.
 func (p *pressure) ask(g *engine, what string, call func(context.Context) error, done func(err error)) {
 	p.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(p.life, p.timing.Hello)

@@ -93,8 +93,8 @@ func (lc *lifecycle) drain(g *engine) bool {
 	return true
 }
 
-// stopEngine climbs the ladder: Shutdown, SIGTERM, SIGKILL, each with time in
-// proportion to what the engine holds.
+// stopEngine escalates from Shutdown to SIGTERM and SIGKILL, each with time in
+// proportion to the engine's memory.
 func (lc *lifecycle) stopEngine(e *entry, g *engine) {
 	lc.change(func() { g.state, e.state = Stopping, Stopping })
 	held, _ := lc.mac.measure(g)

@@ -49,7 +49,7 @@ func (lc *lifecycle) follow(ctx context.Context, e *entry, g *engine) {
 		return
 	}
 	lc.change(func() { lc.backend = h.GetBackend() })
-	lc.tasks.Go(func() { lc.grantDisk(ctx, e, g) }) // not waited for: a slow disk must not delay the end of a process
+	lc.tasks.Go(func() { lc.leaseDisk(ctx, e, g) }) // not waited for: a slow disk must not delay the end of a process
 	for {
 		lc.watch(ctx, e, g)
 		select {
