@@ -10,7 +10,8 @@ import (
 // account is what one engine was granted in its epoch.
 type account struct {
 	namespace blocks.Namespace
-	// model whose blocks may take most bytes; nil: no bound of its own.
+	// model is the account's model, and most the limit of its blocks in bytes;
+	// nil: no limit of its own.
 	model string
 	most  func() int64
 	// epoch that is open; empty while the disk refuses to open one.
@@ -19,9 +20,10 @@ type account struct {
 	// many of them are known to be on the disk: the rest may be written at any
 	// moment.
 	granted, persisted int64
-	// wanted is how much more the engine would use; less than least is of no use.
+	// wanted is how many more bytes the engine would use; fewer than least are of
+	// no use.
 	wanted, least int64
-	// final: there is no more at present.
+	// final: no more can be granted at present.
 	final bool
 	// ending: the engine is gone, and its folder could not be moved away yet.
 	ending bool
@@ -29,21 +31,21 @@ type account struct {
 	counters blocks.Counters
 }
 
-// charge is what an account may still put on the disk without being asked.
+// charge is how many bytes the account may still write.
 func (a *account) charge() int64 { return max(0, a.granted-a.persisted) }
 
-// books are what is on the disk, what was promised of it, and what may be. They
-// decide and do nothing.
+// books record what is on the disk, what is granted, and the limits. They decide
+// and have no side effects.
 type books struct {
 	budget blocks.Budget
-	// origins say whose the namespaces are; the owner keeps them.
+	// origins are the origins of the namespaces; the owner maintains them.
 	origins map[blocks.Namespace]kv.Origin
 	// lastUse of any block of a holder.
 	lastUse  map[holder]time.Time
 	index    *blocks.Index
 	room     blocks.Room
 	accounts map[*account]chan struct{}
-	// past counts the blocks of engines that are gone.
+	// past are the counters of engines that have ended.
 	past blocks.Counters
 
 	evictions, evictedBytes, unlinkFailures int64
@@ -54,10 +56,10 @@ func newBooks(b blocks.Budget, origins map[blocks.Namespace]kv.Origin) *books {
 	return &books{budget: b, origins: origins, lastUse: map[holder]time.Time{}, index: blocks.NewIndex(), accounts: map[*account]chan struct{}{}}
 }
 
-// limit of all bytes on the disk, at this moment.
+// limit of all bytes on the disk now.
 func (b *books) limit() int64 { return b.room.Limit(b.budget) }
 
-// charged is what all engines may still write.
+// charged is how many bytes all engines may still write.
 func (b *books) charged() int64 {
 	var sum int64
 	for a := range b.accounts {
@@ -66,8 +68,8 @@ func (b *books) charged() int64 {
 	return sum
 }
 
-// backlog is by how much the limit is exceeded, which happens when it falls: it
-// is removed bit by bit, and nothing is granted before.
+// backlog is by how many bytes the limit is exceeded, which happens when it
+// falls: blocks are evicted gradually, and nothing is granted before.
 func (b *books) backlog() int64 { return max(0, b.index.Total()+b.charged()-b.limit()) }
 
 // wanted is how many bytes an account is granted at most at once: its request,
@@ -84,15 +86,15 @@ func (b *books) wanted(a *account) int64 {
 	return max(0, min(left, max(fair, a.least)))
 }
 
-// target is how many bytes of files may stay for an account's wanted to be
-// granted.
+// target is how many bytes of files may stay so that an account's request fits.
 func (b *books) target(a *account) int64 { return b.limit() - b.charged() - b.wanted(a) }
 
 // share is a model's share of the disk: at most most bytes, of which blocks use
 // taken and its engines may still write charged.
 type share struct{ most, taken, charged int64 }
 
-// share of an account's model; bounded is false where the budget alone says.
+// share returns the share of an account's model; bounded is false if only the
+// budget limits it.
 func (b *books) share(a *account) (s share, bounded bool) {
 	for o := range b.accounts {
 		switch {
@@ -112,8 +114,9 @@ func (b *books) share(a *account) (s share, bounded bool) {
 	return s, true
 }
 
-// ofModel are the blocks of an account's model that are removed for its request or
-// because they are too many, fairly for its tenants; there are at most files of them.
+// ofModel returns the blocks of an account's model to remove for its request or
+// because they exceed the model's limit, fairly for its tenants; at most files of
+// them.
 func (b *books) ofModel(a *account, files int, now time.Time) (out []blocks.Entry) {
 	s, bounded := b.share(a)
 	if !bounded {
@@ -138,7 +141,7 @@ func (b *books) ofModel(a *account, files int, now time.Time) (out []blocks.Entr
 	return out
 }
 
-// grant gives an account what there is room for.
+// grant grants an account the bytes that fit.
 func (b *books) grant(a *account) {
 	wanted := b.wanted(a)
 	free := b.limit() - b.charged() // were there no files
@@ -148,7 +151,7 @@ func (b *books) grant(a *account) {
 	}
 	give := min(wanted, room)
 	if give < max(1, a.least) {
-		// Final where removing files would not help.
+		// Final if removing files would not help.
 		a.final = wanted > 0 && free < max(1, a.least)
 		return
 	}
@@ -157,16 +160,16 @@ func (b *books) grant(a *account) {
 	a.final = false
 }
 
-// counted notes an engine's counters, and says whether the disk was full since
-// the last time.
+// counted records an engine's counters, and reports whether the disk was full
+// since the last time.
 func (b *books) counted(a *account, c blocks.Counters) bool {
 	full := c.FullDisk > a.counters.FullDisk
 	a.counters = c
 	return full
 }
 
-// close forgets an account. What the engine had queued when it was last heard
-// of went with it.
+// close removes an account. Blocks that the engine had queued at its last report
+// are lost.
 func (b *books) close(a *account) {
 	c := a.counters
 	c.Dropped[blocks.AtShutdown] += c.Queued
@@ -175,7 +178,7 @@ func (b *books) close(a *account) {
 	delete(b.accounts, a)
 }
 
-// total counts the blocks of all engines, those that are gone included.
+// total adds the counters of all engines, including those that have ended.
 func (b *books) total() blocks.Counters {
 	c := b.past
 	for a := range b.accounts {

@@ -45,7 +45,7 @@ func (w *Owner) Clear(n blocks.Namespace) (freed int64, err error) {
 	return w.clear(n)
 }
 
-// ClearAll is Clear of every namespace; foreign files go too.
+// ClearAll is Clear of every namespace, and removes foreign files too.
 func (w *Owner) ClearAll() (freed int64, err error) {
 	w.lock()
 	defer w.unlock()
@@ -86,8 +86,8 @@ func (w *Owner) namespaces() map[blocks.Namespace]bool {
 	return all
 }
 
-// clear ends the epochs of a namespace, removes what lies there, and opens new
-// epochs for the engines that go on.
+// clear ends the epochs of a namespace, removes its files, and opens new epochs
+// for the engines that keep running.
 func (w *Owner) clear(n blocks.Namespace) (freed int64, err error) {
 	folder := blocks.Folder(w.dir(n), n)
 	freed, err = blocks.FenceAll(w.opt.FS, w.dir(n), n)
@@ -129,10 +129,10 @@ func signal(ch chan struct{}) {
 	}
 }
 
-// Keep says of which models blocks are still wanted, by digest. Namespaces of
-// others that no engine writes to are removed, as are those that say of no
-// model. It answers how many bytes came back. Until it was called for the first
-// time nothing is an orphan.
+// Keep sets the models whose blocks are still wanted, by digest. Namespaces of
+// other models that no engine writes to are removed, as are those of unknown
+// models. It returns how many bytes that freed. Before its first call nothing
+// counts as an orphan.
 func (w *Owner) Keep(models map[string]bool) (freed int64, err error) {
 	w.lock()
 	defer w.unlock()

@@ -35,7 +35,7 @@ import (
 // Marker is the file that marks a folder as a cache, which may be emptied.
 const Marker = "metalfleet-kv-cache"
 
-// Options are what an Owner is opened with.
+// Options configure an Owner.
 type Options struct {
 	FS     disk.FS
 	Dir    string
@@ -45,7 +45,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Owner is the owner of the folder.
+// Owner manages the cache folder.
 type Owner struct {
 	opt Options
 	// work holds a token while the disk is read or changed, by one goroutine at a
@@ -58,9 +58,9 @@ type Owner struct {
 	view    atomic.Pointer[Snapshot]
 }
 
-// Open takes possession of a folder, which is empty, absent or was a cache
-// before: it ends all epochs, reads the header of each file, and makes what is
-// there fit the limit.
+// Open takes possession of a folder that is empty, absent or already a cache: it
+// ends all epochs, reads the header of each file, and evicts files above the
+// limit.
 func Open(o Options) (*Owner, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -99,8 +99,8 @@ func (w *Owner) SetBudget(now func() blocks.Budget) {
 func (w *Owner) lock()   { w.work <- struct{}{} }
 func (w *Owner) unlock() { <-w.work }
 
-// Prepare makes the folder of a model in the cache dir, which need not be open yet: a
-// confined engine reaches only a folder that exists when it starts.
+// Prepare creates the folder of a model in the cache dir, which need not be open
+// yet: a confined engine can access only a folder that exists when it starts.
 func Prepare(f disk.FS, dir, model string) error {
 	if err := possess(f, dir); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (w *Owner) dir(n blocks.Namespace) string {
 }
 
 // possess marks an empty folder as a cache, and refuses any other that is not
-// marked: what is in it would be removed.
+// marked, because its content would be removed.
 func possess(f disk.FS, dir string) error {
 	if err := f.MkdirAll(dir); err != nil {
 		return fmt.Errorf("cache %s: %w", dir, err)
@@ -139,11 +139,11 @@ func possess(f disk.FS, dir string) error {
 	return m.Close() // before any other name in the folder, in the order in which disks keep them
 }
 
-// Lease is an engine's leave to write.
+// Lease is an engine's permission to write.
 type Lease struct {
 	w       *Owner
 	account *account
-	// changed has a value when Current answers otherwise than before.
+	// changed has a value if Current would return another lease than before.
 	changed chan struct{}
 }
 
@@ -165,8 +165,8 @@ func (w *Owner) Lease(o kv.Origin, most func() int64) (*Lease, error) {
 	return l, nil
 }
 
-// begin opens a new epoch of an account, without a grant. Where the disk refuses
-// that, the account has none, and Tick tries again.
+// begin opens a new epoch of an account, without a grant. If the disk refuses
+// that, the account has none, and Tick retries.
 func (w *Owner) begin(a *account) error {
 	a.epoch, a.granted, a.persisted, a.final = "", 0, 0, true
 	epoch := strings.ToLower(rand.Text())
@@ -197,8 +197,8 @@ func (l *Lease) current() blocks.Lease {
 // Changed receives a value when the engine must get the lease again.
 func (l *Lease) Changed() <-chan struct{} { return l.changed }
 
-// Report books what an engine did, makes room for what it wants, and answers
-// what it may do now.
+// Report records an engine's writes and reads, makes room for its request, and
+// returns its new lease.
 func (l *Lease) Report(r blocks.Report) blocks.Lease {
 	w, a := l.w, l.account
 	w.lock()
@@ -208,7 +208,7 @@ func (l *Lease) Report(r blocks.Report) blocks.Lease {
 		return blocks.Lease{}
 	}
 	if w.books.counted(a, r.Counters) {
-		w.books.room = blocks.Room{} // the disk was full: what was thought free is not
+		w.books.room = blocks.Room{} // the disk was full: the measured free space is outdated
 	}
 	if r.Epoch == a.epoch {
 		w.persisted(a, r.Persisted)
@@ -222,8 +222,8 @@ func (l *Lease) Report(r blocks.Report) blocks.Lease {
 	return l.current()
 }
 
-// persisted takes an engine's word for a block's name, and the disk's for its
-// size.
+// persisted records blocks by the names that the engine reports and the sizes
+// that the disk reports.
 func (w *Owner) persisted(a *account, files []blocks.File) {
 	for _, f := range files {
 		a.persisted += f.Bytes
@@ -243,7 +243,7 @@ func (w *Owner) persisted(a *account, files []blocks.File) {
 	}
 }
 
-// touched keeps the order of use, on the disk too: a scan reads it there.
+// touched records the order of use, also on the disk, where a scan reads it.
 func (w *Owner) touched(n blocks.Namespace, keys []kv.Key) {
 	now := w.opt.Now()
 	for _, k := range keys {
@@ -256,8 +256,8 @@ func (w *Owner) touched(n blocks.Namespace, keys []kv.Key) {
 	}
 }
 
-// grant removes at most that many files to make room for what an account wants,
-// and grants it as far as there is room. It returns how many files it removed.
+// grant removes at most most files to make room for an account's request, and
+// grants as much as fits. It returns how many files it removed.
 func (w *Owner) grant(a *account, most int) int {
 	w.measure()
 	went := w.evict(w.books.target(a), most)
@@ -266,8 +266,8 @@ func (w *Owner) grant(a *account, most int) int {
 	return went
 }
 
-// measure reads how much room the disk has, where the last figure is too old. A
-// disk that does not say has none.
+// measure reads the disk's free space, if the last figure is too old. A disk that
+// does not report it has none.
 func (w *Owner) measure() {
 	now := w.opt.Now()
 	if w.books.room.Known(now) {
@@ -318,7 +318,7 @@ func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 	return w.books.index.Forget(e) + w.books.index.RemoveForeign(path), true
 }
 
-// problem makes visible what could not be done.
+// problem logs and publishes a failure.
 func (w *Owner) problem(what string, err error) {
 	w.books.problem = what + ": " + err.Error()
 	w.opt.Log.Error(what, "error", err)

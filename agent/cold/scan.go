@@ -15,10 +15,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
-// maxOriginBytes bounds the file that says whose a namespace is.
+// maxOriginBytes bounds the file with the origin of a namespace.
 const maxOriginBytes = 1 << 16
 
-// found is a file of the folder. path is set for what is no block of ours.
+// found is a file of the folder. path is set for files that are no blocks of
+// ours.
 type found struct {
 	id    blocks.ID
 	path  string
@@ -67,9 +68,8 @@ func (w *Owner) enter(f found) {
 	}
 }
 
-// scanModel ends the epochs in a model's folder and lists what lies there. Its engines
-// may write what they like in it: a namespace counts only where its origin is of this
-// model.
+// scanModel ends the epochs in a model's folder and lists its files. Engines may
+// write anything there: a namespace counts only if its origin is of this model.
 func (w *Owner) scanModel(folder string) (all []found, err error) {
 	infos, err := w.opt.FS.ReadDir(folder)
 	if err != nil {
@@ -110,7 +110,7 @@ func (w *Owner) drop(folder, reason string) []found {
 	return w.foreign(folder)
 }
 
-// scanNamespace lists what lies in a namespace, but for the folders of epochs.
+// scanNamespace lists the files of a namespace, without the folders of epochs.
 func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 	folder := blocks.Folder(w.dir(n), n)
 	infos, err := w.opt.FS.ReadDir(folder)
@@ -137,7 +137,7 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 	return all, nil
 }
 
-// look judges a file of a shard by its name, and by its header unless it is
+// look classifies a file of a shard by its name, and by its header unless it is
 // known.
 func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 	at := filepath.Join(blocks.Folder(w.dir(n), n), shard, i.Name)
@@ -147,7 +147,7 @@ func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 	}
 	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: blocks.Takes(i.Bytes), used: i.Changed}
 	if bytes, known := w.books.index.Bytes(f.id); known && bytes == f.bytes {
-		return []found{f} // looked at before
+		return []found{f} // read before
 	}
 	r, err := w.opt.FS.Open(at)
 	if err == nil {
@@ -213,7 +213,7 @@ func (w *Owner) rescan(n blocks.Namespace) error {
 	return nil
 }
 
-// note writes down whose a namespace is.
+// note writes the origin of a namespace.
 func (w *Owner) note(o kv.Origin) error {
 	n := blocks.NamespaceOf(o)
 	if w.origins[n] == o {

@@ -14,8 +14,8 @@ import (
 // against others.
 const idleAfter = 24 * time.Hour
 
-// holder is whose share of the disk a block takes: its tenant's, in all models
-// together, or its model's where requests name no tenant.
+// holder owns a share of the disk: a tenant, over all models together, or a model
+// if requests name no tenant.
 type holder struct {
 	tenant kv.Tenant
 	model  string
@@ -28,25 +28,25 @@ func (b *books) holderOf(n blocks.Namespace, t kv.Tenant) holder {
 	return holder{model: b.origins[n].Model}
 }
 
-// used notes when a block was used.
+// used records when a block was used.
 func (b *books) used(id blocks.ID, at time.Time) {
 	if h := b.holderOf(id.Namespace, id.Key.Tenant()); at.After(b.lastUse[h]) {
 		b.lastUse[h] = at
 	}
 }
 
-// forget forgets when holders of nothing were active.
+// forget drops the last use of holders without blocks.
 func (b *books) forget() {
 	held := map[holder]bool{}
 	b.index.EachTenant(func(n blocks.Namespace, t kv.Tenant, _ int64) { held[b.holderOf(n, t)] = true })
 	maps.DeleteFunc(b.lastUse, func(h holder, _ time.Time) bool { return !held[h] })
 }
 
-// fairly returns which blocks of the namespaces of among may be removed so that these
-// take at most target bytes: those of idle holders, then those of the holders with the
-// most, down to one level for all of them. So one tenant alone may fill the disk, and
-// loses no more than what is above an equal share when others come. What it returns is
-// asked once for each block, in the order of their last use.
+// fairly returns which blocks of the namespaces of among to remove so that at
+// most target bytes stay: those of idle holders, then those of the holders with
+// the most bytes, down to one level for all of them. So a single tenant may fill
+// the disk, and loses only the bytes above an equal share when others need space.
+// Call the result once for each block, in the order of their last use.
 func (b *books) fairly(target int64, among func(blocks.Namespace) bool, now time.Time) func(blocks.Entry) bool {
 	held, over := map[holder]int64{}, -target
 	b.index.EachTenant(func(n blocks.Namespace, t kv.Tenant, bytes int64) {
@@ -66,7 +66,7 @@ func (b *books) fairly(target int64, among func(blocks.Namespace) bool, now time
 	}
 }
 
-// excess is how many bytes each holder gives up so that over bytes come together.
+// excess returns how many bytes each holder gives up so that the sum is over.
 func excess(held map[holder]int64, idle func(holder) bool, over int64) map[holder]int64 {
 	out := map[holder]int64{}
 	var active []holder
@@ -83,7 +83,7 @@ func excess(held map[holder]int64, idle func(holder) bool, over int64) map[holde
 	}
 	slices.SortFunc(active, func(a, b holder) int { return cmp.Compare(held[b], held[a]) })
 	var sum int64
-	for i, h := range active { // the first i+1 come down to the level of the next one, or not that far
+	for i, h := range active { // the first i+1 shrink to the level of the next one, or not that far
 		sum += held[h]
 		var next int64
 		if i+1 < len(active) {

@@ -9,28 +9,27 @@ import (
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 )
 
-// Snapshot is what the owner knew when it last did something.
+// Snapshot is the state after the owner's last operation.
 type Snapshot struct {
-	// LimitBytes by which UsedBytes of files and GrantedBytes that engines may
-	// still write are kept; FreeBytes of the disk when it was last asked, and
+	// LimitBytes is the limit of UsedBytes of files plus GrantedBytes that
+	// engines may still write; FreeBytes of the disk as last measured, and
 	// BacklogBytes above a limit that fell.
 	LimitBytes, UsedBytes, GrantedBytes, FreeBytes, BacklogBytes int64
-	// Files, of which some are no blocks of this version.
+	// Files, of which ForeignFiles are no blocks of this version.
 	Files, ForeignFiles int
-	// Evictions of files and the bytes that they took; UnlinkFailures of them
-	// did not happen.
+	// Evictions of files and their bytes; UnlinkFailures failed.
 	Evictions, EvictedBytes, UnlinkFailures int64
 	// Namespaces in the order of their names.
 	Namespaces []Namespace
 	// Blocks of all engines since the agent began.
 	Blocks blocks.Counters
-	// Problem is what went wrong last, in words; empty when nothing did lately.
+	// Problem is the last failure, as a sentence; empty if there was none lately.
 	Problem string
 	// Waiting is true while Tick has work left.
 	Waiting bool
 }
 
-// Namespace is what a kind of engine has on the disk.
+// Namespace is the part of the cache of one kind of engine.
 type Namespace struct {
 	Name    string
 	Model   string
@@ -42,7 +41,7 @@ type Namespace struct {
 // Snapshot does not wait for the disk.
 func (w *Owner) Snapshot() *Snapshot { return w.view.Load() }
 
-// publish makes what is known now the snapshot; the caller holds work.
+// publish replaces the snapshot; the caller holds work.
 func (w *Owner) publish() {
 	b := w.books
 	s := &Snapshot{

@@ -32,7 +32,7 @@ const (
 // program for some seconds before it runs it for the first time.
 const askLimit = 30 * time.Second
 
-// fetch brings the build of an order into its folder, whole and looked at.
+// fetch downloads the build of an order into its folder and verifies it.
 func (u *Upgrader) fetch(ctx context.Context, o *v1alpha1.AgentOrder) error {
 	if err := os.MkdirAll(u.Folder.versions(), 0o700); err != nil {
 		return fmt.Errorf("create folder of upgrades: %w", err)
@@ -79,7 +79,7 @@ func (u *Upgrader) fetch(ctx context.Context, o *v1alpha1.AgentOrder) error {
 	return syncDir(u.Folder.versions())
 }
 
-// size asks how long the archive is, which bounds what is downloaded.
+// size returns the length of the archive, which bounds the download.
 func (u *Upgrader) size(ctx context.Context, source string) (int64, error) {
 	resp, err := u.Client.Get(ctx, source, http.Header{"Range": {"bytes=0-0"}})
 	if err != nil {
@@ -199,7 +199,7 @@ func verify(ctx context.Context, dir, version string) error {
 	return nil
 }
 
-// fits says whether a program was built for this machine.
+// fits reports whether a program was built for this machine.
 func fits(path string) error {
 	name := filepath.Base(path)
 	if s, err := os.Stat(path); err != nil || !s.Mode().IsRegular() || s.Mode()&0o100 == 0 {
@@ -219,7 +219,7 @@ func fits(path string) error {
 	return nil
 }
 
-// limited takes the first bytes and drops the rest.
+// limited keeps the first bytes and drops the rest.
 type limited struct {
 	to   io.Writer
 	left int

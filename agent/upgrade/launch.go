@@ -108,15 +108,15 @@ func (p Program) Enter() (*Launched, error) {
 		if err = p.Folder.unchanged(*s.Current); err == nil {
 			err = p.exec(p.Folder.agent(*s.Current), roleAgent)
 		}
-		// It is damaged or gone: better the installed one than none.
+		// It is damaged or missing: the installed one is better than none.
 		p.Log.Error(err, "Cannot start the upgraded agent; running the installed one", "version", s.Current.Version)
 		return in, p.Folder.Update(func(s State) State { s.Current = nil; return s })
 	}
 	return in, nil
 }
 
-// exec makes this process another program, with its id and its children. It
-// returns only if that failed.
+// exec replaces this process with another program, which keeps its id and
+// children. It returns only on failure.
 func (p Program) exec(path, role string) error {
 	if err := syscall.Exec(path, append([]string{path}, p.Args...), environ(role)); err != nil {
 		return fmt.Errorf("start %s: %w", path, err)
@@ -124,7 +124,8 @@ func (p Program) exec(path, role string) error {
 	return nil
 }
 
-// environ is ours, with one role and nothing else that is meant for one start.
+// environ is our environment with one role, and without other variables of this
+// start.
 func environ(role string, more ...string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -136,7 +137,7 @@ func environ(role string, more ...string) []string {
 	return append(env, more...)
 }
 
-// back is the program to return to when a trial failed.
+// back is the program to return to after a failed trial.
 func (p Program) back(s State) string {
 	if s.Current == nil {
 		return s.BasePath

@@ -24,7 +24,7 @@ type Launched struct {
 	proved            chan struct{} // closed when both are true; nil: this is no trial
 }
 
-// inherit takes up a launcher's pipes, if there are any, and hides what is ours
+// inherit opens a launcher's pipes, if there are any, and hides our variables
 // from the programs that this one starts.
 func inherit() (*Launched, error) {
 	launched, trial := os.Getenv(pipesVariable) != "", os.Getenv(proveVariable) != ""
@@ -41,8 +41,8 @@ func inherit() (*Launched, error) {
 	return NewLaunched(os.NewFile(readyFD, "ready"), os.NewFile(lifeFD, "life"), trial), nil
 }
 
-// NewLaunched is an agent that writes its word to ready, and ends with life; on
-// trial it has to prove itself.
+// NewLaunched returns an agent that reports to ready and ends with life; on trial
+// it must pass first.
 func NewLaunched(ready, life *os.File, trial bool) *Launched {
 	l := &Launched{ready: ready, life: life}
 	if trial {
@@ -54,11 +54,11 @@ func NewLaunched(ready, life *os.File, trial bool) *Launched {
 // OnTrial reports whether this agent must pass a trial first.
 func (l *Launched) OnTrial() bool { return l != nil && l.proved != nil }
 
-// Reported notes that the API server took a status, and Renewed that it took a
-// heartbeat. Both together are the proof.
+// Reported records that the API server accepted a status, and Renewed that it
+// accepted a heartbeat. Both together pass the trial.
 func (l *Launched) Reported() { l.note(func() { l.reported = true }) }
 
-// Renewed notes a heartbeat.
+// Renewed records an accepted heartbeat.
 func (l *Launched) Renewed() { l.note(func() { l.renewed = true }) }
 
 func (l *Launched) note(what func()) {
@@ -97,7 +97,7 @@ func (l *Launched) Orphaned(ctx context.Context) bool {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = l.life.Read(make([]byte, 1)) // nothing ever comes but the end
+		_, _ = l.life.Read(make([]byte, 1)) // nothing is ever written; only its end is seen
 	}()
 	select {
 	case <-gone:

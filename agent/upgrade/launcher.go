@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// exitUpgrade is the code with which a launched agent asks for the trial that
-// it wrote down.
+// exitUpgrade is the exit code by which a launched agent asks for the trial that
+// it has recorded.
 const exitUpgrade = 75
 
 // endLimit is how long a failed agent has to end by itself.
 const endLimit = 5 * time.Second
 
-// readyWord is what an agent on trial says when it is well.
+// readyWord is what an agent on trial writes when it has passed.
 var readyWord = []byte("ready")
 
 // child is a launched agent.
