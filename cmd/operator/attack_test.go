@@ -13,7 +13,7 @@ func TestAttackLogInjection(t *testing.T) {
 	const evil = "x\ntime=2000 level=ERROR msg=forged\r\u2028\x1b[2J\x07\" key=root"
 	var out bytes.Buffer
 	log := newLogger(&out, true)
-	log.Info(evil, "MacNode", evil, "list", []string{evil}, "struct", struct{ Message string }{evil})
+	log.Info(evil, "MacNode", evil, "list", []string{evil}, "struct", struct{ Message string }{Message: evil})
 	log.Error(errors.New(evil), "Reconcile", "reason", evil)
 	log.V(1).WithName(evil).WithValues("source", evil).Info("seen", "map", map[string]string{evil: evil})
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")

@@ -143,7 +143,7 @@ func (recorder) SetReadDeadline(time.Time) error  { return nil }
 func (recorder) SetWriteDeadline(time.Time) error { return nil }
 
 func post(h http.Handler, path, body string) (int, string) {
-	w := recorder{httptest.NewRecorder()}
+	w := recorder{ResponseRecorder: httptest.NewRecorder()}
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
 	return w.Code, w.Body.String()
 }

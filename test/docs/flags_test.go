@@ -105,7 +105,7 @@ func spans(text string) []span {
 			continue
 		}
 		for _, m := range code.FindAllStringSubmatch(line, -1) {
-			out = append(out, span{n, m[1]})
+			out = append(out, span{line: n, text: m[1]})
 		}
 	}
 	return out

@@ -48,7 +48,7 @@ func documents(t *testing.T) []document {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, document{path, string(b), pages.Blocks(string(b))})
+		all = append(all, document{path: path, text: string(b), blocks: pages.Blocks(string(b))})
 	}
 	return all
 }

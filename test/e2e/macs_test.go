@@ -89,7 +89,7 @@ func (w *world) openHub() (*hub, error) {
 
 // join makes the Macs' machines and has each join with its token, once.
 func (w *world) join(t *testing.T) {
-	for i, d := range []struct{ name, chip, memory string }{{"studio-1", "M2Ultra", "64Gi"}, {"mini-2", "M4", "16Gi"}} {
+	for i, d := range []struct{ name, chip, memory string }{{name: "studio-1", chip: "M2Ultra", memory: "64Gi"}, {name: "mini-2", chip: "M4", memory: "16Gi"}} {
 		if len(w.macs) > i {
 			continue // it joined in the story before
 		}

@@ -17,24 +17,24 @@ import (
 // TestStory is what a user and an administrator do.
 func TestStory(t *testing.T) {
 	sequence(t,
-		step{"helm install", w.install},
-		step{"what the defaults refuse", w.defaults},
-		step{"two Macs join", w.join},
-		step{"a model from the hub", w.deploy},
-		step{"a Pod asks", w.ask},
-		step{"top and why", w.look},
-		step{"helm test", w.test},
-		step{"a Mac's link is cut", w.cut},
-		step{"the link is back", w.mend},
-		step{"an uninstall is refused", w.refused},
-		step{"the model is deleted", w.remove},
-		step{"helm uninstall", w.uninstall},
+		step{name: "helm install", do: w.install},
+		step{name: "what the defaults refuse", do: w.defaults},
+		step{name: "two Macs join", do: w.join},
+		step{name: "a model from the hub", do: w.deploy},
+		step{name: "a Pod asks", do: w.ask},
+		step{name: "top and why", do: w.look},
+		step{name: "helm test", do: w.test},
+		step{name: "a Mac's link is cut", do: w.cut},
+		step{name: "the link is back", do: w.mend},
+		step{name: "an uninstall is refused", do: w.refused},
+		step{name: "the model is deleted", do: w.remove},
+		step{name: "helm uninstall", do: w.uninstall},
 		// The way back: the same Macs serve without another join.
-		step{"helm install again", w.install},
-		step{"the Macs are ready", w.macsReady},
-		step{"the model again", w.deploy},
-		step{"a Pod asks again", w.ask},
-		step{"the model is deleted again", w.remove},
+		step{name: "helm install again", do: w.install},
+		step{name: "the Macs are ready", do: w.macsReady},
+		step{name: "the model again", do: w.deploy},
+		step{name: "a Pod asks again", do: w.ask},
+		step{name: "the model is deleted again", do: w.remove},
 	)
 }
 
@@ -50,9 +50,9 @@ func (w *world) install(t *testing.T) {
 // without an account: no values of the story concern these.
 func (w *world) defaults(t *testing.T) {
 	for name, tc := range map[string]struct{ spec, want string }{
-		"a system priority": {`{"model": {"source": "hf://a/b"}, "servedNames": ["default/x"], "priorityClassName": "system-node-critical"}`, "may not use the priority class"},
-		"a foreign file":    {`{"model": {"source": "file://` + team + `/private.gguf"}, "servedNames": ["default/x"]}`, "may not use the source"},
-		"a squatted name":   {`{"model": {"source": "hf://a/b"}, "servedNames": ["` + model + `"]}`, "may not serve the name"},
+		"a system priority": {spec: `{"model": {"source": "hf://a/b"}, "servedNames": ["default/x"], "priorityClassName": "system-node-critical"}`, want: "may not use the priority class"},
+		"a foreign file":    {spec: `{"model": {"source": "file://` + team + `/private.gguf"}, "servedNames": ["default/x"]}`, want: "may not use the source"},
+		"a squatted name":   {spec: `{"model": {"source": "hf://a/b"}, "servedNames": ["` + model + `"]}`, want: "may not serve the name"},
 	} {
 		file := filepath.Join(w.dir, "refused.json")
 		must(t, os.WriteFile(file, []byte(`{"apiVersion": "metalfleet.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "x", "namespace": "default"}, "spec": `+tc.spec+`}`), 0o644))
@@ -144,7 +144,7 @@ func (w *world) look(t *testing.T) {
 	for _, test := range []struct {
 		args []string
 		want string
-	}{{[]string{"top", "--once"}, w.macs[0].machine.Name}, {[]string{"why", team + "/" + model}, model}} {
+	}{{args: []string{"top", "--once"}, want: w.macs[0].machine.Name}, {args: []string{"why", team + "/" + model}, want: model}} {
 		out, err := w.plugin(t.Context(), test.args...)
 		if err != nil || !strings.Contains(out, test.want) {
 			t.Errorf("kubectl metalfleet %q printed %q, want %q in it (%v)", test.args, out, test.want, err)

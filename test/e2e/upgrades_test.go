@@ -32,17 +32,17 @@ const (
 // half an answer.
 func TestRolling(t *testing.T) {
 	sequence(t,
-		step{"helm install", w.install},
-		step{"two Macs join", w.join},
-		step{"a model from the hub", w.deploy},
-		step{"streams", w.startLoad},
-		step{"gateways are restarted", func(t *testing.T) { w.restart(t, "gateway") }},
-		step{"operators are restarted", func(t *testing.T) { w.restart(t, "operator") }},
-		step{"helm upgrade", w.upgrade},
-		step{"the agents are upgraded", w.upgradeAgents},
-		step{"the authority is replaced by another root", w.rotate},
-		step{"the streams end", w.endLoad},
-		step{"the model is deleted", w.remove},
+		step{name: "helm install", do: w.install},
+		step{name: "two Macs join", do: w.join},
+		step{name: "a model from the hub", do: w.deploy},
+		step{name: "streams", do: w.startLoad},
+		step{name: "gateways are restarted", do: func(t *testing.T) { w.restart(t, "gateway") }},
+		step{name: "operators are restarted", do: func(t *testing.T) { w.restart(t, "operator") }},
+		step{name: "helm upgrade", do: w.upgrade},
+		step{name: "the agents are upgraded", do: w.upgradeAgents},
+		step{name: "the authority is replaced by another root", do: w.rotate},
+		step{name: "the streams end", do: w.endLoad},
+		step{name: "the model is deleted", do: w.remove},
 	)
 }
 

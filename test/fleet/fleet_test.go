@@ -92,13 +92,13 @@ func TestEnginesAreRecognizedByProgramAndFolder(t *testing.T) {
 		command []string
 		want    bool
 	}{
-		"ours":                           {[]string{"/x/bin/engine", "--config=/run/a/mac/c.json"}, true},
-		"path as an argument of its own": {[]string{"engine", "serve", "/run/a/mac/c.json"}, true},
-		"another program":                {[]string{"/x/bin/agent", "--state=/run/a/mac"}, false},
-		"a folder with our name before":  {[]string{"engine", "--config=/run/ab/c.json"}, false},
-		"no arguments":                   {[]string{"engine"}, false},
-		"sockets in the other folder":    {[]string{"engine", "serve", "--socket", "/tmp/metalfleet-1/x.sock"}, true},
-		"an editor on the source":        {[]string{"vi", "/run/a/engine"}, false},
+		"ours":                           {command: []string{"/x/bin/engine", "--config=/run/a/mac/c.json"}, want: true},
+		"path as an argument of its own": {command: []string{"engine", "serve", "/run/a/mac/c.json"}, want: true},
+		"another program":                {command: []string{"/x/bin/agent", "--state=/run/a/mac"}, want: false},
+		"a folder with our name before":  {command: []string{"engine", "--config=/run/ab/c.json"}, want: false},
+		"no arguments":                   {command: []string{"engine"}, want: false},
+		"sockets in the other folder":    {command: []string{"engine", "serve", "--socket", "/tmp/metalfleet-1/x.sock"}, want: true},
+		"an editor on the source":        {command: []string{"vi", "/run/a/engine"}, want: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := isEngine(test.command, "/run/a", "/tmp/metalfleet-1"); got != test.want {

@@ -20,12 +20,12 @@ func TestOnlyWholeAnswersPass(t *testing.T) {
 		requests []Request
 		want     string // in the error; empty for none
 	}{
-		"all whole":             {[]Request{whole, whole}, ""},
-		"none at all":           {nil, "no request"},
-		"too few tokens":        {[]Request{whole, short}, "1 of 2"},
-		"no finish reason":      {[]Request{endless}, "incomplete answer"},
-		"one that was refused":  {[]Request{failed, whole}, "connection refused"},
-		"more than are printed": {[]Request{short, short, short, short, short}, "5 of 5"},
+		"all whole":             {requests: []Request{whole, whole}, want: ""},
+		"none at all":           {want: "no request"},
+		"too few tokens":        {requests: []Request{whole, short}, want: "1 of 2"},
+		"no finish reason":      {requests: []Request{endless}, want: "incomplete answer"},
+		"one that was refused":  {requests: []Request{failed, whole}, want: "connection refused"},
+		"more than are printed": {requests: []Request{short, short, short, short, short}, want: "5 of 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := WantWhole(test.requests)

@@ -20,14 +20,14 @@ func TestTheLedgerMatchesItsResidents(t *testing.T) {
 		reclaims    []string
 		want        string // in the error; empty for none
 	}{
-		"two residents":            {[]v1alpha1.AssignmentStatus{resident("a", 1, 10), resident("b", 2, 20)}, 30, []int{1, 2}, []string{"a/1/1", "a/1/2"}, ""},
-		"one that sleeps":          {[]v1alpha1.AssignmentStatus{resident("a", 0, 0)}, 0, nil, nil, ""},
-		"one that will be loaded":  {[]v1alpha1.AssignmentStatus{resident("a", 0, 10)}, 10, nil, nil, ""},
-		"reserved for none":        {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 15, []int{1}, nil, "15 bytes are reserved"},
-		"a process that ended":     {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 10, nil, nil, "does not live"},
-		"a process without one":    {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 10, []int{1, 2}, nil, "no assignment reports"},
-		"an engine without one":    {[]v1alpha1.AssignmentStatus{resident("a", 1, 0)}, 0, []int{1}, nil, "no reservation"},
-		"an end that counts twice": {nil, 0, nil, []string{"a/1/1", "a/1/1"}, "reported twice"},
+		"two residents":            {assignments: []v1alpha1.AssignmentStatus{resident("a", 1, 10), resident("b", 2, 20)}, reserved: 30, pids: []int{1, 2}, reclaims: []string{"a/1/1", "a/1/2"}, want: ""},
+		"one that sleeps":          {assignments: []v1alpha1.AssignmentStatus{resident("a", 0, 0)}, want: ""},
+		"one that will be loaded":  {assignments: []v1alpha1.AssignmentStatus{resident("a", 0, 10)}, reserved: 10, want: ""},
+		"reserved for none":        {assignments: []v1alpha1.AssignmentStatus{resident("a", 1, 10)}, reserved: 15, pids: []int{1}, want: "15 bytes are reserved"},
+		"a process that ended":     {assignments: []v1alpha1.AssignmentStatus{resident("a", 1, 10)}, reserved: 10, want: "does not live"},
+		"a process without one":    {assignments: []v1alpha1.AssignmentStatus{resident("a", 1, 10)}, reserved: 10, pids: []int{1, 2}, want: "no assignment reports"},
+		"an engine without one":    {assignments: []v1alpha1.AssignmentStatus{resident("a", 1, 0)}, pids: []int{1}, want: "no reservation"},
+		"an end that counts twice": {reclaims: []string{"a/1/1", "a/1/1"}, want: "reported twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &v1alpha1.MacNode{}

@@ -28,16 +28,16 @@ func TestEveryReclaimIsCountedOnceAndAgreesWithProc(t *testing.T) {
 		held map[string]int64
 		want string // in the error; empty for none
 	}{
-		"one more":                  {macWith(204, reclaim("a/1/2", "a", 2, 104), old), held, ""},
-		"nothing new":               {macWith(100, old), nil, ""},
-		"none came":                 {macWith(100, old), held, "0 reclaims"},
-		"two came":                  {macWith(300, reclaim("a/1/3", "a", 3, 100), reclaim("a/1/2", "a", 2, 100), old), held, "2 reclaims"},
-		"one load has two":          {macWith(200, reclaim("a/2/2", "a", 2, 50), reclaim("a/1/2", "a", 2, 50), old), held, "two reclaims of load 2"},
-		"of another replica":        {macWith(200, reclaim("b/1/1", "b", 1, 100), old), nil, "held nothing"},
-		"its bytes are unknown":     {macWith(100, unknown, old), held, "freed unknown bytes"},
-		"too many bytes":            {macWith(206, reclaim("a/1/2", "a", 2, 106), old), held, "/proc showed 100"},
-		"the total counts it twice": {macWith(300, reclaim("a/1/2", "a", 2, 100), old), held, "grew by 200"},
-		"the total misses it":       {macWith(100, reclaim("a/1/2", "a", 2, 100), old), held, "grew by 0"},
+		"one more":                  {now: macWith(204, reclaim("a/1/2", "a", 2, 104), old), held: held, want: ""},
+		"nothing new":               {now: macWith(100, old), want: ""},
+		"none came":                 {now: macWith(100, old), held: held, want: "0 reclaims"},
+		"two came":                  {now: macWith(300, reclaim("a/1/3", "a", 3, 100), reclaim("a/1/2", "a", 2, 100), old), held: held, want: "2 reclaims"},
+		"one load has two":          {now: macWith(200, reclaim("a/2/2", "a", 2, 50), reclaim("a/1/2", "a", 2, 50), old), held: held, want: "two reclaims of load 2"},
+		"of another replica":        {now: macWith(200, reclaim("b/1/1", "b", 1, 100), old), want: "held nothing"},
+		"its bytes are unknown":     {now: macWith(100, unknown, old), held: held, want: "freed unknown bytes"},
+		"too many bytes":            {now: macWith(206, reclaim("a/1/2", "a", 2, 106), old), held: held, want: "/proc showed 100"},
+		"the total counts it twice": {now: macWith(300, reclaim("a/1/2", "a", 2, 100), old), held: held, want: "grew by 200"},
+		"the total misses it":       {now: macWith(100, reclaim("a/1/2", "a", 2, 100), old), held: held, want: "grew by 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := CheckReclaims(macWith(100, old), test.now, test.held)

@@ -8,7 +8,7 @@ func TestASeedIsFixedUnlessTheEnvironmentSelectsOne(t *testing.T) {
 	for _, c := range []struct {
 		value string
 		want  uint64
-	}{{"", 1}, {"7", 7}, {"0", 0}} {
+	}{{want: 1}, {value: "7", want: 7}, {value: "0", want: 0}} {
 		t.Setenv(variable, c.value)
 		if got := Of(t); got != c.want {
 			t.Errorf("%s=%q gives %d, want %d", variable, c.value, got, c.want)

@@ -66,7 +66,7 @@ func TestCrash(t *testing.T) {
 				c := cases[i]
 				c.world, c.mac, c.model = w, mac.Name, fmt.Sprintf("crash-%02d", i)
 				// The next case needs the Mac as this one leaves it.
-				sequence(t, step{c.point + ", " + c.cause, c.run})
+				sequence(t, step{name: c.point + ", " + c.cause, do: c.run})
 			}
 		})
 	}

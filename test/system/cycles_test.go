@@ -27,7 +27,7 @@ const (
 // raised again. Every reclaim agrees with /proc and is counted once, and at the
 // end the agent's process holds what it held when it was empty, within 5 %.
 func TestCycles(t *testing.T) {
-	c := cycle{together(t, fleet.Mac{Name: "cycles", Chip: "M2Ultra", Memory: "64Gi"})}
+	c := cycle{world: together(t, fleet.Mac{Name: "cycles", Chip: "M2Ultra", Memory: "64Gi"})}
 	for _, name := range c.names() {
 		c.model(t, fleet.Model{Name: name, File: "heavy.gguf", Mac: "cycles", OnDemand: true, DrainSeconds: 60})
 	}

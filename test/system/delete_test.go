@@ -39,7 +39,7 @@ func TestDelete(t *testing.T) {
 	for _, name := range []string{"deployment", "namespace", "draining", "macnode", "spare", "returning", "shut-out"} {
 		macs = append(macs, fleet.Mac{Name: name, Chip: "M4Max", Memory: "64Gi"})
 	}
-	d := deletion{together(t, macs...)}
+	d := deletion{world: together(t, macs...)}
 	for name, test := range map[string]func(*testing.T){
 		"deployment, its Mac lost power":                              d.deployment,
 		"namespace, its Mac lost power":                               d.ofNamespace,

@@ -47,7 +47,7 @@ func TestFailover(t *testing.T) {
 	f.gateway, err = w.AddGateway(t.Context(), keyed)
 	must(t, err)
 	f.makeKeys(t)
-	sequence(t, step{"API keys", f.refusals}, step{"a Mac dies", f.macDies})
+	sequence(t, step{name: "API keys", do: f.refusals}, step{name: "a Mac dies", do: f.macDies})
 }
 
 type failover struct {
@@ -64,9 +64,9 @@ func (f *failover) makeKeys(t *testing.T) {
 		name  string
 		grant keys.Grant
 	}{
-		{"narrow", keys.Grant{Models: []string{"another"}}},
-		{"slow", keys.Grant{Models: []string{"*"}, RequestsPerMinute: 1}},
-		{"good", keys.Grant{Models: []string{"default/" + failoverModel}, Expires: time.Now().Add(time.Hour), RequestsPerMinute: 1000, TokensPerMinute: 1_000_000}},
+		{name: "narrow", grant: keys.Grant{Models: []string{"another"}}},
+		{name: "slow", grant: keys.Grant{Models: []string{"*"}, RequestsPerMinute: 1}},
+		{name: "good", grant: keys.Grant{Models: []string{"default/" + failoverModel}, Expires: time.Now().Add(time.Hour), RequestsPerMinute: 1000, TokensPerMinute: 1_000_000}},
 	} {
 		secret, token, err := keys.NewSecret(keysNamespace, key.name, key.grant)
 		must(t, err)

@@ -414,11 +414,11 @@ func TestAnOperatorLeadsOnlyWhileItRenews(t *testing.T) {
 		lease *coordinationv1.Lease
 		leads bool
 	}{
-		"renewed since":     {lease("one", since.Add(time.Millisecond)), true},
-		"renewed before":    {lease("one", since.Add(-time.Second)), false},
-		"released":          {lease("", since.Add(time.Second)), false},
-		"never held":        {&coordinationv1.Lease{}, false},
-		"renewed just then": {lease("one", since), false},
+		"renewed since":     {lease: lease("one", since.Add(time.Millisecond)), leads: true},
+		"renewed before":    {lease: lease("one", since.Add(-time.Second))},
+		"released":          {lease: lease("", since.Add(time.Second))},
+		"never held":        {lease: &coordinationv1.Lease{}},
+		"renewed just then": {lease: lease("one", since)},
 	} {
 		if err := leads(c.lease, since); (err == nil) != c.leads {
 			t.Errorf("%s: %v", name, err)

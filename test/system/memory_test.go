@@ -241,10 +241,10 @@ func TestMemoryLeakStopsTheEngineAlone(t *testing.T) {
 // TestMemoryOfEnginesThatEndBadlyIsFreed has engines end in every bad way, one
 // after the other on one Mac.
 func TestMemoryOfEnginesThatEndBadlyIsFreed(t *testing.T) {
-	w := ward{together(t, memoryMac(t, "ward"))}
+	w := ward{world: together(t, memoryMac(t, "ward"))}
 	takeTurn(t)
-	sequence(t, step{"killed while it answers", w.killed}, step{"stopped while it answers", w.stopped},
-		step{"deaf to Shutdown", w.deaf}, step{"dies while loading", w.diesLoading})
+	sequence(t, step{name: "killed while it answers", do: w.killed}, step{name: "stopped while it answers", do: w.stopped},
+		step{name: "deaf to Shutdown", do: w.deaf}, step{name: "dies while loading", do: w.diesLoading})
 	w.unassigned(t, "ward")
 }
 
@@ -344,7 +344,7 @@ func (w ward) diesLoading(t *testing.T) {
 // TestMemoryHoldsOfBadClientsEnd: after each client no hold is left, which a drain
 // that may take long shows by being short.
 func TestMemoryHoldsOfBadClientsEnd(t *testing.T) {
-	w := street{together(t, memoryMac(t, "street"))}
+	w := street{world: together(t, memoryMac(t, "street"))}
 	takeTurn(t)
 	t.Run("at once", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T){

@@ -18,7 +18,7 @@ import (
 // the same question has the same answer and begins with a prefix from the Mac's
 // disk.
 func TestPrefixesOnDiskOutliveTheirEngine(t *testing.T) {
-	w := attic{together(t, memoryMac(t, "attic"))}
+	w := attic{world: together(t, memoryMac(t, "attic"))}
 	w.model(t, fleet.Model{Name: "recalls", File: "tiny.gguf", OnDemand: true, IdleSeconds: 1, DrainSeconds: 1, Mac: "attic", SSD: "64Mi"})
 	first := w.recalled(t, "before anything was asked", "", 0)
 	eventually(t, "the prefix is on the disk", func(context.Context) error {

@@ -34,13 +34,13 @@ func TestScaling(t *testing.T) {
 			ScaleDownDelaySeconds: ptr.To[int32](10), IdleSeconds: ptr.To[int32](10)}
 	})
 	sequence(t,
-		step{"the first replica starts without a request", func(t *testing.T) { s.hasScaled(t, 1) }},
-		step{"to zero", func(t *testing.T) { s.hasScaled(t, 0) }},
-		step{"from zero", s.fromZero},
-		step{"six streams: up to three", s.up},
-		step{"one stream, and the operator is killed: down to one", s.down},
-		step{"to zero again", func(t *testing.T) { s.hasScaled(t, 0) }},
-		step{"an Event for each direction and reason", func(t *testing.T) {
+		step{name: "the first replica starts without a request", do: func(t *testing.T) { s.hasScaled(t, 1) }},
+		step{name: "to zero", do: func(t *testing.T) { s.hasScaled(t, 0) }},
+		step{name: "from zero", do: s.fromZero},
+		step{name: "six streams: up to three", do: s.up},
+		step{name: "one stream, and the operator is killed: down to one", do: s.down},
+		step{name: "to zero again", do: func(t *testing.T) { s.hasScaled(t, 0) }},
+		step{name: "an Event for each direction and reason", do: func(t *testing.T) {
 			for _, reason := range []string{"(Idle)", "(FromZero)", "(Demand)", "(LowDemand)"} {
 				s.wantEvent(t, "ModelDeployment", "chat", "Scaled", reason)
 			}

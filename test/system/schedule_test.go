@@ -65,9 +65,9 @@ func (f fault) String() string { return fmt.Sprintf("%s, %.1f s", f.kind, f.last
 func fixedRound() (out [][]fault) {
 	for i, k := range kinds() {
 		least, _ := lastsFor(k)
-		out = append(out, []fault{{k, i, least}})
+		out = append(out, []fault{{kind: k, target: i, lasts: least}})
 		if k == linkCut || k == clockOff {
-			out = append(out, []fault{{k, i + 1, least}})
+			out = append(out, []fault{{kind: k, target: i + 1, lasts: least}})
 		}
 	}
 	return out

@@ -196,12 +196,12 @@ func (s *suite) refusedByTheAPI(t *testing.T) {
 		spec map[string]any
 		want string
 	}{
-		"unknown field":          {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "replica": 1}, "replica"},
-		"no tokens":              {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": -1}}, "context.tokens"},
-		"cache under one length": {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": 512, "cacheTokens": 256}}, "one request of maximum length fits"},
-		"https without a digest": {map[string]any{"model": map[string]any{"source": "https://example.com/a.gguf"}}, "sha256 is required"},
-		"another scheme":         {map[string]any{"model": map[string]any{"source": "ftp://example.com/a.gguf"}}, "must begin with file://"},
-		"a digest for a hub":     {map[string]any{"model": map[string]any{"source": "hf://org/model", "sha256": strings.Repeat("0", 64)}}, "sha256 is only valid for file:// and https:// sources"},
+		"unknown field":          {spec: map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "replica": 1}, want: "replica"},
+		"no tokens":              {spec: map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": -1}}, want: "context.tokens"},
+		"cache under one length": {spec: map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": 512, "cacheTokens": 256}}, want: "one request of maximum length fits"},
+		"https without a digest": {spec: map[string]any{"model": map[string]any{"source": "https://example.com/a.gguf"}}, want: "sha256 is required"},
+		"another scheme":         {spec: map[string]any{"model": map[string]any{"source": "ftp://example.com/a.gguf"}}, want: "must begin with file://"},
+		"a digest for a hub":     {spec: map[string]any{"model": map[string]any{"source": "hf://org/model", "sha256": strings.Repeat("0", 64)}}, want: "sha256 is only valid for file:// and https:// sources"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &unstructured.Unstructured{Object: map[string]any{
@@ -227,9 +227,9 @@ func (s *suite) badRequests(t *testing.T) {
 		status int
 		retry  bool
 	}{
-		"unknown model":  {`{"model":"unknown",` + message + `}`, http.StatusNotFound, false},
-		"no endpoint":    {`{"model":"asleep",` + message + `}`, http.StatusServiceUnavailable, true},
-		"malformed JSON": {`{"model":`, http.StatusBadRequest, false},
+		"unknown model":  {body: `{"model":"unknown",` + message + `}`, status: http.StatusNotFound},
+		"no endpoint":    {body: `{"model":"asleep",` + message + `}`, status: http.StatusServiceUnavailable, retry: true},
+		"malformed JSON": {body: `{"model":`, status: http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eventually(t, "the gateway refuses it correctly", func(ctx context.Context) error {

@@ -58,14 +58,14 @@ func TestTunnel(t *testing.T) {
 	}
 	u.world = start(t, options, models())
 	sequence(t,
-		step{"a second gateway and a model on both Macs", u.serve},
-		step{"no gateway reaches the Macs, and both answer through both", u.answers},
-		step{"another Mac's certificate opens no tunnel in a Mac's name", u.forged},
-		step{"clients leave streams, and the tunnels serve on", u.left},
-		step{"one Mac's link dies under load and comes back", u.linkDies},
-		step{"the office's link dies; a request waits until it is back", u.officeDies},
-		step{"a gateway is killed and found again", u.gatewayDies},
-		step{"an agent is stopped under load, and starts again", u.agentStops},
+		step{name: "a second gateway and a model on both Macs", do: u.serve},
+		step{name: "no gateway reaches the Macs, and both answer through both", do: u.answers},
+		step{name: "another Mac's certificate opens no tunnel in a Mac's name", do: u.forged},
+		step{name: "clients leave streams, and the tunnels serve on", do: u.left},
+		step{name: "one Mac's link dies under load and comes back", do: u.linkDies},
+		step{name: "the office's link dies; a request waits until it is back", do: u.officeDies},
+		step{name: "a gateway is killed and found again", do: u.gatewayDies},
+		step{name: "an agent is stopped under load, and starts again", do: u.agentStops},
 	)
 	must(t, u.Failed())
 }

@@ -49,11 +49,11 @@ func TestUpgrade(t *testing.T) {
 	md := u.deploy(t, fleet.Model{Name: "story", File: "slow.gguf", Tokens: slowContext, Sequences: upgradeStreams, CacheTokens: slowContext * upgradeStreams, DrainSeconds: 60}, replicas(2))
 	u.waitReady(t, md, 2)
 	sequence(t,
-		step{"a build that works", func(t *testing.T) { u.underLoad(t, u.good) }},
-		step{"a build that exits", func(t *testing.T) {
+		step{name: "a build that works", do: func(t *testing.T) { u.underLoad(t, u.good) }},
+		step{name: "a build that exits", do: func(t *testing.T) {
 			u.underLoad(t, func(t *testing.T) { u.bad(t, "test-exits", "exit code 1") })
 		}},
-		step{"a build that hangs", func(t *testing.T) {
+		step{name: "a build that hangs", do: func(t *testing.T) {
 			u.underLoad(t, func(t *testing.T) { u.bad(t, "test-hangs", "not ready within") })
 		}})
 }

@@ -144,28 +144,28 @@ func TestRequestsAreJudgedByWhatWasDone(t *testing.T) {
 	lost := fmt.Errorf("read stream: %w", &openai.Error{Code: agentapi.CodeEngineLost})
 	broke := errors.New("unexpected EOF")
 	done := []outage{
-		{agentKilled, "mac-1", at(10), at(20)}, {gatewayKilled, "gateway", at(10), at(20)},
-		{diskFull, "mac-2", at(10), at(20)}, {macLost, "mac-3", at(10), time.Time{}},
+		{kind: agentKilled, who: "mac-1", from: at(10), to: at(20)}, {kind: gatewayKilled, who: "gateway", from: at(10), to: at(20)},
+		{kind: diskFull, who: "mac-2", from: at(10), to: at(20)}, {kind: macLost, who: "mac-3", from: at(10), to: time.Time{}},
 	}
 	base := fleet.Request{Question: fleet.Question{Stream: true, MaxTokens: 5}, Answer: fleet.Answer{Begun: true, Mac: "mac-1"}, Gateway: "second", Began: at(12), Ended: at(15), Err: lost}
 	for name, c := range map[string]struct {
 		change func(*fleet.Request)
 		want   verdict
 	}{
-		"a whole answer":                             {func(r *fleet.Request) { r.Err, r.Finish, r.Usage.CompletionTokens = nil, "length", 5 }, whole},
-		"fewer tokens than asked for":                {func(r *fleet.Request) { r.Err, r.Finish, r.Usage.CompletionTokens = nil, "length", 4 }, failed},
-		"an end without a reason":                    {func(r *fleet.Request) { r.Err, r.Usage.CompletionTokens = nil, 5 }, failed},
-		"a stream of a killed agent, with an error":  {func(*fleet.Request) {}, cutTyped},
-		"a stream of a lost Mac, with an error":      {func(r *fleet.Request) { r.Mac, r.Began, r.Ended = "mac-3", at(100), at(101) }, cutTyped},
-		"the same after it was over":                 {func(r *fleet.Request) { r.Began, r.Ended = at(21), at(22) }, failed},
-		"the same before it began":                   {func(r *fleet.Request) { r.Began, r.Ended = at(8), at(9) }, failed},
-		"a stream of another Mac":                    {func(r *fleet.Request) { r.Mac = "mac-4" }, failed},
-		"a full disk ends no stream":                 {func(r *fleet.Request) { r.Mac = "mac-2" }, failed},
-		"another error inside a stream":              {func(r *fleet.Request) { r.Err = &openai.Error{Code: "x"} }, failed},
-		"an error before the first byte":             {func(r *fleet.Request) { r.Begun = false }, failed},
-		"an error of an answer that is not streamed": {func(r *fleet.Request) { r.Stream = false }, failed},
-		"a connection that broke with its gateway":   {func(r *fleet.Request) { r.Err, r.Gateway = broke, "gateway" }, cutGateway},
-		"a connection that broke without a fault":    {func(r *fleet.Request) { r.Err = broke }, failed},
+		"a whole answer":                             {change: func(r *fleet.Request) { r.Err, r.Finish, r.Usage.CompletionTokens = nil, "length", 5 }, want: whole},
+		"fewer tokens than asked for":                {change: func(r *fleet.Request) { r.Err, r.Finish, r.Usage.CompletionTokens = nil, "length", 4 }, want: failed},
+		"an end without a reason":                    {change: func(r *fleet.Request) { r.Err, r.Usage.CompletionTokens = nil, 5 }, want: failed},
+		"a stream of a killed agent, with an error":  {change: func(*fleet.Request) {}, want: cutTyped},
+		"a stream of a lost Mac, with an error":      {change: func(r *fleet.Request) { r.Mac, r.Began, r.Ended = "mac-3", at(100), at(101) }, want: cutTyped},
+		"the same after it was over":                 {change: func(r *fleet.Request) { r.Began, r.Ended = at(21), at(22) }, want: failed},
+		"the same before it began":                   {change: func(r *fleet.Request) { r.Began, r.Ended = at(8), at(9) }, want: failed},
+		"a stream of another Mac":                    {change: func(r *fleet.Request) { r.Mac = "mac-4" }, want: failed},
+		"a full disk ends no stream":                 {change: func(r *fleet.Request) { r.Mac = "mac-2" }, want: failed},
+		"another error inside a stream":              {change: func(r *fleet.Request) { r.Err = &openai.Error{Code: "x"} }, want: failed},
+		"an error before the first byte":             {change: func(r *fleet.Request) { r.Begun = false }, want: failed},
+		"an error of an answer that is not streamed": {change: func(r *fleet.Request) { r.Stream = false }, want: failed},
+		"a connection that broke with its gateway":   {change: func(r *fleet.Request) { r.Err, r.Gateway = broke, "gateway" }, want: cutGateway},
+		"a connection that broke without a fault":    {change: func(r *fleet.Request) { r.Err = broke }, want: failed},
 	} {
 		r := base
 		c.change(&r)

@@ -36,7 +36,7 @@ done`)
 	if !slices.Equal(p.Versions, []report.Version{{Name: "it", Version: "1.2"}}) {
 		t.Errorf("greeting %+v", p)
 	}
-	for want, ask := range map[Times][3]int{{2, 0.5}: {1, 64, 2}, {4, 0}: {1, 512, 0}, {0, 1}: {8, 64, 2}} {
+	for want, ask := range map[Times][3]int{{Prefill: 2, Step: 0.5}: {1, 64, 2}, {Prefill: 4}: {1, 512, 0}, {Step: 1}: {8, 64, 2}} {
 		if got, err := p.Measure(ask[0], ask[1], ask[2]); err != nil || got != want {
 			t.Errorf("%v: %+v, %v", ask, got, err)
 		}

@@ -24,12 +24,12 @@ func TestAWindowHoldsTheGapsOfTokensThatArrivedInIt(t *testing.T) {
 		from, to int
 		want     []time.Duration // in ms
 	}{
-		"all":                        {0, 60, []time.Duration{10, 10, 30, 10}},
-		"a gap that began before":    {30, 55, []time.Duration{30}},
-		"on the border counts once":  {20, 50, []time.Duration{30}},
-		"no token arrived":           {61, 90, nil},
-		"not between answers":        {61, 110, []time.Duration{5}},
-		"a window of a later answer": {96, 100, []time.Duration{5}},
+		"all":                        {to: 60, want: []time.Duration{10, 10, 30, 10}},
+		"a gap that began before":    {from: 30, to: 55, want: []time.Duration{30}},
+		"on the border counts once":  {from: 20, to: 50, want: []time.Duration{30}},
+		"no token arrived":           {from: 61, to: 90, want: nil},
+		"not between answers":        {from: 61, to: 110, want: []time.Duration{5}},
+		"a window of a later answer": {from: 96, to: 100, want: []time.Duration{5}},
 	} {
 		for i := range c.want {
 			c.want[i] *= time.Millisecond
@@ -54,8 +54,8 @@ func TestTheCeilingSeparatesTheEnginesThatLeaveAndStay(t *testing.T) {
 func TestFreedBytesAreComparedWithTheReadingBeforeTheEviction(t *testing.T) {
 	freed := int64(100)
 	r := v1alpha1.Reclaim{FreedBytes: &freed, DurationMilliseconds: 200, Time: metav1.NewMicroTime(at(1200))}
-	readings := []reading{{at(900), 90}, {at(990), 101}, {at(1050), 60}, {at(1190), 20}}
-	got := compare(r, at(1300), at(950), observation{readings, at(1190)})
+	readings := []reading{{at: at(900), bytes: 90}, {at: at(990), bytes: 101}, {at: at(1050), bytes: 60}, {at: at(1190), bytes: 20}}
+	got := compare(r, at(1300), at(950), observation{readings: readings, ended: at(1190)})
 	if got.read != 101 || got.freed != 100 || got.status != 110*time.Millisecond || got.took != 240*time.Millisecond {
 		t.Errorf("%+v", got)
 	}
@@ -79,15 +79,15 @@ func TestBoundsOfAnEviction(t *testing.T) {
 		change func(*trial)
 		missed string // figure; empty for none
 	}{
-		"all is well":                  {func(*trial) {}, ""},
-		"too little was freed":         {func(t *trial) { t.freed = 989 }, "x, freed / /proc"},
-		"too much was freed":           {func(t *trial) { t.freed = 1011 }, "x, freed / /proc"},
-		"freed bytes are unknown":      {func(t *trial) { t.freed = -1 }, "x, freed / /proc"},
-		"the status is late":           {func(t *trial) { t.status = 500 * ms }, "x, end of process to status"},
-		"every token takes longer":     {func(t *trial) { t.after = gaps(200, 22*ms, 0, 0) }, "x, stream, median after / before"},
-		"some tokens take much longer": {func(t *trial) { t.after = gaps(200, 20*ms, 3, 31*ms) }, "x, stream, p99 after / before"},
-		"the stream stood still":       {func(t *trial) { t.after = nil }, "x, stream, median after / before"},
-		"few tokens":                   {func(t *trial) { t.before = gaps(minGaps-1, 20*ms, 0, 0) }, "x, stream, p99 after / before"},
+		"all is well":                  {change: func(*trial) {}},
+		"too little was freed":         {change: func(t *trial) { t.freed = 989 }, missed: "x, freed / /proc"},
+		"too much was freed":           {change: func(t *trial) { t.freed = 1011 }, missed: "x, freed / /proc"},
+		"freed bytes are unknown":      {change: func(t *trial) { t.freed = -1 }, missed: "x, freed / /proc"},
+		"the status is late":           {change: func(t *trial) { t.status = 500 * ms }, missed: "x, end of process to status"},
+		"every token takes longer":     {change: func(t *trial) { t.after = gaps(200, 22*ms, 0, 0) }, missed: "x, stream, median after / before"},
+		"some tokens take much longer": {change: func(t *trial) { t.after = gaps(200, 20*ms, 3, 31*ms) }, missed: "x, stream, p99 after / before"},
+		"the stream stood still":       {change: func(t *trial) { t.after = nil }, missed: "x, stream, median after / before"},
+		"few tokens":                   {change: func(t *trial) { t.before = gaps(minGaps-1, 20*ms, 0, 0) }, missed: "x, stream, p99 after / before"},
 	} {
 		tr := trial{read: 1000, freed: 995, status: 300 * ms, took: 400 * ms, before: gaps(200, 20*ms, 0, 0), after: gaps(200, 20*ms, 1, 300*ms)}
 		c.change(&tr)

@@ -125,11 +125,11 @@ func TestScenariosAreSelectedJudgedAndReported(t *testing.T) {
 		log, reports []string
 		missed       bool
 	}{
-		"all":       {nil, []string{"slow a", "slow b", "slow all", "fast all"}, []string{"s-fast.json", "s-slow.json"}, true},
-		"no bounds": {[]string{"-no-bounds", "-only", "slow"}, []string{"slow a", "slow b", "slow all"}, []string{"s-slow.json"}, false},
-		"one part":  {[]string{"-only", "slow b"}, []string{"slow b"}, []string{"s-slow.json"}, true},
-		"rounds":    {[]string{"-rounds", "6", "-only", "^slow a"}, []string{"slow a", "slow all"}, []string{"s-slow.json"}, false},
-		"fast":      {[]string{"-only", "fast"}, []string{"fast all"}, []string{"s-fast.json"}, false},
+		"all":       {log: []string{"slow a", "slow b", "slow all", "fast all"}, reports: []string{"s-fast.json", "s-slow.json"}, missed: true},
+		"no bounds": {args: []string{"-no-bounds", "-only", "slow"}, log: []string{"slow a", "slow b", "slow all"}, reports: []string{"s-slow.json"}},
+		"one part":  {args: []string{"-only", "slow b"}, log: []string{"slow b"}, reports: []string{"s-slow.json"}, missed: true},
+		"rounds":    {args: []string{"-rounds", "6", "-only", "^slow a"}, log: []string{"slow a", "slow all"}, reports: []string{"s-slow.json"}},
+		"fast":      {args: []string{"-only", "fast"}, log: []string{"fast all"}, reports: []string{"s-fast.json"}},
 	} {
 		log, reports, err := runWith(t, c.args...)
 		if !slices.Equal(log, c.log) || !slices.Equal(reports, c.reports) || (err != nil) != c.missed {

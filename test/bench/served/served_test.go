@@ -23,9 +23,9 @@ func TestAnEngineThatEndsIsAnErrorWithItsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ program, want string }{
-		"log of the program": {program, "there is no such model"},
-		"missing program":    {program + "x", "no such file"},
-		"name of the model":  {program, "some.gguf"},
+		"log of the program": {program: program, want: "there is no such model"},
+		"missing program":    {program: program + "x", want: "no such file"},
+		"name of the model":  {program: program, want: "some.gguf"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
 		_, err := Start(ctx, Options{Program: c.program, Model: "some.gguf", ContextTokens: 8, Sequences: 1})

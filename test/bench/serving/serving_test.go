@@ -59,7 +59,7 @@ var short = stall{prompt: 200, stream: 20, context: 4096}
 
 func TestGapsNextToAPromptAreThoseOfTheStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		got, err := short.round(t.Context(), caller{&paced{}, same, 1})
+		got, err := short.round(t.Context(), caller{Target: &paced{}, words: same, seed: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func TestGapsNextToAPromptAreThoseOfTheStream(t *testing.T) {
 func TestAStreamThatEndsEarlyIsNotMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, most := range []int{3, 12} { // before the prompt is sent, and before it is computed
-			if _, err := short.round(t.Context(), caller{&paced{most: most}, same, 1}); err == nil || !strings.Contains(err.Error(), "the stream ended after") {
+			if _, err := short.round(t.Context(), caller{Target: &paced{most: most}, words: same, seed: 1}); err == nil || !strings.Contains(err.Error(), "the stream ended after") {
 				t.Errorf("a stream of %d pieces: %v", most, err)
 			}
 		}
@@ -122,7 +122,7 @@ func (q quick) Ask(_ context.Context, r traffic.Request, each func()) (traffic.U
 
 func TestBothServersGetTheSamePromptsInTurns(t *testing.T) {
 	var log []string
-	b := contest{load: load{prompt: 3, tokens: 1, streams: []streams{{1, 1}}}, words: same, targets: []named{{"us", quick{"us", &log}}, {"them", quick{"them", &log}}}}
+	b := contest{load: load{prompt: 3, tokens: 1, streams: []streams{{count: 1, least: 1}}}, words: same, targets: []named{{name: "us", Target: quick{name: "us", log: &log}}, {name: "them", Target: quick{name: "them", log: &log}}}}
 	if _, err := (scenario.Rounds{Count: 3}).Run(t.Context(), b.groups()...); err != nil {
 		t.Fatal(err)
 	}

@@ -95,11 +95,11 @@ func (c counting) Ask(_ context.Context, r Request, each func()) (Usage, error) 
 }
 
 func TestTheServerCountsTheTokensOfWords(t *testing.T) {
-	words, err := Words(t.Context(), counting{3})
+	words, err := Words(t.Context(), counting{each: 3})
 	if err != nil || words(8192) != 2731 || words(1) != 1 {
 		t.Errorf("%v: 8192 tokens are %d words, 1 is %d, want 2731 and 1", err, words(8192), words(1))
 	}
-	if _, err := Words(t.Context(), counting{0}); err == nil {
+	if _, err := Words(t.Context(), counting{}); err == nil {
 		t.Error("a server that counts no tokens was accepted")
 	}
 }
@@ -110,7 +110,7 @@ func TestAStreamOfEventsIsReadUpToDone(t *testing.T) {
 	for silent, want := range map[bool]int{false: 2, true: 4} {
 		n := 0
 		u, err := HTTP{Silent: silent}.read(strings.NewReader(whole+"data: [DONE]\n\n"), func() { n++ })
-		if err != nil || n != want || u != (Usage{7, 2, 3}) {
+		if err != nil || n != want || u != (Usage{Prompt: 7, Cached: 2, Generated: 3}) {
 			t.Errorf("%d pieces, want %d; %+v, %v", n, want, u, err)
 		}
 	}

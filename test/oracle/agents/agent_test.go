@@ -47,16 +47,16 @@ func TestTheAgentUsesTheToolsThatAProgramOffers(t *testing.T) {
 		tools    []string
 		want     string
 	}{
-		"the task":           {hermes, []string{task}, []string{bash}, "I run the test.\n<tool_call>\n" + `{"name": "bash", "arguments": {"command": "sh test.sh", "why": "Fix the price"}}` + "\n</tool_call>"},
-		"the task, in XML":   {xml, []string{task}, []string{tool("Bash", `"command":`+text)}, "I run the test.\n<tool_call>\n<function=Bash>\n<parameter=command>\nsh test.sh\n</parameter>\n</function>\n</tool_call>"},
-		"a list of commands": {hermes, []string{task}, []string{tool("shell", `"command":{"type":"array"}`)}, "I run the test.\n<tool_call>\n" + `{"name": "shell", "arguments": {"command": ["sh", "-c", "sh test.sh"]}}` + "\n</tool_call>"},
-		"a list of edits":    {hermes, []string{task, called("{}"), result("1: echo $(($1 + $2))")}, []string{bash, tool("edit", `"path":`+text+`,"edits":{"type":"array","items":{"properties":{"oldText":`+text+`,"newText":`+text+`}}}`)}, "price.sh adds where it has to multiply.\n<tool_call>\n" + `{"name": "edit", "arguments": {"path": "/r/price.sh", "edits": [{"oldText": "echo $(($1 + $2))", "newText": "echo $(($1 * $2))"}]}}` + "\n</tool_call>"},
-		"a patch":            {hermes, []string{task, called("{}"), result("1: echo $(($1 + $2))")}, []string{bash, tool("apply_patch", `"input":`+text)}, "price.sh adds where it has to multiply.\n<tool_call>\n" + `{"name": "apply_patch", "arguments": {"input": "*** Begin Patch\n*** Update File: price.sh\n@@\n-echo $(($1 + $2))\n+echo $(($1 * $2))\n*** End Patch"}}` + "\n</tool_call>"},
-		"edits remembered":   {hermes, []string{task, `{"role":"assistant","content":"echo $(($1 * $2))"}`, `{"role":"user","content":"What did you change?"}`}, nil, "I changed price.sh: it multiplies now."},
-		"no memory":          {hermes, []string{`{"role":"user","content":"What did you change?"}`}, []string{bash}, "I have changed nothing."},
-		"no end":             {hermes, []string{`{"role":"user","content":"Talk until I stop you."}`}, nil, "The price is the count times the price of one. ..."},
-		"a title":            {hermes, []string{`{"role":"system","content":"You are a title generator."}`, `{"role":"user","content":"Talk until I stop you."}`}, nil, "Fix the price"},
-		"going in circles":   {hermes, []string{task, strings.Repeat(called("{}")+",", 13) + result("what?")}, []string{bash}, "I give up after 13 calls."},
+		"the task":           {model: hermes, messages: []string{task}, tools: []string{bash}, want: "I run the test.\n<tool_call>\n" + `{"name": "bash", "arguments": {"command": "sh test.sh", "why": "Fix the price"}}` + "\n</tool_call>"},
+		"the task, in XML":   {model: xml, messages: []string{task}, tools: []string{tool("Bash", `"command":`+text)}, want: "I run the test.\n<tool_call>\n<function=Bash>\n<parameter=command>\nsh test.sh\n</parameter>\n</function>\n</tool_call>"},
+		"a list of commands": {model: hermes, messages: []string{task}, tools: []string{tool("shell", `"command":{"type":"array"}`)}, want: "I run the test.\n<tool_call>\n" + `{"name": "shell", "arguments": {"command": ["sh", "-c", "sh test.sh"]}}` + "\n</tool_call>"},
+		"a list of edits":    {model: hermes, messages: []string{task, called("{}"), result("1: echo $(($1 + $2))")}, tools: []string{bash, tool("edit", `"path":`+text+`,"edits":{"type":"array","items":{"properties":{"oldText":`+text+`,"newText":`+text+`}}}`)}, want: "price.sh adds where it has to multiply.\n<tool_call>\n" + `{"name": "edit", "arguments": {"path": "/r/price.sh", "edits": [{"oldText": "echo $(($1 + $2))", "newText": "echo $(($1 * $2))"}]}}` + "\n</tool_call>"},
+		"a patch":            {model: hermes, messages: []string{task, called("{}"), result("1: echo $(($1 + $2))")}, tools: []string{bash, tool("apply_patch", `"input":`+text)}, want: "price.sh adds where it has to multiply.\n<tool_call>\n" + `{"name": "apply_patch", "arguments": {"input": "*** Begin Patch\n*** Update File: price.sh\n@@\n-echo $(($1 + $2))\n+echo $(($1 * $2))\n*** End Patch"}}` + "\n</tool_call>"},
+		"edits remembered":   {model: hermes, messages: []string{task, `{"role":"assistant","content":"echo $(($1 * $2))"}`, `{"role":"user","content":"What did you change?"}`}, want: "I changed price.sh: it multiplies now."},
+		"no memory":          {model: hermes, messages: []string{`{"role":"user","content":"What did you change?"}`}, tools: []string{bash}, want: "I have changed nothing."},
+		"no end":             {model: hermes, messages: []string{`{"role":"user","content":"Talk until I stop you."}`}, want: "The price is the count times the price of one. ..."},
+		"a title":            {model: hermes, messages: []string{`{"role":"system","content":"You are a title generator."}`, `{"role":"user","content":"Talk until I stop you."}`}, want: "Fix the price"},
+		"going in circles":   {model: hermes, messages: []string{task, strings.Repeat(called("{}")+",", 13) + result("what?")}, tools: []string{bash}, want: "I give up after 13 calls."},
 	} {
 		got := says(t, c.model, "["+strings.Join(c.messages, ",")+"]", "["+strings.Join(c.tools, ",")+"]")
 		if got != c.want {

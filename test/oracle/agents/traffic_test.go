@@ -14,21 +14,21 @@ func TestTrafficIsReadInTheWordsOfEachAPI(t *testing.T) {
 		calls                 []string
 		input, output, cached int
 	}{
-		"chat": {"/v1/chat/completions", []byte(`{"choices":[{"message":{"tool_calls":[{"id":"1","type":"function","function":{"name":"a","arguments":"{}"}}]}}],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":2}}}`),
-			[]string{"a"}, 7, 3, 2},
-		"chat, streamed": {"/v1/chat/completions", events(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"1","type":"function","function":{"name":"a","arguments":""}}]}}]}`,
+		"chat": {path: "/v1/chat/completions", body: []byte(`{"choices":[{"message":{"tool_calls":[{"id":"1","type":"function","function":{"name":"a","arguments":"{}"}}]}}],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":2}}}`),
+			calls: []string{"a"}, input: 7, output: 3, cached: 2},
+		"chat, streamed": {path: "/v1/chat/completions", body: events(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"1","type":"function","function":{"name":"a","arguments":""}}]}}]}`,
 			`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}`, `{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}`, `[DONE]`),
-			[]string{"a"}, 7, 3, 0},
-		"responses": {"/v1/responses", []byte(`{"object":"response","output":[{"type":"message"},{"type":"function_call","call_id":"1","name":"a"}],"tools":[{"type":"function","name":"b"}],"usage":{"input_tokens":7,"output_tokens":3,"input_tokens_details":{"cached_tokens":2}}}`),
-			[]string{"a"}, 7, 3, 2},
-		"responses, streamed": {"/v1/responses", events(`{"type":"response.output_item.added","item":{"type":"function_call","call_id":"1","name":"a"}}`,
+			calls: []string{"a"}, input: 7, output: 3},
+		"responses": {path: "/v1/responses", body: []byte(`{"object":"response","output":[{"type":"message"},{"type":"function_call","call_id":"1","name":"a"}],"tools":[{"type":"function","name":"b"}],"usage":{"input_tokens":7,"output_tokens":3,"input_tokens_details":{"cached_tokens":2}}}`),
+			calls: []string{"a"}, input: 7, output: 3, cached: 2},
+		"responses, streamed": {path: "/v1/responses", body: events(`{"type":"response.output_item.added","item":{"type":"function_call","call_id":"1","name":"a"}}`,
 			`{"type":"response.completed","response":{"output":[{"type":"function_call","call_id":"1","name":"a"},{"type":"custom_tool_call","call_id":"2","name":"b"}],"usage":{"input_tokens":7,"output_tokens":3}}}`),
-			[]string{"a", "b"}, 7, 3, 0},
-		"messages": {"/v1/messages", []byte(`{"type":"message","content":[{"type":"text"},{"type":"tool_use","id":"1","name":"a"}],"usage":{"input_tokens":7,"output_tokens":3,"cache_read_input_tokens":2}}`),
-			[]string{"a"}, 7, 3, 2},
-		"messages, streamed": {"/v1/messages", events(`{"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":1}}}`, `{"type":"ping"}`,
+			calls: []string{"a", "b"}, input: 7, output: 3},
+		"messages": {path: "/v1/messages", body: []byte(`{"type":"message","content":[{"type":"text"},{"type":"tool_use","id":"1","name":"a"}],"usage":{"input_tokens":7,"output_tokens":3,"cache_read_input_tokens":2}}`),
+			calls: []string{"a"}, input: 7, output: 3, cached: 2},
+		"messages, streamed": {path: "/v1/messages", body: events(`{"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":1}}}`, `{"type":"ping"}`,
 			`{"type":"content_block_start","content_block":{"type":"tool_use","id":"1","name":"a"}}`, `{"type":"message_delta","usage":{"output_tokens":3}}`),
-			[]string{"a"}, 7, 3, 0},
+			calls: []string{"a"}, input: 7, output: 3},
 	} {
 		got, err := inspect([]exchange{{Method: "POST", Path: c.path, Status: 200, Ignored: []string{"store"}, Response: c.body, Ended: true}})
 		if err != nil {

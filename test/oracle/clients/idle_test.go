@@ -66,7 +66,7 @@ func slowGateway(t *testing.T) (url string, queue func()) {
 	}
 	fake := servetest.New()
 	fake.Add("m", slowTarget, slowly)
-	agent := httptest.NewUnstartedServer(serve.NewHandler(serve.Config{Engines: loading{fake}, Mac: "mac-a", Limits: front.Limits{KeepAlive: keepAlive}, Log: logr.Discard()}))
+	agent := httptest.NewUnstartedServer(serve.NewHandler(serve.Config{Engines: loading{Fake: fake}, Mac: "mac-a", Limits: front.Limits{KeepAlive: keepAlive}, Log: logr.Discard()}))
 	agent.EnableHTTP2 = true
 	agent.TLS = agentapi.ServerTLS(ca.Mac("mac-a").Pair(t), ca.Roots())
 	pair, err := ca.Mac("mac-a").Pair(t)()

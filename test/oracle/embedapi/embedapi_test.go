@@ -122,7 +122,7 @@ func (s *served) Model(name string) (openai.Model, bool) {
 	return openai.NewModel(name, 0, "ns"), name == "m"
 }
 func (s *served) Acquire(context.Context, serve.Target) (serve.Hold, error) {
-	return hold{s.EngineClient}, nil
+	return hold{engine: s.EngineClient}, nil
 }
 
 type hold struct{ engine wire.EngineClient }
@@ -174,7 +174,7 @@ func doors(t *testing.T, s *served) []door {
 	t.Cleanup(func() { gateway.Close(); p.Close() })
 	straight := &http.Transport{TLSClientConfig: agentapi.ClientTLS(pem.Pair(t), ca.Roots(), "mac-a"), ForceAttemptHTTP2: true}
 	t.Cleanup(straight.CloseIdleConnections)
-	return []door{{"straight", agent.URL, &http.Client{Transport: straight}}, {"through the gateway", gateway.URL, http.DefaultClient}}
+	return []door{{name: "straight", url: agent.URL, client: &http.Client{Transport: straight}}, {name: "through the gateway", url: gateway.URL, client: http.DefaultClient}}
 }
 
 func (d door) post(t *testing.T, path string, in, out any) (status int, said string) {
@@ -302,12 +302,12 @@ func (s *served) embeds(t *testing.T, d door) {
 		want   [][]float32
 		tokens int
 	}{
-		"a list, cut":        {map[string]any{"input": texts, "truncate": true}, want, tokens},
-		"tokens, cut":        {map[string]any{"input": lists, "truncate": true}, want, tokens},
-		"bytes":              {map[string]any{"input": texts, "truncate": true, "encoding_format": "base64"}, want, tokens},
-		"fewer dimensions":   {map[string]any{"input": texts, "truncate": true, "dimensions": 8}, cut, tokens},
-		"one text":           {map[string]any{"input": texts[0]}, want[:1], 0},
-		"one list of tokens": {map[string]any{"input": lists[0]}, want[:1], 0},
+		"a list, cut":        {fields: map[string]any{"input": texts, "truncate": true}, want: want, tokens: tokens},
+		"tokens, cut":        {fields: map[string]any{"input": lists, "truncate": true}, want: want, tokens: tokens},
+		"bytes":              {fields: map[string]any{"input": texts, "truncate": true, "encoding_format": "base64"}, want: want, tokens: tokens},
+		"fewer dimensions":   {fields: map[string]any{"input": texts, "truncate": true, "dimensions": 8}, want: cut, tokens: tokens},
+		"one text":           {fields: map[string]any{"input": texts[0]}, want: want[:1]},
+		"one list of tokens": {fields: map[string]any{"input": lists[0]}, want: want[:1]},
 	} {
 		tc.fields["model"] = "m"
 		var got answer

@@ -51,18 +51,18 @@ func TestShotsAreSentAndJudged(t *testing.T) {
 		answer http.HandlerFunc
 		wrong  string
 	}{
-		"refused as wanted":            {post(dialect.PathMessages, []byte("{"), refusal), invalid, ""},
-		"in chunks":                    {chunks, whole, ""},
-		"cut off":                      {cut, whole, ""},
-		"cut off, and answered":        {cut, func(http.ResponseWriter, *http.Request) {}, "answered 200"},
-		"broken":                       {post(dialect.PathChat, nil, anything), refuse(openai.Internal(io.ErrUnexpectedEOF)), "not promised"},
-		"another route's shape":        {post(dialect.PathRerank, nil, anything), func(w http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(w, openai.Invalid("", "no")) }, "shape"},
-		"a closed connection":          {post(dialect.PathChat, nil, anything), hangUp, "no answer"},
-		"a closed connection, allowed": {post(dialect.PathChat, nil, closing), hangUp, ""},
-		"a stream that breaks off": {post(dialect.PathChat, nil, answer), func(w http.ResponseWriter, _ *http.Request) {
+		"refused as wanted":            {shot: post(dialect.PathMessages, []byte("{"), refusal), answer: invalid},
+		"in chunks":                    {shot: chunks, answer: whole},
+		"cut off":                      {shot: cut, answer: whole},
+		"cut off, and answered":        {shot: cut, answer: func(http.ResponseWriter, *http.Request) {}, wrong: "answered 200"},
+		"broken":                       {shot: post(dialect.PathChat, nil, anything), answer: refuse(openai.Internal(io.ErrUnexpectedEOF)), wrong: "not promised"},
+		"another route's shape":        {shot: post(dialect.PathRerank, nil, anything), answer: func(w http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(w, openai.Invalid("", "no")) }, wrong: "shape"},
+		"a closed connection":          {shot: post(dialect.PathChat, nil, anything), answer: hangUp, wrong: "no answer"},
+		"a closed connection, allowed": {shot: post(dialect.PathChat, nil, closing), answer: hangUp},
+		"a stream that breaks off": {shot: post(dialect.PathChat, nil, answer), answer: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = io.WriteString(w, "data: {}\n\n")
-		}, "the stream ends"},
+		}, wrong: "the stream ends"},
 	} {
 		tc.shot.kind = name
 		err := fire(t, tc.shot, tc.answer)

@@ -30,26 +30,26 @@ func TestAnswersAreJudged(t *testing.T) {
 		body   string
 		good   bool
 	}{
-		"an answer":                         {dialect.PathChat, 200, "text/plain", "", "", true},
-		"a refusal":                         {dialect.PathChat, 400, "application/json", "", plain, true},
-		"with a query":                      {dialect.PathRerank + "?a=b", 400, "application/json", "", double, true},
-		"a refusal of rerank":               {dialect.PathRerank, 400, "application/json", "", double, true},
-		"a refusal of Anthropic":            {dialect.PathMessages, 400, "application/json", "", typed, true},
-		"overloaded":                        {dialect.PathChat, 503, "application/json", "", full, true},
-		"overloaded, of Anthropic":          {dialect.PathMessages, 503, "application/json", "overloaded", typed, true},
-		"text":                              {dialect.PathChat, 400, "text/plain", "", plain, false},
-		"no JSON":                           {dialect.PathChat, 400, "application/json", "", "no", false},
-		"more than JSON":                    {dialect.PathChat, 400, "application/json", "", plain + "{}", false},
-		"another route's shape":             {dialect.PathRerank, 400, "application/json", "", plain, false},
-		"OpenAI's shape of Anthropic":       {dialect.PathMessages, 400, "application/json", "", plain, false},
-		"Anthropic's shape of OpenAI":       {dialect.PathChat, 400, "application/json", "", typed, false},
-		"no sentence":                       {dialect.PathChat, 400, "application/json", "", strings.Replace(plain, `"no"`, `""`, 1), false},
-		"no sentence for Jina's clients":    {dialect.PathRerank, 400, "application/json", "", strings.Replace(double, `"detail":"no"`, `"detail":""`, 1), false},
-		"no sentence of Anthropic":          {dialect.PathMessages, 400, "application/json", "", strings.Replace(typed, `"no"`, `""`, 1), false},
-		"an internal error":                 {dialect.PathChat, 500, "application/json", "", strings.Replace(plain, `"c"`, `"internal_error"`, 1), false},
-		"503 without a reason":              {dialect.PathChat, 503, "application/json", "", strings.Replace(plain, `"c"`, `null`, 1), false},
-		"503 of Anthropic without a reason": {dialect.PathMessages, 503, "application/json", "", typed, false},
-		"507 with a reason of 503":          {dialect.PathChat, 507, "application/json", "", full, false},
+		"an answer":                         {path: dialect.PathChat, status: 200, kind: "text/plain", good: true},
+		"a refusal":                         {path: dialect.PathChat, status: 400, kind: "application/json", body: plain, good: true},
+		"with a query":                      {path: dialect.PathRerank + "?a=b", status: 400, kind: "application/json", body: double, good: true},
+		"a refusal of rerank":               {path: dialect.PathRerank, status: 400, kind: "application/json", body: double, good: true},
+		"a refusal of Anthropic":            {path: dialect.PathMessages, status: 400, kind: "application/json", body: typed, good: true},
+		"overloaded":                        {path: dialect.PathChat, status: 503, kind: "application/json", body: full, good: true},
+		"overloaded, of Anthropic":          {path: dialect.PathMessages, status: 503, kind: "application/json", code: "overloaded", body: typed, good: true},
+		"text":                              {path: dialect.PathChat, status: 400, kind: "text/plain", body: plain},
+		"no JSON":                           {path: dialect.PathChat, status: 400, kind: "application/json", body: "no"},
+		"more than JSON":                    {path: dialect.PathChat, status: 400, kind: "application/json", body: plain + "{}"},
+		"another route's shape":             {path: dialect.PathRerank, status: 400, kind: "application/json", body: plain},
+		"OpenAI's shape of Anthropic":       {path: dialect.PathMessages, status: 400, kind: "application/json", body: plain},
+		"Anthropic's shape of OpenAI":       {path: dialect.PathChat, status: 400, kind: "application/json", body: typed},
+		"no sentence":                       {path: dialect.PathChat, status: 400, kind: "application/json", body: strings.Replace(plain, `"no"`, `""`, 1)},
+		"no sentence for Jina's clients":    {path: dialect.PathRerank, status: 400, kind: "application/json", body: strings.Replace(double, `"detail":"no"`, `"detail":""`, 1)},
+		"no sentence of Anthropic":          {path: dialect.PathMessages, status: 400, kind: "application/json", body: strings.Replace(typed, `"no"`, `""`, 1)},
+		"an internal error":                 {path: dialect.PathChat, status: 500, kind: "application/json", body: strings.Replace(plain, `"c"`, `"internal_error"`, 1)},
+		"503 without a reason":              {path: dialect.PathChat, status: 503, kind: "application/json", body: strings.Replace(plain, `"c"`, `null`, 1)},
+		"503 of Anthropic without a reason": {path: dialect.PathMessages, status: 503, kind: "application/json", body: typed},
+		"507 with a reason of 503":          {path: dialect.PathChat, status: 507, kind: "application/json", body: full},
 	} {
 		h := http.Header{"Content-Type": {tc.kind}, http.CanonicalHeaderKey(dialect.HeaderCode): {tc.code}}
 		if err := judge(tc.path, tc.status, h, []byte(tc.body)); (err == nil) != tc.good {
@@ -63,14 +63,14 @@ func TestStreamsAreJudged(t *testing.T) {
 		path, body string
 		good       bool
 	}{
-		"whole":                {dialect.PathChat, "data: {}\n\ndata: [DONE]\n\n", true},
-		"whole, of Anthropic":  {dialect.PathMessages, "event: message_stop\ndata: {}\n\n", true},
-		"whole, of a response": {dialect.PathResponses, "event: response.incomplete\ndata: {}\n\n", true},
-		"without an end":       {dialect.PathChat, "data: {}\n\n", false},
-		"cut":                  {dialect.PathChat, "data: {}\n\ndata: [DONE]", false},
-		"an error":             {dialect.PathChat, "data: {}\n\ndata: {\"error\":{}}\n\n", false},
-		"an error, Anthropic":  {dialect.PathMessages, "event: error\ndata: {}\n\n", false},
-		"a failure":            {dialect.PathResponses, "event: response.failed\ndata: {}\n\n", false},
+		"whole":                {path: dialect.PathChat, body: "data: {}\n\ndata: [DONE]\n\n", good: true},
+		"whole, of Anthropic":  {path: dialect.PathMessages, body: "event: message_stop\ndata: {}\n\n", good: true},
+		"whole, of a response": {path: dialect.PathResponses, body: "event: response.incomplete\ndata: {}\n\n", good: true},
+		"without an end":       {path: dialect.PathChat, body: "data: {}\n\n"},
+		"cut":                  {path: dialect.PathChat, body: "data: {}\n\ndata: [DONE]"},
+		"an error":             {path: dialect.PathChat, body: "data: {}\n\ndata: {\"error\":{}}\n\n"},
+		"an error, Anthropic":  {path: dialect.PathMessages, body: "event: error\ndata: {}\n\n"},
+		"a failure":            {path: dialect.PathResponses, body: "event: response.failed\ndata: {}\n\n"},
 	} {
 		if err := judgeStream(tc.path, []byte(tc.body)); (err == nil) != tc.good {
 			t.Errorf("%s: %v", name, err)
@@ -85,8 +85,8 @@ func TestWantedVerdicts(t *testing.T) {
 		status int
 		good   bool
 	}{
-		"a refusal is answered": {refusal, 200, false}, "a refusal": {refusal, 400, true}, "an answer is refused": {answer, 400, false}, "an answer": {answer, 200, true},
-		"anything": {anything, 400, true}, "what never ended is answered": {closing, 200, false},
+		"a refusal is answered": {want: refusal, status: 200}, "a refusal": {want: refusal, status: 400, good: true}, "an answer is refused": {want: answer, status: 400}, "an answer": {want: answer, status: 200, good: true},
+		"anything": {want: anything, status: 400, good: true}, "what never ended is answered": {want: closing, status: 200},
 	} {
 		resp := &http.Response{StatusCode: tc.status, Header: http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {"r"}}}
 		if err := (shot{path: dialect.PathChat, want: tc.want}).judge(resp, refused); (err == nil) != tc.good {
@@ -152,8 +152,8 @@ func TestARunThatAskedNothingIsFound(t *testing.T) {
 		phases, counts string
 		good           bool
 	}{
-		"both": {"fuzzing", `{"statuses":{"200":1,"400":1}}`, true}, "no answer": {"fuzzing", `{"statuses":{"400":1}}`, false}, "no refusal": {"fuzzing", `{"statuses":{"200":1}}`, false},
-		"answers along links": {"stateful", `{"statuses":{"200":1}}`, true}, "nothing": {"stateful", `{}`, false}, "no counts": {"stateful", ``, false},
+		"both": {phases: "fuzzing", counts: `{"statuses":{"200":1,"400":1}}`, good: true}, "no answer": {phases: "fuzzing", counts: `{"statuses":{"400":1}}`}, "no refusal": {phases: "fuzzing", counts: `{"statuses":{"200":1}}`},
+		"answers along links": {phases: "stateful", counts: `{"statuses":{"200":1}}`, good: true}, "nothing": {phases: "stateful", counts: `{}`}, "no counts": {phases: "stateful"},
 	} {
 		path := filepath.Join(t.TempDir(), "tally")
 		if err := os.WriteFile(path, []byte(tc.counts), 0o600); err != nil {

@@ -127,7 +127,7 @@ func answer(rng *rand.Rand, vocab *grammar.Vocabulary, words [][]byte) (answered
 		for _, id := range ids {
 			text = append(text, words[id]...)
 		}
-		return answered{source, string(text)}, err
+		return answered{Schema: source, Answer: string(text)}, err
 	}
 	return answered{}, errors.New("no schema in 100 that anything satisfies")
 }

@@ -17,10 +17,10 @@ type difference struct {
 // In each the reference gives text, and we refuse by name.
 func differences() []difference {
 	return []difference{
-		{"a value would print as where it lies in memory, another place each time", []string{"would contain a memory address"}},
-		{"a tag, filter, function or method that has no place in a prompt", []string{"is not supported"}},
-		{"a constant that cannot be sliced: the reference folds it to Undefined, but fails for a variable of that value", []string{"cannot be sliced"}},
-		{"an argument of a wrong type that the reference would look at later, or never", []string{
+		{why: "a value would print as where it lies in memory, another place each time", says: []string{"would contain a memory address"}},
+		{why: "a tag, filter, function or method that has no place in a prompt", says: []string{"is not supported"}},
+		{why: "a constant that cannot be sliced: the reference folds it to Undefined, but fails for a variable of that value", says: []string{"cannot be sliced"}},
+		{why: "an argument of a wrong type that the reference would look at later, or never", says: []string{
 			"the width of ", "the size of ", "the count of ", "the length of ", "invalid base of ", "the indent of ", "truncate requires a str"}},
 	}
 }
