@@ -91,6 +91,10 @@ func (m *metrics) textCall(n int) { m.textCalls.Add(float64(n)) }
 func (m *metrics) give(n int)          { m.given.Add(float64(n)) }
 func (m *metrics) blame(reason string) { m.blamed.WithLabelValues(reason).Inc() }
 
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+}
+
 // serveMetrics serves scrapes until ctx ends.
 func (a *Agent) serveMetrics(ctx context.Context) error {
 	if a.Metrics == nil {
@@ -98,7 +102,7 @@ func (a *Agent) serveMetrics(ctx context.Context) error {
 		return ctx.Err()
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", a.metrics.handler())
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()

@@ -139,7 +139,7 @@ func Run(ctx context.Context, o Options) error {
 			}
 		})
 	}
-	listener, figures, err := scrape.Serve(o.Metrics, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), o.REST)
+	listener, figures, err := scrape.Serve(o.Metrics, figuresOf(registry, front), o.REST)
 	if err != nil {
 		return o.closeListeners(err)
 	}
@@ -150,6 +150,14 @@ func Run(ctx context.Context, o Options) error {
 	})
 	s.background = front.Drain
 	return s.run(ctx, failed)
+}
+
+// figuresOf serves the metrics of the gateway and those of all Macs.
+func figuresOf(own prometheus.Gatherer, front *proxy.Proxy) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET "+scrape.Path, promhttp.HandlerFor(own, promhttp.HandlerOpts{}))
+	mux.Handle("GET "+scrape.PathMacs, front.MacMetrics())
+	return mux
 }
 
 // bounded wraps the clients' listener with its connection limits.
@@ -254,9 +262,7 @@ func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, r
 		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return requests }}
 	s.health = &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, ErrorLog: errorLog}
-	metrics := http.NewServeMux()
-	metrics.Handle("GET "+scrape.Path, figures)
-	s.metrics = &http.Server{Handler: metrics, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10, ErrorLog: errorLog}
+	s.metrics = &http.Server{Handler: figures, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10, ErrorLog: errorLog}
 	return s
 }
 

@@ -103,6 +103,8 @@ func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error
 		return h.models(w, r)
 	case path == agentapi.PathHealth:
 		return h.health(w, r)
+	case path == agentapi.PathMetrics && h.Metrics != nil:
+		return h.metrics(w, r)
 	}
 	return openai.RouteNotFound(r.Method, path)
 }
@@ -115,6 +117,14 @@ func (h *handler) health(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("%w: the agent is not accepting requests", ErrNotReady)
 	}
 	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (h *handler) metrics(w http.ResponseWriter, r *http.Request) error {
+	if err := front.AllowMethods(w, r, http.MethodGet); err != nil {
+		return err
+	}
+	h.Metrics.ServeHTTP(w, r)
 	return nil
 }
 

@@ -90,6 +90,8 @@ type Config struct {
 	// still trusted; nil means always. The first request that finds its root
 	// removed is the last on its connection.
 	Trusts func(*tls.ConnectionState) bool
+	// Metrics serves the agent's metrics to gateways; nil serves none.
+	Metrics http.Handler
 	// Weights serves peers, which speak only agentapi.ProtoWeights; nil serves
 	// none.
 	Weights http.Handler

@@ -426,6 +426,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	accepting := true
 	p := newPort(t, servetest.Say("x"), func(c *serve.Config) {
 		c.MaxBodyBytes = 200
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "figures") })
 		c.Accepting = func() bool { return accepting }
 	})
 	p.wantRefusal(p.do("POST", "/v1/chat/completions", `{"model":`), refusal{status: 400, code: openai.CodeMalformedJSON, retry: "", retryable: false})
@@ -449,6 +450,9 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	}
 	if r := p.do("GET", agentapi.PathHealth, ""); r.StatusCode != 204 {
 		t.Errorf("health: %d", r.StatusCode)
+	}
+	if r := p.do("GET", agentapi.PathMetrics, ""); r.StatusCode != 200 || read(t, r) != "figures" {
+		t.Errorf("metrics: %d", r.StatusCode)
 	}
 	accepting = false
 	p.wantRefusal(p.do("GET", agentapi.PathHealth, ""), refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "1", retryable: true})

@@ -139,22 +139,35 @@ func SetTokens(h http.Header, name string, prompt, text int) {
 	h.Set(name, fmt.Sprintf("%d+%d", prompt, text))
 }
 
-// Tokens returns the sum of the counts in HeaderTokens; ok is false when the
-// header is missing or invalid.
-func Tokens(h http.Header) (sum int64, ok bool) {
-	prompt, text, _ := strings.Cut(h.Get(HeaderTokens), "+")
-	for _, part := range []string{prompt, text} {
-		n, err := strconv.ParseUint(part, 10, 63)
-		if err != nil || n > maxTokens {
-			return 0, false
-		}
-		sum += int64(n)
+// TokenCount is how many tokens a request used.
+type TokenCount struct{ Prompt, Generated int64 }
+
+// Sum returns all tokens of the request.
+func (c TokenCount) Sum() int64 { return c.Prompt + c.Generated }
+
+// Tokens returns the counts in HeaderTokens; ok is false when the header is missing or
+// invalid.
+func Tokens(h http.Header) (count TokenCount, ok bool) {
+	prompt, generated, _ := strings.Cut(h.Get(HeaderTokens), "+")
+	if count.Prompt, ok = parseTokens(prompt); !ok {
+		return TokenCount{}, false
 	}
-	return sum, true
+	if count.Generated, ok = parseTokens(generated); !ok {
+		return TokenCount{}, false
+	}
+	return count, true
+}
+
+func parseTokens(text string) (int64, bool) {
+	n, err := strconv.ParseUint(text, 10, 63)
+	return int64(n), err == nil && n <= maxTokens
 }
 
 // PathHealth returns 204 on the agent's port while it accepts requests.
 const PathHealth = "/metalfleet/v1/health"
+
+// PathMetrics returns the agent's metrics in Prometheus' text format to gateways.
+const PathMetrics = "/metalfleet/v1/metrics"
 
 // KeepAlive is how long a stream may be idle before an event keeps it open. Clients
 // are promised one every ten seconds, delays on the way included.

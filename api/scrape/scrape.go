@@ -33,6 +33,8 @@ import (
 const (
 	// Path is what is protected, and what the account must be allowed to get.
 	Path = "/metrics"
+	// PathMacs has the metrics of all Macs, at a gateway. Who may get Path may get it.
+	PathMacs = "/metrics/macs"
 	// allowedFor and refusedFor are how long an answer of the API server holds.
 	allowedFor = time.Minute
 	refusedFor = 10 * time.Second

@@ -15,8 +15,30 @@ import (
 
 // dashboard is what we read of a Grafana dashboard.
 type dashboard struct {
-	UID    string  `json:"uid"`
-	Panels []panel `json:"panels"`
+	UID        string  `json:"uid"`
+	Panels     []panel `json:"panels"`
+	Templating struct {
+		List []variable `json:"list"`
+	} `json:"templating"`
+}
+
+// variable is what a reader chooses at the top of a dashboard.
+type variable struct {
+	Name  string `json:"name"`
+	Type  string `json:"type"`
+	Query string `json:"query"`
+	// AllValue is the regular expression that selects everything.
+	AllValue string `json:"allValue"`
+}
+
+// all replaces the variables of a query by what selects everything.
+func (d dashboard) all(expr string) string {
+	for _, v := range d.Templating.List {
+		if v.AllValue != "" {
+			expr = strings.ReplaceAll(expr, "$"+v.Name, v.AllValue)
+		}
+	}
+	return expr
 }
 
 type panel struct {
@@ -97,6 +119,9 @@ func (q target) check(t *testing.T, r recording) error {
 	return nil
 }
 
+// labelValues finds the selector in the query of a variable.
+var labelValues = regexp.MustCompile(`^label_values\((.+), \w+\)$`)
+
 // braces find labels in a legend.
 var braces = regexp.MustCompile(`\{\{\s*([\w.]+)\s*\}\}`)
 
@@ -140,7 +165,15 @@ func TestEveryQueryOfADashboardShowsSomething(t *testing.T) {
 		if len(flat(d.Panels)) == 0 {
 			t.Errorf("%s: the dashboard has no panel", file)
 		}
+		for _, v := range d.Templating.List {
+			if m := labelValues.FindStringSubmatch(d.all(v.Query)); v.Type == "query" && (m == nil || r.selectable(m[1]) != nil) {
+				t.Errorf("%s: variable %s selects nothing by %s", file, v.Name, v.Query)
+			}
+		}
 		for _, p := range flat(d.Panels) {
+			for i := range p.Targets {
+				p.Targets[i].Expr = d.all(p.Targets[i].Expr)
+			}
 			if err := p.check(t, r); err != nil {
 				t.Errorf("%s, panel %q: %v", file, p.Title, err)
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
@@ -101,10 +102,11 @@ func (b *background) detach(ctx context.Context, w *reply, stream bool, run func
 		defer stop()
 		inner := newReply(d, b.writeTimeout, w.dialect, w.metrics)
 		err := runDetached(running, inner, run)
-		inner.meter.settle(inner.Status())
 		if err != nil {
+			inner.failed = openai.AsError(err).Status
 			logOf(ctx).V(1).Info("Response in the background failed", "reason", err.Error())
 		}
+		inner.finish()
 		over <- err
 	})
 	for {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -104,6 +105,7 @@ func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 	// A truncated response must not look complete: abort the connection to the client.
 	if _, err := io.Copy(d.w, d.resp.Body); err != nil {
 		d.forwarder.metrics.broken.Inc()
+		d.w.failed = http.StatusBadGateway
 		panic(http.ErrAbortHandler)
 	}
 	return nil, nil
@@ -139,6 +141,7 @@ func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 		if !begun {
 			if begun = w.keepAlives.beginsWith(block, w.dialect); begun {
 				d.req.answered(w)
+				w.firstToken = time.Now()
 			}
 		}
 		if follow != nil {

@@ -63,6 +63,7 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 		if err != nil {
 			return err
 		}
+		w.deployment = lease.Model.Key.String()
 		if lease.After != nil {
 			f.metrics.retries.WithLabelValues(lease.After.Reason).Inc()
 		}

@@ -82,7 +82,7 @@ func TestClientsWithAnIdleTimerSurviveQueueAndLoad(t *testing.T) {
 		t.Run("load"+path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newClock()
-				w := newReply(c, time.Second, dialect.Of(path), newMetrics(prometheus.NewRegistry()))
+				w := newReply(c, time.Second, dialect.Of(path), newMetrics(prometheus.NewRegistry(), route.NewTable()))
 				w.keepAlives = newKeepAlives(path, "m", []byte(body))
 				_, cancel := context.WithCancelCause(t.Context())
 				s := w.keepOpen(agentapi.KeepAlive, cancel)

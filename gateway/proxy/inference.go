@@ -60,6 +60,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 	if err != nil {
 		return err
 	}
+	w.deployment = model.Key.String()
 	c.setPriority(r.Header)
 	if w.meter, err = i.gate.meter(ctx, c, w, envelope.Model, body); err != nil {
 		return err

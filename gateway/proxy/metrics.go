@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/route"
 )
 
 // metrics of the gateway. Labels come from closed sets: routes, statuses, reasons.
@@ -22,13 +23,14 @@ type metrics struct {
 	retries   *prometheus.CounterVec
 	broken    prometheus.Counter
 	ignored   *prometheus.CounterVec
+	models    *modelMetrics
 	// fieldLabel returns the label of an ignored field.
 	fieldLabel func(name string) string
 }
 
 var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 
-func newMetrics(r prometheus.Registerer) *metrics {
+func newMetrics(r prometheus.Registerer, table *route.Table) *metrics {
 	const prefix = "metalfleet_gateway_"
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "requests_total",
@@ -46,6 +48,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		ignored: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "ignored_fields_total",
 			Help: "Answered requests with a field that was ignored, by the name of the field; other for fields that no API documents."}, []string{"field"}),
 		fieldLabel: dialect.FieldLabels(),
+		models:     newModelMetrics(r, table),
 	}
 	r.MustRegister(m.ignored, m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken)
 	m.begin()

@@ -10,11 +10,12 @@ import (
 
 	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/route"
 )
 
 func TestSeriesOfOrdinaryUseBeginAtZero(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	newMetrics(registry)
+	newMetrics(registry, route.NewTable())
 	dispatch.New(dispatch.Config{Registry: registry})
 	families, err := registry.Gather()
 	if err != nil {
@@ -47,7 +48,7 @@ func TestAClientThatLeavesBreaksNothingOff(t *testing.T) {
 		"the gateway ends":  {cause: front.ErrShuttingDown, want: 1},
 		"the Mac broke off": {want: 1},
 	} {
-		f := &forwarder{metrics: newMetrics(prometheus.NewRegistry())}
+		f := &forwarder{metrics: newMetrics(prometheus.NewRegistry(), route.NewTable())}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		if c.cause != nil {
 			cancel(c.cause)

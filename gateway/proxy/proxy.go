@@ -36,6 +36,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/intake"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/macmetrics"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/tunnel"
@@ -107,7 +108,7 @@ func New(c Config) *Proxy {
 	if c.Draining == nil {
 		c.Draining = func() bool { return false }
 	}
-	m := newMetrics(c.Registry)
+	m := newMetrics(c.Registry, c.Table)
 	bodies := &intake.Bodies{Max: c.MaxHeldBytes}
 	c.Registry.MustRegister(bodies)
 	p := &Proxy{log: c.Log, accessLog: c.AccessLog, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m),
@@ -126,6 +127,11 @@ func New(c Config) *Proxy {
 
 // Tunnels returns the connections that Macs opened; nil if none are accepted.
 func (p *Proxy) Tunnels() *tunnel.Hub { return p.macs.Tunnels() }
+
+// MacMetrics serves the metrics of the agents.
+func (p *Proxy) MacMetrics() http.Handler {
+	return &macmetrics.Handler{Macs: p.gate.table.Macs, To: func(m route.Mac) http.RoundTripper { return p.macs.To(dispatch.LeaseOf(m).Endpoint) }}
+}
 
 // Demand fills in a report for the operator: a consistent snapshot of running and waiting
 // requests.
@@ -160,7 +166,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	ended := p.metrics.observe(to.name)
 	about := &scope{gateway: p.log, id: id, route: to.name}
 	defer func() {
-		w.meter.settle(w.Status())
+		w.finish()
 		ended(w.Status(), w.FirstWrite())
 		if p.accessLog {
 			about.access(w, r.RemoteAddr)

@@ -26,7 +26,13 @@ type reply struct {
 	dialect *dialect.Dialect
 	metrics *metrics
 	meter   *meter // of the response
-	tokens  int64  // as the agent counted them
+	tokens  agentapi.TokenCount
+	// deployment that serves the request, or the one that it names; empty before it is known.
+	deployment string
+	// firstToken is when the first token of a stream was sent.
+	firstToken time.Time
+	// failed is the status of the error that ended the response; 0 without one.
+	failed int
 	// answered is set once the agent's response has begun.
 	answered bool
 	// keepAlives is nil unless the client requested a stream.
@@ -42,6 +48,7 @@ func newReply(w http.ResponseWriter, timeout time.Duration, of *dialect.Dialect,
 // refuse sends an error: as the response, or as the last event of a stream that has begun,
 // so that no client takes it for complete.
 func (w *reply) refuse(e *openai.Error) error {
+	w.failed = e.Status
 	id := w.Header().Get(agentapi.HeaderRequestID)
 	if !w.begun() {
 		return w.dialect.WriteError(w, e, id)
@@ -114,8 +121,14 @@ func (w *reply) begin(resp *http.Response, mac string) {
 func (w *reply) countTokens(h http.Header) {
 	if n, ok := agentapi.Tokens(h); ok {
 		w.tokens = n
-		w.meter.reported(n)
+		w.meter.reported(n.Sum())
 	}
+}
+
+// finish counts the finished request for its key and its model.
+func (w *reply) finish() {
+	w.meter.settle(w.Status())
+	w.metrics.models.finished(w)
 }
 
 // Queued implements dispatch.Client: response headers contain the place.

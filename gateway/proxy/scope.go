@@ -41,5 +41,5 @@ func tenantOf(ctx context.Context) string { return scopeOf(ctx).tenant }
 // client wrote: a model is logged as its deployment, or not at all.
 func (s *scope) access(w *reply, address string) {
 	s.log().WithName("access").Info("Request ended", "key", s.key, "client", address, "model", s.model,
-		"status", w.Status(), "tokens", w.tokens, "seconds", time.Since(w.Began()).Seconds())
+		"status", w.Status(), "tokens", w.tokens.Sum(), "seconds", time.Since(w.Began()).Seconds())
 }

@@ -192,7 +192,6 @@ func readAlerts(root string) (string, error) {
 			Rules []struct {
 				Alert, Expr, For string
 				Labels           map[string]string
-				Annotations      map[string]string
 			}
 		}
 	}
@@ -200,10 +199,10 @@ func readAlerts(root string) (string, error) {
 		return "", fmt.Errorf("rules.yaml: %w", err)
 	}
 	var b strings.Builder
-	b.WriteString("\n## Alerts\n\n|alert|expression|for|severity|next step|\n|---|---|---|---|---|\n")
+	b.WriteString("\n## Alerts\n\nEach alert names the next step and links to its section of the runbook.\n\n|alert|expression|for|severity|\n|---|---|---|---|\n")
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
-			fmt.Fprintf(&b, "|`%s`|`%s`|%s|%s|%s|\n", r.Alert, r.Expr, r.For, r.Labels["severity"], strings.TrimSuffix(r.Annotations["description"], "."))
+			fmt.Fprintf(&b, "|`%s`|`%s`|%s|%s|\n", r.Alert, r.Expr, r.For, r.Labels["severity"])
 		}
 	}
 	return b.String(), nil

@@ -3,7 +3,6 @@
 package system
 
 import (
-	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/test/fleet"
-	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // The Macs of TestTheWholeSystem, small to large.
@@ -30,7 +28,6 @@ type suite struct {
 	*world
 	remote      *webModel
 	hub         *hubtest.Hub
-	macsMetrics string // of one Mac
 	slow        *v1alpha1.ModelDeployment
 }
 
@@ -79,13 +76,10 @@ func startSuite(t *testing.T) *suite {
 	s.remote.breakOnce()
 	hub := httptest.NewTLSServer(s.hub)
 	t.Cleanup(hub.Close)
-	port, err := testenv.FreePort()
-	must(t, err)
-	s.macsMetrics = fmt.Sprintf("127.0.0.1:%d", port)
 	flags := []string{"--hub-endpoint=" + hub.URL}
 	s.world = start(t, fleet.Options{Say: func(step string) { t.Log("start:", step) }, Macs: []fleet.Mac{
 		{Name: small, Chip: "M4", Memory: "16Gi", Flags: flags},
-		{Name: middle, Chip: "M4Max", Memory: "64Gi", Flags: append([]string{"--metrics=" + s.macsMetrics}, flags...)},
+		{Name: middle, Chip: "M4Max", Memory: "64Gi", Flags: flags},
 		{Name: large, Chip: "M2Ultra", Memory: "192Gi", Flags: flags},
 	}}, models())
 	// One file is cut in half, and one is a link out of the model root.
@@ -103,7 +97,7 @@ func startSuite(t *testing.T) *suite {
 // test.
 func (s *suite) dashboards(t *testing.T) {
 	exposed := map[string][]map[string]string{} // label sets by name
-	for _, url := range []string{s.FirstGateway().MetricsURL(), s.OperatorMetrics, "http://" + s.macsMetrics + "/metrics"} {
+	for _, url := range []string{s.FirstGateway().MetricsURL(), s.FirstGateway().MetricsURL() + "/macs", s.OperatorMetrics} {
 		families, err := fleet.Metrics(t.Context(), url)
 		must(t, err)
 		for name, family := range families {

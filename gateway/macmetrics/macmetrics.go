@@ -1,0 +1,168 @@
+// Package macmetrics serves the metrics of all agents at one path of the gateway, so that
+// Prometheus needs no way to the Macs: the gateway asks each agent over the connection or
+// tunnel that it has for requests.
+//
+// It owns what a Mac may contribute: series whose names begin with metalfleet_agent_, a
+// bounded number of them, with the label mac that the gateway sets. A Mac that does not
+// answer, or answers with anything else, contributes none, and its
+// metalfleet_gateway_mac_scraped is 0.
+//
+// Start reading at Handler.ServeHTTP.
+package macmetrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/proto"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+const (
+	prefix = "metalfleet_agent_"
+	// scraped is the name of the gateway's own series about each Mac.
+	scraped = "metalfleet_gateway_mac_scraped"
+	label   = "mac"
+	// maxBytes and maxSeries bound what one Mac contributes. An agent has about 14 series
+	// for each of at most 64 replicas.
+	maxBytes, maxSeries = 1 << 20, 1200
+	// parallel is how many Macs are asked at once, and patience how long one may take.
+	parallel = 16
+	patience = 5 * time.Second
+	// total is how long a whole answer takes at most: less than the timeout of a scrape.
+	total = 9 * time.Second
+)
+
+// Handler serves the metrics of the agents.
+type Handler struct {
+	// Macs returns the Macs that are asked.
+	Macs func() []route.Mac
+	// To returns the transport to a Mac.
+	To func(route.Mac) http.RoundTripper
+
+	running sync.Mutex // one scrape at a time
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !h.running.TryLock() {
+		http.Error(w, "another scrape of the Macs is running; scrape less often", http.StatusServiceUnavailable)
+		return
+	}
+	defer h.running.Unlock()
+	ctx, cancel := context.WithTimeout(r.Context(), total)
+	defer cancel()
+	all := h.collect(ctx)
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	out := expfmt.NewEncoder(w, expfmt.NewFormat(expfmt.TypeTextPlain))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if out.Encode(all[name]) != nil {
+			return // the client disconnected
+		}
+	}
+}
+
+// collect asks all Macs, some at once, and joins their series by name.
+func (h *Handler) collect(ctx context.Context) map[string]*dto.MetricFamily {
+	var (
+		mu   sync.Mutex
+		all  = map[string]*dto.MetricFamily{}
+		wg   sync.WaitGroup
+		room = make(chan struct{}, parallel)
+	)
+	for _, mac := range h.Macs() {
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			metrics, err := ask(ctx, h.To(mac), mac)
+			mu.Lock()
+			defer mu.Unlock()
+			ok := 1.0
+			if err != nil {
+				ok = 0
+			}
+			add(all, scraped, mac.Name, &dto.Metric{Untyped: &dto.Untyped{Value: &ok}})
+			for name, list := range metrics {
+				for _, m := range list {
+					add(all, name, mac.Name, m)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// add adds a series with the label of its Mac.
+func add(all map[string]*dto.MetricFamily, name, mac string, m *dto.Metric) {
+	if all[name] == nil {
+		all[name] = &dto.MetricFamily{Name: &name, Type: dto.MetricType_UNTYPED.Enum()}
+	}
+	m.Label = slices.DeleteFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == label })
+	m.Label = append(m.Label, &dto.LabelPair{Name: proto.String(label), Value: &mac})
+	all[name].Metric = append(all[name].Metric, m)
+}
+
+var errTooMuch = errors.New("the Mac sent more than an agent has")
+
+// ask returns the series of one Mac by name. They are untyped: Macs could disagree about a
+// type, and Prometheus uses none.
+func ask(ctx context.Context, to http.RoundTripper, mac route.Mac) (map[string][]*dto.Metric, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r := &http.Request{Method: http.MethodGet, Header: http.Header{}, Host: mac.Address,
+		URL: &url.URL{Scheme: "https", Host: mac.Address, Path: agentapi.PathMetrics}}
+	resp, err := to.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end, or cancelled
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d", resp.StatusCode)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(&io.LimitedReader{R: resp.Body, N: maxBytes})
+	if err != nil {
+		return nil, err
+	}
+	out, n := map[string][]*dto.Metric{}, 0
+	for name, f := range families {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if n += len(f.GetMetric()); n > maxSeries {
+			return nil, errTooMuch
+		}
+		for _, m := range f.GetMetric() {
+			if value, ok := valueOf(m); ok {
+				out[name] = append(out[name], &dto.Metric{Label: m.Label, Untyped: &dto.Untyped{Value: &value}})
+			}
+		}
+	}
+	return out, nil
+}
+
+// valueOf returns the value of a counter or gauge; agents have no other metrics.
+func valueOf(m *dto.Metric) (float64, bool) {
+	switch {
+	case m.Counter != nil:
+		return m.Counter.GetValue(), true
+	case m.Gauge != nil:
+		return m.Gauge.GetValue(), true
+	}
+	return m.GetUntyped().GetValue(), m.Untyped != nil
+}

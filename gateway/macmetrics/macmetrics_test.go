@@ -1,0 +1,102 @@
+package macmetrics
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// agent is the transport to a Mac that answers with a text.
+type agent func(*http.Request) (*http.Response, error)
+
+func (a agent) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
+
+func says(status int, text string) agent {
+	return func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path != agentapi.PathMetrics || r.URL.Host == "" {
+			return nil, fmt.Errorf("asked for %s", r.URL)
+		}
+		return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(text))}, nil
+	}
+}
+
+// scrape returns the lines of an answer, without comments.
+func scrape(t *testing.T, agents map[string]agent) map[string]bool {
+	t.Helper()
+	h := &Handler{To: func(m route.Mac) http.RoundTripper { return agents[m.Name] }, Macs: func() (all []route.Mac) {
+		for name := range agents {
+			all = append(all, route.Mac{Name: name, Address: name + ":8443"})
+		}
+		return all
+	}}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics/macs", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	lines := map[string]bool{}
+	for line := range strings.Lines(w.Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			lines[strings.TrimSpace(line)] = true
+		}
+	}
+	return lines
+}
+
+func TestMetricsOfMacsAreJoined(t *testing.T) {
+	got := scrape(t, map[string]agent{
+		"a": says(200, "# TYPE metalfleet_agent_memory_bytes gauge\nmetalfleet_agent_memory_bytes{term=\"used\"} 5\ngo_goroutines 3\n"),
+		"b": says(200, "# TYPE metalfleet_agent_memory_bytes gauge\nmetalfleet_agent_memory_bytes{term=\"used\"} 7\n# TYPE metalfleet_agent_reclaims_total counter\nmetalfleet_agent_reclaims_total 2\n"),
+		"c": func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") },
+	})
+	want := []string{`metalfleet_agent_memory_bytes{term="used",mac="a"} 5`, `metalfleet_agent_memory_bytes{term="used",mac="b"} 7`, `metalfleet_agent_reclaims_total{mac="b"} 2`,
+		`metalfleet_gateway_mac_scraped{mac="a"} 1`, `metalfleet_gateway_mac_scraped{mac="b"} 1`, `metalfleet_gateway_mac_scraped{mac="c"} 0`}
+	for _, line := range want {
+		if !got[line] {
+			t.Errorf("no line %s in %v", line, got)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d lines, want %d: %v", len(got), len(want), got)
+	}
+}
+
+// TestAttackAMacInventsSeries: a Mac speaks for itself alone, about an agent alone, and in bounds.
+func TestAttackAMacInventsSeries(t *testing.T) {
+	var many strings.Builder
+	for i := range maxSeries + 1 {
+		fmt.Fprintf(&many, "metalfleet_agent_x{n=\"%d\"} 1\n", i)
+	}
+	for name, c := range map[string]struct {
+		says agent
+		want string // of mac_scraped
+	}{
+		"another Mac's":           {says: says(200, "metalfleet_agent_x{mac=\"good\"} 1\n"), want: "1"},
+		"an operator's":           {says: says(200, "metalfleet_operator_replicas{state=\"ready\"} 99\n"), want: "1"},
+		"another type":            {says: says(200, "# TYPE metalfleet_agent_x histogram\nmetalfleet_agent_x_bucket{le=\"+Inf\"} 1\nmetalfleet_agent_x_sum 1\nmetalfleet_agent_x_count 1\n"), want: "1"},
+		"too many":                {says: says(200, many.String()), want: "0"},
+		"more bytes than a Mac's": {says: says(200, strings.Repeat("# a comment\n", maxBytes/10)+"metalfleet_agent_x 1\n"), want: "0"},
+		"a page":                  {says: says(200, "<html>"), want: "0"},
+		"an error":                {says: says(500, "metalfleet_agent_x 1\n"), want: "0"},
+	} {
+		got := scrape(t, map[string]agent{"evil": c.says, "good": says(200, "# TYPE metalfleet_agent_x gauge\nmetalfleet_agent_x 5\n")})
+		if !got[`metalfleet_agent_x{mac="good"} 5`] || !got[`metalfleet_gateway_mac_scraped{mac="evil"} `+c.want] {
+			t.Errorf("%s: %v", name, got)
+		}
+		for line := range got {
+			if strings.Contains(line, "operator") || strings.Contains(line, `mac="good"`) && !strings.HasSuffix(line, " 5") && !strings.HasSuffix(line, " 1") {
+				t.Errorf("%s: a Mac added %s", name, line)
+			}
+		}
+		if len(got) > 4 {
+			t.Errorf("%s: %d lines", name, len(got))
+		}
+	}
+}
