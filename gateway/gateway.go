@@ -129,6 +129,7 @@ func Run(ctx context.Context, o Options) error {
 		Origins: o.Origins, Draining: draining.Load})
 	defer front.Close()
 	if o.Operator != "" {
+		wg.Go(func() { front.Probe(watching) })
 		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Fill: front.Demand, Waiting: front.Waiting(), Log: o.Log.WithName("demand")}
 		wg.Go(func() { p.Run(watching) }) // until the last response has ended, so that the final report is complete
 	}

@@ -39,6 +39,7 @@ const (
 	maxModels   = 20_000
 	maxReplicas = 100_000
 	maxRequests = 10_000_000
+	maxMacs     = 20_000
 	maxName     = 320
 )
 
@@ -60,6 +61,10 @@ type Report struct {
 	// Replicas is the number of unfinished requests that this gateway has sent
 	// to each replica, by UID.
 	Replicas map[string]int `json:"replicas,omitempty"`
+	// Reached are the UIDs of the Macs to which a connection worked, and
+	// Unreached those to which none could be opened, with the error.
+	Reached   []string          `json:"reached,omitempty"`
+	Unreached map[string]string `json:"unreached,omitempty"`
 }
 
 // Model is the demand for one deployment.
@@ -84,6 +89,14 @@ func (r *Report) Check() error {
 	}
 	if r.UpMillis < 0 || len(r.Models) > maxModels || len(r.Replicas) > maxReplicas {
 		return fmt.Errorf("%w: up for %d ms, %d models, %d replicas", ErrInvalid, r.UpMillis, len(r.Models), len(r.Replicas))
+	}
+	if len(r.Reached)+len(r.Unreached) > maxMacs {
+		return fmt.Errorf("%w: %d Macs", ErrInvalid, len(r.Reached)+len(r.Unreached))
+	}
+	for _, text := range r.Unreached {
+		if len(text) > maxName {
+			return fmt.Errorf("%w: an error of %d bytes", ErrInvalid, len(text))
+		}
 	}
 	running, sent := 0, 0
 	seen := make(map[[2]string]bool, len(r.Models))

@@ -15,7 +15,7 @@ import (
 //	replica     Placed                                             operator (placement)
 //	            Ready, and copies of the Mac's five                operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
-//	Mac         Ready IdentityClash                                operator (macnode)
+//	Mac         Ready Reachable IdentityClash                      operator (macnode)
 //	            AgentCurrent                                       operator (agentupgrade)
 //	            Accepting MemoryPressure WiredStranded             agent
 //	            MemoryDiverged GuardInactive
@@ -61,6 +61,9 @@ const (
 	// ConditionAccepting: the agent accepts requests and assignments; false
 	// while it shuts down or is replaced.
 	ConditionAccepting = "Accepting"
+	// ConditionReachable: at least one gateway can connect to the Mac. The replicas
+	// of an unreachable Mac are not Ready. Absent until a gateway has tried.
+	ConditionReachable = "Reachable"
 	// ConditionIdentityClash: two machines run an agent with the identity of this
 	// Mac; the one that began later has stopped.
 	ConditionIdentityClash = "IdentityClash"
@@ -119,6 +122,12 @@ const (
 const (
 	ReasonAvailable        = "Available"
 	ReasonPreviousRevision = "PreviousRevision" // only replicas of a previous revision accept requests
+)
+
+// Reasons for Reachable. MacUnreachable is a reason of a replica's Ready as well.
+const (
+	ReasonReached        = "Reached"
+	ReasonMacUnreachable = "MacUnreachable"
 )
 
 // Reasons for IdentityClash.

@@ -29,6 +29,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -488,6 +489,9 @@ func address(advertise string, on net.Addr) (v1alpha1.MacAddress, error) {
 		}
 		host, port = h, int(n)
 	}
+	if host != "" && !isHost(host) {
+		return v1alpha1.MacAddress{}, fmt.Errorf("--advertise: %q is neither a host name nor an IP address; write HOST or HOST:PORT", advertise)
+	}
 	if host == "" && !tcp.IP.IsUnspecified() {
 		host = tcp.IP.String()
 	}
@@ -499,4 +503,13 @@ func address(advertise string, on net.Addr) (v1alpha1.MacAddress, error) {
 		host = name
 	}
 	return v1alpha1.MacAddress{Host: host, Port: int32(port)}, nil
+}
+
+// isHost reports whether a text is an IP address or a host name.
+func isHost(text string) bool {
+	if net.ParseIP(text) != nil {
+		return true
+	}
+	letters := strings.Trim(text, "0123456789.")
+	return letters != "" && len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(text, ".")))) == 0
 }

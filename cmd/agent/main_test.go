@@ -91,14 +91,17 @@ func TestVersionIsPrinted(t *testing.T) {
 
 func TestTheAdvertisedAddress(t *testing.T) {
 	on := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7443}
-	for advertise, want := range map[string]string{"": "127.0.0.1:7443", "mac.example": "mac.example:7443", "mac.example:1": "mac.example:1", "[::1]:2": "::1:2"} {
+	for advertise, want := range map[string]string{"": "127.0.0.1:7443", "mac.example": "mac.example:7443", "mac.example:1": "mac.example:1", "[::1]:2": "::1:2",
+		"Annas-MacBook.local": "Annas-MacBook.local:7443", "192.0.2.7": "192.0.2.7:7443", "2001:db8::7": "2001:db8::7:7443", ":9": "127.0.0.1:9"} {
 		a, err := address(advertise, on)
 		if got := fmt.Sprintf("%s:%d", a.Host, a.Port); err != nil || got != want {
 			t.Errorf("%q: %s, %v; want %s", advertise, got, err, want)
 		}
 	}
-	if _, err := address("mac:99999", on); err == nil {
-		t.Error("a port that is none was taken")
+	for _, wrong := range []string{"mac:99999", "https://mac.example", "mac.example/v1", "mac one", "300.1.2.3", "mac.example:7443:1", "[fe80::1", "-mac", "mac..example"} {
+		if a, err := address(wrong, on); err == nil || !strings.Contains(err.Error(), "--advertise") {
+			t.Errorf("%q: %+v, %v; want an error that names the flag", wrong, a, err)
+		}
 	}
 	if a, err := address("", &net.TCPAddr{IP: net.IPv4zero, Port: 7}); err != nil || a.Host == "" || a.Host == "0.0.0.0" {
 		t.Errorf("%+v, %v: it cannot be dialed", a, err)

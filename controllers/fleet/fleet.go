@@ -50,6 +50,11 @@ func StateOf(mac *v1alpha1.MacNode) MacState {
 	}
 }
 
+// Unreachable reports whether gateways found that none of them can connect to a Mac.
+func Unreachable(mac *v1alpha1.MacNode) bool {
+	return mac != nil && meta.IsStatusConditionFalse(mac.Status.Conditions, v1alpha1.ConditionReachable)
+}
+
 // Report returns a Mac's status of a replica, by its UID and epoch, or nil.
 func Report(mac *v1alpha1.MacNode, replica *v1alpha1.ModelReplica) *v1alpha1.AssignmentStatus {
 	if mac == nil {

@@ -10,8 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 )
@@ -243,5 +246,50 @@ func TestAWrongClockHidesNoReclaim(t *testing.T) {
 	var events corev1.EventList
 	if err := c.List(t.Context(), &events); err != nil || len(events.Items) != 2 {
 		t.Errorf("%d events (%v), want 2", len(events.Items), err)
+	}
+}
+
+// A condition follows the reports of gateways, stays while there are none, and an Event
+// names the error.
+func TestReachabilityIsWhatGatewaysReport(t *testing.T) {
+	clock := clocktesting.NewFakeClock(start)
+	mac := aMac()
+	mac.Status.Address = &v1alpha1.MacAddress{Host: "192.0.2.7", Port: 7443}
+	c := objects(t, mac, leaseOf(start))
+	var found demand.Reach
+	h := &Heartbeat{Client: c, Live: c, Namespace: "system", Clock: clock, Reach: func(types.UID) demand.Reach { return found }}
+	for _, step := range []struct {
+		found  demand.Reach
+		reason string // empty: no condition
+	}{
+		{found: demand.Reach{}, reason: ""},
+		{found: demand.Reach{Known: true, Gateways: 2, By: 1, Err: "refused"}, reason: v1alpha1.ReasonReached},
+		{found: demand.Reach{Known: true, Gateways: 2, Err: "refused"}, reason: v1alpha1.ReasonMacUnreachable},
+		{found: demand.Reach{}, reason: v1alpha1.ReasonMacUnreachable},
+		{found: demand.Reach{Known: true, Gateways: 1, By: 1}, reason: v1alpha1.ReasonReached},
+	} {
+		found = step.found
+		if _, err := h.Reconcile(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		var now v1alpha1.MacNode
+		if err := c.Get(t.Context(), request.NamespacedName, &now); err != nil {
+			t.Fatal(err)
+		}
+		got := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionReachable)
+		if (got == nil) != (step.reason == "") || got != nil && got.Reason != step.reason {
+			t.Errorf("after %+v the condition is %+v, want %q", step.found, got, step.reason)
+		}
+		if got != nil && got.Status == metav1.ConditionFalse && !strings.Contains(got.Message, "192.0.2.7:7443: refused") {
+			t.Errorf("the message lacks the address and the error: %s", got.Message)
+		}
+		clock.Step(time.Second)
+	}
+	var events corev1.EventList
+	if err := c.List(t.Context(), &events); err != nil {
+		t.Fatal(err)
+	}
+	if len(events.Items) != 1 || events.Items[0].Reason != v1alpha1.ReasonMacUnreachable {
+		t.Errorf("%d Events: %+v", len(events.Items), events.Items)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -23,6 +24,7 @@ import (
 
 	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
@@ -35,6 +37,8 @@ type Heartbeat struct {
 	// Namespace of the Leases.
 	Namespace string
 	Clock     clock.WithTicker
+	// Reach returns what gateways found of a Mac; nil if they do not report.
+	Reach func(types.UID) demand.Reach
 
 	pulses Pulses
 	wake   chan event.GenericEvent
@@ -158,13 +162,15 @@ func worse(before *metav1.Condition, next status.Condition) bool {
 }
 
 func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next status.Condition, twin *clash) error {
-	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionIdentityClash)
-	after := status.Merge(before, judgedGeneration(mac, next.Status), h.Clock.Now(), append([]status.Condition{next}, twin.conditions(before)...)...)
+	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionReachable, v1alpha1.ConditionIdentityClash)
+	all := append([]status.Condition{next}, h.reachable(mac)...)
+	after := status.Merge(before, judgedGeneration(mac, next.Status), h.Clock.Now(), append(all, twin.conditions(before)...)...)
 	if status.Equal(before, after) {
 		return nil
 	}
 	notices := append(twin.notices(mac, before), presence(mac, meta.FindStatusCondition(before, v1alpha1.ConditionReady), next)...)
-	ctrl.LoggerFrom(ctx).Info("Condition Ready of a Mac changed", "MacNode", mac.Name, "reason", next.Reason)
+	notices = append(notices, unreachable(mac, before, after)...)
+	ctrl.LoggerFrom(ctx).Info("Conditions of a Mac changed", "MacNode", mac.Name, "reason", next.Reason)
 	if err := status.ApplyStatus(ctx, h.Client, v1alpha1.ManagerOperator,
 		ac.MacNode(mac.Name).WithUID(mac.UID).WithStatus(ac.MacNodeStatus().WithConditions(status.Conditions(after)...))); err != nil {
 		return err
@@ -198,19 +204,23 @@ type watchdog struct{ heartbeat *Heartbeat }
 
 const (
 	watchdogPeriod = 5 * time.Second
+	reachPeriod    = time.Second
 	probeTimeout   = 3 * time.Second
 )
 
 // Start runs until the context ends.
 func (w *watchdog) Start(ctx context.Context) error {
-	tick := w.heartbeat.Clock.NewTicker(watchdogPeriod)
+	tick, soon := w.heartbeat.Clock.NewTicker(watchdogPeriod), w.heartbeat.Clock.NewTicker(reachPeriod)
 	defer tick.Stop()
+	defer soon.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C():
 			w.look(ctx)
+		case <-soon.C():
+			w.lookAtReach(ctx)
 		}
 	}
 }
@@ -229,7 +239,7 @@ func (w *watchdog) look(ctx context.Context) {
 	for i := range macs.Items {
 		mac := &macs.Items[i]
 		before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
-		if _, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || stands(mac, before, h.judge(mac, breaker)) {
+		if _, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || stands(mac, before, h.judge(mac, breaker)) && !h.reachChanged(mac) {
 			continue
 		}
 		select {

@@ -50,6 +50,9 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 	}
 	released := meta.IsStatusConditionTrue(reported, v1alpha1.ConditionReleased)
 	ready := readiness(r, state, released, reported, next.Progress)
+	if ready.Status == metav1.ConditionTrue && fleet.Unreachable(mac) {
+		ready = status.False(v1alpha1.ConditionReady, v1alpha1.ReasonMacUnreachable, "no gateway can connect to "+r.Spec.NodeName+"; see Reachable in `kubectl describe mac "+r.Spec.NodeName+"`")
+	}
 	next.Conditions = append(status.Merge(r.Status.Conditions, r.Generation, now, ready), reported...)
 	stale := r.Spec.NodeName != "" && state != fleet.MacReady && !released
 	next.Summary = summarize(next, stale, released)

@@ -43,6 +43,11 @@ func mac(state string, reported ...metav1.Condition) *v1alpha1.MacNode {
 	return m
 }
 
+func unreachable(m *v1alpha1.MacNode) *v1alpha1.MacNode {
+	m.Status.Conditions = append(m.Status.Conditions, is(v1alpha1.ConditionReachable, "False", v1alpha1.ReasonMacUnreachable))
+	return m
+}
+
 func TestReadyIsDerived(t *testing.T) {
 	serving := is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing)
 	deleting := func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time: now} }
@@ -64,15 +69,17 @@ func TestReadyIsDerived(t *testing.T) {
 		"unplaced, and placement says why": {nil, func(r *v1alpha1.ModelReplica) {
 			r.Spec.NodeName, r.Status.Conditions = "", []metav1.Condition{is(v1alpha1.ConditionPlaced, "False", v1alpha1.ReasonNoRoom)}
 		}, "False", v1alpha1.ReasonNoRoom},
-		"no such Mac":                    {nil, nil, "False", v1alpha1.ReasonMacGone},
-		"serving, but the Mac is silent": {mac(v1alpha1.ReasonMacSilent, serving), nil, "Unknown", v1alpha1.ReasonMacSilent},
-		"serving, but the Mac is gone":   {mac(v1alpha1.ReasonMacGone, serving), nil, "False", v1alpha1.ReasonMacGone},
-		"serving and draining":           {mac(v1alpha1.ReasonReporting, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, "False", v1alpha1.ReasonDraining},
-		"serving and deleted":            {mac(v1alpha1.ReasonReporting, serving), deleting, "False", v1alpha1.ReasonDraining},
-		"not reported yet":               {mac(v1alpha1.ReasonReporting), nil, "False", v1alpha1.ReasonWaiting},
-		"a report of another epoch":      {mac(v1alpha1.ReasonReporting, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Epoch = 3 }, "False", v1alpha1.ReasonWaiting},
-		"loading":                        {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading)), nil, "False", v1alpha1.ReasonLoading},
-		"the first failure is reported":  {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaiting)), nil, "False", v1alpha1.ReasonDownloadFailed},
+		"no such Mac":                             {nil, nil, "False", v1alpha1.ReasonMacGone},
+		"serving, but the Mac is silent":          {mac(v1alpha1.ReasonMacSilent, serving), nil, "Unknown", v1alpha1.ReasonMacSilent},
+		"serving, but the Mac is gone":            {mac(v1alpha1.ReasonMacGone, serving), nil, "False", v1alpha1.ReasonMacGone},
+		"serving, and no gateway reaches the Mac": {unreachable(mac(v1alpha1.ReasonReporting, serving)), nil, "False", v1alpha1.ReasonMacUnreachable},
+		"loading, and no gateway reaches the Mac": {unreachable(mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading))), nil, "False", v1alpha1.ReasonLoading},
+		"serving and draining":                    {mac(v1alpha1.ReasonReporting, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, "False", v1alpha1.ReasonDraining},
+		"serving and deleted":                     {mac(v1alpha1.ReasonReporting, serving), deleting, "False", v1alpha1.ReasonDraining},
+		"not reported yet":                        {mac(v1alpha1.ReasonReporting), nil, "False", v1alpha1.ReasonWaiting},
+		"a report of another epoch":               {mac(v1alpha1.ReasonReporting, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Epoch = 3 }, "False", v1alpha1.ReasonWaiting},
+		"loading":                                 {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading)), nil, "False", v1alpha1.ReasonLoading},
+		"the first failure is reported":           {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaiting)), nil, "False", v1alpha1.ReasonDownloadFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := bound()

@@ -76,7 +76,7 @@ func (r *Reconciler) ofMac() handler.EventHandler {
 	return macEvents{
 		every: func(ctx context.Context, mac client.Object) []reconcile.Request { return all(ctx, mac, any) },
 		update: func(ctx context.Context, old, now *v1alpha1.MacNode) []reconcile.Request {
-			if fleet.StateOf(old) != fleet.StateOf(now) {
+			if fleet.StateOf(old) != fleet.StateOf(now) || fleet.Unreachable(old) != fleet.Unreachable(now) {
 				return all(ctx, now, any)
 			}
 			return all(ctx, now, func(replica *v1alpha1.ModelReplica) bool {

@@ -99,6 +99,7 @@ func macMatters() predicate.Predicate {
 func view(m *v1alpha1.MacNode) any {
 	return struct {
 		State         fleet.MacState
+		Unreachable   bool
 		Accepting     bool
 		Skewed        bool
 		Stranded      bool
@@ -111,7 +112,7 @@ func view(m *v1alpha1.MacNode) any {
 		Weights       []v1alpha1.StoredWeights
 		Pinned        []string
 		Inspections   []v1alpha1.InspectionStatus
-	}{fleet.StateOf(m), !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting), plan.Skewed(m), plan.Stranded(m), m.Labels, m.Spec.Taints,
+	}{fleet.StateOf(m), fleet.Unreachable(m), !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting), plan.Skewed(m), plan.Stranded(m), m.Labels, m.Spec.Taints,
 		m.Spec.Unschedulable, m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes > 0, m.Status.Chip, m.Status.Weights, m.Spec.PinnedWeights, m.Status.Inspections}
 }
 

@@ -38,6 +38,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/macmetrics"
 	"metalfleet.dev/metalfleet/gateway/pick"
+	"metalfleet.dev/metalfleet/gateway/reach"
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/tunnel"
 	"metalfleet.dev/metalfleet/gateway/upstream"
@@ -97,6 +98,7 @@ type Proxy struct {
 	macs       *upstream.Pool
 	background *background
 	metrics    *metrics
+	prober     *reach.Prober
 }
 
 // New returns a front. Close it when no request runs.
@@ -117,6 +119,7 @@ func New(c Config) *Proxy {
 		CanReach: func(e route.Endpoint) bool { return p.macs.CanReach(e) }})
 	p.macs = upstream.New(upstream.Options{Table: c.Table, Identity: c.Identity, TakesTunnels: c.TakesTunnels, Changed: p.dispatcher.Notify,
 		Lost: func(mac string, cause error) { p.dispatcher.Avoid(c.Log, mac, cause) }, Registry: c.Registry, Log: c.Log.WithName("tunnel")})
+	p.prober = &reach.Prober{Macs: c.Table.Macs, To: p.toMac, NotReached: upstream.NotReached}
 	f := &forwarder{dispatcher: p.dispatcher, macs: p.macs, metrics: m, tryTimeout: c.TryTimeout, keepAlive: c.KeepAlive, held: newRoom(heldBytes)}
 	s := &stored{gate: p.gate, limits: p.limits, table: c.Table, forwarder: f, searches: newSearches(maxSearches)}
 	p.routes = &routes{gate: p.gate, stored: s, cors: p.cors, draining: c.Draining, catalog: &catalog{gate: p.gate, limits: p.limits},
@@ -130,12 +133,21 @@ func (p *Proxy) Tunnels() *tunnel.Hub { return p.macs.Tunnels() }
 
 // MacMetrics serves the metrics of the agents.
 func (p *Proxy) MacMetrics() http.Handler {
-	return &macmetrics.Handler{Macs: p.gate.table.Macs, To: func(m route.Mac) http.RoundTripper { return p.macs.To(dispatch.LeaseOf(m).Endpoint) }}
+	return &macmetrics.Handler{Macs: p.gate.table.Macs, To: p.toMac}
 }
 
+// Probe checks until ctx ends whether this gateway can connect to each Mac.
+func (p *Proxy) Probe(ctx context.Context) { p.prober.Run(ctx) }
+
+// toMac returns the transport to a Mac, for requests to the agent itself.
+func (p *Proxy) toMac(m route.Mac) http.RoundTripper { return p.macs.To(dispatch.LeaseOf(m).Endpoint) }
+
 // Demand fills in a report for the operator: a consistent snapshot of running and waiting
-// requests.
-func (p *Proxy) Demand(r *demand.Report) { p.dispatcher.Demand(r) }
+// requests, and the Macs that this gateway reaches.
+func (p *Proxy) Demand(r *demand.Report) {
+	p.dispatcher.Demand(r)
+	p.prober.Report(r)
+}
 
 // Waiting receives a value when a request begins to wait.
 func (p *Proxy) Waiting() <-chan struct{} { return p.dispatcher.Arrivals() }

@@ -14,6 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/tunnel"
 )
 
 const (
@@ -40,6 +41,12 @@ var http2Config = http.HTTP2Config{
 
 // errNotReached means that the connection to a Mac was not opened: no request was sent.
 var errNotReached = errors.New("the Mac could not be reached")
+
+// NotReached reports whether a request failed because no connection to the Mac could be
+// opened.
+func NotReached(err error) bool {
+	return errors.Is(err, errNotReached) || errors.Is(err, tunnel.ErrNone)
+}
 
 // streamError has the fields of net/http's unexported error for a reset stream, so that
 // errors.As can copy it.

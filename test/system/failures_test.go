@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/openai"
@@ -215,4 +217,38 @@ func (s *suite) outage(t *testing.T) {
 	if err := fleet.WantWhole(requests); err != nil || len(requests) < 20 {
 		t.Errorf("during the outage: %s: %v", fleet.Summary(requests), err)
 	}
+}
+
+// unreachable: a Mac whose agent advertises an address at which nothing listens joins, and
+// gets no replica.
+func (s *suite) unreachable(t *testing.T) {
+	const walled = "walled"
+	must(t, s.Add(t.Context(), fleet.Mac{Name: walled, Chip: "M4", Memory: "16Gi", Flags: []string{"--advertise=127.0.0.1:1"}}))
+	must(t, s.WaitMac(t.Context(), walled, "no gateway reaches it", time.Minute, func(mac *v1alpha1.MacNode) error {
+		return errors.Join(wantCondition(mac.Status.Conditions, v1alpha1.ConditionReachable, metav1.ConditionFalse, v1alpha1.ReasonMacUnreachable, "connection refused"),
+			wantCondition(mac.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReporting, ""))
+	}))
+	if err := wantCondition(s.node(t, large).Status.Conditions, v1alpha1.ConditionReachable, metav1.ConditionTrue, v1alpha1.ReasonReached, ""); err != nil {
+		t.Error(err)
+	}
+	md := s.deploy(t, fleet.Model{Name: "walled", Mac: walled})
+	eventually(t, "nothing is placed there", func(ctx context.Context) error {
+		replica, err := s.Replica(ctx, md.Name)
+		if err != nil {
+			return err
+		}
+		return wantCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced, metav1.ConditionFalse, "", "not reachable by any gateway")
+	})
+	s.remove(t, md)
+	must(t, s.StopAgent(t.Context(), walled))
+	must(t, s.Client.Delete(t.Context(), s.node(t, walled)))
+}
+
+// wantCondition compares a condition; an empty reason or part of the message is any.
+func wantCondition(all []metav1.Condition, kind string, want metav1.ConditionStatus, reason, part string) error {
+	c := meta.FindStatusCondition(all, kind)
+	if c == nil || c.Status != want || reason != "" && c.Reason != reason || !strings.Contains(c.Message, part) {
+		return fmt.Errorf("%s is %+v, want %s %s with %q", kind, c, want, reason, part)
+	}
+	return nil
 }

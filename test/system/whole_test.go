@@ -26,9 +26,9 @@ const (
 // suite is the fleet of TestTheWholeSystem.
 type suite struct {
 	*world
-	remote      *webModel
-	hub         *hubtest.Hub
-	slow        *v1alpha1.ModelDeployment
+	remote *webModel
+	hub    *hubtest.Hub
+	slow   *v1alpha1.ModelDeployment
 }
 
 // TestTheWholeSystem is one story on one fleet. Parts that disturb one another
@@ -65,6 +65,7 @@ func TestTheWholeSystem(t *testing.T) {
 	t.Run("two sessions of a coding agent", s.twoSessions)
 	t.Run("an engine is killed", s.engineKilled)
 	t.Run("an agent is killed", s.agentKilled)
+	t.Run("a Mac that no gateway reaches", s.unreachable)
 	t.Run("a Mac is dead", s.deadMac) // small is gone from here on
 	t.Run("dashboards and alerts", s.dashboards)
 	t.Run("operator and API server are away", s.outage)

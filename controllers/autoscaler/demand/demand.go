@@ -1,5 +1,5 @@
 // Package demand sums up the reports of gateways: how many requests run and wait for each
-// deployment.
+// deployment, and which Macs they reach.
 //
 // It owns the sum and whether it is complete. Silence is never treated as zero: a gateway
 // that has stopped reporting, one that has just started, and an operator that has just
@@ -10,6 +10,7 @@
 package demand
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -45,6 +46,9 @@ type gateway struct {
 	at, born time.Time
 	models   map[types.NamespacedName]demand.Model
 	replicas map[string]int
+	// reached is "" for a Mac that the gateway reached, and the error for one that it did
+	// not, by the UID of the MacNode.
+	reached map[types.UID]string
 }
 
 // Ledger collects the reports of gateways. It is safe for concurrent use.
@@ -90,6 +94,7 @@ func (l *Ledger) Take(r *demand.Report) (urgent []types.NamespacedName, err erro
 	// The total count of a gateway that this operator has not met before is no new demand.
 	counts := met || now.Sub(before.born) < warm
 	g := &gateway{at: now, born: before.born, replicas: r.Replicas, models: make(map[types.NamespacedName]demand.Model, len(r.Models))}
+	g.reached = reachedOf(r)
 	for _, m := range r.Models {
 		key := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
 		g.models[key] = m
@@ -134,6 +139,48 @@ func (l *Ledger) Of(key types.NamespacedName) Figures {
 		f.Oldest = max(f.Oldest, time.Duration(m.OldestMillis)*time.Millisecond)
 	}
 	return f
+}
+
+// Reach is whether gateways can connect to a Mac.
+type Reach struct {
+	// Known is false while no gateway has reported on the Mac.
+	Known bool
+	// Gateways reported, and By of them reached it.
+	Gateways, By int
+	// Err of one that did not.
+	Err string
+}
+
+// Reach returns what the gateways that report now found of a Mac.
+func (l *Ledger) Reach(mac types.UID) (out Reach) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	for _, g := range l.gateways {
+		text, known := g.reached[mac]
+		if !known || now.Sub(g.at) > fresh {
+			continue
+		}
+		out.Known = true
+		out.Gateways++
+		if text == "" {
+			out.By++
+			continue
+		}
+		out.Err = max(out.Err, text) // the same one for any order of the gateways
+	}
+	return out
+}
+
+func reachedOf(r *demand.Report) map[types.UID]string {
+	out := make(map[types.UID]string, len(r.Reached)+len(r.Unreached))
+	for uid, text := range r.Unreached {
+		out[types.UID(uid)] = cmp.Or(text, "no connection")
+	}
+	for _, uid := range r.Reached {
+		out[types.UID(uid)] = ""
+	}
+	return out
 }
 
 // Whole reports whether the sums include every gateway, and if not, why. serve is the

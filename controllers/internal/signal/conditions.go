@@ -13,14 +13,14 @@ import (
 
 var (
 	macConditionDesc = prometheus.NewDesc("metalfleet_operator_mac_condition",
-		"1 if the condition of a Mac is True, else 0. A Mac whose agent has not joined yet has no Ready.", []string{"mac", "condition"}, nil)
+		"1 if the condition of a Mac is True, else 0. A Mac whose agent has not joined yet has no Ready, and one to which no gateway tried to connect no Reachable.", []string{"mac", "condition"}, nil)
 	problemsDesc = prometheus.NewDesc("metalfleet_operator_problems",
 		"Number of objects that a person has to look at, by kind and reason.", []string{"kind", "reason"}, nil)
 )
 
 // macConditions are the conditions of a Mac that are exported.
 var macConditions = []string{
-	v1alpha1.ConditionReady, v1alpha1.ConditionMemoryPressure, v1alpha1.ConditionWiredStranded,
+	v1alpha1.ConditionReady, v1alpha1.ConditionReachable, v1alpha1.ConditionMemoryPressure, v1alpha1.ConditionWiredStranded,
 	v1alpha1.ConditionMemoryDiverged, v1alpha1.ConditionGuardInactive, v1alpha1.ConditionIdentityClash,
 }
 
@@ -89,7 +89,7 @@ func (c conditions) Collect(out chan<- prometheus.Metric) {
 func collectMac(mac *v1alpha1.MacNode, out chan<- prometheus.Metric) {
 	for _, kind := range macConditions {
 		c := meta.FindStatusCondition(mac.Status.Conditions, kind)
-		if kind == v1alpha1.ConditionReady && (c == nil || c.Reason == v1alpha1.ReasonNeverReported) {
+		if kind == v1alpha1.ConditionReady && (c == nil || c.Reason == v1alpha1.ReasonNeverReported) || kind == v1alpha1.ConditionReachable && c == nil {
 			continue
 		}
 		var value float64

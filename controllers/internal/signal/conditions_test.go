@@ -37,7 +37,7 @@ func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		mac("alive", is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReporting), is(v1alpha1.ConditionWiredStranded, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned)),
 		mac("dead", is(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonMacGone), is(v1alpha1.ConditionAgentCurrent, metav1.ConditionFalse, v1alpha1.ReasonAgentRolledBack)),
-		mac("silent", is(v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonMacSilent), is("OfItsOwn", metav1.ConditionTrue, "Chosen")),
+		mac("silent", is(v1alpha1.ConditionReachable, metav1.ConditionFalse, v1alpha1.ReasonMacUnreachable), is(v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonMacSilent), is("OfItsOwn", metav1.ConditionTrue, "Chosen")),
 		mac("ordered", is(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNeverReported)),
 		replica("full", is(v1alpha1.ConditionDownloaded, metav1.ConditionFalse, v1alpha1.ReasonDiskFull)),
 		replica("full-too", is(v1alpha1.ConditionDownloaded, metav1.ConditionFalse, v1alpha1.ReasonDiskFull)),
@@ -68,6 +68,7 @@ func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
 		}
 	}
 	want["metalfleet_operator_mac_condition Ready alive"] = 1
+	want["metalfleet_operator_mac_condition Reachable silent"] = 0
 	want["metalfleet_operator_mac_condition WiredStranded alive"] = 1
 	got := gathered(t, registry)
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -19,7 +19,9 @@ func TestEveryMacHasItsOwnReason(t *testing.T) {
 	}
 	r := replica("r", 8*gib, refused)
 	s := NewSnapshot([]v1alpha1.MacNode{
-		mac("f", 10*gib), mac("a", 10*gib), mac("b", 4*gib), mac("c", 10*gib, cordonedMac), mac("d", 10*gib, silentMac), mac("e", 10*gib),
+		mac("f", 10*gib), mac("a", 10*gib), mac("b", 4*gib), mac("c", 10*gib, cordonedMac), mac("d", 10*gib, silentMac), mac("e", 10*gib), mac("g", 10*gib, func(m *v1alpha1.MacNode) {
+			m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReachable, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMacUnreachable})
+		}),
 	}, []v1alpha1.ModelReplica{replica("s", 6*gib, on("a")), replica("t", gib, on("f"))}, now)
 	var got []string
 	for _, c := range s.Candidates(&r) {
@@ -32,6 +34,7 @@ func TestEveryMacHasItsOwnReason(t *testing.T) {
 		"d false 10.0 GiB: not ready",
 		"e false 10.0 GiB: avoided for another 1m30s after a refusal: the ledger has no room",
 		"f true 9.0 GiB: 1.0 GiB of 10.0 GiB reserved",
+		"g false 10.0 GiB: not reachable by any gateway (see Reachable in `kubectl describe mac`)",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)

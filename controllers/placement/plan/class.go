@@ -147,6 +147,8 @@ func closedTo(mac *v1alpha1.MacNode) kind {
 		return notReady
 	case mac.Spec.Unschedulable:
 		return cordoned
+	case fleet.Unreachable(mac):
+		return unreachable
 	case !accepting(mac):
 		return shuttingDown
 	case Stranded(mac):

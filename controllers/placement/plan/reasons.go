@@ -22,6 +22,7 @@ const (
 	uneven
 	cordoned
 	notReady
+	unreachable
 	shuttingDown
 	stranded
 	skewed
@@ -150,6 +151,8 @@ func (r rejection) words() string {
 		return "cordoned"
 	case notReady:
 		return "not ready"
+	case unreachable:
+		return "not reachable by any gateway (see Reachable in `kubectl describe mac`)"
 	case shuttingDown:
 		return "shutting down"
 	case skewed:

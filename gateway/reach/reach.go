@@ -1,0 +1,170 @@
+// Package reach checks whether this gateway can connect to each Mac, so that a Mac with a
+// wrong address, or behind a firewall, is seen before a request fails.
+//
+// It owns the probes and what they found; the operator combines the findings of all
+// gateways in the condition Reachable of a Mac. Only a connection that cannot be opened
+// counts against a Mac, and only after several tries: an agent that is busy or drains is
+// reachable.
+//
+// Start reading at Prober.Run.
+package reach
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/demand"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+const (
+	// every is the time between two probes of a Mac that was reached. One that was not, or
+	// is new, is probed at each tick.
+	every = 5 * time.Second
+	tick  = time.Second
+	// patience is how long a probe may take, and parallel how many run at once.
+	patience = 3 * time.Second
+	parallel = 16
+	// tries and lasting are how many probes must fail in a row, and for how long, before a
+	// Mac is reported as unreachable.
+	tries   = 3
+	lasting = 5 * time.Second
+	// maxError bounds the text of an error in a report.
+	maxError = 200
+)
+
+// Prober checks the connections to all Macs.
+type Prober struct {
+	// Macs returns the Macs with known addresses.
+	Macs func() []route.Mac
+	// To returns the transport to a Mac.
+	To func(route.Mac) http.RoundTripper
+	// NotReached reports whether a request failed because no connection could be opened.
+	NotReached func(error) bool
+
+	mu    sync.Mutex          // guards found
+	found map[string]*finding // by the UID of the MacNode
+}
+
+// finding is what the probes of one Mac found.
+type finding struct {
+	address string
+	probed  time.Time
+	reached bool
+	failed  int       // probes in a row
+	since   time.Time // of the first of them
+	err     string    // of the last one
+}
+
+// Run probes until ctx ends.
+func (p *Prober) Run(ctx context.Context) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		p.round(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// round probes the Macs that are due, and waits for the results.
+func (p *Prober) round(ctx context.Context) {
+	var wg sync.WaitGroup
+	room := make(chan struct{}, parallel)
+	for _, mac := range p.due(time.Now()) {
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			err := p.probe(ctx, mac)
+			if ctx.Err() == nil {
+				p.record(mac, err, time.Now())
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// due returns the Macs to probe now, and forgets those that are no longer in the fleet.
+func (p *Prober) due(now time.Time) (out []route.Mac) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept := map[string]*finding{}
+	for _, mac := range p.Macs() {
+		f := p.found[mac.UID]
+		if f != nil && f.address == mac.Address {
+			kept[mac.UID] = f
+		}
+		if f == nil || f.address != mac.Address || !f.reached || now.Sub(f.probed) >= every {
+			out = append(out, mac)
+		}
+	}
+	p.found = kept
+	return out
+}
+
+// probe asks an agent whether it is there. Any answer means that it is.
+func (p *Prober) probe(ctx context.Context, mac route.Mac) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r := &http.Request{Method: http.MethodGet, Header: http.Header{}, Host: mac.Address,
+		URL: &url.URL{Scheme: "https", Host: mac.Address, Path: agentapi.PathHealth}}
+	resp, err := p.To(mac).RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+func (p *Prober) record(mac route.Mac, err error, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.found[mac.UID]
+	if f == nil {
+		f = &finding{address: mac.Address}
+		p.found[mac.UID] = f
+	}
+	f.probed = now
+	switch {
+	case err == nil:
+		*f = finding{address: mac.Address, probed: now, reached: true}
+	case p.NotReached(err):
+		if f.failed == 0 {
+			f.since = now
+		}
+		f.failed++
+		f.reached, f.err = false, shorten(err.Error())
+	}
+}
+
+// shorten keeps the beginning of an error as one line.
+func shorten(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > maxError {
+		text = strings.ToValidUTF8(text[:maxError], "") + "..."
+	}
+	return text
+}
+
+// Report adds what was found of each Mac. A Mac of which nothing is certain yet is left out.
+func (p *Prober) Report(r *demand.Report) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	r.Reached, r.Unreached = nil, map[string]string{}
+	for uid, f := range p.found {
+		switch {
+		case f.reached:
+			r.Reached = append(r.Reached, uid)
+		case f.failed >= tries && now.Sub(f.since) >= lasting:
+			r.Unreached[uid] = f.err
+		}
+	}
+}

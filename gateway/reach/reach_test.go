@@ -1,0 +1,127 @@
+package reach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/demand"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+var errDial = errors.New("connection refused")
+
+// network has Macs that answer as their error says, by name.
+type network struct {
+	macs   []route.Mac
+	errs   map[string]error
+	probes map[string]int
+}
+
+func (n *network) prober() *Prober {
+	return &Prober{Macs: func() []route.Mac { return n.macs }, NotReached: func(err error) bool { return errors.Is(err, errDial) },
+		To: func(m route.Mac) http.RoundTripper {
+			return transport(func(*http.Request) (*http.Response, error) {
+				n.probes[m.Name]++
+				if err := n.errs[m.Name]; err != nil {
+					return nil, err
+				}
+				return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader(""))}, nil
+			})
+		}}
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func mac(name string) route.Mac {
+	return route.Mac{Name: name, UID: "uid-" + name, Address: name + ":7443"}
+}
+
+// want checks a report.
+func want(t *testing.T, p *Prober, reached, unreached string) {
+	t.Helper()
+	var r demand.Report
+	p.Report(&r)
+	slices.Sort(r.Reached)
+	if got := strings.Join(r.Reached, " "); got != reached {
+		t.Errorf("reached %q, want %q", got, reached)
+	}
+	if got := strings.Join(slices.Sorted(maps.Keys(r.Unreached)), " "); got != unreached {
+		t.Errorf("unreached %q, want %q", got, unreached)
+	}
+}
+
+func TestAMacIsUnreachableAfterSeveralFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{macs: []route.Mac{mac("a"), mac("b")}, errs: map[string]error{"b": errDial}, probes: map[string]int{}}
+		p := n.prober()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go p.Run(ctx)
+		time.Sleep(100 * time.Millisecond)
+		want(t, p, "uid-a", "") // one failure proves nothing
+		time.Sleep(4 * time.Second)
+		want(t, p, "uid-a", "")
+		time.Sleep(2 * time.Second)
+		want(t, p, "uid-a", "uid-b")
+		if n.probes["a"] > 2 || n.probes["b"] < 6 {
+			t.Errorf("probes %v: a Mac that was reached is probed every %s, another one every %s", n.probes, every, tick)
+		}
+		n.errs["b"] = nil
+		time.Sleep(tick)
+		want(t, p, "uid-a uid-b", "")
+		n.errs["a"] = errDial
+		time.Sleep(every + lasting + time.Second)
+		want(t, p, "uid-b", "uid-a")
+		n.macs = n.macs[1:]
+		time.Sleep(tick)
+		want(t, p, "uid-b", "")
+	})
+}
+
+// A Mac that accepts connections and then is slow, or resets streams, is reachable.
+func TestOnlyConnectionsCountAgainstAMac(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{macs: []route.Mac{mac("a")}, errs: map[string]error{"a": fmt.Errorf("stream reset")}, probes: map[string]int{}}
+		p := n.prober()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go p.Run(ctx)
+		time.Sleep(time.Minute)
+		want(t, p, "", "")
+	})
+}
+
+// A new address is a new beginning, for both verdicts.
+func TestANewAddressIsProbedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{macs: []route.Mac{mac("a")}, errs: map[string]error{"a": errDial}, probes: map[string]int{}}
+		p := n.prober()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go p.Run(ctx)
+		time.Sleep(10 * time.Second)
+		want(t, p, "", "uid-a")
+		moved := mac("a")
+		moved.Address = "elsewhere:7443"
+		n.macs, n.errs = []route.Mac{moved}, nil
+		time.Sleep(tick + time.Millisecond)
+		want(t, p, "uid-a", "")
+	})
+}
+
+func TestALongErrorIsShortened(t *testing.T) {
+	if got := shorten("a\nb " + strings.Repeat("é", 200)); len(got) > maxError+3 || !strings.HasPrefix(got, "a b é") || !strings.HasSuffix(got, "é...") {
+		t.Errorf("%d bytes: %q", len(got), got)
+	}
+}
