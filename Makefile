@@ -25,7 +25,7 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 
 .PHONY: quickstart
-quickstart: ## run the whole system on this machine; ARGS=--once asserts each step and exits; KUBE_MIRROR=URL downloads Kubernetes from a mirror, none compiles it
+quickstart: ## run the whole system on this machine; ARGS=--once asserts each step and exits; PORT=8080 is the gateway's; KUBE_MIRROR=URL downloads Kubernetes from a mirror, none compiles it
 	bash hack/quickstart/run.sh $(ARGS)
 
 .PHONY: test

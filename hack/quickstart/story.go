@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -194,7 +193,8 @@ func kubectlPath() (string, error) {
 	return filepath.Join(dir, "kubectl"), nil
 }
 
-// wait blocks until the user interrupts it, or a program exits.
+// wait blocks until the user interrupts it. A program that ends is started again, as
+// Kubernetes and launchd do; an agent starts ended engines itself.
 func (s *story) wait(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -203,8 +203,12 @@ func (s *story) wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if err := s.fleet.Failed(); err != nil {
-				return errors.Join(errors.New("a program of the fleet has exited"), err)
+			restarted, err := s.fleet.Revive()
+			if err != nil {
+				return fmt.Errorf("a program of the fleet has exited: %w", err)
+			}
+			for _, name := range restarted {
+				fmt.Printf("   %s has ended and was started again\n", name)
 			}
 		}
 	}
@@ -217,9 +221,11 @@ func (s *story) printHints() {
 	if err != nil {
 		kubectl = "kubectl"
 	}
+	plugin := filepath.Join(s.root, "bin", "kubectl-metalfleet")
 	fmt.Printf(`
-export KUBECONFIG=%s PATH=%s:$PATH
+export KUBECONFIG=%s PATH=%s:%s:$PATH
 kubectl get md,mr,mac
+kubectl metalfleet top    # the plugin, %s
 
 curl -sN %s/v1/chat/completions -H 'Content-Type: application/json' \
   -d '{"model":"%s","stream":true,"temperature":0,"messages":[{"role":"user","content":"%s"}]}'
@@ -237,7 +243,7 @@ END
 kubectl get mac -w &
 kubectl delete md %s
 
-`, s.fleet.Kubeconfig(), filepath.Dir(kubectl), s.fleet.URL, deployment, question, s.fleet.URL, deployment, question, deployment)
+`, s.fleet.Kubeconfig(), filepath.Dir(kubectl), filepath.Dir(plugin), plugin, s.fleet.URL, deployment, question, s.fleet.URL, deployment, question, deployment)
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

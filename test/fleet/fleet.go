@@ -296,6 +296,22 @@ func (f *Fleet) Failed() error {
 	return errors.Join(errs...)
 }
 
+// Revive starts the programs again that have ended, and returns their names. An error is for
+// one that ends again and again.
+func (f *Fleet) Revive() (restarted []string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fronts, agents := f.programs()
+	for _, p := range append(fronts, agents...) {
+		again, failed := p.Restart()
+		if again {
+			restarted = append(restarted, p.Name)
+		}
+		err = errors.Join(err, failed)
+	}
+	return restarted, err
+}
+
 // programs are the operator with the gateways, and the agents. The caller holds mu.
 func (f *Fleet) programs() (fronts, agents []*process.Program) {
 	fronts = []*process.Program{f.operator}

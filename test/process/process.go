@@ -40,8 +40,9 @@ type Program struct {
 	// Log is the file that its output is appended to.
 	Log string
 
-	mu    sync.Mutex // guards child, and Env from the first start on
-	child *child
+	mu       sync.Mutex // guards child, restarts, and Env from the first start on
+	child    *child
+	restarts []time.Time
 }
 
 // child is one run of a program. Its goroutine starts it, waits for it, and
@@ -206,6 +207,30 @@ func (p *Program) Failed() error {
 		err = errors.New("exit status 0")
 	}
 	return fmt.Errorf("%s ended: %w; %s ends:\n%s", p.Name, err, p.Log, Tail(p.Log))
+}
+
+// mayRestart is how often a program may be restarted within restartWindow.
+const (
+	mayRestart    = 5
+	restartWindow = time.Minute
+)
+
+// Restart starts a program again that has ended, as launchd or a cluster would, and reports
+// whether it did. An error means that it ends again and again, and has the end of its log.
+func (p *Program) Restart() (restarted bool, err error) {
+	failed := p.Failed()
+	if failed == nil {
+		return false, nil
+	}
+	now := time.Now()
+	p.mu.Lock()
+	p.restarts = append(slices.DeleteFunc(p.restarts, func(t time.Time) bool { return now.Sub(t) > restartWindow }), now)
+	n := len(p.restarts)
+	p.mu.Unlock()
+	if n > mayRestart {
+		return false, fmt.Errorf("%d times within %s: %w", n, restartWindow, failed)
+	}
+	return true, p.Start()
 }
 
 // Tail is the end of a log file, for an error that has to say why.

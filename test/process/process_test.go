@@ -84,3 +84,34 @@ func TestAStubbornProgramIsKilledAtOnceInAHurry(t *testing.T) {
 		t.Errorf("pid %d after %s", p.PID(), took)
 	}
 }
+
+func TestAProgramThatEndsIsRestartedAFewTimes(t *testing.T) {
+	p := started(t, "agent", "stubborn")
+	if again, err := p.Restart(); again || err != nil {
+		t.Fatalf("a running program: restarted %v, %v", again, err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := p.Restart(); !again || err != nil || p.PID() == 0 {
+		t.Fatalf("a killed program: restarted %v, %v, pid %d", again, err, p.PID())
+	}
+	broken := started(t, "operator", "fails")
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
+	defer cancel()
+	for n := 0; ; n++ {
+		if err := broken.Ready(ctx, func(context.Context) error { return errors.New("not yet") }); err == nil || ctx.Err() != nil {
+			t.Fatalf("the program did not end: %v", err)
+		}
+		again, err := broken.Restart()
+		if err != nil {
+			if n != mayRestart || again || !strings.Contains(err.Error(), "no such flag") {
+				t.Errorf("after %d restarts: %v, want the log's end after %d", n, err, mayRestart)
+			}
+			return
+		}
+		if n == mayRestart {
+			t.Fatal("it is restarted for ever")
+		}
+	}
+}
