@@ -118,12 +118,11 @@ func Run(ctx context.Context, o Options) error {
 		}
 	})
 
-	registry := newRegistry()
+	registry, draining := newRegistry(), &atomic.Bool{}
 	store, err := watchKeys(watching, o, registry, wg.Go, failed)
 	if err != nil {
 		return o.closeListeners(err)
 	}
-	draining := &atomic.Bool{}
 	front := proxy.New(proxy.Config{TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, AccessLog: o.AccessLog, KeepAttribution: o.KeepAttribution,
 		Origins: o.Origins, Draining: draining.Load})
