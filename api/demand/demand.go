@@ -67,6 +67,16 @@ type Report struct {
 	Unreached map[string]string `json:"unreached,omitempty"`
 }
 
+// Reach is what the reports of all gateways together say about one Mac.
+type Reach struct {
+	// Known is false while no gateway has reported on the Mac.
+	Known bool
+	// Gateways reported, and By of them reached it.
+	Gateways, By int
+	// Err of one that did not.
+	Err string
+}
+
 // Model is the demand for one deployment.
 type Model struct {
 	Namespace string `json:"namespace"`

@@ -141,18 +141,8 @@ func (l *Ledger) Of(key types.NamespacedName) Figures {
 	return f
 }
 
-// Reach is whether gateways can connect to a Mac.
-type Reach struct {
-	// Known is false while no gateway has reported on the Mac.
-	Known bool
-	// Gateways reported, and By of them reached it.
-	Gateways, By int
-	// Err of one that did not.
-	Err string
-}
-
 // Reach returns what the gateways that report now found of a Mac.
-func (l *Ledger) Reach(mac types.UID) (out Reach) {
+func (l *Ledger) Reach(mac types.UID) (out demand.Reach) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()

@@ -205,24 +205,24 @@ func TestAMacIsReachableIfAGatewayReachesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := func(mac types.UID, want demand.Reach) {
+	want := func(mac types.UID, want api.Reach) {
 		t.Helper()
 		if got := r.l.Reach(mac); got != want {
 			t.Errorf("%s: %+v, want %+v", mac, got, want)
 		}
 	}
-	want("m1", demand.Reach{})
+	want("m1", api.Reach{})
 	take("a", []string{"m1"}, map[string]string{"m2": "refused", "m3": ""})
 	take("b", nil, map[string]string{"m1": "no route", "m2": "timeout"})
-	want("m1", demand.Reach{Known: true, Gateways: 2, By: 1, Err: "no route"})
-	want("m2", demand.Reach{Known: true, Gateways: 2, Err: "timeout"})
-	want("m3", demand.Reach{Known: true, Gateways: 1, Err: "no connection"})
-	want("m4", demand.Reach{})
+	want("m1", api.Reach{Known: true, Gateways: 2, By: 1, Err: "no route"})
+	want("m2", api.Reach{Known: true, Gateways: 2, Err: "timeout"})
+	want("m3", api.Reach{Known: true, Gateways: 1, Err: "no connection"})
+	want("m4", api.Reach{})
 	r.now = r.now.Add(3 * time.Second)
 	take("b", []string{"m2"}, nil)
 	r.now = r.now.Add(3 * time.Second) // a's report has expired
-	want("m1", demand.Reach{})
-	want("m2", demand.Reach{Known: true, Gateways: 1, By: 1})
+	want("m1", api.Reach{})
+	want("m2", api.Reach{Known: true, Gateways: 1, By: 1})
 	if _, err := r.l.Take(&api.Report{Gateway: "c", Unreached: map[string]string{"m": strings.Repeat("x", 400)}}); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("a long error: %v", err)
 	}
