@@ -268,7 +268,7 @@ func (m *mac) halt() {
 func (m *mac) assignment() v1alpha1.Assignment {
 	return v1alpha1.Assignment{
 		ReplicaUID: "u1", Epoch: 1, Namespace: "default", Name: "tiny-1", ServedNames: []string{"default/tiny", "tiny"}, Model: m.record,
-		Context: v1alpha1.ContextLimits{Tokens: 256, Sequences: 2, CacheTokens: 512}, ReservedBytes: 256 << 20, DrainSeconds: 30,
+		Context: v1alpha1.ContextLimits{MaxTokens: 256, MaxConcurrentRequests: 2, KVCacheTokens: 512}, ReservedBytes: 256 << 20, DrainSeconds: 30,
 		Desired: v1alpha1.DesiredRunning,
 	}
 }

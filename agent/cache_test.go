@@ -35,7 +35,7 @@ func newCachingMac(t *testing.T, limit int64) *mac {
 // caching is an assignment with a cache on disk.
 func (m *mac) caching() v1alpha1.Assignment {
 	a := m.assignment()
-	a.Cache = v1alpha1.CacheLimits{SSDBytes: 64 << 20, QueueBytes: 8 << 20}
+	a.PrefixCache = v1alpha1.PrefixCacheLimits{DiskBytes: 64 << 20, QueueBytes: 8 << 20}
 	return a
 }
 

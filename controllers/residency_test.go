@@ -18,7 +18,7 @@ import (
 )
 
 func onDemand(s *v1alpha1.ModelDeploymentSpec) {
-	s.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](60), Priority: 2}
+	s.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](60), EvictionPriority: 2}
 }
 
 // summary waits for the columns of a replica and its deployment.
@@ -51,7 +51,7 @@ func TestOnDemandModelLoadsAndUnloads(t *testing.T) {
 	w.summary("small", "On demand, not loaded", "0", "0")
 
 	r := w.replicas("small")[0]
-	want := v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, Priority: 2}
+	want := v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, EvictionPriority: 2}
 	var node v1alpha1.MacNode
 	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &node))
 	if r.Spec.Residency != want || len(node.Spec.Assignments) != 1 || node.Spec.Assignments[0].Residency != want {
@@ -96,7 +96,7 @@ func TestResidencyReachesARunningReplicaWhereItIs(t *testing.T) {
 	}
 	follows(v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways})
 	w.edit("small", onDemand)
-	follows(v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, Priority: 2})
+	follows(v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, EvictionPriority: 2})
 	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) {
 		s.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](0)}
 	})

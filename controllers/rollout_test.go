@@ -16,7 +16,7 @@ import (
 // spoilt generates no token with 512 tokens of context.
 func spoilt(s *fleettest.Script) {
 	s.Behave = func(a v1alpha1.Assignment) fleettest.Behaviour {
-		if a.Context.Tokens == 512 {
+		if a.Context.MaxTokens == 512 {
 			return fleettest.NoCanary
 		}
 		return fleettest.Serve
@@ -59,7 +59,7 @@ func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
 		if old.Status.Canary == nil || first.Status.CurrentRevision != old.Spec.Revision || first.Status.AvailableReplicas != 1 {
 			t.Errorf("%s: canary %+v, status %+v", name, old.Status.Canary, first.Status)
 		}
-		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 })
+		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 512 })
 		halted := w.rollout(name, v1alpha1.RolloutHalted)
 		h := halted.Status.Rollout.Halt
 		if h == nil || h.Reason != v1alpha1.ReasonCanaryFailed || h.Revision != halted.Status.UpdateRevision || halted.Status.CurrentRevision != first.Status.CurrentRevision {
@@ -79,10 +79,10 @@ func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
 		// The same spec again is the same halt; another one continues.
 		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](2) })
 		w.rollout(name, v1alpha1.RolloutHalted)
-		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 1024 })
+		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 1024 })
 		w.eventually(name+": the corrected spec serves", func() error {
 			d, all := w.get(name), w.replicas(name)
-			if d.Status.Rollout.State != v1alpha1.RolloutComplete || d.Status.Rollout.Halt != nil || len(all) != 1 || all[0].Spec.Context.Tokens != 1024 {
+			if d.Status.Rollout.State != v1alpha1.RolloutComplete || d.Status.Rollout.Halt != nil || len(all) != 1 || all[0].Spec.Context.MaxTokens != 1024 {
 				return errors.New(brief(d))
 			}
 			return nil
@@ -98,11 +98,11 @@ func TestWithoutRoomTheRolloutSwaps(t *testing.T) {
 	}
 	w.looked()
 	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) {
-		s.Replicas, s.Memory.Limit, s.Rollout.WithoutRoom = ptr.To[int32](2), quantity("2Gi"), v1alpha1.WithoutRoomWait
+		s.Replicas, s.Memory.Limit, s.Rollout.OnInsufficientMemory = ptr.To[int32](2), quantity("2Gi"), v1alpha1.InsufficientMemoryWait
 	})
 	first := w.rollout("small", v1alpha1.RolloutComplete)
 	before := uids(w.replicas("small"))
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 })
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 512 })
 	d := w.rollout("small", v1alpha1.RolloutWaiting)
 	if d.Status.ReadyReplicas != 2 {
 		t.Errorf("%d are ready while there is no room, want both", d.Status.ReadyReplicas)
@@ -112,7 +112,9 @@ func TestWithoutRoomTheRolloutSwaps(t *testing.T) {
 			t.Errorf("replica %s went before there was room", uid)
 		}
 	}
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.WithoutRoom = v1alpha1.WithoutRoomSwap })
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Rollout.OnInsufficientMemory = v1alpha1.InsufficientMemorySwap
+	})
 	d = w.rollout("small", v1alpha1.RolloutComplete)
 	if d.Status.CurrentRevision == first.Status.CurrentRevision || d.Status.UpdatedAvailableReplicas != 2 {
 		t.Errorf("after the swap: %s", brief(d))
@@ -125,7 +127,7 @@ func TestAPausedRolloutReplacesNothingUntilItIsResumed(t *testing.T) {
 	w.deploy("small", nil)
 	w.rollout("small", v1alpha1.RolloutComplete)
 	before := uids(w.replicas("small"))
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens, s.Rollout.Paused = 512, true })
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens, s.Rollout.Paused = 512, true })
 	w.rollout("small", v1alpha1.RolloutPaused)
 	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
 	w.eventually("the number still follows", func() error {

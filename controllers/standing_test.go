@@ -92,19 +92,19 @@ func TestToolsWaitUntilTheCurrentSpecIsServed(t *testing.T) {
 	stop := w.mistaken("small")
 	w.becomes("small", kstatus.CurrentStatus, v1alpha1.ReasonReady, v1alpha1.ReasonAvailable)
 
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 1024 })
-	w.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "-n", w.ns, "md/small")
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 1024 })
+	w.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "-n", w.ns, "mdep/small")
 	if !slices.ContainsFunc(w.replicas("small"), func(r v1alpha1.ModelReplica) bool {
-		return r.Spec.Context.Tokens == 1024 && meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)
+		return r.Spec.Context.MaxTokens == 1024 && meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)
 	}) {
 		t.Error("kubectl wait returned in the middle of the rollout")
 	}
 	w.becomes("small", kstatus.CurrentStatus, v1alpha1.ReasonReady, v1alpha1.ReasonAvailable)
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 })
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 512 })
 	w.becomes("small", kstatus.FailedStatus, v1alpha1.ReasonHalted, v1alpha1.ReasonPreviousRevision)
 	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "file://missing.gguf" })
 	w.becomes("small", kstatus.FailedStatus, v1alpha1.ReasonSourceNotFound, v1alpha1.ReasonPreviousRevision)
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source, s.Context.Tokens = source, 2048 })
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source, s.Context.MaxTokens = source, 2048 })
 	d := w.becomes("small", kstatus.CurrentStatus, v1alpha1.ReasonReady, v1alpha1.ReasonAvailable)
 	for _, wrong := range stop() {
 		t.Errorf("called current: %s", wrong)
@@ -197,7 +197,7 @@ func TestColumnsSayWhatAPersonLooksFor(t *testing.T) {
 		return nil
 	})
 	rows := map[string]string{}
-	for line := range strings.Lines(w.kubectl("get", "md,mr,mac", "-n", w.ns, "-o", "wide")) {
+	for line := range strings.Lines(w.kubectl("get", "mdep,mr,mac", "-n", w.ns, "-o", "wide")) {
 		if f := strings.Fields(line); len(f) > 0 {
 			rows[f[0]] += strings.Join(f, " ") + "\n"
 		}

@@ -46,7 +46,7 @@ func TestManifestBecomesServedModel(t *testing.T) {
 	if r.Spec.NodeName != "mac-2" {
 		t.Errorf("placed on %s, want the Mac with the larger free share, mac-2", r.Spec.NodeName)
 	}
-	if r.Spec.Context != (v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}) || r.Spec.ReservedBytes <= small.Bytes() {
+	if r.Spec.Context != (v1alpha1.ContextLimits{MaxTokens: 8192, MaxConcurrentRequests: 4, KVCacheTokens: 16384}) || r.Spec.ReservedBytes <= small.Bytes() {
 		t.Errorf("resolved context %+v, reserved %d", r.Spec.Context, r.Spec.ReservedBytes)
 	}
 	var mac v1alpha1.MacNode
@@ -128,7 +128,7 @@ func TestSourceProblemsAreReasons(t *testing.T) {
 	w.deploy("other", func(s *v1alpha1.ModelDeploymentSpec) {
 		s.Model.SHA256 = "00000000000000000000000000000000000000000000000000000000000000ff"
 	})
-	w.deploy("long", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 8193 })
+	w.deploy("long", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 8193 })
 	w.deploy("tight", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("1Mi") })
 
 	d := w.deployment("missing", v1alpha1.ConditionAccepted, v1alpha1.ReasonSourceNotFound)
@@ -283,7 +283,7 @@ func TestChangeRollsOutByRevision(t *testing.T) {
 	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
 	d := w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	first := d.Status.CurrentRevision
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 })
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 512 })
 	w.eventually("both replicas have the new revision", func() error {
 		d := w.get("small")
 		rs := w.replicas("small")
@@ -291,14 +291,14 @@ func TestChangeRollsOutByRevision(t *testing.T) {
 			return fmt.Errorf("%s, %d replicas", brief(d), len(rs))
 		}
 		for _, r := range rs {
-			if r.Spec.Context.Tokens != 512 {
+			if r.Spec.Context.MaxTokens != 512 {
 				return errors.New("a replica has the old context")
 			}
 		}
 		return nil
 	})
 	// Back to the earlier spec: its revision is the newest again.
-	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 0 })
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 0 })
 	w.eventually("the first revision is back", func() error {
 		d := w.get("small")
 		if d.Status.CurrentRevision != first || d.Status.ReadyReplicas != 2 || d.Status.UpdatedReplicas != 2 || len(w.replicas("small")) != 2 {

@@ -171,7 +171,7 @@ func (c *cluster) replica(md *v1alpha1.ModelDeployment) *v1alpha1.ModelReplica {
 	return &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m-0"}, Spec: v1alpha1.ModelReplicaSpec{
 		DeploymentRef: v1alpha1.DeploymentReference{Name: md.Name, UID: string(md.UID)},
 		Revision:      "m-1", Epoch: 1, ReservedBytes: 1, Desired: v1alpha1.DesiredRunning, NodeName: "mac-a",
-		Context: v1alpha1.ContextLimits{Tokens: 16, Sequences: 1, CacheTokens: 32},
+		Context: v1alpha1.ContextLimits{MaxTokens: 16, MaxConcurrentRequests: 1, KVCacheTokens: 32},
 		Model: model.Record{Source: "file://m.gguf", Format: "gguf", Digest: digest, Facts: model.Facts{Architecture: "llama"},
 			Files: []model.File{{Path: "m.gguf", Bytes: 1, SHA256: strings.Repeat("0", 64)}}},
 	}}

@@ -157,10 +157,10 @@ func check(a *v1alpha1.Assignment) error {
 		return fmt.Errorf("epoch is %d, want at least 1", a.Epoch)
 	case a.ReservedBytes < 1:
 		return fmt.Errorf("reservation is %d bytes, want more than zero", a.ReservedBytes)
-	case a.Context.Tokens < 1 || a.Context.Sequences < 1 || a.Context.CacheTokens < a.Context.Tokens:
-		return fmt.Errorf("cannot serve a context of %d tokens for %d sequences with %d cache tokens", a.Context.Tokens, a.Context.Sequences, a.Context.CacheTokens)
-	case a.Cache.SSDBytes < 0 || a.Cache.QueueBytes < 0 || a.Cache.SSDBytes > 0 && a.Cache.QueueBytes == 0:
-		return fmt.Errorf("cannot keep a disk cache of %d bytes with a write queue of %d", a.Cache.SSDBytes, a.Cache.QueueBytes)
+	case a.Context.MaxTokens < 1 || a.Context.MaxConcurrentRequests < 1 || a.Context.KVCacheTokens < a.Context.MaxTokens:
+		return fmt.Errorf("cannot serve a context of %d tokens for %d sequences with %d cache tokens", a.Context.MaxTokens, a.Context.MaxConcurrentRequests, a.Context.KVCacheTokens)
+	case a.PrefixCache.DiskBytes < 0 || a.PrefixCache.QueueBytes < 0 || a.PrefixCache.DiskBytes > 0 && a.PrefixCache.QueueBytes == 0:
+		return fmt.Errorf("cannot keep a disk cache of %d bytes with a write queue of %d", a.PrefixCache.DiskBytes, a.PrefixCache.QueueBytes)
 	case a.DrainSeconds < 0 || a.DrainSeconds > 86400:
 		return fmt.Errorf("drainSeconds is %d, want 0 to 86400", a.DrainSeconds)
 	}

@@ -19,7 +19,7 @@ func good() v1alpha1.Assignment {
 	files := []model.File{{Path: "m.gguf", Bytes: 10, SHA256: strings.Repeat("ab", 32)}}
 	return v1alpha1.Assignment{
 		ReplicaUID: "0f3c", Epoch: 1, Namespace: "ns", Name: "r", ReservedBytes: 1,
-		Context: v1alpha1.ContextLimits{Tokens: 8, Sequences: 1, CacheTokens: 8}, Desired: v1alpha1.DesiredRunning,
+		Context: v1alpha1.ContextLimits{MaxTokens: 8, MaxConcurrentRequests: 1, KVCacheTokens: 8}, Desired: v1alpha1.DesiredRunning,
 		Model: model.Record{Source: "file://m", Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files, Facts: model.Facts{
 			Architecture: "llama", Layers: 1, GrowingLayers: 1, HiddenSize: 1, FeedForwardSize: 1, QueryHeads: 1, KeyValueHeads: 1,
 			HeadSize: 1, VocabularySize: 1, ContextTokens: 1, KeyValueElementBytes: 2, WeightBytes: 1,
@@ -40,12 +40,12 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		"a UID that leaves its folder":    {change: func(a *v1alpha1.Assignment) { a.ReplicaUID = "../../x" }, want: "not a valid UID"},
 		"no epoch":                        {change: func(a *v1alpha1.Assignment) { a.Epoch = 0 }, want: "epoch is 0"},
 		"nothing reserved":                {change: func(a *v1alpha1.Assignment) { a.ReservedBytes = 0 }, want: "want more than zero"},
-		"a context that cannot be served": {change: func(a *v1alpha1.Assignment) { a.Context.CacheTokens = 1 }, want: "cannot serve"},
-		"a cache without a queue":         {change: func(a *v1alpha1.Assignment) { a.Cache.SSDBytes = 1 << 30 }, want: "queue"},
-		"a queue below nothing":           {change: func(a *v1alpha1.Assignment) { a.Cache.QueueBytes = -1 }, want: "queue"},
+		"a context that cannot be served": {change: func(a *v1alpha1.Assignment) { a.Context.KVCacheTokens = 1 }, want: "cannot serve"},
+		"a cache without a queue":         {change: func(a *v1alpha1.Assignment) { a.PrefixCache.DiskBytes = 1 << 30 }, want: "queue"},
+		"a queue below nothing":           {change: func(a *v1alpha1.Assignment) { a.PrefixCache.QueueBytes = -1 }, want: "queue"},
 		"a drain of years":                {change: func(a *v1alpha1.Assignment) { a.DrainSeconds = 1 << 30 }, want: "drainSeconds"},
 		"on demand": {change: func(a *v1alpha1.Assignment) {
-			a.Residency = v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, Priority: -1}
+			a.Residency = v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, EvictionPriority: -1}
 		}, want: ""},
 		"an unknown residency":              {change: func(a *v1alpha1.Assignment) { a.Residency.Policy = "Sometimes" }, want: `unknown residency policy "Sometimes": this agent supports Always and OnDemand`},
 		"an idle time below zero":           {change: func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = -1 }, want: "idleSeconds is -1"},

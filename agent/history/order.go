@@ -157,11 +157,11 @@ func (w *World) place(a *arguments) error {
 	a.duration("idle", &idle)
 	a.duration("drain", &drain)
 	o.Residency.IdleSeconds, o.DrainSeconds = int32(idle/time.Second), int32(drain/time.Second)
-	o.Residency.Priority = int32(a.number("priority", int64(o.Residency.Priority)))
+	o.Residency.EvictionPriority = int32(a.number("priority", int64(o.Residency.EvictionPriority)))
 	if a.flag("next-epoch") {
 		o.Epoch++
 	}
-	o.Context.Tokens = a.number("context", o.Context.Tokens)
+	o.Context.MaxTokens = a.number("context", o.Context.MaxTokens)
 	a.bytes("reserve", &o.ReservedBytes)
 	if source, ok := a.text("model"); ok {
 		o.Model = record(source)
@@ -179,7 +179,7 @@ func (w *World) place(a *arguments) error {
 func newOrder(name string) v1alpha1.Assignment {
 	return v1alpha1.Assignment{
 		ReplicaUID: name, Epoch: 1, Namespace: namespace, Name: name, ServedNames: []string{name}, Model: record(name),
-		Context: v1alpha1.ContextLimits{Tokens: 64, Sequences: 2, CacheTokens: 1 << 20}, ReservedBytes: 1 << 30,
+		Context: v1alpha1.ContextLimits{MaxTokens: 64, MaxConcurrentRequests: 2, KVCacheTokens: 1 << 20}, ReservedBytes: 1 << 30,
 		DrainSeconds: int32(defaultDrain / time.Second), Desired: v1alpha1.DesiredRunning,
 	}
 }

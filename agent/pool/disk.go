@@ -46,6 +46,6 @@ func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 
 // diskOf is the disk limit for blocks of an entry's model, as currently assigned.
 func (lc *lifecycle) diskOf(e *entry) (most int64) {
-	lc.read(func() { most = e.assignment.Cache.SSDBytes })
+	lc.read(func() { most = e.assignment.PrefixCache.DiskBytes })
 	return most
 }

@@ -96,7 +96,7 @@ func TestEngineReattachesToTheDiskCache(t *testing.T) {
 	most := <-bounds
 	for _, want := range []int64{5, 7} {
 		lc.mu.Lock()
-		entry.assignment.Cache.SSDBytes = want
+		entry.assignment.PrefixCache.DiskBytes = want
 		lc.mu.Unlock()
 		if got := most(); got != want {
 			t.Errorf("%d bytes may be taken, want %d", got, want)

@@ -311,7 +311,7 @@ func TestEveryUnloadTakesOnePath(t *testing.T) {
 	for why, trigger := range map[v1alpha1.ReclaimReason]func(*stage, v1alpha1.Assignment){
 		v1alpha1.ReclaimDrained:      func(s *stage, a v1alpha1.Assignment) { a.Desired = v1alpha1.DesiredDrained; s.follow(a) },
 		v1alpha1.ReclaimUnassigned:   func(s *stage, _ v1alpha1.Assignment) { s.follow() },
-		v1alpha1.ReclaimReplaced:     func(s *stage, a v1alpha1.Assignment) { a.Context.Sequences = 9; s.follow(a) },
+		v1alpha1.ReclaimReplaced:     func(s *stage, a v1alpha1.Assignment) { a.Context.MaxConcurrentRequests = 9; s.follow(a) },
 		v1alpha1.ReclaimIdle:         func(s *stage, _ v1alpha1.Assignment) { s.after(2 * time.Minute) },
 		v1alpha1.ReclaimMadeRoom:     act(memory.StepEvict, v1alpha1.ReclaimMadeRoom),
 		v1alpha1.ReclaimHeadroom:     act(memory.StepEvict, v1alpha1.ReclaimHeadroom),

@@ -161,8 +161,8 @@ func (e *entry) config(path string) wire.Config {
 	a := &e.assignment
 	c := wire.Config{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch, ModelPath: path, ModelDigest: a.Model.Digest,
-		ContextTokens: a.Context.Tokens, Sequences: a.Context.Sequences, CacheTokens: a.Context.CacheTokens,
-		CacheQueueBytes: a.Cache.QueueBytes, LimitBytes: memory.EngineLimit(a.ReservedBytes), Task: string(a.Model.Facts.Task),
+		ContextTokens: a.Context.MaxTokens, Sequences: a.Context.MaxConcurrentRequests, CacheTokens: a.Context.KVCacheTokens,
+		CacheQueueBytes: a.PrefixCache.QueueBytes, LimitBytes: memory.EngineLimit(a.ReservedBytes), Task: string(a.Model.Facts.Task),
 	}
 	if len(a.SharedPrefixes) > 0 {
 		c.SharedPrefixes, c.SharedScope = a.SharedPrefixes, a.Namespace

@@ -170,7 +170,7 @@ func assignment(uid, source string) v1alpha1.Assignment {
 	return v1alpha1.Assignment{
 		ReplicaUID: uid, Epoch: 1, Namespace: "team", Name: "replica-" + uid, ServedNames: []string{"name-" + uid},
 		Model:   model.Record{Source: source, Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files},
-		Context: v1alpha1.ContextLimits{Tokens: 64, Sequences: 2, CacheTokens: 128}, ReservedBytes: 100 * mib,
+		Context: v1alpha1.ContextLimits{MaxTokens: 64, MaxConcurrentRequests: 2, KVCacheTokens: 128}, ReservedBytes: 100 * mib,
 		DrainSeconds: 10, Desired: v1alpha1.DesiredRunning,
 	}
 }

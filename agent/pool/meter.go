@@ -138,7 +138,7 @@ func (mt *meter) engineReading(e *entry, g *engine, known bool, reserved int64, 
 		Stopping: g.leaving(), Stuck: g.stop != nil && !g.stop.killed.IsZero() && now.Sub(g.stop.killed) > mt.timing.Killed,
 		OnDemand: e.onDemand(), Holds: int64(len(g.holds)), Requests: requestsOf(g.status),
 		BusyKnown: g.status != nil && now.Sub(g.statusAt) <= silentPolls*mt.timing.Poll,
-		Priority:  e.assignment.Residency.Priority, TrimAsked: g.trim.asked, TrimAcknowledged: g.trim.acknowledged,
+		Priority:  e.assignment.Residency.EvictionPriority, TrimAsked: g.trim.asked, TrimAcknowledged: g.trim.acknowledged,
 		HeadroomWanted: g.wanted(),
 	}
 	if r.Holds+r.Requests > 0 {

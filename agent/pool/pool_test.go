@@ -107,7 +107,7 @@ func TestHeldEngineFinishesItsRequestsBeforeItStops(t *testing.T) {
 	for name, withdraw := range map[string]func(r *rig, a v1alpha1.Assignment){
 		"drained":    func(r *rig, a v1alpha1.Assignment) { a.Desired = v1alpha1.DesiredDrained; r.Apply(orders(a)) },
 		"unassigned": func(r *rig, _ v1alpha1.Assignment) { r.Apply(orders()) },
-		"replaced":   func(r *rig, a v1alpha1.Assignment) { a.Context.Sequences = 9; r.Apply(orders(a)) },
+		"replaced":   func(r *rig, a v1alpha1.Assignment) { a.Context.MaxConcurrentRequests = 9; r.Apply(orders(a)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)

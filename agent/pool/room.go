@@ -16,7 +16,7 @@ func (p *pressure) admit(e *entry) (coming bool, err error) {
 	r := p.meter.sample()
 	var w memory.Want
 	p.read(func() {
-		w = memory.Want{Key: e.key, Bytes: e.assignment.ReservedBytes, Priority: e.assignment.Residency.Priority}
+		w = memory.Want{Key: e.key, Bytes: e.assignment.ReservedBytes, Priority: e.assignment.Residency.EvictionPriority}
 		if !e.onDemand() {
 			w.Priority = anyPriority
 		}

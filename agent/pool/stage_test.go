@@ -168,7 +168,7 @@ func onDemand(idle time.Duration) func(*v1alpha1.Assignment) {
 }
 
 func priority(n int32) func(*v1alpha1.Assignment) {
-	return func(a *v1alpha1.Assignment) { a.Residency.Priority = n }
+	return func(a *v1alpha1.Assignment) { a.Residency.EvictionPriority = n }
 }
 
 // follow applies orders and lets everything that is due at once happen.

@@ -7,11 +7,11 @@ import (
 // AutoscalingSpec lets the operator choose the number of replicas from the
 // number of running and waiting requests.
 // +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",message="autoscaling.minReplicas must not exceed autoscaling.maxReplicas"
-// +kubebuilder:validation:XValidation:rule="!has(self.idleSeconds) || has(self.minReplicas) && self.minReplicas == 0",message="autoscaling.idleSeconds requires autoscaling.minReplicas 0, because the last replica is otherwise never removed"
+// +kubebuilder:validation:XValidation:rule="!has(self.scaleToZeroDelaySeconds) || has(self.minReplicas) && self.minReplicas == 0",message="autoscaling.scaleToZeroDelaySeconds requires autoscaling.minReplicas 0, because the last replica is otherwise never removed"
 type AutoscalingSpec struct {
 	// minReplicas is the minimum number of replicas. With 0, the last replica
-	// is removed after idleSeconds without a request; the next request waits at
-	// the gateway until a replica is ready again. Default: 1.
+	// is removed after scaleToZeroDelaySeconds without a request; the next
+	// request waits at the gateway until a replica is ready again. Default: 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -21,13 +21,13 @@ type AutoscalingSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxReplicas int32 `json:"maxReplicas"`
-	// targetInFlight is the target number of requests, running and waiting, for
-	// each replica: 12 requests with a target of 4 need 3 replicas. Default:
-	// context.sequences.
+	// targetConcurrency is the target number of requests, running and waiting,
+	// for each replica: 12 requests with a target of 4 need 3 replicas.
+	// Default: context.maxConcurrentRequests.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
-	TargetInFlight int32 `json:"targetInFlight,omitempty"`
+	TargetConcurrency int32 `json:"targetConcurrency,omitempty"`
 	// maxQueueSeconds is how long, in seconds, a request may wait at a gateway
 	// before another replica is added, regardless of how many requests wait.
 	// With 0, only the number of requests counts. Default: 15.
@@ -47,13 +47,13 @@ type AutoscalingSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	ScaleDownDelaySeconds *int32 `json:"scaleDownDelaySeconds,omitempty"`
-	// idleSeconds is how long, in seconds, a deployment must be without
-	// requests before its last replica is removed. It is allowed only when
-	// minReplicas is 0. Default: 600.
+	// scaleToZeroDelaySeconds is how long, in seconds, a deployment must be
+	// without requests before its last replica is removed. It is allowed only
+	// when minReplicas is 0. Default: 600.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2592000
-	IdleSeconds *int32 `json:"idleSeconds,omitempty"`
+	ScaleToZeroDelaySeconds *int32 `json:"scaleToZeroDelaySeconds,omitempty"`
 }
 
 // AutoscalingStatus is the most recent decision of the autoscaler, and the

@@ -168,7 +168,7 @@ const (
 	ReasonInvalidModel      = "InvalidModel"
 	ReasonUnsupportedModel  = "UnsupportedModel"
 	ReasonContextTooLong    = "ContextTooLong"
-	ReasonCacheUseless      = "CacheUseless"     // cache.ssd is set for a model that has no prefix cache
+	ReasonCacheUseless      = "CacheUseless"     // prefixCache.diskLimit is set for a model that has no prefix cache
 	ReasonLimitTooSmall     = "LimitTooSmall"    // memory.limit is less than the model needs
 	ReasonInspectionFailed  = "InspectionFailed" // a Mac reported an unknown reason
 	// Reasons that concern the credentials for a hub, also for a download.

@@ -188,9 +188,9 @@ type Assignment struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
-	// cache limits the prefix cache on disk.
+	// prefixCache limits the prefix cache on disk.
 	// +optional
-	Cache CacheLimits `json:"cache,omitzero"`
+	PrefixCache PrefixCacheLimits `json:"prefixCache,omitzero"`
 	// sharedPrefixes are beginnings of prompts whose cache all tenants share.
 	// +optional
 	// +listType=atomic

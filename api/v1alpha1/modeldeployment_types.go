@@ -9,7 +9,7 @@ import (
 // has reserved memory for it.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=md,categories=metalfleet
+// +kubebuilder:resource:shortName=mdep,categories=metalfleet
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.spec.model.source`
@@ -76,10 +76,10 @@ type ModelDeploymentSpec struct {
 	// memory overrides the memory limit that is computed from the model.
 	// +optional
 	Memory MemorySpec `json:"memory,omitzero"`
-	// cache configures the prefix cache on disk, in addition to the one in
-	// memory.
+	// prefixCache configures the prefix cache on disk, in addition to the one
+	// in memory.
 	// +optional
-	Cache CacheSpec `json:"cache,omitzero"`
+	PrefixCache PrefixCacheSpec `json:"prefixCache,omitzero"`
 	// residency controls when the model is in memory.
 	// +optional
 	Residency ResidencySpec `json:"residency,omitzero"`
@@ -111,29 +111,29 @@ type ModelDeploymentSpec struct {
 	Routing RoutingSpec `json:"routing,omitzero"`
 }
 
-// ContextSpec limits requests. Each Mac reserves memory for cacheTokens.
-// +kubebuilder:validation:XValidation:rule="!has(self.cacheTokens) || !has(self.tokens) || self.cacheTokens >= self.tokens",message="context.cacheTokens must be at least context.tokens, so that one request of maximum length fits"
+// ContextSpec limits requests. Each Mac reserves memory for kvCacheTokens.
+// +kubebuilder:validation:XValidation:rule="!has(self.kvCacheTokens) || !has(self.maxTokens) || self.kvCacheTokens >= self.maxTokens",message="context.kvCacheTokens must be at least context.maxTokens, so that one request of maximum length fits"
 type ContextSpec struct {
-	// tokens is the maximum length of a request, prompt and output together, in
-	// tokens. Default: 8192, or the context length of the model if that is
+	// maxTokens is the maximum length of a request, prompt and output together,
+	// in tokens. Default: 8192, or the context length of the model if that is
 	// smaller.
 	// +optional
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=10485760
-	Tokens int64 `json:"tokens,omitempty"`
-	// sequences is the maximum number of requests that a replica runs
-	// concurrently; further requests wait. Default: 4.
+	MaxTokens int64 `json:"maxTokens,omitempty"`
+	// maxConcurrentRequests is the maximum number of requests that a replica
+	// runs concurrently; further requests wait. Default: 4.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
-	Sequences int64 `json:"sequences,omitempty"`
-	// cacheTokens is the size of the KV cache that all running requests of a
+	MaxConcurrentRequests int64 `json:"maxConcurrentRequests,omitempty"`
+	// kvCacheTokens is the size of the KV cache that all running requests of a
 	// replica share, in tokens. Memory is reserved for it. Default: twice
-	// tokens.
+	// maxTokens.
 	// +optional
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=104857600
-	CacheTokens int64 `json:"cacheTokens,omitempty"`
+	KVCacheTokens int64 `json:"kvCacheTokens,omitempty"`
 }
 
 // MemorySpec overrides the computed memory limit.
@@ -146,19 +146,19 @@ type MemorySpec struct {
 	Limit *resource.Quantity `json:"limit,omitempty"`
 }
 
-// CacheSpec configures where the KV cache of earlier prompts (the prefix cache)
-// is kept. It is always kept in the reserved KV cache memory that no running
-// request uses.
-type CacheSpec struct {
-	// ssd is the maximum disk space that the prefix cache of this model may use
-	// on each Mac that holds it, for example 50Gi. Cached prompts survive when
-	// the engine is unloaded or restarted. Deployments of the same model share
-	// the cache, and the largest value applies; the agent's own limit applies
-	// to all models of a Mac together. Some memory is reserved for pending
-	// writes. Default: no cache on disk.
+// PrefixCacheSpec configures where the KV cache of earlier prompts (the prefix
+// cache) is kept. It is always kept in the reserved KV cache memory that no
+// running request uses.
+type PrefixCacheSpec struct {
+	// diskLimit is the maximum disk space that the prefix cache of this model
+	// may use on each Mac that holds it, for example 50Gi. Cached prompts
+	// survive when the engine is unloaded or restarted. Deployments of the same
+	// model share the cache, and the largest value applies; the agent's own
+	// limit applies to all models of a Mac together. Some memory is reserved
+	// for pending writes. Default: no cache on disk.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="cache.ssd must be from 64Mi to 1Pi, for example 50Gi; remove it to keep no cache on disk"
-	SSD *resource.Quantity `json:"ssd,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="prefixCache.diskLimit must be from 64Mi to 1Pi, for example 50Gi; remove it to keep no cache on disk"
+	DiskLimit *resource.Quantity `json:"diskLimit,omitempty"`
 	// sharedPrefixes are beginnings of prompts, such as a system prompt, whose
 	// cache all tenants share. Otherwise each tenant (see API keys) has its own
 	// cache, so that none can find out what another sent. State only texts that
@@ -174,13 +174,14 @@ type CacheSpec struct {
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 }
 
-// CacheLimits is the resolved form of CacheSpec that replicas and Macs use.
-type CacheLimits struct {
-	// ssdBytes is the maximum disk space, in bytes, for the prefix cache of the
-	// model. It may change while the replica runs.
+// PrefixCacheLimits is the resolved form of PrefixCacheSpec that replicas and
+// Macs use.
+type PrefixCacheLimits struct {
+	// diskBytes is the maximum disk space, in bytes, for the prefix cache of
+	// the model. It may change while the replica runs.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	SSDBytes int64 `json:"ssdBytes,omitempty"`
+	DiskBytes int64 `json:"diskBytes,omitempty"`
 	// queueBytes is the maximum memory, in bytes, for blocks that wait to be
 	// written to disk. With 0, there is no cache on disk.
 	// +optional

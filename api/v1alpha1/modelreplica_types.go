@@ -93,9 +93,9 @@ type ModelReplicaSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
-	// cache limits the prefix cache on disk.
+	// prefixCache limits the prefix cache on disk.
 	// +optional
-	Cache CacheLimits `json:"cache,omitzero"`
+	PrefixCache PrefixCacheLimits `json:"prefixCache,omitzero"`
 	// sharedPrefixes are beginnings of prompts whose cache all tenants share.
 	// +optional
 	// +listType=atomic
@@ -203,21 +203,21 @@ type AvoidedMac struct {
 
 // ContextLimits is the resolved form of ContextSpec that replicas and Macs use.
 type ContextLimits struct {
-	// tokens is the maximum length of a request, prompt and output together, in
-	// tokens.
-	// +required
-	// +kubebuilder:validation:Minimum=1
-	Tokens int64 `json:"tokens"`
-	// sequences is the maximum number of requests that the replica runs
-	// concurrently.
-	// +required
-	// +kubebuilder:validation:Minimum=1
-	Sequences int64 `json:"sequences"`
-	// cacheTokens is the size of the KV cache that all running requests share,
+	// maxTokens is the maximum length of a request, prompt and output together,
 	// in tokens.
 	// +required
 	// +kubebuilder:validation:Minimum=1
-	CacheTokens int64 `json:"cacheTokens"`
+	MaxTokens int64 `json:"maxTokens"`
+	// maxConcurrentRequests is the maximum number of requests that the replica
+	// runs concurrently.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	MaxConcurrentRequests int64 `json:"maxConcurrentRequests"`
+	// kvCacheTokens is the size of the KV cache that all running requests
+	// share, in tokens.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	KVCacheTokens int64 `json:"kvCacheTokens"`
 }
 
 // ModelReplicaStatus is the most recently observed state of a replica.

@@ -33,15 +33,15 @@ type PlacementSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// topologySpread limits how unevenly the replicas of a revision are spread
-	// over the values of a MacNode label, such as a room or a power circuit.
-	// Placement always avoids two replicas of a deployment on one Mac where it
-	// can.
+	// topologySpreadConstraints limits how unevenly the replicas of a revision
+	// are spread over the values of a MacNode label, such as a room or a power
+	// circuit. Placement always avoids two replicas of a deployment on one Mac
+	// where it can.
 	// +optional
 	// +listType=map
 	// +listMapKey=topologyKey
 	// +kubebuilder:validation:MaxItems=4
-	TopologySpread []TopologySpreadConstraint `json:"topologySpread,omitempty"`
+	TopologySpreadConstraints []TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty"`
 	// chips are the chips that may be used, as status.chip of the MacNode
 	// reports them, for example M2Ultra. Default: all.
 	// +optional

@@ -16,7 +16,7 @@ const (
 
 // ResidencySpec controls when a model is in memory.
 // +kubebuilder:validation:XValidation:rule="!has(self.idleSeconds) || (has(self.policy) && self.policy == 'OnDemand')",message="residency.idleSeconds requires residency.policy OnDemand, because an Always model is never unloaded when it is idle"
-// +kubebuilder:validation:XValidation:rule="!has(self.priority) || self.priority == 0 || (has(self.policy) && self.policy == 'OnDemand')",message="residency.priority requires residency.policy OnDemand, because an Always model is never evicted"
+// +kubebuilder:validation:XValidation:rule="!has(self.evictionPriority) || self.evictionPriority == 0 || (has(self.policy) && self.policy == 'OnDemand')",message="residency.evictionPriority requires residency.policy OnDemand, because an Always model is never evicted"
 type ResidencySpec struct {
 	// policy controls when the model is in memory. Default: Always. Valid
 	// values are:
@@ -34,13 +34,13 @@ type ResidencySpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2592000
 	IdleSeconds *int32 `json:"idleSeconds,omitempty"`
-	// priority protects OnDemand models from eviction: to load a model, only
-	// OnDemand models with the same or a lower priority are unloaded. Default:
-	// 0.
+	// evictionPriority protects OnDemand models from eviction: to load a model,
+	// only OnDemand models with the same or a lower priority are unloaded.
+	// Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1000
 	// +kubebuilder:validation:Maximum=1000
-	Priority int32 `json:"priority,omitempty"`
+	EvictionPriority int32 `json:"evictionPriority,omitempty"`
 }
 
 // Residency is the resolved form of ResidencySpec that replicas and Macs use.
@@ -53,10 +53,10 @@ type Residency struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
-	// priority protects OnDemand replicas of a Mac from eviction: to load one,
-	// only those with the same or a lower priority are unloaded.
+	// evictionPriority protects OnDemand replicas of a Mac from eviction: to
+	// load one, only those with the same or a lower priority are unloaded.
 	// +optional
-	Priority int32 `json:"priority,omitempty"`
+	EvictionPriority int32 `json:"evictionPriority,omitempty"`
 }
 
 // OnDemand reports whether the first request loads the model.

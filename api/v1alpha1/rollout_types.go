@@ -9,17 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// WithoutRoom selects what a rollout does when no Mac has room for a new
-// replica alongside the old ones.
+// InsufficientMemoryPolicy selects what a rollout does when no Mac has room for
+// a new replica alongside the old ones.
 // +kubebuilder:validation:Enum=Swap;Wait
-type WithoutRoom string
+type InsufficientMemoryPolicy string
 
 const (
-	// WithoutRoomSwap drains one replica of the old revision to make room for
-	// one of the new; requests wait at the gateway meanwhile.
-	WithoutRoomSwap WithoutRoom = "Swap"
-	// WithoutRoomWait keeps the old replicas until there is room.
-	WithoutRoomWait WithoutRoom = "Wait"
+	// InsufficientMemorySwap drains one replica of the old revision to make
+	// room for one of the new; requests wait at the gateway meanwhile.
+	InsufficientMemorySwap InsufficientMemoryPolicy = "Swap"
+	// InsufficientMemoryWait keeps the old replicas until there is room.
+	InsufficientMemoryWait InsufficientMemoryPolicy = "Wait"
 )
 
 // RolloutSpec controls how a new revision replaces the current one.
@@ -40,15 +40,15 @@ type RolloutSpec struct {
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,3}%$') && int(self.replace('%', '')) <= 100 : self >= 0 && self <= 1000",message="maxUnavailable must be a number from 0 to 1000, or a percentage from 0% to 100%"
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// withoutRoom selects what happens when no Mac has room for a new replica
-	// alongside the old ones. Default: Swap. Valid values are:
+	// onInsufficientMemory selects what happens when no Mac has room for a new
+	// replica alongside the old ones. Default: Swap. Valid values are:
 	// - Swap: a Mac that serves an old replica downloads the new weights, if
 	//   its disk has space for both. Then the old replica drains and the new
 	//   one takes its place, one replica at a time, even if that exceeds
 	//   maxUnavailable. Requests wait at the gateway meanwhile.
 	// - Wait: the old replicas serve until there is room.
 	// +optional
-	WithoutRoom WithoutRoom `json:"withoutRoom,omitempty"`
+	OnInsufficientMemory InsufficientMemoryPolicy `json:"onInsufficientMemory,omitempty"`
 	// drainSeconds is how long running requests may continue, in seconds, after
 	// a replica starts to drain. Default: 600.
 	// +optional
@@ -67,11 +67,11 @@ type RolloutSpec struct {
 	// apply. Default: false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// attempt retries a halted revision: increase it to try the revision again.
-	// Default: 0.
+	// retryGeneration retries a halted revision: increase it to try the
+	// revision again. Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Attempt int64 `json:"attempt,omitempty"`
+	RetryGeneration int64 `json:"retryGeneration,omitempty"`
 }
 
 // Defaults of RolloutSpec.
@@ -132,7 +132,7 @@ const (
 	// RolloutSwapping: there is no room alongside the old replicas; they are
 	// drained one at a time, and requests wait at the gateway meanwhile.
 	RolloutSwapping RolloutState = ReasonSwapping
-	// RolloutWaiting: there is no room, and withoutRoom is Wait.
+	// RolloutWaiting: there is no room, and onInsufficientMemory is Wait.
 	RolloutWaiting RolloutState = ReasonWaiting
 	// RolloutPaused: spec.rollout.paused is true.
 	RolloutPaused RolloutState = ReasonPaused
@@ -166,7 +166,7 @@ type RolloutStatus struct {
 	//   downloads the new weights before its old replica drains.
 	// - Swapping: there is no room alongside the old replicas; they are drained
 	//   one at a time.
-	// - Waiting: there is no room, and withoutRoom is Wait.
+	// - Waiting: there is no room, and onInsufficientMemory is Wait.
 	// - Paused: spec.rollout.paused is true.
 	// - Halted: the new revision failed repeatedly; the previous one serves.
 	// +optional
@@ -206,9 +206,10 @@ type RolloutHalt struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Revision string `json:"revision"`
-	// attempt is the value of spec.rollout.attempt when the revision failed.
+	// retryGeneration is the value of spec.rollout.retryGeneration when the
+	// revision failed.
 	// +optional
-	Attempt int64 `json:"attempt,omitempty"`
+	RetryGeneration int64 `json:"retryGeneration,omitempty"`
 	// reason is the reason for the failure, in CamelCase.
 	// +required
 	// +kubebuilder:validation:MinLength=1

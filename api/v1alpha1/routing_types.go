@@ -7,7 +7,7 @@ import "slices"
 // deployment cannot answer. The routing fields of those deployments have no
 // effect on these requests.
 // +kubebuilder:validation:XValidation:rule="!has(self.split) || self.split.map(s, s.percent).sum() <= 100",message="the percentages of routing.split must add up to at most 100; this deployment receives the remainder"
-// +kubebuilder:validation:XValidation:rule="!has(self.sticky) || has(self.split)",message="routing.sticky requires routing.split; remove routing.sticky or add routing.split"
+// +kubebuilder:validation:XValidation:rule="!has(self.sessionAffinity) || has(self.split)",message="routing.sessionAffinity requires routing.split; remove routing.sessionAffinity or add routing.split"
 // +kubebuilder:validation:XValidation:rule="!has(self.fallbackSeconds) || has(self.fallbacks)",message="routing.fallbackSeconds requires routing.fallbacks; remove routing.fallbackSeconds or add routing.fallbacks"
 type RoutingSpec struct {
 	// split routes a percentage of the requests to other deployments, for
@@ -18,14 +18,14 @@ type RoutingSpec struct {
 	// +listMapKey=deployment
 	// +kubebuilder:validation:MaxItems=8
 	Split []RoutingShare `json:"split,omitempty"`
-	// sticky selects which requests stay with one deployment while the split
-	// does not change. Default: Conversation. Valid values are:
+	// sessionAffinity selects which requests stay with one deployment while the
+	// split does not change. Default: Conversation. Valid values are:
 	// - Conversation: all requests of a conversation, recognized by its first
 	//   messages.
 	// - APIKey: all requests with the same API key.
 	// - None: each request is routed at random.
 	// +optional
-	Sticky RoutingSticky `json:"sticky,omitempty"`
+	SessionAffinity SessionAffinity `json:"sessionAffinity,omitempty"`
 	// fallbacks are deployments that answer, in this order, when this
 	// deployment has no ready replica, refuses the request, or would let it
 	// wait for longer than fallbackSeconds.
@@ -43,15 +43,15 @@ type RoutingSpec struct {
 	FallbackSeconds *int32 `json:"fallbackSeconds,omitempty"`
 }
 
-// RoutingSticky selects which requests of a split stay with one deployment.
+// SessionAffinity selects which requests of a split stay with one deployment.
 // +kubebuilder:validation:Enum=Conversation;APIKey;None
-type RoutingSticky string
+type SessionAffinity string
 
-// The values of RoutingSticky.
+// The values of SessionAffinity.
 const (
-	StickyConversation RoutingSticky = "Conversation"
-	StickyAPIKey       RoutingSticky = "APIKey"
-	StickyNone         RoutingSticky = "None"
+	SessionAffinityConversation SessionAffinity = "Conversation"
+	SessionAffinityAPIKey       SessionAffinity = "APIKey"
+	SessionAffinityNone         SessionAffinity = "None"
 )
 
 // RoutingShare is a percentage of the requests for one deployment.

@@ -119,7 +119,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.giveRate, "give-rate", "200M", "maximum `bytes` per second for all copies of weights to other Macs together")
 	set.IntVar(&f.diskHigh, "disk-high-percent", 90, "disk usage (percent) above which unused weights are evicted, least recently used first; 0 evicts only when a download needs the space")
 	set.IntVar(&f.diskLow, "disk-low-percent", 85, "disk usage (percent) at which the eviction of unused weights stops")
-	set.StringVar(&f.cacheDir, "cache-dir", "", "`folder` of the prefix cache on disk, for deployments with cache.ssd; default: kv in the folder of --state; off: disabled")
+	set.StringVar(&f.cacheDir, "cache-dir", "", "`folder` of the prefix cache on disk, for deployments with prefixCache.diskLimit; default: kv in the folder of --state; off: disabled")
 	set.StringVar(&f.cacheLimit, "cache-limit", "", "maximum disk `bytes` of the prefix cache, such as 200Gi (default: limited only by free space)")
 	set.StringVar(&f.cacheFree, "cache-free", "10Gi", "disk `bytes` that the prefix cache leaves free")
 	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "interval of memory measurements while an engine runs")

@@ -185,7 +185,7 @@ func guardsTheUninstall(t *testing.T, c client.Client, s settings) {
 		names = append(names, "default/"+md.Name)
 	}
 	err := run(ctx, logr.Discard(), s)
-	for _, part := range []string{"7 ModelDeployments", names[0], names[4], "and 2 more", "kubectl delete md", "uninstallGuard.enabled"} {
+	for _, part := range []string{"7 ModelDeployments", names[0], names[4], "and 2 more", "kubectl delete mdep", "uninstallGuard.enabled"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("with seven: %v, want %q", err, part)
 		}

@@ -45,5 +45,5 @@ func mayUninstall(ctx context.Context, config *rest.Config, namespaces []string)
 	if more := len(all.Items) - shown; more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Errorf("%d ModelDeployments still exist (%s), and their engines would stay on the Macs; delete them first with `kubectl delete md --all -A`, or disable this check with uninstallGuard.enabled=false", len(all.Items), strings.Join(names, ", "))
+	return fmt.Errorf("%d ModelDeployments still exist (%s), and their engines would stay on the Macs; delete them first with `kubectl delete mdep --all -A`, or disable this check with uninstallGuard.enabled=false", len(all.Items), strings.Join(names, ", "))
 }

@@ -376,7 +376,7 @@ spec:
   epoch: 1
   reservedBytes: 1
   desired: Running
-  context: {tokens: 16, sequences: 1, cacheTokens: 32}
+  context: {maxTokens: 16, maxConcurrentRequests: 1, kvCacheTokens: 32}
   model: {source: "file://team-a/private.gguf", format: gguf, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000",
     files: [{path: m.gguf, bytes: 1, sha256: "0000000000000000000000000000000000000000000000000000000000000000"}],
     facts: {architecture: llama, layers: 1, growingLayers: 1, hiddenSize: 64, feedForwardSize: 64, queryHeads: 1, keyValueHeads: 1, headSize: 64, vocabularySize: 100, contextTokens: 100, keyValueElementBytes: 2, weightBytes: 1000}}
@@ -539,8 +539,8 @@ func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
 		{name: "a folder whose name begins alike", who: mallory, object: deployment("a", "file://tenant2/private.gguf", own), refused: "may not use the source"},
 		{name: "its own file", who: mallory, object: deployment("a", "file://tenant/a.gguf", own)},
 		{name: "a model of the hub", who: mallory, object: deployment("a", hub, own)},
-		{name: "a priority to stay in memory", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, priority: 1}"), refused: "may not use a residency.priority above 0"},
-		{name: "the lowest priority", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, priority: -1000}")},
+		{name: "a priority to stay in memory", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, evictionPriority: 1}"), refused: "may not use a residency.evictionPriority above 0"},
+		{name: "the lowest priority", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, evictionPriority: -1000}")},
 		{name: "a bucket anywhere", who: mallory, object: deployment("a", "s3://models/x?endpoint=https://minio.example", own)},
 		{name: "a pull request anywhere", who: mallory, object: deployment("a", hub+"@refs%2Fpr%2F7", own)},
 		{name: "a control character in files", who: mallory, object: strings.Replace(deployment("a", hub, own), "model: {", `model: {files: ["a\0b"], `, 1), refused: "without control characters"},
@@ -608,8 +608,8 @@ func (w *world) sources() {
 		attempt{name: "a pull request by model.revision", who: mallory, object: revision("hf://org/model", "refs/pr/7"), refused: refused},
 		attempt{name: "a pull request to the one model", who: mallory, object: revision("hf://one/model", "refs/pr/7"), refused: refused},
 		attempt{name: "an old source stays", who: mallory, object: deployment("gpt-4o", "", ""), patch: `{"spec":{"replicas":3}}`},
-		attempt{name: "a priority up to the bound", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], residency: {policy: OnDemand, priority: 10}")},
-		attempt{name: "a higher one", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], residency: {policy: OnDemand, priority: 11}"), refused: "residency.priority above 10"},
+		attempt{name: "a priority up to the bound", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], residency: {policy: OnDemand, evictionPriority: 10}")},
+		attempt{name: "a higher one", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], residency: {policy: OnDemand, evictionPriority: 11}"), refused: "residency.evictionPriority above 10"},
 	))
 }
 

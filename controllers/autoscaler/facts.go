@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// defaultTarget is the number of concurrent sequences if context.sequences does not set
+	// defaultTarget is the number of concurrent sequences if context.maxConcurrentRequests does not set
 	// it.
 	defaultTarget    = 4
 	defaultQueueMax  = 15
@@ -51,9 +51,9 @@ func Serving(of []discoveryv1.EndpointSlice) int {
 // Policy resolves the defaults of spec.autoscaling.
 func Policy(d *v1alpha1.ModelDeployment) scale.Policy {
 	a := d.Spec.Autoscaling
-	target := int64(a.TargetInFlight)
+	target := int64(a.TargetConcurrency)
 	if target == 0 {
-		target = d.Spec.Context.Sequences
+		target = d.Spec.Context.MaxConcurrentRequests
 	}
 	if target == 0 {
 		target = defaultTarget
@@ -61,7 +61,7 @@ func Policy(d *v1alpha1.ModelDeployment) scale.Policy {
 	return scale.Policy{
 		Min: int(ptr.Deref(a.MinReplicas, 1)), Max: int(a.MaxReplicas), Target: int(target),
 		QueueMax: seconds(ptr.Deref(a.MaxQueueSeconds, defaultQueueMax)), UpDelay: seconds(a.ScaleUpDelaySeconds),
-		DownDelay: seconds(ptr.Deref(a.ScaleDownDelaySeconds, defaultDownDelay)), Idle: seconds(ptr.Deref(a.IdleSeconds, defaultIdle)),
+		DownDelay: seconds(ptr.Deref(a.ScaleDownDelaySeconds, defaultDownDelay)), Idle: seconds(ptr.Deref(a.ScaleToZeroDelaySeconds, defaultIdle)),
 	}
 }
 

@@ -159,7 +159,7 @@ func TestThePolicyThatAUserLeavesOut(t *testing.T) {
 	if got := Policy(d); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	d.Spec.Context.Sequences = 9
+	d.Spec.Context.MaxConcurrentRequests = 9
 	d.Spec.Autoscaling.MaxQueueSeconds, d.Spec.Autoscaling.ScaleDownDelaySeconds = ptr.To[int32](0), ptr.To[int32](0)
 	want.Target, want.QueueMax, want.DownDelay = 9, 0, 0
 	if got := Policy(d); got != want {

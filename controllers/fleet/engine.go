@@ -32,7 +32,7 @@ type Engine struct {
 	// Context with its defaults.
 	Context v1alpha1.ContextLimits `json:"context"`
 	// CacheQueueBytes of memory hold what waits to be written to a Mac's disk; 0 without
-	// cache.ssd. The size on disk is not part of the engine: the agent grants it.
+	// prefixCache.diskLimit. The size on disk is not part of the engine: the agent grants it.
 	CacheQueueBytes int64 `json:"cacheQueueBytes,omitempty"`
 	// SharedPrefixes are prompt prefixes whose cache all tenants share.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
@@ -58,20 +58,20 @@ func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
 // that is impossible.
 func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
 	m := spec.Model
-	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.Cache.SharedPrefixes}
+	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.PrefixCache.SharedPrefixes}
 	if err := record.Facts.Validate(); err != nil {
 		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; the memory requirement cannot be computed without it, use a file whose header contains it"}
 	}
 	trained := record.Facts.ContextTokens
-	if t := spec.Context.Tokens; t > trained {
+	if t := spec.Context.MaxTokens; t > trained {
 		return e, &Refusal{v1alpha1.ReasonContextTooLong, fmt.Sprintf(
-			"context.tokens is %d, but the model was trained for %d; lower context.tokens to at most %d", t, trained, trained)}
+			"context.maxTokens is %d, but the model was trained for %d; lower context.maxTokens to at most %d", t, trained, trained)}
 	}
 	e.Context = resolveContext(spec.Context, trained)
-	if spec.Cache.SSD != nil {
+	if spec.PrefixCache.DiskLimit != nil {
 		if task := record.Facts.TaskOf(); task != model.Generate {
 			return e, &Refusal{v1alpha1.ReasonCacheUseless, fmt.Sprintf(
-				"cache.ssd is only valid for models that generate text, but the task of this model is %s; remove cache.ssd", task)}
+				"prefixCache.diskLimit is only valid for models that generate text, but the task of this model is %s; remove prefixCache.diskLimit", task)}
 		}
 		queue, err := footprint.CacheQueue(record.Facts)
 		if err != nil {
@@ -88,7 +88,7 @@ func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *
 	}
 	if e.LimitBytes > 0 && e.LimitBytes < need {
 		return e, &Refusal{v1alpha1.ReasonLimitTooSmall, fmt.Sprintf(
-			"memory.limit is %d bytes (%s), but the model with this context needs an estimated %d bytes (%s); raise memory.limit, lower context.cacheTokens, or remove memory.limit",
+			"memory.limit is %d bytes (%s), but the model with this context needs an estimated %d bytes (%s); raise memory.limit, lower context.kvCacheTokens, or remove memory.limit",
 			e.LimitBytes, v1alpha1.FormatBytes(e.LimitBytes), need, v1alpha1.FormatBytes(need))}
 	}
 	return e, nil
@@ -98,32 +98,32 @@ func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *
 // tokens, so that one request of full length always fits.
 func resolveContext(c v1alpha1.ContextSpec, trained int64) v1alpha1.ContextLimits {
 	out := v1alpha1.ContextLimits(c)
-	if out.Tokens == 0 {
-		out.Tokens = min(defaultTokens, trained)
-		if c.CacheTokens > 0 {
-			out.Tokens = min(out.Tokens, c.CacheTokens)
+	if out.MaxTokens == 0 {
+		out.MaxTokens = min(defaultTokens, trained)
+		if c.KVCacheTokens > 0 {
+			out.MaxTokens = min(out.MaxTokens, c.KVCacheTokens)
 		}
 	}
-	if out.Sequences == 0 {
-		out.Sequences = defaultSequences
+	if out.MaxConcurrentRequests == 0 {
+		out.MaxConcurrentRequests = defaultSequences
 	}
-	if out.CacheTokens == 0 {
-		out.CacheTokens = 2 * out.Tokens
+	if out.KVCacheTokens == 0 {
+		out.KVCacheTokens = 2 * out.MaxTokens
 	}
 	return out
 }
 
 // Cache returns the cache limits of a new replica of the engine, for the deployment's
 // current disk size.
-func (e Engine) Cache(s v1alpha1.CacheSpec) v1alpha1.CacheLimits {
-	return Cache(s, v1alpha1.CacheLimits{QueueBytes: e.CacheQueueBytes})
+func (e Engine) Cache(s v1alpha1.PrefixCacheSpec) v1alpha1.PrefixCacheLimits {
+	return Cache(s, v1alpha1.PrefixCacheLimits{QueueBytes: e.CacheQueueBytes})
 }
 
 // Cache returns the updated cache limits of an existing replica: the disk size follows the
 // deployment, if the replica's engine uses the disk at all.
-func Cache(s v1alpha1.CacheSpec, old v1alpha1.CacheLimits) v1alpha1.CacheLimits {
-	if s.SSD != nil && old.QueueBytes > 0 {
-		old.SSDBytes = s.SSD.Value()
+func Cache(s v1alpha1.PrefixCacheSpec, old v1alpha1.PrefixCacheLimits) v1alpha1.PrefixCacheLimits {
+	if s.DiskLimit != nil && old.QueueBytes > 0 {
+		old.DiskBytes = s.DiskLimit.Value()
 	}
 	return old
 }
@@ -131,7 +131,7 @@ func Cache(s v1alpha1.CacheSpec, old v1alpha1.CacheLimits) v1alpha1.CacheLimits 
 // Estimate is the memory that the engine needs, computed from the file headers.
 func (e Engine) Estimate() (int64, error) {
 	terms, err := footprint.Estimate(e.Model.Facts, footprint.Context{
-		Tokens: e.Context.Tokens, Sequences: e.Context.Sequences, CacheTokens: e.Context.CacheTokens, CacheQueue: e.CacheQueueBytes})
+		Tokens: e.Context.MaxTokens, Sequences: e.Context.MaxConcurrentRequests, CacheTokens: e.Context.KVCacheTokens, CacheQueue: e.CacheQueueBytes})
 	if err != nil {
 		return 0, err
 	}

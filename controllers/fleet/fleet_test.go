@@ -283,14 +283,14 @@ func TestResolve(t *testing.T) {
 		want    v1alpha1.ContextLimits
 		reason  string
 	}{
-		"defaults":                              {record: record, want: v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}},
-		"a short model bounds the default":      {record: short, want: v1alpha1.ContextLimits{Tokens: 2048, Sequences: 4, CacheTokens: 4096}},
-		"given cache tokens bound the default":  {context: v1alpha1.ContextSpec{CacheTokens: 100}, record: record, want: v1alpha1.ContextLimits{Tokens: 100, Sequences: 4, CacheTokens: 100}},
-		"what is given stays":                   {context: v1alpha1.ContextSpec{Tokens: 64, Sequences: 2, CacheTokens: 99}, record: record, want: v1alpha1.ContextLimits{Tokens: 64, Sequences: 2, CacheTokens: 99}},
-		"longer than the model was trained for": {context: v1alpha1.ContextSpec{Tokens: 2049}, record: short, reason: v1alpha1.ReasonContextTooLong},
+		"defaults":                              {record: record, want: v1alpha1.ContextLimits{MaxTokens: 8192, MaxConcurrentRequests: 4, KVCacheTokens: 16384}},
+		"a short model bounds the default":      {record: short, want: v1alpha1.ContextLimits{MaxTokens: 2048, MaxConcurrentRequests: 4, KVCacheTokens: 4096}},
+		"given cache tokens bound the default":  {context: v1alpha1.ContextSpec{KVCacheTokens: 100}, record: record, want: v1alpha1.ContextLimits{MaxTokens: 100, MaxConcurrentRequests: 4, KVCacheTokens: 100}},
+		"what is given stays":                   {context: v1alpha1.ContextSpec{MaxTokens: 64, MaxConcurrentRequests: 2, KVCacheTokens: 99}, record: record, want: v1alpha1.ContextLimits{MaxTokens: 64, MaxConcurrentRequests: 2, KVCacheTokens: 99}},
+		"longer than the model was trained for": {context: v1alpha1.ContextSpec{MaxTokens: 2049}, record: short, reason: v1alpha1.ReasonContextTooLong},
 		"unknown dimensions are refused":        {record: unknown, reason: v1alpha1.ReasonUnknownSize},
 		"a limit below the need":                {limit: q("100Mi"), record: record, reason: v1alpha1.ReasonLimitTooSmall},
-		"a limit above it is reserved":          {limit: q("40Gi"), record: record, want: v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}},
+		"a limit above it is reserved":          {limit: q("40Gi"), record: record, want: v1alpha1.ContextLimits{MaxTokens: 8192, MaxConcurrentRequests: 4, KVCacheTokens: 16384}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := v1alpha1.ModelDeploymentSpec{Context: tc.context, Memory: v1alpha1.MemorySpec{Limit: tc.limit}}
@@ -317,8 +317,8 @@ func TestResolve(t *testing.T) {
 // the engine, so that changing it replaces no replica.
 func TestACacheOnDiskIsPromisedItsMemory(t *testing.T) {
 	q := func(s string) *resource.Quantity { x := resource.MustParse(s); return &x }
-	resolve := func(ssd *resource.Quantity, r model.Record) (Engine, *Refusal) {
-		return Resolve(&v1alpha1.ModelDeploymentSpec{Cache: v1alpha1.CacheSpec{SSD: ssd}}, r)
+	resolve := func(diskLimit *resource.Quantity, r model.Record) (Engine, *Refusal) {
+		return Resolve(&v1alpha1.ModelDeploymentSpec{PrefixCache: v1alpha1.PrefixCacheSpec{DiskLimit: diskLimit}}, r)
 	}
 	hash := func(e Engine) string {
 		h, err := e.Hash()
@@ -328,7 +328,7 @@ func TestACacheOnDiskIsPromisedItsMemory(t *testing.T) {
 		return h
 	}
 	without, refusal := resolve(nil, record)
-	if refusal != nil || without.CacheQueueBytes != 0 || without.Cache(v1alpha1.CacheSpec{SSD: q("1Gi")}) != (v1alpha1.CacheLimits{}) {
+	if refusal != nil || without.CacheQueueBytes != 0 || without.Cache(v1alpha1.PrefixCacheSpec{DiskLimit: q("1Gi")}) != (v1alpha1.PrefixCacheLimits{}) {
 		t.Errorf("without one: %+v, %v", without, refusal)
 	}
 	with, refusal := resolve(q("50Gi"), record)
@@ -344,14 +344,14 @@ func TestACacheOnDiskIsPromisedItsMemory(t *testing.T) {
 	if hash(more) != hash(with) || hash(with) == hash(without) {
 		t.Error("another size is another engine, or a cache is none")
 	}
-	given := with.Cache(v1alpha1.CacheSpec{SSD: q("50Gi")})
-	if given.SSDBytes != 50<<30 || given.QueueBytes != with.CacheQueueBytes {
+	given := with.Cache(v1alpha1.PrefixCacheSpec{DiskLimit: q("50Gi")})
+	if given.DiskBytes != 50<<30 || given.QueueBytes != with.CacheQueueBytes {
 		t.Errorf("a replica is given %+v", given)
 	}
-	if followed := Cache(v1alpha1.CacheSpec{SSD: q("80Gi")}, given); followed.SSDBytes != 80<<30 || followed.QueueBytes != given.QueueBytes {
+	if followed := Cache(v1alpha1.PrefixCacheSpec{DiskLimit: q("80Gi")}, given); followed.DiskBytes != 80<<30 || followed.QueueBytes != given.QueueBytes {
 		t.Errorf("it follows to %+v", followed)
 	}
-	if followed := Cache(v1alpha1.CacheSpec{}, given); followed != given {
+	if followed := Cache(v1alpha1.PrefixCacheSpec{}, given); followed != given {
 		t.Errorf("a replica that is to be replaced follows to %+v", followed)
 	}
 	reads := record
@@ -364,7 +364,7 @@ func TestACacheOnDiskIsPromisedItsMemory(t *testing.T) {
 // With a hand-written list of hashed fields, edits of some fields had no effect. Here every
 // field of the engine changes the hash.
 func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
-	base := Engine{Source: "file://m", Model: record, Context: v1alpha1.ContextLimits{Tokens: 1, Sequences: 1, CacheTokens: 1}}
+	base := Engine{Source: "file://m", Model: record, Context: v1alpha1.ContextLimits{MaxTokens: 1, MaxConcurrentRequests: 1, KVCacheTokens: 1}}
 	seen := map[string]string{}
 	note := func(what string, e Engine) {
 		h, err := e.Hash()
@@ -445,7 +445,7 @@ func TestInspectionIDsDiffer(t *testing.T) {
 func TestSharedPrefixesReachTheMac(t *testing.T) {
 	record := fleettest.Model("file://m.gguf", "a", 98_000_000)
 	hash := func(prefixes ...string) string {
-		e, refusal := Resolve(&v1alpha1.ModelDeploymentSpec{Cache: v1alpha1.CacheSpec{SharedPrefixes: prefixes}}, record)
+		e, refusal := Resolve(&v1alpha1.ModelDeploymentSpec{PrefixCache: v1alpha1.PrefixCacheSpec{SharedPrefixes: prefixes}}, record)
 		if refusal != nil || !slices.Equal(e.SharedPrefixes, prefixes) {
 			t.Fatalf("%q: %v", e.SharedPrefixes, refusal)
 		}

@@ -71,7 +71,7 @@ func assignment(r *v1alpha1.ModelReplica, names []string, owner *v1alpha1.ModelD
 		Context:       r.Spec.Context,
 		ReservedBytes: r.Spec.ReservedBytes,
 		DrainSeconds:  r.Spec.DrainSeconds,
-		Cache:         r.Spec.Cache,
+		PrefixCache:   r.Spec.PrefixCache,
 		Residency:     r.Spec.Residency,
 		Desired:       r.Spec.Desired,
 

@@ -20,7 +20,7 @@ func Residency(s v1alpha1.ResidencySpec) v1alpha1.Residency {
 		return v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}
 	}
 	return v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand,
-		IdleSeconds: ptr.Deref(s.IdleSeconds, defaultIdleSeconds), Priority: s.Priority}
+		IdleSeconds: ptr.Deref(s.IdleSeconds, defaultIdleSeconds), EvictionPriority: s.EvictionPriority}
 }
 
 // Loaded reports whether a replica holds its model in memory, as its Mac last reported.

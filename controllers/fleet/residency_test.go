@@ -21,8 +21,8 @@ func TestResidencyIsResolved(t *testing.T) {
 		"without a word it stays":       {spec: v1alpha1.ResidencySpec{}, want: v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
 		"Always":                        {spec: v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyAlways}, want: v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
 		"OnDemand idles for 10 minutes": {spec: v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand}, want: v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 600}},
-		"zero is never by time alone": {spec: v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](0), Priority: -5},
-			want: v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, Priority: -5}},
+		"zero is never by time alone": {spec: v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](0), EvictionPriority: -5},
+			want: v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, EvictionPriority: -5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if d := cmp.Diff(tc.want, Residency(tc.spec)); d != "" {
@@ -79,7 +79,7 @@ func TestARefusedOnDemandReplicaWaitsWhereItIs(t *testing.T) {
 
 func TestResidencyReachesTheMac(t *testing.T) {
 	r := bound("a", "m", 1, v1alpha1.ResidencyOnDemand)
-	r.Spec.Residency.IdleSeconds, r.Spec.Residency.Priority = 60, 3
+	r.Spec.Residency.IdleSeconds, r.Spec.Residency.EvictionPriority = 60, 3
 	got := Assignments("m", []v1alpha1.ModelReplica{r}, nil)
 	if len(got) != 1 || got[0].Residency != r.Spec.Residency {
 		t.Errorf("orders %+v", got)

@@ -20,7 +20,7 @@ const (
 // may be; nil if it does not.
 func Oversized(spec *v1alpha1.ModelDeploymentSpec, record *model.Record) *Refusal {
 	if n := jsonBytes(spec); n > maxSpecBytes {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.cache.sharedPrefixes or spec.placement", n, maxSpecBytes)}
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes or spec.placement", n, maxSpecBytes)}
 	}
 	if n := jsonBytes(record); n > model.MaxRecordBytes {
 		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the list of the model's files takes %d bytes as JSON, at most %d are allowed; choose fewer files with spec.model.files", n, model.MaxRecordBytes)}

@@ -82,7 +82,7 @@ func TestADeploymentThatMakesReplicasTooLargeIsRefused(t *testing.T) {
 			r.Files = filesOf(200, "-of-00200.safetensors")
 		}, refused: false},
 		"prefixes": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
-			s.Cache.SharedPrefixes = []string{strings.Repeat("x", 4096)}
+			s.PrefixCache.SharedPrefixes = []string{strings.Repeat("x", 4096)}
 		}, refused: false},
 		"a list of files": {fill: func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
 			r.Files = filesOf(256, strings.Repeat("x", 500))

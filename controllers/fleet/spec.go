@@ -11,20 +11,20 @@ import (
 // A revision stores it next to the engine, so that an undo restores what was written and
 // not the resolved values.
 type Spec struct {
-	Model   v1alpha1.ModelSource `json:"model"`
-	Context v1alpha1.ContextSpec `json:"context,omitzero"`
-	Memory  v1alpha1.MemorySpec  `json:"memory,omitzero"`
-	Cache   v1alpha1.CacheSpec   `json:"cache,omitzero"`
+	Model       v1alpha1.ModelSource     `json:"model"`
+	Context     v1alpha1.ContextSpec     `json:"context,omitzero"`
+	Memory      v1alpha1.MemorySpec      `json:"memory,omitzero"`
+	PrefixCache v1alpha1.PrefixCacheSpec `json:"prefixCache,omitzero"`
 }
 
 // SpecOf returns that part of a spec.
 func SpecOf(s *v1alpha1.ModelDeploymentSpec) Spec {
-	return Spec{Model: s.Model, Context: s.Context, Memory: s.Memory, Cache: s.Cache}
+	return Spec{Model: s.Model, Context: s.Context, Memory: s.Memory, PrefixCache: s.PrefixCache}
 }
 
 // WriteTo copies it into a spec.
 func (s Spec) WriteTo(to *v1alpha1.ModelDeploymentSpec) {
-	to.Model, to.Context, to.Memory, to.Cache = s.Model, s.Context, s.Memory, s.Cache
+	to.Model, to.Context, to.Memory, to.PrefixCache = s.Model, s.Context, s.Memory, s.PrefixCache
 }
 
 // Encode returns it as a revision stores it.

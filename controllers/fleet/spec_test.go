@@ -19,17 +19,17 @@ import (
 // classified as part of the engine or not.
 var (
 	makesAnother = map[string]func(*v1alpha1.ModelDeploymentSpec){
-		"Model.Source":        func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://other/name" },
-		"Model.Revision":      func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Revision = "v2" },
-		"Model.Files":         func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Files = []string{"*Q8_0.gguf"} },
-		"Model.SHA256":        func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SHA256 = "00ff" },
-		"Context.Tokens":      func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 },
-		"Context.Sequences":   func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Sequences = 2 },
-		"Context.CacheTokens": func(s *v1alpha1.ModelDeploymentSpec) { s.Context.CacheTokens = 20000 },
-		"Memory.Limit":        func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = ptr.To(resource.MustParse("40Gi")) },
+		"Model.Source":                  func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://other/name" },
+		"Model.Revision":                func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Revision = "v2" },
+		"Model.Files":                   func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Files = []string{"*Q8_0.gguf"} },
+		"Model.SHA256":                  func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SHA256 = "00ff" },
+		"Context.MaxTokens":             func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 512 },
+		"Context.MaxConcurrentRequests": func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxConcurrentRequests = 2 },
+		"Context.KVCacheTokens":         func(s *v1alpha1.ModelDeploymentSpec) { s.Context.KVCacheTokens = 20000 },
+		"Memory.Limit":                  func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = ptr.To(resource.MustParse("40Gi")) },
 		// The presence of a cache on disk reserves memory; its size does not.
-		"Cache.SSD":            func(s *v1alpha1.ModelDeploymentSpec) { s.Cache.SSD = ptr.To(resource.MustParse("1Gi")) },
-		"Cache.SharedPrefixes": func(s *v1alpha1.ModelDeploymentSpec) { s.Cache.SharedPrefixes = []string{"You are helpful."} },
+		"PrefixCache.DiskLimit":      func(s *v1alpha1.ModelDeploymentSpec) { s.PrefixCache.DiskLimit = ptr.To(resource.MustParse("1Gi")) },
+		"PrefixCache.SharedPrefixes": func(s *v1alpha1.ModelDeploymentSpec) { s.PrefixCache.SharedPrefixes = []string{"You are helpful."} },
 	}
 	makesNone = map[string]func(*v1alpha1.ModelDeploymentSpec){
 		"Model.SecretRef":      func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
@@ -38,7 +38,7 @@ var (
 		"Residency":            func(s *v1alpha1.ModelDeploymentSpec) { s.Residency.Policy = v1alpha1.ResidencyOnDemand },
 		"Placement":            func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Chips = []string{"M4Max"} },
 		"PriorityClassName":    func(s *v1alpha1.ModelDeploymentSpec) { s.PriorityClassName = "high" },
-		"Rollout":              func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused, s.Rollout.Attempt = true, 3 },
+		"Rollout":              func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused, s.Rollout.RetryGeneration = true, 3 },
 		"Autoscaling":          func(s *v1alpha1.ModelDeploymentSpec) { s.Autoscaling = &v1alpha1.AutoscalingSpec{} },
 		"Routing":              func(s *v1alpha1.ModelDeploymentSpec) { s.Routing.Fallbacks = []string{"other"} },
 		"RevisionHistoryLimit": func(s *v1alpha1.ModelDeploymentSpec) { s.RevisionHistoryLimit = ptr.To[int32](2) },
@@ -115,7 +115,7 @@ func TestAnUndoWritesWhatMadeTheEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		other := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://x/y", Revision: "z"}, Replicas: ptr.To[int32](4)}
-		other.Cache.SSD, other.Memory.Limit, other.Context.Tokens = ptr.To(resource.MustParse("3Gi")), ptr.To(resource.MustParse("50Gi")), 100
+		other.PrefixCache.DiskLimit, other.Memory.Limit, other.Context.MaxTokens = ptr.To(resource.MustParse("3Gi")), ptr.To(resource.MustParse("50Gi")), 100
 		kept.WriteTo(&other)
 		before, refusal := fleet.Resolve(&spec, record)
 		if refusal != nil {

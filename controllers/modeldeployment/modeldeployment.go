@@ -168,18 +168,18 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
 		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
-		cache := fleet.Cache(s.deployment.Spec.Cache, replica.Spec.Cache)
+		cache := fleet.Cache(s.deployment.Spec.PrefixCache, replica.Spec.PrefixCache)
 		swaps := replica.Spec.Swap // fixed once there is a Mac
 		if replica.Spec.NodeName == "" {
 			swaps = replica.UID == swap
 		}
-		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.Cache == cache &&
+		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.PrefixCache == cache &&
 			replica.Spec.Priority == priority && replica.Spec.Swap == swaps && status.Equal(replica.Spec.Placement, placement) {
 			continue
 		}
 		before := replica.DeepCopy()
 		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Priority = drain, residency, placement, priority
-		replica.Spec.Cache, replica.Spec.Swap = cache, swaps
+		replica.Spec.PrefixCache, replica.Spec.Swap = cache, swaps
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
@@ -263,7 +263,7 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 			Context:       e.Context,
 			ReservedBytes: reserved,
 			DrainSeconds:  drainSeconds(d),
-			Cache:         e.Cache(d.Spec.Cache),
+			PrefixCache:   e.Cache(d.Spec.PrefixCache),
 			Residency:     fleet.Residency(d.Spec.Residency),
 			Placement:     d.Spec.Placement,
 			Priority:      s.priority(v1alpha1.Priority{}),

@@ -92,7 +92,7 @@ func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
 	f := s.figures()
 	next = v1alpha1.RolloutStatus{StartTime: before.StartTime, ProgressTime: before.ProgressTime, PlacedReplicas: f.placed, BytesDone: f.bytes}
 	now := metav1.NewTime(s.now.Truncate(time.Second))
-	if h := before.Halt; h != nil && h.Revision == wanted && h.Attempt == rollout.Attempt {
+	if h := before.Halt; h != nil && h.Revision == wanted && h.RetryGeneration == rollout.RetryGeneration {
 		next.Halt = h
 		return next, false
 	}
@@ -116,7 +116,7 @@ func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
 
 // halt returns why the wanted revision is given up; nil if it is not.
 func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.RolloutHalt {
-	h := &v1alpha1.RolloutHalt{Revision: s.current.object.Name, Attempt: s.deployment.Spec.Rollout.Attempt, Time: now}
+	h := &v1alpha1.RolloutHalt{Revision: s.current.object.Name, RetryGeneration: s.deployment.Spec.Rollout.RetryGeneration, Time: now}
 	most := int32(maxFailures)
 	if f.serving == 0 {
 		most = 1
@@ -250,7 +250,7 @@ func rolling(s *scope, next v1alpha1.ModelDeploymentStatus) string {
 	case v1alpha1.RolloutSwapping:
 		out += "; no Mac has room alongside the old replicas: they are replaced one at a time, and requests wait meanwhile" + s.swapping()
 	case v1alpha1.RolloutWaiting:
-		out += "; no Mac has room alongside the old replicas: add a Mac, set rollout.withoutRoom to Swap, or raise rollout.maxUnavailable"
+		out += "; no Mac has room alongside the old replicas: add a Mac, set rollout.onInsufficientMemory to Swap, or raise rollout.maxUnavailable"
 	}
 	if e := next.Rollout.ETASeconds; e != nil {
 		out += fmt.Sprintf("; about %d s left", *e)

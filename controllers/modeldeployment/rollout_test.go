@@ -221,8 +221,8 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 		"the revision that served": {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "new" }, have: []string{"new#0", "old#0"}},
 		"a halt is remembered":     {change: halt("new", 0), have: []string{"old#0 ready"}, reason: "Why"},
 		"until another is wanted":  {change: halt("older", 0), have: []string{"old#0 ready", "new#0"}},
-		"or another attempt is":    {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; late(s) }, have: []string{"old#0 ready", "new#0"}},
-		"which may fail as well":   {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; fails(3, 1)(s) }, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonLoadFailed},
+		"or another attempt is":    {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.RetryGeneration = 1; late(s) }, have: []string{"old#0 ready", "new#0"}},
+		"which may fail as well":   {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.RetryGeneration = 1; fails(3, 1)(s) }, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonLoadFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := rolled(tc.change, tc.have...)
@@ -230,7 +230,7 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 			reason := ""
 			if next.Halt != nil {
 				reason = next.Halt.Reason
-				if next.Halt.Revision != "new" || next.Halt.Attempt != s.deployment.Spec.Rollout.Attempt || next.Halt.Message == "" {
+				if next.Halt.Revision != "new" || next.Halt.RetryGeneration != s.deployment.Spec.Rollout.RetryGeneration || next.Halt.Message == "" {
 					t.Errorf("halt %+v", next.Halt)
 				}
 			}
@@ -243,7 +243,7 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 
 func halt(revision string, attempt int64) func(*scope) {
 	return func(s *scope) {
-		s.deployment.Status.Rollout.Halt = &v1alpha1.RolloutHalt{Revision: revision, Attempt: attempt, Reason: "Why", Message: "because", Time: metav1.NewTime(now)}
+		s.deployment.Status.Rollout.Halt = &v1alpha1.RolloutHalt{Revision: revision, RetryGeneration: attempt, Reason: "Why", Message: "because", Time: metav1.NewTime(now)}
 	}
 }
 
@@ -277,8 +277,8 @@ func TestARolloutSaysWhatItDoesAndWhatToDo(t *testing.T) {
 			have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, state: v1alpha1.RolloutPrefetching, status: metav1.ConditionTrue, current: "old", says: "about 40 s"},
 		"paused while it prefetches": {change: with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, state: v1alpha1.RolloutPaused, status: metav1.ConditionUnknown, current: "old"},
 		"swapping":                   {change: two, have: []string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, state: v1alpha1.RolloutSwapping, status: metav1.ConditionTrue, current: "old", says: "requests wait meanwhile"},
-		"waiting": {change: with(func(s *scope) { s.deployment.Spec.Rollout.WithoutRoom = v1alpha1.WithoutRoomWait }),
-			have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, state: v1alpha1.RolloutWaiting, status: metav1.ConditionTrue, current: "old", says: "add a Mac, set rollout.withoutRoom to Swap"},
+		"waiting": {change: with(func(s *scope) { s.deployment.Spec.Rollout.OnInsufficientMemory = v1alpha1.InsufficientMemoryWait }),
+			have: []string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, state: v1alpha1.RolloutWaiting, status: metav1.ConditionTrue, current: "old", says: "add a Mac, set rollout.onInsufficientMemory to Swap"},
 		"paused": {change: with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), have: []string{"old#0 ready", "old#1 ready"}, state: v1alpha1.RolloutPaused, status: metav1.ConditionUnknown, current: "old", says: "rollout resume d"},
 		"halted": {change: with(halt("new", 0)), have: []string{"old#0 ready", "old#1 ready"}, state: v1alpha1.RolloutHalted, status: metav1.ConditionFalse, current: "old",
 			says: "the rollout of revision new is halted (Why: because); the previous revision (old) continues to serve. Correct the spec, roll back with `kubectl metalfleet rollout undo d`"},

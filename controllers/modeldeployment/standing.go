@@ -173,7 +173,7 @@ func notices(s *scope, next v1alpha1.ModelDeploymentStatus) []notice.Notice {
 		return nil
 	}
 	return []notice.Notice{{
-		About: notice.Of("ModelDeployment", s.deployment), ID: fmt.Sprint(s.deployment.Generation, next.UpdateRevision, s.deployment.Spec.Rollout.Attempt),
+		About: notice.Of("ModelDeployment", s.deployment), ID: fmt.Sprint(s.deployment.Generation, next.UpdateRevision, s.deployment.Spec.Rollout.RetryGeneration),
 		Reason: now.Reason, Message: now.Message, Warning: true,
 	}}
 }

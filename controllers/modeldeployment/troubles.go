@@ -118,7 +118,7 @@ func nextStep(r *v1alpha1.ModelReplica, reason string) string {
 	case reason == v1alpha1.ReasonHostUnsettled:
 		return "; the Mac checks its memory before it starts an engine again; if this persists, see WiredStranded in `kubectl describe mac`"
 	case reason == v1alpha1.ReasonWaitingRoom && r.Spec.Residency.OnDemand():
-		return "; it loads once another model on that Mac is idle: lower residency.idleSeconds of that model, raise residency.priority of this one, or add a Mac"
+		return "; it loads once another model on that Mac is idle: lower residency.idleSeconds of that model, raise residency.evictionPriority of this one, or add a Mac"
 	case reason == v1alpha1.ReasonWaitingRoom:
 		return "; it loads once another model on that Mac is idle or drained"
 	case reason == v1alpha1.ReasonInsufficientRoom && !r.Spec.Residency.OnDemand():

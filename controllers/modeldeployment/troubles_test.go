@@ -50,7 +50,7 @@ func TestADeploymentNamesTheReasonsOfMemory(t *testing.T) {
 		"on demand, loaded":                   {replica: onMac(onDemand, "Ready=True/Ready Loaded=True/Loaded"), ready: "Ready", progressing: "Stable", degraded: "Stable"},
 		"always, loaded":                      {replica: onMac(always, "Ready=True/Ready Loaded=True/Loaded"), ready: "Ready", progressing: "Stable", degraded: "Stable"},
 		"on demand, loading":                  {replica: onMac(onDemand, "Ready=True/Ready Loaded=False/Loading"), ready: "OnDemand", progressing: "Loading", degraded: "Stable", says: "says the Mac"},
-		"on demand, others are busy":          {replica: onMac(onDemand, "Ready=True/Ready Loaded=False/WaitingForRoom"), ready: "OnDemand", progressing: "WaitingForRoom", degraded: "Stable", says: "raise residency.priority"},
+		"on demand, others are busy":          {replica: onMac(onDemand, "Ready=True/Ready Loaded=False/WaitingForRoom"), ready: "OnDemand", progressing: "WaitingForRoom", degraded: "Stable", says: "raise residency.evictionPriority"},
 		"always, others are busy":             {replica: onMac(always, "Ready=False/WaitingForRoom Loaded=False/WaitingForRoom"), ready: "WaitingForRoom", progressing: "WaitingForRoom", degraded: "Stable", says: "once another model on that Mac is idle"},
 		"an engine ended uncleanly":           {replica: onMac(always, "Ready=False/HostUnsettled Loaded=False/HostUnsettled"), ready: "HostUnsettled", progressing: "HostUnsettled", degraded: "HostUnsettled", says: "WiredStranded"},
 		"the same on demand":                  {replica: onMac(onDemand, "Ready=True/Ready Loaded=False/HostUnsettled"), ready: "OnDemand", progressing: "HostUnsettled", degraded: "HostUnsettled", says: "WiredStranded"},

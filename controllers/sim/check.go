@@ -94,7 +94,7 @@ func (w *world) checkBind(r *replica, m *mac) {
 	if _, ok := fleet.Eligible(&m.node, r.Spec.Placement); !ok || fleet.StateOf(&m.node) != fleet.MacReady || m.node.Spec.Unschedulable {
 		w.broken("%s was placed on %s, which may not take it", r.Name, m.node.Name)
 	}
-	for _, c := range r.Spec.Placement.TopologySpread {
+	for _, c := range r.Spec.Placement.TopologySpreadConstraints {
 		rooms := map[string]int{}
 		for _, x := range w.macs {
 			if fleet.StateOf(&x.node) != fleet.MacGone {

@@ -46,7 +46,7 @@ type scaled struct {
 // scales makes a deployment scale itself, to zero or not.
 func (w *world) scales(d *deployment, i int) {
 	d.Spec.Replicas = nil
-	d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: ptr.To(int32(i / 5 % 2)), MaxReplicas: 8, TargetInFlight: slots}
+	d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: ptr.To(int32(i / 5 % 2)), MaxReplicas: 8, TargetConcurrency: slots}
 	w.scaled = append(w.scaled, &scaled{deployment: d, peak: 0.02 + 1.2*w.trace.Float64(), phase: 2 * math.Pi * w.trace.Float64(), running: map[types.UID]int{}})
 }
 

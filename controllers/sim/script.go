@@ -74,12 +74,12 @@ func (w *world) apply(i int) {
 	d.record = record(d.Spec.Model.Source, i, weights)
 	n := int32(1 + w.rng.IntN(8))
 	d.Spec.Replicas = &n
-	d.Spec.Context = v1alpha1.ContextSpec{Tokens: 4096, Sequences: 4, CacheTokens: 8192}
+	d.Spec.Context = v1alpha1.ContextSpec{MaxTokens: 4096, MaxConcurrentRequests: 4, KVCacheTokens: 8192}
 	switch i % 5 {
 	case 0:
 		d.Spec.Residency.Policy = v1alpha1.ResidencyOnDemand
 	case 1:
-		d.Spec.Placement.TopologySpread = []v1alpha1.TopologySpreadConstraint{{TopologyKey: "example.com/room", MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule}}
+		d.Spec.Placement.TopologySpreadConstraints = []v1alpha1.TopologySpreadConstraint{{TopologyKey: "example.com/room", MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule}}
 	case 2:
 		d.Spec.Placement.Strategy = v1alpha1.PlacementBinPack
 	case 3:
@@ -117,8 +117,8 @@ func (w *world) edit() {
 // token, and a person corrects it later. Every other one has weights of its own.
 // Some are paused for a while.
 func (w *world) another(d *deployment, spoilt bool) {
-	d.Spec.Context.CacheTokens += 4096
-	if d.Spec.Context.CacheTokens/4096%2 == 1 {
+	d.Spec.Context.KVCacheTokens += 4096
+	if d.Spec.Context.KVCacheTokens/4096%2 == 1 {
 		d.record = record(d.Spec.Model.Source, 1_000_000+int(w.born), d.record.Bytes())
 	}
 	d.outcome, d.spoilt = nil, spoilt

@@ -125,16 +125,16 @@ func (r *Request) Route(t *route.Table, m *route.Model) {
 		r.Candidates = []*route.Model{m}
 		return
 	}
-	r.Candidates, r.Routed, r.patience = t.Targets(m, r.point(routing.Sticky, m.Key)), true, routing.Patience
+	r.Candidates, r.Routed, r.patience = t.Targets(m, r.point(routing.SessionAffinity, m.Key)), true, routing.Patience
 }
 
 // point returns the position of a request in a split: the same for all requests that belong
 // together, at every gateway, and random if that is unknown.
-func (r *Request) point(sticky string, of route.Key) uint64 {
+func (r *Request) point(affinity string, of route.Key) uint64 {
 	var together []byte
-	switch v1alpha1.RoutingSticky(sticky) {
-	case v1alpha1.StickyNone:
-	case v1alpha1.StickyAPIKey:
+	switch v1alpha1.SessionAffinity(affinity) {
+	case v1alpha1.SessionAffinityNone:
+	case v1alpha1.SessionAffinityAPIKey:
 		together = []byte(r.Key)
 	default:
 		if begins := cmp.Or(r.Prefix.Own, r.Prefix.Shared); begins != 0 {

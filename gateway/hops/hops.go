@@ -74,7 +74,7 @@ func Walk(ctx context.Context, o Options) error {
 		{"DNS", "check the cluster's DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns", func(ctx context.Context) (string, error) { return o.resolve(ctx, u.Hostname()) }},
 		{"gateway", "check its Pods: kubectl get pods -l app.kubernetes.io/component=gateway, and their logs", o.models},
 		{"Mac", "check the Macs: kubectl get mac, and add one if there is none (docs/how-to/macs.md)", o.mac},
-		{"model", "check its conditions: kubectl describe md", o.answer},
+		{"model", "check its conditions: kubectl describe mdep", o.answer},
 	} {
 		said, err := o.patiently(ctx, hop.walk)
 		if err != nil {

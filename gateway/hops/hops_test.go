@@ -94,7 +94,7 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 		"another server answers":       {gateway: garbage, hop: "gateway", want: "not JSON"},
 		"no Mac has joined":            {gateway: answering(&asked), hop: "Mac", want: "none of 0"},
 		"no Mac is ready":              {gateway: answering(&asked), objects: []client.Object{mac(no)}, hop: "Mac", want: "none of 1"},
-		"no model is ready":            {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no)}, hop: "model", want: "describe md"},
+		"no model is ready":            {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no)}, hop: "model", want: "describe mdep"},
 		"a model that answers nothing": {gateway: answering(&asked), model: "apps/mute", objects: []client.Object{mac(yes)}, hop: "model", want: "no token"},
 		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, want: "no request was sent"},
 		"a key is wanted":              {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, want: "requires an API key"},

@@ -90,7 +90,7 @@ func TestASplitByKeyOrByChance(t *testing.T) {
 	l.addMac("a", say(`"m"`))
 	l.addOther("canary", say(`"canary"`))
 	split := []route.Share{{Deployment: "canary", Percent: 50}}
-	l.routing(&route.Routing{Split: split, Sticky: "APIKey"})
+	l.routing(&route.Routing{Split: split, SessionAffinity: "APIKey"})
 	of := map[string]int{}
 	for n := range 12 {
 		token := l.key(fmt.Sprint("key-", n), keys.Grant{Models: []string{"m"}})
@@ -109,7 +109,7 @@ func TestASplitByKeyOrByChance(t *testing.T) {
 	if len(of) != 2 {
 		t.Errorf("twelve keys go to %v, want both", of)
 	}
-	l.routing(&route.Routing{Split: split, Sticky: "None"})
+	l.routing(&route.Routing{Split: split, SessionAffinity: "None"})
 	token, by := l.key("one", keys.Grant{Models: []string{"m"}}), map[string]int{}
 	for range 40 {
 		by[read(t, l.do("POST", chatPath, conversation(1), "Authorization", "Bearer "+token))]++

@@ -22,7 +22,7 @@ func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
 		Created: d.CreationTimestamp.Unix(),
 		Names:   strings.Join(d.Status.ServedNames, "\n"),
 		Routing: routingOf(d.Spec.Routing),
-		Context: d.Spec.Context.Tokens,
+		Context: d.Spec.Context.MaxTokens,
 	}
 	if a := d.Status.Autoscaling; a != nil {
 		out.Start = time.Duration(a.StartSeconds) * time.Second
@@ -37,7 +37,7 @@ func routingOf(r v1alpha1.RoutingSpec) *Routing {
 	if len(r.Split)+len(r.Fallbacks) == 0 {
 		return nil
 	}
-	out := &Routing{Sticky: string(r.Sticky), Fallbacks: r.Fallbacks, Patience: patience}
+	out := &Routing{SessionAffinity: string(r.SessionAffinity), Fallbacks: r.Fallbacks, Patience: patience}
 	if r.FallbackSeconds != nil {
 		out.Patience = time.Duration(*r.FallbackSeconds) * time.Second
 	}
@@ -60,9 +60,9 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady),
 		Cold:      saysNo(r.Status.Conditions, v1alpha1.ConditionLoaded),
 		Retiring:  r.Annotations[v1alpha1.AnnotationRetiring] != "",
-		Sequences: r.Spec.Context.Sequences,
+		Sequences: r.Spec.Context.MaxConcurrentRequests,
 		Facts: Facts{
-			Context: r.Spec.Context.Tokens, Trained: r.Spec.Model.Facts.ContextTokens, Task: taskOf(r.Spec.Model),
+			Context: r.Spec.Context.MaxTokens, Trained: r.Spec.Model.Facts.ContextTokens, Task: taskOf(r.Spec.Model),
 			Digest: r.Spec.Model.Digest, Bytes: r.Spec.Model.Facts.WeightBytes, Format: string(r.Spec.Model.Format),
 			Architecture: r.Spec.Model.Facts.Architecture, Quantization: r.Spec.Model.Facts.Quantization,
 		},

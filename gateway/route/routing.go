@@ -12,8 +12,9 @@ type Routing struct {
 	// Split lists the deployments that get a share of the requests; the rest of 100 percent
 	// stays.
 	Split []Share
-	// Sticky is what keeps requests on one of them; empty means the conversation.
-	Sticky string
+	// SessionAffinity selects the requests that stay with one of them; empty means the
+	// conversation.
+	SessionAffinity string
 	// Fallbacks serve a request, in this order, when the chosen deployment cannot.
 	Fallbacks []string
 	// Patience is how long a request waits for a busy deployment if there is an

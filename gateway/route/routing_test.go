@@ -59,8 +59,8 @@ func TestRoutingIsReadFromADeployment(t *testing.T) {
 	if got := route.DeploymentOf(&d).Routing; got == nil || got.Patience != 5*time.Second || got.Fallbacks[0] != "b" {
 		t.Errorf("%+v", got)
 	}
-	d.Spec.Routing = v1alpha1.RoutingSpec{Split: []v1alpha1.RoutingShare{{Deployment: "c", Percent: 7}}, Sticky: v1alpha1.StickyNone, FallbackSeconds: ptr.To[int32](0)}
-	if got := route.DeploymentOf(&d).Routing; got.Patience != 0 || got.Split[0] != (route.Share{Deployment: "c", Percent: 7}) || got.Sticky != "None" {
+	d.Spec.Routing = v1alpha1.RoutingSpec{Split: []v1alpha1.RoutingShare{{Deployment: "c", Percent: 7}}, SessionAffinity: v1alpha1.SessionAffinityNone, FallbackSeconds: ptr.To[int32](0)}
+	if got := route.DeploymentOf(&d).Routing; got.Patience != 0 || got.Split[0] != (route.Share{Deployment: "c", Percent: 7}) || got.SessionAffinity != "None" {
 		t.Errorf("%+v", got)
 	}
 }

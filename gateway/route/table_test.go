@@ -258,7 +258,7 @@ func TestFactsOfAModel(t *testing.T) {
 	key := route.Key{Namespace: "ns", Name: "d"}
 	record := func(context int64) *v1alpha1.ModelReplica {
 		r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{DeploymentRef: v1alpha1.DeploymentReference{Name: "d", UID: "u"}, Desired: v1alpha1.DesiredRunning,
-			Context: v1alpha1.ContextLimits{Tokens: context, Sequences: 4, CacheTokens: 9}}}
+			Context: v1alpha1.ContextLimits{MaxTokens: context, MaxConcurrentRequests: 4, KVCacheTokens: 9}}}
 		r.Namespace = "ns"
 		r.Spec.Model = model.Record{Source: "https://example.com/m.gguf", Digest: "sha256:1", Format: model.FormatGGUF, Files: []model.File{{Path: "m.gguf"}},
 			Facts: model.Facts{Architecture: "qwen3", Quantization: "Q4_K", ContextTokens: 40960, WeightBytes: 7, Layers: 3}}
@@ -290,7 +290,7 @@ func TestFactsOfAModel(t *testing.T) {
 	}
 	table.SetDeployment(route.Deployment{Key: key, UID: "u"})
 	want("nothing known", route.Facts{})
-	spec := &v1alpha1.ModelDeployment{Spec: v1alpha1.ModelDeploymentSpec{Context: v1alpha1.ContextSpec{Tokens: 4096, Sequences: 2}}}
+	spec := &v1alpha1.ModelDeployment{Spec: v1alpha1.ModelDeploymentSpec{Context: v1alpha1.ContextSpec{MaxTokens: 4096, MaxConcurrentRequests: 2}}}
 	spec.Namespace, spec.Name, spec.UID = "ns", "d", "u"
 	kept, err := route.Slim(spec)
 	if err != nil {

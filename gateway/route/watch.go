@@ -36,7 +36,7 @@ func Slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelDeployment:
 		o.ManagedFields, o.Annotations = nil, nil
-		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing, Context: v1alpha1.ContextSpec{Tokens: o.Spec.Context.Tokens}}
+		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing, Context: v1alpha1.ContextSpec{MaxTokens: o.Spec.Context.MaxTokens}}
 		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
 		if a := o.Status.Autoscaling; a != nil {
 			status.Autoscaling = &v1alpha1.AutoscalingStatus{StartSeconds: a.StartSeconds}
@@ -49,7 +49,7 @@ func Slim(in any) (any, error) {
 			o.Annotations = map[string]string{v1alpha1.AnnotationRetiring: retiring}
 		}
 		o.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: o.Spec.DeploymentRef, Epoch: o.Spec.Epoch, NodeName: o.Spec.NodeName, Desired: o.Spec.Desired,
-			Context: v1alpha1.ContextLimits{Tokens: o.Spec.Context.Tokens, Sequences: o.Spec.Context.Sequences}, Model: slimModel(o.Spec.Model)}
+			Context: v1alpha1.ContextLimits{MaxTokens: o.Spec.Context.MaxTokens, MaxConcurrentRequests: o.Spec.Context.MaxConcurrentRequests}, Model: slimModel(o.Spec.Model)}
 		o.Status = v1alpha1.ModelReplicaStatus{Conditions: o.Status.Conditions}
 	case *v1alpha1.MacNode:
 		o.ManagedFields, o.Annotations = nil, nil

@@ -38,12 +38,12 @@ type held struct {
 // assertAll continues from the response to the freed bytes, and fails at the
 // first wrong result.
 func (s *story) assertAll(ctx context.Context) error {
-	s.step("kubectl get md,mr,mac")
+	s.step("kubectl get mdep,mr,mac")
 	if err := s.assertTable(ctx); err != nil {
 		return err
 	}
 	s.step("scaling to two Macs")
-	if _, err := s.kubectl(ctx, "scale", "md", deployment, "--replicas=2"); err != nil {
+	if _, err := s.kubectl(ctx, "scale", "mdep", deployment, "--replicas=2"); err != nil {
 		return err
 	}
 	if err := s.waitReady(ctx, 2); err != nil {
@@ -54,7 +54,7 @@ func (s *story) assertAll(ctx context.Context) error {
 		return err
 	}
 	s.step("deleting the model")
-	if _, err := s.kubectl(ctx, "delete", "md", deployment, "--wait=false"); err != nil {
+	if _, err := s.kubectl(ctx, "delete", "mdep", deployment, "--wait=false"); err != nil {
 		return err
 	}
 	for _, h := range engines {
@@ -91,7 +91,7 @@ func (s *story) assertTable(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := s.kubectl(ctx, "get", "md,mr,mac")
+	out, err := s.kubectl(ctx, "get", "mdep,mr,mac")
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func checkTable(out, source string) error {
 		"AGE":    regexp.MustCompile(`^[0-9]+[smh]`),
 	} {
 		if !want.MatchString(row[name]) {
-			return fmt.Errorf("kubectl get md: column %s shows %q, want %s", name, row[name], want)
+			return fmt.Errorf("kubectl get mdep: column %s shows %q, want %s", name, row[name], want)
 		}
 	}
 	for i, names := range [][]string{1: {"MAC", "READY", "MEMORY", "FREED", "AGE"}, 2: {"CHIP", "MEMORY", "CEILING", "USED", "FREED", "AGE"}} {

@@ -38,7 +38,7 @@ func (s *story) waitReady(ctx context.Context, want int32) error {
 		if err != nil {
 			return err
 		}
-		show("md", firstTrouble(md))
+		show("mdep", firstTrouble(md))
 		for i := range replicas {
 			show(replicas[i].Name, describe(&replicas[i]))
 		}

@@ -224,7 +224,7 @@ func (s *story) printHints() {
 	plugin := filepath.Join(s.root, "bin", "kubectl-metalfleet")
 	fmt.Printf(`
 export KUBECONFIG=%s PATH=%s:%s:$PATH
-kubectl get md,mr,mac
+kubectl get mdep,mr,mac
 kubectl metalfleet top    # the plugin, %s
 
 curl -sN %s/v1/chat/completions -H 'Content-Type: application/json' \
@@ -241,7 +241,7 @@ END
 
 # finally, watch FREED while the model is deleted
 kubectl get mac -w &
-kubectl delete md %s
+kubectl delete mdep %s
 
 `, s.fleet.Kubeconfig(), filepath.Dir(kubectl), filepath.Dir(plugin), plugin, s.fleet.URL, deployment, question, s.fleet.URL, deployment, question, deployment)
 }

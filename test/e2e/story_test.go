@@ -81,13 +81,13 @@ metadata: {name: ` + model + `, namespace: ` + team + `}
 spec:
   model: {source: "$SOURCE"}
   replicas: 2
-  context: {tokens: 512, sequences: 4}
+  context: {maxTokens: 512, maxConcurrentRequests: 4}
 `
 
 func (w *world) deploy(t *testing.T) {
 	w.apply(t, "model.yaml", strings.ReplaceAll(manifest, "$SOURCE", w.hub.source))
-	if _, err := w.cluster.Kubectl(t.Context(), "-n", team, "wait", "--for=condition=Ready", "--timeout=180s", "md/"+model); err != nil {
-		t.Fatalf("%v\n%s", err, w.kubectl(t, "-n", team, "describe", "md,mr"))
+	if _, err := w.cluster.Kubectl(t.Context(), "-n", team, "wait", "--for=condition=Ready", "--timeout=180s", "mdep/"+model); err != nil {
+		t.Fatalf("%v\n%s", err, w.kubectl(t, "-n", team, "describe", "mdep,mr"))
 	}
 	// Every replica is of the commit that the branch pointed to.
 	out := w.kubectl(t, "-n", team, "get", "mr", "-o", "jsonpath={.items[*].spec.model.commit}")
@@ -173,7 +173,7 @@ func (w *world) mend(t *testing.T) {
 	before := w.macs[1].engines(t)
 	must(t, w.macs[1].machine.Mend(t.Context()))
 	w.waitMac(t, 1, "True")
-	w.kubectl(t, "-n", team, "wait", "--for=jsonpath={.status.readyReplicas}=2", "--timeout=90s", "md/"+model)
+	w.kubectl(t, "-n", team, "wait", "--for=jsonpath={.status.readyReplicas}=2", "--timeout=90s", "mdep/"+model)
 	if after := w.macs[1].engines(t); fmt.Sprint(before) != fmt.Sprint(after) || len(after) != 1 {
 		t.Errorf("engines of the Mac were %v, are %v: a cut link must stop none", before, after)
 	}
@@ -190,7 +190,7 @@ func (w *world) refused(t *testing.T) {
 
 // remove deletes the model: its engines end, and their bytes are reported.
 func (w *world) remove(t *testing.T) {
-	w.kubectl(t, "-n", team, "delete", "md", model, "--timeout=120s")
+	w.kubectl(t, "-n", team, "delete", "mdep", model, "--timeout=120s")
 	for _, m := range w.macs {
 		freed := w.kubectl(t, "get", "mac", m.machine.Name, "-o", "jsonpath={.status.reclaims[-1:].freedBytes}")
 		if left := m.engines(t); len(left) > 0 || len(freed) < 7 {

@@ -35,16 +35,15 @@ type Model struct {
 	OnDemand bool
 	// IdleSeconds until an OnDemand one is unloaded; 0: never.
 	IdleSeconds int32
-	// Tokens, Sequences and CacheTokens of its context; 0 means 256, 2 and what
-	// the operator makes of them.
-	Tokens, Sequences, CacheTokens int64
+	// MaxTokens, MaxConcurrentRequests and KVCacheTokens of its context; 0 means
+	// 256, 2 and what the operator makes of them.
+	MaxTokens, MaxConcurrentRequests, KVCacheTokens int64
 	// DrainSeconds that running requests may take to end.
 	DrainSeconds int32
 	// Chips of the Macs that may hold it; none means any.
 	Chips []string
-	// SSD is cache.ssd, the disk that the prefix cache may use on each Mac; empty:
-	// none.
-	SSD string
+	// DiskLimit is prefixCache.diskLimit; empty: none.
+	DiskLimit string
 }
 
 // Deployment is the object to create.
@@ -53,7 +52,7 @@ func (m Model) Deployment() *v1alpha1.ModelDeployment {
 		ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(m.Namespace, "default"), Name: m.Name},
 		Spec: v1alpha1.ModelDeploymentSpec{
 			Model:     v1alpha1.ModelSource{Source: "file://" + m.File},
-			Context:   v1alpha1.ContextSpec{Tokens: 256, Sequences: 2, CacheTokens: m.CacheTokens},
+			Context:   v1alpha1.ContextSpec{MaxTokens: 256, MaxConcurrentRequests: 2, KVCacheTokens: m.KVCacheTokens},
 			Placement: v1alpha1.PlacementSpec{Chips: m.Chips},
 			Rollout:   v1alpha1.RolloutSpec{DrainSeconds: &m.DrainSeconds},
 		},
@@ -64,15 +63,15 @@ func (m Model) Deployment() *v1alpha1.ModelDeployment {
 	if m.Served != "" {
 		md.Spec.ServedNames = []string{m.Served}
 	}
-	if m.Tokens > 0 {
-		md.Spec.Context.Tokens = m.Tokens
+	if m.MaxTokens > 0 {
+		md.Spec.Context.MaxTokens = m.MaxTokens
 	}
-	if m.Sequences > 0 {
-		md.Spec.Context.Sequences = m.Sequences
+	if m.MaxConcurrentRequests > 0 {
+		md.Spec.Context.MaxConcurrentRequests = m.MaxConcurrentRequests
 	}
-	if m.SSD != "" {
-		ssd := resource.MustParse(m.SSD)
-		md.Spec.Cache.SSD = &ssd
+	if m.DiskLimit != "" {
+		limit := resource.MustParse(m.DiskLimit)
+		md.Spec.PrefixCache.DiskLimit = &limit
 	}
 	if m.OnDemand {
 		md.Spec.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: &m.IdleSeconds}

@@ -48,8 +48,8 @@ func TestTheLedgerMatchesItsResidents(t *testing.T) {
 }
 
 func TestAModelIsWhatTheProgramSaid(t *testing.T) {
-	md := Model{Name: "m", File: "m.gguf", OnDemand: true, IdleSeconds: 5, Tokens: 512, DrainSeconds: 7, Chips: []string{"M4"}, Served: "chat"}.Deployment()
-	if s := md.Spec; s.Residency.Policy != v1alpha1.ResidencyOnDemand || *s.Residency.IdleSeconds != 5 || s.Context.Tokens != 512 || s.Context.Sequences != 2 ||
+	md := Model{Name: "m", File: "m.gguf", OnDemand: true, IdleSeconds: 5, MaxTokens: 512, DrainSeconds: 7, Chips: []string{"M4"}, Served: "chat"}.Deployment()
+	if s := md.Spec; s.Residency.Policy != v1alpha1.ResidencyOnDemand || *s.Residency.IdleSeconds != 5 || s.Context.MaxTokens != 512 || s.Context.MaxConcurrentRequests != 2 ||
 		*s.Rollout.DrainSeconds != 7 || len(s.Placement.Chips) != 1 || s.Model.Source != "file://m.gguf" || s.ServedNames[0] != "chat" {
 		t.Errorf("%+v", s)
 	}

@@ -67,7 +67,7 @@ func TestChaos(t *testing.T) {
 	must(t, err)
 	c.gateways = []*fleet.Gateway{c.FirstGateway(), second}
 	for name, n := range map[string]int32{several: 3, single: 1} {
-		md := c.deploy(t, fleet.Model{Name: name, File: "slow.gguf", Tokens: 1024, Sequences: 4, CacheTokens: 4 * 1024, SSD: "64Mi"}, replicas(n))
+		md := c.deploy(t, fleet.Model{Name: name, File: "slow.gguf", MaxTokens: 1024, MaxConcurrentRequests: 4, KVCacheTokens: 4 * 1024, DiskLimit: "64Mi"}, replicas(n))
 		c.deployments = append(c.deployments, md)
 	}
 	must(t, c.awaitWhole(t.Context()))

@@ -134,7 +134,7 @@ func (d deletion) ofNamespace(t *testing.T) {
 // draining: the delete waits for an answer for up to an hour, and the Mac dies
 // before its end. The time counts from its death.
 func (d deletion) draining(t *testing.T) {
-	md := d.serve(t, fleet.Model{Name: "draining", File: "slow.gguf", Tokens: slowContext, DrainSeconds: 3600, Mac: "draining"})
+	md := d.serve(t, fleet.Model{Name: "draining", File: "slow.gguf", MaxTokens: slowContext, DrainSeconds: 3600, Mac: "draining"})
 	stream := d.stream(t, "default/draining", slowContext-200)
 	must(t, d.Client.Delete(t.Context(), md))
 	eventually(t, "the replica drains", func(ctx context.Context) error {

@@ -37,7 +37,7 @@ func TestFailover(t *testing.T) {
 	w := together(t, fleet.Mac{Name: "failover-1", Chip: "M2Ultra", Memory: "192Gi"}, fleet.Mac{Name: "failover-2", Chip: "M4Max", Memory: "64Gi"})
 	takeTurn(t)
 	w.label(t, "failover-2", "failover-1") // both take replicas of the model
-	md := w.deploy(t, fleet.Model{Name: failoverModel, File: "slow.gguf", Tokens: slowContext, Sequences: 1, CacheTokens: 2 * slowContext, Mac: "failover-1"}, replicas(2))
+	md := w.deploy(t, fleet.Model{Name: failoverModel, File: "slow.gguf", MaxTokens: slowContext, MaxConcurrentRequests: 1, KVCacheTokens: 2 * slowContext, Mac: "failover-1"}, replicas(2))
 	w.waitReady(t, md, 2)
 	if r := w.replicas(t, md, 2); r[0].Spec.NodeName == r[1].Spec.NodeName {
 		t.Fatalf("both replicas are on %s", r[0].Spec.NodeName)

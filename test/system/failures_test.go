@@ -28,7 +28,7 @@ func ready(r v1alpha1.ModelReplica) bool {
 }
 
 func (s *suite) engineKilled(t *testing.T) {
-	md := s.deploy(t, fleet.Model{Name: "fragile", File: "slow.gguf", Tokens: slowContext})
+	md := s.deploy(t, fleet.Model{Name: "fragile", File: "slow.gguf", MaxTokens: slowContext})
 	s.waitReady(t, md, 1)
 	replica := s.replicas(t, md, 1)[0]
 	engine := s.engineOf(t, replica)

@@ -160,7 +160,7 @@ func wantComplete(t *testing.T, s *fleet.Stream, text string) string {
 func TestMemoryPressureEvictsTheRightEngine(t *testing.T) {
 	w := together(t, memoryMac(t, "shelf"))
 	takeTurn(t)
-	w.model(t, fleet.Model{Name: "speaks", File: "slow.gguf", Tokens: slowContext, Mac: "shelf"})
+	w.model(t, fleet.Model{Name: "speaks", File: "slow.gguf", MaxTokens: slowContext, Mac: "shelf"})
 	reference := wantComplete(t, w.stream(t, "speaks", longAnswer), "")
 	engines := map[string]fleet.Resident{}
 	for _, m := range []fleet.Model{{Name: "oldest-but-light", File: "tiny.gguf"}, {Name: "older", File: "heavier.gguf"}, {Name: "newest", File: "heavier.gguf"}} {
@@ -211,8 +211,8 @@ func TestMemoryPressureEvictsTheRightEngine(t *testing.T) {
 func TestMemoryLeakStopsTheEngineAlone(t *testing.T) {
 	w := together(t, memoryMac(t, "pond"))
 	takeTurn(t)
-	w.model(t, fleet.Model{Name: "calm", File: "slow.gguf", Tokens: slowContext, Mac: "pond"})
-	w.model(t, fleet.Model{Name: "leaks", File: leakyWord + ".gguf", OnDemand: true, Tokens: slowContext, DrainSeconds: longDrain, Mac: "pond"})
+	w.model(t, fleet.Model{Name: "calm", File: "slow.gguf", MaxTokens: slowContext, Mac: "pond"})
+	w.model(t, fleet.Model{Name: "leaks", File: leakyWord + ".gguf", OnDemand: true, MaxTokens: slowContext, DrainSeconds: longDrain, Mac: "pond"})
 	leaks := w.rouse(t, "leaks")
 	undisturbed := w.stream(t, "calm", longAnswer)
 	refusal := broken(t, w.stream(t, "leaks", slowContext-200))
@@ -254,7 +254,7 @@ type ward struct{ *world }
 // loaded deploys a model and loads it.
 func (w ward) loaded(t *testing.T, name string) fleet.Resident {
 	t.Helper()
-	w.model(t, fleet.Model{Name: name, File: "slow.gguf", OnDemand: true, Tokens: slowContext, DrainSeconds: 1, Mac: "ward"})
+	w.model(t, fleet.Model{Name: name, File: "slow.gguf", OnDemand: true, MaxTokens: slowContext, DrainSeconds: 1, Mac: "ward"})
 	return w.rouse(t, name)
 }
 
@@ -365,7 +365,7 @@ type street struct{ *world }
 
 // hangsUp: a client leaves in the middle of an answer.
 func (w street) hangsUp(t *testing.T) {
-	w.model(t, fleet.Model{Name: "deserted", File: "slow.gguf", Tokens: slowContext, DrainSeconds: longDrain, Mac: "street"})
+	w.model(t, fleet.Model{Name: "deserted", File: "slow.gguf", MaxTokens: slowContext, DrainSeconds: longDrain, Mac: "street"})
 	for range 3 { // one after the other
 		story := w.stream(t, "deserted", slowContext-200)
 		story.Leave()
@@ -383,7 +383,7 @@ var longName = "unheard-" + strings.Repeat("and-unheard-", 10)[:119]
 // neverReads: a client opens a stream and reads nothing of it. The gateway gives
 // the stream up, and with it the hold.
 func (w street) neverReads(t *testing.T) {
-	w.model(t, fleet.Model{Name: "unheard", File: "nimble.gguf", Served: longName, Tokens: nimbleContext, Sequences: 1, DrainSeconds: longDrain, Mac: "street"})
+	w.model(t, fleet.Model{Name: "unheard", File: "nimble.gguf", Served: longName, MaxTokens: nimbleContext, MaxConcurrentRequests: 1, DrainSeconds: longDrain, Mac: "street"})
 	conn := w.openAndNeverRead(t, longName, nimbleContext-300)
 	defer conn.Close()
 	r, err := w.Resident(t.Context(), "unheard")

@@ -19,7 +19,7 @@ import (
 // disk.
 func TestPrefixesOnDiskOutliveTheirEngine(t *testing.T) {
 	w := attic{world: together(t, memoryMac(t, "attic"))}
-	w.model(t, fleet.Model{Name: "recalls", File: "tiny.gguf", OnDemand: true, IdleSeconds: 1, DrainSeconds: 1, Mac: "attic", SSD: "64Mi"})
+	w.model(t, fleet.Model{Name: "recalls", File: "tiny.gguf", OnDemand: true, IdleSeconds: 1, DrainSeconds: 1, Mac: "attic", DiskLimit: "64Mi"})
 	first := w.recalled(t, "before anything was asked", "", 0)
 	eventually(t, "the prefix is on the disk", func(context.Context) error {
 		paths, err := filepath.Glob(filepath.Join(w.Dir(), "attic", "kv", "*", "*", "?", "*.kv"))

@@ -58,7 +58,7 @@ type rollout struct {
 // serve deploys the model, waits until it is ready, and begins the load.
 func (r *rollout) serve(t *testing.T, change ...func(*v1alpha1.ModelDeploymentSpec)) {
 	t.Helper()
-	r.md = r.deploy(t, fleet.Model{Name: r.name, File: "long.gguf", Mac: r.name, Sequences: rolloutClients, DrainSeconds: int32(patience.Seconds())}, change...)
+	r.md = r.deploy(t, fleet.Model{Name: r.name, File: "long.gguf", Mac: r.name, MaxConcurrentRequests: rolloutClients, DrainSeconds: int32(patience.Seconds())}, change...)
 	r.until(t, v1alpha1.RolloutComplete)
 	clients := make([]fleet.Question, rolloutClients)
 	for n := range clients {
@@ -104,7 +104,7 @@ func (r *rollout) only(t *testing.T, revision string) (one v1alpha1.ModelReplica
 	return one
 }
 
-func longer(s *v1alpha1.ModelDeploymentSpec) { s.Context.CacheTokens = longContext }
+func longer(s *v1alpha1.ModelDeploymentSpec) { s.Context.KVCacheTokens = longContext }
 
 func spoil(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "file://spoilt.gguf" }
 
@@ -156,7 +156,7 @@ func (r *rollout) pauseAndUndo(t *testing.T) {
 	r.edit(t, r.md, func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused = false })
 	r.until(t, v1alpha1.RolloutComplete)
 	r.through(t)
-	r.edit(t, r.md, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.CacheTokens = before.Spec.Context.CacheTokens })
+	r.edit(t, r.md, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.KVCacheTokens = before.Spec.Context.KVCacheTokens })
 	r.until(t, v1alpha1.RolloutComplete)
 	r.only(t, before.Status.CurrentRevision)
 }

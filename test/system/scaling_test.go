@@ -29,9 +29,9 @@ func TestScaling(t *testing.T) {
 	s := &scaling{world: start(t, fleet.Options{Macs: []fleet.Mac{
 		{Name: "studio", Chip: "M2Ultra", Memory: "192Gi"}, {Name: "macbook", Chip: "M4Max", Memory: "64Gi"}, {Name: "mini", Chip: "M4", Memory: "16Gi"},
 	}}, models())}
-	s.md = s.deploy(t, fleet.Model{Name: "chat", File: "slow.gguf", Tokens: slowContext, DrainSeconds: 120}, func(spec *v1alpha1.ModelDeploymentSpec) {
-		spec.Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: ptr.To[int32](0), MaxReplicas: 3, TargetInFlight: 2,
-			ScaleDownDelaySeconds: ptr.To[int32](10), IdleSeconds: ptr.To[int32](10)}
+	s.md = s.deploy(t, fleet.Model{Name: "chat", File: "slow.gguf", MaxTokens: slowContext, DrainSeconds: 120}, func(spec *v1alpha1.ModelDeploymentSpec) {
+		spec.Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: ptr.To[int32](0), MaxReplicas: 3, TargetConcurrency: 2,
+			ScaleDownDelaySeconds: ptr.To[int32](10), ScaleToZeroDelaySeconds: ptr.To[int32](10)}
 	})
 	sequence(t,
 		step{name: "the first replica starts without a request", do: func(t *testing.T) { s.hasScaled(t, 1) }},

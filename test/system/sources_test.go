@@ -58,7 +58,7 @@ func (s *suite) sourceOfAPrivateHost(t *testing.T) {
 }
 
 func (s *suite) tooLarge(t *testing.T) {
-	md := s.deploy(t, fleet.Model{Name: "huge", File: "slow.gguf", CacheTokens: 100_000_000}) // 4,096 bytes each
+	md := s.deploy(t, fleet.Model{Name: "huge", File: "slow.gguf", KVCacheTokens: 100_000_000}) // 4,096 bytes each
 	message := s.wantCondition(t, md, v1alpha1.ConditionFits, metav1.ConditionFalse, v1alpha1.ReasonTooLarge)
 	wantWords(t, message, small, middle, large, "GiB")
 	s.remove(t, md)
@@ -83,7 +83,7 @@ func (s *suite) nameConflict(t *testing.T) {
 }
 
 func (s *suite) download(t *testing.T) {
-	md := s.deploy(t, fleet.Model{Name: "remote", Tokens: slowContext}, func(spec *v1alpha1.ModelDeploymentSpec) {
+	md := s.deploy(t, fleet.Model{Name: "remote", MaxTokens: slowContext}, func(spec *v1alpha1.ModelDeploymentSpec) {
 		spec.Model = v1alpha1.ModelSource{Source: s.remote.url, SHA256: s.remote.sha256}
 	})
 	s.waitReady(t, md, 1)
@@ -148,7 +148,7 @@ func (s *suite) repositoryOfAHub(t *testing.T) {
 		s.hub.Put("org/tiny", hubtest.Of(hubFiles(t, dir, names...)))
 	}
 	publish(11)
-	md := s.deploy(t, fleet.Model{Name: "published", Tokens: slowContext}, func(spec *v1alpha1.ModelDeploymentSpec) {
+	md := s.deploy(t, fleet.Model{Name: "published", MaxTokens: slowContext}, func(spec *v1alpha1.ModelDeploymentSpec) {
 		spec.Model = v1alpha1.ModelSource{Source: "hf://org/tiny"}
 	})
 	s.waitReady(t, md, 1)
@@ -175,7 +175,7 @@ func (s *suite) encoderOfAHub(t *testing.T) {
 	files := hubFiles(t, dir, "1_Pooling/config.json", "config.json", "config_sentence_transformers.json", "model.safetensors", "modules.json",
 		"sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json")
 	s.hub.Put("org/encoder", hubtest.Of(files))
-	md := s.deploy(t, fleet.Model{Name: "encoder", Tokens: 64}, func(spec *v1alpha1.ModelDeploymentSpec) {
+	md := s.deploy(t, fleet.Model{Name: "encoder", MaxTokens: 64}, func(spec *v1alpha1.ModelDeploymentSpec) {
 		spec.Model = v1alpha1.ModelSource{Source: "hf://org/encoder"}
 	})
 	s.waitReady(t, md, 1)
@@ -197,8 +197,8 @@ func (s *suite) refusedByTheAPI(t *testing.T) {
 		want string
 	}{
 		"unknown field":          {spec: map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "replica": 1}, want: "replica"},
-		"no tokens":              {spec: map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": -1}}, want: "context.tokens"},
-		"cache under one length": {spec: map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": 512, "cacheTokens": 256}}, want: "one request of maximum length fits"},
+		"no tokens":              {spec: map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"maxTokens": -1}}, want: "context.maxTokens"},
+		"cache under one length": {spec: map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"maxTokens": 512, "kvCacheTokens": 256}}, want: "one request of maximum length fits"},
 		"https without a digest": {spec: map[string]any{"model": map[string]any{"source": "https://example.com/a.gguf"}}, want: "sha256 is required"},
 		"another scheme":         {spec: map[string]any{"model": map[string]any{"source": "ftp://example.com/a.gguf"}}, want: "must begin with file://"},
 		"a digest for a hub":     {spec: map[string]any{"model": map[string]any{"source": "hf://org/model", "sha256": strings.Repeat("0", 64)}}, want: "sha256 is only valid for file:// and https:// sources"},

@@ -121,7 +121,7 @@ func (u *office) serve(t *testing.T) {
 	var err error
 	u.second, err = u.AddGateway(t.Context(), "second")
 	must(t, err)
-	u.deploy(t, fleet.Model{Name: "chat", File: "slow.gguf", Tokens: slowContext, Sequences: 4, CacheTokens: 4 * slowContext, DrainSeconds: 60}, replicas(2))
+	u.deploy(t, fleet.Model{Name: "chat", File: "slow.gguf", MaxTokens: slowContext, MaxConcurrentRequests: 4, KVCacheTokens: 4 * slowContext, DrainSeconds: 60}, replicas(2))
 	for _, m := range u.macs {
 		u.waitMac(t, m.Name, m.Name+" serves and opens tunnels", func(node *v1alpha1.MacNode) error {
 			if a := node.Status.Address; a == nil || a.Reach != v1alpha1.ReachTunnel || len(node.Status.Assignments) != 1 || node.Status.Assignments[0].PID == 0 {

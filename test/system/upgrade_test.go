@@ -46,7 +46,7 @@ func TestUpgrade(t *testing.T) {
 	u.server = httptest.NewTLSServer(http.FileServer(http.Dir(u.releases)))
 	t.Cleanup(u.server.Close)
 	u.world = start(t, fleet.Options{Macs: []fleet.Mac{{Name: "macbook", Chip: "M4Max", Memory: "64Gi"}, {Name: "studio", Chip: "M2Ultra", Memory: "192Gi"}}}, models())
-	md := u.deploy(t, fleet.Model{Name: "story", File: "slow.gguf", Tokens: slowContext, Sequences: upgradeStreams, CacheTokens: slowContext * upgradeStreams, DrainSeconds: 60}, replicas(2))
+	md := u.deploy(t, fleet.Model{Name: "story", File: "slow.gguf", MaxTokens: slowContext, MaxConcurrentRequests: upgradeStreams, KVCacheTokens: slowContext * upgradeStreams, DrainSeconds: 60}, replicas(2))
 	u.waitReady(t, md, 2)
 	sequence(t,
 		step{name: "a build that works", do: func(t *testing.T) { u.underLoad(t, u.good) }},

@@ -59,7 +59,7 @@ func TestTheWholeSystem(t *testing.T) {
 			})
 		}
 	})
-	s.slow = s.deploy(t, fleet.Model{Name: "slow", File: "slow.gguf", Tokens: slowContext, Chips: []string{"M4Max", "M2Ultra"}}, replicas(2))
+	s.slow = s.deploy(t, fleet.Model{Name: "slow", File: "slow.gguf", MaxTokens: slowContext, Chips: []string{"M4Max", "M2Ultra"}}, replicas(2))
 	s.waitReady(t, s.slow, 2)
 	t.Run("an answer, whole and streamed", s.answers)
 	t.Run("two sessions of a coding agent", s.twoSessions)

@@ -217,9 +217,6 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Assignment
   map:
     fields:
-    - name: cache
-      type:
-        namedType: dev.metalfleet.metalfleet.api.v1alpha1.CacheLimits
     - name: context
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ContextLimits
@@ -249,6 +246,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - mac
+    - name: prefixCache
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.PrefixCacheLimits
     - name: replicaUID
       type:
         scalar: string
@@ -317,9 +317,6 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.AutoscalingSpec
   map:
     fields:
-    - name: idleSeconds
-      type:
-        scalar: numeric
     - name: maxQueueSeconds
       type:
         scalar: numeric
@@ -332,10 +329,13 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: scaleDownDelaySeconds
       type:
         scalar: numeric
+    - name: scaleToZeroDelaySeconds
+      type:
+        scalar: numeric
     - name: scaleUpDelaySeconds
       type:
         scalar: numeric
-    - name: targetInFlight
+    - name: targetConcurrency
       type:
         scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.AutoscalingStatus
@@ -424,27 +424,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: time
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
-- name: dev.metalfleet.metalfleet.api.v1alpha1.CacheLimits
-  map:
-    fields:
-    - name: queueBytes
-      type:
-        scalar: numeric
-    - name: ssdBytes
-      type:
-        scalar: numeric
-- name: dev.metalfleet.metalfleet.api.v1alpha1.CacheSpec
-  map:
-    fields:
-    - name: sharedPrefixes
-      type:
-        list:
-          elementType:
-            scalar: string
-          elementRelationship: associative
-    - name: ssd
-      type:
-        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
 - name: dev.metalfleet.metalfleet.api.v1alpha1.CacheTier
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Canary
@@ -493,25 +472,25 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ContextLimits
   map:
     fields:
-    - name: cacheTokens
+    - name: kvCacheTokens
       type:
         scalar: numeric
-    - name: sequences
+    - name: maxConcurrentRequests
       type:
         scalar: numeric
-    - name: tokens
+    - name: maxTokens
       type:
         scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ContextSpec
   map:
     fields:
-    - name: cacheTokens
+    - name: kvCacheTokens
       type:
         scalar: numeric
-    - name: sequences
+    - name: maxConcurrentRequests
       type:
         scalar: numeric
-    - name: tokens
+    - name: maxTokens
       type:
         scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.DeploymentReference
@@ -677,6 +656,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: state
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.InspectionState
+- name: dev.metalfleet.metalfleet.api.v1alpha1.InsufficientMemoryPolicy
+  scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.LogLevel
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacAddress
@@ -1014,9 +995,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: autoscaling
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.AutoscalingSpec
-    - name: cache
-      type:
-        namedType: dev.metalfleet.metalfleet.api.v1alpha1.CacheSpec
     - name: context
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ContextSpec
@@ -1029,6 +1007,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: placement
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.PlacementSpec
+    - name: prefixCache
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.PrefixCacheSpec
     - name: priorityClassName
       type:
         scalar: string
@@ -1162,9 +1143,6 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
-    - name: cache
-      type:
-        namedType: dev.metalfleet.metalfleet.api.v1alpha1.CacheLimits
     - name: context
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ContextLimits
@@ -1192,6 +1170,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: prefetchNodeName
       type:
         scalar: string
+    - name: prefixCache
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.PrefixCacheLimits
     - name: priority
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.Priority
@@ -1361,7 +1342,7 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             namedType: io.k8s.api.core.v1.Toleration
           elementRelationship: atomic
-    - name: topologySpread
+    - name: topologySpreadConstraints
       type:
         list:
           elementType:
@@ -1380,6 +1361,27 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: weight
       type:
         scalar: numeric
+- name: dev.metalfleet.metalfleet.api.v1alpha1.PrefixCacheLimits
+  map:
+    fields:
+    - name: diskBytes
+      type:
+        scalar: numeric
+    - name: queueBytes
+      type:
+        scalar: numeric
+- name: dev.metalfleet.metalfleet.api.v1alpha1.PrefixCacheSpec
+  map:
+    fields:
+    - name: diskLimit
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: sharedPrefixes
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
 - name: dev.metalfleet.metalfleet.api.v1alpha1.PressureLevel
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Priority
@@ -1468,41 +1470,41 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Residency
   map:
     fields:
+    - name: evictionPriority
+      type:
+        scalar: numeric
     - name: idleSeconds
       type:
         scalar: numeric
     - name: policy
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ResidencyPolicy
-    - name: priority
-      type:
-        scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ResidencyPolicy
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ResidencySpec
   map:
     fields:
+    - name: evictionPriority
+      type:
+        scalar: numeric
     - name: idleSeconds
       type:
         scalar: numeric
     - name: policy
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ResidencyPolicy
-    - name: priority
-      type:
-        scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.RolloutHalt
   map:
     fields:
-    - name: attempt
-      type:
-        scalar: numeric
     - name: message
       type:
         scalar: string
     - name: reason
       type:
         scalar: string
+    - name: retryGeneration
+      type:
+        scalar: numeric
     - name: revision
       type:
         scalar: string
@@ -1512,9 +1514,6 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.RolloutSpec
   map:
     fields:
-    - name: attempt
-      type:
-        scalar: numeric
     - name: drainSeconds
       type:
         scalar: numeric
@@ -1524,15 +1523,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: maxUnavailable
       type:
         namedType: io.k8s.apimachinery.pkg.util.intstr.IntOrString
+    - name: onInsufficientMemory
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.InsufficientMemoryPolicy
     - name: paused
       type:
         scalar: boolean
     - name: progressDeadlineSeconds
       type:
         scalar: numeric
-    - name: withoutRoom
+    - name: retryGeneration
       type:
-        namedType: dev.metalfleet.metalfleet.api.v1alpha1.WithoutRoom
+        scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.RolloutState
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.RolloutStatus
@@ -1580,6 +1582,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             scalar: string
           elementRelationship: associative
+    - name: sessionAffinity
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.SessionAffinity
     - name: split
       type:
         list:
@@ -1588,17 +1593,14 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - deployment
-    - name: sticky
-      type:
-        namedType: dev.metalfleet.metalfleet.api.v1alpha1.RoutingSticky
-- name: dev.metalfleet.metalfleet.api.v1alpha1.RoutingSticky
-  scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.SecretReference
   map:
     fields:
     - name: name
       type:
         scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.SessionAffinity
+  scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.SettingsInForce
   map:
     fields:
@@ -1640,8 +1642,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: whenUnsatisfiable
       type:
         namedType: io.k8s.api.core.v1.UnsatisfiableConstraintAction
-- name: dev.metalfleet.metalfleet.api.v1alpha1.WithoutRoom
-  scalar: string
 - name: io.k8s.api.core.v1.NodeSelectorOperator
   scalar: string
 - name: io.k8s.api.core.v1.PreemptionPolicy

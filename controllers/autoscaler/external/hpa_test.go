@@ -187,7 +187,7 @@ func hpa(name string) *autoscalingv2.HorizontalPodAutoscaler {
 func TestKubernetesOwnHPAScalesADeployment(t *testing.T) {
 	s := newScaled(t)
 	s.ask(10, "")
-	spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "file://x.gguf"}, Context: v1alpha1.ContextSpec{Tokens: 256, Sequences: 1}}
+	spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "file://x.gguf"}, Context: v1alpha1.ContextSpec{MaxTokens: 256, MaxConcurrentRequests: 1}}
 	key := s.create("chat", spec)
 	s.want(key, 3)
 	s.ask(0, "1 of 2 gateways have stopped reporting")

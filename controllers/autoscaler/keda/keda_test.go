@@ -59,12 +59,12 @@ func source(t testing.TB, f figures) *external.Source {
 	b := fake.NewClientBuilder().WithScheme(scheme(t))
 	for _, name := range []string{"chat", "code", "part", "idle", "late", "own", "dims"} {
 		d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
-		d.Spec.Context.Sequences = 6
+		d.Spec.Context.MaxConcurrentRequests = 6
 		switch name {
 		case "own":
 			d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 3}
 		case "dims":
-			d.Spec.Context.Sequences = 0
+			d.Spec.Context.MaxConcurrentRequests = 0
 		}
 		b = b.WithObjects(d)
 	}

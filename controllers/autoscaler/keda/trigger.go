@@ -77,8 +77,8 @@ func (t trigger) targetOf(d *v1alpha1.ModelDeployment) (float64, error) {
 	switch {
 	case t.target > 0:
 		return t.target, nil
-	case t.metric == external.Requests && d.Spec.Context.Sequences > 0:
-		return float64(d.Spec.Context.Sequences), nil
+	case t.metric == external.Requests && d.Spec.Context.MaxConcurrentRequests > 0:
+		return float64(d.Spec.Context.MaxConcurrentRequests), nil
 	}
 	return 0, status.Errorf(codes.InvalidArgument, "metadata of the trigger has no %s: set it to the target of %s for each replica", keyTarget, t.metric)
 }

@@ -175,7 +175,7 @@ func (w *world) create(t *testing.T, name string, scalesItself bool) {
 	t.Helper()
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	d.Spec.Model.Source = "file://x.gguf"
-	d.Spec.Context = v1alpha1.ContextSpec{Tokens: 256, Sequences: 1}
+	d.Spec.Context = v1alpha1.ContextSpec{MaxTokens: 256, MaxConcurrentRequests: 1}
 	if scalesItself {
 		d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 1}
 	}

@@ -80,7 +80,7 @@ func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 	for i, st := range s.macs {
 		c.fixed[i] = s.fix(st, r, asks, vouched)
 	}
-	for _, t := range r.Spec.Placement.TopologySpread {
+	for _, t := range r.Spec.Placement.TopologySpreadConstraints {
 		c.spreads = append(c.spreads, s.spreadOver(c, t))
 	}
 	if len(s.classes) >= maxClasses {

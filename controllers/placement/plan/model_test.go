@@ -113,7 +113,7 @@ func (m *slow) diskFits(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica) bool {
 
 // evenFits counts the replicas of the revision in each room.
 func (m *slow) evenFits(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica) bool {
-	for _, c := range r.Spec.Placement.TopologySpread {
+	for _, c := range r.Spec.Placement.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == corev1.ScheduleAnyway {
 			continue
 		}

@@ -82,7 +82,7 @@ func (v *view) explain() Decision {
 	switch {
 	case d.Reason == v1alpha1.ReasonTooLarge:
 		d.Message += eachCapacity(r.Spec.ReservedBytes, rejected) +
-			"; lower context.cacheTokens or context.sequences, use a smaller quantization, or add a larger Mac"
+			"; lower context.kvCacheTokens or context.maxConcurrentRequests, use a smaller quantization, or add a larger Mac"
 	case has(short) || has(overcommitted):
 		d.Message += "; scale down or delete another deployment, make a rarely used one OnDemand (residency.policy), or add a Mac"
 	case has(noDisk):
@@ -146,7 +146,7 @@ func (r rejection) words() string {
 	case noDisk:
 		return "without disk space for the model"
 	case uneven:
-		return "at the limit of topologySpread for " + r.text
+		return "at the limit of topologySpreadConstraints for " + r.text
 	case cordoned:
 		return "cordoned"
 	case notReady:

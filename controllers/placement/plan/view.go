@@ -133,7 +133,7 @@ func (v *view) filter(i int) (rejection, bool) {
 	case uneven:
 		out.text = v.c.spreads[v.unevenIn(i)].key
 	case constraint:
-		out.text = "without the label " + v.c.spreads[v.unevenIn(i)].key + " of topologySpread"
+		out.text = "without the label " + v.c.spreads[v.unevenIn(i)].key + " of topologySpreadConstraints"
 	}
 	return out, false
 }

@@ -52,7 +52,7 @@ func leaving(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time
 
 func spreadOver(key string, skew int32, action corev1.UnsatisfiableConstraintAction) func(*v1alpha1.ModelReplica) {
 	return func(r *v1alpha1.ModelReplica) {
-		r.Spec.Placement.TopologySpread = append(r.Spec.Placement.TopologySpread, v1alpha1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: action})
+		r.Spec.Placement.TopologySpreadConstraints = append(r.Spec.Placement.TopologySpreadConstraints, v1alpha1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: action})
 	}
 }
 
@@ -140,7 +140,7 @@ func TestWhatAPlacementAsks(t *testing.T) {
 
 		"domains are kept even": {macs: rooms, existing: oneInA, replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), mac: "b1", reason: v1alpha1.ReasonPlaced},
 		"an uneven domain is refused": {macs: macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, existing: oneInA,
-			replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), mac: "", reason: v1alpha1.ReasonNoCandidates, message: "2 at the limit of topologySpread for room, 1 cordoned; add a Mac to the domain"},
+			replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), mac: "", reason: v1alpha1.ReasonNoCandidates, message: "2 at the limit of topologySpreadConstraints for room, 1 cordoned; add a Mac to the domain"},
 		"within its skew": {macs: macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, existing: oneInA,
 			replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 2, hard)), mac: "a2", reason: v1alpha1.ReasonPlaced, message: ""},
 		"an unusable domain blocks no other": {macs: macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), taintedMac(corev1.TaintEffectNoSchedule))}, existing: oneInA,
@@ -151,7 +151,7 @@ func TestWhatAPlacementAsks(t *testing.T) {
 		"replicas of another revision do not count": {macs: macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, existing: replicas{replica("s", gib, on("a1"), of("d"), revision("v1"))},
 			replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), mac: "a2", reason: v1alpha1.ReasonPlaced, message: ""},
 		"a Mac without the label is in no domain": {macs: macs{mac("x", 90*gib, func(m *v1alpha1.MacNode) { m.Labels = nil })}, existing: nil,
-			replica: replica("r", gib, spreadOver("room", 1, hard)), mac: "", reason: v1alpha1.ReasonNoCandidates, message: "1 without the label room of topologySpread"},
+			replica: replica("r", gib, spreadOver("room", 1, hard)), mac: "", reason: v1alpha1.ReasonNoCandidates, message: "1 without the label room of topologySpreadConstraints"},
 		"softly, an uneven domain is only worse": {macs: rooms, existing: oneInA, replica: replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, soft)), mac: "b1", reason: v1alpha1.ReasonPlaced},
 		"softly, and weights do not outweigh three replicas": {macs: macs{rooms[0], mac("a2", 100*gib, in("a"), withWeights), mac("b1", 100*gib, in("b"))},
 			existing: replicas{oneInA[0], replica("t", gib, on("a1"), of("d"), revision("v2")), replica("u", gib, on("a1"), of("d"), revision("v2"))},

@@ -198,7 +198,7 @@ func place(ctx context.Context, f *system.Fleet, round int) (time.Duration, erro
 		md := &v1alpha1.ModelDeployment{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 			Spec: v1alpha1.ModelDeploymentSpec{
-				Model: v1alpha1.ModelSource{Source: "hf://bench/" + name}, Replicas: ptr.To[int32](each), Context: v1alpha1.ContextSpec{Tokens: 4096, Sequences: 4},
+				Model: v1alpha1.ModelSource{Source: "hf://bench/" + name}, Replicas: ptr.To[int32](each), Context: v1alpha1.ContextSpec{MaxTokens: 4096, MaxConcurrentRequests: 4},
 			},
 		}
 		if err := f.Client.Create(ctx, md); err != nil {

@@ -113,7 +113,7 @@ func replica(md *v1alpha1.ModelDeployment, n int) *v1alpha1.ModelReplica {
 	return &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: md.Namespace, Name: fmt.Sprint("bench-", n)}, Spec: v1alpha1.ModelReplicaSpec{
 		DeploymentRef: v1alpha1.DeploymentReference{Name: md.Name, UID: string(md.UID)},
 		Revision:      "bench-1", Epoch: 1, ReservedBytes: 1, Desired: v1alpha1.DesiredRunning, NodeName: macName,
-		Context: v1alpha1.ContextLimits{Tokens: 16, Sequences: 256, CacheTokens: 4096},
+		Context: v1alpha1.ContextLimits{MaxTokens: 16, MaxConcurrentRequests: 256, KVCacheTokens: 4096},
 		Model: model.Record{Source: "file://bench.gguf", Format: "gguf", Digest: "sha256:" + zeros, Facts: model.Facts{Architecture: "llama"},
 			Files: []model.File{{Path: "bench.gguf", Bytes: 1, SHA256: zeros}}},
 	}}

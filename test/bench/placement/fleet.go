@@ -73,7 +73,7 @@ func (f *fleet) replica(deployment string, d int, size int64) v1alpha1.ModelRepl
 	}
 	switch d % 4 {
 	case 1:
-		r.Spec.Placement.TopologySpread = []v1alpha1.TopologySpreadConstraint{{TopologyKey: "example.com/room", MaxSkew: 2, WhenUnsatisfiable: corev1.DoNotSchedule}}
+		r.Spec.Placement.TopologySpreadConstraints = []v1alpha1.TopologySpreadConstraint{{TopologyKey: "example.com/room", MaxSkew: 2, WhenUnsatisfiable: corev1.DoNotSchedule}}
 	case 2:
 		r.Spec.Placement.Affinity = &v1alpha1.Affinity{NodeAffinity: &v1alpha1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1alpha1.NodeSelector{
 			NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{MatchExpressions: []v1alpha1.NodeSelectorRequirement{

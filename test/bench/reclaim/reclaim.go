@@ -142,7 +142,7 @@ func measure(ctx context.Context, e *scenario.Env, r *report.Report, dir, backen
 	return fleet.With(ctx, o, e.Logs, func(ctx context.Context, f *fleet.Fleet) (err error) {
 		b := &bench{f, window}
 		err = errors.Join(
-			f.Deploy(ctx, fleet.Model{Name: streaming, File: streamFile, Tokens: streamContext, Sequences: 1}),
+			f.Deploy(ctx, fleet.Model{Name: streaming, File: streamFile, MaxTokens: streamContext, MaxConcurrentRequests: 1}),
 			f.Deploy(ctx, fleet.Model{Name: large, File: largeFile, OnDemand: true, DrainSeconds: 5}))
 		if err != nil {
 			return err

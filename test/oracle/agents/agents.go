@@ -79,7 +79,7 @@ func run(ctx context.Context, o options) (err error) {
 		Macs: []fleet.Mac{{Name: "mac-a", Chip: "M4Max", Memory: "64Gi"}}}
 	return fleet.With(ctx, options, filepath.Join(o.root, ".run", "agents-failed"), func(ctx context.Context, f *fleet.Fleet) error {
 		for _, name := range []string{hermes, xml} {
-			if err := f.Deploy(ctx, fleet.Model{Name: name, File: name + ".gguf", Tokens: contextTokens, Sequences: 2}); err != nil {
+			if err := f.Deploy(ctx, fleet.Model{Name: name, File: name + ".gguf", MaxTokens: contextTokens, MaxConcurrentRequests: 2}); err != nil {
 				return err
 			}
 		}

@@ -71,9 +71,9 @@ func newMac() (m fleet.Mac, metrics string, err error) {
 // deploy makes the models and waits until they are ready.
 func (f *fuzz) deploy(ctx context.Context) error {
 	for name, file := range models {
-		m := fleet.Model{Name: name, File: file, Tokens: readerContext, Sequences: 4}
+		m := fleet.Model{Name: name, File: file, MaxTokens: readerContext, MaxConcurrentRequests: 4}
 		if name == "chat" {
-			m.Tokens, m.CacheTokens = modelContext, 4*modelContext
+			m.MaxTokens, m.KVCacheTokens = modelContext, 4*modelContext
 		}
 		if err := f.Client.Create(ctx, m.Deployment()); err != nil {
 			return fmt.Errorf("create %s: %w", name, err)

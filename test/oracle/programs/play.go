@@ -45,7 +45,7 @@ func run(ctx context.Context, o options) error {
 	}
 	began, said := time.Now(), map[string]string{}
 	err := tinyfleet.With(ctx, o.root, filepath.Join(".run", "programs-failed"), func(ctx context.Context, w *tinyfleet.World) error {
-		if err := w.Deploy(ctx, fleet.Model{Name: openAIsEmbedder, File: tinyfleet.Embedder, Tokens: 40}); err != nil {
+		if err := w.Deploy(ctx, fleet.Model{Name: openAIsEmbedder, File: tinyfleet.Embedder, MaxTokens: 40}); err != nil {
 			return err
 		}
 		var errs []error

@@ -40,8 +40,8 @@ type AssignmentApplyConfiguration struct {
 	// drainSeconds is how long running requests may continue, in seconds, after
 	// the assignment is drained.
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
-	// cache limits the prefix cache on disk.
-	Cache *CacheLimitsApplyConfiguration `json:"cache,omitempty"`
+	// prefixCache limits the prefix cache on disk.
+	PrefixCache *PrefixCacheLimitsApplyConfiguration `json:"prefixCache,omitempty"`
 	// sharedPrefixes are beginnings of prompts whose cache all tenants share.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	// residency controls when the model is in memory.
@@ -155,11 +155,11 @@ func (b *AssignmentApplyConfiguration) WithDrainSeconds(value int32) *Assignment
 	return b
 }
 
-// WithCache sets the Cache field in the declarative configuration to the given value
+// WithPrefixCache sets the PrefixCache field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Cache field is set to the value of the last call.
-func (b *AssignmentApplyConfiguration) WithCache(value *CacheLimitsApplyConfiguration) *AssignmentApplyConfiguration {
-	b.Cache = value
+// If called multiple times, the PrefixCache field is set to the value of the last call.
+func (b *AssignmentApplyConfiguration) WithPrefixCache(value *PrefixCacheLimitsApplyConfiguration) *AssignmentApplyConfiguration {
+	b.PrefixCache = value
 	return b
 }
 

@@ -9,15 +9,15 @@ package v1alpha1
 // number of running and waiting requests.
 type AutoscalingSpecApplyConfiguration struct {
 	// minReplicas is the minimum number of replicas. With 0, the last replica
-	// is removed after idleSeconds without a request; the next request waits at
-	// the gateway until a replica is ready again. Default: 1.
+	// is removed after scaleToZeroDelaySeconds without a request; the next
+	// request waits at the gateway until a replica is ready again. Default: 1.
 	MinReplicas *int32 `json:"minReplicas,omitempty"`
 	// maxReplicas is the maximum number of replicas.
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
-	// targetInFlight is the target number of requests, running and waiting, for
-	// each replica: 12 requests with a target of 4 need 3 replicas. Default:
-	// context.sequences.
-	TargetInFlight *int32 `json:"targetInFlight,omitempty"`
+	// targetConcurrency is the target number of requests, running and waiting,
+	// for each replica: 12 requests with a target of 4 need 3 replicas.
+	// Default: context.maxConcurrentRequests.
+	TargetConcurrency *int32 `json:"targetConcurrency,omitempty"`
 	// maxQueueSeconds is how long, in seconds, a request may wait at a gateway
 	// before another replica is added, regardless of how many requests wait.
 	// With 0, only the number of requests counts. Default: 15.
@@ -28,10 +28,10 @@ type AutoscalingSpecApplyConfiguration struct {
 	// scaleDownDelaySeconds is how long, in seconds, demand must be lower, with
 	// reports from every gateway, before replicas are removed. Default: 300.
 	ScaleDownDelaySeconds *int32 `json:"scaleDownDelaySeconds,omitempty"`
-	// idleSeconds is how long, in seconds, a deployment must be without
-	// requests before its last replica is removed. It is allowed only when
-	// minReplicas is 0. Default: 600.
-	IdleSeconds *int32 `json:"idleSeconds,omitempty"`
+	// scaleToZeroDelaySeconds is how long, in seconds, a deployment must be
+	// without requests before its last replica is removed. It is allowed only
+	// when minReplicas is 0. Default: 600.
+	ScaleToZeroDelaySeconds *int32 `json:"scaleToZeroDelaySeconds,omitempty"`
 }
 
 // AutoscalingSpecApplyConfiguration constructs a declarative configuration of the AutoscalingSpec type for use with
@@ -56,11 +56,11 @@ func (b *AutoscalingSpecApplyConfiguration) WithMaxReplicas(value int32) *Autosc
 	return b
 }
 
-// WithTargetInFlight sets the TargetInFlight field in the declarative configuration to the given value
+// WithTargetConcurrency sets the TargetConcurrency field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the TargetInFlight field is set to the value of the last call.
-func (b *AutoscalingSpecApplyConfiguration) WithTargetInFlight(value int32) *AutoscalingSpecApplyConfiguration {
-	b.TargetInFlight = &value
+// If called multiple times, the TargetConcurrency field is set to the value of the last call.
+func (b *AutoscalingSpecApplyConfiguration) WithTargetConcurrency(value int32) *AutoscalingSpecApplyConfiguration {
+	b.TargetConcurrency = &value
 	return b
 }
 
@@ -88,10 +88,10 @@ func (b *AutoscalingSpecApplyConfiguration) WithScaleDownDelaySeconds(value int3
 	return b
 }
 
-// WithIdleSeconds sets the IdleSeconds field in the declarative configuration to the given value
+// WithScaleToZeroDelaySeconds sets the ScaleToZeroDelaySeconds field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the IdleSeconds field is set to the value of the last call.
-func (b *AutoscalingSpecApplyConfiguration) WithIdleSeconds(value int32) *AutoscalingSpecApplyConfiguration {
-	b.IdleSeconds = &value
+// If called multiple times, the ScaleToZeroDelaySeconds field is set to the value of the last call.
+func (b *AutoscalingSpecApplyConfiguration) WithScaleToZeroDelaySeconds(value int32) *AutoscalingSpecApplyConfiguration {
+	b.ScaleToZeroDelaySeconds = &value
 	return b
 }

@@ -7,15 +7,15 @@ package v1alpha1
 //
 // ContextLimits is the resolved form of ContextSpec that replicas and Macs use.
 type ContextLimitsApplyConfiguration struct {
-	// tokens is the maximum length of a request, prompt and output together, in
-	// tokens.
-	Tokens *int64 `json:"tokens,omitempty"`
-	// sequences is the maximum number of requests that the replica runs
-	// concurrently.
-	Sequences *int64 `json:"sequences,omitempty"`
-	// cacheTokens is the size of the KV cache that all running requests share,
+	// maxTokens is the maximum length of a request, prompt and output together,
 	// in tokens.
-	CacheTokens *int64 `json:"cacheTokens,omitempty"`
+	MaxTokens *int64 `json:"maxTokens,omitempty"`
+	// maxConcurrentRequests is the maximum number of requests that the replica
+	// runs concurrently.
+	MaxConcurrentRequests *int64 `json:"maxConcurrentRequests,omitempty"`
+	// kvCacheTokens is the size of the KV cache that all running requests
+	// share, in tokens.
+	KVCacheTokens *int64 `json:"kvCacheTokens,omitempty"`
 }
 
 // ContextLimitsApplyConfiguration constructs a declarative configuration of the ContextLimits type for use with
@@ -24,26 +24,26 @@ func ContextLimits() *ContextLimitsApplyConfiguration {
 	return &ContextLimitsApplyConfiguration{}
 }
 
-// WithTokens sets the Tokens field in the declarative configuration to the given value
+// WithMaxTokens sets the MaxTokens field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Tokens field is set to the value of the last call.
-func (b *ContextLimitsApplyConfiguration) WithTokens(value int64) *ContextLimitsApplyConfiguration {
-	b.Tokens = &value
+// If called multiple times, the MaxTokens field is set to the value of the last call.
+func (b *ContextLimitsApplyConfiguration) WithMaxTokens(value int64) *ContextLimitsApplyConfiguration {
+	b.MaxTokens = &value
 	return b
 }
 
-// WithSequences sets the Sequences field in the declarative configuration to the given value
+// WithMaxConcurrentRequests sets the MaxConcurrentRequests field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Sequences field is set to the value of the last call.
-func (b *ContextLimitsApplyConfiguration) WithSequences(value int64) *ContextLimitsApplyConfiguration {
-	b.Sequences = &value
+// If called multiple times, the MaxConcurrentRequests field is set to the value of the last call.
+func (b *ContextLimitsApplyConfiguration) WithMaxConcurrentRequests(value int64) *ContextLimitsApplyConfiguration {
+	b.MaxConcurrentRequests = &value
 	return b
 }
 
-// WithCacheTokens sets the CacheTokens field in the declarative configuration to the given value
+// WithKVCacheTokens sets the KVCacheTokens field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the CacheTokens field is set to the value of the last call.
-func (b *ContextLimitsApplyConfiguration) WithCacheTokens(value int64) *ContextLimitsApplyConfiguration {
-	b.CacheTokens = &value
+// If called multiple times, the KVCacheTokens field is set to the value of the last call.
+func (b *ContextLimitsApplyConfiguration) WithKVCacheTokens(value int64) *ContextLimitsApplyConfiguration {
+	b.KVCacheTokens = &value
 	return b
 }

@@ -5,19 +5,19 @@ package v1alpha1
 // ContextSpecApplyConfiguration represents a declarative configuration of the ContextSpec type for use
 // with apply.
 //
-// ContextSpec limits requests. Each Mac reserves memory for cacheTokens.
+// ContextSpec limits requests. Each Mac reserves memory for kvCacheTokens.
 type ContextSpecApplyConfiguration struct {
-	// tokens is the maximum length of a request, prompt and output together, in
-	// tokens. Default: 8192, or the context length of the model if that is
+	// maxTokens is the maximum length of a request, prompt and output together,
+	// in tokens. Default: 8192, or the context length of the model if that is
 	// smaller.
-	Tokens *int64 `json:"tokens,omitempty"`
-	// sequences is the maximum number of requests that a replica runs
-	// concurrently; further requests wait. Default: 4.
-	Sequences *int64 `json:"sequences,omitempty"`
-	// cacheTokens is the size of the KV cache that all running requests of a
+	MaxTokens *int64 `json:"maxTokens,omitempty"`
+	// maxConcurrentRequests is the maximum number of requests that a replica
+	// runs concurrently; further requests wait. Default: 4.
+	MaxConcurrentRequests *int64 `json:"maxConcurrentRequests,omitempty"`
+	// kvCacheTokens is the size of the KV cache that all running requests of a
 	// replica share, in tokens. Memory is reserved for it. Default: twice
-	// tokens.
-	CacheTokens *int64 `json:"cacheTokens,omitempty"`
+	// maxTokens.
+	KVCacheTokens *int64 `json:"kvCacheTokens,omitempty"`
 }
 
 // ContextSpecApplyConfiguration constructs a declarative configuration of the ContextSpec type for use with
@@ -26,26 +26,26 @@ func ContextSpec() *ContextSpecApplyConfiguration {
 	return &ContextSpecApplyConfiguration{}
 }
 
-// WithTokens sets the Tokens field in the declarative configuration to the given value
+// WithMaxTokens sets the MaxTokens field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Tokens field is set to the value of the last call.
-func (b *ContextSpecApplyConfiguration) WithTokens(value int64) *ContextSpecApplyConfiguration {
-	b.Tokens = &value
+// If called multiple times, the MaxTokens field is set to the value of the last call.
+func (b *ContextSpecApplyConfiguration) WithMaxTokens(value int64) *ContextSpecApplyConfiguration {
+	b.MaxTokens = &value
 	return b
 }
 
-// WithSequences sets the Sequences field in the declarative configuration to the given value
+// WithMaxConcurrentRequests sets the MaxConcurrentRequests field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Sequences field is set to the value of the last call.
-func (b *ContextSpecApplyConfiguration) WithSequences(value int64) *ContextSpecApplyConfiguration {
-	b.Sequences = &value
+// If called multiple times, the MaxConcurrentRequests field is set to the value of the last call.
+func (b *ContextSpecApplyConfiguration) WithMaxConcurrentRequests(value int64) *ContextSpecApplyConfiguration {
+	b.MaxConcurrentRequests = &value
 	return b
 }
 
-// WithCacheTokens sets the CacheTokens field in the declarative configuration to the given value
+// WithKVCacheTokens sets the KVCacheTokens field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the CacheTokens field is set to the value of the last call.
-func (b *ContextSpecApplyConfiguration) WithCacheTokens(value int64) *ContextSpecApplyConfiguration {
-	b.CacheTokens = &value
+// If called multiple times, the KVCacheTokens field is set to the value of the last call.
+func (b *ContextSpecApplyConfiguration) WithKVCacheTokens(value int64) *ContextSpecApplyConfiguration {
+	b.KVCacheTokens = &value
 	return b
 }

@@ -27,9 +27,9 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	Context *ContextSpecApplyConfiguration `json:"context,omitempty"`
 	// memory overrides the memory limit that is computed from the model.
 	Memory *MemorySpecApplyConfiguration `json:"memory,omitempty"`
-	// cache configures the prefix cache on disk, in addition to the one in
-	// memory.
-	Cache *CacheSpecApplyConfiguration `json:"cache,omitempty"`
+	// prefixCache configures the prefix cache on disk, in addition to the one
+	// in memory.
+	PrefixCache *PrefixCacheSpecApplyConfiguration `json:"prefixCache,omitempty"`
 	// residency controls when the model is in memory.
 	Residency *ResidencySpecApplyConfiguration `json:"residency,omitempty"`
 	// placement controls which Macs may hold replicas.
@@ -106,11 +106,11 @@ func (b *ModelDeploymentSpecApplyConfiguration) WithMemory(value *MemorySpecAppl
 	return b
 }
 
-// WithCache sets the Cache field in the declarative configuration to the given value
+// WithPrefixCache sets the PrefixCache field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Cache field is set to the value of the last call.
-func (b *ModelDeploymentSpecApplyConfiguration) WithCache(value *CacheSpecApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
-	b.Cache = value
+// If called multiple times, the PrefixCache field is set to the value of the last call.
+func (b *ModelDeploymentSpecApplyConfiguration) WithPrefixCache(value *PrefixCacheSpecApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
+	b.PrefixCache = value
 	return b
 }
 

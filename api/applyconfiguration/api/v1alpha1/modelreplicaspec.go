@@ -33,8 +33,8 @@ type ModelReplicaSpecApplyConfiguration struct {
 	// drainSeconds is how long running requests may continue, in seconds, after
 	// the replica is drained.
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
-	// cache limits the prefix cache on disk.
-	Cache *CacheLimitsApplyConfiguration `json:"cache,omitempty"`
+	// prefixCache limits the prefix cache on disk.
+	PrefixCache *PrefixCacheLimitsApplyConfiguration `json:"prefixCache,omitempty"`
 	// sharedPrefixes are beginnings of prompts whose cache all tenants share.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	// residency controls when the model is in memory. It may change while the
@@ -137,11 +137,11 @@ func (b *ModelReplicaSpecApplyConfiguration) WithDrainSeconds(value int32) *Mode
 	return b
 }
 
-// WithCache sets the Cache field in the declarative configuration to the given value
+// WithPrefixCache sets the PrefixCache field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Cache field is set to the value of the last call.
-func (b *ModelReplicaSpecApplyConfiguration) WithCache(value *CacheLimitsApplyConfiguration) *ModelReplicaSpecApplyConfiguration {
-	b.Cache = value
+// If called multiple times, the PrefixCache field is set to the value of the last call.
+func (b *ModelReplicaSpecApplyConfiguration) WithPrefixCache(value *PrefixCacheLimitsApplyConfiguration) *ModelReplicaSpecApplyConfiguration {
+	b.PrefixCache = value
 	return b
 }
 

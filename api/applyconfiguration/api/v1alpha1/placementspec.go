@@ -21,11 +21,11 @@ type PlacementSpecApplyConfiguration struct {
 	Affinity *AffinityApplyConfiguration `json:"affinity,omitempty"`
 	// tolerations allow placement on MacNodes with matching taints.
 	Tolerations []v1.Toleration `json:"tolerations,omitempty"`
-	// topologySpread limits how unevenly the replicas of a revision are spread
-	// over the values of a MacNode label, such as a room or a power circuit.
-	// Placement always avoids two replicas of a deployment on one Mac where it
-	// can.
-	TopologySpread []TopologySpreadConstraintApplyConfiguration `json:"topologySpread,omitempty"`
+	// topologySpreadConstraints limits how unevenly the replicas of a revision
+	// are spread over the values of a MacNode label, such as a room or a power
+	// circuit. Placement always avoids two replicas of a deployment on one Mac
+	// where it can.
+	TopologySpreadConstraints []TopologySpreadConstraintApplyConfiguration `json:"topologySpreadConstraints,omitempty"`
 	// chips are the chips that may be used, as status.chip of the MacNode
 	// reports them, for example M2Ultra. Default: all.
 	Chips []string `json:"chips,omitempty"`
@@ -74,15 +74,15 @@ func (b *PlacementSpecApplyConfiguration) WithTolerations(values ...v1.Toleratio
 	return b
 }
 
-// WithTopologySpread adds the given value to the TopologySpread field in the declarative configuration
+// WithTopologySpreadConstraints adds the given value to the TopologySpreadConstraints field in the declarative configuration
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, values provided by each call will be appended to the TopologySpread field.
-func (b *PlacementSpecApplyConfiguration) WithTopologySpread(values ...*TopologySpreadConstraintApplyConfiguration) *PlacementSpecApplyConfiguration {
+// If called multiple times, values provided by each call will be appended to the TopologySpreadConstraints field.
+func (b *PlacementSpecApplyConfiguration) WithTopologySpreadConstraints(values ...*TopologySpreadConstraintApplyConfiguration) *PlacementSpecApplyConfiguration {
 	for i := range values {
 		if values[i] == nil {
-			panic("nil value passed to WithTopologySpread")
+			panic("nil value passed to WithTopologySpreadConstraints")
 		}
-		b.TopologySpread = append(b.TopologySpread, *values[i])
+		b.TopologySpreadConstraints = append(b.TopologySpreadConstraints, *values[i])
 	}
 	return b
 }

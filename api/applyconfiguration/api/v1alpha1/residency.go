@@ -16,9 +16,9 @@ type ResidencyApplyConfiguration struct {
 	// idleSeconds is how long, in seconds, an OnDemand engine stays in memory
 	// without a request. With 0, it stays until the memory is needed.
 	IdleSeconds *int32 `json:"idleSeconds,omitempty"`
-	// priority protects OnDemand replicas of a Mac from eviction: to load one,
-	// only those with the same or a lower priority are unloaded.
-	Priority *int32 `json:"priority,omitempty"`
+	// evictionPriority protects OnDemand replicas of a Mac from eviction: to
+	// load one, only those with the same or a lower priority are unloaded.
+	EvictionPriority *int32 `json:"evictionPriority,omitempty"`
 }
 
 // ResidencyApplyConfiguration constructs a declarative configuration of the Residency type for use with
@@ -43,10 +43,10 @@ func (b *ResidencyApplyConfiguration) WithIdleSeconds(value int32) *ResidencyApp
 	return b
 }
 
-// WithPriority sets the Priority field in the declarative configuration to the given value
+// WithEvictionPriority sets the EvictionPriority field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Priority field is set to the value of the last call.
-func (b *ResidencyApplyConfiguration) WithPriority(value int32) *ResidencyApplyConfiguration {
-	b.Priority = &value
+// If called multiple times, the EvictionPriority field is set to the value of the last call.
+func (b *ResidencyApplyConfiguration) WithEvictionPriority(value int32) *ResidencyApplyConfiguration {
+	b.EvictionPriority = &value
 	return b
 }

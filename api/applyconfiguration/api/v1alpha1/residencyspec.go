@@ -23,10 +23,10 @@ type ResidencySpecApplyConfiguration struct {
 	// without a request. With 0, it stays until the memory is needed. Default:
 	// 600.
 	IdleSeconds *int32 `json:"idleSeconds,omitempty"`
-	// priority protects OnDemand models from eviction: to load a model, only
-	// OnDemand models with the same or a lower priority are unloaded. Default:
-	// 0.
-	Priority *int32 `json:"priority,omitempty"`
+	// evictionPriority protects OnDemand models from eviction: to load a model,
+	// only OnDemand models with the same or a lower priority are unloaded.
+	// Default: 0.
+	EvictionPriority *int32 `json:"evictionPriority,omitempty"`
 }
 
 // ResidencySpecApplyConfiguration constructs a declarative configuration of the ResidencySpec type for use with
@@ -51,10 +51,10 @@ func (b *ResidencySpecApplyConfiguration) WithIdleSeconds(value int32) *Residenc
 	return b
 }
 
-// WithPriority sets the Priority field in the declarative configuration to the given value
+// WithEvictionPriority sets the EvictionPriority field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Priority field is set to the value of the last call.
-func (b *ResidencySpecApplyConfiguration) WithPriority(value int32) *ResidencySpecApplyConfiguration {
-	b.Priority = &value
+// If called multiple times, the EvictionPriority field is set to the value of the last call.
+func (b *ResidencySpecApplyConfiguration) WithEvictionPriority(value int32) *ResidencySpecApplyConfiguration {
+	b.EvictionPriority = &value
 	return b
 }

@@ -13,8 +13,9 @@ import (
 type RolloutHaltApplyConfiguration struct {
 	// revision is the name of the ControllerRevision that failed.
 	Revision *string `json:"revision,omitempty"`
-	// attempt is the value of spec.rollout.attempt when the revision failed.
-	Attempt *int64 `json:"attempt,omitempty"`
+	// retryGeneration is the value of spec.rollout.retryGeneration when the
+	// revision failed.
+	RetryGeneration *int64 `json:"retryGeneration,omitempty"`
 	// reason is the reason for the failure, in CamelCase.
 	Reason *string `json:"reason,omitempty"`
 	// message describes the failure and names the next step.
@@ -37,11 +38,11 @@ func (b *RolloutHaltApplyConfiguration) WithRevision(value string) *RolloutHaltA
 	return b
 }
 
-// WithAttempt sets the Attempt field in the declarative configuration to the given value
+// WithRetryGeneration sets the RetryGeneration field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Attempt field is set to the value of the last call.
-func (b *RolloutHaltApplyConfiguration) WithAttempt(value int64) *RolloutHaltApplyConfiguration {
-	b.Attempt = &value
+// If called multiple times, the RetryGeneration field is set to the value of the last call.
+func (b *RolloutHaltApplyConfiguration) WithRetryGeneration(value int64) *RolloutHaltApplyConfiguration {
+	b.RetryGeneration = &value
 	return b
 }
 

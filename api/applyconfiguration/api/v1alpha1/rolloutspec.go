@@ -21,14 +21,14 @@ type RolloutSpecApplyConfiguration struct {
 	// rounded down. When both maxSurge and maxUnavailable round to 0,
 	// maxUnavailable is 1. Default: 0.
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// withoutRoom selects what happens when no Mac has room for a new replica
-	// alongside the old ones. Default: Swap. Valid values are:
+	// onInsufficientMemory selects what happens when no Mac has room for a new
+	// replica alongside the old ones. Default: Swap. Valid values are:
 	// - Swap: a Mac that serves an old replica downloads the new weights, if
 	// its disk has space for both. Then the old replica drains and the new
 	// one takes its place, one replica at a time, even if that exceeds
 	// maxUnavailable. Requests wait at the gateway meanwhile.
 	// - Wait: the old replicas serve until there is room.
-	WithoutRoom *apiv1alpha1.WithoutRoom `json:"withoutRoom,omitempty"`
+	OnInsufficientMemory *apiv1alpha1.InsufficientMemoryPolicy `json:"onInsufficientMemory,omitempty"`
 	// drainSeconds is how long running requests may continue, in seconds, after
 	// a replica starts to drain. Default: 600.
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
@@ -40,9 +40,9 @@ type RolloutSpecApplyConfiguration struct {
 	// created from the revision that serves, and changes of replicas still
 	// apply. Default: false.
 	Paused *bool `json:"paused,omitempty"`
-	// attempt retries a halted revision: increase it to try the revision again.
-	// Default: 0.
-	Attempt *int64 `json:"attempt,omitempty"`
+	// retryGeneration retries a halted revision: increase it to try the
+	// revision again. Default: 0.
+	RetryGeneration *int64 `json:"retryGeneration,omitempty"`
 }
 
 // RolloutSpecApplyConfiguration constructs a declarative configuration of the RolloutSpec type for use with
@@ -67,11 +67,11 @@ func (b *RolloutSpecApplyConfiguration) WithMaxUnavailable(value intstr.IntOrStr
 	return b
 }
 
-// WithWithoutRoom sets the WithoutRoom field in the declarative configuration to the given value
+// WithOnInsufficientMemory sets the OnInsufficientMemory field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the WithoutRoom field is set to the value of the last call.
-func (b *RolloutSpecApplyConfiguration) WithWithoutRoom(value apiv1alpha1.WithoutRoom) *RolloutSpecApplyConfiguration {
-	b.WithoutRoom = &value
+// If called multiple times, the OnInsufficientMemory field is set to the value of the last call.
+func (b *RolloutSpecApplyConfiguration) WithOnInsufficientMemory(value apiv1alpha1.InsufficientMemoryPolicy) *RolloutSpecApplyConfiguration {
+	b.OnInsufficientMemory = &value
 	return b
 }
 
@@ -99,10 +99,10 @@ func (b *RolloutSpecApplyConfiguration) WithPaused(value bool) *RolloutSpecApply
 	return b
 }
 
-// WithAttempt sets the Attempt field in the declarative configuration to the given value
+// WithRetryGeneration sets the RetryGeneration field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Attempt field is set to the value of the last call.
-func (b *RolloutSpecApplyConfiguration) WithAttempt(value int64) *RolloutSpecApplyConfiguration {
-	b.Attempt = &value
+// If called multiple times, the RetryGeneration field is set to the value of the last call.
+func (b *RolloutSpecApplyConfiguration) WithRetryGeneration(value int64) *RolloutSpecApplyConfiguration {
+	b.RetryGeneration = &value
 	return b
 }

@@ -25,7 +25,7 @@ type RolloutStatusApplyConfiguration struct {
 	// downloads the new weights before its old replica drains.
 	// - Swapping: there is no room alongside the old replicas; they are drained
 	// one at a time.
-	// - Waiting: there is no room, and withoutRoom is Wait.
+	// - Waiting: there is no room, and onInsufficientMemory is Wait.
 	// - Paused: spec.rollout.paused is true.
 	// - Halted: the new revision failed repeatedly; the previous one serves.
 	State *apiv1alpha1.RolloutState `json:"state,omitempty"`

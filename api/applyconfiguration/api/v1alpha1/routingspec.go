@@ -18,13 +18,13 @@ type RoutingSpecApplyConfiguration struct {
 	// example 10 percent to a canary. A deployment without a ready replica
 	// receives none.
 	Split []RoutingShareApplyConfiguration `json:"split,omitempty"`
-	// sticky selects which requests stay with one deployment while the split
-	// does not change. Default: Conversation. Valid values are:
+	// sessionAffinity selects which requests stay with one deployment while the
+	// split does not change. Default: Conversation. Valid values are:
 	// - Conversation: all requests of a conversation, recognized by its first
 	// messages.
 	// - APIKey: all requests with the same API key.
 	// - None: each request is routed at random.
-	Sticky *apiv1alpha1.RoutingSticky `json:"sticky,omitempty"`
+	SessionAffinity *apiv1alpha1.SessionAffinity `json:"sessionAffinity,omitempty"`
 	// fallbacks are deployments that answer, in this order, when this
 	// deployment has no ready replica, refuses the request, or would let it
 	// wait for longer than fallbackSeconds.
@@ -53,11 +53,11 @@ func (b *RoutingSpecApplyConfiguration) WithSplit(values ...*RoutingShareApplyCo
 	return b
 }
 
-// WithSticky sets the Sticky field in the declarative configuration to the given value
+// WithSessionAffinity sets the SessionAffinity field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Sticky field is set to the value of the last call.
-func (b *RoutingSpecApplyConfiguration) WithSticky(value apiv1alpha1.RoutingSticky) *RoutingSpecApplyConfiguration {
-	b.Sticky = &value
+// If called multiple times, the SessionAffinity field is set to the value of the last call.
+func (b *RoutingSpecApplyConfiguration) WithSessionAffinity(value apiv1alpha1.SessionAffinity) *RoutingSpecApplyConfiguration {
+	b.SessionAffinity = &value
 	return b
 }
 

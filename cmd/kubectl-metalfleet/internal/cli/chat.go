@@ -117,7 +117,7 @@ func hint(err error, model string) error {
 	case openai.CodeInvalidAPIKey:
 		return fmt.Errorf("%w; set %s to a valid key", err, keyVariable)
 	case openai.CodeModelNotFound:
-		return fmt.Errorf("%w; `kubectl get md -A` lists the deployed models", err)
+		return fmt.Errorf("%w; `kubectl get mdep -A` lists the deployed models", err)
 	case openai.CodeNoEndpoint:
 		return fmt.Errorf("%w; run `kubectl metalfleet why %s` to see why", err, model)
 	}

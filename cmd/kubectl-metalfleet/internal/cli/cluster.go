@@ -144,7 +144,7 @@ func (a *app) deployment(ctx context.Context, c *cluster, named string) (*v1alph
 		return nil, a.apiError("read deployment "+namespace+"/"+name, err)
 	}
 	if qualified {
-		return nil, fmt.Errorf("ModelDeployment %s/%s does not exist; `kubectl get md -A` lists all deployments", namespace, name)
+		return nil, fmt.Errorf("ModelDeployment %s/%s does not exist; `kubectl get mdep -A` lists all deployments", namespace, name)
 	}
 	owner, err := a.ownerOf(ctx, c, named)
 	if err != nil {
@@ -152,7 +152,7 @@ func (a *app) deployment(ctx context.Context, c *cluster, named string) (*v1alph
 	}
 	if owner == nil {
 		return nil, fmt.Errorf("no ModelDeployment in namespace %[2]q has the name %[1]q, and none serves it; "+
-			"`kubectl get md -A` lists all deployments; use NAMESPACE/NAME for another namespace", named, namespace)
+			"`kubectl get mdep -A` lists all deployments; use NAMESPACE/NAME for another namespace", named, namespace)
 	}
 	return owner, nil
 }

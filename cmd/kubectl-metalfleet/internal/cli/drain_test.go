@@ -212,7 +212,7 @@ func TestTheOnlyReplicaStaysUnlessAPersonAllows(t *testing.T) {
 	p.ready(one, 1)
 	p.joined("mac-2", holding(64*gib))
 	_, errs := p.wants(exitFailed, "drain", "mac-1")
-	contains(t, "drain", errs, "the last ready replica of one", "kubectl scale md one -n team-e --replicas=2", "kubectl metalfleet uncordon mac-1")
+	contains(t, "drain", errs, "the last ready replica of one", "kubectl scale mdep one -n team-e --replicas=2", "kubectl metalfleet uncordon mac-1")
 	p.ready(one, 1)
 	out, _ := p.wants(exitOK, "drain", "mac-1", "--allow-unserved", "--timeout", "4m")
 	contains(t, "drain", out, "Mac mac-1 is drained: 1 replica moved, 10.0 GiB freed")

@@ -61,7 +61,7 @@ func (p *person) replica(d *v1alpha1.ModelDeployment, name, mac string, change f
 	r := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: name, Labels: map[string]string{v1alpha1.LabelDeployment: d.Name}}}
 	r.Spec = v1alpha1.ModelReplicaSpec{
 		DeploymentRef: v1alpha1.DeploymentReference{Name: d.Name, UID: string(d.UID)}, Revision: d.Name + "-1", Epoch: 1, Model: small,
-		Context: v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}, ReservedBytes: 12 * gib, NodeName: mac, Desired: v1alpha1.DesiredRunning,
+		Context: v1alpha1.ContextLimits{MaxTokens: 8192, MaxConcurrentRequests: 4, KVCacheTokens: 16384}, ReservedBytes: 12 * gib, NodeName: mac, Desired: v1alpha1.DesiredRunning,
 	}
 	if change != nil {
 		change(r)

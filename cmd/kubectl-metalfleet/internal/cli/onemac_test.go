@@ -21,7 +21,7 @@ func (p *person) busy(name string) *v1alpha1.MacNode {
 	return p.mac(name, 192*gib, func(m *v1alpha1.MacNode) {
 		order := func(uid, name string) v1alpha1.Assignment {
 			return v1alpha1.Assignment{ReplicaUID: uid, Epoch: 1, Namespace: "team-a", Name: name, Model: small, ReservedBytes: gib,
-				Context: v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}, Desired: v1alpha1.DesiredRunning}
+				Context: v1alpha1.ContextLimits{MaxTokens: 8192, MaxConcurrentRequests: 4, KVCacheTokens: 16384}, Desired: v1alpha1.DesiredRunning}
 		}
 		m.Spec.Assignments = []v1alpha1.Assignment{order("u1", "chat-0a1b2c3d"), order("u2", "coder-11112222")}
 		s := &m.Status

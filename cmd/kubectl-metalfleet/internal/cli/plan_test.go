@@ -64,7 +64,7 @@ func TestPlanOnARealAPIServer(t *testing.T) {
 	unseen, _ := p.wants(exitUnknown, "plan", "-f", file(t, "m.yaml", manifest))
 	golden(t, "plan-unknown", unseen)
 	p.inspected(&chat)
-	out, errs := p.wants(exitNoFit, "plan", "-f", file(t, "m.yaml", manifest+"  context: {tokens: 8192, cacheTokens: 2097152}\n"))
+	out, errs := p.wants(exitNoFit, "plan", "-f", file(t, "m.yaml", manifest+"  context: {maxTokens: 8192, kvCacheTokens: 2097152}\n"))
 	golden(t, "plan", replicaName(out))
 	if errs != "" {
 		t.Errorf("standard error: %s", errs)

@@ -56,9 +56,9 @@ func resume(d *v1alpha1.ModelDeployment) string {
 	case d.Spec.Rollout.Paused:
 		d.Spec.Rollout.Paused = false
 		return "is resumed"
-	case halt != nil && halt.Revision == d.Status.UpdateRevision && halt.Attempt == d.Spec.Rollout.Attempt:
-		d.Spec.Rollout.Attempt++
-		return fmt.Sprintf("is retried (attempt %d)", d.Spec.Rollout.Attempt)
+	case halt != nil && halt.Revision == d.Status.UpdateRevision && halt.RetryGeneration == d.Spec.Rollout.RetryGeneration:
+		d.Spec.Rollout.RetryGeneration++
+		return fmt.Sprintf("is retried (attempt %d)", d.Spec.Rollout.RetryGeneration)
 	}
 	return "is neither paused nor halted"
 }

@@ -25,7 +25,7 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "rollout-"}}
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	d.Spec.Model = v1alpha1.ModelSource{Source: "hf://o/n", Revision: "v2"}
-	d.Spec.Context.Tokens = 512
+	d.Spec.Context.MaxTokens = 512
 	if err := p.c.Create(t.Context(), ns); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, err := fleet.Engine{Source: spec.Model.Source, Revision: spec.Model.Revision, Context: v1alpha1.ContextLimits{Tokens: 512, Sequences: 4, CacheTokens: 1024}}.Encode()
+		data, err := fleet.Engine{Source: spec.Model.Source, Revision: spec.Model.Revision, Context: v1alpha1.ContextLimits{MaxTokens: 512, MaxConcurrentRequests: 4, KVCacheTokens: 1024}}.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 	if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
 		t.Fatal(err)
 	}
-	if d.Spec.Model.Revision != "v1" || d.Spec.Context.Tokens != 0 || ptr.Deref(d.Spec.Replicas, 0) != 1 || d.Spec.Rollout.Attempt != 1 {
+	if d.Spec.Model.Revision != "v1" || d.Spec.Context.MaxTokens != 0 || ptr.Deref(d.Spec.Replicas, 0) != 1 || d.Spec.Rollout.RetryGeneration != 1 {
 		t.Errorf("after the undo: %+v", d.Spec)
 	}
 	report(func(s *v1alpha1.ModelDeploymentStatus) {
@@ -152,7 +152,7 @@ func TestAStatusThatChangesMeanwhileIsNoConflict(t *testing.T) {
 	after = before.DeepCopy()
 	after.Spec.Rollout.Paused = false
 	other := read()
-	other.Spec.Rollout.Attempt = 7
+	other.Spec.Rollout.RetryGeneration = 7
 	p.must(p.c.Update(t.Context(), other))
 	if err := a.writeSpec(t.Context(), cl, before, after); err == nil {
 		t.Error("a spec that another client changed meanwhile was overwritten")

@@ -150,7 +150,7 @@ func TestChatSaysWhatToDo(t *testing.T) {
 		model, says string
 	}{
 		{"locked", "set METALFLEET_API_KEY to a valid key"},
-		{"ghost", "`kubectl get md -A` lists the deployed models"},
+		{"ghost", "`kubectl get mdep -A` lists the deployed models"},
 		{"asleep", "`kubectl metalfleet why asleep`"},
 		{"breaks", "the response is incomplete"},
 		{"fails", "The engine failed"},

@@ -179,7 +179,7 @@ func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool
 		return false // its successor is listed later
 	}
 	p.wait("%s/%s stays, because it is the last ready replica of %s and requests would fail until its replacement is ready: "+
-		"scale up first (kubectl scale md %s -n %s --replicas=%d), or remove it with --allow-unserved",
+		"scale up first (kubectl scale mdep %s -n %s --replicas=%d), or remove it with --allow-unserved",
 		r.Namespace, r.Name, d.Name, d.Name, d.Namespace, wanted+1)
 	return false
 }

@@ -47,7 +47,7 @@ func Of(d *v1alpha1.ModelDeployment, all []appsv1.ControllerRevision, replicas [
 		}
 		line := Revision{Number: r.Revision, Name: r.Name, Created: r.CreationTimestamp.Time, State: stateOf(d, r.Name)}
 		if e, err := fleet.DecodeEngine(r.Data.Raw); err == nil {
-			line.Source, line.Context = e.Source, fmt.Sprintf("%d tokens, %d sequences, %d cache tokens", e.Context.Tokens, e.Context.Sequences, e.Context.CacheTokens)
+			line.Source, line.Context = e.Source, fmt.Sprintf("%d tokens, %d concurrent requests, %d KV cache tokens", e.Context.MaxTokens, e.Context.MaxConcurrentRequests, e.Context.KVCacheTokens)
 			if e.Revision != "" {
 				line.Source += "@" + e.Revision
 			}

@@ -60,8 +60,8 @@ func (a *Answer) drawNeed(b *strings.Builder) {
 	if n == nil {
 		return
 	}
-	fmt.Fprintf(b, "Each replica needs an estimated %s for %d tokens, %d sequences, %d cache tokens:\n",
-		v1alpha1.FormatBytes(n.TotalBytes), n.Context.Tokens, n.Context.Sequences, n.Context.CacheTokens)
+	fmt.Fprintf(b, "Each replica needs an estimated %s for %d tokens, %d concurrent requests, %d KV cache tokens:\n",
+		v1alpha1.FormatBytes(n.TotalBytes), n.Context.MaxTokens, n.Context.MaxConcurrentRequests, n.Context.KVCacheTokens)
 	t := picture.Table{Indent: "  "}
 	for _, term := range []struct {
 		name  string

@@ -99,14 +99,14 @@ func TestWhatAManifestWouldBecome(t *testing.T) {
 	known := revision(t, two, "m-1")
 	// A longer cache is another engine.
 	changed := deployment("m", 2)
-	changed.Spec.Context.CacheTokens = 20000
+	changed.Spec.Context.KVCacheTokens = 20000
 	inPlace := changed.DeepCopy()
 	inPlace.Spec.Rollout = v1alpha1.RolloutSpec{MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1))}
 	waits := changed.DeepCopy()
-	waits.Spec.Rollout.WithoutRoom = v1alpha1.WithoutRoomWait
+	waits.Spec.Rollout.OnInsufficientMemory = v1alpha1.InsufficientMemoryWait
 	zero := deployment("m", 0)
 	long := deployment("m", 1)
-	long.Spec.Context.Tokens = 9000
+	long.Spec.Context.MaxTokens = 9000
 	limit := deployment("m", 1)
 	limit.Spec.Memory.Limit = ptr.To(resource.MustParse("40Gi"))
 	running := []v1alpha1.ModelReplica{serves(two, 0, "m-1", "a"), serves(two, 1, "m-1", "b")}

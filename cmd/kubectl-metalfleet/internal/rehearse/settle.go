@@ -220,6 +220,6 @@ func (a *Answer) remark(st *stage, q Question) {
 		}
 	}
 	if a.Verdict == DoesNotFit && left > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("%d replicas of the old revision would continue to serve; set rollout.withoutRoom to Swap to replace them in place, one at a time", left))
+		a.Notes = append(a.Notes, fmt.Sprintf("%d replicas of the old revision would continue to serve; set rollout.onInsufficientMemory to Swap to replace them in place, one at a time", left))
 	}
 }

@@ -92,10 +92,10 @@ func With(ctx context.Context, root, keep string, use func(context.Context, *Wor
 		GatewayFlags: map[string][]string{keyed: {"--api-keys-namespace=" + keysNamespace}}}
 	return fleet.With(ctx, options, keep, func(ctx context.Context, f *fleet.Fleet) error {
 		for _, m := range []fleet.Model{
-			{Name: Chat, File: Chat + ".gguf", Tokens: Context, Sequences: 4},
-			{Name: Slow, File: Slow + ".gguf", Tokens: 4096, Sequences: 2},
-			{Name: Caller, File: Caller + ".gguf", Tokens: 2048, Sequences: 2},
-			{Name: Embedder, File: Embedder, Tokens: 40}, {Name: Reranker, File: Reranker, Tokens: 40},
+			{Name: Chat, File: Chat + ".gguf", MaxTokens: Context, MaxConcurrentRequests: 4},
+			{Name: Slow, File: Slow + ".gguf", MaxTokens: 4096, MaxConcurrentRequests: 2},
+			{Name: Caller, File: Caller + ".gguf", MaxTokens: 2048, MaxConcurrentRequests: 2},
+			{Name: Embedder, File: Embedder, MaxTokens: 40}, {Name: Reranker, File: Reranker, MaxTokens: 40},
 		} {
 			if err := f.Deploy(ctx, m); err != nil {
 				return err
