@@ -66,23 +66,49 @@ func TestNameConflictNamesTheOwner(t *testing.T) {
 	w.mac("mac-1", holding(60*gib))
 	first := w.deploy("first", func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} })
 	w.deployment("first", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.eventually("a second passes, so that the ages differ", func() error {
-		if time.Since(first.CreationTimestamp.Time) < 1100*time.Millisecond {
-			return errors.New("not yet")
-		}
-		return nil
-	})
 	w.deploy("second", func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat", "talk"} })
 	d := w.deployment("second", v1alpha1.ConditionAccepted, v1alpha1.ReasonNameConflict)
 	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), `"chat"`, w.ns+"/first")
-	if want := []string{"talk", w.ns + "/second"}; !slices.Equal(d.Status.ServedNames, want) {
-		t.Errorf("served names %v, want %v", d.Status.ServedNames, want)
+	if want := []string{w.ns + "/second"}; !slices.Equal(d.Status.ServedNames, want) {
+		t.Errorf("a refused deployment has the names %v, want %v", d.Status.ServedNames, want)
 	}
 	if n := len(w.replicas("second")); n != 0 {
 		t.Errorf("%d replicas of a deployment that is not accepted", n)
 	}
 	w.must(w.c.Delete(w.ctx, first))
 	w.deployment("second", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+}
+
+// TestARefusedDeploymentHoldsNoName: the older deployment cannot serve, so its claim does
+// not keep the younger one from serving. Once it can, the name is taken.
+func TestARefusedDeploymentHoldsNoName(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.deploy("broken", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Model.Source, s.ServedNames = "file://missing.gguf", []string{"Org/Held-8B", "spare"}
+	})
+	d := w.deployment("broken", v1alpha1.ConditionAccepted, v1alpha1.ReasonSourceNotFound)
+	if want := []string{w.ns + "/broken"}; !slices.Equal(d.Status.ServedNames, want) {
+		t.Errorf("a refused deployment has the names %v, want %v", d.Status.ServedNames, want)
+	}
+	w.deploy("works", func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"Org/Held-8B"} })
+	d = w.deployment("works", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	served := []string{"Org/Held-8B", w.ns + "/works"}
+	if !slices.Equal(d.Status.ServedNames, served) {
+		t.Errorf("served names %v, want %v", d.Status.ServedNames, served)
+	}
+	w.edit("broken", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = source })
+	d = w.deployment("broken", v1alpha1.ConditionAccepted, v1alpha1.ReasonNameConflict)
+	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), `"Org/Held-8B"`, w.ns+"/works")
+
+	// A refused change keeps the names of the revision that serves, and takes no new one.
+	w.edit("works", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Model.Source, s.ServedNames = "file://missing.gguf", []string{"Org/Held-8B", "spare"}
+	})
+	d = w.deployment("works", v1alpha1.ConditionAccepted, v1alpha1.ReasonSourceNotFound)
+	if !slices.Equal(d.Status.ServedNames, served) {
+		t.Errorf("a refused change leaves the names %v, want %v", d.Status.ServedNames, served)
+	}
 }
 
 // It follows deployments that are created and deleted.

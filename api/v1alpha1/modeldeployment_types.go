@@ -47,8 +47,9 @@ type ModelDeploymentSpec struct {
 	Model ModelSource `json:"model"`
 	// servedNames are the names that clients use in the request field "model",
 	// for example qwen3-8b or Qwen/Qwen3-8B. Default: metadata.name. The name
-	// NAMESPACE/NAME always works as well, and belongs to that deployment. When
-	// several deployments claim the same other name, the oldest one owns it.
+	// NAMESPACE/NAME always works as well, and belongs to that deployment.
+	// Another name belongs to the first deployment that is accepted with it;
+	// others that claim it are refused (NameConflict).
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
@@ -243,8 +244,8 @@ type ModelDeploymentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=71
 	ModelDigest string `json:"modelDigest,omitempty"`
-	// servedNames are the names that this deployment owns: those of its spec, then
-	// NAMESPACE/NAME.
+	// servedNames are the names that this deployment owns: those of its
+	// accepted spec, then NAMESPACE/NAME.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=9

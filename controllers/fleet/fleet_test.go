@@ -158,26 +158,51 @@ func TestAttackSourcesThatFillTheInspections(t *testing.T) {
 	}
 }
 
-func TestNamesBelongToTheOldest(t *testing.T) {
-	old, young, dying := deployment("old", "file://m", 2*time.Hour), deployment("young", "file://m", time.Hour), deployment("dying", "file://m", 3*time.Hour)
-	old.Spec.ServedNames, young.Spec.ServedNames, dying.Spec.ServedNames = []string{"chat"}, []string{"chat", "talk"}, []string{"chat", "talk"}
-	dying.DeletionTimestamp = &metav1.Time{Time: now}
-	all := []v1alpha1.ModelDeployment{young, dying, old}
-	owned, conflicts := Names(&young, all)
-	if !slices.Equal(owned, []string{"talk", "ns/young"}) || len(conflicts) != 1 || conflicts[0].Name != "chat" || conflicts[0].Owner.Name != "old" {
-		t.Errorf("young owns %v, conflicts %v", owned, conflicts)
+func TestNamesBelongToTheDeploymentThatHoldsThem(t *testing.T) {
+	type claim struct {
+		name         string
+		age          time.Duration
+		claims, held []string
+		deleted      bool
 	}
-	if owned, conflicts = Names(&old, all); !slices.Equal(owned, []string{"chat", "ns/old"}) || conflicts != nil {
-		t.Errorf("old owns %v, conflicts %v", owned, conflicts)
-	}
-	// Within one second the UID decides, the same way for both.
-	twin := deployment("zzz", "file://m", 2*time.Hour)
-	twin.Spec.ServedNames = []string{"chat"}
-	all = append(all, twin)
-	_, a := Names(&twin, all)
-	_, b := Names(&old, all)
-	if len(a) != 1 || len(b) != 0 {
-		t.Errorf("twins: %v, %v", a, b)
+	for name, tc := range map[string]struct {
+		others       []claim
+		held         []string
+		owned, kept  []string
+		lost, lostTo string
+	}{
+		"free names":                       {owned: []string{"chat", "talk", "ns/d"}, kept: []string{"ns/d"}},
+		"an older claim is not a holding":  {others: []claim{{name: "o", age: 2 * time.Hour, claims: []string{"chat"}}}, owned: []string{"chat", "talk", "ns/d"}, kept: []string{"ns/d"}},
+		"a younger one may hold":           {others: []claim{{name: "o", age: time.Minute, claims: []string{"chat"}, held: []string{"chat"}}}, owned: []string{"talk", "ns/d"}, kept: []string{"ns/d"}, lost: "chat", lostTo: "o"},
+		"a name that is no longer claimed": {others: []claim{{name: "o", age: 2 * time.Hour, claims: []string{"x"}, held: []string{"chat"}}}, owned: []string{"chat", "talk", "ns/d"}, kept: []string{"ns/d"}},
+		"a holder that is being deleted":   {others: []claim{{name: "o", age: 2 * time.Hour, claims: []string{"chat"}, held: []string{"chat"}, deleted: true}}, owned: []string{"chat", "talk", "ns/d"}, kept: []string{"ns/d"}},
+		"what it holds stays":              {held: []string{"chat", "ns/d"}, others: []claim{{name: "o", age: 2 * time.Hour, claims: []string{"chat", "talk"}}}, owned: []string{"chat", "talk", "ns/d"}, kept: []string{"chat", "ns/d"}},
+		"both hold, the other is older":    {held: []string{"chat", "ns/d"}, others: []claim{{name: "o", age: 2 * time.Hour, claims: []string{"chat"}, held: []string{"chat"}}}, owned: []string{"talk", "ns/d"}, kept: []string{"ns/d"}, lost: "chat", lostTo: "o"},
+		"both hold, the other is younger":  {held: []string{"chat", "ns/d"}, others: []claim{{name: "o", age: time.Minute, claims: []string{"chat"}, held: []string{"chat"}}}, owned: []string{"chat", "talk", "ns/d"}, kept: []string{"chat", "ns/d"}},
+		"both hold, as old, UIDs decide":   {held: []string{"chat", "ns/d"}, others: []claim{{name: "c", age: time.Hour, claims: []string{"chat"}, held: []string{"chat"}}}, owned: []string{"talk", "ns/d"}, kept: []string{"ns/d"}, lost: "chat", lostTo: "c"},
+	} {
+		d := deployment("d", "file://m", time.Hour)
+		d.Spec.ServedNames, d.Status.ServedNames = []string{"chat", "talk"}, tc.held
+		all := []v1alpha1.ModelDeployment{d}
+		for _, c := range tc.others {
+			o := deployment(c.name, "file://m", c.age)
+			o.Spec.ServedNames, o.Status.ServedNames = c.claims, c.held
+			if c.deleted {
+				o.DeletionTimestamp = &metav1.Time{Time: now}
+			}
+			all = append(all, o)
+		}
+		owned, conflicts := Names(&d, all)
+		lost, lostTo := "", ""
+		for _, c := range conflicts {
+			lost, lostTo = lost+c.Name, lostTo+c.Owner.Name
+		}
+		if kept := Kept(&d, owned, true); !slices.Equal(owned, tc.owned) || !slices.Equal(kept, tc.kept) || lost != tc.lost || lostTo != tc.lostTo {
+			t.Errorf("%s: owns %v, keeps %v, lost %q to %q; want %+v", name, owned, kept, lost, lostTo, tc)
+		}
+		if kept := Kept(&d, owned, false); !slices.Equal(kept, []string{"ns/d"}) {
+			t.Errorf("%s: without a revision it keeps %v", name, kept)
+		}
 	}
 }
 
@@ -187,6 +212,7 @@ func TestNamesWithASlash(t *testing.T) {
 	hub, claimant, owner := deployment("hub", "file://m", 2*time.Hour), deployment("claimant", "file://m", 3*time.Hour), deployment("owner", "file://m", time.Hour)
 	hub.Spec.ServedNames = []string{"Qwen/Qwen3-8B", "ns/hub"}
 	claimant.Spec.ServedNames = []string{"ns/owner", "ns/vacant"}
+	claimant.Status.ServedNames = claimant.Spec.ServedNames
 	all := []v1alpha1.ModelDeployment{hub, claimant, owner}
 	for d, want := range map[*v1alpha1.ModelDeployment]struct{ owned, lost []string }{
 		&hub:      {owned: []string{"Qwen/Qwen3-8B", "ns/hub"}},
@@ -206,6 +232,7 @@ func TestNamesWithASlash(t *testing.T) {
 
 func TestAssignmentsFollowFromReplicas(t *testing.T) {
 	d := deployment("d", "file://m.gguf", time.Hour)
+	d.Status.ServedNames = []string{"d", "ns/d"}
 	var replicas []v1alpha1.ModelReplica
 	for i := range 70 {
 		r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("r", i), UID: types.UID(fmt.Sprintf("u%02d", i)),

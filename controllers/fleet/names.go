@@ -20,9 +20,9 @@ type NameConflict struct {
 	Owner *v1alpha1.ModelDeployment
 }
 
-// Names returns the names that a deployment owns among all others: those that it claims, in
-// its own order, then NAMESPACE/NAME, which is always its own. Another name belongs to the
-// oldest deployment that claims it and is not being deleted.
+// Names returns the names that a deployment owns among all others once it is accepted:
+// those that it claims, in its own order, then NAMESPACE/NAME, which is always its own.
+// A name that another deployment holds is a conflict.
 func Names(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) (owned []string, conflicts []NameConflict) {
 	full := fullName(d)
 	for _, name := range Claims(d) {
@@ -38,21 +38,45 @@ func Names(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) (owned [
 	return append(owned, full), conflicts
 }
 
+// Kept returns the names that a deployment keeps while its spec is refused or not judged:
+// of those that Names returned, the ones that it holds, and NAMESPACE/NAME. Without an
+// accepted revision, whose replicas may serve them, it keeps only the latter.
+func Kept(d *v1alpha1.ModelDeployment, owned []string, hasRevision bool) []string {
+	return slices.DeleteFunc(slices.Clone(owned), func(name string) bool {
+		return name != fullName(d) && !(hasRevision && holds(d, name))
+	})
+}
+
+// Served returns the names that clients use for a deployment, as its status lists them.
+func Served(d *v1alpha1.ModelDeployment) []string {
+	if len(d.Status.ServedNames) == 0 || !d.DeletionTimestamp.IsZero() {
+		return []string{fullName(d)}
+	}
+	return d.Status.ServedNames
+}
+
 func fullName(d *v1alpha1.ModelDeployment) string { return d.Namespace + "/" + d.Name }
 
-// ownerOf returns the deployment, not being deleted, that owns a name before d does: the
-// one that is called NAMESPACE/NAME, or the oldest one that claims it.
+// holds reports whether a deployment was accepted with a name that it still claims. The
+// operator writes names into the status only then.
+func holds(d *v1alpha1.ModelDeployment, name string) bool {
+	return d.DeletionTimestamp.IsZero() && slices.Contains(d.Status.ServedNames, name) && slices.Contains(Claims(d), name)
+}
+
+// ownerOf returns the other deployment that owns a name: the one that is called
+// NAMESPACE/NAME, or the one that holds it. If d holds it as well, because both were
+// accepted in the same moment, the oldest keeps it.
 func ownerOf(name string, d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) *v1alpha1.ModelDeployment {
+	held := holds(d, name)
 	var owner *v1alpha1.ModelDeployment
 	for i := range all {
 		o := &all[i]
-		if o.UID != d.UID && o.DeletionTimestamp.IsZero() && fullName(o) == name {
+		switch {
+		case o.UID == d.UID || !o.DeletionTimestamp.IsZero():
+		case fullName(o) == name:
 			return o
-		}
-		if o.UID == d.UID || !o.DeletionTimestamp.IsZero() || !slices.Contains(Claims(o), name) || !Older(o, d) {
-			continue
-		}
-		if owner == nil || Older(o, owner) {
+		case !holds(o, name) || held && Older(d, o):
+		case owner == nil || Older(o, owner):
 			owner = o
 		}
 	}

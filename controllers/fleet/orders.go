@@ -28,10 +28,8 @@ func OrderedOn(r *v1alpha1.ModelReplica) string {
 // missing entry. The oldest come first, at most MaxAssignments and within the size of an
 // object; placement respects both bounds. Prefetches come last.
 func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1alpha1.ModelDeployment) []v1alpha1.Assignment {
-	names, owners := map[string][]string{}, map[string]*v1alpha1.ModelDeployment{}
+	owners := map[string]*v1alpha1.ModelDeployment{}
 	for i := range deployments {
-		owned, _ := Names(&deployments[i], deployments)
-		names[string(deployments[i].UID)] = owned
 		owners[string(deployments[i].UID)] = &deployments[i]
 	}
 	var bound []*v1alpha1.ModelReplica
@@ -54,19 +52,17 @@ func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1a
 			break
 		}
 		bytes += more
-		uid := r.Spec.DeploymentRef.UID
-		out = append(out, assignment(r, names[uid], owners[uid]))
+		out = append(out, assignment(r, owners[r.Spec.DeploymentRef.UID]))
 	}
 	return out
 }
 
-func assignment(r *v1alpha1.ModelReplica, names []string, owner *v1alpha1.ModelDeployment) v1alpha1.Assignment {
+func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alpha1.Assignment {
 	a := v1alpha1.Assignment{
 		ReplicaUID:    string(r.UID),
 		Epoch:         r.Spec.Epoch,
 		Namespace:     r.Namespace,
 		Name:          r.Name,
-		ServedNames:   names,
 		Model:         r.Spec.Model,
 		Context:       r.Spec.Context,
 		ReservedBytes: r.Spec.ReservedBytes,
@@ -76,6 +72,9 @@ func assignment(r *v1alpha1.ModelReplica, names []string, owner *v1alpha1.ModelD
 		Desired:       r.Spec.Desired,
 
 		SharedPrefixes: r.Spec.SharedPrefixes,
+	}
+	if owner != nil {
+		a.ServedNames = Served(owner)
 	}
 	if r.Spec.NodeName == "" {
 		a.Desired = v1alpha1.DesiredDownloaded

@@ -68,7 +68,7 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 	return ctrl.NewControllerManagedBy(mgr).Named("macnode-orders").WithOptions(o).
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(ordersChanged())).
 		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(holder), builder.WithPredicates(specChanged())).
-		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(specChanged())).
+		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(predicate.Or(specChanged(), namesChanged()))).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.peers), builder.WithPredicates(askableChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectors), builder.WithPredicates(verdictsChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.site), builder.WithPredicates(siteChanged())).
@@ -87,6 +87,13 @@ func specChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 			e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
+	}}
+}
+
+// namesChanged passes a deployment that got or lost a served name.
+func namesChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !slices.Equal(fleet.Served(e.ObjectOld.(*v1alpha1.ModelDeployment)), fleet.Served(e.ObjectNew.(*v1alpha1.ModelDeployment)))
 	}}
 }
 

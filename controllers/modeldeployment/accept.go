@@ -21,11 +21,14 @@ type verdict struct {
 	names []string
 }
 
-// accept decides on the source and the names of a deployment.
+// accept decides on the source and the names of a deployment. Only an accepted one gets
+// names: what is refused or waits serves nothing, and would keep a name from a deployment
+// that could serve it. While a new spec is refused, an older revision keeps its names.
 func accept(s *scope) verdict {
 	names, conflicts := fleet.Names(s.deployment, s.deployments)
+	kept := fleet.Kept(s.deployment, names, len(s.revisions) > 0)
 	no := func(condition func(kind, reason, message string) status.Condition, r fleet.Refusal) verdict {
-		return verdict{condition: condition(v1alpha1.ConditionAccepted, r.Reason, r.Message), names: names}
+		return verdict{condition: condition(v1alpha1.ConditionAccepted, r.Reason, r.Message), names: kept}
 	}
 	if len(conflicts) > 0 {
 		return no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonNameConflict, Message: conflictMessage(conflicts)})

@@ -68,7 +68,8 @@ func TestARehearsalMakesWhatAPassWould(t *testing.T) {
 func TestARehearsedNameConflictIsOneWithAnyRecord(t *testing.T) {
 	r := rehearsed()
 	older := *r.Deployment.DeepCopy()
-	older.UID, older.Name, older.Spec.ServedNames = "older", "other", []string{"m"}
+	older.UID, older.Name = "older", "other"
+	older.Spec.ServedNames, older.Status.ServedNames = []string{"m"}, []string{"m"}
 	r.Deployment.CreationTimestamp = metav1.NewTime(r.Now)
 	r.Deployments = append(r.Deployments, older)
 	record := fleettest.Model("file://m.gguf", "seed", 98_000_000)

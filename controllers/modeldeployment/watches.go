@@ -56,7 +56,8 @@ func specChanged() predicate.Predicate {
 func claimsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		old, now := e.ObjectOld.(*v1alpha1.ModelDeployment), e.ObjectNew.(*v1alpha1.ModelDeployment)
-		return !slices.Equal(fleet.Claims(old), fleet.Claims(now)) || old.DeletionTimestamp.IsZero() != now.DeletionTimestamp.IsZero()
+		return !slices.Equal(fleet.Claims(old), fleet.Claims(now)) || !slices.Equal(old.Status.ServedNames, now.Status.ServedNames) ||
+			old.DeletionTimestamp.IsZero() != now.DeletionTimestamp.IsZero()
 	}}
 }
 

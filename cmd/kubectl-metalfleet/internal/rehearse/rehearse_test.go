@@ -188,7 +188,7 @@ func TestTheRecordOfAnotherDeploymentIsUsed(t *testing.T) {
 func TestATakenNameIsToldBeforeAllElse(t *testing.T) {
 	older := deployment("older", 1)
 	older.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
-	older.Spec.ServedNames = []string{"m"}
+	older.Spec.ServedNames, older.Status.ServedNames = []string{"m"}, []string{"m"}
 	d := deployment("m", 1)
 	w := World{Now: now, Macs: []v1alpha1.MacNode{mac("a", 30*gib)}, Deployments: []v1alpha1.ModelDeployment{*older}, Revisions: []appsv1.ControllerRevision{revision(t, older, "older-1")}}
 	a, err := Ask(w, Question{Deployment: d})
