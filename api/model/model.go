@@ -143,8 +143,8 @@ type Facts struct {
 	Layers int64 `json:"layers,omitempty"`
 	// growingLayers is the number of layers whose KV cache grows with every
 	// token (attention without a sliding window). It equals layers for a plain
-	// decoder. The growing, window, recurrent and encoder layers add up to all
-	// layers.
+	// decoder. The growing, window, recurrent, stateless and encoder layers add
+	// up to all layers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GrowingLayers int64 `json:"growingLayers,omitempty"`
@@ -162,6 +162,12 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	EncoderLayers int64 `json:"encoderLayers,omitempty"`
+	// statelessLayers is the number of layers that keep nothing of a sequence:
+	// those that read the KV cache of an earlier layer, and those without
+	// attention.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	StatelessLayers int64 `json:"statelessLayers,omitempty"`
 	// recurrentLayers is the number of layers that keep a state of constant
 	// size for each sequence instead of keys and values.
 	// +optional
@@ -212,6 +218,21 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	HeadSize int64 `json:"headSize,omitempty"`
+	// growingElements is the number of elements that a growing layer keeps of each
+	// token in its KV cache. It is absent when it equals 2 * keyValueHeads *
+	// headSize.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	GrowingElements int64 `json:"growingElements,omitempty"`
+	// windowElements is the same for a layer with a sliding window.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	WindowElements int64 `json:"windowElements,omitempty"`
+	// layerInputSize is the width of the per-layer embeddings of all layers
+	// together. It is absent for models without them.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	LayerInputSize int64 `json:"layerInputSize,omitempty"`
 	// vocabularySize is the number of tokens in the output layer.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -317,14 +338,17 @@ func (f Facts) Validate() error {
 // validateLayers checks that every layer has exactly one kind of cache.
 func (f Facts) validateLayers() error {
 	known := int64(0)
-	for _, n := range []int64{f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.EncoderLayers} {
+	for _, n := range []int64{f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.EncoderLayers, f.StatelessLayers} {
 		if n < 0 || n > f.Layers {
-			return fmt.Errorf("%w: %d growing, %d window, %d recurrent and %d encoder layers of %d", ErrIncomplete, f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.EncoderLayers, f.Layers)
+			return fmt.Errorf("%w: %d growing, %d window, %d recurrent, %d stateless and %d encoder layers of %d", ErrIncomplete, f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.StatelessLayers, f.EncoderLayers, f.Layers)
 		}
 		known += n
 	}
 	if known != f.Layers {
-		return fmt.Errorf("%w: growingLayers, windowLayers, recurrentLayers and encoderLayers add up to %d, but the model has %d layers", ErrIncomplete, known, f.Layers)
+		return fmt.Errorf("%w: growingLayers, windowLayers, recurrentLayers, statelessLayers and encoderLayers add up to %d, but the model has %d layers", ErrIncomplete, known, f.Layers)
+	}
+	if f.GrowingElements < 0 || f.WindowElements < 0 || f.LayerInputSize < 0 {
+		return fmt.Errorf("%w: growingElements is %d, windowElements %d and layerInputSize %d", ErrIncomplete, f.GrowingElements, f.WindowElements, f.LayerInputSize)
 	}
 	if f.WideWeightBytes < 0 {
 		return fmt.Errorf("%w: wideWeightBytes is %d", ErrIncomplete, f.WideWeightBytes)

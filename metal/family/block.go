@@ -21,6 +21,10 @@ type Block struct {
 	Experts *Experts
 	// Residual multiplies both results before they are added; 0 means 1.
 	Residual float64
+	// Inner is the width of what each token brings to the layer besides (per-layer
+	// embeddings of Gemma); 0 is none. Scaled layers end with a factor of their own.
+	Inner  int
+	Scaled bool
 }
 
 // Norm is a norm of a layer, identified by its path. The zero value means no
@@ -38,9 +42,24 @@ func rms(path string) Norm { return Norm{Path: path} }
 type Attention struct {
 	// Path of its tensors; empty means self_attn.
 	Path string
+	// Heads of queries and KVHeads of keys have HeadSize elements each, values
+	// ValueSize.
+	Heads, KVHeads, HeadSize, ValueSize int
+	// Shared layers have no keys and values, but read those of layer Lender. Same
+	// keys, before their norm, are the values.
+	Shared bool
+	Lender int
+	Same   bool
 	// Bias: queries, keys and values have biases. OutBias: the output
 	// projection has one.
 	Bias, OutBias bool
+	// ValueNorm norms each head of values, with a weight of ones; ValueScale
+	// multiplies values, where it is not 0.
+	ValueNorm  bool
+	ValueScale float64
+	// HeadGate is set where g_proj makes a number for each head, whose sigmoid
+	// multiplies what the head reads.
+	HeadGate bool
 	// Gated: each query head is followed by a gate of the same size, whose
 	// sigmoid multiplies the head's output.
 	Gated bool
@@ -65,12 +84,13 @@ type Attention struct {
 // HeadNorm selects how queries and keys are normed.
 type HeadNorm int
 
-// The norms of heads: none, one weight shared by all heads, one norm over all
-// heads together, one weight per head.
+// The kinds of norms: none, one weight for all heads, one run of all heads
+// together, each head with a weight of ones.
 const (
 	NoHeadNorm HeadNorm = iota
 	EachHead
 	AllHeads
+	BareHead
 )
 
 // Feed is a dense feed-forward.
@@ -134,9 +154,18 @@ func (d Dimensions) norm(path string) Norm {
 // attention returns the attention of layer i as far as the dimensions determine
 // it.
 func (d Dimensions) attention(i int) *Attention {
-	a := &Attention{Bias: d.Bias, OutBias: d.OutBias, HeadNorm: d.HeadNorm, Rope: &d.Rope, Temper: d.Temper, Window: d.WindowOf(i), Scale: d.ScoreScale(), Cap: d.ScoreCap}
+	a := &Attention{Heads: d.QueryHeads, KVHeads: d.KVHeads, HeadSize: d.HeadSize, ValueSize: d.HeadSize, Bias: d.Bias, OutBias: d.OutBias, HeadNorm: d.HeadNorm, Rope: &d.Rope, Temper: d.Temper, Window: d.WindowOf(i), Scale: d.ScoreScale(), Cap: d.ScoreCap}
+	if d.ValueSize > 0 {
+		a.ValueSize = d.ValueSize
+	}
 	if d.LocalRope != nil && a.Window > 0 {
 		a.Rope = d.LocalRope
+	}
+	if l := d.Local; a.Window > 0 && l != (Heads{}) {
+		a.Heads, a.KVHeads, a.HeadSize, a.ValueSize = l.Queries, l.KeyValues, l.Size, l.ValueSize
+	}
+	if i < len(d.Lenders) && d.Lenders[i] != i {
+		a.Shared, a.Lender = true, d.Lenders[i]
 	}
 	if i < len(d.Still) && d.Still[i] {
 		a.Rope = nil
@@ -167,23 +196,44 @@ func (d Dimensions) ScoreScale() float64 {
 	return 1 / math.Sqrt(float64(d.HeadSize))
 }
 
-// Kinds is the number of decoder layers by the cache they need: keys and values
-// of all positions, of a window, or a recurrent state.
-type Kinds struct{ Growing, Window, Recurrent int }
+// Kinds counts the layers of a decoder by what they keep of a request.
+type Kinds struct {
+	Growing, Window, Recurrent, Stateless int
+	// Heads and Local are the elements that layers of both kinds keep of a token.
+	Heads, Local int
+	// Widest is the attention whose queries are widest; nil where no layer attends.
+	Widest *Attention
+}
 
 // Kinds counts the layers by the cache they need for a request.
 func (d Dimensions) Kinds() (k Kinds) {
 	for i := range d.Layers {
-		switch b := d.Block(i); {
+		b := d.Block(i)
+		if a := b.Attention; a != nil && (k.Widest == nil || a.Heads*a.HeadSize > k.Widest.Heads*k.Widest.HeadSize) {
+			k.Widest = a
+		}
+		switch {
 		case b.Recurrent != nil:
 			k.Recurrent++
-		case b.Attention != nil && b.Attention.Window > 0:
+		case b.Attention == nil || b.Attention.Shared:
+			k.Stateless++
+		case b.Attention.Window > 0:
 			k.Window++
-		case b.Attention != nil:
+			k.Local = d.kept(b)
+		default:
 			k.Growing++
+			k.Heads = d.kept(b)
 		}
 	}
 	return k
+}
+
+// kept is how many elements of keys and values a layer keeps of a token.
+func (d Dimensions) kept(b Block) int {
+	if b.Latent != nil {
+		return b.Latent.Rank + b.Latent.Rotated
+	}
+	return b.Attention.KVHeads * (b.Attention.HeadSize + b.Attention.ValueSize)
 }
 
 // NormsLessOne reports whether model folders of the family store the weights of

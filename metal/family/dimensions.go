@@ -20,6 +20,22 @@ type Dimensions struct {
 	// LocalRope is the rotary embedding of layers with a window; nil means the
 	// same as in other layers.
 	LocalRope *Rope
+	// Local are the heads of layers under the window; the zero value is those of the
+	// others. ValueSize is that of heads of values, 0 that of keys.
+	Local     Heads
+	ValueSize int
+	// Lenders says whose keys and values each layer reads: its own, or those of an
+	// earlier layer; nil means its own.
+	Lenders []int
+	// Sinks are those of layers that see everything, and of those under the window;
+	// ValueScale multiplies values, where it is not 0.
+	Sinks      [2]bool
+	ValueScale float64
+	// Pattern has a letter for what each layer is, in families of single halves.
+	Pattern string
+	// SameValues is set where keys are the values in layers that see everything,
+	// WideLenders where feed-forwards of layers that read another's are twice as wide.
+	SameValues, WideLenders bool
 	// QueryScalar: scores are divided by its square root; 0 means HeadSize.
 	QueryScalar float64
 	// EmbedScale multiplies token embeddings; 0 means 1.
@@ -55,6 +71,8 @@ type Dimensions struct {
 	// MeanNorm: norms subtract the mean (LayerNorm). NormBias: norms have a
 	// bias.
 	MeanNorm, NormBias bool
+	// Inner is the width of what each token brings to every layer besides; 0 is none.
+	Inner int
 	// Encoder is set for families with bidirectional attention.
 	Encoder *Encoder
 	// Tower is the vision tower; nil if the model has none, or if it is not
@@ -62,6 +80,9 @@ type Dimensions struct {
 	Tower      *Tower
 	TowerFault error
 }
+
+// Heads are the numbers and sizes of a layer's heads.
+type Heads struct{ Queries, KeyValues, Size, ValueSize int }
 
 // Temper multiplies the query at a position by 1 + Beta*ln(1 +
 // floor(position/Every)), as in transformers' modeling_ministral3.py (version

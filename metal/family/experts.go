@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -26,6 +27,15 @@ type Experts struct {
 	// Clamped selects the experts of GPT-OSS, whose products have biases and
 	// whose gate is clamped.
 	Clamped bool
+	// Path is where the mixture lies in its layer; empty means mlp.
+	Path string
+	// Activation of the gate, or of the first product where the experts are Plain; so
+	// of the shared one.
+	Activation Activation
+	Plain      bool
+	// Aside is the mixture of Gemma 4, which stands next to a dense feed-forward of this
+	// width; both are normed by themselves.
+	Aside int
 	// Router selects how experts are chosen; the zero value is a softmax.
 	Router Router
 }
@@ -47,10 +57,15 @@ type Router struct {
 	Pairs             bool
 	// Scale multiplies the weights of the experts; 0 means 1.
 	Scale float64
+	// Least is added to the sum that shares are divided by.
+	Least float64
 }
 
 // Plain reports whether the router is a softmax and nothing else.
 func (r Router) Plain() bool { return r == Router{} }
+
+// Prefix is where the tensors of the mixture lie in their layer.
+func (e Experts) Prefix() string { return cmp.Or(e.Path, "mlp") }
 
 // SharedName is the path of the shared expert's tensors, relative to the
 // mixture.

@@ -87,7 +87,7 @@ func TestLayersWithoutTensorsAreRefused(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		all, err := d.Slots(1 << 20)
-		if err != nil || len(all) < 8*d.Layers {
+		if err != nil || len(all) < 5*d.Layers {
 			t.Errorf("%s has %d tensors in %d layers: %v", name, len(all), d.Layers, err)
 		}
 		if _, err := d.Slots(len(all) / 2); !errors.Is(err, family.ErrInvalid) {

@@ -1,6 +1,9 @@
 package family
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // qwen3Next is the Qwen3-Next family: most layers are recurrent (gated delta
 // nets), the others use gated attention; the feed-forward is dense or a mixture
@@ -41,9 +44,20 @@ func hybridBlock(d Dimensions, i int) Block {
 // Hybrid describes a family whose layers are mostly recurrent (gated delta
 // nets); the zero value means attention in every layer.
 type Hybrid struct {
-	// Interval: every n-th layer is an attention layer, the others are
-	// recurrent.
-	Interval int
+	// Interval: every n-th layer attends, the others recur; or Recurring lists those
+	// that do.
+	Interval  int
+	Recurring []bool
+	// Rule is how the state changes, Path where its tensors lie in a layer; empty means
+	// linear_attn.
+	Rule RecurrentRule
+	Path string
+	// Bias is added to the projections, ConvolutionBias to the convolution.
+	Bias, ConvolutionBias bool
+	// NormGroups is how many parts of what is read are normed by themselves, and Low
+	// and High bound the steps (Mamba-2).
+	NormGroups int
+	Low, High  float64
 	// There are KeyHeads of KeySize elements and ValueHeads of ValueSize
 	// elements. Consecutive value heads share one key head.
 	KeyHeads, KeySize, ValueHeads, ValueSize int
@@ -55,9 +69,31 @@ type Hybrid struct {
 	Joined bool
 }
 
-// Recurs reports whether a layer keeps a recurrent state instead of keys and
-// values.
-func (h Hybrid) Recurs(layer int) bool { return h.Interval > 0 && (layer+1)%h.Interval != 0 }
+// RecurrentRule is how the state of a recurrent layer changes.
+type RecurrentRule int
+
+// The rules: a gated delta net, Mamba-2, a short convolution, and Kimi's delta net,
+// whose states are forgotten channel by channel.
+const (
+	GatedDelta RecurrentRule = iota
+	Mamba2
+	ShortConvolution
+	KimiDelta
+)
+
+// Prefix is where the tensors of a recurrent layer lie.
+func (h Hybrid) Prefix() string { return cmp.Or(h.Path, "linear_attn") }
+
+// Any reports whether any layer recurs.
+func (h Hybrid) Any() bool { return h.Interval > 0 || len(h.Recurring) > 0 }
+
+// Recurs reports whether a layer keeps a state instead of keys and values.
+func (h Hybrid) Recurs(layer int) bool {
+	if h.Interval == 0 {
+		return layer < len(h.Recurring) && h.Recurring[layer]
+	}
+	return (layer+1)%h.Interval != 0
+}
 
 // Layers counts the recurrent layers among the first n.
 func (h Hybrid) Layers(n int) int {
@@ -78,6 +114,15 @@ func (h Hybrid) ValueWidth() int { return h.ValueHeads * h.ValueSize }
 
 // Channels is the input width of the convolution: queries, keys, values.
 func (h Hybrid) Channels() int { return 2*h.KeyWidth() + h.ValueWidth() }
+
+// Width is that of what a layer computes for a token: what the convolution sees, and
+// the output's gate; of a convolution alone the three parts of its projection besides.
+func (h Hybrid) Width() int {
+	if h.Rule == ShortConvolution {
+		return 4 * h.ValueWidth()
+	}
+	return h.Channels() + h.ValueWidth()
+}
 
 // StateBytes is the size in bytes of one recurrent layer's state for one
 // sequence, always in float32: the latest rows of the convolution, and a matrix

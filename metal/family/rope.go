@@ -8,8 +8,10 @@ import (
 	"slices"
 )
 
-// supportedScalings lists the supported types of rope scaling.
-func supportedScalings() []string { return []string{"default", "linear", "llama3", "none", "yarn"} }
+// supportedScalings lists the kinds of rope scaling.
+func supportedScalings() []string {
+	return []string{"default", "linear", "llama3", "none", "proportional", "yarn"}
+}
 
 // ropeKeys are the keys allowed in an object that describes a rotary embedding
 // of any type; others are refused by name. mrope sections (time, height, width)
@@ -31,7 +33,7 @@ func (c *Config) rope(f Family, d Dimensions) Rope {
 
 // ropeOf is rope with another object in place of rope_parameters.
 func (c *Config) ropeOf(f Family, d Dimensions, params any, key string) Rope {
-	r := ropeReader{c: c, key: "rope_scaling", family: f, context: d.Context}
+	r := ropeReader{c: c, key: "rope_scaling", family: f, context: d.Context, head: d.HeadSize}
 	r.out = Rope{Size: d.HeadSize, Linear: 1, Magnitude: 1, Interleaved: f.Interleaved}
 	scaling := c.value("rope_scaling")
 	if scaling == nil {
@@ -80,8 +82,8 @@ type ropeReader struct {
 	values map[string]any
 	out    Rope
 	family Family
-	// context is the model's context length in positions.
-	context int
+	// context is the model's context length in positions, head the size of a head.
+	context, head int
 }
 
 // theta reads the base of the rotary embedding.
@@ -161,6 +163,8 @@ func (r *ropeReader) scale() {
 		r.longrope()
 	case "dynamic":
 		r.dynamic()
+	case "proportional":
+		r.proportional()
 	default:
 		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", Quoted(kind), supportedScalings()}))
 	}
@@ -235,6 +239,22 @@ func (r *ropeReader) dynamic() {
 		r.alpha()
 	case !r.family.Dynamic:
 		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", "dynamic", supportedScalings()}))
+	}
+}
+
+// proportional rotates the first part of the pairs of a whole head, and the others not
+// at all.
+func (r *ropeReader) proportional() {
+	one := 1.0
+	factor := float32(r.number("factor", &one, 1, 1e6))
+	rotated := r.out.Size / 2
+	r.out.Size = r.head
+	for i := range r.head / 2 {
+		if i < rotated {
+			r.out.Factors = append(r.out.Factors, factor)
+		} else {
+			r.out.Factors = append(r.out.Factors, float32(math.Inf(1)))
+		}
 	}
 }
 

@@ -78,6 +78,11 @@ func (s *slots) norm(n Norm, width int) {
 func (d Dimensions) globals(f Family) slots {
 	var out slots
 	out.linear("model.embed_tokens", d.Vocabulary, d.Hidden, false)
+	if all := d.Layers * d.Inner; all > 0 {
+		out.linear("model.embed_tokens_per_layer", d.Vocabulary, all, false)
+		out.linear("model.per_layer_model_projection", all, d.Hidden, false)
+		out.norm(rms("model.per_layer_projection_norm"), d.Inner)
+	}
 	out.norm(d.FinalNorm(), d.Hidden)
 	head := Slot{Path: "lm_head.weight", Shape: []int64{int64(d.Vocabulary), int64(d.Hidden)}, Optional: true}
 	out = append(out, head)
@@ -107,6 +112,14 @@ func (d Dimensions) layer(f Family, i int) slots {
 	case b.Attention != nil:
 		out.attention(d, f, *b.Attention)
 	}
+	if b.Inner > 0 {
+		out.linear("per_layer_input_gate", b.Inner, d.Hidden, false)
+		out.linear("per_layer_projection", d.Hidden, b.Inner, false)
+		out.norm(rms("post_per_layer_input_norm"), d.Hidden)
+	}
+	if b.Scaled {
+		out = append(out, Slot{Path: "layer_scalar", Shape: []int64{1}, AnyDims: true})
+	}
 	switch {
 	case b.Experts != nil && b.Experts.Clamped:
 		out.clamped(*b.Experts, d.Hidden)
@@ -120,29 +133,38 @@ func (d Dimensions) layer(f Family, i int) slots {
 
 func (s *slots) attention(d Dimensions, f Family, a Attention) {
 	path := a.Prefix() + "."
-	queries, keyValues := d.QueryHeads*d.HeadSize, d.KVHeads*d.HeadSize
+	queries, keys := a.Heads*a.HeadSize, a.KVHeads*a.HeadSize
 	wide := queries
 	if a.Gated { // a gate after each head
 		wide *= 2
 	}
 	first := len(*s)
 	s.linear(path+"q_proj", wide, d.Hidden, a.Bias)
-	s.linear(path+"k_proj", keyValues, d.Hidden, a.Bias)
-	if f.GGUF != nil && f.GGUF.Interleaved {
-		(*s)[first].Heads, (*s)[first+1].Heads = d.QueryHeads, d.KVHeads
+	if !a.Shared {
+		s.linear(path+"k_proj", keys, d.Hidden, a.Bias)
 	}
-	s.linear(path+"v_proj", keyValues, d.Hidden, a.Bias)
-	s.linear(path+"o_proj", d.Hidden, queries, a.OutBias)
+	if f.GGUF != nil && f.GGUF.Interleaved {
+		(*s)[first].Heads, (*s)[first+1].Heads = a.Heads, a.KVHeads
+	}
+	if !a.Shared && !a.Same {
+		s.linear(path+"v_proj", a.KVHeads*a.ValueSize, d.Hidden, a.Bias)
+	}
+	s.linear(path+"o_proj", d.Hidden, a.Heads*a.ValueSize, a.OutBias)
 	switch a.HeadNorm {
 	case EachHead:
-		s.add(path+"q_norm.weight", int64(d.HeadSize))
-		s.add(path+"k_norm.weight", int64(d.HeadSize))
+		queries, keys = a.HeadSize, a.HeadSize
+		fallthrough
 	case AllHeads:
 		s.add(path+"q_norm.weight", int64(queries))
-		s.add(path+"k_norm.weight", int64(keyValues))
+		if !a.Shared {
+			s.add(path+"k_norm.weight", int64(keys))
+		}
+	}
+	if a.HeadGate {
+		s.linear(path+"g_proj", a.Heads, d.Hidden, false)
 	}
 	if a.Sinks {
-		s.add(path+"sinks", int64(d.QueryHeads))
+		s.add(path+"sinks", int64(a.Heads))
 	}
 }
 
@@ -179,21 +201,41 @@ func (s *slots) feed(f Feed, hidden int) {
 // experts lists the tensors of a mixture with mlx-lm's names: the experts of a
 // layer are stacked into one tensor.
 func (s *slots) experts(e Experts, hidden int) {
+	path := e.Prefix() + "."
+	if e.Aside > 0 {
+		s.feed(Feed{Width: e.Aside}, hidden)
+		for _, name := range asideNorms() {
+			s.norm(rms(name), hidden)
+		}
+		s.add(path+"router_scale", int64(hidden))
+		s.add(path+"per_expert_scale", int64(e.Count))
+	}
 	if e.Shared > 0 {
-		s.feed(Feed{Path: "mlp." + e.SharedName(), Width: e.Shared}, hidden)
+		s.feed(Feed{Path: path + e.SharedName(), Width: e.Shared, Plain: e.Plain}, hidden)
 		if !e.SharedWhole {
-			s.add("mlp."+e.SharedName()+"_gate.weight", 1, int64(hidden))
+			s.add(path+e.SharedName()+"_gate.weight", 1, int64(hidden))
 		}
 	}
-	s.linear("mlp.gate", e.Count, hidden, false)
+	s.linear(path+"gate", e.Count, hidden, false)
 	if e.Router.Bias != "" {
-		*s = append(*s, Slot{Path: "mlp." + e.Router.Bias, Shape: []int64{int64(e.Count)}, Optional: e.Router.MayLack, AnyDims: true})
+		*s = append(*s, Slot{Path: path + e.Router.Bias, Shape: []int64{int64(e.Count)}, Optional: e.Router.MayLack, AnyDims: true})
 	}
 	n, inner, width := int64(e.Count), int64(e.FeedForward), int64(hidden)
-	s.add("mlp.switch_mlp.gate_proj.weight", n, inner, width)
-	s.add("mlp.switch_mlp.up_proj.weight", n, inner, width)
-	s.add("mlp.switch_mlp.down_proj.weight", n, width, inner)
+	if !e.Plain {
+		s.add(path+"switch_mlp.gate_proj.weight", n, inner, width)
+	}
+	s.add(path+"switch_mlp.up_proj.weight", n, inner, width)
+	s.add(path+"switch_mlp.down_proj.weight", n, width, inner)
 }
+
+// asideNorms are the norms around a mixture and the dense feed-forward next to it:
+// before and after the one, before and after the other.
+func asideNorms() [4]string {
+	return [4]string{"pre_feedforward_layernorm", "post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"}
+}
+
+// AsideNorms are the paths of the norms of a mixture next to a dense feed-forward.
+func (e Experts) AsideNorms() [4]string { return asideNorms() }
 
 // clamped lists the router and the experts of GPT-OSS with mlx-lm's names.
 func (s *slots) clamped(e Experts, hidden int) {
@@ -208,10 +250,22 @@ func (s *slots) clamped(e Experts, hidden int) {
 	}
 }
 
-// recurrent lists the tensors of a gated delta net.
+// recurrent lists the tensors of a recurrent layer.
 func (s *slots) recurrent(h Hybrid, hidden int) {
-	const path = "linear_attn."
-	heads := int64(h.ValueHeads)
+	path, heads := h.Prefix()+".", int64(h.ValueHeads)
+	switch h.Rule {
+	case Mamba2:
+		s.mamba2(h, path, hidden)
+		return
+	case ShortConvolution:
+		s.linear(path+"in_proj", 3*hidden, hidden, h.Bias)
+		s.linear(path+"out_proj", hidden, hidden, h.Bias)
+		s.linear(path+"conv", hidden, h.Taps, h.Bias)
+		return
+	case KimiDelta:
+		s.kimiDelta(h, path, hidden)
+		return
+	}
 	if h.Joined {
 		s.linear(path+"in_proj_qkvz", 2*h.KeyWidth()+2*h.ValueWidth(), hidden, false)
 		s.linear(path+"in_proj_ba", 2*h.ValueHeads, hidden, false)
@@ -226,6 +280,33 @@ func (s *slots) recurrent(h Hybrid, hidden int) {
 	s.add(path+"A_log", heads)
 	s.add(path+"norm.weight", int64(h.ValueSize))
 	s.linear(path+"out_proj", hidden, h.ValueWidth(), false)
+}
+
+// mamba2 are the tensors of a state space.
+func (s *slots) mamba2(h Hybrid, path string, hidden int) {
+	s.linear(path+"in_proj", h.Channels()+h.ValueWidth()+h.ValueHeads, hidden, h.Bias)
+	s.linear(path+"out_proj", hidden, h.ValueWidth(), h.Bias)
+	s.linear(path+"conv1d", h.Channels(), h.Taps, h.ConvolutionBias)
+	for _, name := range []string{"dt_bias", "A_log", "D"} {
+		s.add(path+name, int64(h.ValueHeads))
+	}
+	s.add(path+"norm.weight", int64(h.ValueWidth()))
+}
+
+// kimiDelta are the tensors of Kimi's delta net.
+func (s *slots) kimiDelta(h Hybrid, path string, hidden int) {
+	for _, name := range []string{"q", "k", "v"} {
+		s.linear(path+name+"_proj", h.KeyWidth(), hidden, false)
+		s.linear(path+name+"_conv.conv", h.KeyWidth(), h.Taps, false)
+	}
+	for _, name := range []string{"f", "g"} {
+		s.linear(path+name+"_a_proj", h.KeySize, hidden, false)
+		s.linear(path+name+"_b_proj", h.KeyWidth(), h.KeySize, false)
+	}
+	s.linear(path+"b_proj", h.ValueHeads, hidden, false)
+	s.linear(path+"o_proj", hidden, h.ValueWidth(), false)
+	*s = append(*s, Slot{Path: path + "A_log", Shape: []int64{int64(h.ValueHeads)}, AnyDims: true}, Slot{Path: path + "dt_bias", Shape: []int64{int64(h.KeyWidth())}, AnyDims: true})
+	s.add(path+"o_norm.weight", int64(h.ValueSize))
 }
 
 // Slots lists every tensor of the family. have is the number of tensors in the

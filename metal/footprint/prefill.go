@@ -1,6 +1,7 @@
 package footprint
 
 import (
+	"cmp"
 	"slices"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -245,7 +246,7 @@ func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 // turned, values; gate, up and their product. A product has a second half of
 // its result for the time being (metal/ref, Linear).
 func (k Kernels) activations(f model.Facts, tokens int64) amount {
-	if max(f.HiddenSize, f.FeedForwardSize) > most/32 || f.QueryHeads > most/32/f.HeadSize || f.RecurrentSize > most/32 || f.Experts > most/64 ||
+	if max(f.HiddenSize, f.FeedForwardSize, f.LayerInputSize) > most/32 || f.QueryHeads > most/32/f.HeadSize || f.RecurrentSize > most/32 || f.Experts > most/64 ||
 		f.ExpertsPerToken > 0 && max(f.HiddenSize, f.ExpertFeedForwardSize) > most/64/f.ExpertsPerToken {
 		return amount{over: true}
 	}
@@ -270,8 +271,13 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	}
 	a := product(tokens, around, widened, layers)
 	a.add(tokens, feedForward, narrow, layers)
+	a.add(tokens, layerInputs*f.LayerInputSize, widened)
 	return a
 }
+
+// layerInputs is how often the inputs of all layers exist at once: as they are made
+// of embeddings and projections, or next to a layer once (metal/nn, layerInputs).
+const layerInputs = 3
 
 // hybrid is the memory of a block without its cached state (metal/family,
 // qwen3_next): the largest of attention, recurrence and feed-forward. A
@@ -324,17 +330,18 @@ func (k Kernels) held(f model.Facts, sequences, tokens int64) amount {
 	if tokens <= 0 {
 		return a
 	}
-	perToken := product(2, f.KeyValueHeads, f.HeadSize, k.elementBytes(f))
-	a.over = perToken.over
+	usual := product(2, f.KeyValueHeads, f.HeadSize)
+	a.over = usual.over
+	growing, local := cmp.Or(f.GrowingElements, usual.bytes), cmp.Or(f.WindowElements, usual.bytes)
 	kept := roundUp(tokens, k.BlockTokens)
-	a.add(perToken.bytes, f.GrowingLayers, kept)
+	a.add(growing, k.elementBytes(f), f.GrowingLayers, kept)
 	if f.WindowLayers > 0 {
 		if k.Rotates {
 			window := product(sequences, roundUp(f.WindowTokens+k.WindowSlack, k.BlockTokens))
 			a.over = a.over || window.over
 			kept = min(kept, window.bytes)
 		}
-		a.add(perToken.bytes, f.WindowLayers, kept)
+		a.add(local, k.elementBytes(f), f.WindowLayers, kept)
 	}
 	a.add(sequences, f.RecurrentStateBytes)
 	return a
@@ -348,7 +355,7 @@ func (k Kernels) growth(f model.Facts, held int64) int64 {
 	if k.GrowMost > 0 {
 		copied = min(before, k.GrowMost)
 	}
-	layers := max(1, f.Layers-f.RecurrentLayers)
+	layers := max(1, f.Layers-f.RecurrentLayers-f.StatelessLayers)
 	if k.Rotates && f.GrowingLayers > 0 { // which lie by themselves, and hold most of it
 		layers = f.GrowingLayers
 	}

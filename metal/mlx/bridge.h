@@ -95,11 +95,11 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
 // The softmax of scores, who has the k largest of them, and their shares.
 bridge_made bridge_softmax(uint64_t owner, bridge_array *scores);
 bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k);
-bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized);
+bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized, float least, bridge_array *each);
 bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array *chosen, int32_t k);
 // How experts are chosen: their weights, and the weights by which they are chosen.
 typedef struct {
-  bridge_array *bias; // or null
+  bridge_array *bias, *each; // or null
   int32_t groups, top_groups, sigmoid, pairs;
 } bridge_router;
 bridge_made bridge_weights(uint64_t owner, bridge_array *scores, int32_t sigmoid);
@@ -141,8 +141,10 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
 // from (or a new one, if from is null) the slot after the last of to, and
 // closes the gap it leaves; remove closes the gap of one that ended. Slide moves
 // length tokens of a slot, from token from on, to its first.
+// Of keys a head has size elements, and of values value_size; 0 where values are
+// within keys.
 typedef struct {
-  int32_t kv_heads, size, type;
+  int32_t kv_heads, size, value_size, type;
 } bridge_kv_shape;
 bridge_slab *bridge_slab_new(int32_t layers, int32_t capacity, bridge_kv_shape shape);
 bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, bridge_slab *to);
@@ -150,8 +152,8 @@ bridge_status bridge_slab_free(uint64_t owner, bridge_slab *slab);
 bridge_status bridge_slab_remove(uint64_t owner, bridge_slab *slab, int32_t slot);
 bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t from, int32_t length);
 bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type);
-// Save copies tokens [first, last) of a slot, layer by layer keys then values,
-// each [kvHeads, tokens, size], once they are computed; put writes such blocks,
+// Save copies tokens [first, last) of a slot, layer by layer keys then values if
+// they are stored, each [kvHeads, tokens, size], once they are computed; put writes such blocks,
 // one after another from the first token on, and computes them.
 bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst);
 // stage starts such a copy into one array of the device's, and staged copies that out.
@@ -177,9 +179,11 @@ typedef struct {
 // compiled.
 bridge_status bridge_ragged(uint64_t owner, int32_t type, int32_t size, int32_t *has);
 typedef struct {
-  int32_t layer, heads, kv_heads, size, window;
+  int32_t layer, heads, kv_heads, size, value_size, window;
   float scale, cap; // cap is 0 where scores have no bound
 } bridge_attend_spec;
+// k is null where the layer holds the tokens of the step already, v where values are
+// within keys.
 bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n,
                           const int32_t *runs); // positions, start and end of each: tokens of a run see one another
 
@@ -194,8 +198,12 @@ typedef struct {
 bridge_status bridge_state_join(uint64_t owner, bridge_slab *to, const bridge_state_shape *shape);
 bridge_status bridge_state_save(uint64_t owner, bridge_slab *slab, int32_t slot, uint8_t *dst);
 bridge_status bridge_state_put(uint64_t owner, bridge_slab *slab, int32_t slot, const uint8_t *src);
+// How a state changes, as package tensor has it.
+enum { BRIDGE_DELTA_RULE, BRIDGE_STATE_SPACE, BRIDGE_CONVOLUTION };
 typedef struct {
-  bridge_array *q, *k, *v, *decay, *beta, *kernel, *rate, *bias;
+  int32_t rule;
+  float low, high;
+  bridge_array *q, *k, *v, *decay, *beta, *kernel, *shift, *rate, *bias, *skip; // those that the rule does not have are null
 } bridge_recur_operands;
 bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_t layer, const bridge_state_shape *shape, const bridge_segment *segments, int32_t n);
 

@@ -355,8 +355,7 @@ bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, 
     for (int32_t i = 0; i < m; i++) {
       for (auto &layer : slabs[i]->layers) {
         if (layer.keys) {
-          also(layer.keys->value);
-          also(layer.values->value);
+          layer.each([&](const auto &held) { also(held->value); });
         }
       }
     }

@@ -41,9 +41,12 @@ struct attention {
   std::optional<mx::array> sinks;
   const int32_t *runs;
 
-  // Tokens [first, end) of slots [from, to).
-  mx::array seen(const mx::array &a, int from, int to, int first, int end) const {
-    return mx::slice(a, {from, 0, first, 0}, {to, spec->kv_heads, end, spec->size});
+  // Keys of tokens [first, end) of slots [from, to), and their values.
+  mx::array keys(const slab_layer &held, int from, int to, int first, int end) const {
+    return mx::slice(held.keys->value, {from, 0, first, 0}, {to, spec->kv_heads, end, spec->size});
+  }
+  mx::array values(const slab_layer &held, int from, int to, int first, int end) const {
+    return mx::slice((held.values ? held.values : held.keys)->value, {from, 0, first, 0}, {to, spec->kv_heads, end, spec->value_size});
   }
 
   int first_seen(int position) const { return spec->window > 0 ? std::max(0, position + 1 - spec->window) : 0; }
@@ -137,7 +140,7 @@ mx::array attend_by_products(const attention &a, const mx::array &q, const mx::a
     scores = mx::softmax(scores, 3, true);
   }
   auto out = mx::matmul(mx::reshape(scores, {spec->kv_heads, group * length, keys}), mx::squeeze(v, 0));
-  return mx::reshape(out, {1, spec->heads, length, spec->size});
+  return mx::reshape(out, {1, spec->heads, length, spec->value_size});
 }
 
 // One segment's queries against what its slot holds: [length, heads*size].
@@ -145,7 +148,7 @@ mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segm
   const auto *spec = a.spec;
   int end = seg.start + seg.length, first = a.first_seen(seg.start);
   auto &held = seg.slab->layers.at(static_cast<size_t>(spec->layer));
-  auto keys = a.seen(held.keys->value, seg.slot, seg.slot + 1, first, end), values = a.seen(held.values->value, seg.slot, seg.slot + 1, first, end);
+  auto keys = a.keys(held, seg.slot, seg.slot + 1, first, end), values = a.values(held, seg.slot, seg.slot + 1, first, end);
   auto attend = [&] {
     if (seg.how == BRIDGE_PRODUCTS) {
       return attend_by_products(a, q, keys, values, seg.runs > 0 ? mask_of_runs(a, seg, first, end) : mask_of_piece(a, seg.start, first, end));
@@ -165,7 +168,7 @@ mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segm
   if (seg.length > 1) {
     out = mx::transpose(out, {0, 2, 1, 3});
   }
-  return mx::reshape(out, {seg.length, spec->heads * spec->size});
+  return mx::reshape(out, {seg.length, spec->heads * spec->value_size});
 }
 
 // Segments of one token each of one slab: row r of the step is in slot s at
@@ -269,9 +272,9 @@ mx::array attend_together(const attention &a, const mx::array &q, const together
     std::replace(all.begin(), all.end(), -1, *low);
     mask = mask_of(a, all, first, end);
   }
-  auto out = mx::fast::scaled_dot_product_attention(by_slot(q, t.asking(), spec->heads, spec->size), a.seen(held.keys->value, t.first, t.first + n, first, end),
-                                                    a.seen(held.values->value, t.first, t.first + n, first, end), spec->scale, mask ? "array" : "", mask, a.sinks);
-  out = mx::reshape(out, {n, spec->heads * spec->size});
+  auto out = mx::fast::scaled_dot_product_attention(by_slot(q, t.asking(), spec->heads, spec->size), a.keys(held, t.first, t.first + n, first, end),
+                                                    a.values(held, t.first, t.first + n, first, end), spec->scale, mask ? "array" : "", mask, a.sinks);
+  out = mx::reshape(out, {n, spec->heads * spec->value_size});
   if (t.present == n) {
     return out;
   }
@@ -366,7 +369,7 @@ void attend_slabs(const attention &a, const mx::array &q, const bridge_segment *
 
 // Ragged segments by the kernel, or one by one where there is none for them.
 void attend_ragged(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n, attended &out) {
-  bool has = has_ragged(q.dtype(), a.spec->size) && a.spec->window == 0 && !a.sinks;
+  bool has = has_ragged(q.dtype(), a.spec->size) && a.spec->size == a.spec->value_size && a.spec->window == 0 && !a.sinks;
   std::vector<bridge_slab *> slabs;
   int row = 0;
   for (int32_t i = 0; i < n; row += segments[i].length, i++) {
@@ -412,22 +415,18 @@ std::map<bridge_slab *, spread> spread_out(const bridge_segment *segments, int32
   return out;
 }
 
-// Writes the keys and values of a step: of ragged segments in a slab together,
-// and of groups.
-void write_all(const attention &a, const mx::array &k, const mx::array &v, const std::map<bridge_slab *, together> &groups, const bridge_segment *segments, int32_t n) {
+// Writes the keys or the values of a step, which are [T, heads*size]: of ragged
+// segments in a slab together, and of groups.
+void write_all(const attention &a, std::optional<slab_array> slab_layer::*part, const mx::array &x, int size, const std::map<bridge_slab *, together> &groups, const bridge_segment *segments, int32_t n) {
   auto layer = static_cast<size_t>(a.spec->layer);
-  int heads = a.spec->kv_heads, size = a.spec->size;
+  int heads = a.spec->kv_heads;
   auto spreads = spread_out(segments, n);
   for (const auto &[slab, s] : spreads) {
-    auto &held = slab->layers[layer];
-    place_rows(held.keys, by_slot(k, s.rows, heads, size), s.slots, s.positions);
-    place_rows(held.values, by_slot(v, s.rows, heads, size), s.slots, s.positions);
+    place_rows(slab->layers[layer].*part, by_slot(x, s.rows, heads, size), s.slots, s.positions);
   }
   for (const auto &[slab, t] : groups) {
     if (!t.ragged) { // two of a slab are spread out
-      auto &held = slab->layers[layer];
-      place_all(held.keys, by_slot(k, t.of_slots(t.rows), heads, size), t);
-      place_all(held.values, by_slot(v, t.of_slots(t.rows), heads, size), t);
+      place_all(slab->layers[layer].*part, by_slot(x, t.of_slots(t.rows), heads, size), t);
     }
   }
   int row = 0;
@@ -435,9 +434,7 @@ void write_all(const attention &a, const mx::array &k, const mx::array &v, const
     const auto &seg = segments[i];
     bool done = seg.how == BRIDGE_RAGGED ? spreads.count(seg.slab) > 0 : seg.length == 1 && groups.count(seg.slab) > 0;
     if (!done) {
-      auto &held = seg.slab->layers[layer];
-      place(held.keys, by_head(k, row, seg.length, heads, size), seg.slot, seg.start);
-      place(held.values, by_head(v, row, seg.length, heads, size), seg.slot, seg.start);
+      place(seg.slab->layers[layer].*part, by_head(x, row, seg.length, heads, size), seg.slot, seg.start);
     }
   }
 }
@@ -473,7 +470,12 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
     }
     // Everything is written before anything is read: what reads an array that is
     // then written would make the framework copy it.
-    write_all(a, k->value, v->value, groups, segments, n);
+    if (k != nullptr) {
+      write_all(a, &slab_layer::keys, k->value, spec->size, groups, segments, n);
+    }
+    if (v != nullptr) {
+      write_all(a, &slab_layer::values, v->value, spec->value_size, groups, segments, n);
+    }
     attended out;
     for (auto &[slab, t] : groups) {
       if (!t.ragged) {

@@ -28,7 +28,8 @@ struct bridge_array {
   mx::array value;
 };
 
-// Keys or values of one layer: [slots, kvHeads, capacity, size].
+// Keys or values of one layer: [slots, kvHeads, capacity, size]. Values that are
+// within keys are not there.
 struct slab_array {
   mx::array value;
   // written is true once a step wrote into it: then no other array shares its
@@ -38,6 +39,14 @@ struct slab_array {
 
 struct slab_layer {
   std::optional<slab_array> keys, values;
+
+  // each visits what is stored: keys, then values.
+  template <class F> void each(F &&visit) {
+    visit(keys);
+    if (values) {
+      visit(values);
+    }
+  }
 };
 
 struct bridge_slab {

@@ -165,10 +165,15 @@ bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k) {
   });
 }
 
-bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized) {
+bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized, float least, bridge_array *each) {
   return making(owner, [&] {
-    auto shares = mx::take_along_axis(x->value, mx::reshape(chosen->value, {x->value.shape(0), k}), -1);
-    return normalized ? mx::divide(shares, mx::sum(shares, -1, true)) : shares;
+    auto ids = mx::reshape(chosen->value, {x->value.shape(0), k});
+    auto shares = mx::take_along_axis(x->value, ids, -1);
+    if (normalized) {
+      auto sum = mx::sum(shares, -1, true);
+      shares = mx::divide(shares, least > 0 ? mx::add(sum, mx::array(least, sum.dtype())) : sum);
+    }
+    return each ? mx::multiply(shares, mx::astype(mx::take(each->value, ids), shares.dtype())) : shares;
   });
 }
 
@@ -309,8 +314,21 @@ bridge_made bridge_add(uint64_t owner, bridge_array *a, bridge_array *b) {
   return making(owner, [&] { return mx::add(flat(a), flat(b)); });
 }
 
+// x with a number of by for each of the equal runs of a row.
+static mx::array multiply_runs(const mx::array &x, const mx::array &by) {
+  int rows = x.shape(0), runs = by.shape(1);
+  auto cut = mx::reshape(x, {rows, runs, x.shape(1) / runs});
+  return mx::reshape(mx::multiply(cut, mx::expand_dims(by, -1)), x.shape());
+}
+
 bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b) {
-  return making(owner, [&] { return mx::multiply(flat(a), flat(b)); });
+  return making(owner, [&] {
+    if (a->value.ndim() > 1 && b->value.ndim() == 1) {
+      return mx::multiply(flat(a), mx::astype(b->value, flat(a).dtype()));
+    }
+    auto x = flat(a), by = flat(b);
+    return x.ndim() < 2 || by.shape(1) == x.shape(1) ? mx::multiply(x, by) : multiply_runs(x, mx::astype(by, x.dtype()));
+  });
 }
 
 bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias) {
@@ -425,8 +443,9 @@ bridge_made bridge_runs(uint64_t owner, bridge_array **parts, int32_t count, int
 
 bridge_made bridge_sigmoid_gate(uint64_t owner, bridge_array *x, bridge_array *gate) {
   return making(owner, [&] {
-    auto in = flat(x);
-    return mx::astype(mx::multiply(in, mx::sigmoid(flat(gate))), in.dtype());
+    auto in = flat(x), by = mx::sigmoid(flat(gate));
+    bool runs = by.shape(1) != 1 && by.shape(1) != in.shape(1);
+    return mx::astype(runs ? multiply_runs(in, by) : mx::multiply(in, by), in.dtype());
   });
 }
 

@@ -27,16 +27,30 @@ std::vector<mx::array> gates_of(const std::vector<mx::array> &in) {
   return {mx::negative(mx::multiply(mx::exp(wide(in[2])), soft)), mx::sigmoid(wide(in[3]))};
 }
 
-// SiLU of a convolution, and its last operand in float32: of the rows that meet
-// each tap, and as many taps.
-std::vector<mx::array> convolution_of(const std::vector<mx::array> &in) {
+// The steps of a state space, and the logarithm of what stays of its state: of decay,
+// bias, rate, both bounds and zero.
+std::vector<mx::array> steps_of(const std::vector<mx::array> &in) {
+  auto soft = mx::logaddexp(mx::add(wide(in[0]), wide(in[1])), in[5]);
+  auto step = mx::minimum(mx::maximum(soft, in[3]), in[4]);
+  return {mx::negative(mx::multiply(mx::exp(wide(in[2])), step)), step};
+}
+
+// A convolution, and its last operand in float32: of the rows that meet each tap, and
+// as many taps, and what is added, if anything is.
+std::vector<mx::array> plain_convolution_of(const std::vector<mx::array> &in) {
   size_t taps = in.size() / 2;
   auto last = wide(in[taps - 1]);
   auto sum = mx::multiply(taps > 1 ? wide(in[0]) : last, in[taps]);
   for (size_t j = 1; j < taps; j++) {
     sum = mx::add(sum, mx::multiply(j + 1 < taps ? wide(in[j]) : last, in[taps + j]));
   }
-  return {mx::multiply(sum, mx::sigmoid(sum)), last};
+  return {in.size() % 2 == 0 ? sum : mx::add(sum, wide(in.back())), last};
+}
+
+// SiLU of a convolution, and its last operand.
+std::vector<mx::array> convolution_of(const std::vector<mx::array> &in) {
+  auto both = plain_convolution_of(in);
+  return {mx::multiply(both[0], mx::sigmoid(both[0])), both[1]};
 }
 
 // What a row writes: of its values, what the state says, decay and beta.
@@ -52,22 +66,46 @@ std::vector<mx::array> state_of(const std::vector<mx::array> &in) {
 // One recurrent layer of a step, in float32.
 struct recurrence {
   const bridge_state_shape *shape;
+  int rule;
   mx::array mixed;       // queries, keys and values of all rows: [T, channels], in their own type
-  mx::array decay, beta; // [T, value_heads]; decay is its logarithm
+  mx::array decay, beta; // [T, value_heads]; decay is its logarithm, and may be [T, value_heads*key_size]
   mx::array taps;        // [taps, channels]
+  std::optional<mx::array> shift, skip;
 
   int channels() const { return 2 * shape->key_heads * shape->key_size + shape->value_heads * shape->value_size; }
+  // Whether columns of a state are forgotten one by one.
+  bool by_channel() const { return rule == BRIDGE_DELTA_RULE && decay.shape(1) > shape->value_heads; }
 
   recurrence(const bridge_recur_operands *in, const bridge_state_shape *of)
-      : shape(of), mixed(mx::concatenate({flat(in->q), flat(in->k), flat(in->v)}, 1)), decay(0.0f), beta(0.0f),
+      : shape(of), rule(in->rule), mixed(in->q ? mx::concatenate({flat(in->q), flat(in->k), flat(in->v)}, 1) : flat(in->v)), decay(0.0f), beta(0.0f),
         taps(mx::transpose(mx::reshape(wide(flat(in->kernel)), {channels(), of->taps}))) {
-    auto gates = fused<gates_of>({flat(in->decay), flat(in->bias), flat(in->rate), flat(in->beta), mx::array(0.0f)});
+    if (in->shift) {
+      shift = in->shift->value;
+    }
+    if (rule == BRIDGE_CONVOLUTION) { // whose gates are never looked at
+      decay = beta = mx::zeros({mixed.shape(0), 1}, mx::float32);
+      return;
+    }
+    auto rate = flat(in->rate), by = flat(in->decay), bias = flat(in->bias);
+    if (rule == BRIDGE_STATE_SPACE) {
+      auto steps = fused<steps_of>({by, bias, rate, mx::array(in->low), mx::array(in->high), mx::array(0.0f)});
+      decay = steps[0], beta = steps[1], skip = wide(in->skip->value);
+      return;
+    }
+    if (by.shape(1) > of->value_heads) {
+      rate = mx::repeat(rate, of->key_size, 0);
+    }
+    auto gates = gates_by(by, bias, rate, flat(in->beta));
     decay = gates[0], beta = gates[1];
   }
 
+  static std::vector<mx::array> gates_by(const mx::array &by, const mx::array &bias, const mx::array &rate, const mx::array &takes) {
+    return fused<gates_of>({by, bias, rate, takes, mx::array(0.0f)});
+  }
+
   // Of the convolution's result [T, channels]: the heads of queries, keys or
-  // values, [T, value_heads, size]; queries and keys have a length of 1, and
-  // queries are divided by the root of their size.
+  // values, [T, value_heads, size]; queries and keys of a delta rule have a length of
+  // 1, and queries are divided by the root of their size.
   mx::array queries(const mx::array &x) const { return units(x, 0, 1 / static_cast<float>(shape->key_size)); }
   mx::array keys(const mx::array &x) const { return units(x, shape->key_heads * shape->key_size, 1 / std::sqrt(static_cast<float>(shape->key_size))); }
   // The norm's mean is the square of the length by the size, and so is what is
@@ -75,13 +113,23 @@ struct recurrence {
   mx::array units(const mx::array &x, int from, float scale) const {
     int rows = x.shape(0), width = shape->key_heads * shape->key_size;
     auto all = mx::reshape(mx::slice(x, {0, from}, {rows, from + width}), {rows, shape->key_heads, shape->key_size});
-    auto unit = mx::fast::rms_norm(all, mx::broadcast_to(mx::array(scale), {shape->key_size}), 1e-6f / static_cast<float>(shape->key_size));
+    if (rule == BRIDGE_DELTA_RULE) {
+      all = mx::fast::rms_norm(all, mx::broadcast_to(mx::array(scale), {shape->key_size}), 1e-6f / static_cast<float>(shape->key_size));
+    }
     int times = shape->value_heads / shape->key_heads;
-    return times == 1 ? unit : mx::repeat(unit, times, 1);
+    return times == 1 ? all : mx::repeat(all, times, 1);
   }
   mx::array values(const mx::array &x) const {
     int rows = x.shape(0), from = 2 * shape->key_heads * shape->key_size;
     return mx::reshape(mx::slice(x, {0, from}, {rows, x.shape(1)}), {rows, shape->value_heads, shape->value_size});
+  }
+  // What is read of a state [T, value_heads*value_size], and of the values themselves.
+  mx::array read(const mx::array &out, const mx::array &x) const {
+    if (!skip) {
+      return out;
+    }
+    auto more = mx::multiply(values(x), mx::reshape(*skip, {1, shape->value_heads, 1}));
+    return mx::add(out, mx::reshape(more, out.shape()));
   }
 };
 
@@ -90,39 +138,63 @@ std::vector<mx::array> convolved(const recurrence &r, std::vector<mx::array> row
   for (int j = 0, taps = static_cast<int>(rows.size()); j < taps; j++) {
     rows.push_back(mx::slice(r.taps, {j, 0}, {j + 1, r.channels()}));
   }
-  return fused<convolution_of>(rows);
+  if (r.shift) {
+    rows.push_back(*r.shift);
+  }
+  return r.rule == BRIDGE_CONVOLUTION ? fused<plain_convolution_of>(rows) : fused<convolution_of>(rows);
 }
 
 // What is read after rows, and the state then.
 struct recurred {
-  mx::array out, seen, matrix;
+  mx::array out, seen;
+  std::optional<mx::array> matrix; // which a convolution alone does not have
 };
 
+// What one row of each of n states [n, value_heads, key_size, value_size] writes and
+// reads: what is read is [n, value_heads*value_size].
+std::pair<mx::array, mx::array> rule_once(const recurrence &r, const mx::array &mixed, const mx::array &decay, const mx::array &beta, const mx::array &matrix) {
+  int n = mixed.shape(0), heads = r.shape->value_heads, k = r.shape->key_size, v = r.shape->value_size;
+  auto key = r.keys(mixed), values = mx::reshape(r.values(mixed), {n, heads, 1, v}), takes = mx::reshape(beta, {n, heads, 1, 1});
+  auto past = mx::reshape(decay, {n, heads, r.by_channel() ? k : 1, 1});
+  auto news = [&] {
+    if (r.rule == BRIDGE_STATE_SPACE) {
+      return mx::multiply(values, takes);
+    }
+    auto row = mx::reshape(key, {n, heads, 1, k});
+    if (!r.by_channel()) {
+      return fused<news_of>({values, mx::matmul(row, matrix), past, takes})[0];
+    }
+    auto said = mx::matmul(mx::multiply(row, mx::exp(mx::swapaxes(past, -1, -2))), matrix);
+    return mx::multiply(mx::subtract(values, said), takes);
+  }();
+  auto state = fused<state_of>({matrix, past, mx::reshape(key, {n, heads, k, 1}), news})[0];
+  auto out = mx::matmul(mx::reshape(r.queries(mixed), {n, heads, 1, k}), state);
+  return {r.read(mx::reshape(out, {n, heads * v}), mixed), state};
+}
+
 // One row of each of n states: out is [n, value_heads*value_size].
-recurred recur_once(const recurrence &r, const mx::array &rows, const mx::array &decay, const mx::array &beta, const mx::array &seen, const mx::array &matrix) {
-  const auto *shape = r.shape;
-  int n = rows.shape(0), heads = shape->value_heads, k = shape->key_size, v = shape->value_size, width = r.channels(), before = shape->taps - 1;
+recurred recur_once(const recurrence &r, const mx::array &rows, const mx::array &decay, const mx::array &beta, const mx::array &seen, const std::optional<mx::array> &matrix) {
+  int n = rows.shape(0), width = r.channels(), before = r.shape->taps - 1;
   std::vector<mx::array> meet;
   for (int j = 0; j < before; j++) {
     meet.push_back(mx::squeeze(mx::slice(seen, {0, 0, j, 0}, {n, 1, j + 1, width}), {1, 2}));
   }
   meet.push_back(rows);
   auto both = convolved(r, meet);
-  auto &mixed = both[0];
-  auto key = r.keys(mixed);
-  mx::Shape by_head{n, heads, 1, 1};
-  auto past = mx::reshape(decay, by_head);
-  auto said = mx::matmul(mx::reshape(key, {n, heads, 1, k}), matrix);
-  auto news = fused<news_of>({mx::reshape(r.values(mixed), {n, heads, 1, v}), said, past, mx::reshape(beta, by_head)})[0];
-  auto state = fused<state_of>({matrix, past, mx::reshape(key, {n, heads, k, 1}), news})[0];
-  auto out = mx::matmul(mx::reshape(r.queries(mixed), {n, heads, 1, k}), state);
   auto last = before == 0 ? seen : mx::concatenate({mx::slice(seen, {0, 0, 1, 0}, seen.shape()), mx::reshape(both[1], {n, 1, 1, width})}, 2);
-  return {mx::reshape(out, {n, heads * v}), last, state};
+  if (!matrix) {
+    return {both[0], last, matrix};
+  }
+  auto [out, state] = rule_once(r, both[0], decay, beta, *matrix);
+  return {out, last, state};
 }
 
 // Rows of a sequence are computed in blocks of this many: what they write depends
 // on one another through a triangle of products of keys, which is solved first.
 constexpr int rows_at_once = 64;
+// As many where columns of a state are forgotten one by one: the products of keys are
+// then written out for each element of a key.
+constexpr int rows_by_channel = 16;
 
 // A square of ones and zeros.
 template <class F> mx::array square(int size, F &&one) {
@@ -158,45 +230,62 @@ mx::array in_blocks(const mx::array &x, int blocks, int size) {
   return mx::reshape(by_head, {x.shape(1), blocks, size, x.shape(2)});
 }
 
-// All rows of one sequence [T, channels] through the delta rule, and the state
-// [heads, key_size, value_size] then: out is [T, value_heads*value_size].
-// Within a block, what each row writes is solved for at once (Yang et al.,
+// The products of rows of a with those of b [heads, blocks, size, key_size] that do not
+// come after them, each element by what is left of it meanwhile: [..., size, size].
+// past is [..., size, 1], or [..., size, key_size].
+mx::array products(const mx::array &a, const mx::array &b, const mx::array &past, int size) {
+  auto lower = mx::greater(square(size, [](int row, int column) { return column <= row; }), mx::array(0.5f));
+  auto never = mx::array(-std::numeric_limits<float>::infinity());
+  if (past.shape(-1) == 1) {
+    auto between = mx::exp(mx::where(lower, mx::subtract(past, mx::swapaxes(past, -1, -2)), never));
+    return mx::multiply(mx::matmul(a, mx::swapaxes(b, -1, -2)), between);
+  }
+  auto between = mx::exp(mx::where(mx::expand_dims(lower, -1), mx::subtract(mx::expand_dims(past, -2), mx::expand_dims(past, -3)), never));
+  return mx::sum(mx::multiply(mx::multiply(mx::expand_dims(a, -2), mx::expand_dims(b, -3)), between), -1);
+}
+
+// All rows of one sequence [T, channels] through the rule, and the state [heads,
+// key_size, value_size] then: out is [T, value_heads*value_size]. Within a block, what
+// each row writes is solved for at once (Yang et al.,
 // https://arxiv.org/abs/2412.06464); blocks follow one another.
-std::pair<mx::array, mx::array> delta_rule(const recurrence &r, const mx::array &mixed, const mx::array &decay, const mx::array &beta, mx::array state) {
-  int rows = mixed.shape(0), heads = r.shape->value_heads, size = 1;
-  while (size < rows && size < rows_at_once) {
+std::pair<mx::array, mx::array> rule_of(const recurrence &r, const mx::array &mixed, const mx::array &decay, const mx::array &beta, mx::array state) {
+  int rows = mixed.shape(0), heads = r.shape->value_heads, size = 1, channels = r.by_channel() ? r.shape->key_size : 1;
+  while (size < rows && size < (channels > 1 ? rows_by_channel : rows_at_once)) {
     size *= 2;
   }
   int blocks = (rows + size - 1) / size;
   auto blocked = [&](const mx::array &x) { return in_blocks(x, blocks, size); };
   auto q = blocked(r.queries(mixed)), k = blocked(r.keys(mixed)), v = blocked(r.values(mixed));
   auto takes = blocked(mx::expand_dims(beta, -1));
-  auto past = mx::cumsum(blocked(mx::expand_dims(decay, -1)), 2); // [heads, blocks, size, 1]
-  auto lower = square(size, [](int row, int column) { return column <= row; });
-  auto between = mx::exp(mx::where(mx::greater(lower, mx::array(0.5f)), mx::subtract(past, mx::swapaxes(past, -1, -2)), mx::array(-std::numeric_limits<float>::infinity())));
-  auto turned = mx::swapaxes(k, -1, -2), since = mx::exp(past);
-  auto strictly_lower = square(size, [](int row, int column) { return column < row; });
-  auto solved = inverse(mx::multiply(mx::multiply(mx::multiply(takes, mx::matmul(k, turned)), between), strictly_lower), size);
-  auto wanted = mx::matmul(solved, mx::multiply(takes, v)), said = mx::matmul(solved, mx::multiply(mx::multiply(takes, since), k));
-  auto scores = mx::multiply(mx::matmul(q, turned), between);
+  auto past = mx::cumsum(blocked(mx::reshape(decay, {rows, heads, channels})), 2); // [heads, blocks, size, 1 or key_size]
+  auto since = mx::exp(past), wanted = mx::multiply(takes, v), said = wanted;
+  if (r.rule == BRIDGE_DELTA_RULE) {
+    auto strictly_lower = square(size, [](int row, int column) { return column < row; });
+    auto solved = inverse(mx::multiply(mx::multiply(takes, products(k, k, past, size)), strictly_lower), size);
+    wanted = mx::matmul(solved, wanted), said = mx::matmul(solved, mx::multiply(mx::multiply(takes, since), k));
+  }
+  auto scores = products(q, k, past, size);
   auto asked = mx::multiply(q, since);
-  auto end = mx::slice(past, {0, 0, size - 1, 0}, {heads, blocks, size, 1});
+  auto end = mx::slice(past, {0, 0, size - 1, 0}, {heads, blocks, size, channels});
   auto left = mx::swapaxes(mx::multiply(k, mx::exp(mx::subtract(end, past))), -1, -2);
-  auto stays = mx::exp(end);
+  auto stays = mx::swapaxes(mx::exp(end), -1, -2);
   std::vector<mx::array> outs;
   for (int b = 0; b < blocks; b++) {
     auto of = [&](const mx::array &x) { return mx::reshape(mx::slice(x, {0, b, 0, 0}, {heads, b + 1, x.shape(2), x.shape(3)}), {heads, x.shape(2), x.shape(3)}); };
-    auto news = mx::subtract(of(wanted), mx::matmul(of(said), state));
+    auto news = of(wanted);
+    if (r.rule == BRIDGE_DELTA_RULE) {
+      news = mx::subtract(news, mx::matmul(of(said), state));
+    }
     outs.push_back(mx::add(mx::matmul(of(asked), state), mx::matmul(of(scores), news)));
     state = mx::add(mx::multiply(state, of(stays)), mx::matmul(of(left), news));
   }
   auto out = blocks == 1 ? outs[0] : mx::concatenate(std::move(outs), 1);
   out = mx::transpose(mx::slice(out, {0, 0, 0}, {heads, rows, r.shape->value_size}), {1, 0, 2});
-  return {mx::reshape(out, {rows, heads * r.shape->value_size}), state};
+  return {r.read(mx::reshape(out, {rows, heads * r.shape->value_size}), mixed), state};
 }
 
 // All rows of one sequence, whose state is [1, ...].
-recurred recur_all(const recurrence &r, const mx::array &rows, const mx::array &decay, const mx::array &beta, const mx::array &seen, const mx::array &matrix) {
+recurred recur_all(const recurrence &r, const mx::array &rows, const mx::array &decay, const mx::array &beta, const mx::array &seen, const std::optional<mx::array> &matrix) {
   int n = rows.shape(0), width = r.channels(), taps = r.shape->taps;
   auto window = mx::concatenate({mx::reshape(seen, {taps - 1, width}), wide(rows)}, 0);
   std::vector<mx::array> meet;
@@ -204,10 +293,12 @@ recurred recur_all(const recurrence &r, const mx::array &rows, const mx::array &
     meet.push_back(rows_of(window, j, j + n));
   }
   auto mixed = convolved(r, meet)[0];
-  auto state = mx::reshape(matrix, {matrix.shape(1), matrix.shape(2), matrix.shape(3)});
-  auto [out, after] = delta_rule(r, mixed, decay, beta, state);
   auto last = mx::contiguous(mx::reshape(rows_of(window, n, n + taps - 1), {1, 1, taps - 1, width}));
-  return {out, last, mx::reshape(after, matrix.shape())};
+  if (!matrix) {
+    return {mixed, last, matrix};
+  }
+  auto [out, after] = rule_of(r, mixed, decay, beta, mx::reshape(*matrix, {matrix->shape(1), matrix->shape(2), matrix->shape(3)}));
+  return {out, last, mx::reshape(after, matrix->shape())};
 }
 
 // A host array of the bytes at src; src moves to the byte after them.
@@ -231,6 +322,14 @@ mx::array slots_at(const mx::array &a, const std::vector<int32_t> &slots) {
     all = slots[i] == static_cast<int32_t>(i);
   }
   return all ? a : mx::take(a, list_of(slots), 0);
+}
+
+// The matrices of some slots, if the layer has any.
+std::optional<mx::array> matrices(const slab_layer &held, const std::vector<int32_t> &slots) {
+  if (!held.values) {
+    return std::nullopt;
+  }
+  return slots.size() == 1 ? slots_of(held.values->value, slots[0], slots[0] + 1) : slots_at(held.values->value, slots);
 }
 
 // Writes slots back.
@@ -297,7 +396,9 @@ bridge_status bridge_state_join(uint64_t owner, bridge_slab *to, const bridge_st
     int channels = 2 * shape->key_heads * shape->key_size + shape->value_heads * shape->value_size;
     rearrange({to}, [&](size_t i) {
       append_slot(to->layers[i].keys, mx::zeros({1, 1, shape->taps - 1, channels}, mx::float32), 0);
-      append_slot(to->layers[i].values, mx::zeros({1, shape->value_heads, shape->key_size, shape->value_size}, mx::float32), 0);
+      if (shape->key_size > 0) {
+        append_slot(to->layers[i].values, mx::zeros({1, shape->value_heads, shape->key_size, shape->value_size}, mx::float32), 0);
+      }
     });
   });
 }
@@ -328,9 +429,11 @@ bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_
       auto &held = seg.slab->layers.at(at);
       if (seg.length > 1) {
         auto of = [&](const mx::array &x) { return rows_of(x, row, row + seg.length); };
-        auto one = recur_all(r, of(r.mixed), of(r.decay), of(r.beta), slots_of(held.keys->value, seg.slot, seg.slot + 1), slots_of(held.values->value, seg.slot, seg.slot + 1));
+        auto one = recur_all(r, of(r.mixed), of(r.decay), of(r.beta), slots_of(held.keys->value, seg.slot, seg.slot + 1), matrices(held, {seg.slot}));
         put_slots(held.keys, one.seen, {seg.slot});
-        put_slots(held.values, one.matrix, {seg.slot});
+        if (one.matrix) {
+          put_slots(held.values, *one.matrix, {seg.slot});
+        }
         out.parts.push_back(one.out);
         for (int32_t j = 0; j < seg.length; j++) {
           out.order.push_back(row + j);
@@ -338,14 +441,16 @@ bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_
       } else if (!std::exchange(done[seg.slab], true)) {
         auto ones = in_slots(segments, n, seg.slab);
         auto of = [&](const mx::array &x) { return rows_at(x, ones.rows); };
-        auto all = recur_once(r, of(r.mixed), of(r.decay), of(r.beta), slots_at(held.keys->value, ones.slots), slots_at(held.values->value, ones.slots));
+        auto all = recur_once(r, of(r.mixed), of(r.decay), of(r.beta), slots_at(held.keys->value, ones.slots), matrices(held, ones.slots));
         put_slots(held.keys, all.seen, ones.slots);
-        put_slots(held.values, all.matrix, ones.slots);
+        if (all.matrix) {
+          put_slots(held.values, *all.matrix, ones.slots);
+        }
         out.parts.push_back(all.out);
         out.order.insert(out.order.end(), ones.rows.begin(), ones.rows.end());
       }
     }
-    return mx::astype(out.joined(), in->q->value.dtype());
+    return mx::astype(out.joined(), in->v->value.dtype());
   });
 }
 

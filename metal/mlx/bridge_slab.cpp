@@ -41,7 +41,7 @@ constexpr size_t layers_at_once = 4, small_slab = 64 << 20;
 size_t bytes_of(const bridge_slab &slab) {
   size_t bytes = 0;
   for (const auto &layer : slab.layers) {
-    bytes += layer.keys ? 2 * layer.keys->value.nbytes() : 0;
+    bytes += (layer.keys ? layer.keys->value.nbytes() : 0) + (layer.values ? layer.values->value.nbytes() : 0);
   }
   return bytes;
 }
@@ -143,7 +143,7 @@ constexpr size_t copied_at_once = 64 << 20;
 void put_blocks(bridge_slab &slab, int slot, int from, const bridge_block *blocks, int32_t n) {
   std::vector<mx::array> whole, changed;
   for (int32_t i = 0; i < n; i++) {
-    whole.push_back(copy_in(type_of(slab.shape.type), {2 * static_cast<int>(slab.layers.size()), slab.shape.kv_heads, blocks[i].length, slab.shape.size}, blocks[i].bytes));
+    whole.push_back(copy_in(type_of(slab.shape.type), {(slab.shape.value_size > 0 ? 2 : 1) * static_cast<int>(slab.layers.size()), slab.shape.kv_heads, blocks[i].length, slab.shape.size}, blocks[i].bytes));
   }
   int half = 0; // of the layers in every block: keys, then values
   auto put = [&](std::optional<slab_array> &held) {
@@ -156,15 +156,14 @@ void put_blocks(bridge_slab &slab, int slot, int from, const bridge_block *block
     changed.push_back(held->value);
   };
   for (auto &layer : slab.layers) {
-    put(layer.keys);
-    put(layer.values);
+    layer.each(put);
   }
   mx::eval(std::move(changed));
 }
 
 // Writes blocks, at most at_once bytes of them at a time.
 void put_whole(bridge_slab &slab, int slot, const bridge_block *blocks, int32_t n, int64_t at_once) {
-  int64_t token = 2 * static_cast<int64_t>(slab.layers.size()) * slab.shape.kv_heads * slab.shape.size * static_cast<int64_t>(mx::size_of(type_of(slab.shape.type)));
+  int64_t token = static_cast<int64_t>(slab.layers.size()) * slab.shape.kv_heads * (slab.shape.size + slab.shape.value_size) * static_cast<int64_t>(mx::size_of(type_of(slab.shape.type)));
   for (int32_t i = 0, from = 0, length = 0; i < n; from += length) {
     int32_t first = i;
     for (length = 0; i < n && (i == first || (length + blocks[i].length) * token <= at_once); i++) {
@@ -205,8 +204,7 @@ void rearrange(const std::vector<bridge_slab *> &slabs, const std::function<void
     }
     for (auto *slab : slabs) {
       if (auto &layer = slab->layers[i]; layer.keys) {
-        changed.push_back(layer.keys->value);
-        changed.push_back(layer.values->value);
+        layer.each([&](auto &held) { changed.push_back(held->value); });
       }
     }
     if ((i + 1) % layers_at_once == 0 || i + 1 == layers) {
@@ -247,16 +245,19 @@ void place(std::optional<slab_array> &held, mx::array fresh, int first, int star
 void copy_slot(const bridge_slab &slab, int slot, int first, int last, uint8_t *dst) {
   size_t together = layers_at_once;
   if (on_gpu() && mx::cu::is_available()) {
-    const auto &keys = slab.layers[0].keys->value, &values = slab.layers[0].values->value;
+    const auto &keys = slab.layers[0].keys->value;
+    size_t all = keys.nbytes() + (slab.layers[0].values ? slab.layers[0].values->value.nbytes() : 0);
     size_t tokens = static_cast<size_t>(last < 0 ? keys.shape(2) : last - first);
-    size_t layer = (keys.nbytes() + values.nbytes()) / static_cast<size_t>(keys.shape(0)) / static_cast<size_t>(keys.shape(2)) * tokens;
+    size_t layer = all / static_cast<size_t>(keys.shape(0)) / static_cast<size_t>(keys.shape(2)) * tokens;
     together = std::max<size_t>(1, copied_at_once / std::max<size_t>(1, layer));
   }
   for (size_t at = 0; at < slab.layers.size(); at += together) {
     std::vector<mx::array> all;
     for (size_t i = at; i < std::min(at + together, slab.layers.size()); i++) {
       all.push_back(slab.layers[i].keys->value);
-      all.push_back(slab.layers[i].values->value);
+      if (slab.layers[i].values) {
+        all.push_back(slab.layers[i].values->value);
+      }
     }
     copy_out(all, slot, first, last, dst);
   }
@@ -265,11 +266,10 @@ void copy_slot(const bridge_slab &slab, int slot, int first, int last, uint8_t *
 void put_layers(bridge_slab &slab, const std::function<void(std::optional<slab_array> &)> &put) {
   std::vector<mx::array> changed;
   for (size_t i = 0; i < slab.layers.size(); i++) {
-    auto &layer = slab.layers[i];
-    put(layer.keys);
-    put(layer.values);
-    changed.push_back(layer.keys->value);
-    changed.push_back(layer.values->value);
+    slab.layers[i].each([&](auto &held) {
+      put(held);
+      changed.push_back(held->value);
+    });
     if ((i + 1) % layers_at_once == 0 || i + 1 == slab.layers.size()) {
       mx::eval(std::move(changed));
       changed = {};
@@ -295,7 +295,7 @@ bridge_status bridge_slab_free(uint64_t owner, bridge_slab *slab) {
 
 bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, bridge_slab *to) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
-    mx::Shape one{1, to->shape.kv_heads, to->capacity, to->shape.size};
+    mx::Shape key{1, to->shape.kv_heads, to->capacity, to->shape.size}, value{1, to->shape.kv_heads, to->capacity, to->shape.value_size};
     auto type = type_of(to->shape.type);
     std::vector<bridge_slab *> slabs{to};
     if (from != nullptr) {
@@ -304,25 +304,25 @@ bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, 
     rearrange(slabs, [&](size_t i) {
       auto &target = to->layers[i];
       if (from == nullptr) {
-        append_slot(target.keys, mx::zeros(one, type), to->capacity);
-        append_slot(target.values, mx::zeros(one, type), to->capacity);
+        append_slot(target.keys, mx::zeros(key, type), to->capacity);
+        if (to->shape.value_size > 0) {
+          append_slot(target.values, mx::zeros(value, type), to->capacity);
+        }
         return;
       }
       auto &source = from->layers[i];
       append_slot(target.keys, slots_of(source.keys->value, slot, slot + 1), to->capacity);
-      append_slot(target.values, slots_of(source.values->value, slot, slot + 1), to->capacity);
-      close_gap(source.keys, slot);
-      close_gap(source.values, slot);
+      if (source.values) {
+        append_slot(target.values, slots_of(source.values->value, slot, slot + 1), to->capacity);
+      }
+      source.each([&](auto &held) { close_gap(held, slot); });
     });
   });
 }
 
 bridge_status bridge_slab_remove(uint64_t owner, bridge_slab *slab, int32_t slot) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
-    rearrange({slab}, [&](size_t i) {
-      close_gap(slab->layers[i].keys, slot);
-      close_gap(slab->layers[i].values, slot);
-    });
+    rearrange({slab}, [&](size_t i) { slab->layers[i].each([&](auto &held) { close_gap(held, slot); }); });
   });
 }
 
@@ -337,10 +337,12 @@ bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, 
 bridge_made bridge_slab_stage(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last) {
   return making(owner, [&] {
     std::vector<mx::array> parts;
-    for (const auto &layer : slab->layers) {
-      for (const auto *a : {&layer.keys->value, &layer.values->value}) {
-        parts.push_back(mx::slice(*a, {slot, 0, first, 0}, {slot + 1, a->shape(1), last, a->shape(3)}));
-      }
+    for (auto &layer : slab->layers) {
+      layer.each([&](auto &held) {
+        const auto &a = held->value;
+        auto part = mx::slice(a, {slot, 0, first, 0}, {slot + 1, a.shape(1), last, a.shape(3)});
+        parts.push_back(slab->shape.value_size == slab->shape.size ? part : mx::flatten(part));
+      });
     }
     auto out = mx::concatenate(std::move(parts), 0);
     if (on_gpu()) {
@@ -366,38 +368,37 @@ bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot,
       auto kept = mx::contiguous(mx::slice(a, {slot, 0, from, 0}, {slot + 1, a.shape(1), from + length, a.shape(3)}));
       place(held, std::move(kept), slot, 0);
     };
-    rearrange({slab}, [&](size_t i) {
-      slide(slab->layers[i].keys);
-      slide(slab->layers[i].values);
-    });
+    rearrange({slab}, [&](size_t i) { slab->layers[i].each(slide); });
   });
 }
 
 bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, const bridge_block *blocks, int32_t n) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
-    if (self.whole > 0) {
+    const auto &shape = slab->shape;
+    if (self.whole > 0 && (shape.value_size == 0 || shape.value_size == shape.size)) {
       put_whole(*slab, slot, blocks, n, self.whole);
       return;
     }
-    auto type = type_of(slab->shape.type);
-    size_t heads = static_cast<size_t>(slab->shape.kv_heads), row = static_cast<size_t>(slab->shape.size) * mx::size_of(type);
+    auto type = type_of(shape.type);
+    size_t heads = static_cast<size_t>(shape.kv_heads);
     int32_t length = 0;
     for (int32_t i = 0; i < n; i++) {
       length += blocks[i].length;
     }
-    size_t half = 0; // of the layers in every block: keys, then values
+    size_t before = 0; // bytes of a token in every block that come before
     put_layers(*slab, [&](std::optional<slab_array> &held) {
       void *memory = nullptr;
-      auto joined = host_array(type, {1, slab->shape.kv_heads, length, slab->shape.size}, &memory);
+      size_t row = static_cast<size_t>(held->value.shape(3)) * mx::size_of(type);
+      auto joined = host_array(type, {1, shape.kv_heads, length, held->value.shape(3)}, &memory);
       auto *to = static_cast<uint8_t *>(memory);
       for (size_t head = 0; head < heads; head++) {
         for (int32_t i = 0; i < n; i++) {
-          size_t bytes = static_cast<size_t>(blocks[i].length) * row;
-          std::memcpy(to, blocks[i].bytes + (half * heads + head) * bytes, bytes);
-          to += bytes;
+          auto tokens = static_cast<size_t>(blocks[i].length);
+          std::memcpy(to, blocks[i].bytes + (before + head * row) * tokens, tokens * row);
+          to += tokens * row;
         }
       }
-      half++;
+      before += heads * row;
       place(held, std::move(joined), slot, 0);
     });
   });

@@ -24,10 +24,10 @@ import (
 type cache struct {
 	b    *Backend
 	spec tensor.CacheSpec
-	// shape of one token of keys, and what is saved of requests: known once the
-	// first keys came, whose type is that of all others.
-	shape *C.bridge_kv_shape
-	saved tensor.Saved
+	// learned is true, and what is saved of requests is known, once the first keys
+	// came, whose type is that of all others.
+	learned bool
+	saved   tensor.Saved
 	// ragged: there is a kernel for segments of these keys (ragged.h).
 	ragged bool
 	// index is the number of each layer among those of its kind; there are
@@ -49,6 +49,9 @@ type cache struct {
 type layers struct {
 	number int
 	slabs  []*slab
+	// heads is what each keeps of a token, and shape what the bridge knows of that.
+	heads tensor.HeadSpec
+	shape C.bridge_kv_shape
 }
 
 // spot is a slot of a slab; of none where slab is nil.
@@ -86,12 +89,13 @@ func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 		return nil, fmt.Errorf("NewCache: %w", err)
 	}
 	if b.precision == quant.BFloat16 && b.opts.Ragged >= 0 { // as most models are: compiled before it is needed
-		if _, err := b.hasRagged(C.BRIDGE_BFLOAT16, spec.HeadSize); err != nil {
+		if _, err := b.hasRagged(C.BRIDGE_BFLOAT16, spec.Heads(false)); err != nil {
 			return nil, fmt.Errorf("NewCache: %w", err)
 		}
 	}
 	b.caches++
 	c := &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}
+	c.growing.heads, c.rotating.heads = spec.Heads(false), spec.Heads(true)
 	for layer := range spec.Layers {
 		of := c.kind(layer)
 		c.window = max(c.window, spec.WindowOf(layer))
@@ -215,30 +219,36 @@ func (c *cache) Release() {
 
 // learn takes the type of all keys from the first.
 func (c *cache) learn(keys *array) error {
-	if c.shape != nil {
+	if c.learned {
 		return nil
 	}
-	shape := C.bridge_kv_shape{kv_heads: C.int32_t(c.spec.KVHeads), size: C.int32_t(c.spec.HeadSize)}
-	if err := fault(C.bridge_type(c.b.token(), keys.h, &shape._type)); err != nil {
+	var kind C.int32_t
+	if err := fault(C.bridge_type(c.b.token(), keys.h, &kind)); err != nil {
 		return err
 	}
 	saved, err := tensor.SavedOf(c.spec.Kept(keys.width()))
 	if err != nil {
 		return err
 	}
-	if c.ragged, err = c.b.hasRagged(shape._type, c.spec.HeadSize); err != nil {
+	if c.ragged, err = c.b.hasRagged(kind, c.growing.heads); err != nil {
 		return err
 	}
 	c.ragged = c.b.opts.Ragged > 0 || c.ragged && c.b.opts.Ragged == 0
-	c.shape, c.saved = &shape, saved
+	for _, of := range []*layers{&c.growing, &c.rotating} {
+		of.shape = C.bridge_kv_shape{kv_heads: C.int32_t(of.heads.KVHeads), size: C.int32_t(of.heads.HeadSize), value_size: C.int32_t(of.heads.Stored()), _type: kind}
+	}
+	c.learned, c.saved = true, saved
 	return nil
 }
 
 // hasRagged says whether there is a kernel for segments of keys of a type and
-// size.
-func (b *Backend) hasRagged(kind C.int32_t, size int) (bool, error) {
+// shape.
+func (b *Backend) hasRagged(kind C.int32_t, heads tensor.HeadSpec) (bool, error) {
+	if heads.Stored() != heads.HeadSize {
+		return false, nil
+	}
 	var has C.int32_t
-	err := fault(C.bridge_ragged(b.token(), kind, C.int32_t(size), &has))
+	err := fault(C.bridge_ragged(b.token(), kind, C.int32_t(heads.HeadSize), &has))
 	return has != 0, err
 }
 
@@ -332,11 +342,13 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		return &array{}
 	}
 	err := s.b.check() // before the cache changes
+	heads := c.spec.HeadsOf(spec.Layer)
+	wide := q.shape[1] / heads.HeadSize
 	var segments []C.bridge_segment
 	var runs []C.int32_t
 	var scores int64
 	if err == nil {
-		segments, runs, scores, err = c.extend(&spec, k, q.shape[1]/c.spec.HeadSize)
+		segments, runs, scores, err = c.extend(&spec, k, wide)
 	}
 	if err == nil {
 		err = s.b.admit(scores * int64(q.width()))
@@ -346,18 +358,28 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		return &array{}
 	}
 	how := C.bridge_attend_spec{
-		layer: C.int32_t(c.index[spec.Layer]), heads: C.int32_t(q.shape[1] / c.spec.HeadSize), kv_heads: C.int32_t(c.spec.KVHeads),
-		size: C.int32_t(c.spec.HeadSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale), cap: C.float(spec.Cap),
+		layer: C.int32_t(c.index[spec.Layer]), heads: C.int32_t(wide), kv_heads: C.int32_t(heads.KVHeads),
+		size: C.int32_t(heads.HeadSize), value_size: C.int32_t(heads.ValueSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale), cap: C.float(spec.Cap),
 	}
-	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.h, v.h, &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments)), unsafe.SliceData(runs)), q.shape...)
+	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.handle(), v.handle(), &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments)), unsafe.SliceData(runs)), q.shape[0], wide*heads.ValueSize)
+}
+
+// handle is what the bridge knows of an array; nil of none.
+func (a *array) handle() handle {
+	if a == nil {
+		return nil
+	}
+	return a.h
 }
 
 // extend makes room for the segments of a step in one layer and returns the
 // work for the bridge; runs are the positions of those that see one another,
 // scores is the maximum size of attention scores that exist at a time.
 func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C.bridge_segment, runs []C.int32_t, scores int64, err error) {
-	if err := c.learn(keys); err != nil {
-		return nil, nil, 0, err
+	if keys != nil {
+		if err := c.learn(keys); err != nil {
+			return nil, nil, 0, err
+		}
 	}
 	if err := c.room(spec); err != nil {
 		return nil, nil, 0, err
@@ -373,8 +395,10 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 		if c.spec.WindowOf(spec.Layer) > 0 {
 			in, start = h.rotated, g.Start-h.at.Base
 		}
-		h.lengths[spec.Layer] += g.Length
-		c.b.pending[in.slab] = struct{}{}
+		if keys != nil {
+			h.lengths[spec.Layer] += g.Length
+			c.b.pending[in.slab] = struct{}{}
+		}
 		all = append(all, stretch{slab: in.slab, slot: in.slot, start: start, length: g.Length, seen: g.Start + g.Length, shift: start - g.Start, runs: mutual[i]})
 	}
 	if c.ragged && len(spec.Mutual) == 0 && spec.Window == 0 && spec.Sinks == nil && spec.Cap == 0 {
@@ -410,8 +434,15 @@ func (c *cache) room(spec *tensor.AttendSpec) error {
 		if h := c.requests[g.Request]; h != nil {
 			has = h.lengths[spec.Layer]
 		}
-		if has != g.Start {
-			return fmt.Errorf("request %d, layer %d has %d tokens, but the segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
+		want := g.Start
+		if spec.K == nil {
+			want += g.Length
+		}
+		if has != want {
+			return fmt.Errorf("request %d, layer %d has %d tokens, want %d: %w", g.Request, spec.Layer, has, want, tensor.ErrSegment)
+		}
+		if spec.K == nil {
+			continue
 		}
 		if _, err := c.reserve(g.Request, g.Start+g.Length); err != nil {
 			return err
@@ -453,24 +484,31 @@ func (s *scope) attendOperands(op string, spec *tensor.AttendSpec) (q, k, v *arr
 		return nil, nil, nil, nil, false
 	}
 	q, _ = s.operand(op, spec.Q, 2)
-	k, _ = s.operand(op, spec.K, 2)
-	v, _ = s.operand(op, spec.V, 2)
+	heads := c.spec.HeadsOf(spec.Layer)
+	if spec.K != nil {
+		k, _ = s.operand(op, spec.K, 2)
+		if !heads.Within {
+			v, _ = s.operand(op, spec.V, 2)
+		}
+	}
 	if s.failed() {
 		return nil, nil, nil, nil, false
 	}
-	width, tokens, least := c.spec.KVHeads*c.spec.HeadSize, q.shape[0], 0
+	tokens, least := q.shape[0], 0
 	_, mutual := tensor.Positions(spec.Mutual, spec.Segments)
 	for _, g := range spec.Segments {
 		least = min(least, g.Length, g.Start)
 	}
+	misfit := func(a *array, size int) bool {
+		return a != nil && (a.shape[0] != tokens || a.shape[1] != heads.KVHeads*size)
+	}
 	switch {
 	case spec.Layer < 0 || spec.Layer >= c.spec.Layers,
-		tokens != tensor.Tokens(spec.Segments), least < 0,
-		k.shape[0] != tokens || v.shape[0] != tokens || k.shape[1] != width || v.shape[1] != width,
-		q.shape[1]%width != 0,
-		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize, !mutual,
+		tokens != tensor.Tokens(spec.Segments), least < 0, misfit(k, heads.HeadSize), misfit(v, heads.ValueSize),
+		q.shape[1]%(heads.KVHeads*heads.HeadSize) != 0,
+		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/heads.HeadSize, !mutual,
 		spec.Window < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
-		s.misfit(op, "q %v, k %v, v %v, %d rows in segments, layer %d of %+v", q.shape, k.shape, v.shape, tensor.Tokens(spec.Segments), spec.Layer, c.spec)
+		s.misfit(op, "q %v, k and v as %+v, %d rows in segments, layer %d of %+v", q.shape, heads, tensor.Tokens(spec.Segments), spec.Layer, c.spec)
 		return nil, nil, nil, nil, false
 	}
 	return q, k, v, c, true

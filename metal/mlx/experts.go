@@ -38,7 +38,7 @@ func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shar
 	if normalized {
 		wants = 1
 	}
-	out := s.made(op, C.bridge_shares(s.b.token(), whole.h, ids.h, C.int32_t(k), wants), tokens, k)
+	out := s.made(op, C.bridge_shares(s.b.token(), whole.h, ids.h, C.int32_t(k), wants, 0, nil), tokens, k)
 	s.Release(whole)
 	return ids, out
 }
@@ -73,16 +73,22 @@ func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, sha
 	}
 	tokens, experts := in.shape[0], in.shape[1]
 	how := C.bridge_router{groups: C.int32_t(max(1, spec.Groups)), top_groups: C.int32_t(spec.TopGroups), sigmoid: flag(spec.Sigmoid), pairs: flag(spec.Pairs)}
-	if spec.Bias != nil {
-		b, ok := s.operand(op, spec.Bias, 1)
+	for _, v := range []struct {
+		a  tensor.Array
+		to *handle
+	}{{spec.Bias, &how.bias}, {spec.Each, &how.each}} {
+		if v.a == nil {
+			continue
+		}
+		b, ok := s.operand(op, v.a, 1)
 		if !ok {
 			return none, none
 		}
 		if b.shape[0] != experts {
-			s.misfit(op, "%v and a bias of %v", in.shape, b.shape)
+			s.misfit(op, "%v and a vector of %v", in.shape, b.shape)
 			return none, none
 		}
-		how.bias = b.h
+		*v.to = b.h
 	}
 	if err := spec.Check(experts); err != nil {
 		s.misfit(op, "%v: %v", in.shape, err)
@@ -105,7 +111,7 @@ func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, sha
 	}
 	ids.bound = experts
 	s.Release(wanted)
-	out := s.made(op, C.bridge_shares(s.b.token(), weights.h, ids.h, C.int32_t(spec.K), flag(spec.Normalized)), tokens, spec.K)
+	out := s.made(op, C.bridge_shares(s.b.token(), weights.h, ids.h, C.int32_t(spec.K), flag(spec.Normalized), C.float(spec.Least), how.each), tokens, spec.K)
 	s.Release(weights)
 	if spec.Scale == 0 || spec.Scale == 1 || s.failed() {
 		return ids, out

@@ -81,7 +81,7 @@ func (s *scope) SigmoidGate(x, gate tensor.Array) tensor.Array {
 	if !ok || !s.begin(op) {
 		return &array{}
 	}
-	if g.shape[0] != in.shape[0] || g.shape[1] != in.shape[1] && g.shape[1] != 1 {
+	if g.shape[0] != in.shape[0] || in.shape[1]%g.shape[1] != 0 {
 		return s.misfit(op, "%v by %v", in.shape, g.shape)
 	}
 	return s.made(op, C.bridge_sigmoid_gate(s.b.token(), in.h, g.h), in.shape...)

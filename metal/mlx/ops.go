@@ -202,9 +202,21 @@ func (s *scope) Add(a, b tensor.Array) tensor.Array {
 	return s.pair("Add", a, b, func(a, b handle) C.bridge_made { return C.bridge_add(s.b.token(), a, b) })
 }
 
-// Multiply multiplies element by element.
-func (s *scope) Multiply(a, b tensor.Array) tensor.Array {
-	return s.pair("Multiply", a, b, func(a, b handle) C.bridge_made { return C.bridge_multiply(s.b.token(), a, b) })
+// Multiply multiplies element by element, by a row, or runs of each row.
+func (s *scope) Multiply(ta, tb tensor.Array) tensor.Array {
+	const op = "Multiply"
+	a, ok := s.operand(op, ta, 0)
+	if !ok {
+		return &array{}
+	}
+	b, ok := s.operand(op, tb, 0)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	if !tensor.Multiplies(a.shape, b.shape) {
+		return s.misfit(op, "%v and %v", a.shape, b.shape)
+	}
+	return s.made(op, C.bridge_multiply(s.b.token(), a.h, b.h), a.shape...)
 }
 
 // SwiGLU is SiLU(gate) * up.

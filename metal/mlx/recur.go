@@ -102,7 +102,7 @@ func (s *scope) Recur(spec tensor.RecurSpec) tensor.Array {
 	}
 	err := s.b.check() // before the cache changes
 	if err == nil {
-		err = s.b.admit(recurScratch(c.spec.Recurrent, spec.Segments))
+		err = s.b.admit(recurScratch(c.spec.Recurrent, spec))
 	}
 	var segments []C.bridge_segment
 	if err == nil {
@@ -113,23 +113,32 @@ func (s *scope) Recur(spec tensor.RecurSpec) tensor.Array {
 		return &array{}
 	}
 	shape := stateShape(c.spec.Recurrent)
-	operands := C.bridge_recur_operands{q: in[0].h, k: in[1].h, v: in[2].h, decay: in[3].h, beta: in[4].h, kernel: in[5].h, rate: in[6].h, bias: in[7].h}
+	operands := C.bridge_recur_operands{
+		rule: C.int32_t(spec.Rule), low: C.float(spec.Low), high: C.float(spec.High), q: in[0].handle(), k: in[1].handle(), v: in[2].h,
+		decay: in[3].handle(), beta: in[4].handle(), kernel: in[5].h, shift: in[6].handle(), rate: in[7].handle(), bias: in[8].handle(), skip: in[9].handle(),
+	}
 	return s.made(op, C.bridge_recur(s.b.token(), &operands, C.int32_t(spec.Layer), &shape, unsafe.SliceData(segments), C.int32_t(len(segments))), in[2].shape...)
 }
 
 // rowsAtOnce of a sequence are a block (bridge_recur.cpp, rows_at_once).
 const rowsAtOnce = 64
 
+// rowsByChannel is the same where a state is forgotten by channel (rows_by_channel).
+const rowsByChannel = 16
+
 // recurScratch is about what a layer takes while it computes the longest
 // segment, or one row of each: rows and windows, queries, keys and values by
 // head in some forms each, and squares of blocks.
-func recurScratch(r tensor.RecurrentSpec, segments []tensor.Segment) int64 {
+func recurScratch(r tensor.RecurrentSpec, spec tensor.RecurSpec) int64 {
 	longest := 0
-	for _, g := range segments {
+	for _, g := range spec.Segments {
 		longest = max(longest, g.Length)
 	}
-	rows, block := int64(tensor.Tokens(segments)), int64(min(rowsAtOnce, longest))
+	rows, block := int64(tensor.Tokens(spec.Segments)), int64(min(rowsAtOnce, longest))
 	perHead := 4*int64(r.KeySize) + 3*int64(r.ValueSize) + 4*block
+	if spec.Decay != nil && spec.Decay.Shape()[1] > r.ValueHeads {
+		perHead += 4 * min(rowsByChannel, block) * int64(r.KeySize)
+	}
 	return 4 * (3*rows*int64(r.Channels()) + int64(longest)*int64(r.ValueHeads)*perHead)
 }
 
@@ -172,7 +181,7 @@ func (c *cache) recur(spec *tensor.RecurSpec) (out []C.bridge_segment, err error
 	return out, nil
 }
 
-func (s *scope) recurOperands(op string, spec *tensor.RecurSpec) (in [8]*array, c *cache, ok bool) {
+func (s *scope) recurOperands(op string, spec *tensor.RecurSpec) (in [10]*array, c *cache, ok bool) {
 	if s.failed() {
 		return in, nil, false
 	}
@@ -181,29 +190,20 @@ func (s *scope) recurOperands(op string, spec *tensor.RecurSpec) (in [8]*array, 
 		s.fail(fmt.Errorf("%s: cache: %w", op, tensor.ErrReleased))
 		return in, nil, false
 	}
-	for i, a := range []tensor.Array{spec.Q, spec.K, spec.V, spec.Decay, spec.Beta, spec.Kernel, spec.LogRate, spec.Bias} {
+	for i, a := range spec.Operands() {
 		dims := 2
 		if i >= 5 {
 			dims = 1
+		}
+		if a == nil && i != 2 {
+			continue
 		}
 		if in[i], ok = s.operand(op, a, dims); !ok {
 			return in, nil, false
 		}
 	}
-	shape, tokens := c.spec.Recurrent, in[0].shape[0]
-	fits := spec.Layer >= 0 && spec.Layer < shape.Layers && tokens == tensor.Tokens(spec.Segments)
-	for i, width := range []int{shape.KeyHeads * shape.KeySize, shape.KeyHeads * shape.KeySize, shape.ValueHeads * shape.ValueSize, shape.ValueHeads, shape.ValueHeads} {
-		fits = fits && in[i].shape[0] == tokens && in[i].shape[1] == width
-	}
-	for i, n := range []int{shape.Channels() * shape.Taps, shape.ValueHeads, shape.ValueHeads} {
-		fits = fits && in[5+i].shape[0] == n
-	}
-	for _, g := range spec.Segments {
-		fits = fits && g.Length >= 0 && g.Start >= 0
-	}
-	if !fits {
-		s.misfit(op, "q %v, k %v, v %v, decay %v, beta %v, kernel %v, rate %v, bias %v, %d rows in segments, layer %d of %+v",
-			in[0].shape, in[1].shape, in[2].shape, in[3].shape, in[4].shape, in[5].shape, in[6].shape, in[7].shape, tensor.Tokens(spec.Segments), spec.Layer, shape)
+	if err := spec.Check(c.spec.Recurrent); err != nil {
+		s.fail(err)
 		return in, nil, false
 	}
 	return in, c, true

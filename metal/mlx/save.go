@@ -155,7 +155,7 @@ func (c *cache) mayRestore(id tensor.RequestID, tokens int, blocks [][]byte, sta
 	switch {
 	case c.requests[id] != nil:
 		return fmt.Errorf("the request already exists: %w", tensor.ErrSegment)
-	case c.shape == nil:
+	case !c.learned:
 		return fmt.Errorf("no step has determined the width of keys yet: %w", tensor.ErrUnsupported)
 	}
 	return c.saved.FitsRestore(tokens, c.spec.BlockTokens, blocks, state)

@@ -13,7 +13,8 @@ import (
 )
 
 // slab holds keys and values of requests with equal capacity: two arrays per
-// layer, [slots, kvHeads, capacity, size]. Every slot belongs to a request;
+// layer, [slots, kvHeads, capacity, size], or one where values are within keys.
+// Every slot belongs to a request;
 // when one leaves, the last takes its slot, so that a slab has no unused slots.
 // Adding, growing and removing requests copy the slab, a few layers at a time.
 // Other tokens are written in place: the replaced handle is released before
@@ -59,7 +60,7 @@ func (c *cache) slabFor(of *layers, capacity int, tokenBytes int64) (*slab, erro
 	if err := c.admitSlot(s); err != nil {
 		return nil, err
 	}
-	if s.row = C.bridge_slab_new(C.int32_t(of.number), C.int32_t(wide), *c.shape); s.row == nil {
+	if s.row = C.bridge_slab_new(C.int32_t(of.number), C.int32_t(wide), of.shape); s.row == nil {
 		return nil, fmt.Errorf("slab of a cache: %w", tensor.ErrMemory)
 	}
 	of.slabs = append(of.slabs, s)

@@ -15,6 +15,9 @@ type Pass struct {
 	Turns *Turns
 	// Mutual are runs of rows whose tokens see one another.
 	Mutual []tensor.Run
+	// Inner is what each layer gets of each token besides; nil where layers get
+	// nothing.
+	Inner []tensor.Array
 }
 
 // Turns are the positions of tokens by time and, in images, by row and column. Rows
@@ -37,7 +40,12 @@ func TurnsOf(places []vision.Place, flat bool) *Turns {
 // Attention is grouped-query attention over a request's own past. Heads may be
 // normed one by one before they are turned.
 type Attention struct {
+	// K has no matrix in layers that read the keys and values of another, V none
+	// where keys are values too.
 	Q, K, V, O Linear
+	// Gate is one number per head, whose sigmoid multiplies the output of the head;
+	// it has no matrix if the family has none.
+	Gate Linear
 	// Biases of Q, K and V; nil if the family has none.
 	Biases *Biases
 	// HeadNorms of queries and keys; nil if the family has none.
@@ -64,9 +72,13 @@ type HeadNorms struct{ Q, K RMSNorm }
 
 // AttentionSpec describes a layer's attention except for its weights.
 type AttentionSpec struct {
-	// Layer counts those that attend.
+	// Layer counts those that attend and have keys of their own.
 	Layer    int
 	HeadSize int
+	// ValueNorm norms each head of values; its weight is ones. ValueScale multiplies
+	// values if it is not 0.
+	ValueNorm  RMSNorm
+	ValueScale float32
 	// Rope is the rotary embedding; size 0 means none.
 	Rope tensor.RopeSpec
 	// Temper scales queries up with their position; nil means that it does not.
@@ -84,7 +96,7 @@ type AttentionSpec struct {
 // and the family's optional tensors.
 func (l *Loader) attention(path string, d family.Dimensions, f family.Attention, layer int) *Attention {
 	a := &Attention{Gated: f.Gated, NormLast: f.NormLast, AttentionSpec: AttentionSpec{
-		Layer: layer, HeadSize: d.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window, Cap: float32(f.Cap),
+		Layer: layer, HeadSize: f.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window, Cap: float32(f.Cap), ValueScale: float32(f.ValueScale),
 	}}
 	if f.Rope != nil {
 		a.Rope = l.rope(*f.Rope)
@@ -93,8 +105,12 @@ func (l *Loader) attention(path string, d family.Dimensions, f family.Attention,
 		a.axes = d.Tower.Axes
 	}
 	l.Linear(path+".q_proj", &a.Q)
-	l.Linear(path+".k_proj", &a.K)
-	l.Linear(path+".v_proj", &a.V)
+	if !f.Shared {
+		l.Linear(path+".k_proj", &a.K)
+	}
+	if !f.Shared && !f.Same {
+		l.Linear(path+".v_proj", &a.V)
+	}
 	l.Linear(path+".o_proj", &a.O)
 	if f.Bias {
 		l.Biases(path, a)
@@ -102,13 +118,32 @@ func (l *Loader) attention(path string, d family.Dimensions, f family.Attention,
 	if f.OutBias {
 		l.Bias(path+".o_proj", &a.O)
 	}
-	if f.HeadNorm != family.NoHeadNorm {
-		l.HeadNorms(path, d.NormEps, a)
+	l.headNorms(path, d, f, a)
+	if f.HeadGate {
+		l.Linear(path+".g_proj", &a.Gate)
 	}
 	if f.Sinks {
 		l.Sinks(path, a)
 	}
 	return a
+}
+
+// headNorms declares the norms of heads.
+func (l *Loader) headNorms(path string, d family.Dimensions, f family.Attention, to *Attention) {
+	bare := func() RMSNorm { return RMSNorm{l.ones(f.HeadSize), float32(d.NormEps)} }
+	if f.ValueNorm && !f.Shared {
+		to.ValueNorm = RMSNorm{l.ones(f.ValueSize), float32(d.NormEps)}
+	}
+	switch {
+	case f.HeadNorm == family.NoHeadNorm:
+	case f.HeadNorm == family.BareHead:
+		to.HeadNorms = &HeadNorms{bare(), bare()}
+	case f.Shared:
+		to.HeadNorms = new(HeadNorms)
+		l.RMSNorm(path+".q_norm", d.NormEps, &to.HeadNorms.Q)
+	default:
+		l.HeadNorms(path, d.NormEps, to)
+	}
 }
 
 // Biases declares the biases of q_proj, k_proj and v_proj with the prefix path.
@@ -127,46 +162,81 @@ func (l *Loader) HeadNorms(path string, eps float64, to *Attention) {
 	l.RMSNorm(path+".k_norm", eps, &to.HeadNorms.K)
 }
 
-// project gives queries, keys and values of x.
-func (a *Attention) project(s tensor.Scope, x tensor.Array) []tensor.Array {
+// project gives queries, keys and values of x; those that the layer does not have
+// are nil.
+func (a *Attention) project(s tensor.Scope, x tensor.Array) (q, k, v tensor.Array) {
 	ms := []tensor.Matrix{a.Q.Matrix, a.K.Matrix, a.V.Matrix}
 	if b := a.Biases; b != nil {
-		return s.LinearBias(x, ms, []tensor.Array{b.Q, b.K, b.V})
+		out := s.LinearBias(x, ms, []tensor.Array{b.Q, b.K, b.V})
+		return out[0], out[1], out[2]
 	}
-	return s.Linear(x, ms...)
+	switch {
+	case a.K.Matrix == nil:
+		return s.Linear(x, ms[0])[0], nil, nil
+	case a.V.Matrix == nil:
+		out := s.Linear(x, ms[:2]...)
+		return out[0], out[1], out[1]
+	}
+	out := s.Linear(x, ms...)
+	return out[0], out[1], out[2]
 }
 
 // Attend appends the keys and values of x [T, hidden] to the cache and returns
 // the output of the heads, [T, heads*size]; O projects that to [T, hidden].
 func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
-	qkv := a.project(s, x)
-	q, k := qkv[0], qkv[1]
+	q, k, v := a.project(s, x)
 	var gate tensor.Array
 	if a.Gated {
 		parts := s.Split(q, a.HeadSize, a.HeadSize)
 		s.Release(q)
 		q, gate = parts[0], parts[1]
 	}
-	n := a.HeadNorms
-	if n != nil && !a.NormLast {
-		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)
+	if a.ValueNorm.Weight != nil {
+		v = a.ValueNorm.Apply(s, v)
 	}
-	if a.Rope.Size > 0 {
-		q, k = a.rotate(s, q, p, a.queries()), a.rotate(s, k, p, a.Rope)
+	if a.ValueScale != 0 && v != nil {
+		v = s.ScaleShift(v, a.ValueScale, 0)
 	}
-	if n != nil && a.NormLast {
-		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)
+	q = a.turned(s, q, p, a.queries(), true)
+	if k != nil {
+		k = a.turned(s, k, p, a.Rope, false)
 	}
 	seen := s.AppendAttend(tensor.AttendSpec{
-		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments, Q: q, K: k, V: qkv[2],
+		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments, Q: q, K: k, V: v,
 		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks, Cap: a.Cap, Mutual: p.Mutual,
 	})
+	if a.Gate.Matrix != nil {
+		return s.SigmoidGate(seen, a.Gate.Apply(s, x))
+	}
 	if gate == nil {
 		return seen
 	}
 	defer s.Release(seen)
 	defer s.Release(gate)
 	return s.SigmoidGate(seen, gate)
+}
+
+// turned norms and rotates heads of queries or keys.
+func (a *Attention) turned(s tensor.Scope, x tensor.Array, p Pass, spec tensor.RopeSpec, queries bool) tensor.Array {
+	norm := func() {
+		switch n := a.HeadNorms; {
+		case n == nil:
+		case queries:
+			x = n.Q.Apply(s, x)
+		default:
+			x = n.K.Apply(s, x)
+		}
+	}
+	if !a.NormLast {
+		norm()
+	}
+	if spec.Size > 0 || spec.Beta != 0 {
+		x = a.rotate(s, x, p, spec)
+	}
+	if a.NormLast {
+		norm()
+	}
+	return x
 }
 
 // rotate turns heads by where their tokens stand. Tokens of images turn once by each axis:

@@ -29,6 +29,11 @@ type block struct {
 	parallel                             bool
 	// residual multiplies what both halves add; 0 means 1.
 	residual float32
+	// layer is its number, input what it does with an input of its own, nil where it
+	// has none; scalar multiplies the result, where there is one.
+	layer  int
+	input  *layerInput
+	scalar []float32
 	// eager blocks release what was only passed on at once, so that those with
 	// four norms or a recurrent mixer hold no more than one of two norms.
 	eager bool
@@ -38,22 +43,30 @@ type block struct {
 // that keep the same.
 func (l *Loader) block(path string, d family.Dimensions, i, number int) *block {
 	f := d.Block(i)
-	b := &block{parallel: f.Parallel, residual: float32(f.Residual), eager: f.After.Path != "" || d.Hybrid.Interval > 0}
+	b := &block{parallel: f.Parallel, residual: float32(f.Residual), layer: i, eager: f.After.Path != "" || d.Hybrid.Any()}
 	b.before, b.after = l.norm(path, f.Before, d), l.norm(path, f.After, d)
 	switch {
 	case f.Recurrent != nil:
-		b.mixer = l.GatedDelta(path+".linear_attn", number, d)
+		b.mixer = l.recurrent(path, number, d)
 	case f.Latent != nil:
 		b.mixer = l.latent(path+"."+f.Attention.Prefix(), d, *f.Attention, *f.Latent, number)
 	case f.Attention != nil:
 		b.mixer = l.attention(path+"."+f.Attention.Prefix(), d, *f.Attention, number)
 	}
 	b.beforeFeed, b.afterFeed = l.norm(path, f.BeforeFeed, d), l.norm(path, f.AfterFeed, d)
+	if f.Inner > 0 {
+		b.input = l.layerInput(path, d)
+	}
+	if f.Scaled {
+		l.host(path+".layer_scalar", &b.scalar)
+	}
 	switch {
 	case f.Experts != nil && f.Experts.Clamped:
 		b.feed = l.ClampedExperts(path+".mlp", *f.Experts)
+	case f.Experts != nil && f.Experts.Aside > 0:
+		b.feed = l.aside(path, d, *f.Experts)
 	case f.Experts != nil:
-		b.feed = l.Experts(path+".mlp", *f.Experts)
+		b.feed = l.Experts(path+"."+f.Experts.Prefix(), *f.Experts)
 	case f.Feed != nil:
 		b.feed = l.feed(path+"."+f.Feed.Prefix(), *f.Feed)
 	}
@@ -84,12 +97,29 @@ func (b *block) Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor
 	if b.feed == nil {
 		return x
 	}
+	if b.mixer == nil && rows != nil { // a feed-forward alone
+		if len(rows) == 0 {
+			return nil
+		}
+		x = s.Rows(x, rows)
+	}
 	if !b.parallel {
 		normed = b.beforeFeed.apply(s, x)
 	}
 	out := b.normed(s, b.afterFeed, b.feed.Apply(s, normed))
 	b.free(s, normed, x)
-	return b.add(s, x, out)
+	x = b.add(s, x, out)
+	if b.input != nil {
+		input := p.Inner[b.layer]
+		if rows != nil {
+			input = s.Rows(input, rows)
+		}
+		x = s.Add(x, b.input.apply(s, x, input))
+	}
+	if b.scalar != nil {
+		x = s.ScaleShift(x, b.scalar[0], 0)
+	}
+	return x
 }
 
 // normed norms y, and releases it where the block is eager.

@@ -16,6 +16,8 @@ type Decoder struct {
 	loader *Loader
 	cache  tensor.CacheSpec
 	embed  embedding
+	// inner adds an input per token to each layer; nil means none.
+	inner  *layerInputs
 	blocks []Block
 	norm   *Norm
 	head   Linear
@@ -38,18 +40,52 @@ func LoadDecoder(ctx context.Context, l *Loader, d family.Dimensions) (*Decoder,
 // cacheSpec is the shape of the cache: layers that attend, what they see, and
 // those that recur.
 func cacheSpec(d family.Dimensions) tensor.CacheSpec {
-	spec := tensor.CacheSpec{KVHeads: d.KVHeads, HeadSize: d.HeadSize, BlockTokens: blockTokens}
+	spec := tensor.CacheSpec{BlockTokens: blockTokens}
 	for i := range d.Layers {
-		switch b := d.Block(i); {
-		case b.Recurrent != nil:
-			h := b.Recurrent
+		b := d.Block(i)
+		a := b.Attention
+		if h := b.Recurrent; h != nil {
 			spec.Recurrent = tensor.RecurrentSpec{Layers: spec.Recurrent.Layers + 1, KeyHeads: h.KeyHeads, KeySize: h.KeySize, ValueHeads: h.ValueHeads, ValueSize: h.ValueSize, Taps: h.Taps}
-		case b.Attention != nil:
-			spec.Layers++
-			spec.Windows = append(spec.Windows, b.Attention.Window)
+		}
+		if a == nil || a.Shared {
+			continue
+		}
+		spec.Layers++
+		spec.Windows = append(spec.Windows, a.Window)
+		heads := tensor.HeadSpec{KVHeads: a.KVHeads, HeadSize: a.HeadSize, ValueSize: a.ValueSize}
+		if l := b.Latent; l != nil {
+			heads = tensor.HeadSpec{KVHeads: 1, HeadSize: l.Rank + l.Rotated, ValueSize: l.Rank, Within: true}
+		}
+		if a.Window > 0 {
+			spec.Local = heads
+		} else {
+			spec.KVHeads, spec.HeadSize, spec.ValueSize, spec.Within = heads.KVHeads, heads.HeadSize, heads.ValueSize, heads.Within
 		}
 	}
+	if spec.KVHeads == 0 { // every layer has a window
+		l := spec.Local
+		spec.KVHeads, spec.HeadSize, spec.ValueSize, spec.Within = l.KVHeads, l.HeadSize, l.ValueSize, l.Within
+	}
 	return spec
+}
+
+// numbers count, for each layer, the layers before it that keep the same; for one that
+// reads the keys of another it is the other's.
+func numbers(d family.Dimensions) []int {
+	out, attending, recurring := make([]int, d.Layers), 0, 0
+	for i := range out {
+		switch b := d.Block(i); {
+		case b.Recurrent != nil:
+			out[i] = recurring
+			recurring++
+		case b.Attention != nil && b.Attention.Shared:
+			out[i] = out[b.Attention.Lender]
+		case b.Attention != nil:
+			out[i] = attending
+			attending++
+		}
+	}
+	return out
 }
 
 func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
@@ -58,14 +94,11 @@ func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
 	}
 	m.loader.Linear("model.embed_tokens", &m.embed.Linear)
 	m.embed.Scale = float32(d.EmbedScale)
-	attending, recurring := 0, 0
-	for i := range d.Layers {
-		number := &attending
-		if d.Block(i).Recurrent != nil {
-			number = &recurring
-		}
-		m.blocks = append(m.blocks, m.loader.block(fmt.Sprintf("model.layers.%d", i), d, i, *number))
-		*number++
+	if d.Inner > 0 {
+		m.inner = m.loader.layerInputs(d)
+	}
+	for i, number := range numbers(d) {
+		m.blocks = append(m.blocks, m.loader.block(fmt.Sprintf("model.layers.%d", i), d, i, number))
 	}
 	m.norm = m.loader.norm("", d.FinalNorm(), d)
 	tied := !m.loader.Has("lm_head")
@@ -149,9 +182,12 @@ func (m *Decoder) Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, s
 
 // stack runs embedding and blocks; rows are those wanted of the last one.
 func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int, sight Sight) tensor.Array {
-	x, pass := m.embed.Lookup(s, ids), Pass{cache, segments, sight.Turns, sight.Mutual}
+	x, pass := m.embed.Lookup(s, ids), Pass{Cache: cache, Segments: segments, Turns: sight.Turns, Mutual: sight.Mutual}
 	if len(sight.Rows) > 0 {
 		x = replaced(s, x, sight.Rows, sight.States)
+	}
+	if m.inner != nil {
+		pass.Inner = m.inner.of(s, ids, x)
 	}
 	for i, b := range m.blocks {
 		var want []int

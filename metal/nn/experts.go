@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"math"
+
 	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -19,22 +21,41 @@ type Experts struct {
 	// nil means none.
 	By   family.Router
 	Bias tensor.Array
+	// Each multiplies the share of each expert; nil means 1.
+	Each tensor.Array
+	// GELU replaces SiLU. If Gate has no matrix the activation is ReLU2.
+	GELU bool
 	// Shared is an additional expert that every token uses; nil means none. Its
 	// weight is the sigmoid of SharedGate's score, or 1 without SharedGate.
 	Shared     FeedForward
 	SharedGate Linear
 }
 
-// Apply runs the mixture on x [T, D]. Intermediate arrays are released as soon
-// as possible.
-func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
-	scores := e.Router.Apply(s, x)
+// Apply runs the mixture on x [T, D]. What is only passed on is released at once.
+func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array { return e.of(s, x, x) }
+
+// inner is what the chosen experts compute between their matrices.
+func (e *Experts) inner(s tensor.Scope, x, chosen tensor.Array) tensor.Array {
+	if e.Gate.Matrix == nil {
+		up := s.LinearOf(x, chosen, e.Count, e.Up.Matrix)[0]
+		defer s.Release(up)
+		return s.ReLU2(up)
+	}
+	gu := s.LinearOf(x, chosen, e.Count, e.Gate.Matrix, e.Up.Matrix)
+	defer s.Release(gu[0])
+	defer s.Release(gu[1])
+	if e.GELU {
+		return s.GeGLU(gu[0], gu[1])
+	}
+	return s.SwiGLU(gu[0], gu[1])
+}
+
+// of runs the mixture on x, whose experts are chosen by another array.
+func (e *Experts) of(s tensor.Scope, x, by tensor.Array) tensor.Array {
+	scores := e.Router.Apply(s, by)
 	chosen, shares := e.route(s, scores)
 	s.Release(scores)
-	gu := s.LinearOf(x, chosen, e.Count, e.Gate.Matrix, e.Up.Matrix)
-	inner := s.SwiGLU(gu[0], gu[1])
-	s.Release(gu[0])
-	s.Release(gu[1])
+	inner := e.inner(s, x, chosen)
 	down := s.LinearOf(inner, chosen, e.Count, e.Down.Matrix)[0]
 	s.Release(inner)
 	s.Release(chosen)
@@ -60,12 +81,12 @@ func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 
 // route chooses experts and gives their shares.
 func (e *Experts) route(s tensor.Scope, scores tensor.Array) (chosen, shares tensor.Array) {
-	if e.By.Plain() {
+	if e.By.Plain() && e.Each == nil {
 		return s.Route(scores, e.PerToken, e.Normalized)
 	}
 	return s.RouteBy(scores, tensor.RouteSpec{
 		K: e.PerToken, Sigmoid: e.By.Sigmoid, Bias: e.Bias, Groups: e.By.Groups, TopGroups: e.By.TopGroups, Pairs: e.By.Pairs,
-		Normalized: e.Normalized, Scale: float32(e.By.Scale),
+		Normalized: e.Normalized, Scale: float32(e.By.Scale), Least: float32(e.By.Least), Each: e.Each,
 	})
 }
 
@@ -77,19 +98,51 @@ func (l *Loader) stack(path string, to *Linear) {
 // Experts declares a router, gate, with the prefix path, and the stacked
 // experts of switch_mlp, with mlx-lm's names.
 func (l *Loader) Experts(path string, d family.Experts) *Experts {
-	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized, By: d.Router}
+	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized, By: d.Router, GELU: d.Activation == family.GELUTanh}
 	if name := path + "." + d.Router.Bias; d.Router.Bias != "" && l.holds(name, !d.Router.MayLack) {
 		l.vector(name, func(v tensor.Array) { e.Bias = v })
 	}
 	l.Linear(path+".gate", &e.Router)
-	l.stack(path+".switch_mlp.gate_proj", &e.Gate)
+	if !d.Plain {
+		l.stack(path+".switch_mlp.gate_proj", &e.Gate)
+	}
 	l.stack(path+".switch_mlp.up_proj", &e.Up)
 	l.stack(path+".switch_mlp.down_proj", &e.Down)
 	if d.Shared > 0 {
-		e.Shared = l.feed(path+"."+d.SharedName(), family.Feed{})
+		e.Shared = l.feed(path+"."+d.SharedName(), family.Feed{Plain: d.Plain, Activation: d.Activation})
 		if !d.SharedWhole {
 			l.Linear(path+"."+d.SharedName()+"_gate", &e.SharedGate)
 		}
 	}
 	return e
+}
+
+// Aside is a mixture next to a dense feed-forward (Gemma 4). Each half norms what it
+// reads and what it returns; the router reads the residual by a norm of its own.
+type Aside struct {
+	Dense   FeedForward
+	Experts *Experts
+	// Norms are those before and after the one, then those of the other; By is the
+	// router's, whose weight is Scale over the root of the width.
+	Norms [4]RMSNorm
+	By    RMSNorm
+}
+
+// aside declares both halves in the layer at path.
+func (l *Loader) aside(path string, d family.Dimensions, e family.Experts) *Aside {
+	a := &Aside{Dense: l.feed(path+".mlp", family.Feed{Activation: e.Activation}), Experts: l.Experts(path+"."+e.Prefix(), e)}
+	for i, name := range e.AsideNorms() {
+		l.RMSNorm(path+"."+name, d.NormEps, &a.Norms[i])
+	}
+	a.By.Eps = float32(d.NormEps)
+	l.vector(path+"."+e.Prefix()+".router_scale", func(v tensor.Array) { a.By.Weight = l.scaled(v, float32(1/math.Sqrt(float64(d.Hidden))), 0) })
+	l.vector(path+"."+e.Prefix()+".per_expert_scale", func(v tensor.Array) { a.Experts.Each = v })
+	return a
+}
+
+// Apply runs both on x [T, D], which is not normed.
+func (a *Aside) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
+	dense := a.Norms[1].Apply(s, a.Dense.Apply(s, a.Norms[0].Apply(s, x)))
+	mixed := a.Norms[3].Apply(s, a.Experts.of(s, a.Norms[2].Apply(s, x), a.By.Apply(s, x)))
+	return s.Add(dense, mixed)
 }

@@ -30,7 +30,10 @@ type Latent struct {
 
 // latent declares latent attention under path.
 func (l *Loader) latent(path string, d family.Dimensions, f family.Attention, shape family.Latent, layer int) *Latent {
-	a := &Latent{heads: d.QueryHeads, shape: shape, spec: AttentionSpec{Layer: layer, Scale: float32(f.Scale), Window: f.Window, Rope: l.rope(*f.Rope), Temper: f.Temper}}
+	a := &Latent{heads: d.QueryHeads, shape: shape, spec: AttentionSpec{Layer: layer, Scale: float32(f.Scale), Window: f.Window, Temper: f.Temper}}
+	if f.Rope != nil {
+		a.spec.Rope = l.rope(*f.Rope)
+	}
 	biased := func(name string, to *Linear) {
 		l.Linear(path+name, to)
 		if shape.Bias {
@@ -63,8 +66,11 @@ func (a *Latent) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 	parts := s.Split(q, a.shape.Plain, a.shape.Rotated)
 	s.Release(q)
 	kv := s.Split(a.KV.Apply(s, x), a.shape.Rank, a.shape.Rotated)
-	keys := s.Join([]tensor.Array{a.KVNorm.Apply(s, kv[0]), s.Rope(kv[1], p.Segments, a.shape.Rotated, a.spec.Rope)}, a.shape.Rank, a.shape.Rotated)
-	turned := s.Rope(parts[1], p.Segments, a.shape.Rotated, a.spec.Rope)
+	narrow, turned := kv[1], parts[1]
+	if a.spec.Rope.Size > 0 {
+		narrow, turned = s.Rope(narrow, p.Segments, a.shape.Rotated, a.spec.Rope), s.Rope(turned, p.Segments, a.shape.Rotated, a.spec.Rope)
+	}
+	keys := s.Join([]tensor.Array{a.KVNorm.Apply(s, kv[0]), narrow}, a.shape.Rank, a.shape.Rotated)
 	embedded := s.LinearEach(parts[0], a.EmbedQ.Matrix, a.heads)
 	queries := s.Join([]tensor.Array{embedded, turned}, a.shape.Rank, a.shape.Rotated)
 	if t := a.spec.Temper; t != nil { // of the whole query
@@ -72,18 +78,19 @@ func (a *Latent) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 		s.Release(queries)
 		queries = grown
 	}
-	for _, done := range []tensor.Array{parts[0], parts[1], turned, embedded} {
+	if turned != parts[1] {
+		s.Release(turned)
+	}
+	for _, done := range []tensor.Array{parts[0], parts[1], embedded} {
 		s.Release(done)
 	}
 	seen := s.AppendAttend(tensor.AttendSpec{
-		Cache: p.Cache, Layer: a.spec.Layer, Segments: p.Segments, Q: queries, K: keys, V: keys, Scale: a.spec.Scale, Window: a.spec.Window,
+		Cache: p.Cache, Layer: a.spec.Layer, Segments: p.Segments, Q: queries, K: keys, Scale: a.spec.Scale, Window: a.spec.Window,
 	})
 	s.Release(queries)
-	read := s.Split(seen, a.shape.Rank, a.shape.Rotated)
-	s.Release(seen)
-	defer s.Release(read[0])
-	s.Release(read[1])
-	return s.LinearEach(read[0], a.Unembed.Matrix, a.heads)
+	s.Release(keys)
+	defer s.Release(seen)
+	return s.LinearEach(seen, a.Unembed.Matrix, a.heads)
 }
 
 // Output is the projection after Attend.

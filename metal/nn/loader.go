@@ -3,8 +3,10 @@ package nn
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/family"
@@ -175,12 +177,15 @@ func (l *Loader) vector(name string, set func(tensor.Array)) {
 	})
 }
 
-// plusOne replaces the latest vector by one more than it, in the type that the
-// back end keeps it in.
-func (l *Loader) plusOne(v tensor.Array) tensor.Array {
+// plusOne replaces the latest vector by one more than it.
+func (l *Loader) plusOne(v tensor.Array) tensor.Array { return l.scaled(v, 1, 1) }
+
+// scaled replaces the latest vector by scale times it, and shift more, in the type
+// that the back end keeps it in.
+func (l *Loader) scaled(v tensor.Array, scale, shift float32) tensor.Array {
 	s := l.backend.NewScope(context.Background())
 	defer s.Close()
-	more := s.ScaleShift(v, 1, 1)
+	more := s.ScaleShift(v, scale, shift)
 	s.Wait(more)
 	if err := s.Err(); err != nil {
 		l.late = errors.Join(l.late, err)
@@ -230,8 +235,17 @@ func (l *Loader) rope(r family.Rope) tensor.RopeSpec {
 }
 
 // zeros is a kept vector of n zeros.
-func (l *Loader) zeros(n int) tensor.Array {
-	v, err := l.backend.LoadVector(quant.Float32, make([]byte, 4*n))
+func (l *Loader) zeros(n int) tensor.Array { return l.constant(n, 0) }
+
+// ones is a kept vector of n ones.
+func (l *Loader) ones(n int) tensor.Array { return l.constant(n, 1) }
+
+func (l *Loader) constant(n int, value float32) tensor.Array {
+	raw := make([]byte, 0, 4*n)
+	for range n {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(value))
+	}
+	v, err := l.backend.LoadVector(quant.Float32, raw)
 	if err != nil {
 		l.late = errors.Join(l.late, err)
 		return nil

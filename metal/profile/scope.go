@@ -197,7 +197,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		}
 		seen += int64(n)
 	}
-	held := 2 * seen * int64(s.b.spec.KVHeads) * int64(s.b.spec.HeadSize) * s.b.width()
+	held := seen * int64(s.b.spec.HeadsOf(spec.Layer).Elements()) * s.b.width()
 	return s.one("AppendAttend", held, func() tensor.Array { return s.Scope.AppendAttend(spec) }, spec.Q, spec.K, spec.V)
 }
 

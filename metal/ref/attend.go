@@ -17,27 +17,26 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	if s.failed() {
 		return &array{}
 	}
-	out := s.array("AppendAttend", q.shape...)
+	heads := c.spec.HeadsOf(spec.Layer)
+	out := s.array("AppendAttend", q.shape[0], q.shape[1]/heads.HeadSize*heads.ValueSize)
 	if s.failed() {
 		return out
 	}
 	for _, g := range spec.Segments {
-		if has := c.of(g.Request).lengths[spec.Layer]; has != g.Start {
-			s.fail(fmt.Errorf("AppendAttend: request %d, layer %d has %d tokens, but the segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment))
+		start := g.Start
+		if k == nil {
+			start += g.Length
+		}
+		if has := c.of(g.Request).lengths[spec.Layer]; has != start {
+			s.fail(fmt.Errorf("AppendAttend: request %d, layer %d has %d tokens, want %d: %w", g.Request, spec.Layer, has, start, tensor.ErrSegment))
 			return out
 		}
 	}
-	row := 0
-	for _, g := range spec.Segments {
-		h, err := c.reserve(g.Request, g.Start+g.Length)
-		if err != nil {
-			s.fail(fmt.Errorf("AppendAttend: %w", err))
-			return out
-		}
-		c.append(h, spec.Layer, g.Start, k, v, row, g.Length)
-		row += g.Length
+	if err := c.extend(spec, k, v); err != nil {
+		s.fail(fmt.Errorf("AppendAttend: %w", err))
+		return out
 	}
-	looks := c.looks(spec, q.shape[1]/c.spec.HeadSize, s.b.workers.size)
+	looks := c.looks(spec, q.shape[1]/heads.HeadSize, s.b.workers.size)
 	s.b.workers.run(len(looks), func(worker, task int) {
 		a := attention{c: c, spec: &spec, look: looks[task], queries: s.b.scratch[worker].queries[:0]}
 		a.begin(&s.b.scratch[worker], q, out)
@@ -46,28 +45,52 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	return out
 }
 
+// extend appends the keys and values of a step to a layer.
+func (c *cache) extend(spec tensor.AttendSpec, k, v *array) error {
+	if k == nil {
+		return nil
+	}
+	row := 0
+	for _, g := range spec.Segments {
+		h, err := c.reserve(g.Request, g.Start+g.Length)
+		if err != nil {
+			return err
+		}
+		c.append(h, spec.Layer, g.Start, k, v, row, g.Length)
+		row += g.Length
+	}
+	return nil
+}
+
 func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache, err error) {
 	c, ok := spec.Cache.(*cache)
 	if !ok || c.released {
 		return nil, nil, nil, nil, fmt.Errorf("AppendAttend: cache: %w", tensor.ErrReleased)
 	}
 	q, _ = s.operand("AppendAttend", spec.Q, 2)
-	k, _ = s.operand("AppendAttend", spec.K, 2)
-	v, _ = s.operand("AppendAttend", spec.V, 2)
+	heads := c.spec.HeadsOf(spec.Layer)
+	if spec.K != nil {
+		k, _ = s.operand("AppendAttend", spec.K, 2)
+		if !heads.Within {
+			v, _ = s.operand("AppendAttend", spec.V, 2)
+		}
+	}
 	if s.failed() {
 		return nil, nil, nil, nil, s.Err()
 	}
-	width, tokens := c.spec.KVHeads*c.spec.HeadSize, q.shape[0]
+	tokens := q.shape[0]
+	misfit := func(a *array, size int) bool {
+		return a != nil && (a.shape[0] != tokens || a.shape[1] != heads.KVHeads*size)
+	}
 	_, mutual := tensor.Positions(spec.Mutual, spec.Segments)
 	switch {
 	case spec.Layer < 0 || spec.Layer >= c.spec.Layers,
-		tokens != tensor.Tokens(spec.Segments),
-		k.shape[0] != tokens || v.shape[0] != tokens || k.shape[1] != width || v.shape[1] != width,
-		q.shape[1]%width != 0,
-		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize, !mutual,
+		tokens != tensor.Tokens(spec.Segments), misfit(k, heads.HeadSize), misfit(v, heads.ValueSize),
+		q.shape[1]%(heads.KVHeads*heads.HeadSize) != 0,
+		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/heads.HeadSize, !mutual,
 		spec.Window < 0, spec.Cap < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
-		return nil, nil, nil, nil, &tensor.ShapeError{Op: "AppendAttend", Detail: fmt.Sprintf("q %v, k %v, v %v, %d rows in segments, layer %d of %+v",
-			q.shape, k.shape, v.shape, tensor.Tokens(spec.Segments), spec.Layer, c.spec)}
+		return nil, nil, nil, nil, &tensor.ShapeError{Op: "AppendAttend", Detail: fmt.Sprintf("q %v, k and v as %+v, %d rows in segments, layer %d of %+v",
+			q.shape, heads, tensor.Tokens(spec.Segments), spec.Layer, c.spec)}
 	}
 	return q, k, v, c, nil
 }
@@ -100,15 +123,16 @@ type look struct {
 func (c *cache) looks(spec tensor.AttendSpec, heads, workers int) []look {
 	segments := spec.Segments
 	runs, _ := tensor.Positions(spec.Mutual, segments)
+	kvHeads := c.spec.HeadsOf(spec.Layer).KVHeads
 	most := min(mostQueries, max(1, tensor.Tokens(segments)*heads/(shares*workers)))
-	each := heads / c.spec.KVHeads
+	each := heads / kvHeads
 	var all []look
 	row := 0
 	for i, g := range segments {
 		together := max(1, min(most, mostScores/max(1, g.Start+g.Length)))
 		wide := min(each, together)
 		high := max(1, together/wide)
-		for kvHead := range c.spec.KVHeads {
+		for kvHead := range kvHeads {
 			for at := 0; at < g.Length; at += high {
 				for first := 0; first < each; first += wide {
 					all = append(all, look{
@@ -153,8 +177,9 @@ type attention struct {
 
 // begin finds every query and its place for scores.
 func (a *attention) begin(sc *scratch, q, out *array) {
-	size := a.c.spec.HeadSize
-	a.vectors = a.c.b.vectors && size%lanes == 0
+	heads := a.c.spec.HeadsOf(a.spec.Layer)
+	size, wide := heads.HeadSize, heads.ValueSize
+	a.vectors = a.c.b.vectors && size%lanes == 0 && wide%lanes == 0
 	room := a.look.end(a.look.position + a.look.rows - 1)
 	scores := grow(&sc.scores, room*a.look.rows*a.look.heads)
 	for r := range a.look.rows {
@@ -164,9 +189,8 @@ func (a *attention) begin(sc *scratch, q, out *array) {
 			if a.spec.Window > 0 {
 				first = max(0, position+1-a.spec.Window)
 			}
-			from, to := head*size, (head+1)*size
 			a.queries = append(a.queries, query{
-				q: q.row(a.look.row + r)[from:to], out: out.row(a.look.row + r)[from:to], scores: scores[:end-first],
+				q: q.row(a.look.row + r)[head*size : (head+1)*size], out: out.row(a.look.row + r)[head*wide : (head+1)*wide], scores: scores[:end-first],
 				first: first, end: end, head: head,
 			})
 			scores = scores[room:]
@@ -300,7 +324,8 @@ func (q *query) add(from int) {
 // tiles visits for every query the part of each tile that it sees. Tiles begin at
 // multiples of their size, however a cache is cut into blocks.
 func (a *attention) tiles(sc *scratch, visit func(q *query, from, to int, keys, values []float32)) {
-	size := a.c.spec.HeadSize
+	heads := a.c.spec.HeadsOf(a.spec.Layer)
+	size, wide := heads.HeadSize, heads.ValueSize
 	first, end := a.queries[0].first, a.queries[len(a.queries)-1].end
 	for at := first; at < end; {
 		n := min(tile-at%tile, end-at)
@@ -308,7 +333,7 @@ func (a *attention) tiles(sc *scratch, visit func(q *query, from, to int, keys, 
 		for i := range a.queries {
 			q := &a.queries[i]
 			if from, to := max(at, q.first), min(at+n, q.end); from < to {
-				visit(q, from, to, keys[(from-at)*size:(to-at)*size], values[(from-at)*size:(to-at)*size])
+				visit(q, from, to, keys[(from-at)*size:(to-at)*size], values[(from-at)*wide:(to-at)*wide])
 			}
 		}
 		at += n

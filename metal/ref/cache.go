@@ -204,10 +204,9 @@ func (c *cache) rotate(h *held, to tensor.Rotation) error {
 		}
 	}
 	if _, most := c.rotated(h); most > to.Base && h.rotated != nil {
-		token := 4 * c.spec.HeadSize
-		from, dst := (to.Base-h.at.Base)*token, 0
-		for range 2 * c.rotating * c.spec.KVHeads {
-			copy(p[dst:dst+(most-to.Base)*token], h.rotated[from:])
+		from, dst := 0, 0
+		for _, token := range c.widths(true) {
+			copy(p[dst:dst+(most-to.Base)*token], h.rotated[from+(to.Base-h.at.Base)*token:])
 			from, dst = from+h.at.Room*token, dst+to.Room*token
 		}
 	}
@@ -218,46 +217,80 @@ func (c *cache) rotate(h *held, to tensor.Rotation) error {
 	return nil
 }
 
-// tokens are keys and values of one head, of n tokens from one on that lie in
-// one block.
+// widths are the bytes of a token in each run of a block: for every layer, of each
+// head of keys, then of each head of values.
+func (c *cache) widths(local bool) []int {
+	layers, heads := c.growing, c.spec.Heads(local)
+	if local {
+		layers = c.rotating
+	}
+	var out []int
+	for range layers {
+		for range heads.KVHeads {
+			out = append(out, 4*heads.HeadSize)
+		}
+		for range heads.KVHeads * min(1, heads.Stored()) {
+			out = append(out, 4*heads.ValueSize)
+		}
+	}
+	return out
+}
+
+// tokens are keys and values of one head, of n tokens from one on that lie in one
+// block. Values that are within keys are not there.
 func (c *cache) tokens(h *held, layer, head, from, n int) (keys, values []float32) {
 	block, at, room := h.rotated, from-h.at.Base, h.at.Room
 	if c.spec.WindowOf(layer) == 0 {
 		block, at, room = h.blocks[from/c.spec.BlockTokens], from%c.spec.BlockTokens, c.spec.BlockTokens
 	}
-	all, size := floats(block), c.spec.HeadSize
-	first := ((c.index[layer]*2*c.spec.KVHeads+head)*room + at) * size
-	second := first + c.spec.KVHeads*room*size
-	return all[first : first+n*size], all[second : second+n*size]
+	heads := c.spec.HeadsOf(layer)
+	size, stored := heads.HeadSize, heads.Stored()
+	all := floats(block)[c.index[layer]*heads.Elements()*room:]
+	first := (head*room + at) * size
+	second := heads.KVHeads*room*size + (head*room+at)*stored
+	return all[first : first+n*size], all[second : second+n*stored]
 }
 
-// span returns consecutive tokens. If they lie in several blocks, they are
-// copied to room.
+// span returns consecutive tokens. If they lie in several blocks, or values are within
+// keys, they are copied to room.
 func (c *cache) span(h *held, layer, head, from, n int, room *[]float32) (keys, values []float32) {
-	block, size := c.spec.BlockTokens, c.spec.HeadSize
-	if c.spec.WindowOf(layer) > 0 || from%block+n <= block {
+	block, heads := c.spec.BlockTokens, c.spec.HeadsOf(layer)
+	size, wide := heads.HeadSize, heads.ValueSize
+	whole := c.spec.WindowOf(layer) > 0 || from%block+n <= block
+	if whole && !heads.Within {
 		return c.tokens(h, layer, head, from, n)
 	}
-	both := grow(room, 2*n*size)
+	both := grow(room, n*(size+wide))
 	keys, values = both[:n*size], both[n*size:]
 	for at := 0; at < n; {
 		part := min(block-(from+at)%block, n-at)
+		if whole {
+			part = n
+		}
 		k, v := c.tokens(h, layer, head, from+at, part)
 		copy(keys[at*size:], k)
-		copy(values[at*size:], v)
+		copy(values[at*wide:], v)
 		at += part
+	}
+	if heads.Within {
+		for i := range n {
+			copy(values[i*wide:(i+1)*wide], keys[i*size:])
+		}
 	}
 	return keys, values
 }
 
 // append copies keys and values of one segment into a layer.
 func (c *cache) append(h *held, layer, start int, k, v *array, row, length int) {
+	heads := c.spec.HeadsOf(layer)
 	for i := range length {
-		kr, vr := k.row(row+i), v.row(row+i)
-		for head := range c.spec.KVHeads {
+		kr := k.row(row + i)
+		for head := range heads.KVHeads {
 			keys, values := c.tokens(h, layer, head, start+i, 1)
-			copy(keys, kr[head*c.spec.HeadSize:])
-			copy(values, vr[head*c.spec.HeadSize:])
+			copy(keys, kr[head*heads.HeadSize:])
+			if v != nil {
+				copy(values, v.row(row + i)[head*heads.ValueSize:])
+			}
 		}
 	}
 	h.lengths[layer] = start + length

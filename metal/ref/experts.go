@@ -44,16 +44,23 @@ func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, sha
 		return &array{}, &array{}
 	}
 	experts := in.shape[1]
-	var bias []float32
-	if spec.Bias != nil {
-		b, ok := s.operand("RouteBy", spec.Bias, 1)
+	var vectors [2][]float32
+	for i, a := range []tensor.Array{spec.Bias, spec.Each} {
+		if a == nil {
+			continue
+		}
+		b, ok := s.operand("RouteBy", a, 1)
 		if !ok {
 			return &array{}, &array{}
 		}
-		bias = b.data
+		if vectors[i] = b.data; len(b.data) != experts {
+			s.fail(&tensor.ShapeError{Op: "RouteBy", Detail: fmt.Sprintf("%v and a vector of %d", in.shape, len(b.data))})
+		}
 	}
-	if err := spec.Check(experts); err != nil || bias != nil && len(bias) != experts {
-		s.fail(&tensor.ShapeError{Op: "RouteBy", Detail: fmt.Sprintf("%v, a bias of %d: %v", in.shape, len(bias), err)})
+	if err := spec.Check(experts); err != nil {
+		s.fail(&tensor.ShapeError{Op: "RouteBy", Detail: fmt.Sprintf("%v: %v", in.shape, err)})
+	}
+	if s.failed() {
 		return &array{}, &array{}
 	}
 	ids := s.idArray("RouteBy", in.shape[0]*spec.K)
@@ -61,7 +68,7 @@ func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, sha
 	if s.failed() {
 		return ids, out
 	}
-	r := router{spec: spec, bias: bias, weights: make([]float32, experts), wanted: make([]float32, experts), groups: make([]float32, max(1, spec.Groups))}
+	r := router{spec: spec, bias: vectors[0], each: vectors[1], weights: make([]float32, experts), wanted: make([]float32, experts), groups: make([]float32, max(1, spec.Groups))}
 	for t := range in.shape[0] {
 		r.route(in.row(t), ids.ids[t*spec.K:(t+1)*spec.K], out.row(t))
 	}
@@ -72,6 +79,7 @@ func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, sha
 type router struct {
 	spec                  tensor.RouteSpec
 	bias, weights, wanted []float32
+	each                  []float32
 	groups                []float32
 }
 
@@ -87,7 +95,7 @@ func (r *router) route(row []float32, ids []int32, shares []float32) {
 	choose(r.wanted, ids)
 	sum, scale := float32(1), r.spec.Scale
 	if r.spec.Normalized {
-		sum = 0
+		sum = r.spec.Least
 		for _, i := range ids {
 			sum += r.weights[i]
 		}
@@ -97,6 +105,9 @@ func (r *router) route(row []float32, ids []int32, shares []float32) {
 	}
 	for j, i := range ids {
 		shares[j] = float32(r.weights[i]/sum) * scale
+		if r.each != nil {
+			shares[j] *= r.each[i]
+		}
 	}
 }
 

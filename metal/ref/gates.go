@@ -94,7 +94,7 @@ func (s *scope) SigmoidGate(x, gate tensor.Array) tensor.Array {
 	if !ok {
 		return &array{}
 	}
-	if g.shape[0] != in.shape[0] || g.shape[1] != in.shape[1] && g.shape[1] != 1 {
+	if g.shape[0] != in.shape[0] || in.shape[1]%g.shape[1] != 0 {
 		s.fail(&tensor.ShapeError{Op: "SigmoidGate", Detail: fmt.Sprintf("%v by %v", in.shape, g.shape)})
 		return &array{}
 	}
@@ -105,12 +105,12 @@ func (s *scope) SigmoidGate(x, gate tensor.Array) tensor.Array {
 	s.b.split(in.shape[0], max(1, grainElements/8/in.shape[1]), func(lo, hi int) {
 		for t := lo; t < hi; t++ {
 			src, by, dst := in.row(t), g.row(t), out.row(t)
-			scale := 1 / (1 + exp(-by[0]))
-			for i, v := range src {
-				if len(by) > 1 {
-					scale = 1 / (1 + exp(-by[i]))
+			run := len(src) / len(by)
+			for j, b := range by {
+				scale := 1 / (1 + exp(-b))
+				for i := j * run; i < (j+1)*run; i++ {
+					dst[i] = src[i] * scale
 				}
-				dst[i] = v * scale
 			}
 		}
 	})

@@ -85,8 +85,37 @@ func (s *scope) binary(op string, ta, tb tensor.Array, f func(dst, a, b []float3
 // Add adds element by element.
 func (s *scope) Add(a, b tensor.Array) tensor.Array { return s.binary("Add", a, b, add) }
 
-// Multiply multiplies element by element.
-func (s *scope) Multiply(a, b tensor.Array) tensor.Array { return s.binary("Multiply", a, b, multiply) }
+// Multiply multiplies element by element, by a row, or runs of each row.
+func (s *scope) Multiply(ta, tb tensor.Array) tensor.Array {
+	a, ok := s.operand("Multiply", ta, 0)
+	if !ok {
+		return &array{}
+	}
+	b, ok := s.operand("Multiply", tb, 0)
+	if !ok || slices.Equal(a.shape, b.shape) {
+		return s.binary("Multiply", ta, tb, multiply)
+	}
+	if !tensor.Multiplies(a.shape, b.shape) {
+		s.fail(&tensor.ShapeError{Op: "Multiply", Detail: fmt.Sprintf("%v and %v", a.shape, b.shape)})
+		return &array{}
+	}
+	out := s.array("Multiply", a.shape...)
+	if s.failed() {
+		return out
+	}
+	for t := range a.shape[0] {
+		by := b.data
+		if len(b.shape) == 2 {
+			by = b.row(t)
+		}
+		src, dst := a.row(t), out.row(t)
+		run := len(src) / len(by)
+		for i, v := range src {
+			dst[i] = v * by[i/run]
+		}
+	}
+	return out
+}
 
 func add(dst, a, b []float32) {
 	a, b = a[:len(dst)], b[:len(dst)]

@@ -32,6 +32,11 @@ func (s *scope) Recur(spec tensor.RecurSpec) tensor.Array {
 	}
 	heads := 2*r.shape.KeyHeads + r.shape.ValueHeads
 	s.b.workers.run(len(r.rows)*heads, func(_, task int) { r.convolve(task/heads, task%heads) })
+	if spec.Rule == tensor.Convolution {
+		copy(out.data, r.mixed.data)
+		r.end()
+		return out
+	}
 	s.b.workers.run(len(spec.Segments)*r.shape.ValueHeads, func(_, task int) {
 		r.recur(task/r.shape.ValueHeads, task%r.shape.ValueHeads, out)
 	})
@@ -41,6 +46,7 @@ func (s *scope) Recur(spec tensor.RecurSpec) tensor.Array {
 
 // recurrence is one recurrent layer of a step.
 type recurrence struct {
+	tensor.RecurSpec
 	c           *cache
 	shape       tensor.RecurrentSpec
 	layer       int
@@ -49,6 +55,7 @@ type recurrence struct {
 	decay, beta *array
 	kernel      []float32
 	rate, bias  []float32
+	shift, skip []float32
 	// mixed is what comes of the convolution: queries, keys and values.
 	mixed *array
 	held  []*held
@@ -64,33 +71,25 @@ func (s *scope) recurOperands(spec tensor.RecurSpec) (*recurrence, error) {
 	if !ok || c.released {
 		return nil, fmt.Errorf("%s: cache: %w", op, tensor.ErrReleased)
 	}
-	var in [8]*array
-	for i, a := range []tensor.Array{spec.Q, spec.K, spec.V, spec.Decay, spec.Beta, spec.Kernel, spec.LogRate, spec.Bias} {
+	var in [10]*array
+	for i, a := range spec.Operands() {
 		dims := 2
 		if i >= 5 {
 			dims = 1
+		}
+		if a == nil && i != 2 {
+			in[i] = &array{}
+			continue
 		}
 		if in[i], ok = s.operand(op, a, dims); !ok {
 			return nil, s.Err()
 		}
 	}
-	shape, tokens := c.spec.Recurrent, in[0].shape[0]
-	fits := spec.Layer >= 0 && spec.Layer < shape.Layers && tokens == tensor.Tokens(spec.Segments)
-	for i, width := range []int{shape.KeyHeads * shape.KeySize, shape.KeyHeads * shape.KeySize, shape.ValueHeads * shape.ValueSize, shape.ValueHeads, shape.ValueHeads} {
-		fits = fits && in[i].shape[0] == tokens && in[i].shape[1] == width
+	if err := spec.Check(c.spec.Recurrent); err != nil {
+		return nil, err
 	}
-	for i, n := range []int{shape.Channels() * shape.Taps, shape.ValueHeads, shape.ValueHeads} {
-		fits = fits && in[5+i].shape[0] == n
-	}
-	for _, g := range spec.Segments {
-		fits = fits && g.Length >= 0 && g.Start >= 0
-	}
-	if !fits {
-		return nil, &tensor.ShapeError{Op: op, Detail: fmt.Sprintf("q %v, k %v, v %v, decay %v, beta %v, kernel %v, rate %v, bias %v, %d rows in segments, layer %d of %+v",
-			in[0].shape, in[1].shape, in[2].shape, in[3].shape, in[4].shape, in[5].shape, in[6].shape, in[7].shape, tensor.Tokens(spec.Segments), spec.Layer, shape)}
-	}
-	return &recurrence{c: c, shape: shape, layer: spec.Layer, segments: spec.Segments, q: in[0], k: in[1], v: in[2],
-		decay: in[3], beta: in[4], kernel: in[5].data, rate: in[6].data, bias: in[7].data}, nil
+	return &recurrence{RecurSpec: spec, c: c, shape: c.spec.Recurrent, layer: spec.Layer, segments: spec.Segments, q: in[0], k: in[1], v: in[2],
+		decay: in[3], beta: in[4], kernel: in[5].data, shift: in[6].data, rate: in[7].data, bias: in[8].data, skip: in[9].data}, nil
 }
 
 // begin makes room for the states of all segments before any is changed. That
@@ -169,10 +168,18 @@ func (r *recurrence) convolve(row, head int) {
 			dst[i] += float32(r.kernel[(channel+i)*taps+j] * src[i])
 		}
 	}
+	if r.shift != nil {
+		for i := range dst {
+			dst[i] += r.shift[channel+i]
+		}
+	}
+	if r.Rule == tensor.Convolution {
+		return
+	}
 	for i, v := range dst {
 		dst[i] = v / (1 + exp(-v))
 	}
-	if head >= 2*r.shape.KeyHeads {
+	if head >= 2*r.shape.KeyHeads || r.Rule == tensor.StateSpace {
 		return
 	}
 	scale := 1 / math.Sqrt(float64(dot(dst, dst))+normEps)
@@ -195,6 +202,13 @@ func (r *recurrence) recur(segment, head int, out *array) {
 		row := r.mixed.row(t)
 		query, key := row[keyHead*k:(keyHead+1)*k], row[keys+keyHead*k:keys+(keyHead+1)*k]
 		value, dst := row[2*keys+head*v:2*keys+(head+1)*v], out.row(t)[head*v:(head+1)*v]
+		if r.Rule == tensor.StateSpace {
+			stays, takes := r.step(t, head)
+			for i := range dst {
+				dst[i] = spaceRow(matrix[i*k:(i+1)*k], query, key, stays, takes*value[i]) + float32(r.skip[head]*value[i])
+			}
+			continue
+		}
 		stays, takes := r.gates(t, head)
 		for i := range dst {
 			dst[i] = deltaRow(matrix[i*k:(i+1)*k], query, key, stays, takes, value[i])
@@ -202,20 +216,42 @@ func (r *recurrence) recur(segment, head int, out *array) {
 	}
 }
 
-// gates of a row and head: how much of the state stays, and how much of what is
-// new it takes.
-func (r *recurrence) gates(row, head int) (stays, takes float32) {
-	x := float64(r.decay.row(row)[head]) + float64(r.bias[head])
-	softplus := max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
-	stays = float32(math.Exp(-math.Exp(float64(r.rate[head])) * softplus))
+// gates of a row and head: how much of each column of the state stays, which may be
+// one number for all, and how much of what is new it takes.
+func (r *recurrence) gates(row, head int) (stays []float32, takes float32) {
+	n := len(r.bias) / r.shape.ValueHeads
+	stays = make([]float32, n)
+	for i := range stays {
+		x := float64(r.decay.row(row)[head*n+i]) + float64(r.bias[head*n+i])
+		stays[i] = float32(math.Exp(-math.Exp(float64(r.rate[head])) * softplus(x)))
+	}
 	return stays, float32(1 / (1 + math.Exp(-float64(r.beta.row(row)[head]))))
 }
 
-// deltaRow updates one row of a state and reads it.
-func deltaRow(state, query, key []float32, stays, takes, value float32) float32 {
+// step of a row and head in a state space: how much of the state stays, and the
+// size of the step.
+func (r *recurrence) step(row, head int) (stays, takes float32) {
+	d := softplus(float64(r.decay.row(row)[head]) + float64(r.bias[head]))
+	d = min(max(d, float64(r.Low)), float64(r.High))
+	return float32(math.Exp(-math.Exp(float64(r.rate[head])) * d)), float32(d)
+}
+
+func softplus(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
+
+// spaceRow updates one row of the state of a state space and reads it.
+func spaceRow(state, query, key []float32, stays, value float32) float32 {
 	query, key = query[:len(state)], key[:len(state)]
 	for i := range state {
-		state[i] *= stays
+		state[i] = float32(state[i]*stays) + float32(value*key[i])
+	}
+	return dot(state, query)
+}
+
+// deltaRow updates one row of a state and reads it.
+func deltaRow(state, query, key, stays []float32, takes, value float32) float32 {
+	query, key = query[:len(state)], key[:len(state)]
+	for i := range state {
+		state[i] *= stays[i%len(stays)]
 	}
 	delta := takes * (value - dot(state, key))
 	for i := range state {
@@ -234,8 +270,10 @@ func (r *recurrence) end() {
 		}
 		for at := max(0, g.Length-before); at < g.Length; at++ {
 			row, dst := r.firsts[i]+at, seen[(before-g.Length+at)*width:]
-			copy(dst, r.q.row(row))
-			copy(dst[keys:], r.k.row(row))
+			if keys > 0 {
+				copy(dst, r.q.row(row))
+				copy(dst[keys:], r.k.row(row))
+			}
 			copy(dst[2*keys:], r.v.row(row))
 		}
 		r.held[i].recurred[r.layer] += g.Length

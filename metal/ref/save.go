@@ -112,26 +112,29 @@ func (c *cache) eachBlock(blocks [][]byte, first, last int, visit func(block []b
 // from in on in a block: one run for each head, or one alone where both are a
 // whole block.
 func (c *cache) runs(saved, at, in, n int, visit func(saved, held, bytes int)) {
-	token, block := 4*c.spec.HeadSize, c.spec.BlockTokens
-	heads := 2 * c.growing * c.spec.KVHeads
+	block := c.spec.BlockTokens
 	if saved == block && n == block {
-		visit(0, 0, heads*block*token)
+		visit(0, 0, int(c.blockBytes()))
 		return
 	}
-	for head := range heads {
-		visit((head*saved+at)*token, (head*block+in)*token, n*token)
+	before := 0
+	for _, token := range c.widths(false) {
+		visit(before*saved+at*token, before*block+in*token, n*token)
+		before += token
 	}
 }
 
 // visible visits the bytes that windows can still see of a request with this
 // many tokens, one run per head.
 func (c *cache) visible(h *held, tokens int, visit func(saved, at, bytes int)) {
-	n, token := c.saved.RotatingOf(tokens), 4*c.spec.HeadSize
+	n := c.saved.RotatingOf(tokens)
 	if n == 0 {
 		return
 	}
-	for head := range 2 * c.rotating * c.spec.KVHeads {
-		visit(head*n*token, (head*h.at.Room+tokens-n-h.at.Base)*token, n*token)
+	before := 0
+	for _, token := range c.widths(true) {
+		visit(before*n, before*h.at.Room+(tokens-n-h.at.Base)*token, n*token)
+		before += token
 	}
 }
 

@@ -44,8 +44,8 @@ func (s CacheSpec) Kept(elementBytes int) []Kept {
 	var all []Kept
 	of := func(kind LayerKind, layers, window int) {
 		if layers > 0 {
-			one := CacheSpec{Layers: layers, KVHeads: s.KVHeads, HeadSize: s.HeadSize}
-			all = append(all, Kept{Kind: kind, Layers: layers, TokenBytes: one.TokenBytes(elementBytes), WindowTokens: window})
+			bytes := int64(layers) * int64(s.Heads(window > 0).Elements()) * int64(elementBytes)
+			all = append(all, Kept{Kind: kind, Layers: layers, TokenBytes: bytes, WindowTokens: window})
 		}
 	}
 	layers, window := s.Rotating()

@@ -26,7 +26,7 @@ func (s CacheSpec) WindowOf(layer int) int {
 // each attention layer, and entries other than 0 are equal.
 func (s CacheSpec) Fits() bool {
 	_, window := s.Rotating()
-	return s.Layers > 0 && s.KVHeads > 0 && s.HeadSize > 0 && s.BlockTokens > 0 && s.Recurrent.Fits() &&
+	return s.Layers > 0 && s.Heads(false).Fits() && s.Heads(true).Fits() && s.BlockTokens > 0 && s.Recurrent.Fits() &&
 		(len(s.Windows) == 0 || len(s.Windows) == s.Layers) &&
 		!slices.ContainsFunc(s.Windows, func(w int) bool { return w != 0 && w != window || w < 0 })
 }

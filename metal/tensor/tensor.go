@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 )
@@ -140,8 +141,15 @@ type Backend interface {
 
 // CacheSpec is the shape of what layers keep for every request.
 type CacheSpec struct {
-	// Layers that attend, each with keys and values.
-	Layers, KVHeads, HeadSize int
+	// Layers that attend, each with keys and values: KVHeads of HeadSize elements,
+	// and of ValueSize elements if that is not 0.
+	Layers, KVHeads, HeadSize, ValueSize int
+	// Within means that values are the first ValueSize elements of keys, and are
+	// not stored again (multi-head latent attention).
+	Within bool
+	// Local is the shape of layers with a window; the zero value means the shape of
+	// the others.
+	Local HeadSpec
 	// Windows are the windows of the attention layers in latest positions; a
 	// cache forgets tokens that no window sees any more. 0, or an empty slice,
 	// means all positions. Windows other than 0 are equal.
@@ -150,6 +158,45 @@ type CacheSpec struct {
 	BlockTokens int
 	// Recurrent layers are numbered separately; the zero value means none.
 	Recurrent RecurrentSpec
+}
+
+// HeadSpec is what an attending layer keeps of a token.
+type HeadSpec struct {
+	// KVHeads of keys have HeadSize elements each, and of values ValueSize.
+	KVHeads, HeadSize, ValueSize int
+	// Within is set where values are the first elements of keys.
+	Within bool
+}
+
+// Heads is the shape of layers under a window, or of those that grow.
+func (s CacheSpec) Heads(local bool) HeadSpec {
+	h := HeadSpec{s.KVHeads, s.HeadSize, s.ValueSize, s.Within}
+	if local && s.Local != (HeadSpec{}) {
+		h = s.Local
+	}
+	if h.ValueSize == 0 {
+		h.ValueSize = h.HeadSize
+	}
+	return h
+}
+
+// HeadsOf is the shape of an attending layer.
+func (s CacheSpec) HeadsOf(layer int) HeadSpec { return s.Heads(s.WindowOf(layer) > 0) }
+
+// Stored is how many elements of values a head has that are stored apart from keys.
+func (h HeadSpec) Stored() int {
+	if h.Within {
+		return 0
+	}
+	return h.ValueSize
+}
+
+// Elements are those of a token in one layer.
+func (h HeadSpec) Elements() int { return h.KVHeads * (h.HeadSize + h.Stored()) }
+
+// Fits reports whether there can be such heads.
+func (h HeadSpec) Fits() bool {
+	return h.KVHeads > 0 && h.HeadSize > 0 && h.ValueSize > 0 && !(h.Within && h.ValueSize > h.HeadSize)
 }
 
 // RecurrentSpec is the shape of recurrent layers, and of the state that each
@@ -180,14 +227,17 @@ func (s RecurrentSpec) StateBytes() int64 { return 4 * int64(s.Layers) * int64(s
 
 // Fits reports whether the spec is valid; no layers are valid.
 func (s RecurrentSpec) Fits() bool {
-	return s == RecurrentSpec{} || s.Layers > 0 && s.KeyHeads > 0 && s.KeySize > 0 && s.ValueHeads > 0 && s.ValueSize > 0 &&
-		s.ValueHeads%s.KeyHeads == 0 && s.Taps > 1
+	keys := s.KeyHeads > 0 && s.KeySize > 0 && s.ValueHeads%s.KeyHeads == 0
+	none := s.KeyHeads == 0 && s.KeySize == 0 // a convolution alone
+	return s == RecurrentSpec{} || s.Layers > 0 && (keys || none) && s.ValueHeads > 0 && s.ValueSize > 0 && s.Taps > 1
 }
 
 // TokenBytes is the size of one token in all attention layers, for elements of
 // this many bytes.
 func (s CacheSpec) TokenBytes(elementBytes int) int64 {
-	return 2 * int64(s.Layers) * int64(s.KVHeads) * int64(s.HeadSize) * int64(elementBytes)
+	rotating, _ := s.Rotating()
+	elements := (s.Layers-rotating)*s.Heads(false).Elements() + rotating*s.Heads(true).Elements()
+	return int64(elements) * int64(elementBytes)
 }
 
 // RequestID names a request to a cache; the caller never uses one twice.
@@ -304,8 +354,10 @@ func (s RopeSpec) Check(headSize int) error {
 	return nil
 }
 
-// AttendSpec is one layer's attention over a flat step. Q is [T, heads*size],
-// K and V are [T, kvHeads*size]; K and V are appended before attending.
+// AttendSpec is one layer's attention over a flat step. Q is [T, heads*size], K
+// and V are [T, kvHeads*size] of their sizes; K and V are appended before
+// attending. V is nil where values are within keys. Without K nothing is appended:
+// the layer holds the tokens of the step already, and another one reads them.
 type AttendSpec struct {
 	Cache    Cache
 	Layer    int
@@ -369,6 +421,10 @@ type RouteSpec struct {
 	// Normalized shares add up to one before Scale multiplies them; Scale 0 means 1.
 	Normalized bool
 	Scale      float32
+	// Least is added to the sum of the shares that is divided by.
+	Least float32
+	// Each [E] multiplies the share of each expert; nil means 1.
+	Each Array
 }
 
 // Check refuses a router that does not fit the number of experts.
@@ -384,6 +440,20 @@ func (s RouteSpec) Check(experts int) error {
 	return nil
 }
 
+// Multiplies reports whether an array can be multiplied by another, by their shapes
+// (Scope.Multiply).
+func Multiplies(a, by []int) bool {
+	switch {
+	case slices.Equal(a, by):
+		return true
+	case len(a) != 2 || a[1] == 0:
+		return false
+	case len(by) == 1:
+		return by[0] == a[1]
+	}
+	return len(by) == 2 && by[0] == a[0] && by[1] > 0 && a[1]%by[1] == 0
+}
+
 // AttendAllSpec is the bidirectional attention of one layer of an encoder:
 // every token sees all of its segment and nothing else, and nothing is kept. Q,
 // K and V are [T, heads*size].
@@ -395,30 +465,87 @@ type AttendAllSpec struct {
 	Scale float32
 }
 
-// RecurSpec is one recurrent layer over a flat step: a causal convolution over
-// queries, keys and values, channel by channel, and the gated delta rule over
-// what comes of it (https://arxiv.org/abs/2412.06464). For each request in the
-// order of its tokens, for each value head and its key head:
+// RecurRule is how the state of a recurrent layer changes.
+type RecurRule int
+
+// The rules. Let q, k and v be SiLU of the convolution of the last Taps rows. Then,
+// for each value head and its key head, the delta rule
+// (https://arxiv.org/abs/2412.06464) is
 //
-//	q, k, v = SiLU(convolution of the last Taps rows)
-//	q, k    = q/sqrt(|q|^2+1e-6)/sqrt(KeySize), k/sqrt(|k|^2+1e-6)
-//	S       = exp(-exp(LogRate) * softplus(Decay+Bias)) * S
-//	S       = S + sigmoid(Beta) * (v - S k) k^T
-//	out     = S q
+//	q, k = q/sqrt(|q|^2+1e-6)/sqrt(KeySize), k/sqrt(|k|^2+1e-6)
+//	S    = exp(-exp(LogRate) * softplus(Decay+Bias)) * S
+//	S    = S + sigmoid(Beta) * (v - S k) k^T
+//	out  = S q
+//
+// where Decay and Bias may have a number for each element of a key, by which its
+// column of S is forgotten (https://arxiv.org/abs/2510.26692). A state space
+// (https://arxiv.org/abs/2405.21060) is
+//
+//	d   = softplus(Decay+Bias) within Low and High
+//	S   = exp(-exp(LogRate) * d) * S + d v k^T
+//	out = S q + Skip * v
+//
+// and a convolution alone has neither keys nor a matrix, and takes no SiLU.
+const (
+	DeltaRule RecurRule = iota
+	StateSpace
+	Convolution
+)
+
+// RecurSpec is one recurrent layer over a flat step: a causal convolution over
+// queries, keys and values, channel by channel, and a rule over what comes of it,
+// for each request in the order of its tokens.
 type RecurSpec struct {
+	Rule  RecurRule
 	Cache Cache
 	// Layer counts recurrent layers alone.
 	Layer    int
 	Segments []Segment
 	// Q and K are [T, KeyHeads*KeySize], V is [T, ValueHeads*ValueSize].
 	Q, K, V Array
-	// Decay and Beta are [T, ValueHeads].
+	// Decay and Beta are [T, ValueHeads]; Decay may be [T, ValueHeads*KeySize].
 	Decay, Beta Array
 	// Kernel has the taps of each channel, the tap of the oldest row first:
-	// [channels*Taps].
-	Kernel Array
-	// LogRate and Bias are [ValueHeads].
-	LogRate, Bias Array
+	// [channels*Taps]. Shift [channels] is added to the convolution; nil means none.
+	Kernel, Shift Array
+	// LogRate and Skip are [ValueHeads], Bias has as many as a row of Decay.
+	LogRate, Bias, Skip Array
+	// Low and High bound the steps of a state space.
+	Low, High float32
+}
+
+// Check refuses operands that do not fit the rule and the shape of the layers.
+func (s RecurSpec) Check(r RecurrentSpec) error {
+	tokens, keys, values := Tokens(s.Segments), r.KeyHeads*r.KeySize, r.ValueHeads*r.ValueSize
+	decay := r.ValueHeads
+	if s.Rule == DeltaRule && s.Decay != nil && len(s.Decay.Shape()) == 2 && s.Decay.Shape()[1] != decay {
+		decay *= r.KeySize
+	}
+	fits := s.Layer >= 0 && s.Layer < r.Layers && (r.KeyHeads == 0) == (s.Rule == Convolution)
+	for _, g := range s.Segments {
+		fits = fits && g.Length >= 0 && g.Start >= 0
+	}
+	for _, o := range []struct {
+		a      Array
+		wanted bool
+		shape  []int
+	}{
+		{s.Q, s.Rule != Convolution, []int{tokens, keys}}, {s.K, s.Rule != Convolution, []int{tokens, keys}}, {s.V, true, []int{tokens, values}},
+		{s.Decay, s.Rule != Convolution, []int{tokens, decay}}, {s.Beta, s.Rule == DeltaRule, []int{tokens, r.ValueHeads}},
+		{s.Kernel, true, []int{r.Channels() * r.Taps}}, {s.Shift, s.Shift != nil, []int{r.Channels()}},
+		{s.LogRate, s.Rule != Convolution, []int{r.ValueHeads}}, {s.Bias, s.Rule != Convolution, []int{decay}}, {s.Skip, s.Rule == StateSpace, []int{r.ValueHeads}},
+	} {
+		fits = fits && o.wanted == (o.a != nil) && (!o.wanted || slices.Equal(o.a.Shape(), o.shape))
+	}
+	if !fits {
+		return &ShapeError{Op: "Recur", Detail: fmt.Sprintf("rule %d, %d rows in segments, layer %d of %+v", s.Rule, tokens, s.Layer, r)}
+	}
+	return nil
+}
+
+// Operands are all arrays of the layer; those that the rule does not have are nil.
+func (s RecurSpec) Operands() []Array {
+	return []Array{s.Q, s.K, s.V, s.Decay, s.Beta, s.Kernel, s.Shift, s.LogRate, s.Bias, s.Skip}
 }
 
 // Scope is one computation. The first error sticks: later operations return
@@ -500,7 +627,8 @@ type Scope interface {
 	// row of x [T, V], the lowest among equals: token ids [T]. It is -1 for a
 	// row whose maximum is infinite, or that contains a NaN.
 	Argmax(x Array, width int) Array
-	// Add and Multiply work element by element on equal shapes.
+	// Add works element by element on equal shapes. So does Multiply, where b may also
+	// be a number for each column [D], or for each of the n equal runs of a row [T, n].
 	Add(a, b Array) Array
 	Multiply(a, b Array) Array
 	// SiLU is x * sigmoid(x).
@@ -525,7 +653,8 @@ type Scope interface {
 	RMSNorm(x, weight Array, eps float32) Array
 	// Rope turns each head of x [T, heads*headSize] by the position of its row.
 	Rope(x Array, segments []Segment, headSize int, spec RopeSpec) Array
-	// AppendAttend extends the cache and attends: [T, heads*size].
+	// AppendAttend extends the cache and attends: [T, heads*size], of the size of
+	// values.
 	AppendAttend(AttendSpec) Array
 	// Recur extends a recurrent state and reads it: [T, ValueHeads*ValueSize].
 	Recur(RecurSpec) Array
@@ -536,8 +665,8 @@ type Scope interface {
 	// Join is the inverse of Split: the i-th operand [T, n*widths[i]] has n parts of
 	// a row, and the result [T, n*sum] has runs of one part of each.
 	Join(xs []Array, widths ...int) Array
-	// SigmoidGate is x * sigmoid(gate); gate has the shape of x [T, D], or one
-	// number for each row.
+	// SigmoidGate is x * sigmoid(gate); gate has the shape of x [T, D], or one number
+	// for each of the n equal runs of a row [T, n].
 	SigmoidGate(x, gate Array) Array
 	// RMSNormGate is RMSNorm(x) * SiLU(gate), on equal shapes, in float32 in
 	// between.

@@ -261,7 +261,7 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 	}
 	var extra []string
 	for name := range c.tensors {
-		if !used[name] && !dropped(name, tied) && !drafts(name, d) {
+		if !used[name] && !dropped(name, tied) && !drafts(name, d) && !lent(name, d) {
 			extra = append(extra, name)
 		}
 	}
@@ -314,6 +314,18 @@ func drafts(name string, d family.Dimensions) bool {
 	number, _, _ := strings.Cut(rest, ".")
 	n, err := strconv.Atoi(number)
 	return ok && err == nil && d.Layout().Drafts && n >= d.Layers
+}
+
+// lent reports whether a tensor makes keys or values in a layer that reads those of
+// another (mlx-lm drops them too).
+func lent(name string, d family.Dimensions) bool {
+	rest, ok := strings.CutPrefix(name, "model.layers.")
+	number, rest, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil || n < 0 || n >= len(d.Lenders) || d.Lenders[n] == n {
+		return false
+	}
+	return slices.ContainsFunc([]string{"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm."}, func(p string) bool { return strings.HasPrefix(rest, p) })
 }
 
 // tied says whether the embedding is the head: as config.json says, and where

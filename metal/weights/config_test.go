@@ -202,7 +202,7 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"a scaling that is text":              {text: scaling(`"linear"`), want: ErrInvalid, says: "rope_scaling"},
 		"a kind that is a number":             {text: scaling(`{"type":3}`), want: ErrInvalid, says: "type"},
 		"dynamic scaling":                     {text: scaling(`{"type":"dynamic","factor":2}`), want: ErrUnsupported, says: "dynamic"},
-		"longrope":                            {text: scaling(`{"rope_type":"longrope"}`), want: ErrUnsupported, says: "supported: default, linear, llama3, none, yarn"},
+		"longrope":                            {text: scaling(`{"rope_type":"longrope"}`), want: ErrUnsupported, says: "supported: default, linear, llama3, none, proportional, yarn"},
 		"an unknown key of a rotation":        {text: scaling(`{"rope_type":"linear","factor":2,"short_magnitude":1.1}`), want: ErrUnsupported, says: "rope_scaling.short_magnitude"},
 		"another key that begins with rope_":  {text: edited(llamaConfig, "rope_pct", "0.25"), want: ErrUnsupported, says: "rope_pct"},
 		"logits that are scaled":              {text: edited(llamaConfig, "logits_scaling", "8"), want: ErrUnsupported, says: "logits_scaling"},

@@ -64,14 +64,13 @@ func facts(d family.Dimensions, name, quantization string, entries map[string]En
 		KeyValueElementBytes: elementBytes(entries, precise),
 	}
 	if d.Encoder == nil {
-		kinds := d.Kinds()
-		f.GrowingLayers, f.WindowLayers, f.RecurrentLayers = int64(kinds.Growing), int64(kinds.Window), int64(kinds.Recurrent)
+		attending(&f, d)
 	}
 	if f.WindowLayers > 0 {
 		f.WindowTokens = int64(d.Window)
 	}
 	if f.RecurrentLayers > 0 {
-		f.RecurrentStateBytes, f.RecurrentSize = f.RecurrentLayers*d.Hybrid.StateBytes(), int64(d.Hybrid.Channels()+d.Hybrid.ValueWidth())
+		f.RecurrentStateBytes, f.RecurrentSize = f.RecurrentLayers*d.Hybrid.StateBytes(), int64(d.Hybrid.Width())
 	}
 	if d.Encoder != nil {
 		f.GrowingLayers, f.EncoderLayers = 0, f.Layers
@@ -90,6 +89,24 @@ func facts(d family.Dimensions, name, quantization string, entries map[string]En
 		f.WideWeightBytes = 0
 	}
 	return f, f.Validate()
+}
+
+// attending enters what the layers of a decoder keep, and the widest of those that
+// attend.
+func attending(f *model.Facts, d family.Dimensions) {
+	kinds := d.Kinds()
+	f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.StatelessLayers = int64(kinds.Growing), int64(kinds.Window), int64(kinds.Recurrent), int64(kinds.Stateless)
+	if a := kinds.Widest; a != nil && d.Latent == nil {
+		f.QueryHeads, f.KeyValueHeads, f.HeadSize = int64(a.Heads), int64(a.KVHeads), int64(a.HeadSize)
+	}
+	usual := 2 * f.KeyValueHeads * f.HeadSize
+	if n := int64(kinds.Heads); n != usual {
+		f.GrowingElements = n
+	}
+	if n := int64(kinds.Local); n != usual {
+		f.WindowElements = n
+	}
+	f.LayerInputSize = int64(d.Layers * d.Inner)
 }
 
 // elementBytes is the width of an activation, and so of a key or value, where

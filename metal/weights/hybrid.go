@@ -72,5 +72,6 @@ func (c *collection) fusedExperts() error {
 // stateless are the entries that no activation is promoted by: a recurrent
 // layer's own vectors count in float32 in any case.
 func (e Entry) stateless() bool {
-	return len(e.Shape) == 1 && strings.Contains(e.Path, ".linear_attn.")
+	own := func(end string) bool { return strings.HasSuffix(e.Path, end) }
+	return len(e.Shape) == 1 && (strings.Contains(e.Path, ".linear_attn.") || slices.ContainsFunc([]string{".A_log", ".D", ".dt_bias"}, own))
 }

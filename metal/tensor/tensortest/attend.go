@@ -1,6 +1,7 @@
 package tensortest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,12 +18,21 @@ type history struct{ k, v [][][]float32 }
 type attendCase struct {
 	name                 string
 	heads, kvHeads, size int
-	window               int
-	sinks                bool
-	cap                  float32
+	// values is the size of a head of values, 0 that of keys; within keys they are
+	// the first elements of those.
+	values int
+	within bool
+	// shared attends a second time to what was appended.
+	shared bool
+	window int
+	sinks  bool
+	cap    float32
 	// mutual steps have runs of rows that see one another.
 	mutual bool
 }
+
+// wide is the size of a head of values.
+func (c attendCase) wide() int { return cmp.Or(c.values, c.size) }
 
 // attend runs random histories of ragged steps against the oracle: requests
 // come, grow by chunks and single tokens in one step, and go.
@@ -37,6 +47,12 @@ func (s cacheSuite) attend(t *testing.T) {
 		{name: "rows that see one another", heads: 6, kvHeads: 2, size: 8, mutual: true},
 		{name: "rows that see one another under a window", heads: 4, kvHeads: 1, size: 4, window: 5, mutual: true},
 		{name: "rows that see one another, bounded scores", heads: 4, kvHeads: 2, size: 4, cap: 0.7, mutual: true},
+		{name: "narrow values", heads: 4, kvHeads: 2, size: 8, values: 5},
+		{name: "wide values under a window", heads: 3, kvHeads: 1, size: 4, values: 16, window: 5, sinks: true},
+		{name: "values within keys", heads: 5, kvHeads: 1, size: 12, values: 8, within: true},
+		{name: "values within keys, bounded", heads: 4, kvHeads: 1, size: 16, values: 8, within: true, cap: 0.7},
+		{name: "read by another layer", heads: 6, kvHeads: 2, size: 8, shared: true},
+		{name: "read by another layer under a window", heads: 4, kvHeads: 2, size: 8, window: 4, shared: true},
 		{name: "window and sinks", heads: 2, kvHeads: 1, size: 4, window: 3, sinks: true},
 	} {
 		t.Run(c.name, func(t *testing.T) { s.attendHistory(t, c) })
@@ -46,7 +62,7 @@ func (s cacheSuite) attend(t *testing.T) {
 func (s cacheSuite) attendHistory(t *testing.T, c attendCase) {
 	x := s.open(t)
 	const layers, steps = 2, 12
-	cache, err := x.b.NewCache(tensor.CacheSpec{Layers: layers, KVHeads: c.kvHeads, HeadSize: c.size, BlockTokens: 4})
+	cache, err := x.b.NewCache(tensor.CacheSpec{Layers: layers, KVHeads: c.kvHeads, HeadSize: c.size, ValueSize: c.values, Within: c.within, BlockTokens: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +111,12 @@ func (s cacheSuite) attendHistory(t *testing.T, c attendCase) {
 func halfAStep(x *bench, c attendCase, cache tensor.Cache, segments []tensor.Segment) {
 	x.t.Helper()
 	tokens, width := tensor.Tokens(segments), c.kvHeads*c.size
-	q, kv := x.s.From(x.random(tokens*c.heads*c.size), tokens, c.heads*c.size), x.s.From(x.random(tokens*width), tokens, width)
-	x.read(x.s.AppendAttend(tensor.AttendSpec{Cache: cache, Segments: segments, Scale: 1, Q: q, K: kv, V: kv}))
+	q, k := x.s.From(x.random(tokens*c.heads*c.size), tokens, c.heads*c.size), x.s.From(x.random(tokens*width), tokens, width)
+	spec := tensor.AttendSpec{Cache: cache, Segments: segments, Scale: 1, Q: q, K: k}
+	if !c.within {
+		spec.V = x.s.From(x.random(tokens*c.kvHeads*c.wide()), tokens, c.kvHeads*c.wide())
+	}
+	x.read(x.s.AppendAttend(spec))
 	for _, g := range segments {
 		cache.Truncate(g.Request, g.Start)
 		if got := cache.Length(g.Request); got != g.Start {
@@ -108,23 +128,31 @@ func halfAStep(x *bench, c attendCase, cache tensor.Cache, segments []tensor.Seg
 
 func (s cacheSuite) attendStep(x *bench, c attendCase, cache tensor.Cache, model map[tensor.RequestID]*history, segments []tensor.Segment, layer int, sinks []float32) {
 	x.t.Helper()
-	tokens, width := tensor.Tokens(segments), c.kvHeads*c.size
-	q, k, v := x.random(tokens*c.heads*c.size), x.random(tokens*width), x.random(tokens*width)
+	tokens, width, wide := tensor.Tokens(segments), c.kvHeads*c.size, c.kvHeads*c.wide()
+	q, k, v := x.random(tokens*c.heads*c.size), x.random(tokens*width), x.random(tokens*wide)
 	spec := tensor.AttendSpec{
 		Cache: cache, Layer: layer, Segments: segments, Scale: 0.3, Window: c.window, Sinks: sinks, Cap: c.cap,
-		Q: x.s.From(q, tokens, c.heads*c.size), K: x.s.From(k, tokens, width), V: x.s.From(v, tokens, width),
+		Q: x.s.From(q, tokens, c.heads*c.size), K: x.s.From(k, tokens, width),
+	}
+	if !c.within {
+		spec.V = x.s.From(v, tokens, wide)
 	}
 	if c.mutual {
 		spec.Mutual = mutualRuns(segments)
 	}
 	got := x.read(x.s.AppendAttend(spec))
 	want := make([]float64, 0, len(got))
+	again := make([]float64, 0, len(got))
+	other := x.random(len(q))
 	row := 0
 	for _, g := range segments {
 		h := model[g.Request]
 		for i := range g.Length {
-			h.k[layer] = append(h.k[layer], k[(row+i)*width:(row+i+1)*width])
-			h.v[layer] = append(h.v[layer], v[(row+i)*width:(row+i+1)*width])
+			key, value := k[(row+i)*width:(row+i+1)*width], v[(row+i)*wide:(row+i+1)*wide]
+			if c.within {
+				value = key[:wide]
+			}
+			h.k[layer], h.v[layer] = append(h.k[layer], key), append(h.v[layer], value)
 		}
 		for i := range g.Length {
 			position := g.Start + i
@@ -134,11 +162,17 @@ func (s cacheSuite) attendStep(x *bench, c attendCase, cache tensor.Cache, model
 					end += r.First + r.Length - 1 - row
 				}
 			}
-			want = append(want, attendOracle(c, q[row*c.heads*c.size:], h.k[layer][:end], h.v[layer][:end], position, sinks)...)
+			keys, values := h.k[layer][:end], h.v[layer][:end]
+			want = append(want, attendOracle(c, q[row*c.heads*c.size:], keys, values, position, sinks)...)
+			again = append(again, attendOracle(c, other[row*c.heads*c.size:], keys, values, position, sinks)...)
 			row++
 		}
 	}
 	s.near(x.t, fmt.Sprintf("attention, layer %d, %v", layer, segments), got, want)
+	if c.shared {
+		spec.Q, spec.K, spec.V = x.s.From(other, tokens, c.heads*c.size), nil, nil
+		s.near(x.t, fmt.Sprintf("what layer %d holds, %v", layer, segments), x.read(x.s.AppendAttend(spec)), again)
+	}
 }
 
 // mutualRuns are runs in all segments that are long enough: one that begins after the
@@ -159,13 +193,13 @@ func mutualRuns(segments []tensor.Segment) (runs []tensor.Run) {
 
 // attendOracle is one row at a position, that sees what there is of k and v.
 func attendOracle(c attendCase, q []float32, k, v [][]float32, position int, sinks []float32) []float64 {
-	out := make([]float64, c.heads*c.size)
+	out := make([]float64, c.heads*c.wide())
 	first := 0
 	if c.window > 0 {
 		first = max(0, position+1-c.window)
 	}
 	for h := range c.heads {
-		at := h / (c.heads / c.kvHeads) * c.size
+		at := h / (c.heads / c.kvHeads)
 		var sum float64
 		if sinks != nil {
 			sum = math.Exp(float64(sinks[h]))
@@ -173,7 +207,7 @@ func attendOracle(c attendCase, q []float32, k, v [][]float32, position int, sin
 		for p := first; p < len(k); p++ {
 			var score float64
 			for i := range c.size {
-				score += float64(q[h*c.size+i]) * float64(k[p][at+i])
+				score += float64(q[h*c.size+i]) * float64(k[p][at*c.size+i])
 			}
 			score *= 0.3
 			if c.cap > 0 {
@@ -181,12 +215,12 @@ func attendOracle(c attendCase, q []float32, k, v [][]float32, position int, sin
 			}
 			e := math.Exp(score)
 			sum += e
-			for i := range c.size {
-				out[h*c.size+i] += e * float64(v[p][at+i])
+			for i := range c.wide() {
+				out[h*c.wide()+i] += e * float64(v[p][at*c.wide()+i])
 			}
 		}
-		for i := range c.size {
-			out[h*c.size+i] /= sum
+		for i := range c.wide() {
+			out[h*c.wide()+i] /= sum
 		}
 	}
 	return out

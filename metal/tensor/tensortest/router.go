@@ -14,7 +14,7 @@ import (
 type routeCase struct {
 	name            string
 	tokens, experts int
-	biased          bool
+	biased, each    bool
 	spec            tensor.RouteSpec
 }
 
@@ -28,6 +28,8 @@ func (s matrixSuite) routeBy(t *testing.T) {
 		{name: "groups by their best", tokens: 9, experts: 12, spec: tensor.RouteSpec{K: 3, Groups: 4, TopGroups: 2}},
 		{name: "groups by pairs, with a bias", tokens: 9, experts: 12, biased: true, spec: tensor.RouteSpec{K: 4, Sigmoid: true, Groups: 3, TopGroups: 1, Pairs: true, Normalized: true, Scale: 1.8}},
 		{name: "all groups", tokens: 2, experts: 6, biased: true, spec: tensor.RouteSpec{K: 6, Sigmoid: true, Groups: 2, TopGroups: 2, Pairs: true}},
+		{name: "a factor for each expert", tokens: 5, experts: 7, each: true, spec: tensor.RouteSpec{K: 3, Normalized: true}},
+		{name: "a least sum", tokens: 5, experts: 7, spec: tensor.RouteSpec{K: 3, Sigmoid: true, Normalized: true, Least: 0.5, Scale: 1.5}},
 		{name: "one expert", tokens: 4, experts: 1, spec: tensor.RouteSpec{K: 1, Sigmoid: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) { s.routesBy(t, c) })
@@ -52,6 +54,14 @@ func (s matrixSuite) routesBy(t *testing.T, c routeCase) {
 		bias = x.random(c.experts)
 		c.spec.Bias = x.s.From(bias, c.experts)
 	}
+	each := make([]float32, c.experts)
+	for i := range each {
+		each[i] = 1
+	}
+	if c.each {
+		each = x.random(c.experts)
+		c.spec.Each = x.s.From(each, c.experts)
+	}
 	ids, shares := x.s.RouteBy(x.s.From(scores, c.tokens, c.experts), c.spec)
 	k := c.spec.K
 	chosen := make([]int32, c.tokens*k)
@@ -66,7 +76,7 @@ func (s matrixSuite) routesBy(t *testing.T, c routeCase) {
 			if at < 0 {
 				t.Fatalf("row %d is routed to %v, want %v", r, chosen[r*k:(r+1)*k], want)
 			}
-			made, wanted = append(made, got[r*k+at]), append(wanted, want[id])
+			made, wanted = append(made, got[r*k+at]), append(wanted, want[id]*float64(each[id]))
 		}
 		s.near(t, fmt.Sprintf("shares of row %d", r), made, wanted)
 	}
@@ -120,7 +130,7 @@ func routeOracle(scores, bias []float32, spec tensor.RouteSpec) map[int32]float6
 			}
 		}
 	}
-	out, total := map[int32]float64{}, 0.0
+	out, total := map[int32]float64{}, float64(spec.Least)
 	for _, i := range order(len(scores), func(i int) float64 { return wanted[i] })[:spec.K] {
 		out[int32(i)] = weights[i]
 		total += weights[i]

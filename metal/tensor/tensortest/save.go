@@ -22,7 +22,8 @@ type saving struct {
 	q, k, v []float32
 }
 
-const savedTokens, savedHeads = 128, 4
+// savedWidth is at least that of the queries of any layer.
+const savedTokens, savedHeads, savedWidth = 128, 4, 32
 
 // savingCases are shapes of a cache.
 func savingCases() map[string]tensor.CacheSpec {
@@ -33,7 +34,15 @@ func savingCases() map[string]tensor.CacheSpec {
 	windows.Layers, windows.Windows = 3, []int{6, 0, 6}
 	all := hybrid
 	all.Windows = []int{0, 5}
-	return map[string]tensor.CacheSpec{"attention": spec, "hybrid": hybrid, "windows": windows, "hybrid with windows": all}
+	latent := tensor.CacheSpec{Layers: 2, KVHeads: 1, HeadSize: 6, ValueSize: 4, Within: true, BlockTokens: 4}
+	shapes := windows
+	shapes.ValueSize, shapes.Local = 4, tensor.HeadSpec{KVHeads: 4, HeadSize: 2, ValueSize: 8}
+	convolved := spec
+	convolved.Recurrent = tensor.RecurrentSpec{Layers: 2, ValueHeads: 1, ValueSize: 12, Taps: 3}
+	return map[string]tensor.CacheSpec{
+		"attention": spec, "hybrid": hybrid, "windows": windows, "hybrid with windows": all,
+		"values within keys": latent, "another shape under windows": shapes, "convolutions": convolved,
+	}
 }
 
 // nothingToCut is a cache whose requests have a state and no slices.
@@ -43,8 +52,11 @@ func nothingToCut() tensor.CacheSpec {
 
 func (x *bench) saving(spec tensor.CacheSpec) *saving {
 	w := &saving{bench: x, spec: spec, recurs: recurCase{RecurrentSpec: spec.Recurrent}}
-	w.q = x.random(savedTokens * spec.Layers * savedHeads * spec.HeadSize)
-	w.k, w.v = x.random(savedTokens*spec.Layers*spec.KVHeads*spec.HeadSize), x.random(savedTokens*spec.Layers*spec.KVHeads*spec.HeadSize)
+	if spec.Recurrent.Layers > 0 && spec.Recurrent.KeyHeads == 0 {
+		w.recurs.rule = tensor.Convolution
+	}
+	n := savedTokens * spec.Layers * savedWidth
+	w.q, w.k, w.v = x.random(n), x.random(n), x.random(n)
 	for range spec.Recurrent.Layers {
 		r := x.recurWeights(w.recurs)
 		x.recurRows(&r, w.recurs, savedTokens)
@@ -73,10 +85,14 @@ func (w *saving) build(sc tensor.Scope, c tensor.Cache, segments ...tensor.Segme
 	var outs []tensor.Array
 	for layer := range w.spec.Layers {
 		spec := tensor.AttendSpec{Cache: c, Layer: layer, Segments: segments, Scale: 0.3, Window: w.spec.WindowOf(layer)}
-		n, wide, narrow := tensor.Tokens(segments), savedHeads*w.spec.HeadSize, w.spec.KVHeads*w.spec.HeadSize
-		spec.Q = sc.From(rowsOf(w.q[layer*savedTokens*wide:], wide, segments), n, wide)
-		spec.K = sc.From(rowsOf(w.k[layer*savedTokens*narrow:], narrow, segments), n, narrow)
-		spec.V = sc.From(rowsOf(w.v[layer*savedTokens*narrow:], narrow, segments), n, narrow)
+		heads := w.spec.HeadsOf(layer)
+		of := func(all []float32, width int) tensor.Array {
+			return sc.From(rowsOf(all[layer*savedTokens*savedWidth:], width, segments), tensor.Tokens(segments), width)
+		}
+		spec.Q, spec.K = of(w.q, savedHeads*heads.HeadSize), of(w.k, heads.KVHeads*heads.HeadSize)
+		if !heads.Within {
+			spec.V = of(w.v, heads.KVHeads*heads.ValueSize)
+		}
 		outs = append(outs, sc.AppendAttend(spec))
 	}
 	for layer := range w.weights {

@@ -64,7 +64,7 @@ func (s Suite) shapeErrors(t *testing.T) {
 		"Split":              func(sc tensor.Scope) { sc.Split(sc.From(make([]float32, 8), 1, 8), 2, 1) },
 		"Split into nothing": func(sc tensor.Scope) { sc.Split(sc.From(make([]float32, 8), 1, 8), 8, 0) },
 		"SigmoidGate": func(sc tensor.Scope) {
-			sc.SigmoidGate(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 4), 2, 2))
+			sc.SigmoidGate(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 6), 2, 3))
 		},
 		"RMSNormGate": func(sc tensor.Scope) {
 			sc.RMSNormGate(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 8), 1, 8), sc.From([]float32{1}, 1), 0)

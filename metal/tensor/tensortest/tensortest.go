@@ -164,6 +164,14 @@ func (s Suite) elementwise(t *testing.T) {
 		s.near(t, "Multiply", x.read(x.s.Multiply(ta, tb)), prod)
 		s.near(t, "SiLU", x.read(x.s.SiLU(ta)), silu)
 	}
+	a, columns, runs := x.random(3*12), x.random(12), x.random(3*4)
+	byColumn, byRun := make([]float64, len(a)), make([]float64, len(a))
+	for i, v := range a {
+		byColumn[i], byRun[i] = float64(v)*float64(columns[i%12]), float64(v)*float64(runs[i/3])
+	}
+	in := x.s.From(a, 3, 12)
+	s.near(t, "Multiply by a row", x.read(x.s.Multiply(in, x.s.From(columns, 12))), byColumn)
+	s.near(t, "Multiply of runs", x.read(x.s.Multiply(in, x.s.From(runs, 3, 4))), byRun)
 	far := x.read(x.s.SiLU(x.s.From([]float32{-200, -88, -1e-20, 0, 88, 200}, 6)))
 	s.near(t, "SiLU far out", far, []float64{0, -88 * math.Exp(-88), -5e-21, 0, 88, 200})
 }

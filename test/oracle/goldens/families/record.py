@@ -5,7 +5,7 @@ writes what the model's tensors are called and what two references compute.
 A case without "quantize" is a folder as Hugging Face stores it: its tensors are
 those that transformers saves for a model of this configuration, or, where
 transformers has no such model, those of mlx-lm. A case with "quantize" is a
-folder as mlx-lm writes it. Values are random, and a function of a tensor's name
+folder as mlx-lm writes it. A case that lists its tensors keeps them. Values are random, and a function of a tensor's name
 and spec alone, so that metal/arch makes the same ones. A reference that a case
 lists under "without" is not asked: the text there explains why.
 
@@ -61,6 +61,8 @@ def spec(name, shape, kind, bits):
         mean, spread = (step, step / 4) if last == "scales" else (-step * ((1 << bits) - 1) / 2, step / 4)
     elif last == "D" or "norm" in name and last == "weight" and len(shape) == 1:
         mean, spread = 1, 0.5
+    elif last in ("layer_scalar", "per_expert_scale", "scale"):
+        mean, spread = 1, 0.25
     elif last in ("A_log", "dt_bias", "sinks"):
         spread = 1
     elif last in ("alpha_p", "alpha_n"):

@@ -1,0 +1,68 @@
+package nn
+
+import (
+	"math"
+
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// layerInputs is what every layer of a Gemma gets of each token besides: rows of an
+// embedding of its own, and a projection of the embedding that all layers share.
+type layerInputs struct {
+	embed   embedding
+	project Linear
+	norm    RMSNorm
+	layers  int
+	width   int
+	scale   float32
+}
+
+// layerInputs declares them.
+func (l *Loader) layerInputs(d family.Dimensions) *layerInputs {
+	e := &layerInputs{layers: d.Layers, width: d.Inner, scale: float32(1 / math.Sqrt(float64(d.Hidden)))}
+	l.Linear("model.embed_tokens_per_layer", &e.embed.Linear)
+	e.embed.Scale = float32(math.Sqrt(float64(d.Inner)))
+	l.Linear("model.per_layer_model_projection", &e.project)
+	l.RMSNorm("model.per_layer_projection_norm", d.NormEps, &e.norm)
+	return e
+}
+
+// of gives the input [T, width] of each layer for ids, whose embedding is x.
+func (e *layerInputs) of(s tensor.Scope, ids, x tensor.Array) []tensor.Array {
+	inner := s.Child()
+	defer inner.Close()
+	projected := e.norm.Apply(inner, inner.ScaleShift(e.project.Apply(inner, x), e.scale, 0))
+	all := inner.ScaleShift(inner.Add(projected, e.embed.Lookup(inner, ids)), math.Sqrt2/2, 0)
+	widths := make([]int, e.layers)
+	for i := range widths {
+		widths[i] = e.width
+	}
+	out := inner.Split(all, widths...)
+	for i := range out {
+		out[i] = inner.Keep(out[i])
+	}
+	return out
+}
+
+// layerInput is what a layer does with its input: a gate of the residual multiplies
+// it, and what is projected of that is normed and added.
+type layerInput struct {
+	gate, project Linear
+	norm          RMSNorm
+}
+
+// layerInput declares it under path.
+func (l *Loader) layerInput(path string, d family.Dimensions) *layerInput {
+	e := new(layerInput)
+	l.Linear(path+".per_layer_input_gate", &e.gate)
+	l.Linear(path+".per_layer_projection", &e.project)
+	l.RMSNorm(path+".post_per_layer_input_norm", d.NormEps, &e.norm)
+	return e
+}
+
+// apply gives what is added to x.
+func (e *layerInput) apply(s tensor.Scope, x, input tensor.Array) tensor.Array {
+	gate := e.gate.Apply(s, x)
+	return e.norm.Apply(s, e.project.Apply(s, s.GeGLU(gate, input)))
+}
