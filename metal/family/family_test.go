@@ -55,6 +55,8 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "internlm3", key: "qkv_bias", value: true, want: family.ErrUnsupported},
 		{family: "minimax_m2", key: "attn_type_list", value: []any{json.Number("1"), json.Number("0")}, want: family.ErrUnsupported},
 		{family: "mixtral", key: "sliding_window", value: json.Number("4096"), want: family.ErrUnsupported},
+		{family: "nemotron_h", key: "moe_latent_size", value: json.Number("64"), want: family.ErrUnsupported},
+		{family: "nemotron_h", key: "use_bias", value: true, want: family.ErrInvalid},
 		{family: "olmoe", key: "clip_qkv", value: json.Number("8"), want: family.ErrUnsupported},
 		{family: "phi3", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_factor": []any{}}, want: family.ErrInvalid},
 		{family: "qwen2_moe", key: "use_sliding_window", value: true, want: family.ErrUnsupported},

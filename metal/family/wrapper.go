@@ -53,6 +53,7 @@ func (c *Config) decoder() (string, error) {
 // with the defaults that both references share (mlx-lm's models/gemma3.py,
 // transformers' Gemma3TextConfig, version 5).
 func (c *Config) complete() {
+	c.counted()
 	if c.values["model_type"] != "gemma3" || !c.Wrapped() {
 		return
 	}
