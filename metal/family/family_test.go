@@ -48,6 +48,8 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "exaone4", key: "layer_types", value: []any{"full_attention"}, want: family.ErrInvalid},
 		{family: "gemma2", key: "rope_pct", value: json.Number("0.5"), want: family.ErrUnsupported},
 		{family: "gemma2", key: "query_pre_attn_scalar", want: family.ErrMissing},
+		{family: "gemma4", key: "num_kv_shared_layers", want: family.ErrMissing},
+		{family: "gemma4", key: "num_kv_shared_layers", value: json.Number("6"), want: family.ErrInvalid},
 		{family: "glm4", key: "attention_bias", want: family.ErrMissing},
 		{family: "glm4_moe", key: "topk_method", value: "greedy", want: family.ErrUnsupported},
 		{family: "granite", key: "residual_multiplier", want: family.ErrMissing},
