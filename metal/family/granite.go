@@ -1,6 +1,9 @@
 package family
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // granite is Granite 3 and 4 without recurrent layers: Llama's block with
 // multipliers of embeddings, scores, residuals and logits.
@@ -30,31 +33,69 @@ func graniteMoE() Family {
 	}
 }
 
-// graniteHybrid is Granite 4 without recurrent layers (Micro, 1B and 350M;
-// models whose names begin with H have some): Granite's block with a fused
-// feed-forward.
+// graniteHybrid is Granite 4: Granite's block, in which layers may be state spaces
+// (Mamba-2) in place of attention, with a dense feed-forward or a mixture next to an
+// expert that every token uses. Where the file has no time_step_limit mlx-lm bounds steps
+// to 0.001 and 100; the model was trained, and transformers computes, without bounds.
 func graniteHybrid() Family {
 	return Family{
-		Name: "granitemoehybrid", Models: "Granite 4 dense, without recurrent layers", Types: []string{"granitemoehybrid"}, Theta: 10000,
-		Read: func(c *Config, d *Dimensions) {
-			c.granite(d)
-			c.kinds(d.Layers, "attention")
-			if n := c.integerOr(d.FeedForward, 1, 1<<22, "shared_intermediate_size"); n != d.FeedForward {
-				c.fail(Invalidf("%sshared_intermediate_size is %d and intermediate_size %d, want equal ones", c.inside, n, d.FeedForward))
+		Name: "granitemoehybrid", Models: "Granite 4", Types: []string{"granitemoehybrid"}, Theta: 10000,
+		Read: (*Config).graniteHybrid,
+		Block: func(d Dimensions, i int) Block {
+			b := preNorm(d, i)
+			if d.Hybrid.Recurs(i) {
+				b.Attention, b.Recurrent = nil, &d.Hybrid
 			}
-			switch v := c.value("position_embedding_type"); v {
-			case nil, "rope":
-			case "nope":
-				d.Still = everyLayer(d.Layers, 1)
-			default:
-				c.fail(fmt.Errorf("%sposition_embedding_type: %w", c.inside, &UnsupportedError{"positions", Shown(v), []string{"nope", "rope"}}))
+			if b.Feed != nil {
+				b.Feed.Path = "mlp.shared_experts"
 			}
+			return b
 		},
-		Block: preNorm,
 		Layout: Layout{
-			Rename: []string{".shared_mlp.input_linear.", ".mlp.gate_up_proj.", ".shared_mlp.output_linear.", ".mlp.down_proj."},
-			Fused:  []Fused{fusedGate()},
+			Kernels: []string{".conv1d.weight"},
+			Rename: []string{
+				".shared_mlp.input_linear", ".mlp.shared_experts.gate_up_proj", ".shared_mlp.output_linear", ".mlp.shared_experts.down_proj",
+				".mlp.gate_proj", ".mlp.shared_experts.gate_proj", ".mlp.up_proj", ".mlp.shared_experts.up_proj", ".mlp.down_proj", ".mlp.shared_experts.down_proj",
+				".block_sparse_moe.router.layer", ".mlp.gate", ".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj",
+				".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj", ".block_sparse_moe.", ".mlp.",
+			},
+			Fused: []Fused{{"mlp.shared_experts.gate_up_proj", func(d Dimensions, _ int) []Part {
+				n := max(d.Experts.Shared, 1)
+				if d.Experts.Count == 0 {
+					n = d.FeedForward
+				}
+				return []Part{{"mlp.shared_experts.gate_proj", n}, {"mlp.shared_experts.up_proj", n}}
+			}}},
 		},
+	}
+}
+
+func (c *Config) graniteHybrid(d *Dimensions) {
+	c.granite(d)
+	kinds := c.kinds(d.Layers, "attention", "mamba")
+	recurring := make([]bool, d.Layers)
+	for i := range kinds {
+		recurring[i] = kinds[i] == "mamba"
+	}
+	if slices.Contains(recurring, true) {
+		d.Hybrid = c.mamba2(Hybrid{Path: "mamba", Recurring: recurring, Bias: c.flag("mamba_proj_bias"), ConvolutionBias: c.flagOr(true, "mamba_conv_bias")},
+			[5]string{"mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"})
+		if !slices.Contains(recurring, false) {
+			c.fail(Invalidf("%slayer_types has no layer that attends", c.inside))
+		}
+	}
+	shared := c.integerOr(d.FeedForward, 1, 1<<22, "shared_intermediate_size")
+	if n := c.integerOr(0, 0, 1<<12, "num_local_experts"); n > 0 {
+		d.Experts = Experts{Count: n, PerToken: c.integer(1, 1<<12, "num_experts_per_tok"), FeedForward: d.FeedForward, Normalized: true, Step: 1, Shared: shared, SharedWhole: true}
+	} else if shared != d.FeedForward { // transformers reads the one, mlx-lm the other
+		c.fail(Invalidf("%sshared_intermediate_size is %d and intermediate_size %d, want equal ones", c.inside, shared, d.FeedForward))
+	}
+	switch v := c.value("position_embedding_type"); v {
+	case nil, "rope":
+	case "nope":
+		d.Still = everyLayer(d.Layers, 1)
+	default:
+		c.fail(fmt.Errorf("%sposition_embedding_type: %w", c.inside, &UnsupportedError{"positions", Shown(v), []string{"nope", "rope"}}))
 	}
 }
 
