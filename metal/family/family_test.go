@@ -56,6 +56,8 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "granitemoehybrid", key: "layer_types", value: []any{"attention", "conv"}, want: family.ErrUnsupported},
 		{family: "granitemoehybrid", key: "position_embedding_type", value: "alibi", want: family.ErrUnsupported},
 		{family: "internlm3", key: "qkv_bias", value: true, want: family.ErrUnsupported},
+		{family: "lfm2", key: "full_attn_idxs", value: []any{json.Number("0")}, want: family.ErrInvalid},
+		{family: "lfm2_moe", key: "use_expert_bias", want: family.ErrMissing},
 		{family: "minimax_m2", key: "attn_type_list", value: []any{json.Number("1"), json.Number("0")}, want: family.ErrUnsupported},
 		{family: "mixtral", key: "sliding_window", value: json.Number("4096"), want: family.ErrUnsupported},
 		{family: "nemotron_h", key: "moe_latent_size", value: json.Number("64"), want: family.ErrUnsupported},
