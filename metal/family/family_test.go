@@ -56,6 +56,7 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "granitemoehybrid", key: "layer_types", value: []any{"attention", "conv"}, want: family.ErrUnsupported},
 		{family: "granitemoehybrid", key: "position_embedding_type", value: "alibi", want: family.ErrUnsupported},
 		{family: "internlm3", key: "qkv_bias", value: true, want: family.ErrUnsupported},
+		{family: "kimi_linear", key: "mla_use_nope", value: false, want: family.ErrUnsupported},
 		{family: "lfm2", key: "full_attn_idxs", value: []any{json.Number("0")}, want: family.ErrInvalid},
 		{family: "lfm2_moe", key: "use_expert_bias", want: family.ErrMissing},
 		{family: "minimax_m2", key: "attn_type_list", value: []any{json.Number("1"), json.Number("0")}, want: family.ErrUnsupported},
