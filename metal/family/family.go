@@ -122,7 +122,7 @@ type GGUF struct {
 func All() []Family {
 	all := []Family{
 		apertus(), bailingMoE(), bert(), cohere(), cohere2(), deepseekV2(), deepseekV3(), dots1(), ernie45(), ernie45MoE(), exaone4(), gemma(), gemma2(), gemma3(), gemma4(), glm(), glm4(), glm4MoE(), glm4MoELite(), gptoss(),
-		granite(), graniteMoE(), graniteHybrid(), hunyuanDense(), internlm3(), kimiLinear(), lfm2(), lfm2MoE(), llama(), minimaxM2(), mistral4(), mixtral(), nemotronH(), olmo2(), olmo3(), olmoe(), phi3(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), stableLM(), starcoder2(), xlmRoberta(),
+		granite(), graniteMoE(), graniteHybrid(), hunyuanDense(), internlm3(), kimiLinear(), lfm2(), lfm2MoE(), llama(), mimoV2Flash(), minimaxM2(), mistral4(), mixtral(), nemotronH(), olmo2(), olmo3(), olmoe(), phi3(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), stableLM(), starcoder2(), xlmRoberta(),
 	}
 	slices.SortFunc(all, func(a, b Family) int { return cmp.Compare(a.Name, b.Name) })
 	return all

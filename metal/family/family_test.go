@@ -59,6 +59,7 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "kimi_linear", key: "mla_use_nope", value: false, want: family.ErrUnsupported},
 		{family: "lfm2", key: "full_attn_idxs", value: []any{json.Number("0")}, want: family.ErrInvalid},
 		{family: "lfm2_moe", key: "use_expert_bias", want: family.ErrMissing},
+		{family: "mimo_v2_flash", key: "hybrid_layer_pattern", value: []any{json.Number("1")}, want: family.ErrInvalid},
 		{family: "minimax_m2", key: "attn_type_list", value: []any{json.Number("1"), json.Number("0")}, want: family.ErrUnsupported},
 		{family: "mixtral", key: "sliding_window", value: json.Number("4096"), want: family.ErrUnsupported},
 		{family: "nemotron_h", key: "moe_latent_size", value: json.Number("64"), want: family.ErrUnsupported},
