@@ -43,6 +43,7 @@ var writers = map[string]writer{
 	ConditionRouted:        operator,
 	ConditionAgentCurrent:  operator,
 	ConditionIdentityClash: operator,
+	ConditionReachable:     operator,
 	// The operator copies these five to the replica.
 	ConditionDownloaded: agentOfOrder,
 	ConditionAdmitted:   agentOfOrder,

@@ -486,7 +486,7 @@ func TestSharedPrefixesReachTheMac(t *testing.T) {
 		t.Error("other prefixes make no other engine")
 	}
 	r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{SharedPrefixes: []string{"a"}}}
-	if a := assignment(r, nil, nil); !slices.Equal(a.SharedPrefixes, []string{"a"}) {
+	if a := assignment(r, nil); !slices.Equal(a.SharedPrefixes, []string{"a"}) {
 		t.Errorf("the Mac is assigned %q", a.SharedPrefixes)
 	}
 }

@@ -56,12 +56,12 @@ func TestTheSameSeedGivesTheSameTimeline(t *testing.T) {
 	}
 }
 
-// TestNothingBreaksWhateverHappens runs many fleets, with every check after
+// TestInvariantsHoldForManySeeds runs many fleets, with every check after
 // every event.
 func TestInvariantsHoldForManySeeds(t *testing.T) {
 	happened := map[string]int{}
-	for seed := range uint64(6) {
-		o := options{seed: 300 + seed, macs: 12 + int(seed)*6, hours: 1, deployments: 24, quiet: true}
+	for seed := range uint64(9) {
+		o := options{seed: 300 + seed, macs: 12 + int(seed%6)*6, hours: 1, deployments: 24, quiet: true}
 		w, err := run(o, io.Discard)
 		if err != nil {
 			t.Fatal(err)

@@ -47,6 +47,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: feedForwardSize
       type:
         scalar: numeric
+    - name: growingElements
+      type:
+        scalar: numeric
     - name: growingLayers
       type:
         scalar: numeric
@@ -60,6 +63,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
     - name: keyValueHeads
+      type:
+        scalar: numeric
+    - name: layerInputSize
       type:
         scalar: numeric
     - name: layers
@@ -83,6 +89,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: recurrentStateBytes
       type:
         scalar: numeric
+    - name: statelessLayers
+      type:
+        scalar: numeric
     - name: task
       type:
         namedType: dev.metalfleet.metalfleet.api.model.Task
@@ -93,6 +102,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
     - name: wideWeightBytes
+      type:
+        scalar: numeric
+    - name: windowElements
       type:
         scalar: numeric
     - name: windowLayers

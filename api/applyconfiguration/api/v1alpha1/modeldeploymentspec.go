@@ -11,8 +11,9 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	Model *ModelSourceApplyConfiguration `json:"model,omitempty"`
 	// servedNames are the names that clients use in the request field "model",
 	// for example qwen3-8b or Qwen/Qwen3-8B. Default: metadata.name. The name
-	// NAMESPACE/NAME always works as well, and belongs to that deployment. When
-	// several deployments claim the same other name, the oldest one owns it.
+	// NAMESPACE/NAME always works as well, and belongs to that deployment.
+	// Another name belongs to the first deployment that is accepted with it;
+	// others that claim it are refused (NameConflict).
 	ServedNames []string `json:"servedNames,omitempty"`
 	// replicas is the number of replicas, each on a Mac that placement chooses.
 	// A HorizontalPodAutoscaler or KEDA can set it through the scale

@@ -46,8 +46,8 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	Rollout *RolloutStatusApplyConfiguration `json:"rollout,omitempty"`
 	// modelDigest is the digest of the weights of updateRevision.
 	ModelDigest *string `json:"modelDigest,omitempty"`
-	// servedNames are the names that this deployment owns: those of its spec, then
-	// NAMESPACE/NAME.
+	// servedNames are the names that this deployment owns: those of its
+	// accepted spec, then NAMESPACE/NAME.
 	ServedNames []string `json:"servedNames,omitempty"`
 	// reservedBytesPerReplica is the memory reserved for each replica, in
 	// bytes: an estimate from the headers of the model's files.
