@@ -35,7 +35,7 @@ func (w *World) Do(cmd string, args []datadriven.CmdArg, input string) (string, 
 	if !known {
 		return "", fmt.Errorf("%w: unknown command %q", errCommand, cmd)
 	}
-	if w.pool == nil && cmd != "mac" {
+	if w.agent.pool == nil && cmd != "mac" {
 		return "", fmt.Errorf("%w: %s before mac memory=", errCommand, cmd)
 	}
 	out, err := does(&arguments{args: args, input: input})
@@ -53,9 +53,9 @@ func (w *World) commands() map[string]func(*arguments) (string, error) {
 	return map[string]func(*arguments) (string, error){
 		"mac": w.setMac, "probe": w.setProbe, "disk": w.setDisk, "starts": w.setStarts, "model": w.model,
 		"order": w.order, "orders": w.orderAll, "withdraw": w.withdraw,
-		"request": w.request, "hold": w.holdOnly, "use": w.use, "release": w.giveBack, "hang-up": w.hang,
-		"engine": w.engine, "journal": w.rewrite, "agent": w.agent, "wait": w.wait, "clock": w.clock, "sleep": w.sleep,
-		"status": w.status, "finish": w.finish, "limits": w.limits, "metrics": w.metrics,
+		"request": w.clients.request, "hold": w.clients.holdOnly, "use": w.clients.use, "release": w.clients.giveBack, "hang-up": w.clients.hang,
+		"engine": w.engine, "journal": w.rewrite, "agent": w.setAgent, "wait": w.wait, "clock": w.clock, "sleep": w.sleep,
+		"status": w.status, "finish": w.finish, "limits": w.limits, "metrics": w.judge.metrics,
 	}
 }
 
@@ -171,14 +171,14 @@ func (w *World) setMac(a *arguments) (string, error) {
 	if a.flag("reboot") {
 		return "", errors.Join(a.done(), w.reboot())
 	}
-	first := w.pool == nil
-	w.muddle(slices.ContainsFunc(a.args, func(arg datadriven.CmdArg) bool {
+	first := w.agent.pool == nil
+	w.judge.muddle(slices.ContainsFunc(a.args, func(arg datadriven.CmdArg) bool {
 		return slices.Contains([]string{"stranded", "wired", "unwired", "wired-known"}, arg.Key)
 	}))
 	ceiling := int64(-1)
 	a.bytes("ceiling", &ceiling)
 	if policy, ok := a.text("policy"); ok {
-		w.policy.Policy = v1alpha1.MemoryPolicy(policy)
+		w.desired.policy.Policy = v1alpha1.MemoryPolicy(policy)
 	}
 	w.mac.change(func(s *settings) {
 		for key, to := range map[string]*int64{
@@ -201,20 +201,13 @@ func (w *World) setMac(a *arguments) (string, error) {
 		return "", err
 	}
 	if ceiling >= 0 {
-		w.setCeiling(ceiling)
+		w.desired.setCeiling(ceiling)
 	}
 	if first {
 		return "", w.boot()
 	}
 	w.apply()
 	return "", nil
-}
-
-// muddle notes that what is wired does not show any more what engines left.
-func (w *World) muddle(yes bool) {
-	w.mu.Lock()
-	w.tally.murky = w.tally.murky || yes
-	w.mu.Unlock()
 }
 
 // finish withdraws all orders and wants an empty Mac.
@@ -225,7 +218,7 @@ func (w *World) finish(a *arguments) (string, error) {
 func (w *World) setProbe(a *arguments) (string, error) {
 	var host, engines error
 	what := a.word()
-	w.muddle(what == "fails")
+	w.judge.muddle(what == "fails")
 	switch {
 	case what == "works":
 	case what == "fails" && a.flag("host"):
@@ -296,7 +289,7 @@ func (w *World) engine(a *arguments) (string, error) {
 	return "", nil
 }
 
-func (w *World) agent(a *arguments) (string, error) {
+func (w *World) setAgent(a *arguments) (string, error) {
 	what := a.word()
 	if err := a.done(); err != nil {
 		return "", err
@@ -304,10 +297,10 @@ func (w *World) agent(a *arguments) (string, error) {
 	if what != "stop" && what != "start" && what != "restart" {
 		return "", errors.New("want stop, start or restart")
 	}
-	if what != "start" && w.stop != nil {
+	if what != "start" && w.agent.running() {
 		w.leave()
 	}
-	if what == "stop" || w.stop != nil {
+	if what == "stop" || w.agent.running() {
 		return "", nil
 	}
 	return "", w.again()
@@ -315,8 +308,8 @@ func (w *World) agent(a *arguments) (string, error) {
 
 // leave ends the agent; its engines live on.
 func (w *World) leave() {
-	w.orphan()
-	w.halt()
+	w.clients.orphan()
+	w.agent.halt()
 	w.settle()
 }
 
@@ -331,7 +324,7 @@ func (w *World) again() error {
 
 // reboot ends everything on the Mac and starts its agent again.
 func (w *World) reboot() error {
-	if w.stop != nil {
+	if w.agent.running() {
 		w.leave()
 	}
 	w.twin.KillAll()

@@ -3,7 +3,6 @@ package history
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"syscall"
 	"time"
@@ -62,11 +61,9 @@ func (w *World) setDisk(a *arguments) (string, error) {
 			return "", errors.New("want full, works or slow=TIME")
 		}
 	}
-	w.muddle(full || slow > 0)
-	w.mu.Lock()
-	w.tally.lossy = w.tally.lossy || full
-	w.mu.Unlock()
-	w.disk.set(full, slow)
+	w.judge.muddle(full || slow > 0)
+	w.judge.lose(full)
+	w.agent.disk.set(full, slow)
 	return "", a.done()
 }
 
@@ -78,13 +75,11 @@ func (w *World) rewrite(a *arguments) (string, error) {
 	if err := a.done(); err != nil {
 		return "", err
 	}
-	if w.stop != nil {
+	if w.agent.running() {
 		return "", fmt.Errorf("an agent runs %w", errNotThere)
 	}
-	w.mu.Lock()
-	w.tally.reserved = math.MaxInt64 // promises may be more than the capacity
-	w.mu.Unlock()
-	return "", w.journal(func(s *journal.State) {
+	w.judge.forgetReserved()
+	return "", w.agent.journal(func(s *journal.State) {
 		for i := range s.Engines {
 			if s.Engines[i].ReplicaUID == name {
 				s.Engines[i].Reserved = reserved
@@ -93,22 +88,13 @@ func (w *World) rewrite(a *arguments) (string, error) {
 	})
 }
 
-// journal changes the file while no agent runs.
-func (w *World) journal(change func(*journal.State)) error {
-	j, err := journal.Open(w.dir, time.Now())
-	if err != nil {
-		return err
-	}
-	return j.Update(change)
-}
-
 // clock sets the wall clock forward or back. Durations that are measured
 // while an agent runs do not notice; times that it wrote down seem to have been
 // earlier or later, to the next agent.
 func (w *World) clock(a *arguments) (string, error) {
 	d := time.Duration(0)
 	a.duration("jump", &d)
-	w.jump += d
+	w.agent.jump += d
 	return "", a.done()
 }
 
@@ -119,31 +105,7 @@ func (w *World) sleep(a *arguments) (string, error) {
 	if err := errors.Join(err, a.done()); err != nil {
 		return "", err
 	}
-	w.jump += d
-	w.hangUpAll()
+	w.agent.jump += d
+	w.clients.hangUpAll()
 	return "", nil
-}
-
-// shift makes what the journal says agree with a clock that jumped.
-func (w *World) shift() error {
-	by := w.jump
-	w.jump = 0
-	if by == 0 {
-		return nil
-	}
-	return w.journal(func(s *journal.State) {
-		for i := range s.Engines {
-			if e := &s.Engines[i]; e.LastUse != nil {
-				*e.LastUse = e.LastUse.Add(-by)
-			}
-			if e := &s.Engines[i]; e.Stop != nil {
-				e.Stop.Since = e.Stop.Since.Add(-by)
-			}
-		}
-		for i := range s.Replicas {
-			for k := range s.Replicas[i].Crashes {
-				s.Replicas[i].Crashes[k] = s.Replicas[i].Crashes[k].Add(-by)
-			}
-		}
-	})
 }

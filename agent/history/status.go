@@ -3,7 +3,6 @@ package history
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -27,10 +26,10 @@ func (w *World) status(a *arguments) (string, error) {
 	if err := a.done(); err != nil {
 		return "", err
 	}
-	if w.stop == nil {
+	if !w.agent.running() {
 		return "no agent runs", nil
 	}
-	s := w.pool.Snapshot()
+	s := w.agent.pool.Snapshot()
 	m := &s.Memory
 	var b strings.Builder
 	fmt.Fprintf(&b, "mac: %s, ceiling %s (%s)", m.PressureLevel, v1alpha1.FormatBytes(m.CeilingBytes), m.CeilingTerm)
@@ -47,7 +46,7 @@ func (w *World) status(a *arguments) (string, error) {
 		}
 	}
 	holds := map[string]int{}
-	for _, e := range w.pool.Endpoints() {
+	for _, e := range w.agent.pool.Endpoints() {
 		holds[e.UID] += e.Holds
 	}
 	for i := range s.Assignments {
@@ -125,23 +124,5 @@ func (w *World) limits(a *arguments) (string, error) {
 			v1alpha1.FormatBytes(l.GetHeadroomBytes()), l.GetHeadroomKnown(), v1alpha1.FormatBytes(l.GetFootprintBytes()), l.GetPausePrefill(), l.GetCanMakeRoom()))
 	}
 	slices.Sort(out)
-	return strings.Join(out, "\n"), nil
-}
-
-// metrics are those that the agent counts from each reported reclaim.
-func (w *World) metrics(a *arguments) (string, error) {
-	if err := a.done(); err != nil {
-		return "", err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var out []string
-	for _, reason := range slices.Sorted(maps.Keys(w.tally.reasons)) {
-		of := w.tally.reasons[reason]
-		out = append(out, fmt.Sprintf("%s: %d, freed %s", reason, of.reclaims, v1alpha1.FormatBytes(of.bytes)))
-	}
-	for _, check := range slices.Sorted(maps.Keys(w.tally.checks)) {
-		out = append(out, fmt.Sprintf("%s: %d", check, w.tally.checks[check]))
-	}
 	return strings.Join(out, "\n"), nil
 }

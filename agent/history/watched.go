@@ -13,7 +13,6 @@ import (
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 
-	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -23,7 +22,10 @@ import (
 // watched are the twins, with what the pool does to them written down.
 type watched struct {
 	*enginetest.Twin
-	world *World
+	mac    *mac
+	models *models
+	judge  *judge
+	diary  *diary
 }
 
 // Start begins an engine.
@@ -38,8 +40,8 @@ func (p *watched) Start(ctx context.Context, s process.Spec) (process.Handle, er
 		return h, nil
 	}
 	c := e.Config()
-	p.world.began(c, pid, socketOf(s.Args))
-	return handle{h, c.ReplicaUID, p.world}, nil
+	p.began(c, pid, socketOf(s.Args))
+	return handle{h, c.ReplicaUID, p.mac, p.diary}, nil
 }
 
 // Adopt finds one that lives.
@@ -49,11 +51,26 @@ func (p *watched) Adopt(ctx context.Context, pid int, start string) (process.Han
 		return nil, err
 	}
 	uid := p.engine(pid).Config().ReplicaUID
-	return handle{h, uid, p.world}, nil
+	return handle{h, uid, p.mac, p.diary}, nil
 }
 
-func (p *watched) engine(pid int) *enginetest.TwinEngine {
-	for _, e := range p.Engines() {
+// began notes a process that the pool started.
+func (p *watched) began(c wire.Config, pid int, socket string) {
+	load := loadOf(socket)
+	p.judge.began(&life{uid: c.ReplicaUID, epoch: c.Epoch, load: load, pid: pid, limit: c.LimitBytes, began: time.Now()}, socket)
+	b, described := p.models.of(filepath.Base(c.ModelPath))
+	if !described {
+		b.pages.wired = -1
+	}
+	p.mac.began(pid, b.pages)
+	p.diary.write(c.ReplicaUID, "started, load %d", load)
+}
+
+func (p *watched) engine(pid int) *enginetest.TwinEngine { return engineOf(p.Twin, pid) }
+
+// engineOf is the engine of a process; nil where it does not live.
+func engineOf(twin *enginetest.Twin, pid int) *enginetest.TwinEngine {
+	for _, e := range twin.Engines() {
 		if e.PID() == pid {
 			return e
 		}
@@ -75,58 +92,22 @@ func loadOf(socket string) int64 {
 	return n
 }
 
-// began notes a process that the pool started.
-func (w *World) began(c wire.Config, pid int, socket string) {
-	load := loadOf(socket)
-	alive := 0
-	for _, e := range w.twin.Engines() {
-		if e.Config().ReplicaUID == c.ReplicaUID {
-			alive++
-		}
-	}
-	_, promised := w.ledger.Account().Holders[memory.Key{UID: c.ReplicaUID, Epoch: c.Epoch}]
-	w.mu.Lock()
-	w.tally.sockets[socket] = c.ReplicaUID
-	w.tally.start(&life{uid: c.ReplicaUID, epoch: c.Epoch, load: load, pid: pid, limit: c.LimitBytes, began: time.Now()}, w.mac.reportsWired())
-	w.tally.restarted(w.tally.lives[reclaimID(c.ReplicaUID, c.Epoch, load)])
-	if stranded := w.stranded(); stranded > strandedStart {
-		w.tally.fault("stranded: process %d of %s was started %v after engines left too much wired", pid, c.ReplicaUID, stranded)
-	}
-	if alive > 1 {
-		w.tally.fault("reservations: %d processes of %s live at once", alive, c.ReplicaUID)
-	}
-	if !promised {
-		w.tally.fault("reservations: process %d of %s was started without a reservation", pid, c.ReplicaUID)
-	}
-	model, described := w.models[filepath.Base(c.ModelPath)]
-	w.mu.Unlock()
-	pages := model.pages
-	if !described {
-		pages.wired = -1
-	}
-	w.mac.began(pid, pages)
-	w.diary.write(c.ReplicaUID, "started, load %d", load)
-}
-
-// strandedStart is how late a start may be that was under way when memory was
-// left.
-const strandedStart = time.Second
-
 type handle struct {
 	process.Handle
 	uid   string
-	world *World
+	mac   *mac
+	diary *diary
 }
 
 // Footprint as the Mac's probe measures it, or not.
 func (h handle) Footprint() (int64, error) {
 	pid, _ := h.ID()
-	return h.world.mac.footprint(h.uid, pid)
+	return h.mac.footprint(h.uid, pid)
 }
 
 // Signal notes the rung of the ladder.
 func (h handle) Signal(s syscall.Signal) error {
-	h.world.diary.write(h.uid, "signal: %s", s)
+	h.diary.write(h.uid, "signal: %s", s)
 	return h.Handle.Signal(s)
 }
 
@@ -136,13 +117,14 @@ func (p *watched) Dial(socket string) (process.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, world: p.world, socket: socket}, nil
+	return &conn{Conn: c, judge: p.judge, diary: p.diary, socket: socket}, nil
 }
 
 // conn notes the calls that ask an engine for something.
 type conn struct {
 	process.Conn
-	world  *World
+	judge  *judge
+	diary  *diary
 	socket string
 }
 
@@ -168,20 +150,18 @@ func (c *conn) Shutdown(ctx context.Context, r *wire.ShutdownRequest, opts ...gr
 }
 
 func (c *conn) note(call string, err error, answer func() string) {
-	c.world.mu.Lock()
-	uid := c.world.tally.sockets[filepath.Base(c.socket)]
-	c.world.mu.Unlock()
+	uid := c.judge.replica(filepath.Base(c.socket))
 	if err != nil {
-		c.world.diary.write(uid, "%s: not answered", call)
+		c.diary.write(uid, "%s: not answered", call)
 		return
 	}
-	c.world.diary.write(uid, "%s: %s", call, answer())
+	c.diary.write(uid, "%s: %s", call, answer())
 }
 
 // logs writes what the pool logs into the diary.
 type logs struct {
 	diary *diary
-	world *World
+	judge *judge
 }
 
 var _ logr.LogSink = (*logs)(nil)
@@ -205,7 +185,7 @@ func (l *logs) Error(err error, message string, pairs ...any) {
 func (l *logs) Info(_ int, message string, pairs ...any) {
 	switch message {
 	case "Unloading engine":
-		l.world.unloads(value(pairs, "ModelReplica"), v1alpha1.ReclaimReason(value(pairs, "reason")))
+		l.judge.unloads(value(pairs, "ModelReplica"), v1alpha1.ReclaimReason(value(pairs, "reason")))
 	case "Engine ended":
 		return // the reclaim says it, with more
 	}

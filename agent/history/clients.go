@@ -7,13 +7,14 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// request is a client's request. World.mu guards the fields after began.
+// request is a client's request. clients.mu guards the fields after began.
 type request struct {
 	id, replica string
 	pool        *pool.Pool
@@ -28,49 +29,104 @@ type request struct {
 	ends int
 }
 
+// clients of the agent, and their requests.
+type clients struct {
+	diary   *diary
+	agent   *agent
+	desired *desired
+	judge   *judge
+
+	mu       sync.Mutex // guards requests
+	requests map[string]*request
+}
+
+func newClients(d *diary, g *agent, j *judge) *clients {
+	return &clients{diary: d, agent: g, desired: j.desired, judge: j, requests: map[string]*request{}}
+}
+
+// holding returns the requests with a hold of this agent's pool, by id and
+// process.
+func (c *clients) holding() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]int{}
+	for _, r := range c.requests {
+		if r.held && r.pool == c.agent.pool {
+			out[r.id] = r.pid
+		}
+	}
+	return out
+}
+
+// waiting returns the requests that did not end and hold nothing.
+func (c *clients) waiting() (out []waiting) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.requests {
+		if r.ends == 0 && !r.held {
+			out = append(out, waiting{r.id, r.replica, r.began})
+		}
+	}
+	return out
+}
+
+type waiting struct {
+	id, replica string
+	began       time.Time
+}
+
+// ends is how often each request ended.
+func (c *clients) ends() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]int{}
+	for _, r := range c.requests {
+		out[r.id] = r.ends
+	}
+	return out
+}
+
 // open makes a request; an id is used once.
-func (w *World) open(id, replica string) (*request, error) {
-	if w.stop == nil {
+func (c *clients) open(id, replica string) (*request, error) {
+	if !c.agent.running() {
 		return nil, fmt.Errorf("no agent runs %w", errNotThere)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.requests[id] != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.requests[id] != nil {
 		return nil, fmt.Errorf("there is a request %s already", id)
 	}
-	r := &request{id: id, replica: replica, pool: w.pool, began: time.Now()}
+	r := &request{id: id, replica: replica, pool: c.agent.pool, began: time.Now()}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	w.requests[id] = r
+	c.requests[id] = r
 	return r, nil
 }
 
 // acquire waits for the hold; it reports whether there is one.
-func (w *World) acquire(r *request, epoch int64) bool {
+func (c *clients) acquire(r *request, epoch int64) bool {
 	h, err := r.pool.Acquire(r.ctx, r.replica, epoch)
 	if err != nil {
-		w.end(r, "refused: %v", err)
+		c.end(r, "refused: %v", err)
 		return false
 	}
-	w.mu.Lock()
+	pid := c.judge.process(r.replica, h.Epoch(), h.Load())
+	c.mu.Lock()
 	gone := r.ctx.Err() != nil
 	if !gone {
-		r.hold, r.held = h, true
-		if l := w.tally.lives[reclaimID(r.replica, h.Epoch(), h.Load())]; l != nil {
-			r.pid = l.pid
-		}
+		r.hold, r.held, r.pid = h, true, pid
 	}
-	w.mu.Unlock()
+	c.mu.Unlock()
 	if gone { // in the instant in which it was granted
 		h.Release()
-		w.end(r, "hung up")
+		c.end(r, "hung up")
 		return false
 	}
-	w.diary.write(r.id, "holds %s, load %d", r.replica, h.Load())
+	c.diary.write(r.id, "holds %s, load %d", r.replica, h.Load())
 	return true
 }
 
 // generate runs one request with the hold and returns how it ended.
-func (w *World) generate(r *request, h *pool.Hold, tokens int64, unread bool) string {
+func (c *clients) generate(r *request, h *pool.Hold, tokens int64, unread bool) string {
 	s, err := h.Generate(r.ctx, &wire.GenerateRequest{Id: r.id, Input: &wire.GenerateRequest_Prompt{Prompt: "p"}, MaxTokens: tokens})
 	if err != nil {
 		return told(err)
@@ -114,185 +170,178 @@ func told(err error) string {
 }
 
 // release gives the hold back, once.
-func (w *World) release(r *request) {
-	w.mu.Lock()
+func (c *clients) release(r *request) {
+	c.mu.Lock()
 	h := r.hold
 	r.held, r.hold = false, nil
-	w.mu.Unlock()
+	c.mu.Unlock()
 	if h != nil {
 		h.Release()
 	}
 }
 
 // end is the one end of a request.
-func (w *World) end(r *request, format string, args ...any) {
-	w.mu.Lock()
+func (c *clients) end(r *request, format string, args ...any) {
+	c.mu.Lock()
 	r.ends++
-	w.mu.Unlock()
-	w.diary.write(r.id, format, args...)
+	c.mu.Unlock()
+	c.diary.write(r.id, format, args...)
 }
 
 // whole is a request from its hold to its end.
-func (w *World) whole(r *request, epoch, tokens int64, unread bool) {
-	if !w.acquire(r, epoch) {
+func (c *clients) whole(r *request, epoch, tokens int64, unread bool) {
+	if !c.acquire(r, epoch) {
 		return
 	}
-	how := w.generate(r, r.hold, tokens, unread)
-	w.release(r)
-	w.end(r, "%s", how)
+	how := c.generate(r, r.hold, tokens, unread)
+	c.release(r)
+	c.end(r, "%s", how)
 }
 
 // hangUp is the client's going.
-func (w *World) hangUp(r *request) {
-	w.mu.Lock()
+func (c *clients) hangUp(r *request) {
+	c.mu.Lock()
 	silent := r.hold != nil && !r.busy
 	r.held = false
-	w.mu.Unlock()
+	c.mu.Unlock()
 	r.cancel()
 	if silent {
-		w.release(r)
-		w.end(r, "hung up")
+		c.release(r)
+		c.end(r, "hung up")
 	}
 }
 
 // orphan ends the holds of clients that do nothing, when their agent ends.
-func (w *World) orphan() {
-	w.mu.Lock()
+func (c *clients) orphan() {
+	c.mu.Lock()
 	var idle []*request
-	for _, r := range w.requests {
+	for _, r := range c.requests {
 		if r.hold != nil && !r.busy {
 			idle = append(idle, r)
 		}
 	}
-	w.mu.Unlock()
+	c.mu.Unlock()
 	for _, r := range idle {
-		w.release(r)
-		w.end(r, "the agent stopped")
+		c.release(r)
+		c.end(r, "the agent stopped")
 	}
 }
 
 // hangUpAll disconnects all clients, in order.
-func (w *World) hangUpAll() {
-	w.mu.Lock()
+func (c *clients) hangUpAll() {
+	c.mu.Lock()
 	var open []*request
-	for _, r := range w.requests {
+	for _, r := range c.requests {
 		if r.ends == 0 {
 			open = append(open, r)
 		}
 	}
-	w.mu.Unlock()
+	c.mu.Unlock()
 	slices.SortFunc(open, func(a, b *request) int { return strings.Compare(a.id, b.id) })
 	for _, r := range open {
-		w.hangUp(r)
+		c.hangUp(r)
 	}
 }
 
-func (w *World) request(a *arguments) (string, error) {
+func (c *clients) request(a *arguments) (string, error) {
 	replica, id := a.word(), a.word()
 	count, tokens, unread := a.number("count", 1), a.number("tokens", 5), a.flag("unread")
 	if err := a.done(); err != nil {
 		return "", err
 	}
-	epoch := w.epoch(replica)
+	epoch := c.desired.epoch(replica)
 	for i := range count {
 		name := id
 		if count > 1 {
 			name = fmt.Sprintf("%s.%d", id, i+1)
 		}
-		r, err := w.open(name, replica)
+		r, err := c.open(name, replica)
 		if err != nil {
 			return "", err
 		}
 		r.busy = true
-		go w.whole(r, epoch, tokens, unread)
+		go c.whole(r, epoch, tokens, unread)
 	}
 	return "", nil
 }
 
-func (w *World) holdOnly(a *arguments) (string, error) {
+func (c *clients) holdOnly(a *arguments) (string, error) {
 	replica, id := a.word(), a.word()
 	if err := a.done(); err != nil {
 		return "", err
 	}
-	r, err := w.open(id, replica)
+	r, err := c.open(id, replica)
 	if err != nil {
 		return "", err
 	}
-	go w.acquire(r, w.epoch(replica))
+	go c.acquire(r, c.desired.epoch(replica))
 	return "", nil
 }
 
 // withHold finds a hold that is idle.
-func (w *World) withHold(a *arguments) (*request, error) {
+func (c *clients) withHold(a *arguments) (*request, error) {
 	id := a.word()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	r := w.requests[id]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.requests[id]
 	if r == nil || r.hold == nil || r.busy {
 		return nil, fmt.Errorf("%s is no idle hold %w", id, errNotThere)
 	}
 	return r, nil
 }
 
-func (w *World) use(a *arguments) (string, error) {
-	r, err := w.withHold(a)
+func (c *clients) use(a *arguments) (string, error) {
+	r, err := c.withHold(a)
 	tokens := a.number("tokens", 5)
 	if err := errors.Join(err, a.done()); err != nil {
 		return "", err
 	}
-	w.mu.Lock()
+	c.mu.Lock()
 	r.busy = true
 	h := r.hold
-	w.mu.Unlock()
+	c.mu.Unlock()
 	go func() {
-		how := w.generate(r, h, tokens, false)
-		w.diary.write(r.id, "%s", how)
-		w.mu.Lock()
+		how := c.generate(r, h, tokens, false)
+		c.diary.write(r.id, "%s", how)
+		c.mu.Lock()
 		r.busy = false
 		gone := !r.held
-		w.mu.Unlock()
+		c.mu.Unlock()
 		if gone {
-			w.release(r)
-			w.end(r, "is over")
+			c.release(r)
+			c.end(r, "is over")
 		}
 	}()
 	return "", nil
 }
 
-func (w *World) giveBack(a *arguments) (string, error) {
-	r, err := w.withHold(a)
+func (c *clients) giveBack(a *arguments) (string, error) {
+	r, err := c.withHold(a)
 	if err := errors.Join(err, a.done()); err != nil {
 		return "", err
 	}
-	w.release(r)
-	w.end(r, "released")
+	c.release(r)
+	c.end(r, "released")
 	return "", nil
 }
 
-func (w *World) hang(a *arguments) (string, error) {
+func (c *clients) hang(a *arguments) (string, error) {
 	id := a.word()
 	if err := a.done(); err != nil {
 		return "", err
 	}
-	w.mu.Lock()
-	r := w.requests[id]
+	c.mu.Lock()
+	r := c.requests[id]
 	over := r != nil && r.ends > 0
-	w.mu.Unlock()
+	c.mu.Unlock()
 	switch {
 	case r == nil:
 		return "", fmt.Errorf("there is no request %s %w", id, errNotThere)
 	case over:
 		return "it is over already", nil
 	}
-	w.hangUp(r)
+	c.hangUp(r)
 	return "", nil
-}
-
-// epoch that clients ask for: the newest.
-func (w *World) epoch(replica string) int64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return max(1, w.epochs[replica])
 }
 
 // errNotThere is wrapped where a command is about what is over.
