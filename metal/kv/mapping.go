@@ -1,12 +1,16 @@
 package kv
 
-import "metalfleet.dev/metalfleet/metal/pages"
+import (
+	"sync"
+
+	"metalfleet.dev/metalfleet/metal/pages"
+)
 
 // PageLockBy makes the memory page-lock its mappings with lock, which the
 // device that copies blocks provides. It must be called before the first block
 // is stored.
 func (m *Memory) PageLockBy(lock func([]byte) (unlock func())) {
-	m.lock, m.unlocks = lock, map[*byte]func(){}
+	m.mappings.lock, m.mappings.unlocks = lock, map[*byte]func(){}
 }
 
 // allocate takes n bytes of the budget: a spare, the memory of an evicted block, or
@@ -30,7 +34,7 @@ func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool)
 	size := pages.Held(n)
 	for {
 		m.mu.Lock()
-		if m.closed || size > m.budget-m.counted {
+		if m.closed || size > m.budget-m.index.counted {
 			m.mu.Unlock()
 			return nil, false, false
 		}
@@ -45,14 +49,14 @@ func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool)
 			m.giveSpare()
 			continue
 		}
-		victim := m.victim(false)
+		victim := m.index.victim(false, m.budget)
 		reuse := victim != nil && int64(len(victim.mapping)) == n && m.bytes <= m.budget
 		m.mu.Unlock()
 		switch {
 		case victim == nil: // what is leaving already would make room
 			return nil, false, false
 		case reuse:
-			m.offer(victim)
+			m.lower.offer(victim)
 			return victim.mapping, true, true
 		}
 		m.leave(victim)
@@ -61,21 +65,12 @@ func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool)
 
 // mapped maps n bytes that are already counted in the budget.
 func (m *Memory) mapped(n int64) ([]byte, bool) {
-	mapping, err := pages.Map(n)
+	mapping, err := m.mappings.create(n)
 	if err != nil {
 		m.mu.Lock()
 		m.bytes -= pages.Held(n)
 		m.mu.Unlock()
 		return nil, false
-	}
-	pages.PreferLarge(mapping)
-	if m.lock != nil {
-		pages.Touch(mapping) // a driver that finds pages missing lets others wait for them
-		if unlock := m.lock(mapping); unlock != nil {
-			m.mu.Lock()
-			m.unlocks[&mapping[0]] = unlock
-			m.mu.Unlock()
-		}
 	}
 	return mapping, true
 }
@@ -83,16 +78,48 @@ func (m *Memory) mapped(n int64) ([]byte, bool) {
 // unmap frees a mapping that is counted in the budget and returns its size.
 func (m *Memory) unmap(mapping []byte) int64 {
 	size := pages.Held(int64(len(mapping)))
-	m.mu.Lock()
-	unlock := m.unlocks[&mapping[0]]
-	delete(m.unlocks, &mapping[0])
-	m.mu.Unlock()
-	if unlock != nil {
-		unlock()
-	}
-	pages.Unmap(mapping)
+	m.mappings.remove(mapping)
 	m.mu.Lock()
 	m.bytes -= size
 	m.mu.Unlock()
 	return size
+}
+
+// mappings makes memory outside the Go heap.
+type mappings struct {
+	// lock page-locks memory for faster copies; it never changes.
+	lock func([]byte) (unlock func())
+
+	mu sync.Mutex
+	// unlocks undoes lock, by the address of the mapping. Guarded by mu.
+	unlocks map[*byte]func()
+}
+
+func (p *mappings) create(n int64) ([]byte, error) {
+	mapping, err := pages.Map(n)
+	if err != nil {
+		return nil, err
+	}
+	pages.PreferLarge(mapping)
+	if p.lock == nil {
+		return mapping, nil
+	}
+	pages.Touch(mapping) // a driver that finds pages missing lets others wait for them
+	if unlock := p.lock(mapping); unlock != nil {
+		p.mu.Lock()
+		p.unlocks[&mapping[0]] = unlock
+		p.mu.Unlock()
+	}
+	return mapping, nil
+}
+
+func (p *mappings) remove(mapping []byte) {
+	p.mu.Lock()
+	unlock := p.unlocks[&mapping[0]]
+	delete(p.unlocks, &mapping[0])
+	p.mu.Unlock()
+	if unlock != nil {
+		unlock()
+	}
+	pages.Unmap(mapping)
 }

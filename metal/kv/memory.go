@@ -1,13 +1,10 @@
 package kv
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
-
-	"metalfleet.dev/metalfleet/metal/pages"
 )
 
 // Stats counts events since a Memory was created, and has its current size.
@@ -37,56 +34,30 @@ type Stats struct {
 // Over a lower tier it is a write-back cache: each new block is offered to the
 // lower tier once, by WriteBack as soon as possible, else when it is evicted.
 type Memory struct {
-	lower Tier
-	// dirtied signals WriteBack.
-	dirtied chan struct{}
+	lower    *lowerTier // nil without one
+	mappings mappings
 
 	mu sync.Mutex
 	// mu guards all fields that follow.
-	held map[Key]*block
-	// used holds blocks, the most recently used first.
-	used *list.List
-	// dirty blocks in order of arrival.
-	dirty []*block
+	index index
 	// bytes is the memory of all blocks and spares, including blocks being
-	// filled or evicted. counted is the part of it that is pinned or being
-	// read.
-	bytes, counted, budget int64
-	// tenants with blocks. came is the number of bytes ever stored.
-	tenants map[Tenant]*tenancy
-	came    int64
+	// filled or evicted.
+	bytes, budget int64
 	// epoch grows with each Clear: a block whose Make began in an earlier epoch
 	// is not stored.
-	epoch int64
-	// distrusts counts calls of Distrust.
-	distrusts int64
-	closed    bool
-	stats     Stats
-	ahead     ahead
-	// lock page-locks memory for faster copies; unlocks undoes it, by the
-	// address of the mapping. lock never changes; unlocks is guarded by mu.
-	lock    func([]byte) (unlock func())
-	unlocks map[*byte]func()
+	epoch  int64
+	closed bool
+	stats  Stats
+	ahead  ahead
 }
-
-// block is the stored block of a key.
-type block struct {
-	key     Key
-	mapping []byte
-	at      *list.Element
-	// holders counts the requests that pin the block, readers those that read
-	// it now.
-	holders, readers int
-	// dirty: not yet offered to the lower tier. gone: no longer in the index,
-	// and freed by its last reader.
-	dirty, gone bool
-}
-
-func (b *block) size() int64 { return pages.Held(int64(len(b.mapping))) }
 
 // NewMemory returns an empty tier with a budget in bytes. lower may be nil.
 func NewMemory(budget int64, lower Tier) *Memory {
-	return &Memory{lower: lower, budget: max(0, budget), held: map[Key]*block{}, tenants: map[Tenant]*tenancy{}, used: list.New(), dirtied: make(chan struct{}, 1)}
+	m := &Memory{budget: max(0, budget), index: newIndex()}
+	if lower != nil {
+		m.lower = &lowerTier{Tier: lower, mu: &m.mu, dirtied: make(chan struct{}, 1)}
+	}
+	return m
 }
 
 // Stats returns the counters.
@@ -94,7 +65,10 @@ func (m *Memory) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.stats
-	s.Bytes, s.Budget, s.Blocks = m.bytes, m.budget, len(m.held)
+	s.Bytes, s.Budget, s.Blocks, s.Evicted = m.bytes, m.budget, len(m.index.held), m.index.evicted
+	if m.lower != nil {
+		s.Offered, s.Refused, s.Lost = m.lower.offered, m.lower.refused, m.lower.lost
+	}
 	return s
 }
 
@@ -109,7 +83,7 @@ func (m *Memory) Bytes() int64 {
 func (m *Memory) Counted() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.counted
+	return m.index.counted
 }
 
 // Put implements Tier.
@@ -133,9 +107,6 @@ func (m *Memory) Await(ctx context.Context) error { return ctx.Err() }
 // including those on their way there.
 func (m *Memory) Distrust() {
 	m.Clear()
-	m.mu.Lock()
-	m.distrusts++
-	m.mu.Unlock()
 	if m.lower != nil {
 		m.lower.Distrust()
 	}
@@ -149,8 +120,8 @@ func (m *Memory) Make(key Key, n int64, fill func([]byte) error) (Saved, error) 
 
 func (m *Memory) make(key Key, n int64, fill func([]byte) error, dirty bool) (Saved, error) {
 	m.mu.Lock()
-	if b := m.held[key]; b != nil {
-		m.touch(b)
+	if b := m.index.held[key]; b != nil {
+		m.index.touch(b)
 		m.mu.Unlock()
 		return Held, nil
 	}
@@ -163,13 +134,12 @@ func (m *Memory) make(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 	b := &block{key: key, mapping: mapping, dirty: dirty}
 	err := fill(mapping)
 	m.mu.Lock()
-	other := m.held[key]
+	other := m.index.held[key]
 	if err == nil && epoch == m.epoch && !m.closed && other == nil {
 		m.stats.Held++
-		m.enter(b)
+		m.index.enter(b)
 		if b.dirty {
-			m.dirty = append(m.dirty, b)
-			m.wake()
+			m.lower.queue(b)
 		}
 		over := m.bytes > m.budget
 		m.mu.Unlock()
@@ -179,7 +149,7 @@ func (m *Memory) make(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 		return Held, nil
 	}
 	m.mu.Unlock()
-	m.free(b)
+	m.unmap(b.mapping)
 	switch {
 	case err != nil:
 		return Dropped, err
@@ -199,7 +169,7 @@ func (m *Memory) drop() Saved {
 // Size implements Tier.
 func (m *Memory) Size(key Key) (int64, bool) {
 	m.mu.Lock()
-	b := m.held[key]
+	b := m.index.held[key]
 	m.mu.Unlock()
 	if b != nil {
 		return int64(len(b.mapping)), true
@@ -214,7 +184,7 @@ func (m *Memory) Size(key Key) (int64, bool) {
 func (m *Memory) Has(key Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.held[key] != nil
+	return m.index.held[key] != nil
 }
 
 // Read implements Tier.
@@ -300,13 +270,12 @@ func (m *Memory) shrinkTo(target int64) int64 {
 			freed += m.giveSpare()
 			continue
 		}
-		b := m.victim(false)
+		b := m.index.victim(false, m.budget)
 		if b == nil {
-			b = m.victim(true)
+			b = m.index.victim(true, m.budget)
 		}
 		if b != nil && b.dirty && !offering {
-			b.dirty = false
-			m.stats.Lost++
+			m.lower.lose(b)
 		}
 		m.mu.Unlock()
 		if b == nil {
@@ -323,17 +292,18 @@ func (m *Memory) shrinkTo(target int64) int64 {
 func (m *Memory) Clear() int64 {
 	m.mu.Lock()
 	m.epoch++
-	m.dirty = nil
 	var out []*block
-	for _, b := range m.held {
+	for _, b := range m.index.held {
 		if b.dirty {
-			b.dirty = false
-			m.stats.Lost++
+			m.lower.lose(b)
 		}
-		m.takeOut(b)
+		m.index.takeOut(b)
 		if b.readers == 0 {
 			out = append(out, b)
 		}
+	}
+	if m.lower != nil {
+		m.lower.dirty = nil
 	}
 	m.ahead.count = 0
 	spares := m.ahead.spares
@@ -342,7 +312,7 @@ func (m *Memory) Clear() int64 {
 	freed := int64(0)
 	for _, b := range out {
 		freed += b.size()
-		m.free(b)
+		m.unmap(b.mapping)
 	}
 	for _, spare := range spares {
 		freed += m.unmap(spare)

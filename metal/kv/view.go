@@ -17,24 +17,16 @@ func (v *View) Close() { v.m.read(v.b) }
 func (m *Memory) View(key Key) (*View, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b := m.held[key]
+	b := m.index.held[key]
 	if b == nil {
 		m.stats.Misses++
 		return nil, ErrAbsent
 	}
 	m.stats.Hits++
-	m.count(b)
+	m.index.count(b)
 	b.readers++
-	m.touch(b)
+	m.index.touch(b)
 	return &View{m: m, b: b}, nil
-}
-
-// count adds a block to m.counted before its first pin or read. The caller
-// holds mu.
-func (m *Memory) count(b *block) {
-	if b.holders+b.readers == 0 {
-		m.counted += b.size()
-	}
 }
 
 // read ends a View. The last one frees a block that was removed meanwhile.
@@ -43,7 +35,7 @@ func (m *Memory) read(b *block) {
 	b.readers--
 	last := b.readers == 0
 	if last && (b.gone || b.holders == 0) {
-		m.counted -= b.size()
+		m.index.counted -= b.size()
 	}
 	gone := b.gone
 	m.mu.Unlock()
@@ -60,13 +52,13 @@ type Pinned struct{ b *block }
 func (m *Memory) Pin(key Key) (Pinned, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b := m.held[key]
+	b := m.index.held[key]
 	if b == nil {
 		return Pinned{}, false
 	}
-	m.count(b)
+	m.index.count(b)
 	b.holders++
-	m.touch(b)
+	m.index.touch(b)
 	return Pinned{b}, true
 }
 
@@ -84,8 +76,8 @@ func (m *Memory) Unpin(chain []Pinned) {
 			continue
 		}
 		if b.holders+b.readers == 0 {
-			m.counted -= b.size()
+			m.index.counted -= b.size()
 		}
-		m.touch(b)
+		m.index.touch(b)
 	}
 }
