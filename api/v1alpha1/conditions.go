@@ -108,10 +108,10 @@ const (
 	ReasonReady         = "Ready"
 	ReasonNotReady      = "NotReady"
 	ReasonScaledToZero  = "ScaledToZero"
-	ReasonMacSilent     = "MacSilent"      // the Mac's Lease was not renewed for 30 s
-	ReasonMacGone       = "MacGone"        // the MacNode was deleted, or its Lease was not renewed for 180 s
-	ReasonBreakerOpen   = "BrakeHeld"      // the circuit breaker is open: more than half of the Macs went silent at once, and nothing is moved
-	ReasonNeverReported = "NeverHeardFrom" // the Mac's agent has not joined yet
+	ReasonMacSilent     = "MacSilent"     // the Mac's Lease was not renewed for 30 s
+	ReasonMacGone       = "MacGone"       // the MacNode was deleted, or its Lease was not renewed for 180 s
+	ReasonBreakerOpen   = "BrakeHeld"     // the circuit breaker is open: more than half of the Macs went silent at once, and nothing is moved
+	ReasonNeverReported = "NeverReported" // the Mac's agent has not joined yet
 	ReasonReporting     = "HeardFrom"
 	ReasonDraining      = "Draining"
 	ReasonPending       = "Pending"
