@@ -23,7 +23,7 @@ wire() {
 
 api() {
   need api/v1alpha1 "deep copies, apply configurations and CRDs"
-  rm -rf api/applyconfiguration # configurations of types that are gone
+  find api/applyconfiguration -type f ! -name doc.go -delete # configurations of types that are gone
   controller_gen object applyconfiguration paths=./api/v1alpha1 paths=./api/model
   rm api/applyconfiguration/utils.go # finds a configuration by its kind, which nothing here does
   # By way of a scratch folder, so that a CRD that is no longer generated does not stay behind.
