@@ -335,7 +335,7 @@ func reader(t *testing.T, name string) (dir string, files map[string]hubtest.Fil
 // TestAModelThatReadsComesWithItsModules: what an engine reads of it and nothing
 // else, with the task that its makers say, from a hub and from the model root.
 func TestAModelThatReadsComesWithItsModules(t *testing.T) {
-	beside := []string{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+	always := []string{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 	for name, c := range map[string]struct {
 		task  model.Task
 		wants []string
@@ -348,7 +348,7 @@ func TestAModelThatReadsComesWithItsModules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, files := reader(t, name)
-			wants := slices.Sorted(slices.Values(append(slices.Clone(beside), c.wants...)))
+			wants := slices.Sorted(slices.Values(append(slices.Clone(always), c.wants...)))
 			r, stand := onHub(t, hubtest.Of(files))
 			for source, resolve := range map[string]*Resolver{"hf://org/tiny": r, "file:///model": localFolder(t, dir)} {
 				rec, err := resolve.Resolve(t.Context(), v1alpha1.Inspection{Source: source})

@@ -110,7 +110,7 @@ func messageRequest(d *openai.Decoder, h http.Header, r *anthropic.Request) (*wi
 func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage, error) {
 	var out []*wire.ChatMessage
 	var texts, thoughts []string
-	var beside extra
+	var more extra
 	for _, b := range m.Blocks {
 		switch b.Type {
 		case anthropic.BlockText:
@@ -118,7 +118,7 @@ func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage,
 		case anthropic.BlockThinking:
 			thoughts = append(thoughts, b.Text)
 		case anthropic.BlockToolUse:
-			beside.ToolCalls = append(beside.ToolCalls, newToolCall(b.ID, b.Name, b.Input))
+			more.ToolCalls = append(more.ToolCalls, newToolCall(b.ID, b.Name, b.Input))
 			tools[b.ID] = b.Name
 		case anthropic.BlockToolResult:
 			result, err := resultOf(b, tools)
@@ -128,12 +128,12 @@ func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage,
 			out = append(out, result)
 		}
 	}
-	beside.Reasoning = strings.Join(thoughts, "\n\n")
-	if len(texts) == 0 && len(beside.ToolCalls) == 0 && beside.Reasoning == "" && len(m.Blocks) > 0 {
+	more.Reasoning = strings.Join(thoughts, "\n\n")
+	if len(texts) == 0 && len(more.ToolCalls) == 0 && more.Reasoning == "" && len(m.Blocks) > 0 {
 		return out, nil
 	}
 	turn := &wire.ChatMessage{Role: m.Role, Content: strings.Join(texts, "\n\n")}
-	return append(out, turn), beside.into(turn)
+	return append(out, turn), more.into(turn)
 }
 
 // resultOf returns the turn of a tool result.

@@ -160,11 +160,11 @@ func TestAWindowTakesNoMoreThanItsRoom(t *testing.T) {
 	d.grow(1, 1000)
 	const room = 192 // 99 tokens, 64 of a step, in blocks of 32
 	token := tensor.CacheSpec{Layers: 2, KVHeads: 4, HeadSize: 64}.TokenBytes(4)
-	beside := int64(0)
+	extra := int64(0)
 	if b.cuda.Load() {
-		beside = extraTokens
+		extra = extraTokens
 	}
-	if got, want := d.cache.Bytes(), (room+beside)*token; got != want || b.Memory().KV != want {
+	if got, want := d.cache.Bytes(), (room+extra)*token; got != want || b.Memory().KV != want {
 		t.Errorf("%d bytes are held after 1000 tokens, want %d", got, want)
 	}
 	for at := 1000; at < 1200; at++ {
@@ -172,7 +172,7 @@ func TestAWindowTakesNoMoreThanItsRoom(t *testing.T) {
 			t.Fatalf("token %d took %d bytes with a window of %d", at, rise, d.cache.Bytes())
 		}
 	}
-	if got, want := d.cache.Bytes(), (room+beside)*token; got != want {
+	if got, want := d.cache.Bytes(), (room+extra)*token; got != want {
 		t.Errorf("%d bytes are held after 1200 tokens, want %d", got, want)
 	}
 }
