@@ -38,12 +38,11 @@ func (d *deployment) keep(w *world) {
 	name := d.outcome.Revision
 	data, err := d.outcome.Engine.Encode()
 	if err != nil {
-		w.broken("revision %s: %v", name, err)
+		w.checks.broken("revision %s: %v", name, err)
 		return
 	}
 	d.revisions = slices.DeleteFunc(d.revisions, func(r appsv1.ControllerRevision) bool { return r.Name == name })
-	w.born++
-	r := appsv1.ControllerRevision{Revision: w.born}
+	r := appsv1.ControllerRevision{Revision: w.number()}
 	r.Name, r.Data.Raw = name, data
 	d.revisions = append(d.revisions, r)
 	if d.bad == nil {
@@ -87,7 +86,7 @@ func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
 	if d.outcome == nil {
 		o, err := rehearsal.Accept()
 		if err != nil || o.Engine == nil {
-			w.broken("deployment %s is not accepted: %s %v", d.Name, o.Message, err)
+			w.checks.broken("deployment %s is not accepted: %s %v", d.Name, o.Message, err)
 			return
 		}
 		d.outcome = &o
@@ -96,7 +95,7 @@ func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
 	}
 	step, err := rehearsal.Step(*d.outcome, own)
 	if err != nil {
-		w.broken("deployment %s: %v", d.Name, err)
+		w.checks.broken("deployment %s: %v", d.Name, err)
 		return
 	}
 	if before := d.Status.Rollout.State; before != step.Status.Rollout.State {
@@ -113,9 +112,8 @@ func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
 		}
 	}
 	for i := range step.Create {
-		w.born++
 		r := &replica{ModelReplica: step.Create[i], bad: d.bad[step.Create[i].Spec.Revision]}
-		r.UID, r.Spec.Priority = types.UID(fmt.Sprintf("uid-%09d", w.born)), d.priority
+		r.UID, r.Spec.Priority = types.UID(fmt.Sprintf("uid-%09d", w.number())), d.priority
 		w.replicas = append(w.replicas, r)
 		w.counts["replicas made"]++
 	}
@@ -124,7 +122,7 @@ func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
 			w.remove(r)
 		}
 	}
-	w.checkRollout(d)
+	w.checks.rollout(d)
 	if len(step.Create)+len(step.Remove) > 0 {
 		w.due() // level, not edge: what this changed may ask for more
 	}
@@ -173,7 +171,7 @@ func (w *world) place() {
 			s.Claim(&r.ModelReplica, d)
 			for _, v := range d.Victims {
 				victim := w.find(v.UID)
-				w.checkVictim(r, victim, w.byName[d.Awaits])
+				w.checks.victim(r, victim, w.byName[d.Awaits])
 				w.logf("%s (priority %d) takes the room of %s (%d) on %s", r.Name, r.Spec.Priority.Value, victim.Name, victim.Spec.Priority.Value, d.Awaits)
 				w.remove(victim)
 			}
@@ -230,7 +228,7 @@ func (m *mac) arrive(r *replica) {
 // bind gives a replica its Mac, which downloads and loads it.
 func (w *world) bind(r *replica, m *mac) {
 	r.Spec.NodeName, r.Spec.PrefetchNodeName = m.node.Name, ""
-	w.checkBind(r, m)
+	w.checks.bound(r, m)
 	w.counts["placed"]++
 	load := time.Duration(float64(r.Spec.ReservedBytes) / 2e9 * float64(time.Second))
 	fetch := time.Duration(0)
@@ -288,7 +286,7 @@ func (w *world) remove(r *replica) {
 		r.gone = true
 		return
 	}
-	w.checkMove(m, r)
+	w.checks.move(m, r)
 	w.in(time.Duration(1+w.rng.IntN(120))*time.Second, func() { w.release(m, r) })
 }
 

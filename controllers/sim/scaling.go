@@ -69,7 +69,7 @@ func (w *world) look() {
 			continue
 		}
 		if _, err := w.ledger.Take(&reports[g]); err != nil {
-			w.broken("a report of %s is refused: %v", reports[g].Gateway, err)
+			w.checks.broken("a report of %s is refused: %v", reports[g].Gateway, err)
 		}
 	}
 	for _, s := range w.scaled {
@@ -160,7 +160,7 @@ func (w *world) decide(s *scaled) {
 		Asked: !f.Asked.IsZero() && !f.Asked.Before(s.memory.Seen), Complete: whole},
 		autoscaler.Replicas(&s.ModelDeployment, own, w.ledger.Busy), w.now)
 	s.memory = d.Memory
-	w.checkScaled(s, before, d, own, whole)
+	w.checks.scaled(s, before, d, own, whole)
 	written := autoscaler.Record(d, 0, w.now)
 	s.Status.Autoscaling = &written
 	if before.Decided && before.Desired != d.Desired {
@@ -172,26 +172,26 @@ func (w *world) decide(s *scaled) {
 	}
 }
 
-// checkScaled wants a decision to remove no replica that runs requests, and none
+// scaled wants a decision to remove no replica that runs requests, and none
 // while the figures are incomplete.
-func (w *world) checkScaled(s *scaled, before scale.Memory, d scale.Decision, own []v1alpha1.ModelReplica, whole bool) {
+func (c *checks) scaled(s *scaled, before scale.Memory, d scale.Decision, own []v1alpha1.ModelReplica, whole bool) {
 	for _, uid := range d.Remove {
 		i := slices.IndexFunc(own, func(r v1alpha1.ModelReplica) bool { return string(r.UID) == uid })
 		if i < 0 || own[i].Spec.NodeName == "" {
 			continue
 		}
 		if n := s.running[own[i].UID]; n > 0 {
-			w.broken("%s is to go and runs %d requests", own[i].Name, n)
+			c.broken("%s is to go and runs %d requests", own[i].Name, n)
 		}
 		if !whole {
-			w.broken("%s is to go though a gateway was silent", own[i].Name)
+			c.broken("%s is to go though a gateway was silent", own[i].Name)
 		}
 	}
 	if least, most := int(*s.Spec.Autoscaling.MinReplicas), int(s.Spec.Autoscaling.MaxReplicas); d.Desired < least || d.Desired > max(most, before.Desired) {
-		w.broken("%s/%s is to have %d replicas, from %d to %d are allowed", s.Namespace, s.Name, d.Desired, least, most)
+		c.broken("%s/%s is to have %d replicas, from %d to %d are allowed", s.Namespace, s.Name, d.Desired, least, most)
 	}
 	if before.Decided && d.Desired < before.Desired && before.Desired-d.Desired > max(1, before.Desired/2+1) {
-		w.broken("%s/%s is scaled from %d to %d at once", s.Namespace, s.Name, before.Desired, d.Desired)
+		c.broken("%s/%s is scaled from %d to %d at once", s.Namespace, s.Name, before.Desired, d.Desired)
 	}
 }
 

@@ -55,11 +55,11 @@ func (w *world) kill(m *mac, back time.Duration) {
 	m.alive, m.died = false, w.now
 	clear(m.loaded)
 	w.counts["Macs that vanish"]++
-	w.lights()
+	w.checks.lights()
 	w.in(back, func() {
 		w.beats(m)
 		m.alive, m.renewed = true, w.now
-		w.lights()
+		w.checks.lights()
 		w.due()
 	})
 }

@@ -46,11 +46,11 @@ func run(o options, out io.Writer) (*world, error) {
 	}
 	w := newWorld(o, out)
 	for w.step() {
-		if w.breach != nil {
-			return w, fmt.Errorf("seed %d, %s: %w", o.seed, w.clock(), w.breach)
+		if w.checks.breach != nil {
+			return w, fmt.Errorf("seed %d, %s: %w", o.seed, w.clock(), w.checks.breach)
 		}
 	}
-	if err := w.settled(); err != nil {
+	if err := w.checks.settled(); err != nil {
 		return w, fmt.Errorf("seed %d, at the end: %w", o.seed, err)
 	}
 	w.sums()

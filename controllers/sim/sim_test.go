@@ -110,42 +110,42 @@ func TestEachCheckFindsItsBreach(t *testing.T) {
 		"a Mac that may not take it": func(w *world, r *replica) {
 			m := w.byName[r.Spec.NodeName]
 			m.node.Spec.Unschedulable = true
-			w.checkBind(r, m)
+			w.checks.bound(r, m)
 		},
 		"a bad revision that takes over": func(w *world, r *replica) {
 			for _, d := range w.deployments {
 				if string(d.UID) == r.Spec.DeploymentRef.UID {
 					d.Status.CurrentRevision = r.Spec.Revision
 					d.bad[r.Spec.Revision] = true
-					w.checkRollout(d)
+					w.checks.rollout(d)
 				}
 			}
 		},
-		"a victim of the same priority": func(w *world, r *replica) { w.checkVictim(r, r, w.macs[0]) },
+		"a victim of the same priority": func(w *world, r *replica) { w.checks.victim(r, r, w.macs[0]) },
 		"a swap before the weights lie there": func(w *world, r *replica) {
 			next := *r
 			next.Spec.Revision, next.Spec.NodeName, next.Spec.Swap = "another", "", true
 			next.Spec.Model = record("hf://org/another", 77, gib)
-			w.checkVictim(&next, r, w.byName[r.Spec.NodeName])
+			w.checks.victim(&next, r, w.byName[r.Spec.NodeName])
 		},
 		"a move while most are away": func(w *world, r *replica) {
 			for _, m := range w.macs {
 				m.alive = false
 			}
-			w.lights()
+			w.checks.lights()
 			w.now = w.now.Add(settles + 1)
 			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Reason: v1alpha1.ReasonMacGone}}
-			w.checkMove(w.byName[r.Spec.NodeName], r)
+			w.checks.move(w.byName[r.Spec.NodeName], r)
 		},
 	} {
 		w, r := settle(t)
-		w.check()
-		if w.breach != nil {
-			t.Fatalf("before: %v", w.breach)
+		w.checks.all()
+		if w.checks.breach != nil {
+			t.Fatalf("before: %v", w.checks.breach)
 		}
 		breaks(w, r)
-		w.check()
-		if w.breach == nil {
+		w.checks.all()
+		if w.checks.breach == nil {
 			t.Errorf("%s: no check failed", name)
 		}
 	}

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"container/heap"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -19,9 +18,6 @@ import (
 
 const gib = int64(1) << 30
 
-// epoch is when virtual time begins.
-var epoch = time.Unix(1_800_000_000, 0)
-
 // world is a fleet and its operator.
 type world struct {
 	o   options
@@ -29,10 +25,8 @@ type world struct {
 	rng *rand.Rand
 	// trace is chance of its own for requests, so that they change nothing else.
 	trace *rand.Rand
-	now   time.Time
-	end   time.Time
-	next  events
-	born  int64 // numbers events, replicas and deployments
+	schedule
+	checks checks
 
 	macs        []*mac
 	byName      map[string]*mac
@@ -45,11 +39,9 @@ type world struct {
 	rules       plan.Rules
 	pulses      macnode.Pulses
 	braking     bool
-	dark        time.Time // since when most Macs are away
-	pending     bool      // a pass is due
+	pending     bool // a pass is due
 
 	counts map[string]int
-	breach error
 }
 
 // mac is one Mac as it is; node is what the operator knows of it.
@@ -70,33 +62,9 @@ type replica struct {
 	bad  bool // its engine generates no token
 }
 
-// event is something that happens once.
-type event struct {
-	at    time.Time
-	order int64
-	do    func()
-}
-
-type events []event
-
-func (e events) Len() int      { return len(e) }
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e events) Less(i, j int) bool {
-	if !e[i].at.Equal(e[j].at) {
-		return e[i].at.Before(e[j].at)
-	}
-	return e[i].order < e[j].order
-}
-func (e *events) Push(x any) { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
-}
-
 func newWorld(o options, out io.Writer) *world {
-	w := &world{o: o, out: out, rng: rand.New(rand.NewPCG(o.seed, 77)), trace: rand.New(rand.NewPCG(o.seed, 78)), now: epoch, byName: map[string]*mac{}, counts: map[string]int{}}
-	w.end = epoch.Add(time.Duration(o.hours * float64(time.Hour)))
+	w := &world{o: o, out: out, rng: rand.New(rand.NewPCG(o.seed, 77)), trace: rand.New(rand.NewPCG(o.seed, 78)), schedule: newSchedule(time.Duration(o.hours * float64(time.Hour))), byName: map[string]*mac{}, counts: map[string]int{}}
+	w.checks.w = w
 	w.rules = plan.ReadRules(&corev1.ConfigMap{Data: map[string]string{plan.RulesKey: fmt.Sprintf("{onDemandOvercommit: 4, namespaces: {team-0: {memory: %dGi}}}", 8*o.macs)}})
 	sizes := []int64{16, 24, 48, 96, 128, 192, 512}
 	for i := range o.macs {
@@ -117,38 +85,14 @@ func newWorld(o options, out io.Writer) *world {
 	return w
 }
 
-// in has something happen after a while.
-func (w *world) in(d time.Duration, do func()) {
-	w.born++
-	heap.Push(&w.next, event{w.now.Add(d), w.born, do})
-}
-
-func (w *world) every(d time.Duration, do func()) {
-	var again func()
-	again = func() {
-		do()
-		w.in(d, again)
-	}
-	w.in(d, again)
-}
-
 // step lets the next thing happen and checks what must hold; false at the end.
 func (w *world) step() bool {
-	if len(w.next) == 0 || w.next[0].at.After(w.end) {
+	if !w.schedule.step() {
 		return false
 	}
-	e := heap.Pop(&w.next).(event)
-	w.now = e.at
-	e.do()
 	w.counts["events"]++
-	w.check()
+	w.checks.all()
 	return true
-}
-
-// clock is the virtual time since the beginning.
-func (w *world) clock() string {
-	d := w.now.Sub(epoch)
-	return fmt.Sprintf("%02d:%02d:%02d", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60)
 }
 
 // logf prints a line of the timeline.
