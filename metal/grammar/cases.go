@@ -27,7 +27,7 @@ func typeOf(name string) (types, bool) {
 }
 
 // typesOf a case are what all its objects allow.
-func (s *schemas) typesOf(c oneCase) (types, error) {
+func (s *document) typesOf(c oneCase) (types, error) {
 	all := types(typeAny)
 	for _, o := range c {
 		if v, ok := o.get("multipleOf"); ok && v == json.Number("1") {
@@ -112,7 +112,7 @@ func (s *schemas) constants(json, python literal) alt {
 }
 
 // listed are the values of the first enum or const; satisfies looks at the others.
-func (s *schemas) listed(c oneCase) ([]value, bool, error) {
+func (s *document) listed(c oneCase) ([]value, bool, error) {
 	for _, o := range c {
 		if v, ok := o.get("const"); ok {
 			return []value{v}, true, nil
@@ -132,7 +132,7 @@ func (s *schemas) listed(c oneCase) ([]value, bool, error) {
 var beyond = big.NewRat(1<<30, 1)
 
 // whole reads a keyword that counts; absent is what it is without one.
-func (s *schemas) whole(c oneCase, keyword string, absent int, pick func(a, b int) int) (int, error) {
+func (s *document) whole(c oneCase, keyword string, absent int, pick func(a, b int) int) (int, error) {
 	n, found := absent, false
 	for _, o := range c {
 		v, ok := o.get(keyword)

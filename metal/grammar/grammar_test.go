@@ -252,7 +252,7 @@ func satisfied(source string, v value) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s := &schemas{b: newBuilder(newMeter(context.Background(), nil, nil)), root: root, rules: map[string]ref{}, patterns: map[string]*regular{}, enums: map[*value]map[string]bool{}, items: map[string]itemSchemas{}}
+	s := newOpener(newBuilder(newMeter(context.Background(), nil, nil)), root, manner{})
 	return s.satisfiesGoal(v, goal{{of: root, path: ""}})
 }
 

@@ -22,7 +22,7 @@ const (
 )
 
 // bounds of a case.
-func (s *schemas) bounds(c oneCase) (low, high bound, err error) {
+func (s *document) bounds(c oneCase) (low, high bound, err error) {
 	for _, o := range c {
 		for _, k := range []struct {
 			name         string
@@ -248,7 +248,7 @@ func (m *decimals) digit(of decimal, t tight) byte {
 }
 
 // fitsNumber says whether a number satisfies a case.
-func (s *schemas) fitsNumber(n json.Number, c oneCase) (bool, error) {
+func (s *opener) fitsNumber(n json.Number, c oneCase) (bool, error) {
 	low, high, err := s.bounds(c)
 	if err != nil {
 		return false, err

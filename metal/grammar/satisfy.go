@@ -6,7 +6,7 @@ import (
 )
 
 // satisfies says whether a value that a schema lists satisfies a whole case.
-func (s *schemas) satisfies(v value, c oneCase) (bool, error) {
+func (s *opener) satisfies(v value, c oneCase) (bool, error) {
 	if s.b.exceeds(len(c)) {
 		return false, tooLarge("steps to compile", maxWork)
 	}
@@ -38,7 +38,7 @@ func (s *schemas) satisfies(v value, c oneCase) (bool, error) {
 }
 
 // lists reports whether a list of values has one that equals v.
-func (s *schemas) lists(all []value, v value) bool {
+func (s *opener) lists(all []value, v value) bool {
 	if len(all) == 0 || !s.b.meter.spend(weight(v)) {
 		return false
 	}
@@ -74,7 +74,7 @@ func typeOfValue(v value) types {
 	return typeFraction
 }
 
-func (s *schemas) satisfiesGoal(v value, g goal) (bool, error) {
+func (s *opener) satisfiesGoal(v value, g goal) (bool, error) {
 	cases, err := s.open(g, nil)
 	for _, c := range cases {
 		if ok, failed := s.satisfies(v, c); ok || failed != nil {
@@ -84,7 +84,7 @@ func (s *schemas) satisfiesGoal(v value, g goal) (bool, error) {
 	return false, err
 }
 
-func (s *schemas) fitsArray(v []value, c oneCase) (bool, error) {
+func (s *opener) fitsArray(v []value, c oneCase) (bool, error) {
 	least, err := s.whole(c, "minItems", 0, larger)
 	if err != nil {
 		return false, err
@@ -105,7 +105,7 @@ func (s *schemas) fitsArray(v []value, c oneCase) (bool, error) {
 	return true, nil
 }
 
-func (s *schemas) fitsObject(v *members, c oneCase) (bool, error) {
+func (s *opener) fitsObject(v *members, c oneCase) (bool, error) {
 	sh, err := s.membersOf(c)
 	if err != nil {
 		return false, err
@@ -137,11 +137,11 @@ func (s *schemas) fitsObject(v *members, c oneCase) (bool, error) {
 
 // apartAll reports whether certainly no value satisfies a case of a and a case
 // of b.
-func (s *schemas) apartAll(a, b []oneCase) bool { return s.apartWithin(a, b, 0) }
+func (s *opener) apartAll(a, b []oneCase) bool { return s.apartWithin(a, b, 0) }
 
 const maxApart = 4
 
-func (s *schemas) apartWithin(a, b []oneCase, depth int) bool {
+func (s *opener) apartWithin(a, b []oneCase, depth int) bool {
 	for _, x := range a {
 		for _, y := range b {
 			if !s.apart(x, y, depth) {
@@ -154,7 +154,7 @@ func (s *schemas) apartWithin(a, b []oneCase, depth int) bool {
 
 // apart tells two cases apart by their types, by values that they list, by the
 // ranges of their numbers, and by members that both require.
-func (s *schemas) apart(a, b oneCase, depth int) bool {
+func (s *opener) apart(a, b oneCase, depth int) bool {
 	if s.b.exceeds(len(a)+len(b)) || depth > maxApart {
 		return false
 	}
@@ -186,7 +186,7 @@ func (s *schemas) apart(a, b oneCase, depth int) bool {
 	return shared == 0
 }
 
-func (s *schemas) rangesApart(a, b oneCase) bool {
+func (s *opener) rangesApart(a, b oneCase) bool {
 	lowA, highA, errA := s.bounds(a)
 	lowB, highB, errB := s.bounds(b)
 	below := func(high, low bound) bool {
@@ -199,7 +199,7 @@ func (s *schemas) rangesApart(a, b oneCase) bool {
 	return errA == nil && errB == nil && (below(highA, lowB) || below(highB, lowA))
 }
 
-func (s *schemas) objectsApart(a, b oneCase, depth int) bool {
+func (s *opener) objectsApart(a, b oneCase, depth int) bool {
 	x, errX := s.membersOf(a)
 	y, errY := s.membersOf(b)
 	if errX != nil || errY != nil {

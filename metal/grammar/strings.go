@@ -75,7 +75,7 @@ func (s *schemas) writable(all *regular) (*regular, error) {
 }
 
 // shape is what patterns and formats allow; nil where there are none.
-func (s *schemas) shape(c oneCase) (*regular, error) {
+func (s *document) shape(c oneCase) (*regular, error) {
 	var all *regular
 	for _, o := range c {
 		for _, keyword := range []string{"pattern", "format"} {
@@ -102,7 +102,7 @@ func (s *schemas) shape(c oneCase) (*regular, error) {
 }
 
 // pattern parses an expression, or finds that of a format, once.
-func (s *schemas) pattern(keyword, text, path string) (*regular, error) {
+func (s *document) pattern(keyword, text, path string) (*regular, error) {
 	if r := s.patterns[keyword+text]; r != nil {
 		return r, nil
 	}
@@ -125,7 +125,7 @@ func (s *schemas) pattern(keyword, text, path string) (*regular, error) {
 }
 
 // fitsString says whether a text satisfies a case.
-func (s *schemas) fitsString(text string, c oneCase) (bool, error) {
+func (s *opener) fitsString(text string, c oneCase) (bool, error) {
 	n := utf8.RuneCountInString(text)
 	least, err := s.whole(c, "minLength", 0, larger)
 	if err != nil {

@@ -1,0 +1,144 @@
+package grammar
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// manner is how strictly a schema is read and its values are written.
+type manner struct {
+	// forgiving: a keyword that cannot be enforced, or read, is not enforced. Members may
+	// come in any order.
+	forgiving bool
+	// sloppy: only types, members and listed values are enforced, other members are allowed
+	// unless the schema forbids them, and JSON may have the flaws that metal/toolcall repairs.
+	sloppy bool
+	// inTags: values stand between tags, so that no string has a tag in it.
+	inTags bool
+}
+
+// document is one document of schemas, and what its keywords say.
+type document struct {
+	b    *builder
+	root value
+	manner
+	// patterns that were parsed already.
+	patterns map[string]*regular
+	// items of arrays, by the path of their schema.
+	items map[string]itemSchemas
+}
+
+func newDocument(b *builder, root value, how manner) document {
+	return document{b: b, root: root, manner: how, patterns: map[string]*regular{}, items: map[string]itemSchemas{}}
+}
+
+func (s *document) unsupported(keyword, path, format string, args ...any) error {
+	return &Error{kind: errUnsupported, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q cannot be enforced: ", keyword) + fmt.Sprintf(format, args...)}
+}
+
+func (s *document) malformed(keyword, path, want string) error {
+	return &Error{kind: ErrInvalid, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q must be %s", keyword, want)}
+}
+
+// forgives reports whether a value may be anything where its schema cannot be read.
+func (s *document) forgives(err error) bool {
+	return s.forgiving && s.b.err == nil && s.b.meter.err == nil && !errors.Is(err, errLimit)
+}
+
+// resolve finds what a reference within the document names.
+func (s *document) resolve(v value, path string) (place, error) {
+	text, ok := v.(string)
+	if !ok {
+		return place{}, s.malformed("$ref", path, "a string")
+	}
+	pointer, local := strings.CutPrefix(text, "#")
+	if !local {
+		return place{}, s.unsupported("$ref", path, "%q is not in this schema; put the referenced schema under $defs and refer to it as #/$defs/NAME", text)
+	}
+	if pointer, err := url.PathUnescape(pointer); err == nil && (pointer == "" || pointer[0] == '/') {
+		at, found := s.root, true
+		canonical := ""
+		for i, part := range strings.Split(pointer, "/") {
+			if i == 0 {
+				continue
+			}
+			part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+			canonical += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
+			switch of := at.(type) {
+			case *members:
+				at, found = of.get(part)
+			case []value:
+				n, err := strconv.Atoi(part)
+				if found = err == nil && n >= 0 && n < len(of); found {
+					at = of[n]
+				}
+			default:
+				found = false
+			}
+			if !found {
+				break
+			}
+		}
+		if found {
+			return place{at, canonical}, nil
+		}
+	}
+	return place{}, &Error{kind: ErrInvalid, Keyword: "$ref", Path: path, Message: fmt.Sprintf(`the keyword "$ref" refers to %q, which does not exist; references are #, or # and a JSON pointer`, text)}
+}
+
+// keywords that are enforced, or say nothing about a value.
+var keywords = map[string]bool{
+	"$schema": true, "$defs": true, "definitions": true, "$comment": true, "title": true, "description": true, "default": true,
+	"examples": true, "example": true, "deprecated": true, "readOnly": true, "writeOnly": true, "contentEncoding": true, "contentMediaType": true,
+	"discriminator": true, "nullable": false,
+	"type": true, "enum": true, "const": true, "$ref": true, "allOf": true, "anyOf": true, "oneOf": true,
+	"properties": true, "patternProperties": true, "additionalProperties": true, "required": true, "minProperties": true, "maxProperties": true,
+	"items": true, "prefixItems": true, "additionalItems": true, "minItems": true, "maxItems": true,
+	"minimum": true, "maximum": true, "exclusiveMinimum": true, "exclusiveMaximum": true,
+	"minLength": true, "maxLength": true, "pattern": true, "format": true,
+}
+
+// structural are the keywords that sloppy JSON is not held to.
+var notStructural = map[string]bool{
+	"patternProperties": true, "minProperties": true, "maxProperties": true, "minItems": true, "maxItems": true,
+	"minimum": true, "maximum": true, "exclusiveMinimum": true, "exclusiveMaximum": true,
+	"minLength": true, "maxLength": true, "pattern": true, "format": true, "multipleOf": true,
+}
+
+// skipped are the keywords that are not looked at.
+func (s *document) skipped() map[string]bool {
+	if s.sloppy {
+		return notStructural
+	}
+	return nil
+}
+
+func (s *document) checkKeywords(m *members, path string) error {
+	if s.forgiving {
+		return nil
+	}
+	for _, name := range m.names {
+		v := m.of[name]
+		switch {
+		case keywords[name] || strings.HasPrefix(name, "x-"):
+		case name == "uniqueItems" && v == false:
+		case name == "multipleOf" && v == json.Number("1"):
+		case name == "uniqueItems":
+			return s.unsupported(name, path, "an automaton cannot remember all items; omit it and validate the output, or list the values as an enum of arrays")
+		case name == "multipleOf":
+			return s.unsupported(name, path, "only 1 is supported; list the values as an enum, or omit it and validate the output")
+		default:
+			return s.unsupported(name, path, "omit it and validate the output")
+		}
+	}
+	if v, ok := m.get("$schema"); ok && path == "" {
+		if text, _ := v.(string); !strings.Contains(text, "2020-12") && !strings.Contains(text, "2019-09") && !strings.Contains(text, "draft-07") && !strings.Contains(text, "draft-06") {
+			return s.unsupported("$schema", path, "unknown dialect %s; write the schema in 2020-12", written(v))
+		}
+	}
+	return nil
+}
