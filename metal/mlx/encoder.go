@@ -60,7 +60,7 @@ func (s *scope) LayerNorm(x, weight, bias tensor.Array, eps float32) tensor.Arra
 }
 
 // GELU is x/2 * (1 + erf(x/sqrt(2))), or the form of tanh.
-func (s *scope) GELU(x tensor.Array, tanh bool) tensor.Array {
+func (s *elementwise) GELU(x tensor.Array, tanh bool) tensor.Array {
 	form := C.int32_t(0)
 	if tanh {
 		form = 1
@@ -69,12 +69,12 @@ func (s *scope) GELU(x tensor.Array, tanh bool) tensor.Array {
 }
 
 // Tanh is the hyperbolic tangent.
-func (s *scope) Tanh(x tensor.Array) tensor.Array {
+func (s *elementwise) Tanh(x tensor.Array) tensor.Array {
 	return s.single("Tanh", x, func(h handle) C.bridge_made { return C.bridge_tanh(s.b.token(), h) })
 }
 
 // single computes each element by itself.
-func (s *scope) single(op string, x tensor.Array, f func(handle) C.bridge_made) tensor.Array {
+func (s *elementwise) single(op string, x tensor.Array, f func(handle) C.bridge_made) tensor.Array {
 	in, ok := s.operand(op, x, 0)
 	if !ok || !s.begin(op) {
 		return &array{}

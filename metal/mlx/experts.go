@@ -13,7 +13,7 @@ import (
 )
 
 // Route chooses the largest scores of each row.
-func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
+func (s *mixture) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
 	const op = "Route"
 	none := &array{}
 	in, ok := s.operand(op, scores, 2)
@@ -44,7 +44,7 @@ func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shar
 }
 
 // RouteTop chooses the largest scores of each row, then takes their softmax.
-func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
+func (s *mixture) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
 	const op = "RouteTop"
 	none := &array{}
 	in, ok := s.operand(op, scores, 2)
@@ -64,7 +64,7 @@ func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Arra
 }
 
 // RouteBy chooses experts by a router.
-func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
+func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
 	const op = "RouteBy"
 	none := &array{}
 	in, ok := s.operand(op, scores, 2)
@@ -122,7 +122,7 @@ func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, sha
 }
 
 // LinearOf multiplies rows by the experts that were chosen for them.
-func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
+func (s *mixture) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	const op = "LinearOf"
 	outs := make([]tensor.Array, len(ms))
 	for i := range outs {
@@ -165,7 +165,7 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 }
 
 // LinearEach multiplies heads by matrices of their own.
-func (s *scope) LinearEach(x tensor.Array, tm tensor.Matrix, heads int) tensor.Array {
+func (s *mixture) LinearEach(x tensor.Array, tm tensor.Matrix, heads int) tensor.Array {
 	const op = "LinearEach"
 	in, ok := s.operand(op, x, 2)
 	if !ok {
@@ -190,7 +190,7 @@ func (s *scope) LinearEach(x tensor.Array, tm tensor.Matrix, heads int) tensor.A
 }
 
 // Combine adds up the rows of a token, each times its share.
-func (s *scope) Combine(y, shares tensor.Array) tensor.Array {
+func (s *mixture) Combine(y, shares tensor.Array) tensor.Array {
 	const op = "Combine"
 	in, ok := s.operand(op, y, 2)
 	if !ok {

@@ -174,7 +174,7 @@ func (b *Backend) Chunk() int {
 
 // NewScope begins a computation.
 func (b *Backend) NewScope(ctx context.Context) tensor.Scope {
-	return &scope{b: b, ctx: ctx, fault: new(error)}
+	return newScope(&arena{b: b, ctx: ctx, fault: new(error)})
 }
 
 // Close frees pooled memory and unlocks the thread.

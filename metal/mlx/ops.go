@@ -15,7 +15,7 @@ import (
 )
 
 // matrixOperand checks that a matrix is alive.
-func (s *scope) matrixOperand(op string, tm tensor.Matrix) (*matrix, bool) {
+func (s *arena) matrixOperand(op string, tm tensor.Matrix) (*matrix, bool) {
 	m, ok := tm.(*matrix)
 	if !ok || m.parts == nil {
 		s.fail(fmt.Errorf("%s: matrix: %w", op, tensor.ErrReleased))
@@ -182,7 +182,7 @@ func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
 	return a
 }
 
-func (s *scope) pair(op string, ta, tb tensor.Array, f func(a, b handle) C.bridge_made) tensor.Array {
+func (s *elementwise) pair(op string, ta, tb tensor.Array, f func(a, b handle) C.bridge_made) tensor.Array {
 	a, ok := s.operand(op, ta, 0)
 	if !ok {
 		return &array{}
@@ -198,12 +198,12 @@ func (s *scope) pair(op string, ta, tb tensor.Array, f func(a, b handle) C.bridg
 }
 
 // Add adds element by element.
-func (s *scope) Add(a, b tensor.Array) tensor.Array {
+func (s *elementwise) Add(a, b tensor.Array) tensor.Array {
 	return s.pair("Add", a, b, func(a, b handle) C.bridge_made { return C.bridge_add(s.b.token(), a, b) })
 }
 
 // Multiply multiplies element by element, by a row, or runs of each row.
-func (s *scope) Multiply(ta, tb tensor.Array) tensor.Array {
+func (s *elementwise) Multiply(ta, tb tensor.Array) tensor.Array {
 	const op = "Multiply"
 	a, ok := s.operand(op, ta, 0)
 	if !ok {
@@ -220,24 +220,24 @@ func (s *scope) Multiply(ta, tb tensor.Array) tensor.Array {
 }
 
 // SwiGLU is SiLU(gate) * up.
-func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
+func (s *elementwise) SwiGLU(gate, up tensor.Array) tensor.Array {
 	return s.pair("SwiGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_swiglu(s.b.token(), a, b) })
 }
 
 // GeGLU is GELU(gate) * up.
-func (s *scope) GeGLU(gate, up tensor.Array) tensor.Array {
+func (s *elementwise) GeGLU(gate, up tensor.Array) tensor.Array {
 	return s.pair("GeGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_geglu(s.b.token(), a, b) })
 }
 
 // ClampedSwiGLU is the gate of GPT-OSS.
-func (s *scope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
+func (s *elementwise) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
 	return s.pair("ClampedSwiGLU", gate, up, func(a, b handle) C.bridge_made {
 		return C.bridge_clamped_swiglu(s.b.token(), a, b, C.float(alpha), C.float(limit))
 	})
 }
 
 // ScaleShift is scale*x + shift.
-func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
+func (s *elementwise) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
 	const op = "ScaleShift"
 	in, ok := s.operand(op, x, 0)
 	if !ok || !s.begin(op) {
@@ -247,7 +247,7 @@ func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
 }
 
 // SiLU is x * sigmoid(x).
-func (s *scope) SiLU(x tensor.Array) tensor.Array {
+func (s *elementwise) SiLU(x tensor.Array) tensor.Array {
 	const op = "SiLU"
 	in, ok := s.operand(op, x, 0)
 	if !ok || !s.begin(op) {
@@ -257,7 +257,7 @@ func (s *scope) SiLU(x tensor.Array) tensor.Array {
 }
 
 // ReLU2 is the square of max(0, x).
-func (s *scope) ReLU2(x tensor.Array) tensor.Array {
+func (s *elementwise) ReLU2(x tensor.Array) tensor.Array {
 	const op = "ReLU2"
 	in, ok := s.operand(op, x, 0)
 	if !ok || !s.begin(op) {
@@ -267,7 +267,7 @@ func (s *scope) ReLU2(x tensor.Array) tensor.Array {
 }
 
 // XIELU is a square on one side and an exponential on the other.
-func (s *scope) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
+func (s *elementwise) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
 	const op = "XIELU"
 	in, ok := s.operand(op, x, 0)
 	if !ok || !s.begin(op) {

@@ -22,7 +22,7 @@ type array struct {
 	bytes int64
 	// bound, for token ids, is one more than the largest can be; 0 for numbers.
 	bound int
-	scope *scope
+	scope *arena
 }
 
 // Shape of the array.
@@ -37,28 +37,43 @@ func (a *array) width() int {
 	return int(a.bytes / n)
 }
 
-// scope is one computation, or a part of it. The first fault is shared by the
-// whole tree.
-type scope struct {
+// arena has the arrays of one computation, or of a part of it. The first fault is
+// shared by the whole tree.
+type arena struct {
 	b      *Backend
 	ctx    context.Context
-	parent *scope
+	parent *arena
 	fault  *error
 	live   map[*array]struct{}
 	closed bool
 }
 
+// scope is an arena with the operations that make arrays in it.
+type scope struct {
+	*arena
+	elementwise
+	mixture
+}
+
+func newScope(a *arena) *scope { return &scope{a, elementwise{a}, mixture{elementwise{a}}} }
+
+// elementwise has the operations on each number of an array, or of two.
+type elementwise struct{ *arena }
+
+// mixture has the operations of mixtures of experts.
+type mixture struct{ elementwise }
+
 // Child opens a scope inside this one.
 func (s *scope) Child() tensor.Scope {
-	return &scope{b: s.b, ctx: s.ctx, parent: s, fault: s.fault}
+	return newScope(&arena{b: s.b, ctx: s.ctx, parent: s.arena, fault: s.fault})
 }
 
 // Err is the first fault.
-func (s *scope) Err() error { return *s.fault }
+func (s *arena) Err() error { return *s.fault }
 
-func (s *scope) failed() bool { return *s.fault != nil }
+func (s *arena) failed() bool { return *s.fault != nil }
 
-func (s *scope) fail(err error) {
+func (s *arena) fail(err error) {
 	if *s.fault == nil {
 		*s.fault = err
 	}
@@ -66,7 +81,7 @@ func (s *scope) fail(err error) {
 
 // begin comes first in every operation; after false it returns an array of no
 // use.
-func (s *scope) begin(op string) bool {
+func (s *arena) begin(op string) bool {
 	if s.failed() {
 		return false
 	}
@@ -86,7 +101,7 @@ func (s *scope) begin(op string) bool {
 }
 
 // misfit records operands that do not fit.
-func (s *scope) misfit(op, format string, args ...any) *array {
+func (s *arena) misfit(op, format string, args ...any) *array {
 	s.fail(&tensor.ShapeError{Op: op, Detail: fmt.Sprintf(format, args...)})
 	return &array{}
 }
@@ -112,7 +127,7 @@ func elements(shape []int) (int64, bool) {
 
 // made takes ownership of what the bridge made; an array that would exceed the
 // limit is released before it is computed.
-func (s *scope) made(op string, m C.bridge_made, shape ...int) *array {
+func (s *arena) made(op string, m C.bridge_made, shape ...int) *array {
 	if err := fault(m.status); err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
 		return &array{}
@@ -129,7 +144,7 @@ func (s *scope) made(op string, m C.bridge_made, shape ...int) *array {
 	return a
 }
 
-func (s *scope) adopt(a *array) {
+func (s *arena) adopt(a *array) {
 	if s.closed {
 		s.fail(fmt.Errorf("scope: %w", tensor.ErrReleased))
 	}
@@ -141,7 +156,7 @@ func (s *scope) adopt(a *array) {
 }
 
 // Keep moves an array to the parent scope, or to the caller.
-func (s *scope) Keep(ta tensor.Array) tensor.Array {
+func (s *arena) Keep(ta tensor.Array) tensor.Array {
 	a, ok := ta.(*array)
 	if !ok || a.h == nil || a.scope != s {
 		s.fail(fmt.Errorf("Keep: %w", tensor.ErrReleased))
@@ -156,7 +171,7 @@ func (s *scope) Keep(ta tensor.Array) tensor.Array {
 }
 
 // Release frees an array before its scope closes, or one that was kept.
-func (s *scope) Release(ta tensor.Array) {
+func (s *arena) Release(ta tensor.Array) {
 	a, ok := ta.(*array)
 	if !ok || a.h == nil {
 		return
@@ -169,7 +184,7 @@ func (s *scope) Release(ta tensor.Array) {
 // Close frees what was not kept. If a top-level scope closes without an error,
 // the arrays that it gave to caches and that were not read are computed now, so
 // that the next step does not extend this graph.
-func (s *scope) Close() {
+func (s *arena) Close() {
 	if s.closed {
 		return
 	}
@@ -213,7 +228,7 @@ func (b *Backend) drop(all []*array, last bool) error {
 
 // operand checks that an array is alive, holds numbers and has this many
 // dimensions (0: any).
-func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
+func (s *arena) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 	if s.failed() {
 		return nil, false
 	}
@@ -232,7 +247,7 @@ func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 }
 
 // idOperand checks that an array is alive and holds token ids.
-func (s *scope) idOperand(op string, ta tensor.Array) (*array, bool) {
+func (s *arena) idOperand(op string, ta tensor.Array) (*array, bool) {
 	if s.failed() {
 		return nil, false
 	}
@@ -249,7 +264,7 @@ func (s *scope) idOperand(op string, ta tensor.Array) (*array, bool) {
 }
 
 // From copies values into a new array.
-func (s *scope) From(values []float32, shape ...int) tensor.Array {
+func (s *arena) From(values []float32, shape ...int) tensor.Array {
 	const op = "From"
 	n, ok := elements(shape)
 	switch {
@@ -265,7 +280,7 @@ func (s *scope) From(values []float32, shape ...int) tensor.Array {
 }
 
 // fits is asked before bytes are allocated at once.
-func (s *scope) fits(op string, n int64) bool {
+func (s *arena) fits(op string, n int64) bool {
 	if err := s.b.admit(n); err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
 		return false
@@ -274,7 +289,7 @@ func (s *scope) fits(op string, n int64) bool {
 }
 
 // IDs copies token ids into a new array.
-func (s *scope) IDs(ids []int32) tensor.Array {
+func (s *arena) IDs(ids []int32) tensor.Array {
 	const op = "IDs"
 	switch {
 	case !s.begin(op):
@@ -290,7 +305,7 @@ func (s *scope) IDs(ids []int32) tensor.Array {
 }
 
 // JoinIDs returns rows of token ids followed by known ones.
-func (s *scope) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
+func (s *arena) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
 	const op = "JoinIDs"
 	in, ok := s.idOperand(op, ta)
 	switch {
@@ -321,7 +336,7 @@ func boundOf(ids []int32) int {
 }
 
 // Read computes an array and copies it out.
-func (s *scope) Read(ta tensor.Array, dst []float32) {
+func (s *arena) Read(ta tensor.Array, dst []float32) {
 	const op = "Read"
 	a, ok := s.operand(op, ta, 0)
 	if !ok || !s.begin(op) {
@@ -341,7 +356,7 @@ func (s *scope) Read(ta tensor.Array, dst []float32) {
 }
 
 // ReadIDs computes an array of token ids and copies it out.
-func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
+func (s *arena) ReadIDs(ta tensor.Array, dst []int32) {
 	const op = "ReadIDs"
 	a, ok := s.idOperand(op, ta)
 	if !ok || !s.begin(op) {
@@ -361,12 +376,12 @@ func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
 }
 
 // Start begins to compute arrays and pending caches.
-func (s *scope) Start(arrays ...tensor.Array) { s.run("Start", false, arrays) }
+func (s *arena) Start(arrays ...tensor.Array) { s.run("Start", false, arrays) }
 
 // Wait computes arrays and pending caches.
-func (s *scope) Wait(arrays ...tensor.Array) { s.run("Wait", true, arrays) }
+func (s *arena) Wait(arrays ...tensor.Array) { s.run("Wait", true, arrays) }
 
-func (s *scope) run(op string, wait bool, arrays []tensor.Array) {
+func (s *arena) run(op string, wait bool, arrays []tensor.Array) {
 	if !s.begin(op) {
 		return
 	}

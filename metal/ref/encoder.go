@@ -119,7 +119,7 @@ func layerNorm(dst, row, weight, bias []float32, eps float32) {
 }
 
 // GELU is x/2 * (1 + erf(x/sqrt(2))), or the form of tanh.
-func (s *scope) GELU(x tensor.Array, tanh bool) tensor.Array {
+func (s *elementwise) GELU(x tensor.Array, tanh bool) tensor.Array {
 	if tanh {
 		return s.unary("GELU", x, func(v float32) float32 {
 			u := 0.7978845608 * (v + float32(0.044715*v)*float32(v*v))
@@ -132,12 +132,12 @@ func (s *scope) GELU(x tensor.Array, tanh bool) tensor.Array {
 }
 
 // Tanh is the hyperbolic tangent.
-func (s *scope) Tanh(x tensor.Array) tensor.Array {
+func (s *elementwise) Tanh(x tensor.Array) tensor.Array {
 	return s.unary("Tanh", x, func(v float32) float32 { return float32(math.Tanh(float64(v))) })
 }
 
 // unary computes each element by itself.
-func (s *scope) unary(op string, x tensor.Array, f func(float32) float32) tensor.Array {
+func (s *elementwise) unary(op string, x tensor.Array, f func(float32) float32) tensor.Array {
 	in, ok := s.operand(op, x, 0)
 	if !ok {
 		return &array{}

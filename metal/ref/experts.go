@@ -12,7 +12,7 @@ import (
 // Route chooses the largest scores of each row, the lowest id among equals. The
 // chosen experts are in descending order of scores and do not depend on other
 // rows.
-func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
+func (s *mixture) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
 	in, ok := s.operand("Route", scores, 2)
 	if !ok {
 		return &array{}, &array{}
@@ -33,12 +33,12 @@ func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shar
 }
 
 // RouteTop is Route: in float32 it does not matter when the softmax is taken.
-func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
+func (s *mixture) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
 	return s.Route(scores, k, true)
 }
 
 // RouteBy chooses experts by a router.
-func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
+func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
 	in, ok := s.operand("RouteBy", scores, 2)
 	if !ok {
 		return &array{}, &array{}
@@ -211,7 +211,7 @@ type choice struct {
 
 // LinearOf multiplies rows by their chosen experts. Each output is summed as in
 // Linear, regardless of the other rows of the step.
-func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
+func (s *mixture) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	outs := make([]tensor.Array, len(ms))
 	for i := range outs {
 		outs[i] = &array{}
@@ -246,7 +246,7 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 
 // LinearEach multiplies heads by matrices of their own: as rows, each by the one
 // expert that is its head.
-func (s *scope) LinearEach(x tensor.Array, tm tensor.Matrix, heads int) tensor.Array {
+func (s *mixture) LinearEach(x tensor.Array, tm tensor.Matrix, heads int) tensor.Array {
 	const op = "LinearEach"
 	in, ok := s.operand(op, x, 2)
 	if !ok {
@@ -285,7 +285,7 @@ func (s *scope) LinearEach(x tensor.Array, tm tensor.Matrix, heads int) tensor.A
 }
 
 // chosen checks the operands and sorts the rows by expert.
-func (s *scope) chosen(x, chosen tensor.Array, experts int, ms []tensor.Matrix) (*choice, []*matrix, bool) {
+func (s *mixture) chosen(x, chosen tensor.Array, experts int, ms []tensor.Matrix) (*choice, []*matrix, bool) {
 	in, ok := s.operand("LinearOf", x, 2)
 	if !ok {
 		return nil, nil, false
@@ -342,7 +342,7 @@ type ofMatrix struct {
 	results [halves]*array
 }
 
-func (s *scope) quantizedOf(c *choice, ms []*matrix, outs []tensor.Array) {
+func (s *mixture) quantizedOf(c *choice, ms []*matrix, outs []tensor.Array) {
 	groups := c.x.shape[1] / groupSize
 	child := s.child() // the second halves live until they are added
 	defer child.Close()
@@ -461,7 +461,7 @@ func (b *Backend) denseOf(c *choice, m *matrix, out int, result *array) {
 }
 
 // Combine adds up the rows of a token, each times its share, in their order.
-func (s *scope) Combine(y, shares tensor.Array) tensor.Array {
+func (s *mixture) Combine(y, shares tensor.Array) tensor.Array {
 	in, ok := s.operand("Combine", y, 2)
 	if !ok {
 		return &array{}

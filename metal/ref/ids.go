@@ -10,7 +10,7 @@ import (
 )
 
 // idArray makes room for n token ids.
-func (s *scope) idArray(op string, n int) *array {
+func (s *arena) idArray(op string, n int) *array {
 	a := s.array(op, n)
 	if !s.failed() {
 		a.ids = unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(a.data))), n)
@@ -20,7 +20,7 @@ func (s *scope) idArray(op string, n int) *array {
 }
 
 // idOperand checks that an array is alive and holds token ids.
-func (s *scope) idOperand(op string, ta tensor.Array) (*array, bool) {
+func (s *arena) idOperand(op string, ta tensor.Array) (*array, bool) {
 	if s.failed() {
 		return nil, false
 	}
@@ -37,7 +37,7 @@ func (s *scope) idOperand(op string, ta tensor.Array) (*array, bool) {
 }
 
 // IDs copies token ids into a new array.
-func (s *scope) IDs(ids []int32) tensor.Array {
+func (s *arena) IDs(ids []int32) tensor.Array {
 	out := s.idArray("IDs", len(ids))
 	if !s.failed() {
 		copy(out.ids, ids)
@@ -46,7 +46,7 @@ func (s *scope) IDs(ids []int32) tensor.Array {
 }
 
 // JoinIDs copies rows of token ids, followed by known ones, into a new array.
-func (s *scope) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
+func (s *arena) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
 	const op = "JoinIDs"
 	a, ok := s.idOperand(op, ta)
 	if !ok {
@@ -69,7 +69,7 @@ func (s *scope) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
 }
 
 // ReadIDs copies token ids out.
-func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
+func (s *arena) ReadIDs(ta tensor.Array, dst []int32) {
 	a, ok := s.idOperand("ReadIDs", ta)
 	if !ok {
 		return
@@ -82,10 +82,10 @@ func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
 }
 
 // Start does nothing: this back end computes at once.
-func (s *scope) Start(...tensor.Array) {}
+func (s *arena) Start(...tensor.Array) {}
 
 // Wait does nothing either.
-func (s *scope) Wait(...tensor.Array) {}
+func (s *arena) Wait(...tensor.Array) {}
 
 // Argmax is the index of the largest of the first elements of each row, the
 // lowest among equals.

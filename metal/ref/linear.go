@@ -121,7 +121,7 @@ func (s *scope) LinearBias(x tensor.Array, ms []tensor.Matrix, biases []tensor.A
 }
 
 // nothing is results of no use.
-func (s *scope) nothing(n int) []tensor.Array {
+func (s *arena) nothing(n int) []tensor.Array {
 	outs := make([]tensor.Array, n)
 	for i := range outs {
 		outs[i] = &array{}

@@ -114,7 +114,7 @@ func (b *Backend) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
 	if n == 0 || len(raw)%t.Bytes() != 0 {
 		return nil, &tensor.ShapeError{Op: "LoadVector", Detail: fmt.Sprintf("%d bytes of %v", len(raw), t)}
 	}
-	s := &scope{b: b, ctx: context.Background(), fault: new(error)}
+	s := &arena{b: b, ctx: context.Background(), fault: new(error)}
 	defer s.Close()
 	a := s.array("LoadVector", n)
 	if s.failed() {

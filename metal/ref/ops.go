@@ -61,7 +61,7 @@ func (s *scope) Place(x tensor.Array, rows []int, y tensor.Array) tensor.Array {
 // grainElements is the least work worth handing to another thread.
 const grainElements = 1 << 13
 
-func (s *scope) binary(op string, ta, tb tensor.Array, f func(dst, a, b []float32)) tensor.Array {
+func (s *elementwise) binary(op string, ta, tb tensor.Array, f func(dst, a, b []float32)) tensor.Array {
 	a, ok := s.operand(op, ta, 0)
 	if !ok {
 		return &array{}
@@ -83,10 +83,10 @@ func (s *scope) binary(op string, ta, tb tensor.Array, f func(dst, a, b []float3
 }
 
 // Add adds element by element.
-func (s *scope) Add(a, b tensor.Array) tensor.Array { return s.binary("Add", a, b, add) }
+func (s *elementwise) Add(a, b tensor.Array) tensor.Array { return s.binary("Add", a, b, add) }
 
 // Multiply multiplies element by element, by a row, or runs of each row.
-func (s *scope) Multiply(ta, tb tensor.Array) tensor.Array {
+func (s *elementwise) Multiply(ta, tb tensor.Array) tensor.Array {
 	a, ok := s.operand("Multiply", ta, 0)
 	if !ok {
 		return &array{}
@@ -132,7 +132,7 @@ func multiply(dst, a, b []float32) {
 }
 
 // SiLU is x * sigmoid(x).
-func (s *scope) SiLU(x tensor.Array) tensor.Array {
+func (s *elementwise) SiLU(x tensor.Array) tensor.Array {
 	in, ok := s.operand("SiLU", x, 0)
 	if !ok {
 		return &array{}
@@ -150,7 +150,7 @@ func (s *scope) SiLU(x tensor.Array) tensor.Array {
 }
 
 // ReLU2 is the square of max(0, x).
-func (s *scope) ReLU2(x tensor.Array) tensor.Array {
+func (s *elementwise) ReLU2(x tensor.Array) tensor.Array {
 	return s.unary("ReLU2", x, func(v float32) float32 {
 		v = max(0, v)
 		return v * v
@@ -158,7 +158,7 @@ func (s *scope) ReLU2(x tensor.Array) tensor.Array {
 }
 
 // XIELU is a square on one side and an exponential on the other.
-func (s *scope) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
+func (s *elementwise) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
 	return s.unary("XIELU", x, func(v float32) float32 {
 		if v > 0 {
 			return float32(float32(positive*v)*v) + float32(beta*v)
@@ -169,7 +169,7 @@ func (s *scope) XIELU(x tensor.Array, positive, negative, beta, eps float32) ten
 }
 
 // SwiGLU is SiLU(gate) * up.
-func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
+func (s *elementwise) SwiGLU(gate, up tensor.Array) tensor.Array {
 	if s.b.vectors {
 		return s.binary("SwiGLU", gate, up, vectorSwiGLU)
 	}
@@ -184,7 +184,7 @@ func swiglu(dst, gate, up []float32) {
 }
 
 // GeGLU is GELU(gate) * up.
-func (s *scope) GeGLU(gate, up tensor.Array) tensor.Array {
+func (s *elementwise) GeGLU(gate, up tensor.Array) tensor.Array {
 	return s.binary("GeGLU", gate, up, geglu)
 }
 
@@ -198,7 +198,7 @@ func geglu(dst, gate, up []float32) {
 }
 
 // ClampedSwiGLU is the gate of GPT-OSS.
-func (s *scope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
+func (s *elementwise) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
 	return s.binary("ClampedSwiGLU", gate, up, func(dst, gate, up []float32) {
 		gate, up = gate[:len(dst)], up[:len(dst)]
 		for i, g := range gate {
@@ -210,7 +210,7 @@ func (s *scope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tenso
 }
 
 // ScaleShift is scale*x + shift.
-func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
+func (s *elementwise) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
 	in, ok := s.operand("ScaleShift", x, 0)
 	if !ok {
 		return &array{}

@@ -157,7 +157,7 @@ func (b *Backend) Trim() error {
 
 // NewScope begins a computation.
 func (b *Backend) NewScope(ctx context.Context) tensor.Scope {
-	return &scope{b: b, ctx: ctx, fault: new(error)}
+	return newScope(&arena{b: b, ctx: ctx, fault: new(error)})
 }
 
 // Close stops the workers and returns pooled memory.

@@ -16,7 +16,7 @@ type array struct {
 	// chosen ids come from Argmax, some of them at least.
 	chosen bool
 	mem    []byte
-	scope  *scope
+	scope  *arena
 }
 
 // Shape of the array.
@@ -28,30 +28,45 @@ func (a *array) row(i int) []float32 {
 	return a.data[i*d : (i+1)*d : (i+1)*d]
 }
 
-// scope is one computation, or a part of it. The first fault is shared by the
-// whole tree.
-type scope struct {
+// arena has the arrays of one computation, or of a part of it. The first fault is
+// shared by the whole tree.
+type arena struct {
 	b      *Backend
 	ctx    context.Context
-	parent *scope
+	parent *arena
 	fault  *error
 	live   map[*array]struct{}
 	closed bool
 }
 
-func (s *scope) child() *scope {
-	return &scope{b: s.b, ctx: s.ctx, parent: s, fault: s.fault}
+// scope is an arena with the operations that make arrays in it.
+type scope struct {
+	*arena
+	elementwise
+	mixture
 }
 
+func newScope(a *arena) *scope { return &scope{a, elementwise{a}, mixture{elementwise{a}}} }
+
+// elementwise has the operations on each number of an array, or of two.
+type elementwise struct{ *arena }
+
+// mixture has the operations of mixtures of experts.
+type mixture struct{ elementwise }
+
 // Child opens a scope inside this one.
-func (s *scope) Child() tensor.Scope { return s.child() }
+func (s *scope) Child() tensor.Scope { return newScope(s.child()) }
+
+func (s *arena) child() *arena {
+	return &arena{b: s.b, ctx: s.ctx, parent: s, fault: s.fault}
+}
 
 // Err is the first fault.
-func (s *scope) Err() error { return *s.fault }
+func (s *arena) Err() error { return *s.fault }
 
-func (s *scope) failed() bool { return *s.fault != nil }
+func (s *arena) failed() bool { return *s.fault != nil }
 
-func (s *scope) fail(err error) {
+func (s *arena) fail(err error) {
 	if *s.fault == nil {
 		*s.fault = err
 	}
@@ -59,7 +74,7 @@ func (s *scope) fail(err error) {
 
 // array makes room for one; the contents are arbitrary. After a fault it gives
 // an array of no use.
-func (s *scope) array(op string, shape ...int) *array {
+func (s *arena) array(op string, shape ...int) *array {
 	if s.failed() {
 		return &array{}
 	}
@@ -85,7 +100,7 @@ func (s *scope) array(op string, shape ...int) *array {
 	return a
 }
 
-func (s *scope) adopt(a *array) {
+func (s *arena) adopt(a *array) {
 	if s.closed {
 		s.fail(fmt.Errorf("scope: %w", tensor.ErrReleased))
 		s.b.free(a)
@@ -99,7 +114,7 @@ func (s *scope) adopt(a *array) {
 }
 
 // Keep moves an array to the parent scope, or to the caller.
-func (s *scope) Keep(ta tensor.Array) tensor.Array {
+func (s *arena) Keep(ta tensor.Array) tensor.Array {
 	a, ok := ta.(*array)
 	if !ok || a.mem == nil || a.scope != s {
 		s.fail(fmt.Errorf("Keep: %w", tensor.ErrReleased))
@@ -114,7 +129,7 @@ func (s *scope) Keep(ta tensor.Array) tensor.Array {
 }
 
 // Release frees an array that was kept beyond its scope.
-func (s *scope) Release(ta tensor.Array) {
+func (s *arena) Release(ta tensor.Array) {
 	if a, ok := ta.(*array); ok && a.mem != nil {
 		if a.scope != nil {
 			delete(a.scope.live, a)
@@ -124,7 +139,7 @@ func (s *scope) Release(ta tensor.Array) {
 }
 
 // Close frees what was not kept.
-func (s *scope) Close() {
+func (s *arena) Close() {
 	for a := range s.live {
 		s.b.free(a)
 	}
@@ -138,7 +153,7 @@ func (b *Backend) free(a *array) {
 
 // operand checks that an array is alive, holds real numbers and has this many
 // dimensions (0: any).
-func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
+func (s *arena) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 	if s.failed() {
 		return nil, false
 	}
@@ -159,7 +174,7 @@ func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 }
 
 // From copies values into a new array.
-func (s *scope) From(values []float32, shape ...int) tensor.Array {
+func (s *arena) From(values []float32, shape ...int) tensor.Array {
 	out := s.array("From", shape...)
 	if s.failed() {
 		return out
@@ -173,7 +188,7 @@ func (s *scope) From(values []float32, shape ...int) tensor.Array {
 }
 
 // Read copies an array out.
-func (s *scope) Read(ta tensor.Array, dst []float32) {
+func (s *arena) Read(ta tensor.Array, dst []float32) {
 	a, ok := s.operand("Read", ta, 0)
 	if !ok {
 		return
