@@ -8,7 +8,7 @@ import "fmt"
 func bailingMoE() Family {
 	return Family{
 		Name: "bailing_moe", Models: "Ling, Ring", Types: []string{"bailing_moe"}, Context: 1 << 14, Theta: 10000, Partial: 1,
-		Read:  (*Config).bailing,
+		Read:  readBailing,
 		Block: preNorm,
 		Layout: Layout{
 			Drafts: true,
@@ -24,7 +24,7 @@ func bailingMoE() Family {
 	}
 }
 
-func (c *Config) bailing(d *Dimensions) {
+func readBailing(c *Config, d *Dimensions) {
 	d.Bias, d.OutBias = c.flag("use_qkv_bias"), c.flag("use_bias")
 	if c.flag("use_qk_norm") {
 		d.HeadNorm = EachHead

@@ -53,9 +53,9 @@ func encoderClasses(f Family) map[string]bool {
 	return map[string]bool{"BertModel": false, "BertForMaskedLM": false, "BertForPreTraining": false, "BertForSequenceClassification": true}
 }
 
-// encoder reads the dimensions of an encoder, with the defaults of transformers
+// readEncoder reads the dimensions of an encoder, with the defaults of transformers
 // (BertConfig, XLMRobertaConfig, version 5).
-func (c *Config) encoder(f Family) Dimensions {
+func readEncoder(c *Config, f Family) Dimensions {
 	d := Dimensions{
 		Architecture: f.Name,
 		Layers:       c.integer(1, 1<<12, "num_hidden_layers"),
@@ -82,14 +82,14 @@ func (c *Config) encoder(f Family) Dimensions {
 	if c.err == nil {
 		d.HeadSize = d.Hidden / d.QueryHeads
 	}
-	c.encoderPlain(x)
-	c.encoderHead(f, x)
+	readPlain(c, x)
+	readHead(c, f, x)
 	return d
 }
 
-// encoderPlain reads the activation, and refuses by name the options of these
+// readPlain reads the activation, and refuses by name the options of these
 // families that the engine does not implement.
-func (c *Config) encoderPlain(x *Encoder) {
+func readPlain(c *Config, x *Encoder) {
 	switch act := c.value("hidden_act"); act {
 	case nil, "gelu":
 	case "gelu_new", "gelu_pytorch_tanh":
@@ -107,8 +107,8 @@ func (c *Config) encoderPlain(x *Encoder) {
 	}
 }
 
-// encoderHead reads from the model's class whether it scores pairs of texts.
-func (c *Config) encoderHead(f Family, x *Encoder) {
+// readHead reads from the model's class whether it scores pairs of texts.
+func readHead(c *Config, f Family, x *Encoder) {
 	classes := encoderClasses(f)
 	list, _ := c.values["architectures"].([]any)
 	if len(list) == 0 { // a bare encoder
@@ -130,13 +130,13 @@ func (c *Config) encoderHead(f Family, x *Encoder) {
 	if x.Labels != 1 {
 		c.fail(fmt.Errorf("id2label: %w", &UnsupportedError{"classification head", fmt.Sprintf("%d labels", x.Labels), []string{"1 label, which is a score"}}))
 	}
-	c.scoreActivation(x)
+	readScoreActivation(c, x)
 }
 
-// scoreActivation reads the function that sentence-transformers applies to the
+// readScoreActivation reads the function that sentence-transformers applies to the
 // head's logit (CrossEncoder, get_default_activation_fn, 6.2): a sigmoid unless
 // the model names another.
-func (c *Config) scoreActivation(x *Encoder) {
+func readScoreActivation(c *Config, x *Encoder) {
 	v := c.values["sbert_ce_default_activation_function"]
 	if s, ok := c.values["sentence_transformers"].(map[string]any); ok && s["activation_fn"] != nil {
 		v = s["activation_fn"]

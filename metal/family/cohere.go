@@ -7,7 +7,7 @@ import "fmt"
 func cohere() Family {
 	return Family{
 		Name: "cohere", Models: "Command R", Types: []string{"cohere"}, Context: 1 << 13, Theta: 10000, Interleaved: true, Eps: "layer_norm_eps",
-		Read:  (*Config).cohere,
+		Read:  readCohere,
 		Block: parallelBlock,
 	}
 }
@@ -18,7 +18,7 @@ func cohere2() Family {
 	return Family{
 		Name: "cohere2", Models: "Command R7B, Command A", Types: []string{"cohere2"}, Context: 1 << 13, Theta: 10000, Interleaved: true, Eps: "layer_norm_eps",
 		Read: func(c *Config, d *Dimensions) {
-			c.cohere(d)
+			readCohere(c, d)
 			c.windows(d, c.integerOr(4, 1, 1<<12, "sliding_window_pattern"))
 			d.Still = d.Everywhere
 		},
@@ -26,8 +26,8 @@ func cohere2() Family {
 	}
 }
 
-// cohere reads the options that both families share.
-func (c *Config) cohere(d *Dimensions) {
+// readCohere reads the options that both families share.
+func readCohere(c *Config, d *Dimensions) {
 	d.MeanNorm = true
 	d.Bias = c.flag("attention_bias")
 	d.OutBias = d.Bias

@@ -5,26 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 )
 
-// Config is the configuration of a model folder, config.json.
+// Config is the configuration of a model folder, config.json. It reads the section
+// that describes the decoder: all of values, or an object inside it.
 type Config struct {
 	values map[string]any
-	// text is the section that describes the decoder: values itself, or an
-	// object inside it.
-	text map[string]any
-	// inside is the key of that section, for messages.
-	inside string
+	section
 	// kind is the decoder's model_type, once the family is known.
 	kind string
-	// read are the keys of text that were read.
-	read map[string]bool
-	// err is the first error.
-	err error
 }
 
 // sections are the keys under which multimodal models keep the configuration of
@@ -41,7 +32,7 @@ func layerNames() []string {
 // over the top level whenever it has a number of layers, even if the top level
 // has one too: that may be the number of layers of a vision encoder.
 func NewConfig(values map[string]any) *Config {
-	c := &Config{values: values, text: values, read: map[string]bool{}}
+	c := &Config{values: values, section: newSection(values, "")}
 	for _, key := range sections() {
 		section, ok := values[key].(map[string]any)
 		if !ok {
@@ -49,7 +40,7 @@ func NewConfig(values map[string]any) *Config {
 		}
 		for _, name := range layerNames() {
 			if section[name] != nil {
-				c.text, c.inside = section, key+"."
+				c.section = newSection(section, key+".")
 				return c
 			}
 		}
@@ -71,102 +62,6 @@ func (c *Config) Quantization() (key string, v any) {
 		v = c.text["quantization_config"]
 	}
 	return "quantization_config", v
-}
-
-func (c *Config) fail(err error) {
-	if c.err == nil {
-		c.err = err
-	}
-}
-
-// value returns the value of a key of the decoder's section. It returns nil for
-// null as for an absent key.
-func (c *Config) value(key string) any {
-	c.read[key] = true
-	return c.text[key]
-}
-
-// find returns the first of several names that has a value; null counts as
-// absent.
-func (c *Config) find(names ...string) (key string, v any) {
-	for _, n := range names {
-		if v := c.value(n); v != nil {
-			return n, v
-		}
-	}
-	return names[0], nil
-}
-
-// integer reads a whole number in [low, high]. An absent one is ErrMissing.
-func (c *Config) integer(low, high int64, names ...string) int {
-	if key, v := c.find(names...); v == nil {
-		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, ErrMissing))
-		return 0
-	}
-	return c.integerOr(0, low, high, names...)
-}
-
-func (c *Config) integerOr(absent int, low, high int64, names ...string) int {
-	key, v := c.find(names...)
-	if v == nil {
-		return absent
-	}
-	n, ok := WholeNumber(v)
-	if !ok || n < low || n > high {
-		c.fail(Invalidf("%s%s is %s, want a whole number from %d to %d", c.inside, key, Shown(v), low, high))
-		return 0
-	}
-	return int(n)
-}
-
-// number reads a finite number in [low, high]. An absent one is ErrMissing.
-func (c *Config) number(low, high float64, name string) float64 {
-	if c.value(name) == nil {
-		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, ErrMissing))
-		return 0
-	}
-	f, ok := floatNumber(c.value(name))
-	if !ok || f < low || f > high {
-		c.fail(Invalidf("%s%s is %s, want a number from %v to %v", c.inside, name, Shown(c.value(name)), low, high))
-		return 0
-	}
-	return f
-}
-
-// flag reads a boolean, false if absent.
-func (c *Config) flag(name string) bool {
-	v, ok := c.value(name).(bool)
-	if !ok && c.value(name) != nil {
-		c.fail(Invalidf("%s%s is %s, want true or false", c.inside, name, Shown(c.value(name))))
-	}
-	return v
-}
-
-// floatNumber converts a JSON number to a finite float64.
-func floatNumber(v any) (float64, bool) {
-	n, ok := v.(json.Number)
-	if !ok {
-		return 0, false
-	}
-	f, err := strconv.ParseFloat(n.String(), 64)
-	return f, err == nil && !math.IsInf(f, 0)
-}
-
-// Shown formats a value from a file for a message.
-func Shown(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "absent"
-	case string:
-		return Quoted(v)
-	case json.Number:
-		return strings.TrimSuffix(strings.TrimPrefix(Quoted(v.String()), `"`), `"`)
-	case bool:
-		return strconv.FormatBool(v)
-	case []any:
-		return "a list"
-	}
-	return "an object"
 }
 
 // family returns the family that runs the model's decoder.
@@ -193,7 +88,7 @@ func (c *Config) Dimensions() (Dimensions, error) {
 		return Dimensions{}, err
 	}
 	if f.Block == nil {
-		d := c.encoder(f)
+		d := readEncoder(c, f)
 		if c.err != nil {
 			return Dimensions{}, fmt.Errorf("config.json: %w", c.err)
 		}
@@ -313,31 +208,6 @@ func (c *Config) activation(f Family) {
 	}
 }
 
-// flagOr reads a boolean with a default.
-func (c *Config) flagOr(absent bool, name string) bool {
-	if c.value(name) == nil {
-		return absent
-	}
-	return c.flag(name)
-}
-
-// only refuses any value but want.
-func (c *Config) only(name string, want float64) {
-	v := c.value(name)
-	if f, ok := floatNumber(v); v != nil && (!ok || f != want) {
-		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", Shown(v), []string{fmt.Sprint(want)}}))
-	}
-}
-
-// must reads a boolean whose default differs between the references, so that it
-// has to be present.
-func (c *Config) must(name string) bool {
-	if c.value(name) == nil {
-		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, ErrMissing))
-	}
-	return c.flag(name)
-}
-
 // windows reads which layers have a sliding window: from sliding_window, and
 // from layer_types if present, else all but every n-th layer.
 func (c *Config) windows(d *Dimensions, n int) {
@@ -346,46 +216,6 @@ func (c *Config) windows(d *Dimensions, n int) {
 	for i, kind := range c.kinds(d.Layers, "full_attention", "sliding_attention") {
 		d.Everywhere[i] = kind == "full_attention"
 	}
-}
-
-// list reads a list, empty if absent.
-func (c *Config) list(name string) []any {
-	list, ok := c.value(name).([]any)
-	if !ok && c.value(name) != nil {
-		c.fail(Invalidf("%s%s is %s, want a list", c.inside, name, Shown(c.value(name))))
-	}
-	return list
-}
-
-// numberOr reads a finite number with a default.
-func (c *Config) numberOr(absent, low, high float64, name string) float64 {
-	if c.value(name) == nil {
-		return absent
-	}
-	return c.number(low, high, name)
-}
-
-// kinds reads layer_types, which gives each layer one of names; nil if absent.
-func (c *Config) kinds(layers int, names ...string) []string {
-	types := c.value("layer_types")
-	if types == nil {
-		return nil
-	}
-	list, ok := types.([]any)
-	if !ok || len(list) != layers {
-		c.fail(Invalidf("%slayer_types is not a list of %d names", c.inside, layers))
-		return nil
-	}
-	out := make([]string, layers)
-	for i, v := range list {
-		name, ok := v.(string)
-		if !ok || !slices.Contains(names, name) {
-			c.fail(fmt.Errorf("%slayer_types: %w", c.inside, &UnsupportedError{"attention", Shown(v), names}))
-			return nil
-		}
-		out[i] = name
-	}
-	return out
 }
 
 // Tied reports whether the embedding is also the output head; known is false if
@@ -400,15 +230,4 @@ func (c *Config) Tied() (tied, known bool, err error) {
 		return false, false, Invalidf("config.json: tie_word_embeddings is %s, want true or false", Shown(v))
 	}
 	return tied, known, nil
-}
-
-// WholeNumber reads a JSON number that is written as an integer: 32, but
-// neither 32.0 nor 3.2e1.
-func WholeNumber(v any) (int64, bool) {
-	n, ok := v.(json.Number)
-	if !ok {
-		return 0, false
-	}
-	i, err := strconv.ParseInt(n.String(), 10, 64)
-	return i, err == nil
 }

@@ -20,7 +20,7 @@ func ernie45() Family {
 func ernie45MoE() Family {
 	return Family{
 		Name: "ernie4_5_moe", Models: "ERNIE 4.5, mixture of experts", Types: []string{"ernie4_5_moe"}, Context: 1 << 17, Theta: 500000, Interleaved: true,
-		Read:  (*Config).ernie,
+		Read:  readErnie,
 		Block: preNorm,
 		Layout: Layout{
 			Rename:  []string{".mlp.moe_statics.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
@@ -29,7 +29,7 @@ func ernie45MoE() Family {
 	}
 }
 
-func (c *Config) ernie(d *Dimensions) {
+func readErnie(c *Config, d *Dimensions) {
 	if c.flag("use_bias") {
 		c.fail(fmt.Errorf("%suse_bias: %w", c.inside, &UnsupportedError{"value", "true", []string{"false"}}))
 	}

@@ -15,7 +15,7 @@ func gemma3() Family {
 	return Family{
 		Name: "gemma3_text", Models: "Gemma 3, text only", Types: []string{"gemma3_text"}, Context: 1 << 17, Theta: 1e6,
 		Activations: []string{"gelu_pytorch_tanh"},
-		Read:        (*Config).gemma,
+		Read:        readGemma,
 		Block: func(d Dimensions, i int) Block {
 			b := sandwich(d, i)
 			b.Attention.HeadNorm, b.Feed.Activation = EachHead, GELUTanh
@@ -32,17 +32,17 @@ func gemma3() Family {
 // Gemma attends to all positions.
 const gemmaPattern = 6
 
-// gemma reads the options of a Gemma 3 as mlx-lm 0.32.2 (models/gemma3_text.py)
+// readGemma reads the options of a Gemma 3 as mlx-lm 0.32.2 (models/gemma3_text.py)
 // and transformers (Gemma3TextConfig, version 5) do.
-func (c *Config) gemma(d *Dimensions) {
+func readGemma(c *Config, d *Dimensions) {
 	d.EmbedScale = gemmaScale(d.Hidden)
 	d.QueryScalar = 256
 	if c.value("query_pre_attn_scalar") != nil {
 		d.QueryScalar = c.number(1, 1<<20, "query_pre_attn_scalar")
 	}
 	d.Window = c.integer(1, 1<<30, "sliding_window") // the references' defaults differ
-	d.Everywhere = c.gemmaLayers(d.Layers)
-	c.gemmaRope(d)
+	d.Everywhere = readGemmaLayers(c, d.Layers)
+	readGemmaRope(c, d)
 	c.tower(d, siglipTower)
 }
 
@@ -53,9 +53,9 @@ func gemmaScale(hidden int) float64 {
 	return float64(float16.FromBrain(float16.ToBrain(float32(math.Sqrt(float64(hidden))))))
 }
 
-// gemmaLayers marks the layers that attend to all positions: by layer_types if
+// readGemmaLayers marks the layers that attend to all positions: by layer_types if
 // present, else every sliding_window_pattern-th.
-func (c *Config) gemmaLayers(layers int) []bool {
+func readGemmaLayers(c *Config, layers int) []bool {
 	pattern := c.integerOr(gemmaPattern, 1, 1<<12, "sliding_window_pattern")
 	out := everyLayer(layers, pattern)
 	for i, kind := range c.kinds(layers, "full_attention", "sliding_attention") {
@@ -78,9 +78,9 @@ func everyLayer(layers, n int) []bool {
 	return out
 }
 
-// gemmaRope reads two rotary embeddings: that of layers with full attention,
+// readGemmaRope reads two rotary embeddings: that of layers with full attention,
 // which may be scaled, and that of layers with a window.
-func (c *Config) gemmaRope(d *Dimensions) {
+func readGemmaRope(c *Config, d *Dimensions) {
 	local := Rope{Theta: 1e4, Size: d.HeadSize, Linear: 1, Magnitude: 1}
 	where, v := "rope_local_base_freq", c.value("rope_local_base_freq")
 	if params, ok := c.value("rope_parameters").(map[string]any); ok && v == nil {

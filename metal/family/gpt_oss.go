@@ -8,7 +8,7 @@ import "fmt"
 func gptoss() Family {
 	return Family{
 		Name: "gpt_oss", Models: "GPT-OSS", Types: []string{"gpt_oss"}, Context: 1 << 17,
-		Read: (*Config).gptoss,
+		Read: readGPTOSS,
 		Block: func(d Dimensions, i int) Block {
 			b, x := preNorm(d, i), d.Experts
 			x.Clamped = true
@@ -26,9 +26,9 @@ func gptoss() Family {
 // values are refused.
 const GateLimit, GateAlpha = 7, 1.702
 
-// gptoss reads the options of GPT-OSS as transformers (GptOssConfig, version 5)
+// readGPTOSS reads the options of GPT-OSS as transformers (GptOssConfig, version 5)
 // and mlx-lm 0.32.2 (models/gpt_oss.py) do.
-func (c *Config) gptoss(d *Dimensions) {
+func readGPTOSS(c *Config, d *Dimensions) {
 	c.windows(d, 2)
 	d.Experts = Experts{
 		Count:       c.integer(1, 1<<12, "num_local_experts", "num_experts"),

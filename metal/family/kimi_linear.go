@@ -48,7 +48,7 @@ func (c *Config) kimiLinear(d *Dimensions) {
 		c.fail(fmt.Errorf("%slinear_attn_config: %w", c.inside, ErrMissing))
 		return
 	}
-	within := &Config{text: inner, inside: c.inside + "linear_attn_config.", read: map[string]bool{}}
+	within := newSection(inner, c.inside+"linear_attn_config.")
 	h := Hybrid{Rule: KimiDelta, Path: "self_attn", Recurring: make([]bool, d.Layers), KeyHeads: within.integer(1, 1<<10, "num_heads"), KeySize: within.integer(1, 1<<10, "head_dim"), Taps: within.integerOr(4, 2, 64, "short_conv_kernel_size")}
 	h.ValueHeads, h.ValueSize = h.KeyHeads, h.KeySize
 	attending := d.Layers

@@ -10,9 +10,9 @@ func llama() Family {
 		Name: "llama", Models: "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, text only", Types: []string{"llama", "ministral3", "mistral"},
 		Contexts: map[string]int{"mistral": 1 << 17, "ministral3": 1 << 18}, Theta: 10000,
 		Read: func(c *Config, d *Dimensions) {
-			d.Window = c.window(*d)
+			d.Window = readWindow(c, *d)
 			if c.kind == "ministral3" {
-				d.Temper = c.temper()
+				d.Temper = readTemper(c)
 			}
 		},
 		Block: preNorm,
@@ -20,11 +20,11 @@ func llama() Family {
 	}
 }
 
-// window reads sliding_window of a Mistral model, which applies to every layer,
+// readWindow reads sliding_window of a Mistral model, which applies to every layer,
 // as in transformers (modeling_mistral.py, version 5) and in training. mlx-lm
 // runs Mistral as Llama and ignores the key there, as it does in qwen2 and
 // qwen3.
-func (c *Config) window(d Dimensions) int {
+func readWindow(c *Config, d Dimensions) int {
 	if c.value("layer_types") != nil {
 		c.kinds(d.Layers, "full_attention")
 		return 0
@@ -40,8 +40,8 @@ func (c *Config) window(d Dimensions) int {
 	return c.integerOr(0, 1, 1<<30, "sliding_window")
 }
 
-// temper reads Ministral's position-dependent query scale from rope_parameters.
-func (c *Config) temper() *Temper {
+// readTemper reads Ministral's position-dependent query scale from rope_parameters.
+func readTemper(c *Config) *Temper {
 	params, _ := c.value("rope_parameters").(map[string]any)
 	r := ropeReader{c: c, key: "rope_parameters", values: params}
 	return &Temper{

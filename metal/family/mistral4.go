@@ -9,7 +9,7 @@ func mistral4() Family {
 			c.latent(d)
 			c.noAux(d, "softmax")
 			d.Experts.Router.Sigmoid, d.Experts.Router.Bias = false, ""
-			d.Temper = c.temper()
+			d.Temper = readTemper(c)
 		},
 		Block: preNorm,
 	}

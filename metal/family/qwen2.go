@@ -5,7 +5,7 @@ package family
 func qwen2() Family {
 	return Family{
 		Name: "qwen2", Models: "Qwen2, Qwen2.5", Types: []string{"qwen2"}, Context: 1 << 15,
-		Read: func(c *Config, d *Dimensions) { d.Window = c.window(*d) },
+		Read: func(c *Config, d *Dimensions) { d.Window = readWindow(c, *d) },
 		Block: func(d Dimensions, i int) Block {
 			b := preNorm(d, i)
 			b.Attention.Bias = true

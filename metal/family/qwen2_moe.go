@@ -8,7 +8,7 @@ func qwen2MoE() Family {
 	return Family{
 		Name: "qwen2_moe", Models: "Qwen1.5-MoE, Qwen2-57B-A14B", Types: []string{"qwen2_moe"}, Context: 1 << 15, Theta: 1e4,
 		Read: func(c *Config, d *Dimensions) {
-			d.Window = c.window(*d)
+			d.Window = readWindow(c, *d)
 			d.Bias = c.flagOr(true, "qkv_bias")
 			d.Experts = c.experts(d.Layers)
 			d.Experts.Shared = c.integer(1, 1<<22, "shared_expert_intermediate_size")

@@ -6,7 +6,7 @@ func qwen3() Family {
 	return Family{
 		Name: "qwen3", Models: "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker; Qwen3-VL dense, text only", Types: []string{"qwen3", "qwen3_vl_text"}, Context: 1 << 15,
 		Read: func(c *Config, d *Dimensions) {
-			d.Window = c.window(*d)
+			d.Window = readWindow(c, *d)
 			c.tower(d, qwenTower)
 		},
 		Block:  qwen3Block,
@@ -22,7 +22,7 @@ func qwen3MoE() Family {
 	return Family{
 		Name: "qwen3_moe", Models: "Qwen3, mixture of experts; Qwen3-VL of experts, text only, as mlx-lm stores it", Types: []string{"qwen3_moe", "qwen3_vl_moe_text"}, Context: 1 << 15,
 		Read: func(c *Config, d *Dimensions) {
-			d.Window = c.window(*d)
+			d.Window = readWindow(c, *d)
 			d.Experts = c.experts(d.Layers)
 			c.tower(d, qwenTower)
 		},

@@ -145,11 +145,11 @@ func (c *Config) tower(d *Dimensions, read func(c *Config) Tower) {
 	if !ok {
 		return
 	}
-	v := &Config{values: c.values, text: section, inside: visionSection + ".", read: map[string]bool{}}
+	v := &Config{values: c.values, section: newSection(section, visionSection+".")}
 	t := read(v)
 	t.Out = d.Hidden
 	if t.Merger == MergeMLP {
-		t.Axes = c.axes(v, d.Rope.Size/2)
+		t.Axes = readAxes(c, v, d.Rope.Size/2)
 	}
 	if v.err == nil {
 		v.fail(t.consistent(*d))
@@ -234,11 +234,11 @@ func siglipTower(c *Config) Tower {
 	return t
 }
 
-// axes reads mrope_section: how many pairs turn by time, row and column. They take turns,
+// readAxes reads mrope_section: how many pairs turn by time, row and column. They take turns,
 // as in transformers' Qwen3VLTextRotaryEmbedding (5.23): of each three pairs the second turns
 // by row and the third by column, up to as many as there are. Faults are those of the
 // tower.
-func (c *Config) axes(tower *Config, pairs int) []int {
+func readAxes(c *Config, tower *Config, pairs int) []int {
 	sections := []int{pairs - 2*(pairs/3), pairs / 3, pairs / 3}
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		params, _ := c.value(key).(map[string]any)
@@ -281,11 +281,4 @@ func (c *Config) integerAt(absent int, low, high int64, name string) int {
 		return absent
 	}
 	return int(n)
-}
-
-// gelu refuses any other activation than the GELU in the form of tanh.
-func (c *Config) gelu(key string) {
-	if v := c.value(key); v != nil && v != "gelu_pytorch_tanh" {
-		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"activation", Shown(v), []string{"gelu_pytorch_tanh"}}))
-	}
 }
