@@ -25,16 +25,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
-	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/test/process"
 	"metalfleet.dev/metalfleet/test/testenv"
 )
@@ -71,20 +61,14 @@ type Options struct {
 
 // Fleet is what Start started.
 type Fleet struct {
-	// Client has the rights of a cluster administrator.
-	Client client.WithWatch
-	// Env is the control plane.
-	Env *testenv.Env
+	cluster
 	// URL is the first gateway's, without a path.
 	URL string
-	// OperatorMetrics is the URL of the operator's metrics.
-	OperatorMetrics string
+	// Operator is the one of the fleet.
+	Operator Operator
 
-	options        Options
-	dir            string
-	operator       *process.Program
-	operatorHealth string // URL
-	demand         string // where the operator takes the gateways' reports
+	options Options
+	dir     string
 
 	mu       sync.Mutex // guards what follows
 	agents   map[string]*agent
@@ -118,11 +102,11 @@ func (f *Fleet) start(ctx context.Context) error {
 	if f.Client, err = newClient(f.Env); err != nil {
 		return err
 	}
-	if err := f.installConfig(ctx); err != nil {
+	if err := f.installConfig(ctx, f.options.Root); err != nil {
 		return err
 	}
 	f.say("operator")
-	if err := f.startOperatorFirst(ctx); err != nil {
+	if err := f.startOperator(ctx); err != nil {
 		return err
 	}
 	f.say(fmt.Sprintf("%d Macs and the gateway", len(f.options.Macs)))
@@ -131,7 +115,7 @@ func (f *Fleet) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := f.kubeconfigOf(ctx, "metalfleet-gateway", f.gatewayKubeconfig()); err != nil {
+	if err := f.kubeconfigOf(ctx, "metalfleet-gateway", f.gatewayKubeconfig(), f.Operator.Failed); err != nil {
 		return err
 	}
 	first, err := f.addGateway(ctx, "gateway", f.options.GatewayPort)
@@ -237,19 +221,6 @@ func (f *Fleet) KeepLogs(to string) error {
 	return nil
 }
 
-func newClient(e *testenv.Env) (client.WithWatch, error) {
-	log.SetLogger(logr.Discard()) // else the library asks for one, on the terminal, after 30 s
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("kinds: %w", err)
-	}
-	c, err := client.NewWithWatch(e.Config(), client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("client: %w", err)
-	}
-	return c, nil
-}
-
 // waitHTTP waits until url answers with a 2xx, or its program ends.
 func waitHTTP(ctx context.Context, p *process.Program, url string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
@@ -270,15 +241,6 @@ func get(ctx context.Context, c *http.Client, url string) error {
 	defer resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
 		return fmt.Errorf("%s answers %s", url, resp.Status)
-	}
-	return nil
-}
-
-// createNamespace makes one, and is content with one that exists.
-func (f *Fleet) createNamespace(ctx context.Context, name string) error {
-	err := f.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("namespace %s: %w", name, err)
 	}
 	return nil
 }
@@ -314,7 +276,7 @@ func (f *Fleet) Revive() (restarted []string, err error) {
 
 // programs are the operator with the gateways, and the agents. The caller holds mu.
 func (f *Fleet) programs() (fronts, agents []*process.Program) {
-	fronts = []*process.Program{f.operator}
+	fronts = []*process.Program{f.Operator.program}
 	for _, g := range f.gateways {
 		fronts = append(fronts, g.program)
 	}

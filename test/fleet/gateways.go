@@ -10,44 +10,6 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// startOperatorFirst starts the operator with the rights that config/rbac
-// gives its ServiceAccount, and waits until it is ready.
-func (f *Fleet) startOperatorFirst(ctx context.Context) error {
-	kubeconfig := filepath.Join(f.dir, "operator.kubeconfig")
-	if err := f.kubeconfigOf(ctx, "metalfleet-operator", kubeconfig); err != nil {
-		return err
-	}
-	var at [3]string // health, demand, metrics
-	for i := range at {
-		port, err := testenv.FreePort()
-		if err != nil {
-			return err
-		}
-		at[i] = fmt.Sprintf("127.0.0.1:%d", port)
-	}
-	f.operatorHealth, f.demand, f.OperatorMetrics = "http://"+at[0]+"/readyz", at[1], "http://"+at[2]+"/metrics"
-	f.operator = process.New("operator", f.bin("operator"), f.LogDir(), "--kubeconfig="+kubeconfig, "--namespace="+Namespace,
-		"--health-bind-address="+at[0], "--demand-bind-address="+at[1], "--metrics-bind-address="+at[2])
-	return f.StartOperator(ctx)
-}
-
-// StartOperator starts it and waits until it is ready.
-func (f *Fleet) StartOperator(ctx context.Context) error {
-	if err := f.operator.Start(); err != nil {
-		return err
-	}
-	return waitHTTP(ctx, f.operator, f.operatorHealth)
-}
-
-// StopOperator ends it with SIGTERM, as the kubelet would.
-func (f *Fleet) StopOperator(ctx context.Context) error { return f.operator.Stop(ctx) }
-
-// OperatorPID is its process, or 0.
-func (f *Fleet) OperatorPID() int { return f.operator.PID() }
-
-// KillOperator ends it with SIGKILL.
-func (f *Fleet) KillOperator() error { return f.operator.Kill() }
-
 // Gateway is one of those that serve the fleet.
 type Gateway struct {
 	// Name is that of its log.
@@ -93,7 +55,7 @@ func (f *Fleet) addGateway(ctx context.Context, name string, port int) (*Gateway
 		"--kubeconfig=" + f.gatewayKubeconfig(), "--namespace=" + Namespace, "--api-keys-namespace=" + f.options.KeysNamespace,
 		fmt.Sprintf("--listen=127.0.0.1:%d", port), fmt.Sprintf("--health=127.0.0.1:%d", health),
 		fmt.Sprintf("--metrics=127.0.0.1:%d", metrics),
-		"--operator=" + f.demand, "--drain-timeout=3s"}, f.options.GatewayFlags[name]...)...)
+		"--operator=" + f.Operator.demand, "--drain-timeout=3s"}, f.options.GatewayFlags[name]...)...)
 	f.mu.Lock()
 	f.gateways = append(f.gateways, g)
 	f.mu.Unlock()

@@ -14,12 +14,8 @@ import (
 	"strings"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -62,15 +58,6 @@ func (m Mac) command(program string, args ...string) (string, []string) {
 	return m.Inside(program, args...)
 }
 
-// agent is one Mac's program and its folder, which outlives the program.
-type agent struct {
-	mac     Mac
-	state   string
-	flags   []string
-	program *process.Program
-	undo    func() error // what Mac.Disk returned
-}
-
 // Add adds a Mac to a running fleet and waits until it is ready.
 func (f *Fleet) Add(ctx context.Context, m Mac) error {
 	if err := f.add(ctx, m); err != nil {
@@ -92,7 +79,7 @@ func (f *Fleet) add(ctx context.Context, m Mac) error {
 // Join has a Mac join with a token of its own and starts its agent. One that
 // joined before, and whose agent was stopped, joins again over its state folder.
 func (f *Fleet) Join(ctx context.Context, m Mac) error {
-	a := &agent{mac: m, state: filepath.Join(f.dir, m.Name)}
+	a := &agent{mac: m, state: filepath.Join(f.dir, m.Name), logs: f.LogDir()}
 	if err := os.MkdirAll(a.state, 0o700); err != nil {
 		return fmt.Errorf("state of Mac %s: %w", m.Name, err)
 	}
@@ -117,7 +104,7 @@ func (f *Fleet) Join(ctx context.Context, m Mac) error {
 		return err
 	}
 	a.flags = f.agentFlags(a, port)
-	f.setProgram(a, f.bin("agent"))
+	a.setProgram(f.bin("agent"))
 	return a.program.Start()
 }
 
@@ -135,27 +122,6 @@ func (f *Fleet) agentFlags(a *agent, port int) []string {
 	}, a.mac.Flags...)
 }
 
-// setProgram sets the build of the agent that is started next.
-func (f *Fleet) setProgram(a *agent, path string) {
-	program, args := a.mac.command(path, a.flags...)
-	a.program = process.New("agent-"+a.mac.Name, program, f.LogDir(), args...)
-	a.program.Env = a.mac.Env
-}
-
-// SetAgentProgram sets the build of the agent that a Mac starts next, and needs its
-// agent not to run; empty is the one in bin.
-func (f *Fleet) SetAgentProgram(name, path string) error {
-	a, err := f.agent(name)
-	if err != nil {
-		return err
-	}
-	if pid := a.program.PID(); pid != 0 {
-		return fmt.Errorf("Mac %s: its agent runs as pid %d", name, pid)
-	}
-	f.setProgram(a, cmp.Or(path, f.bin("agent")))
-	return nil
-}
-
 // joinToken makes a token, as an administrator, and has the Mac join with it.
 func (f *Fleet) joinToken(ctx context.Context, a *agent) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
@@ -165,47 +131,13 @@ func (f *Fleet) joinToken(ctx context.Context, a *agent) error {
 		return err
 	}
 	token, _, err := jointoken.Mint(ctx, f.Client, jointoken.Options{Mac: a.mac.Name, Namespace: Namespace, Server: server, CA: ca})
-	if err := errors.Join(err, f.operator.Failed()); err != nil {
+	if err := errors.Join(err, f.Operator.Failed()); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, f.bin("agent"), "join", "--token-file=-", "--state="+a.state)
 	cmd.Stdin = strings.NewReader(token)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("agent join: %w: %s", err, out)
-	}
-	return nil
-}
-
-// kubeconfigOf writes a kubeconfig with a token of a ServiceAccount in the
-// system namespace. It waits until the account exists.
-func (f *Fleet) kubeconfigOf(ctx context.Context, account, path string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
-	defer cancel()
-	seconds := int64(tokenSeconds)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	var died error
-	err := Poll(ctx, 20*time.Millisecond, "ServiceAccount "+account+" gives a token", func(ctx context.Context) error {
-		if died = f.operator.Failed(); died != nil {
-			return nil
-		}
-		sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: account}}
-		return f.Client.SubResource("token").Create(ctx, sa, request)
-	})
-	if err := errors.Join(died, err); err != nil {
-		return err
-	}
-	return f.writeKubeconfig(path, request.Status.Token)
-}
-
-func (f *Fleet) writeKubeconfig(path, token string) error {
-	admin := f.Env.Config()
-	config := clientcmdapi.NewConfig()
-	config.Clusters["local"] = &clientcmdapi.Cluster{Server: f.Env.URL, CertificateAuthorityData: admin.CAData}
-	config.AuthInfos["account"] = &clientcmdapi.AuthInfo{Token: token}
-	config.Contexts["local"] = &clientcmdapi.Context{Cluster: "local", AuthInfo: "account", Namespace: Namespace}
-	config.CurrentContext = "local"
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	return nil
 }
@@ -239,82 +171,4 @@ func (f *Fleet) WaitMacReady(ctx context.Context, name string) error {
 		return fmt.Errorf("%w; %s ends:\n%s", err, a.program.Log, process.Tail(a.program.Log))
 	}
 	return nil
-}
-
-// KillAgent ends a Mac's agent with SIGKILL; its engines live on.
-func (f *Fleet) KillAgent(name string) error {
-	a, err := f.agent(name)
-	if err != nil {
-		return err
-	}
-	return a.program.Kill()
-}
-
-// StopAgent ends a Mac's agent with SIGTERM; its engines live on.
-func (f *Fleet) StopAgent(ctx context.Context, name string) error {
-	a, err := f.agent(name)
-	if err != nil {
-		return err
-	}
-	return a.program.Stop(ctx)
-}
-
-// StartAgent starts the agent of a Mac that joined before.
-func (f *Fleet) StartAgent(name string) error {
-	a, err := f.agent(name)
-	if err != nil {
-		return err
-	}
-	return a.program.Start()
-}
-
-// AgentPID is the process of a Mac's agent, or 0.
-func (f *Fleet) AgentPID(name string) (int, error) {
-	a, err := f.agent(name)
-	if err != nil {
-		return 0, err
-	}
-	return a.program.PID(), nil
-}
-
-// SetAgentEnv sets the variables of a Mac's agent, as "NAME=VALUE", from its next
-// start on.
-func (f *Fleet) SetAgentEnv(name string, env ...string) error {
-	a, err := f.agent(name)
-	if err != nil {
-		return err
-	}
-	a.program.SetEnv(env...)
-	return nil
-}
-
-// MacEngines are the living engines of one Mac.
-func (f *Fleet) MacEngines(name string) ([]Engine, error) {
-	a, err := f.agent(name)
-	if err != nil {
-		return nil, err
-	}
-	return Engines(a.state)
-}
-
-// SweepMac ends the engines of a Mac whose agent does not run.
-func (f *Fleet) SweepMac(hurry context.Context, name string) error {
-	a, err := f.agent(name)
-	if err != nil {
-		return err
-	}
-	if pid := a.program.PID(); pid != 0 {
-		return fmt.Errorf("Mac %s: its agent runs as pid %d and would start engines again", name, pid)
-	}
-	return Sweep(hurry, a.state)
-}
-
-func (f *Fleet) agent(name string) (*agent, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	a, ok := f.agents[name]
-	if !ok {
-		return nil, fmt.Errorf("no Mac %s in this fleet", name)
-	}
-	return a, nil
 }

@@ -31,11 +31,6 @@ func Metrics(ctx context.Context, url string) (map[string]*dto.MetricFamily, err
 	return families, nil
 }
 
-// GatewayMetric is Gateway.Metric of the first gateway.
-func (f *Fleet) GatewayMetric(ctx context.Context, name string) (float64, error) {
-	return f.FirstGateway().Metric(ctx, name)
-}
-
 // Metric is the sum of a counter or gauge over its labels; 0 if it has no value
 // yet.
 func (g *Gateway) Metric(ctx context.Context, name string) (float64, error) {

@@ -194,7 +194,7 @@ func (f *Fleet) ResidentOf(ctx context.Context, replica v1alpha1.ModelReplica) (
 		return r, fmt.Errorf("%s: %w: Mac %s reports none", replica.Name, errNotResident, node.Name)
 	}
 	r.Report = node.Status.Assignments[i]
-	engines, err := f.MacEngines(node.Name)
+	engines, err := f.Agent(node.Name).Engines()
 	if err != nil {
 		return r, err
 	}
@@ -259,7 +259,7 @@ func (f *Fleet) CheckLedger(ctx context.Context, mac string) error {
 	if err != nil {
 		return err
 	}
-	engines, err := f.MacEngines(mac)
+	engines, err := f.Agent(mac).Engines()
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (f *Fleet) CheckEmpty(ctx context.Context, mac string) error {
 	if err != nil {
 		return err
 	}
-	engines, err := f.MacEngines(mac)
+	engines, err := f.Agent(mac).Engines()
 	if err != nil {
 		return err
 	}

@@ -155,10 +155,10 @@ func (c crash) create(t *testing.T) {
 // restart starts the agent again with these variables.
 func (c crash) restart(t *testing.T, env ...string) {
 	t.Helper()
-	must(t, c.StopAgent(t.Context(), c.mac))
-	must(t, c.SetAgentEnv(c.mac, env...))
+	must(t, c.Agent(c.mac).Stop(t.Context()))
+	must(t, c.Agent(c.mac).SetEnv(env...))
 	old := c.node(t, c.mac)
-	must(t, c.StartAgent(c.mac))
+	must(t, c.Agent(c.mac).Start())
 	c.waitMac(t, c.mac, "the new agent reports", func(now *v1alpha1.MacNode) error {
 		if now.Status.BootID == old.Status.BootID || !meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionAccepting) {
 			return fmt.Errorf("boot %s, conditions %s", now.Status.BootID, sentences(now.Status.Conditions))
@@ -171,7 +171,7 @@ func (c crash) restart(t *testing.T, env ...string) {
 func (c crash) dies(t *testing.T) {
 	t.Helper()
 	eventually(t, "the agent kills itself", func(context.Context) error {
-		pid, err := c.AgentPID(c.mac)
+		pid, err := c.Agent(c.mac).PID()
 		if err == nil && pid != 0 {
 			err = fmt.Errorf("process %d lives: it did not reach the point", pid)
 		}

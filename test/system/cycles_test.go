@@ -86,7 +86,7 @@ func (c cycle) run(t *testing.T) {
 
 func (c cycle) agentHolds(t *testing.T) int64 {
 	t.Helper()
-	pid, err := c.AgentPID("cycles")
+	pid, err := c.Agent("cycles").PID()
 	must(t, err)
 	return footprint(t, fleet.Engine{PID: pid})
 }

@@ -101,13 +101,13 @@ func (d deletion) goneInTime(t *testing.T, o client.Object) {
 func (d deletion) losePower(t *testing.T, mac string) {
 	t.Helper()
 	engine := d.onlyEngine(t, mac)
-	must(t, d.KillAgent(mac))
+	must(t, d.Agent(mac).Kill())
 	must(t, engine.Kill())
 }
 
 func (d deletion) onlyEngine(t *testing.T, mac string) fleet.Engine {
 	t.Helper()
-	engines, err := d.MacEngines(mac)
+	engines, err := d.Agent(mac).Engines()
 	if err != nil || len(engines) != 1 {
 		t.Fatalf("engines %v run on Mac %s, want 1: %v", engines, mac, err)
 	}
@@ -168,12 +168,12 @@ func (d deletion) macNode(t *testing.T) {
 func (d deletion) returning(t *testing.T) {
 	md := d.serve(t, fleet.Model{Name: "orphan", Mac: "returning"})
 	engine := d.onlyEngine(t, "returning")
-	must(t, d.KillAgent("returning"))
+	must(t, d.Agent("returning").Kill())
 	d.deletes(t, md)
 	if !engine.Alive() {
 		t.Fatal("the engine ended by itself, so this shows nothing")
 	}
-	must(t, d.StartAgent("returning"))
+	must(t, d.Agent("returning").Start())
 	d.stopped(t, "returning", engine)
 	// All of its memory can be promised again.
 	d.serve(t, fleet.Model{Name: "heir", Mac: "returning"}, func(s *v1alpha1.ModelDeploymentSpec) {
@@ -191,7 +191,7 @@ func (d deletion) shutOut(t *testing.T) {
 	d.deletes(t, d.node(t, "shut-out"))
 	d.nothingOf(t, "shut-out")
 	d.mayNothing(t, stolen, "shut-out")
-	must(t, d.StopAgent(t.Context(), "shut-out"))
+	must(t, d.Agent("shut-out").Stop(t.Context()))
 	must(t, d.Join(t.Context(), d.trusting(fleet.Mac{Name: "shut-out", Chip: "M4Max", Memory: "64Gi"})))
 	d.stopped(t, "shut-out", engine)
 	d.label(t, "shut-out", "shut-out")

@@ -148,11 +148,11 @@ func (f *failover) macDies(t *testing.T) {
 		t.Fatalf("the streams come from %v; the gateway should spread them", macs)
 	}
 	must(t, f.gateway.WaitInFlight(t.Context(), 6)) // two streams, and four that wait
-	engines, err := f.MacEngines(macs[0])
+	engines, err := f.Agent(macs[0]).Engines()
 	if err != nil || len(engines) != 1 {
 		t.Fatalf("engines %v run on Mac %s, want 1: %v", engines, macs[0], err)
 	}
-	must(t, f.KillAgent(macs[0])) // first, so that nothing starts the engine again
+	must(t, f.Agent(macs[0]).Kill()) // first, so that nothing starts the engine again
 	must(t, engines[0].Kill())
 	_, err = io.WriteString(stdin, "killed\n")
 	must(t, err)

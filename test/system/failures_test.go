@@ -73,11 +73,11 @@ func (s *suite) agentKilled(t *testing.T) {
 	replica := s.replicas(t, md, 1)[0]
 	engine := s.engineOf(t, replica)
 	before := s.node(t, replica.Spec.NodeName)
-	must(t, s.KillAgent(before.Name))
+	must(t, s.Agent(before.Name).Kill())
 	if !engine.Alive() {
 		t.Fatal("the engine died with its agent")
 	}
-	must(t, s.StartAgent(before.Name))
+	must(t, s.Agent(before.Name).Start())
 	took := eventually(t, "the Mac answers again", func(ctx context.Context) error {
 		_, err := s.ask(ctx, "adopted", false)
 		return err
@@ -123,7 +123,7 @@ func (s *suite) deadMac(t *testing.T) {
 	s.waitReady(t, md, 1)
 	replica := s.replicas(t, md, 1)[0]
 	seen := s.record(t, "bereaved")
-	must(t, s.KillAgent(small))
+	must(t, s.Agent(small).Kill())
 	must(t, s.Client.Delete(t.Context(), ns))
 	eventually(t, "the replica has to drain", func(ctx context.Context) error {
 		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(&replica), &replica); err != nil {
@@ -148,7 +148,7 @@ func (s *suite) deadMac(t *testing.T) {
 		return r.Status.Freed.HostCheck == v1alpha1.HostCheckIndeterminate && r.Status.Freed.Bytes == nil &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReleased)
 	})
-	if err := s.SweepMac(t.Context(), small); err != nil {
+	if err := s.Agent(small).Sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -188,15 +188,15 @@ func (s *suite) look(t *testing.T) string {
 func (s *suite) outage(t *testing.T) {
 	before := s.look(t)
 	engines := s.pids(t, middle)
-	must(t, s.StopOperator(t.Context()))
+	must(t, s.Operator.Stop(t.Context()))
 	must(t, s.Env.StopAPIServer())
 	began := time.Now()
 	question := fleet.Question{Model: "slow", MaxTokens: 8}
 	streamed := question
 	streamed.Stream = true
 	load := s.StartLoad(t.Context(), fleet.LoadOptions{Clients: []fleet.Question{question, streamed}, Pause: 200 * time.Millisecond})
-	must(t, s.KillAgent(middle))
-	must(t, s.StartAgent(middle))
+	must(t, s.Agent(middle).Kill())
+	must(t, s.Agent(middle).Start())
 	eventually(t, "the outage has lasted long enough", func(context.Context) error {
 		if time.Since(began) < outageLasts {
 			return errors.New("not yet")
@@ -207,7 +207,7 @@ func (s *suite) outage(t *testing.T) {
 		t.Errorf("engines of %s are %v, were %v", middle, got, engines)
 	}
 	must(t, s.Env.StartAPIServer(t.Context()))
-	must(t, s.StartOperator(t.Context()))
+	must(t, s.Operator.Start(t.Context()))
 	for _, name := range []string{middle, large} {
 		must(t, s.WaitMacReady(t.Context(), name))
 	}
@@ -240,7 +240,7 @@ func (s *suite) unreachable(t *testing.T) {
 		return wantCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced, metav1.ConditionFalse, "", "not reachable by any gateway")
 	})
 	s.remove(t, md)
-	must(t, s.StopAgent(t.Context(), walled))
+	must(t, s.Agent(walled).Stop(t.Context()))
 	must(t, s.Client.Delete(t.Context(), s.node(t, walled)))
 }
 

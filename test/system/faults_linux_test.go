@@ -32,8 +32,8 @@ func (c *chaos) inject(ctx context.Context, f fault) (heal, string, error) {
 	switch f.kind {
 	case operatorKilled:
 		before := c.leader(ctx)
-		return c.killed("the operator", f.kind, c.KillOperator, func(ctx context.Context) error {
-			return errors.Join(c.StartOperator(ctx), c.await(ctx, "another operator leads", func(ctx context.Context) error {
+		return c.killed("the operator", f.kind, c.Operator.Kill, func(ctx context.Context) error {
+			return errors.Join(c.Operator.Start(ctx), c.await(ctx, "another operator leads", func(ctx context.Context) error {
 				if now := c.leader(ctx); now == "" || now == before { // a killed one does not release its Lease
 					return fmt.Errorf("%q leads", now)
 				}
@@ -64,8 +64,8 @@ func (c *chaos) inject(ctx context.Context, f fault) (heal, string, error) {
 	switch f.kind {
 	case agentKilled:
 		boot := c.bootOf(mac)
-		return c.killed(mac, f.kind, func() error { return c.KillAgent(mac) }, func(ctx context.Context) error {
-			return errors.Join(c.StartAgent(mac), c.awaitBoot(ctx, mac, boot))
+		return c.killed(mac, f.kind, func() error { return c.Agent(mac).Kill() }, func(ctx context.Context) error {
+			return errors.Join(c.Agent(mac).Start(), c.awaitBoot(ctx, mac, boot))
 		})
 	case engineKilled:
 		return c.killEngine(ctx, mac, f)
@@ -93,7 +93,7 @@ func (c *chaos) killed(who string, k kind, kill func() error, start heal) (heal,
 // serving are the Macs with an engine.
 func (c *chaos) serving() (out []string, err error) {
 	for _, m := range c.machines {
-		engines, err := c.MacEngines(m.Name)
+		engines, err := c.Agent(m.Name).Engines()
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,7 @@ func (c *chaos) serving() (out []string, err error) {
 
 // killEngine kills one of a Mac; its agent restarts it.
 func (c *chaos) killEngine(ctx context.Context, mac string, f fault) (heal, string, error) {
-	engines, err := c.MacEngines(mac)
+	engines, err := c.Agent(mac).Engines()
 	if err != nil || len(engines) == 0 {
 		return nil, mac, err
 	}
@@ -237,10 +237,10 @@ func (c *chaos) skew(mac string, f fault) (heal, string, error) {
 }
 
 func (c *chaos) exchange(mac, program string) error {
-	if err := c.KillAgent(mac); err != nil {
+	if err := c.Agent(mac).Kill(); err != nil {
 		return err
 	}
-	return errors.Join(c.SetAgentProgram(mac, program), c.StartAgent(mac))
+	return errors.Join(c.Agent(mac).SetProgram(program), c.Agent(mac).Start())
 }
 
 // await waits until ask returns nil.

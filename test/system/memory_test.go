@@ -100,7 +100,7 @@ func (w *world) reclaimed(t *testing.T, r fleet.Resident) (last v1alpha1.Reclaim
 func (w *world) settled(t *testing.T, mac string, engines int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("Mac %s holds %d engines", mac, engines), func(ctx context.Context) error {
-		all, err := w.MacEngines(mac)
+		all, err := w.Agent(mac).Engines()
 		if err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func TestMemoryPressureEvictsTheRightEngine(t *testing.T) {
 		engines[m.Name] = w.rouse(t, m.Name)
 	}
 	story := w.stream(t, "speaks", longAnswer)
-	all, err := w.MacEngines("shelf")
+	all, err := w.Agent("shelf").Engines()
 	must(t, err)
 	var use int64
 	for _, e := range all {

@@ -35,9 +35,9 @@ func TestPrefixesOnDiskOutliveTheirEngine(t *testing.T) {
 	w.asleep(t)
 	w.recalled(t, "after it was killed", first, 128)
 
-	must(t, w.KillAgent("attic"))
+	must(t, w.Agent("attic").Kill())
 	w.kill(t)
-	must(t, w.StartAgent("attic"))
+	must(t, w.Agent("attic").Start())
 	must(t, w.WaitMacReady(t.Context(), "attic"))
 	w.asleep(t)
 	w.recalled(t, "after its agent was killed, too", first, 128)
@@ -74,7 +74,7 @@ func (w attic) recalled(t *testing.T, when, want string, least int) string {
 // kill ends the engine of the Mac as a crash would, unless it has ended by itself.
 func (w attic) kill(t *testing.T) {
 	t.Helper()
-	all, err := w.MacEngines("attic")
+	all, err := w.Agent("attic").Engines()
 	must(t, err)
 	for _, e := range all {
 		if err := e.Kill(); err != nil {

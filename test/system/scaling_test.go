@@ -116,8 +116,8 @@ func (s *scaling) up(t *testing.T) {
 
 func (s *scaling) down(t *testing.T) {
 	one := s.streams(t, 1)
-	must(t, s.KillOperator())
-	must(t, s.StartOperator(t.Context()))
+	must(t, s.Operator.Kill())
+	must(t, s.Operator.Start(t.Context()))
 	s.hasScaled(t, 1)
 	wantWhole(t, one)
 }

@@ -170,7 +170,7 @@ func (u *office) answers(t *testing.T) {
 			t.Errorf("a stream through %s ended with %q: %v", url, a.Finish, err)
 		}
 	}
-	if n, err := u.GatewayMetric(t.Context(), tunnelsMetric); err != nil || n != 2 {
+	if n, err := u.FirstGateway().Metric(t.Context(), tunnelsMetric); err != nil || n != 2 {
 		t.Errorf("the gateway counts %v tunnels, want 2 (%v)", n, err)
 	}
 }
@@ -304,9 +304,9 @@ func (u *office) gatewayDies(t *testing.T) {
 // agentStops: its drain costs no request, and its tunnels come back with it.
 func (u *office) agentStops(t *testing.T) {
 	u.underLoad(t, func() {
-		must(t, u.StopAgent(t.Context(), "studio"))
+		must(t, u.Agent("studio").Stop(t.Context()))
 		u.wantTunnels(t, 1)
-		must(t, u.StartAgent("studio"))
+		must(t, u.Agent("studio").Start())
 		u.answersOf(t, u.URL, "studio")
 		u.answersOf(t, u.second.URL, "studio")
 	})

@@ -98,7 +98,7 @@ func startSuite(t *testing.T) *suite {
 // test.
 func (s *suite) dashboards(t *testing.T) {
 	exposed := map[string][]map[string]string{} // label sets by name
-	for _, url := range []string{s.FirstGateway().MetricsURL(), s.FirstGateway().MetricsURL() + "/macs", s.OperatorMetrics} {
+	for _, url := range []string{s.FirstGateway().MetricsURL(), s.FirstGateway().MetricsURL() + "/macs", s.Operator.Metrics} {
 		families, err := fleet.Metrics(t.Context(), url)
 		must(t, err)
 		for name, family := range families {

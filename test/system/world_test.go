@@ -342,7 +342,7 @@ func footprint(t *testing.T, e fleet.Engine) int64 {
 // pids are the engines of a Mac.
 func (w *world) pids(t *testing.T, mac string) (out []int) {
 	t.Helper()
-	engines, err := w.MacEngines(mac)
+	engines, err := w.Agent(mac).Engines()
 	must(t, err)
 	for _, e := range engines {
 		out = append(out, e.PID)

@@ -99,7 +99,7 @@ func measure(ctx context.Context, f *system.Fleet, round, macs int, window time.
 	if err != nil {
 		return nil, err
 	}
-	peak, err := proc.Peak(f.OperatorPID())
+	peak, err := proc.Peak(f.Operator.PID())
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func (b *bench) watch(ctx context.Context, r fleet.Resident) (trial, error) {
 
 // lowerCeiling sets a ceiling that is too low for the engine that leaves.
 func (b *bench) lowerCeiling(ctx context.Context, leaves int) error {
-	all, err := b.MacEngines(mac)
+	all, err := b.Agent(mac).Engines()
 	if err != nil {
 		return err
 	}

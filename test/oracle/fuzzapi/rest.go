@@ -51,7 +51,7 @@ func (r rest) String() string {
 // rest looks.
 func (f *fuzz) rest(ctx context.Context) (r rest, err error) {
 	r.goroutines, r.files = map[string]float64{}, map[string]float64{}
-	if r.inFlight, err = f.GatewayMetric(ctx, "metalfleet_gateway_requests_in_flight"); err != nil {
+	if r.inFlight, err = f.FirstGateway().Metric(ctx, "metalfleet_gateway_requests_in_flight"); err != nil {
 		return r, err
 	}
 	agent, err := scrape(ctx, f.metrics)
@@ -59,7 +59,7 @@ func (f *fuzz) rest(ctx context.Context) (r rest, err error) {
 		return r, err
 	}
 	for name, to := range map[string]map[string]float64{"go_goroutines": r.goroutines, "process_open_fds": r.files} {
-		if to["gateway"], err = f.GatewayMetric(ctx, name); err != nil {
+		if to["gateway"], err = f.FirstGateway().Metric(ctx, name); err != nil {
 			return r, err
 		}
 		to["agent"] = agent[name]
@@ -69,7 +69,7 @@ func (f *fuzz) rest(ctx context.Context) (r rest, err error) {
 			return r, fmt.Errorf("the %s does not report its goroutines and files", name)
 		}
 	}
-	living, err := f.MacEngines(macName)
+	living, err := f.Agent(macName).Engines()
 	if err != nil {
 		return r, err
 	}
