@@ -57,9 +57,9 @@ type Attention struct {
 	// multiplies values, where it is not 0.
 	ValueNorm  bool
 	ValueScale float64
-	// HeadGate is set where g_proj makes a number for each head, whose sigmoid
-	// multiplies what the head reads.
-	HeadGate bool
+	// HeadGate selects the function of g_proj, a number per head, that multiplies
+	// the output of the head.
+	HeadGate HeadGate
 	// Gated: each query head is followed by a gate of the same size, whose
 	// sigmoid multiplies the head's output.
 	Gated bool
@@ -93,6 +93,16 @@ const (
 	BareHead
 )
 
+// HeadGate selects how the output of heads is gated.
+type HeadGate int
+
+// The gates: none, sigmoid, softplus.
+const (
+	NoGate HeadGate = iota
+	SigmoidGate
+	SoftplusGate
+)
+
 // Feed is a dense feed-forward.
 type Feed struct {
 	// Path of its tensors; empty means mlp.
@@ -105,6 +115,9 @@ type Feed struct {
 	Plain bool
 	// Bias is added to every product.
 	Bias bool
+	// Limit bounds SiLU of the gate from above, and what it multiplies on both
+	// sides; 0 means no bound.
+	Limit float64
 }
 
 // Activation is an activation function of a feed-forward.
@@ -164,6 +177,12 @@ func (d Dimensions) attention(i int) *Attention {
 	if l := d.Local; a.Window > 0 && l != (Heads{}) {
 		a.Heads, a.KVHeads, a.HeadSize, a.ValueSize = l.Queries, l.KeyValues, l.Size, l.ValueSize
 	}
+	if i < len(d.LayerHeads) {
+		a.Heads = d.LayerHeads[i]
+	}
+	if i < len(d.Ropes) {
+		a.Rope = &d.Ropes[i]
+	}
 	if i < len(d.Lenders) && d.Lenders[i] != i {
 		a.Shared, a.Lender = true, d.Lenders[i]
 	}
@@ -171,6 +190,14 @@ func (d Dimensions) attention(i int) *Attention {
 		a.Rope = nil
 	}
 	return a
+}
+
+// at is the number of layer i, 0 past the end.
+func at(list []float64, i int) float64 {
+	if i < len(list) {
+		return list[i]
+	}
+	return 0
 }
 
 // Block describes layer i of a decoder.

@@ -73,6 +73,10 @@ func (c *Config) family() (Family, error) {
 	c.kind = kind
 	c.complete()
 	if f, ok := ofType(kind); ok {
+		if f.Prepare != nil {
+			c.text = maps.Clone(c.text)
+			f.Prepare(c.text)
+		}
 		return f, nil
 	}
 	if len(kind) > 64 {

@@ -24,6 +24,15 @@ type Dimensions struct {
 	// others. ValueSize is that of heads of values, 0 that of keys.
 	Local     Heads
 	ValueSize int
+	// LayerHeads are the query heads of each layer, and Ropes the rotary embeddings;
+	// nil means that layers do not differ.
+	LayerHeads []int
+	Ropes      []Rope
+	// HeadGate is the gate of heads.
+	HeadGate HeadGate
+	// Limits and SharedLimits bound the factors of experts, and of shared experts
+	// and dense feed-forwards, by layer; 0 and past the end mean no bound.
+	Limits, SharedLimits []float64
 	// Lenders says whose keys and values each layer reads: its own, or those of an
 	// earlier layer; nil means its own.
 	Lenders []int

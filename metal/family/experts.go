@@ -36,6 +36,9 @@ type Experts struct {
 	// Aside is the mixture of Gemma 4, which stands next to a dense feed-forward of this
 	// width; both are normed by themselves.
 	Aside int
+	// Limit and SharedLimit bound the factors of experts and of the shared expert
+	// (Feed.Limit).
+	Limit, SharedLimit float64
 	// Router selects how experts are chosen; the zero value is a softmax.
 	Router Router
 }
@@ -59,6 +62,8 @@ type Router struct {
 	Scale float64
 	// Least is added to the sum that shares are divided by.
 	Least float64
+	// Cap, unless 0, bounds scores: Cap*tanh(score/Cap).
+	Cap float64
 }
 
 // Plain reports whether the router is a softmax and nothing else.

@@ -50,6 +50,10 @@ type Family struct {
 	// Dynamic means that dynamic rope scaling has no effect within the context
 	// length.
 	Dynamic bool
+	// Prepare changes a copy of config.json before anything is read from it.
+	Prepare func(text map[string]any)
+	// Nested means that rope_parameters of a kind of layer override keys outside.
+	Nested bool
 	// Read reads the options that only this family has.
 	Read func(c *Config, d *Dimensions)
 	// Block describes layer i. It is nil for encoders.
@@ -74,6 +78,9 @@ type Layout struct {
 	// NormsLessOneInHF that only the original Hugging Face files store them so
 	// and files of mlx-lm do not.
 	NormsLessOne, NormsLessOneInHF bool
+	// Original is a part of names that only original files have, for families
+	// without kernels, whose shapes would show it.
+	Original string
 	// Blocks means that experts may be stored as mxfp4 blocks.
 	Blocks bool
 	// Wide means that residuals exceed the range of float16.
@@ -122,7 +129,7 @@ type GGUF struct {
 func All() []Family {
 	all := []Family{
 		apertus(), bailingMoE(), bert(), cohere(), cohere2(), deepseekV2(), deepseekV3(), dots1(), ernie45(), ernie45MoE(), exaone4(), gemma(), gemma2(), gemma3(), gemma4(), glm(), glm4(), glm4MoE(), glm4MoELite(), gptoss(),
-		granite(), graniteMoE(), graniteHybrid(), hunyuanDense(), internlm3(), kimiLinear(), lfm2(), lfm2MoE(), llama(), mimoV2Flash(), minimaxM2(), mistral4(), mixtral(), nemotronH(), olmo2(), olmo3(), olmoe(), phi3(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), stableLM(), starcoder2(), xlmRoberta(),
+		granite(), graniteMoE(), graniteHybrid(), hunyuanDense(), internlm3(), kimiLinear(), laguna(), lfm2(), lfm2MoE(), llama(), mimoV2Flash(), minimaxM2(), mistral4(), mixtral(), nemotronH(), olmo2(), olmo3(), olmoe(), phi3(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), stableLM(), starcoder2(), step3p5(), xlmRoberta(),
 	}
 	slices.SortFunc(all, func(a, b Family) int { return cmp.Compare(a.Name, b.Name) })
 	return all

@@ -90,7 +90,7 @@ type ropeReader struct {
 func (r *ropeReader) theta(f Family, params any, key string) {
 	c := r.c
 	where, v := "rope_theta", c.value("rope_theta")
-	if p, ok := params.(map[string]any); ok && v == nil {
+	if p, ok := params.(map[string]any); ok && (v == nil || f.Nested && p["rope_theta"] != nil) {
 		where, v = key+".rope_theta", p["rope_theta"]
 	}
 	if v == nil {
@@ -112,7 +112,7 @@ func (r *ropeReader) partial(f Family, params any, key string) {
 	where, v := "partial_rotary_factor", c.value("partial_rotary_factor")
 	if p, ok := params.(map[string]any); ok && p["partial_rotary_factor"] != nil {
 		inside := p["partial_rotary_factor"]
-		if v != nil && v != inside {
+		if v != nil && v != inside && !f.Nested {
 			c.fail(Invalidf("%spartial_rotary_factor is %s, but %s in %s", c.inside, Shown(v), Shown(inside), key))
 		}
 		where, v = key+".partial_rotary_factor", inside

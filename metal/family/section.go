@@ -136,6 +136,19 @@ func (s *section) list(name string) []any {
 	return list
 }
 
+// numbers reads a list of numbers from 0; null counts as 0.
+func (s *section) numbers(name string) []float64 {
+	var out []float64
+	for _, v := range s.list(name) {
+		n, ok := floatNumber(v)
+		if v != nil && (!ok || n < 0) {
+			s.fail(Invalidf("%s%s contains %s, want numbers from 0", s.inside, name, Shown(v)))
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
 // kinds reads layer_types, which gives each layer one of names; nil if absent.
 func (s *section) kinds(layers int, names ...string) []string {
 	types := s.value("layer_types")

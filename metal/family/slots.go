@@ -160,7 +160,7 @@ func (s *slots) attention(d Dimensions, f Family, a Attention) {
 			s.add(path+"k_norm.weight", int64(keys))
 		}
 	}
-	if a.HeadGate {
+	if a.HeadGate != NoGate {
 		s.linear(path+"g_proj", a.Heads, d.Hidden, false)
 	}
 	if a.Sinks {

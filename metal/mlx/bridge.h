@@ -118,6 +118,8 @@ bridge_made bridge_silu(uint64_t owner, bridge_array *x);
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up);
 bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up);
 bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit);
+bridge_made bridge_limited_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float limit);
+bridge_made bridge_softplus(uint64_t owner, bridge_array *x);
 bridge_made bridge_relu2(uint64_t owner, bridge_array *x);
 bridge_made bridge_xielu(uint64_t owner, bridge_array *x, float positive, float negative, float beta, float eps);
 bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);

@@ -377,6 +377,26 @@ bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_arr
   });
 }
 
+// As mlx-lm's clamped_swiglu: of gate, up, the upper limit and the lower limit.
+static std::vector<mx::array> limited_swiglu(const std::vector<mx::array> &in) {
+  auto gate = mx::minimum(mx::multiply(in[0], mx::sigmoid(in[0])), in[2]), up = mx::minimum(mx::maximum(in[1], in[3]), in[2]);
+  return {mx::multiply(gate, up)};
+}
+
+bridge_made bridge_limited_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float limit) {
+  return making(owner, [&] {
+    auto g = flat(gate);
+    return fused<limited_swiglu>({g, flat(up), mx::array(limit, g.dtype()), mx::array(-limit, g.dtype())})[0];
+  });
+}
+
+bridge_made bridge_softplus(uint64_t owner, bridge_array *x) {
+  return making(owner, [&] {
+    auto in = mx::astype(flat(x), mx::float32);
+    return mx::astype(mx::logaddexp(in, mx::array(0.0f)), x->value.dtype());
+  });
+}
+
 bridge_made bridge_relu2(uint64_t owner, bridge_array *x) {
   return making(owner, [&] {
     auto in = flat(x);

@@ -236,6 +236,18 @@ func (s *elementwise) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32)
 	})
 }
 
+// LimitedSwiGLU is SwiGLU whose factors are bounded.
+func (s *scope) LimitedSwiGLU(gate, up tensor.Array, limit float32) tensor.Array {
+	return s.pair("LimitedSwiGLU", gate, up, func(a, b handle) C.bridge_made {
+		return C.bridge_limited_swiglu(s.b.token(), a, b, C.float(limit))
+	})
+}
+
+// Softplus is ln(1 + e^x).
+func (s *scope) Softplus(x tensor.Array) tensor.Array {
+	return s.single("Softplus", x, func(h handle) C.bridge_made { return C.bridge_softplus(s.b.token(), h) })
+}
+
 // ScaleShift is scale*x + shift.
 func (s *elementwise) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
 	const op = "ScaleShift"

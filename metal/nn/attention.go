@@ -43,9 +43,10 @@ type Attention struct {
 	// K has no matrix in layers that read the keys and values of another, V none
 	// where keys are values too.
 	Q, K, V, O Linear
-	// Gate is one number per head, whose sigmoid multiplies the output of the head;
-	// it has no matrix if the family has none.
-	Gate Linear
+	// Gate is one number per head, whose sigmoid or, with Softplus, softplus
+	// multiplies the output of the head; it has no matrix if the family has none.
+	Gate     Linear
+	Softplus bool
 	// Biases of Q, K and V; nil if the family has none.
 	Biases *Biases
 	// HeadNorms of queries and keys; nil if the family has none.
@@ -119,7 +120,7 @@ func (l *Loader) attention(path string, d family.Dimensions, f family.Attention,
 		l.Bias(path+".o_proj", &a.O)
 	}
 	l.headNorms(path, d, f, a)
-	if f.HeadGate {
+	if a.Softplus = f.HeadGate == family.SoftplusGate; f.HeadGate != family.NoGate {
 		l.Linear(path+".g_proj", &a.Gate)
 	}
 	if f.Sinks {
@@ -205,7 +206,10 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments, Q: q, K: k, V: v,
 		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks, Cap: a.Cap, Mutual: p.Mutual,
 	})
-	if a.Gate.Matrix != nil {
+	switch {
+	case a.Gate.Matrix != nil && a.Softplus:
+		return s.Multiply(seen, s.Softplus(a.Gate.Apply(s, x)))
+	case a.Gate.Matrix != nil:
 		return s.SigmoidGate(seen, a.Gate.Apply(s, x))
 	}
 	if gate == nil {

@@ -25,6 +25,8 @@ type Experts struct {
 	Each tensor.Array
 	// GELU replaces SiLU. If Gate has no matrix the activation is ReLU2.
 	GELU bool
+	// Limit bounds both factors (family.Feed.Limit); 0 means no bound.
+	Limit float32
 	// Shared is an additional expert that every token uses; nil means none. Its
 	// weight is the sigmoid of SharedGate's score, or 1 without SharedGate.
 	Shared     FeedForward
@@ -44,8 +46,11 @@ func (e *Experts) inner(s tensor.Scope, x, chosen tensor.Array) tensor.Array {
 	gu := s.LinearOf(x, chosen, e.Count, e.Gate.Matrix, e.Up.Matrix)
 	defer s.Release(gu[0])
 	defer s.Release(gu[1])
-	if e.GELU {
+	switch {
+	case e.GELU:
 		return s.GeGLU(gu[0], gu[1])
+	case e.Limit > 0:
+		return s.LimitedSwiGLU(gu[0], gu[1], e.Limit)
 	}
 	return s.SwiGLU(gu[0], gu[1])
 }
@@ -53,6 +58,9 @@ func (e *Experts) inner(s tensor.Scope, x, chosen tensor.Array) tensor.Array {
 // of runs the mixture on x, whose experts are chosen by another array.
 func (e *Experts) of(s tensor.Scope, x, by tensor.Array) tensor.Array {
 	scores := e.Router.Apply(s, by)
+	if by := float32(e.By.Cap); by > 0 {
+		scores = s.ScaleShift(s.Tanh(s.ScaleShift(scores, 1/by, 0)), by, 0)
+	}
 	chosen, shares := e.route(s, scores)
 	s.Release(scores)
 	inner := e.inner(s, x, chosen)
@@ -98,7 +106,7 @@ func (l *Loader) stack(path string, to *Linear) {
 // Experts declares a router, gate, with the prefix path, and the stacked
 // experts of switch_mlp, with mlx-lm's names.
 func (l *Loader) Experts(path string, d family.Experts) *Experts {
-	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized, By: d.Router, GELU: d.Activation == family.GELUTanh}
+	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized, By: d.Router, GELU: d.Activation == family.GELUTanh, Limit: float32(d.Limit)}
 	if name := path + "." + d.Router.Bias; d.Router.Bias != "" && l.holds(name, !d.Router.MayLack) {
 		l.vector(name, func(v tensor.Array) { e.Bias = v })
 	}
@@ -109,7 +117,7 @@ func (l *Loader) Experts(path string, d family.Experts) *Experts {
 	l.stack(path+".switch_mlp.up_proj", &e.Up)
 	l.stack(path+".switch_mlp.down_proj", &e.Down)
 	if d.Shared > 0 {
-		e.Shared = l.feed(path+"."+d.SharedName(), family.Feed{Plain: d.Plain, Activation: d.Activation})
+		e.Shared = l.feed(path+"."+d.SharedName(), family.Feed{Plain: d.Plain, Activation: d.Activation, Limit: d.SharedLimit})
 		if !d.SharedWhole {
 			l.Linear(path+"."+d.SharedName()+"_gate", &e.SharedGate)
 		}

@@ -83,13 +83,18 @@ type FeedForward interface {
 type gatedMLP struct {
 	Gate, Up, Down Linear
 	GELU           bool
+	// Limit bounds both factors (family.Feed.Limit); 0 means no bound.
+	Limit float32
 }
 
 // Apply runs the block on x [T, D].
 func (m *gatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	gate, up := m.project(s, x)
-	if m.GELU {
+	switch {
+	case m.GELU:
 		return m.Down.Apply(s, s.GeGLU(gate, up))
+	case m.Limit > 0:
+		return m.Down.Apply(s, s.LimitedSwiGLU(gate, up, m.Limit))
 	}
 	return m.Down.Apply(s, s.SwiGLU(gate, up))
 }
@@ -145,7 +150,7 @@ func (l *Loader) feed(path string, f family.Feed) FeedForward {
 		linear("down_proj", &m.Down)
 		return m
 	}
-	m := &gatedMLP{GELU: f.Activation == family.GELUTanh}
+	m := &gatedMLP{GELU: f.Activation == family.GELUTanh, Limit: float32(f.Limit)}
 	linear("gate_proj", &m.Gate)
 	linear("up_proj", &m.Up)
 	linear("down_proj", &m.Down)

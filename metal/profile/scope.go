@@ -174,6 +174,14 @@ func (s *scope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tenso
 	return s.one("ClampedSwiGLU", 0, func() tensor.Array { return s.Scope.ClampedSwiGLU(gate, up, alpha, limit) }, gate, up)
 }
 
+func (s *scope) LimitedSwiGLU(gate, up tensor.Array, limit float32) tensor.Array {
+	return s.one("LimitedSwiGLU", 0, func() tensor.Array { return s.Scope.LimitedSwiGLU(gate, up, limit) }, gate, up)
+}
+
+func (s *scope) Softplus(x tensor.Array) tensor.Array {
+	return s.one("Softplus", 0, func() tensor.Array { return s.Scope.Softplus(x) }, x)
+}
+
 func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
 	return s.one("ScaleShift", 0, func() tensor.Array { return s.Scope.ScaleShift(x, scale, shift) }, x)
 }

@@ -209,6 +209,23 @@ func (s *elementwise) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32)
 	})
 }
 
+// LimitedSwiGLU is SwiGLU whose factors are bounded.
+func (s *scope) LimitedSwiGLU(gate, up tensor.Array, limit float32) tensor.Array {
+	return s.binary("LimitedSwiGLU", gate, up, func(dst, gate, up []float32) {
+		gate, up = gate[:len(dst)], up[:len(dst)]
+		for i, g := range gate {
+			dst[i] = min(g/(1+exp(-g)), limit) * min(max(up[i], -limit), limit)
+		}
+	})
+}
+
+// Softplus is ln(1 + e^x).
+func (s *scope) Softplus(x tensor.Array) tensor.Array {
+	return s.unary("Softplus", x, func(v float32) float32 {
+		return max(v, 0) + float32(math.Log1p(math.Exp(-math.Abs(float64(v)))))
+	})
+}
+
 // ScaleShift is scale*x + shift.
 func (s *elementwise) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
 	in, ok := s.operand("ScaleShift", x, 0)

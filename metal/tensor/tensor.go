@@ -641,6 +641,11 @@ type Scope interface {
 	// ClampedSwiGLU is g * sigmoid(alpha*g) * (u + 1) on equal shapes, where g
 	// = min(gate, limit) and u is up clamped to [-limit, limit].
 	ClampedSwiGLU(gate, up Array, alpha, limit float32) Array
+	// LimitedSwiGLU is min(SiLU(gate), limit) * u on equal shapes, where u is up
+	// clamped to [-limit, limit].
+	LimitedSwiGLU(gate, up Array, limit float32) Array
+	// Softplus is ln(1 + e^x), computed in float32.
+	Softplus(x Array) Array
 	// ReLU2 is the square of max(0, x).
 	ReLU2(x Array) Array
 	// XIELU is positive*x^2 + beta*x where x is more than 0, and

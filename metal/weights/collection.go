@@ -393,6 +393,19 @@ func (c *collection) foreign() error {
 	return family.Unsupported("a part of the model", slices.Min(found), []string{"model.", "lm_head."})
 }
 
+// named reports whether a name has this part; every folder has an empty one.
+func (c *collection) named(part string) bool {
+	if part == "" {
+		return true
+	}
+	for name := range c.tensors {
+		if strings.Contains(name, part) {
+			return true
+		}
+	}
+	return false
+}
+
 // entry is the tensor of a slot.
 func (c *collection) entry(s family.Slot, groups grouping) (Entry, error) {
 	layer := layerOf(s.Path)

@@ -166,7 +166,7 @@ func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
 		c.close()
 		return nil, err
 	}
-	lessOne := layout.NormsLessOne || layout.NormsLessOneInHF && !asMLX
+	lessOne := layout.NormsLessOne || layout.NormsLessOneInHF && !asMLX && c.named(layout.Original)
 	f := &File{Dim: dim, dir: dir, sources: c.sources, bytes: c.bytes, lessOne: lessOne}
 	f.openTower(c, cfg) // first: the inventory leaves it out
 	entries, err := c.inventory(dim, cfg)

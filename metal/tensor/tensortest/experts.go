@@ -216,6 +216,7 @@ func shapesOfExperts(m tensor.Matrix) map[string]func(sc tensor.Scope) {
 		},
 		"LinearBias of none": func(sc tensor.Scope) { sc.LinearBias(sc.From(make([]float32, 8), 1, 8), []tensor.Matrix{m}, nil) },
 		"GeGLU":              func(sc tensor.Scope) { sc.GeGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
+		"LimitedSwiGLU":      func(sc tensor.Scope) { sc.LimitedSwiGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), 7) },
 		"ClampedSwiGLU":      func(sc tensor.Scope) { sc.ClampedSwiGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), 1, 7) },
 		"RouteTop of none":   func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 0) },
 		"RouteTop of more":   func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 5) },
@@ -250,6 +251,8 @@ func releasedOfExperts(m, gone tensor.Matrix) map[string]func(sc tensor.Scope, a
 			sc.LinearBias(sc.From(make([]float32, 4), 1, 4), []tensor.Matrix{gone}, []tensor.Array{sc.From([]float32{1}, 1)})
 		},
 		"GeGLU":         func(sc tensor.Scope, a tensor.Array) { sc.GeGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"LimitedSwiGLU": func(sc tensor.Scope, a tensor.Array) { sc.LimitedSwiGLU(a, sc.From(make([]float32, 4), 1, 4), 7) },
+		"Softplus":      func(sc tensor.Scope, a tensor.Array) { sc.Softplus(a) },
 		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) { sc.ClampedSwiGLU(a, sc.From(make([]float32, 4), 1, 4), 1, 7) },
 		"RouteTop":      func(sc tensor.Scope, a tensor.Array) { sc.RouteTop(a, 1) },
 		"ScaleShift":    func(sc tensor.Scope, a tensor.Array) { sc.ScaleShift(a, 1, 1) },

@@ -141,6 +141,16 @@ func (s faultyScope) GeGLU(gate, up tensor.Array) tensor.Array {
 	return s.Scope.GeGLU(gate, up)
 }
 
+func (s faultyScope) LimitedSwiGLU(gate, up tensor.Array, limit float32) tensor.Array {
+	defer s.in("LimitedSwiGLU")()
+	return s.Scope.LimitedSwiGLU(gate, up, limit)
+}
+
+func (s faultyScope) Softplus(x tensor.Array) tensor.Array {
+	defer s.in("Softplus")()
+	return s.Scope.Softplus(x)
+}
+
 func (s faultyScope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
 	defer s.in("ClampedSwiGLU")()
 	return s.Scope.ClampedSwiGLU(gate, up, alpha, limit)

@@ -99,6 +99,8 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		"SiLU":          func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
 		"SwiGLU":        func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
 		"GeGLU":         func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GeGLU(a, a) },
+		"LimitedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.LimitedSwiGLU(a, a, 7) },
+		"Softplus":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Softplus(a) },
 		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ClampedSwiGLU(a, a, 1.702, 7) },
 		"RouteTop": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			_, shares := sc.RouteTop(a, limitWidth)

@@ -41,7 +41,7 @@ func Run(t *testing.T, s Suite) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
+		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"LimitedSwiGLU", s.limitedSwiGLU}, {"Softplus", s.softplus}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Place", s.place}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"JoinIDs", s.joined}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
 		{"LinearBias", matrices.linearBias}, {"Route", matrices.route}, {"RouteTop", matrices.routeTop}, {"RouteBy", matrices.routeBy}, {"ReLU2AndXIELU", matrices.curves}, {"LinearOf", matrices.linearOf}, {"LinearOfRowsAreIndependent", matrices.independentOf}, {"Combine", matrices.combine},
@@ -216,6 +216,35 @@ func (s Suite) clampedSwiGLU(t *testing.T) {
 		}
 		s.near(t, "ClampedSwiGLU", x.read(x.s.ClampedSwiGLU(x.s.From(gate, rows, width), x.s.From(up, rows, width), c.alpha, c.limit)), want)
 	}
+}
+
+func (s Suite) limitedSwiGLU(t *testing.T) {
+	x := s.open(t)
+	const rows, width = 3, 2731
+	for _, limit := range []float32{7, 0.5} {
+		gate, up, want := x.random(rows*width), x.random(rows*width), make([]float64, rows*width)
+		for i, v := range []float32{-100, 100, 0, -7, 7, 6.99, 7.01} { // combined with each of the others
+			for j, u := range []float32{-100, 100, 0, -7, 7, 6.99, -7.01} {
+				gate[i*7+j], up[i*7+j] = v, u
+			}
+		}
+		for i := range want {
+			g, l := float64(gate[i]), float64(limit)
+			want[i] = math.Min(g/(1+math.Exp(-g)), l) * math.Max(-l, math.Min(float64(up[i]), l))
+		}
+		s.near(t, "LimitedSwiGLU", x.read(x.s.LimitedSwiGLU(x.s.From(gate, rows, width), x.s.From(up, rows, width), limit)), want)
+	}
+}
+
+func (s Suite) softplus(t *testing.T) {
+	x := s.open(t)
+	const rows, width = 3, 1367
+	in, want := x.random(rows*width), make([]float64, rows*width)
+	copy(in, []float32{-100, 100, 0, -20, 20, 1e-3, -1e-3, 88, -88})
+	for i, v := range in {
+		want[i] = math.Max(float64(v), 0) + math.Log1p(math.Exp(-math.Abs(float64(v))))
+	}
+	s.near(t, "Softplus", x.read(x.s.Softplus(x.s.From(in, rows, width))), want)
 }
 
 func (s Suite) scaleShift(t *testing.T) {
