@@ -258,7 +258,7 @@ func (d Dimensions) Kinds() (k Kinds) {
 // kept is how many elements of keys and values a layer keeps of a token.
 func (d Dimensions) kept(b Block) int {
 	if b.Latent != nil {
-		return b.Latent.Rank + b.Latent.Rotated
+		return b.Latent.Stored()
 	}
 	return b.Attention.KVHeads * (b.Attention.HeadSize + b.Attention.ValueSize)
 }

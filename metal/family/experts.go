@@ -162,6 +162,28 @@ func denseFirst(layers, first int) []int {
 	return out
 }
 
+// denseLayers reads the layers that mlp_layer_types makes dense; ok is false
+// without the key.
+func (c *Config) denseLayers(layers int) (dense []int, ok bool) {
+	kinds := c.list("mlp_layer_types")
+	if len(kinds) == 0 {
+		return nil, false
+	}
+	if len(kinds) != layers {
+		c.fail(Invalidf("%smlp_layer_types has %d names, want %d", c.inside, len(kinds), layers))
+	}
+	for i, kind := range kinds {
+		switch kind {
+		case "sparse":
+		case "dense":
+			dense = append(dense, i)
+		default:
+			c.fail(fmt.Errorf("%smlp_layer_types: %w", c.inside, &UnsupportedError{"feed-forward", Shown(kind), []string{"dense", "sparse"}}))
+		}
+	}
+	return dense, true
+}
+
 // noAux reads the mixture of DeepSeek-V3: sigmoid scores, a bias that only
 // affects the choice, groups of experts, scaled weights, shared experts without
 // a gate, and dense layers first. Any other score function or method is

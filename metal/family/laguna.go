@@ -80,20 +80,7 @@ func (c *Config) lagunaExperts(d *Dimensions) {
 			Cap: c.numberOr(0, 0, 1e9, "moe_router_logit_softcapping"),
 		},
 	}
-	kinds := c.list("mlp_layer_types")
-	if len(kinds) == 0 {
-		return
-	}
-	if d.Experts.Dense = nil; len(kinds) != d.Layers {
-		c.fail(Invalidf("%smlp_layer_types has %d names, want %d", c.inside, len(kinds), d.Layers))
-	}
-	for i, kind := range kinds {
-		switch kind {
-		case "sparse":
-		case "dense":
-			d.Experts.Dense = append(d.Experts.Dense, i)
-		default:
-			c.fail(fmt.Errorf("%smlp_layer_types: %w", c.inside, &UnsupportedError{"feed-forward", Shown(kind), []string{"dense", "sparse"}}))
-		}
+	if dense, ok := c.denseLayers(d.Layers); ok {
+		d.Experts.Dense = dense
 	}
 }

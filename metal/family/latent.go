@@ -3,6 +3,8 @@ package family
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 )
 
 // Latent is multi-head latent attention (https://arxiv.org/abs/2405.04434):
@@ -24,6 +26,54 @@ type Latent struct {
 	// Bias: the products that compute both vectors have biases, as has the
 	// output projection.
 	Bias bool
+	// Indexer selects the tokens that a layer attends to; nil means all.
+	Indexer *Indexer
+}
+
+// Indexer is the indexer of sparse attention (tensor.Indexer): Heads of Size
+// elements, of which the first are rotated as those of the layer, and the number
+// of tokens that it selects.
+type Indexer struct {
+	Heads, Size, TopK int
+	Interleaved       bool
+}
+
+// Stored is the width of what the cache keeps of a token: the latent vector, the
+// rotated part, and the key of the indexer.
+func (l Latent) Stored() int {
+	if l.Indexer == nil {
+		return l.Rank + l.Rotated
+	}
+	return l.Rank + l.Rotated + l.Indexer.Size
+}
+
+// indexer reads the indexer of latent attention. Layers that reuse the selection
+// of an earlier one are refused: mlx-lm ignores these keys.
+func (c *Config) indexer(d *Dimensions, interleaved bool) {
+	x := &Indexer{Heads: c.integer(1, 1<<10, "index_n_heads"), Size: c.integer(2, 1<<12, "index_head_dim"), TopK: c.integer(1, 1<<20, "index_topk")}
+	x.Interleaved = c.flagOr(interleaved, "indexer_rope_interleave")
+	if d.Latent.QueryRank == 0 {
+		c.integer(1, 1<<16, "q_lora_rank")
+	}
+	if x.Size%2 != 0 || x.Size < d.Latent.Rotated {
+		c.fail(Invalidf("%sindex_head_dim is %d, want an even number from qk_rope_head_dim, %d", c.inside, x.Size, d.Latent.Rotated))
+	}
+	c.only("index_topk_freq", 1)
+	kinds, pattern := c.list("indexer_types"), c.value("index_topk_pattern")
+	if text, ok := pattern.(string); pattern != nil && (!ok || strings.Trim(text, "F") != "") {
+		c.fail(fmt.Errorf("%sindex_topk_pattern: %w", c.inside, &UnsupportedError{"value", Shown(pattern), []string{"F"}}))
+	}
+	for _, kind := range kinds {
+		if kind != "full" {
+			c.fail(fmt.Errorf("%sindexer_types: %w", c.inside, &UnsupportedError{"indexer", Shown(kind), []string{"full"}}))
+			break
+		}
+	}
+	if dense, ok := c.denseLayers(d.Layers); ok && !slices.Equal(dense, d.Experts.Dense) {
+		c.fail(Invalidf("%smlp_layer_types and first_k_dense_replace contradict each other", c.inside))
+	}
+	d.Latent.Indexer = x
+	d.HeadSize = d.Latent.Stored()
 }
 
 // latent reads latent attention. The number and the size of heads are set to
@@ -70,6 +120,12 @@ func (s *slots) latent(d Dimensions, l Latent, path string) {
 	s.add(path+"embed_q.weight", int64(heads), int64(l.Rank), int64(l.Plain))
 	s.add(path+"unembed_out.weight", int64(heads), int64(l.Value), int64(l.Rank))
 	s.linear(path+"o_proj", d.Hidden, heads*l.Value, l.Bias)
+	if x := l.Indexer; x != nil {
+		s.linear(path+"indexer.wq_b", x.Heads*x.Size, l.QueryRank, false)
+		s.linear(path+"indexer.wk", x.Size, d.Hidden, false)
+		s.norm(Norm{Path: path + "indexer.k_norm", Mean: true, Bias: true}, x.Size)
+		s.linear(path+"indexer.weights_proj", x.Heads, d.Hidden, false)
+	}
 }
 
 // deepseekV2 is DeepSeek-V2 and V2-Lite: latent attention, and a mixture of
@@ -107,6 +163,33 @@ func deepseekV3() Family {
 		Block:  preNorm,
 		Layout: Layout{Drafts: true},
 	}
+}
+
+// deepseekV32 is DeepSeek-V3.2: DeepSeek-V3 with sparse attention. The norm of
+// the indexer's keys has the epsilon of transformers and of the model's own code,
+// 1e-6; mlx-lm has 1e-5, which can change a selection only between near equals.
+func deepseekV32() Family {
+	f := deepseekV3()
+	f.Name, f.Models, f.Types, f.Context = "deepseek_v32", "DeepSeek-V3.2", []string{"deepseek_v32"}, 1<<11
+	f.Read = func(c *Config, d *Dimensions) {
+		c.latent(d)
+		c.noAux(d, "sigmoid", "noaux_tc")
+		c.indexer(d, false)
+	}
+	return f
+}
+
+// glmMoEDSA is GLM-5: DeepSeek-V3.2's block, whose indexer rotates interleaved
+// pairs.
+func glmMoEDSA() Family {
+	f := deepseekV3()
+	f.Name, f.Models, f.Types, f.Context = "glm_moe_dsa", "GLM-5", []string{"glm_moe_dsa"}, 202752
+	f.Read = func(c *Config, d *Dimensions) {
+		c.latent(d)
+		c.noAux(d, "sigmoid", "noaux_tc")
+		c.indexer(d, true)
+	}
+	return f
 }
 
 // glm4MoELite is GLM-4.7-Flash: DeepSeek-V3's block. The norms of its latent

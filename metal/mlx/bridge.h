@@ -183,10 +183,12 @@ bridge_status bridge_ragged(uint64_t owner, int32_t type, int32_t size, int32_t 
 typedef struct {
   int32_t layer, heads, kv_heads, size, value_size, window;
   float scale, cap; // cap is 0 where scores have no bound
+  // The indexer's heads, their size, and how many tokens it selects; 0 without one.
+  int32_t index_heads, index_size, index_topk;
 } bridge_attend_spec;
 // k is null where the layer holds the tokens of the step already, v where values are
 // within keys.
-bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n,
+bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, bridge_array *index_q, bridge_array *index_weights, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n,
                           const int32_t *runs); // positions, start and end of each: tokens of a run see one another
 
 // Recurrent states lie in slabs as well: what the convolution saw in place of

@@ -40,6 +40,8 @@ struct attention {
   const bridge_attend_spec *spec;
   std::optional<mx::array> sinks;
   const int32_t *runs;
+  // The operands of the indexer.
+  std::optional<mx::array> index_q, index_weights;
 
   // Keys of tokens [first, end) of slots [from, to), and their values.
   mx::array keys(const slab_layer &held, int from, int to, int first, int end) const {
@@ -124,7 +126,7 @@ void compile_ragged(int size) {
 mx::array attend_by_products(const attention &a, const mx::array &q, const mx::array &k, const mx::array &v, const mx::array &mask) {
   const auto *spec = a.spec;
   int length = q.shape(2), keys = k.shape(2), group = spec->heads / spec->kv_heads;
-  auto rows = mx::reshape(mx::multiply(q, mx::array(spec->scale, q.dtype())), {spec->kv_heads, group * length, spec->size});
+  auto rows = mx::reshape(mx::multiply(q, mx::array(spec->scale, q.dtype())), {spec->kv_heads, group * length, q.shape(3)});
   auto scores = mx::matmul(rows, mx::swapaxes(mx::squeeze(k, 0), 1, 2));
   scores = mx::reshape(scores, {spec->kv_heads, group, length, keys});
   if (spec->cap > 0) {
@@ -168,6 +170,65 @@ mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segm
   if (seg.length > 1) {
     out = mx::transpose(out, {0, 2, 1, 3});
   }
+  return mx::reshape(out, {seg.length, spec->heads * spec->value_size});
+}
+
+// The indexer's scores of tokens, whose keys are [size, tokens], for rows of the
+// step from row on: [rows, tokens]. Heads are added up one by one, so that the
+// scores of a single one exist at a time.
+mx::array index_scores(const attention &a, const mx::array &keys, int row, int rows) {
+  int heads = a.spec->index_heads, size = a.spec->index_size;
+  auto q = mx::reshape(rows_of(*a.index_q, row, row + rows), {rows, heads, size});
+  auto weights = mx::reshape(rows_of(*a.index_weights, row, row + rows), {rows, heads});
+  auto zero = mx::array(0, q.dtype());
+  if (rows == 1) {
+    return mx::matmul(weights, mx::maximum(mx::matmul(mx::squeeze(q, 0), keys), zero));
+  }
+  std::optional<mx::array> sum;
+  for (int h = 0; h < heads; h++) {
+    auto of = mx::squeeze(mx::slice(q, {0, h, 0}, {rows, h + 1, size}), 1);
+    auto part = mx::multiply(mx::maximum(mx::matmul(of, keys), zero), mx::slice(weights, {0, h}, {rows, h + 1}));
+    sum = sum ? mx::add(*sum, part) : part;
+  }
+  return *sum;
+}
+
+// One segment's queries, rows of the step from row on, against the tokens that the
+// indexer selects: [length, heads*size].
+mx::array attend_indexed(const attention &a, const bridge_segment &seg, const mx::array &step, int row) {
+  const auto *spec = a.spec;
+  int end = seg.start + seg.length, size = spec->size - spec->index_size;
+  auto q = by_head(step, row, seg.length, spec->heads, size);
+  auto &held = seg.slab->layers.at(static_cast<size_t>(spec->layer));
+  auto stored = a.keys(held, seg.slot, seg.slot + 1, 0, end), values = a.values(held, seg.slot, seg.slot + 1, 0, end);
+  auto keys = mx::slice(stored, {0, 0, 0, 0}, {1, 1, end, size});
+  std::optional<mx::array> mask, selected;
+  if (seg.length > 1) {
+    mask = mask_of_piece(a, seg.start, 0, end);
+  }
+  if (end > spec->index_topk) {
+    auto tail = mx::reshape(mx::slice(stored, {0, 0, 0, size}, {1, 1, end, spec->size}), {end, spec->index_size});
+    auto scores = index_scores(a, mx::swapaxes(tail, 0, 1), row, seg.length);
+    if (mask) {
+      scores = mx::where(*mask, scores, mx::array(-std::numeric_limits<float>::infinity(), scores.dtype()));
+    }
+    int first = end - spec->index_topk;
+    selected = mx::slice(mx::argpartition(scores, first, -1), {0, first}, {seg.length, end});
+  }
+  if (!mask) { // one token: what it selects is gathered
+    if (selected) {
+      auto places = mx::reshape(*selected, {spec->index_topk});
+      keys = mx::take(keys, places, 2);
+      values = mx::take(values, places, 2);
+    }
+    auto out = mx::fast::scaled_dot_product_attention(q, keys, values, spec->scale, "", std::nullopt, a.sinks);
+    return mx::reshape(out, {1, spec->heads * spec->value_size});
+  }
+  if (selected) {
+    auto none = mx::zeros({seg.length, end}, mx::bool_);
+    mask = mx::logical_and(*mask, mx::put_along_axis(none, *selected, mx::broadcast_to(mx::array(true), selected->shape()), -1));
+  }
+  auto out = mx::transpose(attend_by_products(a, q, keys, values, *mask), {0, 2, 1, 3});
   return mx::reshape(out, {seg.length, spec->heads * spec->value_size});
 }
 
@@ -457,15 +518,19 @@ bridge_made bridge_attend_all(uint64_t owner, bridge_array *q, bridge_array *k, 
   });
 }
 
-bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n,
+bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, bridge_array *index_q, bridge_array *index_weights, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n,
                           const int32_t *runs) {
   return making(owner, [&] {
-    attention a{spec, std::nullopt, runs};
+    attention a{spec, std::nullopt, runs, std::nullopt, std::nullopt};
+    if (spec->index_size > 0) {
+      a.index_q = flat(index_q);
+      a.index_weights = flat(index_weights);
+    }
     if (sinks != nullptr) {
       a.sinks = mx::astype(mx::array(sinks, mx::Shape{spec->heads}, mx::float32), q->value.dtype());
     }
     auto groups = gather(segments, n);
-    if (spec->cap > 0) { // each is attended by products
+    if (spec->cap > 0 || spec->index_size > 0) { // each is attended by itself
       groups.clear();
     }
     // Everything is written before anything is read: what reads an array that is
@@ -484,11 +549,15 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
         out.order.insert(out.order.end(), rows.begin(), rows.end());
       }
     }
-    attend_ragged(a, q->value, segments, n, out);
+    if (spec->index_size == 0) {
+      attend_ragged(a, q->value, segments, n, out);
+    }
     int row = 0;
     for (int32_t i = 0; i < n; row += segments[i].length, i++) {
       const auto &seg = segments[i];
-      if (seg.how != BRIDGE_RAGGED && (seg.length > 1 || groups.count(seg.slab) == 0)) {
+      if (spec->index_size > 0) {
+        out.add(attend_indexed(a, seg, q->value, row), row, seg.length);
+      } else if (seg.how != BRIDGE_RAGGED && (seg.length > 1 || groups.count(seg.slab) == 0)) {
         out.add(attend_alone(a, by_head(q->value, row, seg.length, spec->heads, spec->size), seg), row, seg.length);
       }
     }

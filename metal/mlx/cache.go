@@ -343,7 +343,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	}
 	err := s.b.check() // before the cache changes
 	heads := c.spec.HeadsOf(spec.Layer)
-	wide := q.shape[1] / heads.HeadSize
+	wide := q.shape[1] / spec.QuerySize(heads)
 	var segments []C.bridge_segment
 	var runs []C.int32_t
 	var scores int64
@@ -361,7 +361,13 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		layer: C.int32_t(c.index[spec.Layer]), heads: C.int32_t(wide), kv_heads: C.int32_t(heads.KVHeads),
 		size: C.int32_t(heads.HeadSize), value_size: C.int32_t(heads.ValueSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale), cap: C.float(spec.Cap),
 	}
-	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.handle(), v.handle(), &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments)), unsafe.SliceData(runs)), q.shape[0], wide*heads.ValueSize)
+	var indexQ, indexWeights *array
+	if x := spec.Indexer; x != nil {
+		indexQ, _ = s.operand(op, x.Q, 2)
+		indexWeights, _ = s.operand(op, x.Weights, 2)
+		how.index_heads, how.index_size, how.index_topk = C.int32_t(indexWeights.shape[1]), C.int32_t(x.Size), C.int32_t(x.TopK)
+	}
+	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.handle(), v.handle(), indexQ.handle(), indexWeights.handle(), &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments)), unsafe.SliceData(runs)), q.shape[0], wide*heads.ValueSize)
 }
 
 // handle is what the bridge knows of an array; nil of none.
@@ -401,7 +407,7 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 		}
 		all = append(all, stretch{slab: in.slab, slot: in.slot, start: start, length: g.Length, seen: g.Start + g.Length, shift: start - g.Start, runs: mutual[i]})
 	}
-	if c.ragged && len(spec.Mutual) == 0 && spec.Window == 0 && spec.Sinks == nil && spec.Cap == 0 {
+	if c.ragged && len(spec.Mutual) == 0 && spec.Window == 0 && spec.Sinks == nil && spec.Cap == 0 && spec.Indexer == nil {
 		c.b.ragged.Add(chooseRagged(all))
 	}
 	for _, g := range all {
@@ -410,6 +416,8 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 		}
 		how, written := C.int32_t(C.BRIDGE_RAGGED), int64(0)
 		switch {
+		case spec.Indexer != nil && g.length > 1: // whose mask no fused kernel has
+			how, written = C.BRIDGE_PRODUCTS, 3*(int64(heads)+2)*int64(g.length)*int64(g.seen)
 		case spec.Cap > 0: // which no fused kernel has
 			how, written = C.BRIDGE_PRODUCTS, 3*int64(heads)*int64(g.length)*int64(g.seen)
 		case !g.ragged:
@@ -491,6 +499,10 @@ func (s *scope) attendOperands(op string, spec *tensor.AttendSpec) (q, k, v *arr
 			v, _ = s.operand(op, spec.V, 2)
 		}
 	}
+	if x := spec.Indexer; x != nil {
+		_, _ = s.operand(op, x.Q, 2)
+		_, _ = s.operand(op, x.Weights, 2)
+	}
 	if s.failed() {
 		return nil, nil, nil, nil, false
 	}
@@ -505,8 +517,8 @@ func (s *scope) attendOperands(op string, spec *tensor.AttendSpec) (q, k, v *arr
 	switch {
 	case spec.Layer < 0 || spec.Layer >= c.spec.Layers,
 		tokens != tensor.Tokens(spec.Segments), least < 0, misfit(k, heads.HeadSize), misfit(v, heads.ValueSize),
-		q.shape[1]%(heads.KVHeads*heads.HeadSize) != 0,
-		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/heads.HeadSize, !mutual,
+		!spec.Indexer.Fits(*spec, heads), q.shape[1]%(heads.KVHeads*spec.QuerySize(heads)) != 0,
+		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/spec.QuerySize(heads), !mutual,
 		spec.Window < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		s.misfit(op, "q %v, k and v as %+v, %d rows in segments, layer %d of %+v", q.shape, heads, tensor.Tokens(spec.Segments), spec.Layer, c.spec)
 		return nil, nil, nil, nil, false

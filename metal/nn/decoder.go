@@ -54,7 +54,7 @@ func cacheSpec(d family.Dimensions) tensor.CacheSpec {
 		spec.Windows = append(spec.Windows, a.Window)
 		heads := tensor.HeadSpec{KVHeads: a.KVHeads, HeadSize: a.HeadSize, ValueSize: a.ValueSize}
 		if l := b.Latent; l != nil {
-			heads = tensor.HeadSpec{KVHeads: 1, HeadSize: l.Rank + l.Rotated, ValueSize: l.Rank, Within: true}
+			heads = tensor.HeadSpec{KVHeads: 1, HeadSize: l.Stored(), ValueSize: l.Rank, Within: true}
 		}
 		if a.Window > 0 {
 			spec.Local = heads

@@ -23,6 +23,9 @@ type Latent struct {
 	// EmbedQ and Unembed have a matrix for each head.
 	EmbedQ, Unembed, O Linear
 
+	// indexer selects tokens; nil means all.
+	indexer *indexer
+
 	heads int
 	shape family.Latent
 	spec  AttentionSpec
@@ -52,7 +55,39 @@ func (l *Loader) latent(path string, d family.Dimensions, f family.Attention, sh
 	l.stack(path+".embed_q", &a.EmbedQ)
 	l.stack(path+".unembed_out", &a.Unembed)
 	biased(".o_proj", &a.O)
+	if shape.Indexer != nil {
+		a.indexer = l.indexer(path+".indexer", *shape.Indexer, a.spec.Rope)
+	}
 	return a
+}
+
+// indexer is the indexer of sparse attention.
+type indexer struct {
+	Q, K, Weights Linear
+	Norm          Norm
+	rope          tensor.RopeSpec
+	size, topK    int
+}
+
+// indexer declares an indexer under path, whose heads are rotated like those of
+// the layer but for the order of pairs.
+func (l *Loader) indexer(path string, f family.Indexer, rope tensor.RopeSpec) *indexer {
+	x := &indexer{rope: rope, size: f.Size, topK: f.TopK, Norm: Norm{Eps: 1e-6}}
+	x.rope.Interleaved = f.Interleaved
+	l.Linear(path+".wq_b", &x.Q)
+	l.Linear(path+".wk", &x.K)
+	l.vector(path+".k_norm.weight", func(v tensor.Array) { x.Norm.Weight = v })
+	l.vector(path+".k_norm.bias", func(v tensor.Array) { x.Norm.Bias = v })
+	l.Linear(path+".weights_proj", &x.Weights)
+	return x
+}
+
+// of returns the indexer's keys [T, size] and the operands of attention, of the
+// layer's input x and the latent vectors of its queries.
+func (x *indexer) of(s tensor.Scope, in, latent tensor.Array, p Pass) (tensor.Array, *tensor.Indexer) {
+	keys := s.Rope(x.Norm.apply(s, x.K.Apply(s, in)), p.Segments, x.size, x.rope)
+	queries := s.Rope(x.Q.Apply(s, latent), p.Segments, x.size, x.rope)
+	return keys, &tensor.Indexer{Q: queries, Weights: x.Weights.Apply(s, in), Size: x.size, TopK: x.topK}
 }
 
 // Attend appends the vector and the rotated part of keys to the cache, and returns
@@ -70,7 +105,14 @@ func (a *Latent) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 	if a.spec.Rope.Size > 0 {
 		narrow, turned = s.Rope(narrow, p.Segments, a.shape.Rotated, a.spec.Rope), s.Rope(turned, p.Segments, a.shape.Rotated, a.spec.Rope)
 	}
-	keys := s.Join([]tensor.Array{a.KVNorm.Apply(s, kv[0]), narrow}, a.shape.Rank, a.shape.Rotated)
+	stored, widths := []tensor.Array{a.KVNorm.Apply(s, kv[0]), narrow}, []int{a.shape.Rank, a.shape.Rotated}
+	var selects *tensor.Indexer
+	if a.indexer != nil {
+		var own tensor.Array
+		own, selects = a.indexer.of(s, x, from, p)
+		stored, widths = append(stored, own), append(widths, a.indexer.size)
+	}
+	keys := s.Join(stored, widths...)
 	embedded := s.LinearEach(parts[0], a.EmbedQ.Matrix, a.heads)
 	queries := s.Join([]tensor.Array{embedded, turned}, a.shape.Rank, a.shape.Rotated)
 	if t := a.spec.Temper; t != nil { // of the whole query
@@ -85,7 +127,7 @@ func (a *Latent) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 		s.Release(done)
 	}
 	seen := s.AppendAttend(tensor.AttendSpec{
-		Cache: p.Cache, Layer: a.spec.Layer, Segments: p.Segments, Q: queries, K: keys, Scale: a.spec.Scale, Window: a.spec.Window,
+		Cache: p.Cache, Layer: a.spec.Layer, Segments: p.Segments, Q: queries, K: keys, Scale: a.spec.Scale, Window: a.spec.Window, Indexer: selects,
 	})
 	s.Release(queries)
 	s.Release(keys)

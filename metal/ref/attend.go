@@ -18,7 +18,8 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		return &array{}
 	}
 	heads := c.spec.HeadsOf(spec.Layer)
-	out := s.array("AppendAttend", q.shape[0], q.shape[1]/heads.HeadSize*heads.ValueSize)
+	size := spec.QuerySize(heads)
+	out := s.array("AppendAttend", q.shape[0], q.shape[1]/size*heads.ValueSize)
 	if s.failed() {
 		return out
 	}
@@ -36,9 +37,16 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		s.fail(fmt.Errorf("AppendAttend: %w", err))
 		return out
 	}
+	indexed := s.indexed(c, &spec)
+	if s.failed() {
+		return out
+	}
+	if spec.Indexer != nil {
+		q = widened(q, size, heads.HeadSize)
+	}
 	looks := c.looks(spec, q.shape[1]/heads.HeadSize, s.b.workers.size)
 	s.b.workers.run(len(looks), func(worker, task int) {
-		a := attention{c: c, spec: &spec, look: looks[task], queries: s.b.scratch[worker].queries[:0]}
+		a := attention{c: c, spec: &spec, look: looks[task], indexed: indexed, queries: s.b.scratch[worker].queries[:0]}
 		a.begin(&s.b.scratch[worker], q, out)
 		a.attend(&s.b.scratch[worker])
 	})
@@ -75,6 +83,10 @@ func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache
 			v, _ = s.operand("AppendAttend", spec.V, 2)
 		}
 	}
+	if x := spec.Indexer; x != nil {
+		_, _ = s.operand("AppendAttend", x.Q, 2)
+		_, _ = s.operand("AppendAttend", x.Weights, 2)
+	}
 	if s.failed() {
 		return nil, nil, nil, nil, s.Err()
 	}
@@ -86,8 +98,8 @@ func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache
 	switch {
 	case spec.Layer < 0 || spec.Layer >= c.spec.Layers,
 		tokens != tensor.Tokens(spec.Segments), misfit(k, heads.HeadSize), misfit(v, heads.ValueSize),
-		q.shape[1]%(heads.KVHeads*heads.HeadSize) != 0,
-		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/heads.HeadSize, !mutual,
+		!spec.Indexer.Fits(spec, heads), q.shape[1]%(heads.KVHeads*spec.QuerySize(heads)) != 0,
+		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/spec.QuerySize(heads), !mutual,
 		spec.Window < 0, spec.Cap < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		return nil, nil, nil, nil, &tensor.ShapeError{Op: "AppendAttend", Detail: fmt.Sprintf("q %v, k and v as %+v, %d rows in segments, layer %d of %+v",
 			q.shape, heads, tensor.Tokens(spec.Segments), spec.Layer, c.spec)}
@@ -162,7 +174,7 @@ func (l look) end(position int) int {
 type query struct {
 	q, out, scores []float32
 	first, end     int
-	head           int
+	head, row      int
 	sum            float32
 }
 
@@ -171,6 +183,7 @@ type attention struct {
 	c       *cache
 	spec    *tensor.AttendSpec
 	look    look
+	indexed [][]int32 // by row of the step
 	queries []query
 	vectors bool
 }
@@ -191,7 +204,7 @@ func (a *attention) begin(sc *scratch, q, out *array) {
 			}
 			a.queries = append(a.queries, query{
 				q: q.row(a.look.row + r)[head*size : (head+1)*size], out: out.row(a.look.row + r)[head*wide : (head+1)*wide], scores: scores[:end-first],
-				first: first, end: end, head: head,
+				first: first, end: end, head: head, row: a.look.row + r,
 			})
 			scores = scores[room:]
 		}
@@ -211,6 +224,7 @@ func (a *attention) attend(sc *scratch) {
 	})
 	for i := range a.queries {
 		a.bound(a.queries[i].scores)
+		a.restrict(&a.queries[i])
 		a.exponentials(&a.queries[i])
 	}
 	sums(a.queries)

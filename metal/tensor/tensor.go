@@ -378,6 +378,38 @@ type AttendSpec struct {
 	// Mutual are runs of rows, each within a segment, whose tokens also see those of their
 	// run that come after them. They are in ascending order and do not overlap.
 	Mutual []Run
+	// Indexer selects the tokens that each row sees; nil means all.
+	Indexer *Indexer
+}
+
+// Indexer selects, for each row, the TopK tokens up to its own with the highest
+// sum over its heads of weight * max(0, q.k): sparse attention of DeepSeek V3.2
+// (https://arxiv.org/abs/2512.02556). The keys k are the last Size elements of
+// the keys of the layer, which has one KV head and no window; heads of
+// AttendSpec.Q are shorter than keys by these elements.
+type Indexer struct {
+	// Q is [T, heads*Size], Weights are [T, heads].
+	Q, Weights Array
+	Size, TopK int
+}
+
+// Fits reports whether an indexer fits a step of a layer, where nil always does.
+// If not, the operands may not be used.
+func (x *Indexer) Fits(s AttendSpec, h HeadSpec) bool {
+	if x == nil {
+		return true
+	}
+	q, w, tokens := x.Q.Shape(), x.Weights.Shape(), Tokens(s.Segments)
+	return h.KVHeads == 1 && s.Window == 0 && len(s.Mutual) == 0 && x.Size > 0 && x.Size < h.HeadSize && h.ValueSize <= h.HeadSize-x.Size && x.TopK > 0 &&
+		len(q) == 2 && len(w) == 2 && q[0] == tokens && w[0] == tokens && w[1] > 0 && q[1] == w[1]*x.Size
+}
+
+// QuerySize is the size of a head of queries.
+func (s AttendSpec) QuerySize(h HeadSpec) int {
+	if s.Indexer == nil {
+		return h.HeadSize
+	}
+	return max(1, h.HeadSize-s.Indexer.Size)
 }
 
 // Run is rows [First, First+Length) of a step.

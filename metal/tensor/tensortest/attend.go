@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -29,7 +30,16 @@ type attendCase struct {
 	cap    float32
 	// mutual steps have runs of rows that see one another.
 	mutual bool
+	// index is the size of the indexer's keys, which are the last of keys; 0 means
+	// no indexer.
+	index int
 }
+
+// The indexer of cases that have one.
+const indexHeads, indexTopK = 5, 7
+
+// query is the size of a head of queries.
+func (c attendCase) query() int { return c.size - c.index }
 
 // wide is the size of a head of values.
 func (c attendCase) wide() int { return cmp.Or(c.values, c.size) }
@@ -53,6 +63,7 @@ func (s cacheSuite) attend(t *testing.T) {
 		{name: "values within keys, bounded", heads: 4, kvHeads: 1, size: 16, values: 8, within: true, cap: 0.7},
 		{name: "read by another layer", heads: 6, kvHeads: 2, size: 8, shared: true},
 		{name: "read by another layer under a window", heads: 4, kvHeads: 2, size: 8, window: 4, shared: true},
+		{name: "tokens that an indexer selects", heads: 5, kvHeads: 1, size: 20, values: 8, within: true, index: 6},
 		{name: "window and sinks", heads: 2, kvHeads: 1, size: 4, window: 3, sinks: true},
 	} {
 		t.Run(c.name, func(t *testing.T) { s.attendHistory(t, c) })
@@ -111,11 +122,12 @@ func (s cacheSuite) attendHistory(t *testing.T, c attendCase) {
 func halfAStep(x *bench, c attendCase, cache tensor.Cache, segments []tensor.Segment) {
 	x.t.Helper()
 	tokens, width := tensor.Tokens(segments), c.kvHeads*c.size
-	q, k := x.s.From(x.random(tokens*c.heads*c.size), tokens, c.heads*c.size), x.s.From(x.random(tokens*width), tokens, width)
+	q, k := x.s.From(x.random(tokens*c.heads*c.query()), tokens, c.heads*c.query()), x.s.From(x.random(tokens*width), tokens, width)
 	spec := tensor.AttendSpec{Cache: cache, Segments: segments, Scale: 1, Q: q, K: k}
 	if !c.within {
 		spec.V = x.s.From(x.random(tokens*c.kvHeads*c.wide()), tokens, c.kvHeads*c.wide())
 	}
+	_, spec.Indexer = newIndex(x, c, tokens)
 	x.read(x.s.AppendAttend(spec))
 	for _, g := range segments {
 		cache.Truncate(g.Request, g.Start)
@@ -129,10 +141,10 @@ func halfAStep(x *bench, c attendCase, cache tensor.Cache, segments []tensor.Seg
 func (s cacheSuite) attendStep(x *bench, c attendCase, cache tensor.Cache, model map[tensor.RequestID]*history, segments []tensor.Segment, layer int, sinks []float32) {
 	x.t.Helper()
 	tokens, width, wide := tensor.Tokens(segments), c.kvHeads*c.size, c.kvHeads*c.wide()
-	q, k, v := x.random(tokens*c.heads*c.size), x.random(tokens*width), x.random(tokens*wide)
+	q, k, v := x.random(tokens*c.heads*c.query()), x.random(tokens*width), x.random(tokens*wide)
 	spec := tensor.AttendSpec{
 		Cache: cache, Layer: layer, Segments: segments, Scale: 0.3, Window: c.window, Sinks: sinks, Cap: c.cap,
-		Q: x.s.From(q, tokens, c.heads*c.size), K: x.s.From(k, tokens, width),
+		Q: x.s.From(q, tokens, c.heads*c.query()), K: x.s.From(k, tokens, width),
 	}
 	if !c.within {
 		spec.V = x.s.From(v, tokens, wide)
@@ -140,6 +152,8 @@ func (s cacheSuite) attendStep(x *bench, c attendCase, cache tensor.Cache, model
 	if c.mutual {
 		spec.Mutual = mutualRuns(segments)
 	}
+	by, indexer := newIndex(x, c, tokens)
+	spec.Indexer = indexer
 	got := x.read(x.s.AppendAttend(spec))
 	want := make([]float64, 0, len(got))
 	again := make([]float64, 0, len(got))
@@ -162,17 +176,67 @@ func (s cacheSuite) attendStep(x *bench, c attendCase, cache tensor.Cache, model
 					end += r.First + r.Length - 1 - row
 				}
 			}
-			keys, values := h.k[layer][:end], h.v[layer][:end]
-			want = append(want, attendOracle(c, q[row*c.heads*c.size:], keys, values, position, sinks)...)
-			again = append(again, attendOracle(c, other[row*c.heads*c.size:], keys, values, position, sinks)...)
+			keys, values, clear := by.selects(c, row, h.k[layer][:end], h.v[layer][:end])
+			if clear {
+				want = append(want, attendOracle(c, q[row*c.heads*c.query():], keys, values, position, sinks)...)
+			} else {
+				want = append(want, float64s(got[len(want):len(want)+c.heads*c.wide()])...)
+			}
+			again = append(again, attendOracle(c, other[row*c.heads*c.query():], keys, values, position, sinks)...)
 			row++
 		}
 	}
 	s.near(x.t, fmt.Sprintf("attention, layer %d, %v", layer, segments), got, want)
 	if c.shared {
-		spec.Q, spec.K, spec.V = x.s.From(other, tokens, c.heads*c.size), nil, nil
+		spec.Q, spec.K, spec.V = x.s.From(other, tokens, c.heads*c.query()), nil, nil
 		s.near(x.t, fmt.Sprintf("what layer %d holds, %v", layer, segments), x.read(x.s.AppendAttend(spec)), again)
 	}
+}
+
+// index is the operands of an indexer for one step.
+type index struct{ q, weights []float32 }
+
+// newIndex returns random operands; the indexer is nil in cases without one.
+func newIndex(x *bench, c attendCase, tokens int) (index, *tensor.Indexer) {
+	if c.index == 0 {
+		return index{}, nil
+	}
+	i := index{x.random(tokens * indexHeads * c.index), x.random(tokens * indexHeads)}
+	return i, &tensor.Indexer{Q: x.s.From(i.q, tokens, indexHeads*c.index), Weights: x.s.From(i.weights, tokens, indexHeads), Size: c.index, TopK: indexTopK}
+}
+
+// float64s are the same numbers.
+func float64s(in []float32) (out []float64) {
+	for _, v := range in {
+		out = append(out, float64(v))
+	}
+	return out
+}
+
+// selects returns the keys and values that a row sees. It is not clear which they
+// are if the last that is selected is as good as one that is not.
+func (i index) selects(c attendCase, row int, keys, values [][]float32) (k, v [][]float32, clear bool) {
+	if c.index == 0 || len(keys) <= indexTopK {
+		return keys, values, true
+	}
+	scores := make([]float64, len(keys))
+	for p, key := range keys {
+		for h := range indexHeads {
+			var dot float64
+			for j := range c.index {
+				dot += float64(i.q[(row*indexHeads+h)*c.index+j]) * float64(key[c.query()+j])
+			}
+			scores[p] += float64(i.weights[row*indexHeads+h]) * math.Max(0, dot)
+		}
+	}
+	sorted := slices.Sorted(slices.Values(scores))
+	least := sorted[len(sorted)-indexTopK]
+	for p, score := range scores {
+		if score >= least {
+			k, v = append(k, keys[p]), append(v, values[p])
+		}
+	}
+	return k, v, least-sorted[len(sorted)-indexTopK-1] > 1e-3
 }
 
 // mutualRuns are runs in all segments that are long enough: one that begins after the
@@ -206,8 +270,8 @@ func attendOracle(c attendCase, q []float32, k, v [][]float32, position int, sin
 		}
 		for p := first; p < len(k); p++ {
 			var score float64
-			for i := range c.size {
-				score += float64(q[h*c.size+i]) * float64(k[p][at*c.size+i])
+			for i := range c.query() {
+				score += float64(q[h*c.query()+i]) * float64(k[p][at*c.size+i])
 			}
 			score *= 0.3
 			if c.cap > 0 {
