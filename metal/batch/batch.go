@@ -7,12 +7,17 @@
 // decoding request first, and then prefill chunks with a bounded number of tokens.
 // Submit refuses requests that can never run, and requests over the queue's limit.
 //
-// Admission: requests wait by priority, then by arrival. A request that does not
+// Admission: requests wait by priority; of one priority, the tenant with the fewest
+// running requests is next, and then the earliest arrival. A request that does not
 // fit may be overtaken by later ones that do, but only a limited number of times;
-// then it must be next. Waiting requests never preempt running ones. If decoding
-// fills the cache, the youngest request of the lowest priority loses its blocks
-// and is computed again later; its sampled tokens stay, and cached prefixes are
-// restored.
+// then no other of its tenant, or of one that runs as many, is admitted before it.
+// If decoding fills the cache, the youngest request of the lowest priority loses
+// its blocks and is computed again later; its sampled tokens stay, and cached
+// prefixes are restored.
+//
+// A tenant uses all sequences while no other waits. For a tenant that waits and
+// runs none, one that runs several gives way (Yield), after it has generated
+// enough that the work of computing it again is small.
 //
 // Prefill: the oldest prompt advances first, except that prompts with fewer
 // remaining tokens or of a higher priority may take half of each step. So a short
@@ -22,11 +27,11 @@
 // A decoding request whose newest token is computed and whose next one is not yet
 // known keeps its place and its blocks, and has no row.
 //
-// In each iteration the caller calls Admit, then Restored for cached prefixes,
+// In each iteration the caller calls Yield, Admit, then Restored for cached prefixes,
 // ProposeChunks, from which a memory guard may cut or drop chunks, and Plan. If
 // CanPipeline returns true, the next step may be built while one is in flight.
 //
-// Start reading at Scheduler.Plan; pipeline.go looks one step ahead. Pace.Tokens
+// Start reading at Scheduler.Plan; share.go has the shares of tenants; pipeline.go looks one step ahead. Pace.Tokens
 // limits prefill next to decoding, with the step times of measured.go; work.go has
 // the inputs of both.
 package batch
@@ -69,6 +74,9 @@ type Limits struct {
 	// Boundary, unless 0: no row crosses a multiple of it, because the state of
 	// recurrent layers must be saved there and cannot be cut out later.
 	Boundary int
+	// Turn is how many tokens a request generates at least before it gives way to
+	// another tenant.
+	Turn int
 }
 
 // overtakes limits how often a waiting request can be overtaken, as a multiple
@@ -82,6 +90,8 @@ type Request struct {
 	Prompt int
 	// Priority: requests with a higher one run first.
 	Priority int
+	// Tenant whose request it is; empty if there is one tenant.
+	Tenant string
 	// Tokens is the maximum number of output tokens. A request that has them
 	// gets no more rows. 0 means that only Remove ends it.
 	Tokens int
@@ -90,12 +100,15 @@ type Request struct {
 type request struct {
 	id       ID
 	priority int
+	tenant   *tenant
 	// arrival numbers requests; a preempted request keeps its number.
 	arrival int64
 	// known counts the tokens of prompt and output, computed those of them that
 	// are in the KV cache. The request is done at maxTokens, unless that is 0.
 	known, computed, maxTokens int
 	blocks                     int
+	// admitted is what was known when the request last began to run.
+	admitted int
 	// overtaken counts the later requests that were admitted while it waited.
 	overtaken int
 	running   bool
@@ -120,8 +133,9 @@ func order(a, b *request) int {
 // Scheduler holds the running and waiting requests of one engine. It is not
 // safe for concurrent use.
 type Scheduler struct {
-	limits Limits
-	all    map[ID]*request
+	limits  Limits
+	all     map[ID]*request
+	tenants map[string]*tenant
 	// running and waiting are sorted by order.
 	running, waiting []*request
 	freeBlocks       int
@@ -142,7 +156,7 @@ func New(l Limits) (*Scheduler, error) {
 	if l.ContextTokens < 1 || l.BlockTokens < 1 || l.Sequences < 1 || l.Queue < 0 || l.CacheTokens < l.ContextTokens || l.Boundary < 0 {
 		return nil, fmt.Errorf("invalid batch limits %+v", l)
 	}
-	return &Scheduler{limits: l, all: map[ID]*request{}, freeBlocks: (l.CacheTokens + l.BlockTokens - 1) / l.BlockTokens}, nil
+	return &Scheduler{limits: l, all: map[ID]*request{}, tenants: map[string]*tenant{}, freeBlocks: (l.CacheTokens + l.BlockTokens - 1) / l.BlockTokens}, nil
 }
 
 // Submit adds a request to the queue. It returns ErrTooLong, errKnown or
@@ -158,12 +172,12 @@ func (s *Scheduler) Submit(r Request) error {
 		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), errQueueFull)
 	}
 	s.arrivals++
-	n := &request{id: r.ID, priority: r.Priority, arrival: s.arrivals, known: r.Prompt}
+	n := &request{id: r.ID, priority: r.Priority, tenant: s.tenantOf(r.Tenant), arrival: s.arrivals, known: r.Prompt}
 	if r.Tokens > 0 {
 		n.maxTokens = r.Prompt + r.Tokens
 	}
 	s.all[r.ID] = n
-	s.waiting = insert(s.waiting, n)
+	s.enqueue(n)
 	return nil
 }
 
@@ -215,13 +229,15 @@ func (s *Scheduler) Admit() []ID {
 		r := s.waiting[at]
 		s.waiting = slices.Delete(s.waiting, at, at+1)
 		for _, w := range s.waiting {
-			if w.arrival < r.arrival {
+			if w.arrival < r.arrival && w.tenant.running <= r.tenant.running {
 				w.overtaken++
 			}
 		}
+		r.tenant.waiting--
+		r.tenant.running++
 		// Blocks for all known tokens are taken now, so that a prefill never
 		// waits for memory.
-		r.blocks, r.overtaken, r.running, r.empty = s.blocksFor(r.known), 0, true, true
+		r.blocks, r.overtaken, r.running, r.empty, r.admitted = s.blocksFor(r.known), 0, true, true, r.known
 		s.freeBlocks -= r.blocks
 		s.running = insert(s.running, r)
 	}
@@ -240,30 +256,42 @@ func (s *Scheduler) next() int {
 	if s.paused || len(s.waiting) == 0 || len(s.running) >= s.limits.Sequences {
 		return -1
 	}
-	// A request that was overtaken too often must be admitted next, the
-	// earliest arrival first.
-	patient := -1
+	patient := s.patient()
+	room, best := s.freeBlocks-s.reserve(s.running), -1
 	for i, r := range s.waiting {
-		if r.overtaken >= overtakes*s.limits.Sequences && (patient < 0 || r.arrival < s.waiting[patient].arrival) {
-			patient = i
+		switch {
+		case best >= 0 && r.priority < s.waiting[best].priority:
+			return best
+		case s.blocksFor(r.known) > room, r.mustFollow(patient):
+		case best < 0, r.tenant.running < s.waiting[best].tenant.running:
+			best = i
 		}
 	}
-	room := s.freeBlocks - s.reserve()
-	if patient >= 0 {
-		if s.blocksFor(s.waiting[patient].known) > room {
-			return -1
+	return best
+}
+
+// patient returns the earliest of the requests that were overtaken too often.
+func (s *Scheduler) patient() *request {
+	var patient *request
+	for _, r := range s.waiting {
+		if r.overtaken >= overtakes*s.limits.Sequences && (patient == nil || r.arrival < patient.arrival) {
+			patient = r
 		}
-		return patient
 	}
-	return slices.IndexFunc(s.waiting, func(r *request) bool { return s.blocksFor(r.known) <= room })
+	return patient
+}
+
+// mustFollow reports whether a request may not be admitted before the patient one.
+func (r *request) mustFollow(patient *request) bool {
+	return patient != nil && r != patient && r.tenant.running >= patient.tenant.running
 }
 
 // reserve counts one block for every running request that will soon need
 // another. Without it a request admitted into the last blocks would be
 // preempted first.
-func (s *Scheduler) reserve() int {
+func (s *Scheduler) reserve(running []*request) int {
 	size, n := s.limits.BlockTokens, 0
-	for _, r := range s.running {
+	for _, r := range running {
 		if tail := r.blocks*size - r.known; 4*tail < size && r.blocks < s.blocksFor(s.limits.ContextTokens) {
 			n++
 		}
@@ -416,7 +444,8 @@ func (s *Scheduler) extend(r *request, tokens int, step *Step) bool {
 			continue
 		}
 		victim := s.running[len(s.running)-1]
-		s.preempt(victim, step)
+		s.preempt(victim)
+		step.Preempted = append(step.Preempted, victim.id)
 		if victim == r {
 			return false
 		}
@@ -424,13 +453,13 @@ func (s *Scheduler) extend(r *request, tokens int, step *Step) bool {
 	return true
 }
 
-// preempt moves the last running request back into the queue.
-func (s *Scheduler) preempt(r *request, step *Step) {
-	s.running = s.running[:len(s.running)-1]
+// preempt moves a running request back into the queue.
+func (s *Scheduler) preempt(r *request) {
+	s.running = without(s.running, r)
 	s.freeBlocks += r.blocks
 	r.blocks, r.computed, r.running, r.empty = 0, 0, false, false
-	s.waiting = insert(s.waiting, r)
-	step.Preempted = append(step.Preempted, r.id)
+	r.tenant.running--
+	s.enqueue(r)
 }
 
 // Computed records that the tokens of a row are in the KV cache.
@@ -493,11 +522,14 @@ func (s *Scheduler) Remove(id ID) {
 		return
 	}
 	delete(s.all, id)
+	defer s.leave(r.tenant)
 	if r.running {
+		r.tenant.running--
 		s.freeBlocks += r.blocks
 		s.running = without(s.running, r)
 		return
 	}
+	r.tenant.waiting--
 	s.waiting = without(s.waiting, r)
 }
 

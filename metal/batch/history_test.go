@@ -15,6 +15,7 @@ import (
 type plain struct {
 	known, computed, answer, want int
 	priority                      int
+	tenant                        string
 	waits                         bool
 	arrival, overtaken            int
 }
@@ -39,6 +40,7 @@ type history struct {
 	s       *Scheduler
 	model   map[ID]*plain
 	arrived int
+	yielded int
 	paused  bool
 }
 
@@ -52,9 +54,10 @@ func TestRandomHistories(t *testing.T) {
 	if testing.Short() {
 		seeds = 30
 	}
+	yielded := 0
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		l := Limits{ContextTokens: 20 + rng.IntN(60), BlockTokens: 1 + rng.IntN(16), Sequences: 1 + rng.IntN(5), Queue: rng.IntN(8), Boundary: rng.IntN(3) * (1 + rng.IntN(12))}
+		l := Limits{ContextTokens: 20 + rng.IntN(60), BlockTokens: 1 + rng.IntN(16), Sequences: 1 + rng.IntN(5), Queue: rng.IntN(8), Boundary: rng.IntN(3) * (1 + rng.IntN(12)), Turn: 1 + rng.IntN(8)}
 		l.CacheTokens = l.ContextTokens + rng.IntN(80)
 		acts := make([]act, 500)
 		for i := range acts {
@@ -64,10 +67,15 @@ func TestRandomHistories(t *testing.T) {
 			}
 			acts[i] = act{kind: kind, a: rng.IntN(1 << 20), b: rng.IntN(1 << 20), c: rng.IntN(1 << 20)}
 		}
-		if err := replay(l, acts); err != nil {
+		n, err := replay(l, acts)
+		if yielded += n; err != nil {
 			small := shrink(l, acts)
-			t.Fatalf("seed %d, %+v: %v\nshrunk to %d acts %+v: %v", seed, l, err, len(small), small, replay(l, small))
+			_, again := replay(l, small)
+			t.Fatalf("seed %d, %+v: %v\nshrunk to %d acts %+v: %v", seed, l, err, len(small), small, again)
 		}
+	}
+	if yielded < int(seeds) {
+		t.Errorf("only %d requests gave way to another tenant in %d histories", yielded, seeds)
 	}
 }
 
@@ -75,7 +83,8 @@ func TestRandomHistories(t *testing.T) {
 func shrink(l Limits, acts []act) []act {
 	for size := len(acts) / 2; size > 0; size /= 2 {
 		for at := 0; at+size <= len(acts); {
-			if less := slices.Delete(slices.Clone(acts), at, at+size); replay(l, less) != nil {
+			less := slices.Delete(slices.Clone(acts), at, at+size)
+			if _, err := replay(l, less); err != nil {
 				acts = less
 			} else {
 				at += size
@@ -85,15 +94,16 @@ func shrink(l Limits, acts []act) []act {
 	return acts
 }
 
-func replay(l Limits, acts []act) error {
+// replay returns how many requests gave way to another tenant.
+func replay(l Limits, acts []act) (yielded int, err error) {
 	s, err := New(l)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	h := &history{limits: l, s: s, model: map[ID]*plain{}}
 	for i, a := range acts {
 		if err := h.do(a); err != nil {
-			return fmt.Errorf("act %d: %w", i, err)
+			return 0, fmt.Errorf("act %d: %w", i, err)
 		}
 	}
 	s.PausePrefill(false)
@@ -103,14 +113,14 @@ func replay(l Limits, acts []act) error {
 			break
 		}
 		if err := h.step(act{a: 11}); err != nil {
-			return fmt.Errorf("at the end: %w", err)
+			return 0, fmt.Errorf("at the end: %w", err)
 		}
 	}
 	total := s.blocksFor(l.CacheTokens)
 	if len(h.model) != 0 || s.Running()+s.Waiting()+len(s.all) != 0 || s.freeBlocks != total {
-		return fmt.Errorf("%d requests never ended, %d run, %d wait, %d are kept, %d of %d blocks are free", len(h.model), s.Running(), s.Waiting(), len(s.all), s.freeBlocks, total)
+		return 0, fmt.Errorf("%d requests never ended, %d run, %d wait, %d are kept, %d of %d blocks are free", len(h.model), s.Running(), s.Waiting(), len(s.all), s.freeBlocks, total)
 	}
-	return nil
+	return h.yielded, nil
 }
 
 func (h *history) do(a act) error {
@@ -150,7 +160,8 @@ func (h *history) remove(id ID) {
 // arrive submits a request; names are few, so that they come again.
 func (h *history) arrive(a act) error {
 	id, prompt := ID(1+a.a%24), 1+a.b%h.limits.ContextTokens
-	err := h.s.Submit(Request{ID: id, Prompt: prompt, Priority: a.c % 3})
+	tenant := []string{"a", "a", "a", "b", "c"}[a.b%5]
+	err := h.s.Submit(Request{ID: id, Prompt: prompt, Priority: a.c % 3, Tenant: tenant})
 	known, full := h.model[id] != nil, len(h.model) >= h.limits.Sequences+h.limits.Queue
 	switch {
 	case known && errors.Is(err, errKnown), !known && full && errors.Is(err, errQueueFull):
@@ -159,8 +170,41 @@ func (h *history) arrive(a act) error {
 		return fmt.Errorf("submit request %d (known %v, full %v): %w", id, known, full, err)
 	}
 	h.arrived++
-	h.model[id] = &plain{known: prompt, want: (a.c / 3) % (h.limits.ContextTokens - prompt + 1), priority: a.c % 3, waits: true, arrival: h.arrived}
+	h.model[id] = &plain{known: prompt, want: (a.c / 3) % (h.limits.ContextTokens - prompt + 1), priority: a.c % 3, tenant: tenant, waits: true, arrival: h.arrived}
 	return nil
+}
+
+// runs counts the running requests of each tenant.
+func (h *history) runs() map[string]int {
+	n := map[string]int{}
+	for _, p := range h.model {
+		if !p.waits {
+			n[p.tenant]++
+		}
+	}
+	return n
+}
+
+// yield has requests give way to a tenant that runs none, which is admitted next.
+func (h *history) yield() error {
+	before, gave := h.runs(), h.s.Yield()
+	for _, id := range gave {
+		h.model[id].computed, h.model[id].waits = 0, true
+	}
+	if len(gave) == 0 {
+		return nil
+	}
+	next := h.s.next()
+	if next < 0 || before[h.s.waiting[next].tenant.name] > 0 {
+		return fmt.Errorf("%v gave way to no tenant that runs none", gave)
+	}
+	for _, id := range gave {
+		if tenant := h.model[id].tenant; h.runs()[tenant] == 0 {
+			return fmt.Errorf("tenant %s gave all its requests", tenant)
+		}
+	}
+	h.yielded += len(gave)
+	return h.account()
 }
 
 // admit admits, restores some of what is named, and counts who was overtaken.
@@ -176,7 +220,7 @@ func (h *history) admit(a act) error {
 		}
 		p.waits, p.overtaken = false, 0
 		for id, o := range h.model {
-			if o.waits && o.arrival < p.arrival && h.s.all[id] != nil && !h.s.all[id].running {
+			if o.waits && o.tenant == p.tenant && o.arrival < p.arrival && h.s.all[id] != nil && !h.s.all[id].running {
 				o.overtaken++
 			}
 		}
@@ -246,6 +290,9 @@ func (h *history) propose(a act) ([]Row, error) {
 }
 
 func (h *history) step(a act) error {
+	if err := h.yield(); err != nil {
+		return err
+	}
 	if err := h.admit(a); err != nil {
 		return err
 	}
@@ -339,6 +386,15 @@ func (h *history) account() error {
 	}
 	if len(h.s.all) != len(h.model) || h.s.Running()+h.s.Waiting() != len(h.model) {
 		return fmt.Errorf("%d requests are kept, %d run and %d wait, want %d", len(h.s.all), h.s.Running(), h.s.Waiting(), len(h.model))
+	}
+	counted := 0
+	for name, t := range h.s.tenants {
+		if counted += t.waiting; t.running != h.runs()[name] || t.running+t.waiting == 0 {
+			return fmt.Errorf("tenant %s: %+v, want %d", name, t, h.runs()[name])
+		}
+	}
+	if counted != h.s.Waiting() {
+		return fmt.Errorf("%d requests of tenants wait, want %d", counted, h.s.Waiting())
 	}
 	if h.s.Running() > h.limits.Sequences || !slices.IsSortedFunc(h.s.running, order) || !slices.IsSortedFunc(h.s.waiting, order) {
 		return fmt.Errorf("%d run at once", h.s.Running())

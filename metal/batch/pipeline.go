@@ -5,11 +5,11 @@ import "slices"
 // CanPipeline reports whether the next step can be built before step completes:
 // its decode rows will be the sampling rows of step, in the same order, without
 // requests that are done with that token, and at least one remains. No block has to
-// be taken from another request for that, and no state has to be saved at a
+// be taken from another request for that, none gives way to another tenant, and no state has to be saved at a
 // boundary. A request that is admitted once step is recorded does not change this,
 // unless it decodes at once; check Decodes for that.
 func (s *Scheduler) CanPipeline(step Step) bool {
-	if len(step.Preempted) > 0 {
+	if len(step.Preempted) > 0 || len(s.victims()) > 0 {
 		return false
 	}
 	if b := s.limits.Boundary; b > 0 && slices.ContainsFunc(step.Rows, func(r Row) bool { return (r.Start+r.Length)%b == 0 }) {

@@ -8,6 +8,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
 )
 
+// turnTokens is how many tokens a request generates at least before it gives way to another
+// tenant.
+const turnTokens = 64
+
 // loop is the scheduler loop of a model that generates text. The engine's own goroutine
 // alone uses it.
 type loop struct {
@@ -38,7 +42,7 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 	}
 	sched, err := batch.New(batch.Limits{
 		ContextTokens: m.input.context, CacheTokens: m.cacheTokens, BlockTokens: m.blockTokens,
-		Sequences: s.opts.Sequences, Queue: s.opts.Queue, Boundary: boundary,
+		Sequences: s.opts.Sequences, Queue: s.opts.Queue, Boundary: boundary, Turn: turnTokens,
 	})
 	if err != nil {
 		return nil, err
@@ -104,7 +108,7 @@ func (l *loop) receive() (draining, aborting bool) {
 	in := l.admission.take()
 	l.sched.PausePrefill(l.guard.PausePrefill() && !in.draining)
 	for _, s := range in.sequences {
-		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tokens: s.maxTokens}); err != nil {
+		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tenant: s.prefix.salt.Tenant, Tokens: s.maxTokens}); err != nil {
 			l.prefixes.release(s)
 			s.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 			continue
@@ -152,18 +156,23 @@ func (l *loop) reap() {
 // plan chooses the rows of the next step, and returns how many bytes its prefill chunks
 // need. Prompts that do not fit any more are ended.
 func (l *loop) plan() (step batch.Step, needed int64) {
+	l.preemptAll(l.sched.Yield())
 	chunks, needed, refused := l.planner.next()
 	for refused != nil {
 		l.finish(refused.sequence, Finished{Err: outOfMemory(refused.exceeded)})
 		chunks, needed, refused = l.planner.next()
 	}
 	step = l.sched.Plan(chunks...)
-	for _, id := range step.Preempted {
+	l.preemptAll(step.Preempted)
+	l.publish()
+	return step, needed
+}
+
+func (l *loop) preemptAll(ids []batch.ID) {
+	for _, id := range ids {
 		l.preempt(id)
 		l.counters.preemptions.Add(1)
 	}
-	l.publish()
-	return step, needed
 }
 
 // wait waits for something to do.

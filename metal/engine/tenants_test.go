@@ -138,3 +138,43 @@ func TestTenantsHaveTheirOwnConstraints(t *testing.T) {
 		t.Errorf("the constraint of one tenant serves another: %d bytes, %d before", other, first)
 	}
 }
+
+// Long answers of one tenant hold every sequence only until another tenant asks, and none
+// of them is changed by that.
+func TestAttackLongAnswersOfOneTenantHoldEverySequence(t *testing.T) {
+	c := tinymodel.Default()
+	c.Context = 4096
+	o := engine.Options{ModelPath: model(t, c), Sequences: 2}
+	e := ready(t, o, ref.Options{}, paced)
+	long := engine.Request{Prompt: prompt("The fleet keeps every model."), Sampling: draws(3), MaxTokens: 500, IgnoreEnd: true, Tenant: "a"}
+	alone := ask(t, e, long)
+	var streams []*engine.Stream
+	var begun []answer
+	for range 2 {
+		s, err := e.Generate(t.Context(), long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams = append(streams, s)
+	}
+	for _, s := range streams {
+		var a answer
+		for len(a.tokens) < 80 {
+			ev, err := s.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.text, a.tokens = a.text+ev.Text, append(a.tokens, ev.Tokens...)
+		}
+		begun = append(begun, a)
+	}
+	ask(t, e, engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 3, Tenant: "b"})
+	if st := e.Status(); st.Running+st.Queued < 2 || st.Preemptions != 1 {
+		t.Errorf("the other tenant waited for the end of an answer: %d run, %d wait, %d gave way", st.Running, st.Queued, st.Preemptions)
+	}
+	for i, s := range streams {
+		if got := begun[i].text + collect(t, s).text; got != alone.text {
+			t.Errorf("answer %d is another than alone", i)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package batch
+
+import "slices"
+
+// turnShare is the part of its length that a request generates before it gives way to
+// another tenant: its length is what is computed again for it.
+const turnShare = 16
+
+// tenant counts the requests of one tenant.
+type tenant struct {
+	name             string
+	running, waiting int
+}
+
+// tenantOf returns the tenant of a new request.
+func (s *Scheduler) tenantOf(name string) *tenant {
+	t := s.tenants[name]
+	if t == nil {
+		t = &tenant{name: name}
+		s.tenants[name] = t
+	}
+	return t
+}
+
+// enqueue adds a request to the queue.
+func (s *Scheduler) enqueue(r *request) {
+	r.tenant.waiting++
+	s.waiting = insert(s.waiting, r)
+}
+
+// leave counts a request that ended.
+func (s *Scheduler) leave(t *tenant) {
+	if t.running+t.waiting == 0 {
+		delete(s.tenants, t.name)
+	}
+}
+
+// Yield preempts requests of tenants that run several, so that a tenant that waits and
+// runs none is admitted. It returns them: their KV must be dropped before the next Admit.
+// They keep their tokens and are computed again when a tenant with fewer running requests
+// no longer waits.
+func (s *Scheduler) Yield() []ID {
+	var ids []ID
+	for _, r := range s.victims() {
+		s.preempt(r)
+		ids = append(ids, r.id)
+	}
+	return ids
+}
+
+// victims returns the requests that Yield preempts.
+func (s *Scheduler) victims() []*request {
+	if s.paused || len(s.tenants) < 2 || len(s.waiting) == 0 || s.next() >= 0 {
+		return nil
+	}
+	patient := s.patient()
+	for _, w := range s.waiting {
+		if w.priority < s.waiting[0].priority {
+			return nil
+		}
+		if w.tenant.running > 0 || w.mustFollow(patient) {
+			continue
+		}
+		if victims := s.victimsFor(w); victims != nil {
+			return victims
+		}
+	}
+	return nil
+}
+
+// victimsFor returns the requests that have to give way to a waiting one, nil if not even
+// all that may would suffice.
+func (s *Scheduler) victimsFor(w *request) []*request {
+	var victims []*request
+	running, free := slices.Clone(s.running), s.freeBlocks
+	for len(running) >= s.limits.Sequences || s.blocksFor(w.known) > free-s.reserve(running) {
+		at := s.victim(running, w.priority)
+		if at < 0 {
+			return nil
+		}
+		victims = append(victims, running[at])
+		free += running[at].blocks
+		running = slices.Delete(running, at, at+1)
+	}
+	return victims
+}
+
+// victim is the index of the request that gives way first: one of the tenant that runs the
+// most, of those the one of the lowest priority, and then the shortest. It is -1 if every
+// tenant runs one, or none has had its turn.
+func (s *Scheduler) victim(running []*request, priority int) int {
+	count := map[*tenant]int{}
+	for _, r := range running {
+		count[r.tenant]++
+	}
+	best := -1
+	for i, r := range running {
+		turn := max(s.limits.Turn, r.known/turnShare)
+		if count[r.tenant] < 2 || r.priority > priority || r.done() || r.known-r.admitted < turn {
+			continue
+		}
+		if best < 0 || givesWayBefore(r, running[best], count) {
+			best = i
+		}
+	}
+	return best
+}
+
+func givesWayBefore(a, b *request, count map[*tenant]int) bool {
+	switch {
+	case count[a.tenant] != count[b.tenant]:
+		return count[a.tenant] > count[b.tenant]
+	case a.priority != b.priority:
+		return a.priority < b.priority
+	}
+	return a.known < b.known
+}

@@ -1,0 +1,139 @@
+//go:build !race
+
+package batch
+
+import (
+	"slices"
+	"testing"
+)
+
+// long returns requests of one tenant that fill their context.
+func long(tenant string, ids ...ID) (all []Request) {
+	for _, id := range ids {
+		all = append(all, Request{ID: id, Prompt: 8, Tenant: tenant})
+	}
+	return all
+}
+
+// steps runs a scheduler for n steps and returns which requests gave way.
+func steps(t *testing.T, s *Scheduler, n int) (gave []ID) {
+	t.Helper()
+	for range n {
+		gave = append(gave, s.Yield()...)
+		run(t, s, plan(s, 64))
+	}
+	return gave
+}
+
+// runningOf returns the running requests, in the order of their IDs.
+func runningOf(s *Scheduler) []ID {
+	ids := slices.Clone(s.IDs()[:s.Running()])
+	slices.Sort(ids)
+	return ids
+}
+
+// A tenant with many long requests holds every sequence only while no other waits.
+func TestATenantThatRunsNoneDoesNotWaitForTheLongRequestsOfAnother(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 4000, CacheTokens: 16000, BlockTokens: 16, Sequences: 3, Queue: 50, Turn: 20})
+	submit(t, s, long("a", 1, 2, 3, 4, 5)...)
+	if gave := steps(t, s, 100); len(gave) > 0 || s.Running() != 3 {
+		t.Fatalf("%v gave way while no other tenant waits, %d run", gave, s.Running())
+	}
+	submit(t, s, long("b", 11, 12)...)
+	if gave := steps(t, s, 1); len(gave) != 1 {
+		t.Fatalf("%v gave way, want one", gave)
+	}
+	if got := runningOf(s); !slices.Contains(got, 11) || s.Running() != 3 {
+		t.Fatalf("%v run, want the first of b and two of a", got)
+	}
+	if gave := steps(t, s, 200); len(gave) > 0 || slices.Contains(runningOf(s), 12) {
+		t.Errorf("%v gave way to a tenant that runs one", gave)
+	}
+	submit(t, s, long("c", 21)...)
+	if gave := steps(t, s, 1); len(gave) != 1 || !slices.Contains(runningOf(s), 21) || !slices.Contains(runningOf(s), 11) {
+		t.Errorf("%v gave way to c, %v run", gave, runningOf(s))
+	}
+	submit(t, s, long("d", 31)...)
+	if gave := steps(t, s, 200); len(gave) > 0 {
+		t.Errorf("%v gave way although each tenant runs one", gave)
+	}
+}
+
+// A freed sequence is the waiting tenant's that runs the fewest, although others wait longer.
+func TestTheTenantThatRunsTheFewestIsAdmittedFirst(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 400, CacheTokens: 4000, BlockTokens: 16, Sequences: 3, Queue: 50, Turn: 1 << 20})
+	submit(t, s, long("a", 1, 2, 3, 4, 5, 6)...)
+	submit(t, s, long("b", 11, 12)...)
+	steps(t, s, 1)
+	for _, end := range []struct{ ended, next ID }{{ended: 1, next: 11}, {ended: 2, next: 4}, {ended: 11, next: 12}} {
+		s.Remove(end.ended)
+		steps(t, s, 1)
+		if got := runningOf(s); !slices.Contains(got, end.next) {
+			t.Fatalf("after %d, %v run, want %d too", end.ended, got, end.next)
+		}
+	}
+}
+
+func TestARequestHasATurnBeforeItGivesWay(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 4000, CacheTokens: 16000, BlockTokens: 16, Sequences: 2, Queue: 50, Turn: 20})
+	submit(t, s, Request{ID: 1, Prompt: 1600, Tenant: "a"}, Request{ID: 2, Prompt: 1600, Tenant: "a"})
+	for range 25 {
+		run(t, s, plan(s, 1600))
+	}
+	submit(t, s, long("b", 11)...)
+	if gave := steps(t, s, 70); len(gave) > 0 {
+		t.Errorf("%v gave way before they had generated a sixteenth of their length", gave)
+	}
+	if gave := steps(t, s, 30); len(gave) != 1 {
+		t.Errorf("%v gave way after their turn, want one", gave)
+	}
+}
+
+// A request that fills the cache gives way as well, but nothing gives way in vain.
+func TestBlocksAreGivenToATenantThatRunsNone(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 100, CacheTokens: 110, BlockTokens: 10, Sequences: 8, Queue: 50, Turn: 2})
+	submit(t, s, Request{ID: 1, Prompt: 40, Tenant: "a"}, Request{ID: 2, Prompt: 50, Tenant: "a"})
+	steps(t, s, 4)
+	submit(t, s, Request{ID: 11, Prompt: 90, Tenant: "b"})
+	if gave := steps(t, s, 1); len(gave) > 0 {
+		t.Errorf("%v gave way to a request that does not fit anyway", gave)
+	}
+	s.Remove(11)
+	submit(t, s, Request{ID: 12, Prompt: 40, Tenant: "b"})
+	if gave := steps(t, s, 1); len(gave) != 1 || !slices.Contains(runningOf(s), 12) {
+		t.Errorf("%v gave way, %v run", gave, runningOf(s))
+	}
+}
+
+// The last request of a tenant that was overtaken by others of its own does not keep a
+// tenant waiting that runs none.
+func TestAPatientRequestDoesNotHoldUpOtherTenants(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 60, CacheTokens: 60, BlockTokens: 10, Sequences: 2, Queue: 50, Turn: 1 << 20})
+	submit(t, s, Request{ID: 1, Prompt: 20, Tenant: "a"}, Request{ID: 2, Prompt: 60, Tenant: "a"})
+	for id := ID(3); id < 30; id++ {
+		submit(t, s, Request{ID: id, Prompt: 10, Tenant: "a"})
+	}
+	s.Admit()
+	for id := ID(3); s.Running() == 2; id++ {
+		s.Remove(id)
+		s.Admit()
+	}
+	submit(t, s, Request{ID: 50, Prompt: 10, Tenant: "b"})
+	if got := s.Admit(); !slices.Equal(got, []ID{50}) {
+		t.Errorf("%v was admitted, want the request of the other tenant", got)
+	}
+}
+
+func TestNoStepIsBuiltAheadOfARequestThatGivesWay(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 400, CacheTokens: 4000, BlockTokens: 16, Sequences: 2, Queue: 50, Turn: 5})
+	submit(t, s, long("a", 1, 2)...)
+	steps(t, s, 10)
+	step := plan(s, 64)
+	if !s.CanPipeline(step) {
+		t.Fatal("two requests that decode cannot be pipelined")
+	}
+	submit(t, s, long("b", 11)...)
+	if s.CanPipeline(step) {
+		t.Error("the next step can be pipelined although a request gives way before it")
+	}
+}
