@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -12,6 +13,10 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
+
+// usageInterval is how often the gateway is informed of the tokens of a response that has
+// not begun: a client that leaves before the end has used them.
+const usageInterval = 500 * time.Millisecond
 
 // answer writes the response to an admitted request. It requires an Admitted, so
 // no part of a response can be sent before the engine accepted the request.
@@ -39,9 +44,15 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 	defer stop()
 	got := make([]gathered, len(a.forms))
 	all, u := make([]choice, len(a.forms)), used{choices: a.each}
+	report := time.NewTicker(usageInterval)
+	defer report.Stop()
 	for {
 		var e event
 		select {
+		case <-report.C:
+			so := u.soFar(a.admitted.PromptTokens())
+			door.Inform(a.admitted, agentapi.HeaderTokens, agentapi.TokensValue(so.PromptTokens, so.CompletionTokens))
+			continue
 		case e = <-events:
 		case <-ctx.Done():
 			return ended(ctx, ctx.Err())
@@ -51,6 +62,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		}
 		got[e.choice].add(e.more)
 		if e.end == nil {
+			u.grow(e)
 			continue
 		}
 		reason, ok := reasonOf(e.end)

@@ -10,19 +10,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-const (
-	// choicesAtOnce is the number of choices of one request that run at a time:
-	// the others wait here and not in the engine's queue, where they would delay
-	// other requests.
-	choicesAtOnce = 4
-	// choicePatience is how long a choice is retried while the engine's queue is
-	// full.
-	choicePatience = time.Minute
-)
+// choicePatience is how long a choice is retried while the engine's queue is full.
+const choicePatience = time.Minute
 
 // several is a form that can return more than one choice.
 type several interface {
@@ -180,7 +174,7 @@ func (c *choices) run(ctx context.Context) {
 			return
 		}
 		begun = true
-		for range min(choicesAtOnce, len(c.forms)) - 1 {
+		for range min(agentapi.ChoicesAtOnce, len(c.forms)) - 1 {
 			others.Go(func() { c.work(ctx) })
 		}
 	})

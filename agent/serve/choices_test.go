@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -57,6 +60,40 @@ func TestEveryChoiceIsToldWholeAndItsTokensAreCounted(t *testing.T) {
 		wrote(0, "0!", "stop") + "," + wrote(1, "1?", "length") + "," + wrote(2, "2?", "length") + `],` + usage + `}`
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// The gateway learns what a response that is not streamed has used before it is complete.
+func TestUsageIsReportedBeforeTheResponseIsComplete(t *testing.T) {
+	enough := make(chan struct{})
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		some := &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: "a", Tokens: []int32{1, 2, 3, 4}}}}
+		if err := servetest.Events(servetest.Admit(), some)(ctx, r, send); err != nil {
+			return err
+		}
+		<-enough
+		return servetest.Events(servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 4))(ctx, r, send)
+	})
+	var once sync.Once
+	reported := ""
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		once.Do(func() {
+			reported = h.Get(agentapi.HeaderTokens)
+			close(enough)
+		})
+		return nil
+	}})
+	r, err := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/chat/completions", strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	if read(t, resp); resp.StatusCode != 200 || reported != "3+4" {
+		t.Errorf("status %d, reported %q", resp.StatusCode, reported)
 	}
 }
 

@@ -83,7 +83,8 @@ const (
 	HeaderProgress = "X-Metalfleet-Progress"
 	// HeaderTokens on a complete response, and in the trailer of a stream, is
 	// the number of prompt and output tokens, in the form "12+34". It is sent
-	// even when the client did not request usage.
+	// even when the client did not request usage. Informational responses have it
+	// before a complete response.
 	HeaderTokens = "X-Metalfleet-Tokens"
 	// HeaderIgnored on a response lists the fields of the request that were
 	// ignored, as openai.Decoder names them.
@@ -136,8 +137,11 @@ const maxTokens = 1 << 31
 
 // SetTokens writes HeaderTokens under the given header name.
 func SetTokens(h http.Header, name string, prompt, text int) {
-	h.Set(name, fmt.Sprintf("%d+%d", prompt, text))
+	h.Set(name, TokensValue(prompt, text))
 }
+
+// TokensValue is the value of HeaderTokens.
+func TokensValue(prompt, text int) string { return fmt.Sprintf("%d+%d", prompt, text) }
 
 // TokenCount is how many tokens a request used.
 type TokenCount struct{ Prompt, Generated int64 }
@@ -177,6 +181,10 @@ const KeepAlive = 9 * time.Second
 // agent: the longest context as text, with room for escapes, and much smaller
 // than the maximum message size of the wire protocol.
 const MaxBodyBytes = 16 << 20
+
+// ChoicesAtOnce is how many choices of one request the agent runs at a time: the others
+// wait there and not in the engine's queue, where they would delay other requests.
+const ChoicesAtOnce = 4
 
 // Error codes of an agent, as opposed to errors of the model. The agent sends
 // them before the first byte of a body, together with HeaderRetryable.

@@ -68,6 +68,16 @@ func (w *Writer) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// Inform sends a header before the response begins, as an informational response.
+func (w *Writer) Inform(name, value string) {
+	if w.status != 0 {
+		return
+	}
+	w.Header().Set(name, value)
+	w.ResponseWriter.WriteHeader(http.StatusProcessing)
+	w.Header().Del(name)
+}
+
 // Write implements http.ResponseWriter.
 func (w *Writer) Write(p []byte) (int, error) {
 	now, err := w.bound(len(p))

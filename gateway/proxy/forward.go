@@ -99,7 +99,7 @@ func verdict(status int, failed *dispatch.Failure, err error) (bad, known bool) 
 // not received that. It releases the lease.
 func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (*dispatch.Failure, error) {
 	defer lease.Release() // also if a panic aborts the response
-	running, cancel := context.WithCancelCause(ctx)
+	running, cancel := context.WithCancelCause(w.meter.following(ctx))
 	defer cancel(nil) // always, so that the agent notices the end
 	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))
 	if req.Routed {

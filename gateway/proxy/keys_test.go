@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -347,6 +348,51 @@ func TestTokensPerMinuteOfAKey(t *testing.T) {
 				t.Errorf("metric says %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// A client that leaves before the end has used what its Mac reported by then.
+func TestTokensOfAClientThatLeftAreCounted(t *testing.T) {
+	l := newLocked(t)
+	reported, gone := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	l.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		long := false
+		if first.Do(func() { long = true }); !long {
+			say("{}")(rw, r)
+			return
+		}
+		for _, text := range []int{10, 400} {
+			agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 100, text)
+			rw.WriteHeader(http.StatusProcessing)
+		}
+		close(reported)
+		<-r.Context().Done()
+		close(gone)
+	})
+	token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: 1000})
+	ctx, leave := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, "POST", l.url+chatPath, strings.NewReader(chatBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if resp, err := http.DefaultClient.Do(r); err == nil {
+			_ = resp.Body.Close()
+			t.Error("the request was answered")
+		}
+	}()
+	<-reported
+	read(t, l.with(token, "POST", chatPath, chatBody)) // of the same connection: the reports have arrived before it
+	leave()
+	<-gone
+	<-ended
+	l.idle()
+	if got, want := l.counter("api_key_tokens_total"), float64(500+guess(chatBody)); got != want {
+		t.Errorf("%v tokens were counted, want %v", got, want)
 	}
 }
 

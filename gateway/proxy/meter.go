@@ -2,8 +2,13 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"sync/atomic"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
@@ -14,6 +19,23 @@ type meter struct {
 	key     *keys.Key
 	counted int64 // against the key so far
 	total   int64 // as the agent reported it; 0 if unknown
+	// soFar is what the agent reported of a response that has not begun: it is used if the
+	// client leaves before the end.
+	soFar atomic.Int64
+}
+
+// following returns a context for a request to an agent, whose reports of tokens so far are
+// counted.
+func (m *meter) following(ctx context.Context) context.Context {
+	if m == nil {
+		return ctx
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		if n, ok := agentapi.Tokens(http.Header(h)); ok {
+			m.soFar.Store(n.Sum())
+		}
+		return nil
+	}})
 }
 
 // events counts at least one token per event.
@@ -43,7 +65,8 @@ func (m *meter) add(n int64) {
 }
 
 // settle corrects the count at the end. A refused request used nothing. A request without
-// the agent's count, because a connection was closed, used what was counted so far.
+// the agent's count, because a connection was closed, used what was counted or reported so
+// far.
 func (m *meter) settle(status int) {
 	switch {
 	case m == nil:
@@ -52,6 +75,8 @@ func (m *meter) settle(status int) {
 		m.add(m.total - m.counted)
 	case status >= http.StatusBadRequest:
 		m.add(-m.counted)
+	default:
+		m.add(max(0, m.soFar.Load()-m.counted))
 	}
 	m.keys.CountTokens(m.key, m.counted)
 }

@@ -84,6 +84,16 @@ type Door struct{ w http.ResponseWriter }
 // NewDoor returns a closed door to a response.
 func NewDoor(w http.ResponseWriter) Door { return Door{w} }
 
+// informer sends a header before the response begins.
+type informer interface{ Inform(name, value string) }
+
+// Inform sends a header of a request from Await before its response is complete.
+func (d Door) Inform(_ *Admitted, name, value string) {
+	if w, ok := d.w.(informer); ok {
+		w.Inform(name, value)
+	}
+}
+
 // Open returns the response to write the answer to. It panics without a request
 // from Await.
 func (d Door) Open(a *Admitted) http.ResponseWriter {
