@@ -215,6 +215,10 @@ func TestCompletionPrompts(t *testing.T) {
 func TestTheEnvelopeIsReadAndNothingElse(t *testing.T) {
 	for body, want := range map[string]Envelope{
 		` {"messages":3,"Model":"other","model":"a/b","new_field":{}}`:                           {Model: "a/b", Messages: json.RawMessage("3")},
+		`{"model":"m","n":3,"prompt":["a","b"]}`:                                                 {Model: "m", Prompt: json.RawMessage(`["a","b"]`), Choices: 6},
+		`{"model":"m","n":-3,"prompt":[1,2,3]}`:                                                  {Model: "m", Prompt: json.RawMessage(`[1,2,3]`)},
+		`{"model":"m","n":1e99,"prompt":[[1,2],[3]]}`:                                            {Model: "m", Prompt: json.RawMessage(`[[1,2],[3]]`), Choices: 2},
+		`{"model":"m","n":100000}`:                                                               {Model: "m", Choices: 128},
 		`{ "stream" : true , "model" : "m" , "prompt" : "a \\\" , } b" , "x" : [ { } , "]" ] }`:  {Model: "m", Stream: true, Prompt: json.RawMessage(`"a \\\" , } b"`)},
 		`{"mod\u0065l":"m\u0021","stream":1,"tools":[{"a":{"model":"inner","stream":true}}]}`:    {Model: "m!", Tools: json.RawMessage(`[{"a":{"model":"inner","stream":true}}]`)},
 		"{\"model\":\"first\",\n\t\"messages\":[1,-2.5e3,null,\"\\\\\"],\r\n\"model\":\"last\"}": {Model: "last", Messages: json.RawMessage(`[1,-2.5e3,null,"\\"]`)},

@@ -22,6 +22,8 @@ type Envelope struct {
 	// Reference is the id of a stored item that the input refers to; the last one, if
 	// there are several.
 	Reference string
+	// Choices is how many answers are requested, 'n' for each prompt; 0 means one.
+	Choices int
 	// CacheKey names the conversation; it may be empty.
 	CacheKey string
 	// CacheSalt separates cached prompts within a tenant; it may be empty.
@@ -41,6 +43,7 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 		return e, wrongKind("", "an object", body)
 	}
 	var model json.RawMessage
+	each := 1
 	for name, value := range members(body) {
 		switch string(name) {
 		case "model":
@@ -53,6 +56,8 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 			e.Messages = value
 		case "prompt":
 			e.Prompt = value
+		case "n":
+			_ = json.Unmarshal(value, &each) // the backend rejects anything but a number
 		case "tools":
 			e.Tools = value
 		case "system", "instructions":
@@ -69,6 +74,9 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 			_ = json.Unmarshal(value, &e.CacheSalt)
 		}
 	}
+	if all := max(1, min(each, maxChoices)) * prompts(e.Prompt); all > 1 {
+		e.Choices = all
+	}
 	if model == nil {
 		return e, required("model")
 	}
@@ -79,6 +87,18 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 		return e, required("model")
 	}
 	return e, nil
+}
+
+// prompts counts the prompts in a list of them, up to maxChoices; tokens and anything else
+// are one.
+func prompts(value json.RawMessage) int {
+	n := 0
+	for element := range Elements(value) {
+		if n++; n == maxChoices || kind(element) != "string" && kind(element) != "array" {
+			break
+		}
+	}
+	return max(1, n)
 }
 
 // isItems reports whether an input is a conversation, as opposed to texts to

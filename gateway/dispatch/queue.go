@@ -147,20 +147,29 @@ func (q *queue) notifyAll() {
 	}
 }
 
-// serve is notify with the lock held. Where a request that any replica may answer finds
-// none, no other does either: replicas are looked at once, not for each that waits.
+// scope is where a request looks for a slot: requests of one scope find one, or none does.
+type scope struct {
+	model   *route.Model
+	onlyMac string
+	guest   bool
+}
+
+// serve is notify with the lock held. Where one request finds no slot, no other of its scope
+// does either: replicas are looked at once, not for each that waits.
 func (q *queue) serve(m *route.Model, now time.Time) {
 	name := m.Key.String()
-	var full *route.Model
+	full := map[scope]bool{}
+	runs := func(w *fairqueue.Entry) int { return q.slots.runs(q.waiters[w].request) }
 	for q.entries.Len(name) > 0 {
 		var lease *Lease
-		next := q.entries.Next(name, now, func(w *fairqueue.Entry) (ok bool) {
+		next := q.entries.Next(name, now, runs, func(w *fairqueue.Entry) (ok bool) {
 			r := q.waiters[w].request
-			if r.model == full {
+			in := scope{model: r.model, onlyMac: r.OnlyMac, guest: q.slots.guest(r)}
+			if full[in] {
 				return false
 			}
-			if lease, ok = q.takeSlot(r, now); !ok && r.anywhere() {
-				full = r.model
+			if lease, ok = q.takeSlot(r, now); !ok && !r.excludesAny() {
+				full[in] = true
 			}
 			return ok
 		})

@@ -92,6 +92,10 @@ type Request struct {
 	Routed bool
 	// Key is the name of its API key; empty if none is required.
 	Key string
+	// Tenant of that key; empty if none is required.
+	Tenant string
+	// Sequences is how many sequences it runs at once; 0 means one.
+	Sequences int
 	// Prefix of its prompt, to prefer replicas that have it in their prefix cache.
 	Prefix pick.Prefix
 	// OnlyMac is the only Mac that can serve it; empty for any.
@@ -170,7 +174,7 @@ func (r *Request) passOn(now time.Time) {
 // sendTo directs the request to a deployment at which nothing failed yet.
 func (r *Request) sendTo(m *route.Model, rest []*route.Model, now time.Time) {
 	r.model, r.rest = m, rest
-	r.tries, r.last, r.refusal = 0, nil, nil
+	r.tries, r.last, r.refusal, r.replicas = 0, nil, nil, nil
 	r.entry = &fairqueue.Entry{Model: m.Key.String(), Key: r.Key, Bytes: r.Bytes, Deadline: r.Deadline}
 	if len(rest) > 0 {
 		if end := now.Add(r.patience); r.Deadline.IsZero() || end.Before(r.Deadline) {
@@ -194,15 +198,16 @@ func (r *Request) excluded(e route.Endpoint) bool {
 	return r.replicas[e.Replica] || r.macs[e.Mac] || r.OnlyMac != "" && e.Mac != r.OnlyMac
 }
 
-// anywhere reports whether no replica is excluded.
-func (r *Request) anywhere() bool {
-	return len(r.replicas) == 0 && len(r.macs) == 0 && r.OnlyMac == ""
-}
+// excludesAny reports whether replicas or Macs failed it.
+func (r *Request) excludesAny() bool { return len(r.replicas)+len(r.macs) > 0 }
 
 // failed excludes a failed replica for the rest of this round.
 func (r *Request) failed(e route.Endpoint, f *Failure) {
 	if r.replicas == nil {
-		r.replicas, r.macs = map[string]bool{}, map[string]bool{}
+		r.replicas = map[string]bool{}
+	}
+	if r.macs == nil {
+		r.macs = map[string]bool{}
 	}
 	r.tries++
 	r.last, r.refusal = f, moreHelpful(r.refusal, f.Refusal)

@@ -15,7 +15,8 @@ const (
 	avoidMax = 16 * time.Second
 	// slotsPerSequence is how many requests this gateway sends to a replica per concurrent
 	// sequence, so that the next request is there when one ends. The rest wait here, where
-	// the queue is fair.
+	// the queue is fair. A tenant without a request at a model may exceed that by one per
+	// sequence: the engine shares its sequences between the tenants that wait there.
 	slotsPerSequence = 2
 	// minReplicas is how many replicas are remembered before old ones are dropped.
 	minReplicas = 1024
@@ -44,6 +45,7 @@ type slots struct {
 type replicaLoad struct {
 	id       uint64
 	inFlight int
+	guests   int // requests beyond the limit, see slotsPerSequence
 	total    uint64
 	used     time.Time
 }
@@ -53,13 +55,17 @@ type modelLoad struct {
 	inFlight int
 	begun    uint64         // in total
 	prefixes map[uint64]int // in flight, by prompt prefix
+	tenants  map[string]int // in flight, by tenant
 	budget   health.Budget
 	seq      uint64 // requests that received a slot
 }
 
-// add counts requests that begin (n > 0) or end (n < 0).
-func (l *modelLoad) add(prefix uint64, n int) {
+// add counts the slots of a request that begins (n > 0) or ends (n < 0).
+func (l *modelLoad) add(prefix uint64, tenant string, n int) {
 	l.inFlight += n
+	if l.tenants[tenant] += n; l.tenants[tenant] == 0 {
+		delete(l.tenants, tenant)
+	}
 	if prefix == 0 {
 		return
 	}
@@ -95,9 +101,10 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	endpoints := r.model.Endpoints()
 	candidates := make([]pick.Candidate, len(endpoints))
 	loads := s.loads(endpoints, now)
+	guest := s.guest(r)
 	for i, e := range endpoints {
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
-			Max: s.perSequence * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
+			Max: s.limit(e, loads[i], guest), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	s.suspectOutliers(endpoints, candidates, now)
 	prefix := r.Prefix
@@ -107,19 +114,41 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 		return route.Endpoint{}, nil, false
 	}
 	model.seq++
-	l := loads[i]
-	l.inFlight++
+	l, weight := loads[i], max(1, r.Sequences)
+	asGuest := 0
+	if limit := s.limit(endpoints[i], l, false); limit > 0 && l.inFlight >= limit {
+		asGuest = 1
+	}
+	l.guests += asGuest
+	l.inFlight += weight
 	l.total++
 	l.used = now
-	model.add(prefix.Shared, 1)
+	model.add(prefix.Shared, r.Tenant, weight)
 	if prefix.Shared != 0 {
 		s.recent.Add(prefix.Shared)
 	}
 	return endpoints[i], func() {
-		l.inFlight--
-		model.add(prefix.Shared, -1)
+		l.guests -= asGuest
+		l.inFlight -= weight
+		model.add(prefix.Shared, r.Tenant, -weight)
 	}, true
 }
+
+// limit returns how many requests a replica may have in flight for another one to be sent
+// there; 0 means any number.
+func (s *slots) limit(e route.Endpoint, l *replicaLoad, guest bool) int {
+	limit := s.perSequence * int(e.Sequences)
+	if guest && limit > 0 && l.guests < int(e.Sequences) {
+		return max(limit, l.inFlight+1)
+	}
+	return limit
+}
+
+// runs returns how many slots of a model the tenant of a request has.
+func (s *slots) runs(r *Request) int { return s.model(r.model.Key).tenants[r.Tenant] }
+
+// guest reports whether the tenant of a request has no slot of the model.
+func (s *slots) guest(r *Request) bool { return r.Tenant != "" && s.runs(r) == 0 }
 
 // suspectOutliers marks the replicas whose requests fail.
 func (s *slots) suspectOutliers(endpoints []route.Endpoint, candidates []pick.Candidate, now time.Time) {
@@ -138,7 +167,7 @@ func (s *slots) suspectOutliers(endpoints []route.Endpoint, candidates []pick.Ca
 func (s *slots) model(key route.Key) *modelLoad {
 	l := s.models[key]
 	if l == nil {
-		l = &modelLoad{prefixes: map[uint64]int{}}
+		l = &modelLoad{prefixes: map[uint64]int{}, tenants: map[string]int{}}
 		s.models[key] = l
 	}
 	return l

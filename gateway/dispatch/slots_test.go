@@ -117,6 +117,112 @@ func TestALeaseThatIsGrantedTooLateIsReleased(t *testing.T) {
 	}
 }
 
+// busyModel returns a model with replicas that run two requests each, on Macs of the same
+// names, and a dispatcher at which requests may wait.
+func busyModel(macs ...string) (*route.Model, *Dispatcher) {
+	table := route.NewTable()
+	key := route.Key{Namespace: "ns", Name: "m"}
+	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
+	for _, mac := range macs {
+		table.SetMac(route.Mac{Name: mac, Address: "h:1", Open: true})
+		table.SetReplica(route.Replica{UID: mac, Deployment: key, DeploymentUID: "1", Mac: mac, Ready: true, Sequences: 2})
+	}
+	model, _ := table.Lookup("m")
+	return model, New(Config{Queue: fairqueue.Limits{Count: 2000, Bytes: 2000, Age: time.Minute}, Registry: prometheus.NewRegistry()})
+}
+
+// arrive takes a slot for a request, or queues it.
+func arrive(t *testing.T, d *Dispatcher, model *route.Model, r Request) (*Lease, *waiter) {
+	t.Helper()
+	r.Candidates, r.Log, r.Key = []*route.Model{model}, logr.Discard, r.Tenant
+	r.begin(time.Now())
+	if lease, ok := d.queue.take(&r); ok {
+		return lease, nil
+	}
+	w := newWaiter(&r)
+	if _, err := d.queue.enter(w); err != nil {
+		t.Fatal(err)
+	}
+	return nil, w
+}
+
+// A tenant has all slots of a model while no other asks, and keeps no other waiting until
+// one of its requests ends.
+func TestAttackLongRequestsOfOneTenantHoldEverySlot(t *testing.T) {
+	model, d := busyModel("r")
+	var held []*Lease
+	var queued []*waiter
+	for range 20 {
+		lease, w := arrive(t, d, model, Request{Tenant: "a"})
+		if lease != nil {
+			held = append(held, lease)
+		} else {
+			queued = append(queued, w)
+		}
+	}
+	if len(held) != slotsPerSequence*2 {
+		t.Fatalf("a tenant alone has %d slots, want all", len(held))
+	}
+	guests := map[string]*Lease{}
+	for _, tenant := range []string{"b", "c"} {
+		if guests[tenant], _ = arrive(t, d, model, Request{Tenant: tenant}); guests[tenant] == nil {
+			t.Fatalf("tenant %s waits for a request of another to end", tenant)
+		}
+	}
+	lease, third := arrive(t, d, model, Request{Tenant: "d"})
+	if lease != nil {
+		t.Fatal("a replica has more requests than it may")
+	}
+	d.queue.leave(third)
+	_, second := arrive(t, d, model, Request{Tenant: "b"})
+	if second == nil {
+		t.Fatal("a tenant that has a slot is a guest")
+	}
+	for _, ended := range []*Lease{guests["c"], held[0], held[1]} { // the slots of guests are not given on
+		ended.Release()
+	}
+	if len(second.granted) != 1 || len(queued[0].granted) != 0 {
+		t.Error("a free slot was not given to the tenant with fewer")
+	}
+}
+
+func TestARequestCountsTheSequencesThatItRuns(t *testing.T) {
+	model, d := busyModel("r")
+	lease, _ := arrive(t, d, model, Request{Sequences: 4})
+	if lease == nil {
+		t.Fatal("a request of several sequences is not served by an idle replica")
+	}
+	_, w := arrive(t, d, model, Request{})
+	if w == nil {
+		t.Fatal("four sequences have fewer than the four slots of a replica")
+	}
+	lease.Release()
+	if len(w.granted) != 1 || d.queue.slots.replicas["r"].inFlight != 1 {
+		t.Errorf("after the end %d slots are counted, want 1", d.queue.slots.replicas["r"].inFlight)
+	}
+}
+
+// TestAttackManyRequestsWaitForOneMac: requests that are bound to a Mac without a slot cost
+// one look at its replicas together.
+func TestAttackManyRequestsWaitForOneMac(t *testing.T) {
+	model, d := busyModel("a", "b")
+	looks := 0
+	d.queue.slots.pick = func(c []pick.Candidate, p pick.Prefix, turn uint64) (int, bool) {
+		looks++
+		return pick.Choose(c, p, turn)
+	}
+	for range 500 {
+		arrive(t, d, model, Request{Tenant: "t", OnlyMac: "a"})
+	}
+	looks = 0
+	if lease, _ := arrive(t, d, model, Request{Tenant: "t"}); lease == nil || lease.Mac != "b" {
+		t.Errorf("another Mac does not serve: %+v", lease)
+	}
+	if looks > 3 {
+		t.Errorf("replicas were looked at %d times for one request", looks)
+	}
+}
+
 // TestAttackManyRequestsWaitForOneReplica: while no replica has a slot, replicas are
 // evaluated once for all waiting requests, and requests that are restricted to some of them
 // do not block others.

@@ -44,7 +44,7 @@ func (p *pace) each(now time.Time) (time.Duration, bool) {
 }
 
 // Position returns the place of an entry: 1 is served next. It is exact while no request
-// enters or leaves and every entry can be served.
+// enters or leaves, every entry can be served and the flows run equally many requests.
 func (q *Queue) Position(e *Entry) int {
 	mine := e.flow
 	if mine == nil {

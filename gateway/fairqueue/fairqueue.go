@@ -6,9 +6,10 @@
 // the time. It rejects requests beyond its limits (count, bytes, age) and those that could
 // not be served before their deadline.
 //
-// The queue is fair between flows; a flow is one API key at one model. Flows take turns,
-// one request each (start-time fair queueing), regardless of how many of their requests
-// wait. Within a flow, requests are served in order of arrival. All models share the
+// The queue is fair between flows; a flow is one API key at one model. The flow whose
+// client has the fewest requests running is served first; of those with as many, flows take
+// turns, one request each (start-time fair queueing), regardless of how many of their
+// requests wait. Within a flow, requests are served in order of arrival. All models share the
 // queue's capacity, and the shares are per key: when the queue is full, the key with the
 // largest share loses its newest request, unless the newcomer's key would then have as
 // large a share.
@@ -256,13 +257,14 @@ func (m *modelQueue) flow(key string) *flow {
 }
 
 // Next removes and returns the request to serve next, among those that may be attempted now
-// and that can accepts; nil if there is none.
-func (q *Queue) Next(model string, now time.Time, can func(*Entry) bool) *Entry {
+// and that can accepts; nil if there is none. runs returns how many requests of an entry's
+// client run.
+func (q *Queue) Next(model string, now time.Time, runs func(*Entry) int, can func(*Entry) bool) *Entry {
 	m := q.queues[model]
 	if m == nil || m.count == 0 {
 		return nil
 	}
-	for _, f := range m.turns() {
+	for _, f := range m.turns(runs) {
 		for _, e := range f.entries {
 			if now.Before(e.NotBefore) || !can(e) {
 				continue
@@ -278,14 +280,17 @@ func (q *Queue) Next(model string, now time.Time, can func(*Entry) bool) *Entry 
 }
 
 // turns returns the flows with entries, in the order in which they are served.
-func (m *modelQueue) turns() []*flow {
-	out := make([]*flow, 0, len(m.flows))
+func (m *modelQueue) turns(runs func(*Entry) int) []*flow {
+	out, running := make([]*flow, 0, len(m.flows)), make(map[*flow]int, len(m.flows))
 	for _, f := range m.flows {
 		if len(f.entries) > 0 {
 			out = append(out, f)
+			running[f] = runs(f.entries[0])
 		}
 	}
-	slices.SortFunc(out, func(a, b *flow) int { return cmp.Or(cmp.Compare(a.tag, b.tag), cmp.Compare(a.order, b.order)) })
+	slices.SortFunc(out, func(a, b *flow) int {
+		return cmp.Or(cmp.Compare(running[a], running[b]), cmp.Compare(a.tag, b.tag), cmp.Compare(a.order, b.order))
+	})
 	return out
 }
 

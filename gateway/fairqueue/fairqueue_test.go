@@ -23,6 +23,9 @@ func newQueue(count int, bytes int64) *fairqueue.Queue {
 
 func anyEntry(*fairqueue.Entry) bool { return true }
 
+// none is the number of requests that run in most tests.
+func none(*fairqueue.Entry) int { return 0 }
+
 // enter queues a request that must be accepted.
 func enter(t *testing.T, q *fairqueue.Queue, now time.Time, model, key string) *fairqueue.Entry {
 	t.Helper()
@@ -45,7 +48,7 @@ func TestEachKeyHasItsTurnHoweverManyWait(t *testing.T) {
 	other := enter(t, q, begin, "other", "greedy")
 	want := []*fairqueue.Entry{greedy[0], modest[0], greedy[1], modest[1], greedy[2], modest[2], greedy[3], greedy[4]}
 	for i, w := range want {
-		if got := q.Next("m", begin, anyEntry); got != w {
+		if got := q.Next("m", begin, none, anyEntry); got != w {
 			t.Fatalf("turn %d is another's", i)
 		}
 	}
@@ -53,11 +56,30 @@ func TestEachKeyHasItsTurnHoweverManyWait(t *testing.T) {
 	for range 5 {
 		enter(t, q, begin, "m", "late")
 	}
-	if first, second := q.Next("m", begin, anyEntry), q.Next("m", begin, anyEntry); first != greedy[5] && second != greedy[5] || first != late && second != late {
+	if first, second := q.Next("m", begin, none, anyEntry), q.Next("m", begin, none, anyEntry); first != greedy[5] && second != greedy[5] || first != late && second != late {
 		t.Error("one that came late has turns that it did not use, or none")
 	}
-	if got := q.Next("other", begin, anyEntry); got != other || q.Len("other") != 0 || q.Len("m") != 9 {
+	if got := q.Next("other", begin, none, anyEntry); got != other || q.Len("other") != 0 || q.Len("m") != 9 {
 		t.Errorf("another model: %v, %d wait", got == other, q.Len("m"))
+	}
+}
+
+// A key whose requests take long does not get a slot for each that ends.
+func TestTheKeyThatRunsTheFewestIsServedFirst(t *testing.T) {
+	q := newQueue(100, 100)
+	running := map[string]int{"long": 3, "short": 1}
+	for range 5 {
+		enter(t, q, begin, "m", "long")
+		enter(t, q, begin, "m", "short")
+	}
+	var order []string
+	for range 6 {
+		w := q.Next("m", begin, func(e *fairqueue.Entry) int { return running[e.Key] }, anyEntry)
+		running[w.Key]++
+		order = append(order, w.Key)
+	}
+	if want := []string{"short", "short"}; !cmp.Equal(order[:2], want) || running["long"] != 5 || running["short"] != 5 {
+		t.Errorf("served %v, %v run", order, running)
 	}
 }
 
@@ -71,7 +93,7 @@ func TestAKeyWithOneRequestAtATimeIsNotStarved(t *testing.T) {
 	served := map[string]int{}
 	enter(t, q, begin, "m", "quick")
 	for range 10 {
-		w := q.Next("m", begin, anyEntry)
+		w := q.Next("m", begin, none, anyEntry)
 		if served[w.Key]++; w.Key == "quick" {
 			enter(t, q, begin, "m", "quick")
 		}
@@ -85,13 +107,13 @@ func TestRequestsThatMayNotBeTriedYetArePassedOver(t *testing.T) {
 	q := newQueue(10, 10)
 	first, second, third := enter(t, q, begin, "m", ""), enter(t, q, begin, "m", ""), enter(t, q, begin, "m", "")
 	first.NotBefore = begin.Add(time.Second)
-	if got := q.Next("m", begin, func(w *fairqueue.Entry) bool { return w != second }); got != third {
+	if got := q.Next("m", begin, none, func(w *fairqueue.Entry) bool { return w != second }); got != third {
 		t.Error("the third is the only one who can be served")
 	}
-	if got := q.Next("m", begin, func(w *fairqueue.Entry) bool { return w != second }); got != nil {
+	if got := q.Next("m", begin, none, func(w *fairqueue.Entry) bool { return w != second }); got != nil {
 		t.Error("none can be served")
 	}
-	if got := q.Next("m", begin.Add(time.Second), anyEntry); got != first {
+	if got := q.Next("m", begin.Add(time.Second), none, anyEntry); got != first {
 		t.Error("the first waited long enough")
 	}
 	// It returns, and has its place again.
@@ -162,7 +184,7 @@ func TestNoRequestWaitsInVain(t *testing.T) {
 		t.Error("an ETA without a turn that came")
 	}
 	for range 3 {
-		q.Next("m", now, anyEntry)
+		q.Next("m", now, none, anyEntry)
 		now = now.Add(2 * time.Second)
 	}
 	if eta, known := q.ETA(all[5], now); !known || eta != 3*3*time.Second { // 6 s: two turns later, and none since
@@ -175,7 +197,7 @@ func TestNoRequestWaitsInVain(t *testing.T) {
 		t.Errorf("the tenth in 35 s: %v", err)
 	}
 	// Much later, the old pace is dropped.
-	for q.Next("m", now, anyEntry) != nil {
+	for q.Next("m", now, none, anyEntry) != nil {
 	}
 	w = enter(t, q, now.Add(time.Minute), "m", "")
 	if _, known := q.ETA(w, now.Add(time.Minute)); known {
@@ -235,7 +257,7 @@ func TestRandomHistoriesKeepTheBounds(t *testing.T) {
 					places[w] = q.Position(w)
 				}
 				for turn := 1; rng.IntN(3) > 0; turn++ {
-					w := q.Next(model, begin, anyEntry)
+					w := q.Next(model, begin, none, anyEntry)
 					if w == nil {
 						break
 					}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
@@ -71,7 +72,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 	}
 	defer cancel()
 	req := &request{client: r, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
-		Request: dispatch.Request{Name: envelope.Model, Key: c.name(), Prefix: prefixFor(envelope, c.tenant(), i.keepAttribution), Bytes: int64(len(body)),
+		Request: dispatch.Request{Name: envelope.Model, Key: c.name(), Tenant: c.tenant(), Sequences: min(envelope.Choices, agentapi.ChoicesAtOnce), Prefix: prefixFor(envelope, c.tenant(), i.keepAttribution), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, model)
 	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, envelope, req.Candidates); err != nil {

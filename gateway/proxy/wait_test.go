@@ -322,11 +322,41 @@ func (w *world) busy() (m *mac, end chan struct{}, order func() []string) {
 	return m, end, order
 }
 
+// The first request of a tenant does not wait for those of another to end: the engine
+// shares its sequences between them. A request for several choices has as many slots.
+func TestAttackRequestsOfOneTenantOccupyAReplica(t *testing.T) {
+	for name, tc := range map[string]struct {
+		body  string
+		count int
+	}{
+		"many requests": {body: chatBody, count: 2},
+		"many choices":  {body: `{"model":"m","messages":[],"n":128}`, count: 1},
+		"many prompts":  {body: `{"model":"m","prompt":["a","b"]}`, count: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLocked(t, queueOf(10))
+			m, end, _ := l.busy()
+			grant := keys.Grant{Models: []string{"*"}}
+			tokens := map[string]string{"greedy": l.key("greedy", grant), "modest": l.key("modest", grant)}
+			ask := func(key, body string) { l.later(t.Context(), body, "Authorization", "Bearer "+tokens[key]) }
+			for range tc.count {
+				ask("greedy", tc.body)
+			}
+			eventually(t, "the Mac has them", func() bool { return int(m.requests.Load()) == tc.count })
+			ask("greedy", chatBody)
+			eventually(t, "the next one waits", func() bool { return l.gauge("vllm:num_requests_waiting") == 1 })
+			ask("modest", chatBody)
+			eventually(t, "the Mac has the other tenant's", func() bool { return int(m.requests.Load()) == tc.count+1 })
+			close(end)
+		})
+	}
+}
+
 // The replica receives one request more than it runs, and waiting requests are not served
 // in the order of arrival.
 func TestKeysHaveTurnsAtABusyReplica(t *testing.T) {
 	l := newLocked(t, queueOf(10))
-	grant := keys.Grant{Models: []string{"*"}}
+	grant := keys.Grant{Models: []string{"*"}, Tenant: "t"}
 	tokens := map[string]string{"a": l.key("greedy", grant), "b": l.key("modest", grant)}
 	m, end, order := l.busy()
 	var all []*later
