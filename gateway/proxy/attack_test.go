@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/test/patience"
@@ -34,7 +37,8 @@ func TestAttackHeaderBombsOfAMac(t *testing.T) {
 // A compromised Mac cannot decide which pages may read a response, nor set limits.
 func TestAttackHeadersOfAMacInPlaceOfTheGateways(t *testing.T) {
 	const origin = "https://good.example"
-	names := []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Expose-Headers", "Vary", "X-Ratelimit-Remaining-Requests", "Set-Cookie", agentapi.HeaderRequestID}
+	names := []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Expose-Headers", "Vary", "X-Ratelimit-Remaining-Requests", "Set-Cookie", agentapi.HeaderRequestID,
+		"Alt-Svc", "Refresh", "Link", "Clear-Site-Data", "Strict-Transport-Security", "Content-Disposition", "X-Of-The-Mac"}
 	for name, origins := range map[string][]string{"other origins": nil, "its origin": {origin}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(c *proxy.Config) { c.Origins = origins })
@@ -42,7 +46,7 @@ func TestAttackHeadersOfAMacInPlaceOfTheGateways(t *testing.T) {
 				for _, n := range names {
 					rw.Header().Set(n, "forged")
 				}
-				rw.Header().Set("X-Of-The-Mac", "x")
+				rw.Header().Set("Retry-After", "7")
 			})
 			resp := w.do("POST", chatPath, chatBody, "Origin", origin)
 			for _, n := range names {
@@ -50,10 +54,40 @@ func TestAttackHeadersOfAMacInPlaceOfTheGateways(t *testing.T) {
 					t.Errorf("%s: %s", n, got)
 				}
 			}
-			if got := resp.Header.Get("Access-Control-Allow-Origin"); (got == origin) != (origins != nil) || resp.Header.Get("X-Of-The-Mac") != "x" {
+			if got := resp.Header.Get("Access-Control-Allow-Origin"); (got == origin) != (origins != nil) || resp.Header.Get("Retry-After") != "7" {
 				t.Errorf("the response allows %q: %v", got, resp.Header)
 			}
 		})
+	}
+}
+
+// A status that is none does not reach the client, nor end its connection.
+func TestAttackAStatusOfAMacThatIsNone(t *testing.T) {
+	for _, status := range []int{600, 777, 999} {
+		w := newWorld(t)
+		w.addMac("a", func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(status) })
+		w.wantRefusal(w.do("POST", chatPath, chatBody), refusal{status: 502, code: agentapi.CodeEngineLost})
+	}
+}
+
+// Headers and addresses that an agent would refuse do not look like a failure of the Mac.
+func TestAttackLongHeadersOfAClient(t *testing.T) {
+	w := newWorld(t)
+	m := w.addMac("a", say("{}"))
+	long := strings.Repeat("a", 60<<10)
+	for _, name := range []string{"Accept", anthropic.HeaderVersion, agentapi.HeaderProgress} {
+		if resp := w.do("POST", chatPath, chatBody, name, long); resp.StatusCode != 200 {
+			t.Errorf("%s: status %d", name, resp.StatusCode)
+		}
+	}
+	before := m.requests.Load()
+	for _, address := range []string{dialect.PathResponses + "/" + responses.NewID("a") + "/" + long, dialect.PathResponses + "/" + responses.NewID("a") + "?after=" + long} {
+		if resp := w.do("GET", address, ""); resp.StatusCode != 404 {
+			t.Errorf("status %d of a long address", resp.StatusCode)
+		}
+	}
+	if m.requests.Load() != before || w.counter("macs_suspected_total") != 0 {
+		t.Error("a long address reached the Mac, or made it suspect")
 	}
 }
 

@@ -36,6 +36,9 @@ type request struct {
 	attribution bool
 }
 
+// maxStatus is the highest status of a response.
+const maxStatus = 599
+
 // userAgent identifies the gateway to agents.
 const userAgent = "metalfleet-gateway"
 
@@ -128,6 +131,10 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	}
 	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
 	f.dispatcher.Trust(lease.Mac)
+	if resp.StatusCode < http.StatusOK || resp.StatusCode > maxStatus {
+		return nil, &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost,
+			Message: "The Mac sent a response that is not valid. Send the request again.", Cause: fmt.Errorf("response of Mac %s has status %d", lease.Mac, resp.StatusCode)}
+	}
 	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
 		return refusal(resp), nil
 	}
@@ -180,9 +187,9 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	if tenant := tenantOf(ctx); tenant != "" {
 		out.Header.Set(agentapi.HeaderTenant, tenant)
 	}
-	for _, name := range []string{"Accept", anthropic.HeaderVersion, agentapi.HeaderPriority, agentapi.HeaderProgress} {
-		if values := r.Header.Values(name); len(values) > 0 {
-			out.Header[name] = values
+	for _, name := range []string{anthropic.HeaderVersion, agentapi.HeaderPriority, agentapi.HeaderProgress} {
+		if value := r.Header.Get(name); value != "" {
+			out.Header[name] = []string{value[:min(len(value), maxValue)]}
 		}
 	}
 	if req.strict {
@@ -199,6 +206,10 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	}
 	return out.WithContext(ctx)
 }
+
+// maxValue bounds each header of a client that is sent to an agent: an agent refuses long
+// headers, and that would look like a failure of the Mac.
+const maxValue = 64
 
 // safeQuery returns a query without values that the agent does not need, which may be
 // secrets such as a key. Their names are kept: the agent refuses unknown parameters by

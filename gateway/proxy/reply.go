@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -67,20 +65,10 @@ func (w *reply) refuse(e *openai.Error) error {
 	return w.Send(event)
 }
 
-// ownHeaders are the headers that the gateway sets itself, and hop-by-hop headers.
-var ownHeaders = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
-	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderModel, agentapi.HeaderRequestID, agentapi.HeaderTokens,
-	agentapi.HeaderQueuePosition, agentapi.HeaderQueueETA, agentapi.HeaderQueueSeconds}
-
-// notForMacs are prefixes of headers that no Mac may set, even where the gateway sets none:
-// CORS, rate limits and cookies.
-var notForMacs = []string{"Access-Control-", "X-Ratelimit-", "Set-Cookie"}
-
-// passesOn reports whether a header of a Mac's response is sent to the client.
-func (w *reply) passesOn(name string) bool {
-	_, own := w.Header()[name]
-	return !own && !slices.Contains(ownHeaders, name) && !slices.ContainsFunc(notForMacs, func(begin string) bool { return strings.HasPrefix(name, begin) })
-}
+// headersOfMacs are the headers of a Mac's response that are sent to the client. A Mac sets
+// no other one: a browser obeys many, and a Mac may have been stolen.
+var headersOfMacs = []string{"Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering", "Retry-After", "Allow",
+	agentapi.HeaderIgnored, agentapi.HeaderCalls, dialect.HeaderCode}
 
 // trailer copies the trailers of an agent's stream.
 func (w *reply) trailer(h http.Header) {
@@ -105,8 +93,8 @@ func (w *reply) begin(resp *http.Response, mac string) {
 		agentapi.SetIgnored(w.Header(), http.TrailerPrefix+agentapi.HeaderIgnored, agentapi.Ignored(resp.Header))
 		return
 	}
-	for name, values := range resp.Header {
-		if w.passesOn(name) {
+	for _, name := range headersOfMacs {
+		if values := resp.Header[name]; len(values) > 0 && w.Header()[name] == nil {
 			w.Header()[name] = values // the values are not shared with another response
 		}
 	}

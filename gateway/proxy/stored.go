@@ -20,6 +20,9 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
+// maxAddress bounds the path and query of a request for a stored response.
+const maxAddress = 4 << 10
+
 // stored finds responses that Macs store, and forwards requests for them.
 type stored struct {
 	gate      *gate
@@ -63,6 +66,9 @@ func (s *stored) storedAt(ctx context.Context, envelope openai.Envelope, candida
 func (s *stored) serve(ctx context.Context, _ caller, w *reply, r *http.Request) error {
 	if err := s.gate.ready(); err != nil {
 		return err
+	}
+	if len(r.URL.Path)+len(r.URL.RawQuery) > maxAddress { // the agent would refuse it, as if the Mac failed
+		return openai.RouteNotFound(r.Method, openai.Shorten(r.URL.Path))
 	}
 	if _, err := responses.ParseQuery(r.URL.RawQuery); err != nil {
 		return err // the agent receives the parameters that could be parsed
