@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/proxy"
@@ -217,6 +218,44 @@ func TestABodyIsReleasedWhenTheAnswerBegins(t *testing.T) {
 			}
 			if held := w.counter("body_bytes"); held != 0 {
 				t.Errorf("%v bytes are held during the answer", held)
+			}
+		})
+	}
+}
+
+// The responses of a Mac end with its MacNode, and one that was replaced by another of its
+// name receives nothing more.
+func TestAttackAMacWhoseMacNodeEnded(t *testing.T) {
+	for name, end := range map[string]func(*world, route.Mac){
+		"deleted": func(w *world, m route.Mac) { w.table.DeleteMac(m.Name) },
+		"replaced": func(w *world, m route.Mac) {
+			m.UID = "another"
+			w.table.SetMac(m)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			m := w.addMac("a", events(func(r *http.Request) { <-r.Context().Done() }, "begun"))
+			node := route.Mac{Name: "a", UID: agentapitest.UID("a"), Address: m.server.Listener.Addr().String(), Open: true}
+			w.table.SetMac(node)
+			resp := w.do("POST", chatPath, `{"model":"m","stream":true}`)
+			ended := make(chan string)
+			go func() {
+				all, _ := io.ReadAll(resp.Body)
+				ended <- string(all)
+			}()
+			eventually(t, "the response has begun", func() bool { return m.requests.Load() == 1 })
+			end(w, node)
+			select {
+			case all := <-ended:
+				if !strings.Contains(all, agentapi.CodeEngineLost) && strings.Contains(all, "begun") {
+					t.Errorf("the response ended as if it was complete: %q", all)
+				}
+			case <-time.After(patience.Of(t)):
+				t.Fatal("the response of the Mac does not end")
+			}
+			if resp := w.do("POST", chatPath, chatBody); resp.StatusCode != 503 || m.requests.Load() != 1 {
+				t.Errorf("status %d; the Mac received %d requests, want 1", resp.StatusCode, m.requests.Load())
 			}
 		})
 	}
