@@ -158,6 +158,51 @@ func TestAttackSourcesThatFillTheInspections(t *testing.T) {
 	}
 }
 
+// Deployments with long lists of files do not take the bytes that others need.
+func TestAttackLongSourcesThatFillTheInspections(t *testing.T) {
+	macs := []v1alpha1.MacNode{ready("a"), ready("b")}
+	var all []v1alpha1.ModelDeployment
+	for i := range 30 {
+		d := deployment(fmt.Sprint("long-", i), fmt.Sprintf("hf://long/%d", i), 2*time.Hour)
+		d.Namespace = fmt.Sprint("evil-", i%3)
+		for j := range 16 {
+			d.Spec.Model.Files = append(d.Spec.Model.Files, fmt.Sprint(j)+strings.Repeat("<", 250))
+		}
+		all = append(all, d)
+	}
+	for i := range 20 {
+		d := deployment(fmt.Sprint("real-", i), fmt.Sprintf("file://real-%d.gguf", i), time.Hour)
+		d.Namespace = "victim"
+		all = append(all, d)
+	}
+	got := map[string]int{}
+	for _, i := range Inspections("a", all, macs) {
+		got[i.Namespace]++
+	}
+	if got["victim"] != 20 || got["evil-0"] == 0 || got["evil-1"] == 0 || got["evil-2"] == 0 {
+		t.Errorf("inspections by namespace: %v", got)
+	}
+}
+
+// The orders of a Mac take time in proportion to the deployments of the cluster.
+func TestAttackManyDeployments(t *testing.T) {
+	all := make([]v1alpha1.ModelDeployment, 40_000)
+	for i := range all {
+		all[i] = deployment(fmt.Sprint("d", i), "file://m", time.Hour)
+		all[i].UID = types.UID(all[i].Name)
+	}
+	replica := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{UID: "r"}}
+	replica.Spec.NodeName, replica.Spec.DeploymentRef.UID = "a", "d7"
+	began := time.Now()
+	orders := Assignments("a", []v1alpha1.ModelReplica{replica}, all)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the orders of one replica took %s", took)
+	}
+	if len(orders) != 1 || !slices.Equal(orders[0].ServedNames, []string{"ns/d7"}) {
+		t.Errorf("orders %+v", orders)
+	}
+}
+
 func TestNamesBelongToTheDeploymentThatHoldsThem(t *testing.T) {
 	type claim struct {
 		name         string

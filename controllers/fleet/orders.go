@@ -92,25 +92,46 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 
 // Inspections returns the sources that a Mac is to inspect: those of the deployments that
 // ask it, each once and at most MaxInspections. Namespaces take turns, each with its oldest
-// deployment first, so that no namespace can use up the bound.
+// deployment first, so that no namespace can use up the bound. In the same way each has a
+// share of the bytes; what the others leave of theirs is given away afterwards.
 func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []v1alpha1.Inspection {
 	isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
-	seen := map[string]bool{}
-	var out []v1alpha1.Inspection
-	bytes := 0
+	seen, namespaces := map[string]bool{}, map[string]bool{}
+	var asked []v1alpha1.Inspection
 	for _, d := range byTurns(deployments) {
 		id := InspectionID(d)
 		if seen[id] || !slices.ContainsFunc(Asked(d, macs), isMac) {
 			continue
 		}
-		seen[id] = true
+		seen[id], namespaces[d.Namespace] = true, true
 		m := d.Spec.Model
-		in := v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)}
-		if bytes += jsonBytes(in); bytes > maxInspectionsBytes {
-			break
+		asked = append(asked, v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)})
+	}
+	return withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces)))
+}
+
+// withinBytes returns the inspections that fit, in their order: first those within the share
+// of each namespace, then others while there is room.
+func withinBytes(asked []v1alpha1.Inspection, share int) []v1alpha1.Inspection {
+	taken, chosen := 0, map[int]bool{}
+	used, sizes := map[string]int{}, make([]int, len(asked))
+	for i, in := range asked {
+		sizes[i] = jsonBytes(in)
+	}
+	for _, limit := range []int{share, maxInspectionsBytes} {
+		for i, in := range asked {
+			if chosen[i] || len(chosen) == MaxInspections || used[in.Namespace]+sizes[i] > limit || taken+sizes[i] > maxInspectionsBytes {
+				continue
+			}
+			chosen[i] = true
+			used[in.Namespace] += sizes[i]
+			taken += sizes[i]
 		}
-		if out = append(out, in); len(out) == MaxInspections {
-			break
+	}
+	var out []v1alpha1.Inspection
+	for i, in := range asked {
+		if chosen[i] {
+			out = append(out, in)
 		}
 	}
 	return out
