@@ -25,8 +25,11 @@ const (
 	maxStopTokens = 128
 	// bytesPerToken bounds the text that is tokenized: no vocabulary has tokens that are
 	// longer on average.
-	bytesPerToken = 256
-	retryAfter    = time.Second
+	bytesPerToken = 64
+	// longBytes is the length from which texts are turned into tokens one after another:
+	// together they would take more memory than the engine reserved.
+	longBytes  = 1 << 20
+	retryAfter = time.Second
 	// grammarBytes bounds the compiled grammars that are kept for later requests.
 	grammarBytes = 64 << 20
 )
@@ -44,6 +47,8 @@ type inputProcessor struct {
 	conventions *embed.Conventions
 	// constraints on output; nil if the model does not generate text.
 	constraints *constraint.Compiler
+	// long is held while a long text is turned into tokens.
+	long chan struct{}
 }
 
 // sequenceOf makes a sequence of a request, or refuses what is wrong with it.
@@ -216,8 +221,16 @@ func (p *inputProcessor) roomFor(r Request, prompt int) (maxTokens int, clamped 
 
 // tokens turns the input of a request into ids.
 func (p *inputProcessor) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
+	if r.bytes() > longBytes {
+		select {
+		case p.long <- struct{}{}:
+			defer func() { <-p.long }()
+		case <-ctx.Done():
+			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
+		}
+	}
 	var written string
-	opts := tokenizer.EncodeOptions{AddBOS: true, ParseSpecial: true}
+	opts := tokenizer.EncodeOptions{AddBOS: true, ParseSpecial: true, Limit: p.context, Stop: ctx.Err}
 	switch {
 	case r.Chat != nil && r.Prompt == nil && r.Tokens == nil:
 		if n := r.Chat.Bytes(); n > p.context*bytesPerToken {
@@ -227,7 +240,7 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request) ([]int32, *Refus
 		if err != nil {
 			return nil, invalid("messages", "%v", err)
 		}
-		written, opts = rendered, tokenizer.EncodeOptions{ParseSpecial: true}
+		written, opts.AddBOS = rendered, false
 	case r.Prompt != nil && r.Chat == nil && r.Tokens == nil:
 		written = *r.Prompt
 	case r.Tokens != nil && r.Chat == nil && r.Prompt == nil:
@@ -239,13 +252,30 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request) ([]int32, *Refus
 		return nil, p.tooLong(fmt.Sprintf("the prompt has %d bytes", len(written)))
 	}
 	ids, err := p.tok.Encode(written, opts)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
+	case errors.Is(err, tokenizer.ErrTooMany):
+		return nil, p.tooLong(fmt.Sprintf("the prompt has more than %d tokens", p.context))
+	case err != nil:
 		return nil, invalid("prompt", "%v", err)
 	}
 	if len(ids) == 0 {
 		return nil, invalid("prompt", "the prompt is empty")
 	}
 	return ids, nil
+}
+
+// bytes is the length of the text of a request.
+func (r Request) bytes() int {
+	n := 0
+	if r.Chat != nil {
+		n += r.Chat.Bytes()
+	}
+	if r.Prompt != nil {
+		n += len(*r.Prompt)
+	}
+	return n
 }
 
 func (p *inputProcessor) checkTokens(ids []int32) ([]int32, *Refusal) {

@@ -108,7 +108,7 @@ func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &inputProcessor{facts: facts, context: l.opts.ContextTokens, ends: map[int32]bool{}}
+	p := &inputProcessor{facts: facts, context: l.opts.ContextTokens, ends: map[int32]bool{}, long: make(chan struct{}, 1)}
 	if p.context == 0 {
 		p.context = int(facts.ContextTokens)
 	}

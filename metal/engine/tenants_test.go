@@ -122,6 +122,34 @@ func TestTenantsShareWhatTheDeploymentStates(t *testing.T) {
 	}
 }
 
+// What a deployment shares is found only within its scope, also on the disk that
+// deployments of one model share.
+func TestAttackADeploymentStatesThePromptsOfAnother(t *testing.T) {
+	c := tinymodel.Default()
+	c.Context = 4096
+	dir, path := t.TempDir(), model(t, c)
+	system := strings.Repeat("You are the assistant of the clinic. Be brief and kind. ", 10)
+	found := func(epoch, scope, tenant string) int {
+		o := engine.Options{ModelPath: path, CacheMemory: mebi, PrefixCache: true, ModelDigest: "sha256:aa", Numerics: "ref 1", SharedPrefixes: []string{system}, SharedScope: scope}
+		closed := onDisk(t, dir, epoch, &o)
+		e := ready(t, o, ref.Options{})
+		n := cachedOf(t, e, engine.Request{Prompt: prompt(system + "Hello."), Tenant: tenant})
+		stop(e)
+		if err := e.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		closed()
+		return n
+	}
+	found("epoch-1", "clinic", "a")
+	if n := found("epoch-2", "bank", "b"); n != 0 {
+		t.Errorf("%d tokens of another scope were found", n)
+	}
+	if n := found("epoch-3", "clinic", "c"); n == 0 {
+		t.Error("nothing was found within the scope")
+	}
+}
+
 // A constraint of one tenant is compiled again for another, so that no time reveals it.
 func TestTenantsHaveTheirOwnConstraints(t *testing.T) {
 	e := ready(t, engine.Options{}, ref.Options{})

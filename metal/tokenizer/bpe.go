@@ -254,12 +254,20 @@ func (b *bpe) meet() {
 	}
 }
 
-func (b *bpe) newWorker(controls bool) worker { return &bpeWorker{bpe: b, controls: controls} }
+func (b *bpe) newWorker(controls bool, bounds *bounds) worker {
+	return &bpeWorker{bpe: b, controls: controls, bounds: bounds}
+}
+
+// maxPart is how many symbols are merged together at most: more memory and time than that
+// is not given to a text in which any character may join the next. No word is as long.
+const maxPart = 64 << 10
 
 type bpeWorker struct {
 	*bpe
 	controls bool
-	symbols  []symbol
+	bounds   *bounds
+	ids      []int32
+	symbols  []symbol // of the part that is read
 	queue    []candidate
 }
 
@@ -290,40 +298,47 @@ func (w *bpeWorker) encode(ids []int32, piece string) []int32 {
 			return append(ids, id)
 		}
 	}
-	w.symbols = w.symbols[:0]
+	w.ids, w.symbols = ids, w.symbols[:0]
 	if w.bytes != nil {
-		for i := range len(piece) {
+		for i := 0; i < len(piece) && w.bounds.err == nil; i++ {
 			w.add(w.bytes[piece[i]]...) // the reference drops what it has no token for
 		}
 	} else {
 		w.takeApart(piece)
 	}
-	for from := 0; from < len(w.symbols); {
-		to := from + 1
-		for to < len(w.symbols) && w.adjacent.has(w.symbols[to-1].id, w.symbols[to].id) {
-			to++
-		}
-		w.mergeAll(int32(from), int32(to))
-		for i := int32(from); int(i) < to; i = w.symbols[i].next {
-			ids = append(ids, w.symbols[i].id)
-		}
-		from = to
-	}
-	return ids
+	w.flush()
+	return w.ids
 }
 
+// add adds symbols. No merge joins two that are not adjacent in any token: the part before
+// is complete.
 func (w *bpeWorker) add(ids ...int32) {
 	for _, id := range ids {
 		n := int32(len(w.symbols))
+		if n > 0 && (n == maxPart || !w.adjacent.has(w.symbols[n-1].id, id)) {
+			w.flush()
+			n = 0
+		}
 		w.symbols = append(w.symbols, symbol{id: id, prev: n - 1, next: n + 1})
 	}
+}
+
+// flush merges the symbols of a part, and appends what they become.
+func (w *bpeWorker) flush() {
+	end := int32(len(w.symbols))
+	w.mergeAll(0, end)
+	for i := int32(0); i < end; i = w.symbols[i].next {
+		w.ids = append(w.ids, w.symbols[i].id)
+	}
+	w.symbols = w.symbols[:0]
+	w.bounds.check(len(w.ids))
 }
 
 // takeApart begins with the tokens of each character. A run of unknown ones
 // waits for what follows; as in the reference, tokens of bytes do not end it.
 func (w *bpeWorker) takeApart(piece string) {
 	waiting := false
-	for i := 0; i < len(piece); {
+	for i := 0; i < len(piece) && w.bounds.err == nil; {
 		n := 1
 		if !w.raw {
 			_, n = utf8.DecodeRuneInString(piece[i:])

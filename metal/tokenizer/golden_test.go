@@ -275,7 +275,7 @@ func slowBPE(b *bpe, piece string) []int32 {
 func TestHeapMergesAsTheDefinitionDoes(t *testing.T) {
 	g := readGolden(t)
 	b := g.build(t, "gpt-2").model.(*bpe)
-	w := b.newWorker(true)
+	w := b.newWorker(true, &bounds{})
 	for _, text := range g.Texts {
 		if got, want := w.encode(nil, string(text)), slowBPE(b, string(text)); !slices.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", text, got, want)

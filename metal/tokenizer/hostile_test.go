@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +70,33 @@ func TestEncodeTellsOfAPatternThatTakesTooLong(t *testing.T) {
 	}
 	if _, _, err := tok.EncodePair("x", strings.Repeat("a", 5000), EncodeOptions{}); !errors.Is(err, errTooSlow) {
 		t.Errorf("pair: %v", err)
+	}
+}
+
+// A long text costs memory and time in proportion to the limit of ids, not to its own
+// length, and stops when it is asked to.
+func TestAttackATextThatIsMuchTooLong(t *testing.T) {
+	tok := readGolden(t).build(t, "gpt-2")
+	text := strings.Repeat("a", 8<<20)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := tok.Encode(text, EncodeOptions{Limit: 4096})
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; !errors.Is(err, ErrTooMany) || took > 48 {
+		t.Errorf("error %v, %d MiB were allocated", err, took)
+	}
+	stopped := errors.New("stopped")
+	calls := 0
+	if _, err := tok.Encode(strings.Repeat("word ", 1<<20), EncodeOptions{Stop: func() error {
+		if calls++; calls > 2 {
+			return stopped
+		}
+		return nil
+	}}); !errors.Is(err, stopped) || calls > 3 {
+		t.Errorf("error %v after %d calls", err, calls)
+	}
+	if ids, err := tok.Encode("a b c", EncodeOptions{Limit: 3}); err != nil || len(ids) != 3 {
+		t.Errorf("a text at the limit: %v, %v", ids, err)
 	}
 }
 

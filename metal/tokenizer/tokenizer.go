@@ -18,7 +18,8 @@
 // token is dropped; each of its parts has a Unicode version of its own). Known
 // differences: a special token that is normalized is left out like any other
 // when special tokens are skipped, text of control tokens is never read as such
-// unless asked for, and (?i) matches single characters only, not ss for a sharp
+// unless asked for, a piece of over 65,536 symbols that any merge may join is
+// merged in parts, and (?i) matches single characters only, not ss for a sharp
 // s. GGUF is read as the tokenizer.json of the same model, which llama.cpp's own
 // test vocabularies agree with.
 //
@@ -26,6 +27,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,7 +74,7 @@ type Tokenizer struct {
 type model interface {
 	// newWorker returns a worker for one goroutine; it keeps scratch memory
 	// between pieces. Without controls, no text is read as a control token.
-	newWorker(controls bool) worker
+	newWorker(controls bool, bounds *bounds) worker
 }
 
 type worker interface {
@@ -113,14 +115,49 @@ type EncodeOptions struct {
 	// transformers does with add_special_tokens: for texts to embed. It takes
 	// precedence over AddBOS.
 	AddSpecial bool
+	// Limit, unless 0: Encode returns ErrTooMany once there are more ids.
+	Limit int
+	// Stop, unless nil, is called now and then: Encode returns its error.
+	Stop func() error
 }
 
-// Encode returns the ids of text. Broken UTF-8 is read as U+FFFD. The only
-// error is errTooSlow.
+// ErrTooMany means that a text has more ids than EncodeOptions.Limit.
+var ErrTooMany = errors.New("the text has more tokens than the limit")
+
+// bounds end the encoding of a text early.
+type bounds struct {
+	EncodeOptions
+	checks int
+	err    error
+}
+
+// stopEvery is how many checks pass between two calls of Stop.
+const stopEvery = 256
+
+// check ends the encoding if there are too many ids, or it is stopped.
+func (l *bounds) check(ids int) {
+	if l.err != nil {
+		return
+	}
+	if l.Limit > 0 && ids > l.Limit {
+		l.err = ErrTooMany
+		return
+	}
+	if l.checks++; l.Stop != nil && l.checks%stopEvery == 1 {
+		l.err = l.Stop()
+	}
+}
+
+// Encode returns the ids of text. Broken UTF-8 is read as U+FFFD. Its error is
+// errTooSlow, ErrTooMany or that of Stop.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
-	ids := make([]int32, 0, len(text)/4+2)
+	room := len(text)/4 + 2
+	if o.Limit > 0 {
+		room = min(room, o.Limit+2)
+	}
+	ids := make([]int32, 0, room)
 	if o.AddSpecial {
-		ids, err := t.encode(ids, text, o.ParseSpecial)
+		ids, err := t.encode(ids, text, o)
 		if err != nil {
 			return nil, err
 		}
@@ -130,17 +167,17 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	if o.AddBOS && t.special.AddBOS && t.special.BOS != None {
 		ids = append(ids, t.special.BOS)
 	}
-	return t.encode(ids, text, o.ParseSpecial)
+	return t.encode(ids, text, o)
 }
 
 // EncodePair returns the ids of two texts with the model's special tokens, and
 // the token type of each id.
 func (t *Tokenizer) EncodePair(first, second string, o EncodeOptions) (ids, types []int32, err error) {
-	a, err := t.encode(nil, first, o.ParseSpecial)
+	a, err := t.encode(nil, first, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := t.encode(nil, second, o.ParseSpecial)
+	b, err := t.encode(nil, second, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -202,12 +239,13 @@ func shortened(room int, texts [][]int32) [][]int32 {
 }
 
 // encode appends the ids of text alone.
-func (t *Tokenizer) encode(ids []int32, text string, controls bool) ([]int32, error) {
-	e := encoding{t: t, worker: t.model.newWorker(controls), ids: ids, controls: controls, budget: newBudget(len(text))}
+func (t *Tokenizer) encode(ids []int32, text string, o EncodeOptions) ([]int32, error) {
+	b, controls := &bounds{EncodeOptions: o}, o.ParseSpecial
+	e := encoding{t: t, worker: t.model.newWorker(controls, b), bounds: b, ids: ids, controls: controls, budget: newBudget(len(text))}
 	text = validUTF8(text)
 	t.added.scan(text, controls, func(from, to int) { e.plain(text[from:to], from == 0) }, e.token)
-	if e.err != nil {
-		return nil, e.err
+	if err := cmp.Or(e.err, b.err); err != nil {
+		return nil, err
 	}
 	return e.ids, nil
 }
@@ -216,6 +254,7 @@ func (t *Tokenizer) encode(ids []int32, text string, controls bool) ([]int32, er
 type encoding struct {
 	t        *Tokenizer
 	worker   worker
+	bounds   *bounds
 	ids      []int32
 	controls bool
 	budget   *budget
@@ -240,10 +279,15 @@ func (e *encoding) token(id int32) { e.ids = append(e.ids, id) }
 
 // cut gives the pieces of a span to the model.
 func (e *encoding) cut(s span) {
-	if e.err != nil {
+	if e.err != nil || e.bounds.err != nil {
 		return
 	}
-	piece := func(s span) { e.ids = e.worker.encode(e.ids, s.text) }
+	piece := func(s span) {
+		if e.bounds.err == nil {
+			e.ids = e.worker.encode(e.ids, s.text)
+			e.bounds.check(len(e.ids))
+		}
+	}
 	if e.t.cut == nil {
 		piece(s)
 		return

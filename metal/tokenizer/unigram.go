@@ -36,7 +36,7 @@ func newUnigram(v *vocabulary, scores []float64, unknown int32, fallback bool) (
 	return u, nil
 }
 
-func (u *unigram) newWorker(controls bool) worker {
+func (u *unigram) newWorker(controls bool, _ *bounds) worker {
 	return &unigramWorker{unigram: u, controls: controls}
 }
 

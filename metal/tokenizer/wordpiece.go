@@ -31,7 +31,7 @@ func newWordPiece(v *vocabulary, unknown int32, prefix string, most int) (*wordP
 	return w, nil
 }
 
-func (w *wordPiece) newWorker(controls bool) worker { return wordPieceWorker{w, controls} }
+func (w *wordPiece) newWorker(controls bool, _ *bounds) worker { return wordPieceWorker{w, controls} }
 
 type wordPieceWorker struct {
 	*wordPiece
