@@ -100,11 +100,10 @@ func (s *Store) login(rec want) (oci.Login, error) {
 	return oci.ReadLogin(b)
 }
 
-// gained returns the counter for bytes from a record's source; nil if they are
-// not counted.
+// gained returns the counter for bytes from a record's source.
 func (s *Store) gained(rec model.Record) func(int) {
 	if s.opt.Fetched == nil {
-		return nil
+		return func(int) {}
 	}
 	scheme, _, _ := strings.Cut(rec.Source, ":")
 	return func(n int) { s.opt.Fetched(scheme, n) }

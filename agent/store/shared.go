@@ -249,16 +249,26 @@ func changed(rec model.Record, how string) error {
 }
 
 // fetch downloads the record's files, one after another, and adds them to the
-// object store.
+// object store. It takes several turns if its source is slow and others wait.
 func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string, error) {
-	f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
-	peers := s.peers(ctx, rec.Record)
-	end, err := s.slots.acquire(ctx, s.namespace(rec))
-	if err != nil {
-		return "", err
+	for {
+		f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
+		peers := s.peers(ctx, rec.Record)
+		within, turn, err := s.slots.acquire(ctx, s.namespace(rec))
+		if err != nil {
+			return "", err
+		}
+		path, err := s.fetchInTurn(within, f, rec, peers, turn)
+		yielded := err != nil && errors.Is(context.Cause(within), errYielded)
+		turn.end()
+		if !yielded || ctx.Err() != nil {
+			return path, err
+		}
 	}
-	defer end()
-	targets, missing, err := s.stage(ctx, rec)
+}
+
+func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, peers []Peer, turn *turn) (string, error) {
+	targets, missing, err := s.stage(ctx, rec, turn)
 	if err != nil {
 		return "", err
 	}
@@ -290,7 +300,7 @@ func (s *Store) namespace(rec want) string {
 
 // stage prepares the download of missing files, and returns how many bytes are
 // missing.
-func (s *Store) stage(ctx context.Context, rec want) (targets []download.Target, missing int64, err error) {
+func (s *Store) stage(ctx context.Context, rec want, turn *turn) (targets []download.Target, missing int64, err error) {
 	for _, f := range rec.Files {
 		url, err := s.address(rec.Record, f)
 		if err != nil {
@@ -305,7 +315,12 @@ func (s *Store) stage(ctx context.Context, rec want) (targets []download.Target,
 		} else if shared {
 			continue
 		}
-		target.Header, target.Gained = s.header(ctx, rec, url), s.gained(rec.Record)
+		target.Header = s.header(ctx, rec, url)
+		count := s.gained(rec.Record)
+		target.Gained = func(n int) {
+			turn.gained(n)
+			count(n)
+		}
 		targets = append(targets, target)
 		missing += f.Bytes - there
 	}

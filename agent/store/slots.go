@@ -2,79 +2,147 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
+	"time"
 )
+
+const (
+	// minPace is the least pace of a download in bytes per second, over paceWindow. A slower
+	// one makes room for those that wait, and continues later.
+	minPace    = 64 << 10
+	paceWindow = time.Minute
+	// maxGap is how much of the time between two reads counts: a source that is silent for
+	// longer fails by itself, and files are verified meanwhile.
+	maxGap = 30 * time.Second
+)
+
+// errYielded cancels a slow download while others wait; it continues in another turn.
+var errYielded = errors.New("the download is slow and others wait")
 
 // slots bound the number of downloads at a time. No namespace can use all of
 // them, so that slow or endless sources of one do not block the downloads of
-// others.
+// others. Slow downloads of several namespaces together make room.
 type slots struct {
-	most int
+	most   int
+	pace   int64         // minPace
+	window time.Duration // paceWindow
+	now    func() time.Time
 
-	mu      sync.Mutex // guards what follows
-	all     int
-	running map[string]int // by namespace
-	waiting []*waiter      // in the order of their arrival
+	mu      sync.Mutex     // guards what follows, and the turns
+	running map[*turn]bool // all that have begun
+	waiting []*turn        // in the order of their arrival
 }
 
-// waiter is a download that waits until begun is closed.
-type waiter struct {
+// turn is a download that waits until begun is closed, and then has a slot until it ends.
+type turn struct {
+	slots     *slots
 	namespace string
 	begun     chan struct{}
+	yield     context.CancelCauseFunc // nil until it has begun
+
+	bytes   int64 // gained in this window
+	active  time.Duration
+	last    time.Time
+	slow    bool // in the last complete window
+	yielded bool
 }
 
-func newSlots(most int) *slots { return &slots{most: most, running: map[string]int{}} }
+func newSlots(most int) *slots {
+	return &slots{most: most, pace: minPace, window: paceWindow, now: time.Now, running: map[*turn]bool{}}
+}
 
-// acquire waits for a slot, which end returns.
-func (t *slots) acquire(ctx context.Context, namespace string) (end func(), err error) {
-	w := &waiter{namespace: namespace, begun: make(chan struct{})}
+// acquire waits for a slot, which end returns. The context of the turn ends with errYielded
+// if the download is slow and others wait.
+func (t *slots) acquire(ctx context.Context, namespace string) (within context.Context, w *turn, err error) {
+	within, cancel := context.WithCancelCause(ctx)
+	w = &turn{slots: t, namespace: namespace, begun: make(chan struct{}), yield: cancel, last: t.now()}
 	t.change(func() { t.waiting = append(t.waiting, w) })
-	end = func() { t.change(func() { t.release(namespace) }) }
 	select {
 	case <-w.begun:
-		return end, nil
+		return within, w, nil
 	case <-ctx.Done():
 	}
-	t.change(func() {
-		if at := slices.Index(t.waiting, w); at >= 0 {
-			t.waiting = slices.Delete(t.waiting, at, at+1)
-		} else { // it has just got a slot
-			t.release(namespace)
-		}
-	})
-	return nil, context.Cause(ctx)
+	w.end()
+	return nil, nil, context.Cause(ctx)
 }
 
-func (t *slots) release(namespace string) {
-	t.all--
-	if t.running[namespace]--; t.running[namespace] == 0 {
-		delete(t.running, namespace)
+// end returns the slot, or stops waiting for one.
+func (w *turn) end() {
+	w.slots.change(func() {
+		delete(w.slots.running, w)
+		w.slots.waiting = slices.DeleteFunc(w.slots.waiting, func(o *turn) bool { return o == w })
+	})
+	w.yield(nil)
+}
+
+// gained counts bytes from the source.
+func (w *turn) gained(n int) {
+	w.slots.mu.Lock()
+	now := w.slots.now()
+	w.active += min(now.Sub(w.last), maxGap)
+	w.last = now
+	w.bytes += int64(n)
+	complete := w.active >= w.slots.window
+	if complete {
+		w.slow = w.bytes < int64(w.active.Seconds()*float64(w.slots.pace))
+		w.active, w.bytes = 0, 0
+	}
+	w.slots.mu.Unlock()
+	if complete {
+		w.slots.change(func() {})
 	}
 }
 
 // change changes the running and waiting downloads, and starts what may run then:
-// the oldest one of the namespace with the fewest slots.
+// the oldest one of the namespace with the fewest slots. If any still waits, a slow one
+// makes room.
 func (t *slots) change(what func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	what()
-	for t.all < t.most {
-		next := -1
-		for i, w := range t.waiting {
-			if t.running[w.namespace] < t.share(w.namespace) && (next < 0 || t.running[w.namespace] < t.running[t.waiting[next].namespace]) {
-				next = i
-			}
-		}
-		if next < 0 {
+	for len(t.running) < t.most {
+		at := t.next()
+		if at < 0 {
 			return
 		}
-		w := t.waiting[next]
-		t.waiting = slices.Delete(t.waiting, next, next+1)
-		t.all++
-		t.running[w.namespace]++
+		w := t.waiting[at]
+		t.waiting = slices.Delete(t.waiting, at, at+1)
+		t.running[w] = true
+		w.last = t.now()
 		close(w.begun)
 	}
+	if t.next() < 0 {
+		return
+	}
+	for w := range t.running {
+		if w.yielded { // its slot will be free soon
+			return
+		}
+	}
+	for w := range t.running {
+		if w.slow {
+			w.yielded = true
+			w.yield(errYielded)
+			return
+		}
+	}
+}
+
+// next is the index of the waiting download that may run next; -1 if there is none.
+func (t *slots) next() int {
+	used := map[string]int{}
+	for w := range t.running {
+		used[w.namespace]++
+	}
+	next := -1
+	for i, w := range t.waiting {
+		if used[w.namespace] < t.share(w.namespace) && (next < 0 || used[w.namespace] < used[t.waiting[next].namespace]) {
+			next = i
+		}
+	}
+	return next
 }
 
 // share is how many slots a namespace may use; an unknown one may use all.
