@@ -109,7 +109,7 @@ func commands() map[string]func(*call) int {
 			return 0
 		},
 		"ps": ps, "sysctl": sysctl, "pmset": pmset, "dscl": dscl, "launchctl": launchctl, "socketfilterfw": firewall, "sudo": sudo,
-		"shasum": shasum, "plutil": plutil, "xattr": xattr, "chown": chown, "ln": really("ln", "-sfn"), "mv": really("mv"),
+		"stat": stat, "shasum": shasum, "plutil": plutil, "xattr": xattr, "chown": chown, "ln": really("ln", "-sfn"), "mv": really("mv"),
 	}
 }
 
@@ -129,6 +129,21 @@ func really(name string, flags ...string) func(*call) int {
 		}
 		return 0
 	}
+}
+
+// stat prints the owner of a folder: root, unless the test gave it to another account.
+func stat(c *call) int {
+	if !c.is("-f", "%u") || len(c.args) != 3 {
+		return c.refuse("stat: want -f %%u PATH")
+	}
+	for path, owner := range c.Owners {
+		if strings.HasSuffix(c.arg(2), path) {
+			c.say(owner)
+			return 0
+		}
+	}
+	c.say(0)
+	return 0
 }
 
 func chown(c *call) int {

@@ -616,10 +616,19 @@ ask() {
   locked=yes
 }
 
-# check_folders refuses links in place of the folders whose owner is set.
+# check_folders refuses links in place of the folders whose owner is set, and folders of another account above what root writes:
+# their owner could put links in place of them.
 check_folders() {
-  for dir in "$etc" "$state" "$logs"; do
+  for dir in "$state" "$etc" "$logs"; do
     [ ! -L "$dir" ] || problem "${dir#"$root"} is a link: remove it, because install.sh changes the owner of this folder"
+  done
+  for dir in /usr/local /usr/local/etc "${etc#"$root"}" /usr/local/var /Library/Logs "${daemons#"$root"}" "${programs#"$root"}"; do
+    [ -e "$root$dir" ] || [ -L "$root$dir" ] || continue
+    if [ -L "$root$dir" ]; then
+      problem "$dir is a link: replace it by a folder of root, because root writes there"
+    elif [ "$(stat -f %u "$root$dir")" != 0 ]; then
+      problem "$dir does not belong to root, who writes there: run sudo chown root:wheel $dir"
+    fi
   done
 }
 

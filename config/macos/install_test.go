@@ -556,3 +556,18 @@ func TestAttackLinksInPlaceOfFoldersAndLog(t *testing.T) {
 		m.must(os.Rename(m.at("aside"), m.at(dir)))
 	}
 }
+
+// Root writes nothing through a folder whose owner could replace it by a link.
+func TestAttackFoldersOfAnotherAccount(t *testing.T) {
+	for _, dir := range []string{"/usr/local/etc", "/usr/local/var", "/usr/local/etc/metalfleet"} {
+		m := joined(t, func(f *facts) { f.Owners = map[string]int{dir: 501} })
+		before, err := os.ReadFile(m.at("usr/local/etc/metalfleet/agent.flags"))
+		m.must(err)
+		if said, code := m.install("", "--yes", "--advertise=mac.local"); code == 0 || !strings.Contains(said, dir+" does not belong to root") {
+			t.Errorf("%s belongs to a person: exit code %d:\n%s", dir, code, said)
+		}
+		if after, err := os.ReadFile(m.at("usr/local/etc/metalfleet/agent.flags")); err != nil || string(after) != string(before) {
+			t.Errorf("%s belongs to a person, and root wrote the flags: %q, %v", dir, after, err)
+		}
+	}
+}

@@ -36,6 +36,8 @@ type facts struct {
 	Daemons map[string]*daemon
 	// LeavesAfter is how often launchd still names a daemon after its bootout.
 	LeavesAfter int
+	// Owners are folders that belong to another account than root, by the end of their path.
+	Owners map[string]int
 	// AgentDies: what launchd starts ends at once.
 	AgentDies bool
 	// Engines are real processes of the test that ps shows as the account's.
