@@ -262,6 +262,9 @@ func (h *Hub) admit(ctx context.Context, c *pendingConn) {
 	}
 }
 
+// noUID is the UID of no MacNode.
+const noUID = "none"
+
 // authenticate reads the Mac's name and verifies it with TLS.
 func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 	id := h.Identity()
@@ -280,13 +283,16 @@ func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 		return nil, err
 	}
 	uid, ok := h.UID(mac)
-	if !ok {
-		return nil, fmt.Errorf("there is no MacNode %s", mac)
+	if !ok { // the handshake fails as it does with a wrong certificate: strangers learn no names
+		uid = noUID
 	}
 	l := &macConn{mac: mac, uid: uid, identity: id}
 	secure := tls.Client(h.Wrap(&notifyingConn{Conn: c, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, secure.Close())
+	}
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("there is no MacNode %s", mac), secure.Close())
 	}
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return nil, errors.Join(err, secure.Close())

@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -249,6 +250,24 @@ func TestAttackATunnelOfAnotherMac(t *testing.T) {
 		if _, ok := w.hub.To(mac); ok {
 			t.Errorf("%s has a tunnel", mac)
 		}
+	}
+}
+
+// TestAttackNamesOfMacs: a stranger learns from no answer which MacNodes exist.
+func TestAttackNamesOfMacs(t *testing.T) {
+	w := newWorld(t)
+	w.replace("unknown", "")
+	says := map[string]string{}
+	for _, mac := range []string{"known", "unknown"} {
+		stranger := agentapitest.NewCA(t).Mac(mac)
+		c := tls.Server(w.dial(mac), agentapi.ServerTLS(stranger.Pair(t), w.ca.Roots()))
+		if err := c.SetDeadline(time.Now().Add(patience.Of(t))); err != nil {
+			t.Fatal(err)
+		}
+		says[mac] = fmt.Sprint(c.Handshake())
+	}
+	if says["known"] != says["unknown"] {
+		t.Errorf("the gateway answers a stranger in the name of a Mac: %s, and of none: %s", says["known"], says["unknown"])
 	}
 }
 
