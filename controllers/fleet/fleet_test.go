@@ -165,12 +165,12 @@ func TestAttackLongSourcesThatFillTheInspections(t *testing.T) {
 	for i := range 30 {
 		d := deployment(fmt.Sprint("long-", i), fmt.Sprintf("hf://long/%d", i), 2*time.Hour)
 		d.Namespace = fmt.Sprint("evil-", i%3)
-		for j := range 16 {
+		for j := range 1 + i%4*5 { // of all sizes, so that they leave no gap
 			d.Spec.Model.Files = append(d.Spec.Model.Files, fmt.Sprint(j)+strings.Repeat("<", 250))
 		}
 		all = append(all, d)
 	}
-	for i := range 20 {
+	for i := range 50 {
 		d := deployment(fmt.Sprint("real-", i), fmt.Sprintf("file://real-%d.gguf", i), time.Hour)
 		d.Namespace = "victim"
 		all = append(all, d)
@@ -179,7 +179,7 @@ func TestAttackLongSourcesThatFillTheInspections(t *testing.T) {
 	for _, i := range Inspections("a", all, macs) {
 		got[i.Namespace]++
 	}
-	if got["victim"] != 20 || got["evil-0"] == 0 || got["evil-1"] == 0 || got["evil-2"] == 0 {
+	if got["victim"] != 50 || got["evil-0"] == 0 || got["evil-1"] == 0 || got["evil-2"] == 0 {
 		t.Errorf("inspections by namespace: %v", got)
 	}
 }

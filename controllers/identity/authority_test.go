@@ -3,6 +3,7 @@ package identity
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"strings"
 	"testing"
@@ -194,6 +195,23 @@ func TestNothingIsSignedForLongerThanTheSecretSays(t *testing.T) {
 	}
 	if _, err := ca.issueMac(&key.PublicKey, "m", "uid", now, now.Add(leafLife)); err != nil {
 		t.Error(err)
+	}
+}
+
+// Gateways and Macs refuse a Mac whose certificate does not name the UID of its MacNode.
+func TestTheCertificateOfAMacNamesItsUID(t *testing.T) {
+	key, err := join.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := authorityAt(t, now).issueMac(&key.PublicKey, "m", "uid-1", now, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(chain)
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || agentapi.UIDOf(c) != "uid-1" {
+		t.Errorf("the certificate names %v, %v", c.URIs, err)
 	}
 }
 

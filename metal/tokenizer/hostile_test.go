@@ -95,8 +95,12 @@ func TestAttackATextThatIsMuchTooLong(t *testing.T) {
 	}}); !errors.Is(err, stopped) || calls > 3 {
 		t.Errorf("error %v after %d calls", err, calls)
 	}
-	if ids, err := tok.Encode("a b c", EncodeOptions{Limit: 3}); err != nil || len(ids) != 3 {
+	whole := encode(t, tok, "a short text", EncodeOptions{})
+	if ids, err := tok.Encode("a short text", EncodeOptions{Limit: len(whole)}); err != nil || !slices.Equal(ids, whole) {
 		t.Errorf("a text at the limit: %v, %v", ids, err)
+	}
+	if _, err := tok.Encode("a short text", EncodeOptions{Limit: len(whole) - 1}); !errors.Is(err, ErrTooMany) {
+		t.Errorf("a text of one token too many: %v", err)
 	}
 }
 
