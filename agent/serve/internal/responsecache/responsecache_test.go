@@ -55,6 +55,27 @@ func TestAgeEndsWhatIsKept(t *testing.T) {
 	}
 }
 
+// A request may look up thousands of items, under the lock of all tenants: expired
+// responses are searched for once in a while, not for each.
+func TestExpiredResponsesAreNotSearchedForAtEachLookUp(t *testing.T) {
+	now := time.Unix(1000, 0)
+	s := &Cache{Bytes: 1 << 20, Age: time.Minute, Now: func() time.Time { return now }}
+	s.Put(entry("a", "", responses.StatusCompleted, ""))
+	sweeps, last := 0, s.swept
+	for range 1000 {
+		now = now.Add(10 * time.Millisecond)
+		if _, ok := s.Item("msg_a", ""); !ok {
+			t.Fatal("the item is lost")
+		}
+		if s.swept != last {
+			sweeps, last = sweeps+1, s.swept
+		}
+	}
+	if want := int(10 * time.Second / sweepEvery); sweeps < want-1 || sweeps > want {
+		t.Errorf("%d searches in 10 s, want %d", sweeps, want)
+	}
+}
+
 func TestTenantsAreApart(t *testing.T) {
 	s := &Cache{Bytes: 1 << 20, Age: time.Minute}
 	s.Put(entry("a", "team", responses.StatusInProgress, ""))
