@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -278,5 +279,38 @@ func TestAttackTextsThatAreJoined(t *testing.T) {
 		if made := after.TotalAlloc - before.TotalAlloc; made > 1<<30 {
 			t.Errorf("%s of 1 MB take %d MiB", name, made>>20)
 		}
+	}
+}
+
+// TestAttackHandshakesThatNeverEnd: a stranger's unfinished handshakes give way to newer
+// connections, and do not keep a gateway out.
+func TestAttackHandshakesThatNeverEnd(t *testing.T) {
+	a := startAgent(t, servetest.Say("hello"), time.Second)
+	addr := strings.TrimPrefix(a.url, "https://")
+	hello := append([]byte{22, 3, 1, 0x40, 0}, 1, 0, 0xf0, 0) // a ClientHello of 60 KiB begins
+	hello = append(hello, make([]byte, 16<<10-4)...)
+	const strangers, most = 200, 64
+	var closed atomic.Int64
+	for range strangers {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = c.Write(hello) // it may be closed already
+		go func() {
+			_, _ = io.Copy(io.Discard, c)
+			closed.Add(1)
+		}()
+	}
+	if _, err := io.ReadAll(a.stream(t).Body); err != nil {
+		t.Errorf("a gateway: %v", err)
+	}
+	deadline := time.Now().Add(4 * time.Second) // before the handshakes run out of time
+	for closed.Load() < strangers-most && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := strangers - closed.Load(); n > most {
+		t.Errorf("%d unfinished handshakes of one address are open, want at most %d", n, most)
 	}
 }

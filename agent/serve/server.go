@@ -14,6 +14,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/intake"
 )
 
 // Within bounds the running requests by a time.
@@ -46,7 +47,7 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 		},
 	}
 	served := make(chan error, 1)
-	go func() { served <- s.ServeTLS(listener, "", "") }()
+	go func() { served <- s.Serve(intake.Authenticate(listener, config, s.ErrorLog)) }()
 	select {
 	case err := <-served:
 		return errors.Join(fmt.Errorf("serve on %s: %w", listener.Addr(), err), s.Close())

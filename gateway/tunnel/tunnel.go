@@ -18,7 +18,6 @@
 package tunnel
 
 import (
-	"container/list"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -34,8 +33,8 @@ import (
 	"github.com/go-logr/logr"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/gateway/identity"
-	"metalfleet.dev/metalfleet/gateway/intake"
 )
 
 const (
@@ -73,7 +72,7 @@ type Hub struct {
 	Options
 	id string
 
-	pending pending
+	strangers intake.Strangers
 
 	mu      sync.Mutex // guards the fields after it
 	tunnels map[string]*macConn
@@ -99,7 +98,7 @@ func New(o Options) *Hub {
 	if o.Wrap == nil {
 		o.Wrap = func(c net.Conn) net.Conn { return c }
 	}
-	return &Hub{Options: o, id: strings.ToLower(rand.Text()), tunnels: map[string]*macConn{}, old: map[*macConn]bool{}, pending: pending{from: map[string]*list.List{}}}
+	return &Hub{Options: o, id: strings.ToLower(rand.Text()), tunnels: map[string]*macConn{}, old: map[*macConn]bool{}}
 }
 
 // Len returns the number of Macs with a tunnel.
@@ -177,7 +176,7 @@ func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
 			pause(ctx, acceptDelay)
 			continue
 		}
-		one := h.pending.enter(c, intake.AddressOf(c.RemoteAddr().String()))
+		one := h.strangers.Enter(c)
 		wg.Go(func() { h.admit(ctx, one) })
 	}
 }
@@ -242,12 +241,12 @@ func (h *Hub) closeAll() {
 }
 
 // admit authenticates a connection and uses it from then on.
-func (h *Hub) admit(ctx context.Context, c *pendingConn) {
+func (h *Hub) admit(ctx context.Context, c *intake.Stranger) {
 	ctx, cancel := context.WithTimeout(ctx, authTimeout)
 	defer cancel()
 	from := c.RemoteAddr().String()
 	l, err := h.authenticate(ctx, c.Conn)
-	if in := h.pending.leave(c); err == nil && (!in || !h.put(l)) {
+	if in := h.strangers.Leave(c); err == nil && (!in || !h.put(l)) {
 		err = l.Close()
 	}
 	if err != nil {

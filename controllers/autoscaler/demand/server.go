@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"metalfleet.dev/metalfleet/api/demand"
+	"metalfleet.dev/metalfleet/api/intake"
 )
 
 // endTime is how long requests may continue when the operator stops.
@@ -55,7 +56,7 @@ func (s *Server) Start(ctx context.Context) error {
 			_ = h.Close()
 		}
 	}()
-	if err := h.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := h.Serve(intake.Authenticate(l, h.TLSConfig, h.ErrorLog)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve reports of gateways: %w", err)
 	}
 	<-ended

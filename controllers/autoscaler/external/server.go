@@ -17,6 +17,7 @@ import (
 	metrics "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -69,7 +70,7 @@ func (s *Server) Start(ctx context.Context) error {
 			_ = h.Close()
 		}
 	}()
-	if err := h.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := h.Serve(intake.Authenticate(l, h.TLSConfig, h.ErrorLog)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve external metrics: %w", err)
 	}
 	<-ended

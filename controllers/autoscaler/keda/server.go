@@ -5,14 +5,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"net"
 	"time"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
 )
 
@@ -53,9 +54,10 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for KEDA (--keda-bind-address): %w", err)
 	}
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(s.tls())), grpc.MaxRecvMsgSize(mostBytes), grpc.MaxConcurrentStreams(mostStreams),
+	g := grpc.NewServer(grpc.MaxRecvMsgSize(mostBytes), grpc.MaxConcurrentStreams(mostStreams),
 		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute}), grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.note))
+	failures := slog.NewLogLogger(logr.ToSlogHandler(s.Log), slog.LevelDebug)
 	externalscaler.RegisterExternalScalerServer(g, s.Scaler)
 	ended := make(chan struct{})
 	go func() {
@@ -63,7 +65,7 @@ func (s *Server) Start(ctx context.Context) error {
 		<-ctx.Done()
 		g.Stop() // KEDA asks another replica
 	}()
-	if err := g.Serve(l); err != nil && ctx.Err() == nil {
+	if err := g.Serve(intake.Authenticate(l, s.tls(), failures)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve KEDA: %w", err)
 	}
 	<-ended

@@ -1,13 +1,10 @@
-package tunnel
+package intake
 
 import (
-	"container/list"
 	"fmt"
 	"net"
 	"slices"
 	"testing"
-
-	"metalfleet.dev/metalfleet/gateway/intake"
 )
 
 // held is a connection that remembers that it was closed.
@@ -20,17 +17,15 @@ func (h *held) Close() error { h.closed = true; return nil }
 
 // crowd is a room and all that came into it.
 type crowd struct {
-	pending
+	Strangers
 	came []*held
-	in   []*pendingConn
+	in   []*Stranger
 }
-
-func newCrowd() *crowd { return &crowd{pending: pending{from: map[string]*list.List{}}} }
 
 func (c *crowd) comes(from string) {
 	conn := &held{}
 	c.came = append(c.came, conn)
-	c.in = append(c.in, c.enter(conn, intake.AddressOf(from)))
+	c.in = append(c.in, c.enter(conn, AddressOf(from)))
 }
 
 func (c *crowd) wantClosed(t *testing.T, want ...int) {
@@ -40,7 +35,7 @@ func (c *crowd) wantClosed(t *testing.T, want ...int) {
 		if conn.closed {
 			got = append(got, i)
 		}
-		if conn.closed && c.leave(c.in[i]) {
+		if conn.closed && c.Leave(c.in[i]) {
 			t.Errorf("stranger %d was closed and is inside", i)
 		}
 	}
@@ -51,7 +46,7 @@ func (c *crowd) wantClosed(t *testing.T, want ...int) {
 
 // A customer has all addresses of an IPv6 network, which have one share together.
 func TestAttackStrangersOfOneNetwork(t *testing.T) {
-	c := newCrowd()
+	c := &crowd{}
 	c.comes("[2001:db8:0:2::1]:1")
 	for i := range 66 {
 		c.comes(fmt.Sprintf("[2001:db8:0:1::%x]:1", i))
@@ -61,14 +56,14 @@ func TestAttackStrangersOfOneNetwork(t *testing.T) {
 
 // TestAttackStrangersOfManyAddresses: the address with the most makes room.
 func TestAttackStrangersOfManyAddresses(t *testing.T) {
-	c := newCrowd()
+	c := &crowd{}
 	for i := range 256 {
 		c.comes(fmt.Sprintf("192.0.2.%d:1", min(i, 200)))
 	}
 	c.comes("192.0.2.250:1")
 	c.wantClosed(t, 200)
 	for _, one := range c.in {
-		c.leave(one)
+		c.Leave(one)
 	}
 	if c.n != 0 || len(c.from) != 0 {
 		t.Errorf("%d connections of %d addresses are left", c.n, len(c.from))

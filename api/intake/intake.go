@@ -1,13 +1,13 @@
-// Package intake bounds the memory that clients use before the gateway serves them:
-// connections, and request bodies that are being read.
+// Package intake bounds the memory that clients use before a program serves them:
+// connections, TLS handshakes, and request bodies that are being read.
 //
-// It owns the listener of the front, its accepted connections, and the buffers of request
-// bodies. When a limit is reached, it closes the connection or drops the body that has been
+// It owns accepted connections, those that have not authenticated, and the buffers of
+// request bodies. When a limit is reached, it closes the connection or drops the body that has been
 // incomplete for longest, of the address or tenant that holds the most; only if there is
 // none does it refuse the newcomer. A request that has arrived completely is never dropped.
 // It also rejects requests with two lengths, which net/http accepts.
 //
-// Start reading at Listener.Accept and Bodies.Read.
+// Start reading at Listener.Accept, Authenticate, PortServer and Bodies.Read.
 package intake
 
 import (

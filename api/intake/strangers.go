@@ -1,0 +1,111 @@
+package intake
+
+import (
+	"container/list"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// maxStrangers connections may be authenticating at once, and maxStrangersPerAddress
+	// of them from one address: the Macs of an office share an address.
+	maxStrangers           = 256
+	maxStrangersPerAddress = 64
+)
+
+// Strangers holds the connections that are authenticating. One beyond the limit closes the
+// oldest: silent connections soon are the oldest, and cannot lock out a client that
+// authenticates in less time than it takes to fill the limit. The zero value is ready.
+type Strangers struct {
+	mu   sync.Mutex            // guards the fields after it
+	from map[string]*list.List // of *Stranger by address, the oldest in front
+	n    int
+}
+
+// Stranger is a connection that has not authenticated.
+type Stranger struct {
+	net.Conn
+	from  string
+	since time.Time
+	place *list.Element // nil once it is out
+}
+
+// Enter admits a connection to authentication. At a limit, the oldest one of the address
+// with the most is closed.
+func (s *Strangers) Enter(c net.Conn) *Stranger {
+	return s.enter(c, AddressOf(c.RemoteAddr().String()))
+}
+
+func (s *Strangers) enter(c net.Conn, from string) *Stranger {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.from == nil {
+		s.from = map[string]*list.List{}
+	}
+	if own := s.from[from]; own != nil && own.Len() >= maxStrangersPerAddress {
+		s.close(own)
+	} else if s.n >= maxStrangers {
+		s.close(s.fullest())
+	}
+	own := s.from[from]
+	if own == nil {
+		own = list.New()
+		s.from[from] = own
+	}
+	one := &Stranger{Conn: c, from: from, since: time.Now()}
+	one.place = own.PushBack(one)
+	s.n++
+	return one
+}
+
+// fullest returns the address with the most connections, and of those the one with the
+// oldest.
+func (s *Strangers) fullest() *list.List {
+	var found *list.List
+	for _, l := range s.from {
+		if found == nil || l.Len() > found.Len() || l.Len() == found.Len() && oldest(l).since.Before(oldest(found).since) {
+			found = l
+		}
+	}
+	return found
+}
+
+func oldest(l *list.List) *Stranger { return l.Front().Value.(*Stranger) }
+
+func (s *Strangers) close(l *list.List) {
+	one := oldest(l)
+	s.remove(one)
+	_ = one.Conn.Close() // which fails its authentication
+}
+
+func (s *Strangers) remove(one *Stranger) {
+	l := s.from[one.from]
+	l.Remove(one.place)
+	one.place = nil
+	s.n--
+	if l.Len() == 0 {
+		delete(s.from, one.from)
+	}
+}
+
+// Leave removes a connection that has authenticated or failed. It returns false for one
+// that was closed to make room.
+func (s *Strangers) Leave(one *Stranger) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one.place == nil {
+		return false
+	}
+	s.remove(one)
+	return true
+}
+
+// closeAll closes all connections that are authenticating.
+func (s *Strangers) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.from) > 0 {
+		s.close(s.fullest())
+	}
+}
