@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"metalfleet.dev/metalfleet/agent/peer"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -103,10 +105,10 @@ func (a *Agent) serveMetrics(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", a.metrics.handler())
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	s := intake.PortServer(mux, slog.NewLogLogger(logr.ToSlogHandler(a.Log.WithName("metrics")), slog.LevelDebug))
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
-	if err := s.Serve(a.Metrics); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.Serve(intake.Port(a.Metrics)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
 	return ctx.Err()

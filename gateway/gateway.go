@@ -261,8 +261,7 @@ func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, r
 	s.front = &http.Server{Handler: intake.Guard(s.requests), ConnContext: intake.Context, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return requests }}
-	s.health = &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, ErrorLog: errorLog}
-	s.metrics = &http.Server{Handler: figures, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10, ErrorLog: errorLog}
+	s.health, s.metrics = intake.PortServer(mux, errorLog), intake.PortServer(figures, errorLog)
 	return s
 }
 
@@ -280,7 +279,7 @@ func (s *servers) run(ctx context.Context, failed chan error) error {
 			}
 		})
 	}
-	serve(s.health, s.Health)
+	serve(s.health, intake.Port(s.Health))
 	serve(s.metrics, s.Metrics)
 	serve(s.front, s.Front)
 	var err error

@@ -3,6 +3,7 @@ package intake
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,6 +18,9 @@ type Listener struct {
 	net.Listener
 	// Total and PerAddress are the limits; 0 means none.
 	Total, PerAddress int
+	// Silent closes refused connections without a response, which clients of TLS could not
+	// read.
+	Silent bool
 
 	mu        sync.Mutex // guards the fields after it, and the lists of all connections
 	count     int
@@ -92,7 +96,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if why == "" || why == replaced {
 			return conn, nil
 		}
-		refuse(c, why)
+		if l.Silent {
+			_ = c.Close()
+		} else {
+			refuse(c, why)
+		}
 	}
 }
 
@@ -204,6 +212,9 @@ type connKey struct{}
 
 // Context is for http.Server.ConnContext.
 func Context(ctx context.Context, c net.Conn) context.Context {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
 	return context.WithValue(ctx, connKey{}, c)
 }
 

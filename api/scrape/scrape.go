@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
+
+	"metalfleet.dev/metalfleet/api/intake"
 )
 
 const (
@@ -58,9 +60,10 @@ func Open(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Serve returns what serves metrics on a listener: the listener itself on the
-// loopback interface, and otherwise one with TLS and a Gate.
+// Serve returns what serves metrics on a listener, with bounded connections: the
+// listener itself on the loopback interface, and otherwise one with TLS and a Gate.
 func Serve(l net.Listener, metrics http.Handler, config *rest.Config) (net.Listener, http.Handler, error) {
+	l = intake.Port(l)
 	if Open(l.Addr().String()) {
 		return l, metrics, nil
 	}

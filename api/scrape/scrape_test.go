@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"testing"
 	"time"
+
+	"metalfleet.dev/metalfleet/api/intake"
 )
 
 func TestOnlyTheLoopbackInterfaceIsOpen(t *testing.T) {
@@ -129,7 +131,7 @@ func TestOnALoopbackAddressNothingIsAsked(t *testing.T) {
 	}
 	defer l.Close()
 	same, _, err := Serve(l, http.NotFoundHandler(), nil)
-	if err != nil || same != l {
+	if bounded, ok := same.(*intake.Listener); err != nil || !ok || bounded.Listener != l {
 		t.Errorf("%v, %v", same, err)
 	}
 }

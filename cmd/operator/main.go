@@ -15,7 +15,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -33,12 +32,9 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"metalfleet.dev/metalfleet/api/demand"
-	"metalfleet.dev/metalfleet/api/scrape"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
 )
@@ -156,7 +152,6 @@ func parse(args []string, out io.Writer) (settings, error) {
 
 // checkFigures rejects flags that serve figures without receiving any.
 func (s settings) checkFigures(out io.Writer) error {
-	off := func(address string) bool { return address == "" || address == "0" }
 	if off(s.demand) && !(off(s.metricsAPI) && off(s.keda)) {
 		fmt.Fprintln(out, "operator: --metrics-api-bind-address and --keda-bind-address require --demand-bind-address, on which gateways report the demand")
 		return errors.New("demand reports are disabled")
@@ -213,15 +208,15 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	if err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
-		return fmt.Errorf("health checks: %w", err)
-	}
 	err = controllers.Setup(ctx, mgr, controllers.Config{
 		Namespace: s.namespace, Version: version, Clock: clock.RealClock{}, CertificateLife: s.certificateLife,
 		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry, DemandAddress: s.demand, MetricsAPIAddress: s.metricsAPI,
 		KEDAAddress: s.keda, KEDANamespace: s.kedaNamespace,
 	})
 	if err != nil {
+		return err
+	}
+	if err := servePorts(mgr, config, s); err != nil {
 		return err
 	}
 	log.Info("Operator starts", "version", version, "namespace", s.namespace)
@@ -244,14 +239,7 @@ func start(ctx context.Context, mgr ctrl.Manager) error {
 
 func managerOptions(s settings) ctrl.Options {
 	o := controllers.ManagerOptions(s.namespace, s.watch...)
-	o.Metrics = metricsserver.Options{BindAddress: s.metrics}
-	if !scrape.Open(s.metrics) {
-		o.Metrics.SecureServing = true
-		o.Metrics.FilterProvider = func(config *rest.Config, _ *http.Client) (metricsserver.Filter, error) {
-			return func(_ logr.Logger, next http.Handler) (http.Handler, error) { return scrape.NewGate(config, next) }, nil
-		}
-	}
-	o.HealthProbeBindAddress = s.health
+	o.Metrics.BindAddress, o.HealthProbeBindAddress = "0", "0" // see servePorts
 	o.LeaderElection = s.leaderElect
 	o.LeaderElectionID = leaderElector
 	o.LeaderElectionNamespace = s.namespace

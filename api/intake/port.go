@@ -1,0 +1,30 @@
+package intake
+
+import (
+	"log"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	// portConnections of a port for probes and metrics, and of them those of one address.
+	portConnections, portConnectionsPerAddress = 64, 16
+	// portHeaderBytes fit the token of an account.
+	portHeaderBytes = 16 << 10
+	portTimeout     = 5 * time.Second
+	portIdle        = 2 * time.Minute
+	portWrite       = 30 * time.Second
+)
+
+// Port bounds the connections of a port for probes or metrics.
+func Port(l net.Listener) net.Listener {
+	return &Listener{Listener: l, Total: portConnections, PerAddress: portConnectionsPerAddress, Silent: true}
+}
+
+// PortServer returns the server of a port for probes or metrics. Anyone may connect there,
+// so a connection uses little memory. Serve it on a Port, which TLS may wrap.
+func PortServer(h http.Handler, failures *log.Logger) *http.Server {
+	return &http.Server{Handler: Guard(h), ConnContext: Context, DisableGeneralOptionsHandler: true, ErrorLog: failures,
+		ReadTimeout: portTimeout, WriteTimeout: portWrite, IdleTimeout: portIdle, MaxHeaderBytes: portHeaderBytes}
+}
