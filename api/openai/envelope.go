@@ -24,6 +24,10 @@ type Envelope struct {
 	Reference string
 	// Choices is how many answers are requested, 'n' for each prompt; 0 means one.
 	Choices int
+	// MaxTokens is the maximum length of an answer; 0 means the model's.
+	MaxTokens int64
+	// Inputs is how many texts are to be embedded or scored; 0 means one.
+	Inputs int
 	// CacheKey names the conversation; it may be empty.
 	CacheKey string
 	// CacheSalt separates cached prompts within a tenant; it may be empty.
@@ -65,7 +69,15 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 		case "input":
 			if isItems(value) {
 				e.Messages, e.Reference = value, lastReference(value)
+				break
 			}
+			e.Inputs = max(e.Inputs, count(value, maxInputs))
+		case "documents", "texts", "text_1", "text_2":
+			e.Inputs = max(e.Inputs, count(value, maxInputs))
+		case "max_tokens", "max_completion_tokens", "max_output_tokens":
+			var most int64
+			_ = json.Unmarshal(value, &most) // the backend rejects anything but a number
+			e.MaxTokens = max(e.MaxTokens, most)
 		case "previous_response_id":
 			_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
 		case "prompt_cache_key":
@@ -74,9 +86,7 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 			_ = json.Unmarshal(value, &e.CacheSalt)
 		}
 	}
-	if all := max(1, min(each, maxChoices)) * prompts(e.Prompt); all > 1 {
-		e.Choices = all
-	}
+	e.Choices = choices(each, e.Prompt)
 	if model == nil {
 		return e, required("model")
 	}
@@ -89,16 +99,35 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 	return e, nil
 }
 
+// choices is how many answers are requested; 0 means one.
+func choices(each int, prompt json.RawMessage) int {
+	if all := max(1, min(each, maxChoices)) * prompts(prompt); all > 1 {
+		return all
+	}
+	return 0
+}
+
 // prompts counts the prompts in a list of them, up to maxChoices; tokens and anything else
 // are one.
 func prompts(value json.RawMessage) int {
+	for first := range Elements(value) {
+		if k := kind(first); k == "string" || k == "array" {
+			return count(value, maxChoices)
+		}
+		break
+	}
+	return 1
+}
+
+// count returns the number of elements of a list, up to a maximum.
+func count(value json.RawMessage, most int) int {
 	n := 0
-	for element := range Elements(value) {
-		if n++; n == maxChoices || kind(element) != "string" && kind(element) != "array" {
+	for range Elements(value) {
+		if n++; n == most {
 			break
 		}
 	}
-	return max(1, n)
+	return n
 }
 
 // isItems reports whether an input is a conversation, as opposed to texts to

@@ -472,3 +472,17 @@ func TestAKeyNamesItsTenant(t *testing.T) {
 		}
 	}
 }
+
+// TestAttackADebtThatNeverEnds: what a Mac reports keeps a key out for minutes, not months.
+func TestAttackADebtThatNeverEnds(t *testing.T) {
+	now := time.Now()
+	b := newBucket(1000, now)
+	b.add(1<<32, now)
+	if wait, ok := b.take(1, now); ok || wait > (maxDebt+1)*time.Minute {
+		t.Errorf("after a long answer the next request waits %s", wait)
+	}
+	b.add(1, now)
+	if wait := b.until(0); wait > maxDebt*time.Minute {
+		t.Errorf("a small answer after it makes %s of debt", wait)
+	}
+}

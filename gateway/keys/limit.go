@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// maxDebt is how many minutes of a limit may be owed. No answer, however long a Mac says it
+// was, locks a key out for longer.
+const maxDebt = 5
+
 // bucket is a token bucket: what may still be used of a limit. It fills evenly, from empty
 // to full within a minute. Its level may be negative after a response that was longer than
 // what was left.
@@ -40,11 +44,12 @@ func (b *bucket) take(n float64, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// add uses n even if less is left, or returns tokens if n is negative.
+// add uses n even if less is left, down to the maximum debt, or returns tokens if n is
+// negative.
 func (b *bucket) add(n float64, now time.Time) {
 	if b.perMinute > 0 {
 		b.fill(now)
-		b.level = min(b.perMinute, b.level-n)
+		b.level = min(b.perMinute, max(b.level-n, min(b.level, -maxDebt*b.perMinute)))
 	}
 }
 

@@ -75,6 +75,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 		Request: dispatch.Request{Name: envelope.Model, Key: c.name(), Tenant: c.tenant(), Sequences: min(envelope.Choices, agentapi.ChoicesAtOnce), Prefix: prefixFor(envelope, c.tenant(), i.keepAttribution), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, model)
+	w.allow(allowanceOf(r.URL.Path, envelope, body, req.Candidates))
 	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, envelope, req.Candidates); err != nil {
 		return err
 	}

@@ -517,3 +517,40 @@ func TestAClientsOwnRankIsNotPassedOn(t *testing.T) {
 		t.Errorf("the agent receives %q", got)
 	}
 }
+
+// TestAttackAMacThatCountsTokens: a stolen Mac invents tokens, as a number or as events. The
+// key pays no more than its request can use.
+func TestAttackAMacThatCountsTokens(t *testing.T) {
+	const limit = 100_000
+	body := `{"model":"m","stream":true,"max_tokens":10}`
+	most := 4*len(body) + (8 << 10) + 10
+	for name, answer := range map[string]http.HandlerFunc{
+		"in a header": func(rw http.ResponseWriter, r *http.Request) {
+			agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 1<<31, 1<<31)
+			say("{}")(rw, r)
+		},
+		"in a trailer": func(rw http.ResponseWriter, r *http.Request) {
+			events(nil, "a", "[DONE]")(rw, r)
+			agentapi.SetTokens(rw.Header(), http.TrailerPrefix+agentapi.HeaderTokens, 1<<31, 1<<31)
+		},
+		"as events": func(rw http.ResponseWriter, r *http.Request) {
+			events(nil, append(strings.Split(strings.Repeat("x", 15_000), ""), "[DONE]")...)(rw, r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLocked(t)
+			l.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.Header.Get("Content-Type"), "json") && r.ContentLength == int64(len(body)) {
+					answer(rw, r)
+					return
+				}
+				say("{}")(rw, r)
+			})
+			token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: limit})
+			read(t, l.with(token, "POST", chatPath, body))
+			if used := limit - l.tokensLeft(token); used > most {
+				t.Errorf("%d tokens were counted, want at most %d", used, most)
+			}
+		})
+	}
+}

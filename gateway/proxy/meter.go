@@ -22,6 +22,8 @@ type meter struct {
 	// soFar is what the agent reported of a response that has not begun: it is used if the
 	// client leaves before the end.
 	soFar atomic.Int64
+	// allowed is the most that the request can use.
+	allowed int64
 }
 
 // following returns a context for a request to an agent, whose reports of tokens so far are
@@ -38,7 +40,7 @@ func (m *meter) following(ctx context.Context) context.Context {
 	}})
 }
 
-// events counts at least one token per event.
+// events counts at least one token per event, up to what the request can use.
 func (m *meter) events(block []byte) {
 	if m == nil {
 		return
@@ -47,7 +49,7 @@ func (m *meter) events(block []byte) {
 	if bytes.HasPrefix(block, dataLine[1:]) {
 		n++
 	}
-	m.add(n)
+	m.add(max(0, min(n, m.allowed-m.counted)))
 }
 
 // reported sets the agent's own count.
@@ -76,7 +78,7 @@ func (m *meter) settle(status int) {
 	case status >= http.StatusBadRequest:
 		m.add(-m.counted)
 	default:
-		m.add(max(0, m.soFar.Load()-m.counted))
+		m.add(max(0, min(m.soFar.Load(), m.allowed)-m.counted))
 	}
 	m.keys.CountTokens(m.key, m.counted)
 }

@@ -25,6 +25,8 @@ type reply struct {
 	metrics *metrics
 	meter   *meter // of the response
 	tokens  agentapi.TokenCount
+	// allowed is the most that the request can use.
+	allowed agentapi.TokenCount
 	// deployment that serves the request, or the one that it names; empty before it is known.
 	deployment string
 	// firstToken is when the first token of a stream was sent.
@@ -105,9 +107,18 @@ func (w *reply) begin(resp *http.Response, mac string) {
 	w.WriteHeader(resp.StatusCode)
 }
 
+// allow sets how many tokens the request can use.
+func (w *reply) allow(most agentapi.TokenCount) {
+	w.allowed = most
+	if w.meter != nil {
+		w.meter.allowed = most.Sum()
+	}
+}
+
 // countTokens reads the agent's token count, from a header or, after a stream, a trailer.
 func (w *reply) countTokens(h http.Header) {
 	if n, ok := agentapi.Tokens(h); ok {
+		n = atMost(n, w.allowed)
 		w.tokens = n
 		w.meter.reported(n.Sum())
 	}
