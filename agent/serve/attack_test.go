@@ -314,3 +314,52 @@ func TestAttackHandshakesThatNeverEnd(t *testing.T) {
 		t.Errorf("%d unfinished handshakes of one address are open, want at most %d", n, most)
 	}
 }
+
+// TestAttackManyBodiesAtAMac: the bodies of one tenant that wait for the engine leave memory
+// for those of others.
+func TestAttackManyBodiesAtAMac(t *testing.T) {
+	p := newPort(t, servetest.Hang(), func(c *serve.Config) { c.BodiesBytes = 1 << 20 })
+	large := `{"model":"m","prompt":"` + strings.Repeat("x", 200<<10) + `"}`
+	refused := make(chan *http.Response, 8)
+	for range 8 {
+		go func() {
+			r, err := http.NewRequestWithContext(t.Context(), "POST", p.url+"/v1/completions", strings.NewReader(large))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set(agentapi.HeaderTenant, "a")
+			resp, err := http.DefaultClient.Do(r)
+			if err == nil {
+				refused <- resp
+			}
+		}()
+	}
+	select {
+	case resp := <-refused:
+		p.wantRefusal(resp, refusal{status: 503, code: openai.CodeOverloaded, retry: "1", retryable: true})
+	case <-time.After(patience.Of(t)):
+		t.Fatal("the bodies of one tenant fill the memory for all")
+	}
+	go func() { // it is read, and waits for the engine
+		r, err := http.NewRequestWithContext(t.Context(), "POST", p.url+"/v1/completions", strings.NewReader(question))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.Header.Set(agentapi.HeaderTenant, "b")
+		if resp, err := http.DefaultClient.Do(r); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	for {
+		select {
+		case r := <-p.seen:
+			if r.GetTenant() == "b" {
+				return
+			}
+		case <-time.After(patience.Of(t)):
+			t.Fatal("the request of another tenant is not read")
+		}
+	}
+}

@@ -26,6 +26,8 @@ type request struct {
 	prompts []openai.Prompt
 	// answer returns the form of the response, with the model's name in it.
 	answer func(model string, created int64) form
+	// release is called once the engine has admitted the request.
+	release func()
 	// count, if set, returns the response of a route that asks only for the
 	// number of prompt tokens.
 	count func(promptTokens int) any

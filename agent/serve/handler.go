@@ -15,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -30,13 +31,14 @@ var errCancelled = errors.New("response was cancelled")
 
 type handler struct {
 	Config
-	cache *responsecache.Cache
+	cache  *responsecache.Cache
+	bodies *intake.Bodies
 }
 
 // NewHandler returns the handler of the agent's port; Serve adds TLS.
 func NewHandler(c Config) http.Handler {
 	c = c.withDefaults()
-	return &handler{c, &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}}
+	return &handler{Config: c, cache: &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}, bodies: &intake.Bodies{Max: c.BodiesBytes}}
 }
 
 // ServeHTTP serves one request and writes exactly one response.
@@ -153,10 +155,11 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	if err := anthropicVersion(r); err != nil {
 		return err
 	}
-	body, err := h.ReadBody(w, r, nil)
+	body, release, err := h.readBody(w, r)
 	if err != nil {
 		return err
 	}
+	defer release()
 	d := decoderFor(r.Header)
 	req, err := h.decode(d, r, body)
 	if err != nil {
@@ -168,7 +171,21 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
 		return err
 	}
+	req.release = release
 	return h.answer(admission.NewDoor(w), r, req)
+}
+
+// readBody reads a request body. Its memory counts against the tenant until release is
+// called, which may be called again.
+func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+	body, err = h.ReadBody(w, r, func(interrupt func()) (body []byte, err error) {
+		body, release, err = h.bodies.Read(r.Body, r.Header.Get(agentapi.HeaderTenant), r.ContentLength, h.MaxBodyBytes, interrupt)
+		return body, err
+	})
+	if err != nil && release != nil {
+		release()
+	}
+	return body, release, err
 }
 
 // decoderFor returns a decoder with the strictness that the gateway requires.
@@ -209,6 +226,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if err != nil {
 		return err
 	}
+	req.release()
 	if req.count != nil {
 		return front.WriteJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
 	}

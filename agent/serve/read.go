@@ -134,10 +134,11 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	if err := front.AllowMethods(w, r, http.MethodPost); err != nil {
 		return err
 	}
-	body, err := h.ReadBody(w, r, nil)
+	body, release, err := h.readBody(w, r)
 	if err != nil {
 		return err
 	}
+	defer release()
 	d := decoderFor(r.Header)
 	req, err := decodeReading(d, r.URL.Path, id, body)
 	if err != nil {

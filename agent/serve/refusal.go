@@ -25,7 +25,7 @@ func refused(err error) (e *openai.Error, retryable bool) {
 	var typed *openai.Error
 	switch refusal := wire.RefusalOf(err); {
 	case errors.As(err, &typed):
-		return typed, false
+		return typed, typed.Code == openai.CodeOverloaded
 	case refusal != nil:
 		return fromRefusal(refusal)
 	case errors.Is(err, ErrNotHere):

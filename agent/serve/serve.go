@@ -103,6 +103,9 @@ type Config struct {
 	// and a day.
 	ResponsesBytes int64
 	ResponsesAge   time.Duration
+	// BodiesBytes bounds the request bodies of which no engine has admitted the request; 0
+	// means 128 MiB. No reservation contains them.
+	BodiesBytes int64
 	// TextCalls counts tool calls that were returned as text; nil counts nothing.
 	TextCalls func(n int)
 }
@@ -117,6 +120,9 @@ func (c Config) withDefaults() Config {
 	c.Limits = c.Limits.WithDefaults()
 	if c.ResponsesBytes == 0 {
 		c.ResponsesBytes = 64 << 20
+	}
+	if c.BodiesBytes == 0 {
+		c.BodiesBytes = 128 << 20
 	}
 	if c.TextCalls == nil {
 		c.TextCalls = func(int) {}

@@ -3,7 +3,6 @@ package openai
 import (
 	"encoding/json"
 	"maps"
-	"math"
 )
 
 // Completion reads the body of POST /v1/completions. It returns an *Error.
@@ -62,38 +61,27 @@ func (r *CompletionRequest) addText(param string, raw json.RawMessage) error {
 }
 
 func (r *CompletionRequest) promptList(param string, raw json.RawMessage) error {
-	var first string
-	var tokens Prompt // of a list of tokens
+	first := firstKind(raw)
+	if first == "number" {
+		ids, err := decodeTokens(param, raw, onlyTokens(param))
+		r.Prompts = append(r.Prompts, Prompt{Tokens: ids})
+		return err
+	}
 	err := decodeArray(param, raw, func(at string, raw json.RawMessage) error {
-		k := kind(raw)
-		if first == "" {
-			first = k
-		}
-		switch {
+		switch k := kind(raw); {
 		case k != "string" && k != "number" && k != "array":
 			return wrongKind(at, "a string or a token", raw)
 		case k != first:
 			return Invalid(param, "'%s' must contain only strings, only tokens, or only lists of tokens.", param)
-		case k == "number":
-			return tokens.decodeToken(at, raw)
 		case len(r.Prompts) == maxChoices:
 			return Invalid(param, "'%s' must have at most %d prompts. Send several requests.", param, maxChoices)
 		case k == "string":
 			return r.addText(at, raw)
 		}
-		var p Prompt
-		if err := decodeArray(at, raw, p.decodeToken); err != nil {
-			return err
-		}
-		if p.Tokens == nil {
-			return Invalid(at, "'%s' must not be empty.", at)
-		}
-		r.Prompts = append(r.Prompts, p)
-		return nil
+		ids, err := decodeTokens(at, raw, token)
+		r.Prompts = append(r.Prompts, Prompt{Tokens: ids})
+		return err
 	})
-	if tokens.Tokens != nil {
-		r.Prompts = append(r.Prompts, tokens)
-	}
 	if err == nil && r.Prompts == nil {
 		return Invalid(param, "'%s' must not be empty.", param)
 	}
@@ -106,8 +94,4 @@ func (r *CompletionRequest) checkChoices() error {
 		return Invalid("n", "'n' is %d for each of %d prompts, but a request may have at most %d choices in total. Send several requests.", r.Choices(), len(r.Prompts), maxChoices)
 	}
 	return nil
-}
-
-func (p *Prompt) decodeToken(param string, raw json.RawMessage) error {
-	return integer(0, math.MaxInt32, func(v int64) { p.Tokens = append(p.Tokens, int32(v)) })(param, raw)
 }

@@ -17,6 +17,9 @@ const (
 	ConstraintChoice  ConstraintKind = "choice"
 )
 
+// maxConstraintChoices is how many choices the engine accepts.
+const maxConstraintChoices = 1 << 10
+
 // Constraint restricts the form of a response (structured output).
 type Constraint struct {
 	Kind ConstraintKind `json:"kind"`
@@ -130,6 +133,9 @@ func (p *Parameters) textForm(k ConstraintKind) field {
 func (p *Parameters) decodeChoice(param string, raw json.RawMessage) error {
 	c := Constraint{Kind: ConstraintChoice, Param: param}
 	err := decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+		if len(c.Choices) == maxConstraintChoices {
+			return Invalid(c.Param, "'%s' must have at most %d choices.", c.Param, maxConstraintChoices)
+		}
 		var text string
 		if err := stringInto(&text)(param, raw); err != nil {
 			return err

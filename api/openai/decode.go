@@ -75,6 +75,9 @@ func checkJSON(body []byte) error {
 		}
 		return malformed(body, int64(at), "the body is not UTF-8")
 	}
+	if json.Valid(body) {
+		return nil
+	}
 	var whole json.RawMessage
 	err := json.Unmarshal(body, &whole)
 	if err == nil {
@@ -139,20 +142,73 @@ func decodeArray(param string, raw json.RawMessage, one field) error {
 	if kind(raw) != "array" {
 		return wrongKind(param, "a list", raw)
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if _, err := dec.Token(); err != nil {
-		return malformed(raw, dec.InputOffset(), err.Error())
-	}
-	for i := 0; dec.More(); i++ {
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return malformed(raw, dec.InputOffset(), err.Error())
-		}
-		if err := one(fmt.Sprintf("%s[%d]", param, i), value); err != nil {
+	i := 0
+	for value := range Elements(raw) {
+		if err := one(element(param, i), value); err != nil {
 			return err
 		}
+		i++
 	}
 	return nil
+}
+
+// element names an element of a list.
+func element(param string, i int) string { return param + "[" + strconv.Itoa(i) + "]" }
+
+// maxTokenIDs of one list: no model has a longer context.
+const maxTokenIDs = 1 << 20
+
+// decodeTokens reads a list of tokens. one returns the error for an element that is none. A
+// list may have millions of elements, so that each costs little.
+func decodeTokens(param string, raw json.RawMessage, one field) ([]int32, error) {
+	if kind(raw) != "array" {
+		return nil, wrongKind(param, "a list", raw)
+	}
+	ids := make([]int32, 0, min(bytes.Count(raw, []byte{','})+1, maxTokenIDs))
+	for value := range Elements(raw) {
+		id, err := strconv.ParseInt(string(value), 10, 32)
+		if err != nil || id < 0 {
+			at := element(param, len(ids))
+			if err := one(at, value); err != nil {
+				return nil, err
+			}
+			return nil, Invalid(at, "'%s' must be a token, not %s.", at, Shorten(string(value)))
+		}
+		if len(ids) == maxTokenIDs {
+			return nil, Invalid(param, "'%s' must have at most %d tokens.", param, maxTokenIDs)
+		}
+		ids = append(ids, int32(id))
+	}
+	if len(ids) == 0 {
+		return nil, Invalid(param, "'%s' must not be empty.", param)
+	}
+	return ids, nil
+}
+
+// token accepts a token.
+func token(param string, raw json.RawMessage) error {
+	return integer(0, math.MaxInt32, func(int64) {})(param, raw)
+}
+
+// onlyTokens is token for lists that could also have other elements.
+func onlyTokens(list string) field {
+	return func(at string, raw json.RawMessage) error {
+		switch k := kind(raw); k {
+		case "number":
+			return token(at, raw)
+		case "string", "array":
+			return Invalid(list, "'%s' must contain only strings, only tokens, or only lists of tokens.", list)
+		}
+		return wrongKind(at, "a string or a token", raw)
+	}
+}
+
+// firstKind returns the JSON type of the first element of a list; empty without one.
+func firstKind(list json.RawMessage) string {
+	for first := range Elements(list) {
+		return kind(first)
+	}
+	return ""
 }
 
 func join(within, name string) string {

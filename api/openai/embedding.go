@@ -151,33 +151,27 @@ func (in *EmbeddingInput) decodeText(param string, raw json.RawMessage) error {
 }
 
 func (in *EmbeddingInput) decodeList(param string, raw json.RawMessage) error {
-	var first string
-	count := 0
+	first, count := firstKind(raw), 0
+	if first == "number" {
+		ids, err := decodeTokens(param, raw, onlyTokens(param))
+		in.Tokens = append(in.Tokens, ids)
+		return err
+	}
 	err := decodeArray(param, raw, func(at string, raw json.RawMessage) error {
 		k := kind(raw)
-		if first == "" {
-			first = k
-		}
 		if count++; k != first {
 			return Invalid(param, "'%s' must contain only strings, only tokens, or only lists of tokens.", param)
 		}
-		if count > maxInputs && k != "number" {
+		if count > maxInputs {
 			return Invalid(param, "'%s' must have at most %d entries. Send several requests.", param, maxInputs)
 		}
 		switch k {
 		case "string":
 			return in.decodeText(at, raw)
-		case "number":
-			return in.decodeTokens(param, raw, count > 1)
 		case "array":
-			in.Tokens = append(in.Tokens, nil)
-			if err := decodeArray(at, raw, func(at string, raw json.RawMessage) error { return in.decodeTokens(at, raw, true) }); err != nil {
-				return err
-			}
-			if in.Tokens[len(in.Tokens)-1] == nil {
-				return Invalid(at, "'%s' must not be empty.", at)
-			}
-			return nil
+			ids, err := decodeTokens(at, raw, token)
+			in.Tokens = append(in.Tokens, ids)
+			return err
 		}
 		return wrongKind(at, "a string or a token", raw)
 	})
@@ -185,15 +179,6 @@ func (in *EmbeddingInput) decodeList(param string, raw json.RawMessage) error {
 		return Invalid(param, "'%s' must not be empty.", param)
 	}
 	return err
-}
-
-// decodeTokens adds a token to the last list, or begins a list.
-func (in *EmbeddingInput) decodeTokens(param string, raw json.RawMessage, more bool) error {
-	if !more {
-		in.Tokens = append(in.Tokens, nil)
-	}
-	last := &in.Tokens[len(in.Tokens)-1]
-	return integer(0, math.MaxInt32, func(v int64) { *last = append(*last, int32(v)) })(param, raw)
 }
 
 // EmbeddingList is the response of /v1/embeddings.

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func TestInvalidEmbeddingRequestIsRefusedByName(t *testing.T) {
 		"empty tokens":         {body: `{"model":"m","input":[[]]}`, param: "input[0]", code: CodeInvalidValue, message: "must not be empty"},
 		"texts and tokens":     {body: `{"model":"m","input":["a",5]}`, param: "input", code: CodeInvalidValue, message: "must contain only"},
 		"tokens and a list":    {body: `{"model":"m","input":[5,[6]]}`, param: "input", code: CodeInvalidValue, message: "must contain only"},
-		"a token below zero":   {body: `{"model":"m","input":[-5]}`, param: "input", code: CodeInvalidValue, message: "between 0 and"},
+		"a token below zero":   {body: `{"model":"m","input":[-5]}`, param: "input[0]", code: CodeInvalidValue, message: "between 0 and"},
 		"an object":            {body: `{"model":"m","input":{}}`, param: "input", code: CodeInvalidValue, message: "a string or a list"},
 		"a list of objects":    {body: `{"model":"m","input":[{}]}`, param: "input[0]", code: CodeInvalidValue, message: "a string or a token"},
 		"too many":             {body: `{"model":"m","input":[` + strings.Repeat(`"a",`, maxInputs) + `"a"]}`, param: "input", code: CodeInvalidValue, message: "at most 2048"},
@@ -105,4 +106,31 @@ func TestFewerDimensionsKeepUnitLength(t *testing.T) {
 	r.Dimensions = 4
 	_, err = r.Embeddings([][]float32{whole}, 1)
 	wantError(t, err, 400, "dimensions", CodeInvalidValue, "only 3")
+}
+
+// TestAttackMillionsOfTokens: a list of tokens costs a few bytes for each, and has an end.
+func TestAttackMillionsOfTokens(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, after string
+		decode        func(body []byte) error
+	}{
+		"a prompt":          {before: `{"model":"m","prompt":[`, after: `]}`, decode: func(b []byte) error { _, err := strictly().Completion(b); return err }},
+		"a list of prompts": {before: `{"model":"m","prompt":[[`, after: `]]}`, decode: func(b []byte) error { _, err := strictly().Completion(b); return err }},
+		"an input":          {before: `{"model":"m","input":[`, after: `]}`, decode: func(b []byte) error { _, err := strictly().Embedding(b); return err }},
+		"a list of inputs":  {before: `{"model":"m","input":[[`, after: `]]}`, decode: func(b []byte) error { _, err := strictly().Embedding(b); return err }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := []byte(tc.before + strings.Repeat("1,", maxTokenIDs-1) + "1" + tc.after)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := tc.decode(body)
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; err != nil || took > 16*uint64(len(body)) {
+				t.Errorf("%d MiB were allocated for %d MiB: %v", took>>20, len(body)>>20, err)
+			}
+			if err := tc.decode([]byte(tc.before + strings.Repeat("1,", maxTokenIDs) + "1" + tc.after)); AsError(err).Status != 400 {
+				t.Errorf("one more: %v", err)
+			}
+		})
+	}
 }
