@@ -232,22 +232,37 @@ func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (
 
 // Pair writes a query and a document to be scored.
 func (c *Conventions) Pair(tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
+	pair, err := c.Pairs(tok, query, o)
+	if err != nil {
+		return Input{}, err
+	}
+	return pair(document)
+}
+
+// Pairs returns a function that writes the query and a document to be scored. The query is
+// tokenized only once, except for a decoder, whose tokens may span query and document.
+func (c *Conventions) Pairs(tok *tokenizer.Tokenizer, query string, o Options) (func(document string) (Input, error), error) {
 	if c.judge != nil {
-		return c.judged(tok, query, document, o)
+		return func(document string) (Input, error) { return c.judged(tok, query, document, o) }, nil
 	}
 	if o.Instruction != "" {
-		return Input{}, fmt.Errorf("%w: this model does not support an instruction", ErrPrompt)
+		return nil, fmt.Errorf("%w: this model does not support an instruction", ErrPrompt)
 	}
 	first, err := tok.Encode(query, tokenizer.EncodeOptions{})
 	if err != nil {
-		return Input{}, err
+		return nil, err
 	}
-	second, err := tok.Encode(document, tokenizer.EncodeOptions{})
-	if err != nil {
-		return Input{}, err
-	}
-	return c.around(tok, c.limit(o), o.Truncate, first, second)
+	return func(document string) (Input, error) {
+		second, err := tok.Encode(document, tokenizer.EncodeOptions{})
+		if err != nil {
+			return Input{}, err
+		}
+		return c.around(tok, c.limit(o), o.Truncate, first, second)
+	}, nil
 }
+
+// RepeatsQuery reports whether the query is tokenized again for each document.
+func (c *Conventions) RepeatsQuery() bool { return c.judge != nil }
 
 // around puts ids into the model's template, within the limit.
 func (c *Conventions) around(tok *tokenizer.Tokenizer, limit int, truncate bool, texts ...[]int32) (Input, error) {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -520,5 +521,32 @@ func TestEveryFailingOperationOfAReaderLeavesNothingBehind(t *testing.T) {
 		if fail < 30 {
 			t.Errorf("%s: only %d operations", c.Name, fail-1)
 		}
+	}
+}
+
+// TestAttackAQueryOfManyDocuments: a long query is tokenized once, not for each document.
+func TestAttackAQueryOfManyDocuments(t *testing.T) {
+	var r *reader
+	for _, c := range tinymodel.Readers() {
+		if c.Name == "bert rerank" {
+			r = openReader(t, write(t, c), ref.New(ref.Options{}))
+		}
+	}
+	query := strings.Repeat("a man ", 20_000)
+	pair, err := r.Pairs(r.tok, query, embed.Options{Truncate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const documents = 64
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range documents {
+		if _, err := pair("b"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) / documents; took > uint64(len(query))/4 {
+		t.Errorf("each document takes %d bytes with a query of %d", took, len(query))
 	}
 }

@@ -4,13 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"metalfleet.dev/metalfleet/metal/embed"
 )
 
-// maxInputs of one request.
-const maxInputs = 2048
+const (
+	// maxInputs of one request.
+	maxInputs = 2048
+	// maxInputBytes and maxInputTokens bound all texts of a request, in which a query counts
+	// for each document that it is read with.
+	maxInputBytes  = 32 << 20
+	maxInputTokens = 4 << 20
+)
 
 // embedding is an admitted request for vectors or scores.
 type embedding struct {
@@ -49,16 +56,18 @@ type texts struct {
 	// bytes of one that its tokenizer would read.
 	bytes func(i int) int
 	input func(i int) (embed.Input, error)
+	// each has as many bytes in addition that are read again for each text.
+	each int
 }
 
 // embedTexts are the texts or token lists to embed.
 func (p *inputProcessor) embedTexts(r EmbedRequest) texts {
 	if len(r.Texts) == 0 {
-		return texts{"input", len(r.Tokens), func(int) int { return 0 }, func(i int) (embed.Input, error) {
+		return texts{param: "input", count: len(r.Tokens), bytes: func(int) int { return 0 }, input: func(i int) (embed.Input, error) {
 			return p.conventions.Tokens(p.tok, r.Tokens[i], r.Options)
 		}}
 	}
-	return texts{"input", len(r.Texts), func(i int) int { return len(r.Texts[i]) }, func(i int) (embed.Input, error) {
+	return texts{param: "input", count: len(r.Texts), bytes: func(i int) int { return len(r.Texts[i]) }, input: func(i int) (embed.Input, error) {
 		return p.conventions.Text(p.tok, r.Texts[i], r.Options)
 	}}
 }
@@ -68,9 +77,35 @@ func (p *inputProcessor) rerankTexts(r RerankRequest) (texts, *Refusal) {
 	if n := len(r.Query); n > p.conventions.Limit*bytesPerToken {
 		return texts{}, inputTooLong("query", fmt.Sprintf("the query has %d bytes, but the model supports %d tokens", n, p.conventions.Limit))
 	}
-	return texts{"documents", len(r.Documents), func(i int) int { return len(r.Documents[i]) }, func(i int) (embed.Input, error) {
-		return p.conventions.Pair(p.tok, r.Query, r.Documents[i], r.Options)
-	}}, nil
+	all := texts{param: "documents", count: len(r.Documents), bytes: func(i int) int { return len(r.Documents[i]) }}
+	if p.conventions.RepeatsQuery() {
+		all.each = len(r.Query)
+	}
+	pair := sync.OnceValues(func() (func(string) (embed.Input, error), error) {
+		return p.conventions.Pairs(p.tok, r.Query, r.Options)
+	})
+	all.input = func(i int) (embed.Input, error) {
+		write, err := pair()
+		if err != nil {
+			return embed.Input{}, err
+		}
+		return write(r.Documents[i])
+	}
+	return all, nil
+}
+
+// tooMany refuses texts that are too much work or memory together.
+func (all texts) tooMany() *Refusal {
+	return invalid(all.param, "the %d texts, with the query for each of them, are too long together; send fewer in one request", all.count)
+}
+
+// allBytes is what is tokenized.
+func (all texts) allBytes() int {
+	n := all.count * all.each
+	for i := range all.count {
+		n += all.bytes(i)
+	}
+	return n
 }
 
 func inputTooLong(param, detail string) *Refusal {
@@ -82,6 +117,10 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, all texts) (*embedding
 	if all.count == 0 || all.count > maxInputs {
 		return nil, invalid(all.param, "%d texts, want 1 to %d", all.count, maxInputs)
 	}
+	if all.allBytes() > maxInputBytes {
+		return nil, all.tooMany()
+	}
+	tokens := 0
 	e := &embedding{inputs: make([]embed.Input, all.count), ended: make(chan *Refusal, 1)}
 	for i := range all.count {
 		if ctx.Err() != nil {
@@ -96,6 +135,9 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, all texts) (*embedding
 			return nil, inputTooLong(all.param, fmt.Sprintf("text %d: %v", i, err))
 		case err != nil:
 			return nil, invalid(all.param, "text %d: %v", i, err)
+		}
+		if tokens += len(e.inputs[i].IDs); tokens > maxInputTokens {
+			return nil, all.tooMany()
 		}
 	}
 	return e, nil

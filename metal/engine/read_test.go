@@ -278,6 +278,7 @@ func TestReadingsAreRefusedAsOtherRequestsAre(t *testing.T) {
 	ctx := context.Background()
 	vectors := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean")}, ref.Options{})
 	pairs := ready(t, engine.Options{ModelPath: readerModel(t, "bert rerank"), ContextTokens: 20}, ref.Options{})
+	judge := ready(t, engine.Options{ModelPath: readerModel(t, "qwen3 rerank")}, ref.Options{})
 	embedding := func(r engine.EmbedRequest) func() error {
 		return func() error { _, err := vectors.Embed(ctx, r); return err }
 	}
@@ -297,6 +298,10 @@ func TestReadingsAreRefusedAsOtherRequestsAre(t *testing.T) {
 		"a long query":        {try: ranking(engine.RerankRequest{Query: strings.Repeat("a", 1<<20), Documents: []string{"b"}, Options: truncated}), kind: engine.ContextLength, says: "the query has 1048576 bytes"},
 		"the context promised": {try: ranking(engine.RerankRequest{Query: "a", Documents: []string{strings.Repeat("b ", 20)}}), kind: engine.ContextLength,
 			says: "the model supports 20"},
+		"a query for many documents": {try: func() error {
+			_, err := judge.Rerank(ctx, engine.RerankRequest{Query: strings.Repeat("a", 17<<10), Documents: make([]string, 2048), Options: truncated})
+			return err
+		}, kind: engine.Invalid, says: "too long together"},
 		"no such prompt": {try: embedding(engine.EmbedRequest{Texts: []string{"a"}, Options: embed.Options{Prompt: "query"}}), kind: engine.Invalid, says: "the model has none"},
 	} {
 		err := c.try()
