@@ -26,7 +26,7 @@ type marked struct {
 	tags  []symbol
 	enter func(tag symbol) body
 	// queue is read next: what turned out to be no call comes again, as text.
-	queue []symbol
+	queue queue
 	// second of the queue are read again, and again is how many more may be.
 	second, again int
 	// blanks wait for the text after them; after is set where a call precedes them.
@@ -53,7 +53,7 @@ func (m *marked) inside() bool { return m.in != nil || len(m.blanks) > 0 }
 
 func (m *marked) push(s symbol, out *sink) {
 	m.again += againFactor
-	m.queue = append(m.queue, s)
+	m.queue.append(s)
 	m.read(out)
 }
 
@@ -68,9 +68,8 @@ func (m *marked) tail(all []symbol, out *sink) {
 }
 
 func (m *marked) read(out *sink) {
-	for len(m.queue) > 0 {
-		s := m.queue[0]
-		m.queue = m.queue[1:]
+	for m.queue.len() > 0 {
+		s := m.queue.pop()
 		m.second = max(0, m.second-1)
 		if m.in != nil {
 			m.inBody(s, out)
@@ -124,7 +123,7 @@ func (m *marked) inBody(s symbol, out *sink) {
 		m.in = nil
 	case over:
 		m.in = nil
-		m.queue = slices.Insert(m.queue, 0, m.raw...)
+		m.queue.prepend(m.raw)
 	case bad:
 		m.leave(len(m.raw)-1, out)
 	}
@@ -138,7 +137,7 @@ func (m *marked) leave(part int, out *sink) {
 	m.in = nil
 	if out.refuse(begun, known, m.lex.plain(m.raw[:part])) {
 		m.called(true)
-		m.queue = slices.Insert(m.queue, 0, m.raw[part:]...)
+		m.queue.prepend(m.raw[part:])
 		return
 	}
 	rest := m.raw
@@ -147,7 +146,7 @@ func (m *marked) leave(part int, out *sink) {
 	}
 	m.again -= len(rest)
 	m.second = max(m.second, len(rest))
-	m.queue = slices.Insert(m.queue, 0, rest...)
+	m.queue.prepend(rest)
 }
 
 func symbols(text string) (out []symbol) {
@@ -163,7 +162,7 @@ func (m *marked) end(cut bool, out *sink) {
 		written, begun := m.lex.plain(m.raw), m.in.begun()
 		switch {
 		case m.in.end(cut, out):
-			m.queue = append(m.queue, m.in.rest()...)
+			m.queue.append(m.in.rest()...)
 			m.in = nil
 			m.called(true)
 		case cut && begun:
