@@ -190,6 +190,7 @@ func (c seeing) prompt(merge int) (ids []int32, images []vision.Span) {
 // host.
 func sight(s tensor.Scope, images []vision.Span, first, n int, states []float32, deep [][]float32, mutual bool) (out nn.Sight) {
 	from, at := -1, 0
+	var one nn.Sighted
 	for _, m := range images {
 		if mutual && m.At >= first && m.At < first+n {
 			out.Mutual = append(out.Mutual, tensor.Run{First: m.At - first, Length: m.Tokens()})
@@ -199,18 +200,19 @@ func sight(s tensor.Scope, images []vision.Span, first, n int, states []float32,
 				if from < 0 {
 					from = at
 				}
-				out.Rows = append(out.Rows, t-first)
+				one.Rows = append(one.Rows, t-first)
 			}
 			at++
 		}
 	}
-	if rows := len(out.Rows); rows > 0 {
+	if rows := len(one.Rows); rows > 0 {
 		width := len(states) / at
 		part := func(v []float32) tensor.Array { return s.From(v[from*width:][:rows*width], rows, width) }
-		out.States = part(states)
+		one.States = part(states)
 		for _, d := range deep {
-			out.Deep = append(out.Deep, part(d))
+			one.Deep = append(one.Deep, part(d))
 		}
+		out.Images = []nn.Sighted{one}
 	}
 	places, flat := vision.Places(images, first, n)
 	out.Turns = nn.TurnsOf(places, flat)

@@ -128,14 +128,20 @@ func (m *Decoder) Step(s tensor.Scope, cache tensor.Cache, ids tensor.Array, seg
 
 // Sight is what the tokens of a step are of images: none if it is zero.
 type Sight struct {
-	// Rows of the step, in ascending order, that tokens of images take, and these.
-	Rows []int
-	Seen
-	// Mutual are runs of these rows whose tokens see one another.
+	// Images of the step, in the order of their rows.
+	Images []Sighted
+	// Mutual are runs of their rows whose tokens see one another.
 	Mutual []tensor.Run
 	// Turns are where the tokens of all rows stand; nil means where they stand in their
 	// requests.
 	Turns *Turns
+}
+
+// Sighted are rows of a step, in ascending order, and the tokens of an image that they
+// take.
+type Sighted struct {
+	Rows []int
+	Seen
 }
 
 // StepSeeing is Step with tokens of images in place of rows of the embedding.
@@ -183,8 +189,8 @@ func (m *Decoder) Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, s
 // stack runs embedding and blocks; rows are those wanted of the last one.
 func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int, sight Sight) tensor.Array {
 	x, pass := m.embed.Lookup(s, ids), Pass{Cache: cache, Segments: segments, Turns: sight.Turns, Mutual: sight.Mutual}
-	if len(sight.Rows) > 0 {
-		x = replaced(s, x, sight.Rows, sight.States)
+	for _, m := range sight.Images {
+		x = replaced(s, x, m.Rows, m.States)
 	}
 	if m.inner != nil {
 		pass.Inner = m.inner.of(s, ids, x)
@@ -205,8 +211,10 @@ func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 		if s.Err() != nil {
 			break
 		}
-		if i < len(sight.Deep) && len(sight.Rows) > 0 {
-			x = replaced(s, x, sight.Rows, s.Add(s.Rows(x, sight.Rows), sight.Deep[i]))
+		for _, m := range sight.Images {
+			if i < len(m.Deep) {
+				x = replaced(s, x, m.Rows, s.Add(s.Rows(x, m.Rows), m.Deep[i]))
+			}
 		}
 	}
 	return x

@@ -102,28 +102,76 @@ func (t *Tower) Release() { t.loader.Release() }
 
 // Encode runs the patches of one image through the tower.
 func (t *Tower) Encode(s tensor.Scope, p *vision.Patches) Seen {
-	x, turn := t.embed(s, p), t.rotation(p)
-	var out Seen
-	for i := range t.layers {
-		if s.Err() != nil {
-			return Seen{}
+	e := t.Begin(s, p)
+	for e.Next() {
+	}
+	return e.Seen()
+}
+
+// Encoding is an image on its way through the tower, layer by layer. What it holds between
+// two layers is in its scope.
+type Encoding struct {
+	tower *Tower
+	scope tensor.Scope
+	turn  *turns
+	x     tensor.Array
+	layer int
+	out   Seen
+}
+
+// Begin embeds the patches of an image.
+func (t *Tower) Begin(s tensor.Scope, p *vision.Patches) *Encoding {
+	e := &Encoding{tower: t, scope: s, turn: t.rotation(p)}
+	e.within(func(inner tensor.Scope) { e.x = inner.Keep(t.embed(inner, p)) })
+	return e
+}
+
+// Next computes one more layer, or the tokens after the last one. It returns false once
+// the tokens are there, or after an error of the scope.
+func (e *Encoding) Next() bool {
+	t, before := e.tower, e.x
+	if e.scope.Err() != nil || e.out.States != nil {
+		return false
+	}
+	e.within(func(s tensor.Scope) {
+		if e.layer == len(t.layers) {
+			last := before
+			if t.dims.FinalNorm {
+				last = t.norm.Apply(s, last)
+			}
+			e.out.States = s.Keep(t.merge(s, &t.merger, last, false))
+			return
 		}
-		inner := s.Child()
-		next := inner.Keep(t.layer(inner, &t.layers[i], x, turn))
-		inner.Close()
-		s.Release(x)
-		x = next
+		e.x = s.Keep(t.layer(s, &t.layers[e.layer], before, e.turn))
 		for j, deep := range t.dims.Deep {
-			if deep == i {
-				out.Deep = append(out.Deep, t.merge(s, &t.deep[j], x, true))
+			if deep == e.layer {
+				e.out.Deep = append(e.out.Deep, s.Keep(t.merge(s, &t.deep[j], e.x, true)))
 			}
 		}
+	})
+	e.scope.Release(before)
+	e.layer++
+	return e.scope.Err() == nil && e.out.States == nil
+}
+
+// Wait waits for what was computed so far.
+func (e *Encoding) Wait() { e.scope.Wait(e.arrays()...) }
+
+func (e *Encoding) arrays() []tensor.Array {
+	if e.out.States != nil {
+		return append([]tensor.Array{e.out.States}, e.out.Deep...)
 	}
-	if t.dims.FinalNorm {
-		x = t.norm.Apply(s, x)
-	}
-	out.States = t.merge(s, &t.merger, x, false)
-	return out
+	return append([]tensor.Array{e.x}, e.out.Deep...)
+}
+
+// Seen returns the tokens of the image, which belong to its scope.
+func (e *Encoding) Seen() Seen { return e.out }
+
+// within runs a part of the computation in a scope of its own.
+func (e *Encoding) within(do func(tensor.Scope)) {
+	inner := e.scope.Child()
+	defer inner.Close()
+	do(inner)
 }
 
 // embed projects patches and adds their places: [T, hidden].
