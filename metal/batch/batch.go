@@ -72,7 +72,8 @@ type Limits struct {
 	// waiting ones.
 	Sequences, Queue int
 	// Boundary, unless 0: no row crosses a multiple of it, because the state of
-	// recurrent layers must be saved there and cannot be cut out later.
+	// recurrent layers must be saved there and cannot be cut out later. Only a run of
+	// Request.Whole does; that state is then not saved.
 	Boundary int
 	// Turn is how many tokens a request generates at least before it gives way to
 	// another tenant.
@@ -95,6 +96,10 @@ type Request struct {
 	// Tokens is the maximum number of output tokens. A request that has them
 	// gets no more rows. 0 means that only Remove ends it.
 	Tokens int
+	// Whole are runs of the prompt that one row has to contain, even if it becomes longer
+	// than it should be and crosses a Boundary: images whose tokens see one another. They
+	// are in ascending order.
+	Whole []Span
 }
 
 type request struct {
@@ -109,6 +114,8 @@ type request struct {
 	blocks                     int
 	// admitted is what was known when the request last began to run.
 	admitted int
+	// whole are runs of the prompt that no row may divide.
+	whole []Span
 	// overtaken counts the later requests that were admitted while it waited.
 	overtaken int
 	running   bool
@@ -172,7 +179,7 @@ func (s *Scheduler) Submit(r Request) error {
 		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), errQueueFull)
 	}
 	s.arrivals++
-	n := &request{id: r.ID, priority: r.Priority, tenant: s.tenantOf(r.Tenant), arrival: s.arrivals, known: r.Prompt}
+	n := &request{id: r.ID, priority: r.Priority, tenant: s.tenantOf(r.Tenant), arrival: s.arrivals, known: r.Prompt, whole: r.Whole}
 	if r.Tokens > 0 {
 		n.maxTokens = r.Prompt + r.Tokens
 	}
@@ -395,7 +402,30 @@ func (s *Scheduler) chunk(r *request, tokens int) Row {
 	if b := s.limits.Boundary; b > 0 {
 		n = min(n, b-r.computed%b)
 	}
+	n = r.undivided(n)
 	return Row{ID: r.id, Start: r.computed, Length: n, Sample: n == r.left()}
+}
+
+// undivided is the length of a row of about n tokens that divides no run: it ends before
+// a run that does not fit, unless it begins there.
+func (r *request) undivided(n int) int {
+	for _, w := range r.whole {
+		if end := r.computed + n; w.From < end && end < w.To {
+			if w.From > r.computed {
+				return w.From - r.computed
+			}
+			return w.To - r.computed
+		}
+	}
+	return n
+}
+
+// Shorten is a row that ProposeChunks returned, with about this many tokens.
+func (s *Scheduler) Shorten(row Row, tokens int) Row {
+	if r := s.all[row.ID]; r != nil && r.computed == row.Start {
+		return s.chunk(r, tokens)
+	}
+	return row
 }
 
 // Plan returns the next step: the newest token of every decoding request, then

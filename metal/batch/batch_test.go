@@ -677,3 +677,36 @@ func TestFreeTokensAreThosePromisedThatNobodyHolds(t *testing.T) {
 	s = scheduler(t, Limits{ContextTokens: 96, CacheTokens: 96, BlockTokens: 16, Sequences: 1})
 	want(96) // whole blocks
 }
+
+// TestARunOfAPromptIsInOneRow for every size of chunks, and across boundaries.
+func TestARunOfAPromptIsInOneRow(t *testing.T) {
+	whole := []Span{{From: 3, To: 40}, {From: 40, To: 45}, {From: 90, To: 170}}
+	for prefill := 1; prefill < 100; prefill++ {
+		s := scheduler(t, Limits{ContextTokens: 1000, CacheTokens: 2000, BlockTokens: 16, Sequences: 4, Queue: 4, Boundary: 64})
+		for id, w := range map[ID][]Span{1: whole, 2: nil} {
+			if err := s.Submit(Request{ID: id, Prompt: 200, Whole: w}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		computed, steps := 0, 0
+		for ; computed < 200 && steps < 1000; steps++ {
+			step := plan(s, prefill)
+			for _, r := range step.Rows {
+				if r.ID != 1 {
+					continue
+				}
+				end := r.Start + r.Length
+				for _, w := range whole {
+					if w.From < end && end < w.To || w.From < r.Start && r.Start < w.To {
+						t.Fatalf("%d tokens at a time: row %+v divides %+v", prefill, r, w)
+					}
+				}
+				computed = end
+			}
+			run(t, s, step)
+		}
+		if computed < 200 {
+			t.Fatalf("%d tokens at a time: %d tokens in %d steps", prefill, computed, steps)
+		}
+	}
+}

@@ -128,6 +128,14 @@ type Chain struct {
 	// The first shared tokens have keys derived from the root common.
 	shared int
 	common Key
+	images []Image
+}
+
+// Image is where a prompt has placeholders of an image, [From, To), and the digest of
+// what they stand for.
+type Image struct {
+	From, To int
+	Digest   [32]byte
 }
 
 // NewChain returns the chain of an empty sequence.
@@ -138,11 +146,15 @@ func NewChain(s Shape, root Key) *Chain { return &Chain{shape: s, root: root, co
 // the chain's own root.
 func (c *Chain) Share(common Key, tokens int) { c.common, c.shared = common, tokens }
 
+// See makes the keys of a new chain depend on images, which are in ascending order:
+// blocks and states with any of their tokens depend on all of their content.
+func (c *Chain) See(images []Image) { c.images = images }
+
 // Grow computes the keys of the blocks that are full.
 func (c *Chain) Grow(tokens []int32) {
 	for n := c.shape.Block; (len(c.keys)+1)*n <= len(tokens); {
 		at := len(c.keys)
-		c.keys = append(c.keys, c.parent(at, (at+1)*n).Next(tokens[at*n:][:n]))
+		c.keys = append(c.keys, c.seen(c.parent(at, (at+1)*n), at*n, (at+1)*n).Next(tokens[at*n:][:n]))
 	}
 }
 
@@ -164,11 +176,21 @@ func (c *Chain) parent(i, end int) Key {
 	return c.keys[i-1]
 }
 
+// seen is the key that precedes tokens [first, last), made dependent on their images.
+func (c *Chain) seen(parent Key, first, last int) Key {
+	for _, m := range c.images {
+		if m.From < last && m.To > first {
+			parent = parent.image(m)
+		}
+	}
+	return parent
+}
+
 // State is the key of the undividable state after the first n tokens. Its bytes
 // begin with the keys and values of the tokens after the last full block.
 func (c *Chain) State(tokens []int32, n int) Key {
 	block := n / c.shape.Block
-	return c.parent(block, n).State(tokens[block*c.shape.Block : n])
+	return c.seen(c.parent(block, n), block*c.shape.Block, n).State(tokens[block*c.shape.Block : n])
 }
 
 // Point is a position from which a sequence can continue.

@@ -236,3 +236,63 @@ func TestTenantsFindOnlyWhatIsShared(t *testing.T) {
 		}
 	}
 }
+
+// TestKeysDependOnImages: blocks and states with a token of an image have other keys for
+// other content, at any place, and those before it the same.
+func TestKeysDependOnImages(t *testing.T) {
+	tokens := make([]int32, 64)
+	keys := func(images ...kv.Image) (out []kv.Key) {
+		c := kv.NewChain(kv.Shape{Block: 16, States: true, Grid: 4}, kv.Root(kv.Origin{}, kv.Salt{}))
+		c.See(images)
+		c.Grow(tokens)
+		out = append(out, c.Keys()...)
+		for n := 4; n <= 64; n += 4 {
+			out = append(out, c.State(tokens, n))
+		}
+		return out
+	}
+	same := func(a, b []kv.Key) (n int) {
+		for n < 4 && a[n] == b[n] {
+			n++
+		}
+		return n
+	}
+	one, other := kv.Image{From: 31, To: 40, Digest: [32]byte{1}}, kv.Image{From: 31, To: 40, Digest: [32]byte{2}}
+	moved := one
+	moved.From--
+	for name, tc := range map[string]struct {
+		a, b []kv.Image
+		want int
+	}{
+		"another image":           {a: []kv.Image{one}, b: []kv.Image{other}, want: 1},
+		"no image":                {a: []kv.Image{one}, b: nil, want: 1},
+		"an image elsewhere":      {a: []kv.Image{one}, b: []kv.Image{moved}, want: 1},
+		"the same image":          {a: []kv.Image{one}, b: []kv.Image{one}, want: 4},
+		"another image later":     {a: []kv.Image{one, {From: 48, To: 50, Digest: [32]byte{1}}}, b: []kv.Image{one, {From: 48, To: 50, Digest: [32]byte{2}}}, want: 3},
+		"images that are swapped": {a: []kv.Image{{From: 0, To: 4, Digest: [32]byte{1}}, {From: 4, To: 8, Digest: [32]byte{2}}}, b: []kv.Image{{From: 0, To: 4, Digest: [32]byte{2}}, {From: 4, To: 8, Digest: [32]byte{1}}}, want: 0},
+	} {
+		a, b := keys(tc.a...), keys(tc.b...)
+		if got := same(a, b); got != tc.want {
+			t.Errorf("%s: the keys of %d blocks are the same, want %d", name, got, tc.want)
+		}
+		for i, k := range a[4:] { // a state in the block of the image, from its first token on
+			end := 4 * (i + 1)
+			if differ := k != b[4+i]; differ != (tc.want < 4 && end > firstOf(tc.a, tc.b)) {
+				t.Errorf("%s: the key of the state after %d tokens differs: %v", name, end, differ)
+			}
+		}
+	}
+}
+
+// firstOf is where the first image begins that two lists do not have alike.
+func firstOf(a, b []kv.Image) int {
+	for i := range a {
+		if i >= len(b) {
+			return a[i].From
+		}
+		if a[i] != b[i] {
+			return min(a[i].From, b[i].From)
+		}
+	}
+	return 1 << 30
+}

@@ -128,6 +128,15 @@ func (k Key) after(parent Key) Key {
 	return next
 }
 
+// image is the key before a block with tokens of an image.
+func (k Key) image(m Image) Key {
+	b := append(append(append([]byte(nil), k[:]...), 3), m.Digest[:]...)
+	b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, uint64(m.From)), uint64(m.To))
+	next := Key(sha256.Sum256(b))
+	next.mark(k.Tenant())
+	return next
+}
+
 func (k Key) over(kind byte, tokens []int32) Key {
 	buf := make([]byte, 0, len(k)+1+4*len(tokens))
 	buf = append(append(buf, k[:]...), kind)
