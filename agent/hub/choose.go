@@ -18,7 +18,7 @@ import (
 var companions = []string{
 	"config.json", "generation_config.json", "model.safetensors.index.json",
 	"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
-	"vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json",
+	"vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json", "preprocessor_config.json", "processor_config.json",
 	weights.ModulesFile, "sentence_bert_config.json", "config_sentence_transformers.json",
 }
 

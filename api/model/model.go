@@ -260,7 +260,29 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WideWeightBytes int64 `json:"wideWeightBytes,omitempty"`
+	// visionPatches is the largest number of patches of an image. It is absent for a
+	// model without image input, like all fields that begin with vision.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	VisionPatches int64 `json:"visionPatches,omitempty"`
+	// visionPatchElements is the number of values per patch that the vision
+	// tower holds while it computes a layer.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	VisionPatchElements int64 `json:"visionPatchElements,omitempty"`
+	// visionHeads is the number of attention heads of the vision tower.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	VisionHeads int64 `json:"visionHeads,omitempty"`
+	// visionElements is the number of values that the tokens of the largest
+	// image have for the decoder.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	VisionElements int64 `json:"visionElements,omitempty"`
 }
+
+// Sees reports whether the model has image input.
+func (f Facts) Sees() bool { return f.VisionPatches > 0 }
 
 // Task is what a model is for.
 // +kubebuilder:validation:Enum=Generate;Embed;Rerank
@@ -328,6 +350,9 @@ func (f Facts) Validate() error {
 	}
 	if f.RecurrentLayers > 0 && f.RecurrentSize <= 0 {
 		missing = append(missing, "recurrentSize")
+	}
+	if f.VisionPatches > 0 && min(f.VisionPatchElements, f.VisionHeads, f.VisionElements) <= 0 {
+		missing = append(missing, "visionPatchElements, visionHeads or visionElements")
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: unknown %s", ErrIncomplete, strings.Join(missing, ", "))

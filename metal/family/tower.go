@@ -42,6 +42,10 @@ type Tower struct {
 	// Mutual is set where the tokens of an image see one another in all layers of the
 	// decoder. All of an image then has to be in one step.
 	Mutual bool
+	// Image is the token that a prompt has for each token of an image. If Begin and End
+	// are not 0, a chat template writes Begin alone for an image, and the processor makes
+	// of it a blank line, Begin, the image, End and a blank line.
+	Image, Begin, End int32
 	// Prefixes are those that names of its tensors may have in folders, and Rename pairs
 	// of parts of names, as Layout.Rename has them.
 	Prefixes, Rename []string
@@ -71,6 +75,24 @@ func (t Tower) PatchWidth() int { return 3 * t.Frames * t.Patch * t.Patch }
 // Block is the number of patches of a token.
 func (t Tower) Block() int { return t.Merge * t.Merge }
 
+// Elements is the number of values per patch that a layer holds until its end (package
+// nn, Tower), and the patch itself: its input and result, two normed inputs, two sums,
+// queries, keys and values, what comes of them, and the feed-forward. Heads that are
+// rotated are cut and joined.
+func (t Tower) Elements() int {
+	around := 11
+	if t.Theta != 0 {
+		around += 8
+	}
+	if t.Joined {
+		around += 3
+	}
+	if len(t.Deep) > 0 {
+		around += 5
+	}
+	return around*t.Hidden + 2*t.FeedForward + t.PatchWidth()
+}
+
 // consistent checks the numbers against one another.
 func (t Tower) consistent(d Dimensions) error {
 	switch {
@@ -78,6 +100,8 @@ func (t Tower) consistent(d Dimensions) error {
 		return Invalidf("vision_config: a width of %d with %d heads", t.Hidden, t.Heads)
 	case t.Theta != 0 && t.HeadSize()%4 != 0:
 		return Invalidf("vision_config: heads of %d elements, which cannot be rotated by row and column", t.HeadSize())
+	case max(t.Image, t.Begin, t.End) >= int32(d.Vocabulary):
+		return Invalidf("the tokens of images are %d, %d and %d, but the vocabulary has %d", t.Image, t.Begin, t.End, d.Vocabulary)
 	case !t.Interpolated && t.Side%t.Merge != 0:
 		return Invalidf("vision_config: %d patches on a side in blocks of %d", t.Side, t.Merge)
 	}
@@ -175,6 +199,7 @@ func qwenTower(c *Config) Tower {
 			"norm1.", "before.", "norm2.", "beforeFeed.", "mlp.", "", "linear_fc1.", "up.", "linear_fc2.", "down.", "deepstack_merger_list.", "deep.",
 		},
 	}
+	t.Image = int32(c.integerAt(151655, 0, 1<<24, "image_token_id"))
 	places := c.integerOr(2304, 1, 1<<20, "num_position_embeddings")
 	if t.Side = int(math.Sqrt(float64(places))); t.Side*t.Side != places {
 		c.fail(Invalidf("vision_config.num_position_embeddings is %d, want the square of a number", places))
@@ -222,6 +247,8 @@ func siglipTower(c *Config) Tower {
 		t.Eps = c.number(0, 1, "layer_norm_eps")
 	}
 	t.Side = c.integerOr(224, 1, 1<<14, "image_size") / max(1, t.Patch)
+	t.Image = int32(c.integerAt(c.integerAt(262144, 0, 1<<24, "image_token_id"), 0, 1<<24, "image_token_index"))
+	t.Begin, t.End = int32(c.integerAt(255999, 1, 1<<24, "boi_token_index")), int32(c.integerAt(256000, 1, 1<<24, "eoi_token_index"))
 	tokens := c.integerAt(256, 1, 1<<20, "mm_tokens_per_image")
 	side := int(math.Sqrt(float64(tokens)))
 	if side*side != tokens || t.Side%side != 0 || side > t.Side {

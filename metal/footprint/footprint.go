@@ -60,7 +60,8 @@ type Terms struct {
 	// KV for CacheTokens over the layers that grow, windows and states of the
 	// others.
 	KV int64
-	// Transient is the largest of: the memory of one step (a prefill chunk
+	// Transient is the largest of: the memory of one layer of the vision tower, that
+	// of one step (a prefill chunk
 	// together with one token of every other sequence: activations, attention,
 	// logits), the part of the cache that exists twice while it grows, and the
 	// memory of reading the vocabulary beyond Weights, KV and Pooled, which do
@@ -73,13 +74,16 @@ type Terms struct {
 	// CacheQueue is the queue of the disk cache, including garbage that is not
 	// collected yet.
 	CacheQueue int64
+	// Images is the memory of image input: an image that is decoded, what requests hold
+	// of their images, and tokens that wait for their prompts.
+	Images int64
 	// Overhead of the process: runtime, tokenizer, libraries.
 	Overhead int64
 }
 
 // Total is the sum of the terms.
 func (t Terms) Total() int64 {
-	return t.Weights + t.KV + t.Transient + t.Pooled + t.PrefixCache + t.CacheQueue + t.Overhead
+	return t.Weights + t.KV + t.Transient + t.Pooled + t.PrefixCache + t.CacheQueue + t.Images + t.Overhead
 }
 
 // Estimate computes the memory of an engine. It returns an error wrapping
@@ -119,7 +123,10 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 
 func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 	kv := b.kernels.held(f, c.Sequences, c.CacheTokens)
-	step := b.step(f, c)
+	step, tower, images := b.step(f, c), b.kernels.tower(f, f.VisionPatches), imagesHeld(f)
+	if !tower.over && tower.bytes > step.bytes {
+		step = tower
+	}
 	loading := product(loadingBytes, f.VocabularySize)
 	loading.add(headingBytes, min(f.VocabularySize, headingTokens))
 	overhead := product(b.tokenBytes, f.VocabularySize)
@@ -129,13 +136,13 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 		weights = product(max(f.WeightBytes, f.WideWeightBytes))
 	}
 	sum, prefixes, queue := kv, product(c.PrefixCache), product(queueHeld, c.CacheQueue)
-	for _, a := range []amount{step, loading, overhead, weights, prefixes, queue} {
+	for _, a := range []amount{step, loading, overhead, weights, prefixes, queue, tower, images} {
 		sum.add(a.bytes)
 	}
-	if err := check("a context", c.CacheTokens, kv, step, loading, overhead, weights, prefixes, queue, sum); err != nil {
+	if err := check("a context", c.CacheTokens, kv, step, loading, overhead, weights, prefixes, queue, tower, images, sum); err != nil {
 		return Terms{}, err
 	}
-	t := Terms{Weights: weights.bytes, KV: kv.bytes, PrefixCache: prefixes.bytes, CacheQueue: queue.bytes, Transient: max(step.bytes, b.kernels.growth(f, kv.bytes)), Overhead: overhead.bytes}
+	t := Terms{Weights: weights.bytes, KV: kv.bytes, PrefixCache: prefixes.bytes, CacheQueue: queue.bytes, Images: images.bytes, Transient: max(step.bytes, b.kernels.growth(f, kv.bytes)), Overhead: overhead.bytes}
 	reusable := step.bytes
 	if b.pools {
 		reusable += max(0, t.KV-b.kernels.held(f, 1, 1).bytes)

@@ -119,13 +119,50 @@ func (p Processor) filled(width, height float64) (int, int, error) {
 	return int(w), int(h), nil
 }
 
+// Limited is the processor with at most this many tokens for an image: larger images are
+// scaled down, as the reference processors do with a smaller max_pixels. A Fixed size
+// stays.
+func (p Processor) Limited(tokens int) Processor {
+	block := p.Patch * p.Merge
+	p.MaxPixels = min(p.MaxPixels, tokens*block*block)
+	p.MinPixels, p.MaxTokens = min(p.MinPixels, p.MaxPixels), min(p.MaxTokens, tokens)
+	return p
+}
+
+// MostTokens is the largest number of tokens of an image.
+func (p Processor) MostTokens() int {
+	block := p.Patch * p.Merge
+	switch p.Sizing {
+	case Fixed:
+		return p.Width / block * (p.Height / block)
+	case Bounded:
+		return p.MaxPixels / (block * block)
+	}
+	return p.MaxTokens
+}
+
 // Prepare scales, normalizes and cuts an image. The error is ErrShape.
 func (p Processor) Prepare(m *RGB) (*Patches, error) {
+	m, err := p.Scale(m)
+	if err != nil {
+		return nil, err
+	}
+	return p.Cut(m), nil
+}
+
+// Scale is the first half of Prepare: it scales an image to the size of its patches. The
+// result takes 3 bytes per pixel. The error is ErrShape.
+func (p Processor) Scale(m *RGB) (*RGB, error) {
 	rows, columns, err := p.Grid(m.Width, m.Height)
 	if err != nil {
 		return nil, err
 	}
-	m = Resize(m, columns*p.Patch, rows*p.Patch, p.Filter)
+	return Resize(m, columns*p.Patch, rows*p.Patch, p.Filter), nil
+}
+
+// Cut is the second half of Prepare: it normalizes and cuts a scaled image.
+func (p Processor) Cut(m *RGB) *Patches {
+	rows, columns := m.Height/p.Patch, m.Width/p.Patch
 	out := &Patches{Rows: rows, Columns: columns, Width: 3 * max(1, p.Frames) * p.Patch * p.Patch}
 	out.Values = make([]float32, rows*columns*out.Width)
 	table, at := p.table(), 0
@@ -133,7 +170,7 @@ func (p Processor) Prepare(m *RGB) (*Patches, error) {
 		p.cut(out.Values[at:at+out.Width], m, row*p.Patch, column*p.Patch, table)
 		at += out.Width
 	}
-	return out, nil
+	return out
 }
 
 // Order lists the patches of a grid, by row and column, in the order of Patches.

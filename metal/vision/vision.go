@@ -39,8 +39,8 @@ type Limits struct {
 }
 
 // DefaultLimits accept photos of current cameras. A decoded image takes about 8
-// bytes per pixel for a moment: 300 MiB at most.
-func DefaultLimits() Limits { return Limits{Bytes: 20 << 20, Pixels: 36 << 20, Side: 16 << 10} }
+// bytes per pixel for a moment: 200 MiB at most.
+func DefaultLimits() Limits { return Limits{Bytes: 20 << 20, Pixels: 25 << 20, Side: 16 << 10} }
 
 // check refuses an image by its header alone.
 func (l Limits) check(width, height int) error {

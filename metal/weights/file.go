@@ -259,6 +259,7 @@ func (f *File) Facts() (model.Facts, error) {
 	if err != nil {
 		return out, err
 	}
+	f.addVision(&out)
 	task, err := f.Task()
 	out.SetTask(task)
 	return out, err

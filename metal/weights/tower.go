@@ -5,7 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/vision"
 )
 
 // tower finds the tensors of a vision tower, under the paths of its slots;
@@ -127,4 +129,51 @@ func (f *File) openTower(c *collection, cfg *family.Config) {
 		return
 	}
 	f.Dim.Tower, f.Dim.TowerFault = nil, err
+}
+
+// MaxImageTokens bounds the tokens of an image. Larger images are scaled down: what an
+// engine reserves for images, and how long one delays the answers of others, grows with
+// it.
+const MaxImageTokens = 2048
+
+// Processor returns how images are prepared for the Tower. The error is ErrUnsupported
+// if there is no tower, the tower's own fault, or that of the processor's configuration.
+func (f *File) Processor() (vision.Processor, error) {
+	switch {
+	case f.Dim.TowerFault != nil:
+		return vision.Processor{}, f.Dim.TowerFault
+	case f.tower == nil:
+		return vision.Processor{}, fmt.Errorf("the model has no vision tower: %w", ErrUnsupported)
+	}
+	t := f.Dim.Tower
+	p, err := vision.Read(f.dir, t.Patch, t.Merge)
+	if err != nil {
+		return p, err
+	}
+	p.ChannelsLast = p.ChannelsLast || f.tower.channelsLast
+	p = p.Limited(MaxImageTokens)
+	if most := p.MostTokens(); most > MaxImageTokens || !t.Interpolated && most*t.Block() != t.Side*t.Side {
+		return p, family.Invalidf("an image has up to %d tokens, want at most %d and those of %d patches on a side", most, MaxImageTokens, t.Side)
+	}
+	return p, nil
+}
+
+// addVision adds the tower to the facts of a model that images can be prepared for.
+func (f *File) addVision(to *model.Facts) {
+	p, err := f.Processor()
+	if err != nil {
+		return
+	}
+	t := f.Dim.Tower
+	tokens := int64(p.MostTokens())
+	to.VisionPatches, to.VisionHeads = tokens*int64(t.Block()), int64(t.Heads)
+	to.VisionPatchElements, to.VisionElements = int64(t.Elements()), tokens*int64(t.Out*(1+len(t.Deep)))
+	wide := max(to.WeightBytes, to.WideWeightBytes)
+	for _, e := range f.tower.entries {
+		to.WeightBytes += e.Held()
+		wide += e.wideBytes(f.tower.precise)
+	}
+	if to.WideWeightBytes = wide; wide <= to.WeightBytes {
+		to.WideWeightBytes = 0
+	}
 }

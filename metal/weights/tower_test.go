@@ -12,7 +12,7 @@ import (
 
 // qwenSeeing is the configuration of a small Qwen3-VL, with pairs of parts replaced.
 func qwenSeeing(changes ...string) string {
-	return strings.NewReplacer(changes...).Replace(`{"model_type":"qwen3_vl","text_config":{"model_type":"qwen3_vl_text","hidden_size":16,"num_hidden_layers":2,"intermediate_size":32,"num_attention_heads":2,"num_key_value_heads":1,
+	return strings.NewReplacer(changes...).Replace(`{"model_type":"qwen3_vl","image_token_id":60,"text_config":{"model_type":"qwen3_vl_text","hidden_size":16,"num_hidden_layers":2,"intermediate_size":32,"num_attention_heads":2,"num_key_value_heads":1,
 		"head_dim":12,"vocab_size":64,"rms_norm_eps":1e-6,"rope_theta":10000.0,"max_position_embeddings":64,"rope_scaling":{"rope_type":"default","mrope_section":[2,2,2]}},
 		"vision_config":{"depth":1,"hidden_size":8,"num_heads":2,"intermediate_size":12,"patch_size":4,"num_position_embeddings":9,"deepstack_visual_indexes":[0]}}`)
 }

@@ -95,6 +95,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: task
       type:
         namedType: dev.metalfleet.metalfleet.api.model.Task
+    - name: visionElements
+      type:
+        scalar: numeric
+    - name: visionHeads
+      type:
+        scalar: numeric
+    - name: visionPatchElements
+      type:
+        scalar: numeric
+    - name: visionPatches
+      type:
+        scalar: numeric
     - name: vocabularySize
       type:
         scalar: numeric
