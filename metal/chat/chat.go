@@ -46,12 +46,40 @@ func (e *RefusedError) Is(target error) bool { return target == ErrMessages }
 type Message struct {
 	Role    string
 	Content string
-	Name    string
+	// Parts, if there are any, are the content in place of Content.
+	Parts []Part
+	Name  string
 	// Extra is a JSON object with further members that templates read, such
 	// as tool_calls; empty for none. It overrides the fields above.
 	Extra json.RawMessage
 	// whole is what ParseMessages read; the fields above do not count then.
 	whole *jinja.Dict
+}
+
+// Part is a piece of content: a text or an image. Templates see images by their type
+// alone.
+type Part struct {
+	Text  string
+	Image bool
+}
+
+// content is what templates see: a text, or a list of parts with types.
+func (m Message) content() any {
+	if m.Parts == nil {
+		return m.Content
+	}
+	list := jinja.NewList()
+	for _, p := range m.Parts {
+		d := jinja.NewDict()
+		if p.Image {
+			d.Set("type", "image")
+		} else {
+			d.Set("type", "text")
+			d.Set("text", p.Text)
+		}
+		list.Items = append(list.Items, d)
+	}
+	return list
 }
 
 // ParseMessages parses a JSON array of messages with any members, which
@@ -251,7 +279,7 @@ func (t *Template) message(m Message) (*jinja.Dict, error) {
 	if d == nil {
 		d = jinja.NewDict()
 		d.Set("role", m.Role)
-		d.Set("content", m.Content)
+		d.Set("content", m.content())
 		if m.Name != "" {
 			d.Set("name", m.Name)
 		}

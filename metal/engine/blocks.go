@@ -27,6 +27,8 @@ type blocks struct {
 	log      *slog.Logger
 	// pending sequences still wait for room to restore a prefix.
 	pending []batch.ID
+	// wanted are the images that the proposed chunks need first, in the order of these.
+	wanted []wantedImage
 }
 
 // restore has admitted sequences continue from their cached prefixes. Those that have no
@@ -273,20 +275,31 @@ func (b *blocks) saveBlock(s *sequence, key kv.Key, first, last int, state bool)
 	return true
 }
 
-// cut ends prefill chunks where a state has to be saved, and those whose tokens are ranked
-// where their logits would take too much.
+// cut ends prefill chunks where a state has to be saved, those whose tokens are ranked
+// where their logits would take too much, and those with an image before it, until its
+// tokens are there.
 func (b *blocks) cut(chunks []batch.Row) []batch.Row {
-	for i, row := range chunks {
+	b.wanted = b.wanted[:0]
+	kept := chunks[:0]
+	for _, row := range chunks {
 		s := b.byID[row.ID]
-		chunks[i].Length = s.maxChunk(row.Length)
-		if b.prefixes == nil {
-			continue
+		length := s.maxChunk(row.Length)
+		if b.prefixes != nil {
+			if stop := b.prefixes.shape.Stop(row.Start, s.prompt); stop > 0 {
+				length = min(length, stop-row.Start)
+			}
 		}
-		if stop := b.prefixes.shape.Stop(row.Start, s.prompt); stop > 0 {
-			chunks[i].Length = min(chunks[i].Length, stop-row.Start)
+		row = b.sched.Shorten(row, length)
+		if m := s.images.missing(row.Start, row.Start+row.Length); m != nil {
+			b.wanted = append(b.wanted, wantedImage{s, m})
+			if row.Length = m.span.At - row.Start; row.Length <= 0 {
+				continue
+			}
+			row = b.sched.Shorten(row, row.Length)
 		}
+		kept = append(kept, row)
 	}
-	return chunks
+	return kept
 }
 
 // savesState reports whether a step ends where a state of one of its sequences is saved,

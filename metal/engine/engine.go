@@ -139,11 +139,21 @@ func Start(opts Options) *Engine {
 	}
 	e.guard = guard.New(guard.Options{
 		Backend: opts.Backend, LimitBytes: opts.LimitBytes, Supervised: opts.Supervised, Log: opts.Log, Notify: e.lifecycle.notify,
-		Cached: func() int64 { return e.prefixes.Load().bytes() }, Unread: e.counters.unread.Load,
+		Cached: func() int64 { return e.prefixes.Load().bytes() }, Unread: e.unread,
 	})
 	e.hard, e.kill = context.WithCancel(context.Background())
 	go e.run()
 	return e
+}
+
+// unread are the bytes of output that no client has read yet, and of images that requests
+// hold.
+func (e *Engine) unread() int64 {
+	n := e.counters.unread.Load()
+	if p := e.input.Load(); p != nil {
+		n += p.images.bytes()
+	}
+	return n
 }
 
 // run is the engine's one goroutine: it loads, serves and releases.

@@ -104,3 +104,10 @@ func StallConstraint(e *Engine, s grammar.Spec, text string) (release func(), er
 
 // ConstraintBytes is what the constraints that were compiled take.
 func ConstraintBytes(e *Engine) int64 { return e.input.Load().constraints.Bytes() }
+
+// ImageBytes are the bytes of images that requests hold, and LimitImages sets how many
+// they may be.
+func ImageBytes(e *Engine) int64 { return e.input.Load().images.bytes() }
+
+// LimitImages sets how many bytes of images requests may hold.
+func LimitImages(e *Engine, bytes int64) { e.input.Load().images.maxHeld = bytes }

@@ -10,6 +10,7 @@ func (l *loop) finish(s *sequence, f Finished) {
 	}
 	delete(l.byID, s.id)
 	l.prefixes.release(s)
+	s.images.forget(s.prompt)
 	l.admission.release()
 	f.Usage.Generated, f.Usage.Cached, f.Usage.Reasoning = s.generated(), s.prefix.cached, s.output.ReasoningTokens()
 	f.TextCalls = s.output.BrokenCalls()

@@ -49,6 +49,8 @@ type inputProcessor struct {
 	constraints *constraint.Compiler
 	// long is held while a long text is turned into tokens.
 	long chan struct{}
+	// images of prompts; nil if the model has no image input.
+	images *imageProcessor
 }
 
 // sequenceOf makes a sequence of a request, or refuses what is wrong with it.
@@ -66,7 +68,11 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	if refusal := p.checkLength(r); refusal != nil {
 		return nil, refusal
 	}
-	tokens, refusal := p.tokens(ctx, r)
+	images, refusal := p.images.measured(r.Images)
+	if refusal != nil {
+		return nil, refusal
+	}
+	tokens, refusal := p.tokens(ctx, r, images)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -77,7 +83,7 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	s := &sequence{
 		tokens: tokens, prompt: len(tokens), maxTokens: maxTokens, clamped: clamped, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
 		prefix: prefixState{salt: kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt}},
-		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes),
+		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes), images: newPromptImages(p.images, images),
 	}
 	if params.Repeats() {
 		s.counts.Prompt(tokens)
@@ -85,7 +91,11 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	if refusal := p.prepareOutput(ctx, s, r); refusal != nil {
 		return nil, refusal
 	}
-	if refusal := p.echo(s, r); refusal != nil {
+	refusal = p.echo(s, r)
+	if refusal == nil && len(images) > 0 {
+		refusal = p.images.decode(ctx, images, r.Images)
+	}
+	if refusal != nil {
 		s.constraint.Release()
 		return nil, refusal
 	}
@@ -219,8 +229,8 @@ func (p *inputProcessor) roomFor(r Request, prompt int) (maxTokens int, clamped 
 	return r.MaxTokens, false, nil
 }
 
-// tokens turns the input of a request into ids.
-func (p *inputProcessor) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
+// tokens turns the input of a request into ids, with those of its images.
+func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*promptImage) ([]int32, *Refusal) {
 	if r.bytes() > longBytes {
 		select {
 		case p.long <- struct{}{}:
@@ -239,6 +249,9 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request) ([]int32, *Refus
 		rendered, err := p.text.Render(ctx, *r.Chat)
 		if err != nil {
 			return nil, invalid("messages", "%v", err)
+		}
+		if len(images) > 0 {
+			rendered = p.images.placeholders(rendered, p.tok.Bytes)
 		}
 		written, opts.AddBOS = rendered, false
 	case r.Prompt != nil && r.Chat == nil && r.Tokens == nil:
@@ -262,6 +275,9 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request) ([]int32, *Refus
 	}
 	if len(ids) == 0 {
 		return nil, invalid("prompt", "the prompt is empty")
+	}
+	if len(images) > 0 {
+		return p.images.expand(ids, images)
 	}
 	return ids, nil
 }

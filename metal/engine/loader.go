@@ -15,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -29,8 +30,10 @@ var (
 
 // loadedModel is what a loop computes with.
 type loadedModel struct {
-	input       *inputProcessor
-	model       arch.Model
+	input *inputProcessor
+	model arch.Model
+	// tower of a model with image input; nil without.
+	tower       *nn.Tower
 	cache       tensor.Cache
 	cacheTokens int
 	// blockTokens the cache takes at a time. shape is how prompts are divided into
@@ -44,6 +47,9 @@ type loadedModel struct {
 func (m *loadedModel) release() {
 	if m.cache != nil {
 		m.cache.Release()
+	}
+	if m.tower != nil {
+		m.tower.Release()
 	}
 	if m.model != nil {
 		m.model.Release()
@@ -80,9 +86,6 @@ func (l *loader) read() (*loadedModel, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if n := f.Unread(); n > 0 {
-		l.log.Info("the vision tower is not loaded: the model runs with text only", "bytes", n)
-	}
 	p, err := l.describe(f)
 	if err != nil {
 		return nil, err
@@ -120,6 +123,13 @@ func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
 	}
 	if p.task == model.Generate && facts.EncoderLayers > 0 {
 		return nil, fmt.Errorf("an encoder cannot generate text: %w", weights.ErrUnsupported)
+	}
+	processor, err := f.Processor()
+	switch n := f.Unread(); {
+	case facts.Sees() && p.task == model.Generate:
+		p.images = newImageProcessor(processor, *f.Dim.Tower)
+	case n > 0 && err != nil:
+		l.log.Info("the vision tower is not loaded: the model runs with text only", "bytes", n, "reason", err.Error())
 	}
 	return p, nil
 }
@@ -193,6 +203,12 @@ func (l *loader) readWeights(f *weights.File, m *loadedModel) (err error) {
 	if m.model, err = arch.Load(l.hard, l.opts.Backend, f, progress); err != nil {
 		return err
 	}
+	if m.input.images != nil {
+		if m.tower, err = nn.LoadTower(l.hard, nn.NewLoader(l.opts.Backend, f.Tower(), progress), m.input.images.tower); err != nil {
+			m.release()
+			return fmt.Errorf("load the vision tower: %w", err)
+		}
+	}
 	for _, c := range f.Conversions() {
 		l.log.Warn("some weights are loaded in another format than in the file", "type", c.From.String(), "as", c.To.String(), "tensors", c.Tensors,
 			"fileBytes", c.Bytes, "heldBytes", c.Held, "worstDifference", c.Worst, "largestValue", c.Largest)
@@ -261,7 +277,7 @@ func (l *loader) sharedPrompts(p *inputProcessor) (out [][]int32) {
 	for i, prefix := range l.opts.SharedPrefixes {
 		asChat := &text.Chat{Messages: []chat.Message{{Role: "system", Content: prefix}, {Role: "user", Content: "x"}}}
 		for _, r := range []Request{{Prompt: &prefix}, {Chat: asChat}} {
-			tokens, refusal := p.tokens(context.Background(), r)
+			tokens, refusal := p.tokens(context.Background(), r, nil)
 			if refusal != nil {
 				l.log.Warn("a shared prefix cannot be used", "index", i, "chat", r.Chat != nil, "reason", refusal.Message)
 				continue

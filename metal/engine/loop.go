@@ -2,10 +2,12 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
+	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
 // turnTokens is how many tokens a request generates at least before it gives way to another
@@ -26,6 +28,10 @@ type loop struct {
 	inflight *inflightStep
 	// completed is when the last step was.
 	completed time.Time
+	// encoder of images; nil if the model has no image input. encoded is true if it took
+	// time since the last step completed.
+	encoder *imageEncoder
+	encoded bool
 	// parked sequences wait for the masks of their next tokens.
 	parked []*sequence
 	// failures of steps in a row. reclaimed is true if the pool was reclaimed since the
@@ -49,14 +55,19 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 	}
 	held := &sequences{byID: map[batch.ID]*sequence{}, sched: sched, kv: m.cache}
 	b := &blocks{sequences: held, prefixes: p, guard: s.guard, log: s.log}
-	return &loop{
+	l := &loop{
 		shared: s, sequences: held, prefixes: p, blocks: b,
 		planner: &planner{sequences: held, blocks: b, guard: s.guard, log: s.log, chunk: s.opts.Backend.Chunk(), notify: s.admission.notify},
 		runner: &runner{
 			sequences: held, backend: s.opts.Backend, model: m.model, hard: s.hard, samplers: newSamplers(m.input.tok.Size()),
 			vocabulary: m.input.tok.Size(), maxRows: s.opts.Sequences,
 		},
-	}, nil
+	}
+	if m.tower != nil {
+		l.runner.axes = m.input.images.tower.Axes != nil
+		l.encoder = &imageEncoder{sequences: held, tower: m.tower, input: m.input, backend: s.opts.Backend, kernels: footprint.KernelsOf(kernelsName(s.opts.Backend)), shared: s, blocks: b}
+	}
+	return l, nil
 }
 
 // run computes steps until the engine drains or fails.
@@ -86,6 +97,10 @@ func (l *loop) iterate() (more bool, err error) {
 		return false, nil
 	}
 	l.sampleParked()
+	encoding, err := l.encode()
+	if err != nil {
+		return false, err
+	}
 	if l.inflight != nil {
 		return true, l.pipeline()
 	}
@@ -93,6 +108,9 @@ func (l *loop) iterate() (more bool, err error) {
 	step, needed := l.plan()
 	if len(step.Rows) > 0 {
 		return true, l.execute(step, needed)
+	}
+	if encoding || len(l.blocks.wanted) > 0 {
+		return true, nil
 	}
 	if draining && len(l.byID) == 0 {
 		return false, nil
@@ -103,12 +121,32 @@ func (l *loop) iterate() (more bool, err error) {
 	return true, nil
 }
 
+// encode computes a part of an image that a prompt needs.
+func (l *loop) encode() (worked bool, err error) {
+	if l.encoder == nil {
+		return false, nil
+	}
+	worked, s, refusal, err := l.encoder.advance()
+	l.encoded = l.encoded || worked
+	if refusal != nil {
+		l.finish(s, Finished{Err: refusal})
+	}
+	if err == nil {
+		return worked, nil
+	}
+	l.log.Error("an image could not be encoded", "error", err.Error())
+	if l.failures++; l.failures >= failuresInARow {
+		return worked, fmt.Errorf("%w: %d times in a row: %w", ErrBackend, l.failures, err)
+	}
+	return worked, nil
+}
+
 // receive takes new requests and runs tasks.
 func (l *loop) receive() (draining, aborting bool) {
 	in := l.admission.take()
 	l.sched.PausePrefill(l.guard.PausePrefill() && !in.draining)
 	for _, s := range in.sequences {
-		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tenant: s.prefix.salt.Tenant, Tokens: s.maxTokens}); err != nil {
+		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tenant: s.prefix.salt.Tenant, Tokens: s.maxTokens, Whole: s.images.whole()}); err != nil {
 			l.prefixes.release(s)
 			s.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 			continue

@@ -57,9 +57,8 @@ func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 	if v.Tokens == 0 {
 		return nil, 0, nil // it waits for room, and younger prompts wait with it
 	}
-	cut := v.Tokens < int64(chunks[0].Length)
-	chunks[0].Length = int(v.Tokens)
-	if cut {
+	if v.Tokens < int64(chunks[0].Length) {
+		chunks[0] = p.sched.Shorten(chunks[0], int(v.Tokens))
 		return chunks[:1], v.Needed, nil
 	}
 	others, needed := p.fitMore(chunks[1:], v.Needed)
@@ -112,7 +111,7 @@ func (p *planner) chunkOf(s *sequence, row batch.Row) guard.Chunk {
 	rest := len(s.tokens) - row.Start
 	return guard.Chunk{
 		Rest: int64(rest), Start: int64(row.Start), Room: int64(p.kv.Room(tensor.RequestID(row.ID))), First: !s.weighed, Asked: s.asked,
-		Max: int64(min(s.maxChunk(p.chunk), rest)), Full: int64(row.Length), AllLogits: s.wantsPromptLogprobs(),
+		Max: int64(max(min(s.maxChunk(p.chunk), rest), row.Length)), Full: int64(row.Length), Min: int64(p.sched.Shorten(row, 1).Length), AllLogits: s.wantsPromptLogprobs(),
 	}
 }
 

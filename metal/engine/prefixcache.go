@@ -176,10 +176,16 @@ func (p *prefixCache) resize(free int) {
 // shares. A request with a salt of its own shares nothing.
 func (p *prefixCache) chain(s *sequence) *kv.Chain {
 	c := kv.NewChain(p.shape, kv.Root(p.origin, s.prefix.salt))
+	images := s.images.keys()
+	c.See(images)
 	if s.prefix.salt.Extra != "" {
 		return c
 	}
-	if n := p.sharedTokens(s.tokens); n > 0 {
+	shared := s.tokens
+	if len(images) > 0 { // images are always the tenant's own
+		shared = shared[:images[0].From]
+	}
+	if n := p.sharedTokens(shared); n > 0 {
 		c.Share(p.common, n)
 	}
 	return c
@@ -249,6 +255,7 @@ func (p *prefixCache) unpin(s *sequence) {
 func (p *prefixCache) release(s *sequence) {
 	s.constraint.Release()
 	s.constraint = nil
+	s.images.release()
 	p.unpin(s)
 }
 

@@ -13,6 +13,8 @@ type Request struct {
 	Chat   *text.Chat
 	Prompt *string
 	Tokens []int32
+	// Images are the encoded images of the Chat, in the order of its parts.
+	Images [][]byte
 	// Sampling parameters; nil means Neutral with a random seed.
 	Sampling *sample.Params
 	// MaxTokens to generate, within the room that the context leaves; 0 means all of

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/arch"
@@ -80,6 +81,8 @@ type runner struct {
 	// maxRows is the largest number of rows of logits that is kept space for.
 	maxRows int
 	logits  []float32
+	// axes is true if tokens of images turn by more than their position.
+	axes bool
 }
 
 // dispatch builds a step and hands it to the back end. Its input is known tokens, or what
@@ -90,7 +93,7 @@ func (r *runner) dispatch(step batch.Step, before *inflightStep) (*inflightStep,
 	f.scope = r.backend.NewScope(r.hard)
 	inner := f.scope.Child()
 	defer inner.Close()
-	out := r.model.Step(inner, r.kv, before.followedBy(inner, step, ids), segments, rows)
+	out := r.step(inner, before.followedBy(inner, step, ids), segments, rows, step)
 	if inner.Err() != nil {
 		out = nil
 	}
@@ -110,6 +113,19 @@ func (r *runner) dispatch(step batch.Step, before *inflightStep) (*inflightStep,
 	}
 	f.started = time.Now()
 	return f, nil
+}
+
+// step runs the model on the tokens of a step, of which some may be of images.
+func (r *runner) step(s tensor.Scope, ids tensor.Array, segments []tensor.Segment, rows []int, step batch.Step) tensor.Array {
+	if m, ok := r.model.(arch.Seeing); ok && r.sees(step) {
+		return m.StepSeeing(s, r.kv, ids, segments, rows, r.sight(s, step))
+	}
+	return r.model.Step(s, r.kv, ids, segments, rows)
+}
+
+// sees reports whether a sequence of the step has images.
+func (r *runner) sees(step batch.Step) bool {
+	return slices.ContainsFunc(step.Rows, func(row batch.Row) bool { return r.byID[row.ID].images != nil })
 }
 
 // inputs are the known tokens of a step, where they belong, and the positions whose logits

@@ -44,6 +44,8 @@ type sequence struct {
 	// begin.
 	asked, weighed bool
 	prefix         prefixState
+	// images of the prompt; nil if there are none.
+	images *promptImages
 }
 
 // echo is the state of a prompt that is returned to the client.

@@ -149,6 +149,7 @@ func (l *loop) deliverAll(f *inflightStep, tokens []sampled) error {
 		if f.promptLogprobs != nil && !l.deliverPrompt(s, f.promptLogprobs[i]) {
 			continue
 		}
+		s.images.forget(r.Start + r.Length)
 		if end := r.Start + r.Length; s.progress && end <= s.prompt && s.generated() == 0 {
 			s.stream.pushProgress(Progress{Processed: end, Cached: s.prefix.cached})
 		}
@@ -172,9 +173,10 @@ func (l *loop) record(f *inflightStep) {
 	took := f.duration(l.completed, now, l.inflight)
 	l.completed = now
 	load := f.step.Load()
-	if f.promptLogprobs == nil { // else it took longer than prompts do
+	if f.promptLogprobs == nil && !l.encoded { // else it took longer than prompts do
 		l.planner.pace.Took(load, took)
 	}
+	l.encoded = false
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
 		l.log.Debug("step", "answers", load.Decodes, "promptTokens", load.PrefillTokens, "prompts", len(f.step.Rows)-load.Decodes, "seen", load.DecodeContext, "past", load.PrefillContext, "waiting", l.sched.Waiting(),
 			"ahead", f.ahead, "built", f.buildTime().Microseconds(), "took", took.Microseconds())

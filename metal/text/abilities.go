@@ -159,7 +159,7 @@ func (t *Text) arranged(messages []chat.Message) []chat.Message {
 
 // joinable reports whether two turns are of the user and nothing but text.
 func joinable(a, b chat.Message) bool {
-	return a.Role == roleUser && b.Role == roleUser && a.Name == b.Name && len(a.Extra)+len(b.Extra) == 0
+	return a.Role == roleUser && b.Role == roleUser && a.Name == b.Name && len(a.Extra)+len(b.Extra)+len(a.Parts)+len(b.Parts) == 0
 }
 
 // withEffort adds to a template's arguments how much the model is to think: the

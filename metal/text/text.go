@@ -53,6 +53,9 @@ func (c Chat) Bytes() int {
 	n := len(c.Arguments) + len(c.Tools)
 	for _, m := range c.Messages {
 		n += len(m.Role) + len(m.Content) + len(m.Name) + len(m.Extra)
+		for _, p := range m.Parts {
+			n += len(p.Text)
+		}
 	}
 	return n
 }

@@ -24,6 +24,9 @@ type Described struct {
 	// that do not fit the format are stored in its float type.
 	Matrices quant.Format
 	Seed     uint64
+	// Images is preprocessor_config.json of a model with a vision tower; nil leaves the
+	// tower out.
+	Images map[string]any
 }
 
 // Write writes a folder of safetensors, configuration and tokenizer. dir must
@@ -53,12 +56,23 @@ func (m Described) Write(dir string) error {
 		}
 		parts = append(parts, p...)
 	}
+	if m.Images != nil {
+		tower, err := towerParts(*d.Tower, m.Seed)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, tower...)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("write random model %s: %w", m.Name, err)
 	}
-	text := Config{Name: m.Name, Family: Llama, Vocabulary: d.Vocabulary, Context: d.Context, Merged: true, Endless: true}.filled()
+	text := Config{Name: m.Name, Family: Llama, Vocabulary: d.Vocabulary, Context: d.Context, Merged: m.Images == nil, Endless: true}.filled()
 	vocab := newVocabulary()
 	vocab.fill(text)
+	var added []any
+	if m.Images != nil {
+		added = vocab.see()
+	}
 	config := map[string]any{"bos_token_id": 1, "eos_token_id": text.endOfTurn()}
 	for key, v := range m.Config {
 		config[key] = v
@@ -66,10 +80,17 @@ func (m Described) Write(dir string) error {
 	if m.Matrices.Quantized() {
 		config["quantization"] = quantizationWords(m.Matrices)
 	}
-	for name, content := range map[string]any{
+	files := map[string]any{
 		"config.json": config, "generation_config.json": text.generation(),
 		"tokenizer.json": text.tokenizer(vocab), "tokenizer_config.json": text.tokenizerConfig(),
-	} {
+	}
+	if m.Images != nil {
+		definition, settings := text.tokenizer(vocab), text.tokenizerConfig()
+		definition["added_tokens"] = append(definition["added_tokens"].([]any), added...)
+		settings["chat_template"] = seeingTemplate(*d.Tower)
+		files["tokenizer.json"], files["tokenizer_config.json"], files["preprocessor_config.json"] = definition, settings, m.Images
+	}
+	for name, content := range files {
 		if err := writeJSON(filepath.Join(dir, name), content); err != nil {
 			return err
 		}

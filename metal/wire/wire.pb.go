@@ -1614,7 +1614,10 @@ type ChatMessage struct {
 	Name    string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// extra_json is a JSON object with further members that templates read
 	// (tool_calls, tool_call_id); empty means none.
-	ExtraJson     string `protobuf:"bytes,4,opt,name=extra_json,json=extraJson,proto3" json:"extra_json,omitempty"`
+	ExtraJson string `protobuf:"bytes,4,opt,name=extra_json,json=extraJson,proto3" json:"extra_json,omitempty"`
+	// parts, if there are any, are the content in place of content: text and images in
+	// their order.
+	Parts         []*ContentPart `protobuf:"bytes,5,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1677,6 +1680,97 @@ func (x *ChatMessage) GetExtraJson() string {
 	return ""
 }
 
+func (x *ChatMessage) GetParts() []*ContentPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+type ContentPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*ContentPart_Text
+	//	*ContentPart_Image
+	Part          isContentPart_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContentPart) Reset() {
+	*x = ContentPart{}
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContentPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContentPart) ProtoMessage() {}
+
+func (x *ContentPart) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContentPart.ProtoReflect.Descriptor instead.
+func (*ContentPart) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ContentPart) GetPart() isContentPart_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *ContentPart) GetText() string {
+	if x != nil {
+		if x, ok := x.Part.(*ContentPart_Text); ok {
+			return x.Text
+		}
+	}
+	return ""
+}
+
+func (x *ContentPart) GetImage() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*ContentPart_Image); ok {
+			return x.Image
+		}
+	}
+	return nil
+}
+
+type isContentPart_Part interface {
+	isContentPart_Part()
+}
+
+type ContentPart_Text struct {
+	Text string `protobuf:"bytes,1,opt,name=text,proto3,oneof"`
+}
+
+type ContentPart_Image struct {
+	// image is an encoded PNG, JPEG, WebP or GIF. A model without vision refuses it with
+	// CODE_INVALID.
+	Image []byte `protobuf:"bytes,2,opt,name=image,proto3,oneof"`
+}
+
+func (*ContentPart_Text) isContentPart_Part() {}
+
+func (*ContentPart_Image) isContentPart_Part() {}
+
 type TokenList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ids           []int32                `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
@@ -1686,7 +1780,7 @@ type TokenList struct {
 
 func (x *TokenList) Reset() {
 	*x = TokenList{}
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +1792,7 @@ func (x *TokenList) String() string {
 func (*TokenList) ProtoMessage() {}
 
 func (x *TokenList) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +1805,7 @@ func (x *TokenList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenList.ProtoReflect.Descriptor instead.
 func (*TokenList) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TokenList) GetIds() []int32 {
@@ -1743,7 +1837,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1849,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1862,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1848,7 +1942,7 @@ type GenerateEvent struct {
 
 func (x *GenerateEvent) Reset() {
 	*x = GenerateEvent{}
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1954,7 @@ func (x *GenerateEvent) String() string {
 func (*GenerateEvent) ProtoMessage() {}
 
 func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1967,7 @@ func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateEvent.ProtoReflect.Descriptor instead.
 func (*GenerateEvent) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GenerateEvent) GetEvent() isGenerateEvent_Event {
@@ -1943,7 +2037,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2049,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2062,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Admitted) GetPromptTokens() int64 {
@@ -2009,7 +2103,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2115,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2128,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Delta) GetText() string {
@@ -2100,7 +2194,7 @@ type PromptDelta struct {
 
 func (x *PromptDelta) Reset() {
 	*x = PromptDelta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2206,7 @@ func (x *PromptDelta) String() string {
 func (*PromptDelta) ProtoMessage() {}
 
 func (x *PromptDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2219,7 @@ func (x *PromptDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptDelta.ProtoReflect.Descriptor instead.
 func (*PromptDelta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PromptDelta) GetText() string {
@@ -2154,7 +2248,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2260,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2273,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Progress) GetProcessedTokens() int64 {
@@ -2215,7 +2309,7 @@ type CallDelta struct {
 
 func (x *CallDelta) Reset() {
 	*x = CallDelta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2321,7 @@ func (x *CallDelta) String() string {
 func (*CallDelta) ProtoMessage() {}
 
 func (x *CallDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2334,7 @@ func (x *CallDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallDelta.ProtoReflect.Descriptor instead.
 func (*CallDelta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CallDelta) GetName() string {
@@ -2284,7 +2378,7 @@ type TokenLogprobs struct {
 
 func (x *TokenLogprobs) Reset() {
 	*x = TokenLogprobs{}
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2390,7 @@ func (x *TokenLogprobs) String() string {
 func (*TokenLogprobs) ProtoMessage() {}
 
 func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2403,7 @@ func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
 func (*TokenLogprobs) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TokenLogprobs) GetChosen() *Logprob {
@@ -2340,7 +2434,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2446,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2459,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -2407,7 +2501,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2513,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,7 +2526,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -2490,7 +2584,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2596,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2609,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Usage) GetPromptTokens() int64 {
@@ -2567,7 +2661,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2579,7 +2673,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2592,7 +2686,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Refusal) GetCode() Code {
@@ -2674,7 +2768,7 @@ type EmbedRequest struct {
 
 func (x *EmbedRequest) Reset() {
 	*x = EmbedRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2780,7 @@ func (x *EmbedRequest) String() string {
 func (*EmbedRequest) ProtoMessage() {}
 
 func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2793,7 @@ func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
 func (*EmbedRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EmbedRequest) GetId() string {
@@ -2769,7 +2863,7 @@ type EmbedResponse struct {
 
 func (x *EmbedResponse) Reset() {
 	*x = EmbedResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2781,7 +2875,7 @@ func (x *EmbedResponse) String() string {
 func (*EmbedResponse) ProtoMessage() {}
 
 func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2794,7 +2888,7 @@ func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
 func (*EmbedResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *EmbedResponse) GetVectors() []*Vector {
@@ -2820,7 +2914,7 @@ type Vector struct {
 
 func (x *Vector) Reset() {
 	*x = Vector{}
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2832,7 +2926,7 @@ func (x *Vector) String() string {
 func (*Vector) ProtoMessage() {}
 
 func (x *Vector) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2845,7 +2939,7 @@ func (x *Vector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vector.ProtoReflect.Descriptor instead.
 func (*Vector) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Vector) GetValues() []float32 {
@@ -2875,7 +2969,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +2981,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +2994,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RerankRequest) GetId() string {
@@ -2956,7 +3050,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2968,7 +3062,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2981,7 +3075,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RerankResponse) GetScores() []float32 {
@@ -3025,7 +3119,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3131,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3144,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -3125,7 +3219,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3137,7 +3231,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,7 +3244,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SetLimitsResponse) GetMemory() *Memory {
@@ -3170,7 +3264,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3182,7 +3276,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3195,7 +3289,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TrimRequest) GetPrefixCache() bool {
@@ -3217,7 +3311,7 @@ type TrimResponse struct {
 
 func (x *TrimResponse) Reset() {
 	*x = TrimResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3229,7 +3323,7 @@ func (x *TrimResponse) String() string {
 func (*TrimResponse) ProtoMessage() {}
 
 func (x *TrimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3242,7 +3336,7 @@ func (x *TrimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimResponse.ProtoReflect.Descriptor instead.
 func (*TrimResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TrimResponse) GetBytesReclaimed() int64 {
@@ -3280,7 +3374,7 @@ type CacheLease struct {
 
 func (x *CacheLease) Reset() {
 	*x = CacheLease{}
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3292,7 +3386,7 @@ func (x *CacheLease) String() string {
 func (*CacheLease) ProtoMessage() {}
 
 func (x *CacheLease) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3305,7 +3399,7 @@ func (x *CacheLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheLease.ProtoReflect.Descriptor instead.
 func (*CacheLease) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CacheLease) GetDirectory() string {
@@ -3370,7 +3464,7 @@ type CacheReport struct {
 
 func (x *CacheReport) Reset() {
 	*x = CacheReport{}
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3476,7 @@ func (x *CacheReport) String() string {
 func (*CacheReport) ProtoMessage() {}
 
 func (x *CacheReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3489,7 @@ func (x *CacheReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheReport.ProtoReflect.Descriptor instead.
 func (*CacheReport) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CacheReport) GetOrigin() *CacheOrigin {
@@ -3487,7 +3581,7 @@ type CacheOrigin struct {
 
 func (x *CacheOrigin) Reset() {
 	*x = CacheOrigin{}
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3499,7 +3593,7 @@ func (x *CacheOrigin) String() string {
 func (*CacheOrigin) ProtoMessage() {}
 
 func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3512,7 +3606,7 @@ func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrigin.ProtoReflect.Descriptor instead.
 func (*CacheOrigin) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CacheOrigin) GetModel() string {
@@ -3547,7 +3641,7 @@ type CacheFile struct {
 
 func (x *CacheFile) Reset() {
 	*x = CacheFile{}
-	mi := &file_metal_wire_wire_proto_msgTypes[40]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3559,7 +3653,7 @@ func (x *CacheFile) String() string {
 func (*CacheFile) ProtoMessage() {}
 
 func (x *CacheFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[40]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3572,7 +3666,7 @@ func (x *CacheFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFile.ProtoReflect.Descriptor instead.
 func (*CacheFile) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CacheFile) GetKey() []byte {
@@ -3621,7 +3715,7 @@ type CacheCounters struct {
 
 func (x *CacheCounters) Reset() {
 	*x = CacheCounters{}
-	mi := &file_metal_wire_wire_proto_msgTypes[41]
+	mi := &file_metal_wire_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3633,7 +3727,7 @@ func (x *CacheCounters) String() string {
 func (*CacheCounters) ProtoMessage() {}
 
 func (x *CacheCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[41]
+	mi := &file_metal_wire_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3646,7 +3740,7 @@ func (x *CacheCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheCounters.ProtoReflect.Descriptor instead.
 func (*CacheCounters) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CacheCounters) GetAccepted() int64 {
@@ -3771,7 +3865,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[42]
+	mi := &file_metal_wire_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3783,7 +3877,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[42]
+	mi := &file_metal_wire_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3796,7 +3890,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{42}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -3816,7 +3910,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[43]
+	mi := &file_metal_wire_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3828,7 +3922,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[43]
+	mi := &file_metal_wire_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3841,7 +3935,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{43}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AbortResponse) GetAborted() int64 {
@@ -3861,7 +3955,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[44]
+	mi := &file_metal_wire_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3873,7 +3967,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[44]
+	mi := &file_metal_wire_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3886,7 +3980,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{44}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -3906,7 +4000,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[45]
+	mi := &file_metal_wire_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3918,7 +4012,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[45]
+	mi := &file_metal_wire_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3931,7 +4025,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{45}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -4062,13 +4156,18 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\brequired\x18\x01 \x01(\bR\brequired\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06single\x18\x03 \x01(\bR\x06single\x12\x16\n" +
-	"\x06strict\x18\x04 \x01(\bR\x06strict\"n\n" +
+	"\x06strict\x18\x04 \x01(\bR\x06strict\"\xa7\x01\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
-	"extra_json\x18\x04 \x01(\tR\textraJson\"\x1d\n" +
+	"extra_json\x18\x04 \x01(\tR\textraJson\x127\n" +
+	"\x05parts\x18\x05 \x03(\v2!.metalfleet.engine.v1.ContentPartR\x05parts\"C\n" +
+	"\vContentPart\x12\x14\n" +
+	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12\x16\n" +
+	"\x05image\x18\x02 \x01(\fH\x00R\x05imageB\x06\n" +
+	"\x04part\"\x1d\n" +
 	"\tTokenList\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x05R\x03ids\"\xb3\x04\n" +
 	"\bSampling\x12%\n" +
@@ -4307,7 +4406,7 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
 	(Task)(0),                 // 1: metalfleet.engine.v1.Task
@@ -4328,39 +4427,40 @@ var file_metal_wire_wire_proto_goTypes = []any{
 	(*Chat)(nil),              // 16: metalfleet.engine.v1.Chat
 	(*Calls)(nil),             // 17: metalfleet.engine.v1.Calls
 	(*ChatMessage)(nil),       // 18: metalfleet.engine.v1.ChatMessage
-	(*TokenList)(nil),         // 19: metalfleet.engine.v1.TokenList
-	(*Sampling)(nil),          // 20: metalfleet.engine.v1.Sampling
-	(*GenerateEvent)(nil),     // 21: metalfleet.engine.v1.GenerateEvent
-	(*Admitted)(nil),          // 22: metalfleet.engine.v1.Admitted
-	(*Delta)(nil),             // 23: metalfleet.engine.v1.Delta
-	(*PromptDelta)(nil),       // 24: metalfleet.engine.v1.PromptDelta
-	(*Progress)(nil),          // 25: metalfleet.engine.v1.Progress
-	(*CallDelta)(nil),         // 26: metalfleet.engine.v1.CallDelta
-	(*TokenLogprobs)(nil),     // 27: metalfleet.engine.v1.TokenLogprobs
-	(*Logprob)(nil),           // 28: metalfleet.engine.v1.Logprob
-	(*Finished)(nil),          // 29: metalfleet.engine.v1.Finished
-	(*Usage)(nil),             // 30: metalfleet.engine.v1.Usage
-	(*Refusal)(nil),           // 31: metalfleet.engine.v1.Refusal
-	(*EmbedRequest)(nil),      // 32: metalfleet.engine.v1.EmbedRequest
-	(*EmbedResponse)(nil),     // 33: metalfleet.engine.v1.EmbedResponse
-	(*Vector)(nil),            // 34: metalfleet.engine.v1.Vector
-	(*RerankRequest)(nil),     // 35: metalfleet.engine.v1.RerankRequest
-	(*RerankResponse)(nil),    // 36: metalfleet.engine.v1.RerankResponse
-	(*Limits)(nil),            // 37: metalfleet.engine.v1.Limits
-	(*SetLimitsResponse)(nil), // 38: metalfleet.engine.v1.SetLimitsResponse
-	(*TrimRequest)(nil),       // 39: metalfleet.engine.v1.TrimRequest
-	(*TrimResponse)(nil),      // 40: metalfleet.engine.v1.TrimResponse
-	(*CacheLease)(nil),        // 41: metalfleet.engine.v1.CacheLease
-	(*CacheReport)(nil),       // 42: metalfleet.engine.v1.CacheReport
-	(*CacheOrigin)(nil),       // 43: metalfleet.engine.v1.CacheOrigin
-	(*CacheFile)(nil),         // 44: metalfleet.engine.v1.CacheFile
-	(*CacheCounters)(nil),     // 45: metalfleet.engine.v1.CacheCounters
-	(*AbortRequest)(nil),      // 46: metalfleet.engine.v1.AbortRequest
-	(*AbortResponse)(nil),     // 47: metalfleet.engine.v1.AbortResponse
-	(*ShutdownRequest)(nil),   // 48: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 49: metalfleet.engine.v1.ShutdownResponse
-	nil,                       // 50: metalfleet.engine.v1.Sampling.LogitBiasEntry
-	nil,                       // 51: metalfleet.engine.v1.CacheCounters.DroppedEntry
+	(*ContentPart)(nil),       // 19: metalfleet.engine.v1.ContentPart
+	(*TokenList)(nil),         // 20: metalfleet.engine.v1.TokenList
+	(*Sampling)(nil),          // 21: metalfleet.engine.v1.Sampling
+	(*GenerateEvent)(nil),     // 22: metalfleet.engine.v1.GenerateEvent
+	(*Admitted)(nil),          // 23: metalfleet.engine.v1.Admitted
+	(*Delta)(nil),             // 24: metalfleet.engine.v1.Delta
+	(*PromptDelta)(nil),       // 25: metalfleet.engine.v1.PromptDelta
+	(*Progress)(nil),          // 26: metalfleet.engine.v1.Progress
+	(*CallDelta)(nil),         // 27: metalfleet.engine.v1.CallDelta
+	(*TokenLogprobs)(nil),     // 28: metalfleet.engine.v1.TokenLogprobs
+	(*Logprob)(nil),           // 29: metalfleet.engine.v1.Logprob
+	(*Finished)(nil),          // 30: metalfleet.engine.v1.Finished
+	(*Usage)(nil),             // 31: metalfleet.engine.v1.Usage
+	(*Refusal)(nil),           // 32: metalfleet.engine.v1.Refusal
+	(*EmbedRequest)(nil),      // 33: metalfleet.engine.v1.EmbedRequest
+	(*EmbedResponse)(nil),     // 34: metalfleet.engine.v1.EmbedResponse
+	(*Vector)(nil),            // 35: metalfleet.engine.v1.Vector
+	(*RerankRequest)(nil),     // 36: metalfleet.engine.v1.RerankRequest
+	(*RerankResponse)(nil),    // 37: metalfleet.engine.v1.RerankResponse
+	(*Limits)(nil),            // 38: metalfleet.engine.v1.Limits
+	(*SetLimitsResponse)(nil), // 39: metalfleet.engine.v1.SetLimitsResponse
+	(*TrimRequest)(nil),       // 40: metalfleet.engine.v1.TrimRequest
+	(*TrimResponse)(nil),      // 41: metalfleet.engine.v1.TrimResponse
+	(*CacheLease)(nil),        // 42: metalfleet.engine.v1.CacheLease
+	(*CacheReport)(nil),       // 43: metalfleet.engine.v1.CacheReport
+	(*CacheOrigin)(nil),       // 44: metalfleet.engine.v1.CacheOrigin
+	(*CacheFile)(nil),         // 45: metalfleet.engine.v1.CacheFile
+	(*CacheCounters)(nil),     // 46: metalfleet.engine.v1.CacheCounters
+	(*AbortRequest)(nil),      // 47: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 48: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 49: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 50: metalfleet.engine.v1.ShutdownResponse
+	nil,                       // 51: metalfleet.engine.v1.Sampling.LogitBiasEntry
+	nil,                       // 52: metalfleet.engine.v1.CacheCounters.DroppedEntry
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
@@ -4371,62 +4471,63 @@ var file_metal_wire_wire_proto_depIdxs = []int32{
 	1,  // 5: metalfleet.engine.v1.Status.task:type_name -> metalfleet.engine.v1.Task
 	10, // 6: metalfleet.engine.v1.Status.prefix_cache:type_name -> metalfleet.engine.v1.PrefixCache
 	16, // 7: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
-	19, // 8: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
-	20, // 9: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
+	20, // 8: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
+	21, // 9: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
 	14, // 10: metalfleet.engine.v1.GenerateRequest.constraint:type_name -> metalfleet.engine.v1.Constraint
 	15, // 11: metalfleet.engine.v1.Constraint.choice:type_name -> metalfleet.engine.v1.Choice
 	18, // 12: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
 	17, // 13: metalfleet.engine.v1.Chat.calls:type_name -> metalfleet.engine.v1.Calls
-	50, // 14: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
-	22, // 15: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
-	23, // 16: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
-	29, // 17: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
-	27, // 18: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
-	26, // 19: metalfleet.engine.v1.Delta.calls:type_name -> metalfleet.engine.v1.CallDelta
-	24, // 20: metalfleet.engine.v1.Delta.prompt:type_name -> metalfleet.engine.v1.PromptDelta
-	25, // 21: metalfleet.engine.v1.Delta.progress:type_name -> metalfleet.engine.v1.Progress
-	27, // 22: metalfleet.engine.v1.PromptDelta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
-	28, // 23: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
-	28, // 24: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
-	2,  // 25: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
-	30, // 26: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
-	31, // 27: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
-	3,  // 28: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	19, // 29: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
-	34, // 30: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
-	30, // 31: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	30, // 32: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	9,  // 33: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 34: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	43, // 35: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
-	44, // 36: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
-	45, // 37: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
-	51, // 38: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
-	4,  // 39: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 40: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	13, // 41: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	32, // 42: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	35, // 43: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	37, // 44: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	39, // 45: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	41, // 46: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
-	46, // 47: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	48, // 48: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 49: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 50: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	21, // 51: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	33, // 52: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	36, // 53: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	38, // 54: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	40, // 55: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	42, // 56: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
-	47, // 57: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	49, // 58: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	49, // [49:59] is the sub-list for method output_type
-	39, // [39:49] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	19, // 14: metalfleet.engine.v1.ChatMessage.parts:type_name -> metalfleet.engine.v1.ContentPart
+	51, // 15: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
+	23, // 16: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
+	24, // 17: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
+	30, // 18: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
+	28, // 19: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
+	27, // 20: metalfleet.engine.v1.Delta.calls:type_name -> metalfleet.engine.v1.CallDelta
+	25, // 21: metalfleet.engine.v1.Delta.prompt:type_name -> metalfleet.engine.v1.PromptDelta
+	26, // 22: metalfleet.engine.v1.Delta.progress:type_name -> metalfleet.engine.v1.Progress
+	28, // 23: metalfleet.engine.v1.PromptDelta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
+	29, // 24: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
+	29, // 25: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
+	2,  // 26: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
+	31, // 27: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
+	32, // 28: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
+	3,  // 29: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
+	20, // 30: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
+	35, // 31: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	31, // 32: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	31, // 33: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 34: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 35: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	44, // 36: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
+	45, // 37: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
+	46, // 38: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
+	52, // 39: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
+	4,  // 40: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 41: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 42: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	33, // 43: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	36, // 44: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	38, // 45: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	40, // 46: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	42, // 47: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
+	47, // 48: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	49, // 49: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 50: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 51: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	22, // 52: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	34, // 53: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	37, // 54: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	39, // 55: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	41, // 56: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	43, // 57: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
+	48, // 58: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	50, // 59: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	50, // [50:60] is the sub-list for method output_type
+	40, // [40:50] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -4446,8 +4547,12 @@ func file_metal_wire_wire_proto_init() {
 		(*Constraint_Grammar)(nil),
 		(*Constraint_Choice)(nil),
 	}
-	file_metal_wire_wire_proto_msgTypes[16].OneofWrappers = []any{}
-	file_metal_wire_wire_proto_msgTypes[17].OneofWrappers = []any{
+	file_metal_wire_wire_proto_msgTypes[15].OneofWrappers = []any{
+		(*ContentPart_Text)(nil),
+		(*ContentPart_Image)(nil),
+	}
+	file_metal_wire_wire_proto_msgTypes[17].OneofWrappers = []any{}
+	file_metal_wire_wire_proto_msgTypes[18].OneofWrappers = []any{
 		(*GenerateEvent_Admitted)(nil),
 		(*GenerateEvent_Delta)(nil),
 		(*GenerateEvent_Finished)(nil),
@@ -4458,7 +4563,7 @@ func file_metal_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

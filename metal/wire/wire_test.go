@@ -37,6 +37,8 @@ var samples = map[string]proto.Message{
 		Sampling: &Sampling{Temperature: ptr(float32(0.5)), TopP: ptr(float32(0.9)), MinP: ptr(float32(0.1)), TopK: ptr(int32(5)), Seed: ptr(int64(7)), FrequencyPenalty: ptr(float32(0.2)), PresencePenalty: ptr(float32(0.3)),
 			LogitBias: map[int32]float32{7: -100, 8: 1.5}},
 		MaxTokens: 9, Stop: []string{"s"}, Priority: -3, TopLogprobs: ptr(int32(20)), Progress: true},
+	"generate-image": &GenerateRequest{Input: &GenerateRequest_Chat{Chat: &Chat{Messages: []*ChatMessage{{Role: "user",
+		Parts: []*ContentPart{{Part: &ContentPart_Text{Text: "t"}}, {Part: &ContentPart_Image{Image: []byte{0x89, 0xff}}}}}}}}},
 	"generate-tools":  &GenerateRequest{Input: &GenerateRequest_Chat{Chat: &Chat{ToolsJson: "[]", Calls: &Calls{Required: true, Name: "n", Single: true, Strict: true}, ReasoningEffort: "low"}}},
 	"event-progress":  &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Progress: &Progress{ProcessedTokens: 1, CachedTokens: 2}}}},
 	"event-calls":     &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Calls: []*CallDelta{{Name: "n", Arguments: "{", Ended: true, Written: "w"}, {Arguments: "}"}}}}},

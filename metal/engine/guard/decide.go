@@ -49,8 +49,9 @@ type Chunk struct {
 	// Rest of the prompt in tokens, after Start computed ones. The cache has Room for
 	// this many tokens without growing.
 	Rest, Start, Room int64
-	// Max is the largest chunk of the back end, Full the one that the pace allows.
-	Max, Full int64
+	// Max is the largest chunk of the back end, Full the one that the pace allows, and
+	// Min the smallest one that is possible.
+	Max, Full, Min int64
 	// First is true if the guard has not let the prompt begin yet, AllLogits if each
 	// token has logits.
 	First, AllLogits bool
@@ -87,9 +88,10 @@ func Decide(r Room, c Chunk, est Estimator) (Verdict, error) {
 		return Verdict{}, err
 	}
 	prompt.Chunk = c.Full
-	tokens, clear := est.Fit(prompt, r.safe(), minChunk)
+	least := max(minChunk, c.Min)
+	tokens, clear := est.Fit(prompt, r.safe(), least)
 	if !clear { // near the limit already: the smallest chunks, up to the limit itself
-		tokens = min(minChunk, c.Full)
+		tokens = min(least, c.Full)
 	}
 	prompt.Chunk = tokens
 	needed, err := est.Peak(prompt)

@@ -155,7 +155,15 @@ func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 	case *wire.GenerateRequest_Chat:
 		conv := &text.Chat{Arguments: []byte(in.Chat.GetTemplateArgumentsJson()), Tools: []byte(in.Chat.GetToolsJson())}
 		for _, m := range in.Chat.GetMessages() {
-			conv.Messages = append(conv.Messages, chat.Message{Role: m.GetRole(), Content: m.GetContent(), Name: m.GetName(), Extra: []byte(m.GetExtraJson())})
+			turn := chat.Message{Role: m.GetRole(), Content: m.GetContent(), Name: m.GetName(), Extra: []byte(m.GetExtraJson())}
+			for _, p := range m.GetParts() {
+				image, ok := p.GetPart().(*wire.ContentPart_Image)
+				turn.Parts = append(turn.Parts, chat.Part{Text: p.GetText(), Image: ok})
+				if ok {
+					out.Images = append(out.Images, image.Image)
+				}
+			}
+			conv.Messages = append(conv.Messages, turn)
 		}
 		conv.Effort = in.Chat.GetReasoningEffort()
 		out.Chat, out.SplitReasoning, out.Calls = conv, in.Chat.GetSplitReasoning(), fromCalls(in.Chat.GetCalls())

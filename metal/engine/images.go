@@ -1,0 +1,448 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/nn"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/vision"
+)
+
+const (
+	// maxImages of one request.
+	maxImages = 64
+	// imagesParam is the field of a request that has the images.
+	imagesParam = "messages"
+)
+
+// imageProcessor prepares the images of requests. It does not change once the model is
+// loaded; any goroutine may use it.
+type imageProcessor struct {
+	processor vision.Processor
+	tower     family.Tower
+	limits    vision.Limits
+	// decoding has room for the one image that is decoded at a time.
+	decoding chan struct{}
+	// held are the bytes of the scaled images of all requests, up to maxHeld.
+	held    atomic.Int64
+	maxHeld int64
+}
+
+func newImageProcessor(p vision.Processor, tower family.Tower) *imageProcessor {
+	limits := vision.DefaultLimits()
+	limits.Pixels = footprint.MaxImagePixels
+	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: make(chan struct{}, 1), maxHeld: footprint.HeldImages}
+}
+
+// bytes of the scaled images that requests hold.
+func (p *imageProcessor) bytes() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.held.Load()
+}
+
+// measured are the images of a request before they are decoded.
+func (p *imageProcessor) measured(images [][]byte) ([]*promptImage, *Refusal) {
+	switch {
+	case len(images) == 0:
+		return nil, nil
+	case p == nil:
+		return nil, invalid(imagesParam, "this model does not support image input; remove the images, or choose a model with vision")
+	case len(images) > maxImages:
+		return nil, invalid(imagesParam, "%d images, want at most %d", len(images), maxImages)
+	}
+	var out []*promptImage
+	for i, data := range images {
+		width, height, err := vision.Size(data, p.limits)
+		rows, columns := 0, 0
+		if err == nil {
+			rows, columns, err = p.processor.Grid(width, height)
+		}
+		if err != nil {
+			return nil, unusable(i, err)
+		}
+		out = append(out, &promptImage{
+			digest: sha256.Sum256(data), width: columns * p.processor.Patch, height: rows * p.processor.Patch,
+			span: vision.Span{Rows: rows / p.processor.Merge, Columns: columns / p.processor.Merge},
+		})
+	}
+	return out, nil
+}
+
+// unusable is the refusal of the image of an index.
+func unusable(i int, err error) *Refusal {
+	return invalid(imagesParam, "image %d cannot be used: %v", i+1, err)
+}
+
+// decode decodes and scales images, which then hold memory until they are released. One
+// image is decoded at a time.
+func (p *imageProcessor) decode(ctx context.Context, images []*promptImage, encoded [][]byte) *Refusal {
+	var need int64
+	for _, m := range images {
+		need += m.bytes()
+	}
+	if need > p.maxHeld {
+		return invalid(imagesParam, "the images of the request take %d bytes after scaling, want at most %d; send fewer or smaller images", need, p.maxHeld)
+	}
+	if p.held.Add(need) > p.maxHeld {
+		p.held.Add(-need)
+		return &Refusal{Kind: QueueFull, Message: "other requests hold too many images; try again", RetryAfter: retryAfter}
+	}
+	for i, m := range images {
+		if err := p.decodeOne(ctx, m, encoded[i]); err != nil {
+			p.held.Add(-need)
+			if ctx.Err() != nil {
+				return &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
+			}
+			return unusable(i, err)
+		}
+	}
+	return nil
+}
+
+func (p *imageProcessor) decodeOne(ctx context.Context, m *promptImage, encoded []byte) error {
+	select {
+	case p.decoding <- struct{}{}:
+		defer func() { <-p.decoding }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	decoded, err := vision.Decode(encoded, p.limits)
+	if err != nil {
+		return err
+	}
+	if m.pixels, err = p.processor.Scale(decoded); err != nil {
+		return err
+	}
+	if m.pixels.Width != m.width || m.pixels.Height != m.height {
+		return fmt.Errorf("%w: its size is not the one in its header", vision.ErrCorrupt)
+	}
+	return nil
+}
+
+// placeholders writes what the processor of a family makes of the one token that a chat
+// template writes for an image.
+func (p *imageProcessor) placeholders(written string, spell func(int32) []byte) string {
+	t := p.tower
+	if t.Begin == 0 {
+		return written
+	}
+	begin := string(spell(t.Begin))
+	return strings.ReplaceAll(written, begin, "\n\n"+begin+string(spell(t.Image))+string(spell(t.End))+"\n\n")
+}
+
+// expand repeats the token of each image as often as the image has tokens, and sets where
+// images are.
+func (p *imageProcessor) expand(ids []int32, images []*promptImage) ([]int32, *Refusal) {
+	var out []int32
+	n := 0
+	for _, id := range ids {
+		if id != p.tower.Image {
+			out = append(out, id)
+			continue
+		}
+		if n < len(images) {
+			m := images[n]
+			m.span.At = len(out)
+			for range m.span.Tokens() {
+				out = append(out, id)
+			}
+		}
+		n++
+	}
+	if n != len(images) {
+		return nil, invalid(imagesParam, "the chat template has %d places for %d images; remove the model's image tokens from the texts, and send images in user messages only", n, len(images))
+	}
+	return out, nil
+}
+
+// promptImage is an image of a prompt.
+type promptImage struct {
+	digest [sha256.Size]byte
+	// width and height after scaling, and where its tokens are in the prompt.
+	width, height int
+	span          vision.Span
+	// pixels are kept until the request ends: a prompt that lost its KV needs them again.
+	pixels *vision.RGB
+
+	// The fields after it belong to the loop. encoding is under way while it is not nil;
+	// seen are the tokens, in scope, until the prompt is computed up to the end of the
+	// image.
+	encoding *nn.Encoding
+	seen     nn.Seen
+	scope    tensor.Scope
+}
+
+func (m *promptImage) bytes() int64 { return 3 * int64(m.width) * int64(m.height) }
+
+// end is the position after its tokens.
+func (m *promptImage) end() int { return m.span.At + m.span.Tokens() }
+
+// forget frees what the back end holds of an image.
+func (m *promptImage) forget() {
+	if m.scope != nil {
+		m.scope.Close()
+	}
+	m.scope, m.encoding, m.seen = nil, nil, nn.Seen{}
+}
+
+// promptImages are the images of a sequence in the order of the prompt; nil if there are
+// none.
+type promptImages struct {
+	list      []*promptImage
+	processor *imageProcessor
+	spans     []vision.Span
+	released  atomic.Bool
+}
+
+func newPromptImages(p *imageProcessor, list []*promptImage) *promptImages {
+	if len(list) == 0 {
+		return nil
+	}
+	out := &promptImages{list: list, processor: p}
+	for _, m := range list {
+		out.spans = append(out.spans, m.span)
+	}
+	return out
+}
+
+// release returns the memory of the scaled images; twice does nothing.
+func (p *promptImages) release() {
+	if p == nil || p.released.Swap(true) {
+		return
+	}
+	for _, m := range p.list {
+		p.processor.held.Add(-m.bytes())
+	}
+}
+
+// forget frees what the back end holds of images that end at this position or before it.
+func (p *promptImages) forget(computed int) {
+	if p == nil {
+		return
+	}
+	for _, m := range p.list {
+		if m.end() <= computed {
+			m.forget()
+		}
+	}
+}
+
+// missing is the first image with tokens in [first, last) whose tokens are not there;
+// nil if there is none.
+func (p *promptImages) missing(first, last int) *promptImage {
+	if p == nil {
+		return nil
+	}
+	for _, m := range p.list {
+		if m.span.At < last && m.end() > first && m.seen.States == nil {
+			return m
+		}
+	}
+	return nil
+}
+
+// whole are the runs of the prompt that no step may divide.
+func (p *promptImages) whole() (out []batch.Span) {
+	if p == nil || !p.processor.tower.Mutual {
+		return nil
+	}
+	for _, m := range p.list {
+		out = append(out, batch.Span{From: m.span.At, To: m.end()})
+	}
+	return out
+}
+
+// keys are the images as the keys of the prefix cache depend on them.
+func (p *promptImages) keys() (out []kv.Image) {
+	if p == nil {
+		return nil
+	}
+	for _, m := range p.list {
+		out = append(out, kv.Image{From: m.span.At, To: m.end(), Digest: m.digest})
+	}
+	return out
+}
+
+// imageEncoder runs images through the vision tower between the steps of a loop.
+type imageEncoder struct {
+	*sequences
+	tower   *nn.Tower
+	input   *inputProcessor
+	backend tensor.Backend
+	kernels footprint.Kernels
+	shared  *shared
+	blocks  *blocks
+}
+
+const (
+	// encodeBeside and encodeAlone are how long layers of the tower are computed between
+	// two steps, at least one: while others generate, and else.
+	encodeBeside, encodeAlone = 20 * time.Millisecond, 200 * time.Millisecond
+)
+
+// wantedImage is an image that the next chunk of a prompt needs.
+type wantedImage struct {
+	sequence *sequence
+	image    *promptImage
+}
+
+// advance computes layers of the first wanted image, for a short time. worked is false if
+// there is nothing to do or no room for it yet. A refusal ends the sequence.
+func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusal, err error) {
+	for _, w := range e.blocks.wanted {
+		s, m := w.sequence, w.image
+		if e.byID[s.id] != s || s.cancelled.Load() || m.seen.States != nil {
+			continue
+		}
+		if m.encoding == nil {
+			room, refusal := e.makeRoom(m)
+			if refusal != nil {
+				return true, s, refusal, nil
+			}
+			if !room {
+				return false, nil, nil, nil
+			}
+		}
+		if err := e.encode(m); err != nil {
+			m.forget()
+			return true, s, e.refusalOf(err), backendError(err)
+		}
+		return true, nil, nil, nil
+	}
+	return false, nil, nil, nil
+}
+
+// encode computes layers of an image.
+func (e *imageEncoder) encode(m *promptImage) error {
+	began, slice := time.Now(), encodeAlone
+	if e.sched.Decodes() > 0 {
+		slice = encodeBeside
+	}
+	if m.encoding == nil {
+		m.scope = e.backend.NewScope(e.shared.hard)
+		m.encoding = e.tower.Begin(m.scope, e.input.images.processor.Cut(m.pixels))
+	}
+	more := true
+	for more && (time.Since(began) < slice) {
+		more = m.encoding.Next()
+		m.encoding.Wait()
+	}
+	if err := m.scope.Err(); err != nil {
+		return err
+	}
+	if !more {
+		m.seen, m.encoding = m.encoding.Seen(), nil
+	}
+	return nil
+}
+
+// makeRoom reports whether there is memory for an image in the tower. The pool and the
+// prefix cache give way to it. Without room, it waits for the answers of others to end.
+func (e *imageEncoder) makeRoom(m *promptImage) (bool, *Refusal) {
+	g := e.shared.guard
+	needed, err := footprint.ImagePeak(e.input.facts, e.kernels, int64(m.span.Tokens()*e.input.images.tower.Block()))
+	if err != nil {
+		return false, &Refusal{Kind: Internal, Message: err.Error()}
+	}
+	r := g.Room()
+	if !r.Fits(needed+r.Pooled) && r.Pooled > 0 {
+		if _, err := g.Reclaim(); err != nil {
+			e.shared.log.Error("could not free pooled memory", "error", err.Error())
+		}
+		r = g.Room()
+	}
+	if !r.Fits(needed) && r.Cached > 0 {
+		e.blocks.prefixes.ram.Shed(needed - (r.Limit - r.Held))
+		r = g.Room()
+	}
+	switch {
+	case r.Fits(needed):
+		return true, nil
+	case e.sched.Decodes() > 0:
+		return false, nil
+	}
+	return false, outOfMemory(g.Abort(needed, r))
+}
+
+// refusalOf an error of the back end.
+func (e *imageEncoder) refusalOf(err error) *Refusal {
+	if errors.Is(err, tensor.ErrMemory) {
+		return outOfMemory(e.shared.guard.Abort(0, e.shared.guard.Room()))
+	}
+	return &Refusal{Kind: Internal, Message: "the back end failed: " + err.Error()}
+}
+
+// backendError is err if it counts against the back end.
+func backendError(err error) error {
+	if errors.Is(err, tensor.ErrMemory) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// sight is what a step has of images; none if none of its sequences has any.
+func (r *runner) sight(s tensor.Scope, step batch.Step) (out nn.Sight) {
+	var places []vision.Place
+	flat, any, first := true, false, 0
+	for _, row := range step.Rows {
+		images := r.byID[row.ID].images
+		var spans []vision.Span
+		if images != nil {
+			any, spans = true, images.spans
+			images.into(&out, s, row, first)
+		}
+		some, even := vision.Places(spans, row.Start, row.Length)
+		places, flat = append(places, some...), flat && even
+		first += row.Length
+	}
+	if any && r.axes {
+		out.Turns = nn.TurnsOf(places, flat)
+	}
+	return out
+}
+
+// into adds the images of a row, which begins at row first of its step.
+func (p *promptImages) into(out *nn.Sight, s tensor.Scope, row batch.Row, first int) {
+	for _, m := range p.list {
+		from, to := max(m.span.At, row.Start), min(m.end(), row.Start+row.Length)
+		if from >= to {
+			continue
+		}
+		one := nn.Sighted{Seen: m.seen}
+		for i := from; i < to; i++ {
+			one.Rows = append(one.Rows, first+i-row.Start)
+		}
+		if to-from < m.span.Tokens() {
+			one.Seen = partOf(s, m.seen, from-m.span.At, to-from)
+		}
+		out.Images = append(out.Images, one)
+		if p.processor.tower.Mutual {
+			out.Mutual = append(out.Mutual, tensor.Run{First: first + from - row.Start, Length: to - from})
+		}
+	}
+}
+
+// partOf are n tokens of an image from first on.
+func partOf(s tensor.Scope, m nn.Seen, first, n int) nn.Seen {
+	rows := make([]int, n)
+	for i := range rows {
+		rows[i] = first + i
+	}
+	out := nn.Seen{States: s.Rows(m.States, rows)}
+	for _, d := range m.Deep {
+		out.Deep = append(out.Deep, s.Rows(d, rows))
+	}
+	return out
+}
