@@ -355,10 +355,25 @@ func (a *Agent) servePort(ctx context.Context) error {
 		<-serving.Done()
 		a.reportStopping()
 	})
+	fetch, done := a.imageFetcher()
+	defer done()
 	return serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
 		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes },
 		Trusts: a.Links.Identity.Trusts, Weights: a.newPeerServer(), Log: a.Log.WithName("serve"), TextCalls: a.metrics.textCall, Metrics: a.metrics.handler(),
+		FetchImage: fetch,
 	}, func() (context.Context, context.CancelFunc) { return a.drainUntil(ctx) })
+}
+
+// imageFetcher returns the function that fetches images of requests, nil if there is no
+// host to fetch from, and one that closes its connections.
+func (a *Agent) imageFetcher() (fetch func(context.Context, string, int64) ([]byte, error), done func()) {
+	if len(a.ImageHosts) == 0 {
+		return nil, func() {}
+	}
+	p := a.Sources
+	p.Hosts = a.ImageHosts
+	c := download.NewClient(p)
+	return c.Fetch, c.Close
 }
 
 // drainUntil bounds running requests: by the grace period after stop is done, and

@@ -113,6 +113,9 @@ type Config struct {
 	Sandbox wire.Sandbox
 	Probe   probe.Probe
 	Sources download.Policy
+	// ImageHosts are the hosts from which images of requests may be fetched; none are if
+	// it is empty.
+	ImageHosts []string
 	// HubEndpoint is the server for hf:// sources; empty means the Hugging Face
 	// Hub.
 	HubEndpoint string

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,9 @@ type Policy struct {
 	Stall time.Duration
 	// UserAgent names the agent to servers.
 	UserAgent string
+	// Hosts are the only ones that requests and redirects may lead to, in lower case and
+	// with a port unless it is 443; nil means all.
+	Hosts []string
 }
 
 // Client fetches URLs that tenants name, within a policy.
@@ -75,7 +79,14 @@ func NewClient(p Policy) *Client {
 		MaxIdleConnsPerHost:    2,
 		IdleConnTimeout:        30 * time.Second,
 	}
-	return &Client{policy: p, http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}}
+	c := &Client{policy: p}
+	c.http = &http.Client{Transport: transport, CheckRedirect: func(req *http.Request, via []*http.Request) error {
+		if err := checkRedirect(req, via); err != nil {
+			return err
+		}
+		return c.checkHost(req.URL)
+	}}
+	return c
 }
 
 // Close closes idle connections.
@@ -103,10 +114,33 @@ func CheckURL(u *url.URL) error {
 	return nil
 }
 
+// checkHost refuses hosts that the policy does not list.
+func (c *Client) checkHost(u *url.URL) error {
+	host := strings.ToLower(strings.TrimSuffix(u.Host, ":443"))
+	if c.policy.Hosts == nil || slices.Contains(c.policy.Hosts, host) {
+		return nil
+	}
+	return failf(v1alpha1.ReasonSourceForbidden, "host %s is not allowed here", host)
+}
+
 // Get requests a URL. The response has status 200, 206 or 416; everything else is
 // an *Error, or wraps the context's error. The caller closes the body.
 func (c *Client) Get(ctx context.Context, source string, header http.Header) (*http.Response, error) {
 	return c.ask(ctx, http.MethodGet, source, header)
+}
+
+// Fetch returns the content at a URL, which may have at most this many bytes.
+func (c *Client) Fetch(ctx context.Context, source string, most int64) ([]byte, error) {
+	resp, err := c.Get(ctx, source, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = failf(v1alpha1.ReasonSourceForbidden, "it has more than %d bytes", most)
+	}
+	return data, err
 }
 
 // Head returns the header of a HEAD request.
@@ -124,6 +158,9 @@ func (c *Client) ask(ctx context.Context, method, source string, header http.Hea
 		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not a valid URL; write https://HOST/PATH with special characters percent-encoded")
 	}
 	if err := CheckURL(u); err != nil {
+		return nil, err
+	}
+	if err := c.checkHost(u); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -285,5 +286,26 @@ func TestSentenceFitsACondition(t *testing.T) {
 	s := Sentence(errors.New("bad\x00key\n\xff" + strings.Repeat("é", 2000)))
 	if len([]rune(s)) > 1000 || strings.ContainsAny(s, "\x00\n") || !utf8.ValidString(s) || !strings.HasPrefix(s, "bad?key??") {
 		t.Errorf("%.40q of %d", s, len(s))
+	}
+}
+
+func TestAClientForSomeHostsGoesNowhereElse(t *testing.T) {
+	c := NewClient(Policy{Hosts: []string{"images.example", "images.example:8443"}})
+	defer c.Close()
+	for source, allowed := range map[string]bool{
+		"https://images.example/a": true, "https://IMAGES.example:443/a": true, "https://images.example:8443/a": true,
+		"https://images.example:22/a": false, "https://other.example/a": false, "https://images.example.other/a": false,
+	} {
+		u, err := url.Parse(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.checkHost(u); (err == nil) != allowed {
+			t.Errorf("%s: %v", source, err)
+		}
+		request := &http.Request{URL: u}
+		if err := c.http.CheckRedirect(request, []*http.Request{{URL: &url.URL{Scheme: "https", Host: "images.example"}}}); (err == nil) != allowed {
+			t.Errorf("a redirect to %s: %v", source, err)
+		}
 	}
 }

@@ -311,7 +311,7 @@ func TestUnsupportedFieldsAreRefusedWithAReason(t *testing.T) {
 	for field, want := range map[string]struct{ param, reason string }{
 		`"conversation":"conv_1"`: {param: "conversation", reason: "previous_response_id"},
 		`"prompt":{"id":"p"}`:     {param: "prompt", reason: "stored prompts"},
-		`"input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`: {param: "input[0].content[0].type", reason: "send text"},
+		`"input":[{"role":"user","content":[{"type":"input_image","file_id":"f"}]}]`: {param: "input[0].content[0].image_url", reason: "files of this API"},
 	} {
 		body := `{"model":"m",` + field + `}`
 		if !strings.Contains(body, `"input"`) {

@@ -101,6 +101,12 @@ func decodeChat(d *openai.Decoder, _ http.Header, body []byte) (*request, error)
 	}
 	for _, m := range r.Messages {
 		turn := &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name}
+		if m.Content.Seen() {
+			turn.Content = ""
+			for _, p := range m.Content.Parts {
+				turn.Parts = append(turn.Parts, contentPart(p.Text, p.Image))
+			}
+		}
 		if err := extraOf(m).into(turn); err != nil {
 			return nil, err
 		}

@@ -161,6 +161,7 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	}
 	defer release()
 	d := decoderFor(r.Header)
+	d.FetchImage = h.imagesFor(r.Context())
 	req, err := h.decode(d, r, body)
 	if err != nil {
 		return err

@@ -110,11 +110,17 @@ func messageRequest(d *openai.Decoder, h http.Header, r *anthropic.Request) (*wi
 func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage, error) {
 	var out []*wire.ChatMessage
 	var texts, thoughts []string
+	var parts []*wire.ContentPart
+	seen := false
 	var more extra
 	for _, b := range m.Blocks {
 		switch b.Type {
 		case anthropic.BlockText:
 			texts = append(texts, b.Text)
+			parts = append(parts, contentPart(b.Text, nil))
+		case anthropic.BlockImage:
+			seen = true
+			parts = append(parts, contentPart("", b.Image))
 		case anthropic.BlockThinking:
 			thoughts = append(thoughts, b.Text)
 		case anthropic.BlockToolUse:
@@ -129,10 +135,13 @@ func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage,
 		}
 	}
 	more.Reasoning = strings.Join(thoughts, "\n\n")
-	if len(texts) == 0 && len(more.ToolCalls) == 0 && more.Reasoning == "" && len(m.Blocks) > 0 {
+	if len(texts) == 0 && !seen && len(more.ToolCalls) == 0 && more.Reasoning == "" && len(m.Blocks) > 0 {
 		return out, nil
 	}
 	turn := &wire.ChatMessage{Role: m.Role, Content: strings.Join(texts, "\n\n")}
+	if seen {
+		turn.Content, turn.Parts = "", parts
+	}
 	return append(out, turn), more.into(turn)
 }
 

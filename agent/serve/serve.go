@@ -106,6 +106,9 @@ type Config struct {
 	// BodiesBytes bounds the request bodies of which no engine has admitted the request; 0
 	// means 128 MiB. No reservation contains them.
 	BodiesBytes int64
+	// FetchImage returns the bytes of an image at an https URL, at most this many; nil
+	// fetches none.
+	FetchImage func(ctx context.Context, url string, most int64) ([]byte, error)
 	// TextCalls counts tool calls that were returned as text; nil counts nothing.
 	TextCalls func(n int)
 }

@@ -11,6 +11,8 @@ import (
 type turn struct {
 	role, text, name string
 	more             extra
+	// parts of a message with images, in place of text.
+	parts []*wire.ContentPart
 }
 
 // talkOf returns the turns for a template. named returns the function name of a
@@ -45,7 +47,7 @@ func talkOf(items []responses.Item, named func(namespace, name string) string) (
 				turns = append(turns, turn{role: openai.RoleAssistant, more: extra{Reasoning: i.Text()}})
 			}
 		case i.Role != openai.RoleAssistant:
-			turns = append(turns, turn{role: templateRole(i.Role), text: i.Text()})
+			turns = append(turns, turn{role: templateRole(i.Role), text: i.Text(), parts: imageParts(i)})
 		default:
 			assistantTurn(&turns, true).text += i.Text()
 		}
@@ -56,7 +58,10 @@ func talkOf(items []responses.Item, named func(namespace, name string) string) (
 func messagesOf(turns []turn) ([]*wire.ChatMessage, error) {
 	var out []*wire.ChatMessage
 	for _, t := range turns {
-		m := &wire.ChatMessage{Role: t.role, Content: t.text, Name: t.name}
+		m := &wire.ChatMessage{Role: t.role, Content: t.text, Name: t.name, Parts: t.parts}
+		if t.parts != nil {
+			m.Content = ""
+		}
 		if err := t.more.into(m); err != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ const (
 // Types of content blocks.
 const (
 	BlockText       = "text"
+	BlockImage      = "image"
 	BlockThinking   = "thinking"
 	BlockToolUse    = "tool_use"
 	BlockToolResult = "tool_result"
@@ -74,6 +75,8 @@ type Block struct {
 	// JSON object) are those of the tool.
 	ID, Name string
 	Input    json.RawMessage
+	// Image of an image block.
+	Image *openai.Image
 	// Failed marks a tool result as an error.
 	Failed bool
 }
@@ -302,7 +305,7 @@ const blockRedacted = "redacted_thinking"
 // blocksOf are the types of blocks that each role allows.
 var blocksOf = map[string][]string{
 	openai.RoleSystem:    {BlockText},
-	openai.RoleUser:      {BlockText, BlockToolResult},
+	openai.RoleUser:      {BlockText, BlockImage, BlockToolResult},
 	openai.RoleAssistant: {BlockText, BlockThinking, BlockToolUse},
 	BlockToolResult:      {BlockText},
 }
@@ -346,6 +349,9 @@ func (d decoder) members(b *Block, param string, raw json.RawMessage) error {
 	case BlockText:
 		fields["text"] = openai.String(&b.Text)
 		need["text"] = &b.Text
+	case BlockImage:
+		b.Image = new(openai.Image)
+		fields["source"] = d.source(b.Image)
 	case BlockThinking:
 		// Anthropic uses the signature to detect a modified text.
 		fields["thinking"], fields["signature"] = openai.String(&b.Text), openai.String(&skip)
@@ -365,10 +371,41 @@ func (d decoder) members(b *Block, param string, raw json.RawMessage) error {
 			return openai.Required(param + "." + name)
 		}
 	}
+	if b.Type == BlockImage && b.Image.Param == "" {
+		return openai.Required(param + ".source")
+	}
 	if b.Type == BlockToolUse && b.Input == nil {
 		return openai.Required(param + ".input")
 	}
 	return nil
+}
+
+// source reads the source of an image.
+func (d decoder) source(to *openai.Image) openai.Field {
+	return func(param string, raw json.RawMessage) error {
+		var kind, skip string
+		data, url := new(openai.Image), new(openai.Image)
+		err := d.Object(raw, param, map[string]openai.Field{
+			"type": openai.String(&kind), "media_type": openai.String(&skip), "data": openai.ImageData(data), "url": d.ImageURL(url), "file_id": openai.String(&skip),
+		})
+		switch {
+		case err != nil:
+			return err
+		case kind == "base64" && data.Param == "":
+			return openai.Required(param + ".data")
+		case kind == "base64":
+			*to = *data
+		case kind == "url" && url.Param == "":
+			return openai.Required(param + ".url")
+		case kind == "url":
+			*to = *url
+		case kind == "":
+			return openai.Required(param + ".type")
+		default:
+			return openai.Unsupported(param+".type", fmt.Sprintf("Images with a source of type '%s' are not supported; supported types: base64, url.", openai.Shorten(kind)))
+		}
+		return nil
+	}
 }
 
 func (b *Block) decodeInput(param string, raw json.RawMessage) error {

@@ -14,7 +14,7 @@ import (
 
 // bodies have an object at every place where fields without effect may occur.
 var bodies = map[string]string{
-	PathChat: `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"tools":[{"type":"function","function":{"name":"f"}}],
+	PathChat: `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,aaaa"}},{"type":"text","text":"hi"}]}],"tools":[{"type":"function","function":{"name":"f"}}],
 		"stream":true,"stream_options":{},"structured_outputs":{"regex":"a"},"thinking":{"type":"enabled"},"reasoning":{}}`,
 	PathCompletions: `{"model":"m","prompt":"hi","stream":true,"stream_options":{},"structured_outputs":{"regex":"a"}}`,
 	PathEmbeddings:  `{"model":"m","input":"hi"}`,

@@ -258,6 +258,8 @@ func (m *Message) checkRole(param string) error {
 		return Invalid(param+".tool_call_id", "'%s' is only allowed in messages with the role tool.", param+".tool_call_id")
 	case m.Reasoning != "" && m.Role != RoleAssistant:
 		return Invalid(param+".reasoning_content", "'%s' is only allowed in messages with the role assistant.", param+".reasoning_content")
+	case m.Role != RoleUser && m.Content.Seen():
+		return Unsupported(param+".content", "Images are supported in messages with the role user.")
 	case len(m.Content.Parts) == 0 && len(m.Calls) == 0:
 		return required(param + ".content")
 	}
@@ -294,18 +296,25 @@ func (d *Decoder) part(param string, raw json.RawMessage) (ContentPart, error) {
 			text = &p.Text
 			return stringInto(text)(param, raw)
 		},
+		"image_url": d.imageURL(&p.Image),
 		// These parts are rejected by type further down, regardless of their
 		// content.
-		"image_url": later, "input_audio": later, "file": later, "refusal": later,
+		"input_audio": later, "file": later, "refusal": later,
 	}, partUnused)
 	switch {
 	case err != nil:
 		return p, err
 	case p.Type == "":
 		return p, required(param + ".type")
+	case p.Type == "image_url" && p.Image == nil:
+		return p, required(param + ".image_url")
+	case p.Type == "image_url":
+		return p, nil
 	case p.Type != "text":
 		return p, &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".type", Code: CodeUnsupportedParameter,
-			Message: "Content parts of type '" + Shorten(p.Type) + "' are not supported; send text parts."}
+			Message: "Content parts of type '" + Shorten(p.Type) + "' are not supported; send text and image_url parts."}
+	case p.Image != nil:
+		return p, Invalid(param+".image_url", "'%s.image_url' is only allowed in parts of type image_url.", param)
 	case text == nil:
 		return p, required(param + ".text")
 	}

@@ -50,7 +50,7 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 		MaxCompletionTokens: ptr(7),
 		Messages: []Message{
 			{Role: "system", Content: Content{Parts: []ContentPart{{Type: "text", Text: "be brief"}}}},
-			{Role: "user", Name: "ann", Content: Content{Parts: []ContentPart{{"text", "a"}, {"text", "b"}}}},
+			{Role: "user", Name: "ann", Content: Content{Parts: []ContentPart{{Type: "text", Text: "a"}, {Type: "text", Text: "b"}}}},
 			{Role: "assistant", Content: Content{Parts: []ContentPart{{Type: "text", Text: "c"}}}},
 		},
 	}
@@ -130,7 +130,14 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 		"no content":                   {body: `{"model":"m","messages":[{"role":"user"}]}`, param: "messages[0].content", code: CodeMissingParameter, message: "required"},
 		"empty list of parts":          {body: `{"model":"m","messages":[{"role":"user","content":[]}]}`, param: "messages[0].content", code: CodeMissingParameter, message: "required"},
 		"content a number":             {body: `{"model":"m","messages":[{"role":"user","content":3}]}`, param: "messages[0].content", code: CodeInvalidValue, message: "a string or a list of parts"},
-		"image part":                   {body: `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, param: "messages[0].content[0].type", code: CodeUnsupportedParameter, message: "'image_url' are not supported"},
+		"an image that is no URL":      {body: userPart(`{"type":"image_url","image_url":{"url":"u"}}`), param: "messages[0].content[0].image_url.url", code: CodeInvalidValue, message: "must be a data URL"},
+		"an image with http":           {body: userPart(`{"type":"image_url","image_url":{"url":"http://h/i.png"}}`), param: "messages[0].content[0].image_url.url", code: CodeInvalidValue, message: "must be a data URL"},
+		"an image to fetch":            {body: userPart(`{"type":"image_url","image_url":{"url":"https://h/i.png"}}`), param: "messages[0].content[0].image_url.url", code: CodeUnsupportedParameter, message: "does not fetch"},
+		"an image that is no base64":   {body: userPart(`{"type":"image_url","image_url":{"url":"data:image/png;base64,!"}}`), param: "messages[0].content[0].image_url.url", code: CodeInvalidValue, message: "not valid base64"},
+		"an image of nothing":          {body: userPart(`{"type":"image_url"}`), param: "messages[0].content[0].image_url", code: CodeMissingParameter},
+		"an image without URL":         {body: userPart(`{"type":"image_url","image_url":{"detail":"auto"}}`), param: "messages[0].content[0].image_url.url", code: CodeMissingParameter},
+		"an image of the system":       {body: strings.Replace(userPart(`{"type":"image_url","image_url":{"url":"data:image/png;base64,aaaa"}}`), "user", "system", 1), param: "messages[0].content", code: CodeUnsupportedParameter},
+		"a text with an image":         {body: userPart(`{"type":"text","text":"a","image_url":{"url":"data:image/png;base64,aaaa"}}`), param: "messages[0].content[0].image_url", code: CodeInvalidValue},
 		"text part without text":       {body: `{"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]}`, param: "messages[0].content[0].text", code: CodeMissingParameter, message: "required"},
 		"temperature too high":         {body: chatBody(`"temperature":2.01`), param: "temperature", code: CodeInvalidValue, message: "between 0 and 2"},
 		"temperature negative":         {body: chatBody(`"temperature":-0.1`), param: "temperature", code: CodeInvalidValue, message: "between 0 and 2"},
@@ -351,5 +358,35 @@ func checkOutcome(t *testing.T, request any, err error, isNil bool) {
 	}
 	if d := cmp.Diff(request, again); d != "" {
 		t.Fatal(d)
+	}
+}
+
+// userPart is a request with one content part.
+func userPart(part string) string {
+	return `{"model":"m","messages":[{"role":"user","content":[` + part + `]}]}`
+}
+
+func TestImagesAreDecodedOrFetched(t *testing.T) {
+	var asked []string
+	d := &Decoder{FetchImage: func(url string) ([]byte, error) {
+		asked = append(asked, url)
+		return []byte("fetched"), nil
+	}}
+	for url, want := range map[string]string{"data:image/png;base64,aGk=": "hi", "DATA:image/jpeg;base64,aGk": "hi", "https://h/i.png": "fetched"} {
+		r, err := d.Chat([]byte(userPart(`{"type":"image_url","image_url":{"url":"` + url + `","detail":"high"}}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Messages[0].Content.Parts[0].Image; string(got.Data) != want {
+			t.Errorf("%s is %q, want %q", url, got.Data, want)
+		}
+	}
+	if len(asked) != 1 || asked[0] != "https://h/i.png" {
+		t.Errorf("fetched %q", asked)
+	}
+	d.FetchImage = func(string) ([]byte, error) { return nil, errors.New("the host is not allowed") }
+	var e *Error
+	if _, err := d.Chat([]byte(userPart(`{"type":"image_url","image_url":{"url":"https://h/i.png"}}`))); !errors.As(err, &e) || e.Status != 400 || !strings.Contains(e.Message, "not allowed") {
+		t.Errorf("%v", err)
 	}
 }

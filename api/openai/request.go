@@ -2,6 +2,7 @@ package openai
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -153,10 +154,17 @@ type Content struct {
 	Parts []ContentPart
 }
 
-// ContentPart is one part of a message. Only text parts are supported.
+// ContentPart is one part of a message: a text, or an image.
 type ContentPart struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
+	// Image of an image_url part.
+	Image *Image `json:"-"`
+}
+
+// Seen reports whether there is an image among the parts.
+func (c Content) Seen() bool {
+	return slices.ContainsFunc(c.Parts, func(p ContentPart) bool { return p.Image != nil })
 }
 
 // Text returns the text parts, joined without a separator.

@@ -8,6 +8,7 @@ const (
 	WhyLabel   = "a label for the sender's own use"
 	WhyService = "concerns only the vendor's service"
 	WhyBudget  = "the model decides how long it thinks"
+	WhyDetail  = "the model's own processor chooses the resolution"
 	whyLoading = "memory and context length are set in the ModelDeployment"
 	whyBackend = "there is one implementation"
 	whyExtra   = "adds nothing to the text of an answer"
@@ -28,7 +29,7 @@ func UnusedOfChats() []Place {
 	return []Place{
 		{Unused: chatUnused}, {Unused: textUnused}, {Path: "stream_options", Unused: streamUnused}, {Path: "structured_outputs", Unused: structuredUnused},
 		{Path: "thinking", Unused: thinkingUnused}, {Path: "reasoning", Unused: reasoningUnused},
-		{Path: "messages[]", Unused: messageUnused}, {Path: "messages[].content[]", Unused: partUnused},
+		{Path: "messages[]", Unused: messageUnused}, {Path: "messages[].content[]", Unused: partUnused}, {Path: "messages[].content[].image_url", Unused: imageUnused},
 		{Path: "tools[]", Unused: toolUnused}, {Path: "tools[].function", Unused: functionUnused},
 	}
 }

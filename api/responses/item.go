@@ -19,6 +19,8 @@ const (
 	ItemReference = "item_reference"
 	// itemTools declares more tools; no item is left of it.
 	itemTools = "additional_tools"
+	// partImage is the type of content parts that are images.
+	partImage = "input_image"
 )
 
 // Item is an input or output item of a response: a message, a call of a function
@@ -50,6 +52,23 @@ type Part struct {
 	// Annotations and Logprobs of an output_text are always present.
 	Annotations *[]any                `json:"annotations,omitempty"`
 	Logprobs    *[]openai.ChatLogprob `json:"logprobs,omitempty"`
+	// ImageURL of an input_image is a data URL.
+	ImageURL string `json:"image_url,omitempty"`
+}
+
+// MarshalJSON writes an input_image without a text.
+func (p Part) MarshalJSON() ([]byte, error) {
+	type plain Part
+	if p.Type != partImage {
+		return openai.Marshal(plain(p))
+	}
+	return openai.Marshal(map[string]string{"type": p.Type, "image_url": p.ImageURL, "detail": "auto"})
+}
+
+// Image returns the image of an input_image; ok is false for other parts.
+func (p Part) Image() (m openai.Image, ok bool) {
+	raw, err := openai.Marshal(p.ImageURL)
+	return m, p.Type == partImage && err == nil && new(openai.Decoder).ImageURL(&m)("image_url", raw) == nil
 }
 
 // Text returns the text of all parts.
@@ -79,7 +98,7 @@ const (
 func (i Item) Bytes() int64 {
 	n := len(i.ID) + len(i.Name) + len(i.CallID) + len(i.Namespace)
 	for _, p := range i.Content {
-		n += contentPartBytes + len(p.Text)
+		n += contentPartBytes + len(p.Text) + len(p.ImageURL)
 		if p.Logprobs == nil {
 			continue
 		}
@@ -272,7 +291,7 @@ func (d *decoder) result(i *Item) openai.Field {
 		}
 		var texts []string
 		err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
-			p, err := d.part(at, raw, "input_text")
+			p, err := d.part(at, raw, "input_text", false)
 			texts = append(texts, p.Text)
 			return err
 		})
@@ -320,7 +339,7 @@ func (d *decoder) parts(param string, raw json.RawMessage, role string) ([]Part,
 	}
 	out := []Part{}
 	err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
-		p, err := d.part(at, raw, want)
+		p, err := d.part(at, raw, want, role == openai.RoleUser)
 		out = append(out, p)
 		return err
 	})
@@ -330,27 +349,39 @@ func (d *decoder) parts(param string, raw json.RawMessage, role string) ([]Part,
 	return out, err
 }
 
-func (d *decoder) part(param string, raw json.RawMessage, want string) (Part, error) {
+// part reads a part of a message or of an output; images says whether it may be one.
+func (d *decoder) part(param string, raw json.RawMessage, want string, images bool) (Part, error) {
 	var p Part
 	if err := d.Part(param); err != nil {
 		return p, err
 	}
 	later := func(string, json.RawMessage) error { return nil }
 	var text *string
+	var image openai.Image
 	err := d.Object(raw, param, map[string]openai.Field{
 		"type": openai.String(&p.Type),
+		"image_url": openai.Optional(func(param string, raw json.RawMessage) error {
+			err := d.ImageURL(&image)(param, raw)
+			p.ImageURL = image.DataURL()
+			return err
+		}),
 		"text": func(param string, raw json.RawMessage) error { text = &p.Text; return openai.String(text)(param, raw) },
 		// These parts are rejected by type further down, regardless of their
 		// content.
-		"image_url": later, "file_id": later, "detail": later, "file_data": later, "file_url": later, "filename": later, "input_audio": later, "refusal": later,
+		"file_id": later, "detail": later, "file_data": later, "file_url": later, "filename": later, "input_audio": later, "refusal": later,
 	}, partUnused)
 	switch {
 	case err != nil:
 		return p, err
 	case p.Type == "":
 		return p, openai.Required(param + ".type")
+	case p.Type == partImage && want == "input_text" && images:
+		if p.ImageURL == "" {
+			return p, openai.Unsupported(param+".image_url", "An image needs a URL here; files of this API are not supported.")
+		}
+		return p, nil
 	case p.Type != "input_text" && p.Type != "output_text":
-		return p, openai.Unsupported(param+".type", "Content parts of type '"+openai.Shorten(p.Type)+"' are not supported; send text.")
+		return p, openai.Unsupported(param+".type", "Content parts of type '"+openai.Shorten(p.Type)+"' are not supported in this place; send text, and images in messages of the user.")
 	case p.Type != want:
 		return p, openai.Invalid(param+".type", "'%s.type' must be %s here, not %s.", param, want, p.Type)
 	case text == nil:

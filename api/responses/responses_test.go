@@ -138,7 +138,7 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		"arguments that are a list":   {body: input(`[{"type":"function_call","call_id":"c","name":"f","arguments":"[]"}]`), param: "input[0].arguments"},
 		"an output without an id":     {body: input(`[{"type":"function_call_output","output":"a"}]`), param: "input[0].call_id"},
 		"an output of nothing":        {body: input(`[{"type":"function_call_output","call_id":"c"}]`), param: "input[0].output"},
-		"an output with an image":     {body: input(`[{"type":"function_call_output","call_id":"c","output":[{"type":"input_image","image_url":"u"}]}]`), param: "input[0].output[0].type"},
+		"an output with an image":     {body: input(`[{"type":"function_call_output","call_id":"c","output":[{"type":"input_image","image_url":"data:image/png;base64,aaaa"}]}]`), param: "input[0].output[0].type"},
 		"thoughts that are hidden":    {body: input(`[{"type":"reasoning","id":"r","summary":[],"encrypted_content":"x"}]`), param: "input[0].encrypted_content"},
 		"a summary of thoughts":       {body: input(`[{"type":"reasoning","summary":[{"type":"summary_text","text":"a"}]}]`), param: "input[0].summary"},
 		"thoughts of another type":    {body: input(`[{"type":"reasoning","content":[{"type":"text","text":"a"}]}]`), param: "input[0].content[0].type"},
@@ -158,7 +158,10 @@ func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 		"no content":                  {body: input(`[{"role":"user"}]`), param: "input[0].content"},
 		"empty content":               {body: input(`[{"role":"user","content":[]}]`), param: "input[0].content"},
 		"empty text of a message":     {body: input(`[{"role":"user","content":""}]`), param: "input[0].content"},
-		"an image":                    {body: input(`[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`), param: "input[0].content[0].type"},
+		"an image that is no URL":     {body: input(`[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`), param: "input[0].content[0].image_url"},
+		"an image in a file":          {body: input(`[{"role":"user","content":[{"type":"input_image","file_id":"f"}]}]`), param: "input[0].content[0].image_url"},
+		"an image of an assistant":    {body: input(`[{"role":"assistant","content":[{"type":"input_image","image_url":"data:image/png;base64,aaaa"}]}]`), param: "input[0].content[0].type"},
+		"an image to fetch":           {body: input(`[{"role":"user","content":[{"type":"input_image","image_url":"https://h/i.png"}]}]`), param: "input[0].content[0].image_url"},
 		"what the assistant says":     {body: input(`[{"role":"user","content":[{"type":"output_text","text":"a"}]}]`), param: "input[0].content[0].type"},
 		"input text of the assistant": {body: input(`[{"role":"assistant","content":[{"type":"input_text","text":"a"}]}]`), param: "input[0].content[0].type"},
 		"a part without text":         {body: input(`[{"role":"user","content":[{"type":"input_text"}]}]`), param: "input[0].content[0].text"},
@@ -305,5 +308,24 @@ func TestSettingsAreReadWithoutTheInput(t *testing.T) {
 		if r, err := DecodeSettings([]byte(refused)); err == nil {
 			t.Errorf("%s: %+v", name, r)
 		}
+	}
+}
+
+func TestAnImageIsKeptAsItWasSent(t *testing.T) {
+	const url = "data:image/png;base64,iVBORw0KGgo="
+	r, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"`+url+`","detail":"auto"}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := r.Input[0].Content[1]
+	if m, ok := p.Image(); !ok || string(m.Data) != "\x89PNG\r\n\x1a\n" {
+		t.Errorf("%v, %q", ok, m.Data)
+	}
+	b, err := openai.Marshal(p)
+	if want := `{"detail":"auto","image_url":"` + url + `","type":"input_image"}`; err != nil || strings.TrimSpace(string(b)) != want {
+		t.Errorf("%s, %v, want %s", b, err, want)
+	}
+	if r.Input[0].Bytes() < int64(len(url)) {
+		t.Error("the image takes no memory")
 	}
 }

@@ -42,7 +42,7 @@ import (
 
 type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine, sandbox string
-	listen, advertise, mac, metrics, sources, hub                  string
+	listen, advertise, mac, metrics, sources, imageHosts, hub      string
 	tunnels                                                        []string
 	releaseKeys                                                    string
 	downloadRate, cacheDir, cacheLimit, cacheFree                  string
@@ -76,6 +76,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.mac, "mac", "", "use this hardware description instead of detecting it: `chip=M2Ultra,memory=192Gi`")
 	set.StringVar(&f.metrics, "metrics", "", "loopback `address` of the /metrics endpoint (default: disabled)")
 	set.StringVar(&f.sources, "allow-source-cidr", "", "comma-separated private `CIDRs` that https:// and hf:// sources may use")
+	set.StringVar(&f.imageHosts, "allow-image-hosts", "", "comma-separated `hosts` from which images that requests name by https:// URL may be fetched (default: none)")
 	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror for hf:// sources")
 	set.StringVar(&f.downloadRate, "download-rate", "", "maximum `bytes` per second for all downloads together, such as 50M or 20Mi (default: unlimited)")
 	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "maximum number of concurrent model downloads, 1 to 16")
@@ -205,6 +206,7 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 	if c.Probe, err = f.probe(); err != nil {
 		return c, err
 	}
+	c.ImageHosts = strings.FieldsFunc(strings.ToLower(f.imageHosts), func(r rune) bool { return r == ',' || r == ' ' })
 	if c.Sources, err = f.policy(); err != nil {
 		return c, err
 	}

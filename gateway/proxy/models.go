@@ -111,6 +111,9 @@ func modelOf(name string, m *route.Model) openai.Model {
 func capabilities(f route.Facts) []string {
 	switch f.Task {
 	case model.Generate:
+		if f.Sees {
+			return []string{"completion", "vision"}
+		}
 		return []string{"completion"}
 	case model.Embed:
 		return []string{"embedding"}

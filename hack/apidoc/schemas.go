@@ -28,6 +28,8 @@ const (
 		`"grammar":{"type":"string"},"choice":` + choices + `,"json_object":{"const":true}}}`
 	formOf    = `{"type":"object",`
 	textPart  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string"}}}`
+	imageData = `{"type":"string","pattern":"^data:image/png;base64,([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==)?|[A-Za-z0-9+/]{3}=?|[A-Za-z0-9+/]{4})$"}`
+	imagePart = `{"type":"object","required":["type","image_url"],"additionalProperties":false,"properties":{"type":{"const":"image_url"},"image_url":{"type":"object","required":["url"],"additionalProperties":false,"properties":{"url":` + imageData + `,"detail":{"x-open":{},"enum":["auto",null]}}}}}`
 	said      = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":` + textPart + `}]}`
 	maybeText = `{"type":["string","null"]}`
 	empty     = `{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}`
@@ -47,7 +49,8 @@ const (
 	// chatMessages: a tool's message answers a call of an earlier message, which a
 	// schema cannot state.
 	chatMessages = `{"type":"array","minItems":1,"items":{"anyOf":[` +
-		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},"name":` + maybeText + `,"content":` + said + `}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer"]},"name":` + maybeText + `,"content":` + said + `}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"user"},"name":` + maybeText + `,"content":{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"anyOf":[` + textPart + `,` + imagePart + `]}}]}}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{` + answerOf + `,"content":` + said + `,"tool_calls":` + empty + `}},` +
 		`{"type":"object","required":["role","tool_calls"],"additionalProperties":false,"properties":{` + answerOf + `,"content":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"},` + said + `]},` +
 		`"tool_calls":{"type":"array","minItems":1,"items":` + callOf + `}}},` +
@@ -126,9 +129,11 @@ const (
 	cacheMark  = `{"x-open":{},"anyOf":[{"type":"null"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"ephemeral"},"ttl":{"enum":["5m","1h",null]}}}]}`
 	textBlock  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string","minLength":1},"cache_control":` + cacheMark + `,"citations":` + unlisted + `}}`
 	textBlocks = `{"anyOf":[{"type":"string"},{"type":"array","items":` + textBlock + `}]}`
-	resultOf   = `{"type":"object","required":["type","tool_use_id"],"additionalProperties":false,"properties":{"type":{"const":"tool_result"},"tool_use_id":{"type":"string","minLength":1},"is_error":{"type":["boolean","null"]},"cache_control":` + cacheMark + `,"content":{"anyOf":[{"type":"null"},` + textBlocks + `]}}}`
-	useOf      = `{"type":"object","required":["type","id","name","input"],"additionalProperties":false,"properties":{"type":{"const":"tool_use"},"id":{"type":"string","minLength":1},"name":{"type":"string","minLength":1},"input":{"type":"object"},"cache_control":` + cacheMark + `,"caller":{"x-open":{},"anyOf":[{"type":"null"},{"const":{"type":"direct"}}]}}}`
-	thoughtOf  = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"thinking"},"thinking":{"type":"string"},"signature":{"type":"string"},"cache_control":` + cacheMark + `}}`
+	imageBlock = `{"type":"object","required":["type","source"],"additionalProperties":false,"properties":{"type":{"const":"image"},"cache_control":` + cacheMark + `,"source":{"type":"object","required":["type","data"],` +
+		`"additionalProperties":false,"properties":{"type":{"const":"base64"},"media_type":{"enum":["image/png","image/jpeg","image/webp","image/gif"]},"data":{"type":"string","pattern":"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==)?|[A-Za-z0-9+/]{3}=?|[A-Za-z0-9+/]{4})$"}}}}}`
+	resultOf  = `{"type":"object","required":["type","tool_use_id"],"additionalProperties":false,"properties":{"type":{"const":"tool_result"},"tool_use_id":{"type":"string","minLength":1},"is_error":{"type":["boolean","null"]},"cache_control":` + cacheMark + `,"content":{"anyOf":[{"type":"null"},` + textBlocks + `]}}}`
+	useOf     = `{"type":"object","required":["type","id","name","input"],"additionalProperties":false,"properties":{"type":{"const":"tool_use"},"id":{"type":"string","minLength":1},"name":{"type":"string","minLength":1},"input":{"type":"object"},"cache_control":` + cacheMark + `,"caller":{"x-open":{},"anyOf":[{"type":"null"},{"const":{"type":"direct"}}]}}}`
+	thoughtOf = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"thinking"},"thinking":{"type":"string"},"signature":{"type":"string"},"cache_control":` + cacheMark + `}}`
 )
 
 var messageSchemas = map[string]string{
@@ -140,13 +145,15 @@ var messageSchemas = map[string]string{
 	"output_format": schemaFormat,
 	"messages": `{"type":"array","minItems":1,"items":{"anyOf":[` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"system"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":` + textBlock + `}]}}},` +
-		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"user"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + resultOf + `]}}]}}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"user"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + imageBlock + `,` + resultOf + `]}}]}}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"anyOf":[{"type":"string"},{"type":"array","items":{"anyOf":[` + textBlock + `,` + thoughtOf + `,` + useOf + `]}}]}}}]}}`,
 }
 
 // Items, parts and tools of responses.
 const (
-	inputParts  = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}}}]}`
+	inputParts = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}}}]}`
+	userParts  = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"anyOf":[{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}},` +
+		`{"type":"object","required":["type","image_url"],"additionalProperties":false,"properties":{"type":{"const":"input_image"},"image_url":` + imageData + `,"detail":{"type":"string"}}}]}}]}`
 	outputParts = `{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"output_text"},"text":{"type":"string"},` +
 		`"annotations":` + unlisted + `,"logprobs":` + unlisted + `}}}]}`
 	itemOf     = `"id":` + maybeText + `,"status":` + maybeText
@@ -194,7 +201,8 @@ var responseSchemas = map[string]string{
 	"text":           `{"type":"object","additionalProperties":false,"properties":{"format":` + textFormat + `,"verbosity":{"x-open":{},"enum":["medium",null]}}}`,
 	"metadata":       `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`,
 	"input": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"anyOf":[` +
-		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},` + itemFields + `,"content":` + inputParts + `}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer"]},` + itemFields + `,"content":` + inputParts + `}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"user"},` + itemFields + `,"content":` + userParts + `}},` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},` + itemFields + `,"content":` + outputParts + `}},` +
 		callItem + `,` + customItem + `,` + outputItem + `,` + thoughtItem + `,` + referenceItem + `,` + toolsItem + `]}}]}`,
 	"background": yesOrNo, "top_logprobs": `{"type":"integer","minimum":0,"maximum":20}`, "truncation": `{"enum":["auto","disabled"]}`,
