@@ -10,11 +10,15 @@
 package tinyfleet
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"image"
+	"image/png"
 	"io"
 	"net"
 	"os"
@@ -36,11 +40,12 @@ import (
 const mac = "mac-a"
 
 // The models' names: one answers until it is stopped, one does so for seconds,
-// one calls its tool, one makes vectors, and one scores.
+// one calls its tool, one sees images, one makes vectors, and one scores.
 const (
 	Chat     = "tiny"
 	Slow     = "slow"
 	Caller   = "caller"
+	Seeing   = "seeing"
 	Embedder = "embedder"
 	Reranker = "reranker"
 )
@@ -74,7 +79,23 @@ func (w *World) Agent() (url string, config *tls.Config) {
 
 // Names are those that rows may name.
 func (w *World) Names() map[string]any {
-	return map[string]any{"model": Chat, "slow": Slow, "caller": Caller, "embedder": Embedder, "reranker": Reranker, "mac": mac, "too_long": strings.Repeat("long ", 1100)}
+	return map[string]any{"model": Chat, "slow": Slow, "caller": Caller, "seeing": Seeing, "embedder": Embedder, "reranker": Reranker, "mac": mac, "too_long": strings.Repeat("long ", 1100),
+		"stripes": picture(1), "stripes_url": pngURL + picture(1), "checks": picture(5), "checks_url": pngURL + picture(5)}
+}
+
+const pngURL = "data:image/png;base64,"
+
+// picture is a PNG in base64.
+func picture(seed int) string {
+	m := image.NewGray(image.Rect(0, 0, 60, 40))
+	for i := range m.Pix {
+		m.Pix[i] = uint8(i * i % (40 * seed))
+	}
+	var b bytes.Buffer
+	if err := png.Encode(&b, m); err != nil {
+		panic(err) // it writes to memory
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
 // With runs use on a system, and takes everything back.
@@ -95,6 +116,7 @@ func With(ctx context.Context, root, keep string, use func(context.Context, *Wor
 			{Name: Chat, File: Chat + ".gguf", MaxTokens: Context, MaxConcurrentRequests: 4},
 			{Name: Slow, File: Slow + ".gguf", MaxTokens: 4096, MaxConcurrentRequests: 2},
 			{Name: Caller, File: Caller + ".gguf", MaxTokens: 2048, MaxConcurrentRequests: 2},
+			{Name: Seeing, File: Seeing, MaxTokens: 512, MaxConcurrentRequests: 2},
 			{Name: Embedder, File: Embedder, MaxTokens: 40}, {Name: Reranker, File: Reranker, MaxTokens: 40},
 		} {
 			if err := f.Deploy(ctx, m); err != nil {
@@ -121,6 +143,9 @@ func write(dir string) error {
 		if err := tinymodel.Write(filepath.Join(dir, c.Name+".gguf"), c); err != nil {
 			return err
 		}
+	}
+	if err := tinymodel.Seeing("qwen3_vl").Write(filepath.Join(dir, Seeing)); err != nil {
+		return err
 	}
 	for _, r := range tinymodel.Readers() {
 		for name, file := range map[string]string{"bert mean": Embedder, "bert rerank": Reranker} {
