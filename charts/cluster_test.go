@@ -36,9 +36,9 @@ type cluster struct {
 	client.Client
 }
 
-// foreignKinds are those of the Prometheus operator and of KEDA, which this API
-// server does not serve: the tests only see that they are rendered.
-var foreignKinds = []string{"ServiceMonitor", "PrometheusRule", "ClusterTriggerAuthentication"}
+// foreignKinds are those of the Prometheus operator, of KEDA and of the Gateway API, which
+// this API server does not serve: the tests only see that they are rendered.
+var foreignKinds = []string{"ServiceMonitor", "PrometheusRule", "ClusterTriggerAuthentication", "HTTPRoute"}
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
@@ -171,7 +171,8 @@ func (c *cluster) pod(ctx context.Context, v variant, spec corev1.PodSpec) error
 		return err
 	}
 	for _, k := range spec.Containers {
-		name := filepath.Base(strings.SplitN(k.Image, ":", 2)[0])
+		name, _, _ := strings.Cut(filepath.Base(k.Image), ":")
+		name, _, pinned := strings.Cut(name, "@")
 		program := filepath.Join(root, "bin", name)
 		if _, err := os.Stat(program); err != nil {
 			return fmt.Errorf("image %s has no program in bin, run make build: %w", k.Image, err)
@@ -180,7 +181,7 @@ func (c *cluster) pod(ctx context.Context, v variant, spec corev1.PodSpec) error
 		if _, err := output(exec.CommandContext(ctx, program, append(slices.Clone(k.Args), "--help")...)); err != nil {
 			return fmt.Errorf("its command line %v is refused: %w", k.Args, err)
 		}
-		if slices.Contains(v.set, "image.tag=v1") != strings.HasPrefix(k.Image, "registry.example/fleet/") {
+		if pinned != (v.name == "published") || (pinned || slices.Contains(v.set, "image.tag=v1")) != strings.HasPrefix(k.Image, "registry.example/fleet/") {
 			return fmt.Errorf("image %s is not that of the values", k.Image)
 		}
 	}

@@ -25,6 +25,10 @@ var chartDir = filepath.Join(root, "charts", "metalfleet")
 
 const namespace = "metalfleet-system"
 
+// built are the values that a chart which is not of a release needs: the images that
+// config/ names too.
+var built = []string{"image.tag=0.1.0"}
+
 // scalers is where KEDA runs.
 const scalers = "scalers"
 
@@ -32,6 +36,7 @@ const scalers = "scalers"
 type variant struct {
 	name string
 	set  []string
+	file string // in testdata, with more values
 	// has and lacks are kinds with names, as KIND/NAME.
 	has, lacks []string
 }
@@ -55,7 +60,8 @@ func variants() []variant {
 			"ValidatingAdmissionPolicyBinding/metalfleet-mac-addresses", "ValidatingAdmissionPolicyBinding/metalfleet-tenants", "ConfigMap/metalfleet-tenants",
 			"ConfigMap/metalfleet-placement", "NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ClusterRole/metalfleet-cordon",
 		}, lacks: []string{"ClusterRoleBinding/metalfleet-operator-secrets", "ClusterRoleBinding/metalfleet-metrics-readers", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys",
-			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-keda", "ClusterTriggerAuthentication/metalfleet"}},
+			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-keda", "ClusterTriggerAuthentication/metalfleet",
+			"HorizontalPodAutoscaler/metalfleet-gateway", "Ingress/metalfleet-gateway", "HTTPRoute/metalfleet-gateway"}},
 		{name: "everything", set: everything, has: []string{
 			"NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ServiceMonitor/metalfleet-gateway", "ServiceMonitor/metalfleet-operator",
 			"PrometheusRule/metalfleet", "ConfigMap/metalfleet-dashboard-fleet", "RoleBinding/metalfleet-operator-secrets", "ClusterRoleBinding/metalfleet-metrics-readers",
@@ -69,10 +75,10 @@ func variants() []variant {
 			"ClusterTriggerAuthentication/metalfleet",
 		}, lacks: []string{"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-metrics-api"}},
 		{name: "least", set: []string{
-			"crds.install=false", "uninstallGuard.enabled=false", "aggregatedRoles.enabled=false", "gateway.podDisruptionBudget.enabled=false",
+			"crds.install=false", "uninstallGuard.enabled=false", "aggregatedRoles.enabled=false", "gateway.podDisruptionBudget.enabled=false", "operator.podDisruptionBudget.enabled=false",
 			"operator.replicas=1", "gateway.replicas=1",
 		}, has: []string{"Deployment/metalfleet-operator"}, lacks: []string{
-			"CustomResourceDefinition/macnodes.metalfleet.dev", "Job/metalfleet-uninstall-guard", "ClusterRole/metalfleet-view", "PodDisruptionBudget/metalfleet-gateway",
+			"CustomResourceDefinition/macnodes.metalfleet.dev", "Job/metalfleet-uninstall-guard", "ClusterRole/metalfleet-view", "PodDisruptionBudget/metalfleet-gateway", "PodDisruptionBudget/metalfleet-operator",
 		}},
 		{name: "open", set: []string{"tenants.open=true", "macs.allowLocalAddresses=true", "networkPolicies.enabled=false", "operator.secretNamespaces={*}"}, has: []string{
 			"ClusterRoleBinding/metalfleet-operator-secrets", "ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes",
@@ -88,48 +94,70 @@ func variants() []variant {
 			"operator.certificateLife=10m", "operator.authoritySpread=1m30s",
 			"gateway.podDisruptionBudget.maxUnavailable=25%",
 		}, has: []string{"Service/metalfleet-gateway"}},
+		{name: "published", file: "published.yaml", has: []string{
+			"Deployment/fleet-operator", "Deployment/fleet-gateway", "Service/fleet-gateway", "Service/fleet-gateway-tunnels", "Service/fleet-operator-demand",
+			"PodDisruptionBudget/fleet-operator", "NetworkPolicy/fleet-gateway", "Pod/fleet-test",
+			"HorizontalPodAutoscaler/fleet-gateway", "Ingress/fleet-gateway", "HTTPRoute/fleet-gateway",
+			"ServiceAccount/metalfleet-operator", "ServiceAccount/metalfleet-gateway",
+		}, lacks: []string{"Deployment/metalfleet-gateway", "Service/metalfleet-gateway", "PodDisruptionBudget/fleet-gateway"}},
 	}
 }
+
+// zeros is the hash in a digest.
+var zeros = strings.Repeat("0", 64)
 
 // refused are values that must not be taken, and what the refusal names.
 func refused() map[string]string {
 	return map[string]string{
-		"gateway.replica=2":                                                "replica",
-		"gateway.replicas=0":                                               "replicas",
-		"gateway.replicas=many":                                            "replicas",
-		"gateway.service.type=Public":                                      "type",
-		"gateway.service.port=99999":                                       "port",
-		"operator.extraArgs={-x}":                                          "extraArgs",
-		"operator.certificateLife=a day":                                   "certificateLife",
-		"operator.authoritySpread=":                                        "authoritySpread",
-		"monitoring.serviceMonitors.interval=often":                        "interval",
-		"networkPolicies=true":                                             "networkPolicies",
-		"tenants.open=maybe":                                               "open",
-		"tenants.default.names={a b}":                                      "names",
-		"tenants.default.memory=much":                                      "memory",
-		"tenants.default.replicasPerMac=65":                                "replicasPerMac",
-		"tenants.default.residencyPriority=high":                           "residencyPriority",
-		"tenants.namespaces.team-a.name={a}":                               "team-a",
-		"watchNamespaces={Team}":                                           "watchNamespaces",
-		"operator.secretNamespaces={Team}":                                 "secretNamespaces",
-		"networkPolicies.clients={}":                                       "clients",
-		"image.pullPolicy=Sometimes":                                       "pullPolicy",
-		"gateway.strictFields=maybe":                                       "strictFields",
-		"gateway.drainSeconds=-1":                                          "drainSeconds",
-		"gateway.apiKeys.enabled=yes":                                      "enabled",
-		"gateway.apiKeys.namespace=Keys":                                   "namespace",
-		"gateway.corsOrigins={chat.example.com}":                           "corsOrigins",
-		"gateway.corsOrigins={https://chat.example.com/}":                  "corsOrigins",
-		"operator.keda.namespace=Keda":                                     "namespace",
-		"operator.keda.enabled=true,operator.externalMetrics.enabled=true": "mutually exclusive",
-		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default":   "namespace of the release",
+		"gateway.replica=2":                                                   "replica",
+		"gateway.replicas=0":                                                  "replicas",
+		"gateway.replicas=many":                                               "replicas",
+		"gateway.service.type=Public":                                         "type",
+		"gateway.service.port=99999":                                          "port",
+		"operator.extraArgs={-x}":                                             "extraArgs",
+		"operator.certificateLife=a day":                                      "certificateLife",
+		"operator.authoritySpread=":                                           "authoritySpread",
+		"monitoring.serviceMonitors.interval=often":                           "interval",
+		"networkPolicies=true":                                                "networkPolicies",
+		"tenants.open=maybe":                                                  "open",
+		"tenants.default.names={a b}":                                         "names",
+		"tenants.default.memory=much":                                         "memory",
+		"tenants.default.replicasPerMac=65":                                   "replicasPerMac",
+		"tenants.default.residencyPriority=high":                              "residencyPriority",
+		"tenants.namespaces.team-a.name={a}":                                  "team-a",
+		"watchNamespaces={Team}":                                              "watchNamespaces",
+		"operator.secretNamespaces={Team}":                                    "secretNamespaces",
+		"networkPolicies.clients={}":                                          "clients",
+		"image.pullPolicy=Sometimes":                                          "pullPolicy",
+		"image.tag=":                                                          "Build and push both images",
+		"image.tag=,image.digest.gateway=sha256:" + zeros:                     "Build and push both images",
+		"image.digest.operator=v1":                                            "digest",
+		"fullnameOverride=Fleet":                                              "fullnameOverride",
+		"gateway.podLabels.app\\.kubernetes\\.io/name=x":                      "podLabels",
+		"gateway.extraEnv[0].value=x":                                         "extraEnv",
+		"gateway.autoscaling.enabled=true,gateway.autoscaling.minReplicas=11": "minReplicas is more than",
+		"gateway.service.loadBalancerSourceRanges={10.0.0.0}":                 "loadBalancerSourceRanges",
+		"gateway.ingress.enabled=true":                                        "gateway.ingress.hosts is empty",
+		"gateway.ingress.hosts={https://a}":                                   "hosts",
+		"gateway.httpRoute.enabled=true":                                      "gateway.httpRoute.parentRefs is empty",
+		"gateway.httpRoute.requestTimeout=never":                              "requestTimeout",
+		"networkPolicies.egress.macPorts={}":                                  "macPorts",
+		"gateway.strictFields=maybe":                                          "strictFields",
+		"gateway.drainSeconds=-1":                                             "drainSeconds",
+		"gateway.apiKeys.enabled=yes":                                         "enabled",
+		"gateway.apiKeys.namespace=Keys":                                      "namespace",
+		"gateway.corsOrigins={chat.example.com}":                              "corsOrigins",
+		"gateway.corsOrigins={https://chat.example.com/}":                     "corsOrigins",
+		"operator.keda.namespace=Keda":                                        "namespace",
+		"operator.keda.enabled=true,operator.externalMetrics.enabled=true":    "mutually exclusive",
+		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default":      "namespace of the release",
 	}
 }
 
 func TestWrongValuesAreRefusedByName(t *testing.T) {
 	for set, name := range refused() {
 		t.Run(set, func(t *testing.T) {
-			_, err := helm(t.Context(), "template", "metalfleet", chartDir, "--set", set)
+			_, err := helm(t.Context(), "template", "metalfleet", chartDir, "--set", strings.Join(built, ","), "--set", set)
 			if err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("error %v, want a refusal that names %s", err, name)
 			}
@@ -140,8 +168,6 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestEveryVariantIsValid lints and renders each variant and has the API server
-// validate every object.
 // A comma in one origin would become two, so each is an item of a list.
 func TestOriginsBecomeOneFlag(t *testing.T) {
 	for set, want := range map[string]string{
@@ -149,13 +175,15 @@ func TestOriginsBecomeOneFlag(t *testing.T) {
 		"gateway.corsOrigins={*}": `- "--cors-origins=*"`,
 		"gateway.corsOrigins={https://a.example.com,app://obsidian.md}": `- "--cors-origins=https://a.example.com,app://obsidian.md"`,
 	} {
-		out, err := helm(t.Context(), "template", "metalfleet", chartDir, "--show-only", "templates/gateway.yaml", "--set", set)
+		out, err := helm(t.Context(), "template", "metalfleet", chartDir, "--show-only", "templates/gateway.yaml", "--set", strings.Join(built, ","), "--set", set)
 		if err != nil || want == "" && strings.Contains(string(out), "cors-origins") || !strings.Contains(string(out), want) {
 			t.Errorf("%s: %v\n%s", set, err, out)
 		}
 	}
 }
 
+// TestEveryVariantIsValid lints and renders each variant and has the API server
+// validate every object.
 func TestEveryVariantIsValid(t *testing.T) {
 	c := newCluster(t)
 	for _, v := range variants() {
@@ -183,6 +211,11 @@ func TestConfigIsWhatTheChartRenders(t *testing.T) {
 func (v variant) render(t *testing.T) []byte {
 	t.Helper()
 	var flags []string
+	if v.file != "" {
+		flags = append(flags, "--values", filepath.Join("testdata", v.file))
+	} else {
+		flags = append(flags, "--set", strings.Join(built, ","))
+	}
 	for _, s := range v.set {
 		flags = append(flags, "--set", s)
 	}
@@ -221,7 +254,7 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 // TestANamespacedInstallationReadsNoModelsElsewhere: its rights in the whole
 // cluster are those to objects that are in no namespace.
 func TestANamespacedInstallationReadsNoModelsElsewhere(t *testing.T) {
-	text, err := helm(t.Context(), "template", "metalfleet", chartDir, "--set", "watchNamespaces={a,b}")
+	text, err := helm(t.Context(), "template", "metalfleet", chartDir, "--set", strings.Join(built, ","), "--set", "watchNamespaces={a,b}")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,9 @@ const DefaultCertificateLife = 24 * time.Hour
 // LongestCertificateLife is the maximum.
 const LongestCertificateLife = identity.LongestLife
 
+// DefaultGatewayService is the Service of the gateways.
+const DefaultGatewayService = autoscaler.DefaultService
+
 // DefaultKEDANamespace is the namespace of KEDA.
 const DefaultKEDANamespace = keda.DefaultNamespace
 
@@ -92,6 +96,8 @@ type Config struct {
 	// DemandAddress receives the reports of gateways; empty or "0" disables it, and
 	// autoscaling with it.
 	DemandAddress string
+	// GatewayService is the Service of the gateways; empty means DefaultGatewayService.
+	GatewayService string
 	// MetricsAPIAddress serves external metrics to the API server; empty or "0" disables
 	// it.
 	MetricsAPIAddress string
@@ -173,6 +179,7 @@ func options(concurrent int) controller.Options {
 func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *signal.Metrics) (*autoscaler.Reconciler, error) {
 	ledger := demand.NewLedger(c.Clock.Now)
 	scaler := autoscaler.New(mgr.GetClient(), c.Clock, c.Namespace, ledger, metrics)
+	scaler.Service = cmp.Or(c.GatewayService, scaler.Service)
 	if err := metrics.Demand(c.Metrics, ledger.Gateways, scale.Changes()...); err != nil {
 		return nil, err
 	}

@@ -52,8 +52,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,namespace=metalfleet-system,verbs=get;list;watch
 
-// gatewayService is the Service of the gateways, in the operator's namespace.
-const gatewayService = "metalfleet-gateway"
+// DefaultService is the Service of the gateways, in the operator's namespace.
+const DefaultService = "metalfleet-gateway"
 
 // every is the interval of evaluations.
 const every = time.Second
@@ -63,9 +63,9 @@ type Reconciler struct {
 	Client client.Client
 	Clock  clock.PassiveClock
 	Ledger *demand.Ledger
-	// Namespace of the gateways' Service.
-	Namespace string
-	Metrics   *signal.Metrics
+	// Namespace and name of the gateways' Service.
+	Namespace, Service string
+	Metrics            *signal.Metrics
 
 	urgent chan event.GenericEvent
 	mu     sync.Mutex // guards known
@@ -82,7 +82,7 @@ type known struct {
 
 // New returns a reconciler.
 func New(c client.Client, clock clock.PassiveClock, namespace string, l *demand.Ledger, m *signal.Metrics) *Reconciler {
-	return &Reconciler{Client: c, Clock: clock, Namespace: namespace, Ledger: l, Metrics: m, urgent: make(chan event.GenericEvent, 1024), known: map[types.UID]*known{}}
+	return &Reconciler{Client: c, Clock: clock, Namespace: namespace, Service: DefaultService, Ledger: l, Metrics: m, urgent: make(chan event.GenericEvent, 1024), known: map[types.UID]*known{}}
 }
 
 // Urgent triggers an evaluation of a deployment. If its channel is full, the regular
@@ -159,7 +159,7 @@ func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, reti
 // if they run elsewhere.
 func (r *Reconciler) gateways(ctx context.Context) (int, error) {
 	var slices discoveryv1.EndpointSliceList
-	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: gatewayService})
+	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: r.Service})
 	if err != nil {
 		return 0, fmt.Errorf("list endpoints of gateways: %w", err)
 	}

@@ -158,7 +158,8 @@ func requirement(parent *apiextensionsv1.JSONSchemaProps, name string, p *apiext
 	return ""
 }
 
-// helmValues lists values.yaml: each value with its default, and the comment before it.
+// helmValues lists values.yaml: each value with its default, unless that is empty, and the
+// comment before it. Values without a comment share a line.
 func helmValues(root string) (string, error) {
 	raw, err := os.ReadFile(filepath.Join(root, "charts", "metalfleet", "values.yaml"))
 	if err != nil {
@@ -166,6 +167,8 @@ func helmValues(root string) (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString("\n## Helm values\n\n")
+	open := false // a line of values without a comment
+	begins, ends := map[bool]string{false: "- ", true: ", "}, map[bool]string{true: "\n"}
 	var keys []string    // of the enclosing maps
 	var comment []string // before the next key
 	for line := range strings.Lines(string(raw)) {
@@ -183,17 +186,21 @@ func helmValues(root string) (string, error) {
 			return "", fmt.Errorf("values.yaml: cannot read %q", text)
 		}
 		keys = append(keys[:indent/2], name)
-		path, value := strings.Join(keys, "."), strings.TrimSpace(value)
+		item, value := "`"+strings.Join(keys, ".")+"`", strings.TrimSpace(value)
+		if !slices.Contains([]string{"", `""`, "{}", "[]"}, value) {
+			item += " (" + value + ")"
+		}
 		switch {
-		case value == "" && len(comment) > 0:
-			fmt.Fprintf(&b, "- `%s`: %s.\n", path, about(name, comment))
-		case value != "" && len(comment) > 0:
-			fmt.Fprintf(&b, "- `%s` (%s): %s.\n", path, value, about(name, comment))
+		case len(comment) > 0:
+			b.WriteString(ends[open] + "- " + item + ": " + about(name, comment) + ".\n")
+			open = false
 		case value != "":
-			fmt.Fprintf(&b, "- `%s` (%s)\n", path, value)
+			b.WriteString(begins[open] + item)
+			open = true
 		}
 		comment = nil
 	}
+	b.WriteString(ends[open])
 	return b.String(), checkValues(raw, b.String())
 }
 
@@ -211,11 +218,11 @@ func checkValues(raw []byte, list string) error {
 	walk = func(prefix string, m map[string]any) {
 		for name, v := range m {
 			inner, isMap := v.(map[string]any)
-			if isMap && len(inner) > 0 && !strings.Contains(list, "- `"+prefix+name+"` ({") {
+			if isMap && len(inner) > 0 && !strings.Contains(list, "`"+prefix+name+"` ({") {
 				walk(prefix+name+".", inner)
 				continue
 			}
-			if !strings.Contains(list, "- `"+prefix+name+"` (") {
+			if !strings.Contains(list, "`"+prefix+name+"`") {
 				text, _ := json.Marshal(v)
 				lacks = append(lacks, prefix+name+" = "+string(text))
 			}
