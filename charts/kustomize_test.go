@@ -23,7 +23,7 @@ var (
 )
 
 // helmLabels are those that Helm adds, in labels, selectors and annotations.
-var helmLabels = []string{"app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "app.kubernetes.io/part-of",
+var helmLabels = []string{"app.kubernetes.io/version", "app.kubernetes.io/managed-by", "app.kubernetes.io/part-of",
 	"helm.sh/chart", "helm.sh/resource-policy"}
 
 // compare returns how many objects are the same in config/ and in the chart, and
