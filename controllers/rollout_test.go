@@ -3,9 +3,11 @@ package controllers_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -236,4 +238,23 @@ func TestASwapGoesOnWhereTheWeightsDoNotFitBefore(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestARestartReplacesEveryReplica(t *testing.T) {
+	w := newWorld(t)
+	w.mac("roomy", holding(60*gib))
+	w.looked()
+	w.deploy("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
+	first := w.rollout("chat", v1alpha1.RolloutComplete)
+	old := w.replicas("chat")
+	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.RestartedAt = ptr.To(metav1.Unix(1_800_000_000, 0)) })
+	again := w.rollout("chat", v1alpha1.RolloutComplete)
+	if again.Status.CurrentRevision == first.Status.CurrentRevision || again.Status.AvailableReplicas != 2 {
+		t.Errorf("after the restart: %s", brief(again))
+	}
+	for _, o := range old {
+		if slices.ContainsFunc(w.replicas("chat"), func(r v1alpha1.ModelReplica) bool { return r.UID == o.UID }) {
+			t.Errorf("replica %s was not replaced", o.Name)
+		}
+	}
 }

@@ -72,6 +72,11 @@ type RolloutSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	RetryGeneration int64 `json:"retryGeneration,omitempty"`
+	// restartedAt replaces all replicas by a rollout when it changes, also if
+	// nothing else does. `kubectl metalfleet rollout restart` sets it to the
+	// current time. By default, nothing is restarted.
+	// +optional
+	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 }
 
 // Defaults of RolloutSpec.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/footprint"
@@ -38,6 +40,9 @@ type Engine struct {
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	// LimitBytes is memory.limit, or 0.
 	LimitBytes int64 `json:"limitBytes,omitempty"`
+	// RestartedAt is rollout.restartedAt: a restart makes another revision of the same
+	// engine.
+	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 }
 
 // OfSource reports whether the engine is for the source that a spec names. The token for
@@ -58,7 +63,7 @@ func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
 // that is impossible.
 func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
 	m := spec.Model
-	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.PrefixCache.SharedPrefixes}
+	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.PrefixCache.SharedPrefixes, RestartedAt: spec.Rollout.RestartedAt}
 	if err := record.Facts.Validate(); err != nil {
 		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; the memory requirement cannot be computed without it, use a file whose header contains it"}
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -15,16 +17,18 @@ type Spec struct {
 	Context     v1alpha1.ContextSpec     `json:"context,omitzero"`
 	Memory      v1alpha1.MemorySpec      `json:"memory,omitzero"`
 	PrefixCache v1alpha1.PrefixCacheSpec `json:"prefixCache,omitzero"`
+	RestartedAt *metav1.Time             `json:"restartedAt,omitempty"`
 }
 
 // SpecOf returns that part of a spec.
 func SpecOf(s *v1alpha1.ModelDeploymentSpec) Spec {
-	return Spec{Model: s.Model, Context: s.Context, Memory: s.Memory, PrefixCache: s.PrefixCache}
+	return Spec{Model: s.Model, Context: s.Context, Memory: s.Memory, PrefixCache: s.PrefixCache, RestartedAt: s.Rollout.RestartedAt}
 }
 
 // WriteTo copies it into a spec.
 func (s Spec) WriteTo(to *v1alpha1.ModelDeploymentSpec) {
 	to.Model, to.Context, to.Memory, to.PrefixCache = s.Model, s.Context, s.Memory, s.PrefixCache
+	to.Rollout.RestartedAt = s.RestartedAt
 }
 
 // Encode returns it as a revision stores it.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -29,19 +31,26 @@ var (
 		"Memory.Limit":                  func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = ptr.To(resource.MustParse("40Gi")) },
 		// The presence of a cache on disk reserves memory; its size does not.
 		"PrefixCache.DiskLimit":      func(s *v1alpha1.ModelDeploymentSpec) { s.PrefixCache.DiskLimit = ptr.To(resource.MustParse("1Gi")) },
+		"Rollout.RestartedAt":        func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.RestartedAt = ptr.To(metav1.Unix(1_800_000_000, 0)) },
 		"PrefixCache.SharedPrefixes": func(s *v1alpha1.ModelDeploymentSpec) { s.PrefixCache.SharedPrefixes = []string{"You are helpful."} },
 	}
 	makesNone = map[string]func(*v1alpha1.ModelDeploymentSpec){
-		"Model.SecretRef":      func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
-		"ServedNames":          func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} },
-		"Replicas":             func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](7) },
-		"Residency":            func(s *v1alpha1.ModelDeploymentSpec) { s.Residency.Policy = v1alpha1.ResidencyOnDemand },
-		"Placement":            func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Chips = []string{"M4Max"} },
-		"PriorityClassName":    func(s *v1alpha1.ModelDeploymentSpec) { s.PriorityClassName = "high" },
-		"Rollout":              func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused, s.Rollout.RetryGeneration = true, 3 },
-		"Autoscaling":          func(s *v1alpha1.ModelDeploymentSpec) { s.Autoscaling = &v1alpha1.AutoscalingSpec{} },
-		"Routing":              func(s *v1alpha1.ModelDeploymentSpec) { s.Routing.Fallbacks = []string{"other"} },
-		"RevisionHistoryLimit": func(s *v1alpha1.ModelDeploymentSpec) { s.RevisionHistoryLimit = ptr.To[int32](2) },
+		"Model.SecretRef":                 func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
+		"ServedNames":                     func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} },
+		"Replicas":                        func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](7) },
+		"Residency":                       func(s *v1alpha1.ModelDeploymentSpec) { s.Residency.Policy = v1alpha1.ResidencyOnDemand },
+		"Placement":                       func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Chips = []string{"M4Max"} },
+		"PriorityClassName":               func(s *v1alpha1.ModelDeploymentSpec) { s.PriorityClassName = "high" },
+		"Rollout.MaxSurge":                func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.MaxSurge = ptr.To(intstr.FromInt32(2)) },
+		"Rollout.MaxUnavailable":          func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.MaxUnavailable = ptr.To(intstr.FromInt32(2)) },
+		"Rollout.OnInsufficientMemory":    func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.OnInsufficientMemory = "Wait" },
+		"Rollout.DrainSeconds":            func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](7) },
+		"Rollout.ProgressDeadlineSeconds": func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.ProgressDeadlineSeconds = ptr.To[int32](7) },
+		"Rollout.Paused":                  func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused = true },
+		"Rollout.RetryGeneration":         func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.RetryGeneration = 3 },
+		"Autoscaling":                     func(s *v1alpha1.ModelDeploymentSpec) { s.Autoscaling = &v1alpha1.AutoscalingSpec{} },
+		"Routing":                         func(s *v1alpha1.ModelDeploymentSpec) { s.Routing.Fallbacks = []string{"other"} },
+		"RevisionHistoryLimit":            func(s *v1alpha1.ModelDeploymentSpec) { s.RevisionHistoryLimit = ptr.To[int32](2) },
 	}
 )
 

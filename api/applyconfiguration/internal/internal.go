@@ -1556,6 +1556,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: progressDeadlineSeconds
       type:
         scalar: numeric
+    - name: restartedAt
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: retryGeneration
       type:
         scalar: numeric

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	intstr "k8s.io/apimachinery/pkg/util/intstr"
 	apiv1alpha1 "metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -43,6 +44,10 @@ type RolloutSpecApplyConfiguration struct {
 	// retryGeneration retries a halted revision: increase it to try the
 	// revision again. Default: 0.
 	RetryGeneration *int64 `json:"retryGeneration,omitempty"`
+	// restartedAt replaces all replicas by a rollout when it changes, also if
+	// nothing else does. `kubectl metalfleet rollout restart` sets it to the
+	// current time. By default, nothing is restarted.
+	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
 }
 
 // RolloutSpecApplyConfiguration constructs a declarative configuration of the RolloutSpec type for use with
@@ -104,5 +109,13 @@ func (b *RolloutSpecApplyConfiguration) WithPaused(value bool) *RolloutSpecApply
 // If called multiple times, the RetryGeneration field is set to the value of the last call.
 func (b *RolloutSpecApplyConfiguration) WithRetryGeneration(value int64) *RolloutSpecApplyConfiguration {
 	b.RetryGeneration = &value
+	return b
+}
+
+// WithRestartedAt sets the RestartedAt field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RestartedAt field is set to the value of the last call.
+func (b *RolloutSpecApplyConfiguration) WithRestartedAt(value v1.Time) *RolloutSpecApplyConfiguration {
+	b.RestartedAt = &value
 	return b
 }

@@ -21,15 +21,15 @@ import (
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
-const rolloutLong = `Shows, pauses and resumes the rollout of a model, and rolls back to an earlier
-revision. MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that
+const rolloutLong = `Shows, pauses and resumes the rollout of a model, replaces its replicas, and rolls back
+to an earlier revision. MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that
 clients use.`
 
 // rolloutCommand shows and changes rollouts.
 type rolloutCommand struct{ *app }
 
 func (a rolloutCommand) rollout() *cobra.Command {
-	c := &cobra.Command{Use: "rollout", Short: "Show, pause, resume and undo the rollout of a model", Long: rolloutLong,
+	c := &cobra.Command{Use: "rollout", Short: "Show, pause, resume, restart and undo the rollout of a model", Long: rolloutLong,
 		Example: "  kubectl metalfleet rollout status qwen3-8b\n  kubectl metalfleet rollout undo qwen3-8b",
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -45,7 +45,7 @@ func (a rolloutCommand) rollout() *cobra.Command {
 			d.Spec.Rollout.Paused = true
 			return "is paused"
 		}),
-		a.rolloutChange("resume", "Resume a paused rollout, or retry a halted one", resume), a.rolloutUndo())
+		a.rolloutChange("resume", "Resume a paused rollout, or retry a halted one", resume), a.rolloutRestart(), a.rolloutUndo())
 	return c
 }
 
@@ -156,6 +156,28 @@ func (a rolloutCommand) rolloutHistory() *cobra.Command {
 		return table.Flush()
 	})
 	a.outputFlag(c)
+	return c
+}
+
+func (a rolloutCommand) rolloutRestart() *cobra.Command {
+	c := &cobra.Command{Use: "restart MODEL", Short: "Replace all replicas of a model", Args: exactly(1, "one MODEL"),
+		Long:    "Sets spec.rollout.restartedAt to the current time. All replicas are replaced like in any other rollout,\nwithin maxSurge and maxUnavailable; weights that are on a Mac are not downloaded again.",
+		Example: "  kubectl metalfleet rollout restart qwen3-8b", ValidArgsFunction: a.complete(modelNames)}
+	c.RunE = a.onModel(func(ctx context.Context, cl *cluster, d *v1alpha1.ModelDeployment) error {
+		if d.Spec.Rollout.Paused {
+			return fmt.Errorf("the rollout of %s is paused; resume it first with `kubectl metalfleet rollout resume %s`", d.Name, d.Name)
+		}
+		before, now := d.DeepCopy(), metav1.NewTime(a.Now().Truncate(time.Second))
+		if last := d.Spec.Rollout.RestartedAt; last != nil && !now.After(last.Time) {
+			now = metav1.NewTime(last.Add(time.Second)) // the API has whole seconds, and clocks differ
+		}
+		d.Spec.Rollout.RestartedAt = &now
+		if err := a.writeSpec(ctx, cl, before, d); err != nil {
+			return err
+		}
+		fmt.Fprintf(a.Out, "%s/%s is restarted; `kubectl metalfleet rollout status %s -n %s` shows the progress\n", d.Namespace, d.Name, d.Name, d.Namespace)
+		return nil
+	})
 	return c
 }
 

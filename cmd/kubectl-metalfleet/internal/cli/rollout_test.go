@@ -105,6 +105,18 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 	if d.Spec.Model.Revision != "v1" || d.Spec.Context.MaxTokens != 0 || ptr.Deref(d.Spec.Replicas, 0) != 1 || d.Spec.Rollout.RetryGeneration != 1 {
 		t.Errorf("after the undo: %+v", d.Spec)
 	}
+	for range 2 { // also within a second
+		before := d.Spec.Rollout.RestartedAt
+		want(exitOK, "is restarted", "restart", "m")
+		if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
+			t.Fatal(err)
+		}
+		if now := d.Spec.Rollout.RestartedAt; now == nil || before != nil && !now.After(before.Time) {
+			t.Errorf("restartedAt is %v after %v", now, before)
+		}
+	}
+	want(exitOK, "is paused", "pause", "m")
+	want(exitFailed, "resume it first", "restart", "m")
 	report(func(s *v1alpha1.ModelDeploymentStatus) {
 		s.CurrentRevision, s.Replicas, s.UpdatedAvailableReplicas = "m-2", 1, 1
 		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutComplete}
