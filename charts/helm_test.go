@@ -53,7 +53,7 @@ func variants() []variant {
 		{name: "default", has: []string{
 			"CustomResourceDefinition/modeldeployments.metalfleet.dev", "CustomResourceDefinition/macnodes.metalfleet.dev", "CustomResourceDefinition/modelreplicas.metalfleet.dev",
 			"Deployment/metalfleet-operator", "Deployment/metalfleet-gateway", "Service/metalfleet-gateway", "PodDisruptionBudget/metalfleet-gateway",
-			"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "Job/metalfleet-uninstall-guard", "Pod/metalfleet-test",
+			"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "ConfigMap/metalfleet-uninstall-guard", "ValidatingAdmissionPolicyBinding/metalfleet-uninstall-guard", "Pod/metalfleet-test",
 			"ValidatingAdmissionPolicy/metalfleet-agent-writes", "ValidatingAdmissionPolicyBinding/metalfleet-agent-writes",
 			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
 			"ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes", "ValidatingAdmissionPolicyBinding/metalfleet-operator-rights",
@@ -78,7 +78,7 @@ func variants() []variant {
 			"crds.install=false", "uninstallGuard.enabled=false", "aggregatedRoles.enabled=false", "gateway.podDisruptionBudget.enabled=false", "operator.podDisruptionBudget.enabled=false",
 			"operator.replicas=1", "gateway.replicas=1",
 		}, has: []string{"Deployment/metalfleet-operator"}, lacks: []string{
-			"CustomResourceDefinition/macnodes.metalfleet.dev", "Job/metalfleet-uninstall-guard", "ClusterRole/metalfleet-view", "PodDisruptionBudget/metalfleet-gateway", "PodDisruptionBudget/metalfleet-operator",
+			"CustomResourceDefinition/macnodes.metalfleet.dev", "ConfigMap/metalfleet-uninstall-guard", "ValidatingAdmissionPolicy/metalfleet-uninstall-guard", "ClusterRole/metalfleet-view", "PodDisruptionBudget/metalfleet-gateway", "PodDisruptionBudget/metalfleet-operator",
 		}},
 		{name: "open", set: []string{"tenants.open=true", "macs.allowLocalAddresses=true", "networkPolicies.enabled=false", "operator.secretNamespaces={*}"}, has: []string{
 			"ClusterRoleBinding/metalfleet-operator-secrets", "ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes",

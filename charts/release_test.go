@@ -5,11 +5,20 @@ package charts
 import (
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers"
+	"metalfleet.dev/metalfleet/controllers/uninstall"
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
@@ -54,5 +63,69 @@ func TestHelmAdoptsAnInstallationByKustomize(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), key, &after); err != nil || *after.Spec.Replicas != 4 {
 		t.Errorf("an upgrade leaves %d replicas: %v", *after.Spec.Replicas, err)
+	}
+}
+
+// TestARefusedUninstallLeavesTheReleaseUsable: while ModelDeployments exist, the operator's
+// ConfigMap stops Helm before it records the uninstall.
+func TestARefusedUninstallLeavesTheReleaseUsable(t *testing.T) {
+	c := newCluster(t)
+	for _, name := range []string{"metalfleet-operator", "metalfleet-gateway"} { // the chart makes them
+		if err := c.Delete(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.release(t, "install", chartDir, "--set", "image.tag=0.1.0,tenants.open=true"); err != nil {
+		t.Fatal(err)
+	}
+	config := c.env.Config()
+	config.Impersonate.UserName = "system:serviceaccount:" + namespace + ":metalfleet-operator"
+	operator, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: uninstall.Name}}
+	reconcile := func() {
+		t.Helper()
+		r := &uninstall.Reconciler{Client: operator, Namespace: namespace}
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(guard)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin, err := client.New(c.env.Config(), client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "assistant"}}
+	d.Spec.Model.Source = "hf://owner/name"
+	if err := admin.Create(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	reconcile()
+	for refused := false; !refused; time.Sleep(100 * time.Millisecond) { // the API server reads policies with a delay
+		if t.Context().Err() != nil {
+			t.Fatal("the policy never applies")
+		}
+		refused = admin.Delete(t.Context(), guard, client.DryRunAll) != nil
+	}
+	if err := c.release(t, "uninstall"); err == nil || !strings.Contains(err.Error(), "default/assistant") {
+		t.Errorf("the uninstall ends with %v, want a refusal that names the model", err)
+	}
+	if err := c.release(t, "upgrade", chartDir, "--reuse-values", "--set", "gateway.replicas=4"); err != nil {
+		t.Errorf("after a refusal: %v", err)
+	}
+	var gateway appsv1.Deployment
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "metalfleet-gateway"}, &gateway); err != nil || *gateway.Spec.Replicas != 4 {
+		t.Errorf("the upgrade had no effect: %v", err)
+	}
+	if err := admin.Delete(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	reconcile()
+	if err := c.release(t, "uninstall"); err != nil {
+		t.Errorf("without models: %v", err)
+	}
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(guard), guard); !apierrors.IsNotFound(err) {
+		t.Errorf("the guard is left: %v", err)
 	}
 }

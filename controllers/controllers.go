@@ -54,6 +54,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/modeldeployment"
 	"metalfleet.dev/metalfleet/controllers/modelreplica"
 	"metalfleet.dev/metalfleet/controllers/placement"
+	"metalfleet.dev/metalfleet/controllers/uninstall"
 )
 
 // Permissions of the program itself: its namespace and leader election.
@@ -269,6 +270,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
 		{"autoscaler", 2, scaler},
 		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Version: c.Version, Clock: c.Clock}},
+		{"uninstall guard", 1, &uninstall.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
 		{"rotation of the authority", 1, &identity.Rotation{Client: mgr.GetClient(), Issuer: issuer, Spread: c.AuthoritySpread, Metrics: metrics}},
 	} {

@@ -69,7 +69,6 @@ type settings struct {
 	keda, kedaNamespace   string
 	gatewayService        string
 	leaderElect, version  bool
-	mayUninstall          bool
 	verbose               bool
 	lease, renew, retry   time.Duration
 	certificateLife       time.Duration
@@ -113,9 +112,6 @@ func startOver() error {
 
 func parse(args []string, out io.Writer) (settings, error) {
 	var s settings
-	if len(args) > 0 && args[0] == "may-uninstall" {
-		s.mayUninstall, args = true, args[1:]
-	}
 	f := flag.NewFlagSet("operator", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "path of the kubeconfig file; default: $KUBECONFIG, otherwise the Pod's service account")
@@ -199,9 +195,6 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	config, err := restConfig(s.kubeconfig)
 	if err != nil {
 		return err
-	}
-	if s.mayUninstall {
-		return mayUninstall(ctx, config, s.watch)
 	}
 	if err := prepare(ctx, log, config, s.namespace); err != nil {
 		return err

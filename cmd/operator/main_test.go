@@ -137,7 +137,6 @@ func TestOperator(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("ended with %v", err)
 	}
-	guardsTheUninstall(t, c, s)
 	refusesToStart(t, env, c, s)
 }
 
@@ -164,32 +163,6 @@ func asKEDA(ctx context.Context, c client.Client, s settings) error {
 		return fmt.Errorf("answers %w", err)
 	}
 	return nil
-}
-
-// guardsTheUninstall: while a ModelDeployment exists the chart must not be deleted.
-func guardsTheUninstall(t *testing.T, c client.Client, s settings) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience.Of(t))
-	defer cancel()
-	s.mayUninstall = true
-	if err := run(ctx, logr.Discard(), s); err != nil {
-		t.Errorf("without a ModelDeployment: %v", err)
-	}
-	var names []string
-	for i := range 7 {
-		md := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("model-%d", i)},
-			Spec: v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "file://a.gguf"}}}
-		if err := c.Create(ctx, md); err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, "default/"+md.Name)
-	}
-	err := run(ctx, logr.Discard(), s)
-	for _, part := range []string{"7 ModelDeployments", names[0], names[4], "and 2 more", "kubectl delete mdep", "uninstallGuard.enabled"} {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("with seven: %v, want %q", err, part)
-		}
-	}
 }
 
 func refusesToStart(t *testing.T, env *testenv.Env, c client.Client, s settings) {

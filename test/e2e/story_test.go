@@ -185,6 +185,9 @@ func (w *world) refused(t *testing.T) {
 	if out, err := w.helm(t.Context(), "uninstall", "metalfleet", "--timeout", "1m"); err == nil {
 		t.Fatalf("helm uninstalled it while a ModelDeployment exists: %s", out)
 	}
+	if out, err := w.helm(t.Context(), "upgrade", "metalfleet", filepath.Join(w.root, "charts", "metalfleet"), "--reuse-values"); err != nil {
+		t.Errorf("after the refusal the release cannot be upgraded: %v\n%s", err, out)
+	}
 	w.ask(t)
 }
 
