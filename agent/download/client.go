@@ -37,6 +37,8 @@ type Policy struct {
 	Roots *x509.CertPool
 	// Resolver resolves names; nil means the system's.
 	Resolver *net.Resolver
+	// Proxy returns the HTTP proxy for a URL, nil for none; a nil function means none at all.
+	Proxy func(*url.URL) (*url.URL, error)
 	// Stall cancels a request that receives no byte for this long; 0 means 30 s.
 	Stall time.Duration
 	// UserAgent names the agent to servers.
@@ -52,8 +54,8 @@ type Client struct {
 	http   *http.Client
 }
 
-// NewClient returns a client. It ignores the environment's proxies: a proxy would
-// dial for the agent and bypass its checks.
+// NewClient returns a client. The transport knows no proxy, because that would get the names
+// of hosts and bypass the checks of their addresses: dialer uses the policy's.
 func NewClient(p Policy) *Client {
 	if p.Stall <= 0 {
 		p.Stall = defaultStall
@@ -61,16 +63,10 @@ func NewClient(p Policy) *Client {
 	if p.UserAgent == "" {
 		p.UserAgent = "metalfleet-agent"
 	}
-	dialer := &net.Dialer{Timeout: p.Stall, KeepAlive: 15 * time.Second, Resolver: p.Resolver, ControlContext: p.control}
+	d := &dialer{policy: p, direct: net.Dialer{Timeout: p.Stall, KeepAlive: 15 * time.Second, Resolver: p.Resolver, ControlContext: p.control}}
 	transport := &http.Transport{
-		Proxy: nil,
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			host, _, err := net.SplitHostPort(addr)
-			if err != nil {
-				return nil, err
-			}
-			return dialer.DialContext(context.WithValue(ctx, hostKey{}, host), network, addr)
-		},
+		Proxy:                  nil,
+		DialContext:            d.dial,
 		TLSClientConfig:        &tls.Config{RootCAs: p.Roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    p.Stall,
 		ResponseHeaderTimeout:  p.Stall,

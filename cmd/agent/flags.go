@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/net/http/httpproxy"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/clientcmd"
@@ -42,7 +44,8 @@ import (
 
 type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine, sandbox string
-	listen, advertise, mac, metrics, sources, imageHosts, hub      string
+	listen, advertise, mac, metrics, sources, proxy, hub           string
+	imageHosts                                                     string
 	tunnels                                                        []string
 	releaseKeys                                                    string
 	downloadRate, cacheDir, cacheLimit, cacheFree                  string
@@ -76,6 +79,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.mac, "mac", "", "use this hardware description instead of detecting it: `chip=M2Ultra,memory=192Gi`")
 	set.StringVar(&f.metrics, "metrics", "", "loopback `address` of the /metrics endpoint (default: disabled)")
 	set.StringVar(&f.sources, "allow-source-cidr", "", "comma-separated private `CIDRs` that https:// and hf:// sources may use")
+	set.StringVar(&f.proxy, "proxy", "", "`URL` of an HTTP proxy for downloads, which gets addresses that the agent has checked, not names (default: $HTTPS_PROXY, except for hosts in $NO_PROXY)")
 	set.StringVar(&f.imageHosts, "allow-image-hosts", "", "comma-separated `hosts` from which images that requests name by https:// URL may be fetched (default: none)")
 	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror for hf:// sources")
 	set.StringVar(&f.downloadRate, "download-rate", "", "maximum `bytes` per second for all downloads together, such as 50M or 20Mi (default: unlimited)")
@@ -342,6 +346,15 @@ func (f flags) cache() (*cold.Options, error) {
 
 func (f flags) policy() (download.Policy, error) {
 	p := download.Policy{UserAgent: userAgent()}
+	environment := httpproxy.FromEnvironment()
+	environment.HTTPSProxy = cmp.Or(f.proxy, environment.HTTPSProxy)
+	if environment.HTTPSProxy != "" {
+		u, err := url.Parse(environment.HTTPSProxy)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+			return p, errors.New("--proxy or HTTPS_PROXY is not a valid URL such as http://proxy.example.com:3128")
+		}
+		p.Proxy = environment.ProxyFunc()
+	}
 	for _, s := range strings.FieldsFunc(f.sources, func(r rune) bool { return r == ',' }) {
 		block, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil {

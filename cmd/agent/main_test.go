@@ -36,6 +36,7 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		"a cache of nothing":              {flags: []string{"--cache-limit=0"}, want: "--cache-dir off disables the cache"},
 		"less than nothing stays free":    {flags: []string{"--cache-free=-1Gi"}, want: "--cache-free"},
 		"a block that is none":            {flags: []string{"--allow-source-cidr=10.0.0.0"}, want: "--allow-source-cidr"},
+		"a proxy of another kind":         {flags: []string{"--proxy=socks5://proxy"}, want: "--proxy"},
 		"figures for everybody":           {flags: []string{"--metrics=0.0.0.0:1"}, want: "not a loopback address"},
 		"a measuring that would not rest": {flags: []string{"--probe-interval=1us"}, want: "--probe-interval"},
 		"a word that is no flag":          {flags: []string{"what"}, want: "unexpected argument"},
