@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr/testr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,7 +27,7 @@ import (
 
 const namespace = "metalfleet-system"
 
-// cluster is a control plane with one Mac's three objects, and no operator.
+// cluster is a control plane with one Mac's objects, and no operator.
 type cluster struct {
 	*testenv.Env
 	client.Client
@@ -81,10 +82,26 @@ func (k *cluster) mac() *v1alpha1.MacNode {
 // order writes assignments as the operator does.
 func (k *cluster) order(a ...v1alpha1.Assignment) {
 	k.t.Helper()
-	m := k.mac()
-	before := m.DeepCopy()
-	m.Spec.Assignments = a
-	if err := k.Patch(k.t.Context(), m, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOrders)); err != nil {
+	k.assign(v1alpha1.MacAssignmentSpec{Assignments: a}, true)
+}
+
+// assign writes the Mac's MacAssignment, which it creates if needed, and confirms it.
+func (k *cluster) assign(spec v1alpha1.MacAssignmentSpec, confirm bool) {
+	k.t.Helper()
+	o := &v1alpha1.MacAssignment{ObjectMeta: metav1.ObjectMeta{Name: "m1"}}
+	err := k.Get(k.t.Context(), client.ObjectKeyFromObject(o), o)
+	if apierrors.IsNotFound(err) {
+		err = k.Create(k.t.Context(), o)
+	}
+	o.Spec = spec
+	if err = errors.Join(err, k.Update(k.t.Context(), o)); err != nil {
+		k.t.Fatal(err)
+	}
+	if !confirm {
+		return
+	}
+	o.Status.UID, o.Status.ObservedGeneration = string(o.UID), o.Generation
+	if err := k.Status().Update(k.t.Context(), o); err != nil {
 		k.t.Fatal(err)
 	}
 }
@@ -188,19 +205,22 @@ func (m *mac) outage(k *cluster, pid int64) {
 	})
 }
 
-// lostMacNode: its deletion withdraws nothing; its successor's orders do.
+// lostMacNode: the deletion of its objects withdraws nothing, and neither does an empty
+// MacAssignment that the operator has not confirmed; one that it confirmed does.
 func (m *mac) lostMacNode(k *cluster, pid int64) {
 	t := m.t
-	if err := k.Delete(t.Context(), k.mac()); err != nil {
+	assigned := &v1alpha1.MacAssignment{ObjectMeta: metav1.ObjectMeta{Name: "m1"}}
+	if err := errors.Join(k.Delete(t.Context(), k.mac()), k.Delete(t.Context(), assigned)); err != nil {
 		t.Fatal(err)
 	}
 	m.ask(t, "tiny", nil)
-	if err := k.Create(t.Context(), &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m1"}, Spec: v1alpha1.MacNodeSpec{Assignments: []v1alpha1.Assignment{m.assignment()}}}); err != nil {
+	k.assign(v1alpha1.MacAssignmentSpec{}, false)
+	if err := k.Create(t.Context(), &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m1"}}); err != nil {
 		t.Fatal(err)
 	}
 	again := k.waitFor(v1alpha1.ConditionServing, "True/Serving")
 	if again.Status.Assignments[0].PID != pid {
-		t.Errorf("pid %d, was %d: a deleted MacNode stopped an engine", again.Status.Assignments[0].PID, pid)
+		t.Errorf("pid %d, was %d: a deletion or an unconfirmed MacAssignment stopped an engine", again.Status.Assignments[0].PID, pid)
 	}
 	k.order()
 	poll(t, func() error {

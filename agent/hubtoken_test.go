@@ -16,7 +16,6 @@ import (
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
@@ -47,12 +46,7 @@ func TestAMacReadsTheHubWithTheTokenOfItsSecret(t *testing.T) {
 	m.join(k)
 
 	ref := strings.Repeat("ab", 32)
-	mac := k.mac()
-	before := mac.DeepCopy()
-	mac.Spec.Inspections = []v1alpha1.Inspection{{ID: "look", Source: "hf://org/tiny", TokenRef: ref}}
-	if err := k.Patch(t.Context(), mac, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOrders)); err != nil {
-		t.Fatal(err)
-	}
+	k.assign(v1alpha1.MacAssignmentSpec{Inspections: []v1alpha1.Inspection{{ID: "look", Source: "hf://org/tiny", TokenRef: ref}}}, true)
 	look := func() v1alpha1.InspectionStatus {
 		if all := k.mac().Status.Inspections; len(all) == 1 {
 			return all[0]

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/resource"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -26,15 +25,15 @@ func TestTheShareOfTheDiskReachesARunningReplicaWhereItIs(t *testing.T) {
 	w.edit("small", diskLimit("1Gi"))
 	given := func(bytes int64) v1alpha1.Assignment {
 		t.Helper()
-		var node v1alpha1.MacNode
+		var node v1alpha1.MacAssignmentSpec
 		w.eventually(fmt.Sprintf("the Mac is assigned %d bytes", bytes), func() error {
-			w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &node))
-			if len(node.Spec.Assignments) != 1 || node.Spec.Assignments[0].PrefixCache.DiskBytes != bytes {
-				return fmt.Errorf("orders %+v", node.Spec.Assignments)
+			node = w.assigned("mac-1")
+			if len(node.Assignments) != 1 || node.Assignments[0].PrefixCache.DiskBytes != bytes {
+				return fmt.Errorf("orders %+v", node.Assignments)
 			}
 			return nil
 		})
-		return node.Spec.Assignments[0]
+		return node.Assignments[0]
 	}
 	first := given(1 << 30)
 	if d := w.get("small"); d.Status.UpdateRevision == bare.Status.UpdateRevision || first.PrefixCache.QueueBytes < 32<<20 ||

@@ -263,6 +263,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock, Reach: scaler.Ledger.Reach}},
 		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient(), Clock: c.Clock, Grants: issuer}},
+		{"macnode deletion", 2, &macnode.Deletion{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode alarms", 1, &macnode.Alerts{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},

@@ -151,6 +151,7 @@ func TestDeleteAMacTakesAllOfItBack(t *testing.T) {
 	}
 	first.Stop() // its script has other rights than an agent
 	mac := macNamed("mac-1")
+	w.must(w.declareLost("mac-1"))
 	w.must(w.c.Delete(w.ctx, mac))
 	w.endsInTime(mac)
 	w.macs = w.macs[1:]
@@ -268,10 +269,11 @@ func TestDeleteAndAMacThatComesBack(t *testing.T) {
 	w.eventually("the Mac stopped what it held", func() error {
 		var m v1alpha1.MacNode
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &m))
+		a := w.assigned("mac-1")
 		switch {
 		case len(m.Status.Reclaims) != 1 || m.Status.Reclaims[0].ReplicaUID != string(old.UID) || m.Status.Reclaims[0].Reason != v1alpha1.ReclaimUnassigned:
 			return fmt.Errorf("reclaims %v", m.Status.Reclaims)
-		case len(m.Spec.Assignments) != 1 || m.Spec.Assignments[0].ReplicaUID == string(old.UID):
+		case len(a.Assignments) != 1 || a.Assignments[0].ReplicaUID == string(old.UID):
 			return errors.New("its orders name another replica than the second's")
 		case m.Status.Memory.ReservedBytes != 36*gib:
 			return fmt.Errorf("%d bytes are reserved, want those of one replica", m.Status.Memory.ReservedBytes)

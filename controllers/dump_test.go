@@ -29,7 +29,9 @@ func brief(o runtime.Object) string {
 		for _, a := range x.Status.Assignments {
 			fmt.Fprintf(&b, " [%s %s %s]", a.ReplicaUID, a.Progress.Stage, told(a.Conditions))
 		}
-		return fmt.Sprintf("%s orders=%d inspections=%v %s%s", x.Name, len(x.Spec.Assignments), x.Status.Inspections, told(x.Status.Conditions), b.String())
+		return fmt.Sprintf("%s deleting=%v finalizers=%v inspections=%v %s%s", x.Name, x.DeletionTimestamp != nil, x.Finalizers, x.Status.Inspections, told(x.Status.Conditions), b.String())
+	case *v1alpha1.MacAssignment:
+		return fmt.Sprintf("%s assignments=%d inspections=%d confirmed=%v", x.Name, len(x.Spec.Assignments), len(x.Spec.Inspections), x.Confirmed())
 	}
 	return ""
 }

@@ -277,6 +277,7 @@ func (w *world) deleteMac(a *fleettest.Agent) {
 	w.t.Helper()
 	a.Stop()
 	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: a.Name}}
+	w.must(client.IgnoreNotFound(w.declareLost(a.Name)))
 	w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, mac)))
 	w.eventually("Mac "+a.Name+" is gone", func() error {
 		if err := w.c.Get(w.ctx, client.ObjectKeyFromObject(mac), mac); !apierrors.IsNotFound(err) {
@@ -286,9 +287,15 @@ func (w *world) deleteMac(a *fleettest.Agent) {
 	})
 }
 
+// declareLost annotates a Mac that will not come back.
+func (w *world) declareLost(mac string) error {
+	lost := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationLost+`":"true"}}}`))
+	return w.c.Patch(w.ctx, &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: mac}}, lost)
+}
+
 // dump logs the objects in the API server after a failed test.
 func (w *world) dump() {
-	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{}} {
+	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{}, &v1alpha1.MacAssignmentList{}} {
 		if err := w.c.List(w.ctx, list); err != nil {
 			w.t.Log(err)
 			continue
@@ -298,6 +305,17 @@ func (w *world) dump() {
 			return nil
 		})
 	}
+}
+
+// assigned returns what is assigned to a Mac, and confirmed; nothing if nothing is.
+func (w *world) assigned(mac string) v1alpha1.MacAssignmentSpec {
+	w.t.Helper()
+	var a v1alpha1.MacAssignment
+	w.must(client.IgnoreNotFound(w.c.Get(w.ctx, client.ObjectKey{Name: mac}, &a)))
+	if !a.Confirmed() {
+		return v1alpha1.MacAssignmentSpec{}
+	}
+	return a.Spec
 }
 
 func (w *world) must(err error) {

@@ -36,11 +36,11 @@ func TestPeersAreNamedWithTheirGrants(t *testing.T) {
 		s.Placement.NodeSelector = map[string]string{"name": "asker"}
 	})
 	named := func() ([]v1alpha1.Peer, error) {
-		var mac v1alpha1.MacNode
-		if err := w.c.Get(w.ctx, client.ObjectKey{Name: "asker"}, &mac); err != nil || len(mac.Spec.Assignments) != 1 {
-			return nil, fmt.Errorf("orders %+v, %v", mac.Spec.Assignments, err)
+		a := w.assigned("asker")
+		if len(a.Assignments) != 1 {
+			return nil, fmt.Errorf("assigned: %+v", a.Assignments)
 		}
-		return mac.Spec.Assignments[0].Peers, nil
+		return a.Assignments[0].Peers, nil
 	}
 	w.eventually("the giver is named", func() error {
 		near, err := named()

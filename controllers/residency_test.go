@@ -52,10 +52,9 @@ func TestOnDemandModelLoadsAndUnloads(t *testing.T) {
 
 	r := w.replicas("small")[0]
 	want := v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, EvictionPriority: 2}
-	var node v1alpha1.MacNode
-	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &node))
-	if r.Spec.Residency != want || len(node.Spec.Assignments) != 1 || node.Spec.Assignments[0].Residency != want {
-		t.Errorf("replica %+v, orders %+v", r.Spec.Residency, node.Spec.Assignments)
+	node := w.assigned("mac-1")
+	if r.Spec.Residency != want || len(node.Assignments) != 1 || node.Assignments[0].Residency != want {
+		t.Errorf("replica %+v, orders %+v", r.Spec.Residency, node.Assignments)
 	}
 
 	asked := func(yes bool) func(*fleettest.Script) {
@@ -83,10 +82,9 @@ func TestResidencyReachesARunningReplicaWhereItIs(t *testing.T) {
 	follows := func(want v1alpha1.Residency) {
 		t.Helper()
 		w.eventually(fmt.Sprintf("the Mac is assigned %+v", want), func() error {
-			var node v1alpha1.MacNode
-			w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &node))
-			if len(node.Spec.Assignments) != 1 || node.Spec.Assignments[0].Residency != want {
-				return fmt.Errorf("orders %+v", node.Spec.Assignments)
+			node := w.assigned("mac-1")
+			if len(node.Assignments) != 1 || node.Assignments[0].Residency != want {
+				return fmt.Errorf("orders %+v", node.Assignments)
 			}
 			return nil
 		})

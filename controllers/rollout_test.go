@@ -9,7 +9,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
@@ -177,12 +176,8 @@ func (w *world) swapped(name, why string, old fleettest.Behaviour) *fleettest.Ag
 func (w *world) ordered(mac, want string) {
 	w.t.Helper()
 	w.eventually("the orders of "+mac, func() error {
-		var m v1alpha1.MacNode
-		if err := w.c.Get(w.ctx, client.ObjectKey{Name: mac}, &m); err != nil {
-			return err
-		}
 		got := ""
-		for _, a := range m.Spec.Assignments {
+		for _, a := range w.assigned(mac).Assignments {
 			got += a.Model.Source + " " + string(a.Desired) + "; "
 		}
 		if got != want {

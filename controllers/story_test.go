@@ -49,10 +49,8 @@ func TestManifestBecomesServedModel(t *testing.T) {
 	if r.Spec.Context != (v1alpha1.ContextLimits{MaxTokens: 8192, MaxConcurrentRequests: 4, KVCacheTokens: 16384}) || r.Spec.ReservedBytes <= small.Bytes() {
 		t.Errorf("resolved context %+v, reserved %d", r.Spec.Context, r.Spec.ReservedBytes)
 	}
-	var mac v1alpha1.MacNode
-	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-2"}, &mac))
-	if len(mac.Spec.Assignments) != 1 || mac.Spec.Assignments[0].ReplicaUID != string(r.UID) || !slices.Equal(mac.Spec.Assignments[0].ServedNames, d.Status.ServedNames) {
-		t.Errorf("orders: %+v", mac.Spec.Assignments)
+	if a := w.assigned("mac-2"); len(a.Assignments) != 1 || a.Assignments[0].ReplicaUID != string(r.UID) || !slices.Equal(a.Assignments[0].ServedNames, d.Status.ServedNames) {
+		t.Errorf("assigned: %+v", a.Assignments)
 	}
 	for _, a := range w.macs {
 		if err := a.Failure(); err != nil {

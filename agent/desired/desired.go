@@ -1,12 +1,13 @@
-// Package desired turns the Mac's own MacNode into orders.
+// Package desired reads the desired state of the Mac from its MacNode and its
+// MacAssignment.
 //
-// It owns the checks that orders pass before anybody follows them: the API
+// It owns the checks that both pass before the agent acts on them: the API
 // server checked them too, but the agent runs programs and opens files by
-// them. It refuses single assignments that cannot be meant and says so, and it
-// never takes an error, a missing object or an answer without identity for
-// "nothing is wanted".
+// them. It refuses invalid assignments one by one, with a message. An error, a
+// missing or deleted object, and a MacAssignment that the operator has not
+// confirmed never mean that nothing is wanted: the last state stays in force.
 //
-// Start reading at read.
+// Start reading at Source.Run, then read.
 package desired
 
 import (
@@ -14,6 +15,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,40 +27,87 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Source watches the Mac's own MacNode.
+// Source watches the Mac's own MacNode and MacAssignment.
 type Source struct {
 	client client.WithWatch
 	name   string
 	log    logr.Logger
 }
 
-// NewSource follows the MacNode called name.
+// NewSource follows the two objects called name.
 func NewSource(c client.WithWatch, name string, log logr.Logger) *Source {
 	return &Source{client: c, name: name, log: log}
 }
 
-// Run delivers orders whenever they change, until ctx ends.
+// Run delivers the desired state whenever it changes, until ctx ends.
 func (s *Source) Run(ctx context.Context, deliver func(journal.Desired)) error {
-	var last gate
-	return register.Follow(ctx, s.client, &v1alpha1.MacNodeList{}, types.NamespacedName{Name: s.name}, s.log, func(m *v1alpha1.MacNode) {
-		if last.passes(m) {
-			deliver(read(m))
-		}
+	p := pair{log: s.log, deliver: deliver}
+	key := types.NamespacedName{Name: s.name}
+	var settings sync.WaitGroup
+	settings.Go(func() {
+		_ = register.Follow(ctx, s.client, &v1alpha1.MacNodeList{}, key, s.log, p.setMac) // it ends with ctx
 	})
+	err := register.Follow(ctx, s.client, &v1alpha1.MacAssignmentList{}, key, s.log, p.setAssignment)
+	settings.Wait()
+	return err
+}
+
+// pair is what was read of the two objects. Nothing is delivered before both
+// were read: one alone would withdraw what the other holds.
+type pair struct {
+	log     logr.Logger
+	deliver func(journal.Desired)
+
+	mu              sync.Mutex // guards the fields after it, and deliver
+	macs, confirmed gate
+	mac             *v1alpha1.MacNode
+	assignment      *v1alpha1.MacAssignment // the last one that the operator confirmed
+	ignored         types.UID
+}
+
+func (p *pair) setMac(m *v1alpha1.MacNode) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.macs.passes(m) {
+		p.mac = m
+		p.changed()
+	}
+}
+
+func (p *pair) setAssignment(a *v1alpha1.MacAssignment) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !a.Confirmed() {
+		if a.UID != p.confirmed.uid && a.UID != p.ignored {
+			p.ignored = a.UID
+			p.log.Info("The operator has not confirmed the MacAssignment; keeping the last known state", "uid", a.UID)
+		}
+		return
+	}
+	if p.confirmed.passes(a) {
+		p.assignment = a
+		p.changed()
+	}
+}
+
+func (p *pair) changed() {
+	if p.mac != nil && p.assignment != nil {
+		p.deliver(read(p.mac, &p.assignment.Spec))
+	}
 }
 
 // gate lets each generation of an object through once, and none that is older
-// than what was seen: a lagging server must not bring back old orders.
+// than one that was read: a lagging server must not bring back an old state.
 type gate struct {
 	uid        types.UID
 	generation int64
 }
 
-func (g *gate) passes(m *v1alpha1.MacNode) bool {
-	if m.UID == g.uid && m.Generation <= g.generation {
+func (g *gate) passes(o client.Object) bool {
+	if o.GetUID() == g.uid && o.GetGeneration() <= g.generation {
 		return false
 	}
-	g.uid, g.generation = m.UID, m.Generation
+	g.uid, g.generation = o.GetUID(), o.GetGeneration()
 	return true
 }
 
@@ -68,11 +117,11 @@ var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 // tokenRef names a key of the Mac's Secret, or none.
 var tokenRef = regexp.MustCompile(`^([0-9a-f]{64})?$`)
 
-// read checks what a MacNode orders.
-func read(m *v1alpha1.MacNode) journal.Desired {
+// read checks a MacNode and what is assigned to it.
+func read(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssignmentSpec) journal.Desired {
 	o := journal.Desired{UID: string(m.UID), Generation: m.Generation, Memory: m.Spec.Memory, PinnedWeights: m.Spec.PinnedWeights}
 	seen := map[string]bool{}
-	for _, a := range m.Spec.Assignments {
+	for _, a := range assigned.Assignments {
 		err := check(&a)
 		if err == nil && seen[a.ReplicaUID] {
 			err = fmt.Errorf("replica %s is assigned twice", a.ReplicaUID)
@@ -88,10 +137,10 @@ func read(m *v1alpha1.MacNode) journal.Desired {
 	if c := m.Spec.ClearCache; c != nil && checkClear(c) {
 		o.ClearCache = c.DeepCopy()
 	}
-	if a := m.Spec.Agent; a != nil && checkAgent(a) {
+	if a := assigned.Agent; a != nil && checkAgent(a) {
 		o.Agent = a.DeepCopy()
 	}
-	for _, i := range m.Spec.Inspections {
+	for _, i := range assigned.Inspections {
 		if safeID.MatchString(i.ID) && i.Source != "" && tokenRef.MatchString(i.TokenRef) {
 			o.Inspections = append(o.Inspections, i)
 		}
@@ -99,7 +148,7 @@ func read(m *v1alpha1.MacNode) journal.Desired {
 	return o
 }
 
-// What an order of an agent may hold: its version goes into no path and no
+// What an order of an agent may hold: its version is part of no path and no
 // command line, but is compared with what a program prints.
 var (
 	agentVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)

@@ -6,11 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -27,8 +29,12 @@ func good() v1alpha1.Assignment {
 	}
 }
 
-func mac(a ...v1alpha1.Assignment) *v1alpha1.MacNode {
-	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m1", UID: "uid", Generation: 4}, Spec: v1alpha1.MacNodeSpec{Assignments: a}}
+func mac() *v1alpha1.MacNode {
+	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m1", UID: "uid", Generation: 4}}
+}
+
+func assigned(a ...v1alpha1.Assignment) *v1alpha1.MacAssignmentSpec {
+	return &v1alpha1.MacAssignmentSpec{Assignments: a}
 }
 
 func TestOrdersAreCheckedAgain(t *testing.T) {
@@ -62,7 +68,7 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := good()
 			tc.change(&a)
-			o := read(mac(a))
+			o := read(mac(), assigned(a))
 			if tc.want == "" {
 				if len(o.Assignments) != 1 || len(o.Invalid) != 0 || o.Generation != 4 || o.UID != "uid" {
 					t.Errorf("%+v", o)
@@ -77,16 +83,16 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 }
 
 func TestOneReplicaIsOrderedOnce(t *testing.T) {
-	o := read(mac(good(), good()))
+	o := read(mac(), assigned(good(), good()))
 	if len(o.Assignments) != 1 || len(o.Invalid) != 1 {
 		t.Errorf("%+v", o)
 	}
 }
 
 func TestInspectionsWithoutNameOrSourceAreDropped(t *testing.T) {
-	m := mac()
-	m.Spec.Inspections = []v1alpha1.Inspection{{ID: "a", Source: "file://a"}, {ID: "../b", Source: "file://b"}, {ID: "c"}, {ID: "d", Source: "hf://o/m", TokenRef: "d"}}
-	if o := read(m); len(o.Inspections) != 1 || o.Inspections[0].ID != "a" {
+	a := assigned()
+	a.Inspections = []v1alpha1.Inspection{{ID: "a", Source: "file://a"}, {ID: "../b", Source: "file://b"}, {ID: "c"}, {ID: "d", Source: "hf://o/m", TokenRef: "d"}}
+	if o := read(mac(), a); len(o.Inspections) != 1 || o.Inspections[0].ID != "a" {
 		t.Errorf("%+v", o.Inspections)
 	}
 }
@@ -104,10 +110,10 @@ func TestAnOrderOfAnAgentIsCheckedAgain(t *testing.T) {
 		"no attempt":              {change: func(a *v1alpha1.AgentOrder) { a.Attempt = 0 }, want: false},
 		"a drain below zero":      {change: func(a *v1alpha1.AgentOrder) { a.DrainSeconds = &seconds }, want: false},
 	} {
-		m := mac()
-		m.Spec.Agent = &v1alpha1.AgentOrder{Version: "v0.4.0", Source: "https://releases.example.com/a", SHA256: strings.Repeat("0a", 32), Attempt: 1}
-		tc.change(m.Spec.Agent)
-		if o := read(m); (o.Agent != nil) != tc.want {
+		a := assigned()
+		a.Agent = &v1alpha1.AgentOrder{Version: "v0.4.0", Source: "https://releases.example.com/a", SHA256: strings.Repeat("0a", 32), Attempt: 1}
+		tc.change(a.Agent)
+		if o := read(mac(), a); (o.Agent != nil) != tc.want {
 			t.Errorf("%s: %+v", name, o.Agent)
 		}
 	}
@@ -129,10 +135,55 @@ func TestOldOrdersDoNotComeBack(t *testing.T) {
 	}
 }
 
+// confirmed returns an assignment as the operator leaves it: it confirms its own
+// generation of its own object.
+func confirmed(uid types.UID, generation int64, a ...v1alpha1.Assignment) *v1alpha1.MacAssignment {
+	o := &v1alpha1.MacAssignment{ObjectMeta: metav1.ObjectMeta{Name: "m1", UID: uid, Generation: generation}, Spec: *assigned(a...)}
+	o.Status.UID, o.Status.ObservedGeneration = string(uid), generation
+	return o
+}
+
+func TestOnlyConfirmedAssignmentsAreDelivered(t *testing.T) {
+	var got []journal.Desired
+	p := pair{log: logr.Discard(), deliver: func(d journal.Desired) { got = append(got, d) }}
+	restored := confirmed("one", 7, good()) // a copy, with the status of the object that it was made of
+	restored.UID, restored.Generation = "two", 1
+	empty := confirmed("three", 1)
+	empty.Status = v1alpha1.MacAssignmentStatus{ObservedGeneration: -1}
+	edited := confirmed("one", 7)
+	edited.Generation = 8
+	for _, step := range []struct {
+		name      string
+		mac       *v1alpha1.MacNode
+		assigned  *v1alpha1.MacAssignment
+		delivered int // in total
+		holds     int // assignments that were delivered last
+	}{
+		{name: "a MacNode alone", mac: mac(), delivered: 0},
+		{name: "and its assignment", assigned: confirmed("one", 7, good()), delivered: 1, holds: 1},
+		{name: "a spec that the operator did not write", assigned: edited, delivered: 1, holds: 1},
+		{name: "a restored copy", assigned: restored, delivered: 1, holds: 1},
+		{name: "an empty one that is new", assigned: empty, delivered: 1, holds: 1},
+		{name: "a new MacNode", mac: &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m1", UID: "other", Generation: 1}}, delivered: 2, holds: 1},
+		{name: "the empty one, confirmed", assigned: confirmed("three", 1), delivered: 3, holds: 0},
+		{name: "the same again", assigned: confirmed("three", 1), delivered: 3, holds: 0},
+	} {
+		if step.mac != nil {
+			p.setMac(step.mac)
+		}
+		if step.assigned != nil {
+			p.setAssignment(step.assigned)
+		}
+		if len(got) != step.delivered || len(got) > 0 && len(got[len(got)-1].Assignments) != step.holds {
+			t.Fatalf("%s: delivered %d times, last %+v", step.name, len(got), got)
+		}
+	}
+}
+
 func TestPinnedWeightsAreTaken(t *testing.T) {
 	m := mac()
 	m.Spec.PinnedWeights = []string{"sha256:" + strings.Repeat("a", 64)}
-	if o := read(m); len(o.PinnedWeights) != 1 || o.PinnedWeights[0] != m.Spec.PinnedWeights[0] {
+	if o := read(m, assigned()); len(o.PinnedWeights) != 1 || o.PinnedWeights[0] != m.Spec.PinnedWeights[0] {
 		t.Errorf("pinned are %q", o.PinnedWeights)
 	}
 }
@@ -142,7 +193,7 @@ func TestInvalidSettingsAreRefusedByName(t *testing.T) {
 	quantity := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
 	m := mac()
 	m.Spec.Settings = v1alpha1.AgentSettings{LogLevel: v1alpha1.LogDebug, CacheLimit: quantity("1Gi"), CacheFree: quantity("0")}
-	if o := read(m); !equality.Semantic.DeepEqual(o.Settings, m.Spec.Settings) || o.SettingsRefused != "" {
+	if o := read(m, assigned()); !equality.Semantic.DeepEqual(o.Settings, m.Spec.Settings) || o.SettingsRefused != "" {
 		t.Errorf("%+v, %q", o.Settings, o.SettingsRefused)
 	}
 	for said, change := range map[string]func(*v1alpha1.AgentSettings){
@@ -152,7 +203,7 @@ func TestInvalidSettingsAreRefusedByName(t *testing.T) {
 	} {
 		bad := m.DeepCopy()
 		change(&bad.Spec.Settings)
-		o := read(bad)
+		o := read(bad, assigned())
 		if !strings.Contains(o.SettingsRefused, said) {
 			t.Errorf("%q, want %q", o.SettingsRefused, said)
 		}
@@ -183,7 +234,7 @@ func TestClearRequestIsValidatedByTheAgent(t *testing.T) {
 	} {
 		m := mac()
 		m.Spec.ClearCache = &tc.order
-		if got := read(m).ClearCache; (got != nil) != tc.good || tc.good && *got != tc.order {
+		if got := read(m, assigned()).ClearCache; (got != nil) != tc.good || tc.good && *got != tc.order {
 			t.Errorf("%+v is read as %+v", tc.order, got)
 		}
 	}

@@ -79,7 +79,7 @@ func (i *Inspector) Set(orders []v1alpha1.Inspection) {
 		}
 		i.jobs[o.ID] = &job{
 			order: o, next: time.Now(),
-			status: v1alpha1.InspectionStatus{ID: o.ID, State: v1alpha1.InspectionRunning, Message: "inspecting the source"},
+			status: v1alpha1.InspectionStatus{ID: o.ID, Source: o.Source, State: v1alpha1.InspectionRunning, Message: "inspecting the source"},
 		}
 	}
 	for id, j := range i.jobs {
@@ -255,7 +255,7 @@ func (j *job) settle(rec model.Record, err error, now time.Time) {
 		err = tooLarge(rec)
 	}
 	if err == nil {
-		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, State: v1alpha1.InspectionResolved, Model: &rec}
+		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, Source: j.order.Source, State: v1alpha1.InspectionResolved, Model: &rec}
 		j.next, j.fails = time.Time{}, 0
 		return
 	}
@@ -267,11 +267,11 @@ func (j *job) settle(rec model.Record, err error, now time.Time) {
 	j.fails++
 	j.next = now.Add(pause)
 	if download.Reason(err, "") == v1alpha1.ReasonTokenMissing { // it is on its way
-		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, State: v1alpha1.InspectionRunning, Message: download.Sentence(err)}
+		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, Source: j.order.Source, State: v1alpha1.InspectionRunning, Message: download.Sentence(err)}
 		return
 	}
 	j.status = v1alpha1.InspectionStatus{
-		ID: j.order.ID, State: v1alpha1.InspectionFailed,
+		ID: j.order.ID, Source: j.order.Source, State: v1alpha1.InspectionFailed,
 		Reason: download.Reason(err, v1alpha1.ReasonSourceUnreachable), Message: download.Sentence(err),
 	}
 }

@@ -71,7 +71,8 @@ type Wired struct {
 	Stranded  bool   `json:"stranded,omitempty"`
 }
 
-// Desired is the desired state of this Mac, as read from its MacNode and checked.
+// Desired is the desired state of this Mac, as read from its MacNode and
+// MacAssignment and checked.
 type Desired struct {
 	// UID of the MacNode that was read; another one knows nothing of this Mac.
 	UID string `json:"uid,omitempty"`

@@ -4,7 +4,7 @@
 //
 // It owns the Lease "mac-NAME" while it renews it; the operator made it. Of two
 // agents with one identity the second finds out there, and ends. It
-// refuses lists and everything else that an agent has no business with: its whole world are three objects by name, its own requests for
+// refuses lists and everything else that an agent has no business with: its whole world are four objects by name, its own requests for
 // certificates, and tokens of its own account. A failure of the API is waited
 // out and never taken for a deletion.
 //
@@ -33,7 +33,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// NewClient makes a client for MacNodes, Leases, Secrets, requests for
+// NewClient makes a client for MacNodes, MacAssignments, Leases, Secrets, requests for
 // certificates and tokens of accounts. It needs no discovery, so it works
 // before the API does. There is no client-side rate
 // limit: what an agent writes is bounded where it is decided.
@@ -50,6 +50,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.GroupVersion.WithKind("MacNode"), meta.RESTScopeRoot)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("MacAssignment"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
 	mapper.Add(certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"), meta.RESTScopeRoot)

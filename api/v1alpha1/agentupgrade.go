@@ -78,7 +78,7 @@ type AgentUpgrade struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	From string `json:"from,omitempty"`
-	// to is the version that spec.agent requested.
+	// to is the version that was requested.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -87,7 +87,7 @@ type AgentUpgrade struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	SHA256 string `json:"sha256"`
-	// attempt is the value of spec.agent.attempt that this upgrade belongs to.
+	// attempt is the number of the requested attempt that this upgrade belongs to.
 	// +required
 	Attempt int64 `json:"attempt"`
 	// phase is the current phase of the upgrade. Valid values are:
@@ -97,8 +97,8 @@ type AgentUpgrade struct {
 	// - Trial: the new agent has started and must become ready in time.
 	// - Succeeded: the new agent became ready.
 	// - RolledBack: the new agent failed and the previous one runs again.
-	// - Refused: the archive did not match spec.agent; the running agent was
-	//   not stopped.
+	// - Refused: the archive was not the requested one; the running agent
+	//   was not stopped.
 	// +required
 	Phase AgentUpgradePhase `json:"phase"`
 	// message explains the phase and names the next step.

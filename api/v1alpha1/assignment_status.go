@@ -109,11 +109,15 @@ const (
 
 // InspectionStatus is the result of inspecting a model source on a Mac.
 type InspectionStatus struct {
-	// id is the id of the inspection in spec.inspections.
+	// id is the id of the inspection in the MacAssignment.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
+	// source is the model source of the inspection.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Source string `json:"source,omitempty"`
 	// state is the state of the inspection. Valid values are:
 	// - Running: the Mac is inspecting the source.
 	// - Resolved: the inspection succeeded; model holds the result.

@@ -261,7 +261,8 @@ const (
 	// LabelRevision on a replica is the name of its revision.
 	LabelRevision = "metalfleet.dev/revision"
 	// AnnotationLost with the value "true" on a MacNode declares the Mac lost:
-	// the circuit breaker does not protect its replicas.
+	// the circuit breaker does not protect its replicas, and the deletion of the
+	// MacNode does not wait for them.
 	AnnotationLost = "metalfleet.dev/lost"
 	// AnnotationFenced on the Lease of a Mac names an agent that found another one
 	// with its identity and stopped, and the time: HOLDER RFC3339.
@@ -279,18 +280,21 @@ const (
 	FinalizerReplicas = "metalfleet.dev/replicas"
 	// FinalizerRelease keeps a replica until its Mac has released it.
 	FinalizerRelease = "metalfleet.dev/release"
+	// FinalizerDrain keeps a MacNode until its replicas are released.
+	FinalizerDrain = "metalfleet.dev/drain"
 	// FinalizerIdentity keeps a MacNode until the objects that the operator
 	// created for its agent are deleted.
 	FinalizerIdentity = "metalfleet.dev/identity"
 	// ManagerAgent is the agent's field manager.
 	ManagerAgent = "metalfleet-agent"
-	// ManagerOrders is the operator's field manager of assignments and inspections.
+	// ManagerOrders is the operator's field manager of MacAssignments.
 	ManagerOrders = "metalfleet-orders"
 	// ManagerOperator is the operator's field manager of everything else.
 	ManagerOperator = "metalfleet-operator"
 	// ManagerAutoscaler is the operator's field manager of status.autoscaling.
 	ManagerAutoscaler = "metalfleet-autoscaler"
-	// ManagerUpgrades is the operator's field manager of spec.agent and AgentCurrent.
+	// ManagerUpgrades is the operator's field manager of the agent in a
+	// MacAssignment, and of AgentCurrent.
 	ManagerUpgrades = "metalfleet-upgrades"
 	// ManagerPlacement is the operator's field manager of nodeName and Placed.
 	ManagerPlacement = "metalfleet-placement"

@@ -1,7 +1,7 @@
-// Package v1alpha1 defines the three kinds of the API group metalfleet.dev:
+// Package v1alpha1 defines the kinds of the API group metalfleet.dev:
 // ModelDeployment (a model that a user wants served), ModelReplica (one copy of
-// it on one Mac) and MacNode (one Mac: its capacity, its assignments and its
-// reports).
+// it on one Mac), MacNode (one Mac: its capacity, its settings and its reports)
+// and MacAssignment (what the operator assigns to one Mac).
 //
 // The package owns the schema and the names of conditions, reasons, labels and
 // finalizers; it contains no behaviour. Validation limits and CEL rules reject
@@ -26,12 +26,13 @@ import (
 // GroupVersion is metalfleet.dev/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "metalfleet.dev", Version: "v1alpha1"}
 
-// AddToScheme registers the three kinds and their lists.
+// AddToScheme registers the kinds and their lists.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&ModelDeployment{}, &ModelDeploymentList{},
 		&ModelReplica{}, &ModelReplicaList{},
-		&MacNode{}, &MacNodeList{})
+		&MacNode{}, &MacNodeList{},
+		&MacAssignment{}, &MacAssignmentList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

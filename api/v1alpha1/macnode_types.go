@@ -8,9 +8,9 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 )
 
-// MacNode is one Mac: its settings, the replicas assigned to it, and the state
-// that its agent reports. The agent can access only this object, its Lease and
-// its Secret.
+// MacNode is one Mac: its settings, and the state that its agent reports. The
+// agent can access only this object, the MacAssignment of the same name, its
+// Lease and its Secret.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=mac,categories=metalfleet
@@ -33,8 +33,7 @@ type MacNode struct {
 	// metadata is the standard object metadata.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// spec is the desired state of the Mac, written by the administrator and
-	// the operator.
+	// spec is the desired state of the Mac, written by the administrator.
 	// +optional
 	Spec MacNodeSpec `json:"spec,omitzero"`
 	// status is the state that the Mac's agent reports. The operator writes the
@@ -76,24 +75,6 @@ type MacNodeSpec struct {
 	// value of request. status.cacheCleared holds the result.
 	// +optional
 	ClearCache *CacheClear `json:"clearCache,omitempty"`
-	// assignments are the replicas that this Mac should hold. The operator
-	// writes this field.
-	// +optional
-	// +listType=map
-	// +listMapKey=replicaUID
-	// +kubebuilder:validation:MaxItems=64
-	Assignments []Assignment `json:"assignments,omitempty"`
-	// inspections are the model sources that this Mac should inspect. The
-	// operator writes this field.
-	// +optional
-	// +listType=map
-	// +listMapKey=id
-	// +kubebuilder:validation:MaxItems=64
-	Inspections []Inspection `json:"inspections,omitempty"`
-	// agent is the agent version that this Mac should run. When it is absent,
-	// the Mac keeps its current version. The operator writes this field.
-	// +optional
-	Agent *AgentOrder `json:"agent,omitempty"`
 }
 
 // MemoryPolicy selects how much of a Mac's memory is reserved for the system

@@ -52,7 +52,7 @@ metadata: {name: db, namespace: tenant}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: fleet}
-rules: [{apiGroups: [metalfleet.dev], resources: [macnodes, macnodes/status], verbs: ["*"]}]
+rules: [{apiGroups: [metalfleet.dev], resources: [macnodes, macnodes/status, macassignments, macassignments/status], verbs: ["*"]}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -93,8 +93,8 @@ kind: MacNode
 metadata: {name: studio}
 ---
 apiVersion: metalfleet.dev/v1alpha1
-kind: MacNode
-metadata: {name: ordered}
+kind: MacAssignment
+metadata: {name: studio}
 spec: {inspections: [{id: i, source: "hf://a/b"}]}
 `
 
@@ -281,21 +281,22 @@ const mac = "{apiVersion: metalfleet.dev/v1alpha1, kind: MacNode, metadata: {nam
 // code on a Mac.
 func TestOnlyTheOperatorOrdersMacs(t *testing.T) {
 	agent := `{"spec":{"agent":{"version":"v9.0.0","source":"https://evil.example.net/a.tar.gz","sha256":"` + strings.Repeat("a", 64) + `","attempt":1}}}`
-	ordered := strings.ReplaceAll(mac, "studio", "ordered")
+	assigned := strings.ReplaceAll(mac, "MacNode", "MacAssignment")
 	unscheduled, tainted := `{"spec":{"unschedulable":true}}`, `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`
-	const orders, more, cordon = "only the operator may write spec.assignments", "needs the verb update on macnodes", "needs the verb update on macnodes/cordon"
+	const orders, more, cordon = "only the operator may write a MacAssignment", "needs the verb update on macnodes", "needs the verb update on macnodes/cordon"
 	w := newWorld(t)
 	w.play([]attempt{
-		{name: "an administrator orders an agent", who: root, object: mac, patch: agent, refused: orders},
-		{name: "the fleet's administrator orders an agent", who: fleet, object: mac, patch: agent, refused: orders},
-		{name: "a person on call orders an agent", who: oncall, object: mac, patch: agent, refused: orders},
-		{name: "a backup without orders replaces a Mac", who: root, object: ordered, update: true, refused: orders},
-		{name: "orders come with a new Mac", who: root, object: "{apiVersion: metalfleet.dev/v1alpha1, kind: MacNode, metadata: {name: new}, spec: {inspections: [{id: i, source: \"hf://a/b\"}]}}", refused: orders},
+		{name: "an administrator orders an agent", who: root, object: assigned, patch: agent, refused: orders},
+		{name: "the fleet's administrator orders an agent", who: fleet, object: assigned, patch: agent, refused: orders},
+		{name: "a Mac orders its agent", who: studio, object: assigned, patch: agent, refused: "denied request"},
+		{name: "a backup without assignments replaces one", who: root, object: assigned, update: true, refused: orders},
+		{name: "a backup is restored", who: root, object: strings.ReplaceAll(assigned, "studio", "new"), refused: orders},
+		{name: "an administrator confirms one", who: root, object: assigned, patch: `{"status":{"observedGeneration":1}}`, status: true, refused: orders},
+		{name: "the garbage collector writes a finalizer", who: root, object: assigned, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
 		{name: "a new Mac", who: fleet, object: "{apiVersion: metalfleet.dev/v1alpha1, kind: MacNode, metadata: {name: new}}"},
-		{name: "the operator orders an agent", who: operator, object: mac, patch: agent},
-		{name: "the operator withdraws orders", who: operator, object: ordered, patch: `{"spec":{"inspections":null}}`},
+		{name: "the operator orders an agent", who: operator, object: assigned, patch: agent},
+		{name: "the operator withdraws inspections", who: operator, object: assigned, patch: `{"spec":{"inspections":null}}`},
 		{name: "a person on call cordons", who: oncall, object: mac, patch: unscheduled},
-		{name: "a person on call cordons a Mac with orders", who: oncall, object: ordered, patch: unscheduled},
 		{name: "the fleet's administrator cordons", who: fleet, object: mac, patch: unscheduled},
 		{name: "a right to patch is none to cordon", who: patcher, object: mac, patch: unscheduled, refused: cordon},
 		{name: "a person on call taints", who: oncall, object: mac, patch: tainted, refused: more},
@@ -399,7 +400,7 @@ func TestThePolicyNamesEveryFieldOfAMac(t *testing.T) {
 		t.Fatalf("versions %v, %v", versions, err)
 	}
 	fields, _, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties")
-	if err != nil || len(fields) < 9 {
+	if err != nil || len(fields) < 6 {
 		t.Fatalf("fields %v, %v", fields, err)
 	}
 	for f := range fields {

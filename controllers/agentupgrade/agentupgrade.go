@@ -1,8 +1,8 @@
 // Package agentupgrade upgrades the agents of Macs to the version that the administrator
 // wants, one Mac at a time, and reports for each Mac whether its agent is current.
 //
-// It owns spec.agent and the condition AgentCurrent of every MacNode, and the Event of a
-// failed upgrade. It decides nothing: package turn does, from the target in a ConfigMap and
+// It owns spec.agent of every MacAssignment, the condition AgentCurrent of every MacNode,
+// and the Event of a failed upgrade. It decides nothing: package turn does, from the target in a ConfigMap and
 // the status of the Macs. A target that cannot be read changes nothing.
 //
 // Start reading at turn.Next, then Reconciler.Reconcile.
@@ -11,6 +11,7 @@ package agentupgrade
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,7 +33,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macassignments,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes/status,verbs=get;patch
 // +kubebuilder:rbac:groups="",resources=configmaps,namespace=metalfleet-system,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
@@ -59,6 +61,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Watches(&v1alpha1.MacNode{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			return !status.Equal(concerns(e.ObjectOld), concerns(e.ObjectNew))
 		}})).
+		Watches(&v1alpha1.MacAssignment{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			return !status.Equal(e.ObjectOld.(*v1alpha1.MacAssignment).Spec.Agent, e.ObjectNew.(*v1alpha1.MacAssignment).Spec.Agent)
+		}})).
 		Complete(r)
 }
 
@@ -69,7 +74,7 @@ func (r *Reconciler) key() client.ObjectKey {
 // concerns returns the parts of a MacNode that affect upgrades, without its figures.
 func concerns(o client.Object) any {
 	m := o.(*v1alpha1.MacNode)
-	return []any{m.Spec.Agent, m.Spec.Unschedulable, m.Status.AgentVersion, m.Status.AgentUpgrade, m.DeletionTimestamp,
+	return []any{m.Spec.Unschedulable, m.Status.AgentVersion, m.Status.AgentUpgrade, m.DeletionTimestamp,
 		status.Pick(m.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionAccepting, v1alpha1.ConditionAgentCurrent)}
 }
 
@@ -83,14 +88,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := r.Client.List(ctx, &macs); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list Macs: %w", err)
 	}
-	next := turn.Next(target, r.Version, macs.Items, r.Clock.Now())
-	for i := range macs.Items {
-		mac := &macs.Items[i]
+	var assigned v1alpha1.MacAssignmentList
+	if err := r.Client.List(ctx, &assigned); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list MacAssignments: %w", err)
+	}
+	all := turn.Join(macs.Items, assigned.Items)
+	next := turn.Next(target, r.Version, all, r.Clock.Now())
+	for _, mac := range all {
 		if next.Start && mac.Name == next.Mac {
-			if err := r.order(ctx, mac, target); err != nil {
+			if err := r.order(ctx, assigned.Items, mac.Name, target); err != nil {
 				return reconcile.Result{}, err
 			}
-			ctrl.LoggerFrom(ctx).Info("Agent upgrade starts", "MacNode", mac.Name, "version", target.Version, "attempt", target.Attempt)
 		}
 		if err := r.judge(ctx, mac, target); err != nil {
 			return reconcile.Result{}, err
@@ -117,19 +125,25 @@ func (r *Reconciler) target(ctx context.Context) (*turn.Target, error) {
 	return w, nil
 }
 
-// order writes spec.agent with the resource version that the decision was based on: if the
-// Mac has changed since, the decision is repeated.
-func (r *Reconciler) order(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Target) error {
+// order writes spec.agent of a Mac's MacAssignment, with the resource version that the
+// decision was based on: if it has changed since, the decision is repeated. A Mac that has
+// none yet is ordered once it has one.
+func (r *Reconciler) order(ctx context.Context, assigned []v1alpha1.MacAssignment, mac string, w *turn.Target) error {
+	i := slices.IndexFunc(assigned, func(a v1alpha1.MacAssignment) bool { return a.Name == mac })
+	if i < 0 {
+		return nil
+	}
+	ctrl.LoggerFrom(ctx).Info("Agent upgrade starts", "MacNode", mac, "version", w.Version, "attempt", w.Attempt)
 	order, err := status.Convert[ac.AgentOrderApplyConfiguration](w.Order())
 	if err != nil {
 		return err
 	}
 	return client.IgnoreNotFound(status.Apply(ctx, r.Client, v1alpha1.ManagerUpgrades,
-		ac.MacNode(mac.Name).WithUID(mac.UID).WithResourceVersion(mac.ResourceVersion).WithSpec(ac.MacNodeSpec().WithAgent(order))))
+		ac.MacAssignment(mac).WithUID(assigned[i].UID).WithResourceVersion(assigned[i].ResourceVersion).WithSpec(ac.MacAssignmentSpec().WithAgent(order))))
 }
 
 // judge writes the condition AgentCurrent if it changed, and emits an Event on a failure.
-func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Target) error {
+func (r *Reconciler) judge(ctx context.Context, mac turn.Mac, w *turn.Target) error {
 	if !mac.DeletionTimestamp.IsZero() {
 		return nil
 	}
@@ -140,7 +154,7 @@ func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.T
 		return nil
 	}
 	if c.Reason == v1alpha1.ReasonAgentRolledBack || c.Reason == v1alpha1.ReasonAgentRefused {
-		if _, err := upgradeNotice(mac, c).Post(ctx, r.Client, r.Clock.Now()); err != nil {
+		if _, err := upgradeNotice(mac.MacNode, c).Post(ctx, r.Client, r.Clock.Now()); err != nil {
 			return err
 		}
 	}

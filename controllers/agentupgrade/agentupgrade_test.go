@@ -42,7 +42,7 @@ func newRoom(t *testing.T) *room {
 	w := turn.Target{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 1}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: turn.ConfigMapName}, Data: w.Data()}
 	c := interceptor.NewClient(
-		fake.NewClientBuilder().WithScheme(s).WithObjects(aMac("mini"), aMac("studio"), cm).WithStatusSubresource(&v1alpha1.MacNode{}).Build(),
+		fake.NewClientBuilder().WithScheme(s).WithObjects(aMac("mini"), aMac("studio"), assigned("mini"), assigned("studio"), cm).WithStatusSubresource(&v1alpha1.MacNode{}).Build(),
 		interceptor.Funcs{SubResourceApply: mergeConditions})
 	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC))
 	return &room{t: t, c: c, clock: clock, r: &Reconciler{Client: c, Namespace: "system", Version: "v0.4.0", Clock: clock}}
@@ -78,6 +78,20 @@ func aMac(name string) *v1alpha1.MacNode {
 	return m
 }
 
+func assigned(mac string) *v1alpha1.MacAssignment {
+	return &v1alpha1.MacAssignment{ObjectMeta: metav1.ObjectMeta{Name: mac, UID: "uid-of-y"}}
+}
+
+// order returns the agent that was ordered for a Mac.
+func (o *room) order(mac string) *v1alpha1.AgentOrder {
+	o.t.Helper()
+	a := &v1alpha1.MacAssignment{}
+	if err := o.c.Get(o.t.Context(), client.ObjectKey{Name: mac}, a); err != nil {
+		o.t.Fatal(err)
+	}
+	return a.Spec.Agent
+}
+
 func (o *room) look() reconcile.Result {
 	o.t.Helper()
 	res, err := o.r.Reconcile(o.t.Context(), reconcile.Request{})
@@ -101,7 +115,7 @@ func (o *room) says(name, version string, phase v1alpha1.AgentUpgradePhase) {
 	o.t.Helper()
 	m := o.mac(name)
 	m.Status.AgentVersion = version
-	a := m.Spec.Agent
+	a := o.order(name)
 	m.Status.AgentUpgrade = &v1alpha1.AgentUpgrade{To: a.Version, SHA256: a.SHA256, Attempt: a.Attempt, Phase: phase, Message: "it ended at once"}
 	if err := o.c.Status().Update(o.t.Context(), m); err != nil {
 		o.t.Fatal(err)
@@ -112,7 +126,7 @@ func (o *room) wantOrdered(names ...string) {
 	o.t.Helper()
 	var got []string
 	for _, name := range []string{"mini", "studio"} {
-		if o.mac(name).Spec.Agent != nil {
+		if o.order(name) != nil {
 			got = append(got, name)
 		}
 	}

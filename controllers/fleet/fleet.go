@@ -12,6 +12,7 @@ package fleet
 import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -32,9 +33,10 @@ const (
 	MacGone
 )
 
-// StateOf returns the state of a Mac; nil means that there is no such MacNode.
+// StateOf returns the state of a Mac; nil means that there is no such MacNode. One that is
+// being deleted is gone once it is drained.
 func StateOf(mac *v1alpha1.MacNode) MacState {
-	if mac == nil || !mac.DeletionTimestamp.IsZero() {
+	if mac == nil || !mac.DeletionTimestamp.IsZero() && !Leaving(mac) {
 		return MacGone
 	}
 	ready := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
@@ -53,6 +55,11 @@ func StateOf(mac *v1alpha1.MacNode) MacState {
 // Unreachable reports whether gateways found that none of them can connect to a Mac.
 func Unreachable(mac *v1alpha1.MacNode) bool {
 	return mac != nil && meta.IsStatusConditionFalse(mac.Status.Conditions, v1alpha1.ConditionReachable)
+}
+
+// Leaving reports whether a MacNode is being deleted and its replicas are drained first.
+func Leaving(mac *v1alpha1.MacNode) bool {
+	return !mac.DeletionTimestamp.IsZero() && controllerutil.ContainsFinalizer(mac, v1alpha1.FinalizerDrain)
 }
 
 // Report returns a Mac's status of a replica, by its UID and epoch, or nil.

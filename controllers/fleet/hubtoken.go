@@ -65,12 +65,12 @@ func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
 }
 
 // TokenRefs returns those in a Mac's assignments and inspections, sorted.
-func TokenRefs(mac *v1alpha1.MacNode) []string {
+func TokenRefs(assigned *v1alpha1.MacAssignment) []string {
 	refs := map[string]bool{}
-	for _, a := range mac.Spec.Assignments {
+	for _, a := range assigned.Spec.Assignments {
 		refs[a.TokenRef] = true
 	}
-	for _, i := range mac.Spec.Inspections {
+	for _, i := range assigned.Spec.Inspections {
 		refs[i.TokenRef] = true
 	}
 	delete(refs, "")

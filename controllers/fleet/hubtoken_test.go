@@ -64,10 +64,10 @@ func TestOrdersNameTheTokenThatTheyNeed(t *testing.T) {
 			t.Errorf("%s: %+v, want ref %q", name, got, c.want)
 		}
 	}
-	mac := &v1alpha1.MacNode{}
-	mac.Spec.Assignments = []v1alpha1.Assignment{{TokenRef: "b"}, {}}
-	mac.Spec.Inspections = []v1alpha1.Inspection{{TokenRef: "a"}, {TokenRef: "b"}}
-	if refs := strings.Join(TokenRefs(mac), " "); refs != "a b" {
+	assigned := &v1alpha1.MacAssignment{}
+	assigned.Spec.Assignments = []v1alpha1.Assignment{{TokenRef: "b"}, {}}
+	assigned.Spec.Inspections = []v1alpha1.Inspection{{TokenRef: "a"}, {TokenRef: "b"}}
+	if refs := strings.Join(TokenRefs(assigned), " "); refs != "a b" {
 		t.Errorf("refs %q", refs)
 	}
 }

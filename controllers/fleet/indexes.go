@@ -21,6 +21,8 @@ const (
 	IndexInspection = "inspectionID"
 	// IndexTokenRef finds deployments by their credential reference.
 	IndexTokenRef = "tokenRef"
+	// IndexAsked finds MacAssignments by the ids of their inspections.
+	IndexAsked = "asked"
 	// IndexClaim finds deployments by a bare name that they claim.
 	IndexClaim = "claim"
 )
@@ -46,6 +48,12 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}},
 		{&v1alpha1.ModelDeployment{}, IndexInspection, func(o client.Object) []string {
 			return []string{InspectionID(o.(*v1alpha1.ModelDeployment))}
+		}},
+		{&v1alpha1.MacAssignment{}, IndexAsked, func(o client.Object) (ids []string) {
+			for _, in := range o.(*v1alpha1.MacAssignment).Spec.Inspections {
+				ids = append(ids, in.ID)
+			}
+			return ids
 		}},
 		{&v1alpha1.ModelDeployment{}, IndexTokenRef, func(o client.Object) []string {
 			return nonEmpty(TokenRef(o.(*v1alpha1.ModelDeployment)))

@@ -182,16 +182,9 @@ func holdsSource(mac *v1alpha1.MacNode, m *model.Record) bool {
 // StillLooks reports whether a Mac may yet find a record's source: it has reported neither
 // success nor failure for it.
 func StillLooks(mac *v1alpha1.MacNode, source string) bool {
-	ids := map[string]bool{}
-	for _, order := range mac.Spec.Inspections {
-		ids[order.ID] = order.Source == source
-	}
-	for _, r := range mac.Status.Inspections {
-		if ids[r.ID] && r.State != v1alpha1.InspectionRunning {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(mac.Status.Inspections, func(r v1alpha1.InspectionStatus) bool {
+		return r.Source == source && r.State != v1alpha1.InspectionRunning
+	})
 }
 
 // HasWeights reports whether the weights are in a Mac's store.

@@ -23,12 +23,22 @@ const maxPeers = 3
 // Sites are the Macs of a fleet and their assigned weights, as places to copy weights from.
 type Sites struct {
 	macs     []v1alpha1.MacNode
+	assigned map[string]*v1alpha1.MacAssignment // by Mac
 	replicas []v1alpha1.ModelReplica
 }
 
 // NewSites returns the sites. It refers to the lists and does not change them.
-func NewSites(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica) Sites {
-	return Sites{macs, replicas}
+func NewSites(macs []v1alpha1.MacNode, assigned []v1alpha1.MacAssignment, replicas []v1alpha1.ModelReplica) Sites {
+	return Sites{macs, ByMac(assigned), replicas}
+}
+
+// ByMac returns what is assigned to each Mac, by its name.
+func ByMac(assigned []v1alpha1.MacAssignment) map[string]*v1alpha1.MacAssignment {
+	out := make(map[string]*v1alpha1.MacAssignment, len(assigned))
+	for i := range assigned {
+		out[assigned[i].Name] = &assigned[i]
+	}
+	return out
 }
 
 // Peers returns the Macs that a Mac may copy the weights of an assignment from: those of
@@ -87,7 +97,7 @@ func (s Sites) fetcher(site string, order *v1alpha1.Assignment) *v1alpha1.MacNod
 		if m == nil || m.Labels[LabelSite] != site || !gives(m) {
 			continue
 		}
-		was := wasSent(m, order.Model.Digest)
+		was := wasSent(s.assigned[m.Name], order.Model.Digest)
 		if best == nil || was && !sent || was == sent && olderReplica(r, oldest) {
 			best, sent, oldest = m, was, r
 		}
@@ -109,8 +119,8 @@ func (s Sites) named(name string) *v1alpha1.MacNode {
 }
 
 // wasSent reports whether a Mac has the assignment already, without peers.
-func wasSent(m *v1alpha1.MacNode, digest string) bool {
-	return slices.ContainsFunc(m.Spec.Assignments, func(a v1alpha1.Assignment) bool {
+func wasSent(assigned *v1alpha1.MacAssignment, digest string) bool {
+	return assigned != nil && slices.ContainsFunc(assigned.Spec.Assignments, func(a v1alpha1.Assignment) bool {
 		return a.Model.Digest == digest && a.Desired != v1alpha1.DesiredDrained && len(a.Peers) == 0
 	})
 }
@@ -137,8 +147,8 @@ func SiteFacts(m *v1alpha1.MacNode) string {
 }
 
 // Lacks reports whether a Mac has an assignment whose weights it does not hold.
-func Lacks(m *v1alpha1.MacNode) bool {
-	return slices.ContainsFunc(m.Spec.Assignments, func(a v1alpha1.Assignment) bool {
+func Lacks(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssignment) bool {
+	return assigned != nil && slices.ContainsFunc(assigned.Spec.Assignments, func(a v1alpha1.Assignment) bool {
 		return a.Desired != v1alpha1.DesiredDrained && !HasWeights(m, a.Model.Digest)
 	})
 }

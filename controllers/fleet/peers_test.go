@@ -31,9 +31,8 @@ func TestWhoCopiesFromWhom(t *testing.T) {
 	closing := func(m *v1alpha1.MacNode) {
 		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionFalse})
 	}
-	sent := func(m *v1alpha1.MacNode) {
-		m.Spec.Assignments = []v1alpha1.Assignment{{ReplicaUID: "x", Model: model, Desired: v1alpha1.DesiredRunning}}
-	}
+	sent := []v1alpha1.MacAssignment{{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.MacAssignmentSpec{
+		Assignments: []v1alpha1.Assignment{{ReplicaUID: "x", Model: model, Desired: v1alpha1.DesiredRunning}}}}}
 	nowhere := func(m *v1alpha1.MacNode) { m.Status.Address = nil }
 	bound := func(mac string, age int, change ...func(*v1alpha1.ModelReplica)) v1alpha1.ModelReplica {
 		r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(mac, age)), CreationTimestamp: metav1.NewTime(now.Add(-time.Duration(age) * time.Second))}}
@@ -48,6 +47,7 @@ func TestWhoCopiesFromWhom(t *testing.T) {
 	order := v1alpha1.Assignment{Model: model, Desired: v1alpha1.DesiredRunning}
 	for name, tc := range map[string]struct {
 		macs     []v1alpha1.MacNode // the first one is the one that copies
+		assigned []v1alpha1.MacAssignment
 		replicas []v1alpha1.ModelReplica
 		change   func(*v1alpha1.Assignment)
 		want     []string
@@ -64,7 +64,7 @@ func TestWhoCopiesFromWhom(t *testing.T) {
 		"a file of the model root":                          {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"), has)}, change: func(a *v1alpha1.Assignment) { a.Model.Source = "file://m" }},
 		"no Mac has them: the oldest replica's Mac is sent": {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"))}, replicas: []v1alpha1.ModelReplica{bound("a", 1), bound("b", 2)}, want: []string{"b"}},
 		"it is the one that asks":                           {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"))}, replicas: []v1alpha1.ModelReplica{bound("a", 2), bound("b", 1)}},
-		"one was sent before":                               {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"), sent)}, replicas: []v1alpha1.ModelReplica{bound("a", 2), bound("b", 1)}, want: []string{"b"}},
+		"one was sent before":                               {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"))}, assigned: sent, replicas: []v1alpha1.ModelReplica{bound("a", 2), bound("b", 1)}, want: []string{"b"}},
 		"it is silent":                                      {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"), silent)}, replicas: []v1alpha1.ModelReplica{bound("a", 1), bound("b", 2)}},
 		"it drains":                                         {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"))}, replicas: []v1alpha1.ModelReplica{bound("a", 1), bound("b", 2, drained)}},
 		"it fetches the same from elsewhere":                {macs: []v1alpha1.MacNode{ready("a", at("x")), ready("b", at("x"))}, replicas: []v1alpha1.ModelReplica{bound("a", 1), bound("b", 2, elsewhere)}},
@@ -75,13 +75,13 @@ func TestWhoCopiesFromWhom(t *testing.T) {
 			tc.change(&o)
 		}
 		var got []string
-		for _, m := range NewSites(tc.macs, tc.replicas).Peers(&tc.macs[0], &o) {
+		for _, m := range NewSites(tc.macs, tc.assigned, tc.replicas).Peers(&tc.macs[0], &o) {
 			got = append(got, m.Name)
 		}
 		if name == "three at most" { // each Mac has a stable order of its own
 			slices.Reverse(tc.macs[1:])
 			var again []string
-			for _, m := range NewSites(tc.macs, nil).Peers(&tc.macs[0], &o) {
+			for _, m := range NewSites(tc.macs, nil, nil).Peers(&tc.macs[0], &o) {
 				again = append(again, m.Name)
 			}
 			if len(got) != 3 || !slices.Equal(got, again) {

@@ -38,7 +38,7 @@ import (
 // A user's Secret is read by the name in a deployment of its namespace,
 // and never listed or watched.
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=metalfleet-system,verbs=get;list;watch;update
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;modeldeployments,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macassignments;modeldeployments,verbs=get;list;watch
 
 // Reconciler maintains the credentials of each Mac.
 type Reconciler struct {
@@ -53,14 +53,14 @@ type Reconciler struct {
 // credentials, and Macs' Secrets that were changed or recreated.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("hub-tokens").WithOptions(o).
-		For(&v1alpha1.MacNode{}, builder.WithPredicates(refsChanged())).
+		For(&v1alpha1.MacAssignment{}, builder.WithPredicates(refsChanged())).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofMac)).
 		Complete(r)
 }
 
 func refsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return !slices.Equal(fleet.TokenRefs(e.ObjectOld.(*v1alpha1.MacNode)), fleet.TokenRefs(e.ObjectNew.(*v1alpha1.MacNode)))
+		return !slices.Equal(fleet.TokenRefs(e.ObjectOld.(*v1alpha1.MacAssignment)), fleet.TokenRefs(e.ObjectNew.(*v1alpha1.MacAssignment)))
 	}}
 }
 
@@ -75,19 +75,19 @@ func (r *Reconciler) ofMac(_ context.Context, o client.Object) []reconcile.Reque
 
 // Reconcile writes the credentials of one Mac if they changed.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	var mac v1alpha1.MacNode
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
+	var assigned v1alpha1.MacAssignment
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &assigned); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	var secret corev1.Secret
-	key := client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.AgentObjectName(mac.Name)}
-	if err := r.Client.Get(ctx, key, &secret); err != nil || !mac.DeletionTimestamp.IsZero() {
+	key := client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.AgentObjectName(req.Name)}
+	if err := r.Client.Get(ctx, key, &secret); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) // the watch reports it once it exists
 	}
-	w, failure := r.wanted(ctx, fleet.TokenRefs(&mac))
+	w, failure := r.wanted(ctx, fleet.TokenRefs(&assigned))
 	if change(&secret, w) {
 		if err := r.Client.Update(ctx, &secret, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-			return reconcile.Result{}, errors.Join(failure, fmt.Errorf("write hub tokens of Mac %s: %w", mac.Name, err))
+			return reconcile.Result{}, errors.Join(failure, fmt.Errorf("write hub tokens of Mac %s: %w", req.Name, err))
 		}
 		ctrl.LoggerFrom(ctx).Info("Hub tokens of a Mac changed", "Secret", key, "tokens", len(w.tokens))
 	}

@@ -25,6 +25,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -98,6 +99,9 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 	var mac v1alpha1.MacNode
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if fleet.Leaving(&mac) {
+		return reconcile.Result{}, nil // it needs its identity until it is drained
 	}
 	if !mac.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, r.takeBack(ctx, &mac)
@@ -229,12 +233,13 @@ func labels(mac string) map[string]string { return map[string]string{v1alpha1.La
 
 // objects returns what a Mac's agent needs in the API, without its Secret.
 func (r *Macs) objects(mac string) []client.Object {
-	own, fleet := v1alpha1.AgentObjectName(mac), v1alpha1.GroupVersion.Group
+	own, group := v1alpha1.AgentObjectName(mac), v1alpha1.GroupVersion.Group
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: own, Labels: labels(mac)},
 		Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](v1alpha1.MacSilentSeconds)}}
 	global := append([]rbacv1.PolicyRule{
-		rule(fleet, "macnodes", mac, "get", "list", "watch"),
-		rule(fleet, "macnodes/status", mac, "patch", "update"),
+		rule(group, "macnodes", mac, "get", "list", "watch"),
+		rule(group, "macassignments", mac, "get", "list", "watch"),
+		rule(group, "macnodes/status", mac, "patch", "update"),
 	}, requests(own)...)
 	local := []rbacv1.PolicyRule{
 		rule(coordinationv1.GroupName, "leases", own, "get", "update", "patch"),

@@ -31,9 +31,9 @@ type Granter interface {
 }
 
 // introduce adds the peers to copy from to each of a Mac's assignments, and returns whether
-// there are any. A peer whose grant cannot be signed is left out: the assignments are valid
+// there are any. Grants of the previous assignments are kept while they are valid. A peer whose grant cannot be signed is left out: the assignments are valid
 // without it, and include those of other tenants.
-func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []v1alpha1.Assignment, macs []v1alpha1.MacNode) (bool, error) {
+func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders, previous []v1alpha1.Assignment, macs []v1alpha1.MacNode) (bool, error) {
 	copies := func(a v1alpha1.Assignment) bool { return fleet.Copies(mac, &a) }
 	if r.Grants == nil || !slices.ContainsFunc(orders, copies) {
 		return false, nil
@@ -43,9 +43,13 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders []
 	if err := r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("list replicas: %w", err)
 	}
-	sites := fleet.NewSites(macs, replicas.Items)
+	var assigned v1alpha1.MacAssignmentList
+	if err := r.Client.List(ctx, &assigned, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("list MacAssignments: %w", err)
+	}
+	sites := fleet.NewSites(macs, assigned.Items, replicas.Items)
 	before := map[string]string{} // grants, by replica and peer
-	for _, a := range mac.Spec.Assignments {
+	for _, a := range previous {
 		for _, n := range a.Peers {
 			before[a.ReplicaUID+"/"+n.Mac] = n.Grant
 		}
@@ -88,9 +92,15 @@ func (r *Orders) site(ctx context.Context, o client.Object) []reconcile.Request 
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
 		return nil
 	}
+	var assigned v1alpha1.MacAssignmentList
+	if err := r.Client.List(ctx, &assigned, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list MacAssignments")
+		return nil
+	}
+	byMac := fleet.ByMac(assigned.Items)
 	out := []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
 	for i := range macs.Items {
-		if m := &macs.Items[i]; m.Name != o.GetName() && m.Labels[fleet.LabelSite] == site && fleet.Lacks(m) {
+		if m := &macs.Items[i]; m.Name != o.GetName() && m.Labels[fleet.LabelSite] == site && fleet.Lacks(m, byMac[m.Name]) {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: m.Name}})
 		}
 	}

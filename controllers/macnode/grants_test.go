@@ -62,12 +62,12 @@ func TestAGrantThatFailsLeavesOutOnePeer(t *testing.T) {
 			if _, err := o.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "lacks"}}); !errors.Is(err, tc.want) {
 				t.Errorf("error %v, want %v", err, tc.want)
 			}
-			var mac v1alpha1.MacNode
-			if err := c.Get(t.Context(), client.ObjectKey{Name: "lacks"}, &mac); err != nil {
+			var assigned v1alpha1.MacAssignment
+			if err := c.Get(t.Context(), client.ObjectKey{Name: "lacks"}, &assigned); err != nil {
 				t.Fatal(err)
 			}
 			got := map[string]int{}
-			for _, a := range mac.Spec.Assignments {
+			for _, a := range assigned.Spec.Assignments {
 				got[a.Name] = len(a.Peers)
 			}
 			if n, ok := got["long"]; len(got) != 2 || !ok || n != 0 || got["good"] != 1 {

@@ -35,7 +35,13 @@ func objects(t *testing.T, os ...client.Object) client.WithWatch {
 			t.Fatal(err)
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(s).WithObjects(os...).WithStatusSubresource(&v1alpha1.MacNode{}).
+	return fake.NewClientBuilder().WithScheme(s).WithObjects(os...).WithStatusSubresource(&v1alpha1.MacNode{}, &v1alpha1.MacAssignment{}).
+		WithIndex(&v1alpha1.MacAssignment{}, fleet.IndexAsked, func(o client.Object) (ids []string) {
+			for _, in := range o.(*v1alpha1.MacAssignment).Spec.Inspections {
+				ids = append(ids, in.ID)
+			}
+			return ids
+		}).
 		WithIndex(&v1alpha1.ModelDeployment{}, fleet.IndexInspection, func(o client.Object) []string {
 			return []string{fleet.InspectionID(o.(*v1alpha1.ModelDeployment))}
 		}).

@@ -25,6 +25,7 @@ import (
 	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/demand"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
@@ -84,7 +85,7 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !mac.DeletionTimestamp.IsZero() {
+	if !mac.DeletionTimestamp.IsZero() && !fleet.Leaving(&mac) {
 		return reconcile.Result{}, nil
 	}
 	lease, err := h.observe(ctx, h.Client, mac.Name)

@@ -8,7 +8,12 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,7 +29,9 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// Orders writes the complete assignments and inspections of each Mac.
+// Orders writes the MacAssignment of each Mac: its complete assignments and inspections. It
+// confirms each generation that it has written or found to be right; a Mac follows no
+// other.
 type Orders struct {
 	Client client.Client
 	Clock  clock.PassiveClock
@@ -32,7 +39,7 @@ type Orders struct {
 	Grants Granter
 }
 
-// orders are the fields of a MacNode's spec that this reconciler owns.
+// orders are the fields of a MacAssignment's spec that this reconciler owns.
 type orders struct {
 	Assignments []v1alpha1.Assignment `json:"assignments,omitempty"`
 	Inspections []v1alpha1.Inspection `json:"inspections,omitempty"`
@@ -42,15 +49,20 @@ type orders struct {
 // leave out: a spec without any owned field would become null, which the API server
 // rejects.
 type configuration struct {
-	*ac.MacNodeApplyConfiguration
+	*ac.MacAssignmentApplyConfiguration
 	Spec struct {
 		Assignments []ac.AssignmentApplyConfiguration `json:"assignments"`
 		Inspections []ac.InspectionApplyConfiguration `json:"inspections"`
 	} `json:"spec"`
 }
 
-func (o orders) configure(mac *v1alpha1.MacNode) (*configuration, error) {
-	c := &configuration{MacNodeApplyConfiguration: ac.MacNode(mac.Name).WithUID(mac.UID)}
+// configure returns the configuration of a Mac's orders. A UID makes sure that an existing
+// object is written, and that none is created.
+func (o orders) configure(mac *v1alpha1.MacNode, uid types.UID) (*configuration, error) {
+	c := &configuration{MacAssignmentApplyConfiguration: ac.MacAssignment(mac.Name).WithOwnerReferences(owner(mac))}
+	if uid != "" {
+		c.WithUID(uid)
+	}
 	assignments, err := status.Convert[[]ac.AssignmentApplyConfiguration](append([]v1alpha1.Assignment{}, o.Assignments...))
 	if err != nil {
 		return nil, err
@@ -66,7 +78,8 @@ func (o orders) configure(mac *v1alpha1.MacNode) (*configuration, error) {
 // SetupWithManager starts the reconciler with its watches.
 func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("macnode-orders").WithOptions(o).
-		For(&v1alpha1.MacNode{}, builder.WithPredicates(ordersChanged())).
+		For(&v1alpha1.MacNode{}, builder.WithPredicates(askableChanged())).
+		Watches(&v1alpha1.MacAssignment{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(assignmentChanged())).
 		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(holder), builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(predicate.Or(specChanged(), namesChanged()))).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.peers), builder.WithPredicates(askableChanged())).
@@ -75,11 +88,11 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		Complete(r)
 }
 
-// ordersChanged passes a Mac that is new, whose orders were changed by others, or that may
-// be asked for other inspections.
-func ordersChanged() predicate.Predicate {
+// assignmentChanged passes a MacAssignment that was deleted, or changed by others.
+func assignmentChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || askable(e.ObjectOld) != askable(e.ObjectNew)
+		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() || !e.ObjectNew.(*v1alpha1.MacAssignment).Confirmed() ||
+			!status.Equal(e.ObjectOld.GetOwnerReferences(), e.ObjectNew.GetOwnerReferences())
 	}}
 }
 
@@ -133,7 +146,7 @@ func (r *Orders) inspectors(ctx context.Context, o client.Object) []reconcile.Re
 		}
 		for n := range deployments.Items {
 			if !strings.HasPrefix(deployments.Items[n].Spec.Model.Source, fleet.FileScheme) {
-				maps.Copy(names, askedNames(&deployments.Items[n], macs))
+				maps.Copy(names, r.askedNames(ctx, &deployments.Items[n], macs))
 			}
 		}
 	}
@@ -164,7 +177,7 @@ func (r *Orders) concerned(ctx context.Context, o client.Object) []reconcile.Req
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list replicas")
 		return nil
 	}
-	names := askedNames(d, macs)
+	names := r.askedNames(ctx, d, macs)
 	for i := range replicas.Items {
 		if mac := fleet.OrderedOn(&replicas.Items[i]); mac != "" && replicas.Items[i].Spec.DeploymentRef.Name == d.Name {
 			names[mac] = true
@@ -191,7 +204,7 @@ func (r *Orders) peers(ctx context.Context, _ client.Object) []reconcile.Request
 	}
 	names := map[string]bool{}
 	for i := range ofOne {
-		maps.Copy(names, askedNames(&ofOne[i], macs))
+		maps.Copy(names, r.askedNames(ctx, &ofOne[i], macs))
 	}
 	return requests(names)
 }
@@ -204,15 +217,18 @@ func (r *Orders) listMacs(ctx context.Context) ([]v1alpha1.MacNode, error) {
 
 // askedNames returns the names of the Macs that are asked for a deployment's source, or
 // still have an inspection of it.
-func askedNames(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) map[string]bool {
-	names, id := map[string]bool{}, fleet.InspectionID(d)
+func (r *Orders) askedNames(ctx context.Context, d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) map[string]bool {
+	names := map[string]bool{}
 	for _, mac := range fleet.Asked(d, macs) {
 		names[mac.Name] = true
 	}
-	for i := range macs {
-		if slices.ContainsFunc(macs[i].Spec.Inspections, func(in v1alpha1.Inspection) bool { return in.ID == id }) {
-			names[macs[i].Name] = true
-		}
+	var asked v1alpha1.MacAssignmentList
+	byID := client.MatchingFields{fleet.IndexAsked: fleet.InspectionID(d)}
+	if err := r.Client.List(ctx, &asked, byID, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list MacAssignments")
+	}
+	for i := range asked.Items {
+		names[asked.Items[i].Name] = true
 	}
 	return names
 }
@@ -225,32 +241,76 @@ func requests(names map[string]bool) []reconcile.Request {
 	return out
 }
 
-// Reconcile derives the orders of one Mac and writes them if they changed.
+// Reconcile derives the orders of one Mac, writes them if they changed, and confirms them.
 func (r *Orders) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var mac v1alpha1.MacNode
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !mac.DeletionTimestamp.IsZero() {
+	if !mac.DeletionTimestamp.IsZero() && !fleet.Leaving(&mac) {
 		return reconcile.Result{}, nil
+	}
+	before, err := r.written(ctx, mac.Name)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	wanted, macs, err := r.derive(ctx, &mac)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	copies, ungranted := r.introduce(ctx, &mac, wanted.Assignments, macs)
+	copies, ungranted := r.introduce(ctx, &mac, wanted.Assignments, before.Spec.Assignments, macs)
 	var again reconcile.Result
 	if copies { // a grant is due after half its validity
 		again.RequeueAfter = renewGrant
 	}
-	if status.Equal(wanted, orders{mac.Spec.Assignments, mac.Spec.Inspections}) {
-		return again, ungranted
+	return again, errors.Join(client.IgnoreNotFound(r.write(ctx, &mac, before, wanted)), ungranted)
+}
+
+// written returns the MacAssignment of a Mac; an empty one if there is none. One that the
+// operator did not create, such as a copy from a backup, is deleted.
+func (r *Orders) written(ctx context.Context, mac string) (*v1alpha1.MacAssignment, error) {
+	var a v1alpha1.MacAssignment
+	err := r.Client.Get(ctx, client.ObjectKey{Name: mac}, &a)
+	if apierrors.IsNotFound(err) {
+		return &v1alpha1.MacAssignment{}, nil
 	}
-	applied, err := wanted.configure(&mac)
-	if err == nil {
-		err = client.IgnoreNotFound(status.Apply(ctx, r.Client, v1alpha1.ManagerOrders, applied))
+	if err != nil {
+		return nil, fmt.Errorf("read MacAssignment %s: %w", mac, err)
 	}
-	return again, errors.Join(err, ungranted)
+	if a.Status.UID == string(a.UID) {
+		return &a, nil
+	}
+	if err := r.Client.Delete(ctx, &a, client.Preconditions{UID: &a.UID}); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("delete MacAssignment %s, which the operator did not create: %w", mac, err)
+	}
+	return &v1alpha1.MacAssignment{}, nil
+}
+
+// write applies the orders of a Mac if they changed, then confirms what it wrote: first the
+// spec, then the status, so that a pass that fails between them is repeated.
+func (r *Orders) write(ctx context.Context, mac *v1alpha1.MacNode, before *v1alpha1.MacAssignment, wanted orders) error {
+	uid, generation := before.UID, before.Generation
+	if uid == "" || !metav1.IsControlledBy(before, mac) || !status.Equal(wanted, orders{before.Spec.Assignments, before.Spec.Inspections}) {
+		applied, err := wanted.configure(mac, uid)
+		if err != nil {
+			return err
+		}
+		if err := status.Apply(ctx, r.Client, v1alpha1.ManagerOrders, applied); err != nil {
+			return err
+		}
+		uid, generation = ptr.Deref(applied.UID, ""), ptr.Deref(applied.Generation, 0)
+	}
+	if before.Confirmed() && before.UID == uid && before.Generation == generation {
+		return nil
+	}
+	return status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerOrders, ac.MacAssignment(mac.Name).WithUID(uid).WithStatus(
+		ac.MacAssignmentStatus().WithUID(string(uid)).WithObservedGeneration(generation).WithReplicas(int32(len(wanted.Assignments)))))
+}
+
+// owner makes a MacNode the controller of its MacAssignment.
+func owner(mac *v1alpha1.MacNode) *metav1ac.OwnerReferenceApplyConfiguration {
+	return metav1ac.OwnerReference().WithAPIVersion(v1alpha1.GroupVersion.String()).WithKind("MacNode").WithName(mac.Name).
+		WithUID(mac.UID).WithController(true).WithBlockOwnerDeletion(false)
 }
 
 // derive returns the orders without peers, and all Macs, which must not be changed.

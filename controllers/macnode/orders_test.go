@@ -15,12 +15,13 @@ import (
 
 // Without them an otherwise empty spec would become null, which the API server rejects.
 func TestEmptyOrdersNameBothLists(t *testing.T) {
-	c, err := orders{}.configure(&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mini", UID: "u"}})
+	c, err := orders{}.configure(&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mini", UID: "u"}}, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b, err := json.Marshal(c)
-	want := `{"kind":"MacNode","apiVersion":"metalfleet.dev/v1alpha1","metadata":{"name":"mini","uid":"u"},"spec":{"assignments":[],"inspections":[]}}`
+	want := `{"kind":"MacAssignment","apiVersion":"metalfleet.dev/v1alpha1","metadata":{"name":"mini","uid":"a",` +
+		`"ownerReferences":[{"apiVersion":"metalfleet.dev/v1alpha1","kind":"MacNode","name":"mini","uid":"u","controller":true,"blockOwnerDeletion":false}]},"spec":{"assignments":[],"inspections":[]}}`
 	if err != nil || string(b) != want {
 		t.Errorf("%s (%v), want %s", b, err, want)
 	}
@@ -38,7 +39,8 @@ func TestADeploymentConcernsFewMacs(t *testing.T) {
 		m.Status.Chip = "M2Ultra"
 		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
 		if i == 7 { // asked before another one became ready
-			m.Spec.Inspections = []v1alpha1.Inspection{{ID: fleet.InspectionID(hub)}}
+			all = append(all, &v1alpha1.MacAssignment{ObjectMeta: metav1.ObjectMeta{Name: m.Name}, Spec: v1alpha1.MacAssignmentSpec{
+				Inspections: []v1alpha1.Inspection{{ID: fleet.InspectionID(hub)}}}})
 		}
 		all = append(all, m)
 	}

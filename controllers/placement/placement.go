@@ -113,7 +113,7 @@ func view(m *v1alpha1.MacNode) any {
 		Pinned        []string
 		Inspections   []v1alpha1.InspectionStatus
 	}{fleet.StateOf(m), fleet.Unreachable(m), !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting), plan.Skewed(m), plan.Stranded(m), m.Labels, m.Spec.Taints,
-		m.Spec.Unschedulable, m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes > 0, m.Status.Chip, m.Status.Weights, m.Spec.PinnedWeights, m.Status.Inspections}
+		m.Spec.Unschedulable || fleet.Leaving(m), m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes > 0, m.Status.Chip, m.Status.Weights, m.Spec.PinnedWeights, m.Status.Inspections}
 }
 
 func placedTrue(r *v1alpha1.ModelReplica) bool {

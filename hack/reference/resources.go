@@ -26,8 +26,8 @@ const full = 99
 func kinds() []kind {
 	return []kind{
 		{"modeldeployments", map[string]int{"spec": full, "spec.placement.affinity": 0, "spec.placement.tolerations": 0, "status": 1, "status.conditions": 0}},
-		{"macnodes", map[string]int{"spec": full, "spec.agent": 0, "spec.assignments": 0, "spec.inspections": 0, "spec.taints": 0,
-			"status": 1}},
+		{"macnodes", map[string]int{"spec": full, "spec.taints": 0, "status": 1}},
+		{"macassignments", map[string]int{"spec": 1, "status": 1}},
 		{"modelreplicas", map[string]int{"spec": 1, "status": 1}},
 	}
 }

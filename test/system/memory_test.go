@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
@@ -119,8 +120,12 @@ func (w *world) settled(t *testing.T, mac string, engines int) {
 func (w *world) unassigned(t *testing.T, mac string) {
 	t.Helper()
 	w.waitMac(t, mac, mac+" has no assignment", func(node *v1alpha1.MacNode) error {
-		if len(node.Spec.Assignments)+len(node.Status.Assignments) > 0 {
-			return fmt.Errorf("assignments %+v; it reports %+v", node.Spec.Assignments, node.Status.Assignments)
+		var assigned v1alpha1.MacAssignment
+		if err := w.Client.Get(t.Context(), client.ObjectKey{Name: mac}, &assigned); err != nil {
+			return err
+		}
+		if len(assigned.Spec.Assignments)+len(node.Status.Assignments) > 0 {
+			return fmt.Errorf("assignments %+v; it reports %+v", assigned.Spec.Assignments, node.Status.Assignments)
 		}
 		return nil
 	})

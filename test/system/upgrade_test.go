@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
@@ -179,8 +180,10 @@ func (u *upgrade) bad(t *testing.T, version, reason string) {
 		}
 		return nil
 	})
-	if m := u.node(t, "studio"); m.Spec.Agent == nil || m.Spec.Agent.Version != goodVersion {
-		t.Errorf("studio was ordered %+v although %s failed before", m.Spec.Agent, version)
+	var studio v1alpha1.MacAssignment
+	must(t, u.Client.Get(t.Context(), client.ObjectKey{Name: "studio"}, &studio))
+	if a := studio.Spec.Agent; a == nil || a.Version != goodVersion {
+		t.Errorf("studio was ordered %+v although %s failed before", a, version)
 	}
 	u.wantEvent(t, "MacNode", "macbook", v1alpha1.ReasonAgentRolledBack, version)
 }

@@ -677,6 +677,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: reason
       type:
         scalar: string
+    - name: source
+      type:
+        scalar: string
     - name: state
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.InspectionState
@@ -696,6 +699,60 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: reach
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacReach
+- name: dev.metalfleet.metalfleet.api.v1alpha1.MacAssignment
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacAssignmentSpec
+    - name: status
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacAssignmentStatus
+      default:
+        observedGeneration: -1
+- name: dev.metalfleet.metalfleet.api.v1alpha1.MacAssignmentSpec
+  map:
+    fields:
+    - name: agent
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.AgentOrder
+    - name: assignments
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Assignment
+          elementRelationship: associative
+          keys:
+          - replicaUID
+    - name: inspections
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Inspection
+          elementRelationship: associative
+          keys:
+          - id
+- name: dev.metalfleet.metalfleet.api.v1alpha1.MacAssignmentStatus
+  map:
+    fields:
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: replicas
+      type:
+        scalar: numeric
+    - name: uid
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacCache
   map:
     fields:
@@ -836,28 +893,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacNodeSpec
   map:
     fields:
-    - name: agent
-      type:
-        namedType: dev.metalfleet.metalfleet.api.v1alpha1.AgentOrder
-    - name: assignments
-      type:
-        list:
-          elementType:
-            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Assignment
-          elementRelationship: associative
-          keys:
-          - replicaUID
     - name: clearCache
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.CacheClear
-    - name: inspections
-      type:
-        list:
-          elementType:
-            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Inspection
-          elementRelationship: associative
-          keys:
-          - id
     - name: memory
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacMemoryPolicy

@@ -11,7 +11,7 @@ import (
 
 // Judge derives a Mac's condition AgentCurrent. If several reasons apply, it reports the
 // one that needs attention most.
-func Judge(w *Target, mac *v1alpha1.MacNode, operator string) metav1.Condition {
+func Judge(w *Target, mac Mac, operator string) metav1.Condition {
 	runs := mac.Status.AgentVersion
 	say := func(s metav1.ConditionStatus, reason, format string, args ...any) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAgentCurrent, Status: s, Reason: reason, Message: fmt.Sprintf(format, args...)}
@@ -19,14 +19,14 @@ func Judge(w *Target, mac *v1alpha1.MacNode, operator string) metav1.Condition {
 	if runs == "" {
 		return say(metav1.ConditionUnknown, v1alpha1.ReasonAgentUnversioned, "the Mac's agent has not reported yet")
 	}
-	up, order := mac.Status.AgentUpgrade, mac.Spec.Agent
+	up, order := mac.Status.AgentUpgrade, mac.Order
 	switch {
 	case up.Is(order) && up.Phase == v1alpha1.UpgradeRolledBack:
 		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentRolledBack, "%s did not become ready, and %s runs again: %s", up.To, runs, up.Message)
 	case up.Is(order) && up.Phase == v1alpha1.UpgradeRefused:
 		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, "%s was not installed: %s", up.To, up.Message)
 	case order != nil && (order.Version != runs || busy(mac)):
-		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentUpgrading, "runs %s, upgrading to %s: %s", runs, order.Version, progress(mac, up, order))
+		return say(metav1.ConditionFalse, v1alpha1.ReasonAgentUpgrading, "runs %s, upgrading to %s: %s", runs, order.Version, progress(mac.MacNode, up, order))
 	}
 	served, reason, message := serves(operator, runs)
 	switch {

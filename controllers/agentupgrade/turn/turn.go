@@ -78,15 +78,34 @@ type Turn struct {
 	After time.Duration `json:"-"`
 }
 
+// Mac is one Mac and the agent that was ordered for it.
+type Mac struct {
+	*v1alpha1.MacNode
+	Order *v1alpha1.AgentOrder // nil: none
+}
+
+// Join pairs each Mac with its order.
+func Join(macs []v1alpha1.MacNode, assigned []v1alpha1.MacAssignment) []Mac {
+	orders := make(map[string]*v1alpha1.AgentOrder, len(assigned))
+	for i := range assigned {
+		orders[assigned[i].Name] = assigned[i].Spec.Agent
+	}
+	out := make([]Mac, len(macs))
+	for i := range macs {
+		out[i] = Mac{MacNode: &macs[i], Order: orders[macs[i].Name]}
+	}
+	return out
+}
+
 // Next decides the next action, for an operator of a version or of an unknown one. Macs are
 // upgraded by name; one that is being upgraded, or failed, precedes all that wait.
-func Next(w *Target, operator string, macs []v1alpha1.MacNode, now time.Time) Turn {
+func Next(w *Target, operator string, macs []Mac, now time.Time) Turn {
 	if w == nil {
 		return Turn{State: Idle, Message: "no version is requested"}
 	}
 	t := Turn{}
 	for i := range macs {
-		t.Macs = append(t.Macs, standing(w, &macs[i], now))
+		t.Macs = append(t.Macs, standing(w, macs[i], now))
 	}
 	slices.SortFunc(t.Macs, func(a, b Standing) int { return cmp.Compare(a.Mac, b.Mac) })
 	if w.Mac != "" && !slices.ContainsFunc(t.Macs, func(s Standing) bool { return s.Mac == w.Mac }) {
@@ -159,25 +178,25 @@ func (t *Turn) done(w *Target) string {
 
 // standing returns the state of one Mac. Its own upgrade takes precedence over reasons not
 // to begin one.
-func standing(w *Target, mac *v1alpha1.MacNode, now time.Time) Standing {
+func standing(w *Target, mac Mac, now time.Time) Standing {
 	s := Standing{Mac: mac.Name, Version: mac.Status.AgentVersion}
 	at := func(p Place, format string, args ...any) Standing {
 		s.Place, s.Message = p, fmt.Sprintf(format, args...)
 		return s
 	}
 	order, up := w.Order(), mac.Status.AgentUpgrade
-	ordered := equality.Semantic.DeepEqual(mac.Spec.Agent, order)
+	ordered := equality.Semantic.DeepEqual(mac.Order, order)
 	runs := mac.Status.AgentVersion == w.Version
 	switch {
 	case ordered && up.Is(order) && up.Failed():
 		return at(Failed, "%s to %s (%s)", up.Phase, up.To, up.Message)
-	case ordered && runs && isTrue(mac, v1alpha1.ConditionReady) && !saysNo(mac, v1alpha1.ConditionAccepting):
-		if s.settles = settles(mac, now); s.settles > 0 {
+	case ordered && runs && isTrue(mac.MacNode, v1alpha1.ConditionReady) && !saysNo(mac.MacNode, v1alpha1.ConditionAccepting):
+		if s.settles = settles(mac.MacNode, now); s.settles > 0 {
 			return at(Settling, "runs %s, observed for another %s", w.Version, s.settles.Round(time.Second))
 		}
 		return at(Current, "runs %s", w.Version)
 	case ordered:
-		return at(Underway, "%s", progress(mac, up, order))
+		return at(Underway, "%s", progress(mac.MacNode, up, order))
 	case busy(mac):
 		return at(Different, "still upgrading to %s, phase %s", up.To, up.Phase)
 	case w.Mac != "" && w.Mac != mac.Name:
@@ -185,7 +204,7 @@ func standing(w *Target, mac *v1alpha1.MacNode, now time.Time) Standing {
 	case runs:
 		return at(Current, "runs %s", w.Version)
 	}
-	p, message := reachable(mac)
+	p, message := reachable(mac.MacNode)
 	return at(p, "%s", message)
 }
 
@@ -211,9 +230,9 @@ func reachable(mac *v1alpha1.MacNode) (Place, string) {
 
 // busy reports whether the Mac accepts no requests, or soon will not, because of another
 // order.
-func busy(mac *v1alpha1.MacNode) bool {
+func busy(mac Mac) bool {
 	u := mac.Status.AgentUpgrade
-	if u == nil || !u.Is(mac.Spec.Agent) {
+	if u == nil || !u.Is(mac.Order) {
 		return false
 	}
 	return u.Phase == v1alpha1.UpgradeDraining || u.Phase == v1alpha1.UpgradeTrial

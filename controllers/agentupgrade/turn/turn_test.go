@@ -19,11 +19,11 @@ func target() *Target {
 	return &Target{Version: "v0.4.0", Source: "https://releases.example.com/agent.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 3}
 }
 
-type change func(*v1alpha1.MacNode)
+type change func(*Mac)
 
 // mac returns a healthy Mac that runs v0.3.0, with changes.
-func mac(name string, changes ...change) v1alpha1.MacNode {
-	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+func mac(name string, changes ...change) Mac {
+	m := Mac{MacNode: &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}}
 	m.Status.AgentVersion = "v0.3.0"
 	is(v1alpha1.ConditionReady, "True", v1alpha1.ReasonReporting)(&m)
 	is(v1alpha1.ConditionAccepting, "True", v1alpha1.ReasonAccepted)(&m)
@@ -38,7 +38,7 @@ func is(kind string, s metav1.ConditionStatus, reason string) change {
 }
 
 func since(kind string, s metav1.ConditionStatus, reason string, ago time.Duration) change {
-	return func(m *v1alpha1.MacNode) {
+	return func(m *Mac) {
 		var kept []metav1.Condition
 		for _, c := range m.Status.Conditions {
 			if c.Type != kind {
@@ -49,23 +49,23 @@ func since(kind string, s metav1.ConditionStatus, reason string, ago time.Durati
 	}
 }
 
-func ordered(m *v1alpha1.MacNode) { m.Spec.Agent = target().Order() }
-func runsIt(m *v1alpha1.MacNode)  { m.Status.AgentVersion = "v0.4.0" }
-func cordoned(m *v1alpha1.MacNode) {
+func ordered(m *Mac) { m.Order = target().Order() }
+func runsIt(m *Mac)  { m.Status.AgentVersion = "v0.4.0" }
+func cordoned(m *Mac) {
 	m.Spec.Unschedulable = true
 }
 
 func phase(p v1alpha1.AgentUpgradePhase) change {
-	return func(m *v1alpha1.MacNode) {
-		o := m.Spec.Agent
+	return func(m *Mac) {
+		o := m.Order
 		m.Status.AgentUpgrade = &v1alpha1.AgentUpgrade{To: o.Version, SHA256: o.SHA256, Attempt: o.Attempt, Phase: p, Message: "because"}
 	}
 }
 
 // another is an order of an earlier attempt.
-func another(m *v1alpha1.MacNode) {
-	m.Spec.Agent = target().Order()
-	m.Spec.Agent.Version, m.Spec.Agent.Attempt = "v0.3.9", 2
+func another(m *Mac) {
+	m.Order = target().Order()
+	m.Order.Version, m.Order.Attempt = "v0.3.9", 2
 }
 
 func currentFor(d time.Duration) change {
@@ -82,44 +82,44 @@ var (
 func TestWhoseTurnItIs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		target func(*Target)
-		macs   []v1alpha1.MacNode
+		macs   []Mac
 		state  State
 		mac    string
 		start  bool
 		says   string
 	}{
-		"the first by name begins":                        {macs: []v1alpha1.MacNode{mac("b"), mac("a")}, state: Upgrading, mac: "a", start: true},
-		"no second one next to an ordered one":            {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered)}, state: Upgrading, mac: "b", says: "not responded"},
-		"no second one next to a draining one":            {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeDraining))}, state: Upgrading, mac: "b"},
-		"no second one next to one on trial":              {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, runsIt, stopped, phase(v1alpha1.UpgradeTrial))}, state: Upgrading, mac: "b", says: "Trial"},
-		"a new one is watched for a while":                {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), currentFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 20s"},
-		"a new one without a judgement is watched":        {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 30s"},
-		"the next begins after that":                      {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute)), mac("b")}, state: Upgrading, mac: "b", start: true},
-		"one that is new and not ready is waited for":     {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "currently unreachable"},
-		"a rollback halts":                                {macs: []v1alpha1.MacNode{mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Halted, mac: "a", says: "because"},
-		"a refusal halts":                                 {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeRefused))}, state: Halted, mac: "b"},
-		"a rollback halts also what is underway":          {macs: []v1alpha1.MacNode{mac("a", ordered), mac("b", ordered, phase(v1alpha1.UpgradeRolledBack))}, state: Halted, mac: "b"},
-		"a new target clears an old rollback":             {macs: []v1alpha1.MacNode{mac("a", another, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Upgrading, mac: "a", start: true},
-		"one that drains for another order is waited for": {macs: []v1alpha1.MacNode{mac("a"), mac("b", another, phase(v1alpha1.UpgradeDraining))}, state: Waiting, mac: "b", says: "v0.3.9"},
-		"a pause begins nothing":                          {target: func(w *Target) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a")}, state: Paused, says: "--resume"},
-		"a pause continues a running upgrade":             {target: func(w *Target) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a", ordered)}, state: Upgrading, mac: "a"},
-		"none begins while one is silent":                 {macs: []v1alpha1.MacNode{mac("a"), mac("z", silent)}, state: Waiting, mac: "z", says: "cordon it or delete it"},
-		"none begins while one is gone":                   {macs: []v1alpha1.MacNode{mac("a"), mac("z", gone)}, state: Waiting, mac: "z"},
-		"one that was stopped blocks none":                {macs: []v1alpha1.MacNode{mac("a", gone, stopped), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"one that never joined blocks none":               {macs: []v1alpha1.MacNode{mac("a", never), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"a cordoned one that is silent holds none up":     {macs: []v1alpha1.MacNode{mac("a", cordoned, silent), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"a cordoned one is caught up later":               {macs: []v1alpha1.MacNode{mac("a", cordoned), mac("z", runsIt)}, state: Done, says: "a (cordoned)"},
-		"all have it":                                     {macs: []v1alpha1.MacNode{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "all selected Macs run v0.4.0"},
-		"only the named Mac":                              {target: func(w *Target) { w.Mac = "z" }, macs: []v1alpha1.MacNode{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"no Mac of that name":                             {target: func(w *Target) { w.Mac = "x" }, macs: []v1alpha1.MacNode{mac("a")}, state: Waiting, says: "Mac x does not exist"},
+		"the first by name begins":                        {macs: []Mac{mac("b"), mac("a")}, state: Upgrading, mac: "a", start: true},
+		"no second one next to an ordered one":            {macs: []Mac{mac("a"), mac("b", ordered)}, state: Upgrading, mac: "b", says: "not responded"},
+		"no second one next to a draining one":            {macs: []Mac{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeDraining))}, state: Upgrading, mac: "b"},
+		"no second one next to one on trial":              {macs: []Mac{mac("a"), mac("b", ordered, runsIt, stopped, phase(v1alpha1.UpgradeTrial))}, state: Upgrading, mac: "b", says: "Trial"},
+		"a new one is watched for a while":                {macs: []Mac{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), currentFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 20s"},
+		"a new one without a judgement is watched":        {macs: []Mac{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 30s"},
+		"the next begins after that":                      {macs: []Mac{mac("a", ordered, runsIt, currentFor(time.Minute)), mac("b")}, state: Upgrading, mac: "b", start: true},
+		"one that is new and not ready is waited for":     {macs: []Mac{mac("a", ordered, runsIt, currentFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "currently unreachable"},
+		"a rollback halts":                                {macs: []Mac{mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Halted, mac: "a", says: "because"},
+		"a refusal halts":                                 {macs: []Mac{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeRefused))}, state: Halted, mac: "b"},
+		"a rollback halts also what is underway":          {macs: []Mac{mac("a", ordered), mac("b", ordered, phase(v1alpha1.UpgradeRolledBack))}, state: Halted, mac: "b"},
+		"a new target clears an old rollback":             {macs: []Mac{mac("a", another, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Upgrading, mac: "a", start: true},
+		"one that drains for another order is waited for": {macs: []Mac{mac("a"), mac("b", another, phase(v1alpha1.UpgradeDraining))}, state: Waiting, mac: "b", says: "v0.3.9"},
+		"a pause begins nothing":                          {target: func(w *Target) { w.Paused = true }, macs: []Mac{mac("a")}, state: Paused, says: "--resume"},
+		"a pause continues a running upgrade":             {target: func(w *Target) { w.Paused = true }, macs: []Mac{mac("a", ordered)}, state: Upgrading, mac: "a"},
+		"none begins while one is silent":                 {macs: []Mac{mac("a"), mac("z", silent)}, state: Waiting, mac: "z", says: "cordon it or delete it"},
+		"none begins while one is gone":                   {macs: []Mac{mac("a"), mac("z", gone)}, state: Waiting, mac: "z"},
+		"one that was stopped blocks none":                {macs: []Mac{mac("a", gone, stopped), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"one that never joined blocks none":               {macs: []Mac{mac("a", never), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"a cordoned one that is silent holds none up":     {macs: []Mac{mac("a", cordoned, silent), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"a cordoned one is caught up later":               {macs: []Mac{mac("a", cordoned), mac("z", runsIt)}, state: Done, says: "a (cordoned)"},
+		"all have it":                                     {macs: []Mac{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "all selected Macs run v0.4.0"},
+		"only the named Mac":                              {target: func(w *Target) { w.Mac = "z" }, macs: []Mac{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"no Mac of that name":                             {target: func(w *Target) { w.Mac = "x" }, macs: []Mac{mac("a")}, state: Waiting, says: "Mac x does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := target()
 			if tc.target != nil {
 				tc.target(w)
 				for i := range tc.macs { // the order is derived from the target
-					if tc.macs[i].Spec.Agent != nil && tc.macs[i].Spec.Agent.Attempt == w.Attempt {
-						tc.macs[i].Spec.Agent = w.Order()
+					if tc.macs[i].Order != nil && tc.macs[i].Order.Attempt == w.Attempt {
+						tc.macs[i].Order = w.Order()
 					}
 				}
 			}
@@ -132,13 +132,13 @@ func TestWhoseTurnItIs(t *testing.T) {
 			}
 		})
 	}
-	if got := Next(nil, "", []v1alpha1.MacNode{mac("a")}, now); got.State != Idle || got.Start {
+	if got := Next(nil, "", []Mac{mac("a")}, now); got.State != Idle || got.Start {
 		t.Errorf("without a target: %+v", got)
 	}
-	if got := Next(target(), "v0.3.0", []v1alpha1.MacNode{mac("a")}, now); got.State != Waiting || got.Start || !strings.Contains(got.Message, "upgrade CRDs and operator first") {
+	if got := Next(target(), "v0.3.0", []Mac{mac("a")}, now); got.State != Waiting || got.Start || !strings.Contains(got.Message, "upgrade CRDs and operator first") {
 		t.Errorf("an agent newer than the operator: %+v", got)
 	}
-	watched := []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(10*time.Second))}
+	watched := []Mac{mac("a", ordered, runsIt, currentFor(10*time.Second))}
 	if got := Next(target(), "", watched, now); got.After != 20*time.Second {
 		t.Errorf("looked at again after %s, want 20s", got.After)
 	}
@@ -147,7 +147,7 @@ func TestWhoseTurnItIs(t *testing.T) {
 func TestWhatAMacIsToldOfItsAgent(t *testing.T) {
 	for name, tc := range map[string]struct {
 		target *Target
-		mac    v1alpha1.MacNode
+		mac    Mac
 		status metav1.ConditionStatus
 		reason string
 	}{
@@ -160,12 +160,12 @@ func TestWhatAMacIsToldOfItsAgent(t *testing.T) {
 		"refused":                {target: target(), mac: mac("a", ordered, phase(v1alpha1.UpgradeRefused)), status: "False", reason: v1alpha1.ReasonAgentRefused},
 		"nothing wanted, N":      {mac: mac("a", runsIt), status: "True", reason: v1alpha1.ReasonAgentSupported},
 		"nothing wanted, N-1":    {mac: mac("a"), status: "True", reason: v1alpha1.ReasonAgentSupported},
-		"nothing wanted, N-2":    {mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
-		"too old beats outdated": {target: target(), mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
-		"never reported":         {mac: mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "" }), status: "Unknown", reason: v1alpha1.ReasonAgentUnversioned},
+		"nothing wanted, N-2":    {mac: mac("a", func(m *Mac) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
+		"too old beats outdated": {target: target(), mac: mac("a", func(m *Mac) { m.Status.AgentVersion = "v0.2.9" }), status: "False", reason: v1alpha1.ReasonAgentTooOld},
+		"never reported":         {mac: mac("a", func(m *Mac) { m.Status.AgentVersion = "" }), status: "Unknown", reason: v1alpha1.ReasonAgentUnversioned},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Judge(tc.target, &tc.mac, "v0.4.2"); got.Status != tc.status || got.Reason != tc.reason || got.Message == "" {
+			if got := Judge(tc.target, tc.mac, "v0.4.2"); got.Status != tc.status || got.Reason != tc.reason || got.Message == "" {
 				t.Errorf("%s %s: %s; want %s %s", got.Status, got.Reason, got.Message, tc.status, tc.reason)
 			}
 		})

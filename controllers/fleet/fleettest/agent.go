@@ -2,7 +2,8 @@
 // for tests of the operator.
 //
 // It owns what an agent writes: the status of its MacNode (server-side apply, the agent's
-// field manager) and its Lease. It reads only its own MacNode, as a real agent does. It
+// field manager) and its Lease. It reads only its own MacNode and
+// MacAssignment, as a real agent does. It
 // starts no engine: footprints and freed bytes are figures of the script. Only _test.go
 // files may import it.
 //
@@ -89,7 +90,8 @@ type Agent struct {
 	renewing sync.Mutex // held during a renewal
 	mu       sync.Mutex // guards the fields after it
 	script   Script
-	loads    map[string]int64 // engines started, by replica UID
+	assigned v1alpha1.MacAssignmentSpec // the last one that the operator confirmed
+	loads    map[string]int64           // engines started, by replica UID
 	running  map[string]v1alpha1.Assignment
 	freed    map[string]int64
 	reclaims []v1alpha1.Reclaim
@@ -152,7 +154,7 @@ func (a *Agent) note(err error) {
 // follow runs the script each time the assignments change.
 func (a *Agent) follow(ctx context.Context) {
 	for ctx.Err() == nil {
-		w, err := a.c.Watch(ctx, &v1alpha1.MacNodeList{}, client.MatchingFields{"metadata.name": a.Name})
+		w, err := a.c.Watch(ctx, &v1alpha1.MacAssignmentList{}, client.MatchingFields{"metadata.name": a.Name})
 		if err != nil {
 			a.note(err)
 			pause(ctx, 100*time.Millisecond)
@@ -230,6 +232,13 @@ func (a *Agent) play(ctx context.Context) error {
 	if err := a.c.Get(ctx, client.ObjectKey{Name: a.Name}, &mac); err != nil {
 		return client.IgnoreNotFound(err)
 	}
+	var assigned v1alpha1.MacAssignment
+	if err := a.c.Get(ctx, client.ObjectKey{Name: a.Name}, &assigned); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	if assigned.Confirmed() {
+		a.assigned = assigned.Spec
+	}
 	before, err := json.Marshal(own(mac.Status))
 	if err != nil {
 		return err
@@ -267,11 +276,11 @@ func (a *Agent) report(mac *v1alpha1.MacNode) v1alpha1.MacNodeStatus {
 		Disk:       v1alpha1.MacDisk{FreeBytes: diskFree - a.script.DiskUsed},
 		Conditions: a.script.Conditions, TrustedRoots: a.script.Roots,
 	}
-	for _, order := range mac.Spec.Inspections {
+	for _, order := range a.assigned.Inspections {
 		s.Inspections = append(s.Inspections, a.inspect(order))
 	}
 	wanted := map[string]bool{}
-	for _, order := range mac.Spec.Assignments {
+	for _, order := range a.assigned.Assignments {
 		wanted[order.ReplicaUID] = true
 		s.Assignments = append(s.Assignments, a.obey(order))
 	}
@@ -289,7 +298,7 @@ func (a *Agent) report(mac *v1alpha1.MacNode) v1alpha1.MacNodeStatus {
 }
 
 func (a *Agent) inspect(order v1alpha1.Inspection) v1alpha1.InspectionStatus {
-	out := v1alpha1.InspectionStatus{ID: order.ID, State: v1alpha1.InspectionFailed}
+	out := v1alpha1.InspectionStatus{ID: order.ID, Source: order.Source, State: v1alpha1.InspectionFailed}
 	src, has := a.script.Sources[order.Source]
 	switch {
 	case !has:

@@ -55,9 +55,9 @@ func TestAConflictOverASpecIsAnError(t *testing.T) {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}).Build()
-	agent := func(version string) *ac.MacNodeApplyConfiguration {
-		return ac.MacNode("studio").WithSpec(ac.MacNodeSpec().WithAgent(ac.AgentOrder().WithVersion(version)))
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&v1alpha1.MacAssignment{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}).Build()
+	agent := func(version string) *ac.MacAssignmentApplyConfiguration {
+		return ac.MacAssignment("studio").WithSpec(ac.MacAssignmentSpec().WithAgent(ac.AgentOrder().WithVersion(version)))
 	}
 	if err := Apply(t.Context(), c, "person", agent("v1")); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestAConflictOverASpecIsAnError(t *testing.T) {
 	if err := Apply(t.Context(), c, "operator", agent("v2")); !apierrors.IsConflict(err) {
 		t.Errorf("%v, want a conflict", err)
 	}
-	var mac v1alpha1.MacNode
+	var mac v1alpha1.MacAssignment
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "studio"}, &mac); err != nil || mac.Spec.Agent == nil || mac.Spec.Agent.Version != "v1" {
 		t.Errorf("spec %+v (%v), want the person's", mac.Spec, err)
 	}

@@ -145,7 +145,7 @@ func closedTo(mac *v1alpha1.MacNode) kind {
 	switch {
 	case fleet.StateOf(mac) != fleet.MacReady:
 		return notReady
-	case mac.Spec.Unschedulable:
+	case mac.Spec.Unschedulable || fleet.Leaving(mac):
 		return cordoned
 	case fleet.Unreachable(mac):
 		return unreachable

@@ -70,7 +70,7 @@ func TestPick(t *testing.T) {
 	file := func(r *v1alpha1.ModelReplica) { r.Spec.Model.Source = "file://m.gguf" }
 	holds := func(digest string) func(*v1alpha1.MacNode) {
 		return func(m *v1alpha1.MacNode) {
-			m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "i", State: v1alpha1.InspectionResolved,
+			m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "i", Source: "file://m.gguf", State: v1alpha1.InspectionResolved,
 				Model: &model.Record{Source: "file://m.gguf", Digest: digest}}}
 		}
 	}
@@ -84,11 +84,7 @@ func TestPick(t *testing.T) {
 	}
 	// looked returns a Mac that inspected the source and found nothing.
 	looked := func(m *v1alpha1.MacNode) {
-		m.Spec.Inspections = []v1alpha1.Inspection{{ID: "i", Source: "file://m.gguf"}}
-		m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "i", State: v1alpha1.InspectionFailed, Reason: v1alpha1.ReasonSourceNotFound}}
-	}
-	asked := func(m *v1alpha1.MacNode) {
-		m.Spec.Inspections = []v1alpha1.Inspection{{ID: "i", Source: "file://m.gguf"}}
+		m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "i", Source: "file://m.gguf", State: v1alpha1.InspectionFailed, Reason: v1alpha1.ReasonSourceNotFound}}
 	}
 	born := func(age time.Duration) func(*v1alpha1.ModelReplica) {
 		return func(r *v1alpha1.ModelReplica) { r.CreationTimestamp = metav1.NewTime(now.Add(-age)) }
@@ -162,7 +158,7 @@ func TestPick(t *testing.T) {
 			existing: replicas{replica("s", gib, on("a"), of("d")), replica("t", gib, on("b")), replica("u", gib, on("b"))}, replica: replica("r", gib, of("d"), file, born(time.Second)), mac: "a", reason: v1alpha1.ReasonPlaced},
 		"the first replica does not wait": {macs: macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib)},
 			replica: replica("r", gib, file, born(time.Second)), mac: "a", reason: v1alpha1.ReasonPlaced},
-		"the same name with other bytes is another file": {macs: macs{mac("a", 9*gib, asked, holds("sha256:other"))}, replica: replica("r", gib, file), reason: v1alpha1.ReasonNoCandidates, message: "1 without the model's files"},
+		"the same name with other bytes is another file": {macs: macs{mac("a", 9*gib, holds("sha256:other"))}, replica: replica("r", gib, file), reason: v1alpha1.ReasonNoCandidates, message: "1 without the model's files"},
 		"a refusal is remembered":                        {macs: macs{mac("a", 9*gib)}, replica: replica("r", gib, avoids("a", time.Minute)), reason: v1alpha1.ReasonNoCandidates, message: "1 avoided after a refusal"},
 		"OnDemand replicas do not count against one another": {macs: macs{mac("a", 10*gib)},
 			existing: replicas{replica("s", 8*gib, on("a"), onDemand), replica("t", 9*gib, on("a"), onDemand)}, replica: replica("r", 10*gib, onDemand), mac: "a", reason: v1alpha1.ReasonPlaced,

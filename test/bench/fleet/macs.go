@@ -209,7 +209,7 @@ func (m *mac) status() *v1alpha1.MacNodeStatus {
 	}
 	for _, order := range m.orders.Inspections {
 		record := recordOf(order.Source)
-		s.Inspections = append(s.Inspections, v1alpha1.InspectionStatus{ID: order.ID, State: v1alpha1.InspectionResolved, Model: &record})
+		s.Inspections = append(s.Inspections, v1alpha1.InspectionStatus{ID: order.ID, Source: order.Source, State: v1alpha1.InspectionResolved, Model: &record})
 	}
 	for i := range m.orders.Assignments {
 		s.Assignments = append(s.Assignments, m.assignment(&m.orders.Assignments[i]))

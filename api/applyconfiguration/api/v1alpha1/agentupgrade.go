@@ -15,11 +15,11 @@ import (
 type AgentUpgradeApplyConfiguration struct {
 	// from is the version that ran before the upgrade.
 	From *string `json:"from,omitempty"`
-	// to is the version that spec.agent requested.
+	// to is the version that was requested.
 	To *string `json:"to,omitempty"`
 	// sha256 is the SHA-256 digest of the archive, in lower-case hex.
 	SHA256 *string `json:"sha256,omitempty"`
-	// attempt is the value of spec.agent.attempt that this upgrade belongs to.
+	// attempt is the number of the requested attempt that this upgrade belongs to.
 	Attempt *int64 `json:"attempt,omitempty"`
 	// phase is the current phase of the upgrade. Valid values are:
 	// - Fetching: the agent downloads and checks the archive; requests are
@@ -28,8 +28,8 @@ type AgentUpgradeApplyConfiguration struct {
 	// - Trial: the new agent has started and must become ready in time.
 	// - Succeeded: the new agent became ready.
 	// - RolledBack: the new agent failed and the previous one runs again.
-	// - Refused: the archive did not match spec.agent; the running agent was
-	// not stopped.
+	// - Refused: the archive was not the requested one; the running agent
+	// was not stopped.
 	Phase *apiv1alpha1.AgentUpgradePhase `json:"phase,omitempty"`
 	// message explains the phase and names the next step.
 	Message *string `json:"message,omitempty"`

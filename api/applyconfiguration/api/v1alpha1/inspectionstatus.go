@@ -12,8 +12,10 @@ import (
 //
 // InspectionStatus is the result of inspecting a model source on a Mac.
 type InspectionStatusApplyConfiguration struct {
-	// id is the id of the inspection in spec.inspections.
+	// id is the id of the inspection in the MacAssignment.
 	ID *string `json:"id,omitempty"`
+	// source is the model source of the inspection.
+	Source *string `json:"source,omitempty"`
 	// state is the state of the inspection. Valid values are:
 	// - Running: the Mac is inspecting the source.
 	// - Resolved: the inspection succeeded; model holds the result.
@@ -39,6 +41,14 @@ func InspectionStatus() *InspectionStatusApplyConfiguration {
 // If called multiple times, the ID field is set to the value of the last call.
 func (b *InspectionStatusApplyConfiguration) WithID(value string) *InspectionStatusApplyConfiguration {
 	b.ID = &value
+	return b
+}
+
+// WithSource sets the Source field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Source field is set to the value of the last call.
+func (b *InspectionStatusApplyConfiguration) WithSource(value string) *InspectionStatusApplyConfiguration {
+	b.Source = &value
 	return b
 }
 

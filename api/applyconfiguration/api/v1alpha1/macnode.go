@@ -14,15 +14,14 @@ import (
 // MacNodeApplyConfiguration represents a declarative configuration of the MacNode type for use
 // with apply.
 //
-// MacNode is one Mac: its settings, the replicas assigned to it, and the state
-// that its agent reports. The agent can access only this object, its Lease and
-// its Secret.
+// MacNode is one Mac: its settings, and the state that its agent reports. The
+// agent can access only this object, the MacAssignment of the same name, its
+// Lease and its Secret.
 type MacNodeApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
 	// metadata is the standard object metadata.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// spec is the desired state of the Mac, written by the administrator and
-	// the operator.
+	// spec is the desired state of the Mac, written by the administrator.
 	Spec *MacNodeSpecApplyConfiguration `json:"spec,omitempty"`
 	// status is the state that the Mac's agent reports. The operator writes the
 	// conditions Ready, IdentityClash and AgentCurrent.

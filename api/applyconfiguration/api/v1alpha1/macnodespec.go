@@ -29,15 +29,6 @@ type MacNodeSpecApplyConfiguration struct {
 	// clearCache requests that this Mac clears its prefix caches, once for each
 	// value of request. status.cacheCleared holds the result.
 	ClearCache *CacheClearApplyConfiguration `json:"clearCache,omitempty"`
-	// assignments are the replicas that this Mac should hold. The operator
-	// writes this field.
-	Assignments []AssignmentApplyConfiguration `json:"assignments,omitempty"`
-	// inspections are the model sources that this Mac should inspect. The
-	// operator writes this field.
-	Inspections []InspectionApplyConfiguration `json:"inspections,omitempty"`
-	// agent is the agent version that this Mac should run. When it is absent,
-	// the Mac keeps its current version. The operator writes this field.
-	Agent *AgentOrderApplyConfiguration `json:"agent,omitempty"`
 }
 
 // MacNodeSpecApplyConfiguration constructs a declarative configuration of the MacNodeSpec type for use with
@@ -95,39 +86,5 @@ func (b *MacNodeSpecApplyConfiguration) WithSettings(value *AgentSettingsApplyCo
 // If called multiple times, the ClearCache field is set to the value of the last call.
 func (b *MacNodeSpecApplyConfiguration) WithClearCache(value *CacheClearApplyConfiguration) *MacNodeSpecApplyConfiguration {
 	b.ClearCache = value
-	return b
-}
-
-// WithAssignments adds the given value to the Assignments field in the declarative configuration
-// and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, values provided by each call will be appended to the Assignments field.
-func (b *MacNodeSpecApplyConfiguration) WithAssignments(values ...*AssignmentApplyConfiguration) *MacNodeSpecApplyConfiguration {
-	for i := range values {
-		if values[i] == nil {
-			panic("nil value passed to WithAssignments")
-		}
-		b.Assignments = append(b.Assignments, *values[i])
-	}
-	return b
-}
-
-// WithInspections adds the given value to the Inspections field in the declarative configuration
-// and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, values provided by each call will be appended to the Inspections field.
-func (b *MacNodeSpecApplyConfiguration) WithInspections(values ...*InspectionApplyConfiguration) *MacNodeSpecApplyConfiguration {
-	for i := range values {
-		if values[i] == nil {
-			panic("nil value passed to WithInspections")
-		}
-		b.Inspections = append(b.Inspections, *values[i])
-	}
-	return b
-}
-
-// WithAgent sets the Agent field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Agent field is set to the value of the last call.
-func (b *MacNodeSpecApplyConfiguration) WithAgent(value *AgentOrderApplyConfiguration) *MacNodeSpecApplyConfiguration {
-	b.Agent = value
 	return b
 }

@@ -2,7 +2,10 @@ package cli
 
 import (
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/onemac"
 )
 
@@ -25,7 +28,11 @@ func (a *app) status() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s := onemac.Of(mac)
+		var assigned v1alpha1.MacAssignment // it names the replicas; without it they have their UIDs
+		if err := cl.Get(cmd.Context(), client.ObjectKey{Name: mac.Name}, &assigned); client.IgnoreNotFound(err) != nil && !apierrors.IsForbidden(err) {
+			return a.apiError("read MacAssignment "+mac.Name, err)
+		}
+		s := onemac.Of(mac, &assigned)
 		if a.json() {
 			return a.printJSON(s)
 		}

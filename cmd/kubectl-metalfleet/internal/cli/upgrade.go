@@ -170,7 +170,11 @@ func (a upgradeCommand) showUpgrade(ctx context.Context, c client.Reader, w *tur
 	if err := c.List(ctx, &macs); err != nil {
 		return a.apiError("list Macs", err)
 	}
-	t := turn.Next(w, "", macs.Items, a.Now())
+	var assigned v1alpha1.MacAssignmentList
+	if err := c.List(ctx, &assigned); err != nil {
+		return a.apiError("list MacAssignments", err)
+	}
+	t := turn.Next(w, "", turn.Join(macs.Items, assigned.Items), a.Now())
 	if a.json() {
 		return a.printJSON(map[string]any{"wish": w, "upgrade": t})
 	}

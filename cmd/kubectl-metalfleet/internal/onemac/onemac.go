@@ -1,7 +1,7 @@
 // Package onemac reports the state and the settings of one Mac.
 //
 // It owns the figures of `status` and the names of `settings`, as pure functions
-// over a MacNode. An unknown setting is refused by name, and an unmeasured figure
+// over a MacNode and its MacAssignment. An unknown setting is refused by name, and an unmeasured figure
 // is never shown as zero.
 //
 // Start reading at Of for the status, Parse for the settings.
@@ -58,8 +58,8 @@ type Engine struct {
 	Activity *v1alpha1.EngineActivity `json:"activity,omitempty"`
 }
 
-// Of reads a MacNode.
-func Of(m *v1alpha1.MacNode) Status {
+// Of reads a MacNode, and the names of its replicas in what is assigned to it.
+func Of(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssignment) Status {
 	s := Status{
 		Mac: m.Name, Pressure: m.Status.Memory.PressureLevel, Models: len(m.Status.Assignments), Engines: []Engine{},
 		Hardware: Hardware{m.Status.Chip, m.Status.Backend, m.Status.Simulated, m.Status.Memory.ThermalState},
@@ -69,7 +69,7 @@ func Of(m *v1alpha1.MacNode) Status {
 		s.Memory = &m.Status.Memory
 	}
 	names := map[string]string{}
-	for _, a := range m.Spec.Assignments {
+	for _, a := range assigned.Spec.Assignments {
 		names[a.ReplicaUID] = a.Namespace + "/" + a.Name
 	}
 	for i := range m.Status.Assignments {

@@ -112,7 +112,7 @@ func TestUnknownSettingIsRefusedByName(t *testing.T) {
 func TestMacThatNeverReportedShowsNoZeros(t *testing.T) {
 	m := &v1alpha1.MacNode{}
 	m.Name = "m1"
-	s := Of(m)
+	s := Of(m, &v1alpha1.MacAssignment{})
 	var b strings.Builder
 	if err := s.Write(&b); err != nil || b.String() != "Mac m1 has not reported yet; its agent must join first\n" || s.Memory != nil {
 		t.Errorf("%q, %v", b.String(), err)
