@@ -234,14 +234,20 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 			return c, fmt.Errorf("--metrics: %w", err)
 		}
 	}
-	if c.Address, err = address(f.advertise, c.Listener.Addr()); err == nil && len(f.tunnels) > 0 {
-		if c.Address.Reach = v1alpha1.ReachTunnel; f.advertise != "" {
-			c.Address.Reach = v1alpha1.ReachDirectOrTunnel
-		}
-		c.Tunnels = tunnel.Listen(c.Listener, tunnel.Options{Mac: c.Name, Gateways: f.tunnels, Log: log.WithName("tunnel")})
-		c.Listener = c.Tunnels
+	return c, f.reach(&c, log)
+}
+
+// reach sets how gateways connect to this Mac.
+func (f flags) reach(c *agent.Config, log logr.Logger) (err error) {
+	if c.Address, err = address(f.advertise, c.Listener.Addr()); err != nil || len(f.tunnels) == 0 {
+		return err
 	}
-	return c, err
+	if c.Address.Reach = v1alpha1.ReachTunnel; f.advertise != "" {
+		c.Address.Reach = v1alpha1.ReachDirectOrTunnel
+	}
+	c.Tunnels = tunnel.Listen(c.Listener, tunnel.Options{Mac: c.Name, Gateways: f.tunnels, Log: log.WithName("tunnel")})
+	c.Listener = c.Tunnels
+	return nil
 }
 
 // keys are those of --release-keys; none where the flag is not given.

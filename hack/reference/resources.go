@@ -27,8 +27,8 @@ func kinds() []kind {
 	return []kind{
 		{"modeldeployments", map[string]int{"spec": full, "spec.placement.affinity": 0, "spec.placement.tolerations": 0, "status": 1, "status.conditions": 0}},
 		{"macnodes", map[string]int{"spec": full, "spec.taints": 0, "status": 1}},
-		{"macassignments", map[string]int{"spec": 1, "status": 1}},
-		{"modelreplicas", map[string]int{"spec": 1, "status": 1}},
+		{"macassignments", map[string]int{}},
+		{"modelreplicas", map[string]int{"status": 1}},
 	}
 }
 
@@ -48,6 +48,10 @@ func resources(root string) (string, error) {
 		first, _ := cutSentence(strings.Join(strings.Fields(schema.Description), " "))
 		fmt.Fprintf(&b, "\n## %s\n\n%s. Short name `%s`, %s.\n", crd.Spec.Names.Kind, first, strings.Join(crd.Spec.Names.ShortNames, "`, `"), strings.ToLower(string(crd.Spec.Scope)))
 		for _, part := range []string{"spec", "status"} {
+			if k.depth[part] == 0 {
+				fmt.Fprintf(&b, "\n`kubectl explain %s.%s` lists the %s.\n", strings.ToLower(crd.Spec.Names.Kind), part, part)
+				continue
+			}
 			fmt.Fprintf(&b, "\n### %s %s\n\n", crd.Spec.Names.Kind, part)
 			s := schema.Properties[part]
 			if err := k.list(&b, part, "", &s); err != nil {

@@ -207,7 +207,7 @@ func TestImagesAreFoundInThePrefixCacheByTheirContent(t *testing.T) {
 			e := ready(t, engine.Options{ModelPath: path, PrefixCache: true, CacheMemory: 16 << 20}, ref.Options{})
 			first, second := picture(t, 90, 120, 1), picture(t, 90, 120, 2)
 			request := func(after string, images ...[]byte) engine.Request {
-				return about("Look at these. ", strings.Repeat("Tell me what is on them. ", 16)+after, images...)
+				return about("Look at these. ", strings.Repeat("List all that is on them. ", 16)+after, images...)
 			}
 			cached := func(r engine.Request) int {
 				t.Helper()

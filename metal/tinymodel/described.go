@@ -63,6 +63,14 @@ func (m Described) Write(dir string) error {
 		}
 		parts = append(parts, tower...)
 	}
+	if err := m.writeFiles(dir, d); err != nil {
+		return err
+	}
+	return writeShards(dir, "mlx", shards(parts, 5e9))
+}
+
+// writeFiles writes what a folder has besides tensors.
+func (m Described) writeFiles(dir string, d family.Dimensions) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("write random model %s: %w", m.Name, err)
 	}
@@ -95,7 +103,7 @@ func (m Described) Write(dir string) error {
 			return err
 		}
 	}
-	return writeShards(dir, "mlx", shards(parts, 5e9))
+	return nil
 }
 
 // dimensions reads the configuration as it is read from its file.
