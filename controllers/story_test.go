@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +107,31 @@ func TestARefusedDeploymentHoldsNoName(t *testing.T) {
 	d = w.deployment("works", v1alpha1.ConditionAccepted, v1alpha1.ReasonSourceNotFound)
 	if !slices.Equal(d.Status.ServedNames, served) {
 		t.Errorf("a refused change leaves the names %v, want %v", d.Status.ServedNames, served)
+	}
+}
+
+// TestASourceOfFieldsServes: both forms of a source are the same revision.
+func TestASourceOfFieldsServes(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.deploy("fields", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Model = v1alpha1.ModelSource{Local: &v1alpha1.LocalSource{Path: strings.TrimPrefix(source, "file://")}}
+	})
+	d := w.deployment("fields", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	if want := (v1alpha1.ContextLimits{MaxTokens: 8192, MaxConcurrentRequests: 4, KVCacheTokens: 16384}); d.Status.ModelSource != source ||
+		d.Status.Context == nil || *d.Status.Context != want {
+		t.Errorf("the status has the source %q and the limits %+v, want %q and %+v", d.Status.ModelSource, d.Status.Context, source, want)
+	}
+	revision := d.Status.UpdateRevision
+	w.edit("fields", func(s *v1alpha1.ModelDeploymentSpec) { s.Model = v1alpha1.ModelSource{Source: source} })
+	w.eventually("the change is observed", func() error {
+		if d = w.get("fields"); d.Status.ObservedGeneration != d.Generation {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if d.Status.UpdateRevision != revision || len(w.replicas("fields")) != 1 {
+		t.Errorf("the URL of the same source made the revision %s of %s", d.Status.UpdateRevision, revision)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // +kubebuilder:resource:shortName=mdep,categories=metalfleet
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
-// +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.spec.model.source`
+// +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.status.modelSource`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.summary.ready`,description="number of ready and desired replicas"
 // +kubebuilder:printcolumn:name="Up-to-date",type=integer,JSONPath=`.status.updatedReplicas`,description="number of replicas of the current spec"
 // +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.availableReplicas`,description="number of replicas, of any revision, that accept requests"
@@ -39,7 +39,7 @@ type ModelDeployment struct {
 }
 
 // ModelDeploymentSpec is the desired state of a deployment.
-// +kubebuilder:validation:XValidation:rule="!self.model.source.startsWith('https://') || has(self.model.sha256)",message="model.sha256 is required for an https:// source, to verify the download; set it to the SHA-256 of the file in hex"
+// +kubebuilder:validation:XValidation:rule="!has(self.model.source) || !self.model.source.startsWith('https://') || has(self.model.sha256)",message="model.sha256 is required for an https:// source, to verify the download; set it to the SHA-256 of the file in hex"
 // +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.replicas) || self.replicas == 1",message="replicas and autoscaling are mutually exclusive: remove replicas, or remove autoscaling if you, an HPA or KEDA set the number of replicas"
 type ModelDeploymentSpec struct {
 	// model is the source of the weights.
@@ -240,6 +240,15 @@ type ModelDeploymentStatus struct {
 	// updateRevision.
 	// +optional
 	Rollout RolloutStatus `json:"rollout,omitzero"`
+	// modelSource is the URL of the source that spec.model states, in whichever
+	// form.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1536
+	ModelSource string `json:"modelSource,omitempty"`
+	// context holds the limits that updateRevision uses, with the defaults of
+	// the model.
+	// +optional
+	Context *ContextLimits `json:"context,omitempty"`
 	// modelDigest is the digest of the weights of updateRevision.
 	// +optional
 	// +kubebuilder:validation:MaxLength=71

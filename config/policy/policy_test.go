@@ -614,6 +614,43 @@ func (w *world) sources() {
 	))
 }
 
+// TestARuleOfSourcesSeesFieldsAsTheirURL: a list that names each URL allows what states the
+// same in fields, and nothing else. The URLs are those of ModelSource.Resolved.
+func TestARuleOfSourcesSeesFieldsAsTheirURL(t *testing.T) {
+	const refused, digest = "may not use the source", `"0000000000000000000000000000000000000000000000000000000000000000"`
+	var urls []string
+	var attempts []attempt
+	for model, url := range map[string]string{
+		`huggingFace: {repo: org/model}`:                                            "hf://org/model",
+		`huggingFace: {repo: org/model2}`:                                           refused,
+		`huggingFace: {repo: any/model, revision: v2}`:                              "hf://any/*",
+		`huggingFace: {repo: any/model, revision: refs/pr/7}`:                       refused,
+		`s3: {bucket: models}`:                                                      "s3://models/",
+		`s3: {bucket: models, prefix: a/b}`:                                         "s3://models/a/b",
+		`s3: {bucket: models, prefix: a}`:                                           refused,
+		`s3: {bucket: models, prefix: a/b, region: eu-west-1}`:                      "s3://models/a/b?region=eu-west-1",
+		`s3: {bucket: models, prefix: a/b, endpoint: "https://o.example:9"}`:        "s3://models/a/b?endpoint=https://o.example:9",
+		`s3: {bucket: models, prefix: a, endpoint: "https://o.example", region: r}`: "s3://models/a?endpoint=https://o.example&region=r",
+		`s3: {bucket: models, prefix: a/b, endpoint: "https://evil.example"}`:       refused,
+		`oci: {reference: "ghcr.io/org/model:v1"}`:                                  "oci://ghcr.io/org/model:v1",
+		`oci: {reference: "ghcr.io/org/model:v2"}`:                                  refused,
+		`https: {url: "https://h.example/m.gguf", sha256: ` + digest + `}`:          "https://h.example/m.gguf",
+		`https: {url: "https://h.example/n.gguf", sha256: ` + digest + `}`:          refused,
+		`local: {path: tenant/m.gguf}`:                                              "file://tenant/m.gguf",
+		`local: {path: team-a/m.gguf}`:                                              refused,
+	} {
+		object := strings.Replace(deployment("a", "", ", servedNames: [tenant/a]"), `source: ""`, model, 1)
+		a := attempt{name: model, who: mallory, object: object, refused: refused}
+		if url != refused {
+			a.refused, urls = "", append(urls, url)
+		}
+		attempts = append(attempts, a)
+	}
+	w := newWorld(t)
+	w.allow(`{"tenant.sources":"` + strings.Join(urls, " ") + `"}`)
+	w.play(attempts)
+}
+
 // allow changes the lists of namespaces.
 func (w *world) allow(lists string) {
 	w.t.Helper()

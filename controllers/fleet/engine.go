@@ -49,6 +49,7 @@ type Engine struct {
 // reading it does not matter. A record of another source does not match: the operator never
 // wrote it.
 func (e Engine) OfSource(m v1alpha1.ModelSource) bool {
+	m = m.Resolved()
 	return e.Source == m.Source && e.Model.Source == m.Source && e.SHA256 == m.SHA256 && e.Revision == m.Revision && slices.Equal(e.Files, m.Files)
 }
 
@@ -62,7 +63,7 @@ func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
 // Resolve builds the engine of a deployment from the record of its source, or returns why
 // that is impossible.
 func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
-	m := spec.Model
+	m := spec.Model.Resolved()
 	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.PrefixCache.SharedPrefixes, RestartedAt: spec.Rollout.RestartedAt}
 	if err := record.Facts.Validate(); err != nil {
 		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; the memory requirement cannot be computed without it, use a file whose header contains it"}

@@ -19,7 +19,7 @@ const FileScheme = "file://"
 // credential reference and the source, each with its length. No input of a tenant makes it
 // the id of another source, or of one with another credential.
 func InspectionID(d *v1alpha1.ModelDeployment) string {
-	s := d.Spec.Model
+	s := d.Spec.Model.Resolved()
 	parts := append([]string{TokenRef(d), s.Source, s.SHA256, s.Revision}, s.Files...)
 	for i, p := range parts {
 		parts[i] = strconv.Itoa(len(p)) + ":" + p
@@ -39,7 +39,7 @@ func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.Mac
 		}
 	}
 	byName := func(a, b *v1alpha1.MacNode) int { return cmp.Compare(a.Name, b.Name) }
-	if strings.HasPrefix(d.Spec.Model.Source, FileScheme) {
+	if strings.HasPrefix(d.Spec.Model.Resolved().Source, FileScheme) {
 		slices.SortFunc(eligible, byName)
 		return eligible
 	}
@@ -118,7 +118,7 @@ func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 		}
 	}
 	found.validate()
-	source := d.Spec.Model.Source
+	source := d.Spec.Model.Resolved().Source
 	best, local := found.best(), strings.HasPrefix(source, FileScheme)
 	switch {
 	case best != nil && (local || len(best.macs) >= vouchersNeeded):

@@ -104,7 +104,7 @@ func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1al
 			continue
 		}
 		seen[id], namespaces[d.Namespace] = true, true
-		m := d.Spec.Model
+		m := d.Spec.Model.Resolved()
 		asked = append(asked, v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)})
 	}
 	return withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces)))

@@ -21,9 +21,24 @@ import (
 // classified as part of the engine or not.
 var (
 	makesAnother = map[string]func(*v1alpha1.ModelDeploymentSpec){
-		"Model.Source":                  func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://other/name" },
-		"Model.Revision":                func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Revision = "v2" },
-		"Model.Files":                   func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Files = []string{"*Q8_0.gguf"} },
+		"Model.Source":   func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://other/name" },
+		"Model.Revision": func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Revision = "v2" },
+		"Model.Files":    func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Files = []string{"*Q8_0.gguf"} },
+		"Model.HuggingFace": func(s *v1alpha1.ModelDeploymentSpec) {
+			s.Model.Source, s.Model.HuggingFace = "", &v1alpha1.HuggingFaceSource{Repo: "o/n", Revision: "v2"}
+		},
+		"Model.S3": func(s *v1alpha1.ModelDeploymentSpec) {
+			s.Model.Source, s.Model.S3 = "", &v1alpha1.S3Source{Bucket: "b"}
+		},
+		"Model.OCI": func(s *v1alpha1.ModelDeploymentSpec) {
+			s.Model.Source, s.Model.OCI = "", &v1alpha1.OCISource{Reference: "r.example/m:v1"}
+		},
+		"Model.HTTPS": func(s *v1alpha1.ModelDeploymentSpec) {
+			s.Model.Source, s.Model.HTTPS = "", &v1alpha1.HTTPSSource{URL: "https://h/m.gguf"}
+		},
+		"Model.Local": func(s *v1alpha1.ModelDeploymentSpec) {
+			s.Model.Source, s.Model.Local = "", &v1alpha1.LocalSource{Path: "m.gguf"}
+		},
 		"Model.SHA256":                  func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SHA256 = "00ff" },
 		"Context.MaxTokens":             func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 512 },
 		"Context.MaxConcurrentRequests": func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxConcurrentRequests = 2 },

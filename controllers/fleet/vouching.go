@@ -73,7 +73,8 @@ func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.Ins
 		t.waiting = append(t.waiting, mac)
 		return
 	}
-	record, refusal := recordOf(&d.Spec.Model, r)
+	source := d.Spec.Model.Resolved()
+	record, refusal := recordOf(&source, r)
 	if refusal != nil {
 		t.failures = append(t.failures, macFailure{mac, *refusal})
 		switch refusal.Reason {

@@ -123,7 +123,7 @@ func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 			continue // no deployment uses it any more
 		}
 		d := &list.Items[0]
-		token, refusal, err := r.Secrets.Read(ctx, client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}, d.Spec.Model.Source)
+		token, refusal, err := r.Secrets.Read(ctx, client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}, d.Spec.Model.Resolved().Source)
 		switch {
 		case err != nil:
 			failures, w.unknown[ref] = append(failures, err), true

@@ -145,7 +145,7 @@ func (r *Orders) inspectors(ctx context.Context, o client.Object) []reconcile.Re
 			continue
 		}
 		for n := range deployments.Items {
-			if !strings.HasPrefix(deployments.Items[n].Spec.Model.Source, fleet.FileScheme) {
+			if !strings.HasPrefix(deployments.Items[n].Spec.Model.Resolved().Source, fleet.FileScheme) {
 				maps.Copy(names, r.askedNames(ctx, &deployments.Items[n], macs))
 			}
 		}
@@ -193,7 +193,7 @@ func (r *Orders) peers(ctx context.Context, _ client.Object) []reconcile.Request
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
 		return nil
 	}
-	ofOne := slices.DeleteFunc(deployments.Items, func(d v1alpha1.ModelDeployment) bool { return strings.HasPrefix(d.Spec.Model.Source, fleet.FileScheme) })
+	ofOne := slices.DeleteFunc(deployments.Items, func(d v1alpha1.ModelDeployment) bool { return strings.HasPrefix(d.Spec.Model.Resolved().Source, fleet.FileScheme) })
 	if len(ofOne) == 0 {
 		return nil
 	}

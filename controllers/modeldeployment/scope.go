@@ -69,7 +69,7 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 	}
 	if ref := s.deployment.Spec.Model.SecretRef; ref != nil {
 		var err error
-		if _, s.noToken, err = r.Secrets.Read(ctx, client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}, s.deployment.Spec.Model.Source); err != nil {
+		if _, s.noToken, err = r.Secrets.Read(ctx, client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}, s.deployment.Spec.Model.Resolved().Source); err != nil {
 			return nil, err
 		}
 	}

@@ -24,14 +24,15 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		ObservedGeneration: s.observed(),
 		Selector:           v1alpha1.LabelDeployment + "=" + d.Name,
 		ServedNames:        s.verdict.names,
+		ModelSource:        d.Spec.Model.Resolved().Source,
 	}
 	if s.current != nil {
 		next.UpdateRevision = s.current.object.Name
-		next.ModelDigest = s.current.engine.Model.Digest
+		next.ModelDigest, next.Context = s.current.engine.Model.Digest, &s.current.engine.Context
 		// The revision resolved before, so the estimate cannot fail; 0 means unknown.
 		next.ReservedBytesPerReplica, _ = s.current.engine.ReservedBytes()
 	} else {
-		next.UpdateRevision, next.ModelDigest = d.Status.UpdateRevision, d.Status.ModelDigest
+		next.UpdateRevision, next.ModelDigest, next.Context = d.Status.UpdateRevision, d.Status.ModelDigest, d.Status.Context
 		next.ReservedBytesPerReplica = d.Status.ReservedBytesPerReplica
 	}
 	if s.verdict.condition.Type == "" {

@@ -631,8 +631,32 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: totalBytes
       type:
         scalar: numeric
+- name: dev.metalfleet.metalfleet.api.v1alpha1.HTTPSSource
+  map:
+    fields:
+    - name: sha256
+      type:
+        scalar: string
+    - name: url
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.HostCheck
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.HuggingFaceSource
+  map:
+    fields:
+    - name: files
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: repo
+      type:
+        scalar: string
+    - name: revision
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Inspection
   map:
     fields:
@@ -685,6 +709,15 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.InspectionState
 - name: dev.metalfleet.metalfleet.api.v1alpha1.InsufficientMemoryPolicy
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.LocalSource
+  map:
+    fields:
+    - name: path
+      type:
+        scalar: string
+    - name: sha256
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.LogLevel
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacAddress
@@ -1120,6 +1153,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - type
+    - name: context
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.ContextLimits
     - name: currentRevision
       type:
         scalar: string
@@ -1133,6 +1169,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
     - name: modelDigest
+      type:
+        scalar: string
+    - name: modelSource
       type:
         scalar: string
     - name: observedGeneration
@@ -1303,9 +1342,24 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             scalar: string
           elementRelationship: associative
+    - name: https
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.HTTPSSource
+    - name: huggingFace
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.HuggingFaceSource
+    - name: local
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.LocalSource
+    - name: oci
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.OCISource
     - name: revision
       type:
         scalar: string
+    - name: s3
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.S3Source
     - name: secretRef
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.SecretReference
@@ -1366,6 +1420,18 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             namedType: dev.metalfleet.metalfleet.api.v1alpha1.NodeSelectorRequirement
           elementRelationship: atomic
+- name: dev.metalfleet.metalfleet.api.v1alpha1.OCISource
+  map:
+    fields:
+    - name: files
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: reference
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Peer
   map:
     fields:
@@ -1658,6 +1724,27 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - deployment
+- name: dev.metalfleet.metalfleet.api.v1alpha1.S3Source
+  map:
+    fields:
+    - name: bucket
+      type:
+        scalar: string
+    - name: endpoint
+      type:
+        scalar: string
+    - name: files
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: prefix
+      type:
+        scalar: string
+    - name: region
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.SecretReference
   map:
     fields:

@@ -44,6 +44,12 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// rollout is the progress of the rollout from currentRevision to
 	// updateRevision.
 	Rollout *RolloutStatusApplyConfiguration `json:"rollout,omitempty"`
+	// modelSource is the URL of the source that spec.model states, in whichever
+	// form.
+	ModelSource *string `json:"modelSource,omitempty"`
+	// context holds the limits that updateRevision uses, with the defaults of
+	// the model.
+	Context *ContextLimitsApplyConfiguration `json:"context,omitempty"`
 	// modelDigest is the digest of the weights of updateRevision.
 	ModelDigest *string `json:"modelDigest,omitempty"`
 	// servedNames are the names that this deployment owns: those of its
@@ -172,6 +178,22 @@ func (b *ModelDeploymentStatusApplyConfiguration) WithUpdateRevision(value strin
 // If called multiple times, the Rollout field is set to the value of the last call.
 func (b *ModelDeploymentStatusApplyConfiguration) WithRollout(value *RolloutStatusApplyConfiguration) *ModelDeploymentStatusApplyConfiguration {
 	b.Rollout = value
+	return b
+}
+
+// WithModelSource sets the ModelSource field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ModelSource field is set to the value of the last call.
+func (b *ModelDeploymentStatusApplyConfiguration) WithModelSource(value string) *ModelDeploymentStatusApplyConfiguration {
+	b.ModelSource = &value
+	return b
+}
+
+// WithContext sets the Context field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Context field is set to the value of the last call.
+func (b *ModelDeploymentStatusApplyConfiguration) WithContext(value *ContextLimitsApplyConfiguration) *ModelDeploymentStatusApplyConfiguration {
+	b.Context = value
 	return b
 }
 

@@ -5,21 +5,30 @@ package v1alpha1
 // ModelSourceApplyConfiguration represents a declarative configuration of the ModelSource type for use
 // with apply.
 //
-// ModelSource is the source of a model's files.
+// ModelSource is the source of a model's files: exactly one of huggingFace, s3,
+// oci, https and local, or source, which states the same as a URL.
 type ModelSourceApplyConfiguration struct {
-	// source is the URL of the weights. Valid forms are:
-	// - file://PATH: a GGUF file or a folder under the model root of each Mac.
-	// - https://HOST/PATH: one GGUF file.
-	// - hf://OWNER/NAME: a repository of the Hugging Face Hub or its mirror;
-	// hf://OWNER/NAME/PATH is one file or folder of it.
-	// - s3://BUCKET/PREFIX: a folder or a GGUF file in an Amazon S3 bucket.
-	// Append ?region=REGION for the region, and ?endpoint=https://HOST for
-	// another server that implements the S3 protocol.
-	// - oci://REGISTRY/REPOSITORY:TAG or
-	// oci://REGISTRY/REPOSITORY@sha256:DIGEST: an OCI artifact whose layers
-	// are the model's files.
-	//
-	// For example: hf://mlx-community/Qwen3-8B-4bit.
+	// huggingFace is a repository of the Hugging Face Hub or its mirror: repo,
+	// revision and files.
+	HuggingFace *HuggingFaceSourceApplyConfiguration `json:"huggingFace,omitempty"`
+	// s3 is a folder or a GGUF file in a bucket: bucket, prefix, endpoint, region
+	// and files.
+	S3 *S3SourceApplyConfiguration `json:"s3,omitempty"`
+	// oci is an OCI artifact whose layers are the model's files: reference and
+	// files.
+	OCI *OCISourceApplyConfiguration `json:"oci,omitempty"`
+	// https is one GGUF file on a web server: url and sha256.
+	HTTPS *HTTPSSourceApplyConfiguration `json:"https,omitempty"`
+	// local is a GGUF file or a folder under the model root of each Mac: path and
+	// sha256.
+	Local *LocalSourceApplyConfiguration `json:"local,omitempty"`
+	// source is the URL of the weights, short for one of the fields above, with
+	// revision, files and sha256 next to it. Valid forms are file://PATH,
+	// https://HOST/PATH, hf://OWNER/NAME with an optional /PATH,
+	// s3://BUCKET/PREFIX with an optional ?region=REGION&endpoint=https://HOST,
+	// oci://REGISTRY/REPOSITORY:TAG and
+	// oci://REGISTRY/REPOSITORY@sha256:DIGEST. For example:
+	// hf://mlx-community/Qwen3-8B-4bit.
 	Source *string `json:"source,omitempty"`
 	// revision is a branch, a tag or a commit of a Hugging Face repository. The
 	// operator resolves it to a commit once and keeps that commit until source
@@ -32,14 +41,12 @@ type ModelSourceApplyConfiguration struct {
 	Files []string `json:"files,omitempty"`
 	// secretRef names a Secret in the namespace of the deployment that holds
 	// the credentials for the source. The operator copies them only to Macs
-	// that inspect or hold the model. The Secret depends on the source:
-	// - hf://: the key token holds a Hugging Face access token. It is sent only
-	// to the hub.
-	// - s3://: the keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and,
-	// optionally, AWS_SESSION_TOKEN hold an access key. It signs requests;
-	// the secret part is never sent.
-	// - oci://: a Secret of type kubernetes.io/dockerconfigjson with a login
-	// for the registry of the source.
+	// that inspect or hold the model. For huggingFace and hf://, the key token
+	// holds an access token, which is sent only to the hub. For s3, the keys
+	// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, optionally,
+	// AWS_SESSION_TOKEN hold an access key, which signs requests; the secret
+	// part is never sent. For oci, it is a Secret of type
+	// kubernetes.io/dockerconfigjson with a login for the registry.
 	SecretRef *SecretReferenceApplyConfiguration `json:"secretRef,omitempty"`
 	// sha256 is the SHA-256 digest of the file, in lower-case hex. It is
 	// required for https:// sources and allowed for file:// sources.
@@ -50,6 +57,46 @@ type ModelSourceApplyConfiguration struct {
 // apply.
 func ModelSource() *ModelSourceApplyConfiguration {
 	return &ModelSourceApplyConfiguration{}
+}
+
+// WithHuggingFace sets the HuggingFace field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HuggingFace field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithHuggingFace(value *HuggingFaceSourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.HuggingFace = value
+	return b
+}
+
+// WithS3 sets the S3 field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the S3 field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithS3(value *S3SourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.S3 = value
+	return b
+}
+
+// WithOCI sets the OCI field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the OCI field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithOCI(value *OCISourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.OCI = value
+	return b
+}
+
+// WithHTTPS sets the HTTPS field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HTTPS field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithHTTPS(value *HTTPSSourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.HTTPS = value
+	return b
+}
+
+// WithLocal sets the Local field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Local field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithLocal(value *LocalSourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.Local = value
+	return b
 }
 
 // WithSource sets the Source field in the declarative configuration to the given value

@@ -106,7 +106,7 @@ type World struct {
 // Deployment explains the state of a deployment.
 func Deployment(d *v1alpha1.ModelDeployment, w World) Story {
 	own := ownReplicas(d, w.Replicas)
-	s := Story{Namespace: d.Namespace, Name: d.Name, Source: d.Spec.Model.Source, Macs: []Mac{}, Replicas: []Replica{}}
+	s := Story{Namespace: d.Namespace, Name: d.Name, Source: d.Spec.Model.Resolved().Source, Macs: []Mac{}, Replicas: []Replica{}}
 	ready := 0
 	for _, r := range own {
 		if fleet.ReplicaReady(r) {

@@ -136,7 +136,7 @@ func looking(d *v1alpha1.ModelDeployment, w World) (about string, macs []Mac) {
 		macs = append(macs, m)
 	}
 	slices.SortFunc(macs, func(a, b Mac) int { return strings.Compare(a.Name, b.Name) })
-	return "inspection of " + d.Spec.Model.Source, macs
+	return "inspection of " + d.Spec.Model.Resolved().Source, macs
 }
 
 func found(mac *v1alpha1.MacNode, id string) string {

@@ -187,7 +187,7 @@ func revisionsOf(d *v1alpha1.ModelDeployment, all []appsv1.ControllerRevision) [
 // elsewhere finds the record of the same source in another deployment, the
 // newest first, else makes one of local headers.
 func elsewhere(w World, q Question) (record *model.Record, from string) {
-	m := q.Deployment.Spec.Model
+	m := q.Deployment.Spec.Model.Resolved()
 	var newest *appsv1.ControllerRevision
 	for i := range w.Revisions {
 		r := &w.Revisions[i]

@@ -201,7 +201,7 @@ func (a *Answer) remark(st *stage, q Question) {
 	if scaledToZero(q.Deployment) {
 		a.Notes = append(a.Notes, "spec.replicas is 0: no model would be loaded")
 	}
-	if st.filesUnknown && strings.HasPrefix(q.Deployment.Spec.Model.Source, fleet.FileScheme) {
+	if st.filesUnknown && strings.HasPrefix(q.Deployment.Spec.Model.Resolved().Source, fleet.FileScheme) {
 		a.Notes = append(a.Notes, "which Macs have the files is unknown before they inspect the source: only memory, labels, taints and chips were evaluated")
 	}
 	if len(st.preempted) > 0 {
