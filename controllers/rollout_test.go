@@ -247,9 +247,12 @@ func TestARestartReplacesEveryReplica(t *testing.T) {
 	if again.Status.CurrentRevision == first.Status.CurrentRevision || again.Status.AvailableReplicas != 2 {
 		t.Errorf("after the restart: %s", brief(again))
 	}
-	for _, o := range old {
-		if slices.ContainsFunc(w.replicas("chat"), func(r v1alpha1.ModelReplica) bool { return r.UID == o.UID }) {
-			t.Errorf("replica %s was not replaced", o.Name)
+	w.eventually("every replica is replaced", func() error {
+		for _, o := range old {
+			if slices.ContainsFunc(w.replicas("chat"), func(r v1alpha1.ModelReplica) bool { return r.UID == o.UID }) {
+				return fmt.Errorf("replica %s is there", o.Name)
+			}
 		}
-	}
+		return nil
+	})
 }

@@ -210,24 +210,44 @@ func TestDeploymentDefaults(t *testing.T) {
 func TestMacNodeSchema(t *testing.T) {
 	s := newSchema(t)
 	for name, tc := range map[string]struct{ name, spec, sentence string }{
-		"a Mac":                    {"mac-studio-1", "{}", ""},
-		"a name of 52":             {strings.Repeat("m", 52), "{}", ""},
-		"a name of 53":             {strings.Repeat("m", 53), "{}", "metadata.name must be a DNS label of at most 52 characters"},
-		"a name with dots":         {"mac.local", "{}", "metadata.name must be a DNS label"},
-		"pinned weights":           {"pins", "{pinnedWeights: ['sha256:" + strings.Repeat("a", 64) + "']}", ""},
-		"pinned by a name":         {"pins-name", "{pinnedWeights: [qwen]}", "should match"},
-		"a policy":                 {"m", "{memory: {policy: Safe, ceiling: 96Gi}}", ""},
-		"an unknown policy":        {"m", "{memory: {policy: Reckless}}", "Unsupported value"},
-		"a ceiling of zero":        {"m", "{memory: {ceiling: '0'}}", "memory.ceiling must be greater than zero"},
-		"a ceiling below zero":     {"m", "{memory: {ceiling: '-5Gi'}}", "memory.ceiling must be greater than zero"},
-		"an unknown field":         {"m", "{memory: {cieling: 1Gi}}", "unknown field"},
-		"an order without epoch":   {"m", "{assignments: [{replicaUID: u, namespace: n, name: r}]}", "Required value"},
-		"an inspection without id": {"m", "{inspections: [{source: 'file://a'}]}", "Required value"},
+		"a Mac":                {"mac-studio-1", "{}", ""},
+		"a name of 52":         {strings.Repeat("m", 52), "{}", ""},
+		"a name of 53":         {strings.Repeat("m", 53), "{}", "metadata.name must be a DNS label of at most 52 characters"},
+		"a name with dots":     {"mac.local", "{}", "metadata.name must be a DNS label"},
+		"pinned weights":       {"pins", "{pinnedWeights: ['sha256:" + strings.Repeat("a", 64) + "']}", ""},
+		"pinned by a name":     {"pins-name", "{pinnedWeights: [qwen]}", "should match"},
+		"a policy":             {"m", "{memory: {policy: Safe, ceiling: 96Gi}}", ""},
+		"an unknown policy":    {"m", "{memory: {policy: Reckless}}", "Unsupported value"},
+		"a ceiling of zero":    {"m", "{memory: {ceiling: '0'}}", "memory.ceiling must be greater than zero"},
+		"a ceiling below zero": {"m", "{memory: {ceiling: '-5Gi'}}", "memory.ceiling must be greater than zero"},
+		"an unknown field":     {"m", "{memory: {cieling: 1Gi}}", "unknown field"},
+		"an assignment":        {"m", "{assignments: []}", "unknown field"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := *s
 			sub.t = t
 			u := sub.object(fmt.Sprintf("apiVersion: metalfleet.dev/v1alpha1\nkind: MacNode\nmetadata: {name: %s}\nspec: %s", tc.name, tc.spec))
+			sub.want(sub.c.Create(sub.ctx, u, client.DryRunAll), tc.sentence)
+		})
+	}
+}
+
+func TestMacAssignmentSchema(t *testing.T) {
+	s := newSchema(t)
+	operator, err := client.New(asOperator(), client.Options{Scheme: controllers.Scheme()}) // only it may write assignments
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.c = client.WithFieldValidation(operator, metav1.FieldValidationStrict)
+	for name, tc := range map[string]struct{ spec, sentence string }{
+		"nothing":                     {"{}", ""},
+		"an assignment without epoch": {"{assignments: [{replicaUID: u, namespace: n, name: r}]}", "Required value"},
+		"an inspection without id":    {"{inspections: [{source: 'file://a'}]}", "Required value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub := *s
+			sub.t = t
+			u := sub.object("apiVersion: metalfleet.dev/v1alpha1\nkind: MacAssignment\nmetadata: {name: m}\nspec: " + tc.spec)
 			sub.want(sub.c.Create(sub.ctx, u, client.DryRunAll), tc.sentence)
 		})
 	}

@@ -474,6 +474,11 @@ func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
 			v.SetString(old + "x")
 			note(path, whole)
 			v.SetString(old)
+		case reflect.Pointer:
+			old := v.Interface()
+			v.Set(reflect.ValueOf(&metav1.Time{Time: time.Unix(1_800_000_000, 0)}))
+			note(path, whole)
+			v.Set(reflect.ValueOf(old))
 		case reflect.Int64:
 			old := v.Int()
 			v.SetInt(old + 1)

@@ -45,7 +45,9 @@ const (
 // reveals neither namespace nor Secret to the Mac that uses it, and cannot be made to
 // collide with another: it is a whole SHA-256. Each kind of source has a reference of its
 // own.
-func TokenRef(d *v1alpha1.ModelDeployment) string { return tokenRefFor(d, d.Spec.Model.Resolved().Source) }
+func TokenRef(d *v1alpha1.ModelDeployment) string {
+	return tokenRefFor(d, d.Spec.Model.Resolved().Source)
+}
 
 // tokenRefFor is TokenRef for a replica's source, which may be an earlier one of the
 // deployment.

@@ -181,10 +181,9 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 }
 
 // judgedGeneration returns the observedGeneration of the condition Ready, which kubectl
-// wait compares. Assignments change the generation all the time. A Mac that renews its
-// Lease reports itself how far it has read them: the condition has none, and
-// status.observedGeneration is used. For others the judgement is ours and valid for any
-// assignments.
+// wait compares. A Mac that renews its Lease reports itself how far it has read its spec:
+// the condition has none, and status.observedGeneration is used. For others the judgement is
+// ours and valid for any spec.
 func judgedGeneration(mac *v1alpha1.MacNode, ready metav1.ConditionStatus) int64 {
 	if ready == metav1.ConditionTrue {
 		return 0

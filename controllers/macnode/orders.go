@@ -193,7 +193,9 @@ func (r *Orders) peers(ctx context.Context, _ client.Object) []reconcile.Request
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
 		return nil
 	}
-	ofOne := slices.DeleteFunc(deployments.Items, func(d v1alpha1.ModelDeployment) bool { return strings.HasPrefix(d.Spec.Model.Resolved().Source, fleet.FileScheme) })
+	ofOne := slices.DeleteFunc(deployments.Items, func(d v1alpha1.ModelDeployment) bool {
+		return strings.HasPrefix(d.Spec.Model.Resolved().Source, fleet.FileScheme)
+	})
 	if len(ofOne) == 0 {
 		return nil
 	}

@@ -74,7 +74,7 @@ func (p *inputProcessor) embedTexts(r EmbedRequest) texts {
 
 // rerankTexts are the documents to score, each with the query.
 func (p *inputProcessor) rerankTexts(r RerankRequest) (texts, *Refusal) {
-	if n := len(r.Query); n > p.conventions.Limit*bytesPerToken {
+	if n := len(r.Query); n > p.conventions.Limit*textBytesPerToken {
 		return texts{}, inputTooLong("query", fmt.Sprintf("the query has %d bytes, but the model supports %d tokens", n, p.conventions.Limit))
 	}
 	all := texts{param: "documents", count: len(r.Documents), bytes: func(i int) int { return len(r.Documents[i]) }}
@@ -126,7 +126,7 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, all texts) (*embedding
 		if ctx.Err() != nil {
 			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 		}
-		if n := all.bytes(i); n > p.conventions.Limit*bytesPerToken {
+		if n := all.bytes(i); n > p.conventions.Limit*textBytesPerToken {
 			return nil, inputTooLong(all.param, fmt.Sprintf("text %d has %d bytes, but the model supports %d tokens", i, n, p.conventions.Limit))
 		}
 		var err error

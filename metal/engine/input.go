@@ -26,6 +26,10 @@ const (
 	// bytesPerToken bounds the text that is tokenized: no vocabulary has tokens that are
 	// longer on average.
 	bytesPerToken = 64
+	// chatBytesPerToken bounds messages and tools, of which a template may leave out much,
+	// and textBytesPerToken texts of embeddings and rerankings, which may be truncated.
+	chatBytesPerToken = 4 * bytesPerToken
+	textBytesPerToken = 4 * bytesPerToken
 	// longBytes is the length from which texts are turned into tokens one after another:
 	// together they would take more memory than the engine reserved.
 	longBytes  = 1 << 20
@@ -243,7 +247,7 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 	opts := tokenizer.EncodeOptions{AddBOS: true, ParseSpecial: true, Limit: p.context, Stop: ctx.Err}
 	switch {
 	case r.Chat != nil && r.Prompt == nil && r.Tokens == nil:
-		if n := r.Chat.Bytes(); n > p.context*bytesPerToken {
+		if n := r.Chat.Bytes(); n > p.context*chatBytesPerToken {
 			return nil, p.tooLong(fmt.Sprintf("the messages have %d bytes", n))
 		}
 		rendered, err := p.text.Render(ctx, *r.Chat)

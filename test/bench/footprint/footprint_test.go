@@ -65,6 +65,7 @@ func kinds(d family.Dimensions) map[string]bool {
 			out["keys and values of a window"] = true
 		case b.Attention != nil:
 			out["keys and values"] = true
+		case b.Feed != nil || b.Experts != nil: // a feed-forward alone keeps nothing
 		default:
 			out[fmt.Sprintf("what %s keeps", d.Architecture)] = true
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -57,6 +58,8 @@ func (p *person) joined(name string, s fleettest.Script) *fleettest.Agent {
 	agent := fleettest.Start(ctx, p.c, defaultSystem, name, s)
 	p.t.Cleanup(func() {
 		agent.Stop()
+		lost := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationLost+`":"true"}}}`))
+		p.must(client.IgnoreNotFound(p.c.Patch(ctx, mac, lost))) // its replicas are never released
 		p.must(client.IgnoreNotFound(p.c.Delete(ctx, mac)))
 		p.eventually(name+" is gone", func() error {
 			if err := p.c.Get(ctx, client.ObjectKeyFromObject(mac), mac); client.IgnoreNotFound(err) != nil || err == nil {
