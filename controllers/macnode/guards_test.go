@@ -3,6 +3,7 @@ package macnode
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +133,7 @@ func TestEachReclaimIsToldOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := &Reclaims{Client: c, Clock: clock, Metrics: metrics}
+		r.holders.bound(replicaOn("m", "ns", "r", "u"))
 		for range 2 {
 			if _, err := r.Reconcile(t.Context(), request); err != nil {
 				t.Fatal(err)
@@ -163,6 +165,64 @@ func TestEachReclaimIsToldOnce(t *testing.T) {
 	}
 	if told != 159744000 {
 		t.Errorf("all processes together counted %.0f bytes, want 159744000", told)
+	}
+}
+
+func replicaOn(mac, namespace, name, uid string) *v1alpha1.ModelReplica {
+	r := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}
+	r.Spec.NodeName = mac
+	return r
+}
+
+// TestAttackAMacInventsReclaims: a Mac reports, as often as it likes, the ends of engines that
+// it never had.
+func TestAttackAMacInventsReclaims(t *testing.T) {
+	mac := aMac()
+	c := objects(t, mac)
+	registry := prometheus.NewRegistry()
+	metrics, err := signal.New(registry, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := clocktesting.NewFakePassiveClock(start)
+	r := &Reclaims{Client: c, Clock: clock, Metrics: metrics}
+	r.holders.bound(replicaOn("m", "ns", "mine", "u"))
+	r.holders.bound(replicaOn("other", "ns", "theirs", "v"))
+	const reports, each = 40, 16
+	for n := range reports {
+		mac.Status.Reclaims = nil
+		for i := range each {
+			lie := reclaim(fmt.Sprintf("%d/%d", n, i), start)
+			switch i % 4 {
+			case 0:
+				lie.Namespace, lie.Name = "kube-system", "coredns"
+			case 1:
+				lie.Name, lie.ReplicaUID = "theirs", "v"
+			case 2:
+				lie.Namespace, lie.Name = "another", "mine" // with the UID of its own replica
+			default:
+				lie.Name = "mine"
+			}
+			mac.Status.Reclaims = append(mac.Status.Reclaims, lie)
+		}
+		if err := c.Status().Update(t.Context(), mac); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reconcile(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var events corev1.EventList
+	if err := c.List(t.Context(), &events); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events.Items {
+		if e.InvolvedObject.Kind != "MacNode" && (e.Namespace != "ns" || e.InvolvedObject.Name != "mine") {
+			t.Fatalf("an Event about %s %s/%s", e.InvolvedObject.Kind, e.Namespace, e.InvolvedObject.Name)
+		}
+	}
+	if n := len(events.Items); n < reclaimsBurst || n > 2*reclaimsBurst {
+		t.Errorf("%d Events for %d reclaims, want %d to %d", n, reports*each, reclaimsBurst, 2*reclaimsBurst)
 	}
 }
 
@@ -207,6 +267,7 @@ func eventsOf(t *testing.T, mac *v1alpha1.MacNode) []corev1.Event {
 		t.Fatal(err)
 	}
 	r := &Reclaims{Client: c, Clock: clocktesting.NewFakePassiveClock(start), Metrics: metrics}
+	r.holders.bound(replicaOn("m", "ns", "r", "u"))
 	if _, err := r.Reconcile(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
@@ -239,6 +300,7 @@ func TestAWrongClockHidesNoReclaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Reclaims{Client: c, Clock: clocktesting.NewFakePassiveClock(start), Metrics: metrics}
+	r.holders.bound(replicaOn("m", "ns", "r", "u"))
 	if _, err := r.Reconcile(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,9 @@ package macnode
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,10 +16,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
@@ -31,7 +35,18 @@ type Reclaims struct {
 
 	// told are the ids of the reported reclaims.
 	told perMac[map[string]bool]
+	// holders are the replicas that Macs hold or held.
+	holders holders
+	// limits bound the Events about the reclaims of each Mac.
+	limits perMac[*rate.Limiter]
 }
+
+// reclaimsBurst and reclaimsEvery bound the reclaims of a Mac that are told: a whole Mac may
+// be drained at once, and a Mac may report what it likes.
+const (
+	reclaimsBurst = 2 * fleet.MaxAssignments
+	reclaimsEvery = 5 * time.Second
+)
 
 // SetupWithManager starts the reconciler with its watch.
 func (r *Reclaims) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
@@ -40,6 +55,10 @@ func (r *Reclaims) SetupWithManager(mgr ctrl.Manager, o controller.Options) erro
 	}}
 	return ctrl.NewControllerManagedBy(mgr).Named("macnode-reclaims").WithOptions(o).
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(changed)).
+		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			r.holders.bound(o.(*v1alpha1.ModelReplica))
+			return nil
+		})).
 		Complete(r)
 }
 
@@ -50,6 +69,7 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.told.forget(req.Name)
+			r.limits.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -58,7 +78,7 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	for i := range mac.Status.Reclaims {
 		reclaim := &mac.Status.Reclaims[i]
 		outlived := !met && r.Clock.Since(reclaim.Time.Time) > notice.Life
-		if !known[reclaim.ID] && !outlived {
+		if !known[reclaim.ID] && !outlived && r.allows(mac.Name) {
 			if err := r.emit(ctx, &mac, reclaim); err != nil {
 				return reconcile.Result{}, err
 			}
@@ -69,17 +89,29 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// emit creates the Events about the replica and about the Mac. If the latter is new, it
-// also counts the reclaim in the metrics.
+// allows reports whether another reclaim of a Mac is told.
+func (r *Reclaims) allows(mac string) bool {
+	limit, ok := r.limits.known(mac)
+	if !ok {
+		limit = rate.NewLimiter(rate.Every(reclaimsEvery), reclaimsBurst)
+		r.limits.remember(mac, limit)
+	}
+	return limit.AllowN(r.Clock.Now(), 1)
+}
+
+// emit creates the Events about the replica, if the Mac held it, and about the Mac. If the
+// latter is new, it also counts the reclaim in the metrics.
 func (r *Reclaims) emit(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1alpha1.Reclaim) error {
 	n := notice.Notice{
 		ID: reclaim.ID, Reason: "Reclaimed", Message: describe(mac.Name, reclaim),
 		Warning: alarming(reclaim.Reason) || reclaim.HostCheck == v1alpha1.HostCheckStranded,
 	}
-	n.About = corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelReplica",
-		Namespace: reclaim.Namespace, Name: reclaim.Name, UID: types.UID(reclaim.ReplicaUID)}
-	if _, err := n.Post(ctx, r.Client, r.Clock.Now()); err != nil {
-		return err
+	if r.holders.held(mac.Name, reclaim) {
+		n.About = corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelReplica",
+			Namespace: reclaim.Namespace, Name: reclaim.Name, UID: types.UID(reclaim.ReplicaUID)}
+		if _, err := n.Post(ctx, r.Client, r.Clock.Now()); err != nil {
+			return err
+		}
 	}
 	n.About = notice.Of("MacNode", mac)
 	fresh, err := n.Post(ctx, r.Client, r.Clock.Now())
