@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -63,37 +64,50 @@ func TestEveryChoiceIsToldWholeAndItsTokensAreCounted(t *testing.T) {
 	}
 }
 
-// The gateway learns what a response that is not streamed has used before it is complete.
+// The gateway learns what a response that is not streamed has used before it is complete. A
+// client of HTTP/1.1 may know no such report.
 func TestUsageIsReportedBeforeTheResponseIsComplete(t *testing.T) {
-	enough := make(chan struct{})
-	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
-		some := &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: "a", Tokens: []int32{1, 2, 3, 4}}}}
-		if err := servetest.Events(servetest.Admit(), some)(ctx, r, send); err != nil {
-			return err
-		}
-		<-enough
-		return servetest.Events(servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 4))(ctx, r, send)
-	})
-	var once sync.Once
-	reported := ""
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
-		once.Do(func() {
-			reported = h.Get(agentapi.HeaderTokens)
-			close(enough)
+	for name, c := range map[string]struct {
+		http2 bool
+		want  string
+	}{"HTTP/2": {http2: true, want: "3+4"}, "HTTP/1.1": {}} {
+		t.Run(name, func(t *testing.T) {
+			enough := make(chan struct{})
+			p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+				some := &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: "a", Tokens: []int32{1, 2, 3, 4}}}}
+				if err := servetest.Events(servetest.Admit(), some)(ctx, r, send); err != nil {
+					return err
+				}
+				<-enough
+				return servetest.Events(servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 4))(ctx, r, send)
+			})
+			end := sync.OnceFunc(func() { close(enough) })
+			if !c.http2 {
+				time.AfterFunc(1200*time.Millisecond, end) // two reports would have been sent
+			}
+			reported := ""
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+				reported = h.Get(agentapi.HeaderTokens)
+				end()
+				return nil
+			}})
+			r, err := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/chat/completions", strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			transport := &http.Transport{Protocols: &http.Protocols{}}
+			transport.Protocols.SetHTTP1(!c.http2)
+			transport.Protocols.SetUnencryptedHTTP2(c.http2)
+			defer transport.CloseIdleConnections()
+			resp, err := transport.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close() //nolint:errcheck // read to its end
+			if read(t, resp); resp.StatusCode != 200 || reported != c.want {
+				t.Errorf("status %d, reported %q, want %q", resp.StatusCode, reported, c.want)
+			}
 		})
-		return nil
-	}})
-	r, err := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/chat/completions", strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
-	if read(t, resp); resp.StatusCode != 200 || reported != "3+4" {
-		t.Errorf("status %d, reported %q", resp.StatusCode, reported)
 	}
 }
 

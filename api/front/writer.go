@@ -20,8 +20,9 @@ type Writer struct {
 	// bounds each write alone.
 	MinRate int64
 
-	rc      *http.ResponseController
-	timeout time.Duration
+	rc         *http.ResponseController
+	protoMajor int
+	timeout    time.Duration
 	// lift removes the deadline after each flush: in HTTP/2 a deadline that passes
 	// between two writes would end the stream. In HTTP/1.1 it does no harm, and
 	// bounds the flush with which the server ends the response.
@@ -36,7 +37,7 @@ type Writer struct {
 // NewWriter returns a writer of the response to a request of that major version of
 // HTTP.
 func NewWriter(w http.ResponseWriter, protoMajor int, timeout time.Duration) *Writer {
-	return &Writer{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout, lift: protoMajor >= 2, began: time.Now()}
+	return &Writer{ResponseWriter: w, protoMajor: protoMajor, rc: http.NewResponseController(w), timeout: timeout, lift: protoMajor >= 2, began: time.Now()}
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -68,9 +69,11 @@ func (w *Writer) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Inform sends a header before the response begins, as an informational response.
+// Inform sends a header before the response begins, as an informational response, if the
+// request came over HTTP/2: many clients of HTTP/1.1 take any status but 100 for the final
+// one.
 func (w *Writer) Inform(name, value string) {
-	if w.status != 0 {
+	if w.status != 0 || w.protoMajor < 2 {
 		return
 	}
 	w.Header().Set(name, value)

@@ -28,6 +28,9 @@ const (
 	// maxEnginesLost is how many engines may crash under a request before it is given up:
 	// it may be the cause.
 	maxEnginesLost = 2
+	// sameEngine is how long further losses at one replica count as one: its Mac may not have
+	// noticed yet that the engine ended, and a new engine takes longer to load.
+	sameEngine = 2 * time.Second
 )
 
 // Reasons of a failed attempt, which are metric labels too.
@@ -119,6 +122,8 @@ type Request struct {
 	last           *Failure
 	refusal        *openai.Error // the last one that an agent sent
 	enginesLost    int
+	lostBy         string // the replica that lost the last engine
+	lostAt         time.Time
 }
 
 // Route sets the deployments that may serve a request for m. A name of the form
@@ -213,10 +218,18 @@ func (r *Request) failed(e route.Endpoint, f *Failure) {
 	r.last, r.refusal = f, moreHelpful(r.refusal, f.Refusal)
 	r.replicas[e.Replica] = true
 	if f.Refusal != nil && f.Refusal.Code == agentapi.CodeEngineLost {
-		r.enginesLost++
+		r.engineLost(e.Replica, time.Now())
 	}
 	if f.Reason == ReasonConnection {
 		r.macs[e.Mac] = true
+	}
+}
+
+// engineLost counts an engine that ended with the request.
+func (r *Request) engineLost(replica string, now time.Time) {
+	if replica != r.lostBy || now.Sub(r.lostAt) >= sameEngine {
+		r.enginesLost++
+		r.lostBy, r.lostAt = replica, now
 	}
 }
 
