@@ -110,4 +110,4 @@ func ConstraintBytes(e *Engine) int64 { return e.input.Load().constraints.Bytes(
 func ImageBytes(e *Engine) int64 { return e.input.Load().images.bytes() }
 
 // LimitImages sets how many bytes of images requests may hold.
-func LimitImages(e *Engine, bytes int64) { e.input.Load().images.maxHeld = bytes }
+func LimitImages(e *Engine, bytes int64) { e.input.Load().images.held.most = bytes }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,14 +35,67 @@ type imageProcessor struct {
 	// decoding has room for the one image that is decoded at a time.
 	decoding chan struct{}
 	// held are the bytes of the scaled images of all requests, up to maxHeld.
-	held    atomic.Int64
-	maxHeld int64
+	held heldImages
+}
+
+// heldImages are the bytes of scaled images that the requests of each tenant hold. A tenant
+// gets at most half of what the others leave, so that there is always some left for one
+// that holds none. Without API keys there is one tenant, without a name, which may have all.
+type heldImages struct {
+	most int64
+
+	mu  sync.Mutex
+	of  map[string]int64 // by tenant, guarded by mu
+	all int64            // guarded by mu
+}
+
+// limit returns what a tenant may hold if no other holds anything.
+func (h *heldImages) limit(tenant string) int64 {
+	if tenant == "" {
+		return h.most
+	}
+	return h.most / 2
+}
+
+// take takes bytes for a tenant if they fit.
+func (h *heldImages) take(tenant string, n int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	left := h.most - (h.all - h.of[tenant])
+	if tenant != "" {
+		left /= 2
+	}
+	if h.of[tenant]+n > left {
+		return false
+	}
+	if h.of == nil {
+		h.of = map[string]int64{}
+	}
+	h.of[tenant] += n
+	h.all += n
+	return true
+}
+
+// give returns bytes of a tenant.
+func (h *heldImages) give(tenant string, n int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all -= n
+	if h.of[tenant] -= n; h.of[tenant] == 0 {
+		delete(h.of, tenant)
+	}
+}
+
+func (h *heldImages) bytes() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.all
 }
 
 func newImageProcessor(p vision.Processor, tower family.Tower) *imageProcessor {
 	limits := vision.DefaultLimits()
 	limits.Pixels = footprint.MaxImagePixels
-	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: make(chan struct{}, 1), maxHeld: footprint.HeldImages}
+	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: make(chan struct{}, 1), held: heldImages{most: footprint.HeldImages}}
 }
 
 // bytes of the scaled images that requests hold.
@@ -49,7 +103,7 @@ func (p *imageProcessor) bytes() int64 {
 	if p == nil {
 		return 0
 	}
-	return p.held.Load()
+	return p.held.bytes()
 }
 
 // measured are the images of a request before they are decoded.
@@ -87,21 +141,20 @@ func unusable(i int, err error) *Refusal {
 
 // decode decodes and scales images, which then hold memory until they are released. One
 // image is decoded at a time.
-func (p *imageProcessor) decode(ctx context.Context, images []*promptImage, encoded [][]byte) *Refusal {
+func (p *imageProcessor) decode(ctx context.Context, tenant string, images []*promptImage, encoded [][]byte) *Refusal {
 	var need int64
 	for _, m := range images {
 		need += m.bytes()
 	}
-	if need > p.maxHeld {
-		return invalid(imagesParam, "the images of the request take %d bytes after scaling, want at most %d; send fewer or smaller images", need, p.maxHeld)
+	if most := p.held.limit(tenant); need > most {
+		return invalid(imagesParam, "the images of the request take %d bytes after scaling, want at most %d; send fewer or smaller images", need, most)
 	}
-	if p.held.Add(need) > p.maxHeld {
-		p.held.Add(-need)
+	if !p.held.take(tenant, need) {
 		return &Refusal{Kind: QueueFull, Message: "other requests hold too many images; try again", RetryAfter: retryAfter}
 	}
 	for i, m := range images {
 		if err := p.decodeOne(ctx, m, encoded[i]); err != nil {
-			p.held.Add(-need)
+			p.held.give(tenant, need)
 			if ctx.Err() != nil {
 				return &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 			}
@@ -118,7 +171,7 @@ func (p *imageProcessor) decodeOne(ctx context.Context, m *promptImage, encoded 
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	decoded, err := vision.Decode(encoded, p.limits)
+	decoded, err := vision.Decode(ctx, encoded, p.limits)
 	if err != nil {
 		return err
 	}
@@ -202,15 +255,16 @@ func (m *promptImage) forget() {
 type promptImages struct {
 	list      []*promptImage
 	processor *imageProcessor
+	tenant    string
 	spans     []vision.Span
 	released  atomic.Bool
 }
 
-func newPromptImages(p *imageProcessor, list []*promptImage) *promptImages {
+func newPromptImages(p *imageProcessor, tenant string, list []*promptImage) *promptImages {
 	if len(list) == 0 {
 		return nil
 	}
-	out := &promptImages{list: list, processor: p}
+	out := &promptImages{list: list, processor: p, tenant: tenant}
 	for _, m := range list {
 		out.spans = append(out.spans, m.span)
 	}
@@ -223,7 +277,7 @@ func (p *promptImages) release() {
 		return
 	}
 	for _, m := range p.list {
-		p.processor.held.Add(-m.bytes())
+		p.processor.held.give(p.tenant, m.bytes())
 	}
 }
 

@@ -101,7 +101,7 @@ func direct(t *testing.T, path string, prompt, answer []int32, images [][]byte) 
 	var spans []vision.Span
 	at := 0
 	for _, data := range images {
-		decoded, err := vision.Decode(data, vision.DefaultLimits())
+		decoded, err := vision.Decode(t.Context(), data, vision.DefaultLimits())
 		if err != nil {
 			t.Fatal(err)
 		}

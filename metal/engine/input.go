@@ -87,7 +87,7 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	s := &sequence{
 		tokens: tokens, prompt: len(tokens), maxTokens: maxTokens, clamped: clamped, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
 		prefix: prefixState{salt: kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt}},
-		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes), images: newPromptImages(p.images, images),
+		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes), images: newPromptImages(p.images, r.Tenant, images),
 	}
 	if params.Repeats() {
 		s.counts.Prompt(tokens)
@@ -97,7 +97,7 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	}
 	refusal = p.echo(s, r)
 	if refusal == nil && len(images) > 0 {
-		refusal = p.images.decode(ctx, images, r.Images)
+		refusal = p.images.decode(ctx, r.Tenant, images, r.Images)
 	}
 	if refusal != nil {
 		s.constraint.Release()

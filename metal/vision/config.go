@@ -184,6 +184,10 @@ func (s settings) normalization(p *Processor) error {
 	return nil
 }
 
+// maxSide bounds the sides of a fixed size: an image that is scaled to it has one side of
+// its own meanwhile.
+const maxSide = 4096
+
 // consistent refuses numbers that no image can be prepared with.
 func (p Processor) consistent(patch, merge int) error {
 	block := p.Patch * p.Merge
@@ -194,8 +198,8 @@ func (p Processor) consistent(patch, merge int) error {
 		return family.Invalidf("patches of %d pixels in blocks of %d, but the vision tower in config.json has %d in blocks of %d", p.Patch, p.Merge, patch, merge)
 	case p.Patch < 1 || p.Merge < 1 || p.Patch > 256 || p.Merge > 16 || p.Frames < 1 || p.Frames > 8:
 		return family.Invalidf("patches of %d pixels in blocks of %d, %d frames", p.Patch, p.Merge, p.Frames)
-	case p.Sizing == Fixed && (p.Width < block || p.Height < block || p.Width%block != 0 || p.Height%block != 0 || p.Width > maxPixels/p.Height):
-		return family.Invalidf("size is %d x %d, want multiples of %d", p.Width, p.Height, block)
+	case p.Sizing == Fixed && (p.Width < block || p.Height < block || p.Width%block != 0 || p.Height%block != 0 || max(p.Width, p.Height) > maxSide || p.Width > maxPixels/p.Height):
+		return family.Invalidf("size is %d x %d, want multiples of %d up to %d", p.Width, p.Height, block, maxSide)
 	case p.Sizing == Bounded && (p.MinPixels < 1 || p.MaxPixels < max(p.MinPixels, block*block) || p.MaxPixels > maxPixels):
 		return family.Invalidf("size allows %d to %d pixels, want %d to %d", p.MinPixels, p.MaxPixels, block*block, maxPixels)
 	case p.Sizing == Filled && (p.MaxTokens < 1 || p.MaxTokens > maxPixels/block/block):

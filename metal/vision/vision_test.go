@@ -2,6 +2,7 @@ package vision_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -9,9 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"image"
+	"image/png"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,7 +67,7 @@ func file(t *testing.T, name string) []byte {
 
 func decode(t *testing.T, name string) *vision.RGB {
 	t.Helper()
-	m, err := vision.Decode(file(t, name), vision.DefaultLimits())
+	m, err := vision.Decode(t.Context(), file(t, name), vision.DefaultLimits())
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -259,7 +263,7 @@ func TestImagesBeyondTheLimitsAreRefusedByTheirHeaders(t *testing.T) {
 		"a GIF whose frame lies beyond": {append(append([]byte("GIF89a\x01\x00\x01\x00\x00\x00\x00"), "\x2c\x00\x00\x00\x00\xff\xff\xff\xff\x00"...), 2, 0, 0x3b), vision.ErrCorrupt},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := vision.Decode(c.data, small); !errors.Is(err, c.want) {
+			if _, err := vision.Decode(t.Context(), c.data, small); !errors.Is(err, c.want) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
 			if allocated := testing.AllocsPerRun(1, func() { _, _, _ = vision.Size(c.data, small) }); allocated > 500 {
@@ -273,7 +277,7 @@ func TestDamagedImagesAreErrors(t *testing.T) {
 	for name := range record(t).Images {
 		data := file(t, name)
 		for _, n := range []int{len(data) / 8, len(data) / 2} {
-			if m, err := vision.Decode(data[:n], vision.DefaultLimits()); err == nil && m == nil {
+			if m, err := vision.Decode(t.Context(), data[:n], vision.DefaultLimits()); err == nil && m == nil {
 				t.Errorf("%s: %d bytes: neither image nor error", name, n)
 			}
 		}
@@ -294,7 +298,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	limits := vision.Limits{Bytes: 1 << 20, Pixels: 1 << 16, Side: 1 << 12}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := vision.Decode(data, limits)
+		m, err := vision.Decode(t.Context(), data, limits)
 		if err != nil {
 			return
 		}
@@ -329,5 +333,73 @@ func TestShapesWithoutASizeAreRefused(t *testing.T) {
 	}
 	if rows, columns, err := p.Grid(2000, 10); err != nil || rows*columns == 0 {
 		t.Errorf("a ratio of 200 has %d x %d patches (%v)", rows, columns, err)
+	}
+}
+
+// TestAttackAJPEGOfManyScans: a scan of a few bytes visits every pixel.
+func TestAttackAJPEGOfManyScans(t *testing.T) {
+	data := file(t, "progressive.jpg")
+	scan := bytes.LastIndex(data, []byte{0xff, 0xda})
+	end := bytes.LastIndex(data, []byte{0xff, 0xd9})
+	if scan < 0 || end < scan {
+		t.Fatal("no last scan")
+	}
+	many := func(n int) []byte {
+		return slices.Concat(data[:end], bytes.Repeat(data[scan:end], n), data[end:])
+	}
+	if _, _, err := vision.Size(many(20), vision.DefaultLimits()); err != nil {
+		t.Errorf("30 scans: %v", err)
+	}
+	for _, n := range []int{100, 20_000} {
+		if _, _, err := vision.Size(many(n), vision.DefaultLimits()); !errors.Is(err, vision.ErrTooLarge) {
+			t.Errorf("%d more scans: %v, want ErrTooLarge", n, err)
+		}
+		if _, err := vision.Decode(t.Context(), many(n), vision.DefaultLimits()); !errors.Is(err, vision.ErrTooLarge) {
+			t.Errorf("%d more scans: %v, want ErrTooLarge", n, err)
+		}
+	}
+	// A large image may have fewer.
+	large := bytes.Clone(many(20))
+	frame := bytes.Index(large, []byte{0xff, 0xc2})
+	copy(large[frame+5:], []byte{0x0f, 0xff, 0x0f, 0xff}) // 4095 x 4095 pixels
+	if _, _, err := vision.Size(large, vision.DefaultLimits()); !errors.Is(err, vision.ErrTooLarge) {
+		t.Errorf("30 scans of 16 million pixels: %v, want ErrTooLarge", err)
+	}
+}
+
+// A decoder's memory is bounded by the header: 16 bits a channel, or coefficients, take more.
+func TestAttackPixelsThatTakeMoreThanTheirShare(t *testing.T) {
+	small := func(pixels int) vision.Limits { return vision.Limits{Bytes: 1 << 20, Pixels: pixels, Side: 1 << 12} }
+	deep := image.NewNRGBA64(image.Rect(0, 0, 40, 40))
+	var deeper bytes.Buffer
+	if err := png.Encode(&deeper, deep); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		data []byte
+		want error
+	}{
+		"16 bits a channel": {data: deeper.Bytes(), want: vision.ErrTooLarge},
+		"progressive":       {data: file(t, "progressive.jpg"), want: vision.ErrTooLarge},
+		"CMYK":              {data: file(t, "cmyk.jpg"), want: vision.ErrTooLarge},
+		"4:4:4":             {data: file(t, "444.jpg")},
+	} {
+		width, height, err := vision.Size(c.data, vision.DefaultLimits())
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, _, err := vision.Size(c.data, small(width*height)); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+func TestDecodingEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, name := range []string{"444.jpg", "color.png", "lossy.webp", "still.gif"} {
+		if _, err := vision.Decode(ctx, file(t, name), vision.DefaultLimits()); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
