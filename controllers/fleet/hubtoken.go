@@ -39,6 +39,9 @@ const (
 const (
 	maxTokenBytes = 1024
 	maxKeyBytes   = 4096
+	// maxCredentialBytes bounds a credential as it is written. A Mac's Secret, of at most 1
+	// MiB, has one for each assignment and inspection, of which there are at most 128.
+	maxCredentialBytes = 6 << 10
 )
 
 // TokenRef names the credential for a deployment's source; empty if it needs none. It
@@ -94,6 +97,15 @@ func wholeDigest(parts ...string) string {
 // something else under that key, such as a service account token, which must not leave the
 // cluster.
 func Credential(s *corev1.Secret, source string) ([]byte, *Refusal) {
+	out, refusal := extracted(s, source)
+	if len(out) > maxCredentialBytes {
+		return invalid(s, "contains a credential of %d bytes, escaped as in a query; want at most %d", len(out), maxCredentialBytes)
+	}
+	return out, refusal
+}
+
+// extracted is Credential without a bound of its size.
+func extracted(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	if strings.HasPrefix(source, registryScheme) {
 		return login(s, source)
 	}

@@ -128,6 +128,8 @@ func TestAttackASecretThatIsNoAccessKey(t *testing.T) {
 		"an empty part":        {secret: secret(keyID, "AKIA", keySecret, "\n")},
 		"a part of two lines":  {secret: secret(keyID, "AKIA\nX", keySecret, "secret")},
 		"a session with blank": {secret: secret(keyID, "AKIA", keySecret, "secret", keySession, "a b")},
+		"a long session":       {secret: secret(keyID, "AKIA", keySecret, "x", keySession, strings.Repeat("t", 4000)), want: "s3:AKIA:x:" + strings.Repeat("t", 4000)},
+		"long once escaped":    {secret: secret(keyID, "AKIA", keySecret, strings.Repeat("%", 2048))},
 		"far too long":         {secret: secret(keyID, "AKIA", keySecret, strings.Repeat("s", maxKeyBytes+1))},
 	} {
 		got, refusal := Credential(c.secret, "s3://bucket/m")

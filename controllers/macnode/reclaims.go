@@ -41,7 +41,7 @@ type Reclaims struct {
 	limits perMac[*rate.Limiter]
 }
 
-// reclaimsBurst and reclaimsEvery bound the reclaims of a Mac that are told: a whole Mac may
+// reclaimsBurst and reclaimsEvery bound the reclaims of a Mac that have Events: a whole Mac may
 // be drained at once, and a Mac may report what it likes.
 const (
 	reclaimsBurst = 2 * fleet.MaxAssignments
@@ -89,7 +89,7 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// allows reports whether another reclaim of a Mac is told.
+// allows reports whether another reclaim of a Mac has Events.
 func (r *Reclaims) allows(mac string) bool {
 	limit, ok := r.limits.known(mac)
 	if !ok {
