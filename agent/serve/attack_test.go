@@ -363,3 +363,47 @@ func TestAttackManyBodiesAtAMac(t *testing.T) {
 		}
 	}
 }
+
+// TestAttackShortRequestsContinueALongConversation: a request of 100 bytes that continues a stored
+// response holds all of it until the engine admits it.
+func TestAttackShortRequestsContinueALongConversation(t *testing.T) {
+	var hang atomic.Bool
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		if hang.Load() {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return servetest.Say("x")(ctx, r, send)
+	}, func(c *serve.Config) { c.BodiesBytes = 1 << 20 })
+	ask := func(body string) (*http.Response, error) {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", p.url+"/v1/responses", strings.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set(agentapi.HeaderTenant, "a")
+		return http.DefaultClient.Do(r)
+	}
+	resp, err := ask(`{"model":"m","input":"` + strings.Repeat("x", 200<<10) + `"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored struct{ ID string }
+	if err := json.Unmarshal([]byte(read(t, resp)), &stored); err != nil || stored.ID == "" {
+		t.Fatalf("no id: %v", err)
+	}
+	hang.Store(true)
+	refused := make(chan *http.Response, 8)
+	for range 8 {
+		go func() {
+			if resp, err := ask(`{"model":"m","input":"more","previous_response_id":"` + stored.ID + `"}`); err == nil {
+				refused <- resp
+			}
+		}()
+	}
+	select {
+	case resp := <-refused:
+		p.wantRefusal(resp, refusal{status: 503, code: openai.CodeOverloaded, retry: "1", retryable: true})
+	case <-time.After(patience.Of(t)):
+		t.Fatal("stored items of one tenant fill the memory for all")
+	}
+}

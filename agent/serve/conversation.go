@@ -59,7 +59,7 @@ func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, tenant strin
 
 // responseRequest returns the request for an engine, and the conversation so far.
 func (h *handler) responseRequest(r *responses.Request, tenant string) (*request, []responses.Item, error) {
-	talk, err := h.conversation(r, tenant)
+	talk, stored, err := h.conversation(r, tenant)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,43 +85,47 @@ func (h *handler) responseRequest(r *responses.Request, tenant string) (*request
 		g.TopLogprobs = &top
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	req := &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g, priority: r.Sampling.Priority}
+	req := &request{model: r.Model, stored: stored, stream: r.Stream, includeUsage: true, wire: g, priority: r.Sampling.Priority}
 	if r.Truncate {
 		req.shorten = shortening(chat)
 	}
 	return req, talk, nil
 }
 
-// conversation returns the items before the answer. References in the input are
+// conversation returns the items before the answer, and the bytes of those that are stored. References in the input are
 // replaced by their items, which may take as much as a request body: each is short,
 // and may stand for a long text again and again.
-func (h *handler) conversation(r *responses.Request, tenant string) ([]responses.Item, error) {
-	var talk []responses.Item
+func (h *handler) conversation(r *responses.Request, tenant string) (talk []responses.Item, stored int64, err error) {
 	if r.Previous != "" {
 		before, ok := h.cache.Get(r.Previous, tenant)
 		if !ok {
-			return nil, responses.PreviousNotFound(r.Previous)
+			return nil, 0, responses.PreviousNotFound(r.Previous)
 		}
 		if before.Response.Status != responses.StatusCompleted && before.Response.Status != responses.StatusIncomplete {
-			return nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", before.Response.Status)
+			return nil, 0, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", before.Response.Status)
 		}
 		talk = slices.Clone(before.Talk)
 	}
 	room := h.MaxBodyBytes
+	for i := range talk {
+		if room -= talk[i].Bytes(); room < 0 {
+			return nil, 0, openai.Invalid("previous_response_id", "The conversation has more than %d bytes. Begin a new one, with a summary of this one.", h.MaxBodyBytes)
+		}
+	}
 	for i := range r.Input {
 		if r.Input[i].Type != responses.ItemReference {
 			continue
 		}
 		item, ok := h.cache.Item(r.Input[i].ID, tenant)
 		if !ok {
-			return nil, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
+			return nil, 0, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
 		}
 		if room -= item.Bytes(); room < 0 {
-			return nil, openai.Invalid(fmt.Sprintf("input[%d]", i), "The items that 'input' refers to have more than %d bytes in total. Refer to fewer of them.", h.MaxBodyBytes)
+			return nil, 0, openai.Invalid(fmt.Sprintf("input[%d]", i), "The items that 'input' refers to have more than %d bytes in total. Refer to fewer of them.", h.MaxBodyBytes)
 		}
 		r.Input[i] = item
 	}
-	return append(talk, r.Input...), nil
+	return append(talk, r.Input...), h.MaxBodyBytes - room, nil
 }
 
 // joinSystem joins the system messages at the beginning: many templates accept

@@ -26,6 +26,8 @@ type request struct {
 	prompts []openai.Prompt
 	// answer returns the form of the response, with the model's name in it.
 	answer func(model string, created int64) form
+	// stored are the bytes of stored items that the request continues or refers to.
+	stored int64
 	// release is called once the engine has admitted the request.
 	release func()
 	// count, if set, returns the response of a route that asks only for the

@@ -49,6 +49,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 	r = dialect.CanonicalRequest(r)
 	w := front.NewWriter(plain, r.ProtoMajor, h.WriteTimeout)
+	w.Informs = r.Header.Get(agentapi.HeaderInforms) == "true"
 	id := front.RequestID(w.Header(), r.Header, dialect.Of(r.URL.Path) == dialect.Anthropic)
 	w.Header().Set(agentapi.HeaderMac, h.Mac)
 	if !h.Trusts(r.TLS) {
@@ -166,13 +167,18 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	if err != nil {
 		return err
 	}
+	forget, err := h.bodies.Hold(r.Header.Get(agentapi.HeaderTenant), req.stored)
+	if err != nil {
+		return err
+	}
+	defer forget()
 	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
 	req.wire.Id, req.wire.Tenant = id, r.Header.Get(agentapi.HeaderTenant)
 	req.wire.Progress = req.stream && (req.wire.Progress || r.Header.Get(agentapi.HeaderProgress) == "true")
 	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
 		return err
 	}
-	req.release = release
+	req.release = func() { release(); forget() }
 	return h.answer(admission.NewDoor(w), r, req)
 }
 

@@ -50,11 +50,7 @@ func newPort(t *testing.T, script servetest.Script, change ...func(*serve.Config
 	for _, f := range change {
 		f(&c)
 	}
-	s := httptest.NewUnstartedServer(serve.NewHandler(c))
-	s.Config.Protocols = &http.Protocols{}
-	s.Config.Protocols.SetHTTP1(true)
-	s.Config.Protocols.SetUnencryptedHTTP2(true) // agents speak HTTP/2 with gateways
-	s.Start()
+	s := httptest.NewServer(serve.NewHandler(c))
 	t.Cleanup(s.Close)
 	t.Cleanup(func() { p.fake.Lose(here) }) // first: Close waits for requests
 	p.url = s.URL

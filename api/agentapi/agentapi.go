@@ -86,6 +86,9 @@ const (
 	// even when the client did not request usage. Informational responses have it
 	// before a complete response.
 	HeaderTokens = "X-Metalfleet-Tokens"
+	// HeaderInforms on a request to an agent, with the value "true", asks for
+	// informational responses with HeaderTokens before a complete response.
+	HeaderInforms = "X-Metalfleet-Informs"
 	// HeaderIgnored on a response lists the fields of the request that were
 	// ignored, as openai.Decoder names them.
 	HeaderIgnored = "X-Metalfleet-Ignored"

@@ -20,9 +20,11 @@ type Writer struct {
 	// bounds each write alone.
 	MinRate int64
 
-	rc         *http.ResponseController
-	protoMajor int
-	timeout    time.Duration
+	// Informs makes Inform send informational responses.
+	Informs bool
+
+	rc      *http.ResponseController
+	timeout time.Duration
 	// lift removes the deadline after each flush: in HTTP/2 a deadline that passes
 	// between two writes would end the stream. In HTTP/1.1 it does no harm, and
 	// bounds the flush with which the server ends the response.
@@ -37,7 +39,7 @@ type Writer struct {
 // NewWriter returns a writer of the response to a request of that major version of
 // HTTP.
 func NewWriter(w http.ResponseWriter, protoMajor int, timeout time.Duration) *Writer {
-	return &Writer{ResponseWriter: w, protoMajor: protoMajor, rc: http.NewResponseController(w), timeout: timeout, lift: protoMajor >= 2, began: time.Now()}
+	return &Writer{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout, lift: protoMajor >= 2, began: time.Now()}
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -70,10 +72,9 @@ func (w *Writer) WriteHeader(status int) {
 }
 
 // Inform sends a header before the response begins, as an informational response, if the
-// request came over HTTP/2: many clients of HTTP/1.1 take any status but 100 for the final
-// one.
+// client asked for those: many take any status but 100 for the final one.
 func (w *Writer) Inform(name, value string) {
-	if w.status != 0 || w.protoMajor < 2 {
+	if w.status != 0 || !w.Informs {
 		return
 	}
 	w.Header().Set(name, value)

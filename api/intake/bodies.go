@@ -79,6 +79,28 @@ func (b *Bodies) Read(from io.Reader, owner string, promised, limit int64, inter
 	return data, func() { body.end() }, nil
 }
 
+// Hold counts n bytes that a request makes the server hold besides its body, such as stored
+// items, against its owner until release is called. If there is no memory left, it returns
+// the error of an overloaded server.
+func (b *Bodies) Hold(owner string, n int64) (release func(), err error) {
+	if n == 0 {
+		return func() {}, nil
+	}
+	held := b.begin(owner, func() {})
+	b.mu.Lock()
+	if held.at != nil { // it is complete: others do not interrupt it
+		held.owner.arriving.Remove(held.at)
+		held.at = nil
+	}
+	b.mu.Unlock()
+	if !held.grow(n) {
+		held.end()
+		b.countCrowded()
+		return nil, openai.Overloaded(retry)
+	}
+	return func() { held.end() }, nil
+}
+
 // Held returns the memory of all buffers in bytes.
 func (b *Bodies) Held() int64 {
 	b.mu.Lock()

@@ -195,6 +195,7 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	if req.strict {
 		out.Header.Set(agentapi.HeaderStrictFields, "true")
 	}
+	out.Header.Set(agentapi.HeaderInforms, "true")
 	if req.background {
 		out.Header.Set(agentapi.HeaderBackground, "true")
 	}
