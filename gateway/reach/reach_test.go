@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,17 +22,32 @@ var errDial = errors.New("connection refused")
 
 // network has Macs that answer as their error says, by name.
 type network struct {
+	mu     sync.Mutex // guards all fields
 	macs   []route.Mac
 	errs   map[string]error
 	probes map[string]int
 }
 
+// change changes what the network has.
+func (n *network) change(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
 func (n *network) prober() *Prober {
-	return &Prober{Macs: func() []route.Mac { return n.macs }, NotReached: func(err error) bool { return errors.Is(err, errDial) },
+	return &Prober{Macs: func() (macs []route.Mac) {
+		n.change(func() { macs = n.macs })
+		return macs
+	}, NotReached: func(err error) bool { return errors.Is(err, errDial) },
 		To: func(m route.Mac) http.RoundTripper {
 			return transport(func(*http.Request) (*http.Response, error) {
-				n.probes[m.Name]++
-				if err := n.errs[m.Name]; err != nil {
+				var err error
+				n.change(func() {
+					n.probes[m.Name]++
+					err = n.errs[m.Name]
+				})
+				if err != nil {
 					return nil, err
 				}
 				return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader(""))}, nil
@@ -74,16 +90,18 @@ func TestAMacIsUnreachableAfterSeveralFailures(t *testing.T) {
 		want(t, p, "uid-a", "")
 		time.Sleep(2 * time.Second)
 		want(t, p, "uid-a", "uid-b")
-		if n.probes["a"] > 2 || n.probes["b"] < 6 {
-			t.Errorf("probes %v: a Mac that was reached is probed every %s, another one every %s", n.probes, every, tick)
-		}
-		n.errs["b"] = nil
+		n.change(func() {
+			if n.probes["a"] > 2 || n.probes["b"] < 6 {
+				t.Errorf("probes %v: a Mac that was reached is probed every %s, another one every %s", n.probes, every, tick)
+			}
+			n.errs["b"] = nil
+		})
 		time.Sleep(tick)
 		want(t, p, "uid-a uid-b", "")
-		n.errs["a"] = errDial
+		n.change(func() { n.errs["a"] = errDial })
 		time.Sleep(every + lasting + time.Second)
 		want(t, p, "uid-b", "uid-a")
-		n.macs = n.macs[1:]
+		n.change(func() { n.macs = n.macs[1:] })
 		time.Sleep(tick)
 		want(t, p, "uid-b", "")
 	})
@@ -114,7 +132,7 @@ func TestANewAddressIsProbedAtOnce(t *testing.T) {
 		want(t, p, "", "uid-a")
 		moved := mac("a")
 		moved.Address = "elsewhere:7443"
-		n.macs, n.errs = []route.Mac{moved}, nil
+		n.change(func() { n.macs, n.errs = []route.Mac{moved}, nil })
 		time.Sleep(tick + time.Millisecond)
 		want(t, p, "uid-a", "")
 	})
