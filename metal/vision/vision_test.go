@@ -211,6 +211,7 @@ func TestProcessorsThatWouldChangeTheResultAreRefusedByName(t *testing.T) {
 		"patches of no tower":   {`{"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 16}`, family.ErrInvalid, "16"},
 		"an odd size":           {`{"image_processor_type": "Gemma3ImageProcessor", "size": {"width": 50, "height": 56}}`, family.ErrInvalid, "50"},
 		"a huge size":           {`{"image_processor_type": "Gemma3ImageProcessor", "size": {"width": 1400000, "height": 1400000}}`, family.ErrInvalid, "1400000"},
+		"a long side":           {`{"image_processor_type": "Gemma3ImageProcessor", "size": {"width": 5600, "height": 56}}`, family.ErrInvalid, "5600"},
 		"no pixels":             {`{"image_processor_type": "Qwen2VLImageProcessor", "max_pixels": 1}`, family.ErrInvalid, "pixels"},
 		"a mean of two colours": {`{` + gemma + `, "image_mean": [1, 2]}`, family.ErrInvalid, "image_mean"},
 		"no deviation":          {`{` + gemma + `, "image_std": [1, 0, 1]}`, family.ErrInvalid, "image_std"},
