@@ -118,7 +118,7 @@ func (s *Store) mayUse(ctx context.Context, w want) (bool, error) {
 	}
 	for _, f := range w.Files {
 		if err := s.probe(ctx, w, f); err != nil {
-			return false, s.explain(w, err)
+			return false, s.sources.explain(w, err)
 		}
 	}
 	if err := s.objects.update(w.Digest, func(e entry) entry { return e.with(o) }); err != nil {
@@ -130,12 +130,12 @@ func (s *Store) mayUse(ctx context.Context, w want) (bool, error) {
 
 // probe requests the first byte of a file from its source, as a download would.
 func (s *Store) probe(ctx context.Context, w want, f model.File) error {
-	url, err := s.address(w.Record, f)
+	url, err := s.sources.address(w.Record, f)
 	if err != nil {
 		return err
 	}
 	header := http.Header{"Range": {"bytes=0-0"}}
-	if sign := s.header(ctx, w, url); sign != nil {
+	if sign := s.sources.header(ctx, w, url); sign != nil {
 		if header, err = sign(header); err != nil {
 			return fmt.Errorf("ask for %s: %w", f.Path, err)
 		}

@@ -40,13 +40,13 @@ func newTenants(t *testing.T) *tenants {
 		}
 		x.stand.ServeHTTP(w, r)
 	}), filepath.Join(t.TempDir(), "weights"))
-	x.opt.Token = func(ref string) (download.Bearer, error) {
+	x.sources.credential = func(ref string) (download.Bearer, error) {
 		if ref == "b" && x.refused.Load() {
 			return "bad", nil
 		}
 		return "good", nil
 	}
-	x.opt.Fetched = func(_ string, n int) { x.fetched.Add(int64(n)) }
+	x.sources.fetched = func(_ string, n int) { x.fetched.Add(int64(n)) }
 	return x
 }
 

@@ -46,7 +46,7 @@ func TestAFolderOfABucketIsFetchedWhole(t *testing.T) {
 	}))
 	rec.Source = "s3://models/a%20folder/m%2B1?endpoint=" + url.QueryEscape(s.opt.Hub.Endpoint)
 	var given download.Bearer
-	s.opt.Token = func(string) (download.Bearer, error) { return given, nil }
+	s.sources.credential = func(string) (download.Bearer, error) { return given, nil }
 
 	_, err := s.Ensure(t.Context(), rec, "mine", nil)
 	wantReason(t, err, v1alpha1.ReasonTokenRefused)
@@ -58,7 +58,7 @@ func TestAFolderOfABucketIsFetchedWhole(t *testing.T) {
 	wantReason(t, err, v1alpha1.ReasonTokenRefused)
 	given = "s3:AKIA:secret"
 	var counted atomic.Int64
-	s.opt.Fetched = func(scheme string, n int) {
+	s.sources.fetched = func(scheme string, n int) {
 		if scheme == "s3" {
 			counted.Add(int64(n))
 		}

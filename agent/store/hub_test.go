@@ -215,7 +215,7 @@ func TestAPrivateRepositoryIsFetchedWithItsToken(t *testing.T) {
 	s := overHub(t, stand)
 	given := map[string]error{}
 	var token download.Bearer
-	s.opt.Token = func(ref string) (download.Bearer, error) {
+	s.sources.credential = func(ref string) (download.Bearer, error) {
 		if ref != "mine" {
 			t.Errorf("asked for the token %q", ref)
 		}
@@ -273,7 +273,7 @@ func TestAttackATokenForASourceThatIsNoHub(t *testing.T) {
 		http.ServeContent(rw, r, "m", time.Time{}, bytes.NewReader(w.content))
 	})
 	s, _ := w.start()
-	s.opt.Token = func(string) (download.Bearer, error) { return "hf_secret", nil }
+	s.sources.credential = func(string) (download.Bearer, error) { return "hf_secret", nil }
 	path, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), "mine", nil)
 	wantContent(t, path, err, w.content)
 	if asked != "" {

@@ -38,7 +38,7 @@ func TestAnArtifactOfARegistryIsFetchedWhole(t *testing.T) {
 	}))
 	rec.Source = "oci://" + strings.TrimPrefix(s.opt.Hub.Endpoint, "https://") + "/org/m:moved"
 	var given download.Bearer
-	s.opt.Token = func(string) (download.Bearer, error) { return given, nil }
+	s.sources.credential = func(string) (download.Bearer, error) { return given, nil }
 	for _, wrong := range []download.Bearer{"", "oci:user:other", "hf_word"} {
 		given = wrong
 		_, err := s.Ensure(t.Context(), rec, "mine", nil)

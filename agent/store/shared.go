@@ -277,8 +277,8 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, pe
 	}
 	defer f.awaits.Store(0)
 	if err := s.transfer(ctx, f, rec, targets, peers); err != nil {
-		err = s.explain(rec, err)
-		if ctx.Err() == nil && !download.IsTransient(err) && !s.mayYet(rec, err) {
+		err = s.sources.explain(rec, err)
+		if ctx.Err() == nil && !download.IsTransient(err) && !s.sources.mayYet(rec, err) {
 			err = errors.Join(err, s.objects.dropPartial(f.partial()))
 		}
 		return "", err
@@ -302,7 +302,7 @@ func (s *Store) namespace(rec want) string {
 // missing.
 func (s *Store) stage(ctx context.Context, rec want, turn *turn) (targets []download.Target, missing int64, err error) {
 	for _, f := range rec.Files {
-		url, err := s.address(rec.Record, f)
+		url, err := s.sources.address(rec.Record, f)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -315,8 +315,8 @@ func (s *Store) stage(ctx context.Context, rec want, turn *turn) (targets []down
 		} else if shared {
 			continue
 		}
-		target.Header = s.header(ctx, rec, url)
-		count := s.gained(rec.Record)
+		target.Header = s.sources.header(ctx, rec, url)
+		count := s.sources.gained(rec.Record)
 		target.Gained = func(n int) {
 			turn.gained(n)
 			count(n)

@@ -105,13 +105,12 @@ type Options struct {
 type Store struct {
 	opt     Options
 	objects *objectStore
+	sources *sources
 	// lifetime ends downloads when it ends; their partial files stay and are
 	// resumed.
 	lifetime context.Context
 	slots    *slots
 	running  sync.WaitGroup
-	// registries caches the tokens of registries.
-	registries *oci.Client
 
 	// room is held while disk space is reserved or freed.
 	room sync.Mutex
@@ -140,8 +139,9 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		opt: opt, objects: sh, lifetime: ctx, slots: newSlots(cmp.Or(opt.AtOnce, FetchesAtOnce)),
 		downloads: map[downloadKey]*sharedDownload{}, holds: map[string]map[*Hold]struct{}{},
 	}
+	s.sources = &sources{hub: opt.Hub, credential: opt.Token, fetched: opt.Fetched}
 	if opt.Fetch != nil {
-		s.registries = &oci.Client{Client: opt.Fetch.Client}
+		s.sources.registries = &oci.Client{Client: opt.Fetch.Client}
 	}
 	if s.opt.Disk == nil {
 		s.opt.Disk = func() (Disk, error) { return measure(opt.Dir) }

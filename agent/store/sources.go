@@ -13,8 +13,22 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
+// sources knows the sources of weights: the address of each file, the
+// authorization that a request for it needs, and what a refusal means.
+type sources struct {
+	// hub resolves hf:// sources; nil if there are none.
+	hub *hub.Hub
+	// registries caches the tokens of registries.
+	registries *oci.Client
+	// credential returns what an assignment's tokenRef names; nil if there are
+	// none.
+	credential func(ref string) (download.Bearer, error)
+	// fetched counts bytes by the scheme of their source; may be nil.
+	fetched func(scheme string, n int)
+}
+
 // address returns the URL of one of a record's files.
-func (s *Store) address(rec model.Record, f model.File) (string, error) {
+func (o *sources) address(rec model.Record, f model.File) (string, error) {
 	switch {
 	case strings.HasPrefix(rec.Source, s3.Scheme):
 		src, err := s3.Parse(rec.Source)
@@ -29,20 +43,20 @@ func (s *Store) address(rec model.Record, f model.File) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !hub.IsCommit(rec.Commit) || s.opt.Hub == nil {
+	if !hub.IsCommit(rec.Commit) || o.hub == nil {
 		return "", &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the model record has no commit; delete and apply the ModelDeployment again"}
 	}
-	return s.opt.Hub.URL(src.Repo, rec.Commit, f.Path), nil
+	return o.hub.URL(src.Repo, rec.Commit, f.Path), nil
 }
 
 // header returns the authorization for requests for a record's files: a hub's
 // token, a bucket's signature or a registry's token, if the assignment names a
 // credential. Other sources get none.
-func (s *Store) header(ctx context.Context, rec want, address string) func(http.Header) (http.Header, error) {
+func (o *sources) header(ctx context.Context, rec want, address string) func(http.Header) (http.Header, error) {
 	switch {
 	case strings.HasPrefix(rec.Source, hub.Scheme):
 		return func(h http.Header) (http.Header, error) {
-			b, err := s.token(rec)
+			b, err := o.token(rec)
 			if err == nil {
 				err = hub.CheckToken(b)
 			}
@@ -54,11 +68,11 @@ func (s *Store) header(ctx context.Context, rec want, address string) func(http.
 			if err != nil {
 				return nil, err
 			}
-			login, err := s.login(rec)
+			login, err := o.login(rec)
 			if err != nil {
 				return nil, err
 			}
-			return s.registries.Header(ctx, src, login, h)
+			return o.registries.Header(ctx, src, login, h)
 		}
 	case strings.HasPrefix(rec.Source, s3.Scheme):
 		return func(h http.Header) (http.Header, error) {
@@ -66,7 +80,7 @@ func (s *Store) header(ctx context.Context, rec want, address string) func(http.
 			if err != nil {
 				return nil, err
 			}
-			keys, err := s.keys(rec)
+			keys, err := o.keys(rec)
 			if err != nil {
 				return nil, err
 			}
@@ -77,23 +91,23 @@ func (s *Store) header(ctx context.Context, rec want, address string) func(http.
 }
 
 // token is the credential that an assignment names; empty if it names none.
-func (s *Store) token(rec want) (download.Bearer, error) {
-	if s.opt.Token == nil || rec.ref == "" {
+func (o *sources) token(rec want) (download.Bearer, error) {
+	if o.credential == nil || rec.ref == "" {
 		return "", nil
 	}
-	return s.opt.Token(rec.ref)
+	return o.credential(rec.ref)
 }
 
-func (s *Store) keys(rec want) (s3.Keys, error) {
-	b, err := s.token(rec)
+func (o *sources) keys(rec want) (s3.Keys, error) {
+	b, err := o.token(rec)
 	if err != nil {
 		return s3.Keys{}, err
 	}
 	return s3.ReadKeys(b)
 }
 
-func (s *Store) login(rec want) (oci.Login, error) {
-	b, err := s.token(rec)
+func (o *sources) login(rec want) (oci.Login, error) {
+	b, err := o.token(rec)
 	if err != nil {
 		return oci.Login{}, err
 	}
@@ -101,24 +115,24 @@ func (s *Store) login(rec want) (oci.Login, error) {
 }
 
 // gained returns the counter for bytes from a record's source.
-func (s *Store) gained(rec model.Record) func(int) {
-	if s.opt.Fetched == nil {
+func (o *sources) gained(rec model.Record) func(int) {
+	if o.fetched == nil {
 		return func(int) {}
 	}
 	scheme, _, _ := strings.Cut(rec.Source, ":")
-	return func(n int) { s.opt.Fetched(scheme, n) }
+	return func(n int) { o.fetched(scheme, n) }
 }
 
 // mayYet reports whether another token may get the file that was denied.
-func (s *Store) mayYet(rec want, err error) bool {
-	return s.header(context.Background(), rec, "") != nil && download.Denied(err)
+func (o *sources) mayYet(rec want, err error) bool {
+	return o.header(context.Background(), rec, "") != nil && download.Denied(err)
 }
 
 // explain explains the error response of a hub, a bucket or a registry.
-func (s *Store) explain(rec want, err error) error {
+func (o *sources) explain(rec want, err error) error {
 	if strings.HasPrefix(rec.Source, s3.Scheme) {
 		src, parseErr := s3.Parse(rec.Source)
-		keys, keysErr := s.keys(rec)
+		keys, keysErr := o.keys(rec)
 		if parseErr != nil || keysErr != nil {
 			return err
 		}
@@ -126,7 +140,7 @@ func (s *Store) explain(rec want, err error) error {
 	}
 	if strings.HasPrefix(rec.Source, oci.Scheme) {
 		src, parseErr := oci.Parse(rec.Source)
-		login, loginErr := s.login(rec)
+		login, loginErr := o.login(rec)
 		if parseErr != nil || loginErr != nil {
 			return err
 		}
@@ -137,6 +151,6 @@ func (s *Store) explain(rec want, err error) error {
 		return err // of another server
 	}
 	src.Revision = rec.Commit
-	token, tokenErr := s.token(rec)
+	token, tokenErr := o.token(rec)
 	return hub.Explain(err, src, tokenErr == nil && token != "")
 }
