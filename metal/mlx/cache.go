@@ -47,6 +47,7 @@ type cache struct {
 
 // layers are those of one kind, and the slabs that have their keys and values.
 type layers struct {
+	b      *Backend
 	number int
 	slabs  []*slab
 	// heads is what each keeps of a token, and shape what the bridge knows of that.
@@ -95,7 +96,7 @@ func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 	}
 	b.caches++
 	c := &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}
-	c.growing.heads, c.rotating.heads = spec.Heads(false), spec.Heads(true)
+	c.growing, c.rotating = layers{b: b, heads: spec.Heads(false)}, layers{b: b, heads: spec.Heads(true)}
 	for layer := range spec.Layers {
 		of := c.kind(layer)
 		c.window = max(c.window, spec.WindowOf(layer))
@@ -152,8 +153,8 @@ func (c *cache) Drop(id tensor.RequestID) {
 		return
 	}
 	delete(c.requests, id)
-	c.leave(&c.growing, &h.grown)
-	c.leave(&c.rotating, &h.rotated)
+	c.growing.leave(&h.grown)
+	c.rotating.leave(&h.rotated)
 	c.leaveState(h)
 	_ = c.b.measure() // it cannot fail on the thread that just freed
 }
@@ -206,7 +207,7 @@ func (c *cache) Release() {
 	clear(c.requests)
 	for _, of := range []*layers{&c.growing, &c.rotating} {
 		for len(of.slabs) > 0 {
-			c.free(of, of.slabs[0])
+			of.free(of.slabs[0])
 		}
 	}
 	for len(c.states) > 0 {
@@ -286,11 +287,11 @@ func (c *cache) grow(h *held, n, expected int) error {
 		return nil
 	}
 	blocks := (max(n, expected) + c.spec.BlockTokens - 1) / c.spec.BlockTokens
-	to, err := c.slabFor(&c.growing, blocks*c.spec.BlockTokens, c.saved.TokenBytes)
+	to, err := c.growing.slabFor(blocks*c.spec.BlockTokens, c.saved.TokenBytes)
 	if err != nil {
 		return err
 	}
-	return c.move(&c.growing, &h.grown, to)
+	return c.growing.move(&h.grown, to)
 }
 
 // rotated is how few and how many tokens rotating layers hold.
@@ -318,9 +319,9 @@ func (c *cache) rotate(h *held, to tensor.Rotation) error {
 	if to.Room == h.at.Room {
 		return nil
 	}
-	slab, err := c.slabFor(&c.rotating, to.Room, c.saved.RotatingBytes)
+	slab, err := c.rotating.slabFor(to.Room, c.saved.RotatingBytes)
 	if err == nil {
-		err = c.move(&c.rotating, &h.rotated, slab)
+		err = c.rotating.move(&h.rotated, slab)
 	}
 	if err == nil {
 		h.at.Room = to.Room

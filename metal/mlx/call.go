@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -44,7 +45,23 @@ func fault(s C.bridge_status) error {
 	return &Error{text}
 }
 
-func (b *Backend) token() C.uint64_t { return C.uint64_t(b.owner.Load()) }
+// thread is the framework as the one goroutine sees it that may call it. Every call
+// names its owner, so that the bridge refuses those of other threads.
+type thread struct {
+	// owner is what the bridge knows the attached thread by; 0 before Attach
+	// and after Close.
+	owner  atomic.Uint64
+	gauges gauges
+}
+
+// gauges are read by anyone and written by the owner.
+type gauges struct {
+	weights, kv, live, arrays, pooled, peak atomic.Int64
+	// base is what the framework had in use before this back end.
+	base int64
+}
+
+func (t *thread) token() C.uint64_t { return C.uint64_t(t.owner.Load()) }
 
 // wholeOnCUDA bytes of what is restored lie twice on the device meanwhile.
 const wholeOnCUDA = 128 << 20
@@ -79,64 +96,64 @@ func (b *Backend) attach() error {
 	return nil
 }
 
-func (b *Backend) detach() error {
-	err := fault(C.bridge_detach(b.token()))
-	b.owner.Store(0)
+func (t *thread) detach() error {
+	err := fault(C.bridge_detach(t.token()))
+	t.owner.Store(0)
 	return err
 }
 
-// check says whether this is the thread that attached.
-func (b *Backend) check() error { return fault(C.bridge_check(b.token())) }
+// check returns tensor.ErrThread unless this is the thread that attached.
+func (t *thread) check() error { return fault(C.bridge_check(t.token())) }
 
 // entered counts the calls that the bridge let in, of all back ends.
 func entered() uint64 { return uint64(C.bridge_entered()) }
 
-func (b *Backend) limit(memory, pooled int64) error {
-	return fault(C.bridge_limit(b.token(), C.int64_t(memory), C.int64_t(pooled)))
+func (t *thread) limit(memory, pooled int64) error {
+	return fault(C.bridge_limit(t.token(), C.int64_t(memory), C.int64_t(pooled)))
 }
 
 // trim waits for what computes and empties the pool.
-func (b *Backend) trim() error {
-	if err := fault(C.bridge_trim(b.token())); err != nil {
+func (t *thread) trim() error {
+	if err := fault(C.bridge_trim(t.token())); err != nil {
 		return err
 	}
-	return b.measure()
+	return t.measure()
 }
 
 // shrink has the pool give up its oldest buffers, down to some bytes.
-func (b *Backend) shrink(to, limit int64) error {
-	if err := fault(C.bridge_shrink(b.token(), C.int64_t(to), C.int64_t(limit))); err != nil {
+func (t *thread) shrink(to, limit int64) error {
+	if err := fault(C.bridge_shrink(t.token(), C.int64_t(to), C.int64_t(limit))); err != nil {
 		return err
 	}
-	return b.measure()
+	return t.measure()
 }
 
-func (b *Backend) measure() error {
+func (t *thread) measure() error {
 	var g C.bridge_gauges
-	if err := fault(C.bridge_measure(b.token(), &g)); err != nil {
+	if err := fault(C.bridge_measure(t.token(), &g)); err != nil {
 		return err
 	}
-	b.publish(&g)
+	t.publish(&g)
 	return nil
 }
 
-func (b *Backend) publish(g *C.bridge_gauges) {
-	m := &b.gauges
+func (t *thread) publish(g *C.bridge_gauges) {
+	m := &t.gauges
 	m.arrays.Store(max(0, int64(g.active)-m.base-m.weights.Load()-m.kv.Load()))
 	m.pooled.Store(int64(g.pooled))
 	m.peak.Store(max(0, int64(g.peak)-m.base))
 }
 
 // resetPeak begins a new measurement of the peak.
-func (b *Backend) resetPeak() error { return fault(C.bridge_reset_peak(b.token())) }
+func (t *thread) resetPeak() error { return fault(C.bridge_reset_peak(t.token())) }
 
 // free releases handles; last: a computation has ended. Handles released by a
 // foreign thread stay, and are found as a leak.
-func (b *Backend) free(hs []handle, last bool) error {
+func (t *thread) free(hs []handle, last bool) error {
 	var g C.bridge_gauges
-	err := fault(C.bridge_release(b.token(), unsafe.SliceData(hs), C.int32_t(len(hs)), flag(last), &g))
+	err := fault(C.bridge_release(t.token(), unsafe.SliceData(hs), C.int32_t(len(hs)), flag(last), &g))
 	if err == nil {
-		b.publish(&g)
+		t.publish(&g)
 	}
 	return err
 }
@@ -149,8 +166,8 @@ func flag(v bool) C.int32_t {
 }
 
 // evaluate computes handles and rows of caches, and waits for them or not.
-func (b *Backend) evaluate(hs []handle, rows []*C.bridge_slab, wait bool) error {
-	return fault(C.bridge_evaluate(b.token(), unsafe.SliceData(hs), C.int32_t(len(hs)), unsafe.SliceData(rows), C.int32_t(len(rows)), flag(wait)))
+func (t *thread) evaluate(hs []handle, rows []*C.bridge_slab, wait bool) error {
+	return fault(C.bridge_evaluate(t.token(), unsafe.SliceData(hs), C.int32_t(len(hs)), unsafe.SliceData(rows), C.int32_t(len(rows)), flag(wait)))
 }
 
 // numbers sees ints as the bridge does.
@@ -163,10 +180,10 @@ func numbers(v []int) []C.int32_t {
 }
 
 // raw makes an array whose memory the caller fills before it is used.
-func (b *Backend) raw(kind C.int32_t, shape ...int) (handle, []byte, error) {
+func (t *thread) raw(kind C.int32_t, shape ...int) (handle, []byte, error) {
 	var at unsafe.Pointer
 	dims := numbers(shape)
-	made := C.bridge_raw(b.token(), kind, unsafe.SliceData(dims), C.int32_t(len(dims)), &at)
+	made := C.bridge_raw(t.token(), kind, unsafe.SliceData(dims), C.int32_t(len(dims)), &at)
 	if err := fault(made.status); err != nil {
 		return nil, nil, err
 	}
@@ -175,10 +192,10 @@ func (b *Backend) raw(kind C.int32_t, shape ...int) (handle, []byte, error) {
 
 // toDevice moves what the host filled to where the device wants it, and cuts
 // its columns into parts.
-func (b *Backend) toDevice(h handle, parts int) (handle, error) {
-	made := C.bridge_settle(b.token(), h, C.int32_t(parts))
+func (t *thread) toDevice(h handle, parts int) (handle, error) {
+	made := C.bridge_settle(t.token(), h, C.int32_t(parts))
 	if err := fault(made.status); err != nil {
 		return h, err
 	}
-	return made.array, b.free([]handle{h}, false)
+	return made.array, t.free([]handle{h}, false)
 }

@@ -51,12 +51,10 @@ type Options struct {
 }
 
 // Backend computes through MLX. Its fields belong to the goroutine that
-// attached, but for owner, gauges and limits.
+// attached, except the thread's owner and gauges, and limits.
 type Backend struct {
-	opts Options
-	// owner is what the bridge knows the attached thread by; 0 before Attach
-	// and after Close.
-	owner     atomic.Uint64
+	thread
+	opts      Options
 	gpu, cuda atomic.Bool
 	// products is how many scores a piece may have that is attended by products;
 	// 0 where the framework attends all.
@@ -67,7 +65,6 @@ type Backend struct {
 	staged int64
 	// ragged counts the segments that went to the kernel of ragged.h.
 	ragged    atomic.Int64
-	gauges    gauges
 	limits    limits
 	precision quant.Type
 	caches    int
@@ -82,13 +79,6 @@ type Backend struct {
 }
 
 var _ tensor.Backend = (*Backend)(nil)
-
-// gauges are read by anyone and written by the owner.
-type gauges struct {
-	weights, kv, live, arrays, pooled, peak atomic.Int64
-	// base is what the framework had in use before this back end.
-	base int64
-}
 
 // limits are written by anyone and applied by the owner at its next operation.
 type limits struct {
@@ -153,7 +143,7 @@ func (b *Backend) Trim() error {
 	return b.trim()
 }
 
-// GPU says whether the device is one.
+// GPU reports whether the device is a GPU.
 func (b *Backend) GPU() bool { return b.gpu.Load() }
 
 // Ahead is true: the framework computes on a GPU or on its own thread while the

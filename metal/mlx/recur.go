@@ -51,7 +51,7 @@ func (c *cache) joinStates(h *held) error {
 		c.states, at = append(c.states, s), len(c.states)
 	}
 	s, shape := c.states[at], stateShape(c.spec.Recurrent)
-	c.charge(&s.slab, bytes)
+	s.slab.charge(c.b, bytes)
 	h.states, h.stateSlot = s, len(s.rows)
 	s.rows = append(s.rows, h)
 	if err := fault(C.bridge_state_join(c.b.token(), s.row, &shape)); err != nil {
@@ -72,7 +72,7 @@ func (c *cache) leaveState(h *held) {
 		s.broken = fault(C.bridge_slab_remove(c.b.token(), s.row, C.int32_t(h.stateSlot)))
 	}
 	if s.broken == nil {
-		c.charge(&s.slab, -s.slotBytes)
+		s.slab.charge(c.b, -s.slotBytes)
 		s.rows = slices.Delete(s.rows, h.stateSlot, h.stateSlot+1)
 		for i, o := range s.rows {
 			o.stateSlot = i
@@ -89,7 +89,7 @@ func (c *cache) leaveState(h *held) {
 
 // freeStates frees a slab of states, even one in use.
 func (c *cache) freeStates(s *states) {
-	c.freeArrays(&s.slab)
+	s.slab.freeArrays(c.b)
 	c.states = slices.DeleteFunc(c.states, func(o *states) bool { return o == s })
 }
 

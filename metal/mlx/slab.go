@@ -45,85 +45,86 @@ const extraTokens = 8
 
 // slabFor finds a slab with room for one more request, or makes one; tokenBytes
 // is one token in all layers of the kind.
-func (c *cache) slabFor(of *layers, capacity int, tokenBytes int64) (*slab, error) {
+func (l *layers) slabFor(capacity int, tokenBytes int64) (*slab, error) {
 	wide := capacity
-	if c.b.cuda.Load() {
+	if l.b.cuda.Load() {
 		wide += extraTokens
 	}
 	slotBytes := tokenBytes * int64(wide)
-	for _, s := range of.slabs {
+	for _, s := range l.slabs {
 		if s.capacity == capacity && s.broken == nil && s.slotBytes*int64(len(s.slots)+1) <= maxSlabBytes {
-			return s, c.admitSlot(s)
+			return s, l.admitSlot(s)
 		}
 	}
-	s := &slab{capacity: capacity, layers: of.number, slotBytes: slotBytes}
-	if err := c.admitSlot(s); err != nil {
+	s := &slab{capacity: capacity, layers: l.number, slotBytes: slotBytes}
+	if err := l.admitSlot(s); err != nil {
 		return nil, err
 	}
-	if s.row = C.bridge_slab_new(C.int32_t(of.number), C.int32_t(wide), of.shape); s.row == nil {
+	if s.row = C.bridge_slab_new(C.int32_t(l.number), C.int32_t(wide), l.shape); s.row == nil {
 		return nil, fmt.Errorf("slab of a cache: %w", tensor.ErrMemory)
 	}
-	of.slabs = append(of.slabs, s)
+	l.slabs = append(l.slabs, s)
 	return s, nil
 }
 
 // admitSlot refuses a slot that does not fit, the copy of the layers under way
 // included.
-func (c *cache) admitSlot(s *slab) error {
+func (l *layers) admitSlot(s *slab) error {
 	twice := s.slotBytes / int64(s.layers) * int64(min(layersAtOnce, s.layers)) * int64(len(s.slots)+1)
-	return c.b.admit(s.slotBytes + twice)
+	return l.b.admit(s.slotBytes + twice)
 }
 
 // move appends a request to a slab. If that fails, neither slab is usable.
-func (c *cache) move(of *layers, at *spot, to *slab) error {
+func (l *layers) move(at *spot, to *slab) error {
 	from := at.slab
 	var source *C.bridge_slab
 	if from != nil {
 		source = from.row
 	}
-	c.charge(to, to.slotBytes)
-	if err := fault(C.bridge_slab_move(c.b.token(), source, C.int32_t(at.slot), to.row)); err != nil {
+	to.charge(l.b, to.slotBytes)
+	if err := fault(C.bridge_slab_move(l.b.token(), source, C.int32_t(at.slot), to.row)); err != nil {
 		to.broken = err
 		if from != nil {
 			from.broken = err
 		}
-		c.sweep(of, to)
+		l.sweep(to)
 		return fmt.Errorf("move to %d tokens: %w", to.capacity, err)
 	}
 	if from != nil {
-		c.charge(from, -from.slotBytes)
+		from.charge(l.b, -from.slotBytes)
 		from.close(at.slot)
-		c.sweep(of, from)
+		l.sweep(from)
 	}
 	at.slab, at.slot = to, len(to.slots)
 	to.slots = append(to.slots, at)
-	c.b.pending[to] = struct{}{}
+	l.b.pending[to] = struct{}{}
 	return nil
 }
 
 // leave takes a request out of a slab, if it is in one. Arrays of a broken one
 // stay as they are until all have left.
-func (c *cache) leave(of *layers, at *spot) {
+func (l *layers) leave(at *spot) {
 	s := at.slab
 	if s == nil {
 		return
 	}
 	if len(s.slots) > 1 && s.broken == nil {
-		s.broken = fault(C.bridge_slab_remove(c.b.token(), s.row, C.int32_t(at.slot)))
+		s.broken = fault(C.bridge_slab_remove(l.b.token(), s.row, C.int32_t(at.slot)))
 	}
 	if s.broken == nil {
-		c.charge(s, -s.slotBytes)
+		s.charge(l.b, -s.slotBytes)
 		s.close(at.slot)
 	} else {
 		s.slots[at.slot] = nil
 	}
 	at.slab = nil
-	c.sweep(of, s)
+	l.sweep(s)
 }
 
-func (c *cache) charge(s *slab, bytes int64) {
+// charge counts bytes of the slab as memory in use.
+func (s *slab) charge(b *Backend, bytes int64) {
 	s.charged += bytes
-	c.b.gauges.kv.Add(bytes)
+	b.gauges.kv.Add(bytes)
 }
 
 // close forgets a slot whose gap was closed.
@@ -135,25 +136,25 @@ func (s *slab) close(slot int) {
 }
 
 // sweep frees an empty slab.
-func (c *cache) sweep(of *layers, s *slab) {
+func (l *layers) sweep(s *slab) {
 	if !slices.ContainsFunc(s.slots, func(at *spot) bool { return at != nil }) {
-		c.free(of, s)
+		l.free(s)
 	}
 }
 
 // free frees a slab, even one in use.
-func (c *cache) free(of *layers, s *slab) {
-	if c.freeArrays(s) {
-		of.slabs = slices.DeleteFunc(of.slabs, func(o *slab) bool { return o == s })
+func (l *layers) free(s *slab) {
+	if s.freeArrays(l.b) {
+		l.slabs = slices.DeleteFunc(l.slabs, func(o *slab) bool { return o == s })
 	}
 }
 
-// freeArrays is false on another thread: the slab stays, and Close says so.
-func (c *cache) freeArrays(s *slab) bool {
-	if fault(C.bridge_slab_free(c.b.token(), s.row)) != nil {
+// freeArrays returns false on another thread: the slab stays, and Close reports it.
+func (s *slab) freeArrays(b *Backend) bool {
+	if fault(C.bridge_slab_free(b.token(), s.row)) != nil {
 		return false
 	}
-	c.charge(s, -s.charged)
-	delete(c.b.pending, s)
+	s.charge(b, -s.charged)
+	delete(b.pending, s)
 	return true
 }
