@@ -14,7 +14,7 @@ func gemma4() Family {
 	return Family{
 		Name: "gemma4", Models: "Gemma 4, text only", Types: []string{"gemma4_text"}, Context: 1 << 17, Theta: 1e6, Partial: 1,
 		Activations: []string{"gelu_pytorch_tanh"},
-		Read:        (*Config).gemma4,
+		Read:        readGemma4,
 		Block: func(d Dimensions, i int) Block {
 			b := sandwich(d, i)
 			a := b.Attention
@@ -44,7 +44,7 @@ func gemma4() Family {
 	}
 }
 
-func (c *Config) gemma4(d *Dimensions) {
+func readGemma4(c *Config, d *Dimensions) {
 	c.windows(d, 1)
 	if c.value("layer_types") == nil { // the references' defaults differ
 		c.must("layer_types")

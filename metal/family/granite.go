@@ -10,7 +10,7 @@ import (
 func granite() Family {
 	return Family{
 		Name: "granite", Models: "Granite 3 dense", Types: []string{"granite"}, Theta: 10000,
-		Read: (*Config).granite, Block: preNorm,
+		Read: readGranite, Block: preNorm,
 	}
 }
 
@@ -19,7 +19,7 @@ func graniteMoE() Family {
 	return Family{
 		Name: "granitemoe", Models: "Granite 3, mixture of experts", Types: []string{"granitemoe"}, Theta: 10000,
 		Read: func(c *Config, d *Dimensions) {
-			c.granite(d)
+			readGranite(c, d)
 			d.Experts = Experts{
 				Count: c.integer(1, 1<<12, "num_local_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_tok"),
 				FeedForward: d.FeedForward, Normalized: true, Step: 1,
@@ -40,7 +40,7 @@ func graniteMoE() Family {
 func graniteHybrid() Family {
 	return Family{
 		Name: "granitemoehybrid", Models: "Granite 4", Types: []string{"granitemoehybrid"}, Theta: 10000,
-		Read: (*Config).graniteHybrid,
+		Read: readGraniteHybrid,
 		Block: func(d Dimensions, i int) Block {
 			b := preNorm(d, i)
 			if d.Hybrid.Recurs(i) {
@@ -70,8 +70,8 @@ func graniteHybrid() Family {
 	}
 }
 
-func (c *Config) graniteHybrid(d *Dimensions) {
-	c.granite(d)
+func readGraniteHybrid(c *Config, d *Dimensions) {
+	readGranite(c, d)
 	kinds := c.kinds(d.Layers, "attention", "mamba")
 	recurring := make([]bool, d.Layers)
 	for i := range kinds {
@@ -100,7 +100,7 @@ func (c *Config) graniteHybrid(d *Dimensions) {
 }
 
 // granite reads the multipliers, which are required.
-func (c *Config) granite(d *Dimensions) {
+func readGranite(c *Config, d *Dimensions) {
 	d.Bias = c.flag("attention_bias")
 	d.OutBias, d.FeedBias = d.Bias, c.flag("mlp_bias")
 	d.EmbedScale = c.number(1e-9, 1e9, "embedding_multiplier")

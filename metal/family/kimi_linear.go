@@ -11,7 +11,7 @@ import (
 func kimiLinear() Family {
 	return Family{
 		Name: "kimi_linear", Models: "Kimi Linear", Types: []string{"kimi_linear"}, Context: 1 << 20, Theta: 10000, Rotary: "qk_rope_head_dim",
-		Read: (*Config).kimiLinear,
+		Read: readKimiLinear,
 		Block: func(d Dimensions, i int) Block {
 			b := preNorm(d, i)
 			if d.Hybrid.Recurs(i) {
@@ -31,7 +31,7 @@ func kimiLinear() Family {
 	}
 }
 
-func (c *Config) kimiLinear(d *Dimensions) {
+func readKimiLinear(c *Config, d *Dimensions) {
 	d.Latent = &Latent{
 		Rank: c.integer(1, 1<<16, "kv_lora_rank"), Plain: c.integerOr(d.HeadSize, 1, 1<<12, "qk_nope_head_dim"),
 		Rotated: c.integer(2, 1<<12, "qk_rope_head_dim"), Value: c.integerOr(d.HeadSize, 1, 1<<12, "v_head_dim"), Eps: d.NormEps,
@@ -67,11 +67,11 @@ func (c *Config) kimiLinear(d *Dimensions) {
 	if within.err != nil {
 		c.fail(within.err)
 	}
-	d.Hybrid, d.Experts = h, c.kimiExperts(*d)
+	d.Hybrid, d.Experts = h, kimiExperts(c, *d)
 }
 
 // kimiExperts reads the mixture, which has names of its own.
-func (c *Config) kimiExperts(d Dimensions) Experts {
+func kimiExperts(c *Config, d Dimensions) Experts {
 	e := Experts{
 		Count: c.integer(1, 1<<12, "num_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_token"), FeedForward: c.integer(1, 1<<22, "moe_intermediate_size"),
 		Normalized: c.flagOr(true, "moe_renormalize"), Step: 1, Dense: denseFirst(d.Layers, c.integerOr(0, 0, 1<<12, "first_k_dense_replace")), SharedWhole: true,

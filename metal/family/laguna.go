@@ -10,7 +10,7 @@ import "fmt"
 func laguna() Family {
 	return Family{
 		Name: "laguna", Models: "Laguna", Types: []string{"laguna"}, Context: 1 << 18, Partial: 1, Nested: true,
-		Read: (*Config).laguna,
+		Read: readLaguna,
 		Block: func(d Dimensions, i int) Block {
 			b := preNorm(d, i)
 			b.Attention.HeadNorm, b.Attention.HeadGate = EachHead, d.HeadGate
@@ -23,7 +23,7 @@ func laguna() Family {
 	}
 }
 
-func (c *Config) laguna(d *Dimensions) {
+func readLaguna(c *Config, d *Dimensions) {
 	d.OutBias, d.Bias = c.flag("attention_bias"), c.flag("qkv_bias")
 	if d.OutBias != d.Bias {
 		c.fail(fmt.Errorf("%sattention_bias: %w", c.inside, &UnsupportedError{"value other than qkv_bias", fmt.Sprint(d.OutBias), []string{fmt.Sprint(d.Bias)}}))
@@ -62,10 +62,10 @@ func (c *Config) laguna(d *Dimensions) {
 	if n := len(d.LayerHeads); n > 0 && n < d.Layers {
 		c.fail(Invalidf("%snum_attention_heads_per_layer has %d numbers, want %d", c.inside, n, d.Layers))
 	}
-	c.lagunaExperts(d)
+	lagunaExperts(c, d)
 }
 
-func (c *Config) lagunaExperts(d *Dimensions) {
+func lagunaExperts(c *Config, d *Dimensions) {
 	if v := c.value("moe_router_score_func"); v != nil && v != "sigmoid" {
 		c.fail(fmt.Errorf("%smoe_router_score_func: %w", c.inside, &UnsupportedError{"value", Shown(v), []string{"sigmoid"}}))
 	}

@@ -12,7 +12,7 @@ import (
 func mimoV2Flash() Family {
 	return Family{
 		Name: "mimo_v2_flash", Models: "MiMo-V2-Flash", Types: []string{"mimo_v2_flash"}, Context: 1 << 18, Theta: 5e6, Eps: "layernorm_epsilon", Partial: 1,
-		Read: (*Config).mimo,
+		Read: readMimo,
 		Block: func(d Dimensions, i int) Block {
 			b := preNorm(d, i)
 			b.Attention.ValueScale, b.Attention.Sinks = d.ValueScale, d.Sinks[min(b.Attention.Window, 1)]
@@ -23,7 +23,7 @@ func mimoV2Flash() Family {
 	}
 }
 
-func (c *Config) mimo(d *Dimensions) {
+func readMimo(c *Config, d *Dimensions) {
 	d.Window = c.integer(1, 1<<30, "sliding_window_size", "sliding_window")
 	d.Everywhere = c.choice("hybrid_layer_pattern", d.Layers, "0")
 	d.ValueSize = c.integerOr(d.HeadSize, 2, 1<<12, "v_head_dim")

@@ -15,7 +15,7 @@ func nemotronH() Family {
 	return Family{
 		Name: "nemotron_h", Models: "Nemotron-H, Nemotron 3 Nano", Types: []string{"nemotron_h"}, Context: 1 << 12, Theta: 10000, Eps: "layer_norm_epsilon",
 		Widths: []string{"moe_intermediate_size"}, // of a model of experts alone
-		Read:   (*Config).nemotronH,
+		Read:   readNemotronH,
 		Block: func(d Dimensions, i int) Block {
 			switch norm := rms("norm"); d.Pattern[i] {
 			case 'M':
@@ -69,7 +69,7 @@ func (c *Config) counted() {
 	}
 }
 
-func (c *Config) nemotronH(d *Dimensions) {
+func readNemotronH(c *Config, d *Dimensions) {
 	d.Pattern = c.pattern()
 	if len(d.Pattern) != d.Layers || strings.Trim(d.Pattern, "M*-E") != "" || !strings.Contains(d.Pattern, "*") {
 		c.fail(Invalidf("%shybrid_override_pattern is %s, want a letter (M, *, - or E) for each of %d layers, of which one at least is *", c.inside, Quoted(d.Pattern), d.Layers))

@@ -11,7 +11,7 @@ import (
 func qwen3Next() Family {
 	return Family{
 		Name: "qwen3_next", Models: "Qwen3-Next", Types: []string{"qwen3_next"}, Context: 1 << 15, Partial: 0.25,
-		Read: (*Config).hybrid, Block: hybridBlock, Layout: hybridLayout(),
+		Read: readHybrid, Block: hybridBlock, Layout: hybridLayout(),
 	}
 }
 
@@ -21,7 +21,7 @@ func qwen35() Family {
 	return Family{
 		Name: "qwen3_5", Models: "Qwen3.5, text only", Types: []string{"qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"}, Context: 1 << 15, Partial: 0.25,
 		Widths: []string{"moe_intermediate_size"}, // of a model of experts alone
-		Read:   (*Config).hybrid, Block: hybridBlock, Layout: hybridLayout(),
+		Read:   readHybrid, Block: hybridBlock, Layout: hybridLayout(),
 	}
 }
 
@@ -133,7 +133,7 @@ func (h Hybrid) StateBytes() int64 {
 
 // hybrid reads the options of a Qwen3-Next or Qwen3.5 as mlx-lm 0.32.2
 // (models/qwen3_next.py, models/qwen3_5.py) and transformers 5 do.
-func (c *Config) hybrid(d *Dimensions) {
+func readHybrid(c *Config, d *Dimensions) {
 	h := Hybrid{
 		Interval: c.integerOr(4, 1, 1<<12, "full_attention_interval"), Joined: d.Architecture == "qwen3_next",
 		KeyHeads: c.integer(1, 1<<10, "linear_num_key_heads"), KeySize: c.integer(1, 1<<10, "linear_key_head_dim"),
@@ -143,19 +143,19 @@ func (c *Config) hybrid(d *Dimensions) {
 	if h.KeyHeads > 0 && h.ValueHeads%h.KeyHeads != 0 {
 		c.fail(Invalidf("%slinear_num_value_heads is %d, want a multiple of the %d linear_num_key_heads", c.inside, h.ValueHeads, h.KeyHeads))
 	}
-	c.hybridLayers(h, d.Layers)
+	hybridLayers(c, h, d.Layers)
 	if v := c.value("attn_output_gate"); v != nil && v != true {
 		c.fail(fmt.Errorf("%sattn_output_gate: %w", c.inside, &UnsupportedError{"value", Shown(v), []string{"true"}}))
 	}
 	d.Hybrid = h
-	d.Experts = c.hybridExperts(d)
+	d.Experts = hybridExperts(c, d)
 	c.tower(d, qwenTower)
 }
 
 // hybridLayers requires at least one attention layer, and a layer_types that
 // agrees with the interval if present: mlx-lm reads the interval, transformers
 // layer_types.
-func (c *Config) hybridLayers(h Hybrid, layers int) {
+func hybridLayers(c *Config, h Hybrid, layers int) {
 	if h.Interval > layers {
 		c.fail(Invalidf("%sfull_attention_interval is %d, want at most the %d layers", c.inside, h.Interval, layers))
 	}
@@ -170,7 +170,7 @@ func (c *Config) hybridLayers(h Hybrid, layers int) {
 // hybridExperts reads the mixture of experts, if there is one. In Qwen3.5 every
 // layer is a mixture with normalized weights; a file that asks for something
 // else is refused.
-func (c *Config) hybridExperts(d *Dimensions) Experts {
+func hybridExperts(c *Config, d *Dimensions) Experts {
 	if c.integerOr(0, 0, 1<<12, "num_experts") == 0 {
 		c.dense()
 		return Experts{}

@@ -22,7 +22,7 @@ func step3p5() Family {
 				delete(text, "rope_theta")
 			}
 		},
-		Read: (*Config).step3p5,
+		Read: readStep3p5,
 		Block: func(d Dimensions, i int) Block {
 			b := preNorm(d, i)
 			b.Attention.HeadNorm, b.Attention.HeadGate = EachHead, d.HeadGate
@@ -46,10 +46,10 @@ func step3p5() Family {
 	}
 }
 
-func (c *Config) step3p5(d *Dimensions) {
+func readStep3p5(c *Config, d *Dimensions) {
 	c.integer(1, 1<<12, "num_attention_groups")
 	d.Window = c.integerOr(512, 1, 1<<30, "sliding_window")
-	kinds := c.stepKinds(d)
+	kinds := stepKinds(c, d)
 	d.HeadGate = NoGate
 	if c.flagOr(true, "use_head_wise_attn_gate") {
 		d.HeadGate = SigmoidGate
@@ -64,7 +64,7 @@ func (c *Config) step3p5(d *Dimensions) {
 			c.fail(within.err)
 		}
 	}
-	c.stepRotations(d, kinds)
+	stepRotations(c, d, kinds)
 	d.Limits, d.SharedLimits = c.numbers("swiglu_limits"), c.numbers("swiglu_limits_shared")
 	d.Experts = Experts{
 		Count: c.integerOr(288, 1, 1<<12, "moe_num_experts"), PerToken: c.integerOr(8, 1, 1<<12, "moe_top_k"), FeedForward: c.integerOr(1280, 1, 1<<22, "moe_intermediate_size"),
@@ -89,7 +89,7 @@ func (c *Config) step3p5(d *Dimensions) {
 
 // stepKinds reads which layers have a window, and returns the names by which
 // yarn_only_types selects layers. Lists may go on with draft heads.
-func (c *Config) stepKinds(d *Dimensions) []string {
+func stepKinds(c *Config, d *Dimensions) []string {
 	kinds, list := make([]string, d.Layers), c.list("layer_types")
 	d.Everywhere = make([]bool, d.Layers)
 	if len(list) > 0 && len(list) < d.Layers {
@@ -114,7 +114,7 @@ func (c *Config) stepKinds(d *Dimensions) []string {
 
 // stepRotations reads the rotary embedding of each layer: its base, the fraction
 // of a head, and whether it is scaled.
-func (c *Config) stepRotations(d *Dimensions, kinds []string) {
+func stepRotations(c *Config, d *Dimensions, kinds []string) {
 	thetas, parts, only := c.list("rope_theta_by_layer"), c.list("partial_rotary_factors"), c.list("yarn_only_types")
 	if len(thetas) > 0 && len(thetas) < d.Layers {
 		c.fail(Invalidf("%srope_theta has %d numbers, want %d", c.inside, len(thetas), d.Layers))
