@@ -79,29 +79,6 @@ func (l *Loader) PairedExperts(path string, first, second *BiasedExperts) {
 // putRows is what LoadMatrix gives to fill a matrix with.
 type putRows func(first int, r quant.Row) error
 
-// pair loads two matrices [out, in] at once, so that what both lie in is read
-// once.
-func (l *Loader) pair(e weights.Entry, out, in int, first, second *Linear, fill func(put [2]putRows) error) error {
-	var err error
-	var inner tensor.Matrix
-	outer, err := l.backend.LoadMatrix(e.Format, out, in, func(one func(int, quant.Row) error) error {
-		inner, err = l.backend.LoadMatrix(e.Format, out, in, func(other func(int, quant.Row) error) error {
-			return fill([2]putRows{one, other})
-		})
-		return err
-	})
-	for _, m := range []tensor.Matrix{outer, inner} {
-		if m != nil {
-			l.matrices = append(l.matrices, m)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	first.Matrix, second.Matrix = outer, inner
-	return nil
-}
-
 // apart separates two interleaved sequences of numbers of size bytes.
 func apart(raw []byte, size int) (out [2][]byte) {
 	for i := 0; i < len(raw); i += size {
@@ -152,11 +129,4 @@ func (l *Loader) ClampedExperts(path string, d family.Experts) *ClampedExperts {
 	}
 	l.BiasedExperts(path+".experts.down_proj", &e.Down)
 	return e
-}
-
-// whole declares a tensor as a matrix under its whole name.
-func (l *Loader) whole(name string, dims int, set func(tensor.Matrix)) {
-	l.declare(name, dims, func(reading *weights.Reading, e weights.Entry) error {
-		return l.fill(reading, e, set)
-	})
 }

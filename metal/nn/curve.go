@@ -2,9 +2,6 @@ package nn
 
 import (
 	"math"
-
-	"metalfleet.dev/metalfleet/metal/quant"
-	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // curve is what a layer has learned of its XIELU.
@@ -32,15 +29,4 @@ func (l *Loader) curve(path string) *curve {
 		}
 	}
 	return c
-}
-
-// host declares a vector that stays with the caller as float32 values.
-func (l *Loader) host(name string, to *[]float32) {
-	l.declare(name, 1, func(reading *weights.Reading, e weights.Entry) error {
-		*to = make([]float32, e.Shape[0])
-		return reading.Rows(e, func(_ int, r quant.Row) error {
-			l.progress(int64(len(r.Raw)))
-			return e.Format.Dequantize(r, *to)
-		})
-	})
 }

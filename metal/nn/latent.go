@@ -1,12 +1,8 @@
 package nn
 
 import (
-	"fmt"
-
 	"metalfleet.dev/metalfleet/metal/family"
-	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
-	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // Latent is attention to a latent vector, which the cache keeps in place of keys
@@ -137,33 +133,3 @@ func (a *Latent) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 
 // Output is the projection after Attend.
 func (a *Latent) Output() Linear { return a.O }
-
-// turn loads a stack whose matrices lie with rows and columns exchanged.
-func (l *Loader) turn(reading *weights.Reading, e weights.Entry, set func(tensor.Matrix)) error {
-	stack, in, out := int(e.Shape[0]), int(e.Shape[1]), int(e.Shape[2])
-	size := e.Format.Type.Bytes()
-	if e.Format.Quantized() {
-		return fmt.Errorf("rows of quantised columns: %w", weights.ErrUnsupported)
-	}
-	all := make([]byte, stack*in*out*size)
-	err := reading.Rows(e, func(row int, r quant.Row) error {
-		l.progress(int64(len(r.Raw)))
-		matrix, column := row/in, row%in
-		for i := range out {
-			copy(all[((matrix*out+i)*in+column)*size:], r.Raw[i*size:(i+1)*size])
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	m, err := l.backend.LoadMatrix(e.Format, stack*out, in, func(put func(int, quant.Row) error) error {
-		return put(0, quant.Row{Raw: all})
-	})
-	if err != nil {
-		return err
-	}
-	l.matrices = append(l.matrices, m)
-	set(m)
-	return nil
-}

@@ -4,9 +4,7 @@ import (
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/family"
-	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
-	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // recurrent declares the recurrent mixer of a layer under path; number is its number
@@ -100,47 +98,6 @@ func (g *GatedDelta) project(s tensor.Scope, x tensor.Array, spec *tensor.RecurS
 	s.Release(in[1])
 	spec.Q, spec.K, spec.V, spec.Beta, spec.Decay = parts[0], parts[1], parts[2], gates[0], gates[1]
 	return parts[3]
-}
-
-// flat declares a matrix as a kept array of all its rows, one after another.
-func (l *Loader) flat(name string, set func(tensor.Array)) {
-	l.arranged([]string{name}, 2, nil, set)
-}
-
-// arranged declares tensors with this number of dimensions as one kept array of all their
-// rows. Where parts is not nil, the rows of the one tensor, or the numbers of a vector,
-// are cut into parts of these lengths, which then follow one another from the last to
-// the first.
-func (l *Loader) arranged(names []string, dims int, parts []int, set func(tensor.Array)) {
-	all, left := make([][]byte, len(names)), len(names)
-	for at, name := range names {
-		l.declare(name, dims, func(reading *weights.Reading, e weights.Entry) error {
-			row, unit := e.Columns()*e.Format.Type.Bytes(), e.Format.Type.Bytes()
-			if dims > 1 {
-				unit = row
-			}
-			all[at] = make([]byte, e.Rows()*row)
-			err := reading.Rows(e, func(i int, r quant.Row) error {
-				l.progress(int64(len(r.Raw)))
-				copy(all[at][i*row:(i+1)*row], r.Raw)
-				return nil
-			})
-			if left--; err != nil || left > 0 {
-				return err
-			}
-			raw := slices.Concat(all...)
-			if parts != nil {
-				raw = backwards(raw, unit, parts)
-			}
-			v, err := l.backend.LoadVector(e.Format.Type, raw)
-			if err != nil {
-				return err
-			}
-			l.vectors = append(l.vectors, v)
-			set(v)
-			return nil
-		})
-	}
 }
 
 // backwards returns parts of these numbers of units from the last to the first.
