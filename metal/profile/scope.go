@@ -18,7 +18,7 @@ func (s *scope) Child() tensor.Scope { return &scope{Scope: s.Scope.Child(), b: 
 // several runs an operation and waits for its results. extra is the number of
 // bytes in addition to those of operands and results.
 func (s *scope) several(name string, extra int64, run func() []tensor.Array, operands ...tensor.Array) []tensor.Array {
-	bytes := extra + s.bytes(operands...)
+	bytes := extra + s.b.bytes(operands...)
 	began := time.Now()
 	out := run()
 	if s.Err() == nil {
@@ -26,7 +26,7 @@ func (s *scope) several(name string, extra int64, run func() []tensor.Array, ope
 	}
 	took := time.Since(began)
 	if s.Err() == nil {
-		s.b.note(name, took, bytes+s.bytes(out...))
+		s.b.note(name, took, bytes+s.b.bytes(out...))
 	}
 	return out
 }
@@ -37,7 +37,7 @@ func (s *scope) one(name string, extra int64, run func() tensor.Array, operands 
 }
 
 // shape of an array, if it is one.
-func (s *scope) shape(a tensor.Array) []int {
+func shape(a tensor.Array) []int {
 	if a == nil {
 		return nil
 	}
@@ -45,12 +45,12 @@ func (s *scope) shape(a tensor.Array) []int {
 }
 
 // bytes of arrays.
-func (s *scope) bytes(arrays ...tensor.Array) (n int64) {
+func (b *Backend) bytes(arrays ...tensor.Array) (n int64) {
 	for _, a := range arrays {
 		if a == nil {
 			continue
 		}
-		size := s.b.width()
+		size := b.width()
 		for _, d := range a.Shape() {
 			size *= int64(d)
 		}
@@ -71,9 +71,9 @@ func matrices(ms []tensor.Matrix) (n int64) {
 
 func (s *scope) Embed(m tensor.Matrix, ids tensor.Array) tensor.Array {
 	read := int64(0)
-	if shape := s.shape(ids); m != nil && len(shape) > 0 {
+	if of := shape(ids); m != nil && len(of) > 0 {
 		out, _ := m.Shape()
-		read = m.Bytes() / int64(max(1, out)) * int64(shape[0])
+		read = m.Bytes() / int64(max(1, out)) * int64(of[0])
 	}
 	return s.one("Embed", read, func() tensor.Array { return s.Scope.Embed(m, ids) })
 }
@@ -112,8 +112,8 @@ func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, sha
 
 func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	read := int64(0)
-	if shape := s.shape(chosen); len(shape) > 0 && experts > 0 {
-		read = matrices(ms) / int64(experts) * int64(min(shape[0], experts))
+	if of := shape(chosen); len(of) > 0 && experts > 0 {
+		read = matrices(ms) / int64(experts) * int64(min(of[0], experts))
 	}
 	return s.several("LinearOf", read, func() []tensor.Array { return s.Scope.LinearOf(x, chosen, experts, ms...) }, x)
 }
