@@ -253,7 +253,7 @@ func (g *comparison) restored() {
 // stride-th.
 func (g *comparison) near(what string, got []float32, want []float64) {
 	g.t.Helper()
-	step := len(got) / len(want)
+	step := (len(got) + len(want) - 1) / len(want)
 	if step != 1 && step != stride || len(want) != (len(got)+step-1)/step {
 		g.t.Fatalf("%s, %s: %d numbers, want %d", g.name, what, len(got), len(want))
 	}

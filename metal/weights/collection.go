@@ -302,9 +302,10 @@ func layerOf(path string) string { return strings.TrimSuffix(path, ".weight") }
 
 // dropped are the tensors that mlx-lm's sanitize drops (models/llama.py,
 // 0.32.2): frequencies that follow from the configuration, and the copy of a
-// tied head.
+// tied head, which may be quantized (models/helium.py never reads it).
 func dropped(name string, tied bool) bool {
-	return strings.Contains(name, "self_attn.rotary_emb.inv_freq") || tied && name == headPath
+	copies := []string{headPath, "lm_head.scales", "lm_head.biases"}
+	return strings.Contains(name, "self_attn.rotary_emb.inv_freq") || tied && slices.Contains(copies, name)
 }
 
 // drafts reports whether a tensor belongs to a layer past the last, which guesses
