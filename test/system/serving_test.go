@@ -91,6 +91,7 @@ func (s *suite) twoSessions(t *testing.T) {
 	}
 	first, second := s.message(t, session("one", words)), s.message(t, session("two", words))
 	prompt := second.Usage.InputTokens + second.Usage.CacheReadInputTokens
+	t.Logf("%d of the %d prompt tokens of the second session were cached", second.Usage.CacheReadInputTokens, prompt)
 	if second.mac != first.mac || prompt < 2000 || float64(second.Usage.CacheReadInputTokens) < 0.99*float64(prompt) {
 		t.Errorf("the second session was answered by %s, the first by %s; %d of its %d prompt tokens were cached", second.mac, first.mac, second.Usage.CacheReadInputTokens, prompt)
 	}
