@@ -125,7 +125,7 @@ func tryAll(dir string) {
 
 func TestConfinedProcessReachesOnlyItsOwn(t *testing.T) {
 	dir := t.TempDir()
-	for _, d := range []string{"weights", "cache/a", "cache/b"} {
+	for _, d := range []string{"weights", "cache/a/coverage", "cache/b"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestConfinedProcessReachesOnlyItsOwn(t *testing.T) {
 	}
 	defer other.Close()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), confinedIn+"="+dir, "GOCOVERDIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), confinedIn+"="+dir, "GOCOVERDIR="+filepath.Join(dir, "cache/a/coverage")) // with -cover it writes there as it ends
 	out := &strings.Builder{}
 	read, write, err := os.Pipe()
 	if err != nil {
