@@ -541,6 +541,43 @@ func TestCachesShrinkBeforeAModelIsEvicted(t *testing.T) {
 	wantShort(t, "it does not", p.see(0, full, engine("idle", 1, 9)), v1alpha1.PressureEmergency, "evict idle, abort pinned")
 }
 
+// Of several engines, one is asked for its pool and another for its cache.
+func TestEachEngineIsAskedForWhatItHas(t *testing.T) {
+	pool := with(pinned(40), func(e *EngineReading) { e.Key.UID, e.Pooled = "pool", gib/8 })
+	cache := remembers(with(pinned(56), func(e *EngineReading) { e.Key.UID = "cache" }), 12)
+	both := with(remembers(pinned(96), 12), func(e *EngineReading) { e.Pooled = gib / 8 })
+	for name, tc := range map[string]struct {
+		engines []EngineReading
+		actions string
+		cache   []bool // of each action
+	}{
+		"a pool and a cache": {engines: []EngineReading{pool, cache}, actions: "trim pool, trim cache", cache: []bool{false, true}},
+		"both of one":        {engines: []EngineReading{both}, actions: "trim pinned", cache: []bool{true}},
+	} {
+		d := newPolls().see(0, tc.engines...)
+		wantShort(t, name, d, v1alpha1.PressureHard, tc.actions)
+		var got []bool
+		for _, a := range d.Actions {
+			got = append(got, a.Cache)
+		}
+		if diff := cmp.Diff(tc.cache, got); diff != "" {
+			t.Errorf("%s: caches asked for (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestNoRequestIsAbortedWhereCachesCoverTheDeficit(t *testing.T) {
+	over := with(remembers(pinned(96), 12), func(e *EngineReading) { e.Limit = 95 * gib })
+	wantShort(t, "the cache covers it", newPolls().see(0, over), v1alpha1.PressureHard, "trim pinned")
+	over.Cached = gib / 2
+	wantShort(t, "it does not", newPolls().see(0, over), v1alpha1.PressureHard, "trim pinned, abort pinned")
+}
+
+func TestSoftPressureKeepsOneOnDemandModel(t *testing.T) {
+	d := newPolls().see(0, pinned(88), engine("a", 2, 9), engine("b", 2, 8), engine("c", 2, 7))
+	wantShort(t, "three do not cover it", d, v1alpha1.PressureSoft, "evict a, evict b")
+}
+
 func TestRefilledPoolIsAskedForAgain(t *testing.T) {
 	pool := func(gibs float64) EngineReading {
 		return with(pinned(70+gibs), func(e *EngineReading) {
@@ -560,6 +597,11 @@ func TestRefilledPoolIsAskedForAgain(t *testing.T) {
 		wantShort(t, "it has time", p.see(0, pool(25), idle), v1alpha1.PressureNormal, "")
 	}
 	wantShort(t, "it keeps it", p.see(0, pool(25), idle), v1alpha1.PressureHard, "trim pinned, evict idle")
+
+	p = newPolls()
+	p.see(0, pool(25), idle)
+	p.see(0, pool(0), idle)
+	wantShort(t, "full again at once", p.see(0, pool(25), idle), v1alpha1.PressureNormal, "trim pinned")
 }
 
 func TestCriticalPressureOfTheSystemTakesOneStepAndLooks(t *testing.T) {
