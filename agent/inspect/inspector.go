@@ -2,8 +2,10 @@ package inspect
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -231,7 +233,7 @@ func (i *Inspector) look(ctx context.Context, j *job) {
 	i.mu.Lock()
 	order := j.order
 	i.mu.Unlock()
-	rec, err := i.resolver.Resolve(ctx, order)
+	rec, err := i.resolve(ctx, order)
 	stopped := ctx.Err() != nil
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -247,6 +249,18 @@ func (i *Inspector) look(ctx context.Context, j *job) {
 	}
 	i.log.Info("Source inspected", "id", j.order.ID, "source", j.order.Source, "state", j.status.State, "reason", j.status.Reason)
 	signal(i.changed)
+}
+
+// resolve resolves a source. A panic is an error of that source: what reads files of
+// tenants has defects, and one of them must not end the agent for the others.
+func (i *Inspector) resolve(ctx context.Context, order v1alpha1.Inspection) (rec model.Record, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			i.log.Error(fmt.Errorf("panic: %v", p), "A source could not be inspected because of a defect of the agent; please report it", "source", order.Source, "stack", string(debug.Stack()))
+			rec, err = model.Record{}, failure(v1alpha1.ReasonInvalidModel, "the agent cannot read the files of the source because of a defect, which its log describes; report it, or choose another model")
+		}
+	}()
+	return i.resolver.Resolve(ctx, order)
 }
 
 // settle decides what is reported and when to look again.

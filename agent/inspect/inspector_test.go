@@ -274,3 +274,30 @@ func TestAttackSlowSourcesThatFillTheSlots(t *testing.T) {
 		}
 	})
 }
+
+// breaking panics over one source.
+type breaking struct{ *scripted }
+
+func (b breaking) Resolve(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+	if order.Source == "hf://evil/model" {
+		panic("integer divide by zero")
+	}
+	return b.scripted.Resolve(ctx, order)
+}
+
+func TestAttackAPanicOverASourceEndsItsInspectionAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := New(breaking{&scripted{looks: map[string][]time.Time{}}}, logr.Discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { i.Run(ctx); close(done) }()
+		i.Set([]v1alpha1.Inspection{order("a", "hf://evil/model"), order("b", "hf://good/model")})
+		time.Sleep(5 * time.Second)
+		s := i.Snapshot()
+		if len(s) != 2 || s[0].State != v1alpha1.InspectionFailed || s[0].Reason != v1alpha1.ReasonInvalidModel || s[1].State != v1alpha1.InspectionResolved {
+			t.Errorf("%+v", s)
+		}
+		cancel()
+		<-done
+	})
+}

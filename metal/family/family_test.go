@@ -20,15 +20,24 @@ func configOf(t *testing.T, name string) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
+	return casesOf(t, b)[0].Config
+}
+
+// golden is a case of a file of goldens.
+type golden struct {
+	Name   string
+	Config map[string]any
+}
+
+func casesOf(t *testing.T, file []byte) []golden {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(file))
 	d.UseNumber()
-	var r struct {
-		Cases []struct{ Config map[string]any }
-	}
+	var r struct{ Cases []golden }
 	if err := d.Decode(&r); err != nil {
 		t.Fatal(err)
 	}
-	return r.Cases[0].Config
+	return r.Cases
 }
 
 func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {

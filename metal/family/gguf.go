@@ -100,7 +100,8 @@ func (d Dimensions) plainGGUF(h Metadata, r keyReader) error {
 	return nil
 }
 
-// keyReader reads the keys of one family and keeps the first error.
+// keyReader reads the keys of one family and keeps the first error. It returns what a
+// section does in place of wrong values.
 type keyReader struct {
 	h      Metadata
 	prefix string
@@ -116,7 +117,7 @@ func (r *keyReader) fail(err error) {
 func (r *keyReader) integer(key string, low, high int64) int {
 	if r.h.Value(r.prefix+key) == nil {
 		r.fail(fmt.Errorf("metadata key %s%s: %w", r.prefix, key, ErrMissing))
-		return 0
+		return int(low)
 	}
 	return r.integerOr(key, 0, low, high)
 }
@@ -129,11 +130,11 @@ func (r *keyReader) integerOr(key string, absent int, low, high int64) int {
 	v, ok := r.h.Integer(key)
 	if !ok {
 		r.fail(Invalidf("metadata key %s is not one whole number", key))
-		return 0
+		return int(low)
 	}
 	if v < low || v > high {
 		r.fail(Invalidf("metadata key %s is %d, want %d to %d", key, v, low, high))
-		return 0
+		return int(low)
 	}
 	return int(v)
 }
@@ -141,7 +142,7 @@ func (r *keyReader) integerOr(key string, absent int, low, high int64) int {
 func (r *keyReader) float(key string, low, high float64) float64 {
 	if r.h.Value(r.prefix+key) == nil {
 		r.fail(fmt.Errorf("metadata key %s%s: %w", r.prefix, key, ErrMissing))
-		return 0
+		return low
 	}
 	return r.floatOr(key, 0, low, high)
 }
@@ -154,7 +155,7 @@ func (r *keyReader) floatOr(key string, absent, low, high float64) float64 {
 	v, ok := r.h.Float(key)
 	if !ok || !(v >= low && v <= high) { // also refuses NaN
 		r.fail(Invalidf("metadata key %s is %v, want a number from %v to %v", key, r.h.Value(key), low, high))
-		return 0
+		return low
 	}
 	return v
 }

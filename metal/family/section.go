@@ -10,7 +10,9 @@ import (
 )
 
 // section reads typed values from one object of config.json. The first fault is
-// kept, so that a family reads all of its keys in a row and checks once.
+// kept, so that a family reads all of its keys in a row and checks once. Until then
+// it computes with the lowest allowed value in place of one that is missing or out of
+// range, so that nothing is divided by 0.
 type section struct {
 	text map[string]any
 	// inside is the path of the object, for messages: empty, or with a dot at its
@@ -53,7 +55,7 @@ func (s *section) find(names ...string) (key string, v any) {
 func (s *section) integer(low, high int64, names ...string) int {
 	if key, v := s.find(names...); v == nil {
 		s.fail(fmt.Errorf("%s%s: %w", s.inside, key, ErrMissing))
-		return 0
+		return int(low)
 	}
 	return s.integerOr(0, low, high, names...)
 }
@@ -66,7 +68,7 @@ func (s *section) integerOr(absent int, low, high int64, names ...string) int {
 	n, ok := WholeNumber(v)
 	if !ok || n < low || n > high {
 		s.fail(Invalidf("%s%s is %s, want a whole number from %d to %d", s.inside, key, Shown(v), low, high))
-		return 0
+		return int(low)
 	}
 	return int(n)
 }
@@ -75,12 +77,12 @@ func (s *section) integerOr(absent int, low, high int64, names ...string) int {
 func (s *section) number(low, high float64, name string) float64 {
 	if s.value(name) == nil {
 		s.fail(fmt.Errorf("%s%s: %w", s.inside, name, ErrMissing))
-		return 0
+		return low
 	}
 	f, ok := floatNumber(s.value(name))
 	if !ok || f < low || f > high {
 		s.fail(Invalidf("%s%s is %s, want a number from %v to %v", s.inside, name, Shown(s.value(name)), low, high))
-		return 0
+		return low
 	}
 	return f
 }
