@@ -15,6 +15,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -366,14 +367,14 @@ func (a *Agent) servePort(ctx context.Context) error {
 
 // imageFetcher returns the function that fetches images of requests, nil if there is no
 // host to fetch from, and one that closes its connections.
-func (a *Agent) imageFetcher() (fetch func(context.Context, string, int64) ([]byte, error), done func()) {
+func (a *Agent) imageFetcher() (fetch func(context.Context, string) (io.ReadCloser, int64, error), done func()) {
 	if len(a.ImageHosts) == 0 {
 		return nil, func() {}
 	}
 	p := a.Sources
 	p.Hosts = a.ImageHosts
 	c := download.NewClient(p)
-	return c.Fetch, c.Close
+	return c.Open, c.Close
 }
 
 // drainUntil bounds running requests: by the grace period after stop is done, and

@@ -125,18 +125,14 @@ func (c *Client) Get(ctx context.Context, source string, header http.Header) (*h
 	return c.ask(ctx, http.MethodGet, source, header)
 }
 
-// Fetch returns the content at a URL, which may have at most this many bytes.
-func (c *Client) Fetch(ctx context.Context, source string, most int64) ([]byte, error) {
+// Open requests a whole file at a URL, and returns its bytes, which the caller closes, and
+// their number, -1 if the server does not report it.
+func (c *Client) Open(ctx context.Context, source string) (bytes io.ReadCloser, length int64, err error) {
 	resp, err := c.Get(ctx, source, nil)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
-	if err == nil && int64(len(data)) > most {
-		err = failf(v1alpha1.ReasonSourceForbidden, "it has more than %d bytes", most)
-	}
-	return data, err
+	return resp.Body, resp.ContentLength, nil
 }
 
 // Head returns the header of a HEAD request.

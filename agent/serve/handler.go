@@ -162,7 +162,9 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	}
 	defer release()
 	d := decoderFor(r.Header)
-	d.FetchImage = h.imagesFor(r.Context())
+	images := h.imagesFor(r)
+	defer images.release()
+	d.FetchImage = images.fetcher()
 	req, err := h.decode(d, r, body)
 	if err != nil {
 		return err
@@ -178,7 +180,7 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
 		return err
 	}
-	req.release = func() { release(); forget() }
+	req.release = func() { release(); forget(); images.release() }
 	return h.answer(admission.NewDoor(w), r, req)
 }
 

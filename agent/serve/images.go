@@ -3,8 +3,11 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -43,21 +46,60 @@ const (
 	mostFetched  = 16
 )
 
-// imagesFor returns the function that fetches the images of one request; nil if none may
-// be fetched. All of them together may be as large as a request body.
-func (h *handler) imagesFor(ctx context.Context) func(string) ([]byte, error) {
-	if h.FetchImage == nil {
+// fetchedImages are the images of one request that are fetched from URLs. All of them
+// together may be as large as a request body, and their memory counts as that of one.
+type fetchedImages struct {
+	*handler
+	ctx      context.Context // of the request
+	tenant   string
+	room     int64
+	number   int
+	until    time.Time
+	releases []func()
+}
+
+func (h *handler) imagesFor(r *http.Request) *fetchedImages {
+	return &fetchedImages{handler: h, ctx: r.Context(), tenant: r.Header.Get(agentapi.HeaderTenant), room: h.MaxBodyBytes, until: time.Now().Add(fetchTimeout)}
+}
+
+// fetcher returns the function that fetches an image; nil if none may be fetched.
+func (f *fetchedImages) fetcher() func(string) ([]byte, error) {
+	if f.FetchImage == nil {
 		return nil
 	}
-	room, number, until := h.MaxBodyBytes, 0, time.Now().Add(fetchTimeout)
-	return func(url string) ([]byte, error) {
-		if number++; number > mostFetched {
-			return nil, errors.New("a request may have at most 16 images by URL")
-		}
-		ctx, cancel := context.WithDeadline(ctx, until)
-		defer cancel()
-		data, err := h.FetchImage(ctx, url, room)
-		room -= int64(len(data))
-		return data, err
+	return f.fetch
+}
+
+func (f *fetchedImages) fetch(url string) ([]byte, error) {
+	if f.number++; f.number > mostFetched {
+		return nil, fmt.Errorf("a request may have at most %d images by URL", mostFetched)
 	}
+	ctx, cancel := context.WithDeadline(f.ctx, f.until)
+	defer cancel()
+	from, length, err := f.FetchImage(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close() //nolint:errcheck // read to its end, or given up
+	data, release, err := f.bodies.Read(from, f.tenant, length, f.room, cancel)
+	var refusal *openai.Error
+	switch {
+	case err == nil:
+		f.room -= int64(len(data))
+		f.releases = append(f.releases, release)
+		return data, nil
+	case errors.As(err, &refusal) && refusal.Code == openai.CodeBodyTooLarge:
+		return nil, fmt.Errorf("it has more than %d bytes", f.room)
+	case refusal != nil && refusal.Code != openai.CodeOverloaded && refusal.Cause != nil:
+		return nil, refusal.Cause
+	}
+	return nil, err
+}
+
+// release returns the memory of the images; twice does nothing.
+func (f *fetchedImages) release() {
+	for _, release := range f.releases {
+		release()
+	}
+	f.releases = nil
 }

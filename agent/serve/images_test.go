@@ -3,16 +3,21 @@ package serve_test
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // withImage are requests of every dialect with a text, an image at a URL, and a text.
@@ -37,14 +42,12 @@ func TestImagesOfEveryDialectReachTheEngineAsBytes(t *testing.T) {
 	text := func(s string) *wire.ContentPart {
 		return &wire.ContentPart{Part: &wire.ContentPart_Text{Text: s}}
 	}
-	var most int64
 	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("x"), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 1)), func(c *serve.Config) {
-		c.FetchImage = func(_ context.Context, url string, n int64) ([]byte, error) {
-			most = n
+		c.FetchImage = func(_ context.Context, url string) (io.ReadCloser, int64, error) {
 			if url != "https://images.example/a.png" {
-				return nil, errors.New("host other.example is not allowed here")
+				return nil, 0, errors.New("host other.example is not allowed here")
 			}
-			return []byte("fetched"), nil
+			return io.NopCloser(strings.NewReader("fetched")), -1, nil
 		}
 	})
 	for url, want := range map[string]string{"data:image/png;base64,aGVsbG8h": "hello!", "https://images.example/a.png": "fetched"} {
@@ -59,9 +62,6 @@ func TestImagesOfEveryDialectReachTheEngineAsBytes(t *testing.T) {
 				t.Errorf("%s: %s", path, d)
 			}
 		}
-	}
-	if most < 1<<20 || most > 64<<20 {
-		t.Errorf("an image may have %d bytes", most)
 	}
 	for path, body := range withImage("https://other.example/a.png") {
 		resp := p.do("POST", path, body)
@@ -78,5 +78,80 @@ func TestNoImageIsFetchedUnlessAllowed(t *testing.T) {
 		if got := read(t, resp); resp.StatusCode != 400 || !strings.Contains(got, "does not fetch images") {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, got)
 		}
+	}
+}
+
+func TestAnImageAtAURLIsNoLargerThanARequest(t *testing.T) {
+	p := newPort(t, servetest.Say("hi"), func(c *serve.Config) {
+		c.MaxBodyBytes = 1000
+		c.FetchImage = func(context.Context, string) (io.ReadCloser, int64, error) {
+			return io.NopCloser(strings.NewReader(strings.Repeat("x", 1001))), -1, nil
+		}
+	})
+	resp := p.do("POST", dialect.PathChat, withImage("https://images.example/a.png")[dialect.PathChat])
+	if got := read(t, resp); resp.StatusCode != 400 || !strings.Contains(got, "more than 1000 bytes") {
+		t.Errorf("%d %s", resp.StatusCode, got)
+	}
+}
+
+// heldBack is an image whose end comes when all is closed.
+type heldBack struct {
+	left int
+	all  <-chan struct{}
+	ctx  context.Context
+}
+
+func (h *heldBack) Read(p []byte) (int, error) {
+	if h.left == 0 {
+		select {
+		case <-h.all:
+			return 0, io.EOF
+		case <-h.ctx.Done():
+			return 0, h.ctx.Err()
+		}
+	}
+	n := min(len(p), h.left)
+	h.left -= n
+	return n, nil
+}
+
+func (*heldBack) Close() error { return nil }
+
+// Small requests that name large images make an agent hold no more than its bound for
+// request bodies, and another tenant's request is served meanwhile.
+func TestAttackFetchedImagesCountAsBodies(t *testing.T) {
+	const size, requests, bound = 1 << 20, 24, 8 << 20
+	all, statuses := make(chan struct{}), make(chan int, requests)
+	p := newPort(t, servetest.Say("hi"), func(c *serve.Config) {
+		c.BodiesBytes = bound
+		c.FetchImage = func(ctx context.Context, _ string) (io.ReadCloser, int64, error) {
+			return &heldBack{left: size, all: all, ctx: ctx}, -1, nil
+		}
+	})
+	body := withImage("https://images.example/a.png")[dialect.PathChat]
+	for range requests {
+		go func() {
+			statuses <- p.do("POST", dialect.PathChat, body, agentapi.HeaderTenant, "tenant/a").StatusCode
+		}()
+	}
+	for range requests - bound/size { // for as many at least there is no room
+		select {
+		case status := <-statuses:
+			if status != http.StatusServiceUnavailable {
+				t.Errorf("status %d while all memory is used", status)
+			}
+		case <-time.After(patience.Most):
+			t.Fatal("too few requests were refused while others use all memory")
+		}
+	}
+	if resp := p.do("POST", dialect.PathCompletions, `{"model":"m","prompt":"x"}`, agentapi.HeaderTenant, "tenant/b"); resp.StatusCode != http.StatusOK {
+		t.Errorf("another tenant: %s", resp.Status)
+	}
+	close(all)
+	for range bound / size {
+		<-statuses
+	}
+	if resp := p.do("POST", dialect.PathChat, body, agentapi.HeaderTenant, "tenant/a"); resp.StatusCode != http.StatusOK {
+		t.Errorf("afterwards: %s", resp.Status)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -106,9 +107,10 @@ type Config struct {
 	// BodiesBytes bounds the request bodies of which no engine has admitted the request; 0
 	// means 128 MiB. No reservation contains them.
 	BodiesBytes int64
-	// FetchImage returns the bytes of an image at an https URL, at most this many; nil
-	// fetches none.
-	FetchImage func(ctx context.Context, url string, most int64) ([]byte, error)
+	// FetchImage requests an image at an https URL, and returns its bytes and their
+	// number, negative if that is unknown; nil fetches none. Their memory counts towards
+	// BodiesBytes.
+	FetchImage func(ctx context.Context, url string) (bytes io.ReadCloser, length int64, err error)
 	// TextCalls counts tool calls that were returned as text; nil counts nothing.
 	TextCalls func(n int)
 }

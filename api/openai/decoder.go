@@ -33,7 +33,8 @@ const MaxParts = 1 << 15
 type Decoder struct {
 	// Strict rejects the fields that are otherwise ignored.
 	Strict bool
-	// FetchImage returns the bytes of an image at an https URL; nil fetches none.
+	// FetchImage returns the bytes of an image at an https URL; nil fetches none. An *Error
+	// refuses the request as it is, any other one the image.
 	FetchImage func(url string) ([]byte, error)
 
 	ignored []string

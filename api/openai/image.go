@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 )
@@ -33,6 +34,9 @@ func (d *Decoder) ImageURL(to *Image) Field {
 		}
 		var err error
 		if to.Data, err = d.FetchImage(text); err != nil {
+			if refusal := (*Error)(nil); errors.As(err, &refusal) {
+				return refusal
+			}
 			return Invalid(param, "The image in '%s' cannot be fetched: %v.", param, err)
 		}
 		return nil
