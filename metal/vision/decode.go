@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"image"
-	"image/color"
 	"image/gif"
 	"image/jpeg"
 	"image/png"
+	"runtime"
 
 	"golang.org/x/image/webp"
 )
@@ -92,112 +92,9 @@ func measure(data []byte, l Limits) (f Format, width, height int, err error) {
 	return f, c.Width, c.Height, nil
 }
 
-// BytesPerPixel is what each pixel of the largest image takes while it is decoded. Images
-// of other kinds, such as progressive ones, may have fewer pixels in the same memory.
-const BytesPerPixel = 7
-
-// pixelBytes returns what each pixel takes while it is decoded: what the decoder makes of
-// it, 3 bytes of RGB, and 3 more if the image is turned.
-func pixelBytes(f Format, data []byte) float64 {
-	n := 4.0
-	switch f {
-	case PNG:
-		const depth = 24 // the offset of the bit depth in IHDR
-		if len(data) > depth && data[depth] == 16 {
-			n = 8
-		}
-	case JPEG:
-		n = jpegBytes(data)
-	}
-	n += 3
-	if orientationOf(data) > 1 {
-		n += 3
-	}
-	return n
-}
-
-// jpegBytes returns what image/jpeg takes for a pixel: the planes of the components, and
-// for a progressive image their coefficients of 4 bytes; 4 more for CMYK.
-func jpegBytes(data []byte) float64 {
-	const baseline, progressive = 0xc0, 0xc2
-	n := 3.0
-	segments(data, func(marker byte, body []byte) bool {
-		if marker < baseline || marker > progressive {
-			return true
-		}
-		const header = 6 // precision, height, width, number of components
-		var most, sum float64
-		for i := header; i+2 < len(body); i += 3 {
-			samples := float64(body[i+1]>>4) * float64(body[i+1]&15)
-			most, sum = max(most, samples), sum+samples
-		}
-		planes := sum / max(1, most)
-		n = planes
-		if marker == progressive {
-			n += 4 * planes
-		}
-		if len(body) >= header && body[header-1] == 4 {
-			n += 4
-		}
-		return false
-	})
-	return n
-}
-
-const (
-	// maxScans bounds the scans of a progressive JPEG: usual files have about 10.
-	maxScans = 64
-	// maxScanned bounds the pixels of all scans together. A scan may be a few bytes, but
-	// visits every pixel.
-	maxScanned = 16 * 25 << 20
-)
-
-// checkScans bounds the work of decoding a JPEG of this many pixels.
-func checkScans(data []byte, pixels int) error {
-	if n := scans(data); n > maxScans || n*pixels > maxScanned {
-		return fmt.Errorf("%w: a JPEG of %d scans, want at most %d", ErrTooLarge, n, max(1, min(maxScans, maxScanned/max(1, pixels))))
-	}
-	return nil
-}
-
-// scans counts the scans of a JPEG: the segments that begin with a marker SOS.
-func scans(data []byte) (n int) {
-	const sos = 0xda
-	segments(data, func(marker byte, _ []byte) bool {
-		if marker == sos {
-			n++
-		}
-		return true
-	})
-	return n
-}
-
-// segments calls a function for each segment of a JPEG until it returns false. What is
-// between a scan's header and the next marker is its data, in which 0xff is followed by 0 or
-// by a restart marker (ITU-T T.81, B.1.1).
-func segments(data []byte, visit func(marker byte, body []byte) bool) {
-	const restart0, restart7, eoi = 0xd0, 0xd7, 0xd9
-	for i := 2; i+3 < len(data); {
-		if data[i] != 0xff {
-			i++
-			continue
-		}
-		switch marker := data[i+1]; {
-		case marker == 0xff:
-			i++
-		case marker == 0 || marker >= restart0 && marker <= restart7:
-			i += 2
-		case marker == eoi:
-			return
-		default:
-			end := i + 2 + int(data[i+2])<<8 + int(data[i+3])
-			if !visit(marker, data[i+4:max(i+4, min(end, len(data)))]) {
-				return
-			}
-			i = max(end, i+2)
-		}
-	}
-}
+// collectPixels is the size from which garbage is collected before an image is decoded: with
+// that of the image before it, it would take more memory than is counted.
+const collectPixels = 1 << 20
 
 // Decode decodes an image within the limits, turns it upright as its EXIF
 // orientation states, and puts transparent pixels on a white background. It ends
@@ -206,6 +103,9 @@ func Decode(ctx context.Context, data []byte, l Limits) (*RGB, error) {
 	f, width, height, err := measure(data, l)
 	if err != nil {
 		return nil, err
+	}
+	if width*height > collectPixels {
+		runtime.GC()
 	}
 	r := cancellable{bytes.NewReader(data), ctx}
 	var m image.Image
@@ -273,18 +173,14 @@ func toRGB(m image.Image, f Format, width, height int) *RGB {
 		}
 	case *image.CMYK:
 		cmykRGB(out, m)
-	case *image.RGBA: // which decoders use for opaque pixels
+	case *image.Paletted:
 		for y := range b.Dy() {
-			opaque(out.row(b.Min.Y + y)[3*b.Min.X:], m.Pix[y*m.Stride:][:4*b.Dx()])
+			paletteRow(out.row(b.Min.Y + y)[3*b.Min.X:], m.Pix[y*m.Stride:][:b.Dx()], m.Palette)
 		}
 	default:
-		for y := b.Min.Y; y < b.Max.Y; y++ {
-			for x := b.Min.X; x < b.Max.X; x++ {
-				c := straight(m.At(x, y))
-				to := out.row(y)[3*x:][:3]
-				to[0], to[1], to[2] = c.R, c.G, c.B
-				blend(to, c.A)
-			}
+		pix, stride, of := packedOf(m)
+		for y := range b.Dy() {
+			of.row(out.row(b.Min.Y + y)[3*b.Min.X:], pix[y*stride:][:of.size*b.Dx()])
 		}
 	}
 	return out
@@ -301,21 +197,4 @@ func blend(pixel []byte, alpha byte) {
 		t := uint32(v)*uint32(alpha)<<bits + 255*uint32(255-alpha)<<bits + 0x80<<bits
 		pixel[i] = byte((t>>8 + t) >> 8 >> bits)
 	}
-}
-
-// opaque copies pixels without their alpha.
-func opaque(to, from []byte) {
-	for len(from) > 0 {
-		to[0], to[1], to[2] = from[0], from[1], from[2]
-		to, from = to[3:], from[4:]
-	}
-}
-
-// straight is a color that is not multiplied by its alpha, in 8 bits: the upper
-// ones of 16, as Pillow reads them.
-func straight(c color.Color) color.NRGBA {
-	if c, ok := c.(color.NRGBA64); ok {
-		return color.NRGBA{R: byte(c.R >> 8), G: byte(c.G >> 8), B: byte(c.B >> 8), A: byte(c.A >> 8)}
-	}
-	return color.NRGBAModel.Convert(c).(color.NRGBA)
 }

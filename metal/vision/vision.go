@@ -38,8 +38,8 @@ type Limits struct {
 	Pixels, Side int
 }
 
-// DefaultLimits accept photos of current cameras. A decoded image takes about 8
-// bytes per pixel for a moment: 200 MiB at most.
+// DefaultLimits accept photos of current cameras. Decoding takes at most BytesPerPixel for
+// each of Pixels for a moment: 175 MiB.
 func DefaultLimits() Limits { return Limits{Bytes: 20 << 20, Pixels: 25 << 20, Side: 16 << 10} }
 
 // check refuses an image by its header alone.
