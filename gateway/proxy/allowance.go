@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"encoding/json"
+
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
@@ -12,6 +14,9 @@ const (
 	templateTokens = 8 << 10
 	// tokensPerByte of a body: normalization makes some characters longer.
 	tokensPerByte = 4
+	// imageTokens is the maximum of an image (package weights), and maxImages the maximum
+	// number of images of a request (package engine).
+	imageTokens, maxImages = 2 << 10, 64
 	// unknownContext is the context length of a model whose length is unknown.
 	unknownContext = 1 << 20
 )
@@ -28,7 +33,7 @@ func allowanceOf(path string, e openai.Envelope, body []byte, candidates []*rout
 	}
 	prompt, generated := context, context
 	if e.Previous == "" && e.Reference == "" { // stored items are in the prompt, but not in the body
-		prompt = min(prompt, tokensPerByte*int64(len(body))+templateTokens)
+		prompt = min(prompt, tokensPerByte*int64(len(body))+templateTokens+imageTokens*imagesIn(e.Messages))
 	}
 	if e.MaxTokens > 0 {
 		generated = min(generated, e.MaxTokens)
@@ -39,6 +44,34 @@ func allowanceOf(path string, e openai.Envelope, body []byte, candidates []*rout
 		return agentapi.TokenCount{Prompt: prompt * int64(max(1, e.Inputs))}
 	}
 	return agentapi.TokenCount{Prompt: prompt * answers, Generated: generated * answers}
+}
+
+// imagesIn counts the images of a conversation: one at a URL takes few bytes and many tokens.
+func imagesIn(messages json.RawMessage) (n int64) {
+	for message := range openai.Elements(messages) {
+		for name, content := range openai.Members(message) {
+			if string(name) != "content" {
+				continue
+			}
+			for part := range openai.Elements(content) {
+				if n < maxImages && isImage(part) {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// isImage reports whether a content part is an image, in any of the APIs.
+func isImage(part json.RawMessage) bool {
+	kind := ""
+	for name, value := range openai.Members(part) {
+		if string(name) == "type" {
+			_ = json.Unmarshal(value, &kind) // the backend rejects anything but a string
+		}
+	}
+	return kind == "image_url" || kind == "input_image" || kind == "image"
 }
 
 // atMost returns the counts that are not above those of another.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"strings"
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -35,5 +36,29 @@ func TestAllowanceOfARequest(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
+	}
+}
+
+// Images at URLs are a few bytes each. A tenant that sends many is charged for their tokens
+// all the same.
+func TestAttackTokensOfImagesAreCharged(t *testing.T) {
+	const images = 16
+	for path, tc := range map[string]struct{ before, image, after string }{
+		dialect.PathChat:      {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"image"},`, `{"type":"image_url","image_url":{"url":"https://h/a"}}`, `]}]}`},
+		dialect.PathResponses: {`{"model":"m","input":[{"role":"user","content":[`, `{"image_url":"https://h/a","type":"\u0069nput_image"}`, `]}]}`},
+		dialect.PathMessages:  {`{"model":"m","messages":[{"content":[`, `{"type":"image","source":{"type":"url","url":"https://h/a"}}`, `],"role":"user"}]}`},
+	} {
+		body := tc.before + strings.TrimSuffix(strings.Repeat(tc.image+",", images), ",") + tc.after
+		e, err := openai.DecodeEnvelope([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := agentapi.TokenCount{Prompt: images * imageTokens, Generated: 5}
+		if got := atMost(used, allowanceOf(path, e, []byte(body), nil)); got != used {
+			t.Errorf("%s: %d of %d tokens are charged", path, got.Prompt, used.Prompt)
+		}
+		if most := allowanceOf(path, e, []byte(body), nil).Prompt; most > images*imageTokens+tokensPerByte*int64(len(body))+templateTokens {
+			t.Errorf("%s: a Mac may charge %d tokens", path, most)
+		}
 	}
 }
