@@ -8,7 +8,8 @@ import (
 
 // mimoV2Flash is MiMo-V2-Flash: heads of keys are larger than those of values, layers
 // under a window have other heads, another rotation and sinks, and all but some layers
-// are mixtures.
+// are mixtures. A token under the window sees sliding_window_size tokens including itself,
+// as in mlx-lm; transformers 5.23 counts the token in addition.
 func mimoV2Flash() Family {
 	return Family{
 		Name: "mimo_v2_flash", Models: "MiMo-V2-Flash", Types: []string{"mimo_v2_flash"}, Context: 1 << 18, Theta: 5e6, Eps: "layernorm_epsilon", Partial: 1,

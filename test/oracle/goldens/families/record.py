@@ -160,7 +160,7 @@ def by_transformers(case, folder):
     model, info = (kind or AutoModelForCausalLM).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     wrong = {k: v for k, v in info.items() if v and k in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")}
     if wrong:
-        sys.exit(f"{case['name']}: {wrong}")
+        raise ValueError(wrong)
     model.eval()
 
     def step(tokens, cache):
