@@ -52,22 +52,15 @@ func folderError(err error) error {
 	return &folderFault{ErrInvalid, err}
 }
 
-// openCollection opens every safetensors file of a model and reads its header.
+// openCollection opens every safetensors file of a model and reads its header. The
+// tensors decide which model it is: an index may be of another build of it (mlx-lm reads
+// none, transformers none of a model in one file).
 func openCollection(dir *folder.Folder, memory *account) (*collection, error) {
 	all, err := dir.Names(".safetensors")
 	if err != nil {
 		return nil, folderError(err)
 	}
 	names := slices.DeleteFunc(all, func(n string) bool { return !strings.HasPrefix(n, "model") })
-	var index map[string]string
-	if dir.Has(indexFile) {
-		if index, err = readIndex(dir, memory); err != nil {
-			return nil, fmt.Errorf("%s: %w", indexFile, err)
-		}
-		if err := sameFiles(names, index); err != nil {
-			return nil, err
-		}
-	}
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%w: folder %s has a config.json but no model*.safetensors", ErrNoModel, dir.Path())
 	}
@@ -76,20 +69,16 @@ func openCollection(dir *folder.Folder, memory *account) (*collection, error) {
 	}
 	c := &collection{names: names, tensors: map[string]shardTensor{}, left: newAllowance(memory)}
 	for _, n := range names {
-		if err := c.add(dir, n, index); err != nil {
+		if err := c.add(dir, n); err != nil {
 			c.close()
 			return nil, fmt.Errorf("%s: %w", n, err)
 		}
-	}
-	if err := c.complete(index); err != nil {
-		c.close()
-		return nil, err
 	}
 	return c, nil
 }
 
 // add reads one file and enters its tensors.
-func (c *collection) add(dir *folder.Folder, name string, index map[string]string) error {
+func (c *collection) add(dir *folder.Folder, name string) error {
 	f, err := dir.File(name)
 	if err != nil {
 		return folderError(err)
@@ -107,10 +96,7 @@ func (c *collection) add(dir *folder.Folder, name string, index map[string]strin
 	}
 	for _, t := range tensors {
 		if before, twice := c.tensors[t.name]; twice {
-			return family.Invalidf("tensor %s is also in %s", family.Quoted(t.name), c.names[before.span.file])
-		}
-		if index != nil && index[t.name] != name {
-			return family.Invalidf("tensor %s does not match %s: %s", family.Quoted(t.name), indexFile, shownFile(index[t.name]))
+			return family.Invalidf("tensor %s is also in %s: they belong to two builds of the model; copy one build into a folder of its own", family.Quoted(t.name), c.names[before.span.file])
 		}
 		t.span.file = at
 		c.tensors[t.name] = t
@@ -118,48 +104,26 @@ func (c *collection) add(dir *folder.Folder, name string, index map[string]strin
 	return nil
 }
 
-func shownFile(name string) string {
-	if name == "" {
-		return "the tensor is not in it"
+// explainMissing adds to a fault which of the files in the folder's index are not there, if
+// tensors are missing. An index that cannot be read adds nothing.
+func (c *collection) explainMissing(dir *folder.Folder, memory *account, err error) error {
+	if !dir.Has(indexFile) {
+		return err
 	}
-	return "the tensor is in " + family.Quoted(name)
-}
-
-// complete wants every tensor of the index.
-func (c *collection) complete(index map[string]string) error {
-	var missing []string
-	for name := range index {
-		if _, ok := c.tensors[name]; !ok {
-			missing = append(missing, name)
+	index, unread := readIndex(dir, memory)
+	if unread != nil || !errors.Is(err, ErrMissing) && len(index) <= len(c.tensors) {
+		return err
+	}
+	absent := map[string]bool{}
+	for _, name := range index {
+		if !slices.Contains(c.names, name) {
+			absent[name] = true
 		}
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%s: %d tensors are in no file, for example %s: %w", indexFile, len(missing), family.Quoted(slices.Min(missing)), ErrMissing)
+	if len(absent) == 0 {
+		return err
 	}
-	return nil
-}
-
-// sameFiles wants the folder to hold the files that the index names, and no
-// other: two readers of the same folder would otherwise see two models.
-func sameFiles(names []string, index map[string]string) error {
-	wanted := map[string]bool{}
-	for _, n := range index {
-		wanted[n] = true
-	}
-	for _, n := range names {
-		if !wanted[n] {
-			return family.Invalidf("%s does not list %s; remove one of them", indexFile, n)
-		}
-		delete(wanted, n)
-	}
-	if len(wanted) == 0 {
-		return nil
-	}
-	n := sortedKeys(wanted)[0]
-	if strings.ContainsAny(n, `/\`) || !strings.HasPrefix(n, "model") || !strings.HasSuffix(n, ".safetensors") {
-		return family.Invalidf("%s lists the file %s, want model*.safetensors in the same folder", indexFile, family.Quoted(n))
-	}
-	return fmt.Errorf("%s, which %s lists: %w", family.Quoted(n), indexFile, ErrMissing)
+	return fmt.Errorf("%w; %s lists %d files that the folder does not have, such as %s: %w", err, indexFile, len(absent), family.Quoted(sortedKeys(absent)[0]), ErrMissing)
 }
 
 func sortedKeys[V any](m map[string]V) []string {

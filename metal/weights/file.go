@@ -172,7 +172,7 @@ func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
 	entries, err := c.inventory(dim, cfg)
 	if err != nil {
 		c.close()
-		return nil, err
+		return nil, c.explainMissing(dir, memory, err)
 	}
 	f.entries, f.unread, f.precise = entries, c.unread, fineEnough(dim, entries)
 	if f.tower != nil {

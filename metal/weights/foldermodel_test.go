@@ -177,7 +177,12 @@ func shardBytes(tensors map[string]stored) []byte {
 
 func openFolder(t testing.TB, m *modelFolder) *weights.File {
 	t.Helper()
-	f, err := weights.Open(m.write(t))
+	return openAt(t, m.write(t))
+}
+
+func openAt(t testing.TB, dir string) *weights.File {
+	t.Helper()
+	f, err := weights.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
