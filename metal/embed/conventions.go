@@ -42,6 +42,8 @@ type Conventions struct {
 	Default string
 	// Instructed models take the task of a query in words.
 	Instructed bool
+	// rows is the number of tokens that the model has embeddings for.
+	rows int
 	// judge is how a decoder is asked for a score; nil for others.
 	judge *judge
 	// identity: a score is the head's logit, not its sigmoid.
@@ -112,7 +114,7 @@ func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (
 	if said != model.Generate && task != said {
 		return nil, fmt.Errorf("the model is for %s, not for %s: %w", said, task, weights.ErrUnsupported)
 	}
-	c := &Conventions{Task: task, Limit: f.Dim.Context, Instructed: f.Dim.Architecture == "qwen3"}
+	c := &Conventions{rows: f.Dim.Vocabulary, Task: task, Limit: f.Dim.Context, Instructed: f.Dim.Architecture == "qwen3"}
 	if f.Folder() != nil {
 		if err := c.read(f.Folder()); err != nil {
 			return nil, err
@@ -120,7 +122,9 @@ func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (
 	}
 	switch {
 	case task == model.Rerank && f.Dim.Encoder == nil:
-		c.judge, err = judgeOf(f, tok)
+		if c.judge, err = judgeOf(f, tok); err == nil {
+			err = c.checkRows(tok, []int32{c.judge.yes, c.judge.no})
+		}
 	case task == model.Rerank:
 		c.identity = f.Dim.Encoder.Identity
 	case task == model.Embed:
@@ -223,8 +227,8 @@ func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (
 		return Input{}, fmt.Errorf("%w: a prompt or an instruction requires text input, but the input is tokens", ErrPrompt)
 	}
 	for i, id := range ids {
-		if id < 0 || int(id) >= tok.Size() {
-			return Input{}, fmt.Errorf("token %d is %d, but the vocabulary has %d", i, id, tok.Size())
+		if id < 0 || int(id) >= min(tok.Size(), c.rows) {
+			return Input{}, fmt.Errorf("token %d is %d, but the model has %d", i, id, min(tok.Size(), c.rows))
 		}
 	}
 	return c.around(tok, c.limit(o), o.Truncate, ids)
@@ -277,5 +281,15 @@ func (c *Conventions) around(tok *tokenizer.Tokenizer, limit int, truncate bool,
 	case len(ids) == 0:
 		return Input{}, ErrEmpty
 	}
-	return Input{ids, types}, nil
+	return Input{ids, types}, c.checkRows(tok, ids)
+}
+
+// checkRows refuses tokens that the tokenizer has and the model has not.
+func (c *Conventions) checkRows(tok *tokenizer.Tokenizer, ids []int32) error {
+	for _, id := range ids {
+		if int(id) >= c.rows {
+			return fmt.Errorf("the text has the token %q (%d), but the model has no embedding for it, only for tokens 0 to %d; remove it from the text", tok.Bytes(id), id, c.rows-1)
+		}
+	}
+	return nil
 }

@@ -104,5 +104,5 @@ func (c *Conventions) judged(tok *tokenizer.Tokenizer, query, document string, o
 	}
 	in.IDs = append(append(append([]int32{}, j.prefix...), in.IDs...), j.suffix...)
 	in.Types = nil
-	return in, nil
+	return in, c.checkRows(tok, in.IDs)
 }

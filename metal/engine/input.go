@@ -166,8 +166,8 @@ func checkStops(stops []string) *Refusal {
 // checkBias refuses tokens that the model does not have: their bias would be ignored.
 func (p *inputProcessor) checkBias(bias map[int32]float32) *Refusal {
 	for _, id := range slices.Sorted(maps.Keys(bias)) {
-		if id < 0 || int(id) >= p.tok.Size() {
-			return invalid("logit_bias", "logit_bias contains token %d, but the vocabulary has tokens 0 to %d", id, p.tok.Size()-1)
+		if id < 0 || int(id) >= p.text.Rows() {
+			return invalid("logit_bias", "logit_bias contains token %d, but the model has tokens 0 to %d", id, p.text.Rows()-1)
 		}
 	}
 	return nil
@@ -281,9 +281,22 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 		return nil, invalid("prompt", "the prompt is empty")
 	}
 	if len(images) > 0 {
-		return p.images.expand(ids, images)
+		var refusal *Refusal
+		if ids, refusal = p.images.expand(ids, images); refusal != nil {
+			return nil, refusal
+		}
 	}
-	return ids, nil
+	return ids, p.checkRows(ids)
+}
+
+// checkRows refuses tokens that the tokenizer has and the model has not.
+func (p *inputProcessor) checkRows(ids []int32) *Refusal {
+	for _, id := range ids {
+		if int(id) >= p.text.Rows() {
+			return invalid("prompt", "the text has the token %q (%d), but the model has no embedding for it, only for tokens 0 to %d; remove it from the text", p.tok.Bytes(id), id, p.text.Rows()-1)
+		}
+	}
+	return nil
 }
 
 // bytes is the length of the text of a request.
@@ -303,8 +316,8 @@ func (p *inputProcessor) checkTokens(ids []int32) ([]int32, *Refusal) {
 		return nil, invalid("prompt", "the prompt is empty")
 	}
 	for i, id := range ids {
-		if id < 0 || int(id) >= p.tok.Size() {
-			return nil, invalid("prompt", "token %d is %d, but the vocabulary has %d", i, id, p.tok.Size())
+		if id < 0 || int(id) >= p.text.Rows() {
+			return nil, invalid("prompt", "token %d is %d, but the model has %d", i, id, p.text.Rows())
 		}
 	}
 	return append([]int32(nil), ids...), nil

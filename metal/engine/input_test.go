@@ -37,7 +37,7 @@ func tinyInput(t *testing.T) *inputProcessor {
 // A compiler without room for grammars keeps only those in use.
 func TestRefusedEchoReleasesItsConstraint(t *testing.T) {
 	p := tinyInput(t)
-	p.constraints = constraint.NewCompiler(p.tok, p.ends, 0)
+	p.constraints = constraint.NewCompiler(p.tok, p.text.Rows(), p.ends, 0)
 	r := Request{
 		Chat:       &text.Chat{Messages: []chat.Message{{Role: "user", Content: "Hello"}}},
 		Constraint: &Constraint{Spec: grammar.Spec{Kind: grammar.Regex, Source: "[a-f]{4}"}, Param: "response_format"},

@@ -148,7 +148,7 @@ func (p *inputProcessor) open(ctx context.Context, f *weights.File) error {
 		p.ends[id] = true
 	}
 	if p.task == model.Generate {
-		p.constraints = constraint.NewCompiler(p.tok, p.ends, grammarBytes)
+		p.constraints = constraint.NewCompiler(p.tok, p.text.Rows(), p.ends, grammarBytes)
 		return nil
 	}
 	if p.conventions, err = embed.ConventionsOf(f, p.tok, p.task); err != nil {

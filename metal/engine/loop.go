@@ -59,8 +59,8 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 		shared: s, sequences: held, prefixes: p, blocks: b,
 		planner: &planner{sequences: held, blocks: b, guard: s.guard, log: s.log, chunk: s.opts.Backend.Chunk(), notify: s.admission.notify},
 		runner: &runner{
-			sequences: held, backend: s.opts.Backend, model: m.model, hard: s.hard, samplers: newSamplers(m.input.tok.Size()),
-			vocabulary: m.input.tok.Size(), maxRows: s.opts.Sequences,
+			sequences: held, backend: s.opts.Backend, model: m.model, hard: s.hard, samplers: newSamplers(m.input.text.Rows()),
+			vocabulary: m.input.text.Rows(), maxRows: s.opts.Sequences,
 		},
 	}
 	if m.tower != nil {

@@ -1,9 +1,9 @@
 // Package text converts between text and tokens of a model: it opens the
 // tokenizer and the chat templates of a GGUF file or a model folder.
 //
-// It refuses a tokenizer with more tokens than the model has outputs, and
-// templates that cannot render a short conversation. The work is done by
-// packages tokenizer and chat.
+// It refuses templates that cannot render a short conversation. A tokenizer may have more
+// tokens than the model has rows, as those of Gemma 3 do; prompts cannot use these (Rows).
+// The work is done by packages tokenizer and chat.
 //
 // Start reading at Open.
 package text
@@ -33,6 +33,7 @@ type Text struct {
 	special   map[string]string
 	calls     toolcall.Format
 	can       abilities
+	rows      int
 }
 
 // Chat is a conversation to be continued.
@@ -67,9 +68,7 @@ func Open(ctx context.Context, f *weights.File) (*Text, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := t.Tokenizer.Size(); n > f.Dim.Vocabulary {
-		return nil, fmt.Errorf("%d tokens but %d outputs: %w", n, f.Dim.Vocabulary, weights.ErrInvalid)
-	}
+	t.rows = min(t.Tokenizer.Size(), f.Dim.Vocabulary)
 	if t.templates == nil {
 		return t, nil
 	}
@@ -99,6 +98,10 @@ func (t *Text) detect(ctx context.Context) (toolcall.Format, error) {
 	}
 	return toolcall.Detect(written), nil
 }
+
+// Rows is the number of tokens that the model can read and write. Tokens from there on are
+// in the tokenizer alone.
+func (t *Text) Rows() int { return t.rows }
 
 // Calls returns the format in which the model writes tool calls.
 func (t *Text) Calls() toolcall.Format { return t.calls }

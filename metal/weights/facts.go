@@ -22,9 +22,6 @@ func (h *Header) Dimensions() (family.Dimensions, error) {
 		return family.Dimensions{}, fmt.Errorf("tensor token_embd.weight with two dimensions: %w", ErrMissing)
 	}
 	d.Vocabulary = int(embed.Shape[0])
-	if tokens, ok := h.Metadata["tokenizer.ggml.tokens"].([]string); ok && len(tokens) > d.Vocabulary {
-		return family.Dimensions{}, family.Invalidf("%d tokens but only %d embeddings", len(tokens), d.Vocabulary)
-	}
 	return d, nil
 }
 

@@ -34,6 +34,7 @@ var errMismatch = errors.New("the token does not satisfy the output constraint")
 // Compiler compiles constraints for the vocabulary of one model. Any goroutine may use it.
 type Compiler struct {
 	tok      *tokenizer.Tokenizer
+	size     int // of the vocabulary
 	ends     map[int32]bool
 	grammars *grammar.Cache
 	// shownDifferently are the tokens that must not begin an answer.
@@ -42,11 +43,11 @@ type Compiler struct {
 	masks sync.WaitGroup
 }
 
-// NewCompiler returns a Compiler. ends are the tokens that end the model's turn. Grammars
+// NewCompiler returns a Compiler for the first size tokens. ends are the tokens that end the model's turn. Grammars
 // that are not in use are kept within a limit of bytes, including their masks.
-func NewCompiler(tok *tokenizer.Tokenizer, ends map[int32]bool, limit int64) *Compiler {
-	c := &Compiler{tok: tok, ends: ends}
-	c.grammars = grammar.NewCache(tok.Size(), c.spell, limit)
+func NewCompiler(tok *tokenizer.Tokenizer, size int, ends map[int32]bool, limit int64) *Compiler {
+	c := &Compiler{tok: tok, size: size, ends: ends}
+	c.grammars = grammar.NewCache(size, c.spell, limit)
 	c.shownDifferently = sync.OnceValue(c.findShownDifferently)
 	return c
 }
@@ -93,7 +94,7 @@ func (c *Compiler) silent(id int32) bool { return c.ends[id] || c.tok.IsControl(
 // decoders that write blanks before words omit the first. Only tokens that begin with a
 // blank can be such.
 func (c *Compiler) findShownDifferently() (ids []int32) {
-	for id := range int32(c.tok.Size()) {
+	for id := range int32(c.size) {
 		spelt := c.tok.Bytes(id)
 		if len(spelt) == 0 || spelt[0] != ' ' {
 			continue

@@ -20,7 +20,8 @@ func under(t *testing.T, expression string, dropFirst bool, th text.Thinking) *S
 // inForm is the state of an answer in a form.
 func inForm(t *testing.T, form grammar.Spec, dropFirst bool, th text.Thinking) *State {
 	t.Helper()
-	c := NewCompiler(tokenizertest.New(t, dropFirst), map[int32]bool{tokenizertest.End: true}, 1<<20)
+	tok := tokenizertest.New(t, dropFirst)
+	c := NewCompiler(tok, tok.Size(), map[int32]bool{tokenizertest.End: true}, 1<<20)
 	s, err := c.Compile(t.Context(), "", form, text.Thinking{})
 	if err == nil {
 		err = s.Check(t.Context())
@@ -191,7 +192,7 @@ func TestReleasedOnceHoweverARequestEnds(t *testing.T) {
 
 func TestBytesAreThoseOfCompiledGrammars(t *testing.T) {
 	tok := tokenizertest.New(t, false)
-	c := NewCompiler(tok, map[int32]bool{tokenizertest.End: true}, 1<<20)
+	c := NewCompiler(tok, tok.Size(), map[int32]bool{tokenizertest.End: true}, 1<<20)
 	before := c.Bytes()
 	s, err := c.Compile(t.Context(), "", grammar.Spec{Kind: grammar.JSONObject}, text.Thinking{})
 	if err != nil {
