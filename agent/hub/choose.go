@@ -22,6 +22,15 @@ var companions = []string{
 	weights.ModulesFile, "sentence_bert_config.json", "config_sentence_transformers.json",
 }
 
+// TemplatesFolder is the folder of a model's named chat templates, which transformers writes
+// next to chat_template.jinja.
+const TemplatesFolder = "additional_chat_templates"
+
+// IsTemplate reports whether a path is that of a named chat template of the model in a folder.
+func IsTemplate(p, folder string) bool {
+	return path.Ext(p) == ".jinja" && path.Dir(p) == path.Join(folder, TemplatesFolder)
+}
+
 // IsWeights reports whether a path is that of safetensors weights that loaders
 // read, as opposed to adapters and copies in other formats.
 func IsWeights(p string) bool {
@@ -35,7 +44,7 @@ type Choice struct {
 	// repository itself.
 	Folder string
 	// Files with their paths in the repository, sorted. All of a folder's lie in
-	// the same one, but for those that WithModules adds.
+	// the same one, but for named chat templates and those that WithModules adds.
 	Files []Entry
 }
 
@@ -120,7 +129,7 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 	}
 	c := Choice{Format: model.FormatSafetensors, Folder: folder, Files: tensors}
 	for _, f := range files {
-		if folderOf(f) == folder && slices.Contains(companions, path.Base(f.Path)) {
+		if folderOf(f) == folder && slices.Contains(companions, path.Base(f.Path)) || IsTemplate(f.Path, folder) {
 			c.Files = append(c.Files, f)
 		}
 	}

@@ -84,6 +84,10 @@ func TestChoose(t *testing.T) {
 	}{
 		"a folder": {files: folder, format: model.FormatSafetensors,
 			want: []string{"config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.json"}},
+		"named chat templates": {files: append(slices.Clone(folder), "chat_template.jinja", "additional_chat_templates/rag.jinja", "additional_chat_templates/tool_use.jinja", "additional_chat_templates/README.md", "additional_chat_templates/old/rag.jinja", "onnx/additional_chat_templates/rag.jinja", "templates/rag.jinja"), format: model.FormatSafetensors,
+			want: []string{"additional_chat_templates/rag.jinja", "additional_chat_templates/tool_use.jinja", "chat_template.jinja", "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.json"}},
+		"those of one of two folders": {files: []string{"4bit/additional_chat_templates/a.jinja", "4bit/config.json", "4bit/model.safetensors", "8bit/additional_chat_templates/b.jinja", "8bit/config.json", "8bit/model.safetensors"}, globs: []string{"8bit/*"}, format: model.FormatSafetensors,
+			want: []string{"8bit/additional_chat_templates/b.jinja", "8bit/config.json", "8bit/model.safetensors"}},
 		"one file":                {files: []string{"README.md", "a.gguf"}, format: model.FormatGGUF, want: []string{"a.gguf"}},
 		"one of several":          {files: []string{"a-Q4_0.gguf", "a-Q8_0.gguf"}, globs: []string{"*Q8_0*"}, format: model.FormatGGUF, want: []string{"a-Q8_0.gguf"}},
 		"several":                 {files: []string{"a-Q4_0.gguf", "a-Q8_0.gguf"}, says: "a-Q4_0.gguf, a-Q8_0.gguf"},

@@ -210,6 +210,9 @@ func (r *Resolver) folderFacts(dir string) (model.Facts, error) {
 		return model.Facts{}, explain(err)
 	}
 	defer f.Close()
+	if !f.Folder().Has("tokenizer.json") {
+		return model.Facts{}, failure(v1alpha1.ReasonInvalidModel, "the model has no tokenizer.json, without which no engine reads text; choose another repository, or add the file")
+	}
 	facts, err := f.Facts()
 	if err != nil {
 		return model.Facts{}, explain(err)

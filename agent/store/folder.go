@@ -101,6 +101,13 @@ func (l *LocalFolder) choose() error {
 	if err != nil {
 		return err
 	}
+	templates, err := listing(l.root, hub.TemplatesFolder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+		return err
+	}
+	for _, t := range templates {
+		entries = append(entries, hub.Entry{Path: path.Join(hub.TemplatesFolder, t.Path)})
+	}
 	c, err := hub.Choose(entries, nil)
 	if err != nil {
 		return err

@@ -204,7 +204,7 @@ func checkRecord(rec model.Record) error {
 	dir := modelDir(rec)
 	for _, f := range rec.Files {
 		if !belongs(f.Path, dir) {
-			return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the model's files are in several folders, but an engine reads only one folder and the configuration of its modules"}
+			return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the model's files are in several folders, but an engine reads only one folder, the configuration of its modules and additional_chat_templates"}
 		}
 	}
 	return nil
@@ -221,11 +221,11 @@ func modelDir(rec model.Record) string {
 	return path.Dir(rec.Files[0].Path)
 }
 
-// belongs reports whether an engine reads the file there: in the model's folder,
-// or as the configuration of a module in a subfolder.
+// belongs reports whether an engine reads the file there: in the model's folder, as the
+// configuration of a module in a subfolder, or as a named chat template.
 func belongs(name, dir string) bool {
 	at := path.Dir(name)
-	return at == dir || path.Dir(at) == dir && path.Base(name) == "config.json"
+	return at == dir || path.Dir(at) == dir && path.Base(name) == "config.json" || hub.IsTemplate(name, dir)
 }
 
 // Hold is a claim on weights: while it exists, Remove refuses.
