@@ -24,8 +24,8 @@ func ropeKeys() []string {
 }
 
 // rope reads the rotary embedding: rope_theta and rope_scaling, or both inside
-// rope_parameters as transformers 5 writes them. The older keys win, as in
-// mlx-lm's qwen3.
+// rope_parameters as transformers 5 writes them. rope_scaling wins over rope_parameters, as
+// in transformers (modeling_rope_utils.py, convert_rope_params_to_dict).
 func (c *Config) rope(f Family, d Dimensions) Rope {
 	params, key := c.rotation("full_attention")
 	return c.ropeOf(f, d, params, key)
@@ -35,28 +35,37 @@ func (c *Config) rope(f Family, d Dimensions) Rope {
 func (c *Config) ropeOf(f Family, d Dimensions, params any, key string) Rope {
 	r := ropeReader{c: c, key: "rope_scaling", family: f, context: d.Context, head: d.HeadSize}
 	r.out = Rope{Size: d.HeadSize, Linear: 1, Magnitude: 1, Interleaved: f.Interleaved}
+	r.objects = []ropeObject{{"rope_scaling", c.value("rope_scaling")}, {key, params}}
 	scaling := c.value("rope_scaling")
 	if scaling == nil {
 		r.key, scaling = key, params
 	}
-	r.theta(f, params, key)
-	r.partial(f, params, key)
+	r.theta()
+	r.partial()
 	if scaling == nil || c.err != nil {
 		return r.out
+	}
+	for _, o := range r.objects {
+		r.known(o)
 	}
 	var ok bool
 	if r.values, ok = scaling.(map[string]any); !ok {
 		c.fail(Invalidf("%s%s is %s, want an object", c.inside, r.key, Shown(scaling)))
-		return r.out
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.values)) {
-		if !slices.Contains(ropeKeys(), name) && !neutral(r.values[name]) {
-			c.fail(fmt.Errorf("%s%s.%s: %w", c.inside, r.key, name, &UnsupportedError{"key of a rotation", name, ropeKeys()}))
-			return r.out
+	if c.err == nil {
+		r.scale()
+	}
+	return r.out
+}
+
+// known refuses by name the keys of an object that no rotation has.
+func (r *ropeReader) known(o ropeObject) {
+	values, _ := o.value.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(ropeKeys(), name) && !neutral(values[name]) {
+			r.c.fail(fmt.Errorf("%s%s.%s: %w", r.c.inside, o.key, name, &UnsupportedError{"key of a rotation", name, ropeKeys()}))
 		}
 	}
-	r.scale()
-	return r.out
 }
 
 // rotation returns the object that describes the rotary embedding of layers of
@@ -80,21 +89,50 @@ type ropeReader struct {
 	c      *Config
 	key    string
 	values map[string]any
-	out    Rope
-	family Family
+	// objects may describe the rotation, the first of them before the others.
+	objects []ropeObject
+	out     Rope
+	family  Family
 	// context is the model's context length in positions, head the size of a head.
 	context, head int
 }
 
-// theta reads the base of the rotary embedding.
-func (r *ropeReader) theta(f Family, params any, key string) {
-	c := r.c
-	where, v := "rope_theta", c.value("rope_theta")
-	if p, ok := params.(map[string]any); ok && (v == nil || f.Nested && p["rope_theta"] != nil) {
-		where, v = key+".rope_theta", p["rope_theta"]
+// ropeObject is an object that may describe the rotary embedding, and its key.
+type ropeObject struct {
+	key   string
+	value any
+}
+
+// find returns a value that may be next to the objects or inside them, and where it is.
+// mlx-lm reads one place and transformers another, so that two values must agree.
+func (r *ropeReader) find(name string) (where string, v any) {
+	where, v = name, r.c.value(name)
+	for _, o := range r.objects {
+		values, _ := o.value.(map[string]any)
+		inside := values[name]
+		switch {
+		case inside == nil:
+		case v == nil, where == name && r.family.Nested:
+			where, v = o.key+"."+name, inside
+		case !sameNumber(v, inside):
+			r.c.fail(Invalidf("%s%s is %s, but %s in %s", r.c.inside, where, Shown(v), Shown(inside), o.key))
+		}
 	}
+	return where, v
+}
+
+func sameNumber(a, b any) bool {
+	x, isX := floatNumber(a)
+	y, isY := floatNumber(b)
+	return isX && isY && x == y
+}
+
+// theta reads the base of the rotary embedding.
+func (r *ropeReader) theta() {
+	c := r.c
+	where, v := r.find("rope_theta")
 	if v == nil {
-		if r.out.Theta = cmp.Or(f.Theta, 10000); f.Theta == 0 {
+		if r.out.Theta = cmp.Or(r.family.Theta, 10000); r.family.Theta == 0 {
 			c.fail(fmt.Errorf("%srope_theta: %w", c.inside, ErrMissing))
 		}
 		return
@@ -107,16 +145,9 @@ func (r *ropeReader) theta(f Family, params any, key string) {
 }
 
 // partial reads how many elements of a head are rotated.
-func (r *ropeReader) partial(f Family, params any, key string) {
-	c := r.c
-	where, v := "partial_rotary_factor", c.value("partial_rotary_factor")
-	if p, ok := params.(map[string]any); ok && p["partial_rotary_factor"] != nil {
-		inside := p["partial_rotary_factor"]
-		if v != nil && v != inside && !f.Nested {
-			c.fail(Invalidf("%spartial_rotary_factor is %s, but %s in %s", c.inside, Shown(v), Shown(inside), key))
-		}
-		where, v = key+".partial_rotary_factor", inside
-	}
+func (r *ropeReader) partial() {
+	c, f := r.c, r.family
+	where, v := r.find("partial_rotary_factor")
 	factor := cmp.Or(f.Partial, 1)
 	if v != nil {
 		var ok bool
@@ -190,11 +221,11 @@ func (r *ropeReader) number(name string, absent *float64, low, high float64) flo
 }
 
 func (r *ropeReader) llama3() {
-	one, four, before := 1.0, 4.0, 8192.0 // mlx-lm's defaults
+	one, four, before := 1.0, 4.0, 8192.0 // mlx-lm's defaults; every Llama 3 has its own
 	s := Llama3Scaling{
 		Factor: r.number("factor", nil, 1, 1e6),
 		Low:    r.number("low_freq_factor", &one, 1e-6, 1e6), High: r.number("high_freq_factor", &four, 1e-6, 1e6),
-		Context: r.number("original_max_position_embeddings", &before, 1, 1<<30),
+		Context: r.original(before),
 	}
 	if s.Low >= s.High {
 		r.c.fail(Invalidf("%s%s: low_freq_factor %v is not less than high_freq_factor %v", r.c.inside, r.key, s.Low, s.High))
@@ -205,11 +236,29 @@ func (r *ropeReader) llama3() {
 	}
 }
 
+// original reads the context before it was extended. It may be outside of the object, where
+// transformers prefers it.
+func (r *ropeReader) original(absent float64) float64 {
+	const name = "original_max_position_embeddings"
+	outside, inside := r.c.value(name), r.values[name]
+	if outside == nil {
+		return r.number(name, &absent, 1, 1<<30)
+	}
+	if inside != nil && !sameNumber(outside, inside) {
+		r.c.fail(Invalidf("%s%s is %s, but %s in %s", r.c.inside, name, Shown(outside), Shown(inside), r.key))
+	}
+	return float64(r.c.integer(1, 1<<30, name))
+}
+
+// yarn reads the scaling of that name. Without the original context, transformers 5 takes
+// max_position_embeddings for it (standardize_rope_params) and mlx-lm 4096, regardless of what the
+// model was trained with: transformers is right, since its configurations leave the key
+// out where both are equal.
 func (r *ropeReader) yarn() {
-	zero, one, fast, before := 0.0, 1.0, 32.0, 4096.0 // mlx-lm's defaults
+	zero, one, fast := 0.0, 1.0, 32.0 // defaults of both
 	s := yarnScaling{
 		factor:  r.number("factor", nil, 1, 1e6),
-		context: r.number("original_max_position_embeddings", &before, 1, 1<<30),
+		context: r.original(float64(r.context)),
 		fast:    r.number("beta_fast", &fast, 1e-6, 1e6), slow: r.number("beta_slow", &one, 1e-6, 1e6),
 		truncate: true,
 	}
