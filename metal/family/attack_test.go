@@ -123,6 +123,10 @@ func (k keys) Value(key string) any {
 	return int64(8)
 }
 
+func (k keys) Keys(prefix string) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(k.set)), func(key string) bool { return !strings.HasPrefix(key, prefix) })
+}
+
 func (k keys) Text(key string) (string, bool) {
 	if key == "general.architecture" {
 		return k.arch, true

@@ -107,7 +107,12 @@ func (r *keyReader) gemma(d *Dimensions) {
 	d.EmbedScale = gemmaScale(d.Hidden)
 	d.Window = r.integer("attention.sliding_window", 1, 1<<30)
 	d.Everywhere = everyLayer(d.Layers, r.integerOr("attention.sliding_window_pattern", gemmaPattern, 1, 1<<12))
-	d.LocalRope = &Rope{Theta: r.floatOr("rope.freq_base_swa", 1e4, 1, 1e12), Size: d.HeadSize, Linear: 1, Magnitude: 1}
+	// Files of Ollama have their own keys (convert/convert_gemma3.go), and no freq_base.
+	if r.h.Value(r.prefix+"rope.freq_base") == nil {
+		d.Rope.Theta = r.floatOr("rope.global.freq_base", d.Rope.Theta, 1, 1e12)
+	}
+	local := r.floatOr("rope.local.freq_base", 1e4, 1, 1e12)
+	d.LocalRope = &Rope{Theta: r.floatOr("rope.freq_base_swa", local, 1, 1e12), Size: d.HeadSize, Linear: 1, Magnitude: 1}
 	d.QueryScalar = float64(d.HeadSize)
 	if d.Layers == 62 && d.QueryHeads > 0 { // the 27B model, whose files lack the key
 		d.QueryScalar = float64(d.Hidden / d.QueryHeads)

@@ -3,7 +3,9 @@ package family
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 )
 
 // Metadata gives access to the key-value pairs of a GGUF file.
@@ -14,6 +16,8 @@ type Metadata interface {
 	Float(key string) (float64, bool)
 	// Value returns the value of a key; nil if absent.
 	Value(key string) any
+	// Keys returns the keys with a prefix, sorted.
+	Keys(prefix string) []string
 }
 
 // OfMetadata reads and checks the dimensions of the model's family, except the
@@ -32,18 +36,19 @@ func OfMetadata(h Metadata) (Dimensions, error) {
 		Architecture: f.Name,
 		Layers:       r.integer("block_count", 1, 1<<12),
 		Hidden:       r.integer("embedding_length", 1, 1<<20),
-		FeedForward:  r.integer("feed_forward_length", 1, 1<<22),
-		QueryHeads:   r.integer("attention.head_count", 1, 1<<12),
+		FeedForward:  r.equal("feed_forward_length", 0, 1, 1<<22),
+		QueryHeads:   r.equal("attention.head_count", 0, 1, 1<<12),
 		Context:      r.integer("context_length", 1, 1<<30),
 		NormEps:      r.float("attention.layer_norm_rms_epsilon", 0, 1),
 		Rope:         Rope{Theta: r.floatOr("rope.freq_base", 10000, 1, 1e12), Linear: 1, Magnitude: 1},
 	}
-	d.KVHeads = r.integerOr("attention.head_count_kv", d.QueryHeads, 1, 1<<12)
+	d.KVHeads = r.equal("attention.head_count_kv", d.QueryHeads, 1, 1<<12)
 	if d.QueryHeads > 0 {
 		d.HeadSize = r.integerOr("attention.key_length", d.Hidden/d.QueryHeads, 2, 1<<12)
 	}
 	d.Rope.Size = r.integerOr("rope.dimension_count", d.HeadSize, 2, 1<<12)
 	r.scaling(&d)
+	r.knownRope()
 	if f.GGUF.Read != nil {
 		f.GGUF.Read(&r, &d)
 	}
@@ -139,6 +144,50 @@ func (r *keyReader) integerOr(key string, absent int, low, high int64) int {
 	return int(v)
 }
 
+// equal reads a number that may also be a list with the same number for each layer, as
+// llama.cpp reads it (get_key_or_arr). An absent one is missing where absent is 0.
+func (r *keyReader) equal(key string, absent int, low, high int64) int {
+	list := reflect.ValueOf(r.h.Value(r.prefix + key))
+	switch {
+	case list.Kind() == reflect.Slice:
+		return r.sameForAll(key, list, low, high)
+	case absent == 0:
+		return r.integer(key, low, high)
+	}
+	return r.integerOr(key, absent, low, high)
+}
+
+// sameForAll is the number that all elements of a list are.
+func (r *keyReader) sameForAll(key string, list reflect.Value, low, high int64) int {
+	all := map[int64]bool{}
+	for i := range list.Len() {
+		switch v := list.Index(i); {
+		case v.CanInt():
+			all[v.Int()] = true
+		case v.CanUint() && v.Uint() <= uint64(high):
+			all[int64(v.Uint())] = true
+		default:
+			r.fail(Invalidf("metadata key %s%s is not a list of whole numbers up to %d", r.prefix, key, high))
+			return 0
+		}
+	}
+	layers, _ := r.h.Integer(r.prefix + "block_count")
+	switch {
+	case int64(list.Len()) != layers:
+		r.fail(Invalidf("metadata key %s%s has %d numbers for %d layers", r.prefix, key, list.Len(), layers))
+	case len(all) > 1:
+		r.fail(&UnsupportedError{"value of " + r.prefix + key, "different numbers for layers", []string{"the same number for all"}})
+	}
+	for n := range all {
+		if n < low || n > high {
+			r.fail(Invalidf("metadata key %s%s is %d, want %d to %d", r.prefix, key, n, low, high))
+			return 0
+		}
+		return int(n)
+	}
+	return 0
+}
+
 func (r *keyReader) float(key string, low, high float64) float64 {
 	if r.h.Value(r.prefix+key) == nil {
 		r.fail(fmt.Errorf("metadata key %s%s: %w", r.prefix, key, ErrMissing))
@@ -160,16 +209,25 @@ func (r *keyReader) floatOr(key string, absent, low, high float64) float64 {
 	return v
 }
 
-// scaling reads the rope scaling as llama.cpp does (llama-model.cpp,
-// llm_load_hparams; ggml's rope_yarn).
+// scaling reads the rope scaling as llama.cpp does (llama-model.cpp, load_hparams; ggml's
+// rope_yarn): linear where the file states no type, with a factor that old files have as
+// rope.scale_linear.
 func (r *keyReader) scaling(d *Dimensions) {
 	kind, ok := r.h.Text(r.prefix + "rope.scaling.type")
-	if !ok || kind == "none" || kind == "" {
-		return
+	if !ok || kind == "" {
+		kind = "linear"
 	}
 	switch kind {
+	case "none":
 	case "linear":
-		d.Rope.Linear = r.float("rope.scaling.factor", 1, 1e6)
+		key := "rope.scaling.factor"
+		if r.h.Value(r.prefix+key) == nil {
+			key = "rope.scale_linear"
+		}
+		if factor := r.floatOr(key, 1, 0, 1e6); factor != 0 { // llama.cpp takes 0 as none
+			d.Rope.Linear = factor
+		}
+		r.usual(map[string]float64{"attn_factor": 1})
 	case "yarn":
 		r.yarn(d)
 	default:
@@ -177,15 +235,33 @@ func (r *keyReader) scaling(d *Dimensions) {
 	}
 }
 
-// yarn uses llama.cpp's defaults; keys that change them are refused.
-func (r *keyReader) yarn(d *Dimensions) {
-	usual := map[string]float64{"attn_factor": 1, "yarn_ext_factor": 1, "yarn_attn_factor": 1, "yarn_beta_fast": 32, "yarn_beta_slow": 1, "yarn_log_multiplier": 0}
-	for _, key := range slices.Sorted(maps.Keys(usual)) {
+// usual refuses any other values of keys of the scaling.
+func (r *keyReader) usual(values map[string]float64) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		name := r.prefix + "rope.scaling." + key
-		if v, ok := r.h.Float(name); r.h.Value(name) != nil && (!ok || v != usual[key]) {
-			r.fail(&UnsupportedError{"value of " + name, Shown(r.h.Value(name)), []string{fmt.Sprint(usual[key])}})
+		if v, ok := r.h.Float(name); r.h.Value(name) != nil && (!ok || v != values[key]) {
+			r.fail(&UnsupportedError{"value of " + name, fmt.Sprint(r.h.Value(name)), []string{fmt.Sprint(values[key])}})
 		}
 	}
+}
+
+// knownRope refuses by name keys of a rotation that are not read.
+func (r *keyReader) knownRope() {
+	known := []string{
+		"dimension_count", "dimension_sections", "freq_base", "freq_base_swa", "global.freq_base", "local.freq_base", "scale_linear",
+		"scaling.attn_factor", "scaling.factor", "scaling.finetuned", "scaling.original_context_length", "scaling.type",
+		"scaling.yarn_attn_factor", "scaling.yarn_beta_fast", "scaling.yarn_beta_slow", "scaling.yarn_ext_factor", "scaling.yarn_log_multiplier",
+	}
+	for _, key := range r.h.Keys(r.prefix + "rope.") {
+		if name := strings.TrimPrefix(key, r.prefix+"rope."); !slices.Contains(known, name) {
+			r.fail(&UnsupportedError{"key of a rotation", Quoted(key), known})
+		}
+	}
+}
+
+// yarn uses llama.cpp's defaults; keys that change them are refused.
+func (r *keyReader) yarn(d *Dimensions) {
+	r.usual(map[string]float64{"attn_factor": 1, "yarn_ext_factor": 1, "yarn_attn_factor": 1, "yarn_beta_fast": 32, "yarn_beta_slow": 1, "yarn_log_multiplier": 0})
 	s := yarnScaling{
 		factor:  r.float("rope.scaling.factor", 1, 1e6),
 		context: float64(r.integerOr("rope.scaling.original_context_length", d.Context, 1, 1<<30)),

@@ -2,6 +2,8 @@ package weights
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/family"
@@ -10,6 +12,18 @@ import (
 
 // Value returns the value of a metadata key; nil if absent.
 func (h *Header) Value(key string) any { return h.Metadata[key] }
+
+// Keys returns the metadata keys with a prefix, sorted.
+func (h *Header) Keys(prefix string) []string {
+	var out []string
+	for key := range h.Metadata {
+		if strings.HasPrefix(key, prefix) {
+			out = append(out, key)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
 
 // Dimensions reads and checks the numbers of the model's family.
 func (h *Header) Dimensions() (family.Dimensions, error) {
@@ -43,7 +57,9 @@ func (h *Header) Facts() (model.Facts, error) {
 	}
 	kinds := map[string]int64{}
 	for _, t := range h.Tensors {
-		kinds[t.Type.String()] += t.Bytes
+		if !t.encodes() {
+			kinds[t.Type.String()] += t.Bytes
+		}
 	}
 	f, err := facts(d, name, largest(kinds), entries, quant.Float32)
 	f.SetTask(taskOfMetadata(h.Metadata, h))

@@ -140,7 +140,7 @@ func (b *Budget) readGGUF(src *os.File) (*File, error) {
 		return nil, err
 	}
 	// In GGUF, halves count as float32 regardless of how they are stored.
-	return &File{Dim: dim, Metadata: h.Metadata, header: h, entries: entries, sources: []*os.File{src}, bytes: h.Size, precise: quant.Float32}, nil
+	return &File{Dim: dim, Metadata: h.Metadata, header: h, entries: entries, sources: []*os.File{src}, bytes: h.Size, unread: h.unread(), precise: quant.Float32}, nil
 }
 
 func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {

@@ -123,6 +123,13 @@ func TestYarnInGGUF(t *testing.T) {
 		says string
 	}{
 		"factor and old context":     {file: add(scaling("yarn"), factor, whole("llama.rope.scaling.original_context_length", 64))},
+		"no kind is linear":          {file: add(factor)},
+		"the old key of the factor":  {file: add(float("llama.rope.scale_linear", 4))},
+		"the old key, and linear":    {file: add(scaling("linear"), float("llama.rope.scale_linear", 4))},
+		"both keys":                  {file: add(factor, float("llama.rope.scale_linear", 2))},
+		"a factor that is a text":    {file: add("\x17\x00\x00\x00\x00\x00\x00\x00llama.rope.scale_linear\x08\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x004"), want: weights.ErrInvalid, says: "scale_linear"},
+		"an unknown key":             {file: add(float("llama.rope.scaling.short_factor", 4)), want: weights.ErrUnsupported, says: "llama.rope.scaling.short_factor"},
+		"linear with a magnitude":    {file: add(factor, float("llama.rope.scaling.attn_factor", 2)), want: weights.ErrUnsupported, says: "attn_factor"},
 		"without a factor":           {file: add(scaling("yarn")), want: weights.ErrMissing, says: "factor"},
 		"an old context of nothing":  {file: add(scaling("yarn"), factor, whole("llama.rope.scaling.original_context_length", 0)), want: weights.ErrInvalid, says: "original_context"},
 		"a key that changes it":      {file: add(scaling("yarn"), factor, float("llama.rope.scaling.yarn_beta_fast", 16)), want: weights.ErrUnsupported, says: "yarn_beta_fast"},

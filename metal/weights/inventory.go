@@ -129,11 +129,31 @@ func (h *Header) inventory(d family.Dimensions) (map[string]Entry, error) {
 	}
 	var extra []string
 	for _, t := range h.Tensors {
-		if !known[t.Name] {
+		if !known[t.Name] && !t.encodes() {
 			extra = append(extra, t.Name)
 		}
 	}
-	return nil, unknownTensors(extra, d)
+	if len(extra) > 0 {
+		return nil, unknownTensors(extra, d)
+	}
+	return entries, nil
+}
+
+// encodes reports whether a tensor belongs to an encoder of images or sounds, by the
+// prefixes that llama.cpp and Ollama give these (clip-impl.h; convert_gemma3.go). The text
+// part of such a file runs without them.
+func (t Tensor) encodes() bool {
+	return slices.ContainsFunc([]string{"v.", "mm.", "a."}, func(prefix string) bool { return strings.HasPrefix(t.Name, prefix) })
+}
+
+// unread is the bytes of encoders.
+func (h *Header) unread() (n int64) {
+	for _, t := range h.Tensors {
+		if t.encodes() {
+			n += t.Bytes
+		}
+	}
+	return n
 }
 
 // unknownTensors is the error for tensors that a family does not have.
