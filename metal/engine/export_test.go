@@ -7,6 +7,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/grammar"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -110,4 +111,4 @@ func ConstraintBytes(e *Engine) int64 { return e.input.Load().constraints.Bytes(
 func ImageBytes(e *Engine) int64 { return e.input.Load().images.bytes() }
 
 // LimitImages sets how many bytes of images requests may hold.
-func LimitImages(e *Engine, bytes int64) { e.input.Load().images.held.most = bytes }
+func LimitImages(e *Engine, bytes int64) { e.input.Load().images.held = share.NewBytes(bytes) }

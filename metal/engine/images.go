@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/nn"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/vision"
 )
@@ -32,70 +32,17 @@ type imageProcessor struct {
 	processor vision.Processor
 	tower     family.Tower
 	limits    vision.Limits
-	// decoding has room for the one image that is decoded at a time.
-	decoding chan struct{}
-	// held are the bytes of the scaled images of all requests, up to maxHeld.
-	held heldImages
-}
-
-// heldImages are the bytes of scaled images that the requests of each tenant hold. A tenant
-// gets at most half of what the others leave, so that there is always some left for one
-// that holds none. Without API keys there is one tenant, without a name, which may have all.
-type heldImages struct {
-	most int64
-
-	mu  sync.Mutex
-	of  map[string]int64 // by tenant, guarded by mu
-	all int64            // guarded by mu
-}
-
-// limit returns what a tenant may hold if no other holds anything.
-func (h *heldImages) limit(tenant string) int64 {
-	if tenant == "" {
-		return h.most
-	}
-	return h.most / 2
-}
-
-// take takes bytes for a tenant if they fit.
-func (h *heldImages) take(tenant string, n int64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	left := h.most - (h.all - h.of[tenant])
-	if tenant != "" {
-		left /= 2
-	}
-	if h.of[tenant]+n > left {
-		return false
-	}
-	if h.of == nil {
-		h.of = map[string]int64{}
-	}
-	h.of[tenant] += n
-	h.all += n
-	return true
-}
-
-// give returns bytes of a tenant.
-func (h *heldImages) give(tenant string, n int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.all -= n
-	if h.of[tenant] -= n; h.of[tenant] == 0 {
-		delete(h.of, tenant)
-	}
-}
-
-func (h *heldImages) bytes() int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.all
+	// decoding has one place, because only the memory for one image is reserved. Tenants
+	// take turns at it with each image.
+	decoding *share.Turns
+	// held are the scaled images of all requests.
+	held *share.Bytes
 }
 
 func newImageProcessor(p vision.Processor, tower family.Tower) *imageProcessor {
 	limits := vision.DefaultLimits()
 	limits.Pixels = footprint.MaxImagePixels
-	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: make(chan struct{}, 1), held: heldImages{most: footprint.HeldImages}}
+	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: share.NewTurns(1), held: share.NewBytes(footprint.HeldImages)}
 }
 
 // bytes of the scaled images that requests hold.
@@ -103,7 +50,7 @@ func (p *imageProcessor) bytes() int64 {
 	if p == nil {
 		return 0
 	}
-	return p.held.bytes()
+	return p.held.Held()
 }
 
 // measured are the images of a request before they are decoded.
@@ -146,15 +93,15 @@ func (p *imageProcessor) decode(ctx context.Context, tenant string, images []*pr
 	for _, m := range images {
 		need += m.bytes()
 	}
-	if most := p.held.limit(tenant); need > most {
+	if most := p.held.Limit(tenant); need > most {
 		return invalid(imagesParam, "the images of the request take %d bytes after scaling, want at most %d; send fewer or smaller images", need, most)
 	}
-	if !p.held.take(tenant, need) {
+	if !p.held.Take(tenant, need) {
 		return &Refusal{Kind: QueueFull, Message: "other requests hold too many images; try again", RetryAfter: retryAfter}
 	}
 	for i, m := range images {
-		if err := p.decodeOne(ctx, m, encoded[i]); err != nil {
-			p.held.give(tenant, need)
+		if err := p.decodeOne(ctx, tenant, m, encoded[i]); err != nil {
+			p.held.Give(tenant, need)
 			if ctx.Err() != nil {
 				return &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 			}
@@ -164,13 +111,11 @@ func (p *imageProcessor) decode(ctx context.Context, tenant string, images []*pr
 	return nil
 }
 
-func (p *imageProcessor) decodeOne(ctx context.Context, m *promptImage, encoded []byte) error {
-	select {
-	case p.decoding <- struct{}{}:
-		defer func() { <-p.decoding }()
-	case <-ctx.Done():
-		return ctx.Err()
+func (p *imageProcessor) decodeOne(ctx context.Context, tenant string, m *promptImage, encoded []byte) error {
+	if err := p.decoding.Take(ctx, tenant); err != nil {
+		return err
 	}
+	defer p.decoding.Give(tenant)
 	decoded, err := vision.Decode(ctx, encoded, p.limits)
 	if err != nil {
 		return err
@@ -277,7 +222,7 @@ func (p *promptImages) release() {
 		return
 	}
 	for _, m := range p.list {
-		p.processor.held.give(p.tenant, m.bytes())
+		p.processor.held.Give(p.tenant, m.bytes())
 	}
 }
 

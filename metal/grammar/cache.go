@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"metalfleet.dev/metalfleet/metal/share"
 )
 
 // Cache keeps the compiled constraints of one vocabulary within a number of
@@ -21,7 +23,7 @@ type Cache struct {
 	limit int64
 	// processors are for what takes long, and heavy has a place for each constraint that
 	// may be compiled there at once: that bounds the memory that compilations take.
-	processors, heavy *turns
+	processors, heavy *share.Turns
 	vocab             func() *Vocabulary
 
 	mu sync.Mutex
@@ -58,7 +60,7 @@ const maxHeavy = 4
 // constraint.
 func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 	c := &Cache{
-		size: size, spell: spell, limit: limit, processors: newProcessors(), heavy: newTurns(maxHeavy),
+		size: size, spell: spell, limit: limit, processors: newProcessors(), heavy: share.NewTurns(maxHeavy),
 		entries: map[cacheKey]*cached{}, compiling: map[cacheKey]*compilation{},
 	}
 	c.vocab = sync.OnceValue(func() *Vocabulary {

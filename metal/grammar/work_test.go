@@ -236,8 +236,8 @@ func full(t *testing.T) *Cache {
 	t.Helper()
 	_, tokens := bytesAlone(words...)
 	c := NewCache(len(tokens), func(id int32) []byte { return tokens[id] }, 1<<20)
-	for c.processors.free > 0 {
-		if err := c.processors.take(t.Context(), "others"); err != nil {
+	for c.processors.Free() > 0 {
+		if err := c.processors.Take(t.Context(), "others"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -256,7 +256,7 @@ func TestAttackAConstraintThatTakesLongHoldsUpNoOther(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if n := c.heavy.inUse(); n != maxHeavy {
+		if n := maxHeavy - c.heavy.Free(); n != maxHeavy {
 			t.Errorf("%d constraints take long at once, want %d", n, maxHeavy)
 		}
 		table, release, err := c.Table(t.Context(), "", Spec{Kind: JSONObject})
@@ -274,8 +274,8 @@ func TestAttackAConstraintThatTakesLongHoldsUpNoOther(t *testing.T) {
 				t.Errorf("a client that left got %v", err)
 			}
 		}
-		if heavy, others := c.heavy.inUse(), c.processors.taken["others"]; heavy != 0 || c.processors.inUse() != others || len(c.compiling) != 0 {
-			t.Errorf("%d heavy places and %d processors are taken, %d constraints are compiled", heavy, c.processors.inUse()-others, len(c.compiling))
+		if heavy, mine := maxHeavy-c.heavy.Free(), c.processors.Taken(""); heavy != 0 || mine != 0 || c.processors.Free() != 0 || len(c.compiling) != 0 {
+			t.Errorf("%d heavy places and %d processors are taken, %d constraints are compiled", heavy, mine, len(c.compiling))
 		}
 	})
 }
@@ -299,12 +299,12 @@ func TestTenantsTakeTurnsAtConstraintsThatTakeLong(t *testing.T) {
 		for i := range 3 * maxHeavy {
 			compile("hog", i)
 		}
-		if c.heavy.taken["hog"] != maxHeavy {
-			t.Errorf("a tenant alone has %d places of %d", c.heavy.taken["hog"], maxHeavy)
+		if n := c.heavy.Taken("hog"); n != maxHeavy {
+			t.Errorf("a tenant alone has %d places of %d", n, maxHeavy)
 		}
 		compile("victim", 0)
-		for range c.processors.taken["others"] {
-			c.processors.give("others")
+		for range c.processors.Taken("others") {
+			c.processors.Give("others")
 		}
 		synctest.Wait()
 		for before := 0; ; before++ {
@@ -314,42 +314,6 @@ func TestTenantsTakeTurnsAtConstraintsThatTakeLong(t *testing.T) {
 				}
 				return
 			}
-		}
-	})
-}
-
-// A place that is given back passes to the tenant that has the fewest, in turn.
-func TestTurnsPassToTheTenantWithTheFewestPlaces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(2)
-		var got []string
-		wait := func(ctx context.Context, tenant string) {
-			go func() {
-				if turns.take(ctx, tenant) == nil {
-					got = append(got, tenant)
-				}
-			}()
-			synctest.Wait()
-		}
-		for range 5 {
-			wait(t.Context(), "a")
-		}
-		gone, leave := context.WithCancel(t.Context())
-		wait(gone, "left")
-		wait(t.Context(), "b")
-		wait(t.Context(), "c")
-		wait(t.Context(), "b")
-		leave()
-		synctest.Wait()
-		for given := 0; given < len(got); given++ { // who has a place longest gives it back
-			turns.give(got[given])
-			synctest.Wait()
-		}
-		if want := []string{"a", "a", "b", "a", "c", "b", "a", "a"}; !slices.Equal(got, want) {
-			t.Errorf("places went to %v, want %v", got, want)
-		}
-		if turns.inUse() != 0 || turns.free != 2 || len(turns.waiting) != 0 {
-			t.Errorf("%d places are taken and %d free, %d tenants wait", turns.inUse(), turns.free, len(turns.waiting))
 		}
 	})
 }
@@ -381,7 +345,7 @@ func TestOneConstraintOfManyRequestsIsCompiledOnce(t *testing.T) {
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("the first client, which left, got %v", err)
 		}
-		c.processors.give("others")
+		c.processors.Give("others")
 		if a, b, c := <-tables, <-tables, <-tables; a == nil || a != b || b != c {
 			t.Errorf("tables %p, %p and %p, want one", a, b, c)
 		}

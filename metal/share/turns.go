@@ -1,16 +1,19 @@
-package grammar
+// Package share divides among tenants what an engine has of one kind: places for work that takes
+// long (Turns), and bytes that requests hold (Bytes). It owns who gets how much and who is next; it
+// knows no work and no memory. Without API keys there is one tenant, without a name, which may have
+// all.
+package share
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 )
 
-// turns are places that tenants share. A tenant alone may take all of them. One that is
+// Turns are places that tenants share. A tenant alone may take all of them. One that is
 // given back passes to the waiting tenant that has the fewest, of several to the one
 // whose turn it is; among requests of one tenant the first comes first.
-type turns struct {
+type Turns struct {
 	mu sync.Mutex
 	// All below are guarded by mu.
 	free    int
@@ -25,10 +28,11 @@ type waiter struct {
 	queue  []chan struct{}
 }
 
-func newTurns(places int) *turns { return &turns{free: places, taken: map[string]int{}} }
+// NewTurns returns places, all of them free.
+func NewTurns(places int) *Turns { return &Turns{free: places, taken: map[string]int{}} }
 
-// take waits for a place.
-func (t *turns) take(ctx context.Context, tenant string) error {
+// Take waits for a place. The error is that of ctx.
+func (t *Turns) Take(ctx context.Context, tenant string) error {
 	t.mu.Lock()
 	if t.free > 0 {
 		t.free--
@@ -58,7 +62,7 @@ func (t *turns) take(ctx context.Context, tenant string) error {
 }
 
 // leave ends the wait of one request, and reports whether it still waited.
-func (t *turns) leave(tenant string, mine chan struct{}) bool {
+func (t *Turns) leave(tenant string, mine chan struct{}) bool {
 	for i, w := range t.waiting {
 		at := slices.Index(w.queue, mine)
 		if w.tenant != tenant || at < 0 {
@@ -72,14 +76,14 @@ func (t *turns) leave(tenant string, mine chan struct{}) bool {
 	return false
 }
 
-// give gives a tenant's place back.
-func (t *turns) give(tenant string) {
+// Give gives a tenant's place back.
+func (t *Turns) Give(tenant string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.giveLocked(tenant)
 }
 
-func (t *turns) giveLocked(tenant string) {
+func (t *Turns) giveLocked(tenant string) {
 	if t.taken[tenant]--; t.taken[tenant] == 0 {
 		delete(t.taken, tenant)
 	}
@@ -102,29 +106,16 @@ func (t *turns) giveLocked(tenant string) {
 	}
 }
 
-// inUse is how many places are taken.
-func (t *turns) inUse() (n int) {
+// Free is how many places no tenant has.
+func (t *Turns) Free() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, taken := range t.taken {
-		n += taken
-	}
-	return n
+	return t.free
 }
 
-// lane is a tenant's way to places: of the processors that long work on constraints may
-// take while the others compute tokens, or of the constraints that are compiled at once.
-// Places of processors are given back after each slice of work, so that none holds up
-// another.
-type lane struct {
-	turns  *turns
-	tenant string
+// Taken is how many places a tenant has.
+func (t *Turns) Taken(tenant string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.taken[tenant]
 }
-
-func (l *lane) take(ctx context.Context) error { return l.turns.take(ctx, l.tenant) }
-func (l *lane) give()                          { l.turns.give(l.tenant) }
-
-// laneShare is the part of the processors that lanes have together.
-const laneShare = 4
-
-func newProcessors() *turns { return newTurns(max(1, runtime.GOMAXPROCS(0)/laneShare)) }
