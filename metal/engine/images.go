@@ -35,22 +35,42 @@ type imageProcessor struct {
 	// decoding has one place, because only the memory for one image is reserved. Tenants
 	// take turns at it with each image.
 	decoding *share.Turns
-	// held are the scaled images of all requests.
-	held *share.Bytes
+	// encoded are the images of requests until they are decoded, as they were sent, and held
+	// are the scaled images of all requests.
+	encoded, held *share.Bytes
 }
 
 func newImageProcessor(p vision.Processor, tower family.Tower) *imageProcessor {
 	limits := vision.DefaultLimits()
 	limits.Pixels = footprint.MaxImagePixels
-	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: share.NewTurns(1), held: share.NewBytes(footprint.HeldImages)}
+	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: share.NewTurns(1),
+		encoded: share.NewBytes(footprint.EncodedImages), held: share.NewBytes(footprint.HeldImages)}
 }
 
-// bytes of the scaled images that requests hold.
+// bytes of the images that requests hold, encoded or scaled.
 func (p *imageProcessor) bytes() int64 {
 	if p == nil {
 		return 0
 	}
-	return p.held.Held()
+	return p.encoded.Held() + p.held.Held()
+}
+
+// receive counts the encoded images of a request until release is called.
+func (p *imageProcessor) receive(tenant string, images [][]byte) (release func(), refusal *Refusal) {
+	if p == nil || len(images) == 0 {
+		return func() {}, nil
+	}
+	var n int64
+	for _, data := range images {
+		n += int64(len(data))
+	}
+	if most := p.encoded.Limit(tenant); n > most {
+		return nil, invalid(imagesParam, "the images of the request have %d bytes, want at most %d; send fewer or smaller images", n, most)
+	}
+	if !p.encoded.Take(tenant, n) {
+		return nil, &Refusal{Kind: QueueFull, Message: "too many images of other requests wait to be decoded; try again", RetryAfter: retryAfter}
+	}
+	return func() { p.encoded.Give(tenant, n) }, nil
 }
 
 // measured are the images of a request before they are decoded.

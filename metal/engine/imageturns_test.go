@@ -2,14 +2,22 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"image"
 	"image/png"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
 
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/share"
+	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/vision"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // sixteen returns an image processor of 16 x 16 pixels, and an image.
@@ -61,6 +69,85 @@ func TestAttackImagesOfOneTenantAreDecodedFirst(t *testing.T) {
 		}
 		if p.decoding.Free() != 1 {
 			t.Error("the place to decode an image is not given back")
+		}
+	})
+}
+
+// seeingInput reads the requests of a tiny model with image input.
+func seeingInput(t *testing.T) *inputProcessor {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "qwen3_vl")
+	if err := tinymodel.Seeing("qwen3_vl").Write(path); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	processor, err := f.Processor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &inputProcessor{context: 512, ends: map[int32]bool{}, task: model.Generate, images: newImageProcessor(processor, *f.Dim.Tower)}
+	if err := p.open(t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestAttackImagesOfOneTenantThatWait: encoded images are counted until they are decoded, and
+// one tenant's leave room to others.
+func TestAttackImagesOfOneTenantThatWait(t *testing.T) {
+	p := seeingInput(t)
+	synctest.Test(t, func(t *testing.T) {
+		_, data := sixteen(t)
+		size := int64(len(data))
+		p.images.encoded = share.NewBytes(8 * size)
+		if err := p.images.decoding.Take(t.Context(), "slow"); err != nil {
+			t.Fatal(err)
+		}
+		sequences := make(chan *sequence, 8)
+		ask := func(tenant string, images int) *Refusal {
+			var refused *Refusal
+			parts := slices.Repeat([]chat.Part{{Image: true}}, images)
+			r := Request{Tenant: tenant, Images: slices.Repeat([][]byte{data}, images), Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Parts: parts}}}}
+			go func() {
+				s, refusal := p.sequenceOf(t.Context(), r)
+				if refused = refusal; s != nil {
+					sequences <- s
+				}
+			}()
+			synctest.Wait()
+			return refused
+		}
+		for _, c := range []struct {
+			tenant  string
+			images  int
+			refused Kind
+			message string
+		}{
+			{tenant: "hog", images: 5, refused: Invalid, message: "a request alone that is larger than its tenant's share"},
+			{tenant: "hog", images: 3},
+			{tenant: "hog", images: 1},
+			{tenant: "hog", images: 1, refused: QueueFull, message: "a request beyond its tenant's share"},
+			{tenant: "victim", images: 2},
+		} {
+			refusal := ask(c.tenant, c.images)
+			if waits := c.message == ""; waits != (refusal == nil) || !waits && refusal.Kind != c.refused {
+				t.Errorf("%s, %d images: %v, want %s", c.tenant, c.images, refusal, cmp.Or(c.message, "a request that waits"))
+			}
+		}
+		if n := p.images.bytes(); n < 6*size {
+			t.Errorf("%d bytes are counted of requests with %d", n, 6*size)
+		}
+		p.images.decoding.Give("slow")
+		for range 3 {
+			(<-sequences).images.release()
+		}
+		synctest.Wait()
+		if n := p.images.bytes(); n != 0 {
+			t.Errorf("%d bytes of images are held after their requests", n)
 		}
 	})
 }

@@ -72,6 +72,11 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	if refusal := p.checkLength(r); refusal != nil {
 		return nil, refusal
 	}
+	release, refusal := p.images.receive(r.Tenant, r.Images)
+	if refusal != nil {
+		return nil, refusal
+	}
+	defer release()
 	images, refusal := p.images.measured(r.Images)
 	if refusal != nil {
 		return nil, refusal

@@ -7,8 +7,9 @@ const (
 	// pixels takes meanwhile: 4 as PNG decodes them, and 3 as they are kept.
 	MaxImagePixels = 25 << 20
 	pixelBytes     = 7
-	// HeldImages is the maximum size of the scaled images that requests hold.
-	HeldImages = 64 * MiB
+	// HeldImages is the maximum size of the scaled images that requests hold, and
+	// EncodedImages that of images which wait to be decoded.
+	HeldImages, EncodedImages = 64 * MiB, 64 * MiB
 	// visionBytes is the width of the tower's values, and of the tokens that it returns.
 	visionBytes = 4
 	// imagesWaiting is how many images of the largest size have tokens at a time: one
@@ -34,7 +35,7 @@ func imagesHeld(f model.Facts) amount {
 		return amount{}
 	}
 	a := product(MaxImagePixels, pixelBytes)
-	a.add(HeldImages)
+	a.add(HeldImages + EncodedImages)
 	a.add(imagesWaiting, f.VisionElements, visionBytes)
 	return a
 }
