@@ -2,6 +2,7 @@ package embed
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -206,14 +207,14 @@ func orNone(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Text writes a text to embed. Errors are ErrEmpty, ErrTooLong, ErrPrompt and
+// Text writes a text to embed. Errors are ErrEmpty, ErrTooLong, ErrPrompt, that of ctx and
 // those of the tokenizer.
-func (c *Conventions) Text(tok *tokenizer.Tokenizer, text string, o Options) (Input, error) {
+func (c *Conventions) Text(ctx context.Context, tok *tokenizer.Tokenizer, text string, o Options) (Input, error) {
 	prompt, err := c.prompt(o)
 	if err != nil {
 		return Input{}, err
 	}
-	ids, err := tok.Encode(prompt+text, tokenizer.EncodeOptions{})
+	ids, err := tok.Encode(prompt+text, tokenizer.EncodeOptions{Stop: ctx.Err})
 	if err != nil {
 		return Input{}, err
 	}
@@ -234,9 +235,9 @@ func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (
 	return c.around(tok, c.limit(o), o.Truncate, ids)
 }
 
-// Pair writes a query and a document to be scored.
-func (c *Conventions) Pair(tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
-	pair, err := c.Pairs(tok, query, o)
+// Pair writes a query and a document to be scored. Errors are those of Text.
+func (c *Conventions) Pair(ctx context.Context, tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
+	pair, err := c.Pairs(ctx, tok, query, o)
 	if err != nil {
 		return Input{}, err
 	}
@@ -244,20 +245,21 @@ func (c *Conventions) Pair(tok *tokenizer.Tokenizer, query, document string, o O
 }
 
 // Pairs returns a function that writes the query and a document to be scored. The query is
-// tokenized only once, except for a decoder, whose tokens may span query and document.
-func (c *Conventions) Pairs(tok *tokenizer.Tokenizer, query string, o Options) (func(document string) (Input, error), error) {
+// tokenized only once, except for a decoder, whose tokens may span query and document. Errors
+// are those of Text.
+func (c *Conventions) Pairs(ctx context.Context, tok *tokenizer.Tokenizer, query string, o Options) (func(document string) (Input, error), error) {
 	if c.judge != nil {
-		return func(document string) (Input, error) { return c.judged(tok, query, document, o) }, nil
+		return func(document string) (Input, error) { return c.judged(ctx, tok, query, document, o) }, nil
 	}
 	if o.Instruction != "" {
 		return nil, fmt.Errorf("%w: this model does not support an instruction", ErrPrompt)
 	}
-	first, err := tok.Encode(query, tokenizer.EncodeOptions{})
+	first, err := tok.Encode(query, tokenizer.EncodeOptions{Stop: ctx.Err})
 	if err != nil {
 		return nil, err
 	}
 	return func(document string) (Input, error) {
-		second, err := tok.Encode(document, tokenizer.EncodeOptions{})
+		second, err := tok.Encode(document, tokenizer.EncodeOptions{Stop: ctx.Err})
 		if err != nil {
 			return Input{}, err
 		}

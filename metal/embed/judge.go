@@ -1,6 +1,7 @@
 package embed
 
 import (
+	"context"
 	"fmt"
 
 	"metalfleet.dev/metalfleet/metal/folder"
@@ -84,12 +85,12 @@ func (j *judge) check(dir *folder.Folder) error {
 }
 
 // judged writes the question about a document.
-func (c *Conventions) judged(tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
+func (c *Conventions) judged(ctx context.Context, tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
 	instruction := o.Instruction
 	if instruction == "" {
 		instruction = judgeInstruction
 	}
-	ids, err := tok.Encode("<Instruct>: "+instruction+"\n<Query>: "+query+"\n<Document>: "+document, tokenizer.EncodeOptions{})
+	ids, err := tok.Encode("<Instruct>: "+instruction+"\n<Query>: "+query+"\n<Document>: "+document, tokenizer.EncodeOptions{Stop: ctx.Err})
 	if err != nil {
 		return Input{}, err
 	}

@@ -137,9 +137,9 @@ func (r *reader) inputs(rerank bool) []embed.Input {
 		in, err := embed.Input{}, error(nil)
 		switch {
 		case !rerank:
-			in, err = r.Text(r.tok, s, embed.Options{Truncate: true})
+			in, err = r.Text(context.Background(), r.tok, s, embed.Options{Truncate: true})
 		case i > 0:
-			in, err = r.Pair(r.tok, texts[0], s, embed.Options{Truncate: true})
+			in, err = r.Pair(context.Background(), r.tok, texts[0], s, embed.Options{Truncate: true})
 		default:
 			continue
 		}
@@ -182,7 +182,7 @@ func TestVectorsAndScoresEqualTheReference(t *testing.T) {
 					worst = max(worst, off(got, expected[i]), off(r.compute(inputs[i : i+1])[0], expected[i]))
 				}
 				for name, v := range want.Prompted {
-					in, err := r.Text(r.tok, tinymodel.ReaderTexts()[0], embed.Options{Prompt: name})
+					in, err := r.Text(t.Context(), r.tok, tinymodel.ReaderTexts()[0], embed.Options{Prompt: name})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -257,9 +257,9 @@ func TestWhatIsTooLongIsRefusedUnlessItMayBeCut(t *testing.T) {
 		}
 		r := openReader(t, write(t, c), ref.New(ref.Options{}))
 		long := strings.Repeat("q ", 300)
-		_, err := r.Text(r.tok, long, embed.Options{})
+		_, err := r.Text(t.Context(), r.tok, long, embed.Options{})
 		if c.Rerank {
-			_, err = r.Pair(r.tok, "a", long, embed.Options{})
+			_, err = r.Pair(t.Context(), r.tok, "a", long, embed.Options{})
 		}
 		if !errors.Is(err, embed.ErrTooLong) || !strings.Contains(err.Error(), fmt.Sprintf("the model supports %d", r.Limit)) {
 			t.Errorf("%s: error %v, want ErrTooLong", c.Name, err)
@@ -276,7 +276,7 @@ func TestTokensEqualTheirText(t *testing.T) {
 		}
 		r := openReader(t, write(t, c), ref.New(ref.Options{}))
 		for _, text := range append(tinymodel.ReaderTexts(), strings.Repeat("long ", 300)) {
-			want, err := r.Text(r.tok, text, embed.Options{Truncate: true})
+			want, err := r.Text(t.Context(), r.tok, text, embed.Options{Truncate: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -315,32 +315,36 @@ func TestPromptsAndInstructions(t *testing.T) {
 	}
 	qwen, bert := readers["qwen3 embed"], readers["bert mean"]
 	const task = "Given a web search query, retrieve relevant passages that answer the query"
-	instructed, err := qwen.Text(qwen.tok, "x", embed.Options{Instruction: task})
+	instructed, err := qwen.Text(t.Context(), qwen.tok, "x", embed.Options{Instruction: task})
 	if err != nil {
 		t.Fatal(err)
 	}
-	prompted, err := qwen.Text(qwen.tok, "x", embed.Options{Prompt: "query"})
+	prompted, err := qwen.Text(t.Context(), qwen.tok, "x", embed.Options{Prompt: "query"})
 	if err != nil || !slices.Equal(instructed.IDs, prompted.IDs) {
 		t.Errorf("the model's own instruction in words is %v, by its name %v (%v)", instructed.IDs, prompted.IDs, err)
 	}
 	pair := readers["qwen3 rerank"]
-	own, err := pair.Pair(pair.tok, "q", "d", embed.Options{Instruction: task})
+	own, err := pair.Pair(t.Context(), pair.tok, "q", "d", embed.Options{Instruction: task})
 	if err != nil {
 		t.Fatal(err)
 	}
-	silent, err := pair.Pair(pair.tok, "q", "d", embed.Options{})
+	silent, err := pair.Pair(t.Context(), pair.tok, "q", "d", embed.Options{})
 	if err != nil || !slices.Equal(own.IDs, silent.IDs) {
 		t.Errorf("a reranker's default instruction is %v, want %v (%v)", silent.IDs, own.IDs, err)
 	}
 	for name, try := range map[string]func() (embed.Input, error){
-		"an unknown prompt": func() (embed.Input, error) { return qwen.Text(qwen.tok, "x", embed.Options{Prompt: "title"}) },
-		"both": func() (embed.Input, error) {
-			return qwen.Text(qwen.tok, "x", embed.Options{Prompt: "query", Instruction: "y"})
+		"an unknown prompt": func() (embed.Input, error) {
+			return qwen.Text(t.Context(), qwen.tok, "x", embed.Options{Prompt: "title"})
 		},
-		"a BERT": func() (embed.Input, error) { return bert.Text(bert.tok, "x", embed.Options{Instruction: "y"}) },
+		"both": func() (embed.Input, error) {
+			return qwen.Text(t.Context(), qwen.tok, "x", embed.Options{Prompt: "query", Instruction: "y"})
+		},
+		"a BERT": func() (embed.Input, error) {
+			return bert.Text(t.Context(), bert.tok, "x", embed.Options{Instruction: "y"})
+		},
 		"a cross-encoder": func() (embed.Input, error) {
 			r := readers["bert rerank"]
-			return r.Pair(r.tok, "x", "y", embed.Options{Instruction: "y"})
+			return r.Pair(t.Context(), r.tok, "x", "y", embed.Options{Instruction: "y"})
 		},
 	} {
 		if _, err := try(); !errors.Is(err, embed.ErrPrompt) {
@@ -355,7 +359,7 @@ func TestAnInputTypeIsTheModelsPromptOfThatKind(t *testing.T) {
 	r := openReader(t, write(t, tinymodel.Readers()[0]), ref.New(ref.Options{}))
 	r.Prompts, r.Default = map[string]string{"query": "Q: ", "passage": "P: ", "clustering": "C: ", "usual": "U: "}, ""
 	ids := func(text string, o embed.Options) []int32 {
-		in, err := r.Text(r.tok, text, o)
+		in, err := r.Text(t.Context(), r.tok, text, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -386,9 +390,9 @@ func TestInputsAreCutToFewerTokens(t *testing.T) {
 		r := openReader(t, write(t, c), ref.New(ref.Options{}))
 		read := func(text string, o embed.Options) (embed.Input, error) {
 			if c.Rerank {
-				return r.Pair(r.tok, "a", text, o)
+				return r.Pair(t.Context(), r.tok, "a", text, o)
 			}
-			return r.Text(r.tok, text, o)
+			return r.Text(t.Context(), r.tok, text, o)
 		}
 		short, err := read("q", embed.Options{})
 		if err != nil {
@@ -533,7 +537,7 @@ func TestAttackAQueryOfManyDocuments(t *testing.T) {
 		}
 	}
 	query := strings.Repeat("a man ", 20_000)
-	pair, err := r.Pairs(r.tok, query, embed.Options{Truncate: true})
+	pair, err := r.Pairs(context.Background(), r.tok, query, embed.Options{Truncate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -548,5 +552,33 @@ func TestAttackAQueryOfManyDocuments(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if took := (after.TotalAlloc - before.TotalAlloc) / documents; took > uint64(len(query))/4 {
 		t.Errorf("each document takes %d bytes with a query of %d", took, len(query))
+	}
+}
+
+// TestTokenizingEndsWithItsRequest also inside of a text.
+func TestTokenizingEndsWithItsRequest(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, c := range tinymodel.Readers() {
+		r := openReader(t, write(t, c), ref.New(ref.Options{}))
+		_, err := r.Text(ended, r.tok, "some text", embed.Options{})
+		if c.Rerank {
+			_, err = r.Pair(ended, r.tok, "a query", "a document", embed.Options{})
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: error %v, want context.Canceled", c.Name, err)
+		}
+		if !c.Rerank {
+			continue
+		}
+		during, end := context.WithCancel(t.Context())
+		write, err := r.Pairs(during, r.tok, "a query", embed.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if _, err := write("a document"); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, a document: error %v, want context.Canceled", c.Name, err)
+		}
 	}
 }

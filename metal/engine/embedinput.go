@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"metalfleet.dev/metalfleet/metal/embed"
 )
@@ -25,8 +23,8 @@ type embedding struct {
 	// begun inputs are computed or in flight, out is what was computed.
 	begun int
 	out   [][]float32
-	// cancelled is set by any goroutine and read between passes.
-	cancelled atomic.Bool
+	// ctx is that of the client; nothing is computed for it once it has ended.
+	ctx context.Context
 	// ended gets exactly one value: nil after the last input.
 	ended chan *Refusal
 }
@@ -55,7 +53,7 @@ type texts struct {
 	count int
 	// bytes of one that its tokenizer would read.
 	bytes func(i int) int
-	input func(i int) (embed.Input, error)
+	input func(ctx context.Context, i int) (embed.Input, error)
 	// each has as many bytes in addition that are read again for each text.
 	each int
 }
@@ -63,12 +61,12 @@ type texts struct {
 // embedTexts are the texts or token lists to embed.
 func (p *inputProcessor) embedTexts(r EmbedRequest) texts {
 	if len(r.Texts) == 0 {
-		return texts{param: "input", count: len(r.Tokens), bytes: func(int) int { return 0 }, input: func(i int) (embed.Input, error) {
+		return texts{param: "input", count: len(r.Tokens), bytes: func(int) int { return 0 }, input: func(_ context.Context, i int) (embed.Input, error) {
 			return p.conventions.Tokens(p.tok, r.Tokens[i], r.Options)
 		}}
 	}
-	return texts{param: "input", count: len(r.Texts), bytes: func(i int) int { return len(r.Texts[i]) }, input: func(i int) (embed.Input, error) {
-		return p.conventions.Text(p.tok, r.Texts[i], r.Options)
+	return texts{param: "input", count: len(r.Texts), bytes: func(i int) int { return len(r.Texts[i]) }, input: func(ctx context.Context, i int) (embed.Input, error) {
+		return p.conventions.Text(ctx, p.tok, r.Texts[i], r.Options)
 	}}
 }
 
@@ -81,13 +79,12 @@ func (p *inputProcessor) rerankTexts(r RerankRequest) (texts, *Refusal) {
 	if p.conventions.RepeatsQuery() {
 		all.each = len(r.Query)
 	}
-	pair := sync.OnceValues(func() (func(string) (embed.Input, error), error) {
-		return p.conventions.Pairs(p.tok, r.Query, r.Options)
-	})
-	all.input = func(i int) (embed.Input, error) {
-		write, err := pair()
-		if err != nil {
-			return embed.Input{}, err
+	var write func(document string) (embed.Input, error)
+	all.input = func(ctx context.Context, i int) (in embed.Input, err error) {
+		if write == nil {
+			if write, err = p.conventions.Pairs(ctx, p.tok, r.Query, r.Options); err != nil {
+				return in, err
+			}
 		}
 		return write(r.Documents[i])
 	}
@@ -121,16 +118,15 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, all texts) (*embedding
 		return nil, all.tooMany()
 	}
 	tokens := 0
-	e := &embedding{inputs: make([]embed.Input, all.count), ended: make(chan *Refusal, 1)}
+	e := &embedding{inputs: make([]embed.Input, all.count), ctx: ctx, ended: make(chan *Refusal, 1)}
 	for i := range all.count {
-		if ctx.Err() != nil {
-			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
-		}
 		if n := all.bytes(i); n > p.conventions.Limit*textBytesPerToken {
 			return nil, inputTooLong(all.param, fmt.Sprintf("text %d has %d bytes, but the model supports %d tokens", i, n, p.conventions.Limit))
 		}
 		var err error
-		switch e.inputs[i], err = all.input(i); {
+		switch e.inputs[i], err = all.input(ctx, i); {
+		case ctx.Err() != nil:
+			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 		case errors.Is(err, embed.ErrTooLong):
 			return nil, inputTooLong(all.param, fmt.Sprintf("text %d: %v", i, err))
 		case err != nil:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
@@ -68,7 +69,7 @@ func (l *embedLoop) receive() (draining, aborting bool) {
 // reap ends requests whose clients have cancelled them.
 func (l *embedLoop) reap() {
 	for _, r := range slices.Clone(l.requests) {
-		if r.cancelled.Load() {
+		if r.ctx.Err() != nil {
 			l.finish(r, &Refusal{Kind: Cancelled, Message: "the request was cancelled"})
 		}
 	}
@@ -133,7 +134,7 @@ func (l *embedLoop) compute(pass []passInput) error {
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return nil // aborting: the next iteration ends everything
+		return nil // the next iteration ends those that were cancelled, or everything
 	case errors.Is(err, tensor.ErrMemory):
 		l.finish(pass[0].of, outOfMemory(l.guard.Abort(0, l.guard.Room())))
 		return nil
@@ -160,9 +161,22 @@ func inputsOf(pass []passInput) []embed.Input {
 	return inputs
 }
 
+// forward computes a pass. It ends early with context.Canceled if the engine stops, or if
+// all clients of the pass have cancelled their requests.
 func (l *embedLoop) forward(pass []passInput) ([][]float32, error) {
 	l.counters.steps.Add(1)
-	return l.model.embedder.Compute(l.hard, inputsOf(pass))
+	ctx, cancel := context.WithCancel(l.hard)
+	defer cancel()
+	var wanted atomic.Int64
+	wanted.Store(int64(len(pass)))
+	for _, p := range pass {
+		defer context.AfterFunc(p.of.ctx, func() {
+			if wanted.Add(-1) == 0 {
+				cancel()
+			}
+		})()
+	}
+	return l.model.embedder.Compute(ctx, inputsOf(pass))
 }
 
 // fit returns as much of a pass as there is room for now: all of it, half as many inputs,

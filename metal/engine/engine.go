@@ -437,7 +437,6 @@ func (e *Engine) compute(ctx context.Context, p *inputProcessor, all texts) ([][
 	case refusal := <-r.ended:
 		return r.out, tokens, refusal
 	case <-ctx.Done():
-		r.cancelled.Store(true)
 		e.admission.notify()
 		return nil, 0, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 	}

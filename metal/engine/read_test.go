@@ -191,6 +191,52 @@ func TestActiveEmbeddingsAreCounted(t *testing.T) {
 	}
 }
 
+// TestTextsOfClientsThatLeftAreNotComputed to their end, unless others are in the same pass.
+func TestTextsOfClientsThatLeftAreNotComputed(t *testing.T) {
+	var stepped atomic.Bool
+	op, next := make(chan struct{}), make(chan struct{})
+	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 2}, ref.Options{}, func(string) error {
+		if stepped.Load() {
+			op <- struct{}{}
+			<-next
+		}
+		return nil
+	})
+	// operations computes a text whose client leaves in the first operation or not at all.
+	operations := func(leaves bool) (n int) {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		stepped.Store(true)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := e.Embed(ctx, engine.EmbedRequest{Texts: []string{"the man is eating"}})
+			ended <- err
+		}()
+		for {
+			select {
+			case <-op:
+				if n++; leaves && n == 1 {
+					leave()
+					var r *engine.Refusal
+					if err := <-ended; !errors.As(err, &r) || r.Kind != engine.Cancelled {
+						t.Errorf("a client that left: %v", err)
+					}
+				}
+				next <- struct{}{}
+			case <-time.After(time.Millisecond):
+				if engine.Kept(e) == 0 && (leaves && n > 0 || !leaves && len(ended) > 0) {
+					stepped.Store(false)
+					return n
+				}
+			}
+		}
+	}
+	whole := operations(false)
+	if n := operations(true); whole < 8 || n > whole/2 {
+		t.Errorf("%d of %d operations were computed for a client that left in the first", n, whole)
+	}
+}
+
 // until polls what another goroutine brings about.
 func until(t *testing.T, is func() bool) {
 	t.Helper()

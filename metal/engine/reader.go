@@ -66,7 +66,7 @@ func (r *Reader) Close() error {
 func (r *Reader) Embed(ctx context.Context, texts []string, o embed.Options) (vectors [][]float32, tokens int, err error) {
 	inputs := make([]embed.Input, len(texts))
 	for i, t := range texts {
-		if inputs[i], err = r.model.Text(r.tok, t, o); err != nil {
+		if inputs[i], err = r.model.Text(ctx, r.tok, t, o); err != nil {
 			return nil, 0, fmt.Errorf("input %d: %w", i, err)
 		}
 	}
@@ -77,7 +77,7 @@ func (r *Reader) Embed(ctx context.Context, texts []string, o embed.Options) (ve
 func (r *Reader) Rerank(ctx context.Context, query string, documents []string, o embed.Options) (scores []float32, tokens int, err error) {
 	inputs := make([]embed.Input, len(documents))
 	for i, d := range documents {
-		if inputs[i], err = r.model.Pair(r.tok, query, d, o); err != nil {
+		if inputs[i], err = r.model.Pair(ctx, r.tok, query, d, o); err != nil {
 			return nil, 0, fmt.Errorf("document %d: %w", i, err)
 		}
 	}
