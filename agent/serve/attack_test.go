@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
 
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
@@ -312,6 +314,77 @@ func TestAttackHandshakesThatNeverEnd(t *testing.T) {
 	}
 	if n := strangers - closed.Load(); n > most {
 		t.Errorf("%d unfinished handshakes of one address are open, want at most %d", n, most)
+	}
+}
+
+// TestAttackConnectionsOfOneMac: connections of one Mac beyond 8 replace its oldest, and do not
+// keep another Mac out.
+func TestAttackConnectionsOfOneMac(t *testing.T) {
+	ca := agentapitest.NewCA(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- serve.Serve(ctx, l, agentapi.WeightsServerTLS(ca.Mac("mac-a").Pair(t), ca.Roots()), serve.Config{Mac: "mac-a", Log: testr.New(t)}, serve.Within(time.Second))
+	}()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	connect := func(mac string) *tls.Conn {
+		t.Helper()
+		c, err := tls.Dial("tcp", l.Addr().String(), agentapi.WeightsClientTLS(ca.Mac(mac).Pair(t), ca.Roots(), "mac-a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetDeadline(time.Now().Add(patience.Of(t))); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	// serves reports whether a connection is served: a Mac without weights refuses a request.
+	serves := func(c *tls.Conn) bool {
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: mac-a\r\n\r\n"); err != nil {
+			return false
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err == nil {
+			_, err = io.Copy(io.Discard, resp.Body)
+		}
+		return err == nil
+	}
+	const most = 8
+	other := connect("mac-c")
+	defer other.Close()
+	var all []*tls.Conn
+	for range 2 * most {
+		c := connect("mac-b")
+		defer c.Close()
+		if !serves(c) {
+			t.Fatal("a new connection is refused")
+		}
+		all = append(all, c)
+	}
+	for i, c := range all {
+		if served := serves(c); served != (i >= most) {
+			t.Errorf("connection %d of %d of one Mac: served is %t", i+1, len(all), served)
+		}
+	}
+	if !serves(other) {
+		t.Error("the connection of another Mac was closed")
+	}
+	for _, c := range all { // which leave room again
+		c.Close()
+	}
+	if c := connect("mac-b"); !serves(c) {
+		t.Error("a Mac is refused whose connections have ended")
+	} else {
+		c.Close()
 	}
 }
 

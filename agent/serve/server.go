@@ -47,7 +47,9 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 		},
 	}
 	served := make(chan error, 1)
-	go func() { served <- s.Serve(intake.Authenticate(listener, config, s.ErrorLog)) }()
+	authenticated := intake.Authenticate(listener, config, s.ErrorLog)
+	authenticated.Counted = agentapi.MacOf // gateways need as many as they have requests
+	go func() { served <- s.Serve(authenticated) }()
 	select {
 	case err := <-served:
 		return errors.Join(fmt.Errorf("serve on %s: %w", listener.Addr(), err), s.Close())

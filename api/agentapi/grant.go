@@ -196,8 +196,17 @@ func WeightsClientTLS(getCertificate func() (*tls.Certificate, error), roots *x5
 // OverWeights reports whether a request came from another Mac, and returns its
 // name: only the handshake of WeightsServerTLS accepts a Mac's certificate.
 func OverWeights(r *http.Request) (mac string, ok bool) {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+	if r.TLS == nil {
 		return "", false
 	}
-	return macOf(r.TLS.PeerCertificates[0])
+	return MacOf(*r.TLS)
+}
+
+// MacOf returns the name of the Mac that authenticated as the client of a connection; ok is
+// false if the client is none.
+func MacOf(s tls.ConnectionState) (mac string, ok bool) {
+	if len(s.PeerCertificates) == 0 {
+		return "", false
+	}
+	return macOf(s.PeerCertificates[0])
 }

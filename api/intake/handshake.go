@@ -10,18 +10,27 @@ import (
 	"time"
 )
 
-// handshakeTimeout is how long a client may take to authenticate.
-const handshakeTimeout = 5 * time.Second
+const (
+	// handshakeTimeout is how long a client may take to authenticate.
+	handshakeTimeout = 5 * time.Second
+	// maxCounted connections of Counted clients may be open at once, and maxCountedEach of
+	// one client. At a limit, the oldest one of the client with the most is closed.
+	maxCounted, maxCountedEach = 256, 8
+)
 
 // Handshakes is a listener that returns connections after their TLS handshake, so that no
 // unauthenticated client uses more than a place among the strangers, and none for long. Its
 // TLS configuration has to require a certificate of the client: there is no limit for
-// connections that have authenticated.
+// connections that have authenticated, except those of the clients that Counted names.
 type Handshakes struct {
 	net.Listener
+	// Counted returns the identity of a client whose connections are limited; ok is false
+	// for one without a limit. nil limits none. Set it before Accept.
+	Counted   func(tls.ConnectionState) (client string, ok bool)
 	config    *tls.Config
 	log       *log.Logger
 	strangers Strangers
+	counted   shared
 
 	ready  chan net.Conn
 	failed chan error
@@ -69,7 +78,8 @@ func (h *Handshakes) acceptAll() {
 
 // admit authenticates a client and passes its connection to Accept.
 func (h *Handshakes) admit(c *Stranger) {
-	secure := tls.Server(c.Conn, h.config)
+	conn := &countedConn{Conn: c.Conn, in: &h.counted}
+	secure := tls.Server(conn, h.config)
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	err := secure.HandshakeContext(ctx)
@@ -81,11 +91,31 @@ func (h *Handshakes) admit(c *Stranger) {
 		_ = c.Conn.Close()
 		return
 	}
+	if h.Counted != nil {
+		if client, ok := h.Counted(secure.ConnectionState()); ok {
+			conn.place = h.counted.enter(c.Conn, client, maxCounted, maxCountedEach)
+		}
+	}
 	select {
 	case h.ready <- secure:
 	case <-h.closed:
 		_ = secure.Close()
 	}
+}
+
+// countedConn leaves its place when it is closed; place is nil if it is not counted.
+type countedConn struct {
+	net.Conn
+	in    *shared
+	place *Stranger
+}
+
+// Close implements net.Conn.
+func (c *countedConn) Close() error {
+	if c.place != nil {
+		c.in.Leave(c.place)
+	}
+	return c.Conn.Close()
 }
 
 // Close closes the listener and the connections that are authenticating.

@@ -17,13 +17,16 @@ const (
 // Strangers holds the connections that are authenticating. One beyond the limit closes the
 // oldest: silent connections soon are the oldest, and cannot lock out a client that
 // authenticates in less time than it takes to fill the limit. The zero value is ready.
-type Strangers struct {
+type Strangers struct{ shared }
+
+// shared are connections that have a limit in all, and one for each address or client.
+type shared struct {
 	mu   sync.Mutex            // guards the fields after it
-	from map[string]*list.List // of *Stranger by address, the oldest in front
+	from map[string]*list.List // of *Stranger by address or client, the oldest in front
 	n    int
 }
 
-// Stranger is a connection that has not authenticated.
+// Stranger is a connection that has not authenticated, or another one that is counted.
 type Stranger struct {
 	net.Conn
 	from  string
@@ -38,14 +41,19 @@ func (s *Strangers) Enter(c net.Conn) *Stranger {
 }
 
 func (s *Strangers) enter(c net.Conn, from string) *Stranger {
+	return s.shared.enter(c, from, maxStrangers, maxStrangersPerAddress)
+}
+
+// enter adds a connection, for which an older one is closed at a limit.
+func (s *shared) enter(c net.Conn, from string, most, mostEach int) *Stranger {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.from == nil {
 		s.from = map[string]*list.List{}
 	}
-	if own := s.from[from]; own != nil && own.Len() >= maxStrangersPerAddress {
+	if own := s.from[from]; own != nil && own.Len() >= mostEach {
 		s.close(own)
-	} else if s.n >= maxStrangers {
+	} else if s.n >= most {
 		s.close(s.fullest())
 	}
 	own := s.from[from]
@@ -61,7 +69,7 @@ func (s *Strangers) enter(c net.Conn, from string) *Stranger {
 
 // fullest returns the address with the most connections, and of those the one with the
 // oldest.
-func (s *Strangers) fullest() *list.List {
+func (s *shared) fullest() *list.List {
 	var found *list.List
 	for _, l := range s.from {
 		if found == nil || l.Len() > found.Len() || l.Len() == found.Len() && oldest(l).since.Before(oldest(found).since) {
@@ -73,13 +81,13 @@ func (s *Strangers) fullest() *list.List {
 
 func oldest(l *list.List) *Stranger { return l.Front().Value.(*Stranger) }
 
-func (s *Strangers) close(l *list.List) {
+func (s *shared) close(l *list.List) {
 	one := oldest(l)
 	s.remove(one)
 	_ = one.Conn.Close() // which fails its authentication
 }
 
-func (s *Strangers) remove(one *Stranger) {
+func (s *shared) remove(one *Stranger) {
 	l := s.from[one.from]
 	l.Remove(one.place)
 	one.place = nil
@@ -89,9 +97,9 @@ func (s *Strangers) remove(one *Stranger) {
 	}
 }
 
-// Leave removes a connection that has authenticated or failed. It returns false for one
-// that was closed to make room.
-func (s *Strangers) Leave(one *Stranger) bool {
+// Leave removes a connection that has authenticated, failed or ended. It returns false for
+// one that was closed to make room.
+func (s *shared) Leave(one *Stranger) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if one.place == nil {
@@ -102,7 +110,7 @@ func (s *Strangers) Leave(one *Stranger) bool {
 }
 
 // closeAll closes all connections that are authenticating.
-func (s *Strangers) closeAll() {
+func (s *shared) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.from) > 0 {

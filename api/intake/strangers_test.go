@@ -73,3 +73,33 @@ func TestAttackStrangersOfManyAddresses(t *testing.T) {
 	}
 	c.wantClosed(t, 200, 257)
 }
+
+// Counted connections of many clients are limited in all; one that ended leaves its place.
+func TestCountedConnectionsAreLimitedInAll(t *testing.T) {
+	in := new(shared)
+	var all []*held
+	var counted []*countedConn
+	open := func(client string) {
+		h := &held{}
+		all = append(all, h)
+		counted = append(counted, &countedConn{Conn: h, in: in, place: in.enter(h, client, maxCounted, maxCountedEach)})
+	}
+	for i := range maxCounted {
+		open(fmt.Sprint(i / 2)) // two of each
+	}
+	if slices.ContainsFunc(all, func(h *held) bool { return h.closed }) {
+		t.Error("a connection within the limit was closed")
+	}
+	open("another")
+	if !all[0].closed || all[1].closed || in.n != maxCounted {
+		t.Errorf("at the limit the oldest connection is closed: %t, %d are open", all[0].closed, in.n)
+	}
+	for _, c := range counted {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if in.n != 0 || len(in.from) != 0 {
+		t.Errorf("%d connections are counted after all were closed", in.n)
+	}
+}
