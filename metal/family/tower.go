@@ -69,6 +69,19 @@ const TowerPrefix = "vision."
 // HeadSize is the width of a head.
 func (t Tower) HeadSize() int { return t.Hidden / t.Heads }
 
+// AttendedSize is the size to which heads are filled with zeros for attention, which change
+// nothing: of these sizes MLX has kernels on Metal that never write scores
+// (scaled_dot_product_attention.cpp, use_fallback). Those of 16 heads and 8,192 patches
+// would take 4 GiB, which no reservation contains.
+func (t Tower) AttendedSize() int {
+	for _, size := range [...]int{64, 80, 128} {
+		if t.HeadSize() <= size {
+			return size
+		}
+	}
+	return t.HeadSize()
+}
+
 // PatchWidth is the number of values of a patch.
 func (t Tower) PatchWidth() int { return 3 * t.Frames * t.Patch * t.Patch }
 
@@ -78,7 +91,7 @@ func (t Tower) Block() int { return t.Merge * t.Merge }
 // Elements is the number of values per patch that a layer holds until its end (package
 // nn, Tower), and the patch itself: its input and result, two normed inputs, two sums,
 // queries, keys and values, what comes of them, and the feed-forward. Heads that are
-// rotated are cut and joined.
+// rotated are cut and joined. Heads that are filled exist in both sizes.
 func (t Tower) Elements() int {
 	around := 11
 	if t.Theta != 0 {
@@ -90,8 +103,15 @@ func (t Tower) Elements() int {
 	if len(t.Deep) > 0 {
 		around += 5
 	}
-	return around*t.Hidden + 2*t.FeedForward + t.PatchWidth()
+	filled := 0
+	if size := t.AttendedSize(); size > t.HeadSize() {
+		filled = 5 * t.Heads * size // with the zeros
+	}
+	return around*t.Hidden + filled + 2*t.FeedForward + t.PatchWidth()
 }
+
+// maxTowerHead is the largest AttendedSize that has such kernels.
+const maxTowerHead = 128
 
 // consistent checks the numbers against one another.
 func (t Tower) consistent(d Dimensions) error {
@@ -100,6 +120,8 @@ func (t Tower) consistent(d Dimensions) error {
 		return Invalidf("vision_config: a width of %d with %d heads", t.Hidden, t.Heads)
 	case t.Theta != 0 && t.HeadSize()%4 != 0:
 		return Invalidf("vision_config: heads of %d elements, which cannot be rotated by row and column", t.HeadSize())
+	case t.HeadSize() > maxTowerHead:
+		return fmt.Errorf("vision_config: %w", &UnsupportedError{"size of heads", fmt.Sprint(t.HeadSize()), []string{fmt.Sprintf("up to %d", maxTowerHead)}})
 	case max(t.Image, t.Begin, t.End) >= int32(d.Vocabulary):
 		return Invalidf("the tokens of images are %d, %d and %d, but the vocabulary has %d", t.Image, t.Begin, t.End, d.Vocabulary)
 	case !t.Interpolated && t.Side%t.Merge != 0:

@@ -251,13 +251,30 @@ func (t *Tower) rotate(s tensor.Scope, x tensor.Array, r *turns) tensor.Array {
 func (t *Tower) layer(s tensor.Scope, l *towerLayer, x tensor.Array, r *turns) tensor.Array {
 	d := t.dims
 	qkv := t.project(s, l, l.before.Apply(s, x))
-	seen := s.AttendAll(tensor.AttendAllSpec{
-		Segments: []tensor.Segment{{Length: x.Shape()[0]}}, Q: t.rotate(s, qkv[0], r), K: t.rotate(s, qkv[1], r), V: qkv[2],
-		Heads: d.Heads, Scale: float32(1 / math.Sqrt(float64(d.HeadSize()))),
-	})
+	seen := t.attend(s, t.rotate(s, qkv[0], r), t.rotate(s, qkv[1], r), qkv[2])
 	x = s.Add(x, l.o.Apply(s, seen))
 	wide := s.GELU(l.up.Apply(s, l.beforeFeed.Apply(s, x)), d.Activation == family.GELUTanh)
 	return s.Add(x, l.down.Apply(s, wide))
+}
+
+// attend lets every patch see all patches. Heads are filled with zeros up to a size that
+// kernels have.
+func (t *Tower) attend(s tensor.Scope, q, k, v tensor.Array) tensor.Array {
+	d, rows := t.dims, q.Shape()[0]
+	size := d.HeadSize()
+	more := d.AttendedSize() - size
+	if more > 0 {
+		zeros := s.From(make([]float32, rows*d.Heads*more), rows, d.Heads*more)
+		fill := func(x tensor.Array) tensor.Array { return s.Join([]tensor.Array{x, zeros}, size, more) }
+		q, k, v = fill(q), fill(k), fill(v)
+	}
+	seen := s.AttendAll(tensor.AttendAllSpec{
+		Segments: []tensor.Segment{{Length: rows}}, Q: q, K: k, V: v, Heads: d.Heads, Scale: float32(1 / math.Sqrt(float64(size))),
+	})
+	if more > 0 {
+		seen = s.Split(seen, size, more)[0]
+	}
+	return seen
 }
 
 func (t *Tower) project(s tensor.Scope, l *towerLayer, x tensor.Array) []tensor.Array {
