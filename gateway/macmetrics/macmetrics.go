@@ -11,6 +11,7 @@
 package macmetrics
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,9 @@ const (
 	// maxBytes and maxSeries bound what one Mac contributes. An agent has about 14 series
 	// for each of at most 64 replicas.
 	maxBytes, maxSeries = 1 << 20, 1200
+	// maxLines are a description, a type and a value for each series. maxLine bounds the
+	// labels of one.
+	maxLines, maxLine = 3 * maxSeries, 4 << 10
 	// parallel is how many Macs are asked at once, and patience how long one may take.
 	parallel = 16
 	patience = 5 * time.Second
@@ -134,18 +138,19 @@ func ask(ctx context.Context, to http.RoundTripper, mac route.Mac) (map[string][
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("status %d", resp.StatusCode)
 	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(&io.LimitedReader{R: resp.Body, N: maxBytes})
+	page, err := read(resp.Body)
 	if err != nil {
 		return nil, err
 	}
-	out, n := map[string][]*dto.Metric{}, 0
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(page))
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]*dto.Metric{}
 	for name, f := range families {
 		if !strings.HasPrefix(name, prefix) {
 			continue
-		}
-		if n += len(f.GetMetric()); n > maxSeries {
-			return nil, errTooMuch
 		}
 		for _, m := range f.GetMetric() {
 			if value, ok := valueOf(m); ok {
@@ -154,6 +159,29 @@ func ask(ctx context.Context, to http.RoundTripper, mac route.Mac) (map[string][
 		}
 	}
 	return out, nil
+}
+
+// read returns a page of metrics that is within the bounds. Its lines are counted before it is
+// parsed, which takes many times its bytes.
+func read(body io.Reader) ([]byte, error) {
+	page, err := io.ReadAll(io.LimitReader(body, maxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(page) > maxBytes {
+		return nil, errTooMuch
+	}
+	lines, series := 0, 0
+	for line := range bytes.Lines(page) {
+		lines++
+		if line[0] != '#' {
+			series++
+		}
+		if lines > maxLines || series > maxSeries || len(line) > maxLine {
+			return nil, errTooMuch
+		}
+	}
+	return page, nil
 }
 
 // valueOf returns the value of a counter or gauge; agents have no other metrics.

@@ -70,9 +70,12 @@ func TestMetricsOfMacsAreJoined(t *testing.T) {
 
 // TestAttackAMacInventsSeries: a Mac speaks for itself alone, about an agent alone, and in bounds.
 func TestAttackAMacInventsSeries(t *testing.T) {
-	var many strings.Builder
-	for i := range maxSeries + 1 {
-		fmt.Fprintf(&many, "metalfleet_agent_x{n=\"%d\"} 1\n", i)
+	repeat := func(format string, n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
 	}
 	for name, c := range map[string]struct {
 		says agent
@@ -81,7 +84,10 @@ func TestAttackAMacInventsSeries(t *testing.T) {
 		"another Mac's":           {says: says(200, "metalfleet_agent_x{mac=\"good\"} 1\n"), want: "1"},
 		"an operator's":           {says: says(200, "metalfleet_operator_replicas{state=\"ready\"} 99\n"), want: "1"},
 		"another type":            {says: says(200, "# TYPE metalfleet_agent_x histogram\nmetalfleet_agent_x_bucket{le=\"+Inf\"} 1\nmetalfleet_agent_x_sum 1\nmetalfleet_agent_x_count 1\n"), want: "1"},
-		"too many":                {says: says(200, many.String()), want: "0"},
+		"too many":                {says: says(200, repeat("metalfleet_agent_x{n=\"%d\"} 1\n", maxSeries+1)), want: "0"},
+		"many of another program": {says: says(200, repeat("other{n=\"%d\"} 1\n", maxSeries+1)), want: "0"},
+		"names without series":    {says: says(200, repeat("# TYPE other_%d gauge\n", maxLines+1)), want: "0"},
+		"one of many labels":      {says: says(200, "metalfleet_agent_x{"+repeat("l%d=\"\",", maxLine/6)+"} 1\n"), want: "0"},
 		"more bytes than a Mac's": {says: says(200, strings.Repeat("# a comment\n", maxBytes/10)+"metalfleet_agent_x 1\n"), want: "0"},
 		"a page":                  {says: says(200, "<html>"), want: "0"},
 		"an error":                {says: says(500, "metalfleet_agent_x 1\n"), want: "0"},
