@@ -70,10 +70,10 @@ func serve(ctx context.Context, e *env, args []string) error {
 		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
 		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory,
 		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
-		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, Log: log,
+		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, ChatTemplate: cfg.ChatTemplate, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, Log: log,
 	})
 	err = server.Serve(ctx, l, eng, server.Identity{
-		Version: version, ReplicaUID: cfg.ReplicaUID, Epoch: cfg.Epoch, ConfigHash: cfg.Hash(), Backend: backend.Name(),
+		Version: version, ReplicaUID: cfg.ReplicaUID, Epoch: cfg.Epoch, ConfigHash: cfg.Hash(), Backend: backend.Name(), Sampling: cfg.Sampling,
 	}, cache)
 	log.Info("engine stopped")
 	return err

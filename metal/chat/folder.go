@@ -44,7 +44,7 @@ type Configuration struct {
 // first, then chat_template.json (where processors had it), then
 // tokenizer_config.json. A special token is a string or an object with
 // content; special_tokens_map.json counts where tokenizer_config.json lists no
-// added tokens. Errors are ErrTemplate, or one of folder's.
+// added tokens. Errors are ErrTemplate, with the special tokens, or one of folder's.
 func ReadFolder(f *folder.Folder) (Configuration, error) {
 	config := map[string]json.RawMessage{}
 	if err := f.JSON(configFile, maxConfig, &config); err != nil && !errors.Is(err, folder.ErrMissing) {
@@ -60,7 +60,7 @@ func ReadFolder(f *folder.Folder) (Configuration, error) {
 	}
 	templates, err := NewTemplates(sources)
 	if err != nil {
-		return Configuration{}, fmt.Errorf("%s: %w", from, err)
+		return Configuration{Special: special}, fmt.Errorf("%s: %w", from, err)
 	}
 	return Configuration{Templates: templates, Special: special}, nil
 }

@@ -81,6 +81,8 @@ type Options struct {
 	// begin. All tenants within SharedScope find these beginnings in the prefix cache.
 	SharedPrefixes []string
 	SharedScope    string
+	// ChatTemplate replaces the chat templates of the model; empty means its own.
+	ChatTemplate string
 	// CacheQueue is how many bytes that wait for the tier under the prefix cache may be in
 	// memory.
 	CacheQueue int64

@@ -90,7 +90,7 @@ func seeingInput(t *testing.T) *inputProcessor {
 		t.Fatal(err)
 	}
 	p := &inputProcessor{context: 512, ends: map[int32]bool{}, task: model.Generate, images: newImageProcessor(processor, *f.Dim.Tower)}
-	if err := p.open(t.Context(), f); err != nil {
+	if err := p.open(t.Context(), f, ""); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -28,7 +28,7 @@ func tinyInput(t *testing.T) *inputProcessor {
 	}
 	defer f.Close()
 	p := &inputProcessor{context: 256, ends: map[int32]bool{}, task: model.Generate}
-	if err := p.open(t.Context(), f); err != nil {
+	if err := p.open(t.Context(), f, ""); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -90,7 +90,7 @@ func (l *loader) read() (*loadedModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.open(l.hard, f); err != nil {
+	if err := p.open(l.hard, f, l.opts.ChatTemplate); err != nil {
 		return nil, err
 	}
 	debug.FreeOSMemory() // garbage of the vocabulary may be more than the context takes later
@@ -138,9 +138,9 @@ func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
 // reranker. It comes before the weights and not in parallel, which would take as much
 // memory again while each engine loads: a Mac's memory is scarcer than the tenth of a
 // second of a long vocabulary.
-func (p *inputProcessor) open(ctx context.Context, f *weights.File) error {
+func (p *inputProcessor) open(ctx context.Context, f *weights.File, template string) error {
 	var err error
-	if p.text, err = text.Open(ctx, f); err != nil {
+	if p.text, err = text.OpenWith(ctx, f, template); err != nil {
 		return err
 	}
 	p.tok = p.text.Tokenizer

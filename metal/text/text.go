@@ -63,10 +63,19 @@ func (c Chat) Bytes() int {
 
 // Open reads tokenizer and templates of a model, and renders a short
 // conversation to see that they work.
-func Open(ctx context.Context, f *weights.File) (*Text, error) {
-	t, err := read(f)
+func Open(ctx context.Context, f *weights.File) (*Text, error) { return OpenWith(ctx, f, "") }
+
+// OpenWith is Open with a chat template that replaces those of the model; empty
+// means its own. Errors of the template are chat.ErrTemplate.
+func OpenWith(ctx context.Context, f *weights.File, template string) (*Text, error) {
+	t, err := read(f, template == "")
 	if err != nil {
 		return nil, err
+	}
+	if template != "" {
+		if t.templates, err = chat.NewTemplates(map[string]string{"default": template}); err != nil {
+			return nil, err
+		}
 	}
 	t.rows = min(t.Tokenizer.Size(), f.Dim.Vocabulary)
 	if t.templates == nil {
@@ -106,15 +115,20 @@ func (t *Text) Rows() int { return t.rows }
 // Calls returns the format in which the model writes tool calls.
 func (t *Text) Calls() toolcall.Format { return t.calls }
 
-func read(f *weights.File) (*Text, error) {
+// read returns tokenizer and special tokens of a model and, if they are wanted, its
+// templates: broken ones do not matter where others replace them.
+func read(f *weights.File, templates bool) (*Text, error) {
 	if f.Folder() == nil {
-		return fromGGUF(f.Metadata)
+		return fromGGUF(f.Metadata, templates)
 	}
 	tok, err := tokenizer.FromFolder(f.Folder())
 	if err != nil {
 		return nil, err
 	}
 	c, err := chat.ReadFolder(f.Folder())
+	if errors.Is(err, chat.ErrTemplate) && !templates {
+		err = nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +139,7 @@ func read(f *weights.File) (*Text, error) {
 // of another template.
 const keyTemplate = "tokenizer.chat_template"
 
-func fromGGUF(metadata map[string]any) (*Text, error) {
+func fromGGUF(metadata map[string]any, templates bool) (*Text, error) {
 	tok, err := tokenizer.FromGGUF(metadata)
 	if err != nil {
 		return nil, err
@@ -135,6 +149,9 @@ func fromGGUF(metadata map[string]any) (*Text, error) {
 		if id != tokenizer.None {
 			t.special[name] = string(tok.Bytes(id))
 		}
+	}
+	if !templates {
+		return t, nil
 	}
 	sources := map[string]string{}
 	for key, value := range metadata {

@@ -75,6 +75,49 @@ type Config struct {
 	// which is the namespace of the deployment.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
 	SharedScope    string   `json:"sharedScope,omitempty"`
+	// ChatTemplate replaces the chat templates of the model; empty means its own.
+	ChatTemplate string `json:"chatTemplate,omitempty"`
+	// Sampling has defaults and limits of requests; nil means none.
+	Sampling *SamplingPolicy `json:"sampling,omitempty"`
+}
+
+// SamplingPolicy has the values that apply where a request states none, and the limits of
+// what it may state. Nil and 0 mean none.
+type SamplingPolicy struct {
+	Temperature       *float64 `json:"temperature,omitempty"`
+	TopP              *float64 `json:"topP,omitempty"`
+	TopK              *int32   `json:"topK,omitempty"`
+	MinP              *float64 `json:"minP,omitempty"`
+	RepetitionPenalty *float64 `json:"repetitionPenalty,omitempty"`
+	// MaxTokens is the length of an answer, in tokens, whose request states none.
+	MaxTokens int64 `json:"maxTokens,omitempty"`
+	// LimitTokens is the length, in tokens, to which every answer is shortened.
+	LimitTokens int64 `json:"limitTokens,omitempty"`
+	// LimitTemperature is the temperature above which requests are refused.
+	LimitTemperature *float64 `json:"limitTemperature,omitempty"`
+}
+
+// validate refuses what no request may state either.
+func (p *SamplingPolicy) validate() error {
+	if p == nil {
+		return nil
+	}
+	for _, v := range []struct {
+		name      string
+		value     *float64
+		low, high float64
+	}{
+		{"temperature", p.Temperature, 0, 2}, {"topP", p.TopP, 0, 1}, {"minP", p.MinP, 0, 1},
+		{"repetitionPenalty", p.RepetitionPenalty, 0.01, 100}, {"limitTemperature", p.LimitTemperature, 0, 2},
+	} {
+		if v.value != nil && !(*v.value >= v.low && *v.value <= v.high) {
+			return fmt.Errorf("engine configuration: sampling.%s is %v, want %v to %v", v.name, *v.value, v.low, v.high)
+		}
+	}
+	if p.TopK != nil && *p.TopK < 0 || p.MaxTokens < 0 || p.LimitTokens < 0 {
+		return errors.New("engine configuration: sampling has a negative topK, maxTokens or limitTokens, want 0 or more")
+	}
+	return nil
 }
 
 // Sandbox says whether an engine gives up what it has no use for, such as the
@@ -130,14 +173,14 @@ func (c Config) Validate() error {
 	case !slices.Contains([]string{"", "Generate", "Embed", "Rerank"}, c.Task):
 		return fmt.Errorf("engine configuration: task %q, want Generate, Embed or Rerank", c.Task)
 	}
-	return nil
+	return c.Sampling.validate()
 }
 
 // Hash identifies the configuration: the hex SHA-256 of its canonical JSON.
 func (c Config) Hash() string {
 	b, err := json.Marshal(c)
 	if err != nil {
-		panic("wire: Config holds only strings, lists of them and integers: " + err.Error())
+		panic("wire: Config holds only strings, lists of them and finite numbers: " + err.Error())
 	}
 	sum := sha256.Sum256(bytes.TrimSpace(b))
 	return hex.EncodeToString(sum[:])

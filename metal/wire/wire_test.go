@@ -142,6 +142,11 @@ func TestConfigRefusesWhatCannotBeMeant(t *testing.T) {
 		"a queue below nothing":      {`"limitBytes":1`, `"limitBytes":1,"cacheQueueBytes":-1`},
 		"a disk for no model":        {`"modelDigest":"d"`, `"cacheQueueBytes":1`},
 		"no limit":                   {`"limitBytes":1`, `"limitBytes":0`},
+		"a temperature of three":     {`"limitBytes":1`, `"limitBytes":1,"sampling":{"temperature":3}`},
+		"a share above all":          {`"limitBytes":1`, `"limitBytes":1,"sampling":{"topP":1.5}`},
+		"a penalty of nothing":       {`"limitBytes":1`, `"limitBytes":1,"sampling":{"repetitionPenalty":0}`},
+		"fewer than no tokens":       {`"limitBytes":1`, `"limitBytes":1,"sampling":{"limitTokens":-1}`},
+		"an unknown default":         {`"limitBytes":1`, `"limitBytes":1,"sampling":{"heat":1}`},
 		"a context without tokens":   {`"contextTokens":16`, `"contextTokens":0`},
 		"text that is not an object": {goodConfig, `[]`},
 	} {
@@ -161,6 +166,8 @@ func TestConfigHashSeesEveryField(t *testing.T) {
 		func(c *Config) { c.ReplicaUID = "x" }, func(c *Config) { c.Epoch++ }, func(c *Config) { c.ModelPath = "x" },
 		func(c *Config) { c.ModelDigest = "x" }, func(c *Config) { c.Backend = "x" }, func(c *Config) { c.Activations = "8bit" }, func(c *Config) { c.ContextTokens++ },
 		func(c *Config) { c.Sequences++ }, func(c *Config) { c.CacheTokens++ }, func(c *Config) { c.LimitBytes++ },
+		func(c *Config) { c.ChatTemplate = "x" }, func(c *Config) { c.Sampling = &SamplingPolicy{Temperature: ptr(0.5)} },
+		func(c *Config) { c.Sampling = &SamplingPolicy{Temperature: ptr(0.25)} }, func(c *Config) { c.Sampling = &SamplingPolicy{LimitTokens: 9} },
 	} {
 		c := base
 		change(&c)

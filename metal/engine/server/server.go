@@ -37,10 +37,12 @@ const (
 	failedLinger = 60 * time.Second
 )
 
-// Identity is the response of Hello.
+// Identity is the response of Hello, and how requests are treated.
 type Identity struct {
 	Version, ReplicaUID, ConfigHash, Backend string
 	Epoch                                    int64
+	// Sampling is the policy for requests; nil means none.
+	Sampling *wire.SamplingPolicy
 }
 
 // service implements wire.EngineServer.
@@ -173,6 +175,9 @@ func (s *service) Watch(r *wire.WatchRequest, out wire.Engine_WatchServer) error
 
 // Generate runs one request.
 func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServer) error {
+	if refusal := obey(s.id.Sampling, r); refusal != nil {
+		return wire.Refuse(toRefusal(refusal))
+	}
 	req, refusal := fromRequest(r)
 	if refusal != nil {
 		return wire.Refuse(toRefusal(refusal))
