@@ -13,7 +13,7 @@ import (
 //	            Fits Placed Downloaded Progressing Degraded
 //	            Routed
 //	replica     Placed                                             operator (placement)
-//	            Ready, and copies of the Mac's five                operator (modelreplica)
+//	            Ready Evicting, and copies of the Mac's five       operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
 //	Mac         Ready Reachable IdentityClash                      operator (macnode)
 //	            AgentCurrent                                       operator (agentupgrade)
@@ -58,6 +58,10 @@ const (
 	ConditionServing = "Serving"
 	// ConditionReleased: the engine has ended and the freed memory is recorded.
 	ConditionReleased = "Released"
+	// ConditionEvicting: the Mac of a replica has a NoExecute taint that the replica
+	// tolerates only for a while, since the time of the last transition, or not at all.
+	// Absent otherwise.
+	ConditionEvicting = "Evicting"
 	// ConditionAccepting: the agent accepts requests and assignments; false
 	// while it shuts down or is replaced.
 	ConditionAccepting = "Accepting"
@@ -217,6 +221,9 @@ const (
 	// ReasonPreempted: a replica with a higher priority takes its room.
 	ReasonPreempted = "Preempted"
 )
+
+// ReasonTainted is the reason for Evicting.
+const ReasonTainted = "Tainted" // the Mac has a NoExecute taint
 
 // Reasons for the five conditions of an assignment, and for Progressing and
 // Degraded.

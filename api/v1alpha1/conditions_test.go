@@ -44,6 +44,7 @@ var writers = map[string]writer{
 	ConditionAgentCurrent:  operator,
 	ConditionIdentityClash: operator,
 	ConditionReachable:     operator,
+	ConditionEvicting:      operator,
 	// The operator copies these five to the replica.
 	ConditionDownloaded: agentOfOrder,
 	ConditionAdmitted:   agentOfOrder,

@@ -1,7 +1,6 @@
 package v1alpha1
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -52,9 +51,11 @@ type MacNodeSpec struct {
 	// taints keep away replicas that do not tolerate them, like the taints of a
 	// Node.
 	// +optional
-	// +listType=atomic
+	// +listType=map
+	// +listMapKey=key
+	// +listMapKey=effect
 	// +kubebuilder:validation:MaxItems=16
-	Taints []corev1.Taint `json:"taints,omitempty"`
+	Taints []Taint `json:"taints,omitempty"`
 	// memory limits the memory that engines may use on this Mac.
 	// +optional
 	Memory MacMemoryPolicy `json:"memory,omitzero"`

@@ -32,7 +32,7 @@ type PlacementSpec struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
-	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	Tolerations []Toleration `json:"tolerations,omitempty"`
 	// topologySpreadConstraints limits how unevenly the replicas of a revision
 	// are spread over the values of a MacNode label, such as a room or a power
 	// circuit. Placement always avoids two replicas of a deployment on one Mac

@@ -5,9 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -20,11 +18,13 @@ type Eligibility struct {
 	preferred *nodeaffinity.PreferredSchedulingTerms
 	weights   int64 // the sum over all preferred terms
 	err       error // of an affinity that cannot be parsed
+	// tolerations that let new replicas in.
+	tolerations []corev1.Toleration
 }
 
 // NewEligibility parses a placement. An invalid affinity matches no Mac.
 func NewEligibility(p v1alpha1.PlacementSpec) *Eligibility {
-	e := &Eligibility{spec: p}
+	e := &Eligibility{spec: p, tolerations: admitting(p.Tolerations)}
 	if p.Affinity == nil || p.Affinity.NodeAffinity == nil {
 		return e
 	}
@@ -80,24 +80,19 @@ func (e *Eligibility) Of(mac *v1alpha1.MacNode) (rejection string, ok bool) {
 	if len(e.spec.Chips) > 0 && !slices.Contains(e.spec.Chips, mac.Status.Chip) {
 		return "with another chip", false
 	}
-	if len(mac.Spec.Taints) == 0 { // the common case
-		return "", true
-	}
-	if _, tainted := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), mac.Spec.Taints, e.spec.Tolerations, keepsAway, false); tainted {
-		return "tainted", false
+	for i := range mac.Spec.Taints {
+		if t := coreTaint(mac.Spec.Taints[i]); keepsAway(&t) && !tolerates(e.tolerations, &t) {
+			return "tainted", false
+		}
 	}
 	return "", true
 }
-
-// keepsAway reports whether a taint has an effect other than PreferNoSchedule.
-func keepsAway(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
 
 // Untolerated counts the untolerated PreferNoSchedule taints of a Mac.
 func (e *Eligibility) Untolerated(mac *v1alpha1.MacNode) int {
 	n := 0
 	for i := range mac.Spec.Taints {
-		t := &mac.Spec.Taints[i]
-		if !keepsAway(t) && !corev1helpers.TolerationsTolerateTaint(klog.Background(), e.spec.Tolerations, t, false) {
+		if t := coreTaint(mac.Spec.Taints[i]); !keepsAway(&t) && !tolerates(e.tolerations, &t) {
 			n++
 		}
 	}

@@ -54,6 +54,9 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 		ready = status.False(v1alpha1.ConditionReady, v1alpha1.ReasonMacUnreachable, "no gateway can connect to "+r.Spec.NodeName+"; see Reachable in `kubectl describe mac "+r.Spec.NodeName+"`")
 	}
 	next.Conditions = append(status.Merge(r.Status.Conditions, r.Generation, now, ready), reported...)
+	if evicting, _ := Stay(r, mac, now); evicting != nil {
+		next.Conditions = append(next.Conditions, *evicting)
+	}
 	stale := r.Spec.NodeName != "" && state != fleet.MacReady && !released
 	next.Summary = summarize(next, stale, released)
 	next.Summary.Reserved = v1alpha1.FormatBytes(r.Spec.ReservedBytes)

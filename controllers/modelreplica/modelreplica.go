@@ -1,8 +1,9 @@
 // Package modelreplica maintains the status of each replica, and releases it.
 //
 // It owns a replica's status except the condition Placed, the Events of its
-// download and load, spec.desired once the replica is deleted, and the removal of
-// the release finalizer. It refuses to
+// download and load, spec.desired once the replica is deleted, the removal of
+// the release finalizer, and the deletion of a replica whose Mac has a NoExecute taint
+// that it does not tolerate, or no longer (evict.go). It refuses to
 // let a replica go before its Mac said Released for that epoch, or is gone, and
 // before the deployment has counted what it freed. The figures are the Mac's:
 // it copies them, derives Ready, and marks what is stale.
@@ -35,7 +36,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;modeldeployments,verbs=get;list;watch
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas/status,verbs=get;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
 
@@ -76,7 +77,7 @@ func (r *Reconciler) ofMac() handler.EventHandler {
 	return macEvents{
 		every: func(ctx context.Context, mac client.Object) []reconcile.Request { return all(ctx, mac, any) },
 		update: func(ctx context.Context, old, now *v1alpha1.MacNode) []reconcile.Request {
-			if fleet.StateOf(old) != fleet.StateOf(now) || fleet.Unreachable(old) != fleet.Unreachable(now) {
+			if fleet.StateOf(old) != fleet.StateOf(now) || fleet.Unreachable(old) != fleet.Unreachable(now) || !status.Equal(old.Spec.Taints, now.Spec.Taints) {
 				return all(ctx, now, any)
 			}
 			return all(ctx, now, func(replica *v1alpha1.ModelReplica) bool {
@@ -131,7 +132,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.report(ctx, &replica, next); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(r.release(ctx, &replica))
+	left, err := r.evict(ctx, &replica, mac)
+	if err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	// left is until the end of the replica's stay on a tainted Mac, which no watch reports.
+	return reconcile.Result{RequeueAfter: left}, client.IgnoreNotFound(r.release(ctx, &replica))
 }
 
 // unspoken reports whether placement has not looked at a replica yet. It has no status

@@ -38,6 +38,7 @@ func (w *world) promised(m *mac) int64 {
 
 // all counts all Macs and namespaces.
 func (c *checks) all() {
+	c.taints()
 	always, team0 := map[string]int64{}, int64(0)
 	slots := map[string]bool{}
 	for _, r := range c.w.replicas {
@@ -98,6 +99,9 @@ func (c *checks) makingRoom(m *mac, over int64) bool {
 func (c *checks) bound(r *replica, m *mac) {
 	if _, ok := fleet.Eligible(&m.node, r.Spec.Placement); !ok || fleet.StateOf(&m.node) != fleet.MacReady || m.node.Spec.Unschedulable {
 		c.broken("%s was placed on %s, which may not take it", r.Name, m.node.Name)
+	}
+	if !m.tainted.IsZero() && c.w.patience(r) != forEver {
+		c.broken("%s was placed on %s, which is tainted", r.Name, m.node.Name)
 	}
 	for _, spread := range r.Spec.Placement.TopologySpreadConstraints {
 		rooms := map[string]int{}

@@ -31,6 +31,8 @@ type deployment struct {
 	bad       map[string]bool
 	// spoilt: the engine that its spec names is one of those.
 	spoilt bool
+	// tolerated is how long its replicas stay on a tainted Mac.
+	tolerated time.Duration
 }
 
 // keep makes the revision of its outcome the newest.
@@ -76,6 +78,7 @@ func (w *world) pass() {
 	for _, d := range w.deployments {
 		w.reconcile(d, own[string(d.UID)])
 	}
+	w.evict()
 	w.place()
 	w.sweep()
 }

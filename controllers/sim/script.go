@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +35,12 @@ func (w *world) script() {
 			m.node.Spec.Unschedulable = !m.node.Spec.Unschedulable
 			w.due()
 		})
+	}
+	taints := rand.New(rand.NewPCG(w.o.seed, 79)) // chance of its own, so that taints move nothing else
+	for range max(1, w.o.macs/10) {
+		when := time.Duration((0.1 + 0.7*taints.Float64()) * float64(length))
+		m, d := w.macs[taints.IntN(len(w.macs))], time.Duration(1+taints.IntN(15))*time.Minute
+		w.in(when, func() { w.taint(m, d) })
 	}
 	// One cut of the network: most Macs vanish within some seconds, for ten minutes.
 	w.in(at(0.55, 0.65), func() {
@@ -74,6 +81,8 @@ func (w *world) apply(i int) {
 	d.record = record(d.Spec.Model.Source, i, weights)
 	n := int32(1 + w.rng.IntN(8))
 	d.Spec.Replicas = &n
+	d.tolerated = tolerated(i)
+	tolerates(&d.Spec.Placement, d.tolerated)
 	d.Spec.Context = v1alpha1.ContextSpec{MaxTokens: 4096, MaxConcurrentRequests: 4, KVCacheTokens: 8192}
 	switch i % 5 {
 	case 0:

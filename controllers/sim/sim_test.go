@@ -72,7 +72,7 @@ func TestInvariantsHoldForManySeeds(t *testing.T) {
 	}
 	for _, k := range []string{"preemptions", "evictions", "loads", "moved from a Mac that is gone", "judgements BrakeHeld", "judgements MacGone", "decisions NoRoom", "decisions Placed",
 		"scaled for Demand", "scaled for LowDemand", "scaled for FromZero", "scaled for Idle", "restarts of the operator",
-		"rollouts Surging", "rollouts Prefetching", "rollouts Swapping", "rollouts Paused", "rollouts Halted", "rollouts Complete", "swaps", "weights ordered ahead", "canaries that fail"} {
+		"rollouts Surging", "rollouts Prefetching", "rollouts Swapping", "rollouts Paused", "rollouts Halted", "rollouts Complete", "swaps", "weights ordered ahead", "canaries that fail", "evicted by a taint", "taints tolerated for a while"} {
 		if happened[k] == 0 {
 			t.Errorf("%q never happened: %v", k, happened)
 		}
@@ -111,6 +111,20 @@ func TestEachCheckFindsItsBreach(t *testing.T) {
 			m := w.byName[r.Spec.NodeName]
 			m.node.Spec.Unschedulable = true
 			w.checks.bound(r, m)
+		},
+		"a replica that stays on a tainted Mac": func(w *world, r *replica) {
+			w.byName[r.Spec.NodeName].tainted = w.now.Add(-forEver / 2)
+			for _, d := range w.deployments {
+				d.tolerated = 0
+			}
+		},
+		"a replica that leaves a tainted Mac too soon": func(w *world, r *replica) {
+			m := w.byName[r.Spec.NodeName]
+			m.tainted = w.now
+			for _, d := range w.deployments {
+				d.tolerated = forEver
+			}
+			w.checks.evicted(r, m)
 		},
 		"a bad revision that takes over": func(w *world, r *replica) {
 			for _, d := range w.deployments {

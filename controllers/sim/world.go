@@ -51,6 +51,7 @@ type mac struct {
 	died    time.Time // of the last time that it went
 	renewed time.Time // by its own clock
 	beat    time.Time // the next renewal, if it lives
+	tainted time.Time // since when it has a taint; zero without one
 	// loaded are the OnDemand models in its memory, with their last request.
 	loaded map[*replica]time.Time
 }

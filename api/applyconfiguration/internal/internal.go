@@ -945,8 +945,11 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         list:
           elementType:
-            namedType: io.k8s.api.core.v1.Taint
-          elementRelationship: atomic
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Taint
+          elementRelationship: associative
+          keys:
+          - key
+          - effect
     - name: unschedulable
       type:
         scalar: boolean
@@ -1468,7 +1471,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         list:
           elementType:
-            namedType: io.k8s.api.core.v1.Toleration
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Toleration
           elementRelationship: atomic
     - name: topologySpreadConstraints
       type:
@@ -1782,23 +1785,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: reclaimableBytes
       type:
         scalar: numeric
-- name: dev.metalfleet.metalfleet.api.v1alpha1.TopologySpreadConstraint
-  map:
-    fields:
-    - name: maxSkew
-      type:
-        scalar: numeric
-    - name: topologyKey
-      type:
-        scalar: string
-    - name: whenUnsatisfiable
-      type:
-        namedType: io.k8s.api.core.v1.UnsatisfiableConstraintAction
-- name: io.k8s.api.core.v1.NodeSelectorOperator
-  scalar: string
-- name: io.k8s.api.core.v1.PreemptionPolicy
-  scalar: string
-- name: io.k8s.api.core.v1.Taint
+- name: dev.metalfleet.metalfleet.api.v1alpha1.Taint
   map:
     fields:
     - name: effect
@@ -1807,15 +1794,10 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: key
       type:
         scalar: string
-    - name: timeAdded
-      type:
-        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: value
       type:
         scalar: string
-- name: io.k8s.api.core.v1.TaintEffect
-  scalar: string
-- name: io.k8s.api.core.v1.Toleration
+- name: dev.metalfleet.metalfleet.api.v1alpha1.Toleration
   map:
     fields:
     - name: effect
@@ -1833,6 +1815,24 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: value
       type:
         scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.TopologySpreadConstraint
+  map:
+    fields:
+    - name: maxSkew
+      type:
+        scalar: numeric
+    - name: topologyKey
+      type:
+        scalar: string
+    - name: whenUnsatisfiable
+      type:
+        namedType: io.k8s.api.core.v1.UnsatisfiableConstraintAction
+- name: io.k8s.api.core.v1.NodeSelectorOperator
+  scalar: string
+- name: io.k8s.api.core.v1.PreemptionPolicy
+  scalar: string
+- name: io.k8s.api.core.v1.TaintEffect
+  scalar: string
 - name: io.k8s.api.core.v1.TolerationOperator
   scalar: string
 - name: io.k8s.api.core.v1.UnsatisfiableConstraintAction

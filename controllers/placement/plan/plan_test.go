@@ -55,7 +55,7 @@ func silentMac(m *v1alpha1.MacNode)   { m.Status.Conditions[0].Status = metav1.C
 func cordonedMac(m *v1alpha1.MacNode) { m.Spec.Unschedulable = true }
 
 func taintedMac(effect corev1.TaintEffect) func(*v1alpha1.MacNode) {
-	return func(m *v1alpha1.MacNode) { m.Spec.Taints = []corev1.Taint{{Key: "desk", Effect: effect}} }
+	return func(m *v1alpha1.MacNode) { m.Spec.Taints = []v1alpha1.Taint{{Key: "desk", Effect: effect}} }
 }
 
 func withWeights(m *v1alpha1.MacNode) {
@@ -140,7 +140,7 @@ func TestPick(t *testing.T) {
 		"a taint keeps away":                 {macs: macs{mac("a", 9*gib, taintedMac(corev1.TaintEffectNoSchedule))}, replica: replica("r", gib), reason: v1alpha1.ReasonNoCandidates, message: "1 tainted"},
 		"a toleration lets in": {macs: macs{mac("a", 9*gib, taintedMac(corev1.TaintEffectNoExecute))},
 			replica: replica("r", gib, func(r *v1alpha1.ModelReplica) {
-				r.Spec.Placement.Tolerations = []corev1.Toleration{{Key: "desk", Operator: corev1.TolerationOpExists}}
+				r.Spec.Placement.Tolerations = []v1alpha1.Toleration{{Key: "desk", Operator: corev1.TolerationOpExists}}
 			}), mac: "a", reason: v1alpha1.ReasonPlaced},
 		"a preference only lowers the score": {macs: macs{mac("a", 99*gib, taintedMac(corev1.TaintEffectPreferNoSchedule)), mac("b", 9*gib)}, replica: replica("r", gib), mac: "b", reason: v1alpha1.ReasonPlaced},
 		"a selector chooses": {macs: macs{mac("a", 9*gib), mac("b", 9*gib, func(m *v1alpha1.MacNode) { m.Labels["room"] = "b" })},

@@ -2,10 +2,6 @@
 
 package v1alpha1
 
-import (
-	v1 "k8s.io/api/core/v1"
-)
-
 // MacNodeSpecApplyConfiguration represents a declarative configuration of the MacNodeSpec type for use
 // with apply.
 //
@@ -16,7 +12,7 @@ type MacNodeSpecApplyConfiguration struct {
 	Unschedulable *bool `json:"unschedulable,omitempty"`
 	// taints keep away replicas that do not tolerate them, like the taints of a
 	// Node.
-	Taints []v1.Taint `json:"taints,omitempty"`
+	Taints []TaintApplyConfiguration `json:"taints,omitempty"`
 	// memory limits the memory that engines may use on this Mac.
 	Memory *MacMemoryPolicyApplyConfiguration `json:"memory,omitempty"`
 	// pinnedWeights are the digests of models, as status.weights lists them,
@@ -48,9 +44,12 @@ func (b *MacNodeSpecApplyConfiguration) WithUnschedulable(value bool) *MacNodeSp
 // WithTaints adds the given value to the Taints field in the declarative configuration
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, values provided by each call will be appended to the Taints field.
-func (b *MacNodeSpecApplyConfiguration) WithTaints(values ...v1.Taint) *MacNodeSpecApplyConfiguration {
+func (b *MacNodeSpecApplyConfiguration) WithTaints(values ...*TaintApplyConfiguration) *MacNodeSpecApplyConfiguration {
 	for i := range values {
-		b.Taints = append(b.Taints, values[i])
+		if values[i] == nil {
+			panic("nil value passed to WithTaints")
+		}
+		b.Taints = append(b.Taints, *values[i])
 	}
 	return b
 }

@@ -3,7 +3,6 @@
 package v1alpha1
 
 import (
-	v1 "k8s.io/api/core/v1"
 	apiv1alpha1 "metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -19,8 +18,9 @@ type PlacementSpecApplyConfiguration struct {
 	// affinity selects MacNodes by expressions over their labels, like the
 	// affinity of a Pod.
 	Affinity *AffinityApplyConfiguration `json:"affinity,omitempty"`
-	// tolerations allow placement on MacNodes with matching taints.
-	Tolerations []v1.Toleration `json:"tolerations,omitempty"`
+	// tolerations allow placement on MacNodes with matching taints, like the
+	// tolerations of a Pod.
+	Tolerations []TolerationApplyConfiguration `json:"tolerations,omitempty"`
 	// topologySpreadConstraints limits how unevenly the replicas of a revision
 	// are spread over the values of a MacNode label, such as a room or a power
 	// circuit. Placement always avoids two replicas of a deployment on one Mac
@@ -67,9 +67,12 @@ func (b *PlacementSpecApplyConfiguration) WithAffinity(value *AffinityApplyConfi
 // WithTolerations adds the given value to the Tolerations field in the declarative configuration
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, values provided by each call will be appended to the Tolerations field.
-func (b *PlacementSpecApplyConfiguration) WithTolerations(values ...v1.Toleration) *PlacementSpecApplyConfiguration {
+func (b *PlacementSpecApplyConfiguration) WithTolerations(values ...*TolerationApplyConfiguration) *PlacementSpecApplyConfiguration {
 	for i := range values {
-		b.Tolerations = append(b.Tolerations, values[i])
+		if values[i] == nil {
+			panic("nil value passed to WithTolerations")
+		}
+		b.Tolerations = append(b.Tolerations, *values[i])
 	}
 	return b
 }
