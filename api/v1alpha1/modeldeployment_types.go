@@ -40,7 +40,7 @@ type ModelDeployment struct {
 
 // ModelDeploymentSpec is the desired state of a deployment.
 // +kubebuilder:validation:XValidation:rule="!has(self.model.source) || !self.model.source.startsWith('https://') || has(self.model.sha256)",message="model.sha256 is required for an https:// source, to verify the download; set it to the SHA-256 of the file in hex"
-// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.replicas) || self.replicas == 1",message="replicas and autoscaling are mutually exclusive: remove replicas, or remove autoscaling if you, an HPA or KEDA set the number of replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.replicas) || self.replicas == 1 || oldSelf.hasValue() && has(oldSelf.value().replicas) && oldSelf.value().replicas == self.replicas",optionalOldSelf=true,message="replicas and autoscaling are mutually exclusive: remove replicas, or remove autoscaling if you, an HPA or KEDA set the number of replicas"
 type ModelDeploymentSpec struct {
 	// model is the source of the weights.
 	// +required
@@ -59,7 +59,8 @@ type ModelDeploymentSpec struct {
 	ServedNames []string `json:"servedNames,omitempty"`
 	// replicas is the number of replicas, each on a Mac that placement chooses.
 	// A HorizontalPodAutoscaler or KEDA can set it through the scale
-	// subresource. Leave it out when autoscaling is set. Default: 1.
+	// subresource. Leave it out when autoscaling is set: a number that was set
+	// before, for example by kubectl scale, then has no effect. Default: 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
