@@ -191,6 +191,12 @@ func NoEndpoint(model string, retryAfter time.Duration) *Error {
 		Message: fmt.Sprintf("No replica of the model '%s' is ready yet. Try again later.", Shorten(model))}
 }
 
+// Suspended returns a 503 for a model that serves nothing until its owner resumes it.
+func Suspended(model string) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: TypeUnavailable, Code: CodeNoEndpoint,
+		Message: fmt.Sprintf("The model '%s' is suspended. Its owner can resume it: set spec.suspend of the ModelDeployment to false.", Shorten(model))}
+}
+
 // Overloaded returns a 503: the queue is full.
 func Overloaded(retryAfter time.Duration) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: TypeUnavailable, Code: CodeOverloaded, RetryAfter: retryAfter,

@@ -112,6 +112,7 @@ const (
 	ReasonReady         = "Ready"
 	ReasonNotReady      = "NotReady"
 	ReasonScaledToZero  = "ScaledToZero"
+	ReasonSuspended     = "Suspended"     // spec.suspend is true
 	ReasonMacSilent     = "MacSilent"     // the Mac's Lease was not renewed for 30 s
 	ReasonMacGone       = "MacGone"       // the MacNode was deleted, or its Lease was not renewed for 180 s
 	ReasonBreakerOpen   = "BrakeHeld"     // the circuit breaker is open: more than half of the Macs went silent at once, and nothing is moved

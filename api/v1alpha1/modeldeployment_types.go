@@ -71,6 +71,12 @@ type ModelDeploymentSpec struct {
 	// replicas.
 	// +optional
 	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`
+	// suspend, when true, removes all replicas until it is false again: running
+	// requests finish, and new ones are refused, or answered by
+	// routing.fallbacks. Names, revisions, the number of replicas and weights on
+	// disk are kept. Default: false.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
 	// context limits the length and the number of concurrent requests. Memory
 	// is reserved accordingly.
 	// +optional

@@ -116,6 +116,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if d.Spec.Suspend {
+		// The status stays: once it is resumed the decision continues as after a restart.
+		r.forget(d.UID)
+		return reconcile.Result{}, r.mark(ctx, own, nil)
+	}
 	k, now := r.of(&d), r.Clock.Now()
 	k.starts.look(own, now)
 	serve, err := r.gateways(ctx)

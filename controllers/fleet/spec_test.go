@@ -52,6 +52,7 @@ var (
 	makesNone = map[string]func(*v1alpha1.ModelDeploymentSpec){
 		"Model.SecretRef":                 func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
 		"ServedNames":                     func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} },
+		"Suspend":                         func(s *v1alpha1.ModelDeploymentSpec) { s.Suspend = true },
 		"Replicas":                        func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](7) },
 		"Residency":                       func(s *v1alpha1.ModelDeploymentSpec) { s.Residency.Policy = v1alpha1.ResidencyOnDemand },
 		"Placement":                       func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Chips = []string{"M4Max"} },

@@ -8,10 +8,14 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Wanted returns how many replicas a deployment should have: spec.replicas, or the
-// autoscaler's decision within the current bounds. Before its first decision it is one, so
-// that the weights are on a Mac and the duration of a start is known.
+// Wanted returns how many replicas a deployment should have: none while it is suspended,
+// else spec.replicas, or the autoscaler's decision within the current bounds. Before its
+// first decision it is one, so that the weights are on a Mac and the duration of a start is
+// known.
 func Wanted(d *v1alpha1.ModelDeployment) int32 {
+	if d.Spec.Suspend {
+		return 0
+	}
 	a := d.Spec.Autoscaling
 	if a == nil {
 		return ptr.Deref(d.Spec.Replicas, 1)
@@ -27,7 +31,7 @@ func Wanted(d *v1alpha1.ModelDeployment) int32 {
 // autoscaling, the autoscaler names the idle ones; a replica without a Mac serves no
 // requests.
 func MayRemove(d *v1alpha1.ModelDeployment, r *v1alpha1.ModelReplica) bool {
-	if d.Spec.Autoscaling == nil || r.Spec.NodeName == "" {
+	if d.Spec.Autoscaling == nil || d.Spec.Suspend || r.Spec.NodeName == "" {
 		return true
 	}
 	return d.Status.Autoscaling != nil && slices.Contains(d.Status.Autoscaling.Removable, string(r.UID))

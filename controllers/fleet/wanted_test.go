@@ -11,6 +11,11 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
+func suspended(d *v1alpha1.ModelDeployment) *v1alpha1.ModelDeployment {
+	d.Spec.Suspend = true
+	return d
+}
+
 func TestHowManyReplicasAreWanted(t *testing.T) {
 	scaled := func(least *int32, most int32, decided ...int32) *v1alpha1.ModelDeployment {
 		d := &v1alpha1.ModelDeployment{}
@@ -35,6 +40,8 @@ func TestHowManyReplicasAreWanted(t *testing.T) {
 		"before a decision, from zero":         {d: scaled(ptr.To[int32](0), 4), want: 1},
 		"before a decision, from three":        {d: scaled(ptr.To[int32](3), 4), want: 3},
 		"as decided":                           {d: scaled(nil, 4, 3), want: 3},
+		"none, though its user wants three":    {d: suspended(fixed(ptr.To[int32](3)))},
+		"none, though three are decided":       {d: suspended(scaled(ptr.To[int32](2), 4, 3))},
 		"zero":                                 {d: scaled(ptr.To[int32](0), 4, 0)},
 		"no fewer than are allowed":            {d: scaled(nil, 4, 0), want: 1},
 		"no more than are allowed, since then": {d: scaled(nil, 2, 4), want: 2},

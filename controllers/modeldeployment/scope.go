@@ -181,7 +181,7 @@ func (s *scope) desired() desiredState {
 	surge, unavailable := rollout.Bounds(count)
 	return desiredState{
 		revision: s.current.object.Name, served: s.served(), count: count, surge: surge, unavailable: unavailable,
-		swap: rollout.OnInsufficientMemory != v1alpha1.InsufficientMemoryWait, paused: rollout.Paused, halted: s.rollout.Halt != nil, avoid: avoidFor,
+		swap: rollout.OnInsufficientMemory != v1alpha1.InsufficientMemoryWait, paused: rollout.Paused && !s.deployment.Spec.Suspend, halted: s.rollout.Halt != nil, avoid: avoidFor,
 		mayRemove: func(r *v1alpha1.ModelReplica) bool { return fleet.MayRemove(s.deployment, r) },
 	}
 }

@@ -117,7 +117,8 @@ func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, pla
 	case s.verdict.engine != nil && s.current == nil:
 		return status.False(is, v1alpha1.ReasonPending, "the revision of this spec is not stored yet")
 	case wanted == 0:
-		return status.True(is, v1alpha1.ReasonScaledToZero, "scaled to zero")
+		reason, message := zero(s.deployment)
+		return status.True(is, reason, message)
 	case complete(s, next) && next.LoadedReplicas == 0 && fleet.Residency(s.deployment.Spec.Residency).OnDemand():
 		return status.True(is, v1alpha1.ReasonOnDemand, progress+", none is loaded: the next request loads one")
 	case complete(s, next):
@@ -133,6 +134,14 @@ func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, pla
 		}
 	}
 	return status.False(is, v1alpha1.ReasonNotReady, progress)
+}
+
+// zero returns why a deployment is to have no replica.
+func zero(d *v1alpha1.ModelDeployment) (reason, message string) {
+	if d.Spec.Suspend {
+		return v1alpha1.ReasonSuspended, "suspended by spec.suspend, which has to be false for replicas to be created again"
+	}
+	return v1alpha1.ReasonScaledToZero, "scaled to zero"
 }
 
 // availableCondition reports whether requests are served, by any revision.

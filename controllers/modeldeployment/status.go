@@ -216,7 +216,8 @@ func placedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition
 	case len(living) > 0:
 		return status.True(is, v1alpha1.ReasonPlaced, "all replicas are placed")
 	case fleet.Wanted(s.deployment) == 0:
-		return status.True(is, v1alpha1.ReasonScaledToZero, "scaled to zero")
+		reason, message := zero(s.deployment)
+		return status.True(is, reason, message)
 	default:
 		return status.Unknown(is, v1alpha1.ReasonPending, "there is no replica yet")
 	}

@@ -107,6 +107,8 @@ func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	switch {
 	case len(r.rest) > 0 && (len(r.model.Endpoints()) == 0 || r.last != nil || !d.queues || r.patience == 0):
 		return nil, errElsewhere
+	case r.suspended():
+		return nil, openai.Suspended(r.Name)
 	case r.refusal != nil && (!d.queues || !r.mayWait()): // waiting does not help
 		return nil, r.refusal
 	case !d.queues:

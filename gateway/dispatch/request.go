@@ -63,6 +63,10 @@ type Lease struct {
 	release    func()
 }
 
+// suspended reports whether nothing serves the request's deployment until a person
+// resumes it: waiting does not help.
+func (r *Request) suspended() bool { return r.model.Suspended() && len(r.model.Endpoints()) == 0 }
+
 // LeaseOf returns a lease of a Mac without a slot, for requests to the agent itself.
 func LeaseOf(mac route.Mac) *Lease {
 	return &Lease{Endpoint: route.Endpoint{Mac: mac.Name, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach}, release: func() {}}

@@ -18,7 +18,10 @@ const (
 	soon = time.Millisecond
 )
 
-var errModelGone = errors.New("the deployment was deleted")
+var (
+	errModelGone = errors.New("the deployment was deleted")
+	errSuspended = errors.New("the deployment is suspended")
+)
 
 // wait queues a request until a replica can take it. If another deployment may serve it, it
 // waits only as long as its routing allows.
@@ -50,6 +53,9 @@ func (d *Dispatcher) awaitTurn(ctx context.Context, w *waiter) (*Lease, error) {
 		changed := w.request.model.Changed()
 		if w.request.model.Gone() {
 			return d.quit(w, errModelGone)
+		}
+		if w.request.suspended() {
+			return d.quit(w, errSuspended)
 		}
 		d.queue.notify(w.request.model)
 		now := time.Now()
@@ -121,7 +127,7 @@ func outcome(err error) string {
 		return waitShare
 	case errors.Is(err, fairqueue.ErrLate):
 		return waitLate
-	case errors.Is(err, errModelGone):
+	case errors.Is(err, errModelGone), errors.Is(err, errSuspended):
 		return waitGone
 	}
 	return waitLeft
@@ -136,10 +142,12 @@ func (r *Request) notServed(at Place, why error) error {
 	}
 	late := errors.Is(why, fairqueue.ErrLate)
 	crowded := errors.Is(why, fairqueue.ErrShare) || errors.Is(why, fairqueue.ErrFull)
-	gone := errors.Is(why, errModelGone)
+	gone, suspended := errors.Is(why, errModelGone), errors.Is(why, errSuspended)
 	switch {
-	case len(r.rest) > 0 && (crowded || late || gone):
+	case len(r.rest) > 0 && (crowded || late || gone || suspended):
 		return errElsewhere
+	case suspended:
+		return openai.Suspended(r.Name)
 	case errors.Is(why, fairqueue.ErrShare) && r.Key != "":
 		e := openai.RateLimited(after)
 		e.Message = fmt.Sprintf("Too many requests of the API key '%s' are already waiting. Try again in %s.", r.Key, InSeconds(after))

@@ -150,6 +150,32 @@ func TestARequestThatLeavesTheQueueLeavesNoTrace(t *testing.T) {
 	}
 }
 
+// A suspended model is resumed by a person, and not by waiting.
+func TestNoRequestWaitsForASuspendedModel(t *testing.T) {
+	w := newWorld(t, queueOf(10))
+	m := w.addMac("a", say("{}"))
+	suspend := func(is bool) {
+		w.table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: "m"}, UID: "m", Names: "m", Suspended: is})
+	}
+	suspend(true)
+	if read(t, w.chat()); m.requests.Load() != 1 {
+		t.Error("a replica that is still ready was not used")
+	}
+	w.setReady("a", false)
+	w.wantRefusal(w.chat(), refusal{status: 503, code: openai.CodeNoEndpoint})
+	suspend(false)
+	l := w.later(t.Context(), chatBody)
+	w.waiting(1)
+	suspend(true) // meanwhile
+	l.want(t, 503, openai.CodeNoEndpoint)
+	w.idle()
+	suspend(false)
+	w.setReady("a", true)
+	if read(t, w.chat()); m.requests.Load() != 2 {
+		t.Errorf("the Mac saw %d requests, want the one before and the one after", m.requests.Load())
+	}
+}
+
 func TestAWaitIsOverInTime(t *testing.T) {
 	w := newWorld(t, queueOf(10, func(c *proxy.Config) { c.Waiting.Age = 50 * time.Millisecond }))
 	w.addMac("a", say("{}"))

@@ -17,12 +17,13 @@ import (
 // DeploymentOf extracts what the table needs.
 func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
 	out := Deployment{
-		Key:     Key{d.Namespace, d.Name},
-		UID:     string(d.UID),
-		Created: d.CreationTimestamp.Unix(),
-		Names:   strings.Join(d.Status.ServedNames, "\n"),
-		Routing: routingOf(d.Spec.Routing),
-		Context: d.Spec.Context.MaxTokens,
+		Key:       Key{d.Namespace, d.Name},
+		UID:       string(d.UID),
+		Created:   d.CreationTimestamp.Unix(),
+		Names:     strings.Join(d.Status.ServedNames, "\n"),
+		Routing:   routingOf(d.Spec.Routing),
+		Context:   d.Spec.Context.MaxTokens,
+		Suspended: d.Spec.Suspend,
 	}
 	if a := d.Status.Autoscaling; a != nil {
 		out.Start = time.Duration(a.StartSeconds) * time.Second

@@ -48,12 +48,14 @@ type Deployment struct {
 	Routing *Routing
 	// Context is the maximum length of a request in tokens from the spec; 0 if not set.
 	Context int64
+	// Suspended: nothing starts a replica until a person changes the deployment.
+	Suspended bool
 }
 
 // servesAs reports whether two deployments have the same names, endpoints, facts and
 // routing.
 func (d Deployment) servesAs(o Deployment) bool {
-	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Context == o.Context && reflect.DeepEqual(d.Routing, o.Routing)
+	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Context == o.Context && d.Suspended == o.Suspended && reflect.DeepEqual(d.Routing, o.Routing)
 }
 
 // same reports whether two are equal.
@@ -118,6 +120,7 @@ type Model struct {
 	endpoints   atomic.Pointer[[]Endpoint]
 	changed     atomic.Pointer[chan struct{}]
 	gone        atomic.Bool
+	suspended   atomic.Bool
 	start       atomic.Int64 // a time.Duration
 	routing     atomic.Pointer[Routing]
 	displayName atomic.Pointer[string]
@@ -146,6 +149,10 @@ func (m *Model) StartTime() time.Duration { return time.Duration(m.start.Load())
 
 // Gone reports whether the deployment was deleted: it gets no endpoint any more.
 func (m *Model) Gone() bool { return m.gone.Load() }
+
+// Suspended reports whether the deployment is suspended: it gets no endpoint until a person
+// resumes it.
+func (m *Model) Suspended() bool { return m.suspended.Load() }
 
 // end marks the deployment as deleted.
 func (m *Model) end() {
@@ -234,6 +241,9 @@ func (t *Table) SetDeployment(d Deployment) {
 		old.model.end()
 	}
 	e.model.start.Store(int64(d.Start))
+	if e.model.suspended.Swap(d.Suspended) != d.Suspended {
+		e.model.notify()
+	}
 	displayName := d.displayName()
 	e.model.routing.Store(d.Routing)
 	e.model.displayName.Store(&displayName)

@@ -36,7 +36,7 @@ func Slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelDeployment:
 		o.ManagedFields, o.Annotations = nil, nil
-		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing, Context: v1alpha1.ContextSpec{MaxTokens: o.Spec.Context.MaxTokens}}
+		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing, Suspend: o.Spec.Suspend, Context: v1alpha1.ContextSpec{MaxTokens: o.Spec.Context.MaxTokens}}
 		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
 		if a := o.Status.Autoscaling; a != nil {
 			status.Autoscaling = &v1alpha1.AutoscalingStatus{StartSeconds: a.StartSeconds}

@@ -1133,6 +1133,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             scalar: string
           elementRelationship: associative
+    - name: suspend
+      type:
+        scalar: boolean
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ModelDeploymentStatus
   map:
     fields:

@@ -17,12 +17,18 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	ServedNames []string `json:"servedNames,omitempty"`
 	// replicas is the number of replicas, each on a Mac that placement chooses.
 	// A HorizontalPodAutoscaler or KEDA can set it through the scale
-	// subresource. Leave it out when autoscaling is set. Default: 1.
+	// subresource. Leave it out when autoscaling is set: a number that was set
+	// before, for example by kubectl scale, then has no effect. Default: 1.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// autoscaling lets the operator choose the number of replicas from the
 	// number of running and waiting requests. It cannot be combined with
 	// replicas.
 	Autoscaling *AutoscalingSpecApplyConfiguration `json:"autoscaling,omitempty"`
+	// suspend, when true, removes all replicas until it is false again: running
+	// requests finish, and new ones are refused, or answered by
+	// routing.fallbacks. Names, revisions, the number of replicas and weights on
+	// disk are kept. Default: false.
+	Suspend *bool `json:"suspend,omitempty"`
 	// context limits the length and the number of concurrent requests. Memory
 	// is reserved accordingly.
 	Context *ContextSpecApplyConfiguration `json:"context,omitempty"`
@@ -88,6 +94,14 @@ func (b *ModelDeploymentSpecApplyConfiguration) WithReplicas(value int32) *Model
 // If called multiple times, the Autoscaling field is set to the value of the last call.
 func (b *ModelDeploymentSpecApplyConfiguration) WithAutoscaling(value *AutoscalingSpecApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
 	b.Autoscaling = value
+	return b
+}
+
+// WithSuspend sets the Suspend field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Suspend field is set to the value of the last call.
+func (b *ModelDeploymentSpecApplyConfiguration) WithSuspend(value bool) *ModelDeploymentSpecApplyConfiguration {
+	b.Suspend = &value
 	return b
 }
 

@@ -70,8 +70,8 @@ func (s *Story) word(ink picture.Ink) string {
 	switch {
 	case s.Stage == StageDraining:
 		return ink.Warn("being deleted")
-	case s.Stage == StageZero:
-		return ink.Warn("scaled to zero")
+	case s.Stage == StageZero || s.Stage == StageSuspended:
+		return ink.Warn(string(s.Stage))
 	case s.Ready && len(s.Notes) == 0:
 		return ink.Good("ready")
 	case s.Ready:

@@ -44,6 +44,7 @@ const (
 	StageOnDemand  Stage = "on demand" // the next request loads it
 	StageDraining  Stage = "draining"  // running requests end
 	StageZero      Stage = "scaled to zero"
+	StageSuspended Stage = "suspended"
 )
 
 // Story is the answer.
@@ -122,7 +123,7 @@ func Deployment(d *v1alpha1.ModelDeployment, w World) Story {
 	switch {
 	case s.Stage == StageSource:
 		s.About, s.Macs = looking(d, w)
-	case len(own) > 0 && s.Stage != StageZero:
+	case len(own) > 0 && s.Stage != StageZero && s.Stage != StageSuspended:
 		subject := inQuestion(own, s.Holdup)
 		s.About, s.Macs = candidates(subject, w)
 	}
@@ -165,6 +166,8 @@ func stage(d *v1alpha1.ModelDeployment, stories []Replica, own []*v1alpha1.Model
 		return StageDraining, leaving(d, own)
 	case accepted == nil || d.Status.ObservedGeneration < d.Generation:
 		return StageOperator, unseen(d)
+	case d.Spec.Suspend && len(living) == 0:
+		return StageSuspended, nil
 	case fleet.Wanted(d) == 0 && len(living) == 0:
 		return StageZero, nil
 	case accepted.Status != metav1.ConditionTrue && len(living) == 0:

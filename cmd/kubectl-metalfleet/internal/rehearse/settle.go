@@ -198,7 +198,9 @@ func (a *Answer) conclude(st *stage, stays map[string]bool, q Question) {
 }
 
 func (a *Answer) remark(st *stage, q Question) {
-	if scaledToZero(q.Deployment) {
+	if q.Deployment.Spec.Suspend {
+		a.Notes = append(a.Notes, "spec.suspend is true: no model would be loaded")
+	} else if scaledToZero(q.Deployment) {
 		a.Notes = append(a.Notes, "spec.replicas is 0: no model would be loaded")
 	}
 	if st.filesUnknown && strings.HasPrefix(q.Deployment.Spec.Model.Resolved().Source, fleet.FileScheme) {
