@@ -117,7 +117,7 @@ func TestReplicasLeaveATaintedMac(t *testing.T) {
 		}
 	}
 	if tainted != 2 {
-		t.Errorf("%d Events say that a replica leaves a tainted Mac, want 2", tainted)
+		t.Errorf("%d Events report that a replica leaves a tainted Mac, want 2", tainted)
 	}
 }
 

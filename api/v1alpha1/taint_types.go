@@ -53,9 +53,9 @@ type Toleration struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$')",message="the value of a toleration must be a valid label value, for example lab-2"
 	Value string `json:"value,omitempty"`
 	// effect is the tolerated effect. Default: every effect. Valid values are:
-	// - NoSchedule
-	// - PreferNoSchedule
-	// - NoExecute
+	// - NoSchedule: new replicas stay away.
+	// - PreferNoSchedule: new replicas go elsewhere where they can.
+	// - NoExecute: new replicas stay away, and placed ones leave.
 	// +optional
 	// +kubebuilder:validation:Enum=NoSchedule;PreferNoSchedule;NoExecute
 	Effect corev1.TaintEffect `json:"effect,omitempty"`

@@ -18,8 +18,7 @@ type PlacementSpecApplyConfiguration struct {
 	// affinity selects MacNodes by expressions over their labels, like the
 	// affinity of a Pod.
 	Affinity *AffinityApplyConfiguration `json:"affinity,omitempty"`
-	// tolerations allow placement on MacNodes with matching taints, like the
-	// tolerations of a Pod.
+	// tolerations allow placement on MacNodes with matching taints.
 	Tolerations []TolerationApplyConfiguration `json:"tolerations,omitempty"`
 	// topologySpreadConstraints limits how unevenly the replicas of a revision
 	// are spread over the values of a MacNode label, such as a room or a power

@@ -21,9 +21,9 @@ type TolerationApplyConfiguration struct {
 	// value is the value of the tolerated taint. Default: empty.
 	Value *string `json:"value,omitempty"`
 	// effect is the tolerated effect. Default: every effect. Valid values are:
-	// - NoSchedule
-	// - PreferNoSchedule
-	// - NoExecute
+	// - NoSchedule: new replicas stay away.
+	// - PreferNoSchedule: new replicas go elsewhere where they can.
+	// - NoExecute: new replicas stay away, and placed ones leave.
 	Effect *v1.TaintEffect `json:"effect,omitempty"`
 	// tolerationSeconds is how long, in seconds, a placed replica stays on a Mac
 	// that gets the taint, for example 300. It requires effect NoExecute, and
