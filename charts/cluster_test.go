@@ -40,9 +40,9 @@ type cluster struct {
 // this API server does not serve: the tests only see that they are rendered.
 var foreignKinds = []string{"ServiceMonitor", "PrometheusRule", "ClusterTriggerAuthentication", "HTTPRoute"}
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T, crds ...string) *cluster {
 	t.Helper()
-	env, err := testenv.Start(t.Context(), testenv.Options{CRDs: []string{}})
+	env, err := testenv.Start(t.Context(), testenv.Options{CRDs: append([]string{}, crds...)})
 	if err != nil {
 		t.Fatal(err)
 	}

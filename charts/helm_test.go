@@ -57,8 +57,8 @@ func variants() []variant {
 			"ValidatingAdmissionPolicy/metalfleet-agent-writes", "ValidatingAdmissionPolicyBinding/metalfleet-agent-writes",
 			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
 			"ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes", "ValidatingAdmissionPolicyBinding/metalfleet-operator-rights",
-			"ValidatingAdmissionPolicyBinding/metalfleet-mac-addresses", "ValidatingAdmissionPolicyBinding/metalfleet-tenants", "ConfigMap/metalfleet-tenants",
-			"ConfigMap/metalfleet-placement", "NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ClusterRole/metalfleet-cordon",
+			"ValidatingAdmissionPolicyBinding/metalfleet-mac-addresses", "ValidatingAdmissionPolicyBinding/metalfleet-tenants",
+			"NamespaceRules/metalfleet", "CustomResourceDefinition/namespacerules.metalfleet.dev", "NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ClusterRole/metalfleet-cordon",
 		}, lacks: []string{"ClusterRoleBinding/metalfleet-operator-secrets", "ClusterRoleBinding/metalfleet-metrics-readers", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys",
 			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-keda", "ClusterTriggerAuthentication/metalfleet",
 			"HorizontalPodAutoscaler/metalfleet-gateway", "Ingress/metalfleet-gateway", "HTTPRoute/metalfleet-gateway"}},
@@ -82,7 +82,7 @@ func variants() []variant {
 		}},
 		{name: "open", set: []string{"tenants.open=true", "macs.allowLocalAddresses=true", "networkPolicies.enabled=false", "operator.secretNamespaces={*}"}, has: []string{
 			"ClusterRoleBinding/metalfleet-operator-secrets", "ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes",
-		}, lacks: []string{"ValidatingAdmissionPolicyBinding/metalfleet-tenants", "ConfigMap/metalfleet-tenants", "ConfigMap/metalfleet-placement",
+		}, lacks: []string{"ValidatingAdmissionPolicyBinding/metalfleet-tenants", "NamespaceRules/metalfleet",
 			"ValidatingAdmissionPolicyBinding/metalfleet-mac-addresses", "NetworkPolicy/metalfleet-gateway"}},
 		{name: "namespaced", set: []string{"watchNamespaces={restricted,default}"}, has: []string{
 			"RoleBinding/metalfleet-operator-models", "RoleBinding/metalfleet-gateway-models", "ClusterRole/metalfleet-operator-models",
@@ -185,7 +185,7 @@ func TestOriginsBecomeOneFlag(t *testing.T) {
 // TestEveryVariantIsValid lints and renders each variant and has the API server
 // validate every object.
 func TestEveryVariantIsValid(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, filepath.Join(root, "config", "crd", "metalfleet.dev_namespacerules.yaml"))
 	for _, v := range variants() {
 		t.Run(v.name, func(t *testing.T) { c.judge(t, v, v.render(t)) })
 	}

@@ -18,13 +18,13 @@ import (
 // chartOnly are objects that only the chart makes, and kustomizeOnly what Helm
 // makes by itself.
 var (
-	chartOnly     = []string{"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "ClusterRole/metalfleet-macs", "metalfleet-uninstall-guard", "Pod/metalfleet-test"}
+	chartOnly     = []string{"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "ClusterRole/metalfleet-macs", "ClusterRole/metalfleet-rules", "metalfleet-uninstall-guard", "Pod/metalfleet-test"}
 	kustomizeOnly = []string{"Namespace/metalfleet-system"}
 )
 
 // helmLabels are those that Helm adds, in labels, selectors and annotations.
 var helmLabels = []string{"app.kubernetes.io/version", "app.kubernetes.io/managed-by", "app.kubernetes.io/part-of",
-	"helm.sh/chart", "helm.sh/resource-policy"}
+	"helm.sh/chart", "helm.sh/resource-policy", "helm.sh/hook", "helm.sh/hook-delete-policy", "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"}
 
 // compare returns how many objects are the same in config/ and in the chart, and
 // an error for each that differs or is missing.

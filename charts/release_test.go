@@ -3,8 +3,10 @@
 package charts
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,8 +40,14 @@ func TestHelmAdoptsAnInstallationByKustomize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := output(exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), "--kubeconfig", c.env.Kubeconfig, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(root, "config"))); err != nil {
-		t.Fatal(err)
+	crds := filepath.Join(root, "config", "crd")
+	for _, args := range [][]string{
+		{"apply", "--server-side", "--force-conflicts", "-f", crds}, {"wait", "--for=condition=Established", "-f", crds},
+		{"apply", "--server-side", "--force-conflicts", "-k", filepath.Join(root, "config")},
+	} {
+		if _, err := output(exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), append([]string{"--kubeconfig", c.env.Kubeconfig}, args...)...)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	key := client.ObjectKey{Namespace: namespace, Name: "metalfleet-gateway"}
 	var before, after appsv1.Deployment
@@ -64,6 +72,93 @@ func TestHelmAdoptsAnInstallationByKustomize(t *testing.T) {
 	if err := c.Get(t.Context(), key, &after); err != nil || *after.Spec.Replicas != 4 {
 		t.Errorf("an upgrade leaves %d replicas: %v", *after.Spec.Replicas, err)
 	}
+}
+
+// TestAnUpgradeTurnsConfigMapsOfRulesIntoNamespaceRules: the object is created although its
+// CRD comes with the same upgrade, and from then on it is changed in place.
+func TestAnUpgradeTurnsConfigMapsOfRulesIntoNamespaceRules(t *testing.T) {
+	c := newCluster(t)
+	for _, name := range []string{"metalfleet-operator", "metalfleet-gateway"} { // the chart makes them
+		if err := c.Delete(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.release(t, "install", chartWithConfigMaps(t), "--set", "image.tag=0.1.0"); err != nil {
+		t.Fatal(err)
+	}
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "metalfleet-tenants"}}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(old), old); err != nil {
+		t.Fatal(err)
+	}
+	values := "image.tag=0.1.0,tenants.namespaces.team-a.memory="
+	if err := c.release(t, "upgrade", chartDir, "--set", values+"256Gi,placement.onDemandOvercommit=1.15"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(old), old); !apierrors.IsNotFound(err) {
+		t.Errorf("the ConfigMap is left: %v", err)
+	}
+	admin, err := client.New(c.env.Config(), client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := func() *v1alpha1.NamespaceRules {
+		t.Helper()
+		r := &v1alpha1.NamespaceRules{}
+		if err := admin.Get(t.Context(), client.ObjectKey{Name: v1alpha1.NamespaceRulesName}, r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := rules()
+	if team := first.Spec.Of("team-a"); team.MemoryLimit.String() != "256Gi" || !slices.Equal(team.ServedNames, []string{"{namespace}/*"}) || first.Spec.OnDemandOvercommitPercent != 115 {
+		t.Errorf("the rules are %+v", first.Spec)
+	}
+	if err := c.release(t, "upgrade", chartDir, "--set", values); err != nil { // an empty value lifts the limit
+		t.Fatal(err)
+	}
+	second := rules()
+	if team, other := second.Spec.Of("team-a"), second.Spec.Of("b"); second.UID != first.UID || team.MemoryLimit.String() != "1Ei" || other.MemoryLimit.String() != "64Gi" || second.Spec.OnDemandOvercommitPercent != 0 {
+		t.Errorf("replaced: %t; the rules are %+v", second.UID != first.UID, second.Spec)
+	}
+	if err := c.release(t, "rollback", "2"); err != nil {
+		t.Fatal(err)
+	}
+	if team := rules().Spec.Of("team-a"); team.MemoryLimit.String() != "256Gi" {
+		t.Errorf("after a rollback, the rules are %+v", team)
+	}
+}
+
+// chartWithConfigMaps returns a copy of the chart as it was before NamespaceRules.
+func chartWithConfigMaps(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(chartDir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "files", "crds", "metalfleet.dev_namespacerules.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	replace := func(file string, change func(string) string) {
+		t.Helper()
+		file = filepath.Join(dir, file)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(change(string(text))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace("files/policy/tenants.yaml", strings.NewReplacer("apiVersion: metalfleet.dev/v1alpha1\n    kind: NamespaceRules", "apiVersion: v1\n    kind: ConfigMap",
+		"    name: metalfleet\n", "    name: metalfleet-tenants\n    namespace: metalfleet-system\n").Replace)
+	replace("templates/policies.yaml", func(text string) string {
+		before, _, cut := strings.Cut(text, "{{- /* NamespaceRules:")
+		if !cut {
+			t.Fatal("the template of the rules is not found")
+		}
+		return before + "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: metalfleet-tenants\n  namespace: {{ .Release.Namespace }}\ndata:\n  _default.sources: \"hf://*\"\n"
+	})
+	return dir
 }
 
 // TestARefusedUninstallLeavesTheReleaseUsable: while ModelDeployments exist, the operator's

@@ -53,6 +53,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/macnode"
 	"metalfleet.dev/metalfleet/controllers/modeldeployment"
 	"metalfleet.dev/metalfleet/controllers/modelreplica"
+	"metalfleet.dev/metalfleet/controllers/namespacerules"
 	"metalfleet.dev/metalfleet/controllers/placement"
 	"metalfleet.dev/metalfleet/controllers/uninstall"
 )
@@ -94,6 +95,8 @@ type Config struct {
 	CertificateLife time.Duration
 	// AuthoritySpread is how long gateways have to read a new root before it signs.
 	AuthoritySpread time.Duration
+	// RequireRules has nothing new placed while there are no NamespaceRules.
+	RequireRules bool
 	// DemandAddress receives the reports of gateways; empty or "0" disables it, and
 	// autoscaling with it.
 	DemandAddress string
@@ -141,7 +144,7 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: here},
-			// Agent targets and placement rules; there are few others.
+			// Agent targets; there are few others.
 			&corev1.ConfigMap{}:      {Namespaces: here},
 			&corev1.ServiceAccount{}: {Namespaces: here},
 			&rbacv1.Role{}:           {Namespaces: here},
@@ -260,7 +263,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	}{
 		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock, Secrets: secrets}},
 		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
-		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock}},
+		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), RequireRules: c.RequireRules, Clock: c.Clock}},
+		{"namespace rules", 1, &namespacerules.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock, Reach: scaler.Ledger.Reach}},
 		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient(), Clock: c.Clock, Grants: issuer}},
 		{"macnode deletion", 2, &macnode.Deletion{Client: mgr.GetClient(), Clock: c.Clock}},

@@ -295,7 +295,7 @@ func (w *world) declareLost(mac string) error {
 
 // dump logs the objects in the API server after a failed test.
 func (w *world) dump() {
-	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{}, &v1alpha1.MacAssignmentList{}} {
+	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{}, &v1alpha1.MacAssignmentList{}, &v1alpha1.NamespaceRulesList{}} {
 		if err := w.c.List(w.ctx, list); err != nil {
 			w.t.Log(err)
 			continue

@@ -2,11 +2,9 @@ package controllers_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -15,7 +13,6 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
-	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
 
 // shared creates an object of the whole cluster, or of the operator, and deletes it at the
@@ -94,45 +91,4 @@ func TestAReplicaIsBoundBeforeAnythingIsSaidOfIt(t *testing.T) {
 		}
 	}
 	w.deployment("chat", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-}
-
-// They take effect, also after changes; invalid rules place nothing.
-func TestTheRulesOfAnAdministratorBoundANamespace(t *testing.T) {
-	w := newWorld(t)
-	w.mac("mac-1", holding(100*gib))
-	rules := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: plan.ConfigMapName},
-		Data: map[string]string{plan.RulesKey: "namespaces: {" + w.ns + ": {memory: 20Gi}}"}}
-	w.shared(rules)
-	known := func() {
-		t.Helper()
-		w.eventually("the operator knows the rules", func() error {
-			var seen corev1.ConfigMap
-			if err := w.mgr.GetClient().Get(w.ctx, client.ObjectKeyFromObject(rules), &seen); err != nil {
-				return err
-			}
-			if seen.Data[plan.RulesKey] != rules.Data[plan.RulesKey] {
-				return errors.New(seen.Data[plan.RulesKey])
-			}
-			return nil
-		})
-	}
-	known()
-	w.deploy("big", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("30Gi") })
-	d := w.deployment("big", v1alpha1.ConditionPlaced, v1alpha1.ReasonOverQuota)
-	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "namespace "+w.ns+" may reserve 20.0 GiB")
-	change := func(text string) {
-		t.Helper()
-		before := rules.DeepCopy()
-		rules.Data = map[string]string{plan.RulesKey: text}
-		w.must(w.c.Patch(w.ctx, rules, client.MergeFrom(before)))
-		known()
-	}
-	change("namespaces: {" + w.ns + ": {memory: 30Gi}}")
-	w.deployment("big", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	change("namespaces: [")
-	w.deploy("small", nil)
-	w.deployment("small", v1alpha1.ConditionPlaced, v1alpha1.ReasonInvalidRules)
-	w.deployment("big", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.must(w.c.Delete(w.ctx, rules))
-	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 }

@@ -188,6 +188,12 @@ const (
 	ReasonSecretForbidden = "SecretForbidden" // the operator is not allowed to read the Secret
 )
 
+// Reasons for Accepted of NamespaceRules.
+const (
+	ReasonUnknownNamespace   = "UnknownNamespace"   // a listed namespace does not exist
+	ReasonContradictingRules = "ContradictingRules" // rules exclude one another
+)
+
 // Reasons for Routed.
 const (
 	ReasonTargetsFound   = "TargetsFound"
@@ -201,15 +207,12 @@ const (
 	ReasonPlaced       = "Placed"
 	ReasonNoRoom       = "NoRoom"
 	ReasonNoCandidates = "NoCandidates"
-	// ReasonOverQuota: the placement rules do not allow the namespace to
+	// ReasonOverQuota: the NamespaceRules do not allow the namespace to
 	// reserve more memory.
 	ReasonOverQuota = "OverQuota"
-	// ReasonPriorityForbidden: the placement rules do not allow the namespace
-	// to use the PriorityClass.
-	ReasonPriorityForbidden = "PriorityForbidden"
-	// ReasonInvalidRules: the placement rules are invalid, so nothing new is
-	// placed.
-	ReasonInvalidRules = "InvalidRules"
+	// ReasonRulesMissing: the operator requires NamespaceRules and there are
+	// none, so nothing new is placed.
+	ReasonRulesMissing = "RulesMissing"
 	// ReasonPreempting: replicas with a lower priority drain to make room for
 	// this one.
 	ReasonPreempting = "Preempting"

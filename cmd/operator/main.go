@@ -69,7 +69,7 @@ type settings struct {
 	keda, kedaNamespace   string
 	gatewayService        string
 	leaderElect, version  bool
-	verbose               bool
+	verbose, requireRules bool
 	lease, renew, retry   time.Duration
 	certificateLife       time.Duration
 	authoritySpread       time.Duration
@@ -133,6 +133,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.DurationVar(&s.retry, "leader-elect-retry-period", leaderRetry, "interval between attempts to acquire or renew the Lease")
 	f.DurationVar(&s.certificateLife, "certificate-life", controllers.DefaultCertificateLife, "lifetime of the certificates of Macs and gateways, 10m to 2160h; a certificate is renewed after 70 % of it, and a replaced root stays trusted for as long")
 	f.DurationVar(&s.authoritySpread, "authority-spread", controllers.DefaultAuthoritySpread, "how long gateways have to read a new root certificate before it signs, 10s to 24h")
+	f.BoolVar(&s.requireRules, "require-namespace-rules", false, "place no new replica while there are no NamespaceRules")
 	f.BoolVar(&s.verbose, "verbose", false, "log details for debugging")
 	f.BoolVar(&s.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); err != nil {
@@ -206,7 +207,7 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	err = controllers.Setup(ctx, mgr, controllers.Config{
 		Namespace: s.namespace, Version: version, Clock: clock.RealClock{}, CertificateLife: s.certificateLife,
 		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry, DemandAddress: s.demand, GatewayService: s.gatewayService, MetricsAPIAddress: s.metricsAPI,
-		KEDAAddress: s.keda, KEDANamespace: s.kedaNamespace,
+		RequireRules: s.requireRules, KEDAAddress: s.keda, KEDANamespace: s.kedaNamespace,
 	})
 	if err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +14,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -554,7 +553,7 @@ func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
 		{name: "a toleration of everything", who: mallory, object: deployment("a", hub, own+", placement: {tolerations: [{operator: Exists}]}"), refused: "may not tolerate the taint *"},
 		{name: "an administrator keeps the rules of the namespace", who: root, object: deployment("gpt-4o", hub, ""), refused: "may not serve the name"},
 	})
-	w.allow(`{"tenant.sources":"hf://org/* file://shared/*","tenant.names":"gpt-4o team-a/*","tenant.priorityClasses":"urgent","tenant.tolerations":"dedicated"}`)
+	w.allow(`sources: ["hf://org/*", "file://shared/*"], servedNames: [gpt-4o, "team-a/*"], priorityClasses: [urgent], tolerations: [dedicated]`)
 	w.play([]attempt{
 		{name: "a shared file", who: mallory, object: deployment("gpt-4o", "file://shared/a.gguf", "")},
 		{name: "what only the default allows", who: mallory, object: deployment("gpt-4o", "file://tenant/a.gguf", ""), refused: "may not use the source"},
@@ -570,7 +569,7 @@ func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
 
 // sources: an entry of a list allows nothing of strangers.
 func (w *world) sources() {
-	w.allow(`{"tenant.sources":"s3://models/* s3://own/a/*?endpoint=https://minio.example hf://org/* hf://one/model","tenant.names":"","tenant.residencyPriority":"10"}`)
+	w.allow(`sources: ["s3://models/*", "s3://own/a/*?endpoint=https://minio.example", "hf://org/*", "hf://one/model"], servedNames: [], maxEvictionPriority: 10`)
 	const refused = "may not use the source"
 	var attempts []attempt
 	for source, allowed := range map[string]bool{
@@ -647,15 +646,24 @@ func TestARuleOfSourcesSeesFieldsAsTheirURL(t *testing.T) {
 		attempts = append(attempts, a)
 	}
 	w := newWorld(t)
-	w.allow(`{"tenant.sources":"` + strings.Join(urls, " ") + `"}`)
+	w.allow(`sources: ["` + strings.Join(urls, `", "`) + `"]`)
 	w.play(attempts)
 }
 
-// allow changes the lists of namespaces.
-func (w *world) allow(lists string) {
+// allow replaces the rules of the namespace of tests, after those of another one.
+func (w *world) allow(rules string) {
 	w.t.Helper()
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "metalfleet-tenants"}}
-	if err := w.as(root).Patch(w.t.Context(), cm, client.RawPatch(types.MergePatchType, []byte(`{"data":`+lists+`}`))); err != nil {
+	w.rules("{default: {" + defaults + "}, namespaces: [{name: other, sources: []}, {name: tenant, " + rules + "}]}")
+}
+
+// defaults are those of the file.
+const defaults = `sources: ["hf://*", "oci://*", "s3://*", "https://*", "file://{namespace}/*"], servedNames: ["{namespace}/*"], priorityClasses: [], tolerations: []`
+
+// rules replaces the spec of the NamespaceRules.
+func (w *world) rules(spec string) {
+	w.t.Helper()
+	text := "{apiVersion: metalfleet.dev/v1alpha1, kind: NamespaceRules, metadata: {name: metalfleet}, spec: " + spec + "}"
+	if err := w.as(root).Apply(w.t.Context(), client.ApplyConfigurationFromUnstructured(object(w.t, text)), client.FieldOwner("test"), client.ForceOwnership); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -664,7 +672,7 @@ func (w *world) allow(lists string) {
 func (w *world) ratchet() {
 	o := object(w.t, deployment("gpt-4o", "file://shared/a.gguf", ", priorityClassName: urgent, placement: {tolerations: [{key: dedicated, operator: Exists}]}"))
 	w.eventually(func() error { return w.as(mallory).Create(w.t.Context(), o.DeepCopy()) })
-	w.allow(`{"tenant.sources":"","tenant.names":"","tenant.priorityClasses":"","tenant.tolerations":""}`)
+	w.allow(`sources: [], servedNames: [], priorityClasses: [], tolerations: []`)
 	old := deployment("gpt-4o", "file://shared/a.gguf", "")
 	w.play([]attempt{
 		{name: "another source", who: mallory, object: old, patch: `{"spec":{"model":{"source":"hf://a/b"}}}`, refused: "may not use the source"},
@@ -676,23 +684,52 @@ func (w *world) ratchet() {
 	})
 }
 
-// TestTheListsAreThoseOfThePolicy: a misspelt list in the ConfigMap would mean the
-// default.
-func TestTheListsAreThoseOfThePolicy(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(".", "tenants.yaml"))
+// TestThePolicyReadsEveryListOfTheRules: one that it does not read would limit nothing.
+func TestThePolicyReadsEveryListOfTheRules(t *testing.T) {
+	text, err := os.ReadFile("tenants.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := objects(string(text))
+	crd, err := os.ReadFile("../crd/metalfleet.dev_namespacerules.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range all {
-		data, _, _ := unstructured.NestedStringMap(o.Object, "data")
-		for key := range data {
-			if list, ok := strings.CutPrefix(key, "_default."); ok && strings.Count(string(text), "'_default."+list+"'") != 1 {
-				t.Errorf("the policy does not read %s", key)
-			}
+	versions, _, err := unstructured.NestedSlice(object(t, strings.TrimPrefix(string(crd), "---\n")).Object, "spec", "versions")
+	if err != nil || len(versions) == 0 {
+		t.Fatalf("versions %v, %v", versions, err)
+	}
+	fields, _, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties", "default", "properties")
+	if err != nil || len(fields) < 8 {
+		t.Fatalf("fields %v, %v", fields, err)
+	}
+	placed := []string{"memoryLimit", "replicasPerMac", "macSelector"} // by placement
+	for f := range fields {
+		if !slices.Contains(placed, f) && !strings.Contains(string(text), "has(r."+f+")") {
+			t.Errorf("the policy does not read %s", f)
 		}
 	}
+}
+
+// TestAnAbsentListAllowsNothing: rules that an administrator leaves out, or has not written
+// yet, are no permission.
+func TestAnAbsentListAllowsNothing(t *testing.T) {
+	w := newWorld(t)
+	const own, hub = ", servedNames: [tenant/a]", "hf://org/model"
+	w.rules(`{default: {sources: ["*"], maxEvictionPriority: 7}, namespaces: [{name: tenant, tolerations: ["*"]}]}`)
+	w.play([]attempt{
+		{name: "a rule of the default", who: mallory, object: deployment("a", hub, own)},
+		{name: "a number of the default", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, evictionPriority: 7}")},
+		{name: "a higher number", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, evictionPriority: 8}"), refused: "may not use a residency.evictionPriority above 7"},
+		{name: "a rule of the entry", who: mallory, object: deployment("a", hub, own+", placement: {tolerations: [{operator: Exists}]}")},
+		{name: "a name without a rule", who: mallory, object: deployment("a", hub, ""), refused: "may not serve the name a"},
+		{name: "a priority without a rule", who: mallory, object: deployment("a", hub, own+", priorityClassName: high"), refused: "may not use the priority class high"},
+	})
+	w.rules("{}")
+	w.play([]attempt{{name: "a source without a rule", who: mallory, object: deployment("a", hub, own), refused: "may not use the source"}})
+	if err := w.as(root).Delete(t.Context(), object(t, "{apiVersion: metalfleet.dev/v1alpha1, kind: NamespaceRules, metadata: {name: metalfleet}}")); err != nil {
+		t.Fatal(err)
+	}
+	w.play([]attempt{{name: "no rules at all", who: mallory, object: deployment("a", hub, own), refused: "no params found"}})
+	w.rules("{default: {" + defaults + "}}")
+	w.play([]attempt{{name: "rules again", who: mallory, object: deployment("a", hub, own)}})
 }

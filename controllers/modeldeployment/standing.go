@@ -23,7 +23,7 @@ func manual() []string {
 		v1alpha1.ReasonDigestMismatch, v1alpha1.ReasonReportRefused, v1alpha1.ReasonSourceDisputed, v1alpha1.ReasonInvalidModel, v1alpha1.ReasonUnsupportedModel,
 		v1alpha1.ReasonContextTooLong, v1alpha1.ReasonCacheUseless, v1alpha1.ReasonLimitTooSmall, v1alpha1.ReasonInspectionFailed, v1alpha1.ReasonGatedModel,
 		v1alpha1.ReasonTokenRefused, v1alpha1.ReasonPriorityClassNotFound, v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonSecretInvalid, v1alpha1.ReasonSecretForbidden,
-		v1alpha1.ReasonTooLarge, v1alpha1.ReasonOverQuota, v1alpha1.ReasonPriorityForbidden, v1alpha1.ReasonInvalidRules, v1alpha1.ReasonDiskFull,
+		v1alpha1.ReasonTooLarge, v1alpha1.ReasonOverQuota, v1alpha1.ReasonRulesMissing, v1alpha1.ReasonDiskFull,
 	}
 }
 

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,15 +45,15 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas/status,verbs=get;patch
-// +kubebuilder:rbac:groups="",resources=configmaps,namespace=metalfleet-system,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=namespacerules,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
 
 // Reconciler places all unplaced replicas in one pass.
 type Reconciler struct {
 	Client client.Client
-	// Namespace of the ConfigMap with the administrator's rules.
-	Namespace string
-	Clock     clock.PassiveClock
+	// RequireRules has nothing new placed while there are no NamespaceRules.
+	RequireRules bool
+	Clock        clock.PassiveClock
 }
 
 // pass is the one request of this reconciler: the whole fleet.
@@ -68,9 +67,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 	return ctrl.NewControllerManagedBy(mgr).Named("placement").WithOptions(o).
 		Watches(&v1alpha1.ModelReplica{}, always, builder.WithPredicates(replicaMatters())).
 		Watches(&v1alpha1.MacNode{}, always, builder.WithPredicates(macMatters())).
-		Watches(&corev1.ConfigMap{}, always, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-			return client.ObjectKeyFromObject(o) == r.rulesKey()
-		}))).
+		Watches(&v1alpha1.NamespaceRules{}, always, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
 
@@ -158,23 +155,14 @@ func (r *Reconciler) read(ctx context.Context) (*plan.Snapshot, []v1alpha1.Model
 	if err := errors.Join(r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy), r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy)); err != nil {
 		return nil, nil, fmt.Errorf("read the fleet: %w", err)
 	}
-	var rules *corev1.ConfigMap
-	cm := &corev1.ConfigMap{}
-	switch err := r.Client.Get(ctx, r.rulesKey(), cm); {
-	case err == nil:
-		rules = cm
-	case !apierrors.IsNotFound(err):
-		return nil, nil, fmt.Errorf("read the placement rules: %w", err)
+	rules := &v1alpha1.NamespaceRules{}
+	switch err := r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.NamespaceRulesName}, rules); {
+	case apierrors.IsNotFound(err):
+		rules = nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("read the NamespaceRules: %w", err)
 	}
-	read := plan.ReadRules(rules)
-	if err := read.Err(); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Invalid placement rules; nothing new is placed")
-	}
-	return plan.NewSnapshot(macs.Items, replicas.Items, r.Clock.Now()).Under(read), replicas.Items, nil
-}
-
-func (r *Reconciler) rulesKey() client.ObjectKey {
-	return client.ObjectKey{Namespace: r.Namespace, Name: plan.ConfigMapName}
+	return plan.NewSnapshot(macs.Items, replicas.Items, r.Clock.Now()).Under(plan.NewRules(rules, r.RequireRules)), replicas.Items, nil
 }
 
 // open returns the replicas that need a decision: a Mac, or the condition that they have

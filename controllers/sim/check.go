@@ -75,7 +75,7 @@ func (c *checks) all() {
 			c.broken("the disk of %s is overrun by %d bytes", m.node.Name, -m.node.Status.Disk.FreeBytes)
 		}
 	}
-	if bound := c.w.rules.Namespaces["team-0"].Memory.Value(); team0 > bound {
+	if bound, limited := c.w.rules.Memory("team-0"); !limited || team0 > bound {
 		c.broken("team-0 reserves %s of %s", v1alpha1.FormatBytes(team0), v1alpha1.FormatBytes(bound))
 	}
 }

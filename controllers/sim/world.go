@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -66,7 +66,9 @@ type replica struct {
 func newWorld(o options, out io.Writer) *world {
 	w := &world{o: o, out: out, rng: rand.New(rand.NewPCG(o.seed, 77)), trace: rand.New(rand.NewPCG(o.seed, 78)), schedule: newSchedule(time.Duration(o.hours * float64(time.Hour))), byName: map[string]*mac{}, counts: map[string]int{}}
 	w.checks.w = w
-	w.rules = plan.ReadRules(&corev1.ConfigMap{Data: map[string]string{plan.RulesKey: fmt.Sprintf("{onDemandOvercommit: 4, namespaces: {team-0: {memory: %dGi}}}", 8*o.macs)}})
+	limit := resource.NewQuantity(int64(8*o.macs)*gib, resource.BinarySI)
+	w.rules = plan.NewRules(&v1alpha1.NamespaceRules{Spec: v1alpha1.NamespaceRulesSpec{OnDemandOvercommitPercent: 400,
+		Namespaces: []v1alpha1.RulesOfNamespace{{Name: "team-0", NamespaceRule: v1alpha1.NamespaceRule{MemoryLimit: limit}}}}}, true)
 	sizes := []int64{16, 24, 48, 96, 128, 192, 512}
 	for i := range o.macs {
 		m := &mac{alive: true, loaded: map[*replica]time.Time{}, renewed: epoch, beat: epoch.Add(time.Duration(w.rng.IntN(10000)) * time.Millisecond)}

@@ -30,6 +30,7 @@ func kinds() []kind {
 		{"macnodes", map[string]int{"spec": full, "spec.taints": 0, "status": 1}},
 		{"macassignments", map[string]int{}},
 		{"modelreplicas", map[string]int{"status": 1}},
+		{"namespacerules", map[string]int{}},
 	}
 }
 

@@ -1041,6 +1041,14 @@ var schemaYAML = typed.YAMLObject(`types:
           - digest
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacReach
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.MacSelector
+  map:
+    fields:
+    - name: matchLabels
+      type:
+        map:
+          elementType:
+            scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacSummary
   map:
     fields:
@@ -1375,6 +1383,131 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: source
       type:
         scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRule
+  map:
+    fields:
+    - name: macSelector
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacSelector
+    - name: maxEvictionPriority
+      type:
+        scalar: numeric
+    - name: memoryLimit
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: priorityClasses
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: replicasPerMac
+      type:
+        scalar: numeric
+    - name: servedNames
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: sources
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: tolerations
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+- name: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRules
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRulesSpec
+    - name: status
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRulesStatus
+      default:
+        observedGeneration: -1
+- name: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRulesSpec
+  map:
+    fields:
+    - name: default
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRule
+    - name: namespaces
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.RulesOfNamespace
+          elementRelationship: associative
+          keys:
+          - name
+    - name: onDemandOvercommitPercent
+      type:
+        scalar: numeric
+- name: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRulesStatus
+  map:
+    fields:
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: namespaces
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceUse
+          elementRelationship: associative
+          keys:
+          - name
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: summary
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRulesSummary
+- name: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceRulesSummary
+  map:
+    fields:
+    - name: fullest
+      type:
+        scalar: string
+    - name: reserved
+      type:
+        scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.NamespaceUse
+  map:
+    fields:
+    - name: memoryLimitBytes
+      type:
+        scalar: numeric
+    - name: name
+      type:
+        scalar: string
+    - name: replicas
+      type:
+        scalar: numeric
+    - name: reservedBytes
+      type:
+        scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.NodeAffinity
   map:
     fields:
@@ -1730,6 +1863,48 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - deployment
+- name: dev.metalfleet.metalfleet.api.v1alpha1.RulesOfNamespace
+  map:
+    fields:
+    - name: macSelector
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacSelector
+    - name: maxEvictionPriority
+      type:
+        scalar: numeric
+    - name: memoryLimit
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: name
+      type:
+        scalar: string
+    - name: priorityClasses
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: replicasPerMac
+      type:
+        scalar: numeric
+    - name: servedNames
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: sources
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: tolerations
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
 - name: dev.metalfleet.metalfleet.api.v1alpha1.S3Source
   map:
     fields:

@@ -162,3 +162,29 @@ volumes: {{- toYaml . | nindent 0 }}
 {{- end }}
 {{- toYaml $out }}
 {{- end }}
+
+{{- /* metalfleet.namespaceRule is one NamespaceRule for the rules of the values. unlimited is the memory that lifts the default. */}}
+{{- define "metalfleet.namespaceRule" }}
+{{- $rules := .rules }}
+{{- $out := dict }}
+{{- range $from, $to := dict "sources" "sources" "names" "servedNames" "priorityClasses" "priorityClasses" "tolerations" "tolerations" }}
+{{- if hasKey $rules $from }}
+{{- $_ := set $out $to (get $rules $from | default list) }}
+{{- end }}
+{{- end }}
+{{- if hasKey $rules "memory" }}
+{{- with $rules.memory | default $.unlimited }}
+{{- $_ := set $out "memoryLimit" . }}
+{{- end }}
+{{- end }}
+{{- if hasKey $rules "replicasPerMac" }}
+{{- $_ := set $out "replicasPerMac" ($rules.replicasPerMac | default 64 | int) }}
+{{- end }}
+{{- if hasKey $rules "residencyPriority" }}
+{{- $_ := set $out "maxEvictionPriority" (int $rules.residencyPriority) }}
+{{- end }}
+{{- with $rules.macSelector }}
+{{- $_ := set $out "macSelector" . }}
+{{- end }}
+{{- toYaml $out }}
+{{- end }}

@@ -107,6 +107,9 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 	if why, ok := asks.Of(st.mac); !ok {
 		return fixed{no: &rejection{mac: st.mac.Name, kind: constraint, text: why}}
 	}
+	if allowed := s.rules.of(r.Namespace).macs; allowed != nil && !allowed.Matches(st.mac) {
+		return fixed{no: &rejection{mac: st.mac.Name, kind: constraint, text: "not among the Macs that the namespace may use (macSelector of the NamespaceRules)"}}
+	}
 	// Permanent reasons come first (constraints, size of the empty Mac), so that "too
 	// large" is not hidden by "not ready".
 	if st.capacity > 0 && r.Spec.ReservedBytes > st.capacity {

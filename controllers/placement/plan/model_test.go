@@ -159,15 +159,15 @@ func (m *slow) but(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica, more int64) 
 	}
 	free := m.free(mac) + more
 	_, _, onDemand := m.promised(mac.Name)
-	shares := m.rules.OnDemandOvercommit == 0 || !r.Spec.Residency.OnDemand() ||
-		float64(onDemand+r.Spec.ReservedBytes) <= m.rules.OnDemandOvercommit*float64(free)
+	shares := m.rules.overcommit == 0 || !r.Spec.Residency.OnDemand() ||
+		float64(onDemand+r.Spec.ReservedBytes) <= m.rules.overcommit*float64(free)
 	return eligible && fleet.StateOf(mac) == fleet.MacReady && !mac.Spec.Unschedulable && orders < fleet.MaxAssignments &&
 		r.Spec.ReservedBytes <= mac.Status.Memory.CapacityBytes && free >= r.Spec.ReservedBytes && shares && m.diskFits(mac, r) && m.evenFits(mac, r)
 }
 
 func (m *slow) quota(r *v1alpha1.ModelReplica) bool {
-	bound := m.rules.Namespaces[r.Namespace].Memory
-	if bound == nil || r.Spec.Residency.OnDemand() {
+	bound, limited := m.rules.Memory(r.Namespace)
+	if !limited || r.Spec.Residency.OnDemand() {
 		return true
 	}
 	sum := r.Spec.ReservedBytes
@@ -176,7 +176,7 @@ func (m *slow) quota(r *v1alpha1.ModelReplica) bool {
 			sum += o.Spec.ReservedBytes
 		}
 	}
-	return sum <= bound.Value()
+	return sum <= bound
 }
 
 // pass places the open replicas, as the reconciler does, and compares each decision.
@@ -254,7 +254,7 @@ func (m *slow) afterDrains(mac *v1alpha1.MacNode) int64 {
 func (m *slow) victimsWouldDo(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica) bool {
 	lower := m.lower(mac.Name, r)
 	enough := m.afterDrains(mac)+lower >= r.Spec.ReservedBytes
-	return lower > 0 && enough && m.rules.OnDemandOvercommit == 0 && m.but(mac, r, 1<<50)
+	return lower > 0 && enough && m.rules.overcommit == 0 && m.but(mac, r, 1<<50)
 }
 
 // carryOut applies the decision, or fails and reverts it.
@@ -384,9 +384,9 @@ func TestRandomHistoriesAgreeWithPlainCounting(t *testing.T) {
 		}
 		switch seed % 3 {
 		case 1:
-			m.rules = rules(t, "namespaces: {ns: {memory: 40Gi}}")
+			m.rules = rules(t, "namespaces: [{name: ns, memoryLimit: 40Gi}]")
 		case 2:
-			m.rules = rules(t, "onDemandOvercommit: 1.5")
+			m.rules = rules(t, "onDemandOvercommitPercent: 150")
 		}
 		for range 80 {
 			m.step()

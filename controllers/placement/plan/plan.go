@@ -256,7 +256,7 @@ type Decision struct {
 	// Mac is the chosen one; empty if none.
 	Mac string
 	// Reason of the condition Placed: Placed, NoRoom, TooLarge, NoCandidates,
-	// Waiting, Preempting, Prefetching, Swapping, OverQuota, PriorityForbidden or InvalidRules.
+	// Waiting, Preempting, Prefetching, Swapping, OverQuota or RulesMissing.
 	Reason string
 	// Message explains the choice, or summarizes the reasons of all Macs.
 	Message string

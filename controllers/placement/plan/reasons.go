@@ -142,7 +142,7 @@ func (r rejection) words() string {
 	case short:
 		return "short of memory"
 	case overcommitted:
-		return "at the limit of onDemandOvercommit"
+		return "at the limit of onDemandOvercommitPercent"
 	case noDisk:
 		return "without disk space for the model"
 	case uneven:

@@ -86,7 +86,7 @@ func (v *view) fits(i int) (kind, bool) {
 	if free < v.r.Spec.ReservedBytes {
 		return short, false
 	}
-	if factor := v.s.rules.OnDemandOvercommit; factor > 0 && v.r.Spec.Residency.OnDemand() &&
+	if factor := v.s.rules.overcommit; factor > 0 && v.r.Spec.Residency.OnDemand() &&
 		float64(st.onDemand+v.r.Spec.ReservedBytes) > factor*float64(free) {
 		return overcommitted, false
 	}
@@ -100,7 +100,7 @@ func (v *view) fits(i int) (kind, bool) {
 // crowds reports whether the namespace of the replica has used its share of a Mac's
 // assignments. Only a Mac that has as many in total is counted.
 func (v *view) crowds(st *state) bool {
-	most := v.s.rules.of(v.r.Namespace).ReplicasPerMac
+	most := v.s.rules.of(v.r.Namespace).perMac
 	if most == 0 || st.replicas < most && !fleet.FullOfOrders(st.orderBytes, v.orderBytes, most) {
 		return false
 	}

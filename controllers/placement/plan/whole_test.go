@@ -10,9 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -179,19 +179,19 @@ func TestAFullDiskIsLookedAtAgain(t *testing.T) {
 
 func rules(t *testing.T, text string) Rules {
 	t.Helper()
-	r := ReadRules(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: ConfigMapName}, Data: map[string]string{RulesKey: text}})
-	if r.Err() != nil {
-		t.Fatal(r.Err())
+	if text == "" {
+		return NewRules(nil, false)
 	}
-	return r
+	n := &v1alpha1.NamespaceRules{}
+	if err := yaml.UnmarshalStrict([]byte(text), &n.Spec); err != nil {
+		t.Fatal(err)
+	}
+	return NewRules(n, true)
 }
 
 func TestRulesBoundANamespace(t *testing.T) {
-	class := func(name string) func(*v1alpha1.ModelReplica) {
-		return func(r *v1alpha1.ModelReplica) { r.Spec.Priority.ClassName = name }
-	}
 	elsewhere := func(r *v1alpha1.ModelReplica) { r.Namespace = "other" }
-	macs := []v1alpha1.MacNode{mac("a", 100*gib), mac("b", 100*gib)}
+	macs := []v1alpha1.MacNode{mac("a", 100*gib), mac("b", 100*gib, in("search"))}
 	existing := []v1alpha1.ModelReplica{
 		replica("s", 6*gib, on("a")), replica("t", 3*gib, on("gone")), replica("u", 50*gib, on("b"), elsewhere), replica("v", 40*gib, on("b"), onDemand),
 	}
@@ -200,22 +200,23 @@ func TestRulesBoundANamespace(t *testing.T) {
 		replica v1alpha1.ModelReplica
 		reason  string
 		message string
+		mac     string
 	}{
-		"no rules bound nothing":                 {replica: replica("r", 40*gib, class("any")), reason: v1alpha1.ReasonPlaced},
-		"memory up to the bound":                 {rules: "namespaces: {ns: {memory: 10Gi}}", replica: replica("r", gib), reason: v1alpha1.ReasonPlaced},
-		"and no byte more":                       {rules: "namespaces: {ns: {memory: 10Gi}}", replica: replica("r", gib+1), reason: v1alpha1.ReasonOverQuota, message: "namespace ns may reserve 10.0 GiB, has reserved 9.0 GiB, and this replica needs 1.0 GiB"},
-		"what is on demand reserves nothing":     {rules: "namespaces: {ns: {memory: 1Gi}}", replica: replica("r", 40*gib, onDemand), reason: v1alpha1.ReasonPlaced},
-		"another namespace's bound":              {rules: "namespaces: {other: {memory: 10Gi}}", replica: replica("r", 40*gib), reason: v1alpha1.ReasonPlaced},
-		"the default holds for those not listed": {rules: "{default: {memory: 10Gi}, namespaces: {other: {}}}", replica: replica("r", 2*gib), reason: v1alpha1.ReasonOverQuota},
-		"and not for those that are":             {rules: "{default: {memory: 10Gi}, namespaces: {ns: {}}}", replica: replica("r", 2*gib), reason: v1alpha1.ReasonPlaced},
-		"a class that may be used":               {rules: "namespaces: {ns: {priorityClasses: [low]}}", replica: replica("r", gib, class("low")), reason: v1alpha1.ReasonPlaced},
-		"one that may not":                       {rules: "namespaces: {ns: {priorityClasses: [low]}}", replica: replica("r", gib, class("high")), reason: v1alpha1.ReasonPriorityForbidden, message: "is not allowed to use PriorityClass high"},
-		"an empty list forbids all":              {rules: "namespaces: {ns: {priorityClasses: []}}", replica: replica("r", gib, class("low")), reason: v1alpha1.ReasonPriorityForbidden},
-		"and takes those without":                {rules: "namespaces: {ns: {priorityClasses: []}}", replica: replica("r", gib), reason: v1alpha1.ReasonPlaced},
+		"no rules bound nothing":                 {replica: replica("r", 40*gib), reason: v1alpha1.ReasonPlaced},
+		"memory up to the bound":                 {rules: "namespaces: [{name: ns, memoryLimit: 10Gi}]", replica: replica("r", gib), reason: v1alpha1.ReasonPlaced},
+		"and no byte more":                       {rules: "namespaces: [{name: ns, memoryLimit: 10Gi}]", replica: replica("r", gib+1), reason: v1alpha1.ReasonOverQuota, message: "namespace ns may reserve 10.0 GiB, has reserved 9.0 GiB, and this replica needs 1.0 GiB"},
+		"what is on demand reserves nothing":     {rules: "namespaces: [{name: ns, memoryLimit: 1Gi}]", replica: replica("r", 40*gib, onDemand), reason: v1alpha1.ReasonPlaced},
+		"another namespace's bound":              {rules: "namespaces: [{name: other, memoryLimit: 10Gi}]", replica: replica("r", 40*gib), reason: v1alpha1.ReasonPlaced},
+		"the default holds for those not listed": {rules: "{default: {memoryLimit: 10Gi}, namespaces: [{name: other}]}", replica: replica("r", 2*gib), reason: v1alpha1.ReasonOverQuota},
+		"and for what an entry leaves out":       {rules: "{default: {memoryLimit: 10Gi}, namespaces: [{name: ns, replicasPerMac: 64}]}", replica: replica("r", 2*gib), reason: v1alpha1.ReasonOverQuota},
+		"an entry comes before the default":      {rules: "{default: {memoryLimit: 10Gi}, namespaces: [{name: ns, memoryLimit: 1Ei}]}", replica: replica("r", 2*gib), reason: v1alpha1.ReasonPlaced},
+		"a limit of 0 allows none":               {rules: "default: {memoryLimit: 0}", replica: replica("r", 1), reason: v1alpha1.ReasonOverQuota},
+		"a Mac that may be used":                 {rules: "default: {macSelector: {matchLabels: {room: search}}}", replica: replica("r", gib), reason: v1alpha1.ReasonPlaced, mac: "b"},
+		"no Mac that may be used":                {rules: "default: {macSelector: {matchLabels: {room: other}}}", replica: replica("r", gib), reason: v1alpha1.ReasonNoCandidates, message: "2 not among the Macs that the namespace may use"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := NewSnapshot(macs, existing, now).Under(rules(t, tc.rules)).Pick(&tc.replica)
-			if d.Reason != tc.reason || !strings.Contains(d.Message, tc.message) {
+			if d.Reason != tc.reason || !strings.Contains(d.Message, tc.message) || tc.mac != "" && d.Mac != tc.mac {
 				t.Errorf("got %q, %s, %q", d.Mac, d.Reason, d.Message)
 			}
 		})
@@ -247,7 +248,7 @@ func TestANamespaceHasAShareOfTheReplicasOfAMac(t *testing.T) {
 		"below the share":                  {rules: "default: {replicasPerMac: 32}", existing: many(31), change: onDemand, reason: v1alpha1.ReasonPlaced},
 		"at the share":                     {rules: "default: {replicasPerMac: 32}", existing: many(32), change: onDemand, reason: v1alpha1.ReasonNoCandidates},
 		"another namespace":                {rules: "default: {replicasPerMac: 32}", existing: many(32), change: other, reason: v1alpha1.ReasonPlaced},
-		"a namespace with a larger share":  {rules: "{default: {replicasPerMac: 32}, namespaces: {ns: {replicasPerMac: 40}}}", existing: many(32), change: onDemand, reason: v1alpha1.ReasonPlaced},
+		"a namespace with a larger share":  {rules: "{default: {replicasPerMac: 32}, namespaces: [{name: ns, replicasPerMac: 40}]}", existing: many(32), change: onDemand, reason: v1alpha1.ReasonPlaced},
 		"no share":                         {existing: many(32), change: onDemand, reason: v1alpha1.ReasonPlaced},
 		"few with long orders":             {rules: "default: {replicasPerMac: 32}", existing: many(25, long), change: long, reason: v1alpha1.ReasonNoCandidates},
 		"another namespace with long ones": {rules: "default: {replicasPerMac: 32}", existing: many(20, long, other), change: long, reason: v1alpha1.ReasonPlaced},
@@ -264,10 +265,10 @@ func TestOnDemandOvercommitIsAnExplicitFactor(t *testing.T) {
 	macs := []v1alpha1.MacNode{mac("a", 20*gib)}
 	existing := []v1alpha1.ModelReplica{replica("s", 10*gib, on("a")), replica("t", 9*gib, on("a"), onDemand), replica("u", 5*gib, on("a"), onDemand)}
 	for text, want := range map[string]string{
-		"":                        v1alpha1.ReasonPlaced,
-		"onDemandOvercommit: 2":   v1alpha1.ReasonPlaced, // 14 + 6 of 2 x 10
-		"onDemandOvercommit: 1.9": v1alpha1.ReasonNoRoom,
-		"onDemandOvercommit: 1":   v1alpha1.ReasonNoRoom,
+		"":                               v1alpha1.ReasonPlaced,
+		"onDemandOvercommitPercent: 200": v1alpha1.ReasonPlaced, // 14 + 6 of 2 x 10
+		"onDemandOvercommitPercent: 190": v1alpha1.ReasonNoRoom,
+		"onDemandOvercommitPercent: 100": v1alpha1.ReasonNoRoom,
 	} {
 		r := replica("r", 6*gib, onDemand)
 		d := NewSnapshot(macs, existing, now).Under(rules(t, text)).Pick(&r)
@@ -284,30 +285,15 @@ func TestOnDemandOvercommitIsAnExplicitFactor(t *testing.T) {
 	}
 }
 
-func TestRulesThatCannotBeReadPlaceNothing(t *testing.T) {
-	for name, data := range map[string]map[string]string{
-		"an unknown key":       {"rule": ""},
-		"an unknown field":     {RulesKey: "overcommit: 2"},
-		"a bound below zero":   {RulesKey: "namespaces: {ns: {memory: -1}}"},
-		"a default below zero": {RulesKey: "default: {memory: -1}"},
-		"a factor below one":   {RulesKey: "onDemandOvercommit: 0.5"},
-		"no YAML":              {RulesKey: "{"},
-	} {
-		got := ReadRules(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: ConfigMapName}, Data: data})
-		r := replica("r", gib)
-		d := NewSnapshot([]v1alpha1.MacNode{mac("a", 9*gib)}, nil, now).Under(got).Pick(&r)
-		if d.Mac != "" || d.Reason != v1alpha1.ReasonInvalidRules || !strings.Contains(d.Message, "ConfigMap sys/metalfleet-placement") {
-			t.Errorf("%s: %+v", name, d)
+func TestNothingIsPlacedWhileRequiredRulesAreMissing(t *testing.T) {
+	r, macs := replica("r", gib), []v1alpha1.MacNode{mac("a", 9*gib)}
+	for required, want := range map[bool]string{true: v1alpha1.ReasonRulesMissing, false: v1alpha1.ReasonPlaced} {
+		if d := NewSnapshot(macs, nil, now).Under(NewRules(nil, required)).Pick(&r); d.Reason != want {
+			t.Errorf("required %t: %+v", required, d)
 		}
 	}
-	if err := rules(t, "namespaces: {ns: {memory: 0}}").Err(); err != nil {
-		t.Errorf("a namespace that may reserve nothing: %v", err)
-	}
-	if r := ReadRules(nil); r.Err() != nil || r.OnDemandOvercommit != 0 {
-		t.Errorf("without a ConfigMap: %+v", r)
-	}
-	if got := rules(t, "namespaces: {ns: {memory: 1Gi}}").Namespaces["ns"].Memory; got.Cmp(resource.MustParse("1Gi")) != 0 {
-		t.Errorf("read %s", got)
+	if d := NewSnapshot(macs, nil, now).Under(NewRules(&v1alpha1.NamespaceRules{}, true)).Pick(&r); d.Mac != "a" {
+		t.Errorf("rules without limits: %+v", d)
 	}
 }
 

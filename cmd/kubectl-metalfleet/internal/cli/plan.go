@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -224,15 +223,15 @@ func (a planCommand) class(ctx context.Context, c client.Reader, d *v1alpha1.Mod
 // rules reads the rules of placement. A user who may not read them gets a note
 // that they were left out.
 func (a planCommand) rules(ctx context.Context, c client.Reader, w *rehearse.World) error {
-	cm := &corev1.ConfigMap{}
-	err := c.Get(ctx, client.ObjectKey{Namespace: a.flags.system, Name: plan.ConfigMapName}, cm)
+	rules := &v1alpha1.NamespaceRules{}
+	err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.NamespaceRulesName}, rules)
 	switch {
 	case err == nil:
-		w.Rules = plan.ReadRules(cm)
+		w.Rules = plan.NewRules(rules, false)
 	case apierrors.IsForbidden(err):
-		w.NoRules = fmt.Sprintf("you are not allowed to read ConfigMap %s/%s: placement rules of an administrator for this namespace are not considered", a.flags.system, plan.ConfigMapName)
+		w.NoRules = "you are not allowed to read the NamespaceRules: an administrator's limits of memory and Macs for this namespace are not considered"
 	case !apierrors.IsNotFound(err):
-		return a.apiError("read the placement rules", err)
+		return a.apiError("read the NamespaceRules", err)
 	}
 	return nil
 }

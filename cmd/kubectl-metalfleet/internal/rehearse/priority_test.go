@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -42,8 +42,9 @@ func TestWhatAPriorityWouldTake(t *testing.T) {
 	if a := ask(); brief(a) != "Fits: a" || len(a.Preempted) != 0 {
 		t.Errorf("the other drains already: %s, preempted %v", brief(a), a.Preempted)
 	}
-	w.Rules = plan.ReadRules(&corev1.ConfigMap{Data: map[string]string{plan.RulesKey: "namespaces: {ns: {priorityClasses: []}}"}})
-	if a := ask(); brief(a) != "DoesNotFit: nowhere (PriorityForbidden)" {
+	limit := resource.MustParse("1Ki")
+	w.Rules = plan.NewRules(&v1alpha1.NamespaceRules{Spec: v1alpha1.NamespaceRulesSpec{Default: v1alpha1.NamespaceRule{MemoryLimit: &limit}}}, false)
+	if a := ask(); brief(a) != "DoesNotFit: nowhere (OverQuota)" {
 		t.Errorf("with rules: %s", brief(a))
 	}
 	w.NoRules = "you may not read the rules"
