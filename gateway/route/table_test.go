@@ -261,7 +261,7 @@ func TestFactsOfAModel(t *testing.T) {
 			Context: v1alpha1.ContextLimits{MaxTokens: context, MaxConcurrentRequests: 4, KVCacheTokens: 9}}}
 		r.Namespace = "ns"
 		r.Spec.Model = model.Record{Source: "https://example.com/m.gguf", Digest: "sha256:1", Format: model.FormatGGUF, Files: []model.File{{Path: "m.gguf"}},
-			Facts: model.Facts{Architecture: "qwen3", Quantization: "Q4_K", ContextTokens: 40960, WeightBytes: 7, Layers: 3}}
+			Facts: model.Facts{Architecture: "qwen3", Quantization: "Q4_K", ContextTokens: 40960, WeightBytes: 7, VisionPatches: 256, Layers: 3}}
 		return r
 	}
 	replica := func(uid string, context int64, ready bool) route.Replica {
@@ -278,7 +278,7 @@ func TestFactsOfAModel(t *testing.T) {
 		return out
 	}
 	known := func(context int64) route.Facts {
-		return route.Facts{Context: context, Trained: 40960, Task: model.Generate, Digest: "sha256:1", Bytes: 7, Format: "gguf", Architecture: "qwen3", Quantization: "Q4_K"}
+		return route.Facts{Context: context, Trained: 40960, Task: model.Generate, Digest: "sha256:1", Bytes: 7, Format: "gguf", Architecture: "qwen3", Quantization: "Q4_K", Sees: true}
 	}
 	table := route.NewTable()
 	want := func(step string, f route.Facts) {

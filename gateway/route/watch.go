@@ -62,7 +62,7 @@ func Slim(in any) (any, error) {
 // slimModel keeps the facts that are shown to clients.
 func slimModel(r model.Record) model.Record {
 	return model.Record{Digest: r.Digest, Format: r.Format, Facts: model.Facts{Architecture: r.Facts.Architecture, Task: r.Facts.Task,
-		Quantization: r.Facts.Quantization, ContextTokens: r.Facts.ContextTokens, WeightBytes: r.Facts.WeightBytes}}
+		Quantization: r.Facts.Quantization, ContextTokens: r.Facts.ContextTokens, WeightBytes: r.Facts.WeightBytes, VisionPatches: r.Facts.VisionPatches}}
 }
 
 // Watch puts every change that the informers see into the table, and marks the table as
