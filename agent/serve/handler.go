@@ -161,27 +161,35 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 		return err
 	}
 	defer release()
-	d := decoderFor(r.Header)
 	images := h.imagesFor(r)
 	defer images.release()
-	d.FetchImage = images.fetcher()
-	req, err := h.decode(d, r, body)
+	req, err := h.request(w, r, body, images)
 	if err != nil {
 		return err
 	}
-	forget, err := h.bodies.Hold(r.Header.Get(agentapi.HeaderTenant), req.stored)
+	req.wire.Id = id
+	forget, err := h.bodies.Hold(req.wire.Tenant, req.stored)
 	if err != nil {
 		return err
 	}
 	defer forget()
-	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
-	req.wire.Id, req.wire.Tenant = id, r.Header.Get(agentapi.HeaderTenant)
-	req.wire.Progress = req.stream && (req.wire.Progress || r.Header.Get(agentapi.HeaderProgress) == "true")
-	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
-		return err
-	}
 	req.release = func() { release(); forget(); images.release() }
 	return h.answer(admission.NewDoor(w), r, req)
+}
+
+// request decodes the body of a text route, and applies what a gateway's headers state.
+func (h *handler) request(w http.ResponseWriter, r *http.Request, body []byte, images *fetchedImages) (*request, error) {
+	d := decoderFor(r.Header)
+	d.FetchImage = images.fetcher()
+	req, err := h.decode(d, r, body)
+	if err != nil {
+		return nil, err
+	}
+	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
+	req.wire.Tenant = r.Header.Get(agentapi.HeaderTenant)
+	req.wire.Progress = req.stream && (req.wire.Progress || r.Header.Get(agentapi.HeaderProgress) == "true")
+	req.wire.Priority, err = urgency(r.Header, req.priority)
+	return req, err
 }
 
 // readBody reads a request body. Its memory counts against the tenant until release is
