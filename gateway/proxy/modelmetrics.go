@@ -51,15 +51,15 @@ func newModelMetrics(r prometheus.Registerer, t *route.Table) *modelMetrics {
 	return m
 }
 
-// series are all collectors of the models.
-func (m *modelMetrics) series() []interface {
+// modelCollector is a collector of which the series of one model can be removed.
+type modelCollector interface {
 	prometheus.Collector
 	DeletePartialMatch(prometheus.Labels) int
-} {
-	return []interface {
-		prometheus.Collector
-		DeletePartialMatch(prometheus.Labels) int
-	}{m.requests, m.firstToken, m.duration, m.prompt, m.generated}
+}
+
+// series are all collectors of the models.
+func (m *modelMetrics) series() []modelCollector {
+	return []modelCollector{m.requests, m.firstToken, m.duration, m.prompt, m.generated}
 }
 
 // Describe implements prometheus.Collector.
